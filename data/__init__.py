@@ -1,0 +1,45 @@
+"""Corpora (one file each), tokenizers, batches and masks. `load` is the door."""
+
+import random
+from pathlib import Path
+
+from data import pydocs, speeches, toy
+from data.corpus import Corpus, hold_out
+from data.files import DataError, read_rows, read_text
+
+NAMES = ("toy", "pydocs", "speeches")
+
+
+def load(name):
+    """The corpus of that name, or at that path. Raises DataError with the file, the line and the remedy.
+
+    name: toy | pydocs | speeches | a folder in the assignment's form (train_CLS.tsv, test_CLS.tsv,
+    train_LM.txt, test_LM_*.txt) | a .txt, its last tenth held out as the test set | a .tsv of
+    `label<TAB>text` rows, a fifth of them held out as test rows.
+    """
+    path = Path(name)
+    if name == "toy":
+        return Corpus("toy", **toy.generate())
+    if name == "pydocs":
+        return pydocs.load()
+    if name == "speeches":
+        return speeches.load(speeches.download())
+    if path.is_dir():
+        return speeches.load(path)
+    if path.suffix == ".txt":
+        lines = read_text(path)
+        cut = len(lines) - max(1, len(lines) // 10)
+        if cut < 1:
+            raise DataError(f"{path}: a single line cannot be split into training and test text; break it into lines")
+        return Corpus(path.stem, lines[:cut], {"heldout": lines[cut:]})
+    if path.suffix == ".tsv":
+        labelled = read_rows(path)
+        classes = sorted({label for label, _ in labelled})
+        if not 2 <= len(classes) <= max(2, len(labelled) // 4):
+            raise DataError(f"{path}: {len(classes)} different labels in {len(labelled)} rows; the label stands before the "
+                            "tab, and at least two classes of several rows each are needed")
+        rows, test_rows = hold_out([(classes.index(label), text) for label, text in labelled], 0.2, 0, key=lambda row: row[1])
+        return Corpus(path.stem, [text for _, text in rows], {}, rows, test_rows, classes)
+    if path.exists():
+        raise DataError(f"--data {name}: only folders, .txt and .tsv files can be read; rename or convert the file")
+    raise DataError(f"--data {name}: no such corpus, folder or file; names are {', '.join(NAMES)}")

@@ -1,0 +1,89 @@
+"""Ids to tensors: one long stream for causal models, padded sentences of similar length for encoders.
+
+The order of the data is a function of the seed and the step alone (see `generator`), so a resumed run sees
+exactly what it would have seen, and evaluating more often changes nothing.
+"""
+
+import hashlib
+
+import torch
+
+from data.tokenizer import BOS, PAD, encode
+
+
+def generator(*numbers):
+    """A torch.Generator for these numbers, e.g. generator(seed, step): reproducible, and far apart for neighbours."""
+    digest = hashlib.sha256(repr(numbers).encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+
+
+# ---------------------------------------------------------------------------- streams
+
+
+def stream(tokenizer, lines):
+    """All lines as one (N + 1,) tensor: [BOS], then the N tokens of the text."""
+    ids = [i for line in encode(tokenizer, [line + "\n" for line in lines]) for i in line]
+    return torch.tensor([BOS, *ids])
+
+
+def random_blocks(ids, block_size, batch_size, gen):
+    """inputs and targets (B, T): blocks that start anywhere in the stream, targets one token later."""
+    starts = torch.randint(len(ids) - block_size, (batch_size, 1), generator=gen)
+    blocks = ids[starts + torch.arange(block_size + 1)]  # (B, T + 1)
+    return blocks[:, :-1], blocks[:, 1:]
+
+
+def consecutive_blocks(ids, block_size):
+    """inputs and targets (n, T) that cover the stream in order: each token but [BOS] is a target exactly once.
+
+    The last block is filled up with padding whose targets are -100.
+    """
+    count = len(ids) - 1
+    n = -(-count // block_size)
+    inputs = torch.full((n * block_size,), PAD)
+    targets = torch.full((n * block_size,), -100)
+    inputs[:count], targets[:count] = ids[:-1], ids[1:]
+    return inputs.view(n, block_size), targets.view(n, block_size)
+
+
+# ---------------------------------------------------------------------------- sentences
+
+
+def sentences(tokenizer, texts, block_size, split=False):
+    """Each text as a tensor of ids that starts with [BOS] and has at most block_size tokens.
+
+    With `split`, a longer text becomes several sequences and nothing is lost (pretraining); otherwise it is
+    cut. Returns (list of tensors, how many texts were longer).
+    """
+    room = block_size - 1
+    out, long = [], 0
+    for ids in encode(tokenizer, texts):
+        long += len(ids) > room
+        starts = range(0, max(1, len(ids)), room) if split else (0,)
+        out += [torch.tensor([BOS, *ids[i : i + room]]) for i in starts]
+    return out, long
+
+
+def pad(sequences):
+    """Sequences of any lengths -> idx (B, T) filled with [PAD], mask (B, T) True on real tokens, T the longest."""
+    idx = torch.nn.utils.rnn.pad_sequence(sequences, batch_first=True, padding_value=PAD)
+    lengths = torch.tensor([len(sequence) for sequence in sequences])
+    return idx, torch.arange(idx.size(1)) < lengths[:, None]
+
+
+def length_batches(lengths, batch_size, gen=None):
+    """Indices 0..n-1 as batches of similar length, every index once.
+
+    With a generator, neighbours are drawn anew and the batches come in random order; without, by length.
+    """
+    lengths = torch.as_tensor(lengths, dtype=torch.float)
+    noise = 0 if gen is None else 2 * torch.rand(len(lengths), generator=gen)
+    batches = list(torch.argsort(lengths + noise, stable=True).split(batch_size))
+    if gen is not None:
+        batches = [batches[i] for i in torch.randperm(len(batches), generator=gen)]
+    return batches
+
+
+def fraction_unknown(ids, unk):
+    """Share of tokens the vocabulary does not hold."""
+    return (ids == unk).float().mean().item()

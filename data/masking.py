@@ -1,0 +1,47 @@
+"""What masked language modelling hides (Devlin et al. 2019, section 3.1)."""
+
+import torch
+
+from data.tokenizer import MASK, PAD, SPECIAL
+
+UNITS = ("token", "word", "span")
+
+
+def mask_tokens(idx, vocab_size, gen, rate=0.15, unit="token", starts=None, mean_span=3):
+    """Choose tokens to predict and disguise them: 80% become [MASK], 10% a random word, 10% stay.
+
+    idx (B, T) long -> inputs (B, T), labels (B, T) with the original id at every chosen token (all three
+    kinds, since the model must not know which it sees) and -100 elsewhere. In each row `rate` of the tokens
+    are chosen, randomly rounded, at least one. Special tokens and padding are never chosen, nor drawn.
+
+    unit: what is chosen together; "token", "word" (all pieces of a word, whose first tokens `starts` (V,) marks),
+    or "span" (runs of geometric length with mean `mean_span`, as in SpanBERT). Tokens chosen together
+    share one disguise only for [MASK] against the rest of the word; replacement words are drawn one by one.
+    """
+    B, T = idx.shape
+    usable = idx >= len(SPECIAL)
+    if unit == "token":
+        begins = torch.ones_like(usable)
+    elif unit == "word":
+        begins = starts[idx] | ~usable
+    else:
+        begins = torch.rand(B, T, generator=gen) < 1 / mean_span
+    unit_of = begins.long().cumsum(1).clamp(max=T)  # (B, T) which unit a token belongs to
+    count = usable.sum(1)
+    wanted = (rate * count + torch.rand(B, generator=gen)).floor().clamp(min=1).minimum(count)  # (B,)
+
+    # Shuffle the units of each row and take them in that order until enough tokens are covered.
+    order = torch.rand(B, T + 1, generator=gen).gather(1, unit_of).masked_fill(~usable, 2.0)  # (B, T)
+    rank = order.argsort(1, stable=True).argsort(1)  # (B, T) tokens of one unit have neighbouring ranks
+    first = torch.full((B, T + 1), T).scatter_reduce(1, unit_of, rank.masked_fill(~usable, T), "amin").gather(1, unit_of)
+    size = torch.zeros(B, T + 1, dtype=torch.long).scatter_add(1, unit_of, usable.long()).gather(1, unit_of)
+    # A unit that would overshoot is taken if that comes nearer to the wanted number than leaving it out.
+    chosen = usable & ((first + size / 2 <= wanted[:, None]) | (first == 0))
+
+    labels = idx.masked_fill(~chosen, -100)
+    dice = torch.rand(B, T, generator=gen)
+    random_words = torch.randint(len(SPECIAL), max(vocab_size, len(SPECIAL) + 1), (B, T), generator=gen)
+    inputs = torch.where(chosen & (dice < 0.8), MASK, idx)
+    inputs = torch.where(chosen & (dice >= 0.8) & (dice < 0.9), random_words, inputs)
+    assert not (chosen & (idx == PAD)).any()
+    return inputs, labels

@@ -1,0 +1,27 @@
+"""Real English without a download: the help texts that ship with every CPython."""
+
+import re
+from pydoc_data.topics import topics
+
+from data.corpus import Corpus
+
+
+def load():
+    """The prose paragraphs of `pydoc_data.topics`; every tenth topic is the test set `heldout`.
+
+    Paragraphs that are code, grammar or tables are left out. Which topics there are depends on the Python
+    version, so numbers compare only within one.
+    """
+    lines, heldout = [], []
+    for number, (_, text) in enumerate(sorted(topics.items())):
+        prose = [" ".join(part.split()) for part in re.split(r"\n\s*\n", text) if is_prose(part)]
+        (heldout if number % 10 == 9 else lines).extend(prose)
+    known = set(lines)
+    return Corpus("pydocs", lines, {"heldout": [line for line in heldout if line not in known]})
+
+
+def is_prose(paragraph):
+    """Whether most of a paragraph is words, and it reads like a sentence."""
+    words = re.findall(r"[A-Za-z]+", paragraph)
+    symbols = re.findall(r"[^\w\s.,;:'\"()-]", paragraph)
+    return len(words) >= 8 and len(symbols) < len(words) / 8 and paragraph.rstrip()[-1] in ".:;)"

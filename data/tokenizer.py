@@ -1,0 +1,98 @@
+"""Text to ids and back: word level (the assignment's) or byte-level BPE, both as plain `tokenizers` files.
+
+Every sequence starts with [BOS], in encoders (where BERT would say [CLS]) and decoders alike.
+"""
+
+import os
+from collections import Counter
+from pathlib import Path
+
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from data.files import DataError
+
+SPECIAL = ("[PAD]", "[UNK]", "[MASK]", "[BOS]", "[EOS]")
+PAD, UNK, MASK, BOS, EOS = range(len(SPECIAL))
+
+# Words, contractions split as in the Penn Treebank (do + n't, it + 's), numbers whole, punctuation by itself.
+WORD = r"\w+(?=n['’]t\b)|n['’]t\b|['’](?:s|re|ve|d|m|ll|S)\b|\d[\d,.]*\d|\w+(?:[-.&]\w+)*|\.\.\.|--+|[^\w\s]"
+
+
+def train_tokenizer(kind, texts, vocab_size=0):
+    """A `tokenizers.Tokenizer` whose vocabulary comes from `texts` alone.
+
+    kind "word": every word of the texts, most frequent first and ties by spelling, so that ids are the same
+    in every process; with vocab_size > 0 only that many, the rest being [UNK]. kind "bpe": byte-level BPE
+    with vocab_size entries (0: 4,000); nothing is unknown to it.
+    """
+    if kind == "word":
+        splitter = pre_tokenizers.Split(Regex(WORD), behavior="removed", invert=True)
+        counts = Counter(word for text in texts for word, _ in splitter.pre_tokenize_str(text))
+        words = sorted(counts, key=lambda word: (-counts[word], word))
+        words = [word for word in words if word not in SPECIAL][: vocab_size - len(SPECIAL) if vocab_size else None]
+        vocabulary = {word: i for i, word in enumerate([*SPECIAL, *words])}
+        tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+        tokenizer.pre_tokenizer = splitter
+    else:
+        tokenizer = Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = decoders.ByteLevel()
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+        trainer = trainers.BpeTrainer(vocab_size=vocab_size or 4000, special_tokens=list(SPECIAL), initial_alphabet=alphabet,
+                                      show_progress=False)
+        tokenizer.train_from_iterator(texts, trainer)
+    # Known as special, "[MASK]" typed in a sentence is read as the mask, not as three pieces of punctuation.
+    tokenizer.add_special_tokens(list(SPECIAL))
+    return tokenizer
+
+
+def load_tokenizer(path):
+    """Read tokenizer.json; DataError when it is missing, damaged, or not one of ours."""
+    path = Path(path)
+    if not path.is_file():
+        raise DataError(f"{path}: no such file; a run folder holds the tokenizer it was trained with")
+    try:
+        tokenizer = Tokenizer.from_file(os.fspath(path))
+    except Exception as error:  # the library raises bare Exception for whatever it cannot parse
+        raise DataError(f"{path}: not a tokenizer file ({str(error)[:80]}); train the run again or restore the file") from None
+    if [tokenizer.token_to_id(token) for token in SPECIAL] != list(range(len(SPECIAL))):
+        raise DataError(f"{path}: does not begin with {' '.join(SPECIAL)}; use the tokenizer.json the run was trained with")
+    return tokenizer
+
+
+def is_word_level(tokenizer):
+    """Whether each token is a whole word, so that it can be shown as it stands."""
+    return isinstance(tokenizer.model, models.WordLevel)
+
+
+def encode(tokenizer, texts):
+    """One list of ids a text, without [BOS]."""
+    return [encoding.ids for encoding in tokenizer.encode_batch(list(texts), add_special_tokens=False)]
+
+
+def token_strings(tokenizer, ids):
+    """Tokens for a figure's axis: words as they are, BPE pieces with a visible space."""
+    tokens = [tokenizer.id_to_token(int(i)) for i in ids]
+    if is_word_level(tokenizer):
+        return tokens
+    return [token if token in SPECIAL else tokenizer.decode([i]).replace(" ", "␣").replace("\n", "⏎") for token, i in zip(tokens, ids)]
+
+
+def detokenize(tokenizer, ids):
+    """Ids to readable text: for word level, spaces are put where English has them."""
+    if not is_word_level(tokenizer):
+        return tokenizer.decode([int(i) for i in ids], skip_special_tokens=False)
+    text = ""
+    for token in token_strings(tokenizer, ids):
+        joins = token in ".,;:?!)%…”" or token in ("n't", "n’t", "...") or (token[0] in "'’" and len(token) > 1)
+        text += token if joins or not text or text[-1] in "($“" else " " + token
+    return text
+
+
+def word_starts(tokenizer):
+    """(V,) bool: whether a token begins a word. In byte-level BPE those are the ones with the space in front."""
+    if is_word_level(tokenizer):
+        return torch.ones(tokenizer.get_vocab_size(), dtype=torch.bool)
+    tokens = (tokenizer.id_to_token(i) for i in range(tokenizer.get_vocab_size()))
+    return torch.tensor([token in SPECIAL or not token[0].isalnum() for token in tokens])

@@ -1,0 +1,493 @@
+"""The transformer, to be read from top to bottom.
+
+    1. Config      every choice in one place, checked once
+    2. Positions   four answers to "where is this token?", and rotary as a fifth
+    3. Attention   explicit (the weights can be looked at) and fused (fast)
+    4. Block, Encoder, Decoder
+    5. Heads       RoBERTa's, CLAP's, a plain linear one, and the classifier's
+    6. Models      a body and a head, their initialisation and their size
+
+Conventions: B sequences of T tokens, C = n_embd channels, H = n_head heads of D = C // H channels,
+V words. A mask is boolean and True means "may attend"; ALiBi is a float that is added to the scores;
+a target of -100 is not predicted.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+# ---------------------------------------------------------------------------- 1. Config
+
+POSITIONS = ("learned", "sinusoidal", "alibi", "rope", "nope")
+ALIBI_VARIANTS = ("offset", "symmetric", "one-sided")
+HEADS = ("linear", "roberta", "clap")
+
+
+@dataclass
+class Config:
+    """Every choice the architecture leaves open. Raises ValueError with all that is wrong, by field."""
+
+    vocab_size: int = 5000
+    block_size: int = 32          # longest training sequence; learned positions end here
+    n_layer: int = 4
+    n_head: int = 2
+    n_embd: int = 64
+    n_ffn: int = 0                # width of the feed-forward layer; 0: 4 * n_embd
+    pos: str = "learned"          # learned | sinusoidal | alibi | rope | nope
+    alibi: str = "offset"         # offset | symmetric | one-sided; a decoder always has the causal form
+    window: int = 0               # attend only to tokens less than this far away; 0: to all
+    norm_first: bool = True       # pre-norm (GPT-2); False: post-norm (Vaswani, BERT, RoBERTa)
+    activation: str = "gelu"      # gelu | relu
+    dropout: float = 0.0          # of embeddings and of what each sublayer adds
+    attn_dropout: float = 0.0     # of attention weights
+    head: str = "linear"          # linear | roberta | clap: from hidden states to words
+    tie: bool = True              # the head's word vectors are the embedding's
+    unit_embd: bool = False       # L2-normalise token embeddings before the transformer (CLAP)
+    zero_mask: bool = False       # the mask token enters as the zero vector (zero-CLAP)
+    mask_id: int = 2              # which token that is
+    init_std: float = 0.02        # standard deviation of initial weights
+
+    def __post_init__(self):
+        wrong = []
+        for name in ("vocab_size", "block_size", "n_layer", "n_head", "n_embd"):
+            if getattr(self, name) < 1:
+                wrong.append(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("n_ffn", "window"):
+            if getattr(self, name) < 0:
+                wrong.append(f"{name} must not be negative, got {getattr(self, name)}")
+        for name, allowed in (("pos", POSITIONS), ("alibi", ALIBI_VARIANTS), ("head", HEADS),
+                              ("activation", ("gelu", "relu"))):
+            if getattr(self, name) not in allowed:
+                wrong.append(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
+        for name in ("dropout", "attn_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                wrong.append(f"{name} must be at least 0 and below 1, got {getattr(self, name)}")
+        if self.n_head > 0 and self.n_embd % self.n_head:
+            wrong.append(f"n_head must divide n_embd: {self.n_embd} channels do not share out among {self.n_head} heads")
+        elif self.pos == "rope" and self.n_head > 0 and (self.n_embd // self.n_head) % 2:
+            wrong.append(f"pos=rope rotates pairs of channels, so n_embd / n_head must be even, got {self.n_embd // self.n_head}")
+        if self.pos == "sinusoidal" and self.n_embd % 2:
+            wrong.append(f"pos=sinusoidal pairs a sine with a cosine, so n_embd must be even, got {self.n_embd}")
+        if self.pos == "alibi" and self.alibi == "one-sided" and self.n_head % 2:
+            wrong.append(f"alibi=one-sided gives half of the heads to each side, so n_head must be even, got {self.n_head}")
+        if self.head == "clap" and not self.tie:
+            wrong.append("head=clap compares with the token embeddings, so it needs tie")
+        if wrong:
+            raise ValueError("; ".join(wrong))
+        self.n_ffn = self.n_ffn or 4 * self.n_embd
+
+
+# ---------------------------------------------------------------------------- 2. Positions
+
+
+def sinusoids(T, n_embd):
+    """(T, n_embd) table of Vaswani et al. 2017, section 3.5, with sines and cosines alternating.
+
+    PE(t, 2i) = sin(t / 10000^(2i / n_embd)),  PE(t, 2i + 1) = cos(the same).
+    """
+    t = torch.arange(T, dtype=torch.float32)[:, None]
+    frequency = 10000.0 ** (-torch.arange(0, n_embd, 2, dtype=torch.float32) / n_embd)
+    return torch.stack([torch.sin(t * frequency), torch.cos(t * frequency)], dim=-1).view(T, n_embd)
+
+
+def alibi_slopes(n_head):
+    """(n_head,) slopes of Press et al. 2022, section 3 and their code for head counts that are no power of two.
+
+    For n a power of two: 2^(-8/n), 2^(-16/n), ..., 2^(-8). Otherwise the slopes of the largest power of
+    two below n come first, then every second one of the next power's.
+    """
+    power = 2 ** int(math.log2(n_head))
+    slopes = [2 ** (-8 * (k + 1) / power) for k in range(power)]
+    between = [2 ** (-8 * (k + 1) / (2 * power)) for k in range(0, 2 * power, 2)]
+    return torch.tensor(slopes + between[: n_head - power])
+
+
+def alibi_bias(n_head, T, variant):
+    """(n_head, T, T) to be added to the scores: minus slope times distance, row i looking at column j.
+
+    causal     -m (i - j), -inf for j > i            Press et al. 2022
+    symmetric  -m |i - j|
+    offset     -m (|i - j| - 0.5 [j > i])            the future is half a slope nearer, so that the
+                                                     two neighbours of a word can be told apart
+    one-sided  half of the heads see j <= i only, half j >= i only, each with the slopes of n_head / 2
+    """
+    distance = torch.arange(T)[:, None] - torch.arange(T)[None, :]  # (T, T), positive towards the past
+    future = distance < 0
+    if variant == "one-sided":
+        half = -alibi_slopes(n_head // 2)[:, None, None] * distance.abs()  # (H/2, T, T)
+        return torch.cat([half.masked_fill(future, -math.inf), half.masked_fill(distance > 0, -math.inf)])
+    penalty = distance.abs() - 0.5 * future if variant == "offset" else distance.abs()
+    bias = -alibi_slopes(n_head)[:, None, None] * penalty  # (H, T, T)
+    return bias.masked_fill(future, -math.inf) if variant == "causal" else bias
+
+
+def rotate(x, angles):
+    """Rotary positions (Su et al. 2021, equation 34): turn channel pair (i, i + D/2) of x (B, H, T, D) by angles (T, D/2)."""
+    cos, sin = torch.cos(angles).to(x.dtype), torch.sin(angles).to(x.dtype)
+    a, b = x.chunk(2, dim=-1)  # two of (B, H, T, D/2)
+    return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)
+
+
+# ---------------------------------------------------------------------------- 3. Attention
+
+
+def attend(q, k, v, bias=None, dropout=0.0):
+    """Attention written out (Vaswani et al. 2017, equation 1): softmax(q k^T / sqrt(D) + bias) v.
+
+    q (B, H, T, D), k and v (B, H, S, D); bias broadcastable to (B, H, T, S), -inf where a token may not look.
+    Returns the output (B, H, T, D) and the weights (B, H, T, S) before dropout, each row a distribution.
+    """
+    scores = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))  # (B, H, T, S)
+    if bias is not None:
+        scores = scores + bias
+    weights = scores.softmax(dim=-1)
+    return F.dropout(weights, dropout) @ v, weights
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention. The fused kernel runs unless weights are asked for or must be dropped out."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.n_head = config.n_head
+        self.attn_dropout = config.attn_dropout
+        self.qkv = nn.Linear(config.n_embd, 3 * config.n_embd)  # one matrix product for q, k and v of all heads
+        self.out = nn.Linear(config.n_embd, config.n_embd)
+
+    def forward(self, x, bias=None, causal=False, angles=None, need_weights=False):
+        """x (B, T, C) -> (B, T, C), and the weights (B, H, T, T) or None. With causal, bias must be None."""
+        B, T, C = x.shape
+        q, k, v = self.qkv(x).view(B, T, 3, self.n_head, C // self.n_head).permute(2, 0, 3, 1, 4)  # 3 of (B, H, T, D)
+        if angles is not None:
+            q, k = rotate(q, angles), rotate(k, angles)
+        dropout = self.attn_dropout if self.training else 0.0
+        if need_weights or dropout:  # the fused CPU kernel has no dropout; its fallback is slower than this
+            if causal:
+                bias = torch.full((T, T), -math.inf, device=x.device).triu(1)
+            y, weights = attend(q, k, v, bias, dropout)
+        else:
+            y, weights = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, is_causal=causal), None
+        return self.out(y.transpose(1, 2).reshape(B, T, C)), weights  # (B, H, T, D) -> (B, T, C)
+
+
+# ---------------------------------------------------------------------------- 4. Block, Encoder, Decoder
+
+
+class FeedForward(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.up = nn.Linear(config.n_embd, config.n_ffn)
+        self.act = F.relu if config.activation == "relu" else F.gelu
+        self.down = nn.Linear(config.n_ffn, config.n_embd)
+
+    def forward(self, x):
+        return self.down(self.act(self.up(x)))
+
+
+class Block(nn.Module):
+    """Attention moves information between tokens, the feed-forward layer works on each by itself."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.norm_first = config.norm_first
+        self.norm1 = nn.LayerNorm(config.n_embd)
+        self.attention = Attention(config)
+        self.norm2 = nn.LayerNorm(config.n_embd)
+        self.feed_forward = FeedForward(config)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x, **how):
+        if self.norm_first:
+            a, weights = self.attention(self.norm1(x), **how)
+            x = x + self.dropout(a)
+            x = x + self.dropout(self.feed_forward(self.norm2(x)))
+        else:
+            a, weights = self.attention(x, **how)
+            x = self.norm1(x + self.dropout(a))
+            x = self.norm2(x + self.dropout(self.feed_forward(x)))
+        return x, weights
+
+
+class Transformer(nn.Module):
+    """Token ids to hidden states. `Encoder` and `Decoder` differ in one word: whether the future is visible."""
+
+    causal = False
+
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Embedding(config.vocab_size, config.n_embd)
+        if config.pos == "learned":
+            self.positions = nn.Embedding(config.block_size, config.n_embd)
+        # Post-norm starts from a normalised embedding (BERT); CLAP's unit vectors take that norm's place.
+        self.embedding_norm = nn.Identity() if config.norm_first or config.unit_embd else nn.LayerNorm(config.n_embd)
+        self.dropout = nn.Dropout(config.dropout)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layer))
+        self.norm = nn.LayerNorm(config.n_embd) if config.norm_first else nn.Identity()
+        self.tables = {}
+
+    def forward(self, idx, mask=None, need_weights=False, need_states=False):
+        """idx (B, T) long; mask (B, T) bool, True for real tokens, None when all are.
+
+        Returns h (B, T, C); with need_weights (h, a list of n_layer maps (B, H, T, T)); with need_states
+        (h, a list of n_layer + 1 states (B, T, C): the embedding, then what each block put out).
+        Raises ValueError for a sequence beyond a learned position table.
+        """
+        T = idx.size(1)
+        x = self.embed(idx)
+        bias = self.attention_bias(T, mask)
+        how = dict(bias=bias, causal=self.causal and bias is None, need_weights=need_weights)
+        if self.config.pos == "rope":
+            how["angles"] = self.table("angles", T)
+        maps, states = [], [x]
+        for block in self.blocks:
+            x, weights = block(x, **how)
+            maps.append(weights)
+            states.append(x)
+        h = self.norm(x)
+        if need_weights:
+            return h, maps
+        return (h, states) if need_states else h
+
+    def embed(self, idx):
+        """(B, T) -> (B, T, C): the token's vector and, where the positions are absolute, the position's."""
+        config, T = self.config, idx.size(1)
+        x = self.embedding(idx)  # (B, T, C)
+        if config.unit_embd:
+            x = F.normalize(x, dim=-1)
+        if config.zero_mask:
+            x = x * (idx != config.mask_id)[:, :, None]
+        if config.pos == "learned":
+            if T > config.block_size:
+                raise ValueError(f"learned positions end at block_size={config.block_size}, got {T} tokens; "
+                                 "use alibi, sinusoidal, rope or nope beyond the trained length")
+            x = x + self.positions.weight[:T]
+        elif config.pos == "sinusoidal":
+            # Unit sinusoids would drown embeddings of variance 1/C, hence the factor (Vaswani et al., 3.4).
+            x = x * math.sqrt(config.n_embd) + self.table("sinusoids", T)
+        return self.dropout(self.embedding_norm(x))
+
+    def attention_bias(self, T, mask=None):
+        """What is added to the scores of every layer: (1 or B, 1 or H, T, T) float, -inf where a token may
+        not look; None when nothing is to be added but the plain causal mask, which the kernel knows itself."""
+        config = self.config
+        if mask is None and config.pos != "alibi" and not config.window:
+            return None
+        bias = self.table("bias", T)  # (1, H or 1, T, T)
+        if mask is not None:
+            # A token always sees itself: the rows of padding would otherwise be a softmax over nothing, NaN.
+            visible = mask[:, None, None, :] | torch.eye(T, dtype=torch.bool, device=mask.device)  # (B, 1, T, T)
+            bias = bias.masked_fill(~visible, -math.inf)  # (B, H or 1, T, T)
+        return bias
+
+    def table(self, name, T):
+        """Constant tables, made once for each length and device and kept out of checkpoints."""
+        config, device = self.config, self.embedding.weight.device
+        if (name, T, device) not in self.tables:
+            if name == "sinusoids":
+                table = sinusoids(T, config.n_embd)
+            elif name == "angles":
+                D = config.n_embd // config.n_head
+                table = torch.arange(T)[:, None] * 10000.0 ** (-torch.arange(0, D, 2) / D)  # (T, D/2)
+            else:
+                distance = torch.arange(T)[:, None] - torch.arange(T)[None, :]
+                visible = torch.ones(T, T, dtype=torch.bool)
+                if self.causal:
+                    visible = distance >= 0
+                if config.window:
+                    visible = visible & (distance.abs() < config.window)
+                alibi = torch.zeros(1, T, T)
+                if config.pos == "alibi":
+                    alibi = alibi_bias(config.n_head, T, "causal" if self.causal else config.alibi)
+                table = alibi.masked_fill(~visible, -math.inf)[None]  # (1, H or 1, T, T)
+            self.tables[name, T, device] = table.to(device)
+        return self.tables[name, T, device]
+
+
+class Encoder(Transformer):
+    """Every token sees every other."""
+
+
+class Decoder(Transformer):
+    """A token sees itself and what came before."""
+
+    causal = True
+
+
+# ---------------------------------------------------------------------------- 5. Heads
+
+
+class LMHead(nn.Module):
+    """Hidden states to words, plain or as RoBERTa does it: dense, GELU, layer norm, then the word vectors and a bias."""
+
+    def __init__(self, config, embedding):
+        super().__init__()
+        C = config.n_embd
+        roberta = config.head == "roberta"
+        self.transform = nn.Sequential(nn.Linear(C, C), nn.GELU(), nn.LayerNorm(C)) if roberta else nn.Identity()
+        self.words = embedding if config.tie else nn.Embedding(config.vocab_size, C)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+
+    def project(self, h):
+        """h (..., C) -> what a linear layer needs: features (..., C), weight (V, C), bias (V,)."""
+        return self.transform(h), self.words.weight, self.bias
+
+    def forward(self, h):
+        """h (..., C) -> logits (..., V)."""
+        return F.linear(*self.project(h))
+
+
+class ClapHead(LMHead):
+    """logits = beta * h . normalize(W): one trainable scalar and nothing else (EIFY/fairseq, roberta/model.py)."""
+
+    def __init__(self, config, embedding):
+        nn.Module.__init__(self)
+        self.words = embedding
+        self.beta = nn.Parameter(torch.ones(()))
+
+    def project(self, h):
+        return self.beta * h, F.normalize(self.words.weight, dim=-1), None
+
+
+class ClassifierHead(nn.Module):
+    """One hidden layer: n_input -> n_hidden -> n_class."""
+
+    def __init__(self, n_input, n_hidden, n_class, dropout=0.0):
+        super().__init__()
+        self.hidden = nn.Linear(n_input, n_hidden)
+        self.dropout = nn.Dropout(dropout)
+        self.out = nn.Linear(n_hidden, n_class)
+
+    def forward(self, x):
+        """x (B, n_input) -> logits (B, n_class)."""
+        return self.out(self.dropout(F.relu(self.hidden(x))))
+
+
+def linear_cross_entropy(x, weight, bias, targets, chunk=64):
+    """Summed cross-entropy of logits = x weight^T + bias, x (N, C), targets (N,), both without ignored rows.
+
+    In chunks of rows: all N x V logits at once would leave the processor's cache, and be the slowest part
+    of a small model's step.
+    """
+    pairs = zip(x.split(chunk), targets.split(chunk))
+    return sum(F.cross_entropy(F.linear(part, weight, bias), target, reduction="sum") for part, target in pairs)
+
+
+# ---------------------------------------------------------------------------- 6. Models
+
+
+class LanguageModel(nn.Module):
+    """A body and a head. With an Encoder it is a masked language model, with a Decoder a causal one."""
+
+    def __init__(self, body):
+        super().__init__()
+        config = body.config
+        self.body = body
+        self.head = (ClapHead if config.head == "clap" else LMHead)(config, body.embedding)
+        init_weights(self, config)
+
+    def forward(self, idx, mask=None):
+        """idx (B, T), mask (B, T) -> logits (B, T, V)."""
+        return self.head(self.body(idx, mask))
+
+    def loss(self, idx, targets, mask=None):
+        """Cross-entropy in nats summed over the targets (B, T) that are not -100. Only those meet the vocabulary."""
+        h = self.body(idx, mask)
+        wanted = targets != -100
+        return linear_cross_entropy(*self.head.project(h[wanted]), targets[wanted])
+
+
+def init_weights(model, config):
+    """Normal weights, zero biases; what is added to the residual stream starts smaller the more layers add (GPT-2).
+
+    The rows of a tied sinusoidal embedding have variance 1 / C, as its scaling expects.
+    """
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear):
+            adds_to_stream = name.endswith((".attention.out", ".feed_forward.down"))
+            nn.init.normal_(module.weight, std=config.init_std / (math.sqrt(2 * config.n_layer) if adds_to_stream else 1))
+            nn.init.zeros_(module.bias)
+        elif isinstance(module, nn.Embedding):
+            nn.init.normal_(module.weight, std=config.n_embd**-0.5 if config.pos == "sinusoidal" else config.init_std)
+
+
+class Classifier(nn.Module):
+    """A body, its states pooled into one vector a sentence, and a head with one hidden layer.
+
+    pool: parts joined by +, of mean, max, min (over the real tokens), first and last (token). layers: "last" pools the
+    body's output, "all" also every state below it. With `standardize`, features are shifted and scaled by
+    constants (see `fit_standardization`), which a frozen body needs because its layers differ in scale.
+    """
+
+    POOLS = ("mean", "max", "min", "first", "last")
+
+    def __init__(self, body, n_class, pool="mean", layers="last", n_hidden=100, dropout=0.0, standardize=False):
+        super().__init__()
+        self.body, self.pool, self.layers = body, pool.split("+"), layers
+        n_layers = 1 if layers == "last" else body.config.n_layer + 1
+        n_features = body.config.n_embd * len(self.pool) * n_layers
+        self.head = ClassifierHead(n_features, n_hidden, n_class, dropout)
+        self.register_buffer("shift", torch.zeros(n_features))
+        self.register_buffer("scale", torch.ones(n_features))
+        self.standardize = standardize
+        init_weights(self, body.config)
+
+    def features(self, idx, mask=None):
+        """idx, mask (B, T) -> (B, n_features)."""
+        if mask is None:
+            mask = torch.ones_like(idx, dtype=torch.bool)
+        if self.layers == "last":
+            states = [self.body(idx, mask)]
+        else:
+            h, states = self.body(idx, mask, need_states=True)
+            states = [*states[:-1], h]
+        return torch.cat([pool_tokens(h, mask, how) for h in states for how in self.pool], dim=-1)
+
+    def classify(self, features):
+        """(B, n_features) -> logits (B, n_class)."""
+        return self.head((features - self.shift) * self.scale if self.standardize else features)
+
+    def forward(self, idx, mask=None):
+        return self.classify(self.features(idx, mask))
+
+    def fit_standardization(self, features):
+        """Set shift and scale so that these (N, n_features) have mean 0 and deviation 1 in each column."""
+        self.shift.copy_(features.mean(0))
+        self.scale.copy_(1 / features.std(0).clamp(min=1e-5))
+
+
+def pool_tokens(h, mask, how):
+    """h (B, T, C), mask (B, T) -> (B, C); padding takes no part."""
+    real = mask[:, :, None]  # (B, T, 1)
+    if how == "mean":
+        return (h * real).sum(1) / real.sum(1)
+    if how == "max":
+        return h.masked_fill(~real, -math.inf).amax(1)
+    if how == "min":
+        return h.masked_fill(~real, math.inf).amin(1)
+    if how == "first":
+        return h[:, 0]
+    return h[torch.arange(len(h), device=h.device), mask.sum(1) - 1]
+
+
+def count_parameters(model):
+    """Number of parameters by part, shared ones counted once, under "embedding", "positions", "attention", ..., "total"."""
+    parts = dict.fromkeys(("embedding", "positions", "attention", "feed-forward", "norm", "head"), 0)
+    for name, p in model.named_parameters():
+        if name.startswith("head."):
+            part = "head"
+        elif ".embedding." in name:
+            part = "embedding"
+        elif ".positions." in name:
+            part = "positions"
+        elif ".attention." in name:
+            part = "attention"
+        elif ".feed_forward." in name:
+            part = "feed-forward"
+        else:
+            part = "norm"
+        parts[part] += p.numel()
+    return {**parts, "total": sum(parts.values())}

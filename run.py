@@ -1,0 +1,438 @@
+"""What every script shares: flags, device, seed, learning rate, and the run folder. The training loops are in the scripts.
+
+A run is a folder: config.json, tokenizer.json, metrics.jsonl, checkpoint.pt (to resume), best.pt (to use),
+result.json, and figures. `Run` writes one; `load_run` opens one.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import datetime
+import json
+import math
+import os
+import pickle
+import platform
+import resource
+import shlex
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy
+import tokenizers
+import torch
+
+import model as models
+from data import NAMES
+from data.files import DataError
+from data.tokenizer import load_tokenizer
+
+
+class UserError(Exception):
+    """A mistake of whoever started the script; the message names the flag or file and the remedy."""
+
+
+# ---------------------------------------------------------------------------- flags
+
+
+def flag(default, help, choices=None):
+    """A dataclass field with what the command line needs to know about it."""
+    return dataclasses.field(default=default, metadata={"help": help, "choices": choices})
+
+
+@dataclass
+class RunFlags:
+    """Flags of every script that trains."""
+
+    data: str = flag("toy", f"corpus: {', '.join(NAMES)}, a folder in the assignment's form, a .txt, or a .tsv of label<TAB>text")
+    out: str = flag("", "run folder (default: out/SCRIPT-DATA-POS-SEED)")
+    seed: int = flag(0, "seed of the initial weights, the data order, the masks and the dropout")
+    device: str = flag("auto", "where to compute", ("auto", "cpu", "cuda", "mps"))
+    dtype: str = flag("auto", "bfloat16 autocast or plain float32; auto: bfloat16 on CUDA", ("auto", "float32", "bfloat16"))
+    threads: int = flag(0, "CPU threads; 0: one for models up to 128 wide, which are fastest so, else all cores")
+    resume: bool = flag(False, "continue the run in --out")
+    overwrite: bool = flag(False, "delete the run in --out and start anew")
+
+
+@dataclass
+class ModelFlags:
+    """The architecture; the defaults are the assignment's base setting."""
+
+    pos: str = flag("learned", "how the model knows where a token is", models.POSITIONS)
+    alibi: str = flag("offset", "form of ALiBi in an encoder; a decoder has the causal form", models.ALIBI_VARIANTS)
+    window: int = flag(0, "attend only to tokens less than this far away; 0: to all")
+    n_layer: int = flag(4, "number of blocks")
+    n_head: int = flag(2, "attention heads a block")
+    n_embd: int = flag(64, "width")
+    n_ffn: int = flag(100, "width of the feed-forward layer; 0: four times the width")
+    block_size: int = flag(32, "longest sequence, in tokens")
+    norm_first: bool = flag(True, "layer norm before each sublayer (GPT-2); --no-norm-first: after it (RoBERTa)")
+    activation: str = flag("relu", "of the feed-forward layer", ("relu", "gelu"))
+    dropout: float = flag(0.0, "of embeddings and sublayer outputs")
+    attn_dropout: float = flag(0.0, "of attention weights")
+    init_std: float = flag(0.02, "standard deviation of the initial weights")
+
+
+@dataclass
+class TokenizerFlags:
+    tokenizer: str = flag("word", "word level, or byte-level BPE", ("word", "bpe"))
+    vocab_size: int = flag(0, "size of the vocabulary; 0: every word of the training text, or 4000 BPE pieces")
+
+
+def parse(flags_class, description, argv=None):
+    """The command line as an instance of a flags dataclass; `--n-head` and `--n_head` are the same flag.
+
+    An unknown flag or a malformed value gives one line on stderr and exit code 2.
+    """
+    parser = LineParser(description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter, allow_abbrev=False)
+    for field in dataclasses.fields(flags_class):
+        names = ["--" + field.name.replace("_", "-")] + (["--" + field.name] if "_" in field.name else [])
+        options = dict(default=field.default, help=field.metadata["help"], dest=field.name)
+        if field.metadata.get("positional"):
+            names = [field.name]
+            options.pop("dest")
+        if field.type is bool:
+            options["action"] = argparse.BooleanOptionalAction
+        else:
+            options.update(type=field.type, choices=field.metadata["choices"], metavar=None if field.metadata["choices"] else field.type.__name__.upper())
+        parser.add_argument(*names, **options)
+    return flags_class(**vars(parser.parse_args(argv)))
+
+
+class LineParser(argparse.ArgumentParser):
+    """argparse, but a mistake costs one line instead of a page."""
+
+    def error(self, message):
+        sys.exit_code = 2
+        print(f"{self.prog}: {message}; see --help", file=sys.stderr)
+        raise SystemExit(2)
+
+
+def main(train, flags_class, description, argv=None):
+    """Parse the flags and run a script; mistakes of the user end in one line on stderr and exit code 2."""
+    flags = parse(flags_class, description, argv)
+    try:
+        train(flags)
+    except (UserError, DataError) as error:
+        stop(error)
+    except KeyboardInterrupt:
+        print("\ninterrupted; the same command with --resume goes on from the last checkpoint", file=sys.stderr)
+        raise SystemExit(130) from None
+    except OSError as error:
+        if error.filename is None and error.errno is None:
+            raise
+        stop(f"{error.filename or flags.out}: {error.strerror}; choose another place with --out or make room")
+
+
+def stop(message):
+    print(f"{Path(sys.argv[0]).name}: {' '.join(str(message).split())}", file=sys.stderr)
+    raise SystemExit(2)
+
+
+def require(*checks):
+    """Each check is (holds, message); UserError with every message whose condition does not hold."""
+    wrong = [message for holds, message in checks if not holds]
+    if wrong:
+        raise UserError("; ".join(wrong))
+
+
+def model_config(flags, **more):
+    """The model's Config from the flags of the same names; its complaints become complaints about flags."""
+    names = {field.name for field in dataclasses.fields(models.Config)}
+    values = {name: value for name, value in vars(flags).items() if name in names} | more
+    try:
+        return models.Config(**values)
+    except ValueError as error:
+        message = str(error)
+        for name in sorted(names, key=len, reverse=True):
+            message = message.replace(name, "--" + name.replace("_", "-")) if "_" in name else message
+        raise UserError(message) from None
+
+
+# ---------------------------------------------------------------------------- machine
+
+
+def prepare(flags, n_embd=None):
+    """Seed everything, choose threads, and return the torch device. UserError when it is not there."""
+    device = flags.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda" and not torch.cuda.is_available() or device == "mps" and not torch.backends.mps.is_available():
+        raise UserError(f"--device {device}: this machine or this torch build has none; use --device cpu")
+    threads = getattr(flags, "threads", 0) or (1 if (n_embd or 0) <= 128 else os.cpu_count())
+    torch.set_num_threads(threads)
+    # Far-away tokens get weights too small for normal floats, which processors compute many times slower.
+    torch.set_flush_denormal(True)
+    torch.manual_seed(getattr(flags, "seed", 0))
+    return torch.device(device)
+
+
+def autocast(flags, device):
+    """Context in which the forward pass runs: bfloat16 on CUDA unless --dtype says otherwise."""
+    if flags.dtype == "bfloat16" or flags.dtype == "auto" and device.type == "cuda":
+        return torch.autocast(device.type, dtype=torch.bfloat16)
+    return contextlib.nullcontext()
+
+
+def learning_rate(step, steps, peak, warmup, decay):
+    """The schedule: (1) up in a straight line for `warmup` steps, then (2) constant, or (3) down to zero at the end.
+
+    step counts from 0; decay is none | linear | cosine.
+    """
+    if step < warmup:
+        return peak * (step + 1) / warmup
+    if decay == "none":
+        return peak
+    left = (steps - step) / max(1, steps - warmup)
+    return peak * (left if decay == "linear" else 0.5 * (1 - math.cos(math.pi * left)))
+
+
+def make_optimizer(model, lr, weight_decay, betas=(0.9, 0.999)):
+    """AdamW that decays matrices and spares biases, norms and scalars. Each parameter is in exactly one group."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    groups = [dict(params=[p for p in parameters if p.dim() >= 2], weight_decay=weight_decay),
+              dict(params=[p for p in parameters if p.dim() < 2], weight_decay=0.0)]
+    return torch.optim.AdamW(groups, lr=lr, betas=betas, fused=parameters[0].device.type in ("cpu", "cuda"))
+
+
+def perplexity(nats, tokens):
+    """exp(nats / tokens), infinite where a float cannot hold it."""
+    return math.exp(min(nats / tokens, 700.0)) if tokens else math.nan
+
+
+# ---------------------------------------------------------------------------- the run folder
+
+
+class Run:
+    """A run folder being written.
+
+    UserError when --out already holds something and neither --resume nor --overwrite is given, or when
+    --resume finds a run of other flags.
+    """
+
+    def __init__(self, kind, flags, config, tokenizer, device, **more):
+        """kind: lm | mlm | classifier. `more` goes into config.json."""
+        self.flags, self.kind, self.device = flags, kind, device
+        data = Path(flags.data).stem if flags.data not in NAMES else flags.data
+        self.folder = Path(flags.out or f"out/{kind}-{data}-{config.pos}-{flags.seed}")
+        self.started, self.resumed_seconds, self.last_line = time.perf_counter(), 0.0, 0.0
+        described = {"kind": kind, "flags": dataclasses.asdict(flags), "model": dataclasses.asdict(config), **more}
+        self.open_folder(described)
+        if not flags.resume:
+            write_json(self.folder / "config.json", described | {
+                "seed": flags.seed, "device": str(device), "revision": git_revision(), "versions": versions()})
+            tokenizer.save(str(self.folder / "tokenizer.json"))
+
+    def open_folder(self, described):
+        folder, flags = self.folder, self.flags
+        if folder.exists() and not folder.is_dir():
+            raise UserError(f"--out {folder}: is a file; choose another folder")
+        there = sorted(folder.iterdir()) if folder.exists() else []
+        is_run = (folder / "config.json").exists()
+        if flags.resume:
+            if not (folder / "checkpoint.pt").exists():
+                raise UserError(f"--resume: {folder} holds no checkpoint.pt; leave --resume out to start the run")
+            before = read_json(folder / "config.json")
+            now, then = ({k: v for k, v in flags.items() if k not in ("resume", "overwrite", "out", "device", "threads")}
+                         for flags in (described["flags"], before.get("flags", {})))
+            changed = sorted("--" + k.replace("_", "-") for k in now if now[k] != then.get(k))
+            if changed:
+                raise UserError(f"--resume: {folder} was started with other values of {', '.join(changed)}; "
+                                "use the same, or another --out")
+        elif there and flags.overwrite and is_run:
+            for path in there:
+                if path.is_file():
+                    path.unlink()
+        elif there:
+            what = "already holds a run; continue it with --resume, replace it with --overwrite" if is_run else "is not empty and no run"
+            raise UserError(f"--out {folder}: {what}, or choose another folder")
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def log(self, step, **metrics):
+        """Append a line to metrics.jsonl. No times in it: a repeated run gives the same file."""
+        with open(self.folder / "metrics.jsonl", "a", encoding="utf-8") as file:
+            file.write(json.dumps({"step": step, **{name.replace("__", "/"): value for name, value in metrics.items()}}) + "\n")
+
+    def progress(self, step, steps, loss, lr, tokens):
+        """The live line on a terminal, a few times a second; `tokens` were processed since the start."""
+        now = time.perf_counter()
+        if not sys.stderr.isatty() or now - self.last_line < 0.2 and step < steps:
+            return
+        self.last_line = now
+        seconds = now - self.started
+        left = seconds / max(1, step) * (steps - step)
+        print(f"\r{step}/{steps}  loss {float(loss):.3f}  lr {lr:.1e}  {tokens / seconds:,.0f} tokens/s  {clock(left)} left ",
+              end="\n" if step == steps else "", file=sys.stderr, flush=True)
+
+    def say(self, text):
+        """A plain line on stdout, not mixed up with the live line."""
+        if sys.stderr.isatty():
+            print("\r" + " " * 79 + "\r", end="", file=sys.stderr, flush=True)
+        print(text, flush=True)
+
+    def save(self, name, **state):
+        """Write a checkpoint under its name only when it is whole and on disk."""
+        partial = self.folder / (name + ".partial")
+        with open(partial, "wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, self.folder / name)
+
+    def save_checkpoint(self, model, optimizer, step, **more):
+        """checkpoint.pt: all that exact resumption needs; data order and masks follow from seed and step."""
+        self.save("checkpoint.pt", model=model.state_dict(), optimizer=optimizer.state_dict(), step=step, rng=torch.get_rng_state(),
+                  cuda_rng=torch.cuda.get_rng_state_all() if self.device.type == "cuda" else [],
+                  seconds=self.seconds(), more=more)
+
+    def restore(self, model, optimizer):
+        """Load checkpoint.pt into model and optimizer. Returns (step, more); (0, {}) for a fresh run."""
+        if not self.flags.resume:
+            return 0, {}
+        state = read_checkpoint(self.folder / "checkpoint.pt", self.device)
+        load_weights(model, state["model"], self.folder / "checkpoint.pt")
+        optimizer.load_state_dict(state["optimizer"])
+        torch.set_rng_state(state["rng"].cpu())
+        if self.device.type == "cuda" and state["cuda_rng"]:
+            torch.cuda.set_rng_state_all([rng.cpu() for rng in state["cuda_rng"]])
+        self.resumed_seconds = state["seconds"]
+        log = self.folder / "metrics.jsonl"
+        lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
+        kept = [line for line in lines if json.loads(line)["step"] <= state["step"]]  # the rest will come again
+        write_text(log, "".join(line + "\n" for line in kept))
+        return state["step"], state["more"]
+
+    def metrics(self):
+        """All logged lines so far, as dictionaries."""
+        return read_metrics(self.folder)
+
+    def seconds(self):
+        """Wall time of this run, earlier sittings counted in."""
+        return self.resumed_seconds + time.perf_counter() - self.started
+
+    def finish(self, result, model, tokens):
+        """result.json: the final numbers, and what they cost."""
+        seconds = self.seconds()
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        peak = torch.cuda.max_memory_allocated() / 2**20 if self.device.type == "cuda" else usage.ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
+        write_json(self.folder / "result.json", result | {
+            "parameters": models.count_parameters(model), "seconds": round(seconds, 2), "cpu_seconds": round(usage.ru_utime + usage.ru_stime, 2),
+            "tokens_per_second": round(tokens / seconds, 1), "peak_memory_mb": round(peak, 1),
+            "command": shlex.join(["python", Path(sys.argv[0]).name, *sys.argv[1:]])})
+
+
+@dataclass
+class LoadedRun:
+    folder: Path
+    kind: str
+    config: dict           # config.json
+    model: torch.nn.Module
+    tokenizer: tokenizers.Tokenizer
+
+
+def load_run(folder, kinds=("lm", "mlm", "classifier"), device="cpu", flag_name=""):
+    """Open a finished or unfinished run: its model in evaluation mode with the best weights, and its tokenizer.
+
+    UserError when the folder is no run, a run of another kind, or its parts do not fit together.
+    """
+    folder, where = Path(folder), f"{flag_name} {folder}".strip()
+    if not folder.is_dir():
+        raise UserError(f"{where}: no such run folder; train one first or check the path")
+    if not (folder / "config.json").exists():
+        raise UserError(f"{where}: no config.json, so this is no run folder; give a folder a train_*.py script wrote")
+    described = read_json(folder / "config.json")
+    kind = described.get("kind")
+    if kind not in kinds:
+        raise UserError(f"{where}: is a run of kind {kind!r}, but {' or '.join(repr(k) for k in kinds)} is needed here")
+    tokenizer = load_tokenizer(folder / "tokenizer.json")
+    try:
+        config = models.Config(**described["model"])
+        classifier = described.get("classifier")
+        if kind == "classifier":
+            model = models.Classifier(models.Encoder(config), **classifier)
+        else:
+            model = models.LanguageModel((models.Decoder if kind == "lm" else models.Encoder)(config))
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{folder / 'config.json'}: does not describe a model ({error}); train the run again") from None
+    if tokenizer.get_vocab_size() != config.vocab_size:
+        raise UserError(f"{folder / 'tokenizer.json'}: has {tokenizer.get_vocab_size()} entries but the checkpoint's model {config.vocab_size}; "
+                        "they are of different runs, restore the right one")
+    path = folder / "best.pt"
+    if not path.exists():
+        raise UserError(f"{where}: no best.pt, the run has not reached its first evaluation; finish it with --resume")
+    load_weights(model, read_checkpoint(path, device)["model"], path)
+    return LoadedRun(folder, kind, described, model.to(device).eval(), tokenizer)
+
+
+def read_checkpoint(path, device):
+    """A checkpoint's dictionary; nothing in it is executed. UserError when the file is damaged."""
+    try:
+        return torch.load(path, map_location=device, weights_only=True)
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file; train the run first") from None
+    except (RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
+        raise UserError(f"{path}: not a readable checkpoint ({str(error).splitlines()[0][:80]}); restore it or train the run again") from None
+
+
+def load_weights(model, weights, path):
+    """load_state_dict with one line of complaint."""
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        detail = " ".join(str(error).split())[:160]
+        raise UserError(f"{path}: the weights do not fit config.json ({detail}); restore the file the run wrote") from None
+
+
+def read_json(path):
+    try:
+        value = json.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file; give the folder of a run") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: not valid JSON ({str(error)[:80]}); restore the file or train the run again") from None
+    if not isinstance(value, dict):
+        raise UserError(f"{path}: not a JSON object; restore the file or train the run again")
+    return value
+
+
+def read_metrics(folder):
+    """The lines of metrics.jsonl as dictionaries, [] when there is none."""
+    path = Path(folder) / "metrics.jsonl"
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+
+
+def write_json(path, value):
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def write_text(path, text):
+    """Replace a text file in one step, so that it is never half-written under its name."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(text, encoding="utf-8")
+    os.replace(partial, path)
+
+
+def git_revision():
+    """The commit of the code, with a + when files were changed; "unknown" outside a checkout."""
+    try:
+        here = Path(__file__).parent
+        revision = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=here, capture_output=True, text=True, check=True)
+        changes = subprocess.run(["git", "status", "--porcelain", "-uno"], cwd=here, capture_output=True, text=True, check=True)
+        return revision.stdout.strip() + ("+" if changes.stdout.strip() else "")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def versions():
+    return {"python": platform.python_version(), "torch": torch.__version__, "tokenizers": tokenizers.__version__, "numpy": numpy.__version__,
+            "platform": platform.platform(), "date": datetime.date.today().isoformat()}
+
+
+def clock(seconds):
+    """Seconds as 1:02:03 or 2:03."""
+    minutes, seconds = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

@@ -1,0 +1,160 @@
+"""Causal language modelling: predict each word from those before it, and measure the perplexity of every test set.
+
+    python train_lm.py --pos alibi --data speeches
+
+The defaults are the assignment's base setting: 500 steps of 16 blocks of 32 tokens.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+import data
+import run as runs
+from data import batching
+from data.corpus import hold_out
+from data.tokenizer import UNK, train_tokenizer
+from model import Decoder, LanguageModel, count_parameters
+from run import flag
+
+
+@dataclass
+class Flags(runs.RunFlags, runs.ModelFlags, runs.TokenizerFlags):
+    steps: int = flag(500, "number of updates")
+    batch_size: int = flag(16, "blocks an update")
+    lr: float = flag(1e-3, "peak learning rate")
+    warmup: int = flag(0, "steps in which the learning rate rises")
+    decay: str = flag("none", "of the learning rate, to zero at the last step", ("none", "linear", "cosine"))
+    weight_decay: float = flag(0.01, "of matrices")
+    clip: float = flag(1.0, "largest gradient norm; 0: no limit")
+    tie: bool = flag(True, "the output layer shares the word embeddings")
+    valid: float = flag(0.0, "share of the training lines held out to choose the best checkpoint; 0: none, the last is kept")
+    eval_every: int = flag(100, "steps between evaluations")
+    eval_block: str = flag("", "also evaluate with blocks of these lengths at the end, e.g. 32,64,128")
+    eval_train: int = flag(200_000, "evaluate on at most so many tokens of the training text")
+
+
+def evaluate(model, ids, block_size, device, flags, batch_size=64):
+    """Summed loss in nats over the stream ids (N + 1,), each of its N tokens predicted exactly once.
+
+    The stream is cut into consecutive blocks, as in training: the first word of a block sees only one before it.
+    """
+    model.eval()
+    inputs, targets = batching.consecutive_blocks(ids, block_size)
+    nats = 0.0
+    with torch.no_grad(), runs.autocast(flags, device):
+        for x, y in zip(inputs.split(batch_size), targets.split(batch_size)):
+            nats += model.loss(x.to(device), y.to(device)).item()
+    model.train()
+    return nats
+
+
+def train(flags):
+    eval_blocks = check(flags)
+
+    # Data: one long stream of ids a set, beginning with [BOS].
+    corpus = data.load(flags.data)
+    runs.require((corpus.lines, f"--data {flags.data}: holds no running text to model; give a corpus with train_LM.txt or a .txt"))
+    tokenizer = train_tokenizer(flags.tokenizer, corpus.texts(), flags.vocab_size)
+    lines, held_out = hold_out(corpus.lines, flags.valid, flags.seed) if flags.valid else (corpus.lines, [])
+    sets = {"train": lines} | ({"valid": held_out} if held_out else {}) | corpus.tests
+    streams = {name: batching.stream(tokenizer, part) for name, part in sets.items()}
+    n_bytes = {name: sum(len(line.encode()) + 1 for line in part) for name, part in sets.items()}
+    ids = streams["train"]
+    runs.require((len(ids) > flags.block_size + 1, f"--block-size {flags.block_size}: the training text has only {len(ids) - 1} tokens; use a smaller block"))
+    streams["train"] = ids[: flags.eval_train + 1]
+
+    # Model
+    config = runs.model_config(flags, vocab_size=tokenizer.get_vocab_size())
+    device = runs.prepare(flags, config.n_embd)
+    run = runs.Run("lm", flags, config, tokenizer, device)
+    model = LanguageModel(Decoder(config)).to(device)
+    optimizer = runs.make_optimizer(model, flags.lr, flags.weight_decay)
+    run.say(f"{corpus.name}: {len(ids) - 1:,} training tokens, {config.vocab_size:,} word types; "
+            f"{count_parameters(model)['total']:,} parameters, pos={config.pos}, on {device}")
+    for name, part in streams.items():
+        run.say(f"  {name:<9}{len(part) - 1:>8,} tokens  {100 * batching.fraction_unknown(part[1:], UNK):4.1f}% out of vocabulary")
+
+    # Loop
+    first, more = run.restore(model, optimizer)
+    best = more.get("best", math.inf)
+    tokens_a_step = flags.batch_size * flags.block_size
+    model.train()
+    for step in range(first, flags.steps + 1):
+        if step % flags.eval_every == 0 and not (step == first and first) or step == flags.steps:
+            numbers = {}
+            for name, part in streams.items():
+                numbers[f"perplexity/{name}"] = runs.perplexity(evaluate(model, part, flags.block_size, device, flags), len(part) - 1)
+            run.log(step, tokens=step * tokens_a_step, **numbers)
+            run.say(f"step {step:>5}  perplexity  " + "  ".join(f"{name.removeprefix('perplexity/')} {value:,.1f}" for name, value in numbers.items()))
+            if not held_out or numbers["perplexity/valid"] < best:
+                best = numbers.get("perplexity/valid", best)
+                run.save("best.pt", model=model.state_dict(), step=step)
+            run.save_checkpoint(model, optimizer, step, best=best)
+        if step == flags.steps:
+            break
+        lr = runs.learning_rate(step, flags.steps, flags.lr, flags.warmup, flags.decay)
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+        x, y = batching.random_blocks(ids, flags.block_size, flags.batch_size, batching.generator(flags.seed, step))
+        with runs.autocast(flags, device):
+            loss = model.loss(x.to(device), y.to(device)) / tokens_a_step
+        optimizer.zero_grad()
+        loss.backward()
+        if flags.clip:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), flags.clip)
+        optimizer.step()
+        run.progress(step + 1, flags.steps, loss, lr, (step + 1 - first) * tokens_a_step)
+
+    # Results
+    best_weights = runs.read_checkpoint(run.folder / "best.pt", device)
+    model.load_state_dict(best_weights["model"])
+    result = {"step": best_weights["step"], "vocab_size": config.vocab_size}
+    for block in eval_blocks:
+        at = "" if block == flags.block_size else f"@{block}"
+        for name, part in streams.items():
+            nats = evaluate(model, part, block, device, flags)
+            result[f"perplexity/{name}{at}"] = runs.perplexity(nats, len(part) - 1)
+            result[f"bits_per_byte/{name}{at}"] = nats / math.log(2) / (n_bytes[name] * (len(part) - 1) / (len(ids) - 1 if name == "train" else len(part) - 1))
+    for name, part in streams.items():
+        result[f"tokens/{name}"] = len(part) - 1
+        result[f"unknown/{name}"] = batching.fraction_unknown(part[1:], UNK)
+    run.finish(result | {f"floor/{k}": v for k, v in corpus.floor.items() if k in result}, model, flags.steps * tokens_a_step)
+    draw(run, streams, corpus.floor)
+    words = ", ".join(f"{name} {result[f'perplexity/{name}']:.1f}" + (f" (floor {corpus.floor[f'perplexity/{name}']:.1f})" if f"perplexity/{name}" in corpus.floor else "")
+                      for name in streams)
+    run.say(f"perplexity at step {best_weights['step']}: {words}; {run.seconds():.0f} s, {run.folder}")
+
+
+def check(flags):
+    """The lengths to evaluate at. UserError for flags that cannot work."""
+    try:
+        blocks = [int(block) for block in flags.eval_block.split(",") if block]
+    except ValueError:
+        raise runs.UserError(f"--eval-block {flags.eval_block}: must be lengths joined by commas, like 32,64,128") from None
+    runs.require(
+        (flags.steps >= 0, f"--steps must not be negative, got {flags.steps}"),
+        (flags.batch_size > 0, f"--batch-size must be at least 1, got {flags.batch_size}"),
+        (flags.eval_every > 0, f"--eval-every must be at least 1, got {flags.eval_every}"),
+        (flags.lr > 0, f"--lr must be above 0, got {flags.lr}"),
+        (0 <= flags.valid < 1, f"--valid must be at least 0 and below 1, got {flags.valid}"),
+        (all(block > 0 for block in blocks), f"--eval-block lengths must be at least 1, got {flags.eval_block}"),
+        (flags.pos != "learned" or all(block <= flags.block_size for block in blocks),
+         f"--eval-block {flags.eval_block}: learned positions end at --block-size {flags.block_size}; "
+         "use --pos alibi, sinusoidal, rope or nope to go beyond the trained length"))
+    return sorted({flags.block_size, *blocks})
+
+
+def draw(run, streams, floor):
+    """curve.png: perplexity over steps, on a log axis since it starts near the size of the vocabulary."""
+    import plots
+
+    metrics = [m for m in run.metrics() if "perplexity/train" in m]
+    lines = {name: ([m["step"] for m in metrics], [m[f"perplexity/{name}"] for m in metrics]) for name in streams}
+    floors = {f"floor {name}": floor[f"perplexity/{name}"] for name in streams if f"perplexity/{name}" in floor}
+    plots.curves(run.folder / "curve.png", [(f"Causal LM, pos={run.flags.pos}", "perplexity (log scale)", lines, floors, True)], "step")
+
+
+if __name__ == "__main__":
+    runs.main(train, Flags, __doc__.split("\n")[0])
