@@ -353,17 +353,16 @@ class ClapHead(LMHead):
 
 
 class ClassifierHead(nn.Module):
-    """One hidden layer: n_input -> n_hidden -> n_class."""
+    """One hidden layer, n_input -> n_hidden -> n_class; none with n_hidden = 0: a linear classifier."""
 
     def __init__(self, n_input, n_hidden, n_class, dropout=0.0):
         super().__init__()
-        self.hidden = nn.Linear(n_input, n_hidden)
-        self.dropout = nn.Dropout(dropout)
-        self.out = nn.Linear(n_hidden, n_class)
+        hidden = [nn.Linear(n_input, n_hidden), nn.ReLU()] if n_hidden else []
+        self.layers = nn.Sequential(*hidden, nn.Dropout(dropout), nn.Linear(n_hidden or n_input, n_class))
 
     def forward(self, x):
         """x (B, n_input) -> logits (B, n_class)."""
-        return self.out(self.dropout(F.relu(self.hidden(x))))
+        return self.layers(x)
 
 
 def linear_cross_entropy(x, weight, bias, targets, chunk=64):

@@ -32,6 +32,19 @@ def curves(path, panels, xlabel):
     save(figure, path)
 
 
+def confusion(path, counts, classes):
+    """counts[i][j]: how many rows of true class i were given class j; colours are shares of the row."""
+    figure, axis = plt.subplots(figsize=(0.8 * len(classes) + 1.6, 0.8 * len(classes) + 0.8))
+    axis.imshow([[n / max(1, sum(row)) for n in row] for row in counts], cmap="Blues", vmin=0, vmax=1)
+    for i, row in enumerate(counts):
+        for j, n in enumerate(row):
+            axis.text(j, i, n, ha="center", va="center", color="white" if n > 0.5 * sum(row) else "black")
+    axis.set(xticks=range(len(classes)), yticks=range(len(classes)), xticklabels=classes, yticklabels=classes,
+             xlabel="given class", ylabel="true class", title="Test rows")
+    axis.grid(False)
+    save(figure, path)
+
+
 def save(figure, path):
     """Write and close a figure; the format follows the file's ending."""
     figure.savefig(path)

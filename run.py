@@ -73,7 +73,7 @@ class ModelFlags:
     activation: str = flag("relu", "of the feed-forward layer", ("relu", "gelu"))
     dropout: float = flag(0.0, "of embeddings and sublayer outputs")
     attn_dropout: float = flag(0.0, "of attention weights")
-    init_std: float = flag(0.02, "standard deviation of the initial weights")
+    init_std: float = flag(0.05, "standard deviation of the initial weights")
 
 
 @dataclass
@@ -178,16 +178,14 @@ def autocast(flags, device):
 
 
 def learning_rate(step, steps, peak, warmup, decay):
-    """The schedule: (1) up in a straight line for `warmup` steps, then (2) constant, or (3) down to zero at the end.
-
-    step counts from 0; decay is none | linear | cosine.
-    """
+    """The schedule: (1) up in a straight line for `warmup` steps, (2) constant, (3) down in a straight line to zero
+    at the end, over the last `decay` share of the steps. step counts from 0."""
     if step < warmup:
         return peak * (step + 1) / warmup
-    if decay == "none":
+    falling = min(steps - warmup, decay * steps)
+    if steps - step >= falling:
         return peak
-    left = (steps - step) / max(1, steps - warmup)
-    return peak * (left if decay == "linear" else 0.5 * (1 - math.cos(math.pi * left)))
+    return peak * (steps - step) / falling
 
 
 def make_optimizer(model, lr, weight_decay, betas=(0.9, 0.999)):
@@ -242,7 +240,7 @@ class Run:
             if changed:
                 raise UserError(f"--resume: {folder} was started with other values of {', '.join(changed)}; "
                                 "use the same, or another --out")
-        elif there and flags.overwrite and is_run:
+        elif is_run and (flags.overwrite or not (folder / "checkpoint.pt").exists()):  # nothing to lose before the first
             for path in there:
                 if path.is_file():
                     path.unlink()

@@ -25,7 +25,7 @@ class Flags(runs.RunFlags, runs.ModelFlags, runs.TokenizerFlags):
     batch_size: int = flag(16, "blocks an update")
     lr: float = flag(1e-3, "peak learning rate")
     warmup: int = flag(0, "steps in which the learning rate rises")
-    decay: str = flag("none", "of the learning rate, to zero at the last step", ("none", "linear", "cosine"))
+    decay: float = flag(0.5, "share of the steps, at the end, in which the learning rate falls to zero; 0: never")
     weight_decay: float = flag(0.01, "of matrices")
     clip: float = flag(1.0, "largest gradient norm; 0: no limit")
     tie: bool = flag(True, "the output layer shares the word embeddings")
@@ -138,6 +138,7 @@ def check(flags):
         (flags.batch_size > 0, f"--batch-size must be at least 1, got {flags.batch_size}"),
         (flags.eval_every > 0, f"--eval-every must be at least 1, got {flags.eval_every}"),
         (flags.lr > 0, f"--lr must be above 0, got {flags.lr}"),
+        (0 <= flags.decay <= 1, f"--decay must be from 0 to 1, got {flags.decay}"),
         (0 <= flags.valid < 1, f"--valid must be at least 0 and below 1, got {flags.valid}"),
         (all(block > 0 for block in blocks), f"--eval-block lengths must be at least 1, got {flags.eval_block}"),
         (flags.pos != "learned" or all(block <= flags.block_size for block in blocks),

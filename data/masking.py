@@ -32,7 +32,7 @@ def mask_tokens(idx, vocab_size, gen, rate=0.15, unit="token", starts=None, mean
 
     # Shuffle the units of each row and take them in that order until enough tokens are covered.
     order = torch.rand(B, T + 1, generator=gen).gather(1, unit_of).masked_fill(~usable, 2.0)  # (B, T)
-    rank = order.argsort(1, stable=True).argsort(1)  # (B, T) tokens of one unit have neighbouring ranks
+    rank = order.argsort(dim=1, stable=True).argsort(dim=1)  # (B, T) tokens of one unit have neighbouring ranks
     first = torch.full((B, T + 1), T).scatter_reduce(1, unit_of, rank.masked_fill(~usable, T), "amin").gather(1, unit_of)
     size = torch.zeros(B, T + 1, dtype=torch.long).scatter_add(1, unit_of, usable.long()).gather(1, unit_of)
     # A unit that would overshoot is taken if that comes nearer to the wanted number than leaving it out.

@@ -1,0 +1,208 @@
+"""Sentence classification, in three ways.
+
+    python train_classifier.py --pos alibi --data speeches              jointly from scratch (the assignment's part 1)
+    python train_classifier.py --encoder out/mlm-... --data speeches    on a frozen pretrained encoder
+    python train_classifier.py --encoder out/mlm-... --tune all         fine-tuning it
+
+With a frozen encoder every sentence's features are computed once and kept, so that an epoch costs next to nothing.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+import data
+import run as runs
+from data import batching
+from data.corpus import hold_out
+from data.tokenizer import UNK, train_tokenizer
+from model import Classifier, Encoder, count_parameters
+from run import flag
+
+
+@dataclass
+class Flags(runs.RunFlags, runs.ModelFlags, runs.TokenizerFlags):
+    encoder: str = flag("", "run folder of train_mlm.py; its architecture and tokenizer replace the flags'")
+    tune: str = flag("frozen", "what is trained of --encoder: nothing but the classifier, or all", ("frozen", "all"))
+    pool: str = flag("", "how tokens become one vector: mean, max, min, first, last, joined by + (default: mean; frozen: mean+max+min)")
+    layers: str = flag("", "states that are pooled (default: last; frozen: all)", ("", "last", "all"))
+    split: str = flag("full", "clean: leave out of training what stands in the test set", ("full", "clean"))
+    epochs: int = flag(15, "passes over the training rows")
+    batch_size: int = flag(16, "sentences an update")
+    lr: float = flag(1e-3, "learning rate")
+    weight_decay: float = flag(0.01, "of matrices")
+    n_hidden: int = flag(100, "width of the classifier's hidden layer")
+    head_dropout: float = flag(0.0, "of the classifier's hidden layer")
+    valid: float = flag(0.05, "share of the training rows held out to choose the best epoch")
+
+
+class Rows:
+    """Labelled sentences as tensors, batched by length."""
+
+    def __init__(self, rows, tokenizer, block_size):
+        self.sequences, self.n_long = batching.sentences(tokenizer, [text for _, text in rows], block_size)
+        self.labels = torch.tensor([label for label, _ in rows], dtype=torch.long)
+        self.lengths = [len(sequence) for sequence in self.sequences]
+
+    def __len__(self):
+        return len(self.sequences)
+
+    def batch(self, which):
+        return *batching.pad([self.sequences[i] for i in which]), self.labels[which]
+
+
+@torch.no_grad()
+def predict(model, rows, device, features=None):
+    """(N,) the class given to each row, in evaluation mode; from the cached features when there are any."""
+    model.eval()
+    answers = torch.zeros(len(rows), dtype=torch.long)
+    for which in batching.length_batches(rows.lengths, 256):
+        if features is not None:
+            logits = model.classify(features[which.to(device)])
+        else:
+            idx, mask, _ = rows.batch(which)
+            logits = model(idx.to(device), mask.to(device))
+        answers[which] = logits.argmax(-1).cpu()
+    model.train()
+    return answers
+
+
+@torch.no_grad()
+def all_features(model, rows, device):
+    """(N, n_features) of every row, once."""
+    model.eval()
+    features = None
+    for which in batching.length_batches(rows.lengths, 256):
+        idx, mask, _ = rows.batch(which)
+        part = model.features(idx.to(device), mask.to(device))
+        features = torch.zeros(len(rows), part.size(1), device=device) if features is None else features
+        features[which.to(device)] = part
+    model.train()
+    return features
+
+
+def train(flags):
+    # The encoder: a pretrained one brings its tokenizer and architecture along.
+    check(flags)
+    source = runs.load_run(flags.encoder, ("mlm",), flag_name="--encoder") if flags.encoder else None
+    frozen = bool(source) and flags.tune == "frozen"
+    if source and flags.split == "clean" and source.config["flags"].get("split") != "clean" and source.config["flags"]["data"] == flags.data:
+        raise runs.UserError(f"--split clean: {flags.encoder} was pretrained on text that holds test sentences; pretrain it with --split clean too")
+
+    # Data
+    corpus = data.load(flags.data)
+    runs.require((corpus.rows and corpus.test_rows, f"--data {flags.data}: holds no labelled rows; give a corpus with train_CLS.tsv or a .tsv"))
+    seen = torch.tensor(corpus.seen())
+    if flags.split == "clean":
+        corpus, n_rows, _ = corpus.clean()
+        print(f"--split clean: {n_rows} training rows that stand in the test set are left out")
+    kept, held_out = hold_out(corpus.rows, flags.valid, flags.seed, key=lambda row: row[1])
+    runs.require((kept and held_out, f"--valid {flags.valid}: leaves no rows to {'validate' if kept else 'train'} on; choose another share"))
+    tokenizer = source.tokenizer if source else train_tokenizer(flags.tokenizer, corpus.texts(), flags.vocab_size)
+    config = source.model.body.config if source else runs.model_config(flags, vocab_size=tokenizer.get_vocab_size())
+    sets = {name: Rows(part, tokenizer, config.block_size) for name, part in
+            (("train", kept), ("valid", held_out), ("test", corpus.test_rows))}
+
+    # Model
+    device = runs.prepare(flags, config.n_embd)
+    how = dict(n_class=len(corpus.classes), pool=flags.pool or ("mean+max+min" if frozen else "mean"),
+               layers=flags.layers or ("all" if frozen else "last"), n_hidden=flags.n_hidden, dropout=flags.head_dropout, standardize=frozen)
+    run = runs.Run("classifier", flags, config, tokenizer, device, classifier=how, classes=corpus.classes)
+    model = Classifier(Encoder(config), **how).to(device)
+    if source:
+        model.body.load_state_dict(source.model.body.state_dict())
+    features = {}
+    if frozen:
+        model.body.requires_grad_(False)
+        features = {name: all_features(model, rows, device) for name, rows in sets.items()}
+        model.fit_standardization(features["train"])
+    optimizer = runs.make_optimizer(model, flags.lr, flags.weight_decay)
+    run.say(f"{corpus.name}: {len(kept):,} training rows, {len(held_out):,} for validation, {len(seen):,} test rows of which "
+            f"{int(seen.sum()):,} also stand in the training data; {count_parameters(model)['total']:,} parameters, "
+            f"{sum(p.numel() for p in model.parameters() if p.requires_grad):,} of them trained")
+    for name, rows in sets.items():
+        if rows.n_long:
+            run.say(f"  {rows.n_long} of {len(rows)} {name} sentences are longer than --block-size {config.block_size} and were cut")
+
+    # Loop
+    step, more = run.restore(model, optimizer)
+    best, epoch_done = more.get("best", -1.0), more.get("epoch", 0)
+    for epoch in range(epoch_done + 1, flags.epochs + 1):
+        model.train(not frozen)
+        model.head.train()
+        batches = batching.length_batches(sets["train"].lengths, flags.batch_size, batching.generator(flags.seed, "epoch", epoch))
+        for number, which in enumerate(batches, start=1):
+            idx, mask, labels = sets["train"].batch(which)
+            with runs.autocast(flags, device):
+                logits = model.classify(features["train"][which]) if frozen else model(idx.to(device), mask.to(device))
+                loss = F.cross_entropy(logits, labels.to(device))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+        # After every epoch: accuracy on all three sets. The best epoch is chosen by the validation rows alone.
+        right = {name: predict(model, rows, device, features.get(name)) == rows.labels for name, rows in sets.items()}
+        numbers = accuracies(right, seen)
+        run.log(epoch, **numbers)
+        run.say(f"epoch {epoch:>2}  accuracy  train {numbers['accuracy/train']:6.1%}  valid {numbers['accuracy/valid']:6.1%}  test {numbers['accuracy/test']:6.1%}"
+                f"  (seen {numbers['accuracy/seen']:6.1%}, unseen {numbers['accuracy/unseen']:6.1%})")
+        if numbers["accuracy/valid"] > best:
+            best = numbers["accuracy/valid"]
+            run.save("best.pt", model=model.state_dict(), step=epoch)
+        run.save_checkpoint(model, optimizer, epoch, best=best, epoch=epoch)
+
+    # Results
+    best_weights = runs.read_checkpoint(run.folder / "best.pt", device)
+    model.load_state_dict(best_weights["model"])
+    answers = {name: predict(model, rows, device, features.get(name)) for name, rows in sets.items()}
+    result = accuracies({name: answers[name] == sets[name].labels for name in sets}, seen)
+    confusion = torch.zeros(len(corpus.classes), len(corpus.classes), dtype=torch.long)
+    confusion.index_put_((sets["test"].labels, answers["test"]), torch.tensor(1), accumulate=True)
+    floor = {f"floor/{name}": value for name, value in corpus.floor.items() if name in result}
+    run.finish({"epoch": best_weights["step"], **result, "classes": corpus.classes, "confusion": confusion.tolist(), **floor,
+                "unknown/test": batching.fraction_unknown(torch.cat(sets["test"].sequences), UNK)}, model, sum(sets["train"].lengths) * flags.epochs)
+    draw(run, confusion, corpus)
+    best_possible = f" (best possible {corpus.floor['accuracy/test']:.1%})" if "accuracy/test" in corpus.floor else ""
+    run.say(f"test accuracy {result['accuracy/test']:.1%}{best_possible} at epoch {best_weights['step']}: {result['accuracy/seen']:.1%} of the {int(seen.sum())} "
+            f"sentences that {'stood' if flags.split == 'clean' else 'stand'} in the training data, {result['accuracy/unseen']:.1%} of the {int((~seen).sum())} others; {run.seconds():.0f} s, {run.folder}")
+
+
+def accuracies(right, seen):
+    """{"accuracy/train": ..., "accuracy/seen": ...} from a (N,) bool for each set; seen marks test rows that stand in the training data."""
+    numbers = {f"accuracy/{name}": hits.float().mean().item() for name, hits in right.items()}
+    for name, part in (("seen", right["test"][seen]), ("unseen", right["test"][~seen])):
+        numbers[f"accuracy/{name}"] = part.float().mean().item() if len(part) else math.nan
+    return numbers
+
+
+def check(flags):
+    pools = flags.pool.split("+") if flags.pool else []
+    runs.require(
+        (flags.epochs > 0, f"--epochs must be at least 1, got {flags.epochs}"),
+        (flags.batch_size > 0, f"--batch-size must be at least 1, got {flags.batch_size}"),
+        (flags.lr > 0, f"--lr must be above 0, got {flags.lr}"),
+        (0 < flags.valid < 1, f"--valid must be above 0 and below 1, got {flags.valid}"),
+        (flags.n_hidden >= 0, f"--n-hidden must not be negative, got {flags.n_hidden}"),
+        (0 <= flags.head_dropout < 1, f"--head-dropout must be at least 0 and below 1, got {flags.head_dropout}"),
+        (all(part in Classifier.POOLS for part in pools), f"--pool {flags.pool}: must be of {', '.join(Classifier.POOLS)}, joined by +"),
+        (flags.encoder or flags.tune == "frozen", "--tune all: there is nothing to fine-tune without --encoder"))
+
+
+def draw(run, confusion, corpus):
+    """curve.png: accuracy after every epoch. confusion.png: true against given class on the test rows."""
+    import plots
+
+    metrics = run.metrics()
+    epochs = [m["step"] for m in metrics]
+    lines = {label: (epochs, [100 * m[f"accuracy/{name}"] for m in metrics])
+             for name, label in (("train", "train"), ("valid", "validation"), ("test", "test"), ("seen", "test, seen in training"), ("unseen", "test, unseen"))
+             if not math.isnan(metrics[-1][f"accuracy/{name}"])}
+    best = {"best possible": 100 * corpus.floor["accuracy/test"]} if "accuracy/test" in corpus.floor else {}
+    plots.curves(run.folder / "curve.png", [(f"Classification, pos={run.flags.pos}", "accuracy (%)", lines, best, False)], "epoch")
+    plots.confusion(run.folder / "confusion.png", confusion.tolist(), corpus.classes)
+
+
+if __name__ == "__main__":
+    runs.main(train, Flags, __doc__.split("\n")[0])

@@ -1,0 +1,180 @@
+"""Masked language modelling: pretrain an encoder by hiding words of a sentence and predicting them.
+
+    python train_mlm.py --pos alibi --data speeches
+
+Its perplexity is that of hidden words with both sides visible; it cannot be compared with train_lm.py's.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+import data
+import run as runs
+from data import batching, masking
+from data.corpus import hold_out
+from data.tokenizer import train_tokenizer, word_starts
+from model import Encoder, LanguageModel, count_parameters
+from run import flag
+
+
+@dataclass
+class Flags(runs.RunFlags, runs.ModelFlags, runs.TokenizerFlags):
+    n_embd: int = flag(128, "width")
+    n_head: int = flag(4, "attention heads a block")
+    n_ffn: int = flag(0, "width of the feed-forward layer; 0: four times the width")
+    activation: str = flag("gelu", "of the feed-forward layer", ("relu", "gelu"))
+    dropout: float = flag(0.1, "of embeddings and sublayer outputs")
+    head: str = flag("roberta", "from hidden states to words", ("roberta", "clap", "linear"))
+    unit_embd: bool = flag(False, "L2-normalise token embeddings before the transformer; --head clap turns it on")
+    zero_mask: bool = flag(False, "[MASK] enters as the zero vector (zero-CLAP)")
+    mask_rate: float = flag(0.15, "share of tokens to predict")
+    mask_unit: str = flag("token", "what is hidden together: tokens, whole words, or spans of about three tokens", masking.UNITS)
+    split: str = flag("full", "clean: leave out of the pretraining text what stands in the classification test set", ("full", "clean"))
+    steps: int = flag(1500, "number of updates")
+    batch_size: int = flag(32, "sentences an update")
+    lr: float = flag(1e-3, "peak learning rate")
+    warmup: int = flag(100, "steps in which the learning rate rises")
+    decay: float = flag(1.0, "share of the steps, at the end, in which the learning rate falls to zero; 0: never")
+    beta2: float = flag(0.98, "second-moment decay of Adam")
+    weight_decay: float = flag(0.01, "of matrices")
+    clip: float = flag(1.0, "largest gradient norm; 0: no limit")
+    valid: float = flag(0.05, "share of the lines held out to choose the best checkpoint")
+    eval_every: int = flag(250, "steps between evaluations")
+
+
+def masked_validation_set(sequences, flags, vocab_size, starts):
+    """Batches (inputs, mask, labels) whose masks depend on nothing but the sentences: the same at every evaluation
+    and for every model, so that two runs are measured on the same hidden words."""
+    batches = []
+    for rows in batching.length_batches([len(s) for s in sequences], 64):
+        idx, mask = batching.pad([sequences[i] for i in rows])
+        gen = batching.generator("validation masks", *rows.tolist())
+        inputs, labels = masking.mask_tokens(idx, vocab_size, gen, flags.mask_rate, flags.mask_unit, starts)
+        batches.append((inputs, mask, labels))
+    return batches
+
+
+@torch.no_grad()
+def evaluate(model, batches, device, flags):
+    """(nats, hits, count) summed over all hidden tokens of the batches."""
+    model.eval()
+    nats, hits, count = 0.0, 0, 0
+    for inputs, mask, labels in batches:
+        with runs.autocast(flags, device):
+            h = model.body(inputs.to(device), mask.to(device))
+            logits = model.head(h[labels.to(device) != -100]).float()  # (hidden tokens, V)
+        wanted = labels[labels != -100].to(device)
+        nats += F.cross_entropy(logits, wanted, reduction="sum").item()
+        hits += (logits.argmax(-1) == wanted).sum().item()
+        count += len(wanted)
+    model.train()
+    return nats, hits, count
+
+
+def train(flags):
+    check(flags)
+
+    # Data: sentences, the validation part held out before anything is trained.
+    corpus = data.load(flags.data)
+    if flags.split == "clean":
+        corpus, n_rows, n_lines = corpus.clean()
+        print(f"--split clean: {n_rows} labelled rows and {n_lines} lines with test sentences are left out")
+    texts, held_out = hold_out(corpus.texts(), flags.valid, flags.seed)
+    texts = list(dict.fromkeys(texts))  # a sentence of both files is trained on once an epoch
+    held_out = list(dict.fromkeys(held_out))
+    runs.require((texts and held_out, f"--data {flags.data}: too few lines to hold out --valid {flags.valid} of them; give more text"))
+    tokenizer = train_tokenizer(flags.tokenizer, corpus.texts(), flags.vocab_size)
+    sequences, n_long = batching.sentences(tokenizer, texts, flags.block_size, split=True)
+    valid_sequences, _ = batching.sentences(tokenizer, held_out, flags.block_size, split=True)
+    lengths = [len(sequence) for sequence in sequences]
+    starts = word_starts(tokenizer)
+
+    # Model
+    config = runs.model_config(flags, vocab_size=tokenizer.get_vocab_size(), unit_embd=flags.unit_embd or flags.head == "clap")
+    device = runs.prepare(flags, config.n_embd)
+    run = runs.Run("mlm", flags, config, tokenizer, device)
+    model = LanguageModel(Encoder(config)).to(device)
+    optimizer = runs.make_optimizer(model, flags.lr, flags.weight_decay, (0.9, flags.beta2))
+    valid_batches = masked_validation_set(valid_sequences, flags, config.vocab_size, starts)
+    run.say(f"{corpus.name}: {len(sequences):,} training sequences ({sum(lengths):,} tokens), {len(valid_sequences):,} for validation, "
+            f"{config.vocab_size:,} word types; {count_parameters(model)['total']:,} parameters, pos={config.pos}, head={config.head}, on {device}")
+    if n_long:
+        run.say(f"  {n_long} lines are longer than --block-size {flags.block_size} and were split")
+
+    # Loop
+    first, more = run.restore(model, optimizer)
+    best, tokens = more.get("best", math.inf), more.get("tokens", 0)
+    batches_an_epoch = -(-len(sequences) // flags.batch_size)
+    loss, batches = torch.zeros(()), None
+    model.train()
+    for step in range(first, flags.steps + 1):
+        if step % flags.eval_every == 0 and not (step == first and first) or step == flags.steps:
+            nats, hits, count = evaluate(model, valid_batches, device, flags)
+            numbers = {"loss/valid": nats / count, "perplexity/valid": runs.perplexity(nats, count), "accuracy/valid": hits / count}
+            beta = {"beta": model.head.beta.item()} if flags.head == "clap" else {}
+            run.log(step, tokens=tokens, **numbers, **{"loss/train": loss.item()} if step else {}, **beta)
+            run.say(f"step {step:>6}  masked-LM perplexity {numbers['perplexity/valid']:>9,.1f}  accuracy {numbers['accuracy/valid']:6.1%}")
+            if numbers["loss/valid"] < best:
+                best = numbers["loss/valid"]
+                run.save("best.pt", model=model.state_dict(), step=step, **numbers)
+            run.save_checkpoint(model, optimizer, step, best=best, tokens=tokens)
+        if step == flags.steps:
+            break
+        epoch, position = divmod(step, batches_an_epoch)
+        if batches is None or position == 0:
+            batches = batching.length_batches(lengths, flags.batch_size, batching.generator(flags.seed, "epoch", epoch))
+        idx, mask = batching.pad([sequences[i] for i in batches[position]])
+        inputs, labels = masking.mask_tokens(idx, config.vocab_size, batching.generator(flags.seed, "masks", step),
+                                             flags.mask_rate, flags.mask_unit, starts)
+        lr = runs.learning_rate(step, flags.steps, flags.lr, flags.warmup, flags.decay)
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+        with runs.autocast(flags, device):
+            loss = model.loss(inputs.to(device), labels.to(device), mask.to(device)) / (labels != -100).sum().item()
+        optimizer.zero_grad()
+        loss.backward()
+        if flags.clip:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), flags.clip)
+        optimizer.step()
+        tokens += int(mask.sum())
+        run.progress(step + 1, flags.steps, loss, lr, tokens - more.get("tokens", 0))
+
+    # Results
+    best_weights = runs.read_checkpoint(run.folder / "best.pt", device)
+    result = {name: best_weights[name] for name in ("loss/valid", "perplexity/valid", "accuracy/valid")}
+    run.finish({"step": best_weights["step"], "vocab_size": config.vocab_size, **result}, model, tokens)
+    draw(run)
+    run.say(f"masked-LM perplexity {result['perplexity/valid']:.1f}, accuracy {result['accuracy/valid']:.1%} on held-out lines "
+            f"at step {best_weights['step']}; {run.seconds():.0f} s, {run.folder}")
+
+
+def check(flags):
+    runs.require(
+        (flags.steps >= 0, f"--steps must not be negative, got {flags.steps}"),
+        (flags.batch_size > 0, f"--batch-size must be at least 1, got {flags.batch_size}"),
+        (flags.eval_every > 0, f"--eval-every must be at least 1, got {flags.eval_every}"),
+        (flags.lr > 0, f"--lr must be above 0, got {flags.lr}"),
+        (0 <= flags.decay <= 1, f"--decay must be from 0 to 1, got {flags.decay}"),
+        (0 < flags.mask_rate < 1, f"--mask-rate must be above 0 and below 1, got {flags.mask_rate}"),
+        (0 < flags.valid < 1, f"--valid must be above 0 and below 1, got {flags.valid}"),
+        (flags.block_size > 1, f"--block-size must be at least 2 ([BOS] and a word), got {flags.block_size}"))
+
+
+def draw(run):
+    """curve.png: masked-LM perplexity and accuracy over steps; with the CLAP head also beta."""
+    import plots
+
+    metrics = run.metrics()
+    steps = [m["step"] for m in metrics]
+    panels = [("Masked LM, held-out lines", "perplexity (log scale)", {run.flags.pos: (steps, [m["perplexity/valid"] for m in metrics])}, {}, True),
+              ("Masked LM, held-out lines", "share of hidden words found", {run.flags.pos: (steps, [m["accuracy/valid"] for m in metrics])}, {}, False)]
+    if "beta" in metrics[-1]:
+        panels.append(("CLAP head", "beta", {"beta": (steps, [m["beta"] for m in metrics])}, {}, False))
+    plots.curves(run.folder / "curve.png", panels, "step")
+
+
+if __name__ == "__main__":
+    runs.main(train, Flags, __doc__.split("\n")[0])
