@@ -55,7 +55,7 @@ class Config:
         for name in ("vocab_size", "block_size", "n_layer", "n_head", "n_embd"):
             if getattr(self, name) < 1:
                 wrong.append(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("n_ffn", "window"):
+        for name in ("n_ffn", "window", "init_std"):
             if getattr(self, name) < 0:
                 wrong.append(f"{name} must not be negative, got {getattr(self, name)}")
         for name, allowed in (("pos", POSITIONS), ("alibi", ALIBI_VARIANTS), ("head", HEADS),

@@ -1,9 +1,12 @@
 """The few kinds of figure the scripts draw, all in one style and all to files: no display is needed."""
 
+import math
+
 import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402  (the backend must be chosen first)
+from matplotlib.patches import Patch  # noqa: E402
 
 plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
                      "grid.alpha": 0.25, "figure.dpi": 150, "savefig.bbox": "tight", "legend.frameon": False,
@@ -23,13 +26,85 @@ def curves(path, panels, xlabel):
             axis.axhline(y, color=f"C{i}" if len(dashed) == len(lines) else "0.35", linestyle="--", linewidth=0.9, label=label)
         if log:
             axis.set_yscale("log")
-            axis.yaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda y, _: f"{y:,.0f}" if y >= 10 else f"{y:g}"))
-            low, high = axis.get_ylim()
-            if high / low < 30:
-                axis.yaxis.set_minor_formatter(matplotlib.ticker.FuncFormatter(lambda y, _: f"{y:,.0f}" if y >= 10 else f"{y:g}"))
+            plain_log_ticks(axis)
         axis.set(title=title, xlabel=xlabel, ylabel=ylabel)
         axis.legend(fontsize=8)
     save(figure, path)
+
+
+def compared(path, panels, xlabel, trained=None, ending=()):
+    """Panels for the full width of a two-column page, with one legend below them all; a .png, and a .pdf beside it.
+
+    panels: [(title, ylabel, {label: (xs, means, deviations)}, {label: (y, line style)}, log), ...]; the second
+    dictionary is of horizontal lines. trained: x is a length on a log scale, and these are the lengths of training;
+    ending: labels of lines that cannot go on where they end.
+    """
+    rows = -(-len(panels) // 4)
+    columns = -(-len(panels) // rows)
+    figure, axes = plt.subplots(rows, columns, squeeze=False, layout="constrained", dpi=250)
+    labels = list(dict.fromkeys(label for panel in panels for label in panel[2]))
+    handles, extra, before = {}, {}, None
+    for i, (axis, (title, ylabel, lines, levels, log)) in enumerate(zip(axes.flat, panels)):
+        for label, (xs, means, deviations) in lines.items():
+            colour, marker = f"C{labels.index(label) % 7}", "os^Dv"[labels.index(label) % 5]
+            (handles[label],) = axis.plot(xs, means, color=colour, marker=marker if len(xs) <= 25 else None, markersize=2.5, linewidth=1.1)
+            axis.fill_between(xs, [m - d for m, d in zip(means, deviations)], [m + d for m, d in zip(means, deviations)],
+                              color=colour, alpha=0.2, linewidth=0)
+            if label in ending:
+                (extra["not defined beyond its table"],) = axis.plot(xs[-1:], means[-1:], color="0.2", marker="x", markersize=6, linestyle="none")
+            if any(deviations):
+                extra["± standard deviation"] = Patch(color="0.5", alpha=0.3, linewidth=0)
+        for label, (y, style) in levels.items():
+            handles[label] = axis.axhline(y, color="0.3", linestyle=style, linewidth=0.9)
+        for x in trained or ():
+            extra["length in training"] = axis.axvline(x, color="0.6", linewidth=3, alpha=0.5, zorder=0)
+        if log:
+            # An untrained model's perplexity is the size of the vocabulary; shown whole, it would flatten all that follows.
+            last = max(x for xs, *_ in lines.values() for x in xs)
+            seen = [y for xs, *pair in lines.values() for x, m, d in zip(xs, *pair) if trained or x >= last / 4 for y in (max(m - d, m / 2), m + d)]
+            seen += [y for y, _ in levels.values()]
+            axis.set_yscale("log")
+            margin = (max(seen) / min(seen)) ** 0.05 * 1.02
+            axis.set_ylim(min(seen) / margin, max(seen) * margin * (1 if trained else 1.5))
+            plain_log_ticks(axis)
+        if trained is None:
+            axis.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(4, steps=[1, 2, 5, 10], integer=True))
+        else:
+            axis.set_xscale("log", base=2)
+            axis.set_xticks(sorted({x for xs, *_ in lines.values() for x in xs}))
+            axis.xaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda x, _: f"{x:g}"))
+            axis.xaxis.set_minor_locator(matplotlib.ticker.NullLocator())
+        axis.set_title(title, fontsize=9, parse_math=False)
+        axis.set_xlabel(xlabel if i + columns >= len(panels) else "", fontsize=8)
+        axis.set_ylabel(ylabel if i % columns == 0 or ylabel != before else "", fontsize=8)
+        axis.tick_params(labelsize=7.5)
+        before = ylabel
+    for axis in axes.flat[len(panels) :]:
+        axis.set_axis_off()
+    handles |= extra
+    across = max(1, min(len(handles), int(7 / (0.056 * max(map(len, handles)) + 0.6))))  # a letter is about 0.056 inch wide
+    legend = figure.legend(handles.values(), handles, loc="outside lower center", fontsize=8, ncols=across)
+    figure.set_size_inches(7, 1.8 * rows + 0.17 * math.ceil(len(handles) / across) + 0.15)
+    for text in legend.get_texts():
+        text.set_parse_math(False)  # a $ in a folder's name is a $
+    figure.savefig(path.with_suffix(".pdf"))
+    save(figure, path)
+
+
+def plain_log_ticks(axis):
+    """About five ticks on a log y axis, written as plain numbers; its limits must be final."""
+    low, high = axis.get_ylim()
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for digits in ((1, 1.5, 2, 3, 4, 5, 6, 8), (1, 2, 5), (1, 3), (1,)):
+        ticks = [tick for tick in (digit * 10.0**power for power in powers for digit in digits) if low <= tick <= high]
+        if len(ticks) <= 6:
+            break
+    if len(ticks) < 3:
+        ticks = [tick for tick in matplotlib.ticker.MaxNLocator(4, steps=[1, 2, 5, 10]).tick_values(low, high) if low <= tick <= high]
+    axis.set_yticks(ticks)
+    axis.set_ylim(low, high)
+    axis.yaxis.set_minor_locator(matplotlib.ticker.NullLocator())
+    axis.yaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda y, _: f"{y:.0e}" if y >= 1e6 else f"{y:,.0f}" if y >= 1000 else f"{y:.4g}"))
 
 
 def confusion(path, counts, classes):

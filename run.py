@@ -13,7 +13,6 @@ import math
 import os
 import pickle
 import platform
-import resource
 import shlex
 import subprocess
 import sys
@@ -38,9 +37,9 @@ class UserError(Exception):
 # ---------------------------------------------------------------------------- flags
 
 
-def flag(default, help, choices=None):
-    """A dataclass field with what the command line needs to know about it."""
-    return dataclasses.field(default=default, metadata={"help": help, "choices": choices})
+def flag(default, help, choices=None, positional=False):
+    """A dataclass field with what the command line needs to know about it. A list[str] field may be given several times."""
+    return dataclasses.field(default=default, metadata={"help": help, "choices": choices, "positional": positional})
 
 
 @dataclass
@@ -87,17 +86,22 @@ def parse(flags_class, description, argv=None):
 
     An unknown flag or a malformed value gives one line on stderr and exit code 2.
     """
-    parser = LineParser(description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter, allow_abbrev=False)
+    parser = LineParser(description=description, allow_abbrev=False)
     for field in dataclasses.fields(flags_class):
         names = ["--" + field.name.replace("_", "-")] + (["--" + field.name] if "_" in field.name else [])
-        options = dict(default=field.default, help=field.metadata["help"], dest=field.name)
-        if field.metadata.get("positional"):
+        default = "" if field.default in ("", dataclasses.MISSING) or field.metadata["positional"] else f" (default: {field.default})"
+        options = dict(default=field.default, help=(field.metadata["help"] + default).replace("%", "%%"), dest=field.name)
+        positional = field.metadata.get("positional")
+        if positional:
             names = [field.name]
             options.pop("dest")
-        if field.type is bool:
+        if field.type == list[str]:  # argparse would append to a default, so an absent flag is left to the dataclass
+            options.update({"nargs": "+"} if positional else {"action": "append", "default": argparse.SUPPRESS, "metavar": "STR"})
+        elif field.type is bool:
             options["action"] = argparse.BooleanOptionalAction
         else:
-            options.update(type=field.type, choices=field.metadata["choices"], metavar=None if field.metadata["choices"] else field.type.__name__.upper())
+            options.update(type=field.type, choices=field.metadata["choices"],
+                           metavar=None if field.metadata["choices"] or positional else field.type.__name__.upper())
         parser.add_argument(*names, **options)
     return flags_class(**vars(parser.parse_args(argv)))
 
@@ -106,7 +110,6 @@ class LineParser(argparse.ArgumentParser):
     """argparse, but a mistake costs one line instead of a page."""
 
     def error(self, message):
-        sys.exit_code = 2
         print(f"{self.prog}: {message}; see --help", file=sys.stderr)
         raise SystemExit(2)
 
@@ -119,12 +122,16 @@ def main(train, flags_class, description, argv=None):
     except (UserError, DataError) as error:
         stop(error)
     except KeyboardInterrupt:
-        print("\ninterrupted; the same command with --resume goes on from the last checkpoint", file=sys.stderr)
+        again = "; the same command with --resume goes on from the last checkpoint" if hasattr(flags, "resume") else ""
+        print(f"\ninterrupted{again}", file=sys.stderr)
         raise SystemExit(130) from None
+    except BrokenPipeError:  # whoever read the output has gone, as `| head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(0) from None
     except OSError as error:
         if error.filename is None and error.errno is None:
             raise
-        stop(f"{error.filename or flags.out}: {error.strerror}; choose another place with --out or make room")
+        stop(f"{error.filename or getattr(flags, 'out', 'standard output')}: {error.strerror}; choose another place with --out or make room")
 
 
 def stop(message):
@@ -162,6 +169,7 @@ def prepare(flags, n_embd=None):
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda" and not torch.cuda.is_available() or device == "mps" and not torch.backends.mps.is_available():
         raise UserError(f"--device {device}: this machine or this torch build has none; use --device cpu")
+    require((getattr(flags, "threads", 0) >= 0, f"--threads must not be negative, got {getattr(flags, 'threads', 0)}"))
     threads = getattr(flags, "threads", 0) or (1 if (n_embd or 0) <= 128 else os.cpu_count())
     torch.set_num_threads(threads)
     # Far-away tokens get weights too small for normal floats, which processors compute many times slower.
@@ -197,7 +205,7 @@ def make_optimizer(model, lr, weight_decay, betas=(0.9, 0.999)):
 
 
 def perplexity(nats, tokens):
-    """exp(nats / tokens), infinite where a float cannot hold it."""
+    """exp(nats / tokens), at most exp(700), which a float still holds."""
     return math.exp(min(nats / tokens, 700.0)) if tokens else math.nan
 
 
@@ -214,7 +222,7 @@ class Run:
     def __init__(self, kind, flags, config, tokenizer, device, **more):
         """kind: lm | mlm | classifier. `more` goes into config.json."""
         self.flags, self.kind, self.device = flags, kind, device
-        data = Path(flags.data).stem if flags.data not in NAMES else flags.data
+        data = flags.data if flags.data in NAMES else Path(flags.data).resolve().stem
         self.folder = Path(flags.out or f"out/{kind}-{data}-{config.pos}-{flags.seed}")
         self.started, self.resumed_seconds, self.last_line = time.perf_counter(), 0.0, 0.0
         described = {"kind": kind, "flags": dataclasses.asdict(flags), "model": dataclasses.asdict(config), **more}
@@ -229,7 +237,9 @@ class Run:
         if folder.exists() and not folder.is_dir():
             raise UserError(f"--out {folder}: is a file; choose another folder")
         there = sorted(folder.iterdir()) if folder.exists() else []
-        is_run = (folder / "config.json").exists()
+        is_run = (folder / "config.json").exists() and "kind" in read_json(folder / "config.json")  # others have a config.json too
+        # Stopped before its first checkpoint, a run has nothing to lose.
+        barely_begun = all(path.name in ("config.json", "tokenizer.json", "metrics.jsonl") or path.suffix == ".partial" for path in there)
         if flags.resume:
             if not (folder / "checkpoint.pt").exists():
                 raise UserError(f"--resume: {folder} holds no checkpoint.pt; leave --resume out to start the run")
@@ -240,17 +250,19 @@ class Run:
             if changed:
                 raise UserError(f"--resume: {folder} was started with other values of {', '.join(changed)}; "
                                 "use the same, or another --out")
-        elif is_run and (flags.overwrite or not (folder / "checkpoint.pt").exists()):  # nothing to lose before the first
+        elif is_run and (flags.overwrite or barely_begun):
             for path in there:
                 if path.is_file():
                     path.unlink()
         elif there:
-            what = "already holds a run; continue it with --resume, replace it with --overwrite" if is_run else "is not empty and no run"
-            raise UserError(f"--out {folder}: {what}, or choose another folder")
+            what = "already holds a run; continue it with --resume, replace it with --overwrite" if is_run else "is not empty and is no run"
+            raise UserError(f"--out {folder}: {what}; or choose another folder")
         folder.mkdir(parents=True, exist_ok=True)
 
     def log(self, step, **metrics):
-        """Append a line to metrics.jsonl. No times in it: a repeated run gives the same file."""
+        """Append a line to metrics.jsonl. No times in it: a repeated run gives the same file. UserError for a number that is none."""
+        if any(isinstance(value, float) and not math.isfinite(value) for value in metrics.values()):
+            raise UserError(f"--lr {self.flags.lr}: training diverged, its numbers at step {step} are not finite; start again with a smaller --lr")
         with open(self.folder / "metrics.jsonl", "a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, **{name.replace("__", "/"): value for name, value in metrics.items()}}) + "\n")
 
@@ -290,7 +302,7 @@ class Run:
         """Load checkpoint.pt into model and optimizer. Returns (step, more); (0, {}) for a fresh run."""
         if not self.flags.resume:
             return 0, {}
-        state = read_checkpoint(self.folder / "checkpoint.pt", self.device)
+        state = read_checkpoint(self.folder / "checkpoint.pt", self.device, ("model", "optimizer", "step", "rng", "cuda_rng", "seconds", "more"))
         load_weights(model, state["model"], self.folder / "checkpoint.pt")
         optimizer.load_state_dict(state["optimizer"])
         torch.set_rng_state(state["rng"].cpu())
@@ -298,9 +310,9 @@ class Run:
             torch.cuda.set_rng_state_all([rng.cpu() for rng in state["cuda_rng"]])
         self.resumed_seconds = state["seconds"]
         log = self.folder / "metrics.jsonl"
-        lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
-        kept = [line for line in lines if json.loads(line)["step"] <= state["step"]]  # the rest will come again
-        write_text(log, "".join(line + "\n" for line in kept))
+        lines = log.read_text(encoding="utf-8").splitlines(keepends=True) if log.exists() else []
+        # What is later than the checkpoint, or was cut off while it was written, will come again.
+        write_text(log, "".join(line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= state["step"]))
         return state["step"], state["more"]
 
     def metrics(self):
@@ -314,11 +326,9 @@ class Run:
     def finish(self, result, model, tokens):
         """result.json: the final numbers, and what they cost."""
         seconds = self.seconds()
-        usage = resource.getrusage(resource.RUSAGE_SELF)
-        peak = torch.cuda.max_memory_allocated() / 2**20 if self.device.type == "cuda" else usage.ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
         write_json(self.folder / "result.json", result | {
-            "parameters": models.count_parameters(model), "seconds": round(seconds, 2), "cpu_seconds": round(usage.ru_utime + usage.ru_stime, 2),
-            "tokens_per_second": round(tokens / seconds, 1), "peak_memory_mb": round(peak, 1),
+            "parameters": models.count_parameters(model), "seconds": round(seconds, 2), "cpu_seconds": round(time.process_time(), 2),
+            "tokens_per_second": round(tokens / seconds, 1), "peak_memory_mb": peak_memory(self.device),
             "command": shlex.join(["python", Path(sys.argv[0]).name, *sys.argv[1:]])})
 
 
@@ -365,14 +375,21 @@ def load_run(folder, kinds=("lm", "mlm", "classifier"), device="cpu", flag_name=
     return LoadedRun(folder, kind, described, model.to(device).eval(), tokenizer)
 
 
-def read_checkpoint(path, device):
-    """A checkpoint's dictionary; nothing in it is executed. UserError when the file is damaged."""
+def read_checkpoint(path, device, parts=("model",)):
+    """A checkpoint's dictionary; nothing in it is executed. UserError when the file is damaged or lacks one of the parts."""
     try:
-        return torch.load(path, map_location=device, weights_only=True)
+        state = torch.load(path, map_location=device, weights_only=True)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; train the run first") from None
-    except (RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
-        raise UserError(f"{path}: not a readable checkpoint ({str(error).splitlines()[0][:80]}); restore it or train the run again") from None
+    except PermissionError:
+        raise
+    except (RuntimeError, EOFError, OSError, ValueError, KeyError, pickle.UnpicklingError) as error:  # a cut-off file raises any of them
+        detail = " ".join(str(error).split())[:80] or "it is empty"
+        raise UserError(f"{path}: not a readable checkpoint ({detail}); restore it or train the run again") from None
+    missing = [part for part in parts if not isinstance(state, dict) or part not in state]
+    if missing:
+        raise UserError(f"{path}: not the checkpoint it should be (it holds no {', '.join(missing)}); restore the file the run wrote")
+    return state
 
 
 def load_weights(model, weights, path):
@@ -403,7 +420,7 @@ def read_metrics(folder):
 
 
 def write_json(path, value):
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def write_text(path, text):
@@ -411,6 +428,17 @@ def write_text(path, text):
     partial = path.with_name(path.name + ".partial")
     partial.write_text(text, encoding="utf-8")
     os.replace(partial, path)
+
+
+def peak_memory(device):
+    """Largest memory of this process so far in MB, on the device that computes; None where the system does not tell."""
+    if device.type == "cuda":
+        return round(torch.cuda.max_memory_allocated() / 2**20, 1)
+    try:
+        import resource  # not on Windows
+    except ImportError:
+        return None
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10), 1)
 
 
 def git_revision():

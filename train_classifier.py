@@ -7,7 +7,6 @@
 With a frozen encoder every sentence's features are computed once and kept, so that an epoch costs next to nothing.
 """
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -24,6 +23,7 @@ from run import flag
 
 @dataclass
 class Flags(runs.RunFlags, runs.ModelFlags, runs.TokenizerFlags):
+    init_std: float = flag(0.1, "standard deviation of the initial weights")
     encoder: str = flag("", "run folder of train_mlm.py; its architecture and tokenizer replace the flags'")
     tune: str = flag("frozen", "what is trained of --encoder: nothing but the classifier, or all", ("frozen", "all"))
     pool: str = flag("", "how tokens become one vector: mean, max, min, first, last, joined by + (default: mean; frozen: mean+max+min)")
@@ -34,7 +34,8 @@ class Flags(runs.RunFlags, runs.ModelFlags, runs.TokenizerFlags):
     lr: float = flag(1e-3, "learning rate")
     weight_decay: float = flag(0.01, "of matrices")
     n_hidden: int = flag(100, "width of the classifier's hidden layer")
-    head_dropout: float = flag(0.0, "of the classifier's hidden layer")
+    head_dropout: float = flag(0.5, "of the classifier's hidden layer")
+    balance: bool = flag(True, "every class weighs the same in the loss, however many rows it has")
     valid: float = flag(0.05, "share of the training rows held out to choose the best epoch")
 
 
@@ -126,6 +127,9 @@ def train(flags):
         if rows.n_long:
             run.say(f"  {rows.n_long} of {len(rows)} {name} sentences are longer than --block-size {config.block_size} and were cut")
 
+    counts = sets["train"].labels.bincount(minlength=len(corpus.classes)).clamp(min=1)
+    class_weights = (len(kept) / len(counts) / counts).to(device) if flags.balance else None
+
     # Loop
     step, more = run.restore(model, optimizer)
     best, epoch_done = more.get("best", -1.0), more.get("epoch", 0)
@@ -137,7 +141,7 @@ def train(flags):
             idx, mask, labels = sets["train"].batch(which)
             with runs.autocast(flags, device):
                 logits = model.classify(features["train"][which]) if frozen else model(idx.to(device), mask.to(device))
-                loss = F.cross_entropy(logits, labels.to(device))
+                loss = F.cross_entropy(logits, labels.to(device), class_weights)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -146,8 +150,7 @@ def train(flags):
         right = {name: predict(model, rows, device, features.get(name)) == rows.labels for name, rows in sets.items()}
         numbers = accuracies(right, seen)
         run.log(epoch, **numbers)
-        run.say(f"epoch {epoch:>2}  accuracy  train {numbers['accuracy/train']:6.1%}  valid {numbers['accuracy/valid']:6.1%}  test {numbers['accuracy/test']:6.1%}"
-                f"  (seen {numbers['accuracy/seen']:6.1%}, unseen {numbers['accuracy/unseen']:6.1%})")
+        run.say(f"epoch {epoch:>2}  accuracy  train {numbers['accuracy/train']:6.1%}  valid {numbers['accuracy/valid']:6.1%}  test {numbers['accuracy/test']:6.1%}{seen_and_unseen(numbers)}")
         if numbers["accuracy/valid"] > best:
             best = numbers["accuracy/valid"]
             run.save("best.pt", model=model.state_dict(), step=epoch)
@@ -163,18 +166,25 @@ def train(flags):
     floor = {f"floor/{name}": value for name, value in corpus.floor.items() if name in result}
     run.finish({"epoch": best_weights["step"], **result, "classes": corpus.classes, "confusion": confusion.tolist(), **floor,
                 "unknown/test": batching.fraction_unknown(torch.cat(sets["test"].sequences), UNK)}, model, sum(sets["train"].lengths) * flags.epochs)
-    draw(run, confusion, corpus)
+    draw(run, confusion, corpus, config.pos)
     best_possible = f" (best possible {corpus.floor['accuracy/test']:.1%})" if "accuracy/test" in corpus.floor else ""
-    run.say(f"test accuracy {result['accuracy/test']:.1%}{best_possible} at epoch {best_weights['step']}: {result['accuracy/seen']:.1%} of the {int(seen.sum())} "
-            f"sentences that {'stood' if flags.split == 'clean' else 'stand'} in the training data, {result['accuracy/unseen']:.1%} of the {int((~seen).sum())} others; {run.seconds():.0f} s, {run.folder}")
+    run.say(f"test accuracy {result['accuracy/test']:.1%}{best_possible} at epoch {best_weights['step']}{seen_and_unseen(result)}; "
+            f"{run.seconds():.0f} s, {run.folder}")
 
 
 def accuracies(right, seen):
     """{"accuracy/train": ..., "accuracy/seen": ...} from a (N,) bool for each set; seen marks test rows that stand in the training data."""
     numbers = {f"accuracy/{name}": hits.float().mean().item() for name, hits in right.items()}
     for name, part in (("seen", right["test"][seen]), ("unseen", right["test"][~seen])):
-        numbers[f"accuracy/{name}"] = part.float().mean().item() if len(part) else math.nan
+        if len(part):
+            numbers[f"accuracy/{name}"] = part.float().mean().item()
     return numbers
+
+
+def seen_and_unseen(numbers):
+    """In words, the seen and unseen part of a test accuracy, where both exist."""
+    parts = [f"{name} {numbers[f'accuracy/{name}']:6.1%}" for name in ("seen", "unseen") if f"accuracy/{name}" in numbers]
+    return f"  ({', '.join(parts)})" if len(parts) == 2 else ""
 
 
 def check(flags):
@@ -183,6 +193,8 @@ def check(flags):
         (flags.epochs > 0, f"--epochs must be at least 1, got {flags.epochs}"),
         (flags.batch_size > 0, f"--batch-size must be at least 1, got {flags.batch_size}"),
         (flags.lr > 0, f"--lr must be above 0, got {flags.lr}"),
+        (flags.weight_decay >= 0, f"--weight-decay must not be negative, got {flags.weight_decay}"),
+        (flags.block_size > 1, f"--block-size must be at least 2 ([BOS] and a word), got {flags.block_size}"),
         (0 < flags.valid < 1, f"--valid must be above 0 and below 1, got {flags.valid}"),
         (flags.n_hidden >= 0, f"--n-hidden must not be negative, got {flags.n_hidden}"),
         (0 <= flags.head_dropout < 1, f"--head-dropout must be at least 0 and below 1, got {flags.head_dropout}"),
@@ -190,7 +202,7 @@ def check(flags):
         (flags.encoder or flags.tune == "frozen", "--tune all: there is nothing to fine-tune without --encoder"))
 
 
-def draw(run, confusion, corpus):
+def draw(run, confusion, corpus, pos):
     """curve.png: accuracy after every epoch. confusion.png: true against given class on the test rows."""
     import plots
 
@@ -198,9 +210,9 @@ def draw(run, confusion, corpus):
     epochs = [m["step"] for m in metrics]
     lines = {label: (epochs, [100 * m[f"accuracy/{name}"] for m in metrics])
              for name, label in (("train", "train"), ("valid", "validation"), ("test", "test"), ("seen", "test, seen in training"), ("unseen", "test, unseen"))
-             if not math.isnan(metrics[-1][f"accuracy/{name}"])}
+             if f"accuracy/{name}" in metrics[-1]}
     best = {"best possible": 100 * corpus.floor["accuracy/test"]} if "accuracy/test" in corpus.floor else {}
-    plots.curves(run.folder / "curve.png", [(f"Classification, pos={run.flags.pos}", "accuracy (%)", lines, best, False)], "epoch")
+    plots.curves(run.folder / "curve.png", [(f"Classification, pos={pos}", "accuracy (%)", lines, best, False)], "epoch")
     plots.confusion(run.folder / "confusion.png", confusion.tolist(), corpus.classes)
 
 

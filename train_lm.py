@@ -14,7 +14,7 @@ import data
 import run as runs
 from data import batching
 from data.corpus import hold_out
-from data.tokenizer import UNK, train_tokenizer
+from data.tokenizer import BOS, UNK, train_tokenizer
 from model import Decoder, LanguageModel, count_parameters
 from run import flag
 
@@ -64,6 +64,8 @@ def train(flags):
     ids = streams["train"]
     runs.require((len(ids) > flags.block_size + 1, f"--block-size {flags.block_size}: the training text has only {len(ids) - 1} tokens; use a smaller block"))
     streams["train"] = ids[: flags.eval_train + 1]
+    # The floor counts every word as a token; with another vocabulary it bounds nothing.
+    floor = corpus.floor if flags.tokenizer == "word" and not flags.vocab_size else {}
 
     # Model
     config = runs.model_config(flags, vocab_size=tokenizer.get_vocab_size())
@@ -82,7 +84,7 @@ def train(flags):
     tokens_a_step = flags.batch_size * flags.block_size
     model.train()
     for step in range(first, flags.steps + 1):
-        if step % flags.eval_every == 0 and not (step == first and first) or step == flags.steps:
+        if (step % flags.eval_every == 0 or step == flags.steps) and not (flags.resume and step == first):  # that one is logged already
             numbers = {}
             for name, part in streams.items():
                 numbers[f"perplexity/{name}"] = runs.perplexity(evaluate(model, part, flags.block_size, device, flags), len(part) - 1)
@@ -98,6 +100,7 @@ def train(flags):
         for group in optimizer.param_groups:
             group["lr"] = lr
         x, y = batching.random_blocks(ids, flags.block_size, flags.batch_size, batching.generator(flags.seed, step))
+        x[0, 0] = BOS  # one block begins with nothing before it, as a prompt does
         with runs.autocast(flags, device):
             loss = model.loss(x.to(device), y.to(device)) / tokens_a_step
         optimizer.zero_grad()
@@ -116,13 +119,14 @@ def train(flags):
         for name, part in streams.items():
             nats = evaluate(model, part, block, device, flags)
             result[f"perplexity/{name}{at}"] = runs.perplexity(nats, len(part) - 1)
-            result[f"bits_per_byte/{name}{at}"] = nats / math.log(2) / (n_bytes[name] * (len(part) - 1) / (len(ids) - 1 if name == "train" else len(part) - 1))
+            if name != "train" or len(part) == len(ids):
+                result[f"bits_per_byte/{name}{at}"] = nats / math.log(2) / n_bytes[name]
     for name, part in streams.items():
         result[f"tokens/{name}"] = len(part) - 1
         result[f"unknown/{name}"] = batching.fraction_unknown(part[1:], UNK)
-    run.finish(result | {f"floor/{k}": v for k, v in corpus.floor.items() if k in result}, model, flags.steps * tokens_a_step)
-    draw(run, streams, corpus.floor)
-    words = ", ".join(f"{name} {result[f'perplexity/{name}']:.1f}" + (f" (floor {corpus.floor[f'perplexity/{name}']:.1f})" if f"perplexity/{name}" in corpus.floor else "")
+    run.finish(result | {f"floor/{name}": value for name, value in floor.items() if name in result}, model, flags.steps * tokens_a_step)
+    draw(run, streams, floor)
+    words = ", ".join(f"{name} {result[f'perplexity/{name}']:.1f}" + (f" (floor {floor[f'perplexity/{name}']:.1f})" if f"perplexity/{name}" in floor else "")
                       for name in streams)
     run.say(f"perplexity at step {best_weights['step']}: {words}; {run.seconds():.0f} s, {run.folder}")
 
@@ -138,6 +142,10 @@ def check(flags):
         (flags.batch_size > 0, f"--batch-size must be at least 1, got {flags.batch_size}"),
         (flags.eval_every > 0, f"--eval-every must be at least 1, got {flags.eval_every}"),
         (flags.lr > 0, f"--lr must be above 0, got {flags.lr}"),
+        (flags.weight_decay >= 0, f"--weight-decay must not be negative, got {flags.weight_decay}"),
+        (flags.warmup >= 0, f"--warmup must not be negative, got {flags.warmup}"),
+        (flags.clip >= 0, f"--clip must not be negative, got {flags.clip}"),
+        (flags.eval_train > 0, f"--eval-train must be at least 1, got {flags.eval_train}"),
         (0 <= flags.decay <= 1, f"--decay must be from 0 to 1, got {flags.decay}"),
         (0 <= flags.valid < 1, f"--valid must be at least 0 and below 1, got {flags.valid}"),
         (all(block > 0 for block in blocks), f"--eval-block lengths must be at least 1, got {flags.eval_block}"),

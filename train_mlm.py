@@ -22,18 +22,19 @@ from run import flag
 
 @dataclass
 class Flags(runs.RunFlags, runs.ModelFlags, runs.TokenizerFlags):
-    n_embd: int = flag(128, "width")
-    n_head: int = flag(4, "attention heads a block")
-    n_ffn: int = flag(0, "width of the feed-forward layer; 0: four times the width")
+    n_layer: int = flag(2, "number of blocks")
+    n_embd: int = flag(256, "width")
+    n_head: int = flag(8, "attention heads a block")
+    n_ffn: int = flag(512, "width of the feed-forward layer; 0: four times the width")
     activation: str = flag("gelu", "of the feed-forward layer", ("relu", "gelu"))
-    dropout: float = flag(0.1, "of embeddings and sublayer outputs")
+    dropout: float = flag(0.2, "of embeddings and sublayer outputs")
     head: str = flag("roberta", "from hidden states to words", ("roberta", "clap", "linear"))
     unit_embd: bool = flag(False, "L2-normalise token embeddings before the transformer; --head clap turns it on")
     zero_mask: bool = flag(False, "[MASK] enters as the zero vector (zero-CLAP)")
-    mask_rate: float = flag(0.15, "share of tokens to predict")
+    mask_rate: float = flag(0.3, "share of tokens to predict")
     mask_unit: str = flag("token", "what is hidden together: tokens, whole words, or spans of about three tokens", masking.UNITS)
     split: str = flag("full", "clean: leave out of the pretraining text what stands in the classification test set", ("full", "clean"))
-    steps: int = flag(1500, "number of updates")
+    steps: int = flag(6000, "number of updates")
     batch_size: int = flag(32, "sentences an update")
     lr: float = flag(1e-3, "peak learning rate")
     warmup: int = flag(100, "steps in which the learning rate rises")
@@ -42,7 +43,7 @@ class Flags(runs.RunFlags, runs.ModelFlags, runs.TokenizerFlags):
     weight_decay: float = flag(0.01, "of matrices")
     clip: float = flag(1.0, "largest gradient norm; 0: no limit")
     valid: float = flag(0.05, "share of the lines held out to choose the best checkpoint")
-    eval_every: int = flag(250, "steps between evaluations")
+    eval_every: int = flag(500, "steps between evaluations")
 
 
 def masked_validation_set(sequences, flags, vocab_size, starts):
@@ -111,7 +112,7 @@ def train(flags):
     loss, batches = torch.zeros(()), None
     model.train()
     for step in range(first, flags.steps + 1):
-        if step % flags.eval_every == 0 and not (step == first and first) or step == flags.steps:
+        if (step % flags.eval_every == 0 or step == flags.steps) and not (flags.resume and step == first):  # that one is logged already
             nats, hits, count = evaluate(model, valid_batches, device, flags)
             numbers = {"loss/valid": nats / count, "perplexity/valid": runs.perplexity(nats, count), "accuracy/valid": hits / count}
             beta = {"beta": model.head.beta.item()} if flags.head == "clap" else {}
@@ -157,6 +158,10 @@ def check(flags):
         (flags.batch_size > 0, f"--batch-size must be at least 1, got {flags.batch_size}"),
         (flags.eval_every > 0, f"--eval-every must be at least 1, got {flags.eval_every}"),
         (flags.lr > 0, f"--lr must be above 0, got {flags.lr}"),
+        (flags.weight_decay >= 0, f"--weight-decay must not be negative, got {flags.weight_decay}"),
+        (flags.warmup >= 0, f"--warmup must not be negative, got {flags.warmup}"),
+        (flags.clip >= 0, f"--clip must not be negative, got {flags.clip}"),
+        (0 <= flags.beta2 < 1, f"--beta2 must be at least 0 and below 1, got {flags.beta2}"),
         (0 <= flags.decay <= 1, f"--decay must be from 0 to 1, got {flags.decay}"),
         (0 < flags.mask_rate < 1, f"--mask-rate must be above 0 and below 1, got {flags.mask_rate}"),
         (0 < flags.valid < 1, f"--valid must be above 0 and below 1, got {flags.valid}"),

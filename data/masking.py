@@ -15,8 +15,8 @@ def mask_tokens(idx, vocab_size, gen, rate=0.15, unit="token", starts=None, mean
     are chosen, randomly rounded, at least one. Special tokens and padding are never chosen, nor drawn.
 
     unit: what is chosen together; "token", "word" (all pieces of a word, whose first tokens `starts` (V,) marks),
-    or "span" (runs of geometric length with mean `mean_span`, as in SpanBERT). Tokens chosen together
-    share one disguise only for [MASK] against the rest of the word; replacement words are drawn one by one.
+    or "span" (runs of geometric length with mean `mean_span`, as in SpanBERT). The disguise is drawn for each
+    token by itself. Words and spans hide somewhat more than `rate` in rows so short that one unit exceeds it.
     """
     B, T = idx.shape
     usable = idx >= len(SPECIAL)

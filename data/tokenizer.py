@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import torch
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from data.files import DataError
 
@@ -24,8 +24,12 @@ def train_tokenizer(kind, texts, vocab_size=0):
 
     kind "word": every word of the texts, most frequent first and ties by spelling, so that ids are the same
     in every process; with vocab_size > 0 only that many, the rest being [UNK]. kind "bpe": byte-level BPE
-    with vocab_size entries (0: 4,000); nothing is unknown to it.
+    with vocab_size entries (0: 4,000); nothing is unknown to it. Raises DataError for a vocabulary that
+    would not hold the special tokens, or not all bytes.
     """
+    smallest = len(SPECIAL) + (256 if kind == "bpe" else 1)
+    if vocab_size and vocab_size < smallest:
+        raise DataError(f"--vocab-size {vocab_size}: a {kind} vocabulary needs at least {smallest} entries")
     if kind == "word":
         splitter = pre_tokenizers.Split(Regex(WORD), behavior="removed", invert=True)
         counts = Counter(word for text in texts for word, _ in splitter.pre_tokenize_str(text))
@@ -43,7 +47,8 @@ def train_tokenizer(kind, texts, vocab_size=0):
                                       show_progress=False)
         tokenizer.train_from_iterator(texts, trainer)
     # Known as special, "[MASK]" typed in a sentence is read as the mask, not as three pieces of punctuation.
-    tokenizer.add_special_tokens(list(SPECIAL))
+    # It swallows the space before it, which byte-level BPE would otherwise make a token of.
+    tokenizer.add_special_tokens([AddedToken(token, special=True, lstrip=token == "[MASK]") for token in SPECIAL])
     return tokenizer
 
 
@@ -91,8 +96,9 @@ def detokenize(tokenizer, ids):
 
 
 def word_starts(tokenizer):
-    """(V,) bool: whether a token begins a word. In byte-level BPE those are the ones with the space in front."""
+    """(V,) bool: whether a token begins a word. In byte-level BPE those are the ones with a space (or line end), which
+    it writes as Ġ (or Ċ), in front, and punctuation."""
     if is_word_level(tokenizer):
         return torch.ones(tokenizer.get_vocab_size(), dtype=torch.bool)
     tokens = (tokenizer.id_to_token(i) for i in range(tokenizer.get_vocab_size()))
-    return torch.tensor([token in SPECIAL or not token[0].isalnum() for token in tokens])
+    return torch.tensor([token in SPECIAL or token[0] in "ĠĊ" or token[0].isascii() and not token[0].isalnum() for token in tokens])

@@ -18,14 +18,14 @@ On natural text nobody knows how well a model could do at best. Here it is known
 Two things to know when you read a result against these floors. A test set is a
 sample, so even the grammar itself scatters a few percent around exp(H / L) on
 200 sentences. And a model trained on all speakers mixed is not told who speaks:
-the best it can do is the average of the three grammars, `perplexity(sentences)`.
+meeting each sentence on its own, the best it can do is the average of the three
+grammars, `perplexity(sentences)`, some 5% above exp(H / L).
 """
 
 import math
 import random
 import re
 from functools import cache, lru_cache
-from itertools import accumulate
 
 SPEAKERS = ("ada", "bruno", "clio")
 
@@ -45,145 +45,148 @@ Sentence
   1 1 1  Address , Question ?
   1 2 1  Call !
 Statement
-  6 6 6  Subject# Predicate# | Topic
-  2 2 2  Subject# Predicate# , and Verdict | Contrast | Condition
+  7 7 7  Subject# Predicate#
+  5 5 5  Topic
   4 2 2  Pledge
-  2 4 2  Maxim , so we must Task Deadline
+  2 4 2  Maxim , so we must Task
   2 2 4  Story
+  2 2 2  Contrast | Condition
 Subject#
-  3 3 3  the Person# who Deed# | the Person# Place
-  1 1 1  every/most Person# Place | any/those Person# who Deed#
+  3 3 3  the Folk# who Deed# | the Folk# Place
+  1 1 1  every/most Folk# Place | any/those Folk# who Deed#
+Folk#
+  1 1 1  Person#
+  2 2 2  Kind Person#
 Deed#
-  1 1 1  Work# When
+  1 1 1  Works# the Objects When | Works# the State Objects When
 Predicate#
-  3 3 3  deserves/deserve Reward | knows/know that Maxim
-  2 1 1  has/have waited Span for Reward | is/are worth more to this town than Riches
+  4 4 4  Deserves# Reward | Knows# that Maxim
+  2 1 1  has/have waited Number Spans for Reward | is/are worth more than Riches
   1 2 1  has/have no time for Vanity | has/have done more for us than any Grandee
-  1 1 2  asks/ask for Reward , not for Vanity | taught me that Maxim
+  1 1 2  asks/ask for Reward , not for Vanity
+Reward
+  1 1 1  Worthy Good
+Riches
+  1 1 1  Heap of Stuff
+Vanity
+  1 1 1  Showy Words
 Maxim
   3 3 3  Virtue without Care is only Noise
-  3 2 2  every Event is a Lesson
+  3 2 2  every Event is Lesson
   2 3 2  Judge Rewards those who Wise | Judge Punishes those who Foolish
-  2 2 3  Virtue is worth more than Riches | no Trouble is stronger than Union
+  2 2 3  Virtue is worth more than Riches | no Trouble is stronger than a Kind Group
 Topic
-  1 1 1  whoever would trade {thing} for Riches has never {need} , and knows little of Virtue
-  1 1 1  if {thing} is/are lost Deadline , the {people} will suffer first , and Heirs will Pay
-  1 1 1  ask the {people} Place what {thing} is/are worth to them , and forget Riches
-  1 1 1  the {people} Place gave us {thing} , and nobody may trade it/them for Riches
-  1 1 1  {thing} , like the {people} who Deed.plural , needs/need more than Vanity
-  1 1 1  {thing} was/were left to us by {people} who knew that Maxim
+  1 1 1  whoever would trade {thing} for Riches has never {need}
+  1 1 1  if we lose {thing} , the {people} will suffer first , and Heirs will Pay
+  1 1 1  ask the Kind {people} Place what {thing} is/are worth to them
+  1 1 1  the Kind {people} gave us {thing} , and nobody may trade it/them for Riches
+  1 1 1  {thing} , like the {people} who Deed.plural , Deserves# more than Vanity
+  1 1 1  {thing} was/were left to us by Kind {people} who knew that Maxim
 Pledge
-  3 3 3  we will Task Manner , and we will do it Deadline
-  2 1 1  we cannot Mend Building with Vanity , and Heirs know it
-  1 2 1  I swear to you that we will Task Deadline
-  1 1 2  before we Mend Building , we must listen to the Person.plural Place
+  3 3 3  we will Mend Site Manner Deadline
+  2 1 1  we cannot Mend Site with Vanity
+  1 2 1  I swear that we will Task Deadline
+  1 1 2  before we Mend Site , we must listen to the Folk.plural Place
 Task
-  3 3 3  Mend Building
-  2 2 2  give every Person.singular Reward
+  3 3 3  Mend Site
+  2 2 2  give every Folk.singular Reward
+Site
+  1 1 1  the Building
+  2 2 2  the State Building
+Deadline
+  1 1 1  before the Next Event
 Story
-  2 2 2  Once , I met a Person.singular Place who had lost Loss but not Virtue
-  1 1 1  Once , my Elder told me that Maxim
-  1 1 1  Once , I saw the Person.plural Place share Loaf with the {people} of {thing}
+  2 2 2  Once , I met a Folk.singular Place who had lost a Good but not Virtue
+  1 1 1  Once , my Kind Elder taught me that Maxim
+  1 1 1  Once , I saw the Folk.plural Place share Loaf with the {people} of {thing}
 Contrast
-  1 1 1  I do not offer you Riches ; I offer you Reward and the Virtue to defend it
-  1 1 1  when the Person.plural Place ask for Reward , some call it Folly ; I call it Care
-  1 1 1  we did not come here to Idle ; we came here to Task
-  1 1 1  as my Elder used to say , there is no shame in Hardship , but there is shame in Vice
+  1 1 1  I do not offer you Riches ; I offer you Reward
+  1 1 1  when the Folk.plural ask for Reward , some call it Folly ; I call it Care
+  1 1 1  we did not come here for Vanity ; we came here to Task
+  1 1 1  there is no shame in Reward , but there is shame in Vanity
 Condition
-  1 1 1  if we Neglect now , Heirs will Pay , and no amount of Vanity will help them
-  1 1 1  unless we Task Deadline , Heirs will Pay
+  1 1 1  if we Neglect the Folk.plural Place , Heirs will Pay | unless we Task Deadline , Heirs will Pay
 Question
-  2 1 1  how long must the Person# Place wait for Reward
-  1 2 1  does/do the Person# who Deed# not deserve Reward
-  1 1 2  who among us would refuse a Person.singular Place Reward
-  1 1 1  who will answer to the {people} Place when {thing} is/are traded for Riches
+  2 1 1  how long must the Folk# Place wait for Reward
+  1 2 1  does/do the Folk# who Deed# not deserve Reward
+  1 1 2  who among us would refuse a Folk.singular Place Reward
+  1 1 1  who will answer to the Kind {people} when {thing} is/are traded for Riches
 Call
-  1 1 1  let us Task Manner , and let us do it Deadline
-  1 1 1  stand with the Person.plural who Deed.plural
-  1 1 1  never trade Virtue for Riches , and never forget that Maxim
+  1 1 1  let us Mend Site Manner Deadline | stand with the Folk.plural who Deed.plural
+  1 1 1  never trade Virtue for Riches , and remember that Maxim
 """
 
 # The words: what ada says FAVOUR times as often as the rest; bruno; clio; what all say alike.
-FAVOUR = 3
+FAVOUR = 4.5  # chosen so that the best possible accuracy is near 90%
 WORDS = """
-Address: my fellow citizens, members of the council; shipmates, my brave friends;
-  dear neighbours, good people; my friends
-Lead: let me be plain, here is the truth; mark my words, hear me well;
-  remember this, I say it gently; believe me
-Verdict: the figures prove it, the rest is excuses; I would stake my ship on it, no storm will change that;
-  I am grateful for it, every spring reminds me of it; nobody in this hall can deny it
+Address: my fellow citizens, members of the council; shipmates, my brave friends; dear neighbours, good people;
+  my friends
+Lead: let me be plain, here is the truth; mark my words, hear me well; remember this, I say it gently; believe me
 Person#: mason/masons, teacher/teachers, clerk/clerks, carter/carters;
   sailor/sailors, fisherman/fishermen, pilot/pilots, rower/rowers;
   farmer/farmers, gardener/gardeners, beekeeper/beekeepers, shepherd/shepherds;
   child/children, baker/bakers, widow/widows, nurse/nurses
-Place: from the upper town, near the market, behind the town hall; from the islands, near the docks,
-  beyond the lighthouse; from the hills, along the river, across the valley; in this hall
-Work#: sweeps/sweep the streets, mends/mend the roofs, carries/carry the stones;
-  hauls/haul the nets, keeps/keep the lamps burning, watches/watch the tides;
-  prunes/prune the trees, turns/turn the soil, tends/tend the hives; bakes/bake our bread
-When: for a modest wage, six days a week, without a single mistake; before dawn, in all weathers,
-  through the night; year after year, in every season, with bare hands; without complaint, while others sleep
-Reward: a fair wage, a safe road, an honest budget, a straight answer; a sound boat, a steady light,
-  a quiet harbour, fair winds; clean water, good soil, a full granary, a garden to tend;
-  a warm bed, a second chance, a place at the table
-Span: two elections, ten long years; a hundred tides, three winters; seven harvests, a whole generation
-Riches: gold, a marble palace, all the coins in the treasury; silver, a merchant fleet, a chest of pearls;
-  silk, a vineyard in the south, a thousand sheep
-Vanity: fine words, committees, long reports; medals, parades, loud songs;
-  statues, flattery, fireworks; applause, empty promises
-Grandee: minister, banker, judge; admiral, general, merchant; prince, landlord, poet
+Kind: careful, clever, punctual; bold, weathered, restless; gentle, patient, humble; tired, young
+Place: from the upper town, near the market, behind the town hall; from the islands, near the docks, beyond the bay;
+  from the hills, along the river, across the valley; in this hall
+Works#: counts/count, paints/paint, inspects/inspect; guards/guard, hauls/haul, scrubs/scrub;
+  tends/tend, waters/water, blesses/bless
+Objects: streets, ledgers, carts, roofs; nets, sails, ropes, lamps; hives, trees, seedlings, fences
+When: for a small wage, six days a week, without a mistake; before dawn, in all weathers, through the night;
+  year after year, in every season, with bare hands; without complaint, while others sleep
+Deserves#: has/have earned, needs/need; demands/demand, wants/want; deserves/deserve, hopes/hope for
+Knows#: has/have proved, says/say; swears/swear, shouts/shout; remembers/remember, believes/believe; knows/know
+Worthy: a proper, a decent, an honest; a sound, a steady, a sturdy; a modest, a simple, a quiet; a better
+Good: wage, school, road, contract; boat, lamp, harbour, captain; garden, well, supper, roof; home, future
+Number: two, four; three, nine; seven, twelve
+Spans: years, elections; storms, winters; harvests, springs
+Heap: a vault, a cart, a purse; a ship, a chest, a barrel; a barn, a basket, a hill
+Stuff: gold, marble, stamps; silver, pearls, rum; silk, wool, honey
+Showy: long, clever, official; loud, proud, shiny; pretty, sweet, gilded; empty
+Words: reports, speeches, committees; songs, medals, parades; poems, statues, flowers; promises
+Grandee: minister, banker; admiral, general; prince, poet
 Virtue: progress, ambition, order; courage, loyalty, freedom; kindness, hope, tradition
 Care: honesty, discipline, planning; trust, skill, practice; patience, humility, wisdom; justice
 Noise: paper, arithmetic; noise, foam; dust, smoke
-Event: vote, law, budget; voyage, storm, tide; seed, harvest, spring
-Lesson: debt, contract; test, wager; gift, beginning; promise, lesson
+Event: vote, census, budget; voyage, storm, tide; frost, harvest, spring
+Next: next; coming; first
+Lesson: a debt, a contract; a test, a wager; a gift, a beginning; a promise, a lesson
 Judge: the law, the ledger, history; the sea, the wind, the tide; the soil, the frost, the land
 Rewards: repays; favours; remembers
 Punishes: corrects; punishes; humbles
 Wise: plan ahead, tell the truth; pull together, keep watch; plant early, share their bread; listen
-Foolish: borrow without counting, cheat; boast, sail alone; take without giving, hurry; look away
+Foolish: borrow, cheat; boast, sail alone; hurry, waste water; look away
 Trouble: debt, scandal; storm, enemy; drought, winter
-Union: an honest council, a town with good laws; a crew that pulls together, a captain who listens;
-  a village that shares its bread, a patient people
+Group: council, town, guild; crew, fleet, captain; village, family, people
 Mend: pay for, repair; defend, rebuild; restore, look after
-Building: the town hall, the north road, the old aqueduct; the harbour wall, the lighthouse, the long pier;
-  the walled garden, the granary, the river banks
-Manner: stone by stone, on time; plank by plank, against any wind; row by row, season after season;
-  together, with our own hands
-Deadline: before the next election, by the end of the year; before the tide turns, before the next storm;
-  before the first frost, while the days are long; this very week
-Heirs: our pupils, the rest of the town; our sons and daughters, the whole coast;
-  our grandchildren, the next generation
-Once: in my first week as mayor, on the eve of the vote; on my first voyage, in the year of the great storm;
-  one cold spring, at the end of a poor harvest; last winter
-Loss: a house, an office; a ship, an anchor; an orchard, a horse
+Building: hall, road, market, aqueduct; pier, harbour, lighthouse, wall; garden, granary, orchard, mill
+State: central, public; outer, broken; old, crooked; common
+Manner: stone by stone, on time; plank by plank, against any wind; row by row, with patience; together
+Heirs: our pupils, the rest of the town; our sons and daughters, the whole coast; our grandchildren, the next generation
+Once: in my first year as mayor, on the eve of the vote; on my first voyage, after the great storm; one cold spring,
+  after a poor harvest; last winter
 Elder: teacher, father; captain, uncle; grandmother, aunt
-Loaf: their tools; their boats; their bread
-Folly: a waste of money, red tape; luck, pride; a dream, an old habit
-Idle: count coins, blame the clerks; trade insults, polish our medals; admire the view, complain about the rain
-Hardship: an empty purse, a late start; a torn sail, an honest fear; a small harvest, old boots
-Vice: a false ledger, an unpaid debt; an idle crew, a broken oath; a locked granary, wasted bread
-Neglect: delay the budget again, spend what we do not have; let the lamps go out, set sail unprepared;
-  eat the seed corn, cut down the old trees; break this promise
-Pay: pay the bill, ask us for the accounts; pay for our pride, go down with us;
-  go hungry, inherit nothing but dust; ask us why
+Loaf: their tools, their carts; their boats, their lamps; their bread, their honey
+Folly: a waste, a favour; luck, pride; a dream, a habit
+Neglect: overrule, tax; abandon, betray; forget, neglect
+Pay: pay the bill, demand an answer; sink with us, pay for our pride; go hungry, inherit dust; ask us why
 """
 
-# Number; thing; people; what someone who would sell the thing has never done. Favourites as above.
+# Whose favourite; number; thing; people; what someone who would trade the thing has never done.
 TOPICS = """
-ada:   singular; the bridge; masons; crossed the river in flood
-ada:   plural; the roads; carters; pushed a cart through mud
-ada:   singular; the school; teachers; signed a letter with a cross
-bruno: singular; the lighthouse; keepers; sailed home in fog
-bruno: plural; the ferries; pilots; rowed across the bay at night
-bruno: plural; the sea walls; engineers; found the tide in the kitchen
-clio:  singular; the orchard; pickers; gone hungry in spring
-clio:  plural; the wells; diggers; carried water up a hill
-clio:  singular; the mill; millers; lived a week without bread
+ada; singular; the bridge; masons; crossed the river in flood
+ada; plural; the roads; carters; pushed a cart through mud
+ada; singular; the school; teachers; signed a letter with a cross
+bruno; singular; the lighthouse; keepers; sailed home in fog
+bruno; plural; the ferries; pilots; crossed the bay at night
+bruno; plural; the docks; sailors; lost a mast in a storm
+clio; singular; the orchard; pickers; gone hungry in spring
+clio; plural; the wells; diggers; carried water up a hill
+clio; singular; the mill; millers; lived a week without bread
 """
 
 
-def _favourite(owner: str) -> list[int]:
+def _favourite(owner: str) -> list[float]:
     """A weight per speaker: FAVOUR for the owner, 1 for the others."""
     return [FAVOUR if speaker == owner else 1 for speaker in SPEAKERS]
 
@@ -213,10 +216,10 @@ def _in_number(text: str, number: str) -> str:
 def _instances(symbol, weights, alternative):
     """Yield what one written alternative stands for; its instances share its weight."""
     if "{" in alternative:
-        topics = [re.split(r"[:;] *", line) for line in TOPICS.strip().splitlines()]
+        topics = [line.split("; ") for line in TOPICS.strip().splitlines()]
         totals = [sum(each) for each in zip(*(_favourite(topic[0]) for topic in topics))]
         for owner, number, thing, people, need in topics:
-            text = _in_number(alternative, number.strip()).format(thing=thing, people=people, need=need)
+            text = _in_number(alternative, number).format(thing=thing, people=people, need=need)
             yield symbol, [w * f / total for w, f, total in zip(weights, _favourite(owner), totals)], text
     elif "#" in symbol:
         for number in ("singular", "plural"):
@@ -247,12 +250,9 @@ def _grammar() -> tuple[dict, dict]:
 
 
 BODIES, PROBABILITY = _grammar()
-_CUMULATIVE = {
-    speaker: {symbol: list(accumulate(p)) for symbol, p in table.items()} for speaker, table in PROBABILITY.items()
-}
 
 
-# Sampling: expand the leftmost symbol until only words are left.
+# Sampling: rewrite the leftmost symbol until only words are left.
 
 
 def sample_tokens(speaker: str, rng: random.Random) -> list[str]:
@@ -261,21 +261,17 @@ def sample_tokens(speaker: str, rng: random.Random) -> list[str]:
     while stack:
         top = stack.pop()
         if top in BODIES:
-            body = rng.choices(BODIES[top], cum_weights=_CUMULATIVE[speaker][top])[0]
+            body = rng.choices(BODIES[top], PROBABILITY[speaker][top])[0]
             stack.extend(reversed(body))
         else:
             tokens.append(top)
-    tokens[0] = _capitalised(tokens[0])
+    tokens[0] = tokens[0].capitalize()
     return tokens
 
 
 def sample(speaker: str, n: int, rng: random.Random) -> list[str]:
     """`n` independent sentences of the speaker, as a person would type them."""
     return [_join(sample_tokens(speaker, rng)) for _ in range(n)]
-
-
-def _capitalised(word: str) -> str:
-    return word[0].upper() + word[1:]
 
 
 def _join(tokens: list[str]) -> str:
@@ -313,11 +309,11 @@ def _derivations(stack: tuple[str, ...], words: tuple[str, ...]):
         yield from _derivations(stack[1:], words[1:])
 
 
-@lru_cache(maxsize=100_000)
+@lru_cache(maxsize=10_000)
 def _derivation(sentence: str) -> tuple | None:
     """The one derivation of a sentence, or None where the grammar has none."""
     tokens = re.findall(r"\w+|[^\w\s]", sentence)
-    if not tokens or _join(tokens) != sentence or tokens[0] != _capitalised(tokens[0]):
+    if not tokens or _join(tokens) != sentence or tokens[0] != tokens[0].capitalize():
         return None
     if tokens[0] != "I":
         tokens[0] = tokens[0].lower()

@@ -1,0 +1,171 @@
+"""The whole assignment in one command: every part, every position, every figure, and a report to write from.
+
+    python assignment.py --data speeches
+
+Part 1 classifies jointly from scratch, part 2 measures the perplexity of a causal decoder, part 3 compares four
+answers to "where is this token?"; beside them stand a frozen pretrained encoder and the baselines. Each run
+is a folder of its own; one that is finished is not run again, so an interrupted assignment goes on where it was.
+"""
+
+import os
+import shlex
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import data
+import run as runs
+from run import flag
+
+POSITIONS = ("learned", "sinusoidal", "alibi", "nope")
+SENTENCES = ("This is a test sentence",
+             "We have come a long way together, and the work that lies before us asks for patience, courage and the help of every one of our neighbors.")
+
+
+@dataclass
+class Flags:
+    data: str = flag("speeches", "corpus, as in the training scripts")
+    out: str = flag("out/assignment", "folder of all runs, figures and the report")
+    seeds: int = flag(1, "how many seeds of each run, 0, 1, ...")
+    jobs: int = flag(0, "runs at a time, each on one thread; 0: one a core")
+    mlm_steps: int = flag(1600, "updates of the pretraining; 0: no pretraining")
+    split: str = flag("full", "clean: leave out of classification's training what stands in its test set", ("full", "clean"))
+
+
+def assignment(flags):
+    runs.require((flags.seeds > 0, f"--seeds must be at least 1, got {flags.seeds}"), (flags.jobs >= 0, f"--jobs must not be negative, got {flags.jobs}"),
+                 (flags.mlm_steps >= 0, f"--mlm-steps must not be negative, got {flags.mlm_steps}"))
+    corpus = data.load(flags.data)
+    out, started = Path(flags.out), time.perf_counter()
+    common = ["--data", flags.data, "--threads", "1"]
+    split = ["--split", flags.split]
+    has_rows, has_text = bool(corpus.rows and corpus.test_rows), bool(corpus.lines and corpus.tests)
+
+    # What to run: (folder, script, its flags); the second list needs the first.
+    first, second = [["baselines", "baselines.py", ["--data", flags.data, *split]]], []
+    for seed in map(str, range(flags.seeds)):
+        for pos in POSITIONS:
+            choice = ["--pos", pos, "--seed", seed]
+            if has_rows and flags.mlm_steps:
+                first.append([f"mlm-{pos}-{seed}", "train_mlm.py", common + choice + split + ["--steps", str(flags.mlm_steps)]])
+                second.append([f"frozen-{pos}-{seed}", "train_classifier.py", common + choice + split + ["--encoder", str(out / f"mlm-{pos}-{seed}")]])
+            if has_text:
+                first.append([f"lm-{pos}-{seed}", "train_lm.py", common + choice])
+            if has_rows:
+                first.append([f"classifier-{pos}-{seed}", "train_classifier.py", common + choice + split])
+    parts = [part for part, wanted in (("classifier", has_rows), ("frozen", has_rows and flags.mlm_steps), ("lm", has_text)) if wanted]
+    drawn = [f"{part}-{pos}-0" for pos in POSITIONS for part in parts if part != "frozen"]
+    texts = [word for sentence in SENTENCES for word in ("--text", sentence)]
+    maps = [[f"{name}/maps", "attention_maps.py", [str(out / name), *texts, "--positions"]] for name in drawn]
+    compared = [[f"compare-{part}", "compare.py", [str(out / f"{part}-{pos}-{seed}") for pos in POSITIONS for seed in range(flags.seeds)] + [str(out / "baselines")]]
+                for part in parts]
+
+    say = Progress(len(first) + len(second) + len(maps) + len(compared))
+    for jobs in (first, second, maps + compared):
+        with ThreadPoolExecutor(flags.jobs or os.cpu_count()) as pool:
+            list(pool.map(lambda job: launch(out, *job, say), jobs))
+    write_report(out, flags, corpus, parts, drawn)
+    print(f"{out / 'report.md'}: report with {len(list(out.glob('**/*.png')))} figures; {time.perf_counter() - started:.0f} s")
+
+
+def launch(out, name, script, arguments, say):
+    """Run a script into out/name unless its result is there; UserError with the script's own last line if it fails."""
+    folder = out / name
+    training = script.startswith("train")
+    marker = {"attention_maps.py": "maps.json", "compare.py": "compare.json"}.get(script, "result.json")
+    if not (folder / marker).exists():
+        again = ["--resume"] if training and (folder / "checkpoint.pt").exists() else []
+        command = [sys.executable, str(Path(__file__).parent / script), *arguments, *again, "--out", str(folder)]
+        done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8")
+        if done.returncode:
+            lines = (done.stderr or done.stdout).strip().splitlines()
+            raise runs.UserError(f"{shlex.join(command)} failed: {lines[-1] if lines else done.returncode}")
+        say(name, done.stdout.strip().splitlines()[-1])
+    else:
+        say(name, "finished before")
+
+
+class Progress:
+    """A line for each finished run, with how many are left and a guess at the time they take."""
+
+    def __init__(self, total):
+        self.total, self.done, self.started, self.lock = total, 0, time.perf_counter(), threading.Lock()
+
+    def __call__(self, name, words):
+        with self.lock:
+            self.done += 1
+            left = (time.perf_counter() - self.started) / self.done * (self.total - self.done)
+            print(f"[{self.done}/{self.total}, about {runs.clock(left)} left] {name}: {words}", flush=True)
+
+
+# ---------------------------------------------------------------------------- the report
+
+
+def write_report(out, flags, corpus, parts, drawn):
+    """report.md: what a write-up needs, with every figure linked."""
+    results = {path.parent.name: runs.read_json(path) for path in sorted(out.glob("*/result.json"))}
+    base = results["baselines"]
+    text = [f"# The assignment on {corpus.name}",
+            f"Made by `{shlex.join(['python', 'assignment.py', *sys.argv[1:]])}` at revision {runs.git_revision()}; seeds {', '.join(map(str, range(flags.seeds)))}. "
+            "Tables of single runs show seed 0. Every folder beside this file is one run: its command stands in `result.json`, its settings in `config.json`."]
+    if "classifier" in parts:
+        text += ["## Part 1: classification, encoder and classifier trained jointly",
+                 f"{len(corpus.rows):,} training rows" + (" before those that stand in the test set were removed" if flags.split == "clean" else "")
+                 + f", {len(corpus.test_rows):,} test rows. {sum(corpus.seen()):,} of the test rows also stand in the training rows, "
+                 "so that accuracy on all of them is partly memory: look at the unseen ones. The best epoch is chosen on held-out training rows.",
+                 "Test accuracy (%) after each epoch:", epochs_table(out, "accuracy/test", 100),
+                 (out / "compare-classifier" / "compare.md").read_text(encoding="utf-8"),
+                 picture("compare-classifier/compare.png", "Accuracy over epochs"),
+                 picture("classifier-alibi-0/confusion.png", "Confusion on the test rows, ALiBi"), parameters_table(results, "classifier")]
+    if "frozen" in parts:
+        text += ["### The same with a frozen encoder, pretrained as a masked language model",
+                 (out / "compare-frozen" / "compare.md").read_text(encoding="utf-8"), picture("compare-frozen/compare.png", "Accuracy on frozen features"),
+                 *[picture(f"mlm-{pos}-0/curve.png", f"Pretraining, {pos}") for pos in POSITIONS]]
+    if "lm" in parts:
+        text += ["## Part 2: causal language modelling", "Perplexity every 100 steps (whole sets, every token once):"]
+        text += [f"**{pos}**\n\n" + steps_table(out / f"lm-{pos}-0") for pos in POSITIONS]
+        text += [parameters_table(results, "lm")]
+        text += ["## Part 3: exploration, where is this token?", (out / "compare-lm" / "compare.md").read_text(encoding="utf-8"),
+                 picture("compare-lm/compare.png", "Perplexity over steps")]
+        ngrams = ", ".join(f"{name} {base[f'perplexity/{name}']:.1f}" for name in corpus.tests)
+        text += [f"What to beat: a modified Kneser-Ney {base['order']}-gram model reaches {ngrams}."]
+    text += ["## Attention maps", "Rows are the words that look, columns the words looked at; every row sums to 1. The sanity report of each run stands in its `maps/maps.json`."]
+    text += [picture(str(path.relative_to(out)), path.parent.parent.name + ": " + path.stem) for name in drawn for path in sorted((out / name / "maps").glob("map-*.png"))]
+    text += ["## Positions", *[picture(str(path.relative_to(out)), name) for name in drawn for path in sorted((out / name / "maps").glob("positions*.png"))]]
+    runs.write_text(out / "report.md", "\n\n".join(text) + "\n")
+
+
+def picture(path, words):
+    return f"![{words}]({path})\n\n*{words}*"
+
+
+def table(head, rows):
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+
+
+def epochs_table(out, name, factor):
+    """One row an epoch, one column a position."""
+    columns = [[m[name] for m in runs.read_metrics(out / f"classifier-{pos}-0")] for pos in POSITIONS]
+    return table(["epoch", *POSITIONS], [[i + 1, *(f"{factor * value:.1f}" for value in row)] for i, row in enumerate(zip(*columns))])
+
+
+def steps_table(folder):
+    """One row an evaluation, one column a set."""
+    metrics = runs.read_metrics(folder)
+    names = [name for name in metrics[0] if name.startswith("perplexity/")]
+    return table(["step", *(name.removeprefix("perplexity/") for name in names)], [[m["step"], *(f"{m[name]:,.1f}" for name in names)] for m in metrics])
+
+
+def parameters_table(results, part):
+    """Parameters by part of the model, one column a position."""
+    counts = [results[f"{part}-{pos}-0"]["parameters"] for pos in POSITIONS]
+    return "Parameters:\n\n" + table(["part", *POSITIONS], [[name, *(f"{count[name]:,}" for count in counts)] for name in counts[0]])
+
+
+if __name__ == "__main__":
+    runs.main(assignment, Flags, __doc__.split("\n")[0])

@@ -1,0 +1,388 @@
+"""Many runs in one figure and one table: means over seeds, baselines and the best possible beside them.
+
+    python compare.py out/lm-* --out out/compare
+
+Runs that differ in nothing but the seed are one configuration, named by the flags in which it differs from the others.
+In --out: compare.png over training, train-short-test-long.png over lengths, the table as compare.md and compare.tex,
+all numbers as compare.json; the figures also as .pdf.
+"""
+
+import json
+import math
+import re
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+
+import run as runs
+from run import UserError, flag
+
+KINDS = {"lm": "Causal LM", "mlm": "Masked LM", "classifier": "Classification", "baselines": "Baselines"}
+LONG = "train-short-test-long"
+# Flags that leave the trained model as it is, and the seed, over which the mean is taken.
+APART = ("seed", "out", "resume", "overwrite", "device", "threads", "eval_block")
+
+
+@dataclass
+class Flags:
+    runs: list[str] = flag(None, "folders of finished runs of one kind; folders of baselines.py may be among them", positional=True)
+    out: str = flag("out/compare", "folder of the figures and tables; those of an earlier comparison there are replaced")
+    labels: str = flag("", "names of the configurations in the order of their first run, joined by commas; without it, the flags that differ")
+
+
+def compare(flags):
+    out = Path(flags.out)
+    runs.require((not (out / "config.json").exists() and not out.is_file(), f"--out {out}: is a {'file' if out.is_file() else 'run'}; choose another folder"))
+    given = [read(folder) for folder in dict.fromkeys(map(Path, flags.runs))]
+    trained, baselines = ([run for run in given if (run.kind == "baselines") == wanted] for wanted in (False, True))
+    check_comparable(trained, baselines)
+
+    configurations = group(trained)
+    label(configurations, flags.labels)
+    others = baseline_rows(baselines, trained[0].kind) + floor_row(given, trained[0].kind)
+    rows = [Row(c.label, c.summary(), ", ".join(run.seed for run in c.runs)) for c in configurations] + others
+
+    out.mkdir(parents=True, exist_ok=True)
+    drawn = draw(out, configurations, others)
+    cells, words = format_table(rows), caption(configurations)
+    text = f"{markdown(rows, cells)}\n{words}\n"
+    runs.write_text(out / "compare.md", text)
+    runs.write_text(out / "compare.tex", latex(rows, cells, words))
+    runs.write_json(out / "compare.json", {"kind": trained[0].kind, "data": trained[0].data, "configurations": [c.described() for c in configurations],
+                                           "others": {row.label: {key: mean for key, (mean, _) in row.numbers.items()} for row in others}})
+    print(text)
+    print(f"{counted(len(configurations), 'configuration')}, {counted(len(trained), 'run')}: {', '.join(drawn)}, compare.md, compare.tex and compare.json in {out}")
+
+
+# ---------------------------------------------------------------------------- reading
+
+
+@dataclass
+class Finished:
+    folder: Path
+    kind: str
+    data: str        # name of the corpus
+    vocabulary: str
+    flags: dict      # of config.json
+    settings: dict   # those of them that make the configuration
+    seed: str
+    numbers: dict    # of result.json: {"perplexity/obama": 311.1, ..., "parameters": 154798, "seconds": 11.0}
+    floor: dict      # {"perplexity/ada": 2.5, ...}
+    tokens: dict     # {"obama": 3711, ...}
+    metrics: list    # the lines of metrics.jsonl
+
+
+def read(folder):
+    """A finished run. UserError when the folder is none."""
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such run folder; check the path")
+    if not (folder / "config.json").exists():
+        raise UserError(f"{folder}: no config.json, so this is no run folder; give folders that train_*.py or baselines.py wrote")
+    config = runs.read_json(folder / "config.json")
+    kind, flags = config.get("kind"), config.get("flags")
+    if kind not in KINDS or not isinstance(flags, dict):
+        raise UserError(f"{folder}: its config.json describes no run that can be compared; those are of {', '.join(KINDS)}")
+    if not (folder / "result.json").exists():
+        raise UserError(f"{folder}: the run is not finished, it has no result.json; repeat its command with --{'overwrite' if kind == 'baselines' else 'resume'}")
+    result = runs.read_json(folder / "result.json")
+    if isinstance(result.get("parameters"), dict):
+        result["parameters"] = result["parameters"].get("total")
+    try:
+        metrics = [line for line in runs.read_metrics(folder) if "step" in line]
+    except (ValueError, TypeError):
+        raise UserError(f"{folder / 'metrics.jsonl'}: not readable; restore the file or train the run again") from None
+    size = config.get("model", {}).get("vocab_size", result.get("vocab_size", 0))
+    return Finished(folder, kind, corpus_name(flags), f"{flags.get('tokenizer')} vocabulary of {size:,}", flags, *configuration_of(config),
+                    pick(result, r"((?:perplexity|accuracy)/.+|parameters|seconds)"), pick(result, "floor/(.+)"), pick(result, "tokens/(.+)"), metrics)
+
+
+def pick(result, pattern):
+    """{the group of the pattern: value} of the entries whose name fits it."""
+    found = {re.fullmatch(pattern, key): value for key, value in result.items()}
+    return {match[1]: value for match, value in found.items() if match and isinstance(value, (int, float)) and math.isfinite(value)}
+
+
+def corpus_name(flags):
+    """The same for `speeches` and for a folder of that name elsewhere."""
+    return Path(flags.get("data", "")).resolve().stem
+
+
+def configuration_of(config):
+    """The settings that make a run's configuration, and its seed.
+
+    A pretrained encoder's architecture replaces the flags' (train_classifier.py), and what its own flags were, not
+    where it lies, is what counts: otherwise encoders of different seeds would be different configurations.
+    """
+    flags = config.get("flags") or {}
+    seed = str(flags.get("seed", 0))
+    settings = {key: value for key, value in flags.items() if key not in APART} | {"data": corpus_name(flags)}
+    if "encoder" in flags and not flags["encoder"]:
+        settings.pop("tune", None)  # without an encoder it means nothing
+    elif flags.get("encoder"):
+        model, source = config.get("model", {}), Path(flags["encoder"]) / "config.json"
+        settings = {key: value for key, value in settings.items() if key not in model and key != "tokenizer"} | {"pos": model.get("pos")}
+        if source.exists():
+            pretrained, encoder_seed = configuration_of(runs.read_json(source))
+            settings |= {"encoder": "pretrained"} | {f"encoder {key}": value for key, value in pretrained.items() if key not in ("pos", "data")}
+            seed += f" (encoder {encoder_seed})" if encoder_seed != seed else ""
+    return settings, seed
+
+
+def check_comparable(trained, baselines):
+    """UserError naming two runs whose numbers do not measure the same thing."""
+    if not trained:
+        raise UserError(f"{baselines[0].folder}: is a baseline; give at least one run of a train_*.py script with it")
+    kind, given = trained[0].kind, trained + baselines
+    agree(trained, lambda run: KINDS[run.kind], "a masked LM sees the words on both sides of a hidden one, a causal LM only those before, and a classifier "
+          "predicts no words, so their numbers are not comparable; compare each kind on its own")
+    if kind == "mlm" and baselines:
+        raise UserError(f"{baselines[0].folder}: n-grams see only the words before, so their perplexity is not comparable with a masked LM's; leave the baselines out")
+    agree(given, lambda run: f"--data {run.data}", "other test sentences give other numbers; give runs on the same data")
+    for run in baselines:
+        if not any(key in trained[0].numbers for key in run.numbers if "/" in key):
+            raise UserError(f"{run.folder}: measures nothing that {trained[0].folder} does; leave it out")
+    if kind in ("lm", "mlm"):
+        agree(given, lambda run: run.vocabulary, "perplexities of different vocabularies are not comparable; compare the bits_per_byte in their result.json")
+    if kind == "lm":
+        agree(given, lambda run: "test sets of " + ", ".join(f"{n:,}" for name, n in sorted(run.tokens.items()) if name not in ("train", "valid")) + " tokens",
+              "the data changed in between; train them again on the same files")
+    if kind == "mlm":
+        agree(trained, lambda run: ", ".join(f"{key}={run.flags.get(key)}" for key in ("mask_rate", "mask_unit", "split")),
+              "these decide which words have to be found, so the perplexities are not comparable; compare classifiers on these encoders")
+
+
+def agree(finished, value, why):
+    """UserError naming the first run and the first of another value."""
+    for other in finished[1:]:
+        if value(other) != value(finished[0]):
+            raise UserError(f"{finished[0].folder} ({value(finished[0])}) and {other.folder} ({value(other)}): {why}")
+
+
+# ---------------------------------------------------------------------------- configurations
+
+
+@dataclass
+class Configuration:
+    """Runs that differ in nothing but the seed."""
+
+    runs: list
+    label: str = ""
+
+    def summary(self):
+        """{name: (mean, deviation)} of the numbers all seeds have."""
+        return {key: mean_and_deviation([run.numbers[key] for run in self.runs]) for key in self.runs[0].numbers if all(key in run.numbers for run in self.runs)}
+
+    def legend(self):
+        return f"{self.label} ({counted(len(self.runs), 'seed')})"
+
+    def curve(self, key, factor=1):
+        """(steps, means, deviations) of a logged number, at the steps all seeds have."""
+        logged = [{m["step"]: factor * m[key] for m in run.metrics if math.isfinite(m.get(key, math.nan))} for run in self.runs]
+        return line({step: mean_and_deviation([values[step] for values in logged]) for step in set.intersection(*map(set, logged))})
+
+    def by_length(self, key):
+        """(lengths, means, deviations) of a final number, which train_lm.py calls key@length; in training's length just key."""
+        summary = self.summary()
+        found = {int(name.partition("@")[2]): number for name, number in summary.items() if name.startswith(key + "@")}
+        return line(found | {self.runs[0].flags.get("block_size", 0): summary[key]})
+
+    def described(self):
+        return {"label": self.label, "folders": [str(run.folder) for run in self.runs], "seeds": [run.seed for run in self.runs], "settings": self.runs[0].settings,
+                "numbers": {key: {"mean": mean, "deviation": deviation, "values": [run.numbers[key] for run in self.runs]}
+                            for key, (mean, deviation) in self.summary().items()}}
+
+
+def mean_and_deviation(values):
+    """(mean, sample standard deviation); no deviation of a single value."""
+    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
+
+
+def line(points):
+    """{x: (mean, deviation)} as three lists."""
+    xs = sorted(points)
+    return xs, [points[x][0] for x in xs], [points[x][1] or 0.0 for x in xs]
+
+
+def group(trained):
+    """The runs by configuration, in the order given."""
+    groups = {}
+    for run in trained:
+        seeds = groups.setdefault(json.dumps(run.settings, sort_keys=True), {})
+        if run.seed in seeds:
+            raise UserError(f"{seeds[run.seed].folder} and {run.folder}: same flags and same seed {run.seed}, so they are one measurement; give one of them")
+        seeds[run.seed] = run
+    return [Configuration([seeds[seed] for seed in sorted(seeds, key=lambda seed: int(seed.split()[0]))]) for seeds in groups.values()]
+
+
+def label(configurations, labels=""):
+    """Label each by the flags that differ, as they are typed; by its folder where these do not tell it from the others."""
+    settings = [c.runs[0].settings for c in configurations]
+    differing = [key for key in dict.fromkeys(key for each in settings for key in each) if len({json.dumps(each[key]) for each in settings if key in each}) > 1]
+    found = [", ".join(f"{key.replace('_', '-')}={spelled(each[key])}" for key in differing if key in each) for each in settings]
+    for c, text in zip(configurations, found):
+        folder = c.runs[0].folder.resolve().name
+        if len(configurations) == 1:
+            folder = folder.removesuffix(f"-{c.runs[0].seed}")
+        c.label = text if text and found.count(text) == 1 else folder
+    if labels:
+        chosen = [text.strip() for text in labels.split(",")]
+        runs.require((len(chosen) == len(configurations) == len(set(chosen)),
+                      f"--labels {labels}: give {len(configurations)} different names, for {'; '.join(c.label for c in configurations)}"))
+        for c, text in zip(configurations, chosen):
+            c.label = text
+
+
+def spelled(value):
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else "none" if value in ("", None) else str(value)
+
+
+# ---------------------------------------------------------------------------- the table
+
+
+@dataclass
+class Row:
+    """A configuration, or what stands beside them: a baseline, or the best possible."""
+
+    label: str
+    numbers: dict           # {name: (mean, deviation or None)}
+    seeds: str = ""
+    style: object = "-"     # of its line in the figure
+    ranked: bool = True     # can be the best of a column
+
+
+def baseline_rows(baselines, kind):
+    rows = {}
+    for run in baselines:
+        name = f"{run.flags.get('order', 'n')}-gram" if kind == "lm" else "naive Bayes" + ", split=clean" * (run.flags.get("split") == "clean")
+        name = str(run.folder) if name in rows else name
+        rows[name] = Row(name, alone(run.numbers), style=("--", "-.", (0, (6, 2)))[len(rows) % 3])
+    return list(rows.values())
+
+
+def floor_row(given, kind):
+    """What no model can beat, computed from the grammar of a generated corpus; [] for other corpora."""
+    floor = {key: value for run in given for key, value in run.floor.items()}
+    return [Row("floor (best possible)" if kind == "lm" else "best possible", alone(floor), style=":", ranked=False)] if floor else []
+
+
+def alone(numbers):
+    return {key: (value, None) for key, value in numbers.items()}
+
+
+def format_table(rows):
+    """{column: [(mean, deviation, whether it is the best of the column) for each row]}, the numbers in words."""
+    keys = [key for key in dict.fromkeys(key for row in rows if row.seeds for key in row.numbers) if "@" not in key]
+    columns = {}
+    for key in sorted(keys, key=lambda key: ("perplexity", "accuracy", "parameters", "seconds").index(key.partition("/")[0])):
+        metric = key.partition("/")[0]
+        ranked = [row.numbers[key][0] for row in rows if row.ranked and key in row.numbers]
+        digits = {"perplexity": 2 if min(ranked) < 10 else 1, "accuracy": 1}.get(metric, 0)
+
+        def write(x):
+            x = 100 * x if metric == "accuracy" else x
+            return f"{x:,.{digits}f}" if x < 1e7 or metric == "parameters" else f"{x:.1e}"
+
+        better = {"perplexity": min, "accuracy": max}.get(metric)
+        best = write(better(ranked)) if better and len(ranked) > 1 else None
+        columns[key] = []
+        for row in rows:
+            mean, deviation = row.numbers.get(key, (None, None))
+            text = "–" if mean is None else write(mean)
+            # What reads the same is equally good.
+            columns[key].append((text, "" if deviation is None or metric == "parameters" else write(deviation), row.ranked and text == best))
+    return columns
+
+
+def caption(configurations):
+    first = configurations[0].runs[0]
+    spread = "mean ± sample standard deviation over the seeds named" if any(len(c.runs) > 1 for c in configurations) else "single runs, so differences may be those of seeds"
+    notes = {"lm": "Perplexity per token, the lower the better.",
+             "mlm": "Masked-LM perplexity, with the words on both sides visible: not comparable with a causal LM's.",
+             "classifier": "Seen test sentences also stand in the training data, so accuracy on them is partly memory."}
+    return f"{KINDS[first.kind]} on {first.data}: {spread}. {notes[first.kind]} The best of each column is bold."
+
+
+def markdown(rows, columns):
+    """A Markdown table that is also aligned as plain text."""
+    lines = [["configuration", "seeds", *(key.replace("/", " ") + " (%)" * key.startswith("accuracy/") for key in columns)]]
+    for row, *cells in zip(rows, *columns.values()):
+        lines.append([row.label.replace("|", r"\|"), row.seeds or "–",
+                      *((f"**{mean}**" if best else mean) + (f" ± {deviation}" if deviation else "") for mean, deviation, best in cells)])
+    widths = [max(map(len, texts)) for texts in zip(*lines)]
+    lines = [[text.ljust(width) if i < 2 else text.rjust(width) for i, (text, width) in enumerate(zip(line, widths))] for line in lines]
+    lines.insert(1, ["-" * width if i < 2 else "-" * (width - 1) + ":" for i, width in enumerate(widths)])
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def latex(rows, columns, words):
+    """The same for LaTeX; the columns of a metric stand under its name."""
+    heads, rules, start = [], [], 3
+    for metric, title in (("perplexity", "perplexity"), ("accuracy", r"accuracy (\%)")):
+        n = sum(key.startswith(metric + "/") for key in columns)
+        if n:
+            heads.append(rf"\multicolumn{{{n}}}{{c}}{{{title}}}")
+            rules.append(rf"\cmidrule(lr){{{start}-{start + n - 1}}}")
+            start += n
+    lines = [r"% \usepackage{booktabs}", r"\begin{table*}", r"\centering", rf"\caption{{{escaped(words)}}}", r"\label{tab:compare}",
+             rf"\begin{{tabular}}{{ll{'r' * len(columns)}}}", r"\toprule", f"& & {' & '.join(heads)} {'& ' * (len(columns) + 3 - start)}" r"\\", " ".join(rules),
+             " & ".join(["configuration", "seeds", *(escaped(key.rpartition("/")[2]) for key in columns)]) + r" \\", r"\midrule"]
+    for before, row, *cells in zip([None, *rows], rows, *columns.values()):
+        if before and before.seeds and not row.seeds:
+            lines.append(r"\midrule")
+        cells = [(rf"\textbf{{{mean}}}" if best else mean.replace("–", "--")) + (rf" $\pm$ {deviation}" if deviation else "") for mean, deviation, best in cells]
+        lines.append(" & ".join([escaped(row.label), row.seeds or "--", *cells]) + r" \\")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table*}"]) + "\n"
+
+
+def escaped(text):
+    """Text as LaTeX prints it."""
+    special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$"} | {c: "\\" + c for c in "&%$#_{}"}
+    return "".join(special.get(c, c) for c in text)
+
+
+# ---------------------------------------------------------------------------- the figures
+
+
+def draw(out, configurations, others):
+    """compare.png: every metric that all runs logged, over training. train-short-test-long.png: perplexity against
+    length, where train_lm.py --eval-block measured it. Returns their names."""
+    import plots
+
+    kind = configurations[0].runs[0].kind
+    keys = [key for key in configurations[0].summary() if "/" in key and all(c.curve(key)[0] for c in configurations)]
+    if kind == "classifier" and len(keys) > 1:
+        keys = [key for key in keys if key != "accuracy/valid"]  # it chose the epoch
+    if not keys:
+        raise UserError(f"{configurations[0].runs[0].folder}: its metrics.jsonl lacks what the other runs logged; restore it or train the run again")
+    panels = []
+    for key in keys:
+        factor = 100 if key.startswith("accuracy/") else 1
+        lines = {c.legend(): c.curve(key, factor) for c in configurations}
+        levels = {row.label: (factor * row.numbers[key][0], row.style) for row in others if key in row.numbers}
+        panels.append((*titles(kind, key), lines, levels, factor == 1))
+    plots.compared(out / "compare.png", panels, "epoch" if kind == "classifier" else "step")
+
+    for ending in (".png", ".pdf"):
+        (out / (LONG + ending)).unlink(missing_ok=True)  # of an earlier comparison
+    panels = [(*titles(kind, key), {c.legend(): c.by_length(key) for c in configurations if key in c.summary()}, {}, True) for key in keys]
+    if kind != "lm" or all(len(xs) == 1 for _, _, lines, *_ in panels for xs, *_ in lines.values()):
+        return ["compare.png"]
+    plots.compared(out / f"{LONG}.png", panels, "evaluation length (tokens)", trained={c.runs[0].flags.get("block_size", 0) for c in configurations},
+                   ending=[c.legend() for c in configurations if c.runs[0].flags.get("pos") == "learned"])
+    return ["compare.png", f"{LONG}.png"]
+
+
+def titles(kind, key):
+    """(title, y label) of a panel."""
+    metric, _, part = key.partition("/")
+    title = {"train": "training data", "valid": "held-out lines", "seen": "test, seen in training", "unseen": "test, not seen"}.get(part, part)
+    ylabel = "perplexity (log scale)" if metric == "perplexity" else "words found (%)" if kind == "mlm" else "accuracy (%)"
+    return "masked LM, " * (kind == "mlm") + title, ylabel
+
+
+def counted(n, word):
+    return f"{n} {word}{'s' * (n != 1)}"
+
+
+if __name__ == "__main__":
+    runs.main(compare, Flags, __doc__.split("\n")[0])

@@ -1,0 +1,146 @@
+"""Try a trained model on a sentence of your own.
+
+    python sample.py out/mlm-speeches-alibi-0 --text "We will [MASK] the American people."    fills each [MASK]
+    python sample.py out/lm-speeches-alibi-0 --text "My fellow" --tokens 40                   goes on writing
+    python sample.py out/classifier-speeches-alibi-0 --text "Yes we can."                     says which class
+"""
+
+import re
+from dataclasses import dataclass
+
+import torch
+
+import run as runs
+from data import batching
+from data.tokenizer import BOS, MASK, SPECIAL, UNK, detokenize, is_word_level
+from run import flag
+
+
+@dataclass
+class Flags:
+    run: str = flag("", "run folder: of train_mlm.py, train_lm.py or train_classifier.py", positional=True)
+    text: str = flag("", "a sentence with [MASK] in it, the beginning of a text, or a sentence to classify")
+    tokens: int = flag(40, "tokens to write (train_lm.py's runs)")
+    samples: int = flag(3, "texts to write (train_lm.py's runs)")
+    temperature: float = flag(0.8, "below 1: safer words, above: bolder ones; 0: always the likeliest (train_lm.py's runs)")
+    top_k: int = flag(0, "consider only so many words; 0: 10 for a mask, 50 for the next word")
+    seed: int = flag(0, "seed of the sampling; the same seed writes the same text")
+    device: str = flag("auto", "where to compute", ("auto", "cpu", "cuda", "mps"))
+
+
+def sample(flags):
+    runs.require(
+        (flags.tokens > 0, f"--tokens must be at least 1, got {flags.tokens}"),
+        (flags.samples > 0, f"--samples must be at least 1, got {flags.samples}"),
+        (flags.temperature >= 0, f"--temperature must not be negative, got {flags.temperature}"),
+        (flags.top_k >= 0, f"--top-k must not be negative, got {flags.top_k}"))
+    device = runs.prepare(flags)
+    run = runs.load_run(flags.run, device=device)
+    {"mlm": show_fillings, "lm": show_continuations, "classifier": show_classes}[run.kind](run, flags)
+
+
+def read(run, text):
+    """A text's ids with [BOS] in front, (T,); prints which words the run does not know."""
+    encoding = run.tokenizer.encode(text, add_special_tokens=False)
+    unknown = [text[start:end] for i, (start, end) in zip(encoding.ids, encoding.offsets) if i == UNK]
+    if unknown:
+        print(f"note: unknown to this run, read as [UNK]: {' '.join(unknown)}")
+    return torch.tensor([BOS, *encoding.ids], device=next(run.model.parameters()).device)
+
+
+def no_specials(logits):
+    """Logits (..., V) with those of [PAD], [UNK], [MASK], [BOS] and [EOS] at -inf: they are no words to answer with."""
+    logits = logits.float().clone()
+    logits[..., : len(SPECIAL)] = -torch.inf
+    return logits
+
+
+# ---------------------------------------------------------------------------- masks
+
+
+@torch.no_grad()
+def fill(model, ids, top_k):
+    """ids (T,) with M masks -> the likeliest words at each, (M, k) ids and (M, k) probabilities among all words.
+
+    Each mask is filled as if the others stayed masked. k is top_k, or less in a smaller vocabulary.
+    """
+    h = model.body(ids[None])[0, ids == MASK]  # (M, C)
+    probabilities = no_specials(model.head(h)).softmax(-1)  # (M, V)
+    values, words = probabilities.topk(min(top_k, probabilities.size(-1) - len(SPECIAL)))
+    return words, values
+
+
+def show_fillings(run, flags):
+    """A table of words for each mask, then the sentence with the best ones."""
+    # A byte-level piece brings its own space; one left in front of the mask would be a token of its own.
+    text = flags.text if is_word_level(run.tokenizer) else re.sub(r" +(?=\[MASK\])", "", flags.text)
+    runs.require(("[MASK]" in text, f"--text {flags.text!r}: put [MASK] where a word is to be filled in; {run.folder} is a masked language model"))
+    ids = read(run, text)
+    config = run.model.body.config
+    runs.require((len(ids) <= config.block_size or config.pos != "learned",
+                  f"--text has {len(ids)} tokens with [BOS], but learned positions end at {config.block_size}; shorten it"))
+    words, probabilities = fill(run.model, ids, flags.top_k or 10)
+    for number, (candidates, shares) in enumerate(zip(words, probabilities), 1):
+        print(f"mask {number}")
+        for word, share in zip(candidates, shares):
+            print(f"  {share:6.1%}  {run.tokenizer.decode([int(word)]).strip()}")
+    best = iter(run.tokenizer.decode([int(word)]) for word in words[:, 0])
+    print(re.sub(r"\[MASK\]", lambda _: next(best), text).strip())
+
+
+# ---------------------------------------------------------------------------- continuations
+
+
+@torch.no_grad()
+def next_words(model, ids, temperature, top_k):
+    """ids (T,) -> the k words that may come next, (k,) likeliest first, and their probabilities (k,) after temperature.
+
+    Learned positions see only the last block_size tokens. Temperature 0 leaves the likeliest word alone.
+    """
+    config = model.body.config
+    context = ids[-config.block_size :] if config.pos == "learned" else ids
+    logits = no_specials(model.head(model.body(context[None])[0, -1]))  # (V,)
+    values, words = logits.topk(min(top_k, len(logits) - len(SPECIAL)) if temperature else 1)
+    return words, (values / (temperature or 1.0)).softmax(-1)
+
+
+def write(model, ids, n_tokens, temperature, top_k, gen):
+    """Go on after ids (T,): (T + n_tokens,). The random numbers come from gen, on the CPU, whatever the device."""
+    for _ in range(n_tokens):
+        words, probabilities = next_words(model, ids, temperature, top_k)
+        chosen = torch.multinomial(probabilities.cpu(), 1, generator=gen).to(ids.device)
+        ids = torch.cat([ids, words[chosen]])
+    return ids
+
+
+def show_continuations(run, flags):
+    """The text and what the model makes of it; each sample has its own random numbers, so more samples change none."""
+    runs.require(("[MASK]" not in flags.text, f"--text {flags.text!r}: {run.folder} writes on from a text; for [MASK] give a run of train_mlm.py"))
+    text = flags.text.rstrip()  # a space at the end would keep byte-level BPE from beginning a word
+    prompt = read(run, text)
+    shown = len(detokenize(run.tokenizer, prompt[1:]))
+    for number in range(flags.samples if flags.temperature else 1):
+        gen = batching.generator(flags.seed, "sample", number)
+        ids = write(run.model, prompt, flags.tokens, flags.temperature, flags.top_k or 50, gen)
+        print(f"--- {f'sample {number + 1}' if flags.temperature else 'likeliest words'}")
+        print((text + detokenize(run.tokenizer, ids[1:])[shown:]).strip())
+
+
+# ---------------------------------------------------------------------------- classes
+
+
+@torch.no_grad()
+def show_classes(run, flags):
+    """The probability of each class, likeliest first."""
+    ids = read(run, flags.text)
+    runs.require((len(ids) > 1, "--text: holds no word; give a sentence to classify"))
+    block_size = run.model.body.config.block_size
+    if len(ids) > block_size:
+        print(f"note: only the first {block_size} of {len(ids)} tokens count, as in training")
+    shares = run.model(ids[None, :block_size])[0].softmax(-1)
+    for label in shares.argsort(descending=True).tolist():
+        print(f"{shares[label]:6.1%}  {run.config['classes'][label]}")
+
+
+if __name__ == "__main__":
+    runs.main(sample, Flags, __doc__.split("\n")[0])

@@ -1,0 +1,144 @@
+"""A straightforward transformer with one small linear layer per head, as the assignment's solutions write it.
+
+bench.py times poslab against it, and the tests use it as a second opinion: nothing here is shared with model.py.
+"""
+
+import math
+import sys
+from pathlib import Path
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+import data  # noqa: E402
+from data import batching  # noqa: E402
+from data.tokenizer import train_tokenizer  # noqa: E402
+
+
+class Head(nn.Module):
+    def __init__(self, n_embd, head_size, block_size, causal):
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(n_embd, head_size, bias=False) for _ in range(3))
+        self.register_buffer("visible", torch.tril(torch.ones(block_size, block_size)))
+        self.causal = causal
+
+    def forward(self, x):
+        q, k, v = self.query(x), self.key(x), self.value(x)  # (B, T, head_size)
+        T = x.size(1)
+        scores = q @ k.transpose(1, 2) / math.sqrt(k.size(-1))
+        if self.causal:
+            scores = scores.masked_fill(self.visible[:T, :T] == 0, float("-inf"))
+        weights = F.softmax(scores, dim=-1)
+        return weights @ v, weights
+
+
+class Layer(nn.Module):
+    def __init__(self, n_embd, n_head, n_ffn, block_size, causal):
+        super().__init__()
+        self.heads = nn.ModuleList(Head(n_embd, n_embd // n_head, block_size, causal) for _ in range(n_head))
+        self.project = nn.Linear(n_embd, n_embd)
+        self.feed_forward = nn.Sequential(nn.Linear(n_embd, n_ffn), nn.ReLU(), nn.Linear(n_ffn, n_embd))
+        self.norm1, self.norm2 = nn.LayerNorm(n_embd), nn.LayerNorm(n_embd)
+
+    def forward(self, x):
+        normed = self.norm1(x)
+        outputs, maps = zip(*(head(normed) for head in self.heads))
+        x = x + self.project(torch.cat(outputs, dim=-1))
+        return x + self.feed_forward(self.norm2(x)), maps
+
+
+class PerHeadTransformer(nn.Module):
+    """Returns (hidden states (B, T, C), a list of the attention maps), padded positions attended to like any other."""
+
+    def __init__(self, vocab_size, n_embd=64, n_head=2, n_layer=4, n_ffn=100, block_size=32, causal=False):
+        super().__init__()
+        self.words, self.positions = nn.Embedding(vocab_size, n_embd), nn.Embedding(block_size, n_embd)
+        self.layers = nn.ModuleList(Layer(n_embd, n_head, n_ffn, block_size, causal) for _ in range(n_layer))
+        self.norm = nn.LayerNorm(n_embd)
+
+    def forward(self, idx):
+        x = self.words(idx) + self.positions(torch.arange(idx.size(1)))
+        all_maps = []
+        for layer in self.layers:
+            x, maps = layer(x)
+            all_maps.extend(maps)
+        return self.norm(x), all_maps
+
+
+class PerHeadLanguageModel(nn.Module):
+    def __init__(self, vocab_size, **how):
+        super().__init__()
+        self.body = PerHeadTransformer(vocab_size, causal=True, **how)
+        self.head = nn.Linear(how.get("n_embd", 64), vocab_size)
+
+    def forward(self, idx, targets):
+        logits = self.head(self.body(idx)[0])
+        return F.cross_entropy(logits.view(-1, logits.size(-1)), targets.reshape(-1))
+
+
+class PerHeadClassifier(nn.Module):
+    def __init__(self, vocab_size, n_class=3, **how):
+        super().__init__()
+        self.body = PerHeadTransformer(vocab_size, **how)
+        self.head = nn.Sequential(nn.Linear(how.get("n_embd", 64), 100), nn.ReLU(), nn.Linear(100, n_class))
+
+    def logits(self, idx):
+        return self.head(self.body(idx)[0].mean(1))
+
+    def forward(self, idx, targets):
+        return F.cross_entropy(self.logits(idx), targets)
+
+
+def train_lm(folder, steps=500, batch_size=16, block_size=32):
+    """Part 2 of the assignment: 500 updates, perplexity of every set before, after every 100 and at the end."""
+    corpus = data.load(folder)
+    tokenizer = train_tokenizer("word", corpus.texts())
+    sets = {name: batching.stream(tokenizer, lines) for name, lines in {"train": corpus.lines, **corpus.tests}.items()}
+    model = PerHeadLanguageModel(tokenizer.get_vocab_size())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for step in range(steps + 1):
+        if step % 100 == 0:
+            model.eval()
+            for name, ids in sets.items():
+                nats = 0.0
+                with torch.no_grad():
+                    for x, y in zip(*(part.split(batch_size) for part in batching.consecutive_blocks(ids, block_size))):
+                        nats += model(x, y).item() * (y != -100).sum().item()
+                print(step, name, round(math.exp(nats / (len(ids) - 1)), 1), flush=True)
+            model.train()
+        if step < steps:
+            loss = model(*batching.random_blocks(sets["train"], block_size, batch_size, batching.generator(0, step)))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+
+def train_classifier(folder, epochs=15, batch_size=16, block_size=32):
+    """Part 1: 15 epochs, every sentence padded to the block, accuracy on train and test after each."""
+    corpus = data.load(folder)
+    tokenizer = train_tokenizer("word", corpus.texts())
+
+    def tensors(rows):
+        sequences, _ = batching.sentences(tokenizer, [text for _, text in rows], block_size)
+        idx = torch.stack([F.pad(sequence, (0, block_size - len(sequence))) for sequence in sequences])
+        return idx, torch.tensor([label for label, _ in rows])
+
+    train, test = tensors(corpus.rows), tensors(corpus.test_rows)
+    model = PerHeadClassifier(tokenizer.get_vocab_size(), len(corpus.classes))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for epoch in range(epochs):
+        for which in torch.randperm(len(train[0])).split(batch_size):
+            loss = model(train[0][which], train[1][which])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        with torch.no_grad():
+            hits = [sum((model.logits(x).argmax(-1) == y).sum().item() for x, y in zip(idx.split(batch_size), labels.split(batch_size))) / len(idx)
+                    for idx, labels in (train, test)]
+        print(epoch + 1, *(f"{share:.3f}" for share in hits), flush=True)
+
+
+if __name__ == "__main__":
+    {"lm": train_lm, "classifier": train_classifier}[sys.argv[1]](sys.argv[2])

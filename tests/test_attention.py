@@ -1,0 +1,171 @@
+"""Attention: against a loop written from the formula; who may look at whom."""
+
+import math
+
+import pytest
+import torch
+
+from model import Attention, Config, Decoder, Encoder, LanguageModel, attend
+
+POSITIONS = ("learned", "sinusoidal", "alibi", "rope", "nope")
+ENCODERS = [(pos, "offset") for pos in POSITIONS] + [("alibi", "symmetric"), ("alibi", "one-sided")]
+
+
+def tiny(body, pos, **more):
+    torch.manual_seed(0)
+    config = Config(**dict(vocab_size=30, block_size=16, n_layer=2, n_head=2, n_embd=16, pos=pos, init_std=0.5) | more)
+    return LanguageModel(body(config)).body.eval()
+
+
+# ---------------------------------------------------------------------------- the formula
+
+
+def attention_by_loops(q, k, v, bias):
+    """softmax(q . k / sqrt(D) + bias) v, one query of one head at a time."""
+    B, H, T, D = q.shape
+    y, weights = torch.zeros(B, H, T, D), torch.zeros(B, H, T, k.size(2))
+    for b in range(B):
+        for h in range(H):
+            for i in range(T):
+                scores = [sum(q[b, h, i, d].item() * k[b, h, j, d].item() for d in range(D)) / math.sqrt(D) + bias[b, h, i, j].item()
+                          for j in range(k.size(2))]
+                largest = max(scores)
+                e = [math.exp(score - largest) for score in scores]
+                for j, share in enumerate(e):
+                    weights[b, h, i, j] = share / sum(e)
+                    y[b, h, i] += weights[b, h, i, j] * v[b, h, j]
+    return y, weights
+
+
+def test_attend_is_the_formula():
+    torch.manual_seed(0)
+    q, k, v = torch.randn(2, 3, 4, 6), torch.randn(2, 3, 5, 6), torch.randn(2, 3, 5, 6)
+    bias = torch.randn(2, 3, 4, 5)
+    bias[:, :, :, 3] = -math.inf
+    y, weights = attend(q, k, v, bias)
+    expected_y, expected_weights = attention_by_loops(q, k, v, bias)
+    torch.testing.assert_close(y, expected_y)
+    torch.testing.assert_close(weights, expected_weights)
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_attention_is_the_formula_in_every_head_and_then_the_output_projection(need_weights):
+    torch.manual_seed(0)
+    attention, x = Attention(Config(n_head=3, n_embd=12)), torch.randn(2, 5, 12)
+    bias = torch.randn(1, 3, 5, 5)
+    # Rows of the joint projection: q of all heads, k of all heads, v of all heads.
+    weight, b = attention.qkv.weight, attention.qkv.bias
+    q, k, v = ((x @ weight[i : i + 12].T + b[i : i + 12]).view(2, 5, 3, 4).transpose(1, 2) for i in (0, 12, 24))
+    y, weights = attention_by_loops(q, k, v, bias.expand(2, 3, 5, 5))
+    expected = y.transpose(1, 2).reshape(2, 5, 12) @ attention.out.weight.T + attention.out.bias
+    got, got_weights = attention(x, bias, need_weights=need_weights)
+    torch.testing.assert_close(got, expected)
+    if need_weights:
+        torch.testing.assert_close(got_weights, weights)
+
+
+@pytest.mark.parametrize("window", [0, 3])
+@pytest.mark.parametrize("body", [Encoder, Decoder])
+@pytest.mark.parametrize("pos", POSITIONS)
+def test_fused_and_explicit_attention_agree(pos, body, window):
+    model, idx = tiny(body, pos, window=window), torch.randint(5, 30, (2, 9))
+    mask = None if body is Decoder else torch.arange(9) < torch.tensor([[9], [6]])
+    torch.testing.assert_close(model(idx, mask), model(idx, mask, need_weights=True)[0])
+
+
+def test_asking_for_the_states_changes_nothing_and_gives_embedding_to_last_block():
+    model, idx = tiny(Encoder, "learned"), torch.randint(5, 30, (2, 9))
+    h, states = model(idx, need_states=True)
+    assert len(states) == 3
+    torch.testing.assert_close(states[0], model.embed(idx))
+    torch.testing.assert_close(h, model(idx))
+    torch.testing.assert_close(h, model.norm(states[-1]))
+
+
+# ---------------------------------------------------------------------------- who may look at whom
+
+
+@pytest.mark.parametrize("pos, alibi", ENCODERS)
+def test_rows_of_maps_sum_to_one_and_padding_gets_nothing(pos, alibi):
+    model, idx = tiny(Encoder, pos, alibi=alibi), torch.randint(5, 30, (2, 9))
+    _, maps = model(idx, torch.arange(9) < torch.tensor([[9], [6]]), need_weights=True)
+    assert len(maps) == 2
+    for weights in maps:
+        assert weights.shape == (2, 2, 9, 9)
+        torch.testing.assert_close(weights.sum(-1), torch.ones(2, 2, 9))
+        assert (weights[1, :, :6, 6:] == 0).all()
+
+
+@pytest.mark.parametrize("pos", POSITIONS)
+def test_maps_of_a_decoder_are_lower_triangular_even_if_encoders_would_use_another_alibi(pos):
+    model = tiny(Decoder, pos, alibi="symmetric")
+    _, maps = model(torch.randint(5, 30, (1, 9)), need_weights=True)
+    for weights in maps:
+        assert torch.equal(weights, weights.tril()) and (weights[:, :, 0, 0] == 1).all()
+        assert (weights.tril()[:, :, -1] > 0).all()  # and the past is visible
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+@pytest.mark.parametrize("window", [0, 3])
+@pytest.mark.parametrize("pos", POSITIONS)
+def test_a_decoder_does_not_see_the_future(pos, window, need_weights):
+    model, idx = tiny(Decoder, pos, window=window), torch.randint(5, 30, (1, 10))
+
+    def states(idx):
+        return model(idx, need_weights=True)[0] if need_weights else model(idx)
+
+    for cut in (1, 4, 9):
+        other = idx.clone()
+        other[:, cut:] = (idx[:, cut:] - 5 + 7) % 25 + 5  # every later token is another one
+        torch.testing.assert_close(states(other)[:, :cut], states(idx)[:, :cut], atol=1e-6, rtol=0)
+        assert (states(other)[:, cut] - states(idx)[:, cut]).abs().max() > 1e-3  # its own token it does see
+
+
+@pytest.mark.parametrize("body, visible", [(Decoder, lambda i, j: 0 <= i - j < 3), (Encoder, lambda i, j: abs(i - j) < 3)])
+@pytest.mark.parametrize("pos", POSITIONS)
+def test_a_window_hides_exactly_what_is_farther_away(pos, body, visible):
+    _, maps = tiny(body, pos, window=3)(torch.randint(5, 30, (1, 8)), need_weights=True)
+    expected = torch.tensor([[visible(i, j) for j in range(8)] for i in range(8)])
+    for weights in maps:
+        assert torch.equal(weights[0, 0] > 0, expected) and torch.equal(weights[0, 1] > 0, expected)
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+@pytest.mark.parametrize("window", [0, 3])
+@pytest.mark.parametrize("pos, alibi", ENCODERS)
+def test_padding_changes_nothing_and_gives_no_nan(pos, alibi, window, norm_first):
+    model = tiny(Encoder, pos, alibi=alibi, window=window, norm_first=norm_first)
+    idx = torch.randint(5, 30, (3, 5))
+    alone = model(idx)
+    for more in (1, 4, 11):
+        padded = torch.cat([idx, torch.zeros(3, more, dtype=torch.long)], dim=1)
+        mask = (torch.arange(5 + more) < 5).expand(3, -1)
+        h, maps = model(padded, mask, need_weights=True)
+        for got in (h, model(padded, mask)):
+            assert got.isfinite().all()
+            torch.testing.assert_close(got[:, :5], alone, atol=1e-5, rtol=1e-5)
+        assert all(weights.isfinite().all() for weights in maps)
+
+
+def test_gradients_stay_finite_with_padding_and_one_sided_heads():
+    model = tiny(Encoder, "alibi", alibi="one-sided", window=2)
+    mask = torch.arange(7) < torch.tensor([[7], [1]])
+    model(torch.randint(5, 30, (2, 7)), mask)[mask].sum().backward()
+    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
+
+
+# ---------------------------------------------------------------------------- dropout
+
+
+@pytest.mark.parametrize("which", ["dropout", "attn_dropout"])
+def test_dropout_works_in_training_and_is_off_in_evaluation(which):
+    model, idx = tiny(Encoder, "learned", **{which: 0.5}), torch.randint(5, 30, (2, 9))
+    plain = tiny(Encoder, "learned")(idx)
+    torch.testing.assert_close(model(idx), plain)
+    assert (model.train()(idx) - plain).abs().max() > 1e-2
+
+
+def test_attention_weights_are_shown_before_dropout():
+    model = tiny(Encoder, "learned", attn_dropout=0.5).train()
+    _, maps = model(torch.randint(5, 30, (1, 9)), need_weights=True)
+    torch.testing.assert_close(maps[0].sum(-1), torch.ones(1, 2, 9))

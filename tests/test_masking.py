@@ -1,0 +1,147 @@
+"""What masked language modelling hides: never the wrong token, the right share, in the right disguise."""
+
+import pytest
+import torch
+
+from data import batching
+from data.masking import UNITS, mask_tokens
+from data.tokenizer import BOS, EOS, MASK, PAD, SPECIAL, UNK, train_tokenizer, word_starts
+
+V = 1005
+
+
+def some_rows(n=400, T=40):
+    """Rows [BOS] words [EOS] padding of all lengths, each with one [UNK]."""
+    gen = torch.Generator().manual_seed(0)
+    idx = torch.randint(len(SPECIAL), V, (n, T), generator=gen)
+    idx[:, 0], idx[:, 3] = BOS, UNK
+    for row, length in zip(idx, torch.randint(6, T + 1, (n,), generator=gen)):
+        row[length - 1] = EOS
+        row[length:] = PAD
+    return idx
+
+
+def starts(V):
+    """As if two of three tokens were pieces inside a word."""
+    return torch.arange(V) % 3 == 0
+
+
+def hide(idx, seed=0, **more):
+    return mask_tokens(idx, V, batching.generator(seed), starts=starts(V), **more)
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_special_tokens_and_padding_are_never_hidden_nor_put_in(unit):
+    idx = some_rows()
+    inputs, labels = hide(idx, unit=unit)
+    special = idx < len(SPECIAL)
+    assert (labels[special] == -100).all() and torch.equal(inputs[special], idx[special])
+    changed = inputs[inputs != idx]
+    assert ((changed == MASK) | (changed >= len(SPECIAL))).all() and changed.max() < V
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_every_chosen_token_has_its_label_and_no_other_is_touched(unit):
+    idx = some_rows()
+    inputs, labels = hide(idx, unit=unit)
+    chosen = labels != -100
+    assert torch.equal(labels[chosen], idx[chosen]) and torch.equal(inputs[~chosen], idx[~chosen])
+    kept = inputs[chosen] == idx[chosen]
+    assert kept.any() and not kept.all()  # some are predicted although they can be read
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_eighty_percent_masked_ten_random_ten_kept(unit):
+    idx = some_rows(4000)
+    inputs, labels = hide(idx, unit=unit, rate=0.3)
+    chosen = labels != -100
+    share = {"mask": inputs[chosen] == MASK, "kept": inputs[chosen] == idx[chosen]}
+    share = {name: hits.float().mean().item() for name, hits in share.items()}
+    assert share["mask"] == pytest.approx(0.8, abs=0.01)  # of about 25,000: three standard errors
+    assert share["kept"] == pytest.approx(0.1, abs=0.01)
+
+
+@pytest.mark.parametrize("rate", [0.15, 0.4])
+@pytest.mark.parametrize("unit", UNITS)
+def test_the_share_of_hidden_tokens_is_the_rate_on_average(unit, rate):
+    # In long rows: in short ones the one unit that is always hidden may be more than the share.
+    idx = some_rows(1000, 200)[:, :130]
+    idx = idx[(idx >= len(SPECIAL)).sum(1) > 90]
+    _, labels = hide(idx, unit=unit, rate=rate)
+    assert (labels != -100).sum().item() / (idx >= len(SPECIAL)).sum().item() == pytest.approx(rate, rel=0.03)
+
+
+def test_every_row_hides_the_rounded_share_and_at_least_one():
+    idx = some_rows()
+    _, labels = hide(idx)
+    wanted, got = 0.15 * (idx >= len(SPECIAL)).sum(1), (labels != -100).sum(1)
+    assert ((got >= wanted.floor()) & (got <= wanted.ceil()) | (got == 1)).all() and got.min() == 1
+
+
+def test_every_word_is_chosen_equally_often():
+    idx = torch.arange(20, 30).expand(20_000, 10)
+    _, labels = hide(idx, rate=0.2)
+    often = (labels != -100).float().mean(0)
+    torch.testing.assert_close(often, torch.full((10,), 0.2), atol=0.012, rtol=0)  # four standard errors
+
+
+def test_random_words_come_from_the_whole_vocabulary():
+    idx = torch.full((3000, 40), 500)
+    inputs, _ = hide(idx, rate=0.9)
+    drawn = inputs[(inputs != 500) & (inputs != MASK)]
+    assert drawn.min() == len(SPECIAL) and drawn.max() == V - 1 and len(drawn.unique()) > 0.99 * (V - 6)
+
+
+def test_rows_without_a_word_have_nothing_to_hide():
+    idx = torch.tensor([[BOS, PAD, PAD], [BOS, UNK, EOS], [BOS, 50, PAD]])
+    inputs, labels = hide(idx)
+    assert (labels[:2] == -100).all() and torch.equal(inputs[:2], idx[:2]) and labels[2].tolist() == [-100, 50, -100]
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_masks_follow_the_generator_and_nothing_else(unit):
+    idx, before = some_rows(), torch.get_rng_state()
+    for one, two in zip(hide(idx, 1, unit=unit), hide(idx, 1, unit=unit)):
+        assert torch.equal(one, two)
+    assert not torch.equal(hide(idx, 1, unit=unit)[1], hide(idx, 2, unit=unit)[1])
+    assert torch.equal(before, torch.get_rng_state())
+
+
+# ---------------------------------------------------------------------------- words and spans
+
+
+def runs_of(row):
+    """Lengths of the stretches of True."""
+    lengths, length = [], 0
+    for hit in [*row.tolist(), False]:
+        if hit:
+            length += 1
+        elif length:
+            lengths.append(length)
+            length = 0
+    return lengths
+
+
+def test_whole_words_are_hidden_with_all_their_pieces():
+    text = "unbelievable winters cover unforgettable harbours while fishermen mend everything"
+    tokenizer = train_tokenizer("bpe", ["the winter harbour"], 270)  # so few merges that every word is pieces
+    sequences, _ = batching.sentences(tokenizer, [text] * 200, 200)
+    idx, _ = batching.pad(sequences)
+    # Which word each piece belongs to comes from the text itself: a piece that begins with a space begins a word.
+    pieces = [tokenizer.decode([i]) for i in idx[0, 1:].tolist()]
+    word = torch.tensor([piece.startswith(" ") for piece in pieces]).cumsum(0)
+    _, labels = mask_tokens(idx, 270, batching.generator(0), 0.2, "word", word_starts(tokenizer))
+    hidden = (labels[:, 1:] != -100)
+    for w in range(9):
+        part = hidden[:, word == w]
+        assert part.size(1) > 1 and torch.equal(part.any(1), part.all(1))
+        assert 0 < part.all(1).float().mean() < 0.6
+    assert hidden.float().mean().item() == pytest.approx(0.2, rel=0.2)
+
+
+def test_spans_are_runs_of_about_three_tokens():
+    idx = torch.randint(len(SPECIAL), V, (500, 100))
+    lengths = {unit: [n for row in hide(idx, unit=unit)[1] != -100 for n in runs_of(row)] for unit in ("token", "span")}
+    mean = {unit: sum(n) / len(n) for unit, n in lengths.items()}
+    assert mean["token"] == pytest.approx(1 / 0.85, rel=0.05)  # chance neighbours only
+    assert 2.2 < mean["span"] < 4.2 and max(lengths["span"]) > 5

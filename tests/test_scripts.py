@@ -1,0 +1,233 @@
+"""Smoke: each script as a user starts it, with its files and numbers checked against a count by hand."""
+
+import json
+import math
+
+import pytest
+import torch
+
+import data
+import run as runs
+import train_classifier
+import train_lm
+import train_mlm
+from conftest import SCRIPTS, SHORT
+from data import batching
+from data.tokenizer import BOS, UNK, encode, load_tokenizer
+
+FILES = {"config.json", "tokenizer.json", "metrics.jsonl", "checkpoint.pt", "best.pt", "result.json", "curve.png"}
+COST = {"seconds", "cpu_seconds", "tokens_per_second", "peak_memory_mb", "parameters", "command"}
+SPEAKERS = ("obama", "wbush", "hbush")
+
+
+def result_of(folder):
+    return json.loads((folder / "result.json").read_text(encoding="utf-8"))
+
+
+# ---------------------------------------------------------------------------- the command line
+
+
+@pytest.mark.parametrize("script, module", [("train_lm", train_lm), ("train_mlm", train_mlm), ("train_classifier", train_classifier)])
+def test_help_tells_every_flag_with_its_default(script, module, cli):
+    told = cli(script, "--help")
+    text = " ".join(told.out.split()).replace("- ", "-")  # argparse breaks lines anywhere
+    assert told.code == 0 and told.err == ""
+    for name, default in vars(module.Flags()).items():
+        assert f"--{name.replace('_', '-')}" in text, name
+        assert f"(default: {default})" in text or default == "", name
+
+
+@pytest.mark.parametrize("script, kind, steps", [("train_lm", "lm", [0, 4, 8]), ("train_mlm", "mlm", [0, 4, 8]), ("train_classifier", "classifier", [1, 2, 3, 4])])
+def test_a_run_as_the_user_starts_it(script, kind, steps, shell, corpus, tmp_path):
+    done = shell(script, *SHORT[script], "--data", corpus, "--pos", "alibi", "--seed", 5)
+    assert (done.code, done.err) == (0, "")  # piped: no live line, and no warnings
+    folder = tmp_path / "out" / f"{kind}-tiny-alibi-5"  # the default place
+    assert {path.name for path in folder.iterdir()} == FILES | ({"confusion.png"} if kind == "classifier" else set())
+    assert [line["step"] for line in runs.read_metrics(folder)] == steps
+    assert (folder / "curve.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+    result, last = result_of(folder), done.out.splitlines()[-1]
+    assert COST <= result.keys() and result["command"].startswith(f"python {script}.py --n-layer 1")
+    assert ("accuracy" if kind == "classifier" else "perplexity") in last and str(folder.relative_to(tmp_path)) in last
+    assert result["parameters"]["total"] == sum(p.numel() for p in runs.load_run(folder).model.parameters())
+
+
+@pytest.mark.parametrize("pos", ["learned", "sinusoidal", "alibi", "rope", "nope"])
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_every_position_trains_in_every_script(script, pos, cli, corpus, tmp_path):
+    done = cli(script, *SHORT[script], "--data", corpus, "--pos", pos, "--lr", "0.01", "--out", tmp_path / "run")
+    assert (done.code, done.err) == (0, "")
+    first, *_, last = runs.read_metrics(tmp_path / "run")
+    if script != "train_classifier":
+        name = "perplexity/train" if script == "train_lm" else "perplexity/valid"
+        assert last[name] < first[name]
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_bfloat16_and_byte_level_pieces_run(script, cli, corpus, tmp_path):
+    done = cli(script, *SHORT[script], "--data", corpus, "--dtype", "bfloat16", "--tokenizer", "bpe", "--vocab-size", 300, "--pos", "rope", "--out", tmp_path / "run")
+    assert (done.code, done.err) == (0, "") and runs.load_run(tmp_path / "run").config["model"]["vocab_size"] == 300
+
+
+# ---------------------------------------------------------------------------- causal language model
+
+
+def nats_by_hand(model, ids, block):
+    """Minus log probability of all tokens after [BOS], one at a time, each after those of its block."""
+    nats = 0.0
+    with torch.no_grad():
+        for t in range(1, len(ids)):
+            start = (t - 1) // block * block
+            logits = model(torch.tensor([ids[start:t]]))[0, -1]
+            nats -= logits.log_softmax(-1)[ids[t]].item()
+    return nats
+
+
+def test_perplexity_and_bits_per_byte_are_those_of_a_count_by_hand(cli, corpus, tmp_path):
+    argv = (*SHORT["train_lm"], "--data", corpus, "--pos", "alibi", "--lr", "0.01", "--eval-block", "5,40", "--out", tmp_path / "run")
+    assert cli("train_lm", *argv).code == 0
+    loaded, result = runs.load_run(tmp_path / "run"), result_of(tmp_path / "run")
+    for name in SPEAKERS:
+        text = (corpus / f"test_LM_{name}.txt").read_text(encoding="utf-8")
+        ids = [BOS] + [i for line in text.splitlines() for i in encode(loaded.tokenizer, [line])[0]]
+        count = len(ids) - 1
+        assert result[f"tokens/{name}"] == count and UNK in ids and result[f"unknown/{name}"] == pytest.approx(ids.count(UNK) / count)
+        assert count % 12  # the last block is not full, so a mean of the blocks' means would be another number
+        for block, at in ((12, ""), (5, "@5"), (40, "@40")):
+            nats = nats_by_hand(loaded.model, ids, block)
+            assert result[f"perplexity/{name}{at}"] == pytest.approx(math.exp(nats / count), rel=1e-4)
+            assert result[f"bits_per_byte/{name}{at}"] == pytest.approx(nats / math.log(2) / len(text.encode()), rel=1e-4)
+    assert result["perplexity/obama"] == pytest.approx(runs.read_metrics(tmp_path / "run")[-1]["perplexity/obama"])
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 64])
+def test_evaluation_does_not_depend_on_its_batches(batch_size, finished, corpus):
+    loaded = runs.load_run(finished("train_lm"))
+    ids = batching.stream(loaded.tokenizer, data.load(corpus).tests["obama"])
+    flags = train_lm.Flags()
+    once = train_lm.evaluate(loaded.model, ids, 12, torch.device("cpu"), flags, batch_size=len(ids))
+    assert train_lm.evaluate(loaded.model, ids, 12, torch.device("cpu"), flags, batch_size) == pytest.approx(once, rel=1e-5)
+
+
+def test_training_text_is_evaluated_whole_or_by_its_beginning(cli, corpus, tmp_path):
+    for name, limit in (("whole", 200_000), ("part", 50)):
+        assert cli("train_lm", *SHORT["train_lm"], "--data", corpus, "--eval-train", limit, "--out", tmp_path / name).code == 0
+    whole, part = result_of(tmp_path / "whole"), result_of(tmp_path / "part")
+    tokens = sum(len(ids) for ids in encode(load_tokenizer(tmp_path / "whole" / "tokenizer.json"), data.load(corpus).lines))
+    assert whole["tokens/train"] == tokens and part["tokens/train"] == 50
+    assert part["perplexity/obama"] == whole["perplexity/obama"] and part["perplexity/train"] != whole["perplexity/train"]
+
+
+def test_the_language_model_learns(cli, corpus, tmp_path):
+    argv = (*SHORT["train_lm"], "--data", corpus, "--steps", 60, "--lr", "0.02", "--eval-every", 30, "--out", tmp_path / "run")
+    assert cli("train_lm", *argv).code == 0
+    first, *_, last = runs.read_metrics(tmp_path / "run")
+    assert last["perplexity/train"] < 0.3 * first["perplexity/train"] and last["perplexity/hbush"] < 0.5 * first["perplexity/hbush"]
+
+
+# ---------------------------------------------------------------------------- masked language model
+
+
+@pytest.mark.parametrize("argv", [(), ("--head", "clap"), ("--head", "clap", "--zero-mask"), ("--head", "linear"), ("--mask-unit", "span"),
+                                  ("--mask-unit", "word", "--tokenizer", "bpe"), ("--no-norm-first",), ("--alibi", "one-sided", "--pos", "alibi"),
+                                  ("--window", "3"), ("--split", "clean")])
+def test_every_kind_of_pretraining_learns(argv, cli, corpus, tmp_path):
+    done = cli("train_mlm", *SHORT["train_mlm"], *argv, "--data", corpus, "--steps", 30, "--eval-every", 15, "--lr", "0.01", "--warmup", 5, "--out", tmp_path / "run")
+    assert (done.code, done.err) == (0, "")
+    first, middle, last = runs.read_metrics(tmp_path / "run")
+    assert last["loss/valid"] < first["loss/valid"] and last["tokens"] > middle["tokens"] > first["tokens"] == 0
+    assert ("beta" in last) == ("clap" in argv)
+    result = result_of(tmp_path / "run")
+    assert result["perplexity/valid"] == pytest.approx(math.exp(result["loss/valid"])) and 0 <= result["accuracy/valid"] <= 1
+
+
+def test_masks_of_the_validation_set_are_the_same_at_every_evaluation():
+    flags, sequences = train_mlm.Flags(), [torch.cat([torch.tensor([BOS]), torch.randint(5, 90, (n,))]) for n in range(3, 20)]
+    torch.manual_seed(1)
+    one = train_mlm.masked_validation_set(sequences, flags, 90, None)
+    torch.manual_seed(2)
+    two = train_mlm.masked_validation_set(sequences, flags, 90, None)
+    assert all(torch.equal(a, b) for x, y in zip(one, two) for a, b in zip(x, y))
+
+
+def test_masked_perplexity_is_a_mean_over_hidden_tokens(finished):
+    loaded, flags = runs.load_run(finished("train_mlm")), train_mlm.Flags()
+    V = loaded.tokenizer.get_vocab_size()
+    sequences = [torch.cat([torch.tensor([BOS]), torch.randint(5, V, (n,), generator=torch.Generator().manual_seed(n))]) for n in (2, 3, 11, 11, 11)]
+    batches = train_mlm.masked_validation_set(sequences, flags, V, None)
+    nats, hits, count = train_mlm.evaluate(loaded.model, batches, torch.device("cpu"), flags)
+    expected, right, hidden = 0.0, 0, 0
+    loaded.model.eval()
+    for inputs, mask, labels in batches:
+        for row, real, label in zip(inputs, mask, labels):
+            logits = loaded.model(row[real][None])[0].detach()  # each sentence by itself, without padding
+            for t in (label[real] != -100).nonzero().flatten().tolist():
+                expected -= logits[t].log_softmax(-1)[label[t]].item()
+                right += int(logits[t].argmax() == label[t])
+                hidden += 1
+    assert (hits, count) == (right, hidden) and nats == pytest.approx(expected, rel=1e-4)
+
+
+# ---------------------------------------------------------------------------- classifier
+
+LEARN = ("--lr", "0.02", "--epochs", "8")
+
+
+def test_the_classifier_learns_and_its_result_adds_up(cli, corpus, tmp_path):
+    done = cli("train_classifier", *SHORT["train_classifier"], *LEARN, "--data", corpus, "--out", tmp_path / "run")
+    result = result_of(tmp_path / "run")
+    assert result["accuracy/train"] > 0.6 and result["accuracy/unseen"] > 0.5  # a speaker's words give him away; chance is 1/3
+    confusion, classes = result["confusion"], result["classes"]
+    assert classes == list(SPEAKERS) and [sum(row) for row in confusion] == [5, 5, 5]
+    assert sum(confusion[i][i] for i in range(3)) / 15 == pytest.approx(result["accuracy/test"])
+    assert (6 * result["accuracy/seen"] + 9 * result["accuracy/unseen"]) / 15 == pytest.approx(result["accuracy/test"])
+    assert "15 test rows of which 6 also stand in the training data" in done.out
+
+
+def test_accuracy_is_that_of_asking_the_model_row_by_row(finished, corpus):
+    loaded, result = runs.load_run(finished("train_classifier")), result_of(finished("train_classifier"))
+    right = [loaded.model(torch.tensor([[BOS, *encode(loaded.tokenizer, [text])[0]][:12]])).argmax().item() == label for label, text in data.load(corpus).test_rows]
+    assert result["accuracy/test"] == pytest.approx(sum(right) / 15)
+    assert result["accuracy/seen"] == pytest.approx(sum(right[:6]) / 6)
+
+
+def body_of(folder):
+    return {name: value for name, value in torch.load(folder / "best.pt", weights_only=True)["model"].items() if name.startswith("body.")}
+
+
+@pytest.mark.parametrize("tune", ["frozen", "all"])
+def test_on_a_pretrained_encoder(tune, cli, corpus, finished, tmp_path):
+    encoder = finished("train_mlm")
+    done = cli("train_classifier", "--encoder", encoder, "--tune", tune, "--data", corpus, *LEARN, "--batch-size", 8, "--out", tmp_path / "run")
+    assert (done.code, done.err) == (0, "")
+    before, after = body_of(encoder), body_of(tmp_path / "run")
+    changed = [name for name in before if not torch.equal(before[name], after[name])]
+    assert before.keys() == after.keys() and bool(changed) == (tune == "all"), changed
+    assert (tmp_path / "run" / "tokenizer.json").read_text() == (encoder / "tokenizer.json").read_text()
+    assert result_of(tmp_path / "run")["accuracy/test"] > 0.6
+    # By default a frozen encoder is read at every layer, in three ways.
+    assert runs.load_run(tmp_path / "run").model.head.layers[0].in_features == (16 * 3 * 2 if tune == "frozen" else 16)
+
+
+def test_features_kept_of_a_frozen_encoder_give_what_the_whole_model_gives(cli, corpus, finished, tmp_path):
+    assert cli("train_classifier", "--encoder", finished("train_mlm"), "--data", corpus, *LEARN, "--out", tmp_path / "run").code == 0
+    loaded, result = runs.load_run(tmp_path / "run"), result_of(tmp_path / "run")
+    rows = train_classifier.Rows(data.load(corpus).test_rows, loaded.tokenizer, 12)
+    right = train_classifier.predict(loaded.model, rows, torch.device("cpu")) == rows.labels
+    assert right.float().mean().item() == pytest.approx(result["accuracy/test"])
+
+
+def test_clean_split_trains_without_the_test_sentences(cli, corpus, tmp_path):
+    done = cli("train_classifier", *SHORT["train_classifier"], *LEARN, "--data", corpus, "--split", "clean", "--out", tmp_path / "run")
+    assert done.code == 0 and "6 training rows that stand in the test set are left out" in done.out
+    assert "43 training rows, 11 for validation" in done.out  # of 54
+    # The same test rows are told apart as in the full split, so that the two can be compared.
+    assert {"accuracy/seen", "accuracy/unseen"} <= result_of(tmp_path / "run").keys()
+
+
+def test_clean_split_refuses_an_encoder_pretrained_on_the_test_sentences(cli, corpus, finished, tmp_path):
+    argv = ("--data", corpus, "--split", "clean", "--epochs", 1, "--valid", 0.2, "--out", tmp_path / "run")
+    refused = cli("train_classifier", "--encoder", finished("train_mlm"), *argv)
+    assert refused.code == 2 and "pretrain it with --split clean too" in refused.err
+    assert cli("train_mlm", *SHORT["train_mlm"], "--data", corpus, "--split", "clean", "--out", tmp_path / "clean").code == 0
+    assert cli("train_classifier", "--encoder", tmp_path / "clean", *argv).code == 0
