@@ -76,7 +76,7 @@ def launch(out, name, script, arguments, say):
     """Run a script into out/name unless its result is there; UserError with the script's own last line if it fails."""
     folder = out / name
     training = script.startswith("train")
-    marker = {"attention_maps.py": "maps.json", "compare.py": "compare.json"}.get(script, "result.json")
+    marker = {"attention_maps.py": "maps.json"}.get(script, "result.json")  # a comparison is made anew: its runs may be more
     if not (folder / marker).exists():
         again = ["--resume"] if training and (folder / "checkpoint.pt").exists() else []
         command = [sys.executable, str(Path(__file__).parent / script), *arguments, *again, "--out", str(folder)]

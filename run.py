@@ -147,16 +147,28 @@ def require(*checks):
 
 
 def model_config(flags, **more):
-    """The model's Config from the flags of the same names; its complaints become complaints about flags."""
+    """The model's Config from the flags of the same names; its complaints become complaints about flags.
+
+    What the Config makes of a flag (`--n-ffn 0` is four times the width) is written back, so that config.json holds it.
+    """
     names = {field.name for field in dataclasses.fields(models.Config)}
     values = {name: value for name, value in vars(flags).items() if name in names} | more
     try:
-        return models.Config(**values)
+        config = models.Config(**values)
+        adopt(flags, config)
+        return config
     except ValueError as error:
         message = str(error)
         for name in sorted(names, key=len, reverse=True):
             message = message.replace(name, "--" + name.replace("_", "-")) if "_" in name else message
         raise UserError(message) from None
+
+
+def adopt(flags, config):
+    """Give the flags the values of the model that is really used."""
+    for field in dataclasses.fields(config):
+        if hasattr(flags, field.name) and field.name != "vocab_size":  # as a flag, that is a limit
+            setattr(flags, field.name, getattr(config, field.name))
 
 
 # ---------------------------------------------------------------------------- machine
@@ -414,9 +426,10 @@ def read_json(path):
 
 
 def read_metrics(folder):
-    """The lines of metrics.jsonl as dictionaries, [] when there is none."""
+    """The lines of metrics.jsonl as dictionaries, [] when there is none; a last line that was cut off is left out."""
     path = Path(folder) / "metrics.jsonl"
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 def write_json(path, value):

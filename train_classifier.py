@@ -36,7 +36,8 @@ class Flags(runs.RunFlags, runs.ModelFlags, runs.TokenizerFlags):
     n_hidden: int = flag(100, "width of the classifier's hidden layer")
     head_dropout: float = flag(0.5, "of the classifier's hidden layer")
     balance: bool = flag(True, "every class weighs the same in the loss, however many rows it has")
-    valid: float = flag(0.05, "share of the training rows held out to choose the best epoch")
+    valid: float = flag(0.1, "share of the training rows held out to choose the best epoch")
+    refit: bool = flag(True, "train anew on all training rows for as many epochs as proved best; --no-refit: keep the weights of the best epoch")
 
 
 class Rows:
@@ -51,7 +52,8 @@ class Rows:
         return len(self.sequences)
 
     def batch(self, which):
-        return *batching.pad([self.sequences[i] for i in which]), self.labels[which]
+        """idx and mask (B, T) of some of them."""
+        return batching.pad([self.sequences[i] for i in which])
 
 
 @torch.no_grad()
@@ -63,7 +65,7 @@ def predict(model, rows, device, features=None):
         if features is not None:
             logits = model.classify(features[which.to(device)])
         else:
-            idx, mask, _ = rows.batch(which)
+            idx, mask = rows.batch(which)
             logits = model(idx.to(device), mask.to(device))
         answers[which] = logits.argmax(-1).cpu()
     model.train()
@@ -76,7 +78,7 @@ def all_features(model, rows, device):
     model.eval()
     features = None
     for which in batching.length_batches(rows.lengths, 256):
-        idx, mask, _ = rows.batch(which)
+        idx, mask = rows.batch(which)
         part = model.features(idx.to(device), mask.to(device))
         features = torch.zeros(len(rows), part.size(1), device=device) if features is None else features
         features[which.to(device)] = part
@@ -108,18 +110,12 @@ def train(flags):
 
     # Model
     device = runs.prepare(flags, config.n_embd)
-    how = dict(n_class=len(corpus.classes), pool=flags.pool or ("mean+max+min" if frozen else "mean"),
-               layers=flags.layers or ("all" if frozen else "last"), n_hidden=flags.n_hidden, dropout=flags.head_dropout, standardize=frozen)
+    runs.adopt(flags, config)
+    flags.pool = flags.pool or ("mean+max+min" if frozen else "mean")
+    flags.layers = flags.layers or ("all" if frozen else "last")
+    how = dict(n_class=len(corpus.classes), pool=flags.pool, layers=flags.layers, n_hidden=flags.n_hidden, dropout=flags.head_dropout, standardize=frozen)
     run = runs.Run("classifier", flags, config, tokenizer, device, classifier=how, classes=corpus.classes)
-    model = Classifier(Encoder(config), **how).to(device)
-    if source:
-        model.body.load_state_dict(source.model.body.state_dict())
-    features = {}
-    if frozen:
-        model.body.requires_grad_(False)
-        features = {name: all_features(model, rows, device) for name, rows in sets.items()}
-        model.fit_standardization(features["train"])
-    optimizer = runs.make_optimizer(model, flags.lr, flags.weight_decay)
+    model, features, optimizer, class_weights = start(config, how, source, sets, flags, device)
     run.say(f"{corpus.name}: {len(kept):,} training rows, {len(held_out):,} for validation, {len(seen):,} test rows of which "
             f"{int(seen.sum()):,} also stand in the training data; {count_parameters(model)['total']:,} parameters, "
             f"{sum(p.numel() for p in model.parameters() if p.requires_grad):,} of them trained")
@@ -127,49 +123,82 @@ def train(flags):
         if rows.n_long:
             run.say(f"  {rows.n_long} of {len(rows)} {name} sentences are longer than --block-size {config.block_size} and were cut")
 
-    counts = sets["train"].labels.bincount(minlength=len(corpus.classes)).clamp(min=1)
-    class_weights = (len(kept) / len(counts) / counts).to(device) if flags.balance else None
-
-    # Loop
-    step, more = run.restore(model, optimizer)
-    best, epoch_done = more.get("best", -1.0), more.get("epoch", 0)
-    for epoch in range(epoch_done + 1, flags.epochs + 1):
-        model.train(not frozen)
-        model.head.train()
-        batches = batching.length_batches(sets["train"].lengths, flags.batch_size, batching.generator(flags.seed, "epoch", epoch))
-        for number, which in enumerate(batches, start=1):
-            idx, mask, labels = sets["train"].batch(which)
-            with runs.autocast(flags, device):
-                logits = model.classify(features["train"][which]) if frozen else model(idx.to(device), mask.to(device))
-                loss = F.cross_entropy(logits, labels.to(device), class_weights)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-
-        # After every epoch: accuracy on all three sets. The best epoch is chosen by the validation rows alone.
-        right = {name: predict(model, rows, device, features.get(name)) == rows.labels for name, rows in sets.items()}
-        numbers = accuracies(right, seen)
+    # Loop: accuracy on all sets after every epoch; the best epoch is chosen by the validation rows alone.
+    epochs_done, more = run.restore(model, optimizer)
+    best = more.get("best", -1.0)
+    for epoch in range(epochs_done + 1, flags.epochs + 1):
+        train_epoch(epoch, model, sets["train"], features.get("train"), optimizer, class_weights, flags, run)
+        numbers = accuracies({name: predict(model, rows, device, features.get(name)) == rows.labels for name, rows in sets.items()}, seen)
         run.log(epoch, **numbers)
-        run.say(f"epoch {epoch:>2}  accuracy  train {numbers['accuracy/train']:6.1%}  valid {numbers['accuracy/valid']:6.1%}  test {numbers['accuracy/test']:6.1%}{seen_and_unseen(numbers)}")
+        run.say(f"epoch {epoch:>2}  accuracy  train {numbers['accuracy/train']:6.1%}  valid {numbers['accuracy/valid']:6.1%}  "
+                f"test {numbers['accuracy/test']:6.1%}{seen_and_unseen(numbers)}")
         if numbers["accuracy/valid"] > best:
             best = numbers["accuracy/valid"]
             run.save("best.pt", model=model.state_dict(), step=epoch)
-        run.save_checkpoint(model, optimizer, epoch, best=best, epoch=epoch)
+        run.save_checkpoint(model, optimizer, epoch, best=best)
+
+    # Refit: with the number of epochs known, the held-out rows need not be missed any longer.
+    best_weights = runs.read_checkpoint(run.folder / "best.pt", device)
+    best_epoch = best_weights["step"]
+    if flags.refit:
+        torch.manual_seed(flags.seed)
+        sets["train"] = Rows(corpus.rows, tokenizer, config.block_size)
+        model, features, optimizer, class_weights = start(config, how, source, sets, flags, device)
+        for epoch in range(1, best_epoch + 1):
+            train_epoch(epoch, model, sets["train"], features.get("train"), optimizer, class_weights, flags, run)
+        run.save("best.pt", model=model.state_dict(), step=best_epoch)
+    else:
+        model.load_state_dict(best_weights["model"])
 
     # Results
-    best_weights = runs.read_checkpoint(run.folder / "best.pt", device)
-    model.load_state_dict(best_weights["model"])
     answers = {name: predict(model, rows, device, features.get(name)) for name, rows in sets.items()}
-    result = accuracies({name: answers[name] == sets[name].labels for name in sets}, seen)
+    result = accuracies({name: answers[name] == sets[name].labels for name in sets}, seen) | {"accuracy/valid": best}
     confusion = torch.zeros(len(corpus.classes), len(corpus.classes), dtype=torch.long)
     confusion.index_put_((sets["test"].labels, answers["test"]), torch.tensor(1), accumulate=True)
     floor = {f"floor/{name}": value for name, value in corpus.floor.items() if name in result}
-    run.finish({"epoch": best_weights["step"], **result, "classes": corpus.classes, "confusion": confusion.tolist(), **floor,
-                "unknown/test": batching.fraction_unknown(torch.cat(sets["test"].sequences), UNK)}, model, sum(sets["train"].lengths) * flags.epochs)
+    run.finish({"epoch": best_epoch, **result, "classes": corpus.classes, "confusion": confusion.tolist(), **floor,
+                "unknown/test": batching.fraction_unknown(torch.cat(sets["test"].sequences), UNK)},
+               model, sum(sets["train"].lengths) * (flags.epochs + best_epoch * flags.refit))
     draw(run, confusion, corpus, config.pos)
     best_possible = f" (best possible {corpus.floor['accuracy/test']:.1%})" if "accuracy/test" in corpus.floor else ""
-    run.say(f"test accuracy {result['accuracy/test']:.1%}{best_possible} at epoch {best_weights['step']}{seen_and_unseen(result)}; "
-            f"{run.seconds():.0f} s, {run.folder}")
+    run.say(f"test accuracy {result['accuracy/test']:.1%}{best_possible} after {best_epoch} epochs{' on all training rows' if flags.refit else ''}"
+            f"{seen_and_unseen(result)}; {run.seconds():.0f} s, {run.folder}")
+
+
+def start(config, how, source, sets, flags, device):
+    """A fresh model and what its training needs: (model, cached features of each set if the encoder is frozen, optimizer, class weights)."""
+    model = Classifier(Encoder(config), **how).to(device)
+    features, class_weights = {}, None
+    if source:
+        model.body.load_state_dict(source.model.body.state_dict())
+        if flags.tune == "frozen":
+            model.body.requires_grad_(False)
+            features = {name: all_features(model, rows, device) for name, rows in sets.items()}
+            model.fit_standardization(features["train"])
+    if flags.balance:
+        counts = sets["train"].labels.bincount(minlength=how["n_class"]).clamp(min=1)
+        class_weights = (counts.sum() / len(counts) / counts).to(device)
+    return model, features, runs.make_optimizer(model, flags.lr, flags.weight_decay), class_weights
+
+
+def train_epoch(epoch, model, rows, features, optimizer, class_weights, flags, run):
+    """Every row once, in an order that only the seed and the epoch decide."""
+    frozen = features is not None
+    model.train(not frozen)
+    model.head.train()
+    batches = batching.length_batches(rows.lengths, flags.batch_size, batching.generator(flags.seed, "epoch", epoch))
+    for number, which in enumerate(batches, start=1):
+        with runs.autocast(flags, run.device):
+            if frozen:
+                logits = model.classify(features[which.to(run.device)])
+            else:
+                idx, mask = rows.batch(which)
+                logits = model(idx.to(run.device), mask.to(run.device))
+            loss = F.cross_entropy(logits, rows.labels[which].to(run.device), class_weights)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        run.progress((epoch - 1) * len(batches) + number, flags.epochs * len(batches), loss, flags.lr, 0)
 
 
 def accuracies(right, seen):

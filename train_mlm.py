@@ -47,8 +47,8 @@ class Flags(runs.RunFlags, runs.ModelFlags, runs.TokenizerFlags):
 
 
 def masked_validation_set(sequences, flags, vocab_size, starts):
-    """Batches (inputs, mask, labels) whose masks depend on nothing but the sentences: the same at every evaluation
-    and for every model, so that two runs are measured on the same hidden words."""
+    """Batches (inputs, mask, labels) whose masks depend on neither the seed nor the step: with the same tokenizer and
+    masking flags, two runs are measured on the same hidden words."""
     batches = []
     for rows in batching.length_batches([len(s) for s in sequences], 64):
         idx, mask = batching.pad([sequences[i] for i in rows])
@@ -83,7 +83,7 @@ def train(flags):
     if flags.split == "clean":
         corpus, n_rows, n_lines = corpus.clean()
         print(f"--split clean: {n_rows} labelled rows and {n_lines} lines with test sentences are left out")
-    texts, held_out = hold_out(corpus.texts(), flags.valid, flags.seed)
+    texts, held_out = hold_out(corpus.texts(), flags.valid, seed=0)  # every run of this corpus is measured on the same lines
     texts = list(dict.fromkeys(texts))  # a sentence of both files is trained on once an epoch
     held_out = list(dict.fromkeys(held_out))
     runs.require((texts and held_out, f"--data {flags.data}: too few lines to hold out --valid {flags.valid} of them; give more text"))

@@ -136,7 +136,7 @@ def test_every_kind_of_pretraining_learns(argv, cli, corpus, tmp_path):
     assert (done.code, done.err) == (0, "")
     first, middle, last = runs.read_metrics(tmp_path / "run")
     assert last["loss/valid"] < first["loss/valid"] and last["tokens"] > middle["tokens"] > first["tokens"] == 0
-    assert ("beta" in last) == ("clap" in argv)
+    assert ("beta" in last) == ("clap" in argv) == runs.load_run(tmp_path / "run").model.body.config.unit_embd
     result = result_of(tmp_path / "run")
     assert result["perplexity/valid"] == pytest.approx(math.exp(result["loss/valid"])) and 0 <= result["accuracy/valid"] <= 1
 
@@ -191,6 +191,19 @@ def test_accuracy_is_that_of_asking_the_model_row_by_row(finished, corpus):
     assert result["accuracy/seen"] == pytest.approx(sum(right[:6]) / 6)
 
 
+def test_refitting_trains_anew_on_all_rows_for_the_best_number_of_epochs(cli, corpus, tmp_path):
+    argv = (*SHORT["train_classifier"], *LEARN, "--data", corpus)
+    for name, how in (("refit", "--refit"), ("kept", "--no-refit")):
+        assert cli("train_classifier", *argv, how, "--out", tmp_path / name).code == 0
+    assert (tmp_path / "refit" / "metrics.jsonl").read_text() == (tmp_path / "kept" / "metrics.jsonl").read_text()
+    refit, kept = result_of(tmp_path / "refit"), result_of(tmp_path / "kept")
+    assert refit["epoch"] == kept["epoch"] and refit["accuracy/valid"] == kept["accuracy/valid"]  # what chose them
+    loaded = runs.load_run(tmp_path / "refit")
+    assert not torch.equal(loaded.model.head.layers[0].weight, runs.load_run(tmp_path / "kept").model.head.layers[0].weight)
+    right = [loaded.model(torch.tensor([[BOS, *encode(loaded.tokenizer, [text])[0]][:12]])).argmax().item() == label for label, text in data.load(corpus).rows]
+    assert refit["accuracy/train"] == pytest.approx(sum(right) / 60)  # of all 60, not of the 48 that were not held out
+
+
 def body_of(folder):
     return {name: value for name, value in torch.load(folder / "best.pt", weights_only=True)["model"].items() if name.startswith("body.")}
 
@@ -205,6 +218,8 @@ def test_on_a_pretrained_encoder(tune, cli, corpus, finished, tmp_path):
     assert before.keys() == after.keys() and bool(changed) == (tune == "all"), changed
     assert (tmp_path / "run" / "tokenizer.json").read_text() == (encoder / "tokenizer.json").read_text()
     assert result_of(tmp_path / "run")["accuracy/test"] > 0.6
+    body, head = (sum(p.numel() for name, p in runs.load_run(tmp_path / "run").model.named_parameters() if name.startswith(part)) for part in ("body.", "head."))
+    assert f"{head + (body if tune == 'all' else 0):,} of them trained" in done.out
     # By default a frozen encoder is read at every layer, in three ways.
     assert runs.load_run(tmp_path / "run").model.head.layers[0].in_features == (16 * 3 * 2 if tune == "frozen" else 16)
 
@@ -215,6 +230,11 @@ def test_features_kept_of_a_frozen_encoder_give_what_the_whole_model_gives(cli, 
     rows = train_classifier.Rows(data.load(corpus).test_rows, loaded.tokenizer, 12)
     right = train_classifier.predict(loaded.model, rows, torch.device("cpu")) == rows.labels
     assert right.float().mean().item() == pytest.approx(result["accuracy/test"])
+    # The constants that standardise come from the training rows.
+    features = train_classifier.all_features(loaded.model, train_classifier.Rows(data.load(corpus).rows, loaded.tokenizer, 12), torch.device("cpu"))
+    torch.testing.assert_close(loaded.model.shift, features.mean(0), atol=1e-5, rtol=1e-4)
+    varies = features.std(0) > 1e-3  # [BOS] gives many columns the same extreme in every sentence
+    torch.testing.assert_close((loaded.model.scale * features.std(0))[varies], torch.ones(int(varies.sum())), atol=1e-3, rtol=0)
 
 
 def test_clean_split_trains_without_the_test_sentences(cli, corpus, tmp_path):
