@@ -3,7 +3,7 @@ DATA ?= speeches
 SEEDS ?= 1
 PY = .venv/bin/python
 
-.PHONY: demo test assignment clean
+.PHONY: demo test assignment figures bench clean
 
 demo: .venv/ready  ## pretrain, classify with the frozen encoder, measure perplexity, draw the maps: on generated text
 	$(PY) train_mlm.py --pos alibi --steps 600 --out out/demo/mlm --overwrite
@@ -16,6 +16,18 @@ test: .venv/ready
 
 assignment: .venv/ready  ## all parts, all positions: make assignment DATA=path SEEDS=3
 	$(PY) assignment.py --data $(DATA) --seeds $(SEEDS)
+
+figures: assignment  ## the README's figures: make figures DATA=path SEEDS=3
+	mkdir -p docs/figures
+	cp out/assignment/compare-lm/compare.png docs/figures/compare-lm.png
+	cp out/assignment/compare-classifier/compare.png docs/figures/compare-classifier.png
+	cp out/assignment/lm-alibi-0/maps/map-1.png docs/figures/maps-lm-alibi.png
+	cp out/assignment/classifier-alibi-0/maps/map-1.png docs/figures/maps-classifier-alibi.png
+	cp out/assignment/lm-alibi-0/maps/positions.png docs/figures/positions-alibi.png
+	cp out/assignment/lm-sinusoidal-0/maps/positions.png docs/figures/positions-sinusoidal.png
+
+bench: .venv/ready
+	$(PY) bench.py --data $(DATA)
 
 .venv/ready: requirements.txt
 	$(PYTHON) -m venv .venv

@@ -32,7 +32,7 @@ class Flags:
     out: str = flag("out/assignment", "folder of all runs, figures and the report")
     seeds: int = flag(1, "how many seeds of each run, 0, 1, ...")
     jobs: int = flag(0, "runs at a time, each on one thread; 0: one a core")
-    mlm_steps: int = flag(1600, "updates of the pretraining; 0: no pretraining")
+    mlm_steps: int = flag(1000, "updates of the pretraining; 0: no pretraining")
     split: str = flag("full", "clean: leave out of classification's training what stands in its test set", ("full", "clean"))
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import run as runs
+import train_classifier
 from conftest import SCRIPTS, SHORT, contents
 from model import Classifier, Config, Encoder, LanguageModel
 
@@ -175,6 +176,22 @@ def test_a_run_that_was_interrupted_goes_on_as_if_it_had_not_been(way, saved, cl
         a.pop("seconds", None), b.pop("seconds", None)
         assert same(a, b), name
     assert numbers(whole) == numbers(parts)
+
+
+def test_a_refit_that_was_interrupted_is_made_again(cli, corpus, tmp_path, monkeypatch):
+    argv, train_epoch, count = (*SHORT["train_classifier"], "--data", corpus), train_classifier.train_epoch, iter(range(1, 100))
+    assert cli("train_classifier", *argv, "--out", tmp_path / "whole").code == 0
+
+    def pressed(*args):
+        if next(count) > 4:  # the epochs are over
+            raise KeyboardInterrupt
+        train_epoch(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train_classifier, "train_epoch", pressed)
+        assert cli("train_classifier", *argv, "--out", tmp_path / "parts").code == 130
+    assert cli("train_classifier", *argv, "--out", tmp_path / "parts", "--resume").code == 0
+    assert same(weights(tmp_path / "whole" / "best.pt"), weights(tmp_path / "parts" / "best.pt")) and numbers(tmp_path / "whole") == numbers(tmp_path / "parts")
 
 
 def numbers(folder):

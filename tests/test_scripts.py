@@ -220,6 +220,7 @@ def test_on_a_pretrained_encoder(tune, cli, corpus, finished, tmp_path):
     assert result_of(tmp_path / "run")["accuracy/test"] > 0.6
     body, head = (sum(p.numel() for name, p in runs.load_run(tmp_path / "run").model.named_parameters() if name.startswith(part)) for part in ("body.", "head."))
     assert f"{head + (body if tune == 'all' else 0):,} of them trained" in done.out
+    assert json.loads((tmp_path / "run" / "config.json").read_text(encoding="utf-8"))["flags"]["n_embd"] == 16  # the encoder's, not the flag's default
     # By default a frozen encoder is read at every layer, in three ways.
     assert runs.load_run(tmp_path / "run").model.head.layers[0].in_features == (16 * 3 * 2 if tune == "frozen" else 16)
 
