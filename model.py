@@ -320,7 +320,15 @@ class Decoder(Transformer):
 # ---------------------------------------------------------------------------- 5. Heads
 
 
-class LMHead(nn.Module):
+class WordHead(nn.Module):
+    """Hidden states to words. `project` returns what a linear layer needs, so that a loss need not make all logits at once."""
+
+    def forward(self, h):
+        """h (..., C) -> logits (..., V)."""
+        return F.linear(*self.project(h))
+
+
+class LMHead(WordHead):
     """Hidden states to words, plain or as RoBERTa does it: dense, GELU, layer norm, then the word vectors and a bias."""
 
     def __init__(self, config, embedding):
@@ -335,33 +343,31 @@ class LMHead(nn.Module):
         """h (..., C) -> what a linear layer needs: features (..., C), weight (V, C), bias (V,)."""
         return self.transform(h), self.words.weight, self.bias
 
-    def forward(self, h):
-        """h (..., C) -> logits (..., V)."""
-        return F.linear(*self.project(h))
 
-
-class ClapHead(LMHead):
+class ClapHead(WordHead):
     """logits = beta * h . normalize(W): one trainable scalar and nothing else (EIFY/fairseq, roberta/model.py)."""
 
     def __init__(self, config, embedding):
-        nn.Module.__init__(self)
+        super().__init__()
         self.words = embedding
         self.beta = nn.Parameter(torch.ones(()))
 
     def project(self, h):
+        """h (..., C) -> features (..., C), unit rows (V, C), no bias."""
         return self.beta * h, F.normalize(self.words.weight, dim=-1), None
 
 
 class ClassifierHead(nn.Module):
-    """One hidden layer, n_input -> n_hidden -> n_class; none with n_hidden = 0: a linear classifier."""
+    """One hidden layer, n_input (default: n_embd) -> n_hidden -> n_class; none with n_hidden = 0: a linear classifier."""
 
-    def __init__(self, n_input, n_hidden, n_class, dropout=0.0):
+    def __init__(self, config, n_class, n_input=0, n_hidden=100, dropout=0.0):
         super().__init__()
+        n_input = n_input or config.n_embd
         hidden = [nn.Linear(n_input, n_hidden), nn.ReLU()] if n_hidden else []
         self.layers = nn.Sequential(*hidden, nn.Dropout(dropout), nn.Linear(n_hidden or n_input, n_class))
 
     def forward(self, x):
-        """x (B, n_input) -> logits (B, n_class)."""
+        """x (..., n_input) -> logits (..., n_class)."""
         return self.layers(x)
 
 
@@ -428,7 +434,7 @@ class Classifier(nn.Module):
         self.body, self.pool, self.layers = body, pool.split("+"), layers
         n_layers = 1 if layers == "last" else body.config.n_layer + 1
         n_features = body.config.n_embd * len(self.pool) * n_layers
-        self.head = ClassifierHead(n_features, n_hidden, n_class, dropout)
+        self.head = ClassifierHead(body.config, n_class, n_features, n_hidden, dropout)
         self.register_buffer("shift", torch.zeros(n_features))
         self.register_buffer("scale", torch.ones(n_features))
         self.standardize = standardize

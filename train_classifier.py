@@ -160,7 +160,9 @@ def train(flags):
                 "unknown/test": batching.fraction_unknown(torch.cat(sets["test"].sequences), UNK)},
                model, sum(sets["train"].lengths) * (flags.epochs + best_epoch * flags.refit))
     draw(run, confusion, corpus, config.pos)
-    best_possible = f" (best possible {corpus.floor['accuracy/test']:.1%})" if "accuracy/test" in corpus.floor else ""
+    best_possible = ""
+    if "accuracy/test" in corpus.floor:
+        best_possible = f" ({100 * (corpus.floor['accuracy/test'] - result['accuracy/test']):.1f} points below the best possible {corpus.floor['accuracy/test']:.1%})"
     run.say(f"test accuracy {result['accuracy/test']:.1%}{best_possible} after {best_epoch} epochs{' on all training rows' if flags.refit else ''}"
             f"{seen_and_unseen(result)}; {run.seconds():.0f} s, {run.folder}")
 

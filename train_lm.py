@@ -82,14 +82,15 @@ def train(flags):
     first, more = run.restore(model, optimizer)
     best = more.get("best", math.inf)
     tokens_a_step = flags.batch_size * flags.block_size
+    loss = torch.zeros(())
     model.train()
     for step in range(first, flags.steps + 1):
         if (step % flags.eval_every == 0 or step == flags.steps) and not (flags.resume and step == first):  # that one is logged already
-            numbers = {}
+            numbers = {"loss/train": loss.item()} if step else {}
             for name, part in streams.items():
                 numbers[f"perplexity/{name}"] = runs.perplexity(evaluate(model, part, flags.block_size, device, flags), len(part) - 1)
             run.log(step, tokens=step * tokens_a_step, **numbers)
-            run.say(f"step {step:>5}  perplexity  " + "  ".join(f"{name.removeprefix('perplexity/')} {value:,.1f}" for name, value in numbers.items()))
+            run.say(f"step {step:>5}  perplexity  " + "  ".join(f"{name} {numbers[f'perplexity/{name}']:,.1f}" for name in streams))
             if not held_out or numbers["perplexity/valid"] < best:
                 best = numbers.get("perplexity/valid", best)
                 run.save("best.pt", model=model.state_dict(), step=step)
@@ -126,9 +127,18 @@ def train(flags):
         result[f"unknown/{name}"] = batching.fraction_unknown(part[1:], UNK)
     run.finish(result | {f"floor/{name}": value for name, value in floor.items() if name in result}, model, flags.steps * tokens_a_step)
     draw(run, streams, floor)
-    words = ", ".join(f"{name} {result[f'perplexity/{name}']:.1f}" + (f" (floor {floor[f'perplexity/{name}']:.1f})" if f"perplexity/{name}" in floor else "")
-                      for name in streams)
+    for block in eval_blocks:
+        at = "" if block == flags.block_size else f"@{block}"
+        for name in streams:
+            run.say(f"  {name:<9} in blocks of {block:<5} perplexity {result[f'perplexity/{name}{at}']:>9,.1f}"
+                    + (f"   {result[f'bits_per_byte/{name}{at}']:.3f} bits per byte" if f"bits_per_byte/{name}{at}" in result else ""))
+    words = ", ".join(f"{name} {result[f'perplexity/{name}']:.1f}" + above(result, floor, f"perplexity/{name}") for name in streams)
     run.say(f"perplexity at step {best_weights['step']}: {words}; {run.seconds():.0f} s, {run.folder}")
+
+
+def above(result, floor, name):
+    """How far a perplexity is from the lowest possible, where that is known."""
+    return f" ({result[name] / floor[name] - 1:.0%} above the floor of {floor[name]:.2f})" if name in floor else ""
 
 
 def check(flags):
