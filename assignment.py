@@ -132,7 +132,7 @@ def write_report(out, flags, corpus, parts, drawn):
         text += ["## Part 3: exploration, where is this token?", (out / "compare-lm" / "compare.md").read_text(encoding="utf-8"),
                  picture("compare-lm/compare.png", "Perplexity over steps")]
         ngrams = ", ".join(f"{name} {base[f'perplexity/{name}']:.1f}" for name in corpus.tests)
-        text += [f"What to beat: a modified Kneser-Ney {base['order']}-gram model reaches {ngrams}."]
+        text += [f"What to beat: a modified Kneser-Ney n-gram model reaches {ngrams}."]
     text += ["## Attention maps", "Rows are the words that look, columns the words looked at; every row sums to 1. The sanity report of each run stands in its `maps/maps.json`."]
     text += [picture(str(path.relative_to(out)), path.parent.parent.name + ": " + path.stem) for name in drawn for path in sorted((out / name / "maps").glob("map-*.png"))]
     text += ["## Positions", *[picture(str(path.relative_to(out)), name) for name in drawn for path in sorted((out / name / "maps").glob("positions*.png"))]]

@@ -266,7 +266,7 @@ class Transformer(nn.Module):
                                  "use alibi, sinusoidal, rope or nope beyond the trained length")
             x = x + self.positions.weight[:T]
         elif config.pos == "sinusoidal":
-            # Unit sinusoids would drown embeddings of variance 1/C, hence the factor (Vaswani et al., 3.4).
+            # Unit sinusoids would drown small embeddings, hence the factor (Vaswani et al., 3.4).
             x = x * math.sqrt(config.n_embd) + self.table("sinusoids", T)
         return self.dropout(self.embedding_norm(x))
 
@@ -406,17 +406,14 @@ class LanguageModel(nn.Module):
 
 
 def init_weights(model, config):
-    """Normal weights, zero biases; what is added to the residual stream starts smaller the more layers add (GPT-2).
-
-    The rows of a tied sinusoidal embedding have variance 1 / C, as its scaling expects.
-    """
+    """Normal weights, zero biases; what is added to the residual stream starts smaller the more layers add (GPT-2)."""
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear):
             adds_to_stream = name.endswith((".attention.out", ".feed_forward.down"))
             nn.init.normal_(module.weight, std=config.init_std / (math.sqrt(2 * config.n_layer) if adds_to_stream else 1))
             nn.init.zeros_(module.bias)
         elif isinstance(module, nn.Embedding):
-            nn.init.normal_(module.weight, std=config.n_embd**-0.5 if config.pos == "sinusoidal" else config.init_std)
+            nn.init.normal_(module.weight, std=config.init_std)
 
 
 class Classifier(nn.Module):
@@ -482,7 +479,8 @@ def count_parameters(model):
     """Number of parameters by part, shared ones counted once, under "embedding", "positions", "attention", ..., "total"."""
     parts = dict.fromkeys(("embedding", "positions", "attention", "feed-forward", "norm", "head"), 0)
     for name, p in model.named_parameters():
-        if name.startswith("head."):
+        name = "." + name
+        if name.startswith(".head."):
             part = "head"
         elif ".embedding." in name:
             part = "embedding"

@@ -13,6 +13,7 @@ import math
 import os
 import pickle
 import platform
+import re
 import shlex
 import subprocess
 import sys
@@ -131,7 +132,7 @@ def main(train, flags_class, description, argv=None):
     except OSError as error:
         if error.filename is None and error.errno is None:
             raise
-        stop(f"{error.filename or getattr(flags, 'out', 'standard output')}: {error.strerror}; choose another place with --out or make room")
+        stop(f"{error.filename or getattr(flags, 'out', '') or 'the run folder'}: {error.strerror}; check the path, make room, or choose another --out")
 
 
 def stop(message):
@@ -158,10 +159,8 @@ def model_config(flags, **more):
         adopt(flags, config)
         return config
     except ValueError as error:
-        message = str(error)
-        for name in sorted(names, key=len, reverse=True):
-            message = message.replace(name, "--" + name.replace("_", "-")) if "_" in name else message
-        raise UserError(message) from None
+        fields = re.compile(rf"\b({'|'.join(names)})(?= must|=)|\b(n_head|n_embd|block_size)\b")
+        raise UserError(fields.sub(lambda found: "--" + found[0].replace("_", "-"), str(error))) from None
 
 
 def adopt(flags, config):
@@ -237,9 +236,15 @@ class Run:
         data = flags.data if flags.data in NAMES else Path(flags.data).resolve().stem
         self.folder = Path(flags.out or f"out/{kind}-{data}-{config.pos}-{flags.seed}")
         self.started, self.resumed_seconds, self.last_line = time.perf_counter(), 0.0, 0.0
+        self.first_step = 0
         described = {"kind": kind, "flags": dataclasses.asdict(flags), "model": dataclasses.asdict(config), **more}
         self.open_folder(described)
-        if not flags.resume:
+        if flags.resume:
+            path = self.folder / "tokenizer.json"
+            if load_tokenizer(path).to_str() != tokenizer.to_str():  # the weights would meet other words than they learned
+                raise UserError(f"--resume: --data {flags.data} gives another vocabulary than {path}, so the data has changed; "
+                                "restore the data, or start anew with another --out")
+        else:
             write_json(self.folder / "config.json", described | {
                 "seed": flags.seed, "device": str(device), "revision": git_revision(), "versions": versions()})
             tokenizer.save(str(self.folder / "tokenizer.json"))
@@ -252,6 +257,7 @@ class Run:
         is_run = (folder / "config.json").exists() and "kind" in read_json(folder / "config.json")  # others have a config.json too
         # Stopped before its first checkpoint, a run has nothing to lose.
         barely_begun = all(path.name in ("config.json", "tokenizer.json", "metrics.jsonl") or path.suffix == ".partial" for path in there)
+        require((not (flags.resume and flags.overwrite), "--resume and --overwrite: one continues the run, the other deletes it; give one of them"))
         if flags.resume:
             if not (folder / "checkpoint.pt").exists():
                 raise UserError(f"--resume: {folder} holds no checkpoint.pt; leave --resume out to start the run")
@@ -285,7 +291,7 @@ class Run:
             return
         self.last_line = now
         seconds = now - self.started
-        left = seconds / max(1, step) * (steps - step)
+        left = seconds / max(1, step - self.first_step) * (steps - step)
         print(f"\r{step}/{steps}  loss {float(loss):.3f}  lr {lr:.1e}  {tokens / seconds:,.0f} tokens/s  {clock(left)} left ",
               end="\n" if step == steps else "", file=sys.stderr, flush=True)
 
@@ -320,11 +326,9 @@ class Run:
         torch.set_rng_state(state["rng"].cpu())
         if self.device.type == "cuda" and state["cuda_rng"]:
             torch.cuda.set_rng_state_all([rng.cpu() for rng in state["cuda_rng"]])
-        self.resumed_seconds = state["seconds"]
-        log = self.folder / "metrics.jsonl"
-        lines = log.read_text(encoding="utf-8").splitlines(keepends=True) if log.exists() else []
-        # What is later than the checkpoint, or was cut off while it was written, will come again.
-        write_text(log, "".join(line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= state["step"]))
+        self.resumed_seconds, self.first_step = state["seconds"], state["step"]
+        kept = [line for line in self.metrics() if line["step"] <= state["step"]]  # what is later than the checkpoint will come again
+        write_text(self.folder / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
         return state["step"], state["more"]
 
     def metrics(self):
@@ -426,10 +430,16 @@ def read_json(path):
 
 
 def read_metrics(folder):
-    """The lines of metrics.jsonl as dictionaries, [] when there is none; a last line that was cut off is left out."""
+    """The lines of metrics.jsonl as dictionaries, [] when there is none; a last line that was cut off is left out.
+
+    UserError for any other damage.
+    """
     path = Path(folder) / "metrics.jsonl"
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+    except ValueError as error:
+        raise UserError(f"{path}: not readable ({error}); restore the file or train the run again") from None
 
 
 def write_json(path, value):

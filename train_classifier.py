@@ -8,6 +8,7 @@ With a frozen encoder every sentence's features are computed once and kept, so t
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -31,7 +32,8 @@ class Flags(runs.RunFlags, runs.ModelFlags, runs.TokenizerFlags):
     split: str = flag("full", "clean: leave out of training what stands in the test set", ("full", "clean"))
     epochs: int = flag(15, "passes over the training rows")
     batch_size: int = flag(16, "sentences an update")
-    lr: float = flag(1e-3, "learning rate")
+    lr: float = flag(1e-3, "peak learning rate")
+    decay: float = flag(1.0, "share of the epochs, at the end, in which the learning rate falls to zero; 0: never")
     weight_decay: float = flag(0.01, "of matrices")
     n_hidden: int = flag(100, "width of the classifier's hidden layer")
     head_dropout: float = flag(0.5, "of the classifier's hidden layer")
@@ -91,7 +93,7 @@ def train(flags):
     check(flags)
     source = runs.load_run(flags.encoder, ("mlm",), flag_name="--encoder") if flags.encoder else None
     frozen = bool(source) and flags.tune == "frozen"
-    if source and flags.split == "clean" and source.config["flags"].get("split") != "clean" and source.config["flags"]["data"] == flags.data:
+    if source and flags.split == "clean" and source.config["flags"].get("split") != "clean" and same_data(source.config["flags"]["data"], flags.data):
         raise runs.UserError(f"--split clean: {flags.encoder} was pretrained on text that holds test sentences; pretrain it with --split clean too")
 
     # Data
@@ -101,7 +103,7 @@ def train(flags):
     if flags.split == "clean":
         corpus, n_rows, _ = corpus.clean()
         print(f"--split clean: {n_rows} training rows that stand in the test set are left out")
-    kept, held_out = hold_out(corpus.rows, flags.valid, flags.seed, key=lambda row: row[1])
+    kept, held_out = hold_out(corpus.rows, flags.valid, 0, key=lambda row: row[1])
     runs.require((kept and held_out, f"--valid {flags.valid}: leaves no rows to {'validate' if kept else 'train'} on; choose another share"))
     tokenizer = source.tokenizer if source else train_tokenizer(flags.tokenizer, corpus.texts(), flags.vocab_size)
     config = source.model.body.config if source else runs.model_config(flags, vocab_size=tokenizer.get_vocab_size())
@@ -125,9 +127,10 @@ def train(flags):
 
     # Loop: accuracy on all sets after every epoch; the best epoch is chosen by the validation rows alone.
     epochs_done, more = run.restore(model, optimizer)
+    run.first_step = epochs_done * -(-len(kept) // flags.batch_size)
     best = more.get("best", -1.0)
     for epoch in range(epochs_done + 1, flags.epochs + 1):
-        train_epoch(epoch, model, sets["train"], features.get("train"), optimizer, class_weights, flags, run)
+        train_epoch(epoch, flags.epochs, model, sets["train"], features.get("train"), optimizer, class_weights, flags, run)
         numbers = accuracies({name: predict(model, rows, device, features.get(name)) == rows.labels for name, rows in sets.items()}, seen)
         run.log(epoch, **numbers)
         run.say(f"epoch {epoch:>2}  accuracy  train {numbers['accuracy/train']:6.1%}  valid {numbers['accuracy/valid']:6.1%}  "
@@ -145,7 +148,7 @@ def train(flags):
         sets["train"] = Rows(corpus.rows, tokenizer, config.block_size)
         model, features, optimizer, class_weights = start(config, how, source, sets, flags, device)
         for epoch in range(1, best_epoch + 1):
-            train_epoch(epoch, model, sets["train"], features.get("train"), optimizer, class_weights, flags, run)
+            train_epoch(epoch, best_epoch, model, sets["train"], features.get("train"), optimizer, class_weights, flags, run)
         run.save("best.pt", model=model.state_dict(), step=best_epoch)
     else:
         model.load_state_dict(best_weights["model"])
@@ -183,13 +186,16 @@ def start(config, how, source, sets, flags, device):
     return model, features, runs.make_optimizer(model, flags.lr, flags.weight_decay), class_weights
 
 
-def train_epoch(epoch, model, rows, features, optimizer, class_weights, flags, run):
-    """Every row once, in an order that only the seed and the epoch decide."""
+def train_epoch(epoch, epochs, model, rows, features, optimizer, class_weights, flags, run):
+    """Every row once, in an order that only the seed and the epoch decide; the learning rate falls over all `epochs`."""
     frozen = features is not None
     model.train(not frozen)
     model.head.train()
     batches = batching.length_batches(rows.lengths, flags.batch_size, batching.generator(flags.seed, "epoch", epoch))
-    for number, which in enumerate(batches, start=1):
+    for step, which in enumerate(batches, start=(epoch - 1) * len(batches)):
+        lr = runs.learning_rate(step, epochs * len(batches), flags.lr, 0, flags.decay)
+        for group in optimizer.param_groups:
+            group["lr"] = lr
         with runs.autocast(flags, run.device):
             if frozen:
                 logits = model.classify(features[which.to(run.device)])
@@ -200,7 +206,12 @@ def train_epoch(epoch, model, rows, features, optimizer, class_weights, flags, r
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        run.progress((epoch - 1) * len(batches) + number, flags.epochs * len(batches), loss, flags.lr, 0)
+        run.progress(step + 1, epochs * len(batches), loss, lr, (step + 1) * flags.batch_size * sum(rows.lengths) // len(rows))
+
+
+def same_data(a, b):
+    """Whether two values of --data are the same name or place."""
+    return a == b or Path(a).resolve() == Path(b).resolve()
 
 
 def accuracies(right, seen):
@@ -224,6 +235,7 @@ def check(flags):
         (flags.epochs > 0, f"--epochs must be at least 1, got {flags.epochs}"),
         (flags.batch_size > 0, f"--batch-size must be at least 1, got {flags.batch_size}"),
         (flags.lr > 0, f"--lr must be above 0, got {flags.lr}"),
+        (0 <= flags.decay <= 1, f"--decay must be from 0 to 1, got {flags.decay}"),
         (flags.weight_decay >= 0, f"--weight-decay must not be negative, got {flags.weight_decay}"),
         (flags.block_size > 1, f"--block-size must be at least 2 ([BOS] and a word), got {flags.block_size}"),
         (0 < flags.valid < 1, f"--valid must be above 0 and below 1, got {flags.valid}"),

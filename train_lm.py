@@ -57,7 +57,7 @@ def train(flags):
     corpus = data.load(flags.data)
     runs.require((corpus.lines, f"--data {flags.data}: holds no running text to model; give a corpus with train_LM.txt or a .txt"))
     tokenizer = train_tokenizer(flags.tokenizer, corpus.texts(), flags.vocab_size)
-    lines, held_out = hold_out(corpus.lines, flags.valid, flags.seed) if flags.valid else (corpus.lines, [])
+    lines, held_out = hold_out(corpus.lines, flags.valid, seed=0) if flags.valid else (corpus.lines, [])
     sets = {"train": lines} | ({"valid": held_out} if held_out else {}) | corpus.tests
     streams = {name: batching.stream(tokenizer, part) for name, part in sets.items()}
     n_bytes = {name: sum(len(line.encode()) + 1 for line in part) for name, part in sets.items()}
@@ -82,11 +82,12 @@ def train(flags):
     first, more = run.restore(model, optimizer)
     best = more.get("best", math.inf)
     tokens_a_step = flags.batch_size * flags.block_size
-    loss = torch.zeros(())
+    losses = []
     model.train()
     for step in range(first, flags.steps + 1):
         if (step % flags.eval_every == 0 or step == flags.steps) and not (flags.resume and step == first):  # that one is logged already
-            numbers = {"loss/train": loss.item()} if step else {}
+            numbers = {"loss/train": torch.stack(losses).mean().item()} if losses else {}
+            losses = []
             for name, part in streams.items():
                 numbers[f"perplexity/{name}"] = runs.perplexity(evaluate(model, part, flags.block_size, device, flags), len(part) - 1)
             run.log(step, tokens=step * tokens_a_step, **numbers)
@@ -109,6 +110,7 @@ def train(flags):
         if flags.clip:
             torch.nn.utils.clip_grad_norm_(model.parameters(), flags.clip)
         optimizer.step()
+        losses.append(loss.detach())
         run.progress(step + 1, flags.steps, loss, lr, (step + 1 - first) * tokens_a_step)
 
     # Results

@@ -109,14 +109,15 @@ def train(flags):
     first, more = run.restore(model, optimizer)
     best, tokens = more.get("best", math.inf), more.get("tokens", 0)
     batches_an_epoch = -(-len(sequences) // flags.batch_size)
-    loss, batches = torch.zeros(()), None
+    losses, batches = [], None
     model.train()
     for step in range(first, flags.steps + 1):
         if (step % flags.eval_every == 0 or step == flags.steps) and not (flags.resume and step == first):  # that one is logged already
             nats, hits, count = evaluate(model, valid_batches, device, flags)
             numbers = {"loss/valid": nats / count, "perplexity/valid": runs.perplexity(nats, count), "accuracy/valid": hits / count}
             beta = {"beta": model.head.beta.item()} if flags.head == "clap" else {}
-            run.log(step, tokens=tokens, **numbers, **{"loss/train": loss.item()} if step else {}, **beta)
+            run.log(step, tokens=tokens, **numbers, **({"loss/train": torch.stack(losses).mean().item()} if losses else {}), **beta)
+            losses = []
             run.say(f"step {step:>6}  masked-LM perplexity {numbers['perplexity/valid']:>9,.1f}  accuracy {numbers['accuracy/valid']:6.1%}")
             if numbers["loss/valid"] < best:
                 best = numbers["loss/valid"]
@@ -134,12 +135,13 @@ def train(flags):
         for group in optimizer.param_groups:
             group["lr"] = lr
         with runs.autocast(flags, device):
-            loss = model.loss(inputs.to(device), labels.to(device), mask.to(device)) / (labels != -100).sum().item()
+            loss = model.loss(inputs.to(device), labels.to(device), mask.to(device)) / max(1, (labels != -100).sum().item())
         optimizer.zero_grad()
         loss.backward()
         if flags.clip:
             torch.nn.utils.clip_grad_norm_(model.parameters(), flags.clip)
         optimizer.step()
+        losses.append(loss.detach())
         tokens += int(mask.sum())
         run.progress(step + 1, flags.steps, loss, lr, tokens - more.get("tokens", 0))
 

@@ -1,10 +1,9 @@
 """Corpora (one file each), tokenizers, batches and masks. `load` is the door."""
 
-import random
 from pathlib import Path
 
 from data import pydocs, speeches, toy
-from data.corpus import Corpus, hold_out
+from data.corpus import Corpus, hold_out, normal
 from data.files import DataError, read_rows, read_text
 
 NAMES = ("toy", "pydocs", "speeches")
@@ -14,7 +13,7 @@ def load(name):
     """The corpus of that name, or at that path. Raises DataError with the file, the line and the remedy.
 
     name: toy | pydocs | speeches | a folder in the assignment's form (train_CLS.tsv, test_CLS.tsv,
-    train_LM.txt, test_LM_*.txt) | a .txt, its last tenth held out as the test set | a .tsv of
+    train_LM.txt, test_LM_*.txt) | a .txt, the new lines of its last tenth held out as the test set | a .tsv of
     `label<TAB>text` rows, a fifth of them held out as test rows.
     """
     path = Path(name)
@@ -31,7 +30,11 @@ def load(name):
         cut = len(lines) - max(1, len(lines) // 10)
         if cut < 1:
             raise DataError(f"{path}: a single line cannot be split into training and test text; break it into lines")
-        return Corpus(path.stem, lines[:cut], {"heldout": lines[cut:]})
+        known = {normal(line) for line in lines[:cut]}
+        heldout = [line for line in lines[cut:] if normal(line) not in known]
+        if not heldout:
+            raise DataError(f"{path}: every line of its last tenth also stands before; give a text that repeats itself less")
+        return Corpus(path.stem, lines[:cut], {"heldout": heldout})
     if path.suffix == ".tsv":
         labelled = read_rows(path)
         classes = sorted({label for label, _ in labelled})

@@ -35,12 +35,13 @@ def mask_tokens(idx, vocab_size, gen, rate=0.15, unit="token", starts=None, mean
     rank = order.argsort(dim=1, stable=True).argsort(dim=1)  # (B, T) tokens of one unit have neighbouring ranks
     first = torch.full((B, T + 1), T).scatter_reduce(1, unit_of, rank.masked_fill(~usable, T), "amin").gather(1, unit_of)
     size = torch.zeros(B, T + 1, dtype=torch.long).scatter_add(1, unit_of, usable.long()).gather(1, unit_of)
-    # A unit that would overshoot is taken if that comes nearer to the wanted number than leaving it out.
-    chosen = usable & ((first + size / 2 <= wanted[:, None]) | (first == 0))
-
-    labels = idx.masked_fill(~chosen, -100)
     dice = torch.rand(B, T, generator=gen)
     random_words = torch.randint(len(SPECIAL), max(vocab_size, len(SPECIAL) + 1), (B, T), generator=gen)
+    # A unit that would overshoot is taken with the probability that keeps the expected number as wanted.
+    luck = torch.rand(B, 1, generator=gen)
+    chosen = usable & ((first + luck * size < wanted[:, None]) | (first == 0))
+
+    labels = idx.masked_fill(~chosen, -100)
     inputs = torch.where(chosen & (dice < 0.8), MASK, idx)
     inputs = torch.where(chosen & (dice >= 0.8) & (dice < 0.9), random_words, inputs)
     assert not (chosen & (idx == PAD)).any()

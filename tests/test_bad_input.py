@@ -1,7 +1,6 @@
 """Mistakes of the user: one line that names the file or flag and the remedy, exit code 2, and nothing already there is changed."""
 
 import json
-import resource
 import shutil
 import sys
 
@@ -93,6 +92,8 @@ def test_windows_line_ends_give_a_note_and_the_same_result(script, cli, own_corp
     assert windows.code == 0 and all(line.startswith("note: ") and line.endswith("read as line ends") for line in windows.err.splitlines())
     assert "train_LM.txt: Windows line ends" in windows.err
     assert (tmp_path / "unix" / "metrics.jsonl").read_text() == (tmp_path / "windows" / "metrics.jsonl").read_text()
+    unix, windows = (json.loads((tmp_path / name / "result.json").read_text(encoding="utf-8")) for name in ("unix", "windows"))
+    assert all(windows[name] == unix[name] for name in unix if name.startswith(("bits_per_byte", "accuracy", "perplexity")))
 
 
 @pytest.mark.parametrize("script, told", [("train_classifier", "15 of 15 test sentences are longer than --block-size 6 and were cut"),
@@ -194,6 +195,8 @@ def test_a_file_where_the_folder_should_be(cli, corpus, tmp_path):
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits the size of files as Linux does")
 def test_a_disk_that_is_full(shell, corpus, tmp_path):
+    import resource  # not on Windows
+
     def no_file_over_8_kb():
         resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
 
@@ -276,6 +279,8 @@ def test_an_encoder_of_another_kind(script, kind, cli, corpus, finished, tmp_pat
 @pytest.mark.parametrize("name, how, parts", [
     ("checkpoint.pt", half, ["checkpoint.pt: not a readable checkpoint", "restore"]), ("checkpoint.pt", lambda _: b"", ["checkpoint.pt: not a readable checkpoint"]),
     ("checkpoint.pt", None, ["--resume", "holds no checkpoint.pt", "leave --resume out"]), ("config.json", half, ["config.json: not valid JSON"]),
+    ("tokenizer.json", half, ["tokenizer.json: not a tokenizer file", "restore"]),
+    ("metrics.jsonl", lambda content: b"{\n" + content, ["metrics.jsonl: not readable", "restore"]),
     ("config.json", lambda c: c.replace(b'"lr": 0.001', b'"lr": 0.002'), ["started with other values of --lr", "use the same, or another --out"])])
 def test_a_run_that_cannot_be_continued(script, name, how, parts, cli, corpus, finished, tmp_path):
     folder = damaged(finished, script, tmp_path, name, how)
@@ -297,6 +302,16 @@ def test_resume_of_a_run_of_other_flags_names_them(cli, corpus, finished):
     outcome = cli("train_lm", *SHORT["train_lm"], "--data", corpus, "--out", folder, "--resume", "--n-embd", 32, "--seed", 9)
     assert_complains(outcome, folder, "--n-embd, --seed")
     assert contents(folder) == before
+
+
+def test_resume_with_data_that_has_changed(cli, own_corpus, tmp_path):
+    argv = (*SHORT["train_lm"], "--data", own_corpus, "--out", tmp_path / "run")
+    assert cli("train_lm", *argv).code == 0
+    text = (own_corpus / "train_LM.txt").read_text(encoding="utf-8")
+    (own_corpus / "train_LM.txt").write_text(text.replace("ranch", "farm"), encoding="utf-8")
+    before = contents(tmp_path)
+    assert_complains(cli("train_lm", *argv, "--resume"), own_corpus, tmp_path / "run" / "tokenizer.json", "another vocabulary", "restore the data")
+    assert contents(tmp_path) == before
 
 
 def test_resume_where_nothing_is(cli, corpus, tmp_path):

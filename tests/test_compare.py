@@ -266,7 +266,7 @@ MISTAKES = {
     "unfinished": (lambda make, baseline: unfinished(make), ["a:", "not finished", "--resume"]),
     "no kind": (broken("config.json", "{}"), ["a:", "describes no run"]),
     "broken config": (broken("config.json", "{"), ["config.json", "not valid JSON"]),
-    "broken metrics": (broken("metrics.jsonl", '{"step": 1'), ["metrics.jsonl", "not readable"]),
+    "broken metrics": (broken("metrics.jsonl", '{"step": 1\n'), ["metrics.jsonl", "not readable"]),
     "no metrics": (broken("metrics.jsonl", ""), ["a:", "metrics.jsonl"]),
     "two kinds": (lambda make, baseline: [make("a"), make("b", "mlm")], ["a (Causal LM) and b (Masked LM)", "not comparable", "each kind on its own"]),
     "masked LM and n-grams": (lambda make, baseline: [make("a", "mlm"), baseline("base", {"perplexity/ada": 3.0})], ["base", "not comparable"]),

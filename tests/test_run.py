@@ -239,9 +239,12 @@ def test_overwrite_replaces_a_run(cli, corpus, tmp_path):
 
 def test_a_run_that_stopped_before_its_first_checkpoint_can_simply_be_started_again(cli, corpus, tmp_path, monkeypatch):
     argv = (*SHORT["train_classifier"], "--data", corpus, "--out", tmp_path / "run")
+
+    def pressed(*args, **more):
+        raise KeyboardInterrupt
+
     with monkeypatch.context() as patch:
-        patch.setattr(runs, "learning_rate", None)
-        patch.setattr(runs.Run, "log", lambda *args, **more: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(runs.Run, "log", pressed)
         assert cli("train_classifier", *argv).code == 130
     assert cli("train_classifier", *argv).code == 0
 
@@ -283,7 +286,7 @@ def test_the_best_epoch_is_chosen_by_the_validation_rows(cli, own_corpus, tmp_pa
     # Labels by chance: training rows are learned by heart, and each set has its best epoch at another time.
     dice, path = random.Random(0), own_corpus / "train_CLS.tsv"
     path.write_text("".join(f"{dice.randrange(3)}\t{line.split(chr(9))[1]}\n" for line in path.read_text(encoding="utf-8").splitlines()), encoding="utf-8")
-    argv = (*SHORT["train_classifier"], "--data", own_corpus, "--lr", 0.02, "--epochs", 8, "--no-refit")
+    argv = (*SHORT["train_classifier"], "--data", own_corpus, "--n-embd", 32, "--lr", 0.005, "--head-dropout", 0, "--epochs", 8, "--no-refit")
     assert cli("train_classifier", *argv, "--out", tmp_path / "run").code == 0
     lines, result = runs.read_metrics(tmp_path / "run"), json.loads((tmp_path / "run" / "result.json").read_text(encoding="utf-8"))
     best = max(lines, key=lambda line: line["accuracy/valid"])  # the first of equals

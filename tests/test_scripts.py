@@ -191,6 +191,27 @@ def test_accuracy_is_that_of_asking_the_model_row_by_row(finished, corpus):
     assert result["accuracy/seen"] == pytest.approx(sum(right[:6]) / 6)
 
 
+def test_balance_gives_a_rare_class_the_weight_of_a_common_one(cli, tmp_path):
+    # The text tells nothing, so the answer is the share of the class as the loss sees it: 1/5, or 1/2.
+    rows = [f"{'rare' if number % 5 == 0 else 'common'}\tnumber {number} of them\n" for number in range(100)]
+    (tmp_path / "mine.tsv").write_text("".join(rows), encoding="utf-8")
+    share = {}
+    for how in ("--balance", "--no-balance"):
+        argv = ("--data", tmp_path / "mine.tsv", "--n-layer", 1, "--n-embd", 16, "--epochs", 3, "--lr", "0.01", how, "--out", tmp_path / how.strip("-"))
+        assert cli("train_classifier", *argv).code == 0
+        loaded = runs.load_run(tmp_path / how.strip("-"))
+        with torch.no_grad():
+            answer = loaded.model(torch.tensor([[BOS, *encode(loaded.tokenizer, ["number unheard of them"])[0]]])).softmax(-1)[0]
+        share[how] = answer[loaded.config["classes"].index("rare")].item()
+    assert share["--no-balance"] < 0.33 < share["--balance"]
+
+
+def test_the_heads_dropout_works_on_a_frozen_encoder_too(cli, corpus, finished, tmp_path):
+    for rate in ("0.0", "0.5"):
+        assert cli("train_classifier", "--encoder", finished("train_mlm"), "--data", corpus, "--epochs", 1, "--head-dropout", rate, "--out", tmp_path / rate).code == 0
+    assert not torch.equal(*(runs.load_run(tmp_path / rate).model.head.layers[0].weight for rate in ("0.0", "0.5")))
+
+
 def test_refitting_trains_anew_on_all_rows_for_the_best_number_of_epochs(cli, corpus, tmp_path):
     argv = (*SHORT["train_classifier"], *LEARN, "--data", corpus)
     for name, how in (("refit", "--refit"), ("kept", "--no-refit")):
