@@ -48,7 +48,7 @@ class Config:
     unit_embd: bool = False       # L2-normalise token embeddings before the transformer (CLAP)
     zero_mask: bool = False       # the mask token enters as the zero vector (zero-CLAP)
     mask_id: int = 2              # which token that is
-    init_std: float = 0.02        # standard deviation of initial weights
+    init_std: float = 0.05        # standard deviation of initial weights
 
     def __post_init__(self):
         wrong = []

@@ -204,7 +204,7 @@ def result_of(folder):
 @pytest.fixture
 def text(tmp_path):
     path = tmp_path / "tiny.txt"
-    path.write_text("the cat sat on the mat .\nthe dog sat on the rug .\n" * 10, encoding="utf-8")
+    path.write_text("the cat sat on the mat .\nthe dog sat on the rug .\n" * 9 + "the dog sat on the mat .\nthe cat sat on the rug .\n", encoding="utf-8")
     return path
 
 
@@ -223,7 +223,7 @@ def test_command_on_text(text, tmp_path):
     # 2 of 20 lines are held out, 7 tokens each. A newline is no token, but it is a byte.
     assert result["tokens/heldout"] == 14 and result["unknown/heldout"] == 0
     assert result["perplexity/heldout"] == result["perplexity/heldout@3-gram"] < result["perplexity/heldout@1-gram"]
-    n_bytes = len("the cat sat on the mat .\nthe dog sat on the rug .\n")
+    n_bytes = len("the dog sat on the mat .\nthe cat sat on the rug .\n")
     assert result["bits_per_byte/heldout"] == pytest.approx(14 * math.log2(result["perplexity/heldout"]) / n_bytes)
     assert not any(name.startswith("accuracy") for name in result)
     assert result["seconds"] >= 0 and result["command"].startswith("python baselines.py --data ")

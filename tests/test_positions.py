@@ -40,7 +40,8 @@ def test_sinusoids_do_not_drown_the_token():
     model = LanguageModel(Encoder(Config(vocab_size=500, n_embd=64, pos="sinusoidal")))
     idx = torch.arange(5, 37)[None]
     token = model.body.embed(idx) - sinusoids(32, 64)
-    assert token.std().item() == pytest.approx(1, rel=0.1)  # the sinusoids' own deviation is sqrt(1/2)
+    assert token.std().item() == pytest.approx(8 * 0.05, rel=0.1)  # sqrt(n_embd) times the initial deviation
+    assert token.std() > sinusoids(32, 64).std() / 2
 
 
 # ---------------------------------------------------------------------------- ALiBi
