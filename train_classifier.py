@@ -33,7 +33,7 @@ class Flags(runs.RunFlags, runs.ModelFlags, runs.TokenizerFlags):
     epochs: int = flag(15, "passes over the training rows")
     batch_size: int = flag(16, "sentences an update")
     lr: float = flag(1e-3, "peak learning rate")
-    decay: float = flag(1.0, "share of the epochs, at the end, in which the learning rate falls to zero; 0: never")
+    decay: float = flag(-1.0, "share of the epochs, at the end, in which the learning rate falls to zero; -1: none (0), but all (1) if frozen")
     weight_decay: float = flag(0.01, "of matrices")
     n_hidden: int = flag(100, "width of the classifier's hidden layer")
     head_dropout: float = flag(0.5, "of the classifier's hidden layer")
@@ -115,6 +115,7 @@ def train(flags):
     runs.adopt(flags, config)
     flags.pool = flags.pool or ("mean+max+min" if frozen else "mean")
     flags.layers = flags.layers or ("all" if frozen else "last")
+    flags.decay = float(frozen) if flags.decay == -1 else flags.decay
     how = dict(n_class=len(corpus.classes), pool=flags.pool, layers=flags.layers, n_hidden=flags.n_hidden, dropout=flags.head_dropout, standardize=frozen)
     run = runs.Run("classifier", flags, config, tokenizer, device, classifier=how, classes=corpus.classes)
     model, features, optimizer, class_weights = start(config, how, source, sets, flags, device)
@@ -235,7 +236,7 @@ def check(flags):
         (flags.epochs > 0, f"--epochs must be at least 1, got {flags.epochs}"),
         (flags.batch_size > 0, f"--batch-size must be at least 1, got {flags.batch_size}"),
         (flags.lr > 0, f"--lr must be above 0, got {flags.lr}"),
-        (0 <= flags.decay <= 1, f"--decay must be from 0 to 1, got {flags.decay}"),
+        (0 <= flags.decay <= 1 or flags.decay == -1, f"--decay must be from 0 to 1, or -1 for the default, got {flags.decay}"),
         (flags.weight_decay >= 0, f"--weight-decay must not be negative, got {flags.weight_decay}"),
         (flags.block_size > 1, f"--block-size must be at least 2 ([BOS] and a word), got {flags.block_size}"),
         (0 < flags.valid < 1, f"--valid must be above 0 and below 1, got {flags.valid}"),
