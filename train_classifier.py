@@ -36,7 +36,7 @@ class Flags(runs.RunFlags, runs.ModelFlags, runs.TokenizerFlags):
     decay: float = flag(-1.0, "share of the epochs, at the end, in which the learning rate falls to zero; -1: none (0), but all (1) if frozen")
     weight_decay: float = flag(0.01, "of matrices")
     n_hidden: int = flag(100, "width of the classifier's hidden layer")
-    head_dropout: float = flag(0.5, "of the classifier's hidden layer")
+    head_dropout: float = flag(-1.0, "of the classifier's hidden layer; -1: 0.5, but 0 on a frozen encoder")
     balance: bool = flag(True, "every class weighs the same in the loss, however many rows it has")
     valid: float = flag(0.1, "share of the training rows held out to choose the best epoch")
     refit: bool = flag(True, "train anew on all training rows for as many epochs as proved best; --no-refit: keep the weights of the best epoch")
@@ -115,6 +115,7 @@ def train(flags):
     runs.adopt(flags, config)
     flags.pool = flags.pool or ("mean+max+min" if frozen else "mean")
     flags.layers = flags.layers or ("all" if frozen else "last")
+    flags.head_dropout = (0.0 if frozen else 0.5) if flags.head_dropout == -1 else flags.head_dropout
     flags.decay = float(frozen) if flags.decay == -1 else flags.decay
     how = dict(n_class=len(corpus.classes), pool=flags.pool, layers=flags.layers, n_hidden=flags.n_hidden, dropout=flags.head_dropout, standardize=frozen)
     run = runs.Run("classifier", flags, config, tokenizer, device, classifier=how, classes=corpus.classes)
@@ -241,7 +242,7 @@ def check(flags):
         (flags.block_size > 1, f"--block-size must be at least 2 ([BOS] and a word), got {flags.block_size}"),
         (0 < flags.valid < 1, f"--valid must be above 0 and below 1, got {flags.valid}"),
         (flags.n_hidden >= 0, f"--n-hidden must not be negative, got {flags.n_hidden}"),
-        (0 <= flags.head_dropout < 1, f"--head-dropout must be at least 0 and below 1, got {flags.head_dropout}"),
+        (0 <= flags.head_dropout < 1 or flags.head_dropout == -1, f"--head-dropout must be at least 0 and below 1, or -1 for the default, got {flags.head_dropout}"),
         (all(part in Classifier.POOLS for part in pools), f"--pool {flags.pool}: must be of {', '.join(Classifier.POOLS)}, joined by +"),
         (flags.encoder or flags.tune == "frozen", "--tune all: there is nothing to fine-tune without --encoder"))
 
