@@ -147,6 +147,19 @@ def require(*checks):
         raise UserError("; ".join(wrong))
 
 
+def step_checks(flags):
+    """What `require` is to check of the flags of a training that counts steps."""
+    return (
+        (flags.steps >= 0, f"--steps must not be negative, got {flags.steps}"),
+        (flags.batch_size > 0, f"--batch-size must be at least 1, got {flags.batch_size}"),
+        (flags.eval_every > 0, f"--eval-every must be at least 1, got {flags.eval_every}"),
+        (flags.lr > 0, f"--lr must be above 0, got {flags.lr}"),
+        (flags.weight_decay >= 0, f"--weight-decay must not be negative, got {flags.weight_decay}"),
+        (flags.warmup >= 0, f"--warmup must not be negative, got {flags.warmup}"),
+        (flags.clip >= 0, f"--clip must not be negative, got {flags.clip}"),
+        (0 <= flags.decay <= 1, f"--decay must be from 0 to 1, got {flags.decay}"))
+
+
 def model_config(flags, **more):
     """The model's Config from the flags of the same names; its complaints become complaints about flags.
 

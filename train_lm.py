@@ -150,15 +150,8 @@ def check(flags):
     except ValueError:
         raise runs.UserError(f"--eval-block {flags.eval_block}: must be lengths joined by commas, like 32,64,128") from None
     runs.require(
-        (flags.steps >= 0, f"--steps must not be negative, got {flags.steps}"),
-        (flags.batch_size > 0, f"--batch-size must be at least 1, got {flags.batch_size}"),
-        (flags.eval_every > 0, f"--eval-every must be at least 1, got {flags.eval_every}"),
-        (flags.lr > 0, f"--lr must be above 0, got {flags.lr}"),
-        (flags.weight_decay >= 0, f"--weight-decay must not be negative, got {flags.weight_decay}"),
-        (flags.warmup >= 0, f"--warmup must not be negative, got {flags.warmup}"),
-        (flags.clip >= 0, f"--clip must not be negative, got {flags.clip}"),
+        *runs.step_checks(flags),
         (flags.eval_train > 0, f"--eval-train must be at least 1, got {flags.eval_train}"),
-        (0 <= flags.decay <= 1, f"--decay must be from 0 to 1, got {flags.decay}"),
         (0 <= flags.valid < 1, f"--valid must be at least 0 and below 1, got {flags.valid}"),
         (all(block > 0 for block in blocks), f"--eval-block lengths must be at least 1, got {flags.eval_block}"),
         (flags.pos != "learned" or all(block <= flags.block_size for block in blocks),

@@ -156,15 +156,8 @@ def train(flags):
 
 def check(flags):
     runs.require(
-        (flags.steps >= 0, f"--steps must not be negative, got {flags.steps}"),
-        (flags.batch_size > 0, f"--batch-size must be at least 1, got {flags.batch_size}"),
-        (flags.eval_every > 0, f"--eval-every must be at least 1, got {flags.eval_every}"),
-        (flags.lr > 0, f"--lr must be above 0, got {flags.lr}"),
-        (flags.weight_decay >= 0, f"--weight-decay must not be negative, got {flags.weight_decay}"),
-        (flags.warmup >= 0, f"--warmup must not be negative, got {flags.warmup}"),
-        (flags.clip >= 0, f"--clip must not be negative, got {flags.clip}"),
+        *runs.step_checks(flags),
         (0 <= flags.beta2 < 1, f"--beta2 must be at least 0 and below 1, got {flags.beta2}"),
-        (0 <= flags.decay <= 1, f"--decay must be from 0 to 1, got {flags.decay}"),
         (0 < flags.mask_rate < 1, f"--mask-rate must be above 0 and below 1, got {flags.mask_rate}"),
         (0 < flags.valid < 1, f"--valid must be above 0 and below 1, got {flags.valid}"),
         (flags.block_size > 1, f"--block-size must be at least 2 ([BOS] and a word), got {flags.block_size}"))
