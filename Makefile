@@ -5,11 +5,17 @@ PY = .venv/bin/python
 
 .PHONY: demo test assignment figures bench clean
 
+TEXT = We will defend the central granary together before the first census.
+
 demo: .venv/ready  ## pretrain, classify with the frozen encoder, measure perplexity, draw the maps: on generated text
-	$(PY) train_mlm.py --pos alibi --steps 600 --out out/demo/mlm --overwrite
-	$(PY) train_classifier.py --encoder out/demo/mlm --out out/demo/classifier --overwrite
+	$(PY) train_mlm.py --pos alibi --n-embd 128 --n-head 4 --n-ffn 256 --steps 600 --eval-every 100 --out out/demo/encoder --overwrite
+	$(PY) train_classifier.py --encoder out/demo/encoder --out out/demo/classifier --overwrite
 	$(PY) train_lm.py --pos alibi --out out/demo/lm --overwrite
-	$(PY) attention_maps.py out/demo/mlm out/demo/lm
+	$(PY) attention_maps.py out/demo/encoder --text "$(TEXT)"
+	$(PY) attention_maps.py out/demo/lm --text "$(TEXT)" --positions
+	$(PY) sample.py out/demo/encoder --text "We will [MASK] the central granary together."
+	@echo "Now open out/demo/lm/maps/map-1.png, out/demo/lm/curve.png and out/demo/classifier/confusion.png."
+	@echo "To call the scripts yourself: source .venv/bin/activate, then python train_lm.py --pos nope"
 
 test: .venv/ready
 	$(PY) -m pytest -q

@@ -227,7 +227,8 @@ def report(reading):
     even = (allowed(reading.run.model.body, reading.mask.size(1)) & reading.mask[:, None, None, :]).float()  # (B, H, T, T)
     even = summary((even / even.sum(-1, keepdim=True).clamp(min=1))[None], reading.mask)
     even = {name: sum(head[name] for head in even) / len(even) for name in even[0]} | {"layer": "equal", "head": ""}
-    print(f"  means over {int(reading.mask.sum())} tokens: distance in tokens, weight on the first token and on itself, entropy in nats\n"
+    print(f"  where the {int(reading.mask.sum())} tokens look, on average: how many tokens away, how much at the first token and at themselves,\n"
+          "  and how evenly (entropy in nats); last row: if all weights were equal\n"
           "  layer  head  distance   first  itself  entropy")
     for row in [*reading.heads, even]:
         print(f"  {row['layer']:>5}  {row['head']:>4}  {row['distance']:8.2f}  {row['first']:6.1%}  {row['itself']:6.1%}  {row['entropy']:7.2f}")
@@ -277,9 +278,10 @@ def draw_maps(path, readings, number, layer, head):
     bar = figure.add_axes([left + 0.1, bottom, 0.12, -bottom - 0.3])
     figure.colorbar(image, cax=bar, ticks=[0, 0.05, 0.2, 0.5, 1]).set_label("attention weight", fontsize=8)
     bar.tick_params(labelsize=7)
-    if greyed:
-        figure.legend(handles=[Patch(color=GREY, label="not allowed")], loc="upper left", fontsize=7, handlelength=1, borderpad=0,
-                      bbox_to_anchor=(left, bottom - 0.05))
+    starred = any(word.endswith("*") for reading in readings for word in reading.words[number])
+    key = [Patch(color=GREY, label="not allowed")] * bool(greyed) + [Patch(alpha=0, label="* unknown word")] * starred
+    if key:
+        figure.legend(handles=key, loc="upper left", fontsize=7, handlelength=1, borderpad=0, bbox_to_anchor=(left, bottom - 0.05))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph")  # a letter the font lacks is drawn as a box, which says enough
         save(figure, path)

@@ -298,7 +298,8 @@ def caption(configurations):
     spread = "mean ± sample standard deviation over the seeds named" if any(len(c.runs) > 1 for c in configurations) else "single runs, so differences may be those of seeds"
     notes = {"lm": "Perplexity per token, the lower the better.",
              "mlm": "Masked-LM perplexity, with the words on both sides visible: not comparable with a causal LM's.",
-             "classifier": "Seen test sentences also stand in the training data, so accuracy on them is partly memory."}
+             "classifier": "Seen test sentences also stand in the training data, so accuracy on them is partly memory. "
+                           "Curves are of the search for the best epoch, with rows held out; the table is of the final model."}
     return f"{KINDS[first.kind]} on {first.data}: {spread}. {notes[first.kind]} The best of each column is bold."
 
 

@@ -64,9 +64,11 @@ def compared(path, panels, xlabel, trained=None, ending=()):
             seen = [y for xs, *pair in lines.values() for x, m, d in zip(xs, *pair) if trained or x >= last / 4 for y in (max(m - d, m / 2), m + d)]
             seen += [y for y, _ in levels.values()]
             axis.set_yscale("log")
-            margin = (max(seen) / min(seen)) ** 0.05 * 1.02
+            margin = max((max(seen) / min(seen)) ** 0.05 * 1.02, (1.3 * min(seen) / max(seen)) ** 0.5)  # small differences stay small
             axis.set_ylim(min(seen) / margin, max(seen) * margin * (1 if trained else 1.5))
             plain_log_ticks(axis)
+        elif ylabel.endswith("(%)"):
+            axis.set_ylim(max(axis.get_ylim()[0], 0), min(axis.get_ylim()[1], 102))  # a band may reach beyond, a share cannot
         if trained is None:
             axis.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(4, steps=[1, 2, 5, 10], integer=True))
         else:
@@ -115,7 +117,7 @@ def confusion(path, counts, classes):
         for j, n in enumerate(row):
             axis.text(j, i, n, ha="center", va="center", color="white" if n > 0.5 * sum(row) else "black")
     axis.set(xticks=range(len(classes)), yticks=range(len(classes)), xticklabels=classes, yticklabels=classes,
-             xlabel="given class", ylabel="true class", title="Test rows")
+             xlabel="predicted class", ylabel="true class", title="Test rows")
     axis.grid(False)
     save(figure, path)
 

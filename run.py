@@ -383,7 +383,8 @@ def load_run(folder, kinds=("lm", "mlm", "classifier"), device="cpu", flag_name=
     described = read_json(folder / "config.json")
     kind = described.get("kind")
     if kind not in kinds:
-        raise UserError(f"{where}: is a run of kind {kind!r}, but {' or '.join(repr(k) for k in kinds)} is needed here")
+        raise UserError(f"{where}: is a run of kind {kind!r}, but {' or '.join(repr(k) for k in kinds)} is needed here; "
+                        f"give a folder written by {' or '.join(f'train_{k}.py' for k in kinds)}")
     tokenizer = load_tokenizer(folder / "tokenizer.json")
     try:
         config = models.Config(**described["model"])

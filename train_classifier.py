@@ -126,6 +126,9 @@ def train(flags):
     for name, rows in sets.items():
         if rows.n_long:
             run.say(f"  {rows.n_long} of {len(rows)} {name} sentences are longer than --block-size {config.block_size} and were cut")
+    unknown = {name: batching.fraction_unknown(torch.cat(rows.sequences), UNK) for name, rows in sets.items()}
+    if unknown["train"] > 0.1:
+        run.say(f"  note: {unknown['train']:.0%} of the training words are unknown to {flags.encoder}; pretrain it on text of the same kind (--data)")
 
     # Loop: accuracy on all sets after every epoch; the best epoch is chosen by the validation rows alone.
     epochs_done, more = run.restore(model, optimizer)
@@ -162,13 +165,13 @@ def train(flags):
     confusion.index_put_((sets["test"].labels, answers["test"]), torch.tensor(1), accumulate=True)
     floor = {f"floor/{name}": value for name, value in corpus.floor.items() if name in result}
     run.finish({"epoch": best_epoch, **result, "classes": corpus.classes, "confusion": confusion.tolist(), **floor,
-                "unknown/test": batching.fraction_unknown(torch.cat(sets["test"].sequences), UNK)},
+                "unknown/test": unknown["test"]},
                model, sum(sets["train"].lengths) * (flags.epochs + best_epoch * flags.refit))
     draw(run, confusion, corpus, config.pos)
     best_possible = ""
     if "accuracy/test" in corpus.floor:
         best_possible = f" ({100 * (corpus.floor['accuracy/test'] - result['accuracy/test']):.1f} points below the best possible {corpus.floor['accuracy/test']:.1%})"
-    run.say(f"test accuracy {result['accuracy/test']:.1%}{best_possible} after {best_epoch} epochs{' on all training rows' if flags.refit else ''}"
+    run.say(f"test accuracy {result['accuracy/test']:.1%}{best_possible} after {best_epoch} epoch{'s' * (best_epoch > 1)}{' on all training rows' if flags.refit else ''}"
             f"{seen_and_unseen(result)}; {run.seconds():.0f} s, {run.folder}")
 
 

@@ -86,7 +86,7 @@ def train(flags):
     texts, held_out = hold_out(corpus.texts(), flags.valid, seed=0)  # every run of this corpus is measured on the same lines
     texts = list(dict.fromkeys(texts))  # a sentence of both files is trained on once an epoch
     held_out = list(dict.fromkeys(held_out))
-    runs.require((texts and held_out, f"--data {flags.data}: too few lines to hold out --valid {flags.valid} of them; give more text"))
+    runs.require((texts and held_out, f"--data {flags.data}: {len(texts) + len(held_out)} lines are too few to hold out --valid {flags.valid} of them; give more text or a larger --valid"))
     tokenizer = train_tokenizer(flags.tokenizer, corpus.texts(), flags.vocab_size)
     sequences, n_long = batching.sentences(tokenizer, texts, flags.block_size, split=True)
     valid_sequences, _ = batching.sentences(tokenizer, held_out, flags.block_size, split=True)

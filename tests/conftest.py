@@ -62,6 +62,15 @@ def cli():
     return call
 
 
+@pytest.fixture(scope="session")
+def speeches():
+    """Folder of the real speeches; without it the test is skipped, and says so."""
+    folder = Path(os.environ.get("POSLAB_SPEECHES") or ROOT / "data" / "speeches").resolve()
+    if not (folder / "train_LM.txt").exists():
+        pytest.skip("no speeches data; name its folder in POSLAB_SPEECHES")
+    return folder
+
+
 @pytest.fixture
 def shell(tmp_path):
     """The same in a process of its own, as a user starts it, in the folder tmp_path."""

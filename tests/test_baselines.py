@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import random
 import subprocess
 import sys
@@ -24,7 +23,6 @@ from data import batching
 from data.tokenizer import BOS, SPECIAL, UNK, train_tokenizer
 
 A, B, C = 5, 6, 7  # the first ids after the special tokens
-SPEECHES = Path(os.environ.get("POSLAB_SPEECHES") or ROOT.parent / "shared" / "data" / "speeches")
 
 
 def random_ids(n, vocab_size, seed=0):
@@ -310,9 +308,8 @@ def test_bad_input_costs_one_line(argv, names, tmp_path, monkeypatch, capsys):
     assert not Path("out").exists()
 
 
-@pytest.mark.skipif(not (SPEECHES / "train_LM.txt").exists(), reason="no speeches data; name its folder in POSLAB_SPEECHES")
-def test_speeches(tmp_path):
-    script("--data", SPEECHES, "--out", tmp_path / "out")
+def test_speeches(speeches, tmp_path):
+    script("--data", speeches, "--out", tmp_path / "out")
     result = result_of(tmp_path / "out")
     assert result["perplexity/obama"] < 245 and result["perplexity/hbush"] < 262 and result["perplexity/wbush"] < 365
     assert result["accuracy/test"] > 0.90 and result["accuracy/unseen"] > 0.66

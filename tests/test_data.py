@@ -11,7 +11,7 @@ import torch
 import data
 from conftest import ROOT, SAID, sentence
 from data import batching
-from data.corpus import Corpus, hold_out
+from data.corpus import Corpus, hold_out, normal
 from data.files import read_lines, read_rows
 from data.tokenizer import BOS, MASK, PAD, SPECIAL, UNK, detokenize, encode, is_word_level, load_tokenizer, token_strings, train_tokenizer, word_starts
 
@@ -63,6 +63,17 @@ def test_a_table_is_split_with_all_copies_of_a_text_on_one_side(tmp_path):
     assert got.classes == sorted(SAID) and len(got.test_rows) == 18  # 6 of 30 texts
     assert not {text for _, text in got.rows} & {text for _, text in got.test_rows} and not any(got.seen())
     assert Counter((got.classes[label], text) for label, text in got.rows + got.test_rows) == Counter(rows)
+
+
+def test_the_speeches_are_what_the_documentation_says(speeches):
+    got = data.load(speeches)
+    assert len(got.rows) == 2092 and len(got.test_rows) == 750 and sum(got.seen()) == 551 and len(got.lines) == 1553
+    clean, n_rows, _ = got.clean()
+    assert n_rows == 553 and len(clean.rows) == 1539 and not any(clean.seen())
+    assert not {normal(line) for line in clean.lines} & {normal(text) for _, text in got.test_rows}
+    tokenizer = train_tokenizer("word", got.texts())
+    assert tokenizer.get_vocab_size() == 5631
+    assert {name: len(batching.stream(tokenizer, lines)) - 1 for name, lines in got.tests.items()} == {"obama": 5523, "hbush": 4779, "wbush": 4802}
 
 
 @pytest.mark.parametrize("name", ["toy", "pydocs"])
