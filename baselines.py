@@ -25,9 +25,9 @@ from run import flag
 @dataclass
 class Flags(runs.TokenizerFlags):
     data: str = flag("toy", f"corpus: {', '.join(NAMES)}, a folder in the assignment's form, a .txt, or a .tsv of label<TAB>text")
-    out: str = flag("", "run folder (default: out/baselines-DATA, with -clean for --split clean)")
+    out: str = flag("", "run folder (default: out/baselines-DATA, with -clean for --split clean, -1-of-5 for 1/5)")
     order: int = flag(5, "longest n-gram; 5 sees four tokens back")
-    split: str = flag("full", "clean: the classifier leaves out of training what stands in its test set; n-grams do not change", ("full", "clean"))
+    split: str = flag("full", "as in train_classifier.py, whose test rows it chooses; n-grams do not change")
     overwrite: bool = flag(False, "delete the run in --out and start anew")
 
 
@@ -227,7 +227,7 @@ def train(flags):
 def run_folder(flags):
     """Where the results go. UserError when something is there already and --overwrite is not given, or it is no run."""
     name = flags.data if flags.data in NAMES else Path(flags.data).resolve().stem
-    folder = Path(flags.out or f"out/baselines-{name}" + "-clean" * (flags.split == "clean"))
+    folder = Path(flags.out or f"out/baselines-{name}" + ("" if flags.split == "full" else "-" + flags.split.replace("/", "-of-")))
     if folder.exists() and not folder.is_dir():
         raise runs.UserError(f"--out {folder}: is a file; choose another folder")
     is_run = (folder / "config.json").exists()
@@ -270,11 +270,10 @@ def measure_ngrams(corpus, flags):
 
 def measure_classifier(corpus, flags):
     """Accuracy on all test rows, on those whose sentence stands in the training rows, and on the others."""
-    seen = np.array(corpus.seen())  # of the full training rows, so that both splits speak of the same rows
-    if flags.split == "clean":
-        corpus, n_rows, _ = corpus.clean()
-        print(f"--split clean: {n_rows} training rows that stand in the test set are left out")
-        runs.require((corpus.rows, f"--split clean: every training row of {flags.data} stands in the test set; use --split full"))
+    corpus, seen, left_out = corpus.split(flags.split)
+    seen = np.array(seen)
+    if left_out:
+        print(left_out)
     tokenizer = train_tokenizer(flags.tokenizer, corpus.texts(), flags.vocab_size)
     # With [BOS], as in the encoder: the pair it makes with the first word says how sentences begin.
     sentences, test = ([[BOS, *ids] for ids in encode(tokenizer, [text for _, text in rows])] for rows in (corpus.rows, corpus.test_rows))

@@ -253,7 +253,7 @@ class Row:
 def baseline_rows(baselines, kind):
     rows = {}
     for run in baselines:
-        name = f"{run.flags.get('order', 'n')}-gram" if kind == "lm" else "naive Bayes" + ", split=clean" * (run.flags.get("split") == "clean")
+        name = f"{run.flags.get('order', 'n')}-gram" if kind == "lm" else "naive Bayes" + ("" if run.flags.get("split") == "full" else f", split={run.flags.get('split')}")
         name = str(run.folder) if name in rows else name
         rows[name] = Row(name, alone(run.numbers), style=("--", "-.", (0, (6, 2)))[len(rows) % 3])
     return list(rows.values())

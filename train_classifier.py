@@ -29,7 +29,7 @@ class Flags(runs.RunFlags, runs.ModelFlags, runs.TokenizerFlags):
     tune: str = flag("frozen", "what is trained of --encoder: nothing but the classifier, or all", ("frozen", "all"))
     pool: str = flag("", "how tokens become one vector: mean, max, min, first, last, joined by + (default: mean; frozen: mean+max+min)")
     layers: str = flag("", "states that are pooled (default: last; frozen: all)", ("", "last", "all"))
-    split: str = flag("full", "clean: leave out of training what stands in the test set", ("full", "clean"))
+    split: str = flag("full", "full; clean: leave out of training what stands in the test set; i/n: cross-validation, part i of n is the test set and is not trained on")
     epochs: int = flag(15, "passes over the training rows")
     batch_size: int = flag(16, "sentences an update")
     lr: float = flag(1e-3, "peak learning rate")
@@ -93,16 +93,16 @@ def train(flags):
     check(flags)
     source = runs.load_run(flags.encoder, ("mlm",), flag_name="--encoder") if flags.encoder else None
     frozen = bool(source) and flags.tune == "frozen"
-    if source and flags.split == "clean" and source.config["flags"].get("split") != "clean" and same_data(source.config["flags"]["data"], flags.data):
-        raise runs.UserError(f"--split clean: {flags.encoder} was pretrained on text that holds test sentences; pretrain it with --split clean too")
+    if source and flags.split not in ("full", source.config["flags"].get("split")) and same_data(source.config["flags"]["data"], flags.data):
+        raise runs.UserError(f"--split {flags.split}: {flags.encoder} was pretrained on text that holds test sentences; pretrain it with --split {flags.split} too")
 
     # Data
     corpus = data.load(flags.data)
     runs.require((corpus.rows and corpus.test_rows, f"--data {flags.data}: holds no labelled rows; give a corpus with train_CLS.tsv or a .tsv"))
-    seen = torch.tensor(corpus.seen())
-    if flags.split == "clean":
-        corpus, n_rows, _ = corpus.clean()
-        print(f"--split clean: {n_rows} training rows that stand in the test set are left out")
+    corpus, seen, left_out = corpus.split(flags.split)
+    seen = torch.tensor(seen)
+    if left_out:
+        print(left_out)
     kept, held_out = hold_out(corpus.rows, flags.valid, 0, key=lambda row: row[1])
     runs.require((kept and held_out, f"--valid {flags.valid}: leaves no rows to {'validate' if kept else 'train'} on; choose another share"))
     tokenizer = source.tokenizer if source else train_tokenizer(flags.tokenizer, corpus.texts(), flags.vocab_size)

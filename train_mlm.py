@@ -33,7 +33,7 @@ class Flags(runs.RunFlags, runs.ModelFlags, runs.TokenizerFlags):
     zero_mask: bool = flag(False, "[MASK] enters as the zero vector (zero-CLAP)")
     mask_rate: float = flag(0.3, "share of tokens to predict")
     mask_unit: str = flag("token", "what is hidden together: tokens, whole words, or spans of about three tokens", masking.UNITS)
-    split: str = flag("full", "clean: leave out of the pretraining text what stands in the classification test set", ("full", "clean"))
+    split: str = flag("full", "full; clean: leave out of the pretraining text what stands in the classification test set; i/n: cross-validation, part i of n is the test set and is not trained on")
     steps: int = flag(6000, "number of updates")
     batch_size: int = flag(32, "sentences an update")
     lr: float = flag(1e-3, "peak learning rate")
@@ -79,10 +79,9 @@ def train(flags):
     check(flags)
 
     # Data: sentences, the validation part held out before anything is trained.
-    corpus = data.load(flags.data)
-    if flags.split == "clean":
-        corpus, n_rows, n_lines = corpus.clean()
-        print(f"--split clean: {n_rows} labelled rows and {n_lines} lines with test sentences are left out")
+    corpus, _, left_out = data.load(flags.data).split(flags.split)
+    if left_out:
+        print(left_out)
     texts, held_out = hold_out(corpus.texts(), flags.valid, seed=0)  # every run of this corpus is measured on the same lines
     texts = list(dict.fromkeys(texts))  # a sentence of both files is trained on once an epoch
     held_out = list(dict.fromkeys(held_out))

@@ -3,6 +3,8 @@
 import random
 from dataclasses import dataclass, field
 
+from data.files import DataError
+
 
 @dataclass
 class Corpus:
@@ -29,6 +31,28 @@ class Corpus:
         known = {normal(text) for _, text in self.rows}
         return [normal(text) in known for _, text in self.test_rows]
 
+    def split(self, how):
+        """What --split asks for: (corpus, seen, words).
+
+        full: the corpus as it is. clean: without its test sentences in the training data (see `clean`). i/n: a part of
+        a cross-validation: the distinct labelled sentences are dealt into n parts, part i is the test set, and
+        nothing in it is trained on. seen: for each test row whether it stood in the training rows before any were
+        left out. words: what was left out. Raises DataError.
+        """
+        if how == "full":
+            return self, self.seen(), ""
+        corpus, part = self, split_part(how)
+        if part:
+            i, n = part
+            distinct = sorted(({normal(text): (label, text) for label, text in self.rows + self.test_rows}).values(), key=lambda row: row[1])
+            random.Random(0).shuffle(distinct)
+            corpus = Corpus(self.name, self.lines, self.tests, [row for j, row in enumerate(distinct) if j % n != i - 1], distinct[i - 1 :: n], self.classes)
+        cleaned, n_rows, n_lines = corpus.clean()
+        if not (cleaned.rows and cleaned.test_rows):
+            raise DataError(f"--split {how}: leaves no rows to {'test' if cleaned.rows else 'train'} on; use --split full")
+        return cleaned, corpus.seen(), (f"--split {how}: {len(cleaned.test_rows)} test rows; {n_rows} training rows and {n_lines} lines of text "
+                                        "with their sentences are left out")
+
     def clean(self):
         """The same corpus without its test rows' sentences in the training rows and the training text.
 
@@ -53,6 +77,16 @@ class Corpus:
         lines = [line for line in self.lines if not holds_test(line)]
         cleaned = Corpus(self.name, lines, self.tests, rows, self.test_rows, self.classes, self.floor)
         return cleaned, len(self.rows) - len(rows), len(self.lines) - len(lines)
+
+
+def split_part(how):
+    """(i, n) of --split i/n; None for full and clean. Raises DataError for anything else."""
+    i, _, n = how.partition("/")
+    if how in ("full", "clean"):
+        return None
+    if not (i.isdigit() and n.isdigit() and 1 <= int(i) <= int(n) and int(n) > 1):
+        raise DataError(f"--split {how}: must be full, clean, or a part of a cross-validation like 1/5")
+    return int(i), int(n)
 
 
 def normal(text):

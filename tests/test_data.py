@@ -12,7 +12,7 @@ import data
 from conftest import ROOT, SAID, sentence
 from data import batching
 from data.corpus import Corpus, hold_out, normal
-from data.files import read_lines, read_rows
+from data.files import DataError, read_lines, read_rows
 from data.tokenizer import BOS, MASK, PAD, SPECIAL, UNK, detokenize, encode, is_word_level, load_tokenizer, token_strings, train_tokenizer, word_starts
 
 TEXTS = ["The ranger doesn't fear the dark .", "Freedom , he said , is worth 1,000 ranches !", "the dark fears the ranger 's light"]
@@ -116,6 +116,26 @@ def test_clean_sees_through_white_space_but_keeps_lines_that_hold_only_a_few_tes
 
 
 # ---------------------------------------------------------------------------- tokenizers
+
+
+def test_a_cross_validation_tests_every_sentence_once_and_trains_on_none_of_its_part():
+    rows = [(i % 2, f"sentence number {i} of the corpus") for i in range(20)]
+    whole = Corpus("c", [f"{rows[3][1]} and more", "another line"], {}, rows + rows[:5], [(i % 2, f"test number {i} of all") for i in range(5)] + rows[:2], ["a", "b"])
+    tested = []
+    for i in range(1, 6):
+        part, seen, words = whole.split(f"{i}/5")
+        held = {text for _, text in part.test_rows}
+        assert len(held) == len(part.test_rows) == 5 and len(part.rows) == 20 and not any(seen) and f"--split {i}/5" in words
+        assert not held & {text for _, text in part.rows} and (rows[3][1] in held) == (len(part.lines) == 1)
+        tested += part.test_rows
+    assert sorted(tested) == sorted(set(whole.rows + whole.test_rows))
+    assert whole.split("full") == (whole, [False] * 5 + [True] * 2, "")
+
+
+@pytest.mark.parametrize("how", ["0/5", "6/5", "1/1", "one", "1/", "-1/5"])
+def test_a_split_that_is_none_is_refused(how):
+    with pytest.raises(DataError, match=f"--split {how}"):
+        Corpus("c", rows=[(0, "a")], test_rows=[(0, "b")]).split(how)
 
 
 def test_words_are_split_as_in_the_penn_treebank():

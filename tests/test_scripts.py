@@ -261,7 +261,7 @@ def test_features_kept_of_a_frozen_encoder_give_what_the_whole_model_gives(cli, 
 
 def test_clean_split_trains_without_the_test_sentences(cli, corpus, tmp_path):
     done = cli("train_classifier", *SHORT["train_classifier"], *LEARN, "--data", corpus, "--split", "clean", "--out", tmp_path / "run")
-    assert done.code == 0 and "6 training rows that stand in the test set are left out" in done.out
+    assert done.code == 0 and "6 training rows and 1 lines of text with their sentences are left out" in done.out
     assert "43 training rows, 11 for validation" in done.out  # of 54
     # The same test rows are told apart as in the full split, so that the two can be compared.
     assert {"accuracy/seen", "accuracy/unseen"} <= result_of(tmp_path / "run").keys()
