@@ -7,18 +7,15 @@ answers to "where is this token?"; beside them stand a frozen pretrained encoder
 is a folder of its own; one that is finished is not run again, so an interrupted assignment goes on where it was.
 """
 
-import os
 import shlex
-import subprocess
 import sys
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import data
 import run as runs
+from jobs import run_all
 from run import flag
 
 POSITIONS = ("learned", "sinusoidal", "alibi", "nope")
@@ -32,7 +29,7 @@ class Flags:
     out: str = flag("out/assignment", "folder of all runs, figures and the report")
     seeds: int = flag(1, "how many seeds of each run, 0, 1, ...")
     jobs: int = flag(0, "runs at a time, each on one thread; 0: one a core")
-    mlm_steps: int = flag(1000, "updates of the pretraining; 0: no pretraining")
+    mlm_steps: int = flag(500, "updates of the pretraining, each about half a second; 0: no pretraining")
     split: str = flag("full", "clean: leave out of classification's training what stands in its test set", ("full", "clean"))
 
 
@@ -64,42 +61,9 @@ def assignment(flags):
     compared = [[f"compare-{part}", "compare.py", [str(out / f"{part}-{pos}-{seed}") for pos in POSITIONS for seed in range(flags.seeds)] + [str(out / "baselines")]]
                 for part in parts]
 
-    say = Progress(len(first) + len(second) + len(maps) + len(compared))
-    for jobs in (first, second, maps + compared):
-        with ThreadPoolExecutor(flags.jobs or os.cpu_count()) as pool:
-            list(pool.map(lambda job: launch(out, *job, say), jobs))
+    run_all(out, (first, second, maps + compared), flags.jobs)
     write_report(out, flags, corpus, parts, drawn)
     print(f"{out / 'report.md'}: report with {len(list(out.glob('**/*.png')))} figures; {time.perf_counter() - started:.0f} s")
-
-
-def launch(out, name, script, arguments, say):
-    """Run a script into out/name unless its result is there; UserError with the script's own last line if it fails."""
-    folder = out / name
-    training = script.startswith("train")
-    marker = {"attention_maps.py": "maps.json"}.get(script, "result.json")  # a comparison is made anew: its runs may be more
-    if not (folder / marker).exists():
-        again = ["--resume"] if training and (folder / "checkpoint.pt").exists() else []
-        command = [sys.executable, str(Path(__file__).parent / script), *arguments, *again, "--out", str(folder)]
-        done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8")
-        if done.returncode:
-            lines = (done.stderr or done.stdout).strip().splitlines()
-            raise runs.UserError(f"{shlex.join(command)} failed: {lines[-1] if lines else done.returncode}")
-        say(name, done.stdout.strip().splitlines()[-1])
-    else:
-        say(name, "finished before")
-
-
-class Progress:
-    """A line for each finished run, with how many are left and a guess at the time they take."""
-
-    def __init__(self, total):
-        self.total, self.done, self.started, self.lock = total, 0, time.perf_counter(), threading.Lock()
-
-    def __call__(self, name, words):
-        with self.lock:
-            self.done += 1
-            left = (time.perf_counter() - self.started) / self.done * (self.total - self.done)
-            print(f"[{self.done}/{self.total}, about {runs.clock(left)} left] {name}: {words}", flush=True)
 
 
 # ---------------------------------------------------------------------------- the report

@@ -417,7 +417,7 @@ def init_weights(model, config):
 
 
 class Classifier(nn.Module):
-    """A body, its states pooled into one vector a sentence, and a head with one hidden layer.
+    """A body, its states pooled into one vector a sentence, and a head.
 
     pool: parts joined by +, of mean, max, min (over the real tokens), first and last (token). layers: "last" pools the
     body's output, "all" also every state below it. With `standardize`, features are shifted and scaled by
@@ -436,6 +436,8 @@ class Classifier(nn.Module):
         self.register_buffer("scale", torch.ones(n_features))
         self.standardize = standardize
         init_weights(self, body.config)
+        if not n_hidden:
+            nn.init.zeros_(self.head.layers[-1].weight)  # random weights of so many features would start with confident guesses
 
     def features(self, idx, mask=None):
         """idx, mask (B, T) -> (B, n_features)."""

@@ -27,19 +27,24 @@ class Flags(runs.RunFlags, runs.ModelFlags, runs.TokenizerFlags):
     init_std: float = flag(0.1, "standard deviation of the initial weights")
     encoder: str = flag("", "run folder of train_mlm.py; its architecture and tokenizer replace the flags'")
     tune: str = flag("frozen", "what is trained of --encoder: nothing but the classifier, or all", ("frozen", "all"))
-    pool: str = flag("", "how tokens become one vector: mean, max, min, first, last, joined by + (default: mean; frozen: mean+max+min)")
-    layers: str = flag("", "states that are pooled (default: last; frozen: all)", ("", "last", "all"))
+    pool: str = flag("", "how tokens become one vector: mean, max, min, first, last, joined by + (empty: mean; frozen: mean+max+min)")
+    layers: str = flag("", "states that are pooled (empty: last; frozen: all)", ("", "last", "all"))
     split: str = flag("full", "full; clean: leave out of training what stands in the test set; i/n: cross-validation, part i of n is the test set and is not trained on")
     epochs: int = flag(15, "passes over the training rows")
     batch_size: int = flag(16, "sentences an update")
-    lr: float = flag(1e-3, "peak learning rate")
-    decay: float = flag(-1.0, "share of the epochs, at the end, in which the learning rate falls to zero; -1: none (0), but all (1) if frozen")
+    lr: float = flag(-1.0, "peak learning rate; -1: 0.001, frozen: 0.0004")
+    decay: float = flag(-1.0, "share of the epochs, at the end, in which the learning rate falls to zero; -1: 0 (never), frozen: 1")
     weight_decay: float = flag(0.01, "of matrices")
-    n_hidden: int = flag(100, "width of the classifier's hidden layer")
-    head_dropout: float = flag(-1.0, "of the classifier's hidden layer; -1: 0.5, but 0 on a frozen encoder")
+    n_hidden: int = flag(-1, "width of the classifier's hidden layer; 0: a linear classifier; -1: 100, frozen: 0")
+    head_dropout: float = flag(-1.0, "of what the classifier's last layer reads; -1: 0.5, frozen: 0")
     balance: bool = flag(True, "every class weighs the same in the loss, however many rows it has")
     valid: float = flag(0.1, "share of the training rows held out to choose the best epoch")
     refit: bool = flag(True, "train anew on all training rows for as many epochs as proved best; --no-refit: keep the weights of the best epoch")
+
+
+# What a flag that is not given means: trained with the encoder, on a frozen one. docs/results.md says how they were chosen.
+OTHERWISE = {"pool": ("mean", "mean+max+min"), "layers": ("last", "all"), "lr": (1e-3, 4e-4), "decay": (0.0, 1.0),
+             "n_hidden": (100, 0), "head_dropout": (0.5, 0.0)}
 
 
 class Rows:
@@ -113,10 +118,9 @@ def train(flags):
     # Model
     device = runs.prepare(flags, config.n_embd)
     runs.adopt(flags, config)
-    flags.pool = flags.pool or ("mean+max+min" if frozen else "mean")
-    flags.layers = flags.layers or ("all" if frozen else "last")
-    flags.head_dropout = (0.0 if frozen else 0.5) if flags.head_dropout == -1 else flags.head_dropout
-    flags.decay = float(frozen) if flags.decay == -1 else flags.decay
+    for name, choices in OTHERWISE.items():
+        if getattr(flags, name) in ("", -1):
+            setattr(flags, name, choices[frozen])
     how = dict(n_class=len(corpus.classes), pool=flags.pool, layers=flags.layers, n_hidden=flags.n_hidden, dropout=flags.head_dropout, standardize=frozen)
     run = runs.Run("classifier", flags, config, tokenizer, device, classifier=how, classes=corpus.classes)
     model, features, optimizer, class_weights = start(config, how, source, sets, flags, device)
@@ -239,12 +243,12 @@ def check(flags):
     runs.require(
         (flags.epochs > 0, f"--epochs must be at least 1, got {flags.epochs}"),
         (flags.batch_size > 0, f"--batch-size must be at least 1, got {flags.batch_size}"),
-        (flags.lr > 0, f"--lr must be above 0, got {flags.lr}"),
+        (flags.lr > 0 or flags.lr == -1, f"--lr must be above 0, or -1 for the default, got {flags.lr}"),
         (0 <= flags.decay <= 1 or flags.decay == -1, f"--decay must be from 0 to 1, or -1 for the default, got {flags.decay}"),
         (flags.weight_decay >= 0, f"--weight-decay must not be negative, got {flags.weight_decay}"),
         (flags.block_size > 1, f"--block-size must be at least 2 ([BOS] and a word), got {flags.block_size}"),
         (0 < flags.valid < 1, f"--valid must be above 0 and below 1, got {flags.valid}"),
-        (flags.n_hidden >= 0, f"--n-hidden must not be negative, got {flags.n_hidden}"),
+        (flags.n_hidden >= -1, f"--n-hidden must be at least 0, or -1 for the default, got {flags.n_hidden}"),
         (0 <= flags.head_dropout < 1 or flags.head_dropout == -1, f"--head-dropout must be at least 0 and below 1, or -1 for the default, got {flags.head_dropout}"),
         (all(part in Classifier.POOLS for part in pools), f"--pool {flags.pool}: must be of {', '.join(Classifier.POOLS)}, joined by +"),
         (flags.encoder or flags.tune == "frozen", "--tune all: there is nothing to fine-tune without --encoder"))

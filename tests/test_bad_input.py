@@ -122,7 +122,7 @@ SOME = [("train_lm", ["--steps", "-1"], ["--steps must not be negative"]), ("tra
         ("train_mlm", ["--mask-unit", "sentence"], ["--mask-unit", "span"]), ("train_mlm", ["--valid", "0"], ["--valid must be above 0"]),
         ("train_mlm", ["--block-size", "1"], ["--block-size must be at least 2"]), ("train_classifier", ["--pool", "mean+median"], ["--pool mean+median", "mean, max, min, first, last"]),
         ("train_classifier", ["--tune", "all"], ["--tune all", "--encoder"]), ("train_classifier", ["--epochs", "0"], ["--epochs must be at least 1"]),
-        ("train_classifier", ["--layers", "first"], ["--layers"]), ("train_classifier", ["--n-hidden", "-1"], ["--n-hidden must not be negative"]),
+        ("train_classifier", ["--layers", "first"], ["--layers"]), ("train_classifier", ["--n-hidden", "-2"], ["--n-hidden must be at least 0"]),
         ("train_classifier", ["--block-size", "1"], ["--block-size must be at least 2"])]
 
 

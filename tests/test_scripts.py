@@ -209,7 +209,7 @@ def test_balance_gives_a_rare_class_the_weight_of_a_common_one(cli, tmp_path):
 def test_the_heads_dropout_works_on_a_frozen_encoder_too(cli, corpus, finished, tmp_path):
     for rate in ("0.0", "0.5"):
         assert cli("train_classifier", "--encoder", finished("train_mlm"), "--data", corpus, "--epochs", 1, "--head-dropout", rate, "--out", tmp_path / rate).code == 0
-    assert not torch.equal(*(runs.load_run(tmp_path / rate).model.head.layers[0].weight for rate in ("0.0", "0.5")))
+    assert not torch.equal(*(runs.load_run(tmp_path / rate).model.head.layers[-1].weight for rate in ("0.0", "0.5")))
 
 
 def test_refitting_trains_anew_on_all_rows_for_the_best_number_of_epochs(cli, corpus, tmp_path):
