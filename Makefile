@@ -8,7 +8,7 @@ PY = .venv/bin/python
 TEXT = We will defend the central granary together before the first census.
 
 demo: .venv/ready  ## pretrain, classify with the frozen encoder, measure perplexity, draw the maps: on generated text
-	$(PY) train_mlm.py --pos alibi --n-embd 128 --n-head 4 --n-ffn 256 --steps 600 --eval-every 100 --out out/demo/encoder --overwrite
+	$(PY) train_mlm.py --pos alibi --n-embd 128 --n-layer 2 --lr 1e-3 --init-std 0.05 --steps 600 --out out/demo/encoder --overwrite
 	$(PY) train_classifier.py --encoder out/demo/encoder --out out/demo/classifier --overwrite
 	$(PY) train_lm.py --pos alibi --out out/demo/lm --overwrite
 	$(PY) attention_maps.py out/demo/encoder --text "$(TEXT)"

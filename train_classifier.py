@@ -32,19 +32,20 @@ class Flags(runs.RunFlags, runs.ModelFlags, runs.TokenizerFlags):
     split: str = flag("full", "full; clean: leave out of training what stands in the test set; i/n: cross-validation, part i of n is the test set and is not trained on")
     epochs: int = flag(15, "passes over the training rows")
     batch_size: int = flag(16, "sentences an update")
-    lr: float = flag(-1.0, "peak learning rate; -1: 0.001, frozen: 0.0004")
+    lr: float = flag(-1.0, "peak learning rate; -1: 0.001, frozen: 0.0003")
     decay: float = flag(-1.0, "share of the epochs, at the end, in which the learning rate falls to zero; -1: 0 (never), frozen: 1")
-    weight_decay: float = flag(0.01, "of matrices")
-    n_hidden: int = flag(-1, "width of the classifier's hidden layer; 0: a linear classifier; -1: 100, frozen: 0")
+    weight_decay: float = flag(-1.0, "of matrices; -1: 0.01, frozen: 1")
+    n_hidden: int = flag(-1, "width of the classifier's hidden layer; 0: a linear classifier; -1: 100, frozen: 300")
     head_dropout: float = flag(-1.0, "of what the classifier's last layer reads; -1: 0.5, frozen: 0")
-    balance: bool = flag(True, "every class weighs the same in the loss, however many rows it has")
+    balance: str = flag("", "what makes up for classes of unequal size: none, weights in the loss, or prior: twice the logarithm of a class's share, "
+                            "added to its logit in training (empty: weights; frozen: prior)", ("", "none", "weights", "prior"))
     valid: float = flag(0.1, "share of the training rows held out to choose the best epoch")
     refit: bool = flag(True, "train anew on all training rows for as many epochs as proved best; --no-refit: keep the weights of the best epoch")
 
 
 # What a flag that is not given means: trained with the encoder, on a frozen one. docs/results.md says how they were chosen.
-OTHERWISE = {"pool": ("mean", "mean+max+min"), "layers": ("last", "all"), "lr": (1e-3, 4e-4), "decay": (0.0, 1.0),
-             "n_hidden": (100, 0), "head_dropout": (0.5, 0.0)}
+OTHERWISE = {"pool": ("mean", "mean+max+min"), "layers": ("last", "all"), "lr": (1e-3, 3e-4), "decay": (0.0, 1.0), "weight_decay": (0.01, 1.0),
+             "n_hidden": (100, 300), "head_dropout": (0.5, 0.0), "balance": ("weights", "prior")}
 
 
 class Rows:
@@ -123,7 +124,7 @@ def train(flags):
             setattr(flags, name, choices[frozen])
     how = dict(n_class=len(corpus.classes), pool=flags.pool, layers=flags.layers, n_hidden=flags.n_hidden, dropout=flags.head_dropout, standardize=frozen)
     run = runs.Run("classifier", flags, config, tokenizer, device, classifier=how, classes=corpus.classes)
-    model, features, optimizer, class_weights = start(config, how, source, sets, flags, device)
+    model, features, optimizer, balance = start(config, how, source, sets, flags, device)
     run.say(f"{corpus.name}: {len(kept):,} training rows, {len(held_out):,} for validation, {len(seen):,} test rows of which "
             f"{int(seen.sum()):,} also stand in the training data; {count_parameters(model)['total']:,} parameters, "
             f"{sum(p.numel() for p in model.parameters() if p.requires_grad):,} of them trained")
@@ -139,7 +140,7 @@ def train(flags):
     run.first_step = epochs_done * -(-len(kept) // flags.batch_size)
     best = more.get("best", -1.0)
     for epoch in range(epochs_done + 1, flags.epochs + 1):
-        train_epoch(epoch, flags.epochs, model, sets["train"], features.get("train"), optimizer, class_weights, flags, run)
+        train_epoch(epoch, flags.epochs, model, sets["train"], features.get("train"), optimizer, balance, flags, run)
         numbers = accuracies({name: predict(model, rows, device, features.get(name)) == rows.labels for name, rows in sets.items()}, seen)
         run.log(epoch, **numbers)
         run.say(f"epoch {epoch:>2}  accuracy  train {numbers['accuracy/train']:6.1%}  valid {numbers['accuracy/valid']:6.1%}  "
@@ -149,15 +150,15 @@ def train(flags):
             run.save("best.pt", model=model.state_dict(), step=epoch)
         run.save_checkpoint(model, optimizer, epoch, best=best)
 
-    # Refit: with the number of epochs known, the held-out rows need not be missed any longer.
+    # Refit: with the number of epochs known, the held-out rows need not be missed any longer. The learning rate goes as before.
     best_weights = runs.read_checkpoint(run.folder / "best.pt", device)
     best_epoch = best_weights["step"]
     if flags.refit:
         torch.manual_seed(flags.seed)
         sets["train"] = Rows(corpus.rows, tokenizer, config.block_size)
-        model, features, optimizer, class_weights = start(config, how, source, sets, flags, device)
+        model, features, optimizer, balance = start(config, how, source, sets, flags, device)
         for epoch in range(1, best_epoch + 1):
-            train_epoch(epoch, best_epoch, model, sets["train"], features.get("train"), optimizer, class_weights, flags, run)
+            train_epoch(epoch, flags.epochs, model, sets["train"], features.get("train"), optimizer, balance, flags, run)
         run.save("best.pt", model=model.state_dict(), step=best_epoch)
     else:
         model.load_state_dict(best_weights["model"])
@@ -180,24 +181,28 @@ def train(flags):
 
 
 def start(config, how, source, sets, flags, device):
-    """A fresh model and what its training needs: (model, cached features of each set if the encoder is frozen, optimizer, class weights)."""
+    """A fresh model and what its training needs: (model, cached features of each set
+    if the encoder is frozen, optimizer, balance: weights of the classes in the loss and what is added to their logits)."""
     model = Classifier(Encoder(config), **how).to(device)
-    features, class_weights = {}, None
+    features = {}
     if source:
         model.body.load_state_dict(source.model.body.state_dict())
         if flags.tune == "frozen":
             model.body.requires_grad_(False)
             features = {name: all_features(model, rows, device) for name, rows in sets.items()}
             model.fit_standardization(features["train"])
-    if flags.balance:
-        counts = sets["train"].labels.bincount(minlength=how["n_class"]).clamp(min=1)
-        class_weights = (counts.sum() / len(counts) / counts).to(device)
-    return model, features, runs.make_optimizer(model, flags.lr, flags.weight_decay), class_weights
+    counts = sets["train"].labels.bincount(minlength=how["n_class"]).clamp(min=1).to(device)
+    weights, prior = torch.ones_like(counts), torch.zeros_like(counts)
+    if flags.balance == "weights":
+        weights = counts.sum() / len(counts) / counts
+    if flags.balance == "prior":  # weights hardly matter once every row is learned by heart; this does (Menon et al. 2021)
+        prior = 2 * (counts / counts.sum()).log()
+    return model, features, runs.make_optimizer(model, flags.lr, flags.weight_decay), (weights.float(), prior)
 
 
-def train_epoch(epoch, epochs, model, rows, features, optimizer, class_weights, flags, run):
+def train_epoch(epoch, epochs, model, rows, features, optimizer, balance, flags, run):
     """Every row once, in an order that only the seed and the epoch decide; the learning rate falls over all `epochs`."""
-    frozen = features is not None
+    frozen, (weights, prior) = features is not None, balance
     model.train(not frozen)
     model.head.train()
     batches = batching.length_batches(rows.lengths, flags.batch_size, batching.generator(flags.seed, "epoch", epoch))
@@ -211,7 +216,7 @@ def train_epoch(epoch, epochs, model, rows, features, optimizer, class_weights, 
             else:
                 idx, mask = rows.batch(which)
                 logits = model(idx.to(run.device), mask.to(run.device))
-            loss = F.cross_entropy(logits, rows.labels[which].to(run.device), class_weights)
+            loss = F.cross_entropy(logits + prior, rows.labels[which].to(run.device), weights)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -245,7 +250,7 @@ def check(flags):
         (flags.batch_size > 0, f"--batch-size must be at least 1, got {flags.batch_size}"),
         (flags.lr > 0 or flags.lr == -1, f"--lr must be above 0, or -1 for the default, got {flags.lr}"),
         (0 <= flags.decay <= 1 or flags.decay == -1, f"--decay must be from 0 to 1, or -1 for the default, got {flags.decay}"),
-        (flags.weight_decay >= 0, f"--weight-decay must not be negative, got {flags.weight_decay}"),
+        (flags.weight_decay >= 0 or flags.weight_decay == -1, f"--weight-decay must not be negative, or -1 for the default, got {flags.weight_decay}"),
         (flags.block_size > 1, f"--block-size must be at least 2 ([BOS] and a word), got {flags.block_size}"),
         (0 < flags.valid < 1, f"--valid must be above 0 and below 1, got {flags.valid}"),
         (flags.n_hidden >= -1, f"--n-hidden must be at least 0, or -1 for the default, got {flags.n_hidden}"),

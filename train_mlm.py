@@ -25,6 +25,7 @@ class Flags(runs.RunFlags, runs.ModelFlags, runs.TokenizerFlags):
     n_layer: int = flag(1, "number of blocks")
     n_embd: int = flag(1024, "width")
     n_head: int = flag(8, "attention heads a block")
+    init_std: float = flag(0.01, "standard deviation of the initial weights")
     n_ffn: int = flag(256, "width of the feed-forward layer; 0: four times the width")
     activation: str = flag("gelu", "of the feed-forward layer", ("relu", "gelu"))
     dropout: float = flag(0.2, "of embeddings and sublayer outputs")
@@ -34,16 +35,16 @@ class Flags(runs.RunFlags, runs.ModelFlags, runs.TokenizerFlags):
     mask_rate: float = flag(0.3, "share of tokens to predict")
     mask_unit: str = flag("token", "what is hidden together: tokens, whole words, or spans of about three tokens", masking.UNITS)
     split: str = flag("full", "full; clean: leave out of the pretraining text what stands in the classification test set; i/n: cross-validation, part i of n is the test set and is not trained on")
-    steps: int = flag(1500, "number of updates")
+    steps: int = flag(800, "number of updates")
     batch_size: int = flag(32, "sentences an update")
-    lr: float = flag(7e-4, "peak learning rate")
+    lr: float = flag(1.5e-4, "peak learning rate")
     warmup: int = flag(100, "steps in which the learning rate rises")
     decay: float = flag(1.0, "share of the steps, at the end, in which the learning rate falls to zero; 0: never")
     beta2: float = flag(0.98, "second-moment decay of Adam")
     weight_decay: float = flag(0.01, "of matrices")
     clip: float = flag(1.0, "largest gradient norm; 0: no limit")
     valid: float = flag(0.05, "share of the lines held out to choose the best checkpoint")
-    eval_every: int = flag(250, "steps between evaluations")
+    eval_every: int = flag(100, "steps between evaluations")
 
 
 def masked_validation_set(sequences, flags, vocab_size, starts):

@@ -281,7 +281,7 @@ def test_an_encoder_of_another_kind(script, kind, cli, corpus, finished, tmp_pat
     ("checkpoint.pt", None, ["--resume", "holds no checkpoint.pt", "leave --resume out"]), ("config.json", half, ["config.json: not valid JSON"]),
     ("tokenizer.json", half, ["tokenizer.json: not a tokenizer file", "restore"]),
     ("metrics.jsonl", lambda content: b"{\n" + content, ["metrics.jsonl: not readable", "restore"]),
-    ("config.json", lambda c: c.replace(b'"lr": 0.001', b'"lr": 0.002'), ["started with other values of --lr", "use the same, or another --out"])])
+    ("config.json", lambda c: c.replace(b'"lr": 0.00', b'"lr": 0.10'), ["started with other values of --lr", "use the same, or another --out"])])
 def test_a_run_that_cannot_be_continued(script, name, how, parts, cli, corpus, finished, tmp_path):
     folder = damaged(finished, script, tmp_path, name, how)
     before = contents(folder)

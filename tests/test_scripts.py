@@ -192,18 +192,19 @@ def test_accuracy_is_that_of_asking_the_model_row_by_row(finished, corpus):
 
 
 def test_balance_gives_a_rare_class_the_weight_of_a_common_one(cli, tmp_path):
-    # The text tells nothing, so the answer is the share of the class as the loss sees it: 1/5, or 1/2.
+    # The text tells nothing, so the answer is the share of the class as the loss sees it: 1/5, or 1/2; with the prior taken twice
+    # in training and left out afterwards, odds of 1/4 become 4.
     rows = [f"{'rare' if number % 5 == 0 else 'common'}\tnumber {number} of them\n" for number in range(100)]
     (tmp_path / "mine.tsv").write_text("".join(rows), encoding="utf-8")
     share = {}
-    for how in ("--balance", "--no-balance"):
-        argv = ("--data", tmp_path / "mine.tsv", "--n-layer", 1, "--n-embd", 16, "--epochs", 3, "--lr", "0.01", how, "--out", tmp_path / how.strip("-"))
+    for how in ("none", "weights", "prior"):
+        argv = ("--data", tmp_path / "mine.tsv", "--n-layer", 1, "--n-embd", 16, "--epochs", 3, "--lr", "0.01", "--balance", how, "--out", tmp_path / how)
         assert cli("train_classifier", *argv).code == 0
-        loaded = runs.load_run(tmp_path / how.strip("-"))
+        loaded = runs.load_run(tmp_path / how)
         with torch.no_grad():
             answer = loaded.model(torch.tensor([[BOS, *encode(loaded.tokenizer, ["number unheard of them"])[0]]])).softmax(-1)[0]
         share[how] = answer[loaded.config["classes"].index("rare")].item()
-    assert share["--no-balance"] < 0.33 < share["--balance"]
+    assert share["none"] < 0.33 < share["weights"] < 0.6 < share["prior"]
 
 
 def test_the_heads_dropout_works_on_a_frozen_encoder_too(cli, corpus, finished, tmp_path):
