@@ -111,7 +111,7 @@ EVERY = [(script, argv, parts) for script in SCRIPTS for argv, parts in [
     (["--pos", "rope", "--n-embd", "6"], ["--n-embd / --n-head must be even"]), (["--dropout", "1.5"], ["dropout must be at least 0 and below 1"]),
     (["--lr", "0"], ["--lr must be above 0"]), (["--lr", "nan"], ["--lr"]), (["--batch-size", "0"], ["--batch-size must be at least 1"]), (["--seed", "x"], ["--seed"]),
     (["--init-std", "-1"], ["--init-std must not be negative"]), (["--vocab-size", "3"], ["--vocab-size 3", "at least 6"]),
-    (["--tokenizer", "bpe", "--vocab-size", "100"], ["--vocab-size 100", "at least 261"]), (["--weight-decay", "-1"], ["--weight-decay must not be negative"]),
+    (["--tokenizer", "bpe", "--vocab-size", "100"], ["--vocab-size 100", "at least 261"]), (["--weight-decay", "-2"], ["--weight-decay must not be negative"]),
     (["--threads", "-1"], ["--threads must not be negative"]), (["--valid", "1"], ["--valid"]), (["--block-size", "0"], ["--block-size must be at least"])]]
 SOME = [("train_lm", ["--steps", "-1"], ["--steps must not be negative"]), ("train_lm", ["--eval-every", "0"], ["--eval-every must be at least 1"]),
         ("train_lm", ["--decay", "2"], ["--decay must be from 0 to 1"]), ("train_lm", ["--eval-block", "8,x"], ["--eval-block 8,x", "32,64,128"]),
