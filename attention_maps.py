@@ -227,7 +227,7 @@ def report(reading):
     even = (allowed(reading.run.model.body, reading.mask.size(1)) & reading.mask[:, None, None, :]).float()  # (B, H, T, T)
     even = summary((even / even.sum(-1, keepdim=True).clamp(min=1))[None], reading.mask)
     even = {name: sum(head[name] for head in even) / len(even) for name in even[0]} | {"layer": "equal", "head": ""}
-    print(f"  where the {int(reading.mask.sum())} tokens look, on average: how many tokens away, how much at the first token and at themselves,\n"
+    print(f"  where the {int(reading.mask.sum())} tokens ([BOS] is the first) look, on average: how many tokens away, how much at the first and at themselves,\n"
           "  and how evenly (entropy in nats); last row: if all weights were equal\n"
           "  layer  head  distance   first  itself  entropy")
     for row in [*reading.heads, even]:

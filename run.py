@@ -48,7 +48,7 @@ class RunFlags:
     """Flags of every script that trains."""
 
     data: str = flag("toy", f"corpus: {', '.join(NAMES)}, a folder in the assignment's form, a .txt, or a .tsv of label<TAB>text")
-    out: str = flag("", "run folder (default: out/SCRIPT-DATA-POS-SEED)")
+    out: str = flag("", "run folder (default: out/KIND-DATA-POS-SEED, and the split if it is not full)")
     seed: int = flag(0, "seed of the initial weights, the data order, the masks and the dropout")
     device: str = flag("auto", "where to compute", ("auto", "cpu", "cuda", "mps"))
     dtype: str = flag("auto", "bfloat16 autocast or plain float32; auto: bfloat16 on CUDA", ("auto", "float32", "bfloat16"))
@@ -176,11 +176,18 @@ def model_config(flags, **more):
         raise UserError(fields.sub(lambda found: "--" + found[0].replace("_", "-"), str(error))) from None
 
 
-def adopt(flags, config):
-    """Give the flags the values of the model that is really used."""
+def adopt(flags, config, source=""):
+    """Give the flags the values of the model that is really used.
+
+    With a source, the flag and run folder the model comes from: UserError for a flag that asks for something else.
+    """
+    defaults = {field.name: field.default for field in dataclasses.fields(flags)}
     for field in dataclasses.fields(config):
         if hasattr(flags, field.name) and field.name != "vocab_size":  # as a flag, that is a limit
-            setattr(flags, field.name, getattr(config, field.name))
+            given, used = getattr(flags, field.name), getattr(config, field.name)
+            if source and given not in (defaults[field.name], used):
+                raise UserError(f"--{field.name.replace('_', '-')} {given}: {source} has {used}, which cannot be changed; leave the flag out")
+            setattr(flags, field.name, used)
 
 
 # ---------------------------------------------------------------------------- machine
@@ -243,11 +250,12 @@ class Run:
     --resume finds a run of other flags.
     """
 
-    def __init__(self, kind, flags, config, tokenizer, device, **more):
-        """kind: lm | mlm | classifier. `more` goes into config.json."""
+    def __init__(self, kind, flags, config, tokenizer, device, name="", **more):
+        """kind: lm | mlm | classifier; name: how the folder's name begins, if not with the kind. `more` goes into config.json."""
         self.flags, self.kind, self.device = flags, kind, device
         data = flags.data if flags.data in NAMES else Path(flags.data).resolve().stem
-        self.folder = Path(flags.out or f"out/{kind}-{data}-{config.pos}-{flags.seed}")
+        split = getattr(flags, "split", "full").replace("/", "-of-")
+        self.folder = Path(flags.out or f"out/{name or kind}-{data}-{config.pos}-{flags.seed}" + f"-{split}" * (split != "full"))
         self.started, self.resumed_seconds, self.last_line = time.perf_counter(), 0.0, 0.0
         self.first_step = 0
         described = {"kind": kind, "flags": dataclasses.asdict(flags), "model": dataclasses.asdict(config), **more}

@@ -118,12 +118,13 @@ def train(flags):
 
     # Model
     device = runs.prepare(flags, config.n_embd)
-    runs.adopt(flags, config)
+    runs.adopt(flags, config, f"--encoder {flags.encoder}" if source else "")
     for name, choices in OTHERWISE.items():
         if getattr(flags, name) in ("", -1):
             setattr(flags, name, choices[frozen])
     how = dict(n_class=len(corpus.classes), pool=flags.pool, layers=flags.layers, n_hidden=flags.n_hidden, dropout=flags.head_dropout, standardize=frozen)
-    run = runs.Run("classifier", flags, config, tokenizer, device, classifier=how, classes=corpus.classes)
+    run = runs.Run("classifier", flags, config, tokenizer, device, name="frozen" if frozen else "tuned" if source else "",
+                   classifier=how, classes=corpus.classes)
     model, features, optimizer, balance = start(config, how, source, sets, flags, device)
     run.say(f"{corpus.name}: {len(kept):,} training rows, {len(held_out):,} for validation, {len(seen):,} test rows of which "
             f"{int(seen.sum()):,} also stand in the training data; {count_parameters(model)['total']:,} parameters, "
@@ -154,6 +155,7 @@ def train(flags):
     best_weights = runs.read_checkpoint(run.folder / "best.pt", device)
     best_epoch = best_weights["step"]
     if flags.refit:
+        run.say(f"epoch {best_epoch} was best on the validation rows; training anew on all {len(corpus.rows):,} training rows")
         torch.manual_seed(flags.seed)
         sets["train"] = Rows(corpus.rows, tokenizer, config.block_size)
         model, features, optimizer, balance = start(config, how, source, sets, flags, device)

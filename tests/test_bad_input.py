@@ -260,9 +260,10 @@ def test_a_checkpoint_that_holds_something_else(what, cli, corpus, finished, tmp
         assert contents(folder) == before
 
 
-def test_an_unknown_encoder(cli, corpus, tmp_path):
+def test_an_unknown_or_changed_encoder(cli, corpus, finished, tmp_path):
     assert_complains(cli("train_classifier", "--encoder", tmp_path / "nowhere", "--data", corpus), f"--encoder {tmp_path / 'nowhere'}", "no such run folder")
     assert_complains(cli("train_classifier", "--encoder", corpus, "--data", corpus), f"--encoder {corpus}", "no config.json")
+    assert_complains(cli("train_classifier", "--encoder", finished("train_mlm"), "--n-layer", 3, "--data", corpus), "--n-layer 3", "leave the flag out")
 
 
 @pytest.mark.parametrize("script, kind", [("train_lm", "lm"), ("train_classifier", "classifier")])
