@@ -21,6 +21,8 @@ KINDS = {"lm": "Causal LM", "mlm": "Masked LM", "classifier": "Classification", 
 LONG = "train-short-test-long"
 # Flags that leave the trained model as it is, and the seed, over which the mean is taken.
 APART = ("seed", "out", "resume", "overwrite", "device", "threads", "eval_block")
+# Flags of train_classifier.py whose defaults follow from --encoder: where that differs they need no naming.
+FOLLOWING = ("pool", "layers", "lr", "decay", "weight_decay", "n_hidden", "head_dropout", "balance", "init_std")
 
 
 @dataclass
@@ -218,7 +220,13 @@ def label(configurations, labels=""):
     """Label each by the flags that differ, as they are typed; by its folder where these do not tell it from the others."""
     settings = [c.runs[0].settings for c in configurations]
     differing = [key for key in dict.fromkeys(key for each in settings for key in each) if len({json.dumps(each[key]) for each in settings if key in each}) > 1]
-    found = [", ".join(f"{key.replace('_', '-')}={spelled(each[key])}" for key in differing if key in each) for each in settings]
+
+    def words(keys):
+        return [", ".join(f"{key.replace('_', '-')}={spelled(each[key])}" for key in keys if key in each) for each in settings]
+
+    found, short = words(differing), words([key for key in differing if key not in FOLLOWING])
+    if "encoder" in differing and len(set(short)) == len(short):
+        found = short
     for c, text in zip(configurations, found):
         folder = c.runs[0].folder.resolve().name
         if len(configurations) == 1:

@@ -168,6 +168,12 @@ def test_classifiers_on_encoders_of_different_seeds_are_one_configuration(make, 
     assert {label: cells["seeds"] for label, cells in table(*names).items()} == {"pos=alibi": "0, 1", "pos=rope": "0, 1"}
     scratch = make("scratch", "classifier", encoder="", tune="frozen", pos="alibi")
     assert list(table(*names[:2], scratch)) == ["encoder=pretrained", "encoder=none"]
+    # Defaults that follow from the encoder need no naming, unless they are all that differs.
+    linear = make("linear", "classifier", encoder="mlm-alibi-0", tune="frozen", n_hidden=0, lr=4e-4)
+    joint = make("joint", "classifier", encoder="", tune="frozen", n_hidden=100, lr=1e-3)
+    assert list(table(joint, linear)) == ["encoder=none", "encoder=pretrained"]
+    other = make("other", "classifier", encoder="mlm-alibi-0", tune="frozen", n_hidden=300, lr=4e-4)
+    assert list(table(linear, other)) == ["n-hidden=0", "n-hidden=300"]
 
 
 # ---------------------------------------------------------------------------- baselines and the floor
