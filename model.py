@@ -420,21 +420,22 @@ class Classifier(nn.Module):
     """A body, its states pooled into one vector a sentence, and a head.
 
     pool: parts joined by +, of mean, max, min (over the real tokens), first and last (token). layers: "last" pools the
-    body's output, "all" also every state below it. With `standardize`, features are shifted and scaled by
-    constants (see `fit_standardization`), which a frozen body needs because its layers differ in scale.
+    body's output, "all" also every state below it. With n_component > 0, features are standardised, because a frozen
+    body's layers differ in scale, and turned onto that many principal axes (see `fit_projection`).
     """
 
     POOLS = ("mean", "max", "min", "first", "last")
 
-    def __init__(self, body, n_class, pool="mean", layers="last", n_hidden=100, dropout=0.0, standardize=False):
+    def __init__(self, body, n_class, pool="mean", layers="last", n_hidden=100, dropout=0.0, n_component=0):
         super().__init__()
         self.body, self.pool, self.layers = body, pool.split("+"), layers
         n_layers = 1 if layers == "last" else body.config.n_layer + 1
         n_features = body.config.n_embd * len(self.pool) * n_layers
-        self.head = ClassifierHead(body.config, n_class, n_features, n_hidden, dropout)
-        self.register_buffer("shift", torch.zeros(n_features))
-        self.register_buffer("scale", torch.ones(n_features))
-        self.standardize = standardize
+        self.n_component = min(n_component, n_features)
+        self.head = ClassifierHead(body.config, n_class, self.n_component or n_features, n_hidden, dropout)
+        if self.n_component:
+            self.register_buffer("shift", torch.zeros(n_features))
+            self.register_buffer("projection", torch.eye(n_features, self.n_component))
         init_weights(self, body.config)
         if not n_hidden:
             nn.init.zeros_(self.head.layers[-1].weight)  # random weights of so many features would start with confident guesses
@@ -450,17 +451,21 @@ class Classifier(nn.Module):
             states = [*states[:-1], h]
         return torch.cat([pool_tokens(h, mask, how) for h in states for how in self.pool], dim=-1)
 
-    def classify(self, features):
-        """(B, n_features) -> logits (B, n_class)."""
-        return self.head((features - self.shift) * self.scale if self.standardize else features)
+    def project(self, features):
+        """(B, n_features) -> (B, n_component), or the features themselves when n_component is 0."""
+        return (features - self.shift) @ self.projection if self.n_component else features
 
     def forward(self, idx, mask=None):
-        return self.classify(self.features(idx, mask))
+        """idx, mask (B, T) -> logits (B, n_class)."""
+        return self.head(self.project(self.features(idx, mask)))
 
-    def fit_standardization(self, features):
-        """Set shift and scale so that these (N, n_features) have mean 0 and deviation 1 in each column."""
+    def fit_projection(self, features):
+        """From features (N, n_features) of N >= n_component rows: bring each column to mean 0 and deviation 1, then turn onto the
+        principal axes. N rows differ in fewer than N directions, so a classifier of far fewer weights can see what they hold."""
         self.shift.copy_(features.mean(0))
-        self.scale.copy_(1 / features.std(0).clamp(min=1e-5))
+        scale = 1 / features.std(0).clamp(min=1e-5)
+        _, _, axes = torch.pca_lowrank((features - self.shift) * scale, self.n_component, center=False)  # (n_features, n_component)
+        self.projection.copy_(scale[:, None] * axes)
 
 
 def pool_tokens(h, mask, how):

@@ -408,7 +408,7 @@ def load_run(folder, kinds=("lm", "mlm", "classifier"), device="cpu", flag_name=
                         "they are of different runs, restore the right one")
     path = folder / "best.pt"
     if not path.exists():
-        raise UserError(f"{where}: no best.pt, the run has not reached its first evaluation; finish it with --resume")
+        raise UserError(f"{where}: no best.pt yet; finish the run with --resume")
     load_weights(model, read_checkpoint(path, device)["model"], path)
     return LoadedRun(folder, kind, described, model.to(device).eval(), tokenizer)
 

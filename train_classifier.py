@@ -35,6 +35,7 @@ class Flags(runs.RunFlags, runs.ModelFlags, runs.TokenizerFlags):
     lr: float = flag(-1.0, "peak learning rate; -1: 0.001, frozen: 0.0003")
     decay: float = flag(-1.0, "share of the epochs, at the end, in which the learning rate falls to zero; -1: 0 (never), frozen: 1")
     weight_decay: float = flag(-1.0, "of matrices; -1: 0.01, frozen: 1")
+    n_component: int = flag(-1, "principal components of the frozen features that the classifier sees; 0: the features as they are; -1: 1000 (frozen only)")
     n_hidden: int = flag(-1, "width of the classifier's hidden layer; 0: a linear classifier; -1: 100, frozen: 300")
     head_dropout: float = flag(-1.0, "of what the classifier's last layer reads; -1: 0.5, frozen: 0")
     balance: str = flag("", "what makes up for classes of unequal size: none, weights in the loss, or prior: twice the logarithm of a class's share, "
@@ -45,7 +46,7 @@ class Flags(runs.RunFlags, runs.ModelFlags, runs.TokenizerFlags):
 
 # What a flag that is not given means: trained with the encoder, on a frozen one. docs/results.md says how they were chosen.
 OTHERWISE = {"pool": ("mean", "mean+max+min"), "layers": ("last", "all"), "lr": (1e-3, 3e-4), "decay": (0.0, 1.0), "weight_decay": (0.01, 1.0),
-             "n_hidden": (100, 300), "head_dropout": (0.5, 0.0), "balance": ("weights", "prior")}
+             "n_component": (0, 1000), "n_hidden": (100, 300), "head_dropout": (0.5, 0.0), "balance": ("weights", "prior")}
 
 
 class Rows:
@@ -71,7 +72,7 @@ def predict(model, rows, device, features=None):
     answers = torch.zeros(len(rows), dtype=torch.long)
     for which in batching.length_batches(rows.lengths, 256):
         if features is not None:
-            logits = model.classify(features[which.to(device)])
+            logits = model.head(features[which.to(device)])
         else:
             idx, mask = rows.batch(which)
             logits = model(idx.to(device), mask.to(device))
@@ -82,7 +83,7 @@ def predict(model, rows, device, features=None):
 
 @torch.no_grad()
 def all_features(model, rows, device):
-    """(N, n_features) of every row, once."""
+    """(N, n_features) of every row, each computed once."""
     model.eval()
     features = None
     for which in batching.length_batches(rows.lengths, 256):
@@ -122,7 +123,8 @@ def train(flags):
     for name, choices in OTHERWISE.items():
         if getattr(flags, name) in ("", -1):
             setattr(flags, name, choices[frozen])
-    how = dict(n_class=len(corpus.classes), pool=flags.pool, layers=flags.layers, n_hidden=flags.n_hidden, dropout=flags.head_dropout, standardize=frozen)
+    how = dict(n_class=len(corpus.classes), pool=flags.pool, layers=flags.layers, n_hidden=flags.n_hidden, dropout=flags.head_dropout,
+               n_component=min(flags.n_component, len(kept)))
     run = runs.Run("classifier", flags, config, tokenizer, device, name="frozen" if frozen else "tuned" if source else "",
                    classifier=how, classes=corpus.classes)
     model, features, optimizer, balance = start(config, how, source, sets, flags, device)
@@ -137,9 +139,10 @@ def train(flags):
         run.say(f"  note: {unknown['train']:.0%} of the training words are unknown to {flags.encoder}; pretrain it on text of the same kind (--data)")
 
     # Loop: accuracy on all sets after every epoch; the best epoch is chosen by the validation rows alone.
-    epochs_done, more = run.restore(model, optimizer)
+    trained = model.head if frozen else model
+    epochs_done, more = run.restore(trained, optimizer)
     run.first_step = epochs_done * -(-len(kept) // flags.batch_size)
-    best = more.get("best", -1.0)
+    best, best_epoch, best_weights = more.get("best", (-1.0, 0, {}))
     for epoch in range(epochs_done + 1, flags.epochs + 1):
         train_epoch(epoch, flags.epochs, model, sets["train"], features.get("train"), optimizer, balance, flags, run)
         numbers = accuracies({name: predict(model, rows, device, features.get(name)) == rows.labels for name, rows in sets.items()}, seen)
@@ -147,13 +150,11 @@ def train(flags):
         run.say(f"epoch {epoch:>2}  accuracy  train {numbers['accuracy/train']:6.1%}  valid {numbers['accuracy/valid']:6.1%}  "
                 f"test {numbers['accuracy/test']:6.1%}{seen_and_unseen(numbers)}")
         if numbers["accuracy/valid"] > best:
-            best = numbers["accuracy/valid"]
-            run.save("best.pt", model=model.state_dict(), step=epoch)
-        run.save_checkpoint(model, optimizer, epoch, best=best)
+            best, best_epoch = numbers["accuracy/valid"], epoch
+            best_weights = {name: weight.clone() for name, weight in trained.state_dict().items()}
+        run.save_checkpoint(trained, optimizer, epoch, best=(best, best_epoch, best_weights))
 
     # Refit: with the number of epochs known, the held-out rows need not be missed any longer. The learning rate goes as before.
-    best_weights = runs.read_checkpoint(run.folder / "best.pt", device)
-    best_epoch = best_weights["step"]
     if flags.refit:
         run.say(f"epoch {best_epoch} was best on the validation rows; training anew on all {len(corpus.rows):,} training rows")
         torch.manual_seed(flags.seed)
@@ -161,9 +162,9 @@ def train(flags):
         model, features, optimizer, balance = start(config, how, source, sets, flags, device)
         for epoch in range(1, best_epoch + 1):
             train_epoch(epoch, flags.epochs, model, sets["train"], features.get("train"), optimizer, balance, flags, run)
-        run.save("best.pt", model=model.state_dict(), step=best_epoch)
     else:
-        model.load_state_dict(best_weights["model"])
+        trained.load_state_dict(best_weights)
+    run.save("best.pt", model=model.state_dict(), step=best_epoch)
 
     # Results
     answers = {name: predict(model, rows, device, features.get(name)) for name, rows in sets.items()}
@@ -192,7 +193,9 @@ def start(config, how, source, sets, flags, device):
         if flags.tune == "frozen":
             model.body.requires_grad_(False)
             features = {name: all_features(model, rows, device) for name, rows in sets.items()}
-            model.fit_standardization(features["train"])
+            if model.n_component:
+                model.fit_projection(features["train"])
+            features = {name: model.project(part) for name, part in features.items()}
     counts = sets["train"].labels.bincount(minlength=how["n_class"]).clamp(min=1).to(device)
     weights, prior = torch.ones_like(counts), torch.zeros_like(counts)
     if flags.balance == "weights":
@@ -214,7 +217,7 @@ def train_epoch(epoch, epochs, model, rows, features, optimizer, balance, flags,
             group["lr"] = lr
         with runs.autocast(flags, run.device):
             if frozen:
-                logits = model.classify(features[which.to(run.device)])
+                logits = model.head(features[which.to(run.device)])
             else:
                 idx, mask = rows.batch(which)
                 logits = model(idx.to(run.device), mask.to(run.device))
@@ -255,6 +258,8 @@ def check(flags):
         (flags.weight_decay >= 0 or flags.weight_decay == -1, f"--weight-decay must not be negative, or -1 for the default, got {flags.weight_decay}"),
         (flags.block_size > 1, f"--block-size must be at least 2 ([BOS] and a word), got {flags.block_size}"),
         (0 < flags.valid < 1, f"--valid must be above 0 and below 1, got {flags.valid}"),
+        (flags.n_component >= -1, f"--n-component must be at least 0, or -1 for the default, got {flags.n_component}"),
+        (flags.n_component < 1 or flags.encoder and flags.tune == "frozen", f"--n-component {flags.n_component}: only frozen features can be turned; leave it out or give --encoder"),
         (flags.n_hidden >= -1, f"--n-hidden must be at least 0, or -1 for the default, got {flags.n_hidden}"),
         (0 <= flags.head_dropout < 1 or flags.head_dropout == -1, f"--head-dropout must be at least 0 and below 1, or -1 for the default, got {flags.head_dropout}"),
         (all(part in Classifier.POOLS for part in pools), f"--pool {flags.pool}: must be of {', '.join(Classifier.POOLS)}, joined by +"),

@@ -217,16 +217,26 @@ def test_features_of_all_layers_are_embedding_to_output_pooled():
     torch.testing.assert_close(model.features(idx), expected)
 
 
-def test_standardised_features_have_mean_zero_and_deviation_one():
-    model = Classifier(tiny().body, 3, standardize=True)
-    model.head = nn.Identity()
-    features = 5 + 3 * torch.randn(50, 16)
+def test_projected_features_are_the_principal_components_of_the_standardised():
+    torch.manual_seed(0)
+    features = 5 + torch.randn(40, 4) @ torch.randn(4, 16)  # 4 directions
     features[:, 3] = 2.0  # a constant column must not become NaN
-    model.fit_standardization(features)
-    out = model.classify(features)
-    torch.testing.assert_close(out.mean(0), torch.zeros(16), atol=1e-5, rtol=0)
-    torch.testing.assert_close(out.std(0)[[0, 1, 2, 15]], torch.ones(4))
-    assert out.isfinite().all()
+    standard = (features - features.mean(0)) / features.std(0).clamp(min=1e-5)
+    model = Classifier(tiny().body, 3, n_component=4)
+    model.fit_projection(features)
+    out = model.project(features)
+    torch.testing.assert_close(out.norm(dim=0), torch.linalg.svdvals(standard)[:4], atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(out @ out.T, standard @ standard.T, atol=1e-3, rtol=1e-3)  # nothing but the orientation has changed
+
+
+def test_a_class_is_the_head_of_the_projected_features():
+    model, idx = Classifier(tiny().body, 3, pool="mean+max", n_component=5).eval(), torch.randint(5, 30, (9, 6))
+    features = model.features(idx)
+    assert features.shape == (9, 32)
+    model.fit_projection(features)
+    torch.testing.assert_close(model(idx), model.head(model.project(features)))
+    plain = Classifier(tiny().body, 3, pool="mean+max")
+    torch.testing.assert_close(plain.project(features), features)
 
 
 # ---------------------------------------------------------------------------- size
