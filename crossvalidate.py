@@ -22,8 +22,8 @@ from run import flag
 # name: (what it is, whether it needs an encoder of train_mlm.py, the flags of train_classifier.py)
 RECIPES = {"bayes": ("naive Bayes, words and word pairs", "", ()),
            "joint": ("encoder and classifier trained jointly", "", ()),
-           "random": ("linear classifier on a frozen untrained encoder", "untrained", ()),
-           "frozen": ("linear classifier on a frozen pretrained encoder", "pretrained", ()),
+           "random": ("classifier on a frozen untrained encoder", "untrained", ()),
+           "frozen": ("classifier on a frozen pretrained encoder", "pretrained", ()),
            "tuned": ("pretrained encoder, fine-tuned", "pretrained", ("--tune", "all", "--lr", "2e-4"))}
 
 
