@@ -18,6 +18,7 @@ import numpy as np
 import data
 import run as runs
 from data import NAMES, batching
+from data.masking import noise_tokens
 from data.tokenizer import BOS, SPECIAL, UNK, encode, train_tokenizer
 from run import flag
 
@@ -26,6 +27,7 @@ from run import flag
 class Flags(runs.TokenizerFlags):
     data: str = flag("toy", f"corpus: {', '.join(NAMES)}, a folder in the assignment's form, a .txt, or a .tsv of label<TAB>text")
     out: str = flag("", "run folder (default: out/baselines-DATA, with -clean for --split clean, -1-of-5 for 1/5)")
+    rare_unknown: float = flag(0.0, "of the words that the training text holds once, share that the n-grams read as [UNK], as in train_lm.py")
     order: int = flag(5, "longest n-gram; 5 sees four tokens back")
     split: str = flag("full", "as in train_classifier.py, whose test rows it chooses; n-grams do not change")
     overwrite: bool = flag(False, "delete the run in --out and start anew")
@@ -198,7 +200,8 @@ def choose_smoothing(sentences, labels, n_class, grid=(0.03, 0.1, 0.3, 1.0, 3.0)
 
 def train(flags):
     started = time.perf_counter()
-    runs.require((1 <= flags.order <= 10, f"--order must be 1 to 10, got {flags.order}"),
+    runs.require((0 <= flags.rare_unknown <= 1, f"--rare-unknown must be from 0 to 1, got {flags.rare_unknown}"),
+                 (1 <= flags.order <= 10, f"--order must be 1 to 10, got {flags.order}"),
                  (flags.vocab_size == 0 or flags.vocab_size > len(SPECIAL), f"--vocab-size must be above {len(SPECIAL)}, the special tokens, got {flags.vocab_size}"))
     folder = run_folder(flags)
     corpus = data.load(flags.data)
@@ -241,6 +244,7 @@ def measure_ngrams(corpus, flags):
     """Perplexity of every test set for n-grams of length 1 to --order, each token predicted exactly once."""
     tokenizer = train_tokenizer(flags.tokenizer, corpus.texts(), flags.vocab_size)
     ids, vocab_size = batching.stream(tokenizer, corpus.lines), tokenizer.get_vocab_size()
+    _, ids = noise_tokens(ids, ids, ids.bincount(minlength=vocab_size), batching.generator(0), rare=flags.rare_unknown)
     streams = {name: batching.stream(tokenizer, part) for name, part in corpus.tests.items()}
     n_tokens = {name: len(part) - 1 for name, part in streams.items()}
     unknown = {name: batching.fraction_unknown(part[1:], UNK) for name, part in streams.items()}

@@ -371,14 +371,14 @@ class ClassifierHead(nn.Module):
         return self.layers(x)
 
 
-def linear_cross_entropy(x, weight, bias, targets, chunk=64):
-    """Summed cross-entropy of logits = x weight^T + bias, x (N, C), targets (N,), both without ignored rows.
+def linear_cross_entropy(x, weight, bias, targets, smoothing=0.0, chunk=64):
+    """(N,) cross-entropy of each row of logits = x weight^T + bias, x (N, C), targets (N,), both without ignored rows.
 
     In chunks of rows: all N x V logits at once would leave the processor's cache, and be the slowest part
     of a small model's step.
     """
     pairs = zip(x.split(chunk), targets.split(chunk))
-    return sum(F.cross_entropy(F.linear(part, weight, bias), target, reduction="sum") for part, target in pairs)
+    return torch.cat([F.cross_entropy(F.linear(part, weight, bias), target, reduction="none", label_smoothing=smoothing) for part, target in pairs])
 
 
 # ---------------------------------------------------------------------------- 6. Models
@@ -398,11 +398,49 @@ class LanguageModel(nn.Module):
         """idx (B, T), mask (B, T) -> logits (B, T, V)."""
         return self.head(self.body(idx, mask))
 
-    def loss(self, idx, targets, mask=None):
-        """Cross-entropy in nats summed over the targets (B, T) that are not -100. Only those meet the vocabulary."""
+    def losses(self, idx, targets, mask=None, smoothing=0.0):
+        """(N,) cross-entropy in nats of each of the N targets (B, T) that are not -100. Only those meet the vocabulary.
+
+        smoothing: share of each target given to all words alike (Szegedy et al. 2016, section 7).
+        """
         h = self.body(idx, mask)
         wanted = targets != -100
-        return linear_cross_entropy(*self.head.project(h[wanted]), targets[wanted])
+        return linear_cross_entropy(*self.head.project(h[wanted]), targets[wanted], smoothing)
+
+    def loss(self, idx, targets, mask=None, smoothing=0.0):
+        """Sum of `losses`."""
+        return self.losses(idx, targets, mask, smoothing).sum()
+
+
+class Ensemble(nn.Module):
+    """Language models of one architecture, each trained by itself, whose probabilities are averaged.
+
+    p(w) = sum_m p_m(w) / M. What one of them invents the others do not share, so the average is surer where it should be.
+    """
+
+    def __init__(self, members):
+        super().__init__()
+        self.members = nn.ModuleList(members)
+
+    @property
+    def body(self):
+        """The first member's: to look inside."""
+        return self.members[0].body
+
+    def forward(self, idx, mask=None):
+        """idx (B, T), mask (B, T) -> log of the averaged probabilities (B, T, V)."""
+        logs = torch.stack([member(idx, mask).log_softmax(-1) for member in self.members])  # (M, B, T, V)
+        return logs.logsumexp(0) - math.log(len(self.members))
+
+    def loss(self, idx, targets, mask=None, smoothing=0.0):
+        """Summed over the targets that are not -100. In training idx (M * B, T) holds B rows for each member, and
+        the members' losses are added up; in evaluation it is the loss of the average."""
+        M = len(self.members)
+        if self.training:
+            masks = [None] * M if mask is None else mask.chunk(M)
+            return sum(member.loss(*part, smoothing) for member, *part in zip(self.members, idx.chunk(M), targets.chunk(M), masks))
+        losses = torch.stack([member.losses(idx, targets, mask) for member in self.members])  # (M, N)
+        return -(torch.logsumexp(-losses, 0) - math.log(M)).sum()
 
 
 def init_weights(model, config):

@@ -82,6 +82,14 @@ class TokenizerFlags:
     vocab_size: int = flag(0, "size of the vocabulary; 0: every word of the training text, or 4000 BPE pieces")
 
 
+@dataclass
+class ContinueFlags:
+    """Pretraining on one text, then going on with another."""
+
+    vocab_from: str = flag("", "corpus that gives the vocabulary instead of --data: the one to continue on with --init-from")
+    init_from: str = flag("", "run folder of the same script to continue from: its weights, architecture and vocabulary")
+
+
 def parse(flags_class, description, argv=None):
     """The command line as an instance of a flags dataclass; `--n-head` and `--n_head` are the same flag.
 
@@ -158,6 +166,11 @@ def step_checks(flags):
         (flags.warmup >= 0, f"--warmup must not be negative, got {flags.warmup}"),
         (flags.clip >= 0, f"--clip must not be negative, got {flags.clip}"),
         (0 <= flags.decay <= 1, f"--decay must be from 0 to 1, got {flags.decay}"))
+
+
+def continue_checks(flags):
+    """The same for what continues another run."""
+    return ((not (flags.init_from and flags.vocab_from), f"--init-from {flags.init_from} brings its vocabulary along; leave --vocab-from out"),)
 
 
 def model_config(flags, **more):
@@ -401,6 +414,8 @@ def load_run(folder, kinds=("lm", "mlm", "classifier"), device="cpu", flag_name=
             model = models.Classifier(models.Encoder(config), **classifier)
         else:
             model = models.LanguageModel((models.Decoder if kind == "lm" else models.Encoder)(config))
+            if described.get("members", 1) > 1:
+                model = models.Ensemble([models.LanguageModel(models.Decoder(config)) for _ in range(described["members"])])
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{folder / 'config.json'}: does not describe a model ({error}); train the run again") from None
     if tokenizer.get_vocab_size() != config.vocab_size:

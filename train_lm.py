@@ -2,7 +2,8 @@
 
     python train_lm.py --pos alibi --data speeches
 
-The defaults are the assignment's base setting: 500 steps of 16 blocks of 32 tokens.
+The defaults are the assignment's base setting: 500 steps of 16 blocks of 32 tokens. `make recipe-decoder` shows
+what the flags of `Recipe` make of the same text.
 """
 
 import math
@@ -13,14 +14,27 @@ import torch
 import data
 import run as runs
 from data import batching
-from data.corpus import hold_out
+from data.corpus import hold_out, normal
+from data.masking import noise_tokens
 from data.tokenizer import BOS, UNK, train_tokenizer
-from model import Decoder, LanguageModel, count_parameters
+from model import Decoder, Ensemble, LanguageModel, count_parameters
 from run import flag
 
 
 @dataclass
-class Flags(runs.RunFlags, runs.ModelFlags, runs.TokenizerFlags):
+class Recipe:
+    """What helps on a small text; all off by default."""
+
+    drop_words: float = flag(0.0, "share of the words read in training that become [UNK]")
+    swap_words: float = flag(0.0, "share of the words read in training that become another word of the text")
+    rare_unknown: float = flag(0.0, "of the words to predict that the training text holds once, share that becomes [UNK]")
+    label_smoothing: float = flag(0.0, "share of each target given to all words alike")
+    members: int = flag(1, "models trained side by side, each on its own batches; their probabilities are averaged")
+    eval_stride: int = flag(0, "evaluation blocks begin so many tokens apart and overlap, each predicting only its last ones; 0: no overlap")
+
+
+@dataclass
+class Flags(Recipe, runs.ContinueFlags, runs.RunFlags, runs.ModelFlags, runs.TokenizerFlags):
     steps: int = flag(500, "number of updates")
     batch_size: int = flag(16, "blocks an update")
     lr: float = flag(1e-3, "peak learning rate")
@@ -38,10 +52,11 @@ class Flags(runs.RunFlags, runs.ModelFlags, runs.TokenizerFlags):
 def evaluate(model, ids, block_size, device, flags, batch_size=64):
     """Summed loss in nats over the stream ids (N + 1,), each of its N tokens predicted exactly once.
 
-    The stream is cut into consecutive blocks, as in training: the first word of a block sees only one before it.
+    The stream is cut into consecutive blocks, as in training: the first word of a block sees only one before it,
+    unless --eval-stride lets them overlap.
     """
     model.eval()
-    inputs, targets = batching.consecutive_blocks(ids, block_size)
+    inputs, targets = batching.consecutive_blocks(ids, block_size, min(flags.eval_stride, block_size))
     nats = 0.0
     with torch.no_grad(), runs.autocast(flags, device):
         for x, y in zip(inputs.split(batch_size), targets.split(batch_size)):
@@ -56,22 +71,32 @@ def train(flags):
     # Data: one long stream of ids a set, beginning with [BOS].
     corpus = data.load(flags.data)
     runs.require((corpus.lines, f"--data {flags.data}: holds no running text to model; give a corpus with train_LM.txt or a .txt"))
-    tokenizer = train_tokenizer(flags.tokenizer, corpus.texts(), flags.vocab_size)
+    source = runs.load_run(flags.init_from, ("lm",), flag_name="--init-from") if flags.init_from else None
     lines, held_out = hold_out(corpus.lines, flags.valid, seed=0) if flags.valid else (corpus.lines, [])
+    held = {normal(line) for line in held_out}  # as unknown to the vocabulary as the words of a test set are
+    texts = [text for text in (data.load(flags.vocab_from) if flags.vocab_from else corpus).texts() if normal(text) not in held]
+    tokenizer = source.tokenizer if source else train_tokenizer(flags.tokenizer, texts, flags.vocab_size)
     sets = {"train": lines} | ({"valid": held_out} if held_out else {}) | corpus.tests
     streams = {name: batching.stream(tokenizer, part) for name, part in sets.items()}
     n_bytes = {name: sum(len(line.encode()) + 1 for line in part) for name, part in sets.items()}
     ids = streams["train"]
+    counts = ids.bincount(minlength=tokenizer.get_vocab_size())
     runs.require((len(ids) > flags.block_size + 1, f"--block-size {flags.block_size}: the training text has only {len(ids) - 1} tokens; use a smaller block"))
     streams["train"] = ids[: flags.eval_train + 1]
     # The floor counts every word as a token; with another vocabulary it bounds nothing.
-    floor = corpus.floor if flags.tokenizer == "word" and not flags.vocab_size else {}
+    floor = corpus.floor if flags.tokenizer == "word" and not (flags.vocab_size or flags.vocab_from or source) else {}
 
     # Model
-    config = runs.model_config(flags, vocab_size=tokenizer.get_vocab_size())
+    config = source.model.body.config if source else runs.model_config(flags, vocab_size=tokenizer.get_vocab_size())
+    runs.adopt(flags, config, f"--init-from {flags.init_from}" if source else "")
+    if source and flags.members == 1:
+        flags.members = source.config.get("members", 1)
     device = runs.prepare(flags, config.n_embd)
-    run = runs.Run("lm", flags, config, tokenizer, device)
-    model = LanguageModel(Decoder(config)).to(device)
+    run = runs.Run("lm", flags, config, tokenizer, device, members=flags.members)
+    members = [LanguageModel(Decoder(config)) for _ in range(flags.members)]
+    model = (Ensemble(members) if flags.members > 1 else members[0]).to(device)
+    if source:
+        model.load_state_dict(source.model.state_dict())
     optimizer = runs.make_optimizer(model, flags.lr, flags.weight_decay)
     run.say(f"{corpus.name}: {len(ids) - 1:,} training tokens, {config.vocab_size:,} word types; "
             f"{count_parameters(model)['total']:,} parameters, pos={config.pos}, on {device}")
@@ -101,10 +126,12 @@ def train(flags):
         lr = runs.learning_rate(step, flags.steps, flags.lr, flags.warmup, flags.decay)
         for group in optimizer.param_groups:
             group["lr"] = lr
-        x, y = batching.random_blocks(ids, flags.block_size, flags.batch_size, batching.generator(flags.seed, step))
-        x[0, 0] = BOS  # one block begins with nothing before it, as a prompt does
+        gen = batching.generator(flags.seed, step)
+        x, y = batching.random_blocks(ids, flags.block_size, flags.members * flags.batch_size, gen)
+        x, y = noise_tokens(x, y, counts, gen, flags.drop_words, flags.swap_words, flags.rare_unknown)
+        x[:: flags.batch_size, 0] = BOS  # one block begins with nothing before it, as a prompt does
         with runs.autocast(flags, device):
-            loss = model.loss(x.to(device), y.to(device)) / tokens_a_step
+            loss = model.loss(x.to(device), y.to(device), smoothing=flags.label_smoothing) / (tokens_a_step * flags.members)
         optimizer.zero_grad()
         loss.backward()
         if flags.clip:
@@ -150,7 +177,13 @@ def check(flags):
     except ValueError:
         raise runs.UserError(f"--eval-block {flags.eval_block}: must be lengths joined by commas, like 32,64,128") from None
     runs.require(
-        *runs.step_checks(flags),
+        *runs.step_checks(flags), *runs.continue_checks(flags),
+        *((0 <= getattr(flags, name) < 1, f"--{name.replace('_', '-')} must be at least 0 and below 1, got {getattr(flags, name)}")
+          for name in ("drop_words", "swap_words", "label_smoothing")),
+        (flags.drop_words + flags.swap_words < 1, f"--drop-words and --swap-words must be below 1 together, got {flags.drop_words + flags.swap_words:g}"),
+        (0 <= flags.rare_unknown <= 1, f"--rare-unknown must be from 0 to 1, got {flags.rare_unknown}"),
+        (flags.members > 0, f"--members must be at least 1, got {flags.members}"),
+        (0 <= flags.eval_stride <= flags.block_size, f"--eval-stride must be from 0 to --block-size {flags.block_size}, got {flags.eval_stride}"),
         (flags.eval_train > 0, f"--eval-train must be at least 1, got {flags.eval_train}"),
         (0 <= flags.valid < 1, f"--valid must be at least 0 and below 1, got {flags.valid}"),
         (all(block > 0 for block in blocks), f"--eval-block lengths must be at least 1, got {flags.eval_block}"),

@@ -21,7 +21,7 @@ from run import flag
 
 
 @dataclass
-class Flags(runs.RunFlags, runs.ModelFlags, runs.TokenizerFlags):
+class Flags(runs.ContinueFlags, runs.RunFlags, runs.ModelFlags, runs.TokenizerFlags):
     n_layer: int = flag(1, "number of blocks")
     n_embd: int = flag(1024, "width")
     n_head: int = flag(8, "attention heads a block")
@@ -80,24 +80,32 @@ def train(flags):
     check(flags)
 
     # Data: sentences, the validation part held out before anything is trained.
-    corpus, _, left_out = data.load(flags.data).split(flags.split)
+    corpus = data.load(flags.data)
+    vocabulary = data.load(flags.vocab_from) if flags.vocab_from else corpus
+    vocabulary, _, left_out = vocabulary.split(flags.split)  # the corpus whose test rows are to stay unknown
+    corpus = corpus if flags.vocab_from else vocabulary
     if left_out:
         print(left_out)
     texts, held_out = hold_out(corpus.texts(), flags.valid, seed=0)  # every run of this corpus is measured on the same lines
     texts = list(dict.fromkeys(texts))  # a sentence of both files is trained on once an epoch
     held_out = list(dict.fromkeys(held_out))
     runs.require((texts and held_out, f"--data {flags.data}: {len(texts) + len(held_out)} lines are too few to hold out --valid {flags.valid} of them; give more text or a larger --valid"))
-    tokenizer = train_tokenizer(flags.tokenizer, corpus.texts(), flags.vocab_size)
+    source = runs.load_run(flags.init_from, ("mlm",), flag_name="--init-from") if flags.init_from else None
+    tokenizer = source.tokenizer if source else train_tokenizer(flags.tokenizer, vocabulary.texts(), flags.vocab_size)
     sequences, n_long = batching.sentences(tokenizer, texts, flags.block_size, split=True)
     valid_sequences, _ = batching.sentences(tokenizer, held_out, flags.block_size, split=True)
     lengths = [len(sequence) for sequence in sequences]
     starts = word_starts(tokenizer)
 
     # Model
-    config = runs.model_config(flags, vocab_size=tokenizer.get_vocab_size(), unit_embd=flags.unit_embd or flags.head == "clap")
+    config = source.model.body.config if source else runs.model_config(
+        flags, vocab_size=tokenizer.get_vocab_size(), unit_embd=flags.unit_embd or flags.head == "clap")
+    runs.adopt(flags, config, f"--init-from {flags.init_from}" if source else "")
     device = runs.prepare(flags, config.n_embd)
     run = runs.Run("mlm", flags, config, tokenizer, device)
     model = LanguageModel(Encoder(config)).to(device)
+    if source:
+        model.load_state_dict(source.model.state_dict())
     optimizer = runs.make_optimizer(model, flags.lr, flags.weight_decay, (0.9, flags.beta2))
     valid_batches = masked_validation_set(valid_sequences, flags, config.vocab_size, starts)
     run.say(f"{corpus.name}: {len(sequences):,} training sequences ({sum(lengths):,} tokens), {len(valid_sequences):,} for validation, "
@@ -156,7 +164,7 @@ def train(flags):
 
 def check(flags):
     runs.require(
-        *runs.step_checks(flags),
+        *runs.step_checks(flags), *runs.continue_checks(flags),
         (0 <= flags.beta2 < 1, f"--beta2 must be at least 0 and below 1, got {flags.beta2}"),
         (0 < flags.mask_rate < 1, f"--mask-rate must be above 0 and below 1, got {flags.mask_rate}"),
         (0 < flags.valid < 1, f"--valid must be above 0 and below 1, got {flags.valid}"),

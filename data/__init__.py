@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from data import pydocs, speeches, toy
+from data import pydocs, speeches, toy, wikitext
 from data.corpus import Corpus, hold_out, normal
 from data.files import DataError, read_rows, read_text
 
@@ -13,7 +13,7 @@ def load(name):
     """The corpus of that name, or at that path. Raises DataError with the file, the line and the remedy.
 
     name: toy | pydocs | speeches | a folder in the assignment's form (train_CLS.tsv, test_CLS.tsv,
-    train_LM.txt, test_LM_*.txt) | a .txt, the new lines of its last tenth held out as the test set | a .tsv of
+    train_LM.txt, test_LM_*.txt) | a folder of train.txt, valid.txt and test.txt (WikiText's form) | a .txt, the new lines of its last tenth held out as the test set | a .tsv of
     `label<TAB>text` rows, a fifth of them held out as test rows.
     """
     path = Path(name)
@@ -24,7 +24,7 @@ def load(name):
     if name == "speeches":
         return speeches.load(speeches.download())
     if path.is_dir():
-        return speeches.load(path)
+        return (wikitext if (path / "train.txt").exists() else speeches).load(path)
     if path.suffix == ".txt":
         lines = read_text(path)
         cut = len(lines) - max(1, len(lines) // 10)

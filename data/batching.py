@@ -33,17 +33,21 @@ def random_blocks(ids, block_size, batch_size, gen):
     return blocks[:, :-1], blocks[:, 1:]
 
 
-def consecutive_blocks(ids, block_size):
+def consecutive_blocks(ids, block_size, stride=0):
     """inputs and targets (n, T) that cover the stream in order: each token but [BOS] is a target exactly once.
 
-    The last block is filled up with padding whose targets are -100.
+    Each block begins `stride` tokens after the one before (0: where that one ends). With a smaller stride than
+    block_size, blocks overlap and only their last `stride` tokens are targets (the first block's are all), so
+    that each is predicted from at least block_size - stride tokens. Other targets, and padding at the end, are -100.
     """
-    count = len(ids) - 1
-    n = -(-count // block_size)
-    inputs = torch.full((n * block_size,), PAD)
-    targets = torch.full((n * block_size,), -100)
+    stride, count = stride or block_size, len(ids) - 1
+    n = 1 + max(0, -(-(count - block_size) // stride))
+    length = (n - 1) * stride + block_size
+    inputs, targets = torch.full((length,), PAD), torch.full((length,), -100)
     inputs[:count], targets[:count] = ids[:-1], ids[1:]
-    return inputs.view(n, block_size), targets.view(n, block_size)
+    inputs, targets = inputs.unfold(0, block_size, stride), targets.unfold(0, block_size, stride).clone()  # (n, T)
+    targets[1:, : block_size - stride] = -100
+    return inputs, targets
 
 
 # ---------------------------------------------------------------------------- sentences

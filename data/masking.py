@@ -1,8 +1,8 @@
-"""What masked language modelling hides (Devlin et al. 2019, section 3.1)."""
+"""What masked language modelling hides (Devlin et al. 2019, section 3.1), and noise against learning a small text by heart."""
 
 import torch
 
-from data.tokenizer import MASK, PAD, SPECIAL
+from data.tokenizer import MASK, PAD, SPECIAL, UNK
 
 UNITS = ("token", "word", "span")
 
@@ -46,3 +46,22 @@ def mask_tokens(idx, vocab_size, gen, rate=0.15, unit="token", starts=None, mean
     inputs = torch.where(chosen & (dice >= 0.8) & (dice < 0.9), random_words, inputs)
     assert not (chosen & (idx == PAD)).any()
     return inputs, labels
+
+
+def noise_tokens(idx, targets, counts, gen, drop=0.0, swap=0.0, rare=0.0):
+    """Make a small text different each time it is read by a causal model (Xie et al. 2017, section 3).
+
+    idx, targets (B, T); counts (V,): how often each token stands in the training text. Of the words in idx, a share `drop`
+    becomes [UNK] and a share `swap` a word drawn by its frequency. Of the targets that stand only once in the training text,
+    a share `rare` becomes [UNK]: where one such word stands, a new text may have any unknown one. Special tokens stay.
+    Returns new (idx, targets).
+    """
+    words = idx >= len(SPECIAL)
+    dice = torch.rand(idx.shape, generator=gen)
+    idx = torch.where(words & (dice < drop), UNK, idx)
+    swapped = words & (dice >= drop) & (dice < drop + swap)
+    if swap:
+        idx = idx.masked_scatter(swapped, torch.multinomial(counts.double(), idx.numel(), replacement=True, generator=gen))
+    once = (targets >= len(SPECIAL)) & (counts[targets.clamp(min=0)] == 1)
+    targets = torch.where(once & (torch.rand(targets.shape, generator=gen) < rare), UNK, targets)
+    return idx, targets

@@ -223,6 +223,18 @@ def test_consecutive_blocks_predict_each_token_once_and_from_the_one_before(coun
     assert (inputs[~wanted] == PAD).all() and inputs.shape == targets.shape == (-(-count // 8), 8)
 
 
+@pytest.mark.parametrize("count", [1, 7, 8, 9, 20, 41])
+@pytest.mark.parametrize("stride", [1, 3, 8])
+def test_overlapping_blocks_predict_each_token_once_from_what_the_stride_leaves(count, stride):
+    ids = torch.arange(100, 101 + count)
+    inputs, targets = batching.consecutive_blocks(ids, 8, stride)
+    wanted = targets != -100
+    assert sorted(targets[wanted].tolist()) == ids[1:].tolist()
+    assert torch.equal(inputs[wanted] + 1, targets[wanted])
+    assert (wanted.nonzero()[:, 1][targets[wanted] > 108] >= 8 - stride).all()  # so many come before it, once there are so many
+    assert all(row[row != PAD].diff().eq(1).all() for row in inputs)
+
+
 def test_random_blocks_are_pieces_of_the_stream_shifted_exactly_once():
     ids = torch.arange(1000, 1030)
     x, y = batching.random_blocks(ids, 8, 500, batching.generator(0))
@@ -285,3 +297,16 @@ def test_length_batches_hold_rows_of_similar_length_in_a_new_order_each_epoch():
     assert {frozenset(b.tolist()) for b in one} != {frozenset(b.tolist()) for b in two}  # other neighbours, not only another order
     again = torch.stack(batching.length_batches(lengths, 16, batching.generator(0, "epoch", 1)))
     assert torch.equal(one, again)
+
+
+def test_wikitext_is_put_together_again_from_its_tokens(tmp_path):
+    for name in ("train", "valid", "test"):
+        (tmp_path / f"{name}.txt").write_text(f" \n = {name} = \n a <unk> man @-@ made 3 @.@ 5 of 1 @,@ 000 \n", encoding="utf-8")
+    corpus = data.load(tmp_path)
+    assert corpus.lines == ["= train =", "a [UNK] man-made 3.5 of 1,000"]
+    assert corpus.tests == {"wiki-valid": ["= valid =", corpus.lines[1]], "wiki-test": ["= test =", corpus.lines[1]]}
+    tokenizer = train_tokenizer("word", corpus.lines)
+    assert [tokenizer.id_to_token(i) for i in encode(tokenizer, corpus.lines[1:])[0]] == ["a", "[UNK]", "man-made", "3.5", "of", "1,000"]
+    (tmp_path / "valid.txt").unlink()
+    with pytest.raises(data.DataError, match="valid.txt: no such file"):
+        data.load(tmp_path)

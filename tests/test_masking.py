@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from data import batching
-from data.masking import UNITS, mask_tokens
+from data.masking import UNITS, mask_tokens, noise_tokens
 from data.tokenizer import BOS, EOS, MASK, PAD, SPECIAL, UNK, train_tokenizer, word_starts
 
 V = 1005
@@ -145,3 +145,43 @@ def test_spans_are_runs_of_about_three_tokens():
     mean = {unit: sum(n) / len(n) for unit, n in lengths.items()}
     assert mean["token"] == pytest.approx(1 / 0.85, rel=0.05)  # chance neighbours only
     assert 2.2 < mean["span"] < 4.2 and max(lengths["span"]) > 5
+
+
+# ---------------------------------------------------------------------------- noise for causal models
+
+
+def noisy(seed=0, n=3000, **more):
+    gen = torch.Generator().manual_seed(1)
+    idx = torch.randint(len(SPECIAL), V, (n, 20), generator=gen)
+    idx[:, 0] = BOS
+    targets = idx.roll(-1, 1)
+    counts = torch.ones(V, dtype=torch.long)
+    counts[V // 2 :] = 3
+    return idx, targets, counts, noise_tokens(idx, targets, counts, batching.generator(seed), **more)
+
+
+def test_no_noise_changes_nothing():
+    idx, targets, _, (x, y) = noisy()
+    assert torch.equal(idx, x) and torch.equal(targets, y)
+
+
+def test_words_read_are_dropped_and_swapped_at_their_rates_and_special_tokens_are_not():
+    idx, targets, counts, (x, y) = noisy(drop=0.1, swap=0.2)
+    words = idx != BOS
+    assert torch.equal(x[~words], idx[~words]) and torch.equal(y, targets)
+    assert (x[words] == UNK).float().mean().item() == pytest.approx(0.1, abs=0.005)
+    swapped = words & (x != idx) & (x != UNK)
+    assert swapped.sum().item() / words.sum().item() == pytest.approx(0.2, abs=0.006)
+    assert (counts[x[swapped]] == 3).float().mean().item() == pytest.approx(0.75, abs=0.02)  # drawn by frequency: half the words, thrice the count
+
+
+def test_only_words_the_text_holds_once_become_unknown_targets():
+    idx, targets, counts, (x, y) = noisy(rare=0.3)
+    assert torch.equal(x, idx) and (y[y != targets] == UNK).all()
+    once = (counts[targets] == 1) & (targets >= len(SPECIAL))
+    assert (y[once] == UNK).float().mean().item() == pytest.approx(0.3, abs=0.01) and torch.equal(y[~once], targets[~once])
+
+
+def test_noise_follows_its_generator():
+    same, other = noisy(drop=0.1, swap=0.2)[3], noisy(seed=1, drop=0.1, swap=0.2)[3]
+    assert torch.equal(same[0], noisy(drop=0.1, swap=0.2)[3][0]) and not torch.equal(same[0], other[0])

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from model import (Classifier, ClassifierHead, ClapHead, Config, Decoder, Encoder, LanguageModel, LMHead, count_parameters, linear_cross_entropy,
+from model import (Classifier, ClassifierHead, ClapHead, Config, Decoder, Encoder, Ensemble, LanguageModel, LMHead, count_parameters, linear_cross_entropy,
                    pool_tokens)
 
 
@@ -165,7 +165,7 @@ def test_chunked_cross_entropy_is_the_plain_one_with_its_gradients(chunk, with_b
     for chunked in (True, False):
         x, weight, bias = (torch.randn(*shape, generator=torch.Generator().manual_seed(1)).requires_grad_() for shape in ((10, 4), (7, 4), (7,)))
         b = bias if with_bias else None
-        loss = linear_cross_entropy(x, weight, b, targets, chunk) if chunked else F.cross_entropy(F.linear(x, weight, b), targets, reduction="sum")
+        loss = linear_cross_entropy(x, weight, b, targets, chunk=chunk).sum() if chunked else F.cross_entropy(F.linear(x, weight, b), targets, reduction="sum")
         loss.backward()
         results.append([loss.detach(), x.grad, weight.grad] + ([bias.grad] if with_bias else []))
     for got, expected in zip(*results):
@@ -237,6 +237,37 @@ def test_a_class_is_the_head_of_the_projected_features():
     torch.testing.assert_close(model(idx), model.head(model.project(features)))
     plain = Classifier(tiny().body, 3, pool="mean+max")
     torch.testing.assert_close(plain.project(features), features)
+
+
+# ---------------------------------------------------------------------------- ensemble
+
+
+def three_decoders():
+    config = Config(vocab_size=30, block_size=12, n_layer=1, n_head=2, n_embd=16, pos="alibi", init_std=0.5)
+    return [LanguageModel(Decoder(config)) for _ in range(3)]
+
+
+def test_an_ensemble_averages_probabilities():
+    members = three_decoders()
+    ensemble, idx = Ensemble(members).eval(), torch.randint(5, 30, (4, 7))
+    mean = torch.stack([member(idx).softmax(-1) for member in members]).mean(0)
+    torch.testing.assert_close(ensemble(idx).exp(), mean)
+    targets = torch.randint(5, 30, (4, 7))
+    targets[1, 2:] = -100
+    wanted = targets != -100
+    torch.testing.assert_close(ensemble.loss(idx, targets), -mean[wanted].gather(1, targets[wanted][:, None]).log().sum())
+
+
+def test_each_member_of_an_ensemble_is_trained_on_its_own_rows():
+    members = three_decoders()
+    ensemble, idx, targets = Ensemble(members).train(), torch.randint(5, 30, (6, 7)), torch.randint(5, 30, (6, 7))
+    ensemble.loss(idx, targets, smoothing=0.1).backward()
+    grads = [member.body.embedding.weight.grad.clone() for member in members]
+    for i, member in enumerate(members):
+        member.zero_grad()
+        logits = member(idx[2 * i : 2 * i + 2]).flatten(0, 1)
+        F.cross_entropy(logits, targets[2 * i : 2 * i + 2].flatten(), reduction="sum", label_smoothing=0.1).backward()
+        torch.testing.assert_close(member.body.embedding.weight.grad, grads[i])
 
 
 # ---------------------------------------------------------------------------- size
