@@ -168,9 +168,14 @@ def step_checks(flags):
         (0 <= flags.decay <= 1, f"--decay must be from 0 to 1, got {flags.decay}"))
 
 
-def continue_checks(flags):
-    """The same for what continues another run."""
-    return ((not (flags.init_from and flags.vocab_from), f"--init-from {flags.init_from} brings its vocabulary along; leave --vocab-from out"),)
+def source_of(flags, kind):
+    """The run of --init-from, whose architecture the flags then have; None without the flag."""
+    if not flags.init_from:
+        return None
+    require((not flags.vocab_from, f"--init-from {flags.init_from} brings its vocabulary along; leave --vocab-from out"))
+    source = load_run(flags.init_from, (kind,), flag_name="--init-from")
+    adopt(flags, source.model.body.config, f"--init-from {flags.init_from}")
+    return source
 
 
 def model_config(flags, **more):

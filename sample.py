@@ -99,7 +99,7 @@ def next_words(model, ids, temperature, top_k):
     """
     config = model.body.config
     context = ids[-config.block_size :] if config.pos == "learned" else ids
-    logits = no_specials(model.head(model.body(context[None])[0, -1]))  # (V,)
+    logits = no_specials(model(context[None])[0, -1])  # (V,)
     values, words = logits.topk(min(top_k, len(logits) - len(SPECIAL)) if temperature else 1)
     return words, (values / (temperature or 1.0)).softmax(-1)
 

@@ -66,12 +66,14 @@ def evaluate(model, ids, block_size, device, flags, batch_size=64):
 
 
 def train(flags):
+    source = runs.source_of(flags, "lm")
+    if source:
+        flags.members = source.config.get("members", 1)
     eval_blocks = check(flags)
 
     # Data: one long stream of ids a set, beginning with [BOS].
     corpus = data.load(flags.data)
     runs.require((corpus.lines, f"--data {flags.data}: holds no running text to model; give a corpus with train_LM.txt or a .txt"))
-    source = runs.load_run(flags.init_from, ("lm",), flag_name="--init-from") if flags.init_from else None
     lines, held_out = hold_out(corpus.lines, flags.valid, seed=0) if flags.valid else (corpus.lines, [])
     held = {normal(line) for line in held_out}  # as unknown to the vocabulary as the words of a test set are
     texts = [text for text in (data.load(flags.vocab_from) if flags.vocab_from else corpus).texts() if normal(text) not in held]
@@ -88,9 +90,6 @@ def train(flags):
 
     # Model
     config = source.model.body.config if source else runs.model_config(flags, vocab_size=tokenizer.get_vocab_size())
-    runs.adopt(flags, config, f"--init-from {flags.init_from}" if source else "")
-    if source and flags.members == 1:
-        flags.members = source.config.get("members", 1)
     device = runs.prepare(flags, config.n_embd)
     run = runs.Run("lm", flags, config, tokenizer, device, members=flags.members)
     members = [LanguageModel(Decoder(config)) for _ in range(flags.members)]
@@ -177,7 +176,7 @@ def check(flags):
     except ValueError:
         raise runs.UserError(f"--eval-block {flags.eval_block}: must be lengths joined by commas, like 32,64,128") from None
     runs.require(
-        *runs.step_checks(flags), *runs.continue_checks(flags),
+        *runs.step_checks(flags),
         *((0 <= getattr(flags, name) < 1, f"--{name.replace('_', '-')} must be at least 0 and below 1, got {getattr(flags, name)}")
           for name in ("drop_words", "swap_words", "label_smoothing")),
         (flags.drop_words + flags.swap_words < 1, f"--drop-words and --swap-words must be below 1 together, got {flags.drop_words + flags.swap_words:g}"),

@@ -77,6 +77,7 @@ def evaluate(model, batches, device, flags):
 
 
 def train(flags):
+    source = runs.source_of(flags, "mlm")
     check(flags)
 
     # Data: sentences, the validation part held out before anything is trained.
@@ -90,7 +91,6 @@ def train(flags):
     texts = list(dict.fromkeys(texts))  # a sentence of both files is trained on once an epoch
     held_out = list(dict.fromkeys(held_out))
     runs.require((texts and held_out, f"--data {flags.data}: {len(texts) + len(held_out)} lines are too few to hold out --valid {flags.valid} of them; give more text or a larger --valid"))
-    source = runs.load_run(flags.init_from, ("mlm",), flag_name="--init-from") if flags.init_from else None
     tokenizer = source.tokenizer if source else train_tokenizer(flags.tokenizer, vocabulary.texts(), flags.vocab_size)
     sequences, n_long = batching.sentences(tokenizer, texts, flags.block_size, split=True)
     valid_sequences, _ = batching.sentences(tokenizer, held_out, flags.block_size, split=True)
@@ -100,7 +100,6 @@ def train(flags):
     # Model
     config = source.model.body.config if source else runs.model_config(
         flags, vocab_size=tokenizer.get_vocab_size(), unit_embd=flags.unit_embd or flags.head == "clap")
-    runs.adopt(flags, config, f"--init-from {flags.init_from}" if source else "")
     device = runs.prepare(flags, config.n_embd)
     run = runs.Run("mlm", flags, config, tokenizer, device)
     model = LanguageModel(Encoder(config)).to(device)
@@ -164,7 +163,7 @@ def train(flags):
 
 def check(flags):
     runs.require(
-        *runs.step_checks(flags), *runs.continue_checks(flags),
+        *runs.step_checks(flags),
         (0 <= flags.beta2 < 1, f"--beta2 must be at least 0 and below 1, got {flags.beta2}"),
         (0 < flags.mask_rate < 1, f"--mask-rate must be above 0 and below 1, got {flags.mask_rate}"),
         (0 < flags.valid < 1, f"--valid must be above 0 and below 1, got {flags.valid}"),

@@ -125,6 +125,60 @@ def test_the_language_model_learns(cli, corpus, tmp_path):
     assert last["perplexity/train"] < 0.3 * first["perplexity/train"] and last["perplexity/hbush"] < 0.5 * first["perplexity/hbush"]
 
 
+RECIPE = ("--drop-words", "0.1", "--swap-words", "0.2", "--rare-unknown", "0.3", "--label-smoothing", "0.05", "--members", "2", "--eval-stride", "5", "--pos", "alibi")
+
+
+def test_all_that_helps_on_a_small_text_at_once(cli, shell, corpus, tmp_path):
+    argv = (*SHORT["train_lm"], "--data", corpus, "--steps", 60, "--lr", "0.02", "--eval-every", 30, "--valid", "0.2")
+    done = cli("train_lm", *argv, *RECIPE, "--out", tmp_path / "run")
+    assert (done.code, done.err) == (0, "")
+    first, *_, last = runs.read_metrics(tmp_path / "run")
+    assert last["perplexity/valid"] < 0.5 * first["perplexity/valid"]
+    result = result_of(tmp_path / "run")
+    assert result["perplexity/obama"] == pytest.approx(last["perplexity/obama"])
+    # What is written is the average of both members, each prediction made from at least 12 - 5 words.
+    loaded = runs.load_run(tmp_path / "run")
+    ids = batching.stream(loaded.tokenizer, data.load(corpus).tests["obama"])
+    nats = 0.0
+    for i in range(1, len(ids)):
+        begin = 0 if i <= 12 else -(-(i - 12) // 5) * 5
+        p = sum(member(ids[None, begin:i])[0, -1].softmax(-1)[ids[i]].item() for member in loaded.model.members) / 2
+        nats -= math.log(p)
+    assert result["perplexity/obama"] == pytest.approx(math.exp(nats / (len(ids) - 1)), rel=1e-4)
+    # Unknown words are expected more than without the recipe.
+    assert cli("train_lm", *argv, "--out", tmp_path / "plain").code == 0
+    plain, known = runs.load_run(tmp_path / "plain").model, ids[None, :12]
+    assert loaded.model(known).softmax(-1)[..., UNK].mean() > 3 * plain(known).softmax(-1)[..., UNK].mean()
+    # It can be looked at, sampled from and continued like any other.
+    assert shell("attention_maps", tmp_path / "run", "--text", "hope and change matter").code == 0
+    assert shell("sample", tmp_path / "run", "--text", "hope and").code == 0
+
+
+def test_validation_lines_give_no_words_to_the_vocabulary(cli, own_corpus, tmp_path):
+    with open(own_corpus / "train_LM.txt", "a", encoding="utf-8") as file:
+        file.writelines(f"Word{i} is only here .\n" for i in range(40))
+    assert cli("train_lm", *SHORT["train_lm"], "--data", own_corpus, "--valid", "0.5", "--out", tmp_path / "run").code == 0
+    words = load_tokenizer(tmp_path / "run" / "tokenizer.json").get_vocab()
+    assert 5 < sum(f"Word{i}" in words for i in range(40)) < 35 and result_of(tmp_path / "run")["unknown/valid"] > 0.03
+
+
+@pytest.mark.parametrize("script", ["train_lm", "train_mlm"])
+def test_pretraining_on_one_text_and_going_on_with_another(script, cli, corpus, own_corpus, tmp_path):
+    (own_corpus / "train_LM.txt").write_text("another text of other words and freedom matter\n" * 9 + "and more of it\n" * 3 + "hope and light\n", encoding="utf-8")
+    begun = cli(script, *SHORT[script], "--data", own_corpus, "--vocab-from", corpus, "--out", tmp_path / "begun")
+    assert begun.code == 0, begun.err
+    vocabulary = load_tokenizer(tmp_path / "begun" / "tokenizer.json").get_vocab()
+    assert "Zanzibar" not in vocabulary and "another" not in vocabulary and "ranch" in vocabulary
+    gone_on = cli(script, "--init-from", tmp_path / "begun", "--data", corpus, *SHORT[script][-4:], "--steps", 0, "--out", tmp_path / "on")
+    assert gone_on.code == 0, gone_on.err
+    a, b = (runs.load_run(tmp_path / name) for name in ("begun", "on"))
+    assert a.tokenizer.to_str() == b.tokenizer.to_str() and a.model.body.config == b.model.body.config
+    assert all(torch.equal(p, q) for p, q in zip(a.model.parameters(), b.model.parameters()))
+    assert cli(script, "--init-from", tmp_path / "begun", "--vocab-from", corpus, "--data", corpus, "--out", tmp_path / "no").code == 2
+    refused = cli(script, "--init-from", tmp_path / "begun", "--n-embd", 48, "--data", corpus, "--out", tmp_path / "no")
+    assert refused.code == 2 and "--n-embd 48" in refused.err and "--init-from" in refused.err
+
+
 # ---------------------------------------------------------------------------- masked language model
 
 
