@@ -1,18 +1,23 @@
 PYTHON ?= python3
 DATA ?= speeches
 SEEDS ?= 1
+SPLIT ?= full
+CLEAN = $(if $(filter clean,$(SPLIT)),-clean)
 PY = .venv/bin/python
 
-.PHONY: demo test assignment figures bench clean
+SEED ?= 0
+TEXT ?=
 
-TEXT = We will defend the central granary together before the first census.
+.PHONY: demo test assignment recipe-decoder recipe-decoder-pretrained recipe-frozen recipe-frozen-pretrained figures bench clean need-text
+
+SENTENCE = We will defend the central granary together before the first census.
 
 demo: .venv/ready  ## pretrain, classify with the frozen encoder, measure perplexity, draw the maps: on generated text
 	$(PY) train_mlm.py --pos alibi --n-embd 128 --n-layer 2 --lr 1e-3 --init-std 0.05 --steps 600 --out out/demo/encoder --overwrite
 	$(PY) train_classifier.py --encoder out/demo/encoder --out out/demo/classifier --overwrite
 	$(PY) train_lm.py --pos alibi --out out/demo/lm --overwrite
-	$(PY) attention_maps.py out/demo/encoder --text "$(TEXT)"
-	$(PY) attention_maps.py out/demo/lm --text "$(TEXT)" --positions
+	$(PY) attention_maps.py out/demo/encoder --text "$(SENTENCE)"
+	$(PY) attention_maps.py out/demo/lm --text "$(SENTENCE)" --positions
 	$(PY) sample.py out/demo/encoder --text "We will [MASK] the central granary together."
 	@echo "Now open out/demo/lm/maps/map-1.png, out/demo/lm/curve.png and out/demo/classifier/confusion.png."
 	@echo "To call the scripts yourself: source .venv/bin/activate, then python train_lm.py --pos nope"
@@ -22,6 +27,32 @@ test: .venv/ready
 
 assignment: .venv/ready  ## all parts, all positions: make assignment DATA=path SEEDS=3
 	$(PY) assignment.py --data $(DATA) --seeds $(SEEDS)
+
+# What makes a small text enough: see docs/results.md. SEED=n; the pretrained ones need TEXT=path of WikiText-2 or another large text.
+NOISE = --drop-words 0.1 --swap-words 0.3 --rare-unknown 0.3 --label-smoothing 0.05
+
+recipe-decoder: .venv/ready  ## below Kneser-Ney on train_LM.txt alone: make recipe-decoder DATA=path SEED=0
+	$(PY) train_lm.py --data $(DATA) --seed $(SEED) --pos alibi --n-head 4 --n-ffn 256 --lr 2e-3 --steps 1000 --members 8 $(NOISE) \
+		--eval-stride 8 --eval-every 500 --out out/recipe-decoder-$(SEED)
+
+recipe-decoder-pretrained: .venv/ready need-text  ## first TEXT, then train_LM.txt
+	$(PY) train_lm.py --data $(TEXT) --vocab-from $(DATA) --seed $(SEED) --pos alibi --n-embd 128 --n-head 4 --n-ffn 512 --block-size 64 \
+		--lr 2e-3 --warmup 100 --decay 0.7 --steps 4000 --eval-every 1000 --out out/recipe-decoder-text-$(SEED)
+	$(PY) train_lm.py --data $(DATA) --init-from out/recipe-decoder-text-$(SEED) --seed $(SEED) --lr 5e-4 --steps 600 --decay 1 $(NOISE) \
+		--eval-stride 16 --eval-every 200 --out out/recipe-decoder-pretrained-$(SEED)
+
+recipe-frozen: .venv/ready  ## a frozen encoder pretrained on the training text: SPLIT=clean leaves the test sentences out of it
+	$(PY) train_mlm.py --pos alibi --data $(DATA) --split $(SPLIT) --seed $(SEED) --out out/recipe-frozen-text-$(SEED)-$(SPLIT)
+	$(PY) train_classifier.py --encoder out/recipe-frozen-text-$(SEED)-$(SPLIT) --data $(DATA) --split $(SPLIT) --seed $(SEED) --out out/recipe-frozen-$(SEED)$(CLEAN)
+
+recipe-frozen-pretrained: .venv/ready need-text  ## the same, pretrained on TEXT first
+	$(PY) train_mlm.py --pos alibi --data $(TEXT) --vocab-from $(DATA) --split $(SPLIT) --seed $(SEED) --out out/recipe-frozen-wide-$(SEED)-$(SPLIT)
+	$(PY) train_mlm.py --init-from out/recipe-frozen-wide-$(SEED)-$(SPLIT) --data $(DATA) --split $(SPLIT) --seed $(SEED) --out out/recipe-frozen-both-$(SEED)-$(SPLIT)
+	$(PY) train_classifier.py --encoder out/recipe-frozen-both-$(SEED)-$(SPLIT) --data $(DATA) --split $(SPLIT) --seed $(SEED) \
+		--out out/recipe-frozen-pretrained-$(SEED)$(CLEAN)
+
+need-text:
+	@test -n "$(TEXT)" || { echo "make: TEXT is missing; give the text to pretrain on, for example TEXT=path/to/wikitext-2" >&2; exit 2; }
 
 figures: assignment  ## the README's figures: make figures DATA=path SEEDS=3
 	mkdir -p docs/figures

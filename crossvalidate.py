@@ -24,7 +24,7 @@ RECIPES = {"bayes": ("naive Bayes, words and word pairs", "", ()),
            "joint": ("encoder and classifier trained jointly", "", ()),
            "random": ("classifier on a frozen untrained encoder", "untrained", ()),
            "frozen": ("classifier on a frozen pretrained encoder", "pretrained", ()),
-           "tuned": ("pretrained encoder, fine-tuned", "pretrained", ("--tune", "all", "--lr", "2e-4"))}
+           "tuned": ("pretrained encoder, fine-tuned", "pretrained", ("--tune", "all", "--lr", "1e-4", "--epochs", "5"))}
 
 
 @dataclass

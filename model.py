@@ -458,7 +458,7 @@ class Classifier(nn.Module):
     """A body, its states pooled into one vector a sentence, and a head.
 
     pool: parts joined by +, of mean, max, min (over the real tokens), first and last (token). layers: "last" pools the
-    body's output, "all" also every state below it. With n_component > 0, features are standardised, because a frozen
+    body's output, "all" also every state below it, a number that state alone: "0" the embeddings, "1" what the first block makes of them. With n_component > 0, features are standardised, because a frozen
     body's layers differ in scale, and turned onto that many principal axes (see `fit_projection`).
     """
 
@@ -467,7 +467,7 @@ class Classifier(nn.Module):
     def __init__(self, body, n_class, pool="mean", layers="last", n_hidden=100, dropout=0.0, n_component=0):
         super().__init__()
         self.body, self.pool, self.layers = body, pool.split("+"), layers
-        n_layers = 1 if layers == "last" else body.config.n_layer + 1
+        n_layers = body.config.n_layer + 1 if layers == "all" else 1
         n_features = body.config.n_embd * len(self.pool) * n_layers
         self.n_component = min(n_component, n_features)
         self.head = ClassifierHead(body.config, n_class, self.n_component or n_features, n_hidden, dropout)
@@ -487,6 +487,7 @@ class Classifier(nn.Module):
         else:
             h, states = self.body(idx, mask, need_states=True)
             states = [*states[:-1], h]
+            states = states if self.layers == "all" else [states[int(self.layers)]]
         return torch.cat([pool_tokens(h, mask, how) for h in states for how in self.pool], dim=-1)
 
     def project(self, features):

@@ -28,7 +28,7 @@ class Flags(runs.RunFlags, runs.ModelFlags, runs.TokenizerFlags):
     encoder: str = flag("", "run folder of train_mlm.py; its architecture and tokenizer replace the flags'")
     tune: str = flag("frozen", "what is trained of --encoder: nothing but the classifier, or all", ("frozen", "all"))
     pool: str = flag("", "how tokens become one vector: mean, max, min, first, last, joined by + (empty: mean; frozen: mean+max+min)")
-    layers: str = flag("", "states that are pooled (empty: last; frozen: all)", ("", "last", "all"))
+    layers: str = flag("", "states that are pooled: last, all, or one by number, 0 being the embeddings (empty: last; frozen: all)")
     split: str = flag("full", "full; clean: leave out of training what stands in the test set; i/n: cross-validation, part i of n is the test set and is not trained on")
     epochs: int = flag(15, "passes over the training rows")
     batch_size: int = flag(16, "sentences an update")
@@ -123,6 +123,8 @@ def train(flags):
     for name, choices in OTHERWISE.items():
         if getattr(flags, name) in ("", -1):
             setattr(flags, name, choices[frozen])
+    runs.require((flags.layers in ("last", "all") or flags.layers.isdigit() and int(flags.layers) <= config.n_layer,
+                  f"--layers {flags.layers}: must be last, all, or a number from 0 to {config.n_layer}, the blocks of the encoder"))
     how = dict(n_class=len(corpus.classes), pool=flags.pool, layers=flags.layers, n_hidden=flags.n_hidden, dropout=flags.head_dropout,
                n_component=min(flags.n_component, len(kept)))
     run = runs.Run("classifier", flags, config, tokenizer, device, name="frozen" if frozen else "tuned" if source else "",
