@@ -313,3 +313,13 @@ def test_speeches(speeches, tmp_path):
     result = result_of(tmp_path / "out")
     assert result["perplexity/obama"] < 245 and result["perplexity/hbush"] < 262 and result["perplexity/wbush"] < 365
     assert result["accuracy/test"] > 0.90 and result["accuracy/unseen"] > 0.66
+
+
+def test_n_grams_that_read_rare_words_as_unknown_expect_unknown_words(cli, corpus, tmp_path):
+    results = []
+    for share in (0, 0.5):
+        assert cli("baselines", "--data", corpus, "--rare-unknown", share, "--out", tmp_path / str(share)).code == 0
+        results.append(json.loads((tmp_path / str(share) / "result.json").read_text(encoding="utf-8")))
+    plain, rare = results
+    assert rare["perplexity/obama"] < plain["perplexity/obama"] and rare["accuracy/test"] == plain["accuracy/test"]
+    assert cli("baselines", "--data", corpus, "--rare-unknown", 1.5, "--out", tmp_path / "no").code == 2
