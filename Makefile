@@ -8,7 +8,7 @@ PY = .venv/bin/python
 SEED ?= 0
 TEXT ?=
 
-.PHONY: demo test assignment recipe-decoder recipe-decoder-pretrained recipe-frozen recipe-frozen-pretrained figures bench clean need-text
+.PHONY: demo test assignment recipe-decoder recipe-decoder-pretrained recipe-frozen recipe-frozen-pretrained figures bench clean need-text study-clap study-nope
 
 SENTENCE = We will defend the central granary together before the first census.
 
@@ -53,6 +53,15 @@ recipe-frozen-pretrained: .venv/ready need-text  ## the same, pretrained on TEXT
 
 need-text:
 	@test -n "$(TEXT)" || { echo "make: TEXT is missing; give the text to pretrain on, for example TEXT=path/to/wikitext-2" >&2; exit 2; }
+
+# The studies read their own default text unless DATA is given. QUICK=1: minutes; FULL=1: for a GPU or a night; neither: about an hour.
+STUDY = $(if $(QUICK),--size quick,$(if $(FULL),--size full,--size laptop)) $(if $(filter-out file undefined,$(origin DATA)),--data $(DATA))
+
+study-clap: .venv/ready  ## RoBERTa, ALiBi and CLAP by masked-LM perplexity: make study-clap DATA=path
+	$(PY) study_clap.py $(STUDY)
+
+study-nope: .venv/ready  ## where positions come from: make study-nope DATA=path
+	$(PY) study_nope.py $(STUDY)
 
 figures: assignment  ## the README's figures: make figures DATA=path SEEDS=3
 	mkdir -p docs/figures

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import run as runs
+from tables import escaped
 from run import UserError, flag
 
 KINDS = {"lm": "Causal LM", "mlm": "Masked LM", "classifier": "Classification", "baselines": "Baselines"}
@@ -341,12 +342,6 @@ def latex(rows, columns, words):
         cells = [(rf"\textbf{{{mean}}}" if best else mean.replace("–", "--")) + (rf" $\pm$ {deviation}" if deviation else "") for mean, deviation, best in cells]
         lines.append(" & ".join([escaped(row.label), row.seeds or "--", *cells]) + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table*}"]) + "\n"
-
-
-def escaped(text):
-    """Text as LaTeX prints it."""
-    special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$"} | {c: "\\" + c for c in "&%$#_{}"}
-    return "".join(special.get(c, c) for c in text)
 
 
 # ---------------------------------------------------------------------------- the figures

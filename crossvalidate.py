@@ -16,6 +16,7 @@ from pathlib import Path
 
 import data
 import run as runs
+import tables
 from jobs import run_all
 from run import flag
 
@@ -67,17 +68,15 @@ def crossvalidate(flags):
     n_distinct = sum(len(corpus.split(f"{i}/{flags.folds}")[0].test_rows) for i in range(1, flags.folds + 1))
     values = {name: [runs.read_json(out / f"{name}-{i}" / "result.json")["accuracy/test"] for i in range(1, flags.folds + 1)] for name in chosen}
     result = {name: {"mean": statistics.fmean(v), "deviation": statistics.stdev(v), "values": v} for name, v in values.items()}
-    table = ["| recipe | accuracy (%) | " + " | ".join(f"part {i}" for i in range(1, flags.folds + 1)) + " |", "|---|---:|" + "---:|" * flags.folds]
-    for name, r in result.items():
-        table.append(f"| {RECIPES[name][0]} | {100 * r['mean']:.1f} ± {100 * r['deviation']:.1f} | " + " | ".join(f"{100 * v:.1f}" for v in r["values"]) + " |")
     caption = (f"Accuracy on {n_distinct:,} distinct labelled sentences of {corpus.name}, {flags.folds}-fold cross-validation: mean ± sample standard "
                "deviation over the parts. No part's sentences are trained or pretrained on when it is the test set.")
-    runs.write_text(out / "crossvalidate.md", "\n".join(table) + f"\n\n{caption}\n")
+    text = tables.write(out / "crossvalidate", ["recipe", "accuracy (%)", *(f"part {i}" for i in range(1, flags.folds + 1))],
+                        [[RECIPES[name][0], tables.spread([100 * v for v in vs]), *(f"{100 * v:.1f}" for v in vs)] for name, vs in values.items()], caption)
     runs.write_json(out / "result.json", {"folds": flags.folds, "sentences": n_distinct, **{f"accuracy/{name}": r for name, r in result.items()},
                                           "command": shlex.join(["python", "crossvalidate.py", *sys.argv[1:]])})
     draw(out, result)
-    print("\n".join(table))
-    print(f"{out}: crossvalidate.md, crossvalidate.png and result.json; {time.perf_counter() - started:.0f} s")
+    print(text)
+    print(f"{out}: crossvalidate.md, crossvalidate.tex, crossvalidate.png and result.json; {time.perf_counter() - started:.0f} s")
 
 
 def draw(out, result):

@@ -46,6 +46,7 @@ class Config:
     head: str = "linear"          # linear | roberta | clap: from hidden states to words
     tie: bool = True              # the head's word vectors are the embedding's
     unit_embd: bool = False       # L2-normalise token embeddings before the transformer (CLAP)
+    scale_embd: bool = False      # multiply them by sqrt(n_embd); sinusoidal always does
     zero_mask: bool = False       # the mask token enters as the zero vector (zero-CLAP)
     mask_id: int = 2              # which token that is
     init_std: float = 0.05        # standard deviation of initial weights
@@ -258,6 +259,8 @@ class Transformer(nn.Module):
         x = self.embedding(idx)  # (B, T, C)
         if config.unit_embd:
             x = F.normalize(x, dim=-1)
+        if config.scale_embd or config.pos == "sinusoidal":
+            x = x * math.sqrt(config.n_embd)  # unit sinusoids would drown small embeddings (Vaswani et al., 3.4)
         if config.zero_mask:
             x = x * (idx != config.mask_id)[:, :, None]
         if config.pos == "learned":
@@ -266,8 +269,7 @@ class Transformer(nn.Module):
                                  "use alibi, sinusoidal, rope or nope beyond the trained length")
             x = x + self.positions.weight[:T]
         elif config.pos == "sinusoidal":
-            # Unit sinusoids would drown small embeddings, hence the factor (Vaswani et al., 3.4).
-            x = x * math.sqrt(config.n_embd) + self.table("sinusoids", T)
+            x = x + self.table("sinusoids", T)
         return self.dropout(self.embedding_norm(x))
 
     def attention_bias(self, T, mask=None):

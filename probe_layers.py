@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import run as runs
+import tables
 from jobs import run_all
 from run import flag
 
@@ -51,26 +52,25 @@ def probe(flags):
     # Results
     read = {name: runs.read_json(out / name / "result.json") for name, _, _ in classifiers}
     part = next(name for name in ("accuracy/unseen", "accuracy/test") if all(name in result for result in read.values()))
-    table = ["| layer | " + " | ".join(f"{words}, {column} (%)" for words in KINDS.values() for column in ("test", "unseen")) + " |", "|---" + "|---:" * 4 + "|"]
-    result, lines = {}, {kind: [] for kind in KINDS}
+    result, rows, lines = {}, [], {kind: [] for kind in KINDS}
     for layer in layers:
         cells = []
         for kind in KINDS:
             for column in ("test", "unseen"):
                 values = [100 * read[f"{kind}-layer-{layer}-{seed}"].get(f"accuracy/{column}", float("nan")) for seed in range(flags.seeds)]
                 mean, deviation = statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
-                cells.append(f"{mean:.1f} ± {deviation:.1f}")
+                cells.append(tables.spread(values))
                 result[f"{kind}/layer-{layer}/{column}"] = {"mean": mean, "deviation": deviation, "values": values}
                 if f"accuracy/{column}" == part:
                     lines[kind].append((mean, deviation))
-        table.append(f"| {'embeddings' if layer == '0' else layer} | " + " | ".join(cells) + " |")
+        rows.append(["embeddings" if layer == "0" else layer, *cells])
     caption = (f"Accuracy of classifiers on the frozen states of {source.folder.name} and of untrained encoders, --split {flags.split}: "
                f"mean ± sample standard deviation over {flags.seeds} seed{'s' * (flags.seeds > 1)} of the classifier.")
-    runs.write_text(out / "layers.md", "\n".join(table) + f"\n\n{caption}\n")
+    text = tables.write(out / "layers", ["layer", *(f"{words}, {column} (%)" for words in KINDS.values() for column in ("test", "unseen"))], rows, caption)
     runs.write_json(out / "result.json", result | {"command": shlex.join(["python", "probe_layers.py", *sys.argv[1:]])})
     draw(out, layers, lines, part)
-    print("\n".join(table))
-    print(f"{out}: layers.md, layers.png and result.json; {time.perf_counter() - started:.0f} s")
+    print(text)
+    print(f"{out}: layers.md, layers.tex, layers.png and result.json; {time.perf_counter() - started:.0f} s")
 
 
 def draw(out, layers, lines, part):

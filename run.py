@@ -98,7 +98,7 @@ def parse(flags_class, description, argv=None):
     parser = LineParser(description=description, allow_abbrev=False)
     for field in dataclasses.fields(flags_class):
         names = ["--" + field.name.replace("_", "-")] + (["--" + field.name] if "_" in field.name else [])
-        default = "" if field.default in ("", dataclasses.MISSING) or field.metadata["positional"] else f" (default: {field.default})"
+        default = "" if field.default in ("", None, dataclasses.MISSING) or field.metadata["positional"] else f" (default: {field.default})"
         options = dict(default=field.default, help=(field.metadata["help"] + default).replace("%", "%%"), dest=field.name)
         positional = field.metadata.get("positional")
         if positional:
@@ -431,6 +431,22 @@ def load_run(folder, kinds=("lm", "mlm", "classifier"), device="cpu", flag_name=
         raise UserError(f"{where}: no best.pt yet; finish the run with --resume")
     load_weights(model, read_checkpoint(path, device)["model"], path)
     return LoadedRun(folder, kind, described, model.to(device).eval(), tokenizer)
+
+
+def by_position(loaded):
+    """{label: runs}: runs that differ in their seed only come together under their position choice; where that does not
+    tell them apart, each stands alone under its folder's name."""
+    groups = {}
+    for run in loaded:
+        groups.setdefault(run.model.body.config.pos, []).append(run)
+
+    def alike(group):
+        return all({**run.config["flags"], "seed": 0, "out": ""} == {**group[0].config["flags"], "seed": 0, "out": ""} for run in group)
+
+    if all(alike(group) and len({run.config["flags"]["seed"] for run in group}) == len(group) for group in groups.values()):
+        return groups
+    names = [run.folder.resolve().name for run in loaded]
+    return {name if names.count(name) == 1 else str(run.folder): [run] for name, run in zip(names, loaded)}
 
 
 def read_checkpoint(path, device, parts=("model",)):

@@ -47,6 +47,7 @@ class Flags(Recipe, runs.ContinueFlags, runs.RunFlags, runs.ModelFlags, runs.Tok
     eval_every: int = flag(100, "steps between evaluations")
     eval_block: str = flag("", "also evaluate with blocks of these lengths at the end, e.g. 32,64,128")
     eval_train: int = flag(200_000, "evaluate on at most so many tokens of the training text")
+    eval_test: int = flag(0, "evaluate on at most so many tokens of each test set; 0: on whole sets")
 
 
 def evaluate(model, ids, block_size, device, flags, batch_size=64):
@@ -79,12 +80,12 @@ def train(flags):
     texts = [text for text in (data.load(flags.vocab_from) if flags.vocab_from else corpus).texts() if normal(text) not in held]
     tokenizer = source.tokenizer if source else train_tokenizer(flags.tokenizer, texts, flags.vocab_size)
     sets = {"train": lines} | ({"valid": held_out} if held_out else {}) | corpus.tests
-    streams = {name: batching.stream(tokenizer, part) for name, part in sets.items()}
-    n_bytes = {name: sum(len(line.encode()) + 1 for line in part) for name, part in sets.items()}
-    ids = streams["train"]
+    whole = {name: batching.stream(tokenizer, part) for name, part in sets.items()}
+    ids = whole["train"]
     counts = ids.bincount(minlength=tokenizer.get_vocab_size())
     runs.require((len(ids) > flags.block_size + 1, f"--block-size {flags.block_size}: the training text has only {len(ids) - 1} tokens; use a smaller block"))
-    streams["train"] = ids[: flags.eval_train + 1]
+    streams = {name: part[: (flags.eval_train if name == "train" else flags.eval_test or len(part)) + 1] for name, part in whole.items()}
+    n_bytes = {name: sum(len(line.encode()) + 1 for line in sets[name]) for name in sets if len(streams[name]) == len(whole[name])}
     # The floor counts every word as a token; with another vocabulary it bounds nothing.
     floor = corpus.floor if flags.tokenizer == "word" and not (flags.vocab_size or flags.vocab_from or source) else {}
 
@@ -148,7 +149,7 @@ def train(flags):
         for name, part in streams.items():
             nats = evaluate(model, part, block, device, flags)
             result[f"perplexity/{name}{at}"] = runs.perplexity(nats, len(part) - 1)
-            if name != "train" or len(part) == len(ids):
+            if name in n_bytes:
                 result[f"bits_per_byte/{name}{at}"] = nats / math.log(2) / n_bytes[name]
     for name, part in streams.items():
         result[f"tokens/{name}"] = len(part) - 1
@@ -184,6 +185,7 @@ def check(flags):
         (flags.members > 0, f"--members must be at least 1, got {flags.members}"),
         (0 <= flags.eval_stride <= flags.block_size, f"--eval-stride must be from 0 to --block-size {flags.block_size}, got {flags.eval_stride}"),
         (flags.eval_train > 0, f"--eval-train must be at least 1, got {flags.eval_train}"),
+        (flags.eval_test >= 0, f"--eval-test must not be negative, got {flags.eval_test}"),
         (0 <= flags.valid < 1, f"--valid must be at least 0 and below 1, got {flags.valid}"),
         (all(block > 0 for block in blocks), f"--eval-block lengths must be at least 1, got {flags.eval_block}"),
         (flags.pos != "learned" or all(block <= flags.block_size for block in blocks),

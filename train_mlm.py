@@ -30,7 +30,8 @@ class Flags(runs.ContinueFlags, runs.RunFlags, runs.ModelFlags, runs.TokenizerFl
     activation: str = flag("gelu", "of the feed-forward layer", ("relu", "gelu"))
     dropout: float = flag(0.2, "of embeddings and sublayer outputs")
     head: str = flag("roberta", "from hidden states to words", ("roberta", "clap", "linear"))
-    unit_embd: bool = flag(False, "L2-normalise token embeddings before the transformer; --head clap turns it on")
+    unit_embd: bool = flag(None, "L2-normalise token embeddings before the transformer (default: with --head clap)")
+    scale_embd: bool = flag(False, "multiply token embeddings by sqrt(n_embd); --pos sinusoidal always does")
     zero_mask: bool = flag(False, "[MASK] enters as the zero vector (zero-CLAP)")
     mask_rate: float = flag(0.3, "share of tokens to predict")
     mask_unit: str = flag("token", "what is hidden together: tokens, whole words, or spans of about three tokens", masking.UNITS)
@@ -99,7 +100,7 @@ def train(flags):
 
     # Model
     config = source.model.body.config if source else runs.model_config(
-        flags, vocab_size=tokenizer.get_vocab_size(), unit_embd=flags.unit_embd or flags.head == "clap")
+        flags, vocab_size=tokenizer.get_vocab_size(), unit_embd=flags.head == "clap" if flags.unit_embd is None else flags.unit_embd)
     device = runs.prepare(flags, config.n_embd)
     run = runs.Run("mlm", flags, config, tokenizer, device)
     model = LanguageModel(Encoder(config)).to(device)

@@ -6,6 +6,7 @@ import io
 import os
 import subprocess
 import sys
+import types
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,19 +42,38 @@ class Outcome:
 
 
 def call(script, *argv):
-    """A script's command line in this process, where it costs no start-up. A traceback fails the test that calls."""
+    """A training script's command line in this process, where it costs no start-up. A traceback fails the test that calls."""
     module = importlib.import_module(script)
+    return call_main(module, module.train, *argv)
+
+
+def call_main(module, main, *argv):
+    """The same for any script with a function `main` of its Flags."""
     out, err = io.StringIO(), io.StringIO()
-    before, sys.argv = sys.argv, [script + ".py", *map(str, argv)]
+    before, sys.argv = sys.argv, [module.__name__ + ".py", *map(str, argv)]
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            runs.main(module.train, module.Flags, module.__doc__.split("\n")[0])
+            runs.main(main, module.Flags, module.__doc__.split("\n")[0])
         code = 0
     except SystemExit as stop:
         code = stop.code
     finally:
         sys.argv = before
     return Outcome(code, out.getvalue(), err.getvalue())
+
+
+@pytest.fixture
+def jobs_in_process(monkeypatch):
+    """Lets jobs.py call the scripts in this process, one after the other: a study of many tiny runs costs no start-ups."""
+    import jobs
+
+    def run(command, **_):
+        module = importlib.import_module(Path(command[1]).stem)
+        main = next(getattr(module, name) for name in ("train", "compare", "probe") if hasattr(module, name))
+        done = call_main(module, main, *command[2:])
+        return subprocess.CompletedProcess(command, done.code, done.out, done.err)
+
+    monkeypatch.setattr(jobs, "subprocess", types.SimpleNamespace(run=run))
 
 
 @pytest.fixture(scope="session")

@@ -4,10 +4,13 @@ import json
 
 import pytest
 
+import probe_layers
+from conftest import call_main
 
-def test_layers_of_a_tiny_encoder(shell, corpus, finished, tmp_path):
-    argv = (finished("train_mlm"), "--seeds", 1, "--jobs", 2, "--out", "layers")
-    done = shell("probe_layers", *argv)
+
+def test_layers_of_a_tiny_encoder(corpus, finished, tmp_path, jobs_in_process):
+    argv = (finished("train_mlm"), "--seeds", 1, "--jobs", 1, "--out", tmp_path / "layers")
+    done = call_main(probe_layers, probe_layers.probe, *argv)
     assert done.code == 0, done.err
     result = json.loads((tmp_path / "layers" / "result.json").read_text(encoding="utf-8"))
     assert {name for name in result if name.endswith("/test")} == {f"{kind}/layer-{layer}/test" for kind in ("pretrained", "untrained") for layer in (0, 1, "all")}
