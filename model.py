@@ -41,6 +41,7 @@ class Config:
     window: int = 0               # attend only to tokens less than this far away; 0: to all
     norm_first: bool = True       # pre-norm (GPT-2); False: post-norm (Vaswani, BERT, RoBERTa)
     activation: str = "gelu"      # gelu | relu
+    norm_eps: float = 1e-5        # what a layer norm adds to the variance before it divides by its root
     dropout: float = 0.0          # of embeddings and of what each sublayer adds
     attn_dropout: float = 0.0     # of attention weights
     head: str = "linear"          # linear | roberta | clap: from hidden states to words
@@ -56,7 +57,7 @@ class Config:
         for name in ("vocab_size", "block_size", "n_layer", "n_head", "n_embd"):
             if getattr(self, name) < 1:
                 wrong.append(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("n_ffn", "window", "init_std"):
+        for name in ("n_ffn", "window", "norm_eps", "init_std"):
             if getattr(self, name) < 0:
                 wrong.append(f"{name} must not be negative, got {getattr(self, name)}")
         for name, allowed in (("pos", POSITIONS), ("alibi", ALIBI_VARIANTS), ("head", HEADS),
@@ -194,9 +195,9 @@ class Block(nn.Module):
     def __init__(self, config):
         super().__init__()
         self.norm_first = config.norm_first
-        self.norm1 = nn.LayerNorm(config.n_embd)
+        self.norm1 = nn.LayerNorm(config.n_embd, config.norm_eps)
         self.attention = Attention(config)
-        self.norm2 = nn.LayerNorm(config.n_embd)
+        self.norm2 = nn.LayerNorm(config.n_embd, config.norm_eps)
         self.feed_forward = FeedForward(config)
         self.dropout = nn.Dropout(config.dropout)
 
@@ -224,10 +225,10 @@ class Transformer(nn.Module):
         if config.pos == "learned":
             self.positions = nn.Embedding(config.block_size, config.n_embd)
         # Post-norm starts from a normalised embedding (BERT); CLAP's unit vectors take that norm's place.
-        self.embedding_norm = nn.Identity() if config.norm_first or config.unit_embd else nn.LayerNorm(config.n_embd)
+        self.embedding_norm = nn.Identity() if config.norm_first or config.unit_embd else nn.LayerNorm(config.n_embd, config.norm_eps)
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layer))
-        self.norm = nn.LayerNorm(config.n_embd) if config.norm_first else nn.Identity()
+        self.norm = nn.LayerNorm(config.n_embd, config.norm_eps) if config.norm_first else nn.Identity()
         self.tables = {}
 
     def forward(self, idx, mask=None, need_weights=False, need_states=False):
@@ -337,7 +338,7 @@ class LMHead(WordHead):
         super().__init__()
         C = config.n_embd
         roberta = config.head == "roberta"
-        self.transform = nn.Sequential(nn.Linear(C, C), nn.GELU(), nn.LayerNorm(C)) if roberta else nn.Identity()
+        self.transform = nn.Sequential(nn.Linear(C, C), nn.GELU(), nn.LayerNorm(C, config.norm_eps)) if roberta else nn.Identity()
         self.words = embedding if config.tie else nn.Embedding(config.vocab_size, C)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
@@ -412,6 +413,13 @@ class LanguageModel(nn.Module):
     def loss(self, idx, targets, mask=None, smoothing=0.0):
         """Sum of `losses`."""
         return self.losses(idx, targets, mask, smoothing).sum()
+
+
+def load_roberta(path):
+    """A Hugging Face folder of RoBERTa as (LanguageModel, tokenizer); see roberta.py, which is read only when this is called."""
+    import roberta
+
+    return roberta.load_roberta(path)
 
 
 class Ensemble(nn.Module):
