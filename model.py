@@ -415,11 +415,11 @@ class LanguageModel(nn.Module):
         return self.losses(idx, targets, mask, smoothing).sum()
 
 
-def load_roberta(path):
-    """A Hugging Face folder of RoBERTa as (LanguageModel, tokenizer); see roberta.py, which is read only when this is called."""
-    import roberta
+def load_roberta(path, head=True):
+    """A Hugging Face folder of RoBERTa as (LanguageModel, tokenizer); see roberta.py."""
+    import roberta  # here, so that this file needs nothing but torch
 
-    return roberta.load_roberta(path)
+    return roberta.load_roberta(path, head)
 
 
 class Ensemble(nn.Module):

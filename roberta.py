@@ -197,8 +197,9 @@ def renamed(tokenizer, tokens, names, begin="", end=""):
     mask = names.get("<mask>", "<mask>")
     tokenizer.add_special_tokens([AddedToken(name, special=True, lstrip=name == mask) for name in names.values()])
     if begin:
+        one, two = [begin, "$A", end], [begin, "$A", end, end, "$B:0", end]
         tokenizer.post_processor = processors.TemplateProcessing(
-            single=f"{begin} $A {end}".strip(), pair=f"{begin} $A {end} {end} $B:0 {end}".strip(),
+            single=list(filter(None, one)), pair=list(filter(None, two)),
             special_tokens=[(name, tokenizer.token_to_id(name)) for name in (begin, end) if name])
     return tokenizer
 

@@ -22,6 +22,7 @@ from run import flag
 
 @dataclass
 class Flags(runs.ContinueFlags, runs.RunFlags, runs.ModelFlags, runs.TokenizerFlags):
+    init: str = flag("", "folder of a Hugging Face RoBERTa to continue from: its weights, architecture and vocabulary")
     n_layer: int = flag(1, "number of blocks")
     n_embd: int = flag(1024, "width")
     n_head: int = flag(8, "attention heads a block")
@@ -78,7 +79,9 @@ def evaluate(model, batches, device, flags):
 
 
 def train(flags):
-    source = runs.source_of(flags, "mlm")
+    runs.require((not (flags.init and (flags.init_from or flags.vocab_from)),
+                  f"--init {flags.init}: brings its weights and vocabulary along; leave --init-from and --vocab-from out"))
+    source = runs.roberta_of(flags) if flags.init else runs.source_of(flags, "mlm")
     check(flags)
 
     # Data: sentences, the validation part held out before anything is trained.
