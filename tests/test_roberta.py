@@ -1,5 +1,7 @@
 """RoBERTa in and out, against transformers: equal logits both ways, from random tiny models; and folders that are none."""
 
+import contextlib
+import io
 import json
 import logging
 import os
@@ -11,6 +13,8 @@ import torch
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported: nothing here may ask a network
 
+import compare as compare_script  # noqa: E402
+import export as export_script  # noqa: E402
 import model as models  # noqa: E402
 import run as runs  # noqa: E402
 from conftest import ROOT, SHORT, Outcome, contents  # noqa: E402
@@ -234,23 +238,19 @@ def test_a_run_that_is_no_roberta_is_not_written(config, told, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def export(*argv):
-    """export.py's command line in this process."""
-    import contextlib
-    import io
-    import sys
-
-    import export as script
-    out, err, before = io.StringIO(), io.StringIO(), sys.argv
-    sys.argv = ["export.py", *map(str, argv)]
+def command(script, start, *argv):
+    """The command line of a script that does not train, in this process."""
+    out, err = io.StringIO(), io.StringIO()
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            runs.main(script.export, script.Flags, "")
+            runs.main(start, script.Flags, "", [*map(str, argv)])
         return Outcome(0, out.getvalue(), err.getvalue())
     except SystemExit as stop:
         return Outcome(stop.code, out.getvalue(), err.getvalue())
-    finally:
-        sys.argv = before
+
+
+def export(*argv):
+    return command(export_script, export_script.export, *argv)
 
 
 # ---------------------------------------------------------------------------- in the scripts
@@ -299,6 +299,13 @@ def test_classifying_with_roberta_and_with_random_weights(argv, cli, shell, fold
     gap = (loaded.model.body.embedding.weight - there.body.embedding.weight).abs().max()
     assert gap > 0.3 if "--untrained" in argv else gap < 0.3  # fine-tuning moves the weights, but not far
     assert loaded.model.body.config == there.body.config
+
+
+def test_pretrained_and_random_weights_are_compared_by_name(cli, folder, corpus, tmp_path):
+    for name, argv in (("a", ()), ("b", ("--untrained",))):
+        assert cli("train_classifier", "--init", folder, *argv, "--data", corpus, "--epochs", 2, "--no-refit", "--out", tmp_path / name).code == 0
+    done = command(compare_script, compare_script.compare, tmp_path / "a", tmp_path / "b", "--out", tmp_path / "compare")
+    assert (done.code, done.err) == (0, "") and "untrained=no" in done.out and "untrained=yes" in done.out and "2 configurations" in done.out
 
 
 @pytest.mark.parametrize("script, argv, told", [
