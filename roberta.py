@@ -31,6 +31,8 @@ from model import Config, Encoder, LanguageModel
 
 OURS = dict(zip(("<pad>", "<unk>", "<mask>", "<s>", "</s>"), SPECIAL))  # their special tokens in the order of our ids
 THEIRS = {ours: theirs for theirs, ours in OURS.items()}
+# What of a Config RoBERTa leaves open, and what does not matter with learned positions.
+FREE = ("vocab_size", "block_size", "n_layer", "n_head", "n_embd", "n_ffn", "activation", "norm_eps", "dropout", "attn_dropout", "tie", "init_std", "alibi", "mask_id")
 UNUSED = 2  # rows of an exported position table that no token reads: <pad> has id 1
 
 
@@ -223,11 +225,11 @@ def export_roberta(run, path):
     """Write a run of train_mlm.py (see run.load_run) as a folder that transformers reads: config.json, model.safetensors,
     tokenizer.json, tokenizer_config.json. Raises DataError for a run that RoBERTa has no place for, and for a folder that is not empty."""
     folder, config, state = Path(path), run.model.body.config, run.model.state_dict()
-    needed = {"pos": "learned", "norm_first": False, "head": "roberta", "window": 0, "unit_embd": False, "zero_mask": False}
-    differing = [f"{name}={getattr(config, name)}" for name, value in needed.items() if getattr(config, name) != value]
+    nearest = Config(**{name: getattr(config, name) for name in FREE}, pos="learned", norm_first=False, head="roberta")
+    differing = [f"{name}={value}" for name, value in vars(config).items() if value != getattr(nearest, name)]
     if differing or run.model.body.causal:
-        raise DataError(f"{run.folder}: {', '.join(differing) or 'a decoder'} is not RoBERTa; "
-                        "to export, train with --pos learned --no-norm-first --head roberta and without --window, --unit-embd, --zero-mask")
+        raise DataError(f"{run.folder}: {', '.join(differing) or 'a decoder'} is not RoBERTa; to export a run, "
+                        "train it with --pos learned --no-norm-first --head roberta, and leave out what else is named here")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise DataError(f"--out {folder}: is not empty; choose another folder")
 

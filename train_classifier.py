@@ -201,7 +201,7 @@ def pretrained(flags):
     flags.causal = source.model.body.causal
     before = source.config["flags"]
     if flags.split not in ("full", before.get("split")) and same_data(before["data"], flags.data):
-        remedy = (f"pretrain it with --split {flags.split} too" if source.kind == "mlm"
+        remedy = (f"pretrain it with --split {flags.split} too" if "split" in before
                   else "train_lm.py has no --split, so give a run on other text, or --split full")
         raise runs.UserError(f"--split {flags.split}: {flags.encoder} was pretrained on text that holds test sentences; {remedy}")
     return source
