@@ -89,7 +89,8 @@ def describe(run):
     """The run's model in a few words, for headings."""
     config = run.model.body.config
     variant = f" ({config.alibi})" if config.pos == "alibi" and not run.model.body.causal else ""
-    return f"{KINDS[run.kind]}, pos={config.pos}{variant}" + (f", window={config.window}" if config.window else "")
+    of = " on a decoder" if run.kind == "classifier" and run.model.body.causal else ""
+    return f"{KINDS[run.kind]}{of}, pos={config.pos}{variant}" + (f", window={config.window}" if config.window else "")
 
 
 def short_name(run, loaded):
