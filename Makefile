@@ -38,7 +38,7 @@ recipe-decoder: .venv/ready  ## below Kneser-Ney on train_LM.txt alone: make rec
 recipe-decoder-pretrained: .venv/ready need-text  ## first TEXT, then train_LM.txt
 	$(PY) train_lm.py --data $(TEXT) --vocab-from $(DATA) --seed $(SEED) --pos alibi --n-embd 128 --n-head 4 --n-ffn 512 --block-size 64 \
 		--lr 2e-3 --warmup 100 --decay 0.7 --steps 4000 --eval-every 1000 --out out/recipe-decoder-text-$(SEED)
-	$(PY) train_lm.py --data $(DATA) --init-from out/recipe-decoder-text-$(SEED) --seed $(SEED) --lr 5e-4 --steps 600 --decay 1 $(NOISE) \
+	$(PY) train_lm.py --data $(DATA) --init-from out/recipe-decoder-text-$(SEED) --seed $(SEED) --lr 5e-4 --steps 600 --decay 1 $(NOISE) --swap-words 0.1 \
 		--eval-stride 16 --eval-every 200 --out out/recipe-decoder-pretrained-$(SEED)
 
 recipe-frozen: .venv/ready  ## a frozen encoder pretrained on the training text: SPLIT=clean leaves the test sentences out of it

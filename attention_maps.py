@@ -19,7 +19,7 @@ from matplotlib.patches import Patch
 
 import run as runs
 from data import batching
-from data.tokenizer import BOS, UNK, token_strings
+from data.tokenizer import UNK, frame, token_strings
 from plots import plt, save
 from run import flag
 
@@ -89,7 +89,8 @@ def describe(run):
     """The run's model in a few words, for headings."""
     config = run.model.body.config
     variant = f" ({config.alibi})" if config.pos == "alibi" and not run.model.body.causal else ""
-    return f"{KINDS[run.kind]}, pos={config.pos}{variant}" + (f", window={config.window}" if config.window else "")
+    of = " on a decoder" if run.kind == "classifier" and run.model.body.causal else ""
+    return f"{KINDS[run.kind]}{of}, pos={config.pos}{variant}" + (f", window={config.window}" if config.window else "")
 
 
 def short_name(run, loaded):
@@ -114,12 +115,14 @@ def read(run, texts):
         typed = [text[start:end] for start, end in encoding.offsets]
         words = [word + "*" if i == UNK and word != "[UNK]" else token
                  for i, word, token in zip(encoding.ids, typed, token_strings(run.tokenizer, encoding.ids))]
-        ids, words = [BOS, *encoding.ids][:block_size], ["[BOS]", *words][:block_size]
-        if len(encoding.ids) >= block_size:
-            print(f"  note: text {number} has {len(encoding.ids) + 1} tokens with [BOS] and is cut to {block_size}, the trained block size")
+        around = len(frame(run.tokenizer, []))  # [BOS], and for RoBERTa [EOS]
+        ids = frame(run.tokenizer, encoding.ids[: block_size - around])
+        words = ["[BOS]", *words[: block_size - around], *["[EOS]"] * (around - 1)]
+        if len(encoding.ids) + around > block_size:
+            print(f"  note: text {number} has {len(encoding.ids) + around} tokens with {' and '.join(['[BOS]', '[EOS]'][:around])} and is cut to {block_size}, the trained block size")
         if UNK in ids:
             unknown = [word for i, word in zip(ids, words) if i == UNK]
-            print(f"  note: text {number}: {len(unknown)} of {len(ids) - 1} tokens unknown to this run, read as [UNK]: {' '.join(unknown)}")
+            print(f"  note: text {number}: {len(unknown)} of {len(ids) - around} tokens unknown to this run, read as [UNK]: {' '.join(unknown)}")
         sequences.append(torch.tensor(ids))
         shown.append(words)
     return *batching.pad(sequences), shown

@@ -114,17 +114,20 @@ def configuration_of(config):
     """The settings that make a run's configuration, and its seed.
 
     A pretrained encoder's architecture replaces the flags' (train_classifier.py), and what its own flags were, not
-    where it lies, is what counts: otherwise encoders of different seeds would be different configurations.
+    where it lies, is what counts: otherwise encoders of different seeds would be different configurations. Of a RoBERTa,
+    the name of its folder counts.
     """
     flags = config.get("flags") or {}
     seed = str(flags.get("seed", 0))
     settings = {key: value for key, value in flags.items() if key not in APART} | {"data": corpus_name(flags)}
-    if "encoder" in flags and not flags["encoder"]:
+    if "encoder" in flags and not (flags["encoder"] or flags.get("init")):
         settings.pop("tune", None)  # without an encoder it means nothing
-    elif flags.get("encoder"):
-        model, source = config.get("model", {}), Path(flags["encoder"]) / "config.json"
+    elif flags.get("encoder") or flags.get("init"):
+        model, source = config.get("model", {}), Path(flags.get("encoder") or flags["init"]) / "config.json"
         settings = {key: value for key, value in settings.items() if key not in model and key != "tokenizer"} | {"pos": model.get("pos")}
-        if source.exists():
+        if flags.get("init"):
+            settings |= {"init": Path(flags["init"]).name}
+        elif source.exists():
             pretrained, encoder_seed = configuration_of(runs.read_json(source))
             settings |= {"encoder": "pretrained"} | {f"encoder {key}": value for key, value in pretrained.items() if key not in ("pos", "data")}
             seed += f" (encoder {encoder_seed})" if encoder_seed != seed else ""

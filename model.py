@@ -42,6 +42,7 @@ class Config:
     n_language: int = 0           # languages with a vector of their own, added to their words (XLM); 0: none
     norm_first: bool = True       # pre-norm (GPT-2); False: post-norm (Vaswani, BERT, RoBERTa)
     activation: str = "gelu"      # gelu | relu
+    norm_eps: float = 1e-5        # what a layer norm adds to the variance before it divides by its root
     dropout: float = 0.0          # of embeddings and of what each sublayer adds
     attn_dropout: float = 0.0     # of attention weights
     head: str = "linear"          # linear | roberta | clap: from hidden states to words
@@ -57,7 +58,7 @@ class Config:
         for name in ("vocab_size", "block_size", "n_layer", "n_head", "n_embd"):
             if getattr(self, name) < 1:
                 wrong.append(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("n_ffn", "window", "n_language", "init_std"):
+        for name in ("n_ffn", "window", "n_language", "norm_eps", "init_std"):
             if getattr(self, name) < 0:
                 wrong.append(f"{name} must not be negative, got {getattr(self, name)}")
         for name, allowed in (("pos", POSITIONS), ("alibi", ALIBI_VARIANTS), ("head", HEADS),
@@ -196,9 +197,9 @@ class Block(nn.Module):
     def __init__(self, config):
         super().__init__()
         self.norm_first = config.norm_first
-        self.norm1 = nn.LayerNorm(config.n_embd)
+        self.norm1 = nn.LayerNorm(config.n_embd, config.norm_eps)
         self.attention = Attention(config)
-        self.norm2 = nn.LayerNorm(config.n_embd)
+        self.norm2 = nn.LayerNorm(config.n_embd, config.norm_eps)
         self.feed_forward = FeedForward(config)
         self.dropout = nn.Dropout(config.dropout)
 
@@ -228,10 +229,10 @@ class Transformer(nn.Module):
         if config.n_language:
             self.languages = nn.Embedding(config.n_language, config.n_embd)
         # Post-norm starts from a normalised embedding (BERT); CLAP's unit vectors take that norm's place.
-        self.embedding_norm = nn.Identity() if config.norm_first or config.unit_embd else nn.LayerNorm(config.n_embd)
+        self.embedding_norm = nn.Identity() if config.norm_first or config.unit_embd else nn.LayerNorm(config.n_embd, config.norm_eps)
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layer))
-        self.norm = nn.LayerNorm(config.n_embd) if config.norm_first else nn.Identity()
+        self.norm = nn.LayerNorm(config.n_embd, config.norm_eps) if config.norm_first else nn.Identity()
         self.tables = {}
 
     def forward(self, idx, mask=None, need_weights=False, need_states=False, languages=None, positions=None):
@@ -355,7 +356,7 @@ class LMHead(WordHead):
         super().__init__()
         C = config.n_embd
         roberta = config.head == "roberta"
-        self.transform = nn.Sequential(nn.Linear(C, C), nn.GELU(), nn.LayerNorm(C)) if roberta else nn.Identity()
+        self.transform = nn.Sequential(nn.Linear(C, C), nn.GELU(), nn.LayerNorm(C, config.norm_eps)) if roberta else nn.Identity()
         self.words = embedding if config.tie else nn.Embedding(config.vocab_size, C)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
@@ -430,6 +431,13 @@ class LanguageModel(nn.Module):
     def loss(self, idx, targets, mask=None, smoothing=0.0, **where):
         """Sum of `losses`."""
         return self.losses(idx, targets, mask, smoothing, **where).sum()
+
+
+def load_roberta(path, head=True):
+    """A Hugging Face folder of RoBERTa as (LanguageModel, tokenizer); see roberta.py."""
+    import roberta  # here, so that this file needs nothing but torch
+
+    return roberta.load_roberta(path, head)
 
 
 class Ensemble(nn.Module):

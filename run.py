@@ -168,6 +168,13 @@ def step_checks(flags):
         (0 <= flags.decay <= 1, f"--decay must be from 0 to 1, got {flags.decay}"))
 
 
+def roberta_of(flags, head=True):
+    """The model and tokenizer of --init as if it were a run; the flags then have its architecture. DataError as of roberta.load_roberta."""
+    model, tokenizer = models.load_roberta(flags.init, head)
+    adopt(flags, model.body.config, f"--init {flags.init}")
+    return LoadedRun(Path(flags.init), "roberta", {"flags": {}}, model, tokenizer)
+
+
 def source_of(flags, kind):
     """The run of --init-from, whose architecture the flags then have; None without the flag."""
     if not flags.init_from:
@@ -416,7 +423,7 @@ def load_run(folder, kinds=("lm", "mlm", "classifier"), device="cpu", flag_name=
         config = models.Config(**described["model"])
         classifier = described.get("classifier")
         if kind == "classifier":
-            model = models.Classifier(models.Encoder(config), **classifier)
+            model = models.Classifier((models.Decoder if described.get("body") == "decoder" else models.Encoder)(config), **classifier)
         else:
             model = models.LanguageModel((models.Decoder if kind == "lm" else models.Encoder)(config))
             if described.get("members", 1) > 1:

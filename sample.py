@@ -12,7 +12,7 @@ import torch
 
 import run as runs
 from data import batching
-from data.tokenizer import BOS, MASK, SPECIAL, UNK, detokenize, is_word_level
+from data.tokenizer import MASK, SPECIAL, UNK, detokenize, frame, is_word_level
 from run import flag
 
 
@@ -40,12 +40,12 @@ def sample(flags):
 
 
 def read(run, text):
-    """A text's ids with [BOS] in front, (T,); prints which words the run does not know."""
+    """A text's ids as the run reads them, [BOS] in front, (T,); prints which words the run does not know."""
     encoding = run.tokenizer.encode(text, add_special_tokens=False)
     unknown = [text[start:end] for i, (start, end) in zip(encoding.ids, encoding.offsets) if i == UNK]
     if unknown:
         print(f"note: unknown to this run, read as [UNK]: {' '.join(unknown)}")
-    return torch.tensor([BOS, *encoding.ids], device=next(run.model.parameters()).device)
+    return torch.tensor(frame(run.tokenizer, encoding.ids), device=next(run.model.parameters()).device)
 
 
 def no_specials(logits):
@@ -133,11 +133,12 @@ def show_continuations(run, flags):
 def show_classes(run, flags):
     """The probability of each class, likeliest first."""
     ids = read(run, flags.text)
-    runs.require((len(ids) > 1, "--text: holds no word; give a sentence to classify"))
+    runs.require((len(ids) > len(frame(run.tokenizer, [])), "--text: holds no word; give a sentence to classify"))
     block_size = run.model.body.config.block_size
     if len(ids) > block_size:
         print(f"note: only the first {block_size} of {len(ids)} tokens count, as in training")
-    shares = run.model(ids[None, :block_size])[0].softmax(-1)
+    (cut,), _ = batching.sentences(run.tokenizer, [flags.text], block_size)
+    shares = run.model(cut[None].to(ids.device))[0].softmax(-1)
     for label in shares.argsort(descending=True).tolist():
         print(f"{shares[label]:6.1%}  {run.config['classes'][label]}")
 

@@ -1,8 +1,10 @@
-"""Sentence classification, in three ways.
+"""Sentence classification: jointly from scratch, on a frozen body, or fine-tuned.
 
     python train_classifier.py --pos alibi --data speeches              jointly from scratch (the assignment's part 1)
     python train_classifier.py --encoder out/mlm-... --data speeches    on a frozen pretrained encoder
     python train_classifier.py --encoder out/mlm-... --tune all         fine-tuning it
+    python train_classifier.py --encoder out/lm-...                     on a causal decoder, from the last word's state
+    python train_classifier.py --init roberta-base --tune all           on RoBERTa; with --untrained the same from random weights
 
 With a frozen encoder every sentence's features are computed once and kept, so that an epoch costs next to nothing.
 """
@@ -18,16 +20,19 @@ import run as runs
 from data import batching
 from data.corpus import hold_out
 from data.tokenizer import UNK, train_tokenizer
-from model import Classifier, Encoder, count_parameters
+from model import Classifier, Decoder, Encoder, Ensemble, count_parameters
 from run import flag
 
 
 @dataclass
 class Flags(runs.RunFlags, runs.ModelFlags, runs.TokenizerFlags):
     init_std: float = flag(0.1, "standard deviation of the initial weights")
-    encoder: str = flag("", "run folder of train_mlm.py; its architecture and tokenizer replace the flags'")
-    tune: str = flag("frozen", "what is trained of --encoder: nothing but the classifier, or all", ("frozen", "all"))
-    pool: str = flag("", "how tokens become one vector: mean, max, min, first, last, joined by + (empty: mean; frozen: mean+max+min)")
+    encoder: str = flag("", "run folder of train_mlm.py or train_lm.py; its architecture and tokenizer replace the flags'")
+    init: str = flag("", "folder of a Hugging Face RoBERTa, instead of --encoder")
+    tune: str = flag("frozen", "what is trained of --encoder or --init: nothing but the classifier, or all", ("frozen", "all"))
+    untrained: bool = flag(False, "random weights in the architecture of --encoder or --init, with its tokenizer: what did pretraining add?")
+    causal: bool = flag(False, "no word sees a later one: a decoder, as runs of train_lm.py are")
+    pool: str = flag("", "how tokens become one vector: mean, max, min, first, last, joined by + (empty: mean; frozen: mean+max+min; decoder: last)")
     layers: str = flag("", "states that are pooled: last, all, or one by number, 0 being the embeddings (empty: last; frozen: all)")
     split: str = flag("full", "full; clean: leave out of training what stands in the test set; i/n: cross-validation, part i of n is the test set and is not trained on")
     epochs: int = flag(15, "passes over the training rows")
@@ -96,12 +101,10 @@ def all_features(model, rows, device):
 
 
 def train(flags):
-    # The encoder: a pretrained one brings its tokenizer and architecture along.
+    # The body: a pretrained one brings its tokenizer and architecture along.
     check(flags)
-    source = runs.load_run(flags.encoder, ("mlm",), flag_name="--encoder") if flags.encoder else None
+    source = pretrained(flags)
     frozen = bool(source) and flags.tune == "frozen"
-    if source and flags.split not in ("full", source.config["flags"].get("split")) and same_data(source.config["flags"]["data"], flags.data):
-        raise runs.UserError(f"--split {flags.split}: {flags.encoder} was pretrained on text that holds test sentences; pretrain it with --split {flags.split} too")
 
     # Data
     corpus = data.load(flags.data)
@@ -119,7 +122,8 @@ def train(flags):
 
     # Model
     device = runs.prepare(flags, config.n_embd)
-    runs.adopt(flags, config, f"--encoder {flags.encoder}" if source else "")
+    runs.adopt(flags, config, f"--encoder {flags.encoder}" if flags.encoder else "")
+    flags.pool = flags.pool or ("last" if flags.causal else "")  # the only state that has seen every word
     for name, choices in OTHERWISE.items():
         if getattr(flags, name) in ("", -1):
             setattr(flags, name, choices[frozen])
@@ -128,7 +132,7 @@ def train(flags):
     how = dict(n_class=len(corpus.classes), pool=flags.pool, layers=flags.layers, n_hidden=flags.n_hidden, dropout=flags.head_dropout,
                n_component=min(flags.n_component, len(kept)))
     run = runs.Run("classifier", flags, config, tokenizer, device, name="frozen" if frozen else "tuned" if source else "",
-                   classifier=how, classes=corpus.classes)
+                   classifier=how, classes=corpus.classes, body="decoder" if flags.causal else "encoder")
     model, features, optimizer, balance = start(config, how, source, sets, flags, device)
     run.say(f"{corpus.name}: {len(kept):,} training rows, {len(held_out):,} for validation, {len(seen):,} test rows of which "
             f"{int(seen.sum()):,} also stand in the training data; {count_parameters(model)['total']:,} parameters, "
@@ -138,7 +142,7 @@ def train(flags):
             run.say(f"  {rows.n_long} of {len(rows)} {name} sentences are longer than --block-size {config.block_size} and were cut")
     unknown = {name: batching.fraction_unknown(torch.cat(rows.sequences), UNK) for name, rows in sets.items()}
     if unknown["train"] > 0.1:
-        run.say(f"  note: {unknown['train']:.0%} of the training words are unknown to {flags.encoder}; pretrain it on text of the same kind (--data)")
+        run.say(f"  note: {unknown['train']:.0%} of the training words are unknown to {source.folder if source else 'the vocabulary'}; pretrain it on text of the same kind (--data)")
 
     # Loop: accuracy on all sets after every epoch; the best epoch is chosen by the validation rows alone.
     trained = model.head if frozen else model
@@ -185,13 +189,32 @@ def train(flags):
             f"{seen_and_unseen(result)}; {run.seconds():.0f} s, {run.folder}")
 
 
+def pretrained(flags):
+    """The run of --encoder, or the RoBERTa of --init, with a body to classify with; None without either."""
+    if flags.init:
+        return runs.roberta_of(flags, head=False)
+    if not flags.encoder:
+        return None
+    source = runs.load_run(flags.encoder, ("mlm", "lm"), flag_name="--encoder")
+    runs.require((not isinstance(source.model, Ensemble), f"--encoder {flags.encoder}: is an ensemble, but a classifier has one body; train one with --members 1"),
+                 (source.model.body.causal or not flags.causal, f"--causal: --encoder {flags.encoder} is an encoder; give a run of train_lm.py, or leave --causal out"))
+    flags.causal = source.model.body.causal
+    before = source.config["flags"]
+    if flags.split not in ("full", before.get("split")) and same_data(before["data"], flags.data):
+        remedy = (f"pretrain it with --split {flags.split} too" if "split" in before
+                  else "train_lm.py has no --split, so give a run on other text, or --split full")
+        raise runs.UserError(f"--split {flags.split}: {flags.encoder} was pretrained on text that holds test sentences; {remedy}")
+    return source
+
+
 def start(config, how, source, sets, flags, device):
     """A fresh model and what its training needs: (model, cached features of each set
     if the encoder is frozen, optimizer, balance: weights of the classes in the loss and what is added to their logits)."""
-    model = Classifier(Encoder(config), **how).to(device)
+    model = Classifier((Decoder if flags.causal else Encoder)(config), **how).to(device)
     features = {}
     if source:
-        model.body.load_state_dict(source.model.body.state_dict())
+        if not flags.untrained:
+            model.body.load_state_dict(source.model.body.state_dict())
         if flags.tune == "frozen":
             model.body.requires_grad_(False)
             features = {name: all_features(model, rows, device) for name, rows in sets.items()}
@@ -251,7 +274,7 @@ def seen_and_unseen(numbers):
 
 
 def check(flags):
-    pools = flags.pool.split("+") if flags.pool else []
+    pools, given = flags.pool.split("+") if flags.pool else [], flags.encoder or flags.init
     runs.require(
         (flags.epochs > 0, f"--epochs must be at least 1, got {flags.epochs}"),
         (flags.batch_size > 0, f"--batch-size must be at least 1, got {flags.batch_size}"),
@@ -261,11 +284,14 @@ def check(flags):
         (flags.block_size > 1, f"--block-size must be at least 2 ([BOS] and a word), got {flags.block_size}"),
         (0 < flags.valid < 1, f"--valid must be above 0 and below 1, got {flags.valid}"),
         (flags.n_component >= -1, f"--n-component must be at least 0, or -1 for the default, got {flags.n_component}"),
-        (flags.n_component < 1 or flags.encoder and flags.tune == "frozen", f"--n-component {flags.n_component}: only frozen features can be turned; leave it out or give --encoder"),
+        (flags.n_component < 1 or given and flags.tune == "frozen", f"--n-component {flags.n_component}: only frozen features can be turned; leave it out or give --encoder"),
         (flags.n_hidden >= -1, f"--n-hidden must be at least 0, or -1 for the default, got {flags.n_hidden}"),
         (0 <= flags.head_dropout < 1 or flags.head_dropout == -1, f"--head-dropout must be at least 0 and below 1, or -1 for the default, got {flags.head_dropout}"),
         (all(part in Classifier.POOLS for part in pools), f"--pool {flags.pool}: must be of {', '.join(Classifier.POOLS)}, joined by +"),
-        (flags.encoder or flags.tune == "frozen", "--tune all: there is nothing to fine-tune without --encoder"))
+        (not (flags.encoder and flags.init), f"--encoder {flags.encoder} and --init {flags.init}: each brings a model; give one of them"),
+        (given or flags.tune == "frozen", "--tune all: there is nothing to fine-tune without --encoder or --init"),
+        (given or not flags.untrained, "--untrained: is for the architecture of --encoder or --init; without them all weights are random anyway"),
+        (not (flags.init and flags.causal), f"--causal: --init {flags.init} is an encoder; leave --causal out"))
 
 
 def draw(run, confusion, corpus, pos):

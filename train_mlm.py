@@ -23,6 +23,7 @@ from run import flag
 
 @dataclass
 class Flags(runs.ContinueFlags, runs.RunFlags, runs.ModelFlags, runs.TokenizerFlags):
+    init: str = flag("", "folder of a Hugging Face RoBERTa to continue from: its weights, architecture and vocabulary")
     n_layer: int = flag(1, "number of blocks")
     n_embd: int = flag(1024, "width")
     n_head: int = flag(8, "attention heads a block")
@@ -91,7 +92,10 @@ def evaluate(model, batches, device, flags):
 
 def train(flags):
     kind = "lm" if flags.causal else "mlm"
-    source = runs.source_of(flags, kind)
+    runs.require((not (flags.init and (flags.init_from or flags.vocab_from)),
+                  f"--init {flags.init}: brings its weights and vocabulary along; leave --init-from and --vocab-from out"),
+                 (not (flags.init and flags.causal), f"--init {flags.init}: RoBERTa sees both sides of a word; leave --causal out"))
+    source = runs.roberta_of(flags) if flags.init else runs.source_of(flags, kind)
     check(flags, source)
 
     # Data: sentences, the validation part held out before anything is trained.

@@ -8,7 +8,7 @@ import hashlib
 
 import torch
 
-from data.tokenizer import BOS, PAD, encode
+from data.tokenizer import BOS, PAD, encode, frame
 
 
 def generator(*numbers):
@@ -54,17 +54,17 @@ def consecutive_blocks(ids, block_size, stride=0):
 
 
 def sentences(tokenizer, texts, block_size, split=False):
-    """Each text as a tensor of ids that starts with [BOS] and has at most block_size tokens.
+    """Each text as a tensor of ids that starts with [BOS] (see `frame`) and has at most block_size tokens.
 
     With `split`, a longer text becomes several sequences and nothing is lost (pretraining); otherwise it is
     cut. Returns (list of tensors, how many texts were longer).
     """
-    room = block_size - 1
+    room = block_size - len(frame(tokenizer, []))
     out, long = [], 0
     for ids in encode(tokenizer, texts):
         long += len(ids) > room
         starts = range(0, max(1, len(ids)), room) if split else (0,)
-        out += [torch.tensor([BOS, *ids[i : i + room]]) for i in starts]
+        out += [torch.tensor(frame(tokenizer, ids[i : i + room])) for i in starts]
     return out, long
 
 

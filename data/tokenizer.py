@@ -1,6 +1,7 @@
 """Text to ids and back: word level (the assignment's) or byte-level BPE, both as plain `tokenizers` files.
 
-Every sequence starts with [BOS], in encoders (where BERT would say [CLS]) and decoders alike.
+Every sequence starts with [BOS], in encoders (where BERT would say [CLS]) and decoders alike. Sentences end with [EOS]
+only for RoBERTa's own tokenizer, see `frame`.
 """
 
 import os
@@ -74,6 +75,12 @@ def is_word_level(tokenizer):
 def encode(tokenizer, texts):
     """One list of ids a text, without [BOS]."""
     return [encoding.ids for encoding in tokenizer.encode_batch(list(texts), add_special_tokens=False)]
+
+
+def frame(tokenizer, ids):
+    """The ids of a text as a model of sentences reads them: [BOS] in front, and [EOS] behind where the tokenizer's file
+    adds both to a text, as RoBERTa's does."""
+    return [BOS, *ids, *[EOS] * (tokenizer.num_special_tokens_to_add(False) > 1)]
 
 
 def token_strings(tokenizer, ids):

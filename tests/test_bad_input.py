@@ -266,10 +266,17 @@ def test_an_unknown_or_changed_encoder(cli, corpus, finished, tmp_path):
     assert_complains(cli("train_classifier", "--encoder", finished("train_mlm"), "--n-layer", 3, "--data", corpus), "--n-layer 3", "leave the flag out")
 
 
-@pytest.mark.parametrize("script, kind", [("train_lm", "lm"), ("train_classifier", "classifier")])
-def test_an_encoder_of_another_kind(script, kind, cli, corpus, finished, tmp_path):
-    outcome = cli("train_classifier", "--encoder", finished(script), "--data", corpus, "--out", tmp_path / "run")
-    assert_complains(outcome, f"--encoder {finished(script)}", f"of kind '{kind}'", "'mlm' is needed")
+def test_an_encoder_of_another_kind(cli, corpus, finished, tmp_path):
+    outcome = cli("train_classifier", "--encoder", finished("train_classifier"), "--data", corpus, "--out", tmp_path / "run")
+    assert_complains(outcome, f"--encoder {finished('train_classifier')}", "of kind 'classifier'", "'mlm' or 'lm' is needed")
+    assert not (tmp_path / "run").exists()
+
+
+def test_decoders_that_cannot_classify(cli, corpus, finished, tmp_path):
+    assert cli("train_lm", *SHORT["train_lm"], "--data", corpus, "--members", 2, "--out", tmp_path / "two").code == 0
+    for encoder, argv, parts in ((tmp_path / "two", (), ["is an ensemble", "--members 1"]), (finished("train_mlm"), ("--causal",), ["--causal", "is an encoder", "train_lm.py"]),
+                                 (finished("train_lm"), ("--split", "clean"), ["--split clean", "train_lm.py has no --split"])):
+        assert_complains(cli("train_classifier", "--encoder", encoder, *argv, "--data", corpus, "--out", tmp_path / "run"), encoder, *parts)
     assert not (tmp_path / "run").exists()
 
 

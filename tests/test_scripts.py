@@ -313,6 +313,37 @@ def test_features_kept_of_a_frozen_encoder_give_what_the_whole_model_gives(cli, 
     assert loaded.model.project(features).size(1) == loaded.model.head.layers[0].in_features <= 54
 
 
+@pytest.mark.parametrize("tune", ["frozen", "all"])
+def test_on_a_causal_decoder_by_its_last_word(tune, cli, shell, corpus, finished, tmp_path):
+    decoder, run = finished("train_lm"), tmp_path / "run"
+    done = cli("train_classifier", "--encoder", decoder, "--tune", tune, "--data", corpus, *LEARN, "--batch-size", 8, "--out", run)
+    assert (done.code, done.err) == (0, "")
+    changed = [not torch.equal(value, body_of(run)[name]) for name, value in body_of(decoder).items()]
+    assert any(changed) == (tune == "all") and result_of(run)["accuracy/test"] > 0.5
+    loaded = runs.load_run(run)
+    assert loaded.model.body.causal and loaded.config["flags"]["causal"] and loaded.model.pool == ["last"]
+    # In a padded batch too, each sentence is judged by the state of its own last word, which no later word changes.
+    idx = torch.tensor([[BOS, 7, 8, 9, 6], [BOS, 9, 7, 0, 0]])
+    mask = idx != 0
+    together = loaded.model.features(idx, mask)
+    torch.testing.assert_close(together[1:], loaded.model.features(idx[1:, :3]), atol=1e-5, rtol=1e-4)
+    h = loaded.model.body(idx, mask)[torch.arange(2), torch.tensor([4, 2])]
+    torch.testing.assert_close(together[:, -16:], h, atol=1e-6, rtol=1e-5)
+    right = [loaded.model(torch.tensor([[BOS, *encode(loaded.tokenizer, [text])[0]][:12]])).argmax().item() == label for label, text in data.load(corpus).test_rows]
+    assert result_of(run)["accuracy/test"] == pytest.approx(sum(right) / 15)
+    # It can be asked and looked at: nothing above the diagonal.
+    if tune == "all":
+        asked, maps = shell("sample", run, "--text", "hope and change matter"), shell("attention_maps", run, "--text", "hope and change matter")
+        assert asked.code == 0 and "obama" in asked.out and maps.code == 0 and "nothing above the diagonal" in maps.out
+
+
+def test_a_decoder_from_scratch(cli, corpus, tmp_path):
+    done = cli("train_classifier", *SHORT["train_classifier"], *LEARN, "--causal", "--data", corpus, "--out", tmp_path / "run")
+    assert (done.code, done.err) == (0, "") and result_of(tmp_path / "run")["accuracy/train"] > 0.6
+    loaded = runs.load_run(tmp_path / "run")
+    assert loaded.model.body.causal and loaded.model.pool == ["last"]
+
+
 def test_clean_split_trains_without_the_test_sentences(cli, corpus, tmp_path):
     done = cli("train_classifier", *SHORT["train_classifier"], *LEARN, "--data", corpus, "--split", "clean", "--out", tmp_path / "run")
     assert done.code == 0 and "6 training rows and 1 lines of text with their sentences are left out" in done.out

@@ -1,0 +1,33 @@
+"""Write a pretrained encoder as a folder that Hugging Face's transformers reads as RoBERTa.
+
+    python export.py out/mlm-toy-learned-0 --out my-roberta
+
+Only a run of RoBERTa's architecture can be: train_mlm.py --pos learned --no-norm-first --head roberta.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import run as runs
+from model import count_parameters
+from roberta import export_roberta
+from run import flag
+
+
+@dataclass
+class Flags:
+    run: str = flag("", "run folder of train_mlm.py", positional=True)
+    out: str = flag("", "folder to write; empty: roberta/ in the run's folder")
+
+
+def export(flags):
+    run = runs.load_run(flags.run, ("mlm",))
+    out, config = Path(flags.out) if flags.out else run.folder / "roberta", run.model.body.config
+    export_roberta(run, out)
+    print(f"{config.n_layer} layers, {config.n_embd} wide, {config.vocab_size:,} tokens, {count_parameters(run.model)['total']:,} parameters: "
+          + ", ".join(sorted(path.name for path in out.iterdir())))
+    print(f"in Python: transformers.AutoModelForMaskedLM.from_pretrained({str(out)!r}), and AutoTokenizer likewise")
+
+
+if __name__ == "__main__":
+    runs.main(export, Flags, __doc__.split("\n")[0])
