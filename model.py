@@ -39,6 +39,7 @@ class Config:
     pos: str = "learned"          # learned | sinusoidal | alibi | rope | nope
     alibi: str = "offset"         # offset | symmetric | one-sided; a decoder always has the causal form
     window: int = 0               # attend only to tokens less than this far away; 0: to all
+    n_language: int = 0           # languages with a vector of their own, added to their words (XLM); 0: none
     norm_first: bool = True       # pre-norm (GPT-2); False: post-norm (Vaswani, BERT, RoBERTa)
     activation: str = "gelu"      # gelu | relu
     dropout: float = 0.0          # of embeddings and of what each sublayer adds
@@ -56,7 +57,7 @@ class Config:
         for name in ("vocab_size", "block_size", "n_layer", "n_head", "n_embd"):
             if getattr(self, name) < 1:
                 wrong.append(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("n_ffn", "window", "init_std"):
+        for name in ("n_ffn", "window", "n_language", "init_std"):
             if getattr(self, name) < 0:
                 wrong.append(f"{name} must not be negative, got {getattr(self, name)}")
         for name, allowed in (("pos", POSITIONS), ("alibi", ALIBI_VARIANTS), ("head", HEADS),
@@ -126,7 +127,8 @@ def alibi_bias(n_head, T, variant):
 
 
 def rotate(x, angles):
-    """Rotary positions (Su et al. 2021, equation 34): turn channel pair (i, i + D/2) of x (B, H, T, D) by angles (T, D/2)."""
+    """Rotary positions (Su et al. 2021, equation 34): turn channel pair (i, i + D/2) of x (B, H, T, D) by angles (T, D/2),
+    or by (B, 1, T, D/2), which differ from row to row."""
     cos, sin = torch.cos(angles).to(x.dtype), torch.sin(angles).to(x.dtype)
     a, b = x.chunk(2, dim=-1)  # two of (B, H, T, D/2)
     return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)
@@ -223,6 +225,8 @@ class Transformer(nn.Module):
         self.embedding = nn.Embedding(config.vocab_size, config.n_embd)
         if config.pos == "learned":
             self.positions = nn.Embedding(config.block_size, config.n_embd)
+        if config.n_language:
+            self.languages = nn.Embedding(config.n_language, config.n_embd)
         # Post-norm starts from a normalised embedding (BERT); CLAP's unit vectors take that norm's place.
         self.embedding_norm = nn.Identity() if config.norm_first or config.unit_embd else nn.LayerNorm(config.n_embd)
         self.dropout = nn.Dropout(config.dropout)
@@ -230,19 +234,27 @@ class Transformer(nn.Module):
         self.norm = nn.LayerNorm(config.n_embd) if config.norm_first else nn.Identity()
         self.tables = {}
 
-    def forward(self, idx, mask=None, need_weights=False, need_states=False):
-        """idx (B, T) long; mask (B, T) bool, True for real tokens, None when all are.
+    def forward(self, idx, mask=None, need_weights=False, need_states=False, languages=None, positions=None):
+        """idx (B, T) long; mask (B, T) bool, True for real tokens, None when all are; languages (B, T) long, None: all
+        are of the first; positions (B, T) long, below T, where each token stands, None: 0, 1, 2, ...
+
+        Two sentences in one sequence both begin at position 0 (Lample & Conneau 2019, section 3): the vectors and angles
+        added are those of these positions, and distances (ALiBi's, the window's) are between them, so that the n-th words of
+        both sentences are at distance 0 and only `languages` tells them apart. Only an encoder can have it so.
 
         Returns h (B, T, C); with need_weights (h, a list of n_layer maps (B, H, T, T)); with need_states
         (h, a list of n_layer + 1 states (B, T, C): the embedding, then what each block put out).
-        Raises ValueError for a sequence beyond a learned position table.
+        Raises ValueError for a sequence beyond a learned position table, and for a decoder with positions.
         """
         T = idx.size(1)
-        x = self.embed(idx)
-        bias = self.attention_bias(T, mask)
+        if self.causal and positions is not None:
+            raise ValueError("positions: a decoder sees what stands before, so its tokens stand where they are; use an Encoder")
+        x = self.embed(idx, languages, positions)
+        bias = self.attention_bias(T, mask, positions)
         how = dict(bias=bias, causal=self.causal and bias is None, need_weights=need_weights)
         if self.config.pos == "rope":
-            how["angles"] = self.table("angles", T)
+            angles = self.table("angles", T)  # (T, D/2)
+            how["angles"] = angles if positions is None else angles[positions][:, None]  # (B, 1, T, D/2)
         maps, states = [], [x]
         for block in self.blocks:
             x, weights = block(x, **how)
@@ -253,8 +265,8 @@ class Transformer(nn.Module):
             return h, maps
         return (h, states) if need_states else h
 
-    def embed(self, idx):
-        """(B, T) -> (B, T, C): the token's vector and, where the positions are absolute, the position's."""
+    def embed(self, idx, languages=None, positions=None):
+        """(B, T) -> (B, T, C): the token's vector, its language's and, where the positions are absolute, the position's."""
         config, T = self.config, idx.size(1)
         x = self.embedding(idx)  # (B, T, C)
         if config.unit_embd:
@@ -263,22 +275,28 @@ class Transformer(nn.Module):
             x = x * math.sqrt(config.n_embd)  # unit sinusoids would drown small embeddings (Vaswani et al., 3.4)
         if config.zero_mask:
             x = x * (idx != config.mask_id)[:, :, None]
+        if config.n_language:
+            x = x + (self.languages.weight[0] if languages is None else self.languages(languages))
         if config.pos == "learned":
-            if T > config.block_size:
-                raise ValueError(f"learned positions end at block_size={config.block_size}, got {T} tokens; "
+            end = T if positions is None else int(positions.max()) + 1
+            if end > config.block_size:
+                raise ValueError(f"learned positions end at block_size={config.block_size}, got {end} tokens; "
                                  "use alibi, sinusoidal, rope or nope beyond the trained length")
-            x = x + self.positions.weight[:T]
+            x = x + (self.positions.weight[:T] if positions is None else self.positions(positions))
         elif config.pos == "sinusoidal":
-            x = x + self.table("sinusoids", T)
+            table = self.table("sinusoids", T)
+            x = x + (table if positions is None else table[positions])
         return self.dropout(self.embedding_norm(x))
 
-    def attention_bias(self, T, mask=None):
+    def attention_bias(self, T, mask=None, positions=None):
         """What is added to the scores of every layer: (1 or B, 1 or H, T, T) float, -inf where a token may
         not look; None when nothing is to be added but the plain causal mask, which the kernel knows itself."""
         config = self.config
         if mask is None and config.pos != "alibi" and not config.window:
             return None
         bias = self.table("bias", T)  # (1, H or 1, T, T)
+        if positions is not None:
+            bias = bias[0][:, positions[:, :, None], positions[:, None, :]].transpose(0, 1)  # (B, H or 1, T, T)
         if mask is not None:
             # A token always sees itself: the rows of padding would otherwise be a softmax over nothing, NaN.
             visible = mask[:, None, None, :] | torch.eye(T, dtype=torch.bool, device=mask.device)  # (B, 1, T, T)
@@ -396,22 +414,22 @@ class LanguageModel(nn.Module):
         self.head = (ClapHead if config.head == "clap" else LMHead)(config, body.embedding)
         init_weights(self, config)
 
-    def forward(self, idx, mask=None):
-        """idx (B, T), mask (B, T) -> logits (B, T, V)."""
-        return self.head(self.body(idx, mask))
+    def forward(self, idx, mask=None, **where):
+        """idx (B, T), mask (B, T) -> logits (B, T, V). where: the body's languages and positions."""
+        return self.head(self.body(idx, mask, **where))
 
-    def losses(self, idx, targets, mask=None, smoothing=0.0):
+    def losses(self, idx, targets, mask=None, smoothing=0.0, **where):
         """(N,) cross-entropy in nats of each of the N targets (B, T) that are not -100. Only those meet the vocabulary.
 
         smoothing: share of each target given to all words alike (Szegedy et al. 2016, section 7).
         """
-        h = self.body(idx, mask)
+        h = self.body(idx, mask, **where)
         wanted = targets != -100
         return linear_cross_entropy(*self.head.project(h[wanted]), targets[wanted], smoothing)
 
-    def loss(self, idx, targets, mask=None, smoothing=0.0):
+    def loss(self, idx, targets, mask=None, smoothing=0.0, **where):
         """Sum of `losses`."""
-        return self.losses(idx, targets, mask, smoothing).sum()
+        return self.losses(idx, targets, mask, smoothing, **where).sum()
 
 
 class Ensemble(nn.Module):
@@ -530,7 +548,7 @@ def count_parameters(model):
         name = "." + name
         if name.startswith(".head."):
             part = "head"
-        elif ".embedding." in name:
+        elif ".embedding." in name or ".languages." in name:
             part = "embedding"
         elif ".positions." in name:
             part = "positions"

@@ -172,7 +172,7 @@ def source_of(flags, kind):
     """The run of --init-from, whose architecture the flags then have; None without the flag."""
     if not flags.init_from:
         return None
-    require((not flags.vocab_from, f"--init-from {flags.init_from} brings its vocabulary along; leave --vocab-from out"))
+    require((not getattr(flags, "vocab_from", ""), f"--init-from {flags.init_from} brings its vocabulary along; leave --vocab-from out"))
     source = load_run(flags.init_from, (kind,), flag_name="--init-from")
     adopt(flags, source.model.body.config, f"--init-from {flags.init_from}")
     return source

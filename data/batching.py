@@ -75,6 +75,23 @@ def pad(sequences):
     return idx, torch.arange(idx.size(1)) < lengths[:, None]
 
 
+def join(firsts, seconds):
+    """Sentence pairs, two lists of tensors -> idx, mask (B, T) as `pad` gives them, each pair one sequence, and
+    {"languages": 0 or 1, "positions": restarted with the second sentence}, both (B, T)."""
+    idx, mask = pad([torch.cat(pair) for pair in zip(firsts, seconds)])
+    begins, t = torch.tensor([len(first) for first in firsts])[:, None], torch.arange(idx.size(1))
+    languages = (t >= begins).long()
+    positions = (t - begins * languages).masked_fill(~mask, 0)  # padding may stand beyond a learned table
+    return idx, mask, {"languages": languages, "positions": positions}
+
+
+def apart(firsts, seconds):
+    """The same sentences each by itself: idx, mask (2B, T), first all of the first language, and {"languages": (2B, T)}."""
+    idx, mask = pad([*firsts, *seconds])
+    languages = (torch.arange(len(idx)) >= len(firsts)).long()[:, None].expand_as(idx)
+    return idx, mask, {"languages": languages}
+
+
 def length_batches(lengths, batch_size, gen=None):
     """Indices 0..n-1 as batches of similar length, every index once.
 

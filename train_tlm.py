@@ -1,0 +1,236 @@
+"""Translation language modelling: masked words of a sentence and of its translation, each predicted from both (Lample & Conneau 2019, section 3).
+
+    python train_tlm.py --data toy
+
+A pair is one sequence, [BOS] a sentence [BOS] its translation; the positions begin anew with the second, and each word
+carries a vector of its language. Afterwards the same hidden words are asked for three times: with the sentence alone,
+with its translation beside it, and with that of another sentence.
+"""
+
+import dataclasses
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+import run as runs
+from data import batching, masking
+from data.corpus import hold_out
+from data.pairs import load_pairs
+from data.tokenizer import UNK, train_tokenizer, word_starts
+from model import Encoder, LanguageModel, count_parameters
+from run import flag
+
+VIEWS = ("alone", "paired", "mispaired")
+
+
+@dataclass
+class Flags(runs.RunFlags, runs.ModelFlags, runs.TokenizerFlags):
+    data: str = flag("toy", "pairs: toy (English and an invented language), a folder of train.en and train.fr, or a .tsv of source<TAB>target")
+    languages: str = flag("", "which endings of the folder's files, like en-fr; needed where there are more than two")
+    init_from: str = flag("", "run folder of train_mlm.py or this script to continue from: its weights, architecture and vocabulary, which must know both languages")
+    pair_rate: float = flag(0.5, "share of the updates on pairs; in the others the same sentences stand each alone, as in MLM")
+    activation: str = flag("gelu", "of the feed-forward layer", ("relu", "gelu"))
+    head: str = flag("linear", "from hidden states to words", ("roberta", "clap", "linear"))
+    mask_rate: float = flag(0.15, "share of tokens to predict")
+    mask_unit: str = flag("token", "what is hidden together: tokens, whole words, or spans of about three tokens", masking.UNITS)
+    steps: int = flag(1500, "number of updates")
+    batch_size: int = flag(32, "pairs an update")
+    lr: float = flag(2e-3, "peak learning rate")
+    warmup: int = flag(100, "steps in which the learning rate rises")
+    decay: float = flag(0.5, "share of the steps, at the end, in which the learning rate falls to zero; 0: never")
+    weight_decay: float = flag(0.01, "of matrices")
+    clip: float = flag(1.0, "largest gradient norm; 0: no limit")
+    valid: float = flag(0.05, "share of the pairs held out to choose the best checkpoint, where the data has no val files")
+    eval_every: int = flag(250, "steps between evaluations")
+
+
+def masked_test_set(sides, side, flags, vocab_size, starts):
+    """{view: batches of (inputs, mask, labels, where)}, in which words of one side's sentences are hidden, the same in each view.
+
+    alone: the sentence by itself; paired: beside its translation, of which nothing is hidden; mispaired: beside the translation
+    of another sentence of about its length. The masks depend on neither the seed nor the step.
+    """
+    order = torch.argsort(torch.tensor([len(sequence) for sequence in sides[0]]), stable=True)
+    partner = torch.empty_like(order)
+    partner[order] = order.roll(1)
+    batches = {view: [] for view in VIEWS}
+    for rows in order.split(64):
+        idx, mask = batching.pad([sides[side][i] for i in rows])
+        gen = batching.generator("masks of side", side, *rows.tolist())
+        inputs, labels = masking.mask_tokens(idx, vocab_size, gen, flags.mask_rate, flags.mask_unit, starts)
+        batches["alone"].append((inputs, mask, labels, {"languages": torch.full_like(idx, side)}))
+        for view, others in (("paired", rows), ("mispaired", partner[rows])):
+            others = [sides[1 - side][i] for i in others]
+
+            def beside(sequences, others):
+                return batching.join(sequences, others) if side == 0 else batching.join(others, sequences)
+
+            joined, joined_mask, where = beside([row[real] for row, real in zip(inputs, mask)], others)
+            joined_labels = beside([row[real] for row, real in zip(labels, mask)], [torch.full_like(other, -100) for other in others])[0]
+            batches[view].append((joined, joined_mask, joined_labels.masked_fill(~joined_mask, -100), where))
+    return batches
+
+
+@torch.no_grad()
+def evaluate(model, sets, device, flags):
+    """{"perplexity/LANGUAGE/VIEW": ..., "accuracy/LANGUAGE/VIEW": ...} of {language: {view: batches}}."""
+    model.eval()
+    numbers = {}
+    for language, views in sets.items():
+        for view, batches in views.items():
+            nats, hits, count = 0.0, 0, 0
+            for inputs, mask, labels, where in batches:
+                with runs.autocast(flags, device):
+                    h = model.body(inputs.to(device), mask.to(device), **to(device, where))
+                    logits = model.head(h[labels.to(device) != -100]).float()  # (hidden tokens, V)
+                wanted = labels[labels != -100].to(device)
+                nats += F.cross_entropy(logits, wanted, reduction="sum").item()
+                hits += (logits.argmax(-1) == wanted).sum().item()
+                count += len(wanted)
+            numbers |= {f"perplexity/{language}/{view}": runs.perplexity(nats, count), f"accuracy/{language}/{view}": hits / count}
+    model.train()
+    return numbers
+
+
+def to(device, where):
+    return {name: value.to(device) for name, value in where.items()}
+
+
+def train(flags):
+    source = runs.source_of(flags, "mlm")
+    check(flags)
+
+    # Data: pairs of sentences, each side a list of sequences that begin with [BOS].
+    pairs = load_pairs(flags.data, flags.languages)
+    languages = pairs.languages
+    if source and source.config.get("languages", list(languages)) != list(languages):
+        raise runs.UserError(f"--init-from {flags.init_from}: its languages are {'-'.join(source.config['languages'])}, not {'-'.join(languages)}; use --languages {'-'.join(source.config['languages'])}")
+    kept, held_out = (pairs.train, pairs.valid) if pairs.valid else hold_out(pairs.train, flags.valid, seed=0, key=lambda pair: pair[0])
+    runs.require((kept and len(held_out) > 1, f"--data {flags.data}: {len(pairs.train)} pairs are too few to hold out --valid {flags.valid} of them; give more pairs or a larger --valid"))
+    kept = list(dict.fromkeys(kept))
+    tokenizer = source.tokenizer if source else train_tokenizer(flags.tokenizer, [sentence for pair in kept for sentence in pair], flags.vocab_size)
+
+    def sequences(part):
+        """The two sides of the pairs, and how many sentences are cut."""
+        found = [batching.sentences(tokenizer, side, flags.block_size) for side in zip(*part)]
+        return [side for side, _ in found], sum(long for _, long in found)
+
+    sides, n_long = sequences(kept)
+    unknown = [batching.fraction_unknown(torch.cat(side), UNK) for side in sides]
+    runs.require(*((share < 0.5, f"--init-from {flags.init_from}: {share:.0%} of the words of {language} are unknown to its vocabulary; "
+                    f"pretrain it with --vocab-from {flags.data} or --tokenizer bpe") for share, language in zip(unknown, languages)))
+    lengths = [len(first) + len(second) for first, second in zip(*sides)]
+
+    # Model
+    config = dataclasses.replace(source.model.body.config, n_language=2) if source else runs.model_config(
+        flags, vocab_size=tokenizer.get_vocab_size(), unit_embd=flags.head == "clap", n_language=2)
+    device = runs.prepare(flags, config.n_embd)
+    run = runs.Run("mlm", flags, config, tokenizer, device, name="tlm", languages=languages)
+    model = LanguageModel(Encoder(config)).to(device)
+    if source:
+        torch.nn.init.zeros_(model.body.languages.weight)  # a run without languages goes on as if both were one
+        model.load_state_dict(model.state_dict() | source.model.state_dict())
+    optimizer = runs.make_optimizer(model, flags.lr, flags.weight_decay)
+    starts = word_starts(tokenizer)
+
+    def test_set(part):
+        sides, _ = sequences(part)
+        return {language: masked_test_set(sides, side, flags, config.vocab_size, starts) for side, language in enumerate(languages)}
+
+    valid_set = test_set(held_out)
+    run.say(f"{pairs.name}: {len(kept):,} training pairs ({sum(lengths):,} tokens), {len(held_out):,} for validation, {config.vocab_size:,} word types; "
+            f"{count_parameters(model)['total']:,} parameters, pos={config.pos}, on {device}")
+    for language, share in zip(languages, unknown):
+        run.say(f"  {language:<9}{100 * share:4.1f}% of the training words out of vocabulary")
+    if n_long:
+        run.say(f"  {n_long} sentences are longer than --block-size {flags.block_size} and were cut")
+
+    # Loop
+    first, more = run.restore(model, optimizer)
+    best, tokens = more.get("best", math.inf), more.get("tokens", 0)
+    batches_an_epoch = -(-len(kept) // flags.batch_size)
+    losses, batches = [], None
+    model.train()
+    for step in range(first, flags.steps + 1):
+        if (step % flags.eval_every == 0 or step == flags.steps) and not (flags.resume and step == first):  # that one is logged already
+            numbers = evaluate(model, valid_set, device, flags)
+            loss_of = {view: sum(math.log(numbers[f"perplexity/{language}/{view}"]) for language in languages) / 2 for view in VIEWS}
+            valid = flags.pair_rate * loss_of["paired"] + (1 - flags.pair_rate) * loss_of["alone"]  # as often as trained
+            run.log(step, tokens=tokens, **{"loss/valid": valid}, **in_set("valid", numbers), **({"loss/train": torch.stack(losses).mean().item()} if losses else {}))
+            losses = []
+            run.say(f"step {step:>6}  masked-LM perplexity  " + "   ".join(
+                f"{language} " + ", ".join(f"{view} {numbers[f'perplexity/{language}/{view}']:,.1f}" for view in VIEWS) for language in languages))
+            if valid < best:
+                best = valid
+                run.save("best.pt", model=model.state_dict(), step=step)
+            run.save_checkpoint(model, optimizer, step, best=best, tokens=tokens)
+        if step == flags.steps:
+            break
+        epoch, position = divmod(step, batches_an_epoch)
+        if batches is None or position == 0:
+            batches = batching.length_batches(lengths, flags.batch_size, batching.generator(flags.seed, "epoch", epoch))
+        gen = batching.generator(flags.seed, "masks", step)
+        arrange = batching.join if torch.rand((), generator=gen) < flags.pair_rate else batching.apart
+        idx, mask, where = arrange(*([side[i] for i in batches[position]] for side in sides))
+        inputs, labels = masking.mask_tokens(idx, config.vocab_size, gen, flags.mask_rate, flags.mask_unit, starts)
+        lr = runs.learning_rate(step, flags.steps, flags.lr, flags.warmup, flags.decay)
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+        with runs.autocast(flags, device):
+            loss = model.loss(inputs.to(device), labels.to(device), mask.to(device), **to(device, where)) / max(1, (labels != -100).sum().item())
+        optimizer.zero_grad()
+        loss.backward()
+        if flags.clip:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), flags.clip)
+        optimizer.step()
+        losses.append(loss.detach())
+        tokens += int(mask.sum())
+        run.progress(step + 1, flags.steps, loss, lr, tokens - more.get("tokens", 0))
+
+    # Results
+    best_weights = runs.read_checkpoint(run.folder / "best.pt", device)
+    model.load_state_dict(best_weights["model"])
+    result = {"step": best_weights["step"], "vocab_size": config.vocab_size}
+    sets = {"valid": valid_set} | {name: test_set(part) for name, part in pairs.tests.items()}
+    for name, part in sets.items():
+        result |= in_set(name, evaluate(model, part, device, flags))
+    run.finish(result, model, tokens)
+    draw(run, languages)
+    for name in sets:
+        for language in languages:
+            alone, paired, mispaired = (result[f"perplexity/{name}/{language}/{view}"] for view in VIEWS)
+            run.say(f"  {name}, words of {language}: perplexity {alone:,.1f} alone, {paired:,.1f} beside the translation, {mispaired:,.1f} beside another sentence's")
+    last = name
+    words = "; ".join(f"{language} {result[f'perplexity/{last}/{language}/alone']:.1f} alone, {result[f'perplexity/{last}/{language}/paired']:.1f} with the translation" for language in languages)
+    run.say(f"masked-LM perplexity on {last} at step {best_weights['step']}: {words}; {run.seconds():.0f} s, {run.folder}")
+
+
+def in_set(name, numbers):
+    """perplexity/LANGUAGE/VIEW as perplexity/SET/LANGUAGE/VIEW."""
+    return {key.replace("/", f"/{name}/", 1): value for key, value in numbers.items()}
+
+
+def check(flags):
+    runs.require(
+        *runs.step_checks(flags),
+        (0 <= flags.pair_rate <= 1, f"--pair-rate must be from 0 to 1, got {flags.pair_rate}"),
+        (0 < flags.mask_rate < 1, f"--mask-rate must be above 0 and below 1, got {flags.mask_rate}"),
+        (0 < flags.valid < 1, f"--valid must be above 0 and below 1, got {flags.valid}"),
+        (flags.block_size > 1, f"--block-size must be at least 2 ([BOS] and a word), got {flags.block_size}"))
+
+
+def draw(run, languages):
+    """curve.png: masked-LM perplexity on the validation pairs over steps, a panel for each language."""
+    import plots
+
+    metrics = run.metrics()
+    steps = [m["step"] for m in metrics]
+    panels = [(f"Hidden words of {language}, held-out pairs", "perplexity (log scale)",
+               {view: (steps, [m[f"perplexity/valid/{language}/{view}"] for m in metrics]) for view in VIEWS}, {}, True) for language in languages]
+    plots.curves(run.folder / "curve.png", panels, "step")
+
+
+if __name__ == "__main__":
+    runs.main(train, Flags, __doc__.split("\n")[0])
