@@ -3,6 +3,7 @@
     python train_mlm.py --pos alibi --data speeches
 
 Its perplexity is that of hidden words with both sides visible; it cannot be compared with train_lm.py's.
+With --causal the same stack predicts every next word of the same sentences instead.
 """
 
 import math
@@ -16,7 +17,7 @@ import run as runs
 from data import batching, masking
 from data.corpus import hold_out
 from data.tokenizer import train_tokenizer, word_starts
-from model import Encoder, LanguageModel, count_parameters
+from model import Decoder, Encoder, LanguageModel, count_parameters
 from run import flag
 
 
@@ -33,6 +34,8 @@ class Flags(runs.ContinueFlags, runs.RunFlags, runs.ModelFlags, runs.TokenizerFl
     unit_embd: bool = flag(None, "L2-normalise token embeddings before the transformer (default: with --head clap)")
     scale_embd: bool = flag(False, "multiply token embeddings by sqrt(n_embd); --pos sinusoidal always does")
     zero_mask: bool = flag(False, "[MASK] enters as the zero vector (zero-CLAP)")
+    causal: bool = flag(False, "a decoder that predicts each next word of a sentence, which stands by itself after [BOS]; in train_lm.py sentences follow one another "
+                               "in blocks, and it measures test sets")
     mask_rate: float = flag(0.3, "share of tokens to predict")
     mask_unit: str = flag("token", "what is hidden together: tokens, whole words, or spans of about three tokens", masking.UNITS)
     split: str = flag("full", "full; clean: leave out of the pretraining text what stands in the classification test set; i/n: cross-validation, part i of n is the test set and is not trained on")
@@ -48,27 +51,36 @@ class Flags(runs.ContinueFlags, runs.RunFlags, runs.ModelFlags, runs.TokenizerFl
     eval_every: int = flag(100, "steps between evaluations")
 
 
-def masked_validation_set(sequences, flags, vocab_size, starts):
+def task(idx, mask, gen, flags, vocab_size, starts):
+    """idx, mask (B, T) -> (inputs, labels) (B, T): masked words to be found, or with --causal every next word."""
+    if flags.causal:
+        labels = idx.masked_fill(~mask, -100).roll(-1, dims=1)
+        labels[:, -1] = -100
+        return idx, labels
+    return masking.mask_tokens(idx, vocab_size, gen, flags.mask_rate, flags.mask_unit, starts)
+
+
+def validation_set(sequences, flags, vocab_size, starts):
     """Batches (inputs, mask, labels) whose masks depend on neither the seed nor the step: with the same tokenizer and
     masking flags, two runs are measured on the same hidden words."""
     batches = []
     for rows in batching.length_batches([len(s) for s in sequences], 64):
         idx, mask = batching.pad([sequences[i] for i in rows])
         gen = batching.generator("validation masks", *rows.tolist())
-        inputs, labels = masking.mask_tokens(idx, vocab_size, gen, flags.mask_rate, flags.mask_unit, starts)
+        inputs, labels = task(idx, mask, gen, flags, vocab_size, starts)
         batches.append((inputs, mask, labels))
     return batches
 
 
 @torch.no_grad()
 def evaluate(model, batches, device, flags):
-    """(nats, hits, count) summed over all hidden tokens of the batches."""
+    """(nats, hits, count) summed over all tokens of the batches that are to be predicted."""
     model.eval()
     nats, hits, count = 0.0, 0, 0
     for inputs, mask, labels in batches:
         with runs.autocast(flags, device):
             h = model.body(inputs.to(device), mask.to(device))
-            logits = model.head(h[labels.to(device) != -100]).float()  # (hidden tokens, V)
+            logits = model.head(h[labels.to(device) != -100]).float()  # (tokens to predict, V)
         wanted = labels[labels != -100].to(device)
         nats += F.cross_entropy(logits, wanted, reduction="sum").item()
         hits += (logits.argmax(-1) == wanted).sum().item()
@@ -78,8 +90,9 @@ def evaluate(model, batches, device, flags):
 
 
 def train(flags):
-    source = runs.source_of(flags, "mlm")
-    check(flags)
+    kind = "lm" if flags.causal else "mlm"
+    source = runs.source_of(flags, kind)
+    check(flags, source)
 
     # Data: sentences, the validation part held out before anything is trained.
     corpus = data.load(flags.data)
@@ -102,12 +115,13 @@ def train(flags):
     config = source.model.body.config if source else runs.model_config(
         flags, vocab_size=tokenizer.get_vocab_size(), unit_embd=flags.head == "clap" if flags.unit_embd is None else flags.unit_embd)
     device = runs.prepare(flags, config.n_embd)
-    run = runs.Run("mlm", flags, config, tokenizer, device)
-    model = LanguageModel(Encoder(config)).to(device)
+    run = runs.Run(kind, flags, config, tokenizer, device, name="clm" if flags.causal else "")
+    model = LanguageModel((Decoder if flags.causal else Encoder)(config)).to(device)
     if source:
         model.load_state_dict(source.model.state_dict())
     optimizer = runs.make_optimizer(model, flags.lr, flags.weight_decay, (0.9, flags.beta2))
-    valid_batches = masked_validation_set(valid_sequences, flags, config.vocab_size, starts)
+    what = "next-word" if flags.causal else "masked-LM"
+    valid_batches = validation_set(valid_sequences, flags, config.vocab_size, starts)
     run.say(f"{corpus.name}: {len(sequences):,} training sequences ({sum(lengths):,} tokens), {len(valid_sequences):,} for validation, "
             f"{config.vocab_size:,} word types; {count_parameters(model)['total']:,} parameters, pos={config.pos}, head={config.head}, on {device}")
     if n_long:
@@ -126,7 +140,7 @@ def train(flags):
             beta = {"beta": model.head.beta.item()} if flags.head == "clap" else {}
             run.log(step, tokens=tokens, **numbers, **({"loss/train": torch.stack(losses).mean().item()} if losses else {}), **beta)
             losses = []
-            run.say(f"step {step:>6}  masked-LM perplexity {numbers['perplexity/valid']:>9,.1f}  accuracy {numbers['accuracy/valid']:6.1%}")
+            run.say(f"step {step:>6}  {what} perplexity {numbers['perplexity/valid']:>9,.1f}  accuracy {numbers['accuracy/valid']:6.1%}")
             if numbers["loss/valid"] < best:
                 best = numbers["loss/valid"]
                 run.save("best.pt", model=model.state_dict(), step=step, **numbers)
@@ -137,8 +151,7 @@ def train(flags):
         if batches is None or position == 0:
             batches = batching.length_batches(lengths, flags.batch_size, batching.generator(flags.seed, "epoch", epoch))
         idx, mask = batching.pad([sequences[i] for i in batches[position]])
-        inputs, labels = masking.mask_tokens(idx, config.vocab_size, batching.generator(flags.seed, "masks", step),
-                                             flags.mask_rate, flags.mask_unit, starts)
+        inputs, labels = task(idx, mask, batching.generator(flags.seed, "masks", step), flags, config.vocab_size, starts)
         lr = runs.learning_rate(step, flags.steps, flags.lr, flags.warmup, flags.decay)
         for group in optimizer.param_groups:
             group["lr"] = lr
@@ -158,12 +171,15 @@ def train(flags):
     result = {name: best_weights[name] for name in ("loss/valid", "perplexity/valid", "accuracy/valid")}
     run.finish({"step": best_weights["step"], "vocab_size": config.vocab_size, **result}, model, tokens)
     draw(run)
-    run.say(f"masked-LM perplexity {result['perplexity/valid']:.1f}, accuracy {result['accuracy/valid']:.1%} on held-out lines "
+    run.say(f"{what} perplexity {result['perplexity/valid']:.1f}, accuracy {result['accuracy/valid']:.1%} on held-out lines "
             f"at step {best_weights['step']}; {run.seconds():.0f} s, {run.folder}")
 
 
-def check(flags):
+def check(flags, source):
     runs.require(
+        (not flags.causal or (flags.mask_rate, flags.mask_unit, flags.zero_mask) == (Flags.mask_rate, Flags.mask_unit, Flags.zero_mask),
+         "--causal hides no words; leave --mask-rate, --mask-unit and --zero-mask out"),
+        (not source or source.config.get("members", 1) == 1, f"--init-from {flags.init_from}: is an ensemble; give a run of one model"),
         *runs.step_checks(flags),
         (0 <= flags.beta2 < 1, f"--beta2 must be at least 0 and below 1, got {flags.beta2}"),
         (0 < flags.mask_rate < 1, f"--mask-rate must be above 0 and below 1, got {flags.mask_rate}"),
@@ -172,13 +188,14 @@ def check(flags):
 
 
 def draw(run):
-    """curve.png: masked-LM perplexity and accuracy over steps; with the CLAP head also beta."""
+    """curve.png: perplexity and accuracy over steps; with the CLAP head also beta."""
     import plots
 
     metrics = run.metrics()
     steps = [m["step"] for m in metrics]
-    panels = [("Masked LM, held-out lines", "perplexity (log scale)", {run.flags.pos: (steps, [m["perplexity/valid"] for m in metrics])}, {}, True),
-              ("Masked LM, held-out lines", "share of hidden words found", {run.flags.pos: (steps, [m["accuracy/valid"] for m in metrics])}, {}, False)]
+    title = f"{'Causal' if run.flags.causal else 'Masked'} LM, held-out lines"
+    panels = [(title, "perplexity (log scale)", {run.flags.pos: (steps, [m["perplexity/valid"] for m in metrics])}, {}, True),
+              (title, f"share of {'next' if run.flags.causal else 'hidden'} words found", {run.flags.pos: (steps, [m["accuracy/valid"] for m in metrics])}, {}, False)]
     if "beta" in metrics[-1]:
         panels.append(("CLAP head", "beta", {"beta": (steps, [m["beta"] for m in metrics])}, {}, False))
     plots.curves(run.folder / "curve.png", panels, "step")

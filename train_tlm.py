@@ -75,7 +75,7 @@ def masked_test_set(sides, side, flags, vocab_size, starts):
 
 @torch.no_grad()
 def evaluate(model, sets, device, flags):
-    """{"perplexity/LANGUAGE/VIEW": ..., "accuracy/LANGUAGE/VIEW": ...} of {language: {view: batches}}."""
+    """{"perplexity/LANGUAGE-VIEW": ..., "accuracy/LANGUAGE-VIEW": ...} of {language: {view: batches}}."""
     model.eval()
     numbers = {}
     for language, views in sets.items():
@@ -89,7 +89,7 @@ def evaluate(model, sets, device, flags):
                 nats += F.cross_entropy(logits, wanted, reduction="sum").item()
                 hits += (logits.argmax(-1) == wanted).sum().item()
                 count += len(wanted)
-            numbers |= {f"perplexity/{language}/{view}": runs.perplexity(nats, count), f"accuracy/{language}/{view}": hits / count}
+            numbers |= {f"perplexity/{language}-{view}": runs.perplexity(nats, count), f"accuracy/{language}-{view}": hits / count}
     model.train()
     return numbers
 
@@ -156,12 +156,12 @@ def train(flags):
     for step in range(first, flags.steps + 1):
         if (step % flags.eval_every == 0 or step == flags.steps) and not (flags.resume and step == first):  # that one is logged already
             numbers = evaluate(model, valid_set, device, flags)
-            loss_of = {view: sum(math.log(numbers[f"perplexity/{language}/{view}"]) for language in languages) / 2 for view in VIEWS}
+            loss_of = {view: sum(math.log(numbers[f"perplexity/{language}-{view}"]) for language in languages) / 2 for view in VIEWS}
             valid = flags.pair_rate * loss_of["paired"] + (1 - flags.pair_rate) * loss_of["alone"]  # as often as trained
             run.log(step, tokens=tokens, **{"loss/valid": valid}, **in_set("valid", numbers), **({"loss/train": torch.stack(losses).mean().item()} if losses else {}))
             losses = []
             run.say(f"step {step:>6}  masked-LM perplexity  " + "   ".join(
-                f"{language} " + ", ".join(f"{view} {numbers[f'perplexity/{language}/{view}']:,.1f}" for view in VIEWS) for language in languages))
+                f"{language} " + ", ".join(f"{view} {numbers[f'perplexity/{language}-{view}']:,.1f}" for view in VIEWS) for language in languages))
             if valid < best:
                 best = valid
                 run.save("best.pt", model=model.state_dict(), step=step)
@@ -200,16 +200,16 @@ def train(flags):
     draw(run, languages)
     for name in sets:
         for language in languages:
-            alone, paired, mispaired = (result[f"perplexity/{name}/{language}/{view}"] for view in VIEWS)
+            alone, paired, mispaired = (result[f"perplexity/{name}-{language}-{view}"] for view in VIEWS)
             run.say(f"  {name}, words of {language}: perplexity {alone:,.1f} alone, {paired:,.1f} beside the translation, {mispaired:,.1f} beside another sentence's")
     last = name
-    words = "; ".join(f"{language} {result[f'perplexity/{last}/{language}/alone']:.1f} alone, {result[f'perplexity/{last}/{language}/paired']:.1f} with the translation" for language in languages)
+    words = "; ".join(f"{language} {result[f'perplexity/{last}-{language}-alone']:.1f} alone, {result[f'perplexity/{last}-{language}-paired']:.1f} with the translation" for language in languages)
     run.say(f"masked-LM perplexity on {last} at step {best_weights['step']}: {words}; {run.seconds():.0f} s, {run.folder}")
 
 
 def in_set(name, numbers):
-    """perplexity/LANGUAGE/VIEW as perplexity/SET/LANGUAGE/VIEW."""
-    return {key.replace("/", f"/{name}/", 1): value for key, value in numbers.items()}
+    """perplexity/LANGUAGE-VIEW as perplexity/SET-LANGUAGE-VIEW."""
+    return {key.replace("/", f"/{name}-"): value for key, value in numbers.items()}
 
 
 def check(flags):
@@ -228,7 +228,7 @@ def draw(run, languages):
     metrics = run.metrics()
     steps = [m["step"] for m in metrics]
     panels = [(f"Hidden words of {language}, held-out pairs", "perplexity (log scale)",
-               {view: (steps, [m[f"perplexity/valid/{language}/{view}"] for m in metrics]) for view in VIEWS}, {}, True) for language in languages]
+               {view: (steps, [m[f"perplexity/valid-{language}-{view}"] for m in metrics]) for view in VIEWS}, {}, True) for language in languages]
     plots.curves(run.folder / "curve.png", panels, "step")
 
 

@@ -2,18 +2,19 @@
 
 from pathlib import Path
 
-from data import pydocs, speeches, toy, wikitext
+from data import pairs, pydocs, speeches, toy, wikitext
 from data.corpus import Corpus, hold_out, normal
 from data.files import DataError, read_rows, read_text
 
-NAMES = ("toy", "pydocs", "speeches")
+NAMES = ("toy", "pydocs", "speeches", "toy-pairs")
 
 
 def load(name):
     """The corpus of that name, or at that path. Raises DataError with the file, the line and the remedy.
 
-    name: toy | pydocs | speeches | a folder in the assignment's form (train_CLS.tsv, test_CLS.tsv,
-    train_LM.txt, test_LM_*.txt) | a folder of train.txt, valid.txt and test.txt (WikiText's form) | a .txt, the new lines of its last tenth held out as the test set | a .tsv of
+    name: toy | pydocs | speeches | toy-pairs (toy in two languages, see pairs.py) | a folder in the assignment's form (train_CLS.tsv, test_CLS.tsv,
+    train_LM.txt, test_LM_*.txt) | a folder of train.txt, valid.txt and test.txt (WikiText's form) | a folder of train.en and
+    train.fr (the text of both languages, as pairs.py has them) | a .txt, the new lines of its last tenth held out as the test set | a .tsv of
     `label<TAB>text` rows, a fifth of them held out as test rows.
     """
     path = Path(name)
@@ -23,6 +24,10 @@ def load(name):
         return pydocs.load()
     if name == "speeches":
         return speeches.load(speeches.download())
+    if name == "toy-pairs":
+        return pairs.load_pairs("toy").corpus()
+    if path.is_dir() and pairs.is_parallel(path):
+        return pairs.load_pairs(path).corpus()
     if path.is_dir():
         return (wikitext if (path / "train.txt").exists() else speeches).load(path)
     if path.suffix == ".txt":

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from data import lami, toy
-from data.corpus import hold_out
+from data.corpus import Corpus, hold_out
 from data.files import DataError, read_lines
 
 VALID = ("val", "valid", "dev")
@@ -23,6 +23,11 @@ class Pairs:
     def texts(self):
         """All training sentences of both languages. Vocabularies come from here, never from a test."""
         return [sentence for pair in self.train for sentence in pair]
+
+    def corpus(self):
+        """The same text without the knowledge which sentences belong together."""
+        tests = {f"{name}-{language}": list(side) for name, part in self.tests.items() for language, side in zip(self.languages, zip(*part))}
+        return Corpus(self.name, self.texts(), tests)
 
 
 def load_pairs(name, languages=""):
@@ -66,9 +71,18 @@ def toy_pairs(languages):
     return Pairs("toy", languages, train, [], {"test": both([text for texts in corpus["tests"].values() for text in texts])})
 
 
+def training_languages(folder):
+    return sorted(path.suffix[1:] for path in folder.glob("train.*") if path.stem == "train")
+
+
+def is_parallel(folder):
+    """Whether a folder holds the same training text in two languages, and none in the form of another corpus."""
+    return len(training_languages(folder)) == 2 and not any((folder / name).exists() for name in ("train.txt", "train_LM.txt", "train_CLS.tsv"))
+
+
 def folder_pairs(folder, languages):
     """train.LANGUAGE in two languages, and every other name that stands there in both."""
-    found = sorted(path.suffix[1:] for path in folder.glob("train.*") if path.stem == "train")
+    found = training_languages(folder)
     if not languages and len(found) != 2:
         many = f"train in {', '.join(found)}; choose two, for example --languages {found[0]}-{found[1]}" if len(found) > 2 else (
             f"{f'only train.{found[0]}' if found else 'no train file'}; a folder of pairs has train.en and train.fr, or other two endings")

@@ -198,9 +198,9 @@ def test_every_kind_of_pretraining_learns(argv, cli, corpus, tmp_path):
 def test_masks_of_the_validation_set_are_the_same_at_every_evaluation():
     flags, sequences = train_mlm.Flags(), [torch.cat([torch.tensor([BOS]), torch.randint(5, 90, (n,))]) for n in range(3, 20)]
     torch.manual_seed(1)
-    one = train_mlm.masked_validation_set(sequences, flags, 90, None)
+    one = train_mlm.validation_set(sequences, flags, 90, None)
     torch.manual_seed(2)
-    two = train_mlm.masked_validation_set(sequences, flags, 90, None)
+    two = train_mlm.validation_set(sequences, flags, 90, None)
     assert all(torch.equal(a, b) for x, y in zip(one, two) for a, b in zip(x, y))
 
 
@@ -208,7 +208,7 @@ def test_masked_perplexity_is_a_mean_over_hidden_tokens(finished):
     loaded, flags = runs.load_run(finished("train_mlm")), train_mlm.Flags()
     V = loaded.tokenizer.get_vocab_size()
     sequences = [torch.cat([torch.tensor([BOS]), torch.randint(5, V, (n,), generator=torch.Generator().manual_seed(n))]) for n in (2, 3, 11, 11, 11)]
-    batches = train_mlm.masked_validation_set(sequences, flags, V, None)
+    batches = train_mlm.validation_set(sequences, flags, V, None)
     nats, hits, count = train_mlm.evaluate(loaded.model, batches, torch.device("cpu"), flags)
     expected, right, hidden = 0.0, 0, 0
     loaded.model.eval()
