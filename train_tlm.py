@@ -30,20 +30,22 @@ class Flags(runs.RunFlags, runs.ModelFlags, runs.TokenizerFlags):
     data: str = flag("toy", "pairs: toy (English and an invented language), a folder of train.en and train.fr, or a .tsv of source<TAB>target")
     languages: str = flag("", "which endings of the folder's files, like en-fr; needed where there are more than two")
     init_from: str = flag("", "run folder of train_mlm.py or this script to continue from: its weights, architecture and vocabulary, which must know both languages")
-    pair_rate: float = flag(0.5, "share of the updates on pairs; in the others the same sentences stand each alone, as in MLM")
+    pair_rate: float = flag(0.8, "share of the updates on pairs; in the others the same sentences stand each alone, as in MLM")
+    n_layer: int = flag(2, "number of blocks")
+    n_head: int = flag(4, "attention heads a block")
     activation: str = flag("gelu", "of the feed-forward layer", ("relu", "gelu"))
     head: str = flag("linear", "from hidden states to words", ("roberta", "clap", "linear"))
-    mask_rate: float = flag(0.15, "share of tokens to predict")
+    mask_rate: float = flag(0.3, "share of tokens to predict")
     mask_unit: str = flag("token", "what is hidden together: tokens, whole words, or spans of about three tokens", masking.UNITS)
     steps: int = flag(1500, "number of updates")
     batch_size: int = flag(32, "pairs an update")
-    lr: float = flag(2e-3, "peak learning rate")
+    lr: float = flag(3e-3, "peak learning rate")
     warmup: int = flag(100, "steps in which the learning rate rises")
     decay: float = flag(0.5, "share of the steps, at the end, in which the learning rate falls to zero; 0: never")
     weight_decay: float = flag(0.01, "of matrices")
     clip: float = flag(1.0, "largest gradient norm; 0: no limit")
     valid: float = flag(0.05, "share of the pairs held out to choose the best checkpoint, where the data has no val files")
-    eval_every: int = flag(250, "steps between evaluations")
+    eval_every: int = flag(500, "steps between evaluations")
 
 
 def masked_test_set(sides, side, flags, vocab_size, starts):
@@ -118,7 +120,7 @@ def train(flags):
         return [side for side, _ in found], sum(long for _, long in found)
 
     sides, n_long = sequences(kept)
-    unknown = [batching.fraction_unknown(torch.cat(side), UNK) for side in sides]
+    unknown = [batching.fraction_unknown(torch.cat([sequence[1:] for sequence in side]), UNK) for side in sides]
     runs.require(*((share < 0.5, f"--init-from {flags.init_from}: {share:.0%} of the words of {language} are unknown to its vocabulary; "
                     f"pretrain it with --vocab-from {flags.data} or --tokenizer bpe") for share, language in zip(unknown, languages)))
     lengths = [len(first) + len(second) for first, second in zip(*sides)]
