@@ -34,8 +34,8 @@ class Flags(runs.ContinueFlags, runs.RunFlags, runs.ModelFlags, runs.TokenizerFl
     unit_embd: bool = flag(None, "L2-normalise token embeddings before the transformer (default: with --head clap)")
     scale_embd: bool = flag(False, "multiply token embeddings by sqrt(n_embd); --pos sinusoidal always does")
     zero_mask: bool = flag(False, "[MASK] enters as the zero vector (zero-CLAP)")
-    causal: bool = flag(False, "a decoder that predicts each next word of a sentence, which stands by itself after [BOS]; in train_lm.py sentences follow one another "
-                               "in blocks, and it measures test sets")
+    causal: bool = flag(False, "predict each next word instead, of every sentence by itself after [BOS]; train_lm.py lets sentences follow one "
+                               "another in blocks, and measures test sets")
     mask_rate: float = flag(0.3, "share of tokens to predict")
     mask_unit: str = flag("token", "what is hidden together: tokens, whole words, or spans of about three tokens", masking.UNITS)
     split: str = flag("full", "full; clean: leave out of the pretraining text what stands in the classification test set; i/n: cross-validation, part i of n is the test set and is not trained on")

@@ -29,7 +29,8 @@ VIEWS = ("alone", "paired", "mispaired")
 class Flags(runs.RunFlags, runs.ModelFlags, runs.TokenizerFlags):
     data: str = flag("toy", "pairs: toy (English and an invented language), a folder of train.en and train.fr, or a .tsv of source<TAB>target")
     languages: str = flag("", "which endings of the folder's files, like en-fr; needed where there are more than two")
-    init_from: str = flag("", "run folder of train_mlm.py or this script to continue from: its weights, architecture and vocabulary, which must know both languages")
+    init_from: str = flag("", "run folder of train_mlm.py or of this script to continue from: its weights, architecture and vocabulary, which "
+                              "must know both languages")
     pair_rate: float = flag(0.8, "share of the updates on pairs; in the others the same sentences stand each alone, as in MLM")
     n_layer: int = flag(2, "number of blocks")
     n_head: int = flag(4, "attention heads a block")
@@ -107,12 +108,14 @@ def train(flags):
     # Data: pairs of sentences, each side a list of sequences that begin with [BOS].
     pairs = load_pairs(flags.data, flags.languages)
     languages = pairs.languages
-    if source and source.config.get("languages", list(languages)) != list(languages):
-        raise runs.UserError(f"--init-from {flags.init_from}: its languages are {'-'.join(source.config['languages'])}, not {'-'.join(languages)}; use --languages {'-'.join(source.config['languages'])}")
+    before = "-".join(source.config.get("languages", languages) if source else languages)
+    runs.require((before == "-".join(languages), f"--init-from {flags.init_from}: its languages are {before}, not {'-'.join(languages)}; use --languages {before}"))
     kept, held_out = (pairs.train, pairs.valid) if pairs.valid else hold_out(pairs.train, flags.valid, seed=0, key=lambda pair: pair[0])
-    runs.require((kept and len(held_out) > 1, f"--data {flags.data}: {len(pairs.train)} pairs are too few to hold out --valid {flags.valid} of them; give more pairs or a larger --valid"))
+    runs.require((kept and held_out, f"--data {flags.data}: {len(pairs.train)} pairs are too few to hold out --valid {flags.valid} of them; "
+                  "give more pairs or a larger --valid"))
     kept = list(dict.fromkeys(kept))
     tokenizer = source.tokenizer if source else train_tokenizer(flags.tokenizer, [sentence for pair in kept for sentence in pair], flags.vocab_size)
+    starts = word_starts(tokenizer)
 
     def sequences(part):
         """The two sides of the pairs, and how many sentences are cut."""
@@ -121,9 +124,16 @@ def train(flags):
 
     sides, n_long = sequences(kept)
     unknown = [batching.fraction_unknown(torch.cat([sequence[1:] for sequence in side]), UNK) for side in sides]
-    runs.require(*((share < 0.5, f"--init-from {flags.init_from}: {share:.0%} of the words of {language} are unknown to its vocabulary; "
+    runs.require(*((not source or share < 0.5, f"--init-from {flags.init_from}: {share:.0%} of the words of {language} are unknown to its vocabulary; "
                     f"pretrain it with --vocab-from {flags.data} or --tokenizer bpe") for share, language in zip(unknown, languages)))
     lengths = [len(first) + len(second) for first, second in zip(*sides)]
+    sets = {}  # {name: {language: {view: batches}}}
+    for name, part in ({"valid": held_out} | pairs.tests).items():
+        runs.require((len(part) > 1, f"--data {flags.data}: {name} has a single pair, so there is no other sentence's translation to compare with; give more"))
+        held, _ = sequences(part)
+        sets[name] = {language: masked_test_set(held, side, flags, tokenizer.get_vocab_size(), starts) for side, language in enumerate(languages)}
+        runs.require(*((any((labels != -100).any() for _, _, labels, _ in views["alone"]), f"--data {flags.data}: no word of {language} in {name} is in the "
+                        "vocabulary; give a larger --vocab-size or other data") for language, views in sets[name].items()))
 
     # Model
     config = dataclasses.replace(source.model.body.config, n_language=2) if source else runs.model_config(
@@ -135,13 +145,6 @@ def train(flags):
         torch.nn.init.zeros_(model.body.languages.weight)  # a run without languages goes on as if both were one
         model.load_state_dict(model.state_dict() | source.model.state_dict())
     optimizer = runs.make_optimizer(model, flags.lr, flags.weight_decay)
-    starts = word_starts(tokenizer)
-
-    def test_set(part):
-        sides, _ = sequences(part)
-        return {language: masked_test_set(sides, side, flags, config.vocab_size, starts) for side, language in enumerate(languages)}
-
-    valid_set = test_set(held_out)
     run.say(f"{pairs.name}: {len(kept):,} training pairs ({sum(lengths):,} tokens), {len(held_out):,} for validation, {config.vocab_size:,} word types; "
             f"{count_parameters(model)['total']:,} parameters, pos={config.pos}, on {device}")
     for language, share in zip(languages, unknown):
@@ -157,7 +160,7 @@ def train(flags):
     model.train()
     for step in range(first, flags.steps + 1):
         if (step % flags.eval_every == 0 or step == flags.steps) and not (flags.resume and step == first):  # that one is logged already
-            numbers = evaluate(model, valid_set, device, flags)
+            numbers = evaluate(model, sets["valid"], device, flags)
             loss_of = {view: sum(math.log(numbers[f"perplexity/{language}-{view}"]) for language in languages) / 2 for view in VIEWS}
             valid = flags.pair_rate * loss_of["paired"] + (1 - flags.pair_rate) * loss_of["alone"]  # as often as trained
             run.log(step, tokens=tokens, **{"loss/valid": valid}, **in_set("valid", numbers), **({"loss/train": torch.stack(losses).mean().item()} if losses else {}))
@@ -195,18 +198,17 @@ def train(flags):
     best_weights = runs.read_checkpoint(run.folder / "best.pt", device)
     model.load_state_dict(best_weights["model"])
     result = {"step": best_weights["step"], "vocab_size": config.vocab_size}
-    sets = {"valid": valid_set} | {name: test_set(part) for name, part in pairs.tests.items()}
+    told = {}
     for name, part in sets.items():
-        result |= in_set(name, evaluate(model, part, device, flags))
+        numbers = evaluate(model, part, device, flags)
+        result |= in_set(name, numbers)
+        told[name] = "; ".join("{} {:,.2f} alone, {:,.2f} beside its translation, {:,.2f} beside another's".format(
+            language, *(numbers[f"perplexity/{language}-{view}"] for view in VIEWS)) for language in languages)
     run.finish(result, model, tokens)
     draw(run, languages)
-    for name in sets:
-        for language in languages:
-            alone, paired, mispaired = (result[f"perplexity/{name}-{language}-{view}"] for view in VIEWS)
-            run.say(f"  {name}, words of {language}: perplexity {alone:,.1f} alone, {paired:,.1f} beside the translation, {mispaired:,.1f} beside another sentence's")
-    last = name
-    words = "; ".join(f"{language} {result[f'perplexity/{last}-{language}-alone']:.1f} alone, {result[f'perplexity/{last}-{language}-paired']:.1f} with the translation" for language in languages)
-    run.say(f"masked-LM perplexity on {last} at step {best_weights['step']}: {words}; {run.seconds():.0f} s, {run.folder}")
+    for name in list(sets)[:-1]:
+        run.say(f"  {name}: {told[name]}")
+    run.say(f"masked-LM perplexity of {name} at step {best_weights['step']}: {told[name]}; {run.seconds():.0f} s, {run.folder}")
 
 
 def in_set(name, numbers):

@@ -265,6 +265,16 @@ def test_a_flag_that_cannot_work(argv, parts, cli, ciphers, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("test, argv, parts", [
+    (("four\n", "quatre\n"), (), ["test has a single pair", "give more"]), (("a b\nc\n", "x\ny\n"), ("--vocab-size", 15), ["no word of en in test is in the vocabulary", "--vocab-size"])])
+def test_a_test_set_nothing_can_be_measured_on(test, argv, parts, cli, ciphers, tmp_path):
+    for name in ("train.en", "train.xx", "val.en", "val.xx"):
+        (tmp_path / name).write_text((ciphers / name).read_text())
+    (tmp_path / "test.en").write_text(test[0]), (tmp_path / "test.xx").write_text(test[1])
+    assert_complains(cli("train_tlm", *SMALL, *argv, "--data", tmp_path, "--out", tmp_path / "run"), *parts)
+    assert not (tmp_path / "run").exists()
+
+
 def test_files_that_do_not_fit_together_leave_everything_as_it_was(cli, tmp_path):
     (tmp_path / "train.en").write_text("one\ntwo\n"), (tmp_path / "train.fr").write_text("un\n")
     before = contents(tmp_path)
