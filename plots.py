@@ -15,7 +15,7 @@ plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.righ
 
 def curves(path, panels, xlabel):
     """One line chart a panel. panels: [(title, ylabel, {label: (xs, ys) or (xs, ys, spread)}, {dashed line's label: y}, log), ...]."""
-    figure, axes = plt.subplots(1, len(panels), figsize=(4.2 * len(panels), 3.2), squeeze=False)
+    figure, axes = plt.subplots(1, len(panels), figsize=(4.2 * len(panels), 3.2), squeeze=False, layout="constrained")
     for axis, (title, ylabel, lines, dashed, log) in zip(axes[0], panels):
         for i, (label, (xs, ys, *spread)) in enumerate(lines.items()):
             (line,) = axis.plot(xs, ys, label=label, marker="o" if len(xs) < 25 else None, markersize=3, linewidth=1.4)

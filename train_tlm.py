@@ -22,7 +22,7 @@ from data.tokenizer import UNK, train_tokenizer, word_starts
 from model import Encoder, LanguageModel, count_parameters
 from run import flag
 
-VIEWS = ("alone", "paired", "mispaired")
+VIEWS = {"alone": "alone", "paired": "beside its translation", "mispaired": "beside another's"}  # name in result.json: in words
 
 
 @dataclass
@@ -46,7 +46,7 @@ class Flags(runs.RunFlags, runs.ModelFlags, runs.TokenizerFlags):
     weight_decay: float = flag(0.01, "of matrices")
     clip: float = flag(1.0, "largest gradient norm; 0: no limit")
     valid: float = flag(0.05, "share of the pairs held out to choose the best checkpoint, where the data has no val files")
-    eval_every: int = flag(500, "steps between evaluations")
+    eval_every: int = flag(250, "steps between evaluations")
 
 
 def masked_test_set(sides, side, flags, vocab_size, starts):
@@ -202,8 +202,8 @@ def train(flags):
     for name, part in sets.items():
         numbers = evaluate(model, part, device, flags)
         result |= in_set(name, numbers)
-        told[name] = "; ".join("{} {:,.2f} alone, {:,.2f} beside its translation, {:,.2f} beside another's".format(
-            language, *(numbers[f"perplexity/{language}-{view}"] for view in VIEWS)) for language in languages)
+        told[name] = "; ".join(f"{language} " + ", ".join(f"{numbers[f'perplexity/{language}-{view}']:,.2f} {words}" for view, words in VIEWS.items())
+                               for language in languages)
     run.finish(result, model, tokens)
     draw(run, languages)
     for name in list(sets)[:-1]:
@@ -232,7 +232,7 @@ def draw(run, languages):
     metrics = run.metrics()
     steps = [m["step"] for m in metrics]
     panels = [(f"Hidden words of {language}, held-out pairs", "perplexity (log scale)",
-               {view: (steps, [m[f"perplexity/valid-{language}-{view}"] for m in metrics]) for view in VIEWS}, {}, True) for language in languages]
+               {words: (steps, [m[f"perplexity/valid-{language}-{view}"] for m in metrics]) for view, words in VIEWS.items()}, {}, True) for language in languages]
     plots.curves(run.folder / "curve.png", panels, "step")
 
 
