@@ -206,9 +206,10 @@ def train(flags):
                                for language in languages)
     run.finish(result, model, tokens)
     draw(run, languages)
-    for name in list(sets)[:-1]:
+    *others, last = told
+    for name in others:
         run.say(f"  {name}: {told[name]}")
-    run.say(f"masked-LM perplexity of {name} at step {best_weights['step']}: {told[name]}; {run.seconds():.0f} s, {run.folder}")
+    run.say(f"masked-LM perplexity of {last} at step {best_weights['step']}: {told[last]}; {run.seconds():.0f} s, {run.folder}")
 
 
 def in_set(name, numbers):

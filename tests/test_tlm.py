@@ -152,12 +152,14 @@ def test_a_run_as_the_user_starts_it(shell, ciphers, tmp_path):
     result = result_of(folder)
     measured = {f"{metric}/{part}-{language}-{view}" for metric in ("perplexity", "accuracy") for part in ("valid", "test") for language in ("en", "xx") for view in train_tlm.VIEWS}
     assert measured <= result.keys() and "out/tlm-ciphers-alibi-5" in done.out.splitlines()[-1]
+    told = {f"en {result['perplexity/test-en-alone']:,.2f} alone, {result['perplexity/test-en-paired']:,.2f} beside its translation", "perplexity of test at step"}
+    assert all(words in done.out.splitlines()[-1] for words in told) and "valid: en" in done.out.splitlines()[-2]
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     assert config["languages"] == ["en", "xx"] and config["model"]["n_language"] == 2 and runs.load_run(folder, ("mlm",)).model.body.languages.weight.shape == (2, 16)
 
 
 def test_the_translation_tells_the_hidden_word_and_another_sentences_does_not(cli, ciphers, tmp_path):
-    argv = ("--data", ciphers, "--pos", "rope", "--n-layer", 1, "--n-embd", 32, "--n-head", 2, "--n-ffn", 64, "--steps", 200, "--eval-every", 200, "--lr", "0.01", "--pair-rate", "0.7", "--warmup", 20)
+    argv = ("--data", ciphers, "--pos", "rope", "--n-layer", 1, "--n-embd", 32, "--n-head", 2, "--n-ffn", 64, "--steps", 150, "--eval-every", 150, "--lr", "0.01", "--pair-rate", "0.7", "--warmup", 20)
     assert cli("train_tlm", *argv, "--out", tmp_path / "run").code == 0
     result = result_of(tmp_path / "run")
     for language in ("en", "xx"):
