@@ -487,6 +487,20 @@ class LanguageModel(nn.Module):
         return self.losses(idx, targets, mask, smoothing, **more).sum()
 
 
+@torch.no_grad()
+def generate(model, source, source_mask, bos, eos, n_tokens, choose):
+    """source (B, S) -> (B, at most n_tokens), what the decoder of a sequence-to-sequence model writes after bos, until every row has an eos.
+
+    choose: the next word's logits (B, V) -> ids (B,). What follows an eos in its row means nothing.
+    """
+    memory = model.body.encoder(source, source_mask)
+    idx = torch.full_like(source[:, :1], bos)
+    while idx.size(1) <= n_tokens and not (idx == eos).any(1).all():
+        h = model.body.decoder(idx, memory=memory, memory_mask=source_mask)[:, -1]
+        idx = torch.cat([idx, choose(model.head(h))[:, None]], dim=1)
+    return idx[:, 1:]
+
+
 class Ensemble(nn.Module):
     """Language models of one architecture, each trained by itself, whose probabilities are averaged.
 

@@ -52,6 +52,12 @@ def train_tokenizer(kind, texts, vocab_size=0):
     return tokenizer
 
 
+def add_sentinels(tokenizer, n):
+    """Append [S0], [S1], ... to a vocabulary, whose own ids stay as they are. Returns the id of [S0]; whatever is not below it is a sentinel."""
+    tokenizer.add_special_tokens([AddedToken(f"[S{i}]", special=True) for i in range(n)])
+    return tokenizer.token_to_id("[S0]")
+
+
 def load_tokenizer(path):
     """Read tokenizer.json; DataError when it is missing, damaged, or not one of ours."""
     path = Path(path)
