@@ -488,16 +488,19 @@ class LanguageModel(nn.Module):
 
 
 @torch.no_grad()
-def generate(model, source, source_mask, bos, eos, n_tokens, choose):
+def generate(model, source, source_mask, bos, eos, n_tokens, choose=None):
     """source (B, S) -> (B, at most n_tokens), what the decoder of a sequence-to-sequence model writes after bos, until every row has an eos.
 
-    choose: the next word's logits (B, V) -> ids (B,). What follows an eos in its row means nothing.
+    choose: the next word's logits (B, V) -> ids (B,); None: the likeliest word. Ids below eos are never chosen; what
+    follows an eos in its row means nothing.
     """
     memory = model.body.encoder(source, source_mask)
     idx = torch.full_like(source[:, :1], bos)
     while idx.size(1) <= n_tokens and not (idx == eos).any(1).all():
         h = model.body.decoder(idx, memory=memory, memory_mask=source_mask)[:, -1]
-        idx = torch.cat([idx, choose(model.head(h))[:, None]], dim=1)
+        logits = model.head(h).float()
+        logits[:, :eos] = -math.inf
+        idx = torch.cat([idx, (choose(logits) if choose else logits.argmax(-1))[:, None]], dim=1)
     return idx[:, 1:]
 
 

@@ -136,12 +136,25 @@ def show_continuations(run, flags):
 # ---------------------------------------------------------------------------- gaps and translations
 
 
-def rewrite(model, source, n_tokens, temperature, top_k, gen):
-    """source (S,) -> what the decoder writes, a list of ids up to [EOS]. Sentinels and [EOS] are the special tokens it may write."""
+def rewrite(model, source, first, n_tokens, temperature, top_k, gen):
+    """source (S,) -> what the decoder writes, a list of ids up to [EOS].
+
+    first: id of the first sentinel, None when the model translates. A model that ends a gap, with any sentinel or with [EOS],
+    goes on to the next one: each gap of the source gets its turn.
+    """
+    gaps = [] if first is None else source[source >= first].tolist()
 
     def choose(logits):  # (1, V) -> (1,)
-        words, probabilities = top_words(logits[0].float().index_fill(0, torch.arange(EOS, device=logits.device), -torch.inf), temperature, top_k)
-        return words[torch.multinomial(probabilities.cpu(), 1, generator=gen).to(words.device)]
+        logits = logits[0]
+        if first is not None:
+            ends = torch.tensor([EOS, *range(first, len(logits))], device=logits.device)
+            end = gaps[0] if gaps else EOS
+            logits = logits.index_fill(0, ends, -torch.inf).index_fill(0, torch.tensor([end], device=logits.device), logits[ends].logsumexp(0).item())
+        words, probabilities = top_words(logits, temperature, top_k)
+        word = words[torch.multinomial(probabilities.cpu(), 1, generator=gen).to(words.device)]
+        if gaps and word == gaps[0]:
+            gaps.pop(0)
+        return word
 
     ids = generate(model, source[None], None, BOS, EOS, n_tokens, choose)[0].tolist()
     return ids[: ids.index(EOS)] if EOS in ids else ids
@@ -165,10 +178,10 @@ def show_rewritings(run, flags):
     n_tokens = min(flags.tokens, config.block_size) if config.pos == "learned" else flags.tokens
     for number in range(flags.samples + 1 if flags.temperature else 1):
         gen = batching.generator(flags.seed, "sample", number)
-        written = rewrite(run.model, source, n_tokens, flags.temperature if number else 0, flags.top_k or 50, gen)
+        written = rewrite(run.model, source, first, n_tokens, flags.temperature if number else 0, flags.top_k or 50, gen)
         print(f"--- {f'sample {number}' if number else 'likeliest words'}")
         if first is not None:
-            written = [MASK if i >= first else i for i in spans.restore(source[1:].tolist(), written, first)]  # [MASK] stays where nothing was written
+            written = [MASK if i >= first else i for i in spans.restore(source[1:].tolist(), written, first)]  # [MASK] stays where --tokens did not reach
         print(detokenize(run.tokenizer, written).strip())
 
 

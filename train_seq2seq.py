@@ -45,7 +45,7 @@ class Flags(runs.RunFlags, runs.ModelFlags, runs.TokenizerFlags):
     n_ffn: int = flag(0, "width of the feed-forward layer; 0: four times the width")
     block_size: int = flag(64, "longest source and longest target, in tokens")
     dropout: float = flag(0.1, "of embeddings and sublayer outputs")
-    steps: int = flag(1000, "number of updates")
+    steps: int = flag(3000, "number of updates")
     batch_size: int = flag(32, "texts or pairs an update")
     lr: float = flag(2e-3, "peak learning rate")
     warmup: int = flag(100, "steps in which the learning rate rises")
@@ -53,7 +53,7 @@ class Flags(runs.RunFlags, runs.ModelFlags, runs.TokenizerFlags):
     weight_decay: float = flag(0.01, "of matrices")
     clip: float = flag(1.0, "largest gradient norm; 0: no limit")
     valid: float = flag(0.05, "share of the training texts held out to choose the best checkpoint; pairs that come with a val set use that")
-    eval_every: int = flag(200, "steps between evaluations")
+    eval_every: int = flag(500, "steps between evaluations")
 
 
 # ---------------------------------------------------------------------------- examples
@@ -107,12 +107,6 @@ def evaluate(model, batches, device, flags, first):
     return sums.tolist()
 
 
-def likeliest(logits):
-    """(B, V) -> (B,): greedy choice among words and [EOS]."""
-    logits[:, : BOS + 1] = -torch.inf
-    return logits.argmax(-1)
-
-
 def translate(model, examples, tokenizer, device, flags):
     """The likeliest translation of each pair's source, word after word (no search), as text."""
     model.eval()
@@ -120,7 +114,7 @@ def translate(model, examples, tokenizer, device, flags):
     for rows in batching.length_batches([len(source) for source, _ in examples], 64):
         source, mask = batching.pad([examples[i][0] for i in rows])
         with runs.autocast(flags, device):
-            written = generate(model, source.to(device), mask.to(device), BOS, EOS, flags.block_size, likeliest).tolist()
+            written = generate(model, source.to(device), mask.to(device), BOS, EOS, flags.block_size).tolist()
         for i, ids in zip(rows.tolist(), written):
             texts[i] = detokenize(tokenizer, ids[: ids.index(EOS)] if EOS in ids else ids)
     return texts
