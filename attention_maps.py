@@ -340,6 +340,10 @@ def draw_maps(path, readings, number, layer, head):
     colours = plt.get_cmap("Blues").with_extremes(bad=GREY)
     figure, right, top, bottom, greyed = plt.figure(figsize=(1, 1)), -0.15, 0.0, 0.0, False
     loaded = [reading.run for reading in readings if reading.part in ("", "encoder")]
+
+    def room(words):  # for the names of tokens
+        return min(14, max(map(len, words))) * size * 0.6 / 72 + 0.3
+
     for reading in readings:
         begins = reading.part in ("", "encoder")
         words, seen = ([word if len(word) <= 14 else word[:13] + "…" for word in text[number]] for text in (reading.words, reading.seen()[0]))
@@ -349,11 +353,10 @@ def draw_maps(path, readings, number, layer, head):
         weights, greyed = weights.masked_fill(forbidden, math.nan), greyed or forbidden.any()
         layers, heads = ([chosen - 1] if chosen else range(n) for chosen, n in zip((layer, head), (weights.size(0), weights.size(1))))
         height, breadth = max(0.5 if reading.part else 1.0, pitch * T), max(1.0, pitch * S)  # what is written in a gap is short
-        room = max(map(len, words + (seen if reading.part else []))) * size * 0.6 / 72 + 0.3  # for the words of the rows
         if begins:
-            left, top = right + 0.15 + room, 0.0
+            left, top = right + 0.15 + max(room(r.words[number]) for r in readings if r.run is reading.run), 0.0
         else:
-            top -= room + 0.45  # the words below the attention above, and a heading
+            top -= room(above) + 0.45  # and a heading
         for row, i in enumerate(layers):
             for column, j in enumerate(heads):
                 axis = figure.add_axes([left + column * (breadth + 0.15), top - (row + 1) * (height + 0.3), breadth, height])
@@ -367,11 +370,11 @@ def draw_maps(path, readings, number, layer, head):
                 axis.set_xlabel("looks at" if below else "", fontsize=8)
                 axis.set_ylabel("this word" if beside else "", fontsize=8)
         width = len(heads) * (breadth + 0.15) - 0.15
-        heading = [short_name(reading.run, loaded), reading.title()] if begins else [reading.title()]
+        heading = [short_name(reading.run, loaded), reading.title()] if begins else [reading.title().partition(": ")[2]]
         figure.text(left + width / 2, top - 0.08, "\n".join(textwrap.fill(line, max(16, int(width / 0.075))) for line in heading),
                     ha="center", va="bottom", fontsize=9, parse_math=False)
         top -= len(layers) * (height + 0.3)
-        right, bottom = max(left + width, right), min(bottom, top)
+        right, bottom, above = max(left + width, right), min(bottom, top), seen
     bottom = max(bottom, -2.6)
     bar = figure.add_axes([right + 0.25, bottom, 0.12, -bottom - 0.3])
     figure.colorbar(image, cax=bar, ticks=[0, 0.05, 0.2, 0.5, 1]).set_label("attention weight", fontsize=8)

@@ -139,21 +139,22 @@ def show_continuations(run, flags):
 def rewrite(model, source, first, n_tokens, temperature, top_k, gen):
     """source (S,) -> what the decoder writes, a list of ids up to [EOS].
 
-    first: id of the first sentinel, None when the model translates. A model that ends a gap, with any sentinel or with [EOS],
-    goes on to the next one: each gap of the source gets its turn.
+    first: id of the first sentinel, None when the model translates. It begins with the source's first gap, and whatever ends
+    a gap, any sentinel or [EOS], leads to the next one: each gets its turn.
     """
-    gaps = [] if first is None else source[source >= first].tolist()
+    order = [] if first is None else [*source[source >= first].tolist(), EOS]  # what is to end each gap, and to begin the first
 
     def choose(logits):  # (1, V) -> (1,)
         logits = logits[0]
-        if first is not None:
+        if order:
             ends = torch.tensor([EOS, *range(first, len(logits))], device=logits.device)
-            end = gaps[0] if gaps else EOS
-            logits = logits.index_fill(0, ends, -torch.inf).index_fill(0, torch.tensor([end], device=logits.device), logits[ends].logsumexp(0).item())
+            end = logits[ends].logsumexp(0)
+            logits[slice(None) if order[0] == first else ends] = -torch.inf  # nothing stands in front of the first gap
+            logits[order[0]] = end
         words, probabilities = top_words(logits, temperature, top_k)
         word = words[torch.multinomial(probabilities.cpu(), 1, generator=gen).to(words.device)]
-        if gaps and word == gaps[0]:
-            gaps.pop(0)
+        if order and word == order[0]:
+            order.pop(0)
         return word
 
     ids = generate(model, source[None], None, BOS, EOS, n_tokens, choose)[0].tolist()

@@ -84,10 +84,9 @@ def encode(tokenizer, texts):
 
 def token_strings(tokenizer, ids):
     """Tokens for a figure's axis: words as they are, BPE pieces with a visible space."""
-    tokens = [tokenizer.id_to_token(int(i)) for i in ids]
     if is_word_level(tokenizer):
-        return tokens
-    return [token if token in SPECIAL else tokenizer.decode([i]).replace(" ", "␣").replace("\n", "⏎") for token, i in zip(tokens, ids)]
+        return [tokenizer.id_to_token(int(i)) for i in ids]
+    return [tokenizer.decode([int(i)], skip_special_tokens=False).replace(" ", "␣").replace("\n", "⏎") for i in ids]
 
 
 def detokenize(tokenizer, ids):
