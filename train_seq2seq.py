@@ -45,15 +45,15 @@ class Flags(runs.RunFlags, runs.ModelFlags, runs.TokenizerFlags):
     n_ffn: int = flag(0, "width of the feed-forward layer; 0: four times the width")
     block_size: int = flag(64, "longest source and longest target, in tokens")
     dropout: float = flag(0.1, "of embeddings and sublayer outputs")
-    steps: int = flag(3000, "number of updates")
-    batch_size: int = flag(32, "texts or pairs an update")
-    lr: float = flag(2e-3, "peak learning rate")
+    steps: int = flag(1000, "number of updates")
+    batch_size: int = flag(128, "texts or pairs an update")
+    lr: float = flag(3e-3, "peak learning rate")
     warmup: int = flag(100, "steps in which the learning rate rises")
     decay: float = flag(0.9, "share of the steps, at the end, in which the learning rate falls to zero; 0: never")
     weight_decay: float = flag(0.01, "of matrices")
     clip: float = flag(1.0, "largest gradient norm; 0: no limit")
     valid: float = flag(0.05, "share of the training texts held out to choose the best checkpoint; pairs that come with a val set use that")
-    eval_every: int = flag(500, "steps between evaluations")
+    eval_every: int = flag(250, "steps between evaluations")
 
 
 # ---------------------------------------------------------------------------- examples

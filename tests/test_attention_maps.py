@@ -167,7 +167,7 @@ def test_a_window_too_wide_fails(tmp_path, capsys, figures, monkeypatch):
 
 def test_attended_padding_fails(tmp_path, capsys, figures, monkeypatch):
     bias = models.Transformer.attention_bias
-    monkeypatch.setattr(models.Transformer, "attention_bias", lambda body, T, mask=None: bias(body, T, None))
+    monkeypatch.setattr(models.Transformer, "attention_bias", lambda body, T, mask=None, positions=None: bias(body, T, None))
     folder = make_run(tmp_path / "run", "mlm", pos="learned")
     code, out, _ = call(capsys, folder, "--text", SHORT, "--text", LONG)
     assert code == 1 and "FAIL  no weight on padding" in out and "FAIL  each text alone gives the same output" in out
