@@ -2,7 +2,6 @@
 
 import json
 import math
-import shutil
 
 import pytest
 import sacrebleu
@@ -14,11 +13,11 @@ import model as models
 import run as runs
 import sample
 import train_seq2seq
-from conftest import SHORT
+from conftest import SHORT, call, call_main
 from data import spans
 from data.corpus import hold_out
 from data.files import read_lines
-from data.tokenizer import BOS, EOS, MASK, PAD, SPECIAL, encode, train_tokenizer
+from data.tokenizer import BOS, EOS, PAD, encode, train_tokenizer
 from model import Config, EncoderDecoder, LanguageModel, generate
 from test_bad_input import assert_complains
 
@@ -45,8 +44,6 @@ LEARN = ("--n-embd", "32", "--n-ffn", "64", "--steps", "250", "--eval-every", "1
 @pytest.fixture(scope="session")
 def translator(tmp_path_factory):
     """(run folder, pairs.tsv, what was printed) of a run that has learned to translate."""
-    from conftest import call
-
     folder = tmp_path_factory.mktemp("translator")
     path = folder / "pairs.tsv"
     path.write_text("".join("{}\t{}\n".format(*pair(number)) for number in range(192)), encoding="utf-8")
@@ -61,12 +58,9 @@ def result_of(folder):
 
 @torch.no_grad()
 def losses_by_hand(model, source, target):
-    """Minus log probabilities of a target's ids, one word at a time, from a source without padding."""
-    found = []
-    for t in range(len(target)):
-        logits = model(torch.tensor([[BOS, *target[:t]]]), source=torch.tensor([source]))[0, -1]
-        found.append(-logits.log_softmax(-1)[target[t]].item())
-    return found
+    """Minus log probabilities of a target's ids, from a source; one of each and no padding."""
+    logits = model(torch.tensor([[BOS, *target[:-1]]]), source=torch.tensor([source]))[0]
+    return [-logits[t].log_softmax(-1)[i].item() for t, i in enumerate(target)]
 
 
 # ---------------------------------------------------------------------------- numbers
@@ -143,15 +137,6 @@ def test_folders_of_pairs_and_their_val_set(cli, tmp_path):
     assert {"perplexity/valid", "perplexity/test_2016", "exact/test_2016", "bleu/valid", "chrf/test_2016"} <= result_of(tmp_path / "run").keys()
 
 
-def test_a_translation_run_is_resumed_exactly(cli, tsv, tmp_path):
-    argv = (*TRANSLATE, "--data", tsv, "--dropout", "0.2")
-    assert cli("train_seq2seq", *argv, "--out", tmp_path / "whole").code == 0
-    assert cli("train_seq2seq", *argv, "--out", tmp_path / "parts").code == 0
-    state = torch.load(tmp_path / "parts" / "checkpoint.pt", weights_only=True)
-    assert cli("train_seq2seq", *argv, "--out", tmp_path / "parts", "--resume").code == 0
-    assert (tmp_path / "whole" / "metrics.jsonl").read_text() == (tmp_path / "parts" / "metrics.jsonl").read_text() and state["step"] == 8
-
-
 # ---------------------------------------------------------------------------- mistakes
 
 
@@ -187,19 +172,9 @@ def test_a_mask_for_a_translator(sampling, translator):
 
 
 @pytest.fixture
-def sampling(capsys):
+def sampling():
     """sampling(run, "--text", ...) -> Outcome of sample.py."""
-    from conftest import Outcome
-
-    def start(*argv):
-        try:
-            runs.main(sample.sample, sample.Flags, "", [str(arg) for arg in argv])
-            code = 0
-        except SystemExit as stop:
-            code = stop.code
-        return Outcome(code, *capsys.readouterr())
-
-    return start
+    return lambda *argv: call_main(sample, sample.sample, *argv)
 
 
 def tiny(pos="rope"):
@@ -265,13 +240,9 @@ def test_byte_level_gaps_swallow_the_space_in_front(cli, sampling, corpus, tmp_p
 # ---------------------------------------------------------------------------- maps
 
 
-def maps(capsys, *argv):
-    try:
-        runs.main(attention_maps.show, attention_maps.Flags, "", [str(arg) for arg in argv])
-        code = 0
-    except SystemExit as stop:
-        code = stop.code
-    return code, capsys.readouterr().out
+def maps(*argv):
+    done = call_main(attention_maps, attention_maps.show, *argv)
+    return done.code, done.out
 
 
 @pytest.fixture
@@ -281,8 +252,8 @@ def figures(monkeypatch):
     return kept
 
 
-def test_three_attentions_are_drawn_and_pass(finished, translator, tmp_path, capsys, figures):
-    code, out = maps(capsys, finished("train_seq2seq"), translator[0], "--text", "hope and change", "--text", "two cats and birds .", "--out", tmp_path / "maps", "--positions")
+def test_three_attentions_are_drawn_and_pass(finished, translator, tmp_path, figures):
+    code, out = maps(finished("train_seq2seq"), translator[0], "--text", "hope and change", "--text", "two cats and birds .", "--out", tmp_path / "maps", "--positions")
     assert code == 0 and "FAIL" not in out
     for part in ("the encoder's own attention", "the decoder's own attention", "from the decoder to the source"):
         assert out.count(part) == 2
@@ -296,8 +267,8 @@ def test_three_attentions_are_drawn_and_pass(finished, translator, tmp_path, cap
     assert ("layer 1, head 1", (len(described[5]["texts"][1]), 6)) in sides and ("layer 1, head 2", (6, 6)) in sides
 
 
-def test_gaps_of_a_map_are_those_typed_or_drawn(finished, tmp_path, capsys, figures):
-    maps(capsys, finished("train_seq2seq"), "--text", "hope and [MASK] matter", "--text", "hope and change matter", "--out", tmp_path)
+def test_gaps_of_a_map_are_those_typed_or_drawn(finished, tmp_path, figures):
+    maps(finished("train_seq2seq"), "--text", "hope and [MASK] matter", "--text", "hope and change matter", "--out", tmp_path)
     encoder, decoder, cross = json.loads((tmp_path / "maps.json").read_text())["runs"]
     assert encoder["texts"][0] == ["[BOS]", "hope", "and", "[S0]", "matter"] and cross["sources"] == encoder["texts"]
     drawn, written = encoder["texts"][1], decoder["texts"][1]
@@ -307,10 +278,10 @@ def test_gaps_of_a_map_are_those_typed_or_drawn(finished, tmp_path, capsys, figu
 
 
 @pytest.mark.parametrize("memory_only", [False, True])
-def test_maps_of_an_attention_that_looks_at_padding_fail(translator, tmp_path, capsys, figures, monkeypatch, memory_only):
+def test_maps_of_an_attention_that_looks_at_padding_fail(translator, tmp_path, figures, monkeypatch, memory_only):
     right = models.attend
     monkeypatch.setattr(models, "attend", lambda q, k, v, bias=None, dropout=0.0: right(q, k, v, None if not memory_only or q.size(2) != k.size(2) else bias, dropout))
-    code, out = maps(capsys, translator[0], "--text", "two cats .", "--text", "one red cats and two blue dogs and cats .", "--out", tmp_path)
+    code, out = maps(translator[0], "--text", "two cats .", "--text", "one red cats and two blue dogs and cats .", "--out", tmp_path)
     assert code == 1
     before, _, cross = out.partition("from the decoder to the source")
     assert "FAIL  no weight on padding" in cross and "FAIL  fused" in before
@@ -320,23 +291,19 @@ def test_maps_of_an_attention_that_looks_at_padding_fail(translator, tmp_path, c
 # ---------------------------------------------------------------------------- comparison
 
 
-def compared(capsys, *argv):
-    try:
-        runs.main(compare.compare, compare.Flags, "", [str(arg) for arg in argv])
-        code = 0
-    except SystemExit as stop:
-        code = stop.code
-    return code, *capsys.readouterr()
+def compared(*argv):
+    done = call_main(compare, compare.compare, *argv)
+    return done.code, done.out, done.err
 
 
-def test_runs_are_compared_with_their_like_only(cli, corpus, finished, translator, tmp_path, capsys):
+def test_runs_are_compared_with_their_like_only(cli, corpus, finished, translator, tmp_path):
     for name, argv in (("other", ("--pos", "nope")), ("more", ("--mask-rate", "0.3"))):
         assert cli("train_seq2seq", *SHORT["train_seq2seq"], *argv, "--data", corpus, "--out", tmp_path / name).code == 0
-    code, out, err = compared(capsys, finished("train_seq2seq"), tmp_path / "other", "--out", tmp_path / "compare")
+    code, out, err = compared(finished("train_seq2seq"), tmp_path / "other", "--out", tmp_path / "compare")
     assert code == 0 and "pos=learned" in out and "Encoder-decoder on tiny" in out and "perplexity obama" in out
-    code, out, err = compared(capsys, finished("train_seq2seq"), tmp_path / "more", "--out", tmp_path / "compare")
+    code, out, err = compared(finished("train_seq2seq"), tmp_path / "more", "--out", tmp_path / "compare")
     assert code == 2 and "mask_rate=0.15" in err and "mask_rate=0.3" in err
-    code, out, err = compared(capsys, finished("train_seq2seq"), finished("train_lm"), "--out", tmp_path / "compare")
+    code, out, err = compared(finished("train_seq2seq"), finished("train_lm"), "--out", tmp_path / "compare")
     assert code == 2 and "not comparable" in err
-    code, out, err = compared(capsys, translator[0], "--out", tmp_path / "compare")
+    code, out, err = compared(translator[0], "--out", tmp_path / "compare")
     assert code == 0 and "exact heldout (%)" in out and "bleu heldout" in out

@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 import torch
 
+import train_seq2seq
 from data import batching, spans
 from data.tokenizer import BOS, EOS, PAD, SPECIAL, add_sentinels, encode, token_strings, train_tokenizer
 
@@ -19,6 +20,7 @@ def texts(n, longest=40, shortest=1):
 
 def test_the_example_of_the_docstring(monkeypatch):
     text, source, target = (line.split(maxsplit=1)[1] for line in spans.__doc__.splitlines() if line.split()[:1] in (["text"], ["source"], ["target"]))
+    assert f" {source} " in train_seq2seq.__doc__ and f" {target} " in train_seq2seq.__doc__  # the same example again
     tokenizer = train_tokenizer("word", [text])
     first = add_sentinels(tokenizer, 2)
     ids = [BOS, *encode(tokenizer, [text])[0]]
