@@ -4,6 +4,8 @@
     python attention_maps.py out/a out/b --positions
 
 Several runs are drawn side by side. Layers and heads are counted from 1. The exit code is 1 when a check fails.
+Of an encoder-decoder its three attentions are drawn: the encoder's to the source, the decoder's to what it has
+written, and that from the decoder to the source. What it reads, and what it is to have written, see `read_both`.
 Attention weights show which vectors a head mixed; they do not explain why the model answered as it did.
 """
 
@@ -18,14 +20,15 @@ from matplotlib.colors import PowerNorm
 from matplotlib.patches import Patch
 
 import run as runs
-from data import batching
-from data.tokenizer import UNK, frame, token_strings
+from data import batching, spans
+from data.tokenizer import BOS, EOS, MASK, UNK, frame, token_strings
+from model import generate
 from plots import plt, save
 from run import flag
 
 TEXTS = ("This is a test sentence",
          "When the members of the Senate return to Washington in January, we will ask them to work with us on schools, jobs and peace.")
-KINDS = {"lm": "causal LM", "mlm": "masked LM", "classifier": "classifier"}
+KINDS = {"lm": "causal LM", "mlm": "masked LM", "classifier": "classifier", "seq2seq": "encoder-decoder"}
 GREY = "0.88"  # where a word may not look; no colour of the maps
 
 
@@ -43,14 +46,34 @@ class Flags:
 
 @dataclass
 class Reading:
-    """What a run made of B texts, padded to T tokens."""
+    """What one attention of a run made of B texts, padded to T tokens, which look at S = T tokens of their own or at those of a source."""
 
     run: runs.LoadedRun
     words: list             # for each text its tokens as they are shown, without padding
     mask: torch.Tensor      # (B, T) bool, True for real tokens
-    weights: torch.Tensor   # (L, B, H, T, T)
+    weights: torch.Tensor   # (L, B, H, T, S)
     checks: list            # {"check": what must hold, "worst": value seen, "limit": largest value allowed}
-    heads: list             # what `summary` says of each head
+    part: str = ""          # of an encoder-decoder: encoder, decoder or cross
+    source: list = None     # for cross: as words and mask, of what is looked at
+    source_mask: torch.Tensor = None
+
+    def body(self):
+        return getattr(self.run.model.body, "decoder" if self.part == "cross" else self.part) if self.part else self.run.model.body
+
+    def seen(self):
+        """words and mask of what is looked at."""
+        return (self.source, self.source_mask) if self.part == "cross" else (self.words, self.mask)
+
+    def may(self, T, S):
+        """(H, T, S) bool, True where row i may look at column j."""
+        return torch.ones(self.weights.size(2), T, S, dtype=torch.bool) if self.part == "cross" else allowed(self.body(), T)
+
+    def heads(self):
+        return summary(self.weights, self.mask, own=self.part != "cross")
+
+    def title(self):
+        attention = {"encoder": "the encoder's own attention", "decoder": "the decoder's own attention", "cross": "from the decoder to the source"}
+        return describe(self.run) + (f": {attention[self.part]}" if self.part else "")
 
 
 def show(flags):
@@ -64,10 +87,9 @@ def show(flags):
     readings = []
     for run in loaded:
         print(f"{run.folder}: {describe(run)}")
-        idx, mask, words = read(run, flags.text)
-        weights, checks = examine(run.model.body, idx.to(device), mask.to(device))
-        readings.append(Reading(run, words, mask, weights, checks, summary(weights, mask)))
-        report(readings[-1])
+        for reading in readings_of(run, flags.text, device):
+            readings.append(reading)
+            report(reading)
 
     folder = Path(flags.out) if flags.out else loaded[0].folder / "maps"
     folder.mkdir(parents=True, exist_ok=True)
@@ -75,11 +97,13 @@ def show(flags):
     part = (f"-layer-{flags.layer}" if flags.layer else "") + (f"-head-{flags.head}" if flags.head else "")
     for number in range(len(flags.text)):
         draw_maps(folder / f"map-{number + 1}{part}{of_runs}.{flags.format}", readings, number, flags.layer, flags.head)
-    for run in loaded if flags.positions else ():
-        draw_positions(folder / f"positions{'-' + short_name(run, loaded) if of_runs else ''}.{flags.format}", run)
+    for reading in readings if flags.positions else ():
+        if reading.part != "cross":
+            name = "".join(f"-{part}" for part in (reading.part, short_name(reading.run, loaded) if of_runs else "") if part)
+            draw_positions(folder / f"positions{name}.{flags.format}", reading)
     runs.write_json(folder / f"maps{of_runs}.json", {"runs": [
-        {"run": str(r.run.folder), "model": describe(r.run), "texts": r.words, "checks": finite(r.checks), "heads": finite(r.heads)}
-        for r in readings]})
+        {"run": str(r.run.folder), "model": describe(r.run), **({"attention": r.part} if r.part else {}), "texts": r.words,
+         **({"sources": r.source} if r.source else {}), "checks": finite(r.checks), "heads": finite(r.heads())} for r in readings]})
     print(f"figures and maps{of_runs}.json are in {folder}")
     if not all(holds(check) for reading in readings for check in reading.checks):
         raise SystemExit(1)
@@ -88,8 +112,9 @@ def show(flags):
 def describe(run):
     """The run's model in a few words, for headings."""
     config = run.model.body.config
-    variant = f" ({config.alibi})" if config.pos == "alibi" and not run.model.body.causal else ""
-    of = " on a decoder" if run.kind == "classifier" and run.model.body.causal else ""
+    causal = getattr(run.model.body, "causal", False)
+    variant = f" ({config.alibi})" if config.pos == "alibi" and not causal else ""
+    of = " on a decoder" if run.kind == "classifier" and causal else ""
     return f"{KINDS[run.kind]}{of}, pos={config.pos}{variant}" + (f", window={config.window}" if config.window else "")
 
 
@@ -128,6 +153,51 @@ def read(run, texts):
     return *batching.pad(sequences), shown
 
 
+def read_both(run, texts):
+    """What an encoder-decoder reads and writes: idx, mask, words of the source as `read` gives them, and of what is written, from [BOS] on.
+
+    A [MASK] is a gap, and the likeliest filling is what is written. In a text without one, gaps are drawn, the same each time, and
+    what stood there is written. A run that translates writes the likeliest translation.
+    """
+    idx, mask, words = read(run, texts)
+    first, config, device = run.config.get("first_sentinel"), run.model.body.config, next(run.model.parameters()).device
+    targets = []
+    for b, n in enumerate(mask.sum(1).tolist()):
+        source, target = idx[b, :n], None
+        masks = int((source == MASK).sum())
+        if first is not None and not masks:
+            flags = run.config["flags"]
+            source, _, target, _ = spans.corrupt(source[None], mask[b : b + 1, :n], first, batching.generator("gaps"), flags["mask_rate"], flags["mean_span"])
+            source, words[b] = source[0], token_strings(run.tokenizer, source[0])
+        elif first is not None:
+            runs.require((masks <= config.vocab_size - first, f"--text has {masks} [MASK]s, but {run.folder} was trained with at most {config.vocab_size - first} gaps"))
+            source[source == MASK] = torch.arange(first, first + masks)
+            words[b] = [run.tokenizer.id_to_token(i) if i >= first else word for i, word in zip(source.tolist(), words[b])]
+        if target is None:
+            target = generate(run.model, source[None].to(device), None, BOS, EOS, config.block_size - 1).cpu()
+        targets.append([BOS, *target[0].tolist()])
+        targets[-1] = targets[-1][: targets[-1].index(EOS)] if EOS in targets[-1] else targets[-1]
+        idx[b] = torch.nn.functional.pad(source, (0, idx.size(1) - len(source)))
+        mask[b] = torch.arange(idx.size(1)) < len(source)
+    written = [token_strings(run.tokenizer, ids) for ids in targets]
+    return (idx, mask, words), (*batching.pad([torch.tensor(ids) for ids in targets]), written)
+
+
+def readings_of(run, texts, device):
+    """What the run made of the texts: one Reading, or of an encoder-decoder three."""
+    body = run.model.body
+    if run.kind != "seq2seq":
+        idx, mask, words = read(run, texts)
+        return [Reading(run, words, mask, *examine(body, idx.to(device), mask.to(device))[:2])]
+    (source, source_mask, words), (idx, mask, written) = read_both(run, texts)
+    with torch.no_grad():
+        memory = body.encoder(source.to(device), source_mask.to(device))
+    of_encoder = examine(body.encoder, source.to(device), source_mask.to(device))
+    of_decoder = examine(body.decoder, idx.to(device), mask.to(device), memory, source_mask.to(device))
+    return [Reading(run, words, source_mask, *of_encoder[:2], "encoder"), Reading(run, written, mask, *of_decoder[:2], "decoder"),
+            Reading(run, written, mask, *of_decoder[2:], "cross", words, source_mask)]
+
+
 def steps_ahead(T):
     """(T, T): how many tokens column j is ahead of row i, negative towards the past."""
     return torch.arange(T)[None, :] - torch.arange(T)[:, None]
@@ -155,21 +225,27 @@ def slope(body, head):
 
 
 @torch.no_grad()
-def examine(body, idx, mask):
-    """idx, mask (B, T) -> the explicit attention's weights (L, B, H, T, T), on the CPU, and a list of checks."""
+def examine(body, idx, mask, memory=None, memory_mask=None):
+    """idx, mask (B, T) -> the explicit attention's weights (L, B, H, T, T), on the CPU, and a list of checks.
+
+    With the memory of a decoder (B, S, C) and its mask (B, S), also the weights (L, B, H, T, S) of its attention to that, and their checks.
+    """
     inputs = []  # of each layer's attention, (B, T, C)
     hooks = [block.attention.register_forward_pre_hook(lambda module, args: inputs.append(args[0])) for block in body.blocks]
-    h, maps = body(idx, mask, need_weights=True)
+    cross = {} if memory is None else dict(memory=memory, memory_mask=memory_mask)
+    h, maps = body(idx, mask, need_weights=True, **cross)
     for hook in hooks:
         hook.remove()
-    fused = body(idx, mask)
-    alone = [body(idx[b : b + 1, :n])[0] - h[b, :n] for b, n in enumerate(mask.sum(1).tolist())]
+    fused = body(idx, mask, **cross)
+    alone = [body(idx[b : b + 1, :n], **{"memory": memory[b : b + 1, : memory_mask[b].sum()]} if cross else {})[0] - h[b, :n]
+             for b, n in enumerate(mask.sum(1).tolist())]
+    maps, cross_maps = map(list, zip(*maps)) if cross else (maps, None)
     weights, ahead, may = torch.stack(maps), steps_ahead(idx.size(1)).to(idx.device), allowed(body, idx.size(1)).to(idx.device)
     real = mask[:, None, :, None]  # rows of real tokens, (B, 1, T, 1)
 
-    checks = []
+    checks, cross_checks = [], []
 
-    def check(what, values, where, limit=0.0):
+    def check(what, values, where, limit=0.0, checks=checks):
         checks.append({"check": what, "worst": torch.where(where, values, 0).abs().max().item(), "limit": limit})
 
     check("rows sum to 1", weights.sum(-1, keepdim=True) - 1, real, 1e-5)
@@ -191,7 +267,13 @@ def examine(body, idx, mask):
         wrong = added - added.gather(-1, most) - (bias - bias.expand_as(weights).gather(-1, most))
         # A smaller weight is too rough to take the logarithm of; written with ~ so that NaN counts as wrong.
         check("the weights hold -slope * distance", wrong, real & mask[:, None, None, :] & may & ~(weights < 1e-30), 1e-3)
-    return weights.float().cpu(), checks
+    if not cross:
+        return weights.float().cpu(), checks
+    cross_weights = torch.stack(cross_maps)
+    check("rows sum to 1", cross_weights.sum(-1, keepdim=True) - 1, real, 1e-5, cross_checks)
+    if not memory_mask.all():
+        check("no weight on padding", cross_weights, real & ~memory_mask[:, None, None, :], checks=cross_checks)
+    return weights.float().cpu(), checks, cross_weights.float().cpu(), cross_checks
 
 
 def added_to_scores(attention, x, weights):
@@ -205,10 +287,14 @@ def added_to_scores(attention, x, weights):
     return weights.log() - q @ k.transpose(-2, -1) / math.sqrt(D)
 
 
-def summary(weights, mask):
-    """weights (L, B, H, T, T), mask (B, T) -> one dictionary a head, its means over the real tokens of all texts."""
-    values = {"distance": (weights * steps_ahead(mask.size(1)).abs()).sum(-1), "first": weights[..., 0],
-              "itself": weights.diagonal(dim1=-2, dim2=-1), "entropy": torch.special.entr(weights).sum(-1)}  # each (L, B, H, T)
+def summary(weights, mask, own=True):
+    """weights (L, B, H, T, S), mask (B, T) -> one dictionary a head, its means over the real tokens of all texts.
+
+    own: the tokens look at each other, so that there is a distance between two, and each can look at itself.
+    """
+    values = {"distance": (weights * steps_ahead(mask.size(1)).abs()).sum(-1)} if own else {}
+    values |= {"first": weights[..., 0]} | ({"itself": weights.diagonal(dim1=-2, dim2=-1)} if own else {})
+    values |= {"entropy": torch.special.entr(weights).sum(-1)}  # each (L, B, H, T)
     means = {name: (value * mask[:, None, :]).sum((1, 3)) / mask.sum() for name, value in values.items()}  # each (L, H)
     return [{"layer": layer + 1, "head": head + 1} | {name: round(mean[layer, head].item(), 4) for name, mean in means.items()}
             for layer in range(weights.size(0)) for head in range(weights.size(2))]
@@ -225,16 +311,22 @@ def finite(rows):
 
 def report(reading):
     """Print the checks, then the table of heads and what equal weights would give."""
+    if reading.part:
+        print(f"  {reading.title().partition(': ')[2]}")
     for check in reading.checks:
         print(f"  {'ok  ' if holds(check) else 'FAIL'}  {check['check']:<38} worst {check['worst']:.1e}, limit {check['limit']:.0e}")
-    even = (allowed(reading.run.model.body, reading.mask.size(1)) & reading.mask[:, None, None, :]).float()  # (B, H, T, T)
-    even = summary((even / even.sum(-1, keepdim=True).clamp(min=1))[None], reading.mask)
+    _, seen_mask = reading.seen()
+    even = (reading.may(reading.mask.size(1), seen_mask.size(1)) & seen_mask[:, None, None, :]).float()  # (B, H, T, S)
+    even = summary((even / even.sum(-1, keepdim=True).clamp(min=1))[None], reading.mask, own=reading.part != "cross")
     even = {name: sum(head[name] for head in even) / len(even) for name in even[0]} | {"layer": "equal", "head": ""}
-    print(f"  where the {int(reading.mask.sum())} tokens ([BOS] is the first) look, on average: how many tokens away, how much at the first and at themselves,\n"
-          "  and how evenly (entropy in nats); last row: if all weights were equal\n"
-          "  layer  head  distance   first  itself  entropy")
-    for row in [*reading.heads, even]:
-        print(f"  {row['layer']:>5}  {row['head']:>4}  {row['distance']:8.2f}  {row['first']:6.1%}  {row['itself']:6.1%}  {row['entropy']:7.2f}")
+    print(f"  where the {int(reading.mask.sum())} tokens ([BOS] is the first) look, on average: " + (
+          "how much at the source's first token, and how evenly" if reading.part == "cross" else
+          "how many tokens away, how much at the first and at themselves,\n  and how evenly") + " (entropy in nats); last row: if all weights were equal")
+    columns = {"distance": ("distance", "8.2f"), "first": (" first", "6.1%"), "itself": ("itself", "6.1%"), "entropy": ("entropy", "7.2f")}
+    columns = {name: column for name, column in columns.items() if name in even}
+    print("  layer  head  " + "  ".join(title for title, _ in columns.values()))
+    for row in [*reading.heads(), even]:
+        print(f"  {row['layer']:>5}  {row['head']:>4}  " + "  ".join(f"{row[name]:{form}}" for name, (_, form) in columns.items()))
 
 
 # ---------------------------------------------------------------------------- drawing
@@ -243,56 +335,67 @@ def report(reading):
 def draw_maps(path, readings, number, layer, head):
     """Text `number` of every reading: a group of columns a run, in it a row a layer and a column a head; 0 means all.
 
-    The figure is 1 x 1 inch, so that places are in inches, and grows to its contents when it is saved.
+    The three attentions of an encoder-decoder stand one below the other. The figure is 1 x 1 inch, so that places are in inches, and grows to its contents when it is saved.
     """
-    longest = max(len(reading.words[number]) for reading in readings)
+    longest = max(len(words[number]) for reading in readings for words in (reading.words, reading.seen()[0]))
     pitch = max(0.13, min(0.3, 2.0 / longest)) if longest <= 64 else 8.0 / longest  # height of a token's row
     every = math.ceil(longest / 64)  # beyond that not every token can be named
     size = min(8.0, 54 * pitch * every)
     colours = plt.get_cmap("Blues").with_extremes(bad=GREY)
-    figure, left, bottom, greyed = plt.figure(figsize=(1, 1)), 0.0, 0.0, False
+    figure, right, top, bottom, greyed = plt.figure(figsize=(1, 1)), -0.15, 0.0, 0.0, False
+    loaded = [reading.run for reading in readings if reading.part in ("", "encoder")]
+
+    def room(words):  # for the names of tokens
+        return min(14, max(map(len, words))) * size * 0.6 / 72 + 0.3
+
     for reading in readings:
-        words = [word if len(word) <= 14 else word[:13] + "…" for word in reading.words[number]]
-        T, named = len(words), range(0, len(words), every)
-        weights = reading.weights[:, number, :, :T, :T]
-        forbidden = ~allowed(reading.run.model.body, T) & (weights == 0)  # what leaks there must be seen
+        begins = reading.part in ("", "encoder")
+        words, seen = ([word if len(word) <= 14 else word[:13] + "…" for word in text[number]] for text in (reading.words, reading.seen()[0]))
+        T, S = len(words), len(seen)
+        weights = reading.weights[:, number, :, :T, :S]
+        forbidden = ~reading.may(T, S) & (weights == 0)  # what leaks there must be seen
         weights, greyed = weights.masked_fill(forbidden, math.nan), greyed or forbidden.any()
         layers, heads = ([chosen - 1] if chosen else range(n) for chosen, n in zip((layer, head), (weights.size(0), weights.size(1))))
-        side = max(1.0, pitch * T)
-        left += max(map(len, words)) * size * 0.6 / 72 + 0.3  # room for the words of the rows
+        height, breadth = max(0.5 if reading.part else 1.0, pitch * T), max(1.0, pitch * S)  # what is written in a gap is short
+        if begins:
+            left, top = right + 0.15 + max(room(r.words[number]) for r in readings if r.run is reading.run), 0.0
+        else:
+            top -= room(above) + 0.45  # and a heading
         for row, i in enumerate(layers):
             for column, j in enumerate(heads):
-                axis = figure.add_axes([left + column * (side + 0.15), -(row + 1) * (side + 0.3), side, side])
-                image = axis.imshow(weights[i, j].numpy(), cmap=colours, norm=PowerNorm(0.5, 0, 1), interpolation="nearest")
+                axis = figure.add_axes([left + column * (breadth + 0.15), top - (row + 1) * (height + 0.3), breadth, height])
+                image = axis.imshow(weights[i, j].numpy(), cmap=colours, norm=PowerNorm(0.5, 0, 1), interpolation="nearest", aspect="auto")
                 axis.set_title(f"layer {i + 1}, head {j + 1}", fontsize=8, pad=3)
                 axis.grid(False)
                 axis.tick_params(length=0, pad=2)
                 below, beside = row == len(layers) - 1, column == 0
-                axis.set_xticks(named, [words[t] if below else "" for t in named], fontsize=size, rotation=90, parse_math=False)
-                axis.set_yticks(named, [words[t] if beside else "" for t in named], fontsize=size, parse_math=False)
+                axis.set_xticks(range(0, S, every), [word if below else "" for word in seen[::every]], fontsize=size, rotation=90, parse_math=False)
+                axis.set_yticks(range(0, T, every), [word if beside else "" for word in words[::every]], fontsize=size, parse_math=False)
                 axis.set_xlabel("looks at" if below else "", fontsize=8)
                 axis.set_ylabel("this word" if beside else "", fontsize=8)
-        width = len(heads) * (side + 0.15) - 0.15
-        heading = [short_name(reading.run, [r.run for r in readings]), describe(reading.run)]
-        figure.text(left + width / 2, -0.08, "\n".join(textwrap.fill(line, max(16, int(width / 0.075))) for line in heading),
+        width = len(heads) * (breadth + 0.15) - 0.15
+        heading = [short_name(reading.run, loaded), reading.title()] if begins else [reading.title().partition(": ")[2]]
+        figure.text(left + width / 2, top - 0.08, "\n".join(textwrap.fill(line, max(16, int(width / 0.075))) for line in heading),
                     ha="center", va="bottom", fontsize=9, parse_math=False)
-        left, bottom = left + width + 0.15, min(bottom, -len(layers) * (side + 0.3))
+        top -= len(layers) * (height + 0.3)
+        right, bottom, above = max(left + width, right), min(bottom, top), seen
     bottom = max(bottom, -2.6)
-    bar = figure.add_axes([left + 0.1, bottom, 0.12, -bottom - 0.3])
+    bar = figure.add_axes([right + 0.25, bottom, 0.12, -bottom - 0.3])
     figure.colorbar(image, cax=bar, ticks=[0, 0.05, 0.2, 0.5, 1]).set_label("attention weight", fontsize=8)
     bar.tick_params(labelsize=7)
-    starred = any(word.endswith("*") for reading in readings for word in reading.words[number])
+    starred = any(word.endswith("*") for reading in readings for word in reading.words[number] + reading.seen()[0][number])
     key = [Patch(color=GREY, label="not allowed")] * bool(greyed) + [Patch(alpha=0, label="* unknown word")] * starred
     if key:
-        figure.legend(handles=key, loc="upper left", fontsize=7, handlelength=1, borderpad=0, bbox_to_anchor=(left, bottom - 0.05))
+        figure.legend(handles=key, loc="upper left", fontsize=7, handlelength=1, borderpad=0, bbox_to_anchor=(right + 0.15, bottom - 0.05))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph")  # a letter the font lacks is drawn as a box, which says enough
         save(figure, path)
 
 
-def draw_positions(path, run):
+def draw_positions(path, reading):
     """What the model is told of the positions it was trained with; for NoPE a line of text instead of a figure."""
-    body, config, T = run.model.body, run.model.body.config, run.model.body.config.block_size
+    run, body = reading.run, reading.body()
+    config, T = body.config, body.config.block_size
     if config.pos == "nope":
         print(f"{run.folder}: pos=nope tells the model nothing of positions, so there is nothing to draw")
         return
@@ -324,7 +427,7 @@ def draw_positions(path, run):
         axis.grid(False)
         figure.colorbar(image, ax=axis)
     note = "; grey: not allowed" if any(table.isinf().any() for _, table, *_ in panels) else ""
-    figure.suptitle(f"{run.folder.resolve().name}: {describe(run)}{note}", fontsize=10, parse_math=False)
+    figure.suptitle(f"{run.folder.resolve().name}: {describe(run)}{', ' + reading.part if reading.part else ''}{note}", fontsize=10, parse_math=False)
     save(figure, path)
 
 

@@ -18,7 +18,8 @@ import run as runs
 from tables import escaped
 from run import UserError, flag
 
-KINDS = {"lm": "Causal LM", "mlm": "Masked LM", "classifier": "Classification", "baselines": "Baselines"}
+KINDS = {"lm": "Causal LM", "mlm": "Masked LM", "classifier": "Classification", "seq2seq": "Encoder-decoder", "baselines": "Baselines"}
+SHARES = ("accuracy", "exact")  # metrics from 0 to 1, shown in percent
 LONG = "train-short-test-long"
 # Flags that leave the trained model as it is, and the seed, over which the mean is taken.
 APART = ("seed", "out", "resume", "overwrite", "device", "threads", "eval_block")
@@ -96,7 +97,7 @@ def read(folder):
         raise UserError(f"{folder / 'metrics.jsonl'}: not readable; restore the file or train the run again") from None
     size = config.get("model", {}).get("vocab_size", result.get("vocab_size", 0))
     return Finished(folder, kind, corpus_name(flags), f"{flags.get('tokenizer')} vocabulary of {size:,}", flags, *configuration_of(config),
-                    pick(result, r"((?:perplexity|accuracy)/.+|parameters|seconds)"), pick(result, "floor/(.+)"), pick(result, "tokens/(.+)"), metrics)
+                    pick(result, r"((?:perplexity|accuracy|exact|bleu|chrf)/.+|parameters|seconds)"), pick(result, "floor/(.+)"), pick(result, "tokens/(.+)"), metrics)
 
 
 def pick(result, pattern):
@@ -139,17 +140,22 @@ def check_comparable(trained, baselines):
     if not trained:
         raise UserError(f"{baselines[0].folder}: is a baseline; give at least one run of a train_*.py script with it")
     kind, given = trained[0].kind, trained + baselines
-    agree(trained, lambda run: KINDS[run.kind], "a masked LM sees the words on both sides of a hidden one, a causal LM only those before, and a classifier "
-          "predicts no words, so their numbers are not comparable; compare each kind on its own")
+    agree(trained, lambda run: KINDS[run.kind], "a masked LM sees the words on both sides of a hidden one, a causal LM only those before, an encoder-decoder "
+          "writes gaps or translations, and a classifier predicts no words, so their numbers are not comparable; compare each kind on its own")
+    if kind == "seq2seq" and baselines:
+        raise UserError(f"{baselines[0].folder}: n-grams read no source, so their perplexity is not comparable with an encoder-decoder's; leave the baselines out")
     if kind == "mlm" and baselines:
         raise UserError(f"{baselines[0].folder}: n-grams see only the words before, so their perplexity is not comparable with a masked LM's; leave the baselines out")
     agree(given, lambda run: f"--data {run.data}", "other test sentences give other numbers; give runs on the same data")
     for run in baselines:
         if not any(key in trained[0].numbers for key in run.numbers if "/" in key):
             raise UserError(f"{run.folder}: measures nothing that {trained[0].folder} does; leave it out")
-    if kind in ("lm", "mlm"):
+    if kind == "seq2seq":
+        agree(trained, lambda run: ", ".join(f"{key}={run.flags.get(key)}" for key in ("task", "languages", "mask_rate", "mean_span", "block_size")),
+              "these decide what has to be written, so the numbers are not comparable")
+    if kind in ("lm", "mlm", "seq2seq"):
         agree(given, lambda run: run.vocabulary, "perplexities of different vocabularies are not comparable; compare the bits_per_byte in their result.json")
-    if kind == "lm":
+    if kind in ("lm", "seq2seq"):
         agree(given, lambda run: "test sets of " + ", ".join(f"{n:,}" for name, n in sorted(run.tokens.items()) if name not in ("train", "valid")) + " tokens",
               "the data changed in between; train them again on the same files")
     if kind == "mlm":
@@ -285,16 +291,16 @@ def format_table(rows):
     """{column: [(mean, deviation, whether it is the best of the column) for each row]}, the numbers in words."""
     keys = [key for key in dict.fromkeys(key for row in rows if row.seeds for key in row.numbers) if "@" not in key]
     columns = {}
-    for key in sorted(keys, key=lambda key: ("perplexity", "accuracy", "parameters", "seconds").index(key.partition("/")[0])):
+    for key in sorted(keys, key=lambda key: ("perplexity", "accuracy", "exact", "bleu", "chrf", "parameters", "seconds").index(key.partition("/")[0])):
         metric = key.partition("/")[0]
         ranked = [row.numbers[key][0] for row in rows if row.ranked and key in row.numbers]
-        digits = {"perplexity": 2 if min(ranked) < 10 else 1, "accuracy": 1}.get(metric, 0)
+        digits = 2 if metric == "perplexity" and min(ranked) < 10 else 0 if metric in ("parameters", "seconds") else 1
 
         def write(x):
-            x = 100 * x if metric == "accuracy" else x
+            x = 100 * x if metric in SHARES else x
             return f"{x:,.{digits}f}" if x < 1e7 or metric == "parameters" else f"{x:.1e}"
 
-        better = {"perplexity": min, "accuracy": max}.get(metric)
+        better = {"perplexity": min, "parameters": None, "seconds": None}.get(metric, max)
         best = write(better(ranked)) if better and len(ranked) > 1 else None
         columns[key] = []
         for row in rows:
@@ -310,6 +316,7 @@ def caption(configurations):
     spread = "mean ± sample standard deviation over the seeds named" if any(len(c.runs) > 1 for c in configurations) else "single runs, so differences may be those of seeds"
     notes = {"lm": "Perplexity per token, the lower the better.",
              "mlm": "Masked-LM perplexity, with the words on both sides visible: not comparable with a causal LM's.",
+             "seq2seq": "Perplexity of what the decoder writes, given the source: comparable with no other kind's.",
              "classifier": "Seen test sentences also stand in the training data, so accuracy on them is partly memory. "
                            "Curves are of the search for the best epoch, with rows held out; the table is of the final model."}
     return f"{KINDS[first.kind]} on {first.data}: {spread}. {notes[first.kind]} The best of each column is bold."
@@ -317,7 +324,7 @@ def caption(configurations):
 
 def markdown(rows, columns):
     """A Markdown table that is also aligned as plain text."""
-    lines = [["configuration", "seeds", *(key.replace("/", " ") + " (%)" * key.startswith("accuracy/") for key in columns)]]
+    lines = [["configuration", "seeds", *(key.replace("/", " ") + " (%)" * key.startswith(SHARES) for key in columns)]]
     for row, *cells in zip(rows, *columns.values()):
         lines.append([row.label.replace("|", r"\|"), row.seeds or "–",
                       *((f"**{mean}**" if best else mean) + (f" ± {deviation}" if deviation else "") for mean, deviation, best in cells)])
@@ -330,7 +337,7 @@ def markdown(rows, columns):
 def latex(rows, columns, words):
     """The same for LaTeX; the columns of a metric stand under its name."""
     heads, rules, start = [], [], 3
-    for metric, title in (("perplexity", "perplexity"), ("accuracy", r"accuracy (\%)")):
+    for metric, title in (("perplexity", "perplexity"), ("accuracy", r"accuracy (\%)"), ("exact", r"exact (\%)"), ("bleu", "BLEU"), ("chrf", "chrF")):
         n = sum(key.startswith(metric + "/") for key in columns)
         if n:
             heads.append(rf"\multicolumn{{{n}}}{{c}}{{{title}}}")
@@ -363,7 +370,7 @@ def draw(out, configurations, others):
         raise UserError(f"{configurations[0].runs[0].folder}: its metrics.jsonl lacks what the other runs logged; restore it or train the run again")
     panels = []
     for key in keys:
-        factor = 100 if key.startswith("accuracy/") else 1
+        factor = 100 if key.startswith(SHARES) else 1
         lines = {c.legend(): c.curve(key, factor) for c in configurations}
         levels = {row.label: (factor * row.numbers[key][0], row.style) for row in others if key in row.numbers}
         panels.append((*titles(kind, key), lines, levels, factor == 1))

@@ -3,12 +3,12 @@
     1. Config      every choice in one place, checked once
     2. Positions   four answers to "where is this token?", and rotary as a fifth
     3. Attention   explicit (the weights can be looked at) and fused (fast)
-    4. Block, Encoder, Decoder
+    4. Block, Encoder, Decoder, EncoderDecoder
     5. Heads       RoBERTa's, CLAP's, a plain linear one, and the classifier's
     6. Models      a body and a head, their initialisation and their size
 
-Conventions: B sequences of T tokens, C = n_embd channels, H = n_head heads of D = C // H channels,
-V words. A mask is boolean and True means "may attend"; ALiBi is a float that is added to the scores;
+Conventions: B sequences of T tokens (S in a source), C = n_embd channels, H = n_head heads of D = C // H
+channels, V words. A mask is boolean and True means "may attend"; ALiBi is a float that is added to the scores;
 a target of -100 is not predicted.
 """
 
@@ -152,7 +152,7 @@ def attend(q, k, v, bias=None, dropout=0.0):
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention. The fused kernel runs unless weights are asked for or must be dropped out."""
+    """Multi-head attention, of a sequence to itself or to a memory. The fused kernel runs unless weights are asked for or must be dropped out."""
 
     def __init__(self, config):
         super().__init__()
@@ -161,10 +161,18 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(config.n_embd, 3 * config.n_embd)  # one matrix product for q, k and v of all heads
         self.out = nn.Linear(config.n_embd, config.n_embd)
 
-    def forward(self, x, bias=None, causal=False, angles=None, need_weights=False):
-        """x (B, T, C) -> (B, T, C), and the weights (B, H, T, T) or None. With causal, bias must be None."""
+    def forward(self, x, bias=None, causal=False, angles=None, need_weights=False, memory=None):
+        """x (B, T, C) -> (B, T, C), and the weights (B, H, T, S) or None. With causal, bias must be None.
+
+        Queries come from x, keys and values from memory (B, S, C): cross-attention. Without a memory they come from x too, S = T.
+        """
         B, T, C = x.shape
-        q, k, v = self.qkv(x).view(B, T, 3, self.n_head, C // self.n_head).permute(2, 0, 3, 1, 4)  # 3 of (B, H, T, D)
+        if memory is None:
+            q, k, v = self.qkv(x).view(B, T, 3, self.n_head, C // self.n_head).permute(2, 0, 3, 1, 4)  # 3 of (B, H, T, D)
+        else:
+            weights, biases = self.qkv.weight.split((C, 2 * C)), self.qkv.bias.split((C, 2 * C))  # of q, and of k and v
+            q = F.linear(x, weights[0], biases[0]).view(B, T, self.n_head, C // self.n_head).transpose(1, 2)  # (B, H, T, D)
+            k, v = F.linear(memory, weights[1], biases[1]).view(B, -1, 2, self.n_head, C // self.n_head).permute(2, 0, 3, 1, 4)  # 2 of (B, H, S, D)
         if angles is not None:
             q, k = rotate(q, angles), rotate(k, angles)
         dropout = self.attn_dropout if self.training else 0.0
@@ -177,7 +185,7 @@ class Attention(nn.Module):
         return self.out(y.transpose(1, 2).reshape(B, T, C)), weights  # (B, H, T, D) -> (B, T, C)
 
 
-# ---------------------------------------------------------------------------- 4. Block, Encoder, Decoder
+# ---------------------------------------------------------------------------- 4. Block, Encoder, Decoder, EncoderDecoder
 
 
 class FeedForward(nn.Module):
@@ -192,35 +200,51 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention moves information between tokens, the feed-forward layer works on each by itself."""
+    """Attention moves information between tokens, the feed-forward layer works on each by itself.
 
-    def __init__(self, config):
+    With cross, a second attention between the two moves information from a memory to the tokens.
+    """
+
+    def __init__(self, config, cross=False):
         super().__init__()
         self.norm_first = config.norm_first
         self.norm1 = nn.LayerNorm(config.n_embd, config.norm_eps)
         self.attention = Attention(config)
+        if cross:
+            self.cross_norm = nn.LayerNorm(config.n_embd, config.norm_eps)
+            self.cross_attention = Attention(config)
         self.norm2 = nn.LayerNorm(config.n_embd, config.norm_eps)
         self.feed_forward = FeedForward(config)
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, x, **how):
+    def forward(self, x, cross=None, **how):
+        """x (B, T, C) -> (B, T, C), and the attention's weights; with cross, what the second attention is told, a pair of both attentions'."""
         if self.norm_first:
             a, weights = self.attention(self.norm1(x), **how)
             x = x + self.dropout(a)
+            if cross:
+                a, cross_weights = self.cross_attention(self.cross_norm(x), **cross)
+                x = x + self.dropout(a)
             x = x + self.dropout(self.feed_forward(self.norm2(x)))
         else:
             a, weights = self.attention(x, **how)
             x = self.norm1(x + self.dropout(a))
+            if cross:
+                a, cross_weights = self.cross_attention(x, **cross)
+                x = self.cross_norm(x + self.dropout(a))
             x = self.norm2(x + self.dropout(self.feed_forward(x)))
-        return x, weights
+        return x, (weights, cross_weights) if cross else weights
 
 
 class Transformer(nn.Module):
-    """Token ids to hidden states. `Encoder` and `Decoder` differ in one word: whether the future is visible."""
+    """Token ids to hidden states. `Encoder` and `Decoder` differ in one word: whether the future is visible.
+
+    With cross, either also looks at a memory in every block.
+    """
 
     causal = False
 
-    def __init__(self, config):
+    def __init__(self, config, cross=False):
         super().__init__()
         self.config = config
         self.embedding = nn.Embedding(config.vocab_size, config.n_embd)
@@ -231,21 +255,22 @@ class Transformer(nn.Module):
         # Post-norm starts from a normalised embedding (BERT); CLAP's unit vectors take that norm's place.
         self.embedding_norm = nn.Identity() if config.norm_first or config.unit_embd else nn.LayerNorm(config.n_embd, config.norm_eps)
         self.dropout = nn.Dropout(config.dropout)
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layer))
+        self.blocks = nn.ModuleList(Block(config, cross) for _ in range(config.n_layer))
         self.norm = nn.LayerNorm(config.n_embd, config.norm_eps) if config.norm_first else nn.Identity()
         self.tables = {}
 
-    def forward(self, idx, mask=None, need_weights=False, need_states=False, languages=None, positions=None):
+    def forward(self, idx, mask=None, need_weights=False, need_states=False, languages=None, positions=None, memory=None, memory_mask=None):
         """idx (B, T) long; mask (B, T) bool, True for real tokens, None when all are; languages (B, T) long, None: all
-        are of the first; positions (B, T) long, below T, where each token stands, None: 0, 1, 2, ...
+        are of the first; positions (B, T) long, below T, where each token stands, None: 0, 1, 2, ... With cross also
+        memory (B, S, C) and its mask (B, S), at least one True in each row; without a memory there is no cross-attention.
 
         Two sentences in one sequence both begin at position 0 (Lample & Conneau 2019, section 3): the vectors and angles
         added are those of these positions, and distances (ALiBi's, the window's) are between them, so that the n-th words of
         both sentences are at distance 0 and only `languages` tells them apart. Only an encoder can have it so.
 
-        Returns h (B, T, C); with need_weights (h, a list of n_layer maps (B, H, T, T)); with need_states
-        (h, a list of n_layer + 1 states (B, T, C): the embedding, then what each block put out).
-        Raises ValueError for a sequence beyond a learned position table, and for a decoder with positions.
+        Returns h (B, T, C); with need_weights (h, a list of n_layer maps (B, H, T, T), or with a memory of pairs of
+        maps (B, H, T, T) and (B, H, T, S)); with need_states (h, a list of n_layer + 1 states (B, T, C): the embedding,
+        then what each block put out). Raises ValueError for a sequence beyond a learned position table, and for a decoder with positions.
         """
         T = idx.size(1)
         if self.causal and positions is not None:
@@ -256,6 +281,10 @@ class Transformer(nn.Module):
         if self.config.pos == "rope":
             angles = self.table("angles", T)  # (T, D/2)
             how["angles"] = angles if positions is None else angles[positions][:, None]  # (B, 1, T, D/2)
+        if memory is not None:  # no positions here: which token of the memory is near which is to be learned
+            how["cross"] = dict(memory=memory, need_weights=need_weights)
+            if memory_mask is not None:
+                how["cross"]["bias"] = torch.zeros_like(memory_mask, dtype=x.dtype).masked_fill(~memory_mask, -math.inf)[:, None, None, :]  # (B, 1, 1, S)
         maps, states = [], [x]
         for block in self.blocks:
             x, weights = block(x, **how)
@@ -338,6 +367,31 @@ class Decoder(Transformer):
     causal = True
 
 
+class EncoderDecoder(nn.Module):
+    """A source is read by an encoder; a decoder that looks at all of it writes the target (Vaswani et al. 2017, figure 1).
+
+    n_layer blocks each, one vocabulary and one embedding. Each half has its own positions; between the halves there are none.
+    """
+
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+        self.encoder, self.decoder = Encoder(config), Decoder(config, cross=True)
+        self.embedding = self.decoder.embedding = self.encoder.embedding
+
+    def forward(self, idx, mask=None, *, source, source_mask=None, need_weights=False):
+        """idx (B, T), what is written so far, and source (B, S), with their masks -> h (B, T, C).
+
+        With need_weights (h, maps): n_layer maps each under "encoder" (B, H, S, S), "decoder" (B, H, T, T) and "cross" (B, H, T, S).
+        """
+        if not need_weights:
+            return self.decoder(idx, mask, memory=self.encoder(source, source_mask), memory_mask=source_mask)
+        memory, encoder_maps = self.encoder(source, source_mask, need_weights=True)
+        h, pairs = self.decoder(idx, mask, need_weights=True, memory=memory, memory_mask=source_mask)
+        decoder_maps, cross_maps = map(list, zip(*pairs))
+        return h, {"encoder": encoder_maps, "decoder": decoder_maps, "cross": cross_maps}
+
+
 # ---------------------------------------------------------------------------- 5. Heads
 
 
@@ -406,7 +460,8 @@ def linear_cross_entropy(x, weight, bias, targets, smoothing=0.0, chunk=64):
 
 
 class LanguageModel(nn.Module):
-    """A body and a head. With an Encoder it is a masked language model, with a Decoder a causal one."""
+    """A body and a head. With an Encoder it is a masked language model, with a Decoder a causal one, with an
+    EncoderDecoder one from sequence to sequence, which is also given source= and source_mask=."""
 
     def __init__(self, body):
         super().__init__()
@@ -415,22 +470,39 @@ class LanguageModel(nn.Module):
         self.head = (ClapHead if config.head == "clap" else LMHead)(config, body.embedding)
         init_weights(self, config)
 
-    def forward(self, idx, mask=None, **where):
-        """idx (B, T), mask (B, T) -> logits (B, T, V). where: the body's languages and positions."""
-        return self.head(self.body(idx, mask, **where))
+    def forward(self, idx, mask=None, **more):
+        """idx (B, T), mask (B, T) -> logits (B, T, V). more: what else the body reads, such as languages and positions, or a source."""
+        return self.head(self.body(idx, mask, **more))
 
-    def losses(self, idx, targets, mask=None, smoothing=0.0, **where):
+    def losses(self, idx, targets, mask=None, smoothing=0.0, **more):
         """(N,) cross-entropy in nats of each of the N targets (B, T) that are not -100. Only those meet the vocabulary.
 
         smoothing: share of each target given to all words alike (Szegedy et al. 2016, section 7).
         """
-        h = self.body(idx, mask, **where)
+        h = self.body(idx, mask, **more)
         wanted = targets != -100
         return linear_cross_entropy(*self.head.project(h[wanted]), targets[wanted], smoothing)
 
-    def loss(self, idx, targets, mask=None, smoothing=0.0, **where):
+    def loss(self, idx, targets, mask=None, smoothing=0.0, **more):
         """Sum of `losses`."""
-        return self.losses(idx, targets, mask, smoothing, **where).sum()
+        return self.losses(idx, targets, mask, smoothing, **more).sum()
+
+
+@torch.no_grad()
+def generate(model, source, source_mask, bos, eos, n_tokens, choose=None):
+    """source (B, S) -> (B, at most n_tokens), what the decoder of a sequence-to-sequence model writes after bos, until every row has an eos.
+
+    choose: the next word's logits (B, V) -> ids (B,); None: the likeliest word. Ids below eos are never chosen; what
+    follows an eos in its row means nothing.
+    """
+    memory = model.body.encoder(source, source_mask)
+    idx = torch.full_like(source[:, :1], bos)
+    while idx.size(1) <= n_tokens and not (idx == eos).any(1).all():
+        h = model.body.decoder(idx, memory=memory, memory_mask=source_mask)[:, -1]
+        logits = model.head(h).float()
+        logits[:, :eos] = -math.inf
+        idx = torch.cat([idx, (choose(logits) if choose else logits.argmax(-1))[:, None]], dim=1)
+    return idx[:, 1:]
 
 
 def load_roberta(path, head=True):
@@ -475,7 +547,7 @@ def init_weights(model, config):
     """Normal weights, zero biases; what is added to the residual stream starts smaller the more layers add (GPT-2)."""
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear):
-            adds_to_stream = name.endswith((".attention.out", ".feed_forward.down"))
+            adds_to_stream = name.endswith(("attention.out", ".feed_forward.down"))
             nn.init.normal_(module.weight, std=config.init_std / (math.sqrt(2 * config.n_layer) if adds_to_stream else 1))
             nn.init.zeros_(module.bias)
         elif isinstance(module, nn.Embedding):
@@ -560,7 +632,7 @@ def count_parameters(model):
             part = "embedding"
         elif ".positions." in name:
             part = "positions"
-        elif ".attention." in name:
+        elif "attention." in name:  # cross-attention too
             part = "attention"
         elif ".feed_forward." in name:
             part = "feed-forward"

@@ -276,7 +276,7 @@ class Run:
     """
 
     def __init__(self, kind, flags, config, tokenizer, device, name="", **more):
-        """kind: lm | mlm | classifier; name: how the folder's name begins, if not with the kind. `more` goes into config.json."""
+        """kind: lm | mlm | classifier | seq2seq; name: how the folder's name begins, if not with the kind. `more` goes into config.json."""
         self.flags, self.kind, self.device = flags, kind, device
         data = flags.data if flags.data in NAMES else Path(flags.data).resolve().stem
         split = getattr(flags, "split", "full").replace("/", "-of-")
@@ -403,7 +403,7 @@ class LoadedRun:
     tokenizer: tokenizers.Tokenizer
 
 
-def load_run(folder, kinds=("lm", "mlm", "classifier"), device="cpu", flag_name=""):
+def load_run(folder, kinds=("lm", "mlm", "classifier", "seq2seq"), device="cpu", flag_name=""):
     """Open a finished or unfinished run: its model in evaluation mode with the best weights, and its tokenizer.
 
     UserError when the folder is no run, a run of another kind, or its parts do not fit together.
@@ -425,7 +425,8 @@ def load_run(folder, kinds=("lm", "mlm", "classifier"), device="cpu", flag_name=
         if kind == "classifier":
             model = models.Classifier((models.Decoder if described.get("body") == "decoder" else models.Encoder)(config), **classifier)
         else:
-            model = models.LanguageModel((models.Decoder if kind == "lm" else models.Encoder)(config))
+            body = {"lm": models.Decoder, "mlm": models.Encoder, "seq2seq": models.EncoderDecoder}[kind]
+            model = models.LanguageModel(body(config))
             if described.get("members", 1) > 1:
                 model = models.Ensemble([models.LanguageModel(models.Decoder(config)) for _ in range(described["members"])])
     except (KeyError, TypeError, ValueError) as error:

@@ -3,6 +3,8 @@
     python sample.py out/mlm-speeches-alibi-0 --text "We will [MASK] the American people."    fills each [MASK]
     python sample.py out/lm-speeches-alibi-0 --text "My fellow" --tokens 40                   goes on writing
     python sample.py out/classifier-speeches-alibi-0 --text "Yes we can."                     says which class
+    python sample.py out/seq2seq-speeches-rope-0 --text "We will [MASK] the people."          writes what fits, one word or more
+    python sample.py out/translate-toy-rope-0 --text "We will trust the people."              translates
 """
 
 import re
@@ -11,18 +13,19 @@ from dataclasses import dataclass
 import torch
 
 import run as runs
-from data import batching
-from data.tokenizer import MASK, SPECIAL, UNK, detokenize, frame, is_word_level
+from data import batching, spans
+from data.tokenizer import BOS, EOS, MASK, SPECIAL, UNK, detokenize, frame, is_word_level
+from model import generate
 from run import flag
 
 
 @dataclass
 class Flags:
-    run: str = flag("", "run folder: of train_mlm.py, train_lm.py or train_classifier.py", positional=True)
-    text: str = flag("", "a sentence with [MASK] in it, the beginning of a text, or a sentence to classify")
-    tokens: int = flag(40, "tokens to write (train_lm.py's runs)")
-    samples: int = flag(3, "texts to write (train_lm.py's runs)")
-    temperature: float = flag(0.8, "below 1: safer words, above: bolder ones; 0: always the likeliest (train_lm.py's runs)")
+    run: str = flag("", "run folder: of train_mlm.py, train_lm.py, train_seq2seq.py or train_classifier.py", positional=True)
+    text: str = flag("", "a sentence with [MASK] in it, the beginning of a text, or a sentence to classify or translate")
+    tokens: int = flag(40, "tokens to write, at most (train_lm.py's and train_seq2seq.py's runs)")
+    samples: int = flag(3, "texts to write (train_lm.py's and train_seq2seq.py's runs)")
+    temperature: float = flag(0.8, "below 1: safer words, above: bolder ones; 0: always the likeliest (as for --samples)")
     top_k: int = flag(0, "consider only so many words; 0: 10 for a mask, 50 for the next word")
     seed: int = flag(0, "seed of the sampling; the same seed writes the same text")
     device: str = flag("auto", "where to compute", ("auto", "cpu", "cuda", "mps"))
@@ -36,7 +39,7 @@ def sample(flags):
         (flags.top_k >= 0, f"--top-k must not be negative, got {flags.top_k}"))
     device = runs.prepare(flags)
     run = runs.load_run(flags.run, device=device)
-    {"mlm": show_fillings, "lm": show_continuations, "classifier": show_classes}[run.kind](run, flags)
+    {"mlm": show_fillings, "lm": show_continuations, "classifier": show_classes, "seq2seq": show_rewritings}[run.kind](run, flags)
 
 
 def read(run, text):
@@ -99,8 +102,12 @@ def next_words(model, ids, temperature, top_k):
     """
     config = model.body.config
     context = ids[-config.block_size :] if config.pos == "learned" else ids
-    logits = no_specials(model(context[None])[0, -1])  # (V,)
-    values, words = logits.topk(min(top_k, len(logits) - len(SPECIAL)) if temperature else 1)
+    return top_words(no_specials(model(context[None])[0, -1]), temperature, top_k)
+
+
+def top_words(logits, temperature, top_k):
+    """logits (V,), -inf for what may not come -> the k likeliest words (k,) and their probabilities (k,) after temperature."""
+    values, words = logits.topk(min(top_k, int(logits.isfinite().sum())) if temperature else 1)
     return words, (values / (temperature or 1.0)).softmax(-1)
 
 
@@ -124,6 +131,59 @@ def show_continuations(run, flags):
         ids = write(run.model, prompt, flags.tokens, flags.temperature, flags.top_k or 50, gen)
         print(f"--- {f'sample {number + 1}' if flags.temperature else 'likeliest words'}")
         print((text + detokenize(run.tokenizer, ids[1:])[shown:]).strip())
+
+
+# ---------------------------------------------------------------------------- gaps and translations
+
+
+def rewrite(model, source, first, n_tokens, temperature, top_k, gen):
+    """source (S,) -> what the decoder writes, a list of ids up to [EOS].
+
+    first: id of the first sentinel, None when the model translates. It begins with the source's first gap, and whatever ends
+    a gap, any sentinel or [EOS], leads to the next one: each gets its turn.
+    """
+    order = [] if first is None else [*source[source >= first].tolist(), EOS]  # what is to end each gap, and to begin the first
+
+    def choose(logits):  # (1, V) -> (1,)
+        logits = logits[0]
+        if order:
+            ends = torch.tensor([EOS, *range(first, len(logits))], device=logits.device)
+            end = logits[ends].logsumexp(0)
+            logits[slice(None) if order[0] == first else ends] = -torch.inf  # nothing stands in front of the first gap
+            logits[order[0]] = end
+        words, probabilities = top_words(logits, temperature, top_k)
+        word = words[torch.multinomial(probabilities.cpu(), 1, generator=gen).to(words.device)]
+        if order and word == order[0]:
+            order.pop(0)
+        return word
+
+    ids = generate(model, source[None], None, BOS, EOS, n_tokens, choose)[0].tolist()
+    return ids[: ids.index(EOS)] if EOS in ids else ids
+
+
+def show_rewritings(run, flags):
+    """The text with its gaps filled, or its translation: with the likeliest words, then samples."""
+    config, first = run.model.body.config, run.config.get("first_sentinel")
+    masks = flags.text.count("[MASK]")
+    runs.require(
+        (first is None or masks, f"--text {flags.text!r}: put [MASK] where words are to be filled in; {run.folder} fills gaps"),
+        (first is not None or not masks, f"--text {flags.text!r}: {run.folder} translates; for [MASK] give a run of --task infill"),
+        (first is None or masks <= config.vocab_size - first, f"--text has {masks} [MASK]s, but {run.folder} was trained with at most {config.vocab_size - (first or 0)} gaps"))
+    # A byte-level piece brings its own space; one left in front of the mask would be a token of its own.
+    source = read(run, flags.text.strip() if is_word_level(run.tokenizer) else re.sub(r" +(?=\[MASK\])", "", flags.text.strip()))
+    runs.require((len(source) > 1, "--text: holds no word; give a sentence"),
+                 (len(source) <= config.block_size or config.pos != "learned",
+                  f"--text has {len(source)} tokens with [BOS], but learned positions end at {config.block_size}; shorten it"))
+    if first is not None:
+        source[source == MASK] = torch.arange(first, first + masks, device=source.device)
+    n_tokens = min(flags.tokens, config.block_size) if config.pos == "learned" else flags.tokens
+    for number in range(flags.samples + 1 if flags.temperature else 1):
+        gen = batching.generator(flags.seed, "sample", number)
+        written = rewrite(run.model, source, first, n_tokens, flags.temperature if number else 0, flags.top_k or 50, gen)
+        print(f"--- {f'sample {number}' if number else 'likeliest words'}")
+        if first is not None:
+            written = [MASK if i >= first else i for i in spans.restore(source[1:].tolist(), written, first)]  # [MASK] stays where --tokens did not reach
+        print(detokenize(run.tokenizer, written).strip())
 
 
 # ---------------------------------------------------------------------------- classes

@@ -53,6 +53,12 @@ def train_tokenizer(kind, texts, vocab_size=0):
     return tokenizer
 
 
+def add_sentinels(tokenizer, n):
+    """Append [S0], [S1], ... to a vocabulary, whose own ids stay as they are. Returns the id of [S0]; whatever is not below it is a sentinel."""
+    tokenizer.add_special_tokens([AddedToken(f"[S{i}]", special=True) for i in range(n)])
+    return tokenizer.token_to_id("[S0]")
+
+
 def load_tokenizer(path):
     """Read tokenizer.json; DataError when it is missing, damaged, or not one of ours."""
     path = Path(path)
@@ -85,10 +91,9 @@ def frame(tokenizer, ids):
 
 def token_strings(tokenizer, ids):
     """Tokens for a figure's axis: words as they are, BPE pieces with a visible space."""
-    tokens = [tokenizer.id_to_token(int(i)) for i in ids]
     if is_word_level(tokenizer):
-        return tokens
-    return [token if token in SPECIAL else tokenizer.decode([i]).replace(" ", "␣").replace("\n", "⏎") for token, i in zip(tokens, ids)]
+        return [tokenizer.id_to_token(int(i)) for i in ids]
+    return [tokenizer.decode([int(i)], skip_special_tokens=False).replace(" ", "␣").replace("\n", "⏎") for i in ids]
 
 
 def detokenize(tokenizer, ids):

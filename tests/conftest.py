@@ -24,7 +24,8 @@ torch.set_num_threads(1)  # tiny tensors: more threads only get in each other's 
 TINY = ("--n-layer", "1", "--n-head", "2", "--n-embd", "16", "--n-ffn", "20", "--block-size", "12", "--batch-size", "4")
 SHORT = {"train_lm": (*TINY, "--steps", "8", "--eval-every", "4"),
          "train_mlm": (*TINY, "--steps", "8", "--eval-every", "4", "--valid", "0.2"),
-         "train_classifier": (*TINY, "--epochs", "4", "--valid", "0.2")}
+         "train_classifier": (*TINY, "--epochs", "4", "--valid", "0.2"),
+         "train_seq2seq": (*TINY, "--steps", "8", "--eval-every", "4", "--valid", "0.2")}
 SCRIPTS = tuple(SHORT)
 
 

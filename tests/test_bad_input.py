@@ -50,7 +50,9 @@ ROWS = b"0\tone of them\n1\tanother one\n2\ta third one\n"
     ("train_lm", "train_LM.txt", b"one\ntwo\0\n", ["train_LM.txt:2: holds a NUL character"]),
     ("train_lm", "train_LM.txt", b"too short\n", ["--block-size 12", "use a smaller block"]),
     ("train_lm", "train_LM.txt", None, ["holds no running text", "train_LM.txt"]),
-    ("train_mlm", "train_LM.txt", b"one\ntwo \xff\n", ["train_LM.txt:2: not UTF-8 (byte 0xff)"])])
+    ("train_mlm", "train_LM.txt", b"one\ntwo \xff\n", ["train_LM.txt:2: not UTF-8 (byte 0xff)"]),
+    ("train_seq2seq", "train_LM.txt", b"", ["train_LM.txt: the file is empty"]), ("train_seq2seq", "train_LM.txt", b"one line\n", ["too few to hold out --valid 0.2"]),
+    ("train_seq2seq", "train_LM.txt", None, ["holds no running text", "--task translate"])])
 def test_a_file_that_is_wrong(script, name, content, parts, cli, own_corpus, tmp_path):
     if content is None:
         (own_corpus / name).unlink()
@@ -123,7 +125,10 @@ SOME = [("train_lm", ["--steps", "-1"], ["--steps must not be negative"]), ("tra
         ("train_mlm", ["--block-size", "1"], ["--block-size must be at least 2"]), ("train_classifier", ["--pool", "mean+median"], ["--pool mean+median", "mean, max, min, first, last"]),
         ("train_classifier", ["--tune", "all"], ["--tune all", "--encoder"]), ("train_classifier", ["--epochs", "0"], ["--epochs must be at least 1"]),
         ("train_classifier", ["--layers", "first"], ["--layers"]), ("train_classifier", ["--n-hidden", "-2"], ["--n-hidden must be at least 0"]),
-        ("train_classifier", ["--block-size", "1"], ["--block-size must be at least 2"])]
+        ("train_classifier", ["--block-size", "1"], ["--block-size must be at least 2"]), ("train_seq2seq", ["--mask-rate", "0"], ["--mask-rate must be above 0"]),
+        ("train_seq2seq", ["--mask-rate", "0.8", "--mean-span", "1"], ["--mask-rate 0.8", "longer than --block-size 12", "--mean-span"]),
+        ("train_seq2seq", ["--mean-span", "0.5"], ["--mean-span must be at least 1"]), ("train_seq2seq", ["--languages", "en-fr"], ["--languages en-fr", "--task translate"]),
+        ("train_seq2seq", ["--task", "summarise"], ["--task", "translate"]), ("train_seq2seq", ["--steps", "-1"], ["--steps must not be negative"])]
 
 
 @pytest.mark.parametrize("script, argv, parts", EVERY + SOME, ids=lambda value: " ".join(value) if isinstance(value, list) else value)

@@ -106,7 +106,7 @@ def test_a_seed_gives_the_same_run_to_the_last_bit_and_another_seed_another(scri
     assert same(weights(tmp_path / "one" / "checkpoint.pt"), weights(tmp_path / "two" / "checkpoint.pt"))
 
 
-@pytest.mark.parametrize("script", ["train_lm", "train_mlm"])
+@pytest.mark.parametrize("script", ["train_lm", "train_mlm", "train_seq2seq"])
 def test_how_often_is_evaluated_does_not_change_the_training(script, cli, corpus, tmp_path):
     for every in (5, 10):
         argv = (*SHORT[script], *DROPOUT, "--data", corpus, "--steps", 10, "--eval-every", every, "--out", tmp_path / str(every))
@@ -147,7 +147,7 @@ def interrupt(monkeypatch, at, saved):
 
 
 # At such a learning rate the best step is the first: what is best so far must be remembered too.
-WAYS = {"lm": ("train_lm",), "lm, ensemble with noise": ("train_lm", "--members", "2", "--drop-words", "0.2", "--swap-words", "0.2", "--rare-unknown", "0.5"), "lm, best by validation": ("train_lm", "--valid", "0.2", "--lr", "1", "--decay", "0"), "mlm": ("train_mlm",), "mlm, clap": ("train_mlm", "--head", "clap"),
+WAYS = {"lm": ("train_lm",), "lm, ensemble with noise": ("train_lm", "--members", "2", "--drop-words", "0.2", "--swap-words", "0.2", "--rare-unknown", "0.5"), "lm, best by validation": ("train_lm", "--valid", "0.2", "--lr", "1", "--decay", "0"), "mlm": ("train_mlm",), "mlm, clap": ("train_mlm", "--head", "clap"), "seq2seq": ("train_seq2seq",),
         "classifier": ("train_classifier",), "classifier, frozen": ("train_classifier", "--head-dropout", "0.2", "--encoder"),
         "classifier, fine-tuned": ("train_classifier", "--tune", "all", "--encoder")}
 
@@ -212,7 +212,7 @@ def test_resuming_a_finished_run_changes_no_number(script, cli, corpus, tmp_path
 # ---------------------------------------------------------------------------- the folder
 
 
-@pytest.mark.parametrize("script, kind", [("train_lm", "lm"), ("train_mlm", "mlm"), ("train_classifier", "classifier")])
+@pytest.mark.parametrize("script, kind", [("train_lm", "lm"), ("train_mlm", "mlm"), ("train_classifier", "classifier"), ("train_seq2seq", "seq2seq")])
 def test_config_json_holds_every_flag_and_what_is_needed_to_repeat_the_run(script, kind, finished, corpus):
     described = json.loads((finished(script) / "config.json").read_text(encoding="utf-8"))
     assert described["kind"] == kind and described["seed"] == 0 and described["device"] in ("cpu", "cuda")

@@ -11,6 +11,7 @@ import run as runs
 import train_classifier
 import train_lm
 import train_mlm
+import train_seq2seq
 from conftest import SCRIPTS, SHORT
 from data import batching
 from data.tokenizer import BOS, UNK, encode, load_tokenizer
@@ -27,7 +28,8 @@ def result_of(folder):
 # ---------------------------------------------------------------------------- the command line
 
 
-@pytest.mark.parametrize("script, module", [("train_lm", train_lm), ("train_mlm", train_mlm), ("train_classifier", train_classifier)])
+@pytest.mark.parametrize("script, module", [("train_lm", train_lm), ("train_mlm", train_mlm), ("train_classifier", train_classifier),
+                                            ("train_seq2seq", train_seq2seq)])
 def test_help_tells_every_flag_with_its_default(script, module, cli):
     told = cli(script, "--help")
     text = " ".join(told.out.split()).replace("- ", "-")  # argparse breaks lines anywhere
@@ -37,7 +39,8 @@ def test_help_tells_every_flag_with_its_default(script, module, cli):
         assert f"(default: {default})" in text or default in ("", None), name
 
 
-@pytest.mark.parametrize("script, kind, steps", [("train_lm", "lm", [0, 4, 8]), ("train_mlm", "mlm", [0, 4, 8]), ("train_classifier", "classifier", [1, 2, 3, 4])])
+@pytest.mark.parametrize("script, kind, steps", [("train_lm", "lm", [0, 4, 8]), ("train_mlm", "mlm", [0, 4, 8]), ("train_classifier", "classifier", [1, 2, 3, 4]),
+                                                 ("train_seq2seq", "seq2seq", [0, 4, 8])])
 def test_a_run_as_the_user_starts_it(script, kind, steps, shell, corpus, tmp_path):
     done = shell(script, *SHORT[script], "--data", corpus, "--pos", "alibi", "--seed", 5)
     assert (done.code, done.err) == (0, "")  # piped: no live line, and no warnings
@@ -48,7 +51,7 @@ def test_a_run_as_the_user_starts_it(script, kind, steps, shell, corpus, tmp_pat
 
     result, last = result_of(folder), done.out.splitlines()[-1]
     assert COST <= result.keys() and result["command"].startswith(f"python {script}.py --n-layer 1")
-    assert ("accuracy" if kind == "classifier" else "perplexity") in last and str(folder.relative_to(tmp_path)) in last
+    assert ("accuracy" if kind == "classifier" else "step 8" if kind == "seq2seq" else "perplexity") in last and str(folder.relative_to(tmp_path)) in last
     assert result["parameters"]["total"] == sum(p.numel() for p in runs.load_run(folder).model.parameters())
 
 
@@ -65,8 +68,9 @@ def test_every_position_trains_in_every_script(script, pos, cli, corpus, tmp_pat
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_bfloat16_and_byte_level_pieces_run(script, cli, corpus, tmp_path):
+    n_sentinels = 1 if script == "train_seq2seq" else 0
     done = cli(script, *SHORT[script], "--data", corpus, "--dtype", "bfloat16", "--tokenizer", "bpe", "--vocab-size", 300, "--pos", "rope", "--out", tmp_path / "run")
-    assert (done.code, done.err) == (0, "") and runs.load_run(tmp_path / "run").config["model"]["vocab_size"] == 300
+    assert (done.code, done.err) == (0, "") and runs.load_run(tmp_path / "run").config["model"]["vocab_size"] == 300 + n_sentinels
 
 
 # ---------------------------------------------------------------------------- causal language model
