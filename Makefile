@@ -22,7 +22,7 @@ demo: .venv/ready  ## pretrain, classify with the frozen encoder, measure perple
 	@echo "Now open out/demo/lm/maps/map-1.png, out/demo/lm/curve.png and out/demo/classifier/confusion.png."
 	@echo "To call the scripts yourself: source .venv/bin/activate, then python train_lm.py --pos nope"
 
-test: .venv/ready
+test: .venv/ready-to-test
 	$(PY) -m pytest -q
 
 assignment: .venv/ready  ## all parts, all positions: make assignment DATA=path SEEDS=3
@@ -78,6 +78,10 @@ bench: .venv/ready
 .venv/ready: requirements.txt
 	$(PYTHON) -m venv .venv
 	.venv/bin/pip install -q -r requirements.txt
+	touch $@
+
+.venv/ready-to-test: .venv/ready requirements-test.txt
+	.venv/bin/pip install -q -r requirements-test.txt
 	touch $@
 
 clean:
