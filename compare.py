@@ -271,7 +271,9 @@ class Row:
 def baseline_rows(baselines, kind):
     rows = {}
     for run in baselines:
-        name = f"{run.flags.get('order', 'n')}-gram" if kind == "lm" else "naive Bayes" + ("" if run.flags.get("split") == "full" else f", split={run.flags.get('split')}")
+        name, apart = (f"{run.flags.get('order', 'n')}-gram", "rare_unknown") if kind == "lm" else ("naive Bayes", "split")
+        if run.flags.get(apart, 0) not in (0, "full"):
+            name += f", {apart.replace('_', '-')}={run.flags[apart]}"
         name = str(run.folder) if name in rows else name
         rows[name] = Row(name, alone(run.numbers), style=("--", "-.", (0, (6, 2)))[len(rows) % 3])
     return list(rows.values())
