@@ -114,9 +114,9 @@ def corpus_name(flags):
 def configuration_of(config):
     """The settings that make a run's configuration, and its seed.
 
-    A pretrained encoder's architecture replaces the flags' (train_classifier.py), and what its own flags were, not
-    where it lies, is what counts: otherwise encoders of different seeds would be different configurations. Of a RoBERTa,
-    the name of its folder counts.
+    A pretrained encoder's architecture replaces the flags' (train_classifier.py). Of the run of --encoder or --init-from its own
+    flags count, not where it lies: otherwise pretraining with different seeds would make different configurations. Of a
+    RoBERTa, the name of its folder counts.
     """
     flags = config.get("flags") or {}
     seed = str(flags.get("seed", 0))
@@ -124,14 +124,17 @@ def configuration_of(config):
     if "encoder" in flags and not (flags["encoder"] or flags.get("init")):
         settings.pop("tune", None)  # without an encoder it means nothing
     elif flags.get("encoder") or flags.get("init"):
-        model, source = config.get("model", {}), Path(flags.get("encoder") or flags["init"]) / "config.json"
+        model = config.get("model", {})
         settings = {key: value for key, value in settings.items() if key not in model and key != "tokenizer"} | {"pos": model.get("pos")}
-        if flags.get("init"):
-            settings |= {"init": Path(flags["init"]).name}
-        elif source.exists():
-            pretrained, encoder_seed = configuration_of(runs.read_json(source))
-            settings |= {"encoder": "pretrained"} | {f"encoder {key}": value for key, value in pretrained.items() if key not in ("pos", "data")}
-            seed += f" (encoder {encoder_seed})" if encoder_seed != seed else ""
+    if flags.get("init"):
+        settings |= {"init": Path(flags["init"]).name}
+    for name in ("encoder", "init_from"):
+        source = Path(flags.get(name) or "") / "config.json"
+        if flags.get(name) and source.exists():
+            pretrained, source_seed = configuration_of(runs.read_json(source))
+            word = name.replace("_", "-")
+            settings |= {name: "pretrained"} | {f"{word} {key}": value for key, value in pretrained.items() if key != "pos" and (name, key) != ("encoder", "data")}
+            seed += f" ({word} {source_seed})" if source_seed != seed else ""
     return settings, seed
 
 

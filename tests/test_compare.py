@@ -137,6 +137,14 @@ def test_runs_that_differ_in_seed_and_place_are_one_configuration(make, table):
     assert [cells["seeds"] for cells in table(*names).values()] == ["0, 1", "2"]
 
 
+def test_runs_that_go_on_from_pretraining_of_other_seeds_are_one_configuration(make, table):
+    for seed in (0, 1):
+        make(f"text-{seed}", "lm", seed=seed)
+    names = [make(f"then-{seed}", "lm", seed=seed, init_from=f"text-{seed}") for seed in (0, 1)]
+    scratch = make("scratch", "lm", seed=0, init_from="")
+    assert list(table(*names, scratch)) == ["init-from=pretrained", "init-from=none"]
+
+
 def test_labels_are_the_flags_that_differ_spelled_as_flags(make, table):
     assert list(table(make("a", pos="alibi"), make("b", pos="rope"))) == ["pos=alibi", "pos=rope"]
     assert list(table("a", make("c", pos="alibi", dropout=0.1, norm_first=False))) == ["norm-first=yes, dropout=0.0", "norm-first=no, dropout=0.1"]
