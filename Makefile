@@ -46,8 +46,8 @@ recipe-frozen: .venv/ready  ## a frozen encoder pretrained on the training text:
 	$(PY) train_classifier.py --encoder out/recipe-frozen-text-$(SEED)-$(SPLIT) --data $(DATA) --split $(SPLIT) --seed $(SEED) --out out/recipe-frozen-$(SEED)$(CLEAN)
 
 recipe-frozen-pretrained: .venv/ready need-text  ## the same, pretrained on TEXT first
-	$(PY) train_mlm.py --pos alibi --data $(TEXT) --vocab-from $(DATA) --split $(SPLIT) --seed $(SEED) --steps 1500 --out out/recipe-frozen-wide-$(SEED)-$(SPLIT)
-	$(PY) train_mlm.py --init-from out/recipe-frozen-wide-$(SEED)-$(SPLIT) --data $(DATA) --split $(SPLIT) --seed $(SEED) --steps 400 --out out/recipe-frozen-both-$(SEED)-$(SPLIT)
+	$(PY) train_mlm.py --pos alibi --data $(TEXT) --vocab-from $(DATA) --split $(SPLIT) --seed $(SEED) --steps 500 --out out/recipe-frozen-wide-$(SEED)-$(SPLIT)
+	$(PY) train_mlm.py --init-from out/recipe-frozen-wide-$(SEED)-$(SPLIT) --data $(DATA) --split $(SPLIT) --seed $(SEED) --steps 300 --out out/recipe-frozen-both-$(SEED)-$(SPLIT)
 	$(PY) train_classifier.py --encoder out/recipe-frozen-both-$(SEED)-$(SPLIT) --data $(DATA) --split $(SPLIT) --seed $(SEED) \
 		--out out/recipe-frozen-pretrained-$(SEED)$(CLEAN)
 
