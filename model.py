@@ -3,7 +3,7 @@
     1. Config      every choice in one place, checked once
     2. Positions   four answers to "where is this token?", and rotary as a fifth
     3. Attention   explicit (the weights can be looked at) and fused (fast)
-    4. Block, Encoder, Decoder, EncoderDecoder
+    4. Block, Encoder, Decoder, EncoderDecoder, ThreadReader
     5. Heads       RoBERTa's, CLAP's, a plain linear one, and the classifier's
     6. Models      a body and a head, their initialisation and their size
 
@@ -185,7 +185,7 @@ class Attention(nn.Module):
         return self.out(y.transpose(1, 2).reshape(B, T, C)), weights  # (B, H, T, D) -> (B, T, C)
 
 
-# ---------------------------------------------------------------------------- 4. Block, Encoder, Decoder, EncoderDecoder
+# ---------------------------------------------------------------------------- 4. Block, Encoder, Decoder, EncoderDecoder, ThreadReader
 
 
 class FeedForward(nn.Module):
@@ -392,6 +392,44 @@ class EncoderDecoder(nn.Module):
         return h, {"encoder": encoder_maps, "decoder": decoder_maps, "cross": cross_maps}
 
 
+class ThreadReader(nn.Module):
+    """A comment with hidden words is read beside what it answers: its ancestors, each as one vector.
+
+    The encoder reads every text once and its states are averaged; the decoder, in which every token sees every other, reads
+    the comment, and in every block looks at the vectors of its ancestors. n_layer blocks each, one vocabulary and one embedding.
+    The ancestors come nearest first. With ancestor_positions "learned" or "sinusoidal" a vector for the distance (parent,
+    its parent, ...), up to n_ancestors, is added to theirs; with "none" the decoder sees a set.
+    """
+
+    POSITIONS = ("none", "learned", "sinusoidal")
+
+    def __init__(self, config, n_ancestors=8, ancestor_positions="none"):
+        super().__init__()
+        self.config = config
+        self.encoder, self.decoder = Encoder(config), Encoder(config, cross=True)
+        self.embedding = self.decoder.embedding = self.encoder.embedding
+        self.ancestor_positions = ancestor_positions
+        if ancestor_positions == "learned":
+            self.positions = nn.Embedding(n_ancestors, config.n_embd)
+        elif ancestor_positions == "sinusoidal":
+            self.register_buffer("distances", sinusoids(n_ancestors, config.n_embd), persistent=False)
+
+    def forward(self, idx, mask=None, *, texts=None, texts_mask=None, ancestors=None, ancestors_mask=None):
+        """idx, mask (B, T): comments; texts, texts_mask (M, U): all their ancestors; ancestors (B, A) long: which rows of texts
+        those of each comment are; ancestors_mask (B, A), at least one True in each row -> h (B, T, C).
+
+        Without texts there is no cross-attention, and the comments are read alone.
+        """
+        if texts is None:
+            return self.decoder(idx, mask)
+        vectors = pool_tokens(self.encoder(texts, texts_mask), texts_mask, "mean")  # (M, C)
+        memory = vectors[ancestors]  # (B, A, C)
+        if self.ancestor_positions != "none":
+            distances = self.positions.weight if self.ancestor_positions == "learned" else self.distances  # (n_ancestors, C)
+            memory = memory + distances[: ancestors.size(1)]
+        return self.decoder(idx, mask, memory=memory, memory_mask=ancestors_mask)
+
+
 # ---------------------------------------------------------------------------- 5. Heads
 
 
@@ -461,7 +499,8 @@ def linear_cross_entropy(x, weight, bias, targets, smoothing=0.0, chunk=64):
 
 class LanguageModel(nn.Module):
     """A body and a head. With an Encoder it is a masked language model, with a Decoder a causal one, with an
-    EncoderDecoder one from sequence to sequence, which is also given source= and source_mask=."""
+    EncoderDecoder one from sequence to sequence, which is also given source= and source_mask=; with a ThreadReader it is
+    a masked one that is also given a comment's ancestors."""
 
     def __init__(self, body):
         super().__init__()

@@ -276,7 +276,7 @@ class Run:
     """
 
     def __init__(self, kind, flags, config, tokenizer, device, name="", **more):
-        """kind: lm | mlm | classifier | seq2seq; name: how the folder's name begins, if not with the kind. `more` goes into config.json."""
+        """kind: lm | mlm | classifier | seq2seq | thread; name: how the folder's name begins, if not with the kind. `more` goes into config.json."""
         self.flags, self.kind, self.device = flags, kind, device
         data = flags.data if flags.data in NAMES else Path(flags.data).resolve().stem
         split = getattr(flags, "split", "full").replace("/", "-of-")
