@@ -162,7 +162,7 @@ def replies_in(listing, where):
 def clean(text):
     """A post's or comment's text as the model reads it, on one line; "" for what was deleted."""
     lines = [line for line in html.unescape(text).splitlines() if not line.lstrip().startswith(">")]
-    text = re.sub(r"\[([^\[\]]*)\]\([^()\s]*\)", r"\1", "\n".join(lines))
+    text = re.sub(r"\[([^\[\]]*)\]\((?:[^()\s]|\([^()\s]*\))*\)", r"\1", "\n".join(lines))
     text = " ".join(re.sub(r"(?:https?://|www\.)\S+", "URL", text).split())
     return "" if text in DELETED else text
 
@@ -195,11 +195,10 @@ def split(tree, max_size, n_ancestors):
         context = [a for a in reversed(above[(begun + [i])[0]]) if a]
         used = len(context) + len(begun)
         if used + size[i] <= max_size or used + 1 == max_size:
-            targets, whole = [*begun, i], used + size[i] <= max_size
-            if whole:
-                for j in targets[len(begun):]:  # grows
-                    targets += reversed(children[j])
-            yield context, targets
+            whole, subtree = used + size[i] <= max_size, [i]
+            for j in subtree if whole else ():
+                subtree += reversed(children[j])
+            yield context, begun + subtree
             begun = []
             if whole:
                 continue

@@ -1,8 +1,9 @@
 """Threads in the world of toy.py whose replies take up their ancestors' words, so that what the ancestors tell is known exactly.
 
-    Post: The widows would mend the orchard before the tide and speak of loyalty.
-    └── No orchard without hope, no tide without the carters.
-        └── ...
+    The widows would mend the orchard before the tide with loyalty.
+    ├── No orchard, no tide without carters and loyalty.
+    │   └── The carters: orchard, tide, hope.
+    └── ...
 
 Every text has one word of each of four kinds (KINDS), and a frame around them. With probability TAKEN a reply takes its word of
 a kind from an ancestor, a nearer one more often: from the one at distance d of n with v_d = 2^-d / (2^-1 + ... + 2^-n).
@@ -29,13 +30,13 @@ WORDS = {kind: tuple(" ".join(body) for body in toy.BODIES[symbol]) for kind, sy
 TAKEN = 0.8
 DEEPEST = 5  # a reply has at most so many ancestors
 
-POSTS = ("The {people} would mend the {building} before the {event} and speak of {virtue}.",
-         "Before the {event}, who will bring {virtue} to the {building}: you, or the {people}?")
-REPLIES = ("The {people} say: {virtue}, {building}, {event}.",
-           "No {building} without {virtue}, no {event} without the {people}.",
-           "I met the {people} near the {building}: after the {event} comes {virtue}.",
-           "Give the {people} one more {event}, and all their {virtue} goes into the {building}.",
-           "What is {virtue} worth to the {people}, if they lose the {building} in the next {event}?")
+POSTS = ("The {people} would mend the {building} before the {event} with {virtue}.",
+         "Who brings {virtue} to the {building} before the {event}: the {people}?")
+REPLIES = ("The {people}: {building}, {event}, {virtue}.",
+           "No {building}, no {event} without {people} and {virtue}.",
+           "Give {people} some {virtue}, a {building} and another {event}.",
+           "After the {event} the {people} will bring {virtue} to the {building}.",
+           "What is {virtue} worth to {people} near the {building} before the {event}?")
 
 
 def taken_from(n):
