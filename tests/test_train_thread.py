@@ -6,14 +6,17 @@ import math
 import pytest
 import torch
 
+import attention_maps
+import compare
 import run as runs
+import sample
 import train_thread
-from conftest import TINY, contents
+from conftest import TINY, call_main, contents
 from data import toy_threads
 from data.corpus import hold_out
 from data.threads import Tree, load_threads
 from data.tokenizer import BOS, MASK, encode, train_tokenizer
-from model import POSITIONS, Config, LanguageModel, ThreadReader, count_parameters, linear_cross_entropy
+from model import POSITIONS, Config, LanguageModel, ThreadReader, count_parameters
 from test_bad_input import assert_complains
 
 FILES = {"config.json", "tokenizer.json", "metrics.jsonl", "checkpoint.pt", "best.pt", "result.json", "curve.png", "depth.png"}
@@ -293,10 +296,13 @@ def test_a_mistake_in_a_file_leaves_everything_as_it_was(cli, echoes, tmp_path):
     assert contents(tmp_path) == before
 
 
-def test_other_scripts_refuse_a_run_of_threads_in_one_line(cli, shell, echoes, corpus, tmp_path):
+def test_other_scripts_refuse_a_run_of_threads_in_one_line(cli, echoes, corpus, tmp_path):
     assert cli("train_thread", *SMALL, "--data", echoes, "--out", tmp_path / "run").code == 0
-    for script, argv in (("compare", [tmp_path / "run"]), ("sample", [tmp_path / "run", "--text", "a"]), ("attention_maps", [tmp_path / "run", "--text", "a"])):
-        assert_complains(shell(script, *argv), tmp_path / "run", "thread")
+    before = contents(tmp_path)
+    assert_complains(call_main(compare, compare.compare, tmp_path / "run"), tmp_path / "run", "no run that can be compared")
+    for module, main in ((sample, sample.sample), (attention_maps, attention_maps.show)):
+        assert_complains(call_main(module, main, tmp_path / "run", "--text", "a"), tmp_path / "run", "of kind 'thread'")
+    assert contents(tmp_path) == before
     assert_complains(cli("train_classifier", "--encoder", tmp_path / "run", "--data", corpus, "--out", tmp_path / "x"), "of kind 'thread'")
 
 
