@@ -13,20 +13,31 @@ plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.righ
                      "axes.prop_cycle": plt.cycler(color=["#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377", "#777777"])})
 
 
-def curves(path, panels, xlabel):
-    """One line chart a panel. panels: [(title, ylabel, {label: (xs, ys) or (xs, ys, spread)}, {dashed line's label: y}, log), ...]."""
+def curves(path, panels, xlabel, room=0.0):
+    """One line chart a panel. panels: [(title, ylabel, {label: (xs, ys) or (xs, ys, spread)}, {dashed line's label: y}, log), ...].
+
+    What is labelled "floor X" has the colour of X, dashed. room: share of a log panel's height to be left free at the top, for a long legend.
+    """
     figure, axes = plt.subplots(1, len(panels), figsize=(4.2 * len(panels), 3.2), squeeze=False, layout="constrained")
     for axis, (title, ylabel, lines, dashed, log) in zip(axes[0], panels):
+        colours = {}
         for i, (label, (xs, ys, *spread)) in enumerate(lines.items()):
-            (line,) = axis.plot(xs, ys, label=label, marker="o" if len(xs) < 25 else None, markersize=3, linewidth=1.4)
+            floor_of = colours.get(label.removeprefix("floor "))
+            style = dict(color=floor_of, linestyle="--", linewidth=0.9) if floor_of else dict(marker="o" if len(xs) < 25 else None, markersize=3, linewidth=1.4)
+            (line,) = axis.plot(xs, ys, label=label, **style)
+            colours[label] = line.get_color()
             if spread:
                 axis.fill_between(xs, [y - s for y, s in zip(ys, spread[0])], [y + s for y, s in zip(ys, spread[0])],
                                   color=line.get_color(), alpha=0.18, linewidth=0)
         for i, (label, y) in enumerate(dashed.items()):
-            axis.axhline(y, color=f"C{i}" if len(dashed) == len(lines) else "0.35", linestyle="--", linewidth=0.9, label=label)
+            colour = colours.get(label.removeprefix("floor ")) or (f"C{i}" if len(dashed) == len(lines) else "0.35")
+            axis.axhline(y, color=colour, linestyle="--", linewidth=0.9, label=label)
         if log:
             axis.set_yscale("log")
+            low, high = axis.get_ylim()
+            axis.set_ylim(low, low * (high / low) ** (1 / (1 - room)))
             plain_log_ticks(axis)
+        axis.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(7, integer=True))
         axis.set(title=title, xlabel=xlabel, ylabel=ylabel)
         axis.legend(fontsize=8)
     save(figure, path)

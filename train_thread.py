@@ -241,10 +241,14 @@ def train(flags):
         result |= perplexities(sums, name) | {f"floor/{key}": value for key, value in floor.get(name, {}).items()}
         result[f"tokens/{name}"] = int(sums["alone"][1].sum())
         result |= {f"tokens/{name}-depth-{d}": int(n) for d, n in enumerate(sums["alone"][1], start=1) if n}
+    result["gain/test"] = math.log(result["perplexity/test-alone"] / result["perplexity/test-ancestors"])
+    if floor:
+        result["floor/gain/test"] = math.log(result["floor/perplexity/test-alone"] / result["floor/perplexity/test-ancestors"])
     run.finish(result, model, tokens)
     draw(run, result)
     for depth in depths_in(result):
         run.say(f"  {depth_in_words(depth):<9}{result[f'tokens/test-depth-{depth}']:>7,} words  " + in_words(result, f"-depth-{depth}"))
+    run.say(f"  the ancestors tell {result['gain/test']:.3f} nats a hidden word" + (f"; by the grammar {result['floor/gain/test']:.3f}" if floor else ""))
     run.say(f"perplexity of hidden words in test trees at step {best_weights['step']}: {in_words(result)}; {run.seconds():.0f} s, {run.folder}")
 
 
@@ -279,16 +283,15 @@ def draw(run, result):
     """curve.png: perplexity of the validation trees over steps; depth.png: of the test trees by the depth of the comment."""
     import plots
 
-    metrics, depths = run.metrics(), depths_in(result)
-    steps, label = [m["step"] for m in metrics], "perplexity of hidden words (log scale)"
-    floors = {f"floor, {VIEWS[view]}": result[f"floor/perplexity/valid-{view}"] for view in VIEWS if f"floor/perplexity/valid-{view}" in result}
-    over_steps = {words: (steps, [m[f"perplexity/valid-{view}"] for m in metrics]) for view, words in VIEWS.items()}
-    plots.curves(run.folder / "curve.png", [("Comments of held-out trees", label, over_steps, floors, True)], "step")
-    by_depth = {words: (depths, [result[f"perplexity/test-{view}-depth-{d}"] for d in depths]) for view, words in VIEWS.items()}
-    floors = {f"floor, {VIEWS[view]}": (depths, [result[f"floor/perplexity/test-{view}-depth-{d}"] for d in depths]) for view in VIEWS
-              if f"floor/perplexity/test-{view}" in result}
-    plots.curves(run.folder / "depth.png", [("Comments of the test trees", label, by_depth | floors, {}, True)],
-                 f"depth: number of ancestors ({DEEPEST} or more at {DEEPEST})" if DEEPEST in depths else "depth: number of ancestors")
+    metrics, depths, label = run.metrics(), depths_in(result), "perplexity of hidden words (log scale)"
+    shown = metrics[1:] or metrics  # an untrained model's perplexity is the size of the vocabulary, and would flatten all that follows
+    over_steps = {words: ([m["step"] for m in shown], [m[f"perplexity/valid-{view}"] for m in shown]) for view, words in VIEWS.items()}
+    floors = {f"floor {words}": result[f"floor/perplexity/valid-{view}"] for view, words in VIEWS.items() if f"floor/perplexity/valid-{view}" in result}
+    plots.curves(run.folder / "curve.png", [("Comments of held-out trees", label, over_steps, floors, True)], "step", room=0.35)
+    by_depth = {kind + words: (depths, [result[f"{key}perplexity/test-{view}-depth-{d}"] for d in depths]) for kind, key in (("", ""), ("floor ", "floor/"))
+                for view, words in VIEWS.items() if f"{key}perplexity/test-{view}" in result}
+    plots.curves(run.folder / "depth.png", [("Comments of the test trees", label, by_depth, {}, True)],
+                 f"depth: number of ancestors ({DEEPEST} or more at {DEEPEST})" if DEEPEST in depths else "depth: number of ancestors", room=0.25)
 
 
 if __name__ == "__main__":

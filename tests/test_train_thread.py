@@ -254,6 +254,8 @@ def test_toy_prints_how_far_it_is_from_the_floor(cli, tmp_path, monkeypatch):
     least = sum(math.log(len(choices)) for choices in toy_threads.WORDS.values()) * len(texts) / words
     assert 0.75 * least < math.log(result["floor/perplexity/test-alone"]) < 1.05 * least
     assert 1 < result["floor/perplexity/test-ancestors"] < result["floor/perplexity/test-alone"] and "floor/perplexity/test-shuffled" not in result
+    assert result["floor/gain/test"] == pytest.approx(math.log(result["floor/perplexity/test-alone"] / result["floor/perplexity/test-ancestors"])) and "; by the grammar 0." in done.out
+    assert result["gain/test"] == pytest.approx(math.log(result["perplexity/test-alone"] / result["perplexity/test-ancestors"]))
     for more in (("--ancestors", 4), ("--vocab-size", 80), ("--tokenizer", "bpe", "--vocab-size", 300)):  # where it would bound nothing
         assert cli("train_thread", *argv, *more, "--out", tmp_path / "other", "--overwrite").code == 0
         assert not any(name.startswith("floor") for name in result_of(tmp_path / "other"))
