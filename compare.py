@@ -158,6 +158,9 @@ def check_comparable(trained, baselines):
               "these decide what has to be written, so the numbers are not comparable")
     if kind in ("lm", "mlm", "seq2seq"):
         agree(given, lambda run: run.vocabulary, "perplexities of different vocabularies are not comparable; compare the bits_per_byte in their result.json")
+    if kind == "lm":
+        agree(trained, lambda run: "test sets " + ", ".join(sorted(run.tokens.keys() - {"train", "valid"})) if run.tokens else "held-out sentences, each by itself",
+              "they are measured on different texts (train_mlm.py --causal has no test sets), so the perplexities are not comparable; give runs of one script")
     if kind in ("lm", "seq2seq"):
         agree(given, lambda run: "test sets of " + ", ".join(f"{n:,}" for name, n in sorted(run.tokens.items()) if name not in ("train", "valid")) + " tokens",
               "the data changed in between; train them again on the same files")

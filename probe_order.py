@@ -89,7 +89,7 @@ def per_target(model, x, y, device):
 def write_table(stem, result):
     kept = next(iter(result.values()))["kept"]
     rows = [[name, *(tables.spread(values, 2) for values in zip(*r["shuffled"]))] for name, r in result.items()]
-    return tables.write(stem, ["", "none", *(f"last {k}" for k in kept[1:-1]), "all"], rows, "Loss of the last word of a block in nats when, of the words before it, only so many last ones are in their order"
+    return tables.write(stem, ["", "all shuffled", *(f"last {k}" for k in kept[1:-1]), "none shuffled"], rows, "Loss of the last word of a block in nats when, of the words before it, only so many last ones are in their order"
                         + ", ± sample standard deviation over the seeds." * (max(len(r["seeds"]) for r in result.values()) > 1))
 
 
@@ -101,16 +101,17 @@ def draw(out, result):
     for i, (name, r) in enumerate(result.items()):
         T = r["block_size"]
         middles = [T * (j + 0.5) / len(r["segments"][0]) for j in range(len(r["segments"][0]))]
-        for axis, xs, seeds in ((axes[0], middles, r["segments"]), (axes[1], range(len(r["kept"])), r["shuffled"])):
+        # Without even the last word in its place all are at a loss, which would flatten the rest: that number stands in the table.
+        for axis, xs, seeds in ((axes[0], middles, r["segments"]), (axes[1], range(len(r["kept"]) - 1), [values[1:] for values in r["shuffled"]])):
             means = [statistics.fmean(values) for values in zip(*seeds)]
             axis.plot(xs, means, "os^Dv"[i % 5] + "-", color=f"C{i}", markersize=3.5, linewidth=1.3, label=name)
             if len(seeds) > 1:
                 deviations = [statistics.stdev(values) for values in zip(*seeds)]
                 axis.fill_between(xs, [m - d for m, d in zip(means, deviations)], [m + d for m, d in zip(means, deviations)], color=f"C{i}", alpha=0.18, linewidth=0)
     kept = max((r["kept"] for r in result.values()), key=len)
-    axes[0].set(xlabel="position in the block", ylabel="loss (nats per token)")
-    axes[1].set_xticks(range(len(kept)), ["none", *map(str, kept[1:-1]), "all"])
-    axes[1].set(xlabel="last words left in order, the earlier ones shuffled", ylabel="loss of the next word (nats)")
+    axes[0].set(title="Along the block", xlabel=f"position in the block (means of {SEGMENTS} parts)", ylabel="loss (nats per token)")
+    axes[1].set_xticks(range(len(kept) - 1), [*map(str, kept[1:-1]), "all"])
+    axes[1].set(title="Words before shuffled, but for the last", xlabel="last words left in order (all: nothing shuffled)", ylabel="loss of the next word (nats)")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
     save(figure, out / "order.png")
 

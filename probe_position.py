@@ -142,17 +142,18 @@ def probe(flags):
                  (flags.steps > 0, f"--steps must be at least 1, got {flags.steps}"), (flags.lr > 0, f"--lr must be above 0, got {flags.lr}"),
                  (flags.batch_size > 0, f"--batch-size must be at least 1, got {flags.batch_size}"))
     started, device = time.perf_counter(), runs.prepare(flags)
-    loaded = [runs.load_run(folder, device=device) for folder in dict.fromkeys(flags.runs)]
+    loaded = [runs.load_run(folder, ("lm", "mlm", "classifier"), device=device) for folder in dict.fromkeys(flags.runs)]
     out = Path(flags.out or loaded[0].folder / "probe")
     runs.require((not (out / "config.json").exists() and not out.is_file(), f"--out {out}: is a {'file' if out.is_file() else 'run'}; choose another folder"))
 
     result = {}
     for name, group in runs.by_position(loaded).items():
         measured = [measure(run, flags) for run in group]
-        result[name] = {"folders": [str(run.folder) for run in group], "seeds": [run.config["flags"]["seed"] for run in group],
+        result[name] = {"folders": [str(run.folder) for run in group], "seeds": [run.config["flags"]["seed"] for run in group], "block_size": group[0].model.body.config.block_size,
                         **{key: [m[key] for m in measured] for key in ("random", "middle", "trained", "untrained")}, "example": measured[0]["example"]}
         print(f"{name}: " + "  ".join(f"{layer_name(i)} {statistics.fmean(values):.1f}" for i, values in enumerate(zip(*result[name]["trained"])))
-              + f"  (random guess {measured[0]['random']:.1f})", flush=True)
+              + f"  (untrained {', '.join(f'{statistics.fmean(values):.1f}' for values in zip(*result[name]['untrained']))}; always the middle "
+              f"{measured[0]['middle']:.1f}; random guess {measured[0]['random']:.1f})", flush=True)
 
     out.mkdir(parents=True, exist_ok=True)
     print(write_table(out / "probe", result))
@@ -209,7 +210,7 @@ def draw(out, result):
             deviations = [statistics.stdev(values) for values in zip(*r["trained"])]
             axes[0].fill_between(layers, [m - d for m, d in zip(means[name], deviations)], [m + d for m, d in zip(means[name], deviations)],
                                  color=f"C{i}", alpha=0.18, linewidth=0)
-    axes[0].plot([], [], "k:", label="untrained")
+    axes[0].plot([], [], "k:", label="untrained, dotted")
     for key, words, style in (("random", "random guess", "--"), ("middle", "always the middle", "-.")):
         for level in {round(r[key][0], 2) for r in result.values()}:
             axes[0].axhline(level, color="0.4", linestyle=style, linewidth=0.9)
@@ -223,8 +224,9 @@ def draw(out, result):
         axis.plot(truth, truth, color="0.6", linewidth=0.9)
         shown = dict.fromkeys([0, best])  # what comes in, and where the position is clearest
         for layer, marker in zip(shown, "x."):
-            axis.plot(truth, guesses[layer], marker, markersize=4, label=layer_name(layer), alpha=0.8, color="0.55" if marker == "x" and len(shown) > 1 else "C0")
-        axis.set(title=name, xlabel="true position")
+            axis.plot(truth, guesses[layer], marker, markersize=4, label=layer_name(layer) + ", its best" * (layer == best), alpha=0.8, color="0.55" if marker == "x" and len(shown) > 1 else "C0")
+        ends = (-0.03 * r["block_size"], 1.03 * r["block_size"])
+        axis.set(title=name, xlabel="true position", xlim=ends, ylim=ends)
         axis.set_aspect("equal", adjustable="box")
         axis.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.3), ncols=2, handletextpad=0.1)
     axes[1].set_ylabel("guessed position, one text")

@@ -15,6 +15,7 @@ import pickle
 import platform
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -268,6 +269,9 @@ def perplexity(nats, tokens):
 # ---------------------------------------------------------------------------- the run folder
 
 
+LOOKED_INTO = ("maps", "probe", "order")  # folders that other scripts put into a run's; they go with it
+
+
 class Run:
     """A run folder being written.
 
@@ -318,9 +322,11 @@ class Run:
             for path in there:
                 if path.is_file():
                     path.unlink()
+                elif path.name in LOOKED_INTO:
+                    shutil.rmtree(path)
         elif there:
-            what = "already holds a run; continue it with --resume, replace it with --overwrite" if is_run else "is not empty and is no run"
-            raise UserError(f"--out {folder}: {what}; or choose another folder")
+            what = "already holds a run; continue it with --resume, replace it with --overwrite, or" if is_run else "is not empty and is no run;"
+            raise UserError(f"--out {folder}: {what} choose another folder")
         folder.mkdir(parents=True, exist_ok=True)
 
     def log(self, step, **metrics):
@@ -466,8 +472,8 @@ def read_checkpoint(path, device, parts=("model",)):
     except PermissionError:
         raise
     except (RuntimeError, EOFError, OSError, ValueError, KeyError, pickle.UnpicklingError) as error:  # a cut-off file raises any of them
-        detail = " ".join(str(error).split())[:80] or "it is empty"
-        raise UserError(f"{path}: not a readable checkpoint ({detail}); restore it or train the run again") from None
+        detail = f" ({' '.join(str(error).split())[:80]})" if isinstance(error, RuntimeError) else ""  # the others say nothing a user could use
+        raise UserError(f"{path}: not a readable checkpoint{detail}; restore it or train the run again") from None
     missing = [part for part in parts if not isinstance(state, dict) or part not in state]
     if missing:
         raise UserError(f"{path}: not the checkpoint it should be (it holds no {', '.join(missing)}); restore the file the run wrote")

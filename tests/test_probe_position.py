@@ -98,3 +98,9 @@ def test_runs_that_differ_in_more_than_the_seed_stand_alone(corpus, tmp_path):
     for name, more in (("a", ()), ("b", ("--n-embd", 8, "--seed", 1))):
         assert call("train_lm", *SHORT["train_lm"], *more, "--data", corpus, "--out", tmp_path / name).code == 0
     assert list(runs.by_position([runs.load_run(tmp_path / name) for name in "ab"])) == ["a", "b"]
+
+
+def test_runs_without_one_order_of_words_are_refused(corpus, tmp_path):
+    assert call("train_seq2seq", *SHORT["train_seq2seq"], "--data", corpus, "--out", tmp_path / "run").code == 0
+    done = call_main(probe, probe.probe, tmp_path / "run")
+    assert done.code == 2 and done.err.count("\n") == 1 and "train_lm.py" in done.err
