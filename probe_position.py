@@ -228,7 +228,7 @@ def draw(out, result):
         ends = (-0.03 * r["block_size"], 1.03 * r["block_size"])
         axis.set(title=name, xlabel="true position", xlim=ends, ylim=ends)
         axis.set_aspect("equal", adjustable="box")
-        axis.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.3), ncols=2, handletextpad=0.1)
+        axis.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.3), handletextpad=0.1)
     axes[1].set_ylabel("guessed position, one text")
     save(figure, out / "probe.png")
 
