@@ -123,7 +123,7 @@ def write_report(out, flags, size, corpus, beside, started):
            f"{flags.seeds} seeds of the middle column, {beside} of the others. The best of each column is bold")
     parts = ["# Models without positions still learn positions",
              f"Made by `{shlex.join(['python', 'study_nope.py', *sys.argv[1:]])}` at revision {runs.git_revision()}.",
-             "## Causal language models", table("sizes", [f"{n_layer} layers, {n_embd} wide" for n_layer, n_embd, _ in size["models"]], by_size,
+             "## Causal language models", table("sizes", [f"{n_layer} layer{'s' * (n_layer > 1)}, {n_embd} wide" for n_layer, n_embd, _ in size["models"]], by_size,
                                                 f"Perplexity of all test sets by model size, blocks of {T} tokens, {how}."),
              table("lengths", [f"{block} tokens" for block in lengths], by_length,
                    f"Perplexity of all test sets by the length of the blocks in training and evaluation, {middle[0]} layers, {middle[1]} wide, {how.replace('middle column', f'column of {T}')}."),
