@@ -101,7 +101,7 @@ def draw(out, seeds):
     axes[0].set_yscale("log")
     axes[0].set_ylim(0.95 * min(values), 1.05 * max(values))
     plain_log_ticks(axes[0])
-    axes[0].set(xlabel="step", ylabel="masked-LM perplexity, held-out lines (log scale)")
+    axes[0].set(xlabel="step", ylabel="masked-LM perplexity (log scale)")
     axes[1].set(xlabel="step", ylabel="beta of the CLAP head")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
     save(figure, out / "clap.png")
