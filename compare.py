@@ -35,8 +35,7 @@ class Flags:
 
 
 def compare(flags):
-    out = Path(flags.out)
-    runs.require((not (out / "config.json").exists() and not out.is_file(), f"--out {out}: is a {'file' if out.is_file() else 'run'}; choose another folder"))
+    out = runs.figures_folder(flags.out)
     given = [read(folder) for folder in dict.fromkeys(map(Path, flags.runs))]
     trained, baselines = ([run for run in given if (run.kind == "baselines") == wanted] for wanted in (False, True))
     check_comparable(trained, baselines)

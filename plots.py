@@ -1,6 +1,7 @@
 """The few kinds of figure the scripts draw, all in one style and all to files: no display is needed."""
 
 import math
+import statistics
 
 import matplotlib
 
@@ -102,6 +103,16 @@ def compared(path, panels, xlabel, trained=None, ending=()):
         text.set_parse_math(False)  # a $ in a folder's name is a $
     figure.savefig(path.with_suffix(".pdf"))
     save(figure, path)
+
+
+def over_seeds(axis, xs, seeds, **style):
+    """The mean of several seeds' lines as one line, with a band of ± sample standard deviation. seeds: a list of ys for each. Returns the means."""
+    means = [statistics.fmean(ys) for ys in zip(*seeds)]
+    (line,) = axis.plot(xs, means, **style)
+    if len(seeds) > 1:
+        deviations = [statistics.stdev(ys) for ys in zip(*seeds)]
+        axis.fill_between(xs, [m - d for m, d in zip(means, deviations)], [m + d for m, d in zip(means, deviations)], color=line.get_color(), alpha=0.18, linewidth=0)
+    return means
 
 
 def plain_log_ticks(axis):

@@ -8,11 +8,9 @@ would not notice. Runs that differ only in their seed are drawn as their mean.
 """
 
 import shlex
-import statistics
 import sys
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
@@ -39,8 +37,7 @@ def probe(flags):
     runs.require((flags.blocks > 0, f"--blocks must be at least 1, got {flags.blocks}"))
     started, device = time.perf_counter(), runs.prepare(flags)
     loaded = [runs.load_run(folder, ("lm",), device=device) for folder in dict.fromkeys(flags.runs)]
-    out = Path(flags.out or loaded[0].folder / "order")
-    runs.require((not (out / "config.json").exists() and not out.is_file(), f"--out {out}: is a {'file' if out.is_file() else 'run'}; choose another folder"))
+    out = runs.figures_folder(flags.out or loaded[0].folder / "order")
     result = {}
     for name, group in runs.by_position(loaded).items():
         measured = [measure(run, flags, device) for run in group]
@@ -95,7 +92,7 @@ def write_table(stem, result):
 
 def draw(out, result):
     """order.png: loss along the block; loss over how many of the last words are in order."""
-    from plots import plt, save
+    from plots import over_seeds, plt, save
 
     figure, axes = plt.subplots(1, 2, figsize=(7.6, 3.1), layout="constrained")
     for i, (name, r) in enumerate(result.items()):
@@ -103,11 +100,7 @@ def draw(out, result):
         middles = [T * (j + 0.5) / len(r["segments"][0]) for j in range(len(r["segments"][0]))]
         # Without even the last word in its place all are at a loss, which would flatten the rest: that number stands in the table.
         for axis, xs, seeds in ((axes[0], middles, r["segments"]), (axes[1], range(len(r["kept"]) - 1), [values[1:] for values in r["shuffled"]])):
-            means = [statistics.fmean(values) for values in zip(*seeds)]
-            axis.plot(xs, means, "os^Dv"[i % 5] + "-", color=f"C{i}", markersize=3.5, linewidth=1.3, label=name)
-            if len(seeds) > 1:
-                deviations = [statistics.stdev(values) for values in zip(*seeds)]
-                axis.fill_between(xs, [m - d for m, d in zip(means, deviations)], [m + d for m, d in zip(means, deviations)], color=f"C{i}", alpha=0.18, linewidth=0)
+            over_seeds(axis, xs, seeds, marker="os^Dv"[i % 5], color=f"C{i}", markersize=3.5, linewidth=1.3, label=name)
     kept = max((r["kept"] for r in result.values()), key=len)
     axes[0].set(title="Along the block", xlabel=f"position in the block (means of {SEGMENTS} parts)", ylabel="loss (nats per token)")
     axes[1].set_xticks(range(len(kept) - 1), [*map(str, kept[1:-1]), "all"])

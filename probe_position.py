@@ -13,7 +13,6 @@ import statistics
 import sys
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 import torch.nn as nn
@@ -143,8 +142,7 @@ def probe(flags):
                  (flags.batch_size > 0, f"--batch-size must be at least 1, got {flags.batch_size}"))
     started, device = time.perf_counter(), runs.prepare(flags)
     loaded = [runs.load_run(folder, ("lm", "mlm", "classifier"), device=device) for folder in dict.fromkeys(flags.runs)]
-    out = Path(flags.out or loaded[0].folder / "probe")
-    runs.require((not (out / "config.json").exists() and not out.is_file(), f"--out {out}: is a {'file' if out.is_file() else 'run'}; choose another folder"))
+    out = runs.figures_folder(flags.out or loaded[0].folder / "probe")
 
     result = {}
     for name, group in runs.by_position(loaded).items():
@@ -197,19 +195,15 @@ def write_table(stem, result):
 
 def draw(out, result):
     """probe.png: distance over layers for all configurations; beside it, for each, guessed against true position in one text."""
-    from plots import plt, save
+    from plots import over_seeds, plt, save
 
     figure, axes = plt.subplots(1, 1 + len(result), figsize=(3.6 + 2.3 * len(result), 3.1), layout="constrained",
                                 gridspec_kw={"width_ratios": [1.7] + [1] * len(result)})
-    means = {name: [statistics.fmean(values) for values in zip(*r["trained"])] for name, r in result.items()}
+    means = {}
     for i, (name, r) in enumerate(result.items()):
-        layers = range(len(means[name]))
-        axes[0].plot(layers, means[name], "o-", color=f"C{i}", markersize=4, label=name)
+        layers = range(len(r["trained"][0]))
+        means[name] = over_seeds(axes[0], layers, r["trained"], marker="o", color=f"C{i}", markersize=4, label=name)
         axes[0].plot(layers, [statistics.fmean(values) for values in zip(*r["untrained"])], ":", color=f"C{i}", linewidth=1.3)
-        if len(r["trained"]) > 1:
-            deviations = [statistics.stdev(values) for values in zip(*r["trained"])]
-            axes[0].fill_between(layers, [m - d for m, d in zip(means[name], deviations)], [m + d for m, d in zip(means[name], deviations)],
-                                 color=f"C{i}", alpha=0.18, linewidth=0)
     axes[0].plot([], [], "k:", label="untrained, dotted")
     for key, words, style in (("random", "random guess", "--"), ("middle", "always the middle", "-.")):
         for level in {round(r[key][0], 2) for r in result.values()}:

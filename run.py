@@ -447,6 +447,13 @@ def load_run(folder, kinds=("lm", "mlm", "classifier", "seq2seq"), device="cpu",
     return LoadedRun(folder, kind, described, model.to(device).eval(), tokenizer)
 
 
+def figures_folder(out):
+    """--out of a script that draws, as a path. UserError for a file, and for a run, which its figures would mix with."""
+    out = Path(out)
+    require((not (out / "config.json").exists() and not out.is_file(), f"--out {out}: is a {'file' if out.is_file() else 'run'}; choose another folder"))
+    return out
+
+
 def by_position(loaded):
     """{label: runs}: runs that differ in their seed only come together under their position choice; where that does not
     tell them apart, each stands alone under its folder's name."""

@@ -79,7 +79,7 @@ def folder(name, seed):
 
 def draw(out, seeds):
     """clap.png: perplexity over steps, the options dotted; beta over steps for the CLAP heads."""
-    from plots import plain_log_ticks, plt, save
+    from plots import over_seeds, plain_log_ticks, plt, save
 
     figure, axes = plt.subplots(1, 2, figsize=(8.4, 3.6), layout="constrained", gridspec_kw={"width_ratios": [1.5, 1]})
     values = []
@@ -90,12 +90,7 @@ def draw(out, seeds):
         style = dict(color=f"C{family}", linestyle="-") if name in CONFIGURATIONS else dict(color=f"C{family}", linestyle=(":", "--", "-.")[i % 3], linewidth=1)
         for axis, key in ((axes[0], "perplexity/valid"), (axes[1], "beta")):
             if key in logs[0][0]:
-                columns = list(zip(*([line[key] for line in log] for log in logs)))
-                means = [statistics.fmean(column) for column in columns]
-                axis.plot(steps, means, label=name, **style)
-                if len(logs) > 1:
-                    deviations = [statistics.stdev(column) for column in columns]
-                    axis.fill_between(steps, [m - d for m, d in zip(means, deviations)], [m + d for m, d in zip(means, deviations)], color=style["color"], alpha=0.18, linewidth=0)
+                means = over_seeds(axis, steps, [[line[key] for line in log] for log in logs], label=name, **style)
                 if axis is axes[0]:
                     values += means[len(means) // 8 :]
     axes[0].set_yscale("log")

@@ -115,7 +115,7 @@ def evaluate(model, forest, batches, device, flags):
         depths = (forest.depths[rows].clamp(max=DEEPEST) - 1)[:, None].expand_as(labels)[labels != -100]  # one for each loss
         for view, read in views.items():
             with runs.autocast(flags, device):
-                losses = model.losses(inputs.to(device), labels.to(device), mask.to(device), **to(device, read)).cpu().double()
+                losses = model.losses(inputs.to(device), labels.to(device), mask.to(device), **batching.to(device, read)).cpu().double()
             sums[view] += torch.stack([torch.zeros(DEEPEST, dtype=torch.float64).index_add(0, depths, x) for x in (losses, torch.ones_like(losses))])
     model.train()
     return sums
@@ -141,10 +141,6 @@ def perplexities(sums, name):
         numbers[f"perplexity/{name}-{view}"] = runs.perplexity(nats.sum().item(), counts.sum().item())
         numbers |= {f"perplexity/{name}-{view}-depth-{d + 1}": runs.perplexity(nats[d].item(), counts[d].item()) for d in range(DEEPEST) if counts[d]}
     return numbers
-
-
-def to(device, read):
-    return {name: value.to(device) for name, value in read.items()}
 
 
 # ---------------------------------------------------------------------------- training
@@ -222,7 +218,7 @@ def train(flags):
         for group in optimizer.param_groups:
             group["lr"] = lr
         with runs.autocast(flags, device):
-            loss = model.loss(inputs.to(device), labels.to(device), mask.to(device), **to(device, read)) / max(1, (labels != -100).sum().item())
+            loss = model.loss(inputs.to(device), labels.to(device), mask.to(device), **batching.to(device, read)) / max(1, (labels != -100).sum().item())
         optimizer.zero_grad()
         loss.backward()
         if flags.clip:

@@ -86,7 +86,7 @@ def evaluate(model, sets, device, flags):
             nats, hits, count = 0.0, 0, 0
             for inputs, mask, labels, where in batches:
                 with runs.autocast(flags, device):
-                    h = model.body(inputs.to(device), mask.to(device), **to(device, where))
+                    h = model.body(inputs.to(device), mask.to(device), **batching.to(device, where))
                     logits = model.head(h[labels.to(device) != -100]).float()  # (hidden tokens, V)
                 wanted = labels[labels != -100].to(device)
                 nats += F.cross_entropy(logits, wanted, reduction="sum").item()
@@ -95,10 +95,6 @@ def evaluate(model, sets, device, flags):
             numbers |= {f"perplexity/{language}-{view}": runs.perplexity(nats, count), f"accuracy/{language}-{view}": hits / count}
     model.train()
     return numbers
-
-
-def to(device, where):
-    return {name: value.to(device) for name, value in where.items()}
 
 
 def train(flags):
@@ -184,7 +180,7 @@ def train(flags):
         for group in optimizer.param_groups:
             group["lr"] = lr
         with runs.autocast(flags, device):
-            loss = model.loss(inputs.to(device), labels.to(device), mask.to(device), **to(device, where)) / max(1, (labels != -100).sum().item())
+            loss = model.loss(inputs.to(device), labels.to(device), mask.to(device), **batching.to(device, where)) / max(1, (labels != -100).sum().item())
         optimizer.zero_grad()
         loss.backward()
         if flags.clip:

@@ -105,6 +105,11 @@ def length_batches(lengths, batch_size, gen=None):
     return batches
 
 
+def to(device, tensors):
+    """The same dictionary of tensors on a device."""
+    return {name: tensor.to(device) for name, tensor in tensors.items()}
+
+
 def fraction_unknown(ids, unk):
     """Share of tokens the vocabulary does not hold."""
     return (ids == unk).float().mean().item()

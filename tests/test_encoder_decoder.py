@@ -140,7 +140,7 @@ def test_maps_of_both_halves_and_between_them(pos):
 
 def test_cross_attention_has_no_positions():
     """The same source in another order, read by an encoder without positions, is the same memory in another order."""
-    body, (idx, _, source, _) = tiny("rope").body, batch()
+    body, (idx, *_) = tiny("rope").body, batch()
     memory, order = torch.randn(3, 9, 16), torch.randperm(9)
     torch.testing.assert_close(body.decoder(idx, memory=memory[:, order]), body.decoder(idx, memory=memory), atol=1e-5, rtol=1e-5)
 
@@ -170,7 +170,7 @@ def test_loss_sums_over_the_targets_that_are_not_ignored(head):
 
 
 def test_both_halves_and_the_head_share_one_embedding():
-    model, (idx, _, source, _) = tiny("learned"), batch()
+    model = tiny("learned")
     assert model.head.words is model.body.encoder.embedding is model.body.decoder.embedding
     assert model.body.encoder.positions.weight is not model.body.decoder.positions.weight
 

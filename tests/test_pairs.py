@@ -6,7 +6,7 @@ import re
 import pytest
 
 import data
-from data import lami, toy
+from data import lami
 from data.files import DataError
 from data.pairs import load_pairs
 

@@ -15,7 +15,7 @@ from conftest import TINY, call_main, contents
 from data import toy_threads
 from data.corpus import hold_out
 from data.threads import Tree, load_threads
-from data.tokenizer import BOS, MASK, encode, train_tokenizer
+from data.tokenizer import BOS, encode, train_tokenizer
 from model import POSITIONS, Config, LanguageModel, ThreadReader, count_parameters
 from test_bad_input import assert_complains
 
