@@ -11,7 +11,6 @@ import datetime
 import json
 import math
 import os
-import pickle
 import platform
 import re
 import shlex
@@ -27,6 +26,7 @@ import tokenizers
 import torch
 
 import model as models
+from checkpoint import load_weights, read_checkpoint, write_checkpoint
 from data import NAMES
 from data.files import DataError
 from data.tokenizer import load_tokenizer
@@ -355,12 +355,7 @@ class Run:
 
     def save(self, name, **state):
         """Write a checkpoint under its name only when it is whole and on disk."""
-        partial = self.folder / (name + ".partial")
-        with open(partial, "wb") as file:
-            torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, self.folder / name)
+        write_checkpoint(self.folder / name, state)
 
     def save_checkpoint(self, model, optimizer, step, **more):
         """checkpoint.pt: all that exact resumption needs; data order and masks follow from seed and step."""
@@ -468,32 +463,6 @@ def by_position(loaded):
         return groups
     names = [run.folder.resolve().name for run in loaded]
     return {name if names.count(name) == 1 else str(run.folder): [run] for name, run in zip(names, loaded)}
-
-
-def read_checkpoint(path, device, parts=("model",)):
-    """A checkpoint's dictionary; nothing in it is executed. UserError when the file is damaged or lacks one of the parts."""
-    try:
-        state = torch.load(path, map_location=device, weights_only=True)
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file; train the run first") from None
-    except PermissionError:
-        raise
-    except (RuntimeError, EOFError, OSError, ValueError, KeyError, pickle.UnpicklingError) as error:  # a cut-off file raises any of them
-        detail = f" ({' '.join(str(error).split())[:80]})" if isinstance(error, RuntimeError) else ""  # the others say nothing a user could use
-        raise UserError(f"{path}: not a readable checkpoint{detail}; restore it or train the run again") from None
-    missing = [part for part in parts if not isinstance(state, dict) or part not in state]
-    if missing:
-        raise UserError(f"{path}: not the checkpoint it should be (it holds no {', '.join(missing)}); restore the file the run wrote")
-    return state
-
-
-def load_weights(model, weights, path):
-    """load_state_dict with one line of complaint."""
-    try:
-        model.load_state_dict(weights)
-    except RuntimeError as error:
-        detail = " ".join(str(error).split())[:160]
-        raise UserError(f"{path}: the weights do not fit config.json ({detail}); restore the file the run wrote") from None
 
 
 def read_json(path):
