@@ -52,7 +52,7 @@ recipe-frozen-pretrained: .venv/ready need-text  ## the same, pretrained on TEXT
 		--out out/recipe-frozen-pretrained-$(SEED)$(CLEAN)
 
 need-text:
-	@test -n "$(TEXT)" || { echo "make: TEXT is missing; give the text to pretrain on, for example TEXT=path/to/wikitext-2" >&2; exit 2; }
+	@test -n "$(TEXT)" || { echo "make: TEXT is missing; give the text to pretrain on, for example TEXT=wikitext2" >&2; exit 2; }
 
 # The studies read their own default text unless DATA is given. QUICK=1: minutes; FULL=1: for a GPU or a night; neither: about an hour.
 STUDY = $(if $(QUICK),--size quick,$(if $(FULL),--size full,--size laptop)) $(if $(filter-out file undefined,$(origin DATA)),--data $(DATA))

@@ -6,13 +6,13 @@ from data import pairs, pydocs, speeches, toy, wikitext
 from data.corpus import Corpus, hold_out, normal
 from data.files import DataError, read_rows, read_text
 
-NAMES = ("toy", "pydocs", "speeches", "toy-pairs")
+NAMES = ("toy", "pydocs", "speeches", "wikitext2", "toy-pairs")
 
 
 def load(name):
     """The corpus of that name, or at that path. Raises DataError with the file, the line and the remedy.
 
-    name: toy | pydocs | speeches | toy-pairs (toy in two languages, see pairs.py) | a folder in the assignment's form (train_CLS.tsv, test_CLS.tsv,
+    name: toy | pydocs | speeches | wikitext2 | toy-pairs (toy in two languages, see pairs.py) | a folder in the assignment's form (train_CLS.tsv, test_CLS.tsv,
     train_LM.txt, test_LM_*.txt) | a folder of train.txt, valid.txt and test.txt (WikiText's form) | a folder of train.en and
     train.fr (the text of both languages, as pairs.py has them) | a .txt, the new lines of its last tenth held out as the test set | a .tsv of
     `label<TAB>text` rows, a fifth of them held out as test rows.
@@ -24,6 +24,8 @@ def load(name):
         return pydocs.load()
     if name == "speeches":
         return speeches.load(speeches.download())
+    if name == "wikitext2":
+        return wikitext.load(wikitext.download())
     if name == "toy-pairs":
         return pairs.load_pairs("toy").corpus()
     if path.is_dir() and pairs.is_parallel(path):

@@ -5,15 +5,10 @@ pinned commits of those, are checked by sha256 and kept in data/speeches/. The d
 it is downloaded by whoever uses it and is not part of this project.
 """
 
-import hashlib
-import os
-import tempfile
-import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 from data.corpus import Corpus
+from data.download import download as fetch
 from data.files import DataError, read_rows, read_text
 
 SPEAKERS = {"0": "obama", "1": "wbush", "2": "hbush"}  # the assignment's labels
@@ -22,13 +17,13 @@ MIRRORS = (
     "https://raw.githubusercontent.com/yasho191/ScratchLLM/85b6308efcbf4f6ce0481c0120d3f4eedeb9a73f/speechesdataset/",
     "https://raw.githubusercontent.com/RunpengJ/UCSD_CSE256/8bd597b225b6de931cd6fd7d1f28a15494f80ff8/CSE256_PA2_FA24/PA2_code/speechesdataset/",
 )
-SHA256 = {
-    "test_CLS.tsv": "31277b7d67cff8ad717c9f43c05810c6b78feb67f04472bd7aa20e71eb2e0da8",
-    "test_LM_hbush.txt": "a0592374b7cd47a6417a311892a4b8a59f35cbe054cbaf96c06e50e904c8451f",
-    "test_LM_obama.txt": "6cb3bb657ae40cab1cb8f3f38f391dbdcc80a9b21b577d5fc1ea4ba86901bed2",
-    "test_LM_wbush.txt": "1281773860075b12727f9f581940c028074d05f3efbf99bbfcc9c7c472d4dbd5",
-    "train_CLS.tsv": "7dbd7cadc6efe746d0c0a7e5fe81f0ac2431bd2a3b86b51f4cb23f373466c88e",
-    "train_LM.txt": "aff1d88fad90db8cedfe8918a9099ffdfe622641a2a8c6e25dac1f7eda199b1a",
+FILES = {  # size, sha256
+    "test_CLS.tsv": (71003, "31277b7d67cff8ad717c9f43c05810c6b78feb67f04472bd7aa20e71eb2e0da8"),
+    "test_LM_hbush.txt": (23627, "a0592374b7cd47a6417a311892a4b8a59f35cbe054cbaf96c06e50e904c8451f"),
+    "test_LM_obama.txt": (27739, "6cb3bb657ae40cab1cb8f3f38f391dbdcc80a9b21b577d5fc1ea4ba86901bed2"),
+    "test_LM_wbush.txt": (24657, "1281773860075b12727f9f581940c028074d05f3efbf99bbfcc9c7c472d4dbd5"),
+    "train_CLS.tsv": (198912, "7dbd7cadc6efe746d0c0a7e5fe81f0ac2431bd2a3b86b51f4cb23f373466c88e"),
+    "train_LM.txt": (159648, "aff1d88fad90db8cedfe8918a9099ffdfe622641a2a8c6e25dac1f7eda199b1a"),
 }
 
 
@@ -59,43 +54,6 @@ def load(folder):
     return corpus
 
 
-def download(folder=Path(__file__).parent / "speeches", mirrors=MIRRORS, attempts=3):
-    """Fetch the six files that are not there yet, check them, and return their folder.
-
-    A file appears under its name only when it is whole and its sha256 is right, so several processes may
-    download at once. Raises DataError when no mirror delivers.
-    """
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, digest in SHA256.items():
-        target = folder / name
-        if target.exists():
-            if hashlib.sha256(target.read_bytes()).hexdigest() != digest:
-                raise DataError(f"{target}: its sha256 is not the pinned one; delete the file to download it again")
-            continue
-        content = fetch(name, digest, mirrors, attempts)
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=f".{name}.", delete=False) as partial:
-            partial.write(content)
-        os.replace(partial.name, target)
-        print(f"downloaded {target} ({len(content):,} bytes)")
-    return folder
-
-
-def fetch(name, digest, mirrors, attempts):
-    """The bytes of one file from the first mirror that has them right; each is tried up to `attempts` times."""
-    failures = []
-    for mirror in mirrors:
-        for attempt in range(attempts):
-            try:
-                with urllib.request.urlopen(mirror + name, timeout=20) as answer:
-                    content = answer.read(10_000_000)
-            except (urllib.error.URLError, OSError) as error:
-                failures.append(f"{mirror.split('/')[2]}: {getattr(error, 'reason', error)}")
-                time.sleep(attempt)
-                continue
-            if hashlib.sha256(content).hexdigest() == digest:
-                return content
-            failures.append(f"{mirror.split('/')[2]}: wrong sha256")
-            break
-    raise DataError(f"speeches: {name} could not be downloaded ({failures[-1]}); check the network, or get the six files "
-                    "another way and pass their folder: --data PATH")
+def download(folder=Path(__file__).parent / "speeches"):
+    """The six files, fetched where they are not there yet. Raises DataError when no mirror delivers."""
+    return fetch(folder, FILES, MIRRORS)

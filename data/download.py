@@ -1,0 +1,89 @@
+"""Files from the internet that can be trusted: over https, no larger than announced, of the pinned sha256, and never half-written."""
+
+import hashlib
+import http.client
+import os
+import tempfile
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from pathlib import Path
+
+from data.files import DataError
+
+
+def download(folder, files, mirrors, schemes=("https",), attempts=3):
+    """Fetch the files that are not there yet from the first mirror that has them right, and return the folder.
+
+    files: {name: (size in bytes, sha256)}. A file appears under its name only when it is whole and its sha256 is right, so
+    several processes may download at once. schemes: what an address, and one it refers to, may begin with. Raises DataError for a
+    file that is there and is another one, and when no mirror delivers.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, (size, digest) in files.items():
+        target = folder / name
+        if target.exists():
+            if sha256(target) != digest:
+                raise DataError(f"{target}: its sha256 is not the pinned one; delete the file to download it again")
+            continue
+        content = fetch(name, size, digest, mirrors, schemes, attempts)
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=f".{name}.", suffix=".partial", delete=False) as partial:
+            try:
+                partial.write(content)
+                partial.flush()
+                os.fsync(partial.fileno())
+                os.chmod(partial.name, 0o644)  # a temporary file is for its owner alone
+                os.replace(partial.name, target)
+            except BaseException:
+                os.unlink(partial.name)
+                raise
+        print(f"downloaded {target} ({len(content):,} bytes)")
+    return folder
+
+
+def fetch(name, size, digest, mirrors, schemes, attempts):
+    """The bytes of one file. Each mirror is asked up to `attempts` times, but not again after wrong content."""
+    failures = []
+    for mirror in mirrors:
+        address = urllib.parse.urlsplit(mirror + name)
+        for attempt in range(attempts):
+            try:
+                content = read(mirror + name, size, schemes)
+                if len(content) < size:
+                    raise OSError(f"only {len(content):,} of {size:,} bytes came")
+            except (OSError, http.client.HTTPException) as error:  # URLError is an OSError
+                failures.append(f"{address.netloc}: {getattr(error, 'reason', None) or error or type(error).__name__}")
+                time.sleep(attempt)
+                continue
+            if hashlib.sha256(content).hexdigest() == digest:
+                return content
+            failures.append(f"{address.netloc}: {f'more than {size:,} bytes' if len(content) > size else 'wrong sha256'}")
+            break
+    raise DataError(f"{name} could not be downloaded ({'; '.join(dict.fromkeys(failures))}); check the network, or get the files another way "
+                    "and pass their folder: --data PATH")
+
+
+def read(address, size, schemes):
+    """What stands at an address, at most one byte more than `size`. Raises OSError or HTTPException."""
+
+    class Redirects(urllib.request.HTTPRedirectHandler):
+        def redirect_request(self, request, answer, code, message, headers, new):
+            allow(new, schemes)
+            return super().redirect_request(request, answer, code, message, headers, new)
+
+    allow(address, schemes)
+    with urllib.request.build_opener(Redirects).open(address, timeout=20) as answer:
+        return answer.read(size + 1)
+
+
+def allow(address, schemes):
+    scheme = urllib.parse.urlsplit(address).scheme
+    if scheme not in schemes:
+        raise urllib.error.URLError(f"{scheme}:// is not allowed, only {', '.join(schemes)}")
+
+
+def sha256(path):
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
