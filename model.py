@@ -217,14 +217,18 @@ class Block(nn.Module):
         self.feed_forward = FeedForward(config)
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, x, cross=None, **how):
-        """x (B, T, C) -> (B, T, C), and the attention's weights; with cross, what the second attention is told, a pair of both attentions'."""
+    def forward(self, x, cross=None, picked=None, **how):
+        """x (B, T, C) -> (B, T, C), and the attention's weights; with cross, what the second attention is told, a pair of both attentions'.
+
+        picked (N,): the output is (N, C), only these of the B * T tokens; the feed-forward layer does not see the others.
+        """
         if self.norm_first:
             a, weights = self.attention(self.norm1(x), **how)
             x = x + self.dropout(a)
             if cross:
                 a, cross_weights = self.cross_attention(self.cross_norm(x), **cross)
                 x = x + self.dropout(a)
+            x = pick(x, picked)
             x = x + self.dropout(self.feed_forward(self.norm2(x)))
         else:
             a, weights = self.attention(x, **how)
@@ -232,8 +236,14 @@ class Block(nn.Module):
             if cross:
                 a, cross_weights = self.cross_attention(x, **cross)
                 x = self.cross_norm(x + self.dropout(a))
+            x = pick(x, picked)
             x = self.norm2(x + self.dropout(self.feed_forward(x)))
         return x, (weights, cross_weights) if cross else weights
+
+
+def pick(x, picked):
+    """x (B, T, C) -> (N, C), the tokens picked (N,) of all B * T; x itself for None."""
+    return x if picked is None else x.flatten(0, 1).index_select(0, picked)
 
 
 class Transformer(nn.Module):
@@ -259,7 +269,7 @@ class Transformer(nn.Module):
         self.norm = nn.LayerNorm(config.n_embd, config.norm_eps) if config.norm_first else nn.Identity()
         self.tables = {}
 
-    def forward(self, idx, mask=None, need_weights=False, need_states=False, languages=None, positions=None, memory=None, memory_mask=None):
+    def forward(self, idx, mask=None, need_weights=False, need_states=False, languages=None, positions=None, memory=None, memory_mask=None, picked=None):
         """idx (B, T) long; mask (B, T) bool, True for real tokens, None when all are; languages (B, T) long, None: all
         are of the first; positions (B, T) long, below T, where each token stands, None: 0, 1, 2, ... With cross also
         memory (B, S, C) and its mask (B, S), at least one True in each row; without a memory there is no cross-attention.
@@ -268,7 +278,7 @@ class Transformer(nn.Module):
         added are those of these positions, and distances (ALiBi's, the window's) are between them, so that the n-th words of
         both sentences are at distance 0 and only `languages` tells them apart. Only an encoder can have it so.
 
-        Returns h (B, T, C); with need_weights (h, a list of n_layer maps (B, H, T, T), or with a memory of pairs of
+        Returns h (B, T, C), or with picked (N,) only the states (N, C) of these of the B * T tokens; with need_weights (h, a list of n_layer maps (B, H, T, T), or with a memory of pairs of
         maps (B, H, T, T) and (B, H, T, S)); with need_states (h, a list of n_layer + 1 states (B, T, C): the embedding,
         then what each block put out). Raises ValueError for a sequence beyond a learned position table, and for a decoder with positions.
         """
@@ -286,8 +296,8 @@ class Transformer(nn.Module):
             if memory_mask is not None:
                 how["cross"]["bias"] = torch.zeros_like(memory_mask, dtype=x.dtype).masked_fill(~memory_mask, -math.inf)[:, None, None, :]  # (B, 1, 1, S)
         maps, states = [], [x]
-        for block in self.blocks:
-            x, weights = block(x, **how)
+        for i, block in enumerate(self.blocks, start=1):
+            x, weights = block(x, picked=picked if i == len(self.blocks) else None, **how)
             maps.append(weights)
             states.append(x)
         h = self.norm(x)
@@ -379,13 +389,13 @@ class EncoderDecoder(nn.Module):
         self.encoder, self.decoder = Encoder(config), Decoder(config, cross=True)
         self.embedding = self.decoder.embedding = self.encoder.embedding
 
-    def forward(self, idx, mask=None, *, source, source_mask=None, need_weights=False):
-        """idx (B, T), what is written so far, and source (B, S), with their masks -> h (B, T, C).
+    def forward(self, idx, mask=None, *, source, source_mask=None, need_weights=False, picked=None):
+        """idx (B, T), what is written so far, and source (B, S), with their masks -> h (B, T, C), or (N, C) with picked (N,).
 
         With need_weights (h, maps): n_layer maps each under "encoder" (B, H, S, S), "decoder" (B, H, T, T) and "cross" (B, H, T, S).
         """
         if not need_weights:
-            return self.decoder(idx, mask, memory=self.encoder(source, source_mask), memory_mask=source_mask)
+            return self.decoder(idx, mask, memory=self.encoder(source, source_mask), memory_mask=source_mask, picked=picked)
         memory, encoder_maps = self.encoder(source, source_mask, need_weights=True)
         h, pairs = self.decoder(idx, mask, need_weights=True, memory=memory, memory_mask=source_mask)
         decoder_maps, cross_maps = map(list, zip(*pairs))
@@ -414,20 +424,20 @@ class ThreadReader(nn.Module):
         elif ancestor_positions == "sinusoidal":
             self.register_buffer("distances", sinusoids(n_ancestors, config.n_embd), persistent=False)
 
-    def forward(self, idx, mask=None, *, texts=None, texts_mask=None, ancestors=None, ancestors_mask=None):
+    def forward(self, idx, mask=None, *, texts=None, texts_mask=None, ancestors=None, ancestors_mask=None, picked=None):
         """idx, mask (B, T): comments; texts, texts_mask (M, U): all their ancestors; ancestors (B, A) long: which rows of texts
-        those of each comment are; ancestors_mask (B, A), at least one True in each row -> h (B, T, C).
+        those of each comment are; ancestors_mask (B, A), at least one True in each row -> h (B, T, C), or (N, C) with picked (N,).
 
         Without texts there is no cross-attention, and the comments are read alone.
         """
         if texts is None:
-            return self.decoder(idx, mask)
+            return self.decoder(idx, mask, picked=picked)
         vectors = pool_tokens(self.encoder(texts, texts_mask), texts_mask, "mean")  # (M, C)
         memory = vectors[ancestors]  # (B, A, C)
         if self.ancestor_positions != "none":
             distances = self.positions.weight if self.ancestor_positions == "learned" else self.distances  # (n_ancestors, C)
             memory = memory + distances[: ancestors.size(1)]
-        return self.decoder(idx, mask, memory=memory, memory_mask=ancestors_mask)
+        return self.decoder(idx, mask, memory=memory, memory_mask=ancestors_mask, picked=picked)
 
 
 # ---------------------------------------------------------------------------- 5. Heads
@@ -484,12 +494,13 @@ class ClassifierHead(nn.Module):
         return self.layers(x)
 
 
-def linear_cross_entropy(x, weight, bias, targets, smoothing=0.0, chunk=64):
+def linear_cross_entropy(x, weight, bias, targets, smoothing=0.0):
     """(N,) cross-entropy of each row of logits = x weight^T + bias, x (N, C), targets (N,), both without ignored rows.
 
-    In chunks of rows: all N x V logits at once would leave the processor's cache, and be the slowest part
-    of a small model's step.
+    In chunks of rows: all N x V logits at once would leave the processor's cache, and be the slowest part of a small model's
+    step. Every chunk reads all the weights, so that it must be the larger the wider they are.
     """
+    chunk = max(64, 2 * x.size(1))
     pairs = zip(x.split(chunk), targets.split(chunk))
     return torch.cat([F.cross_entropy(F.linear(part, weight, bias), target, reduction="none", label_smoothing=smoothing) for part, target in pairs])
 
@@ -518,9 +529,9 @@ class LanguageModel(nn.Module):
 
         smoothing: share of each target given to all words alike (Szegedy et al. 2016, section 7).
         """
-        h = self.body(idx, mask, **more)
-        wanted = targets != -100
-        return linear_cross_entropy(*self.head.project(h[wanted]), targets[wanted], smoothing)
+        picked = (targets.flatten() != -100).nonzero().squeeze(1)  # (N,)
+        h = self.body(idx, mask, picked=picked, **more)  # (N, C)
+        return linear_cross_entropy(*self.head.project(h), targets.flatten()[picked], smoothing)
 
     def loss(self, idx, targets, mask=None, smoothing=0.0, **more):
         """Sum of `losses`."""

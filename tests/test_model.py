@@ -157,15 +157,14 @@ def test_classifier_head_has_one_hidden_layer_with_relu():
 
 
 @pytest.mark.parametrize("with_bias", [True, False])
-@pytest.mark.parametrize("chunk", [1, 3, 10, 64])
-def test_chunked_cross_entropy_is_the_plain_one_with_its_gradients(chunk, with_bias):
-    torch.manual_seed(0)
-    targets = torch.randint(7, (10,))
+@pytest.mark.parametrize("rows, width", [(1, 4), (64, 4), (65, 4), (200, 4), (0, 4), (200, 70)])  # a chunk has 64 rows, or twice the width
+def test_chunked_cross_entropy_is_the_plain_one_with_its_gradients(rows, width, with_bias):
+    targets = torch.randint(7, (rows,))
     results = []
     for chunked in (True, False):
-        x, weight, bias = (torch.randn(*shape, generator=torch.Generator().manual_seed(1)).requires_grad_() for shape in ((10, 4), (7, 4), (7,)))
+        x, weight, bias = (torch.randn(*shape, generator=torch.Generator().manual_seed(1)).requires_grad_() for shape in ((rows, width), (7, width), (7,)))
         b = bias if with_bias else None
-        loss = linear_cross_entropy(x, weight, b, targets, chunk=chunk).sum() if chunked else F.cross_entropy(F.linear(x, weight, b), targets, reduction="sum")
+        loss = linear_cross_entropy(x, weight, b, targets).sum() if chunked else F.cross_entropy(F.linear(x, weight, b), targets, reduction="sum")
         loss.backward()
         results.append([loss.detach(), x.grad, weight.grad] + ([bias.grad] if with_bias else []))
     for got, expected in zip(*results):
@@ -173,9 +172,10 @@ def test_chunked_cross_entropy_is_the_plain_one_with_its_gradients(chunk, with_b
 
 
 @pytest.mark.parametrize("kind", ["linear", "roberta", "clap"])
+@pytest.mark.parametrize("norm_first", [True, False])
 @pytest.mark.parametrize("body", [Encoder, Decoder])
-def test_loss_sums_over_all_targets_that_are_not_ignored(body, kind):
-    model, idx = tiny(body, head=kind), torch.randint(5, 30, (3, 8))
+def test_loss_sums_over_all_targets_that_are_not_ignored(body, norm_first, kind):
+    model, idx = tiny(body, head=kind, norm_first=norm_first), torch.randint(5, 30, (3, 8))
     mask = None if body is Decoder else torch.arange(8) < torch.tensor([[8], [5], [2]])
     targets = torch.where(torch.rand(3, 8) < 0.5, torch.randint(30, (3, 8)), -100)
     expected = F.cross_entropy(model(idx, mask).flatten(0, 1), targets.flatten(), ignore_index=-100, reduction="sum")
