@@ -161,8 +161,9 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(config.n_embd, 3 * config.n_embd)  # one matrix product for q, k and v of all heads
         self.out = nn.Linear(config.n_embd, config.n_embd)
 
-    def forward(self, x, bias=None, causal=False, angles=None, need_weights=False, memory=None):
-        """x (B, T, C) -> (B, T, C), and the weights (B, H, T, S) or None. With causal, bias must be None.
+    def forward(self, x, bias=None, causal=False, angles=None, need_weights=False, memory=None, kernel=None):
+        """x (B, T, C) -> (B, T, C), and the weights (B, H, T, S) or None. With causal, bias must be None. kernel: f(q, k, v)
+        that does the attending instead.
 
         Queries come from x, keys and values from memory (B, S, C): cross-attention. Without a memory they come from x too, S = T.
         """
@@ -176,7 +177,9 @@ class Attention(nn.Module):
         if angles is not None:
             q, k = rotate(q, angles), rotate(k, angles)
         dropout = self.attn_dropout if self.training else 0.0
-        if need_weights or dropout:  # the fused CPU kernel has no dropout; its fallback is slower than this
+        if kernel:
+            y, weights = kernel(q, k, v), None
+        elif need_weights or dropout:  # the fused CPU kernel has no dropout; its fallback is slower than this
             if causal:
                 bias = torch.full((T, T), -math.inf, device=x.device).triu(1)
             y, weights = attend(q, k, v, bias, dropout)
@@ -253,6 +256,7 @@ class Transformer(nn.Module):
     """
 
     causal = False
+    flex_devices = ("cuda",)
 
     def __init__(self, config, cross=False):
         super().__init__()
@@ -286,8 +290,12 @@ class Transformer(nn.Module):
         if self.causal and positions is not None:
             raise ValueError("positions: a decoder sees what stands before, so its tokens stand where they are; use an Encoder")
         x = self.embed(idx, languages, positions)
-        bias = self.attention_bias(T, mask, positions)
-        how = dict(bias=bias, causal=self.causal and bias is None, need_weights=need_weights)
+        if self.config.pos == "alibi" and T >= 256 and x.device.type in self.flex_devices and not need_weights and positions is None and not (
+                self.training and self.config.attn_dropout):
+            how = dict(kernel=self.flex_kernel(T, mask))
+        else:
+            bias = self.attention_bias(T, mask, positions)
+            how = dict(bias=bias, causal=self.causal and bias is None, need_weights=need_weights)
         if self.config.pos == "rope":
             angles = self.table("angles", T)  # (T, D/2)
             how["angles"] = angles if positions is None else angles[positions][:, None]  # (B, 1, T, D/2)
@@ -342,6 +350,18 @@ class Transformer(nn.Module):
             visible = mask[:, None, None, :] | torch.eye(T, dtype=torch.bool, device=mask.device)  # (B, 1, T, T)
             bias = bias.masked_fill(~visible, -math.inf)  # (B, H or 1, T, T)
         return bias
+
+    def flex_kernel(self, T, mask=None):
+        """ALiBi's attention without its table, see flex.py."""
+        from flex import alibi_attention  # here, because only a GPU and long sequences need it
+
+        config, device, variant = self.config, self.embedding.weight.device, "causal" if self.causal else self.config.alibi
+        slopes = alibi_slopes(config.n_head // 2 if variant == "one-sided" else config.n_head).to(device)
+        if mask is not None:
+            return alibi_attention(slopes, T, variant, config.window, mask)
+        if ("flex", T, device) not in self.tables:
+            self.tables["flex", T, device] = alibi_attention(slopes, T, variant, config.window)
+        return self.tables["flex", T, device]
 
     def table(self, name, T):
         """Constant tables, made once for each length and device and kept out of checkpoints."""
