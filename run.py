@@ -98,7 +98,7 @@ def parse(flags_class, description, argv=None):
     """
     parser = LineParser(description=description, allow_abbrev=False)
     for field in dataclasses.fields(flags_class):
-        names = ["--" + field.name.replace("_", "-")] + (["--" + field.name] if "_" in field.name else [])
+        names = ["--" + field.name.replace("_", "-")]
         default = "" if field.default in ("", None, dataclasses.MISSING) or field.metadata["positional"] else f" (default: {field.default})"
         options = dict(default=field.default, help=(field.metadata["help"] + default).replace("%", "%%"), dest=field.name)
         positional = field.metadata.get("positional")
@@ -108,11 +108,12 @@ def parse(flags_class, description, argv=None):
         if field.type == list[str]:  # argparse would append to a default, so an absent flag is left to the dataclass
             options.update({"nargs": "+"} if positional else {"action": "append", "default": argparse.SUPPRESS, "metavar": "STR"})
         elif field.type is bool:
-            options["action"] = argparse.BooleanOptionalAction
+            options["action"] = "store_true" if field.default is False else argparse.BooleanOptionalAction
         else:
             options.update(type=field.type, choices=field.metadata["choices"],
                            metavar=None if field.metadata["choices"] or positional else field.type.__name__.upper())
         parser.add_argument(*names, **options)
+    argv = [re.sub("^--[^=]+", lambda found: found[0].replace("_", "-"), word) for word in (sys.argv[1:] if argv is None else argv)]
     return flags_class(**vars(parser.parse_args(argv)))
 
 
