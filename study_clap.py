@@ -33,7 +33,7 @@ OPTIONS = {"alibi, symmetric": "--pos alibi --alibi symmetric --head roberta --d
 COMMON = "--no-norm-first --activation gelu --tokenizer bpe --mask-rate 0.15 --beta2 0.98 --weight-decay 0.01 --clip 0 --decay 1 --init-std 0.02"
 SIZES = {"quick": dict(vocab_size=1000, n_layer=2, n_embd=64, n_head=4, n_ffn=256, block_size=32, batch_size=32, lr=2e-3, steps=800),
          # Many small updates: the RoBERTa head needs them to get beyond guessing by frequency.
-         "laptop": dict(vocab_size=4000, n_layer=2, n_embd=128, n_head=4, n_ffn=512, block_size=64, batch_size=16, lr=1e-3, init_std=0.05, valid=0.03, steps=3000),
+         "laptop": dict(vocab_size=2000, n_layer=2, n_embd=64, n_head=4, n_ffn=256, block_size=64, batch_size=16, lr=2e-3, init_std=0.05, valid=0.03, steps=4000),
          "full": dict(vocab_size=8000, n_layer=6, n_embd=384, n_head=6, n_ffn=1536, block_size=256, batch_size=64, lr=5e-4, steps=12000)}
 
 
