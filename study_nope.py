@@ -26,8 +26,8 @@ POSITIONS = ("nope", "learned", "sinusoidal", "alibi")  # in the order of the so
 # models: (n_layer, n_embd, n_head), the middle one is looked into; lengths: beside the middle one's block_size.
 SIZES = {"quick": dict(models=((1, 32, 2), (2, 64, 4), (4, 64, 4)), block_size=32, lengths=(16, 64), tokens=512, steps=600, lr=2e-3, vocab_size=0, eval_test=4000,
                        mlm=dict(steps=800, batch_size=32, lr=2e-3)),
-         "laptop": dict(models=((2, 64, 4), (3, 96, 6), (4, 128, 8)), block_size=64, lengths=(32, 128), tokens=1024, steps=1500, lr=2e-3, vocab_size=4000, eval_test=40_000,
-                        mlm=dict(steps=2000, batch_size=32, lr=1e-3)),
+         "laptop": dict(models=((2, 32, 4), (3, 64, 4), (4, 96, 4)), block_size=64, lengths=(32, 128), tokens=1024, steps=1200, lr=2e-3, vocab_size=2000, eval_test=40_000,
+                        mlm=dict(steps=4000, batch_size=16, lr=2e-3)),
          "full": dict(models=((4, 256, 8), (6, 384, 8), (12, 512, 8)), block_size=256, lengths=(128, 512), tokens=16_384, steps=10_000, lr=1e-3, vocab_size=8000, eval_test=0,
                       mlm=dict(steps=10_000, batch_size=128, lr=5e-4))}
 
