@@ -8,6 +8,7 @@ import argparse
 import contextlib
 import dataclasses
 import datetime
+import functools
 import json
 import math
 import os
@@ -25,6 +26,7 @@ import numpy
 import tokenizers
 import torch
 
+import distributed
 import model as models
 from checkpoint import load_weights, read_checkpoint, write_checkpoint
 from data import NAMES
@@ -84,6 +86,14 @@ class TokenizerFlags:
 
 
 @dataclass
+class SpreadFlags:
+    """Training in several processes (see distributed.py), and in several parts of a batch."""
+
+    accumulate: int = flag(1, "parts that a process computes its share of a batch in, one after the other: less memory, the same result")
+    timeout: int = flag(60, "seconds to wait for another process before it counts as gone; more where writing a checkpoint takes longer")
+
+
+@dataclass
 class ContinueFlags:
     """Pretraining on one text, then going on with another."""
 
@@ -121,7 +131,8 @@ class LineParser(argparse.ArgumentParser):
     """argparse, but a mistake costs one line instead of a page."""
 
     def error(self, message):
-        print(f"{self.prog}: {message}; see --help", file=sys.stderr)
+        if distributed.first_to_fail():
+            print(f"{self.prog}: {message}; see --help", file=sys.stderr)
         raise SystemExit(2)
 
 
@@ -129,6 +140,10 @@ def main(train, flags_class, description, argv=None):
     """Parse the flags and run a script; mistakes of the user end in one line on stderr and exit code 2."""
     flags = parse(flags_class, description, argv)
     try:
+        if distributed.size() > 1:
+            require((hasattr(flags, "timeout"), "runs in one process; start it with python instead of torchrun"),
+                    (getattr(flags, "timeout", 1) > 0, f"--timeout must be at least 1, got {getattr(flags, 'timeout', 1)}"))
+            distributed.start(flags.timeout)
         train(flags)
     except (UserError, DataError) as error:
         stop(error)
@@ -143,11 +158,19 @@ def main(train, flags_class, description, argv=None):
         if error.filename is None and error.errno is None:
             raise
         stop(f"{error.filename or getattr(flags, 'out', '') or 'the run folder'}: {error.strerror}; check the path, make room, or choose another --out")
+    except RuntimeError as error:
+        if not distributed.has_lost_another(error):
+            raise
+        stop(f"another of the {distributed.size()} processes has gone, or has not answered for {flags.timeout} s (--timeout); the same command with --resume "
+             "goes on from the last checkpoint, with as many processes as you like", 1)
+    finally:
+        distributed.end()
 
 
-def stop(message):
-    print(f"{Path(sys.argv[0]).name}: {' '.join(str(message).split())}", file=sys.stderr)
-    raise SystemExit(2)
+def stop(message, code=2):
+    if distributed.first_to_fail():
+        print(f"{Path(sys.argv[0]).name}: {' '.join(str(message).split())}", file=sys.stderr)
+    raise SystemExit(code)
 
 
 def require(*checks):
@@ -162,6 +185,7 @@ def step_checks(flags):
     return (
         (flags.steps >= 0, f"--steps must not be negative, got {flags.steps}"),
         (flags.batch_size > 0, f"--batch-size must be at least 1, got {flags.batch_size}"),
+        (getattr(flags, "accumulate", 1) > 0, f"--accumulate must be at least 1, got {getattr(flags, 'accumulate', 1)}"),
         (flags.eval_every > 0, f"--eval-every must be at least 1, got {flags.eval_every}"),
         (flags.lr > 0, f"--lr must be above 0, got {flags.lr}"),
         (flags.weight_decay >= 0, f"--weight-decay must not be negative, got {flags.weight_decay}"),
@@ -227,8 +251,14 @@ def prepare(flags, n_embd=None):
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda" and not torch.cuda.is_available() or device == "mps" and not torch.backends.mps.is_available():
         raise UserError(f"--device {device}: this machine or this torch build has none; use --device cpu")
+    if distributed.size() > 1:
+        require((device != "mps", "--device mps: is for one process; use --device cpu"),
+                (device != "cuda" or distributed.local_rank() < torch.cuda.device_count(),
+                 f"--device cuda: {distributed.local_size()} processes on a machine with {torch.cuda.device_count()} cards; start one for each (--nproc_per_node)"))
+        if device == "cuda":
+            torch.cuda.set_device(distributed.local_rank())
     require((getattr(flags, "threads", 0) >= 0, f"--threads must not be negative, got {getattr(flags, 'threads', 0)}"))
-    threads = getattr(flags, "threads", 0) or (1 if (n_embd or 0) <= 128 else os.cpu_count())
+    threads = getattr(flags, "threads", 0) or (1 if (n_embd or 0) <= 128 else max(1, os.cpu_count() // distributed.local_size()))
     torch.set_num_threads(threads)
     # Far-away tokens get weights too small for normal floats, which processors compute many times slower.
     torch.set_flush_denormal(True)
@@ -273,6 +303,17 @@ def perplexity(nats, tokens):
 LOOKED_INTO = ("maps", "probe", "order")  # folders that other scripts put into a run's; they go with it
 
 
+def first_only(method):
+    """A method of Run that prints or writes: of several processes only the first does."""
+
+    @functools.wraps(method)
+    def alone(self, *args, **more):
+        if distributed.first():
+            method(self, *args, **more)
+
+    return alone
+
+
 class Run:
     """A run folder being written.
 
@@ -289,6 +330,14 @@ class Run:
         self.started, self.resumed_seconds, self.last_line = time.perf_counter(), 0.0, 0.0
         self.first_step = 0
         described = {"kind": kind, "flags": dataclasses.asdict(flags), "model": dataclasses.asdict(config), **more}
+        distributed.from_first(lambda: self.begin(described, tokenizer))
+        if distributed.size() > 1:
+            same = distributed.from_first(tokenizer.to_str) == tokenizer.to_str()
+            require((same, f"--data {flags.data}: process {distributed.rank()} reads another text than the first; give all machines the same files"))
+
+    def begin(self, described, tokenizer):
+        """Make the folder or, with --resume, look whether it is this run's."""
+        flags = self.flags
         self.open_folder(described)
         if flags.resume:
             path = self.folder / "tokenizer.json"
@@ -297,7 +346,7 @@ class Run:
                                 "restore the data, or start anew with another --out")
         else:
             write_json(self.folder / "config.json", described | {
-                "seed": flags.seed, "device": str(device), "revision": git_revision(), "versions": versions()})
+                "seed": flags.seed, "device": str(self.device), "revision": git_revision(), "versions": versions()})
             tokenizer.save(str(self.folder / "tokenizer.json"))
 
     def open_folder(self, described):
@@ -313,7 +362,7 @@ class Run:
             if not (folder / "checkpoint.pt").exists():
                 raise UserError(f"--resume: {folder} holds no checkpoint.pt; leave --resume out to start the run")
             before = read_json(folder / "config.json")
-            now, then = ({k: v for k, v in flags.items() if k not in ("resume", "overwrite", "out", "device", "threads")}
+            now, then = ({k: v for k, v in flags.items() if k not in ("resume", "overwrite", "out", "device", "threads", "accumulate", "timeout")}
                          for flags in (described["flags"], before.get("flags", {})))
             changed = sorted("--" + k.replace("_", "-") for k in now if now[k] != then.get(k))
             if changed:
@@ -334,9 +383,12 @@ class Run:
         """Append a line to metrics.jsonl. No times in it: a repeated run gives the same file. UserError for a number that is none."""
         if any(isinstance(value, float) and not math.isfinite(value) for value in metrics.values()):
             raise UserError(f"--lr {self.flags.lr}: training diverged, its numbers at step {step} are not finite; start again with a smaller --lr")
+        if not distributed.first():
+            return
         with open(self.folder / "metrics.jsonl", "a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, **{name.replace("__", "/"): value for name, value in metrics.items()}}) + "\n")
 
+    @first_only
     def progress(self, step, steps, loss, lr, tokens):
         """The live line on a terminal, a few times a second; `tokens` were processed since the start."""
         now = time.perf_counter()
@@ -348,12 +400,14 @@ class Run:
         print(f"\r{step}/{steps}  loss {float(loss):.3f}  lr {lr:.1e}  {tokens / seconds:,.0f} tokens/s  {clock(left)} left ",
               end="\n" if step == steps else "", file=sys.stderr, flush=True)
 
+    @first_only
     def say(self, text):
         """A plain line on stdout, not mixed up with the live line."""
         if sys.stderr.isatty():
             print("\r" + " " * 79 + "\r", end="", file=sys.stderr, flush=True)
         print(text, flush=True)
 
+    @first_only
     def save(self, name, **state):
         """Write a checkpoint under its name only when it is whole and on disk."""
         write_checkpoint(self.folder / name, state)
@@ -368,15 +422,17 @@ class Run:
         """Load checkpoint.pt into model and optimizer. Returns (step, more); (0, {}) for a fresh run."""
         if not self.flags.resume:
             return 0, {}
-        state = read_checkpoint(self.folder / "checkpoint.pt", self.device, ("model", "optimizer", "step", "rng", "cuda_rng", "seconds", "more"))
+        state = distributed.from_first(lambda: read_checkpoint(
+            self.folder / "checkpoint.pt", self.device, ("model", "optimizer", "step", "rng", "cuda_rng", "seconds", "more")))
         load_weights(model, state["model"], self.folder / "checkpoint.pt")
         optimizer.load_state_dict(state["optimizer"])
         torch.set_rng_state(state["rng"].cpu())
         if self.device.type == "cuda" and state["cuda_rng"]:
             torch.cuda.set_rng_state_all([rng.cpu() for rng in state["cuda_rng"]])
         self.resumed_seconds, self.first_step = state["seconds"], state["step"]
-        kept = [line for line in self.metrics() if line["step"] <= state["step"]]  # what is later than the checkpoint will come again
-        write_text(self.folder / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
+        if distributed.first():
+            kept = [line for line in self.metrics() if line["step"] <= state["step"]]  # what is later than the checkpoint will come again
+            write_text(self.folder / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
         return state["step"], state["more"]
 
     def metrics(self):
@@ -392,8 +448,8 @@ class Run:
         seconds = self.seconds()
         write_json(self.folder / "result.json", result | {
             "parameters": models.count_parameters(model), "seconds": round(seconds, 2), "cpu_seconds": round(time.process_time(), 2),
-            "tokens_per_second": round(tokens / seconds, 1), "peak_memory_mb": peak_memory(self.device),
-            "command": shlex.join(["python", Path(sys.argv[0]).name, *sys.argv[1:]])})
+            "tokens_per_second": round(tokens / seconds, 1), "peak_memory_mb": peak_memory(self.device), "processes": distributed.size(),
+            "command": shlex.join([*distributed.launcher(), Path(sys.argv[0]).name, *sys.argv[1:]])})
 
 
 @dataclass

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 
 import data
+import distributed
 import run as runs
 from data import batching
 from data.corpus import hold_out, normal
@@ -34,7 +35,7 @@ class Recipe:
 
 
 @dataclass
-class Flags(Recipe, runs.ContinueFlags, runs.RunFlags, runs.ModelFlags, runs.TokenizerFlags):
+class Flags(Recipe, runs.ContinueFlags, runs.RunFlags, runs.SpreadFlags, runs.ModelFlags, runs.TokenizerFlags):
     steps: int = flag(500, "number of updates")
     batch_size: int = flag(16, "blocks an update")
     lr: float = flag(1e-3, "peak learning rate")
@@ -60,10 +61,10 @@ def evaluate(model, ids, block_size, device, flags, batch_size=64):
     inputs, targets = batching.consecutive_blocks(ids, block_size, min(flags.eval_stride, block_size))
     nats = 0.0
     with torch.no_grad(), runs.autocast(flags, device):
-        for x, y in zip(inputs.split(batch_size), targets.split(batch_size)):
+        for x, y in distributed.mine(list(zip(inputs.split(batch_size), targets.split(batch_size)))):
             nats += model.loss(x.to(device), y.to(device)).item()
     model.train()
-    return nats
+    return distributed.add(torch.tensor(nats, dtype=torch.float64)).item()
 
 
 def train(flags):
@@ -104,6 +105,7 @@ def train(flags):
         run.say(f"  {name:<9}{len(part) - 1:>8,} tokens  {100 * batching.fraction_unknown(part[1:], UNK):4.1f}% out of vocabulary")
 
     # Loop
+    loss_of = distributed.spread(model)
     first, more = run.restore(model, optimizer)
     best = more.get("best", math.inf)
     tokens_a_step = flags.batch_size * flags.block_size
@@ -130,18 +132,21 @@ def train(flags):
         x, y = batching.random_blocks(ids, flags.block_size, flags.members * flags.batch_size, gen)
         x, y = noise_tokens(x, y, counts, gen, flags.drop_words, flags.swap_words, flags.rare_unknown)
         x[:: flags.batch_size, 0] = BOS  # one block begins with nothing before it, as a prompt does
-        with runs.autocast(flags, device):
-            loss = model.loss(x.to(device), y.to(device), smoothing=flags.label_smoothing) / (tokens_a_step * flags.members)
         optimizer.zero_grad()
-        loss.backward()
+        loss = 0.0
+        for rows, wanted in distributed.parts(loss_of, y, flags, step, flags.members):  # all of them, unless several processes share them out
+            with runs.autocast(flags, device):
+                part = loss_of(x[rows].to(device), wanted.to(device), smoothing=flags.label_smoothing) / (tokens_a_step * flags.members)
+            part.backward()
+            loss += part.detach()
         if flags.clip:
             torch.nn.utils.clip_grad_norm_(model.parameters(), flags.clip)
         optimizer.step()
-        losses.append(loss.detach())
+        losses.append(distributed.add(loss))
         run.progress(step + 1, flags.steps, loss, lr, (step + 1 - first) * tokens_a_step)
 
     # Results
-    best_weights = runs.read_checkpoint(run.folder / "best.pt", device)
+    best_weights = distributed.from_first(lambda: runs.read_checkpoint(run.folder / "best.pt", device))
     model.load_state_dict(best_weights["model"])
     result = {"step": best_weights["step"], "vocab_size": config.vocab_size}
     for block in eval_blocks:
@@ -154,6 +159,8 @@ def train(flags):
     for name, part in streams.items():
         result[f"tokens/{name}"] = len(part) - 1
         result[f"unknown/{name}"] = batching.fraction_unknown(part[1:], UNK)
+    if distributed.leave():
+        return
     run.finish(result | {f"floor/{name}": value for name, value in floor.items() if name in result}, model, flags.steps * tokens_a_step)
     draw(run, streams, floor)
     for block in eval_blocks:

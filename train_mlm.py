@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 
 import data
+import distributed
 import run as runs
 from data import batching, masking
 from data.corpus import hold_out
@@ -22,7 +23,7 @@ from run import flag
 
 
 @dataclass
-class Flags(runs.ContinueFlags, runs.RunFlags, runs.ModelFlags, runs.TokenizerFlags):
+class Flags(runs.ContinueFlags, runs.RunFlags, runs.SpreadFlags, runs.ModelFlags, runs.TokenizerFlags):
     init: str = flag("", "folder of a Hugging Face RoBERTa to continue from: its weights, architecture and vocabulary")
     n_layer: int = flag(1, "number of blocks")
     n_embd: int = flag(1024, "width")
@@ -78,7 +79,7 @@ def evaluate(model, batches, device, flags):
     """(nats, hits, count) summed over all tokens of the batches that are to be predicted."""
     model.eval()
     nats, hits, count = 0.0, 0, 0
-    for inputs, mask, labels in batches:
+    for inputs, mask, labels in distributed.mine(batches):
         with runs.autocast(flags, device):
             h = model.body(inputs.to(device), mask.to(device))
             logits = model.head(h[labels.to(device) != -100]).float()  # (tokens to predict, V)
@@ -87,7 +88,7 @@ def evaluate(model, batches, device, flags):
         hits += (logits.argmax(-1) == wanted).sum().item()
         count += len(wanted)
     model.train()
-    return nats, hits, count
+    return distributed.add(torch.tensor([nats, hits, count], dtype=torch.float64)).tolist()
 
 
 def train(flags):
@@ -103,7 +104,7 @@ def train(flags):
     vocabulary = data.load(flags.vocab_from) if flags.vocab_from else corpus
     vocabulary, _, left_out = vocabulary.split(flags.split)  # the corpus whose test rows are to stay unknown
     corpus = corpus if flags.vocab_from else vocabulary
-    if left_out:
+    if left_out and distributed.first():
         print(left_out)
     texts, held_out = hold_out(corpus.texts(), flags.valid, seed=0)  # every run of this corpus is measured on the same lines
     texts = list(dict.fromkeys(texts))  # a sentence of both files is trained on once an epoch
@@ -132,6 +133,7 @@ def train(flags):
         run.say(f"  {n_long} lines are longer than --block-size {flags.block_size} and were split")
 
     # Loop
+    loss_of = distributed.spread(model)
     first, more = run.restore(model, optimizer)
     best, tokens = more.get("best", math.inf), more.get("tokens", 0)
     batches_an_epoch = -(-len(sequences) // flags.batch_size)
@@ -159,18 +161,23 @@ def train(flags):
         lr = runs.learning_rate(step, flags.steps, flags.lr, flags.warmup, flags.decay)
         for group in optimizer.param_groups:
             group["lr"] = lr
-        with runs.autocast(flags, device):
-            loss = model.loss(inputs.to(device), labels.to(device), mask.to(device)) / max(1, (labels != -100).sum().item())
         optimizer.zero_grad()
-        loss.backward()
+        loss, count = 0.0, max(1, (labels != -100).sum().item())
+        for rows, wanted in distributed.parts(loss_of, labels, flags, step):  # all of them, unless several processes share them out
+            with runs.autocast(flags, device):
+                part = loss_of(inputs[rows].to(device), wanted.to(device), mask[rows].to(device)) / count
+            part.backward()
+            loss += part.detach()
         if flags.clip:
             torch.nn.utils.clip_grad_norm_(model.parameters(), flags.clip)
         optimizer.step()
-        losses.append(loss.detach())
+        losses.append(distributed.add(loss))
         tokens += int(mask.sum())
         run.progress(step + 1, flags.steps, loss, lr, tokens - more.get("tokens", 0))
 
     # Results
+    if distributed.leave():
+        return
     best_weights = runs.read_checkpoint(run.folder / "best.pt", device)
     result = {name: best_weights[name] for name in ("loss/valid", "perplexity/valid", "accuracy/valid")}
     run.finish({"step": best_weights["step"], "vocab_size": config.vocab_size, **result}, model, tokens)

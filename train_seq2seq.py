@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import torch
 
 import data
+import distributed
 import run as runs
 from data import batching, spans
 from data.corpus import hold_out, normal
@@ -32,7 +33,7 @@ DRAWS = 5  # times each text of a test set is corrupted: more hidden words, and 
 
 
 @dataclass
-class Flags(runs.RunFlags, runs.ModelFlags, runs.TokenizerFlags):
+class Flags(runs.RunFlags, runs.SpreadFlags, runs.ModelFlags, runs.TokenizerFlags):
     task: str = flag("infill", "infill: span corruption of a corpus; translate: sentence pairs", ("infill", "translate"))
     data: str = flag("toy", f"a corpus as train_lm.py reads it ({', '.join(data.NAMES)}, a folder, a .txt); for translation toy, "
                      "a folder of train.en and train.fr, or a .tsv of source<TAB>target")
@@ -97,27 +98,26 @@ def evaluate(model, batches, device, flags, first):
     """(nats, tokens, nats of words, words) over all targets; words are what is neither sentinel nor [EOS]."""
     model.eval()
     sums = torch.zeros(4, dtype=torch.float64)
-    for source, source_mask, inputs, labels in batches:
+    for source, source_mask, inputs, labels in distributed.mine(batches):
         with runs.autocast(flags, device):
             losses = model.losses(inputs.to(device), labels.to(device), source=source.to(device), source_mask=source_mask.to(device)).cpu().double()
         wanted = labels[labels != -100]
         words = (wanted < first) & (wanted != EOS)
         sums += torch.tensor([losses.sum(), len(losses), losses[words].sum(), words.sum()], dtype=torch.float64)
     model.train()
-    return sums.tolist()
+    return distributed.add(sums).tolist()
 
 
 def translate(model, examples, tokenizer, device, flags):
     """The likeliest translation of each pair's source, word after word (no search), as text."""
     model.eval()
-    texts = [""] * len(examples)
-    for rows in batching.length_batches([len(source) for source, _ in examples], 64):
+    written = torch.zeros(len(examples), flags.block_size, dtype=torch.long)  # zeros of the other processes' rows, and [PAD] behind a translation
+    for rows in distributed.mine(batching.length_batches([len(source) for source, _ in examples], 64)):
         source, mask = batching.pad([examples[i][0] for i in rows])
         with runs.autocast(flags, device):
-            written = generate(model, source.to(device), mask.to(device), BOS, EOS, flags.block_size).tolist()
-        for i, ids in zip(rows.tolist(), written):
-            texts[i] = detokenize(tokenizer, ids[: ids.index(EOS)] if EOS in ids else ids)
-    return texts
+            ids = generate(model, source.to(device), mask.to(device), BOS, EOS, flags.block_size).cpu()
+        written[rows, : ids.size(1)] = ids
+    return [detokenize(tokenizer, ids[: ids.index(EOS)] if EOS in ids else ids) for ids in distributed.add(written).tolist()]
 
 
 def score(outputs, targets, tokenizer):
@@ -182,6 +182,7 @@ def train(flags):
             run.say(f"  {n} pairs of {name} are longer than --block-size {flags.block_size} and were {'left out' if name == 'train' else 'cut'}")
 
     # Loop
+    loss_of = distributed.spread(model)
     start, more = run.restore(model, optimizer)
     best, tokens = more.get("best", math.inf), more.get("tokens", 0)
     batches_an_epoch = -(-len(lengths) // flags.batch_size)
@@ -208,19 +209,22 @@ def train(flags):
         lr = runs.learning_rate(step, flags.steps, flags.lr, flags.warmup, flags.decay)
         for group in optimizer.param_groups:
             group["lr"] = lr
-        with runs.autocast(flags, device):
-            loss = model.loss(inputs.to(device), labels.to(device), source=source.to(device), source_mask=source_mask.to(device)) / (labels != -100).sum().item()
         optimizer.zero_grad()
-        loss.backward()
+        loss, count = 0.0, (labels != -100).sum().item()
+        for rows, wanted in distributed.parts(loss_of, labels, flags, step):  # all of them, unless several processes share them out
+            with runs.autocast(flags, device):
+                part = loss_of(inputs[rows].to(device), wanted.to(device), source=source[rows].to(device), source_mask=source_mask[rows].to(device)) / count
+            part.backward()
+            loss += part.detach()
         if flags.clip:
             torch.nn.utils.clip_grad_norm_(model.parameters(), flags.clip)
         optimizer.step()
-        losses.append(loss.detach())
+        losses.append(distributed.add(loss))
         tokens += int(source_mask.sum() + (labels != -100).sum())
         run.progress(step + 1, flags.steps, loss, lr, tokens - more.get("tokens", 0))
 
     # Results
-    best_weights = runs.read_checkpoint(run.folder / "best.pt", device)
+    best_weights = distributed.from_first(lambda: runs.read_checkpoint(run.folder / "best.pt", device))
     model.load_state_dict(best_weights["model"])
     result = {"step": best_weights["step"], "vocab_size": config.vocab_size}
     for name, part in batches_of.items():
@@ -229,6 +233,8 @@ def train(flags):
         if not infill:
             outputs = translate(model, examples[name], tokenizer, device, flags)
             result |= {f"{metric}/{name}": value for metric, value in score(outputs, [target for _, target in sets[name]], tokenizer).items()}
+    if distributed.leave():
+        return
     run.finish(result, model, tokens)
     draw(run, batches_of)
     for name in batches_of:

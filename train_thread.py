@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
+import distributed
 import run as runs
 from data import batching, masking, toy_threads
 from data.corpus import hold_out
@@ -25,7 +26,7 @@ DEEPEST = 6  # comments at least so deep are counted together
 
 
 @dataclass
-class Flags(runs.RunFlags, runs.ModelFlags, runs.TokenizerFlags):
+class Flags(runs.RunFlags, runs.SpreadFlags, runs.ModelFlags, runs.TokenizerFlags):
     data: str = flag("toy", "threads: toy (generated), or a .jsonl of one post with its comments a line")
     ancestors: int = flag(8, "how many ancestors of a comment are read at most, the nearest ones")
     ancestor_positions: str = flag("learned", "what is added to an ancestor's vector for its distance from the comment", ThreadReader.POSITIONS)
@@ -111,14 +112,14 @@ def evaluate(model, forest, batches, device, flags):
     """{view: (2, DEEPEST) nats and number of hidden words by depth 1, 2, ..., DEEPEST or deeper}."""
     model.eval()
     sums = {view: torch.zeros(2, DEEPEST, dtype=torch.float64) for view in VIEWS}
-    for rows, inputs, mask, labels, views in batches:
+    for rows, inputs, mask, labels, views in distributed.mine(batches):
         depths = (forest.depths[rows].clamp(max=DEEPEST) - 1)[:, None].expand_as(labels)[labels != -100]  # one for each loss
         for view, read in views.items():
             with runs.autocast(flags, device):
                 losses = model.losses(inputs.to(device), labels.to(device), mask.to(device), **batching.to(device, read)).cpu().double()
             sums[view] += torch.stack([torch.zeros(DEEPEST, dtype=torch.float64).index_add(0, depths, x) for x in (losses, torch.ones_like(losses))])
     model.train()
-    return sums
+    return {view: distributed.add(found) for view, found in sums.items()}
 
 
 def toy_floor(forest, batches, tokenizer):
@@ -185,6 +186,7 @@ def train(flags):
         floor = {name: perplexities(toy_floor(forests[name], part, tokenizer), name) for name, part in batches_of.items()}
 
     # Loop
+    loss_of = distributed.spread(model, some_unused=flags.alone_rate > 0)
     first, more = run.restore(model, optimizer)
     best, tokens = more.get("best", math.inf), more.get("tokens", 0)
     batches_an_epoch = -(-len(known.pieces) // flags.batch_size)
@@ -213,23 +215,26 @@ def train(flags):
         alone = torch.rand((), generator=gen) < flags.alone_rate
         idx, mask = known.comments(rows)
         inputs, labels = masking.mask_tokens(idx, config.vocab_size, gen, flags.mask_rate, flags.mask_unit, starts)
-        read = {} if alone else known.above(rows, known.chains)
         lr = runs.learning_rate(step, flags.steps, flags.lr, flags.warmup, flags.decay)
         for group in optimizer.param_groups:
             group["lr"] = lr
-        with runs.autocast(flags, device):
-            loss = model.loss(inputs.to(device), labels.to(device), mask.to(device), **batching.to(device, read)) / max(1, (labels != -100).sum().item())
         optimizer.zero_grad()
-        loss.backward()
+        loss, count = 0.0, max(1, (labels != -100).sum().item())
+        for part_rows, wanted in distributed.parts(loss_of, labels, flags, step):  # all of them, unless several processes share them out
+            read = {} if alone else known.above(torch.tensor(rows)[part_rows].tolist(), known.chains)
+            with runs.autocast(flags, device):
+                part = loss_of(inputs[part_rows].to(device), wanted.to(device), mask[part_rows].to(device), **batching.to(device, read)) / count
+            part.backward()
+            loss += part.detach()
         if flags.clip:
             torch.nn.utils.clip_grad_norm_(model.parameters(), flags.clip)
         optimizer.step()
-        losses.append(loss.detach())
-        tokens += int(mask.sum()) + (0 if alone else int(read["texts_mask"].sum()))
+        losses.append(distributed.add(loss))
+        tokens += int(mask.sum()) + (0 if alone else sum(len(known.sequences[a]) for a in {a for row in rows for a in known.chains[row]}))
         run.progress(step + 1, flags.steps, loss, lr, tokens - more.get("tokens", 0))
 
     # Results
-    best_weights = runs.read_checkpoint(run.folder / "best.pt", device)
+    best_weights = distributed.from_first(lambda: runs.read_checkpoint(run.folder / "best.pt", device))
     model.load_state_dict(best_weights["model"])
     result = {"step": best_weights["step"], "vocab_size": config.vocab_size}
     for name, part in batches_of.items():
@@ -240,6 +245,8 @@ def train(flags):
     result["gain/test"] = math.log(result["perplexity/test-alone"] / result["perplexity/test-ancestors"])
     if floor:
         result["floor/gain/test"] = math.log(result["floor/perplexity/test-alone"] / result["floor/perplexity/test-ancestors"])
+    if distributed.leave():
+        return
     run.finish(result, model, tokens)
     draw(run, result)
     for depth in depths_in(result):
