@@ -29,9 +29,9 @@ import torch
 import distributed
 import model as models
 from checkpoint import load_weights, read_checkpoint, write_checkpoint
-from data import NAMES
+from data import NAMES, shards
 from data.files import DataError
-from data.tokenizer import load_tokenizer
+from data.tokenizer import is_word_level, load_tokenizer
 
 
 class UserError(Exception):
@@ -209,6 +209,23 @@ def source_of(flags, kind):
     source = load_run(flags.init_from, (kind,), flag_name="--init-from")
     adopt(flags, source.model.body.config, f"--init-from {flags.init_from}")
     return source
+
+
+def prepared_of(flags, source):
+    """The prepared folder of --data, open; None where --data is a text. The flags then say what prepare.py was told.
+
+    source: the LoadedRun to continue from, or None. UserError when it has another vocabulary, and for flags that ask for what prepare.py has decided.
+    """
+    if not shards.is_prepared(flags.data):
+        return None
+    decided = [field for field in dataclasses.fields(flags) if field.name in ("tokenizer", "vocab_size", "vocab_from", "valid", "split")]
+    given = " and ".join(f"--{field.name.replace('_', '-')} {getattr(flags, field.name)}" for field in decided if getattr(flags, field.name) != field.default)
+    require((not given, f"{given}: --data {flags.data} is prepared, with its own tokenizer and sets; leave that out, or give it to prepare.py and another --out"))
+    prepared = shards.Prepared(flags.data)
+    if source and source.tokenizer.to_str() != prepared.tokenizer.to_str():
+        raise UserError(f"--data {flags.data}: was prepared with another vocabulary than that of {source.folder}; prepare it with --vocab-from {source.folder}")
+    flags.tokenizer, flags.valid = "word" if is_word_level(prepared.tokenizer) else "bpe", prepared.settings["valid"]
+    return prepared
 
 
 def model_config(flags, **more):

@@ -74,21 +74,13 @@ def train(flags):
     eval_blocks = check(flags)
 
     # Data: one long stream of ids a set, beginning with [BOS].
-    corpus = data.load(flags.data)
-    runs.require((corpus.lines, f"--data {flags.data}: holds no running text to model; give a corpus with train_LM.txt or a .txt"))
-    lines, held_out = hold_out(corpus.lines, flags.valid, seed=0) if flags.valid else (corpus.lines, [])
-    held = {normal(line) for line in held_out}  # as unknown to the vocabulary as the words of a test set are
-    texts = [text for text in (data.load(flags.vocab_from) if flags.vocab_from else corpus).texts() if normal(text) not in held]
-    tokenizer = source.tokenizer if source else train_tokenizer(flags.tokenizer, texts, flags.vocab_size)
-    sets = {"train": lines} | ({"valid": held_out} if held_out else {}) | corpus.tests
-    whole = {name: batching.stream(tokenizer, part) for name, part in sets.items()}
-    ids = whole["train"]
-    counts = ids.bincount(minlength=tokenizer.get_vocab_size())
+    name, tokenizer, whole, sizes, floor = read(flags, source)
+    ids, held_out = whole["train"], flags.valid and "valid" in whole
+    # Counting takes a second for each gigabyte of text, and only these two look at the result.
+    counts = ids.bincount(minlength=tokenizer.get_vocab_size()) if flags.swap_words or flags.rare_unknown else torch.zeros(tokenizer.get_vocab_size())
     runs.require((len(ids) > flags.block_size + 1, f"--block-size {flags.block_size}: the training text has only {len(ids) - 1} tokens; use a smaller block"))
     streams = {name: part[: (flags.eval_train if name == "train" else flags.eval_test or len(part)) + 1] for name, part in whole.items()}
-    n_bytes = {name: sum(len(line.encode()) + 1 for line in sets[name]) for name in sets if len(streams[name]) == len(whole[name])}
-    # The floor counts every word as a token; with another vocabulary it bounds nothing.
-    floor = corpus.floor if flags.tokenizer == "word" and not (flags.vocab_size or flags.vocab_from or source) else {}
+    n_bytes = {name: sizes[name] for name in sizes if len(streams[name]) == len(whole[name])}
 
     # Model
     config = source.model.body.config if source else runs.model_config(flags, vocab_size=tokenizer.get_vocab_size())
@@ -99,7 +91,7 @@ def train(flags):
     if source:
         model.load_state_dict(source.model.state_dict())
     optimizer = runs.make_optimizer(model, flags.lr, flags.weight_decay)
-    run.say(f"{corpus.name}: {len(ids) - 1:,} training tokens, {config.vocab_size:,} word types; "
+    run.say(f"{name}: {len(ids) - 1:,} training tokens, {config.vocab_size:,} word types; "
             f"{count_parameters(model)['total']:,} parameters, pos={config.pos}, on {device}")
     for name, part in streams.items():
         run.say(f"  {name:<9}{len(part) - 1:>8,} tokens  {100 * batching.fraction_unknown(part[1:], UNK):4.1f}% out of vocabulary")
@@ -170,6 +162,26 @@ def train(flags):
                     + (f"   {result[f'bits_per_byte/{name}{at}']:.3f} bits per byte" if f"bits_per_byte/{name}{at}" in result else ""))
     words = ", ".join(f"{name} {result[f'perplexity/{name}']:.1f}" + above(result, floor, f"perplexity/{name}") for name in streams)
     run.say(f"perplexity at step {best_weights['step']}: {words}; {run.seconds():.0f} s, {run.folder}")
+
+
+def read(flags, source):
+    """What to train and measure on: (name, tokenizer, {set: its tokens as one stream that begins with [BOS]}, {set: its bytes},
+    {metric: the lowest possible value, where it is known}). A folder of prepare.py stays on disk, and its streams are read as they are needed."""
+    prepared = runs.prepared_of(flags, source)
+    if prepared:
+        return prepared.name, prepared.tokenizer, prepared.streams, prepared.bytes, {}
+    corpus = data.load(flags.data)
+    runs.require((corpus.lines, f"--data {flags.data}: holds no running text to model; give a corpus with train_LM.txt or a .txt"))
+    lines, held_out = hold_out(corpus.lines, flags.valid, seed=0) if flags.valid else (corpus.lines, [])
+    held = {normal(line) for line in held_out}  # as unknown to the vocabulary as the words of a test set are
+    texts = [text for text in (data.load(flags.vocab_from) if flags.vocab_from else corpus).texts() if normal(text) not in held]
+    tokenizer = source.tokenizer if source else train_tokenizer(flags.tokenizer, texts, flags.vocab_size)
+    sets = {"train": lines} | ({"valid": held_out} if held_out else {}) | corpus.tests
+    whole = {name: batching.stream(tokenizer, part) for name, part in sets.items()}
+    sizes = {name: sum(len(line.encode()) + 1 for line in part) for name, part in sets.items()}
+    # The floor counts every word as a token; with another vocabulary it bounds nothing.
+    floor = corpus.floor if flags.tokenizer == "word" and not (flags.vocab_size or flags.vocab_from or source) else {}
+    return corpus.name, tokenizer, whole, sizes, floor
 
 
 def above(result, floor, name):

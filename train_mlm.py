@@ -15,7 +15,7 @@ import torch.nn.functional as F
 import data
 import distributed
 import run as runs
-from data import batching, masking
+from data import batching, masking, shards
 from data.corpus import hold_out
 from data.tokenizer import train_tokenizer, word_starts
 from model import Decoder, Encoder, LanguageModel, count_parameters
@@ -99,21 +99,10 @@ def train(flags):
     source = runs.roberta_of(flags) if flags.init else runs.source_of(flags, kind)
     check(flags, source)
 
-    # Data: sentences, the validation part held out before anything is trained.
-    corpus = data.load(flags.data)
-    vocabulary = data.load(flags.vocab_from) if flags.vocab_from else corpus
-    vocabulary, _, left_out = vocabulary.split(flags.split)  # the corpus whose test rows are to stay unknown
-    corpus = corpus if flags.vocab_from else vocabulary
-    if left_out and distributed.first():
-        print(left_out)
-    texts, held_out = hold_out(corpus.texts(), flags.valid, seed=0)  # every run of this corpus is measured on the same lines
-    texts = list(dict.fromkeys(texts))  # a sentence of both files is trained on once an epoch
-    held_out = list(dict.fromkeys(held_out))
-    runs.require((texts and held_out, f"--data {flags.data}: {len(texts) + len(held_out)} lines are too few to hold out --valid {flags.valid} of them; give more text or a larger --valid"))
-    tokenizer = source.tokenizer if source else train_tokenizer(flags.tokenizer, vocabulary.texts(), flags.vocab_size)
-    sequences, n_long = batching.sentences(tokenizer, texts, flags.block_size, split=True)
-    valid_sequences, _ = batching.sentences(tokenizer, held_out, flags.block_size, split=True)
-    lengths = [len(sequence) for sequence in sequences]
+    # Data: sentences, the validation part held out before anything is trained; or the blocks of a folder of prepare.py, which stay on disk.
+    prepared = runs.prepared_of(flags, source)
+    name, tokenizer, sequences, valid_sequences, n_long = read_prepared(flags, prepared) if prepared else read(flags, source)
+    lengths = None if prepared else [len(sequence) for sequence in sequences]
     starts = word_starts(tokenizer)
 
     # Model
@@ -127,7 +116,7 @@ def train(flags):
     optimizer = runs.make_optimizer(model, flags.lr, flags.weight_decay, (0.9, flags.beta2))
     what = "next-word" if flags.causal else "masked-LM"
     valid_batches = validation_set(valid_sequences, flags, config.vocab_size, starts)
-    run.say(f"{corpus.name}: {len(sequences):,} training sequences ({sum(lengths):,} tokens), {len(valid_sequences):,} for validation, "
+    run.say(f"{name}: {len(sequences):,} training sequences ({sequences.tokens if prepared else sum(lengths):,} tokens), {len(valid_sequences):,} for validation, "
             f"{config.vocab_size:,} word types; {count_parameters(model)['total']:,} parameters, pos={config.pos}, head={config.head}, on {device}")
     if n_long:
         run.say(f"  {n_long} lines are longer than --block-size {flags.block_size} and were split")
@@ -155,7 +144,8 @@ def train(flags):
             break
         epoch, position = divmod(step, batches_an_epoch)
         if batches is None or position == 0:
-            batches = batching.length_batches(lengths, flags.batch_size, batching.generator(flags.seed, "epoch", epoch))
+            order = batching.generator(flags.seed, "epoch", epoch)
+            batches = batching.RandomBatches(len(sequences), flags.batch_size, order) if prepared else batching.length_batches(lengths, flags.batch_size, order)
         idx, mask = batching.pad([sequences[i] for i in batches[position]])
         inputs, labels = task(idx, mask, batching.generator(flags.seed, "masks", step), flags, config.vocab_size, starts)
         lr = runs.learning_rate(step, flags.steps, flags.lr, flags.warmup, flags.decay)
@@ -184,6 +174,33 @@ def train(flags):
     draw(run)
     run.say(f"{what} perplexity {result['perplexity/valid']:.1f}, accuracy {result['accuracy/valid']:.1%} on held-out lines "
             f"at step {best_weights['step']}; {run.seconds():.0f} s, {run.folder}")
+
+
+def read(flags, source):
+    """(name, tokenizer, training sequences, validation sequences, how many lines were split) of a text."""
+    corpus = data.load(flags.data)
+    vocabulary = data.load(flags.vocab_from) if flags.vocab_from else corpus
+    vocabulary, _, left_out = vocabulary.split(flags.split)  # the corpus whose test rows are to stay unknown
+    corpus = corpus if flags.vocab_from else vocabulary
+    if left_out and distributed.first():
+        print(left_out)
+    texts, held_out = hold_out(corpus.texts(), flags.valid, seed=0)  # every run of this corpus is measured on the same lines
+    texts = list(dict.fromkeys(texts))  # a sentence of both files is trained on once an epoch
+    held_out = list(dict.fromkeys(held_out))
+    runs.require((texts and held_out, f"--data {flags.data}: {len(texts) + len(held_out)} lines are too few to hold out --valid {flags.valid} of them; give more text or a larger --valid"))
+    tokenizer = source.tokenizer if source else train_tokenizer(flags.tokenizer, vocabulary.texts(), flags.vocab_size)
+    sequences, n_long = batching.sentences(tokenizer, texts, flags.block_size, split=True)
+    valid_sequences, _ = batching.sentences(tokenizer, held_out, flags.block_size, split=True)
+    return corpus.name, tokenizer, sequences, valid_sequences, n_long
+
+
+def read_prepared(flags, prepared):
+    """The same of a folder of prepare.py: full blocks, in which lines run on."""
+    streams = prepared.streams
+    valid = streams.get("valid") or streams.get("wiki-valid")
+    runs.require((valid, f"--data {flags.data}: was prepared without a validation set, which chooses the best checkpoint; prepare it with --valid 0.01"))
+    blocks = shards.Blocks(streams["train"], prepared.tokenizer, flags.block_size)
+    return prepared.name, prepared.tokenizer, blocks, list(shards.Blocks(valid, prepared.tokenizer, flags.block_size)), 0
 
 
 def check(flags, source):

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from data import pairs, pydocs, speeches, toy, wikitext
+from data import pairs, pydocs, shards, speeches, toy, wikitext
 from data.corpus import Corpus, hold_out, normal
 from data.files import DataError, read_rows, read_text
 
@@ -28,6 +28,8 @@ def load(name):
         return wikitext.load(wikitext.download())
     if name == "toy-pairs":
         return pairs.load_pairs("toy").corpus()
+    if shards.is_prepared(path):
+        raise DataError(f"--data {name}: holds tokens of prepare.py, which only train_lm.py and train_mlm.py can read; give the text itself")
     if path.is_dir() and pairs.is_parallel(path):
         return pairs.load_pairs(path).corpus()
     if path.is_dir():

@@ -1,6 +1,9 @@
 """Reading what a student hands in: plain UTF-8 text and `label<TAB>text` rows, with errors that name the line."""
 
+import contextlib
+import os
 import sys
+import time
 from pathlib import Path
 
 
@@ -63,3 +66,45 @@ def read_rows(path, labels=None):
             raise DataError(f"{path}:{number}: label {label[:40]!r} is no class; the classes are {', '.join(sorted(labels))}")
         rows.append((label, text.strip()))
     return rows
+
+
+def write_whole(path, content):
+    """Write bytes to a file that appears under its name only when it is whole and on disk."""
+    path = Path(path)
+    partial = path.with_name(path.name + ".partial")
+    with open(partial, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, path)
+
+
+@contextlib.contextmanager
+def alone(folder, wait):
+    """Only one process at a time is inside; another calls `wait()` once, and waits. The system lets the next one in when a process dies, however it dies."""
+    with open(Path(folder) / ".lock", "ab") as file:
+        if not lock(file):
+            wait()
+            while not lock(file):
+                time.sleep(0.1)
+        yield
+
+
+def lock(file):
+    """Lock an open file until it is closed; False when another process has it."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        import msvcrt
+
+        file.seek(0)
+        try:
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

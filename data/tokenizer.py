@@ -28,9 +28,7 @@ def train_tokenizer(kind, texts, vocab_size=0):
     with vocab_size entries (0: 4,000); nothing is unknown to it. Raises DataError for a vocabulary that
     would not hold the special tokens, or not all bytes.
     """
-    smallest = len(SPECIAL) + (256 if kind == "bpe" else 1)
-    if vocab_size and vocab_size < smallest:
-        raise DataError(f"--vocab-size {vocab_size}: a {kind} vocabulary needs at least {smallest} entries")
+    check_vocab_size(kind, vocab_size)
     if kind == "word":
         splitter = pre_tokenizers.Split(Regex(WORD), behavior="removed", invert=True)
         counts = Counter(word for text in texts for word, _ in splitter.pre_tokenize_str(text))
@@ -51,6 +49,13 @@ def train_tokenizer(kind, texts, vocab_size=0):
     # It swallows the space before it, which byte-level BPE would otherwise make a token of.
     tokenizer.add_special_tokens([AddedToken(token, special=True, lstrip=token == "[MASK]") for token in SPECIAL])
     return tokenizer
+
+
+def check_vocab_size(kind, vocab_size):
+    """DataError for a vocabulary too small for the special tokens and, in byte-level BPE, all bytes. 0 is no limit."""
+    smallest = len(SPECIAL) + (256 if kind == "bpe" else 1)
+    if vocab_size and vocab_size < smallest:
+        raise DataError(f"--vocab-size {vocab_size}: a {kind} vocabulary needs at least {smallest} entries")
 
 
 def add_sentinels(tokenizer, n):
