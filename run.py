@@ -216,7 +216,7 @@ def prepared_of(flags, source):
 
     source: the LoadedRun to continue from, or None. UserError when it has another vocabulary, and for flags that ask for what prepare.py has decided.
     """
-    if not shards.is_prepared(flags.data):
+    if flags.data in NAMES or not shards.is_prepared(flags.data):
         return None
     decided = [field for field in dataclasses.fields(flags) if field.name in ("tokenizer", "vocab_size", "vocab_from", "valid", "split")]
     given = " and ".join(f"--{field.name.replace('_', '-')} {getattr(flags, field.name)}" for field in decided if getattr(flags, field.name) != field.default)
