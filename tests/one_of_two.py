@@ -1,0 +1,68 @@
+"""One of the processes of test_distributed.py: does the jobs of a file one after the other, as torchrun would start them, so that torch is imported once.
+
+    RANK=0 WORLD_SIZE=2 ... python one_of_two.py jobs.json      writes what each gave to jobs-RANK.json
+
+A job is {"script", "argv", "port", "stop_at": press Ctrl-C when checkpoint number so-and-so is written, or 0}. A job without a script draws random
+numbers where a step's dropout would. The last job is started as a user would, and may end the process.
+"""
+
+import json
+import os
+import sys
+import types
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import call
+
+import distributed
+import run as runs
+
+
+def draws():
+    """{step: the numbers of this process} in two parts of a step."""
+    flags, found = types.SimpleNamespace(seed=3, accumulate=2), {}
+    distributed.start(60)
+    loss = distributed.spread(torch.nn.Linear(2, 2))
+    for name, step in (("7", 7), ("8", 8), ("7 again", 7)):
+        found[name] = [torch.rand(3).tolist() for _ in distributed.parts(loss, torch.zeros(5, 2, dtype=torch.long), flags, step)]
+    distributed.end()
+    return found
+
+
+def main(path):
+    *jobs, last = json.loads(path.read_text(encoding="utf-8"))
+    done = {}
+    for job in jobs:
+        os.environ["MASTER_PORT"] = str(job["port"])
+        if "script" not in job:
+            done[job["name"]] = draws()
+            continue
+        with pytest.MonkeyPatch.context() as patch:
+            if job["stop_at"]:
+                stop_at(patch, job["stop_at"])
+            outcome = call(job["script"], *job["argv"])
+        done[job["name"]] = vars(outcome)
+        distributed.end()  # else the next job would meet the others where this one did
+    path.with_name(f"jobs-{distributed.rank()}.json").write_text(json.dumps(done), encoding="utf-8")
+    os.environ["MASTER_PORT"] = str(last["port"])
+    sys.argv = [last["script"] + ".py", *last["argv"]]
+    module = __import__(last["script"])
+    runs.main(module.train, module.Flags, "")
+
+
+def stop_at(patch, number):
+    """Press Ctrl-C when this checkpoint has just been saved."""
+    save, count = runs.Run.save_checkpoint, iter(range(1, 1000))
+
+    def pressed(self, *args, **more):
+        save(self, *args, **more)
+        if next(count) == number:
+            raise KeyboardInterrupt
+
+    patch.setattr(runs.Run, "save_checkpoint", pressed)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
