@@ -1,83 +1,269 @@
-"""What the assignment costs here and in the usual per-head implementation: CPU seconds of whole processes, side by side.
+"""How fast poslab trains and evaluates: against the machine's own limit, between positions, and beside other implementations.
 
-    python bench.py --data speeches
+    python bench.py --sizes assignment --threads 1
+    make bench                                        # with transformers and x-transformers, in an environment of their own
+    python bench.py --device cuda --compile           # the GPU's sizes
 
-tests/per_head.py does the same work the straightforward way: one linear layer a head, every sentence padded to the
-block, all logits at once. The two run in turn, so that a change of the machine's speed meets both.
+Every implementation meets the same batches of ids with the same positions to predict and the same optimiser, and is timed in turn with
+poslab's learned positions, A B A B, in one process; a ratio is the median over the turns of theirs to ours. Slower machines and
+neighbours' work meet both. An encoder has RoBERTa's shape (post-norm, its head), a decoder GPT-2's (pre-norm). The share of the
+peak is by CPU seconds on one thread, which waiting for a busy core does not lengthen, and by wall time otherwise.
 """
 
+import math
 import os
-import re
+import shlex
 import statistics
-import subprocess
 import sys
-import tempfile
-import time
-from dataclasses import dataclass
+import types
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import torch
+import torch.nn as nn
+
+import bench_models
+import measure
 import run as runs
+from model import POSITIONS, Config, Decoder, Encoder, EncoderDecoder, LanguageModel
 from run import flag
 
-HERE = Path(__file__).parent
+TASKS = {"masked": "masked LM, 15% of the tokens predicted", "causal": "causal LM", "seq2seq": "encoder-decoder, source and target tokens counted"}
+
+
+@dataclass
+class Size:
+    n_layer: int
+    n_embd: int
+    n_head: int
+    block_size: int
+    batch_size: int
+    vocab_size: int
+    tasks: tuple = tuple(TASKS)
+    train: bool = True  # False: only evaluation
+
+
+SIZES = {"tiny": Size(1, 16, 2, 8, 2, 50),
+         "assignment": Size(4, 64, 2, 32, 16, 6000),
+         "small": Size(6, 384, 6, 256, 8, 8000),
+         "base": Size(12, 768, 12, 128, 4, 30_000),
+         "roberta-base": Size(12, 768, 12, 512, 32, 50_265, ("masked",)),
+         "gpt2-small": Size(12, 768, 12, 1024, 16, 50_257, ("causal",)),
+         "long": Size(12, 768, 12, 8192, 1, 50_257, ("masked", "causal"), train=False)}
+DEFAULT_SIZES = {"cpu": "assignment,small,base", "cuda": "roberta-base,gpt2-small,long"}
 
 
 @dataclass
 class Flags:
-    data: str = flag("toy", "corpus, as in the training scripts")
-    out: str = flag("", "also write the figures here, as JSON")
-    repeats: int = flag(3, "times each command is run")
+    sizes: str = flag("", f"of {', '.join(SIZES)}, joined by commas (default: {DEFAULT_SIZES['cpu']}; on CUDA {DEFAULT_SIZES['cuda']})")
+    tasks: str = flag(",".join(TASKS), "which of the three, joined by commas")
+    positions: str = flag(",".join(POSITIONS), "of poslab's models, joined by commas; learned, to which all are compared, is always there")
+    rivals: bool = flag(True, "also time the other implementations that are installed")
+    repeats: int = flag(5, "turns A B a pair")
+    seconds: float = flag(0.3, "least length of one measurement; steps are repeated until it is reached")
+    threads: str = flag("1,all", "CPU threads, one table for each of the numbers joined by commas")
+    device: str = flag("cpu", "where to compute", ("cpu", "cuda"))
+    dtype: str = flag("auto", "bfloat16 autocast or plain float32; auto: bfloat16 on CUDA", ("auto", "float32", "bfloat16"))
+    compile: bool = flag(False, "torch.compile every implementation")
+    out: str = flag("", "also write everything here, as JSON")
 
 
 def bench(flags):
-    runs.require((flags.repeats > 0, f"--repeats must be at least 1, got {flags.repeats}"))
-    rows = {}
-    with tempfile.TemporaryDirectory() as scratch:
-        for task, script, more in (("lm", "train_lm.py", []), ("classifier", "train_classifier.py", ["--no-refit"])):
-            ours, theirs = [], []
-            for i in range(flags.repeats):
-                ours.append(cpu_seconds([HERE / script, "--data", flags.data, "--seed", str(i), "--out", f"{scratch}/{task}-{i}", *more]))
-                theirs.append(cpu_seconds([HERE / "tests" / "per_head.py", task, flags.data]))
-            rows[task] = compared(ours, theirs)
-            print(f"{task:<12} poslab {rows[task]['poslab']:7.1f} s   per head {rows[task]['per_head']:7.1f} s   ratio {rows[task]['ratio']:.2f}  (CPU, medians of {flags.repeats})", flush=True)
-
-        encoder = f"{scratch}/encoder"
-        cpu_seconds([HERE / "train_mlm.py", "--data", flags.data, "--steps", "100", "--out", encoder])
-        joint, frozen = [], []
-        for i in range(flags.repeats):
-            joint.append(epoch_seconds(["--data", flags.data, "--out", f"{scratch}/joint-{i}"]))
-            frozen.append(epoch_seconds(["--data", flags.data, "--out", f"{scratch}/frozen-{i}", "--encoder", encoder]))
-        rows["epoch"] = {"joint": statistics.median(joint), "frozen": statistics.median(frozen),
-                         "ratio": statistics.median(f / j for f, j in zip(frozen, joint))}
-        print(f"{'epoch':<12} frozen {rows['epoch']['frozen']:7.3f} s   joint    {rows['epoch']['joint']:7.3f} s   ratio {rows['epoch']['ratio']:.2f}  (wall)")
+    sizes, tasks, positions, threads = check(flags)
+    rows = []
+    for n_threads in threads:
+        device = runs.prepare(types.SimpleNamespace(device=flags.device, threads=n_threads, seed=0))
+        dtype = torch.bfloat16 if flags.dtype == "bfloat16" or flags.dtype == "auto" and device.type == "cuda" else torch.float32
+        peak = measure.MatmulPeak(device, dtype)
+        for name in sizes:
+            size = SIZES[name]
+            for task in (task for task in size.tasks if task in tasks):
+                where = f"{n_threads} thread{'s' * (n_threads > 1)}" if device.type == "cpu" else torch.cuda.get_device_name()
+                print(f"\n{name}: {size.n_layer} layers, {size.n_embd} wide, {size.n_head} heads, block {size.block_size}, batch {size.batch_size}, vocabulary "
+                      f"{size.vocab_size:,}; {where}, {str(dtype).removeprefix('torch.')}{', compiled' * flags.compile}\n{TASKS[task]}\n{HEADER}", flush=True)
+                rivals, missing = bench_models.rivals(task) if flags.rivals else ({}, [])
+                builders = {f"poslab {pos}": lambda size, pos=pos: Poslab(size, task, pos) for pos in positions} | rivals
+                for row in compare(builders, size, task, flags, device, peak, by_cpu=device.type == "cpu" and n_threads == 1):
+                    row = {"size": name, "task": task, "threads": n_threads, "dtype": str(dtype).removeprefix("torch."), **row}
+                    print(line(row), flush=True)
+                    rows.append(row)
+                print(f"  matrix products: {row['matmul_gflops']:,.0f} GFLOP/s" if "error" not in row else "")
+                print("".join(f"  left out: {sentence}\n" for sentence in missing if task != "seq2seq"), end="")
     if flags.out:
-        runs.write_json(Path(flags.out), rows)
+        runs.write_json(Path(flags.out), {
+            "command": shlex.join(["python", Path(sys.argv[0]).name, *sys.argv[1:]]), "revision": runs.git_revision(), "versions": runs.versions(),
+            "cores": os.cpu_count(), "sizes": {name: asdict(SIZES[name]) for name in sizes}, "rows": rows})
 
 
-def compared(ours, theirs):
-    """Medians, and the median of the ratios pair by pair."""
-    return {"poslab": statistics.median(ours), "per_head": statistics.median(theirs), "ratio": statistics.median(a / b for a, b in zip(ours, theirs))}
+# ---------------------------------------------------------------------------- one implementation
 
 
-def cpu_seconds(arguments):
-    """User and system time of one finished command, start-up included. UserError with its last line when it fails."""
-    before = os.times()
-    done = subprocess.run([sys.executable, *map(str, arguments)], capture_output=True, text=True, encoding="utf-8")
-    after = os.times()
-    if done.returncode:
-        raise runs.UserError(f"{Path(arguments[0]).name} failed: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
-    return after.children_user + after.children_system - before.children_user - before.children_system
+class Poslab(nn.Module):
+    """A model of model.py in the form that bench_models.py describes."""
+
+    def __init__(self, size, task, pos):
+        super().__init__()
+        encoder = task == "masked"
+        self.config = Config(vocab_size=size.vocab_size, block_size=size.block_size, n_layer=size.n_layer, n_head=size.n_head, n_embd=size.n_embd, pos=pos,
+                             head="roberta" if encoder else "linear", norm_first=not encoder, init_std=0.02)
+        self.model = LanguageModel({"masked": Encoder, "causal": Decoder, "seq2seq": EncoderDecoder}[task](self.config))
+
+    def forward(self, idx, targets, **more):
+        return self.model.loss(idx, targets, **more) / (targets != -100).sum()
 
 
-def epoch_seconds(arguments):
-    """Median wall time between the lines train_classifier.py prints after its epochs."""
-    command = [sys.executable, str(HERE / "train_classifier.py"), *map(str, arguments), "--no-refit"]
-    stamps = []
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, encoding="utf-8") as process:
-        for line in process.stdout:
-            if re.match(r"epoch +\d+ ", line):
-                stamps.append(time.perf_counter())
-    return statistics.median(b - a for a, b in zip(stamps, stamps[1:]))
+class Contestant:
+    """A model, its optimiser, and steps over the batches; at work for two steps already, so that nothing is done for the first time."""
+
+    def __init__(self, build, batches, size, flags, device):
+        torch.manual_seed(0)
+        memory = measure.PeakMemory(device)
+        self.batches, self.flags, self.device, self.count = batches, flags, device, 0
+        self.model = build(size).to(device)
+        self.parameters = sum(p.numel() for p in self.model.parameters())
+        self.call = torch.compile(self.model) if flags.compile else self.model
+        self.optimizer = runs.make_optimizer(self.model, 1e-4, 0.01)
+        self.first = self.evaluate().item()
+        if size.train:
+            self.train(), self.train()
+        self.after = self.evaluate(first=True).item()
+        self.megabytes = memory.megabytes()
+
+    def batch(self):
+        self.count += 1
+        return self.batches[self.count % len(self.batches)]
+
+    def train(self):
+        self.model.train()
+        with runs.autocast(self.flags, self.device):
+            loss = self.call(**self.batch())
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    @torch.no_grad()
+    def evaluate(self, first=False):
+        self.model.eval()
+        with runs.autocast(self.flags, self.device):
+            return self.call(**(self.batches[1] if first or not self.count else self.batch()))
+
+
+def make_batches(size, task, device, n=4):
+    """n batches of random ids, the same for every implementation: idx and targets (B, T), for seq2seq also a source (B, T)."""
+    gen = torch.Generator().manual_seed(0)
+    batches = []
+    for _ in range(n):
+        shape = (size.batch_size, size.block_size)
+        blocks = torch.randint(5, size.vocab_size, (shape[0], shape[1] + 1), generator=gen)  # special tokens stay out
+        idx, targets = blocks[:, :-1].contiguous(), blocks[:, 1:].contiguous()
+        if task == "masked":
+            hidden = torch.zeros(shape[0] * shape[1], dtype=torch.bool)
+            hidden[torch.randperm(len(hidden), generator=gen)[: n_predicted(size, task)]] = True
+            hidden = hidden.view(shape)
+            targets, idx = idx.masked_fill(~hidden, -100), idx.masked_fill(hidden, 2)
+        batch = {"idx": idx, "targets": targets}
+        if task == "seq2seq":
+            batch["source"] = torch.randint(5, size.vocab_size, shape, generator=gen)
+        batches.append({name: tensor.to(device) for name, tensor in batch.items()})
+    return batches
+
+
+def n_predicted(size, task):
+    tokens = size.batch_size * size.block_size
+    return max(1, round(0.15 * tokens)) if task == "masked" else tokens
+
+
+# ---------------------------------------------------------------------------- all of them
+
+
+def compare(builders, size, task, flags, device, peak, by_cpu):
+    """Yields a row for each builder but the first; then the first's, to which the others are compared. One that lacks memory has an "error" instead of rates."""
+    batches = make_batches(size, task, device)
+    name, *others = builders
+    ours = Contestant(builders[name], batches, size, flags, device)
+    tokens = size.batch_size * size.block_size * (2 if task == "seq2seq" else 1)
+    works = ("train", "eval") if size.train else ("eval",)
+    flops = sum(measure.forward_flops(ours.model.config, task, size.batch_size, size.block_size, n_predicted(size, task)).values())
+    steps = {}
+    for work in works:
+        seconds = min(turn(ours, work, 1)[0] for _ in range(2))
+        steps[work] = max(1, math.ceil(flags.seconds / seconds))
+
+    def row(contestant, times, ratios=()):
+        """times: {work: [(wall, CPU) a step, FLOP/s of matrix products beside it by either]}."""
+        out = {"parameters": contestant.parameters, "peak_memory_mb": contestant.megabytes, "loss_first": contestant.first, "loss_after_two_steps": contestant.after}
+        out["matmul_gflops"] = statistics.median(rates[by_cpu] for work in works for *_, rates in times[work]) / 1e9
+        for work in works:
+            wall, cpu = (statistics.median(time[i] for time in times[work]) for i in (0, 1))
+            out[work] = {"tokens_per_second": tokens / wall, "cpu_seconds_per_million_tokens": 1e6 * cpu / tokens,
+                         "share_of_peak": statistics.median(flops * (3 if work == "train" else 1) / seconds[by_cpu] / rates[by_cpu] for *seconds, rates in times[work])}
+        for work, pairs in ratios:
+            out[work] |= {"ratio": statistics.median(b[0] / a[0] for a, b in pairs), "cpu_ratio": statistics.median(b[1] / max(a[1], 1e-9) for a, b in pairs)}
+        return out
+
+    our_times = {work: [] for work in works}
+    for other in others or [None]:
+        try:
+            theirs = Contestant(builders[other], batches, size, flags, device) if other else None
+            times = {work: [] for work in works}
+            for _ in range(flags.repeats):
+                for work in works:
+                    rates = peak.rate()
+                    our_times[work].append((*turn(ours, work, steps[work]), rates))
+                    if theirs:
+                        times[work].append((*turn(theirs, work, steps[work]), rates))
+            if theirs:
+                pairs = [(work, list(zip(our_times[work][-flags.repeats :], times[work]))) for work in works]
+                yield {"name": other, **row(theirs, times, pairs)}
+        except torch.OutOfMemoryError:
+            yield {"name": other, "error": "out of memory"}
+        theirs = None  # its memory is free before the next is built
+    yield {"name": name, **row(ours, our_times)}
+
+
+def turn(contestant, work, n):
+    """(wall, CPU) seconds a step."""
+    wall, cpu = measure.timed(contestant.train if work == "train" else contestant.evaluate, n, contestant.device)
+    return wall / n, cpu / n
+
+
+HEADER = (f"  {'':<19}{'training':>40}   {'evaluation':>40}\n"
+          f"  {'':<19}" + f"{'tokens/s':>10} {'x ours':>7}{'(CPU)':>7} {'of peak':>7} {'CPU s/M':>7}   " * 2 + f"{'memory':>8} {'parameters':>11} {'loss':>7} {'2 steps on':>10}")
+
+
+def line(row):
+    """A row of the table. x ours: how many times as long it takes as poslab with learned positions does, in wall time and in CPU time."""
+    if "error" in row:
+        return f"  {row['name']:<19}{row['error']}"
+    cells = ""
+    for work in ("train", "eval"):
+        got = row.get(work)
+        ratio = "".join(f"{got[key]:7.2f}" if key in got else " " * 7 for key in ("ratio", "cpu_ratio")) if got else ""
+        cells += (f"{got['tokens_per_second']:10,.0f} {ratio} {got['share_of_peak']:7.1%} {got['cpu_seconds_per_million_tokens']:7.1f}   " if got else f"{'-':>10}{'':33}")
+    memory = f"{row['peak_memory_mb']:,.0f} MB" if row["peak_memory_mb"] is not None else "?"
+    return f"  {row['name']:<19}{cells}{memory:>8} {row['parameters']:>11,} {row['loss_first']:7.3f} {row['loss_after_two_steps']:10.3f}"
+
+
+def check(flags):
+    """The sizes, tasks, positions (learned first) and thread counts of the flags. UserError for what there is not."""
+    def chosen(name, text, allowed):
+        values = [value for value in text.split(",") if value]
+        unknown = [value for value in values if value not in allowed]
+        runs.require((values and not unknown, f"--{name} {text}: must be of {', '.join(allowed)}, joined by commas"))
+        return values
+
+    sizes = chosen("sizes", flags.sizes or DEFAULT_SIZES[flags.device], SIZES)
+    tasks = chosen("tasks", flags.tasks, TASKS)
+    positions = chosen("positions", flags.positions, POSITIONS)
+    try:
+        threads = [os.cpu_count() if n == "all" else int(n) for n in flags.threads.split(",")]
+    except ValueError:
+        threads = [0]
+    runs.require((all(n > 0 for n in threads), f"--threads {flags.threads}: must be numbers above 0, or all, joined by commas"),
+                 (flags.repeats > 0, f"--repeats must be at least 1, got {flags.repeats}"),
+                 (flags.seconds >= 0, f"--seconds must not be negative, got {flags.seconds}"),
+                 (not flags.out or Path(flags.out).parent.is_dir(), f"--out {flags.out}: there is no folder {Path(flags.out).parent}; make it"))
+    return sizes, tasks, list(dict.fromkeys(["learned", *positions])), list(dict.fromkeys(threads if flags.device == "cpu" else threads[:1]))
 
 
 if __name__ == "__main__":

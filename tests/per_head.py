@@ -1,6 +1,6 @@
 """A straightforward transformer with one small linear layer per head, as the assignment's solutions write it.
 
-bench.py times poslab against it, and the tests use it as a second opinion: nothing here is shared with model.py.
+bench_assignment.py times poslab against it, and the tests use it as a second opinion: nothing here is shared with model.py.
 """
 
 import math
