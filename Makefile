@@ -8,7 +8,7 @@ PY = .venv/bin/python
 SEED ?= 0
 TEXT ?=
 
-.PHONY: demo test assignment recipe-decoder recipe-decoder-pretrained recipe-frozen recipe-frozen-pretrained figures bench clean need-text study-clap study-nope
+.PHONY: demo test assignment recipe-decoder recipe-decoder-pretrained recipe-frozen recipe-frozen-pretrained figures bench bench-assignment clean need-text study-clap study-nope
 
 SENTENCE = We will defend the central granary together before the first census.
 
@@ -72,8 +72,11 @@ figures: assignment  ## the README's figures: make figures DATA=path SEEDS=3
 	cp out/assignment/lm-alibi-0/maps/positions.png docs/figures/positions-alibi.png
 	cp out/assignment/lm-sinusoidal-0/maps/positions.png docs/figures/positions-sinusoidal.png
 
-bench: .venv/ready
-	$(PY) bench.py --data $(DATA)
+bench: .venv-bench/ready  ## tokens a second beside transformers and x-transformers, on one thread and on all: make bench BENCH="--sizes small"
+	.venv-bench/bin/python bench.py --out bench.json $(BENCH)
+
+bench-assignment: .venv/ready  ## CPU seconds of the whole assignment beside the usual implementation
+	$(PY) bench_assignment.py --data $(DATA)
 
 .venv/ready: requirements.txt
 	$(PYTHON) -m venv .venv
@@ -84,5 +87,10 @@ bench: .venv/ready
 	.venv/bin/pip install -q -r requirements-test.txt
 	touch $@
 
+.venv-bench/ready: requirements.txt requirements-bench.txt
+	$(PYTHON) -m venv .venv-bench
+	.venv-bench/bin/pip install -q -r requirements-bench.txt
+	touch $@
+
 clean:
-	rm -rf .venv out
+	rm -rf .venv .venv-bench out

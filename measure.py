@@ -16,19 +16,17 @@ MATMUL_SIZES = {"cpu": (512, 1024, 2048), "cuda": (4096, 8192)}
 def forward_flops(config, kind, B, T, n_predicted):
     """Floating-point operations of the matrix products of one forward pass, by part; training takes three times as many.
 
-    kind: masked | causal | seq2seq (source and target of T tokens each). A product of (n, k) and (k, m) is 2 n k m. Attention counts
-    the pairs of tokens that may see each other, T (T + 1) / 2 a causal sequence, where the usual count has all T x T. The head counts
-    the n_predicted positions that have a target. Recomputed, masked and ignored products count for nothing.
+    kind: masked | causal | seq2seq (source and target of T tokens each). A product of (n, k) and (k, m) is 2 n k m. Only what is needed
+    counts: of the n_predicted positions that have a target, the last feed-forward layer and the head; of attention, the pairs of
+    tokens that may see each other, T (T + 1) / 2 a causal sequence, where it is also usual to count all T x T.
     """
-    L, C = config.n_layer, config.n_embd
-    feed_forward, attention = 4 * C * config.n_ffn, 8 * C * C  # a token in a block
+    L, C, tokens = config.n_layer, config.n_embd, B * T
     stacks = 2 if kind == "seq2seq" else 1
-    blocks = stacks * L * B * T * (feed_forward + attention)
+    attentions = 3 if kind == "seq2seq" else 1  # of the encoder, of the decoder, and across: a block's q, k, v and out
     pairs = {"masked": T * T, "causal": T * (T + 1) // 2, "seq2seq": T * T + T * (T + 1) // 2 + T * T}[kind]
-    if kind == "seq2seq":
-        blocks += L * B * T * attention  # cross-attention: q and out of the target, k and v of the source
-    head = 2 * C * config.vocab_size + (2 * C * C if config.head == "roberta" else 0)  # a prediction
-    return {"blocks": blocks, "pairs": L * B * pairs * 4 * C, "head": n_predicted * head}
+    return {"linear": L * attentions * tokens * 8 * C * C + (stacks * L * tokens - (tokens - n_predicted)) * 4 * C * config.n_ffn,
+            "attention": L * B * pairs * 4 * C,
+            "head": n_predicted * (2 * C * config.vocab_size + (2 * C * C if config.head == "roberta" else 0))}
 
 
 class MatmulPeak:

@@ -1,0 +1,154 @@
+"""bench.py, bench_length.py and bench_assignment.py: what they count is what is computed, and they run. How fast is not tested."""
+
+import importlib.util
+import json
+import math
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+import bench
+import bench_assignment
+import bench_length
+import bench_models
+import measure
+from conftest import call_main
+
+
+@pytest.fixture(autouse=True)
+def small_matrices(monkeypatch):
+    """A limit that is found in no time, and is a low one."""
+    monkeypatch.setitem(measure.MATMUL_SIZES, "cpu", (128,))
+
+
+SIZE = bench.Size(2, 24, 3, 16, 3, 70)
+LIBRARIES = [pytest.param("transformers", marks=pytest.mark.skipif(not importlib.util.find_spec("transformers"), reason="transformers is not installed")),
+             pytest.param("x_transformers", marks=pytest.mark.skipif(not importlib.util.find_spec("x_transformers"), reason="x-transformers is not installed"))]
+
+
+@pytest.mark.parametrize("task", bench.TASKS)
+@pytest.mark.parametrize("pos", ["learned", "alibi"])
+def test_the_flops_are_those_of_the_matrix_products_that_torch_counts(task, pos):
+    model = bench.Poslab(SIZE, task, pos)
+    batch = bench.make_batches(SIZE, task, torch.device("cpu"))[0]
+    B, T = SIZE.batch_size, SIZE.block_size
+    flops = measure.forward_flops(model.config, task, B, T, int((batch["targets"] != -100).sum()))
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as forward:
+        loss = model(**batch)
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as backward:
+        loss.backward()
+    future = 0 if task == "masked" else SIZE.n_layer * B * T * (T - 1) // 2 * 4 * SIZE.n_embd  # computed there, and then masked
+    assert forward.get_total_flops() == sum(flops.values()) + future
+    assert backward.get_total_flops() == 2 * forward.get_total_flops()
+
+
+@pytest.mark.parametrize("task", bench.TASKS)
+def test_batches_have_the_predictions_they_are_said_to_have(task):
+    first, second, *_ = bench.make_batches(SIZE, task, torch.device("cpu"))
+    for batch in (first, second):
+        hidden = batch["targets"] != -100
+        assert int(hidden.sum()) == bench.n_predicted(SIZE, task)
+        if task == "masked":
+            assert (batch["idx"][hidden] == 2).all() and (batch["idx"][~hidden] >= 5).all()
+        else:
+            assert (batch["targets"][:, :-1] == batch["idx"][:, 1:]).all()
+    assert not torch.equal(first["idx"], second["idx"])
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("task", ["masked", "causal"])
+def test_every_implementation_does_the_same_work(task, library):
+    """The same number of weights, nearly, and the loss of a model that knows nothing: without dropout, of the same positions."""
+    builders, _ = bench_models.rivals(task)
+    batch = bench.make_batches(SIZE, task, torch.device("cpu"))[0]
+    ours = sum(p.numel() for p in bench.Poslab(SIZE, task, "learned").parameters())
+    names = [name for name in builders if (name == "x-transformers") == (library == "x_transformers")]
+    assert names
+    for name in names:
+        model = builders[name](SIZE).train()
+        loss = model(batch["idx"], batch["targets"])
+        assert sum(p.numel() for p in model.parameters()) == pytest.approx(ours, rel=0.12), name
+        assert loss.item() == pytest.approx(math.log(SIZE.vocab_size), rel=0.15) and model(batch["idx"], batch["targets"]).item() == loss.item(), name
+        loss.backward()
+        assert all(p.grad is not None for name, p in model.named_parameters() if "bias" not in name and "gamma" not in name), name
+
+
+def test_the_usual_gpt_sees_no_future_and_learns_what_the_targets_are():
+    model = bench_models.UsualGPT(SIZE)
+    batch = bench.make_batches(SIZE, "causal", torch.device("cpu"))[0]
+    only_first = batch["targets"].clone()
+    only_first[:, 4:] = -100
+    other = batch["idx"].clone()
+    other[:, 4:] = 7
+    assert model(batch["idx"], only_first).item() == pytest.approx(model(other, only_first).item(), abs=1e-6)
+    other[:, 2] = 8
+    assert model(batch["idx"], only_first).item() != pytest.approx(model(other, only_first).item(), abs=1e-6)
+
+
+def test_a_small_table_and_its_json(tmp_path):
+    done = call_main(bench, bench.bench, "--sizes", "tiny", "--positions", "alibi", "--threads", "1", "--repeats", "2", "--seconds", "0", "--out", tmp_path / "bench.json")
+    assert done.code == 0, done.err
+    got = json.loads((tmp_path / "bench.json").read_text())
+    rows = {(row["task"], row["name"]): row for row in got["rows"]}
+    for task in bench.TASKS:
+        expected = {"poslab learned", "poslab alibi", *bench_models.rivals(task)[0]}
+        assert {name for of, name in rows if of == task} == expected
+        for name in expected:
+            row = rows[task, name]
+            assert f"  {name} " in done.out and row["threads"] == 1 and row["dtype"] == "float32"
+            assert row["loss_first"] == pytest.approx(math.log(50), abs=0.5) and row["loss_after_two_steps"] < row["loss_first"]
+            for work in ("train", "eval"):
+                assert row[work]["tokens_per_second"] > 0 and row[work]["share_of_peak"] > 0
+                assert ("ratio" in row[work]) == (name != "poslab learned")
+    for library, names in bench_models.NEEDED.items():
+        assert (f"{library.replace('_', '-')} is not installed" in done.out) == (importlib.util.find_spec(library) is None), names
+
+
+def test_an_evaluation_alone_and_other_number_formats(tmp_path, monkeypatch):
+    monkeypatch.setitem(bench.SIZES, "tiny", bench.Size(1, 16, 2, 8, 2, 50, ("causal",), train=False))
+    done = call_main(bench, bench.bench, "--sizes", "tiny", "--positions", "learned", "--no-rivals", "--threads", "1", "--repeats", "1", "--seconds", "0",
+                     "--dtype", "bfloat16", "--out", tmp_path / "bench.json")
+    assert done.code == 0, done.err
+    (row,) = json.loads((tmp_path / "bench.json").read_text())["rows"]
+    assert row["dtype"] == "bfloat16" and "train" not in row and row["loss_first"] == row["loss_after_two_steps"]
+
+
+def test_what_does_not_fit_into_memory_is_said_and_the_others_go_on(monkeypatch):
+    def build(size):
+        raise torch.OutOfMemoryError("no room")
+
+    monkeypatch.setattr(bench_models, "rivals", lambda task: ({"too large": build, "usual GPT": bench_models.UsualGPT}, []))
+    done = call_main(bench, bench.bench, "--sizes", "tiny", "--tasks", "causal", "--positions", "learned", "--threads", "1", "--repeats", "1", "--seconds", "0")
+    assert done.code == 0 and "too large          out of memory" in done.out and "  usual GPT " in done.out and "  poslab learned " in done.out
+
+
+@pytest.mark.parametrize("script, argv, named", [
+    (bench, ["--sizes", "huge"], "--sizes huge"), (bench, ["--tasks", "masked,other"], "--tasks masked,other"), (bench, ["--positions", "t5"], "--positions t5"),
+    (bench, ["--threads", "0"], "--threads 0"), (bench, ["--threads", "many"], "--threads many"), (bench, ["--repeats", "0"], "--repeats"),
+    (bench, ["--seconds", "-1"], "--seconds"), (bench, ["--out", "nowhere/x.json"], "--out nowhere"),
+    (bench_length, ["--lengths", "0"], "--lengths 0"), (bench_length, ["--widths", "100"], "--widths 100"), (bench_length, ["--lengths", "64,x"], "--lengths 64,x"),
+    (bench_length, ["--positions", "t5"], "--positions t5"), (bench_length, ["--repeats", "0"], "--repeats"), (bench_length, ["--out", "nowhere/x.png"], "--out nowhere"),
+    (bench_assignment, ["--repeats", "0"], "--repeats")])
+def test_a_flag_that_cannot_work_costs_one_line(script, argv, named):
+    main = bench_length.measure_lengths if script is bench_length else script.bench
+    done = call_main(script, main, *argv)
+    assert done.code == 2 and done.err.count("\n") == 1 and named in done.err and "Traceback" not in done.err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_without_a_gpu_its_table_is_refused_in_a_line():
+    done = call_main(bench, bench.bench, "--device", "cuda")
+    assert done.code == 2 and "--device cuda" in done.err and done.err.count("\n") == 1
+
+
+def test_a_small_figure_over_length_and_width(tmp_path):
+    done = call_main(bench_length, bench_length.measure_lengths, "--lengths", "8,16", "--widths", "64", "--positions", "learned,alibi", "--tokens", "32", "--repeats", "1",
+                     "--out", tmp_path / "length.png")
+    assert done.code == 0, done.err
+    rows = json.loads((tmp_path / "length.json").read_text())["rows"]
+    assert [(row["pos"], row["length"]) for row in rows] == [("learned", 8), ("alibi", 8), ("learned", 16), ("alibi", 16)]
+    for row in rows:
+        assert row["limit_microseconds"] > 0 and row["microseconds"] > 0 and 0 < row["attention_flops"] < 1 and 0 < row["attention_time"] < 1
+    assert (tmp_path / "length.png").read_bytes().startswith(b"\x89PNG")
