@@ -103,7 +103,7 @@ def test_a_small_table_and_its_json(tmp_path):
                 assert row[work]["tokens_per_second"] > 0 and row[work]["share_of_peak"] > 0
                 assert ("ratio" in row[work]) == (name != "poslab learned")
     for library, names in bench_models.NEEDED.items():
-        assert (f"{library.replace('_', '-')} is not installed" in done.out) == (importlib.util.find_spec(library) is None), names
+        assert (f": {library.replace('_', '-')} is not installed" in done.out) == (importlib.util.find_spec(library) is None), names
 
 
 def test_an_evaluation_alone_and_other_number_formats(tmp_path, monkeypatch):
