@@ -547,11 +547,14 @@ class LanguageModel(nn.Module):
     def losses(self, idx, targets, mask=None, smoothing=0.0, **more):
         """(N,) cross-entropy in nats of each of the N targets (B, T) that are not -100. Only those meet the vocabulary.
 
+        targets may stay on the CPU: a GPU that had to say which of them are not -100 would be waited for.
         smoothing: share of each target given to all words alike (Szegedy et al. 2016, section 7).
         """
-        picked = (targets.flatten() != -100).nonzero().squeeze(1)  # (N,)
+        targets = targets.flatten()
+        picked = (targets != -100).nonzero().squeeze(1)  # (N,)
+        picked, targets = (tensor.to(idx.device, non_blocking=True) for tensor in (picked, targets[picked]))
         h = self.body(idx, mask, picked=picked, **more)  # (N, C)
-        return linear_cross_entropy(*self.head.project(h), targets.flatten()[picked], smoothing)
+        return linear_cross_entropy(*self.head.project(h), targets, smoothing)
 
     def loss(self, idx, targets, mask=None, smoothing=0.0, **more):
         """Sum of `losses`."""
