@@ -71,7 +71,7 @@ def assignment(flags):
 
 def write_report(out, flags, corpus, parts, drawn):
     """report.md: what a write-up needs, with every figure linked."""
-    results = {path.parent.name: runs.read_json(path) for path in sorted(out.glob("*/result.json"))}
+    results = {path.parent.name: runs.read_result(path.parent) for path in sorted(out.glob("*/result.json"))}
     base = results["baselines"]
     text = [f"# The assignment on {corpus.name}",
             f"Made by `{shlex.join(['python', 'assignment.py', *sys.argv[1:]])}` at revision {runs.git_revision()}; seeds {', '.join(map(str, range(flags.seeds)))}. "

@@ -1,11 +1,13 @@
 """A checkpoint is a file: under its name only when it is whole and on disk, and trusted only after a look at all of it."""
 
+import math
 import os
-import pickle
+import warnings
+import zipfile
 
 import torch
 
-from data.files import DataError
+from data.files import DataError, check_file
 
 
 def write_checkpoint(path, state):
@@ -21,12 +23,12 @@ def write_checkpoint(path, state):
 def read_checkpoint(path, device, parts=("model",)):
     """A checkpoint's dictionary; nothing in it is executed. DataError when the file is damaged or lacks one of the parts."""
     try:
-        state = torch.load(path, map_location=device, weights_only=True)
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file; train the run first") from None
-    except PermissionError:
+        check_archive(path)
+        with warnings.catch_warnings(action="ignore"):
+            state = torch.load(path, map_location=device, weights_only=True)
+    except (DataError, PermissionError):
         raise
-    except (RuntimeError, EOFError, OSError, ValueError, KeyError, pickle.UnpicklingError) as error:  # a cut-off file raises any of them
+    except Exception as error:  # a file that is cut off or was made to deceive raises almost anything
         detail = f" ({' '.join(str(error).split())[:80]})" if isinstance(error, RuntimeError) else ""  # the others say nothing a user could use
         raise DataError(f"{path}: not a readable checkpoint{detail}; restore it or train the run again") from None
     missing = [part for part in parts if not isinstance(state, dict) or part not in state]
@@ -35,10 +37,41 @@ def read_checkpoint(path, device, parts=("model",)):
     return state
 
 
+def check_archive(path):
+    """Raises BadZipFile unless a file is a zip archive that is no larger unpacked, as torch.save writes it: others could swell to any size."""
+    check_file(path, math.inf, "train the run first")
+    with zipfile.ZipFile(path) as archive:
+        entries = archive.infolist()
+    if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries) or sum(entry.file_size for entry in entries) > os.path.getsize(path):
+        raise zipfile.BadZipFile("compressed, or with parts that overlap")
+
+
 def load_weights(model, weights, path):
-    """load_state_dict with one line of complaint."""
-    try:
-        model.load_state_dict(weights)
-    except RuntimeError as error:
-        detail = " ".join(str(error).split())[:160]
-        raise DataError(f"{path}: the weights do not fit config.json ({detail}); restore the file the run wrote") from None
+    """Give a model its weights. DataError, and a model as it was, where `misfits` finds something."""
+    check_weights(model, weights, path)
+    model.load_state_dict(weights)
+
+
+def check_weights(model, weights, path):
+    """DataError unless the weights are a model's; it may be on the meta device, so that only what is there takes memory."""
+    found = next(misfits(model.state_dict(), weights), "")
+    if found:
+        raise DataError(f"{path}: the weights do not fit config.json ({found}); restore the file the run wrote")
+
+
+def misfits(expected, weights):
+    """In words, what is wrong with a dictionary of weights: names, kinds, shapes, types, numbers that are not finite."""
+    if not isinstance(weights, dict):
+        yield "they are no tensors with names"
+        return
+    yield from (f"{name} is missing" for name in expected if name not in weights)
+    yield from (f"{str(name)[:80]} has no place" for name in weights if name not in expected)
+    for name, tensor in weights.items():
+        if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided or tensor.is_nested or tensor.is_meta:
+            yield f"{name} is no plain tensor"
+        elif tensor.shape != expected[name].shape:
+            yield f"{name} is {tuple(tensor.shape)} and should be {tuple(expected[name].shape)}"
+        elif tensor.dtype != expected[name].dtype or not tensor.is_contiguous():  # one number can be made to look like a matrix
+            yield f"{name} is of {tensor.dtype}{'' if tensor.is_contiguous() else ', not in one piece'}, and should be of {expected[name].dtype}"
+        elif not tensor.isfinite().all():
+            yield f"{name} holds numbers that are not finite"

@@ -81,28 +81,26 @@ def read(folder):
         raise UserError(f"{folder}: no such run folder; check the path")
     if not (folder / "config.json").exists():
         raise UserError(f"{folder}: no config.json, so this is no run folder; give folders that train_*.py or baselines.py wrote")
-    config = runs.read_json(folder / "config.json")
-    kind, flags = config.get("kind"), config.get("flags")
-    if kind not in KINDS or not isinstance(flags, dict):
+    config = runs.read_config(folder)
+    kind, flags, model = config.get("kind"), config["flags"], config.get("model") or {}
+    runs.check_entries(folder / "config.json", model, {"vocab_size": int, "pos": str})
+    if kind not in KINDS or not flags:
         raise UserError(f"{folder}: its config.json describes no run that can be compared; those are of {', '.join(KINDS)}")
     if not (folder / "result.json").exists():
         raise UserError(f"{folder}: the run is not finished, it has no result.json; repeat its command with --{'overwrite' if kind == 'baselines' else 'resume'}")
-    result = runs.read_json(folder / "result.json")
+    result = runs.read_result(folder)
     if isinstance(result.get("parameters"), dict):
         result["parameters"] = result["parameters"].get("total")
-    try:
-        metrics = [line for line in runs.read_metrics(folder) if "step" in line]
-    except (ValueError, TypeError):
-        raise UserError(f"{folder / 'metrics.jsonl'}: not readable; restore the file or train the run again") from None
-    size = config.get("model", {}).get("vocab_size", result.get("vocab_size", 0))
+    size = model.get("vocab_size") or result.get("vocab_size", 0)
     return Finished(folder, kind, corpus_name(flags), f"{flags.get('tokenizer')} vocabulary of {size:,}", flags, *configuration_of(config),
-                    pick(result, r"((?:perplexity|accuracy|exact|bleu|chrf)/.+|parameters|seconds)"), pick(result, "floor/(.+)"), pick(result, "tokens/(.+)"), metrics)
+                    pick(result, r"((?:perplexity|accuracy|exact|bleu|chrf)/[^@]+(?:@\d+)?|parameters|seconds)"), pick(result, "floor/(.+)"), pick(result, "tokens/(.+)"),
+                    runs.read_metrics(folder))
 
 
 def pick(result, pattern):
     """{the group of the pattern: value} of the entries whose name fits it."""
     found = {re.fullmatch(pattern, key): value for key, value in result.items()}
-    return {match[1]: value for match, value in found.items() if match and isinstance(value, (int, float)) and math.isfinite(value)}
+    return {match[1]: value for match, value in found.items() if match and type(value) in (int, float)}
 
 
 def corpus_name(flags):
@@ -110,27 +108,28 @@ def corpus_name(flags):
     return Path(flags.get("data", "")).resolve().stem
 
 
-def configuration_of(config):
-    """The settings that make a run's configuration, and its seed.
+def configuration_of(config, depth=0):
+    """The settings that make a run's configuration, and its seed. UserError for runs that continue one another in a circle.
 
     A pretrained encoder's architecture replaces the flags' (train_classifier.py). Of the run of --encoder or --init-from its own
     flags count, not where it lies: otherwise pretraining with different seeds would make different configurations. Of a
     RoBERTa, the name of its folder counts.
     """
-    flags = config.get("flags") or {}
+    flags = config["flags"]
+    runs.require((depth < 20, f"{config.path}: one of more than 20 runs that each name the next as where they began; restore the file"))
     seed = str(flags.get("seed", 0))
     settings = {key: value for key, value in flags.items() if key not in APART} | {"data": corpus_name(flags)}
     if "encoder" in flags and not (flags["encoder"] or flags.get("init")):
         settings.pop("tune", None)  # without an encoder it means nothing
     elif flags.get("encoder") or flags.get("init"):
-        model = config.get("model", {})
+        model = config.get("model") or {}
         settings = {key: value for key, value in settings.items() if key not in model and key != "tokenizer"} | {"pos": model.get("pos")}
     if flags.get("init"):
         settings |= {"init": Path(flags["init"]).name}
     for name in ("encoder", "init_from"):
         source = Path(flags.get(name) or "") / "config.json"
         if flags.get(name) and source.exists():
-            pretrained, source_seed = configuration_of(runs.read_json(source))
+            pretrained, source_seed = configuration_of(runs.read_config(source.parent), depth + 1)
             word = name.replace("_", "-")
             settings |= {name: "pretrained"} | {f"{word} {key}": value for key, value in pretrained.items() if key != "pos" and (name, key) != ("encoder", "data")}
             seed += f" ({word} {source_seed})" if source_seed != seed else ""

@@ -66,7 +66,7 @@ def crossvalidate(flags):
 
     # Results
     n_distinct = sum(len(corpus.split(f"{i}/{flags.folds}")[0].test_rows) for i in range(1, flags.folds + 1))
-    values = {name: [runs.read_json(out / f"{name}-{i}" / "result.json")["accuracy/test"] for i in range(1, flags.folds + 1)] for name in chosen}
+    values = {name: [runs.read_result(out / f"{name}-{i}")["accuracy/test"] for i in range(1, flags.folds + 1)] for name in chosen}
     result = {name: {"mean": statistics.fmean(v), "deviation": statistics.stdev(v), "values": v} for name, v in values.items()}
     caption = (f"Accuracy on {n_distinct:,} distinct labelled sentences of {corpus.name}, {flags.folds}-fold cross-validation: mean ± sample standard "
                "deviation over the parts. No part's sentences are trained or pretrained on when it is the test set.")

@@ -13,7 +13,7 @@ a target of -100 is not predicted.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 import torch.nn as nn
@@ -24,6 +24,7 @@ import torch.nn.functional as F
 POSITIONS = ("learned", "sinusoidal", "alibi", "rope", "nope")
 ALIBI_VARIANTS = ("offset", "symmetric", "one-sided")
 HEADS = ("linear", "roberta", "clap")
+LARGEST = 2**24  # no size of a model is larger
 
 
 @dataclass
@@ -54,11 +55,12 @@ class Config:
     init_std: float = 0.05        # standard deviation of initial weights
 
     def __post_init__(self):
+        self.check_types()
         wrong = []
         for name in ("vocab_size", "block_size", "n_layer", "n_head", "n_embd"):
             if getattr(self, name) < 1:
                 wrong.append(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("n_ffn", "window", "n_language", "norm_eps", "init_std"):
+        for name in ("n_ffn", "window", "n_language", "norm_eps", "mask_id", "init_std"):
             if getattr(self, name) < 0:
                 wrong.append(f"{name} must not be negative, got {getattr(self, name)}")
         for name, allowed in (("pos", POSITIONS), ("alibi", ALIBI_VARIANTS), ("head", HEADS),
@@ -81,6 +83,18 @@ class Config:
         if wrong:
             raise ValueError("; ".join(wrong))
         self.n_ffn = self.n_ffn or 4 * self.n_embd
+
+    def check_types(self):
+        """What is no number, or too large a one, cannot be checked any further; a file may hold anything."""
+        wrong = []
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not (type(value) is field.type or field.type is float and type(value) is int):
+                wrong.append(f"{field.name} must be of type {field.type.__name__}, got {str(value)[:40]!r}")
+            elif field.type in (int, float) and not abs(value) <= LARGEST:
+                wrong.append(f"{field.name} must be at most {LARGEST:,}, got {value}")
+        if wrong:
+            raise ValueError("; ".join(wrong))
 
 
 # ---------------------------------------------------------------------------- 2. Positions
@@ -632,7 +646,7 @@ class Classifier(nn.Module):
 
     pool: parts joined by +, of mean, max, min (over the real tokens), first and last (token). layers: "last" pools the
     body's output, "all" also every state below it, a number that state alone: "0" the embeddings, "1" what the first block makes of them. With n_component > 0, features are standardised, because a frozen
-    body's layers differ in scale, and turned onto that many principal axes (see `fit_projection`).
+    body's layers differ in scale, and turned onto that many principal axes (see `fit_projection`). Raises ValueError for another pool or layers.
     """
 
     POOLS = ("mean", "max", "min", "first", "last")
@@ -640,6 +654,8 @@ class Classifier(nn.Module):
     def __init__(self, body, n_class, pool="mean", layers="last", n_hidden=100, dropout=0.0, n_component=0):
         super().__init__()
         self.body, self.pool, self.layers = body, pool.split("+"), layers
+        if not set(self.pool) <= set(self.POOLS) or not (layers in ("last", "all") or layers.isdecimal() and int(layers) <= body.config.n_layer):
+            raise ValueError(f"pool={pool}, layers={layers}: there is no such pooling of {body.config.n_layer} blocks")
         n_layers = body.config.n_layer + 1 if layers == "all" else 1
         n_features = body.config.n_embd * len(self.pool) * n_layers
         self.n_component = min(n_component, n_features)

@@ -50,7 +50,7 @@ def probe(flags):
     run_all(out, (encoders, classifiers), flags.jobs)
 
     # Results
-    read = {name: runs.read_json(out / name / "result.json") for name, _, _ in classifiers}
+    read = {name: runs.read_result(out / name) for name, _, _ in classifiers}
     part = next(name for name in ("accuracy/unseen", "accuracy/test") if all(name in result for result in read.values()))
     result, rows, lines = {}, [], {kind: [] for kind in KINDS}
     for layer in layers:

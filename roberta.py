@@ -25,7 +25,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
-from data.files import DataError
+from data.files import TOKENIZER_LIMIT, DataError, check_file, read_bytes, read_json
 from data.tokenizer import SPECIAL, frame
 from model import Config, Encoder, LanguageModel
 
@@ -42,7 +42,7 @@ def load_roberta(path, head=True):
 
     head=False: for its body alone; the folder need not hold an lm_head, and the model's is random.
     Raises DataError that names the file for one that is missing or damaged, for an architecture other than RoBERTa's,
-    and for a tensor that is missing, of another shape, or without a place.
+    and for a tensor that is missing, of another shape or type, not finite, or without a place.
     """
     folder = Path(path)
     described = read_config(folder)
@@ -57,33 +57,38 @@ def load_roberta(path, head=True):
         if tensors[name].shape != shape:
             raise DataError(f"{folder / 'model.safetensors'}: {name} is {tuple(tensors[name].shape)}, but {shape} by config.json; "
                             "they are of different models, restore the right one")
-        return tensors.pop(name)
+        if tensors[name].dtype not in (torch.float32, torch.float16, torch.bfloat16, torch.float64) or not tensors[name].isfinite().all():
+            raise DataError(f"{folder / 'model.safetensors'}: {name} does not hold finite floating-point numbers; restore the file")
+        return tensors.pop(name).float()
 
     words, output = (tensors.get(name) for name in ("roberta.embeddings.word_embeddings.weight", "lm_head.decoder.weight"))
-    tie = not head or words is None or output is None or torch.equal(words, output)
+    tie = not head or words is None or output is None or words.dtype == output.dtype and torch.equal(words, output)
     try:
         config = make_config(described, len(rows), tie)
     except (TypeError, ValueError) as error:
         raise DataError(f"{folder / 'config.json'}: {error}; restore the file") from None
-    model = LanguageModel(Encoder(config))
+    if config.n_layer > len(tensors):
+        raise DataError(f"{folder / 'model.safetensors'}: holds {len(tensors)} tensors, too few for the {config.n_layer:,} layers of config.json; restore the right one")
+    with torch.device("meta"):  # the shapes alone: what config.json asks for takes no memory before the tensors prove to have them
+        shapes = {name: parameter.shape for name, parameter in LanguageModel(Encoder(config)).named_parameters()}
     C = config.n_embd
-    with torch.no_grad():
-        model.body.embedding.weight.copy_(take("roberta.embeddings.word_embeddings.weight", V, C)[rows])
-        positions = take("roberta.embeddings.position_embeddings.weight", described["max_position_embeddings"], C)
-        kinds = take("roberta.embeddings.token_type_embeddings.weight", described.get("type_vocab_size", 2), C)
-        model.body.positions.weight.copy_(positions[-config.block_size :].float() + kinds[0].float())
-        for ours, theirs in modules(config.n_layer, head):
-            for end in (".weight", ".bias"):
-                parameter = model.get_parameter(ours + end)
-                shape = (len(parameter) // len(theirs), *parameter.shape[1:])
-                parameter.copy_(torch.cat([take(name + end, *shape) for name in theirs]))
-        if head:
-            model.head.bias.copy_(take("lm_head.decoder.bias" if "lm_head.decoder.bias" in tensors else "lm_head.bias", V)[rows])
-        if not tie:
-            model.head.words.weight.copy_(take("lm_head.decoder.weight", V, C)[rows])
+    state = {"body.embedding.weight": take("roberta.embeddings.word_embeddings.weight", V, C)[rows]}
+    positions = take("roberta.embeddings.position_embeddings.weight", described["max_position_embeddings"], C)
+    kinds = take("roberta.embeddings.token_type_embeddings.weight", described["type_vocab_size"], C)
+    state["body.positions.weight"] = positions[-config.block_size :] + kinds[0]
+    for ours, theirs in modules(config.n_layer, head):
+        for end in (".weight", ".bias"):
+            length, *width = shapes[ours + end]
+            state[ours + end] = torch.cat([take(name + end, length // len(theirs), *width) for name in theirs])
+    if head:
+        state["head.bias"] = take("lm_head.decoder.bias" if "lm_head.decoder.bias" in tensors else "lm_head.bias", V)[rows]
+    if not tie:
+        state["head.words.weight"] = take("lm_head.decoder.weight", V, C)[rows]
     left = [name for name in tensors if name.startswith(("roberta.embeddings.", "roberta.encoder.")) and not name.endswith(".position_ids")]
     if left:
         raise DataError(f"{folder / 'model.safetensors'}: {left[0]} has no place in the {config.n_layer} layers of config.json; restore the right file")
+    model = LanguageModel(Encoder(config))
+    model.load_state_dict(state, strict=False)  # tied words have two names
     return model.eval(), tokenizer
 
 
@@ -109,7 +114,7 @@ def read_config(folder):
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder; give one with config.json, model.safetensors and a tokenizer, as save_pretrained writes it")
     path = folder / "config.json"
-    described = read_json(path)
+    described = read_json(path, "give the folder of a whole model, as save_pretrained writes it")
     if described.get("model_type") != "roberta":
         is_run = "kind" in described
         raise DataError(f"{path}: " + ("is of a run of this project; continue it with --init-from, or classify with --encoder" if is_run else
@@ -118,11 +123,11 @@ def read_config(folder):
                           ("is_decoder", (False,)), ("add_cross_attention", (False,))):
         if described.get(name, allowed[0]) not in allowed:
             raise DataError(f"{path}: {name} is {described[name]!r}; only {' or '.join(map(repr, allowed))} can be read")
-    described.setdefault("pad_token_id", 1)
-    sizes = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "max_position_embeddings", "pad_token_id")
-    wrong = [name for name in sizes if type(described.get(name)) is not int]
+    described = {"pad_token_id": 1, "type_vocab_size": 2} | described
+    sizes = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "max_position_embeddings", "pad_token_id", "type_vocab_size")
+    wrong = [name for name in sizes if type(described.get(name)) is not int or described[name] < (name != "pad_token_id")]
     if wrong:
-        raise DataError(f"{path}: {', '.join(wrong)} must be a whole number; restore the file")
+        raise DataError(f"{path}: {', '.join(wrong)} must be a whole number, above 0 but for pad_token_id; restore the file")
     if described["max_position_embeddings"] < described["pad_token_id"] + 4:
         raise DataError(f"{path}: max_position_embeddings {described['max_position_embeddings']} leave no room for a sentence; "
                         f"RoBERTa's first {described['pad_token_id'] + 1} are never read")
@@ -158,9 +163,10 @@ def read_tokenizer(folder, described):
     path, vocabulary, merges = (folder / name for name in ("tokenizer.json", "vocab.json", "merges.txt"))
     try:
         if path.is_file():
-            tokenizer = Tokenizer.from_file(os.fspath(path))
+            tokenizer = Tokenizer.from_str(read_bytes(path, TOKENIZER_LIMIT, "restore the file").decode("utf-8"))
         elif vocabulary.is_file() and merges.is_file():
-            path = vocabulary
+            for path in (merges, vocabulary):
+                check_file(path, TOKENIZER_LIMIT, "restore the file")
             tokenizer = Tokenizer(models.BPE.from_file(os.fspath(vocabulary), os.fspath(merges)))
             tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
         else:
@@ -204,18 +210,6 @@ def renamed(tokenizer, tokens, names, begin="", end=""):
             single=list(filter(None, one)), pair=list(filter(None, two)),
             special_tokens=[(name, tokenizer.token_to_id(name)) for name in (begin, end) if name])
     return tokenizer
-
-
-def read_json(path):
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file; give the folder of a whole model, as save_pretrained writes it") from None
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: not valid JSON ({str(error)[:80]}); restore the file") from None
-    if not isinstance(value, dict):
-        raise DataError(f"{path}: not a JSON object; restore the file")
-    return value
 
 
 # ---------------------------------------------------------------------------- writing

@@ -28,10 +28,13 @@ import torch
 
 import distributed
 import model as models
-from checkpoint import load_weights, read_checkpoint, write_checkpoint
-from data import NAMES, shards
-from data.files import DataError
+from checkpoint import check_weights, load_weights, read_checkpoint, write_checkpoint
+from data import NAMES, files, shards
+from data.files import MEGABYTE, DataError, printable
 from data.tokenizer import is_word_level, load_tokenizer
+
+
+METRICS_LIMIT = 256 * MEGABYTE
 
 
 class UserError(Exception):
@@ -132,7 +135,7 @@ class LineParser(argparse.ArgumentParser):
 
     def error(self, message):
         if distributed.first_to_fail():
-            print(f"{self.prog}: {message}; see --help", file=sys.stderr)
+            print(printable(f"{self.prog}: {' '.join(message.split())}; see --help"), file=sys.stderr)
         raise SystemExit(2)
 
 
@@ -169,7 +172,7 @@ def main(train, flags_class, description, argv=None):
 
 def stop(message, code=2):
     if distributed.first_to_fail():
-        print(f"{Path(sys.argv[0]).name}: {' '.join(str(message).split())}", file=sys.stderr)
+        print(printable(f"{Path(sys.argv[0]).name}: {' '.join(str(message).split())}"), file=sys.stderr)
     raise SystemExit(code)
 
 
@@ -378,7 +381,7 @@ class Run:
         if flags.resume:
             if not (folder / "checkpoint.pt").exists():
                 raise UserError(f"--resume: {folder} holds no checkpoint.pt; leave --resume out to start the run")
-            before = read_json(folder / "config.json")
+            before = read_config(folder)
             now, then = ({k: v for k, v in flags.items() if k not in ("resume", "overwrite", "out", "device", "threads", "accumulate", "timeout")}
                          for flags in (described["flags"], before.get("flags", {})))
             changed = sorted("--" + k.replace("_", "-") for k in now if now[k] != then.get(k))
@@ -419,10 +422,10 @@ class Run:
 
     @first_only
     def say(self, text):
-        """A plain line on stdout, not mixed up with the live line."""
+        """A plain line on stdout, not mixed up with the live line, whatever the names in it hold."""
         if sys.stderr.isatty():
             print("\r" + " " * 79 + "\r", end="", file=sys.stderr, flush=True)
-        print(text, flush=True)
+        print(printable(text), flush=True)
 
     @first_only
     def save(self, name, **state):
@@ -488,23 +491,15 @@ def load_run(folder, kinds=("lm", "mlm", "classifier", "seq2seq"), device="cpu",
         raise UserError(f"{where}: no such run folder; train one first or check the path")
     if not (folder / "config.json").exists():
         raise UserError(f"{where}: no config.json, so this is no run folder; give a folder a train_*.py script wrote")
-    described = read_json(folder / "config.json")
+    described = read_config(folder)
     kind = described.get("kind")
     if kind not in kinds:
-        raise UserError(f"{where}: is a run of kind {kind!r}, but {' or '.join(repr(k) for k in kinds)} is needed here; "
+        raise UserError(f"{where}: is a run of kind {str(kind)[:40]!r}, but {' or '.join(repr(k) for k in kinds)} is needed here; "
                         f"give a folder written by {' or '.join(f'train_{k}.py' for k in kinds)}")
     tokenizer = load_tokenizer(folder / "tokenizer.json")
     try:
         config = models.Config(**described["model"])
-        classifier = described.get("classifier")
-        if kind == "classifier":
-            model = models.Classifier((models.Decoder if described.get("body") == "decoder" else models.Encoder)(config), **classifier)
-        else:
-            body = {"lm": models.Decoder, "mlm": models.Encoder, "seq2seq": models.EncoderDecoder}[kind]
-            model = models.LanguageModel(body(config))
-            if described.get("members", 1) > 1:
-                model = models.Ensemble([models.LanguageModel(models.Decoder(config)) for _ in range(described["members"])])
-    except (KeyError, TypeError, ValueError) as error:
+    except (TypeError, ValueError) as error:
         raise UserError(f"{folder / 'config.json'}: does not describe a model ({error}); train the run again") from None
     if tokenizer.get_vocab_size() != config.vocab_size:
         raise UserError(f"{folder / 'tokenizer.json'}: has {tokenizer.get_vocab_size()} entries but the checkpoint's model {config.vocab_size}; "
@@ -512,7 +507,28 @@ def load_run(folder, kinds=("lm", "mlm", "classifier", "seq2seq"), device="cpu",
     path = folder / "best.pt"
     if not path.exists():
         raise UserError(f"{where}: no best.pt yet; finish the run with --resume")
-    load_weights(model, read_checkpoint(path, device)["model"], path)
+    weights = read_checkpoint(path, device)["model"]
+
+    def build():
+        if kind == "classifier":
+            return models.Classifier((models.Decoder if described.get("body") == "decoder" else models.Encoder)(config), **described["classifier"])
+        body = {"lm": models.Decoder, "mlm": models.Encoder, "seq2seq": models.EncoderDecoder}[kind]
+        members = described.get("members", 1)
+        return models.Ensemble([models.LanguageModel(body(config)) for _ in range(members)]) if members > 1 else models.LanguageModel(body(config))
+
+    # config.json may ask for anything: its model takes memory only when the weights prove to be such a model's.
+    require((config.n_layer * described.get("members", 1) <= len(weights), f"{path}: holds {len(weights)} tensors, too few for the layers of config.json; restore the file"))
+    try:
+        with torch.device("meta"):
+            model = build()
+    except (AttributeError, RuntimeError, TypeError, ValueError) as error:
+        raise UserError(f"{folder / 'config.json'}: does not describe a model ({str(error)[:200]}); train the run again") from None
+    check_weights(model, weights, path)
+    if kind == "classifier":
+        n_class = len(described["classes"])
+        require((n_class == described["classifier"].get("n_class"), f"{folder / 'config.json'}: names {n_class} classes, but the classifier has another number; restore the file"))
+    model = build()
+    load_weights(model, weights, path)
     return LoadedRun(folder, kind, described, model.to(device).eval(), tokenizer)
 
 
@@ -539,16 +555,54 @@ def by_position(loaded):
     return {name if names.count(name) == 1 else str(run.folder): [run] for name, run in zip(names, loaded)}
 
 
+class Described(dict):
+    """What a file of a run says, by name. A name that it has not costs whoever asks for it one line: UserError."""
+
+    def __init__(self, path, entries):
+        super().__init__(entries)
+        self.path = path
+
+    def __missing__(self, name):
+        raise UserError(f"{self.path}: holds no {name}; restore the file or train the run again")
+
+
 def read_json(path):
-    try:
-        value = json.loads(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file; give the folder of a run") from None
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: not valid JSON ({str(error)[:80]}); restore the file or train the run again") from None
-    if not isinstance(value, dict):
-        raise UserError(f"{path}: not a JSON object; restore the file or train the run again")
-    return value
+    return Described(path, files.read_json(path, "give the folder of a run, restore the file or train the run again"))
+
+
+def check_entries(path, entries, kinds):
+    """UserError unless those of the entries that `kinds`, {name: type}, names are of these types. A whole number is also a float, None is a value not set."""
+    wrong = [name for name, kind in kinds.items() if entries.get(name) is not None and type(entries[name]) is not kind and (type(entries[name]), kind) != (int, float)]
+    require((not wrong, f"{path}: {', '.join(wrong)} of another type than the scripts write; restore the file or train the run again"))
+
+
+def read_config(folder):
+    """config.json of a run, also its flags as a Described. UserError where an entry is of a type that no script writes."""
+    path = Path(folder) / "config.json"
+    described = read_json(path)
+    check_entries(path, described, {"kind": str, "flags": dict, "model": dict, "classifier": dict, "classes": list, "languages": list, "members": int, "first_sentinel": int})
+    flags = described["flags"] = Described(path, described.get("flags") or {})
+    shared = {field.name: field.type for some in (RunFlags, ModelFlags, TokenizerFlags, ContinueFlags) for field in dataclasses.fields(some)}
+    check_entries(path, flags, shared | {"encoder": str, "init": str, "split": str, "mask_rate": float, "mean_span": float})
+    named = [*(described.get("classes") or []), *(described.get("languages") or []), *flags]
+    plain = [value for value in flags.values() if not isinstance(value, (list, dict))]
+    require((all(isinstance(name, str) for name in named) and len(plain) == len(flags) and not any("\0" in value for value in plain if isinstance(value, str)),
+             f"{path}: flags, classes or languages are not as the scripts write them; restore the file or train the run again"))
+    return described
+
+
+def read_result(folder):
+    """result.json of a run. UserError where a measured number is none."""
+    path = Path(folder) / "result.json"
+    result = read_json(path)
+    wrong = [name for name, value in result.items() if ("/" in name or name in ("seconds", "tokens_per_second", "vocab_size")) and not is_measured(name, value)]
+    require((not wrong, f"{path}: {', '.join(wrong)} is no number that a run can measure; restore the file or train the run again"))
+    return result
+
+
+def is_measured(name, value):
+    """Whether a value is a number that a run can have written: perplexities are above zero."""
+    return type(value) in (int, float) and abs(value) <= 1e305 and (value > 0 or not name.startswith("perplexity/"))
 
 
 def read_metrics(folder):
@@ -557,11 +611,16 @@ def read_metrics(folder):
     UserError for any other damage.
     """
     path = Path(folder) / "metrics.jsonl"
+    if not path.exists():
+        return []
+    raw = files.read_bytes(path, METRICS_LIMIT, "restore the file or train the run again")
     try:
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
-        return [json.loads(line) for line in lines if line.endswith("\n")]
+        lines = [files.parse_json(line) for line in raw.decode("utf-8").split("\n")[:-1]]
+        if not all(isinstance(line, dict) and type(line.get("step")) is int and all(is_measured(*entry) for entry in line.items()) for line in lines):
+            raise ValueError("a line holds something else than a step and finite numbers")
     except ValueError as error:
         raise UserError(f"{path}: not readable ({error}); restore the file or train the run again") from None
+    return [Described(path, line) for line in lines]
 
 
 def write_json(path, value):

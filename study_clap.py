@@ -61,7 +61,7 @@ def study(flags):
     run_all(out, (jobs, [compared]), flags.jobs)
 
     # Results
-    results = {name: [runs.read_json(out / folder(name, seed) / "result.json") for seed in numbers] for name, numbers in seeds.items()}
+    results = {name: [runs.read_result(out / folder(name, seed)) for seed in numbers] for name, numbers in seeds.items()}
     rows = [[name, tables.spread([r["perplexity/valid"] for r in each], 2), tables.spread([100 * r["accuracy/valid"] for r in each]),
              f"{each[0]['parameters']['total']:,}", f"{statistics.median(map(speed, each)):,.0f}", str(len(each))] for name, each in results.items()]
     caption = (f"Masked-LM perplexity and share of hidden tokens found on held-out lines of {Path(flags.data).stem}, mean ± sample standard deviation over the seeds; "

@@ -107,7 +107,7 @@ def write_report(out, flags, size, corpus, beside, started):
 
     def measured(pos, model, block):
         seeds = flags.seeds if (model, block) == (middle, T) else beside
-        return [perplexity(runs.read_json(out / causal(pos, model, block, seed) / "result.json"), tests) for seed in range(seeds)]
+        return [perplexity(runs.read_result(out / causal(pos, model, block, seed)), tests) for seed in range(seeds)]
 
     def table(stem, names, columns, caption):
         """columns: for each position, a list of values over the seeds for each name."""
@@ -118,7 +118,7 @@ def write_report(out, flags, size, corpus, beside, started):
     lengths = sorted({T, *size["lengths"]})
     by_size = [[measured(pos, model, T) for model in size["models"]] for pos in POSITIONS]
     by_length = [[measured(pos, middle, block) for block in lengths] for pos in POSITIONS]
-    masked = [[[runs.read_json(out / f"mlm-{pos}-{seed}" / "result.json")["perplexity/valid"] for seed in range(beside)]] for pos in POSITIONS]
+    masked = [[[runs.read_result(out / f"mlm-{pos}-{seed}")["perplexity/valid"] for seed in range(beside)]] for pos in POSITIONS]
     how = (f"on {corpus.name}, {size['steps']:,} steps of {size['tokens']:,} tokens; mean ± sample standard deviation, "
            f"{flags.seeds} seeds of the middle column, {beside} of the others. The best of each column is bold")
     parts = ["# Models without positions still learn positions",

@@ -1,14 +1,83 @@
-"""Reading what a student hands in: plain UTF-8 text and `label<TAB>text` rows, with errors that name the line."""
+"""Reading what a student hands in: plain UTF-8 text and `label<TAB>text` rows, with errors that name the line; and JSON nobody vouches for."""
 
 import contextlib
+import json
+import math
 import os
+import stat
 import sys
 import time
 from pathlib import Path
 
+MEGABYTE = 2**20
+TEXT_LIMIT = 1024 * MEGABYTE  # a text of more bytes is not read into memory
+JSON_LIMIT = 16 * MEGABYTE    # nor a description
+TOKENIZER_LIMIT = 64 * MEGABYTE
+
 
 class DataError(ValueError):
     """Something is wrong with a file; the message names it and says what to do."""
+
+
+def printable(text, most=2000):
+    """A text that may quote a file or a path so that it does nothing to a terminal: what does not print is written as its escape."""
+    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return line if len(line) <= most else line[:most] + " ..."
+
+
+def check_file(path, limit, remedy, smaller="restore the file"):
+    """Raises DataError, with the remedy, for a file that is missing or no regular one, and for one of more than `limit` bytes."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file; {remedy}") from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL character in a path that a file gave
+        raise DataError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error}); {remedy}") from None
+    if not stat.S_ISREG(found.st_mode):  # a pipe would be waited for, a device may have no end
+        raise DataError(f"{path}: is {'a folder' if stat.S_ISDIR(found.st_mode) else 'no regular file'}; {remedy}")
+    if found.st_size > limit:
+        raise DataError(f"{path}: is larger than {limit / MEGABYTE:,.0f} MB; {smaller}")
+
+
+def read_bytes(path, limit, remedy, smaller="restore the file"):
+    """A file's content. Raises DataError as `check_file` does, before anything is read, and for an unreadable one."""
+    check_file(path, limit, remedy, smaller)
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}); {remedy}") from None
+
+
+def parse_json(text):
+    """json.loads, but ValueError also for NaN, Infinity, numbers too large for a float or 64 bits, and too deep a nesting."""
+
+    def refuse(name):
+        raise ValueError(f"{name} is no number in JSON")
+
+    def decimal(digits):
+        value = float(digits)
+        return value if math.isfinite(value) else refuse(digits[:20])
+
+    def whole(digits):
+        return int(digits) if len(digits) < 19 else refuse(digits[:20] + "...")
+
+    try:
+        return json.loads(text, parse_constant=refuse, parse_float=decimal, parse_int=whole)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def read_json(path, remedy, limit=JSON_LIMIT):
+    """The object in a JSON file. Raises DataError, with the remedy, when there is none in it."""
+    try:
+        value = parse_json(read_bytes(path, limit, remedy).decode("utf-8"))
+    except DataError:
+        raise
+    except ValueError as error:
+        raise DataError(f"{path}: not valid JSON ({str(error)[:80]}); {remedy}") from None
+    if not isinstance(value, dict):
+        raise DataError(f"{path}: not a JSON object; {remedy}")
+    return value
 
 
 def read_lines(path):
@@ -18,12 +87,7 @@ def read_lines(path):
     Raises DataError for a file that is missing, empty, unreadable or not UTF-8 (with the line number).
     """
     path = Path(path)
-    try:
-        raw = path.read_bytes()
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file; check the path given to --data") from None
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}); give a readable file to --data") from None
+    raw = read_bytes(path, TEXT_LIMIT, "check the path given to --data", "prepare it with prepare.py, or split it")
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -34,7 +98,7 @@ def read_lines(path):
         line = text[: text.index("\0")].count("\n") + 1
         raise DataError(f"{path}:{line}: holds a NUL character, so it is no text file; save it as UTF-8 text")
     if "\r\n" in text:
-        print(f"note: {path}: Windows line ends, read as line ends", file=sys.stderr)
+        print(printable(f"note: {path}: Windows line ends, read as line ends"), file=sys.stderr)
         text = text.replace("\r\n", "\n")
     lines = text.split("\n")
     while lines and not lines[-1].strip():

@@ -15,14 +15,13 @@ t3_ and the post's id or t1_ and that of a comment of the same post. What is don
 """
 
 import html
-import json
 import re
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from data import toy_threads
-from data.files import DataError, read_lines
+from data.files import DataError, parse_json, read_lines
 
 DELETED = ("[deleted]", "[removed]", "")
 
@@ -77,8 +76,8 @@ def load_threads(name):
             continue
         where = f"{path}:{number}"
         try:
-            post = json.loads(line)
-        except (ValueError, RecursionError) as error:
+            post = parse_json(line)
+        except ValueError as error:
             raise DataError(f"{where}: not JSON ({str(error)[:60]}); each line must be one post as a JSON object") from None
         if not isinstance(post, dict) or not isinstance(post.get("id"), str):
             raise DataError(f'{where}: not a post; each line must be a JSON object with an "id", a "title" or "selftext", and "comments"')
@@ -109,14 +108,14 @@ def read_tree(post, where, left_out):
             raise DataError(f'{where}: a comment without an "id" and a "body" of text; complete it or remove it')
         if "t1_" + name in texts:
             raise DataError(f"{where}: two comments have the id {name}; remove one of them")
-        parent = comment.get("parent_id") or within or root
+        parent = str(comment.get("parent_id") or within or root)
         if not comment.get("parent_id") and not within:
             left_out["comments without a parent_id, taken as replies to the post"] += 1
         texts["t1_" + name], parents["t1_" + name] = clean(body or ""), parent
     children = {name: [] for name in (root, *texts)}
     for name, parent in parents.items():
         if parent not in children:
-            raise DataError(f"{where}: the comment {name[3:]} answers {str(parent)[:40]}, which is neither t3_{post['id']} nor t1_ and the id of one of its comments; "
+            raise DataError(f"{where}: the comment {name[3:]} answers {parent[:40]}, which is neither t3_{post['id']} nor t1_ and the id of one of its comments; "
                             "correct its parent_id, or leave it empty for a reply to the post")
         children[parent].append(name)
 
@@ -163,7 +162,7 @@ def clean(text):
     """A post's or comment's text as the model reads it, on one line; "" for what was deleted."""
     lines = [line for line in html.unescape(text).splitlines() if not line.lstrip().startswith(">")]
     text = re.sub(r"\[([^\[\]]*)\]\((?:[^()\s]|\([^()\s]*\))*\)", r"\1", "\n".join(lines))
-    text = " ".join(re.sub(r"(?:https?://|www\.)\S+", "URL", text).split())
+    text = " ".join(re.sub(r"(?:https?://|www\.)\S+", "URL", text).split()).encode("utf-8", "replace").decode()  # JSON can hold half of a character
     return "" if text in DELETED else text
 
 

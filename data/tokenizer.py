@@ -4,14 +4,12 @@ Every sequence starts with [BOS], in encoders (where BERT would say [CLS]) and d
 only for RoBERTa's own tokenizer, see `frame`.
 """
 
-import os
 from collections import Counter
-from pathlib import Path
 
 import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from data.files import DataError
+from data.files import TOKENIZER_LIMIT, DataError, read_bytes
 
 SPECIAL = ("[PAD]", "[UNK]", "[MASK]", "[BOS]", "[EOS]")
 PAD, UNK, MASK, BOS, EOS = range(len(SPECIAL))
@@ -66,13 +64,16 @@ def add_sentinels(tokenizer, n):
 
 def load_tokenizer(path):
     """Read tokenizer.json; DataError when it is missing, damaged, or not one of ours."""
-    path = Path(path)
-    if not path.is_file():
-        raise DataError(f"{path}: no such file; a run folder holds the tokenizer it was trained with")
+    text = read_bytes(path, TOKENIZER_LIMIT, "a run folder holds the tokenizer it was trained with")
     try:
-        tokenizer = Tokenizer.from_file(os.fspath(path))
+        tokenizer = Tokenizer.from_str(text.decode("utf-8"))
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        tokenizer.encode("\0")  # which no vocabulary of words holds, so that [UNK] is needed
     except Exception as error:  # the library raises bare Exception for whatever it cannot parse
         raise DataError(f"{path}: not a tokenizer file ({str(error)[:80]}); train the run again or restore the file") from None
+    if sorted(tokenizer.get_vocab().values()) != list(range(tokenizer.get_vocab_size())):
+        raise DataError(f"{path}: its ids are not 0, 1, 2, ... without a gap; restore the file or train the run again")
     if [tokenizer.token_to_id(token) for token in SPECIAL] != list(range(len(SPECIAL))):
         raise DataError(f"{path}: does not begin with {' '.join(SPECIAL)}; use the tokenizer.json the run was trained with")
     return tokenizer

@@ -239,7 +239,7 @@ def without(*keys):
 
 @pytest.mark.parametrize("name, how, parts", [
     ("config.json", half, ["not valid JSON", "restore"]), ("config.json", lambda _: b"[]", ["not a JSON object"]), ("config.json", lambda _: b"\xff\xfe", ["not valid JSON"]),
-    ("config.json", lambda _: b"{}", ["kind"]), ("config.json", without("model"), ["does not describe a model", "train the run again"]),
+    ("config.json", lambda _: b"{}", ["kind"]), ("config.json", without("model"), ["config.json: holds no model", "train the run again"]),
     ("config.json", lambda c: c.replace(b'"n_layer": 1', b'"n_layer": 2'), ["best.pt: the weights do not fit config.json"]), ("config.json", None, ["no config.json"]),
     ("tokenizer.json", half, ["not a tokenizer file", "restore the file"]), ("tokenizer.json", lambda _: b"{}", ["not a tokenizer file"]), ("tokenizer.json", None, ["no such file"]),
     ("tokenizer.json", lambda _: train_tokenizer("word", ["too few words"]).to_str().encode(), ["has 8 entries", "different runs"]),

@@ -48,7 +48,7 @@ def server():
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server) as found:
         found.asked = []
         found.address = lambda *hows: tuple(f"http://127.0.0.1:{found.server_port}/{how}/" for how in hows)
-        threading.Thread(target=found.serve_forever, daemon=True).start()
+        threading.Thread(target=found.serve_forever, args=(0.02,), daemon=True).start()
         yield found
         found.shutdown()
 
