@@ -1,6 +1,7 @@
 """What a transformer has to beat: n-grams that count, and a naive Bayes classifier, in a second and without training.
 
     python baselines.py --data speeches
+    python baselines.py --data speeches --text wikitext2 n-grams of a larger text mixed in: the rival of a pretrained decoder
     python baselines.py --data speeches --split clean    the classifier without the training rows that stand in the test set
 
 Text, tokens and test sets are those of train_lm.py and train_classifier.py, so the numbers compare directly.
@@ -18,6 +19,7 @@ import numpy as np
 import data
 import run as runs
 from data import NAMES, batching
+from data.corpus import hold_out
 from data.masking import noise_tokens
 from data.tokenizer import BOS, SPECIAL, UNK, encode, train_tokenizer
 from run import flag
@@ -28,6 +30,7 @@ class Flags(runs.TokenizerFlags):
     data: str = flag("toy", f"corpus: {', '.join(NAMES)}, a folder in the assignment's form, a .txt, or a .tsv of label<TAB>text")
     out: str = flag("", "run folder (default: out/baselines-DATA, with -clean for --split clean, -1-of-5 for 1/5)")
     rare_unknown: float = flag(0.0, "of the words that the training text holds once, share that the n-grams read as [UNK], as in train_lm.py")
+    text: str = flag("", "a larger text, as in --data; its longest n-grams are also mixed with those of --data, in the share that suits held-out lines best")
     order: int = flag(5, "longest n-gram; 5 sees four tokens back")
     split: str = flag("full", "as in train_classifier.py, whose test rows it chooses; n-grams do not change")
     overwrite: bool = flag(False, "delete the run in --out and start anew")
@@ -259,6 +262,11 @@ def measure_ngrams(corpus, flags):
         row(f"  {order}-gram", [f"{value:,.1f}" for value in at_order.values()])
         result |= {f"{name}@{order}-gram": value for name, value in at_order.items()}
     result |= at_order
+    if flags.text:
+        weight, probabilities = mixed_with(flags, corpus, tokenizer, model, streams)
+        values = {f"perplexity/{name}@mixed": runs.perplexity(-np.log(probabilities[name]).sum(), n_tokens[name]) for name in streams}
+        row(f"  {1 - weight:.0%} {Path(flags.text).stem}", [f"{value:,.1f}" for value in values.values()])
+        result |= values | {"weight": weight}
     for name, part in corpus.tests.items():
         result[f"bits_per_byte/{name}"] = nats[name] / math.log(2) / sum(len(line.encode()) + 1 for line in part)
 
@@ -270,6 +278,21 @@ def measure_ngrams(corpus, flags):
     row("tokens", [f"{n:,}" for n in n_tokens.values()])
     row("out of vocabulary", [f"{share:.1%}" for share in unknown.values()])
     return result
+
+
+def mixed_with(flags, corpus, tokenizer, model, streams):
+    """p = weight p_model + (1 - weight) p_text, for each token of each stream. Returns (weight, {name: p}).
+
+    The weight is the one that suits a tenth of the training lines best, when the other nine are counted (Jelinek & Mercer 1980).
+    """
+    lines = data.load(flags.text).lines
+    runs.require((lines, f"--text {flags.text}: holds no running text; give another"))
+    wide = KneserNey(batching.stream(tokenizer, lines), model.vocab_size, flags.order)
+    kept, held = (batching.stream(tokenizer, part) for part in hold_out(corpus.lines, 0.1, seed=0))
+    _, kept = noise_tokens(kept, kept, kept.bincount(minlength=model.vocab_size), batching.generator(0), rare=flags.rare_unknown)
+    own, other = (np.exp(each.log_probabilities(held)) for each in (KneserNey(kept, model.vocab_size, flags.order), wide))
+    weight = max(np.arange(0.02, 1, 0.02), key=lambda w: np.log(w * own + (1 - w) * other).sum())
+    return float(weight), {name: weight * np.exp(model.log_probabilities(part)) + (1 - weight) * np.exp(wide.log_probabilities(part)) for name, part in streams.items()}
 
 
 def measure_classifier(corpus, flags):

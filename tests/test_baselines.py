@@ -323,3 +323,17 @@ def test_n_grams_that_read_rare_words_as_unknown_expect_unknown_words(cli, corpu
     plain, rare = results
     assert rare["perplexity/obama"] < plain["perplexity/obama"] and rare["accuracy/test"] == plain["accuracy/test"]
     assert cli("baselines", "--data", corpus, "--rare-unknown", 1.5, "--out", tmp_path / "no").code == 2
+
+
+def test_a_larger_text_is_mixed_in_by_the_share_that_suits_held_out_lines(corpus, tmp_path):
+    lines = (corpus / "train_LM.txt").read_text(encoding="utf-8").splitlines()  # the held-out ones among them
+    helpful, foreign = tmp_path / "helpful.txt", tmp_path / "foreign.txt"
+    helpful.write_text("\n".join([*lines * 3, "and a last line"]) + "\n", encoding="utf-8")
+    foreign.write_text("".join(f"Quite another text , the {number}th of many\n" for number in range(40)), encoding="utf-8")
+    results = []
+    for path in (helpful, foreign):
+        script("--data", corpus, "--text", path, "--out", tmp_path / path.stem)
+        results.append(result_of(tmp_path / path.stem))
+    helped, other = results
+    assert 0 < helped["weight"] < other["weight"] < 1 and helped["perplexity/obama"] == other["perplexity/obama"]
+    assert other["perplexity/obama@mixed"] < 1.1 * other["perplexity/obama"]  # a useless text costs little
