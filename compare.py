@@ -82,7 +82,7 @@ def read(folder):
     if not (folder / "config.json").exists():
         raise UserError(f"{folder}: no config.json, so this is no run folder; give folders that train_*.py or baselines.py wrote")
     config = runs.read_config(folder)
-    kind, flags, model = config.get("kind"), config["flags"], config.get("model") or {}
+    kind, flags, model = config.get("kind"), config["flags"], config.get("model", {})
     runs.check_entries(folder / "config.json", model, {"vocab_size": int, "pos": str})
     if kind not in KINDS or not flags:
         raise UserError(f"{folder}: its config.json describes no run that can be compared; those are of {', '.join(KINDS)}")
@@ -122,7 +122,7 @@ def configuration_of(config, depth=0):
     if "encoder" in flags and not (flags["encoder"] or flags.get("init")):
         settings.pop("tune", None)  # without an encoder it means nothing
     elif flags.get("encoder") or flags.get("init"):
-        model = config.get("model") or {}
+        model = config.get("model", {})
         settings = {key: value for key, value in settings.items() if key not in model and key != "tokenizer"} | {"pos": model.get("pos")}
     if flags.get("init"):
         settings |= {"init": Path(flags["init"]).name}

@@ -509,15 +509,17 @@ def load_run(folder, kinds=("lm", "mlm", "classifier", "seq2seq"), device="cpu",
         raise UserError(f"{where}: no best.pt yet; finish the run with --resume")
     weights = read_checkpoint(path, device)["model"]
 
+    members = described.get("members", 1)
+
     def build():
         if kind == "classifier":
             return models.Classifier((models.Decoder if described.get("body") == "decoder" else models.Encoder)(config), **described["classifier"])
         body = {"lm": models.Decoder, "mlm": models.Encoder, "seq2seq": models.EncoderDecoder}[kind]
-        members = described.get("members", 1)
         return models.Ensemble([models.LanguageModel(body(config)) for _ in range(members)]) if members > 1 else models.LanguageModel(body(config))
 
     # config.json may ask for anything: its model takes memory only when the weights prove to be such a model's.
-    require((config.n_layer * described.get("members", 1) <= len(weights), f"{path}: holds {len(weights)} tensors, too few for the layers of config.json; restore the file"))
+    require((0 < members * config.n_layer <= len(weights), f"{path}: holds {len(weights)} tensors, which cannot be the {config.n_layer} layers of config.json, "
+             f"{members} times; restore the file"))
     try:
         with torch.device("meta"):
             model = build()
@@ -571,8 +573,8 @@ def read_json(path):
 
 
 def check_entries(path, entries, kinds):
-    """UserError unless those of the entries that `kinds`, {name: type}, names are of these types. A whole number is also a float, None is a value not set."""
-    wrong = [name for name, kind in kinds.items() if entries.get(name) is not None and type(entries[name]) is not kind and (type(entries[name]), kind) != (int, float)]
+    """UserError unless those of the entries that `kinds`, {name: type}, names are of these types; a whole number is also a float."""
+    wrong = [name for name, kind in kinds.items() if name in entries and type(entries[name]) is not kind and (type(entries[name]), kind) != (int, float)]
     require((not wrong, f"{path}: {', '.join(wrong)} of another type than the scripts write; restore the file or train the run again"))
 
 
@@ -580,11 +582,12 @@ def read_config(folder):
     """config.json of a run, also its flags as a Described. UserError where an entry is of a type that no script writes."""
     path = Path(folder) / "config.json"
     described = read_json(path)
-    check_entries(path, described, {"kind": str, "flags": dict, "model": dict, "classifier": dict, "classes": list, "languages": list, "members": int, "first_sentinel": int})
-    flags = described["flags"] = Described(path, described.get("flags") or {})
+    check_entries(path, described, {"kind": str, "flags": dict, "model": dict, "classifier": dict, "classes": list, "languages": list, "members": int,
+                                    **({"first_sentinel": int} if described.get("first_sentinel") is not None else {})})
+    flags = described["flags"] = Described(path, described.get("flags", {}))
     shared = {field.name: field.type for some in (RunFlags, ModelFlags, TokenizerFlags, ContinueFlags) for field in dataclasses.fields(some)}
     check_entries(path, flags, shared | {"encoder": str, "init": str, "split": str, "mask_rate": float, "mean_span": float})
-    named = [*(described.get("classes") or []), *(described.get("languages") or []), *flags]
+    named = [*described.get("classes", ()), *described.get("languages", ()), *flags]
     plain = [value for value in flags.values() if not isinstance(value, (list, dict))]
     require((all(isinstance(name, str) for name in named) and len(plain) == len(flags) and not any("\0" in value for value in plain if isinstance(value, str)),
              f"{path}: flags, classes or languages are not as the scripts write them; restore the file or train the run again"))
