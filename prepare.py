@@ -21,7 +21,8 @@ import numpy as np
 
 import run as runs
 from data import large, shards
-from data.files import DataError, alone, write_whole
+from data.download import sha256
+from data.files import MEGABYTE, DataError, alone, write_whole
 from data.tokenizer import check_vocab_size, encode, load_tokenizer, train_tokenizer
 from run import flag
 
@@ -100,8 +101,8 @@ def settings_of(flags, sources):
     size = sum(source.size for source in sources if source.set == "train")
     valid = flags.valid
     if valid is None:
-        valid = 0.0 if any(source.set == "wiki-valid" for source in sources) else min(0.01, 2**20 / size)
-    vocab_from = shards.sha256(tokenizer_file(flags)) if flags.vocab_from else ""
+        valid = 0.0 if any(source.set == "wiki-valid" for source in sources) else min(0.01, MEGABYTE / size)
+    vocab_from = sha256(tokenizer_file(flags)) if flags.vocab_from else ""
     return dict(tokenizer=flags.tokenizer, vocab_size=flags.vocab_size, vocab_from=vocab_from, valid=valid, sample_mb=flags.sample_mb, shard_mb=flags.shard_mb)
 
 
@@ -129,13 +130,13 @@ def begin(folder, flags, settings, sources):
         tokenizer = load_tokenizer(tokenizer_file(flags))
         print(f"{tokenizer.get_vocab_size():,} entries in the vocabulary of {flags.vocab_from}", flush=True)
     else:
-        lines = large.sample(train, int(flags.sample_mb * 2**20), settings["valid"])
+        lines = large.sample(train, int(flags.sample_mb * MEGABYTE), settings["valid"])
         tokenizer = train_tokenizer(flags.tokenizer, nonempty(lines, train), flags.vocab_size)
-        print(f"{tokenizer.get_vocab_size():,} entries in the vocabulary, from {min(flags.sample_mb, size / 2**20):,.1f} of {size / 2**20:,.1f} MB of text; "
+        print(f"{tokenizer.get_vocab_size():,} entries in the vocabulary, from {min(flags.sample_mb, size / MEGABYTE):,.1f} of {size / MEGABYTE:,.1f} MB of text; "
               f"{time.perf_counter() - started:.0f} s", flush=True)
     write_whole(folder / "tokenizer.json", tokenizer.to_str(pretty=True).encode())
     dtype = shards.DTYPES[tokenizer.get_vocab_size() > 2**16]
-    index = shards.Index(dtype, tokenizer.get_vocab_size(), shards.sha256(folder / "tokenizer.json"), settings, sources)
+    index = shards.Index(dtype, tokenizer.get_vocab_size(), sha256(folder / "tokenizer.json"), settings, sources)
     index.write(folder / "plan.json")
     return index, tokenizer
 
@@ -152,22 +153,22 @@ def require_same(folder, index, settings, sources):
     if [(source.set, source.wikitext) for source in sources] != [(source.set, source.wikitext) for source in index.sources]:
         raise runs.UserError(f"--out {folder}: was begun with other texts ({' '.join(source.file for source in index.sources)}); give the same, or another --out")
     for now, then in zip(sources, index.sources):
-        if (now.size, now.mtime_ns) != (then.size, then.mtime_ns):
+        if (now.size, now.mtime) != (then.size, then.mtime):
             raise DataError(f"{now.file}: has changed since {folder} was begun ({then.size:,} bytes then, {now.size:,} now, modified "
                             f"{stamp(then)}, now {stamp(now)}); restore it, or start anew with --overwrite")
     changed = [f"--{name.replace('_', '-')} {index.settings.get(name)!r}" for name in settings if settings[name] != index.settings.get(name)]
     runs.require((not changed, f"--out {folder}: was begun with {', '.join(changed)}; give the same, choose another --out, or start anew with --overwrite"))
-    if shards.sha256(folder / "tokenizer.json") != index.tokenizer_sha256:
+    if sha256(folder / "tokenizer.json") != index.tokenizer_sha256:
         raise DataError(f"{folder / 'tokenizer.json'}: was altered since {folder} was begun; restore it, or start anew with --overwrite")
 
 
 def stamp(source):
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(source.mtime_ns / 1e9))
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(source.mtime / 1e6))
 
 
 def write_shards(folder, index, tokenizer):
     """All shards of the index's sources, those that are not there yet being written."""
-    parts = [(i, *part) for i, source in enumerate(index.sources) for part in large.ranges(source, int(index.settings["shard_mb"] * 2**20))]
+    parts = [(i, *part) for i, source in enumerate(index.sources) for part in large.ranges(source, int(index.settings["shard_mb"] * MEGABYTE))]
     done = [done_before(folder, index, number, part) for number, part in enumerate(parts)]
     live = Live(sum(end - begin for _, begin, end in parts), sum(end - begin for (_, begin, end), there in zip(parts, done) if there is not None))
     if any(there is not None for there in done):
@@ -175,7 +176,7 @@ def write_shards(folder, index, tokenizer):
     for number, (i, begin, end) in enumerate(parts):
         if done[number] is None:
             done[number] = write_part(folder, index, tokenizer, number, i, begin, end, live)
-            shards.write_json(folder / f"{number:05}.done.json", [vars(shard) for shard in done[number]])
+            shards.write_json(folder / f"{number:05}.done.json", {"shards": [vars(shard) for shard in done[number]]})
     return [shard for part in done for shard in part]
 
 
@@ -213,7 +214,7 @@ def write_part(folder, index, tokenizer, number, i, begin, end, live):
                     writers[name].add(ids, its_bytes)
                 live.add(n_bytes, sum(len(ids) for ids, _ in sets.values()))
     now = large.open_source(source.file, source.set)
-    if (now.size, now.mtime_ns) != (source.size, source.mtime_ns):
+    if (now.size, now.mtime) != (source.size, source.mtime):
         raise DataError(f"{source.file}: was changed while it was being prepared; start anew with --overwrite")
     return [shard for name, writer in writers.items() for shard in writer.close(name, i, begin, end)]
 
@@ -259,7 +260,7 @@ class Live:
         tenth, self.done, self.tokens = self.done * 10 // self.size, self.done + n_bytes, self.tokens + tokens
         now, last = time.perf_counter(), self.done == self.size
         rate = (self.done - self.before) / (now - self.started)
-        line = f"{self.done / self.size:6.1%}  {rate / 2**20:5.1f} MB/s  {self.tokens:,} tokens  {runs.clock((self.size - self.done) / rate)} left"
+        line = f"{self.done / self.size:6.1%}  {rate / MEGABYTE:5.1f} MB/s  {self.tokens:,} tokens  {runs.clock((self.size - self.done) / rate)} left"
         if sys.stderr.isatty():
             if now - self.shown > 0.2 or last:
                 self.shown = now

@@ -6,12 +6,13 @@ What a range of a file gives depends on the bytes of that range alone, so ranges
 import bisect
 import hashlib
 import itertools
+import math
 import os
 from dataclasses import dataclass
 
 from data import wikitext
 from data.corpus import normal
-from data.files import DataError
+from data.files import DataError, check_file
 
 PIECE = 2**20         # bytes read at a time, about
 LONGEST_LINE = 2**24  # bytes
@@ -25,21 +26,20 @@ class Source:
     set: str
     wikitext: bool  # whether its lines are to be repaired as WikiText's are
     size: int
-    mtime_ns: int
+    mtime: int      # of its last change, in microseconds
 
 
 def open_source(file, name, is_wikitext=False):
     """The Source of a file as it is now. DataError when it is missing, unreadable or empty."""
+    check_file(file, math.inf, "give a text file")
     try:
         with open(file, "rb") as opened:
             status = os.fstat(opened.fileno())
-    except FileNotFoundError:
-        raise DataError(f"{file}: no such file; check the path") from None
     except OSError as error:
-        raise DataError(f"{file}: cannot be read ({error.strerror}); give a readable text file") from None
+        raise DataError(f"{file}: cannot be read ({error.strerror}); give a text file") from None
     if not status.st_size:
         raise DataError(f"{file}: the file is empty; give a file with text")
-    return Source(os.fspath(file), name, is_wikitext, status.st_size, status.st_mtime_ns)
+    return Source(os.fspath(file), name, is_wikitext, status.st_size, status.st_mtime_ns // 1000)
 
 
 def line_start(file, at):

@@ -21,13 +21,16 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from data.files import DataError, write_whole
+from data.download import sha256
+from data.files import MEGABYTE, DataError, read_json, write_whole
 from data.large import Source
 from data.tokenizer import BOS, frame, load_tokenizer
 
 FORMAT, VERSION = "poslab tokens", 1
 DTYPES = ("uint16", "uint32")
-HASHED_AT_OPENING = 2**26  # bytes: shards no larger than this together are compared with their checksums whenever they are opened
+INDEX_LIMIT = 256 * MEGABYTE
+HASHED_AT_OPENING = 64 * MEGABYTE  # shards no larger than this together are compared with their checksums whenever they are opened
+RESTORE = "restore the file, or prepare the text anew with --overwrite"
 AGAIN = "run the same prepare.py command again, which makes it anew"
 
 
@@ -61,22 +64,22 @@ def write_json(path, value):
 
 def read_index(path):
     """The Index in index.json or plan.json. DataError when the file is none."""
-    value = read_json(path)
-    if not isinstance(value, dict) or value.pop("format", "") != FORMAT:
+    value = read_json(path, RESTORE, INDEX_LIMIT)
+    if value.pop("format", "") != FORMAT:
         raise DataError(f"{path}: not written by prepare.py; give a folder it wrote, or prepare the text into another --out")
     if value.pop("version", 0) != VERSION:
         raise DataError(f"{path}: of another version of prepare.py; prepare the text anew with --overwrite")
     try:
-        index = typed(Index, value | {"sources": [typed(Source, source) for source in value["sources"]], "shards": [typed(Shard, shard) for shard in value["shards"]]})
+        value |= {"sources": [typed(Source, source) for source in value["sources"]], "shards": [typed(Shard, shard) for shard in value["shards"]]}
+        return typed(Index, value)
     except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{path}: not an index ({str(error)[:80]}); restore the file or prepare the text anew with --overwrite") from None
-    return index
+        raise DataError(f"{path}: not an index ({str(error)[:80]}); {RESTORE}") from None
 
 
 def read_shards(path):
     """The list of Shards in a .done.json."""
     try:
-        return [typed(Shard, shard) for shard in read_json(path)]
+        return [typed(Shard, shard) for shard in read_json(path, f"delete it and {AGAIN}")["shards"]]
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"{path}: not a list of shards ({str(error)[:80]}); delete it and {AGAIN}") from None
 
@@ -94,14 +97,9 @@ def typed(cls, value):
         made.range = tuple(made.range)
     if cls is Index and made.dtype not in DTYPES:
         raise ValueError(f"dtype {made.dtype[:20]}")
+    if cls is Index and not all(isinstance(made.settings[name], (int, float)) for name in ("valid", "shard_mb")):
+        raise ValueError("settings")
     return made
-
-
-def read_json(path):
-    try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: not valid JSON ({str(error)[:60]}); restore the file or prepare the text anew with --overwrite") from None
 
 
 # ---------------------------------------------------------------------------- writing
@@ -141,11 +139,6 @@ def size_of(shard, dtype):
     return shard.tokens * np.dtype(dtype).itemsize
 
 
-def sha256(path):
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def is_whole(folder, shard, dtype):
     """Whether the shard's file is there with its size."""
     path = Path(folder) / shard.file
@@ -164,7 +157,7 @@ def check(folder, index, contents):
         elif contents and sha256(path) != shard.sha256:
             wrong.append(f"{path}: was altered since it was written (its checksum differs); delete it and {AGAIN}")
     if sha256(folder / "tokenizer.json") != index.tokenizer_sha256:
-        wrong.append(f"{folder / 'tokenizer.json'}: was altered since the text was prepared; restore it or prepare the text anew with --overwrite")
+        wrong.append(f"{folder / 'tokenizer.json'}: was altered since the text was prepared; {RESTORE}")
     if wrong:
         raise DataError("; ".join(wrong[:5]) + (f"; and {len(wrong) - 5} more" if wrong[5:] else ""))
 
@@ -195,7 +188,9 @@ class Prepared:
         for shard in index.shards:
             sets.setdefault(shard.set, []).append(shard)
         if "train" not in sets:
-            raise DataError(f"{folder / 'index.json'}: lists no training text; restore the file or prepare the text anew with --overwrite")
+            raise DataError(f"{folder / 'index.json'}: lists no training text; {RESTORE}")
+        if self.tokenizer.get_vocab_size() != index.vocab_size:
+            raise DataError(f"{folder / 'index.json'}: is of a vocabulary of {index.vocab_size} entries, and tokenizer.json has {self.tokenizer.get_vocab_size()}; {RESTORE}")
         self.streams = {name: Stream(folder, shards, index.dtype, index.vocab_size) for name, shards in sets.items()}
         self.bytes = {name: sum(shard.bytes for shard in shards) for name, shards in sets.items()}
 

@@ -319,12 +319,13 @@ def shard_with(**more):
 
 @pytest.mark.parametrize("name, how, parts", [
     ("index.json", lambda c: c[: len(c) // 2], ["index.json: not valid JSON"]), ("index.json", lambda _: b"[" * 100_000, ["index.json: not valid JSON"]),
-    ("index.json", lambda _: b"\xff", ["index.json: not valid JSON"]), ("index.json", lambda _: b"[]", ["index.json: not written by prepare.py"]),
+    ("index.json", lambda _: b"\xff", ["index.json: not valid JSON"]), ("index.json", lambda _: b"[]", ["index.json: not a JSON object"]),
     ("index.json", index_with(format="else"), ["not written by prepare.py"]), ("index.json", index_with(version=2), ["another version"]),
     ("index.json", index_with(shards=7), ["not an index"]), ("index.json", index_with(shards=[]), ["no training text"]), ("index.json", index_with(dtype="O"), ["not an index"]),
-    ("index.json", index_with(vocab_size="many"), ["not an index"]), ("index.json", index_with(settings=None), ["not an index"]), ("index.json", index_with(more=1), ["not an index"]),
+    ("index.json", index_with(vocab_size="many"), ["not an index"]), ("index.json", index_with(settings=None), ["not an index"]), ("index.json", index_with(settings={"valid": "all"}), ["not an index"]),
+    ("index.json", index_with(vocab_size=9), ["index.json: is of a vocabulary of 9 entries"]), ("index.json", index_with(more=1), ["not an index"]),
     ("index.json", shard_with(file="../text.bin"), ["not an index"]), ("index.json", shard_with(file="/etc/passwd"), ["not an index"]),
-    ("index.json", shard_with(tokens=-1), ["not an index"]), ("index.json", shard_with(tokens=1.5), ["not an index"]), ("index.json", shard_with(tokens=10**30), ["bytes instead of"]),
+    ("index.json", shard_with(tokens=-1), ["not an index"]), ("index.json", shard_with(tokens=1.5), ["not an index"]), ("index.json", shard_with(tokens=10**30), ["not valid JSON"]), ("index.json", shard_with(tokens=10**12), ["bytes instead of"]),
     ("index.json", shard_with(range=["a", 2]), ["not an index"]), ("tokenizer.json", lambda c: c.replace(b"hope", b"cope"), ["tokenizer.json: was altered"]),
     ("tokenizer.json", lambda c: c[:100], ["tokenizer.json: not a tokenizer file"])])
 def test_a_folder_whose_files_are_not_what_they_should_be(name, how, parts, cli, text, tmp_path):
@@ -354,7 +355,7 @@ def test_a_text_that_has_changed_since(text, tmp_path):
 
 
 @pytest.mark.parametrize("content, parts", [
-    (None, ["text.txt: no such file", "check the path"]), (b"", ["text.txt: the file is empty"]), (b" \n\r\n\n", ["text.txt: holds no text to train on"]),
+    (None, ["text.txt: no such file", "give a text file"]), (b"", ["text.txt: the file is empty"]), (b" \n\r\n\n", ["text.txt: holds no text to train on"]),
     (b"one\ntwo\nna\xefve\n", ["text.txt:3: not UTF-8 (byte 0xef at position 10)", "save the file as UTF-8"]),
     ("words\n".encode("utf-16"), ["text.txt:1: not UTF-8 (byte 0xff at position 0)"]), (b"one\n" * 2000 + b"two\0\n", ["text.txt:2001: holds a NUL character"]),
     (b"one\n" * 2000 + b"tw\xff", ["text.txt:2001: not UTF-8 (byte 0xff at position 8,002)"])])
