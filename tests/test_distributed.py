@@ -20,15 +20,17 @@ from one_of_two import stop_at
 STEPS = ("--steps", "20", "--eval-every", "1", "--dropout", "0", "--attn-dropout", "0")
 # Batches that do not share out evenly; of a batch of one, the second process has no row at all, and of one of three in two times two parts the last has none.
 WAYS = {"lm": ("train_lm", 4, 1), "lm, two members": ("train_lm", 5, 2, "--members", "2", "--drop-words", "0.2"), "mlm": ("train_mlm", 1, 1, "--head", "clap"),
-        "mlm, spans": ("train_mlm", 5, 1, "--mask-unit", "span"), "seq2seq": ("train_seq2seq", 3, 2), "thread": ("train_thread", 3, 1, "--alone-rate", "0.4")}
+        "mlm, spans": ("train_mlm", 5, 1, "--mask-unit", "span"), "infill": ("train_seq2seq", 5, 1), "translate": ("train_seq2seq", 3, 2, "--task", "translate"), "thread": ("train_thread", 3, 1, "--alone-rate", "0.4")}
+
+
+WORDS = ("one", "two", "three", "four", "five")
 
 
 @pytest.fixture(scope="session")
 def threads(tmp_path_factory):
     path = tmp_path_factory.mktemp("threads") / "tiny.jsonl"
-    words = ("one", "two", "three", "four", "five")
-    posts = [{"id": str(n), "title": f"{words[n % 5]} {words[n // 5 % 5]}", "comments": [
-        {"id": f"c{k}", "parent_id": f"t1_c{k - 1 - k % 2}" if k > 1 else f"t3_{n}", "body": " ".join(words[(n + k * j) % 5] for j in range(2 + k))}
+    posts = [{"id": str(n), "title": f"{WORDS[n % 5]} {WORDS[n // 5 % 5]}", "comments": [
+        {"id": f"c{k}", "parent_id": f"t1_c{k - 1 - k % 2}" if k > 1 else f"t3_{n}", "body": " ".join(WORDS[(n + k * j) % 5] for j in range(2 + k))}
         for k in range(1 + n % 5)]} for n in range(25)]
     path.write_text("\n".join(map(json.dumps, posts)), encoding="utf-8")
     return path
@@ -47,12 +49,14 @@ def command(way, data, out, accumulate=None):
     """The script of a way to train, and its flags."""
     script, batch_size, parts, *more = WAYS[way]
     return script, [*TINY, "--valid", "0.2", *STEPS, "--batch-size", batch_size, "--accumulate", accumulate or parts, *more,
-                    "--data", data["thread" if script == "train_thread" else "text"], "--out", out]
+                    "--data", data[way if way in data else "text"], "--out", out]
 
 
 @pytest.fixture(scope="session")
-def data(corpus, threads):
-    return {"text": corpus, "thread": threads}
+def data(corpus, threads, tmp_path_factory):
+    pairs = tmp_path_factory.mktemp("pairs") / "tiny.tsv"
+    pairs.write_text("".join(f"{a} {b} {c} .\t{c} {b} {a} .\n" for a in WORDS for b in WORDS for c in WORDS), encoding="utf-8")
+    return {"text": corpus, "thread": threads, "translate": pairs}
 
 
 @pytest.fixture(scope="session")
@@ -143,11 +147,11 @@ def test_two_processes_have_the_losses_of_one(way, together, alone):
     result = json.loads((together.folder / way / "result.json").read_text(encoding="utf-8"))
     expected = json.loads((alone(way) / "result.json").read_text(encoding="utf-8"))
     assert result["processes"] == 2 and expected["processes"] == 1 and result["command"].startswith("torchrun --nproc_per_node=2 train_")
-    measured = [name for name in expected if name.startswith(("perplexity", "loss", "accuracy", "bits", "tokens/"))]
+    measured = [name for name in expected if name.startswith(("perplexity", "loss", "accuracy", "bits", "tokens/", "bleu", "chrf"))]
     assert len(measured) > 2 and {name: result[name] for name in measured} == pytest.approx({name: expected[name] for name in measured}, rel=1e-4)
 
 
-@pytest.mark.parametrize("way", ["lm, two members", "mlm, spans", "seq2seq", "thread"])
+@pytest.mark.parametrize("way", ["lm, two members", "mlm, spans", "translate", "thread"])
 def test_a_batch_in_parts_has_the_losses_of_a_whole_one(way, data, alone, tmp_path):
     script, argv = command(way, data, tmp_path / "parts", accumulate=3)
     assert call(script, *argv).code == 0
