@@ -1,4 +1,4 @@
-"""A checkpoint is a file: under its name only when it is whole and on disk, and trusted only after a look at all of it."""
+"""A checkpoint is a file: under its name only when it is whole and on disk, and trusted only when all its checksums are right."""
 
 import math
 import os
@@ -10,18 +10,41 @@ import torch
 from data.files import DataError, check_file
 
 
-def write_checkpoint(path, state):
-    """Write a dictionary of tensors and numbers as path, in one step: a file of that name is either the old one or the new one."""
+CHECKSUM = "a checksum is wrong"
+
+
+class Damaged(DataError):
+    """Not every byte of a checkpoint is as it was written; `what` says so without a remedy."""
+
+    def __init__(self, what):
+        super().__init__(f"{what}; restore it or train the run again")
+        self.what = what
+
+
+def write_checkpoint(path, state, previous=None):
+    """Write a dictionary of tensors and numbers as path, in one step: whenever the process dies, a whole file is there.
+
+    The one that has the name so far is kept as `previous`, if that is given. OSError, with the path, when there is no room.
+    """
     partial = path.with_name(path.name + ".partial")
-    with open(partial, "wb") as file:
-        torch.save(state, file)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with open(partial, "wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException as error:
+        partial.unlink(missing_ok=True)
+        if isinstance(error, RuntimeError):  # torch only notices that bytes are missing; what happened to them is the context
+            error = error.__context__ or error
+        raise OSError(error.errno, error.strerror, str(path)) if isinstance(error, OSError) else error from None
+    if previous and path.exists():
+        os.replace(path, previous)
     os.replace(partial, path)
 
 
 def read_checkpoint(path, device, parts=("model",)):
-    """A checkpoint's dictionary; nothing in it is executed. DataError when the file is damaged or lacks one of the parts."""
+    """A checkpoint's dictionary; nothing in it is executed. Damaged when the file cannot be read or a checksum is wrong, DataError
+    when there is none or it lacks one of the parts."""
     try:
         check_archive(path)
         with warnings.catch_warnings(action="ignore"):
@@ -29,8 +52,8 @@ def read_checkpoint(path, device, parts=("model",)):
     except (DataError, PermissionError):
         raise
     except Exception as error:  # a file that is cut off or was made to deceive raises almost anything
-        detail = f" ({' '.join(str(error).split())[:80]})" if isinstance(error, RuntimeError) else ""  # the others say nothing a user could use
-        raise DataError(f"{path}: not a readable checkpoint{detail}; restore it or train the run again") from None
+        useful = isinstance(error, RuntimeError) or str(error) == CHECKSUM  # the others say nothing to a user
+        raise Damaged(f"{path}: not a readable checkpoint" + f" ({' '.join(str(error).split())[:80]})" * useful) from None
     missing = [part for part in parts if not isinstance(state, dict) or part not in state]
     if missing:
         raise DataError(f"{path}: not the checkpoint it should be (it holds no {', '.join(missing)}); restore the file the run wrote")
@@ -38,12 +61,17 @@ def read_checkpoint(path, device, parts=("model",)):
 
 
 def check_archive(path):
-    """Raises BadZipFile unless a file is a zip archive that is no larger unpacked, as torch.save writes it: others could swell to any size."""
+    """Raises BadZipFile unless a file is a zip archive that is no larger unpacked, as torch.save writes it, since others could swell to any
+    size, and has the right checksums, at which torch.load does not look."""
     check_file(path, math.inf, "train the run first")
     with zipfile.ZipFile(path) as archive:
         entries = archive.infolist()
-    if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries) or sum(entry.file_size for entry in entries) > os.path.getsize(path):
-        raise zipfile.BadZipFile("compressed, or with parts that overlap")
+        if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries) or sum(entry.file_size for entry in entries) > os.path.getsize(path):
+            raise zipfile.BadZipFile("compressed, or with parts that overlap")
+        if any(entry.external_attr for entry in entries):  # of what is marked as a folder, torch.load takes whatever is in memory for the content
+            raise zipfile.BadZipFile("marked as no plain file")
+        if archive.testzip():
+            raise zipfile.BadZipFile(CHECKSUM)
 
 
 def load_weights(model, weights, path):

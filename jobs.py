@@ -36,7 +36,7 @@ def launch(out, name, script, arguments, progress):
     if finished and (folder / finished).exists():
         progress.end(name, "finished before", new=False)
         return
-    again = ["--resume"] if script.startswith("train") and (folder / "checkpoint.pt").exists() else []
+    again = ["--resume"] if script.startswith("train") and runs.can_resume(folder) else []
     command = [sys.executable, str(HERE / script), *arguments, *again, "--out", str(folder)]
     progress.begin(name, int(arguments[arguments.index("--steps") + 1]) if "--steps" in arguments else 0)
     done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8")

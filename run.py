@@ -16,6 +16,7 @@ import platform
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -28,11 +29,11 @@ import torch
 
 import distributed
 import model as models
-from checkpoint import check_weights, load_weights, read_checkpoint, write_checkpoint
+from checkpoint import Damaged, check_weights, load_weights, read_checkpoint, write_checkpoint
 from data import NAMES, files, shards
 from data.files import MEGABYTE, DataError, printable
 from data.tokenizer import is_word_level, load_tokenizer
-
+from stopping import Interrupted, Losses, Signals, own_signals
 
 METRICS_LIMIT = 256 * MEGABYTE
 
@@ -143,13 +144,18 @@ def main(train, flags_class, description, argv=None):
     """Parse the flags and run a script; mistakes of the user end in one line on stderr and exit code 2."""
     flags = parse(flags_class, description, argv)
     try:
-        if distributed.size() > 1:
-            require((hasattr(flags, "timeout"), "runs in one process; start it with python instead of torchrun"),
-                    (getattr(flags, "timeout", 1) > 0, f"--timeout must be at least 1, got {getattr(flags, 'timeout', 1)}"))
-            distributed.start(flags.timeout)
-        train(flags)
+        with own_signals():
+            if distributed.size() > 1:
+                require((hasattr(flags, "timeout"), "runs in one process; start it with python instead of torchrun"),
+                        (getattr(flags, "timeout", 1) > 0, f"--timeout must be at least 1, got {getattr(flags, 'timeout', 1)}"))
+                distributed.start(flags.timeout)
+            train(flags)
     except (UserError, DataError) as error:
         stop(error)
+    except Interrupted as signalled:
+        if distributed.first_to_fail():
+            print(f"\ninterrupted; {signalled.remedy}", file=sys.stderr)
+        raise SystemExit(128 + signalled.number) from None
     except KeyboardInterrupt:
         again = "; the same command with --resume goes on from the last checkpoint" if hasattr(flags, "resume") else ""
         print(f"\ninterrupted{again}", file=sys.stderr)
@@ -348,7 +354,9 @@ class Run:
         split = getattr(flags, "split", "full").replace("/", "-of-")
         self.folder = Path(flags.out or f"out/{name or kind}-{data}-{config.pos}-{flags.seed}" + f"-{split}" * (split != "full"))
         self.started, self.resumed_seconds, self.last_line = time.perf_counter(), 0.0, 0.0
-        self.first_step = 0
+        self.first_step, self.unit = 0, "epoch" if kind == "classifier" else "step"
+        self.saved, self.damaged = None, False  # number of the last checkpoint, and whether the file under its name is no good
+        self.losses, self.signals = Losses(), Signals(self.how_to_go_on)
         described = {"kind": kind, "flags": dataclasses.asdict(flags), "model": dataclasses.asdict(config), **more}
         distributed.from_first(lambda: self.begin(described, tokenizer))
         if distributed.size() > 1:
@@ -367,19 +375,21 @@ class Run:
         else:
             write_json(self.folder / "config.json", described | {
                 "seed": flags.seed, "device": str(self.device), "revision": git_revision(), "versions": versions()})
-            tokenizer.save(str(self.folder / "tokenizer.json"))
+            write_text(self.folder / "tokenizer.json", tokenizer.to_str(pretty=True))
 
     def open_folder(self, described):
         folder, flags = self.folder, self.flags
         if folder.exists() and not folder.is_dir():
             raise UserError(f"--out {folder}: is a file; choose another folder")
-        there = sorted(folder.iterdir()) if folder.exists() else []
+        there = sorted(folder.iterdir(), key=lambda path: path.name == "config.json") if folder.exists() else []  # that last: by it, this is a run
         is_run = (folder / "config.json").exists() and "kind" in read_json(folder / "config.json")  # others have a config.json too
-        # Stopped before its first checkpoint, a run has nothing to lose.
-        barely_begun = all(path.name in ("config.json", "tokenizer.json", "metrics.jsonl") or path.suffix == ".partial" for path in there)
+        # Stopped before its first checkpoint, a run has nothing to lose: a best.pt is that of the first line.
+        log = folder / "metrics.jsonl"
+        barely_begun = all(path.name in ("config.json", "tokenizer.json", "metrics.jsonl", "best.pt") or path.suffix == ".partial" for path in there) and (
+            not log.exists() or log.read_bytes().count(b"\n") < 2)
         require((not (flags.resume and flags.overwrite), "--resume and --overwrite: one continues the run, the other deletes it; give one of them"))
         if flags.resume:
-            if not (folder / "checkpoint.pt").exists():
+            if not can_resume(folder):
                 raise UserError(f"--resume: {folder} holds no checkpoint.pt; leave --resume out to start the run")
             before = read_config(folder)
             now, then = ({k: v for k, v in flags.items() if k not in ("resume", "overwrite", "out", "device", "threads", "accumulate", "timeout")}
@@ -388,7 +398,10 @@ class Run:
             if changed:
                 raise UserError(f"--resume: {folder} was started with other values of {', '.join(changed)}; "
                                 "use the same, or another --out")
-        elif is_run and (flags.overwrite or barely_begun):
+            for path in there:
+                if path.suffix == ".partial":  # what a killed process had begun to write
+                    path.unlink()
+        elif is_run and (flags.overwrite or barely_begun) or [path.name for path in there] == ["config.json.partial"]:
             for path in there:
                 if path.is_file():
                     path.unlink()
@@ -401,18 +414,51 @@ class Run:
 
     def log(self, step, **metrics):
         """Append a line to metrics.jsonl. No times in it: a repeated run gives the same file. UserError for a number that is none."""
-        if any(isinstance(value, float) and not math.isfinite(value) for value in metrics.values()):
-            raise UserError(f"--lr {self.flags.lr}: training diverged, its numbers at step {step} are not finite; start again with a smaller --lr")
+        self.look_at_losses()
+        wrong = [name for name, value in metrics.items() if isinstance(value, float) and not math.isfinite(value)]
+        if wrong:
+            raise self.diverged(f"at {self.unit} {step} {wrong[0]} is {metrics[wrong[0]]}")
         if not distributed.first():
             return
         with open(self.folder / "metrics.jsonl", "a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, **{name.replace("__", "/"): value for name, value in metrics.items()}}) + "\n")
+            file.flush()
+            os.fsync(file.fileno())  # so that it is never behind a checkpoint
 
-    @first_only
+    def look_at_losses(self):
+        """UserError when training has diverged."""
+        wrong = self.losses.first_wrong()
+        if wrong:
+            step, lr, loss = wrong
+            raise self.diverged(f"at step {step}, with a learning rate of {lr:g}, the loss is {loss}")
+
+    def diverged(self, what):
+        good = f"the last good checkpoint is that of {self.unit} {self.saved} in {self.folder}" if self.saved is not None else "no checkpoint was written before"
+        return UserError(f"--lr {self.flags.lr:g}: training diverged, {what}; {good}; start again with a smaller --lr")
+
+    def interruptible(self, steps):
+        """The steps of the training loop, in which SIGINT and SIGTERM wait for `stop_if_asked`; a second one ends the script at once."""
+        return self.signals.wait_in(steps)
+
+    def stop_if_asked(self, model, optimizer, step, **more):
+        """Once a step: if a signal has come, save and end the script."""
+        if distributed.anywhere(self.signals.asked):
+            distributed.from_first(lambda: self.save_checkpoint(model, optimizer, step, **more))  # the others wait until it is written
+            self.saved = step
+            raise Interrupted(self.signals.asked or signal.SIGTERM, self.how_to_go_on())
+
+    def how_to_go_on(self):
+        if self.saved is None:
+            return "nothing new was saved, and the same command starts again"
+        return f"{self.unit} {self.saved} is saved, and the same command with --resume{' instead of --overwrite' * self.flags.overwrite} goes on from there"
+
     def progress(self, step, steps, loss, lr, tokens):
-        """The live line on a terminal, a few times a second; `tokens` were processed since the start."""
+        """After every update: end a training that has diverged, and a few times a second show the live line on a terminal;
+        `tokens` were processed since the start."""
+        if self.losses.add(step, lr, loss):
+            self.look_at_losses()
         now = time.perf_counter()
-        if not sys.stderr.isatty() or now - self.last_line < 0.2 and step < steps:
+        if not distributed.first() or not sys.stderr.isatty() or now - self.last_line < 0.2 and step < steps:
             return
         self.last_line = now
         seconds = now - self.started
@@ -427,33 +473,57 @@ class Run:
             print("\r" + " " * 79 + "\r", end="", file=sys.stderr, flush=True)
         print(printable(text), flush=True)
 
-    @first_only
-    def save(self, name, **state):
-        """Write a checkpoint under its name only when it is whole and on disk."""
-        write_checkpoint(self.folder / name, state)
+    def save(self, name, previous=None, **state):
+        """Write a checkpoint under its name only when it is whole and on disk. UserError, and no file changed, when its weights are not finite."""
+        if not all(weight.isfinite().all() for weight in state["model"].values()):
+            raise self.diverged(f"at {self.unit} {state['step']} there are weights that are no finite numbers")
+        if distributed.first():
+            write_checkpoint(self.folder / name, state, previous)
 
     def save_checkpoint(self, model, optimizer, step, **more):
-        """checkpoint.pt: all that exact resumption needs; data order and masks follow from seed and step."""
-        self.save("checkpoint.pt", model=model.state_dict(), optimizer=optimizer.state_dict(), step=step, rng=torch.get_rng_state(),
+        """checkpoint.pt: all that exact resumption needs; data order and masks follow from seed and step. The one before becomes previous.pt."""
+        self.look_at_losses()
+        previous = None if self.damaged else self.folder / "previous.pt"  # a damaged file takes no whole one's place
+        self.save("checkpoint.pt", previous, model=model.state_dict(), optimizer=optimizer.state_dict(), step=step, rng=torch.get_rng_state(),
                   cuda_rng=torch.cuda.get_rng_state_all() if self.device.type == "cuda" else [],
                   seconds=self.seconds(), more=more)
+        self.saved, self.damaged = step, False
 
     def restore(self, model, optimizer):
-        """Load checkpoint.pt into model and optimizer. Returns (step, more); (0, {}) for a fresh run."""
+        """Load the newest whole checkpoint into model and optimizer. Returns (step, more); (0, {}) for a fresh run."""
         if not self.flags.resume:
             return 0, {}
-        state = distributed.from_first(lambda: read_checkpoint(
-            self.folder / "checkpoint.pt", self.device, ("model", "optimizer", "step", "rng", "cuda_rng", "seconds", "more")))
-        load_weights(model, state["model"], self.folder / "checkpoint.pt")
+        name, state = distributed.from_first(self.newest_checkpoint)
+        load_weights(model, state["model"], self.folder / name)
         optimizer.load_state_dict(state["optimizer"])
         torch.set_rng_state(state["rng"].cpu())
         if self.device.type == "cuda" and state["cuda_rng"]:
             torch.cuda.set_rng_state_all([rng.cpu() for rng in state["cuda_rng"]])
-        self.resumed_seconds, self.first_step = state["seconds"], state["step"]
+        self.resumed_seconds, self.first_step, self.saved = state["seconds"], state["step"], state["step"]
         if distributed.first():
             kept = [line for line in self.metrics() if line["step"] <= state["step"]]  # what is later than the checkpoint will come again
             write_text(self.folder / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
         return state["step"], state["more"]
+
+    def newest_checkpoint(self):
+        """Name and content of checkpoint.pt, or of previous.pt with a line that says why: when the other is damaged or, as a process that
+        died between two renamings leaves it, missing. UserError when there is nothing to read, or best.pt is needed and damaged."""
+        damages = []
+        for path in (self.folder / "checkpoint.pt", self.folder / "previous.pt"):
+            if not path.exists():
+                continue
+            try:
+                state = read_checkpoint(path, self.device, ("model", "optimizer", "step", "rng", "cuda_rng", "seconds", "more"))
+            except Damaged as error:
+                damages.append(error.what)
+                continue
+            if self.kind != "classifier":  # its best.pt comes last; others' may stay the best, so a damage had better be known now
+                read_checkpoint(self.folder / "best.pt", "cpu")
+            if path.name == "previous.pt":
+                print(f"note: {damages[0] if damages else 'checkpoint.pt is missing'}; going on from {path}, {self.unit} {state['step']}", file=sys.stderr)
+            self.damaged = bool(damages)
+            return path.name, state
+        raise UserError(f"{'; '.join(damages)}; restore one of them or train the run again")
 
     def metrics(self):
         """All logged lines so far, as dictionaries."""
@@ -470,6 +540,11 @@ class Run:
             "parameters": models.count_parameters(model), "seconds": round(seconds, 2), "cpu_seconds": round(time.process_time(), 2),
             "tokens_per_second": round(tokens / seconds, 1), "peak_memory_mb": peak_memory(self.device), "processes": distributed.size(),
             "command": shlex.join([*distributed.launcher(), Path(sys.argv[0]).name, *sys.argv[1:]])})
+
+
+def can_resume(folder):
+    """Whether a run folder holds a checkpoint to go on from."""
+    return any((Path(folder) / name).exists() for name in ("checkpoint.pt", "previous.pt"))
 
 
 @dataclass

@@ -147,10 +147,15 @@ def train(flags):
     # Loop: accuracy on all sets after every epoch; the best epoch is chosen by the validation rows alone.
     trained = model.head if frozen else model
     epochs_done, more = run.restore(trained, optimizer)
-    run.first_step = epochs_done * -(-len(kept) // flags.batch_size)
     best, best_epoch, best_weights = more.get("best", (-1.0, 0, {}))
-    for epoch in range(epochs_done + 1, flags.epochs + 1):
-        train_epoch(epoch, flags.epochs, model, sets["train"], features.get("train"), optimizer, balance, flags, run)
+    batches_done = more.get("batches_done", 0)  # of an epoch in which a signal came
+    run.first_step = epochs_done * -(-len(kept) // flags.batch_size) + batches_done
+    for epoch in run.interruptible(range(epochs_done + 1, flags.epochs + 1)):
+        def stop_if_asked(batches_done):
+            run.stop_if_asked(trained, optimizer, epoch - 1, best=(best, best_epoch, best_weights), batches_done=batches_done)
+
+        train_epoch(epoch, flags.epochs, model, sets["train"], features.get("train"), optimizer, balance, flags, run, batches_done, stop_if_asked)
+        batches_done = 0
         numbers = accuracies({name: predict(model, rows, device, features.get(name)) == rows.labels for name, rows in sets.items()}, seen)
         run.log(epoch, **numbers)
         run.say(f"epoch {epoch:>2}  accuracy  train {numbers['accuracy/train']:6.1%}  valid {numbers['accuracy/valid']:6.1%}  "
@@ -230,13 +235,16 @@ def start(config, how, source, sets, flags, device):
     return model, features, runs.make_optimizer(model, flags.lr, flags.weight_decay), (weights.float(), prior)
 
 
-def train_epoch(epoch, epochs, model, rows, features, optimizer, balance, flags, run):
-    """Every row once, in an order that only the seed and the epoch decide; the learning rate falls over all `epochs`."""
+def train_epoch(epoch, epochs, model, rows, features, optimizer, balance, flags, run, batches_done=0, before_each=lambda batches_done: None):
+    """Every row once, in an order that only the seed and the epoch decide, without those of batches done earlier; the learning rate
+    falls over all `epochs`."""
     frozen, (weights, prior) = features is not None, balance
     model.train(not frozen)
     model.head.train()
     batches = batching.length_batches(rows.lengths, flags.batch_size, batching.generator(flags.seed, "epoch", epoch))
-    for step, which in enumerate(batches, start=(epoch - 1) * len(batches)):
+    for position, which in enumerate(batches[batches_done:], start=batches_done):
+        before_each(position)
+        step = (epoch - 1) * len(batches) + position
         lr = runs.learning_rate(step, epochs * len(batches), flags.lr, 0, flags.decay)
         for group in optimizer.param_groups:
             group["lr"] = lr

@@ -101,9 +101,9 @@ def train(flags):
     first, more = run.restore(model, optimizer)
     best = more.get("best", math.inf)
     tokens_a_step = flags.batch_size * flags.block_size
-    losses = []
+    losses = more.get("losses", [])  # since the last evaluation
     model.train()
-    for step in range(first, flags.steps + 1):
+    for step in run.interruptible(range(first, flags.steps + 1)):
         if (step % flags.eval_every == 0 or step == flags.steps) and not (flags.resume and step == first):  # that one is logged already
             numbers = {"loss/train": torch.stack(losses).mean().item()} if losses else {}
             losses = []
@@ -114,7 +114,8 @@ def train(flags):
             if not held_out or numbers["perplexity/valid"] < best:
                 best = numbers.get("perplexity/valid", best)
                 run.save("best.pt", model=model.state_dict(), step=step)
-            run.save_checkpoint(model, optimizer, step, best=best)
+            run.save_checkpoint(model, optimizer, step, best=best, losses=losses)
+        run.stop_if_asked(model, optimizer, step, best=best, losses=losses)
         if step == flags.steps:
             break
         lr = runs.learning_rate(step, flags.steps, flags.lr, flags.warmup, flags.decay)

@@ -186,9 +186,9 @@ def train(flags):
     start, more = run.restore(model, optimizer)
     best, tokens = more.get("best", math.inf), more.get("tokens", 0)
     batches_an_epoch = -(-len(lengths) // flags.batch_size)
-    losses, batches = [], None
+    losses, batches = more.get("losses", []), None  # losses since the last evaluation
     model.train()
-    for step in range(start, flags.steps + 1):
+    for step in run.interruptible(range(start, flags.steps + 1)):
         if (step % flags.eval_every == 0 or step == flags.steps) and not (flags.resume and step == start):  # that one is logged already
             found = {name: evaluate(model, part, device, flags, first) for name, part in batches_of.items()}
             numbers = {f"perplexity/{name}": runs.perplexity(*sums[:2]) for name, sums in found.items()}
@@ -198,7 +198,8 @@ def train(flags):
             if found["valid"][0] < best:
                 best = found["valid"][0]
                 run.save("best.pt", model=model.state_dict(), step=step)
-            run.save_checkpoint(model, optimizer, step, best=best, tokens=tokens)
+            run.save_checkpoint(model, optimizer, step, best=best, tokens=tokens, losses=losses)
+        run.stop_if_asked(model, optimizer, step, best=best, tokens=tokens, losses=losses)
         if step == flags.steps:
             break
         epoch, position = divmod(step, batches_an_epoch)

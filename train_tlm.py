@@ -152,9 +152,9 @@ def train(flags):
     first, more = run.restore(model, optimizer)
     best, tokens = more.get("best", math.inf), more.get("tokens", 0)
     batches_an_epoch = -(-len(kept) // flags.batch_size)
-    losses, batches = [], None
+    losses, batches = more.get("losses", []), None  # losses since the last evaluation
     model.train()
-    for step in range(first, flags.steps + 1):
+    for step in run.interruptible(range(first, flags.steps + 1)):
         if (step % flags.eval_every == 0 or step == flags.steps) and not (flags.resume and step == first):  # that one is logged already
             numbers = evaluate(model, sets["valid"], device, flags)
             loss_of = {view: sum(math.log(numbers[f"perplexity/{language}-{view}"]) for language in languages) / 2 for view in VIEWS}
@@ -166,7 +166,8 @@ def train(flags):
             if valid < best:
                 best = valid
                 run.save("best.pt", model=model.state_dict(), step=step)
-            run.save_checkpoint(model, optimizer, step, best=best, tokens=tokens)
+            run.save_checkpoint(model, optimizer, step, best=best, tokens=tokens, losses=losses)
+        run.stop_if_asked(model, optimizer, step, best=best, tokens=tokens, losses=losses)
         if step == flags.steps:
             break
         epoch, position = divmod(step, batches_an_epoch)

@@ -16,7 +16,7 @@ from conftest import SCRIPTS, SHORT
 from data import batching
 from data.tokenizer import BOS, UNK, encode, load_tokenizer
 
-FILES = {"config.json", "tokenizer.json", "metrics.jsonl", "checkpoint.pt", "best.pt", "result.json", "curve.png"}
+FILES = {"config.json", "tokenizer.json", "metrics.jsonl", "checkpoint.pt", "previous.pt", "best.pt", "result.json", "curve.png"}
 COST = {"seconds", "cpu_seconds", "tokens_per_second", "peak_memory_mb", "parameters", "command"}
 SPEAKERS = ("obama", "wbush", "hbush")
 

@@ -19,7 +19,7 @@ from model import POSITIONS, Config, Decoder, Encoder, LanguageModel, count_para
 from test_bad_input import assert_complains
 
 WORDS = 8
-FILES = {"config.json", "tokenizer.json", "metrics.jsonl", "checkpoint.pt", "best.pt", "result.json", "curve.png"}
+FILES = {"config.json", "tokenizer.json", "metrics.jsonl", "checkpoint.pt", "previous.pt", "best.pt", "result.json", "curve.png"}
 
 
 def bilingual(pos="learned", body=Encoder, **more):

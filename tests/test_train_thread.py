@@ -19,7 +19,7 @@ from data.tokenizer import BOS, encode, train_tokenizer
 from model import POSITIONS, Config, LanguageModel, ThreadReader, count_parameters
 from test_bad_input import assert_complains
 
-FILES = {"config.json", "tokenizer.json", "metrics.jsonl", "checkpoint.pt", "best.pt", "result.json", "curve.png", "depth.png"}
+FILES = {"config.json", "tokenizer.json", "metrics.jsonl", "checkpoint.pt", "previous.pt", "best.pt", "result.json", "curve.png", "depth.png"}
 SMALL = (*TINY, "--steps", "8", "--eval-every", "4", "--ancestors", "3", "--max-tree-size", "5", "--valid", "0.2", "--test", "0.2")
 
 #  p0 ── a1 ── b2 ── d4        and a second tree
