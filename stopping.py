@@ -3,6 +3,7 @@
 import contextlib
 import math
 import signal
+import threading
 
 import torch
 
@@ -18,6 +19,13 @@ class Interrupted(KeyboardInterrupt):
         self.number, self.remedy = number, remedy
 
 
+def handle(handlers):
+    """Set {number: handler}; in a thread beside the main one, where Python allows none, nothing is done."""
+    if threading.current_thread() is threading.main_thread():
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
 @contextlib.contextmanager
 def own_signals():
     """A context after which signals do what they did before, whatever `Signals` were made in it."""
@@ -25,8 +33,7 @@ def own_signals():
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        handle(before)
 
 
 class Signals:
@@ -37,8 +44,7 @@ class Signals:
 
     def __init__(self, remedy):
         self.remedy, self.waiting, self.asked = remedy, False, 0
-        for number in SIGNALS:
-            signal.signal(number, self.came)
+        handle({number: self.came for number in SIGNALS})
 
     def came(self, number, frame):
         if self.asked or not self.waiting:

@@ -7,6 +7,7 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -16,7 +17,6 @@ import torch
 
 import plots
 import run as runs
-import train_classifier
 from conftest import ROOT, SHORT, TINY, call
 from test_bad_input import assert_complains
 from test_run import DROPOUT, numbers, same
@@ -144,7 +144,7 @@ def assert_same_run(folder, whole):
 def test_a_run_killed_at_any_line_goes_on_to_the_last_bit(way, undisturbed, tmp_path):
     script = WAYS[way][0]
     argv, whole, trace = undisturbed(way)
-    for number, point in enumerate(moments(way, trace, 8)):
+    for number, point in enumerate(moments(way, trace, 6)):
         folder = tmp_path / str(number)
         assert in_a_copy(script, [*argv, "--out", folder], point, [signal.SIGKILL])[0] == -signal.SIGKILL
         if number % 3 == 0:  # and once more
@@ -155,10 +155,9 @@ def test_a_run_killed_at_any_line_goes_on_to_the_last_bit(way, undisturbed, tmp_
         assert_same_run(folder, whole)
 
 
-@pytest.mark.parametrize("script", ["train_lm", "train_classifier"])
-def test_a_process_killed_by_the_clock_goes_on_to_the_last_bit(script, corpus, tmp_path):
-    argv = [script, "--data", corpus, *SHORT[script], *DROPOUT, *(("--steps", 300, "--eval-every", 5) if script == "train_lm" else ("--epochs", 20, "--batch-size", 16))]
-    start = [sys.executable, ROOT / f"{script}.py", *map(str, argv[1:]), "--out", tmp_path / "parts"]
+def test_a_process_killed_by_the_clock_goes_on_to_the_last_bit(corpus, tmp_path):
+    argv = ["train_lm", "--data", corpus, *SHORT["train_lm"], *DROPOUT, "--steps", 200, "--eval-every", 5]
+    start = [sys.executable, ROOT / "train_lm.py", *map(str, argv[1:]), "--out", tmp_path / "parts"]
     assert call(*argv, "--out", tmp_path / "whole").code == 0
     for sitting in range(max(1, POINTS // 10)):
         process = subprocess.Popen([*start, *(["--resume"] if sitting else [])], stdout=subprocess.DEVNULL, env=os.environ | {"OMP_NUM_THREADS": "1"})
@@ -272,3 +271,19 @@ def test_a_process_asked_to_stop_says_how_to_go_on(corpus, tmp_path):
     _, err = process.communicate()
     step = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)["step"]
     assert process.returncode == 143 and err.strip() == f"interrupted; step {step} is saved, and the same command with --resume goes on from there"
+
+
+def test_of_two_processes_one_is_asked_and_both_end_at_the_same_step(corpus, tmp_path):
+    argv = ["--data", corpus, *SHORT["train_lm"], "--steps", 100_000, "--device", "cpu", "--out", tmp_path / "run"]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    processes = [subprocess.Popen([sys.executable, ROOT / "train_lm.py", *map(str, argv)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=os.environ | {
+        "OMP_NUM_THREADS": "1", "RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}) for rank in range(2)]
+    while processes[1].poll() is None and len(runs.read_metrics(tmp_path / "run")) < 2:
+        time.sleep(0.01)
+    processes[1].send_signal(signal.SIGTERM)
+    err = [process.communicate(timeout=100)[1] for process in processes]
+    step = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)["step"]
+    assert [process.returncode for process in processes] == [143, 143] and step > 0
+    assert [line for line in "".join(err).splitlines() if "interrupted" in line] == [f"interrupted; step {step} is saved, and the same command with --resume goes on from there"]
