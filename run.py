@@ -60,6 +60,7 @@ class RunFlags:
     device: str = flag("auto", "where to compute", ("auto", "cpu", "cuda", "mps"))
     dtype: str = flag("auto", "bfloat16 autocast or plain float32; auto: bfloat16 on CUDA", ("auto", "float32", "bfloat16"))
     threads: int = flag(0, "CPU threads; 0: one for models up to 128 wide, which are fastest so, else all cores")
+    compile: bool = flag(False, "compile the blocks, half a minute; worth it on a GPU")
     resume: bool = flag(False, "continue the run in --out")
     overwrite: bool = flag(False, "delete the run in --out and start anew")
 
@@ -297,6 +298,13 @@ def autocast(flags, device):
     if flags.dtype == "bfloat16" or flags.dtype == "auto" and device.type == "cuda":
         return torch.autocast(device.type, dtype=torch.bfloat16)
     return contextlib.nullcontext()
+
+
+def compile_blocks(model, backend="inductor"):
+    """Let PyTorch compile each block of the model, in place; the names of its weights stay. All blocks share the work of compiling."""
+    for module in model.modules():
+        if isinstance(module, models.Block):
+            module.compile(backend=backend)
 
 
 def learning_rate(step, steps, peak, warmup, decay):

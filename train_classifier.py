@@ -216,6 +216,8 @@ def start(config, how, source, sets, flags, device):
     """A fresh model and what its training needs: (model, cached features of each set
     if the encoder is frozen, optimizer, balance: weights of the classes in the loss and what is added to their logits)."""
     model = Classifier((Decoder if flags.causal else Encoder)(config), **how).to(device)
+    if flags.compile:
+        runs.compile_blocks(model)
     features = {}
     if source:
         if not flags.untrained:

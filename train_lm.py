@@ -88,6 +88,8 @@ def train(flags):
     run = runs.Run("lm", flags, config, tokenizer, device, members=flags.members)
     members = [LanguageModel(Decoder(config)) for _ in range(flags.members)]
     model = (Ensemble(members) if flags.members > 1 else members[0]).to(device)
+    if flags.compile:
+        runs.compile_blocks(model)
     if source:
         model.load_state_dict(source.model.state_dict())
     optimizer = runs.make_optimizer(model, flags.lr, flags.weight_decay)
@@ -129,7 +131,7 @@ def train(flags):
         loss = 0.0
         for rows, wanted in distributed.parts(loss_of, y, flags, step, flags.members):  # all of them, unless several processes share them out
             with runs.autocast(flags, device):
-                part = loss_of(x[rows].to(device), wanted.to(device), smoothing=flags.label_smoothing) / (tokens_a_step * flags.members)
+                part = loss_of(x[rows].to(device, non_blocking=True), wanted, smoothing=flags.label_smoothing) / (tokens_a_step * flags.members)
             part.backward()
             loss += part.detach()
         if flags.clip:

@@ -111,6 +111,8 @@ def train(flags):
     device = runs.prepare(flags, config.n_embd)
     run = runs.Run(kind, flags, config, tokenizer, device, name="clm" if flags.causal else "")
     model = LanguageModel((Decoder if flags.causal else Encoder)(config)).to(device)
+    if flags.compile:
+        runs.compile_blocks(model)
     if source:
         model.load_state_dict(source.model.state_dict())
     optimizer = runs.make_optimizer(model, flags.lr, flags.weight_decay, (0.9, flags.beta2))
@@ -156,7 +158,7 @@ def train(flags):
         loss, count = 0.0, max(1, (labels != -100).sum().item())
         for rows, wanted in distributed.parts(loss_of, labels, flags, step):  # all of them, unless several processes share them out
             with runs.autocast(flags, device):
-                part = loss_of(inputs[rows].to(device), wanted.to(device), mask[rows].to(device)) / count
+                part = loss_of(targets=wanted, **batching.to(device, {"idx": inputs[rows], "mask": mask[rows]})) / count
             part.backward()
             loss += part.detach()
         if flags.clip:

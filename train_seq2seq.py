@@ -169,6 +169,8 @@ def train(flags):
     device = runs.prepare(flags, config.n_embd)
     run = runs.Run("seq2seq", flags, config, tokenizer, device, name="" if infill else "translate", **({"first_sentinel": first} if infill else {}))
     model = LanguageModel(EncoderDecoder(config)).to(device)
+    if flags.compile:
+        runs.compile_blocks(model)
     optimizer = runs.make_optimizer(model, flags.lr, flags.weight_decay)
     batches_of = {name: fixed_batches(part, flags, first, DRAWS if infill else 1) for name, part in examples.items() if name != "train"}
     run.say(f"{corpus.name}: {len(lengths):,} training {'sequences' if infill else 'pairs'} ({sum(lengths):,} tokens), {config.vocab_size:,} entries in the vocabulary; "
@@ -214,7 +216,7 @@ def train(flags):
         loss, count = 0.0, (labels != -100).sum().item()
         for rows, wanted in distributed.parts(loss_of, labels, flags, step):  # all of them, unless several processes share them out
             with runs.autocast(flags, device):
-                part = loss_of(inputs[rows].to(device), wanted.to(device), source=source[rows].to(device), source_mask=source_mask[rows].to(device)) / count
+                part = loss_of(targets=wanted, **batching.to(device, {"idx": inputs[rows], "source": source[rows], "source_mask": source_mask[rows]})) / count
             part.backward()
             loss += part.detach()
         if flags.clip:

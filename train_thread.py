@@ -171,6 +171,8 @@ def train(flags):
                       "give a larger --vocab-size or other data"))
     run = runs.Run("thread", flags, config, tokenizer, device, reader=reader)
     model = LanguageModel(ThreadReader(config, **reader)).to(device)
+    if flags.compile:
+        runs.compile_blocks(model)
     optimizer = runs.make_optimizer(model, flags.lr, flags.weight_decay)
     run.say(f"{threads.name}: {len(kept):,} training trees ({len(known.texts) - len(kept):,} comments, {sum(map(len, known.sequences)):,} tokens), {len(valid):,} for validation, "
             f"{len(test):,} for the test, {config.vocab_size:,} word types; {count_parameters(model)['total']:,} parameters, pos={config.pos}, on {device}")
@@ -224,7 +226,8 @@ def train(flags):
         for part_rows, wanted in distributed.parts(loss_of, labels, flags, step):  # all of them, unless several processes share them out
             read = {} if alone else known.above(torch.tensor(rows)[part_rows].tolist(), known.chains)
             with runs.autocast(flags, device):
-                part = loss_of(inputs[part_rows].to(device), wanted.to(device), mask[part_rows].to(device), **batching.to(device, read)) / count
+                read = batching.to(device, {"idx": inputs[part_rows], "mask": mask[part_rows], **read})
+                part = loss_of(targets=wanted, **read) / count
             part.backward()
             loss += part.detach()
         if flags.clip:

@@ -137,6 +137,8 @@ def train(flags):
     device = runs.prepare(flags, config.n_embd)
     run = runs.Run("mlm", flags, config, tokenizer, device, name="tlm", languages=languages)
     model = LanguageModel(Encoder(config)).to(device)
+    if flags.compile:
+        runs.compile_blocks(model)
     if source:
         torch.nn.init.zeros_(model.body.languages.weight)  # a run without languages goes on as if both were one
         model.load_state_dict(model.state_dict() | source.model.state_dict())
@@ -181,7 +183,8 @@ def train(flags):
         for group in optimizer.param_groups:
             group["lr"] = lr
         with runs.autocast(flags, device):
-            loss = model.loss(inputs.to(device), labels.to(device), mask.to(device), **batching.to(device, where)) / max(1, (labels != -100).sum().item())
+            read = batching.to(device, {"idx": inputs, "mask": mask, **where})
+            loss = model.loss(targets=labels, **read) / max(1, (labels != -100).sum().item())
         optimizer.zero_grad()
         loss.backward()
         if flags.clip:

@@ -116,8 +116,8 @@ class RandomBatches:
 
 
 def to(device, tensors):
-    """The same dictionary of tensors on a device."""
-    return {name: tensor.to(device) for name, tensor in tensors.items()}
+    """The same dictionary of tensors on a device, without waiting for what it is doing."""
+    return {name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()}
 
 
 def fraction_unknown(ids, unk):

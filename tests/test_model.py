@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import run as runs
 from model import (Classifier, ClassifierHead, ClapHead, Config, Decoder, Encoder, Ensemble, LanguageModel, LMHead, count_parameters, linear_cross_entropy,
                    pool_tokens)
 
@@ -317,3 +318,12 @@ def test_an_untrained_model_is_about_as_unsure_as_a_uniform_guess(pos):
     model = LanguageModel(Decoder(Config(vocab_size=200, pos=pos)))
     idx, targets = torch.randint(200, (8, 32)), torch.randint(200, (8, 32))
     assert model.loss(idx, targets).item() / targets.numel() == pytest.approx(math.log(200), rel=0.1)
+
+
+@pytest.mark.filterwarnings("ignore")  # of the compiler's own
+def test_compiled_blocks_compute_the_same_and_keep_the_names_of_the_weights():
+    model, idx = tiny(Decoder, pos="alibi"), torch.randint(5, 30, (3, 8))
+    names, expected = list(model.state_dict()), model.loss(idx, idx)
+    runs.compile_blocks(model, backend="aot_eager")
+    torch.testing.assert_close(model.loss(idx, idx), expected)
+    assert list(model.state_dict()) == names
