@@ -39,17 +39,22 @@ class Size:
     block_size: int
     batch_size: int
     vocab_size: int
+    n_ffn: int = 0  # 0: four times the width
+    activation: str = "gelu"
     tasks: tuple = tuple(TASKS)
     train: bool = True  # False: only evaluation
 
+    def __post_init__(self):
+        self.n_ffn = self.n_ffn or 4 * self.n_embd
+
 
 SIZES = {"tiny": Size(1, 16, 2, 8, 2, 50),
-         "assignment": Size(4, 64, 2, 32, 16, 6000),
+         "assignment": Size(4, 64, 2, 32, 16, 6000, n_ffn=100, activation="relu"),
          "small": Size(6, 384, 6, 256, 8, 8000),
          "base": Size(12, 768, 12, 128, 4, 30_000),
-         "roberta-base": Size(12, 768, 12, 512, 32, 50_265, ("masked",)),
-         "gpt2-small": Size(12, 768, 12, 1024, 16, 50_257, ("causal",)),
-         "long": Size(12, 768, 12, 8192, 1, 50_257, ("masked", "causal"), train=False)}
+         "roberta-base": Size(12, 768, 12, 512, 32, 50_265, tasks=("masked",)),
+         "gpt2-small": Size(12, 768, 12, 1024, 16, 50_257, tasks=("causal",)),
+         "long": Size(12, 768, 12, 8192, 1, 50_257, tasks=("masked", "causal"), train=False)}
 DEFAULT_SIZES = {"cpu": "assignment,small,base", "cuda": "roberta-base,gpt2-small,long"}
 
 
@@ -79,7 +84,7 @@ def bench(flags):
             size = SIZES[name]
             for task in (task for task in size.tasks if task in tasks):
                 where = f"{n_threads} thread{'s' * (n_threads > 1)}" if device.type == "cpu" else torch.cuda.get_device_name()
-                print(f"\n{name}: {size.n_layer} layers, {size.n_embd} wide, {size.n_head} heads, block {size.block_size}, batch {size.batch_size}, vocabulary "
+                print(f"\n{name}: {size.n_layer} layers, {size.n_embd} wide, {size.n_head} heads, {size.n_ffn} {size.activation} between, block {size.block_size}, batch {size.batch_size}, vocabulary "
                       f"{size.vocab_size:,}; {where}, {str(dtype).removeprefix('torch.')}{', compiled' * flags.compile}\n{TASKS[task]}\n{HEADER}", flush=True)
                 rivals, missing = bench_models.rivals(task) if flags.rivals else ({}, [])
                 builders = {f"poslab {pos}": lambda size, pos=pos: Poslab(size, task, pos) for pos in positions} | rivals
@@ -104,8 +109,8 @@ class Poslab(nn.Module):
     def __init__(self, size, task, pos):
         super().__init__()
         encoder = task == "masked"
-        self.config = Config(vocab_size=size.vocab_size, block_size=size.block_size, n_layer=size.n_layer, n_head=size.n_head, n_embd=size.n_embd, pos=pos,
-                             head="roberta" if encoder else "linear", norm_first=not encoder, init_std=0.02)
+        self.config = Config(vocab_size=size.vocab_size, block_size=size.block_size, n_layer=size.n_layer, n_head=size.n_head, n_embd=size.n_embd, n_ffn=size.n_ffn,
+                             activation=size.activation, pos=pos, head="roberta" if encoder else "linear", norm_first=not encoder, init_std=0.02)
         self.model = LanguageModel({"masked": Encoder, "causal": Decoder, "seq2seq": EncoderDecoder}[task](self.config))
 
     def forward(self, idx, targets, **more):

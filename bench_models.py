@@ -1,8 +1,7 @@
 """The same work in other implementations, for bench.py: nothing here is shared with model.py.
 
 Each is a module that is called with idx and targets (B, T), -100 where nothing is to be predicted, and returns the mean loss.
-All have a size's layers, width, heads and vocabulary, tied word vectors, a feed-forward layer of four times the width, exact GELU,
-no dropout, and initial weights of 0.02 where the library lets one choose. Padding and the special tokens' ids of a library stay unused.
+All have a size's layers, width, heads, feed-forward layer, activation (GELU: the exact one) and vocabulary, tied word vectors, no dropout, and initial weights of 0.02 where the library lets one choose. Padding and the special tokens' ids of a library stay unused.
 """
 
 import importlib.util
@@ -39,7 +38,7 @@ class UsualGPT(nn.Module):
         C = size.n_embd
         self.words, self.places = nn.Embedding(size.vocab_size, C), nn.Embedding(size.block_size, C)
         self.drop = nn.Dropout(0.0)
-        self.layers = nn.ModuleList(UsualBlock(C, size.n_head) for _ in range(size.n_layer))
+        self.layers = nn.ModuleList(UsualBlock(size) for _ in range(size.n_layer))
         self.norm = nn.LayerNorm(C)
         self.head = nn.Linear(C, size.vocab_size, bias=False)
         self.apply(init)
@@ -54,12 +53,12 @@ class UsualGPT(nn.Module):
 
 
 class UsualBlock(nn.Module):
-    def __init__(self, C, n_head):
+    def __init__(self, size):
         super().__init__()
-        self.n_head = n_head
+        C, self.n_head = size.n_embd, size.n_head
         self.norm1, self.norm2 = nn.LayerNorm(C), nn.LayerNorm(C)
         self.qkv, self.out = nn.Linear(C, 3 * C), nn.Linear(C, C)
-        self.up, self.act, self.down = nn.Linear(C, 4 * C), nn.GELU(), nn.Linear(4 * C, C)
+        self.up, self.act, self.down = nn.Linear(C, size.n_ffn), activation(size), nn.Linear(size.n_ffn, C)
         self.drop1, self.drop2 = nn.Dropout(0.0), nn.Dropout(0.0)
 
     def forward(self, x):
@@ -68,6 +67,10 @@ class UsualBlock(nn.Module):
         y = F.scaled_dot_product_attention(q, k, v, dropout_p=0.0, is_causal=True)
         x = x + self.drop1(self.out(y.transpose(1, 2).contiguous().view(B, T, C)))
         return x + self.drop2(self.down(self.act(self.up(self.norm2(x)))))
+
+
+def activation(size):
+    return nn.ReLU() if size.activation == "relu" else nn.GELU()
 
 
 def init(module):
@@ -93,7 +96,7 @@ class FromTransformers(nn.Module):
 
 def encoder_options(size, kernel):
     return dict(vocab_size=size.vocab_size, hidden_size=size.n_embd, num_hidden_layers=size.n_layer, num_attention_heads=size.n_head,
-                intermediate_size=4 * size.n_embd, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, attn_implementation=kernel)
+                intermediate_size=size.n_ffn, hidden_act=size.activation, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, attn_implementation=kernel)
 
 
 def roberta(size, kernel):
@@ -114,7 +117,7 @@ def modernbert(size, kernel):
 
     return ModernBertForMaskedLM(ModernBertConfig(
         vocab_size=size.vocab_size, hidden_size=size.n_embd, num_hidden_layers=size.n_layer, num_attention_heads=size.n_head,
-        intermediate_size=8 * size.n_embd // 3, max_position_embeddings=size.block_size, pad_token_id=0, bos_token_id=3, cls_token_id=3,
+        intermediate_size=2 * size.n_ffn // 3, hidden_activation=size.activation, max_position_embeddings=size.block_size, pad_token_id=0, bos_token_id=3, cls_token_id=3,
         eos_token_id=4, sep_token_id=4, attn_implementation=kernel))
 
 
@@ -124,8 +127,8 @@ def gpt2(size, kernel):
 
     logging.set_verbosity_error()  # it would remark that the loss is the default one
     return GPT2LMHeadModel(GPT2Config(
-        vocab_size=size.vocab_size, n_positions=size.block_size, n_embd=size.n_embd, n_layer=size.n_layer, n_head=size.n_head, activation_function="gelu",
-        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False, bos_token_id=3, eos_token_id=4, attn_implementation=kernel))
+        vocab_size=size.vocab_size, n_positions=size.block_size, n_embd=size.n_embd, n_layer=size.n_layer, n_head=size.n_head, n_inner=size.n_ffn,
+        activation_function=size.activation, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False, bos_token_id=3, eos_token_id=4, attn_implementation=kernel))
 
 
 # ---------------------------------------------------------------------------- x-transformers
@@ -137,7 +140,8 @@ class FromXTransformers(nn.Module):
 
         super().__init__()
         layers = (Encoder if task == "masked" else Decoder)(
-            dim=size.n_embd, depth=size.n_layer, heads=size.n_head, attn_dim_head=size.n_embd // size.n_head, attn_flash=True)
+            dim=size.n_embd, depth=size.n_layer, heads=size.n_head, attn_dim_head=size.n_embd // size.n_head, attn_flash=True,
+            ff_mult=size.n_ffn / size.n_embd, ff_custom_activation=activation(size))
         self.model = TransformerWrapper(num_tokens=size.vocab_size, max_seq_len=size.block_size, tie_embedding=True, attn_layers=layers)
 
     def forward(self, idx, targets):

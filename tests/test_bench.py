@@ -23,7 +23,7 @@ def small_matrices(monkeypatch):
     monkeypatch.setitem(measure.MATMUL_SIZES, "cpu", (128,))
 
 
-SIZE = bench.Size(2, 24, 3, 16, 3, 70)
+SIZE = bench.Size(2, 24, 3, 16, 3, 70, n_ffn=45, activation="relu")
 LIBRARIES = [pytest.param("transformers", marks=pytest.mark.skipif(not importlib.util.find_spec("transformers"), reason="transformers is not installed")),
              pytest.param("x_transformers", marks=pytest.mark.skipif(not importlib.util.find_spec("x_transformers"), reason="x-transformers is not installed"))]
 
@@ -107,7 +107,7 @@ def test_a_small_table_and_its_json(tmp_path):
 
 
 def test_an_evaluation_alone_and_other_number_formats(tmp_path, monkeypatch):
-    monkeypatch.setitem(bench.SIZES, "tiny", bench.Size(1, 16, 2, 8, 2, 50, ("causal",), train=False))
+    monkeypatch.setitem(bench.SIZES, "tiny", bench.Size(1, 16, 2, 8, 2, 50, tasks=("causal",), train=False))
     done = call_main(bench, bench.bench, "--sizes", "tiny", "--positions", "learned", "--no-rivals", "--threads", "1", "--repeats", "1", "--seconds", "0",
                      "--dtype", "bfloat16", "--out", tmp_path / "bench.json")
     assert done.code == 0, done.err
