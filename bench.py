@@ -7,7 +7,8 @@
 Every implementation meets the same batches of ids with the same positions to predict and the same optimiser, and is timed in turn with
 poslab's learned positions, A B A B, in one process; a ratio is the median over the turns of theirs to ours. Slower machines and
 neighbours' work meet both. An encoder has RoBERTa's shape (post-norm, its head), a decoder GPT-2's (pre-norm). The share of the
-peak is by CPU seconds on one thread, which waiting for a busy core does not lengthen, and by wall time otherwise.
+peak is by CPU seconds on one thread, which waiting for a busy core does not lengthen, and by wall time otherwise. What is freed stays with the
+process, so that no implementation pays for page faults by the accident of what ran before it.
 """
 
 import math
@@ -76,6 +77,7 @@ class Flags:
 def bench(flags):
     sizes, tasks, positions, threads = check(flags)
     rows = []
+    measure.keep_freed_memory()
     for n_threads in threads:
         device = runs.prepare(types.SimpleNamespace(device=flags.device, threads=n_threads, seed=0))
         dtype = torch.bfloat16 if flags.dtype == "bfloat16" or flags.dtype == "auto" and device.type == "cuda" else torch.float32
