@@ -76,7 +76,9 @@ class Flags:
 
 def bench(flags):
     sizes, tasks, positions, threads = check(flags)
-    rows = []
+    rows, described = [], {
+        "command": shlex.join(["python", Path(sys.argv[0]).name, *sys.argv[1:]]), "revision": runs.git_revision(), "versions": runs.versions(),
+        "cores": os.cpu_count(), "sizes": {name: asdict(SIZES[name]) for name in sizes}}
     measure.keep_freed_memory()
     for n_threads in threads:
         device = runs.prepare(types.SimpleNamespace(device=flags.device, threads=n_threads, seed=0))
@@ -94,12 +96,10 @@ def bench(flags):
                     row = {"size": name, "task": task, "threads": n_threads, "dtype": str(dtype).removeprefix("torch."), **row}
                     print(line(row), flush=True)
                     rows.append(row)
+                    if flags.out:  # after each, so that a table cut short is not lost
+                        runs.write_json(Path(flags.out), described | {"rows": rows})
                 print(f"  matrix products: {row['matmul_gflops']:,.0f} GFLOP/s" if "error" not in row else "")
                 print("".join(f"  left out: {sentence}\n" for sentence in missing if task != "seq2seq"), end="")
-    if flags.out:
-        runs.write_json(Path(flags.out), {
-            "command": shlex.join(["python", Path(sys.argv[0]).name, *sys.argv[1:]]), "revision": runs.git_revision(), "versions": runs.versions(),
-            "cores": os.cpu_count(), "sizes": {name: asdict(SIZES[name]) for name in sizes}, "rows": rows})
 
 
 # ---------------------------------------------------------------------------- one implementation

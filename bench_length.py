@@ -42,7 +42,9 @@ def measure_lengths(flags):
     device = runs.prepare(types.SimpleNamespace(device="cpu", threads=flags.threads or os.cpu_count(), seed=0))
     by_cpu = torch.get_num_threads() == 1  # CPU seconds are not lengthened by waiting for a busy core
     peak = measure.MatmulPeak(device, torch.float32)
-    rows = []
+    rows, out, described = [], Path(flags.out), {
+        "command": shlex.join(["python", Path(sys.argv[0]).name, *sys.argv[1:]]), "revision": runs.git_revision(), "versions": runs.versions(),
+        "clock": "CPU" if by_cpu else "wall"}
     print(f"{'width':>6} {'pos':<11}{'length':>7} {'us a token':>11} {'limit':>8} {'KB a token':>11}   attention's share of FLOPs, of time")
     for C in widths:
         for T in lengths:
@@ -53,10 +55,7 @@ def measure_lengths(flags):
                 memory = f"{row['kilobytes']:,.0f}" if row["kilobytes"] is not None else "?"
                 print(f"{C:>6} {pos:<11}{T:>7} {row['microseconds']:11.1f} {row['limit_microseconds']:8.1f} {memory:>11}   "
                       f"{row['attention_flops']:.0%}, {row['attention_time']:.0%}", flush=True)
-    out = Path(flags.out)
-    runs.write_json(out.with_suffix(".json"), {
-        "command": shlex.join(["python", Path(sys.argv[0]).name, *sys.argv[1:]]), "revision": runs.git_revision(), "versions": runs.versions(),
-        "clock": "CPU" if by_cpu else "wall", "rows": rows})
+                runs.write_json(out.with_suffix(".json"), described | {"rows": rows})
     draw(out, rows, widths, positions, lengths)
     print(out)
 
