@@ -61,7 +61,8 @@ def measure_lengths(flags):
 
 
 def cost(flags, C, T, B, pos, device, peak, by_cpu):
-    """What a training step costs a token: microseconds, those of its matrix products at the machine's rate, and kilobytes of memory."""
+    """What a training step costs a token: microseconds, those of its matrix products at the machine's rate, and kilobytes of memory
+    beyond the weights and the optimiser's two moments of each."""
     torch.manual_seed(0)
     memory = measure.PeakMemory(device)
     config = Config(vocab_size=flags.vocab_size, block_size=T, n_layer=flags.n_layer, n_head=C // 64, n_embd=C, pos=pos)
@@ -74,8 +75,10 @@ def cost(flags, C, T, B, pos, device, peak, by_cpu):
         optimizer.step()
         optimizer.zero_grad()
 
-    step()  # the first makes ALiBi's bias and the optimiser's moments
+    step(), step()  # the first makes ALiBi's bias and the optimiser's moments
     kilobytes = memory.megabytes()
+    if kilobytes is not None:
+        kilobytes = 1024 * kilobytes - 12 * sum(p.numel() for p in model.parameters()) / 1024
     flops = measure.forward_flops(config, "causal", B, T, B * T)
     times, limits = [], []
     for _ in range(flags.repeats):
@@ -86,7 +89,7 @@ def cost(flags, C, T, B, pos, device, peak, by_cpu):
     spent = {event.key: event.self_cpu_time_total for event in profiled.key_averages()}
     attention = sum(time for name, time in spent.items() if "scaled_dot_product" in name)
     return {"microseconds": 1e6 * statistics.median(times) / (B * T), "limit_microseconds": 1e6 * statistics.median(limits) / (B * T),
-            "kilobytes": kilobytes and 1024 * kilobytes / (B * T), "attention_flops": flops["attention"] / sum(flops.values()),
+            "kilobytes": kilobytes and kilobytes / (B * T), "attention_flops": flops["attention"] / sum(flops.values()),
             "attention_time": attention / sum(spent.values())}
 
 
