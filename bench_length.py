@@ -45,6 +45,7 @@ def measure_lengths(flags):
     rows, out, described = [], Path(flags.out), {
         "command": shlex.join(["python", Path(sys.argv[0]).name, *sys.argv[1:]]), "revision": runs.git_revision(), "versions": runs.versions(),
         "clock": "CPU" if by_cpu else "wall"}
+    cost(flags, widths[0], lengths[0], 1, positions[0], device, peak, by_cpu)  # the first of a process also pays for the libraries' buffers
     print(f"{'width':>6} {'pos':<11}{'length':>7} {'us a token':>11} {'limit':>8} {'KB a token':>11}   attention's share of FLOPs, of time")
     for C in widths:
         for T in lengths:
