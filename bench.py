@@ -88,8 +88,8 @@ def bench(flags):
             size = SIZES[name]
             for task in (task for task in size.tasks if task in tasks):
                 where = f"{n_threads} thread{'s' * (n_threads > 1)}" if device.type == "cpu" else torch.cuda.get_device_name()
-                print(f"\n{name}: {size.n_layer} layers, {size.n_embd} wide, {size.n_head} heads, {size.n_ffn} {size.activation} between, block {size.block_size}, batch {size.batch_size}, vocabulary "
-                      f"{size.vocab_size:,}; {where}, {str(dtype).removeprefix('torch.')}{', compiled' * flags.compile}\n{TASKS[task]}\n{HEADER}", flush=True)
+                print(f"\n{name}: {size.n_layer} layers, {size.n_embd} wide, {size.n_head} heads, {size.n_ffn} {size.activation} between, block {size.block_size}, "
+                      f"batch {size.batch_size}, vocabulary {size.vocab_size:,}; {where}, {str(dtype).removeprefix('torch.')}{', compiled' * flags.compile}\n{TASKS[task]}\n{HEADER}", flush=True)
                 rivals, missing = bench_models.rivals(task) if flags.rivals else ({}, [])
                 builders = {f"poslab {pos}": lambda size, pos=pos: Poslab(size, task, pos) for pos in positions} | rivals
                 for row in compare(builders, size, task, flags, device, peak, by_cpu=device.type == "cpu" and n_threads == 1):
@@ -108,6 +108,8 @@ def bench(flags):
 class Poslab(nn.Module):
     """A model of model.py in the form that bench_models.py describes."""
 
+    on_cpu = ("targets",)  # where they are looked at, a GPU need not be waited for
+
     def __init__(self, size, task, pos):
         super().__init__()
         encoder = task == "masked"
@@ -125,8 +127,10 @@ class Contestant:
     def __init__(self, build, batches, size, flags, device):
         torch.manual_seed(0)
         memory = measure.PeakMemory(device)
-        self.batches, self.flags, self.device, self.count = batches, flags, device, 0
+        self.flags, self.device, self.count = flags, device, 0
         self.model = build(size).to(device)
+        stay = getattr(self.model, "on_cpu", ())
+        self.batches = [{name: tensor if name in stay else tensor.to(device) for name, tensor in batch.items()} for batch in batches]
         self.parameters = sum(p.numel() for p in self.model.parameters())
         self.call = torch.compile(self.model) if flags.compile else self.model
         self.optimizer = runs.make_optimizer(self.model, 1e-4, 0.01)
@@ -155,7 +159,7 @@ class Contestant:
             return self.call(**(self.batches[1] if first or not self.count else self.batch()))
 
 
-def make_batches(size, task, device, n=4):
+def make_batches(size, task, n=4):
     """n batches of random ids, the same for every implementation: idx and targets (B, T), for seq2seq also a source (B, T)."""
     gen = torch.Generator().manual_seed(0)
     batches = []
@@ -171,7 +175,7 @@ def make_batches(size, task, device, n=4):
         batch = {"idx": idx, "targets": targets}
         if task == "seq2seq":
             batch["source"] = torch.randint(5, size.vocab_size, shape, generator=gen)
-        batches.append({name: tensor.to(device) for name, tensor in batch.items()})
+        batches.append(batch)
     return batches
 
 
@@ -185,7 +189,7 @@ def n_predicted(size, task):
 
 def compare(builders, size, task, flags, device, peak, by_cpu):
     """Yields a row for each builder but the first; then the first's, to which the others are compared. One that lacks memory has an "error" instead of rates."""
-    batches = make_batches(size, task, device)
+    batches = make_batches(size, task)
     name, *others = builders
     ours = Contestant(builders[name], batches, size, flags, device)
     tokens = size.batch_size * size.block_size * (2 if task == "seq2seq" else 1)

@@ -1,7 +1,8 @@
 """The same work in other implementations, for bench.py: nothing here is shared with model.py.
 
 Each is a module that is called with idx and targets (B, T), -100 where nothing is to be predicted, and returns the mean loss.
-All have a size's layers, width, heads, feed-forward layer, activation (GELU: the exact one) and vocabulary, tied word vectors, no dropout, and initial weights of 0.02 where the library lets one choose. Padding and the special tokens' ids of a library stay unused.
+All have a size's layers, width, heads, feed-forward layer, activation (GELU: the exact one) and vocabulary, tied word vectors, no
+dropout, and initial weights of 0.02 where the library lets one choose. A library's padding and special tokens stay unused.
 """
 
 import importlib.util

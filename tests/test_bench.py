@@ -32,7 +32,7 @@ LIBRARIES = [pytest.param("transformers", marks=pytest.mark.skipif(not importlib
 @pytest.mark.parametrize("pos", ["learned", "alibi"])
 def test_the_flops_are_those_of_the_matrix_products_that_torch_counts(task, pos):
     model = bench.Poslab(SIZE, task, pos)
-    batch = bench.make_batches(SIZE, task, torch.device("cpu"))[0]
+    batch = bench.make_batches(SIZE, task)[0]
     B, T = SIZE.batch_size, SIZE.block_size
     flops = measure.forward_flops(model.config, task, B, T, int((batch["targets"] != -100).sum()))
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as forward:
@@ -46,7 +46,7 @@ def test_the_flops_are_those_of_the_matrix_products_that_torch_counts(task, pos)
 
 @pytest.mark.parametrize("task", bench.TASKS)
 def test_batches_have_the_predictions_they_are_said_to_have(task):
-    first, second, *_ = bench.make_batches(SIZE, task, torch.device("cpu"))
+    first, second, *_ = bench.make_batches(SIZE, task)
     for batch in (first, second):
         hidden = batch["targets"] != -100
         assert int(hidden.sum()) == bench.n_predicted(SIZE, task)
@@ -62,7 +62,7 @@ def test_batches_have_the_predictions_they_are_said_to_have(task):
 def test_every_implementation_does_the_same_work(task, library):
     """The same number of weights, nearly, and the loss of a model that knows nothing: without dropout, of the same positions."""
     builders, _ = bench_models.rivals(task)
-    batch = bench.make_batches(SIZE, task, torch.device("cpu"))[0]
+    batch = bench.make_batches(SIZE, task)[0]
     ours = sum(p.numel() for p in bench.Poslab(SIZE, task, "learned").parameters())
     names = [name for name in builders if (name == "x-transformers") == (library == "x_transformers")]
     assert names
@@ -77,7 +77,7 @@ def test_every_implementation_does_the_same_work(task, library):
 
 def test_the_usual_gpt_sees_no_future_and_learns_what_the_targets_are():
     model = bench_models.UsualGPT(SIZE)
-    batch = bench.make_batches(SIZE, "causal", torch.device("cpu"))[0]
+    batch = bench.make_batches(SIZE, "causal")[0]
     only_first = batch["targets"].clone()
     only_first[:, 4:] = -100
     other = batch["idx"].clone()
