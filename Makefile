@@ -8,7 +8,7 @@ PY = .venv/bin/python
 SEED ?= 0
 TEXT ?=
 
-.PHONY: demo test assignment recipe-decoder recipe-decoder-pretrained recipe-frozen recipe-frozen-pretrained figures bench bench-assignment clean need-text study-clap study-nope
+.PHONY: demo test fuzz assignment recipe-decoder recipe-decoder-pretrained recipe-frozen recipe-frozen-pretrained figures bench bench-assignment clean need-text study-clap study-nope
 
 SENTENCE = We will defend the central granary together before the first census.
 
@@ -24,6 +24,11 @@ demo: .venv/ready  ## pretrain, classify with the frozen encoder, measure perple
 
 test: .venv/ready-to-test
 	$(PY) -m pytest -q
+
+CASES ?= 500
+
+fuzz: .venv/ready-to-test  ## thousands of generated texts, tensors, command lines and damaged files: make fuzz CASES=500
+	POSLAB_FUZZ=$(CASES) $(PY) -m pytest -q -s tests/test_fuzz.py
 
 assignment: .venv/ready  ## all parts, all positions: make assignment DATA=path SEEDS=3
 	$(PY) assignment.py --data $(DATA) --seeds $(SEEDS)

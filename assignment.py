@@ -34,7 +34,7 @@ class Flags:
 
 
 def assignment(flags):
-    runs.require((flags.seeds > 0, f"--seeds must be at least 1, got {flags.seeds}"), (flags.jobs >= 0, f"--jobs must not be negative, got {flags.jobs}"),
+    runs.require((0 < flags.seeds <= 1000, f"--seeds must be from 1 to 1000, got {flags.seeds}"), (flags.jobs >= 0, f"--jobs must not be negative, got {flags.jobs}"),
                  (flags.mlm_steps >= 0, f"--mlm-steps must not be negative, got {flags.mlm_steps}"))
     corpus = data.load(flags.data)
     out, started = Path(flags.out), time.perf_counter()

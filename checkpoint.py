@@ -80,6 +80,20 @@ def load_weights(model, weights, path):
     model.load_state_dict(weights)
 
 
+def load_optimizer(optimizer, state, path):
+    """Give an optimizer its averages; its own rates and decays stay. DataError when they are not of its parameters."""
+    own = [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
+    try:
+        optimizer.load_state_dict(state)
+        fits = all(value.shape in ((), parameter.shape) and value.isfinite().all() for parameter, kept in optimizer.state.items() for value in kept.values())
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):
+        fits = False
+    if not fits:
+        raise DataError(f"{path}: the optimizer's state does not fit the model; restore the file the run wrote")
+    for group, values in zip(optimizer.param_groups, own):
+        group.update(values)
+
+
 def check_weights(model, weights, path):
     """DataError unless the weights are a model's; it may be on the meta device, so that only what is there takes memory."""
     found = next(misfits(model.state_dict(), weights), "")

@@ -45,7 +45,13 @@ def crossvalidate(flags):
     runs.require((flags.folds > 1, f"--folds must be at least 2, got {flags.folds}"), (flags.jobs >= 0, f"--jobs must not be negative, got {flags.jobs}"),
                  (all(name in RECIPES for name in chosen), f"--recipes {flags.recipes}: must be of {', '.join(RECIPES)}, joined by commas"))
     corpus = data.load(flags.data)
-    runs.require((corpus.rows and corpus.test_rows, f"--data {flags.data}: holds no labelled rows; give a corpus with train_CLS.tsv or a .tsv"))
+    n_rows = len(corpus.rows + corpus.test_rows)
+    runs.require((corpus.rows and corpus.test_rows, f"--data {flags.data}: holds no labelled rows; give a corpus with train_CLS.tsv or a .tsv"),
+                 (flags.folds <= max(2, n_rows), f"--folds {flags.folds}: {flags.data} has only {n_rows} labelled rows; give fewer"))
+    try:
+        mlm = shlex.split(flags.mlm)
+    except ValueError as error:
+        raise runs.UserError(f"--mlm {flags.mlm}: {error}; close the quotation") from None
     out, started = Path(flags.out or f"out/crossvalidate-{Path(flags.data).resolve().stem}"), time.perf_counter()
 
     # What to run: encoders first, since the rest needs them.
@@ -55,7 +61,7 @@ def crossvalidate(flags):
         common = [*split, "--seed", flags.seed, "--pos", flags.pos, "--threads", "1"]
         for state in sorted({RECIPES[name][1] for name in chosen} - {""}):
             steps = ["--steps", "0"] if state == "untrained" else []
-            encoders.append((f"{state}-{i}", "train_mlm.py", [*common, *shlex.split(flags.mlm), *steps]))
+            encoders.append((f"{state}-{i}", "train_mlm.py", [*common, *mlm, *steps]))
         for name in chosen:
             _, state, more = RECIPES[name]
             if name == "bayes":

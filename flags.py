@@ -2,11 +2,14 @@
 
 import argparse
 import dataclasses
+import math
 import os
 import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+
+import torch
 
 import distributed
 import model as models
@@ -102,11 +105,27 @@ def parse(flags_class, description, argv=None):
         elif field.type is bool:
             options["action"] = "store_true" if field.default is False else argparse.BooleanOptionalAction
         else:
-            options.update(type=field.type, choices=field.metadata["choices"],
+            options.update(type={int: whole, float: finite}.get(field.type, field.type), choices=field.metadata["choices"],
                            metavar=None if field.metadata["choices"] or positional else field.type.__name__.upper())
         parser.add_argument(*names, **options)
     argv = [re.sub("^--[^=]+", lambda found: found[0].replace("_", "-"), word) for word in (sys.argv[1:] if argv is None else argv)]
+    if any("\udc80" <= c <= "\udcff" for word in argv for c in word):  # bytes that are no UTF-8, which config.json could not hold
+        parser.error("the command line is not UTF-8")
     return flags_class(**vars(parser.parse_args(argv)))
+
+
+def whole(word):
+    """A whole number of the command line that 64 bits hold."""
+    if not -(2**63) <= int(word) < 2**63:
+        raise ValueError
+    return int(word)
+
+
+def finite(word):
+    """A number of the command line, neither infinite nor none."""
+    if not math.isfinite(float(word)):
+        raise ValueError
+    return float(word)
 
 
 class LineParser(argparse.ArgumentParser):
@@ -146,6 +165,8 @@ def main(train, flags_class, description, argv=None):
             raise
         stop(f"{error.filename or getattr(flags, 'out', '') or 'the run folder'}: {error.strerror}; check the path, make room, or choose another --out")
     except RuntimeError as error:
+        if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error):
+            stop(f"does not fit into memory ({str(error)[:120]}); make the model, the batch or the blocks smaller")
         if not distributed.has_lost_another(error):
             raise
         stop(f"another of the {distributed.size()} processes has gone, or has not answered for {flags.timeout} s (--timeout); the same command with --resume "
@@ -171,7 +192,7 @@ def step_checks(flags):
     """What `require` is to check of the flags of a training that counts steps."""
     return (
         (flags.steps >= 0, f"--steps must not be negative, got {flags.steps}"),
-        (flags.batch_size > 0, f"--batch-size must be at least 1, got {flags.batch_size}"),
+        (0 < flags.batch_size <= models.LARGEST, f"--batch-size must be at least 1 and at most {models.LARGEST:,}, got {flags.batch_size}"),
         (getattr(flags, "accumulate", 1) > 0, f"--accumulate must be at least 1, got {getattr(flags, 'accumulate', 1)}"),
         (flags.eval_every > 0, f"--eval-every must be at least 1, got {flags.eval_every}"),
         (flags.lr > 0, f"--lr must be above 0, got {flags.lr}"),

@@ -32,7 +32,7 @@ class Flags:
 
 
 def probe(flags):
-    runs.require((flags.seeds > 0, f"--seeds must be at least 1, got {flags.seeds}"), (flags.jobs >= 0, f"--jobs must not be negative, got {flags.jobs}"))
+    runs.require((0 < flags.seeds <= 1000, f"--seeds must be from 1 to 1000, got {flags.seeds}"), (flags.jobs >= 0, f"--jobs must not be negative, got {flags.jobs}"))
     source, started = runs.load_run(flags.run, ("mlm",)), time.perf_counter()
     out, settings = Path(flags.out or f"out/layers-{source.folder.name}"), source.config["flags"]
     data, n_layer = flags.data or settings["data"], source.model.body.config.n_layer

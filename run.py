@@ -27,7 +27,7 @@ import torch
 
 import distributed
 import model as models
-from checkpoint import Damaged, check_weights, load_weights, read_checkpoint, write_checkpoint
+from checkpoint import Damaged, check_weights, load_optimizer, load_weights, read_checkpoint, write_checkpoint
 from data import NAMES, files, shards
 from data.files import MEGABYTE, printable
 from data.tokenizer import is_word_level, load_tokenizer
@@ -91,7 +91,7 @@ def prepare(flags, n_embd=None):
                  f"--device cuda: {distributed.local_size()} processes on a machine with {torch.cuda.device_count()} cards; start one for each (--nproc_per_node)"))
         if device == "cuda":
             torch.cuda.set_device(distributed.local_rank())
-    require((getattr(flags, "threads", 0) >= 0, f"--threads must not be negative, got {getattr(flags, 'threads', 0)}"))
+    require((0 <= getattr(flags, "threads", 0) <= 4096, f"--threads must not be negative, nor above 4096, got {getattr(flags, 'threads', 0)}"))
     threads = getattr(flags, "threads", 0) or (1 if (n_embd or 0) <= 128 else max(1, os.cpu_count() // distributed.local_size()))
     torch.set_num_threads(threads)
     # Far-away tokens get weights too small for normal floats, which processors compute many times slower.
@@ -310,10 +310,15 @@ class Run:
             return 0, {}
         name, state = distributed.from_first(self.newest_checkpoint)
         load_weights(model, state["model"], self.folder / name)
-        optimizer.load_state_dict(state["optimizer"])
-        torch.set_rng_state(state["rng"].cpu())
-        if self.device.type == "cuda" and state["cuda_rng"]:
-            torch.cuda.set_rng_state_all([rng.cpu() for rng in state["cuda_rng"]])
+        load_optimizer(optimizer, state["optimizer"], self.folder / name)
+        require((type(state["step"]) is int and state["step"] >= 0 and type(state["seconds"]) is float and isinstance(state["more"], dict),
+                 f"{self.folder / name}: its step, seconds or numbers are not as a run saves them; restore the file"))
+        try:
+            torch.set_rng_state(state["rng"].cpu())
+            if self.device.type == "cuda" and state["cuda_rng"]:
+                torch.cuda.set_rng_state_all([rng.cpu() for rng in state["cuda_rng"]])
+        except (AttributeError, RuntimeError, TypeError):
+            raise UserError(f"{self.folder / name}: its random state is none; restore the file") from None
         self.resumed_seconds, self.first_step, self.saved = state["seconds"], state["step"], state["step"]
         if distributed.first():
             kept = [line for line in self.metrics() if line["step"] <= state["step"]]  # what is later than the checkpoint will come again

@@ -48,7 +48,7 @@ class Flags:
 
 
 def study(flags):
-    runs.require((flags.seeds > 0, f"--seeds must be at least 1, got {flags.seeds}"), (flags.jobs >= 0, f"--jobs must not be negative, got {flags.jobs}"),
+    runs.require((0 < flags.seeds <= 1000, f"--seeds must be from 1 to 1000, got {flags.seeds}"), (flags.jobs >= 0, f"--jobs must not be negative, got {flags.jobs}"),
                  (flags.steps >= 0, f"--steps must not be negative, got {flags.steps}"))
     size, out, started = SIZES[flags.size] | ({"steps": flags.steps} if flags.steps else {}), Path(flags.out), time.perf_counter()
     common = [*COMMON.split(), "--data", flags.data, "--threads", "1", "--warmup", size["steps"] * 8 // 100, "--eval-every", max(1, size["steps"] // 20)]

@@ -43,8 +43,8 @@ class Flags:
 
 
 def study(flags):
-    runs.require((flags.seeds > 0, f"--seeds must be at least 1, got {flags.seeds}"), (flags.jobs >= 0, f"--jobs must not be negative, got {flags.jobs}"),
-                 (flags.seeds_beside >= 0, f"--seeds-beside must not be negative, got {flags.seeds_beside}"))
+    runs.require((0 < flags.seeds <= 1000, f"--seeds must be from 1 to 1000, got {flags.seeds}"), (flags.jobs >= 0, f"--jobs must not be negative, got {flags.jobs}"),
+                 (0 <= flags.seeds_beside <= 1000, f"--seeds-beside must be from 0 to 1000, got {flags.seeds_beside}"))
     size, out, started = SIZES[flags.size], Path(flags.out), time.perf_counter()
     corpus = data.load(flags.data)
     runs.require((corpus.lines and corpus.tests, f"--data {flags.data}: holds no running text with a test set; give another corpus"))

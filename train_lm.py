@@ -18,7 +18,7 @@ from data import batching
 from data.corpus import hold_out, normal
 from data.masking import noise_tokens
 from data.tokenizer import BOS, UNK, train_tokenizer
-from model import Decoder, Ensemble, LanguageModel, count_parameters
+from model import LARGEST, Decoder, Ensemble, LanguageModel, count_parameters
 from run import flag
 
 
@@ -204,12 +204,12 @@ def check(flags):
           for name in ("drop_words", "swap_words", "label_smoothing")),
         (flags.drop_words + flags.swap_words < 1, f"--drop-words and --swap-words must be below 1 together, got {flags.drop_words + flags.swap_words:g}"),
         (0 <= flags.rare_unknown <= 1, f"--rare-unknown must be from 0 to 1, got {flags.rare_unknown}"),
-        (flags.members > 0, f"--members must be at least 1, got {flags.members}"),
+        (0 < flags.members <= 1000, f"--members must be at least 1 and at most 1000, got {flags.members}"),
         (0 <= flags.eval_stride <= flags.block_size, f"--eval-stride must be from 0 to --block-size {flags.block_size}, got {flags.eval_stride}"),
         (flags.eval_train > 0, f"--eval-train must be at least 1, got {flags.eval_train}"),
         (flags.eval_test >= 0, f"--eval-test must not be negative, got {flags.eval_test}"),
         (0 <= flags.valid < 1, f"--valid must be at least 0 and below 1, got {flags.valid}"),
-        (all(block > 0 for block in blocks), f"--eval-block lengths must be at least 1, got {flags.eval_block}"),
+        (all(0 < block <= LARGEST for block in blocks), f"--eval-block lengths must be at least 1 and at most {LARGEST:,}, got {flags.eval_block}"),
         (flags.pos != "learned" or all(block <= flags.block_size for block in blocks),
          f"--eval-block {flags.eval_block}: learned positions end at --block-size {flags.block_size}; "
          "use --pos alibi, sinusoidal, rope or nope to go beyond the trained length"))

@@ -80,6 +80,7 @@ def test_a_pickle_that_brings_code_executes_nothing(write, name, cli, corpus, fi
         torch.load(folder / name, weights_only=False)
     assert marker.is_dir()
     marker.rmdir()
+    (folder / "previous.pt").unlink()  # --resume would go on from that
     before = contents(folder)
     outcome = opened(folder) if name == "best.pt" else cli("train_mlm", *SHORT["train_mlm"], "--data", corpus, "--out", folder, "--resume")
     assert_complains(outcome, folder / name, "not a readable checkpoint", "restore it")
@@ -122,6 +123,27 @@ def test_weights_that_do_not_fit_are_named(change, parts, finished, tmp_path):
     folder = copied(finished, "train_lm", tmp_path)
     tampered(change)(folder)
     assert_complains(opened(folder), folder / "best.pt", "the weights do not fit config.json", *parts)
+
+
+def averages(state):
+    return state["optimizer"]["state"][0]
+
+
+CONTINUED = {"other shape": lambda s: averages(s).update(exp_avg=torch.zeros(2)), "no tensor": lambda s: averages(s).update(exp_avg="x"), "not finite": lambda s: averages(s)["exp_avg"].fill_(torch.inf),
+             "no groups": lambda s: s["optimizer"].update(param_groups=[]), "no dictionary": lambda s: s.update(optimizer=[1]), "other rates": lambda s: s["optimizer"]["param_groups"][0].pop("params"),
+             "step in words": lambda s: s.update(step="4"), "step below zero": lambda s: s.update(step=-4), "seconds": lambda s: s.update(seconds="long"), "more": lambda s: s.update(more=[]),
+             "random state": lambda s: s.update(rng=torch.zeros(3)), "no random state": lambda s: s.update(rng=None)}
+
+
+@pytest.mark.parametrize("change", CONTINUED.values(), ids=CONTINUED)
+def test_a_checkpoint_made_up_to_be_continued(change, cli, corpus, finished, tmp_path):
+    folder = copied(finished, "train_mlm", tmp_path)
+    state = read_checkpoint(folder / "checkpoint.pt", "cpu")
+    change(state)
+    write_checkpoint(folder / "checkpoint.pt", state)
+    before = contents(folder)
+    assert_complains(cli("train_mlm", *SHORT["train_mlm"], "--data", corpus, "--out", folder, "--resume"), folder / "checkpoint.pt", "restore")
+    assert contents(folder) == before
 
 
 VAST = {"width": dict(model__n_embd=10**7), "layers": dict(model__n_layer=10**7), "members": dict(members=10**9), "feed-forward": dict(model__n_ffn=16_000_000),

@@ -386,6 +386,11 @@ WRONG = {
     "relative positions": (change_config(position_embedding_type="relative_key"), ["position_embedding_type is 'relative_key'"]),
     "decoder": (change_config(is_decoder=True), ["is_decoder is True"]), "no width": (change_config(hidden_size="gone"), ["hidden_size must be a whole number"]),
     "width in words": (change_config(hidden_size="16"), ["hidden_size must be a whole number"]), "heads": (change_config(num_attention_heads=3), ["config.json: n_head must divide"]),
+    "vast width": (change_config(hidden_size=10**7, intermediate_size=10**7), ["word_embeddings.weight is"]), "vast number of layers": (change_config(num_hidden_layers=10**7), ["too few for the 10,000,000 layers"]),
+    "beyond all": (change_config(hidden_size=10**12), ["n_embd must be at most 16,777,216"]), "no width at all": (change_config(hidden_size=0), ["hidden_size must be a whole number"]),
+    "not a number": (change_tensors(lambda t: t[KEY][0].fill_(torch.nan)), [f"{KEY} does not hold finite floating-point numbers"]),
+    "whole numbers": (change_tensors(lambda t: t.update({KEY: torch.zeros(16, 16, dtype=torch.long)})), [f"{KEY} does not hold finite floating-point numbers"]),
+    "deep": (change_file("config.json", lambda _: b'{"model_type": ' + b"[" * 10**5), ["config.json: not valid JSON"]), "NaN": (change_file("config.json", lambda c: c.replace(b"1e-05", b"NaN")), ["NaN is no number"]),
     "epsilon in words": (change_config(layer_norm_eps="small"), ["config.json", "restore"]), "small vocabulary": (change_config(vocab_size=100), ["has ids up to", "vocab_size 100"]),
     "other padding": (change_config(pad_token_id=0), ["<pad> is 1", "pad_token_id 0"]), "hardly a position": (change_config(max_position_embeddings=4), ["max_position_embeddings 4"])}
 
