@@ -83,7 +83,7 @@ def test_a_pickle_that_brings_code_executes_nothing(write, name, cli, corpus, fi
     (folder / "previous.pt").unlink()  # --resume would go on from that
     before = contents(folder)
     outcome = opened(folder) if name == "best.pt" else cli("train_mlm", *SHORT["train_mlm"], "--data", corpus, "--out", folder, "--resume")
-    assert_complains(outcome, folder / name, "not a readable checkpoint", "restore it")
+    assert_complains(outcome, folder / name, "not a readable checkpoint", "restore")
     assert not marker.exists() and contents(folder) == before
 
 
