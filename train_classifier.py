@@ -20,7 +20,7 @@ import run as runs
 from data import batching
 from data.corpus import hold_out
 from data.tokenizer import UNK, train_tokenizer
-from model import Classifier, Decoder, Encoder, Ensemble, count_parameters
+from model import LARGEST, Classifier, Decoder, Encoder, Ensemble, count_parameters
 from run import flag
 
 
@@ -287,7 +287,7 @@ def check(flags):
     pools, given = flags.pool.split("+") if flags.pool else [], flags.encoder or flags.init
     runs.require(
         (flags.epochs > 0, f"--epochs must be at least 1, got {flags.epochs}"),
-        (flags.batch_size > 0, f"--batch-size must be at least 1, got {flags.batch_size}"),
+        (0 < flags.batch_size <= LARGEST, f"--batch-size must be at least 1 and at most {LARGEST:,}, got {flags.batch_size}"),
         (flags.lr > 0 or flags.lr == -1, f"--lr must be above 0, or -1 for the default, got {flags.lr}"),
         (0 <= flags.decay <= 1 or flags.decay == -1, f"--decay must be from 0 to 1, or -1 for the default, got {flags.decay}"),
         (flags.weight_decay >= 0 or flags.weight_decay == -1, f"--weight-decay must not be negative, or -1 for the default, got {flags.weight_decay}"),

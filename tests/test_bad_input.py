@@ -7,8 +7,10 @@ import sys
 import pytest
 import torch
 
+import crossvalidate
 import run as runs
-from conftest import SCRIPTS, SHORT, contents
+import study_clap
+from conftest import SCRIPTS, SHORT, call_main, contents
 from data.tokenizer import train_tokenizer
 
 
@@ -111,7 +113,9 @@ EVERY = [(script, argv, parts) for script in SCRIPTS for argv, parts in [
     (["--no-such-flag"], ["--no-such-flag", "--help"]), (["--block", "8"], ["--block"]), (["--pos", "rotary"], ["--pos", "rotary", "learned", "nope"]),
     (["--n-layer", "two"], ["--n-layer", "'two'"]), (["--n-head", "3"], ["--n-head must divide --n-embd", "16"]), (["--n-layer", "0"], ["--n-layer must be at least 1"]),
     (["--pos", "rope", "--n-embd", "6"], ["--n-embd / --n-head must be even"]), (["--dropout", "1.5"], ["dropout must be at least 0 and below 1"]),
-    (["--lr", "0"], ["--lr must be above 0"]), (["--lr", "nan"], ["--lr"]), (["--batch-size", "0"], ["--batch-size must be at least 1"]), (["--seed", "x"], ["--seed"]),
+    (["--lr", "0"], ["--lr must be above 0"]), (["--lr", "nan"], ["--lr"]), (["--lr", "inf"], ["argument --lr: invalid finite value: 'inf'"]),
+    (["--seed", "9" * 30], ["argument --seed: invalid whole value"]), (["--threads", "5000"], ["--threads must not be negative, nor above 4096"]),
+    (["--batch-size", "2000000000"], ["--batch-size must be at least 1 and at most"]), (["--n-embd", "2000000000"], ["--n-embd must be at most 16,777,216"]), (["--batch-size", "0"], ["--batch-size must be at least 1"]), (["--seed", "x"], ["--seed"]),
     (["--init-std", "-1"], ["--init-std must not be negative"]), (["--vocab-size", "3"], ["--vocab-size 3", "at least 6"]),
     (["--tokenizer", "bpe", "--vocab-size", "100"], ["--vocab-size 100", "at least 261"]), (["--weight-decay", "-2"], ["--weight-decay must not be negative"]),
     (["--threads", "-1"], ["--threads must not be negative"]), (["--valid", "1"], ["--valid"]), (["--block-size", "0"], ["--block-size must be at least"])]]
@@ -135,6 +139,19 @@ SOME = [("train_lm", ["--steps", "-1"], ["--steps must not be negative"]), ("tra
 def test_a_flag_or_value_that_cannot_work(script, argv, parts, cli, corpus, tmp_path):
     assert_complains(cli(script, *SHORT[script], "--data", corpus, "--out", tmp_path / "run", *argv), *parts)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_command_line_that_is_not_utf_8(cli, corpus, tmp_path):
+    assert_complains(cli("train_lm", "--data", corpus, "--out", f"{tmp_path}/a\udcff"), "the command line is not UTF-8")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_numbers_no_study_could_use(corpus, tmp_path):
+    out = ("--out", tmp_path / "out")
+    assert_complains(call_main(crossvalidate, crossvalidate.crossvalidate, "--data", corpus, "--mlm", "--steps '5", *out), "--mlm --steps '5: No closing quotation")
+    assert_complains(call_main(crossvalidate, crossvalidate.crossvalidate, "--data", corpus, "--folds", 10**9, *out), "--folds 1000000000", "75 labelled rows")
+    assert_complains(call_main(study_clap, study_clap.study, "--data", corpus, "--seeds", 10**9, *out), "--seeds must be from 1 to 1000")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
