@@ -14,13 +14,15 @@ import types
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-from torch.profiler import ProfilerActivity, profile
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # read with torch: its profiler would otherwise say on stderr that it starts and stops
 
-import measure
-import run as runs
-from model import POSITIONS, Config, Decoder, LanguageModel
-from run import flag
+import torch  # noqa: E402
+from torch.profiler import ProfilerActivity, profile  # noqa: E402
+
+import measure  # noqa: E402
+import run as runs  # noqa: E402
+from model import POSITIONS, Config, Decoder, LanguageModel  # noqa: E402
+from run import flag  # noqa: E402
 
 
 @dataclass
@@ -112,7 +114,7 @@ def draw(path, rows, widths, positions, lengths):
         limit = dict(color=f"C{i}", linewidth=5, alpha=0.25, zorder=0)
         axes[0].plot(lengths, [row["limit_microseconds"] for row in of[positions[0]]], label=f"limit, {C} wide", **limit)
         axes[2].plot(lengths, [100 * row["attention_flops"] for row in of[positions[0]]], **limit)
-    for axis, title, ylabel in zip(axes, ("Time: training, a token", "Memory: training, a token", "Attention's share, of time (lines) and of the limit (bands)"),
+    for axis, title, ylabel in zip(axes, ("Time: training, a token", "Memory: training, a token", "Attention's share of the time (bands: limit)"),
                                    ("microseconds", "kilobytes", "%")):
         axis.set_xscale("log", base=2)
         axis.set_xticks(lengths, [str(T) for T in lengths], fontsize=7.5)
