@@ -256,7 +256,8 @@ class Run:
         return self.signals.wait_in(steps)
 
     def stop_if_asked(self, model, optimizer, step, **more):
-        """Once a step: if a signal has come, save and end the script."""
+        """Once a step: if a signal has come, save and end the script. After the last step nothing is left to save, so then it need not wait."""
+        self.signals.waiting = step != getattr(self.flags, "steps", None)
         if distributed.anywhere(self.signals.asked):
             distributed.from_first(lambda: self.save_checkpoint(model, optimizer, step, **more))  # the others wait until it is written
             self.saved = step

@@ -56,10 +56,10 @@ class Signals:
         self.waiting = True
         try:
             yield from steps
-            if self.asked:
-                raise Interrupted(self.asked, self.remedy())
         finally:
             self.waiting = False
+        if self.asked:
+            raise Interrupted(self.asked, self.remedy())
 
 
 class Losses:
