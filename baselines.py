@@ -265,7 +265,7 @@ def measure_ngrams(corpus, flags):
     if flags.text:
         weight, probabilities = mixed_with(flags, corpus, tokenizer, model, streams)
         values = {f"perplexity/{name}@mixed": runs.perplexity(-np.log(probabilities[name]).sum(), n_tokens[name]) for name in streams}
-        row(f"  {1 - weight:.0%} {Path(flags.text).stem}", [f"{value:,.1f}" for value in values.values()])
+        row(f"  + {1 - weight:.0%} {Path(flags.text).stem}", [f"{value:,.1f}" for value in values.values()])
         result |= values | {"weight": weight}
     for name, part in corpus.tests.items():
         result[f"bits_per_byte/{name}"] = nats[name] / math.log(2) / sum(len(line.encode()) + 1 for line in part)

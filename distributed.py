@@ -11,6 +11,7 @@ import contextlib
 import datetime
 import io
 import os
+import time
 
 import torch
 import torch.distributed as dist
@@ -81,6 +82,7 @@ def leave():
 def end():
     global store
     if dist.is_initialized():
+        time.sleep(0.1)  # gloo's threads are still freeing the last tensors, which takes the interpreter; a group destroyed meanwhile would wait for them, and they for it
         dist.destroy_process_group()
     store = None
 
@@ -145,7 +147,8 @@ class Loss(torch.nn.Module):
         self.model = model
 
     def forward(self, *batch, **more):
-        return self.model.loss(*batch, **more)
+        loss = self.model.loss(*batch, **more)
+        return loss + (size() - 1) * (loss - loss.detach())  # the same value with `size` times the gradient, because gradients will be averaged
 
 
 def spread(model, some_unused=False):
@@ -156,13 +159,7 @@ def spread(model, some_unused=False):
     """
     if size() == 1:
         return model.loss
-    loss = DistributedDataParallel(Loss(model), find_unused_parameters=some_unused, gradient_as_bucket_view=True)
-    loss.register_comm_hook(None, add_gradients)  # without it the gradients would be averaged
-    return loss
-
-
-def add_gradients(_, bucket):
-    return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda done: done.value()[0])
+    return DistributedDataParallel(Loss(model), find_unused_parameters=some_unused, gradient_as_bucket_view=True)
 
 
 def parts(loss, labels, flags, step, members=1):

@@ -13,7 +13,7 @@ import torch
 
 import distributed
 import model as models
-from data import NAMES
+from data import NAMES, files
 from data.files import DataError, printable
 from stopping import Interrupted, own_signals
 
@@ -34,7 +34,7 @@ def flag(default, help, choices=None, positional=False):
 class RunFlags:
     """Flags of every script that trains."""
 
-    data: str = flag("toy", f"corpus: {', '.join(NAMES)}, a folder in the assignment's form, a .txt, or a .tsv of label<TAB>text")
+    data: str = flag("toy", f"corpus: {', '.join(NAMES)}, a folder in the assignment's or in WikiText's form or of prepare.py, a .txt, or a .tsv of label<TAB>text")
     out: str = flag("", "run folder (default: out/KIND-DATA-POS-SEED, and the split if it is not full)")
     seed: int = flag(0, "seed of the initial weights, the data order, the masks and the dropout")
     device: str = flag("auto", "where to compute", ("auto", "cpu", "cuda", "mps"))
@@ -169,9 +169,14 @@ def main(train, flags_class, description, argv=None):
             stop(f"does not fit into memory ({str(error)[:120]}); make the model, the batch or the blocks smaller")
         if not distributed.has_lost_another(error):
             raise
-        stop(f"another of the {distributed.size()} processes has gone, or has not answered for {flags.timeout} s (--timeout); the same command with --resume "
-             "goes on from the last checkpoint, with as many processes as you like", 1)
+        try:
+            stop(f"another of the {distributed.size()} processes has gone, or has not answered for {flags.timeout} s (--timeout); the same command with --resume "
+                 "goes on from the last checkpoint, with as many processes as you like", 1)
+        finally:
+            sys.stdout.flush()
+            os._exit(1)  # threads that still wait for the other would keep this process from ending
     finally:
+        files.let_go()
         distributed.end()
 
 

@@ -196,6 +196,8 @@ class Run:
         folder, flags = self.folder, self.flags
         if folder.exists() and not folder.is_dir():
             raise UserError(f"--out {folder}: is a file; choose another folder")
+        if folder.exists():
+            self.hold()
         there = sorted(folder.iterdir(), key=lambda path: path.name == "config.json") if folder.exists() else []  # that last: by it, this is a run
         is_run = (folder / "config.json").exists() and "kind" in read_json(folder / "config.json")  # others have a config.json too
         # Stopped before its first checkpoint, a run has nothing to lose: a best.pt is that of the first line.
@@ -225,7 +227,16 @@ class Run:
         elif there:
             what = "already holds a run; continue it with --resume, replace it with --overwrite, or" if is_run else "is not empty and is no run;"
             raise UserError(f"--out {folder}: {what} choose another folder")
-        folder.mkdir(parents=True, exist_ok=True)
+        if not folder.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            self.hold()
+
+    def hold(self):
+        """Keep other processes from training in the folder until this script ends."""
+        try:
+            files.hold(self.folder)
+        except BlockingIOError:
+            raise UserError(f"--out {self.folder}: another process is training there; wait for its end, or choose another folder") from None
 
     def log(self, step, **metrics):
         """Append a line to metrics.jsonl. No times in it: a repeated run gives the same file. UserError for a number that is none."""
@@ -324,6 +335,7 @@ class Run:
         if distributed.first():
             kept = [line for line in self.metrics() if line["step"] <= state["step"]]  # what is later than the checkpoint will come again
             write_text(self.folder / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
+            self.say(f"going on from {self.unit} {state['step']}")
         return state["step"], state["more"]
 
     def newest_checkpoint(self):

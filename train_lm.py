@@ -93,7 +93,7 @@ def train(flags):
     if source:
         model.load_state_dict(source.model.state_dict())
     optimizer = runs.make_optimizer(model, flags.lr, flags.weight_decay)
-    run.say(f"{name}: {len(ids) - 1:,} training tokens, {config.vocab_size:,} word types; "
+    run.say(f"{name}: {len(ids) - 1:,} training tokens, {config.vocab_size:,} entries in the vocabulary; "
             f"{count_parameters(model)['total']:,} parameters, pos={config.pos}, on {device}")
     for name, part in streams.items():
         run.say(f"  {name:<9}{len(part) - 1:>8,} tokens  {100 * batching.fraction_unknown(part[1:], UNK):4.1f}% out of vocabulary")

@@ -119,7 +119,7 @@ def train(flags):
     what = "next-word" if flags.causal else "masked-LM"
     valid_batches = validation_set(valid_sequences, flags, config.vocab_size, starts)
     run.say(f"{name}: {len(sequences):,} training sequences ({sequences.tokens if prepared else sum(lengths):,} tokens), {len(valid_sequences):,} for validation, "
-            f"{config.vocab_size:,} word types; {count_parameters(model)['total']:,} parameters, pos={config.pos}, head={config.head}, on {device}")
+            f"{config.vocab_size:,} entries in the vocabulary; {count_parameters(model)['total']:,} parameters, pos={config.pos}, head={config.head}, on {device}")
     if n_long:
         run.say(f"  {n_long} lines are longer than --block-size {flags.block_size} and were split")
 

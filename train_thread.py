@@ -175,7 +175,7 @@ def train(flags):
         runs.compile_blocks(model)
     optimizer = runs.make_optimizer(model, flags.lr, flags.weight_decay)
     run.say(f"{threads.name}: {len(kept):,} training trees ({len(known.texts) - len(kept):,} comments, {sum(map(len, known.sequences)):,} tokens), {len(valid):,} for validation, "
-            f"{len(test):,} for the test, {config.vocab_size:,} word types; {count_parameters(model)['total']:,} parameters, pos={config.pos}, on {device}")
+            f"{len(test):,} for the test, {config.vocab_size:,} entries in the vocabulary; {count_parameters(model)['total']:,} parameters, pos={config.pos}, on {device}")
     run.say(f"  {100 * batching.fraction_unknown(torch.cat([s[1:] for s in forests['test'].sequences]), UNK):.1f}% of the test words out of vocabulary")
     for what, n in threads.left_out.items():
         run.say(f"  {n:,} {what}")

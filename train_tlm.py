@@ -143,7 +143,7 @@ def train(flags):
         torch.nn.init.zeros_(model.body.languages.weight)  # a run without languages goes on as if both were one
         model.load_state_dict(model.state_dict() | source.model.state_dict())
     optimizer = runs.make_optimizer(model, flags.lr, flags.weight_decay)
-    run.say(f"{pairs.name}: {len(kept):,} training pairs ({sum(lengths):,} tokens), {len(held_out):,} for validation, {config.vocab_size:,} word types; "
+    run.say(f"{pairs.name}: {len(kept):,} training pairs ({sum(lengths):,} tokens), {len(held_out):,} for validation, {config.vocab_size:,} entries in the vocabulary; "
             f"{count_parameters(model)['total']:,} parameters, pos={config.pos}, on {device}")
     for language, share in zip(languages, unknown):
         run.say(f"  {language:<9}{100 * share:4.1f}% of the training words out of vocabulary")

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 import sys
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 import crossvalidate
 import run as runs
 import study_clap
-from conftest import SCRIPTS, SHORT, call_main, contents
+from conftest import ROOT, SCRIPTS, SHORT, call_main, contents
 from data.tokenizer import train_tokenizer
 
 
@@ -178,6 +179,23 @@ def test_an_existing_run_is_not_overwritten(script, cli, corpus, finished):
     before = contents(folder)
     assert_complains(cli(script, *SHORT[script], "--data", corpus, "--out", folder), folder, "already holds a run", "--resume", "--overwrite")
     assert contents(folder) == before
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a folder cannot be locked there")
+@pytest.mark.parametrize("argv", [[], ["--overwrite"], ["--resume"]])
+def test_a_folder_another_process_trains_in_is_left_alone(argv, cli, corpus, finished, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(finished("train_lm"), folder)
+    (folder / "checkpoint.pt").unlink()  # by its files alone it might be taken for one that barely began
+    before = contents(folder)
+    holds = "import sys; sys.path.insert(0, sys.argv[1]); from data import files; files.hold(sys.argv[2]); print('held', flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", holds, str(ROOT), str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "held\n"
+        outcome = cli("train_lm", *SHORT["train_lm"], "--data", corpus, "--out", folder, *argv)
+        other.stdin.close()
+    assert outcome.code == 2 and "another process is training there" in outcome.err and outcome.err.count("\n") == 1
+    assert contents(folder) == before
+    assert cli("train_lm", *SHORT["train_lm"], "--data", corpus, "--out", folder, "--overwrite").code == 0  # it has gone
 
 
 @pytest.mark.parametrize("argv", [[], ["--overwrite"]])
