@@ -291,7 +291,7 @@ def body_of(folder):
 @pytest.mark.parametrize("tune", ["frozen", "all"])
 def test_on_a_pretrained_encoder(tune, cli, corpus, finished, tmp_path):
     encoder = finished("train_mlm")
-    done = cli("train_classifier", "--encoder", encoder, "--tune", tune, "--data", corpus, *LEARN, "--batch-size", 8, "--out", tmp_path / "run")
+    done = cli("train_classifier", "--encoder", encoder, "--tune", tune, "--data", corpus, *LEARN, "--lr", 0.01, "--batch-size", 8, "--out", tmp_path / "run")
     assert (done.code, done.err) == (0, "")
     before, after = body_of(encoder), body_of(tmp_path / "run")
     changed = [name for name in before if not torch.equal(before[name], after[name])]
