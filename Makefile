@@ -27,8 +27,8 @@ test: .venv/ready-to-test
 
 CASES ?= 500
 
-fuzz: .venv/ready-to-test  ## thousands of generated texts, tensors, command lines and damaged files: make fuzz CASES=500
-	POSLAB_FUZZ=$(CASES) $(PY) -m pytest -q -s tests/test_fuzz.py
+fuzz: .venv/ready-to-test  ## thousands of generated texts, tensors, command lines, damaged files and kills: make fuzz CASES=500
+	POSLAB_FUZZ=$(CASES) $(PY) -m pytest -q -s tests/test_fuzz.py tests/test_exact_resume.py tests/test_damage.py
 
 assignment: .venv/ready  ## all parts, all positions: make assignment DATA=path SEEDS=3
 	$(PY) assignment.py --data $(DATA) --seeds $(SEEDS)

@@ -16,7 +16,7 @@ from data.files import DataError
 from test_bad_input import assert_complains
 from test_run import numbers, same
 
-POINTS = int(os.environ.get("POSLAB_POINTS", 0))
+POINTS = int(os.environ.get("POSLAB_FUZZ", 0))  # places in a file; 0: a few
 
 
 @pytest.mark.parametrize("name", ["checkpoint.pt", "best.pt"])

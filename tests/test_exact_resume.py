@@ -1,6 +1,6 @@
 """A run that dies anywhere, or is asked to stop, and then goes on: to the last bit as if nothing had happened.
 
-POSLAB_POINTS=100 tries so many moments of each script instead of a few.
+`make fuzz` tries many more moments.
 """
 
 import json
@@ -23,7 +23,7 @@ from test_run import DROPOUT, numbers, same
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="lets a copy of this process die, which needs fork")
 
-POINTS = int(os.environ.get("POSLAB_POINTS", 0))
+POINTS = int(os.environ.get("POSLAB_FUZZ", 0)) // 10  # moments of each script; 0: a few
 STEPS = ("--steps", "8", "--eval-every", "3")  # the last evaluation comes at a step of its own
 WAYS = {"lm": ("train_lm", *SHORT["train_lm"], *STEPS, *DROPOUT), "lm, best by validation": ("train_lm", *SHORT["train_lm"], *STEPS, *DROPOUT, "--valid", "0.2", "--lr", "1", "--decay", "0"),
         "mlm": ("train_mlm", *SHORT["train_mlm"], *STEPS, *DROPOUT), "seq2seq": ("train_seq2seq", *SHORT["train_seq2seq"], *STEPS, *DROPOUT),
