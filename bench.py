@@ -79,7 +79,6 @@ def bench(flags):
     rows, described = [], {
         "command": shlex.join(["python", Path(sys.argv[0]).name, *sys.argv[1:]]), "revision": runs.git_revision(), "versions": runs.versions(),
         "cores": os.cpu_count(), "sizes": {name: asdict(SIZES[name]) for name in sizes}}
-    measure.keep_freed_memory()
     for n_threads in threads:
         device = runs.prepare(types.SimpleNamespace(device=flags.device, threads=n_threads, seed=0))
         dtype = torch.bfloat16 if flags.dtype == "bfloat16" or flags.dtype == "auto" and device.type == "cuda" else torch.float32

@@ -40,7 +40,6 @@ class Flags:
 
 def measure_lengths(flags):
     lengths, widths, positions = check(flags)
-    measure.keep_freed_memory()
     device = runs.prepare(types.SimpleNamespace(device="cpu", threads=flags.threads or os.cpu_count(), seed=0))
     by_cpu = torch.get_num_threads() == 1  # CPU seconds are not lengthened by waiting for a busy core
     peak = measure.MatmulPeak(device, torch.float32)

@@ -69,19 +69,6 @@ def timed(work, n, device):
     return time.perf_counter() - wall, time.process_time() - cpu
 
 
-def keep_freed_memory():
-    """From now on this process reuses the memory it frees and does not return it to the system, where the C library is glibc.
-
-    Otherwise whether a step pays for thousands of page faults, a fifth of a small model's time, depends on what the process freed before.
-    """
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, TypeError):
-        return
-    mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
-    mallopt(-4, 0)          # M_MMAP_MAX
-
-
 class PeakMemory:
     """The most memory used at a time since this object was made, beyond what was in use then.
 
