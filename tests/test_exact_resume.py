@@ -182,7 +182,7 @@ def test_a_process_killed_by_the_clock_goes_on_to_the_last_bit(corpus, tmp_path)
 def test_a_run_asked_to_stop_at_any_line_saves_and_goes_on_to_the_last_bit(way, undisturbed, tmp_path):
     script = WAYS[way][0]
     argv, whole, trace = undisturbed(way)
-    for number, point in enumerate(moments("asked " + way, trace, 4)):
+    for number, point in enumerate(moments("asked " + way, trace, 3)):
         folder, asked = tmp_path / str(number), (signal.SIGTERM, signal.SIGINT)[number % 2]
         code, err = in_a_copy(script, [*argv, "--out", folder], point, [asked])
         # Before there is a run, SIGTERM has the system's own way to end it.
