@@ -23,7 +23,7 @@ demo: .venv/ready  ## pretrain, classify with the frozen encoder, measure perple
 	@echo "To call the scripts yourself: source .venv/bin/activate, then python train_lm.py --pos nope"
 
 test: .venv/ready-to-test
-	$(PY) -m pytest -q
+	$(PY) -m pytest -q -n 2 --dist loadfile
 
 CASES ?= 500
 
