@@ -108,7 +108,7 @@ def next_words(model, ids, temperature, top_k):
 def top_words(logits, temperature, top_k):
     """logits (V,), -inf for what may not come -> the k likeliest words (k,) and their probabilities (k,) after temperature."""
     values, words = logits.topk(min(top_k, int(logits.isfinite().sum())) if temperature else 1)
-    return words, (values / (temperature or 1.0)).softmax(-1)
+    return words, (values / max(temperature, 1e-6)).softmax(-1)  # smaller ones would give infinite scores
 
 
 def write(model, ids, n_tokens, temperature, top_k, gen):

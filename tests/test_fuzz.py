@@ -157,7 +157,7 @@ def test_threads_of_any_json(place, found, size, near):
         return
     for tree in trees:
         assert len(tree.texts) == len(tree.parents) > 1 and tree.parents[0] == -1 and all(0 <= parent < i for i, parent in enumerate(tree.parents) if i)
-        assert all(tree.texts[1:]) and all(text == " ".join(text.split()) and text.encode() for text in tree.texts)
+        assert all(tree.texts[1:]) and all(text == " ".join(text.split()) and text.encode().decode() == text for text in tree.texts)
         targets = [i for _, part in threads.split(tree, size, near) for i in part]
         assert sorted(targets) == list(range(1, len(tree.texts)))
 
@@ -544,7 +544,10 @@ def replaced(content, where, new):
 
 def changed(content, data, structured=True):
     if structured and data.draw(st.booleans()):
-        return replaced(content, data.draw(st.integers(0, 10**6)), data.draw(json_values))
+        texts = content.splitlines() if b"}\n{" in content else [content]  # a JSON text, or one a line
+        line = data.draw(st.integers(0, len(texts) - 1))
+        texts[line] = replaced(texts[line], data.draw(st.integers(0, 10**6)), data.draw(json_values))
+        return b"".join(text + b"\n" for text in texts)
     return damaged(content, data.draw(edits))
 
 
@@ -585,7 +588,7 @@ def test_a_comparison_with_a_damaged_run(name, place, finished, data):
     folder = place / "compared"
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(finished("train_lm"), folder)
-    (folder / name).write_bytes(changed((folder / name).read_bytes(), data, structured=name != "metrics.jsonl"))
+    (folder / name).write_bytes(changed((folder / name).read_bytes(), data))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plots, "compared", lambda *_, **__: None)
         works_or_says_why(lambda: muted(compare.compare, compare.Flags([str(folder)], "comparison")), folder)
@@ -613,7 +616,7 @@ def test_a_run_that_goes_on_from_a_damaged_file(cli, corpus, place, finished, da
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(finished("train_lm"), folder)
     name = data.draw(st.sampled_from(["config.json", "tokenizer.json", "metrics.jsonl", "checkpoint.pt", "best.pt"]))
-    (folder / name).write_bytes(changed((folder / name).read_bytes(), data, structured=name.endswith(".json")))
+    (folder / name).write_bytes(changed((folder / name).read_bytes(), data, structured=not name.endswith(".pt")))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(importlib.import_module("train_lm"), "draw", lambda *_: None)
         runs_or_says_why("train_lm", "train", [*SHORT["train_lm"], "--data", str(corpus), "--out", str(folder), "--resume"])

@@ -83,6 +83,12 @@ def test_next_words_are_a_tempered_distribution(tmp_path, temperature):
     assert torch.allclose(probabilities, (logits[best] / temperature).softmax(-1)) and torch.allclose(probabilities.sum(), torch.ones(()))
 
 
+def test_a_temperature_of_next_to_nothing_is_greedy(tmp_path):
+    run = runs.load_run(make_run(tmp_path / "run", pos="rope"))
+    _, probabilities = next_words(run.model, ids_of(run, SHORT), 1e-320, 7)
+    assert probabilities.tolist() == [1, 0, 0, 0, 0, 0, 0]
+
+
 def test_greedy_is_argmax(tmp_path):
     run = runs.load_run(make_run(tmp_path / "run", pos="alibi"))
     ids = ids_of(run, "we will")
