@@ -86,7 +86,7 @@ def test_next_words_are_a_tempered_distribution(tmp_path, temperature):
 def test_a_temperature_of_next_to_nothing_is_greedy(tmp_path):
     run = runs.load_run(make_run(tmp_path / "run", pos="rope"))
     _, probabilities = next_words(run.model, ids_of(run, SHORT), 1e-320, 7)
-    assert probabilities.tolist() == [1, 0, 0, 0, 0, 0, 0]
+    assert probabilities[0] == 1 and probabilities.sum() == 1  # where a processor flushes such a number to 0, there is only the one
 
 
 def test_greedy_is_argmax(tmp_path):
