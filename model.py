@@ -19,6 +19,8 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
+from cross_entropy import LinearCrossEntropySum, linear_cross_entropy
+
 # ---------------------------------------------------------------------------- 1. Config
 
 POSITIONS = ("learned", "sinusoidal", "alibi", "rope", "nope")
@@ -183,7 +185,7 @@ class Attention(nn.Module):
         """
         B, T, C = x.shape
         if memory is None:
-            q, k, v = self.qkv(x).view(B, T, 3, self.n_head, C // self.n_head).permute(2, 0, 3, 1, 4)  # 3 of (B, H, T, D)
+            q, k, v = (part.view(B, T, self.n_head, C // self.n_head).transpose(1, 2) for part in self.qkv(x).split(C, dim=-1))  # 3 of (B, H, T, D)
         else:
             weights, biases = self.qkv.weight.split((C, 2 * C)), self.qkv.bias.split((C, 2 * C))  # of q, and of k and v
             q = F.linear(x, weights[0], biases[0]).view(B, T, self.n_head, C // self.n_head).transpose(1, 2)  # (B, H, T, D)
@@ -528,17 +530,6 @@ class ClassifierHead(nn.Module):
         return self.layers(x)
 
 
-def linear_cross_entropy(x, weight, bias, targets, smoothing=0.0):
-    """(N,) cross-entropy of each row of logits = x weight^T + bias, x (N, C), targets (N,), both without ignored rows.
-
-    In chunks of rows: all N x V logits at once would leave the processor's cache, and be the slowest part of a small model's
-    step. Every chunk reads all the weights, so that it must be the larger the wider they are.
-    """
-    chunk = max(64, 2 * x.size(1))
-    pairs = zip(x.split(chunk), targets.split(chunk))
-    return torch.cat([F.cross_entropy(F.linear(part, weight, bias), target, reduction="none", label_smoothing=smoothing) for part, target in pairs])
-
-
 # ---------------------------------------------------------------------------- 6. Models
 
 
@@ -564,15 +555,20 @@ class LanguageModel(nn.Module):
         targets may stay on the CPU: a GPU that had to say which of them are not -100 would be waited for.
         smoothing: share of each target given to all words alike (Szegedy et al. 2016, section 7).
         """
+        return linear_cross_entropy(*self.to_predict(idx, targets, mask, **more), smoothing)
+
+    def loss(self, idx, targets, mask=None, smoothing=0.0, **more):
+        """Sum of `losses`, in training by way of `LinearCrossEntropySum`."""
+        if torch.is_grad_enabled():
+            return LinearCrossEntropySum.apply(*self.to_predict(idx, targets, mask, **more), smoothing)
+        return self.losses(idx, targets, mask, smoothing, **more).sum()
+
+    def to_predict(self, idx, targets, mask, **more):
+        """What the linear layer to the words needs for the N targets: features (N, C), weight, bias, and the targets (N,)."""
         targets = targets.flatten()
         picked = (targets != -100).nonzero().squeeze(1)  # (N,)
         picked, targets = (tensor.to(idx.device, non_blocking=True) for tensor in (picked, targets[picked]))
-        h = self.body(idx, mask, picked=picked, **more)  # (N, C)
-        return linear_cross_entropy(*self.head.project(h), targets, smoothing)
-
-    def loss(self, idx, targets, mask=None, smoothing=0.0, **more):
-        """Sum of `losses`."""
-        return self.losses(idx, targets, mask, smoothing, **more).sum()
+        return *self.head.project(self.body(idx, mask, picked=picked, **more)), targets
 
 
 @torch.no_grad()

@@ -8,8 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import run as runs
-from model import (Classifier, ClassifierHead, ClapHead, Config, Decoder, Encoder, Ensemble, LanguageModel, LMHead, count_parameters, linear_cross_entropy,
-                   pool_tokens)
+from model import (Classifier, ClassifierHead, ClapHead, Config, Decoder, Encoder, Ensemble, LanguageModel, LMHead, count_parameters, pool_tokens)
 
 
 def tiny(body=Encoder, **more):
@@ -155,21 +154,6 @@ def test_classifier_head_has_one_hidden_layer_with_relu():
 
 
 # ---------------------------------------------------------------------------- losses
-
-
-@pytest.mark.parametrize("with_bias", [True, False])
-@pytest.mark.parametrize("rows, width", [(1, 4), (64, 4), (65, 4), (200, 4), (0, 4), (200, 70)])  # a chunk has 64 rows, or twice the width
-def test_chunked_cross_entropy_is_the_plain_one_with_its_gradients(rows, width, with_bias):
-    targets = torch.randint(7, (rows,))
-    results = []
-    for chunked in (True, False):
-        x, weight, bias = (torch.randn(*shape, generator=torch.Generator().manual_seed(1)).requires_grad_() for shape in ((rows, width), (7, width), (7,)))
-        b = bias if with_bias else None
-        loss = linear_cross_entropy(x, weight, b, targets).sum() if chunked else F.cross_entropy(F.linear(x, weight, b), targets, reduction="sum")
-        loss.backward()
-        results.append([loss.detach(), x.grad, weight.grad] + ([bias.grad] if with_bias else []))
-    for got, expected in zip(*results):
-        torch.testing.assert_close(got, expected)
 
 
 @pytest.mark.parametrize("kind", ["linear", "roberta", "clap"])

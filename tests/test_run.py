@@ -272,8 +272,8 @@ def test_a_checkpoint_is_replaced_only_by_a_whole_one(cli, corpus, tmp_path, mon
 
 
 def test_the_best_step_is_chosen_by_the_validation_lines(cli, corpus, tmp_path):
-    # A learning rate so high that perplexity goes up and down, and the best is not simply the last.
-    argv = (*SHORT["train_lm"], "--data", corpus, "--steps", 40, "--eval-every", 5, "--lr", 0.3, "--decay", 0, "--seed", 1)
+    # A learning rate that rises until it is far too high: perplexity falls, then rises, and the best is not simply the last.
+    argv = (*SHORT["train_lm"], "--data", corpus, "--steps", 40, "--eval-every", 5, "--lr", 1, "--warmup", 40, "--decay", 0, "--seed", 1)
     assert cli("train_lm", *argv, "--valid", 0.2, "--out", tmp_path / "run").code == 0
     lines, result = runs.read_metrics(tmp_path / "run"), json.loads((tmp_path / "run" / "result.json").read_text(encoding="utf-8"))
     best = min(lines, key=lambda line: line["perplexity/valid"])

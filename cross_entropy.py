@@ -1,0 +1,62 @@
+"""Cross-entropy from hidden states, without the logits of all tokens at once: N x V of them are most of a small model's memory and time."""
+
+import torch
+import torch.nn.functional as F
+
+
+def linear_cross_entropy(x, weight, bias, targets, smoothing=0.0):
+    """(N,) cross-entropy of each row of logits = x weight^T + bias, x (N, C), targets (N,), both without ignored rows.
+
+    smoothing: share of each target given to all words alike (Szegedy et al. 2016, section 7).
+    """
+    pairs = zip(x.split(rows_at_a_time(x)), targets.split(rows_at_a_time(x)))
+    return torch.cat([F.cross_entropy(exact(F.linear(part, weight, bias)), target, reduction="none", label_smoothing=smoothing) for part, target in pairs])
+
+
+class LinearCrossEntropySum(torch.autograd.Function):
+    """Sum of `linear_cross_entropy`, for training. With p = softmax(x weight^T + bias) the gradient of the logits is p - target, so that
+    each chunk adds its share to all gradients while its p is at hand, and no logits are kept (as in Liger Kernel, Hsu et al. 2024).
+
+    apply(x, weight, bias or None, targets, smoothing) -> ().
+    """
+
+    @staticmethod
+    def forward(ctx, x, weight, bias, targets, smoothing):
+        x_grad, weight_grad, bias_grad = torch.empty_like(x), None, None
+        total, n = 0.0, rows_at_a_time(x)
+        for part, target, part_grad in zip(x.split(n), targets.split(n), x_grad.split(n)):
+            logits = F.linear(part, weight, bias)  # (n, V)
+            p, rows = exact(logits).softmax(-1), torch.arange(len(part), device=x.device)
+            log_sum = logits.amax(-1) - p.amax(-1).log()  # of the exponentials, by way of the likeliest word, whose p is never near 0
+            total = total + (log_sum - (1 - smoothing) * logits[rows, target]).sum()
+            p[rows, target] -= 1 - smoothing
+            if smoothing:
+                total = total - smoothing * exact(logits).mean(-1).sum()
+                p -= smoothing / len(weight)
+            if bias is not None:
+                bias_grad = plus(bias_grad, p.sum(0).to(bias.dtype))
+            p = p.to(logits.dtype)
+            weight_grad = plus(weight_grad, (p.t() @ part).to(weight.dtype))
+            part_grad.copy_(p @ weight)
+        ctx.save_for_backward(x_grad, weight_grad, bias_grad)
+        return total
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad):
+        return *(None if part is None else part.mul_(grad) for part in ctx.saved_tensors), None, None  # in place: they are large
+
+
+def rows_at_a_time(x):
+    """All N x V logits would leave the processor's cache, or fill a GPU. Every chunk of rows reads all the weights, so that it must be
+    the larger the wider they are."""
+    return max(64, 2 * x.size(1))
+
+
+def exact(logits):
+    """A sum over a vocabulary needs more than the 8 bits of bfloat16."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+def plus(total, part):
+    return part if total is None else total.add_(part)
