@@ -51,6 +51,7 @@ class Size:
 
 SIZES = {"tiny": Size(1, 16, 2, 8, 2, 50),
          "assignment": Size(4, 64, 2, 32, 16, 6000, n_ffn=100, activation="relu"),
+         "assignment-gelu": Size(4, 64, 2, 32, 16, 6000),  # the same with the feed-forward layer that GPT-2 and RoBERTa have
          "small": Size(6, 384, 6, 256, 8, 8000),
          "base": Size(12, 768, 12, 128, 4, 30_000),
          "roberta-base": Size(12, 768, 12, 512, 32, 50_265, tasks=("masked",)),
