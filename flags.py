@@ -32,7 +32,7 @@ def flag(default, help, choices=None, positional=False):
 
 @dataclass
 class RunFlags:
-    """Flags of every script that trains."""
+    """the run: its text, folder and machine"""
 
     data: str = flag("toy", f"corpus: {', '.join(NAMES)}, a folder in the assignment's or in WikiText's form or of prepare.py, a .txt, or a .tsv of label<TAB>text")
     out: str = flag("", "run folder (default: out/KIND-DATA-POS-SEED, and the split if it is not full)")
@@ -47,7 +47,7 @@ class RunFlags:
 
 @dataclass
 class ModelFlags:
-    """The architecture; the defaults are the assignment's base setting."""
+    """the model: the assignment's base setting, unless you say otherwise"""
 
     pos: str = flag("learned", "how the model knows where a token is", models.POSITIONS)
     alibi: str = flag("offset", "form of ALiBi in an encoder; a decoder has the causal form", models.ALIBI_VARIANTS)
@@ -66,13 +66,15 @@ class ModelFlags:
 
 @dataclass
 class TokenizerFlags:
+    """the vocabulary"""
+
     tokenizer: str = flag("word", "word level, or byte-level BPE", ("word", "bpe"))
     vocab_size: int = flag(0, "size of the vocabulary; 0: every word of the training text, or 4000 BPE pieces")
 
 
 @dataclass
 class SpreadFlags:
-    """Training in several processes (see distributed.py), and in several parts of a batch."""
+    """several processes (torchrun), and a batch in several parts"""
 
     accumulate: int = flag(1, "parts that a process computes its share of a batch in, one after the other: less memory, the same result")
     timeout: int = flag(60, "seconds to wait for another process before it counts as gone; more where writing a checkpoint takes longer")
@@ -80,18 +82,22 @@ class SpreadFlags:
 
 @dataclass
 class ContinueFlags:
-    """Pretraining on one text, then going on with another."""
+    """pretraining on one text, then going on with another"""
 
     vocab_from: str = flag("", "corpus that gives the vocabulary instead of --data: the one to continue on with --init-from")
     init_from: str = flag("", "run folder of the same script to continue from: its weights, architecture and vocabulary")
 
 
 def parse(flags_class, description, argv=None):
-    """The command line as an instance of a flags dataclass; `--n-head` and `--n_head` are the same flag.
+    """The command line as an instance of a flags dataclass; `--n-head` and `--n_head` are the same flag. --help groups the flags
+    by the dataclasses they are inherited from, under the first lines of their docstrings.
 
     An unknown flag or a malformed value gives one line on stderr and exit code 2.
     """
-    parser = LineParser(description=description, allow_abbrev=False)
+    owners = [owner for owner in flags_class.__mro__ if dataclasses.is_dataclass(owner)]  # its own flags come first
+    parser, groups = LineParser(description=description, allow_abbrev=False, usage="%(prog)s [flags]" if len(owners) > 1 else None), {}
+    for owner in owners:
+        groups[owner] = parser if owner is flags_class else parser.add_argument_group((owner.__doc__ or owner.__name__).split("\n")[0].rstrip("."))
     for field in dataclasses.fields(flags_class):
         names = ["--" + field.name.replace("_", "-")]
         default = "" if field.default in ("", None, dataclasses.MISSING) or field.metadata["positional"] else f" (default: {field.default})"
@@ -107,7 +113,8 @@ def parse(flags_class, description, argv=None):
         else:
             options.update(type={int: whole, float: finite}.get(field.type, field.type), choices=field.metadata["choices"],
                            metavar=None if field.metadata["choices"] or positional else field.type.__name__.upper())
-        parser.add_argument(*names, **options)
+        owner = [owner for owner in groups if field.name in owner.__annotations__][-1]  # the first to have it, whoever gave it another default
+        groups[owner].add_argument(*names, **options)
     argv = [re.sub("^--[^=]+", lambda found: found[0].replace("_", "-"), word) for word in (sys.argv[1:] if argv is None else argv)]
     if any("\udc80" <= c <= "\udcff" for word in argv for c in word):  # bytes that are no UTF-8, which config.json could not hold
         parser.error("the command line is not UTF-8")
@@ -198,7 +205,8 @@ def step_checks(flags):
     return (
         (flags.steps >= 0, f"--steps must not be negative, got {flags.steps}"),
         (0 < flags.batch_size <= models.LARGEST, f"--batch-size must be at least 1 and at most {models.LARGEST:,}, got {flags.batch_size}"),
-        (getattr(flags, "accumulate", 1) > 0, f"--accumulate must be at least 1, got {getattr(flags, 'accumulate', 1)}"),
+        (0 < getattr(flags, "accumulate", 1) <= max(1, flags.batch_size), f"--accumulate must be at least 1 and at most --batch-size {flags.batch_size}, "
+         f"got {getattr(flags, 'accumulate', 1)}"),
         (flags.eval_every > 0, f"--eval-every must be at least 1, got {flags.eval_every}"),
         (flags.lr > 0, f"--lr must be above 0, got {flags.lr}"),
         (flags.weight_decay >= 0, f"--weight-decay must not be negative, got {flags.weight_decay}"),

@@ -172,7 +172,7 @@ def write_shards(folder, index, tokenizer):
     done = [done_before(folder, index, number, part) for number, part in enumerate(parts)]
     live = Live(sum(end - begin for _, begin, end in parts), sum(end - begin for (_, begin, end), there in zip(parts, done) if there is not None))
     if any(there is not None for there in done):
-        print(f"{sum(there is not None for there in done)} of {len(parts)} parts are done already", flush=True)
+        print(f"{sum(there is not None for there in done)} of {len(parts)} parts are done already and of the right size; --check reads them whole", flush=True)
     for number, (i, begin, end) in enumerate(parts):
         if done[number] is None:
             done[number] = write_part(folder, index, tokenizer, number, i, begin, end, live)

@@ -225,10 +225,9 @@ class Run:
             before = read_config(folder)
             now, then = ({k: v for k, v in flags.items() if k not in ("resume", "overwrite", "out", "device", "threads", "accumulate", "timeout")}
                          for flags in (described["flags"], before.get("flags", {})))
-            changed = sorted("--" + k.replace("_", "-") for k in now if now[k] != then.get(k))
+            changed = [f"--{k.replace('_', '-')} {str(then.get(k))[:40] or 'empty'}, not {str(now[k]) or 'empty'}" for k in sorted(now) if now[k] != then.get(k)]
             if changed:
-                raise UserError(f"--resume: {folder} was started with other values of {', '.join(changed)}; "
-                                "use the same, or another --out")
+                raise UserError(f"--resume: {folder} was started with {'; '.join(changed)}; use the same, or another --out")
             for path in there:
                 if path.suffix == ".partial":  # what a killed process had begun to write
                     path.unlink()
@@ -429,7 +428,8 @@ def load_run(folder, kinds=("lm", "mlm", "classifier", "seq2seq"), device="cpu",
     path = folder / "best.pt"
     if not path.exists():
         raise UserError(f"{where}: no best.pt yet; finish the run with --resume")
-    weights = read_checkpoint(path, device)["model"]
+    checkpoint = read_checkpoint(path, device)
+    weights = checkpoint["model"]
 
     members = described.get("members", 1)
 
@@ -453,6 +453,8 @@ def load_run(folder, kinds=("lm", "mlm", "classifier", "seq2seq"), device="cpu",
         require((n_class == described["classifier"].get("n_class"), f"{folder / 'config.json'}: names {n_class} classes, but the classifier has another number; restore the file"))
     model = build()
     load_weights(model, weights, path)
+    if not (folder / "result.json").exists():
+        print(printable(f"note: the run in {folder} has not ended; these are its weights of {'epoch' if kind == 'classifier' else 'step'} {checkpoint.get('step', '?')}"), file=sys.stderr)
     return LoadedRun(folder, kind, described, model.to(device).eval(), tokenizer)
 
 

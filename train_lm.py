@@ -24,7 +24,7 @@ from run import flag
 
 @dataclass
 class Recipe:
-    """What helps on a small text; all off by default."""
+    """what helps on a small text; all off by default"""
 
     drop_words: float = flag(0.0, "share of the words read in training that become [UNK]")
     swap_words: float = flag(0.0, "share of the words read in training that become another word of the text")
@@ -35,7 +35,7 @@ class Recipe:
 
 
 @dataclass
-class Flags(Recipe, runs.ContinueFlags, runs.RunFlags, runs.SpreadFlags, runs.ModelFlags, runs.TokenizerFlags):
+class Flags(runs.RunFlags, runs.ModelFlags, runs.TokenizerFlags, Recipe, runs.ContinueFlags, runs.SpreadFlags):
     steps: int = flag(500, "number of updates")
     batch_size: int = flag(16, "blocks an update")
     lr: float = flag(1e-3, "peak learning rate")

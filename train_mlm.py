@@ -23,7 +23,7 @@ from run import flag
 
 
 @dataclass
-class Flags(runs.ContinueFlags, runs.RunFlags, runs.SpreadFlags, runs.ModelFlags, runs.TokenizerFlags):
+class Flags(runs.RunFlags, runs.ModelFlags, runs.TokenizerFlags, runs.ContinueFlags, runs.SpreadFlags):
     init: str = flag("", "folder of a Hugging Face RoBERTa to continue from: its weights, architecture and vocabulary")
     n_layer: int = flag(1, "number of blocks")
     n_embd: int = flag(1024, "width")

@@ -33,7 +33,7 @@ DRAWS = 5  # times each text of a test set is corrupted: more hidden words, and 
 
 
 @dataclass
-class Flags(runs.RunFlags, runs.SpreadFlags, runs.ModelFlags, runs.TokenizerFlags):
+class Flags(runs.RunFlags, runs.ModelFlags, runs.TokenizerFlags, runs.SpreadFlags):
     task: str = flag("infill", "infill: span corruption of a corpus; translate: sentence pairs", ("infill", "translate"))
     data: str = flag("toy", f"a corpus as train_lm.py reads it ({', '.join(data.NAMES)}, a folder, a .txt); for translation toy, "
                      "a folder of train.en and train.fr, or a .tsv of source<TAB>target")

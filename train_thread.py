@@ -26,7 +26,7 @@ DEEPEST = 6  # comments at least so deep are counted together
 
 
 @dataclass
-class Flags(runs.RunFlags, runs.SpreadFlags, runs.ModelFlags, runs.TokenizerFlags):
+class Flags(runs.RunFlags, runs.ModelFlags, runs.TokenizerFlags, runs.SpreadFlags):
     data: str = flag("toy", "threads: toy (generated), or a .jsonl of one post with its comments a line")
     ancestors: int = flag(8, "how many ancestors of a comment are read at most, the nearest ones")
     ancestor_positions: str = flag("learned", "what is added to an ancestor's vector for its distance from the comment", ThreadReader.POSITIONS)

@@ -31,6 +31,7 @@ def make_run(folder, kind="lm", tokenizer="word", **config):
     runs.write_json(folder / "config.json", {"kind": kind, "model": vars(config), "classifier": {"n_class": 2}, "classes": ["a", "b"]})
     tokenizer.save(str(folder / "tokenizer.json"))
     torch.save({"model": model.state_dict()}, folder / "best.pt")
+    runs.write_json(folder / "result.json", {})
     return folder
 
 

@@ -179,3 +179,13 @@ def test_mistakes_are_one_line(tmp_path, capsys, kind, argv, message):
 def test_a_run_is_needed(capsys, argv, message):
     code, _, err = call(capsys, *argv)
     assert code == 2 and err.count("\n") == 1 and message in err
+
+
+def test_a_run_that_has_not_ended_is_used_with_a_word_of_warning(capsys, tmp_path):
+    folder = make_run(tmp_path / "cut")
+    for expected in ("", f"note: the run in {folder} has not ended; these are its weights of step 3\n"):
+        code, out, err = call(capsys, folder, "--text", "this is", "--samples", 1, "--tokens", 2)
+        assert code == 0 and err == expected
+        (folder / "result.json").unlink(missing_ok=True)
+        state = torch.load(folder / "best.pt", weights_only=True)
+        torch.save(state | {"step": 3}, folder / "best.pt")

@@ -34,6 +34,7 @@ def test_help_tells_every_flag_with_its_default(script, module, cli):
     told = cli(script, "--help")
     text = " ".join(told.out.split()).replace("- ", "-")  # argparse breaks lines anywhere
     assert told.code == 0 and told.err == ""
+    assert text.index("--lr FLOAT") < text.index("the run:") < text.index("--seed INT") < text.index("the model:") < text.index("--pos {")  # the script's own come first
     for name, default in vars(module.Flags()).items():
         assert f"--{name.replace('_', '-')}" in text, name
         assert f"(default: {default})" in text or default in ("", None), name
