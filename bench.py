@@ -77,6 +77,7 @@ class Flags:
 
 def bench(flags):
     sizes, tasks, positions, threads = check(flags)
+    print(LEGEND, flush=True)
     rows, described = [], {
         "command": shlex.join(["python", Path(sys.argv[0]).name, *sys.argv[1:]]), "revision": runs.git_revision(), "versions": runs.versions(),
         "cores": os.cpu_count(), "sizes": {name: asdict(SIZES[name]) for name in sizes}}
@@ -238,6 +239,9 @@ def turn(contestant, work, n):
     return wall / n, cpu / n
 
 
+LEGEND = """x ours: times as long as poslab's learned positions take, by wall time and (by CPU time); of peak: the rate at which the model's products
+are computed, as a share of the matrix products' own; CPU s/M: CPU seconds a million tokens; memory: the most in two training steps, beyond
+what was in use before. A line takes some seconds to minutes, ours comes last."""
 HEADER = (f"  {'':<19}{'training':>40}   {'evaluation':>40}\n"
           f"  {'':<19}" + f"{'tokens/s':>10} {'x ours':>7}{'(CPU)':>7} {'of peak':>7} {'CPU s/M':>7}   " * 2 + f"{'memory':>8} {'parameters':>11} {'loss':>7} {'2 steps on':>10}")
 
