@@ -343,6 +343,7 @@ def draw_maps(path, readings, number, layer, head):
     size = min(8.0, 54 * pitch * every)
     colours = plt.get_cmap("Blues").with_extremes(bad=GREY)
     figure, right, top, bottom, greyed = plt.figure(figsize=(1, 1)), -0.15, 0.0, 0.0, False
+    above = []  # the words along the lower edge of the part before
     loaded = [reading.run for reading in readings if reading.part in ("", "encoder")]
 
     def room(words):  # for the names of tokens

@@ -3,8 +3,8 @@
     1. Config      every choice in one place, checked once
     2. Positions   four answers to "where is this token?", and rotary as a fifth
     3. Attention   explicit (the weights can be looked at) and fused (fast)
-    4. Block, Encoder, Decoder, EncoderDecoder, ThreadReader
-    5. Heads       RoBERTa's, CLAP's, a plain linear one, and the classifier's
+    4. Block, Encoder, Decoder, EncoderDecoder
+    5. Heads       RoBERTa's, CLAP's, and a plain linear one
     6. Models      a body and a head, their initialisation and their size
 
 Conventions: B sequences of T tokens (S in a source), C = n_embd channels, H = n_head heads of D = C // H
@@ -204,7 +204,7 @@ class Attention(nn.Module):
         return self.out(y.transpose(1, 2).reshape(B, T, C)), weights  # (B, H, T, D) -> (B, T, C)
 
 
-# ---------------------------------------------------------------------------- 4. Block, Encoder, Decoder, EncoderDecoder, ThreadReader
+# ---------------------------------------------------------------------------- 4. Block, Encoder, Decoder, EncoderDecoder
 
 
 class FeedForward(nn.Module):
@@ -298,9 +298,9 @@ class Transformer(nn.Module):
         added are those of these positions, and distances (ALiBi's, the window's) are between them, so that the n-th words of
         both sentences are at distance 0 and only `languages` tells them apart. Only an encoder can have it so.
 
-        Returns h (B, T, C), or with picked (N,) only the states (N, C) of these of the B * T tokens; with need_weights (h, a list of n_layer maps (B, H, T, T), or with a memory of pairs of
-        maps (B, H, T, T) and (B, H, T, S)); with need_states (h, a list of n_layer + 1 states (B, T, C): the embedding,
-        then what each block put out). Raises ValueError for a sequence beyond a learned position table, and for a decoder with positions.
+        Returns h (B, T, C), or with picked (N,) only the states (N, C) of these of the B * T tokens; with need_weights (h, a list
+        of n_layer maps (B, H, T, T), or with a memory of pairs of maps (B, H, T, T) and (B, H, T, S)); with need_states (h, a list
+        of n_layer + 1 states (B, T, C): the embedding, then what each block put out). Raises ValueError for a sequence beyond a learned position table, and for a decoder with positions.
         """
         T = idx.size(1)
         if self.causal and positions is not None:
@@ -438,44 +438,6 @@ class EncoderDecoder(nn.Module):
         return h, {"encoder": encoder_maps, "decoder": decoder_maps, "cross": cross_maps}
 
 
-class ThreadReader(nn.Module):
-    """A comment with hidden words is read beside what it answers: its ancestors, each as one vector.
-
-    The encoder reads every text once and its states are averaged; the decoder, in which every token sees every other, reads
-    the comment, and in every block looks at the vectors of its ancestors. n_layer blocks each, one vocabulary and one embedding.
-    The ancestors come nearest first. With ancestor_positions "learned" or "sinusoidal" a vector for the distance (parent,
-    its parent, ...), up to n_ancestors, is added to theirs; with "none" the decoder sees a set.
-    """
-
-    POSITIONS = ("none", "learned", "sinusoidal")
-
-    def __init__(self, config, n_ancestors=8, ancestor_positions="none"):
-        super().__init__()
-        self.config = config
-        self.encoder, self.decoder = Encoder(config), Encoder(config, cross=True)
-        self.embedding = self.decoder.embedding = self.encoder.embedding
-        self.ancestor_positions = ancestor_positions
-        if ancestor_positions == "learned":
-            self.positions = nn.Embedding(n_ancestors, config.n_embd)
-        elif ancestor_positions == "sinusoidal":
-            self.register_buffer("distances", sinusoids(n_ancestors, config.n_embd), persistent=False)
-
-    def forward(self, idx, mask=None, *, texts=None, texts_mask=None, ancestors=None, ancestors_mask=None, picked=None):
-        """idx, mask (B, T): comments; texts, texts_mask (M, U): all their ancestors; ancestors (B, A) long: which rows of texts
-        those of each comment are; ancestors_mask (B, A), at least one True in each row -> h (B, T, C), or (N, C) with picked (N,).
-
-        Without texts there is no cross-attention, and the comments are read alone.
-        """
-        if texts is None:
-            return self.decoder(idx, mask, picked=picked)
-        vectors = pool_tokens(self.encoder(texts, texts_mask), texts_mask, "mean")  # (M, C)
-        memory = vectors[ancestors]  # (B, A, C)
-        if self.ancestor_positions != "none":
-            distances = self.positions.weight if self.ancestor_positions == "learned" else self.distances  # (n_ancestors, C)
-            memory = memory + distances[: ancestors.size(1)]
-        return self.decoder(idx, mask, memory=memory, memory_mask=ancestors_mask, picked=picked)
-
-
 # ---------------------------------------------------------------------------- 5. Heads
 
 
@@ -514,20 +476,6 @@ class ClapHead(WordHead):
     def project(self, h):
         """h (..., C) -> features (..., C), unit rows (V, C), no bias."""
         return self.beta * h, F.normalize(self.words.weight, dim=-1), None
-
-
-class ClassifierHead(nn.Module):
-    """One hidden layer, n_input (default: n_embd) -> n_hidden -> n_class; none with n_hidden = 0: a linear classifier."""
-
-    def __init__(self, config, n_class, n_input=0, n_hidden=100, dropout=0.0):
-        super().__init__()
-        n_input = n_input or config.n_embd
-        hidden = [nn.Linear(n_input, n_hidden), nn.ReLU()] if n_hidden else []
-        self.layers = nn.Sequential(*hidden, nn.Dropout(dropout), nn.Linear(n_hidden or n_input, n_class))
-
-    def forward(self, x):
-        """x (..., n_input) -> logits (..., n_class)."""
-        return self.layers(x)
 
 
 # ---------------------------------------------------------------------------- 6. Models
@@ -595,37 +543,6 @@ def load_roberta(path, head=True):
     return roberta.load_roberta(path, head)
 
 
-class Ensemble(nn.Module):
-    """Language models of one architecture, each trained by itself, whose probabilities are averaged.
-
-    p(w) = sum_m p_m(w) / M. What one of them invents the others do not share, so the average is surer where it should be.
-    """
-
-    def __init__(self, members):
-        super().__init__()
-        self.members = nn.ModuleList(members)
-
-    @property
-    def body(self):
-        """The first member's: to look inside."""
-        return self.members[0].body
-
-    def forward(self, idx, mask=None):
-        """idx (B, T), mask (B, T) -> log of the averaged probabilities (B, T, V)."""
-        logs = torch.stack([member(idx, mask).log_softmax(-1) for member in self.members])  # (M, B, T, V)
-        return logs.logsumexp(0) - math.log(len(self.members))
-
-    def loss(self, idx, targets, mask=None, smoothing=0.0):
-        """Summed over the targets that are not -100. In training idx (M * B, T) holds B rows for each member, and
-        the members' losses are added up; in evaluation it is the loss of the average."""
-        M = len(self.members)
-        if self.training:
-            masks = [None] * M if mask is None else mask.chunk(M)
-            return sum(member.loss(*part, smoothing) for member, *part in zip(self.members, idx.chunk(M), targets.chunk(M), masks))
-        losses = torch.stack([member.losses(idx, targets, mask) for member in self.members])  # (M, N)
-        return -(torch.logsumexp(-losses, 0) - math.log(M)).sum()
-
-
 def init_weights(model, config):
     """Normal weights, zero biases; what is added to the residual stream starts smaller the more layers add (GPT-2)."""
     for name, module in model.named_modules():
@@ -635,75 +552,6 @@ def init_weights(model, config):
             nn.init.zeros_(module.bias)
         elif isinstance(module, nn.Embedding):
             nn.init.normal_(module.weight, std=config.init_std)
-
-
-class Classifier(nn.Module):
-    """A body, its states pooled into one vector a sentence, and a head.
-
-    pool: parts joined by +, of mean, max, min (over the real tokens), first and last (token). layers: "last" pools the
-    body's output, "all" also every state below it, a number that state alone: "0" the embeddings, "1" what the first block makes of them. With n_component > 0, features are standardised, because a frozen
-    body's layers differ in scale, and turned onto that many principal axes (see `fit_projection`). Raises ValueError for another pool or layers.
-    """
-
-    POOLS = ("mean", "max", "min", "first", "last")
-
-    def __init__(self, body, n_class, pool="mean", layers="last", n_hidden=100, dropout=0.0, n_component=0):
-        super().__init__()
-        self.body, self.pool, self.layers = body, pool.split("+"), layers
-        if not set(self.pool) <= set(self.POOLS) or not (layers in ("last", "all") or layers.isdecimal() and int(layers) <= body.config.n_layer):
-            raise ValueError(f"pool={pool}, layers={layers}: there is no such pooling of {body.config.n_layer} blocks")
-        n_layers = body.config.n_layer + 1 if layers == "all" else 1
-        n_features = body.config.n_embd * len(self.pool) * n_layers
-        self.n_component = min(n_component, n_features)
-        self.head = ClassifierHead(body.config, n_class, self.n_component or n_features, n_hidden, dropout)
-        if self.n_component:
-            self.register_buffer("shift", torch.zeros(n_features))
-            self.register_buffer("projection", torch.eye(n_features, self.n_component))
-        init_weights(self, body.config)
-        if not n_hidden:
-            nn.init.zeros_(self.head.layers[-1].weight)  # random weights of so many features would start with confident guesses
-
-    def features(self, idx, mask=None):
-        """idx, mask (B, T) -> (B, n_features)."""
-        if mask is None:
-            mask = torch.ones_like(idx, dtype=torch.bool)
-        if self.layers == "last":
-            states = [self.body(idx, mask)]
-        else:
-            h, states = self.body(idx, mask, need_states=True)
-            states = [*states[:-1], h]
-            states = states if self.layers == "all" else [states[int(self.layers)]]
-        return torch.cat([pool_tokens(h, mask, how) for h in states for how in self.pool], dim=-1)
-
-    def project(self, features):
-        """(B, n_features) -> (B, n_component), or the features themselves when n_component is 0."""
-        return (features - self.shift) @ self.projection if self.n_component else features
-
-    def forward(self, idx, mask=None):
-        """idx, mask (B, T) -> logits (B, n_class)."""
-        return self.head(self.project(self.features(idx, mask)))
-
-    def fit_projection(self, features):
-        """From features (N, n_features) of N >= n_component rows: bring each column to mean 0 and deviation 1, then turn onto the
-        principal axes. N rows differ in fewer than N directions, so a classifier of far fewer weights can see what they hold."""
-        self.shift.copy_(features.mean(0))
-        scale = 1 / features.std(0).clamp(min=1e-5)
-        _, _, axes = torch.pca_lowrank((features - self.shift) * scale, self.n_component, center=False)  # (n_features, n_component)
-        self.projection.copy_(scale[:, None] * axes)
-
-
-def pool_tokens(h, mask, how):
-    """h (B, T, C), mask (B, T) -> (B, C); padding takes no part."""
-    real = mask[:, :, None]  # (B, T, 1)
-    if how == "mean":
-        return (h * real).sum(1) / real.sum(1)
-    if how == "max":
-        return h.masked_fill(~real, -math.inf).amax(1)
-    if how == "min":
-        return h.masked_fill(~real, math.inf).amin(1)
-    if how == "first":
-        return h[:, 0]
-    return h[torch.arange(len(h), device=h.device), mask.sum(1) - 1]
 
 
 def count_parameters(model):

@@ -29,9 +29,11 @@ import torch
 import distributed
 import model as models
 from checkpoint import Damaged, check_weights, load_optimizer, load_weights, read_checkpoint, write_checkpoint
+from classifier import Classifier
 from data import NAMES, files, shards
 from data.files import MEGABYTE, printable
 from data.tokenizer import is_word_level, load_tokenizer
+from ensemble import Ensemble
 from flags import (ContinueFlags, ModelFlags, RunFlags, SpreadFlags, TokenizerFlags, UserError, adopt, flag, main, model_config, parse,  # noqa: F401
                    require, step_checks, stop)  # some only for the scripts, which say runs.require and so on
 from stopping import Interrupted, Losses, Signals
@@ -435,9 +437,9 @@ def load_run(folder, kinds=("lm", "mlm", "classifier", "seq2seq"), device="cpu",
 
     def build():
         if kind == "classifier":
-            return models.Classifier((models.Decoder if described.get("body") == "decoder" else models.Encoder)(config), **described["classifier"])
+            return Classifier((models.Decoder if described.get("body") == "decoder" else models.Encoder)(config), **described["classifier"])
         body = {"lm": models.Decoder, "mlm": models.Encoder, "seq2seq": models.EncoderDecoder}[kind]
-        return models.Ensemble([models.LanguageModel(body(config)) for _ in range(members)]) if members > 1 else models.LanguageModel(body(config))
+        return Ensemble([models.LanguageModel(body(config)) for _ in range(members)]) if members > 1 else models.LanguageModel(body(config))
 
     # config.json may ask for anything: its model takes memory only when the weights prove to be such a model's.
     require((0 < members * config.n_layer <= len(weights), f"{path}: holds {len(weights)} tensors, which cannot be the {config.n_layer} layers of config.json, "

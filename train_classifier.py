@@ -17,10 +17,12 @@ import torch.nn.functional as F
 
 import data
 import run as runs
+from classifier import Classifier
 from data import batching
 from data.corpus import hold_out
 from data.tokenizer import UNK, train_tokenizer
-from model import LARGEST, Classifier, Decoder, Encoder, Ensemble, count_parameters
+from ensemble import Ensemble
+from model import LARGEST, Decoder, Encoder, count_parameters
 from run import flag
 
 

@@ -18,7 +18,8 @@ from data import batching
 from data.corpus import hold_out, normal
 from data.masking import noise_tokens
 from data.tokenizer import BOS, UNK, train_tokenizer
-from model import LARGEST, Decoder, Ensemble, LanguageModel, count_parameters
+from ensemble import Ensemble
+from model import LARGEST, Decoder, LanguageModel, count_parameters
 from run import flag
 
 

@@ -18,8 +18,9 @@ from data import batching, masking, toy_threads
 from data.corpus import hold_out
 from data.threads import load_threads, split
 from data.tokenizer import UNK, train_tokenizer, word_starts
-from model import LanguageModel, ThreadReader, count_parameters
+from model import LanguageModel, count_parameters
 from run import flag
+from thread_reader import ThreadReader
 
 VIEWS = {"ancestors": "with its ancestors", "alone": "without any", "shuffled": "with another tree's"}  # name in result.json: in words
 DEEPEST = 6  # comments at least so deep are counted together

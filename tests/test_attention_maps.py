@@ -12,9 +12,10 @@ import attention_maps
 import model as models
 import run as runs
 from attention_maps import examine, slope, summary
+from classifier import Classifier
 from data import batching
 from data.tokenizer import train_tokenizer
-from model import Classifier, Config, Decoder, Encoder, LanguageModel
+from model import Config, Decoder, Encoder, LanguageModel
 
 WORDS = "this is a small sentence and we will work with the people of the world today . , ?"
 SHORT, LONG = "this is a small sentence", "we will work with the people of the world , and the world will work with us today ."

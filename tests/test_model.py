@@ -8,7 +8,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import run as runs
-from model import (Classifier, ClassifierHead, ClapHead, Config, Decoder, Encoder, Ensemble, LanguageModel, LMHead, count_parameters, pool_tokens)
+from classifier import Classifier, ClassifierHead, pool_tokens
+from ensemble import Ensemble
+from model import ClapHead, Config, Decoder, Encoder, LanguageModel, LMHead, count_parameters
 
 
 def tiny(body=Encoder, **more):

@@ -10,8 +10,9 @@ import torch
 
 import run as runs
 import train_classifier
+from classifier import Classifier
 from conftest import SCRIPTS, SHORT, contents
-from model import Classifier, Config, Encoder, LanguageModel
+from model import Config, Encoder, LanguageModel
 
 # ---------------------------------------------------------------------------- schedule and optimizer
 

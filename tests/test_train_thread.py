@@ -16,8 +16,9 @@ from data import toy_threads
 from data.corpus import hold_out
 from data.threads import Tree, load_threads
 from data.tokenizer import BOS, encode, train_tokenizer
-from model import POSITIONS, Config, LanguageModel, ThreadReader, count_parameters
+from model import POSITIONS, Config, LanguageModel, count_parameters
 from test_bad_input import assert_complains
+from thread_reader import ThreadReader
 
 FILES = {"config.json", "tokenizer.json", "metrics.jsonl", "checkpoint.pt", "previous.pt", "best.pt", "result.json", "curve.png", "depth.png"}
 SMALL = (*TINY, "--steps", "8", "--eval-every", "4", "--ancestors", "3", "--max-tree-size", "5", "--valid", "0.2", "--test", "0.2")
