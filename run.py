@@ -1,133 +1,38 @@
-"""What every script shares: its command line (from flags.py), device, seed, learning rate, and the run folder. The training loops are in the scripts.
+"""What every script shares, under one name: the learning rate, the optimiser and the run folder being written; by import also the
+command line (flags.py), the device (machine.py) and finished runs (opened.py). The training loops are in the scripts.
 
 A run is a folder: config.json, tokenizer.json, metrics.jsonl, checkpoint.pt (to resume), best.pt (to use),
 result.json, and figures. `Run` writes one; `load_run` opens one.
 """
 
-import contextlib
-import ctypes
 import dataclasses
-import datetime
 import functools
 import json
 import math
 import os
-import platform
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
-import numpy
-import tokenizers
 import torch
 
 import distributed
-import model as models
-from checkpoint import Damaged, check_weights, load_optimizer, load_weights, read_checkpoint, write_checkpoint
-from classifier import Classifier
-from data import NAMES, files, shards
-from data.files import MEGABYTE, printable
-from data.tokenizer import is_word_level, load_tokenizer
-from ensemble import Ensemble
-from flags import (ContinueFlags, ModelFlags, RunFlags, SpreadFlags, TokenizerFlags, UserError, adopt, flag, main, model_config, parse,  # noqa: F401
-                   require, step_checks, stop)  # some only for the scripts, which say runs.require and so on
+from checkpoint import Damaged, load_optimizer, load_weights, read_checkpoint, write_checkpoint
+from data import NAMES, files
+from data.files import printable
+from data.tokenizer import load_tokenizer
+from model import count_parameters
 from stopping import Interrupted, Losses, Signals
 
-METRICS_LIMIT = 256 * MEGABYTE
-
-
-# ---------------------------------------------------------------------------- where weights and data come from
-
-
-def roberta_of(flags, head=True):
-    """The model and tokenizer of --init as if it were a run; the flags then have its architecture. DataError as of roberta.load_roberta."""
-    model, tokenizer = models.load_roberta(flags.init, head)
-    adopt(flags, model.body.config, f"--init {flags.init}")
-    return LoadedRun(Path(flags.init), "roberta", {"flags": {}}, model, tokenizer)
-
-
-def source_of(flags, kind):
-    """The run of --init-from, whose architecture the flags then have; None without the flag."""
-    if not flags.init_from:
-        return None
-    require((not getattr(flags, "vocab_from", ""), f"--init-from {flags.init_from} brings its vocabulary along; leave --vocab-from out"))
-    source = load_run(flags.init_from, (kind,), flag_name="--init-from")
-    adopt(flags, source.model.body.config, f"--init-from {flags.init_from}")
-    return source
-
-
-def prepared_of(flags, source):
-    """The prepared folder of --data, open; None where --data is a text. The flags then say what prepare.py was told.
-
-    source: the LoadedRun to continue from, or None. UserError when it has another vocabulary, and for flags that ask for what prepare.py has decided.
-    """
-    if flags.data in NAMES or not shards.is_prepared(flags.data):
-        return None
-    decided = [field for field in dataclasses.fields(flags) if field.name in ("tokenizer", "vocab_size", "vocab_from", "valid", "split")]
-    given = " and ".join(f"--{field.name.replace('_', '-')} {getattr(flags, field.name)}" for field in decided if getattr(flags, field.name) != field.default)
-    require((not given, f"{given}: --data {flags.data} is prepared, with its own tokenizer and sets; leave that out, or give it to prepare.py and another --out"))
-    prepared = shards.Prepared(flags.data)
-    if source and source.tokenizer.to_str() != prepared.tokenizer.to_str():
-        raise UserError(f"--data {flags.data}: was prepared with another vocabulary than that of {source.folder}; prepare it with --vocab-from {source.folder}")
-    flags.tokenizer, flags.valid = "word" if is_word_level(prepared.tokenizer) else "bpe", prepared.settings["valid"]
-    return prepared
-
-
-# ---------------------------------------------------------------------------- machine
-
-
-def prepare(flags, n_embd=None):
-    """Seed everything, choose threads, and return the torch device. UserError when it is not there."""
-    device = flags.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    if device == "cuda" and not torch.cuda.is_available() or device == "mps" and not torch.backends.mps.is_available():
-        raise UserError(f"--device {device}: this machine or this torch build has none; use --device cpu")
-    if distributed.size() > 1:
-        require((device != "mps", "--device mps: is for one process; use --device cpu"),
-                (device != "cuda" or distributed.local_rank() < torch.cuda.device_count(),
-                 f"--device cuda: {distributed.local_size()} processes on a machine with {torch.cuda.device_count()} cards; start one for each (--nproc_per_node)"))
-        if device == "cuda":
-            torch.cuda.set_device(distributed.local_rank())
-    require((0 <= getattr(flags, "threads", 0) <= 4096, f"--threads must not be negative, nor above 4096, got {getattr(flags, 'threads', 0)}"))
-    threads = getattr(flags, "threads", 0) or (1 if (n_embd or 0) <= 128 else max(1, os.cpu_count() // distributed.local_size()))
-    torch.set_num_threads(threads)
-    # Far-away tokens get weights too small for normal floats, which processors compute many times slower.
-    torch.set_flush_denormal(True)
-    torch.manual_seed(getattr(flags, "seed", 0))
-    if device == "cpu":
-        keep_freed_memory()
-    return torch.device(device)
-
-
-def keep_freed_memory():
-    """From now on this process keeps the memory it frees, where the C library is glibc, which otherwise gives tensors of some megabytes
-    back to the system in every step, and a small model's step pays with a tenth of its time for getting them again."""
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, TypeError):  # another C library
-        return
-    mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
-    mallopt(-3, 2**25)      # M_MMAP_THRESHOLD, the largest there is
-
-
-def autocast(flags, device):
-    """Context in which the forward pass runs: bfloat16 on CUDA unless --dtype says otherwise."""
-    if flags.dtype == "bfloat16" or flags.dtype == "auto" and device.type == "cuda":
-        return torch.autocast(device.type, dtype=torch.bfloat16)
-    return contextlib.nullcontext()
-
-
-def compile_blocks(model, backend="inductor"):
-    """Let PyTorch compile each block of the model, in place; the names of its weights stay. All blocks share the work of compiling."""
-    for module in model.modules():
-        if isinstance(module, models.Block):
-            module.compile(backend=backend)
+# Also what only the scripts use, which say runs.require, runs.load_run and so on.
+from flags import (ContinueFlags, ModelFlags, RunFlags, SpreadFlags, TokenizerFlags, UserError, adopt, flag, main, model_config, parse,  # noqa: F401
+                   require, step_checks, stop)
+from machine import autocast, clock, compile_blocks, git_revision, peak_memory, prepare, versions  # noqa: F401
+from opened import (LoadedRun, by_position, can_resume, check_entries, load_run, prepared_of, read_config, read_json, read_metrics,  # noqa: F401
+                    read_result, roberta_of, source_of)
 
 
 def learning_rate(step, steps, peak, warmup, decay):
@@ -385,171 +290,9 @@ class Run:
         """result.json: the final numbers, and what they cost."""
         seconds = self.seconds()
         write_json(self.folder / "result.json", result | {
-            "parameters": models.count_parameters(model), "seconds": round(seconds, 2), "cpu_seconds": round(time.process_time(), 2),
+            "parameters": count_parameters(model), "seconds": round(seconds, 2), "cpu_seconds": round(time.process_time(), 2),
             "tokens_per_second": round(tokens / seconds, 1), "peak_memory_mb": peak_memory(self.device), "processes": distributed.size(),
             "command": shlex.join([*distributed.launcher(), Path(sys.argv[0]).name, *sys.argv[1:]])})
-
-
-def can_resume(folder):
-    """Whether a run folder holds a checkpoint to go on from."""
-    return any((Path(folder) / name).exists() for name in ("checkpoint.pt", "previous.pt"))
-
-
-@dataclass
-class LoadedRun:
-    folder: Path
-    kind: str
-    config: dict           # config.json
-    model: torch.nn.Module
-    tokenizer: tokenizers.Tokenizer
-
-
-def load_run(folder, kinds=("lm", "mlm", "classifier", "seq2seq"), device="cpu", flag_name=""):
-    """Open a finished or unfinished run: its model in evaluation mode with the best weights, and its tokenizer.
-
-    UserError when the folder is no run, a run of another kind, or its parts do not fit together.
-    """
-    folder, where = Path(folder), f"{flag_name} {folder}".strip()
-    if not folder.is_dir():
-        raise UserError(f"{where}: no such run folder; train one first or check the path")
-    if not (folder / "config.json").exists():
-        raise UserError(f"{where}: no config.json, so this is no run folder; give a folder a train_*.py script wrote")
-    described = read_config(folder)
-    kind = described.get("kind")
-    if kind not in kinds:
-        raise UserError(f"{where}: is a run of kind {str(kind)[:40]!r}, but {' or '.join(repr(k) for k in kinds)} is needed here; "
-                        f"give a folder written by {' or '.join(f'train_{k}.py' for k in kinds)}")
-    tokenizer = load_tokenizer(folder / "tokenizer.json")
-    try:
-        config = models.Config(**described["model"])
-    except (TypeError, ValueError) as error:
-        raise UserError(f"{folder / 'config.json'}: does not describe a model ({error}); train the run again") from None
-    if tokenizer.get_vocab_size() != config.vocab_size:
-        raise UserError(f"{folder / 'tokenizer.json'}: has {tokenizer.get_vocab_size()} entries but the checkpoint's model {config.vocab_size}; "
-                        "they are of different runs, restore the right one")
-    path = folder / "best.pt"
-    if not path.exists():
-        raise UserError(f"{where}: no best.pt yet; finish the run with --resume")
-    checkpoint = read_checkpoint(path, device)
-    weights = checkpoint["model"]
-
-    members = described.get("members", 1)
-
-    def build():
-        if kind == "classifier":
-            return Classifier((models.Decoder if described.get("body") == "decoder" else models.Encoder)(config), **described["classifier"])
-        body = {"lm": models.Decoder, "mlm": models.Encoder, "seq2seq": models.EncoderDecoder}[kind]
-        return Ensemble([models.LanguageModel(body(config)) for _ in range(members)]) if members > 1 else models.LanguageModel(body(config))
-
-    # config.json may ask for anything: its model takes memory only when the weights prove to be such a model's.
-    require((0 < members * config.n_layer <= len(weights), f"{path}: holds {len(weights)} tensors, which cannot be the {config.n_layer} layers of config.json, "
-             f"{members} times; restore the file"))
-    try:
-        with torch.device("meta"):
-            model = build()
-    except (AttributeError, RuntimeError, TypeError, ValueError) as error:
-        raise UserError(f"{folder / 'config.json'}: does not describe a model ({str(error)[:200]}); train the run again") from None
-    check_weights(model, weights, path)
-    if kind == "classifier":
-        n_class = len(described["classes"])
-        require((n_class == described["classifier"].get("n_class"), f"{folder / 'config.json'}: names {n_class} classes, but the classifier has another number; restore the file"))
-    model = build()
-    load_weights(model, weights, path)
-    if not (folder / "result.json").exists():
-        print(printable(f"note: the run in {folder} has not ended; these are its weights of {'epoch' if kind == 'classifier' else 'step'} {checkpoint.get('step', '?')}"), file=sys.stderr)
-    return LoadedRun(folder, kind, described, model.to(device).eval(), tokenizer)
-
-
-def figures_folder(out):
-    """--out of a script that draws, as a path. UserError for a file, and for a run, which its figures would mix with."""
-    out = Path(out)
-    require((not (out / "config.json").exists() and not out.is_file(), f"--out {out}: is a {'file' if out.is_file() else 'run'}; choose another folder"))
-    return out
-
-
-def by_position(loaded):
-    """{label: runs}: runs that differ in their seed only come together under their position choice; where that does not
-    tell them apart, each stands alone under its folder's name."""
-    groups = {}
-    for run in loaded:
-        groups.setdefault(run.model.body.config.pos, []).append(run)
-
-    def alike(group):
-        return all({**run.config["flags"], "seed": 0, "out": ""} == {**group[0].config["flags"], "seed": 0, "out": ""} for run in group)
-
-    if all(alike(group) and len({run.config["flags"]["seed"] for run in group}) == len(group) for group in groups.values()):
-        return groups
-    names = [run.folder.resolve().name for run in loaded]
-    return {name if names.count(name) == 1 else str(run.folder): [run] for name, run in zip(names, loaded)}
-
-
-class Described(dict):
-    """What a file of a run says, by name. A name that it has not costs whoever asks for it one line: UserError."""
-
-    def __init__(self, path, entries):
-        super().__init__(entries)
-        self.path = path
-
-    def __missing__(self, name):
-        raise UserError(f"{self.path}: holds no {name}; restore the file or train the run again")
-
-
-def read_json(path):
-    return Described(path, files.read_json(path, "give the folder of a run, restore the file or train the run again"))
-
-
-def check_entries(path, entries, kinds):
-    """UserError unless those of the entries that `kinds`, {name: type}, names are of these types; a whole number is also a float."""
-    wrong = [name for name, kind in kinds.items() if name in entries and type(entries[name]) is not kind and (type(entries[name]), kind) != (int, float)]
-    require((not wrong, f"{path}: {', '.join(wrong)} of another type than the scripts write; restore the file or train the run again"))
-
-
-def read_config(folder):
-    """config.json of a run, also its flags as a Described. UserError where an entry is of a type that no script writes."""
-    path = Path(folder) / "config.json"
-    described = read_json(path)
-    check_entries(path, described, {"kind": str, "flags": dict, "model": dict, "classifier": dict, "classes": list, "languages": list, "members": int,
-                                    **({"first_sentinel": int} if described.get("first_sentinel") is not None else {})})
-    flags = described["flags"] = Described(path, described.get("flags", {}))
-    shared = {field.name: field.type for some in (RunFlags, ModelFlags, TokenizerFlags, ContinueFlags) for field in dataclasses.fields(some)}
-    check_entries(path, flags, shared | {"encoder": str, "init": str, "split": str, "mask_rate": float, "mean_span": float})
-    named = [*described.get("classes", ()), *described.get("languages", ()), *flags]
-    plain = [value for value in flags.values() if not isinstance(value, (list, dict))]
-    require((all(isinstance(name, str) for name in named) and len(plain) == len(flags) and not any("\0" in value for value in plain if isinstance(value, str)),
-             f"{path}: flags, classes or languages are not as the scripts write them; restore the file or train the run again"))
-    return described
-
-
-def read_result(folder):
-    """result.json of a run. UserError where a measured number is none."""
-    path = Path(folder) / "result.json"
-    result = read_json(path)
-    wrong = [name for name, value in result.items() if ("/" in name or name in ("seconds", "tokens_per_second", "vocab_size")) and not is_measured(name, value)]
-    require((not wrong, f"{path}: {', '.join(wrong)} is no number that a run can measure; restore the file or train the run again"))
-    return result
-
-
-def is_measured(name, value):
-    """Whether a value is a number that a run can have written: perplexities are above zero."""
-    return type(value) in (int, float) and abs(value) <= 1e305 and (value > 0 or not name.startswith("perplexity/"))
-
-
-def read_metrics(folder):
-    """The lines of metrics.jsonl as dictionaries, [] when there is none; a last line that was cut off is left out.
-
-    UserError for any other damage.
-    """
-    path = Path(folder) / "metrics.jsonl"
-    if not path.exists():
-        return []
-    raw = files.read_bytes(path, METRICS_LIMIT, "restore the file or train the run again")
-    try:
-        lines = [files.parse_json(line) for line in raw.decode("utf-8").split("\n")[:-1]]
-        if not all(isinstance(line, dict) and type(line.get("step")) is int and all(is_measured(*entry) for entry in line.items()) for line in lines):
-            raise ValueError("a line holds something else than a step and finite numbers")
-    except ValueError as error:
-        raise UserError(f"{path}: not readable ({error}); restore the file or train the run again") from None
-    return [Described(path, line) for line in lines]
 
 
 def write_json(path, value):
@@ -563,35 +306,8 @@ def write_text(path, text):
     os.replace(partial, path)
 
 
-def peak_memory(device):
-    """Largest memory of this process so far in MB, on the device that computes; None where the system does not tell."""
-    if device.type == "cuda":
-        return round(torch.cuda.max_memory_allocated() / 2**20, 1)
-    try:
-        import resource  # not on Windows
-    except ImportError:
-        return None
-    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10), 1)
-
-
-def git_revision():
-    """The commit of the code, with a + when files were changed; "unknown" outside a checkout."""
-    try:
-        here = Path(__file__).parent
-        revision = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=here, capture_output=True, text=True, check=True)
-        changes = subprocess.run(["git", "status", "--porcelain", "-uno"], cwd=here, capture_output=True, text=True, check=True)
-        return revision.stdout.strip() + ("+" if changes.stdout.strip() else "")
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-
-
-def versions():
-    return {"python": platform.python_version(), "torch": torch.__version__, "tokenizers": tokenizers.__version__, "numpy": numpy.__version__,
-            "platform": platform.platform(), "date": datetime.date.today().isoformat()}
-
-
-def clock(seconds):
-    """Seconds as 1:02:03 or 2:03."""
-    minutes, seconds = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+def figures_folder(out):
+    """--out of a script that draws, as a path. UserError for a file, and for a run, which its figures would mix with."""
+    out = Path(out)
+    require((not (out / "config.json").exists() and not out.is_file(), f"--out {out}: is a {'file' if out.is_file() else 'run'}; choose another folder"))
+    return out

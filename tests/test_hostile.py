@@ -18,7 +18,7 @@ from conftest import SHORT, call_main, contents
 from data.files import DataError, printable, read_lines, read_rows
 from data.pairs import load_pairs
 from data.threads import load_threads
-from model import Config
+from model import Config, Decoder, LanguageModel
 from test_bad_input import assert_complains
 
 
@@ -162,7 +162,7 @@ def test_a_vast_model_of_a_few_numbers_builds_nothing(finished, tmp_path):
     folder = copied(finished, "train_lm", tmp_path)
     edited(folder / "config.json", model__n_embd=4_000_000, model__n_ffn=1_000_000)
     with torch.device("meta"):
-        vast = runs.models.LanguageModel(runs.models.Decoder(Config(**json.loads((folder / "config.json").read_text())["model"]))).state_dict()
+        vast = LanguageModel(Decoder(Config(**json.loads((folder / "config.json").read_text())["model"]))).state_dict()
     write_checkpoint(folder / "best.pt", {"model": {name: torch.zeros(1).expand(tensor.shape) for name, tensor in vast.items()}})
     assert_complains(opened(folder), folder / "best.pt", "not in one piece")
 
