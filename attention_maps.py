@@ -28,6 +28,8 @@ from run import flag
 
 TEXTS = ("This is a test sentence",
          "When the members of the Senate return to Washington in January, we will ask them to work with us on schools, jobs and peace.")
+TOY_TEXTS = ("Stand with the restless teachers.",  # in the words of the generated corpus
+             "Members of the council, the clever clerk who counts the streets without a mistake has proved that ambition is worth more than a cart of gold.")
 KINDS = {"lm": "causal LM", "mlm": "masked LM", "classifier": "classifier", "seq2seq": "encoder-decoder"}
 GREY = "0.88"  # where a word may not look; no colour of the maps
 
@@ -35,7 +37,7 @@ GREY = "0.88"  # where a word may not look; no colour of the maps
 @dataclass
 class Flags:
     runs: list[str] = flag((), "run folders; several are drawn side by side", positional=True)
-    text: list[str] = flag(TEXTS, "a sentence to look at; may be given several times (default: a short and a long one)")
+    text: list[str] = flag((), "a sentence to look at; may be given several times (default: a short and a long one)")
     layer: int = flag(0, "draw only this layer, counted from 1; 0: all")
     head: int = flag(0, "draw only this head, counted from 1; 0: all")
     positions: bool = flag(False, "also draw what the model is told of positions: ALiBi's bias, the table, or the rotary angles")
@@ -84,10 +86,11 @@ def show(flags):
         runs.require((0 <= flags.layer <= L, f"--layer {flags.layer}: {run.folder} has layers 1 to {L}"),
                      (0 <= flags.head <= H, f"--head {flags.head}: {run.folder} has heads 1 to {H}"))
 
-    readings = []
+    all_toy = all(str(run.config.get("flags", {}).get("data")).startswith("toy") for run in loaded)
+    readings, texts = [], flags.text or (TOY_TEXTS if all_toy else TEXTS)
     for run in loaded:
         print(f"{run.folder}: {describe(run)}")
-        for reading in readings_of(run, flags.text, device):
+        for reading in readings_of(run, texts, device):
             readings.append(reading)
             report(reading)
 
@@ -95,7 +98,7 @@ def show(flags):
     folder.mkdir(parents=True, exist_ok=True)
     of_runs = "".join(f"-{short_name(run, loaded)}" for run in loaded) if len(loaded) > 1 else ""
     part = (f"-layer-{flags.layer}" if flags.layer else "") + (f"-head-{flags.head}" if flags.head else "")
-    for number in range(len(flags.text)):
+    for number in range(len(texts)):
         draw_maps(folder / f"map-{number + 1}{part}{of_runs}.{flags.format}", readings, number, flags.layer, flags.head)
     for reading in readings if flags.positions else ():
         if reading.part != "cross":

@@ -9,12 +9,13 @@ import pytest
 import torch
 
 import attention_maps
+import data
 import model as models
 import run as runs
 from attention_maps import examine, slope, summary
 from classifier import Classifier
 from data import batching
-from data.tokenizer import train_tokenizer
+from data.tokenizer import UNK, train_tokenizer
 from model import Config, Decoder, Encoder, LanguageModel
 
 WORDS = "this is a small sentence and we will work with the people of the world today . , ?"
@@ -304,3 +305,9 @@ def test_a_damaged_run_is_one_line(tmp_path, capsys):
     shutil.copy(folder / "config.json", folder / "best.pt")
     code, _, err = call(capsys, folder)
     assert code == 2 and err.count("\n") == 1 and "best.pt" in err
+
+
+def test_what_is_shown_of_toy_is_in_its_words():
+    known = train_tokenizer("word", data.load("toy").texts())
+    assert all(UNK not in known.encode(text).ids for text in attention_maps.TOY_TEXTS)
+    assert any(UNK in known.encode(text).ids for text in attention_maps.TEXTS)
