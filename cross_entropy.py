@@ -9,8 +9,9 @@ def linear_cross_entropy(x, weight, bias, targets, smoothing=0.0):
 
     smoothing: share of each target given to all words alike (Szegedy et al. 2016, section 7).
     """
-    pairs = zip(x.split(rows_at_a_time(x)), targets.split(rows_at_a_time(x)))
-    return torch.cat([F.cross_entropy(exact(F.linear(part, weight, bias)), target, reduction="none", label_smoothing=smoothing) for part, target in pairs])
+    n = rows_at_a_time(x)
+    pairs = ((F.linear(part, weight, bias), target) for part, target in zip(x.split(n), targets.split(n)))
+    return torch.cat([F.cross_entropy(logits.to(precise(logits)), target, reduction="none", label_smoothing=smoothing) for logits, target in pairs])
 
 
 class LinearCrossEntropySum(torch.autograd.Function):
@@ -26,12 +27,12 @@ class LinearCrossEntropySum(torch.autograd.Function):
         total, n = 0.0, rows_at_a_time(x)
         for part, target, part_grad in zip(x.split(n), targets.split(n), x_grad.split(n)):
             logits = F.linear(part, weight, bias)  # (n, V)
-            p, rows = exact(logits).softmax(-1), torch.arange(len(part), device=x.device)
+            p, rows = logits.softmax(-1, dtype=precise(logits)), torch.arange(len(part), device=x.device)
             log_sum = logits.amax(-1) - p.amax(-1).log()  # of the exponentials, by way of the likeliest word, whose p is never near 0
             total = total + (log_sum - (1 - smoothing) * logits[rows, target]).sum()
             p[rows, target] -= 1 - smoothing
             if smoothing:
-                total = total - smoothing * exact(logits).mean(-1).sum()
+                total = total - smoothing * logits.mean(-1, dtype=p.dtype).sum()
                 p -= smoothing / len(weight)
             if bias is not None:
                 bias_grad = plus(bias_grad, p.sum(0).to(bias.dtype))
@@ -53,9 +54,9 @@ def rows_at_a_time(x):
     return max(64, 2 * x.size(1))
 
 
-def exact(logits):
-    """A sum over a vocabulary needs more than the 8 bits of bfloat16."""
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+def precise(logits):
+    """The dtype to compute a softmax in: a sum over a vocabulary needs more than the 8 bits of bfloat16."""
+    return torch.promote_types(logits.dtype, torch.float32)
 
 
 def plus(total, part):
