@@ -4,14 +4,16 @@
     make bench                                        # with transformers and x-transformers, in an environment of their own
     python bench.py --device cuda --compile           # the GPU's sizes
 
-Every implementation meets the same batches of ids with the same positions to predict and the same optimiser, and is timed in turn with
-poslab's learned positions, A B A B, in one process; a ratio is the median over the turns of theirs to ours. Slower machines and
-neighbours' work meet both. An encoder has RoBERTa's shape (post-norm, its head), a decoder GPT-2's (pre-norm). The share of the
-peak is by CPU seconds on one thread, which waiting for a busy core does not lengthen, and by wall time otherwise. What is freed stays with the
-process, so that no implementation pays for page faults by the accident of what ran before it.
+Every implementation meets the same batches of ids with the same positions to predict and the same optimiser, and is timed in turn with poslab's learned
+positions, A B A B, in one process; a ratio is the median over the turns of theirs to ours. Slower machines and neighbours' work meet both. An encoder has
+RoBERTa's shape (post-norm, its head), a decoder GPT-2's (pre-norm). The share of the peak is by CPU seconds on one thread, which waiting for a busy core
+does not lengthen, and by wall time otherwise. What is freed stays with the process, as in poslab's scripts, so that no implementation pays for page
+faults by the accident of what ran before it; with --apart the others have processes of their own and pay, as in scripts of their own they would.
 """
 
+import contextlib
 import math
+import multiprocessing
 import os
 import shlex
 import statistics
@@ -72,6 +74,7 @@ class Flags:
     device: str = flag("cpu", "where to compute", ("cpu", "cuda"))
     dtype: str = flag("auto", "bfloat16 autocast or plain float32; auto: bfloat16 on CUDA", ("auto", "float32", "bfloat16"))
     compile: bool = flag(False, "torch.compile every implementation")
+    apart: bool = flag(False, "each other implementation in a process of its own, with the C library's own handling of freed memory, as its scripts have it")
     out: str = flag("", "also write everything here, as JSON")
 
 
@@ -93,7 +96,7 @@ def bench(flags):
                       f"batch {size.batch_size}, vocabulary {size.vocab_size:,}; {where}, {str(dtype).removeprefix('torch.')}{', compiled' * flags.compile}\n{TASKS[task]}\n{HEADER}", flush=True)
                 rivals, missing = bench_models.rivals(task) if flags.rivals else ({}, [])
                 builders = {f"poslab {pos}": lambda size, pos=pos: Poslab(size, task, pos) for pos in positions} | rivals
-                for row in compare(builders, size, task, flags, device, peak, by_cpu=device.type == "cpu" and n_threads == 1):
+                for row in compare(builders, size, task, flags, device, peak, by_cpu=device.type == "cpu" and n_threads == 1, apart=rivals if flags.apart else ()):
                     row = {"size": name, "task": task, "threads": n_threads, "dtype": str(dtype).removeprefix("torch."), **row}
                     print(line(row), flush=True)
                     rows.append(row)
@@ -159,6 +162,40 @@ class Contestant:
         with runs.autocast(self.flags, self.device):
             return self.call(**(self.batches[1] if first or not self.count else self.batch()))
 
+    def turn(self, work, n):
+        """(wall, CPU) seconds a step."""
+        wall, cpu = measure.timed(self.train if work == "train" else self.evaluate, n, self.device)
+        return wall / n, cpu / n
+
+
+class Apart:
+    """A Contestant of bench_models.py in a process of its own, which takes its turns there."""
+
+    def __init__(self, name, size, task, flags):
+        spawn = multiprocessing.get_context("spawn")
+        self.pipe, theirs = spawn.Pipe()
+        self.process = spawn.Process(target=serve, args=(theirs, name, size, task, flags, torch.get_num_threads()), daemon=True)
+        self.process.start()
+        theirs.close()
+        self.parameters, self.first, self.after, self.megabytes = self.pipe.recv()
+
+    def turn(self, work, n):
+        self.pipe.send((work, n))
+        return self.pipe.recv()
+
+    def __del__(self):
+        self.pipe.close()  # which ends it
+        self.process.join()
+
+
+def serve(pipe, name, size, task, flags, n_threads):
+    torch.set_num_threads(n_threads)
+    contestant = Contestant(bench_models.rivals(task)[0][name], make_batches(size, task), size, flags, torch.device("cpu"))
+    pipe.send((contestant.parameters, contestant.first, contestant.after, contestant.megabytes))
+    with contextlib.suppress(EOFError):
+        while True:
+            pipe.send(contestant.turn(*pipe.recv()))
+
 
 def make_batches(size, task, n=4):
     """n batches of random ids, the same for every implementation: idx and targets (B, T), for seq2seq also a source (B, T)."""
@@ -188,8 +225,11 @@ def n_predicted(size, task):
 # ---------------------------------------------------------------------------- all of them
 
 
-def compare(builders, size, task, flags, device, peak, by_cpu):
-    """Yields a row for each builder but the first; then the first's, to which the others are compared. One that lacks memory has an "error" instead of rates."""
+def compare(builders, size, task, flags, device, peak, by_cpu, apart=()):
+    """Yields a row for each builder but the first; then the first's, to which the others are compared. One that lacks memory has an "error" instead of rates.
+
+    apart: those of the builders that get a process of their own.
+    """
     batches = make_batches(size, task)
     name, *others = builders
     ours = Contestant(builders[name], batches, size, flags, device)
@@ -198,7 +238,7 @@ def compare(builders, size, task, flags, device, peak, by_cpu):
     flops = sum(measure.forward_flops(ours.model.config, task, size.batch_size, size.block_size, n_predicted(size, task)).values())
     steps = {}
     for work in works:
-        seconds = min(turn(ours, work, 1)[0] for _ in range(2))
+        seconds = min(ours.turn(work, 1)[0] for _ in range(2))
         steps[work] = max(1, math.ceil(flags.seconds / seconds))
 
     def row(contestant, times, ratios=()):
@@ -216,27 +256,21 @@ def compare(builders, size, task, flags, device, peak, by_cpu):
     our_times = {work: [] for work in works}
     for other in others or [None]:
         try:
-            theirs = Contestant(builders[other], batches, size, flags, device) if other else None
+            theirs = Apart(other, size, task, flags) if other in apart else Contestant(builders[other], batches, size, flags, device) if other else None
             times = {work: [] for work in works}
             for _ in range(flags.repeats):
                 for work in works:
                     rates = peak.rate()
-                    our_times[work].append((*turn(ours, work, steps[work]), rates))
+                    our_times[work].append((*ours.turn(work, steps[work]), rates))
                     if theirs:
-                        times[work].append((*turn(theirs, work, steps[work]), rates))
+                        times[work].append((*theirs.turn(work, steps[work]), rates))
             if theirs:
                 pairs = [(work, list(zip(our_times[work][-flags.repeats :], times[work]))) for work in works]
                 yield {"name": other, **row(theirs, times, pairs)}
-        except torch.OutOfMemoryError:
+        except (torch.OutOfMemoryError, EOFError):  # EOFError: its process is no more
             yield {"name": other, "error": "out of memory"}
         theirs = None  # its memory is free before the next is built
     yield {"name": name, **row(ours, our_times)}
-
-
-def turn(contestant, work, n):
-    """(wall, CPU) seconds a step."""
-    wall, cpu = measure.timed(contestant.train if work == "train" else contestant.evaluate, n, contestant.device)
-    return wall / n, cpu / n
 
 
 LEGEND = """x ours: times as long as poslab's learned positions take, by wall time and (by CPU time); of peak: the rate at which the model's products
@@ -274,7 +308,8 @@ def check(flags):
         threads = [os.cpu_count() if n == "all" else int(n) for n in flags.threads.split(",")]
     except ValueError:
         threads = [0]
-    runs.require((all(n > 0 for n in threads), f"--threads {flags.threads}: must be numbers above 0, or all, joined by commas"),
+    runs.require((not flags.apart or flags.device == "cpu", "--apart: is about the processor's memory; leave it out, or give --device cpu"),
+                 (all(n > 0 for n in threads), f"--threads {flags.threads}: must be numbers above 0, or all, joined by commas"),
                  (flags.repeats > 0, f"--repeats must be at least 1, got {flags.repeats}"),
                  (flags.seconds >= 0, f"--seconds must not be negative, got {flags.seconds}"),
                  (not flags.out or Path(flags.out).parent.is_dir(), f"--out {flags.out}: there is no folder {Path(flags.out).parent}; make it"))

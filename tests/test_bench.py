@@ -106,6 +106,18 @@ def test_a_small_table_and_its_json(tmp_path):
         assert (f": {library.replace('_', '-')} is not installed" in done.out) == (importlib.util.find_spec(library) is None), names
 
 
+def test_in_a_process_of_its_own_an_implementation_does_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr(bench_models, "NEEDED", {})  # the libraries take seconds to import, twice
+    argv = ("--sizes", "tiny", "--tasks", "causal", "--positions", "learned", "--threads", "1", "--repeats", "1", "--seconds", "0", "--out", tmp_path / "bench.json")
+    rows = []
+    for more in ((), ("--apart",)):
+        done = call_main(bench, bench.bench, *argv, *more)
+        assert done.code == 0, done.err
+        rows.append({row["name"]: row for row in json.loads((tmp_path / "bench.json").read_text())["rows"]}["usual GPT"])
+    assert [rows[0][name] for name in ("parameters", "loss_first", "loss_after_two_steps")] == [rows[1][name] for name in ("parameters", "loss_first", "loss_after_two_steps")]
+    assert rows[1]["train"]["ratio"] > 0
+
+
 def test_an_evaluation_alone_and_other_number_formats(tmp_path, monkeypatch):
     monkeypatch.setitem(bench.SIZES, "tiny", bench.Size(1, 16, 2, 8, 2, 50, tasks=("causal",), train=False))
     done = call_main(bench, bench.bench, "--sizes", "tiny", "--positions", "learned", "--no-rivals", "--threads", "1", "--repeats", "1", "--seconds", "0",
@@ -127,7 +139,7 @@ def test_what_does_not_fit_into_memory_is_said_and_the_others_go_on(monkeypatch)
 @pytest.mark.parametrize("script, argv, named", [
     (bench, ["--sizes", "huge"], "--sizes huge"), (bench, ["--tasks", "masked,other"], "--tasks masked,other"), (bench, ["--positions", "t5"], "--positions t5"),
     (bench, ["--threads", "0"], "--threads 0"), (bench, ["--threads", "many"], "--threads many"), (bench, ["--repeats", "0"], "--repeats"),
-    (bench, ["--seconds", "-1"], "--seconds"), (bench, ["--out", "nowhere/x.json"], "--out nowhere"),
+    (bench, ["--seconds", "-1"], "--seconds"), (bench, ["--out", "nowhere/x.json"], "--out nowhere"), (bench, ["--apart", "--device", "cuda"], "--apart"),
     (bench_length, ["--lengths", "0"], "--lengths 0"), (bench_length, ["--widths", "100"], "--widths 100"), (bench_length, ["--lengths", "64,x"], "--lengths 64,x"),
     (bench_length, ["--positions", "t5"], "--positions t5"), (bench_length, ["--repeats", "0"], "--repeats"), (bench_length, ["--out", "nowhere/x.png"], "--out nowhere"),
     (bench_assignment, ["--repeats", "0"], "--repeats")])
