@@ -37,7 +37,7 @@ GREY = "0.88"  # where a word may not look; no colour of the maps
 @dataclass
 class Flags:
     runs: list[str] = flag((), "run folders; several are drawn side by side", positional=True)
-    text: list[str] = flag((), "a sentence to look at; may be given several times (default: a short and a long one)")
+    text: list[str] = flag((), "a sentence to look at; may be given several times (default: a short and a long one; others for runs on toy)")
     layer: int = flag(0, "draw only this layer, counted from 1; 0: all")
     head: int = flag(0, "draw only this head, counted from 1; 0: all")
     positions: bool = flag(False, "also draw what the model is told of positions: ALiBi's bias, the table, or the rotary angles")
@@ -86,7 +86,7 @@ def show(flags):
         runs.require((0 <= flags.layer <= L, f"--layer {flags.layer}: {run.folder} has layers 1 to {L}"),
                      (0 <= flags.head <= H, f"--head {flags.head}: {run.folder} has heads 1 to {H}"))
 
-    all_toy = all(str(run.config.get("flags", {}).get("data")).startswith("toy") for run in loaded)
+    all_toy = all(run.config.get("flags", {}).get("data") in ("toy", "toy-pairs") for run in loaded)
     readings, texts = [], flags.text or (TOY_TEXTS if all_toy else TEXTS)
     for run in loaded:
         print(f"{run.folder}: {describe(run)}")

@@ -168,6 +168,9 @@ class Contestant:
         return wall / n, cpu / n
 
 
+GONE = EOFError, BrokenPipeError, ConnectionResetError  # what is met in the place of the other end's process
+
+
 class Apart:
     """A Contestant of bench_models.py in a process of its own, which takes its turns there."""
 
@@ -190,9 +193,10 @@ class Apart:
 
 def serve(pipe, name, size, task, flags, n_threads):
     torch.set_num_threads(n_threads)
+    torch.set_flush_denormal(True)
     contestant = Contestant(bench_models.rivals(task)[0][name], make_batches(size, task), size, flags, torch.device("cpu"))
     pipe.send((contestant.parameters, contestant.first, contestant.after, contestant.megabytes))
-    with contextlib.suppress(EOFError):
+    with contextlib.suppress(*GONE, KeyboardInterrupt):
         while True:
             pipe.send(contestant.turn(*pipe.recv()))
 
@@ -267,15 +271,17 @@ def compare(builders, size, task, flags, device, peak, by_cpu, apart=()):
             if theirs:
                 pairs = [(work, list(zip(our_times[work][-flags.repeats :], times[work]))) for work in works]
                 yield {"name": other, **row(theirs, times, pairs)}
-        except (torch.OutOfMemoryError, EOFError):  # EOFError: its process is no more
+        except torch.OutOfMemoryError:
             yield {"name": other, "error": "out of memory"}
+        except GONE:
+            yield {"name": other, "error": "its process has ended"}
         theirs = None  # its memory is free before the next is built
     yield {"name": name, **row(ours, our_times)}
 
 
 LEGEND = """x ours: times as long as poslab's learned positions take, by wall time and (by CPU time); of peak: the rate at which the model's products
-are computed, as a share of the matrix products' own; CPU s/M: CPU seconds a million tokens; memory: the most in two training steps, beyond
-what was in use before. A line takes some seconds to minutes, ours comes last."""
+are computed, as a share of the matrix products' own; CPU s/M: CPU seconds a million tokens; memory: the most while it is built,
+evaluated and trained for two steps, beyond what was in use before. A line takes some seconds to minutes, ours comes last."""
 HEADER = (f"  {'':<19}{'training':>40}   {'evaluation':>40}\n"
           f"  {'':<19}" + f"{'tokens/s':>10} {'x ours':>7}{'(CPU)':>7} {'of peak':>7} {'CPU s/M':>7}   " * 2 + f"{'memory':>8} {'parameters':>11} {'loss':>7} {'2 steps on':>10}")
 

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 def linear_cross_entropy(x, weight, bias, targets, smoothing=0.0):
     """(N,) cross-entropy of each row of logits = x weight^T + bias, x (N, C), targets (N,), both without ignored rows.
 
+    For evaluation: where gradients are wanted autograd keeps the probabilities of all chunks, see `LinearCrossEntropySum`.
     smoothing: share of each target given to all words alike (Szegedy et al. 2016, section 7).
     """
     n = rows_at_a_time(x)
@@ -15,8 +16,10 @@ def linear_cross_entropy(x, weight, bias, targets, smoothing=0.0):
 
 
 class LinearCrossEntropySum(torch.autograd.Function):
-    """Sum of `linear_cross_entropy`, for training. With p = softmax(x weight^T + bias) the gradient of the logits is p - target, so that
-    each chunk adds its share to all gradients while its p is at hand, and no logits are kept (as in Liger Kernel, Hsu et al. 2024).
+    """Sum of `linear_cross_entropy`, for training. With p = softmax(logits) and q the target, 1 - smoothing on the right word and
+    smoothing / V on all, the gradient of the logits is p - q. So each chunk adds its share to the gradients of x, weight and bias while
+    its p is at hand, and no logits are kept (as in Liger Kernel, Hsu et al. 2024); the backward pass only multiplies them by what it
+    is given. That is done in place, so a loss can be differentiated once.
 
     apply(x, weight, bias or None, targets, smoothing) -> ().
     """
@@ -28,8 +31,9 @@ class LinearCrossEntropySum(torch.autograd.Function):
         for part, target, part_grad in zip(x.split(n), targets.split(n), x_grad.split(n)):
             logits = F.linear(part, weight, bias)  # (n, V)
             p, rows = logits.softmax(-1, dtype=precise(logits)), torch.arange(len(part), device=x.device)
-            log_sum = logits.amax(-1) - p.amax(-1).log()  # of the exponentials, by way of the likeliest word, whose p is never near 0
-            total = total + (log_sum - (1 - smoothing) * logits[rows, target]).sum()
+            # p = exp(logit) / sum, so that log sum = logit - log p; of the likeliest word, since its p is at least 1 / V.
+            log_sum = logits.amax(-1) - p.amax(-1).log()
+            total = total + (log_sum - (1 - smoothing) * logits[rows, target].to(p.dtype)).sum()
             p[rows, target] -= 1 - smoothing
             if smoothing:
                 total = total - smoothing * logits.mean(-1, dtype=p.dtype).sum()
@@ -45,7 +49,7 @@ class LinearCrossEntropySum(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad):
-        return *(None if part is None else part.mul_(grad) for part in ctx.saved_tensors), None, None  # in place: they are large
+        return *(None if part is None else part.mul_(grad) for part in ctx.saved_tensors), None, None
 
 
 def rows_at_a_time(x):

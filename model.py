@@ -189,7 +189,7 @@ class Attention(nn.Module):
         else:
             weights, biases = self.qkv.weight.split((C, 2 * C)), self.qkv.bias.split((C, 2 * C))  # of q, and of k and v
             q = F.linear(x, weights[0], biases[0]).view(B, T, self.n_head, C // self.n_head).transpose(1, 2)  # (B, H, T, D)
-            k, v = F.linear(memory, weights[1], biases[1]).view(B, -1, 2, self.n_head, C // self.n_head).permute(2, 0, 3, 1, 4)  # 2 of (B, H, S, D)
+            k, v = (part.view(B, -1, self.n_head, C // self.n_head).transpose(1, 2) for part in F.linear(memory, weights[1], biases[1]).split(C, dim=-1))  # 2 of (B, H, S, D)
         if angles is not None:
             q, k = rotate(q, angles), rotate(k, angles)
         dropout = self.attn_dropout if self.training else 0.0
@@ -483,7 +483,7 @@ class ClapHead(WordHead):
 
 class LanguageModel(nn.Module):
     """A body and a head. With an Encoder it is a masked language model, with a Decoder a causal one, with an
-    EncoderDecoder one from sequence to sequence, which is also given source= and source_mask=; with a ThreadReader it is
+    EncoderDecoder one from sequence to sequence, which is also given source= and source_mask=; with a ThreadReader (thread_reader.py) it is
     a masked one that is also given a comment's ancestors."""
 
     def __init__(self, body):
@@ -506,7 +506,7 @@ class LanguageModel(nn.Module):
         return linear_cross_entropy(*self.to_predict(idx, targets, mask, **more), smoothing)
 
     def loss(self, idx, targets, mask=None, smoothing=0.0, **more):
-        """Sum of `losses`, in training by way of `LinearCrossEntropySum`."""
+        """Sum of `losses`, by way of `LinearCrossEntropySum` where gradients are wanted."""
         if torch.is_grad_enabled():
             return LinearCrossEntropySum.apply(*self.to_predict(idx, targets, mask, **more), smoothing)
         return self.losses(idx, targets, mask, smoothing, **more).sum()

@@ -8,6 +8,7 @@ from pathlib import Path
 import tokenizers
 import torch
 
+import distributed
 import model as models
 from checkpoint import check_weights, load_weights, read_checkpoint
 from classifier import Classifier
@@ -85,7 +86,7 @@ def load_run(folder, kinds=("lm", "mlm", "classifier", "seq2seq"), device="cpu",
         require((n_class == described["classifier"].get("n_class"), f"{folder / 'config.json'}: names {n_class} classes, but the classifier has another number; restore the file"))
     model = build()
     load_weights(model, weights, path)
-    if not (folder / "result.json").exists():
+    if distributed.first() and not (folder / "result.json").exists():
         print(printable(f"note: the run in {folder} has not ended; these are its weights of {'epoch' if kind == 'classifier' else 'step'} {checkpoint.get('step', '?')}"), file=sys.stderr)
     return LoadedRun(folder, kind, described, model.to(device).eval(), tokenizer)
 

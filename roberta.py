@@ -216,7 +216,7 @@ def renamed(tokenizer, tokens, names, begin="", end=""):
 
 
 def export_roberta(run, path):
-    """Write a run of train_mlm.py (see run.load_run) as a folder that transformers reads: config.json, model.safetensors,
+    """Write a run of train_mlm.py (see opened.load_run) as a folder that transformers reads: config.json, model.safetensors,
     tokenizer.json, tokenizer_config.json. Raises DataError for a run that RoBERTa has no place for, and for a folder that is not empty."""
     folder, config, state = Path(path), run.model.body.config, run.model.state_dict()
     nearest = Config(**{name: getattr(config, name) for name in FREE}, pos="learned", norm_first=False, head="roberta")

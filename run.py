@@ -2,7 +2,7 @@
 command line (flags.py), the device (machine.py) and finished runs (opened.py). The training loops are in the scripts.
 
 A run is a folder: config.json, tokenizer.json, metrics.jsonl, checkpoint.pt (to resume), best.pt (to use),
-result.json, and figures. `Run` writes one; `load_run` opens one.
+result.json, and figures. `Run` writes one; `load_run` (opened.py) opens one.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ from stopping import Interrupted, Losses, Signals
 
 # Also what only the scripts use, which say runs.require, runs.load_run and so on.
 from flags import (ContinueFlags, ModelFlags, RunFlags, SpreadFlags, TokenizerFlags, UserError, adopt, flag, main, model_config, parse,  # noqa: F401
-                   require, step_checks, stop)
+                   require, step_checks)
 from machine import autocast, clock, compile_blocks, git_revision, peak_memory, prepare, versions  # noqa: F401
 from opened import (LoadedRun, by_position, can_resume, check_entries, load_run, prepared_of, read_config, read_json, read_metrics,  # noqa: F401
                     read_result, roberta_of, source_of)

@@ -118,6 +118,13 @@ def test_in_a_process_of_its_own_an_implementation_does_the_same(tmp_path, monke
     assert rows[1]["train"]["ratio"] > 0
 
 
+def test_a_process_that_ends_costs_its_own_line_only(monkeypatch):
+    monkeypatch.setattr(bench_models, "rivals", lambda task: ({"nobody": None, "usual GPT": None}, []))  # its process finds none of that name, and fails
+    done = call_main(bench, bench.bench, "--apart", "--sizes", "tiny", "--tasks", "causal", "--positions", "learned", "--threads", "1", "--repeats", "1", "--seconds", "0")
+    assert done.code == 0 and "nobody             its process has ended" in done.out and "  poslab learned " in done.out
+    assert next(line for line in done.out.splitlines() if "usual GPT" in line).split()[2].replace(",", "").isdecimal()
+
+
 def test_an_evaluation_alone_and_other_number_formats(tmp_path, monkeypatch):
     monkeypatch.setitem(bench.SIZES, "tiny", bench.Size(1, 16, 2, 8, 2, 50, tasks=("causal",), train=False))
     done = call_main(bench, bench.bench, "--sizes", "tiny", "--positions", "learned", "--no-rivals", "--threads", "1", "--repeats", "1", "--seconds", "0",

@@ -56,12 +56,13 @@ def test_what_is_no_number_stays_none(way):
 
 
 @pytest.mark.parametrize("way", ["rows", "sum"])
-def test_under_autocast_sums_are_exact(way):
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+def test_under_autocast_sums_are_exact(smoothing, way):
     """Products are rounded to bfloat16, 0.4%, but the sum over 5,000 words is not."""
     leaves, targets = tensors(200, 64, words=5000, scale=0.3)
-    expected = results("plain", leaves, targets)
+    expected = results("plain", leaves, targets, smoothing=smoothing)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        got = results(way, leaves, targets)
+        got = results(way, leaves, targets, smoothing=smoothing)
     torch.testing.assert_close(got[0], expected[0], rtol=1e-3, atol=0)
     for a, b in zip(got[1:], expected[1:], strict=True):
         assert a.dtype == torch.float32 and (a - b).norm() < 0.01 * b.norm()
@@ -74,3 +75,20 @@ def test_a_second_backward_pass_over_the_same_loss_is_refused():
     loss.backward(retain_graph=True)
     with pytest.raises(RuntimeError):
         loss.backward()
+
+
+def test_under_autocast_both_ways_round_alike():
+    leaves, targets = tensors(300, 16, words=50, scale=3.0)
+    with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad():
+        assert WAYS["sum"](*leaves, targets, 0.05).item() == pytest.approx(WAYS["rows"](*leaves, targets, 0.05).item(), rel=1e-5)
+
+
+def test_no_logits_are_kept_for_the_backward_pass():
+    leaves, targets = tensors(1000, 4, words=50)
+    largest = {}
+    for way in ("sum", "rows"):
+        kept = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor.numel()) or tensor, lambda tensor: tensor):
+            WAYS[way](*leaves, targets, 0.0)
+        largest[way] = max(kept)
+    assert largest["sum"] == 1000 * 4 and largest["rows"] >= 64 * 50
