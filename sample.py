@@ -33,8 +33,8 @@ class Flags:
 
 def sample(flags):
     runs.require(
-        (flags.tokens > 0, f"--tokens must be at least 1, got {flags.tokens}"),
-        (flags.samples > 0, f"--samples must be at least 1, got {flags.samples}"),
+        (0 < flags.tokens <= 100_000, f"--tokens must be at least 1 and at most 100,000, got {flags.tokens}"),
+        (0 < flags.samples <= 10_000, f"--samples must be at least 1 and at most 10,000, got {flags.samples}"),
         (flags.temperature >= 0, f"--temperature must not be negative, got {flags.temperature}"),
         (flags.top_k >= 0, f"--top-k must not be negative, got {flags.top_k}"))
     device = runs.prepare(flags)

@@ -167,7 +167,8 @@ def test_from_the_shell(shell, tmp_path):
 
 @pytest.mark.parametrize("kind, argv, message", [
     ("mlm", ("--text", SHORT), "put [MASK] where"), ("mlm", (), "put [MASK] where"), ("lm", ("--text", "this [MASK]"), "run of train_mlm.py"),
-    ("lm", ("--temperature", "-1", "--tokens", "0", "--samples", "0", "--top-k", "-5"), "--samples must be at least 1, got 0; --temperature"),
+    ("lm", ("--temperature", "-1", "--tokens", "0", "--samples", "0", "--top-k", "-5"), "--samples must be at least 1 and at most 10,000, got 0; --temperature"),
+    ("lm", ("--tokens", str(2**24)), "--tokens must be at least 1 and at most 100,000"),  # make fuzz waited for them
     ("lm", ("--temperature", "nan"), "--temperature"), ("classifier", ("--text", " "), "holds no word"),
     ("mlm", ("--text", "[MASK] " * 40), "learned positions end at 32; shorten it")])
 def test_mistakes_are_one_line(tmp_path, capsys, kind, argv, message):
