@@ -73,6 +73,22 @@ def test_fused_and_explicit_attention_agree(pos, body, window):
     torch.testing.assert_close(model(idx, mask), model(idx, mask, need_weights=True)[0])
 
 
+@pytest.mark.parametrize("pos, window, padded", [("alibi", 0, False), ("alibi", 100, True), ("nope", 300, False), ("rope", 0, True)])
+def test_a_long_sequence_is_attended_in_pieces_to_the_same_end(pos, window, padded):
+    """Beyond 256 tokens a decoder's fused attention leaves the future out piece by piece; 600 is no multiple."""
+    idx = torch.randint(5, 30, (2, 600))
+    mask = torch.arange(600) < torch.tensor([[600], [290]]) if padded else None
+    results = []
+    for need_weights in (False, True):
+        model = tiny(Decoder, pos, window=window)
+        h = model(idx, mask, need_weights=need_weights)
+        h = h[0] if need_weights else h
+        h.square().sum().backward()
+        results.append([h.detach(), *(p.grad for p in model.parameters())])
+    for got, expected in zip(*results, strict=True):
+        torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-3)
+
+
 def test_asking_for_the_states_changes_nothing_and_gives_embedding_to_last_block():
     model, idx = tiny(Encoder, "learned"), torch.randint(5, 30, (2, 9))
     h, states = model(idx, need_states=True)
