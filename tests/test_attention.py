@@ -78,15 +78,15 @@ def test_a_long_sequence_is_attended_in_pieces_to_the_same_end(pos, window, padd
     """Beyond 256 tokens a decoder's fused attention leaves the future out piece by piece; 600 is no multiple."""
     idx = torch.randint(5, 30, (2, 600))
     mask = torch.arange(600) < torch.tensor([[600], [290]]) if padded else None
-    results = []
+    results, direction = [], torch.randn(2, 600, 16)
     for need_weights in (False, True):
         model = tiny(Decoder, pos, window=window)
         h = model(idx, mask, need_weights=need_weights)
         h = h[0] if need_weights else h
-        h.square().sum().backward()
+        (h * direction).sum().backward()
         results.append([h.detach(), *(p.grad for p in model.parameters())])
     for got, expected in zip(*results, strict=True):
-        torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-3)
+        assert (got - expected).norm() < 1e-4 * expected.norm()
 
 
 def test_asking_for_the_states_changes_nothing_and_gives_embedding_to_last_block():
