@@ -279,7 +279,8 @@ def compare(builders, size, task, flags, device, peak, by_cpu, apart=()):
     yield {"name": name, **row(ours, our_times)}
 
 
-LEGEND = """x ours: times as long as poslab's learned positions take, by wall time and (by CPU time); of peak: the rate at which the model's products
+LEGEND = """x ours: times as long as poslab's learned positions (the last line) take, by wall time and (by CPU time), the median over pairs of neighbouring
+turns, so not the quotient of the rates beside it; of peak: the rate at which the model's products
 are computed, as a share of the matrix products' own; CPU s/M: CPU seconds a million tokens; memory: the most while it is built,
 evaluated and trained for two steps, beyond what was in use before. A line takes some seconds to minutes, ours comes last."""
 HEADER = (f"  {'':<19}{'training':>40}   {'evaluation':>40}\n"

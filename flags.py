@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import difflib
 import math
 import os
 import re
@@ -111,24 +112,28 @@ def parse(flags_class, description, argv=None):
         elif field.type is bool:
             options["action"] = "store_true" if field.default is False else argparse.BooleanOptionalAction
         else:
-            options.update(type={int: whole, float: finite}.get(field.type, field.type), choices=field.metadata["choices"],
+            options.update(type={int: integer, float: number}.get(field.type, field.type), choices=field.metadata["choices"],
                            metavar=None if field.metadata["choices"] or positional else field.type.__name__.upper())
         owner = [owner for owner in groups if field.name in owner.__annotations__][-1]  # the first to have it, whoever gave it another default
         groups[owner].add_argument(*names, **options)
     argv = [re.sub("^--[^=]+", lambda found: found[0].replace("_", "-"), word) for word in (sys.argv[1:] if argv is None else argv)]
     if any("\udc80" <= c <= "\udcff" for word in argv for c in word):  # bytes that are no UTF-8, which config.json could not hold
         parser.error("the command line is not UTF-8")
-    return flags_class(**vars(parser.parse_args(argv)))
+    values = vars(parser.parse_args(argv))
+    for field in dataclasses.fields(flags_class):
+        if field.type != list[str] and isinstance(values.get(field.name), list):  # what argparse makes of --data=--
+            parser.error(f"argument --{field.name.replace('_', '-')}: expected a value, not --")
+    return flags_class(**values)
 
 
-def whole(word):
+def integer(word):
     """A whole number of the command line that 64 bits hold."""
     if not -(2**63) <= int(word) < 2**63:
         raise ValueError
     return int(word)
 
 
-def finite(word):
+def number(word):
     """A number of the command line, neither infinite nor none."""
     if not math.isfinite(float(word)):
         raise ValueError
@@ -139,6 +144,9 @@ class LineParser(argparse.ArgumentParser):
     """argparse, but a mistake costs one line instead of a page."""
 
     def error(self, message):
+        unknown = message.removeprefix("unrecognized arguments: ").split()[0].partition("=")[0] if message.startswith("unrecognized arguments: --") else ""
+        near = difflib.get_close_matches(unknown, [name for action in self._actions for name in action.option_strings], 1)
+        message += f"; did you mean {near[0]}?" if near else ""
         if distributed.first_to_fail():
             print(printable(f"{self.prog}: {' '.join(message.split())}; see --help"), file=sys.stderr)
         raise SystemExit(2)

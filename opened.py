@@ -87,7 +87,7 @@ def load_run(folder, kinds=("lm", "mlm", "classifier", "seq2seq"), device="cpu",
     model = build()
     load_weights(model, weights, path)
     if distributed.first() and not (folder / "result.json").exists():
-        print(printable(f"note: the run in {folder} has not ended; these are its weights of {'epoch' if kind == 'classifier' else 'step'} {checkpoint.get('step', '?')}"), file=sys.stderr)
+        print(printable(f"note: the run in {folder} has not ended; these are its weights as last evaluated, at {'epoch' if kind == 'classifier' else 'step'} {checkpoint.get('step', '?')}"), file=sys.stderr)
     return LoadedRun(folder, kind, described, model.to(device).eval(), tokenizer)
 
 

@@ -134,7 +134,8 @@ class Run:
                          for flags in (described["flags"], before.get("flags", {})))
             changed = [f"--{k.replace('_', '-')} {str(then.get(k))[:40] or 'empty'}, not {str(now[k]) or 'empty'}" for k in sorted(now) if now[k] != then.get(k)]
             if changed:
-                raise UserError(f"--resume: {folder} was started with {'; '.join(changed)}; use the same, or another --out")
+                raise UserError(f"--resume: {folder} was started with {'; '.join(changed)}; use the same, or another --out"
+                                + (f"; to train its weights on: --init-from {folder}, with another --out and without --resume" if hasattr(flags, "init_from") else ""))
             for path in there:
                 if path.suffix == ".partial":  # what a killed process had begun to write
                     path.unlink()

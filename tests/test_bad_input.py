@@ -111,11 +111,11 @@ def test_sentences_longer_than_the_block_are_no_error_and_counted(script, told, 
 # ---------------------------------------------------------------------------- flags
 
 EVERY = [(script, argv, parts) for script in SCRIPTS for argv, parts in [
-    (["--no-such-flag"], ["--no-such-flag", "--help"]), (["--block", "8"], ["--block"]), (["--pos", "rotary"], ["--pos", "rotary", "learned", "nope"]),
+    (["--no-such-flag"], ["--no-such-flag", "--help"]), (["--position", "alibi"], ["--position alibi; did you mean --pos?"]), (["--out=--"], ["argument --out: expected a value, not --"]), (["--block", "8"], ["--block"]), (["--pos", "rotary"], ["--pos", "rotary", "learned", "nope"]),
     (["--n-layer", "two"], ["--n-layer", "'two'"]), (["--n-head", "3"], ["--n-head must divide --n-embd", "16"]), (["--n-layer", "0"], ["--n-layer must be at least 1"]),
     (["--pos", "rope", "--n-embd", "6"], ["--n-embd / --n-head must be even"]), (["--dropout", "1.5"], ["dropout must be at least 0 and below 1"]),
-    (["--lr", "0"], ["--lr must be above 0"]), (["--lr", "nan"], ["--lr"]), (["--lr", "inf"], ["argument --lr: invalid finite value: 'inf'"]),
-    (["--seed", "9" * 30], ["argument --seed: invalid whole value"]), (["--threads", "5000"], ["--threads must not be negative, nor above 4096"]),
+    (["--lr", "0"], ["--lr must be above 0"]), (["--lr", "nan"], ["--lr"]), (["--lr", "inf"], ["argument --lr: invalid number value: 'inf'"]),
+    (["--seed", "9" * 30], ["argument --seed: invalid integer value"]), (["--threads", "5000"], ["--threads must not be negative, nor above 4096"]),
     (["--batch-size", "2000000000"], ["--batch-size must be at least 1 and at most"]), (["--n-embd", "2000000000"], ["--n-embd must be at most 16,777,216"]), (["--batch-size", "0"], ["--batch-size must be at least 1"]), (["--seed", "x"], ["--seed"]),
     (["--init-std", "-1"], ["--init-std must not be negative"]), (["--vocab-size", "3"], ["--vocab-size 3", "at least 6"]),
     (["--tokenizer", "bpe", "--vocab-size", "100"], ["--vocab-size 100", "at least 261"]), (["--weight-decay", "-2"], ["--weight-decay must not be negative"]),
@@ -350,7 +350,7 @@ def test_resume_of_a_run_of_other_flags_names_them(cli, corpus, finished):
     folder = finished("train_lm")
     before = contents(folder)
     outcome = cli("train_lm", *SHORT["train_lm"], "--data", corpus, "--out", folder, "--resume", "--n-embd", 32, "--seed", 9)
-    assert_complains(outcome, folder, "was started with --n-embd 16, not 32; --seed 0, not 9; use the same")
+    assert_complains(outcome, folder, "was started with --n-embd 16, not 32; --seed 0, not 9; use the same, or another --out; to train its weights on: --init-from")
     assert contents(folder) == before
 
 

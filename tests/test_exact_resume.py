@@ -3,6 +3,7 @@
 `make fuzz` tries many more moments.
 """
 
+import gc
 import json
 import os
 import random
@@ -79,7 +80,7 @@ class traced:
     """A context in which `see(name of the function)` is called before each line of a script and of what it saves with."""
 
     def __init__(self, script, see):
-        self.files = {str(ROOT / f"{name}.py") for name in (script, "run", "checkpoint", "stopping")} | {torch.serialization.__file__}
+        self.files = {str(ROOT / f"{name}.py") for name in (script, "run", "opened", "checkpoint", "stopping")} | {torch.serialization.__file__}
         self.see = see
 
     def __enter__(self):
@@ -100,6 +101,7 @@ def in_a_copy(script, argv, point, signals):
     pid = os.fork()
     if not pid:
         code = 1
+        gc.disable()  # an exception in what the collector calls is lost, as Python has it
         try:
             count = iter(range(1, 10**9))
 
