@@ -8,9 +8,12 @@ PY = .venv/bin/python
 SEED ?= 0
 TEXT ?=
 
-.PHONY: demo test fuzz assignment recipe-decoder recipe-decoder-pretrained recipe-frozen recipe-frozen-pretrained figures bench bench-assignment clean need-text study-clap study-nope
+.PHONY: help demo test fuzz assignment recipe-decoder recipe-decoder-pretrained recipe-frozen recipe-frozen-pretrained figures bench bench-assignment clean need-text study-clap study-nope
 
 SENTENCE = We will defend the central granary together before the first census.
+
+help:  ## what there is to make
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-27s%s\n", $$1, $$2 }' Makefile
 
 demo: .venv/ready  ## pretrain, classify with the frozen encoder, measure perplexity, draw the maps: on generated text
 	$(PY) train_mlm.py --pos alibi --n-embd 128 --n-layer 2 --lr 1e-3 --init-std 0.05 --steps 600 --out out/demo/encoder --overwrite
@@ -18,11 +21,11 @@ demo: .venv/ready  ## pretrain, classify with the frozen encoder, measure perple
 	$(PY) train_lm.py --pos alibi --out out/demo/lm --overwrite
 	$(PY) attention_maps.py out/demo/encoder --text "$(SENTENCE)"
 	$(PY) attention_maps.py out/demo/lm --text "$(SENTENCE)" --positions
-	$(PY) sample.py out/demo/encoder --text "We will [MASK] the central granary together."
+	$(PY) sample.py out/demo/encoder --text "There is no [MASK] in a steady lamp."
 	@echo "Now open out/demo/lm/maps/map-1.png, out/demo/lm/curve.png and out/demo/classifier/confusion.png."
 	@echo "To call the scripts yourself: source .venv/bin/activate, then python train_lm.py --pos nope"
 
-test: .venv/ready-to-test
+test: .venv/ready-to-test  ## the tests, about five minutes of two cores
 	$(PY) -m pytest -q -n 2 --dist loadfile
 
 CASES ?= 500
@@ -97,5 +100,5 @@ bench-assignment: .venv/ready  ## CPU seconds of the whole assignment beside the
 	.venv-bench/bin/pip install -q -r requirements-bench.txt
 	touch $@
 
-clean:
+clean:  ## remove the environments and all runs
 	rm -rf .venv .venv-bench out

@@ -169,7 +169,7 @@ def train(flags):
 
     # Refit: with the number of epochs known, the held-out rows need not be missed any longer. The learning rate goes as before.
     if flags.refit:
-        run.say(f"epoch {best_epoch} was best on the validation rows; training anew on all {len(corpus.rows):,} training rows")
+        run.say(f"epoch {best_epoch} was best on the validation rows; training anew on all {len(corpus.rows):,} training rows, from new weights")
         torch.manual_seed(flags.seed)
         sets["train"] = Rows(corpus.rows, tokenizer, config.block_size)
         model, features, optimizer, balance = start(config, how, source, sets, flags, device)

@@ -1,10 +1,11 @@
 """Corpora (one file each), tokenizers, batches and masks. `load` is the door."""
 
+import sys
 from pathlib import Path
 
 from data import pairs, pydocs, shards, speeches, toy, wikitext
 from data.corpus import Corpus, hold_out, normal
-from data.files import DataError, read_rows, read_text
+from data.files import DataError, printable, read_rows, read_text
 
 NAMES = ("toy", "pydocs", "speeches", "wikitext2", "toy-pairs")
 
@@ -34,6 +35,8 @@ def load(name):
         return pairs.load_pairs(path).corpus()
     if path.is_dir():
         return (wikitext if (path / "train.txt").exists() else speeches).load(path)
+    if path.suffix in (".txt", ".tsv") and path.stem.startswith("train_") and [*path.parent.glob("test_*")]:
+        print(printable(f"note: --data {name}: its test sets lie beside it; give the folder to measure on them"), file=sys.stderr)
     if path.suffix == ".txt":
         lines = read_text(path)
         cut = len(lines) - max(1, len(lines) // 10)
