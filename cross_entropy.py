@@ -16,10 +16,12 @@ def linear_cross_entropy(x, weight, bias, targets, smoothing=0.0):
 
 
 class LinearCrossEntropySum(torch.autograd.Function):
-    """F.cross_entropy(F.linear(x, weight, bias), targets, reduction="sum", label_smoothing=smoothing), for training. With p = softmax(logits) and q the target, 1 - smoothing on the right word and
-    smoothing / V on all, the gradient of the logits is p - q. So each chunk adds its share to the gradients of x, weight and bias while
-    its p is at hand, and no logits are kept (as in Liger Kernel, Hsu et al. 2024); the backward pass only multiplies them by what it
-    is given. That is done in place, so a loss can be differentiated once.
+    """F.cross_entropy(F.linear(x, weight, bias), targets, reduction="sum", label_smoothing=smoothing), for training.
+
+    With p = softmax(logits) and q the target, 1 - smoothing on the right word and smoothing / V on all, the gradient of the logits is
+    p - q. So each chunk adds its share to the gradients of x, weight and bias while its p is at hand, and no logits are kept (as in
+    Liger Kernel, Hsu et al. 2024); the backward pass only multiplies them by what it is given. That is done in place, so a loss can
+    be differentiated once.
 
     apply(x, weight, bias or None, targets, smoothing) -> ().
     """
