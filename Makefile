@@ -25,7 +25,7 @@ demo: .venv/ready  ## pretrain, classify with the frozen encoder, measure perple
 	@echo "Now open out/demo/lm/maps/map-1.png, out/demo/lm/curve.png and out/demo/classifier/confusion.png."
 	@echo "To call the scripts yourself: source .venv/bin/activate, then python train_lm.py --pos nope"
 
-test: .venv/ready-to-test  ## the tests, about five minutes of two cores
+test: .venv/ready-to-test  ## the tests, three to five minutes of two cores
 	$(PY) -m pytest -q -n 2 --dist loadfile
 
 CASES ?= 500
