@@ -40,7 +40,7 @@ class RunFlags:
     seed: int = flag(0, "seed of the initial weights, the data order, the masks and the dropout")
     device: str = flag("auto", "where to compute", ("auto", "cpu", "cuda", "mps"))
     dtype: str = flag("auto", "bfloat16 autocast or plain float32; auto: bfloat16 on CUDA", ("auto", "float32", "bfloat16"))
-    threads: int = flag(0, "CPU threads; 0: one for models up to 128 wide, which are fastest so, else all cores")
+    threads: int = flag(0, "CPU threads; 0: one for models up to 128 wide, which gain little from more and leave them to other runs, else all cores")
     compile: bool = flag(False, "compile the blocks, half a minute; worth it on a GPU")
     resume: bool = flag(False, "continue the run in --out")
     overwrite: bool = flag(False, "delete the run in --out and start anew")
