@@ -325,7 +325,9 @@ def caption(configurations):
              "seq2seq": "Perplexity of what the decoder writes, given the source: comparable with no other kind's.",
              "classifier": "Seen test sentences also stand in the training data, so accuracy on them is partly memory. "
                            "Curves are of the search for the best epoch, with rows held out; the table is of the final model."}
-    return f"{KINDS[first.kind]} on {first.data}: {spread}. {notes[first.kind]} The best of each column is bold."
+    lengths = {name: sorted({str(c.runs[0].flags.get(name, 0)) for c in configurations}, key=lambda n: (len(n), n)) for name in ("steps", "epochs", "batch_size", "block_size")}
+    unequal = "".join(f" Not trained alike: {name.replace('_', ' ')} {', '.join(values)}." for name, values in lengths.items() if len(values) > 1)
+    return f"{KINDS[first.kind]} on {first.data}: {spread}. {notes[first.kind]} The best of each column is bold.{unequal}"
 
 
 def markdown(rows, columns):

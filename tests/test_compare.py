@@ -150,6 +150,12 @@ def test_labels_are_the_flags_that_differ_spelled_as_flags(make, table):
     assert list(table("a", make("c", pos="alibi", dropout=0.1, norm_first=False))) == ["norm-first=yes, dropout=0.0", "norm-first=no, dropout=0.1"]
 
 
+def test_runs_that_were_not_trained_alike_are_told(make, command):
+    names = [make("a", steps=200, batch_size=16), make("b", pos="alibi", steps=1000, batch_size=16)]
+    assert "Not trained alike: steps 200, 1000." in command(*names)[1]
+    assert "Not trained alike" not in command(names[0], make("c", pos="alibi", steps=200, batch_size=16))[1]
+
+
 def test_where_nothing_differs_the_folder_is_the_label(make, table):
     assert list(table(make("lm-toy-0", seed=0), make("lm-toy-1", seed=1))) == ["lm-toy"]
 
