@@ -118,7 +118,7 @@ def describe(run):
     causal = getattr(run.model.body, "causal", False)
     variant = f" ({config.alibi})" if config.pos == "alibi" and not causal else ""
     of = " on a decoder" if run.kind == "classifier" and causal else ""
-    return f"{KINDS[run.kind]}{of}, pos={config.pos}{variant}" + (f", window={config.window}" if config.window else "")
+    return f"{KINDS[run.kind]}{of}, pos={config.pos}{variant}" + (f", window={config.window}" if config.window else "") + (f", unfinished: {run.unfinished}" if run.unfinished else "")
 
 
 def short_name(run, loaded):

@@ -33,6 +33,7 @@ class LoadedRun:
     config: dict           # config.json
     model: torch.nn.Module
     tokenizer: tokenizers.Tokenizer
+    unfinished: str = ""   # of a run that has not ended: which weights these are, "step 100"
 
 
 def load_run(folder, kinds=("lm", "mlm", "classifier", "seq2seq"), device="cpu", flag_name=""):
@@ -86,9 +87,10 @@ def load_run(folder, kinds=("lm", "mlm", "classifier", "seq2seq"), device="cpu",
         require((n_class == described["classifier"].get("n_class"), f"{folder / 'config.json'}: names {n_class} classes, but the classifier has another number; restore the file"))
     model = build()
     load_weights(model, weights, path)
-    if distributed.first() and not (folder / "result.json").exists():
-        print(printable(f"note: the run in {folder} has not ended; these are its weights as last evaluated, at {'epoch' if kind == 'classifier' else 'step'} {checkpoint.get('step', '?')}"), file=sys.stderr)
-    return LoadedRun(folder, kind, described, model.to(device).eval(), tokenizer)
+    unfinished = "" if (folder / "result.json").exists() else f"{'epoch' if kind == 'classifier' else 'step'} {checkpoint.get('step', '?')}"
+    if unfinished and distributed.first():
+        print(printable(f"note: the run in {folder} has not ended; these are its weights as last evaluated, at {unfinished}"), file=sys.stderr)
+    return LoadedRun(folder, kind, described, model.to(device).eval(), tokenizer, unfinished)
 
 
 def by_position(loaded):

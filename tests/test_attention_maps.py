@@ -307,6 +307,15 @@ def test_a_damaged_run_is_one_line(tmp_path, capsys):
     assert code == 2 and err.count("\n") == 1 and "best.pt" in err
 
 
+def test_a_run_that_has_not_ended_is_drawn_as_such(tmp_path, capsys):
+    folder = make_run(tmp_path / "cut")
+    (folder / "result.json").unlink()
+    torch.save(torch.load(folder / "best.pt", weights_only=True) | {"step": 3}, folder / "best.pt")
+    _, out, _ = call(capsys, folder, "--text", SHORT)
+    drawn = json.loads((folder / "maps" / "maps.json").read_text(encoding="utf-8"))["runs"][0]
+    assert "pos=learned, unfinished: step 3" in out and drawn["model"].endswith("unfinished: step 3")
+
+
 def test_what_is_shown_of_toy_is_in_its_words():
     known = train_tokenizer("word", data.load("toy").texts())
     assert all(UNK not in known.encode(text).ids for text in attention_maps.TOY_TEXTS)
