@@ -192,6 +192,7 @@ class Apart:
 
 
 def serve(pipe, name, size, task, flags, n_threads):
+    """The other end of an `Apart`. It is prepared as runs.prepare does it, but for the keeping of freed memory."""
     torch.set_num_threads(n_threads)
     torch.set_flush_denormal(True)
     contestant = Contestant(bench_models.rivals(task)[0][name], make_batches(size, task), size, flags, torch.device("cpu"))
@@ -279,10 +280,10 @@ def compare(builders, size, task, flags, device, peak, by_cpu, apart=()):
     yield {"name": name, **row(ours, our_times)}
 
 
-LEGEND = """x ours: times as long as poslab's learned positions (the last line) take, by wall time and (by CPU time), the median over pairs of neighbouring
-turns, so not the quotient of the rates beside it; of peak: the rate at which the model's products
-are computed, as a share of the matrix products' own; CPU s/M: CPU seconds a million tokens; memory: the most while it is built,
-evaluated and trained for two steps, beyond what was in use before. A line takes some seconds to minutes, ours comes last."""
+LEGEND = """x ours: times as long as poslab's learned positions (the last line) take, by wall time and (by CPU time), the median over pairs of
+neighbouring turns, so not the quotient of the rates beside it; of peak: the rate at which the model's products are computed, as a share
+of the matrix products' own; CPU s/M: CPU seconds a million tokens; memory: the most while it is built, evaluated and trained for two
+steps, beyond what was in use before. A line takes some seconds to minutes, ours comes last."""
 HEADER = (f"  {'':<19}{'training':>40}   {'evaluation':>40}\n"
           f"  {'':<19}" + f"{'tokens/s':>10} {'x ours':>7}{'(CPU)':>7} {'of peak':>7} {'CPU s/M':>7}   " * 2 + f"{'memory':>8} {'parameters':>11} {'loss':>7} {'2 steps on':>10}")
 

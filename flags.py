@@ -98,7 +98,7 @@ def parse(flags_class, description, argv=None):
     owners = [owner for owner in flags_class.__mro__ if dataclasses.is_dataclass(owner)]  # its own flags come first
     parser, groups = LineParser(description=description, allow_abbrev=False, usage="%(prog)s [flags]" if len(owners) > 1 else None), {}
     for owner in owners:
-        groups[owner] = parser if owner is flags_class else parser.add_argument_group((owner.__doc__ or owner.__name__).split("\n")[0].rstrip("."))
+        groups[owner] = parser if owner is flags_class else parser.add_argument_group(owner.__doc__.split("\n")[0])
     for field in dataclasses.fields(flags_class):
         names = ["--" + field.name.replace("_", "-")]
         default = "" if field.default in ("", None, dataclasses.MISSING) or field.metadata["positional"] else f" (default: {field.default})"
@@ -144,9 +144,10 @@ class LineParser(argparse.ArgumentParser):
     """argparse, but a mistake costs one line instead of a page."""
 
     def error(self, message):
-        unknown = message.removeprefix("unrecognized arguments: ").split()[0].partition("=")[0] if message.startswith("unrecognized arguments: --") else ""
-        near = difflib.get_close_matches(unknown, [name for action in self._actions for name in action.option_strings], 1)
-        message += f"; did you mean {near[0]}?" if near else ""
+        unknown = re.match(r"unrecognized arguments: (--[^\s=]+)", message)
+        if unknown:
+            near = difflib.get_close_matches(unknown[1], [name for action in self._actions for name in action.option_strings], 1)
+            message += "".join(f"; did you mean {name}?" for name in near)
         if distributed.first_to_fail():
             print(printable(f"{self.prog}: {' '.join(message.split())}; see --help"), file=sys.stderr)
         raise SystemExit(2)

@@ -170,14 +170,16 @@ def attend(q, k, v, bias=None, dropout=0.0):
     return F.dropout(weights, dropout) @ v, weights
 
 
-def attend_to_the_past(q, k, v, bias, n=256):
-    """The fused kernel, given a bias that hides the future, n rows at a time: it would compute all that the bias then hides.
+ROWS = 256  # of the scores, which a long causal sequence is attended at a time
+
+
+def attend_to_the_past(q, k, v, bias):
+    """The fused kernel, given a bias that hides the future, some rows at a time: it would compute all that the bias then hides.
 
     q, k, v (B, H, T, D), bias broadcastable to (B, H, T, T) -> (B, H, T, D).
     """
-    rows = [F.scaled_dot_product_attention(q[:, :, i : i + n], k[:, :, : i + n], v[:, :, : i + n], attn_mask=bias[:, :, i : i + n, : i + n])
-            for i in range(0, q.size(2), n)]
-    return torch.cat(rows, dim=2)
+    ends = [(i, i + ROWS) for i in range(0, q.size(2), ROWS)]
+    return torch.cat([F.scaled_dot_product_attention(q[:, :, i:j], k[:, :, :j], v[:, :, :j], attn_mask=bias[:, :, i:j, :j]) for i, j in ends], dim=2)
 
 
 class Attention(nn.Module):
@@ -212,7 +214,7 @@ class Attention(nn.Module):
             if causal and bias is None:
                 bias = torch.full((T, T), -math.inf, device=x.device).triu(1)
             y, weights = attend(q, k, v, bias, dropout)
-        elif causal and bias is not None and T > 256 and x.device.type == "cpu":
+        elif causal and bias is not None and T > ROWS and x.device.type == "cpu":
             y, weights = attend_to_the_past(q, k, v, bias), None
         else:
             y, weights = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, is_causal=causal and bias is None), None

@@ -162,12 +162,11 @@ def hold(folder):
 
     It is the folder that is locked, so nothing is written; on Windows, where that cannot be, nothing is locked.
     """
-    try:
-        import fcntl
-    except ImportError:  # Windows
+    if os.name == "nt":
         return
     held.append(os.open(folder, os.O_RDONLY))
-    fcntl.flock(held[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
+    if not lock(held[-1]):
+        raise BlockingIOError(f"{folder} is held by another process")
 
 
 def let_go():
@@ -176,7 +175,7 @@ def let_go():
 
 
 def lock(file):
-    """Lock an open file until it is closed; False when another process has it."""
+    """Lock an open file, or its descriptor, until it is closed; False when another process has it."""
     try:
         import fcntl
     except ImportError:  # Windows
