@@ -42,7 +42,7 @@ class RunFlags:
     dtype: str = flag("auto", "bfloat16 autocast or plain float32; auto: bfloat16 on CUDA", ("auto", "float32", "bfloat16"))
     threads: int = flag(0, "CPU threads; 0: one for models up to 128 wide, which gain little from more and leave them to other runs, else all cores")
     compile: bool = flag(False, "compile the blocks, half a minute; worth it on a GPU")
-    resume: bool = flag(False, "continue the run in --out")
+    resume: bool = flag(False, "continue the run; with --out RUN, what is not given is as the run was started")
     overwrite: bool = flag(False, "delete the run in --out and start anew")
 
 
@@ -89,9 +89,10 @@ class ContinueFlags:
     init_from: str = flag("", "run folder of the same script to continue from: its weights, architecture and vocabulary")
 
 
-def parse(flags_class, description, argv=None):
+def parse(flags_class, description, argv=None, started_with=None):
     """The command line as an instance of a flags dataclass; `--n-head` and `--n_head` are the same flag. --help groups the flags
-    by the dataclasses they are inherited from, under the first lines of their docstrings.
+    by the dataclasses they are inherited from, under the first lines of their docstrings. started_with: {name: value} of flags
+    that are not given, instead of their defaults.
 
     An unknown flag or a malformed value gives one line on stderr and exit code 2.
     """
@@ -119,7 +120,7 @@ def parse(flags_class, description, argv=None):
     argv = [re.sub("^--[^=]+", lambda found: found[0].replace("_", "-"), word) for word in (sys.argv[1:] if argv is None else argv)]
     if any("\udc80" <= c <= "\udcff" for word in argv for c in word):  # bytes that are no UTF-8, which config.json could not hold
         parser.error("the command line is not UTF-8")
-    values = vars(parser.parse_args(argv))
+    values = vars(parser.parse_args(argv, argparse.Namespace(**(started_with or {}))))
     for field in dataclasses.fields(flags_class):
         if field.type != list[str] and isinstance(values.get(field.name), list):  # what argparse makes of --data=--
             parser.error(f"argument --{field.name.replace('_', '-')}: expected a value, not --")
@@ -162,6 +163,10 @@ def main(train, flags_class, description, argv=None):
                 require((hasattr(flags, "timeout"), "runs in one process; start it with python instead of torchrun"),
                         (getattr(flags, "timeout", 1) > 0, f"--timeout must be at least 1, got {getattr(flags, 'timeout', 1)}"))
                 distributed.start(flags.timeout)
+            if getattr(flags, "resume", False) and flags.out:
+                from opened import started_with  # here, because it is built on this file
+
+                flags = parse(flags_class, description, argv, distributed.from_first(lambda: started_with(flags_class, flags.out)))
             train(flags)
     except (UserError, DataError) as error:
         stop(error)
@@ -170,7 +175,7 @@ def main(train, flags_class, description, argv=None):
             print(f"\ninterrupted; {signalled.remedy}", file=sys.stderr)
         raise SystemExit(128 + signalled.number) from None
     except KeyboardInterrupt:
-        again = "; the same command with --resume goes on from the last checkpoint" if hasattr(flags, "resume") else ""
+        again = "; the same command with --resume goes on from the last checkpoint, if there is one" if hasattr(flags, "resume") else ""
         print(f"\ninterrupted{again}", file=sys.stderr)
         raise SystemExit(130) from None
     except BrokenPipeError:  # whoever read the output has gone, as `| head` does

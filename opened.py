@@ -146,6 +146,21 @@ def read_config(folder):
     return described
 
 
+def started_with(flags_class, folder):
+    """{name: value} of the flags that the run in a folder was started with, {} when it has no checkpoint to go on from.
+
+    UserError for what is no value of such a flag.
+    """
+    if not can_resume(folder):
+        return {}
+    path, saved = Path(folder) / "config.json", read_config(folder)["flags"]
+    known = {field.name: field for field in dataclasses.fields(flags_class) if field.name in saved and field.name not in ("out", "resume", "overwrite")}
+    check_entries(path, saved, {name: field.type for name, field in known.items()})
+    wrong = [name for name, field in known.items() if field.metadata["choices"] and saved[name] not in field.metadata["choices"]]
+    require((not wrong, f"{path}: {', '.join(wrong)} of a value that there is not; restore the file or train the run again"))
+    return {name: saved[name] for name in known}
+
+
 def read_result(folder):
     """result.json of a run. UserError where a measured number is none."""
     path = Path(folder) / "result.json"
@@ -202,11 +217,12 @@ def prepared_of(flags, source):
     """
     if flags.data in NAMES or not shards.is_prepared(flags.data):
         return None
-    decided = [field for field in dataclasses.fields(flags) if field.name in ("tokenizer", "vocab_size", "vocab_from", "valid", "split")]
-    given = " and ".join(f"--{field.name.replace('_', '-')} {getattr(flags, field.name)}" for field in decided if getattr(flags, field.name) != field.default)
-    require((not given, f"{given}: --data {flags.data} is prepared, with its own tokenizer and sets; leave that out, or give it to prepare.py and another --out"))
     prepared = shards.Prepared(flags.data)
+    decided = {"tokenizer": "word" if is_word_level(prepared.tokenizer) else "bpe", "vocab_size": 0, "vocab_from": "", "valid": prepared.settings["valid"], "split": "full"}
+    given = [field for field in dataclasses.fields(flags) if field.name in decided and getattr(flags, field.name) not in (field.default, decided[field.name])]
+    require((not given, " and ".join(f"--{field.name.replace('_', '-')} {getattr(flags, field.name)}" for field in given)
+             + f": --data {flags.data} is prepared, with its own tokenizer and sets; leave that out, or give it to prepare.py and another --out"))
     if source and source.tokenizer.to_str() != prepared.tokenizer.to_str():
         raise UserError(f"--data {flags.data}: was prepared with another vocabulary than that of {source.folder}; prepare it with --vocab-from {source.folder}")
-    flags.tokenizer, flags.valid = "word" if is_word_level(prepared.tokenizer) else "bpe", prepared.settings["valid"]
+    flags.tokenizer, flags.valid = decided["tokenizer"], decided["valid"]
     return prepared

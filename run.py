@@ -134,7 +134,7 @@ class Run:
                          for flags in (described["flags"], before.get("flags", {})))
             changed = [f"--{k.replace('_', '-')} {str(then.get(k))[:40] or 'empty'}, not {str(now[k]) or 'empty'}" for k in sorted(now) if now[k] != then.get(k)]
             if changed:
-                raise UserError(f"--resume: {folder} was started with {'; '.join(changed)}; use the same, or another --out"
+                raise UserError(f"--resume: {folder} was started with {'; '.join(changed)}; {'leave that out' if flags.out else 'use the same'}, or use another --out"
                                 + (f"; to train its weights on: --init-from {folder}, with another --out and without --resume" if hasattr(flags, "init_from") else ""))
             for path in there:
                 if path.suffix == ".partial":  # what a killed process had begun to write
@@ -198,7 +198,8 @@ class Run:
     def how_to_go_on(self):
         if self.saved is None:
             return "nothing new was saved, and the same command starts again"
-        return f"{self.unit} {self.saved} is saved, and the same command with --resume{' instead of --overwrite' * self.flags.overwrite} goes on from there"
+        command = shlex.join([*distributed.launcher(), sys.argv[0], "--resume", "--out", str(self.folder)])
+        return f"{self.unit} {self.saved} is saved; to go on from there: {command}"
 
     def progress(self, step, steps, loss, lr, tokens):
         """After every update: end a training that has diverged, and a few times a second show the live line on a terminal;
@@ -256,7 +257,8 @@ class Run:
         if distributed.first():
             kept = [line for line in self.metrics() if line["step"] <= state["step"]]  # what is later than the checkpoint will come again
             write_text(self.folder / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
-            self.say(f"going on from {self.unit} {state['step']}")
+            last = getattr(self.flags, f"{self.unit}s")
+            self.say(f"going on from {self.unit} {state['step']}" + ", the last: nothing is left to train, the results are computed again" * (state["step"] == last))
         return state["step"], state["more"]
 
     def newest_checkpoint(self):

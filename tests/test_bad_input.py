@@ -329,7 +329,8 @@ def test_decoders_that_cannot_classify(cli, corpus, finished, tmp_path):
     ("checkpoint.pt", None, ["--resume", "holds no checkpoint.pt", "leave --resume out"]), ("config.json", half, ["config.json: not valid JSON"]),
     ("tokenizer.json", half, ["tokenizer.json: not a tokenizer file", "restore"]),
     ("metrics.jsonl", lambda content: b"{\n" + content, ["metrics.jsonl: not readable", "restore"]),
-    ("config.json", lambda c: c.replace(b'"lr": 0.00', b'"lr": 0.10'), ["was started with --lr 0.10", "not 0.00", "use the same, or another --out"])])
+    ("config.json", lambda c: c.replace(b'"seed": 0', b'"seed": "0"'), ["config.json: seed of another type"]),
+    ("config.json", lambda c: c.replace(b'"dtype": "auto"', b'"dtype": "half"'), ["config.json: dtype of a value that there is not", "restore the file"])])
 def test_a_run_that_cannot_be_continued(script, name, how, parts, cli, corpus, finished, tmp_path):
     folder = damaged(finished, script, tmp_path, name, how)
     if name == "checkpoint.pt":
@@ -350,7 +351,7 @@ def test_resume_of_a_run_of_other_flags_names_them(cli, corpus, finished):
     folder = finished("train_lm")
     before = contents(folder)
     outcome = cli("train_lm", *SHORT["train_lm"], "--data", corpus, "--out", folder, "--resume", "--n-embd", 32, "--seed", 9)
-    assert_complains(outcome, folder, "was started with --n-embd 16, not 32; --seed 0, not 9; use the same, or another --out; to train its weights on: --init-from")
+    assert_complains(outcome, folder, "was started with --n-embd 16, not 32; --seed 0, not 9; leave that out, or use another --out; to train its weights on: --init-from")
     assert contents(folder) == before
 
 

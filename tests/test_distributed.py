@@ -88,7 +88,7 @@ def together(tmp_path_factory, data):
     with pytest.MonkeyPatch.context() as patch:
         stop_at(patch, 10)
         assert call(script, *argv).code == 130
-    jobs += [dict(name="one then two", script=script, argv=[*argv, "--resume"])]
+    jobs += [dict(name="one then two", script=script, argv=["--resume", "--out", folder / "one then two"])]
     lm = [*TINY, "--data", data["text"]]
     jobs += [dict(name="taken", script="train_lm", argv=[*lm, "--out", folder / "taken"]), dict(name="bad flag", script="train_lm", argv=[*lm, "--lr", "-1"]),
              dict(name="unknown flag", script="train_lm", argv=[*lm, "--speed", "9"]),
