@@ -27,9 +27,11 @@ from plots import plt, save
 from run import flag
 
 TEXTS = ("This is a test sentence",
-         "When the members of the Senate return to Washington in January, we will ask them to work with us on schools, jobs and peace.")
+         ("When the members of the Senate return to Washington in January, "
+          "we will ask them to work with us on schools, jobs and peace."))
 TOY_TEXTS = ("Stand with the restless teachers.",  # in the words of the generated corpus
-             "Members of the council, the clever clerk who counts the streets without a mistake has proved that ambition is worth more than a cart of gold.")
+             ("Members of the council, the clever clerk who counts the streets without a mistake "
+              "has proved that ambition is worth more than a cart of gold."))
 KINDS = {"lm": "causal LM", "mlm": "masked LM", "classifier": "classifier", "seq2seq": "encoder-decoder"}
 GREY = "0.88"  # where a word may not look; no colour of the maps
 
@@ -37,10 +39,12 @@ GREY = "0.88"  # where a word may not look; no colour of the maps
 @dataclass
 class Flags:
     runs: list[str] = flag((), "run folders; several are drawn side by side", positional=True)
-    text: list[str] = flag((), "a sentence to look at; may be given several times (default: a short and a long one; others for runs on toy)")
+    text: list[str] = flag((), "a sentence to look at; may be given several times "
+                               "(default: a short and a long one; others for runs on toy)")
     layer: int = flag(0, "draw only this layer, counted from 1; 0: all")
     head: int = flag(0, "draw only this head, counted from 1; 0: all")
-    positions: bool = flag(False, "also draw what the model is told of positions: ALiBi's bias, the table, or the rotary angles")
+    positions: bool = flag(False, "also draw what the model is told of positions: "
+                                  "ALiBi's bias, the table, or the rotary angles")
     format: str = flag("png", "of the figures", ("png", "pdf", "svg"))
     out: str = flag("", "folder for the figures; empty: maps/ in the first run's folder")
     device: str = flag("auto", "where to compute", ("auto", "cpu", "cuda", "mps"))
@@ -48,7 +52,8 @@ class Flags:
 
 @dataclass
 class Reading:
-    """What one attention of a run made of B texts, padded to T tokens, which look at S = T tokens of their own or at those of a source."""
+    """What one attention of a run made of B texts, padded to T tokens,
+    which look at S = T tokens of their own or at those of a source."""
 
     run: runs.LoadedRun
     words: list             # for each text its tokens as they are shown, without padding
@@ -60,7 +65,8 @@ class Reading:
     source_mask: torch.Tensor = None
 
     def body(self):
-        return getattr(self.run.model.body, "decoder" if self.part == "cross" else self.part) if self.part else self.run.model.body
+        return (getattr(self.run.model.body, "decoder" if self.part == "cross" else self.part) if self.part
+                else self.run.model.body)
 
     def seen(self):
         """words and mask of what is looked at."""
@@ -74,7 +80,8 @@ class Reading:
         return summary(self.weights, self.mask, own=self.part != "cross")
 
     def title(self):
-        attention = {"encoder": "the encoder's own attention", "decoder": "the decoder's own attention", "cross": "from the decoder to the source"}
+        attention = {"encoder": "the encoder's own attention", "decoder": "the decoder's own attention",
+                     "cross": "from the decoder to the source"}
         return describe(self.run) + (f": {attention[self.part]}" if self.part else "")
 
 
@@ -106,7 +113,8 @@ def show(flags):
             draw_positions(folder / f"positions{name}.{flags.format}", reading)
     runs.write_json(folder / f"maps{of_runs}.json", {"runs": [
         {"run": str(r.run.folder), "model": describe(r.run), **({"attention": r.part} if r.part else {}), "texts": r.words,
-         **({"sources": r.source} if r.source else {}), "checks": finite(r.checks), "heads": finite(r.heads())} for r in readings]})
+         **({"sources": r.source} if r.source else {}), "checks": finite(r.checks), "heads": finite(r.heads())}
+        for r in readings]})
     print(f"figures and maps{of_runs}.json are in {folder}")
     if not all(holds(check) for reading in readings for check in reading.checks):
         raise SystemExit(1)
@@ -118,7 +126,8 @@ def describe(run):
     causal = getattr(run.model.body, "causal", False)
     variant = f" ({config.alibi})" if config.pos == "alibi" and not causal else ""
     of = " on a decoder" if run.kind == "classifier" and causal else ""
-    return f"{KINDS[run.kind]}{of}, pos={config.pos}{variant}" + (f", window={config.window}" if config.window else "") + (f", unfinished: {run.unfinished}" if run.unfinished else "")
+    return (f"{KINDS[run.kind]}{of}, pos={config.pos}{variant}" + (f", window={config.window}" if config.window else "")
+            + (f", unfinished: {run.unfinished}" if run.unfinished else ""))
 
 
 def short_name(run, loaded):
@@ -147,20 +156,23 @@ def read(run, texts):
         ids = frame(run.tokenizer, encoding.ids[: block_size - around])
         words = ["[BOS]", *words[: block_size - around], *["[EOS]"] * (around - 1)]
         if len(encoding.ids) + around > block_size:
-            print(f"  note: text {number} has {len(encoding.ids) + around} tokens with {' and '.join(['[BOS]', '[EOS]'][:around])} and is cut to {block_size}, the trained block size")
+            print(f"  note: text {number} has {len(encoding.ids) + around} tokens "
+                  f"with {' and '.join(['[BOS]', '[EOS]'][:around])} and is cut to {block_size}, the trained block size")
         if UNK in ids:
             unknown = [word for i, word in zip(ids, words) if i == UNK]
-            print(f"  note: text {number}: {len(unknown)} of {len(ids) - around} tokens unknown to this run, read as [UNK]: {' '.join(unknown)}")
+            print(f"  note: text {number}: {len(unknown)} of {len(ids) - around} tokens unknown to this run, "
+                  f"read as [UNK]: {' '.join(unknown)}")
         sequences.append(torch.tensor(ids))
         shown.append(words)
     return *batching.pad(sequences), shown
 
 
 def read_both(run, texts):
-    """What an encoder-decoder reads and writes: idx, mask, words of the source as `read` gives them, and of what is written, from [BOS] on.
+    """What an encoder-decoder reads and writes: idx, mask, words of the source as `read` gives them, and of what is
+    written, from [BOS] on.
 
-    A [MASK] is a gap, and the likeliest filling is what is written. In a text without one, gaps are drawn, the same each time, and
-    what stood there is written. A run that translates writes the likeliest translation.
+    A [MASK] is a gap, and the likeliest filling is what is written. In a text without one, gaps are drawn, the same
+    each time, and what stood there is written. A run that translates writes the likeliest translation.
     """
     idx, mask, words = read(run, texts)
     first, config, device = run.config.get("first_sentinel"), run.model.body.config, next(run.model.parameters()).device
@@ -170,10 +182,13 @@ def read_both(run, texts):
         masks = int((source == MASK).sum())
         if first is not None and not masks:
             flags = run.config["flags"]
-            source, _, target, _ = spans.corrupt(source[None], mask[b : b + 1, :n], first, batching.generator("gaps"), flags["mask_rate"], flags["mean_span"])
+            source, _, target, _ = spans.corrupt(source[None], mask[b : b + 1, :n], first, batching.generator("gaps"),
+                                                 flags["mask_rate"], flags["mean_span"])
             source, words[b] = source[0], token_strings(run.tokenizer, source[0])
         elif first is not None:
-            runs.require((masks <= config.vocab_size - first, f"--text has {masks} [MASK]s, but {run.folder} was trained with at most {config.vocab_size - first} gaps"))
+            runs.require((masks <= config.vocab_size - first,
+                          f"--text has {masks} [MASK]s, "
+                          f"but {run.folder} was trained with at most {config.vocab_size - first} gaps"))
             source[source == MASK] = torch.arange(first, first + masks)
             words[b] = [run.tokenizer.id_to_token(i) if i >= first else word for i, word in zip(source.tolist(), words[b])]
         if target is None:
@@ -197,7 +212,8 @@ def readings_of(run, texts, device):
         memory = body.encoder(source.to(device), source_mask.to(device))
     of_encoder = examine(body.encoder, source.to(device), source_mask.to(device))
     of_decoder = examine(body.decoder, idx.to(device), mask.to(device), memory, source_mask.to(device))
-    return [Reading(run, words, source_mask, *of_encoder[:2], "encoder"), Reading(run, written, mask, *of_decoder[:2], "decoder"),
+    return [Reading(run, words, source_mask, *of_encoder[:2], "encoder"),
+            Reading(run, written, mask, *of_decoder[:2], "decoder"),
             Reading(run, written, mask, *of_decoder[2:], "cross", words, source_mask)]
 
 
@@ -219,7 +235,8 @@ def allowed(body, T):
 
 
 def slope(body, head):
-    """ALiBi's slope of a head counted from 0: 2^(-8 (head + 1) / n) for n heads, n a power of two; else as Press et al. fill up."""
+    """ALiBi's slope of a head counted from 0: 2^(-8 (head + 1) / n) for n heads, n a power of two;
+    else as Press et al. fill up."""
     n = body.config.n_head
     if body.config.alibi == "one-sided" and not body.causal:
         n, head = n // 2, head % (n // 2)
@@ -231,7 +248,8 @@ def slope(body, head):
 def examine(body, idx, mask, memory=None, memory_mask=None):
     """idx, mask (B, T) -> the explicit attention's weights (L, B, H, T, T), on the CPU, and a list of checks.
 
-    With the memory of a decoder (B, S, C) and its mask (B, S), also the weights (L, B, H, T, S) of its attention to that, and their checks.
+    With the memory of a decoder (B, S, C) and its mask (B, S),
+    also the weights (L, B, H, T, S) of its attention to that, and their checks.
     """
     inputs = []  # of each layer's attention, (B, T, C)
     hooks = [block.attention.register_forward_pre_hook(lambda module, args: inputs.append(args[0])) for block in body.blocks]
@@ -309,7 +327,8 @@ def holds(check):
 
 def finite(rows):
     """Dictionaries for a JSON file, which has no word for NaN or infinity."""
-    return [{key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in row.items()} for row in rows]
+    return [{key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in row.items()}
+            for row in rows]
 
 
 def report(reading):
@@ -317,19 +336,23 @@ def report(reading):
     if reading.part:
         print(f"  {reading.title().partition(': ')[2]}")
     for check in reading.checks:
-        print(f"  {'ok  ' if holds(check) else 'FAIL'}  {check['check']:<38} worst {check['worst']:.1e}, limit {check['limit']:.0e}")
+        print(f"  {'ok  ' if holds(check) else 'FAIL'}  {check['check']:<38} "
+              f"worst {check['worst']:.1e}, limit {check['limit']:.0e}")
     _, seen_mask = reading.seen()
     even = (reading.may(reading.mask.size(1), seen_mask.size(1)) & seen_mask[:, None, None, :]).float()  # (B, H, T, S)
     even = summary((even / even.sum(-1, keepdim=True).clamp(min=1))[None], reading.mask, own=reading.part != "cross")
     even = {name: sum(head[name] for head in even) / len(even) for name in even[0]} | {"layer": "equal", "head": ""}
     print(f"  where the {int(reading.mask.sum())} tokens ([BOS] is the first) look, on average: " + (
           "how much at the source's first token, and how evenly" if reading.part == "cross" else
-          "how many tokens away, how much at the first and at themselves,\n  and how evenly") + " (entropy in nats); last row: if all weights were equal")
-    columns = {"distance": ("distance", "8.2f"), "first": (" first", "6.1%"), "itself": ("itself", "6.1%"), "entropy": ("entropy", "7.2f")}
+          "how many tokens away, how much at the first and at themselves,\n  and how evenly")
+          + " (entropy in nats); last row: if all weights were equal")
+    columns = {"distance": ("distance", "8.2f"), "first": (" first", "6.1%"), "itself": ("itself", "6.1%"),
+               "entropy": ("entropy", "7.2f")}
     columns = {name: column for name, column in columns.items() if name in even}
     print("  layer  head  " + "  ".join(title for title, _ in columns.values()))
     for row in [*reading.heads(), even]:
-        print(f"  {row['layer']:>5}  {row['head']:>4}  " + "  ".join(f"{row[name]:{form}}" for name, (_, form) in columns.items()))
+        print(f"  {row['layer']:>5}  {row['head']:>4}  "
+              + "  ".join(f"{row[name]:{form}}" for name, (_, form) in columns.items()))
 
 
 # ---------------------------------------------------------------------------- drawing
@@ -338,7 +361,8 @@ def report(reading):
 def draw_maps(path, readings, number, layer, head):
     """Text `number` of every reading: a group of columns a run, in it a row a layer and a column a head; 0 means all.
 
-    The three attentions of an encoder-decoder stand one below the other. The figure is 1 x 1 inch, so that places are in inches, and grows to its contents when it is saved.
+    The three attentions of an encoder-decoder stand one below the other.
+    The figure is 1 x 1 inch, so that places are in inches, and grows to its contents when it is saved.
     """
     longest = max(len(words[number]) for reading in readings for words in (reading.words, reading.seen()[0]))
     pitch = max(0.13, min(0.3, 2.0 / longest)) if longest <= 64 else 8.0 / longest  # height of a token's row
@@ -354,12 +378,14 @@ def draw_maps(path, readings, number, layer, head):
 
     for reading in readings:
         begins = reading.part in ("", "encoder")
-        words, seen = ([word if len(word) <= 14 else word[:13] + "…" for word in text[number]] for text in (reading.words, reading.seen()[0]))
+        words, seen = ([word if len(word) <= 14 else word[:13] + "…" for word in text[number]]
+                       for text in (reading.words, reading.seen()[0]))
         T, S = len(words), len(seen)
         weights = reading.weights[:, number, :, :T, :S]
         forbidden = ~reading.may(T, S) & (weights == 0)  # what leaks there must be seen
         weights, greyed = weights.masked_fill(forbidden, math.nan), greyed or forbidden.any()
-        layers, heads = ([chosen - 1] if chosen else range(n) for chosen, n in zip((layer, head), (weights.size(0), weights.size(1))))
+        layers, heads = ([chosen - 1] if chosen else range(n)
+                         for chosen, n in zip((layer, head), (weights.size(0), weights.size(1))))
         height, breadth = max(0.5 if reading.part else 1.0, pitch * T), max(1.0, pitch * S)  # what is written in a gap is short
         if begins:
             left, top = right + 0.15 + max(room(r.words[number]) for r in readings if r.run is reading.run), 0.0
@@ -368,18 +394,22 @@ def draw_maps(path, readings, number, layer, head):
         for row, i in enumerate(layers):
             for column, j in enumerate(heads):
                 axis = figure.add_axes([left + column * (breadth + 0.15), top - (row + 1) * (height + 0.3), breadth, height])
-                image = axis.imshow(weights[i, j].numpy(), cmap=colours, norm=PowerNorm(0.5, 0, 1), interpolation="nearest", aspect="auto")
+                image = axis.imshow(weights[i, j].numpy(), cmap=colours, norm=PowerNorm(0.5, 0, 1),
+                                    interpolation="nearest", aspect="auto")
                 axis.set_title(f"layer {i + 1}, head {j + 1}", fontsize=8, pad=3)
                 axis.grid(False)
                 axis.tick_params(length=0, pad=2)
                 below, beside = row == len(layers) - 1, column == 0
-                axis.set_xticks(range(0, S, every), [word if below else "" for word in seen[::every]], fontsize=size, rotation=90, parse_math=False)
-                axis.set_yticks(range(0, T, every), [word if beside else "" for word in words[::every]], fontsize=size, parse_math=False)
+                axis.set_xticks(range(0, S, every), [word if below else "" for word in seen[::every]],
+                                fontsize=size, rotation=90, parse_math=False)
+                axis.set_yticks(range(0, T, every), [word if beside else "" for word in words[::every]],
+                                fontsize=size, parse_math=False)
                 axis.set_xlabel("looks at" if below else "", fontsize=8)
                 axis.set_ylabel("this word" if beside else "", fontsize=8)
         width = len(heads) * (breadth + 0.15) - 0.15
         heading = [short_name(reading.run, loaded), reading.title()] if begins else [reading.title().partition(": ")[2]]
-        figure.text(left + width / 2, top - 0.08, "\n".join(textwrap.fill(line, max(16, int(width / 0.075))) for line in heading),
+        figure.text(left + width / 2, top - 0.08,
+                    "\n".join(textwrap.fill(line, max(16, int(width / 0.075))) for line in heading),
                     ha="center", va="bottom", fontsize=9, parse_math=False)
         top -= len(layers) * (height + 0.3)
         right, bottom, above = max(left + width, right), min(bottom, top), seen
@@ -390,7 +420,8 @@ def draw_maps(path, readings, number, layer, head):
     starred = any(word.endswith("*") for reading in readings for word in reading.words[number] + reading.seen()[0][number])
     key = [Patch(color=GREY, label="not allowed")] * bool(greyed) + [Patch(alpha=0, label="* unknown word")] * starred
     if key:
-        figure.legend(handles=key, loc="upper left", fontsize=7, handlelength=1, borderpad=0, bbox_to_anchor=(right + 0.15, bottom - 0.05))
+        figure.legend(handles=key, loc="upper left", fontsize=7, handlelength=1, borderpad=0,
+                      bbox_to_anchor=(right + 0.15, bottom - 0.05))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph")  # a letter the font lacks is drawn as a box, which says enough
         save(figure, path)
@@ -406,32 +437,37 @@ def draw_positions(path, reading):
     if config.pos == "alibi":
         bias = body.attention_bias(T)[0].cpu()
         lowest = bias[bias.isfinite()].min().item()
-        panels = [(f"bias of head {h + 1}, slope {slope(body, h):.3g}", table, "looks at position", (lowest, 0)) for h, table in enumerate(bias)]
+        panels = [(f"bias of head {h + 1}, slope {slope(body, h):.3g}", table, "looks at position", (lowest, 0))
+                  for h, table in enumerate(bias)]
     else:
         if config.pos == "rope":
             angles = body.table("angles", T).cpu()  # (T, D / 2)
             vectors = torch.cat([angles.cos(), angles.sin()], dim=1) / math.sqrt(angles.size(1))  # of length 1
             first, second = ("cosine of the rotary angle", angles.cos(), "pair of channels"), "q · k of equal vectors, turned"
         else:
-            vectors = (body.positions.weight if config.pos == "learned" else body.table("sinusoids", T)).detach().cpu()  # (T, C)
+            vectors = (body.positions.weight if config.pos == "learned"
+                       else body.table("sinusoids", T)).detach().cpu()  # (T, C)
             first, second = (f"{config.pos} table", vectors, "channel"), "dot product of two positions"
         largest, alike = first[1].abs().max().item(), vectors @ vectors.T
         panels = [(*first, (-largest, largest)), (second, alike, "position", (alike.min().item(), alike.max().item()))]
     columns = min(4, len(panels))
     rows = -(-len(panels) // columns)
-    figure, axes = plt.subplots(rows, columns, squeeze=False, layout="constrained", figsize=(3 * columns + 0.8, 2.8 * rows + 0.4))
+    figure, axes = plt.subplots(rows, columns, squeeze=False, layout="constrained",
+                                figsize=(3 * columns + 0.8, 2.8 * rows + 0.4))
     for axis in axes.flat[len(panels) :]:
         axis.set_axis_off()
     for axis, (title, table, xlabel, (low, high)) in zip(axes.flat, panels):
         colours = plt.get_cmap("RdBu_r" if low == -high else "viridis").with_extremes(bad=GREY)  # white is zero
-        image = axis.imshow(table.masked_fill(table.isinf(), math.nan).numpy(), cmap=colours, vmin=low, vmax=high, aspect="auto",
-                            interpolation="nearest", extent=(0.5, table.size(1) + 0.5, T + 0.5, 0.5))  # counted from 1
+        image = axis.imshow(table.masked_fill(table.isinf(), math.nan).numpy(), cmap=colours, vmin=low, vmax=high,
+                            aspect="auto", interpolation="nearest",
+                            extent=(0.5, table.size(1) + 0.5, T + 0.5, 0.5))  # counted from 1
         axis.set_title(title, fontsize=9)
         axis.set(xlabel=xlabel, ylabel="position")
         axis.grid(False)
         figure.colorbar(image, ax=axis)
     note = "; grey: not allowed" if any(table.isinf().any() for _, table, *_ in panels) else ""
-    figure.suptitle(f"{run.folder.resolve().name}: {describe(run)}{', ' + reading.part if reading.part else ''}{note}", fontsize=10, parse_math=False)
+    figure.suptitle(f"{run.folder.resolve().name}: {describe(run)}{', ' + reading.part if reading.part else ''}{note}",
+                    fontsize=10, parse_math=False)
     save(figure, path)
 
 

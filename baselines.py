@@ -27,10 +27,13 @@ from run import flag
 
 @dataclass
 class Flags(runs.TokenizerFlags):
-    data: str = flag("toy", f"corpus: {', '.join(NAMES)}, a folder in the assignment's form, a .txt, or a .tsv of label<TAB>text")
+    data: str = flag("toy", f"corpus: {', '.join(NAMES)}, a folder in the assignment's form, "
+                            "a .txt, or a .tsv of label<TAB>text")
     out: str = flag("", "run folder (default: out/baselines-DATA, with -clean for --split clean, -1-of-5 for 1/5)")
-    rare_unknown: float = flag(0.0, "of the words that the training text holds once, share that the n-grams read as [UNK], as in train_lm.py")
-    text: str = flag("", "a larger text, as in --data; its longest n-grams are also mixed with those of --data, in the share that suits held-out lines best")
+    rare_unknown: float = flag(0.0, "of the words that the training text holds once, "
+                                    "share that the n-grams read as [UNK], as in train_lm.py")
+    text: str = flag("", "a larger text, as in --data; its longest n-grams are also mixed with those of --data, "
+                         "in the share that suits held-out lines best")
     order: int = flag(5, "longest n-gram; 5 sees four tokens back")
     split: str = flag("full", "as in train_classifier.py, whose test rows it chooses; n-grams do not change")
     overwrite: bool = flag(False, "delete the run in --out and start anew")
@@ -124,7 +127,8 @@ class KneserNey:
         return np.log(p)
 
     def distribution(self, context):
-        """(V,) probability of every id after these ids; a context shorter than the order is taken as the beginning of a text."""
+        """(V,) probability of every id after these ids;
+        a context shorter than the order is taken as the beginning of a text."""
         tokens = [BOS] * self.order + list(map(int, context))
         p = np.full(self.vocab_size, 1 / self.vocab_size)
         for k, level in enumerate(self.levels, start=1):
@@ -190,7 +194,8 @@ def choose_smoothing(sentences, labels, n_class, grid=(0.03, 0.1, 0.3, 1.0, 3.0)
     fold = np.array([numbers.setdefault(tuple(sentence), len(numbers)) for sentence in sentences]) % folds
     right = dict.fromkeys(grid, 0)
     for k in range(folds):
-        kept, held = ([(s, label) for s, label, out in zip(sentences, labels, fold == k) if out == side] for side in (False, True))
+        kept, held = ([(s, label) for s, label, out in zip(sentences, labels, fold == k) if out == side]
+                      for side in (False, True))
         if kept and held:
             for smoothing in grid:
                 model = NaiveBayes(*zip(*kept), n_class, smoothing)
@@ -205,25 +210,29 @@ def train(flags):
     started = time.perf_counter()
     runs.require((0 <= flags.rare_unknown <= 1, f"--rare-unknown must be from 0 to 1, got {flags.rare_unknown}"),
                  (1 <= flags.order <= 10, f"--order must be 1 to 10, got {flags.order}"),
-                 (flags.vocab_size == 0 or flags.vocab_size > len(SPECIAL), f"--vocab-size must be above {len(SPECIAL)}, the special tokens, got {flags.vocab_size}"))
+                 (flags.vocab_size == 0 or flags.vocab_size > len(SPECIAL),
+                  f"--vocab-size must be above {len(SPECIAL)}, the special tokens, got {flags.vocab_size}"))
     folder = run_folder(flags)
     corpus = data.load(flags.data)
     has_text, has_rows = corpus.lines and corpus.tests, corpus.rows and corpus.test_rows
-    runs.require((has_text or has_rows, f"--data {flags.data}: holds neither test text nor test rows; give a larger corpus, or one with both parts"))
+    runs.require((has_text or has_rows, f"--data {flags.data}: holds neither test text nor test rows; "
+                                        "give a larger corpus, or one with both parts"))
     result = (measure_ngrams(corpus, flags) if has_text else {}) | (measure_classifier(corpus, flags) if has_rows else {})
 
     folder.mkdir(parents=True, exist_ok=True)
     for path in folder.iterdir():
         if path.is_file():
             path.unlink()
-    runs.write_json(folder / "config.json", {"kind": "baselines", "flags": asdict(flags), "revision": runs.git_revision(), "versions": runs.versions()})
+    runs.write_json(folder / "config.json", {
+        "kind": "baselines", "flags": asdict(flags), "revision": runs.git_revision(), "versions": runs.versions()})
     seconds = time.perf_counter() - started
     runs.write_json(folder / "result.json", result | {
         "seconds": round(seconds, 2), "cpu_seconds": round(time.process_time(), 2),
         "command": shlex.join(["python", Path(sys.argv[0]).name, *sys.argv[1:]])})
     words = []
     if has_text:
-        words.append(f"{flags.order}-gram perplexity " + ", ".join(f"{name} {result[f'perplexity/{name}']:.1f}" for name in corpus.tests))
+        words.append(f"{flags.order}-gram perplexity "
+                     + ", ".join(f"{name} {result[f'perplexity/{name}']:.1f}" for name in corpus.tests))
     if has_rows:
         unseen = f", {result['accuracy/unseen']:.1%} on unseen sentences" if "accuracy/unseen" in result else ""
         words.append(f"naive Bayes accuracy {result['accuracy/test']:.1%}{unseen}")
@@ -233,7 +242,8 @@ def train(flags):
 def run_folder(flags):
     """Where the results go. UserError when something is there already and --overwrite is not given, or it is no run."""
     name = flags.data if flags.data in NAMES else Path(flags.data).resolve().stem
-    folder = Path(flags.out or f"out/baselines-{name}" + ("" if flags.split == "full" else "-" + flags.split.replace("/", "-of-")))
+    folder = Path(flags.out or
+                  f"out/baselines-{name}" + ("" if flags.split == "full" else "-" + flags.split.replace("/", "-of-")))
     if folder.exists() and not folder.is_dir():
         raise runs.UserError(f"--out {folder}: is a file; choose another folder")
     is_run = (folder / "config.json").exists()
@@ -251,7 +261,8 @@ def measure_ngrams(corpus, flags):
     streams = {name: batching.stream(tokenizer, part) for name, part in corpus.tests.items()}
     n_tokens = {name: len(part) - 1 for name, part in streams.items()}
     unknown = {name: batching.fraction_unknown(part[1:], UNK) for name, part in streams.items()}
-    result = {"vocab_size": vocab_size} | {f"tokens/{name}": n for name, n in n_tokens.items()} | {f"unknown/{name}": share for name, share in unknown.items()}
+    result = ({"vocab_size": vocab_size} | {f"tokens/{name}": n for name, n in n_tokens.items()}
+              | {f"unknown/{name}": share for name, share in unknown.items()})
 
     print(f"{corpus.name}: {len(ids) - 1:,} training tokens, {vocab_size:,} entries in the vocabulary")
     row("perplexity", streams)
@@ -264,7 +275,8 @@ def measure_ngrams(corpus, flags):
     result |= at_order
     if flags.text:
         weight, probabilities = mixed_with(flags, corpus, tokenizer, model, streams)
-        values = {f"perplexity/{name}@mixed": runs.perplexity(-np.log(probabilities[name]).sum(), n_tokens[name]) for name in streams}
+        values = {f"perplexity/{name}@mixed": runs.perplexity(-np.log(probabilities[name]).sum(), n_tokens[name])
+                  for name in streams}
         row(f"  + {1 - weight:.0%} {Path(flags.text).stem}", [f"{value:,.1f}" for value in values.values()])
         result |= values | {"weight": weight}
     for name, part in corpus.tests.items():
@@ -283,16 +295,20 @@ def measure_ngrams(corpus, flags):
 def mixed_with(flags, corpus, tokenizer, model, streams):
     """p = weight p_model + (1 - weight) p_text, for each token of each stream. Returns (weight, {name: p}).
 
-    The weight is the one that suits a tenth of the training lines best, when the other nine are counted (Jelinek & Mercer 1980).
+    The weight is the one that suits a tenth of the training lines best, when the other nine are counted
+    (Jelinek & Mercer 1980).
     """
     lines = data.load(flags.text).lines
     runs.require((lines, f"--text {flags.text}: holds no running text; give another"))
     wide = KneserNey(batching.stream(tokenizer, lines), model.vocab_size, flags.order)
     kept, held = (batching.stream(tokenizer, part) for part in hold_out(corpus.lines, 0.1, seed=0))
-    _, kept = noise_tokens(kept, kept, kept.bincount(minlength=model.vocab_size), batching.generator(0), rare=flags.rare_unknown)
+    _, kept = noise_tokens(kept, kept, kept.bincount(minlength=model.vocab_size), batching.generator(0),
+                           rare=flags.rare_unknown)
     own, other = (np.exp(each.log_probabilities(held)) for each in (KneserNey(kept, model.vocab_size, flags.order), wide))
     weight = max(np.arange(0.02, 1, 0.02), key=lambda w: np.log(w * own + (1 - w) * other).sum())
-    return float(weight), {name: weight * np.exp(model.log_probabilities(part)) + (1 - weight) * np.exp(wide.log_probabilities(part)) for name, part in streams.items()}
+    return float(weight), {
+        name: weight * np.exp(model.log_probabilities(part)) + (1 - weight) * np.exp(wide.log_probabilities(part))
+        for name, part in streams.items()}
 
 
 def measure_classifier(corpus, flags):
@@ -303,7 +319,8 @@ def measure_classifier(corpus, flags):
         print(left_out)
     tokenizer = train_tokenizer(flags.tokenizer, corpus.texts(), flags.vocab_size)
     # With [BOS], as in the encoder: the pair it makes with the first word says how sentences begin.
-    sentences, test = ([[BOS, *ids] for ids in encode(tokenizer, [text for _, text in rows])] for rows in (corpus.rows, corpus.test_rows))
+    sentences, test = ([[BOS, *ids] for ids in encode(tokenizer, [text for _, text in rows])]
+                       for rows in (corpus.rows, corpus.test_rows))
     labels, n_class = [label for label, _ in corpus.rows], len(corpus.classes)
     smoothing = choose_smoothing(sentences, labels, n_class)
     right = NaiveBayes(sentences, labels, n_class, smoothing).predict(test) == [label for label, _ in corpus.test_rows]

@@ -1,4 +1,5 @@
-"""A checkpoint is a file: under its name only when it is whole and on disk, and trusted only when all its checksums are right."""
+"""A checkpoint is a file: under its name only when it is whole and on disk,
+and trusted only when all its checksums are right."""
 
 import math
 import os
@@ -43,8 +44,8 @@ def write_checkpoint(path, state, previous=None):
 
 
 def read_checkpoint(path, device, parts=("model",)):
-    """A checkpoint's dictionary; nothing in it is executed. Damaged when the file cannot be read or a checksum is wrong, DataError
-    when there is none or it lacks one of the parts."""
+    """A checkpoint's dictionary; nothing in it is executed. Damaged when the file cannot be read or a checksum is
+    wrong, DataError when there is none or it lacks one of the parts."""
     try:
         check_archive(path)
         with warnings.catch_warnings(action="ignore"):
@@ -56,19 +57,22 @@ def read_checkpoint(path, device, parts=("model",)):
         raise Damaged(f"{path}: not a readable checkpoint" + f" ({' '.join(str(error).split())[:80]})" * useful) from None
     missing = [part for part in parts if not isinstance(state, dict) or part not in state]
     if missing:
-        raise DataError(f"{path}: not the checkpoint it should be (it holds no {', '.join(missing)}); restore the file the run wrote")
+        raise DataError(f"{path}: not the checkpoint it should be (it holds no {', '.join(missing)}); "
+                        "restore the file the run wrote")
     return state
 
 
 def check_archive(path):
-    """Raises BadZipFile unless a file is a zip archive that is no larger unpacked, as torch.save writes it, since others could swell to any
-    size, and has the right checksums, at which torch.load does not look."""
+    """Raises BadZipFile unless a file is a zip archive that is no larger unpacked, as torch.save writes it, since
+    others could swell to any size, and has the right checksums, at which torch.load does not look."""
     check_file(path, math.inf, "train the run first")
     with zipfile.ZipFile(path) as archive:
         entries = archive.infolist()
-        if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries) or sum(entry.file_size for entry in entries) > os.path.getsize(path):
+        if (any(entry.compress_type != zipfile.ZIP_STORED for entry in entries)
+                or sum(entry.file_size for entry in entries) > os.path.getsize(path)):
             raise zipfile.BadZipFile("compressed, or with parts that overlap")
-        if any(entry.external_attr for entry in entries):  # of what is marked as a folder, torch.load takes whatever is in memory for the content
+        # of what is marked as a folder, torch.load takes whatever is in memory for the content
+        if any(entry.external_attr for entry in entries):
             raise zipfile.BadZipFile("marked as no plain file")
         if archive.testzip():
             raise zipfile.BadZipFile(CHECKSUM)
@@ -85,7 +89,8 @@ def load_optimizer(optimizer, state, path):
     own = [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
     try:
         optimizer.load_state_dict(state)
-        fits = all(value.shape in ((), parameter.shape) and value.isfinite().all() for parameter, kept in optimizer.state.items() for value in kept.values())
+        fits = all(value.shape in ((), parameter.shape) and value.isfinite().all()
+                   for parameter, kept in optimizer.state.items() for value in kept.values())
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):
         fits = False
     if not fits:
@@ -114,6 +119,7 @@ def misfits(expected, weights):
         elif tensor.shape != expected[name].shape:
             yield f"{name} is {tuple(tensor.shape)} and should be {tuple(expected[name].shape)}"
         elif tensor.dtype != expected[name].dtype or not tensor.is_contiguous():  # one number can be made to look like a matrix
-            yield f"{name} is of {tensor.dtype}{'' if tensor.is_contiguous() else ', not in one piece'}, and should be of {expected[name].dtype}"
+            yield (f"{name} is of {tensor.dtype}{'' if tensor.is_contiguous() else ', not in one piece'}, "
+                   f"and should be of {expected[name].dtype}")
         elif not tensor.isfinite().all():
             yield f"{name} holds numbers that are not finite"

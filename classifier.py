@@ -11,10 +11,10 @@ from model import init_weights
 class Classifier(nn.Module):
     """A body, its states pooled into one vector a sentence, and a head.
 
-    pool: parts joined by +, of mean, max, min (over the real tokens), first and last (token). layers: "last" pools the body's
-    output, "all" also every state below it, a number that state alone: "0" the embeddings, "1" what the first block makes of them.
-    With n_component > 0, features are standardised, because a frozen body's layers differ in scale, and turned onto that many
-    principal axes (see `fit_projection`). Raises ValueError for another pool or layers.
+    pool: parts joined by +, of mean, max, min (over the real tokens), first and last (token). layers: "last" pools the
+    body's output, "all" also every state below it, a number that state alone: "0" the embeddings, "1" what the first
+    block makes of them. With n_component > 0, features are standardised, because a frozen body's layers differ in scale,
+    and turned onto that many principal axes (see `fit_projection`). Raises ValueError for another pool or layers.
     """
 
     POOLS = ("mean", "max", "min", "first", "last")
@@ -22,7 +22,8 @@ class Classifier(nn.Module):
     def __init__(self, body, n_class, pool="mean", layers="last", n_hidden=100, dropout=0.0, n_component=0):
         super().__init__()
         self.body, self.pool, self.layers = body, pool.split("+"), layers
-        if not set(self.pool) <= set(self.POOLS) or not (layers in ("last", "all") or layers.isdecimal() and int(layers) <= body.config.n_layer):
+        if not set(self.pool) <= set(self.POOLS) or not (
+                layers in ("last", "all") or layers.isdecimal() and int(layers) <= body.config.n_layer):
             raise ValueError(f"pool={pool}, layers={layers}: there is no such pooling of {body.config.n_layer} blocks")
         n_layers = body.config.n_layer + 1 if layers == "all" else 1
         n_features = body.config.n_embd * len(self.pool) * n_layers
@@ -56,11 +57,13 @@ class Classifier(nn.Module):
         return self.head(self.project(self.features(idx, mask)))
 
     def fit_projection(self, features):
-        """From features (N, n_features) of N >= n_component rows: bring each column to mean 0 and deviation 1, then turn onto the
-        principal axes. N rows differ in fewer than N directions, so a classifier of far fewer weights can see what they hold."""
+        """From features (N, n_features) of N >= n_component rows: bring each column to mean 0 and deviation 1,
+        then turn onto the principal axes. N rows differ in fewer than N directions, so a classifier of far fewer
+        weights can see what they hold."""
         self.shift.copy_(features.mean(0))
         scale = 1 / features.std(0).clamp(min=1e-5)
-        _, _, axes = torch.pca_lowrank((features - self.shift) * scale, self.n_component, center=False)  # (n_features, n_component)
+        _, _, axes = torch.pca_lowrank(
+            (features - self.shift) * scale, self.n_component, center=False)  # (n_features, n_component)
         self.projection.copy_(scale[:, None] * axes)
 
 

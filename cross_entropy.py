@@ -1,4 +1,5 @@
-"""Cross-entropy from hidden states, without the logits of all tokens at once: N x V of them are most of a small model's memory and time."""
+"""Cross-entropy from hidden states, without the logits of all tokens at once:
+N x V of them are most of a small model's memory and time."""
 
 import torch
 import torch.nn.functional as F
@@ -12,16 +13,17 @@ def linear_cross_entropy(x, weight, bias, targets, smoothing=0.0):
     """
     n = rows_at_a_time(x)
     pairs = ((F.linear(part, weight, bias), target) for part, target in zip(x.split(n), targets.split(n)))
-    return torch.cat([F.cross_entropy(logits.to(precise(logits)), target, reduction="none", label_smoothing=smoothing) for logits, target in pairs])
+    return torch.cat([F.cross_entropy(logits.to(precise(logits)), target, reduction="none", label_smoothing=smoothing)
+                      for logits, target in pairs])
 
 
 class LinearCrossEntropySum(torch.autograd.Function):
     """F.cross_entropy(F.linear(x, weight, bias), targets, reduction="sum", label_smoothing=smoothing), for training.
 
-    With p = softmax(logits) and q the target, 1 - smoothing on the right word and smoothing / V on all, the gradient of the logits is
-    p - q. So each chunk adds its share to the gradients of x, weight and bias while its p is at hand, and no logits are kept (as in
-    Liger Kernel, Hsu et al. 2024); the backward pass only multiplies them by what it is given. That is done in place, so a loss can
-    be differentiated once.
+    With p = softmax(logits) and q the target, 1 - smoothing on the right word and smoothing / V on all, the gradient of
+    the logits is p - q. So each chunk adds its share to the gradients of x, weight and bias while its p is at hand, and
+    no logits are kept (as in Liger Kernel, Hsu et al. 2024); the backward pass only multiplies them by what it is
+    given. That is done in place, so a loss can be differentiated once.
 
     apply(x, weight, bias or None, targets, smoothing) -> ().
     """
@@ -55,8 +57,8 @@ class LinearCrossEntropySum(torch.autograd.Function):
 
 
 def rows_at_a_time(x):
-    """All N x V logits would leave the processor's cache, or fill a GPU. Every chunk of rows reads all the weights, so that it must be
-    the larger the wider they are."""
+    """All N x V logits would leave the processor's cache, or fill a GPU.
+    Every chunk of rows reads all the weights, so that it must be the larger the wider they are."""
     return max(64, 2 * x.size(1))
 
 

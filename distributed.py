@@ -1,10 +1,12 @@
-"""One training in several processes: on the cards of a machine, or of many machines. Alone, every function here does next to nothing.
+"""One training in several processes: on the cards of a machine, or of many machines.
+Alone, every function here does next to nothing.
 
     torchrun --nproc_per_node 2 train_lm.py --data speeches
 
-starts the script once for each card and tells each by environment variables who it is. All draw the same global batch of a step, a
-function of seed and step; each reads its rows of it, and the gradients are added up, divided by the number of targets in the whole
-batch. So the number of processes changes the speed and not the result. The first process alone prints and writes.
+starts the script once for each card and tells each by environment variables who it is. All draw the same global batch
+of a step, a function of seed and step; each reads its rows of it, and the gradients are added up, divided by the number
+of targets in the whole batch. So the number of processes changes the speed and not the result.
+The first process alone prints and writes.
 """
 
 import contextlib
@@ -55,7 +57,8 @@ def local_size():
 def launcher():
     """The words of the command line in front of the script's name."""
     machines = size() // local_size()
-    return ["python"] if size() == 1 else ["torchrun", *([f"--nnodes={machines}"] if machines > 1 else []), f"--nproc_per_node={local_size()}"]
+    return ["python"] if size() == 1 else [
+        "torchrun", *([f"--nnodes={machines}"] if machines > 1 else []), f"--nproc_per_node={local_size()}"]
 
 
 def meet(timeout):
@@ -67,14 +70,17 @@ def meet(timeout):
 
 
 def start(timeout):
-    """Join the other processes, if there are any; from then on one that waits `timeout` seconds for another gives up. RuntimeError when they do not come."""
+    """Join the other processes, if there are any; from then on one that waits `timeout` seconds for another gives up.
+    RuntimeError when they do not come."""
     if size() > 1:
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-        dist.init_process_group(backend, store=meet(JOIN), rank=rank(), world_size=size(), timeout=datetime.timedelta(seconds=timeout))
+        dist.init_process_group(backend, store=meet(JOIN), rank=rank(), world_size=size(),
+                                timeout=datetime.timedelta(seconds=timeout))
 
 
 def leave():
-    """Part from the others, all at the same place. Whether this process has nothing more to do: the first goes on alone, to draw and to print."""
+    """Part from the others, all at the same place.
+    Whether this process has nothing more to do: the first goes on alone, to draw and to print."""
     end()
     return not first()
 
@@ -82,7 +88,9 @@ def leave():
 def end():
     global store
     if dist.is_initialized():
-        time.sleep(0.1)  # gloo's threads are still freeing the last tensors, which takes the interpreter; a group destroyed meanwhile would wait for them, and they for it
+        # gloo's threads are still freeing the last tensors, which takes the interpreter;
+        # a group destroyed meanwhile would wait for them, and they for it
+        time.sleep(0.1)
         dist.destroy_process_group()
     store = None
 
@@ -125,7 +133,8 @@ def from_first(make):
         torch.save(sent, buffer)
     length = torch.tensor(buffer.getbuffer().nbytes)
     dist.broadcast(length, 0)
-    content = torch.frombuffer(buffer.getbuffer(), dtype=torch.uint8) if first() else torch.empty(int(length), dtype=torch.uint8)
+    content = (torch.frombuffer(buffer.getbuffer(), dtype=torch.uint8) if first()
+               else torch.empty(int(length), dtype=torch.uint8))
     dist.broadcast(content, 0)
     if error:
         raise error
@@ -148,12 +157,14 @@ class Loss(torch.nn.Module):
 
     def forward(self, *batch, **more):
         loss = self.model.loss(*batch, **more)
-        return loss + (size() - 1) * (loss - loss.detach())  # the same value with `size` times the gradient, because gradients will be averaged
+        # the same value with `size` times the gradient, because gradients will be averaged
+        return loss + (size() - 1) * (loss - loss.detach())
 
 
 def spread(model, some_unused=False):
-    """model.loss; with several processes one whose backward pass adds up the gradients of all of them, so that a loss divided by the number of
-    targets in the whole batch gives the gradient of the whole batch. Their weights become those of the first.
+    """model.loss; with several processes one whose backward pass adds up the gradients of all of them, so that a loss
+    divided by the number of targets in the whole batch gives the gradient of the whole batch.
+    Their weights become those of the first.
 
     some_unused: there are steps in which some of the parameters take no part.
     """
@@ -163,11 +174,13 @@ def spread(model, some_unused=False):
 
 
 def parts(loss, labels, flags, step, members=1):
-    """What this process reads of a step's batch, in flags.accumulate parts: pairs of (rows, labels of these rows), to be used in a loop that
-    computes `loss` (of `spread`) and its backward pass. labels (M * B, T) hold B rows for each of M members of an ensemble; so does each part.
+    """What this process reads of a step's batch, in flags.accumulate parts: pairs of (rows, labels of these rows), to
+    be used in a loop that computes `loss` (of `spread`) and its backward pass. labels (M * B, T) hold B rows for each
+    of M members of an ensemble; so does each part.
 
-    Alone and in one part that is everything as it is. A process for which no row is left reads one without targets, since all must take
-    part in adding up the gradients. With several processes the dropout of each is drawn from (seed, step, rank).
+    Alone and in one part that is everything as it is. A process for which no row is left reads one without targets,
+    since all must take part in adding up the gradients.
+    With several processes the dropout of each is drawn from (seed, step, rank).
     """
     n = size() * flags.accumulate
     if n == 1:
@@ -194,7 +207,8 @@ def has_lost_another(error):
 
 
 def first_to_fail():
-    """Whether no other process has failed before this one, so that a mistake all make, or one that ends them all, is told once."""
+    """Whether no other process has failed before this one,
+    so that a mistake all make, or one that ends them all, is told once."""
     if size() == 1:
         return True
     try:

@@ -32,6 +32,7 @@ class Ensemble(nn.Module):
         M = len(self.members)
         if self.training:
             masks = [None] * M if mask is None else mask.chunk(M)
-            return sum(member.loss(*part, smoothing) for member, *part in zip(self.members, idx.chunk(M), targets.chunk(M), masks))
+            return sum(member.loss(*part, smoothing)
+                       for member, *part in zip(self.members, idx.chunk(M), targets.chunk(M), masks))
         losses = torch.stack([member.losses(idx, targets, mask) for member in self.members])  # (M, N)
         return -(torch.logsumexp(-losses, 0) - math.log(M)).sum()

@@ -18,7 +18,8 @@ def compiled():
 def alibi_attention(slopes, T, variant, window=0, mask=None):
     """What alibi_bias(n_head, T, variant) does to attention, as f(q, k, v) -> (B, H, T, D), q, k, v (B, H, T, D).
 
-    slopes (H,): alibi_slopes(H), for variant "one-sided" alibi_slopes(H / 2); window: as in Config; mask (B, T): True for real tokens.
+    slopes (H,): alibi_slopes(H), for variant "one-sided" alibi_slopes(H / 2); window: as in Config;
+    mask (B, T): True for real tokens.
     """
     H = len(slopes) * (2 if variant == "one-sided" else 1)
 
@@ -36,10 +37,12 @@ def alibi_attention(slopes, T, variant, window=0, mask=None):
             seen = torch.where(h < H // 2, j <= i, j >= i)
         if window:
             seen = seen & ((i - j).abs() < window)
-        return seen if mask is None else seen & (mask[b, j] | (i == j))  # as in Transformer.attention_bias, a token always sees itself
+        # as in Transformer.attention_bias, a token always sees itself
+        return seen if mask is None else seen & (mask[b, j] | (i == j))
 
     blocks = None
     if variant in ("causal", "one-sided") or window or mask is not None:
-        blocks = create_block_mask(allowed, None if mask is None else len(mask), H if variant == "one-sided" else None, T, T, device=slopes.device)
+        blocks = create_block_mask(allowed, None if mask is None else len(mask), H if variant == "one-sided" else None, T, T,
+                                   device=slopes.device)
     attend = compiled() if slopes.is_cuda else flex_attention
     return lambda q, k, v: attend(q, k, v, score_mod=score, block_mask=blocks)

@@ -86,7 +86,8 @@ class Progress:
         try:
             *_, last = (self.out / name / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
             return min(1.0, json.loads(last)["step"] / steps)
-        except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError):  # not begun, in the middle of a line, or no training
+        except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError):
+            # not begun, in the middle of a line, or no training
             return 0.0
 
     def watch(self):
@@ -94,7 +95,8 @@ class Progress:
             with self.lock:
                 self.clear()
                 names = ", ".join(self.running)
-                print(f"{self.ended}/{self.ended + len(self.costs)}{self.time_left()}: {names}"[:100], end="", file=sys.stderr, flush=True)
+                print(f"{self.ended}/{self.ended + len(self.costs)}{self.time_left()}: {names}"[:100],
+                      end="", file=sys.stderr, flush=True)
 
     def clear(self):
         if sys.stderr.isatty():

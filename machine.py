@@ -29,11 +29,14 @@ def prepare(flags, n_embd=None):
     if distributed.size() > 1:
         require((device != "mps", "--device mps: is for one process; use --device cpu"),
                 (device != "cuda" or distributed.local_rank() < torch.cuda.device_count(),
-                 f"--device cuda: {distributed.local_size()} processes on a machine with {torch.cuda.device_count()} cards; start one for each (--nproc_per_node)"))
+                 f"--device cuda: {distributed.local_size()} processes on a machine with {torch.cuda.device_count()} cards; "
+                 "start one for each (--nproc_per_node)"))
         if device == "cuda":
             torch.cuda.set_device(distributed.local_rank())
-    require((0 <= getattr(flags, "threads", 0) <= 4096, f"--threads must not be negative, nor above 4096, got {getattr(flags, 'threads', 0)}"))
-    threads = getattr(flags, "threads", 0) or (1 if (n_embd or 0) <= 128 else max(1, os.cpu_count() // distributed.local_size()))
+    require((0 <= getattr(flags, "threads", 0) <= 4096,
+             f"--threads must not be negative, nor above 4096, got {getattr(flags, 'threads', 0)}"))
+    threads = getattr(flags, "threads", 0) or (
+        1 if (n_embd or 0) <= 128 else max(1, os.cpu_count() // distributed.local_size()))
     torch.set_num_threads(threads)
     # Far-away tokens get weights too small for normal floats, which processors compute many times slower.
     torch.set_flush_denormal(True)
@@ -44,8 +47,9 @@ def prepare(flags, n_embd=None):
 
 
 def keep_freed_memory():
-    """From now on this process keeps the memory it frees, where the C library is glibc, which otherwise gives tensors of some megabytes
-    back to the system in every step, and a small model's step pays with a tenth of its time for getting them again."""
+    """From now on this process keeps the memory it frees, where the C library is glibc, which otherwise gives tensors
+    of some megabytes back to the system in every step, and a small model's step pays with a tenth of its time for
+    getting them again."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, TypeError):  # another C library
@@ -62,7 +66,8 @@ def autocast(flags, device):
 
 
 def compile_blocks(model, backend="inductor"):
-    """Let PyTorch compile each block of the model, in place; the names of its weights stay. All blocks share the work of compiling."""
+    """Let PyTorch compile each block of the model, in place; the names of its weights stay.
+    All blocks share the work of compiling."""
     for module in model.modules():
         if isinstance(module, Block):
             module.compile(backend=backend)
@@ -91,8 +96,8 @@ def git_revision():
 
 
 def versions():
-    return {"python": platform.python_version(), "torch": torch.__version__, "tokenizers": tokenizers.__version__, "numpy": numpy.__version__,
-            "platform": platform.platform(), "date": datetime.date.today().isoformat()}
+    return {"python": platform.python_version(), "torch": torch.__version__, "tokenizers": tokenizers.__version__,
+            "numpy": numpy.__version__, "platform": platform.platform(), "date": datetime.date.today().isoformat()}
 
 
 def clock(seconds):

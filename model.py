@@ -75,7 +75,8 @@ class Config:
         if self.n_head > 0 and self.n_embd % self.n_head:
             wrong.append(f"n_head must divide n_embd: {self.n_embd} channels do not share out among {self.n_head} heads")
         elif self.pos == "rope" and self.n_head > 0 and (self.n_embd // self.n_head) % 2:
-            wrong.append(f"pos=rope rotates pairs of channels, so n_embd / n_head must be even, got {self.n_embd // self.n_head}")
+            wrong.append("pos=rope rotates pairs of channels, so n_embd / n_head must be even, "
+                         f"got {self.n_embd // self.n_head}")
         if self.pos == "sinusoidal" and self.n_embd % 2:
             wrong.append(f"pos=sinusoidal pairs a sine with a cosine, so n_embd must be even, got {self.n_embd}")
         if self.pos == "alibi" and self.alibi == "one-sided" and self.n_head % 2:
@@ -179,11 +180,13 @@ def attend_to_the_past(q, k, v, bias):
     q, k, v (B, H, T, D), bias broadcastable to (B, H, T, T) -> (B, H, T, D).
     """
     ends = [(i, i + ROWS) for i in range(0, q.size(2), ROWS)]
-    return torch.cat([F.scaled_dot_product_attention(q[:, :, i:j], k[:, :, :j], v[:, :, :j], attn_mask=bias[:, :, i:j, :j]) for i, j in ends], dim=2)
+    return torch.cat([F.scaled_dot_product_attention(q[:, :, i:j], k[:, :, :j], v[:, :, :j], attn_mask=bias[:, :, i:j, :j])
+                      for i, j in ends], dim=2)
 
 
 class Attention(nn.Module):
-    """Multi-head attention, of a sequence to itself or to a memory. The fused kernel runs unless weights are asked for or must be dropped out."""
+    """Multi-head attention, of a sequence to itself or to a memory.
+    The fused kernel runs unless weights are asked for or must be dropped out."""
 
     def __init__(self, config):
         super().__init__()
@@ -193,18 +196,21 @@ class Attention(nn.Module):
         self.out = nn.Linear(config.n_embd, config.n_embd)
 
     def forward(self, x, bias=None, causal=False, angles=None, need_weights=False, memory=None, kernel=None):
-        """x (B, T, C) -> (B, T, C), and the weights (B, H, T, S) or None. With causal no token sees a later one, and a bias must say so
-        too. kernel: f(q, k, v) that does the attending instead.
+        """x (B, T, C) -> (B, T, C), and the weights (B, H, T, S) or None. With causal no token sees a later one, and a
+        bias must say so too. kernel: f(q, k, v) that does the attending instead.
 
-        Queries come from x, keys and values from memory (B, S, C): cross-attention. Without a memory they come from x too, S = T.
+        Queries come from x, keys and values from memory (B, S, C): cross-attention.
+        Without a memory they come from x too, S = T.
         """
         B, T, C = x.shape
         if memory is None:
-            q, k, v = (part.view(B, T, self.n_head, C // self.n_head).transpose(1, 2) for part in self.qkv(x).split(C, dim=-1))  # 3 of (B, H, T, D)
+            q, k, v = (part.view(B, T, self.n_head, C // self.n_head).transpose(1, 2)
+                       for part in self.qkv(x).split(C, dim=-1))  # 3 of (B, H, T, D)
         else:
             weights, biases = self.qkv.weight.split((C, 2 * C)), self.qkv.bias.split((C, 2 * C))  # of q, and of k and v
             q = F.linear(x, weights[0], biases[0]).view(B, T, self.n_head, C // self.n_head).transpose(1, 2)  # (B, H, T, D)
-            k, v = (part.view(B, -1, self.n_head, C // self.n_head).transpose(1, 2) for part in F.linear(memory, weights[1], biases[1]).split(C, dim=-1))  # 2 of (B, H, S, D)
+            k, v = (part.view(B, -1, self.n_head, C // self.n_head).transpose(1, 2)
+                    for part in F.linear(memory, weights[1], biases[1]).split(C, dim=-1))  # 2 of (B, H, S, D)
         if angles is not None:
             q, k = rotate(q, angles), rotate(k, angles)
         dropout = self.attn_dropout if self.training else 0.0
@@ -254,7 +260,8 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x, cross=None, picked=None, **how):
-        """x (B, T, C) -> (B, T, C), and the attention's weights; with cross, what the second attention is told, a pair of both attentions'.
+        """x (B, T, C) -> (B, T, C), and the attention's weights;
+        with cross, what the second attention is told, a pair of both attentions'.
 
         picked (N,): the output is (N, C), only these of the B * T tokens; the feed-forward layer does not see the others.
         """
@@ -300,13 +307,15 @@ class Transformer(nn.Module):
         if config.n_language:
             self.languages = nn.Embedding(config.n_language, config.n_embd)
         # Post-norm starts from a normalised embedding (BERT); CLAP's unit vectors take that norm's place.
-        self.embedding_norm = nn.Identity() if config.norm_first or config.unit_embd else nn.LayerNorm(config.n_embd, config.norm_eps)
+        self.embedding_norm = (nn.Identity() if config.norm_first or config.unit_embd
+                               else nn.LayerNorm(config.n_embd, config.norm_eps))
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config, cross) for _ in range(config.n_layer))
         self.norm = nn.LayerNorm(config.n_embd, config.norm_eps) if config.norm_first else nn.Identity()
         self.tables = {}
 
-    def forward(self, idx, mask=None, need_weights=False, need_states=False, languages=None, positions=None, memory=None, memory_mask=None, picked=None):
+    def forward(self, idx, mask=None, need_weights=False, need_states=False, languages=None, positions=None,
+                memory=None, memory_mask=None, picked=None):
         """idx (B, T) long; mask (B, T) bool, True for real tokens, None when all are; languages (B, T) long, None: all
         are of the first; positions (B, T) long, below T, where each token stands, None: 0, 1, 2, ... With cross also
         memory (B, S, C) and its mask (B, S), at least one True in each row; without a memory there is no cross-attention.
@@ -315,16 +324,17 @@ class Transformer(nn.Module):
         added are those of these positions, and distances (ALiBi's, the window's) are between them, so that the n-th words of
         both sentences are at distance 0 and only `languages` tells them apart. Only an encoder can have it so.
 
-        Returns h (B, T, C), or with picked (N,) only the states (N, C) of these of the B * T tokens; with need_weights (h, a list
-        of n_layer maps (B, H, T, T), or with a memory of pairs of maps (B, H, T, T) and (B, H, T, S)); with need_states (h, a list
-        of n_layer + 1 states (B, T, C): the embedding, then what each block put out). Raises ValueError for a sequence beyond a learned position table, and for a decoder with positions.
+        Returns h (B, T, C), or with picked (N,) only the states (N, C) of these of the B * T tokens; with need_weights
+        (h, a list of n_layer maps (B, H, T, T), or with a memory of pairs of maps (B, H, T, T) and (B, H, T, S)); with
+        need_states (h, a list of n_layer + 1 states (B, T, C): the embedding, then what each block put out). Raises
+        ValueError for a sequence beyond a learned position table, and for a decoder with positions.
         """
         T = idx.size(1)
         if self.causal and positions is not None:
             raise ValueError("positions: a decoder sees what stands before, so its tokens stand where they are; use an Encoder")
         x = self.embed(idx, languages, positions)
-        if self.config.pos == "alibi" and T >= 256 and x.device.type in self.flex_devices and not need_weights and positions is None and not (
-                self.training and self.config.attn_dropout):
+        if (self.config.pos == "alibi" and T >= 256 and x.device.type in self.flex_devices and not need_weights
+                and positions is None and not (self.training and self.config.attn_dropout)):
             how = dict(kernel=self.flex_kernel(T, mask))
         else:
             bias = self.attention_bias(T, mask, positions)
@@ -335,7 +345,8 @@ class Transformer(nn.Module):
         if memory is not None:  # no positions here: which token of the memory is near which is to be learned
             how["cross"] = dict(memory=memory, need_weights=need_weights)
             if memory_mask is not None:
-                how["cross"]["bias"] = torch.zeros_like(memory_mask, dtype=x.dtype).masked_fill(~memory_mask, -math.inf)[:, None, None, :]  # (B, 1, 1, S)
+                how["cross"]["bias"] = torch.zeros_like(memory_mask, dtype=x.dtype).masked_fill(
+                    ~memory_mask, -math.inf)[:, None, None, :]  # (B, 1, 1, S)
         maps, states = [], [x]
         for i, block in enumerate(self.blocks, start=1):
             x, weights = block(x, picked=picked if i == len(self.blocks) else None, **how)
@@ -442,7 +453,8 @@ class EncoderDecoder(nn.Module):
     def forward(self, idx, mask=None, *, source, source_mask=None, need_weights=False, picked=None):
         """idx (B, T), what is written so far, and source (B, S), with their masks -> h (B, T, C), or (N, C) with picked (N,).
 
-        With need_weights (h, maps): n_layer maps each under "encoder" (B, H, S, S), "decoder" (B, H, T, T) and "cross" (B, H, T, S).
+        With need_weights (h, maps): n_layer maps each under
+        "encoder" (B, H, S, S), "decoder" (B, H, T, T) and "cross" (B, H, T, S).
         """
         if not need_weights:
             return self.decoder(idx, mask, memory=self.encoder(source, source_mask), memory_mask=source_mask, picked=picked)
@@ -470,7 +482,8 @@ class LMHead(WordHead):
         super().__init__()
         C = config.n_embd
         roberta = config.head == "roberta"
-        self.transform = nn.Sequential(nn.Linear(C, C), nn.GELU(), nn.LayerNorm(C, config.norm_eps)) if roberta else nn.Identity()
+        self.transform = (nn.Sequential(nn.Linear(C, C), nn.GELU(), nn.LayerNorm(C, config.norm_eps)) if roberta
+                          else nn.Identity())
         self.words = embedding if config.tie else nn.Embedding(config.vocab_size, C)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
@@ -497,8 +510,8 @@ class ClapHead(WordHead):
 
 class LanguageModel(nn.Module):
     """A body and a head. With an Encoder it is a masked language model, with a Decoder a causal one, with an
-    EncoderDecoder one from sequence to sequence, which is also given source= and source_mask=; with a ThreadReader (thread_reader.py) it is
-    a masked one that is also given a comment's ancestors."""
+    EncoderDecoder one from sequence to sequence, which is also given source= and source_mask=; with a ThreadReader
+    (thread_reader.py) it is a masked one that is also given a comment's ancestors."""
 
     def __init__(self, body):
         super().__init__()
@@ -508,7 +521,8 @@ class LanguageModel(nn.Module):
         init_weights(self, config)
 
     def forward(self, idx, mask=None, **more):
-        """idx (B, T), mask (B, T) -> logits (B, T, V). more: what else the body reads, such as languages and positions, or a source."""
+        """idx (B, T), mask (B, T) -> logits (B, T, V).
+        more: what else the body reads, such as languages and positions, or a source."""
         return self.head(self.body(idx, mask, **more))
 
     def losses(self, idx, targets, mask=None, smoothing=0.0, **more):
@@ -535,7 +549,8 @@ class LanguageModel(nn.Module):
 
 @torch.no_grad()
 def generate(model, source, source_mask, bos, eos, n_tokens, choose=None):
-    """source (B, S) -> (B, at most n_tokens), what the decoder of a sequence-to-sequence model writes after bos, until every row has an eos.
+    """source (B, S) -> (B, at most n_tokens), what the decoder of a sequence-to-sequence model writes after bos,
+    until every row has an eos.
 
     choose: the next word's logits (B, V) -> ids (B,); None: the likeliest word. Ids below eos are never chosen; what
     follows an eos in its row means nothing.

@@ -1,14 +1,17 @@
 """RoBERTa in and out: a Hugging Face folder to our Encoder and head, and back (Liu et al. 2019).
 
     model, tokenizer = load_roberta("path/to/distilroberta-base")
-    export_roberta(runs.load_run("out/mlm-toy-learned-0"), "folder")   # transformers: RobertaForMaskedLM.from_pretrained("folder")
+    export_roberta(runs.load_run("out/mlm-toy-learned-0"), "folder")
+    # transformers: RobertaForMaskedLM.from_pretrained("folder")
 
-Both are the post-norm encoder of model.py with learned positions and RoBERTa's head. What is told apart only by where it is kept:
+Both are the post-norm encoder of model.py with learned positions and RoBERTa's head.
+What is told apart only by where it is kept:
 
 - q, k and v are three matrices there and one here, stacked in that order.
 - Positions count from pad_token_id + 1 there, whose earlier rows are never read, and from 0 here. Padding must be on the right.
 - There each token also gets the vector of its token type. RoBERTa has only the first, so here each position's row holds it too.
-- Special tokens have other names and places; all others keep their order. The rows of the word vectors and of the output bias move along.
+- Special tokens have other names and places; all others keep their order.
+  The rows of the word vectors and of the output bias move along.
 
       theirs   <s> 0   <pad> 1   </s> 2   <unk> 3   words from 4     <mask> last
       ours    [PAD] 0  [UNK] 1  [MASK] 2  [BOS] 3   [EOS] 4   words from 5
@@ -32,13 +35,15 @@ from model import Config, Encoder, LanguageModel
 OURS = dict(zip(("<pad>", "<unk>", "<mask>", "<s>", "</s>"), SPECIAL))  # their special tokens in the order of our ids
 THEIRS = {ours: theirs for theirs, ours in OURS.items()}
 # What of a Config RoBERTa leaves open, and what does not matter with learned positions.
-FREE = ("vocab_size", "block_size", "n_layer", "n_head", "n_embd", "n_ffn", "activation", "norm_eps", "dropout", "attn_dropout", "tie", "init_std", "alibi", "mask_id")
+FREE = ("vocab_size", "block_size", "n_layer", "n_head", "n_embd", "n_ffn", "activation", "norm_eps", "dropout",
+        "attn_dropout", "tie", "init_std", "alibi", "mask_id")
 UNUSED = 2  # rows of an exported position table that no token reads: <pad> has id 1
 
 
 def load_roberta(path, head=True):
     """A folder with config.json, model.safetensors and the tokenizer (tokenizer.json, or vocab.json and merges.txt) as
-    (LanguageModel in evaluation mode, tokenizer with our special tokens). Rows of the vocabulary that no token has are left out.
+    (LanguageModel in evaluation mode, tokenizer with our special tokens).
+    Rows of the vocabulary that no token has are left out.
 
     head=False: for its body alone; the folder need not hold an lm_head, and the model's is random.
     Raises DataError that names the file for one that is missing or damaged, for an architecture other than RoBERTa's,
@@ -51,14 +56,17 @@ def load_roberta(path, head=True):
 
     def take(name, *shape):
         if name not in tensors:
-            advice = ("; to predict words it needs one, so give a folder saved from RobertaForMaskedLM (a classifier needs none)"
+            advice = ("; to predict words it needs one, "
+                      "so give a folder saved from RobertaForMaskedLM (a classifier needs none)"
                       if name.startswith("lm_head.") else "; restore the file, or save the model again with save_pretrained")
             raise DataError(f"{folder / 'model.safetensors'}: holds no tensor {name}{advice}")
         if tensors[name].shape != shape:
-            raise DataError(f"{folder / 'model.safetensors'}: {name} is {tuple(tensors[name].shape)}, but {shape} by config.json; "
-                            "they are of different models, restore the right one")
-        if tensors[name].dtype not in (torch.float32, torch.float16, torch.bfloat16, torch.float64) or not tensors[name].isfinite().all():
-            raise DataError(f"{folder / 'model.safetensors'}: {name} does not hold finite floating-point numbers; restore the file")
+            raise DataError(f"{folder / 'model.safetensors'}: {name} is {tuple(tensors[name].shape)}, "
+                            f"but {shape} by config.json; they are of different models, restore the right one")
+        if (tensors[name].dtype not in (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+                or not tensors[name].isfinite().all()):
+            raise DataError(f"{folder / 'model.safetensors'}: {name} does not hold finite floating-point numbers; "
+                            "restore the file")
         return tensors.pop(name).float()
 
     words, output = (tensors.get(name) for name in ("roberta.embeddings.word_embeddings.weight", "lm_head.decoder.weight"))
@@ -68,8 +76,10 @@ def load_roberta(path, head=True):
     except (TypeError, ValueError) as error:
         raise DataError(f"{folder / 'config.json'}: {error}; restore the file") from None
     if config.n_layer > len(tensors):
-        raise DataError(f"{folder / 'model.safetensors'}: holds {len(tensors)} tensors, too few for the {config.n_layer:,} layers of config.json; restore the right one")
-    with torch.device("meta"):  # the shapes alone: what config.json asks for takes no memory before the tensors prove to have them
+        raise DataError(f"{folder / 'model.safetensors'}: holds {len(tensors)} tensors, "
+                        f"too few for the {config.n_layer:,} layers of config.json; restore the right one")
+    # the shapes alone: what config.json asks for takes no memory before the tensors prove to have them
+    with torch.device("meta"):
         shapes = {name: parameter.shape for name, parameter in LanguageModel(Encoder(config)).named_parameters()}
     C = config.n_embd
     state = {"body.embedding.weight": take("roberta.embeddings.word_embeddings.weight", V, C)[rows]}
@@ -84,9 +94,11 @@ def load_roberta(path, head=True):
         state["head.bias"] = take("lm_head.decoder.bias" if "lm_head.decoder.bias" in tensors else "lm_head.bias", V)[rows]
     if not tie:
         state["head.words.weight"] = take("lm_head.decoder.weight", V, C)[rows]
-    left = [name for name in tensors if name.startswith(("roberta.embeddings.", "roberta.encoder.")) and not name.endswith(".position_ids")]
+    left = [name for name in tensors
+            if name.startswith(("roberta.embeddings.", "roberta.encoder.")) and not name.endswith(".position_ids")]
     if left:
-        raise DataError(f"{folder / 'model.safetensors'}: {left[0]} has no place in the {config.n_layer} layers of config.json; restore the right file")
+        raise DataError(f"{folder / 'model.safetensors'}: {left[0]} has no place "
+                        f"in the {config.n_layer} layers of config.json; restore the right file")
     model = LanguageModel(Encoder(config))
     model.load_state_dict(state, strict=False)  # tied words have two names
     return model.eval(), tokenizer
@@ -112,19 +124,22 @@ def modules(n_layer, head=True):
 def read_config(folder):
     """config.json as a dictionary. DataError for what is no RoBERTa, and for a kind of it that model.py does not have."""
     if not folder.is_dir():
-        raise DataError(f"{folder}: no such folder; give one with config.json, model.safetensors and a tokenizer, as save_pretrained writes it")
+        raise DataError(f"{folder}: no such folder; "
+                        "give one with config.json, model.safetensors and a tokenizer, as save_pretrained writes it")
     path = folder / "config.json"
     described = read_json(path, "give the folder of a whole model, as save_pretrained writes it")
     if described.get("model_type") != "roberta":
         is_run = "kind" in described
-        raise DataError(f"{path}: " + ("is of a run of this project; continue it with --init-from, or classify with --encoder" if is_run else
-                                       f"model_type is {described.get('model_type')!r}; only 'roberta' can be read (RoBERTa, DistilRoBERTa)"))
+        raise DataError(f"{path}: " + (
+            "is of a run of this project; continue it with --init-from, or classify with --encoder" if is_run else
+            f"model_type is {described.get('model_type')!r}; only 'roberta' can be read (RoBERTa, DistilRoBERTa)"))
     for name, allowed in (("hidden_act", ("gelu", "relu")), ("position_embedding_type", ("absolute",)),
                           ("is_decoder", (False,)), ("add_cross_attention", (False,))):
         if described.get(name, allowed[0]) not in allowed:
             raise DataError(f"{path}: {name} is {described[name]!r}; only {' or '.join(map(repr, allowed))} can be read")
     described = {"pad_token_id": 1, "type_vocab_size": 2} | described
-    sizes = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "max_position_embeddings", "pad_token_id", "type_vocab_size")
+    sizes = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
+             "max_position_embeddings", "pad_token_id", "type_vocab_size")
     wrong = [name for name in sizes if type(described.get(name)) is not int or described[name] < (name != "pad_token_id")]
     if wrong:
         raise DataError(f"{path}: {', '.join(wrong)} must be a whole number, above 0 but for pad_token_id; restore the file")
@@ -137,10 +152,11 @@ def read_config(folder):
 def make_config(described, vocab_size, tie):
     """Our Config from theirs. The defaults are those of transformers' RobertaConfig."""
     return Config(vocab_size=vocab_size, block_size=described["max_position_embeddings"] - described["pad_token_id"] - 1,
-                  n_layer=described["num_hidden_layers"], n_head=described["num_attention_heads"], n_embd=described["hidden_size"],
-                  n_ffn=described["intermediate_size"], pos="learned", norm_first=False, head="roberta", tie=tie,
-                  activation=described.get("hidden_act", "gelu"), norm_eps=described.get("layer_norm_eps", 1e-12),
-                  dropout=described.get("hidden_dropout_prob", 0.1), attn_dropout=described.get("attention_probs_dropout_prob", 0.1),
+                  n_layer=described["num_hidden_layers"], n_head=described["num_attention_heads"],
+                  n_embd=described["hidden_size"], n_ffn=described["intermediate_size"], pos="learned",
+                  norm_first=False, head="roberta", tie=tie, activation=described.get("hidden_act", "gelu"),
+                  norm_eps=described.get("layer_norm_eps", 1e-12), dropout=described.get("hidden_dropout_prob", 0.1),
+                  attn_dropout=described.get("attention_probs_dropout_prob", 0.1),
                   init_std=described.get("initializer_range", 0.02))
 
 
@@ -149,13 +165,16 @@ def read_tensors(folder):
     path = folder / "model.safetensors"
     if not path.is_file():
         others = [name for name in ("pytorch_model.bin", "model.safetensors.index.json") if (folder / name).exists()]
-        raise DataError(f"{path}: no such file" + (f", only {others[0]}; load and save the model with transformers' save_pretrained, in one file" if others
-                                                   else "; give the folder of a whole model"))
+        raise DataError(f"{path}: no such file" + (
+            f", only {others[0]}; load and save the model with transformers' save_pretrained, in one file" if others
+            else "; give the folder of a whole model"))
     try:
         tensors = load_file(path)
     except (SafetensorError, ValueError, KeyError) as error:
-        raise DataError(f"{path}: not a readable safetensors file ({' '.join(str(error).split())[:80]}); restore it or download it again") from None
-    return {("roberta." if name.startswith(("embeddings.", "encoder.")) else "") + name: tensor for name, tensor in tensors.items()}
+        raise DataError(f"{path}: not a readable safetensors file ({' '.join(str(error).split())[:80]}); "
+                        "restore it or download it again") from None
+    return {("roberta." if name.startswith(("embeddings.", "encoder.")) else "") + name: tensor
+            for name, tensor in tensors.items()}
 
 
 def read_tokenizer(folder, described):
@@ -170,7 +189,8 @@ def read_tokenizer(folder, described):
             tokenizer = Tokenizer(models.BPE.from_file(os.fspath(vocabulary), os.fspath(merges)))
             tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
         else:
-            raise DataError(f"{path}: no such file, nor vocab.json with merges.txt; a model can be used only with its tokenizer")
+            raise DataError(f"{path}: no such file, nor vocab.json with merges.txt; "
+                            "a model can be used only with its tokenizer")
     except DataError:
         raise
     except Exception as error:  # the library raises bare Exception for whatever it cannot parse
@@ -180,11 +200,14 @@ def read_tokenizer(folder, described):
     if missing:
         raise DataError(f"{path}: has no token {', '.join(missing)}; RoBERTa's tokenizers have {' '.join(OURS)}")
     if not isinstance(tokenizer.model, (models.BPE, models.WordLevel)):
-        raise DataError(f"{path}: is of type {type(tokenizer.model).__name__}; only BPE, as RoBERTa's, or WordLevel can be read")
+        raise DataError(f"{path}: is of type {type(tokenizer.model).__name__}; "
+                        "only BPE, as RoBERTa's, or WordLevel can be read")
     if max(ids.values()) >= described["vocab_size"]:
-        raise DataError(f"{path}: has ids up to {max(ids.values())}, but config.json says vocab_size {described['vocab_size']}; they are of different models")
+        raise DataError(f"{path}: has ids up to {max(ids.values())}, "
+                        f"but config.json says vocab_size {described['vocab_size']}; they are of different models")
     if ids["<pad>"] != described["pad_token_id"]:
-        raise DataError(f"{path}: <pad> is {ids['<pad>']}, but config.json says pad_token_id {described['pad_token_id']}; they are of different models")
+        raise DataError(f"{path}: <pad> is {ids['<pad>']}, "
+                        f"but config.json says pad_token_id {described['pad_token_id']}; they are of different models")
     tokens = [*OURS, *sorted(ids.keys() - OURS.keys(), key=ids.get)]
     ends = tokenizer.num_special_tokens_to_add(False) != 1  # only <s>: one that export_roberta wrote
     return renamed(tokenizer, tokens, OURS, *("[BOS]", "[EOS]") * ends), torch.tensor([ids[token] for token in tokens])
@@ -199,7 +222,8 @@ def renamed(tokenizer, tokens, names, begin="", end=""):
     file = json.loads(tokenizer.to_str())
     file["model"]["vocab"] = {names.get(token, token): i for token, i in ids.items()}
     file["model"]["unk_token"] = names.get(file["model"]["unk_token"], file["model"]["unk_token"])
-    file["added_tokens"] = [added | {"id": ids[added["content"]]} for added in file["added_tokens"] if added["content"] not in names]
+    file["added_tokens"] = [added | {"id": ids[added["content"]]}
+                            for added in file["added_tokens"] if added["content"] not in names]
     file |= {"truncation": None, "padding": None, "post_processor": None}
     tokenizer = Tokenizer.from_str(json.dumps(file))
     mask = names.get("<mask>", "<mask>")
@@ -216,8 +240,9 @@ def renamed(tokenizer, tokens, names, begin="", end=""):
 
 
 def export_roberta(run, path):
-    """Write a run of train_mlm.py (see opened.load_run) as a folder that transformers reads: config.json, model.safetensors,
-    tokenizer.json, tokenizer_config.json. Raises DataError for a run that RoBERTa has no place for, and for a folder that is not empty."""
+    """Write a run of train_mlm.py (see opened.load_run) as a folder that transformers reads: config.json,
+    model.safetensors, tokenizer.json, tokenizer_config.json. Raises DataError for a run that RoBERTa has no place for,
+    and for a folder that is not empty."""
     folder, config, state = Path(path), run.model.body.config, run.model.state_dict()
     nearest = Config(**{name: getattr(config, name) for name in FREE}, pos="learned", norm_first=False, head="roberta")
     differing = [f"{name}={value}" for name, value in vars(config).items() if value != getattr(nearest, name)]
@@ -236,21 +261,26 @@ def export_roberta(run, path):
 
     C, embeddings = config.n_embd, "roberta.embeddings."
     tensors = {embeddings + "word_embeddings.weight": state["body.embedding.weight"][rows],
-               embeddings + "position_embeddings.weight": torch.cat([torch.zeros(UNUSED, C), state["body.positions.weight"].cpu()]),
+               embeddings + "position_embeddings.weight":
+                   torch.cat([torch.zeros(UNUSED, C), state["body.positions.weight"].cpu()]),
                embeddings + "token_type_embeddings.weight": torch.zeros(1, C),
                "lm_head.bias": state["head.bias"][rows]}
     if not config.tie:
-        tensors |= {"lm_head.decoder.weight": state["head.words.weight"][rows], "lm_head.decoder.bias": state["head.bias"][rows]}
+        tensors |= {"lm_head.decoder.weight": state["head.words.weight"][rows],
+                    "lm_head.decoder.bias": state["head.bias"][rows]}
     for ours, theirs in modules(config.n_layer):
         for end in (".weight", ".bias"):
             tensors |= {name + end: part for name, part in zip(theirs, state[ours + end].chunk(len(theirs)))}
-    described = {"architectures": ["RobertaForMaskedLM"], "model_type": "roberta", "vocab_size": config.vocab_size, "hidden_size": C,
-                 "num_hidden_layers": config.n_layer, "num_attention_heads": config.n_head, "intermediate_size": config.n_ffn,
-                 "max_position_embeddings": config.block_size + UNUSED, "type_vocab_size": 1, "hidden_act": config.activation,
-                 "layer_norm_eps": config.norm_eps, "hidden_dropout_prob": config.dropout, "attention_probs_dropout_prob": config.attn_dropout,
-                 "initializer_range": config.init_std, "tie_word_embeddings": config.tie, "bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2}
-    about = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": config.block_size, "model_input_names": ["input_ids", "attention_mask"],
-             "bos_token": "<s>", "cls_token": "<s>", "eos_token": "</s>", "sep_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>", "mask_token": "<mask>"}
+    described = {"architectures": ["RobertaForMaskedLM"], "model_type": "roberta", "vocab_size": config.vocab_size,
+                 "hidden_size": C, "num_hidden_layers": config.n_layer, "num_attention_heads": config.n_head,
+                 "intermediate_size": config.n_ffn, "max_position_embeddings": config.block_size + UNUSED,
+                 "type_vocab_size": 1, "hidden_act": config.activation, "layer_norm_eps": config.norm_eps,
+                 "hidden_dropout_prob": config.dropout, "attention_probs_dropout_prob": config.attn_dropout,
+                 "initializer_range": config.init_std, "tie_word_embeddings": config.tie,
+                 "bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2}
+    about = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": config.block_size,
+             "model_input_names": ["input_ids", "attention_mask"], "bos_token": "<s>", "cls_token": "<s>",
+             "eos_token": "</s>", "sep_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>", "mask_token": "<mask>"}
 
     folder.mkdir(parents=True, exist_ok=True)
     partial = folder / "model.safetensors.partial"

@@ -39,7 +39,8 @@ def sample(flags):
         (flags.top_k >= 0, f"--top-k must not be negative, got {flags.top_k}"))
     device = runs.prepare(flags)
     run = runs.load_run(flags.run, device=device)
-    {"mlm": show_fillings, "lm": show_continuations, "classifier": show_classes, "seq2seq": show_rewritings}[run.kind](run, flags)
+    {"mlm": show_fillings, "lm": show_continuations,
+     "classifier": show_classes, "seq2seq": show_rewritings}[run.kind](run, flags)
 
 
 def read(run, text):
@@ -77,7 +78,8 @@ def show_fillings(run, flags):
     """A table of words for each mask, then the sentence with the best ones."""
     # A byte-level piece brings its own space; one left in front of the mask would be a token of its own.
     text = flags.text if is_word_level(run.tokenizer) else re.sub(r" +(?=\[MASK\])", "", flags.text)
-    runs.require(("[MASK]" in text, f"--text {flags.text!r}: put [MASK] where a word is to be filled in; {run.folder} is a masked language model"))
+    runs.require(("[MASK]" in text, f"--text {flags.text!r}: put [MASK] where a word is to be filled in; "
+                                    f"{run.folder} is a masked language model"))
     ids = read(run, text)
     config = run.model.body.config
     runs.require((len(ids) <= config.block_size or config.pos != "learned",
@@ -122,7 +124,8 @@ def write(model, ids, n_tokens, temperature, top_k, gen):
 
 def show_continuations(run, flags):
     """The text and what the model makes of it; each sample has its own random numbers, so more samples change none."""
-    runs.require(("[MASK]" not in flags.text, f"--text {flags.text!r}: {run.folder} writes on from a text; for [MASK] give a run of train_mlm.py"))
+    runs.require(("[MASK]" not in flags.text,
+                  f"--text {flags.text!r}: {run.folder} writes on from a text; for [MASK] give a run of train_mlm.py"))
     text = flags.text.rstrip()  # a space at the end would keep byte-level BPE from beginning a word
     prompt = read(run, text)
     shown = len(detokenize(run.tokenizer, prompt[1:]))
@@ -167,10 +170,13 @@ def show_rewritings(run, flags):
     masks = flags.text.count("[MASK]")
     runs.require(
         (first is None or masks, f"--text {flags.text!r}: put [MASK] where words are to be filled in; {run.folder} fills gaps"),
-        (first is not None or not masks, f"--text {flags.text!r}: {run.folder} translates; for [MASK] give a run of --task infill"),
-        (first is None or masks <= config.vocab_size - first, f"--text has {masks} [MASK]s, but {run.folder} was trained with at most {config.vocab_size - (first or 0)} gaps"))
+        (first is not None or not masks,
+         f"--text {flags.text!r}: {run.folder} translates; for [MASK] give a run of --task infill"),
+        (first is None or masks <= config.vocab_size - first,
+         f"--text has {masks} [MASK]s, but {run.folder} was trained with at most {config.vocab_size - (first or 0)} gaps"))
     # A byte-level piece brings its own space; one left in front of the mask would be a token of its own.
-    source = read(run, flags.text.strip() if is_word_level(run.tokenizer) else re.sub(r" +(?=\[MASK\])", "", flags.text.strip()))
+    source = read(run, flags.text.strip() if is_word_level(run.tokenizer)
+                  else re.sub(r" +(?=\[MASK\])", "", flags.text.strip()))
     runs.require((len(source) > 1, "--text: holds no word; give a sentence"),
                  (len(source) <= config.block_size or config.pos != "learned",
                   f"--text has {len(source)} tokens with [BOS], but learned positions end at {config.block_size}; shorten it"))
@@ -182,7 +188,8 @@ def show_rewritings(run, flags):
         written = rewrite(run.model, source, first, n_tokens, flags.temperature if number else 0, flags.top_k or 50, gen)
         print(f"--- {f'sample {number}' if number else 'likeliest words'}")
         if first is not None:
-            written = [MASK if i >= first else i for i in spans.restore(source[1:].tolist(), written, first)]  # [MASK] stays where --tokens did not reach
+            # [MASK] stays where --tokens did not reach
+            written = [MASK if i >= first else i for i in spans.restore(source[1:].tolist(), written, first)]
         print(detokenize(run.tokenizer, written).strip())
 
 

@@ -63,7 +63,8 @@ class Signals:
 
 
 class Losses:
-    """Losses (scalar tensors) that nobody has looked at yet: on the CPU each is looked at when it comes, elsewhere many at once."""
+    """Losses (scalar tensors) that nobody has looked at yet:
+    on the CPU each is looked at when it comes, elsewhere many at once."""
 
     def __init__(self):
         self.unseen = []

@@ -9,10 +9,10 @@ from model import Encoder, sinusoids
 class ThreadReader(nn.Module):
     """A comment with hidden words is read beside what it answers: its ancestors, each as one vector.
 
-    The encoder reads every text once and its states are averaged; the decoder, in which every token sees every other, reads
-    the comment, and in every block looks at the vectors of its ancestors. n_layer blocks each, one vocabulary and one embedding.
-    The ancestors come nearest first. With ancestor_positions "learned" or "sinusoidal" a vector for the distance (parent,
-    its parent, ...), up to n_ancestors, is added to theirs; with "none" the decoder sees a set.
+    The encoder reads every text once and its states are averaged; the decoder, in which every token sees every other,
+    reads the comment, and in every block looks at the vectors of its ancestors. n_layer blocks each, one vocabulary and
+    one embedding. The ancestors come nearest first. With ancestor_positions "learned" or "sinusoidal" a vector for the
+    distance (parent, its parent, ...), up to n_ancestors, is added to theirs; with "none" the decoder sees a set.
     """
 
     POSITIONS = ("none", "learned", "sinusoidal")
@@ -29,8 +29,9 @@ class ThreadReader(nn.Module):
             self.register_buffer("distances", sinusoids(n_ancestors, config.n_embd), persistent=False)
 
     def forward(self, idx, mask=None, *, texts=None, texts_mask=None, ancestors=None, ancestors_mask=None, picked=None):
-        """idx, mask (B, T): comments; texts, texts_mask (M, U): all their ancestors; ancestors (B, A) long: which rows of texts
-        those of each comment are; ancestors_mask (B, A), at least one True in each row -> h (B, T, C), or (N, C) with picked (N,).
+        """idx, mask (B, T): comments; texts, texts_mask (M, U): all their ancestors;
+        ancestors (B, A) long: which rows of texts those of each comment are;
+        ancestors_mask (B, A), at least one True in each row -> h (B, T, C), or (N, C) with picked (N,).
 
         Without texts there is no cross-attention, and the comments are read alone.
         """
