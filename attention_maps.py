@@ -84,6 +84,12 @@ class Reading:
                      "cross": "from the decoder to the source"}
         return describe(self.run) + (f": {attention[self.part]}" if self.part else "")
 
+    def as_json(self):
+        part = {"attention": self.part} if self.part else {}
+        sources = {"sources": self.source} if self.source else {}
+        return {"run": str(self.run.folder), "model": describe(self.run), **part, "texts": self.words, **sources,
+                "checks": finite(self.checks), "heads": finite(self.heads())}
+
 
 def show(flags):
     device = runs.prepare(flags)
@@ -111,10 +117,7 @@ def show(flags):
         if reading.part != "cross":
             name = "".join(f"-{part}" for part in (reading.part, short_name(reading.run, loaded) if of_runs else "") if part)
             draw_positions(folder / f"positions{name}.{flags.format}", reading)
-    runs.write_json(folder / f"maps{of_runs}.json", {"runs": [
-        {"run": str(r.run.folder), "model": describe(r.run), **({"attention": r.part} if r.part else {}), "texts": r.words,
-         **({"sources": r.source} if r.source else {}), "checks": finite(r.checks), "heads": finite(r.heads())}
-        for r in readings]})
+    runs.write_json(folder / f"maps{of_runs}.json", {"runs": [reading.as_json() for reading in readings]})
     print(f"figures and maps{of_runs}.json are in {folder}")
     if not all(holds(check) for reading in readings for check in reading.checks):
         raise SystemExit(1)
@@ -342,10 +345,11 @@ def report(reading):
     even = (reading.may(reading.mask.size(1), seen_mask.size(1)) & seen_mask[:, None, None, :]).float()  # (B, H, T, S)
     even = summary((even / even.sum(-1, keepdim=True).clamp(min=1))[None], reading.mask, own=reading.part != "cross")
     even = {name: sum(head[name] for head in even) / len(even) for name in even[0]} | {"layer": "equal", "head": ""}
-    print(f"  where the {int(reading.mask.sum())} tokens ([BOS] is the first) look, on average: " + (
-          "how much at the source's first token, and how evenly" if reading.part == "cross" else
-          "how many tokens away, how much at the first and at themselves,\n  and how evenly")
-          + " (entropy in nats); last row: if all weights were equal")
+    what = "how many tokens away, how much at the first and at themselves,\n  and how evenly"
+    if reading.part == "cross":
+        what = "how much at the source's first token, and how evenly"
+    print(f"  where the {int(reading.mask.sum())} tokens ([BOS] is the first) look, on average: {what} (entropy in nats); "
+          "last row: if all weights were equal")
     columns = {"distance": ("distance", "8.2f"), "first": (" first", "6.1%"), "itself": ("itself", "6.1%"),
                "entropy": ("entropy", "7.2f")}
     columns = {name: column for name, column in columns.items() if name in even}

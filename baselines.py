@@ -242,8 +242,8 @@ def train(flags):
 def run_folder(flags):
     """Where the results go. UserError when something is there already and --overwrite is not given, or it is no run."""
     name = flags.data if flags.data in NAMES else Path(flags.data).resolve().stem
-    folder = Path(flags.out or
-                  f"out/baselines-{name}" + ("" if flags.split == "full" else "-" + flags.split.replace("/", "-of-")))
+    split = "" if flags.split == "full" else "-" + flags.split.replace("/", "-of-")
+    folder = Path(flags.out or f"out/baselines-{name}{split}")
     if folder.exists() and not folder.is_dir():
         raise runs.UserError(f"--out {folder}: is a file; choose another folder")
     is_run = (folder / "config.json").exists()

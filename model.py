@@ -204,13 +204,11 @@ class Attention(nn.Module):
         """
         B, T, C = x.shape
         if memory is None:
-            q, k, v = (part.view(B, T, self.n_head, C // self.n_head).transpose(1, 2)
-                       for part in self.qkv(x).split(C, dim=-1))  # 3 of (B, H, T, D)
+            q, k, v = map(self.heads, self.qkv(x).split(C, dim=-1))  # 3 of (B, H, T, D)
         else:
             weights, biases = self.qkv.weight.split((C, 2 * C)), self.qkv.bias.split((C, 2 * C))  # of q, and of k and v
-            q = F.linear(x, weights[0], biases[0]).view(B, T, self.n_head, C // self.n_head).transpose(1, 2)  # (B, H, T, D)
-            k, v = (part.view(B, -1, self.n_head, C // self.n_head).transpose(1, 2)
-                    for part in F.linear(memory, weights[1], biases[1]).split(C, dim=-1))  # 2 of (B, H, S, D)
+            q = self.heads(F.linear(x, weights[0], biases[0]))  # (B, H, T, D)
+            k, v = map(self.heads, F.linear(memory, weights[1], biases[1]).split(C, dim=-1))  # 2 of (B, H, S, D)
         if angles is not None:
             q, k = rotate(q, angles), rotate(k, angles)
         dropout = self.attn_dropout if self.training else 0.0
@@ -225,6 +223,11 @@ class Attention(nn.Module):
         else:
             y, weights = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, is_causal=causal and bias is None), None
         return self.out(y.transpose(1, 2).reshape(B, T, C)), weights  # (B, H, T, D) -> (B, T, C)
+
+    def heads(self, x):
+        """(B, T, C) -> (B, H, T, D): each head's share of the channels."""
+        B, T, C = x.shape
+        return x.view(B, T, self.n_head, C // self.n_head).transpose(1, 2)
 
 
 # ---------------------------------------------------------------------------- 4. Block, Encoder, Decoder, EncoderDecoder
@@ -333,8 +336,9 @@ class Transformer(nn.Module):
         if self.causal and positions is not None:
             raise ValueError("positions: a decoder sees what stands before, so its tokens stand where they are; use an Encoder")
         x = self.embed(idx, languages, positions)
-        if (self.config.pos == "alibi" and T >= 256 and x.device.type in self.flex_devices and not need_weights
-                and positions is None and not (self.training and self.config.attn_dropout)):
+        explicit = need_weights or self.training and self.config.attn_dropout
+        long = T >= 256 and x.device.type in self.flex_devices
+        if self.config.pos == "alibi" and long and positions is None and not explicit:
             how = dict(kernel=self.flex_kernel(T, mask))
         else:
             bias = self.attention_bias(T, mask, positions)
@@ -345,8 +349,8 @@ class Transformer(nn.Module):
         if memory is not None:  # no positions here: which token of the memory is near which is to be learned
             how["cross"] = dict(memory=memory, need_weights=need_weights)
             if memory_mask is not None:
-                how["cross"]["bias"] = torch.zeros_like(memory_mask, dtype=x.dtype).masked_fill(
-                    ~memory_mask, -math.inf)[:, None, None, :]  # (B, 1, 1, S)
+                padding = ~memory_mask[:, None, None, :]  # (B, 1, 1, S)
+                how["cross"]["bias"] = torch.zeros_like(padding, dtype=x.dtype).masked_fill(padding, -math.inf)
         maps, states = [], [x]
         for i, block in enumerate(self.blocks, start=1):
             x, weights = block(x, picked=picked if i == len(self.blocks) else None, **how)
