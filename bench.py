@@ -4,11 +4,13 @@
     make bench                                        # with transformers and x-transformers, in an environment of their own
     python bench.py --device cuda --compile           # the GPU's sizes
 
-Every implementation meets the same batches of ids with the same positions to predict and the same optimiser, and is timed in turn with poslab's learned
-positions, A B A B, in one process; a ratio is the median over the turns of theirs to ours. Slower machines and neighbours' work meet both. An encoder has
-RoBERTa's shape (post-norm, its head), a decoder GPT-2's (pre-norm). The share of the peak is by CPU seconds on one thread, which waiting for a busy core
-does not lengthen, and by wall time otherwise. What is freed stays with the process, as in poslab's scripts, so that no implementation pays for page
-faults by the accident of what ran before it; with --apart the others have processes of their own and pay, as in scripts of their own they would.
+Every implementation meets the same batches of ids with the same positions to predict and the same optimiser, and is timed
+in turn with poslab's learned positions, A B A B, in one process; a ratio is the median over the turns of theirs to ours.
+Slower machines and neighbours' work meet both. An encoder has RoBERTa's shape (post-norm, its head), a decoder GPT-2's
+(pre-norm). The share of the peak is by CPU seconds on one thread, which waiting for a busy core does not lengthen, and by
+wall time otherwise. What is freed stays with the process, as in poslab's scripts, so that no implementation pays for page
+faults by the accident of what ran before it; with --apart the others have processes of their own and pay, as in scripts
+of their own they would.
 """
 
 import contextlib
@@ -31,7 +33,8 @@ import run as runs
 from model import POSITIONS, Config, Decoder, Encoder, EncoderDecoder, LanguageModel
 from run import flag
 
-TASKS = {"masked": "masked LM, 15% of the tokens predicted", "causal": "causal LM", "seq2seq": "encoder-decoder, source and target tokens counted"}
+TASKS = {"masked": "masked LM, 15% of the tokens predicted", "causal": "causal LM",
+         "seq2seq": "encoder-decoder, source and target tokens counted"}
 
 
 @dataclass
@@ -64,9 +67,11 @@ DEFAULT_SIZES = {"cpu": "assignment,small,base", "cuda": "roberta-base,gpt2-smal
 
 @dataclass
 class Flags:
-    sizes: str = flag("", f"of {', '.join(SIZES)}, joined by commas (default: {DEFAULT_SIZES['cpu']}; on CUDA {DEFAULT_SIZES['cuda']})")
+    sizes: str = flag("", f"of {', '.join(SIZES)}, joined by commas (default: {DEFAULT_SIZES['cpu']}; "
+                          f"on CUDA {DEFAULT_SIZES['cuda']})")
     tasks: str = flag(",".join(TASKS), "which of the three, joined by commas")
-    positions: str = flag(",".join(POSITIONS), "of poslab's models, joined by commas; learned, to which all are compared, is always there")
+    positions: str = flag(",".join(POSITIONS), "of poslab's models, joined by commas; learned, to which all are compared, "
+                                               "is always there")
     rivals: bool = flag(True, "also time the other implementations that are installed")
     repeats: int = flag(5, "turns A B a pair")
     seconds: float = flag(0.3, "least length of one measurement; steps are repeated until it is reached")
@@ -74,7 +79,8 @@ class Flags:
     device: str = flag("cpu", "where to compute", ("cpu", "cuda"))
     dtype: str = flag("auto", "bfloat16 autocast or plain float32; auto: bfloat16 on CUDA", ("auto", "float32", "bfloat16"))
     compile: bool = flag(False, "torch.compile every implementation")
-    apart: bool = flag(False, "each other implementation in a process of its own, with the C library's own handling of freed memory, as its scripts have it")
+    apart: bool = flag(False, "each other implementation in a process of its own, with the C library's own handling of "
+                              "freed memory, as its scripts have it")
     out: str = flag("", "also write everything here, as JSON")
 
 
@@ -82,21 +88,25 @@ def bench(flags):
     sizes, tasks, positions, threads = check(flags)
     print(LEGEND, flush=True)
     rows, described = [], {
-        "command": shlex.join(["python", Path(sys.argv[0]).name, *sys.argv[1:]]), "revision": runs.git_revision(), "versions": runs.versions(),
-        "cores": os.cpu_count(), "sizes": {name: asdict(SIZES[name]) for name in sizes}}
+        "command": shlex.join(["python", Path(sys.argv[0]).name, *sys.argv[1:]]), "revision": runs.git_revision(),
+        "versions": runs.versions(), "cores": os.cpu_count(), "sizes": {name: asdict(SIZES[name]) for name in sizes}}
     for n_threads in threads:
         device = runs.prepare(types.SimpleNamespace(device=flags.device, threads=n_threads, seed=0))
-        dtype = torch.bfloat16 if flags.dtype == "bfloat16" or flags.dtype == "auto" and device.type == "cuda" else torch.float32
+        dtype = (torch.bfloat16 if flags.dtype == "bfloat16" or flags.dtype == "auto" and device.type == "cuda"
+                 else torch.float32)
         peak = measure.MatmulPeak(device, dtype)
         for name in sizes:
             size = SIZES[name]
             for task in (task for task in size.tasks if task in tasks):
                 where = f"{n_threads} thread{'s' * (n_threads > 1)}" if device.type == "cpu" else torch.cuda.get_device_name()
-                print(f"\n{name}: {size.n_layer} layers, {size.n_embd} wide, {size.n_head} heads, {size.n_ffn} {size.activation} between, block {size.block_size}, "
-                      f"batch {size.batch_size}, vocabulary {size.vocab_size:,}; {where}, {str(dtype).removeprefix('torch.')}{', compiled' * flags.compile}\n{TASKS[task]}\n{HEADER}", flush=True)
+                print(f"\n{name}: {size.n_layer} layers, {size.n_embd} wide, {size.n_head} heads, "
+                      f"{size.n_ffn} {size.activation} between, block {size.block_size}, batch {size.batch_size}, "
+                      f"vocabulary {size.vocab_size:,}; {where}, {str(dtype).removeprefix('torch.')}"
+                      f"{', compiled' * flags.compile}\n{TASKS[task]}\n{HEADER}", flush=True)
                 rivals, missing = bench_models.rivals(task) if flags.rivals else ({}, [])
                 builders = {f"poslab {pos}": lambda size, pos=pos: Poslab(size, task, pos) for pos in positions} | rivals
-                for row in compare(builders, size, task, flags, device, peak, by_cpu=device.type == "cpu" and n_threads == 1, apart=rivals if flags.apart else ()):
+                for row in compare(builders, size, task, flags, device, peak, by_cpu=device.type == "cpu" and n_threads == 1,
+                                   apart=rivals if flags.apart else ()):
                     row = {"size": name, "task": task, "threads": n_threads, "dtype": str(dtype).removeprefix("torch."), **row}
                     print(line(row), flush=True)
                     rows.append(row)
@@ -117,8 +127,9 @@ class Poslab(nn.Module):
     def __init__(self, size, task, pos):
         super().__init__()
         encoder = task == "masked"
-        self.config = Config(vocab_size=size.vocab_size, block_size=size.block_size, n_layer=size.n_layer, n_head=size.n_head, n_embd=size.n_embd, n_ffn=size.n_ffn,
-                             activation=size.activation, pos=pos, head="roberta" if encoder else "linear", norm_first=not encoder, init_std=0.02)
+        self.config = Config(vocab_size=size.vocab_size, block_size=size.block_size, n_layer=size.n_layer, n_head=size.n_head,
+                             n_embd=size.n_embd, n_ffn=size.n_ffn, activation=size.activation, pos=pos,
+                             head="roberta" if encoder else "linear", norm_first=not encoder, init_std=0.02)
         self.model = LanguageModel({"masked": Encoder, "causal": Decoder, "seq2seq": EncoderDecoder}[task](self.config))
 
     def forward(self, idx, targets, **more):
@@ -126,7 +137,8 @@ class Poslab(nn.Module):
 
 
 class Contestant:
-    """A model, its optimiser, and steps over the batches; at work for two steps already, so that nothing is done for the first time."""
+    """A model, its optimiser, and steps over the batches; at work for two steps already, so that nothing is done for the
+    first time."""
 
     def __init__(self, build, batches, size, flags, device):
         torch.manual_seed(0)
@@ -134,7 +146,8 @@ class Contestant:
         self.flags, self.device, self.count = flags, device, 0
         self.model = build(size).to(device)
         stay = getattr(self.model, "on_cpu", ())
-        self.batches = [{name: tensor if name in stay else tensor.to(device) for name, tensor in batch.items()} for batch in batches]
+        self.batches = [{name: tensor if name in stay else tensor.to(device) for name, tensor in batch.items()}
+                        for batch in batches]
         self.parameters = sum(p.numel() for p in self.model.parameters())
         self.call = torch.compile(self.model) if flags.compile else self.model
         self.optimizer = runs.make_optimizer(self.model, 1e-4, 0.01)
@@ -231,7 +244,8 @@ def n_predicted(size, task):
 
 
 def compare(builders, size, task, flags, device, peak, by_cpu, apart=()):
-    """Yields a row for each builder but the first; then the first's, to which the others are compared. One that lacks memory has an "error" instead of rates.
+    """Yields a row for each builder but the first; then the first's, to which the others are compared. One that lacks
+    memory has an "error" instead of rates.
 
     apart: those of the builders that get a process of their own.
     """
@@ -240,7 +254,8 @@ def compare(builders, size, task, flags, device, peak, by_cpu, apart=()):
     ours = Contestant(builders[name], batches, size, flags, device)
     tokens = size.batch_size * size.block_size * (2 if task == "seq2seq" else 1)
     works = ("train", "eval") if size.train else ("eval",)
-    flops = sum(measure.forward_flops(ours.model.config, task, size.batch_size, size.block_size, n_predicted(size, task)).values())
+    flops = sum(measure.forward_flops(ours.model.config, task, size.batch_size, size.block_size,
+                                      n_predicted(size, task)).values())
     steps = {}
     for work in works:
         seconds = min(ours.turn(work, 1)[0] for _ in range(2))
@@ -248,20 +263,25 @@ def compare(builders, size, task, flags, device, peak, by_cpu, apart=()):
 
     def row(contestant, times, ratios=()):
         """times: {work: [(wall, CPU) a step, FLOP/s of matrix products beside it by either]}."""
-        out = {"parameters": contestant.parameters, "peak_memory_mb": contestant.megabytes, "loss_first": contestant.first, "loss_after_two_steps": contestant.after}
+        out = {"parameters": contestant.parameters, "peak_memory_mb": contestant.megabytes,
+               "loss_first": contestant.first, "loss_after_two_steps": contestant.after}
         out["matmul_gflops"] = statistics.median(rates[by_cpu] for work in works for *_, rates in times[work]) / 1e9
         for work in works:
             wall, cpu = (statistics.median(time[i] for time in times[work]) for i in (0, 1))
             out[work] = {"tokens_per_second": tokens / wall, "cpu_seconds_per_million_tokens": 1e6 * cpu / tokens,
-                         "share_of_peak": statistics.median(flops * (3 if work == "train" else 1) / seconds[by_cpu] / rates[by_cpu] for *seconds, rates in times[work])}
+                         "share_of_peak": statistics.median(
+                             flops * (3 if work == "train" else 1) / seconds[by_cpu] / rates[by_cpu]
+                             for *seconds, rates in times[work])}
         for work, pairs in ratios:
-            out[work] |= {"ratio": statistics.median(b[0] / a[0] for a, b in pairs), "cpu_ratio": statistics.median(b[1] / max(a[1], 1e-9) for a, b in pairs)}
+            out[work] |= {"ratio": statistics.median(b[0] / a[0] for a, b in pairs),
+                          "cpu_ratio": statistics.median(b[1] / max(a[1], 1e-9) for a, b in pairs)}
         return out
 
     our_times = {work: [] for work in works}
     for other in others or [None]:
         try:
-            theirs = Apart(other, size, task, flags) if other in apart else Contestant(builders[other], batches, size, flags, device) if other else None
+            theirs = (Apart(other, size, task, flags) if other in apart
+                      else Contestant(builders[other], batches, size, flags, device) if other else None)
             times = {work: [] for work in works}
             for _ in range(flags.repeats):
                 for work in works:
@@ -280,25 +300,33 @@ def compare(builders, size, task, flags, device, peak, by_cpu, apart=()):
     yield {"name": name, **row(ours, our_times)}
 
 
-LEGEND = """x ours: times as long as poslab's learned positions (the last line) take, by wall time and (by CPU time), the median over pairs of
-neighbouring turns, so not the quotient of the rates beside it; of peak: the rate at which the model's products are computed, as a share
-of the matrix products' own; CPU s/M: CPU seconds a million tokens; memory: the most while it is built, evaluated and trained for two
-steps, beyond what was in use before. A line takes some seconds to minutes, ours comes last."""
+LEGEND = (
+    "x ours: times as long as poslab's learned positions (the last line) take, by wall time and (by CPU time), "
+    "the median over pairs of\n"
+    "neighbouring turns, so not the quotient of the rates beside it; of peak: the rate at which the model's products "
+    "are computed, as a share\n"
+    "of the matrix products' own; CPU s/M: CPU seconds a million tokens; memory: the most while it is built, evaluated "
+    "and trained for two\n"
+    "steps, beyond what was in use before. A line takes some seconds to minutes, ours comes last.")
 HEADER = (f"  {'':<19}{'training':>40}   {'evaluation':>40}\n"
-          f"  {'':<19}" + f"{'tokens/s':>10} {'x ours':>7}{'(CPU)':>7} {'of peak':>7} {'CPU s/M':>7}   " * 2 + f"{'memory':>8} {'parameters':>11} {'loss':>7} {'2 steps on':>10}")
+          f"  {'':<19}" + f"{'tokens/s':>10} {'x ours':>7}{'(CPU)':>7} {'of peak':>7} {'CPU s/M':>7}   " * 2
+          + f"{'memory':>8} {'parameters':>11} {'loss':>7} {'2 steps on':>10}")
 
 
 def line(row):
-    """A row of the table. x ours: how many times as long it takes as poslab with learned positions does, in wall time and in CPU time."""
+    """A row of the table. x ours: how many times as long it takes as poslab with learned positions does, in wall time and
+    in CPU time."""
     if "error" in row:
         return f"  {row['name']:<19}{row['error']}"
     cells = ""
     for work in ("train", "eval"):
         got = row.get(work)
         ratio = "".join(f"{got[key]:7.2f}" if key in got else " " * 7 for key in ("ratio", "cpu_ratio")) if got else ""
-        cells += (f"{got['tokens_per_second']:10,.0f} {ratio} {got['share_of_peak']:7.1%} {got['cpu_seconds_per_million_tokens']:7.1f}   " if got else f"{'-':>10}{'':33}")
+        cells += (f"{got['tokens_per_second']:10,.0f} {ratio} {got['share_of_peak']:7.1%} "
+                  f"{got['cpu_seconds_per_million_tokens']:7.1f}   " if got else f"{'-':>10}{'':33}")
     memory = f"{row['peak_memory_mb']:,.0f} MB" if row["peak_memory_mb"] is not None else "?"
-    return f"  {row['name']:<19}{cells}{memory:>8} {row['parameters']:>11,} {row['loss_first']:7.3f} {row['loss_after_two_steps']:10.3f}"
+    return (f"  {row['name']:<19}{cells}{memory:>8} {row['parameters']:>11,} "
+            f"{row['loss_first']:7.3f} {row['loss_after_two_steps']:10.3f}")
 
 
 def check(flags):
@@ -316,12 +344,15 @@ def check(flags):
         threads = [os.cpu_count() if n == "all" else int(n) for n in flags.threads.split(",")]
     except ValueError:
         threads = [0]
-    runs.require((not flags.apart or flags.device == "cpu", "--apart: is about the processor's memory; leave it out, or give --device cpu"),
+    runs.require((not flags.apart or flags.device == "cpu",
+                  "--apart: is about the processor's memory; leave it out, or give --device cpu"),
                  (all(n > 0 for n in threads), f"--threads {flags.threads}: must be numbers above 0, or all, joined by commas"),
                  (flags.repeats > 0, f"--repeats must be at least 1, got {flags.repeats}"),
                  (flags.seconds >= 0, f"--seconds must not be negative, got {flags.seconds}"),
-                 (not flags.out or Path(flags.out).parent.is_dir(), f"--out {flags.out}: there is no folder {Path(flags.out).parent}; make it"))
-    return sizes, tasks, list(dict.fromkeys(["learned", *positions])), list(dict.fromkeys(threads if flags.device == "cpu" else threads[:1]))
+                 (not flags.out or Path(flags.out).parent.is_dir(),
+                  f"--out {flags.out}: there is no folder {Path(flags.out).parent}; make it"))
+    return (sizes, tasks, list(dict.fromkeys(["learned", *positions])),
+            list(dict.fromkeys(threads if flags.device == "cpu" else threads[:1])))
 
 
 if __name__ == "__main__":

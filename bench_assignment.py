@@ -36,10 +36,12 @@ def bench(flags):
         for task, script, more in (("lm", "train_lm.py", []), ("classifier", "train_classifier.py", ["--no-refit"])):
             ours, theirs = [], []
             for i in range(flags.repeats):
-                ours.append(cpu_seconds([HERE / script, "--data", flags.data, "--seed", str(i), "--out", f"{scratch}/{task}-{i}", *more]))
+                ours.append(cpu_seconds([HERE / script, "--data", flags.data, "--seed", str(i),
+                                         "--out", f"{scratch}/{task}-{i}", *more]))
                 theirs.append(cpu_seconds([HERE / "tests" / "per_head.py", task, flags.data]))
             rows[task] = compared(ours, theirs)
-            print(f"{task:<12} poslab {rows[task]['poslab']:7.1f} s   per head {rows[task]['per_head']:7.1f} s   ratio {rows[task]['ratio']:.2f}  (CPU, medians of {flags.repeats})", flush=True)
+            print(f"{task:<12} poslab {rows[task]['poslab']:7.1f} s   per head {rows[task]['per_head']:7.1f} s   "
+                  f"ratio {rows[task]['ratio']:.2f}  (CPU, medians of {flags.repeats})", flush=True)
 
         encoder = f"{scratch}/encoder"
         cpu_seconds([HERE / "train_mlm.py", "--data", flags.data, "--steps", "100", "--out", encoder])
@@ -49,14 +51,16 @@ def bench(flags):
             frozen.append(epoch_seconds(["--data", flags.data, "--out", f"{scratch}/frozen-{i}", "--encoder", encoder]))
         rows["epoch"] = {"joint": statistics.median(joint), "frozen": statistics.median(frozen),
                          "ratio": statistics.median(f / j for f, j in zip(frozen, joint))}
-        print(f"{'epoch':<12} frozen {rows['epoch']['frozen']:7.3f} s   joint    {rows['epoch']['joint']:7.3f} s   ratio {rows['epoch']['ratio']:.2f}  (wall)")
+        print(f"{'epoch':<12} frozen {rows['epoch']['frozen']:7.3f} s   joint    {rows['epoch']['joint']:7.3f} s   "
+              f"ratio {rows['epoch']['ratio']:.2f}  (wall)")
     if flags.out:
         runs.write_json(Path(flags.out), rows)
 
 
 def compared(ours, theirs):
     """Medians, and the median of the ratios pair by pair."""
-    return {"poslab": statistics.median(ours), "per_head": statistics.median(theirs), "ratio": statistics.median(a / b for a, b in zip(ours, theirs))}
+    return {"poslab": statistics.median(ours), "per_head": statistics.median(theirs),
+            "ratio": statistics.median(a / b for a, b in zip(ours, theirs))}
 
 
 def cpu_seconds(arguments):

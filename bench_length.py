@@ -2,8 +2,8 @@
 
     python bench_length.py --out length.png
 
-A decoder is trained on the same number of tokens a step in ever fewer, longer sequences. What a token costs beyond its own matrices
-is attention: a row of T scores in every head, so that cost grows with T from where that outweighs the rest.
+A decoder is trained on the same number of tokens a step in ever fewer, longer sequences. What a token costs beyond its
+own matrices is attention: a row of T scores in every head, so that cost grows with T from where that outweighs the rest.
 """
 
 import os
@@ -14,7 +14,8 @@ import types
 from dataclasses import dataclass
 from pathlib import Path
 
-os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # read with torch: its profiler would otherwise say on stderr that it starts and stops
+# read with torch: its profiler would otherwise say on stderr that it starts and stops
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
 import torch  # noqa: E402
 from torch.profiler import ProfilerActivity, profile  # noqa: E402
@@ -44,10 +45,12 @@ def measure_lengths(flags):
     by_cpu = torch.get_num_threads() == 1  # CPU seconds are not lengthened by waiting for a busy core
     peak = measure.MatmulPeak(device, torch.float32)
     rows, out, described = [], Path(flags.out), {
-        "command": shlex.join(["python", Path(sys.argv[0]).name, *sys.argv[1:]]), "revision": runs.git_revision(), "versions": runs.versions(),
-        "clock": "CPU" if by_cpu else "wall"}
-    cost(flags, widths[0], lengths[0], 1, positions[0], device, peak, by_cpu)  # the first of a process also pays for the libraries' buffers
-    print(f"{'width':>6} {'pos':<11}{'length':>7} {'us a token':>11} {'limit':>8} {'KB a token':>11}   attention's share of FLOPs, of time")
+        "command": shlex.join(["python", Path(sys.argv[0]).name, *sys.argv[1:]]), "revision": runs.git_revision(),
+        "versions": runs.versions(), "clock": "CPU" if by_cpu else "wall"}
+    # the first of a process also pays for the libraries' buffers
+    cost(flags, widths[0], lengths[0], 1, positions[0], device, peak, by_cpu)
+    print(f"{'width':>6} {'pos':<11}{'length':>7} {'us a token':>11} {'limit':>8} {'KB a token':>11}   "
+          "attention's share of FLOPs, of time")
     for C in widths:
         for T in lengths:
             for pos in positions:
@@ -63,8 +66,8 @@ def measure_lengths(flags):
 
 
 def cost(flags, C, T, B, pos, device, peak, by_cpu):
-    """What a training step costs a token: microseconds, those of its matrix products at the machine's rate, and kilobytes of memory
-    beyond the weights and the optimiser's two moments of each."""
+    """What a training step costs a token: microseconds, those of its matrix products at the machine's rate, and
+    kilobytes of memory beyond the weights and the optimiser's two moments of each."""
     torch.manual_seed(0)
     memory = measure.PeakMemory(device)
     config = Config(vocab_size=flags.vocab_size, block_size=T, n_layer=flags.n_layer, n_head=C // 64, n_embd=C, pos=pos)
@@ -90,7 +93,8 @@ def cost(flags, C, T, B, pos, device, peak, by_cpu):
         step()
     spent = {event.key: event.self_cpu_time_total for event in profiled.key_averages()}
     attention = sum(time for name, time in spent.items() if "scaled_dot_product" in name)
-    return {"microseconds": 1e6 * statistics.median(times) / (B * T), "limit_microseconds": 1e6 * statistics.median(limits) / (B * T),
+    return {"microseconds": 1e6 * statistics.median(times) / (B * T),
+            "limit_microseconds": 1e6 * statistics.median(limits) / (B * T),
             "kilobytes": kilobytes and kilobytes / (B * T), "attention_flops": flops["attention"] / sum(flops.values()),
             "attention_time": attention / sum(spent.values())}
 
@@ -113,8 +117,9 @@ def draw(path, rows, widths, positions, lengths):
         limit = dict(color=f"C{i}", linewidth=5, alpha=0.25, zorder=0)
         axes[0].plot(lengths, [row["limit_microseconds"] for row in of[positions[0]]], label=f"limit, {C} wide", **limit)
         axes[2].plot(lengths, [100 * row["attention_flops"] for row in of[positions[0]]], **limit)
-    for axis, title, ylabel in zip(axes, ("Time: training, a token", "Memory: training, a token", "Attention's share of the time (bands: limit)"),
-                                   ("microseconds", "kilobytes", "%")):
+    for axis, title, ylabel in zip(
+            axes, ("Time: training, a token", "Memory: training, a token", "Attention's share of the time (bands: limit)"),
+            ("microseconds", "kilobytes", "%")):
         axis.set_xscale("log", base=2)
         axis.set_xticks(lengths, [str(T) for T in lengths], fontsize=7.5)
         axis.set(title=title, xlabel="tokens a sequence", ylabel=ylabel)
@@ -137,12 +142,16 @@ def check(flags):
 
     lengths, widths, positions = numbers("lengths"), numbers("widths"), flags.positions.split(",")
     runs.require((all(T > 0 for T in lengths), f"--lengths {flags.lengths}: must be at least 1 each"),
-                 (all(C > 0 and C % 64 == 0 for C in widths), f"--widths {flags.widths}: must be multiples of 64, the width of a head"),
-                 (set(positions) <= set(POSITIONS), f"--positions {flags.positions}: must be of {', '.join(POSITIONS)}, joined by commas"),
-                 *((getattr(flags, name) > 0, f"--{name.replace('_', '-')} must be at least 1, got {getattr(flags, name)}") for name in ("n_layer", "tokens", "repeats")),
+                 (all(C > 0 and C % 64 == 0 for C in widths),
+                  f"--widths {flags.widths}: must be multiples of 64, the width of a head"),
+                 (set(positions) <= set(POSITIONS),
+                  f"--positions {flags.positions}: must be of {', '.join(POSITIONS)}, joined by commas"),
+                 *((getattr(flags, name) > 0, f"--{name.replace('_', '-')} must be at least 1, got {getattr(flags, name)}")
+                   for name in ("n_layer", "tokens", "repeats")),
                  (flags.vocab_size > 5, f"--vocab-size must be at least 6, got {flags.vocab_size}"),
                  (flags.threads >= 0, f"--threads must not be negative, got {flags.threads}"),
-                 (Path(flags.out).suffix not in ("", ".json"), f"--out {flags.out}: must end in .png or another ending of figures"),
+                 (Path(flags.out).suffix not in ("", ".json"),
+                  f"--out {flags.out}: must end in .png or another ending of figures"),
                  (Path(flags.out).parent.is_dir(), f"--out {flags.out}: there is no folder {Path(flags.out).parent}; make it"))
     return sorted(set(lengths)), widths, positions
 

@@ -42,12 +42,16 @@ class Flags:
 
 def crossvalidate(flags):
     chosen = [name.strip() for name in flags.recipes.split(",")]
-    runs.require((flags.folds > 1, f"--folds must be at least 2, got {flags.folds}"), (flags.jobs >= 0, f"--jobs must not be negative, got {flags.jobs}"),
-                 (all(name in RECIPES for name in chosen), f"--recipes {flags.recipes}: must be of {', '.join(RECIPES)}, joined by commas"))
+    runs.require((flags.folds > 1, f"--folds must be at least 2, got {flags.folds}"),
+                 (flags.jobs >= 0, f"--jobs must not be negative, got {flags.jobs}"),
+                 (all(name in RECIPES for name in chosen),
+                  f"--recipes {flags.recipes}: must be of {', '.join(RECIPES)}, joined by commas"))
     corpus = data.load(flags.data)
     n_rows = len(corpus.rows + corpus.test_rows)
-    runs.require((corpus.rows and corpus.test_rows, f"--data {flags.data}: holds no labelled rows; give a corpus with train_CLS.tsv or a .tsv"),
-                 (flags.folds <= max(2, n_rows), f"--folds {flags.folds}: {flags.data} has only {n_rows} labelled rows; give fewer"))
+    runs.require((corpus.rows and corpus.test_rows,
+                  f"--data {flags.data}: holds no labelled rows; give a corpus with train_CLS.tsv or a .tsv"),
+                 (flags.folds <= max(2, n_rows),
+                  f"--folds {flags.folds}: {flags.data} has only {n_rows} labelled rows; give fewer"))
     try:
         mlm = shlex.split(flags.mlm)
     except ValueError as error:
@@ -67,22 +71,28 @@ def crossvalidate(flags):
             if name == "bayes":
                 classifiers.append((f"bayes-{i}", "baselines.py", split))
             else:
-                classifiers.append((f"{name}-{i}", "train_classifier.py", [*common, *more, *(["--encoder", out / f"{state}-{i}"] if state else [])]))
+                classifiers.append((f"{name}-{i}", "train_classifier.py",
+                                    [*common, *more, *(["--encoder", out / f"{state}-{i}"] if state else [])]))
     run_all(out, (encoders, classifiers), flags.jobs)
 
     # Results
     n_distinct = sum(len(corpus.split(f"{i}/{flags.folds}")[0].test_rows) for i in range(1, flags.folds + 1))
-    values = {name: [runs.read_result(out / f"{name}-{i}")["accuracy/test"] for i in range(1, flags.folds + 1)] for name in chosen}
+    values = {name: [runs.read_result(out / f"{name}-{i}")["accuracy/test"] for i in range(1, flags.folds + 1)]
+              for name in chosen}
     result = {name: {"mean": statistics.fmean(v), "deviation": statistics.stdev(v), "values": v} for name, v in values.items()}
-    caption = (f"Accuracy on {n_distinct:,} distinct labelled sentences of {corpus.name}, {flags.folds}-fold cross-validation: mean ± sample standard "
-               "deviation over the parts. No part's sentences are trained or pretrained on when it is the test set.")
+    caption = (f"Accuracy on {n_distinct:,} distinct labelled sentences of {corpus.name}, {flags.folds}-fold cross-validation: "
+               "mean ± sample standard deviation over the parts. No part's sentences are trained or pretrained on when it is "
+               "the test set.")
     text = tables.write(out / "crossvalidate", ["recipe", "accuracy (%)", *(f"part {i}" for i in range(1, flags.folds + 1))],
-                        [[RECIPES[name][0], tables.spread([100 * v for v in vs]), *(f"{100 * v:.1f}" for v in vs)] for name, vs in values.items()], caption)
-    runs.write_json(out / "result.json", {"folds": flags.folds, "sentences": n_distinct, **{f"accuracy/{name}": r for name, r in result.items()},
+                        [[RECIPES[name][0], tables.spread([100 * v for v in vs]), *(f"{100 * v:.1f}" for v in vs)]
+                         for name, vs in values.items()], caption)
+    runs.write_json(out / "result.json", {"folds": flags.folds, "sentences": n_distinct,
+                                          **{f"accuracy/{name}": r for name, r in result.items()},
                                           "command": shlex.join(["python", "crossvalidate.py", *sys.argv[1:]])})
     draw(out, result)
     print(text)
-    print(f"{out}: crossvalidate.md, crossvalidate.tex, crossvalidate.png and result.json; {time.perf_counter() - started:.0f} s")
+    print(f"{out}: crossvalidate.md, crossvalidate.tex, crossvalidate.png and result.json; "
+          f"{time.perf_counter() - started:.0f} s")
 
 
 def draw(out, result):

@@ -16,15 +16,17 @@ MATMUL_SIZES = {"cpu": (512, 1024, 2048), "cuda": (4096, 8192)}
 def forward_flops(config, kind, B, T, n_predicted):
     """Floating-point operations of the matrix products of one forward pass, by part; training takes three times as many.
 
-    kind: masked | causal | seq2seq (source and target of T tokens each). A product of (n, k) and (k, m) is 2 n k m. Only what is needed
-    counts: of the n_predicted positions that have a target, the last feed-forward layer and the head; of attention, the pairs of
-    tokens that may see each other, T (T + 1) / 2 a causal sequence, where it is also usual to count all T x T.
+    kind: masked | causal | seq2seq (source and target of T tokens each). A product of (n, k) and (k, m) is 2 n k m. Only
+    what is needed counts: of the n_predicted positions that have a target, the last feed-forward layer and the head; of
+    attention, the pairs of tokens that may see each other, T (T + 1) / 2 a causal sequence, where it is also usual to
+    count all T x T.
     """
     L, C, tokens = config.n_layer, config.n_embd, B * T
     stacks = 2 if kind == "seq2seq" else 1
     attentions = 3 if kind == "seq2seq" else 1  # of the encoder, of the decoder, and across: a block's q, k, v and out
     pairs = {"masked": T * T, "causal": T * (T + 1) // 2, "seq2seq": T * T + T * (T + 1) // 2 + T * T}[kind]
-    return {"linear": L * attentions * tokens * 8 * C * C + (stacks * L * tokens - (tokens - n_predicted)) * 4 * C * config.n_ffn,
+    return {"linear": (L * attentions * tokens * 8 * C * C
+                       + (stacks * L * tokens - (tokens - n_predicted)) * 4 * C * config.n_ffn),
             "attention": L * B * pairs * 4 * C,
             "head": n_predicted * (2 * C * config.vocab_size + (2 * C * C if config.head == "roberta" else 0))}
 
@@ -52,7 +54,8 @@ class MatmulPeak:
 
 
 def timed(work, n, device):
-    """(wall seconds, CPU seconds of all threads) that work(), called n times, takes; on a GPU until the last kernel has ended."""
+    """(wall seconds, CPU seconds of all threads) that work(), called n times, takes; on a GPU until the last kernel has
+    ended."""
     cpu = time.process_time()
     if device.type == "cuda":
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)

@@ -3,8 +3,9 @@
     python prepare.py big.txt more.txt --vocab-size 16000 --out out/big
     python train_lm.py --data out/big --pos alibi
 
-The text is never in memory as a whole. Stopped at any moment, the same command goes on with the shards that are missing; any number of
-processes may give it at once, and one of them works. `python prepare.py --check out/big` compares every shard with its checksum.
+The text is never in memory as a whole. Stopped at any moment, the same command goes on with the shards that are missing;
+any number of processes may give it at once, and one of them works. `python prepare.py --check out/big` compares every
+shard with its checksum.
 """
 
 import itertools
@@ -31,12 +32,15 @@ OURS = re.compile(r"(index|plan|tokenizer|\d+\.done)\.json|.+-\d{5,}\.bin|.+\.pa
 
 @dataclass
 class Flags:
-    text: list[str] = flag(None, "UTF-8 text files, or a folder of train.txt, valid.txt and test.txt (WikiText's form)", positional=True)
+    text: list[str] = flag(None, "UTF-8 text files, or a folder of train.txt, valid.txt and test.txt (WikiText's form)",
+                           positional=True)
     out: str = flag("", "folder for the tokens")
     tokenizer: str = flag("bpe", "byte-level BPE, or word level", ("bpe", "word"))
     vocab_size: int = flag(0, "size of the vocabulary; 0: 4000 BPE pieces, or every word of the sample")
-    vocab_from: str = flag("", "tokenizer.json, or folder with one (of a run, or prepared), to use instead of making a tokenizer")
-    valid: float = flag(None, "share of the lines held out as the set `valid` (default: 0.01, at most about a megabyte; 0 for a folder with valid.txt)")
+    vocab_from: str = flag("", "tokenizer.json, or folder with one (of a run, or prepared), to use instead of making a "
+                               "tokenizer")
+    valid: float = flag(None, "share of the lines held out as the set `valid` (default: 0.01, at most about a megabyte; "
+                              "0 for a folder with valid.txt)")
     test: list[str] = flag((), "text file that becomes a test set of its name")
     sample_mb: float = flag(64, "megabytes, spread over the whole text, that the tokenizer is made from")
     shard_mb: float = flag(64, "megabytes of text a shard; what is lost when the command is stopped")
@@ -85,13 +89,15 @@ def texts(flags):
     sources = []
     for name in flags.text:
         if Path(name).is_dir():
-            for part, its_set in (("train", "train"), ("valid", "wiki-valid"), ("test", "wiki-test")):  # as data/wikitext.py calls them
+            # as data/wikitext.py calls them
+            for part, its_set in (("train", "train"), ("valid", "wiki-valid"), ("test", "wiki-test")):
                 sources.append(large.open_source(Path(name) / f"{part}.txt", its_set, is_wikitext=True))
         else:
             sources.append(large.open_source(name, "train"))
     sources += [large.open_source(name, Path(name).stem) for name in flags.test]
     names = [source.set for source in sources if source.set != "train"]
-    taken = [source.file for source in sources[len(sources) - len(flags.test):] if source.set in ("train", "valid") or names.count(source.set) > 1]
+    taken = [source.file for source in sources[len(sources) - len(flags.test):]
+             if source.set in ("train", "valid") or names.count(source.set) > 1]
     runs.require((not taken, f"--test {' '.join(taken)}: another set has that name; rename the file"))
     return sorted(sources, key=lambda source: source.set != "train")
 
@@ -103,13 +109,15 @@ def settings_of(flags, sources):
     if valid is None:
         valid = 0.0 if any(source.set == "wiki-valid" for source in sources) else min(0.01, MEGABYTE / size)
     vocab_from = sha256(tokenizer_file(flags)) if flags.vocab_from else ""
-    return dict(tokenizer=flags.tokenizer, vocab_size=flags.vocab_size, vocab_from=vocab_from, valid=valid, sample_mb=flags.sample_mb, shard_mb=flags.shard_mb)
+    return dict(tokenizer=flags.tokenizer, vocab_size=flags.vocab_size, vocab_from=vocab_from, valid=valid,
+                sample_mb=flags.sample_mb, shard_mb=flags.shard_mb)
 
 
 def tokenizer_file(flags):
     path = Path(flags.vocab_from)
     path = path / "tokenizer.json" if path.is_dir() else path
-    runs.require((path.is_file(), f"--vocab-from {flags.vocab_from}: no such tokenizer.json; give that file, or a run folder with one"))
+    runs.require((path.is_file(),
+                  f"--vocab-from {flags.vocab_from}: no such tokenizer.json; give that file, or a run folder with one"))
     return path
 
 
@@ -132,8 +140,8 @@ def begin(folder, flags, settings, sources):
     else:
         lines = large.sample(train, int(flags.sample_mb * MEGABYTE), settings["valid"])
         tokenizer = train_tokenizer(flags.tokenizer, nonempty(lines, train), flags.vocab_size)
-        print(f"{tokenizer.get_vocab_size():,} entries in the vocabulary, from {min(flags.sample_mb, size / MEGABYTE):,.1f} of {size / MEGABYTE:,.1f} MB of text; "
-              f"{time.perf_counter() - started:.0f} s", flush=True)
+        print(f"{tokenizer.get_vocab_size():,} entries in the vocabulary, from {min(flags.sample_mb, size / MEGABYTE):,.1f} of "
+              f"{size / MEGABYTE:,.1f} MB of text; {time.perf_counter() - started:.0f} s", flush=True)
     write_whole(folder / "tokenizer.json", tokenizer.to_str(pretty=True).encode())
     dtype = shards.DTYPES[tokenizer.get_vocab_size() > 2**16]
     index = shards.Index(dtype, tokenizer.get_vocab_size(), sha256(folder / "tokenizer.json"), settings, sources)
@@ -151,15 +159,19 @@ def nonempty(lines, sources):
 
 def require_same(folder, index, settings, sources):
     if [(source.set, source.wikitext) for source in sources] != [(source.set, source.wikitext) for source in index.sources]:
-        raise runs.UserError(f"--out {folder}: was begun with other texts ({' '.join(source.file for source in index.sources)}); give the same, or another --out")
+        raise runs.UserError(f"--out {folder}: was begun with other texts "
+                             f"({' '.join(source.file for source in index.sources)}); give the same, or another --out")
     for now, then in zip(sources, index.sources):
         if (now.size, now.mtime) != (then.size, then.mtime):
-            raise DataError(f"{now.file}: has changed since {folder} was begun ({then.size:,} bytes then, {now.size:,} now, modified "
-                            f"{stamp(then)}, now {stamp(now)}); restore it, or start anew with --overwrite")
-    changed = [f"--{name.replace('_', '-')} {index.settings.get(name)!r}" for name in settings if settings[name] != index.settings.get(name)]
-    runs.require((not changed, f"--out {folder}: was begun with {', '.join(changed)}; give the same, choose another --out, or start anew with --overwrite"))
+            raise DataError(f"{now.file}: has changed since {folder} was begun ({then.size:,} bytes then, {now.size:,} now, "
+                            f"modified {stamp(then)}, now {stamp(now)}); restore it, or start anew with --overwrite")
+    changed = [f"--{name.replace('_', '-')} {index.settings.get(name)!r}"
+               for name in settings if settings[name] != index.settings.get(name)]
+    runs.require((not changed, f"--out {folder}: was begun with {', '.join(changed)}; give the same, choose another --out, "
+                               "or start anew with --overwrite"))
     if sha256(folder / "tokenizer.json") != index.tokenizer_sha256:
-        raise DataError(f"{folder / 'tokenizer.json'}: was altered since {folder} was begun; restore it, or start anew with --overwrite")
+        raise DataError(f"{folder / 'tokenizer.json'}: was altered since {folder} was begun; restore it, "
+                        "or start anew with --overwrite")
 
 
 def stamp(source):
@@ -168,11 +180,14 @@ def stamp(source):
 
 def write_shards(folder, index, tokenizer):
     """All shards of the index's sources, those that are not there yet being written."""
-    parts = [(i, *part) for i, source in enumerate(index.sources) for part in large.ranges(source, int(index.settings["shard_mb"] * MEGABYTE))]
+    parts = [(i, *part) for i, source in enumerate(index.sources)
+             for part in large.ranges(source, int(index.settings["shard_mb"] * MEGABYTE))]
     done = [done_before(folder, index, number, part) for number, part in enumerate(parts)]
-    live = Live(sum(end - begin for _, begin, end in parts), sum(end - begin for (_, begin, end), there in zip(parts, done) if there is not None))
+    live = Live(sum(end - begin for _, begin, end in parts),
+                sum(end - begin for (_, begin, end), there in zip(parts, done) if there is not None))
     if any(there is not None for there in done):
-        print(f"{sum(there is not None for there in done)} of {len(parts)} parts are done already and of the right size; --check reads them whole", flush=True)
+        print(f"{sum(there is not None for there in done)} of {len(parts)} parts are done already and of the right size; "
+              "--check reads them whole", flush=True)
     for number, (i, begin, end) in enumerate(parts):
         if done[number] is None:
             done[number] = write_part(folder, index, tokenizer, number, i, begin, end, live)
@@ -191,7 +206,8 @@ def done_before(folder, index, number, part):
 
 
 def write_part(folder, index, tokenizer, number, i, begin, end, live):
-    """Tokenise one range of one source. While the library encodes a piece on all cores, others are read, split into lines and written."""
+    """Tokenise one range of one source. While the library encodes a piece on all cores, others are read, split into lines
+    and written."""
     source, valid = index.sources[i], index.settings["valid"]
     names = ["train", "valid"] if source.set == "train" and valid else [source.set]
     writers = {name: shards.Writer(folder, f"{name}-{number:05}.bin", index.dtype) for name in names}
@@ -200,7 +216,8 @@ def write_part(folder, index, tokenizer, number, i, begin, end, live):
         sets = {name: [] for name in names}
         for line in large.lines(source, at, raw):
             sets["valid" if len(names) == 2 and large.is_held_out(line, valid) else source.set].append(line + "\n")
-        return len(raw), {name: (np.array([id for ids in encode(tokenizer, lines) for id in ids], dtype=np.uint32), len("".join(lines).encode()))
+        return len(raw), {name: (np.array([id for ids in encode(tokenizer, lines) for id in ids], dtype=np.uint32),
+                                 len("".join(lines).encode()))
                           for name, lines in sets.items()}
 
     with ThreadPoolExecutor(2) as pool:
@@ -224,7 +241,8 @@ def finish(folder, index, written):
     if not any(shard.set == "train" for shard in written):
         raise DataError(f"{index.sources[0].file}: holds no text to train on; give a file with text, or a smaller --valid")
     if index.shards and written != index.shards:
-        raise DataError(f"{folder}: a shard made anew differs from the one it held, so the libraries have changed; prepare the text anew with --overwrite")
+        raise DataError(f"{folder}: a shard made anew differs from the one it held, so the libraries have changed; "
+                        "prepare the text anew with --overwrite")
     index.shards = written
     index.write(folder / "index.json")
     for path in [folder / "plan.json", *folder.glob("*.done.json")]:
@@ -245,8 +263,8 @@ def describe(folder, index):
     for shard in index.shards:
         tokens, n_bytes = sets.get(shard.set, (0, 0))
         sets[shard.set] = tokens + shard.tokens, n_bytes + shard.bytes
-    return ", ".join(f"{name} {tokens:,} tokens ({n_bytes / tokens:.2f} bytes each)" for name, (tokens, n_bytes) in sets.items()) \
-        + f"; {len(index.shards)} shards in {folder}"
+    return ", ".join(f"{name} {tokens:,} tokens ({n_bytes / tokens:.2f} bytes each)"
+                     for name, (tokens, n_bytes) in sets.items()) + f"; {len(index.shards)} shards in {folder}"
 
 
 class Live:
@@ -260,7 +278,8 @@ class Live:
         tenth, self.done, self.tokens = self.done * 10 // self.size, self.done + n_bytes, self.tokens + tokens
         now, last = time.perf_counter(), self.done == self.size
         rate = (self.done - self.before) / (now - self.started)
-        line = f"{self.done / self.size:6.1%}  {rate / MEGABYTE:5.1f} MB/s  {self.tokens:,} tokens  {runs.clock((self.size - self.done) / rate)} left"
+        line = (f"{self.done / self.size:6.1%}  {rate / MEGABYTE:5.1f} MB/s  {self.tokens:,} tokens  "
+                f"{runs.clock((self.size - self.done) / rate)} left")
         if sys.stderr.isatty():
             if now - self.shown > 0.2 or last:
                 self.shown = now

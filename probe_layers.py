@@ -32,20 +32,23 @@ class Flags:
 
 
 def probe(flags):
-    runs.require((0 < flags.seeds <= 1000, f"--seeds must be from 1 to 1000, got {flags.seeds}"), (flags.jobs >= 0, f"--jobs must not be negative, got {flags.jobs}"))
+    runs.require((0 < flags.seeds <= 1000, f"--seeds must be from 1 to 1000, got {flags.seeds}"),
+                 (flags.jobs >= 0, f"--jobs must not be negative, got {flags.jobs}"))
     source, started = runs.load_run(flags.run, ("mlm",)), time.perf_counter()
     out, settings = Path(flags.out or f"out/layers-{source.folder.name}"), source.config["flags"]
     data, n_layer = flags.data or settings["data"], source.model.body.config.n_layer
     layers = [str(layer) for layer in range(n_layer + 1)] + ["all"]
 
     # The untrained encoders have the architecture of the run, and new weights.
-    same = [word for name in ("pos", "alibi", "window", "n_layer", "n_head", "n_embd", "n_ffn", "block_size", "activation", "init_std", "head", "tokenizer", "vocab_size")
+    same = [word for name in ("pos", "alibi", "window", "n_layer", "n_head", "n_embd", "n_ffn", "block_size",
+                              "activation", "init_std", "head", "tokenizer", "vocab_size")
             for word in (f"--{name.replace('_', '-')}", settings[name])]
-    same += ["--norm-first" if settings["norm_first"] else "--no-norm-first", "--data", data, "--split", flags.split, "--steps", "0", "--threads", "1"]
+    same += ["--norm-first" if settings["norm_first"] else "--no-norm-first",
+             "--data", data, "--split", flags.split, "--steps", "0", "--threads", "1"]
     encoders = [(f"untrained-{seed}", "train_mlm.py", [*same, "--seed", seed]) for seed in range(flags.seeds)]
     classifiers = [(f"{kind}-layer-{layer}-{seed}", "train_classifier.py",
-                    ["--encoder", source.folder if kind == "pretrained" else out / f"untrained-{seed}", "--data", data, "--split", flags.split,
-                     "--layers", layer, "--seed", seed, "--threads", "1"])
+                    ["--encoder", source.folder if kind == "pretrained" else out / f"untrained-{seed}",
+                     "--data", data, "--split", flags.split, "--layers", layer, "--seed", seed, "--threads", "1"])
                    for kind in KINDS for layer in layers for seed in range(flags.seeds)]
     run_all(out, (encoders, classifiers), flags.jobs)
 
@@ -57,16 +60,20 @@ def probe(flags):
         cells = []
         for kind in KINDS:
             for column in ("test", "unseen"):
-                values = [100 * read[f"{kind}-layer-{layer}-{seed}"].get(f"accuracy/{column}", float("nan")) for seed in range(flags.seeds)]
+                values = [100 * read[f"{kind}-layer-{layer}-{seed}"].get(f"accuracy/{column}", float("nan"))
+                          for seed in range(flags.seeds)]
                 mean, deviation = statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
                 cells.append(tables.spread(values))
                 result[f"{kind}/layer-{layer}/{column}"] = {"mean": mean, "deviation": deviation, "values": values}
                 if f"accuracy/{column}" == part:
                     lines[kind].append((mean, deviation))
         rows.append(["embeddings" if layer == "0" else layer, *cells])
-    caption = (f"Accuracy of classifiers on the frozen states of {source.folder.name} and of untrained encoders, --split {flags.split}: "
-               f"mean ± sample standard deviation over {flags.seeds} seed{'s' * (flags.seeds > 1)} of the classifier.")
-    text = tables.write(out / "layers", ["layer", *(f"{words}, {column} (%)" for words in KINDS.values() for column in ("test", "unseen"))], rows, caption)
+    caption = (f"Accuracy of classifiers on the frozen states of {source.folder.name} and of untrained encoders, "
+               f"--split {flags.split}: mean ± sample standard deviation over {flags.seeds} "
+               f"seed{'s' * (flags.seeds > 1)} of the classifier.")
+    text = tables.write(
+        out / "layers", ["layer", *(f"{words}, {column} (%)" for words in KINDS.values() for column in ("test", "unseen"))],
+        rows, caption)
     runs.write_json(out / "result.json", result | {"command": shlex.join(["python", "probe_layers.py", *sys.argv[1:]])})
     draw(out, layers, lines, part)
     print(text)

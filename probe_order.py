@@ -2,9 +2,9 @@
 
     python probe_order.py out/lm-speeches-nope-0 out/lm-speeches-alibi-0
 
-For a set of texts, the last word of each is predicted from the words before it with only the last k of them left in order
-and all earlier ones shuffled (Haviv et al. 2022, appendix). A model without positions that had not found out the order by itself
-would not notice. Runs that differ only in their seed are drawn as their mean.
+For a set of texts, the last word of each is predicted from the words before it with only the last k of them left in
+order and all earlier ones shuffled (Haviv et al. 2022, appendix). A model without positions that had not found out the
+order by itself would not notice. Runs that differ only in their seed are drawn as their mean.
 """
 
 import shlex
@@ -25,7 +25,8 @@ SEGMENTS = 8
 
 @dataclass
 class Flags:
-    runs: list[str] = flag(None, "run folders of train_lm.py; several are drawn in one figure, seeds as their mean", positional=True)
+    runs: list[str] = flag(None, "run folders of train_lm.py; several are drawn in one figure, seeds as their mean",
+                           positional=True)
     data: str = flag("", "corpus whose test sets are read (default: the run's own)")
     blocks: int = flag(1000, "texts, of the length the model was trained on")
     seed: int = flag(0, "of the choice of texts and of the shuffling")
@@ -55,10 +56,12 @@ def probe(flags):
 
 @torch.no_grad()
 def measure(run, flags, device):
-    """(loss in nats of each of SEGMENTS parts of the block, {k: loss of the last word when only the k words before it are in order})."""
+    """(loss in nats of each of SEGMENTS parts of the block, {k: loss of the last word when only the k words before it
+    are in order})."""
     corpus, T = data.load(flags.data or run.config["flags"]["data"]), run.model.body.config.block_size
     ids = batching.stream(run.tokenizer, [line for part in corpus.tests.values() for line in part])
-    runs.require((len(ids) > T + 1, f"--data {corpus.name}: too little test text for blocks of {T} tokens; give another corpus"))
+    runs.require((len(ids) > T + 1,
+                  f"--data {corpus.name}: too little test text for blocks of {T} tokens; give another corpus"))
     gen = batching.generator("order", flags.seed)
     x, y = batching.random_blocks(ids, T, flags.blocks, gen)  # (N, T)
     order = torch.rand(x.shape, generator=gen)
@@ -72,7 +75,8 @@ def measure(run, flags, device):
 
 
 def shuffle_all_but_last(x, order, k):
-    """x (N, T) with each row's first T - k tokens in the order of the random numbers `order` (N, T), the last k as they were."""
+    """x (N, T) with each row's first T - k tokens in the order of the random numbers `order` (N, T), the last k as they
+    were."""
     first = x.size(1) - k
     return torch.cat([x[:, :first].gather(1, order[:, :first].argsort(1)), x[:, first:]], dim=1)
 
@@ -86,7 +90,9 @@ def per_target(model, x, y, device):
 def write_table(stem, result):
     kept = next(iter(result.values()))["kept"]
     rows = [[name, *(tables.spread(values, 2) for values in zip(*r["shuffled"]))] for name, r in result.items()]
-    return tables.write(stem, ["", "all shuffled", *(f"last {k}" for k in kept[1:-1]), "none shuffled"], rows, "Loss of the last word of a block in nats when, of the words before it, only so many last ones are in their order"
+    return tables.write(stem, ["", "all shuffled", *(f"last {k}" for k in kept[1:-1]), "none shuffled"], rows,
+                        "Loss of the last word of a block in nats when, of the words before it, only so many last ones are "
+                        "in their order"
                         + ", ± sample standard deviation over the seeds." * (max(len(r["seeds"]) for r in result.values()) > 1))
 
 
@@ -98,13 +104,17 @@ def draw(out, result):
     for i, (name, r) in enumerate(result.items()):
         T = r["block_size"]
         middles = [T * (j + 0.5) / len(r["segments"][0]) for j in range(len(r["segments"][0]))]
-        # Without even the last word in its place all are at a loss, which would flatten the rest: that number stands in the table.
-        for axis, xs, seeds in ((axes[0], middles, r["segments"]), (axes[1], range(len(r["kept"]) - 1), [values[1:] for values in r["shuffled"]])):
+        # Without even the last word in its place all are at a loss, which would flatten the rest: that number stands in
+        # the table.
+        for axis, xs, seeds in ((axes[0], middles, r["segments"]),
+                                (axes[1], range(len(r["kept"]) - 1), [values[1:] for values in r["shuffled"]])):
             over_seeds(axis, xs, seeds, marker="os^Dv"[i % 5], color=f"C{i}", markersize=3.5, linewidth=1.3, label=name)
     kept = max((r["kept"] for r in result.values()), key=len)
-    axes[0].set(title="Along the block", xlabel=f"position in the block (means of {SEGMENTS} parts)", ylabel="loss (nats per token)")
+    axes[0].set(title="Along the block", xlabel=f"position in the block (means of {SEGMENTS} parts)",
+                ylabel="loss (nats per token)")
     axes[1].set_xticks(range(len(kept) - 1), [*map(str, kept[1:-1]), "all"])
-    axes[1].set(title="Words before shuffled, but for the last", xlabel="last words left in order (all: nothing shuffled)", ylabel="loss of the next word (nats)")
+    axes[1].set(title="Words before shuffled, but for the last", xlabel="last words left in order (all: nothing shuffled)",
+                ylabel="loss of the next word (nats)")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
     save(figure, out / "order.png")
 

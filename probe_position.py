@@ -42,12 +42,14 @@ class Flags:
 
 
 class Probe(nn.Module):
-    """Linear(n_embd, 2 n_embd), ReLU, Linear(2 n_embd, n_position), without biases, Xavier's initial weights; states are divided by `scale`."""
+    """Linear(n_embd, 2 n_embd), ReLU, Linear(2 n_embd, n_position), without biases, Xavier's initial weights; states are
+    divided by `scale`."""
 
     def __init__(self, n_embd, n_position, scale=1.0):
         super().__init__()
         self.scale = max(scale, 1e-8)
-        self.layers = nn.Sequential(nn.Linear(n_embd, 2 * n_embd, bias=False), nn.ReLU(), nn.Linear(2 * n_embd, n_position, bias=False))
+        self.layers = nn.Sequential(nn.Linear(n_embd, 2 * n_embd, bias=False), nn.ReLU(),
+                                    nn.Linear(2 * n_embd, n_position, bias=False))
         for layer in self.layers[::2]:
             nn.init.xavier_uniform_(layer.weight)
 
@@ -57,16 +59,20 @@ class Probe(nn.Module):
 
 
 def texts_of(run, corpus, n, seed):
-    """Training and test sequences for the probes, as pairs idx, mask (N, T): blocks of running text for a causal
-    model, padded sentences for an encoder, as each was trained. The probes never meet a test sequence. UserError when there is too little text."""
+    """Training and test sequences for the probes, as pairs idx, mask (N, T): blocks of running text for a causal model,
+    padded sentences for an encoder, as each was trained. The probes never meet a test sequence. UserError when there is
+    too little text."""
     T = run.model.body.config.block_size
     if run.kind == "lm":
-        train, test = batching.stream(run.tokenizer, corpus.lines), batching.stream(run.tokenizer, [line for part in corpus.tests.values() for line in part])
-        runs.require((len(train) > T + 1 and len(test) > T + 1, f"--data {corpus.name}: too little text for blocks of {T} tokens; give another corpus"))
+        train, test = (batching.stream(run.tokenizer, corpus.lines),
+                       batching.stream(run.tokenizer, [line for part in corpus.tests.values() for line in part]))
+        runs.require((len(train) > T + 1 and len(test) > T + 1,
+                      f"--data {corpus.name}: too little text for blocks of {T} tokens; give another corpus"))
         train, _ = batching.random_blocks(train, T, n, batching.generator("probe", seed))
         test, _ = batching.random_blocks(test, T, max(1, n // 4), batching.generator("probe test", seed))
         return (train, torch.ones_like(train, dtype=torch.bool)), (test, torch.ones_like(test, dtype=torch.bool))
-    lines, held_out = corpus.texts(), [line for part in corpus.tests.values() for line in part] or [text for _, text in corpus.test_rows]
+    lines, held_out = corpus.texts(), ([line for part in corpus.tests.values() for line in part]
+                                       or [text for _, text in corpus.test_rows])
     if not held_out:
         lines, held_out = hold_out(lines, 0.2, seed=0)
     pairs = []
@@ -101,7 +107,8 @@ def fit_probes(body, idx, mask, flags):
         probe = Probe(states.size(1), body.config.block_size, scale=states.pow(2).mean().sqrt().item()).to(device)
         optimizer = torch.optim.Adam(probe.parameters(), lr=flags.lr)
         for step in range(flags.steps):
-            which = torch.randint(len(states), (flags.batch_size,), generator=batching.generator("probe batch", flags.seed, step)).to(device)
+            which = torch.randint(len(states), (flags.batch_size,),
+                                  generator=batching.generator("probe batch", flags.seed, step)).to(device)
             for group in optimizer.param_groups:
                 group["lr"] = runs.learning_rate(step, flags.steps, flags.lr, 0, 1.0)
             loss = F.cross_entropy(probe(states[which]), positions[which])
@@ -132,13 +139,15 @@ def distances(guesses, truth):
 
 
 def random_guess(truth, n_position):
-    """The distance to expect of a position drawn from all n_position alike: (n^2 - 1) / 3n where every position is as frequent."""
+    """The distance to expect of a position drawn from all n_position alike: (n^2 - 1) / 3n where every position is as
+    frequent."""
     return (torch.arange(n_position)[:, None] - truth).abs().float().mean().item()
 
 
 def probe(flags):
     runs.require((flags.blocks > 3, f"--blocks must be at least 4, got {flags.blocks}"),
-                 (flags.steps > 0, f"--steps must be at least 1, got {flags.steps}"), (flags.lr > 0, f"--lr must be above 0, got {flags.lr}"),
+                 (flags.steps > 0, f"--steps must be at least 1, got {flags.steps}"),
+                 (flags.lr > 0, f"--lr must be above 0, got {flags.lr}"),
                  (flags.batch_size > 0, f"--batch-size must be at least 1, got {flags.batch_size}"))
     started, device = time.perf_counter(), runs.prepare(flags)
     loaded = [runs.load_run(folder, ("lm", "mlm", "classifier"), device=device) for folder in dict.fromkeys(flags.runs)]
@@ -147,11 +156,15 @@ def probe(flags):
     result = {}
     for name, group in runs.by_position(loaded).items():
         measured = [measure(run, flags) for run in group]
-        result[name] = {"folders": [str(run.folder) for run in group], "seeds": [run.config["flags"]["seed"] for run in group], "block_size": group[0].model.body.config.block_size,
-                        **{key: [m[key] for m in measured] for key in ("random", "middle", "trained", "untrained")}, "example": measured[0]["example"]}
-        print(f"{name}: " + "  ".join(f"{layer_name(i)} {statistics.fmean(values):.1f}" for i, values in enumerate(zip(*result[name]["trained"])))
-              + f"  (untrained {', '.join(f'{statistics.fmean(values):.1f}' for values in zip(*result[name]['untrained']))}; always the middle "
-              f"{measured[0]['middle']:.1f}; random guess {measured[0]['random']:.1f})", flush=True)
+        result[name] = {"folders": [str(run.folder) for run in group],
+                        "seeds": [run.config["flags"]["seed"] for run in group],
+                        "block_size": group[0].model.body.config.block_size,
+                        **{key: [m[key] for m in measured] for key in ("random", "middle", "trained", "untrained")},
+                        "example": measured[0]["example"]}
+        print(f"{name}: " + "  ".join(f"{layer_name(i)} {statistics.fmean(values):.1f}"
+                                      for i, values in enumerate(zip(*result[name]["trained"])))
+              + f"  (untrained {', '.join(f'{statistics.fmean(values):.1f}' for values in zip(*result[name]['untrained']))}; "
+              f"always the middle {measured[0]['middle']:.1f}; random guess {measured[0]['random']:.1f})", flush=True)
 
     out.mkdir(parents=True, exist_ok=True)
     print(write_table(out / "probe", result))
@@ -162,16 +175,20 @@ def probe(flags):
 
 
 def measure(run, flags):
-    """Distances of the guesses for each layer of a run and of its untrained double, of guessing without looking, and one text guess by guess."""
+    """Distances of the guesses for each layer of a run and of its untrained double, of guessing without looking, and one
+    text guess by guess."""
     body = run.model.body
     train, test = texts_of(run, data.load(flags.data or run.config["flags"]["data"]), flags.blocks, flags.seed)
     seed = run.config["flags"]["seed"]
     blank = untrained(body, seed)
     probes = fit_probes(body, *train, flags)
     guesses, truth = guess(body, probes, *test)
-    found = {"random": random_guess(truth, body.config.block_size), "middle": (truth - truth.median()).abs().float().mean().item(),
-             "trained": distances(guesses, truth), "untrained": distances(*guess(blank, fit_probes(blank, *train, flags), *test))}
-    sequence = batching.sentences(run.tokenizer, [flags.text], body.config.block_size)[0][0] if flags.text else test[0][0][test[1][0]]
+    found = {"random": random_guess(truth, body.config.block_size),
+             "middle": (truth - truth.median()).abs().float().mean().item(),
+             "trained": distances(guesses, truth),
+             "untrained": distances(*guess(blank, fit_probes(blank, *train, flags), *test))}
+    sequence = (batching.sentences(run.tokenizer, [flags.text], body.config.block_size)[0][0] if flags.text
+                else test[0][0][test[1][0]])
     guesses, truth = guess(body, probes, sequence[None], torch.ones_like(sequence[None], dtype=torch.bool))
     return found | {"example": {"guessed": guesses.tolist(), "true": truth.tolist()}}
 
@@ -183,7 +200,9 @@ def layer_name(i):
 def write_table(stem, result):
     """A row for each configuration and for its untrained double, a column for each layer."""
     columns = max(len(r["trained"][0]) for r in result.values())
-    rows = [[name + ", untrained" * (kind == "untrained"), *[tables.spread(values, 2) for values in zip(*r[kind])] + ["–"] * (columns - len(r[kind][0])), f"{r['random'][0]:.2f}"]
+    rows = [[name + ", untrained" * (kind == "untrained"),
+             *[tables.spread(values, 2) for values in zip(*r[kind])] + ["–"] * (columns - len(r[kind][0])),
+             f"{r['random'][0]:.2f}"]
             for name, r in result.items() for kind in ("trained", "untrained")]
     seeds = max(len(r["trained"]) for r in result.values())
     middle = ", ".join(sorted({f"{r['middle'][0]:.2f}" for r in result.values()}))
@@ -194,7 +213,8 @@ def write_table(stem, result):
 
 
 def draw(out, result):
-    """probe.png: distance over layers for all configurations; beside it, for each, guessed against true position in one text."""
+    """probe.png: distance over layers for all configurations; beside it, for each, guessed against true position in one
+    text."""
     from plots import over_seeds, plt, save
 
     figure, axes = plt.subplots(1, 1 + len(result), figsize=(3.6 + 2.3 * len(result), 3.1), layout="constrained",
@@ -210,7 +230,8 @@ def draw(out, result):
             axes[0].axhline(level, color="0.4", linestyle=style, linewidth=0.9)
         axes[0].plot([], [], style, color="0.4", label=words)
     axes[0].xaxis.set_major_locator(plt.MaxNLocator(integer=True))
-    axes[0].set(xlabel="layer (0: embeddings)", ylabel="mean distance of the guess (tokens)", ylim=(-0.03 * axes[0].get_ylim()[1], None))
+    axes[0].set(xlabel="layer (0: embeddings)", ylabel="mean distance of the guess (tokens)",
+                ylim=(-0.03 * axes[0].get_ylim()[1], None))
     axes[0].legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=3)
     for axis, (name, r) in zip(axes[1:], result.items()):
         truth, guesses = r["example"]["true"], r["example"]["guessed"]
@@ -218,7 +239,8 @@ def draw(out, result):
         axis.plot(truth, truth, color="0.6", linewidth=0.9)
         shown = dict.fromkeys([0, best])  # what comes in, and where the position is clearest
         for layer, marker in zip(shown, "x."):
-            axis.plot(truth, guesses[layer], marker, markersize=4, label=layer_name(layer) + ", its best" * (layer == best), alpha=0.8, color="0.55" if marker == "x" and len(shown) > 1 else "C0")
+            axis.plot(truth, guesses[layer], marker, markersize=4, label=layer_name(layer) + ", its best" * (layer == best),
+                      alpha=0.8, color="0.55" if marker == "x" and len(shown) > 1 else "C0")
         ends = (-0.03 * r["block_size"], 1.03 * r["block_size"])
         axis.set(title=name, xlabel="true position", xlim=ends, ylim=ends)
         axis.set_aspect("equal", adjustable="box")

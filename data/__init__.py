@@ -13,10 +13,11 @@ NAMES = ("toy", "pydocs", "speeches", "wikitext2", "toy-pairs")
 def load(name):
     """The corpus of that name, or at that path. Raises DataError with the file, the line and the remedy.
 
-    name: toy | pydocs | speeches | wikitext2 | toy-pairs (toy in two languages, see pairs.py) | a folder in the assignment's form (train_CLS.tsv, test_CLS.tsv,
-    train_LM.txt, test_LM_*.txt) | a folder of train.txt, valid.txt and test.txt (WikiText's form) | a folder of train.en and
-    train.fr (the text of both languages, as pairs.py has them) | a .txt, the new lines of its last tenth held out as the test set | a .tsv of
-    `label<TAB>text` rows, a fifth of them held out as test rows.
+    name: toy | pydocs | speeches | wikitext2 | toy-pairs (toy in two languages, see pairs.py) | a folder in the
+    assignment's form (train_CLS.tsv, test_CLS.tsv, train_LM.txt, test_LM_*.txt) | a folder of train.txt, valid.txt and
+    test.txt (WikiText's form) | a folder of train.en and train.fr (the text of both languages, as pairs.py has them) |
+    a .txt, the new lines of its last tenth held out as the test set | a .tsv of `label<TAB>text` rows, a fifth of them
+    held out as test rows.
     """
     path = Path(name)
     if name == "toy":
@@ -30,13 +31,15 @@ def load(name):
     if name == "toy-pairs":
         return pairs.load_pairs("toy").corpus()
     if shards.is_prepared(path):
-        raise DataError(f"--data {name}: holds tokens of prepare.py, which only train_lm.py and train_mlm.py can read; give the text itself")
+        raise DataError(f"--data {name}: holds tokens of prepare.py, which only train_lm.py and train_mlm.py can read; "
+                        "give the text itself")
     if path.is_dir() and pairs.is_parallel(path):
         return pairs.load_pairs(path).corpus()
     if path.is_dir():
         return (wikitext if (path / "train.txt").exists() else speeches).load(path)
     if path.suffix in (".txt", ".tsv") and path.stem.startswith("train_") and [*path.parent.glob("test_*")]:
-        print(printable(f"note: --data {name}: its test sets lie beside it; give the folder to measure on them"), file=sys.stderr)
+        print(printable(f"note: --data {name}: its test sets lie beside it; give the folder to measure on them"),
+              file=sys.stderr)
     if path.suffix == ".txt":
         lines = read_text(path)
         cut = len(lines) - max(1, len(lines) // 10)

@@ -106,7 +106,8 @@ def length_batches(lengths, batch_size, gen=None):
 
 
 class RandomBatches:
-    """Indices 0..n-1 in random order as batches, every index once. One permutation is in memory: 8 bytes an index, so 0.8 GB for 1e8."""
+    """Indices 0..n-1 in random order as batches, every index once. One permutation is in memory: 8 bytes an index, so
+    0.8 GB for 1e8."""
 
     def __init__(self, n, batch_size, gen):
         self.order, self.batch_size = torch.randperm(n, generator=gen), batch_size

@@ -44,14 +44,16 @@ class Corpus:
         corpus, part = self, split_part(how)
         if part:
             i, n = part
-            distinct = sorted(({normal(text): (label, text) for label, text in self.rows + self.test_rows}).values(), key=lambda row: row[1])
+            distinct = sorted(({normal(text): (label, text) for label, text in self.rows + self.test_rows}).values(),
+                              key=lambda row: row[1])
             random.Random(0).shuffle(distinct)
-            corpus = Corpus(self.name, self.lines, self.tests, [row for j, row in enumerate(distinct) if j % n != i - 1], distinct[i - 1 :: n], self.classes)
+            corpus = Corpus(self.name, self.lines, self.tests, [row for j, row in enumerate(distinct) if j % n != i - 1],
+                            distinct[i - 1 :: n], self.classes)
         cleaned, n_rows, n_lines = corpus.clean()
         if not (cleaned.rows and cleaned.test_rows):
             raise DataError(f"--split {how}: leaves no rows to {'test' if cleaned.rows else 'train'} on; use --split full")
-        return cleaned, corpus.seen(), (f"--split {how}: {len(cleaned.test_rows)} test rows; {n_rows} training rows and {n_lines} lines of text "
-                                        "with their sentences are left out")
+        return cleaned, corpus.seen(), (f"--split {how}: {len(cleaned.test_rows)} test rows; {n_rows} training rows and "
+                                        f"{n_lines} lines of text with their sentences are left out")
 
     def clean(self):
         """The same corpus without its test rows' sentences in the training rows and the training text.

@@ -1,4 +1,5 @@
-"""Files from the internet that can be trusted: over https, no larger than announced, of the pinned sha256, and never half-written."""
+"""Files from the internet that can be trusted: over https, no larger than announced, of the pinned sha256, and never
+half-written."""
 
 import hashlib
 import http.client
@@ -16,9 +17,9 @@ from data.files import DataError
 def download(folder, files, mirrors, schemes=("https",), attempts=3):
     """Fetch the files that are not there yet from the first mirror that has them right, and return the folder.
 
-    files: {name: (size in bytes, sha256)}. A file appears under its name only when it is whole and its sha256 is right, so
-    several processes may download at once. schemes: what an address, and one it refers to, may begin with. Raises DataError for a
-    file that is there and is another one, and when no mirror delivers.
+    files: {name: (size in bytes, sha256)}. A file appears under its name only when it is whole and its sha256 is right,
+    so several processes may download at once. schemes: what an address, and one it refers to, may begin with. Raises
+    DataError for a file that is there and is another one, and when no mirror delivers.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -61,8 +62,8 @@ def fetch(name, size, digest, mirrors, schemes, attempts):
                 return content
             failures.append(f"{address.netloc}: {f'more than {size:,} bytes' if len(content) > size else 'wrong sha256'}")
             break
-    raise DataError(f"{name} could not be downloaded ({'; '.join(dict.fromkeys(failures))}); check the network, or get the files another way "
-                    "and pass their folder: --data PATH")
+    raise DataError(f"{name} could not be downloaded ({'; '.join(dict.fromkeys(failures))}); check the network, "
+                    "or get the files another way and pass their folder: --data PATH")
 
 
 def read(address, size, schemes):

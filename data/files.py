@@ -1,4 +1,5 @@
-"""Reading what a student hands in: plain UTF-8 text and `label<TAB>text` rows, with errors that name the line; and JSON nobody vouches for."""
+"""Reading what a student hands in: plain UTF-8 text and `label<TAB>text` rows, with errors that name the line; and JSON
+nobody vouches for."""
 
 import contextlib
 import json
@@ -20,13 +21,15 @@ class DataError(ValueError):
 
 
 def printable(text, most=2000):
-    """A text that may quote a file or a path so that it does nothing to a terminal: what does not print is written as its escape."""
+    """A text that may quote a file or a path so that it does nothing to a terminal: what does not print is written as
+    its escape."""
     line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
     return line if len(line) <= most else line[:most] + " ..."
 
 
 def check_file(path, limit, remedy, smaller="restore the file"):
-    """Raises DataError, with the remedy, for a file that is missing or no regular one, and for one of more than `limit` bytes."""
+    """Raises DataError, with the remedy, for a file that is missing or no regular one, and for one of more than `limit`
+    bytes."""
     try:
         found = os.stat(path)
     except FileNotFoundError:
@@ -125,7 +128,8 @@ def read_rows(path, labels=None):
         if not tab:
             raise DataError(f"{path}:{number}: no tab; each line must be a label, a tab, and the text")
         if not label or not text.strip():
-            raise DataError(f"{path}:{number}: no {'text after' if label else 'label before'} the tab; complete the line or remove it")
+            raise DataError(f"{path}:{number}: no {'text after' if label else 'label before'} the tab; "
+                            "complete the line or remove it")
         if labels is not None and label not in labels:
             raise DataError(f"{path}:{number}: label {label[:40]!r} is no class; the classes are {', '.join(sorted(labels))}")
         rows.append((label, text.strip()))
@@ -145,7 +149,8 @@ def write_whole(path, content):
 
 @contextlib.contextmanager
 def alone(folder, wait):
-    """Only one process at a time is inside; another calls `wait()` once, and waits. The system lets the next one in when a process dies, however it dies."""
+    """Only one process at a time is inside; another calls `wait()` once, and waits. The system lets the next one in when
+    a process dies, however it dies."""
     with open(Path(folder) / ".lock", "ab") as file:
         if not lock(file):
             wait()
@@ -158,7 +163,8 @@ held = []  # folders this process has for itself, open
 
 
 def hold(folder):
-    """Keep other processes out of a folder until `let_go`, or this one's end, however it comes. BlockingIOError when another has it.
+    """Keep other processes out of a folder until `let_go`, or this one's end, however it comes. BlockingIOError when
+    another has it.
 
     It is the folder that is locked, so nothing is written; on Windows, where that cannot be, nothing is locked.
     """

@@ -29,7 +29,8 @@ AUXILIARIES = frozenset("will would must may cannot has have had is are was were
 @cache
 def lexicon():
     """{word of the toy grammar: its word in Lami}; no two share a stem, and none is also an English one."""
-    words = sorted({part for bodies in toy.BODIES.values() for body in bodies for part in body if part not in toy.BODIES and part.isalpha()})
+    words = sorted({part for bodies in toy.BODIES.values() for body in bodies for part in body
+                    if part not in toy.BODIES and part.isalpha()})
     rng = random.Random("lami")
     stems = ["".join(letters) for letters in itertools.product("bdfgklmnprstvz", "aeiou", "dgklmnprstvz")]
     taken = {word[:3] for word in words}

@@ -73,14 +73,17 @@ def pieces(source, begin, end, size):
 
 
 def lines(source, at, raw):
-    """The lines of a piece that are not empty, as `files.read_text` reads them. DataError for what is no UTF-8 text, naming the line."""
+    """The lines of a piece that are not empty, as `files.read_text` reads them. DataError for what is no UTF-8 text,
+    naming the line."""
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:
-        raise DataError(f"{place(source.file, at + error.start)}: not UTF-8 (byte 0x{raw[error.start]:02x} at position {at + error.start:,}); save the "
-                        "file as UTF-8, for example with: iconv -f WINDOWS-1252 -t UTF-8") from None
+        raise DataError(f"{place(source.file, at + error.start)}: not UTF-8 (byte 0x{raw[error.start]:02x} at position "
+                        f"{at + error.start:,}); save the file as UTF-8, for example with: "
+                        "iconv -f WINDOWS-1252 -t UTF-8") from None
     if "\0" in text:
-        raise DataError(f"{place(source.file, at + raw.index(0))}: holds a NUL character, so it is no text file; save it as UTF-8 text")
+        raise DataError(f"{place(source.file, at + raw.index(0))}: holds a NUL character, so it is no text file; "
+                        "save it as UTF-8 text")
     if at == 0:
         text = text.removeprefix("\ufeff")
     found = [line for line in text.replace("\r\n", "\n").split("\n") if line.strip()]
@@ -106,7 +109,8 @@ def is_held_out(line, share):
 
 
 def sample(sources, size, valid=0.0):
-    """Lines of about `size` bytes spread evenly over the texts, those held out for validation left out; all lines of texts no larger."""
+    """Lines of about `size` bytes spread evenly over the texts, those held out for validation left out; all lines of
+    texts no larger."""
     ends = list(itertools.accumulate(source.size for source in sources))
     if ends[-1] <= size:
         spots = [(source, 0, source.size) for source in sources]

@@ -17,7 +17,8 @@ class Pairs:
     name: str
     languages: tuple[str, str]
     train: list[tuple[str, str]]
-    valid: list[tuple[str, str]] = field(default_factory=list)             # to choose a checkpoint by; empty where the corpus has none
+    # to choose a checkpoint by; empty where the corpus has none
+    valid: list[tuple[str, str]] = field(default_factory=list)
     tests: dict[str, list[tuple[str, str]]] = field(default_factory=dict)  # name of a test set -> its pairs
 
     def texts(self):
@@ -26,7 +27,8 @@ class Pairs:
 
     def corpus(self):
         """The same text without the knowledge which sentences belong together."""
-        tests = {f"{name}-{language}": list(side) for name, part in self.tests.items() for language, side in zip(self.languages, zip(*part))}
+        tests = {f"{name}-{language}": list(side)
+                 for name, part in self.tests.items() for language, side in zip(self.languages, zip(*part))}
         return Corpus(self.name, self.texts(), tests)
 
 
@@ -55,7 +57,8 @@ def load_pairs(name, languages=""):
         return Pairs(path.stem, pair or ("source", "target"), train, [], {"heldout": heldout})
     if path.exists():
         raise DataError(f"--data {name}: pairs are read from folders and .tsv files; rename or convert the file")
-    raise DataError(f"--data {name}: no such pairs, folder or file; give toy, a folder of train.en and train.fr, or a .tsv of source<TAB>target")
+    raise DataError(f"--data {name}: no such pairs, folder or file; give toy, a folder of train.en and train.fr, "
+                    "or a .tsv of source<TAB>target")
 
 
 def toy_pairs(languages):
@@ -77,19 +80,23 @@ def training_languages(folder):
 
 def is_parallel(folder):
     """Whether a folder holds the same training text in two languages, and none in the form of another corpus."""
-    return len(training_languages(folder)) == 2 and not any((folder / name).exists() for name in ("train.txt", "train_LM.txt", "train_CLS.tsv"))
+    return len(training_languages(folder)) == 2 and not any(
+        (folder / name).exists() for name in ("train.txt", "train_LM.txt", "train_CLS.tsv"))
 
 
 def folder_pairs(folder, languages):
     """train.LANGUAGE in two languages, and every other name that stands there in both."""
     found = training_languages(folder)
     if not languages and len(found) != 2:
-        many = f"train in {', '.join(found)}; choose two, for example --languages {found[0]}-{found[1]}" if len(found) > 2 else (
-            f"{f'only train.{found[0]}' if found else 'no train file'}; a folder of pairs has train.en and train.fr, or other two endings")
+        many = (
+            f"train in {', '.join(found)}; choose two, for example --languages {found[0]}-{found[1]}" if len(found) > 2
+            else f"{f'only train.{found[0]}' if found else 'no train file'}; a folder of pairs has train.en and train.fr, "
+                 "or other two endings")
         raise DataError(f"{folder}: {many}")
     languages = languages or tuple(found)
     names = {path.stem for path in folder.glob(f"*.{languages[0]}") if (folder / f"{path.stem}.{languages[1]}").exists()}
-    parts = {name: read_parallel(*(folder / f"{name}.{language}" for language in languages)) for name in ["train", *sorted(names - {"train"})]}
+    parts = {name: read_parallel(*(folder / f"{name}.{language}" for language in languages))
+             for name in ["train", *sorted(names - {"train"})]}
     valid = next((parts.pop(name) for name in VALID if name in parts), [])
     return Pairs(folder.resolve().name, languages, parts.pop("train"), valid, parts)
 
@@ -101,22 +108,27 @@ def read_parallel(first, second):
     """
     sides = [[line.strip() for line in read_lines(path)] for path in (first, second)]
     if len(sides[0]) != len(sides[1]):
-        raise DataError(f"{second}: {len(sides[1]):,} lines, but {first} has {len(sides[0]):,}; the n-th lines of both must be translations of each other")
+        raise DataError(f"{second}: {len(sides[1]):,} lines, but {first} has {len(sides[0]):,}; "
+                        "the n-th lines of both must be translations of each other")
     for number, pair in enumerate(zip(*sides), start=1):
         if bool(pair[0]) != bool(pair[1]):
             empty, full = (first, second) if pair[1] else (second, first)
-            raise DataError(f"{empty}:{number}: empty, but {full.name} has a sentence there; complete the line or remove it from both files")
+            raise DataError(f"{empty}:{number}: empty, but {full.name} has a sentence there; "
+                            "complete the line or remove it from both files")
     return [pair for pair in zip(*sides) if pair[0]]
 
 
 def read_pair_rows(path):
-    """[(source, target), ...] of a file of `source<TAB>target` lines. Raises DataError for a line without exactly one tab or with an empty side."""
+    """[(source, target), ...] of a file of `source<TAB>target` lines. Raises DataError for a line without exactly one tab
+    or with an empty side."""
     rows = []
     for number, line in enumerate(read_lines(path), start=1):
         sides = [side.strip() for side in line.split("\t")]
         if len(sides) != 2:
-            raise DataError(f"{path}:{number}: {'no tab' if len(sides) == 1 else 'more than one tab'}; each line must be a sentence, a tab, and its translation")
+            raise DataError(f"{path}:{number}: {'no tab' if len(sides) == 1 else 'more than one tab'}; "
+                            "each line must be a sentence, a tab, and its translation")
         if not all(sides):
-            raise DataError(f"{path}:{number}: no sentence {'after' if sides[0] else 'before'} the tab; complete the line or remove it")
+            raise DataError(f"{path}:{number}: no sentence {'after' if sides[0] else 'before'} the tab; "
+                            "complete the line or remove it")
         rows.append(tuple(sides))
     return rows

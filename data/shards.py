@@ -3,7 +3,8 @@
 A prepared folder holds
 
     tokenizer.json     the tokenizer all ids are of
-    train-00000.bin    ids of one range of one source file, uint16 or uint32 in little-endian order, without [BOS]; other sets alike
+    train-00000.bin    ids of one range of one source file, uint16 or uint32 in little-endian order, without [BOS];
+                       other sets alike
     index.json         what there is: see `Index`. Written last; a folder without it is unfinished
     plan.json          while unfinished: the index without its shards
     00000.done.json    while unfinished: the shards of a range that is done
@@ -29,7 +30,8 @@ from data.tokenizer import BOS, frame, load_tokenizer
 FORMAT, VERSION = "poslab tokens", 1
 DTYPES = ("uint16", "uint32")
 INDEX_LIMIT = 256 * MEGABYTE
-HASHED_AT_OPENING = 64 * MEGABYTE  # shards no larger than this together are compared with their checksums whenever they are opened
+# shards no larger than this together are compared with their checksums whenever they are opened
+HASHED_AT_OPENING = 64 * MEGABYTE
 RESTORE = "restore the file, or prepare the text anew with --overwrite"
 AGAIN = "run the same prepare.py command again, which makes it anew"
 
@@ -70,7 +72,8 @@ def read_index(path):
     if value.pop("version", 0) != VERSION:
         raise DataError(f"{path}: of another version of prepare.py; prepare the text anew with --overwrite")
     try:
-        value |= {"sources": [typed(Source, source) for source in value["sources"]], "shards": [typed(Shard, shard) for shard in value["shards"]]}
+        value |= {"sources": [typed(Source, source) for source in value["sources"]],
+                  "shards": [typed(Shard, shard) for shard in value["shards"]]}
         return typed(Index, value)
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"{path}: not an index ({str(error)[:80]}); {RESTORE}") from None
@@ -92,7 +95,8 @@ def typed(cls, value):
             raise ValueError(f"{entry.name} is {str(value[entry.name])[:20]}")
     made = cls(**value)
     if cls is Shard:
-        if Path(made.file).name != made.file or not made.file.endswith(".bin") or made.tokens < 1 or [type(n) for n in made.range] != [int, int]:
+        if (Path(made.file).name != made.file or not made.file.endswith(".bin") or made.tokens < 1
+                or [type(n) for n in made.range] != [int, int]):
             raise ValueError(f"shard {made.file[:40]}")
         made.range = tuple(made.range)
     if cls is Index and made.dtype not in DTYPES:
@@ -146,7 +150,8 @@ def is_whole(folder, shard, dtype):
 
 
 def check(folder, index, contents):
-    """DataError that names each shard whose file is missing, cut short, or (with `contents`: their checksums are compared) altered."""
+    """DataError that names each shard whose file is missing, cut short, or (with `contents`: their checksums are
+    compared) altered."""
     folder, wrong = Path(folder), []
     for shard in index.shards:
         path = folder / shard.file
@@ -171,7 +176,8 @@ def is_prepared(path):
 
 
 class Prepared:
-    """A prepared folder, open for reading: `tokenizer`, `streams` {set: Stream}, `bytes` {set: bytes of its text}, `settings` of prepare.py.
+    """A prepared folder, open for reading: `tokenizer`, `streams` {set: Stream}, `bytes` {set: bytes of its text},
+    `settings` of prepare.py.
 
     DataError when it is unfinished or damaged. Sizes are compared at every opening; checksums only of small folders (see
     HASHED_AT_OPENING), since reading all of a large one takes minutes: `prepare.py --check` does it.
@@ -180,9 +186,11 @@ class Prepared:
     def __init__(self, folder):
         folder = Path(folder)
         if not (folder / "index.json").is_file():
-            raise DataError(f"{folder}: is not prepared to the end; run the same prepare.py command again, which goes on where it was")
+            raise DataError(f"{folder}: is not prepared to the end; run the same prepare.py command again, "
+                            "which goes on where it was")
         index = read_index(folder / "index.json")
-        self.name, self.tokenizer, self.settings = folder.resolve().name, load_tokenizer(folder / "tokenizer.json"), index.settings
+        self.name, self.tokenizer, self.settings = (
+            folder.resolve().name, load_tokenizer(folder / "tokenizer.json"), index.settings)
         check(folder, index, sum(size_of(shard, index.dtype) for shard in index.shards) <= HASHED_AT_OPENING)
         sets = {}
         for shard in index.shards:
@@ -190,7 +198,8 @@ class Prepared:
         if "train" not in sets:
             raise DataError(f"{folder / 'index.json'}: lists no training text; {RESTORE}")
         if self.tokenizer.get_vocab_size() != index.vocab_size:
-            raise DataError(f"{folder / 'index.json'}: is of a vocabulary of {index.vocab_size} entries, and tokenizer.json has {self.tokenizer.get_vocab_size()}; {RESTORE}")
+            raise DataError(f"{folder / 'index.json'}: is of a vocabulary of {index.vocab_size} entries, and "
+                            f"tokenizer.json has {self.tokenizer.get_vocab_size()}; {RESTORE}")
         self.streams = {name: Stream(folder, shards, index.dtype, index.vocab_size) for name, shards in sets.items()}
         self.bytes = {name: sum(shard.bytes for shard in shards) for name, shards in sets.items()}
 
@@ -230,7 +239,8 @@ class Stream:
 
     def require_known(self, i, ids):
         if ids.max() >= self.vocab_size:
-            raise DataError(f"{self.folder / self.shards[i].file}: holds id {ids.max()} of a vocabulary of {self.vocab_size}, so it was altered; delete it and {AGAIN}")
+            raise DataError(f"{self.folder / self.shards[i].file}: holds id {ids.max()} of a vocabulary of "
+                            f"{self.vocab_size}, so it was altered; delete it and {AGAIN}")
 
     def bincount(self, minlength):
         """(V,): how often each id stands in the stream."""
@@ -244,13 +254,15 @@ class Stream:
 
 
 class Blocks:
-    """A stream as sequences of block_size tokens for an encoder, each framed as `batching.sentences` frames a line; the last may be shorter.
+    """A stream as sequences of block_size tokens for an encoder, each framed as `batching.sentences` frames a line; the
+    last may be shorter.
 
     Lines run on from one block to the next (RoBERTa's full sentences, Liu et al. 2019, section 4.2).
     """
 
     def __init__(self, stream, tokenizer, block_size):
-        self.stream, self.tokenizer, self.room, self.tokens = stream, tokenizer, block_size - len(frame(tokenizer, [])), len(stream) - 1
+        self.stream, self.tokenizer, self.room, self.tokens = (
+            stream, tokenizer, block_size - len(frame(tokenizer, [])), len(stream) - 1)
 
     def __len__(self):
         return -(-self.tokens // self.room)

@@ -45,11 +45,13 @@ def choose_spans(counts, T, gen, rate, mean_span):
     n_spans = (n_hidden / mean_span + luck[1]).floor().long().clamp(min=1).minimum(n_hidden).minimum(n_kept + 1)
     # Cut the hidden tokens into spans: all but the first begin at chosen tokens.
     cuts = draw((place > 0) & (place < n_hidden[:, None]), n_spans - 1, gen)  # (B, T + 1)
-    lengths = torch.zeros(len(counts), T + 1, dtype=torch.long).scatter_add(1, cuts.long().cumsum(1), (place < n_hidden[:, None]).long())
+    lengths = torch.zeros(len(counts), T + 1, dtype=torch.long).scatter_add(
+        1, cuts.long().cumsum(1), (place < n_hidden[:, None]).long())
     # Put each in front of a chosen one of the tokens that stay, or behind the last, which these then make room for.
     slots = draw(place <= n_kept[:, None], n_spans, gen)  # (B, T + 1)
     lengths = lengths.gather(1, (slots.long().cumsum(1) - 1).clamp(min=0)) * slots
-    stays = (place + lengths.cumsum(1)).masked_fill(place >= n_kept[:, None], T)  # (B, T + 1) where each token that stays will stand
+    # (B, T + 1) where each token that stays will stand
+    stays = (place + lengths.cumsum(1)).masked_fill(place >= n_kept[:, None], T)
     kept = torch.zeros(len(counts), T + 1, dtype=torch.bool).scatter(1, stays, True)
     return ~kept[:, :T] & (place[:T] < counts[:, None])
 
@@ -73,7 +75,8 @@ def most(n_tokens, rate, mean_span):
 
 
 def restore(source, target, first):
-    """The text (list of ids) a source and a target (lists of ids) make together; a gap of which the target says nothing keeps its sentinel."""
+    """The text (list of ids) a source and a target (lists of ids) make together; a gap of which the target says nothing
+    keeps its sentinel."""
     gaps, words = {}, []
     for i in target[: target.index(EOS)] if EOS in target else target:
         if i >= first:

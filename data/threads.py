@@ -68,7 +68,8 @@ def load_threads(name):
     if name == "toy":
         return Threads("toy", [Tree(*tree) for tree in toy_threads.generate()])
     if path.suffix != ".jsonl":
-        kind = "threads are read from .jsonl files; rename or convert the file" if path.exists() else "no such threads or file; give toy or a .jsonl of one post a line"
+        kind = ("threads are read from .jsonl files; rename or convert the file" if path.exists()
+                else "no such threads or file; give toy or a .jsonl of one post a line")
         raise DataError(f"--data {name}: {kind}")
     trees, left_out, first_line = [], Counter(), {}
     for number, line in enumerate(read_lines(path), start=1):
@@ -80,9 +81,11 @@ def load_threads(name):
         except ValueError as error:
             raise DataError(f"{where}: not JSON ({str(error)[:60]}); each line must be one post as a JSON object") from None
         if not isinstance(post, dict) or not isinstance(post.get("id"), str):
-            raise DataError(f'{where}: not a post; each line must be a JSON object with an "id", a "title" or "selftext", and "comments"')
+            raise DataError(f'{where}: not a post; each line must be a JSON object with an "id", '
+                            'a "title" or "selftext", and "comments"')
         if post["id"] and post["id"] in first_line:
-            raise DataError(f"{where}: the post {post['id']} already stands in line {first_line[post['id']]}; remove one of them")
+            raise DataError(f"{where}: the post {post['id']} already stands in line {first_line[post['id']]}; "
+                            "remove one of them")
         first_line[post["id"]] = number
         tree = read_tree(post, where, left_out)
         if len(tree.texts) > 1:
@@ -115,8 +118,9 @@ def read_tree(post, where, left_out):
     children = {name: [] for name in (root, *texts)}
     for name, parent in parents.items():
         if parent not in children:
-            raise DataError(f"{where}: the comment {name[3:]} answers {parent[:40]}, which is neither t3_{post['id']} nor t1_ and the id of one of its comments; "
-                            "correct its parent_id, or leave it empty for a reply to the post")
+            raise DataError(f"{where}: the comment {name[3:]} answers {parent[:40]}, which is neither t3_{post['id']} nor "
+                            "t1_ and the id of one of its comments; correct its parent_id, or leave it empty for a reply "
+                            "to the post")
         children[parent].append(name)
 
     order = [root]
@@ -124,7 +128,8 @@ def read_tree(post, where, left_out):
         order += children[name]
     if len(order) <= len(texts):
         first = next(name for name in texts if name not in set(order))
-        raise DataError(f"{where}: the comment {first[3:]} does not lead up to the post: its parents form a cycle; correct their parent_id")
+        raise DataError(f"{where}: the comment {first[3:]} does not lead up to the post: its parents form a cycle; "
+                        "correct their parent_id")
     tree, index = Tree([clean("\n".join(str(post.get(part) or "") for part in ("title", "selftext")))], [-1]), {root: 0}
     for name in order[1:]:
         if texts[name] in DELETED:
@@ -162,7 +167,8 @@ def clean(text):
     """A post's or comment's text as the model reads it, on one line; "" for what was deleted."""
     lines = [line for line in html.unescape(text).splitlines() if not line.lstrip().startswith(">")]
     text = re.sub(r"\[([^\[\]]*)\]\((?:[^()\s]|\([^()\s]*\))*\)", r"\1", "\n".join(lines))
-    text = " ".join(re.sub(r"(?:https?://|www\.)\S+", "URL", text).split()).encode("utf-8", "replace").decode()  # JSON can hold half of a character
+    # JSON can hold half of a character
+    text = " ".join(re.sub(r"(?:https?://|www\.)\S+", "URL", text).split()).encode("utf-8", "replace").decode()
     return "" if text in DELETED else text
 
 
@@ -179,7 +185,8 @@ def split(tree, max_size, n_ancestors):
         └── 5
     """
     if not max_size > n_ancestors > 0:
-        raise ValueError(f"a piece of max_size={max_size} comments must have room for a comment and its n_ancestors={n_ancestors}")
+        raise ValueError(f"a piece of max_size={max_size} comments must have room for a comment and its "
+                         f"n_ancestors={n_ancestors}")
     children, size = [[] for _ in tree.parents], [1] * len(tree.parents)
     for i in range(len(tree.parents) - 1, 0, -1):
         size[tree.parents[i]] += size[i]

@@ -57,7 +57,8 @@ def check_vocab_size(kind, vocab_size):
 
 
 def add_sentinels(tokenizer, n):
-    """Append [S0], [S1], ... to a vocabulary, whose own ids stay as they are. Returns the id of [S0]; whatever is not below it is a sentinel."""
+    """Append [S0], [S1], ... to a vocabulary, whose own ids stay as they are. Returns the id of [S0]; whatever is not
+    below it is a sentinel."""
     tokenizer.add_special_tokens([AddedToken(f"[S{i}]", special=True) for i in range(n)])
     return tokenizer.token_to_id("[S0]")
 
@@ -119,4 +120,5 @@ def word_starts(tokenizer):
     if is_word_level(tokenizer):
         return torch.ones(tokenizer.get_vocab_size(), dtype=torch.bool)
     tokens = (tokenizer.id_to_token(i) for i in range(tokenizer.get_vocab_size()))
-    return torch.tensor([token in SPECIAL or token[0] in "ĠĊ" or token[0].isascii() and not token[0].isalnum() for token in tokens])
+    return torch.tensor([token in SPECIAL or token[0] in "ĠĊ" or token[0].isascii() and not token[0].isalnum()
+                         for token in tokens])

@@ -1,4 +1,5 @@
-"""Threads in the world of toy.py whose replies take up their ancestors' words, so that what the ancestors tell is known exactly.
+"""Threads in the world of toy.py whose replies take up their ancestors' words, so that what the ancestors tell is
+known exactly.
 
     The widows would mend the orchard before the tide with loyalty.
     ├── No orchard, no tide without carters and loyalty.
@@ -94,9 +95,10 @@ def probability(word, kind, ancestors):
 def nats(reply, ancestors, tokens, shown, hidden, vocab_size):
     """The least cost in nats of the hidden words of a reply, summed, to a reader of these ancestors (none: of the reply alone).
 
-    tokens: {word: id}; shown: the ids the reader sees, after masking.mask_tokens with its [BOS] in front; hidden: the places of
-    the chosen tokens. A chosen token that is not [MASK] stands as it was or is one of all R words of the vocabulary at
-    random, both equally often. So where x is shown, the word is w with a probability proportional to P(w) (1/2 [x = w] + 1/2 / R).
+    tokens: {word: id}; shown: the ids the reader sees, after masking.mask_tokens with its [BOS] in front; hidden: the
+    places of the chosen tokens. A chosen token that is not [MASK] stands as it was or is one of all R words of the
+    vocabulary at random, both equally often. So where x is shown, the word is w with a probability proportional to
+    P(w) (1/2 [x = w] + 1/2 / R).
     """
     words, R, total = re.findall(WORD, reply), vocab_size - len(SPECIAL), 0.0
     for place in hidden:
@@ -114,8 +116,8 @@ def nats(reply, ancestors, tokens, shown, hidden, vocab_size):
 def entropy(K, n):
     """Nats that a word out of K has on average to a reader of its n ancestors; log K for n = 0.
 
-    By going through all patterns of equality among the words of a post, its reply, the reply to that, ...: a text's word is that
-    of an earlier one with probability P, or one of the K - m words that the m different ones before it are not.
+    By going through all patterns of equality among the words of a post, its reply, the reply to that, ...: a text's word
+    is that of an earlier one with probability P, or one of the K - m words that the m different ones before it are not.
     """
 
     def walk(chain, p):  # chain: the words so far, numbered as they first occur, nearest first
@@ -127,6 +129,7 @@ def entropy(K, n):
         new = ((1 - TAKEN) if chain else 1.0) / K  # each of the others
         if len(chain) == n:
             return -p * (sum(q * math.log(q) for q in known.values()) + (K - m) * new * math.log(new))
-        return sum(walk((label, *chain), p * q) for label, q in known.items()) + (walk((m, *chain), p * (K - m) * new) if m < K else 0.0)
+        return (sum(walk((label, *chain), p * q) for label, q in known.items())
+                + (walk((m, *chain), p * (K - m) * new) if m < K else 0.0))
 
     return walk((), 1.0)

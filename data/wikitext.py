@@ -10,7 +10,8 @@ from data.corpus import Corpus
 from data.download import download as fetch
 from data.files import read_text
 
-MIRRORS = ("https://raw.githubusercontent.com/pytorch/examples/77f55b912142e11fcfdf5b530231fb9c52f181e8/word_language_model/data/wikitext-2/",)
+MIRRORS = ("https://raw.githubusercontent.com/pytorch/examples/77f55b912142e11fcfdf5b530231fb9c52f181e8/"
+           "word_language_model/data/wikitext-2/",)
 FILES = {  # size, sha256
     "test.txt": (1256449, "d790b833ef8cf03a90db7bf1271b7520b83c45ce07ba3c1a9699df81e239eca0"),
     "train.txt": (10797148, "9e9fa1ad55b1c2c95b08e37dd8e653f638fac2c6de904b79e813611eefbc985f"),
@@ -26,7 +27,8 @@ def load(folder):
 
 
 def download(folder=Path(__file__).parent / "wikitext2"):
-    """The three files of WikiText-2, fetched where they are not there yet. Raises DataError when the mirror does not deliver."""
+    """The three files of WikiText-2, fetched where they are not there yet. Raises DataError when the mirror does not
+    deliver."""
     return fetch(folder, FILES, MIRRORS)
 
 
