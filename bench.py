@@ -280,8 +280,11 @@ def compare(builders, size, task, flags, device, peak, by_cpu, apart=()):
     our_times = {work: [] for work in works}
     for other in others or [None]:
         try:
-            theirs = (Apart(other, size, task, flags) if other in apart
-                      else Contestant(builders[other], batches, size, flags, device) if other else None)
+            theirs = None
+            if other in apart:
+                theirs = Apart(other, size, task, flags)
+            elif other:
+                theirs = Contestant(builders[other], batches, size, flags, device)
             times = {work: [] for work in works}
             for _ in range(flags.repeats):
                 for work in works:
@@ -300,14 +303,11 @@ def compare(builders, size, task, flags, device, peak, by_cpu, apart=()):
     yield {"name": name, **row(ours, our_times)}
 
 
-LEGEND = (
-    "x ours: times as long as poslab's learned positions (the last line) take, by wall time and (by CPU time), "
-    "the median over pairs of\n"
-    "neighbouring turns, so not the quotient of the rates beside it; of peak: the rate at which the model's products "
-    "are computed, as a share\n"
-    "of the matrix products' own; CPU s/M: CPU seconds a million tokens; memory: the most while it is built, evaluated "
-    "and trained for two\n"
-    "steps, beyond what was in use before. A line takes some seconds to minutes, ours comes last.")
+LEGEND = """x ours: times as long as poslab's learned positions (the last line) take, by wall time and (by CPU time), the median
+over pairs of neighbouring turns, so not the quotient of the rates beside it; of peak: the rate at which the model's
+products are computed, as a share of the matrix products' own; CPU s/M: CPU seconds a million tokens; memory: the most
+while it is built, evaluated and trained for two steps, beyond what was in use before. A line takes some seconds to
+minutes, ours comes last."""
 HEADER = (f"  {'':<19}{'training':>40}   {'evaluation':>40}\n"
           f"  {'':<19}" + f"{'tokens/s':>10} {'x ours':>7}{'(CPU)':>7} {'of peak':>7} {'CPU s/M':>7}   " * 2
           + f"{'memory':>8} {'parameters':>11} {'loss':>7} {'2 steps on':>10}")

@@ -216,9 +216,11 @@ def write_part(folder, index, tokenizer, number, i, begin, end, live):
         sets = {name: [] for name in names}
         for line in large.lines(source, at, raw):
             sets["valid" if len(names) == 2 and large.is_held_out(line, valid) else source.set].append(line + "\n")
-        return len(raw), {name: (np.array([id for ids in encode(tokenizer, lines) for id in ids], dtype=np.uint32),
-                                 len("".join(lines).encode()))
-                          for name, lines in sets.items()}
+        tokens = {}
+        for name, some in sets.items():
+            ids = [id for ids in encode(tokenizer, some) for id in ids]
+            tokens[name] = np.array(ids, dtype=np.uint32), len("".join(some).encode())
+        return len(raw), tokens
 
     with ThreadPoolExecutor(2) as pool:
         waiting = deque()

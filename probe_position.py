@@ -161,9 +161,10 @@ def probe(flags):
                         "block_size": group[0].model.body.config.block_size,
                         **{key: [m[key] for m in measured] for key in ("random", "middle", "trained", "untrained")},
                         "example": measured[0]["example"]}
-        print(f"{name}: " + "  ".join(f"{layer_name(i)} {statistics.fmean(values):.1f}"
-                                      for i, values in enumerate(zip(*result[name]["trained"])))
-              + f"  (untrained {', '.join(f'{statistics.fmean(values):.1f}' for values in zip(*result[name]['untrained']))}; "
+        trained, untrained = ([f"{statistics.fmean(values):.1f}" for values in zip(*result[name][kind])]
+                              for kind in ("trained", "untrained"))
+        print(f"{name}: {'  '.join(f'{layer_name(i)} {distance}' for i, distance in enumerate(trained))}"
+              f"  (untrained {', '.join(untrained)}; "
               f"always the middle {measured[0]['middle']:.1f}; random guess {measured[0]['random']:.1f})", flush=True)
 
     out.mkdir(parents=True, exist_ok=True)
@@ -200,10 +201,11 @@ def layer_name(i):
 def write_table(stem, result):
     """A row for each configuration and for its untrained double, a column for each layer."""
     columns = max(len(r["trained"][0]) for r in result.values())
-    rows = [[name + ", untrained" * (kind == "untrained"),
-             *[tables.spread(values, 2) for values in zip(*r[kind])] + ["–"] * (columns - len(r[kind][0])),
-             f"{r['random'][0]:.2f}"]
-            for name, r in result.items() for kind in ("trained", "untrained")]
+    rows = []
+    for name, r in result.items():
+        for kind, label in (("trained", name), ("untrained", f"{name}, untrained")):
+            cells = [tables.spread(values, 2) for values in zip(*r[kind])]
+            rows.append([label, *cells, *["–"] * (columns - len(cells)), f"{r['random'][0]:.2f}"])
     seeds = max(len(r["trained"]) for r in result.values())
     middle = ", ".join(sorted({f"{r['middle'][0]:.2f}" for r in result.values()}))
     return tables.write(stem, ["", *map(layer_name, range(columns)), "random guess"], rows,

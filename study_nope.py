@@ -10,6 +10,7 @@ is not run again.
 
 import math
 import shlex
+import statistics
 import sys
 import time
 from dataclasses import dataclass
@@ -124,10 +125,10 @@ def write_report(out, flags, size, corpus, beside, started):
 
     def table(stem, names, columns, caption):
         """columns: for each position, a list of values over the seeds for each name."""
-        best = [min(range(len(POSITIONS)), key=lambda i: sum(columns[i][j]) / len(columns[i][j])) for j in range(len(names))]
-        rows = [[pos, *(("**{}**" if best[j] == i else "{}").format(tables.spread(values, 2))
-                        for j, values in enumerate(columns[i]))]
-                for i, pos in enumerate(POSITIONS)]
+        rows = [[pos, *(tables.spread(values, 2) for values in of_pos)] for pos, of_pos in zip(POSITIONS, columns)]
+        for j in range(len(names)):
+            best = min(range(len(POSITIONS)), key=lambda i: statistics.fmean(columns[i][j]))
+            rows[best][j + 1] = f"**{rows[best][j + 1]}**"
         return tables.write(out / stem, ["positions", *names], rows, caption)
 
     lengths = sorted({T, *size["lengths"]})
@@ -137,24 +138,26 @@ def write_report(out, flags, size, corpus, beside, started):
               for pos in POSITIONS]
     how = (f"on {corpus.name}, {size['steps']:,} steps of {size['tokens']:,} tokens; mean ± sample standard deviation, "
            f"{flags.seeds} seeds of the middle column, {beside} of the others. The best of each column is bold")
+    names = [f"{n_layer} layer{'s' * (n_layer > 1)}, {n_embd} wide" for n_layer, n_embd, _ in size["models"]]
+    size_table = table("sizes", names, by_size, f"Perplexity of all test sets by model size, blocks of {T} tokens, {how}.")
+    length_table = table("lengths", [f"{block} tokens" for block in lengths], by_length,
+                         "Perplexity of all test sets by the length of the blocks in training and evaluation, "
+                         f"{middle[0]} layers, {middle[1]} wide, {how.replace('middle column', f'column of {T}')}.")
+    masked_table = table("masked", ["masked-LM perplexity"], masked,
+                         f"Masked-LM perplexity on held-out lines, {middle[0]} layers, {middle[1]} wide, "
+                         f"{size['mlm']['steps']:,} steps; {beside} seed{'s' * (beside > 1)}. "
+                         "An encoder without positions sees a bag of words.")
     parts = ["# Models without positions still learn positions",
              f"Made by `{shlex.join(['python', 'study_nope.py', *sys.argv[1:]])}` at revision {runs.git_revision()}.",
              "## Causal language models",
-             table("sizes", [f"{n_layer} layer{'s' * (n_layer > 1)}, {n_embd} wide" for n_layer, n_embd, _ in size["models"]],
-                   by_size, f"Perplexity of all test sets by model size, blocks of {T} tokens, {how}."),
-             table("lengths", [f"{block} tokens" for block in lengths], by_length,
-                   f"Perplexity of all test sets by the length of the blocks in training and evaluation, {middle[0]} layers, "
-                   f"{middle[1]} wide, {how.replace('middle column', f'column of {T}')}."),
+             size_table, length_table,
              "![Perplexity over steps](compare/compare.png)",
              "## Train short, test long", "![Perplexity at longer blocks](compare/train-short-test-long.png)",
              "## Where is the position?", (out / "probe" / "probe.md").read_text(encoding="utf-8"),
              "![Position probe](probe/probe.png)",
              "## Does the order matter?", (out / "order" / "order.md").read_text(encoding="utf-8"), "![Order](order/order.png)",
              "## Masked language models",
-             table("masked", ["masked-LM perplexity"], masked,
-                   f"Masked-LM perplexity on held-out lines, {middle[0]} layers, {middle[1]} wide, "
-                   f"{size['mlm']['steps']:,} steps; {beside} seed{'s' * (beside > 1)}. "
-                   "An encoder without positions sees a bag of words."),
+             masked_table,
              "![Masked LM over steps](compare-mlm/compare.png)"]
     runs.write_text(out / "report.md", "\n\n".join(parts) + "\n")
     runs.write_json(out / "result.json", {

@@ -88,11 +88,11 @@ def folder_pairs(folder, languages):
     """train.LANGUAGE in two languages, and every other name that stands there in both."""
     found = training_languages(folder)
     if not languages and len(found) != 2:
-        many = (
-            f"train in {', '.join(found)}; choose two, for example --languages {found[0]}-{found[1]}" if len(found) > 2
-            else f"{f'only train.{found[0]}' if found else 'no train file'}; a folder of pairs has train.en and train.fr, "
-                 "or other two endings")
-        raise DataError(f"{folder}: {many}")
+        if len(found) > 2:
+            example = f"{found[0]}-{found[1]}"
+            raise DataError(f"{folder}: train in {', '.join(found)}; choose two, for example --languages {example}")
+        there = f"only train.{found[0]}" if found else "no train file"
+        raise DataError(f"{folder}: {there}; a folder of pairs has train.en and train.fr, or other two endings")
     languages = languages or tuple(found)
     names = {path.stem for path in folder.glob(f"*.{languages[0]}") if (folder / f"{path.stem}.{languages[1]}").exists()}
     parts = {name: read_parallel(*(folder / f"{name}.{language}" for language in languages))
