@@ -419,7 +419,7 @@ def draw_maps(path, readings, number, layer, head):
         right, bottom, above = max(left + width, right), min(bottom, top), seen
     bottom = max(bottom, -2.6)
     bar = figure.add_axes([right + 0.25, bottom, 0.12, -bottom - 0.3])
-    figure.colorbar(image, cax=bar, ticks=[0, 0.05, 0.2, 0.5, 1]).set_label("attention weight", fontsize=8)
+    figure.colorbar(image, cax=bar, ticks=[0, 0.05, 0.2, 0.5, 1]).set_label("attention weight (square-root scale)", fontsize=8)
     bar.tick_params(labelsize=7)
     starred = any(word.endswith("*") for reading in readings for word in reading.words[number] + reading.seen()[0][number])
     key = [Patch(color=GREY, label="not allowed")] * bool(greyed) + [Patch(alpha=0, label="* unknown word")] * starred
