@@ -18,7 +18,8 @@ import run as runs
 from tables import escaped
 from run import UserError, flag
 
-KINDS = {"lm": "Causal LM", "mlm": "Masked LM", "classifier": "Classification", "seq2seq": "Encoder-decoder", "baselines": "Baselines"}
+KINDS = {"lm": "Causal LM", "mlm": "Masked LM", "classifier": "Classification", "seq2seq": "Encoder-decoder",
+         "baselines": "Baselines"}
 SHARES = ("accuracy", "exact")  # metrics from 0 to 1, shown in percent
 LONG = "train-short-test-long"
 # Flags that leave the trained model as it is, and the seed, over which the mean is taken.
@@ -29,9 +30,11 @@ FOLLOWING = ("pool", "layers", "lr", "decay", "weight_decay", "n_hidden", "head_
 
 @dataclass
 class Flags:
-    runs: list[str] = flag(None, "folders of finished runs of one kind; folders of baselines.py may be among them", positional=True)
+    runs: list[str] = flag(None, "folders of finished runs of one kind; folders of baselines.py may be among them",
+                           positional=True)
     out: str = flag("out/compare", "folder of the figures and tables; those of an earlier comparison there are replaced")
-    labels: str = flag("", "names of the configurations in the order of their first run, joined by commas; without it, the flags that differ")
+    labels: str = flag("", "names of the configurations in the order of their first run, joined by commas; "
+                           "without it, the flags that differ")
 
 
 def compare(flags):
@@ -51,10 +54,12 @@ def compare(flags):
     text = f"{markdown(rows, cells)}\n{words}\n"
     runs.write_text(out / "compare.md", text)
     runs.write_text(out / "compare.tex", latex(rows, cells, words))
-    runs.write_json(out / "compare.json", {"kind": trained[0].kind, "data": trained[0].data, "configurations": [c.described() for c in configurations],
-                                           "others": {row.label: {key: mean for key, (mean, _) in row.numbers.items()} for row in others}})
+    runs.write_json(out / "compare.json", {
+        "kind": trained[0].kind, "data": trained[0].data, "configurations": [c.described() for c in configurations],
+        "others": {row.label: {key: mean for key, (mean, _) in row.numbers.items()} for row in others}})
     print(text)
-    print(f"{counted(len(configurations), 'configuration')}, {counted(len(trained), 'run')}: {', '.join(drawn)}, compare.md, compare.tex and compare.json in {out}")
+    print(f"{counted(len(configurations), 'configuration')}, {counted(len(trained), 'run')}: "
+          f"{', '.join(drawn)}, compare.md, compare.tex and compare.json in {out}")
 
 
 # ---------------------------------------------------------------------------- reading
@@ -80,21 +85,24 @@ def read(folder):
     if not folder.is_dir():
         raise UserError(f"{folder}: no such run folder; check the path")
     if not (folder / "config.json").exists():
-        raise UserError(f"{folder}: no config.json, so this is no run folder; give folders that train_*.py or baselines.py wrote")
+        raise UserError(f"{folder}: no config.json, so this is no run folder; "
+                        "give folders that train_*.py or baselines.py wrote")
     config = runs.read_config(folder)
     kind, flags, model = config.get("kind"), config["flags"], config.get("model", {})
     runs.check_entries(folder / "config.json", model, {"vocab_size": int, "pos": str})
     if kind not in KINDS or not flags:
         raise UserError(f"{folder}: its config.json describes no run that can be compared; those are of {', '.join(KINDS)}")
     if not (folder / "result.json").exists():
-        raise UserError(f"{folder}: the run is not finished, it has no result.json; repeat its command with --{'overwrite' if kind == 'baselines' else 'resume'}")
+        raise UserError(f"{folder}: the run is not finished, it has no result.json; "
+                        f"repeat its command with --{'overwrite' if kind == 'baselines' else 'resume'}")
     result = runs.read_result(folder)
     if isinstance(result.get("parameters"), dict):
         result["parameters"] = result["parameters"].get("total")
     size = model.get("vocab_size") or result.get("vocab_size", 0)
-    return Finished(folder, kind, corpus_name(flags), f"{flags.get('tokenizer')} vocabulary of {size:,}", flags, *configuration_of(config),
-                    pick(result, r"((?:perplexity|accuracy|exact|bleu|chrf)/[^@]+(?:@\d+)?|parameters|seconds)"), pick(result, "floor/(.+)"), pick(result, "tokens/(.+)"),
-                    runs.read_metrics(folder))
+    return Finished(
+        folder, kind, corpus_name(flags), f"{flags.get('tokenizer')} vocabulary of {size:,}", flags, *configuration_of(config),
+        pick(result, r"((?:perplexity|accuracy|exact|bleu|chrf)/[^@]+(?:@\d+)?|parameters|seconds)"),
+        pick(result, "floor/(.+)"), pick(result, "tokens/(.+)"), runs.read_metrics(folder))
 
 
 def pick(result, pattern):
@@ -111,19 +119,21 @@ def corpus_name(flags):
 def configuration_of(config, depth=0):
     """The settings that make a run's configuration, and its seed. UserError for runs that continue one another in a circle.
 
-    A pretrained encoder's architecture replaces the flags' (train_classifier.py). Of the run of --encoder or --init-from its own
-    flags count, not where it lies: otherwise pretraining with different seeds would make different configurations. Of a
-    RoBERTa, the name of its folder counts.
+    A pretrained encoder's architecture replaces the flags' (train_classifier.py). Of the run of --encoder or --init-from
+    its own flags count, not where it lies: otherwise pretraining with different seeds would make different
+    configurations. Of a RoBERTa, the name of its folder counts.
     """
     flags = config["flags"]
-    runs.require((depth < 20, f"{config.path}: one of more than 20 runs that each name the next as where they began; restore the file"))
+    runs.require((depth < 20, f"{config.path}: one of more than 20 runs that each name the next as where they began; "
+                              "restore the file"))
     seed = str(flags.get("seed", 0))
     settings = {key: value for key, value in flags.items() if key not in APART} | {"data": corpus_name(flags)}
     if "encoder" in flags and not (flags["encoder"] or flags.get("init")):
         settings.pop("tune", None)  # without an encoder it means nothing
     elif flags.get("encoder") or flags.get("init"):
         model = config.get("model", {})
-        settings = {key: value for key, value in settings.items() if key not in model and key != "tokenizer"} | {"pos": model.get("pos")}
+        settings = ({key: value for key, value in settings.items() if key not in model and key != "tokenizer"}
+                    | {"pos": model.get("pos")})
     if flags.get("init"):
         settings |= {"init": Path(flags["init"]).name}
     for name in ("encoder", "init_from"):
@@ -131,7 +141,9 @@ def configuration_of(config, depth=0):
         if flags.get(name) and source.exists():
             pretrained, source_seed = configuration_of(runs.read_config(source.parent), depth + 1)
             word = name.replace("_", "-")
-            settings |= {name: "pretrained"} | {f"{word} {key}": value for key, value in pretrained.items() if key != "pos" and (name, key) != ("encoder", "data")}
+            settings |= {name: "pretrained"} | {
+                f"{word} {key}": value for key, value in pretrained.items()
+                if key != "pos" and (name, key) != ("encoder", "data")}
             seed += f" ({word} {source_seed})" if source_seed != seed else ""
     return settings, seed
 
@@ -141,30 +153,43 @@ def check_comparable(trained, baselines):
     if not trained:
         raise UserError(f"{baselines[0].folder}: is a baseline; give at least one run of a train_*.py script with it")
     kind, given = trained[0].kind, trained + baselines
-    agree(trained, lambda run: KINDS[run.kind], "a masked LM sees the words on both sides of a hidden one, a causal LM only those before, an encoder-decoder "
-          "writes gaps or translations, and a classifier predicts no words, so their numbers are not comparable; compare each kind on its own")
+    agree(trained, lambda run: KINDS[run.kind],
+          "a masked LM sees the words on both sides of a hidden one, a causal LM only those before, an encoder-decoder "
+          "writes gaps or translations, and a classifier predicts no words, so their numbers are not comparable; "
+          "compare each kind on its own")
     if kind == "seq2seq" and baselines:
-        raise UserError(f"{baselines[0].folder}: n-grams read no source, so their perplexity is not comparable with an encoder-decoder's; leave the baselines out")
+        raise UserError(f"{baselines[0].folder}: n-grams read no source, so their perplexity is not comparable "
+                        "with an encoder-decoder's; leave the baselines out")
     if kind == "mlm" and baselines:
-        raise UserError(f"{baselines[0].folder}: n-grams see only the words before, so their perplexity is not comparable with a masked LM's; leave the baselines out")
+        raise UserError(f"{baselines[0].folder}: n-grams see only the words before, so their perplexity is not comparable "
+                        "with a masked LM's; leave the baselines out")
     agree(given, lambda run: f"--data {run.data}", "other test sentences give other numbers; give runs on the same data")
     for run in baselines:
         if not any(key in trained[0].numbers for key in run.numbers if "/" in key):
             raise UserError(f"{run.folder}: measures nothing that {trained[0].folder} does; leave it out")
     if kind == "seq2seq":
-        agree(trained, lambda run: ", ".join(f"{key}={run.flags.get(key)}" for key in ("task", "languages", "mask_rate", "mean_span", "block_size")),
+        agree(trained,
+              lambda run: ", ".join(f"{key}={run.flags.get(key)}"
+                                    for key in ("task", "languages", "mask_rate", "mean_span", "block_size")),
               "these decide what has to be written, so the numbers are not comparable")
     if kind in ("lm", "mlm", "seq2seq"):
-        agree(given, lambda run: run.vocabulary, "perplexities of different vocabularies are not comparable; compare the bits_per_byte in their result.json")
+        agree(given, lambda run: run.vocabulary,
+              "perplexities of different vocabularies are not comparable; compare the bits_per_byte in their result.json")
     if kind == "lm":
-        agree(trained, lambda run: "test sets " + ", ".join(sorted(run.tokens.keys() - {"train", "valid"})) if run.tokens else "held-out sentences, each by itself",
-              "they are measured on different texts (train_mlm.py --causal has no test sets), so the perplexities are not comparable; give runs of one script")
+        agree(trained,
+              lambda run: ("test sets " + ", ".join(sorted(run.tokens.keys() - {"train", "valid"})) if run.tokens
+                           else "held-out sentences, each by itself"),
+              "they are measured on different texts (train_mlm.py --causal has no test sets), "
+              "so the perplexities are not comparable; give runs of one script")
     if kind in ("lm", "seq2seq"):
-        agree(given, lambda run: "test sets of " + ", ".join(f"{n:,}" for name, n in sorted(run.tokens.items()) if name not in ("train", "valid")) + " tokens",
+        agree(given,
+              lambda run: "test sets of " + ", ".join(
+                  f"{n:,}" for name, n in sorted(run.tokens.items()) if name not in ("train", "valid")) + " tokens",
               "the data changed in between; train them again on the same files")
     if kind == "mlm":
         agree(trained, lambda run: ", ".join(f"{key}={run.flags.get(key)}" for key in ("mask_rate", "mask_unit", "split")),
-              "these decide which words have to be found, so the perplexities are not comparable; compare classifiers on these encoders")
+              "these decide which words have to be found, so the perplexities are not comparable; "
+              "compare classifiers on these encoders")
 
 
 def agree(finished, value, why):
@@ -186,7 +211,8 @@ class Configuration:
 
     def summary(self):
         """{name: (mean, deviation)} of the numbers all seeds have."""
-        return {key: mean_and_deviation([run.numbers[key] for run in self.runs]) for key in self.runs[0].numbers if all(key in run.numbers for run in self.runs)}
+        return {key: mean_and_deviation([run.numbers[key] for run in self.runs])
+                for key in self.runs[0].numbers if all(key in run.numbers for run in self.runs)}
 
     def legend(self):
         return f"{self.label} ({counted(len(self.runs), 'seed')})"
@@ -194,7 +220,8 @@ class Configuration:
     def curve(self, key, factor=1):
         """(steps, means, deviations) of a logged number, at the steps all seeds have."""
         logged = [{m["step"]: factor * m[key] for m in run.metrics if math.isfinite(m.get(key, math.nan))} for run in self.runs]
-        return line({step: mean_and_deviation([values[step] for values in logged]) for step in set.intersection(*map(set, logged))})
+        return line({step: mean_and_deviation([values[step] for values in logged])
+                     for step in set.intersection(*map(set, logged))})
 
     def by_length(self, key):
         """(lengths, means, deviations) of a final number, which train_lm.py calls key@length; in training's length just key."""
@@ -203,7 +230,8 @@ class Configuration:
         return line(found | {self.runs[0].flags.get("block_size", 0): summary[key]})
 
     def described(self):
-        return {"label": self.label, "folders": [str(run.folder) for run in self.runs], "seeds": [run.seed for run in self.runs], "settings": self.runs[0].settings,
+        return {"label": self.label, "folders": [str(run.folder) for run in self.runs],
+                "seeds": [run.seed for run in self.runs], "settings": self.runs[0].settings,
                 "numbers": {key: {"mean": mean, "deviation": deviation, "values": [run.numbers[key] for run in self.runs]}
                             for key, (mean, deviation) in self.summary().items()}}
 
@@ -225,15 +253,18 @@ def group(trained):
     for run in trained:
         seeds = groups.setdefault(json.dumps(run.settings, sort_keys=True), {})
         if run.seed in seeds:
-            raise UserError(f"{seeds[run.seed].folder} and {run.folder}: same flags and same seed {run.seed}, so they are one measurement; give one of them")
+            raise UserError(f"{seeds[run.seed].folder} and {run.folder}: same flags and same seed {run.seed}, "
+                            "so they are one measurement; give one of them")
         seeds[run.seed] = run
-    return [Configuration([seeds[seed] for seed in sorted(seeds, key=lambda seed: int(seed.split()[0]))]) for seeds in groups.values()]
+    return [Configuration([seeds[seed] for seed in sorted(seeds, key=lambda seed: int(seed.split()[0]))])
+            for seeds in groups.values()]
 
 
 def label(configurations, labels=""):
     """Label each by the flags that differ, as they are typed; by its folder where these do not tell it from the others."""
     settings = [c.runs[0].settings for c in configurations]
-    differing = [key for key in dict.fromkeys(key for each in settings for key in each) if len({json.dumps(each[key]) for each in settings if key in each}) > 1]
+    differing = [key for key in dict.fromkeys(key for each in settings for key in each)
+                 if len({json.dumps(each[key]) for each in settings if key in each}) > 1]
 
     def words(keys):
         return [", ".join(f"{key.replace('_', '-')}={spelled(each[key])}" for key in keys if key in each) for each in settings]
@@ -249,7 +280,8 @@ def label(configurations, labels=""):
     if labels:
         chosen = [text.strip() for text in labels.split(",")]
         runs.require((len(chosen) == len(configurations) == len(set(chosen)),
-                      f"--labels {labels}: give {len(configurations)} different names, for {'; '.join(c.label for c in configurations)}"))
+                      f"--labels {labels}: give {len(configurations)} different names, "
+                      f"for {'; '.join(c.label for c in configurations)}"))
         for c, text in zip(configurations, chosen):
             c.label = text
 
@@ -286,7 +318,8 @@ def baseline_rows(baselines, kind):
 def floor_row(given, kind):
     """What no model can beat, computed from the grammar of a generated corpus; [] for other corpora."""
     floor = {key: value for run in given for key, value in run.floor.items()}
-    return [Row("floor (best possible)" if kind == "lm" else "best possible", alone(floor), style=":", ranked=False)] if floor else []
+    return ([Row("floor (best possible)" if kind == "lm" else "best possible", alone(floor), style=":", ranked=False)]
+            if floor else [])
 
 
 def alone(numbers):
@@ -297,7 +330,8 @@ def format_table(rows):
     """{column: [(mean, deviation, whether it is the best of the column) for each row]}, the numbers in words."""
     keys = [key for key in dict.fromkeys(key for row in rows if row.seeds for key in row.numbers) if "@" not in key]
     columns = {}
-    for key in sorted(keys, key=lambda key: ("perplexity", "accuracy", "exact", "bleu", "chrf", "parameters", "seconds").index(key.partition("/")[0])):
+    for key in sorted(keys, key=lambda key: (
+            "perplexity", "accuracy", "exact", "bleu", "chrf", "parameters", "seconds").index(key.partition("/")[0])):
         metric = key.partition("/")[0]
         ranked = [row.numbers[key][0] for row in rows if row.ranked and key in row.numbers]
         digits = 2 if metric == "perplexity" and min(ranked) < 10 else 0 if metric in ("parameters", "seconds") else 1
@@ -313,20 +347,24 @@ def format_table(rows):
             mean, deviation = row.numbers.get(key, (None, None))
             text = "–" if mean is None else write(mean)
             # What reads the same is equally good.
-            columns[key].append((text, "" if deviation is None or metric == "parameters" else write(deviation), row.ranked and text == best))
+            columns[key].append((text, "" if deviation is None or metric == "parameters" else write(deviation),
+                                 row.ranked and text == best))
     return columns
 
 
 def caption(configurations):
     first = configurations[0].runs[0]
-    spread = "mean ± sample standard deviation over the seeds named" if any(len(c.runs) > 1 for c in configurations) else "single runs, so differences may be those of seeds"
+    spread = ("mean ± sample standard deviation over the seeds named" if any(len(c.runs) > 1 for c in configurations)
+              else "single runs, so differences may be those of seeds")
     notes = {"lm": "Perplexity per token, the lower the better.",
              "mlm": "Masked-LM perplexity, with the words on both sides visible: not comparable with a causal LM's.",
              "seq2seq": "Perplexity of what the decoder writes, given the source: comparable with no other kind's.",
              "classifier": "Seen test sentences also stand in the training data, so accuracy on them is partly memory. "
                            "Curves are of the search for the best epoch, with rows held out; the table is of the final model."}
-    lengths = {name: sorted({str(c.runs[0].flags.get(name, 0)) for c in configurations}, key=lambda n: (len(n), n)) for name in ("steps", "epochs", "batch_size", "block_size")}
-    unequal = "".join(f" Not trained alike: {name.replace('_', ' ')} {', '.join(values)}." for name, values in lengths.items() if len(values) > 1)
+    lengths = {name: sorted({str(c.runs[0].flags.get(name, 0)) for c in configurations}, key=lambda n: (len(n), n))
+               for name in ("steps", "epochs", "batch_size", "block_size")}
+    unequal = "".join(f" Not trained alike: {name.replace('_', ' ')} {', '.join(values)}."
+                      for name, values in lengths.items() if len(values) > 1)
     return f"{KINDS[first.kind]} on {first.data}: {spread}. {notes[first.kind]} The best of each column is bold.{unequal}"
 
 
@@ -335,9 +373,11 @@ def markdown(rows, columns):
     lines = [["configuration", "seeds", *(key.replace("/", " ") + " (%)" * key.startswith(SHARES) for key in columns)]]
     for row, *cells in zip(rows, *columns.values()):
         lines.append([row.label.replace("|", r"\|"), row.seeds or "–",
-                      *((f"**{mean}**" if best else mean) + (f" ± {deviation}" if deviation else "") for mean, deviation, best in cells)])
+                      *((f"**{mean}**" if best else mean) + (f" ± {deviation}" if deviation else "")
+                        for mean, deviation, best in cells)])
     widths = [max(map(len, texts)) for texts in zip(*lines)]
-    lines = [[text.ljust(width) if i < 2 else text.rjust(width) for i, (text, width) in enumerate(zip(line, widths))] for line in lines]
+    lines = [[text.ljust(width) if i < 2 else text.rjust(width) for i, (text, width) in enumerate(zip(line, widths))]
+             for line in lines]
     lines.insert(1, ["-" * width if i < 2 else "-" * (width - 1) + ":" for i, width in enumerate(widths)])
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
@@ -345,19 +385,23 @@ def markdown(rows, columns):
 def latex(rows, columns, words):
     """The same for LaTeX; the columns of a metric stand under its name."""
     heads, rules, start = [], [], 3
-    for metric, title in (("perplexity", "perplexity"), ("accuracy", r"accuracy (\%)"), ("exact", r"exact (\%)"), ("bleu", "BLEU"), ("chrf", "chrF")):
+    for metric, title in (("perplexity", "perplexity"), ("accuracy", r"accuracy (\%)"), ("exact", r"exact (\%)"),
+                          ("bleu", "BLEU"), ("chrf", "chrF")):
         n = sum(key.startswith(metric + "/") for key in columns)
         if n:
             heads.append(rf"\multicolumn{{{n}}}{{c}}{{{title}}}")
             rules.append(rf"\cmidrule(lr){{{start}-{start + n - 1}}}")
             start += n
-    lines = [r"% \usepackage{booktabs}", r"\begin{table*}", r"\centering", rf"\caption{{{escaped(words)}}}", r"\label{tab:compare}",
-             rf"\begin{{tabular}}{{ll{'r' * len(columns)}}}", r"\toprule", f"& & {' & '.join(heads)} {'& ' * (len(columns) + 3 - start)}" r"\\", " ".join(rules),
-             " & ".join(["configuration", "seeds", *(escaped(key.rpartition("/")[2]) for key in columns)]) + r" \\", r"\midrule"]
+    lines = [r"% \usepackage{booktabs}", r"\begin{table*}", r"\centering", rf"\caption{{{escaped(words)}}}",
+             r"\label{tab:compare}", rf"\begin{{tabular}}{{ll{'r' * len(columns)}}}", r"\toprule",
+             f"& & {' & '.join(heads)} {'& ' * (len(columns) + 3 - start)}" r"\\", " ".join(rules),
+             " & ".join(["configuration", "seeds", *(escaped(key.rpartition("/")[2]) for key in columns)]) + r" \\",
+             r"\midrule"]
     for before, row, *cells in zip([None, *rows], rows, *columns.values()):
         if before and before.seeds and not row.seeds:
             lines.append(r"\midrule")
-        cells = [(rf"\textbf{{{mean}}}" if best else mean.replace("–", "--")) + (rf" $\pm$ {deviation}" if deviation else "") for mean, deviation, best in cells]
+        cells = [(rf"\textbf{{{mean}}}" if best else mean.replace("–", "--")) + (rf" $\pm$ {deviation}" if deviation else "")
+                 for mean, deviation, best in cells]
         lines.append(" & ".join([escaped(row.label), row.seeds or "--", *cells]) + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table*}"]) + "\n"
 
@@ -375,7 +419,8 @@ def draw(out, configurations, others):
     if kind == "classifier" and len(keys) > 1:
         keys = [key for key in keys if key != "accuracy/valid"]  # it chose the epoch
     if not keys:
-        raise UserError(f"{configurations[0].runs[0].folder}: its metrics.jsonl lacks what the other runs logged; restore it or train the run again")
+        raise UserError(f"{configurations[0].runs[0].folder}: its metrics.jsonl lacks what the other runs logged; "
+                        "restore it or train the run again")
     panels = []
     for key in keys:
         factor = 100 if key.startswith(SHARES) else 1
@@ -386,10 +431,12 @@ def draw(out, configurations, others):
 
     for ending in (".png", ".pdf"):
         (out / (LONG + ending)).unlink(missing_ok=True)  # of an earlier comparison
-    panels = [(*titles(kind, key), {c.legend(): c.by_length(key) for c in configurations if key in c.summary()}, {}, True) for key in keys]
+    panels = [(*titles(kind, key), {c.legend(): c.by_length(key) for c in configurations if key in c.summary()}, {}, True)
+              for key in keys]
     if kind != "lm" or all(len(xs) == 1 for _, _, lines, *_ in panels for xs, *_ in lines.values()):
         return ["compare.png"]
-    plots.compared(out / f"{LONG}.png", panels, "evaluation length (tokens)", trained={c.runs[0].flags.get("block_size", 0) for c in configurations},
+    plots.compared(out / f"{LONG}.png", panels, "evaluation length (tokens)",
+                   trained={c.runs[0].flags.get("block_size", 0) for c in configurations},
                    ending=[c.legend() for c in configurations if c.runs[0].flags.get("pos") == "learned"])
     return ["compare.png", f"{LONG}.png"]
 
@@ -397,7 +444,8 @@ def draw(out, configurations, others):
 def titles(kind, key):
     """(title, y label) of a panel."""
     metric, _, part = key.partition("/")
-    title = {"train": "training data", "valid": "held-out lines", "seen": "test, seen in training", "unseen": "test, not seen"}.get(part, part)
+    title = {"train": "training data", "valid": "held-out lines", "seen": "test, seen in training",
+             "unseen": "test, not seen"}.get(part, part)
     ylabel = "perplexity (log scale)" if metric == "perplexity" else "words found (%)" if kind == "mlm" else "accuracy (%)"
     return "masked LM, " * (kind == "mlm") + title, ylabel
 

@@ -35,12 +35,14 @@ def flag(default, help, choices=None, positional=False):
 class RunFlags:
     """the run: its text, folder and machine"""
 
-    data: str = flag("toy", f"corpus: {', '.join(NAMES)}, a folder in the assignment's or in WikiText's form or of prepare.py, a .txt, or a .tsv of label<TAB>text")
+    data: str = flag("toy", f"corpus: {', '.join(NAMES)}, a folder in the assignment's or in WikiText's form or of prepare.py, "
+                            "a .txt, or a .tsv of label<TAB>text")
     out: str = flag("", "run folder (default: out/KIND-DATA-POS-SEED, and the split if it is not full)")
     seed: int = flag(0, "seed of the initial weights, the data order, the masks and the dropout")
     device: str = flag("auto", "where to compute", ("auto", "cpu", "cuda", "mps"))
     dtype: str = flag("auto", "bfloat16 autocast or plain float32; auto: bfloat16 on CUDA", ("auto", "float32", "bfloat16"))
-    threads: int = flag(0, "CPU threads; 0: one for models up to 128 wide, which gain little from more and leave them to other runs, else all cores")
+    threads: int = flag(0, "CPU threads; 0: one for models up to 128 wide, which gain little from more and leave them to "
+                           "other runs, else all cores")
     compile: bool = flag(False, "compile the blocks, half a minute; worth it on a GPU")
     resume: bool = flag(False, "continue the run; with --out RUN, what is not given is as the run was started")
     overwrite: bool = flag(False, "delete the run in --out and start anew")
@@ -77,8 +79,10 @@ class TokenizerFlags:
 class SpreadFlags:
     """several processes (torchrun), and a batch in several parts"""
 
-    accumulate: int = flag(1, "parts that a process computes its share of a batch in, one after the other: less memory, the same result")
-    timeout: int = flag(60, "seconds to wait for another process before it counts as gone; more where writing a checkpoint takes longer")
+    accumulate: int = flag(1, "parts that a process computes its share of a batch in, one after the other: "
+                              "less memory, the same result")
+    timeout: int = flag(60, "seconds to wait for another process before it counts as gone; "
+                            "more where writing a checkpoint takes longer")
 
 
 @dataclass
@@ -90,35 +94,41 @@ class ContinueFlags:
 
 
 def parse(flags_class, description, argv=None, started_with=None):
-    """The command line as an instance of a flags dataclass; `--n-head` and `--n_head` are the same flag. --help groups the flags
-    by the dataclasses they are inherited from, under the first lines of their docstrings. started_with: {name: value} of flags
-    that are not given, instead of their defaults.
+    """The command line as an instance of a flags dataclass; `--n-head` and `--n_head` are the same flag. --help groups the
+    flags by the dataclasses they are inherited from, under the first lines of their docstrings. started_with:
+    {name: value} of flags that are not given, instead of their defaults.
 
     An unknown flag or a malformed value gives one line on stderr and exit code 2.
     """
     owners = [owner for owner in flags_class.__mro__ if dataclasses.is_dataclass(owner)]  # its own flags come first
-    parser, groups = LineParser(description=description, allow_abbrev=False, usage="%(prog)s [flags]" if len(owners) > 1 else None), {}
+    parser, groups = LineParser(description=description, allow_abbrev=False,
+                                usage="%(prog)s [flags]" if len(owners) > 1 else None), {}
     for owner in owners:
         groups[owner] = parser if owner is flags_class else parser.add_argument_group(owner.__doc__.split("\n")[0])
     for field in dataclasses.fields(flags_class):
         names = ["--" + field.name.replace("_", "-")]
-        default = "" if field.default in ("", None, dataclasses.MISSING) or field.metadata["positional"] else f" (default: {field.default})"
+        default = ("" if field.default in ("", None, dataclasses.MISSING) or field.metadata["positional"]
+                   else f" (default: {field.default})")
         options = dict(default=field.default, help=(field.metadata["help"] + default).replace("%", "%%"), dest=field.name)
         positional = field.metadata.get("positional")
         if positional:
             names = [field.name]
             options.pop("dest")
         if field.type == list[str]:  # argparse would append to a default, so an absent flag is left to the dataclass
-            options.update({"nargs": "+"} if positional else {"action": "append", "default": argparse.SUPPRESS, "metavar": "STR"})
+            options.update({"nargs": "+"} if positional
+                           else {"action": "append", "default": argparse.SUPPRESS, "metavar": "STR"})
         elif field.type is bool:
             options["action"] = "store_true" if field.default is False else argparse.BooleanOptionalAction
         else:
             options.update(type={int: integer, float: number}.get(field.type, field.type), choices=field.metadata["choices"],
                            metavar=None if field.metadata["choices"] or positional else field.type.__name__.upper())
-        owner = [owner for owner in groups if field.name in owner.__annotations__][-1]  # the first to have it, whoever gave it another default
+        # the first to have it, whoever gave it another default
+        owner = [owner for owner in groups if field.name in owner.__annotations__][-1]
         groups[owner].add_argument(*names, **options)
-    argv = [re.sub("^--[^=]+", lambda found: found[0].replace("_", "-"), word) for word in (sys.argv[1:] if argv is None else argv)]
-    if any("\udc80" <= c <= "\udcff" for word in argv for c in word):  # bytes that are no UTF-8, which config.json could not hold
+    argv = [re.sub("^--[^=]+", lambda found: found[0].replace("_", "-"), word)
+            for word in (sys.argv[1:] if argv is None else argv)]
+    # bytes that are no UTF-8, which config.json could not hold
+    if any("\udc80" <= c <= "\udcff" for word in argv for c in word):
         parser.error("the command line is not UTF-8")
     values = vars(parser.parse_args(argv, argparse.Namespace(**(started_with or {}))))
     for field in dataclasses.fields(flags_class):
@@ -147,7 +157,8 @@ class LineParser(argparse.ArgumentParser):
     def error(self, message):
         unknown = re.match(r"unrecognized arguments: (--[^\s=]+)", message)
         if unknown:
-            near = difflib.get_close_matches(unknown[1], [name for action in self._actions for name in action.option_strings], 1)
+            near = difflib.get_close_matches(
+                unknown[1], [name for action in self._actions for name in action.option_strings], 1)
             message += "".join(f"; did you mean {name}?" for name in near)
         if distributed.first_to_fail():
             print(printable(f"{self.prog}: {' '.join(message.split())}; see --help"), file=sys.stderr)
@@ -166,7 +177,8 @@ def main(train, flags_class, description, argv=None):
             if getattr(flags, "resume", False) and flags.out:
                 from opened import started_with  # here, because it is built on this file
 
-                flags = parse(flags_class, description, argv, distributed.from_first(lambda: started_with(flags_class, flags.out)))
+                flags = parse(flags_class, description, argv,
+                              distributed.from_first(lambda: started_with(flags_class, flags.out)))
             train(flags)
     except (UserError, DataError) as error:
         stop(error)
@@ -175,7 +187,8 @@ def main(train, flags_class, description, argv=None):
             print(f"\ninterrupted; {signalled.remedy}", file=sys.stderr)
         raise SystemExit(128 + signalled.number) from None
     except KeyboardInterrupt:
-        again = "; the same command with --resume goes on from the last checkpoint, if there is one" if hasattr(flags, "resume") else ""
+        again = ("; the same command with --resume goes on from the last checkpoint, if there is one"
+                 if hasattr(flags, "resume") else "")
         print(f"\ninterrupted{again}", file=sys.stderr)
         raise SystemExit(130) from None
     except BrokenPipeError:  # whoever read the output has gone, as `| head` does
@@ -184,14 +197,16 @@ def main(train, flags_class, description, argv=None):
     except OSError as error:
         if error.filename is None and error.errno is None:
             raise
-        stop(f"{error.filename or getattr(flags, 'out', '') or 'the run folder'}: {error.strerror}; check the path, make room, or choose another --out")
+        stop(f"{error.filename or getattr(flags, 'out', '') or 'the run folder'}: {error.strerror}; "
+             "check the path, make room, or choose another --out")
     except RuntimeError as error:
         if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error):
             stop(f"does not fit into memory ({str(error)[:120]}); make the model, the batch or the blocks smaller")
         if not distributed.has_lost_another(error):
             raise
         try:
-            stop(f"another of the {distributed.size()} processes has gone, or has not answered for {flags.timeout} s (--timeout); the same command with --resume "
+            stop(f"another of the {distributed.size()} processes has gone, "
+                 f"or has not answered for {flags.timeout} s (--timeout); the same command with --resume "
                  "goes on from the last checkpoint, with as many processes as you like", 1)
         finally:
             sys.stdout.flush()
@@ -218,8 +233,10 @@ def step_checks(flags):
     """What `require` is to check of the flags of a training that counts steps."""
     return (
         (flags.steps >= 0, f"--steps must not be negative, got {flags.steps}"),
-        (0 < flags.batch_size <= models.LARGEST, f"--batch-size must be at least 1 and at most {models.LARGEST:,}, got {flags.batch_size}"),
-        (0 < getattr(flags, "accumulate", 1) <= max(1, flags.batch_size), f"--accumulate must be at least 1 and at most --batch-size {flags.batch_size}, "
+        (0 < flags.batch_size <= models.LARGEST,
+         f"--batch-size must be at least 1 and at most {models.LARGEST:,}, got {flags.batch_size}"),
+        (0 < getattr(flags, "accumulate", 1) <= max(1, flags.batch_size),
+         f"--accumulate must be at least 1 and at most --batch-size {flags.batch_size}, "
          f"got {getattr(flags, 'accumulate', 1)}"),
         (flags.eval_every > 0, f"--eval-every must be at least 1, got {flags.eval_every}"),
         (flags.lr > 0, f"--lr must be above 0, got {flags.lr}"),
@@ -255,5 +272,6 @@ def adopt(flags, config, source=""):
         if hasattr(flags, field.name) and field.name != "vocab_size":  # as a flag, that is a limit
             given, used = getattr(flags, field.name), getattr(config, field.name)
             if source and given not in (defaults[field.name], used):
-                raise UserError(f"--{field.name.replace('_', '-')} {given}: {source} has {used}, which cannot be changed; leave the flag out")
+                raise UserError(f"--{field.name.replace('_', '-')} {given}: {source} has {used}, which cannot be changed; "
+                                "leave the flag out")
             setattr(flags, field.name, used)

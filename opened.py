@@ -49,7 +49,8 @@ def load_run(folder, kinds=("lm", "mlm", "classifier", "seq2seq"), device="cpu",
     described = read_config(folder)
     kind = described.get("kind")
     if kind not in kinds:
-        raise UserError(f"{where}: is a run of kind {str(kind)[:40]!r}, but {' or '.join(repr(k) for k in kinds)} is needed here; "
+        raise UserError(f"{where}: is a run of kind {str(kind)[:40]!r}, "
+                        f"but {' or '.join(repr(k) for k in kinds)} is needed here; "
                         f"give a folder written by {' or '.join(f'train_{k}.py' for k in kinds)}")
     tokenizer = load_tokenizer(folder / "tokenizer.json")
     try:
@@ -57,8 +58,8 @@ def load_run(folder, kinds=("lm", "mlm", "classifier", "seq2seq"), device="cpu",
     except (TypeError, ValueError) as error:
         raise UserError(f"{folder / 'config.json'}: does not describe a model ({error}); train the run again") from None
     if tokenizer.get_vocab_size() != config.vocab_size:
-        raise UserError(f"{folder / 'tokenizer.json'}: has {tokenizer.get_vocab_size()} entries but the checkpoint's model {config.vocab_size}; "
-                        "they are of different runs, restore the right one")
+        raise UserError(f"{folder / 'tokenizer.json'}: has {tokenizer.get_vocab_size()} entries "
+                        f"but the checkpoint's model {config.vocab_size}; they are of different runs, restore the right one")
     path = folder / "best.pt"
     if not path.exists():
         raise UserError(f"{where}: no best.pt yet; finish the run with --resume")
@@ -69,27 +70,35 @@ def load_run(folder, kinds=("lm", "mlm", "classifier", "seq2seq"), device="cpu",
 
     def build():
         if kind == "classifier":
-            return Classifier((models.Decoder if described.get("body") == "decoder" else models.Encoder)(config), **described["classifier"])
+            return Classifier((models.Decoder if described.get("body") == "decoder" else models.Encoder)(config),
+                              **described["classifier"])
         body = {"lm": models.Decoder, "mlm": models.Encoder, "seq2seq": models.EncoderDecoder}[kind]
-        return Ensemble([models.LanguageModel(body(config)) for _ in range(members)]) if members > 1 else models.LanguageModel(body(config))
+        return (Ensemble([models.LanguageModel(body(config)) for _ in range(members)]) if members > 1
+                else models.LanguageModel(body(config)))
 
     # config.json may ask for anything: its model takes memory only when the weights prove to be such a model's.
-    require((0 < members * config.n_layer <= len(weights), f"{path}: holds {len(weights)} tensors, which cannot be the {config.n_layer} layers of config.json, "
+    require((0 < members * config.n_layer <= len(weights),
+             f"{path}: holds {len(weights)} tensors, which cannot be the {config.n_layer} layers of config.json, "
              f"{members} times; restore the file"))
     try:
         with torch.device("meta"):
             model = build()
     except (AttributeError, RuntimeError, TypeError, ValueError) as error:
-        raise UserError(f"{folder / 'config.json'}: does not describe a model ({str(error)[:200]}); train the run again") from None
+        raise UserError(f"{folder / 'config.json'}: does not describe a model ({str(error)[:200]}); "
+                        "train the run again") from None
     check_weights(model, weights, path)
     if kind == "classifier":
         n_class = len(described["classes"])
-        require((n_class == described["classifier"].get("n_class"), f"{folder / 'config.json'}: names {n_class} classes, but the classifier has another number; restore the file"))
+        require((n_class == described["classifier"].get("n_class"),
+                 f"{folder / 'config.json'}: names {n_class} classes, but the classifier has another number; "
+                 "restore the file"))
     model = build()
     load_weights(model, weights, path)
-    unfinished = "" if (folder / "result.json").exists() else f"{'epoch' if kind == 'classifier' else 'step'} {checkpoint.get('step', '?')}"
+    unfinished = ("" if (folder / "result.json").exists()
+                  else f"{'epoch' if kind == 'classifier' else 'step'} {checkpoint.get('step', '?')}")
     if unfinished and distributed.first():
-        print(printable(f"note: the run in {folder} has not ended; these are its weights as last evaluated, at {unfinished}"), file=sys.stderr)
+        print(printable(f"note: the run in {folder} has not ended; these are its weights as last evaluated, at {unfinished}"),
+              file=sys.stderr)
     return LoadedRun(folder, kind, described, model.to(device).eval(), tokenizer, unfinished)
 
 
@@ -101,7 +110,8 @@ def by_position(loaded):
         groups.setdefault(run.model.body.config.pos, []).append(run)
 
     def alike(group):
-        return all({**run.config["flags"], "seed": 0, "out": ""} == {**group[0].config["flags"], "seed": 0, "out": ""} for run in group)
+        return all({**run.config["flags"], "seed": 0, "out": ""} == {**group[0].config["flags"], "seed": 0, "out": ""}
+                   for run in group)
 
     if all(alike(group) and len({run.config["flags"]["seed"] for run in group}) == len(group) for group in groups.values()):
         return groups
@@ -125,23 +135,29 @@ def read_json(path):
 
 
 def check_entries(path, entries, kinds):
-    """UserError unless those of the entries that `kinds`, {name: type}, names are of these types; a whole number is also a float."""
-    wrong = [name for name, kind in kinds.items() if name in entries and type(entries[name]) is not kind and (type(entries[name]), kind) != (int, float)]
-    require((not wrong, f"{path}: {', '.join(wrong)} of another type than the scripts write; restore the file or train the run again"))
+    """UserError unless those of the entries that `kinds`, {name: type}, names are of these types; a whole number is also
+    a float."""
+    wrong = [name for name, kind in kinds.items()
+             if name in entries and type(entries[name]) is not kind and (type(entries[name]), kind) != (int, float)]
+    require((not wrong, f"{path}: {', '.join(wrong)} of another type than the scripts write; "
+                        "restore the file or train the run again"))
 
 
 def read_config(folder):
     """config.json of a run, also its flags as a Described. UserError where an entry is of a type that no script writes."""
     path = Path(folder) / "config.json"
     described = read_json(path)
-    check_entries(path, described, {"kind": str, "flags": dict, "model": dict, "classifier": dict, "classes": list, "languages": list, "members": int,
-                                    **({"first_sentinel": int} if described.get("first_sentinel") is not None else {})})
+    check_entries(path, described, {
+        "kind": str, "flags": dict, "model": dict, "classifier": dict, "classes": list, "languages": list, "members": int,
+        **({"first_sentinel": int} if described.get("first_sentinel") is not None else {})})
     flags = described["flags"] = Described(path, described.get("flags", {}))
-    shared = {field.name: field.type for some in (RunFlags, ModelFlags, TokenizerFlags, ContinueFlags) for field in dataclasses.fields(some)}
+    shared = {field.name: field.type for some in (RunFlags, ModelFlags, TokenizerFlags, ContinueFlags)
+              for field in dataclasses.fields(some)}
     check_entries(path, flags, shared | {"encoder": str, "init": str, "split": str, "mask_rate": float, "mean_span": float})
     named = [*described.get("classes", ()), *described.get("languages", ()), *flags]
     plain = [value for value in flags.values() if not isinstance(value, (list, dict))]
-    require((all(isinstance(name, str) for name in named) and len(plain) == len(flags) and not any("\0" in value for value in plain if isinstance(value, str)),
+    require((all(isinstance(name, str) for name in named) and len(plain) == len(flags)
+             and not any("\0" in value for value in plain if isinstance(value, str)),
              f"{path}: flags, classes or languages are not as the scripts write them; restore the file or train the run again"))
     return described
 
@@ -154,9 +170,11 @@ def started_with(flags_class, folder):
     if not can_resume(folder):
         return {}
     path, saved = Path(folder) / "config.json", read_config(folder)["flags"]
-    known = {field.name: field for field in dataclasses.fields(flags_class) if field.name in saved and field.name not in ("out", "resume", "overwrite")}
+    known = {field.name: field for field in dataclasses.fields(flags_class)
+             if field.name in saved and field.name not in ("out", "resume", "overwrite")}
     check_entries(path, saved, {name: field.type for name, field in known.items()})
-    wrong = [name for name, field in known.items() if field.metadata["choices"] and saved[name] not in field.metadata["choices"]]
+    wrong = [name for name, field in known.items()
+             if field.metadata["choices"] and saved[name] not in field.metadata["choices"]]
     require((not wrong, f"{path}: {', '.join(wrong)} of a value that there is not; restore the file or train the run again"))
     return {name: saved[name] for name in known}
 
@@ -165,8 +183,10 @@ def read_result(folder):
     """result.json of a run. UserError where a measured number is none."""
     path = Path(folder) / "result.json"
     result = read_json(path)
-    wrong = [name for name, value in result.items() if ("/" in name or name in ("seconds", "tokens_per_second", "vocab_size")) and not is_measured(name, value)]
-    require((not wrong, f"{path}: {', '.join(wrong)} is no number that a run can measure; restore the file or train the run again"))
+    wrong = [name for name, value in result.items()
+             if ("/" in name or name in ("seconds", "tokens_per_second", "vocab_size")) and not is_measured(name, value)]
+    require((not wrong, f"{path}: {', '.join(wrong)} is no number that a run can measure; "
+                        "restore the file or train the run again"))
     return result
 
 
@@ -186,7 +206,8 @@ def read_metrics(folder):
     raw = files.read_bytes(path, METRICS_LIMIT, "restore the file or train the run again")
     try:
         lines = [files.parse_json(line) for line in raw.decode("utf-8").split("\n")[:-1]]
-        if not all(isinstance(line, dict) and type(line.get("step")) is int and all(is_measured(*entry) for entry in line.items()) for line in lines):
+        if not all(isinstance(line, dict) and type(line.get("step")) is int
+                   and all(is_measured(*entry) for entry in line.items()) for line in lines):
             raise ValueError("a line holds something else than a step and finite numbers")
     except ValueError as error:
         raise UserError(f"{path}: not readable ({error}); restore the file or train the run again") from None
@@ -194,7 +215,8 @@ def read_metrics(folder):
 
 
 def roberta_of(flags, head=True):
-    """The model and tokenizer of --init as if it were a run; the flags then have its architecture. DataError as of roberta.load_roberta."""
+    """The model and tokenizer of --init as if it were a run; the flags then have its architecture.
+    DataError as of roberta.load_roberta."""
     model, tokenizer = models.load_roberta(flags.init, head)
     adopt(flags, model.body.config, f"--init {flags.init}")
     return LoadedRun(Path(flags.init), "roberta", {"flags": {}}, model, tokenizer)
@@ -204,7 +226,8 @@ def source_of(flags, kind):
     """The run of --init-from, whose architecture the flags then have; None without the flag."""
     if not flags.init_from:
         return None
-    require((not getattr(flags, "vocab_from", ""), f"--init-from {flags.init_from} brings its vocabulary along; leave --vocab-from out"))
+    require((not getattr(flags, "vocab_from", ""),
+             f"--init-from {flags.init_from} brings its vocabulary along; leave --vocab-from out"))
     source = load_run(flags.init_from, (kind,), flag_name="--init-from")
     adopt(flags, source.model.body.config, f"--init-from {flags.init_from}")
     return source
@@ -213,16 +236,22 @@ def source_of(flags, kind):
 def prepared_of(flags, source):
     """The prepared folder of --data, open; None where --data is a text. The flags then say what prepare.py was told.
 
-    source: the LoadedRun to continue from, or None. UserError when it has another vocabulary, and for flags that ask for what prepare.py has decided.
+    source: the LoadedRun to continue from, or None. UserError when it has another vocabulary, and for flags that ask for
+    what prepare.py has decided.
     """
     if flags.data in NAMES or not shards.is_prepared(flags.data):
         return None
     prepared = shards.Prepared(flags.data)
-    decided = {"tokenizer": "word" if is_word_level(prepared.tokenizer) else "bpe", "vocab_size": 0, "vocab_from": "", "valid": prepared.settings["valid"], "split": "full"}
-    given = [field for field in dataclasses.fields(flags) if field.name in decided and getattr(flags, field.name) not in (field.default, decided[field.name])]
-    require((not given, " and ".join(f"--{field.name.replace('_', '-')} {getattr(flags, field.name)}" for field in given)
-             + f": --data {flags.data} is prepared, with its own tokenizer and sets; leave that out, or give it to prepare.py and another --out"))
+    decided = {"tokenizer": "word" if is_word_level(prepared.tokenizer) else "bpe", "vocab_size": 0, "vocab_from": "",
+               "valid": prepared.settings["valid"], "split": "full"}
+    given = [field for field in dataclasses.fields(flags)
+             if field.name in decided and getattr(flags, field.name) not in (field.default, decided[field.name])]
+    require((not given,
+             " and ".join(f"--{field.name.replace('_', '-')} {getattr(flags, field.name)}" for field in given)
+             + f": --data {flags.data} is prepared, with its own tokenizer and sets; "
+               "leave that out, or give it to prepare.py and another --out"))
     if source and source.tokenizer.to_str() != prepared.tokenizer.to_str():
-        raise UserError(f"--data {flags.data}: was prepared with another vocabulary than that of {source.folder}; prepare it with --vocab-from {source.folder}")
+        raise UserError(f"--data {flags.data}: was prepared with another vocabulary than that of {source.folder}; "
+                        f"prepare it with --vocab-from {source.folder}")
     flags.tokenizer, flags.valid = decided["tokenizer"], decided["valid"]
     return prepared

@@ -11,20 +11,24 @@ from matplotlib.patches import Patch  # noqa: E402
 
 plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
                      "grid.alpha": 0.25, "figure.dpi": 150, "savefig.bbox": "tight", "legend.frameon": False,
-                     "axes.prop_cycle": plt.cycler(color=["#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377", "#777777"])})
+                     "axes.prop_cycle": plt.cycler(
+                         color=["#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377", "#777777"])})
 
 
 def curves(path, panels, xlabel, room=0.0):
-    """One line chart a panel. panels: [(title, ylabel, {label: (xs, ys) or (xs, ys, spread)}, {dashed line's label: y}, log), ...].
+    """One line chart a panel.
 
-    What is labelled "floor X" has the colour of X, dashed. room: share of a log panel's height to be left free at the top, for a long legend.
+    panels: [(title, ylabel, {label: (xs, ys) or (xs, ys, spread)}, {dashed line's label: y}, log), ...].
+    What is labelled "floor X" has the colour of X, dashed. room: share of a log panel's height to be left free at the
+    top, for a long legend.
     """
     figure, axes = plt.subplots(1, len(panels), figsize=(4.2 * len(panels), 3.2), squeeze=False, layout="constrained")
     for axis, (title, ylabel, lines, dashed, log) in zip(axes[0], panels):
         colours = {}
         for i, (label, (xs, ys, *spread)) in enumerate(lines.items()):
             floor_of = colours.get(label.removeprefix("floor "))
-            style = dict(color=floor_of, linestyle="--", linewidth=0.9) if floor_of else dict(marker="o" if len(xs) < 25 else None, markersize=3, linewidth=1.4)
+            style = (dict(color=floor_of, linestyle="--", linewidth=0.9) if floor_of
+                     else dict(marker="o" if len(xs) < 25 else None, markersize=3, linewidth=1.4))
             (line,) = axis.plot(xs, ys, label=label, **style)
             colours[label] = line.get_color()
             if spread:
@@ -59,11 +63,13 @@ def compared(path, panels, xlabel, trained=None, ending=()):
     for i, (axis, (title, ylabel, lines, levels, log)) in enumerate(zip(axes.flat, panels)):
         for label, (xs, means, deviations) in lines.items():
             colour, marker = f"C{labels.index(label) % 7}", "os^Dv"[labels.index(label) % 5]
-            (handles[label],) = axis.plot(xs, means, color=colour, marker=marker if len(xs) <= 25 else None, markersize=2.5, linewidth=1.1)
+            (handles[label],) = axis.plot(xs, means, color=colour, marker=marker if len(xs) <= 25 else None,
+                                          markersize=2.5, linewidth=1.1)
             axis.fill_between(xs, [m - d for m, d in zip(means, deviations)], [m + d for m, d in zip(means, deviations)],
                               color=colour, alpha=0.2, linewidth=0)
             if label in ending:
-                (extra["not defined beyond its table"],) = axis.plot(xs[-1:], means[-1:], color="0.2", marker="x", markersize=6, linestyle="none")
+                (extra["not defined beyond its table"],) = axis.plot(
+                    xs[-1:], means[-1:], color="0.2", marker="x", markersize=6, linestyle="none")
             if any(deviations):
                 extra["± standard deviation"] = Patch(color="0.5", alpha=0.3, linewidth=0)
         for label, (y, style) in levels.items():
@@ -73,10 +79,12 @@ def compared(path, panels, xlabel, trained=None, ending=()):
         if log:
             # An untrained model's perplexity is the size of the vocabulary; shown whole, it would flatten all that follows.
             last = max(x for xs, *_ in lines.values() for x in xs)
-            seen = [y for xs, *pair in lines.values() for x, m, d in zip(xs, *pair) if trained or x >= last / 4 for y in (max(m - d, m / 2), m + d)]
+            seen = [y for xs, *pair in lines.values() for x, m, d in zip(xs, *pair) if trained or x >= last / 4
+                    for y in (max(m - d, m / 2), m + d)]
             seen += [y for y, _ in levels.values()]
             axis.set_yscale("log")
-            margin = max((max(seen) / min(seen)) ** 0.05 * 1.02, (1.3 * min(seen) / max(seen)) ** 0.5)  # small differences stay small
+            # small differences stay small
+            margin = max((max(seen) / min(seen)) ** 0.05 * 1.02, (1.3 * min(seen) / max(seen)) ** 0.5)
             axis.set_ylim(min(seen) / margin, max(seen) * margin * (1 if trained else 1.5))
             plain_log_ticks(axis)
         elif ylabel.endswith("(%)"):
@@ -106,12 +114,14 @@ def compared(path, panels, xlabel, trained=None, ending=()):
 
 
 def over_seeds(axis, xs, seeds, **style):
-    """The mean of several seeds' lines as one line, with a band of ± sample standard deviation. seeds: a list of ys for each. Returns the means."""
+    """The mean of several seeds' lines as one line, with a band of ± sample standard deviation. seeds: a list of ys for
+    each. Returns the means."""
     means = [statistics.fmean(ys) for ys in zip(*seeds)]
     (line,) = axis.plot(xs, means, **style)
     if len(seeds) > 1:
         deviations = [statistics.stdev(ys) for ys in zip(*seeds)]
-        axis.fill_between(xs, [m - d for m, d in zip(means, deviations)], [m + d for m, d in zip(means, deviations)], color=line.get_color(), alpha=0.18, linewidth=0)
+        axis.fill_between(xs, [m - d for m, d in zip(means, deviations)], [m + d for m, d in zip(means, deviations)],
+                          color=line.get_color(), alpha=0.18, linewidth=0)
     return means
 
 
@@ -124,11 +134,13 @@ def plain_log_ticks(axis):
         if len(ticks) <= 6:
             break
     if len(ticks) < 3:
-        ticks = [tick for tick in matplotlib.ticker.MaxNLocator(4, steps=[1, 2, 5, 10]).tick_values(low, high) if low <= tick <= high]
+        ticks = [tick for tick in matplotlib.ticker.MaxNLocator(4, steps=[1, 2, 5, 10]).tick_values(low, high)
+                 if low <= tick <= high]
     axis.set_yticks(ticks)
     axis.set_ylim(low, high)
     axis.yaxis.set_minor_locator(matplotlib.ticker.NullLocator())
-    axis.yaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda y, _: f"{y:.0e}" if y >= 1e6 else f"{y:,.0f}" if y >= 1000 else f"{y:.4g}"))
+    axis.yaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(
+        lambda y, _: f"{y:.0e}" if y >= 1e6 else f"{y:,.0f}" if y >= 1000 else f"{y:.4g}"))
 
 
 def confusion(path, counts, classes):
@@ -139,7 +151,8 @@ def confusion(path, counts, classes):
         for j, n in enumerate(row):
             axis.text(j, i, n, ha="center", va="center", color="white" if n > 0.5 * sum(row) else "black")
     axis.set(xticks=range(len(classes)), yticks=range(len(classes)), xticklabels=classes, yticklabels=classes,
-             xlabel="predicted class", ylabel="true class", title=f"Test rows, {sum(row[i] for i, row in enumerate(counts)) / max(1, sum(map(sum, counts))):.1%} right")
+             xlabel="predicted class", ylabel="true class",
+             title=f"Test rows, {sum(row[i] for i, row in enumerate(counts)) / max(1, sum(map(sum, counts))):.1%} right")
     axis.grid(False)
     save(figure, path)
 

@@ -1,5 +1,6 @@
-"""What every script shares, under one name: the learning rate, the optimiser and the run folder being written; by import also the
-command line (flags.py), the device (machine.py) and finished runs (opened.py). The training loops are in the scripts.
+"""What every script shares, under one name: the learning rate, the optimiser and the run folder being written;
+by import also the command line (flags.py), the device (machine.py) and finished runs (opened.py). The training loops
+are in the scripts.
 
 A run is a folder: config.json, tokenizer.json, metrics.jsonl, checkpoint.pt (to resume), best.pt (to use),
 result.json, and figures. `Run` writes one; `load_run` (opened.py) opens one.
@@ -28,11 +29,11 @@ from model import count_parameters
 from stopping import Interrupted, Losses, Signals
 
 # Also what only the scripts use, which say runs.require, runs.load_run and so on.
-from flags import (ContinueFlags, ModelFlags, RunFlags, SpreadFlags, TokenizerFlags, UserError, adopt, flag, main, model_config, parse,  # noqa: F401
-                   require, step_checks)
+from flags import (ContinueFlags, ModelFlags, RunFlags, SpreadFlags, TokenizerFlags, UserError, adopt, flag, main,  # noqa: F401
+                   model_config, parse, require, step_checks)
 from machine import autocast, clock, compile_blocks, git_revision, peak_memory, prepare, versions  # noqa: F401
-from opened import (LoadedRun, by_position, can_resume, check_entries, load_run, prepared_of, read_config, read_json, read_metrics,  # noqa: F401
-                    read_result, roberta_of, source_of)
+from opened import (LoadedRun, by_position, can_resume, check_entries, load_run, prepared_of, read_config,  # noqa: F401
+                    read_json, read_metrics, read_result, roberta_of, source_of)
 
 
 def learning_rate(step, steps, peak, warmup, decay):
@@ -84,11 +85,13 @@ class Run:
     """
 
     def __init__(self, kind, flags, config, tokenizer, device, name="", **more):
-        """kind: lm | mlm | classifier | seq2seq | thread; name: how the folder's name begins, if not with the kind. `more` goes into config.json."""
+        """kind: lm | mlm | classifier | seq2seq | thread; name: how the folder's name begins, if not with the kind.
+        `more` goes into config.json."""
         self.flags, self.kind, self.device = flags, kind, device
         data = flags.data if flags.data in NAMES else Path(flags.data).resolve().stem
         split = getattr(flags, "split", "full").replace("/", "-of-")
-        self.folder = Path(flags.out or f"out/{name or kind}-{data}-{config.pos}-{flags.seed}" + f"-{split}" * (split != "full"))
+        self.folder = Path(
+            flags.out or f"out/{name or kind}-{data}-{config.pos}-{flags.seed}" + f"-{split}" * (split != "full"))
         self.started, self.resumed_seconds, self.last_line = time.perf_counter(), 0.0, 0.0
         self.first_step, self.unit = 0, "epoch" if kind == "classifier" else "step"
         self.saved, self.damaged = None, False  # number of the last checkpoint, and whether the file under its name is no good
@@ -97,7 +100,8 @@ class Run:
         distributed.from_first(lambda: self.begin(described, tokenizer))
         if distributed.size() > 1:
             same = distributed.from_first(tokenizer.to_str) == tokenizer.to_str()
-            require((same, f"--data {flags.data}: process {distributed.rank()} reads another text than the first; give all machines the same files"))
+            require((same, f"--data {flags.data}: process {distributed.rank()} reads another text than the first; "
+                           "give all machines the same files"))
 
     def begin(self, described, tokenizer):
         """Make the folder or, with --resume, look whether it is this run's."""
@@ -119,23 +123,32 @@ class Run:
             raise UserError(f"--out {folder}: is a file; choose another folder")
         if folder.exists():
             self.hold()
-        there = sorted(folder.iterdir(), key=lambda path: path.name == "config.json") if folder.exists() else []  # that last: by it, this is a run
-        is_run = (folder / "config.json").exists() and "kind" in read_json(folder / "config.json")  # others have a config.json too
+        there = (sorted(folder.iterdir(), key=lambda path: path.name == "config.json")  # that last: by it, this is a run
+                 if folder.exists() else [])
+        is_run = ((folder / "config.json").exists()
+                  and "kind" in read_json(folder / "config.json"))  # others have a config.json too
         # Stopped before its first checkpoint, a run has nothing to lose: a best.pt is that of the first line.
         log = folder / "metrics.jsonl"
-        barely_begun = all(path.name in ("config.json", "tokenizer.json", "metrics.jsonl", "best.pt") or path.suffix == ".partial" for path in there) and (
-            not log.exists() or log.read_bytes().count(b"\n") < 2)
-        require((not (flags.resume and flags.overwrite), "--resume and --overwrite: one continues the run, the other deletes it; give one of them"))
+        barely_begun = (all(path.name in ("config.json", "tokenizer.json", "metrics.jsonl", "best.pt")
+                            or path.suffix == ".partial" for path in there)
+                        and (not log.exists() or log.read_bytes().count(b"\n") < 2))
+        require((not (flags.resume and flags.overwrite),
+                 "--resume and --overwrite: one continues the run, the other deletes it; give one of them"))
         if flags.resume:
             if not can_resume(folder):
                 raise UserError(f"--resume: {folder} holds no checkpoint.pt; leave --resume out to start the run")
             before = read_config(folder)
-            now, then = ({k: v for k, v in flags.items() if k not in ("resume", "overwrite", "out", "device", "threads", "accumulate", "timeout")}
+            now, then = ({k: v for k, v in flags.items()
+                          if k not in ("resume", "overwrite", "out", "device", "threads", "accumulate", "timeout")}
                          for flags in (described["flags"], before.get("flags", {})))
-            changed = [f"--{k.replace('_', '-')} {str(then.get(k))[:40] or 'empty'}, not {str(now[k]) or 'empty'}" for k in sorted(now) if now[k] != then.get(k)]
+            changed = [f"--{k.replace('_', '-')} {str(then.get(k))[:40] or 'empty'}, not {str(now[k]) or 'empty'}"
+                       for k in sorted(now) if now[k] != then.get(k)]
             if changed:
-                raise UserError(f"--resume: {folder} was started with {'; '.join(changed)}; {'leave that out' if flags.out else 'use the same'}, or use another --out"
-                                + (f"; to train its weights on: --init-from {folder}, with another --out and without --resume" if hasattr(flags, "init_from") else ""))
+                raise UserError(
+                    f"--resume: {folder} was started with {'; '.join(changed)}; "
+                    f"{'leave that out' if flags.out else 'use the same'}, or use another --out"
+                    + (f"; to train its weights on: --init-from {folder}, with another --out and without --resume"
+                       if hasattr(flags, "init_from") else ""))
             for path in there:
                 if path.suffix == ".partial":  # what a killed process had begun to write
                     path.unlink()
@@ -146,7 +159,8 @@ class Run:
                 elif path.name in LOOKED_INTO:
                     shutil.rmtree(path)
         elif there:
-            what = "already holds a run; continue it with --resume, replace it with --overwrite, or" if is_run else "is not empty and is no run;"
+            what = ("already holds a run; continue it with --resume, replace it with --overwrite, or" if is_run
+                    else "is not empty and is no run;")
             raise UserError(f"--out {folder}: {what} choose another folder")
         if not folder.exists():
             folder.mkdir(parents=True, exist_ok=True)
@@ -157,10 +171,12 @@ class Run:
         try:
             files.hold(self.folder)
         except BlockingIOError:
-            raise UserError(f"--out {self.folder}: another process is training there; wait for its end, or choose another folder") from None
+            raise UserError(f"--out {self.folder}: another process is training there; "
+                            "wait for its end, or choose another folder") from None
 
     def log(self, step, **metrics):
-        """Append a line to metrics.jsonl. No times in it: a repeated run gives the same file. UserError for a number that is none."""
+        """Append a line to metrics.jsonl. No times in it: a repeated run gives the same file.
+        UserError for a number that is none."""
         self.look_at_losses()
         wrong = [name for name, value in metrics.items() if isinstance(value, float) and not math.isfinite(value)]
         if wrong:
@@ -180,18 +196,22 @@ class Run:
             raise self.diverged(f"at step {step}, with a learning rate of {lr:g}, the loss is {loss}")
 
     def diverged(self, what):
-        good = f"the last good checkpoint is that of {self.unit} {self.saved} in {self.folder}" if self.saved is not None else "no checkpoint was written before"
+        good = (f"the last good checkpoint is that of {self.unit} {self.saved} in {self.folder}" if self.saved is not None
+                else "no checkpoint was written before")
         return UserError(f"--lr {self.flags.lr:g}: training diverged, {what}; {good}; start again with a smaller --lr")
 
     def interruptible(self, steps):
-        """The steps of the training loop, in which SIGINT and SIGTERM wait for `stop_if_asked`; a second one ends the script at once."""
+        """The steps of the training loop, in which SIGINT and SIGTERM wait for `stop_if_asked`; a second one ends the
+        script at once."""
         return self.signals.wait_in(steps)
 
     def stop_if_asked(self, model, optimizer, step, **more):
-        """Once a step: if a signal has come, save and end the script. After the last step nothing is left to save, so then it need not wait."""
+        """Once a step: if a signal has come, save and end the script. After the last step nothing is left to save, so then
+        it need not wait."""
         self.signals.waiting = step != getattr(self.flags, "steps", None)
         if distributed.anywhere(self.signals.asked):
-            distributed.from_first(lambda: self.save_checkpoint(model, optimizer, step, **more))  # the others wait until it is written
+            # the others wait until it is written
+            distributed.from_first(lambda: self.save_checkpoint(model, optimizer, step, **more))
             self.saved = step
             raise Interrupted(self.signals.asked or signal.SIGTERM, self.how_to_go_on())
 
@@ -223,18 +243,20 @@ class Run:
         print(printable(text), flush=True)
 
     def save(self, name, previous=None, **state):
-        """Write a checkpoint under its name only when it is whole and on disk. UserError, and no file changed, when its weights are not finite."""
+        """Write a checkpoint under its name only when it is whole and on disk. UserError, and no file changed, when its
+        weights are not finite."""
         if not all(weight.isfinite().all() for weight in state["model"].values()):
             raise self.diverged(f"at {self.unit} {state['step']} there are weights that are no finite numbers")
         if distributed.first():
             write_checkpoint(self.folder / name, state, previous)
 
     def save_checkpoint(self, model, optimizer, step, **more):
-        """checkpoint.pt: all that exact resumption needs; data order and masks follow from seed and step. The one before becomes previous.pt."""
+        """checkpoint.pt: all that exact resumption needs; data order and masks follow from seed and step. The one before
+        becomes previous.pt."""
         self.look_at_losses()
         previous = None if self.damaged else self.folder / "previous.pt"  # a damaged file takes no whole one's place
-        self.save("checkpoint.pt", previous, model=model.state_dict(), optimizer=optimizer.state_dict(), step=step, rng=torch.get_rng_state(),
-                  cuda_rng=torch.cuda.get_rng_state_all() if self.device.type == "cuda" else [],
+        self.save("checkpoint.pt", previous, model=model.state_dict(), optimizer=optimizer.state_dict(), step=step,
+                  rng=torch.get_rng_state(), cuda_rng=torch.cuda.get_rng_state_all() if self.device.type == "cuda" else [],
                   seconds=self.seconds(), more=more)
         self.saved, self.damaged = step, False
 
@@ -245,7 +267,8 @@ class Run:
         name, state = distributed.from_first(self.newest_checkpoint)
         load_weights(model, state["model"], self.folder / name)
         load_optimizer(optimizer, state["optimizer"], self.folder / name)
-        require((type(state["step"]) is int and state["step"] >= 0 and type(state["seconds"]) is float and isinstance(state["more"], dict),
+        require((type(state["step"]) is int and state["step"] >= 0 and type(state["seconds"]) is float
+                 and isinstance(state["more"], dict),
                  f"{self.folder / name}: its step, seconds or numbers are not as a run saves them; restore the file"))
         try:
             torch.set_rng_state(state["rng"].cpu())
@@ -255,15 +278,18 @@ class Run:
             raise UserError(f"{self.folder / name}: its random state is none; restore the file") from None
         self.resumed_seconds, self.first_step, self.saved = state["seconds"], state["step"], state["step"]
         if distributed.first():
-            kept = [line for line in self.metrics() if line["step"] <= state["step"]]  # what is later than the checkpoint will come again
+            # what is later than the checkpoint will come again
+            kept = [line for line in self.metrics() if line["step"] <= state["step"]]
             write_text(self.folder / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
             last = getattr(self.flags, f"{self.unit}s")
-            self.say(f"going on from {self.unit} {state['step']}" + ", the last: nothing is left to train, the results are computed again" * (state["step"] == last))
+            self.say(f"going on from {self.unit} {state['step']}"
+                     + ", the last: nothing is left to train, the results are computed again" * (state["step"] == last))
         return state["step"], state["more"]
 
     def newest_checkpoint(self):
-        """Name and content of checkpoint.pt, or of previous.pt with a line that says why: when the other is damaged or, as a process that
-        died between two renamings leaves it, missing. UserError when there is nothing to read, or best.pt is needed and damaged."""
+        """Name and content of checkpoint.pt, or of previous.pt with a line that says why: when the other is damaged or, as
+        a process that died between two renamings leaves it, missing. UserError when there is nothing to read, or best.pt
+        is needed and damaged."""
         damages = []
         for path in (self.folder / "checkpoint.pt", self.folder / "previous.pt"):
             if not path.exists():
@@ -273,10 +299,12 @@ class Run:
             except Damaged as error:
                 damages.append(error.what)
                 continue
-            if self.kind != "classifier":  # its best.pt comes last; others' may stay the best, so a damage had better be known now
+            # its best.pt comes last; others' may stay the best, so a damage had better be known now
+            if self.kind != "classifier":
                 read_checkpoint(self.folder / "best.pt", "cpu")
             if path.name == "previous.pt":
-                print(f"note: {damages[0] if damages else 'checkpoint.pt is missing'}; going on from {path}, {self.unit} {state['step']}", file=sys.stderr)
+                print(f"note: {damages[0] if damages else 'checkpoint.pt is missing'}; going on from {path}, "
+                      f"{self.unit} {state['step']}", file=sys.stderr)
             self.damaged = bool(damages)
             return path.name, state
         raise UserError(f"{'; '.join(damages)}; restore one of them or train the run again")
@@ -294,7 +322,8 @@ class Run:
         seconds = self.seconds()
         write_json(self.folder / "result.json", result | {
             "parameters": count_parameters(model), "seconds": round(seconds, 2), "cpu_seconds": round(time.process_time(), 2),
-            "tokens_per_second": round(tokens / seconds, 1), "peak_memory_mb": peak_memory(self.device), "processes": distributed.size(),
+            "tokens_per_second": round(tokens / seconds, 1), "peak_memory_mb": peak_memory(self.device),
+            "processes": distributed.size(),
             "command": shlex.join([*distributed.launcher(), Path(sys.argv[0]).name, *sys.argv[1:]])})
 
 
@@ -312,5 +341,6 @@ def write_text(path, text):
 def figures_folder(out):
     """--out of a script that draws, as a path. UserError for a file, and for a run, which its figures would mix with."""
     out = Path(out)
-    require((not (out / "config.json").exists() and not out.is_file(), f"--out {out}: is a {'file' if out.is_file() else 'run'}; choose another folder"))
+    require((not (out / "config.json").exists() and not out.is_file(),
+             f"--out {out}: is a {'file' if out.is_file() else 'run'}; choose another folder"))
     return out

@@ -32,7 +32,8 @@ class Recipe:
     rare_unknown: float = flag(0.0, "of the words to predict that the training text holds once, share that becomes [UNK]")
     label_smoothing: float = flag(0.0, "share of each target given to all words alike")
     members: int = flag(1, "models trained side by side, each on its own batches; their probabilities are averaged")
-    eval_stride: int = flag(0, "evaluation blocks begin so many tokens apart and overlap, each predicting only its last ones; 0: no overlap")
+    eval_stride: int = flag(0, "evaluation blocks begin so many tokens apart and overlap, "
+                               "each predicting only its last ones; 0: no overlap")
 
 
 @dataclass
@@ -78,9 +79,12 @@ def train(flags):
     name, tokenizer, whole, sizes, floor = read(flags, source)
     ids, held_out = whole["train"], flags.valid and "valid" in whole
     # Counting takes a second for each gigabyte of text, and only these two look at the result.
-    counts = ids.bincount(minlength=tokenizer.get_vocab_size()) if flags.swap_words or flags.rare_unknown else torch.zeros(tokenizer.get_vocab_size())
-    runs.require((len(ids) > flags.block_size + 1, f"--block-size {flags.block_size}: the training text has only {len(ids) - 1} tokens; use a smaller block"))
-    streams = {name: part[: (flags.eval_train if name == "train" else flags.eval_test or len(part)) + 1] for name, part in whole.items()}
+    counts = (ids.bincount(minlength=tokenizer.get_vocab_size()) if flags.swap_words or flags.rare_unknown
+              else torch.zeros(tokenizer.get_vocab_size()))
+    runs.require((len(ids) > flags.block_size + 1,
+                  f"--block-size {flags.block_size}: the training text has only {len(ids) - 1} tokens; use a smaller block"))
+    streams = {name: part[: (flags.eval_train if name == "train" else flags.eval_test or len(part)) + 1]
+               for name, part in whole.items()}
     n_bytes = {name: sizes[name] for name in sizes if len(streams[name]) == len(whole[name])}
 
     # Model
@@ -97,7 +101,8 @@ def train(flags):
     run.say(f"{name}: {len(ids) - 1:,} training tokens, {config.vocab_size:,} entries in the vocabulary; "
             f"{count_parameters(model)['total']:,} parameters, pos={config.pos}, on {device}")
     for name, part in streams.items():
-        run.say(f"  {name:<9}{len(part) - 1:>8,} tokens  {100 * batching.fraction_unknown(part[1:], UNK):4.1f}% out of vocabulary")
+        run.say(f"  {name:<9}{len(part) - 1:>8,} tokens  "
+                f"{100 * batching.fraction_unknown(part[1:], UNK):4.1f}% out of vocabulary")
 
     # Loop
     loss_of = distributed.spread(model)
@@ -107,13 +112,16 @@ def train(flags):
     losses = more.get("losses", [])  # since the last evaluation
     model.train()
     for step in run.interruptible(range(first, flags.steps + 1)):
-        if (step % flags.eval_every == 0 or step == flags.steps) and not (flags.resume and step == first):  # that one is logged already
+        if ((step % flags.eval_every == 0 or step == flags.steps)
+                and not (flags.resume and step == first)):  # that one is logged already
             numbers = {"loss/train": torch.stack(losses).mean().item()} if losses else {}
             losses = []
             for name, part in streams.items():
-                numbers[f"perplexity/{name}"] = runs.perplexity(evaluate(model, part, flags.block_size, device, flags), len(part) - 1)
+                numbers[f"perplexity/{name}"] = runs.perplexity(
+                    evaluate(model, part, flags.block_size, device, flags), len(part) - 1)
             run.log(step, tokens=step * tokens_a_step, **numbers)
-            run.say(f"step {step:>5}  perplexity  " + "  ".join(f"{name} {numbers[f'perplexity/{name}']:,.1f}" for name in streams))
+            run.say(f"step {step:>5}  perplexity  "
+                    + "  ".join(f"{name} {numbers[f'perplexity/{name}']:,.1f}" for name in streams))
             if not held_out or numbers["perplexity/valid"] < best:
                 best = numbers.get("perplexity/valid", best)
                 run.save("best.pt", model=model.state_dict(), step=step)
@@ -130,9 +138,11 @@ def train(flags):
         x[:: flags.batch_size, 0] = BOS  # one block begins with nothing before it, as a prompt does
         optimizer.zero_grad()
         loss = 0.0
-        for rows, wanted in distributed.parts(loss_of, y, flags, step, flags.members):  # all of them, unless several processes share them out
+        # all of them, unless several processes share them out
+        for rows, wanted in distributed.parts(loss_of, y, flags, step, flags.members):
             with runs.autocast(flags, device):
-                part = loss_of(x[rows].to(device, non_blocking=True), wanted, smoothing=flags.label_smoothing) / (tokens_a_step * flags.members)
+                part = (loss_of(x[rows].to(device, non_blocking=True), wanted, smoothing=flags.label_smoothing)
+                        / (tokens_a_step * flags.members))
             part.backward()
             loss += part.detach()
         if flags.clip:
@@ -157,25 +167,30 @@ def train(flags):
         result[f"unknown/{name}"] = batching.fraction_unknown(part[1:], UNK)
     if distributed.leave():
         return
-    run.finish(result | {f"floor/{name}": value for name, value in floor.items() if name in result}, model, flags.steps * tokens_a_step)
+    run.finish(result | {f"floor/{name}": value for name, value in floor.items() if name in result},
+               model, flags.steps * tokens_a_step)
     draw(run, streams, floor)
     for block in eval_blocks:
         at = "" if block == flags.block_size else f"@{block}"
         for name in streams:
             run.say(f"  {name:<9} in blocks of {block:<5} perplexity {result[f'perplexity/{name}{at}']:>9,.1f}"
-                    + (f"   {result[f'bits_per_byte/{name}{at}']:.3f} bits per byte" if f"bits_per_byte/{name}{at}" in result else ""))
-    words = ", ".join(f"{name} {result[f'perplexity/{name}']:.1f}" + above(result, floor, f"perplexity/{name}") for name in streams)
+                    + (f"   {result[f'bits_per_byte/{name}{at}']:.3f} bits per byte"
+                       if f"bits_per_byte/{name}{at}" in result else ""))
+    words = ", ".join(f"{name} {result[f'perplexity/{name}']:.1f}" + above(result, floor, f"perplexity/{name}")
+                      for name in streams)
     run.say(f"perplexity at step {best_weights['step']}: {words}; {run.seconds():.0f} s, {run.folder}")
 
 
 def read(flags, source):
-    """What to train and measure on: (name, tokenizer, {set: its tokens as one stream that begins with [BOS]}, {set: its bytes},
-    {metric: the lowest possible value, where it is known}). A folder of prepare.py stays on disk, and its streams are read as they are needed."""
+    """What to train and measure on: (name, tokenizer, {set: its tokens as one stream that begins with [BOS]},
+    {set: its bytes}, {metric: the lowest possible value, where it is known}). A folder of prepare.py stays on disk, and
+    its streams are read as they are needed."""
     prepared = runs.prepared_of(flags, source)
     if prepared:
         return prepared.name, prepared.tokenizer, prepared.streams, prepared.bytes, {}
     corpus = data.load(flags.data)
-    runs.require((corpus.lines, f"--data {flags.data}: holds no running text to model; give a corpus with train_LM.txt or a .txt"))
+    runs.require((corpus.lines, f"--data {flags.data}: holds no running text to model; "
+                                "give a corpus with train_LM.txt or a .txt"))
     lines, held_out = hold_out(corpus.lines, flags.valid, seed=0) if flags.valid else (corpus.lines, [])
     held = {normal(line) for line in held_out}  # as unknown to the vocabulary as the words of a test set are
     texts = [text for text in (data.load(flags.vocab_from) if flags.vocab_from else corpus).texts() if normal(text) not in held]
@@ -201,16 +216,20 @@ def check(flags):
         raise runs.UserError(f"--eval-block {flags.eval_block}: must be lengths joined by commas, like 32,64,128") from None
     runs.require(
         *runs.step_checks(flags),
-        *((0 <= getattr(flags, name) < 1, f"--{name.replace('_', '-')} must be at least 0 and below 1, got {getattr(flags, name)}")
+        *((0 <= getattr(flags, name) < 1,
+           f"--{name.replace('_', '-')} must be at least 0 and below 1, got {getattr(flags, name)}")
           for name in ("drop_words", "swap_words", "label_smoothing")),
-        (flags.drop_words + flags.swap_words < 1, f"--drop-words and --swap-words must be below 1 together, got {flags.drop_words + flags.swap_words:g}"),
+        (flags.drop_words + flags.swap_words < 1,
+         f"--drop-words and --swap-words must be below 1 together, got {flags.drop_words + flags.swap_words:g}"),
         (0 <= flags.rare_unknown <= 1, f"--rare-unknown must be from 0 to 1, got {flags.rare_unknown}"),
         (0 < flags.members <= 1000, f"--members must be at least 1 and at most 1000, got {flags.members}"),
-        (0 <= flags.eval_stride <= flags.block_size, f"--eval-stride must be from 0 to --block-size {flags.block_size}, got {flags.eval_stride}"),
+        (0 <= flags.eval_stride <= flags.block_size,
+         f"--eval-stride must be from 0 to --block-size {flags.block_size}, got {flags.eval_stride}"),
         (flags.eval_train > 0, f"--eval-train must be at least 1, got {flags.eval_train}"),
         (flags.eval_test >= 0, f"--eval-test must not be negative, got {flags.eval_test}"),
         (0 <= flags.valid < 1, f"--valid must be at least 0 and below 1, got {flags.valid}"),
-        (all(0 < block <= LARGEST for block in blocks), f"--eval-block lengths must be at least 1 and at most {LARGEST:,}, got {flags.eval_block}"),
+        (all(0 < block <= LARGEST for block in blocks),
+         f"--eval-block lengths must be at least 1 and at most {LARGEST:,}, got {flags.eval_block}"),
         (flags.pos != "learned" or all(block <= flags.block_size for block in blocks),
          f"--eval-block {flags.eval_block}: learned positions end at --block-size {flags.block_size}; "
          "use --pos alibi, sinusoidal, rope or nope to go beyond the trained length"))
@@ -224,7 +243,8 @@ def draw(run, streams, floor):
     metrics = [m for m in run.metrics() if "perplexity/train" in m]
     lines = {name: ([m["step"] for m in metrics], [m[f"perplexity/{name}"] for m in metrics]) for name in streams}
     floors = {f"floor {name}": floor[f"perplexity/{name}"] for name in streams if f"perplexity/{name}" in floor}
-    plots.curves(run.folder / "curve.png", [(f"Causal LM, pos={run.flags.pos}", "perplexity (log scale)", lines, floors, True)], "step")
+    plots.curves(run.folder / "curve.png",
+                 [(f"Causal LM, pos={run.flags.pos}", "perplexity (log scale)", lines, floors, True)], "step")
 
 
 if __name__ == "__main__":

@@ -35,9 +35,10 @@ DRAWS = 5  # times each text of a test set is corrupted: more hidden words, and 
 @dataclass
 class Flags(runs.RunFlags, runs.ModelFlags, runs.TokenizerFlags, runs.SpreadFlags):
     task: str = flag("infill", "infill: span corruption of a corpus; translate: sentence pairs", ("infill", "translate"))
-    data: str = flag("toy", f"a corpus as train_lm.py reads it ({', '.join(data.NAMES)}, a folder, a .txt); for translation toy, "
-                     "a folder of train.en and train.fr, or a .tsv of source<TAB>target")
-    languages: str = flag("", "source and target of a folder of pairs, as in fr-en; needed only to turn them round or where there are more")
+    data: str = flag("toy", f"a corpus as train_lm.py reads it ({', '.join(data.NAMES)}, a folder, a .txt); "
+                            "for translation toy, a folder of train.en and train.fr, or a .tsv of source<TAB>target")
+    languages: str = flag("", "source and target of a folder of pairs, as in fr-en; "
+                              "needed only to turn them round or where there are more")
     mask_rate: float = flag(0.15, "share of tokens to hide")
     mean_span: float = flag(3.0, "mean length of a gap, in tokens")
     n_layer: int = flag(2, "number of blocks in the encoder, and in the decoder")
@@ -53,7 +54,8 @@ class Flags(runs.RunFlags, runs.ModelFlags, runs.TokenizerFlags, runs.SpreadFlag
     decay: float = flag(0.9, "share of the steps, at the end, in which the learning rate falls to zero; 0: never")
     weight_decay: float = flag(0.01, "of matrices")
     clip: float = flag(1.0, "largest gradient norm; 0: no limit")
-    valid: float = flag(0.05, "share of the training texts held out to choose the best checkpoint; pairs that come with a val set use that")
+    valid: float = flag(0.05, "share of the training texts held out to choose the best checkpoint; "
+                              "pairs that come with a val set use that")
     eval_every: int = flag(250, "steps between evaluations")
 
 
@@ -73,7 +75,8 @@ def make_batch(examples, gen, flags, first):
     inputs are what the decoder reads, [BOS] and the target without its end; labels what it is to write, -100 on padding.
     """
     if flags.task == "infill":
-        source, source_mask, target, target_mask = spans.corrupt(*batching.pad(examples), first, gen, flags.mask_rate, flags.mean_span)
+        source, source_mask, target, target_mask = spans.corrupt(
+            *batching.pad(examples), first, gen, flags.mask_rate, flags.mean_span)
     else:
         (source, source_mask), (target, target_mask) = (batching.pad(side) for side in zip(*examples))
     inputs = torch.cat([torch.full_like(target[:, :1], BOS), target[:, :-1]], dim=1)
@@ -85,7 +88,8 @@ def length(example):
 
 
 def fixed_batches(examples, flags, first, draws):
-    """Batches whose gaps depend on neither the seed nor the step: with the same tokenizer and flags of the task, all runs are measured on the same."""
+    """Batches whose gaps depend on neither the seed nor the step: with the same tokenizer and flags of the task, all runs
+    are measured on the same."""
     return [make_batch([examples[i] for i in rows], batching.generator("gaps", draw, *rows.tolist()), flags, first)
             for draw in range(draws) for rows in batching.length_batches([length(example) for example in examples], 64)]
 
@@ -100,7 +104,8 @@ def evaluate(model, batches, device, flags, first):
     sums = torch.zeros(4, dtype=torch.float64)
     for source, source_mask, inputs, labels in distributed.mine(batches):
         with runs.autocast(flags, device):
-            losses = model.losses(inputs.to(device), labels.to(device), source=source.to(device), source_mask=source_mask.to(device)).cpu().double()
+            losses = model.losses(inputs.to(device), labels.to(device), source=source.to(device),
+                                  source_mask=source_mask.to(device)).cpu().double()
         wanted = labels[labels != -100]
         words = (wanted < first) & (wanted != EOS)
         sums += torch.tensor([losses.sum(), len(losses), losses[words].sum(), words.sum()], dtype=torch.float64)
@@ -111,7 +116,8 @@ def evaluate(model, batches, device, flags, first):
 def translate(model, examples, tokenizer, device, flags):
     """The likeliest translation of each pair's source, word after word (no search), as text."""
     model.eval()
-    written = torch.zeros(len(examples), flags.block_size, dtype=torch.long)  # zeros of the other processes' rows, and [PAD] behind a translation
+    # zeros of the other processes' rows, and [PAD] behind a translation
+    written = torch.zeros(len(examples), flags.block_size, dtype=torch.long)
     for rows in distributed.mine(batching.length_batches([len(source) for source, _ in examples], 64)):
         source, mask = batching.pad([examples[i][0] for i in rows])
         with runs.autocast(flags, device):
@@ -121,7 +127,8 @@ def translate(model, examples, tokenizer, device, flags):
 
 
 def score(outputs, targets, tokenizer):
-    """Share of outputs that are exactly the target, BLEU and chrF (sacrebleu's, 0 to 100, against the targets as they stand in the file)."""
+    """Share of outputs that are exactly the target, BLEU and chrF (sacrebleu's, 0 to 100, against the targets as they
+    stand in the file)."""
     import sacrebleu
 
     read = [detokenize(tokenizer, ids) for ids in encode(tokenizer, targets)]  # spaced as the outputs are
@@ -139,17 +146,21 @@ def train(flags):
     infill = flags.task == "infill"
     if infill:
         corpus = data.load(flags.data)
-        runs.require((corpus.lines, f"--data {flags.data}: holds no running text; give a corpus with train_LM.txt or a .txt, or pairs with --task translate"))
+        runs.require((corpus.lines, f"--data {flags.data}: holds no running text; "
+                                    "give a corpus with train_LM.txt or a .txt, or pairs with --task translate"))
         lines, held_out = hold_out(corpus.lines, flags.valid, seed=0)  # every run of this corpus is measured on the same lines
         sets = {"train": lines, "valid": held_out} | corpus.tests
     else:
         corpus = load_pairs(flags.data, flags.languages)
-        lines, held_out = (corpus.train, corpus.valid) if corpus.valid else hold_out(corpus.train, flags.valid, seed=0, key=lambda pair: pair[0])
+        lines, held_out = ((corpus.train, corpus.valid) if corpus.valid
+                           else hold_out(corpus.train, flags.valid, seed=0, key=lambda pair: pair[0]))
         sets = {"train": lines, "valid": held_out} | corpus.tests
-    runs.require((lines and held_out, f"--data {flags.data}: {len(lines) + len(held_out)} examples are too few to hold out --valid {flags.valid} of them; "
-                  "give more or a larger --valid"))
+    runs.require((lines and held_out,
+                  f"--data {flags.data}: {len(lines) + len(held_out)} examples are too few to hold out "
+                  f"--valid {flags.valid} of them; give more or a larger --valid"))
     held = {normal(text if infill else text[0]) for text in held_out}
-    texts = [text for text in corpus.texts() if normal(text) not in held] if infill else [text for pair in lines for text in pair]
+    texts = ([text for text in corpus.texts() if normal(text) not in held] if infill
+             else [text for pair in lines for text in pair])
     tokenizer = train_tokenizer(flags.tokenizer, texts, flags.vocab_size)
     first = tokenizer.get_vocab_size()
     if infill:
@@ -167,13 +178,16 @@ def train(flags):
     # Model
     config = runs.model_config(flags, vocab_size=tokenizer.get_vocab_size())
     device = runs.prepare(flags, config.n_embd)
-    run = runs.Run("seq2seq", flags, config, tokenizer, device, name="" if infill else "translate", **({"first_sentinel": first} if infill else {}))
+    run = runs.Run("seq2seq", flags, config, tokenizer, device, name="" if infill else "translate",
+                   **({"first_sentinel": first} if infill else {}))
     model = LanguageModel(EncoderDecoder(config)).to(device)
     if flags.compile:
         runs.compile_blocks(model)
     optimizer = runs.make_optimizer(model, flags.lr, flags.weight_decay)
-    batches_of = {name: fixed_batches(part, flags, first, DRAWS if infill else 1) for name, part in examples.items() if name != "train"}
-    run.say(f"{corpus.name}: {len(lengths):,} training {'sequences' if infill else 'pairs'} ({sum(lengths):,} tokens), {config.vocab_size:,} entries in the vocabulary; "
+    batches_of = {name: fixed_batches(part, flags, first, DRAWS if infill else 1)
+                  for name, part in examples.items() if name != "train"}
+    run.say(f"{corpus.name}: {len(lengths):,} training {'sequences' if infill else 'pairs'} ({sum(lengths):,} tokens), "
+            f"{config.vocab_size:,} entries in the vocabulary; "
             f"{count_parameters(model)['total']:,} parameters, pos={config.pos}, on {device}")
     for name, batches in batches_of.items():
         targets = torch.cat([labels[labels != -100] for *_, labels in batches])
@@ -181,7 +195,8 @@ def train(flags):
                 f"{100 * batching.fraction_unknown(targets, UNK):4.1f}% unknown")
     for name, n in n_long.items():
         if n:
-            run.say(f"  {n} pairs of {name} are longer than --block-size {flags.block_size} and were {'left out' if name == 'train' else 'cut'}")
+            run.say(f"  {n} pairs of {name} are longer than --block-size {flags.block_size} and were "
+                    f"{'left out' if name == 'train' else 'cut'}")
 
     # Loop
     loss_of = distributed.spread(model)
@@ -191,12 +206,14 @@ def train(flags):
     losses, batches = more.get("losses", []), None  # losses since the last evaluation
     model.train()
     for step in run.interruptible(range(start, flags.steps + 1)):
-        if (step % flags.eval_every == 0 or step == flags.steps) and not (flags.resume and step == start):  # that one is logged already
+        if ((step % flags.eval_every == 0 or step == flags.steps)
+                and not (flags.resume and step == start)):  # that one is logged already
             found = {name: evaluate(model, part, device, flags, first) for name, part in batches_of.items()}
             numbers = {f"perplexity/{name}": runs.perplexity(*sums[:2]) for name, sums in found.items()}
             run.log(step, tokens=tokens, **numbers, **({"loss/train": torch.stack(losses).mean().item()} if losses else {}))
             losses = []
-            run.say(f"step {step:>6}  perplexity  " + "  ".join(f"{name} {numbers[f'perplexity/{name}']:,.2f}" for name in found))
+            run.say(f"step {step:>6}  perplexity  "
+                    + "  ".join(f"{name} {numbers[f'perplexity/{name}']:,.2f}" for name in found))
             if found["valid"][0] < best:
                 best = found["valid"][0]
                 run.save("best.pt", model=model.state_dict(), step=step)
@@ -214,9 +231,11 @@ def train(flags):
             group["lr"] = lr
         optimizer.zero_grad()
         loss, count = 0.0, (labels != -100).sum().item()
-        for rows, wanted in distributed.parts(loss_of, labels, flags, step):  # all of them, unless several processes share them out
+        # all of them, unless several processes share them out
+        for rows, wanted in distributed.parts(loss_of, labels, flags, step):
             with runs.autocast(flags, device):
-                part = loss_of(targets=wanted, **batching.to(device, {"idx": inputs[rows], "source": source[rows], "source_mask": source_mask[rows]})) / count
+                part = loss_of(targets=wanted, **batching.to(device, {
+                    "idx": inputs[rows], "source": source[rows], "source_mask": source_mask[rows]})) / count
             part.backward()
             loss += part.detach()
         if flags.clip:
@@ -232,18 +251,23 @@ def train(flags):
     result = {"step": best_weights["step"], "vocab_size": config.vocab_size}
     for name, part in batches_of.items():
         nats, n, word_nats, n_words = evaluate(model, part, device, flags, first)
-        result |= {f"perplexity/{name}": runs.perplexity(nats, n), f"perplexity_words/{name}": runs.perplexity(word_nats, n_words), f"tokens/{name}": int(n)}
+        result |= {f"perplexity/{name}": runs.perplexity(nats, n),
+                   f"perplexity_words/{name}": runs.perplexity(word_nats, n_words), f"tokens/{name}": int(n)}
         if not infill:
             outputs = translate(model, examples[name], tokenizer, device, flags)
-            result |= {f"{metric}/{name}": value for metric, value in score(outputs, [target for _, target in sets[name]], tokenizer).items()}
+            result |= {f"{metric}/{name}": value
+                       for metric, value in score(outputs, [target for _, target in sets[name]], tokenizer).items()}
     if distributed.leave():
         return
     run.finish(result, model, tokens)
     draw(run, batches_of)
     for name in batches_of:
-        run.say(f"  {name:<18}perplexity {result[f'perplexity/{name}']:>8,.2f}, of the words alone {result[f'perplexity_words/{name}']:>8,.2f}"
-                + ("" if infill else f";  exact {result[f'exact/{name}']:.1%}, BLEU {result[f'bleu/{name}']:.1f}, chrF {result[f'chrf/{name}']:.1f}"))
-    run.say(f"{'infilling' if infill else ' to '.join(corpus.languages)}, step {best_weights['step']}; {run.seconds():.0f} s, {run.folder}")
+        run.say(f"  {name:<18}perplexity {result[f'perplexity/{name}']:>8,.2f}, "
+                f"of the words alone {result[f'perplexity_words/{name}']:>8,.2f}"
+                + ("" if infill else f";  exact {result[f'exact/{name}']:.1%}, BLEU {result[f'bleu/{name}']:.1f}, "
+                                     f"chrF {result[f'chrf/{name}']:.1f}"))
+    run.say(f"{'infilling' if infill else ' to '.join(corpus.languages)}, step {best_weights['step']}; "
+            f"{run.seconds():.0f} s, {run.folder}")
 
 
 def check(flags):
@@ -256,8 +280,9 @@ def check(flags):
         (flags.task == "translate" or not flags.languages, f"--languages {flags.languages}: is for --task translate"))
     if flags.task == "infill":
         n_hidden, n_spans = spans.most(flags.block_size - 1, flags.mask_rate, flags.mean_span)
-        runs.require((n_hidden + n_spans < flags.block_size, f"--mask-rate {flags.mask_rate}: {n_hidden} hidden tokens and {n_spans} sentinels "
-                      f"make a target longer than --block-size {flags.block_size}; hide less, or in longer spans (--mean-span)"))
+        runs.require((n_hidden + n_spans < flags.block_size,
+                      f"--mask-rate {flags.mask_rate}: {n_hidden} hidden tokens and {n_spans} sentinels make a target "
+                      f"longer than --block-size {flags.block_size}; hide less, or in longer spans (--mean-span)"))
 
 
 def draw(run, names):
@@ -267,7 +292,8 @@ def draw(run, names):
     metrics = run.metrics()
     lines = {name: ([m["step"] for m in metrics], [m[f"perplexity/{name}"] for m in metrics]) for name in names}
     title = "Span corruption" if run.flags.task == "infill" else "Translation"
-    plots.curves(run.folder / "curve.png", [(f"{title}, pos={run.flags.pos}", "perplexity of targets (log scale)", lines, {}, True)], "step")
+    plots.curves(run.folder / "curve.png",
+                 [(f"{title}, pos={run.flags.pos}", "perplexity of targets (log scale)", lines, {}, True)], "step")
 
 
 if __name__ == "__main__":

@@ -2,9 +2,10 @@
 
     python train_thread.py --data toy
 
-A post and its comments form a tree. The encoder reads every text that has replies once and averages its states; an unmasked
-decoder reads the comment whose words are hidden, and its cross-attention the vectors of the comment's ancestors. Afterwards the same
-hidden words are asked for three times: with the ancestors, without any, and with those of a comment in another tree.
+A post and its comments form a tree. The encoder reads every text that has replies once and averages its states; an
+unmasked decoder reads the comment whose words are hidden, and its cross-attention the vectors of the comment's
+ancestors. Afterwards the same hidden words are asked for three times: with the ancestors, without any, and with those
+of a comment in another tree.
 """
 
 import math
@@ -22,7 +23,8 @@ from model import LanguageModel, count_parameters
 from run import flag
 from thread_reader import ThreadReader
 
-VIEWS = {"ancestors": "with its ancestors", "alone": "without any", "shuffled": "with another tree's"}  # name in result.json: in words
+# name in result.json: in words
+VIEWS = {"ancestors": "with its ancestors", "alone": "without any", "shuffled": "with another tree's"}
 DEEPEST = 6  # comments at least so deep are counted together
 
 
@@ -30,16 +32,20 @@ DEEPEST = 6  # comments at least so deep are counted together
 class Flags(runs.RunFlags, runs.ModelFlags, runs.TokenizerFlags, runs.SpreadFlags):
     data: str = flag("toy", "threads: toy (generated), or a .jsonl of one post with its comments a line")
     ancestors: int = flag(8, "how many ancestors of a comment are read at most, the nearest ones")
-    ancestor_positions: str = flag("learned", "what is added to an ancestor's vector for its distance from the comment", ThreadReader.POSITIONS)
+    ancestor_positions: str = flag("learned", "what is added to an ancestor's vector for its distance from the comment",
+                                   ThreadReader.POSITIONS)
     alone_rate: float = flag(0.2, "share of the updates without ancestors, so that the model also knows how to do without")
-    max_tree_size: int = flag(64, "comments in a tree; a larger one is split into trees of a comment's subtree and the thread down to it")
+    max_tree_size: int = flag(64, "comments in a tree; a larger one is split into trees of a comment's subtree "
+                                  "and the thread down to it")
     n_layer: int = flag(2, "number of blocks of the encoder, and of the decoder")
     n_head: int = flag(4, "attention heads a block")
-    init_std: float = flag(0.125, "standard deviation of the initial weights; smaller, the words of a kind start too alike for their average to tell them apart")
+    init_std: float = flag(0.125, "standard deviation of the initial weights; smaller, the words of a kind start "
+                                  "too alike for their average to tell them apart")
     activation: str = flag("gelu", "of the feed-forward layer", ("relu", "gelu"))
     head: str = flag("linear", "from hidden states to words", ("roberta", "clap", "linear"))
     mask_rate: float = flag(0.3, "share of tokens to predict")
-    mask_unit: str = flag("token", "what is hidden together: tokens, whole words, or spans of about three tokens", masking.UNITS)
+    mask_unit: str = flag("token", "what is hidden together: tokens, whole words, or spans of about three tokens",
+                          masking.UNITS)
     steps: int = flag(1500, "number of updates")
     batch_size: int = flag(8, "trees an update")
     lr: float = flag(4e-3, "peak learning rate")
@@ -56,7 +62,8 @@ class Flags(runs.RunFlags, runs.ModelFlags, runs.TokenizerFlags, runs.SpreadFlag
 
 
 class Forest:
-    """The texts of many trees in one list: their ids, and for each its depth and the rows of its nearest ancestors, parent first."""
+    """The texts of many trees in one list: their ids, and for each its depth and the rows of its nearest ancestors,
+    parent first."""
 
     def __init__(self, trees, tokenizer, flags):
         self.texts = [text for tree in trees for text in tree.texts]
@@ -68,7 +75,8 @@ class Forest:
             first.append(len(self.chains))
             above.append([[first[-1] + a for a in chain] for chain in tree.ancestors(flags.ancestors)])
             self.chains += above[-1]
-            self.pieces += [[first[-1] + i for i in targets] for _, targets in split(tree, flags.max_tree_size, flags.ancestors)]
+            self.pieces += [[first[-1] + i for i in targets]
+                            for _, targets in split(tree, flags.max_tree_size, flags.ancestors)]
         # The control: each comment's ancestors are those of one of another tree, as deep if that has any.
         order = sorted(range(len(trees)), key=lambda k: max(trees[k].depths()))
         other_of = dict(zip(order, order[1:] + order[:1]))
@@ -76,7 +84,8 @@ class Forest:
             by_depth = {}
             for chain, depth in zip(above[other_of[k]], trees[other_of[k]].depths()):
                 by_depth.setdefault(depth, []).append(chain)
-            self.others += [by_depth[min(depth, max(by_depth))][i % len(by_depth[min(depth, max(by_depth))])] for i, depth in enumerate(tree.depths())]
+            self.others += [by_depth[min(depth, max(by_depth))][i % len(by_depth[min(depth, max(by_depth))])]
+                            for i, depth in enumerate(tree.depths())]
 
     def comments(self, rows):
         """idx, mask (B, T) of these comments."""
@@ -87,19 +96,22 @@ class Forest:
         used = sorted({a for row in rows for a in chains[row]})
         place = {a: i for i, a in enumerate(used)}
         texts, texts_mask = batching.pad([self.sequences[a] for a in used])
-        ancestors, ancestors_mask = batching.pad([torch.tensor([place[a] for a in chains[row]]) for row in rows])  # padding is row 0, masked
+        # padding is row 0, masked
+        ancestors, ancestors_mask = batching.pad([torch.tensor([place[a] for a in chains[row]]) for row in rows])
         return {"texts": texts, "texts_mask": texts_mask, "ancestors": ancestors, "ancestors_mask": ancestors_mask}
 
 
 def fixed_batches(forest, flags, vocab_size, starts):
-    """Batches (rows, inputs, mask, labels, {view: what is read of the ancestors}) of all comments. The masks depend on neither the seed
-    nor the step: with the same tokenizer and flags of the data and the masking, all runs are measured on the same words."""
+    """Batches (rows, inputs, mask, labels, {view: what is read of the ancestors}) of all comments. The masks depend on
+    neither the seed nor the step: with the same tokenizer and flags of the data and the masking, all runs are measured
+    on the same words."""
     batches = []
     rows = torch.tensor([row for piece in forest.pieces for row in piece])
     for found in batching.length_batches([len(forest.sequences[row]) for row in rows], 64):
         chosen = rows[found].tolist()
         idx, mask = forest.comments(chosen)
-        inputs, labels = masking.mask_tokens(idx, vocab_size, batching.generator("masks of comments", *chosen), flags.mask_rate, flags.mask_unit, starts)
+        inputs, labels = masking.mask_tokens(idx, vocab_size, batching.generator("masks of comments", *chosen),
+                                             flags.mask_rate, flags.mask_unit, starts)
         batches.append((chosen, inputs, mask, labels, {"ancestors": forest.above(chosen, forest.chains), "alone": {},
                                                        "shuffled": forest.above(chosen, forest.others)}))
     return batches
@@ -117,8 +129,10 @@ def evaluate(model, forest, batches, device, flags):
         depths = (forest.depths[rows].clamp(max=DEEPEST) - 1)[:, None].expand_as(labels)[labels != -100]  # one for each loss
         for view, read in views.items():
             with runs.autocast(flags, device):
-                losses = model.losses(inputs.to(device), labels.to(device), mask.to(device), **batching.to(device, read)).cpu().double()
-            sums[view] += torch.stack([torch.zeros(DEEPEST, dtype=torch.float64).index_add(0, depths, x) for x in (losses, torch.ones_like(losses))])
+                losses = model.losses(inputs.to(device), labels.to(device), mask.to(device),
+                                      **batching.to(device, read)).cpu().double()
+            sums[view] += torch.stack([torch.zeros(DEEPEST, dtype=torch.float64).index_add(0, depths, x)
+                                       for x in (losses, torch.ones_like(losses))])
     model.train()
     return {view: distributed.add(found) for view, found in sums.items()}
 
@@ -132,7 +146,8 @@ def toy_floor(forest, batches, tokenizer):
             places = hidden.nonzero().flatten().tolist()
             for view, chain in (("ancestors", forest.chains[row]), ("alone", [])):
                 nats = toy_threads.nats(forest.texts[row], [forest.texts[a] for a in chain], tokens, shown, places, size)
-                sums[view][:, forest.depths[row].clamp(max=DEEPEST) - 1] += torch.tensor([nats, len(places)], dtype=torch.float64)
+                sums[view][:, forest.depths[row].clamp(max=DEEPEST) - 1] += torch.tensor(
+                    [nats, len(places)], dtype=torch.float64)
     return sums
 
 
@@ -141,7 +156,8 @@ def perplexities(sums, name):
     numbers = {}
     for view, (nats, counts) in sums.items():
         numbers[f"perplexity/{name}-{view}"] = runs.perplexity(nats.sum().item(), counts.sum().item())
-        numbers |= {f"perplexity/{name}-{view}-depth-{d + 1}": runs.perplexity(nats[d].item(), counts[d].item()) for d in range(DEEPEST) if counts[d]}
+        numbers |= {f"perplexity/{name}-{view}-depth-{d + 1}": runs.perplexity(nats[d].item(), counts[d].item())
+                    for d in range(DEEPEST) if counts[d]}
     return numbers
 
 
@@ -153,9 +169,11 @@ def train(flags):
 
     # Data: trees, whole ones held out.
     threads = load_threads(flags.data)
-    rest, test = hold_out(threads.trees, flags.test, seed=0, key=lambda tree: tree.text())  # every run is measured on the same trees
+    # every run is measured on the same trees
+    rest, test = hold_out(threads.trees, flags.test, seed=0, key=lambda tree: tree.text())
     kept, valid = hold_out(rest, flags.valid, seed=1, key=lambda tree: tree.text())
-    runs.require((kept and len(valid) > 1 and len(test) > 1, f"--data {flags.data}: {len(threads.trees)} trees are too few to hold out --valid {flags.valid} "
+    runs.require((kept and len(valid) > 1 and len(test) > 1,
+                  f"--data {flags.data}: {len(threads.trees)} trees are too few to hold out --valid {flags.valid} "
                   f"and --test {flags.test} of them, at least two each; give more or larger shares"))
     tokenizer = train_tokenizer(flags.tokenizer, [text for tree in kept for text in tree.texts], flags.vocab_size)
     starts = word_starts(tokenizer)
@@ -168,19 +186,24 @@ def train(flags):
     reader = {"n_ancestors": flags.ancestors, "ancestor_positions": flags.ancestor_positions}
     batches_of = {name: fixed_batches(forests[name], flags, config.vocab_size, starts) for name in ("valid", "test")}
     for name, part in batches_of.items():
-        runs.require((any((labels != -100).any() for _, _, _, labels, _ in part), f"--data {flags.data}: no word of the {name} comments is in the vocabulary; "
+        runs.require((any((labels != -100).any() for _, _, _, labels, _ in part),
+                      f"--data {flags.data}: no word of the {name} comments is in the vocabulary; "
                       "give a larger --vocab-size or other data"))
     run = runs.Run("thread", flags, config, tokenizer, device, reader=reader)
     model = LanguageModel(ThreadReader(config, **reader)).to(device)
     if flags.compile:
         runs.compile_blocks(model)
     optimizer = runs.make_optimizer(model, flags.lr, flags.weight_decay)
-    run.say(f"{threads.name}: {len(kept):,} training trees ({len(known.texts) - len(kept):,} comments, {sum(map(len, known.sequences)):,} tokens), {len(valid):,} for validation, "
-            f"{len(test):,} for the test, {config.vocab_size:,} entries in the vocabulary; {count_parameters(model)['total']:,} parameters, pos={config.pos}, on {device}")
-    run.say(f"  {100 * batching.fraction_unknown(torch.cat([s[1:] for s in forests['test'].sequences]), UNK):.1f}% of the test words out of vocabulary")
+    run.say(f"{threads.name}: {len(kept):,} training trees ({len(known.texts) - len(kept):,} comments, "
+            f"{sum(map(len, known.sequences)):,} tokens), {len(valid):,} for validation, {len(test):,} for the test, "
+            f"{config.vocab_size:,} entries in the vocabulary; "
+            f"{count_parameters(model)['total']:,} parameters, pos={config.pos}, on {device}")
+    run.say(f"  {100 * batching.fraction_unknown(torch.cat([s[1:] for s in forests['test'].sequences]), UNK):.1f}% "
+            "of the test words out of vocabulary")
     for what, n in threads.left_out.items():
         run.say(f"  {n:,} {what}")
-    for what, n in (("texts are longer than --block-size {block_size} and were cut", sum(forest.n_long for forest in forests.values())),
+    for what, n in (("texts are longer than --block-size {block_size} and were cut",
+                     sum(forest.n_long for forest in forests.values())),
                     ("trees more by splitting at --max-tree-size {max_tree_size}", len(known.pieces) - len(kept))):
         if n:
             run.say(f"  {n:,} " + what.format(**vars(flags)))
@@ -196,14 +219,17 @@ def train(flags):
     losses, batches = more.get("losses", []), None  # losses since the last evaluation
     model.train()
     for step in run.interruptible(range(first, flags.steps + 1)):
-        if (step % flags.eval_every == 0 or step == flags.steps) and not (flags.resume and step == first):  # that one is logged already
+        if ((step % flags.eval_every == 0 or step == flags.steps)
+                and not (flags.resume and step == first)):  # that one is logged already
             sums = evaluate(model, forests["valid"], batches_of["valid"], device, flags)
             nats = {view: (found[0].sum() / found[1].sum()).item() for view, found in sums.items()}
             loss_valid = (1 - flags.alone_rate) * nats["ancestors"] + flags.alone_rate * nats["alone"]  # as often as trained
             numbers = perplexities(sums, "valid")
-            run.log(step, tokens=tokens, **{"loss/valid": loss_valid}, **numbers, **({"loss/train": torch.stack(losses).mean().item()} if losses else {}))
+            run.log(step, tokens=tokens, **{"loss/valid": loss_valid}, **numbers,
+                    **({"loss/train": torch.stack(losses).mean().item()} if losses else {}))
             losses = []
-            run.say(f"step {step:>6}  perplexity of a comment's hidden words  " + ", ".join(f"{numbers[f'perplexity/valid-{view}']:,.2f} {words}" for view, words in VIEWS.items()))
+            run.say(f"step {step:>6}  perplexity of a comment's hidden words  "
+                    + ", ".join(f"{numbers[f'perplexity/valid-{view}']:,.2f} {words}" for view, words in VIEWS.items()))
             if loss_valid < best:
                 best = loss_valid
                 run.save("best.pt", model=model.state_dict(), step=step)
@@ -213,7 +239,8 @@ def train(flags):
             break
         epoch, position = divmod(step, batches_an_epoch)
         if batches is None or position == 0:
-            batches = torch.randperm(len(known.pieces), generator=batching.generator(flags.seed, "epoch", epoch)).split(flags.batch_size)
+            batches = torch.randperm(
+                len(known.pieces), generator=batching.generator(flags.seed, "epoch", epoch)).split(flags.batch_size)
         rows = [row for piece in batches[position] for row in known.pieces[piece]]  # all comments of a batch of trees
         gen = batching.generator(flags.seed, "masks", step)
         alone = torch.rand((), generator=gen) < flags.alone_rate
@@ -224,7 +251,8 @@ def train(flags):
             group["lr"] = lr
         optimizer.zero_grad()
         loss, count = 0.0, max(1, (labels != -100).sum().item())
-        for part_rows, wanted in distributed.parts(loss_of, labels, flags, step):  # all of them, unless several processes share them out
+        # all of them, unless several processes share them out
+        for part_rows, wanted in distributed.parts(loss_of, labels, flags, step):
             read = {} if alone else known.above(torch.tensor(rows)[part_rows].tolist(), known.chains)
             with runs.autocast(flags, device):
                 read = batching.to(device, {"idx": inputs[part_rows], "mask": mask[part_rows], **read})
@@ -235,7 +263,8 @@ def train(flags):
             torch.nn.utils.clip_grad_norm_(model.parameters(), flags.clip)
         optimizer.step()
         losses.append(distributed.add(loss))
-        tokens += int(mask.sum()) + (0 if alone else sum(len(known.sequences[a]) for a in {a for row in rows for a in known.chains[row]}))
+        tokens += int(mask.sum()) + (
+            0 if alone else sum(len(known.sequences[a]) for a in {a for row in rows for a in known.chains[row]}))
         run.progress(step + 1, flags.steps, loss, lr, tokens - more.get("tokens", 0))
 
     # Results
@@ -255,15 +284,19 @@ def train(flags):
     run.finish(result, model, tokens)
     draw(run, result)
     for depth in depths_in(result):
-        run.say(f"  {depth_in_words(depth):<9}{result[f'tokens/test-depth-{depth}']:>7,} words  " + in_words(result, f"-depth-{depth}"))
-    run.say(f"  the ancestors tell {result['gain/test']:.3f} nats a hidden word" + (f"; by the grammar {result['floor/gain/test']:.3f}" if floor else ""))
-    run.say(f"perplexity of hidden words in test trees at step {best_weights['step']}: {in_words(result)}; {run.seconds():.0f} s, {run.folder}")
+        run.say(f"  {depth_in_words(depth):<9}{result[f'tokens/test-depth-{depth}']:>7,} words  "
+                + in_words(result, f"-depth-{depth}"))
+    run.say(f"  the ancestors tell {result['gain/test']:.3f} nats a hidden word"
+            + (f"; by the grammar {result['floor/gain/test']:.3f}" if floor else ""))
+    run.say(f"perplexity of hidden words in test trees at step {best_weights['step']}: {in_words(result)}; "
+            f"{run.seconds():.0f} s, {run.folder}")
 
 
 def in_words(result, ending=""):
     """The three perplexities of the test trees, and what the grammar makes possible."""
     floor = {view: result.get(f"floor/perplexity/test-{view}{ending}") for view in VIEWS}
-    return ", ".join(f"{result[f'perplexity/test-{view}{ending}']:,.2f} {words}" + (f" (floor {floor[view]:.2f})" if floor[view] else "") for view, words in VIEWS.items())
+    return ", ".join(f"{result[f'perplexity/test-{view}{ending}']:,.2f} {words}"
+                     + (f" (floor {floor[view]:.2f})" if floor[view] else "") for view, words in VIEWS.items())
 
 
 def depths_in(result):
@@ -277,9 +310,13 @@ def depth_in_words(depth):
 def check(flags):
     runs.require(
         *runs.step_checks(flags),
-        (flags.ancestors > 0, f"--ancestors must be at least 1, got {flags.ancestors}; without any, the decoder would have nothing to look at"),
-        (flags.max_tree_size > max(flags.ancestors, 1), f"--max-tree-size must be above --ancestors {flags.ancestors}, so that a comment has room beside them, got {flags.max_tree_size}"),
-        (flags.ancestor_positions != "sinusoidal" or flags.n_embd % 2 == 0, f"--ancestor-positions sinusoidal pairs a sine with a cosine, so --n-embd must be even, got {flags.n_embd}"),
+        (flags.ancestors > 0,
+         f"--ancestors must be at least 1, got {flags.ancestors}; without any, the decoder would have nothing to look at"),
+        (flags.max_tree_size > max(flags.ancestors, 1),
+         f"--max-tree-size must be above --ancestors {flags.ancestors}, so that a comment has room beside them, "
+         f"got {flags.max_tree_size}"),
+        (flags.ancestor_positions != "sinusoidal" or flags.n_embd % 2 == 0,
+         f"--ancestor-positions sinusoidal pairs a sine with a cosine, so --n-embd must be even, got {flags.n_embd}"),
         (0 <= flags.alone_rate <= 1, f"--alone-rate must be from 0 to 1, got {flags.alone_rate}"),
         (0 < flags.mask_rate < 1, f"--mask-rate must be above 0 and below 1, got {flags.mask_rate}"),
         (0 < flags.valid < 1, f"--valid must be above 0 and below 1, got {flags.valid}"),
@@ -292,14 +329,19 @@ def draw(run, result):
     import plots
 
     metrics, depths, label = run.metrics(), depths_in(result), "perplexity of hidden words (log scale)"
-    shown = metrics[1:] or metrics  # an untrained model's perplexity is the size of the vocabulary, and would flatten all that follows
-    over_steps = {words: ([m["step"] for m in shown], [m[f"perplexity/valid-{view}"] for m in shown]) for view, words in VIEWS.items()}
-    floors = {f"floor {words}": result[f"floor/perplexity/valid-{view}"] for view, words in VIEWS.items() if f"floor/perplexity/valid-{view}" in result}
+    # an untrained model's perplexity is the size of the vocabulary, and would flatten all that follows
+    shown = metrics[1:] or metrics
+    over_steps = {words: ([m["step"] for m in shown], [m[f"perplexity/valid-{view}"] for m in shown])
+                  for view, words in VIEWS.items()}
+    floors = {f"floor {words}": result[f"floor/perplexity/valid-{view}"]
+              for view, words in VIEWS.items() if f"floor/perplexity/valid-{view}" in result}
     plots.curves(run.folder / "curve.png", [("Comments of held-out trees", label, over_steps, floors, True)], "step", room=0.35)
-    by_depth = {kind + words: (depths, [result[f"{key}perplexity/test-{view}-depth-{d}"] for d in depths]) for kind, key in (("", ""), ("floor ", "floor/"))
+    by_depth = {kind + words: (depths, [result[f"{key}perplexity/test-{view}-depth-{d}"] for d in depths])
+                for kind, key in (("", ""), ("floor ", "floor/"))
                 for view, words in VIEWS.items() if f"{key}perplexity/test-{view}" in result}
     plots.curves(run.folder / "depth.png", [("Comments of the test trees", label, by_depth, {}, True)],
-                 f"depth: number of ancestors ({DEEPEST} or more at {DEEPEST})" if DEEPEST in depths else "depth: number of ancestors", room=0.25)
+                 f"depth: number of ancestors ({DEEPEST} or more at {DEEPEST})" if DEEPEST in depths
+                 else "depth: number of ancestors", room=0.25)
 
 
 if __name__ == "__main__":

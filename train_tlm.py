@@ -1,4 +1,5 @@
-"""Translation language modelling: masked words of a sentence and of its translation, each predicted from both (Lample & Conneau 2019, section 3).
+"""Translation language modelling: masked words of a sentence and of its translation, each predicted from both \
+(Lample & Conneau 2019, section 3).
 
     python train_tlm.py --data toy
 
@@ -27,17 +28,19 @@ VIEWS = {"alone": "alone", "paired": "beside its translation", "mispaired": "bes
 
 @dataclass
 class Flags(runs.RunFlags, runs.ModelFlags, runs.TokenizerFlags):
-    data: str = flag("toy", "pairs: toy (English and an invented language), a folder of train.en and train.fr, or a .tsv of source<TAB>target")
+    data: str = flag("toy", "pairs: toy (English and an invented language), a folder of train.en and train.fr, "
+                            "or a .tsv of source<TAB>target")
     languages: str = flag("", "which endings of the folder's files, like en-fr; needed where there are more than two")
-    init_from: str = flag("", "run folder of train_mlm.py or of this script to continue from: its weights, architecture and vocabulary, which "
-                              "must know both languages")
+    init_from: str = flag("", "run folder of train_mlm.py or of this script to continue from: its weights, architecture "
+                              "and vocabulary, which must know both languages")
     pair_rate: float = flag(0.8, "share of the updates on pairs; in the others the same sentences stand each alone, as in MLM")
     n_layer: int = flag(2, "number of blocks")
     n_head: int = flag(4, "attention heads a block")
     activation: str = flag("gelu", "of the feed-forward layer", ("relu", "gelu"))
     head: str = flag("linear", "from hidden states to words", ("roberta", "clap", "linear"))
     mask_rate: float = flag(0.3, "share of tokens to predict")
-    mask_unit: str = flag("token", "what is hidden together: tokens, whole words, or spans of about three tokens", masking.UNITS)
+    mask_unit: str = flag("token", "what is hidden together: tokens, whole words, or spans of about three tokens",
+                          masking.UNITS)
     steps: int = flag(1500, "number of updates")
     batch_size: int = flag(32, "pairs an update")
     lr: float = flag(3e-3, "peak learning rate")
@@ -50,7 +53,8 @@ class Flags(runs.RunFlags, runs.ModelFlags, runs.TokenizerFlags):
 
 
 def masked_test_set(sides, side, flags, vocab_size, starts):
-    """{view: batches of (inputs, mask, labels, where)}, in which words of one side's sentences are hidden, the same in each view.
+    """{view: batches of (inputs, mask, labels, where)}, in which words of one side's sentences are hidden, the same in
+    each view.
 
     alone: the sentence by itself; paired: beside its translation, of which nothing is hidden; mispaired: beside the translation
     of another sentence of about its length. The masks depend on neither the seed nor the step.
@@ -71,7 +75,8 @@ def masked_test_set(sides, side, flags, vocab_size, starts):
                 return batching.join(sequences, others) if side == 0 else batching.join(others, sequences)
 
             joined, joined_mask, where = beside([row[real] for row, real in zip(inputs, mask)], others)
-            joined_labels = beside([row[real] for row, real in zip(labels, mask)], [torch.full_like(other, -100) for other in others])[0]
+            joined_labels = beside([row[real] for row, real in zip(labels, mask)],
+                                   [torch.full_like(other, -100) for other in others])[0]
             batches[view].append((joined, joined_mask, joined_labels.masked_fill(~joined_mask, -100), where))
     return batches
 
@@ -92,7 +97,8 @@ def evaluate(model, sets, device, flags):
                 nats += F.cross_entropy(logits, wanted, reduction="sum").item()
                 hits += (logits.argmax(-1) == wanted).sum().item()
                 count += len(wanted)
-            numbers |= {f"perplexity/{language}-{view}": runs.perplexity(nats, count), f"accuracy/{language}-{view}": hits / count}
+            numbers |= {f"perplexity/{language}-{view}": runs.perplexity(nats, count),
+                        f"accuracy/{language}-{view}": hits / count}
     model.train()
     return numbers
 
@@ -105,12 +111,17 @@ def train(flags):
     pairs = load_pairs(flags.data, flags.languages)
     languages = pairs.languages
     before = "-".join(source.config.get("languages", languages) if source else languages)
-    runs.require((before == "-".join(languages), f"--init-from {flags.init_from}: its languages are {before}, not {'-'.join(languages)}; use --languages {before}"))
-    kept, held_out = (pairs.train, pairs.valid) if pairs.valid else hold_out(pairs.train, flags.valid, seed=0, key=lambda pair: pair[0])
-    runs.require((kept and held_out, f"--data {flags.data}: {len(pairs.train)} pairs are too few to hold out --valid {flags.valid} of them; "
+    runs.require((before == "-".join(languages),
+                  f"--init-from {flags.init_from}: its languages are {before}, not {'-'.join(languages)}; "
+                  f"use --languages {before}"))
+    kept, held_out = ((pairs.train, pairs.valid) if pairs.valid
+                      else hold_out(pairs.train, flags.valid, seed=0, key=lambda pair: pair[0]))
+    runs.require((kept and held_out,
+                  f"--data {flags.data}: {len(pairs.train)} pairs are too few to hold out --valid {flags.valid} of them; "
                   "give more pairs or a larger --valid"))
     kept = list(dict.fromkeys(kept))
-    tokenizer = source.tokenizer if source else train_tokenizer(flags.tokenizer, [sentence for pair in kept for sentence in pair], flags.vocab_size)
+    tokenizer = source.tokenizer if source else train_tokenizer(
+        flags.tokenizer, [sentence for pair in kept for sentence in pair], flags.vocab_size)
     starts = word_starts(tokenizer)
 
     def sequences(part):
@@ -120,16 +131,22 @@ def train(flags):
 
     sides, n_long = sequences(kept)
     unknown = [batching.fraction_unknown(torch.cat([sequence[1:] for sequence in side]), UNK) for side in sides]
-    runs.require(*((not source or share < 0.5, f"--init-from {flags.init_from}: {share:.0%} of the words of {language} are unknown to its vocabulary; "
-                    f"pretrain it with --vocab-from {flags.data} or --tokenizer bpe") for share, language in zip(unknown, languages)))
+    runs.require(*((not source or share < 0.5,
+                    f"--init-from {flags.init_from}: {share:.0%} of the words of {language} are unknown to its vocabulary; "
+                    f"pretrain it with --vocab-from {flags.data} or --tokenizer bpe")
+                   for share, language in zip(unknown, languages)))
     lengths = [len(first) + len(second) for first, second in zip(*sides)]
     sets = {}  # {name: {language: {view: batches}}}
     for name, part in ({"valid": held_out} | pairs.tests).items():
-        runs.require((len(part) > 1, f"--data {flags.data}: {name} has a single pair, so there is no other sentence's translation to compare with; give more"))
+        runs.require((len(part) > 1, f"--data {flags.data}: {name} has a single pair, "
+                                     "so there is no other sentence's translation to compare with; give more"))
         held, _ = sequences(part)
-        sets[name] = {language: masked_test_set(held, side, flags, tokenizer.get_vocab_size(), starts) for side, language in enumerate(languages)}
-        runs.require(*((any((labels != -100).any() for _, _, labels, _ in views["alone"]), f"--data {flags.data}: no word of {language} in {name} is in the "
-                        "vocabulary; give a larger --vocab-size or other data") for language, views in sets[name].items()))
+        sets[name] = {language: masked_test_set(held, side, flags, tokenizer.get_vocab_size(), starts)
+                      for side, language in enumerate(languages)}
+        runs.require(*((any((labels != -100).any() for _, _, labels, _ in views["alone"]),
+                        f"--data {flags.data}: no word of {language} in {name} is in the vocabulary; "
+                        "give a larger --vocab-size or other data")
+                       for language, views in sets[name].items()))
 
     # Model
     config = dataclasses.replace(source.model.body.config, n_language=2) if source else runs.model_config(
@@ -143,7 +160,8 @@ def train(flags):
         torch.nn.init.zeros_(model.body.languages.weight)  # a run without languages goes on as if both were one
         model.load_state_dict(model.state_dict() | source.model.state_dict())
     optimizer = runs.make_optimizer(model, flags.lr, flags.weight_decay)
-    run.say(f"{pairs.name}: {len(kept):,} training pairs ({sum(lengths):,} tokens), {len(held_out):,} for validation, {config.vocab_size:,} entries in the vocabulary; "
+    run.say(f"{pairs.name}: {len(kept):,} training pairs ({sum(lengths):,} tokens), {len(held_out):,} for validation, "
+            f"{config.vocab_size:,} entries in the vocabulary; "
             f"{count_parameters(model)['total']:,} parameters, pos={config.pos}, on {device}")
     for language, share in zip(languages, unknown):
         run.say(f"  {language:<9}{100 * share:4.1f}% of the training words out of vocabulary")
@@ -157,14 +175,18 @@ def train(flags):
     losses, batches = more.get("losses", []), None  # losses since the last evaluation
     model.train()
     for step in run.interruptible(range(first, flags.steps + 1)):
-        if (step % flags.eval_every == 0 or step == flags.steps) and not (flags.resume and step == first):  # that one is logged already
+        if ((step % flags.eval_every == 0 or step == flags.steps)
+                and not (flags.resume and step == first)):  # that one is logged already
             numbers = evaluate(model, sets["valid"], device, flags)
-            loss_of = {view: sum(math.log(numbers[f"perplexity/{language}-{view}"]) for language in languages) / 2 for view in VIEWS}
+            loss_of = {view: sum(math.log(numbers[f"perplexity/{language}-{view}"]) for language in languages) / 2
+                       for view in VIEWS}
             valid = flags.pair_rate * loss_of["paired"] + (1 - flags.pair_rate) * loss_of["alone"]  # as often as trained
-            run.log(step, tokens=tokens, **{"loss/valid": valid}, **in_set("valid", numbers), **({"loss/train": torch.stack(losses).mean().item()} if losses else {}))
+            run.log(step, tokens=tokens, **{"loss/valid": valid}, **in_set("valid", numbers),
+                    **({"loss/train": torch.stack(losses).mean().item()} if losses else {}))
             losses = []
             run.say(f"step {step:>6}  masked-LM perplexity  " + "   ".join(
-                f"{language} " + ", ".join(f"{view} {numbers[f'perplexity/{language}-{view}']:,.1f}" for view in VIEWS) for language in languages))
+                f"{language} " + ", ".join(f"{view} {numbers[f'perplexity/{language}-{view}']:,.1f}" for view in VIEWS)
+                for language in languages))
             if valid < best:
                 best = valid
                 run.save("best.pt", model=model.state_dict(), step=step)
@@ -202,8 +224,10 @@ def train(flags):
     for name, part in sets.items():
         numbers = evaluate(model, part, device, flags)
         result |= in_set(name, numbers)
-        told[name] = "; ".join(f"{language} " + ", ".join(f"{numbers[f'perplexity/{language}-{view}']:,.2f} {words}" for view, words in VIEWS.items())
-                               for language in languages)
+        told[name] = "; ".join(
+            f"{language} "
+            + ", ".join(f"{numbers[f'perplexity/{language}-{view}']:,.2f} {words}" for view, words in VIEWS.items())
+            for language in languages)
     run.finish(result, model, tokens)
     draw(run, languages)
     *others, last = told
@@ -233,7 +257,9 @@ def draw(run, languages):
     metrics = run.metrics()
     steps = [m["step"] for m in metrics]
     panels = [(f"Hidden words of {language}, held-out pairs", "perplexity (log scale)",
-               {words: (steps, [m[f"perplexity/valid-{language}-{view}"] for m in metrics]) for view, words in VIEWS.items()}, {}, True) for language in languages]
+               {words: (steps, [m[f"perplexity/valid-{language}-{view}"] for m in metrics])
+                for view, words in VIEWS.items()}, {}, True)
+              for language in languages]
     plots.curves(run.folder / "curve.png", panels, "step")
 
 
