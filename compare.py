@@ -22,6 +22,7 @@ KINDS = {"lm": "Causal LM", "mlm": "Masked LM", "classifier": "Classification", 
          "baselines": "Baselines"}
 SHARES = ("accuracy", "exact")  # metrics from 0 to 1, shown in percent
 LONG = "train-short-test-long"
+COLUMNS = ("perplexity", "accuracy", "exact", "bleu", "chrf", "parameters", "seconds")  # in this order
 # Flags that leave the trained model as it is, and the seed, over which the mean is taken.
 APART = ("seed", "out", "resume", "overwrite", "device", "threads", "eval_block")
 # Flags of train_classifier.py whose defaults follow from --encoder: where that differs they need no naming.
@@ -168,24 +169,26 @@ def check_comparable(trained, baselines):
         if not any(key in trained[0].numbers for key in run.numbers if "/" in key):
             raise UserError(f"{run.folder}: measures nothing that {trained[0].folder} does; leave it out")
     if kind == "seq2seq":
-        agree(trained,
-              lambda run: ", ".join(f"{key}={run.flags.get(key)}"
-                                    for key in ("task", "languages", "mask_rate", "mean_span", "block_size")),
+        decide = ("task", "languages", "mask_rate", "mean_span", "block_size")
+        agree(trained, lambda run: ", ".join(f"{key}={run.flags.get(key)}" for key in decide),
               "these decide what has to be written, so the numbers are not comparable")
     if kind in ("lm", "mlm", "seq2seq"):
         agree(given, lambda run: run.vocabulary,
               "perplexities of different vocabularies are not comparable; compare the bits_per_byte in their result.json")
     if kind == "lm":
-        agree(trained,
-              lambda run: ("test sets " + ", ".join(sorted(run.tokens.keys() - {"train", "valid"})) if run.tokens
-                           else "held-out sentences, each by itself"),
+        def texts(run):
+            names = ", ".join(sorted(run.tokens.keys() - {"train", "valid"}))
+            return f"test sets {names}" if run.tokens else "held-out sentences, each by itself"
+
+        agree(trained, texts,
               "they are measured on different texts (train_mlm.py --causal has no test sets), "
               "so the perplexities are not comparable; give runs of one script")
     if kind in ("lm", "seq2seq"):
-        agree(given,
-              lambda run: "test sets of " + ", ".join(
-                  f"{n:,}" for name, n in sorted(run.tokens.items()) if name not in ("train", "valid")) + " tokens",
-              "the data changed in between; train them again on the same files")
+        def sizes(run):
+            counts = [f"{n:,}" for name, n in sorted(run.tokens.items()) if name not in ("train", "valid")]
+            return f"test sets of {', '.join(counts)} tokens"
+
+        agree(given, sizes, "the data changed in between; train them again on the same files")
     if kind == "mlm":
         agree(trained, lambda run: ", ".join(f"{key}={run.flags.get(key)}" for key in ("mask_rate", "mask_unit", "split")),
               "these decide which words have to be found, so the perplexities are not comparable; "
@@ -330,8 +333,7 @@ def format_table(rows):
     """{column: [(mean, deviation, whether it is the best of the column) for each row]}, the numbers in words."""
     keys = [key for key in dict.fromkeys(key for row in rows if row.seeds for key in row.numbers) if "@" not in key]
     columns = {}
-    for key in sorted(keys, key=lambda key: (
-            "perplexity", "accuracy", "exact", "bleu", "chrf", "parameters", "seconds").index(key.partition("/")[0])):
+    for key in sorted(keys, key=lambda key: COLUMNS.index(key.partition("/")[0])):
         metric = key.partition("/")[0]
         ranked = [row.numbers[key][0] for row in rows if row.ranked and key in row.numbers]
         digits = 2 if metric == "perplexity" and min(ranked) < 10 else 0 if metric in ("parameters", "seconds") else 1

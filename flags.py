@@ -120,8 +120,10 @@ def parse(flags_class, description, argv=None, started_with=None):
         elif field.type is bool:
             options["action"] = "store_true" if field.default is False else argparse.BooleanOptionalAction
         else:
-            options.update(type={int: integer, float: number}.get(field.type, field.type), choices=field.metadata["choices"],
-                           metavar=None if field.metadata["choices"] or positional else field.type.__name__.upper())
+            choices = field.metadata["choices"]
+            convert = str.lower if choices else {int: integer, float: number, str: str}[field.type]  # --pos ALiBi
+            options.update(type=convert, choices=choices,
+                           metavar=None if choices or positional else field.type.__name__.upper())
         # the first to have it, whoever gave it another default
         owner = [owner for owner in groups if field.name in owner.__annotations__][-1]
         groups[owner].add_argument(*names, **options)

@@ -246,10 +246,9 @@ def prepared_of(flags, source):
                "valid": prepared.settings["valid"], "split": "full"}
     given = [field for field in dataclasses.fields(flags)
              if field.name in decided and getattr(flags, field.name) not in (field.default, decided[field.name])]
-    require((not given,
-             " and ".join(f"--{field.name.replace('_', '-')} {getattr(flags, field.name)}" for field in given)
-             + f": --data {flags.data} is prepared, with its own tokenizer and sets; "
-               "leave that out, or give it to prepare.py and another --out"))
+    asked = " and ".join(f"--{field.name.replace('_', '-')} {getattr(flags, field.name)}" for field in given)
+    require((not given, f"{asked}: --data {flags.data} is prepared, with its own tokenizer and sets; "
+             "leave that out, or give it to prepare.py and another --out"))
     if source and source.tokenizer.to_str() != prepared.tokenizer.to_str():
         raise UserError(f"--data {flags.data}: was prepared with another vocabulary than that of {source.folder}; "
                         f"prepare it with --vocab-from {source.folder}")

@@ -101,6 +101,9 @@ def compared(path, panels, xlabel, trained=None, ending=()):
         axis.set_ylabel(ylabel if i % columns == 0 or ylabel != before else "", fontsize=8)
         axis.tick_params(labelsize=7.5)
         before = ylabel
+    shares = [axis for axis, panel in zip(axes.flat, panels) if panel[1].endswith("(%)")]
+    for axis in shares:  # one scale, so that a share in one panel can be compared with that in another
+        axis.set_ylim(min(axis.get_ylim()[0] for axis in shares), max(axis.get_ylim()[1] for axis in shares))
     for axis in axes.flat[len(panels) :]:
         axis.set_axis_off()
     handles |= extra

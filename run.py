@@ -64,6 +64,7 @@ def perplexity(nats, tokens):
 
 
 LOOKED_INTO = ("maps", "probe", "order")  # folders that other scripts put into a run's; they go with it
+FREE = ("resume", "overwrite", "out", "device", "threads", "accumulate", "timeout")  # flags that may change when a run goes on
 
 
 def first_only(method):
@@ -123,32 +124,26 @@ class Run:
             raise UserError(f"--out {folder}: is a file; choose another folder")
         if folder.exists():
             self.hold()
-        there = (sorted(folder.iterdir(), key=lambda path: path.name == "config.json")  # that last: by it, this is a run
-                 if folder.exists() else [])
-        is_run = ((folder / "config.json").exists()
-                  and "kind" in read_json(folder / "config.json"))  # others have a config.json too
+        there = list(folder.iterdir()) if folder.exists() else []
+        there.sort(key=lambda path: path.name == "config.json")  # deleted last: by it, this is a run
+        config, log = folder / "config.json", folder / "metrics.jsonl"
+        is_run = config.exists() and "kind" in read_json(config)  # others have a config.json too
         # Stopped before its first checkpoint, a run has nothing to lose: a best.pt is that of the first line.
-        log = folder / "metrics.jsonl"
-        barely_begun = (all(path.name in ("config.json", "tokenizer.json", "metrics.jsonl", "best.pt")
-                            or path.suffix == ".partial" for path in there)
-                        and (not log.exists() or log.read_bytes().count(b"\n") < 2))
+        early = ("config.json", "tokenizer.json", "metrics.jsonl", "best.pt")
+        barely_begun = all(path.name in early or path.suffix == ".partial" for path in there) and (
+            not log.exists() or log.read_bytes().count(b"\n") < 2)
         require((not (flags.resume and flags.overwrite),
                  "--resume and --overwrite: one continues the run, the other deletes it; give one of them"))
         if flags.resume:
             if not can_resume(folder):
                 raise UserError(f"--resume: {folder} holds no checkpoint.pt; leave --resume out to start the run")
-            before = read_config(folder)
-            now, then = ({k: v for k, v in flags.items()
-                          if k not in ("resume", "overwrite", "out", "device", "threads", "accumulate", "timeout")}
-                         for flags in (described["flags"], before.get("flags", {})))
+            now, then = described["flags"], read_config(folder)["flags"]
             changed = [f"--{k.replace('_', '-')} {str(then.get(k))[:40] or 'empty'}, not {str(now[k]) or 'empty'}"
-                       for k in sorted(now) if now[k] != then.get(k)]
-            if changed:
-                raise UserError(
-                    f"--resume: {folder} was started with {'; '.join(changed)}; "
-                    f"{'leave that out' if flags.out else 'use the same'}, or use another --out"
-                    + (f"; to train its weights on: --init-from {folder}, with another --out and without --resume"
-                       if hasattr(flags, "init_from") else ""))
+                       for k in sorted(now) if k not in FREE and now[k] != then.get(k)]
+            remedy = f"{'leave that out' if flags.out else 'use the same'}, or use another --out"
+            if hasattr(flags, "init_from"):
+                remedy += f"; to train its weights on: --init-from {folder}, with another --out and without --resume"
+            require((not changed, f"--resume: {folder} was started with {'; '.join(changed)}; {remedy}"))
             for path in there:
                 if path.suffix == ".partial":  # what a killed process had begun to write
                     path.unlink()
@@ -204,6 +199,12 @@ class Run:
         """The steps of the training loop, in which SIGINT and SIGTERM wait for `stop_if_asked`; a second one ends the
         script at once."""
         return self.signals.wait_in(steps)
+
+    def is_due(self, step):
+        """Whether a step begins with an evaluation: each --eval-every-th does, and the end, but not what is logged already."""
+        flags = self.flags
+        logged = flags.resume and step == self.first_step
+        return (step % flags.eval_every == 0 or step == flags.steps) and not logged
 
     def stop_if_asked(self, model, optimizer, step, **more):
         """Once a step: if a signal has come, save and end the script. After the last step nothing is left to save, so then

@@ -112,8 +112,7 @@ def train(flags):
     losses = more.get("losses", [])  # since the last evaluation
     model.train()
     for step in run.interruptible(range(first, flags.steps + 1)):
-        if ((step % flags.eval_every == 0 or step == flags.steps)
-                and not (flags.resume and step == first)):  # that one is logged already
+        if run.is_due(step):
             numbers = {"loss/train": torch.stack(losses).mean().item()} if losses else {}
             losses = []
             for name, part in streams.items():

@@ -137,8 +137,7 @@ def train(flags):
     losses, batches = more.get("losses", []), None  # losses since the last evaluation
     model.train()
     for step in run.interruptible(range(first, flags.steps + 1)):
-        if ((step % flags.eval_every == 0 or step == flags.steps)
-                and not (flags.resume and step == first)):  # that one is logged already
+        if run.is_due(step):
             nats, hits, count = evaluate(model, valid_batches, device, flags)
             numbers = {"loss/valid": nats / count, "perplexity/valid": runs.perplexity(nats, count),
                        "accuracy/valid": hits / count}

@@ -206,8 +206,7 @@ def train(flags):
     losses, batches = more.get("losses", []), None  # losses since the last evaluation
     model.train()
     for step in run.interruptible(range(start, flags.steps + 1)):
-        if ((step % flags.eval_every == 0 or step == flags.steps)
-                and not (flags.resume and step == start)):  # that one is logged already
+        if run.is_due(step):
             found = {name: evaluate(model, part, device, flags, first) for name, part in batches_of.items()}
             numbers = {f"perplexity/{name}": runs.perplexity(*sums[:2]) for name, sums in found.items()}
             run.log(step, tokens=tokens, **numbers, **({"loss/train": torch.stack(losses).mean().item()} if losses else {}))

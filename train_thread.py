@@ -84,8 +84,9 @@ class Forest:
             by_depth = {}
             for chain, depth in zip(above[other_of[k]], trees[other_of[k]].depths()):
                 by_depth.setdefault(depth, []).append(chain)
-            self.others += [by_depth[min(depth, max(by_depth))][i % len(by_depth[min(depth, max(by_depth))])]
-                            for i, depth in enumerate(tree.depths())]
+            for i, depth in enumerate(tree.depths()):
+                chains = by_depth[min(depth, max(by_depth))]
+                self.others.append(chains[i % len(chains)])
 
     def comments(self, rows):
         """idx, mask (B, T) of these comments."""
@@ -219,8 +220,7 @@ def train(flags):
     losses, batches = more.get("losses", []), None  # losses since the last evaluation
     model.train()
     for step in run.interruptible(range(first, flags.steps + 1)):
-        if ((step % flags.eval_every == 0 or step == flags.steps)
-                and not (flags.resume and step == first)):  # that one is logged already
+        if run.is_due(step):
             sums = evaluate(model, forests["valid"], batches_of["valid"], device, flags)
             nats = {view: (found[0].sum() / found[1].sum()).item() for view, found in sums.items()}
             loss_valid = (1 - flags.alone_rate) * nats["ancestors"] + flags.alone_rate * nats["alone"]  # as often as trained
@@ -263,8 +263,8 @@ def train(flags):
             torch.nn.utils.clip_grad_norm_(model.parameters(), flags.clip)
         optimizer.step()
         losses.append(distributed.add(loss))
-        tokens += int(mask.sum()) + (
-            0 if alone else sum(len(known.sequences[a]) for a in {a for row in rows for a in known.chains[row]}))
+        read_too = set() if alone else {ancestor for row in rows for ancestor in known.chains[row]}
+        tokens += int(mask.sum()) + sum(len(known.sequences[ancestor]) for ancestor in read_too)
         run.progress(step + 1, flags.steps, loss, lr, tokens - more.get("tokens", 0))
 
     # Results
@@ -336,12 +336,13 @@ def draw(run, result):
     floors = {f"floor {words}": result[f"floor/perplexity/valid-{view}"]
               for view, words in VIEWS.items() if f"floor/perplexity/valid-{view}" in result}
     plots.curves(run.folder / "curve.png", [("Comments of held-out trees", label, over_steps, floors, True)], "step", room=0.35)
-    by_depth = {kind + words: (depths, [result[f"{key}perplexity/test-{view}-depth-{d}"] for d in depths])
-                for kind, key in (("", ""), ("floor ", "floor/"))
-                for view, words in VIEWS.items() if f"{key}perplexity/test-{view}" in result}
-    plots.curves(run.folder / "depth.png", [("Comments of the test trees", label, by_depth, {}, True)],
-                 f"depth: number of ancestors ({DEEPEST} or more at {DEEPEST})" if DEEPEST in depths
-                 else "depth: number of ancestors", room=0.25)
+    by_depth = {}
+    for kind, key in (("", ""), ("floor ", "floor/")):
+        for view, words in VIEWS.items():
+            if f"{key}perplexity/test-{view}" in result:
+                by_depth[kind + words] = depths, [result[f"{key}perplexity/test-{view}-depth-{d}"] for d in depths]
+    xlabel = "depth: number of ancestors" + f" ({DEEPEST} or more at {DEEPEST})" * (DEEPEST in depths)
+    plots.curves(run.folder / "depth.png", [("Comments of the test trees", label, by_depth, {}, True)], xlabel, room=0.25)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Translation language modelling: masked words of a sentence and of its translation, each predicted from both \
-(Lample & Conneau 2019, section 3).
+"""Translation language modelling: masked words of a sentence and of its translation, each predicted from both.
 
     python train_tlm.py --data toy
 
+This is the TLM of Lample & Conneau 2019, section 3.
 A pair is one sequence, [BOS] a sentence [BOS] its translation; the positions begin anew with the second, and each word
 carries a vector of its language. Afterwards the same hidden words are asked for three times: with the sentence alone,
 with its translation beside it, and with that of another sentence.
@@ -175,8 +175,7 @@ def train(flags):
     losses, batches = more.get("losses", []), None  # losses since the last evaluation
     model.train()
     for step in run.interruptible(range(first, flags.steps + 1)):
-        if ((step % flags.eval_every == 0 or step == flags.steps)
-                and not (flags.resume and step == first)):  # that one is logged already
+        if run.is_due(step):
             numbers = evaluate(model, sets["valid"], device, flags)
             loss_of = {view: sum(math.log(numbers[f"perplexity/{language}-{view}"]) for language in languages) / 2
                        for view in VIEWS}
@@ -185,8 +184,7 @@ def train(flags):
                     **({"loss/train": torch.stack(losses).mean().item()} if losses else {}))
             losses = []
             run.say(f"step {step:>6}  masked-LM perplexity  " + "   ".join(
-                f"{language} " + ", ".join(f"{view} {numbers[f'perplexity/{language}-{view}']:,.1f}" for view in VIEWS)
-                for language in languages))
+                f"{language} {in_words(numbers, language, {view: view for view in VIEWS}, 1)}" for language in languages))
             if valid < best:
                 best = valid
                 run.save("best.pt", model=model.state_dict(), step=step)
@@ -224,10 +222,7 @@ def train(flags):
     for name, part in sets.items():
         numbers = evaluate(model, part, device, flags)
         result |= in_set(name, numbers)
-        told[name] = "; ".join(
-            f"{language} "
-            + ", ".join(f"{numbers[f'perplexity/{language}-{view}']:,.2f} {words}" for view, words in VIEWS.items())
-            for language in languages)
+        told[name] = "; ".join(f"{language} {in_words(numbers, language, VIEWS, 2)}" for language in languages)
     run.finish(result, model, tokens)
     draw(run, languages)
     *others, last = told
@@ -239,6 +234,11 @@ def train(flags):
 def in_set(name, numbers):
     """perplexity/LANGUAGE-VIEW as perplexity/SET-LANGUAGE-VIEW."""
     return {key.replace("/", f"/{name}-"): value for key, value in numbers.items()}
+
+
+def in_words(numbers, language, names, digits):
+    """The perplexities of one language, by the names {view: name} of how its words were asked for."""
+    return ", ".join(f"{numbers[f'perplexity/{language}-{view}']:,.{digits}f} {name}" for view, name in names.items())
 
 
 def check(flags):

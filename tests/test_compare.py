@@ -258,6 +258,16 @@ def test_log_axes_have_a_few_plain_ticks_within_their_limits(low, high):
     plots.plt.close()
 
 
+def test_shares_have_one_scale_in_all_panels(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(plots, "save", lambda figure, path: drawn.append([axis.get_ylim() for axis in figure.axes]))
+    low, high = {"a": ([1, 2], [20, 40], [0, 0])}, {"a": ([1, 2], [90, 95], [1, 1])}
+    plots.compared(tmp_path / "x.png", [("low", "accuracy (%)", low, {}, False), ("high", "accuracy (%)", high, {}, False),
+                                        ("other", "perplexity (log scale)", high, {}, True)], "step")
+    first, second, other = drawn[0]
+    assert first == second and first[0] <= 20 and 96 <= first[1] <= 102 and other[0] > 50
+
+
 def test_lengths_of_evaluation_begin_with_that_of_training(make):
     read = compare.read(Path(make("a", result={"perplexity/ada@128": 3.0, "perplexity/ada@64": 2.0, "perplexity/ada": 1.0, "perplexity/bruno@64": 9.0})))
     assert compare.Configuration([read]).by_length("perplexity/ada") == ([32, 64, 128], [1.0, 2.0, 3.0], [0.0, 0.0, 0.0])

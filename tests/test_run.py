@@ -62,7 +62,7 @@ class Some:
 
 @pytest.mark.parametrize("argv, expected", [
     ([], Some()), (["--n-head", "4"], Some(n_head=4)), (["--n_head", "4"], Some(n_head=4)), (["--pos", "nope", "--lr", "2e-4"], Some(pos="nope", lr=2e-4)),
-    (["--no-tie"], Some(tie=False)), (["--n-head=3"], Some(n_head=3))])
+    (["--no-tie"], Some(tie=False)), (["--n-head=3"], Some(n_head=3)), (["--pos", "NoPE"], Some(pos="nope"))])
 def test_flags_are_the_fields_with_hyphens_or_underscores(argv, expected):
     assert runs.parse(Some, "", argv) == expected
 
