@@ -106,7 +106,8 @@ def shell(tmp_path):
 
 # ---------------------------------------------------------------------------- a corpus
 
-SAID = {"obama": ("hope", "change", "folks", "health"), "wbush": ("terror", "freedom", "texas", "ranch"), "hbush": ("points", "light", "prudent", "gulf")}
+SAID = {"obama": ("hope", "change", "folks", "health"), "wbush": ("terror", "freedom", "texas", "ranch"),
+        "hbush": ("points", "light", "prudent", "gulf")}
 
 
 def sentence(speaker, number):
@@ -121,7 +122,8 @@ def write_corpus(folder):
     folder.mkdir(parents=True)
     row = "{}\t{}\n".format
     train = [(str(label), sentence(speaker, number)) for number in range(20) for label, speaker in enumerate(SAID)]
-    test = train[:6] + [(str(label), sentence(speaker, number)) for number in range(30, 33) for label, speaker in enumerate(SAID)]
+    test = train[:6] + [(str(label), sentence(speaker, number))
+                        for number in range(30, 33) for label, speaker in enumerate(SAID)]
     lines = [sentence(speaker, number) for number in range(40, 60) for speaker in SAID] + ["So I said : " + test[0][1]]
     (folder / "train_CLS.tsv").write_text("".join(row(*pair) for pair in train), encoding="utf-8")
     (folder / "test_CLS.tsv").write_text("".join(row(*pair) for pair in test), encoding="utf-8")

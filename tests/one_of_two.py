@@ -1,9 +1,10 @@
-"""One of the processes of test_distributed.py: does the jobs of a file one after the other, as torchrun would start them, so that torch is imported once.
+"""One of the processes of test_distributed.py: does the jobs of a file one after the other, as torchrun would start them,
+so that torch is imported once.
 
     RANK=0 WORLD_SIZE=2 ... python one_of_two.py jobs.json      writes what each gave to jobs-RANK.json
 
-A job is {"script", "argv", "port", "stop_at": press Ctrl-C when checkpoint number so-and-so is written, or 0}. A job without a script draws random
-numbers where a step's dropout would. The last job is started as a user would, and may end the process.
+A job is {"script", "argv", "port", "stop_at": press Ctrl-C when checkpoint number so-and-so is written, or 0}. A job without
+a script draws random numbers where a step's dropout would. The last job is started as a user would, and may end the process.
 """
 
 import json
@@ -26,7 +27,8 @@ def draws():
     distributed.start(60)
     loss = distributed.spread(torch.nn.Linear(2, 2))
     for name, step in (("7", 7), ("8", 8), ("7 again", 7)):
-        found[name] = [torch.rand(3).tolist() for _ in distributed.parts(loss, torch.zeros(5, 2, dtype=torch.long), flags, step)]
+        found[name] = [torch.rand(3).tolist()
+                       for _ in distributed.parts(loss, torch.zeros(5, 2, dtype=torch.long), flags, step)]
     distributed.end()
     return found
 

@@ -135,7 +135,8 @@ def train_classifier(folder, epochs=15, batch_size=16, block_size=32):
             loss.backward()
             optimizer.step()
         with torch.no_grad():
-            hits = [sum((model.logits(x).argmax(-1) == y).sum().item() for x, y in zip(idx.split(batch_size), labels.split(batch_size))) / len(idx)
+            hits = [sum((model.logits(x).argmax(-1) == y).sum().item()
+                        for x, y in zip(idx.split(batch_size), labels.split(batch_size))) / len(idx)
                     for idx, labels in (train, test)]
         print(epoch + 1, *(f"{share:.3f}" for share in hits), flush=True)
 

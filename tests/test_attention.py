@@ -27,8 +27,8 @@ def attention_by_loops(q, k, v, bias):
     for b in range(B):
         for h in range(H):
             for i in range(T):
-                scores = [sum(q[b, h, i, d].item() * k[b, h, j, d].item() for d in range(D)) / math.sqrt(D) + bias[b, h, i, j].item()
-                          for j in range(k.size(2))]
+                scores = [sum(q[b, h, i, d].item() * k[b, h, j, d].item() for d in range(D)) / math.sqrt(D)
+                          + bias[b, h, i, j].item() for j in range(k.size(2))]
                 largest = max(scores)
                 e = [math.exp(score - largest) for score in scores]
                 for j, share in enumerate(e):
@@ -73,7 +73,8 @@ def test_fused_and_explicit_attention_agree(pos, body, window):
     torch.testing.assert_close(model(idx, mask), model(idx, mask, need_weights=True)[0])
 
 
-@pytest.mark.parametrize("pos, window, padded", [("alibi", 0, False), ("alibi", 100, True), ("nope", 300, False), ("rope", 0, True)])
+@pytest.mark.parametrize("pos, window, padded", [
+    ("alibi", 0, False), ("alibi", 100, True), ("nope", 300, False), ("rope", 0, True)])
 def test_a_long_sequence_is_attended_in_pieces_to_the_same_end(pos, window, padded):
     """Beyond 256 tokens a decoder's fused attention leaves the future out piece by piece; 600 is no multiple."""
     idx = torch.randint(5, 30, (2, 600))

@@ -26,11 +26,13 @@ def make_run(folder, kind="lm", tokenizer="word", **config):
     """A run folder like those of the train_*.py scripts, with random weights large enough to look somewhere."""
     tokenizer = train_tokenizer(tokenizer, [WORDS])
     torch.manual_seed(0)
-    config = Config(**{"vocab_size": tokenizer.get_vocab_size(), "n_layer": 2, "n_head": 2, "n_embd": 16, "init_std": 0.3} | config)
+    config = Config(**{"vocab_size": tokenizer.get_vocab_size(), "n_layer": 2, "n_head": 2, "n_embd": 16,
+                       "init_std": 0.3} | config)
     body = (Decoder if kind == "lm" else Encoder)(config)
     model = Classifier(body, n_class=2) if kind == "classifier" else LanguageModel(body)
     folder.mkdir(parents=True)
-    runs.write_json(folder / "config.json", {"kind": kind, "model": vars(config), "classifier": {"n_class": 2}, "classes": ["a", "b"]})
+    runs.write_json(folder / "config.json",
+                    {"kind": kind, "model": vars(config), "classifier": {"n_class": 2}, "classes": ["a", "b"]})
     tokenizer.save(str(folder / "tokenizer.json"))
     torch.save({"model": model.state_dict()}, folder / "best.pt")
     runs.write_json(folder / "result.json", {})
@@ -69,14 +71,16 @@ def test_from_the_shell_files_and_report(shell, tmp_path):
     done = shell("attention_maps", make_run(tmp_path / "run", pos="alibi"), "--positions")
     assert done.code == 0, done.err
     assert done.err == ""
-    assert sorted(path.name for path in (tmp_path / "run" / "maps").iterdir()) == ["map-1.png", "map-2.png", "maps.json", "positions.png"]
+    assert sorted(path.name for path in (tmp_path / "run" / "maps").iterdir()) == [
+        "map-1.png", "map-2.png", "maps.json", "positions.png"]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in (tmp_path / "run" / "maps").glob("*.png"))
     assert "FAIL" not in done.out and done.out.count("  ok  ") == 6
 
 
 @pytest.mark.parametrize("kind, more", [
     ("lm", {"pos": "learned"}), ("lm", {"pos": "nope", "window": 3}), ("lm", {"pos": "rope", "norm_first": False}),
-    ("lm", {"pos": "alibi", "n_head": 3, "n_embd": 18, "window": 4}), ("mlm", {"pos": "alibi", "alibi": "offset", "head": "roberta"}),
+    ("lm", {"pos": "alibi", "n_head": 3, "n_embd": 18, "window": 4}),
+    ("mlm", {"pos": "alibi", "alibi": "offset", "head": "roberta"}),
     ("mlm", {"pos": "alibi", "alibi": "symmetric"}), ("mlm", {"pos": "alibi", "alibi": "one-sided", "n_head": 4}),
     ("mlm", {"pos": "alibi", "alibi": "one-sided", "n_head": 2}), ("classifier", {"pos": "sinusoidal", "window": 5}),
     ("classifier", {"pos": "nope"})])
@@ -91,7 +95,8 @@ def test_a_healthy_run_of_any_kind_passes(tmp_path, capsys, figures, kind, more)
     assert [name for name, _ in figures] == ["map-1.png", "map-2.png"] + ["positions.png"] * (more["pos"] != "nope")
     report = json.loads((tmp_path / "run" / "maps" / "maps.json").read_text())["runs"][0]
     assert all(check["worst"] <= check["limit"] for check in report["checks"])
-    assert [(head["layer"], head["head"]) for head in report["heads"]] == [(i, j) for i in (1, 2) for j in range(1, more.get("n_head", 2) + 1)]
+    assert [(head["layer"], head["head"]) for head in report["heads"]] == [
+        (i, j) for i in (1, 2) for j in range(1, more.get("n_head", 2) + 1)]
 
 
 @pytest.mark.parametrize("script", ["train_lm", "train_mlm", "train_classifier"])
@@ -104,7 +109,8 @@ def test_trained_runs_are_left_alone(tmp_path, capsys, figures):
     folder = make_run(tmp_path / "run")
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     call(capsys, folder, "--out", tmp_path / "elsewhere")
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before and (tmp_path / "elsewhere" / "maps.json").exists()
+    assert ({path.name: path.read_bytes() for path in folder.iterdir()} == before
+            and (tmp_path / "elsewhere" / "maps.json").exists())
 
 
 # ---------------------------------------------------------------------------- broken models
@@ -132,8 +138,10 @@ models_attend = models.attend
 
 
 @pytest.mark.parametrize("broken, fails", [
-    (leaking, ["no weight on padding", "nothing above the diagonal", "fused", "-slope * distance"]), (unnormalised, ["rows sum to 1", "fused"]),
-    (not_a_number, ["rows sum to 1", "nothing above", "fused", "alone", "-slope * distance"]), (unscaled, ["fused", "-slope * distance"])])
+    (leaking, ["no weight on padding", "nothing above the diagonal", "fused", "-slope * distance"]),
+    (unnormalised, ["rows sum to 1", "fused"]),
+    (not_a_number, ["rows sum to 1", "nothing above", "fused", "alone", "-slope * distance"]),
+    (unscaled, ["fused", "-slope * distance"])])
 def test_a_broken_attention_fails(tmp_path, capsys, figures, monkeypatch, broken, fails):
     monkeypatch.setattr(models, "attend", broken)
     code, out, err = call(capsys, make_run(tmp_path / "run", pos="alibi"), "--text", SHORT, "--text", LONG)
@@ -141,7 +149,8 @@ def test_a_broken_attention_fails(tmp_path, capsys, figures, monkeypatch, broken
     failed = [line for line in out.splitlines() if line.startswith("  FAIL")]
     assert all(any(name in line for line in failed) for name in fails), out
     assert len(figures) == 2  # what is wrong can be looked at
-    json.loads((tmp_path / "run" / "maps" / "maps.json").read_text(), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    json.loads((tmp_path / "run" / "maps" / "maps.json").read_text(),
+               parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
 
 
 @pytest.mark.parametrize("variant, factor", [("offset", -1.0), ("offset", 0.5), ("symmetric", 0.0)])
@@ -149,7 +158,8 @@ def test_a_wrong_alibi_fails_though_both_attentions_agree_on_it(tmp_path, capsys
     right = models.alibi_bias
     monkeypatch.setattr(models, "alibi_bias", lambda n_head, T, form: right(n_head, T, form) * factor)
     code, out, _ = call(capsys, make_run(tmp_path / "run", "mlm", pos="alibi", alibi=variant), "--text", LONG)
-    assert code == 1 and [line for line in out.splitlines() if "FAIL" in line][0].startswith("  FAIL  the weights hold -slope * distance")
+    assert code == 1 and [line for line in out.splitlines() if "FAIL" in line][0].startswith(
+        "  FAIL  the weights hold -slope * distance")
 
 
 def test_a_window_too_wide_fails(tmp_path, capsys, figures, monkeypatch):
@@ -170,7 +180,8 @@ def test_a_window_too_wide_fails(tmp_path, capsys, figures, monkeypatch):
 
 def test_attended_padding_fails(tmp_path, capsys, figures, monkeypatch):
     bias = models.Transformer.attention_bias
-    monkeypatch.setattr(models.Transformer, "attention_bias", lambda body, T, mask=None, positions=None: bias(body, T, None, positions))
+    monkeypatch.setattr(models.Transformer, "attention_bias",
+                        lambda body, T, mask=None, positions=None: bias(body, T, None, positions))
     folder = make_run(tmp_path / "run", "mlm", pos="learned")
     code, out, _ = call(capsys, folder, "--text", SHORT, "--text", LONG)
     assert code == 1 and "FAIL  no weight on padding" in out and "FAIL  each text alone gives the same output" in out
@@ -225,7 +236,8 @@ def test_what_a_decoder_may_not_look_at_is_no_weight_of_zero(tmp_path, capsys, f
     call(capsys, make_run(tmp_path / "run", pos="nope", window=3), "--text", LONG)
     for array in maps_of(figures[0][1]).values():
         T = len(array)
-        assert [[bool(array.mask[i, j]) for j in range(T)] for i in range(T)] == [[j > i or i - j >= 3 for j in range(T)] for i in range(T)]
+        assert [[bool(array.mask[i, j]) for j in range(T)] for i in range(T)] == [
+            [j > i or i - j >= 3 for j in range(T)] for i in range(T)]
 
 
 def test_a_leak_is_drawn(tmp_path, capsys, figures, monkeypatch):
@@ -267,7 +279,8 @@ def test_long_texts_and_odd_letters(tmp_path, capsys, figures):
 
 @pytest.mark.parametrize("ending, magic", [("pdf", b"%PDF"), ("svg", b"<?xml")])
 def test_formats(tmp_path, capsys, ending, magic):
-    code, _, err = call(capsys, make_run(tmp_path / "run", n_layer=1, n_head=1), "--text", "\N{CJK UNIFIED IDEOGRAPH-65E5} $is$ a", "--format", ending)
+    code, _, err = call(capsys, make_run(tmp_path / "run", n_layer=1, n_head=1),
+                        "--text", "\N{CJK UNIFIED IDEOGRAPH-65E5} $is$ a", "--format", ending)
     assert (code, err) == (0, "") and (tmp_path / "run" / "maps" / f"map-1.{ending}").read_bytes().startswith(magic)
 
 
@@ -283,14 +296,16 @@ def test_unknown_words_and_cuts_are_told(tmp_path, capsys, figures):
 
 def test_mask_token_is_one_token(tmp_path, capsys, figures):
     call(capsys, make_run(tmp_path / "run", "mlm"), "--text", "this [MASK] is")
-    assert json.loads((tmp_path / "run" / "maps" / "maps.json").read_text())["runs"][0]["texts"] == [["[BOS]", "this", "[MASK]", "is"]]
+    assert json.loads((tmp_path / "run" / "maps" / "maps.json").read_text())["runs"][0]["texts"] == [
+        ["[BOS]", "this", "[MASK]", "is"]]
 
 
 @pytest.mark.parametrize("argv, message", [
     ((), "required: runs"), (("nowhere",), "nowhere: no such run folder"), (("RUN", "nowhere"), "nowhere: no such run folder"),
     (("RUN", "--layer", "3"), "--layer 3: {run} has layers 1 to 2"), (("RUN", "--layer", "-1"), "has layers 1 to 2"),
     (("RUN", "--head", "9", "--layer", "9"), "has heads 1 to 2"), (("RUN", "--text", ""), "--text '': holds no word"),
-    (("RUN", "--text", " \n"), "holds no word"), (("RUN", "--format", "gif"), "gif"), (("RUN", "--out", "RUN/config.json"), "config.json: File exists"),
+    (("RUN", "--text", " \n"), "holds no word"), (("RUN", "--format", "gif"), "gif"),
+    (("RUN", "--out", "RUN/config.json"), "config.json: File exists"),
     (("RUN", "--device", "cuda"), "--device cuda")])
 def test_mistakes_are_one_line(tmp_path, capsys, figures, argv, message):
     if "cuda" in argv and torch.cuda.is_available():

@@ -137,7 +137,8 @@ def test_more_context_helps_and_no_perplexity_is_below_the_floor():
     tokenizer = train_tokenizer("word", corpus.texts())
     ids = batching.stream(tokenizer, corpus.lines)
     name, lines = next(iter(corpus.tests.items()))
-    values = [perplexity(KneserNey(ids, tokenizer.get_vocab_size(), order), batching.stream(tokenizer, lines)) for order in (1, 2, 3)]
+    values = [perplexity(KneserNey(ids, tokenizer.get_vocab_size(), order), batching.stream(tokenizer, lines))
+              for order in (1, 2, 3)]
     assert values[0] > values[1] > values[2] > 0.95 * corpus.floor[f"perplexity/{name}"]
 
 
@@ -202,20 +203,23 @@ def result_of(folder):
 @pytest.fixture
 def text(tmp_path):
     path = tmp_path / "tiny.txt"
-    path.write_text("the cat sat on the mat .\nthe dog sat on the rug .\n" * 9 + "the dog sat on the mat .\nthe cat sat on the rug .\n", encoding="utf-8")
+    path.write_text("the cat sat on the mat .\nthe dog sat on the rug .\n" * 9
+                    + "the dog sat on the mat .\nthe cat sat on the rug .\n", encoding="utf-8")
     return path
 
 
 @pytest.fixture
 def rows(tmp_path):
     path = tmp_path / "tiny.tsv"
-    path.write_text("".join(f"{label}\t{word} number {i} .\n" for i in range(20) for label, word in (("pet", "cat"), ("car", "van"))), encoding="utf-8")
+    path.write_text("".join(f"{label}\t{word} number {i} .\n" for i in range(20)
+                            for label, word in (("pet", "cat"), ("car", "van"))), encoding="utf-8")
     return path
 
 
 def test_command_on_text(text, tmp_path):
     out = tmp_path / "out"
-    done = subprocess.run([sys.executable, ROOT / "baselines.py", "--data", text, "--out", out, "--order", "3"], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, ROOT / "baselines.py", "--data", text, "--out", out, "--order", "3"],
+                          capture_output=True, text=True)
     assert done.returncode == 0 and done.stderr == ""
     result = result_of(out)
     # 2 of 20 lines are held out, 7 tokens each. A newline is no token, but it is a byte.
@@ -291,7 +295,8 @@ def test_default_folder_is_named_after_the_data(text, rows, tmp_path, monkeypatc
 @pytest.mark.parametrize("argv, names", [
     (["--order", "0"], "--order"), (["--order", "11"], "--order"), (["--order", "five"], "--order"),
     (["--split", "dirty"], "--split"), (["--tokenizer", "char"], "--tokenizer"), (["--vocab-size", "3"], "--vocab-size"),
-    (["--vocab-size", "-1"], "--vocab-size"), (["--data", "nothing-there"], "nothing-there"), (["--data", "latin.txt"], "latin.txt:2"),
+    (["--vocab-size", "-1"], "--vocab-size"), (["--data", "nothing-there"], "nothing-there"),
+    (["--data", "latin.txt"], "latin.txt:2"),
     (["--data", "two.tsv"], "two.tsv"), (["--data", "same"], "--split clean"), (["--out", "latin.txt"], "latin.txt"),
     (["--out", "same", "--overwrite"], "no run"), (["--temperature", "1"], "--temperature")])
 def test_bad_input_costs_one_line(argv, names, tmp_path, monkeypatch, capsys):

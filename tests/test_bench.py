@@ -1,4 +1,5 @@
-"""bench.py, bench_length.py and bench_assignment.py: what they count is what is computed, and they run. How fast is not tested."""
+"""bench.py, bench_length.py and bench_assignment.py: what they count is what is computed, and they run.
+How fast is not tested."""
 
 import importlib.util
 import json
@@ -24,8 +25,11 @@ def small_matrices(monkeypatch):
 
 
 SIZE = bench.Size(2, 24, 3, 16, 3, 70, n_ffn=45, activation="relu")
-LIBRARIES = [pytest.param("transformers", marks=pytest.mark.skipif(not importlib.util.find_spec("transformers"), reason="transformers is not installed")),
-             pytest.param("x_transformers", marks=pytest.mark.skipif(not importlib.util.find_spec("x_transformers"), reason="x-transformers is not installed"))]
+LIBRARIES = [
+    pytest.param("transformers", marks=pytest.mark.skipif(
+        not importlib.util.find_spec("transformers"), reason="transformers is not installed")),
+    pytest.param("x_transformers", marks=pytest.mark.skipif(
+        not importlib.util.find_spec("x_transformers"), reason="x-transformers is not installed"))]
 
 
 @pytest.mark.parametrize("task", bench.TASKS)
@@ -60,7 +64,8 @@ def test_batches_have_the_predictions_they_are_said_to_have(task):
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("task", ["masked", "causal"])
 def test_every_implementation_does_the_same_work(task, library):
-    """The same number of weights, nearly, and the loss of a model that knows nothing: without dropout, of the same positions."""
+    """The same number of weights, nearly, and the loss of a model that knows nothing: without dropout, of the same
+    positions."""
     builders, _ = bench_models.rivals(task)
     batch = bench.make_batches(SIZE, task)[0]
     ours = sum(p.numel() for p in bench.Poslab(SIZE, task, "learned").parameters())
@@ -70,9 +75,11 @@ def test_every_implementation_does_the_same_work(task, library):
         model = builders[name](SIZE).train()
         loss = model(batch["idx"], batch["targets"])
         assert sum(p.numel() for p in model.parameters()) == pytest.approx(ours, rel=0.12), name
-        assert loss.item() == pytest.approx(math.log(SIZE.vocab_size), rel=0.15) and model(batch["idx"], batch["targets"]).item() == loss.item(), name
+        assert (loss.item() == pytest.approx(math.log(SIZE.vocab_size), rel=0.15)
+                and model(batch["idx"], batch["targets"]).item() == loss.item()), name
         loss.backward()
-        assert all(p.grad is not None for name, p in model.named_parameters() if "bias" not in name and "gamma" not in name), name
+        assert all(p.grad is not None for name, p in model.named_parameters()
+                   if "bias" not in name and "gamma" not in name), name
 
 
 def test_the_usual_gpt_sees_no_future_and_learns_what_the_targets_are():
@@ -88,7 +95,8 @@ def test_the_usual_gpt_sees_no_future_and_learns_what_the_targets_are():
 
 
 def test_a_small_table_and_its_json(tmp_path):
-    done = call_main(bench, bench.bench, "--sizes", "tiny", "--positions", "alibi", "--threads", "1", "--repeats", "2", "--seconds", "0", "--out", tmp_path / "bench.json")
+    done = call_main(bench, bench.bench, "--sizes", "tiny", "--positions", "alibi", "--threads", "1",
+                     "--repeats", "2", "--seconds", "0", "--out", tmp_path / "bench.json")
     assert done.code == 0, done.err
     got = json.loads((tmp_path / "bench.json").read_text())
     rows = {(row["task"], row["name"]): row for row in got["rows"]}
@@ -103,32 +111,38 @@ def test_a_small_table_and_its_json(tmp_path):
                 assert row[work]["tokens_per_second"] > 0 and row[work]["share_of_peak"] > 0
                 assert ("ratio" in row[work]) == (name != "poslab learned")
     for library, names in bench_models.NEEDED.items():
-        assert (f": {library.replace('_', '-')} is not installed" in done.out) == (importlib.util.find_spec(library) is None), names
+        assert (f": {library.replace('_', '-')} is not installed" in done.out) == (
+            importlib.util.find_spec(library) is None), names
 
 
 def test_in_a_process_of_its_own_an_implementation_does_the_same(tmp_path, monkeypatch):
-    monkeypatch.setattr(bench_models, "rivals", lambda task: ({"usual GPT": bench_models.UsualGPT}, []))  # the libraries take seconds to import
-    argv = ("--sizes", "tiny", "--tasks", "causal", "--positions", "learned", "--threads", "1", "--repeats", "1", "--seconds", "0", "--out", tmp_path / "bench.json")
+    # the libraries take seconds to import
+    monkeypatch.setattr(bench_models, "rivals", lambda task: ({"usual GPT": bench_models.UsualGPT}, []))
+    argv = ("--sizes", "tiny", "--tasks", "causal", "--positions", "learned", "--threads", "1",
+            "--repeats", "1", "--seconds", "0", "--out", tmp_path / "bench.json")
     rows = []
     for more in ((), ("--apart",)):
         done = call_main(bench, bench.bench, *argv, *more)
         assert done.code == 0, done.err
         rows.append({row["name"]: row for row in json.loads((tmp_path / "bench.json").read_text())["rows"]}["usual GPT"])
-    assert [rows[0][name] for name in ("parameters", "loss_first", "loss_after_two_steps")] == [rows[1][name] for name in ("parameters", "loss_first", "loss_after_two_steps")]
+    assert ([rows[0][name] for name in ("parameters", "loss_first", "loss_after_two_steps")]
+            == [rows[1][name] for name in ("parameters", "loss_first", "loss_after_two_steps")])
     assert rows[1]["train"]["ratio"] > 0
 
 
 def test_a_process_that_ends_costs_its_own_line_only(monkeypatch):
-    monkeypatch.setattr(bench_models, "rivals", lambda task: ({"nobody": None, "usual GPT": None}, []))  # its process finds none of that name, and fails
-    done = call_main(bench, bench.bench, "--apart", "--sizes", "tiny", "--tasks", "causal", "--positions", "learned", "--threads", "1", "--repeats", "1", "--seconds", "0")
+    # its process finds none of that name, and fails
+    monkeypatch.setattr(bench_models, "rivals", lambda task: ({"nobody": None, "usual GPT": None}, []))
+    done = call_main(bench, bench.bench, "--apart", "--sizes", "tiny", "--tasks", "causal", "--positions", "learned",
+                     "--threads", "1", "--repeats", "1", "--seconds", "0")
     assert done.code == 0 and "nobody             its process has ended" in done.out and "  poslab learned " in done.out
     assert next(line for line in done.out.splitlines() if "usual GPT" in line).split()[2].replace(",", "").isdecimal()
 
 
 def test_an_evaluation_alone_and_other_number_formats(tmp_path, monkeypatch):
     monkeypatch.setitem(bench.SIZES, "tiny", bench.Size(1, 16, 2, 8, 2, 50, tasks=("causal",), train=False))
-    done = call_main(bench, bench.bench, "--sizes", "tiny", "--positions", "learned", "--no-rivals", "--threads", "1", "--repeats", "1", "--seconds", "0",
-                     "--dtype", "bfloat16", "--out", tmp_path / "bench.json")
+    done = call_main(bench, bench.bench, "--sizes", "tiny", "--positions", "learned", "--no-rivals", "--threads", "1",
+                     "--repeats", "1", "--seconds", "0", "--dtype", "bfloat16", "--out", tmp_path / "bench.json")
     assert done.code == 0, done.err
     (row,) = json.loads((tmp_path / "bench.json").read_text())["rows"]
     assert row["dtype"] == "bfloat16" and "train" not in row and row["loss_first"] == row["loss_after_two_steps"]
@@ -139,16 +153,21 @@ def test_what_does_not_fit_into_memory_is_said_and_the_others_go_on(monkeypatch)
         raise torch.OutOfMemoryError("no room")
 
     monkeypatch.setattr(bench_models, "rivals", lambda task: ({"too large": build, "usual GPT": bench_models.UsualGPT}, []))
-    done = call_main(bench, bench.bench, "--sizes", "tiny", "--tasks", "causal", "--positions", "learned", "--threads", "1", "--repeats", "1", "--seconds", "0")
-    assert done.code == 0 and "too large          out of memory" in done.out and "  usual GPT " in done.out and "  poslab learned " in done.out
+    done = call_main(bench, bench.bench, "--sizes", "tiny", "--tasks", "causal", "--positions", "learned",
+                     "--threads", "1", "--repeats", "1", "--seconds", "0")
+    assert (done.code == 0 and "too large          out of memory" in done.out
+            and "  usual GPT " in done.out and "  poslab learned " in done.out)
 
 
 @pytest.mark.parametrize("script, argv, named", [
-    (bench, ["--sizes", "huge"], "--sizes huge"), (bench, ["--tasks", "masked,other"], "--tasks masked,other"), (bench, ["--positions", "t5"], "--positions t5"),
-    (bench, ["--threads", "0"], "--threads 0"), (bench, ["--threads", "many"], "--threads many"), (bench, ["--repeats", "0"], "--repeats"),
-    (bench, ["--seconds", "-1"], "--seconds"), (bench, ["--out", "nowhere/x.json"], "--out nowhere"), (bench, ["--apart", "--device", "cuda"], "--apart"),
-    (bench_length, ["--lengths", "0"], "--lengths 0"), (bench_length, ["--widths", "100"], "--widths 100"), (bench_length, ["--lengths", "64,x"], "--lengths 64,x"),
-    (bench_length, ["--positions", "t5"], "--positions t5"), (bench_length, ["--repeats", "0"], "--repeats"), (bench_length, ["--out", "nowhere/x.png"], "--out nowhere"),
+    (bench, ["--sizes", "huge"], "--sizes huge"), (bench, ["--tasks", "masked,other"], "--tasks masked,other"),
+    (bench, ["--positions", "t5"], "--positions t5"), (bench, ["--threads", "0"], "--threads 0"),
+    (bench, ["--threads", "many"], "--threads many"), (bench, ["--repeats", "0"], "--repeats"),
+    (bench, ["--seconds", "-1"], "--seconds"), (bench, ["--out", "nowhere/x.json"], "--out nowhere"),
+    (bench, ["--apart", "--device", "cuda"], "--apart"), (bench_length, ["--lengths", "0"], "--lengths 0"),
+    (bench_length, ["--widths", "100"], "--widths 100"), (bench_length, ["--lengths", "64,x"], "--lengths 64,x"),
+    (bench_length, ["--positions", "t5"], "--positions t5"), (bench_length, ["--repeats", "0"], "--repeats"),
+    (bench_length, ["--out", "nowhere/x.png"], "--out nowhere"),
     (bench_assignment, ["--repeats", "0"], "--repeats")])
 def test_a_flag_that_cannot_work_costs_one_line(script, argv, named):
     main = bench_length.measure_lengths if script is bench_length else script.bench
@@ -163,11 +182,12 @@ def test_without_a_gpu_its_table_is_refused_in_a_line():
 
 
 def test_a_small_figure_over_length_and_width(tmp_path):
-    done = call_main(bench_length, bench_length.measure_lengths, "--lengths", "8,16", "--widths", "64", "--positions", "learned,alibi", "--tokens", "32", "--repeats", "1",
-                     "--out", tmp_path / "length.png")
+    done = call_main(bench_length, bench_length.measure_lengths, "--lengths", "8,16", "--widths", "64",
+                     "--positions", "learned,alibi", "--tokens", "32", "--repeats", "1", "--out", tmp_path / "length.png")
     assert done.code == 0, done.err
     rows = json.loads((tmp_path / "length.json").read_text())["rows"]
     assert [(row["pos"], row["length"]) for row in rows] == [("learned", 8), ("alibi", 8), ("learned", 16), ("alibi", 16)]
     for row in rows:
-        assert row["limit_microseconds"] > 0 and row["microseconds"] > 0 and 0 < row["attention_flops"] < 1 and 0 < row["attention_time"] < 1
+        assert (row["limit_microseconds"] > 0 and row["microseconds"] > 0
+                and 0 < row["attention_flops"] < 1 and 0 < row["attention_time"] < 1)
     assert (tmp_path / "length.png").read_bytes().startswith(b"\x89PNG")

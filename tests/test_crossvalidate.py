@@ -13,7 +13,8 @@ def test_cross_validation_of_two_recipes(corpus, tmp_path, jobs_in_process):
     done = call_main(crossvalidate, crossvalidate.crossvalidate, *argv)
     assert done.code == 0, done.err
     result = json.loads((tmp_path / "cv" / "result.json").read_text(encoding="utf-8"))
-    runs = [json.loads((tmp_path / "cv" / f"bayes-{i}" / "result.json").read_text(encoding="utf-8"))["accuracy/test"] for i in (1, 2)]
+    runs = [json.loads((tmp_path / "cv" / f"bayes-{i}" / "result.json").read_text(encoding="utf-8"))["accuracy/test"]
+            for i in (1, 2)]
     assert result["accuracy/bayes"]["values"] == runs and result["accuracy/bayes"]["mean"] == statistics.fmean(runs)
     encoder = json.loads((tmp_path / "cv" / "untrained-1" / "config.json").read_text(encoding="utf-8"))
     assert encoder["flags"]["split"] == "1/2" and encoder["flags"]["steps"] == 0

@@ -13,9 +13,11 @@ from conftest import ROOT, SAID, sentence
 from data import batching
 from data.corpus import Corpus, hold_out, normal
 from data.files import DataError, read_lines, read_rows
-from data.tokenizer import BOS, MASK, PAD, SPECIAL, UNK, detokenize, encode, is_word_level, load_tokenizer, token_strings, train_tokenizer, word_starts
+from data.tokenizer import (BOS, MASK, PAD, SPECIAL, UNK, detokenize, encode, is_word_level, load_tokenizer, token_strings,
+                            train_tokenizer, word_starts)
 
-TEXTS = ["The ranger doesn't fear the dark .", "Freedom , he said , is worth 1,000 ranches !", "the dark fears the ranger 's light"]
+TEXTS = ["The ranger doesn't fear the dark .", "Freedom , he said , is worth 1,000 ranches !",
+         "the dark fears the ranger 's light"]
 
 
 # ---------------------------------------------------------------------------- files
@@ -28,7 +30,8 @@ def test_lines_are_read_without_line_ends_mark_and_empty_end(tmp_path):
 
 def test_windows_line_ends_are_read_as_line_ends_with_a_note(tmp_path, capsys):
     (tmp_path / "a.tsv").write_bytes(b"0\tone\r\n1\ttwo\r\n")
-    assert read_lines(tmp_path / "a.tsv") == ["0\tone", "1\ttwo"] and read_rows(tmp_path / "a.tsv") == [("0", "one"), ("1", "two")]
+    assert (read_lines(tmp_path / "a.tsv") == ["0\tone", "1\ttwo"]
+            and read_rows(tmp_path / "a.tsv") == [("0", "one"), ("1", "two")])
     assert "a.tsv: Windows line ends" in capsys.readouterr().err
 
 
@@ -73,7 +76,8 @@ def test_the_speeches_are_what_the_documentation_says(speeches):
     assert not {normal(line) for line in clean.lines} & {normal(text) for _, text in got.test_rows}
     tokenizer = train_tokenizer("word", got.texts())
     assert tokenizer.get_vocab_size() == 5631
-    assert {name: len(batching.stream(tokenizer, lines)) - 1 for name, lines in got.tests.items()} == {"obama": 5523, "hbush": 4779, "wbush": 4802}
+    assert {name: len(batching.stream(tokenizer, lines)) - 1 for name, lines in got.tests.items()} == {
+        "obama": 5523, "hbush": 4779, "wbush": 4802}
 
 
 @pytest.mark.parametrize("name", ["toy", "pydocs"])
@@ -81,7 +85,8 @@ def test_corpora_without_a_download_are_whole_and_apart_from_their_tests(name):
     got, again = data.load(name), data.load(name)
     assert got == again  # generated or read, the same every time
     assert len(got.lines) > 200 and got.tests
-    assert not set(got.lines) & {line for lines in got.tests.values() for line in lines} or name == "toy"  # a grammar may repeat itself
+    # a grammar may repeat itself
+    assert not set(got.lines) & {line for lines in got.tests.values() for line in lines} or name == "toy"
 
 
 def test_hold_out_keeps_copies_together_and_the_order():
@@ -108,8 +113,9 @@ def test_clean_removes_test_sentences_from_rows_and_lines(corpus):
 
 def test_clean_sees_through_white_space_but_keeps_lines_that_hold_only_a_few_test_words():
     rows = [(0, "thank  you"), (1, "good people of the valley")]
-    corpus = Corpus("x", ["thank you very much", "Thanks , good people of  the valley !", "good people of the hills", "thank you"], {},
-                    [(0, "thank you "), (1, "kept")], rows, ["a", "b"])
+    corpus = Corpus(
+        "x", ["thank you very much", "Thanks , good people of  the valley !", "good people of the hills", "thank you"], {},
+        [(0, "thank you "), (1, "kept")], rows, ["a", "b"])
     cleaned, n_rows, n_lines = corpus.clean()
     assert (n_rows, n_lines) == (1, 2)
     assert cleaned.lines == ["thank you very much", "good people of the hills"] and cleaned.rows == [(1, "kept")]
@@ -120,7 +126,8 @@ def test_clean_sees_through_white_space_but_keeps_lines_that_hold_only_a_few_tes
 
 def test_a_cross_validation_tests_every_sentence_once_and_trains_on_none_of_its_part():
     rows = [(i % 2, f"sentence number {i} of the corpus") for i in range(20)]
-    whole = Corpus("c", [f"{rows[3][1]} and more", "another line"], {}, rows + rows[:5], [(i % 2, f"test number {i} of all") for i in range(5)] + rows[:2], ["a", "b"])
+    whole = Corpus("c", [f"{rows[3][1]} and more", "another line"], {}, rows + rows[:5],
+                   [(i % 2, f"test number {i} of all") for i in range(5)] + rows[:2], ["a", "b"])
     tested = []
     for i in range(1, 6):
         part, seen, words = whole.split(f"{i}/5")
@@ -156,7 +163,8 @@ def test_ids_and_held_out_texts_are_the_same_in_every_process():
     program = (f"from data.tokenizer import train_tokenizer; from data.corpus import hold_out; texts = {TEXTS!r}\n"
                "for kind in ('word', 'bpe'): print(train_tokenizer(kind, texts, 400).to_str())\n"
                "print(hold_out(' '.join(texts).split(), 0.3, 0))")
-    told = {subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=os.environ | {"PYTHONHASHSEED": seed, "PYTHONUTF8": "1"},
+    told = {subprocess.run([sys.executable, "-c", program], cwd=ROOT,
+                           env=os.environ | {"PYTHONHASHSEED": seed, "PYTHONUTF8": "1"},
                            capture_output=True, check=True).stdout for seed in ("1", "2")}
     assert len(told) == 1 and len(told.pop()) > 1000
 
@@ -248,7 +256,8 @@ def test_random_blocks_follow_seed_and_step():
     def draw(*numbers):
         return batching.random_blocks(ids, 8, 4, batching.generator(*numbers))[0]
 
-    assert torch.equal(draw(0, 5), draw(0, 5)) and not torch.equal(draw(0, 5), draw(0, 6)) and not torch.equal(draw(0, 5), draw(1, 5))
+    assert (torch.equal(draw(0, 5), draw(0, 5)) and not torch.equal(draw(0, 5), draw(0, 6))
+            and not torch.equal(draw(0, 5), draw(1, 5)))
 
 
 def test_drawing_data_leaves_the_models_random_state_alone():
@@ -294,19 +303,22 @@ def test_length_batches_hold_rows_of_similar_length_in_a_new_order_each_epoch():
     one, two = (torch.stack(batching.length_batches(lengths, 16, batching.generator(0, "epoch", epoch))) for epoch in (1, 2))
     spread = (lengths[one].amax(1) - lengths[one].amin(1)).float().mean()
     assert spread < 8 and not torch.equal(one, two)
-    assert {frozenset(b.tolist()) for b in one} != {frozenset(b.tolist()) for b in two}  # other neighbours, not only another order
+    # other neighbours, not only another order
+    assert {frozenset(b.tolist()) for b in one} != {frozenset(b.tolist()) for b in two}
     again = torch.stack(batching.length_batches(lengths, 16, batching.generator(0, "epoch", 1)))
     assert torch.equal(one, again)
 
 
 def test_wikitext_is_put_together_again_from_its_tokens(tmp_path):
     for name in ("train", "valid", "test"):
-        (tmp_path / f"{name}.txt").write_text(f" \n = {name} = \n a <unk> man @-@ made 3 @.@ 5 of 1 @,@ 000 \n", encoding="utf-8")
+        (tmp_path / f"{name}.txt").write_text(
+            f" \n = {name} = \n a <unk> man @-@ made 3 @.@ 5 of 1 @,@ 000 \n", encoding="utf-8")
     corpus = data.load(tmp_path)
     assert corpus.lines == ["= train =", "a [UNK] man-made 3.5 of 1,000"]
     assert corpus.tests == {"wiki-valid": ["= valid =", corpus.lines[1]], "wiki-test": ["= test =", corpus.lines[1]]}
     tokenizer = train_tokenizer("word", corpus.lines)
-    assert [tokenizer.id_to_token(i) for i in encode(tokenizer, corpus.lines[1:])[0]] == ["a", "[UNK]", "man-made", "3.5", "of", "1,000"]
+    assert [tokenizer.id_to_token(i) for i in encode(tokenizer, corpus.lines[1:])[0]] == [
+        "a", "[UNK]", "man-made", "3.5", "of", "1,000"]
     (tmp_path / "valid.txt").unlink()
     with pytest.raises(data.DataError, match="valid.txt: no such file"):
         data.load(tmp_path)

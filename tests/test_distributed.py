@@ -1,4 +1,5 @@
-"""Several processes give the result of one: two of them (gloo, on this machine) against one, for every script that can be shared out."""
+"""Several processes give the result of one: two of them (gloo, on this machine) against one, for every script that can be
+shared out."""
 
 import json
 import os
@@ -18,9 +19,12 @@ from conftest import ROOT, TINY, call, contents
 from one_of_two import stop_at
 
 STEPS = ("--steps", "20", "--eval-every", "1", "--dropout", "0", "--attn-dropout", "0")
-# Batches that do not share out evenly; of a batch of one, the second process has no row at all, and of one of three in two times two parts the last has none.
-WAYS = {"lm": ("train_lm", 4, 1), "lm, two members": ("train_lm", 5, 2, "--members", "2", "--drop-words", "0.2"), "mlm": ("train_mlm", 1, 1, "--head", "clap"),
-        "mlm, spans": ("train_mlm", 5, 1, "--mask-unit", "span"), "infill": ("train_seq2seq", 5, 1), "translate": ("train_seq2seq", 3, 2, "--task", "translate"), "thread": ("train_thread", 3, 1, "--alone-rate", "0.4")}
+# Batches that do not share out evenly; of a batch of one, the second process has no row at all, and of one of three in two
+# times two parts the last has none.
+WAYS = {"lm": ("train_lm", 4, 1), "lm, two members": ("train_lm", 5, 2, "--members", "2", "--drop-words", "0.2"),
+        "mlm": ("train_mlm", 1, 1, "--head", "clap"), "mlm, spans": ("train_mlm", 5, 1, "--mask-unit", "span"),
+        "infill": ("train_seq2seq", 5, 1), "translate": ("train_seq2seq", 3, 2, "--task", "translate"),
+        "thread": ("train_thread", 3, 1, "--alone-rate", "0.4")}
 
 
 WORDS = ("one", "two", "three", "four", "five")
@@ -30,7 +34,8 @@ WORDS = ("one", "two", "three", "four", "five")
 def threads(tmp_path_factory):
     path = tmp_path_factory.mktemp("threads") / "tiny.jsonl"
     posts = [{"id": str(n), "title": f"{WORDS[n % 5]} {WORDS[n // 5 % 5]}", "comments": [
-        {"id": f"c{k}", "parent_id": f"t1_c{k - 1 - k % 2}" if k > 1 else f"t3_{n}", "body": " ".join(WORDS[(n + k * j) % 5] for j in range(2 + k))}
+        {"id": f"c{k}", "parent_id": f"t1_c{k - 1 - k % 2}" if k > 1 else f"t3_{n}",
+         "body": " ".join(WORDS[(n + k * j) % 5] for j in range(2 + k))}
         for k in range(1 + n % 5)]} for n in range(25)]
     path.write_text("\n".join(map(json.dumps, posts)), encoding="utf-8")
     return path
@@ -81,7 +86,8 @@ def together(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("together")
     (folder / "taken").mkdir()
     (folder / "taken" / "mine.txt").write_text("not a run")
-    jobs = [dict(name=way, script=command(way, data, folder / way)[0], argv=command(way, data, folder / way)[1]) for way in WAYS]
+    jobs = [dict(name=way, script=command(way, data, folder / way)[0], argv=command(way, data, folder / way)[1])
+            for way in WAYS]
     # Stopped with two processes, to go on with one; stopped with one, to go on with two.
     jobs += [dict(jobs[0], name="two then one", argv=[*jobs[0]["argv"], "--out", folder / "two then one"], stop_at=10)]
     script, argv = command("mlm, spans", data, folder / "one then two")
@@ -90,22 +96,27 @@ def together(tmp_path_factory, data):
         assert call(script, *argv).code == 130
     jobs += [dict(name="one then two", script=script, argv=["--resume", "--out", folder / "one then two"])]
     lm = [*TINY, "--data", data["text"]]
-    jobs += [dict(name="taken", script="train_lm", argv=[*lm, "--out", folder / "taken"]), dict(name="bad flag", script="train_lm", argv=[*lm, "--lr", "-1"]),
+    jobs += [dict(name="taken", script="train_lm", argv=[*lm, "--out", folder / "taken"]),
+             dict(name="bad flag", script="train_lm", argv=[*lm, "--lr", "-1"]),
              dict(name="unknown flag", script="train_lm", argv=[*lm, "--speed", "9"]),
-             dict(name="not shared", script="train_classifier", argv=["--data", data["text"], "--out", folder / "never"]), dict(name="draws"),
-             dict(name="endless", script="train_lm", argv=[*lm, "--steps", "1000000", "--eval-every", "1000", "--out", folder / "endless"])]
+             dict(name="not shared", script="train_classifier", argv=["--data", data["text"], "--out", folder / "never"]),
+             dict(name="draws"),
+             dict(name="endless", script="train_lm",
+                  argv=[*lm, "--steps", "1000000", "--eval-every", "1000", "--out", folder / "endless"])]
     for job in jobs:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
-            job |= {"port": free.getsockname()[1], "stop_at": job.get("stop_at", 0), "argv": list(map(str, job.get("argv", ())))}
+            job |= {"port": free.getsockname()[1], "stop_at": job.get("stop_at", 0),
+                    "argv": list(map(str, job.get("argv", ())))}
     (folder / "jobs.json").write_text(json.dumps(jobs), encoding="utf-8")
 
     processes = []
     for rank in range(2):
-        there = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
+        there = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
+                 "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
         with open(folder / f"err-{rank}.txt", "w") as err:
-            processes.append(subprocess.Popen([sys.executable, ROOT / "tests" / "one_of_two.py", folder / "jobs.json"], cwd=folder, env=os.environ | there,
-                                              stdout=subprocess.DEVNULL, stderr=err))
+            processes.append(subprocess.Popen([sys.executable, ROOT / "tests" / "one_of_two.py", folder / "jobs.json"],
+                                              cwd=folder, env=os.environ | there, stdout=subprocess.DEVNULL, stderr=err))
     try:
         wait_for(lambda: len(runs.read_metrics(folder / "endless")) > 0, processes)
         processes[1].send_signal(signal.SIGKILL)
@@ -128,12 +139,15 @@ def wait_for(happened, processes, seconds=400):
 
 
 def assert_same(folder, reference, start=0):
-    """Every number of metrics.jsonl is that of the reference: the losses to 1e-5, perplexities of the same weights to 1e-6 of themselves."""
+    """Every number of metrics.jsonl is that of the reference: the losses to 1e-5, perplexities of the same weights to 1e-6 of
+    themselves."""
     found, expected = runs.read_metrics(folder), runs.read_metrics(reference)
     assert [line["step"] for line in found] == [line["step"] for line in expected] == list(range(21))
     assert "loss/train" in found[-1]
     for line, other in zip(found, expected):
-        assert line == {name: pytest.approx(value, abs=1e-5 if name.startswith("loss") else 0, rel=1e-6 if line["step"] == start else 1e-4) for name, value in other.items()}
+        assert line == {name: pytest.approx(value, abs=1e-5 if name.startswith("loss") else 0,
+                                            rel=1e-6 if line["step"] == start else 1e-4)
+                        for name, value in other.items()}
         assert line["tokens"] == other["tokens"]
 
 
@@ -146,9 +160,12 @@ def test_two_processes_have_the_losses_of_one(way, together, alone):
     assert_same(together.folder / way, alone(way))
     result = json.loads((together.folder / way / "result.json").read_text(encoding="utf-8"))
     expected = json.loads((alone(way) / "result.json").read_text(encoding="utf-8"))
-    assert result["processes"] == 2 and expected["processes"] == 1 and result["command"].startswith("torchrun --nproc_per_node=2 train_")
-    measured = [name for name in expected if name.startswith(("perplexity", "loss", "accuracy", "bits", "tokens/", "bleu", "chrf"))]
-    assert len(measured) > 2 and {name: result[name] for name in measured} == pytest.approx({name: expected[name] for name in measured}, rel=1e-4)
+    assert (result["processes"] == 2 and expected["processes"] == 1
+            and result["command"].startswith("torchrun --nproc_per_node=2 train_"))
+    measured = [name for name in expected
+                if name.startswith(("perplexity", "loss", "accuracy", "bits", "tokens/", "bleu", "chrf"))]
+    assert len(measured) > 2 and {name: result[name] for name in measured} == pytest.approx(
+        {name: expected[name] for name in measured}, rel=1e-4)
 
 
 @pytest.mark.parametrize("way", ["lm, two members", "mlm, spans", "translate", "thread"])
@@ -186,8 +203,9 @@ def test_only_the_first_process_prints_and_writes(together, alone):
         assert contents(together.folder / way).keys() == contents(alone(way)).keys()
 
 
-@pytest.mark.parametrize("name, words", [("taken", ["--out", "taken", "is not empty"]), ("bad flag", ["--lr", "-1"]), ("unknown flag", ["--speed"]),
-                                         ("not shared", ["train_classifier.py", "one process"])])
+@pytest.mark.parametrize("name, words", [
+    ("taken", ["--out", "taken", "is not empty"]), ("bad flag", ["--lr", "-1"]), ("unknown flag", ["--speed"]),
+    ("not shared", ["train_classifier.py", "one process"])])
 def test_a_mistake_ends_all_processes_with_one_line(name, words, together):
     assert [done[name]["code"] for done in together.done] == [2, 2]
     err = "".join(done[name]["err"] for done in together.done)

@@ -62,8 +62,9 @@ def test_a_file_comes_from_the_first_mirror_that_has_it_right(hows, server, tmp_
     assert len(server.asked) == asked  # what is there is not fetched again
 
 
-@pytest.mark.parametrize("how, why", [("wrong", "wrong sha256"), ("more", "more than"), ("endless", "more than"), ("cut", "only 619,999 of 620,000 bytes"),
-                                      ("gone", "Not Found"), ("local", "file")])
+@pytest.mark.parametrize("how, why", [
+    ("wrong", "wrong sha256"), ("more", "more than"), ("endless", "more than"), ("cut", "only 619,999 of 620,000 bytes"),
+    ("gone", "Not Found"), ("local", "file")])
 def test_what_is_not_the_pinned_file_never_gets_its_name(how, why, server, tmp_path):
     with pytest.raises(data.DataError, match=f"train.txt could not be downloaded.*{why}.*--data PATH"):
         download(tmp_path, FILES, server.address(how), ("http",), attempts=1)
@@ -89,7 +90,8 @@ def test_an_answer_may_not_lead_from_an_allowed_kind_of_address_to_another(serve
     import urllib.request
 
     # As if the server spoke https: what it answers leads to http.
-    monkeypatch.setattr(urllib.request.HTTPSHandler, "https_open", lambda self, request: urllib.request.HTTPHandler().http_open(request))
+    monkeypatch.setattr(urllib.request.HTTPSHandler, "https_open",
+                        lambda self, request: urllib.request.HTTPHandler().http_open(request))
     address = server.address("elsewhere")[0].replace("http:", "https:")
 
     def absolute(self):
@@ -111,10 +113,12 @@ def test_a_file_that_was_changed_after_the_download_is_named(server, tmp_path):
 
 
 def test_four_processes_download_at_once(server, tmp_path):
-    code = f"from data.download import download; download({str(tmp_path / 'data')!r}, {FILES!r}, {server.address('good')!r}, ('http',))"
+    code = ("from data.download import download; "
+            f"download({str(tmp_path / 'data')!r}, {FILES!r}, {server.address('good')!r}, ('http',))")
     started = [subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.PIPE) for _ in range(4)]
     target = tmp_path / "data" / "train.txt"
     while any(process.poll() is None for process in started):
         assert not target.exists() or target.read_bytes() == TEXT  # at no moment half of it
-    assert [process.communicate()[1] for process in started] == [b""] * 4 and [process.returncode for process in started] == [0] * 4
+    assert ([process.communicate()[1] for process in started] == [b""] * 4
+            and [process.returncode for process in started] == [0] * 4)
     assert contents(tmp_path) == {"data/train.txt": TEXT}

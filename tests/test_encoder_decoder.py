@@ -15,7 +15,8 @@ POSITIONS = ("learned", "sinusoidal", "alibi", "rope", "nope")
 
 def tiny(pos="nope", **more):
     torch.manual_seed(0)
-    model = LanguageModel(EncoderDecoder(Config(**dict(vocab_size=30, block_size=16, n_layer=2, n_head=2, n_embd=16, n_ffn=20, pos=pos, init_std=0.3) | more)))
+    model = LanguageModel(EncoderDecoder(Config(**dict(
+        vocab_size=30, block_size=16, n_layer=2, n_head=2, n_embd=16, n_ffn=20, pos=pos, init_std=0.3) | more)))
     for p in model.parameters():  # initial biases and norms are 0 and 1 and would hide a mix-up
         p.data += 0.1 * torch.randn_like(p)
     return model.eval()
@@ -33,11 +34,13 @@ def batch():
 def torchs_transformer(body):
     """nn.Transformer with a body's weights, and pairs (its parameter's name, ours)."""
     c = body.config
-    theirs = nn.Transformer(c.n_embd, c.n_head, c.n_layer, c.n_layer, c.n_ffn, 0.0, c.activation, batch_first=True, norm_first=c.norm_first)
+    theirs = nn.Transformer(c.n_embd, c.n_head, c.n_layer, c.n_layer, c.n_ffn, 0.0, c.activation,
+                            batch_first=True, norm_first=c.norm_first)
     inside = {"self_attn.in_proj_": "attention.qkv.", "self_attn.out_proj.": "attention.out.", "linear1.": "feed_forward.up.",
               "linear2.": "feed_forward.down.", "norm1.": "norm1."}
     of_half = {"encoder": inside | {"norm2.": "norm2."},
-               "decoder": inside | {"multihead_attn.in_proj_": "cross_attention.qkv.", "multihead_attn.out_proj.": "cross_attention.out.",
+               "decoder": inside | {"multihead_attn.in_proj_": "cross_attention.qkv.",
+                                    "multihead_attn.out_proj.": "cross_attention.out.",
                                     "norm2.": "cross_norm.", "norm3.": "norm2."}}
     pairs = {f"{half}.layers.{layer}.{name}{kind}": f"{half}.blocks.{layer}.{ours}{kind}" for half, names in of_half.items()
              for layer in range(c.n_layer) for name, ours in names.items() for kind in ("weight", "bias")}
@@ -58,11 +61,13 @@ def test_it_is_torchs_transformer_forward_and_backward(norm_first, pos):
     twin = copy.deepcopy(body)  # embeds for torch's
     theirs, pairs = torchs_transformer(body)
     idx, mask, source, source_mask = batch()
-    expected = theirs(twin.encoder.embed(source), twin.decoder.embed(idx), tgt_mask=torch.ones(7, 7, dtype=torch.bool).triu(1), tgt_is_causal=True,
+    expected = theirs(twin.encoder.embed(source), twin.decoder.embed(idx),
+                      tgt_mask=torch.ones(7, 7, dtype=torch.bool).triu(1), tgt_is_causal=True,
                       src_key_padding_mask=~source_mask, tgt_key_padding_mask=~mask, memory_key_padding_mask=~source_mask)
     got = body(idx, mask, source=source, source_mask=source_mask)
     torch.testing.assert_close(got[mask], expected[mask])
-    torch.testing.assert_close(body(idx, source=source, source_mask=source_mask)[mask], expected[mask])  # padding is in the future
+    # padding is in the future
+    torch.testing.assert_close(body(idx, source=source, source_mask=source_mask)[mask], expected[mask])
 
     direction = torch.randn(16)
     (expected[mask] @ direction).pow(2).sum().backward()
@@ -81,7 +86,8 @@ def test_cross_attention_is_the_formula_with_keys_and_values_of_the_memory(need_
     bias = torch.zeros(2, 1, 1, 4)
     bias[1, :, :, 2:] = -math.inf
     weight, b = attention.qkv.weight, attention.qkv.bias
-    q, k, v = ((of @ weight[i : i + 12].T + b[i : i + 12]).view(2, -1, 3, 4).transpose(1, 2) for of, i in ((x, 0), (memory, 12), (memory, 24)))
+    q, k, v = ((of @ weight[i : i + 12].T + b[i : i + 12]).view(2, -1, 3, 4).transpose(1, 2)
+               for of, i in ((x, 0), (memory, 12), (memory, 24)))
     y, weights = attend(q, k, v, bias)  # is tested against loops elsewhere
     got, got_weights = attention(x, bias, memory=memory, need_weights=need_weights)
     torch.testing.assert_close(got, attention.out(y.transpose(1, 2).reshape(2, 5, 12)))
@@ -142,12 +148,14 @@ def test_cross_attention_has_no_positions():
     """The same source in another order, read by an encoder without positions, is the same memory in another order."""
     body, (idx, *_) = tiny("rope").body, batch()
     memory, order = torch.randn(3, 9, 16), torch.randperm(9)
-    torch.testing.assert_close(body.decoder(idx, memory=memory[:, order]), body.decoder(idx, memory=memory), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(body.decoder(idx, memory=memory[:, order]), body.decoder(idx, memory=memory),
+                               atol=1e-5, rtol=1e-5)
 
 
 def test_an_encoder_can_look_at_a_memory_too_and_any_cross_block_do_without():
     torch.manual_seed(0)
-    body, idx, memory = Encoder(Config(vocab_size=30, n_embd=16, n_layer=2, pos="alibi", init_std=0.3), cross=True), torch.randint(5, 30, (2, 6)), torch.randn(2, 3, 16)
+    body, idx, memory = (Encoder(Config(vocab_size=30, n_embd=16, n_layer=2, pos="alibi", init_std=0.3), cross=True),
+                         torch.randint(5, 30, (2, 6)), torch.randn(2, 3, 16))
     changed = idx.clone()
     changed[:, -1] = (idx[:, -1] - 5 + 7) % 25 + 5
     assert (body(changed, memory=memory) - body(idx, memory=memory))[:, 0].abs().max() > 1e-4  # the future is visible
@@ -164,7 +172,8 @@ def test_an_encoder_can_look_at_a_memory_too_and_any_cross_block_do_without():
 def test_loss_sums_over_the_targets_that_are_not_ignored(head):
     model, (idx, mask, source, source_mask) = tiny("learned", head=head), batch()
     targets = torch.randint(30, (3, 7)).masked_fill(~mask, -100)
-    expected = F.cross_entropy(model(idx, source=source, source_mask=source_mask).flatten(0, 1), targets.flatten(), ignore_index=-100, reduction="sum")
+    expected = F.cross_entropy(model(idx, source=source, source_mask=source_mask).flatten(0, 1), targets.flatten(),
+                               ignore_index=-100, reduction="sum")
     torch.testing.assert_close(model.loss(idx, targets, source=source, source_mask=source_mask), expected)
     assert model.losses(idx, targets, source=source, source_mask=source_mask).shape == (mask.sum(),)
 
@@ -178,9 +187,10 @@ def test_both_halves_and_the_head_share_one_embedding():
 def test_parameters_counted_are_those_of_the_formula():
     model = tiny("learned")
     counts, attention, ffn = count_parameters(model), 4 * (16 * 16 + 16), 16 * 20 + 20 + 20 * 16 + 16
-    assert counts == {"embedding": 30 * 16, "positions": 2 * 16 * 16, "attention": 2 * 3 * attention, "feed-forward": 2 * 2 * ffn,
-                      "norm": 2 * (2 + 3) * 32 + 2 * 32, "head": 30, "total": counts["total"]}
-    assert counts["total"] == sum(p.numel() for p in model.parameters()) == sum(n for part, n in counts.items() if part != "total")
+    assert counts == {"embedding": 30 * 16, "positions": 2 * 16 * 16, "attention": 2 * 3 * attention,
+                      "feed-forward": 2 * 2 * ffn, "norm": 2 * (2 + 3) * 32 + 2 * 32, "head": 30, "total": counts["total"]}
+    assert (counts["total"] == sum(p.numel() for p in model.parameters())
+            == sum(n for part, n in counts.items() if part != "total"))
 
 
 @pytest.mark.parametrize("body", [Encoder, Decoder])

@@ -26,13 +26,21 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="lets a copy of 
 
 POINTS = int(os.environ.get("POSLAB_FUZZ", 0)) // 10  # moments of each script; 0: a few
 STEPS = ("--steps", "8", "--eval-every", "3")  # the last evaluation comes at a step of its own
-WAYS = {"lm": ("train_lm", *SHORT["train_lm"], *STEPS, *DROPOUT), "lm, best by validation": ("train_lm", *SHORT["train_lm"], *STEPS, *DROPOUT, "--valid", "0.2", "--lr", "1", "--decay", "0"),
-        "mlm": ("train_mlm", *SHORT["train_mlm"], *STEPS, *DROPOUT), "seq2seq": ("train_seq2seq", *SHORT["train_seq2seq"], *STEPS, *DROPOUT),
-        "tlm": ("train_tlm", *TINY, *STEPS, *DROPOUT), "thread": ("train_thread", *TINY, *STEPS, *DROPOUT, "--ancestors", "3", "--valid", "0.2", "--test", "0.2"),
+WAYS = {"lm": ("train_lm", *SHORT["train_lm"], *STEPS, *DROPOUT),
+        "lm, best by validation": ("train_lm", *SHORT["train_lm"], *STEPS, *DROPOUT,
+                                   "--valid", "0.2", "--lr", "1", "--decay", "0"),
+        "mlm": ("train_mlm", *SHORT["train_mlm"], *STEPS, *DROPOUT),
+        "seq2seq": ("train_seq2seq", *SHORT["train_seq2seq"], *STEPS, *DROPOUT),
+        "tlm": ("train_tlm", *TINY, *STEPS, *DROPOUT),
+        "thread": ("train_thread", *TINY, *STEPS, *DROPOUT, "--ancestors", "3", "--valid", "0.2", "--test", "0.2"),
         "classifier": ("train_classifier", *SHORT["train_classifier"], *DROPOUT, "--epochs", "3", "--batch-size", "16"),
-        "classifier, frozen": ("train_classifier", *SHORT["train_classifier"], "--head-dropout", "0.2", "--no-refit", "--encoder")}
-# Between which lines a process may die: anywhere; in the few where files get their names; and while a checkpoint is half written.
-PLACES = (lambda function: True, lambda function: function in ("begin", "open_folder", "log", "save", "save_checkpoint", "write_checkpoint", "restore", "write_text", "finish"),
+        "classifier, frozen": ("train_classifier", *SHORT["train_classifier"], "--head-dropout", "0.2",
+                               "--no-refit", "--encoder")}
+# Between which lines a process may die: anywhere; in the few where files get their names; and while a checkpoint is half
+# written.
+PLACES = (lambda function: True,
+          lambda function: function in ("begin", "open_folder", "log", "save", "save_checkpoint", "write_checkpoint",
+                                        "restore", "write_text", "finish"),
           lambda function: function == "_save")
 
 
@@ -41,7 +49,8 @@ def pairs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pairs")
     for name, count in (("train", 30), ("val", 6), ("test", 6)):
         for ending, word in (("en", "word"), ("xx", "mot")):
-            (folder / f"{name}.{ending}").write_text("".join(f"{word} {n % 5} {word}{n}\n" for n in range(count)), encoding="utf-8")
+            (folder / f"{name}.{ending}").write_text("".join(f"{word} {n % 5} {word}{n}\n" for n in range(count)),
+                                                     encoding="utf-8")
     return folder
 
 
@@ -49,7 +58,8 @@ def pairs(tmp_path_factory):
 def threads(tmp_path_factory):
     path = tmp_path_factory.mktemp("threads") / "few.jsonl"
     path.write_text("".join(json.dumps({"id": f"p{n}", "title": f"post {n % 4}", "comments": [
-        {"id": "a", "parent_id": f"t3_p{n}", "body": f"a {n % 4} and {n % 3}"}, {"id": "b", "parent_id": "t1_a", "body": f"b {n % 4} too"}]}) + "\n" for n in range(16)), encoding="utf-8")
+        {"id": "a", "parent_id": f"t3_p{n}", "body": f"a {n % 4} and {n % 3}"},
+        {"id": "b", "parent_id": "t1_a", "body": f"b {n % 4} too"}]}) + "\n" for n in range(16)), encoding="utf-8")
     return path
 
 
@@ -61,7 +71,8 @@ def undisturbed(tmp_path_factory, corpus, finished, pairs, threads):
     def get(way):
         if way not in made:
             script, *argv = WAYS[way]
-            argv += ([finished("train_mlm")] if argv[-1] == "--encoder" else []) + ["--device", "cpu", "--data", {"tlm": pairs, "thread": threads}.get(way, corpus)]
+            argv += ([finished("train_mlm")] if argv[-1] == "--encoder" else []) + [
+                "--device", "cpu", "--data", {"tlm": pairs, "thread": threads}.get(way, corpus)]
             trace = []
             assert call(script, *argv, "--out", parent / way).code == 0
             with traced(script, trace.append):  # the second time, when nothing is done for the first time in a process
@@ -80,7 +91,8 @@ class traced:
     """A context in which `see(name of the function)` is called before each line of a script and of what it saves with."""
 
     def __init__(self, script, see):
-        self.files = {str(ROOT / f"{name}.py") for name in (script, "run", "opened", "checkpoint", "stopping")} | {torch.serialization.__file__}
+        self.files = {str(ROOT / f"{name}.py") for name in (script, "run", "opened", "checkpoint", "stopping")} | {
+            torch.serialization.__file__}
         self.see = see
 
     def __enter__(self):
@@ -96,7 +108,8 @@ class traced:
 
 
 def in_a_copy(script, argv, point, signals):
-    """Call a script in a copy of this process, to which the signals are sent at line `point`. Returns (exit code or -signal, stderr)."""
+    """Call a script in a copy of this process, to which the signals are sent at line `point`. Returns (exit code or
+    -signal, stderr)."""
     read, write = os.pipe()
     pid = os.fork()
     if not pid:
@@ -124,7 +137,8 @@ def in_a_copy(script, argv, point, signals):
 
 def moments(way, trace, n):
     """n numbers of lines drawn at random, in turn from each kind of PLACES."""
-    dice, kinds = random.Random(way), [[number for number, function in enumerate(trace, start=1) if place(function)] for place in PLACES]
+    dice, kinds = random.Random(way), [[number for number, function in enumerate(trace, start=1) if place(function)]
+                                       for place in PLACES]
     return [dice.choice(kinds[i % len(kinds)]) for i in range(POINTS or n)]
 
 
@@ -166,7 +180,8 @@ def test_a_process_killed_by_the_clock_goes_on_to_the_last_bit(corpus, tmp_path)
     start = [sys.executable, ROOT / "train_lm.py", *map(str, argv[1:]), "--out", tmp_path / "parts"]
     assert call(*argv, "--out", tmp_path / "whole").code == 0
     for sitting in range(max(1, POINTS // 10)):
-        process = subprocess.Popen([*start, *(["--resume"] if sitting else [])], stdout=subprocess.DEVNULL, env=os.environ | {"OMP_NUM_THREADS": "1"})
+        process = subprocess.Popen([*start, *(["--resume"] if sitting else [])], stdout=subprocess.DEVNULL,
+                                   env=os.environ | {"OMP_NUM_THREADS": "1"})
         before = len(runs.read_metrics(tmp_path / "parts"))
         while process.poll() is None and len(runs.read_metrics(tmp_path / "parts")) < before + 2:
             time.sleep(0.01)
@@ -270,14 +285,17 @@ def test_a_second_signal_while_a_checkpoint_is_written_leaves_the_one_before(und
 
 def test_a_process_asked_to_stop_says_how_to_go_on(corpus, tmp_path):
     argv = ["--data", corpus, *SHORT["train_lm"], "--steps", 100_000, "--out", tmp_path / "run"]
-    process = subprocess.Popen([sys.executable, ROOT / "train_lm.py", *map(str, argv)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    process = subprocess.Popen([sys.executable, ROOT / "train_lm.py", *map(str, argv)],
+                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
                                env=os.environ | {"OMP_NUM_THREADS": "1"})
     while process.poll() is None and len(runs.read_metrics(tmp_path / "run")) < 3:
         time.sleep(0.01)
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate()
     step = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)["step"]
-    assert process.returncode == 143 and err.strip() == f"interrupted; step {step} is saved; to go on from there: python {ROOT / 'train_lm.py'} --resume --out {tmp_path / 'run'}"
+    assert process.returncode == 143 and err.strip() == (
+        f"interrupted; step {step} is saved; to go on from there: "
+        f"python {ROOT / 'train_lm.py'} --resume --out {tmp_path / 'run'}")
 
 
 def test_of_two_processes_one_is_asked_and_both_end_at_the_same_step(corpus, tmp_path):
@@ -285,8 +303,11 @@ def test_of_two_processes_one_is_asked_and_both_end_at_the_same_step(corpus, tmp
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    processes = [subprocess.Popen([sys.executable, ROOT / "train_lm.py", *map(str, argv)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=os.environ | {
-        "OMP_NUM_THREADS": "1", "RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}) for rank in range(2)]
+    processes = [subprocess.Popen([sys.executable, ROOT / "train_lm.py", *map(str, argv)],
+                                  stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                                  env=os.environ | {"OMP_NUM_THREADS": "1", "RANK": str(rank), "WORLD_SIZE": "2",
+                                                    "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)})
+                 for rank in range(2)]
     while processes[1].poll() is None and len(runs.read_metrics(tmp_path / "run")) < 2:
         time.sleep(0.01)
     processes[1].send_signal(signal.SIGTERM)
@@ -294,4 +315,5 @@ def test_of_two_processes_one_is_asked_and_both_end_at_the_same_step(corpus, tmp
     step = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)["step"]
     assert [process.returncode for process in processes] == [143, 143] and step > 0
     assert [line for line in "".join(err).splitlines() if "interrupted" in line] == [
-        f"interrupted; step {step} is saved; to go on from there: torchrun --nproc_per_node=2 {ROOT / 'train_lm.py'} --resume --out {tmp_path / 'run'}"]
+        f"interrupted; step {step} is saved; to go on from there: "
+        f"torchrun --nproc_per_node=2 {ROOT / 'train_lm.py'} --resume --out {tmp_path / 'run'}"]

@@ -172,7 +172,8 @@ def test_words_read_are_dropped_and_swapped_at_their_rates_and_special_tokens_ar
     assert (x[words] == UNK).float().mean().item() == pytest.approx(0.1, abs=0.005)
     swapped = words & (x != idx) & (x != UNK)
     assert swapped.sum().item() / words.sum().item() == pytest.approx(0.2, abs=0.006)
-    assert (counts[x[swapped]] == 3).float().mean().item() == pytest.approx(0.75, abs=0.02)  # drawn by frequency: half the words, thrice the count
+    # drawn by frequency: half the words, thrice the count
+    assert (counts[x[swapped]] == 3).float().mean().item() == pytest.approx(0.75, abs=0.02)
 
 
 def test_only_words_the_text_holds_once_become_unknown_targets():

@@ -13,7 +13,8 @@ VARIANTS = ("causal", "offset", "symmetric", "one-sided")
 # Exponents of two, as the authors' code gives them.
 LOG2_SLOPES = {1: [-8], 2: [-4, -8], 4: [-2, -4, -6, -8], 6: [-2, -4, -6, -8, -1, -3], 8: [-1, -2, -3, -4, -5, -6, -7, -8],
                12: [-1, -2, -3, -4, -5, -6, -7, -8, -0.5, -1.5, -2.5, -3.5]}
-OFFSET = [[0, -0.5, -1.5, -2.5, -3.5], [-1, 0, -0.5, -1.5, -2.5], [-2, -1, 0, -0.5, -1.5], [-3, -2, -1, 0, -0.5], [-4, -3, -2, -1, 0]]
+OFFSET = [[0, -0.5, -1.5, -2.5, -3.5], [-1, 0, -0.5, -1.5, -2.5], [-2, -1, 0, -0.5, -1.5],
+          [-3, -2, -1, 0, -0.5], [-4, -3, -2, -1, 0]]
 
 
 def tiny(pos, body=Encoder, seed=0, **more):
@@ -97,7 +98,8 @@ def test_distance_is_never_rewarded(variant):
     assert (bias <= 0).all() and (bias.diagonal(dim1=1, dim2=2) == 0).all()
 
 
-@pytest.mark.parametrize("body, variant", [(Decoder, "causal"), (Encoder, "offset"), (Encoder, "symmetric"), (Encoder, "one-sided")])
+@pytest.mark.parametrize("body, variant", [
+    (Decoder, "causal"), (Encoder, "offset"), (Encoder, "symmetric"), (Encoder, "one-sided")])
 def test_alibi_enters_every_layer_unscaled_before_the_softmax(body, variant):
     # With q and k zero, the scores are the bias alone.
     model = tiny("alibi", body, alibi="offset" if variant == "causal" else variant)

@@ -24,10 +24,12 @@ def test_losses_are_the_cross_entropy_of_each_target():
     x, y = torch.randint(5, 30, (70, 12)), torch.randint(5, 30, (70, 12))
     with torch.no_grad():
         logits = model(x)
-        torch.testing.assert_close(probe_order.per_target(model, x, y, "cpu"), F.cross_entropy(logits.reshape(-1, 30), y.reshape(-1), reduction="none"))
+        torch.testing.assert_close(probe_order.per_target(model, x, y, "cpu"),
+                                   F.cross_entropy(logits.reshape(-1, 30), y.reshape(-1), reduction="none"))
         last = torch.full_like(y, -100)
         last[:, -1] = y[:, -1]
-        torch.testing.assert_close(probe_order.per_target(model, x, last, "cpu"), F.cross_entropy(logits[:, -1], y[:, -1], reduction="none"))
+        torch.testing.assert_close(probe_order.per_target(model, x, last, "cpu"),
+                                   F.cross_entropy(logits[:, -1], y[:, -1], reduction="none"))
 
 
 def test_a_run_through_the_command_line(shell, finished, tmp_path):
@@ -47,6 +49,7 @@ def test_one_layer_without_positions_sees_a_bag_of_words_and_the_last_one():
     y = torch.full((40, 12), -100)
     y[:, -1] = 7
     with torch.no_grad():
-        losses = {k: probe_order.per_target(model, probe_order.shuffle_all_but_last(x, order, k), y, "cpu") for k in (0, 1, 5, 12)}
+        losses = {k: probe_order.per_target(model, probe_order.shuffle_all_but_last(x, order, k), y, "cpu")
+                  for k in (0, 1, 5, 12)}
     torch.testing.assert_close(losses[1], losses[12], atol=1e-5, rtol=1e-5)
     assert (losses[0] - losses[12]).abs().max() > 0.01

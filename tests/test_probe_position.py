@@ -23,7 +23,8 @@ def text(n, T=12):
     return torch.randint(5, 30, (n, T), generator=torch.Generator().manual_seed(n)), torch.ones(n, T, dtype=torch.bool)
 
 
-@pytest.mark.parametrize("pos, knows", [("learned", True), ("sinusoidal", True), ("alibi", False), ("rope", False), ("nope", False)])
+@pytest.mark.parametrize("pos, knows", [
+    ("learned", True), ("sinusoidal", True), ("alibi", False), ("rope", False), ("nope", False)])
 def test_only_absolute_positions_are_in_the_embeddings(pos, knows):
     model = body(pos)
     guesses, truth = probe.guess(model, probe.fit_probes(model, *text(100), FLAGS), *text(40))
@@ -32,7 +33,8 @@ def test_only_absolute_positions_are_in_the_embeddings(pos, knows):
 
 
 def test_a_decoder_without_positions_finds_some_out_and_an_encoder_cannot():
-    # Of t words that are looked at alike, the first has a share of 1/t: that tells t, though no layer was ever trained. An encoder's share is always 1/12.
+    # Of t words that are looked at alike, the first has a share of 1/t: that tells t, though no layer was ever trained.
+    # An encoder's share is always 1/12.
     after = {}
     for kind in (Decoder, Encoder):
         model = body("nope", kind, init_std=0.1)
@@ -72,11 +74,14 @@ def test_the_probe_is_the_sources():
 
 def test_seeds_of_a_configuration_are_one_row_and_an_encoder_can_be_read_too(corpus, finished, shell, tmp_path):
     for seed in (1, 2):
-        assert call("train_lm", *SHORT["train_lm"], "--data", corpus, "--pos", "nope", "--seed", seed, "--out", tmp_path / f"nope-{seed}").code == 0
-    done = shell("probe_position", "nope-1", "nope-2", finished("train_lm"), "--steps", 20, "--blocks", 20, "--out", "probe", "--text", "hope and change")
+        assert call("train_lm", *SHORT["train_lm"], "--data", corpus, "--pos", "nope", "--seed", seed,
+                    "--out", tmp_path / f"nope-{seed}").code == 0
+    done = shell("probe_position", "nope-1", "nope-2", finished("train_lm"), "--steps", 20, "--blocks", 20,
+                 "--out", "probe", "--text", "hope and change")
     assert done.code == 0, done.err
     result = json.loads((tmp_path / "probe" / "result.json").read_text(encoding="utf-8"))["runs"]
-    assert list(result) == ["nope", "learned"] and len(result["nope"]["trained"]) == 2 and len(result["nope"]["trained"][0]) == 2
+    assert (list(result) == ["nope", "learned"] and len(result["nope"]["trained"]) == 2
+            and len(result["nope"]["trained"][0]) == 2)
     assert result["nope"]["random"][0] == pytest.approx((12 * 12 - 1) / 36, abs=0.01)
     assert len(result["nope"]["example"]["true"]) == 4  # [BOS] and three words
     assert "±" in done.out and (tmp_path / "probe" / "probe.png").stat().st_size > 10_000
@@ -85,8 +90,9 @@ def test_seeds_of_a_configuration_are_one_row_and_an_encoder_can_be_read_too(cor
     assert encoder.code == 0 and "layer 1" in encoder.out
 
 
-@pytest.mark.parametrize("argv, part", [(("nowhere",), "nowhere: no such run folder"), ((), "runs"), (("run", "--steps", 0), "--steps must be at least 1"),
-                                        (("run", "--blocks", 1), "--blocks must be at least 4"), (("run", "--out", "run"), "--out run: is a run")])
+@pytest.mark.parametrize("argv, part", [
+    (("nowhere",), "nowhere: no such run folder"), ((), "runs"), (("run", "--steps", 0), "--steps must be at least 1"),
+    (("run", "--blocks", 1), "--blocks must be at least 4"), (("run", "--out", "run"), "--out run: is a run")])
 def test_mistakes_are_named(finished, tmp_path, monkeypatch, argv, part):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run").symlink_to(finished("train_lm"))

@@ -66,7 +66,8 @@ def test_a_byte_level_mask_has_no_space_of_its_own(tmp_path, capsys, monkeypatch
     monkeypatch.setattr(sample, "fill", lambda model, ids, k: seen.append(ids) or fill(model, ids, k))
     call(capsys, folder, "--text", "this [MASK] is")
     tokenizer = runs.load_run(folder).tokenizer
-    assert seen[0].tolist() == ids_of(runs.load_run(folder), "this[MASK] is").tolist() and tokenizer.decode([seen[0][-1].item()]) == " is"
+    assert (seen[0].tolist() == ids_of(runs.load_run(folder), "this[MASK] is").tolist()
+            and tokenizer.decode([seen[0][-1].item()]) == " is")
 
 
 # ---------------------------------------------------------------------------- continuations
@@ -80,13 +81,15 @@ def test_next_words_are_a_tempered_distribution(tmp_path, temperature):
     logits = run.model(ids[None])[0, -1]
     best = logits[N_SPECIAL:].argsort(descending=True)[:7] + N_SPECIAL
     assert words.tolist() == best.tolist()
-    assert torch.allclose(probabilities, (logits[best] / temperature).softmax(-1)) and torch.allclose(probabilities.sum(), torch.ones(()))
+    assert (torch.allclose(probabilities, (logits[best] / temperature).softmax(-1))
+            and torch.allclose(probabilities.sum(), torch.ones(())))
 
 
 def test_a_temperature_of_next_to_nothing_is_greedy(tmp_path):
     run = runs.load_run(make_run(tmp_path / "run", pos="rope"))
     _, probabilities = next_words(run.model, ids_of(run, SHORT), 1e-320, 7)
-    assert probabilities[0] == 1 and probabilities.sum() == 1  # where a processor flushes such a number to 0, there is only the one
+    # where a processor flushes such a number to 0, there is only the one
+    assert probabilities[0] == 1 and probabilities.sum() == 1
 
 
 def test_greedy_is_argmax(tmp_path):
@@ -149,12 +152,13 @@ def test_class_probabilities(tmp_path, capsys):
     rows = [re.fullmatch(r" *([\d.]+)%  (\w)", line).groups() for line in out.splitlines()[1:]]
     run = runs.load_run(folder)
     shares = run.model(ids_of(run, SHORT)[None, :4])[0].softmax(-1)
-    assert {name: float(share) for share, name in rows} == pytest.approx({"a": 100 * shares[0].item(), "b": 100 * shares[1].item()}, abs=0.06)
+    assert {name: float(share) for share, name in rows} == pytest.approx(
+        {"a": 100 * shares[0].item(), "b": 100 * shares[1].item()}, abs=0.06)
     assert float(rows[0][0]) >= float(rows[1][0])
 
 
-@pytest.mark.parametrize("script, text, shows", [("train_lm", "my friends", "sample 3"), ("train_mlm", "my [MASK] of", "mask 1"),
-                                                 ("train_classifier", "my friends", "%")])
+@pytest.mark.parametrize("script, text, shows", [
+    ("train_lm", "my friends", "sample 3"), ("train_mlm", "my [MASK] of", "mask 1"), ("train_classifier", "my friends", "%")])
 def test_runs_the_scripts_trained(finished, capsys, script, text, shows):
     code, out, err = call(capsys, finished(script), "--text", text)
     assert (code, err) == (0, "") and shows in out
@@ -166,8 +170,10 @@ def test_from_the_shell(shell, tmp_path):
 
 
 @pytest.mark.parametrize("kind, argv, message", [
-    ("mlm", ("--text", SHORT), "put [MASK] where"), ("mlm", (), "put [MASK] where"), ("lm", ("--text", "this [MASK]"), "run of train_mlm.py"),
-    ("lm", ("--temperature", "-1", "--tokens", "0", "--samples", "0", "--top-k", "-5"), "--samples must be at least 1 and at most 10,000, got 0; --temperature"),
+    ("mlm", ("--text", SHORT), "put [MASK] where"), ("mlm", (), "put [MASK] where"),
+    ("lm", ("--text", "this [MASK]"), "run of train_mlm.py"),
+    ("lm", ("--temperature", "-1", "--tokens", "0", "--samples", "0", "--top-k", "-5"),
+     "--samples must be at least 1 and at most 10,000, got 0; --temperature"),
     ("lm", ("--tokens", str(2**24)), "--tokens must be at least 1 and at most 100,000"),  # make fuzz waited for them
     ("lm", ("--temperature", "nan"), "--temperature"), ("classifier", ("--text", " "), "holds no word"),
     ("mlm", ("--text", "[MASK] " * 40), "learned positions end at 32; shorten it")])
@@ -176,7 +182,8 @@ def test_mistakes_are_one_line(tmp_path, capsys, kind, argv, message):
     assert (code, out) == (2, "") and err.count("\n") == 1 and message in err
 
 
-@pytest.mark.parametrize("argv, message", [((), "required: run"), (("nowhere",), "nowhere: no such run folder"), (("nowhere", "--top-k", "x"), "--top-k")])
+@pytest.mark.parametrize("argv, message", [
+    ((), "required: run"), (("nowhere",), "nowhere: no such run folder"), (("nowhere", "--top-k", "x"), "--top-k")])
 def test_a_run_is_needed(capsys, argv, message):
     code, _, err = call(capsys, *argv)
     assert code == 2 and err.count("\n") == 1 and message in err

@@ -1,4 +1,5 @@
-"""train_seq2seq.py and its runs: perplexities against a count by hand, generation step by step, infilling, translation, maps, comparison."""
+"""train_seq2seq.py and its runs: perplexities against a count by hand, generation step by step, infilling, translation,
+maps, comparison."""
 
 import json
 import math
@@ -21,12 +22,14 @@ from data.tokenizer import BOS, EOS, PAD, encode, train_tokenizer
 from model import Config, EncoderDecoder, LanguageModel, generate
 from test_bad_input import assert_complains
 
-COUNTS, COLOURS, NOUNS = ("one un", "two deux", "three trois", "four quatre"), ("red rouge", "blue bleu", "black noir"), ("cats chats", "dogs chiens", "birds oiseaux", "mice souris")
+COUNTS, COLOURS, NOUNS = (("one un", "two deux", "three trois", "four quatre"), ("red rouge", "blue bleu", "black noir"),
+                          ("cats chats", "dogs chiens", "birds oiseaux", "mice souris"))
 
 
 def pair(number):
     """One of 192 phrases, and its translation, in which the adjective stands behind the noun."""
-    count, colour, noun, other = (words[number // step % len(words)].split() for words, step in ((COUNTS, 1), (COLOURS, 4), (NOUNS, 12), (NOUNS, 48)))
+    count, colour, noun, other = (words[number // step % len(words)].split()
+                                  for words, step in ((COUNTS, 1), (COLOURS, 4), (NOUNS, 12), (NOUNS, 48)))
     return f"{count[0]} {colour[0]} {noun[0]} and {other[0]} .", f"{count[1]} {noun[1]} {colour[1]} et {other[1]} ."
 
 
@@ -38,7 +41,8 @@ def tsv(tmp_path):
 
 
 TRANSLATE = (*SHORT["train_seq2seq"], "--task", "translate", "--batch-size", "16")
-LEARN = ("--n-embd", "32", "--n-ffn", "64", "--steps", "250", "--eval-every", "125", "--lr", "0.01", "--warmup", "10", "--dropout", "0", "--valid", "0.1", "--pos", "rope")
+LEARN = ("--n-embd", "32", "--n-ffn", "64", "--steps", "250", "--eval-every", "125", "--lr", "0.01", "--warmup", "10",
+         "--dropout", "0", "--valid", "0.1", "--pos", "rope")
 
 
 @pytest.fixture(scope="session")
@@ -71,7 +75,8 @@ def test_perplexity_of_infilling_is_that_of_a_count_by_hand(finished, corpus):
     loaded, result = runs.load_run(folder), result_of(folder)
     flags, first = train_seq2seq.Flags(**loaded.config["flags"]), loaded.config["first_sentinel"]
     lines = read_lines(corpus / "test_LM_obama.txt")
-    pieces = [[BOS, *ids[i : i + 11]] for ids in encode(loaded.tokenizer, lines) for i in range(0, len(ids), 11)]  # --block-size 12
+    # --block-size 12
+    pieces = [[BOS, *ids[i : i + 11]] for ids in encode(loaded.tokenizer, lines) for i in range(0, len(ids), 11)]
     batches = train_seq2seq.fixed_batches([torch.tensor(ids) for ids in pieces], flags, first, train_seq2seq.DRAWS)
     nats, words, texts = [], [], []
     for source, mask, inputs, labels in batches:
@@ -104,8 +109,10 @@ def test_translation_learns_and_its_numbers_are_those_of_a_count_by_hand(transla
     for source, target in heldout:
         ids, wanted = ([BOS, *encode(loaded.tokenizer, [source])[0]], [*encode(loaded.tokenizer, [target])[0], EOS])
         nats += losses_by_hand(loaded.model, ids, wanted)
-        outputs.append(loaded.tokenizer.decode(generate(loaded.model, torch.tensor([ids]), None, BOS, EOS, 12)[0].tolist()).replace(" .", "."))
-    assert result["perplexity/heldout"] == pytest.approx(math.exp(sum(nats) / len(nats)), rel=1e-4) and result["tokens/heldout"] == len(nats)
+        outputs.append(loaded.tokenizer.decode(
+            generate(loaded.model, torch.tensor([ids]), None, BOS, EOS, 12)[0].tolist()).replace(" .", "."))
+    assert (result["perplexity/heldout"] == pytest.approx(math.exp(sum(nats) / len(nats)), rel=1e-4)
+            and result["tokens/heldout"] == len(nats))
     exact = sum(output == target.replace(" .", ".") for output, (_, target) in zip(outputs, heldout)) / len(heldout)
     assert result["exact/heldout"] == exact > 0.8
     targets = [target for _, target in heldout]
@@ -130,18 +137,23 @@ def test_folders_of_pairs_and_their_val_set(cli, tmp_path):
     folder.mkdir()
     for name, numbers in (("train", range(40)), ("val", range(40, 50)), ("test_2016", range(50, 60))):
         for side, ending in enumerate(("en", "fr")):
-            (folder / f"{name}.{ending}").write_text("".join(pair(number)[side] + "\n" for number in numbers) + "mice " * 60 + "\n", encoding="utf-8")
-    done = cli("train_seq2seq", *TRANSLATE, "--data", folder, "--languages", "fr-en", "--block-size", 40, "--tokenizer", "bpe", "--vocab-size", 300, "--out", tmp_path / "run")
+            (folder / f"{name}.{ending}").write_text(
+                "".join(pair(number)[side] + "\n" for number in numbers) + "mice " * 60 + "\n", encoding="utf-8")
+    done = cli("train_seq2seq", *TRANSLATE, "--data", folder, "--languages", "fr-en", "--block-size", 40,
+               "--tokenizer", "bpe", "--vocab-size", 300, "--out", tmp_path / "run")
     assert (done.code, done.err) == (0, "") and "fr to en" in done.out
-    assert "1 pairs of train are longer than --block-size 40 and were left out" in done.out and "1 pairs of test_2016 are longer" in done.out
-    assert {"perplexity/valid", "perplexity/test_2016", "exact/test_2016", "bleu/valid", "chrf/test_2016"} <= result_of(tmp_path / "run").keys()
+    assert ("1 pairs of train are longer than --block-size 40 and were left out" in done.out
+            and "1 pairs of test_2016 are longer" in done.out)
+    assert {"perplexity/valid", "perplexity/test_2016", "exact/test_2016",
+            "bleu/valid", "chrf/test_2016"} <= result_of(tmp_path / "run").keys()
 
 
 # ---------------------------------------------------------------------------- mistakes
 
 
 @pytest.mark.parametrize("content, parts", [
-    ("", ["pairs.tsv: the file is empty"]), ("one\tun\nno tab\n", ["pairs.tsv:2: no tab"]), ("one\t\n", ["pairs.tsv:1: no sentence after the tab"]),
+    ("", ["pairs.tsv: the file is empty"]), ("one\tun\nno tab\n", ["pairs.tsv:2: no tab"]),
+    ("one\t\n", ["pairs.tsv:1: no sentence after the tab"]),
     ("a\tb\tc\n", ["pairs.tsv:1: more than one tab"]), ("one\tun\n", ["too few", "give more"]),
     ("".join(f"{n} {'x ' * 30}\t{n}\n" for n in range(40)), ["--block-size 12: every training pair is longer"])])
 def test_a_tsv_that_is_wrong(content, parts, cli, tsv, tmp_path):
@@ -154,12 +166,15 @@ def test_parallel_files_of_unequal_number(cli, tmp_path):
     (tmp_path / "pairs").mkdir()
     (tmp_path / "pairs" / "train.en").write_text("one\ntwo\n", encoding="utf-8")
     (tmp_path / "pairs" / "train.fr").write_text("un\n", encoding="utf-8")
-    assert_complains(cli("train_seq2seq", *TRANSLATE, "--data", tmp_path / "pairs", "--out", tmp_path / "run"), "train.fr: 1 lines", "train.en has 2")
+    assert_complains(cli("train_seq2seq", *TRANSLATE, "--data", tmp_path / "pairs", "--out", tmp_path / "run"),
+                     "train.fr: 1 lines", "train.en has 2")
 
 
 @pytest.mark.parametrize("argv, parts", [
-    (("--text", "We hope."), ["put [MASK] where words are to be filled in"]), (("--text", "[MASK] a [MASK] b [MASK] c [MASK]"), ["has 4 [MASK]s", "at most"]),
-    (("--text", "[MASK]" + " we" * 20), ["--text has 22 tokens with [BOS]", "learned positions end at 12"]), (("--text", "[MASK]", "--tokens", 0), ["--tokens must be at least 1"])])
+    (("--text", "We hope."), ["put [MASK] where words are to be filled in"]),
+    (("--text", "[MASK] a [MASK] b [MASK] c [MASK]"), ["has 4 [MASK]s", "at most"]),
+    (("--text", "[MASK]" + " we" * 20), ["--text has 22 tokens with [BOS]", "learned positions end at 12"]),
+    (("--text", "[MASK]", "--tokens", 0), ["--tokens must be at least 1"])])
 def test_a_text_that_cannot_be_filled(argv, parts, sampling, finished):
     assert_complains(sampling(finished("train_seq2seq"), *argv), *parts)
 
@@ -179,7 +194,8 @@ def sampling():
 
 def tiny(pos="rope"):
     torch.manual_seed(0)
-    return LanguageModel(EncoderDecoder(Config(vocab_size=30, block_size=16, n_layer=2, n_head=2, n_embd=16, pos=pos, init_std=0.8))).eval()
+    return LanguageModel(EncoderDecoder(Config(
+        vocab_size=30, block_size=16, n_layer=2, n_head=2, n_embd=16, pos=pos, init_std=0.8))).eval()
 
 
 @pytest.mark.parametrize("pos", ["learned", "rope", "alibi"])
@@ -199,7 +215,8 @@ def test_generation_ends_when_every_row_has_ended():
     model = tiny()
     model.head.bias.data[EOS] = 1e4
     assert generate(model, torch.randint(5, 30, (3, 4)), None, BOS, EOS, 10).tolist() == [[EOS]] * 3
-    model.head.bias.data[: EOS + 1] = torch.tensor([1e4, 1e4, 1e4, 1e4, -1e4])  # the specials below [EOS] are no words, however likely
+    # the specials below [EOS] are no words, however likely
+    model.head.bias.data[: EOS + 1] = torch.tensor([1e4, 1e4, 1e4, 1e4, -1e4])
     assert (generate(model, torch.randint(5, 30, (3, 4)), None, BOS, EOS, 7) > EOS).all()
 
 
@@ -216,8 +233,10 @@ def test_every_gap_gets_its_turn_though_the_model_would_end():
 
 
 def test_a_filled_sentence_keeps_what_was_typed(sampling, finished):
-    told = sampling(finished("train_seq2seq"), "--text", "hope and [MASK] matter, my friends.", "--samples", 2, "--temperature", 1.5)
-    again = sampling(finished("train_seq2seq"), "--text", "hope and [MASK] matter, my friends.", "--samples", 2, "--temperature", 1.5)
+    told = sampling(finished("train_seq2seq"), "--text", "hope and [MASK] matter, my friends.",
+                    "--samples", 2, "--temperature", 1.5)
+    again = sampling(finished("train_seq2seq"), "--text", "hope and [MASK] matter, my friends.",
+                     "--samples", 2, "--temperature", 1.5)
     assert told.code == 0 and told.out == again.out
     heads, texts = told.out.splitlines()[::2], told.out.splitlines()[1::2]
     assert heads == ["--- likeliest words", "--- sample 1", "--- sample 2"] and len(set(texts)) == 3
@@ -232,7 +251,8 @@ def test_a_translation_is_the_one_learned(sampling, translator):
 
 
 def test_byte_level_gaps_swallow_the_space_in_front(cli, sampling, corpus, tmp_path):
-    assert cli("train_seq2seq", *SHORT["train_seq2seq"], "--tokenizer", "bpe", "--vocab-size", 300, "--pos", "nope", "--data", corpus, "--out", tmp_path / "run").code == 0
+    assert cli("train_seq2seq", *SHORT["train_seq2seq"], "--tokenizer", "bpe", "--vocab-size", 300, "--pos", "nope",
+               "--data", corpus, "--out", tmp_path / "run").code == 0
     told = sampling(tmp_path / "run", "--text", "hope [MASK] work.", "--temperature", 0, "--tokens", 5)
     assert told.code == 0 and told.out.splitlines()[1].startswith("hope") and told.out.splitlines()[1].endswith(" work.")
 
@@ -253,16 +273,20 @@ def figures(monkeypatch):
 
 
 def test_three_attentions_are_drawn_and_pass(finished, translator, tmp_path, figures):
-    code, out = maps(finished("train_seq2seq"), translator[0], "--text", "hope and change", "--text", "two cats and birds .", "--out", tmp_path / "maps", "--positions")
+    code, out = maps(finished("train_seq2seq"), translator[0], "--text", "hope and change", "--text", "two cats and birds .",
+                     "--out", tmp_path / "maps", "--positions")
     assert code == 0 and "FAIL" not in out
     for part in ("the encoder's own attention", "the decoder's own attention", "from the decoder to the source"):
         assert out.count(part) == 2
-    assert out.count("ok    no weight on padding") >= 4 and out.count("ok    nothing above the diagonal") == 2 and out.count("ok    fused") == 4
+    assert (out.count("ok    no weight on padding") >= 4 and out.count("ok    nothing above the diagonal") == 2
+            and out.count("ok    fused") == 4)
     assert [name for name, _ in figures][:2] == ["map-1-train_seq2seq-run.png", "map-2-train_seq2seq-run.png"]
-    assert {name for name, _ in figures[2:]} == {f"positions-{half}-{run}.png" for half in ("encoder", "decoder") for run in ("train_seq2seq", "run")}
+    assert {name for name, _ in figures[2:]} == {
+        f"positions-{half}-{run}.png" for half in ("encoder", "decoder") for run in ("train_seq2seq", "run")}
     described = json.loads((tmp_path / "maps" / "maps-train_seq2seq-run.json").read_text())["runs"]
     assert [run["attention"] for run in described] == ["encoder", "decoder", "cross"] * 2
-    assert described[5]["sources"][1] == ["[BOS]", "two", "cats", "and", "birds", "."] and described[5]["texts"][1][0] == "[BOS]"
+    assert (described[5]["sources"][1] == ["[BOS]", "two", "cats", "and", "birds", "."]
+            and described[5]["texts"][1][0] == "[BOS]")
     sides = {(axis.get_title(), axis.images[0].get_array().shape) for axis in figures[1][1].axes if axis.get_title()}
     assert ("layer 1, head 1", (len(described[5]["texts"][1]), 6)) in sides and ("layer 1, head 2", (6, 6)) in sides
 
@@ -280,8 +304,10 @@ def test_gaps_of_a_map_are_those_typed_or_drawn(finished, tmp_path, figures):
 @pytest.mark.parametrize("memory_only", [False, True])
 def test_maps_of_an_attention_that_looks_at_padding_fail(translator, tmp_path, figures, monkeypatch, memory_only):
     right = models.attend
-    monkeypatch.setattr(models, "attend", lambda q, k, v, bias=None, dropout=0.0: right(q, k, v, None if not memory_only or q.size(2) != k.size(2) else bias, dropout))
-    code, out = maps(translator[0], "--text", "two cats .", "--text", "one red cats and two blue dogs and cats .", "--out", tmp_path)
+    monkeypatch.setattr(models, "attend", lambda q, k, v, bias=None, dropout=0.0: right(
+        q, k, v, None if not memory_only or q.size(2) != k.size(2) else bias, dropout))
+    code, out = maps(translator[0], "--text", "two cats .", "--text", "one red cats and two blue dogs and cats .",
+                     "--out", tmp_path)
     assert code == 1
     before, _, cross = out.partition("from the decoder to the source")
     assert "FAIL  no weight on padding" in cross and "FAIL  fused" in before

@@ -53,7 +53,8 @@ def wiki(tmp_path_factory):
     folder.mkdir()
     for name, n in (("train", 60), ("valid", 15), ("test", 20)):
         write_text(folder / f"{name}.txt", n)
-    (folder / "train.txt").write_text((folder / "train.txt").read_text(encoding="utf-8") + "\n = Well @-@ known = \n \n 3 @.@ 5 <unk> \n", encoding="utf-8")
+    (folder / "train.txt").write_text((folder / "train.txt").read_text(encoding="utf-8")
+                                      + "\n = Well @-@ known = \n \n 3 @.@ 5 <unk> \n", encoding="utf-8")
     return folder
 
 
@@ -83,9 +84,11 @@ def test_any_positions_of_many_shards_are_those_of_the_joined_stream(text, tmp_p
         assert torch.equal(stream[at], joined[at])
     for part in (slice(None), slice(1, None), slice(5, 1500), slice(-7, -1), slice(3, 3), slice(0, 10**9)):
         assert torch.equal(stream[part], joined[part])
-    for mine, theirs in zip(batching.random_blocks(stream, 9, 50, batching.generator(1)), batching.random_blocks(joined, 9, 50, batching.generator(1))):
+    for mine, theirs in zip(batching.random_blocks(stream, 9, 50, batching.generator(1)),
+                            batching.random_blocks(joined, 9, 50, batching.generator(1))):
         assert torch.equal(mine, theirs)
-    assert torch.equal(stream.bincount(minlength=folder.tokenizer.get_vocab_size()), joined.bincount(minlength=folder.tokenizer.get_vocab_size()))
+    assert torch.equal(stream.bincount(minlength=folder.tokenizer.get_vocab_size()),
+                       joined.bincount(minlength=folder.tokenizer.get_vocab_size()))
 
 
 def test_a_vocabulary_too_large_for_16_bits(tmp_path):
@@ -130,7 +133,8 @@ def test_a_text_is_read_in_pieces_of_whole_lines(text):
     source, raw = large.open_source(text, "train"), text.read_bytes()
     for size in (1, 100, 1000, 10**6):
         found = list(large.pieces(source, 0, source.size, size))
-        assert b"".join(piece for _, piece in found) == raw and [at for at, _ in found] == [raw.index(piece) for _, piece in found]
+        assert (b"".join(piece for _, piece in found) == raw
+                and [at for at, _ in found] == [raw.index(piece) for _, piece in found])
         assert all(piece.endswith(b"\n") and len(piece) < size + 200 for _, piece in found)
 
 
@@ -147,7 +151,8 @@ def test_training_is_that_on_the_text(cli, wiki, tmp_path):
     assert (tmp_path / "text" / "metrics.jsonl").read_bytes() == (tmp_path / "tokens" / "metrics.jsonl").read_bytes()
     results = [json.loads((tmp_path / name / "result.json").read_text()) for name in ("text", "tokens")]
     measured = [name for name in results[0] if name.partition("/")[0] in ("perplexity", "bits_per_byte", "tokens", "unknown")]
-    assert len(measured) == 3 * 3 + 3 * 3 + 3 + 3 and {name: results[0][name] for name in measured} == {name: results[1][name] for name in measured}
+    assert (len(measured) == 3 * 3 + 3 * 3 + 3 + 3
+            and {name: results[0][name] for name in measured} == {name: results[1][name] for name in measured})
     weights = [torch.load(tmp_path / name / "best.pt", weights_only=True)["model"] for name in ("text", "tokens")]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
@@ -158,7 +163,8 @@ def test_the_best_checkpoint_is_chosen_on_the_held_out_lines(cli, text, tmp_path
     assert outcome.code == 0, outcome.err
     metrics = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     result = json.loads((tmp_path / "run" / "result.json").read_text())
-    assert result["step"] == min(metrics, key=lambda line: line["perplexity/valid"])["step"] < 8  # so large a step size does harm
+    # so large a step size does harm
+    assert result["step"] == min(metrics, key=lambda line: line["perplexity/valid"])["step"] < 8
 
 
 @pytest.mark.parametrize("causal", [(), ("--causal",)])
@@ -171,8 +177,9 @@ def test_an_encoder_reads_every_block_once_an_epoch_and_resumes(causal, cli, tex
     for n in (7, 8, 9):
         batches = batching.RandomBatches(n, 3, batching.generator(0, "epoch", 1))
         assert sorted(torch.cat([batches[i] for i in range(3)]).tolist()) == list(range(n))
-    argv = ("train_mlm", "--n-layer", 1, "--n-head", 2, "--n-embd", 16, "--n-ffn", 20, "--block-size", 12, "--batch-size", len(blocks) // 3,
-            "--eval-every", 4, "--data", tmp_path / "prepared", *causal)  # four batches an epoch
+    argv = ("train_mlm", "--n-layer", 1, "--n-head", 2, "--n-embd", 16, "--n-ffn", 20, "--block-size", 12,
+            "--batch-size", len(blocks) // 3, "--eval-every", 4,  # four batches an epoch
+            "--data", tmp_path / "prepared", *causal)
     assert cli(*argv, "--steps", 12, "--decay", 0, "--out", tmp_path / "whole").code == 0
     assert cli(*argv, "--steps", 4, "--decay", 0, "--out", tmp_path / "parts").code == 0
     config = json.loads((tmp_path / "parts" / "config.json").read_text())
@@ -184,9 +191,11 @@ def test_an_encoder_reads_every_block_once_an_epoch_and_resumes(causal, cli, tex
 
 
 @pytest.mark.parametrize("script, argv, parts", [
-    ("train_lm", ("--tokenizer", "bpe"), ["--tokenizer bpe", "give it to prepare.py"]), ("train_lm", ("--vocab-size", 50), ["--vocab-size 50"]),
-    ("train_lm", ("--valid", 0.2), ["--valid 0.2"]), ("train_mlm", ("--valid", 0.2, "--split", "clean"), ["--split clean and --valid 0.2"]),
-    ("train_lm", ("--vocab-from", "toy"), ["--vocab-from toy"]), ("train_lm", ("--block-size", 100_000), ["use a smaller block"]),
+    ("train_lm", ("--tokenizer", "bpe"), ["--tokenizer bpe", "give it to prepare.py"]),
+    ("train_lm", ("--vocab-size", 50), ["--vocab-size 50"]), ("train_lm", ("--valid", 0.2), ["--valid 0.2"]),
+    ("train_mlm", ("--valid", 0.2, "--split", "clean"), ["--split clean and --valid 0.2"]),
+    ("train_lm", ("--vocab-from", "toy"), ["--vocab-from toy"]),
+    ("train_lm", ("--block-size", 100_000), ["use a smaller block"]),
     ("train_classifier", (), ["only train_lm.py and train_mlm.py"]), ("train_seq2seq", (), ["give the text itself"])])
 def test_flags_the_folder_has_decided_and_scripts_that_cannot_read_it(script, argv, parts, cli, text, tmp_path):
     prepared(tmp_path / "tokens", text, *SMALL, "--valid", 0.1)
@@ -205,7 +214,8 @@ def test_continuing_from_a_run_of_another_vocabulary(cli, finished, text, tmp_pa
 
 def test_an_encoder_without_a_validation_set(cli, text, tmp_path):
     prepared(tmp_path / "tokens", text, *SMALL, "--valid", 0)
-    assert_complains(cli("train_mlm", *SHORT["train_mlm"][:-2], "--data", tmp_path / "tokens", "--out", tmp_path / "run"), "without a validation set", "--valid 0.01")
+    assert_complains(cli("train_mlm", *SHORT["train_mlm"][:-2], "--data", tmp_path / "tokens", "--out", tmp_path / "run"),
+                     "without a validation set", "--valid 0.01")
 
 
 # ---------------------------------------------------------------------------- stopped, several at once
@@ -242,7 +252,8 @@ def test_killed_at_any_moment_it_goes_on_to_the_same_files(tmp_path):
         for path in folder.glob("*.bin"):  # whatever has its name is whole
             assert path.read_bytes() == (tmp_path / "whole" / path.name).read_bytes()
         if (folder / "plan.json").exists() and not (folder / "index.json").exists():
-            assert_complains(call_main(train_lm, train_lm.train, "--data", folder, "--out", tmp_path / "run"), folder, "not prepared to the end", "same prepare.py command")
+            assert_complains(call_main(train_lm, train_lm.train, "--data", folder, "--out", tmp_path / "run"),
+                             folder, "not prepared to the end", "same prepare.py command")
     prepared(folder, *argv)
     assert contents(folder) == contents(tmp_path / "whole")
 
@@ -279,7 +290,8 @@ def alter(path):
     path.write_bytes(raw)
 
 
-@pytest.mark.parametrize("harm, words", [(cut, "bytes instead of"), (alter, "was altered"), (lambda path: path.unlink(), "is missing")])
+@pytest.mark.parametrize("harm, words", [
+    (cut, "bytes instead of"), (alter, "was altered"), (lambda path: path.unlink(), "is missing")])
 def test_a_damaged_shard_is_named_and_made_anew(harm, words, cli, text, tmp_path):
     folder = tmp_path / "out"
     prepared(folder, text, *SMALL, "--valid", 0.1)
@@ -301,7 +313,8 @@ def test_an_altered_shard_of_a_folder_too_large_to_be_hashed_at_every_opening(cl
     shard.write_bytes(b"\xff" * shard.stat().st_size)
     Prepared(tmp_path / "out")
     assert_complains(run("--check", tmp_path / "out"), shard, "was altered")
-    assert_complains(cli("train_lm", *SHORT["train_lm"], "--data", tmp_path / "out", "--out", tmp_path / "run"), shard, "holds id 65535 of a vocabulary of", "was altered")
+    assert_complains(cli("train_lm", *SHORT["train_lm"], "--data", tmp_path / "out", "--out", tmp_path / "run"),
+                     shard, "holds id 65535 of a vocabulary of", "was altered")
 
 
 def index_with(**more):
@@ -313,15 +326,24 @@ def shard_with(**more):
 
 
 @pytest.mark.parametrize("name, how, parts", [
-    ("index.json", lambda c: c[: len(c) // 2], ["index.json: not valid JSON"]), ("index.json", lambda _: b"[" * 100_000, ["index.json: not valid JSON"]),
-    ("index.json", lambda _: b"\xff", ["index.json: not valid JSON"]), ("index.json", lambda _: b"[]", ["index.json: not a JSON object"]),
-    ("index.json", index_with(format="else"), ["not written by prepare.py"]), ("index.json", index_with(version=2), ["another version"]),
-    ("index.json", index_with(shards=7), ["not an index"]), ("index.json", index_with(shards=[]), ["no training text"]), ("index.json", index_with(dtype="O"), ["not an index"]),
-    ("index.json", index_with(vocab_size="many"), ["not an index"]), ("index.json", index_with(settings=None), ["not an index"]), ("index.json", index_with(settings={"valid": "all"}), ["not an index"]),
-    ("index.json", index_with(vocab_size=9), ["index.json: is of a vocabulary of 9 entries"]), ("index.json", index_with(more=1), ["not an index"]),
-    ("index.json", shard_with(file="../text.bin"), ["not an index"]), ("index.json", shard_with(file="/etc/passwd"), ["not an index"]),
-    ("index.json", shard_with(tokens=-1), ["not an index"]), ("index.json", shard_with(tokens=1.5), ["not an index"]), ("index.json", shard_with(tokens=10**30), ["not valid JSON"]), ("index.json", shard_with(tokens=10**12), ["bytes instead of"]),
-    ("index.json", shard_with(range=["a", 2]), ["not an index"]), ("tokenizer.json", lambda c: c.replace(b"hope", b"cope"), ["tokenizer.json: was altered"]),
+    ("index.json", lambda c: c[: len(c) // 2], ["index.json: not valid JSON"]),
+    ("index.json", lambda _: b"[" * 100_000, ["index.json: not valid JSON"]),
+    ("index.json", lambda _: b"\xff", ["index.json: not valid JSON"]),
+    ("index.json", lambda _: b"[]", ["index.json: not a JSON object"]),
+    ("index.json", index_with(format="else"), ["not written by prepare.py"]),
+    ("index.json", index_with(version=2), ["another version"]), ("index.json", index_with(shards=7), ["not an index"]),
+    ("index.json", index_with(shards=[]), ["no training text"]), ("index.json", index_with(dtype="O"), ["not an index"]),
+    ("index.json", index_with(vocab_size="many"), ["not an index"]),
+    ("index.json", index_with(settings=None), ["not an index"]),
+    ("index.json", index_with(settings={"valid": "all"}), ["not an index"]),
+    ("index.json", index_with(vocab_size=9), ["index.json: is of a vocabulary of 9 entries"]),
+    ("index.json", index_with(more=1), ["not an index"]), ("index.json", shard_with(file="../text.bin"), ["not an index"]),
+    ("index.json", shard_with(file="/etc/passwd"), ["not an index"]),
+    ("index.json", shard_with(tokens=-1), ["not an index"]), ("index.json", shard_with(tokens=1.5), ["not an index"]),
+    ("index.json", shard_with(tokens=10**30), ["not valid JSON"]),
+    ("index.json", shard_with(tokens=10**12), ["bytes instead of"]),
+    ("index.json", shard_with(range=["a", 2]), ["not an index"]),
+    ("tokenizer.json", lambda c: c.replace(b"hope", b"cope"), ["tokenizer.json: was altered"]),
     ("tokenizer.json", lambda c: c[:100], ["tokenizer.json: not a tokenizer file"])])
 def test_a_folder_whose_files_are_not_what_they_should_be(name, how, parts, cli, text, tmp_path):
     folder = tmp_path / "out"
@@ -350,9 +372,11 @@ def test_a_text_that_has_changed_since(text, tmp_path):
 
 
 @pytest.mark.parametrize("content, parts", [
-    (None, ["text.txt: no such file", "give a text file"]), (b"", ["text.txt: the file is empty"]), (b" \n\r\n\n", ["text.txt: holds no text to train on"]),
+    (None, ["text.txt: no such file", "give a text file"]), (b"", ["text.txt: the file is empty"]),
+    (b" \n\r\n\n", ["text.txt: holds no text to train on"]),
     (b"one\ntwo\nna\xefve\n", ["text.txt:3: not UTF-8 (byte 0xef at position 10)", "save the file as UTF-8"]),
-    ("words\n".encode("utf-16"), ["text.txt:1: not UTF-8 (byte 0xff at position 0)"]), (b"one\n" * 2000 + b"two\0\n", ["text.txt:2001: holds a NUL character"]),
+    ("words\n".encode("utf-16"), ["text.txt:1: not UTF-8 (byte 0xff at position 0)"]),
+    (b"one\n" * 2000 + b"two\0\n", ["text.txt:2001: holds a NUL character"]),
     (b"one\n" * 2000 + b"tw\xff", ["text.txt:2001: not UTF-8 (byte 0xff at position 8,002)"])])
 @pytest.mark.parametrize("vocabulary", [(), ("--vocab-from", "run")])
 def test_a_text_that_is_wrong(content, parts, vocabulary, finished, tmp_path):
@@ -366,15 +390,21 @@ def test_a_text_that_is_wrong(content, parts, vocabulary, finished, tmp_path):
 def test_a_line_longer_than_memory_should_hold(tmp_path, monkeypatch):
     monkeypatch.setattr(large, "LONGEST_LINE", 3000)
     (tmp_path / "text.txt").write_text("short\n" * 500 + "long " * 3000, encoding="utf-8")
-    assert_complains(run(tmp_path / "text.txt", *SMALL, "--out", tmp_path / "out"), "text.txt: the line around byte", "3,000 bytes", "break it into lines")
+    assert_complains(run(tmp_path / "text.txt", *SMALL, "--out", tmp_path / "out"),
+                     "text.txt: the line around byte", "3,000 bytes", "break it into lines")
 
 
 @pytest.mark.parametrize("argv, parts", [
-    (("--vocab-size", 200), ["--vocab-size 200", "at least 261"]), (("--tokenizer", "word", "--vocab-size", 3), ["--vocab-size 3"]),
-    (("--valid", 1), ["--valid must be"]), (("--shard-mb", 0), ["--shard-mb must be"]), (("--sample-mb", 0), ["--sample-mb must be"]), (("--threads", -1), ["--threads must not"]),
-    (("--vocab-from", "nowhere"), ["--vocab-from nowhere", "no such tokenizer.json"]), (("--vocab-from", "nowhere", "--vocab-size", 500), ["leave --tokenizer and --vocab-size out"]),
-    (("--test", "nowhere.txt"), ["nowhere.txt: no such file"]), (("--test", "valid.txt"), ["--test valid.txt", "rename the file"]),
-    (("--out", ""), ["--out is missing"]), (("--out", "valid.txt"), ["--out valid.txt: is a file"]), (("--check",), ["--check text.txt: no prepared folder"])])
+    (("--vocab-size", 200), ["--vocab-size 200", "at least 261"]),
+    (("--tokenizer", "word", "--vocab-size", 3), ["--vocab-size 3"]),
+    (("--valid", 1), ["--valid must be"]), (("--shard-mb", 0), ["--shard-mb must be"]),
+    (("--sample-mb", 0), ["--sample-mb must be"]), (("--threads", -1), ["--threads must not"]),
+    (("--vocab-from", "nowhere"), ["--vocab-from nowhere", "no such tokenizer.json"]),
+    (("--vocab-from", "nowhere", "--vocab-size", 500), ["leave --tokenizer and --vocab-size out"]),
+    (("--test", "nowhere.txt"), ["nowhere.txt: no such file"]),
+    (("--test", "valid.txt"), ["--test valid.txt", "rename the file"]),
+    (("--out", ""), ["--out is missing"]), (("--out", "valid.txt"), ["--out valid.txt: is a file"]),
+    (("--check",), ["--check text.txt: no prepared folder"])])
 def test_flags_that_cannot_work(argv, parts, text, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_text(tmp_path / "valid.txt", 3)
@@ -396,6 +426,7 @@ def test_a_folder_begun_with_other_flags_or_texts(text, tmp_path):
     folder = tmp_path / "out"
     prepared(folder, text, *SMALL, "--valid", 0.1)
     before = contents(folder)
-    assert_complains(run(text, *SMALL, "--valid", 0.2, "--vocab-size", 50, "--out", folder), folder, "begun with --vocab-size 0, --valid 0.1", "--overwrite")
+    assert_complains(run(text, *SMALL, "--valid", 0.2, "--vocab-size", 50, "--out", folder),
+                     folder, "begun with --vocab-size 0, --valid 0.1", "--overwrite")
     assert_complains(run(text, text, *SMALL, "--valid", 0.1, "--out", folder), folder, "begun with other texts", text)
     assert contents(folder) == before

@@ -15,11 +15,13 @@ FIRST = 1000
 def texts(n, longest=40, shortest=1):
     """n texts of random words and lengths, padded: idx, mask."""
     lengths = torch.randint(shortest, longest + 1, (n,))
-    return batching.pad([torch.tensor([BOS, *torch.randint(len(SPECIAL), FIRST, (length,)).tolist()]) for length in lengths.tolist()])
+    return batching.pad([torch.tensor([BOS, *torch.randint(len(SPECIAL), FIRST, (length,)).tolist()])
+                         for length in lengths.tolist()])
 
 
 def test_the_example_of_the_docstring(monkeypatch):
-    text, source, target = (line.split(maxsplit=1)[1] for line in spans.__doc__.splitlines() if line.split()[:1] in (["text"], ["source"], ["target"]))
+    text, source, target = (line.split(maxsplit=1)[1] for line in spans.__doc__.splitlines()
+                            if line.split()[:1] in (["text"], ["source"], ["target"]))
     assert f" {source} " in train_seq2seq.__doc__ and f" {target} " in train_seq2seq.__doc__  # the same example again
     tokenizer = train_tokenizer("word", [text])
     first = add_sentinels(tokenizer, 2)
@@ -37,7 +39,8 @@ def test_source_and_target_together_are_the_text(rate, mean_span):
     idx, mask = texts(300)
     source, source_mask, target, target_mask = spans.corrupt(idx, mask, FIRST, batching.generator(1), rate, mean_span)
     for values, real in ((source, source_mask), (target, target_mask)):
-        assert (values[~real] == PAD).all() and torch.equal(real, real.long().cummin(1).values.bool())  # padding stands at the end
+        # padding stands at the end
+        assert (values[~real] == PAD).all() and torch.equal(real, real.long().cummin(1).values.bool())
     for b in range(300):
         s, t, text = source[b][source_mask[b]].tolist(), target[b][target_mask[b]].tolist(), idx[b][mask[b]].tolist()
         n_gaps = sum(i >= FIRST for i in s)
@@ -45,7 +48,8 @@ def test_source_and_target_together_are_the_text(rate, mean_span):
         assert s[0] == BOS and t[0] == FIRST and t[-1] == EOS and t.count(EOS) == 1
         assert not any(a >= FIRST and b >= FIRST for a, b in zip(s, s[1:]))  # two gaps side by side would be one
         assert spans.restore(s, t, FIRST) == text
-        assert len(t) - 1 - n_gaps <= spans.most(len(text) - 1, rate, mean_span)[0] and n_gaps <= spans.most(len(text) - 1, rate, mean_span)[1]
+        assert (len(t) - 1 - n_gaps <= spans.most(len(text) - 1, rate, mean_span)[0]
+                and n_gaps <= spans.most(len(text) - 1, rate, mean_span)[1])
 
 
 @pytest.mark.parametrize("rate, mean_span", [(0.15, 3.0), (0.4, 5.0), (0.15, 1.0)])
@@ -83,7 +87,8 @@ def test_gaps_are_those_of_the_generator():
 def test_what_a_model_writes_instead_of_a_target():
     """A gap left out keeps its sentinel, one written twice goes on, and words in front of all gaps stand nowhere."""
     source = [BOS, 7, FIRST, 8, FIRST + 1, 9, FIRST + 2]
-    assert spans.restore(source, [6, FIRST + 1, 20, 21, FIRST, FIRST + 1, 22, EOS, FIRST + 2, 30], FIRST) == [BOS, 7, 8, 20, 21, 22, 9, FIRST + 2]
+    assert spans.restore(source, [6, FIRST + 1, 20, 21, FIRST, FIRST + 1, 22, EOS, FIRST + 2, 30], FIRST) == [
+        BOS, 7, 8, 20, 21, 22, 9, FIRST + 2]
 
 
 @pytest.mark.parametrize("kind", ["word", "bpe"])
