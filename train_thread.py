@@ -17,7 +17,8 @@ import distributed
 import run as runs
 from data import batching, masking, toy_threads
 from data.corpus import hold_out
-from data.threads import load_threads, split
+from data.forest import Forest
+from data.threads import load_threads
 from data.tokenizer import UNK, train_tokenizer, word_starts
 from model import LanguageModel, count_parameters
 from run import flag
@@ -58,48 +59,7 @@ class Flags(runs.RunFlags, runs.ModelFlags, runs.TokenizerFlags, runs.SpreadFlag
     eval_every: int = flag(150, "steps between evaluations")
 
 
-# ---------------------------------------------------------------------------- data
-
-
-class Forest:
-    """The texts of many trees in one list: their ids, and for each its depth and the rows of its nearest ancestors,
-    parent first."""
-
-    def __init__(self, trees, tokenizer, flags):
-        self.texts = [text for tree in trees for text in tree.texts]
-        self.sequences, self.n_long = batching.sentences(tokenizer, self.texts, flags.block_size)
-        self.depths = torch.tensor([depth for tree in trees for depth in tree.depths()])
-        self.chains, self.others, self.pieces = [], [], []  # pieces: rows of the comments that are targets in one step
-        first, above = [], []  # of each tree: its first row, and the ancestors of each of its rows
-        for tree in trees:
-            first.append(len(self.chains))
-            above.append([[first[-1] + a for a in chain] for chain in tree.ancestors(flags.ancestors)])
-            self.chains += above[-1]
-            self.pieces += [[first[-1] + i for i in targets]
-                            for _, targets in split(tree, flags.max_tree_size, flags.ancestors)]
-        # The control: each comment's ancestors are those of one of another tree, as deep if that has any.
-        order = sorted(range(len(trees)), key=lambda k: max(trees[k].depths()))
-        other_of = dict(zip(order, order[1:] + order[:1]))
-        for k, tree in enumerate(trees):
-            by_depth = {}
-            for chain, depth in zip(above[other_of[k]], trees[other_of[k]].depths()):
-                by_depth.setdefault(depth, []).append(chain)
-            for i, depth in enumerate(tree.depths()):
-                chains = by_depth[min(depth, max(by_depth))]
-                self.others.append(chains[i % len(chains)])
-
-    def comments(self, rows):
-        """idx, mask (B, T) of these comments."""
-        return batching.pad([self.sequences[row] for row in rows])
-
-    def above(self, rows, chains):
-        """What the model reads of the ancestors `chains` of these comments: each text once, and which are whose."""
-        used = sorted({a for row in rows for a in chains[row]})
-        place = {a: i for i, a in enumerate(used)}
-        texts, texts_mask = batching.pad([self.sequences[a] for a in used])
-        # padding is row 0, masked
-        ancestors, ancestors_mask = batching.pad([torch.tensor([place[a] for a in chains[row]]) for row in rows])
-        return {"texts": texts, "texts_mask": texts_mask, "ancestors": ancestors, "ancestors_mask": ancestors_mask}
+# ---------------------------------------------------------------------------- measuring
 
 
 def fixed_batches(forest, flags, vocab_size, starts):
@@ -116,9 +76,6 @@ def fixed_batches(forest, flags, vocab_size, starts):
         batches.append((chosen, inputs, mask, labels, {"ancestors": forest.above(chosen, forest.chains), "alone": {},
                                                        "shuffled": forest.above(chosen, forest.others)}))
     return batches
-
-
-# ---------------------------------------------------------------------------- measuring
 
 
 @torch.no_grad()
@@ -178,7 +135,8 @@ def train(flags):
                   f"and --test {flags.test} of them, at least two each; give more or larger shares"))
     tokenizer = train_tokenizer(flags.tokenizer, [text for tree in kept for text in tree.texts], flags.vocab_size)
     starts = word_starts(tokenizer)
-    forests = {name: Forest(trees, tokenizer, flags) for name, trees in (("train", kept), ("valid", valid), ("test", test))}
+    forests = {name: Forest(trees, tokenizer, flags.block_size, flags.ancestors, flags.max_tree_size)
+               for name, trees in (("train", kept), ("valid", valid), ("test", test))}
     known = forests["train"]
 
     # Model

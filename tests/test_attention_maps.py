@@ -12,11 +12,11 @@ import attention_maps
 import data
 import model as models
 import run as runs
-from attention_maps import examine, slope, summary
 from classifier import Classifier
 from data import batching
 from data.tokenizer import UNK, train_tokenizer
 from model import Config, Decoder, Encoder, LanguageModel
+from readings import examine, slope, summary
 
 WORDS = "this is a small sentence and we will work with the people of the world today . , ?"
 SHORT, LONG = "this is a small sentence", "we will work with the people of the world , and the world will work with us today ."

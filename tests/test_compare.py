@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import compare
+import configurations
 import plots
 import run as runs
 
@@ -110,11 +111,13 @@ def test_mean_and_sample_deviation_over_seeds(make, table):
 
 
 def test_curves_are_means_over_seeds_at_shared_steps():
-    made = [compare.Finished(Path(), "lm", "", "", {}, {}, str(i), {}, {}, {},
-                             [{"step": 0, "x": 4.0 + i}, {"step": 5, "x": float("nan")}, {"step": 10, "x": 1.0 + 2 * i}])
-            for i in range(2)]
+    made = []
+    for i in range(2):
+        metrics = [{"step": 0, "x": 4.0 + i}, {"step": 5, "x": float("nan")}, {"step": 10, "x": 1.0 + 2 * i}]
+        made.append(configurations.Finished(Path(), "lm", "", "", {}, {}, str(i), {}, {}, {}, metrics))
     made[1].metrics.append({"step": 20, "x": 1.0})
-    assert compare.Configuration(made).curve("x") == ([0, 10], [4.5, 2.0], [pytest.approx(0.5**0.5), pytest.approx(2**0.5)])
+    steps, means, deviations = configurations.Configuration(made).curve("x")
+    assert (steps, means, deviations) == ([0, 10], [4.5, 2.0], [pytest.approx(0.5**0.5), pytest.approx(2**0.5)])
 
 
 def test_the_best_of_each_column_is_bold_ties_too_and_costs_are_not(make, table):
@@ -285,9 +288,9 @@ def test_shares_have_one_scale_in_all_panels(tmp_path, monkeypatch):
 
 
 def test_lengths_of_evaluation_begin_with_that_of_training(make):
-    read = compare.read(Path(make("a", result={
+    read = configurations.read(Path(make("a", result={
         "perplexity/ada@128": 3.0, "perplexity/ada@64": 2.0, "perplexity/ada": 1.0, "perplexity/bruno@64": 9.0})))
-    assert compare.Configuration([read]).by_length("perplexity/ada") == ([32, 64, 128], [1.0, 2.0, 3.0], [0.0, 0.0, 0.0])
+    assert configurations.Configuration([read]).by_length("perplexity/ada") == ([32, 64, 128], [1.0, 2.0, 3.0], [0.0, 0.0, 0.0])
 
 
 # ---------------------------------------------------------------------------- mistakes
