@@ -1,4 +1,5 @@
-"""Checkpoints cut short or changed, a full disk, a folder that cannot be written, and a loss that is no number: one line, and nothing good is lost."""
+"""Checkpoints cut short or changed, a full disk, a folder that cannot be written, and a loss that is no number: one line,
+and nothing good is lost."""
 
 import ctypes
 import os
@@ -24,7 +25,8 @@ def test_a_flipped_byte_is_noticed_or_changes_nothing(name, finished, tmp_path):
     content, path = (finished("train_lm") / name).read_bytes(), tmp_path / name
     whole = checkpoint.read_checkpoint(finished("train_lm") / name, "cpu")
     # Of the file every so many bytes, and the table at its end, which says where everything is, more closely.
-    places = {*range(0, len(content), max(1, len(content) // (POINTS or 150))), *range(len(content) - 1, max(0, len(content) - 4000), -max(1, 4000 // (POINTS or 80)))}
+    places = {*range(0, len(content), max(1, len(content) // (POINTS or 150))),
+              *range(len(content) - 1, max(0, len(content) - 4000), -max(1, 4000 // (POINTS or 80)))}
     harmless, dice = 0, random.Random(name)
     for place in places:
         path.write_bytes(content[:place] + bytes([content[place] ^ dice.randrange(1, 256)]) + content[place + 1 :])
@@ -50,7 +52,8 @@ def one_byte(content):
 
 @pytest.mark.parametrize("script", SCRIPTS)
 @pytest.mark.parametrize("how", [lambda content: content[:-100], one_byte, None], ids=["cut short", "a byte", "missing"])
-def test_a_damaged_checkpoint_is_named_and_the_one_before_continued_to_the_last_bit(script, how, cli, corpus, finished, tmp_path):
+def test_a_damaged_checkpoint_is_named_and_the_one_before_continued_to_the_last_bit(
+        script, how, cli, corpus, finished, tmp_path):
     whole, folder = finished(script), shutil.copytree(finished(script), tmp_path / "run")
     if how:
         (folder / "checkpoint.pt").write_bytes(how((folder / "checkpoint.pt").read_bytes()))
@@ -58,9 +61,11 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_continued_to_the_last_
         (folder / "checkpoint.pt").unlink()
     done = cli(script, *SHORT[script], "--data", corpus, "--out", folder, "--resume")
     step = torch.load(finished(script) / "previous.pt", weights_only=True)["step"]
-    assert done.code == 0 and done.err.count("\n") == 1 and f"{folder / 'previous.pt'}, {'epoch' if script == 'train_classifier' else 'step'} {step}" in done.err
+    assert (done.code == 0 and done.err.count("\n") == 1
+            and f"{folder / 'previous.pt'}, {'epoch' if script == 'train_classifier' else 'step'} {step}" in done.err)
     assert "checkpoint.pt is missing" in done.err or f"{folder / 'checkpoint.pt'}: not a readable checkpoint" in done.err
-    assert (folder / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes() and numbers(folder) == numbers(whole)
+    assert ((folder / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
+            and numbers(folder) == numbers(whole))
     for name in ("checkpoint.pt", "best.pt", "previous.pt"):  # the last is whole, whatever was beside it
         a, b = (torch.load(path / name, weights_only=True) for path in (folder, whole))
         assert same(a | {"seconds": 0}, b | {"seconds": 0}), name
@@ -71,7 +76,8 @@ def test_when_no_checkpoint_is_whole_both_are_named_and_nothing_is_changed(cli, 
     for name in ("checkpoint.pt", "previous.pt"):
         (folder / name).write_bytes(one_byte((folder / name).read_bytes()))
     before = contents(folder)
-    assert_complains(cli("train_lm", *SHORT["train_lm"], "--data", corpus, "--out", folder, "--resume"), folder / "checkpoint.pt", folder / "previous.pt", "restore")
+    assert_complains(cli("train_lm", *SHORT["train_lm"], "--data", corpus, "--out", folder, "--resume"),
+                     folder / "checkpoint.pt", folder / "previous.pt", "restore")
     assert contents(folder) == before
 
 
@@ -79,7 +85,8 @@ def test_damaged_best_weights_are_noticed_before_the_training_goes_on(cli, corpu
     folder = shutil.copytree(finished("train_mlm"), tmp_path / "run")
     (folder / "best.pt").write_bytes(one_byte((folder / "best.pt").read_bytes()))
     before = contents(folder)
-    assert_complains(cli("train_mlm", *SHORT["train_mlm"], "--data", corpus, "--out", folder, "--resume"), folder / "best.pt", "not a readable checkpoint")
+    assert_complains(cli("train_mlm", *SHORT["train_mlm"], "--data", corpus, "--out", folder, "--resume"),
+                     folder / "best.pt", "not a readable checkpoint")
     assert contents(folder) == before
 
 
@@ -91,7 +98,8 @@ def test_a_disk_that_is_full_while_a_checkpoint_is_written(corpus, finished, tmp
     import resource  # not on Windows
     import signal
 
-    folder, argv = shutil.copytree(finished("train_lm"), tmp_path / "run"), (*SHORT["train_lm"], "--data", corpus, "--out", tmp_path / "run")
+    folder, argv = (shutil.copytree(finished("train_lm"), tmp_path / "run"),
+                    (*SHORT["train_lm"], "--data", corpus, "--out", tmp_path / "run"))
     shutil.copy(folder / "previous.pt", folder / "checkpoint.pt")  # as if it had not come further
     (folder / "previous.pt").unlink()
     size, before = (folder / "checkpoint.pt").stat().st_size, contents(folder)
@@ -105,7 +113,8 @@ def test_a_disk_that_is_full_while_a_checkpoint_is_written(corpus, finished, tmp
             signal.signal(signal.SIGXFSZ, ignored)
         assert_complains(done, "run", "File too large", "make room")
         after = contents(folder)
-        assert all(after[name] == before[name] for name in ("checkpoint.pt", "config.json", "tokenizer.json")) and not list(folder.glob("*.partial"))
+        assert (all(after[name] == before[name] for name in ("checkpoint.pt", "config.json", "tokenizer.json"))
+                and not list(folder.glob("*.partial")))
     assert call("train_lm", *argv, "--resume").code == 0
     assert numbers(folder) == numbers(finished("train_lm"))
 
@@ -146,11 +155,14 @@ def spoil(monkeypatch, module, value, at):
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_loss_that_is_no_number_ends_the_run_at_once(script, value, cli, corpus, tmp_path, monkeypatch):
     spoil(monkeypatch, script, value, at=6 if script != "train_classifier" else 15)
-    done = cli(script, *SHORT[script], "--data", corpus, "--device", "cpu", "--lr", "0.002", "--warmup" if script != "train_classifier" else "--decay", 0, "--out", tmp_path / "run")
+    done = cli(script, *SHORT[script], "--data", corpus, "--device", "cpu", "--lr", "0.002",
+               "--warmup" if script != "train_classifier" else "--decay", 0, "--out", tmp_path / "run")
     expected = ("at step 15", "epoch 1 in") if script == "train_classifier" else ("at step 6", "step 4 in")
-    assert_complains(done, f"--lr 0.002: training diverged, {expected[0]}, with a learning rate of 0.00", f"the loss is {value}",
+    assert_complains(done, f"--lr 0.002: training diverged, {expected[0]}, with a learning rate of 0.00",
+                     f"the loss is {value}",
                      f"the last good checkpoint is that of {expected[1]} {tmp_path / 'run'}", "smaller --lr")
-    assert torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)["step"] == (1 if script == "train_classifier" else 4)
+    assert (torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)["step"]
+            == (1 if script == "train_classifier" else 4))
 
 
 def test_weights_that_are_no_numbers_do_not_take_the_place_of_good_ones(finished, tmp_path):
@@ -168,8 +180,10 @@ def test_losses_on_another_device_are_looked_at_together():
     from stopping import LOOK_EVERY, Losses
 
     losses = Losses()
-    waits = [losses.add(step, 0.1, torch.tensor(float("nan") if step > 40 else 1.0, device="meta")) for step in range(1, LOOK_EVERY + 1)]
+    waits = [losses.add(step, 0.1, torch.tensor(float("nan") if step > 40 else 1.0, device="meta"))
+             for step in range(1, LOOK_EVERY + 1)]
     assert waits == [False] * (LOOK_EVERY - 1) + [True]
-    losses.unseen = [(step, lr, torch.tensor(float("nan") if step > 40 else 1.0)) for step, lr, _ in losses.unseen]  # a device without values
+    # a device without values
+    losses.unseen = [(step, lr, torch.tensor(float("nan") if step > 40 else 1.0)) for step, lr, _ in losses.unseen]
     step, lr, loss = losses.first_wrong()
     assert (step, lr) == (41, 0.1) and loss != loss and losses.first_wrong() is None

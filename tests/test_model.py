@@ -15,7 +15,8 @@ from model import ClapHead, Config, Decoder, Encoder, LanguageModel, LMHead, cou
 
 def tiny(body=Encoder, **more):
     torch.manual_seed(0)
-    return LanguageModel(body(Config(**dict(vocab_size=30, block_size=12, n_layer=2, n_head=2, n_embd=16, n_ffn=20, init_std=0.3) | more)))
+    return LanguageModel(body(Config(**dict(vocab_size=30, block_size=12, n_layer=2, n_head=2, n_embd=16,
+                                            n_ffn=20, init_std=0.3) | more)))
 
 
 # ---------------------------------------------------------------------------- config
@@ -23,12 +24,16 @@ def tiny(body=Encoder, **more):
 
 @pytest.mark.parametrize("wrong, message", [
     (dict(n_layer=0), "n_layer must be at least 1, got 0"), (dict(block_size=-3), "block_size must be at least 1, got -3"),
-    (dict(window=-1), "window must not be negative"), (dict(pos="rotary"), "pos must be one of learned, sinusoidal, alibi, rope, nope, got 'rotary'"),
+    (dict(window=-1), "window must not be negative"),
+    (dict(pos="rotary"), "pos must be one of learned, sinusoidal, alibi, rope, nope, got 'rotary'"),
     (dict(alibi="causal"), "alibi must be one of offset, symmetric, one-sided"), (dict(head="mlp"), "head must be one of"),
-    (dict(activation="tanh"), "activation must be one of gelu, relu"), (dict(dropout=1.0), "dropout must be at least 0 and below 1"),
+    (dict(activation="tanh"), "activation must be one of gelu, relu"),
+    (dict(dropout=1.0), "dropout must be at least 0 and below 1"),
     (dict(n_embd=64, n_head=5), "n_head must divide n_embd: 64 channels do not share out among 5 heads"),
-    (dict(pos="rope", n_embd=6, n_head=2), "n_embd / n_head must be even, got 3"), (dict(pos="sinusoidal", n_embd=5, n_head=1), "n_embd must be even"),
-    (dict(pos="alibi", alibi="one-sided", n_embd=6, n_head=3), "n_head must be even, got 3"), (dict(head="clap", tie=False), "head=clap"),
+    (dict(pos="rope", n_embd=6, n_head=2), "n_embd / n_head must be even, got 3"),
+    (dict(pos="sinusoidal", n_embd=5, n_head=1), "n_embd must be even"),
+    (dict(pos="alibi", alibi="one-sided", n_embd=6, n_head=3), "n_head must be even, got 3"),
+    (dict(head="clap", tie=False), "head=clap"),
     (dict(init_std=-1.0), "init_std must not be negative")])
 def test_config_names_the_field_that_is_wrong(wrong, message):
     with pytest.raises(ValueError, match=message.replace("(", r"\(")):
@@ -52,7 +57,8 @@ def torchs_layer(block, config):
              "self_attn.out_proj.weight": "attention.out.weight", "self_attn.out_proj.bias": "attention.out.bias",
              "linear1.weight": "feed_forward.up.weight", "linear1.bias": "feed_forward.up.bias",
              "linear2.weight": "feed_forward.down.weight", "linear2.bias": "feed_forward.down.bias",
-             "norm1.weight": "norm1.weight", "norm1.bias": "norm1.bias", "norm2.weight": "norm2.weight", "norm2.bias": "norm2.bias"}
+             "norm1.weight": "norm1.weight", "norm1.bias": "norm1.bias",
+             "norm2.weight": "norm2.weight", "norm2.bias": "norm2.bias"}
     ours = block.state_dict()
     layer.load_state_dict({theirs: ours[name] for theirs, name in pairs.items()})
     return layer, pairs
@@ -83,7 +89,8 @@ def test_blocks_are_torchs_encoder_layers_forward_and_backward(norm_first, activ
     for block, (layer, pairs) in zip(model.blocks, layers):
         theirs, ours = dict(layer.named_parameters()), dict(block.named_parameters())
         for name, our_name in pairs.items():
-            torch.testing.assert_close(ours[our_name].grad, theirs[name].grad, atol=1e-4, rtol=1e-4, msg=lambda m: f"{our_name}: {m}")
+            torch.testing.assert_close(ours[our_name].grad, theirs[name].grad, atol=1e-4, rtol=1e-4,
+                                       msg=lambda m: f"{our_name}: {m}")
 
 
 @pytest.mark.parametrize("norm_first", [True, False])
@@ -111,7 +118,8 @@ def test_linear_head_is_a_product_with_the_embeddings_and_a_bias():
     embedding, h = nn.Embedding(7, 4), torch.randn(2, 3, 4)
     head = LMHead(config, embedding)
     head.bias.data = torch.randn(7)
-    expected = [[[h[b, t].dot(embedding.weight[v]).item() + head.bias[v].item() for v in range(7)] for t in range(3)] for b in range(2)]
+    expected = [[[h[b, t].dot(embedding.weight[v]).item() + head.bias[v].item() for v in range(7)]
+                 for t in range(3)] for b in range(2)]
     torch.testing.assert_close(head(h), torch.tensor(expected))
     assert head.words is embedding and LMHead(Config(vocab_size=7, n_embd=4, tie=False), embedding).words is not embedding
 
@@ -134,7 +142,8 @@ def test_clap_head_is_beta_times_the_cosine_without_normalising_the_features():
     assert head.beta.item() == 1
     head.beta.data.fill_(2.5)
     rows = torch.stack([w / math.sqrt(sum(c * c for c in w.tolist())) for w in embedding.weight])
-    torch.testing.assert_close(head(h), torch.stack([torch.stack([2.5 * h[n].dot(rows[v]) for v in range(7)]) for n in range(5)]))
+    torch.testing.assert_close(head(h),
+                               torch.stack([torch.stack([2.5 * h[n].dot(rows[v]) for v in range(7)]) for n in range(5)]))
     torch.testing.assert_close(head(2 * h), 2 * head(h))
 
 
@@ -213,7 +222,8 @@ def test_projected_features_are_the_principal_components_of_the_standardised():
     model.fit_projection(features)
     out = model.project(features)
     torch.testing.assert_close(out.norm(dim=0), torch.linalg.svdvals(standard)[:4], atol=1e-3, rtol=1e-3)
-    torch.testing.assert_close(out @ out.T, standard @ standard.T, atol=1e-3, rtol=1e-3)  # nothing but the orientation has changed
+    # nothing but the orientation has changed
+    torch.testing.assert_close(out @ out.T, standard @ standard.T, atol=1e-3, rtol=1e-3)
 
 
 def test_a_class_is_the_head_of_the_projected_features():
@@ -265,9 +275,11 @@ def test_each_member_of_an_ensemble_is_trained_on_its_own_rows():
 def test_parameters_counted_by_part_are_those_of_the_formula(pos, head, in_head):
     model = tiny(pos=pos, head=head)
     counts = count_parameters(model)
-    assert counts == {"embedding": 30 * 16, "positions": 12 * 16 if pos == "learned" else 0, "attention": 2 * 4 * (16 * 16 + 16),
-                      "feed-forward": 2 * (16 * 20 + 20 + 20 * 16 + 16), "norm": 2 * 2 * 32 + 32, "head": in_head, "total": counts["total"]}
-    assert counts["total"] == sum(counts[part] for part in counts if part != "total") == sum(p.numel() for p in model.parameters())
+    assert counts == {"embedding": 30 * 16, "positions": 12 * 16 if pos == "learned" else 0,
+                      "attention": 2 * 4 * (16 * 16 + 16), "feed-forward": 2 * (16 * 20 + 20 + 20 * 16 + 16),
+                      "norm": 2 * 2 * 32 + 32, "head": in_head, "total": counts["total"]}
+    assert (counts["total"] == sum(counts[part] for part in counts if part != "total")
+            == sum(p.numel() for p in model.parameters()))
 
 
 @pytest.mark.parametrize("more", [dict(norm_first=False), dict(tie=False), dict(norm_first=False, unit_embd=True)])
@@ -298,7 +310,8 @@ def test_initial_weights_have_the_deviations_they_should(pos, std):
             assert (p == 0).all(), name
 
 
-@pytest.mark.parametrize("pos", ["learned", "alibi", "rope", "nope"])  # sinusoidal starts by repeating its input: large tied embeddings
+# sinusoidal starts by repeating its input: large tied embeddings
+@pytest.mark.parametrize("pos", ["learned", "alibi", "rope", "nope"])
 def test_an_untrained_model_is_about_as_unsure_as_a_uniform_guess(pos):
     torch.manual_seed(0)
     model = LanguageModel(Decoder(Config(vocab_size=200, pos=pos)))

@@ -16,7 +16,8 @@ from conftest import SCRIPTS, SHORT
 from data import batching
 from data.tokenizer import BOS, UNK, encode, load_tokenizer
 
-FILES = {"config.json", "tokenizer.json", "metrics.jsonl", "checkpoint.pt", "previous.pt", "best.pt", "result.json", "curve.png"}
+FILES = {"config.json", "tokenizer.json", "metrics.jsonl", "checkpoint.pt", "previous.pt", "best.pt",
+         "result.json", "curve.png"}
 COST = {"seconds", "cpu_seconds", "tokens_per_second", "peak_memory_mb", "parameters", "command"}
 SPEAKERS = ("obama", "wbush", "hbush")
 
@@ -28,20 +29,23 @@ def result_of(folder):
 # ---------------------------------------------------------------------------- the command line
 
 
-@pytest.mark.parametrize("script, module", [("train_lm", train_lm), ("train_mlm", train_mlm), ("train_classifier", train_classifier),
-                                            ("train_seq2seq", train_seq2seq)])
+@pytest.mark.parametrize("script, module", [("train_lm", train_lm), ("train_mlm", train_mlm),
+                                            ("train_classifier", train_classifier), ("train_seq2seq", train_seq2seq)])
 def test_help_tells_every_flag_with_its_default(script, module, cli):
     told = cli(script, "--help")
     text = " ".join(told.out.split()).replace("- ", "-")  # argparse breaks lines anywhere
     assert told.code == 0 and told.err == ""
-    assert text.index("--lr FLOAT") < text.index("the run:") < text.index("--seed INT") < text.index("the model:") < text.index("--pos {")  # the script's own come first
+    # the script's own come first
+    assert (text.index("--lr FLOAT") < text.index("the run:") < text.index("--seed INT") < text.index("the model:")
+            < text.index("--pos {"))
     for name, default in vars(module.Flags()).items():
         assert f"--{name.replace('_', '-')}" in text, name
         assert f"(default: {default})" in text or default in ("", None), name
 
 
-@pytest.mark.parametrize("script, kind, steps", [("train_lm", "lm", [0, 4, 8]), ("train_mlm", "mlm", [0, 4, 8]), ("train_classifier", "classifier", [1, 2, 3, 4]),
-                                                 ("train_seq2seq", "seq2seq", [0, 4, 8])])
+@pytest.mark.parametrize("script, kind, steps", [
+    ("train_lm", "lm", [0, 4, 8]), ("train_mlm", "mlm", [0, 4, 8]), ("train_classifier", "classifier", [1, 2, 3, 4]),
+    ("train_seq2seq", "seq2seq", [0, 4, 8])])
 def test_a_run_as_the_user_starts_it(script, kind, steps, shell, corpus, tmp_path):
     done = shell(script, *SHORT[script], "--data", corpus, "--pos", "alibi", "--seed", 5)
     assert (done.code, done.err) == (0, "")  # piped: no live line, and no warnings
@@ -52,7 +56,8 @@ def test_a_run_as_the_user_starts_it(script, kind, steps, shell, corpus, tmp_pat
 
     result, last = result_of(folder), done.out.splitlines()[-1]
     assert COST <= result.keys() and result["command"].startswith(f"python {script}.py --n-layer 1")
-    assert ("accuracy" if kind == "classifier" else "step 8" if kind == "seq2seq" else "perplexity") in last and str(folder.relative_to(tmp_path)) in last
+    assert (("accuracy" if kind == "classifier" else "step 8" if kind == "seq2seq" else "perplexity") in last
+            and str(folder.relative_to(tmp_path)) in last)
     assert result["parameters"]["total"] == sum(p.numel() for p in runs.load_run(folder).model.parameters())
 
 
@@ -70,8 +75,10 @@ def test_every_position_trains_in_every_script(script, pos, cli, corpus, tmp_pat
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_bfloat16_and_byte_level_pieces_run(script, cli, corpus, tmp_path):
     n_sentinels = 1 if script == "train_seq2seq" else 0
-    done = cli(script, *SHORT[script], "--data", corpus, "--dtype", "bfloat16", "--tokenizer", "bpe", "--vocab-size", 300, "--pos", "rope", "--out", tmp_path / "run")
-    assert (done.code, done.err) == (0, "") and runs.load_run(tmp_path / "run").config["model"]["vocab_size"] == 300 + n_sentinels
+    done = cli(script, *SHORT[script], "--data", corpus, "--dtype", "bfloat16", "--tokenizer", "bpe", "--vocab-size", 300,
+               "--pos", "rope", "--out", tmp_path / "run")
+    assert ((done.code, done.err) == (0, "")
+            and runs.load_run(tmp_path / "run").config["model"]["vocab_size"] == 300 + n_sentinels)
 
 
 # ---------------------------------------------------------------------------- causal language model
@@ -89,14 +96,16 @@ def nats_by_hand(model, ids, block):
 
 
 def test_perplexity_and_bits_per_byte_are_those_of_a_count_by_hand(cli, corpus, tmp_path):
-    argv = (*SHORT["train_lm"], "--data", corpus, "--pos", "alibi", "--lr", "0.01", "--eval-block", "5,40", "--out", tmp_path / "run")
+    argv = (*SHORT["train_lm"], "--data", corpus, "--pos", "alibi", "--lr", "0.01", "--eval-block", "5,40",
+            "--out", tmp_path / "run")
     assert cli("train_lm", *argv).code == 0
     loaded, result = runs.load_run(tmp_path / "run"), result_of(tmp_path / "run")
     for name in SPEAKERS:
         text = (corpus / f"test_LM_{name}.txt").read_text(encoding="utf-8")
         ids = [BOS] + [i for line in text.splitlines() for i in encode(loaded.tokenizer, [line])[0]]
         count = len(ids) - 1
-        assert result[f"tokens/{name}"] == count and UNK in ids and result[f"unknown/{name}"] == pytest.approx(ids.count(UNK) / count)
+        assert (result[f"tokens/{name}"] == count and UNK in ids
+                and result[f"unknown/{name}"] == pytest.approx(ids.count(UNK) / count))
         assert count % 12  # the last block is not full, so a mean of the blocks' means would be another number
         for block, at in ((12, ""), (5, "@5"), (40, "@40")):
             nats = nats_by_hand(loaded.model, ids, block)
@@ -127,10 +136,12 @@ def test_the_language_model_learns(cli, corpus, tmp_path):
     argv = (*SHORT["train_lm"], "--data", corpus, "--steps", 60, "--lr", "0.02", "--eval-every", 30, "--out", tmp_path / "run")
     assert cli("train_lm", *argv).code == 0
     first, *_, last = runs.read_metrics(tmp_path / "run")
-    assert last["perplexity/train"] < 0.3 * first["perplexity/train"] and last["perplexity/hbush"] < 0.5 * first["perplexity/hbush"]
+    assert (last["perplexity/train"] < 0.3 * first["perplexity/train"]
+            and last["perplexity/hbush"] < 0.5 * first["perplexity/hbush"])
 
 
-RECIPE = ("--drop-words", "0.1", "--swap-words", "0.2", "--rare-unknown", "0.3", "--label-smoothing", "0.05", "--members", "2", "--eval-stride", "5", "--pos", "alibi")
+RECIPE = ("--drop-words", "0.1", "--swap-words", "0.2", "--rare-unknown", "0.3", "--label-smoothing", "0.05",
+          "--members", "2", "--eval-stride", "5", "--pos", "alibi")
 
 
 def test_all_that_helps_on_a_small_text_at_once(cli, shell, corpus, tmp_path):
@@ -169,17 +180,20 @@ def test_validation_lines_give_no_words_to_the_vocabulary(cli, own_corpus, tmp_p
 
 @pytest.mark.parametrize("script", ["train_lm", "train_mlm"])
 def test_pretraining_on_one_text_and_going_on_with_another(script, cli, corpus, own_corpus, tmp_path):
-    (own_corpus / "train_LM.txt").write_text("another text of other words and freedom matter\n" * 9 + "and more of it\n" * 3 + "hope and light\n", encoding="utf-8")
+    (own_corpus / "train_LM.txt").write_text(
+        "another text of other words and freedom matter\n" * 9 + "and more of it\n" * 3 + "hope and light\n", encoding="utf-8")
     begun = cli(script, *SHORT[script], "--data", own_corpus, "--vocab-from", corpus, "--out", tmp_path / "begun")
     assert begun.code == 0, begun.err
     vocabulary = load_tokenizer(tmp_path / "begun" / "tokenizer.json").get_vocab()
     assert "Zanzibar" not in vocabulary and "another" not in vocabulary and "ranch" in vocabulary
-    gone_on = cli(script, "--init-from", tmp_path / "begun", "--data", corpus, *SHORT[script][-4:], "--steps", 0, "--out", tmp_path / "on")
+    gone_on = cli(script, "--init-from", tmp_path / "begun", "--data", corpus, *SHORT[script][-4:],
+                  "--steps", 0, "--out", tmp_path / "on")
     assert gone_on.code == 0, gone_on.err
     a, b = (runs.load_run(tmp_path / name) for name in ("begun", "on"))
     assert a.tokenizer.to_str() == b.tokenizer.to_str() and a.model.body.config == b.model.body.config
     assert all(torch.equal(p, q) for p, q in zip(a.model.parameters(), b.model.parameters()))
-    assert cli(script, "--init-from", tmp_path / "begun", "--vocab-from", corpus, "--data", corpus, "--out", tmp_path / "no").code == 2
+    assert cli(script, "--init-from", tmp_path / "begun", "--vocab-from", corpus,
+               "--data", corpus, "--out", tmp_path / "no").code == 2
     refused = cli(script, "--init-from", tmp_path / "begun", "--n-embd", 48, "--data", corpus, "--out", tmp_path / "no")
     assert refused.code == 2 and "--n-embd 48" in refused.err and "--init-from" in refused.err
 
@@ -187,11 +201,13 @@ def test_pretraining_on_one_text_and_going_on_with_another(script, cli, corpus, 
 # ---------------------------------------------------------------------------- masked language model
 
 
-@pytest.mark.parametrize("argv", [(), ("--head", "clap"), ("--head", "clap", "--zero-mask"), ("--head", "linear"), ("--mask-unit", "span"),
-                                  ("--mask-unit", "word", "--tokenizer", "bpe"), ("--no-norm-first",), ("--alibi", "one-sided", "--pos", "alibi"),
-                                  ("--window", "3"), ("--split", "clean")])
+@pytest.mark.parametrize("argv", [
+    (), ("--head", "clap"), ("--head", "clap", "--zero-mask"), ("--head", "linear"), ("--mask-unit", "span"),
+    ("--mask-unit", "word", "--tokenizer", "bpe"), ("--no-norm-first",), ("--alibi", "one-sided", "--pos", "alibi"),
+    ("--window", "3"), ("--split", "clean")])
 def test_every_kind_of_pretraining_learns(argv, cli, corpus, tmp_path):
-    done = cli("train_mlm", *SHORT["train_mlm"], *argv, "--data", corpus, "--steps", 30, "--eval-every", 15, "--lr", "0.01", "--warmup", 5, "--out", tmp_path / "run")
+    done = cli("train_mlm", *SHORT["train_mlm"], *argv, "--data", corpus, "--steps", 30, "--eval-every", 15,
+               "--lr", "0.01", "--warmup", 5, "--out", tmp_path / "run")
     assert (done.code, done.err) == (0, "")
     first, middle, last = runs.read_metrics(tmp_path / "run")
     assert last["loss/valid"] < first["loss/valid"] and last["tokens"] > middle["tokens"] > first["tokens"] == 0
@@ -212,7 +228,8 @@ def test_masks_of_the_validation_set_are_the_same_at_every_evaluation():
 def test_masked_perplexity_is_a_mean_over_hidden_tokens(finished):
     loaded, flags = runs.load_run(finished("train_mlm")), train_mlm.Flags()
     V = loaded.tokenizer.get_vocab_size()
-    sequences = [torch.cat([torch.tensor([BOS]), torch.randint(5, V, (n,), generator=torch.Generator().manual_seed(n))]) for n in (2, 3, 11, 11, 11)]
+    sequences = [torch.cat([torch.tensor([BOS]), torch.randint(5, V, (n,), generator=torch.Generator().manual_seed(n))])
+                 for n in (2, 3, 11, 11, 11)]
     batches = train_mlm.validation_set(sequences, flags, V, None)
     nats, hits, count = train_mlm.evaluate(loaded.model, batches, torch.device("cpu"), flags)
     expected, right, hidden = 0.0, 0, 0
@@ -245,30 +262,34 @@ def test_the_classifier_learns_and_its_result_adds_up(cli, corpus, tmp_path):
 
 def test_accuracy_is_that_of_asking_the_model_row_by_row(finished, corpus):
     loaded, result = runs.load_run(finished("train_classifier")), result_of(finished("train_classifier"))
-    right = [loaded.model(torch.tensor([[BOS, *encode(loaded.tokenizer, [text])[0]][:12]])).argmax().item() == label for label, text in data.load(corpus).test_rows]
+    right = [loaded.model(torch.tensor([[BOS, *encode(loaded.tokenizer, [text])[0]][:12]])).argmax().item() == label
+             for label, text in data.load(corpus).test_rows]
     assert result["accuracy/test"] == pytest.approx(sum(right) / 15)
     assert result["accuracy/seen"] == pytest.approx(sum(right[:6]) / 6)
 
 
 def test_balance_gives_a_rare_class_the_weight_of_a_common_one(cli, tmp_path):
-    # The text tells nothing, so the answer is the share of the class as the loss sees it: 1/5, or 1/2; with the prior taken twice
-    # in training and left out afterwards, odds of 1/4 become 4.
+    # The text tells nothing, so the answer is the share of the class as the loss sees it: 1/5, or 1/2; with the prior taken
+    # twice in training and left out afterwards, odds of 1/4 become 4.
     rows = [f"{'rare' if number % 5 == 0 else 'common'}\tnumber {number} of them\n" for number in range(100)]
     (tmp_path / "mine.tsv").write_text("".join(rows), encoding="utf-8")
     share = {}
     for how in ("none", "weights", "prior"):
-        argv = ("--data", tmp_path / "mine.tsv", "--n-layer", 1, "--n-embd", 16, "--epochs", 3, "--lr", "0.01", "--balance", how, "--out", tmp_path / how)
+        argv = ("--data", tmp_path / "mine.tsv", "--n-layer", 1, "--n-embd", 16, "--epochs", 3,
+                "--lr", "0.01", "--balance", how, "--out", tmp_path / how)
         assert cli("train_classifier", *argv).code == 0
         loaded = runs.load_run(tmp_path / how)
         with torch.no_grad():
-            answer = loaded.model(torch.tensor([[BOS, *encode(loaded.tokenizer, ["number unheard of them"])[0]]])).softmax(-1)[0]
+            answer = loaded.model(
+                torch.tensor([[BOS, *encode(loaded.tokenizer, ["number unheard of them"])[0]]])).softmax(-1)[0]
         share[how] = answer[loaded.config["classes"].index("rare")].item()
     assert share["none"] < 0.33 < share["weights"] < 0.6 < share["prior"]
 
 
 def test_the_heads_dropout_works_on_a_frozen_encoder_too(cli, corpus, finished, tmp_path):
     for rate in ("0.0", "0.5"):
-        assert cli("train_classifier", "--encoder", finished("train_mlm"), "--data", corpus, "--epochs", 1, "--head-dropout", rate, "--out", tmp_path / rate).code == 0
+        assert cli("train_classifier", "--encoder", finished("train_mlm"), "--data", corpus,
+                   "--epochs", 1, "--head-dropout", rate, "--out", tmp_path / rate).code == 0
     assert not torch.equal(*(runs.load_run(tmp_path / rate).model.head.layers[-1].weight for rate in ("0.0", "0.5")))
 
 
@@ -281,39 +302,47 @@ def test_refitting_trains_anew_on_all_rows_for_the_best_number_of_epochs(cli, co
     assert refit["epoch"] == kept["epoch"] and refit["accuracy/valid"] == kept["accuracy/valid"]  # what chose them
     loaded = runs.load_run(tmp_path / "refit")
     assert not torch.equal(loaded.model.head.layers[0].weight, runs.load_run(tmp_path / "kept").model.head.layers[0].weight)
-    right = [loaded.model(torch.tensor([[BOS, *encode(loaded.tokenizer, [text])[0]][:12]])).argmax().item() == label for label, text in data.load(corpus).rows]
+    right = [loaded.model(torch.tensor([[BOS, *encode(loaded.tokenizer, [text])[0]][:12]])).argmax().item() == label
+             for label, text in data.load(corpus).rows]
     assert refit["accuracy/train"] == pytest.approx(sum(right) / 60)  # of all 60, not of the 48 that were not held out
 
 
 def body_of(folder):
-    return {name: value for name, value in torch.load(folder / "best.pt", weights_only=True)["model"].items() if name.startswith("body.")}
+    return {name: value for name, value in torch.load(folder / "best.pt", weights_only=True)["model"].items()
+            if name.startswith("body.")}
 
 
 @pytest.mark.parametrize("tune", ["frozen", "all"])
 def test_on_a_pretrained_encoder(tune, cli, corpus, finished, tmp_path):
     encoder = finished("train_mlm")
-    done = cli("train_classifier", "--encoder", encoder, "--tune", tune, "--data", corpus, *LEARN, "--lr", 0.01, "--batch-size", 8, "--out", tmp_path / "run")
+    done = cli("train_classifier", "--encoder", encoder, "--tune", tune, "--data", corpus, *LEARN,
+               "--lr", 0.01, "--batch-size", 8, "--out", tmp_path / "run")
     assert (done.code, done.err) == (0, "")
     before, after = body_of(encoder), body_of(tmp_path / "run")
     changed = [name for name in before if not torch.equal(before[name], after[name])]
     assert before.keys() == after.keys() and bool(changed) == (tune == "all"), changed
     assert (tmp_path / "run" / "tokenizer.json").read_text() == (encoder / "tokenizer.json").read_text()
     assert result_of(tmp_path / "run")["accuracy/test"] > 0.6
-    body, head = (sum(p.numel() for name, p in runs.load_run(tmp_path / "run").model.named_parameters() if name.startswith(part)) for part in ("body.", "head."))
+    body, head = (sum(p.numel() for name, p in runs.load_run(tmp_path / "run").model.named_parameters()
+                      if name.startswith(part)) for part in ("body.", "head."))
     assert f"{head + (body if tune == 'all' else 0):,} of them trained" in done.out
-    assert json.loads((tmp_path / "run" / "config.json").read_text(encoding="utf-8"))["flags"]["n_embd"] == 16  # the encoder's, not the flag's default
+    # the encoder's, not the flag's default
+    assert json.loads((tmp_path / "run" / "config.json").read_text(encoding="utf-8"))["flags"]["n_embd"] == 16
     # By default a frozen encoder is read at every layer, in three ways.
-    assert runs.load_run(tmp_path / "run").model.features(torch.tensor([[2, 6, 7]])).size(1) == (16 * 3 * 2 if tune == "frozen" else 16)
+    assert (runs.load_run(tmp_path / "run").model.features(torch.tensor([[2, 6, 7]])).size(1)
+            == (16 * 3 * 2 if tune == "frozen" else 16))
 
 
 def test_features_kept_of_a_frozen_encoder_give_what_the_whole_model_gives(cli, corpus, finished, tmp_path):
-    assert cli("train_classifier", "--encoder", finished("train_mlm"), "--data", corpus, *LEARN, "--out", tmp_path / "run").code == 0
+    assert cli("train_classifier", "--encoder", finished("train_mlm"), "--data", corpus, *LEARN,
+               "--out", tmp_path / "run").code == 0
     loaded, result = runs.load_run(tmp_path / "run"), result_of(tmp_path / "run")
     rows = train_classifier.Rows(data.load(corpus).test_rows, loaded.tokenizer, 12)
     right = train_classifier.predict(loaded.model, rows, torch.device("cpu")) == rows.labels
     assert right.float().mean().item() == pytest.approx(result["accuracy/test"])
     # What is subtracted comes from the training rows, and of 54 rows no more than 54 components can.
-    features = train_classifier.all_features(loaded.model, train_classifier.Rows(data.load(corpus).rows, loaded.tokenizer, 12), torch.device("cpu"))
+    features = train_classifier.all_features(
+        loaded.model, train_classifier.Rows(data.load(corpus).rows, loaded.tokenizer, 12), torch.device("cpu"))
     torch.testing.assert_close(loaded.model.shift, features.mean(0), atol=1e-5, rtol=1e-4)
     assert loaded.model.project(features).size(1) == loaded.model.head.layers[0].in_features <= 54
 
@@ -321,7 +350,8 @@ def test_features_kept_of_a_frozen_encoder_give_what_the_whole_model_gives(cli, 
 @pytest.mark.parametrize("tune", ["frozen", "all"])
 def test_on_a_causal_decoder_by_its_last_word(tune, cli, shell, corpus, finished, tmp_path):
     decoder, run = finished("train_lm"), tmp_path / "run"
-    done = cli("train_classifier", "--encoder", decoder, "--tune", tune, "--data", corpus, *LEARN, "--batch-size", 8, "--out", run)
+    done = cli("train_classifier", "--encoder", decoder, "--tune", tune, "--data", corpus, *LEARN,
+               "--batch-size", 8, "--out", run)
     assert (done.code, done.err) == (0, "")
     changed = [not torch.equal(value, body_of(run)[name]) for name, value in body_of(decoder).items()]
     assert any(changed) == (tune == "all") and result_of(run)["accuracy/test"] > 0.5
@@ -334,11 +364,13 @@ def test_on_a_causal_decoder_by_its_last_word(tune, cli, shell, corpus, finished
     torch.testing.assert_close(together[1:], loaded.model.features(idx[1:, :3]), atol=1e-5, rtol=1e-4)
     h = loaded.model.body(idx, mask)[torch.arange(2), torch.tensor([4, 2])]
     torch.testing.assert_close(together[:, -16:], h, atol=1e-6, rtol=1e-5)
-    right = [loaded.model(torch.tensor([[BOS, *encode(loaded.tokenizer, [text])[0]][:12]])).argmax().item() == label for label, text in data.load(corpus).test_rows]
+    right = [loaded.model(torch.tensor([[BOS, *encode(loaded.tokenizer, [text])[0]][:12]])).argmax().item() == label
+             for label, text in data.load(corpus).test_rows]
     assert result_of(run)["accuracy/test"] == pytest.approx(sum(right) / 15)
     # It can be asked and looked at: nothing above the diagonal.
     if tune == "all":
-        asked, maps = shell("sample", run, "--text", "hope and change matter"), shell("attention_maps", run, "--text", "hope and change matter")
+        asked, maps = (shell("sample", run, "--text", "hope and change matter"),
+                       shell("attention_maps", run, "--text", "hope and change matter"))
         assert asked.code == 0 and "obama" in asked.out and maps.code == 0 and "nothing above the diagonal" in maps.out
 
 
@@ -350,7 +382,8 @@ def test_a_decoder_from_scratch(cli, corpus, tmp_path):
 
 
 def test_clean_split_trains_without_the_test_sentences(cli, corpus, tmp_path):
-    done = cli("train_classifier", *SHORT["train_classifier"], *LEARN, "--data", corpus, "--split", "clean", "--out", tmp_path / "run")
+    done = cli("train_classifier", *SHORT["train_classifier"], *LEARN, "--data", corpus,
+               "--split", "clean", "--out", tmp_path / "run")
     assert done.code == 0 and "6 training rows and 1 lines of text with their sentences are left out" in done.out
     assert "43 training rows, 11 for validation" in done.out  # of 54
     # The same test rows are told apart as in the full split, so that the two can be compared.
