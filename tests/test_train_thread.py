@@ -14,6 +14,7 @@ import train_thread
 from conftest import TINY, call_main, contents
 from data import toy_threads
 from data.corpus import hold_out
+from data.forest import Forest
 from data.threads import Tree, load_threads
 from data.tokenizer import BOS, encode, train_tokenizer
 from model import POSITIONS, Config, LanguageModel, count_parameters
@@ -38,9 +39,9 @@ def reader(pos="learned", ancestor_positions="learned", **more):
     return LanguageModel(ThreadReader(config, 3, ancestor_positions)).eval()
 
 
-def forest(trees=TREES, **flags):
+def forest(trees=TREES, block_size=9, n_ancestors=3, max_tree_size=5):
     tokenizer = train_tokenizer("word", [text for tree in trees for text in tree.texts])
-    return train_thread.Forest(trees, tokenizer, train_thread.Flags(**dict(ancestors=3, max_tree_size=5, block_size=9) | flags))
+    return Forest(trees, tokenizer, block_size, n_ancestors, max_tree_size)
 
 
 def states(model, where, rows):
@@ -137,7 +138,7 @@ def test_a_text_is_read_once_however_many_answer_it():
     texts = [row[real].tolist() for row, real in zip(read["texts"], read["texts_mask"])]
     for row, ancestors, real in zip([2, 3, 4], read["ancestors"], read["ancestors_mask"]):
         assert [texts[a] for a in ancestors[real]] == [where.sequences[a].tolist() for a in where.chains[row]]
-    assert forest(ancestors=1).chains[4] == [2] and forest(ancestors=2).chains[4] == [2, 1]  # the nearest are kept
+    assert forest(n_ancestors=1).chains[4] == [2] and forest(n_ancestors=2).chains[4] == [2, 1]  # the nearest are kept
 
 
 def test_every_comment_is_in_one_piece_and_the_control_comes_from_another_tree():
@@ -237,7 +238,7 @@ def test_the_perplexities_are_those_of_a_count_by_hand(ancestor_positions, cli, 
     model, tokenizer = load(tmp_path / "run")
     _, test = hold_out(load_threads(echoes).trees, 0.2, seed=0, key=lambda tree: tree.text())
     flags = train_thread.Flags(ancestors=3, max_tree_size=5, block_size=12)
-    where, found = train_thread.Forest(test, tokenizer, flags), {}
+    where, found = Forest(test, tokenizer, flags.block_size, flags.ancestors, flags.max_tree_size), {}
     ids = [torch.tensor([BOS, *row]) for row in encode(tokenizer, [text for tree in test for text in tree.texts])]
     for rows, inputs, mask, labels, _ in train_thread.fixed_batches(where, flags, tokenizer.get_vocab_size(), None):
         for row, shown, real, label in zip(rows, inputs, mask, labels):
