@@ -169,9 +169,9 @@ def draw_maps(path, readings, number, layer, head):
                     ha="center", va="bottom", fontsize=9, parse_math=False)
         top -= len(layers) * (height + 0.3)
         right, bottom, above = max(left + width, right), min(bottom, top), seen
-    bottom = max(bottom, -2.6)
+    bottom = min(max(bottom, -2.6), -1.5)  # long enough for what is written beside it
     bar = figure.add_axes([right + 0.25, bottom, 0.12, -bottom - 0.3])
-    figure.colorbar(image, cax=bar, ticks=[0, 0.05, 0.2, 0.5, 1]).set_label("attention weight (square-root scale)", fontsize=8)
+    figure.colorbar(image, cax=bar, ticks=[0, 0.05, 0.2, 0.5, 1]).set_label("attention weight\n(square-root scale)", fontsize=8)
     bar.tick_params(labelsize=7)
     starred = any(word.endswith("*") for reading in readings for word in reading.words[number] + reading.seen()[0][number])
     key = [Patch(color=GREY, label="not allowed")] * bool(greyed) + [Patch(alpha=0, label="* unknown word")] * starred

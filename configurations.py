@@ -17,7 +17,7 @@ from run import UserError
 KINDS = {"lm": "Causal LM", "mlm": "Masked LM", "classifier": "Classification", "seq2seq": "Encoder-decoder",
          "baselines": "Baselines"}
 # Flags that leave the trained model as it is, and the seed, over which the mean is taken.
-APART = ("seed", "out", "resume", "overwrite", "device", "threads", "eval_block")
+APART = ("seed", "out", "resume", "overwrite", "device", "threads", "accumulate", "timeout", "eval_every", "eval_block")
 # Flags of train_classifier.py whose defaults follow from --encoder: where that differs they need no naming.
 FOLLOWING = ("pool", "layers", "lr", "decay", "weight_decay", "n_hidden", "head_dropout", "balance", "init_std")
 
@@ -53,8 +53,9 @@ def read(folder):
     if kind not in KINDS or not flags:
         raise UserError(f"{folder}: its config.json describes no run that can be compared; those are of {', '.join(KINDS)}")
     if not (folder / "result.json").exists():
-        raise UserError(f"{folder}: the run is not finished, it has no result.json; "
-                        f"repeat its command with --{'overwrite' if kind == 'baselines' else 'resume'}")
+        end_it = f"python {runs.script_of(config) or 'its script'} --resume --out {folder}"
+        raise UserError(f"{folder}: the run is not finished, it has no result.json; leave it out, or end it: "
+                        + ("repeat its command with --overwrite" if kind == "baselines" else end_it))
     result = runs.read_result(folder)
     if isinstance(result.get("parameters"), dict):
         result["parameters"] = result["parameters"].get("total")
@@ -131,9 +132,6 @@ def check_comparable(trained, baselines):
         decide = ("task", "languages", "mask_rate", "mean_span", "block_size")
         agree(trained, lambda run: ", ".join(f"{key}={run.flags.get(key)}" for key in decide),
               "these decide what has to be written, so the numbers are not comparable")
-    if kind in ("lm", "mlm", "seq2seq"):
-        agree(given, lambda run: run.vocabulary,
-              "perplexities of different vocabularies are not comparable; compare the bits_per_byte in their result.json")
     if kind == "lm":
         def texts(run):
             names = ", ".join(sorted(run.tokens.keys() - {"train", "valid"}))
@@ -141,7 +139,10 @@ def check_comparable(trained, baselines):
 
         agree(trained, texts,
               "they are measured on different texts (train_mlm.py --causal has no test sets), "
-              "so the perplexities are not comparable; give runs of one script")
+              "so the perplexities are not comparable; give runs of one script on the same text")
+    if kind in ("lm", "mlm", "seq2seq"):
+        agree(given, lambda run: run.vocabulary,
+              "perplexities of different vocabularies are not comparable; compare the bits_per_byte in their result.json")
     if kind in ("lm", "seq2seq"):
         def sizes(run):
             counts = [f"{n:,}" for name, n in sorted(run.tokens.items()) if name not in ("train", "valid")]

@@ -1,6 +1,8 @@
 """Runs that are there already, opened: a model to look into or to continue from, and the numbers that its training left."""
 
 import dataclasses
+import re
+import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -148,7 +150,8 @@ def read_config(folder):
     path = Path(folder) / "config.json"
     described = read_json(path)
     check_entries(path, described, {
-        "kind": str, "flags": dict, "model": dict, "classifier": dict, "classes": list, "languages": list, "members": int,
+        "kind": str, "command": str, "flags": dict, "model": dict, "classifier": dict, "classes": list, "languages": list,
+        "members": int,
         **({"first_sentinel": int} if described.get("first_sentinel") is not None else {})})
     flags = described["flags"] = Described(path, described.get("flags", {}))
     shared = {field.name: field.type for some in (RunFlags, ModelFlags, TokenizerFlags, ContinueFlags)
@@ -162,14 +165,22 @@ def read_config(folder):
     return described
 
 
+def script_of(described):
+    """The script that began a run, by what its config.json holds: "train_lm.py"; "" where that does not tell."""
+    return next((word for word in described.get("command", "").split() if re.fullmatch(r"train_\w+\.py", word)), "")
+
+
 def started_with(flags_class, folder):
     """{name: value} of the flags that the run in a folder was started with, {} when it has no checkpoint to go on from.
 
-    UserError for what is no value of such a flag.
+    UserError for a run of another script, and for what is no value of such a flag.
     """
     if not can_resume(folder):
         return {}
-    path, saved = Path(folder) / "config.json", read_config(folder)["flags"]
+    path, described, script = Path(folder) / "config.json", read_config(folder), Path(sys.argv[0]).name
+    begun, saved = script_of(described), described["flags"]
+    require((begun in ("", script), f"--resume: {folder} is a run of {begun}; "
+             f"to go on: python {shlex.join([begun, '--resume', '--out', str(folder)])}"))
     known = {field.name: field for field in dataclasses.fields(flags_class)
              if field.name in saved and field.name not in ("out", "resume", "overwrite")}
     check_entries(path, saved, {name: field.type for name, field in known.items()})

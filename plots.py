@@ -65,8 +65,9 @@ def compared(path, panels, xlabel, trained=None, ending=()):
             colour, marker = f"C{labels.index(label) % 7}", "os^Dv"[labels.index(label) % 5]
             (handles[label],) = axis.plot(xs, means, color=colour, marker=marker if len(xs) <= 25 else None,
                                           markersize=2.5, linewidth=1.1)
-            axis.fill_between(xs, [m - d for m, d in zip(means, deviations)], [m + d for m, d in zip(means, deviations)],
-                              color=colour, alpha=0.2, linewidth=0)
+            most = 100 if ylabel.endswith("(%)") else math.inf  # a deviation may reach beyond, a share cannot
+            axis.fill_between(xs, [m - d for m, d in zip(means, deviations)],
+                              [min(m + d, most) for m, d in zip(means, deviations)], color=colour, alpha=0.2, linewidth=0)
             if label in ending:
                 (extra["not defined beyond its table"],) = axis.plot(
                     xs[-1:], means[-1:], color="0.2", marker="x", markersize=6, linestyle="none")
@@ -78,8 +79,7 @@ def compared(path, panels, xlabel, trained=None, ending=()):
             extra["length in training"] = axis.axvline(x, color="0.6", linewidth=3, alpha=0.5, zorder=0)
         if log:
             # An untrained model's perplexity is the size of the vocabulary; shown whole, it would flatten all that follows.
-            last = max(x for xs, *_ in lines.values() for x in xs)
-            seen = [y for xs, *pair in lines.values() for x, m, d in zip(xs, *pair) if trained or x >= last / 4
+            seen = [y for xs, *pair in lines.values() for x, m, d in zip(xs, *pair) if trained or x >= max(xs) / 4
                     for y in (max(m - d, m / 2), m + d)]
             seen += [y for y, _ in levels.values()]
             axis.set_yscale("log")
@@ -88,7 +88,7 @@ def compared(path, panels, xlabel, trained=None, ending=()):
             axis.set_ylim(min(seen) / margin, max(seen) * margin * (1 if trained else 1.5))
             plain_log_ticks(axis)
         elif ylabel.endswith("(%)"):
-            axis.set_ylim(max(axis.get_ylim()[0], 0), min(axis.get_ylim()[1], 102))  # a band may reach beyond, a share cannot
+            axis.set_ylim(max(axis.get_ylim()[0], 0), min(axis.get_ylim()[1], 102))
         if trained is None:
             axis.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(4, steps=[1, 2, 5, 10], integer=True))
         else:

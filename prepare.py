@@ -94,6 +94,8 @@ def texts(flags):
                 sources.append(large.open_source(Path(name) / f"{part}.txt", its_set, is_wikitext=True))
         else:
             sources.append(large.open_source(name, "train"))
+            if Path(name).suffix in (".tsv", ".csv", ".jsonl"):
+                print(f"note: {name} is read as plain text, every line whole, with all that separates its columns")
     sources += [large.open_source(name, Path(name).stem) for name in flags.test]
     names = [source.set for source in sources if source.set != "train"]
     taken = [source.file for source in sources[len(sources) - len(flags.test):]
@@ -140,8 +142,11 @@ def begin(folder, flags, settings, sources):
     else:
         lines = large.sample(train, int(flags.sample_mb * MEGABYTE), settings["valid"])
         tokenizer = train_tokenizer(flags.tokenizer, nonempty(lines, train), flags.vocab_size)
-        print(f"{tokenizer.get_vocab_size():,} entries in the vocabulary, from {min(flags.sample_mb, size / MEGABYTE):,.1f} of "
-              f"{size / MEGABYTE:,.1f} MB of text; {time.perf_counter() - started:.0f} s", flush=True)
+        unit, name = (MEGABYTE, "MB") if size >= MEGABYTE else (2**10, "kB")
+        print(f"{tokenizer.get_vocab_size():,} entries in the vocabulary"
+              + ", all that the text has," * (tokenizer.get_vocab_size() < flags.vocab_size)
+              + f" from {min(flags.sample_mb * MEGABYTE, size) / unit:,.1f} of {size / unit:,.1f} {name} of text; "
+              f"{time.perf_counter() - started:.0f} s", flush=True)
     write_whole(folder / "tokenizer.json", tokenizer.to_str(pretty=True).encode())
     dtype = shards.DTYPES[tokenizer.get_vocab_size() > 2**16]
     index = shards.Index(dtype, tokenizer.get_vocab_size(), sha256(folder / "tokenizer.json"), settings, sources)

@@ -33,7 +33,7 @@ from flags import (ContinueFlags, ModelFlags, RunFlags, SpreadFlags, TokenizerFl
                    model_config, parse, require, step_checks)
 from machine import autocast, clock, compile_blocks, git_revision, peak_memory, prepare, versions  # noqa: F401
 from opened import (LoadedRun, by_position, can_resume, check_entries, load_run, prepared_of, read_config,  # noqa: F401
-                    read_json, read_metrics, read_result, roberta_of, source_of)
+                    read_json, read_metrics, read_result, roberta_of, script_of, source_of)
 
 
 def learning_rate(step, steps, peak, warmup, decay):
@@ -93,9 +93,10 @@ class Run:
         split = getattr(flags, "split", "full").replace("/", "-of-")
         self.folder = Path(
             flags.out or f"out/{name or kind}-{data}-{config.pos}-{flags.seed}" + f"-{split}" * (split != "full"))
-        self.started, self.resumed_seconds, self.last_line = time.perf_counter(), 0.0, 0.0
+        self.started, self.resumed, self.last_line = time.perf_counter(), [0.0, 0.0], 0.0
         self.first_step, self.unit = 0, "epoch" if kind == "classifier" else "step"
         self.saved, self.damaged = None, False  # number of the last checkpoint, and whether the file under its name is no good
+        self.beside = ""  # what else is to be said of it
         self.losses, self.signals = Losses(), Signals(self.how_to_go_on)
         described = {"kind": kind, "flags": dataclasses.asdict(flags), "model": dataclasses.asdict(config), **more}
         distributed.from_first(lambda: self.begin(described, tokenizer))
@@ -114,8 +115,10 @@ class Run:
                 raise UserError(f"--resume: --data {flags.data} gives another vocabulary than {path}, so the data has changed; "
                                 "restore the data, or start anew with another --out")
         else:
+            command = shlex.join([*distributed.launcher(), Path(sys.argv[0]).name, *sys.argv[1:]])
             write_json(self.folder / "config.json", described | {
-                "seed": flags.seed, "device": str(self.device), "revision": git_revision(), "versions": versions()})
+                "command": command, "seed": flags.seed, "device": str(self.device), "revision": git_revision(),
+                "versions": versions()})
             write_text(self.folder / "tokenizer.json", tokenizer.to_str(pretty=True))
 
     def open_folder(self, described):
@@ -140,7 +143,8 @@ class Run:
             now, then = described["flags"], read_config(folder)["flags"]
             changed = [f"--{k.replace('_', '-')} {str(then.get(k))[:40] or 'empty'}, not {str(now[k]) or 'empty'}"
                        for k in sorted(now) if k not in FREE and now[k] != then.get(k)]
-            remedy = f"{'leave that out' if flags.out else 'use the same'}, or use another --out"
+            remedy = "leave these out" if flags.out else f"use the same, or --resume --out {folder} alone"
+            remedy += ", or use another --out"
             if hasattr(flags, "init_from"):
                 remedy += f"; to train its weights on: --init-from {folder}, with another --out and without --resume"
             require((not changed, f"--resume: {folder} was started with {'; '.join(changed)}; {remedy}"))
@@ -213,14 +217,14 @@ class Run:
         if distributed.anywhere(self.signals.asked):
             # the others wait until it is written
             distributed.from_first(lambda: self.save_checkpoint(model, optimizer, step, **more))
-            self.saved = step
+            self.saved, self.beside = step, " with the beginning of the next" if more.get("batches_done") else ""
             raise Interrupted(self.signals.asked or signal.SIGTERM, self.how_to_go_on())
 
     def how_to_go_on(self):
         if self.saved is None:
             return "nothing new was saved, and the same command starts again"
         command = shlex.join([*distributed.launcher(), sys.argv[0], "--resume", "--out", str(self.folder)])
-        return f"{self.unit} {self.saved} is saved; to go on from there: {command}"
+        return f"{self.unit} {self.saved}{self.beside} is saved; to go on from there: {command}"
 
     def progress(self, step, steps, loss, lr, tokens):
         """After every update: end a training that has diverged, and a few times a second show the live line on a terminal;
@@ -258,7 +262,7 @@ class Run:
         previous = None if self.damaged else self.folder / "previous.pt"  # a damaged file takes no whole one's place
         self.save("checkpoint.pt", previous, model=model.state_dict(), optimizer=optimizer.state_dict(), step=step,
                   rng=torch.get_rng_state(), cuda_rng=torch.cuda.get_rng_state_all() if self.device.type == "cuda" else [],
-                  seconds=self.seconds(), more=more)
+                  seconds=[self.seconds(), self.cpu_seconds()], more=more)
         self.saved, self.damaged = step, False
 
     def restore(self, model, optimizer):
@@ -268,8 +272,9 @@ class Run:
         name, state = distributed.from_first(self.newest_checkpoint)
         load_weights(model, state["model"], self.folder / name)
         load_optimizer(optimizer, state["optimizer"], self.folder / name)
-        require((type(state["step"]) is int and state["step"] >= 0 and type(state["seconds"]) is float
-                 and isinstance(state["more"], dict),
+        seconds = state["seconds"] if isinstance(state["seconds"], list) else []
+        require((type(state["step"]) is int and state["step"] >= 0 and isinstance(state["more"], dict)
+                 and list(map(type, seconds)) == [float, float],
                  f"{self.folder / name}: its step, seconds or numbers are not as a run saves them; restore the file"))
         try:
             torch.set_rng_state(state["rng"].cpu())
@@ -277,14 +282,15 @@ class Run:
                 torch.cuda.set_rng_state_all([rng.cpu() for rng in state["cuda_rng"]])
         except (AttributeError, RuntimeError, TypeError):
             raise UserError(f"{self.folder / name}: its random state is none; restore the file") from None
-        self.resumed_seconds, self.first_step, self.saved = state["seconds"], state["step"], state["step"]
+        self.resumed, self.first_step, self.saved = seconds, state["step"], state["step"]
         if distributed.first():
             # what is later than the checkpoint will come again
             kept = [line for line in self.metrics() if line["step"] <= state["step"]]
             write_text(self.folder / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
-            last = getattr(self.flags, f"{self.unit}s")
-            self.say(f"going on from {self.unit} {state['step']}"
-                     + ", the last: nothing is left to train, the results are computed again" * (state["step"] == last))
+            at_the_end = {"step": ", the last: nothing is left to train, the results are computed again",
+                          "epoch": ", the last: what came after it is done again"}
+            over = state["step"] == getattr(self.flags, f"{self.unit}s")
+            self.say(f"going on from {self.unit} {state['step']}{at_the_end[self.unit] if over else ''}")
         return state["step"], state["more"]
 
     def newest_checkpoint(self):
@@ -316,16 +322,19 @@ class Run:
 
     def seconds(self):
         """Wall time of this run, earlier sittings counted in."""
-        return self.resumed_seconds + time.perf_counter() - self.started
+        return self.resumed[0] + time.perf_counter() - self.started
+
+    def cpu_seconds(self):
+        """The same of the first process's CPU time."""
+        return self.resumed[1] + time.process_time()
 
     def finish(self, result, model, tokens):
         """result.json: the final numbers, and what they cost."""
         seconds = self.seconds()
         write_json(self.folder / "result.json", result | {
-            "parameters": count_parameters(model), "seconds": round(seconds, 2), "cpu_seconds": round(time.process_time(), 2),
+            "parameters": count_parameters(model), "seconds": round(seconds, 2), "cpu_seconds": round(self.cpu_seconds(), 2),
             "tokens_per_second": round(tokens / seconds, 1), "peak_memory_mb": peak_memory(self.device),
-            "processes": distributed.size(),
-            "command": shlex.join([*distributed.launcher(), Path(sys.argv[0]).name, *sys.argv[1:]])})
+            "processes": distributed.size(), "command": read_config(self.folder).get("command", "")})
 
 
 def write_json(path, value):

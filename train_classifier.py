@@ -186,6 +186,7 @@ def train(flags):
 
     # Refit: with the number of epochs known, the held-out rows need not be missed any longer. The learning rate goes as before.
     if flags.refit:
+        run.beside = ", the last, but nothing of the final training"
         run.say(f"epoch {best_epoch} was best on the validation rows; "
                 f"training anew on all {len(corpus.rows):,} training rows, from new weights")
         torch.manual_seed(flags.seed)
@@ -348,7 +349,8 @@ def draw(run, confusion, corpus, pos):
                                  ("seen", "test, seen in training"), ("unseen", "test, unseen"))
              if f"accuracy/{name}" in metrics[-1]}
     best = {"best possible": 100 * corpus.floor["accuracy/test"]} if "accuracy/test" in corpus.floor else {}
-    plots.curves(run.folder / "curve.png", [(f"Classification, pos={pos}", "accuracy (%)", lines, best, False)], "epoch")
+    title = f"Classification, pos={pos}" + ": the search for the epoch" * run.flags.refit
+    plots.curves(run.folder / "curve.png", [(title, "accuracy (%)", lines, best, False)], "epoch")
     plots.confusion(run.folder / "confusion.png", confusion.tolist(), corpus.classes)
 
 

@@ -100,6 +100,8 @@ def train(flags):
     optimizer = runs.make_optimizer(model, flags.lr, flags.weight_decay)
     run.say(f"{name}: {len(ids) - 1:,} training tokens, {config.vocab_size:,} entries in the vocabulary; "
             f"{count_parameters(model)['total']:,} parameters, pos={config.pos}, on {device}")
+    if len(streams) == 1:
+        run.say("  note: this text has no test set, so all is measured on what is trained on; --valid 0.1 holds out a tenth")
     for name, part in streams.items():
         run.say(f"  {name:<9}{len(part) - 1:>8,} tokens  "
                 f"{100 * batching.fraction_unknown(part[1:], UNK):4.1f}% out of vocabulary")
@@ -153,6 +155,8 @@ def train(flags):
     # Results
     best_weights = distributed.from_first(lambda: runs.read_checkpoint(run.folder / "best.pt", device))
     model.load_state_dict(best_weights["model"])
+    if best_weights["step"] != flags.steps:
+        run.say(f"step {best_weights['step']} was best on the held-out lines; what follows is of its weights")
     result = {"step": best_weights["step"], "vocab_size": config.vocab_size}
     for block in eval_blocks:
         at = "" if block == flags.block_size else f"@{block}"
@@ -204,7 +208,10 @@ def read(flags, source):
 
 def above(result, floor, name):
     """How far a perplexity is from the lowest possible, where that is known."""
-    return f" ({result[name] / floor[name] - 1:.0%} above the floor of {floor[name]:.2f})" if name in floor else ""
+    if name not in floor:
+        return ""
+    times = result[name] / floor[name]
+    return f" ({f'{times - 1:.0%} above the' if times < 10 else f'{times:.0f} times the'} floor of {floor[name]:.2f})"
 
 
 def check(flags):
@@ -224,6 +231,8 @@ def check(flags):
         (0 < flags.members <= 1000, f"--members must be at least 1 and at most 1000, got {flags.members}"),
         (0 <= flags.eval_stride <= flags.block_size,
          f"--eval-stride must be from 0 to --block-size {flags.block_size}, got {flags.eval_stride}"),
+        (flags.init_from or flags.alibi == "offset",
+         f"--alibi {flags.alibi}: is for encoders, a decoder has the causal form; leave it out"),
         (flags.eval_train > 0, f"--eval-train must be at least 1, got {flags.eval_train}"),
         (flags.eval_test >= 0, f"--eval-test must not be negative, got {flags.eval_test}"),
         (0 <= flags.valid < 1, f"--valid must be at least 0 and below 1, got {flags.valid}"),

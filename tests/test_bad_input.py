@@ -147,6 +147,7 @@ SOME = [("train_lm", ["--steps", "-1"], ["--steps must not be negative"]),
         ("train_lm", ["--eval-block", "8,x"], ["--eval-block 8,x", "32,64,128"]),
         ("train_lm", ["--eval-block", "40"], ["--eval-block 40", "learned positions end at --block-size 12", "alibi"]),
         ("train_lm", ["--eval-train", "0"], ["--eval-train must be at least 1"]),
+        ("train_lm", ["--pos", "alibi", "--alibi", "symmetric"], ["--alibi symmetric", "a decoder has the causal form"]),
         ("train_lm", ["--warmup", "-1"], ["--warmup must not be negative"]),
         ("train_lm", ["--clip", "-1"], ["--clip must not be negative"]),
         ("train_mlm", ["--warmup", "-1"], ["--warmup must not be negative"]),
@@ -414,8 +415,16 @@ def test_resume_of_a_run_of_other_flags_names_them(cli, corpus, finished):
     before = contents(folder)
     outcome = cli("train_lm", *SHORT["train_lm"], "--data", corpus, "--out", folder, "--resume", "--n-embd", 32, "--seed", 9)
     assert_complains(outcome, folder,
-                     "was started with --n-embd 16, not 32; --seed 0, not 9; leave that out, or use another --out; "
+                     "was started with --n-embd 16, not 32; --seed 0, not 9; leave these out, or use another --out; "
                      "to train its weights on: --init-from")
+    assert contents(folder) == before
+
+
+def test_resume_with_another_script_names_the_right_one(cli, finished):
+    folder = finished("train_classifier")
+    before = contents(folder)
+    outcome = cli("train_lm", "--resume", "--out", folder)
+    assert_complains(outcome, f"{folder} is a run of train_classifier.py; to go on: python train_classifier.py --resume --out {folder}")
     assert contents(folder) == before
 
 

@@ -287,6 +287,14 @@ def test_shares_have_one_scale_in_all_panels(tmp_path, monkeypatch):
     assert first == second and first[0] <= 20 and 96 <= first[1] <= 102 and other[0] > 50
 
 
+def test_what_a_short_run_reached_stays_in_sight(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(plots, "save", lambda figure, path: drawn.append(figure.axes[0].get_ylim()))
+    lines = {"short": ([0, 50, 100], [540, 60, 41], [0, 0, 0]), "long": ([0, 500, 1000], [540, 6, 5], [0, 0, 0])}
+    plots.compared(tmp_path / "x.png", [("both", "perplexity (log scale)", lines, {}, True)], "step")
+    assert drawn[0][0] < 5 and 60 < drawn[0][1] < 540  # where they began need not be seen
+
+
 def test_lengths_of_evaluation_begin_with_that_of_training(make):
     read = configurations.read(Path(make("a", result={
         "perplexity/ada@128": 3.0, "perplexity/ada@64": 2.0, "perplexity/ada": 1.0, "perplexity/bruno@64": 9.0})))

@@ -7,6 +7,7 @@ import gc
 import json
 import os
 import random
+import shlex
 import signal
 import socket
 import subprocess
@@ -237,11 +238,24 @@ def test_what_is_saved_is_the_step_at_which_the_signal_came(way, asked, code, un
         assert (state["step"], state["more"]["batches_done"]) == divmod(5, batches)
     else:
         assert state["step"] == 5 and len(state["more"]["losses"]) == 2
-    remedy = f"{state['step']} is saved; to go on from there: python {script}.py --resume --out {tmp_path / 'run'}\n"
+    beside = " with the beginning of the next" * (script == "train_classifier")
+    remedy = f"{state['step']}{beside} is saved; to go on from there: python {script}.py --resume --out {tmp_path / 'run'}\n"
     assert done.code == code and done.err.endswith(remedy)
     assert handlers == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     assert call(script, *remedy.split()[-3:]).code == 0  # no other flag is needed
     assert_same_run(tmp_path / "run", whole)
+
+
+def test_time_is_summed_over_both_sittings_and_the_command_is_the_first(undisturbed, tmp_path, monkeypatch):
+    argv, *_ = undisturbed("lm")
+    with monkeypatch.context() as patch:
+        at_progress(patch, 5, signal.SIGINT)
+        call("train_lm", *argv, "--out", tmp_path / "run")
+    first = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)["seconds"]
+    assert call("train_lm", "--resume", "--out", tmp_path / "run").code == 0
+    result = json.loads((tmp_path / "run" / "result.json").read_text(encoding="utf-8"))
+    assert result["seconds"] > first[0] and result["cpu_seconds"] > first[1] > 0
+    assert result["command"] == shlex.join(map(str, ["python", "train_lm.py", *argv, "--out", tmp_path / "run"]))
 
 
 def test_a_second_signal_ends_at_once(undisturbed, tmp_path, monkeypatch):

@@ -141,7 +141,8 @@ CONTINUED = {"other shape": lambda s: averages(s).update(exp_avg=torch.zeros(2))
              "no groups": lambda s: s["optimizer"].update(param_groups=[]), "no dictionary": lambda s: s.update(optimizer=[1]),
              "other rates": lambda s: s["optimizer"]["param_groups"][0].pop("params"),
              "step in words": lambda s: s.update(step="4"), "step below zero": lambda s: s.update(step=-4),
-             "seconds": lambda s: s.update(seconds="long"), "more": lambda s: s.update(more=[]),
+             "seconds": lambda s: s.update(seconds="long"),
+             "one time": lambda s: s.update(seconds=[1.0]), "more": lambda s: s.update(more=[]),
              "random state": lambda s: s.update(rng=torch.zeros(3)), "no random state": lambda s: s.update(rng=None)}
 
 

@@ -138,6 +138,14 @@ def test_a_text_is_read_in_pieces_of_whole_lines(text):
         assert all(piece.endswith(b"\n") and len(piece) < size + 200 for _, piece in found)
 
 
+def test_a_small_text_and_a_table_are_told_apart_from_what_was_hoped(tmp_path):
+    path = tmp_path / "few.tsv"
+    path.write_text("obama\tyes we can\n" * 30 + "bush\tno new taxes\n" * 30, encoding="utf-8")
+    outcome = run(path, "--vocab-size", 900, "--valid", 0, "--out", tmp_path / "out")
+    assert outcome.code == 0 and f"note: {path} is read as plain text" in outcome.out
+    assert "entries in the vocabulary, all that the text has, from 1.0 of 1.0 kB of text" in outcome.out
+
+
 # ---------------------------------------------------------------------------- training on it
 
 
