@@ -320,7 +320,8 @@ def test_of_two_processes_one_is_asked_and_both_end_at_the_same_step(corpus, tmp
     processes = [subprocess.Popen([sys.executable, ROOT / "train_lm.py", *map(str, argv)],
                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
                                   env=os.environ | {"OMP_NUM_THREADS": "1", "RANK": str(rank), "WORLD_SIZE": "2",
-                                                    "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)})
+                                                    "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
+                                                    "MASTER_PORT": str(port)})
                  for rank in range(2)]
     while processes[1].poll() is None and len(runs.read_metrics(tmp_path / "run")) < 2:
         time.sleep(0.01)
