@@ -76,9 +76,7 @@ figures: assignment  ## the README's figures: make figures DATA=path SEEDS=3
 	cp out/assignment/compare-lm/compare.png docs/figures/compare-lm.png
 	cp out/assignment/compare-classifier/compare.png docs/figures/compare-classifier.png
 	cp out/assignment/lm-alibi-0/maps/map-1.png docs/figures/maps-lm-alibi.png
-	cp out/assignment/classifier-alibi-0/maps/map-1.png docs/figures/maps-classifier-alibi.png
 	cp out/assignment/lm-alibi-0/maps/positions.png docs/figures/positions-alibi.png
-	cp out/assignment/lm-sinusoidal-0/maps/positions.png docs/figures/positions-sinusoidal.png
 
 bench: .venv-bench/ready  ## tokens a second beside transformers and x-transformers, on one thread and on all: make bench BENCH="--sizes small"
 	.venv-bench/bin/python bench.py --out bench.json $(BENCH)
