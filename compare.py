@@ -123,7 +123,8 @@ def caption(configurations):
              "mlm": "Masked-LM perplexity, with the words on both sides visible: not comparable with a causal LM's.",
              "seq2seq": "Perplexity of what the decoder writes, given the source: comparable with no other kind's.",
              "classifier": "Seen test sentences also stand in the training data, so accuracy on them is partly memory. "
-                           "Curves are of the search for the best epoch, with rows held out; the table is of the final model."}
+                           "Curves are of the search for the best epoch, with rows held out, and so is its best, `valid`; "
+                           "all else in the table is of the final model."}
     lengths = {name: sorted({str(c.runs[0].flags.get(name, 0)) for c in configurations}, key=lambda n: (len(n), n))
                for name in ("steps", "epochs", "batch_size", "block_size")}
     unequal = "".join(f" Not trained alike: {name.replace('_', ' ')} {', '.join(values)}."
