@@ -74,9 +74,12 @@ def read_json(path, remedy, limit=JSON_LIMIT):
     """The object in a JSON file. Raises DataError, with the remedy, when there is none in it."""
     try:
         value = parse_json(read_bytes(path, limit, remedy).decode("utf-8"))
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
     except DataError:
         raise
-    except ValueError as error:
+    except UnicodeEncodeError:
+        raise DataError(f"{path}: holds half a character (a lone surrogate), which no text can; {remedy}") from None
+    except (RecursionError, ValueError) as error:
         raise DataError(f"{path}: not valid JSON ({str(error)[:80]}); {remedy}") from None
     if not isinstance(value, dict):
         raise DataError(f"{path}: not a JSON object; {remedy}")

@@ -229,6 +229,7 @@ ONLY_OPENED = {
     "negative": ("config.json", entry(model__n_embd=-16), "n_embd must be at least 1"),
     "list for a choice": ("config.json", entry(model__pos=["alibi"]), "pos must be of type str"),
     "unknown": ("config.json", entry(model__layers=3), "does not describe a model"),
+    "half a character": ("config.json", entry(flags__data="\ud800"), "half a character"),
     "tokenizer's depth": ("tokenizer.json", deep, "not a tokenizer file"),
     "tokenizer with gaps": ("tokenizer.json", lambda c: c.replace(b'"and": ', b'"and": 9'), "without a gap"),
     "tokenizer without unknown": ("tokenizer.json", lambda c: c.replace(b'"unk_token": "[UNK]"', b'"unk_token": "[UNX]"'),
