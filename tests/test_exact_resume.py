@@ -116,6 +116,7 @@ def in_a_copy(script, argv, point, signals):
     if not pid:
         code = 1
         gc.disable()  # an exception in what the collector calls is lost, as Python has it
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background job is made to ignore
         try:
             count = iter(range(1, 10**9))
 
