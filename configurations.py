@@ -53,7 +53,7 @@ def read(folder):
     if kind not in KINDS or not flags:
         raise UserError(f"{folder}: its config.json describes no run that can be compared; those are of {', '.join(KINDS)}")
     if not (folder / "result.json").exists():
-        end_it = f"python {runs.script_of(config) or 'its script'} --resume --out {folder}"
+        end_it = runs.resume_command(runs.script_of(config) or "train_KIND.py", folder)
         raise UserError(f"{folder}: the run is not finished, it has no result.json; leave it out, or end it: "
                         + ("repeat its command with --overwrite" if kind == "baselines" else end_it))
     result = runs.read_result(folder)

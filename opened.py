@@ -170,6 +170,11 @@ def script_of(described):
     return next((word for word in described.get("command", "").split() if re.fullmatch(r"train_\w+\.py", word)), "")
 
 
+def resume_command(script, folder, launcher=("python",)):
+    """What to type to go on with the run in a folder."""
+    return shlex.join([*launcher, script, "--resume", "--out", str(folder)])
+
+
 def started_with(flags_class, folder):
     """{name: value} of the flags that the run in a folder was started with, {} when it has no checkpoint to go on from.
 
@@ -179,8 +184,7 @@ def started_with(flags_class, folder):
         return {}
     path, described, script = Path(folder) / "config.json", read_config(folder), Path(sys.argv[0]).name
     begun, saved = script_of(described), described["flags"]
-    require((begun in ("", script), f"--resume: {folder} is a run of {begun}; "
-             f"to go on: python {shlex.join([begun, '--resume', '--out', str(folder)])}"))
+    require((begun in ("", script), f"--resume: {folder} is a run of {begun}; to go on: {resume_command(begun, folder)}"))
     known = {field.name: field for field in dataclasses.fields(flags_class)
              if field.name in saved and field.name not in ("out", "resume", "overwrite")}
     check_entries(path, saved, {name: field.type for name, field in known.items()})

@@ -83,7 +83,7 @@ def compared(path, panels, xlabel, trained=None, ending=()):
                     for y in (max(m - d, m / 2), m + d)]
             seen += [y for y, _ in levels.values()]
             axis.set_yscale("log")
-            # small differences stay small
+            # Small differences stay small
             margin = max((max(seen) / min(seen)) ** 0.05 * 1.02, (1.3 * min(seen) / max(seen)) ** 0.5)
             axis.set_ylim(min(seen) / margin, max(seen) * margin * (1 if trained else 1.5))
             plain_log_ticks(axis)
@@ -102,8 +102,9 @@ def compared(path, panels, xlabel, trained=None, ending=()):
         axis.tick_params(labelsize=7.5)
         before = ylabel
     shares = [axis for axis, panel in zip(axes.flat, panels) if panel[1].endswith("(%)")]
+    ends = [end for axis in shares for end in axis.get_ylim()]
     for axis in shares:  # one scale, so that a share in one panel can be compared with that in another
-        axis.set_ylim(min(axis.get_ylim()[0] for axis in shares), max(axis.get_ylim()[1] for axis in shares))
+        axis.set_ylim(min(ends), max(ends))
     for axis in axes.flat[len(panels) :]:
         axis.set_axis_off()
     handles |= extra

@@ -33,7 +33,7 @@ from flags import (ContinueFlags, ModelFlags, RunFlags, SpreadFlags, TokenizerFl
                    model_config, parse, require, step_checks)
 from machine import autocast, clock, compile_blocks, git_revision, peak_memory, prepare, versions  # noqa: F401
 from opened import (LoadedRun, by_position, can_resume, check_entries, load_run, prepared_of, read_config,  # noqa: F401
-                    read_json, read_metrics, read_result, roberta_of, script_of, source_of)
+                    read_json, read_metrics, read_result, resume_command, roberta_of, script_of, source_of)
 
 
 def learning_rate(step, steps, peak, warmup, decay):
@@ -215,7 +215,7 @@ class Run:
         it need not wait."""
         self.signals.waiting = step != getattr(self.flags, "steps", None)
         if distributed.anywhere(self.signals.asked):
-            # the others wait until it is written
+            # The others wait until it is written
             distributed.from_first(lambda: self.save_checkpoint(model, optimizer, step, **more))
             self.saved, self.beside = step, " with the beginning of the next" if more.get("batches_done") else ""
             raise Interrupted(self.signals.asked or signal.SIGTERM, self.how_to_go_on())
@@ -223,7 +223,7 @@ class Run:
     def how_to_go_on(self):
         if self.saved is None:
             return "nothing new was saved, and the same command starts again"
-        command = shlex.join([*distributed.launcher(), sys.argv[0], "--resume", "--out", str(self.folder)])
+        command = resume_command(sys.argv[0], self.folder, distributed.launcher())
         return f"{self.unit} {self.saved}{self.beside} is saved; to go on from there: {command}"
 
     def progress(self, step, steps, loss, lr, tokens):
@@ -284,7 +284,7 @@ class Run:
             raise UserError(f"{self.folder / name}: its random state is none; restore the file") from None
         self.resumed, self.first_step, self.saved = seconds, state["step"], state["step"]
         if distributed.first():
-            # what is later than the checkpoint will come again
+            # What is later than the checkpoint will come again
             kept = [line for line in self.metrics() if line["step"] <= state["step"]]
             write_text(self.folder / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
             at_the_end = {"step": ", the last: nothing is left to train, the results are computed again",
@@ -306,7 +306,7 @@ class Run:
             except Damaged as error:
                 damages.append(error.what)
                 continue
-            # its best.pt comes last; others' may stay the best, so a damage had better be known now
+            # Its best.pt comes last; others' may stay the best, so a damage had better be known now
             if self.kind != "classifier":
                 read_checkpoint(self.folder / "best.pt", "cpu")
             if path.name == "previous.pt":
