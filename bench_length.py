@@ -14,7 +14,7 @@ import types
 from dataclasses import dataclass
 from pathlib import Path
 
-# read with torch: its profiler would otherwise say on stderr that it starts and stops
+# Read with torch: its profiler would otherwise say on stderr that it starts and stops
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
 import torch  # noqa: E402
@@ -47,7 +47,7 @@ def measure_lengths(flags):
     rows, out, described = [], Path(flags.out), {
         "command": shlex.join(["python", Path(sys.argv[0]).name, *sys.argv[1:]]), "revision": runs.git_revision(),
         "versions": runs.versions(), "clock": "CPU" if by_cpu else "wall"}
-    # the first of a process also pays for the libraries' buffers
+    # The first of a process also pays for the libraries' buffers
     cost(flags, widths[0], lengths[0], 1, positions[0], device, peak, by_cpu)
     print(f"{'width':>6} {'pos':<11}{'length':>7} {'us a token':>11} {'limit':>8} {'KB a token':>11}   "
           "attention's share of FLOPs, of time")

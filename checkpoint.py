@@ -71,7 +71,7 @@ def check_archive(path):
         if (any(entry.compress_type != zipfile.ZIP_STORED for entry in entries)
                 or sum(entry.file_size for entry in entries) > os.path.getsize(path)):
             raise zipfile.BadZipFile("compressed, or with parts that overlap")
-        # of what is marked as a folder, torch.load takes whatever is in memory for the content
+        # Of what is marked as a folder, torch.load takes whatever is in memory for the content
         if any(entry.external_attr for entry in entries):
             raise zipfile.BadZipFile("marked as no plain file")
         if archive.testzip():

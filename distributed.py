@@ -88,7 +88,7 @@ def leave():
 def end():
     global store
     if dist.is_initialized():
-        # gloo's threads are still freeing the last tensors, which takes the interpreter;
+        # Gloo's threads are still freeing the last tensors, which takes the interpreter;
         # a group destroyed meanwhile would wait for them, and they for it
         time.sleep(0.1)
         dist.destroy_process_group()
@@ -157,7 +157,7 @@ class Loss(torch.nn.Module):
 
     def forward(self, *batch, **more):
         loss = self.model.loss(*batch, **more)
-        # the same value with `size` times the gradient, because gradients will be averaged
+        # The same value with `size` times the gradient, because gradients will be averaged
         return loss + (size() - 1) * (loss - loss.detach())
 
 

@@ -124,12 +124,12 @@ def parse(flags_class, description, argv=None, started_with=None):
             convert = str.lower if choices else {int: integer, float: number, str: str}[field.type]  # --pos ALiBi
             options.update(type=convert, choices=choices,
                            metavar=None if choices or positional else field.type.__name__.upper())
-        # the first to have it, whoever gave it another default
+        # The first to have it, whoever gave it another default
         owner = [owner for owner in groups if field.name in owner.__annotations__][-1]
         groups[owner].add_argument(*names, **options)
     argv = [re.sub("^--[^=]+", lambda found: found[0].replace("_", "-"), word)
             for word in (sys.argv[1:] if argv is None else argv)]
-    # bytes that are no UTF-8, which config.json could not hold
+    # Bytes that are no UTF-8, which config.json could not hold
     if any("\udc80" <= c <= "\udcff" for word in argv for c in word):
         parser.error("the command line is not UTF-8")
     values = vars(parser.parse_args(argv, argparse.Namespace(**(started_with or {}))))

@@ -37,7 +37,7 @@ def alibi_attention(slopes, T, variant, window=0, mask=None):
             seen = torch.where(h < H // 2, j <= i, j >= i)
         if window:
             seen = seen & ((i - j).abs() < window)
-        # as in Transformer.attention_bias, a token always sees itself
+        # As in Transformer.attention_bias, a token always sees itself
         return seen if mask is None else seen & (mask[b, j] | (i == j))
 
     blocks = None

@@ -87,7 +87,7 @@ class Progress:
             *_, last = (self.out / name / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
             return min(1.0, json.loads(last)["step"] / steps)
         except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError):
-            # not begun, in the middle of a line, or no training
+            # Not begun, in the middle of a line, or no training
             return 0.0
 
     def watch(self):

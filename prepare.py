@@ -89,7 +89,7 @@ def texts(flags):
     sources = []
     for name in flags.text:
         if Path(name).is_dir():
-            # as data/wikitext.py calls them
+            # As data/wikitext.py calls them
             for part, its_set in (("train", "train"), ("valid", "wiki-valid"), ("test", "wiki-test")):
                 sources.append(large.open_source(Path(name) / f"{part}.txt", its_set, is_wikitext=True))
         else:

@@ -78,7 +78,7 @@ def load_roberta(path, head=True):
     if config.n_layer > len(tensors):
         raise DataError(f"{folder / 'model.safetensors'}: holds {len(tensors)} tensors, "
                         f"too few for the {config.n_layer:,} layers of config.json; restore the right one")
-    # the shapes alone: what config.json asks for takes no memory before the tensors prove to have them
+    # The shapes alone: what config.json asks for takes no memory before the tensors prove to have them
     with torch.device("meta"):
         shapes = {name: parameter.shape for name, parameter in LanguageModel(Encoder(config)).named_parameters()}
     C = config.n_embd

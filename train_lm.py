@@ -139,7 +139,7 @@ def train(flags):
         x[:: flags.batch_size, 0] = BOS  # one block begins with nothing before it, as a prompt does
         optimizer.zero_grad()
         loss = 0.0
-        # all of them, unless several processes share them out
+        # All of them, unless several processes share them out
         for rows, wanted in distributed.parts(loss_of, y, flags, step, flags.members):
             with runs.autocast(flags, device):
                 part = (loss_of(x[rows].to(device, non_blocking=True), wanted, smoothing=flags.label_smoothing)

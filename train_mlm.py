@@ -166,7 +166,7 @@ def train(flags):
             group["lr"] = lr
         optimizer.zero_grad()
         loss, count = 0.0, max(1, (labels != -100).sum().item())
-        # all of them, unless several processes share them out
+        # All of them, unless several processes share them out
         for rows, wanted in distributed.parts(loss_of, labels, flags, step):
             with runs.autocast(flags, device):
                 part = loss_of(targets=wanted, **batching.to(device, {"idx": inputs[rows], "mask": mask[rows]})) / count

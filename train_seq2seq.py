@@ -116,7 +116,7 @@ def evaluate(model, batches, device, flags, first):
 def translate(model, examples, tokenizer, device, flags):
     """The likeliest translation of each pair's source, word after word (no search), as text."""
     model.eval()
-    # zeros of the other processes' rows, and [PAD] behind a translation
+    # Zeros of the other processes' rows, and [PAD] behind a translation
     written = torch.zeros(len(examples), flags.block_size, dtype=torch.long)
     for rows in distributed.mine(batching.length_batches([len(source) for source, _ in examples], 64)):
         source, mask = batching.pad([examples[i][0] for i in rows])
@@ -230,7 +230,7 @@ def train(flags):
             group["lr"] = lr
         optimizer.zero_grad()
         loss, count = 0.0, (labels != -100).sum().item()
-        # all of them, unless several processes share them out
+        # All of them, unless several processes share them out
         for rows, wanted in distributed.parts(loss_of, labels, flags, step):
             with runs.autocast(flags, device):
                 part = loss_of(targets=wanted, **batching.to(device, {

@@ -127,7 +127,7 @@ def train(flags):
 
     # Data: trees, whole ones held out.
     threads = load_threads(flags.data)
-    # every run is measured on the same trees
+    # Every run is measured on the same trees
     rest, test = hold_out(threads.trees, flags.test, seed=0, key=lambda tree: tree.text())
     kept, valid = hold_out(rest, flags.valid, seed=1, key=lambda tree: tree.text())
     runs.require((kept and len(valid) > 1 and len(test) > 1,
@@ -209,7 +209,7 @@ def train(flags):
             group["lr"] = lr
         optimizer.zero_grad()
         loss, count = 0.0, max(1, (labels != -100).sum().item())
-        # all of them, unless several processes share them out
+        # All of them, unless several processes share them out
         for part_rows, wanted in distributed.parts(loss_of, labels, flags, step):
             read = {} if alone else known.above(torch.tensor(rows)[part_rows].tolist(), known.chains)
             with runs.autocast(flags, device):
@@ -287,7 +287,7 @@ def draw(run, result):
     import plots
 
     metrics, depths, label = run.metrics(), depths_in(result), "perplexity of hidden words (log scale)"
-    # an untrained model's perplexity is the size of the vocabulary, and would flatten all that follows
+    # An untrained model's perplexity is the size of the vocabulary, and would flatten all that follows
     shown = metrics[1:] or metrics
     over_steps = {words: ([m["step"] for m in shown], [m[f"perplexity/valid-{view}"] for m in shown])
                   for view, words in VIEWS.items()}

@@ -17,7 +17,7 @@ class Pairs:
     name: str
     languages: tuple[str, str]
     train: list[tuple[str, str]]
-    # to choose a checkpoint by; empty where the corpus has none
+    # To choose a checkpoint by; empty where the corpus has none
     valid: list[tuple[str, str]] = field(default_factory=list)
     tests: dict[str, list[tuple[str, str]]] = field(default_factory=dict)  # name of a test set -> its pairs
 

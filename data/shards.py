@@ -30,7 +30,7 @@ from data.tokenizer import BOS, frame, load_tokenizer
 FORMAT, VERSION = "poslab tokens", 1
 DTYPES = ("uint16", "uint32")
 INDEX_LIMIT = 256 * MEGABYTE
-# shards no larger than this together are compared with their checksums whenever they are opened
+# Shards no larger than this together are compared with their checksums whenever they are opened
 HASHED_AT_OPENING = 64 * MEGABYTE
 RESTORE = "restore the file, or prepare the text anew with --overwrite"
 AGAIN = "run the same prepare.py command again, which makes it anew"
