@@ -31,10 +31,10 @@ test: .venv/ready-to-test  ## the tests, three to five minutes of two cores
 CASES ?= 500
 
 fuzz: .venv/ready-to-test  ## thousands of generated texts, tensors, command lines, damaged files and kills: make fuzz CASES=500
-	POSLAB_FUZZ=$(CASES) $(PY) -m pytest -q -s tests/test_fuzz.py tests/test_exact_resume.py tests/test_damage.py
+	POSLAB_FUZZ=$(CASES) $(PY) -m pytest -q -s tests/hardening tests/lab/test_exact_resume.py
 
 assignment: .venv/ready  ## all parts, all positions: make assignment DATA=path SEEDS=3
-	$(PY) assignment.py --data $(DATA) --seeds $(SEEDS)
+	$(PY) -m studies.assignment --data $(DATA) --seeds $(SEEDS)
 
 # What makes a small text enough: see docs/results.md. SEED=n; the pretrained ones need TEXT=path of WikiText-2 or another large text.
 NOISE = --drop-words 0.1 --swap-words 0.3 --rare-unknown 0.3 --label-smoothing 0.05
@@ -66,10 +66,10 @@ need-text:
 STUDY = $(if $(QUICK),--size quick,$(if $(FULL),--size full,--size laptop)) $(if $(filter-out file undefined,$(origin DATA)),--data $(DATA))
 
 study-clap: .venv/ready  ## RoBERTa, ALiBi and CLAP by masked-LM perplexity: make study-clap DATA=path
-	$(PY) study_clap.py $(STUDY)
+	$(PY) -m studies.clap $(STUDY)
 
 study-nope: .venv/ready  ## where positions come from: make study-nope DATA=path
-	$(PY) study_nope.py $(STUDY)
+	$(PY) -m studies.nope $(STUDY)
 
 figures: assignment  ## the README's figures: make figures DATA=path SEEDS=3
 	mkdir -p docs/figures
@@ -79,10 +79,10 @@ figures: assignment  ## the README's figures: make figures DATA=path SEEDS=3
 	cp out/assignment/lm-alibi-0/maps/positions.png docs/figures/positions-alibi.png
 
 bench: .venv-bench/ready  ## tokens a second beside transformers and x-transformers, on one thread and on all: make bench BENCH="--sizes small"
-	.venv-bench/bin/python bench.py --out bench.json $(BENCH)
+	.venv-bench/bin/python -m bench.speed --out bench.json $(BENCH)
 
 bench-assignment: .venv/ready  ## CPU seconds of the whole assignment beside the usual implementation
-	$(PY) bench_assignment.py --data $(DATA)
+	$(PY) -m bench.assignment --data $(DATA)
 
 .venv/ready: requirements.txt
 	$(PYTHON) -m venv .venv

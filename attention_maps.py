@@ -19,10 +19,14 @@ import torch
 from matplotlib.colors import PowerNorm
 from matplotlib.patches import Patch
 
-import run as runs
-from plots import plt, save
-from readings import describe, holds, readings_of, slope, summary
-from run import flag
+from data.files import write_json
+from lab.attention import describe, holds, readings_of, slope, summary
+from lab.command import main
+from lab.errors import require
+from lab.figures import plt, save
+from lab.flags import flag
+from lab.load import load_run
+from lab.machine import prepare
 
 TEXTS = ("This is a test sentence",
          ("When the members of the Senate return to Washington in January, "
@@ -48,11 +52,11 @@ class Flags:
 
 
 def show(flags):
-    device = runs.prepare(flags)
-    loaded = [runs.load_run(folder, device=device) for folder in flags.runs]
+    device = prepare(flags)
+    loaded = [load_run(folder, device=device) for folder in flags.runs]
     for run in loaded:
         L, H = run.model.body.config.n_layer, run.model.body.config.n_head
-        runs.require((0 <= flags.layer <= L, f"--layer {flags.layer}: {run.folder} has layers 1 to {L}"),
+        require((0 <= flags.layer <= L, f"--layer {flags.layer}: {run.folder} has layers 1 to {L}"),
                      (0 <= flags.head <= H, f"--head {flags.head}: {run.folder} has heads 1 to {H}"))
 
     all_toy = all(run.config.get("flags", {}).get("data") in ("toy", "toy-pairs") for run in loaded)
@@ -73,7 +77,7 @@ def show(flags):
         if reading.part != "cross":
             name = "".join(f"-{part}" for part in (reading.part, short_name(reading.run, loaded) if of_runs else "") if part)
             draw_positions(folder / f"positions{name}.{flags.format}", reading)
-    runs.write_json(folder / f"maps{of_runs}.json", {"runs": [reading.as_json() for reading in readings]})
+    write_json(folder / f"maps{of_runs}.json", {"runs": [reading.as_json() for reading in readings]})
     print(f"figures and maps{of_runs}.json are in {folder}")
     if not all(holds(check) for reading in readings for check in reading.checks):
         raise SystemExit(1)
@@ -228,4 +232,4 @@ def draw_positions(path, reading):
 
 
 if __name__ == "__main__":
-    runs.main(show, Flags, __doc__.split("\n")[0])
+    main(show, Flags, __doc__.split("\n")[0])

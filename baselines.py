@@ -17,16 +17,20 @@ from pathlib import Path
 import numpy as np
 
 import data
-import run as runs
 from data import NAMES, batching
 from data.corpus import hold_out
+from data.files import write_json
 from data.masking import noise_tokens
 from data.tokenizer import BOS, SPECIAL, UNK, encode, train_tokenizer
-from run import flag
+from lab.command import main
+from lab.errors import UserError, require
+from lab.flags import TokenizerFlags, flag
+from lab.machine import git_revision, versions
+from lab.optim import perplexity
 
 
 @dataclass
-class Flags(runs.TokenizerFlags):
+class Flags(TokenizerFlags):
     data: str = flag("toy", f"corpus: {', '.join(NAMES)}, a folder in the assignment's form, "
                             "a .txt, or a .tsv of label<TAB>text")
     out: str = flag("", "run folder (default: out/baselines-DATA, with -clean for --split clean, -1-of-5 for 1/5)")
@@ -208,14 +212,14 @@ def choose_smoothing(sentences, labels, n_class, grid=(0.03, 0.1, 0.3, 1.0, 3.0)
 
 def train(flags):
     started = time.perf_counter()
-    runs.require((0 <= flags.rare_unknown <= 1, f"--rare-unknown must be from 0 to 1, got {flags.rare_unknown}"),
+    require((0 <= flags.rare_unknown <= 1, f"--rare-unknown must be from 0 to 1, got {flags.rare_unknown}"),
                  (1 <= flags.order <= 10, f"--order must be 1 to 10, got {flags.order}"),
                  (flags.vocab_size == 0 or flags.vocab_size > len(SPECIAL),
                   f"--vocab-size must be above {len(SPECIAL)}, the special tokens, got {flags.vocab_size}"))
     folder = run_folder(flags)
     corpus = data.load(flags.data)
     has_text, has_rows = corpus.lines and corpus.tests, corpus.rows and corpus.test_rows
-    runs.require((has_text or has_rows, f"--data {flags.data}: holds neither test text nor test rows; "
+    require((has_text or has_rows, f"--data {flags.data}: holds neither test text nor test rows; "
                                         "give a larger corpus, or one with both parts"))
     result = (measure_ngrams(corpus, flags) if has_text else {}) | (measure_classifier(corpus, flags) if has_rows else {})
 
@@ -223,10 +227,10 @@ def train(flags):
     for path in folder.iterdir():
         if path.is_file():
             path.unlink()
-    runs.write_json(folder / "config.json", {
-        "kind": "baselines", "flags": asdict(flags), "revision": runs.git_revision(), "versions": runs.versions()})
+    write_json(folder / "config.json", {
+        "kind": "baselines", "flags": asdict(flags), "revision": git_revision(), "versions": versions()})
     seconds = time.perf_counter() - started
-    runs.write_json(folder / "result.json", result | {
+    write_json(folder / "result.json", result | {
         "seconds": round(seconds, 2), "cpu_seconds": round(time.process_time(), 2),
         "command": shlex.join(["python", Path(sys.argv[0]).name, *sys.argv[1:]])})
     words = []
@@ -245,11 +249,11 @@ def run_folder(flags):
     split = "" if flags.split == "full" else "-" + flags.split.replace("/", "-of-")
     folder = Path(flags.out or f"out/baselines-{name}{split}")
     if folder.exists() and not folder.is_dir():
-        raise runs.UserError(f"--out {folder}: is a file; choose another folder")
+        raise UserError(f"--out {folder}: is a file; choose another folder")
     is_run = (folder / "config.json").exists()
     if folder.exists() and any(folder.iterdir()) and not (is_run and flags.overwrite):
         what = "already holds a run; replace it with --overwrite" if is_run else "is not empty and no run"
-        raise runs.UserError(f"--out {folder}: {what}, or choose another folder")
+        raise UserError(f"--out {folder}: {what}, or choose another folder")
     return folder
 
 
@@ -269,13 +273,13 @@ def measure_ngrams(corpus, flags):
     for order in range(1, flags.order + 1):
         model = KneserNey(ids, vocab_size, order)
         nats = {name: -model.log_probabilities(part).sum() for name, part in streams.items()}
-        at_order = {f"perplexity/{name}": runs.perplexity(nats[name], n_tokens[name]) for name in streams}
+        at_order = {f"perplexity/{name}": perplexity(nats[name], n_tokens[name]) for name in streams}
         row(f"  {order}-gram", [f"{value:,.1f}" for value in at_order.values()])
         result |= {f"{name}@{order}-gram": value for name, value in at_order.items()}
     result |= at_order
     if flags.text:
         weight, probabilities = mixed_with(flags, corpus, tokenizer, model, streams)
-        values = {f"perplexity/{name}@mixed": runs.perplexity(-np.log(probabilities[name]).sum(), n_tokens[name])
+        values = {f"perplexity/{name}@mixed": perplexity(-np.log(probabilities[name]).sum(), n_tokens[name])
                   for name in streams}
         row(f"  + {1 - weight:.0%} {Path(flags.text).stem}", [f"{value:,.1f}" for value in values.values()])
         result |= values | {"weight": weight}
@@ -299,7 +303,7 @@ def mixed_with(flags, corpus, tokenizer, model, streams):
     (Jelinek & Mercer 1980).
     """
     lines = data.load(flags.text).lines
-    runs.require((lines, f"--text {flags.text}: holds no running text; give another"))
+    require((lines, f"--text {flags.text}: holds no running text; give another"))
     wide = KneserNey(batching.stream(tokenizer, lines), model.vocab_size, flags.order)
     kept, held = (batching.stream(tokenizer, part) for part in hold_out(corpus.lines, 0.1, seed=0))
     _, kept = noise_tokens(kept, kept, kept.bincount(minlength=model.vocab_size), batching.generator(0),
@@ -344,4 +348,4 @@ def row(label, values):
 
 
 if __name__ == "__main__":
-    runs.main(train, Flags, __doc__.split("\n")[0])
+    main(train, Flags, __doc__.split("\n")[0])

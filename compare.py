@@ -10,10 +10,13 @@ all numbers as compare.json; the figures also as .pdf.
 from dataclasses import dataclass
 from pathlib import Path
 
-import run as runs
-from configurations import KINDS, check_comparable, counted, group, label, read
-from run import UserError, flag
-from tables import escaped
+from data.files import write_json, write_text
+from lab.command import main
+from lab.comparable import KINDS, check_comparable, counted, group, label, read
+from lab.errors import UserError
+from lab.flags import flag
+from lab.run import figures_folder
+from lab.tables import escaped
 
 SHARES = ("accuracy", "exact")  # metrics from 0 to 1, shown in percent
 LONG = "train-short-test-long"
@@ -30,7 +33,7 @@ class Flags:
 
 
 def compare(flags):
-    out = runs.figures_folder(flags.out)
+    out = figures_folder(flags.out)
     given = [read(folder) for folder in dict.fromkeys(map(Path, flags.runs))]
     trained, baselines = ([run for run in given if (run.kind == "baselines") == wanted] for wanted in (False, True))
     check_comparable(trained, baselines)
@@ -44,9 +47,9 @@ def compare(flags):
     drawn = draw(out, configurations, others)
     cells, words = format_table(rows), caption(configurations)
     text = f"{markdown(rows, cells)}\n{words}\n"
-    runs.write_text(out / "compare.md", text)
-    runs.write_text(out / "compare.tex", latex(rows, cells, words))
-    runs.write_json(out / "compare.json", {
+    write_text(out / "compare.md", text)
+    write_text(out / "compare.tex", latex(rows, cells, words))
+    write_json(out / "compare.json", {
         "kind": trained[0].kind, "data": trained[0].data, "configurations": [c.described() for c in configurations],
         "others": {row.label: {key: mean for key, (mean, _) in row.numbers.items()} for row in others}})
     print(text)
@@ -176,7 +179,7 @@ def latex(rows, columns, words):
 def draw(out, configurations, others):
     """compare.png: every metric that all runs logged, over training. train-short-test-long.png: perplexity against
     length, where train_lm.py --eval-block measured it. Returns their names."""
-    import plots
+    from lab import figures
 
     kind = configurations[0].runs[0].kind
     keys = [key for key in configurations[0].summary() if "/" in key and all(c.curve(key)[0] for c in configurations)]
@@ -191,7 +194,7 @@ def draw(out, configurations, others):
         lines = {c.legend(): c.curve(key, factor) for c in configurations}
         levels = {row.label: (factor * row.numbers[key][0], row.style) for row in others if key in row.numbers}
         panels.append((*titles(kind, key), lines, levels, factor == 1))
-    plots.compared(out / "compare.png", panels, "epoch" if kind == "classifier" else "step")
+    figures.compared(out / "compare.png", panels, "epoch" if kind == "classifier" else "step")
 
     for ending in (".png", ".pdf"):
         (out / (LONG + ending)).unlink(missing_ok=True)  # of an earlier comparison
@@ -199,7 +202,7 @@ def draw(out, configurations, others):
               for key in keys]
     if kind != "lm" or all(len(xs) == 1 for _, _, lines, *_ in panels for xs, *_ in lines.values()):
         return ["compare.png"]
-    plots.compared(out / f"{LONG}.png", panels, "evaluation length (tokens)",
+    figures.compared(out / f"{LONG}.png", panels, "evaluation length (tokens)",
                    trained={c.runs[0].flags.get("block_size", 0) for c in configurations},
                    ending=[c.legend() for c in configurations if c.runs[0].flags.get("pos") == "learned"])
     return ["compare.png", f"{LONG}.png"]
@@ -215,4 +218,4 @@ def titles(kind, key):
 
 
 if __name__ == "__main__":
-    runs.main(compare, Flags, __doc__.split("\n")[0])
+    main(compare, Flags, __doc__.split("\n")[0])

@@ -19,7 +19,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from cross_entropy import LinearCrossEntropySum, linear_cross_entropy
+from nets.cross_entropy import LinearCrossEntropySum, linear_cross_entropy
 
 # ---------------------------------------------------------------------------- 1. Config
 
@@ -401,7 +401,9 @@ class Transformer(nn.Module):
 
     def flex_kernel(self, T, mask=None):
         """ALiBi's attention without its table, see flex.py."""
-        from flex import alibi_attention  # here, because only a GPU and long sequences need it
+        from nets.long_alibi import (
+            alibi_attention,  # here, because only a GPU and long sequences need it
+        )
 
         config, device, variant = self.config, self.embedding.weight.device, "causal" if self.causal else self.config.alibi
         slopes = alibi_slopes(config.n_head // 2 if variant == "one-sided" else config.n_head).to(device)
@@ -571,7 +573,7 @@ def generate(model, source, source_mask, bos, eos, n_tokens, choose=None):
 
 def load_roberta(path, head=True):
     """A Hugging Face folder of RoBERTa as (LanguageModel, tokenizer); see roberta.py."""
-    import roberta  # here, so that this file needs nothing but torch
+    from nets import roberta  # here, so that this file needs nothing but torch
 
     return roberta.load_roberta(path, head)
 

@@ -12,11 +12,14 @@ from dataclasses import dataclass
 
 import torch
 
-import run as runs
 from data import batching, spans
 from data.tokenizer import BOS, EOS, MASK, SPECIAL, UNK, detokenize, frame, is_word_level
+from lab.command import main
+from lab.errors import require
+from lab.flags import flag
+from lab.load import load_run
+from lab.machine import prepare
 from model import generate
-from run import flag
 
 
 @dataclass
@@ -32,13 +35,13 @@ class Flags:
 
 
 def sample(flags):
-    runs.require(
+    require(
         (0 < flags.tokens <= 100_000, f"--tokens must be at least 1 and at most 100,000, got {flags.tokens}"),
         (0 < flags.samples <= 10_000, f"--samples must be at least 1 and at most 10,000, got {flags.samples}"),
         (flags.temperature >= 0, f"--temperature must not be negative, got {flags.temperature}"),
         (flags.top_k >= 0, f"--top-k must not be negative, got {flags.top_k}"))
-    device = runs.prepare(flags)
-    run = runs.load_run(flags.run, device=device)
+    device = prepare(flags)
+    run = load_run(flags.run, device=device)
     {"mlm": show_fillings, "lm": show_continuations,
      "classifier": show_classes, "seq2seq": show_rewritings}[run.kind](run, flags)
 
@@ -78,11 +81,11 @@ def show_fillings(run, flags):
     """A table of words for each mask, then the sentence with the best ones."""
     # A byte-level piece brings its own space; one left in front of the mask would be a token of its own.
     text = flags.text if is_word_level(run.tokenizer) else re.sub(r" +(?=\[MASK\])", "", flags.text)
-    runs.require(("[MASK]" in text, f"--text {flags.text!r}: put [MASK] where a word is to be filled in; "
+    require(("[MASK]" in text, f"--text {flags.text!r}: put [MASK] where a word is to be filled in; "
                                     f"{run.folder} is a masked language model"))
     ids = read(run, text)
     config = run.model.body.config
-    runs.require((len(ids) <= config.block_size or config.pos != "learned",
+    require((len(ids) <= config.block_size or config.pos != "learned",
                   f"--text has {len(ids)} tokens with [BOS], but learned positions end at {config.block_size}; shorten it"))
     words, probabilities = fill(run.model, ids, flags.top_k or 10)
     for number, (candidates, shares) in enumerate(zip(words, probabilities), 1):
@@ -124,7 +127,7 @@ def write(model, ids, n_tokens, temperature, top_k, gen):
 
 def show_continuations(run, flags):
     """The text and what the model makes of it; each sample has its own random numbers, so more samples change none."""
-    runs.require(("[MASK]" not in flags.text,
+    require(("[MASK]" not in flags.text,
                   f"--text {flags.text!r}: {run.folder} writes on from a text; for [MASK] give a run of train_mlm.py"))
     text = flags.text.rstrip()  # a space at the end would keep byte-level BPE from beginning a word
     prompt = read(run, text)
@@ -168,7 +171,7 @@ def show_rewritings(run, flags):
     """The text with its gaps filled, or its translation: with the likeliest words, then samples."""
     config, first = run.model.body.config, run.config.get("first_sentinel")
     masks = flags.text.count("[MASK]")
-    runs.require(
+    require(
         (first is None or masks, f"--text {flags.text!r}: put [MASK] where words are to be filled in; {run.folder} fills gaps"),
         (first is not None or not masks,
          f"--text {flags.text!r}: {run.folder} translates; for [MASK] give a run of --task infill"),
@@ -177,7 +180,7 @@ def show_rewritings(run, flags):
     # A byte-level piece brings its own space; one left in front of the mask would be a token of its own.
     source = read(run, flags.text.strip() if is_word_level(run.tokenizer)
                   else re.sub(r" +(?=\[MASK\])", "", flags.text.strip()))
-    runs.require((len(source) > 1, "--text: holds no word; give a sentence"),
+    require((len(source) > 1, "--text: holds no word; give a sentence"),
                  (len(source) <= config.block_size or config.pos != "learned",
                   f"--text has {len(source)} tokens with [BOS], but learned positions end at {config.block_size}; shorten it"))
     if first is not None:
@@ -200,7 +203,7 @@ def show_rewritings(run, flags):
 def show_classes(run, flags):
     """The probability of each class, likeliest first."""
     ids = read(run, flags.text)
-    runs.require((len(ids) > len(frame(run.tokenizer, [])), "--text: holds no word; give a sentence to classify"))
+    require((len(ids) > len(frame(run.tokenizer, [])), "--text: holds no word; give a sentence to classify"))
     block_size = run.model.body.config.block_size
     if len(ids) > block_size:
         print(f"note: only the first {block_size} of {len(ids)} tokens count, as in training")
@@ -211,4 +214,4 @@ def show_classes(run, flags):
 
 
 if __name__ == "__main__":
-    runs.main(sample, Flags, __doc__.split("\n")[0])
+    main(sample, Flags, __doc__.split("\n")[0])

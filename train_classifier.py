@@ -17,18 +17,24 @@ import torch
 import torch.nn.functional as F
 
 import data
-import run as runs
-from classifier import Classifier
 from data import batching
 from data.corpus import hold_out
 from data.tokenizer import UNK, train_tokenizer
-from ensemble import Ensemble
+from lab.command import main
+from lab.errors import UserError, require
+from lab.flags import ModelFlags, RunFlags, TokenizerFlags, adopt, flag, model_config
+from lab.load import load_run
+from lab.machine import autocast, compile_blocks, prepare
+from lab.optim import learning_rate, make_optimizer
+from lab.run import Run
+from lab.sources import roberta_of
 from model import LARGEST, Decoder, Encoder, count_parameters
-from run import flag
+from nets.classifier import Classifier
+from nets.ensemble import Ensemble
 
 
 @dataclass
-class Flags(runs.RunFlags, runs.ModelFlags, runs.TokenizerFlags):
+class Flags(RunFlags, ModelFlags, TokenizerFlags):
     init_std: float = flag(0.1, "standard deviation of the initial weights")
     encoder: str = flag("", "run folder of train_mlm.py or train_lm.py; its architecture and tokenizer replace the flags'")
     init: str = flag("", "folder of a Hugging Face RoBERTa, instead of --encoder")
@@ -120,33 +126,33 @@ def train(flags):
 
     # Data
     corpus = data.load(flags.data)
-    runs.require((corpus.rows and corpus.test_rows,
+    require((corpus.rows and corpus.test_rows,
                   f"--data {flags.data}: holds no labelled rows; give a corpus with train_CLS.tsv or a .tsv"))
     corpus, seen, left_out = corpus.split(flags.split)
     seen = torch.tensor(seen)
     if left_out:
         print(left_out)
     kept, held_out = hold_out(corpus.rows, flags.valid, 0, key=lambda row: row[1])
-    runs.require((kept and held_out, f"--valid {flags.valid}: leaves no rows to {'validate' if kept else 'train'} on; "
+    require((kept and held_out, f"--valid {flags.valid}: leaves no rows to {'validate' if kept else 'train'} on; "
                                      "choose another share"))
     tokenizer = source.tokenizer if source else train_tokenizer(flags.tokenizer, corpus.texts(), flags.vocab_size)
-    config = source.model.body.config if source else runs.model_config(flags, vocab_size=tokenizer.get_vocab_size())
+    config = source.model.body.config if source else model_config(flags, vocab_size=tokenizer.get_vocab_size())
     sets = {name: Rows(part, tokenizer, config.block_size) for name, part in
             (("train", kept), ("valid", held_out), ("test", corpus.test_rows))}
 
     # Model
-    device = runs.prepare(flags, config.n_embd)
-    runs.adopt(flags, config, f"--encoder {flags.encoder}" if flags.encoder else "")
+    device = prepare(flags, config.n_embd)
+    adopt(flags, config, f"--encoder {flags.encoder}" if flags.encoder else "")
     flags.pool = flags.pool or ("last" if flags.causal else "")  # the only state that has seen every word
     for name, choices in OTHERWISE.items():
         if getattr(flags, name) in ("", -1):
             setattr(flags, name, choices[frozen])
-    runs.require((flags.layers in ("last", "all") or flags.layers.isdigit() and int(flags.layers) <= config.n_layer,
+    require((flags.layers in ("last", "all") or flags.layers.isdigit() and int(flags.layers) <= config.n_layer,
                   f"--layers {flags.layers}: must be last, all, or a number from 0 to {config.n_layer}, "
                   "the blocks of the encoder"))
     how = dict(n_class=len(corpus.classes), pool=flags.pool, layers=flags.layers, n_hidden=flags.n_hidden,
                dropout=flags.head_dropout, n_component=min(flags.n_component, len(kept)))
-    run = runs.Run("classifier", flags, config, tokenizer, device, name="frozen" if frozen else "tuned" if source else "",
+    run = Run("classifier", flags, config, tokenizer, device, name="frozen" if frozen else "tuned" if source else "",
                    classifier=how, classes=corpus.classes, body="decoder" if flags.causal else "encoder")
     model, features, optimizer, balance = start(config, how, source, sets, flags, device)
     run.say(f"{corpus.name}: {len(kept):,} training rows, {len(held_out):,} for validation, {len(seen):,} test rows of which "
@@ -220,11 +226,11 @@ def train(flags):
 def pretrained(flags):
     """The run of --encoder, or the RoBERTa of --init, with a body to classify with; None without either."""
     if flags.init:
-        return runs.roberta_of(flags, head=False)
+        return roberta_of(flags, head=False)
     if not flags.encoder:
         return None
-    source = runs.load_run(flags.encoder, ("mlm", "lm"), flag_name="--encoder")
-    runs.require((not isinstance(source.model, Ensemble),
+    source = load_run(flags.encoder, ("mlm", "lm"), flag_name="--encoder")
+    require((not isinstance(source.model, Ensemble),
                   f"--encoder {flags.encoder}: is an ensemble, but a classifier has one body; train one with --members 1"),
                  (source.model.body.causal or not flags.causal,
                   f"--causal: --encoder {flags.encoder} is an encoder; give a run of train_lm.py, or leave --causal out"))
@@ -233,7 +239,7 @@ def pretrained(flags):
     if flags.split not in ("full", before.get("split")) and same_data(before["data"], flags.data):
         remedy = (f"pretrain it with --split {flags.split} too" if "split" in before
                   else "train_lm.py has no --split, so give a run on other text, or --split full")
-        raise runs.UserError(f"--split {flags.split}: {flags.encoder} was pretrained on text that holds test sentences; "
+        raise UserError(f"--split {flags.split}: {flags.encoder} was pretrained on text that holds test sentences; "
                              f"{remedy}")
     return source
 
@@ -243,7 +249,7 @@ def start(config, how, source, sets, flags, device):
     if the encoder is frozen, optimizer, balance: weights of the classes in the loss and what is added to their logits)."""
     model = Classifier((Decoder if flags.causal else Encoder)(config), **how).to(device)
     if flags.compile:
-        runs.compile_blocks(model)
+        compile_blocks(model)
     features = {}
     if source:
         if not flags.untrained:
@@ -260,7 +266,7 @@ def start(config, how, source, sets, flags, device):
         weights = counts.sum() / len(counts) / counts
     if flags.balance == "prior":  # weights hardly matter once every row is learned by heart; this does (Menon et al. 2021)
         prior = 2 * (counts / counts.sum()).log()
-    return model, features, runs.make_optimizer(model, flags.lr, flags.weight_decay), (weights.float(), prior)
+    return model, features, make_optimizer(model, flags.lr, flags.weight_decay), (weights.float(), prior)
 
 
 def train_epoch(epoch, epochs, model, rows, features, optimizer, balance, flags, run, batches_done=0,
@@ -274,10 +280,10 @@ def train_epoch(epoch, epochs, model, rows, features, optimizer, balance, flags,
     for position, which in enumerate(batches[batches_done:], start=batches_done):
         before_each(position)
         step = (epoch - 1) * len(batches) + position
-        lr = runs.learning_rate(step, epochs * len(batches), flags.lr, 0, flags.decay)
+        lr = learning_rate(step, epochs * len(batches), flags.lr, 0, flags.decay)
         for group in optimizer.param_groups:
             group["lr"] = lr
-        with runs.autocast(flags, run.device):
+        with autocast(flags, run.device):
             if frozen:
                 logits = model.head(features[which.to(run.device)])
             else:
@@ -313,7 +319,7 @@ def seen_and_unseen(numbers):
 
 def check(flags):
     pools, given = flags.pool.split("+") if flags.pool else [], flags.encoder or flags.init
-    runs.require(
+    require(
         (flags.epochs > 0, f"--epochs must be at least 1, got {flags.epochs}"),
         (0 < flags.batch_size <= LARGEST, f"--batch-size must be at least 1 and at most {LARGEST:,}, got {flags.batch_size}"),
         (flags.lr > 0 or flags.lr == -1, f"--lr must be above 0, or -1 for the default, got {flags.lr}"),
@@ -340,7 +346,7 @@ def check(flags):
 
 def draw(run, confusion, corpus, pos):
     """curve.png: accuracy after every epoch. confusion.png: true against given class on the test rows."""
-    import plots
+    from lab import figures
 
     metrics = run.metrics()
     epochs = [m["step"] for m in metrics]
@@ -350,9 +356,9 @@ def draw(run, confusion, corpus, pos):
              if f"accuracy/{name}" in metrics[-1]}
     best = {"best possible": 100 * corpus.floor["accuracy/test"]} if "accuracy/test" in corpus.floor else {}
     title = f"Classification, pos={pos}" + ": the search for the epoch" * run.flags.refit
-    plots.curves(run.folder / "curve.png", [(title, "accuracy (%)", lines, best, False)], "epoch")
-    plots.confusion(run.folder / "confusion.png", confusion.tolist(), corpus.classes)
+    figures.curves(run.folder / "curve.png", [(title, "accuracy (%)", lines, best, False)], "epoch")
+    figures.confusion(run.folder / "confusion.png", confusion.tolist(), corpus.classes)
 
 
 if __name__ == "__main__":
-    runs.main(train, Flags, __doc__.split("\n")[0])
+    main(train, Flags, __doc__.split("\n")[0])

@@ -12,15 +12,30 @@ from dataclasses import dataclass
 import torch
 
 import data
-import distributed
-import run as runs
 from data import batching
 from data.corpus import hold_out, normal
 from data.masking import noise_tokens
 from data.tokenizer import BOS, UNK, train_tokenizer
-from ensemble import Ensemble
+from lab import processes
+from lab.checkpoint import read_checkpoint
+from lab.command import main
+from lab.errors import UserError, require
+from lab.flags import (
+    ContinueFlags,
+    ModelFlags,
+    RunFlags,
+    SpreadFlags,
+    TokenizerFlags,
+    flag,
+    model_config,
+    step_checks,
+)
+from lab.machine import autocast, compile_blocks, prepare
+from lab.optim import learning_rate, make_optimizer, perplexity
+from lab.run import Run
+from lab.sources import prepared_of, source_of
 from model import LARGEST, Decoder, LanguageModel, count_parameters
-from run import flag
+from nets.ensemble import Ensemble
 
 
 @dataclass
@@ -37,7 +52,7 @@ class Recipe:
 
 
 @dataclass
-class Flags(runs.RunFlags, runs.ModelFlags, runs.TokenizerFlags, Recipe, runs.ContinueFlags, runs.SpreadFlags):
+class Flags(RunFlags, ModelFlags, TokenizerFlags, Recipe, ContinueFlags, SpreadFlags):
     steps: int = flag(500, "number of updates")
     batch_size: int = flag(16, "blocks an update")
     lr: float = flag(1e-3, "peak learning rate")
@@ -62,15 +77,15 @@ def evaluate(model, ids, block_size, device, flags, batch_size=64):
     model.eval()
     inputs, targets = batching.consecutive_blocks(ids, block_size, min(flags.eval_stride, block_size))
     nats = 0.0
-    with torch.no_grad(), runs.autocast(flags, device):
-        for x, y in distributed.mine(list(zip(inputs.split(batch_size), targets.split(batch_size)))):
+    with torch.no_grad(), autocast(flags, device):
+        for x, y in processes.mine(list(zip(inputs.split(batch_size), targets.split(batch_size)))):
             nats += model.loss(x.to(device), y.to(device)).item()
     model.train()
-    return distributed.add(torch.tensor(nats, dtype=torch.float64)).item()
+    return processes.add(torch.tensor(nats, dtype=torch.float64)).item()
 
 
 def train(flags):
-    source = runs.source_of(flags, "lm")
+    source = source_of(flags, "lm")
     if source:
         flags.members = source.config.get("members", 1)
     eval_blocks = check(flags)
@@ -81,23 +96,23 @@ def train(flags):
     # Counting takes a second for each gigabyte of text, and only these two look at the result.
     counts = (ids.bincount(minlength=tokenizer.get_vocab_size()) if flags.swap_words or flags.rare_unknown
               else torch.zeros(tokenizer.get_vocab_size()))
-    runs.require((len(ids) > flags.block_size + 1,
+    require((len(ids) > flags.block_size + 1,
                   f"--block-size {flags.block_size}: the training text has only {len(ids) - 1} tokens; use a smaller block"))
     streams = {name: part[: (flags.eval_train if name == "train" else flags.eval_test or len(part)) + 1]
                for name, part in whole.items()}
     n_bytes = {name: sizes[name] for name in sizes if len(streams[name]) == len(whole[name])}
 
     # Model
-    config = source.model.body.config if source else runs.model_config(flags, vocab_size=tokenizer.get_vocab_size())
-    device = runs.prepare(flags, config.n_embd)
-    run = runs.Run("lm", flags, config, tokenizer, device, members=flags.members)
+    config = source.model.body.config if source else model_config(flags, vocab_size=tokenizer.get_vocab_size())
+    device = prepare(flags, config.n_embd)
+    run = Run("lm", flags, config, tokenizer, device, members=flags.members)
     members = [LanguageModel(Decoder(config)) for _ in range(flags.members)]
     model = (Ensemble(members) if flags.members > 1 else members[0]).to(device)
     if flags.compile:
-        runs.compile_blocks(model)
+        compile_blocks(model)
     if source:
         model.load_state_dict(source.model.state_dict())
-    optimizer = runs.make_optimizer(model, flags.lr, flags.weight_decay)
+    optimizer = make_optimizer(model, flags.lr, flags.weight_decay)
     run.say(f"{name}: {len(ids) - 1:,} training tokens, {config.vocab_size:,} entries in the vocabulary; "
             f"{count_parameters(model)['total']:,} parameters, pos={config.pos}, on {device}")
     if len(streams) == 1:
@@ -107,7 +122,7 @@ def train(flags):
                 f"{100 * batching.fraction_unknown(part[1:], UNK):4.1f}% out of vocabulary")
 
     # Loop
-    loss_of = distributed.spread(model)
+    loss_of = processes.spread(model)
     first, more = run.restore(model, optimizer)
     best = more.get("best", math.inf)
     tokens_a_step = flags.batch_size * flags.block_size
@@ -118,7 +133,7 @@ def train(flags):
             numbers = {"loss/train": torch.stack(losses).mean().item()} if losses else {}
             losses = []
             for name, part in streams.items():
-                numbers[f"perplexity/{name}"] = runs.perplexity(
+                numbers[f"perplexity/{name}"] = perplexity(
                     evaluate(model, part, flags.block_size, device, flags), len(part) - 1)
             run.log(step, tokens=step * tokens_a_step, **numbers)
             run.say(f"step {step:>5}  perplexity  "
@@ -130,7 +145,7 @@ def train(flags):
         run.stop_if_asked(model, optimizer, step, best=best, losses=losses)
         if step == flags.steps:
             break
-        lr = runs.learning_rate(step, flags.steps, flags.lr, flags.warmup, flags.decay)
+        lr = learning_rate(step, flags.steps, flags.lr, flags.warmup, flags.decay)
         for group in optimizer.param_groups:
             group["lr"] = lr
         gen = batching.generator(flags.seed, step)
@@ -140,8 +155,8 @@ def train(flags):
         optimizer.zero_grad()
         loss = 0.0
         # All of them, unless several processes share them out
-        for rows, wanted in distributed.parts(loss_of, y, flags, step, flags.members):
-            with runs.autocast(flags, device):
+        for rows, wanted in processes.parts(loss_of, y, flags, step, flags.members):
+            with autocast(flags, device):
                 part = (loss_of(x[rows].to(device, non_blocking=True), wanted, smoothing=flags.label_smoothing)
                         / (tokens_a_step * flags.members))
             part.backward()
@@ -149,11 +164,11 @@ def train(flags):
         if flags.clip:
             torch.nn.utils.clip_grad_norm_(model.parameters(), flags.clip)
         optimizer.step()
-        losses.append(distributed.add(loss))
+        losses.append(processes.add(loss))
         run.progress(step + 1, flags.steps, loss, lr, (step + 1 - first) * tokens_a_step)
 
     # Results
-    best_weights = distributed.from_first(lambda: runs.read_checkpoint(run.folder / "best.pt", device))
+    best_weights = processes.from_first(lambda: read_checkpoint(run.folder / "best.pt", device))
     model.load_state_dict(best_weights["model"])
     if best_weights["step"] != flags.steps:
         run.say(f"step {best_weights['step']} was best on the held-out lines; what follows is of its weights")
@@ -162,13 +177,13 @@ def train(flags):
         at = "" if block == flags.block_size else f"@{block}"
         for name, part in streams.items():
             nats = evaluate(model, part, block, device, flags)
-            result[f"perplexity/{name}{at}"] = runs.perplexity(nats, len(part) - 1)
+            result[f"perplexity/{name}{at}"] = perplexity(nats, len(part) - 1)
             if name in n_bytes:
                 result[f"bits_per_byte/{name}{at}"] = nats / math.log(2) / n_bytes[name]
     for name, part in streams.items():
         result[f"tokens/{name}"] = len(part) - 1
         result[f"unknown/{name}"] = batching.fraction_unknown(part[1:], UNK)
-    if distributed.leave():
+    if processes.leave():
         return
     run.finish(result | {f"floor/{name}": value for name, value in floor.items() if name in result},
                model, flags.steps * tokens_a_step)
@@ -188,11 +203,11 @@ def read(flags, source):
     """What to train and measure on: (name, tokenizer, {set: its tokens as one stream that begins with [BOS]},
     {set: its bytes}, {metric: the lowest possible value, where it is known}). A folder of prepare.py stays on disk, and
     its streams are read as they are needed."""
-    prepared = runs.prepared_of(flags, source)
+    prepared = prepared_of(flags, source)
     if prepared:
         return prepared.name, prepared.tokenizer, prepared.streams, prepared.bytes, {}
     corpus = data.load(flags.data)
-    runs.require((corpus.lines, f"--data {flags.data}: holds no running text to model; "
+    require((corpus.lines, f"--data {flags.data}: holds no running text to model; "
                                 "give a corpus with train_LM.txt or a .txt"))
     lines, held_out = hold_out(corpus.lines, flags.valid, seed=0) if flags.valid else (corpus.lines, [])
     held = {normal(line) for line in held_out}  # as unknown to the vocabulary as the words of a test set are
@@ -219,9 +234,9 @@ def check(flags):
     try:
         blocks = [int(block) for block in flags.eval_block.split(",") if block]
     except ValueError:
-        raise runs.UserError(f"--eval-block {flags.eval_block}: must be lengths joined by commas, like 32,64,128") from None
-    runs.require(
-        *runs.step_checks(flags),
+        raise UserError(f"--eval-block {flags.eval_block}: must be lengths joined by commas, like 32,64,128") from None
+    require(
+        *step_checks(flags),
         *((0 <= getattr(flags, name) < 1,
            f"--{name.replace('_', '-')} must be at least 0 and below 1, got {getattr(flags, name)}")
           for name in ("drop_words", "swap_words", "label_smoothing")),
@@ -246,14 +261,14 @@ def check(flags):
 
 def draw(run, streams, floor):
     """curve.png: perplexity over steps, on a log axis since it starts near the size of the vocabulary."""
-    import plots
+    from lab import figures
 
     metrics = [m for m in run.metrics() if "perplexity/train" in m]
     lines = {name: ([m["step"] for m in metrics], [m[f"perplexity/{name}"] for m in metrics]) for name in streams}
     floors = {f"floor {name}": floor[f"perplexity/{name}"] for name in streams if f"perplexity/{name}" in floor}
-    plots.curves(run.folder / "curve.png",
+    figures.curves(run.folder / "curve.png",
                  [(f"Causal LM, pos={run.flags.pos}", "perplexity (log scale)", lines, floors, True)], "step")
 
 
 if __name__ == "__main__":
-    runs.main(train, Flags, __doc__.split("\n")[0])
+    main(train, Flags, __doc__.split("\n")[0])

@@ -13,17 +13,32 @@ import torch
 import torch.nn.functional as F
 
 import data
-import distributed
-import run as runs
 from data import batching, masking, shards
 from data.corpus import hold_out
 from data.tokenizer import train_tokenizer, word_starts
+from lab import processes
+from lab.checkpoint import read_checkpoint
+from lab.command import main
+from lab.errors import require
+from lab.flags import (
+    ContinueFlags,
+    ModelFlags,
+    RunFlags,
+    SpreadFlags,
+    TokenizerFlags,
+    flag,
+    model_config,
+    step_checks,
+)
+from lab.machine import autocast, compile_blocks, prepare
+from lab.optim import learning_rate, make_optimizer, perplexity
+from lab.run import Run
+from lab.sources import prepared_of, roberta_of, source_of
 from model import Decoder, Encoder, LanguageModel, count_parameters
-from run import flag
 
 
 @dataclass
-class Flags(runs.RunFlags, runs.ModelFlags, runs.TokenizerFlags, runs.ContinueFlags, runs.SpreadFlags):
+class Flags(RunFlags, ModelFlags, TokenizerFlags, ContinueFlags, SpreadFlags):
     init: str = flag("", "folder of a Hugging Face RoBERTa to continue from: its weights, architecture and vocabulary")
     n_layer: int = flag(1, "number of blocks")
     n_embd: int = flag(1024, "width")
@@ -81,8 +96,8 @@ def evaluate(model, batches, device, flags):
     """(nats, hits, count) summed over all tokens of the batches that are to be predicted."""
     model.eval()
     nats, hits, count = 0.0, 0, 0
-    for inputs, mask, labels in distributed.mine(batches):
-        with runs.autocast(flags, device):
+    for inputs, mask, labels in processes.mine(batches):
+        with autocast(flags, device):
             h = model.body(inputs.to(device), mask.to(device))
             logits = model.head(h[labels.to(device) != -100]).float()  # (tokens to predict, V)
         wanted = labels[labels != -100].to(device)
@@ -90,37 +105,37 @@ def evaluate(model, batches, device, flags):
         hits += (logits.argmax(-1) == wanted).sum().item()
         count += len(wanted)
     model.train()
-    return distributed.add(torch.tensor([nats, hits, count], dtype=torch.float64)).tolist()
+    return processes.add(torch.tensor([nats, hits, count], dtype=torch.float64)).tolist()
 
 
 def train(flags):
     kind = "lm" if flags.causal else "mlm"
-    runs.require((not (flags.init and (flags.init_from or flags.vocab_from)),
+    require((not (flags.init and (flags.init_from or flags.vocab_from)),
                   f"--init {flags.init}: brings its weights and vocabulary along; leave --init-from and --vocab-from out"),
                  (not (flags.init and flags.causal),
                   f"--init {flags.init}: RoBERTa sees both sides of a word; leave --causal out"))
-    source = runs.roberta_of(flags) if flags.init else runs.source_of(flags, kind)
+    source = roberta_of(flags) if flags.init else source_of(flags, kind)
     check(flags, source)
 
     # Data: sentences, the validation part held out before anything is trained; or the blocks of a folder of prepare.py,
     # which stay on disk.
-    prepared = runs.prepared_of(flags, source)
+    prepared = prepared_of(flags, source)
     name, tokenizer, sequences, valid_sequences, n_long = read_prepared(flags, prepared) if prepared else read(flags, source)
     lengths = None if prepared else [len(sequence) for sequence in sequences]
     starts = word_starts(tokenizer)
 
     # Model
-    config = source.model.body.config if source else runs.model_config(
+    config = source.model.body.config if source else model_config(
         flags, vocab_size=tokenizer.get_vocab_size(),
         unit_embd=flags.head == "clap" if flags.unit_embd is None else flags.unit_embd)
-    device = runs.prepare(flags, config.n_embd)
-    run = runs.Run(kind, flags, config, tokenizer, device, name="clm" if flags.causal else "")
+    device = prepare(flags, config.n_embd)
+    run = Run(kind, flags, config, tokenizer, device, name="clm" if flags.causal else "")
     model = LanguageModel((Decoder if flags.causal else Encoder)(config)).to(device)
     if flags.compile:
-        runs.compile_blocks(model)
+        compile_blocks(model)
     if source:
         model.load_state_dict(source.model.state_dict())
-    optimizer = runs.make_optimizer(model, flags.lr, flags.weight_decay, (0.9, flags.beta2))
+    optimizer = make_optimizer(model, flags.lr, flags.weight_decay, (0.9, flags.beta2))
     what = "next-word" if flags.causal else "masked-LM"
     valid_batches = validation_set(valid_sequences, flags, config.vocab_size, starts)
     run.say(f"{name}: {len(sequences):,} training sequences ({sequences.tokens if prepared else sum(lengths):,} tokens), "
@@ -130,7 +145,7 @@ def train(flags):
         run.say(f"  {n_long} lines are longer than --block-size {flags.block_size} and were split")
 
     # Loop
-    loss_of = distributed.spread(model)
+    loss_of = processes.spread(model)
     first, more = run.restore(model, optimizer)
     best, tokens = more.get("best", math.inf), more.get("tokens", 0)
     batches_an_epoch = -(-len(sequences) // flags.batch_size)
@@ -139,7 +154,7 @@ def train(flags):
     for step in run.interruptible(range(first, flags.steps + 1)):
         if run.is_due(step):
             nats, hits, count = evaluate(model, valid_batches, device, flags)
-            numbers = {"loss/valid": nats / count, "perplexity/valid": runs.perplexity(nats, count),
+            numbers = {"loss/valid": nats / count, "perplexity/valid": perplexity(nats, count),
                        "accuracy/valid": hits / count}
             beta = {"beta": model.head.beta.item()} if flags.head == "clap" else {}
             run.log(step, tokens=tokens, **numbers,
@@ -161,28 +176,28 @@ def train(flags):
                        else batching.length_batches(lengths, flags.batch_size, order))
         idx, mask = batching.pad([sequences[i] for i in batches[position]])
         inputs, labels = task(idx, mask, batching.generator(flags.seed, "masks", step), flags, config.vocab_size, starts)
-        lr = runs.learning_rate(step, flags.steps, flags.lr, flags.warmup, flags.decay)
+        lr = learning_rate(step, flags.steps, flags.lr, flags.warmup, flags.decay)
         for group in optimizer.param_groups:
             group["lr"] = lr
         optimizer.zero_grad()
         loss, count = 0.0, max(1, (labels != -100).sum().item())
         # All of them, unless several processes share them out
-        for rows, wanted in distributed.parts(loss_of, labels, flags, step):
-            with runs.autocast(flags, device):
+        for rows, wanted in processes.parts(loss_of, labels, flags, step):
+            with autocast(flags, device):
                 part = loss_of(targets=wanted, **batching.to(device, {"idx": inputs[rows], "mask": mask[rows]})) / count
             part.backward()
             loss += part.detach()
         if flags.clip:
             torch.nn.utils.clip_grad_norm_(model.parameters(), flags.clip)
         optimizer.step()
-        losses.append(distributed.add(loss))
+        losses.append(processes.add(loss))
         tokens += int(mask.sum())
         run.progress(step + 1, flags.steps, loss, lr, tokens - more.get("tokens", 0))
 
     # Results
-    if distributed.leave():
+    if processes.leave():
         return
-    best_weights = runs.read_checkpoint(run.folder / "best.pt", device)
+    best_weights = read_checkpoint(run.folder / "best.pt", device)
     result = {name: best_weights[name] for name in ("loss/valid", "perplexity/valid", "accuracy/valid")}
     run.finish({"step": best_weights["step"], "vocab_size": config.vocab_size, **result}, model, tokens)
     draw(run)
@@ -196,12 +211,12 @@ def read(flags, source):
     vocabulary = data.load(flags.vocab_from) if flags.vocab_from else corpus
     vocabulary, _, left_out = vocabulary.split(flags.split)  # the corpus whose test rows are to stay unknown
     corpus = corpus if flags.vocab_from else vocabulary
-    if left_out and distributed.first():
+    if left_out and processes.first():
         print(left_out)
     texts, held_out = hold_out(corpus.texts(), flags.valid, seed=0)  # every run of this corpus is measured on the same lines
     texts = list(dict.fromkeys(texts))  # a sentence of both files is trained on once an epoch
     held_out = list(dict.fromkeys(held_out))
-    runs.require((texts and held_out,
+    require((texts and held_out,
                   f"--data {flags.data}: {len(texts) + len(held_out)} lines are too few to hold out "
                   f"--valid {flags.valid} of them; give more text or a larger --valid"))
     tokenizer = source.tokenizer if source else train_tokenizer(flags.tokenizer, vocabulary.texts(), flags.vocab_size)
@@ -214,20 +229,20 @@ def read_prepared(flags, prepared):
     """The same of a folder of prepare.py: full blocks, in which lines run on."""
     streams = prepared.streams
     valid = streams.get("valid") or streams.get("wiki-valid")
-    runs.require((valid, f"--data {flags.data}: was prepared without a validation set, which chooses the best checkpoint; "
+    require((valid, f"--data {flags.data}: was prepared without a validation set, which chooses the best checkpoint; "
                          "prepare it with --valid 0.01"))
     blocks = shards.Blocks(streams["train"], prepared.tokenizer, flags.block_size)
     return prepared.name, prepared.tokenizer, blocks, list(shards.Blocks(valid, prepared.tokenizer, flags.block_size)), 0
 
 
 def check(flags, source):
-    runs.require(
+    require(
         (not flags.causal
          or (flags.mask_rate, flags.mask_unit, flags.zero_mask) == (Flags.mask_rate, Flags.mask_unit, Flags.zero_mask),
          "--causal hides no words; leave --mask-rate, --mask-unit and --zero-mask out"),
         (not source or source.config.get("members", 1) == 1,
          f"--init-from {flags.init_from}: is an ensemble; give a run of one model"),
-        *runs.step_checks(flags),
+        *step_checks(flags),
         (0 <= flags.beta2 < 1, f"--beta2 must be at least 0 and below 1, got {flags.beta2}"),
         (0 < flags.mask_rate < 1, f"--mask-rate must be above 0 and below 1, got {flags.mask_rate}"),
         (0 < flags.valid < 1, f"--valid must be above 0 and below 1, got {flags.valid}"),
@@ -236,7 +251,7 @@ def check(flags, source):
 
 def draw(run):
     """curve.png: perplexity and accuracy over steps; with the CLAP head also beta."""
-    import plots
+    from lab import figures
 
     metrics = run.metrics()
     steps = [m["step"] for m in metrics]
@@ -246,8 +261,8 @@ def draw(run):
                {run.flags.pos: (steps, [m["accuracy/valid"] for m in metrics])}, {}, False)]
     if "beta" in metrics[-1]:
         panels.append(("CLAP head", "beta", {"beta": (steps, [m["beta"] for m in metrics])}, {}, False))
-    plots.curves(run.folder / "curve.png", panels, "step")
+    figures.curves(run.folder / "curve.png", panels, "step")
 
 
 if __name__ == "__main__":
-    runs.main(train, Flags, __doc__.split("\n")[0])
+    main(train, Flags, __doc__.split("\n")[0])

@@ -3,7 +3,8 @@
 import sys
 from pathlib import Path
 
-from data import pairs, pydocs, shards, speeches, toy, wikitext
+from data import shards
+from data.corpora import pairs, pydocs, speeches, toy, wikitext
 from data.corpus import Corpus, hold_out, normal
 from data.files import DataError, printable, read_rows, read_text
 

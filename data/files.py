@@ -150,6 +150,16 @@ def write_whole(path, content):
     os.replace(partial, path)
 
 
+def write_text(path, text):
+    """Replace a text file in one step."""
+    write_whole(path, text.encode("utf-8"))
+
+
+def write_json(path, value):
+    """Replace a JSON file in one step. Raises ValueError for NaN and infinities."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
 @contextlib.contextmanager
 def alone(folder, wait):
     """Only one process at a time is inside; another calls `wait()` once, and waits. The system lets the next one in when

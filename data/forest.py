@@ -3,7 +3,7 @@
 import torch
 
 from data import batching
-from data.threads import split
+from data.corpora.threads import split
 
 
 class Forest:

@@ -10,7 +10,7 @@ import math
 import os
 from dataclasses import dataclass
 
-from data import wikitext
+from data.corpora import wikitext
 from data.corpus import normal
 from data.files import DataError, check_file
 

@@ -15,21 +15,21 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import call
+from helpers import call, script_module
 
-import distributed
-import run as runs
+from lab import command, processes
+from lab.run import Run
 
 
 def draws():
     """{step: the numbers of this process} in two parts of a step."""
     flags, found = types.SimpleNamespace(seed=3, accumulate=2), {}
-    distributed.start(60)
-    loss = distributed.spread(torch.nn.Linear(2, 2))
+    processes.start(60)
+    loss = processes.spread(torch.nn.Linear(2, 2))
     for name, step in (("7", 7), ("8", 8), ("7 again", 7)):
         found[name] = [torch.rand(3).tolist()
-                       for _ in distributed.parts(loss, torch.zeros(5, 2, dtype=torch.long), flags, step)]
-    distributed.end()
+                       for _ in processes.parts(loss, torch.zeros(5, 2, dtype=torch.long), flags, step)]
+    processes.end()
     return found
 
 
@@ -46,24 +46,24 @@ def main(path):
                 stop_at(patch, job["stop_at"])
             outcome = call(job["script"], *job["argv"])
         done[job["name"]] = vars(outcome)
-        distributed.end()  # else the next job would meet the others where this one did
-    path.with_name(f"jobs-{distributed.rank()}.json").write_text(json.dumps(done), encoding="utf-8")
+        processes.end()  # else the next job would meet the others where this one did
+    path.with_name(f"jobs-{processes.rank()}.json").write_text(json.dumps(done), encoding="utf-8")
     os.environ["MASTER_PORT"] = str(last["port"])
     sys.argv = [last["script"] + ".py", *last["argv"]]
-    module = __import__(last["script"])
-    runs.main(module.train, module.Flags, "")
+    module = script_module(last["script"])
+    command.main(module.train, module.Flags, "")
 
 
 def stop_at(patch, number):
     """Press Ctrl-C when this checkpoint has just been saved."""
-    save, count = runs.Run.save_checkpoint, iter(range(1, 1000))
+    save, count = Run.save_checkpoint, iter(range(1, 1000))
 
     def pressed(self, *args, **more):
         save(self, *args, **more)
         if next(count) == number:
             raise KeyboardInterrupt
 
-    patch.setattr(runs.Run, "save_checkpoint", pressed)
+    patch.setattr(Run, "save_checkpoint", pressed)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""Speed and memory, run as modules: python -m bench.speed."""

@@ -1,0 +1,1 @@
+"""The plumbing of a run: command line, run folder, checkpoints, several processes, figures."""

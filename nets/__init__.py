@@ -1,0 +1,1 @@
+"""Models built from model.py: classifier, ensemble, encoder-decoder, thread reader; and RoBERTa's weights."""

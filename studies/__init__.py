@@ -1,0 +1,1 @@
+"""Many runs and their comparison, run as modules: python -m studies.nope."""

@@ -1,0 +1,322 @@
+"""The toy corpus: its floors are only worth something if they are exactly right."""
+
+import json
+import math
+import os
+import random
+import re
+import statistics
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from data.corpora import toy
+
+# The project's word tokenizer, written out here so that the two are compared, not shared.
+TOKEN = re.compile(
+    r"\w+(?=n['’]t\b)|n['’]t\b|['’](?:s|re|ve|d|m|ll|S)\b|\d[\d,.]*\d|\w+(?:[-.&]\w+)*|\.\.\.|--+|[^\w\s]"
+)
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    return toy.generate(0)
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    """3,000 fresh sentences of each speaker, as tokens."""
+    return {s: [toy.sample_tokens(s, random.Random(f"test {s} {i}")) for i in range(3000)] for s in toy.SPEAKERS}
+
+
+@pytest.fixture(scope="module")
+def spoken(drawn):
+    return {speaker: [toy._join(tokens) for tokens in sentences] for speaker, sentences in drawn.items()}
+
+
+# The rules
+
+
+def test_every_symbol_has_probabilities_that_are_positive_and_sum_to_one():
+    for speaker in toy.SPEAKERS:
+        assert toy.PROBABILITY[speaker].keys() == toy.BODIES.keys()
+        for symbol, probabilities in toy.PROBABILITY[speaker].items():
+            assert len(probabilities) == len(toy.BODIES[symbol]) == len(set(toy.BODIES[symbol])), symbol
+            assert min(probabilities) > 0, symbol
+            assert sum(probabilities) == pytest.approx(1, abs=1e-12), symbol
+
+
+def test_every_symbol_is_defined_and_used():
+    used = {part for bodies in toy.BODIES.values() for body in bodies for part in body}
+    assert set(toy.BODIES) - used == {"Sentence"}
+    # A misspelt symbol would silently become a word with a capital or a dot in it.
+    words = used - set(toy.BODIES)
+    assert all(re.fullmatch(r"[a-z]+|I|[.,;:?!]", word) for word in words)
+    assert 300 <= len(words) <= 500
+
+
+def test_topics_and_numbers_share_the_weight_that_is_written():
+    bodies = toy.BODIES["Topic"]
+    share = {
+        (speaker, thing): sum(p for p, body in zip(toy.PROBABILITY[speaker]["Topic"], bodies) if thing in body)
+        for speaker in toy.SPEAKERS
+        for thing in ("bridge", "ferries", "orchard")
+    }
+    for speaker, thing in zip(toy.SPEAKERS, ("bridge", "ferries", "orchard")):
+        others = [share[other, thing] for other in toy.SPEAKERS if other != speaker]
+        assert [share[speaker, thing] / other for other in others] == pytest.approx([toy.FAVOUR] * 2)
+    # One of the five parts written for Question has topics, one has a number: both keep their part.
+    for symbol, word, part in (("Question", "answer", 1 / 5), ("Call", "trade", 1 / 3)):
+        for speaker in toy.SPEAKERS:
+            probabilities = zip(toy.PROBABILITY[speaker][symbol], toy.BODIES[symbol])
+            assert sum(p for p, body in probabilities if word in body) == pytest.approx(part)
+    for number in ("Folk.singular", "Folk.plural"):
+        probabilities = zip(toy.PROBABILITY["ada"]["Question"], toy.BODIES["Question"])
+        assert sum(p for p, body in probabilities if body[0] == "how" and number in body) == pytest.approx(1 / 5)
+
+
+# One derivation a sentence
+
+
+def derivations_meet(bodies):
+    """Two different derivations of one string, or None: decided for the whole language.
+
+    Two leftmost derivations are run side by side on the same words; a state is what each has
+    still to rewrite. They make an ambiguous sentence if, having parted, both come to the same
+    remainder. The language is finite and the states are few, so all can be visited.
+    """
+
+    @cache
+    def steps(stack):
+        """Every (word, remainder) that the stack can go to by rewriting until a word leads."""
+        if stack[0] not in bodies:
+            return [(stack[0], stack[1:])]
+        return [step for body in bodies[stack[0]] for step in steps(body + stack[1:])]
+
+    start = (("Sentence",), ("Sentence",))
+    todo, seen = [start], {start}
+    while todo:
+        left, right = todo.pop()
+        for i, (word, left_rest) in enumerate(steps(left) if left else []):
+            for j, (other, right_rest) in enumerate(steps(right) if right else []):
+                if word != other or (left == right and j < i):
+                    continue
+                parts_here = left != right or i != j
+                if parts_here and left_rest == right_rest:
+                    return word, left_rest
+                if (left_rest, right_rest) not in seen:
+                    seen.add((left_rest, right_rest))
+                    todo.append((left_rest, right_rest))
+    return None
+
+
+def test_no_sentence_of_the_language_has_two_derivations():
+    assert derivations_meet(toy.BODIES) is None
+
+
+@pytest.mark.parametrize(
+    "symbol, body, ambiguous",
+    [
+        ("Virtue", ("hope",), True),
+        ("Objects", ("old", "nets"), True),
+        ("Statement", ("the", "Folk.plural", "Place", "deserve", "Reward"), True),
+        ("Virtue", ("thrift",), False),
+    ],
+)
+def test_the_proof_finds_a_planted_ambiguity(symbol, body, ambiguous):
+    bodies = toy.BODIES | {symbol: toy.BODIES[symbol] + [body]}
+    assert (derivations_meet(bodies) is not None) == ambiguous
+
+
+# Exactly a distribution: a small grammar of the same rules, enumerated
+
+
+@pytest.fixture
+def thinned(monkeypatch):
+    """All rules, but one or two words of each list: a language small enough to write out."""
+    bodies, probability = {}, {speaker: {} for speaker in toy.SPEAKERS}
+    for symbol, written in toy.BODIES.items():
+        is_list = not any(part in toy.BODIES for body in written for part in body)
+        keep = len(written) if not is_list else 2 if symbol in ("Kind", "Virtue", "Person.plural") else 1
+        bodies[symbol] = written[:keep]
+        for speaker in toy.SPEAKERS:
+            kept = toy.PROBABILITY[speaker][symbol][:keep]
+            probability[speaker][symbol] = [p / sum(kept) for p in kept]
+    monkeypatch.setattr(toy, "BODIES", bodies)
+    monkeypatch.setattr(toy, "PROBABILITY", probability)
+    toy._beginnings.cache_clear(), toy._derivation.cache_clear()
+    yield
+    toy._beginnings.cache_clear(), toy._derivation.cache_clear()
+
+
+def test_formulas_are_exact_on_a_language_that_can_be_enumerated(thinned):
+    @cache
+    def strings(symbol):
+        if symbol not in toy.BODIES:
+            return [(symbol,)]
+        return [s for body in toy.BODIES[symbol] for s in product(body)]
+
+    def product(body):
+        if not body:
+            return [()]
+        return [first + rest for first in strings(body[0]) for rest in product(body[1:])]
+
+    language = [(s[0].capitalize(), *s[1:]) for s in strings("Sentence")]
+    texts = [toy._join(tokens) for tokens in language]
+    assert len(texts) == len(set(texts)) > 3000
+    for speaker in toy.SPEAKERS:
+        logs = [toy.log_probability(text, speaker) for text in texts]
+        p = [math.exp(log) for log in logs]
+        assert math.fsum(p) == pytest.approx(1, abs=1e-9)
+        assert toy.entropy(speaker) == pytest.approx(-math.fsum(q * log for q, log in zip(p, logs)), abs=1e-9)
+        assert toy.mean_length(speaker) == pytest.approx(
+            math.fsum(q * len(tokens) for q, tokens in zip(p, language)), abs=1e-9
+        )
+
+
+# The formulas on the whole grammar, against samples
+
+
+def within(values, expected, errors=3):
+    """The mean of the values is within so many standard errors of what is expected."""
+    error = statistics.stdev(values) / math.sqrt(len(values))
+    assert error < 0.02 * abs(expected), "too few samples to tell"
+    assert abs(statistics.fmean(values) - expected) < errors * error
+
+
+@pytest.mark.parametrize("speaker", toy.SPEAKERS)
+def test_entropy_and_length_agree_with_samples(speaker, drawn, spoken):
+    within([-toy.log_probability(text, speaker) for text in spoken[speaker]], toy.entropy(speaker))
+    within([len(tokens) for tokens in drawn[speaker]], toy.mean_length(speaker))
+    assert toy.perplexity_floor(speaker) == math.exp(toy.entropy(speaker) / toy.mean_length(speaker))
+
+
+def test_best_accuracy_is_near_90_percent_and_is_what_the_posterior_promises(spoken):
+    rows = [(label, text) for label, speaker in enumerate(toy.SPEAKERS) for text in spoken[speaker]]
+    accuracy = toy.best_accuracy(rows)
+    assert 0.88 < accuracy < 0.92
+    # The best classifier is right as often as its largest posterior says, on average.
+    confidence = []
+    for _, text in rows:
+        p = [math.exp(toy.log_probability(text, speaker)) for speaker in toy.SPEAKERS]
+        confidence.append(max(p) / sum(p))
+    assert abs(accuracy - statistics.fmean(confidence)) < 3 * math.sqrt(accuracy * (1 - accuracy) / len(rows))
+    assert toy.best_accuracy([(label, text) for label, text in rows if label == 1]) > 0.85
+    assert toy.best_accuracy([((label + 1) % 3, text) for label, text in rows]) < 0.1
+
+
+def test_perplexity_of_the_grammar_on_its_own_sentences(spoken):
+    for speaker in toy.SPEAKERS:
+        own, mixed = toy.perplexity(spoken[speaker], speaker), toy.perplexity(spoken[speaker])
+        assert own == pytest.approx(toy.perplexity_floor(speaker), rel=0.02)
+        # Not being told who speaks costs something, but at most log 3 nats a sentence.
+        assert own * 1.01 < mixed < own * math.exp(math.log(3) / toy.mean_length(speaker)) * 1.01
+        assert all(toy.perplexity(spoken[speaker], other) > mixed for other in toy.SPEAKERS if other != speaker)
+
+
+# Sentences
+
+
+def test_everybody_can_say_everything(spoken):
+    for sentences in spoken.values():
+        for text in sentences[:500]:
+            assert all(-100 < toy.log_probability(text, speaker) < 0 for speaker in toy.SPEAKERS), text
+
+
+@pytest.mark.parametrize(
+    "sentence, inside",
+    [
+        ("The clerks near the docks deserve a better supper.", True),
+        ("The clerks near the docks deserves a better supper.", False),
+        ("Shipmates, the clerk who counts the nets before dawn has no time for empty promises.", True),
+        ("Shipmates, the clerk who counts the nets before dawn have no time for empty promises.", False),
+        ("The gentle carters gave us the roads, and nobody may trade them for a vault of gold.", True),
+        ("The gentle carters gave us the roads, and nobody may trade it for a vault of gold.", False),
+        ("The gentle sailors gave us the roads, and nobody may trade them for a vault of gold.", False),
+        ("I swear that we will repair the mill before the next frost.", True),
+        ("i swear that we will repair the mill before the next frost.", False),
+        ("the clerks near the docks deserve a better supper.", False),
+        ("THE clerks near the docks deserve a better supper.", False),
+        ("The Clerks near the docks deserve a better supper.", False),
+        ("The clerks near the docks deserve a better supper .", False),
+        ("The clerks  near the docks deserve a better supper.", False),
+        ("The clerks near the docks deserve a better supper", False),
+        ("The clerks near the docks deserve a better supper. ", False),
+        ("The clerks near the docks deserve a better supper..", False),
+        ("", False),
+        (".", False),
+    ],
+)
+def test_what_is_outside_the_language_has_probability_zero(sentence, inside):
+    for speaker in toy.SPEAKERS:
+        assert math.isfinite(toy.log_probability(sentence, speaker)) == inside
+        assert inside or toy.log_probability(sentence, speaker) == -math.inf
+
+
+def test_text_and_tokens_are_the_same_sentence(drawn):
+    for sentences in drawn.values():
+        for tokens in sentences:
+            text = toy._join(tokens)
+            assert TOKEN.findall(text) == tokens
+            assert text[0].isupper() and text == text.strip() and "  " not in text
+            # The marks that close a sentence stand nowhere else: the floor of the stream needs it.
+            assert tokens[-1] in (".", "?", "!") and not {".", "?", "!"} & set(tokens[:-1])
+
+
+def test_sentences_read_as_speeches_do(drawn):
+    lengths = [sum(token.isalpha() for token in tokens) for sentences in drawn.values() for tokens in sentences]
+    assert min(lengths) >= 5 and max(lengths) <= 30
+    assert sum(n <= 25 for n in lengths) > 0.98 * len(lengths)
+    for sentences in drawn.values():
+        for tokens in sentences:
+            for article, word in zip(tokens, tokens[1:]):
+                if article.lower() in ("a", "an"):
+                    assert (article.lower() == "an") == (word[0] in "aeiou" or word == "honest"), tokens
+
+
+# The corpus
+
+
+def test_the_corpus_has_its_parts(corpus):
+    assert len(corpus["lines"]) == 2400 and corpus["classes"] == list(toy.SPEAKERS)
+    assert {name: len(lines) for name, lines in corpus["tests"].items()} == {s: 200 for s in toy.SPEAKERS}
+    for part, each in (("rows", 667), ("test_rows", 200)):
+        labels = [label for label, _ in corpus[part]]
+        assert [labels.count(label) for label in range(3)] == [each] * 3
+        assert labels != sorted(labels)
+    assert corpus["floor"].keys() == {"accuracy/test"} | {f"perplexity/{s}" for s in toy.SPEAKERS}
+    assert corpus["floor"]["accuracy/test"] == toy.best_accuracy(corpus["test_rows"])
+    for speaker, lines in corpus["tests"].items():
+        assert corpus["floor"][f"perplexity/{speaker}"] == toy.perplexity_floor(speaker)
+        assert toy.perplexity(lines, speaker) == min(toy.perplexity(lines, other) for other in toy.SPEAKERS)
+        assert toy.perplexity(lines, speaker) == pytest.approx(toy.perplexity_floor(speaker), rel=0.08)
+
+
+def test_test_sentences_rarely_repeat_training_sentences(corpus):
+    lines, rows = set(corpus["lines"]), {text for _, text in corpus["rows"]}
+    tests = [text for each in corpus["tests"].values() for text in each]
+    assert sum(text in lines for text in tests) < 0.03 * len(tests)
+    assert sum(text in rows for _, text in corpus["test_rows"]) < 0.03 * len(corpus["test_rows"])
+
+
+def test_training_text_has_nearly_every_word(corpus):
+    known = {token for text in corpus["lines"] for token in TOKEN.findall(text)}
+    tests = [token for each in corpus["tests"].values() for text in each for token in TOKEN.findall(text)]
+    assert 450 < len(known) < 560
+    assert sum(token not in known for token in tests) < 0.001 * len(tests)
+
+
+def test_the_same_seed_gives_the_same_corpus_in_every_process(corpus):
+    program = "import json, sys; from data.corpora import toy; json.dump(toy.generate(0), sys.stdout)"
+    for hash_seed in ("1", "2"):
+        printed = subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=Path(__file__).parents[2],
+            env=os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONIOENCODING": "utf-8"},
+            capture_output=True, check=True, encoding="utf-8",
+        ).stdout
+        assert json.loads(printed) == json.loads(json.dumps(corpus))
+    assert toy.generate(1)["lines"] != corpus["lines"]

@@ -1,0 +1,99 @@
+"""The loss in chunks is torch's, and so are its gradients."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from nets.cross_entropy import LinearCrossEntropySum, linear_cross_entropy
+
+WAYS = {"rows": lambda *args: linear_cross_entropy(*args).sum(), "sum": LinearCrossEntropySum.apply,
+        "plain": lambda x, weight, bias, targets, smoothing: F.cross_entropy(
+            F.linear(x, weight, bias), targets, reduction="sum", label_smoothing=smoothing)}
+
+
+def tensors(rows, width, words=7, dtype=torch.float32, scale=1.0):
+    gen = torch.Generator().manual_seed(1)
+    x, weight, bias = (torch.randn(*shape, generator=gen, dtype=dtype) * scale
+                       for shape in ((rows, width), (words, width), (words,)))
+    return [tensor.requires_grad_() for tensor in (x, weight, bias)], torch.randint(words, (rows,), generator=gen)
+
+
+def results(way, leaves, targets, with_bias=True, smoothing=0.0):
+    """The loss, times three, and the gradients."""
+    for leaf in leaves:
+        leaf.grad = None
+    x, weight, bias = leaves
+    loss = 3 * WAYS[way](x, weight, bias if with_bias else None, targets, smoothing)
+    loss.backward()
+    return [loss.detach(), *(leaf.grad for leaf in (leaves if with_bias else leaves[:2]))]
+
+
+@pytest.mark.parametrize("way", ["rows", "sum"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+@pytest.mark.parametrize("with_bias", [True, False])
+# a chunk has 64 rows, or twice the width
+@pytest.mark.parametrize("rows, width", [(1, 4), (64, 4), (65, 4), (200, 4), (0, 4), (200, 70)])
+def test_in_chunks_it_is_the_plain_one_with_its_gradients(rows, width, with_bias, smoothing, way):
+    leaves, targets = tensors(rows, width, dtype=torch.float64)
+    expected = results("plain", leaves, targets, with_bias, smoothing)
+    for got, want in zip(results(way, leaves, targets, with_bias, smoothing), expected, strict=True):
+        torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize("way", ["rows", "sum"])
+def test_a_word_held_impossible_has_a_finite_loss(way):
+    """Logits hundreds apart: the word's probability is no float's, its logarithm is."""
+    leaves, targets = tensors(50, 4, scale=30.0)
+    expected = results("plain", leaves, targets)
+    assert expected[0] / len(targets) > 300
+    for got, want in zip(results(way, leaves, targets), expected, strict=True):
+        torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize("way", ["rows", "sum"])
+def test_what_is_no_number_stays_none(way):
+    leaves, targets = tensors(70, 4)
+    with torch.no_grad():
+        leaves[0][3, 2] = torch.nan
+    assert results(way, leaves, targets)[0].isnan()
+
+
+@pytest.mark.parametrize("way", ["rows", "sum"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+def test_under_autocast_sums_are_exact(smoothing, way):
+    """Products are rounded to bfloat16, 0.4%, but the sum over 5,000 words is not."""
+    leaves, targets = tensors(200, 64, words=5000, scale=0.3)
+    expected = results("plain", leaves, targets, smoothing=smoothing)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        got = results(way, leaves, targets, smoothing=smoothing)
+    torch.testing.assert_close(got[0], expected[0], rtol=1e-3, atol=0)
+    for a, b in zip(got[1:], expected[1:], strict=True):
+        assert a.dtype == torch.float32 and (a - b).norm() < 0.01 * b.norm()
+
+
+def test_a_second_backward_pass_over_the_same_loss_is_refused():
+    """The gradients are scaled in place, so that a second pass would scale them twice."""
+    (x, weight, bias), targets = tensors(3, 4)
+    loss = 2 * LinearCrossEntropySum.apply(x, weight, bias, targets, 0.0)
+    loss.backward(retain_graph=True)
+    with pytest.raises(RuntimeError):
+        loss.backward()
+
+
+def test_under_autocast_both_ways_round_alike():
+    leaves, targets = tensors(300, 16, words=50, scale=3.0)
+    with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad():
+        assert WAYS["sum"](*leaves, targets, 0.05).item() == pytest.approx(
+            WAYS["rows"](*leaves, targets, 0.05).item(), rel=1e-5)
+
+
+def test_no_logits_are_kept_for_the_backward_pass():
+    leaves, targets = tensors(1000, 4, words=50)
+    largest = {}
+    for way in ("sum", "rows"):
+        kept = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor.numel()) or tensor,
+                                                      lambda tensor: tensor):
+            WAYS[way](*leaves, targets, 0.0)
+        largest[way] = max(kept)
+    assert largest["sum"] == 1000 * 4 and largest["rows"] >= 64 * 50

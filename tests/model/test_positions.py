@@ -1,0 +1,193 @@
+"""Positions: tables against their formulas, and what each kind does to a model."""
+
+import math
+
+import pytest
+import torch
+
+from model import (
+    Config,
+    Decoder,
+    Encoder,
+    LanguageModel,
+    alibi_bias,
+    alibi_slopes,
+    rotate,
+    sinusoids,
+)
+
+POSITIONS = ("learned", "sinusoidal", "alibi", "rope", "nope")
+VARIANTS = ("causal", "offset", "symmetric", "one-sided")
+
+# Exponents of two, as the authors' code gives them.
+LOG2_SLOPES = {1: [-8], 2: [-4, -8], 4: [-2, -4, -6, -8], 6: [-2, -4, -6, -8, -1, -3], 8: [-1, -2, -3, -4, -5, -6, -7, -8],
+               12: [-1, -2, -3, -4, -5, -6, -7, -8, -0.5, -1.5, -2.5, -3.5]}
+OFFSET = [[0, -0.5, -1.5, -2.5, -3.5], [-1, 0, -0.5, -1.5, -2.5], [-2, -1, 0, -0.5, -1.5],
+          [-3, -2, -1, 0, -0.5], [-4, -3, -2, -1, 0]]
+
+
+def tiny(pos, body=Encoder, seed=0, **more):
+    """A model's body with weights large enough that positions matter."""
+    torch.manual_seed(seed)
+    config = Config(**dict(vocab_size=30, block_size=12, n_layer=2, n_head=4, n_embd=16, pos=pos, init_std=0.5) | more)
+    return LanguageModel(body(config)).body.eval()
+
+
+# ---------------------------------------------------------------------------- sinusoids
+
+
+@pytest.mark.parametrize("C", [2, 6, 16])
+def test_every_entry_of_the_sinusoids_is_the_formula(C):
+    table = sinusoids(40, C)
+    for t in range(40):
+        for i in range(0, C, 2):
+            angle = t / 10000 ** (i / C)
+            assert table[t, i].item() == pytest.approx(math.sin(angle), abs=1e-5)
+            assert table[t, i + 1].item() == pytest.approx(math.cos(angle), abs=1e-5)
+
+
+def test_sinusoids_do_not_drown_the_token():
+    model = LanguageModel(Encoder(Config(vocab_size=500, n_embd=64, pos="sinusoidal")))
+    idx = torch.arange(5, 37)[None]
+    token = model.body.embed(idx) - sinusoids(32, 64)
+    assert token.std().item() == pytest.approx(8 * 0.05, rel=0.1)  # sqrt(n_embd) times the initial deviation
+    assert token.std() > sinusoids(32, 64).std() / 2
+
+
+# ---------------------------------------------------------------------------- ALiBi
+
+
+@pytest.mark.parametrize("n_head", LOG2_SLOPES)
+def test_slopes_are_those_of_the_authors(n_head):
+    torch.testing.assert_close(alibi_slopes(n_head).log2(), torch.tensor(LOG2_SLOPES[n_head], dtype=torch.float))
+
+
+def slopes_by_rule(n):
+    if n & (n - 1) == 0:
+        return [2.0 ** (-8 * k / n) for k in range(1, n + 1)]
+    below = 1 << (n.bit_length() - 1)
+    return slopes_by_rule(below) + slopes_by_rule(2 * below)[::2][: n - below]
+
+
+@pytest.mark.parametrize("n_head", range(1, 17))
+def test_slopes_for_any_head_count(n_head):
+    slopes = alibi_slopes(n_head)
+    torch.testing.assert_close(slopes, torch.tensor(slopes_by_rule(n_head)))
+    assert len(slopes) == n_head and (slopes < 1).all() and len(set(slopes.tolist())) == n_head
+
+
+def bias_by_entry(variant, h, n_head, i, j):
+    """What head h adds to the score of token i looking at token j."""
+    if variant == "one-sided":
+        sees = j <= i if h < n_head // 2 else j >= i
+        return -slopes_by_rule(n_head // 2)[h % (n_head // 2)] * abs(i - j) if sees else -math.inf
+    m = slopes_by_rule(n_head)[h]
+    if variant == "causal":
+        return -m * (i - j) if j <= i else -math.inf
+    return -m * (abs(i - j) - (0.5 if variant == "offset" and j > i else 0))
+
+
+@pytest.mark.parametrize("variant, n_head", [(v, n) for v in VARIANTS for n in range(1, 17) if v != "one-sided" or n % 2 == 0])
+def test_every_entry_of_the_bias_is_the_formula(variant, n_head):
+    T = 6
+    expected = [[[bias_by_entry(variant, h, n_head, i, j) for j in range(T)] for i in range(T)] for h in range(n_head)]
+    torch.testing.assert_close(alibi_bias(n_head, T, variant), torch.tensor(expected))
+
+
+@pytest.mark.parametrize("n_head", [1, 2, 6, 8])
+def test_offset_bias_is_the_printed_matrix(n_head):
+    bias = alibi_bias(n_head, 5, "offset")
+    for h, m in enumerate(alibi_slopes(n_head)):
+        torch.testing.assert_close(bias[h], m * torch.tensor(OFFSET))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_distance_is_never_rewarded(variant):
+    bias = alibi_bias(4, 7, variant)
+    assert (bias <= 0).all() and (bias.diagonal(dim1=1, dim2=2) == 0).all()
+
+
+@pytest.mark.parametrize("body, variant", [
+    (Decoder, "causal"), (Encoder, "offset"), (Encoder, "symmetric"), (Encoder, "one-sided")])
+def test_alibi_enters_every_layer_unscaled_before_the_softmax(body, variant):
+    # With q and k zero, the scores are the bias alone.
+    model = tiny("alibi", body, alibi="offset" if variant == "causal" else variant)
+    for block in model.blocks:
+        torch.nn.init.zeros_(block.attention.qkv.weight)
+    _, maps = model(torch.randint(5, 30, (1, 9)), need_weights=True)
+    for weights in maps:
+        torch.testing.assert_close(weights[0], alibi_bias(4, 9, variant).softmax(-1))
+
+
+def test_alibi_is_the_same_in_training_and_evaluation():
+    model, idx = tiny("alibi"), torch.randint(5, 30, (2, 9))
+    torch.testing.assert_close(model.train()(idx), model.eval()(idx))
+
+
+# ---------------------------------------------------------------------------- rotary
+
+
+def angles(T, D):
+    return torch.tensor([[t * 10000 ** (-2 * i / D) for i in range(D // 2)] for t in range(T)])
+
+
+def test_rotary_is_multiplication_by_complex_numbers_of_length_one():
+    x, phi = torch.randn(2, 3, 5, 8), angles(5, 8)
+    turned = torch.complex(x[..., :4], x[..., 4:]) * torch.polar(torch.ones_like(phi), phi)
+    torch.testing.assert_close(rotate(x, phi), torch.cat([turned.real, turned.imag], -1))
+
+
+def test_rotated_q_and_k_meet_by_relative_distance_alone():
+    q, k = torch.randn(2, 1, 1, 1, 8).expand(2, 1, 1, 20, 8)
+    scores = rotate(q, angles(20, 8))[0, 0] @ rotate(k, angles(20, 8))[0, 0].T  # (20, 20)
+    for distance in range(-19, 20):
+        same = scores.diagonal(distance)
+        torch.testing.assert_close(same, same[:1].expand_as(same), atol=1e-4, rtol=1e-4)
+    assert scores[0].std() > 0.1  # but it does depend on the distance
+
+
+def test_the_model_turns_q_and_k_by_these_angles():
+    model, idx = tiny("rope", n_layer=1), torch.randint(5, 30, (1, 7))
+    _, (weights,) = model(idx, need_weights=True)
+    block = model.blocks[0]
+    q, k, _ = block.attention.qkv(block.norm1(model.embed(idx))).view(7, 3, 4, 4).permute(1, 2, 0, 3)  # (H, T, D)
+    scores = rotate(q, angles(7, 4)) @ rotate(k, angles(7, 4)).transpose(1, 2) / 2  # sqrt(D) = 2
+    torch.testing.assert_close(weights[0], scores.softmax(-1))
+
+
+# ---------------------------------------------------------------------------- what they do to a model
+
+
+@pytest.mark.parametrize("pos", POSITIONS)
+def test_only_nope_ignores_the_order_of_an_encoders_input(pos):
+    model, idx = tiny(pos), torch.randperm(25)[None, :9] + 5
+    order = torch.randperm(9, generator=torch.Generator().manual_seed(1))
+    difference = (model(idx)[:, order] - model(idx[:, order])).abs().max().item()
+    assert difference < 1e-5 if pos == "nope" else difference > 1e-2
+
+
+def test_a_nope_decoder_does_know_the_order():
+    # Its mask tells: with one block a token sees a set, and the second sees which set each of those saw.
+    model, idx = tiny("nope", Decoder), torch.tensor([[7, 8, 9, 10]])
+    assert (model(idx)[0, -1] - model(idx[:, [1, 0, 2, 3]])[0, -1]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("body", [Encoder, Decoder])
+@pytest.mark.parametrize("pos", POSITIONS)
+def test_only_learned_positions_end_at_the_block_size(pos, body):
+    model, idx = tiny(pos, body), torch.randint(5, 30, (1, 13))  # one more than block_size
+    assert model(idx[:, :12]).shape == (1, 12, 16)
+    if pos == "learned":
+        with pytest.raises(ValueError, match="block_size=12, got 13"):
+            model(idx)
+    else:
+        assert model(idx).isfinite().all()
+
+
+@pytest.mark.parametrize("pos", POSITIONS)
+def test_positions_exclude_each_other(pos):
+    model = tiny(pos)
+    assert any("positions" in name for name in model.state_dict()) == (pos == "learned")
+    # Where positions enter attention, the same token has the same embedding everywhere.
+    x = model.embed(torch.full((1, 6), 9))
+    assert torch.equal(x, x[:, :1].expand_as(x)) == (pos in ("alibi", "rope", "nope"))

@@ -1,0 +1,343 @@
+"""baselines.py: n-grams and naive Bayes against values worked out by hand and against slower, plainer code."""
+
+import json
+import math
+import random
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parents[2]
+
+import baselines
+import data
+from baselines import KneserNey, NaiveBayes, choose_smoothing, discounts
+from data import batching
+from data.tokenizer import BOS, SPECIAL, UNK, train_tokenizer
+from lab.command import main
+
+A, B, C = 5, 6, 7  # the first ids after the special tokens
+
+
+def random_ids(n, vocab_size, seed=0):
+    """A stream in which few ids are frequent, so that n-grams of all lengths repeat."""
+    rng = random.Random(seed)
+    return [BOS, *(min(len(SPECIAL) + int(rng.expovariate(0.7)), vocab_size - 1) for _ in range(n))]
+
+
+def perplexity(model, ids):
+    return math.exp(-model.log_probabilities(ids).mean())
+
+
+# ---------------------------------------------------------------------------- n-grams
+
+
+def test_discounts_by_hand():
+    # n1 = 4, n2 = 2, n3 = 1, n4 = 1: Y = 4 / (4 + 2*2) = 0.5
+    # D1 = 1 - 2 * 0.5 * 2/4 = 0.5;  D2 = 2 - 3 * 0.5 * 1/2 = 1.25;  D3+ = 3 - 4 * 0.5 * 1/1 = 1
+    counts = np.array([1, 1, 1, 1, 2, 2, 3, 4, 9])
+    assert discounts(counts) == pytest.approx([0, 0.5, 1.25, 1])
+
+
+@pytest.mark.parametrize("counts", [[], [1], [2, 2], [7], [1, 1, 3, 3, 3], [1, 2, 3, 3, 3, 3, 3], [1, 2, 3, 4, 4, 4, 4]])
+def test_discounts_of_small_corpora_take_something_and_leave_something(counts):
+    D = discounts(np.array(counts, dtype=int))
+    assert all(0 < D[j] < j for j in (1, 2, 3))
+
+
+def test_bigrams_by_hand():
+    # Text: a a a a b a b, 8 ids in the vocabulary.
+    # Bigrams: [BOS] a 1, a a 3, a b 2, b a 1, so n1 = 2, n2 = 1, n3 = 1, n4 = 0 and Y = 2 / (2 + 2*1) = 1/2.
+    #   D1 = 1 - 2 * 1/2 * 1/2 = 0.5;  D2 = 2 - 3 * 1/2 * 1/1 = 0.5;  D3 = 3 - 0 would take everything: 1.5 instead
+    # Single tokens count what they follow: a follows [BOS], a and b, b follows a: 3 and 1.
+    #   n1 = 1, n2 = 0, n3 = 1, n4 = 0: D1 and D3 would take everything: 0.5 and 1.5 instead
+    #   rest = (1.5 + 0.5) / 4 = 0.5, and the uniform distribution gives 1/8 of it to each id
+    #   p(a) = (3 - 1.5)/4 + 0.5/8 = 0.4375;  p(b) = (1 - 0.5)/4 + 0.5/8 = 0.1875;  any other 0.0625
+    # After a (counts a 3, b 2): rest = (1.5 + 0.5) / 5 = 0.4
+    #   p(a|a) = 1.5/5 + 0.4 * 0.4375 = 0.475;  p(b|a) = 1.5/5 + 0.4 * 0.1875 = 0.375;  any other 0.4 * 0.0625 = 0.025
+    # After b, and after [BOS] (count a 1): rest = 0.5
+    #   p(a|b) = 0.5 + 0.5 * 0.4375 = 0.71875;  p(b|b) = 0.5 * 0.1875 = 0.09375;  any other 0.03125
+    model = KneserNey([BOS, A, A, A, A, B, A, B], vocab_size=8, order=2)
+
+    def spread(a, b, other):
+        return pytest.approx([other] * 5 + [a, b, other])
+
+    assert model.distribution([A]) == spread(0.475, 0.375, 0.025)
+    assert model.distribution([C, A]) == spread(0.475, 0.375, 0.025)
+    assert model.distribution([B]) == spread(0.71875, 0.09375, 0.03125)
+    assert model.distribution([BOS]) == spread(0.71875, 0.09375, 0.03125)
+    assert model.distribution([C]) == spread(0.4375, 0.1875, 0.0625)  # never seen: as without a context
+    assert model.log_probabilities([BOS, A, B, C, A]) == pytest.approx(np.log([0.71875, 0.375, 0.03125, 0.4375]))
+
+
+def test_order_one_counts_occurrences():
+    # Text: a a b. Counts a 2, b 1: n1 = n2 = 1, Y = 1/3, D1 = 1 - 2 * 1/3 * 1/1 = 1/3, D2 = 2 - 0: 1 instead.
+    # rest = (1 + 1/3) / 3 = 4/9, a tenth of it to each of 10 ids: p(a) = 1/3 + 4/90, p(b) = (2/3)/3 + 4/90
+    p = KneserNey([BOS, A, A, B], vocab_size=10, order=1).distribution([B, B])
+    assert p[[A, B, C, BOS]] == pytest.approx([1 / 3 + 4 / 90, 2 / 9 + 4 / 90, 4 / 90, 4 / 90])
+
+
+def plain_kneser_ney(ids, vocab_size, order, word, history):
+    """The same probability by the definition, with tuples and dictionaries and nothing shared."""
+    padded = (BOS,) * (order - 2) + tuple(ids)
+    first = len(padded) - (len(ids) - 1)
+    counts = Counter(padded[i - order + 1 : i + 1] for i in range(first, len(padded)))
+    history = ((BOS,) * order + tuple(history))[-(order - 1) :] if order > 1 else ()
+    chain = []
+    for _ in range(order):
+        D = discounts(np.array(list(counts.values())))
+        followers = {gram: n for gram, n in counts.items() if gram[:-1] == history}
+        total = sum(followers.values())
+        n = followers.get((*history, word), 0)
+        chain.append(((n - D[min(n, 3)]) / total, sum(D[min(m, 3)] for m in followers.values()) / total) if total else (0, 1))
+        counts, history = Counter(gram[1:] for gram in counts), history[1:]
+    p = 1 / vocab_size
+    for kept, rest in reversed(chain):
+        p = kept + rest * p
+    return p
+
+
+@pytest.mark.parametrize("order", [1, 2, 3, 4, 5])
+def test_agrees_with_the_plain_definition(order):
+    ids, other = random_ids(150, 12), random_ids(40, 13, seed=1)
+    logs = KneserNey(ids, 13, order).log_probabilities(other)
+    expected = [math.log(plain_kneser_ney(ids, 13, order, other[i], other[:i])) for i in range(1, len(other))]
+    assert logs == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("order", [1, 2, 3, 5])
+@pytest.mark.parametrize("n", [1, 3, 20, 500])
+def test_every_distribution_sums_to_one(order, n):
+    ids, V = random_ids(n, 12), 14
+    model = KneserNey(ids, V, order)
+    half_seen = [13, *ids[-2:]]  # an id the text does not hold, then two it ends with
+    for context in (ids[:1], ids[:3], ids[:-1], ids, half_seen, [13, 13, 13, 13], [UNK], [], [BOS], ids[-2:] + [13]):
+        p = model.distribution(context)
+        assert p.shape == (V,) and (p > 0).all()
+        assert p.sum() == pytest.approx(1, abs=1e-12)
+
+
+@pytest.mark.parametrize("order", [1, 2, 4])
+def test_log_probabilities_agree_with_distributions(order):
+    model = KneserNey(random_ids(300, 12), 14, order)
+    ids = random_ids(60, 12, seed=3) + [UNK, 13, A, B]
+    logs = model.log_probabilities(torch.tensor(ids))
+    assert logs.shape == (len(ids) - 1,)
+    assert logs == pytest.approx([math.log(model.distribution(ids[:i])[ids[i]]) for i in range(1, len(ids))])
+
+
+def test_more_context_helps_and_no_perplexity_is_below_the_floor():
+    corpus = data.load("toy")
+    tokenizer = train_tokenizer("word", corpus.texts())
+    ids = batching.stream(tokenizer, corpus.lines)
+    name, lines = next(iter(corpus.tests.items()))
+    values = [perplexity(KneserNey(ids, tokenizer.get_vocab_size(), order), batching.stream(tokenizer, lines))
+              for order in (1, 2, 3)]
+    assert values[0] > values[1] > values[2] > 0.95 * corpus.floor[f"perplexity/{name}"]
+
+
+# ---------------------------------------------------------------------------- naive Bayes
+
+
+def test_naive_bayes_by_hand():
+    # Class 0: "a b", "a", "b": features a 2, b 2, ab 1, together 5.  Class 1: "b c": b 1, c 1, bc 1, together 3.
+    # Five different features (a, b, c, ab, bc); with smoothing 1, P(f|0) = (n + 1)/10 and P(f|1) = (n + 1)/8.
+    # "a b X", X unknown, has the known features a, b, ab:
+    #   class 0: 3/4 * 3/10 * 3/10 * 2/10 = 0.0135;  class 1: 1/4 * 1/8 * 2/8 * 1/8 = 1/1024
+    # "c b" has b and c, its pair is unknown:  class 0: 3/4 * 3/10 * 1/10 = 0.0225;  class 1: 1/4 * 2/8 * 2/8 = 1/64
+    model = NaiveBayes([[A, B], [A], [B], [B, C]], [0, 0, 0, 1], n_class=2, smoothing=1)
+    scores = np.exp(model.scores([[A, B, 9], [C, B], [9, 9], []]))
+    assert scores == pytest.approx(np.array([[0.0135, 1 / 1024], [0.0225, 1 / 64], [3 / 4, 1 / 4], [3 / 4, 1 / 4]]))
+    assert model.predict([[A, B, 9], [B, C]]).tolist() == [0, 1]  # bc: 0.75*0.3*0.1*0.1 < 0.25*(2/8)^3
+
+
+def test_naive_bayes_without_rows_of_a_class_never_answers_it():
+    model = NaiveBayes([[A], [B]], [0, 2], n_class=3, smoothing=0.1)
+    assert set(model.predict([[A], [B], [C], []])) <= {0, 2}
+
+
+def test_smoothing_is_chosen_without_copies_across_folds(monkeypatch):
+    # Every sentence stands there three times. Were copies in several folds, a held-out one would also be trained on.
+    seen = []
+
+    class Spy(NaiveBayes):
+        def __init__(self, sentences, *rest):
+            self.trained = set(map(tuple, sentences))
+            super().__init__(sentences, *rest)
+
+        def predict(self, sentences):
+            seen.append(self.trained & set(map(tuple, sentences)))
+            return super().predict(sentences)
+
+    monkeypatch.setattr(baselines, "NaiveBayes", Spy)
+    rng = random.Random(0)
+    sentences = [[A + rng.randrange(6) for _ in range(4)] for _ in range(30)] * 3
+    assert choose_smoothing(sentences, [s[0] % 2 for s in sentences], 2, grid=(0.1, 1.0)) in (0.1, 1.0)
+    assert seen and not any(seen)
+
+
+def test_smoothing_of_a_single_sentence_does_not_fail():
+    assert choose_smoothing([[A, B]] * 4, [0, 1, 0, 1], 2) > 0
+
+
+# ---------------------------------------------------------------------------- the script
+
+
+def script(*argv):
+    main(baselines.train, baselines.Flags, "", list(map(str, argv)))
+
+
+def result_of(folder):
+    def refuse(name):
+        raise ValueError(f"{name} is no JSON")
+
+    return json.loads((folder / "result.json").read_text(encoding="utf-8"), parse_constant=refuse)
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "tiny.txt"
+    path.write_text("the cat sat on the mat .\nthe dog sat on the rug .\n" * 9
+                    + "the dog sat on the mat .\nthe cat sat on the rug .\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def rows(tmp_path):
+    path = tmp_path / "tiny.tsv"
+    path.write_text("".join(f"{label}\t{word} number {i} .\n" for i in range(20)
+                            for label, word in (("pet", "cat"), ("car", "van"))), encoding="utf-8")
+    return path
+
+
+def test_command_on_text(text, tmp_path):
+    out = tmp_path / "out"
+    done = subprocess.run([sys.executable, ROOT / "baselines.py", "--data", text, "--out", out, "--order", "3"],
+                          capture_output=True, text=True)
+    assert done.returncode == 0 and done.stderr == ""
+    result = result_of(out)
+    # 2 of 20 lines are held out, 7 tokens each. A newline is no token, but it is a byte.
+    assert result["tokens/heldout"] == 14 and result["unknown/heldout"] == 0
+    assert result["perplexity/heldout"] == result["perplexity/heldout@3-gram"] < result["perplexity/heldout@1-gram"]
+    n_bytes = len("the dog sat on the mat .\nthe cat sat on the rug .\n")
+    assert result["bits_per_byte/heldout"] == pytest.approx(14 * math.log2(result["perplexity/heldout"]) / n_bytes)
+    assert not any(name.startswith("accuracy") for name in result)
+    assert result["seconds"] >= 0 and result["command"].startswith("python baselines.py --data ")
+    config = json.loads((out / "config.json").read_text(encoding="utf-8"))
+    assert config["kind"] == "baselines" and config["flags"]["order"] == 3
+    assert "3-gram" in done.stdout
+    assert done.stdout.splitlines()[-1].startswith(f"3-gram perplexity heldout {result['perplexity/heldout']:.1f}; ")
+
+
+def test_command_on_rows(rows, tmp_path, capsys):
+    script("--data", rows, "--out", tmp_path / "out")
+    result = result_of(tmp_path / "out")
+    assert result["accuracy/test"] == result["accuracy/unseen"] == 1
+    assert "accuracy/seen" not in result  # there are none, and a mean of nothing is no number
+    assert not any(name.startswith("perplexity") for name in result)
+    assert capsys.readouterr().out.splitlines()[-1].startswith("naive Bayes accuracy 100.0%, 100.0% on unseen sentences; ")
+
+
+def test_clean_split_forgets_the_test_rows(tmp_path, capsys):
+    folder = tmp_path / "leaky"
+    folder.mkdir()
+    shared = "".join(f"{i % 2}\tword{i} other{i}\n" for i in range(12))
+    (folder / "test_CLS.tsv").write_text(shared, encoding="utf-8")
+    (folder / "train_CLS.tsv").write_text(shared + "0\tsomething else\n1\tanother thing\n1\ta third one\n", encoding="utf-8")
+    script("--data", folder, "--out", tmp_path / "full")
+    script("--data", folder, "--out", tmp_path / "clean", "--split", "clean")
+    full, clean = result_of(tmp_path / "full"), result_of(tmp_path / "clean")
+    assert full["accuracy/seen"] == full["accuracy/test"] == 1
+    assert clean["accuracy/seen"] == clean["accuracy/test"] == 0.5  # nothing is known but the more frequent class
+    assert "12 training rows" in capsys.readouterr().out
+
+
+def test_toy_shows_floors(tmp_path, capsys):
+    script("--out", tmp_path / "out", "--order", 2)
+    result, printed = result_of(tmp_path / "out"), capsys.readouterr().out
+    assert result["accuracy/test"] < result["floor/accuracy/test"]
+    assert all(result[name] > result[f"floor/{name}"] for name in ("perplexity/ada", "perplexity/bruno", "perplexity/clio"))
+    assert "floor" in printed and "best possible" in printed and "out of vocabulary" in printed
+
+
+@pytest.mark.parametrize("kind, size", [("bpe", 300), ("word", 100)])
+def test_floor_of_words_is_not_held_against_other_tokens(kind, size, tmp_path):
+    script("--out", tmp_path / "out", "--order", 1, "--tokenizer", kind, "--vocab-size", size)
+    assert not any(name.startswith("floor/perplexity") for name in result_of(tmp_path / "out"))
+
+
+def test_existing_run_is_kept_unless_told_otherwise(text, tmp_path, capsys):
+    out = tmp_path / "out"
+    script("--data", text, "--out", out, "--order", 1)
+    before = (out / "result.json").read_bytes()
+    (out / "leftover.pt").write_text("of another run")
+    with pytest.raises(SystemExit) as stopped:
+        script("--data", text, "--out", out, "--order", 2)
+    assert stopped.value.code == 2 and "--overwrite" in capsys.readouterr().err
+    assert (out / "result.json").read_bytes() == before
+    script("--data", text, "--out", out, "--order", 2, "--overwrite")
+    assert "perplexity/heldout@2-gram" in result_of(out) and not (out / "leftover.pt").exists()
+
+
+def test_default_folder_is_named_after_the_data(text, rows, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    script("--data", text.name, "--order", 1)
+    script("--data", rows.name, "--split", "clean")
+    assert result_of(tmp_path / "out" / "baselines-tiny") and result_of(tmp_path / "out" / "baselines-tiny-clean")
+
+
+@pytest.mark.parametrize("argv, names", [
+    (["--order", "0"], "--order"), (["--order", "11"], "--order"), (["--order", "five"], "--order"),
+    (["--split", "dirty"], "--split"), (["--tokenizer", "char"], "--tokenizer"), (["--vocab-size", "3"], "--vocab-size"),
+    (["--vocab-size", "-1"], "--vocab-size"), (["--data", "nothing-there"], "nothing-there"),
+    (["--data", "latin.txt"], "latin.txt:2"),
+    (["--data", "two.tsv"], "two.tsv"), (["--data", "same"], "--split clean"), (["--out", "latin.txt"], "latin.txt"),
+    (["--out", "same", "--overwrite"], "no run"), (["--temperature", "1"], "--temperature")])
+def test_bad_input_costs_one_line(argv, names, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("latin.txt").write_bytes(b"fine\ncaf\xe9\n")
+    Path("two.tsv").write_text("0\tone\n1\ttwo\n", encoding="utf-8")  # too few rows to hold one out
+    Path("same").mkdir()
+    for name in ("train_CLS.tsv", "test_CLS.tsv"):
+        Path("same", name).write_text("0\tone thing\n1\tanother thing\n", encoding="utf-8")
+    with pytest.raises(SystemExit) as stopped:
+        script(*argv, *(["--split", "clean"] if "same" in argv and "--data" in argv else []))
+    error = capsys.readouterr().err
+    assert stopped.value.code == 2 and error.count("\n") == 1 and names in error and "Traceback" not in error
+    assert not Path("out").exists()
+
+
+def test_speeches(speeches, tmp_path):
+    script("--data", speeches, "--out", tmp_path / "out")
+    result = result_of(tmp_path / "out")
+    assert result["perplexity/obama"] < 245 and result["perplexity/hbush"] < 262 and result["perplexity/wbush"] < 365
+    assert result["accuracy/test"] > 0.90 and result["accuracy/unseen"] > 0.66
+
+
+def test_n_grams_that_read_rare_words_as_unknown_expect_unknown_words(cli, corpus, tmp_path):
+    results = []
+    for share in (0, 0.5):
+        assert cli("baselines", "--data", corpus, "--rare-unknown", share, "--out", tmp_path / str(share)).code == 0
+        results.append(json.loads((tmp_path / str(share) / "result.json").read_text(encoding="utf-8")))
+    plain, rare = results
+    assert rare["perplexity/obama"] < plain["perplexity/obama"] and rare["accuracy/test"] == plain["accuracy/test"]
+    assert cli("baselines", "--data", corpus, "--rare-unknown", 1.5, "--out", tmp_path / "no").code == 2
+
+
+def test_a_larger_text_is_mixed_in_by_the_share_that_suits_held_out_lines(corpus, tmp_path):
+    lines = (corpus / "train_LM.txt").read_text(encoding="utf-8").splitlines()  # the held-out ones among them
+    helpful, foreign = tmp_path / "helpful.txt", tmp_path / "foreign.txt"
+    helpful.write_text("\n".join([*lines * 3, "and a last line"]) + "\n", encoding="utf-8")
+    foreign.write_text("".join(f"Quite another text , the {number}th of many\n" for number in range(40)), encoding="utf-8")
+    results = []
+    for path in (helpful, foreign):
+        script("--data", corpus, "--text", path, "--out", tmp_path / path.stem)
+        results.append(result_of(tmp_path / path.stem))
+    helped, other = results
+    assert 0 < helped["weight"] < other["weight"] < 1 and helped["perplexity/obama"] == other["perplexity/obama"]
+    assert other["perplexity/obama@mixed"] < 1.1 * other["perplexity/obama"]  # a useless text costs little

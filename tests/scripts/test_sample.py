@@ -1,0 +1,202 @@
+"""Filling masks, writing on, and classes: the right words in the right order, and the same text for the same seed."""
+
+import re
+
+import pytest
+import torch
+from helpers import WORDS, make_run
+
+SHORT = "this is a small sentence"
+
+import sample
+from data import batching
+from data.tokenizer import BOS, MASK, SPECIAL
+from lab.command import main
+from lab.load import load_run
+from sample import fill, next_words, write
+
+N_SPECIAL = len(SPECIAL)
+
+
+def call(capsys, *argv):
+    """(exit code, stdout, stderr) of the command line."""
+    try:
+        main(sample.sample, sample.Flags, "", [str(arg) for arg in argv])
+        code = 0
+    except SystemExit as stop:
+        code = stop.code
+    return code, *capsys.readouterr()
+
+
+def ids_of(run, text):
+    return torch.tensor([BOS, *run.tokenizer.encode(text, add_special_tokens=False).ids])
+
+
+# ---------------------------------------------------------------------------- masks
+
+
+def test_fill_gives_the_likeliest_words_in_order(tmp_path):
+    run = load_run(make_run(tmp_path / "run", "mlm"))
+    ids = ids_of(run, "this [MASK] a small [MASK] .")
+    words, probabilities = fill(run.model, ids, 4)
+    assert words.shape == probabilities.shape == (2, 4)
+    logits = run.model(ids[None])[0, ids == MASK]
+    for row, shares, full in zip(words, probabilities, logits):
+        assert row.tolist() == (full[N_SPECIAL:].argsort(descending=True) + N_SPECIAL)[:4].tolist()
+        assert shares.tolist() == sorted(shares.tolist(), reverse=True) and 0 < shares.sum() < 1
+    everything = fill(run.model, ids, 10**6)
+    assert torch.allclose(everything[1].sum(-1), torch.ones(2)) and everything[0].min() >= N_SPECIAL
+    assert everything[0].size(1) == run.tokenizer.get_vocab_size() - N_SPECIAL
+
+
+@pytest.mark.parametrize("tokenizer", ["word", "bpe"])
+def test_masks_from_the_command_line(tmp_path, capsys, tokenizer):
+    folder = make_run(tmp_path / "run", "mlm", tokenizer, block_size=20)
+    code, out, err = call(capsys, folder, "--text", "this [MASK] small [MASK] qwx", "--top-k", 3)
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    tables = lines[:-1] if tokenizer == "bpe" else lines[1:-1]
+    assert ("note: unknown to this run, read as [UNK]: qwx" in out) == (tokenizer == "word")
+    assert tables[0] == "mask 1" and tables[4] == "mask 2" and len(tables) == 8
+    assert all(re.match(r"  +\d+\.\d%  ", line) for line in tables[1:4] + tables[5:])
+    assert "[MASK]" not in lines[-1] and lines[-1].startswith("this") and lines[-1].endswith("qwx")
+    if tokenizer == "word":
+        assert lines[-1] == f"this {tables[1].split()[-1]} small {tables[5].split()[-1]} qwx"
+
+
+def test_a_byte_level_mask_has_no_space_of_its_own(tmp_path, capsys, monkeypatch):
+    folder, seen = make_run(tmp_path / "run", "mlm", "bpe", block_size=20), []
+    monkeypatch.setattr(sample, "fill", lambda model, ids, k: seen.append(ids) or fill(model, ids, k))
+    call(capsys, folder, "--text", "this [MASK] is")
+    tokenizer = load_run(folder).tokenizer
+    assert (seen[0].tolist() == ids_of(load_run(folder), "this[MASK] is").tolist()
+            and tokenizer.decode([seen[0][-1].item()]) == " is")
+
+
+# ---------------------------------------------------------------------------- continuations
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+def test_next_words_are_a_tempered_distribution(tmp_path, temperature):
+    run = load_run(make_run(tmp_path / "run", pos="rope"))
+    ids = ids_of(run, SHORT)
+    words, probabilities = next_words(run.model, ids, temperature, 7)
+    logits = run.model(ids[None])[0, -1]
+    best = logits[N_SPECIAL:].argsort(descending=True)[:7] + N_SPECIAL
+    assert words.tolist() == best.tolist()
+    assert (torch.allclose(probabilities, (logits[best] / temperature).softmax(-1))
+            and torch.allclose(probabilities.sum(), torch.ones(())))
+
+
+def test_a_temperature_of_next_to_nothing_is_greedy(tmp_path):
+    run = load_run(make_run(tmp_path / "run", pos="rope"))
+    _, probabilities = next_words(run.model, ids_of(run, SHORT), 1e-320, 7)
+    # where a processor flushes such a number to 0, there is only the one
+    assert probabilities[0] == 1 and probabilities.sum() == 1
+
+
+def test_greedy_is_argmax(tmp_path):
+    run = load_run(make_run(tmp_path / "run", pos="alibi"))
+    ids = ids_of(run, "we will")
+    written = write(run.model, ids, 12, 0, 50, batching.generator(0))
+    for t in range(len(ids), len(written)):
+        assert written[t] == run.model(written[None, :t])[0, -1, N_SPECIAL:].argmax() + N_SPECIAL
+
+
+def test_specials_are_never_written(tmp_path):
+    run = load_run(make_run(tmp_path / "run"))
+    with torch.no_grad():
+        run.model.head.bias[:N_SPECIAL] = 50.0  # all that the model wants to say
+    for temperature in (0, 1.0, 1e6):
+        assert write(run.model, torch.tensor([BOS]), 40, temperature, 10**6, batching.generator(1))[1:].min() >= N_SPECIAL
+    assert fill(run.model, torch.tensor([BOS, MASK]), 10**6)[0].min() >= N_SPECIAL
+
+
+def test_learned_positions_see_the_last_block_and_others_everything(tmp_path):
+    for pos in ("learned", "nope"):
+        run = load_run(make_run(tmp_path / pos, pos=pos, block_size=5))
+        ids = torch.randint(N_SPECIAL, run.tokenizer.get_vocab_size(), (12,))
+        changed = ids.clone()
+        changed[0] = ids[0] % (run.tokenizer.get_vocab_size() - N_SPECIAL) + N_SPECIAL  # another word
+        same = torch.equal(next_words(run.model, ids, 1.0, 9)[1], next_words(run.model, changed, 1.0, 9)[1])
+        assert same == (pos == "learned")
+
+
+def test_the_same_seed_writes_the_same_text(tmp_path, capsys):
+    folder = make_run(tmp_path / "run")
+    ask = (folder, "--text", "this is ", "--tokens", 15, "--temperature", 1.5)
+    first = call(capsys, *ask)
+    assert first[0] == 0 and first == call(capsys, *ask) != call(capsys, *ask, "--seed", 1)
+    texts = re.split(r"--- sample \d\n", first[1])[1:]
+    assert len(texts) == 3 == len(set(texts)) and all(text.startswith("this is") for text in texts)
+    assert first[1].startswith(call(capsys, *ask, "--samples", 1)[1])  # more samples do not change the first
+
+
+def test_a_prompt_is_shown_as_typed_and_greedy_is_written_once(tmp_path, capsys):
+    folder = make_run(tmp_path / "run")
+    code, out, _ = call(capsys, folder, "--text", "this  Zorg is", "--tokens", 3, "--temperature", 0)
+    assert code == 0 and "read as [UNK]: Zorg" in out and out.count("---") == 1
+    assert out.splitlines()[-1].startswith("this  Zorg is") and "[UNK]" not in out.splitlines()[-1]
+    assert call(capsys, folder, "--tokens", 3, "--samples", 1)[0] == 0  # a text can begin with nothing
+
+
+def test_byte_level_words_are_joined(tmp_path, capsys):
+    _, out, _ = call(capsys, make_run(tmp_path / "run", tokenizer="bpe"), "--text", WORDS, "--tokens", 2, "--temperature", 0)
+    assert out.splitlines()[1].startswith(WORDS)
+
+
+# ---------------------------------------------------------------------------- classes, and the scripts' runs
+
+
+def test_class_probabilities(tmp_path, capsys):
+    folder = make_run(tmp_path / "run", "classifier", block_size=4)
+    code, out, _ = call(capsys, folder, "--text", SHORT)
+    assert code == 0 and "only the first 4 of 6 tokens" in out
+    rows = [re.fullmatch(r" *([\d.]+)%  (\w)", line).groups() for line in out.splitlines()[1:]]
+    run = load_run(folder)
+    shares = run.model(ids_of(run, SHORT)[None, :4])[0].softmax(-1)
+    assert {name: float(share) for share, name in rows} == pytest.approx(
+        {"a": 100 * shares[0].item(), "b": 100 * shares[1].item()}, abs=0.06)
+    assert float(rows[0][0]) >= float(rows[1][0])
+
+
+@pytest.mark.parametrize("script, text, shows", [
+    ("train_lm", "my friends", "sample 3"), ("train_mlm", "my [MASK] of", "mask 1"), ("train_classifier", "my friends", "%")])
+def test_runs_the_scripts_trained(finished, capsys, script, text, shows):
+    code, out, err = call(capsys, finished(script), "--text", text)
+    assert (code, err) == (0, "") and shows in out
+
+
+def test_from_the_shell(shell, tmp_path):
+    done = shell("sample", make_run(tmp_path / "run", "mlm"), "--text", "[MASK]")
+    assert done.code == 0 and done.err == "" and done.out.startswith("mask 1\n")
+
+
+@pytest.mark.parametrize("kind, argv, message", [
+    ("mlm", ("--text", SHORT), "put [MASK] where"), ("mlm", (), "put [MASK] where"),
+    ("lm", ("--text", "this [MASK]"), "run of train_mlm.py"),
+    ("lm", ("--temperature", "-1", "--tokens", "0", "--samples", "0", "--top-k", "-5"),
+     "--samples must be at least 1 and at most 10,000, got 0; --temperature"),
+    ("lm", ("--tokens", str(2**24)), "--tokens must be at least 1 and at most 100,000"),  # make fuzz waited for them
+    ("lm", ("--temperature", "nan"), "--temperature"), ("classifier", ("--text", " "), "holds no word"),
+    ("mlm", ("--text", "[MASK] " * 40), "learned positions end at 32; shorten it")])
+def test_mistakes_are_one_line(tmp_path, capsys, kind, argv, message):
+    code, out, err = call(capsys, make_run(tmp_path / "run", kind), *argv)
+    assert (code, out) == (2, "") and err.count("\n") == 1 and message in err
+
+
+@pytest.mark.parametrize("argv, message", [
+    ((), "required: run"), (("nowhere",), "nowhere: no such run folder"), (("nowhere", "--top-k", "x"), "--top-k")])
+def test_a_run_is_needed(capsys, argv, message):
+    code, _, err = call(capsys, *argv)
+    assert code == 2 and err.count("\n") == 1 and message in err
+
+
+def test_a_run_that_has_not_ended_is_used_with_a_word_of_warning(capsys, tmp_path):
+    folder = make_run(tmp_path / "cut")
+    for expected in ("", f"note: the run in {folder} has not ended; these are its weights as last evaluated, at step 3\n"):
+        code, out, err = call(capsys, folder, "--text", "this is", "--samples", 1, "--tokens", 2)
+        assert code == 0 and err == expected
+        (folder / "result.json").unlink(missing_ok=True)
+        state = torch.load(folder / "best.pt", weights_only=True)
+        torch.save(state | {"step": 3}, folder / "best.pt")
