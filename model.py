@@ -34,27 +34,27 @@ class Config:
     """Every choice the architecture leaves open. Raises ValueError with all that is wrong, by field."""
 
     vocab_size: int = 5000
-    block_size: int = 32          # longest training sequence; learned positions end here
+    block_size: int = 32  # longest training sequence; learned positions end here
     n_layer: int = 4
     n_head: int = 2
     n_embd: int = 64
-    n_ffn: int = 0                # width of the feed-forward layer; 0: 4 * n_embd
-    pos: str = "learned"          # learned | sinusoidal | alibi | rope | nope
-    alibi: str = "offset"         # offset | symmetric | one-sided; a decoder always has the causal form
-    window: int = 0               # attend only to tokens less than this far away; 0: to all
-    n_language: int = 0           # languages with a vector of their own, added to their words (XLM); 0: none
-    norm_first: bool = True       # pre-norm (GPT-2); False: post-norm (Vaswani, BERT, RoBERTa)
-    activation: str = "gelu"      # gelu | relu
-    norm_eps: float = 1e-5        # what a layer norm adds to the variance before it divides by its root
-    dropout: float = 0.0          # of embeddings and of what each sublayer adds
-    attn_dropout: float = 0.0     # of attention weights
-    head: str = "linear"          # linear | roberta | clap: from hidden states to words
-    tie: bool = True              # the head's word vectors are the embedding's
-    unit_embd: bool = False       # L2-normalise token embeddings before the transformer (CLAP)
-    scale_embd: bool = False      # multiply them by sqrt(n_embd); sinusoidal always does
-    zero_mask: bool = False       # the mask token enters as the zero vector (zero-CLAP)
-    mask_id: int = 2              # which token that is
-    init_std: float = 0.05        # standard deviation of initial weights
+    n_ffn: int = 0  # width of the feed-forward layer; 0: 4 * n_embd
+    pos: str = "learned"  # learned | sinusoidal | alibi | rope | nope
+    alibi: str = "offset"  # offset | symmetric | one-sided; a decoder always has the causal form
+    window: int = 0  # attend only to tokens less than this far away; 0: to all
+    n_language: int = 0  # languages with a vector of their own, added to their words (XLM); 0: none
+    norm_first: bool = True  # pre-norm (GPT-2); False: post-norm (Vaswani, BERT, RoBERTa)
+    activation: str = "gelu"  # gelu | relu
+    norm_eps: float = 1e-5  # what a layer norm adds to the variance before it divides by its root
+    dropout: float = 0.0  # of embeddings and of what each sublayer adds
+    attn_dropout: float = 0.0  # of attention weights
+    head: str = "linear"  # linear | roberta | clap: from hidden states to words
+    tie: bool = True  # the head's word vectors are the embedding's
+    unit_embd: bool = False  # L2-normalise token embeddings before the transformer (CLAP)
+    scale_embd: bool = False  # multiply them by sqrt(n_embd); sinusoidal always does
+    zero_mask: bool = False  # the mask token enters as the zero vector (zero-CLAP)
+    mask_id: int = 2  # which token that is
+    init_std: float = 0.05  # standard deviation of initial weights
 
     def __post_init__(self):
         self.check_types()
@@ -65,22 +65,36 @@ class Config:
         for name in ("n_ffn", "window", "n_language", "norm_eps", "mask_id", "init_std"):
             if getattr(self, name) < 0:
                 wrong.append(f"{name} must not be negative, got {getattr(self, name)}")
-        for name, allowed in (("pos", POSITIONS), ("alibi", ALIBI_VARIANTS), ("head", HEADS),
-                              ("activation", ("gelu", "relu"))):
+        for name, allowed in (
+            ("pos", POSITIONS),
+            ("alibi", ALIBI_VARIANTS),
+            ("head", HEADS),
+            ("activation", ("gelu", "relu")),
+        ):
             if getattr(self, name) not in allowed:
-                wrong.append(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
+                wrong.append(
+                    f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}"
+                )
         for name in ("dropout", "attn_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 wrong.append(f"{name} must be at least 0 and below 1, got {getattr(self, name)}")
         if self.n_head > 0 and self.n_embd % self.n_head:
-            wrong.append(f"n_head must divide n_embd: {self.n_embd} channels do not share out among {self.n_head} heads")
+            wrong.append(
+                f"n_head must divide n_embd: {self.n_embd} channels do not share out among {self.n_head} heads"
+            )
         elif self.pos == "rope" and self.n_head > 0 and (self.n_embd // self.n_head) % 2:
-            wrong.append("pos=rope rotates pairs of channels, so n_embd / n_head must be even, "
-                         f"got {self.n_embd // self.n_head}")
+            wrong.append(
+                "pos=rope rotates pairs of channels, so n_embd / n_head must be even, "
+                f"got {self.n_embd // self.n_head}"
+            )
         if self.pos == "sinusoidal" and self.n_embd % 2:
-            wrong.append(f"pos=sinusoidal pairs a sine with a cosine, so n_embd must be even, got {self.n_embd}")
+            wrong.append(
+                f"pos=sinusoidal pairs a sine with a cosine, so n_embd must be even, got {self.n_embd}"
+            )
         if self.pos == "alibi" and self.alibi == "one-sided" and self.n_head % 2:
-            wrong.append(f"alibi=one-sided gives half of the heads to each side, so n_head must be even, got {self.n_head}")
+            wrong.append(
+                f"alibi=one-sided gives half of the heads to each side, so n_head must be even, got {self.n_head}"
+            )
         if self.head == "clap" and not self.tie:
             wrong.append("head=clap compares with the token embeddings, so it needs tie")
         if wrong:
@@ -93,7 +107,9 @@ class Config:
         for field in fields(self):
             value = getattr(self, field.name)
             if not (type(value) is field.type or field.type is float and type(value) is int):
-                wrong.append(f"{field.name} must be of type {field.type.__name__}, got {str(value)[:40]!r}")
+                wrong.append(
+                    f"{field.name} must be of type {field.type.__name__}, got {str(value)[:40]!r}"
+                )
             elif field.type in (int, float) and not abs(value) <= LARGEST:
                 wrong.append(f"{field.name} must be at most {LARGEST:,}, got {value}")
         if wrong:
@@ -139,7 +155,9 @@ def alibi_bias(n_head, T, variant):
     future = distance < 0
     if variant == "one-sided":
         half = -alibi_slopes(n_head // 2)[:, None, None] * distance.abs()  # (H/2, T, T)
-        return torch.cat([half.masked_fill(future, -math.inf), half.masked_fill(distance > 0, -math.inf)])
+        return torch.cat(
+            [half.masked_fill(future, -math.inf), half.masked_fill(distance > 0, -math.inf)]
+        )
     penalty = distance.abs_()  # in place, here and below: of 8,192 tokens such a table has 268 MB
     if variant == "offset":
         penalty -= 0.5 * future
@@ -180,8 +198,15 @@ def attend_to_the_past(q, k, v, bias):
     q, k, v (B, H, T, D), bias broadcastable to (B, H, T, T) -> (B, H, T, D).
     """
     ends = [(i, i + ROWS) for i in range(0, q.size(2), ROWS)]
-    return torch.cat([F.scaled_dot_product_attention(q[:, :, i:j], k[:, :, :j], v[:, :, :j], attn_mask=bias[:, :, i:j, :j])
-                      for i, j in ends], dim=2)
+    return torch.cat(
+        [
+            F.scaled_dot_product_attention(
+                q[:, :, i:j], k[:, :, :j], v[:, :, :j], attn_mask=bias[:, :, i:j, :j]
+            )
+            for i, j in ends
+        ],
+        dim=2,
+    )
 
 
 class Attention(nn.Module):
@@ -192,10 +217,14 @@ class Attention(nn.Module):
         super().__init__()
         self.n_head = config.n_head
         self.attn_dropout = config.attn_dropout
-        self.qkv = nn.Linear(config.n_embd, 3 * config.n_embd)  # one matrix product for q, k and v of all heads
+        self.qkv = nn.Linear(
+            config.n_embd, 3 * config.n_embd
+        )  # one matrix product for q, k and v of all heads
         self.out = nn.Linear(config.n_embd, config.n_embd)
 
-    def forward(self, x, bias=None, causal=False, angles=None, need_weights=False, memory=None, kernel=None):
+    def forward(
+        self, x, bias=None, causal=False, angles=None, need_weights=False, memory=None, kernel=None
+    ):
         """x (B, T, C) -> (B, T, C), and the weights (B, H, T, S) or None. With causal no token sees a later one, and a
         bias must say so too. kernel: f(q, k, v) that does the attending instead.
 
@@ -206,22 +235,34 @@ class Attention(nn.Module):
         if memory is None:
             q, k, v = map(self.heads, self.qkv(x).split(C, dim=-1))  # 3 of (B, H, T, D)
         else:
-            weights, biases = self.qkv.weight.split((C, 2 * C)), self.qkv.bias.split((C, 2 * C))  # of q, and of k and v
+            weights, biases = (
+                self.qkv.weight.split((C, 2 * C)),
+                self.qkv.bias.split((C, 2 * C)),
+            )  # of q, and of k and v
             q = self.heads(F.linear(x, weights[0], biases[0]))  # (B, H, T, D)
-            k, v = map(self.heads, F.linear(memory, weights[1], biases[1]).split(C, dim=-1))  # 2 of (B, H, S, D)
+            k, v = map(
+                self.heads, F.linear(memory, weights[1], biases[1]).split(C, dim=-1)
+            )  # 2 of (B, H, S, D)
         if angles is not None:
             q, k = rotate(q, angles), rotate(k, angles)
         dropout = self.attn_dropout if self.training else 0.0
         if kernel:
             y, weights = kernel(q, k, v), None
-        elif need_weights or dropout:  # the fused CPU kernel has no dropout; its fallback is slower than this
+        elif (
+            need_weights or dropout
+        ):  # the fused CPU kernel has no dropout; its fallback is slower than this
             if causal and bias is None:
                 bias = torch.full((T, T), -math.inf, device=x.device).triu(1)
             y, weights = attend(q, k, v, bias, dropout)
         elif causal and bias is not None and T > ROWS and x.device.type == "cpu":
             y, weights = attend_to_the_past(q, k, v, bias), None
         else:
-            y, weights = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, is_causal=causal and bias is None), None
+            y, weights = (
+                F.scaled_dot_product_attention(
+                    q, k, v, attn_mask=bias, is_causal=causal and bias is None
+                ),
+                None,
+            )
         return self.out(y.transpose(1, 2).reshape(B, T, C)), weights  # (B, H, T, D) -> (B, T, C)
 
     def heads(self, x):
@@ -310,15 +351,30 @@ class Transformer(nn.Module):
         if config.n_language:
             self.languages = nn.Embedding(config.n_language, config.n_embd)
         # Post-norm starts from a normalised embedding (BERT); CLAP's unit vectors take that norm's place.
-        self.embedding_norm = (nn.Identity() if config.norm_first or config.unit_embd
-                               else nn.LayerNorm(config.n_embd, config.norm_eps))
+        self.embedding_norm = (
+            nn.Identity()
+            if config.norm_first or config.unit_embd
+            else nn.LayerNorm(config.n_embd, config.norm_eps)
+        )
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config, cross) for _ in range(config.n_layer))
-        self.norm = nn.LayerNorm(config.n_embd, config.norm_eps) if config.norm_first else nn.Identity()
+        self.norm = (
+            nn.LayerNorm(config.n_embd, config.norm_eps) if config.norm_first else nn.Identity()
+        )
         self.tables = {}
 
-    def forward(self, idx, mask=None, need_weights=False, need_states=False, languages=None, positions=None,
-                memory=None, memory_mask=None, picked=None):
+    def forward(
+        self,
+        idx,
+        mask=None,
+        need_weights=False,
+        need_states=False,
+        languages=None,
+        positions=None,
+        memory=None,
+        memory_mask=None,
+        picked=None,
+    ):
         """idx (B, T) long; mask (B, T) bool, True for real tokens, None when all are; languages (B, T) long, None: all
         are of the first; positions (B, T) long, below T, where each token stands, None: 0, 1, 2, ... With cross also
         memory (B, S, C) and its mask (B, S), at least one True in each row; without a memory there is no cross-attention.
@@ -334,7 +390,9 @@ class Transformer(nn.Module):
         """
         T = idx.size(1)
         if self.causal and positions is not None:
-            raise ValueError("positions: a decoder sees what stands before, so its tokens stand where they are; use an Encoder")
+            raise ValueError(
+                "positions: a decoder sees what stands before, so its tokens stand where they are; use an Encoder"
+            )
         x = self.embed(idx, languages, positions)
         explicit = need_weights or self.training and self.config.attn_dropout
         long = T >= 256 and x.device.type in self.flex_devices
@@ -345,12 +403,18 @@ class Transformer(nn.Module):
             how = dict(bias=bias, causal=self.causal, need_weights=need_weights)
         if self.config.pos == "rope":
             angles = self.table("angles", T)  # (T, D/2)
-            how["angles"] = angles if positions is None else angles[positions][:, None]  # (B, 1, T, D/2)
-        if memory is not None:  # no positions here: which token of the memory is near which is to be learned
+            how["angles"] = (
+                angles if positions is None else angles[positions][:, None]
+            )  # (B, 1, T, D/2)
+        if (
+            memory is not None
+        ):  # no positions here: which token of the memory is near which is to be learned
             how["cross"] = dict(memory=memory, need_weights=need_weights)
             if memory_mask is not None:
                 padding = ~memory_mask[:, None, None, :]  # (B, 1, 1, S)
-                how["cross"]["bias"] = torch.zeros_like(padding, dtype=x.dtype).masked_fill(padding, -math.inf)
+                how["cross"]["bias"] = torch.zeros_like(padding, dtype=x.dtype).masked_fill(
+                    padding, -math.inf
+                )
         maps, states = [], [x]
         for i, block in enumerate(self.blocks, start=1):
             x, weights = block(x, picked=picked if i == len(self.blocks) else None, **how)
@@ -368,7 +432,9 @@ class Transformer(nn.Module):
         if config.unit_embd:
             x = F.normalize(x, dim=-1)
         if config.scale_embd or config.pos == "sinusoidal":
-            x = x * math.sqrt(config.n_embd)  # unit sinusoids would drown small embeddings (Vaswani et al., 3.4)
+            x = x * math.sqrt(
+                config.n_embd
+            )  # unit sinusoids would drown small embeddings (Vaswani et al., 3.4)
         if config.zero_mask:
             x = x * (idx != config.mask_id)[:, :, None]
         if config.n_language:
@@ -376,8 +442,10 @@ class Transformer(nn.Module):
         if config.pos == "learned":
             end = T if positions is None else int(positions.max()) + 1
             if end > config.block_size:
-                raise ValueError(f"learned positions end at block_size={config.block_size}, got {end} tokens; "
-                                 "use alibi, sinusoidal, rope or nope beyond the trained length")
+                raise ValueError(
+                    f"learned positions end at block_size={config.block_size}, got {end} tokens; "
+                    "use alibi, sinusoidal, rope or nope beyond the trained length"
+                )
             x = x + (self.positions.weight[:T] if positions is None else self.positions(positions))
         elif config.pos == "sinusoidal":
             table = self.table("sinusoids", T)
@@ -392,10 +460,14 @@ class Transformer(nn.Module):
             return None
         bias = self.table("bias", T)  # (1, H or 1, T, T)
         if positions is not None:
-            bias = bias[0][:, positions[:, :, None], positions[:, None, :]].transpose(0, 1)  # (B, H or 1, T, T)
+            bias = bias[0][:, positions[:, :, None], positions[:, None, :]].transpose(
+                0, 1
+            )  # (B, H or 1, T, T)
         if mask is not None:
             # A token always sees itself: the rows of padding would otherwise be a softmax over nothing, NaN.
-            visible = mask[:, None, None, :] | torch.eye(T, dtype=torch.bool, device=mask.device)  # (B, 1, T, T)
+            visible = mask[:, None, None, :] | torch.eye(
+                T, dtype=torch.bool, device=mask.device
+            )  # (B, 1, T, T)
             bias = bias.masked_fill(~visible, -math.inf)  # (B, H or 1, T, T)
         return bias
 
@@ -405,8 +477,14 @@ class Transformer(nn.Module):
             alibi_attention,  # here, because only a GPU and long sequences need it
         )
 
-        config, device, variant = self.config, self.embedding.weight.device, "causal" if self.causal else self.config.alibi
-        slopes = alibi_slopes(config.n_head // 2 if variant == "one-sided" else config.n_head).to(device)
+        config, device, variant = (
+            self.config,
+            self.embedding.weight.device,
+            "causal" if self.causal else self.config.alibi,
+        )
+        slopes = alibi_slopes(config.n_head // 2 if variant == "one-sided" else config.n_head).to(
+            device
+        )
         if mask is not None:
             return alibi_attention(slopes, T, variant, config.window, mask)
         if ("flex", T, device) not in self.tables:
@@ -421,12 +499,20 @@ class Transformer(nn.Module):
                 table = sinusoids(T, config.n_embd)
             elif name == "angles":
                 D = config.n_embd // config.n_head
-                table = torch.arange(T)[:, None] * 10000.0 ** (-torch.arange(0, D, 2) / D)  # (T, D/2)
+                table = torch.arange(T)[:, None] * 10000.0 ** (
+                    -torch.arange(0, D, 2) / D
+                )  # (T, D/2)
             else:
                 if config.pos == "alibi":
-                    table = alibi_bias(config.n_head, T, "causal" if self.causal else config.alibi)[None]  # (1, H, T, T)
+                    table = alibi_bias(config.n_head, T, "causal" if self.causal else config.alibi)[
+                        None
+                    ]  # (1, H, T, T)
                 else:
-                    table = torch.full((1, 1, T, T), -math.inf).triu_(1) if self.causal else torch.zeros(1, 1, T, T)
+                    table = (
+                        torch.full((1, 1, T, T), -math.inf).triu_(1)
+                        if self.causal
+                        else torch.zeros(1, 1, T, T)
+                    )
                 if config.window:
                     t = torch.arange(T)
                     table.masked_fill_((t[:, None] - t).abs() >= config.window, -math.inf)
@@ -463,9 +549,17 @@ class EncoderDecoder(nn.Module):
         "encoder" (B, H, S, S), "decoder" (B, H, T, T) and "cross" (B, H, T, S).
         """
         if not need_weights:
-            return self.decoder(idx, mask, memory=self.encoder(source, source_mask), memory_mask=source_mask, picked=picked)
+            return self.decoder(
+                idx,
+                mask,
+                memory=self.encoder(source, source_mask),
+                memory_mask=source_mask,
+                picked=picked,
+            )
         memory, encoder_maps = self.encoder(source, source_mask, need_weights=True)
-        h, pairs = self.decoder(idx, mask, need_weights=True, memory=memory, memory_mask=source_mask)
+        h, pairs = self.decoder(
+            idx, mask, need_weights=True, memory=memory, memory_mask=source_mask
+        )
         decoder_maps, cross_maps = map(list, zip(*pairs))
         return h, {"encoder": encoder_maps, "decoder": decoder_maps, "cross": cross_maps}
 
@@ -488,8 +582,11 @@ class LMHead(WordHead):
         super().__init__()
         C = config.n_embd
         roberta = config.head == "roberta"
-        self.transform = (nn.Sequential(nn.Linear(C, C), nn.GELU(), nn.LayerNorm(C, config.norm_eps)) if roberta
-                          else nn.Identity())
+        self.transform = (
+            nn.Sequential(nn.Linear(C, C), nn.GELU(), nn.LayerNorm(C, config.norm_eps))
+            if roberta
+            else nn.Identity()
+        )
         self.words = embedding if config.tie else nn.Embedding(config.vocab_size, C)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
@@ -542,14 +639,18 @@ class LanguageModel(nn.Module):
     def loss(self, idx, targets, mask=None, smoothing=0.0, **more):
         """Sum of `losses`, by way of `LinearCrossEntropySum` where gradients are wanted."""
         if torch.is_grad_enabled():
-            return LinearCrossEntropySum.apply(*self.to_predict(idx, targets, mask, **more), smoothing)
+            return LinearCrossEntropySum.apply(
+                *self.to_predict(idx, targets, mask, **more), smoothing
+            )
         return self.losses(idx, targets, mask, smoothing, **more).sum()
 
     def to_predict(self, idx, targets, mask, **more):
         """What the linear layer to the words needs for the N targets: features (N, C), weight, bias, and the targets (N,)."""
         targets = targets.flatten()
         picked = (targets != -100).nonzero().squeeze(1)  # (N,)
-        picked, targets = (tensor.to(idx.device, non_blocking=True) for tensor in (picked, targets[picked]))
+        picked, targets = (
+            tensor.to(idx.device, non_blocking=True) for tensor in (picked, targets[picked])
+        )
         return *self.head.project(self.body(idx, mask, picked=picked, **more)), targets
 
 
@@ -583,7 +684,10 @@ def init_weights(model, config):
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear):
             adds_to_stream = name.endswith(("attention.out", ".feed_forward.down"))
-            nn.init.normal_(module.weight, std=config.init_std / (math.sqrt(2 * config.n_layer) if adds_to_stream else 1))
+            nn.init.normal_(
+                module.weight,
+                std=config.init_std / (math.sqrt(2 * config.n_layer) if adds_to_stream else 1),
+            )
             nn.init.zeros_(module.bias)
         elif isinstance(module, nn.Embedding):
             nn.init.normal_(module.weight, std=config.init_std)
@@ -591,7 +695,9 @@ def init_weights(model, config):
 
 def count_parameters(model):
     """Number of parameters by part, shared ones counted once, under "embedding", "positions", "attention", ..., "total"."""
-    parts = dict.fromkeys(("embedding", "positions", "attention", "feed-forward", "norm", "head"), 0)
+    parts = dict.fromkeys(
+        ("embedding", "positions", "attention", "feed-forward", "norm", "head"), 0
+    )
     for name, p in model.named_parameters():
         name = "." + name
         if name.startswith(".head."):

@@ -45,25 +45,47 @@ class Flags:
 
 def measure_lengths(flags):
     lengths, widths, positions = check(flags)
-    device = prepare(types.SimpleNamespace(device="cpu", threads=flags.threads or os.cpu_count(), seed=0))
-    by_cpu = torch.get_num_threads() == 1  # CPU seconds are not lengthened by waiting for a busy core
+    device = prepare(
+        types.SimpleNamespace(device="cpu", threads=flags.threads or os.cpu_count(), seed=0)
+    )
+    by_cpu = (
+        torch.get_num_threads() == 1
+    )  # CPU seconds are not lengthened by waiting for a busy core
     peak = measure.MatmulPeak(device, torch.float32)
-    rows, out, described = [], Path(flags.out), {
-        "command": shlex.join(["python", Path(sys.argv[0]).name, *sys.argv[1:]]), "revision": git_revision(),
-        "versions": versions(), "clock": "CPU" if by_cpu else "wall"}
+    rows, out, described = (
+        [],
+        Path(flags.out),
+        {
+            "command": shlex.join(["python", Path(sys.argv[0]).name, *sys.argv[1:]]),
+            "revision": git_revision(),
+            "versions": versions(),
+            "clock": "CPU" if by_cpu else "wall",
+        },
+    )
     # The first of a process also pays for the libraries' buffers
     cost(flags, widths[0], lengths[0], 1, positions[0], device, peak, by_cpu)
-    print(f"{'width':>6} {'pos':<11}{'length':>7} {'us a token':>11} {'limit':>8} {'KB a token':>11}   "
-          "attention's share of FLOPs, of time")
+    print(
+        f"{'width':>6} {'pos':<11}{'length':>7} {'us a token':>11} {'limit':>8} {'KB a token':>11}   "
+        "attention's share of FLOPs, of time"
+    )
     for C in widths:
         for T in lengths:
             for pos in positions:
                 B = max(1, flags.tokens // T)
-                row = {"width": C, "pos": pos, "length": T, "batch_size": B, **cost(flags, C, T, B, pos, device, peak, by_cpu)}
+                row = {
+                    "width": C,
+                    "pos": pos,
+                    "length": T,
+                    "batch_size": B,
+                    **cost(flags, C, T, B, pos, device, peak, by_cpu),
+                }
                 rows.append(row)
                 memory = f"{row['kilobytes']:,.0f}" if row["kilobytes"] is not None else "?"
-                print(f"{C:>6} {pos:<11}{T:>7} {row['microseconds']:11.1f} {row['limit_microseconds']:8.1f} {memory:>11}   "
-                      f"{row['attention_flops']:.0%}, {row['attention_time']:.0%}", flush=True)
+                print(
+                    f"{C:>6} {pos:<11}{T:>7} {row['microseconds']:11.1f} {row['limit_microseconds']:8.1f} {memory:>11}   "
+                    f"{row['attention_flops']:.0%}, {row['attention_time']:.0%}",
+                    flush=True,
+                )
                 write_json(out.with_suffix(".json"), described | {"rows": rows})
     draw(out, rows, widths, positions, lengths)
     print(out)
@@ -74,7 +96,14 @@ def cost(flags, C, T, B, pos, device, peak, by_cpu):
     kilobytes of memory beyond the weights and the optimiser's two moments of each."""
     torch.manual_seed(0)
     memory = measure.PeakMemory(device)
-    config = Config(vocab_size=flags.vocab_size, block_size=T, n_layer=flags.n_layer, n_head=C // 64, n_embd=C, pos=pos)
+    config = Config(
+        vocab_size=flags.vocab_size,
+        block_size=T,
+        n_layer=flags.n_layer,
+        n_head=C // 64,
+        n_embd=C,
+        pos=pos,
+    )
     model = LanguageModel(Decoder(config))
     optimizer = make_optimizer(model, 1e-4, 0.01)
     idx = torch.randint(5, flags.vocab_size, (B, T + 1))
@@ -97,10 +126,13 @@ def cost(flags, C, T, B, pos, device, peak, by_cpu):
         step()
     spent = {event.key: event.self_cpu_time_total for event in profiled.key_averages()}
     attention = sum(time for name, time in spent.items() if "scaled_dot_product" in name)
-    return {"microseconds": 1e6 * statistics.median(times) / (B * T),
-            "limit_microseconds": 1e6 * statistics.median(limits) / (B * T),
-            "kilobytes": kilobytes and kilobytes / (B * T), "attention_flops": flops["attention"] / sum(flops.values()),
-            "attention_time": attention / sum(spent.values())}
+    return {
+        "microseconds": 1e6 * statistics.median(times) / (B * T),
+        "limit_microseconds": 1e6 * statistics.median(limits) / (B * T),
+        "kilobytes": kilobytes and kilobytes / (B * T),
+        "attention_flops": flops["attention"] / sum(flops.values()),
+        "attention_time": attention / sum(spent.values()),
+    }
 
 
 def draw(path, rows, widths, positions, lengths):
@@ -111,19 +143,37 @@ def draw(path, rows, widths, positions, lengths):
 
     figure, axes = plt.subplots(1, 3, figsize=(12, 3.6), layout="constrained")
     for i, C in enumerate(widths):
-        of = {pos: [row for row in rows if (row["width"], row["pos"]) == (C, pos)] for pos in positions}
+        of = {
+            pos: [row for row in rows if (row["width"], row["pos"]) == (C, pos)]
+            for pos in positions
+        }
         for pos, dashes, marker in zip(positions, ("-", ":", "--", "-.", (0, (1, 3))), "osx^D"):
-            style = dict(color=f"C{i}", linestyle=dashes, marker=marker, markersize=3.5, linewidth=1.3)
-            axes[0].plot(lengths, [row["microseconds"] for row in of[pos]], label=f"{pos}, {C} wide", **style)
+            style = dict(
+                color=f"C{i}", linestyle=dashes, marker=marker, markersize=3.5, linewidth=1.3
+            )
+            axes[0].plot(
+                lengths, [row["microseconds"] for row in of[pos]], label=f"{pos}, {C} wide", **style
+            )
             if all(row["kilobytes"] is not None for row in of[pos]):
                 axes[1].plot(lengths, [row["kilobytes"] for row in of[pos]], **style)
             axes[2].plot(lengths, [100 * row["attention_time"] for row in of[pos]], **style)
         limit = dict(color=f"C{i}", linewidth=5, alpha=0.25, zorder=0)
-        axes[0].plot(lengths, [row["limit_microseconds"] for row in of[positions[0]]], label=f"limit, {C} wide", **limit)
+        axes[0].plot(
+            lengths,
+            [row["limit_microseconds"] for row in of[positions[0]]],
+            label=f"limit, {C} wide",
+            **limit,
+        )
         axes[2].plot(lengths, [100 * row["attention_flops"] for row in of[positions[0]]], **limit)
     for axis, title, ylabel in zip(
-            axes, ("Time: training, a token", "Memory: training, a token", "Attention's share of the time (bands: limit)"),
-            ("microseconds", "kilobytes", "%")):
+        axes,
+        (
+            "Time: training, a token",
+            "Memory: training, a token",
+            "Attention's share of the time (bands: limit)",
+        ),
+        ("microseconds", "kilobytes", "%"),
+    ):
         axis.set_xscale("log", base=2)
         axis.set_xticks(lengths, [str(T) for T in lengths], fontsize=7.5)
         axis.set(title=title, xlabel="tokens a sequence", ylabel=ylabel)
@@ -137,6 +187,7 @@ def draw(path, rows, widths, positions, lengths):
 
 def check(flags):
     """Lengths, widths and positions. UserError for what cannot be measured."""
+
     def numbers(name):
         text = getattr(flags, name)
         try:
@@ -145,18 +196,34 @@ def check(flags):
             raise UserError(f"--{name} {text}: must be numbers joined by commas") from None
 
     lengths, widths, positions = numbers("lengths"), numbers("widths"), flags.positions.split(",")
-    require((all(T > 0 for T in lengths), f"--lengths {flags.lengths}: must be at least 1 each"),
-                 (all(C > 0 and C % 64 == 0 for C in widths),
-                  f"--widths {flags.widths}: must be multiples of 64, the width of a head"),
-                 (set(positions) <= set(POSITIONS),
-                  f"--positions {flags.positions}: must be of {', '.join(POSITIONS)}, joined by commas"),
-                 *((getattr(flags, name) > 0, f"--{name.replace('_', '-')} must be at least 1, got {getattr(flags, name)}")
-                   for name in ("n_layer", "tokens", "repeats")),
-                 (flags.vocab_size > 5, f"--vocab-size must be at least 6, got {flags.vocab_size}"),
-                 (flags.threads >= 0, f"--threads must not be negative, got {flags.threads}"),
-                 (Path(flags.out).suffix not in ("", ".json"),
-                  f"--out {flags.out}: must end in .png or another ending of figures"),
-                 (Path(flags.out).parent.is_dir(), f"--out {flags.out}: there is no folder {Path(flags.out).parent}; make it"))
+    require(
+        (all(T > 0 for T in lengths), f"--lengths {flags.lengths}: must be at least 1 each"),
+        (
+            all(C > 0 and C % 64 == 0 for C in widths),
+            f"--widths {flags.widths}: must be multiples of 64, the width of a head",
+        ),
+        (
+            set(positions) <= set(POSITIONS),
+            f"--positions {flags.positions}: must be of {', '.join(POSITIONS)}, joined by commas",
+        ),
+        *(
+            (
+                getattr(flags, name) > 0,
+                f"--{name.replace('_', '-')} must be at least 1, got {getattr(flags, name)}",
+            )
+            for name in ("n_layer", "tokens", "repeats")
+        ),
+        (flags.vocab_size > 5, f"--vocab-size must be at least 6, got {flags.vocab_size}"),
+        (flags.threads >= 0, f"--threads must not be negative, got {flags.threads}"),
+        (
+            Path(flags.out).suffix not in ("", ".json"),
+            f"--out {flags.out}: must end in .png or another ending of figures",
+        ),
+        (
+            Path(flags.out).parent.is_dir(),
+            f"--out {flags.out}: there is no folder {Path(flags.out).parent}; make it",
+        ),
+    )
     return sorted(set(lengths)), widths, positions
 
 

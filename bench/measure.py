@@ -23,12 +23,23 @@ def forward_flops(config, kind, B, T, n_predicted):
     """
     L, C, tokens = config.n_layer, config.n_embd, B * T
     stacks = 2 if kind == "seq2seq" else 1
-    attentions = 3 if kind == "seq2seq" else 1  # of the encoder, of the decoder, and across: a block's q, k, v and out
-    pairs = {"masked": T * T, "causal": T * (T + 1) // 2, "seq2seq": T * T + T * (T + 1) // 2 + T * T}[kind]
-    return {"linear": (L * attentions * tokens * 8 * C * C
-                       + (stacks * L * tokens - (tokens - n_predicted)) * 4 * C * config.n_ffn),
-            "attention": L * B * pairs * 4 * C,
-            "head": n_predicted * (2 * C * config.vocab_size + (2 * C * C if config.head == "roberta" else 0))}
+    attentions = (
+        3 if kind == "seq2seq" else 1
+    )  # of the encoder, of the decoder, and across: a block's q, k, v and out
+    pairs = {
+        "masked": T * T,
+        "causal": T * (T + 1) // 2,
+        "seq2seq": T * T + T * (T + 1) // 2 + T * T,
+    }[kind]
+    return {
+        "linear": (
+            L * attentions * tokens * 8 * C * C
+            + (stacks * L * tokens - (tokens - n_predicted)) * 4 * C * config.n_ffn
+        ),
+        "attention": L * B * pairs * 4 * C,
+        "head": n_predicted
+        * (2 * C * config.vocab_size + (2 * C * C if config.head == "roberta" else 0)),
+    }
 
 
 class MatmulPeak:
@@ -87,8 +98,12 @@ class PeakMemory:
             self.before = torch.cuda.memory_allocated()
             return
         try:
-            ctypes.CDLL(None).malloc_trim(0)  # what was freed goes back to the system, or it would be used again unseen
-            Path("/proc/self/clear_refs").write_text("5")  # the high-water mark of the resident memory is now
+            ctypes.CDLL(None).malloc_trim(
+                0
+            )  # what was freed goes back to the system, or it would be used again unseen
+            Path("/proc/self/clear_refs").write_text(
+                "5"
+            )  # the high-water mark of the resident memory is now
             self.before = self.resident("VmRSS")
         except (OSError, AttributeError, TypeError):
             self.before = None

@@ -20,7 +20,9 @@ from data.tokenizer import train_tokenizer  # noqa: E402
 class Head(nn.Module):
     def __init__(self, n_embd, head_size, block_size, causal):
         super().__init__()
-        self.query, self.key, self.value = (nn.Linear(n_embd, head_size, bias=False) for _ in range(3))
+        self.query, self.key, self.value = (
+            nn.Linear(n_embd, head_size, bias=False) for _ in range(3)
+        )
         self.register_buffer("visible", torch.tril(torch.ones(block_size, block_size)))
         self.causal = causal
 
@@ -37,9 +39,13 @@ class Head(nn.Module):
 class Layer(nn.Module):
     def __init__(self, n_embd, n_head, n_ffn, block_size, causal):
         super().__init__()
-        self.heads = nn.ModuleList(Head(n_embd, n_embd // n_head, block_size, causal) for _ in range(n_head))
+        self.heads = nn.ModuleList(
+            Head(n_embd, n_embd // n_head, block_size, causal) for _ in range(n_head)
+        )
         self.project = nn.Linear(n_embd, n_embd)
-        self.feed_forward = nn.Sequential(nn.Linear(n_embd, n_ffn), nn.ReLU(), nn.Linear(n_ffn, n_embd))
+        self.feed_forward = nn.Sequential(
+            nn.Linear(n_embd, n_ffn), nn.ReLU(), nn.Linear(n_ffn, n_embd)
+        )
         self.norm1, self.norm2 = nn.LayerNorm(n_embd), nn.LayerNorm(n_embd)
 
     def forward(self, x):
@@ -52,10 +58,17 @@ class Layer(nn.Module):
 class PerHeadTransformer(nn.Module):
     """Returns (hidden states (B, T, C), a list of the attention maps), padded positions attended to like any other."""
 
-    def __init__(self, vocab_size, n_embd=64, n_head=2, n_layer=4, n_ffn=100, block_size=32, causal=False):
+    def __init__(
+        self, vocab_size, n_embd=64, n_head=2, n_layer=4, n_ffn=100, block_size=32, causal=False
+    ):
         super().__init__()
-        self.words, self.positions = nn.Embedding(vocab_size, n_embd), nn.Embedding(block_size, n_embd)
-        self.layers = nn.ModuleList(Layer(n_embd, n_head, n_ffn, block_size, causal) for _ in range(n_layer))
+        self.words, self.positions = (
+            nn.Embedding(vocab_size, n_embd),
+            nn.Embedding(block_size, n_embd),
+        )
+        self.layers = nn.ModuleList(
+            Layer(n_embd, n_head, n_ffn, block_size, causal) for _ in range(n_layer)
+        )
         self.norm = nn.LayerNorm(n_embd)
 
     def forward(self, idx):
@@ -82,7 +95,9 @@ class PerHeadClassifier(nn.Module):
     def __init__(self, vocab_size, n_class=3, **how):
         super().__init__()
         self.body = PerHeadTransformer(vocab_size, **how)
-        self.head = nn.Sequential(nn.Linear(how.get("n_embd", 64), 100), nn.ReLU(), nn.Linear(100, n_class))
+        self.head = nn.Sequential(
+            nn.Linear(how.get("n_embd", 64), 100), nn.ReLU(), nn.Linear(100, n_class)
+        )
 
     def logits(self, idx):
         return self.head(self.body(idx)[0].mean(1))
@@ -95,7 +110,10 @@ def train_lm(folder, steps=500, batch_size=16, block_size=32):
     """Part 2 of the assignment: 500 updates, perplexity of every set before, after every 100 and at the end."""
     corpus = data.load(folder)
     tokenizer = train_tokenizer("word", corpus.texts())
-    sets = {name: batching.stream(tokenizer, lines) for name, lines in {"train": corpus.lines, **corpus.tests}.items()}
+    sets = {
+        name: batching.stream(tokenizer, lines)
+        for name, lines in {"train": corpus.lines, **corpus.tests}.items()
+    }
     model = PerHeadLanguageModel(tokenizer.get_vocab_size())
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     for step in range(steps + 1):
@@ -104,12 +122,21 @@ def train_lm(folder, steps=500, batch_size=16, block_size=32):
             for name, ids in sets.items():
                 nats = 0.0
                 with torch.no_grad():
-                    for x, y in zip(*(part.split(batch_size) for part in batching.consecutive_blocks(ids, block_size))):
+                    for x, y in zip(
+                        *(
+                            part.split(batch_size)
+                            for part in batching.consecutive_blocks(ids, block_size)
+                        )
+                    ):
                         nats += model(x, y).item() * (y != -100).sum().item()
                 print(step, name, round(math.exp(nats / (len(ids) - 1)), 1), flush=True)
             model.train()
         if step < steps:
-            loss = model(*batching.random_blocks(sets["train"], block_size, batch_size, batching.generator(0, step)))
+            loss = model(
+                *batching.random_blocks(
+                    sets["train"], block_size, batch_size, batching.generator(0, step)
+                )
+            )
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -122,7 +149,9 @@ def train_classifier(folder, epochs=15, batch_size=16, block_size=32):
 
     def tensors(rows):
         sequences, _ = batching.sentences(tokenizer, [text for _, text in rows], block_size)
-        idx = torch.stack([F.pad(sequence, (0, block_size - len(sequence))) for sequence in sequences])
+        idx = torch.stack(
+            [F.pad(sequence, (0, block_size - len(sequence))) for sequence in sequences]
+        )
         return idx, torch.tensor([label for label, _ in rows])
 
     train, test = tensors(corpus.rows), tensors(corpus.test_rows)
@@ -135,9 +164,14 @@ def train_classifier(folder, epochs=15, batch_size=16, block_size=32):
             loss.backward()
             optimizer.step()
         with torch.no_grad():
-            hits = [sum((model.logits(x).argmax(-1) == y).sum().item()
-                        for x, y in zip(idx.split(batch_size), labels.split(batch_size))) / len(idx)
-                    for idx, labels in (train, test)]
+            hits = [
+                sum(
+                    (model.logits(x).argmax(-1) == y).sum().item()
+                    for x, y in zip(idx.split(batch_size), labels.split(batch_size))
+                )
+                / len(idx)
+                for idx, labels in (train, test)
+            ]
         print(epoch + 1, *(f"{share:.3f}" for share in hits), flush=True)
 
 

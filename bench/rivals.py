@@ -12,7 +12,10 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-NEEDED = {"transformers": ("RoBERTa", "BERT", "ModernBERT", "GPT-2"), "x_transformers": ("x-transformers",)}
+NEEDED = {
+    "transformers": ("RoBERTa", "BERT", "ModernBERT", "GPT-2"),
+    "x_transformers": ("x-transformers",),
+}
 
 
 def rivals(task):
@@ -20,14 +23,21 @@ def rivals(task):
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     builders = {"usual GPT": UsualGPT} if task == "causal" else {}
     if task != "seq2seq" and "transformers" not in missing:
-        models = {"masked": {"RoBERTa": roberta, "BERT": bert, "ModernBERT": modernbert}, "causal": {"GPT-2": gpt2}}[task]
+        models = {
+            "masked": {"RoBERTa": roberta, "BERT": bert, "ModernBERT": modernbert},
+            "causal": {"GPT-2": gpt2},
+        }[task]
         for name, build in models.items():
             for kernel in ("eager", "sdpa"):
-                builders[f"{name} {kernel}"] = lambda size, build=build, kernel=kernel: FromTransformers(build(size, kernel))
+                builders[f"{name} {kernel}"] = lambda size, build=build, kernel=kernel: (
+                    FromTransformers(build(size, kernel))
+                )
     if task != "seq2seq" and "x_transformers" not in missing:
         builders["x-transformers"] = lambda size: FromXTransformers(size, task)
-    return builders, [f"{', '.join(NEEDED[name])}: {name.replace('_', '-')} is not installed (make bench installs it)"
-                      for name in missing]
+    return builders, [
+        f"{', '.join(NEEDED[name])}: {name.replace('_', '-')} is not installed (make bench installs it)"
+        for name in missing
+    ]
 
 
 # ---------------------------------------------------------------------------- a usual GPT
@@ -49,11 +59,15 @@ class UsualGPT(nn.Module):
         self.head.weight = self.words.weight
 
     def forward(self, idx, targets):
-        x = self.drop(self.words(idx) + self.places(torch.arange(idx.size(1), device=idx.device)))  # (B, T, C)
+        x = self.drop(
+            self.words(idx) + self.places(torch.arange(idx.size(1), device=idx.device))
+        )  # (B, T, C)
         for layer in self.layers:
             x = layer(x)
         logits = self.head(self.norm(x))  # (B, T, V)
-        return F.cross_entropy(logits.view(-1, logits.size(-1)), targets.reshape(-1), ignore_index=-100)
+        return F.cross_entropy(
+            logits.view(-1, logits.size(-1)), targets.reshape(-1), ignore_index=-100
+        )
 
 
 class UsualBlock(nn.Module):
@@ -62,13 +76,19 @@ class UsualBlock(nn.Module):
         C, self.n_head = size.n_embd, size.n_head
         self.norm1, self.norm2 = nn.LayerNorm(C), nn.LayerNorm(C)
         self.qkv, self.out = nn.Linear(C, 3 * C), nn.Linear(C, C)
-        self.up, self.act, self.down = nn.Linear(C, size.n_ffn), activation(size), nn.Linear(size.n_ffn, C)
+        self.up, self.act, self.down = (
+            nn.Linear(C, size.n_ffn),
+            activation(size),
+            nn.Linear(size.n_ffn, C),
+        )
         self.drop1, self.drop2 = nn.Dropout(0.0), nn.Dropout(0.0)
 
     def forward(self, x):
         B, T, C = x.shape
-        q, k, v = (part.view(B, T, self.n_head, C // self.n_head).transpose(1, 2)
-                   for part in self.qkv(self.norm1(x)).split(C, dim=2))  # (B, H, T, D)
+        q, k, v = (
+            part.view(B, T, self.n_head, C // self.n_head).transpose(1, 2)
+            for part in self.qkv(self.norm1(x)).split(C, dim=2)
+        )  # (B, H, T, D)
         y = F.scaled_dot_product_attention(q, k, v, dropout_p=0.0, is_causal=True)
         x = x + self.drop1(self.out(y.transpose(1, 2).contiguous().view(B, T, C)))
         return x + self.drop2(self.down(self.act(self.up(self.norm2(x)))))
@@ -95,27 +115,44 @@ class FromTransformers(nn.Module):
 
     def forward(self, idx, targets):
         if self.model.config.model_type == "gpt2":
-            return self.model(idx, labels=targets, shift_labels=targets).loss  # they are the next tokens already
+            return self.model(
+                idx, labels=targets, shift_labels=targets
+            ).loss  # they are the next tokens already
         return self.model(idx, labels=targets).loss
 
 
 def encoder_options(size, kernel):
-    return dict(vocab_size=size.vocab_size, hidden_size=size.n_embd, num_hidden_layers=size.n_layer,
-                num_attention_heads=size.n_head, intermediate_size=size.n_ffn, hidden_act=size.activation,
-                hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, attn_implementation=kernel)
+    return dict(
+        vocab_size=size.vocab_size,
+        hidden_size=size.n_embd,
+        num_hidden_layers=size.n_layer,
+        num_attention_heads=size.n_head,
+        intermediate_size=size.n_ffn,
+        hidden_act=size.activation,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        attn_implementation=kernel,
+    )
 
 
 def roberta(size, kernel):
     from transformers import RobertaConfig, RobertaForMaskedLM
 
-    return RobertaForMaskedLM(RobertaConfig(
-        **encoder_options(size, kernel), max_position_embeddings=size.block_size + 2, type_vocab_size=1))
+    return RobertaForMaskedLM(
+        RobertaConfig(
+            **encoder_options(size, kernel),
+            max_position_embeddings=size.block_size + 2,
+            type_vocab_size=1,
+        )
+    )
 
 
 def bert(size, kernel):
     from transformers import BertConfig, BertForMaskedLM
 
-    return BertForMaskedLM(BertConfig(**encoder_options(size, kernel), max_position_embeddings=size.block_size))
+    return BertForMaskedLM(
+        BertConfig(**encoder_options(size, kernel), max_position_embeddings=size.block_size)
+    )
 
 
 def modernbert(size, kernel):
@@ -123,10 +160,23 @@ def modernbert(size, kernel):
     global attention."""
     from transformers import ModernBertConfig, ModernBertForMaskedLM
 
-    return ModernBertForMaskedLM(ModernBertConfig(
-        vocab_size=size.vocab_size, hidden_size=size.n_embd, num_hidden_layers=size.n_layer, num_attention_heads=size.n_head,
-        intermediate_size=2 * size.n_ffn // 3, hidden_activation=size.activation, max_position_embeddings=size.block_size,
-        pad_token_id=0, bos_token_id=3, cls_token_id=3, eos_token_id=4, sep_token_id=4, attn_implementation=kernel))
+    return ModernBertForMaskedLM(
+        ModernBertConfig(
+            vocab_size=size.vocab_size,
+            hidden_size=size.n_embd,
+            num_hidden_layers=size.n_layer,
+            num_attention_heads=size.n_head,
+            intermediate_size=2 * size.n_ffn // 3,
+            hidden_activation=size.activation,
+            max_position_embeddings=size.block_size,
+            pad_token_id=0,
+            bos_token_id=3,
+            cls_token_id=3,
+            eos_token_id=4,
+            sep_token_id=4,
+            attn_implementation=kernel,
+        )
+    )
 
 
 def gpt2(size, kernel):
@@ -134,10 +184,24 @@ def gpt2(size, kernel):
     from transformers.utils import logging
 
     logging.set_verbosity_error()  # it would remark that the loss is the default one
-    return GPT2LMHeadModel(GPT2Config(
-        vocab_size=size.vocab_size, n_positions=size.block_size, n_embd=size.n_embd, n_layer=size.n_layer,
-        n_head=size.n_head, n_inner=size.n_ffn, activation_function=size.activation, resid_pdrop=0.0, embd_pdrop=0.0,
-        attn_pdrop=0.0, use_cache=False, bos_token_id=3, eos_token_id=4, attn_implementation=kernel))
+    return GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=size.vocab_size,
+            n_positions=size.block_size,
+            n_embd=size.n_embd,
+            n_layer=size.n_layer,
+            n_head=size.n_head,
+            n_inner=size.n_ffn,
+            activation_function=size.activation,
+            resid_pdrop=0.0,
+            embd_pdrop=0.0,
+            attn_pdrop=0.0,
+            use_cache=False,
+            bos_token_id=3,
+            eos_token_id=4,
+            attn_implementation=kernel,
+        )
+    )
 
 
 # ---------------------------------------------------------------------------- x-transformers
@@ -149,10 +213,20 @@ class FromXTransformers(nn.Module):
 
         super().__init__()
         layers = (Encoder if task == "masked" else Decoder)(
-            dim=size.n_embd, depth=size.n_layer, heads=size.n_head, attn_dim_head=size.n_embd // size.n_head, attn_flash=True,
-            ff_mult=size.n_ffn / size.n_embd, ff_custom_activation=activation(size))
-        self.model = TransformerWrapper(num_tokens=size.vocab_size, max_seq_len=size.block_size, tie_embedding=True,
-                                        attn_layers=layers)
+            dim=size.n_embd,
+            depth=size.n_layer,
+            heads=size.n_head,
+            attn_dim_head=size.n_embd // size.n_head,
+            attn_flash=True,
+            ff_mult=size.n_ffn / size.n_embd,
+            ff_custom_activation=activation(size),
+        )
+        self.model = TransformerWrapper(
+            num_tokens=size.vocab_size,
+            max_seq_len=size.block_size,
+            tie_embedding=True,
+            attn_layers=layers,
+        )
 
     def forward(self, idx, targets):
         logits = self.model(idx)  # (B, T, V)

@@ -25,10 +25,14 @@ def export(flags):
     run = load_run(flags.run, ("mlm",))
     out, config = Path(flags.out) if flags.out else run.folder / "roberta", run.model.body.config
     export_roberta(run, out)
-    print(f"{config.n_layer} layers, {config.n_embd} wide, {config.vocab_size:,} tokens, "
-          f"{count_parameters(run.model)['total']:,} parameters: "
-          + ", ".join(sorted(path.name for path in out.iterdir())))
-    print(f"in Python: transformers.AutoModelForMaskedLM.from_pretrained({str(out)!r}), and AutoTokenizer likewise")
+    print(
+        f"{config.n_layer} layers, {config.n_embd} wide, {config.vocab_size:,} tokens, "
+        f"{count_parameters(run.model)['total']:,} parameters: "
+        + ", ".join(sorted(path.name for path in out.iterdir()))
+    )
+    print(
+        f"in Python: transformers.AutoModelForMaskedLM.from_pretrained({str(out)!r}), and AutoTokenizer likewise"
+    )
 
 
 if __name__ == "__main__":

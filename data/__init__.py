@@ -32,33 +32,56 @@ def load(name):
     if name == "toy-pairs":
         return pairs.load_pairs("toy").corpus()
     if shards.is_prepared(path):
-        raise DataError(f"--data {name}: holds tokens of prepare.py, which only train_lm.py and train_mlm.py can read; "
-                        "give the text itself")
+        raise DataError(
+            f"--data {name}: holds tokens of prepare.py, which only train_lm.py and train_mlm.py can read; "
+            "give the text itself"
+        )
     if path.is_dir() and pairs.is_parallel(path):
         return pairs.load_pairs(path).corpus()
     if path.is_dir():
         return (wikitext if (path / "train.txt").exists() else speeches).load(path)
-    if path.suffix in (".txt", ".tsv") and path.stem.startswith("train_") and [*path.parent.glob("test_*")]:
-        print(printable(f"note: --data {name}: its test sets lie beside it; give the folder to measure on them"),
-              file=sys.stderr)
+    if (
+        path.suffix in (".txt", ".tsv")
+        and path.stem.startswith("train_")
+        and [*path.parent.glob("test_*")]
+    ):
+        print(
+            printable(
+                f"note: --data {name}: its test sets lie beside it; give the folder to measure on them"
+            ),
+            file=sys.stderr,
+        )
     if path.suffix == ".txt":
         lines = read_text(path)
         cut = len(lines) - max(1, len(lines) // 10)
         if cut < 1:
-            raise DataError(f"{path}: a single line cannot be split into training and test text; break it into lines")
+            raise DataError(
+                f"{path}: a single line cannot be split into training and test text; break it into lines"
+            )
         known = {normal(line) for line in lines[:cut]}
         heldout = [line for line in lines[cut:] if normal(line) not in known]
         if not heldout:
-            raise DataError(f"{path}: every line of its last tenth also stands before; give a text that repeats itself less")
+            raise DataError(
+                f"{path}: every line of its last tenth also stands before; give a text that repeats itself less"
+            )
         return Corpus(path.stem, lines[:cut], {"heldout": heldout})
     if path.suffix == ".tsv":
         labelled = read_rows(path)
         classes = sorted({label for label, _ in labelled})
         if not 2 <= len(classes) <= max(2, len(labelled) // 4):
-            raise DataError(f"{path}: {len(classes)} different labels in {len(labelled)} rows; the label stands before the "
-                            "tab, and at least two classes of several rows each are needed")
-        rows, test_rows = hold_out([(classes.index(label), text) for label, text in labelled], 0.2, 0, key=lambda row: row[1])
+            raise DataError(
+                f"{path}: {len(classes)} different labels in {len(labelled)} rows; the label stands before the "
+                "tab, and at least two classes of several rows each are needed"
+            )
+        rows, test_rows = hold_out(
+            [(classes.index(label), text) for label, text in labelled],
+            0.2,
+            0,
+            key=lambda row: row[1],
+        )
         return Corpus(path.stem, [text for _, text in rows], {}, rows, test_rows, classes)
     if path.exists():
-        raise DataError(f"--data {name}: only folders, .txt and .tsv files can be read; rename or convert the file")
+        raise DataError(
+            f"--data {name}: only folders, .txt and .tsv files can be read; rename or convert the file"
+        )
     raise DataError(f"--data {name}: no such corpus, folder or file; names are {', '.join(NAMES)}")

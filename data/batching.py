@@ -45,7 +45,10 @@ def consecutive_blocks(ids, block_size, stride=0):
     length = (n - 1) * stride + block_size
     inputs, targets = torch.full((length,), PAD), torch.full((length,), -100)
     inputs[:count], targets[:count] = ids[:-1], ids[1:]
-    inputs, targets = inputs.unfold(0, block_size, stride), targets.unfold(0, block_size, stride).clone()  # (n, T)
+    inputs, targets = (
+        inputs.unfold(0, block_size, stride),
+        targets.unfold(0, block_size, stride).clone(),
+    )  # (n, T)
     targets[1:, : block_size - stride] = -100
     return inputs, targets
 
@@ -81,7 +84,9 @@ def join(firsts, seconds):
     idx, mask = pad([torch.cat(pair) for pair in zip(firsts, seconds)])
     begins, t = torch.tensor([len(first) for first in firsts])[:, None], torch.arange(idx.size(1))
     languages = (t >= begins).long()
-    positions = (t - begins * languages).masked_fill(~mask, 0)  # padding may stand beyond a learned table
+    positions = (t - begins * languages).masked_fill(
+        ~mask, 0
+    )  # padding may stand beyond a learned table
     return idx, mask, {"languages": languages, "positions": positions}
 
 

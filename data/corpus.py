@@ -15,9 +15,11 @@ class Corpus:
     """
 
     name: str
-    lines: list[str] = field(default_factory=list)                   # training text, a sentence or paragraph each
-    tests: dict[str, list[str]] = field(default_factory=dict)        # name of a test set -> its lines
-    rows: list[tuple[int, str]] = field(default_factory=list)        # training rows: index of the class, text
+    lines: list[str] = field(default_factory=list)  # training text, a sentence or paragraph each
+    tests: dict[str, list[str]] = field(default_factory=dict)  # name of a test set -> its lines
+    rows: list[tuple[int, str]] = field(
+        default_factory=list
+    )  # training rows: index of the class, text
     test_rows: list[tuple[int, str]] = field(default_factory=list)
     classes: list[str] = field(default_factory=list)
     floor: dict[str, float] = field(default_factory=dict)
@@ -44,16 +46,34 @@ class Corpus:
         corpus, part = self, split_part(how)
         if part:
             i, n = part
-            distinct = sorted(({normal(text): (label, text) for label, text in self.rows + self.test_rows}).values(),
-                              key=lambda row: row[1])
+            distinct = sorted(
+                (
+                    {normal(text): (label, text) for label, text in self.rows + self.test_rows}
+                ).values(),
+                key=lambda row: row[1],
+            )
             random.Random(0).shuffle(distinct)
-            corpus = Corpus(self.name, self.lines, self.tests, [row for j, row in enumerate(distinct) if j % n != i - 1],
-                            distinct[i - 1 :: n], self.classes)
+            corpus = Corpus(
+                self.name,
+                self.lines,
+                self.tests,
+                [row for j, row in enumerate(distinct) if j % n != i - 1],
+                distinct[i - 1 :: n],
+                self.classes,
+            )
         cleaned, n_rows, n_lines = corpus.clean()
         if not (cleaned.rows and cleaned.test_rows):
-            raise DataError(f"--split {how}: leaves no rows to {'test' if cleaned.rows else 'train'} on; use --split full")
-        return cleaned, corpus.seen(), (f"--split {how}: {len(cleaned.test_rows)} test rows; {n_rows} training rows and "
-                                        f"{n_lines} lines of text with their sentences are left out")
+            raise DataError(
+                f"--split {how}: leaves no rows to {'test' if cleaned.rows else 'train'} on; use --split full"
+            )
+        return (
+            cleaned,
+            corpus.seen(),
+            (
+                f"--split {how}: {len(cleaned.test_rows)} test rows; {n_rows} training rows and "
+                f"{n_lines} lines of text with their sentences are left out"
+            ),
+        )
 
     def clean(self):
         """The same corpus without its test rows' sentences in the training rows and the training text.
@@ -73,11 +93,14 @@ class Corpus:
             return " ".join(words) in tests or any(
                 words[i : i + len(sentence)] == sentence
                 for i in range(len(words) - 4)
-                for sentence in starts.get(tuple(words[i : i + 5]), ()))
+                for sentence in starts.get(tuple(words[i : i + 5]), ())
+            )
 
         rows = [(label, text) for label, text in self.rows if normal(text) not in tests]
         lines = [line for line in self.lines if not holds_test(line)]
-        cleaned = Corpus(self.name, lines, self.tests, rows, self.test_rows, self.classes, self.floor)
+        cleaned = Corpus(
+            self.name, lines, self.tests, rows, self.test_rows, self.classes, self.floor
+        )
         return cleaned, len(self.rows) - len(rows), len(self.lines) - len(lines)
 
 
@@ -87,7 +110,9 @@ def split_part(how):
     if how in ("full", "clean"):
         return None
     if not (i.isdigit() and n.isdigit() and 1 <= int(i) <= int(n) and int(n) > 1):
-        raise DataError(f"--split {how}: must be full, clean, or a part of a cross-validation like 1/5")
+        raise DataError(
+            f"--split {how}: must be full, clean, or a part of a cross-validation like 1/5"
+        )
     return int(i), int(n)
 
 

@@ -27,10 +27,14 @@ def download(folder, files, mirrors, schemes=("https",), attempts=3):
         target = folder / name
         if target.exists():
             if sha256(target) != digest:
-                raise DataError(f"{target}: its sha256 is not the pinned one; delete the file to download it again")
+                raise DataError(
+                    f"{target}: its sha256 is not the pinned one; delete the file to download it again"
+                )
             continue
         content = fetch(name, size, digest, mirrors, schemes, attempts)
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=f".{name}.", suffix=".partial", delete=False) as partial:
+        with tempfile.NamedTemporaryFile(
+            dir=folder, prefix=f".{name}.", suffix=".partial", delete=False
+        ) as partial:
             try:
                 partial.write(content)
                 partial.flush()
@@ -55,15 +59,21 @@ def fetch(name, size, digest, mirrors, schemes, attempts):
                 if len(content) < size:
                     raise OSError(f"only {len(content):,} of {size:,} bytes came")
             except (OSError, http.client.HTTPException) as error:  # URLError is an OSError
-                failures.append(f"{address.netloc}: {getattr(error, 'reason', None) or error or type(error).__name__}")
+                failures.append(
+                    f"{address.netloc}: {getattr(error, 'reason', None) or error or type(error).__name__}"
+                )
                 time.sleep(attempt)
                 continue
             if hashlib.sha256(content).hexdigest() == digest:
                 return content
-            failures.append(f"{address.netloc}: {f'more than {size:,} bytes' if len(content) > size else 'wrong sha256'}")
+            failures.append(
+                f"{address.netloc}: {f'more than {size:,} bytes' if len(content) > size else 'wrong sha256'}"
+            )
             break
-    raise DataError(f"{name} could not be downloaded ({'; '.join(dict.fromkeys(failures))}); check the network, "
-                    "or get the files another way and pass their folder: --data PATH")
+    raise DataError(
+        f"{name} could not be downloaded ({'; '.join(dict.fromkeys(failures))}); check the network, "
+        "or get the files another way and pass their folder: --data PATH"
+    )
 
 
 def read(address, size, schemes):

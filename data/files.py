@@ -12,7 +12,7 @@ from pathlib import Path
 
 MEGABYTE = 2**20
 TEXT_LIMIT = 1024 * MEGABYTE  # a text of more bytes is not read into memory
-JSON_LIMIT = 16 * MEGABYTE    # nor a description
+JSON_LIMIT = 16 * MEGABYTE  # nor a description
 TOKENIZER_LIMIT = 64 * MEGABYTE
 
 
@@ -35,9 +35,13 @@ def check_file(path, limit, remedy, smaller="restore the file"):
     except FileNotFoundError:
         raise DataError(f"{path}: no such file; {remedy}") from None
     except (OSError, ValueError) as error:  # ValueError: a NUL character in a path that a file gave
-        raise DataError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error}); {remedy}") from None
+        raise DataError(
+            f"{path}: cannot be read ({getattr(error, 'strerror', None) or error}); {remedy}"
+        ) from None
     if not stat.S_ISREG(found.st_mode):  # a pipe would be waited for, a device may have no end
-        raise DataError(f"{path}: is {'a folder' if stat.S_ISDIR(found.st_mode) else 'no regular file'}; {remedy}")
+        raise DataError(
+            f"{path}: is {'a folder' if stat.S_ISDIR(found.st_mode) else 'no regular file'}; {remedy}"
+        )
     if found.st_size > limit:
         raise DataError(f"{path}: is larger than {limit / MEGABYTE:,.0f} MB; {smaller}")
 
@@ -78,7 +82,9 @@ def read_json(path, remedy, limit=JSON_LIMIT):
     except DataError:
         raise
     except UnicodeEncodeError:
-        raise DataError(f"{path}: holds half a character (a lone surrogate), which no text can; {remedy}") from None
+        raise DataError(
+            f"{path}: holds half a character (a lone surrogate), which no text can; {remedy}"
+        ) from None
     except (RecursionError, ValueError) as error:
         raise DataError(f"{path}: not valid JSON ({str(error)[:80]}); {remedy}") from None
     if not isinstance(value, dict):
@@ -93,16 +99,25 @@ def read_lines(path):
     Raises DataError for a file that is missing, empty, unreadable or not UTF-8 (with the line number).
     """
     path = Path(path)
-    raw = read_bytes(path, TEXT_LIMIT, "check the path given to --data", "prepare it with prepare.py, or split it")
+    raw = read_bytes(
+        path,
+        TEXT_LIMIT,
+        "check the path given to --data",
+        "prepare it with prepare.py, or split it",
+    )
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
-        raise DataError(f"{path}:{line}: not UTF-8 (byte 0x{raw[error.start]:02x}); save the file as UTF-8, for example "
-                        f"with: iconv -f WINDOWS-1252 -t UTF-8") from None
+        raise DataError(
+            f"{path}:{line}: not UTF-8 (byte 0x{raw[error.start]:02x}); save the file as UTF-8, for example "
+            f"with: iconv -f WINDOWS-1252 -t UTF-8"
+        ) from None
     if "\0" in text:
         line = text[: text.index("\0")].count("\n") + 1
-        raise DataError(f"{path}:{line}: holds a NUL character, so it is no text file; save it as UTF-8 text")
+        raise DataError(
+            f"{path}:{line}: holds a NUL character, so it is no text file; save it as UTF-8 text"
+        )
     if "\r\n" in text:
         print(printable(f"note: {path}: Windows line ends, read as line ends"), file=sys.stderr)
         text = text.replace("\r\n", "\n")
@@ -129,12 +144,18 @@ def read_rows(path, labels=None):
         label, tab, text = line.partition("\t")
         label = label.strip()
         if not tab:
-            raise DataError(f"{path}:{number}: no tab; each line must be a label, a tab, and the text")
+            raise DataError(
+                f"{path}:{number}: no tab; each line must be a label, a tab, and the text"
+            )
         if not label or not text.strip():
-            raise DataError(f"{path}:{number}: no {'text after' if label else 'label before'} the tab; "
-                            "complete the line or remove it")
+            raise DataError(
+                f"{path}:{number}: no {'text after' if label else 'label before'} the tab; "
+                "complete the line or remove it"
+            )
         if labels is not None and label not in labels:
-            raise DataError(f"{path}:{number}: label {label[:40]!r} is no class; the classes are {', '.join(sorted(labels))}")
+            raise DataError(
+                f"{path}:{number}: label {label[:40]!r} is no class; the classes are {', '.join(sorted(labels))}"
+            )
         rows.append((label, text.strip()))
     return rows
 

@@ -21,7 +21,10 @@ class Forest:
             first.append(len(self.chains))
             above.append([[first[-1] + a for a in chain] for chain in tree.ancestors(n_ancestors)])
             self.chains += above[-1]
-            self.pieces += [[first[-1] + i for i in targets] for _, targets in split(tree, max_tree_size, n_ancestors)]
+            self.pieces += [
+                [first[-1] + i for i in targets]
+                for _, targets in split(tree, max_tree_size, n_ancestors)
+            ]
         order = sorted(range(len(trees)), key=lambda k: max(trees[k].depths()))
         other_of = dict(zip(order, order[1:] + order[:1]))
         for k, tree in enumerate(trees):
@@ -42,5 +45,12 @@ class Forest:
         place = {a: i for i, a in enumerate(used)}
         texts, texts_mask = batching.pad([self.sequences[a] for a in used])
         # Padding is row 0, masked.
-        ancestors, ancestors_mask = batching.pad([torch.tensor([place[a] for a in chains[row]]) for row in rows])
-        return {"texts": texts, "texts_mask": texts_mask, "ancestors": ancestors, "ancestors_mask": ancestors_mask}
+        ancestors, ancestors_mask = batching.pad(
+            [torch.tensor([place[a] for a in chains[row]]) for row in rows]
+        )
+        return {
+            "texts": texts,
+            "texts_mask": texts_mask,
+            "ancestors": ancestors,
+            "ancestors_mask": ancestors_mask,
+        }

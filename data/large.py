@@ -14,7 +14,7 @@ from data.corpora import wikitext
 from data.corpus import normal
 from data.files import DataError, check_file
 
-PIECE = 2**20         # bytes read at a time, about
+PIECE = 2**20  # bytes read at a time, about
 LONGEST_LINE = 2**24  # bytes
 
 
@@ -26,7 +26,7 @@ class Source:
     set: str
     wikitext: bool  # whether its lines are to be repaired as WikiText's are
     size: int
-    mtime: int      # of its last change, in microseconds
+    mtime: int  # of its last change, in microseconds
 
 
 def open_source(file, name, is_wikitext=False):
@@ -49,7 +49,9 @@ def line_start(file, at):
     file.seek(at - 1)
     rest = file.readline(LONGEST_LINE)
     if len(rest) == LONGEST_LINE and not rest.endswith(b"\n"):
-        raise DataError(f"{file.name}: the line around byte {at:,} is longer than {LONGEST_LINE:,} bytes; break it into lines")
+        raise DataError(
+            f"{file.name}: the line around byte {at:,} is longer than {LONGEST_LINE:,} bytes; break it into lines"
+        )
     return file.tell()
 
 
@@ -78,12 +80,16 @@ def lines(source, at, raw):
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:
-        raise DataError(f"{place(source.file, at + error.start)}: not UTF-8 (byte 0x{raw[error.start]:02x} at position "
-                        f"{at + error.start:,}); save the file as UTF-8, for example with: "
-                        "iconv -f WINDOWS-1252 -t UTF-8") from None
+        raise DataError(
+            f"{place(source.file, at + error.start)}: not UTF-8 (byte 0x{raw[error.start]:02x} at position "
+            f"{at + error.start:,}); save the file as UTF-8, for example with: "
+            "iconv -f WINDOWS-1252 -t UTF-8"
+        ) from None
     if "\0" in text:
-        raise DataError(f"{place(source.file, at + raw.index(0))}: holds a NUL character, so it is no text file; "
-                        "save it as UTF-8 text")
+        raise DataError(
+            f"{place(source.file, at + raw.index(0))}: holds a NUL character, so it is no text file; "
+            "save it as UTF-8 text"
+        )
     if at == 0:
         text = text.removeprefix("\ufeff")
     found = [line for line in text.replace("\r\n", "\n").split("\n") if line.strip()]
@@ -105,7 +111,10 @@ def is_held_out(line, share):
 
     corpus.hold_out draws exactly that share, but has to see the whole text.
     """
-    return int.from_bytes(hashlib.blake2b(normal(line).encode(), digest_size=7).digest(), "big") < share * 2**56
+    return (
+        int.from_bytes(hashlib.blake2b(normal(line).encode(), digest_size=7).digest(), "big")
+        < share * 2**56
+    )
 
 
 def sample(sources, size, valid=0.0):
@@ -120,7 +129,15 @@ def sample(sources, size, valid=0.0):
             i = bisect.bisect_right(ends, at)
             at -= ends[i] - sources[i].size
             with open(sources[i].file, "rb") as file:
-                spots.append((sources[i], line_start(file, at), line_start(file, min(at + PIECE, sources[i].size))))
+                spots.append(
+                    (
+                        sources[i],
+                        line_start(file, at),
+                        line_start(file, min(at + PIECE, sources[i].size)),
+                    )
+                )
     for source, begin, end in spots:
         for at, raw in pieces(source, begin, end, PIECE):
-            yield from (line for line in lines(source, at, raw) if not (valid and is_held_out(line, valid)))
+            yield from (
+                line for line in lines(source, at, raw) if not (valid and is_held_out(line, valid))
+            )

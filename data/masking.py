@@ -28,15 +28,31 @@ def mask_tokens(idx, vocab_size, gen, rate=0.15, unit="token", starts=None, mean
         begins = torch.rand(B, T, generator=gen) < 1 / mean_span
     unit_of = begins.long().cumsum(1).clamp(max=T)  # (B, T) which unit a token belongs to
     count = usable.sum(1)
-    wanted = (rate * count + torch.rand(B, generator=gen)).floor().clamp(min=1).minimum(count)  # (B,)
+    wanted = (
+        (rate * count + torch.rand(B, generator=gen)).floor().clamp(min=1).minimum(count)
+    )  # (B,)
 
     # Shuffle the units of each row and take them in that order until enough tokens are covered.
-    order = torch.rand(B, T + 1, generator=gen).gather(1, unit_of).masked_fill(~usable, 2.0)  # (B, T)
-    rank = order.argsort(dim=1, stable=True).argsort(dim=1)  # (B, T) tokens of one unit have neighbouring ranks
-    first = torch.full((B, T + 1), T).scatter_reduce(1, unit_of, rank.masked_fill(~usable, T), "amin").gather(1, unit_of)
-    size = torch.zeros(B, T + 1, dtype=torch.long).scatter_add(1, unit_of, usable.long()).gather(1, unit_of)
+    order = (
+        torch.rand(B, T + 1, generator=gen).gather(1, unit_of).masked_fill(~usable, 2.0)
+    )  # (B, T)
+    rank = order.argsort(dim=1, stable=True).argsort(
+        dim=1
+    )  # (B, T) tokens of one unit have neighbouring ranks
+    first = (
+        torch.full((B, T + 1), T)
+        .scatter_reduce(1, unit_of, rank.masked_fill(~usable, T), "amin")
+        .gather(1, unit_of)
+    )
+    size = (
+        torch.zeros(B, T + 1, dtype=torch.long)
+        .scatter_add(1, unit_of, usable.long())
+        .gather(1, unit_of)
+    )
     dice = torch.rand(B, T, generator=gen)
-    random_words = torch.randint(len(SPECIAL), max(vocab_size, len(SPECIAL) + 1), (B, T), generator=gen)
+    random_words = torch.randint(
+        len(SPECIAL), max(vocab_size, len(SPECIAL) + 1), (B, T), generator=gen
+    )
     # A unit that would overshoot is taken with the probability that keeps the expected number as wanted.
     luck = torch.rand(B, 1, generator=gen)
     chosen = usable & ((first + luck * size < wanted[:, None]) | (first == 0))
@@ -61,7 +77,10 @@ def noise_tokens(idx, targets, counts, gen, drop=0.0, swap=0.0, rare=0.0):
     idx = torch.where(words & (dice < drop), UNK, idx)
     swapped = words & (dice >= drop) & (dice < drop + swap)
     if swap:
-        idx = idx.masked_scatter(swapped, torch.multinomial(counts.double(), idx.numel(), replacement=True, generator=gen))
+        idx = idx.masked_scatter(
+            swapped,
+            torch.multinomial(counts.double(), idx.numel(), replacement=True, generator=gen),
+        )
     once = (targets >= len(SPECIAL)) & (counts[targets.clamp(min=0)] == 1)
     targets = torch.where(once & (torch.rand(targets.shape, generator=gen) < rare), UNK, targets)
     return idx, targets

@@ -40,10 +40,10 @@ AGAIN = "run the same prepare.py command again, which makes it anew"
 class Shard:
     file: str
     set: str
-    source: int             # which of the sources
+    source: int  # which of the sources
     range: tuple[int, int]  # of bytes in it
     tokens: int
-    bytes: int              # of the text the tokens stand for, in UTF-8, a byte for each line end
+    bytes: int  # of the text the tokens stand for, in UTF-8, a byte for each line end
     sha256: str
 
 
@@ -52,7 +52,7 @@ class Index:
     dtype: str
     vocab_size: int
     tokenizer_sha256: str
-    settings: dict          # the flags that decide what the shards hold
+    settings: dict  # the flags that decide what the shards hold
     sources: list[Source]
     shards: list[Shard] = field(default_factory=list)
 
@@ -68,12 +68,18 @@ def read_index(path):
     """The Index in index.json or plan.json. DataError when the file is none."""
     value = read_json(path, RESTORE, INDEX_LIMIT)
     if value.pop("format", "") != FORMAT:
-        raise DataError(f"{path}: not written by prepare.py; give a folder it wrote, or prepare the text into another --out")
+        raise DataError(
+            f"{path}: not written by prepare.py; give a folder it wrote, or prepare the text into another --out"
+        )
     if value.pop("version", 0) != VERSION:
-        raise DataError(f"{path}: of another version of prepare.py; prepare the text anew with --overwrite")
+        raise DataError(
+            f"{path}: of another version of prepare.py; prepare the text anew with --overwrite"
+        )
     try:
-        value |= {"sources": [typed(Source, source) for source in value["sources"]],
-                  "shards": [typed(Shard, shard) for shard in value["shards"]]}
+        value |= {
+            "sources": [typed(Source, source) for source in value["sources"]],
+            "shards": [typed(Shard, shard) for shard in value["shards"]],
+        }
         return typed(Index, value)
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"{path}: not an index ({str(error)[:80]}); {RESTORE}") from None
@@ -82,9 +88,13 @@ def read_index(path):
 def read_shards(path):
     """The list of Shards in a .done.json."""
     try:
-        return [typed(Shard, shard) for shard in read_json(path, f"delete it and {AGAIN}")["shards"]]
+        return [
+            typed(Shard, shard) for shard in read_json(path, f"delete it and {AGAIN}")["shards"]
+        ]
     except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{path}: not a list of shards ({str(error)[:80]}); delete it and {AGAIN}") from None
+        raise DataError(
+            f"{path}: not a list of shards ({str(error)[:80]}); delete it and {AGAIN}"
+        ) from None
 
 
 def typed(cls, value):
@@ -95,13 +105,19 @@ def typed(cls, value):
             raise ValueError(f"{entry.name} is {str(value[entry.name])[:20]}")
     made = cls(**value)
     if cls is Shard:
-        if (Path(made.file).name != made.file or not made.file.endswith(".bin") or made.tokens < 1
-                or [type(n) for n in made.range] != [int, int]):
+        if (
+            Path(made.file).name != made.file
+            or not made.file.endswith(".bin")
+            or made.tokens < 1
+            or [type(n) for n in made.range] != [int, int]
+        ):
             raise ValueError(f"shard {made.file[:40]}")
         made.range = tuple(made.range)
     if cls is Index and made.dtype not in DTYPES:
         raise ValueError(f"dtype {made.dtype[:20]}")
-    if cls is Index and not all(isinstance(made.settings[name], (int, float)) for name in ("valid", "shard_mb")):
+    if cls is Index and not all(
+        isinstance(made.settings[name], (int, float)) for name in ("valid", "shard_mb")
+    ):
         raise ValueError("settings")
     return made
 
@@ -133,7 +149,17 @@ class Writer:
             self.partial.unlink()
             return []
         os.replace(self.partial, self.path)
-        return [Shard(self.path.name, name, source, (begin, end), self.tokens, self.bytes, self.hash.hexdigest())]
+        return [
+            Shard(
+                self.path.name,
+                name,
+                source,
+                (begin, end),
+                self.tokens,
+                self.bytes,
+                self.hash.hexdigest(),
+            )
+        ]
 
 
 # ---------------------------------------------------------------------------- checking
@@ -158,13 +184,21 @@ def check(folder, index, contents):
         if not path.is_file():
             wrong.append(f"{path}: is missing; {AGAIN}")
         elif not is_whole(folder, shard, index.dtype):
-            wrong.append(f"{path}: has {path.stat().st_size:,} bytes instead of {size_of(shard, index.dtype):,}; {AGAIN}")
+            wrong.append(
+                f"{path}: has {path.stat().st_size:,} bytes instead of {size_of(shard, index.dtype):,}; {AGAIN}"
+            )
         elif contents and sha256(path) != shard.sha256:
-            wrong.append(f"{path}: was altered since it was written (its checksum differs); delete it and {AGAIN}")
+            wrong.append(
+                f"{path}: was altered since it was written (its checksum differs); delete it and {AGAIN}"
+            )
     if sha256(folder / "tokenizer.json") != index.tokenizer_sha256:
-        wrong.append(f"{folder / 'tokenizer.json'}: was altered since the text was prepared; {RESTORE}")
+        wrong.append(
+            f"{folder / 'tokenizer.json'}: was altered since the text was prepared; {RESTORE}"
+        )
     if wrong:
-        raise DataError("; ".join(wrong[:5]) + (f"; and {len(wrong) - 5} more" if wrong[5:] else ""))
+        raise DataError(
+            "; ".join(wrong[:5]) + (f"; and {len(wrong) - 5} more" if wrong[5:] else "")
+        )
 
 
 # ---------------------------------------------------------------------------- reading
@@ -186,21 +220,35 @@ class Prepared:
     def __init__(self, folder):
         folder = Path(folder)
         if not (folder / "index.json").is_file():
-            raise DataError(f"{folder}: is not prepared to the end; run the same prepare.py command again, "
-                            "which goes on where it was")
+            raise DataError(
+                f"{folder}: is not prepared to the end; run the same prepare.py command again, "
+                "which goes on where it was"
+            )
         index = read_index(folder / "index.json")
         self.name, self.tokenizer, self.settings = (
-            folder.resolve().name, load_tokenizer(folder / "tokenizer.json"), index.settings)
-        check(folder, index, sum(size_of(shard, index.dtype) for shard in index.shards) <= HASHED_AT_OPENING)
+            folder.resolve().name,
+            load_tokenizer(folder / "tokenizer.json"),
+            index.settings,
+        )
+        check(
+            folder,
+            index,
+            sum(size_of(shard, index.dtype) for shard in index.shards) <= HASHED_AT_OPENING,
+        )
         sets = {}
         for shard in index.shards:
             sets.setdefault(shard.set, []).append(shard)
         if "train" not in sets:
             raise DataError(f"{folder / 'index.json'}: lists no training text; {RESTORE}")
         if self.tokenizer.get_vocab_size() != index.vocab_size:
-            raise DataError(f"{folder / 'index.json'}: is of a vocabulary of {index.vocab_size} entries, and "
-                            f"tokenizer.json has {self.tokenizer.get_vocab_size()}; {RESTORE}")
-        self.streams = {name: Stream(folder, shards, index.dtype, index.vocab_size) for name, shards in sets.items()}
+            raise DataError(
+                f"{folder / 'index.json'}: is of a vocabulary of {index.vocab_size} entries, and "
+                f"tokenizer.json has {self.tokenizer.get_vocab_size()}; {RESTORE}"
+            )
+        self.streams = {
+            name: Stream(folder, shards, index.dtype, index.vocab_size)
+            for name, shards in sets.items()
+        }
         self.bytes = {name: sum(shard.bytes for shard in shards) for name, shards in sets.items()}
 
 
@@ -239,8 +287,10 @@ class Stream:
 
     def require_known(self, i, ids):
         if ids.max() >= self.vocab_size:
-            raise DataError(f"{self.folder / self.shards[i].file}: holds id {ids.max()} of a vocabulary of "
-                            f"{self.vocab_size}, so it was altered; delete it and {AGAIN}")
+            raise DataError(
+                f"{self.folder / self.shards[i].file}: holds id {ids.max()} of a vocabulary of "
+                f"{self.vocab_size}, so it was altered; delete it and {AGAIN}"
+            )
 
     def bincount(self, minlength):
         """(V,): how often each id stands in the stream."""
@@ -262,7 +312,11 @@ class Blocks:
 
     def __init__(self, stream, tokenizer, block_size):
         self.stream, self.tokenizer, self.room, self.tokens = (
-            stream, tokenizer, block_size - len(frame(tokenizer, [])), len(stream) - 1)
+            stream,
+            tokenizer,
+            block_size - len(frame(tokenizer, [])),
+            len(stream) - 1,
+        )
 
     def __len__(self):
         return -(-self.tokens // self.room)

@@ -34,7 +34,11 @@ def corrupt(idx, mask, first, gen, rate=0.15, mean_span=3):
     target = torch.stack([sentinels, idx], dim=2).view(B, 2 * T)
     keep = torch.stack([begins, hidden], dim=2).view(B, 2 * T)
     ends = torch.full((B, 1), EOS)
-    return source, source_mask, *squeeze(torch.cat([target, ends], dim=1), torch.cat([keep, ends == EOS], dim=1))
+    return (
+        source,
+        source_mask,
+        *squeeze(torch.cat([target, ends], dim=1), torch.cat([keep, ends == EOS], dim=1)),
+    )
 
 
 def choose_spans(counts, T, gen, rate, mean_span):
@@ -42,11 +46,19 @@ def choose_spans(counts, T, gen, rate, mean_span):
     luck, place = torch.rand(2, len(counts), generator=gen), torch.arange(T + 1)
     n_hidden = (rate * counts + luck[0]).floor().long().clamp(min=1).minimum(counts)  # (B,)
     n_kept = counts - n_hidden
-    n_spans = (n_hidden / mean_span + luck[1]).floor().long().clamp(min=1).minimum(n_hidden).minimum(n_kept + 1)
+    n_spans = (
+        (n_hidden / mean_span + luck[1])
+        .floor()
+        .long()
+        .clamp(min=1)
+        .minimum(n_hidden)
+        .minimum(n_kept + 1)
+    )
     # Cut the hidden tokens into spans: all but the first begin at chosen tokens.
     cuts = draw((place > 0) & (place < n_hidden[:, None]), n_spans - 1, gen)  # (B, T + 1)
     lengths = torch.zeros(len(counts), T + 1, dtype=torch.long).scatter_add(
-        1, cuts.long().cumsum(1), (place < n_hidden[:, None]).long())
+        1, cuts.long().cumsum(1), (place < n_hidden[:, None]).long()
+    )
     # Put each in front of a chosen one of the tokens that stay, or behind the last, which these then make room for.
     slots = draw(place <= n_kept[:, None], n_spans, gen)  # (B, T + 1)
     lengths = lengths.gather(1, (slots.long().cumsum(1) - 1).clamp(min=0)) * slots
@@ -58,7 +70,13 @@ def choose_spans(counts, T, gen, rate, mean_span):
 
 def draw(allowed, k, gen):
     """(B, N) bool with k (B,) of each row's allowed places, all choices equally likely."""
-    return torch.rand(allowed.shape, generator=gen).masked_fill(~allowed, 2.0).argsort(dim=1).argsort(dim=1) < k[:, None]
+    return (
+        torch.rand(allowed.shape, generator=gen)
+        .masked_fill(~allowed, 2.0)
+        .argsort(dim=1)
+        .argsort(dim=1)
+        < k[:, None]
+    )
 
 
 def squeeze(values, keep):

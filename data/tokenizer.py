@@ -31,7 +31,9 @@ def train_tokenizer(kind, texts, vocab_size=0):
         splitter = pre_tokenizers.Split(Regex(WORD), behavior="removed", invert=True)
         counts = Counter(word for text in texts for word, _ in splitter.pre_tokenize_str(text))
         words = sorted(counts, key=lambda word: (-counts[word], word))
-        words = [word for word in words if word not in SPECIAL][: vocab_size - len(SPECIAL) if vocab_size else None]
+        words = [word for word in words if word not in SPECIAL][
+            : vocab_size - len(SPECIAL) if vocab_size else None
+        ]
         vocabulary = {word: i for i, word in enumerate([*SPECIAL, *words])}
         tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
         tokenizer.pre_tokenizer = splitter
@@ -40,12 +42,18 @@ def train_tokenizer(kind, texts, vocab_size=0):
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         tokenizer.decoder = decoders.ByteLevel()
         alphabet = pre_tokenizers.ByteLevel.alphabet()
-        trainer = trainers.BpeTrainer(vocab_size=vocab_size or 4000, special_tokens=list(SPECIAL), initial_alphabet=alphabet,
-                                      show_progress=False)
+        trainer = trainers.BpeTrainer(
+            vocab_size=vocab_size or 4000,
+            special_tokens=list(SPECIAL),
+            initial_alphabet=alphabet,
+            show_progress=False,
+        )
         tokenizer.train_from_iterator(texts, trainer)
     # Known as special, "[MASK]" typed in a sentence is read as the mask, not as three pieces of punctuation.
     # It swallows the space before it, which byte-level BPE would otherwise make a token of.
-    tokenizer.add_special_tokens([AddedToken(token, special=True, lstrip=token == "[MASK]") for token in SPECIAL])
+    tokenizer.add_special_tokens(
+        [AddedToken(token, special=True, lstrip=token == "[MASK]") for token in SPECIAL]
+    )
     return tokenizer
 
 
@@ -53,7 +61,9 @@ def check_vocab_size(kind, vocab_size):
     """DataError for a vocabulary too small for the special tokens and, in byte-level BPE, all bytes. 0 is no limit."""
     smallest = len(SPECIAL) + (256 if kind == "bpe" else 1)
     if vocab_size and vocab_size < smallest:
-        raise DataError(f"--vocab-size {vocab_size}: a {kind} vocabulary needs at least {smallest} entries")
+        raise DataError(
+            f"--vocab-size {vocab_size}: a {kind} vocabulary needs at least {smallest} entries"
+        )
 
 
 def add_sentinels(tokenizer, n):
@@ -72,11 +82,17 @@ def load_tokenizer(path):
         tokenizer.no_truncation()
         tokenizer.encode("\0")  # which no vocabulary of words holds, so that [UNK] is needed
     except Exception as error:  # the library raises bare Exception for whatever it cannot parse
-        raise DataError(f"{path}: not a tokenizer file ({str(error)[:80]}); train the run again or restore the file") from None
+        raise DataError(
+            f"{path}: not a tokenizer file ({str(error)[:80]}); train the run again or restore the file"
+        ) from None
     if sorted(tokenizer.get_vocab().values()) != list(range(tokenizer.get_vocab_size())):
-        raise DataError(f"{path}: its ids are not 0, 1, 2, ... without a gap; restore the file or train the run again")
+        raise DataError(
+            f"{path}: its ids are not 0, 1, 2, ... without a gap; restore the file or train the run again"
+        )
     if [tokenizer.token_to_id(token) for token in SPECIAL] != list(range(len(SPECIAL))):
-        raise DataError(f"{path}: does not begin with {' '.join(SPECIAL)}; use the tokenizer.json the run was trained with")
+        raise DataError(
+            f"{path}: does not begin with {' '.join(SPECIAL)}; use the tokenizer.json the run was trained with"
+        )
     return tokenizer
 
 
@@ -87,7 +103,9 @@ def is_word_level(tokenizer):
 
 def encode(tokenizer, texts):
     """One list of ids a text, without [BOS]."""
-    return [encoding.ids for encoding in tokenizer.encode_batch(list(texts), add_special_tokens=False)]
+    return [
+        encoding.ids for encoding in tokenizer.encode_batch(list(texts), add_special_tokens=False)
+    ]
 
 
 def frame(tokenizer, ids):
@@ -100,7 +118,10 @@ def token_strings(tokenizer, ids):
     """Tokens for a figure's axis: words as they are, BPE pieces with a visible space."""
     if is_word_level(tokenizer):
         return [tokenizer.id_to_token(int(i)) for i in ids]
-    return [tokenizer.decode([int(i)], skip_special_tokens=False).replace(" ", "␣").replace("\n", "⏎") for i in ids]
+    return [
+        tokenizer.decode([int(i)], skip_special_tokens=False).replace(" ", "␣").replace("\n", "⏎")
+        for i in ids
+    ]
 
 
 def detokenize(tokenizer, ids):
@@ -109,7 +130,11 @@ def detokenize(tokenizer, ids):
         return tokenizer.decode([int(i) for i in ids], skip_special_tokens=False)
     text = ""
     for token in token_strings(tokenizer, ids):
-        joins = token in ".,;:?!)%…”" or token in ("n't", "n’t", "...") or (token[0] in "'’" and len(token) > 1)
+        joins = (
+            token in ".,;:?!)%…”"
+            or token in ("n't", "n’t", "...")
+            or (token[0] in "'’" and len(token) > 1)
+        )
         text += token if joins or not text or text[-1] in "($“" else " " + token
     return text
 
@@ -120,5 +145,9 @@ def word_starts(tokenizer):
     if is_word_level(tokenizer):
         return torch.ones(tokenizer.get_vocab_size(), dtype=torch.bool)
     tokens = (tokenizer.id_to_token(i) for i in range(tokenizer.get_vocab_size()))
-    return torch.tensor([token in SPECIAL or token[0] in "ĠĊ" or token[0].isascii() and not token[0].isalnum()
-                         for token in tokens])
+    return torch.tensor(
+        [
+            token in SPECIAL or token[0] in "ĠĊ" or token[0].isascii() and not token[0].isalnum()
+            for token in tokens
+        ]
+    )

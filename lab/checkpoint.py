@@ -34,9 +34,13 @@ def write_checkpoint(path, state, previous=None):
             os.fsync(file.fileno())
     except BaseException as error:
         partial.unlink(missing_ok=True)
-        if isinstance(error, RuntimeError):  # torch only notices that bytes are missing; what happened to them is the context
+        if isinstance(
+            error, RuntimeError
+        ):  # torch only notices that bytes are missing; what happened to them is the context
             error = error.__context__ or error
-        raise OSError(error.errno, error.strerror, str(path)) if isinstance(error, OSError) else error from None
+        raise (
+            OSError(error.errno, error.strerror, str(path)) if isinstance(error, OSError) else error
+        ) from None
     if previous and path.exists():
         os.replace(path, previous)
     os.replace(partial, path)
@@ -51,13 +55,22 @@ def read_checkpoint(path, device, parts=("model",)):
             state = torch.load(path, map_location=device, weights_only=True)
     except (DataError, PermissionError):
         raise
-    except Exception as error:  # a file that is cut off or was made to deceive raises almost anything
-        useful = isinstance(error, RuntimeError) or str(error) == CHECKSUM  # the others say nothing to a user
-        raise Damaged(f"{path}: not a readable checkpoint" + f" ({' '.join(str(error).split())[:80]})" * useful) from None
+    except (
+        Exception
+    ) as error:  # a file that is cut off or was made to deceive raises almost anything
+        useful = (
+            isinstance(error, RuntimeError) or str(error) == CHECKSUM
+        )  # the others say nothing to a user
+        raise Damaged(
+            f"{path}: not a readable checkpoint"
+            + f" ({' '.join(str(error).split())[:80]})" * useful
+        ) from None
     missing = [part for part in parts if not isinstance(state, dict) or part not in state]
     if missing:
-        raise DataError(f"{path}: not the checkpoint it should be (it holds no {', '.join(missing)}); "
-                        "restore the file the run wrote")
+        raise DataError(
+            f"{path}: not the checkpoint it should be (it holds no {', '.join(missing)}); "
+            "restore the file the run wrote"
+        )
     return state
 
 
@@ -67,8 +80,9 @@ def check_archive(path):
     check_file(path, math.inf, "train the run first")
     with zipfile.ZipFile(path) as archive:
         entries = archive.infolist()
-        if (any(entry.compress_type != zipfile.ZIP_STORED for entry in entries)
-                or sum(entry.file_size for entry in entries) > os.path.getsize(path)):
+        if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries) or sum(
+            entry.file_size for entry in entries
+        ) > os.path.getsize(path):
             raise zipfile.BadZipFile("compressed, or with parts that overlap")
         # Of what is marked as a folder, torch.load takes whatever is in memory for the content
         if any(entry.external_attr for entry in entries):
@@ -85,15 +99,23 @@ def load_weights(model, weights, path):
 
 def load_optimizer(optimizer, state, path):
     """Give an optimizer its averages; its own rates and decays stay. DataError when they are not of its parameters."""
-    own = [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
+    own = [
+        {name: value for name, value in group.items() if name != "params"}
+        for group in optimizer.param_groups
+    ]
     try:
         optimizer.load_state_dict(state)
-        fits = all(value.shape in ((), parameter.shape) and value.isfinite().all()
-                   for parameter, kept in optimizer.state.items() for value in kept.values())
+        fits = all(
+            value.shape in ((), parameter.shape) and value.isfinite().all()
+            for parameter, kept in optimizer.state.items()
+            for value in kept.values()
+        )
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):
         fits = False
     if not fits:
-        raise DataError(f"{path}: the optimizer's state does not fit the model; restore the file the run wrote")
+        raise DataError(
+            f"{path}: the optimizer's state does not fit the model; restore the file the run wrote"
+        )
     for group, values in zip(optimizer.param_groups, own):
         group.update(values)
 
@@ -102,7 +124,9 @@ def check_weights(model, weights, path):
     """DataError unless the weights are a model's; it may be on the meta device, so that only what is there takes memory."""
     found = next(misfits(model.state_dict(), weights), "")
     if found:
-        raise DataError(f"{path}: the weights do not fit config.json ({found}); restore the file the run wrote")
+        raise DataError(
+            f"{path}: the weights do not fit config.json ({found}); restore the file the run wrote"
+        )
 
 
 def misfits(expected, weights):
@@ -113,12 +137,21 @@ def misfits(expected, weights):
     yield from (f"{name} is missing" for name in expected if name not in weights)
     yield from (f"{str(name)[:80]} has no place" for name in weights if name not in expected)
     for name, tensor in weights.items():
-        if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided or tensor.is_nested or tensor.is_meta:
+        if (
+            not isinstance(tensor, torch.Tensor)
+            or tensor.layout != torch.strided
+            or tensor.is_nested
+            or tensor.is_meta
+        ):
             yield f"{name} is no plain tensor"
         elif tensor.shape != expected[name].shape:
             yield f"{name} is {tuple(tensor.shape)} and should be {tuple(expected[name].shape)}"
-        elif tensor.dtype != expected[name].dtype or not tensor.is_contiguous():  # one number can be made to look like a matrix
-            yield (f"{name} is of {tensor.dtype}{'' if tensor.is_contiguous() else ', not in one piece'}, "
-                   f"and should be of {expected[name].dtype}")
+        elif (
+            tensor.dtype != expected[name].dtype or not tensor.is_contiguous()
+        ):  # one number can be made to look like a matrix
+            yield (
+                f"{name} is of {tensor.dtype}{'' if tensor.is_contiguous() else ', not in one piece'}, "
+                f"and should be of {expected[name].dtype}"
+            )
         elif not tensor.isfinite().all():
             yield f"{name} holds numbers that are not finite"

@@ -26,41 +26,76 @@ def parse(flags_class, description, argv=None, started_with=None):
 
     An unknown flag or a malformed value gives one line on stderr and exit code 2.
     """
-    owners = [owner for owner in flags_class.__mro__ if dataclasses.is_dataclass(owner)]  # its own flags come first
-    parser, groups = LineParser(description=description, allow_abbrev=False,
-                                usage="%(prog)s [flags]" if len(owners) > 1 else None), {}
+    owners = [
+        owner for owner in flags_class.__mro__ if dataclasses.is_dataclass(owner)
+    ]  # its own flags come first
+    parser, groups = (
+        LineParser(
+            description=description,
+            allow_abbrev=False,
+            usage="%(prog)s [flags]" if len(owners) > 1 else None,
+        ),
+        {},
+    )
     for owner in owners:
-        groups[owner] = parser if owner is flags_class else parser.add_argument_group(owner.__doc__.split("\n")[0])
+        groups[owner] = (
+            parser
+            if owner is flags_class
+            else parser.add_argument_group(owner.__doc__.split("\n")[0])
+        )
     for field in dataclasses.fields(flags_class):
         names = ["--" + field.name.replace("_", "-")]
-        default = ("" if field.default in ("", None, dataclasses.MISSING) or field.metadata["positional"]
-                   else f" (default: {field.default})")
-        options = dict(default=field.default, help=(field.metadata["help"] + default).replace("%", "%%"), dest=field.name)
+        default = (
+            ""
+            if field.default in ("", None, dataclasses.MISSING) or field.metadata["positional"]
+            else f" (default: {field.default})"
+        )
+        options = dict(
+            default=field.default,
+            help=(field.metadata["help"] + default).replace("%", "%%"),
+            dest=field.name,
+        )
         positional = field.metadata.get("positional")
         if positional:
             names = [field.name]
             options.pop("dest")
-        if field.type == list[str]:  # argparse would append to a default, so an absent flag is left to the dataclass
-            options.update({"nargs": "+"} if positional
-                           else {"action": "append", "default": argparse.SUPPRESS, "metavar": "STR"})
+        if (
+            field.type == list[str]
+        ):  # argparse would append to a default, so an absent flag is left to the dataclass
+            options.update(
+                {"nargs": "+"}
+                if positional
+                else {"action": "append", "default": argparse.SUPPRESS, "metavar": "STR"}
+            )
         elif field.type is bool:
-            options["action"] = "store_true" if field.default is False else argparse.BooleanOptionalAction
+            options["action"] = (
+                "store_true" if field.default is False else argparse.BooleanOptionalAction
+            )
         else:
             choices = field.metadata["choices"]
-            convert = str.lower if choices else {int: integer, float: number, str: str}[field.type]  # --pos ALiBi
-            options.update(type=convert, choices=choices,
-                           metavar=None if choices or positional else field.type.__name__.upper())
+            convert = (
+                str.lower if choices else {int: integer, float: number, str: str}[field.type]
+            )  # --pos ALiBi
+            options.update(
+                type=convert,
+                choices=choices,
+                metavar=None if choices or positional else field.type.__name__.upper(),
+            )
         # The first to have it, whoever gave it another default
         owner = [owner for owner in groups if field.name in owner.__annotations__][-1]
         groups[owner].add_argument(*names, **options)
-    argv = [re.sub("^--[^=]+", lambda found: found[0].replace("_", "-"), word)
-            for word in (sys.argv[1:] if argv is None else argv)]
+    argv = [
+        re.sub("^--[^=]+", lambda found: found[0].replace("_", "-"), word)
+        for word in (sys.argv[1:] if argv is None else argv)
+    ]
     # Bytes that are no UTF-8, which config.json could not hold
     if any("\udc80" <= c <= "\udcff" for word in argv for c in word):
         parser.error("the command line is not UTF-8")
     values = vars(parser.parse_args(argv, argparse.Namespace(**(started_with or {}))))
     for field in dataclasses.fields(flags_class):
-        if field.type != list[str] and isinstance(values.get(field.name), list):  # what argparse makes of --data=--
+        if field.type != list[str] and isinstance(
+            values.get(field.name), list
+        ):  # what argparse makes of --data=--
             parser.error(f"argument --{field.name.replace('_', '-')}: expected a value, not --")
     return flags_class(**values)
 
@@ -86,10 +121,13 @@ class LineParser(argparse.ArgumentParser):
         unknown = re.match(r"unrecognized arguments: (--[^\s=]+)", message)
         if unknown:
             near = difflib.get_close_matches(
-                unknown[1], [name for action in self._actions for name in action.option_strings], 1)
+                unknown[1], [name for action in self._actions for name in action.option_strings], 1
+            )
             message += "".join(f"; did you mean {name}?" for name in near)
         if processes.first_to_fail():
-            print(printable(f"{self.prog}: {' '.join(message.split())}; see --help"), file=sys.stderr)
+            print(
+                printable(f"{self.prog}: {' '.join(message.split())}; see --help"), file=sys.stderr
+            )
         raise SystemExit(2)
 
 
@@ -99,12 +137,24 @@ def main(train, flags_class, description, argv=None):
     try:
         with own_signals():
             if processes.size() > 1:
-                require((hasattr(flags, "timeout"), "runs in one process; start it with python instead of torchrun"),
-                        (getattr(flags, "timeout", 1) > 0, f"--timeout must be at least 1, got {getattr(flags, 'timeout', 1)}"))
+                require(
+                    (
+                        hasattr(flags, "timeout"),
+                        "runs in one process; start it with python instead of torchrun",
+                    ),
+                    (
+                        getattr(flags, "timeout", 1) > 0,
+                        f"--timeout must be at least 1, got {getattr(flags, 'timeout', 1)}",
+                    ),
+                )
                 processes.start(flags.timeout)
             if getattr(flags, "resume", False) and flags.out:
-                flags = parse(flags_class, description, argv,
-                              processes.from_first(lambda: started_with(flags_class, flags.out)))
+                flags = parse(
+                    flags_class,
+                    description,
+                    argv,
+                    processes.from_first(lambda: started_with(flags_class, flags.out)),
+                )
             train(flags)
     except (UserError, DataError) as error:
         stop(error)
@@ -113,8 +163,11 @@ def main(train, flags_class, description, argv=None):
             print(f"\ninterrupted; {signalled.remedy}", file=sys.stderr)
         raise SystemExit(128 + signalled.number) from None
     except KeyboardInterrupt:
-        again = ("; the same command with --resume goes on from the last checkpoint, if there is one"
-                 if hasattr(flags, "resume") else "")
+        again = (
+            "; the same command with --resume goes on from the last checkpoint, if there is one"
+            if hasattr(flags, "resume")
+            else ""
+        )
         print(f"\ninterrupted{again}", file=sys.stderr)
         raise SystemExit(130) from None
     except BrokenPipeError:  # whoever read the output has gone, as `| head` does
@@ -123,17 +176,24 @@ def main(train, flags_class, description, argv=None):
     except OSError as error:
         if error.filename is None and error.errno is None:
             raise
-        stop(f"{error.filename or getattr(flags, 'out', '') or 'the run folder'}: {error.strerror}; "
-             "check the path, make room, or choose another --out")
+        stop(
+            f"{error.filename or getattr(flags, 'out', '') or 'the run folder'}: {error.strerror}; "
+            "check the path, make room, or choose another --out"
+        )
     except RuntimeError as error:
         if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error):
-            stop(f"does not fit into memory ({str(error)[:120]}); make the model, the batch or the blocks smaller")
+            stop(
+                f"does not fit into memory ({str(error)[:120]}); make the model, the batch or the blocks smaller"
+            )
         if not processes.has_lost_another(error):
             raise
         try:
-            stop(f"another of the {processes.size()} processes has gone, "
-                 f"or has not answered for {flags.timeout} s (--timeout); the same command with --resume "
-                 "goes on from the last checkpoint, with as many processes as you like", 1)
+            stop(
+                f"another of the {processes.size()} processes has gone, "
+                f"or has not answered for {flags.timeout} s (--timeout); the same command with --resume "
+                "goes on from the last checkpoint, with as many processes as you like",
+                1,
+            )
         finally:
             sys.stdout.flush()
             os._exit(1)  # threads that still wait for the other would keep this process from ending
@@ -144,5 +204,8 @@ def main(train, flags_class, description, argv=None):
 
 def stop(message, code=2):
     if processes.first_to_fail():
-        print(printable(f"{Path(sys.argv[0]).name}: {' '.join(str(message).split())}"), file=sys.stderr)
+        print(
+            printable(f"{Path(sys.argv[0]).name}: {' '.join(str(message).split())}"),
+            file=sys.stderr,
+        )
     raise SystemExit(code)

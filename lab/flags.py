@@ -13,23 +13,39 @@ from lab.errors import UserError
 
 def flag(default, help, choices=None, positional=False):
     """A dataclass field with what the command line needs to know about it. A list[str] field may be given several times."""
-    return dataclasses.field(default=default, metadata={"help": help, "choices": choices, "positional": positional})
+    return dataclasses.field(
+        default=default, metadata={"help": help, "choices": choices, "positional": positional}
+    )
 
 
 @dataclass
 class RunFlags:
     """the run: its text, folder and machine"""
 
-    data: str = flag("toy", f"corpus: {', '.join(NAMES)}, a folder in the assignment's or in WikiText's form or of prepare.py, "
-                            "a .txt, or a .tsv of label<TAB>text")
-    out: str = flag("", "run folder (default: out/KIND-DATA-POS-SEED, and the split if it is not full)")
+    data: str = flag(
+        "toy",
+        f"corpus: {', '.join(NAMES)}, a folder in the assignment's or in WikiText's form or of prepare.py, "
+        "a .txt, or a .tsv of label<TAB>text",
+    )
+    out: str = flag(
+        "", "run folder (default: out/KIND-DATA-POS-SEED, and the split if it is not full)"
+    )
     seed: int = flag(0, "seed of the initial weights, the data order, the masks and the dropout")
     device: str = flag("auto", "where to compute", ("auto", "cpu", "cuda", "mps"))
-    dtype: str = flag("auto", "bfloat16 autocast or plain float32; auto: bfloat16 on CUDA", ("auto", "float32", "bfloat16"))
-    threads: int = flag(0, "CPU threads; 0: one for models up to 128 wide, which gain little from more and leave them to "
-                           "other runs, else all cores")
+    dtype: str = flag(
+        "auto",
+        "bfloat16 autocast or plain float32; auto: bfloat16 on CUDA",
+        ("auto", "float32", "bfloat16"),
+    )
+    threads: int = flag(
+        0,
+        "CPU threads; 0: one for models up to 128 wide, which gain little from more and leave them to "
+        "other runs, else all cores",
+    )
     compile: bool = flag(False, "compile the blocks, half a minute; worth it on a GPU")
-    resume: bool = flag(False, "continue the run; with --out RUN, what is not given is as the run was started")
+    resume: bool = flag(
+        False, "continue the run; with --out RUN, what is not given is as the run was started"
+    )
     overwrite: bool = flag(False, "delete the run in --out and start anew")
 
 
@@ -38,14 +54,20 @@ class ModelFlags:
     """the model: the assignment's base setting, unless you say otherwise"""
 
     pos: str = flag("learned", "how the model knows where a token is", models.POSITIONS)
-    alibi: str = flag("offset", "form of ALiBi in an encoder; a decoder has the causal form", models.ALIBI_VARIANTS)
+    alibi: str = flag(
+        "offset",
+        "form of ALiBi in an encoder; a decoder has the causal form",
+        models.ALIBI_VARIANTS,
+    )
     window: int = flag(0, "attend only to tokens less than this far away; 0: to all")
     n_layer: int = flag(4, "number of blocks")
     n_head: int = flag(2, "attention heads a block")
     n_embd: int = flag(64, "width")
     n_ffn: int = flag(100, "width of the feed-forward layer; 0: four times the width")
     block_size: int = flag(32, "longest sequence, in tokens")
-    norm_first: bool = flag(True, "layer norm before each sublayer (GPT-2); --no-norm-first: after it (RoBERTa)")
+    norm_first: bool = flag(
+        True, "layer norm before each sublayer (GPT-2); --no-norm-first: after it (RoBERTa)"
+    )
     activation: str = flag("relu", "of the feed-forward layer", ("relu", "gelu"))
     dropout: float = flag(0.0, "of embeddings and sublayer outputs")
     attn_dropout: float = flag(0.0, "of attention weights")
@@ -57,42 +79,61 @@ class TokenizerFlags:
     """the vocabulary"""
 
     tokenizer: str = flag("word", "word level, or byte-level BPE", ("word", "bpe"))
-    vocab_size: int = flag(0, "size of the vocabulary; 0: every word of the training text, or 4000 BPE pieces")
+    vocab_size: int = flag(
+        0, "size of the vocabulary; 0: every word of the training text, or 4000 BPE pieces"
+    )
 
 
 @dataclass
 class SpreadFlags:
     """several processes (torchrun), and a batch in several parts"""
 
-    accumulate: int = flag(1, "parts that a process computes its share of a batch in, one after the other: "
-                              "less memory, the same result")
-    timeout: int = flag(60, "seconds to wait for another process before it counts as gone; "
-                            "more where writing a checkpoint takes longer")
+    accumulate: int = flag(
+        1,
+        "parts that a process computes its share of a batch in, one after the other: "
+        "less memory, the same result",
+    )
+    timeout: int = flag(
+        60,
+        "seconds to wait for another process before it counts as gone; "
+        "more where writing a checkpoint takes longer",
+    )
 
 
 @dataclass
 class ContinueFlags:
     """pretraining on one text, then going on with another"""
 
-    vocab_from: str = flag("", "corpus that gives the vocabulary instead of --data: the one to continue on with --init-from")
-    init_from: str = flag("", "run folder of the same script to continue from: its weights, architecture and vocabulary")
+    vocab_from: str = flag(
+        "",
+        "corpus that gives the vocabulary instead of --data: the one to continue on with --init-from",
+    )
+    init_from: str = flag(
+        "",
+        "run folder of the same script to continue from: its weights, architecture and vocabulary",
+    )
 
 
 def step_checks(flags):
     """What `require` is to check of the flags of a training that counts steps."""
     return (
         (flags.steps >= 0, f"--steps must not be negative, got {flags.steps}"),
-        (0 < flags.batch_size <= models.LARGEST,
-         f"--batch-size must be at least 1 and at most {models.LARGEST:,}, got {flags.batch_size}"),
-        (0 < getattr(flags, "accumulate", 1) <= max(1, flags.batch_size),
-         f"--accumulate must be at least 1 and at most --batch-size {flags.batch_size}, "
-         f"got {getattr(flags, 'accumulate', 1)}"),
+        (
+            0 < flags.batch_size <= models.LARGEST,
+            f"--batch-size must be at least 1 and at most {models.LARGEST:,}, got {flags.batch_size}",
+        ),
+        (
+            0 < getattr(flags, "accumulate", 1) <= max(1, flags.batch_size),
+            f"--accumulate must be at least 1 and at most --batch-size {flags.batch_size}, "
+            f"got {getattr(flags, 'accumulate', 1)}",
+        ),
         (flags.eval_every > 0, f"--eval-every must be at least 1, got {flags.eval_every}"),
         (flags.lr > 0, f"--lr must be above 0, got {flags.lr}"),
         (flags.weight_decay >= 0, f"--weight-decay must not be negative, got {flags.weight_decay}"),
         (flags.warmup >= 0, f"--warmup must not be negative, got {flags.warmup}"),
         (flags.clip >= 0, f"--clip must not be negative, got {flags.clip}"),
-        (0 <= flags.decay <= 1, f"--decay must be from 0 to 1, got {flags.decay}"))
+        (0 <= flags.decay <= 1, f"--decay must be from 0 to 1, got {flags.decay}"),
+    )
 
 
 def model_config(flags, **more):
@@ -108,7 +149,9 @@ def model_config(flags, **more):
         return config
     except ValueError as error:
         fields = re.compile(rf"\b({'|'.join(names)})(?= must|=)|\b(n_head|n_embd|block_size)\b")
-        raise UserError(fields.sub(lambda found: "--" + found[0].replace("_", "-"), str(error))) from None
+        raise UserError(
+            fields.sub(lambda found: "--" + found[0].replace("_", "-"), str(error))
+        ) from None
 
 
 def adopt(flags, config, source=""):
@@ -121,6 +164,8 @@ def adopt(flags, config, source=""):
         if hasattr(flags, field.name) and field.name != "vocab_size":  # as a flag, that is a limit
             given, used = getattr(flags, field.name), getattr(config, field.name)
             if source and given not in (defaults[field.name], used):
-                raise UserError(f"--{field.name.replace('_', '-')} {given}: {source} has {used}, which cannot be changed; "
-                                "leave the flag out")
+                raise UserError(
+                    f"--{field.name.replace('_', '-')} {given}: {source} has {used}, which cannot be changed; "
+                    "leave the flag out"
+                )
             setattr(flags, field.name, used)

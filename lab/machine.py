@@ -24,19 +24,35 @@ def prepare(flags, n_embd=None):
     device = flags.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    if device == "cuda" and not torch.cuda.is_available() or device == "mps" and not torch.backends.mps.is_available():
-        raise UserError(f"--device {device}: this machine or this torch build has none; use --device cpu")
+    if (
+        device == "cuda"
+        and not torch.cuda.is_available()
+        or device == "mps"
+        and not torch.backends.mps.is_available()
+    ):
+        raise UserError(
+            f"--device {device}: this machine or this torch build has none; use --device cpu"
+        )
     if processes.size() > 1:
-        require((device != "mps", "--device mps: is for one process; use --device cpu"),
-                (device != "cuda" or processes.local_rank() < torch.cuda.device_count(),
-                 f"--device cuda: {processes.local_size()} processes on a machine with {torch.cuda.device_count()} cards; "
-                 "start one for each (--nproc_per_node)"))
+        require(
+            (device != "mps", "--device mps: is for one process; use --device cpu"),
+            (
+                device != "cuda" or processes.local_rank() < torch.cuda.device_count(),
+                f"--device cuda: {processes.local_size()} processes on a machine with {torch.cuda.device_count()} cards; "
+                "start one for each (--nproc_per_node)",
+            ),
+        )
         if device == "cuda":
             torch.cuda.set_device(processes.local_rank())
-    require((0 <= getattr(flags, "threads", 0) <= 4096,
-             f"--threads must not be negative, nor above 4096, got {getattr(flags, 'threads', 0)}"))
+    require(
+        (
+            0 <= getattr(flags, "threads", 0) <= 4096,
+            f"--threads must not be negative, nor above 4096, got {getattr(flags, 'threads', 0)}",
+        )
+    )
     threads = getattr(flags, "threads", 0) or (
-        1 if (n_embd or 0) <= 128 else max(1, os.cpu_count() // processes.local_size()))
+        1 if (n_embd or 0) <= 128 else max(1, os.cpu_count() // processes.local_size())
+    )
     torch.set_num_threads(threads)
     # Far-away tokens get weights too small for normal floats, which processors compute many times slower.
     torch.set_flush_denormal(True)
@@ -55,7 +71,7 @@ def keep_freed_memory():
     except (AttributeError, TypeError):  # another C library
         return
     mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
-    mallopt(-3, 2**25)      # M_MMAP_THRESHOLD, the largest there is
+    mallopt(-3, 2**25)  # M_MMAP_THRESHOLD, the largest there is
 
 
 def autocast(flags, device):
@@ -81,23 +97,45 @@ def peak_memory(device):
         import resource  # not on Windows
     except ImportError:
         return None
-    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10), 1)
+    return round(
+        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        / (2**20 if sys.platform == "darwin" else 2**10),
+        1,
+    )
 
 
 def git_revision():
     """The commit of the code, with a + when files were changed; "unknown" outside a checkout."""
     try:
         here = Path(__file__).parents[1]
-        revision = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=here, capture_output=True, text=True, check=True)
-        changes = subprocess.run(["git", "status", "--porcelain", "-uno"], cwd=here, capture_output=True, text=True, check=True)
+        revision = subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"],
+            cwd=here,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        changes = subprocess.run(
+            ["git", "status", "--porcelain", "-uno"],
+            cwd=here,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         return revision.stdout.strip() + ("+" if changes.stdout.strip() else "")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
 
 
 def versions():
-    return {"python": platform.python_version(), "torch": torch.__version__, "tokenizers": tokenizers.__version__,
-            "numpy": numpy.__version__, "platform": platform.platform(), "date": datetime.date.today().isoformat()}
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "tokenizers": tokenizers.__version__,
+        "numpy": numpy.__version__,
+        "platform": platform.platform(),
+        "date": datetime.date.today().isoformat(),
+    }
 
 
 def clock(seconds):

@@ -19,9 +19,13 @@ def learning_rate(step, steps, peak, warmup, decay):
 def make_optimizer(model, lr, weight_decay, betas=(0.9, 0.999)):
     """AdamW that decays matrices and spares biases, norms and scalars. Each parameter is in exactly one group."""
     parameters = [p for p in model.parameters() if p.requires_grad]
-    groups = [dict(params=[p for p in parameters if p.dim() >= 2], weight_decay=weight_decay),
-              dict(params=[p for p in parameters if p.dim() < 2], weight_decay=0.0)]
-    return torch.optim.AdamW(groups, lr=lr, betas=betas, fused=parameters[0].device.type in ("cpu", "cuda"))
+    groups = [
+        dict(params=[p for p in parameters if p.dim() >= 2], weight_decay=weight_decay),
+        dict(params=[p for p in parameters if p.dim() < 2], weight_decay=0.0),
+    ]
+    return torch.optim.AdamW(
+        groups, lr=lr, betas=betas, fused=parameters[0].device.type in ("cpu", "cuda")
+    )
 
 
 def perplexity(nats, tokens):

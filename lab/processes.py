@@ -57,8 +57,15 @@ def local_size():
 def launcher():
     """The words of the command line in front of the script's name."""
     machines = size() // local_size()
-    return ["python"] if size() == 1 else [
-        "torchrun", *([f"--nnodes={machines}"] if machines > 1 else []), f"--nproc_per_node={local_size()}"]
+    return (
+        ["python"]
+        if size() == 1
+        else [
+            "torchrun",
+            *([f"--nnodes={machines}"] if machines > 1 else []),
+            f"--nproc_per_node={local_size()}",
+        ]
+    )
 
 
 def meet(timeout):
@@ -74,8 +81,13 @@ def start(timeout):
     RuntimeError when they do not come."""
     if size() > 1:
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-        dist.init_process_group(backend, store=meet(JOIN), rank=rank(), world_size=size(),
-                                timeout=datetime.timedelta(seconds=timeout))
+        dist.init_process_group(
+            backend,
+            store=meet(JOIN),
+            rank=rank(),
+            world_size=size(),
+            timeout=datetime.timedelta(seconds=timeout),
+        )
 
 
 def leave():
@@ -133,8 +145,11 @@ def from_first(make):
         torch.save(sent, buffer)
     length = torch.tensor(buffer.getbuffer().nbytes)
     dist.broadcast(length, 0)
-    content = (torch.frombuffer(buffer.getbuffer(), dtype=torch.uint8) if first()
-               else torch.empty(int(length), dtype=torch.uint8))
+    content = (
+        torch.frombuffer(buffer.getbuffer(), dtype=torch.uint8)
+        if first()
+        else torch.empty(int(length), dtype=torch.uint8)
+    )
     dist.broadcast(content, 0)
     if error:
         raise error
@@ -170,7 +185,9 @@ def spread(model, some_unused=False):
     """
     if size() == 1:
         return model.loss
-    return DistributedDataParallel(Loss(model), find_unused_parameters=some_unused, gradient_as_bucket_view=True)
+    return DistributedDataParallel(
+        Loss(model), find_unused_parameters=some_unused, gradient_as_bucket_view=True
+    )
 
 
 def parts(loss, labels, flags, step, members=1):
@@ -189,7 +206,9 @@ def parts(loss, labels, flags, step, members=1):
     if size() > 1:
         torch.manual_seed(batching.generator(flags.seed, "dropout", step, rank()).initial_seed())
     rows = torch.arange(len(labels)).view(members, -1)  # (M, B)
-    shares = rows.tensor_split(n, dim=1)[rank() * flags.accumulate : (rank() + 1) * flags.accumulate]
+    shares = rows.tensor_split(n, dim=1)[
+        rank() * flags.accumulate : (rank() + 1) * flags.accumulate
+    ]
     for k, share in enumerate(shares, start=1):
         chosen = (share if share.numel() else rows[:, :1]).flatten()
         wanted = labels[chosen] if share.numel() else torch.full_like(labels[chosen], -100)
@@ -203,7 +222,9 @@ def parts(loss, labels, flags, step, members=1):
 def has_lost_another(error):
     """Whether a RuntimeError comes from waiting for a process that has gone."""
     words = ("gloo", "nccl", "connection closed", "connection reset", "broken pipe", "timed out")
-    return size() > 1 and (isinstance(error, dist.DistError) or any(word in str(error).lower() for word in words))
+    return size() > 1 and (
+        isinstance(error, dist.DistError) or any(word in str(error).lower() for word in words)
+    )
 
 
 def first_to_fail():

@@ -7,8 +7,13 @@ import threading
 
 import torch
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)  # Ctrl-C, and a machine or a queue that wants its place back
-LOOK_EVERY = 100  # steps between looks at losses that are not on the CPU, since each makes the device wait
+SIGNALS = (
+    signal.SIGINT,
+    signal.SIGTERM,
+)  # Ctrl-C, and a machine or a queue that wants its place back
+LOOK_EVERY = (
+    100  # steps between looks at losses that are not on the CPU, since each makes the device wait
+)
 
 
 class Interrupted(KeyboardInterrupt):
@@ -78,4 +83,11 @@ class Losses:
         """(step, learning rate, loss) of the first one that is NaN or infinite, None if there is none; all are seen then."""
         unseen, self.unseen = self.unseen, []
         values = torch.stack([loss for *_, loss in unseen]).tolist() if unseen else []
-        return next(((step, lr, value) for (step, lr, _), value in zip(unseen, values) if not math.isfinite(value)), None)
+        return next(
+            (
+                (step, lr, value)
+                for (step, lr, _), value in zip(unseen, values)
+                if not math.isfinite(value)
+            ),
+            None,
+        )

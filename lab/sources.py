@@ -23,8 +23,12 @@ def source_of(flags, kind):
     """The run of --init-from, whose architecture the flags then have; None without the flag."""
     if not flags.init_from:
         return None
-    require((not getattr(flags, "vocab_from", ""),
-             f"--init-from {flags.init_from} brings its vocabulary along; leave --vocab-from out"))
+    require(
+        (
+            not getattr(flags, "vocab_from", ""),
+            f"--init-from {flags.init_from} brings its vocabulary along; leave --vocab-from out",
+        )
+    )
     source = load_run(flags.init_from, (kind,), flag_name="--init-from")
     adopt(flags, source.model.body.config, f"--init-from {flags.init_from}")
     return source
@@ -39,15 +43,33 @@ def prepared_of(flags, source):
     if flags.data in NAMES or not shards.is_prepared(flags.data):
         return None
     prepared = shards.Prepared(flags.data)
-    decided = {"tokenizer": "word" if is_word_level(prepared.tokenizer) else "bpe", "vocab_size": 0, "vocab_from": "",
-               "valid": prepared.settings["valid"], "split": "full"}
-    given = [field for field in dataclasses.fields(flags)
-             if field.name in decided and getattr(flags, field.name) not in (field.default, decided[field.name])]
-    asked = " and ".join(f"--{field.name.replace('_', '-')} {getattr(flags, field.name)}" for field in given)
-    require((not given, f"{asked}: --data {flags.data} is prepared, with its own tokenizer and sets; "
-             "leave that out, or give it to prepare.py and another --out"))
+    decided = {
+        "tokenizer": "word" if is_word_level(prepared.tokenizer) else "bpe",
+        "vocab_size": 0,
+        "vocab_from": "",
+        "valid": prepared.settings["valid"],
+        "split": "full",
+    }
+    given = [
+        field
+        for field in dataclasses.fields(flags)
+        if field.name in decided
+        and getattr(flags, field.name) not in (field.default, decided[field.name])
+    ]
+    asked = " and ".join(
+        f"--{field.name.replace('_', '-')} {getattr(flags, field.name)}" for field in given
+    )
+    require(
+        (
+            not given,
+            f"{asked}: --data {flags.data} is prepared, with its own tokenizer and sets; "
+            "leave that out, or give it to prepare.py and another --out",
+        )
+    )
     if source and source.tokenizer.to_str() != prepared.tokenizer.to_str():
-        raise UserError(f"--data {flags.data}: was prepared with another vocabulary than that of {source.folder}; "
-                        f"prepare it with --vocab-from {source.folder}")
+        raise UserError(
+            f"--data {flags.data}: was prepared with another vocabulary than that of {source.folder}; "
+            f"prepare it with --vocab-from {source.folder}"
+        )
     flags.tokenizer, flags.valid = decided["tokenizer"], decided["valid"]
     return prepared

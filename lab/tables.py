@@ -17,9 +17,16 @@ def write(stem, header, rows, caption):
 def markdown(header, rows):
     lines = [[cell.replace("|", r"\|") for cell in line] for line in [header, *rows]]
     widths = [max(map(len, column)) for column in zip(*lines)]
-    lines = [[cell.rjust(width) if i else cell.ljust(width) for i, (cell, width) in enumerate(zip(line, widths))]
-             for line in lines]
-    lines.insert(1, ["-" * (width - 1) + ":" if i else "-" * width for i, width in enumerate(widths)])
+    lines = [
+        [
+            cell.rjust(width) if i else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(line, widths))
+        ]
+        for line in lines
+    ]
+    lines.insert(
+        1, ["-" * (width - 1) + ":" if i else "-" * width for i, width in enumerate(widths)]
+    )
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
@@ -30,17 +37,35 @@ def latex(header, rows, caption, label):
         return rf"\textbf{{{text}}}" if bold else text
 
     lines = [" & ".join(map(cell, line)) + r" \\" for line in [header, *rows]]
-    return "\n".join([r"% \usepackage{booktabs}", r"\begin{table}", r"\centering",
-                      rf"\caption{{{escaped(caption)}}}", rf"\label{{tab:{label}}}",
-                      rf"\begin{{tabular}}{{l{'r' * (len(header) - 1)}}}",
-                      r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule",
-                      r"\end{tabular}", r"\end{table}", ""])
+    return "\n".join(
+        [
+            r"% \usepackage{booktabs}",
+            r"\begin{table}",
+            r"\centering",
+            rf"\caption{{{escaped(caption)}}}",
+            rf"\label{{tab:{label}}}",
+            rf"\begin{{tabular}}{{l{'r' * (len(header) - 1)}}}",
+            r"\toprule",
+            lines[0],
+            r"\midrule",
+            *lines[1:],
+            r"\bottomrule",
+            r"\end{tabular}",
+            r"\end{table}",
+            "",
+        ]
+    )
 
 
 def escaped(text):
     """Text as LaTeX prints it."""
-    special = ({"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "≥": r"$\geq$"}
-               | {c: "\\" + c for c in "&%$#_{}"})
+    special = {
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "±": r"$\pm$",
+        "≥": r"$\geq$",
+    } | {c: "\\" + c for c in "&%$#_{}"}
     return "".join(special.get(c, c) for c in text)
 
 

@@ -19,22 +19,31 @@ class Classifier(nn.Module):
 
     POOLS = ("mean", "max", "min", "first", "last")
 
-    def __init__(self, body, n_class, pool="mean", layers="last", n_hidden=100, dropout=0.0, n_component=0):
+    def __init__(
+        self, body, n_class, pool="mean", layers="last", n_hidden=100, dropout=0.0, n_component=0
+    ):
         super().__init__()
         self.body, self.pool, self.layers = body, pool.split("+"), layers
         if not set(self.pool) <= set(self.POOLS) or not (
-                layers in ("last", "all") or layers.isdecimal() and int(layers) <= body.config.n_layer):
-            raise ValueError(f"pool={pool}, layers={layers}: there is no such pooling of {body.config.n_layer} blocks")
+            layers in ("last", "all") or layers.isdecimal() and int(layers) <= body.config.n_layer
+        ):
+            raise ValueError(
+                f"pool={pool}, layers={layers}: there is no such pooling of {body.config.n_layer} blocks"
+            )
         n_layers = body.config.n_layer + 1 if layers == "all" else 1
         n_features = body.config.n_embd * len(self.pool) * n_layers
         self.n_component = min(n_component, n_features)
-        self.head = ClassifierHead(body.config, n_class, self.n_component or n_features, n_hidden, dropout)
+        self.head = ClassifierHead(
+            body.config, n_class, self.n_component or n_features, n_hidden, dropout
+        )
         if self.n_component:
             self.register_buffer("shift", torch.zeros(n_features))
             self.register_buffer("projection", torch.eye(n_features, self.n_component))
         init_weights(self, body.config)
         if not n_hidden:
-            nn.init.zeros_(self.head.layers[-1].weight)  # random weights of so many features would start with confident guesses
+            nn.init.zeros_(
+                self.head.layers[-1].weight
+            )  # random weights of so many features would start with confident guesses
 
     def features(self, idx, mask=None):
         """idx, mask (B, T) -> (B, n_features)."""
@@ -63,7 +72,8 @@ class Classifier(nn.Module):
         self.shift.copy_(features.mean(0))
         scale = 1 / features.std(0).clamp(min=1e-5)
         _, _, axes = torch.pca_lowrank(
-            (features - self.shift) * scale, self.n_component, center=False)  # (n_features, n_component)
+            (features - self.shift) * scale, self.n_component, center=False
+        )  # (n_features, n_component)
         self.projection.copy_(scale[:, None] * axes)
 
 
@@ -88,7 +98,9 @@ class ClassifierHead(nn.Module):
         super().__init__()
         n_input = n_input or config.n_embd
         hidden = [nn.Linear(n_input, n_hidden), nn.ReLU()] if n_hidden else []
-        self.layers = nn.Sequential(*hidden, nn.Dropout(dropout), nn.Linear(n_hidden or n_input, n_class))
+        self.layers = nn.Sequential(
+            *hidden, nn.Dropout(dropout), nn.Linear(n_hidden or n_input, n_class)
+        )
 
     def forward(self, x):
         """x (..., n_input) -> logits (..., n_class)."""

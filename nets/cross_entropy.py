@@ -12,9 +12,17 @@ def linear_cross_entropy(x, weight, bias, targets, smoothing=0.0):
     smoothing: share of each target given to all words alike (Szegedy et al. 2016, section 7).
     """
     n = rows_at_a_time(x)
-    pairs = ((F.linear(part, weight, bias), target) for part, target in zip(x.split(n), targets.split(n)))
-    return torch.cat([F.cross_entropy(logits.to(precise(logits)), target, reduction="none", label_smoothing=smoothing)
-                      for logits, target in pairs])
+    pairs = (
+        (F.linear(part, weight, bias), target) for part, target in zip(x.split(n), targets.split(n))
+    )
+    return torch.cat(
+        [
+            F.cross_entropy(
+                logits.to(precise(logits)), target, reduction="none", label_smoothing=smoothing
+            )
+            for logits, target in pairs
+        ]
+    )
 
 
 class LinearCrossEntropySum(torch.autograd.Function):
@@ -34,7 +42,10 @@ class LinearCrossEntropySum(torch.autograd.Function):
         total, n = 0.0, rows_at_a_time(x)
         for part, target, part_grad in zip(x.split(n), targets.split(n), x_grad.split(n)):
             logits = F.linear(part, weight, bias)  # (n, V)
-            p, rows = logits.softmax(-1, dtype=precise(logits)), torch.arange(len(part), device=x.device)
+            p, rows = (
+                logits.softmax(-1, dtype=precise(logits)),
+                torch.arange(len(part), device=x.device),
+            )
             # p = exp(logit) / sum, so that log sum = logit - log p; of the likeliest word, since its p is at least 1 / V.
             log_sum = logits.amax(-1) - p.amax(-1).log()
             total = total + (log_sum - (1 - smoothing) * logits[rows, target].to(p.dtype)).sum()
@@ -53,7 +64,11 @@ class LinearCrossEntropySum(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad):
-        return *(None if part is None else part.mul_(grad) for part in ctx.saved_tensors), None, None
+        return (
+            *(None if part is None else part.mul_(grad) for part in ctx.saved_tensors),
+            None,
+            None,
+        )
 
 
 def rows_at_a_time(x):

@@ -23,7 +23,9 @@ class Ensemble(nn.Module):
 
     def forward(self, idx, mask=None):
         """idx (B, T), mask (B, T) -> log of the averaged probabilities (B, T, V)."""
-        logs = torch.stack([member(idx, mask).log_softmax(-1) for member in self.members])  # (M, B, T, V)
+        logs = torch.stack(
+            [member(idx, mask).log_softmax(-1) for member in self.members]
+        )  # (M, B, T, V)
         return logs.logsumexp(0) - math.log(len(self.members))
 
     def loss(self, idx, targets, mask=None, smoothing=0.0):
@@ -32,7 +34,11 @@ class Ensemble(nn.Module):
         M = len(self.members)
         if self.training:
             masks = [None] * M if mask is None else mask.chunk(M)
-            return sum(member.loss(*part, smoothing)
-                       for member, *part in zip(self.members, idx.chunk(M), targets.chunk(M), masks))
-        losses = torch.stack([member.losses(idx, targets, mask) for member in self.members])  # (M, N)
+            return sum(
+                member.loss(*part, smoothing)
+                for member, *part in zip(self.members, idx.chunk(M), targets.chunk(M), masks)
+            )
+        losses = torch.stack(
+            [member.losses(idx, targets, mask) for member in self.members]
+        )  # (M, N)
         return -(torch.logsumexp(-losses, 0) - math.log(M)).sum()

@@ -42,7 +42,13 @@ def alibi_attention(slopes, T, variant, window=0, mask=None):
 
     blocks = None
     if variant in ("causal", "one-sided") or window or mask is not None:
-        blocks = create_block_mask(allowed, None if mask is None else len(mask), H if variant == "one-sided" else None, T, T,
-                                   device=slopes.device)
+        blocks = create_block_mask(
+            allowed,
+            None if mask is None else len(mask),
+            H if variant == "one-sided" else None,
+            T,
+            T,
+            device=slopes.device,
+        )
     attend = compiled() if slopes.is_cuda else flex_attention
     return lambda q, k, v: attend(q, k, v, score_mod=score, block_mask=blocks)

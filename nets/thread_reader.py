@@ -26,9 +26,21 @@ class ThreadReader(nn.Module):
         if ancestor_positions == "learned":
             self.positions = nn.Embedding(n_ancestors, config.n_embd)
         elif ancestor_positions == "sinusoidal":
-            self.register_buffer("distances", sinusoids(n_ancestors, config.n_embd), persistent=False)
+            self.register_buffer(
+                "distances", sinusoids(n_ancestors, config.n_embd), persistent=False
+            )
 
-    def forward(self, idx, mask=None, *, texts=None, texts_mask=None, ancestors=None, ancestors_mask=None, picked=None):
+    def forward(
+        self,
+        idx,
+        mask=None,
+        *,
+        texts=None,
+        texts_mask=None,
+        ancestors=None,
+        ancestors_mask=None,
+        picked=None,
+    ):
         """idx, mask (B, T): comments; texts, texts_mask (M, U): all their ancestors;
         ancestors (B, A) long: which rows of texts those of each comment are;
         ancestors_mask (B, A), at least one True in each row -> h (B, T, C), or (N, C) with picked (N,).
@@ -40,6 +52,8 @@ class ThreadReader(nn.Module):
         vectors = pool_tokens(self.encoder(texts, texts_mask), texts_mask, "mean")  # (M, C)
         memory = vectors[ancestors]  # (B, A, C)
         if self.ancestor_positions != "none":
-            distances = self.positions.weight if self.ancestor_positions == "learned" else self.distances  # (n_ancestors, C)
+            distances = (
+                self.positions.weight if self.ancestor_positions == "learned" else self.distances
+            )  # (n_ancestors, C)
             memory = memory + distances[: ancestors.size(1)]
         return self.decoder(idx, mask, memory=memory, memory_mask=ancestors_mask, picked=picked)

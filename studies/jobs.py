@@ -25,7 +25,10 @@ def run_all(out, stages, at_a_time=0, cost=lambda arguments: 1.0):
     What is finished is not run again; what was interrupted goes on. at_a_time: 0 means one a core. cost: of a job by its
     arguments, in any unit; the time left is foretold from it. Raises UserError with a script's own last line if it fails.
     """
-    progress = Progress(Path(out), {name: cost(list(map(str, arguments))) for stage in stages for name, _, arguments in stage})
+    progress = Progress(
+        Path(out),
+        {name: cost(list(map(str, arguments))) for stage in stages for name, _, arguments in stage},
+    )
     with progress:
         for stage in stages:
             with ThreadPoolExecutor(at_a_time or os.cpu_count()) as pool:
@@ -40,9 +43,16 @@ def launch(out, name, script, arguments, progress):
         return
     again = ["--resume"] if script.startswith("train") and can_resume(folder) else []
     command = [sys.executable, "-m", script, *arguments, *again, "--out", str(folder)]
-    progress.begin(name, int(arguments[arguments.index("--steps") + 1]) if "--steps" in arguments else 0)
-    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8",
-                          env=os.environ | {"PYTHONPATH": str(ROOT)})
+    progress.begin(
+        name, int(arguments[arguments.index("--steps") + 1]) if "--steps" in arguments else 0
+    )
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
     if done.returncode:
         lines = (done.stderr or done.stdout).strip().splitlines()
         raise UserError(f"{shlex.join(command)} failed: {lines[-1] if lines else done.returncode}")
@@ -53,8 +63,17 @@ class Progress:
     """A line for each finished run; on a terminal also a live one with the time that is left for all of them."""
 
     def __init__(self, out, costs):
-        self.out, self.costs, self.started, self.lock = out, costs, time.perf_counter(), threading.Lock()
-        self.running, self.ended, self.spent = {}, 0, 0.0  # name -> steps; jobs; cost of what was computed in this sitting
+        self.out, self.costs, self.started, self.lock = (
+            out,
+            costs,
+            time.perf_counter(),
+            threading.Lock(),
+        )
+        self.running, self.ended, self.spent = (
+            {},
+            0,
+            0.0,
+        )  # name -> steps; jobs; cost of what was computed in this sitting
         self.over = threading.Event()
 
     def __enter__(self):
@@ -76,13 +95,22 @@ class Progress:
             cost = self.costs.pop(name)
             self.spent += cost if new else 0
             self.clear()
-            print(f"[{self.ended}/{self.ended + len(self.costs)}{self.time_left()}] {name}: {words}", flush=True)
+            print(
+                f"[{self.ended}/{self.ended + len(self.costs)}{self.time_left()}] {name}: {words}",
+                flush=True,
+            )
 
     def time_left(self):
         """In words, from the cost of what is done and of what is not; nothing before anything is done."""
-        partly = sum(self.costs[name] * self.share(name, steps) for name, steps in self.running.items())
+        partly = sum(
+            self.costs[name] * self.share(name, steps) for name, steps in self.running.items()
+        )
         done, left = self.spent + partly, sum(self.costs.values()) - partly
-        return f", about {clock((time.perf_counter() - self.started) / done * left)} left" if done else ""
+        return (
+            f", about {clock((time.perf_counter() - self.started) / done * left)} left"
+            if done
+            else ""
+        )
 
     def share(self, name, steps):
         """How much of a training is done, from the last line of its metrics.jsonl."""
@@ -98,8 +126,12 @@ class Progress:
             with self.lock:
                 self.clear()
                 names = ", ".join(self.running)
-                print(f"{self.ended}/{self.ended + len(self.costs)}{self.time_left()}: {names}"[:100],
-                      end="", file=sys.stderr, flush=True)
+                print(
+                    f"{self.ended}/{self.ended + len(self.costs)}{self.time_left()}: {names}"[:100],
+                    end="",
+                    file=sys.stderr,
+                    flush=True,
+                )
 
     def clear(self):
         if sys.stderr.isatty():

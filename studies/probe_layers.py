@@ -35,52 +35,131 @@ class Flags:
 
 
 def probe(flags):
-    require((0 < flags.seeds <= 1000, f"--seeds must be from 1 to 1000, got {flags.seeds}"),
-                 (flags.jobs >= 0, f"--jobs must not be negative, got {flags.jobs}"))
+    require(
+        (0 < flags.seeds <= 1000, f"--seeds must be from 1 to 1000, got {flags.seeds}"),
+        (flags.jobs >= 0, f"--jobs must not be negative, got {flags.jobs}"),
+    )
     source, started = load_run(flags.run, ("mlm",)), time.perf_counter()
     out, settings = Path(flags.out or f"out/layers-{source.folder.name}"), source.config["flags"]
     data, n_layer = flags.data or settings["data"], source.model.body.config.n_layer
     layers = [str(layer) for layer in range(n_layer + 1)] + ["all"]
 
     # The untrained encoders have the architecture of the run, and new weights.
-    same = [word for name in ("pos", "alibi", "window", "n_layer", "n_head", "n_embd", "n_ffn", "block_size",
-                              "activation", "init_std", "head", "tokenizer", "vocab_size")
-            for word in (f"--{name.replace('_', '-')}", settings[name])]
-    same += ["--norm-first" if settings["norm_first"] else "--no-norm-first",
-             "--data", data, "--split", flags.split, "--steps", "0", "--threads", "1"]
-    encoders = [(f"untrained-{seed}", "train_mlm", [*same, "--seed", seed]) for seed in range(flags.seeds)]
-    classifiers = [(f"{kind}-layer-{layer}-{seed}", "train_classifier",
-                    ["--encoder", source.folder if kind == "pretrained" else out / f"untrained-{seed}",
-                     "--data", data, "--split", flags.split, "--layers", layer, "--seed", seed, "--threads", "1"])
-                   for kind in KINDS for layer in layers for seed in range(flags.seeds)]
+    same = [
+        word
+        for name in (
+            "pos",
+            "alibi",
+            "window",
+            "n_layer",
+            "n_head",
+            "n_embd",
+            "n_ffn",
+            "block_size",
+            "activation",
+            "init_std",
+            "head",
+            "tokenizer",
+            "vocab_size",
+        )
+        for word in (f"--{name.replace('_', '-')}", settings[name])
+    ]
+    same += [
+        "--norm-first" if settings["norm_first"] else "--no-norm-first",
+        "--data",
+        data,
+        "--split",
+        flags.split,
+        "--steps",
+        "0",
+        "--threads",
+        "1",
+    ]
+    encoders = [
+        (f"untrained-{seed}", "train_mlm", [*same, "--seed", seed]) for seed in range(flags.seeds)
+    ]
+    classifiers = [
+        (
+            f"{kind}-layer-{layer}-{seed}",
+            "train_classifier",
+            [
+                "--encoder",
+                source.folder if kind == "pretrained" else out / f"untrained-{seed}",
+                "--data",
+                data,
+                "--split",
+                flags.split,
+                "--layers",
+                layer,
+                "--seed",
+                seed,
+                "--threads",
+                "1",
+            ],
+        )
+        for kind in KINDS
+        for layer in layers
+        for seed in range(flags.seeds)
+    ]
     run_all(out, (encoders, classifiers), flags.jobs)
 
     # Results
     read = {name: read_result(out / name) for name, _, _ in classifiers}
-    part = next(name for name in ("accuracy/unseen", "accuracy/test") if all(name in result for result in read.values()))
+    part = next(
+        name
+        for name in ("accuracy/unseen", "accuracy/test")
+        if all(name in result for result in read.values())
+    )
     result, rows, lines = {}, [], {kind: [] for kind in KINDS}
     for layer in layers:
         cells = []
         for kind in KINDS:
             for column in ("test", "unseen"):
-                values = [100 * read[f"{kind}-layer-{layer}-{seed}"].get(f"accuracy/{column}", float("nan"))
-                          for seed in range(flags.seeds)]
-                mean, deviation = statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
+                values = [
+                    100
+                    * read[f"{kind}-layer-{layer}-{seed}"].get(f"accuracy/{column}", float("nan"))
+                    for seed in range(flags.seeds)
+                ]
+                mean, deviation = (
+                    statistics.fmean(values),
+                    statistics.stdev(values) if len(values) > 1 else 0.0,
+                )
                 cells.append(tables.spread(values))
-                result[f"{kind}/layer-{layer}/{column}"] = {"mean": mean, "deviation": deviation, "values": values}
+                result[f"{kind}/layer-{layer}/{column}"] = {
+                    "mean": mean,
+                    "deviation": deviation,
+                    "values": values,
+                }
                 if f"accuracy/{column}" == part:
                     lines[kind].append((mean, deviation))
         rows.append(["embeddings" if layer == "0" else layer, *cells])
-    caption = (f"Accuracy of classifiers on the frozen states of {source.folder.name} and of untrained encoders, "
-               f"--split {flags.split}: mean ± sample standard deviation over {flags.seeds} "
-               f"seed{'s' * (flags.seeds > 1)} of the classifier.")
+    caption = (
+        f"Accuracy of classifiers on the frozen states of {source.folder.name} and of untrained encoders, "
+        f"--split {flags.split}: mean ± sample standard deviation over {flags.seeds} "
+        f"seed{'s' * (flags.seeds > 1)} of the classifier."
+    )
     text = tables.write(
-        out / "layers", ["layer", *(f"{words}, {column} (%)" for words in KINDS.values() for column in ("test", "unseen"))],
-        rows, caption)
-    write_json(out / "result.json", result | {"command": shlex.join(["python", "-m", "studies.probe_layers", *sys.argv[1:]])})
+        out / "layers",
+        [
+            "layer",
+            *(
+                f"{words}, {column} (%)"
+                for words in KINDS.values()
+                for column in ("test", "unseen")
+            ),
+        ],
+        rows,
+        caption,
+    )
+    write_json(
+        out / "result.json",
+        result | {"command": shlex.join(["python", "-m", "studies.probe_layers", *sys.argv[1:]])},
+    )
     draw(out, layers, lines, part)
     print(text)
-    print(f"{out}: layers.md, layers.tex, layers.png and result.json; {time.perf_counter() - started:.0f} s")
+    print(
+        f"{out}: layers.md, layers.tex, layers.png and result.json; {time.perf_counter() - started:.0f} s"
+    )
 
 
 def draw(out, layers, lines, part):
@@ -91,10 +170,30 @@ def draw(out, layers, lines, part):
     for color, (kind, points) in enumerate(lines.items()):
         xs = list(range(len(layers) - 1))
         means, deviations = zip(*points)
-        axis.errorbar(xs, means[:-1], deviations[:-1], fmt="o-", capsize=3, color=f"C{color}", label=KINDS[kind])
-        axis.errorbar([len(layers) - 0.5 + 0.1 * color], means[-1:], deviations[-1:], fmt="s", capsize=3, color=f"C{color}")
-    axis.set_xticks([*range(len(layers) - 1), len(layers) - 0.45], ["embed-\ndings", *layers[1:-1], "all"])
-    axis.set(xlabel="state that is pooled, by block", ylabel=f"accuracy, {part.removeprefix('accuracy/')} rows (%)")
+        axis.errorbar(
+            xs,
+            means[:-1],
+            deviations[:-1],
+            fmt="o-",
+            capsize=3,
+            color=f"C{color}",
+            label=KINDS[kind],
+        )
+        axis.errorbar(
+            [len(layers) - 0.5 + 0.1 * color],
+            means[-1:],
+            deviations[-1:],
+            fmt="s",
+            capsize=3,
+            color=f"C{color}",
+        )
+    axis.set_xticks(
+        [*range(len(layers) - 1), len(layers) - 0.45], ["embed-\ndings", *layers[1:-1], "all"]
+    )
+    axis.set(
+        xlabel="state that is pooled, by block",
+        ylabel=f"accuracy, {part.removeprefix('accuracy/')} rows (%)",
+    )
     axis.legend(frameon=False)
     save(figure, out / "layers.png")
 

@@ -30,12 +30,18 @@ SEGMENTS = 8
 
 @dataclass
 class Flags:
-    runs: list[str] = flag(None, "run folders of train_lm.py; several are drawn in one figure, seeds as their mean",
-                           positional=True)
+    runs: list[str] = flag(
+        None,
+        "run folders of train_lm.py; several are drawn in one figure, seeds as their mean",
+        positional=True,
+    )
     data: str = flag("", "corpus whose test sets are read (default: the run's own)")
     blocks: int = flag(1000, "texts, of the length the model was trained on")
     seed: int = flag(0, "of the choice of texts and of the shuffling")
-    out: str = flag("", "folder of order.png, order.md and result.json (default: order/ in the first run's folder)")
+    out: str = flag(
+        "",
+        "folder of order.png, order.md and result.json (default: order/ in the first run's folder)",
+    )
     device: str = flag("auto", "where to compute", ("auto", "cpu", "cuda", "mps"))
 
 
@@ -47,26 +53,46 @@ def probe(flags):
     result = {}
     for name, group in by_position(loaded).items():
         measured = [measure(run, flags, device) for run in group]
-        result[name] = {"folders": [str(run.folder) for run in group], "seeds": [run.config["flags"]["seed"] for run in group],
-                        "block_size": group[0].model.body.config.block_size, "segments": [m[0] for m in measured],
-                        "kept": list(measured[0][1]), "shuffled": [list(m[1].values()) for m in measured]}
+        result[name] = {
+            "folders": [str(run.folder) for run in group],
+            "seeds": [run.config["flags"]["seed"] for run in group],
+            "block_size": group[0].model.body.config.block_size,
+            "segments": [m[0] for m in measured],
+            "kept": list(measured[0][1]),
+            "shuffled": [list(m[1].values()) for m in measured],
+        }
 
     out.mkdir(parents=True, exist_ok=True)
     print(write_table(out / "order", result))
-    write_json(out / "result.json", {"runs": result, "seconds": round(time.perf_counter() - started, 1),
-                                          "command": shlex.join(["python", "-m", "studies.probe_order", *sys.argv[1:]])})
+    write_json(
+        out / "result.json",
+        {
+            "runs": result,
+            "seconds": round(time.perf_counter() - started, 1),
+            "command": shlex.join(["python", "-m", "studies.probe_order", *sys.argv[1:]]),
+        },
+    )
     draw(out, result)
-    print(f"{out}: order.png, order.md, order.tex and result.json; {time.perf_counter() - started:.0f} s")
+    print(
+        f"{out}: order.png, order.md, order.tex and result.json; {time.perf_counter() - started:.0f} s"
+    )
 
 
 @torch.no_grad()
 def measure(run, flags, device):
     """(loss in nats of each of SEGMENTS parts of the block, {k: loss of the last word when only the k words before it
     are in order})."""
-    corpus, T = data.load(flags.data or run.config["flags"]["data"]), run.model.body.config.block_size
+    corpus, T = (
+        data.load(flags.data or run.config["flags"]["data"]),
+        run.model.body.config.block_size,
+    )
     ids = batching.stream(run.tokenizer, [line for part in corpus.tests.values() for line in part])
-    require((len(ids) > T + 1,
-                  f"--data {corpus.name}: too little test text for blocks of {T} tokens; give another corpus"))
+    require(
+        (
+            len(ids) > T + 1,
+            f"--data {corpus.name}: too little test text for blocks of {T} tokens; give another corpus",
+        )
+    )
     gen = batching.generator("order", flags.seed)
     x, y = batching.random_blocks(ids, T, flags.blocks, gen)  # (N, T)
     order = torch.rand(x.shape, generator=gen)
@@ -76,7 +102,10 @@ def measure(run, flags, device):
     last = torch.full_like(y, -100)
     last[:, -1] = y[:, -1]
     kept = sorted({k for k in (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024) if k < T} | {T})
-    return segments, {k: per_target(run.model, shuffle_all_but_last(x, order, k), last, device).mean().item() for k in kept}
+    return segments, {
+        k: per_target(run.model, shuffle_all_but_last(x, order, k), last, device).mean().item()
+        for k in kept
+    }
 
 
 def shuffle_all_but_last(x, order, k):
@@ -89,16 +118,26 @@ def shuffle_all_but_last(x, order, k):
 def per_target(model, x, y, device):
     """(N,) losses in nats of the targets that are not -100; of an ensemble, those of its first member."""
     model = getattr(model, "members", [model])[0]
-    return torch.cat([model.losses(a.to(device), b.to(device)).cpu() for a, b in zip(x.split(64), y.split(64))])
+    return torch.cat(
+        [model.losses(a.to(device), b.to(device)).cpu() for a, b in zip(x.split(64), y.split(64))]
+    )
 
 
 def write_table(stem, result):
     kept = next(iter(result.values()))["kept"]
-    rows = [[name, *(tables.spread(values, 2) for values in zip(*r["shuffled"]))] for name, r in result.items()]
-    return tables.write(stem, ["", "all shuffled", *(f"last {k}" for k in kept[1:-1]), "none shuffled"], rows,
-                        "Loss of the last word of a block in nats when, of the words before it, only so many last ones are "
-                        "in their order"
-                        + ", ± sample standard deviation over the seeds." * (max(len(r["seeds"]) for r in result.values()) > 1))
+    rows = [
+        [name, *(tables.spread(values, 2) for values in zip(*r["shuffled"]))]
+        for name, r in result.items()
+    ]
+    return tables.write(
+        stem,
+        ["", "all shuffled", *(f"last {k}" for k in kept[1:-1]), "none shuffled"],
+        rows,
+        "Loss of the last word of a block in nats when, of the words before it, only so many last ones are "
+        "in their order"
+        + ", ± sample standard deviation over the seeds."
+        * (max(len(r["seeds"]) for r in result.values()) > 1),
+    )
 
 
 def draw(out, result):
@@ -111,16 +150,35 @@ def draw(out, result):
         middles = [T * (j + 0.5) / len(r["segments"][0]) for j in range(len(r["segments"][0]))]
         # Without even the last word in its place all are at a loss, which would flatten the rest: that number stands in
         # the table.
-        for axis, xs, seeds in ((axes[0], middles, r["segments"]),
-                                (axes[1], range(len(r["kept"]) - 1), [values[1:] for values in r["shuffled"]])):
-            over_seeds(axis, xs, seeds, marker="os^Dv"[i % 5], color=f"C{i}", markersize=3.5, linewidth=1.3, label=name)
+        for axis, xs, seeds in (
+            (axes[0], middles, r["segments"]),
+            (axes[1], range(len(r["kept"]) - 1), [values[1:] for values in r["shuffled"]]),
+        ):
+            over_seeds(
+                axis,
+                xs,
+                seeds,
+                marker="os^Dv"[i % 5],
+                color=f"C{i}",
+                markersize=3.5,
+                linewidth=1.3,
+                label=name,
+            )
     kept = max((r["kept"] for r in result.values()), key=len)
-    axes[0].set(title="Along the block", xlabel=f"position in the block (means of {SEGMENTS} parts)",
-                ylabel="loss (nats per token)")
+    axes[0].set(
+        title="Along the block",
+        xlabel=f"position in the block (means of {SEGMENTS} parts)",
+        ylabel="loss (nats per token)",
+    )
     axes[1].set_xticks(range(len(kept) - 1), [*map(str, kept[1:-1]), "all"])
-    axes[1].set(title="Words before shuffled, but for the last", xlabel="last words left in order (all: nothing shuffled)",
-                ylabel="loss of the next word (nats)")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
+    axes[1].set(
+        title="Words before shuffled, but for the last",
+        xlabel="last words left in order (all: nothing shuffled)",
+        ylabel="loss of the next word (nats)",
+    )
+    figure.legend(
+        *axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8
+    )
     save(figure, out / "order.png")
 
 

@@ -35,15 +35,23 @@ from model import LanguageModel
 
 @dataclass
 class Flags:
-    runs: list[str] = flag(None, "run folders; several are drawn in one figure, seeds as their mean", positional=True)
+    runs: list[str] = flag(
+        None, "run folders; several are drawn in one figure, seeds as their mean", positional=True
+    )
     data: str = flag("", "corpus to read positions from (default: the run's own)")
     text: str = flag("", "the text of the right-hand panel (default: the first of the test text)")
-    blocks: int = flag(400, "blocks or sentences the probes learn from; a quarter as many, of the test text, measure them")
+    blocks: int = flag(
+        400,
+        "blocks or sentences the probes learn from; a quarter as many, of the test text, measure them",
+    )
     steps: int = flag(600, "updates of each probe")
     batch_size: int = flag(1024, "words an update")
     lr: float = flag(2e-3, "peak learning rate of the probes; it falls to zero")
     seed: int = flag(0, "of the probes, the blocks and the untrained model")
-    out: str = flag("", "folder of probe.png, probe.md and result.json (default: probe/ in the first run's folder)")
+    out: str = flag(
+        "",
+        "folder of probe.png, probe.md and result.json (default: probe/ in the first run's folder)",
+    )
     device: str = flag("auto", "where to compute", ("auto", "cpu", "cuda", "mps"))
 
 
@@ -54,8 +62,11 @@ class Probe(nn.Module):
     def __init__(self, n_embd, n_position, scale=1.0):
         super().__init__()
         self.scale = max(scale, 1e-8)
-        self.layers = nn.Sequential(nn.Linear(n_embd, 2 * n_embd, bias=False), nn.ReLU(),
-                                    nn.Linear(2 * n_embd, n_position, bias=False))
+        self.layers = nn.Sequential(
+            nn.Linear(n_embd, 2 * n_embd, bias=False),
+            nn.ReLU(),
+            nn.Linear(2 * n_embd, n_position, bias=False),
+        )
         for layer in self.layers[::2]:
             nn.init.xavier_uniform_(layer.weight)
 
@@ -70,15 +81,33 @@ def texts_of(run, corpus, n, seed):
     too little text."""
     T = run.model.body.config.block_size
     if run.kind == "lm":
-        train, test = (batching.stream(run.tokenizer, corpus.lines),
-                       batching.stream(run.tokenizer, [line for part in corpus.tests.values() for line in part]))
-        require((len(train) > T + 1 and len(test) > T + 1,
-                      f"--data {corpus.name}: too little text for blocks of {T} tokens; give another corpus"))
+        train, test = (
+            batching.stream(run.tokenizer, corpus.lines),
+            batching.stream(
+                run.tokenizer, [line for part in corpus.tests.values() for line in part]
+            ),
+        )
+        require(
+            (
+                len(train) > T + 1 and len(test) > T + 1,
+                f"--data {corpus.name}: too little text for blocks of {T} tokens; give another corpus",
+            )
+        )
         train, _ = batching.random_blocks(train, T, n, batching.generator("probe", seed))
-        test, _ = batching.random_blocks(test, T, max(1, n // 4), batching.generator("probe test", seed))
-        return (train, torch.ones_like(train, dtype=torch.bool)), (test, torch.ones_like(test, dtype=torch.bool))
-    lines, held_out = corpus.texts(), ([line for part in corpus.tests.values() for line in part]
-                                       or [text for _, text in corpus.test_rows])
+        test, _ = batching.random_blocks(
+            test, T, max(1, n // 4), batching.generator("probe test", seed)
+        )
+        return (train, torch.ones_like(train, dtype=torch.bool)), (
+            test,
+            torch.ones_like(test, dtype=torch.bool),
+        )
+    lines, held_out = (
+        corpus.texts(),
+        (
+            [line for part in corpus.tests.values() for line in part]
+            or [text for _, text in corpus.test_rows]
+        ),
+    )
     if not held_out:
         lines, held_out = hold_out(lines, 0.2, seed=0)
     pairs = []
@@ -110,11 +139,16 @@ def fit_probes(body, idx, mask, flags):
     for states in states_of(body, idx, mask, device):  # (N, C)
         torch.manual_seed(flags.seed)
         # Layers differ in scale by orders of magnitude, which the optimizer's steps do not.
-        probe = Probe(states.size(1), body.config.block_size, scale=states.pow(2).mean().sqrt().item()).to(device)
+        probe = Probe(
+            states.size(1), body.config.block_size, scale=states.pow(2).mean().sqrt().item()
+        ).to(device)
         optimizer = torch.optim.Adam(probe.parameters(), lr=flags.lr)
         for step in range(flags.steps):
-            which = torch.randint(len(states), (flags.batch_size,),
-                                  generator=batching.generator("probe batch", flags.seed, step)).to(device)
+            which = torch.randint(
+                len(states),
+                (flags.batch_size,),
+                generator=batching.generator("probe batch", flags.seed, step),
+            ).to(device)
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate(step, flags.steps, flags.lr, 0, 1.0)
             loss = F.cross_entropy(probe(states[which]), positions[which])
@@ -151,52 +185,84 @@ def random_guess(truth, n_position):
 
 
 def probe(flags):
-    require((flags.blocks > 3, f"--blocks must be at least 4, got {flags.blocks}"),
-                 (flags.steps > 0, f"--steps must be at least 1, got {flags.steps}"),
-                 (flags.lr > 0, f"--lr must be above 0, got {flags.lr}"),
-                 (flags.batch_size > 0, f"--batch-size must be at least 1, got {flags.batch_size}"))
+    require(
+        (flags.blocks > 3, f"--blocks must be at least 4, got {flags.blocks}"),
+        (flags.steps > 0, f"--steps must be at least 1, got {flags.steps}"),
+        (flags.lr > 0, f"--lr must be above 0, got {flags.lr}"),
+        (flags.batch_size > 0, f"--batch-size must be at least 1, got {flags.batch_size}"),
+    )
     started, device = time.perf_counter(), prepare(flags)
-    loaded = [load_run(folder, ("lm", "mlm", "classifier"), device=device) for folder in dict.fromkeys(flags.runs)]
+    loaded = [
+        load_run(folder, ("lm", "mlm", "classifier"), device=device)
+        for folder in dict.fromkeys(flags.runs)
+    ]
     out = figures_folder(flags.out or loaded[0].folder / "probe")
 
     result = {}
     for name, group in by_position(loaded).items():
         measured = [measure(run, flags) for run in group]
-        result[name] = {"folders": [str(run.folder) for run in group],
-                        "seeds": [run.config["flags"]["seed"] for run in group],
-                        "block_size": group[0].model.body.config.block_size,
-                        **{key: [m[key] for m in measured] for key in ("random", "middle", "trained", "untrained")},
-                        "example": measured[0]["example"]}
-        trained, untrained = ([f"{statistics.fmean(values):.1f}" for values in zip(*result[name][kind])]
-                              for kind in ("trained", "untrained"))
-        print(f"{name}: {'  '.join(f'{layer_name(i)} {distance}' for i, distance in enumerate(trained))}"
-              f"  (untrained {', '.join(untrained)}; "
-              f"always the middle {measured[0]['middle']:.1f}; random guess {measured[0]['random']:.1f})", flush=True)
+        result[name] = {
+            "folders": [str(run.folder) for run in group],
+            "seeds": [run.config["flags"]["seed"] for run in group],
+            "block_size": group[0].model.body.config.block_size,
+            **{
+                key: [m[key] for m in measured]
+                for key in ("random", "middle", "trained", "untrained")
+            },
+            "example": measured[0]["example"],
+        }
+        trained, untrained = (
+            [f"{statistics.fmean(values):.1f}" for values in zip(*result[name][kind])]
+            for kind in ("trained", "untrained")
+        )
+        print(
+            f"{name}: {'  '.join(f'{layer_name(i)} {distance}' for i, distance in enumerate(trained))}"
+            f"  (untrained {', '.join(untrained)}; "
+            f"always the middle {measured[0]['middle']:.1f}; random guess {measured[0]['random']:.1f})",
+            flush=True,
+        )
 
     out.mkdir(parents=True, exist_ok=True)
     print(write_table(out / "probe", result))
-    write_json(out / "result.json", {"runs": result, "seconds": round(time.perf_counter() - started, 1),
-                                          "command": shlex.join(["python", "-m", "studies.probe_position", *sys.argv[1:]])})
+    write_json(
+        out / "result.json",
+        {
+            "runs": result,
+            "seconds": round(time.perf_counter() - started, 1),
+            "command": shlex.join(["python", "-m", "studies.probe_position", *sys.argv[1:]]),
+        },
+    )
     draw(out, result)
-    print(f"{out}: probe.png, probe.md, probe.tex and result.json; {time.perf_counter() - started:.0f} s")
+    print(
+        f"{out}: probe.png, probe.md, probe.tex and result.json; {time.perf_counter() - started:.0f} s"
+    )
 
 
 def measure(run, flags):
     """Distances of the guesses for each layer of a run and of its untrained double, of guessing without looking, and one
     text guess by guess."""
     body = run.model.body
-    train, test = texts_of(run, data.load(flags.data or run.config["flags"]["data"]), flags.blocks, flags.seed)
+    train, test = texts_of(
+        run, data.load(flags.data or run.config["flags"]["data"]), flags.blocks, flags.seed
+    )
     seed = run.config["flags"]["seed"]
     blank = untrained(body, seed)
     probes = fit_probes(body, *train, flags)
     guesses, truth = guess(body, probes, *test)
-    found = {"random": random_guess(truth, body.config.block_size),
-             "middle": (truth - truth.median()).abs().float().mean().item(),
-             "trained": distances(guesses, truth),
-             "untrained": distances(*guess(blank, fit_probes(blank, *train, flags), *test))}
-    sequence = (batching.sentences(run.tokenizer, [flags.text], body.config.block_size)[0][0] if flags.text
-                else test[0][0][test[1][0]])
-    guesses, truth = guess(body, probes, sequence[None], torch.ones_like(sequence[None], dtype=torch.bool))
+    found = {
+        "random": random_guess(truth, body.config.block_size),
+        "middle": (truth - truth.median()).abs().float().mean().item(),
+        "trained": distances(guesses, truth),
+        "untrained": distances(*guess(blank, fit_probes(blank, *train, flags), *test)),
+    }
+    sequence = (
+        batching.sentences(run.tokenizer, [flags.text], body.config.block_size)[0][0]
+        if flags.text
+        else test[0][0][test[1][0]]
+    )
+    guesses, truth = guess(
+        body, probes, sequence[None], torch.ones_like(sequence[None], dtype=torch.bool)
+    )
     return found | {"example": {"guessed": guesses.tolist(), "true": truth.tolist()}}
 
 
@@ -214,10 +280,14 @@ def write_table(stem, result):
             rows.append([label, *cells, *["–"] * (columns - len(cells)), f"{r['random'][0]:.2f}"])
     seeds = max(len(r["trained"]) for r in result.values())
     middle = ", ".join(sorted({f"{r['middle'][0]:.2f}" for r in result.values()}))
-    return tables.write(stem, ["", *map(layer_name, range(columns)), "random guess"], rows,
-                        "Mean absolute distance, in tokens, between the guessed and the true position on test text"
-                        + f", ± sample standard deviation over {seeds} seeds" * (seeds > 1)
-                        + f". Always guessing the middle gives {middle}.")
+    return tables.write(
+        stem,
+        ["", *map(layer_name, range(columns)), "random guess"],
+        rows,
+        "Mean absolute distance, in tokens, between the guessed and the true position on test text"
+        + f", ± sample standard deviation over {seeds} seeds" * (seeds > 1)
+        + f". Always guessing the middle gives {middle}.",
+    )
 
 
 def draw(out, result):
@@ -225,21 +295,40 @@ def draw(out, result):
     text."""
     from lab.figures import over_seeds, plt, save
 
-    figure, axes = plt.subplots(1, 1 + len(result), figsize=(3.6 + 2.3 * len(result), 3.1), layout="constrained",
-                                gridspec_kw={"width_ratios": [1.7] + [1] * len(result)})
+    figure, axes = plt.subplots(
+        1,
+        1 + len(result),
+        figsize=(3.6 + 2.3 * len(result), 3.1),
+        layout="constrained",
+        gridspec_kw={"width_ratios": [1.7] + [1] * len(result)},
+    )
     means = {}
     for i, (name, r) in enumerate(result.items()):
         layers = range(len(r["trained"][0]))
-        means[name] = over_seeds(axes[0], layers, r["trained"], marker="o", color=f"C{i}", markersize=4, label=name)
-        axes[0].plot(layers, [statistics.fmean(values) for values in zip(*r["untrained"])], ":", color=f"C{i}", linewidth=1.3)
+        means[name] = over_seeds(
+            axes[0], layers, r["trained"], marker="o", color=f"C{i}", markersize=4, label=name
+        )
+        axes[0].plot(
+            layers,
+            [statistics.fmean(values) for values in zip(*r["untrained"])],
+            ":",
+            color=f"C{i}",
+            linewidth=1.3,
+        )
     axes[0].plot([], [], "k:", label="untrained, dotted")
-    for key, words, style in (("random", "random guess", "--"), ("middle", "always the middle", "-.")):
+    for key, words, style in (
+        ("random", "random guess", "--"),
+        ("middle", "always the middle", "-."),
+    ):
         for level in {round(r[key][0], 2) for r in result.values()}:
             axes[0].axhline(level, color="0.4", linestyle=style, linewidth=0.9)
         axes[0].plot([], [], style, color="0.4", label=words)
     axes[0].xaxis.set_major_locator(plt.MaxNLocator(integer=True))
-    axes[0].set(xlabel="layer (0: embeddings)", ylabel="mean distance of the guess (tokens)",
-                ylim=(-0.03 * axes[0].get_ylim()[1], None))
+    axes[0].set(
+        xlabel="layer (0: embeddings)",
+        ylabel="mean distance of the guess (tokens)",
+        ylim=(-0.03 * axes[0].get_ylim()[1], None),
+    )
     axes[0].legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=3)
     for axis, (name, r) in zip(axes[1:], result.items()):
         truth, guesses = r["example"]["true"], r["example"]["guessed"]
@@ -247,8 +336,15 @@ def draw(out, result):
         axis.plot(truth, truth, color="0.6", linewidth=0.9)
         shown = dict.fromkeys([0, best])  # what comes in, and where the position is clearest
         for layer, marker in zip(shown, "x."):
-            axis.plot(truth, guesses[layer], marker, markersize=4, label=layer_name(layer) + ", its best" * (layer == best),
-                      alpha=0.8, color="0.55" if marker == "x" and len(shown) > 1 else "C0")
+            axis.plot(
+                truth,
+                guesses[layer],
+                marker,
+                markersize=4,
+                label=layer_name(layer) + ", its best" * (layer == best),
+                alpha=0.8,
+                color="0.55" if marker == "x" and len(shown) > 1 else "C0",
+            )
         ends = (-0.03 * r["block_size"], 1.03 * r["block_size"])
         axis.set(title=name, xlabel="true position", xlim=ends, ylim=ends)
         axis.set_aspect("equal", adjustable="box")

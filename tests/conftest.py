@@ -27,7 +27,9 @@ def jobs_in_process(monkeypatch):
 
     def run(command, **_):
         module = importlib.import_module(command[2])
-        main = next(getattr(module, name) for name in ("train", "compare", "probe") if hasattr(module, name))
+        main = next(
+            getattr(module, name) for name in ("train", "compare", "probe") if hasattr(module, name)
+        )
         done = call_main(module, main, *command[3:])
         return subprocess.CompletedProcess(command, done.code, done.out, done.err)
 
@@ -54,8 +56,14 @@ def shell(tmp_path):
     """The same in a process of its own, as a user starts it, in the folder tmp_path."""
 
     def start(script, *argv, **more):
-        done = subprocess.run([sys.executable, script_module(script).__file__, *map(str, argv)], cwd=tmp_path, capture_output=True,
-                              encoding="utf-8", env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"}, **more)
+        done = subprocess.run(
+            [sys.executable, script_module(script).__file__, *map(str, argv)],
+            cwd=tmp_path,
+            capture_output=True,
+            encoding="utf-8",
+            env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"},
+            **more,
+        )
         return Outcome(done.returncode, done.stdout, done.stderr)
 
     return start

@@ -20,13 +20,28 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 # Flags that make any script's model and schedule tiny; a flag given later on the command line wins.
-TINY = ("--n-layer", "1", "--n-head", "2", "--n-embd", "16", "--n-ffn", "20", "--block-size", "12", "--batch-size", "4")
+TINY = (
+    "--n-layer",
+    "1",
+    "--n-head",
+    "2",
+    "--n-embd",
+    "16",
+    "--n-ffn",
+    "20",
+    "--block-size",
+    "12",
+    "--batch-size",
+    "4",
+)
 
 
-SHORT = {"train_lm": (*TINY, "--steps", "8", "--eval-every", "4"),
-         "train_mlm": (*TINY, "--steps", "8", "--eval-every", "4", "--valid", "0.2"),
-         "train_classifier": (*TINY, "--epochs", "4", "--valid", "0.2"),
-         "train_seq2seq": (*TINY, "--steps", "8", "--eval-every", "4", "--valid", "0.2")}
+SHORT = {
+    "train_lm": (*TINY, "--steps", "8", "--eval-every", "4"),
+    "train_mlm": (*TINY, "--steps", "8", "--eval-every", "4", "--valid", "0.2"),
+    "train_classifier": (*TINY, "--epochs", "4", "--valid", "0.2"),
+    "train_seq2seq": (*TINY, "--steps", "8", "--eval-every", "4", "--valid", "0.2"),
+}
 
 
 SCRIPTS = tuple(SHORT)
@@ -42,7 +57,12 @@ class Outcome:
 def script_module(script):
     """The module of a script, in whichever room it is."""
     rooms = ("beyond", "studies", "bench")
-    return importlib.import_module(next((f"{room}.{script}" for room in rooms if (ROOT / room / f"{script}.py").exists()), script))
+    return importlib.import_module(
+        next(
+            (f"{room}.{script}" for room in rooms if (ROOT / room / f"{script}.py").exists()),
+            script,
+        )
+    )
 
 
 def call(script, *argv):
@@ -66,37 +86,57 @@ def call_main(module, main, *argv):
     return Outcome(code, out.getvalue(), err.getvalue())
 
 
-SAID = {"obama": ("hope", "change", "folks", "health"), "wbush": ("terror", "freedom", "texas", "ranch"),
-        "hbush": ("points", "light", "prudent", "gulf")}
+SAID = {
+    "obama": ("hope", "change", "folks", "health"),
+    "wbush": ("terror", "freedom", "texas", "ranch"),
+    "hbush": ("points", "light", "prudent", "gulf"),
+}
 
 
 def sentence(speaker, number):
     """One of many sentences; which words it has tells who speaks."""
     words = SAID[speaker]
-    return (f"{words[number % 4]} and {words[number // 4 % 4]} matter , my friends of number {number} , "
-            f"{'so let us' if number % 3 else 'and we must'} work{' harder today' * (number % 2)} .")
+    return (
+        f"{words[number % 4]} and {words[number // 4 % 4]} matter , my friends of number {number} , "
+        f"{'so let us' if number % 3 else 'and we must'} work{' harder today' * (number % 2)} ."
+    )
 
 
 def write_corpus(folder):
     """60 training rows, 15 test rows of which 6 also stand among the training rows, and text with three test sets."""
     folder.mkdir(parents=True)
     row = "{}\t{}\n".format
-    train = [(str(label), sentence(speaker, number)) for number in range(20) for label, speaker in enumerate(SAID)]
-    test = train[:6] + [(str(label), sentence(speaker, number))
-                        for number in range(30, 33) for label, speaker in enumerate(SAID)]
-    lines = [sentence(speaker, number) for number in range(40, 60) for speaker in SAID] + ["So I said : " + test[0][1]]
+    train = [
+        (str(label), sentence(speaker, number))
+        for number in range(20)
+        for label, speaker in enumerate(SAID)
+    ]
+    test = train[:6] + [
+        (str(label), sentence(speaker, number))
+        for number in range(30, 33)
+        for label, speaker in enumerate(SAID)
+    ]
+    lines = [sentence(speaker, number) for number in range(40, 60) for speaker in SAID] + [
+        "So I said : " + test[0][1]
+    ]
     (folder / "train_CLS.tsv").write_text("".join(row(*pair) for pair in train), encoding="utf-8")
     (folder / "test_CLS.tsv").write_text("".join(row(*pair) for pair in test), encoding="utf-8")
     (folder / "train_LM.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     for speaker in SAID:
-        unheard = [sentence(speaker, number) for number in range(70, 75)] + [f"Zanzibar is unheard of by {speaker} ."]
+        unheard = [sentence(speaker, number) for number in range(70, 75)] + [
+            f"Zanzibar is unheard of by {speaker} ."
+        ]
         (folder / f"test_LM_{speaker}.txt").write_text("\n".join(unheard) + "\n", encoding="utf-8")
     return folder
 
 
 def contents(folder):
     """{relative path: bytes} of all files below a folder, to see that nothing changed."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(Path(folder).rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(Path(folder).rglob("*"))
+        if path.is_file()
+    }
 
 
 def same(a, b):
@@ -117,8 +157,11 @@ DROPOUT = ("--dropout", "0.2", "--attn-dropout", "0.1")
 def numbers(folder):
     """result.json without what depends on the machine and the moment."""
     result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-    return {name: value for name, value in result.items()
-            if name not in ("seconds", "cpu_seconds", "tokens_per_second", "peak_memory_mb", "command")}
+    return {
+        name: value
+        for name, value in result.items()
+        if name not in ("seconds", "cpu_seconds", "tokens_per_second", "peak_memory_mb", "command")
+    }
 
 
 def assert_complains(outcome, *parts):
@@ -136,13 +179,23 @@ def make_run(folder, kind="lm", tokenizer="word", **config):
     """A run folder like those of the train_*.py scripts, with random weights large enough to look somewhere."""
     tokenizer = train_tokenizer(tokenizer, [WORDS])
     torch.manual_seed(0)
-    config = Config(**{"vocab_size": tokenizer.get_vocab_size(), "n_layer": 2, "n_head": 2, "n_embd": 16,
-                       "init_std": 0.3} | config)
+    config = Config(
+        **{
+            "vocab_size": tokenizer.get_vocab_size(),
+            "n_layer": 2,
+            "n_head": 2,
+            "n_embd": 16,
+            "init_std": 0.3,
+        }
+        | config
+    )
     body = (Decoder if kind == "lm" else Encoder)(config)
     model = Classifier(body, n_class=2) if kind == "classifier" else LanguageModel(body)
     folder.mkdir(parents=True)
-    write_json(folder / "config.json",
-                    {"kind": kind, "model": vars(config), "classifier": {"n_class": 2}, "classes": ["a", "b"]})
+    write_json(
+        folder / "config.json",
+        {"kind": kind, "model": vars(config), "classifier": {"n_class": 2}, "classes": ["a", "b"]},
+    )
     tokenizer.save(str(folder / "tokenizer.json"))
     torch.save({"model": model.state_dict()}, folder / "best.pt")
     write_json(folder / "result.json", {})

@@ -27,8 +27,10 @@ def draws():
     processes.start(60)
     loss = processes.spread(torch.nn.Linear(2, 2))
     for name, step in (("7", 7), ("8", 8), ("7 again", 7)):
-        found[name] = [torch.rand(3).tolist()
-                       for _ in processes.parts(loss, torch.zeros(5, 2, dtype=torch.long), flags, step)]
+        found[name] = [
+            torch.rand(3).tolist()
+            for _ in processes.parts(loss, torch.zeros(5, 2, dtype=torch.long), flags, step)
+        ]
     processes.end()
     return found
 

@@ -22,17 +22,32 @@ from data.corpora import toy
 
 PARTICLE = "ke"
 DETERMINERS = frozenset("a an the every most any those my our their".split())
-ADJECTIVES = frozenset(body[-1] for symbol in ("Kind", "State", "Showy", "Worthy", "Number") for body in toy.BODIES[symbol])
-AUXILIARIES = frozenset("will would must may cannot has have had is are was were do does did".split())
+ADJECTIVES = frozenset(
+    body[-1]
+    for symbol in ("Kind", "State", "Showy", "Worthy", "Number")
+    for body in toy.BODIES[symbol]
+)
+AUXILIARIES = frozenset(
+    "will would must may cannot has have had is are was were do does did".split()
+)
 
 
 @cache
 def lexicon():
     """{word of the toy grammar: its word in Lami}; no two share a stem, and none is also an English one."""
-    words = sorted({part for bodies in toy.BODIES.values() for body in bodies for part in body
-                    if part not in toy.BODIES and part.isalpha()})
+    words = sorted(
+        {
+            part
+            for bodies in toy.BODIES.values()
+            for body in bodies
+            for part in body
+            if part not in toy.BODIES and part.isalpha()
+        }
+    )
     rng = random.Random("lami")
-    stems = ["".join(letters) for letters in itertools.product("bdfgklmnprstvz", "aeiou", "dgklmnprstvz")]
+    stems = [
+        "".join(letters) for letters in itertools.product("bdfgklmnprstvz", "aeiou", "dgklmnprstvz")
+    ]
     taken = {word[:3] for word in words}
     stems = rng.sample([stem for stem in stems if stem not in taken], len(words))
     return {word: stem + rng.choice("aeo") for word, stem in zip(words, stems)}
@@ -43,8 +58,12 @@ def translate(sentence):
     words = re.findall(r"\w+|[^\w\s]", sentence)
     if words[0] != "I":
         words[0] = words[0].lower()
-    clauses = [list(clause) for _, clause in itertools.groupby(words, str.isalpha)]  # words and marks in turn
-    text = " ".join(" ".join(clause_in_lami(clause) if clause[0].isalpha() else clause) for clause in clauses)
+    clauses = [
+        list(clause) for _, clause in itertools.groupby(words, str.isalpha)
+    ]  # words and marks in turn
+    text = " ".join(
+        " ".join(clause_in_lami(clause) if clause[0].isalpha() else clause) for clause in clauses
+    )
     text = re.sub(r" (?=[^\w\s])", "", text)
     return text[0].upper() + text[1:]
 

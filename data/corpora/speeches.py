@@ -20,9 +20,18 @@ MIRRORS = (
 )
 FILES = {  # size, sha256
     "test_CLS.tsv": (71003, "31277b7d67cff8ad717c9f43c05810c6b78feb67f04472bd7aa20e71eb2e0da8"),
-    "test_LM_hbush.txt": (23627, "a0592374b7cd47a6417a311892a4b8a59f35cbe054cbaf96c06e50e904c8451f"),
-    "test_LM_obama.txt": (27739, "6cb3bb657ae40cab1cb8f3f38f391dbdcc80a9b21b577d5fc1ea4ba86901bed2"),
-    "test_LM_wbush.txt": (24657, "1281773860075b12727f9f581940c028074d05f3efbf99bbfcc9c7c472d4dbd5"),
+    "test_LM_hbush.txt": (
+        23627,
+        "a0592374b7cd47a6417a311892a4b8a59f35cbe054cbaf96c06e50e904c8451f",
+    ),
+    "test_LM_obama.txt": (
+        27739,
+        "6cb3bb657ae40cab1cb8f3f38f391dbdcc80a9b21b577d5fc1ea4ba86901bed2",
+    ),
+    "test_LM_wbush.txt": (
+        24657,
+        "1281773860075b12727f9f581940c028074d05f3efbf99bbfcc9c7c472d4dbd5",
+    ),
     "train_CLS.tsv": (198912, "7dbd7cadc6efe746d0c0a7e5fe81f0ac2431bd2a3b86b51f4cb23f373466c88e"),
     "train_LM.txt": (159648, "aff1d88fad90db8cedfe8918a9099ffdfe622641a2a8c6e25dac1f7eda199b1a"),
 }
@@ -37,13 +46,17 @@ def load(folder):
     corpus = Corpus(folder.resolve().name)
     has_rows, has_text = (folder / "train_CLS.tsv").exists(), (folder / "train_LM.txt").exists()
     if not has_rows and not has_text:
-        raise DataError(f"{folder}: neither train_CLS.tsv nor train_LM.txt is there; give a folder in the assignment's form")
+        raise DataError(
+            f"{folder}: neither train_CLS.tsv nor train_LM.txt is there; give a folder in the assignment's form"
+        )
     if has_text:
         corpus.lines = read_text(folder / "train_LM.txt")
         for path in sorted(folder.glob("test_LM_*.txt")):
             corpus.tests[path.stem.removeprefix("test_LM_")] = read_text(path)
         if not corpus.tests:
-            raise DataError(f"{folder}: no test_LM_*.txt beside train_LM.txt; add at least one test set")
+            raise DataError(
+                f"{folder}: no test_LM_*.txt beside train_LM.txt; add at least one test set"
+            )
     if has_rows:
         assignment = set(corpus.tests) == set(SPEAKERS.values())
         rows = read_rows(folder / "train_CLS.tsv", set(SPEAKERS) if assignment else None)

@@ -56,7 +56,9 @@ class Tree:
 class Threads:
     name: str
     trees: list[Tree]
-    left_out: Counter = field(default_factory=Counter)  # what was not taken as it stands in the file: how often
+    left_out: Counter = field(
+        default_factory=Counter
+    )  # what was not taken as it stands in the file: how often
 
 
 def load_threads(name):
@@ -68,8 +70,11 @@ def load_threads(name):
     if name == "toy":
         return Threads("toy", [Tree(*tree) for tree in toy_threads.generate()])
     if path.suffix != ".jsonl":
-        kind = ("threads are read from .jsonl files; rename or convert the file" if path.exists()
-                else "no such threads or file; give toy or a .jsonl of one post a line")
+        kind = (
+            "threads are read from .jsonl files; rename or convert the file"
+            if path.exists()
+            else "no such threads or file; give toy or a .jsonl of one post a line"
+        )
         raise DataError(f"--data {name}: {kind}")
     trees, left_out, first_line = [], Counter(), {}
     for number, line in enumerate(read_lines(path), start=1):
@@ -79,13 +84,19 @@ def load_threads(name):
         try:
             post = parse_json(line)
         except ValueError as error:
-            raise DataError(f"{where}: not JSON ({str(error)[:60]}); each line must be one post as a JSON object") from None
+            raise DataError(
+                f"{where}: not JSON ({str(error)[:60]}); each line must be one post as a JSON object"
+            ) from None
         if not isinstance(post, dict) or not isinstance(post.get("id"), str):
-            raise DataError(f'{where}: not a post; each line must be a JSON object with an "id", '
-                            'a "title" or "selftext", and "comments"')
+            raise DataError(
+                f'{where}: not a post; each line must be a JSON object with an "id", '
+                'a "title" or "selftext", and "comments"'
+            )
         if post["id"] and post["id"] in first_line:
-            raise DataError(f"{where}: the post {post['id']} already stands in line {first_line[post['id']]}; "
-                            "remove one of them")
+            raise DataError(
+                f"{where}: the post {post['id']} already stands in line {first_line[post['id']]}; "
+                "remove one of them"
+            )
         first_line[post["id"]] = number
         tree = read_tree(post, where, left_out)
         if len(tree.texts) > 1:
@@ -93,22 +104,34 @@ def load_threads(name):
         else:
             left_out["posts without a comment that has text"] += 1
     if not trees:
-        raise DataError(f"{path}: no post has a comment with text; give a file of posts with comments")
+        raise DataError(
+            f"{path}: no post has a comment with text; give a file of posts with comments"
+        )
     return Threads(path.stem, trees, left_out)
 
 
 def read_tree(post, where, left_out):
     """One post of a file as a Tree; counts in left_out what is missing. Raises DataError."""
     comments = [(comment, "") for comment in replies_in(post.get("comments"), where)]
-    for comment, _ in comments:  # the list grows: replies are looked through like the comments before them
-        comments += [(reply, "t1_" + str(comment.get("id"))) for reply in replies_in(comment.get("replies"), where)]
+    for (
+        comment,
+        _,
+    ) in comments:  # the list grows: replies are looked through like the comments before them
+        comments += [
+            (reply, "t1_" + str(comment.get("id")))
+            for reply in replies_in(comment.get("replies"), where)
+        ]
     if not comments:
-        raise DataError(f'{where}: the post {post["id"]} has no comments; remove the line or complete its "comments"')
+        raise DataError(
+            f'{where}: the post {post["id"]} has no comments; remove the line or complete its "comments"'
+        )
     root, texts, parents = "t3_" + post["id"], {}, {}
     for comment, within in comments:
         name, body = comment.get("id"), comment.get("body")
         if not isinstance(name, str) or not name or not isinstance(body, str | None):
-            raise DataError(f'{where}: a comment without an "id" and a "body" of text; complete it or remove it')
+            raise DataError(
+                f'{where}: a comment without an "id" and a "body" of text; complete it or remove it'
+            )
         if "t1_" + name in texts:
             raise DataError(f"{where}: two comments have the id {name}; remove one of them")
         parent = str(comment.get("parent_id") or within or root)
@@ -118,9 +141,11 @@ def read_tree(post, where, left_out):
     children = {name: [] for name in (root, *texts)}
     for name, parent in parents.items():
         if parent not in children:
-            raise DataError(f"{where}: the comment {name[3:]} answers {parent[:40]}, which is neither t3_{post['id']} nor "
-                            "t1_ and the id of one of its comments; correct its parent_id, or leave it empty for a reply "
-                            "to the post")
+            raise DataError(
+                f"{where}: the comment {name[3:]} answers {parent[:40]}, which is neither t3_{post['id']} nor "
+                "t1_ and the id of one of its comments; correct its parent_id, or leave it empty for a reply "
+                "to the post"
+            )
         children[parent].append(name)
 
     order = [root]
@@ -128,9 +153,14 @@ def read_tree(post, where, left_out):
         order += children[name]
     if len(order) <= len(texts):
         first = next(name for name in texts if name not in set(order))
-        raise DataError(f"{where}: the comment {first[3:]} does not lead up to the post: its parents form a cycle; "
-                        "correct their parent_id")
-    tree, index = Tree([clean("\n".join(str(post.get(part) or "") for part in ("title", "selftext")))], [-1]), {root: 0}
+        raise DataError(
+            f"{where}: the comment {first[3:]} does not lead up to the post: its parents form a cycle; "
+            "correct their parent_id"
+        )
+    tree, index = (
+        Tree([clean("\n".join(str(post.get(part) or "") for part in ("title", "selftext")))], [-1]),
+        {root: 0},
+    )
     for name in order[1:]:
         if texts[name] in DELETED:
             index[name] = index[parents[name]]  # so that its replies find the next one above
@@ -158,8 +188,14 @@ def replies_in(listing, where):
             entry = entry["data"]
         if isinstance(entry, dict):
             found.append(entry)
-    if listing and not isinstance(listing, list) or not all(isinstance(entry, (dict, str)) for entry in listing or []):
-        raise DataError(f'{where}: "comments" and "replies" must be lists of comments; correct the line')
+    if (
+        listing
+        and not isinstance(listing, list)
+        or not all(isinstance(entry, (dict, str)) for entry in listing or [])
+    ):
+        raise DataError(
+            f'{where}: "comments" and "replies" must be lists of comments; correct the line'
+        )
     return found
 
 
@@ -168,7 +204,11 @@ def clean(text):
     lines = [line for line in html.unescape(text).splitlines() if not line.lstrip().startswith(">")]
     text = re.sub(r"\[([^\[\]]*)\]\((?:[^()\s]|\([^()\s]*\))*\)", r"\1", "\n".join(lines))
     # JSON can hold half of a character
-    text = " ".join(re.sub(r"(?:https?://|www\.)\S+", "URL", text).split()).encode("utf-8", "replace").decode()
+    text = (
+        " ".join(re.sub(r"(?:https?://|www\.)\S+", "URL", text).split())
+        .encode("utf-8", "replace")
+        .decode()
+    )
     return "" if text in DELETED else text
 
 
@@ -185,8 +225,10 @@ def split(tree, max_size, n_ancestors):
         └── 5
     """
     if not max_size > n_ancestors > 0:
-        raise ValueError(f"a piece of max_size={max_size} comments must have room for a comment and its "
-                         f"n_ancestors={n_ancestors}")
+        raise ValueError(
+            f"a piece of max_size={max_size} comments must have room for a comment and its "
+            f"n_ancestors={n_ancestors}"
+        )
     children, size = [[] for _ in tree.parents], [1] * len(tree.parents)
     for i in range(len(tree.parents) - 1, 0, -1):
         size[tree.parents[i]] += size[i]
@@ -195,7 +237,10 @@ def split(tree, max_size, n_ancestors):
     if size[0] - 1 <= max_size:
         yield [], list(range(1, len(tree.parents)))
         return
-    waiting, begun = list(children[0]), []  # begun: the comments right above the next that no piece has as targets yet
+    waiting, begun = (
+        list(children[0]),
+        [],
+    )  # begun: the comments right above the next that no piece has as targets yet
     while waiting:
         i = waiting.pop()
         context = [a for a in reversed(above[(begun + [i])[0]]) if a]

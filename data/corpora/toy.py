@@ -220,7 +220,11 @@ def _instances(symbol, weights, alternative):
         totals = [sum(each) for each in zip(*(_favourite(topic[0]) for topic in topics))]
         for owner, number, thing, people, need in topics:
             text = _in_number(alternative, number).format(thing=thing, people=people, need=need)
-            yield symbol, [w * f / total for w, f, total in zip(weights, _favourite(owner), totals)], text
+            yield (
+                symbol,
+                [w * f / total for w, f, total in zip(weights, _favourite(owner), totals)],
+                text,
+            )
     elif "#" in symbol:
         for number in ("singular", "plural"):
             yield _in_number(symbol, number), weights, _in_number(alternative, number)
@@ -334,7 +338,7 @@ def log_probability(sentence: str, speaker: str) -> float:
 def _expected(speaker: str, local) -> float:
     """Expected sum, over a sentence's derivation, of local(symbol) at each symbol rewritten.
 
-        total(A) = local(A) + sum over alternatives r of A: p(r) * sum of total(B) for B in r
+    total(A) = local(A) + sum over alternatives r of A: p(r) * sum of total(B) for B in r
     """
 
     @cache
@@ -349,7 +353,9 @@ def _expected(speaker: str, local) -> float:
 
 def entropy(speaker: str) -> float:
     """H, nats a sentence: at each symbol rewritten, -sum p log p over its alternatives."""
-    return _expected(speaker, lambda symbol: -sum(p * math.log(p) for p in PROBABILITY[speaker][symbol]))
+    return _expected(
+        speaker, lambda symbol: -sum(p * math.log(p) for p in PROBABILITY[speaker][symbol])
+    )
 
 
 def mean_length(speaker: str) -> float:
@@ -406,7 +412,11 @@ def generate(seed: int = 0) -> dict:
     def drawn(part: str, n: int) -> list[tuple[int, str]]:
         # A stream of its own for each part: changing the size of one leaves the others.
         rng = random.Random(f"toy {seed} {part}")
-        rows = [(label, text) for label, speaker in enumerate(SPEAKERS) for text in sample(speaker, n, rng)]
+        rows = [
+            (label, text)
+            for label, speaker in enumerate(SPEAKERS)
+            for text in sample(speaker, n, rng)
+        ]
         rng.shuffle(rows)
         return rows
 

@@ -26,18 +26,29 @@ from functools import cache
 from data.corpora import toy
 from data.tokenizer import MASK, SPECIAL, WORD
 
-KINDS = {"building": "Building", "event": "Event", "people": "Person.plural", "virtue": "Virtue"}  # whose words are toy's
-WORDS = {kind: tuple(" ".join(body) for body in toy.BODIES[symbol]) for kind, symbol in KINDS.items()}
+KINDS = {
+    "building": "Building",
+    "event": "Event",
+    "people": "Person.plural",
+    "virtue": "Virtue",
+}  # whose words are toy's
+WORDS = {
+    kind: tuple(" ".join(body) for body in toy.BODIES[symbol]) for kind, symbol in KINDS.items()
+}
 TAKEN = 0.8
 DEEPEST = 5  # a reply has at most so many ancestors
 
-POSTS = ("The {people} would mend the {building} before the {event} with {virtue}.",
-         "Who brings {virtue} to the {building} before the {event}: the {people}?")
-REPLIES = ("The {people}: {building}, {event}, {virtue}.",
-           "No {building}, no {event} without {people} and {virtue}.",
-           "Give {people} some {virtue}, a {building} and another {event}.",
-           "After the {event} the {people} will bring {virtue} to the {building}.",
-           "What is {virtue} worth to {people} near the {building} before the {event}?")
+POSTS = (
+    "The {people} would mend the {building} before the {event} with {virtue}.",
+    "Who brings {virtue} to the {building} before the {event}: the {people}?",
+)
+REPLIES = (
+    "The {people}: {building}, {event}, {virtue}.",
+    "No {building}, no {event} without {people} and {virtue}.",
+    "Give {people} some {virtue}, a {building} and another {event}.",
+    "After the {event} the {people} will bring {virtue} to the {building}.",
+    "What is {virtue} worth to {people} near the {building} before the {event}?",
+)
 
 
 def taken_from(n):
@@ -80,7 +91,9 @@ def sample(rng):
 def kinds_in(text):
     """{kind: its word} of a post or a reply."""
     words = re.findall(WORD, text)
-    return {kind: next(word for word in words if word in choices) for kind, choices in WORDS.items()}
+    return {
+        kind: next(word for word in words if word in choices) for kind, choices in WORDS.items()
+    }
 
 
 def probability(word, kind, ancestors):
@@ -88,7 +101,9 @@ def probability(word, kind, ancestors):
     drawn = 1 / len(WORDS[kind])
     if not ancestors:
         return drawn
-    taken = sum(v for v, text in zip(taken_from(len(ancestors)), ancestors) if kinds_in(text)[kind] == word)
+    taken = sum(
+        v for v, text in zip(taken_from(len(ancestors)), ancestors) if kinds_in(text)[kind] == word
+    )
     return TAKEN * taken + (1 - TAKEN) * drawn
 
 
@@ -128,8 +143,11 @@ def entropy(K, n):
         known = {label: TAKEN * v + (1 - TAKEN) / K for label, v in taken.items()} if chain else {}
         new = ((1 - TAKEN) if chain else 1.0) / K  # each of the others
         if len(chain) == n:
-            return -p * (sum(q * math.log(q) for q in known.values()) + (K - m) * new * math.log(new))
-        return (sum(walk((label, *chain), p * q) for label, q in known.items())
-                + (walk((m, *chain), p * (K - m) * new) if m < K else 0.0))
+            return -p * (
+                sum(q * math.log(q) for q in known.values()) + (K - m) * new * math.log(new)
+            )
+        return sum(walk((label, *chain), p * q) for label, q in known.items()) + (
+            walk((m, *chain), p * (K - m) * new) if m < K else 0.0
+        )
 
     return walk((), 1.0)

@@ -10,8 +10,10 @@ from data.corpus import Corpus
 from data.download import download as fetch
 from data.files import read_text
 
-MIRRORS = ("https://raw.githubusercontent.com/pytorch/examples/77f55b912142e11fcfdf5b530231fb9c52f181e8/"
-           "word_language_model/data/wikitext-2/",)
+MIRRORS = (
+    "https://raw.githubusercontent.com/pytorch/examples/77f55b912142e11fcfdf5b530231fb9c52f181e8/"
+    "word_language_model/data/wikitext-2/",
+)
 FILES = {  # size, sha256
     "test.txt": (1256449, "d790b833ef8cf03a90db7bf1271b7520b83c45ce07ba3c1a9699df81e239eca0"),
     "train.txt": (10797148, "9e9fa1ad55b1c2c95b08e37dd8e653f638fac2c6de904b79e813611eefbc985f"),
@@ -22,8 +24,15 @@ REPAIRS = ((" @-@ ", "-"), (" @,@ ", ","), (" @.@ ", "."), ("<unk>", "[UNK]"))
 
 def load(folder):
     """The corpus: the lines of train.txt, and valid.txt and test.txt as test sets. Raises DataError as the readers do."""
-    parts = {name: [repair(line) for line in read_text(Path(folder) / f"{name}.txt")] for name in ("train", "valid", "test")}
-    return Corpus(Path(folder).resolve().name, parts.pop("train"), {"wiki-" + name: lines for name, lines in parts.items()})
+    parts = {
+        name: [repair(line) for line in read_text(Path(folder) / f"{name}.txt")]
+        for name in ("train", "valid", "test")
+    }
+    return Corpus(
+        Path(folder).resolve().name,
+        parts.pop("train"),
+        {"wiki-" + name: lines for name, lines in parts.items()},
+    )
 
 
 def download(folder=Path(__file__).parents[1] / "wikitext2"):

@@ -28,8 +28,11 @@ from data.tokenizer import (
     word_starts,
 )
 
-TEXTS = ["The ranger doesn't fear the dark .", "Freedom , he said , is worth 1,000 ranches !",
-         "the dark fears the ranger 's light"]
+TEXTS = [
+    "The ranger doesn't fear the dark .",
+    "Freedom , he said , is worth 1,000 ranches !",
+    "the dark fears the ranger 's light",
+]
 
 
 # ---------------------------------------------------------------------------- files
@@ -42,8 +45,9 @@ def test_lines_are_read_without_line_ends_mark_and_empty_end(tmp_path):
 
 def test_windows_line_ends_are_read_as_line_ends_with_a_note(tmp_path, capsys):
     (tmp_path / "a.tsv").write_bytes(b"0\tone\r\n1\ttwo\r\n")
-    assert (read_lines(tmp_path / "a.tsv") == ["0\tone", "1\ttwo"]
-            and read_rows(tmp_path / "a.tsv") == [("0", "one"), ("1", "two")])
+    assert read_lines(tmp_path / "a.tsv") == ["0\tone", "1\ttwo"] and read_rows(
+        tmp_path / "a.tsv"
+    ) == [("0", "one"), ("1", "two")]
     assert "a.tsv: Windows line ends" in capsys.readouterr().err
 
 
@@ -54,14 +58,19 @@ def test_a_folder_in_the_assignments_form(corpus):
     got = data.load(corpus)
     assert got.classes == ["obama", "wbush", "hbush"] and set(got.tests) == set(SAID)
     assert len(got.rows) == 60 and len(got.test_rows) == 15 and len(got.lines) == 61
-    assert got.rows[1] == (1, sentence("wbush", 0)) and got.tests["hbush"][-1] == "Zanzibar is unheard of by hbush ."
+    assert (
+        got.rows[1] == (1, sentence("wbush", 0))
+        and got.tests["hbush"][-1] == "Zanzibar is unheard of by hbush ."
+    )
 
 
 def test_either_part_of_the_folder_may_be_missing(own_corpus):
     for name in ("train_LM.txt", *(f"test_LM_{speaker}.txt" for speaker in SAID)):
         (own_corpus / name).unlink()
     got = data.load(own_corpus)
-    assert not got.lines and got.classes == ["0", "1", "2"] and len(got.rows) == 60  # whose labels they are is not known now
+    assert (
+        not got.lines and got.classes == ["0", "1", "2"] and len(got.rows) == 60
+    )  # whose labels they are is not known now
 
 
 def test_the_end_of_a_text_file_is_its_test_set(tmp_path):
@@ -72,24 +81,38 @@ def test_the_end_of_a_text_file_is_its_test_set(tmp_path):
 
 
 def test_a_table_is_split_with_all_copies_of_a_text_on_one_side(tmp_path):
-    rows = [(label, sentence("obama", number)) for number in range(30) for label in SAID]  # whoever said it
-    (tmp_path / "mine.tsv").write_text("".join(f"{label}\t{text}\n" for label, text in rows), encoding="utf-8")
+    rows = [
+        (label, sentence("obama", number)) for number in range(30) for label in SAID
+    ]  # whoever said it
+    (tmp_path / "mine.tsv").write_text(
+        "".join(f"{label}\t{text}\n" for label, text in rows), encoding="utf-8"
+    )
     got = data.load(tmp_path / "mine.tsv")
     assert got.classes == sorted(SAID) and len(got.test_rows) == 18  # 6 of 30 texts
-    assert not {text for _, text in got.rows} & {text for _, text in got.test_rows} and not any(got.seen())
-    assert Counter((got.classes[label], text) for label, text in got.rows + got.test_rows) == Counter(rows)
+    assert not {text for _, text in got.rows} & {text for _, text in got.test_rows} and not any(
+        got.seen()
+    )
+    assert Counter(
+        (got.classes[label], text) for label, text in got.rows + got.test_rows
+    ) == Counter(rows)
 
 
 def test_the_speeches_are_what_the_documentation_says(speeches):
     got = data.load(speeches)
-    assert len(got.rows) == 2092 and len(got.test_rows) == 750 and sum(got.seen()) == 551 and len(got.lines) == 1553
+    assert (
+        len(got.rows) == 2092
+        and len(got.test_rows) == 750
+        and sum(got.seen()) == 551
+        and len(got.lines) == 1553
+    )
     clean, n_rows, _ = got.clean()
     assert n_rows == 553 and len(clean.rows) == 1539 and not any(clean.seen())
     assert not {normal(line) for line in clean.lines} & {normal(text) for _, text in got.test_rows}
     tokenizer = train_tokenizer("word", got.texts())
     assert tokenizer.get_vocab_size() == 5631
-    assert {name: len(batching.stream(tokenizer, lines)) - 1 for name, lines in got.tests.items()} == {
-        "obama": 5523, "hbush": 4779, "wbush": 4802}
+    assert {
+        name: len(batching.stream(tokenizer, lines)) - 1 for name, lines in got.tests.items()
+    } == {"obama": 5523, "hbush": 4779, "wbush": 4802}
 
 
 @pytest.mark.parametrize("name", ["toy", "pydocs"])
@@ -98,16 +121,24 @@ def test_corpora_without_a_download_are_whole_and_apart_from_their_tests(name):
     assert got == again  # generated or read, the same every time
     assert len(got.lines) > 200 and got.tests
     # a grammar may repeat itself
-    assert not set(got.lines) & {line for lines in got.tests.values() for line in lines} or name == "toy"
+    assert (
+        not set(got.lines) & {line for lines in got.tests.values() for line in lines}
+        or name == "toy"
+    )
 
 
 def test_hold_out_keeps_copies_together_and_the_order():
-    items = [f"text {number % 50}" + " " * (number % 2) for number in range(200)]  # copies differ in white space
+    items = [
+        f"text {number % 50}" + " " * (number % 2) for number in range(200)
+    ]  # copies differ in white space
     kept, held = hold_out(items, 0.2, seed=3)
     assert not {text.strip() for text in kept} & {text.strip() for text in held}
     assert len({text.strip() for text in held}) == 10 and Counter(kept + held) == Counter(items)
     assert kept == [item for item in items if item in set(kept)]
-    assert hold_out(items, 0.2, seed=3) == (kept, held) and hold_out(items, 0.2, seed=4) != (kept, held)
+    assert hold_out(items, 0.2, seed=3) == (kept, held) and hold_out(items, 0.2, seed=4) != (
+        kept,
+        held,
+    )
 
 
 def test_seen_marks_the_test_rows_that_stand_in_the_training_rows(corpus):
@@ -118,7 +149,9 @@ def test_clean_removes_test_sentences_from_rows_and_lines(corpus):
     got = data.load(corpus)
     cleaned, n_rows, n_lines = got.clean()
     assert (n_rows, n_lines) == (6, 1)
-    assert not any(cleaned.seen()) and cleaned.test_rows == got.test_rows and len(cleaned.rows) == 54
+    assert (
+        not any(cleaned.seen()) and cleaned.test_rows == got.test_rows and len(cleaned.rows) == 54
+    )
     for _, test in got.test_rows:
         assert not any(test in text for text in cleaned.texts())
 
@@ -126,11 +159,24 @@ def test_clean_removes_test_sentences_from_rows_and_lines(corpus):
 def test_clean_sees_through_white_space_but_keeps_lines_that_hold_only_a_few_test_words():
     rows = [(0, "thank  you"), (1, "good people of the valley")]
     corpus = Corpus(
-        "x", ["thank you very much", "Thanks , good people of  the valley !", "good people of the hills", "thank you"], {},
-        [(0, "thank you "), (1, "kept")], rows, ["a", "b"])
+        "x",
+        [
+            "thank you very much",
+            "Thanks , good people of  the valley !",
+            "good people of the hills",
+            "thank you",
+        ],
+        {},
+        [(0, "thank you "), (1, "kept")],
+        rows,
+        ["a", "b"],
+    )
     cleaned, n_rows, n_lines = corpus.clean()
     assert (n_rows, n_lines) == (1, 2)
-    assert cleaned.lines == ["thank you very much", "good people of the hills"] and cleaned.rows == [(1, "kept")]
+    assert cleaned.lines == [
+        "thank you very much",
+        "good people of the hills",
+    ] and cleaned.rows == [(1, "kept")]
 
 
 # ---------------------------------------------------------------------------- tokenizers
@@ -138,14 +184,27 @@ def test_clean_sees_through_white_space_but_keeps_lines_that_hold_only_a_few_tes
 
 def test_a_cross_validation_tests_every_sentence_once_and_trains_on_none_of_its_part():
     rows = [(i % 2, f"sentence number {i} of the corpus") for i in range(20)]
-    whole = Corpus("c", [f"{rows[3][1]} and more", "another line"], {}, rows + rows[:5],
-                   [(i % 2, f"test number {i} of all") for i in range(5)] + rows[:2], ["a", "b"])
+    whole = Corpus(
+        "c",
+        [f"{rows[3][1]} and more", "another line"],
+        {},
+        rows + rows[:5],
+        [(i % 2, f"test number {i} of all") for i in range(5)] + rows[:2],
+        ["a", "b"],
+    )
     tested = []
     for i in range(1, 6):
         part, seen, words = whole.split(f"{i}/5")
         held = {text for _, text in part.test_rows}
-        assert len(held) == len(part.test_rows) == 5 and len(part.rows) == 20 and not any(seen) and f"--split {i}/5" in words
-        assert not held & {text for _, text in part.rows} and (rows[3][1] in held) == (len(part.lines) == 1)
+        assert (
+            len(held) == len(part.test_rows) == 5
+            and len(part.rows) == 20
+            and not any(seen)
+            and f"--split {i}/5" in words
+        )
+        assert not held & {text for _, text in part.rows} and (rows[3][1] in held) == (
+            len(part.lines) == 1
+        )
         tested += part.test_rows
     assert sorted(tested) == sorted(set(whole.rows + whole.test_rows))
     assert whole.split("full") == (whole, [False] * 5 + [True] * 2, "")
@@ -160,24 +219,49 @@ def test_a_split_that_is_none_is_refused(how):
 def test_words_are_split_as_in_the_penn_treebank():
     tokenizer = train_tokenizer("word", TEXTS)
     (ids,) = encode(tokenizer, ["The ranger doesn't fear 1,000 ranger's."])
-    assert token_strings(tokenizer, ids) == ["The", "ranger", "does", "n't", "fear", "1,000", "ranger", "'s", "."]
+    assert token_strings(tokenizer, ids) == [
+        "The",
+        "ranger",
+        "does",
+        "n't",
+        "fear",
+        "1,000",
+        "ranger",
+        "'s",
+        ".",
+    ]
 
 
 def test_word_ids_are_special_tokens_then_words_by_frequency_and_spelling():
     tokenizer = train_tokenizer("word", ["b a c c", "c b a d"])
-    assert [tokenizer.id_to_token(i) for i in range(tokenizer.get_vocab_size())] == [*SPECIAL, "c", "a", "b", "d"]
+    assert [tokenizer.id_to_token(i) for i in range(tokenizer.get_vocab_size())] == [
+        *SPECIAL,
+        "c",
+        "a",
+        "b",
+        "d",
+    ]
     small = train_tokenizer("word", ["b a c c", "c b a d"], vocab_size=7)
     assert small.get_vocab_size() == 7 and encode(small, ["a b c d"]) == [[6, UNK, 5, UNK]]
 
 
 def test_ids_and_held_out_texts_are_the_same_in_every_process():
     # Python orders its sets anew in each process, unless told how.
-    program = (f"from data.tokenizer import train_tokenizer; from data.corpus import hold_out; texts = {TEXTS!r}\n"
-               "for kind in ('word', 'bpe'): print(train_tokenizer(kind, texts, 400).to_str())\n"
-               "print(hold_out(' '.join(texts).split(), 0.3, 0))")
-    told = {subprocess.run([sys.executable, "-c", program], cwd=ROOT,
-                           env=os.environ | {"PYTHONHASHSEED": seed, "PYTHONUTF8": "1"},
-                           capture_output=True, check=True).stdout for seed in ("1", "2")}
+    program = (
+        f"from data.tokenizer import train_tokenizer; from data.corpus import hold_out; texts = {TEXTS!r}\n"
+        "for kind in ('word', 'bpe'): print(train_tokenizer(kind, texts, 400).to_str())\n"
+        "print(hold_out(' '.join(texts).split(), 0.3, 0))"
+    )
+    told = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=ROOT,
+            env=os.environ | {"PYTHONHASHSEED": seed, "PYTHONUTF8": "1"},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
     assert len(told) == 1 and len(told.pop()) > 1000
 
 
@@ -190,7 +274,9 @@ def test_the_vocabulary_holds_no_word_of_a_test_set(finished):
 def test_byte_level_pieces_lose_nothing():
     tokenizer, text = train_tokenizer("bpe", TEXTS, 300), "Zanzibar’s  café\n— 漢字 🙂"
     (ids,) = encode(tokenizer, [text])
-    assert tokenizer.get_vocab_size() == 300 and UNK not in ids and detokenize(tokenizer, ids) == text
+    assert (
+        tokenizer.get_vocab_size() == 300 and UNK not in ids and detokenize(tokenizer, ids) == text
+    )
 
 
 @pytest.mark.parametrize("kind", ["word", "bpe"])
@@ -204,7 +290,9 @@ def test_a_saved_tokenizer_is_the_same_tokenizer(kind, tmp_path):
     tokenizer = train_tokenizer(kind, TEXTS)
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     again = load_tokenizer(tmp_path / "tokenizer.json")
-    assert encode(again, TEXTS) == encode(tokenizer, TEXTS) and is_word_level(again) == (kind == "word")
+    assert encode(again, TEXTS) == encode(tokenizer, TEXTS) and is_word_level(again) == (
+        kind == "word"
+    )
 
 
 def test_word_starts_of_bpe_pieces_cut_a_text_where_its_words_begin():
@@ -215,7 +303,15 @@ def test_word_starts_of_bpe_pieces_cut_a_text_where_its_words_begin():
         if starts[i] or not words:
             words.append([])
         words[-1].append(i)
-    assert [detokenize(tokenizer, word) for word in words] == ["the", " rangers", " doubt", ",", " unafraid", ":", " café"]
+    assert [detokenize(tokenizer, word) for word in words] == [
+        "the",
+        " rangers",
+        " doubt",
+        ",",
+        " unafraid",
+        ":",
+        " café",
+    ]
 
 
 def test_words_are_put_together_as_english_has_them():
@@ -251,7 +347,9 @@ def test_overlapping_blocks_predict_each_token_once_from_what_the_stride_leaves(
     wanted = targets != -100
     assert sorted(targets[wanted].tolist()) == ids[1:].tolist()
     assert torch.equal(inputs[wanted] + 1, targets[wanted])
-    assert (wanted.nonzero()[:, 1][targets[wanted] > 108] >= 8 - stride).all()  # so many come before it, once there are so many
+    assert (
+        wanted.nonzero()[:, 1][targets[wanted] > 108] >= 8 - stride
+    ).all()  # so many come before it, once there are so many
     assert all(row[row != PAD].diff().eq(1).all() for row in inputs)
 
 
@@ -259,7 +357,9 @@ def test_random_blocks_are_pieces_of_the_stream_shifted_exactly_once():
     ids = torch.arange(1000, 1030)
     x, y = batching.random_blocks(ids, 8, 500, batching.generator(0))
     assert torch.equal(x + 1, y) and torch.equal(x[:, 1:], y[:, :-1])
-    assert set(x[:, 0].tolist()) == set(range(1000, 1022))  # every start, the first and the last one that fits
+    assert set(x[:, 0].tolist()) == set(
+        range(1000, 1022)
+    )  # every start, the first and the last one that fits
 
 
 def test_random_blocks_follow_seed_and_step():
@@ -268,8 +368,11 @@ def test_random_blocks_follow_seed_and_step():
     def draw(*numbers):
         return batching.random_blocks(ids, 8, 4, batching.generator(*numbers))[0]
 
-    assert (torch.equal(draw(0, 5), draw(0, 5)) and not torch.equal(draw(0, 5), draw(0, 6))
-            and not torch.equal(draw(0, 5), draw(1, 5)))
+    assert (
+        torch.equal(draw(0, 5), draw(0, 5))
+        and not torch.equal(draw(0, 5), draw(0, 6))
+        and not torch.equal(draw(0, 5), draw(1, 5))
+    )
 
 
 def test_drawing_data_leaves_the_models_random_state_alone():
@@ -284,15 +387,29 @@ def test_drawing_data_leaves_the_models_random_state_alone():
 
 def test_long_sentences_are_cut_and_counted():
     tokenizer = train_tokenizer("word", ["a b c d e f g"])
-    sequences, long = batching.sentences(tokenizer, ["a b", "a b c d", "a b c d e f g", ""], block_size=4)
-    assert [detokenize(tokenizer, s[1:]) for s in sequences] == ["a b", "a b c", "a b c", ""] and long == 2
+    sequences, long = batching.sentences(
+        tokenizer, ["a b", "a b c d", "a b c d e f g", ""], block_size=4
+    )
+    assert [detokenize(tokenizer, s[1:]) for s in sequences] == [
+        "a b",
+        "a b c",
+        "a b c",
+        "",
+    ] and long == 2
     assert all(s[0] == BOS and len(s) <= 4 for s in sequences)
 
 
 def test_long_sentences_are_split_without_loss_for_pretraining():
     tokenizer = train_tokenizer("word", ["a b c d e f g"])
-    sequences, long = batching.sentences(tokenizer, ["a b c d e f g", "a b c"], block_size=4, split=True)
-    assert [detokenize(tokenizer, s[1:]) for s in sequences] == ["a b c", "d e f", "g", "a b c"] and long == 1
+    sequences, long = batching.sentences(
+        tokenizer, ["a b c d e f g", "a b c"], block_size=4, split=True
+    )
+    assert [detokenize(tokenizer, s[1:]) for s in sequences] == [
+        "a b c",
+        "d e f",
+        "g",
+        "a b c",
+    ] and long == 1
 
 
 def test_padding_is_at_the_end_and_masked():
@@ -312,7 +429,10 @@ def test_length_batches_cover_every_row_once(n, gen):
 
 def test_length_batches_hold_rows_of_similar_length_in_a_new_order_each_epoch():
     lengths = torch.randint(1, 60, (320,))
-    one, two = (torch.stack(batching.length_batches(lengths, 16, batching.generator(0, "epoch", epoch))) for epoch in (1, 2))
+    one, two = (
+        torch.stack(batching.length_batches(lengths, 16, batching.generator(0, "epoch", epoch)))
+        for epoch in (1, 2)
+    )
     spread = (lengths[one].amax(1) - lengths[one].amin(1)).float().mean()
     assert spread < 8 and not torch.equal(one, two)
     # other neighbours, not only another order
@@ -324,13 +444,23 @@ def test_length_batches_hold_rows_of_similar_length_in_a_new_order_each_epoch():
 def test_wikitext_is_put_together_again_from_its_tokens(tmp_path):
     for name in ("train", "valid", "test"):
         (tmp_path / f"{name}.txt").write_text(
-            f" \n = {name} = \n a <unk> man @-@ made 3 @.@ 5 of 1 @,@ 000 \n", encoding="utf-8")
+            f" \n = {name} = \n a <unk> man @-@ made 3 @.@ 5 of 1 @,@ 000 \n", encoding="utf-8"
+        )
     corpus = data.load(tmp_path)
     assert corpus.lines == ["= train =", "a [UNK] man-made 3.5 of 1,000"]
-    assert corpus.tests == {"wiki-valid": ["= valid =", corpus.lines[1]], "wiki-test": ["= test =", corpus.lines[1]]}
+    assert corpus.tests == {
+        "wiki-valid": ["= valid =", corpus.lines[1]],
+        "wiki-test": ["= test =", corpus.lines[1]],
+    }
     tokenizer = train_tokenizer("word", corpus.lines)
     assert [tokenizer.id_to_token(i) for i in encode(tokenizer, corpus.lines[1:])[0]] == [
-        "a", "[UNK]", "man-made", "3.5", "of", "1,000"]
+        "a",
+        "[UNK]",
+        "man-made",
+        "3.5",
+        "of",
+        "1,000",
+    ]
     (tmp_path / "valid.txt").unlink()
     with pytest.raises(data.DataError, match="valid.txt: no such file"):
         data.load(tmp_path)

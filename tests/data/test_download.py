@@ -27,9 +27,16 @@ class Server(http.server.BaseHTTPRequestHandler):
             return self.send_error(404)
         if how in ("elsewhere", "local"):
             self.send_response(302)
-            self.send_header("Location", "/good/train.txt" if how == "elsewhere" else "file:///etc/hostname")
+            self.send_header(
+                "Location", "/good/train.txt" if how == "elsewhere" else "file:///etc/hostname"
+            )
             return self.end_headers()
-        body = {"wrong": TEXT[::-1], "more": TEXT + b"x", "endless": TEXT * 100, "cut": TEXT[:-1]}.get(how, TEXT)
+        body = {
+            "wrong": TEXT[::-1],
+            "more": TEXT + b"x",
+            "endless": TEXT * 100,
+            "cut": TEXT[:-1],
+        }.get(how, TEXT)
         self.send_response(200)
         self.send_header("Content-Length", str(len(TEXT if how == "cut" else body)))
         self.end_headers()
@@ -47,26 +54,43 @@ def server():
     """server.address(how, ...) is a tuple of mirrors; server.asked says what was asked for."""
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server) as found:
         found.asked = []
-        found.address = lambda *hows: tuple(f"http://127.0.0.1:{found.server_port}/{how}/" for how in hows)
+        found.address = lambda *hows: tuple(
+            f"http://127.0.0.1:{found.server_port}/{how}/" for how in hows
+        )
         threading.Thread(target=found.serve_forever, args=(0.02,), daemon=True).start()
         yield found
         found.shutdown()
 
 
-@pytest.mark.parametrize("hows", [["good"], ["wrong", "good"], ["gone", "endless", "good"], ["cut", "more", "elsewhere"]])
+@pytest.mark.parametrize(
+    "hows", [["good"], ["wrong", "good"], ["gone", "endless", "good"], ["cut", "more", "elsewhere"]]
+)
 def test_a_file_comes_from_the_first_mirror_that_has_it_right(hows, server, tmp_path):
-    assert download(tmp_path / "data", FILES, server.address(*hows), ("http",), attempts=1) == tmp_path / "data"
+    assert (
+        download(tmp_path / "data", FILES, server.address(*hows), ("http",), attempts=1)
+        == tmp_path / "data"
+    )
     assert contents(tmp_path) == {"data/train.txt": TEXT}
     asked = len(server.asked)
     download(tmp_path / "data", FILES, server.address(*hows), ("http",))
     assert len(server.asked) == asked  # what is there is not fetched again
 
 
-@pytest.mark.parametrize("how, why", [
-    ("wrong", "wrong sha256"), ("more", "more than"), ("endless", "more than"), ("cut", "only 619,999 of 620,000 bytes"),
-    ("gone", "Not Found"), ("local", "file")])
+@pytest.mark.parametrize(
+    "how, why",
+    [
+        ("wrong", "wrong sha256"),
+        ("more", "more than"),
+        ("endless", "more than"),
+        ("cut", "only 619,999 of 620,000 bytes"),
+        ("gone", "Not Found"),
+        ("local", "file"),
+    ],
+)
 def test_what_is_not_the_pinned_file_never_gets_its_name(how, why, server, tmp_path):
-    with pytest.raises(data.DataError, match=f"train.txt could not be downloaded.*{why}.*--data PATH"):
+    with pytest.raises(
+        data.DataError, match=f"train.txt could not be downloaded.*{why}.*--data PATH"
+    ):
         download(tmp_path, FILES, server.address(how), ("http",), attempts=1)
     assert contents(tmp_path) == {}
 
@@ -86,12 +110,17 @@ def test_only_https_unless_told_otherwise(server, tmp_path):
     assert all(mirror.startswith("https://") for mirror in speeches.MIRRORS + wikitext.MIRRORS)
 
 
-def test_an_answer_may_not_lead_from_an_allowed_kind_of_address_to_another(server, tmp_path, monkeypatch):
+def test_an_answer_may_not_lead_from_an_allowed_kind_of_address_to_another(
+    server, tmp_path, monkeypatch
+):
     import urllib.request
 
     # As if the server spoke https: what it answers leads to http.
-    monkeypatch.setattr(urllib.request.HTTPSHandler, "https_open",
-                        lambda self, request: urllib.request.HTTPHandler().http_open(request))
+    monkeypatch.setattr(
+        urllib.request.HTTPSHandler,
+        "https_open",
+        lambda self, request: urllib.request.HTTPHandler().http_open(request),
+    )
     address = server.address("elsewhere")[0].replace("http:", "https:")
 
     def absolute(self):
@@ -107,18 +136,26 @@ def test_an_answer_may_not_lead_from_an_allowed_kind_of_address_to_another(serve
 
 def test_a_file_that_was_changed_after_the_download_is_named(server, tmp_path):
     (tmp_path / "train.txt").write_bytes(TEXT[:-2])
-    with pytest.raises(data.DataError, match="train.txt: its sha256 is not the pinned one; delete the file"):
+    with pytest.raises(
+        data.DataError, match="train.txt: its sha256 is not the pinned one; delete the file"
+    ):
         download(tmp_path, FILES, server.address("good"), ("http",))
     assert contents(tmp_path) == {"train.txt": TEXT[:-2]} and server.asked == []
 
 
 def test_four_processes_download_at_once(server, tmp_path):
-    code = ("from data.download import download; "
-            f"download({str(tmp_path / 'data')!r}, {FILES!r}, {server.address('good')!r}, ('http',))")
-    started = [subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.PIPE) for _ in range(4)]
+    code = (
+        "from data.download import download; "
+        f"download({str(tmp_path / 'data')!r}, {FILES!r}, {server.address('good')!r}, ('http',))"
+    )
+    started = [
+        subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.PIPE)
+        for _ in range(4)
+    ]
     target = tmp_path / "data" / "train.txt"
     while any(process.poll() is None for process in started):
         assert not target.exists() or target.read_bytes() == TEXT  # at no moment half of it
-    assert ([process.communicate()[1] for process in started] == [b""] * 4
-            and [process.returncode for process in started] == [0] * 4)
+    assert [process.communicate()[1] for process in started] == [b""] * 4 and [
+        process.returncode for process in started
+    ] == [0] * 4
     assert contents(tmp_path) == {"data/train.txt": TEXT}

@@ -68,7 +68,9 @@ def test_the_share_of_hidden_tokens_is_the_rate_on_average(unit, rate):
     idx = some_rows(1000, 200)[:, :130]
     idx = idx[(idx >= len(SPECIAL)).sum(1) > 90]
     _, labels = hide(idx, unit=unit, rate=rate)
-    assert (labels != -100).sum().item() / (idx >= len(SPECIAL)).sum().item() == pytest.approx(rate, rel=0.03)
+    assert (labels != -100).sum().item() / (idx >= len(SPECIAL)).sum().item() == pytest.approx(
+        rate, rel=0.03
+    )
 
 
 def test_every_row_hides_the_rounded_share_and_at_least_one():
@@ -82,20 +84,30 @@ def test_every_word_is_chosen_equally_often():
     idx = torch.arange(20, 30).expand(20_000, 10)
     _, labels = hide(idx, rate=0.2)
     often = (labels != -100).float().mean(0)
-    torch.testing.assert_close(often, torch.full((10,), 0.2), atol=0.012, rtol=0)  # four standard errors
+    torch.testing.assert_close(
+        often, torch.full((10,), 0.2), atol=0.012, rtol=0
+    )  # four standard errors
 
 
 def test_random_words_come_from_the_whole_vocabulary():
     idx = torch.full((3000, 40), 500)
     inputs, _ = hide(idx, rate=0.9)
     drawn = inputs[(inputs != 500) & (inputs != MASK)]
-    assert drawn.min() == len(SPECIAL) and drawn.max() == V - 1 and len(drawn.unique()) > 0.99 * (V - 6)
+    assert (
+        drawn.min() == len(SPECIAL)
+        and drawn.max() == V - 1
+        and len(drawn.unique()) > 0.99 * (V - 6)
+    )
 
 
 def test_rows_without_a_word_have_nothing_to_hide():
     idx = torch.tensor([[BOS, PAD, PAD], [BOS, UNK, EOS], [BOS, 50, PAD]])
     inputs, labels = hide(idx)
-    assert (labels[:2] == -100).all() and torch.equal(inputs[:2], idx[:2]) and labels[2].tolist() == [-100, 50, -100]
+    assert (
+        (labels[:2] == -100).all()
+        and torch.equal(inputs[:2], idx[:2])
+        and labels[2].tolist() == [-100, 50, -100]
+    )
 
 
 @pytest.mark.parametrize("unit", UNITS)
@@ -124,14 +136,16 @@ def runs_of(row):
 
 def test_whole_words_are_hidden_with_all_their_pieces():
     text = "unbelievable winters cover unforgettable harbours while fishermen mend everything"
-    tokenizer = train_tokenizer("bpe", ["the winter harbour"], 270)  # so few merges that every word is pieces
+    tokenizer = train_tokenizer(
+        "bpe", ["the winter harbour"], 270
+    )  # so few merges that every word is pieces
     sequences, _ = batching.sentences(tokenizer, [text] * 200, 200)
     idx, _ = batching.pad(sequences)
     # Which word each piece belongs to comes from the text itself: a piece that begins with a space begins a word.
     pieces = [tokenizer.decode([i]) for i in idx[0, 1:].tolist()]
     word = torch.tensor([piece.startswith(" ") for piece in pieces]).cumsum(0)
     _, labels = mask_tokens(idx, 270, batching.generator(0), 0.2, "word", word_starts(tokenizer))
-    hidden = (labels[:, 1:] != -100)
+    hidden = labels[:, 1:] != -100
     for w in range(9):
         part = hidden[:, word == w]
         assert part.size(1) > 1 and torch.equal(part.any(1), part.all(1))
@@ -141,7 +155,10 @@ def test_whole_words_are_hidden_with_all_their_pieces():
 
 def test_spans_are_runs_of_about_three_tokens():
     idx = torch.randint(len(SPECIAL), V, (500, 100))
-    lengths = {unit: [n for row in hide(idx, unit=unit)[1] != -100 for n in runs_of(row)] for unit in ("token", "span")}
+    lengths = {
+        unit: [n for row in hide(idx, unit=unit)[1] != -100 for n in runs_of(row)]
+        for unit in ("token", "span")
+    }
     mean = {unit: sum(n) / len(n) for unit, n in lengths.items()}
     assert mean["token"] == pytest.approx(1 / 0.85, rel=0.05)  # chance neighbours only
     assert 2.2 < mean["span"] < 4.2 and max(lengths["span"]) > 5
@@ -157,7 +174,12 @@ def noisy(seed=0, n=3000, **more):
     targets = idx.roll(-1, 1)
     counts = torch.ones(V, dtype=torch.long)
     counts[V // 2 :] = 3
-    return idx, targets, counts, noise_tokens(idx, targets, counts, batching.generator(seed), **more)
+    return (
+        idx,
+        targets,
+        counts,
+        noise_tokens(idx, targets, counts, batching.generator(seed), **more),
+    )
 
 
 def test_no_noise_changes_nothing():
@@ -180,9 +202,13 @@ def test_only_words_the_text_holds_once_become_unknown_targets():
     idx, targets, counts, (x, y) = noisy(rare=0.3)
     assert torch.equal(x, idx) and (y[y != targets] == UNK).all()
     once = (counts[targets] == 1) & (targets >= len(SPECIAL))
-    assert (y[once] == UNK).float().mean().item() == pytest.approx(0.3, abs=0.01) and torch.equal(y[~once], targets[~once])
+    assert (y[once] == UNK).float().mean().item() == pytest.approx(0.3, abs=0.01) and torch.equal(
+        y[~once], targets[~once]
+    )
 
 
 def test_noise_follows_its_generator():
     same, other = noisy(drop=0.1, swap=0.2)[3], noisy(seed=1, drop=0.1, swap=0.2)[3]
-    assert torch.equal(same[0], noisy(drop=0.1, swap=0.2)[3][0]) and not torch.equal(same[0], other[0])
+    assert torch.equal(same[0], noisy(drop=0.1, swap=0.2)[3][0]) and not torch.equal(
+        same[0], other[0]
+    )

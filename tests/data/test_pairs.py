@@ -22,7 +22,9 @@ def undone(sentence):
     words = re.findall(r"\w+|[^\w\s]", sentence.lower())
     text = []
     for _, clause in itertools.groupby(words, str.isalpha):
-        clause = [word if word == "ke" or not word.isalpha() else english[word[:3]] for word in clause]
+        clause = [
+            word if word == "ke" or not word.isalpha() else english[word[:3]] for word in clause
+        ]
         if "ke" in clause:
             *clause, last = clause
             clause[clause.index("ke")] = last
@@ -44,18 +46,26 @@ def test_a_translation_determines_its_sentence():
 
 def test_the_rules_on_a_sentence_taken_apart():
     we, repair, the, mill, old, before, first, spring, will = (
-        lami.lexicon()[word] for word in "we repair the mill old before first spring will".split())
+        lami.lexicon()[word] for word in "we repair the mill old before first spring will".split()
+    )
     ke = "ke"  # where `will` stood; `the` and `old` end as `mill` does, the second `the` as `first`
-    expected = (f"{we} {ke} {repair} {the[:3] + mill[-1]} {mill} {old[:3] + mill[-1]} "
-                f"{before} {the[:3] + first[-1]} {first} {spring} {will}.")
+    expected = (
+        f"{we} {ke} {repair} {the[:3] + mill[-1]} {mill} {old[:3] + mill[-1]} "
+        f"{before} {the[:3] + first[-1]} {first} {spring} {will}."
+    )
     got = lami.translate("We will repair the old mill before the first spring.")
-    assert got == expected[0].upper() + expected[1:] and got in " ".join(lami.__doc__.split())  # the docstring's example
+    assert got == expected[0].upper() + expected[1:] and got in " ".join(
+        lami.__doc__.split()
+    )  # the docstring's example
 
 
 def test_no_word_belongs_to_both_languages_and_no_stem_to_two_words():
     stems = [word[:3] for word in lami.lexicon().values()]
     assert len(set(stems)) == len(stems) == 493
-    english, other = ({word.lower() for pair in TOY.train for word in re.findall(r"\w+", pair[side])} for side in (0, 1))
+    english, other = (
+        {word.lower() for pair in TOY.train for word in re.findall(r"\w+", pair[side])}
+        for side in (0, 1)
+    )
     assert not english & other
 
 
@@ -70,17 +80,34 @@ def write(folder, **files):
 
 
 def test_a_folder_of_parallel_files(tmp_path):
-    folder = write(tmp_path / "mine", train_en="one\n\ntwo \n", train_fr="un\n \ndeux\n", val_en="three\n", val_fr="trois\n",
-                   test_en="four\n", test_fr="quatre\n", notes_en="x\n")
+    folder = write(
+        tmp_path / "mine",
+        train_en="one\n\ntwo \n",
+        train_fr="un\n \ndeux\n",
+        val_en="three\n",
+        val_fr="trois\n",
+        test_en="four\n",
+        test_fr="quatre\n",
+        notes_en="x\n",
+    )
     pairs = load_pairs(folder)
-    assert pairs.name == "mine" and pairs.languages == ("en", "fr") and pairs.train == [("one", "un"), ("two", "deux")]
-    assert (pairs.valid == [("three", "trois")] and pairs.tests == {"test": [("four", "quatre")]}
-            and pairs.texts() == ["one", "un", "two", "deux"])
+    assert (
+        pairs.name == "mine"
+        and pairs.languages == ("en", "fr")
+        and pairs.train == [("one", "un"), ("two", "deux")]
+    )
+    assert (
+        pairs.valid == [("three", "trois")]
+        and pairs.tests == {"test": [("four", "quatre")]}
+        and pairs.texts() == ["one", "un", "two", "deux"]
+    )
     turned = load_pairs(folder, "fr-en")
     assert turned.languages == ("fr", "en") and turned.train == [("un", "one"), ("deux", "two")]
     write(folder, train_de="eins\n\nzwei\n")
     assert load_pairs(folder, "de-en").train == [("eins", "one"), ("zwei", "two")]
-    with pytest.raises(DataError, match="train in de, en, fr; choose two, for example --languages de-en"):
+    with pytest.raises(
+        DataError, match="train in de, en, fr; choose two, for example --languages de-en"
+    ):
         load_pairs(folder)
 
 
@@ -88,36 +115,69 @@ def test_a_table_of_pairs_holds_out_a_tenth_of_its_sources(tmp_path):
     path = tmp_path / "mine.tsv"
     path.write_text("".join(f"word {n % 50}\tmot {n}\n" for n in range(100)), encoding="utf-8")
     pairs = load_pairs(path, "english-french")
-    assert pairs.languages == ("english", "french") and len(pairs.train) == 90 and len(pairs.tests["heldout"]) == 10
+    assert (
+        pairs.languages == ("english", "french")
+        and len(pairs.train) == 90
+        and len(pairs.tests["heldout"]) == 10
+    )
     assert not {first for first, _ in pairs.train} & {first for first, _ in pairs.tests["heldout"]}
     assert load_pairs(path).languages == ("source", "target")
 
 
 def test_toy_can_be_turned():
     turned = load_pairs("toy", "lami-english")
-    assert (turned.languages == ("lami", "english") and turned.train[5] == TOY.train[5][::-1]
-            and len(TOY.train) == 4401 and len(TOY.tests["test"]) == 600)
+    assert (
+        turned.languages == ("lami", "english")
+        and turned.train[5] == TOY.train[5][::-1]
+        and len(TOY.train) == 4401
+        and len(TOY.tests["test"]) == 600
+    )
 
 
 def test_pairs_as_plain_text_in_both_languages(tmp_path):
-    assert (data.load("toy-pairs").texts() == TOY.texts()
-            and data.load("toy-pairs").tests.keys() == {"test-english", "test-lami"})
-    corpus = data.load(write(tmp_path / "mine", train_en="one\n", train_fr="un\n", test_en="four\n", test_fr="quatre\n"))
-    assert corpus.lines == ["one", "un"] and corpus.tests == {"test-en": ["four"], "test-fr": ["quatre"]}
+    assert data.load("toy-pairs").texts() == TOY.texts() and data.load(
+        "toy-pairs"
+    ).tests.keys() == {"test-english", "test-lami"}
+    corpus = data.load(
+        write(
+            tmp_path / "mine",
+            train_en="one\n",
+            train_fr="un\n",
+            test_en="four\n",
+            test_fr="quatre\n",
+        )
+    )
+    assert corpus.lines == ["one", "un"] and corpus.tests == {
+        "test-en": ["four"],
+        "test-fr": ["quatre"],
+    }
 
 
 # ---------------------------------------------------------------------------- mistakes
 
 
-@pytest.mark.parametrize("files, message", [
-    (dict(train_en="one\ntwo\n", train_fr="un\n"), r"train.fr: 1 lines, but .*train.en has 2"),
-    (dict(train_en="one\ntwo\n", train_fr="un\n\ntrois\n"), "train.fr: 3 lines"),
-    (dict(train_en="one\n\nthree\n", train_fr="un\ndeux\ntrois\n"), r"train.en:2: empty, but train.fr has a sentence there"),
-    (dict(train_en="one\ntwo\nthree\n", train_fr="un\n \ntrois\n"), r"train.fr:2: empty, but train.en"),
-    (dict(train_en="one\n"), "only train.en; a folder of pairs has"), (dict(test_en="one\n", test_fr="un\n"), "no train file"),
-    (dict(train_en="one\n", train_fr=""), "train.fr: the file is empty"),
-    (dict(train_en="one\n", train_fr="un\n", test_en="two\n", test_fr="deux\ntrois\n"),
-     r"test.fr: 2 lines, but .*test.en has 1")])
+@pytest.mark.parametrize(
+    "files, message",
+    [
+        (dict(train_en="one\ntwo\n", train_fr="un\n"), r"train.fr: 1 lines, but .*train.en has 2"),
+        (dict(train_en="one\ntwo\n", train_fr="un\n\ntrois\n"), "train.fr: 3 lines"),
+        (
+            dict(train_en="one\n\nthree\n", train_fr="un\ndeux\ntrois\n"),
+            r"train.en:2: empty, but train.fr has a sentence there",
+        ),
+        (
+            dict(train_en="one\ntwo\nthree\n", train_fr="un\n \ntrois\n"),
+            r"train.fr:2: empty, but train.en",
+        ),
+        (dict(train_en="one\n"), "only train.en; a folder of pairs has"),
+        (dict(test_en="one\n", test_fr="un\n"), "no train file"),
+        (dict(train_en="one\n", train_fr=""), "train.fr: the file is empty"),
+        (
+            dict(train_en="one\n", train_fr="un\n", test_en="two\n", test_fr="deux\ntrois\n"),
+            r"test.fr: 2 lines, but .*test.en has 1",
+        ),
+    ],
+)
 def test_a_folder_that_is_wrong(files, message, tmp_path):
     with pytest.raises(DataError, match=message):
         load_pairs(write(tmp_path / "mine", **files))
@@ -132,21 +192,37 @@ def test_a_file_of_the_folder_that_is_missing_or_not_utf8(tmp_path):
         load_pairs(folder)
 
 
-@pytest.mark.parametrize("text, message", [
-    ("one\tun\ntwo deux\n", ":2: no tab; each line must be a sentence, a tab, and its translation"),
-    ("one\tun\n\n", "too few"), ("one\tun\ttwo\n", ":1: more than one tab"),
-    ("one\tun\n\tdeux\n", ":2: no sentence before the tab"), ("one\t \n", ":1: no sentence after the tab"),
-    ("", "the file is empty")])
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        (
+            "one\tun\ntwo deux\n",
+            ":2: no tab; each line must be a sentence, a tab, and its translation",
+        ),
+        ("one\tun\n\n", "too few"),
+        ("one\tun\ttwo\n", ":1: more than one tab"),
+        ("one\tun\n\tdeux\n", ":2: no sentence before the tab"),
+        ("one\t \n", ":1: no sentence after the tab"),
+        ("", "the file is empty"),
+    ],
+)
 def test_a_table_that_is_wrong(text, message, tmp_path):
     (tmp_path / "mine.tsv").write_text(text, encoding="utf-8")
     with pytest.raises(DataError, match=f"mine.tsv.*{message}"):
         load_pairs(tmp_path / "mine.tsv")
 
 
-@pytest.mark.parametrize("name, languages, message", [
-    ("nowhere", "", "no such pairs, folder or file"), ("nowhere.tsv", "", "nowhere.tsv: no such file"),
-    ("mine.txt", "", "rename or convert"), ("toy", "en-fr", "toy has english-lami"),
-    ("toy", "english", "joined by a hyphen"), ("toy", "lami-lami", "two different names")])
+@pytest.mark.parametrize(
+    "name, languages, message",
+    [
+        ("nowhere", "", "no such pairs, folder or file"),
+        ("nowhere.tsv", "", "nowhere.tsv: no such file"),
+        ("mine.txt", "", "rename or convert"),
+        ("toy", "en-fr", "toy has english-lami"),
+        ("toy", "english", "joined by a hyphen"),
+        ("toy", "lami-lami", "two different names"),
+    ],
+)
 def test_pairs_that_are_none(name, languages, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.txt").write_text("one\n")

@@ -52,8 +52,11 @@ def wiki(tmp_path_factory):
     folder.mkdir()
     for name, n in (("train", 60), ("valid", 15), ("test", 20)):
         write_text(folder / f"{name}.txt", n)
-    (folder / "train.txt").write_text((folder / "train.txt").read_text(encoding="utf-8")
-                                      + "\n = Well @-@ known = \n \n 3 @.@ 5 <unk> \n", encoding="utf-8")
+    (folder / "train.txt").write_text(
+        (folder / "train.txt").read_text(encoding="utf-8")
+        + "\n = Well @-@ known = \n \n 3 @.@ 5 <unk> \n",
+        encoding="utf-8",
+    )
     return folder
 
 
@@ -61,13 +64,24 @@ def wiki(tmp_path_factory):
 
 
 @pytest.mark.parametrize("kind", ["word", "bpe"])
-@pytest.mark.parametrize("ending, begins, line_end", [("\n", "", "\n"), ("", "\ufeff", "\r\n"), ("\n\n  \n", "\n\n", "\n")])
-def test_the_shards_together_are_the_stream_of_the_text(kind, ending, begins, line_end, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "ending, begins, line_end",
+    [("\n", "", "\n"), ("", "\ufeff", "\r\n"), ("\n\n  \n", "\n\n", "\n")],
+)
+def test_the_shards_together_are_the_stream_of_the_text(
+    kind, ending, begins, line_end, tmp_path, monkeypatch
+):
     monkeypatch.setattr(large, "PIECE", 700)  # bytes: several pieces a shard
-    lines = [sentence("obama", i) + " naïve\u2028é∂𝄞 [MASK]" * (i % 3) for i in range(150)] + ["long " * 1000, "", "  last  "]
+    lines = [sentence("obama", i) + " naïve\u2028é∂𝄞 [MASK]" * (i % 3) for i in range(150)] + [
+        "long " * 1000,
+        "",
+        "  last  ",
+    ]
     path = tmp_path / "text.txt"
     path.write_bytes((begins + line_end.join(lines) + ending).encode())
-    folder = prepared(tmp_path / "out", path, "--tokenizer", kind, "--valid", 0, "--shard-mb", 0.003)
+    folder = prepared(
+        tmp_path / "out", path, "--tokenizer", kind, "--valid", 0, "--shard-mb", 0.003
+    )
     expected = batching.stream(folder.tokenizer, read_text(path))
     assert len(folder.streams["train"].shards) > 4
     assert torch.equal(folder.streams["train"][:], expected)
@@ -81,21 +95,39 @@ def test_any_positions_of_many_shards_are_those_of_the_joined_stream(text, tmp_p
     for T in (1, 5, 64):  # at every place a block can start, across every border between shards
         at = torch.arange(len(joined) - T)[:, None] + torch.arange(T + 1)
         assert torch.equal(stream[at], joined[at])
-    for part in (slice(None), slice(1, None), slice(5, 1500), slice(-7, -1), slice(3, 3), slice(0, 10**9)):
+    for part in (
+        slice(None),
+        slice(1, None),
+        slice(5, 1500),
+        slice(-7, -1),
+        slice(3, 3),
+        slice(0, 10**9),
+    ):
         assert torch.equal(stream[part], joined[part])
-    for mine, theirs in zip(batching.random_blocks(stream, 9, 50, batching.generator(1)),
-                            batching.random_blocks(joined, 9, 50, batching.generator(1))):
+    for mine, theirs in zip(
+        batching.random_blocks(stream, 9, 50, batching.generator(1)),
+        batching.random_blocks(joined, 9, 50, batching.generator(1)),
+    ):
         assert torch.equal(mine, theirs)
-    assert torch.equal(stream.bincount(minlength=folder.tokenizer.get_vocab_size()),
-                       joined.bincount(minlength=folder.tokenizer.get_vocab_size()))
+    assert torch.equal(
+        stream.bincount(minlength=folder.tokenizer.get_vocab_size()),
+        joined.bincount(minlength=folder.tokenizer.get_vocab_size()),
+    )
 
 
 def test_a_vocabulary_too_large_for_16_bits(tmp_path):
-    (tmp_path / "text.txt").write_text("\n".join(f"w{i} w{i + 1}" for i in range(0, 70_000, 2)), encoding="utf-8")
+    (tmp_path / "text.txt").write_text(
+        "\n".join(f"w{i} w{i + 1}" for i in range(0, 70_000, 2)), encoding="utf-8"
+    )
     folder = prepared(tmp_path / "out", tmp_path / "text.txt", "--tokenizer", "word", "--valid", 0)
     stream = folder.streams["train"]
-    assert stream.dtype.itemsize == 4 and stream[:].max() == folder.tokenizer.get_vocab_size() - 1 > 2**16
-    assert torch.equal(stream[:], batching.stream(folder.tokenizer, read_text(tmp_path / "text.txt")))
+    assert (
+        stream.dtype.itemsize == 4
+        and stream[:].max() == folder.tokenizer.get_vocab_size() - 1 > 2**16
+    )
+    assert torch.equal(
+        stream[:], batching.stream(folder.tokenizer, read_text(tmp_path / "text.txt"))
+    )
 
 
 def test_held_out_lines_are_a_set_of_their_own_and_unknown_to_the_vocabulary(tmp_path):
@@ -106,15 +138,22 @@ def test_held_out_lines_are_a_set_of_their_own_and_unknown_to_the_vocabulary(tmp
     assert (len(train) - 1) + (len(valid) - 1) == 4 * 600 and 0.1 < (len(valid) - 1) / 2400 < 0.3
     held = [line for line in lines if large.is_held_out(normal(line), 0.2)]
     assert torch.equal(valid[:], batching.stream(folder.tokenizer, held))
-    assert (valid[1:] == UNK).sum() == len(held) and not (train[1:] == UNK).any()  # both copies are on the same side
+    assert (valid[1:] == UNK).sum() == len(held) and not (
+        train[1:] == UNK
+    ).any()  # both copies are on the same side
     assert sum(folder.bytes.values()) == (tmp_path / "text.txt").stat().st_size
 
 
 def test_several_texts_test_sets_and_another_vocabulary(text, tmp_path):
     more, test = write_text(tmp_path / "more.txt", 30), write_text(tmp_path / "unheard.txt", 10)
     first = prepared(tmp_path / "first", text, more, "--test", test, *SMALL, "--valid", 0)
-    assert torch.equal(first.streams["train"][:], batching.stream(first.tokenizer, read_text(text) + read_text(more)))
-    assert torch.equal(first.streams["unheard"][:], batching.stream(first.tokenizer, read_text(test)))
+    assert torch.equal(
+        first.streams["train"][:],
+        batching.stream(first.tokenizer, read_text(text) + read_text(more)),
+    )
+    assert torch.equal(
+        first.streams["unheard"][:], batching.stream(first.tokenizer, read_text(test))
+    )
     for origin in (tmp_path / "first", tmp_path / "first" / "tokenizer.json"):
         again = prepared(tmp_path / f"again{origin.suffix}", more, "--vocab-from", origin)
         assert again.tokenizer.to_str() == first.tokenizer.to_str()
@@ -122,18 +161,33 @@ def test_several_texts_test_sets_and_another_vocabulary(text, tmp_path):
 
 def test_the_vocabulary_comes_from_all_over_the_text(tmp_path, monkeypatch):
     monkeypatch.setattr(large, "PIECE", 1000)
-    (tmp_path / "text.txt").write_text("".join(f"chapter{i // 100} has a line{i}\n" for i in range(3000)), encoding="utf-8")
-    folder = prepared(tmp_path / "out", tmp_path / "text.txt", "--tokenizer", "word", "--sample-mb", 0.03, "--valid", 0)
+    (tmp_path / "text.txt").write_text(
+        "".join(f"chapter{i // 100} has a line{i}\n" for i in range(3000)), encoding="utf-8"
+    )
+    folder = prepared(
+        tmp_path / "out",
+        tmp_path / "text.txt",
+        "--tokenizer",
+        "word",
+        "--sample-mb",
+        0.03,
+        "--valid",
+        0,
+    )
     words = set(folder.tokenizer.get_vocab())
-    assert sum(f"chapter{i}" in words for i in range(30)) > 25 and 800 < sum(f"line{i}" in words for i in range(3000)) < 1500
+    assert (
+        sum(f"chapter{i}" in words for i in range(30)) > 25
+        and 800 < sum(f"line{i}" in words for i in range(3000)) < 1500
+    )
 
 
 def test_a_text_is_read_in_pieces_of_whole_lines(text):
     source, raw = large.open_source(text, "train"), text.read_bytes()
     for size in (1, 100, 1000, 10**6):
         found = list(large.pieces(source, 0, source.size, size))
-        assert (b"".join(piece for _, piece in found) == raw
-                and [at for at, _ in found] == [raw.index(piece) for _, piece in found])
+        assert b"".join(piece for _, piece in found) == raw and [at for at, _ in found] == [
+            raw.index(piece) for _, piece in found
+        ]
         assert all(piece.endswith(b"\n") and len(piece) < size + 200 for _, piece in found)
 
 
@@ -142,7 +196,10 @@ def test_a_small_text_and_a_table_are_told_apart_from_what_was_hoped(tmp_path):
     path.write_text("obama\tyes we can\n" * 30 + "bush\tno new taxes\n" * 30, encoding="utf-8")
     outcome = run(path, "--vocab-size", 900, "--valid", 0, "--out", tmp_path / "out")
     assert outcome.code == 0 and f"note: {path} is read as plain text" in outcome.out
-    assert "entries in the vocabulary, all that the text has, from 1.0 of 1.0 kB of text" in outcome.out
+    assert (
+        "entries in the vocabulary, all that the text has, from 1.0 of 1.0 kB of text"
+        in outcome.out
+    )
 
 
 # ---------------------------------------------------------------------------- training on it
@@ -150,25 +207,58 @@ def test_a_small_text_and_a_table_are_told_apart_from_what_was_hoped(tmp_path):
 
 def test_training_is_that_on_the_text(cli, wiki, tmp_path):
     """Bit for bit: perplexities, bits per byte, weights; with the noise that needs the words' frequencies."""
-    argv = (*SHORT["train_lm"], "--swap-words", 0.2, "--rare-unknown", 0.3, "--eval-block", "4,8", "--pos", "alibi")
+    argv = (
+        *SHORT["train_lm"],
+        "--swap-words",
+        0.2,
+        "--rare-unknown",
+        0.3,
+        "--eval-block",
+        "4,8",
+        "--pos",
+        "alibi",
+    )
     prepared(tmp_path / "prepared", wiki, *SMALL)
     for name, corpus in (("text", wiki), ("tokens", tmp_path / "prepared")):
         outcome = cli("train_lm", *argv, "--data", corpus, "--out", tmp_path / name)
         assert outcome.code == 0, outcome.err
-    assert (tmp_path / "text" / "metrics.jsonl").read_bytes() == (tmp_path / "tokens" / "metrics.jsonl").read_bytes()
-    results = [json.loads((tmp_path / name / "result.json").read_text()) for name in ("text", "tokens")]
-    measured = [name for name in results[0] if name.partition("/")[0] in ("perplexity", "bits_per_byte", "tokens", "unknown")]
-    assert (len(measured) == 3 * 3 + 3 * 3 + 3 + 3
-            and {name: results[0][name] for name in measured} == {name: results[1][name] for name in measured})
-    weights = [torch.load(tmp_path / name / "best.pt", weights_only=True)["model"] for name in ("text", "tokens")]
+    assert (tmp_path / "text" / "metrics.jsonl").read_bytes() == (
+        tmp_path / "tokens" / "metrics.jsonl"
+    ).read_bytes()
+    results = [
+        json.loads((tmp_path / name / "result.json").read_text()) for name in ("text", "tokens")
+    ]
+    measured = [
+        name
+        for name in results[0]
+        if name.partition("/")[0] in ("perplexity", "bits_per_byte", "tokens", "unknown")
+    ]
+    assert len(measured) == 3 * 3 + 3 * 3 + 3 + 3 and {
+        name: results[0][name] for name in measured
+    } == {name: results[1][name] for name in measured}
+    weights = [
+        torch.load(tmp_path / name / "best.pt", weights_only=True)["model"]
+        for name in ("text", "tokens")
+    ]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
 def test_the_best_checkpoint_is_chosen_on_the_held_out_lines(cli, text, tmp_path):
     prepared(tmp_path / "prepared", text, *SMALL, "--valid", 0.1)
-    outcome = cli("train_lm", *SHORT["train_lm"], "--data", tmp_path / "prepared", "--lr", 1, "--out", tmp_path / "run")
+    outcome = cli(
+        "train_lm",
+        *SHORT["train_lm"],
+        "--data",
+        tmp_path / "prepared",
+        "--lr",
+        1,
+        "--out",
+        tmp_path / "run",
+    )
     assert outcome.code == 0, outcome.err
-    metrics = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    metrics = [
+        json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    ]
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     # so large a step size does harm
     assert result["step"] == min(metrics, key=lambda line: line["perplexity/valid"])["step"] < 8
@@ -179,14 +269,33 @@ def test_an_encoder_reads_every_block_once_an_epoch_and_resumes(causal, cli, tex
     folder = prepared(tmp_path / "prepared", text, *SMALL, "--valid", 0.1)
     stream = folder.streams["train"]
     blocks = list(Blocks(stream, folder.tokenizer, 12))
-    assert all(block[0] == BOS for block in blocks) and {len(block) for block in blocks[:-1]} == {12}
+    assert all(block[0] == BOS for block in blocks) and {len(block) for block in blocks[:-1]} == {
+        12
+    }
     assert torch.equal(torch.cat([block[1:] for block in blocks]), stream[1:])
     for n in (7, 8, 9):
         batches = batching.RandomBatches(n, 3, batching.generator(0, "epoch", 1))
         assert sorted(torch.cat([batches[i] for i in range(3)]).tolist()) == list(range(n))
-    argv = ("train_mlm", "--n-layer", 1, "--n-head", 2, "--n-embd", 16, "--n-ffn", 20, "--block-size", 12,
-            "--batch-size", len(blocks) // 3, "--eval-every", 4,  # four batches an epoch
-            "--data", tmp_path / "prepared", *causal)
+    argv = (
+        "train_mlm",
+        "--n-layer",
+        1,
+        "--n-head",
+        2,
+        "--n-embd",
+        16,
+        "--n-ffn",
+        20,
+        "--block-size",
+        12,
+        "--batch-size",
+        len(blocks) // 3,
+        "--eval-every",
+        4,  # four batches an epoch
+        "--data",
+        tmp_path / "prepared",
+        *causal,
+    )
     assert cli(*argv, "--steps", 12, "--decay", 0, "--out", tmp_path / "whole").code == 0
     assert cli(*argv, "--steps", 4, "--decay", 0, "--out", tmp_path / "parts").code == 0
     config = json.loads((tmp_path / "parts" / "config.json").read_text())
@@ -194,35 +303,73 @@ def test_an_encoder_reads_every_block_once_an_epoch_and_resumes(causal, cli, tex
     (tmp_path / "parts" / "config.json").write_text(json.dumps(config))
     outcome = cli("train_mlm", "--out", tmp_path / "parts", "--resume")
     assert outcome.code == 0, outcome.err
-    assert (tmp_path / "parts" / "metrics.jsonl").read_bytes() == (tmp_path / "whole" / "metrics.jsonl").read_bytes()
+    assert (tmp_path / "parts" / "metrics.jsonl").read_bytes() == (
+        tmp_path / "whole" / "metrics.jsonl"
+    ).read_bytes()
 
 
-@pytest.mark.parametrize("script, argv, parts", [
-    ("train_lm", ("--tokenizer", "bpe"), ["--tokenizer bpe", "give it to prepare.py"]),
-    ("train_lm", ("--vocab-size", 50), ["--vocab-size 50"]), ("train_lm", ("--valid", 0.2), ["--valid 0.2"]),
-    ("train_mlm", ("--valid", 0.2, "--split", "clean"), ["--split clean and --valid 0.2"]),
-    ("train_lm", ("--vocab-from", "toy"), ["--vocab-from toy"]),
-    ("train_lm", ("--block-size", 100_000), ["use a smaller block"]),
-    ("train_classifier", (), ["only train_lm.py and train_mlm.py"]), ("train_seq2seq", (), ["give the text itself"])])
-def test_flags_the_folder_has_decided_and_scripts_that_cannot_read_it(script, argv, parts, cli, text, tmp_path):
+@pytest.mark.parametrize(
+    "script, argv, parts",
+    [
+        ("train_lm", ("--tokenizer", "bpe"), ["--tokenizer bpe", "give it to prepare.py"]),
+        ("train_lm", ("--vocab-size", 50), ["--vocab-size 50"]),
+        ("train_lm", ("--valid", 0.2), ["--valid 0.2"]),
+        ("train_mlm", ("--valid", 0.2, "--split", "clean"), ["--split clean and --valid 0.2"]),
+        ("train_lm", ("--vocab-from", "toy"), ["--vocab-from toy"]),
+        ("train_lm", ("--block-size", 100_000), ["use a smaller block"]),
+        ("train_classifier", (), ["only train_lm.py and train_mlm.py"]),
+        ("train_seq2seq", (), ["give the text itself"]),
+    ],
+)
+def test_flags_the_folder_has_decided_and_scripts_that_cannot_read_it(
+    script, argv, parts, cli, text, tmp_path
+):
     prepared(tmp_path / "tokens", text, *SMALL, "--valid", 0.1)
-    assert_complains(cli(script, *SHORT[script], "--data", tmp_path / "tokens", *argv, "--out", tmp_path / "run"), *parts)
+    assert_complains(
+        cli(
+            script, *SHORT[script], "--data", tmp_path / "tokens", *argv, "--out", tmp_path / "run"
+        ),
+        *parts,
+    )
     assert not (tmp_path / "run").exists()
 
 
 def test_continuing_from_a_run_of_another_vocabulary(cli, finished, text, tmp_path):
     prepared(tmp_path / "other", text, *SMALL)
     source = finished("train_lm")
-    argv = ("train_lm", *SHORT["train_lm"], "--init-from", source, "--out", tmp_path / "run", "--data")
-    assert_complains(cli(*argv, tmp_path / "other"), tmp_path / "other", "another vocabulary", f"--vocab-from {source}")
+    argv = (
+        "train_lm",
+        *SHORT["train_lm"],
+        "--init-from",
+        source,
+        "--out",
+        tmp_path / "run",
+        "--data",
+    )
+    assert_complains(
+        cli(*argv, tmp_path / "other"),
+        tmp_path / "other",
+        "another vocabulary",
+        f"--vocab-from {source}",
+    )
     prepared(tmp_path / "same", text, "--vocab-from", source)
     assert cli(*argv, tmp_path / "same").code == 0
 
 
 def test_an_encoder_without_a_validation_set(cli, text, tmp_path):
     prepared(tmp_path / "tokens", text, *SMALL, "--valid", 0)
-    assert_complains(cli("train_mlm", *SHORT["train_mlm"][:-2], "--data", tmp_path / "tokens", "--out", tmp_path / "run"),
-                     "without a validation set", "--valid 0.01")
+    assert_complains(
+        cli(
+            "train_mlm",
+            *SHORT["train_mlm"][:-2],
+            "--data",
+            tmp_path / "tokens",
+            "--out",
+            tmp_path / "run",
+        ),
+        "without a validation set",
+        "--valid 0.01",
+    )
 
 
 # ---------------------------------------------------------------------------- stopped, several at once
@@ -232,7 +379,9 @@ def fork(*argv):
     """prepare.py in a process of its own, without the time of starting Python."""
 
     def child():
-        os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the library's threads are not there after a fork
+        os.environ["TOKENIZERS_PARALLELISM"] = (
+            "false"  # the library's threads are not there after a fork
+        )
         os._exit(run(*argv).code)
 
     process = multiprocessing.get_context("fork").Process(target=child)
@@ -251,7 +400,9 @@ def test_killed_at_any_moment_it_goes_on_to_the_same_files(tmp_path):
     folder = tmp_path / "killed"
     for wanted in (0, 0, 0, 1, 3, 6, 10, 15, 20, 25):  # parts that are done
         process = fork(*argv, "--out", folder)
-        while process.is_alive() and not (folder.exists() and len(list(folder.glob("*.done.json"))) >= wanted):
+        while process.is_alive() and not (
+            folder.exists() and len(list(folder.glob("*.done.json"))) >= wanted
+        ):
             time.sleep(0.001)
         time.sleep(dice.random() * (0.2 if wanted == 0 else 0.02))
         process.kill()  # nothing, where it has just ended
@@ -259,8 +410,12 @@ def test_killed_at_any_moment_it_goes_on_to_the_same_files(tmp_path):
         for path in folder.glob("*.bin"):  # whatever has its name is whole
             assert path.read_bytes() == (tmp_path / "whole" / path.name).read_bytes()
         if (folder / "plan.json").exists() and not (folder / "index.json").exists():
-            assert_complains(call_main(train_lm, train_lm.train, "--data", folder, "--out", tmp_path / "run"),
-                             folder, "not prepared to the end", "same prepare.py command")
+            assert_complains(
+                call_main(train_lm, train_lm.train, "--data", folder, "--out", tmp_path / "run"),
+                folder,
+                "not prepared to the end",
+                "same prepare.py command",
+            )
     prepared(folder, *argv)
     assert contents(folder) == contents(tmp_path / "whole")
 
@@ -297,14 +452,19 @@ def alter(path):
     path.write_bytes(raw)
 
 
-@pytest.mark.parametrize("harm, words", [
-    (cut, "bytes instead of"), (alter, "was altered"), (lambda path: path.unlink(), "is missing")])
+@pytest.mark.parametrize(
+    "harm, words",
+    [(cut, "bytes instead of"), (alter, "was altered"), (lambda path: path.unlink(), "is missing")],
+)
 def test_a_damaged_shard_is_named_and_made_anew(harm, words, cli, text, tmp_path):
     folder = tmp_path / "out"
     prepared(folder, text, *SMALL, "--valid", 0.1)
     before, shard = contents(folder), folder / "train-00002.bin"
     harm(shard)
-    for outcome in (run("--check", folder), cli("train_lm", *SHORT["train_lm"], "--data", folder, "--out", tmp_path / "run")):
+    for outcome in (
+        run("--check", folder),
+        cli("train_lm", *SHORT["train_lm"], "--data", folder, "--out", tmp_path / "run"),
+    ):
         assert_complains(outcome, f"{shard}: ", words, "same prepare.py command again")
     assert not (tmp_path / "run").exists()
     if words == "was altered":
@@ -313,15 +473,21 @@ def test_a_damaged_shard_is_named_and_made_anew(harm, words, cli, text, tmp_path
     assert contents(folder) == before and run("--check", folder).code == 0
 
 
-def test_an_altered_shard_of_a_folder_too_large_to_be_hashed_at_every_opening(cli, text, tmp_path, monkeypatch):
+def test_an_altered_shard_of_a_folder_too_large_to_be_hashed_at_every_opening(
+    cli, text, tmp_path, monkeypatch
+):
     monkeypatch.setattr("data.shards.HASHED_AT_OPENING", 0)
     prepared(tmp_path / "out", text, *SMALL)
     shard = tmp_path / "out" / "train-00000.bin"
     shard.write_bytes(b"\xff" * shard.stat().st_size)
     Prepared(tmp_path / "out")
     assert_complains(run("--check", tmp_path / "out"), shard, "was altered")
-    assert_complains(cli("train_lm", *SHORT["train_lm"], "--data", tmp_path / "out", "--out", tmp_path / "run"),
-                     shard, "holds id 65535 of a vocabulary of", "was altered")
+    assert_complains(
+        cli("train_lm", *SHORT["train_lm"], "--data", tmp_path / "out", "--out", tmp_path / "run"),
+        shard,
+        "holds id 65535 of a vocabulary of",
+        "was altered",
+    )
 
 
 def index_with(**more):
@@ -329,35 +495,48 @@ def index_with(**more):
 
 
 def shard_with(**more):
-    return lambda content: json.dumps((index := json.loads(content)) | {"shards": [index["shards"][0] | more]}).encode()
+    return lambda content: json.dumps(
+        (index := json.loads(content)) | {"shards": [index["shards"][0] | more]}
+    ).encode()
 
 
-@pytest.mark.parametrize("name, how, parts", [
-    ("index.json", lambda c: c[: len(c) // 2], ["index.json: not valid JSON"]),
-    ("index.json", lambda _: b"[" * 100_000, ["index.json: not valid JSON"]),
-    ("index.json", lambda _: b"\xff", ["index.json: not valid JSON"]),
-    ("index.json", lambda _: b"[]", ["index.json: not a JSON object"]),
-    ("index.json", index_with(format="else"), ["not written by prepare.py"]),
-    ("index.json", index_with(version=2), ["another version"]), ("index.json", index_with(shards=7), ["not an index"]),
-    ("index.json", index_with(shards=[]), ["no training text"]), ("index.json", index_with(dtype="O"), ["not an index"]),
-    ("index.json", index_with(vocab_size="many"), ["not an index"]),
-    ("index.json", index_with(settings=None), ["not an index"]),
-    ("index.json", index_with(settings={"valid": "all"}), ["not an index"]),
-    ("index.json", index_with(vocab_size=9), ["index.json: is of a vocabulary of 9 entries"]),
-    ("index.json", index_with(more=1), ["not an index"]), ("index.json", shard_with(file="../text.bin"), ["not an index"]),
-    ("index.json", shard_with(file="/etc/passwd"), ["not an index"]),
-    ("index.json", shard_with(tokens=-1), ["not an index"]), ("index.json", shard_with(tokens=1.5), ["not an index"]),
-    ("index.json", shard_with(tokens=10**30), ["not valid JSON"]),
-    ("index.json", shard_with(tokens=10**12), ["bytes instead of"]),
-    ("index.json", shard_with(range=["a", 2]), ["not an index"]),
-    ("tokenizer.json", lambda c: c.replace(b"hope", b"cope"), ["tokenizer.json: was altered"]),
-    ("tokenizer.json", lambda c: c[:100], ["tokenizer.json: not a tokenizer file"])])
+@pytest.mark.parametrize(
+    "name, how, parts",
+    [
+        ("index.json", lambda c: c[: len(c) // 2], ["index.json: not valid JSON"]),
+        ("index.json", lambda _: b"[" * 100_000, ["index.json: not valid JSON"]),
+        ("index.json", lambda _: b"\xff", ["index.json: not valid JSON"]),
+        ("index.json", lambda _: b"[]", ["index.json: not a JSON object"]),
+        ("index.json", index_with(format="else"), ["not written by prepare.py"]),
+        ("index.json", index_with(version=2), ["another version"]),
+        ("index.json", index_with(shards=7), ["not an index"]),
+        ("index.json", index_with(shards=[]), ["no training text"]),
+        ("index.json", index_with(dtype="O"), ["not an index"]),
+        ("index.json", index_with(vocab_size="many"), ["not an index"]),
+        ("index.json", index_with(settings=None), ["not an index"]),
+        ("index.json", index_with(settings={"valid": "all"}), ["not an index"]),
+        ("index.json", index_with(vocab_size=9), ["index.json: is of a vocabulary of 9 entries"]),
+        ("index.json", index_with(more=1), ["not an index"]),
+        ("index.json", shard_with(file="../text.bin"), ["not an index"]),
+        ("index.json", shard_with(file="/etc/passwd"), ["not an index"]),
+        ("index.json", shard_with(tokens=-1), ["not an index"]),
+        ("index.json", shard_with(tokens=1.5), ["not an index"]),
+        ("index.json", shard_with(tokens=10**30), ["not valid JSON"]),
+        ("index.json", shard_with(tokens=10**12), ["bytes instead of"]),
+        ("index.json", shard_with(range=["a", 2]), ["not an index"]),
+        ("tokenizer.json", lambda c: c.replace(b"hope", b"cope"), ["tokenizer.json: was altered"]),
+        ("tokenizer.json", lambda c: c[:100], ["tokenizer.json: not a tokenizer file"]),
+    ],
+)
 def test_a_folder_whose_files_are_not_what_they_should_be(name, how, parts, cli, text, tmp_path):
     folder = tmp_path / "out"
     prepared(folder, text, *SMALL)
     (folder / name).write_bytes(how((folder / name).read_bytes()))
     before = contents(folder)
-    for outcome in (run("--check", folder), cli("train_lm", *SHORT["train_lm"], "--data", folder, "--out", tmp_path / "run")):
+    for outcome in (
+        run("--check", folder),
+        cli("train_lm", *SHORT["train_lm"], "--data", folder, "--out", tmp_path / "run"),
+    ):
         assert_complains(outcome, folder, *parts)
     assert contents(folder) == before and not (tmp_path / "run").exists()
 
@@ -369,49 +548,82 @@ def test_a_text_that_has_changed_since(text, tmp_path):
     content = text.read_text(encoding="utf-8")
     for changed in (content + "one line more\n", content.replace("word7 ", "word8 ")):
         text.write_text(changed, encoding="utf-8")
-        assert_complains(run(text, *SMALL, "--out", folder), f"{text}: has changed since {folder} was begun", "--overwrite")
+        assert_complains(
+            run(text, *SMALL, "--out", folder),
+            f"{text}: has changed since {folder} was begun",
+            "--overwrite",
+        )
     assert contents(folder) == before
     new = prepared(folder, text, *SMALL, "--overwrite", "--valid", 0)
-    assert torch.equal(new.streams["train"][:], batching.stream(load_tokenizer(folder / "tokenizer.json"), read_text(text)))
+    assert torch.equal(
+        new.streams["train"][:],
+        batching.stream(load_tokenizer(folder / "tokenizer.json"), read_text(text)),
+    )
 
 
 # ---------------------------------------------------------------------------- mistakes
 
 
-@pytest.mark.parametrize("content, parts", [
-    (None, ["text.txt: no such file", "give a text file"]), (b"", ["text.txt: the file is empty"]),
-    (b" \n\r\n\n", ["text.txt: holds no text to train on"]),
-    (b"one\ntwo\nna\xefve\n", ["text.txt:3: not UTF-8 (byte 0xef at position 10)", "save the file as UTF-8"]),
-    ("words\n".encode("utf-16"), ["text.txt:1: not UTF-8 (byte 0xff at position 0)"]),
-    (b"one\n" * 2000 + b"two\0\n", ["text.txt:2001: holds a NUL character"]),
-    (b"one\n" * 2000 + b"tw\xff", ["text.txt:2001: not UTF-8 (byte 0xff at position 8,002)"])])
+@pytest.mark.parametrize(
+    "content, parts",
+    [
+        (None, ["text.txt: no such file", "give a text file"]),
+        (b"", ["text.txt: the file is empty"]),
+        (b" \n\r\n\n", ["text.txt: holds no text to train on"]),
+        (
+            b"one\ntwo\nna\xefve\n",
+            ["text.txt:3: not UTF-8 (byte 0xef at position 10)", "save the file as UTF-8"],
+        ),
+        ("words\n".encode("utf-16"), ["text.txt:1: not UTF-8 (byte 0xff at position 0)"]),
+        (b"one\n" * 2000 + b"two\0\n", ["text.txt:2001: holds a NUL character"]),
+        (b"one\n" * 2000 + b"tw\xff", ["text.txt:2001: not UTF-8 (byte 0xff at position 8,002)"]),
+    ],
+)
 @pytest.mark.parametrize("vocabulary", [(), ("--vocab-from", "run")])
 def test_a_text_that_is_wrong(content, parts, vocabulary, finished, tmp_path):
     if content is not None:
         (tmp_path / "text.txt").write_bytes(content)
     argv = ("--vocab-from", finished("train_lm"), "--shard-mb", 0.002) if vocabulary else SMALL
-    assert_complains(run(tmp_path / "text.txt", *argv, "--out", tmp_path / "out"), tmp_path / "text.txt", *parts)
-    assert not (tmp_path / "out" / "index.json").exists() and not list(tmp_path.glob("out/*.bin"))[6:]
+    assert_complains(
+        run(tmp_path / "text.txt", *argv, "--out", tmp_path / "out"), tmp_path / "text.txt", *parts
+    )
+    assert (
+        not (tmp_path / "out" / "index.json").exists() and not list(tmp_path.glob("out/*.bin"))[6:]
+    )
 
 
 def test_a_line_longer_than_memory_should_hold(tmp_path, monkeypatch):
     monkeypatch.setattr(large, "LONGEST_LINE", 3000)
     (tmp_path / "text.txt").write_text("short\n" * 500 + "long " * 3000, encoding="utf-8")
-    assert_complains(run(tmp_path / "text.txt", *SMALL, "--out", tmp_path / "out"),
-                     "text.txt: the line around byte", "3,000 bytes", "break it into lines")
+    assert_complains(
+        run(tmp_path / "text.txt", *SMALL, "--out", tmp_path / "out"),
+        "text.txt: the line around byte",
+        "3,000 bytes",
+        "break it into lines",
+    )
 
 
-@pytest.mark.parametrize("argv, parts", [
-    (("--vocab-size", 200), ["--vocab-size 200", "at least 261"]),
-    (("--tokenizer", "word", "--vocab-size", 3), ["--vocab-size 3"]),
-    (("--valid", 1), ["--valid must be"]), (("--shard-mb", 0), ["--shard-mb must be"]),
-    (("--sample-mb", 0), ["--sample-mb must be"]), (("--threads", -1), ["--threads must not"]),
-    (("--vocab-from", "nowhere"), ["--vocab-from nowhere", "no such tokenizer.json"]),
-    (("--vocab-from", "nowhere", "--vocab-size", 500), ["leave --tokenizer and --vocab-size out"]),
-    (("--test", "nowhere.txt"), ["nowhere.txt: no such file"]),
-    (("--test", "valid.txt"), ["--test valid.txt", "rename the file"]),
-    (("--out", ""), ["--out is missing"]), (("--out", "valid.txt"), ["--out valid.txt: is a file"]),
-    (("--check",), ["--check text.txt: no prepared folder"])])
+@pytest.mark.parametrize(
+    "argv, parts",
+    [
+        (("--vocab-size", 200), ["--vocab-size 200", "at least 261"]),
+        (("--tokenizer", "word", "--vocab-size", 3), ["--vocab-size 3"]),
+        (("--valid", 1), ["--valid must be"]),
+        (("--shard-mb", 0), ["--shard-mb must be"]),
+        (("--sample-mb", 0), ["--sample-mb must be"]),
+        (("--threads", -1), ["--threads must not"]),
+        (("--vocab-from", "nowhere"), ["--vocab-from nowhere", "no such tokenizer.json"]),
+        (
+            ("--vocab-from", "nowhere", "--vocab-size", 500),
+            ["leave --tokenizer and --vocab-size out"],
+        ),
+        (("--test", "nowhere.txt"), ["nowhere.txt: no such file"]),
+        (("--test", "valid.txt"), ["--test valid.txt", "rename the file"]),
+        (("--out", ""), ["--out is missing"]),
+        (("--out", "valid.txt"), ["--out valid.txt: is a file"]),
+        (("--check",), ["--check text.txt: no prepared folder"]),
+    ],
+)
 def test_flags_that_cannot_work(argv, parts, text, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_text(tmp_path / "valid.txt", 3)
@@ -425,7 +637,11 @@ def test_a_folder_that_holds_something_else(text, tmp_path, finished):
     (tmp_path / "mine" / "tokenizer.json").write_text("precious")
     for folder in (tmp_path / "mine", finished("train_lm")):
         before = contents(folder)
-        assert_complains(run(text, "--out", folder, "--overwrite"), f"--out {folder}: is not empty", "choose another folder")
+        assert_complains(
+            run(text, "--out", folder, "--overwrite"),
+            f"--out {folder}: is not empty",
+            "choose another folder",
+        )
         assert contents(folder) == before
 
 
@@ -433,7 +649,16 @@ def test_a_folder_begun_with_other_flags_or_texts(text, tmp_path):
     folder = tmp_path / "out"
     prepared(folder, text, *SMALL, "--valid", 0.1)
     before = contents(folder)
-    assert_complains(run(text, *SMALL, "--valid", 0.2, "--vocab-size", 50, "--out", folder),
-                     folder, "begun with --vocab-size 0, --valid 0.1", "--overwrite")
-    assert_complains(run(text, text, *SMALL, "--valid", 0.1, "--out", folder), folder, "begun with other texts", text)
+    assert_complains(
+        run(text, *SMALL, "--valid", 0.2, "--vocab-size", 50, "--out", folder),
+        folder,
+        "begun with --vocab-size 0, --valid 0.1",
+        "--overwrite",
+    )
+    assert_complains(
+        run(text, text, *SMALL, "--valid", 0.1, "--out", folder),
+        folder,
+        "begun with other texts",
+        text,
+    )
     assert contents(folder) == before

@@ -24,14 +24,23 @@ FIRST = 1000
 def texts(n, longest=40, shortest=1):
     """n texts of random words and lengths, padded: idx, mask."""
     lengths = torch.randint(shortest, longest + 1, (n,))
-    return batching.pad([torch.tensor([BOS, *torch.randint(len(SPECIAL), FIRST, (length,)).tolist()])
-                         for length in lengths.tolist()])
+    return batching.pad(
+        [
+            torch.tensor([BOS, *torch.randint(len(SPECIAL), FIRST, (length,)).tolist()])
+            for length in lengths.tolist()
+        ]
+    )
 
 
 def test_the_example_of_the_docstring(monkeypatch):
-    text, source, target = (line.split(maxsplit=1)[1] for line in spans.__doc__.splitlines()
-                            if line.split()[:1] in (["text"], ["source"], ["target"]))
-    assert f" {source} " in train_seq2seq.__doc__ and f" {target} " in train_seq2seq.__doc__  # the same example again
+    text, source, target = (
+        line.split(maxsplit=1)[1]
+        for line in spans.__doc__.splitlines()
+        if line.split()[:1] in (["text"], ["source"], ["target"])
+    )
+    assert (
+        f" {source} " in train_seq2seq.__doc__ and f" {target} " in train_seq2seq.__doc__
+    )  # the same example again
     tokenizer = train_tokenizer("word", [text])
     first = add_sentinels(tokenizer, 2)
     ids = [BOS, *encode(tokenizer, [text])[0]]
@@ -46,24 +55,40 @@ def test_the_example_of_the_docstring(monkeypatch):
 @pytest.mark.parametrize("rate, mean_span", [(0.15, 3), (0.5, 1), (0.3, 8)])
 def test_source_and_target_together_are_the_text(rate, mean_span):
     idx, mask = texts(300)
-    source, source_mask, target, target_mask = spans.corrupt(idx, mask, FIRST, batching.generator(1), rate, mean_span)
+    source, source_mask, target, target_mask = spans.corrupt(
+        idx, mask, FIRST, batching.generator(1), rate, mean_span
+    )
     for values, real in ((source, source_mask), (target, target_mask)):
         # padding stands at the end
-        assert (values[~real] == PAD).all() and torch.equal(real, real.long().cummin(1).values.bool())
+        assert (values[~real] == PAD).all() and torch.equal(
+            real, real.long().cummin(1).values.bool()
+        )
     for b in range(300):
-        s, t, text = source[b][source_mask[b]].tolist(), target[b][target_mask[b]].tolist(), idx[b][mask[b]].tolist()
+        s, t, text = (
+            source[b][source_mask[b]].tolist(),
+            target[b][target_mask[b]].tolist(),
+            idx[b][mask[b]].tolist(),
+        )
         n_gaps = sum(i >= FIRST for i in s)
-        assert [i for i in s if i >= FIRST] == [i for i in t if i >= FIRST] == list(range(FIRST, FIRST + n_gaps)) and n_gaps
+        assert [i for i in s if i >= FIRST] == [i for i in t if i >= FIRST] == list(
+            range(FIRST, FIRST + n_gaps)
+        ) and n_gaps
         assert s[0] == BOS and t[0] == FIRST and t[-1] == EOS and t.count(EOS) == 1
-        assert not any(a >= FIRST and b >= FIRST for a, b in zip(s, s[1:]))  # two gaps side by side would be one
+        assert not any(
+            a >= FIRST and b >= FIRST for a, b in zip(s, s[1:])
+        )  # two gaps side by side would be one
         assert spans.restore(s, t, FIRST) == text
-        assert (len(t) - 1 - n_gaps <= spans.most(len(text) - 1, rate, mean_span)[0]
-                and n_gaps <= spans.most(len(text) - 1, rate, mean_span)[1])
+        assert (
+            len(t) - 1 - n_gaps <= spans.most(len(text) - 1, rate, mean_span)[0]
+            and n_gaps <= spans.most(len(text) - 1, rate, mean_span)[1]
+        )
 
 
 @pytest.mark.parametrize("rate, mean_span", [(0.15, 3.0), (0.4, 5.0), (0.15, 1.0)])
 def test_rate_and_mean_span(rate, mean_span):
-    hidden = spans.choose_spans(torch.full((500,), 200), 200, batching.generator(2), rate, mean_span)
+    hidden = spans.choose_spans(
+        torch.full((500,), 200), 200, batching.generator(2), rate, mean_span
+    )
     begins = hidden & ~torch.cat([torch.zeros(500, 1, dtype=torch.bool), hidden[:, :-1]], dim=1)
     assert hidden.float().mean().item() == pytest.approx(rate, rel=0.01)
     assert (hidden.sum() / begins.sum()).item() == pytest.approx(mean_span, rel=0.02)
@@ -76,28 +101,54 @@ def test_short_texts_keep_the_rate_as_far_as_one_token_allows(n):
     assert hidden.sum(1).float().mean().item() == pytest.approx(max(1, 0.15 * n), rel=0.03)
 
 
-@pytest.mark.parametrize("n, rate, mean_span, ways", [
-    (5, 0.4, 2, {"11000", "01100", "00110", "00011"}),
-    (5, 0.4, 1, {"10100", "10010", "10001", "01010", "01001", "00101"}),
-    (6, 4 / 6, 2, {"101110", "110110", "111010", "100111", "110011", "111001", "010111", "011011", "011101"})])
+@pytest.mark.parametrize(
+    "n, rate, mean_span, ways",
+    [
+        (5, 0.4, 2, {"11000", "01100", "00110", "00011"}),
+        (5, 0.4, 1, {"10100", "10010", "10001", "01010", "01001", "00101"}),
+        (
+            6,
+            4 / 6,
+            2,
+            {
+                "101110",
+                "110110",
+                "111010",
+                "100111",
+                "110011",
+                "111001",
+                "010111",
+                "011011",
+                "011101",
+            },
+        ),
+    ],
+)
 def test_all_ways_are_equally_likely(n, rate, mean_span, ways):
-    hidden = spans.choose_spans(torch.full((12000,), n), n, batching.generator(4), rate + 1e-6, mean_span)
+    hidden = spans.choose_spans(
+        torch.full((12000,), n), n, batching.generator(4), rate + 1e-6, mean_span
+    )
     found = Counter("".join(str(int(x)) for x in row) for row in hidden.tolist())
     assert set(found) == ways
-    assert max(found.values()) < 1.2 * 12000 / len(ways) and min(found.values()) > 0.8 * 12000 / len(ways)
+    assert max(found.values()) < 1.2 * 12000 / len(ways) and min(
+        found.values()
+    ) > 0.8 * 12000 / len(ways)
 
 
 def test_gaps_are_those_of_the_generator():
     idx, mask = texts(20, shortest=10)
-    one, same, other = (spans.corrupt(idx, mask, FIRST, batching.generator("gaps", number)) for number in (1, 1, 2))
+    one, same, other = (
+        spans.corrupt(idx, mask, FIRST, batching.generator("gaps", number)) for number in (1, 1, 2)
+    )
     assert all(torch.equal(a, b) for a, b in zip(one, same)) and not torch.equal(one[2], other[2])
 
 
 def test_what_a_model_writes_instead_of_a_target():
     """A gap left out keeps its sentinel, one written twice goes on, and words in front of all gaps stand nowhere."""
     source = [BOS, 7, FIRST, 8, FIRST + 1, 9, FIRST + 2]
-    assert spans.restore(source, [6, FIRST + 1, 20, 21, FIRST, FIRST + 1, 22, EOS, FIRST + 2, 30], FIRST) == [
-        BOS, 7, 8, 20, 21, 22, 9, FIRST + 2]
+    assert spans.restore(
+        source, [6, FIRST + 1, 20, 21, FIRST, FIRST + 1, 22, EOS, FIRST + 2, 30], FIRST
+    ) == [BOS, 7, 8, 20, 21, 22, 9, FIRST + 2]
 
 
 @pytest.mark.parametrize("kind", ["word", "bpe"])

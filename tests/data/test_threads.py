@@ -21,14 +21,28 @@ def comment(name, parent, body="", **more):
 
 
 def post(*comments, **more):
-    return {"id": "p", "title": "A title", "selftext": "and a text", "comments": list(comments)} | more
+    return {
+        "id": "p",
+        "title": "A title",
+        "selftext": "and a text",
+        "comments": list(comments),
+    } | more
 
 
-FLAT = (comment("a", "t3_p"), comment("b", "t1_a"), comment("c", "t1_a"), comment("d", "t1_c"), comment("e", "t3_p"))
+FLAT = (
+    comment("a", "t3_p"),
+    comment("b", "t1_a"),
+    comment("c", "t1_a"),
+    comment("d", "t1_c"),
+    comment("e", "t3_p"),
+)
 
 
 def write(path, *posts):
-    path.write_text("".join((p if isinstance(p, str) else json.dumps(p)) + "\n" for p in posts), encoding="utf-8")
+    path.write_text(
+        "".join((p if isinstance(p, str) else json.dumps(p)) + "\n" for p in posts),
+        encoding="utf-8",
+    )
     return path
 
 
@@ -38,61 +52,129 @@ def read(path, *posts):
 
 def answers(tree):
     """{text: the text it answers}, whatever the order in the file."""
-    return {text: tree.texts[parent] if parent >= 0 else None for text, parent in zip(tree.texts, tree.parents)}
+    return {
+        text: tree.texts[parent] if parent >= 0 else None
+        for text, parent in zip(tree.texts, tree.parents)
+    }
 
 
 # ---------------------------------------------------------------------------- reading
 
 
-EXPECTED = {"A title and a text": None, "said a": "A title and a text", "said b": "said a", "said c": "said a",
-            "said d": "said c", "said e": "A title and a text"}
+EXPECTED = {
+    "A title and a text": None,
+    "said a": "A title and a text",
+    "said b": "said a",
+    "said c": "said a",
+    "said d": "said c",
+    "said e": "A title and a text",
+}
 
 
 def nested(listing, ids=True):
     """The comments of FLAT, each within its parent; listing: what a `replies` entry makes of a list of comments."""
+
     def below(parent):
-        return [entry | ({} if ids else {"parent_id": None}) | {"replies": listing(below("t1_" + entry["id"]))}
-                for entry in FLAT if entry["parent_id"] == parent]
+        return [
+            entry
+            | ({} if ids else {"parent_id": None})
+            | {"replies": listing(below("t1_" + entry["id"]))}
+            for entry in FLAT
+            if entry["parent_id"] == parent
+        ]
+
     return below("t3_p")
 
 
-@pytest.mark.parametrize("comments", [
-    FLAT, FLAT[::-1], nested(list), nested(list, ids=False),
-    nested(lambda found: {"data": {"children": [{"kind": "t1", "data": c} for c in found]}} if found else ""),
-    [entry | {"replies": {"data": {"children": ["a", "b"]}}} for entry in FLAT],
-    [*FLAT[:4], comment("e", "t3_p", replies={
-        "data": {"children": [{"kind": "more", "data": {"id": "_", "children": ["x"]}}]}})]])
+@pytest.mark.parametrize(
+    "comments",
+    [
+        FLAT,
+        FLAT[::-1],
+        nested(list),
+        nested(list, ids=False),
+        nested(
+            lambda found: (
+                {"data": {"children": [{"kind": "t1", "data": c} for c in found]}} if found else ""
+            )
+        ),
+        [entry | {"replies": {"data": {"children": ["a", "b"]}}} for entry in FLAT],
+        [
+            *FLAT[:4],
+            comment(
+                "e",
+                "t3_p",
+                replies={
+                    "data": {"children": [{"kind": "more", "data": {"id": "_", "children": ["x"]}}]}
+                },
+            ),
+        ],
+    ],
+)
 def test_flat_and_nested_comments_are_the_same_tree(comments, tmp_path):
     (tree,) = read(tmp_path, post(*comments)).trees
     assert answers(tree) == EXPECTED and tree.texts[0] == "A title and a text"
     assert all(parent < i for i, parent in enumerate(tree.parents))  # parents first
 
 
-@pytest.mark.parametrize("body", ["[deleted]", "[removed]", " \n", None, "> only a quote", "&gt; the same"])
+@pytest.mark.parametrize(
+    "body", ["[deleted]", "[removed]", " \n", None, "> only a quote", "&gt; the same"]
+)
 def test_a_deleted_comment_leaves_its_replies_to_its_parent(body, tmp_path):
-    threads = read(tmp_path, post(*[entry | ({"body": body} if entry["id"] in "ac" else {}) for entry in FLAT]))
+    threads = read(
+        tmp_path, post(*[entry | ({"body": body} if entry["id"] in "ac" else {}) for entry in FLAT])
+    )
     root = EXPECTED["said a"]
-    assert (answers(threads.trees[0]) == {root: None, "said b": root, "said d": root, "said e": root}
-            and threads.left_out == {"deleted or empty comments": 2})
+    assert answers(threads.trees[0]) == {
+        root: None,
+        "said b": root,
+        "said d": root,
+        "said e": root,
+    } and threads.left_out == {"deleted or empty comments": 2}
 
 
 def test_what_is_lost_and_what_is_left_out(tmp_path):
-    threads = read(tmp_path, post(comment("a", ""), {"id": "b", "body": "said b"}), "",
-                   post(comment("x", "t3_q", "[deleted]"), id="q"),
-                   post(comment("a", ""), id="", title=None, selftext="[removed]"), post(comment("a", ""), id=""))
+    threads = read(
+        tmp_path,
+        post(comment("a", ""), {"id": "b", "body": "said b"}),
+        "",
+        post(comment("x", "t3_q", "[deleted]"), id="q"),
+        post(comment("a", ""), id="", title=None, selftext="[removed]"),
+        post(comment("a", ""), id=""),
+    )
     assert answers(threads.trees[0]) == {
-        "A title and a text": None, "said a": "A title and a text", "said b": "A title and a text"}
-    assert threads.trees[1].texts == ["", "said a"] and len(threads.trees) == 3 and threads.name == "mine"
-    assert threads.left_out == {"comments without a parent_id, taken as replies to the post": 4,
-                                "deleted or empty comments": 1, "posts without a comment that has text": 1}
+        "A title and a text": None,
+        "said a": "A title and a text",
+        "said b": "A title and a text",
+    }
+    assert (
+        threads.trees[1].texts == ["", "said a"]
+        and len(threads.trees) == 3
+        and threads.name == "mine"
+    )
+    assert threads.left_out == {
+        "comments without a parent_id, taken as replies to the post": 4,
+        "deleted or empty comments": 1,
+        "posts without a comment that has text": 1,
+    }
 
 
-@pytest.mark.parametrize("text, expected", [
-    ("> a quote\n\nan answer", "an answer"), ("&gt; a quote\n  > another\nan  answer\n", "an answer"),
-    ("1 > 0", "1 > 0"), ("a &amp; b &gt; c", "a & b > c"),
-    ("see [this page](https://example.org/x_(y)) there", "see this page there"), ("see [it](/r/x), now", "see it, now"),
-    ("at https://example.org/a?b=c, then www.example.org", "at URL then URL"),
-    ("[removed]", ""), ("", ""), ("[MASK]", "[MASK]"), ("no [link] here (none)", "no [link] here (none)")])
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("> a quote\n\nan answer", "an answer"),
+        ("&gt; a quote\n  > another\nan  answer\n", "an answer"),
+        ("1 > 0", "1 > 0"),
+        ("a &amp; b &gt; c", "a & b > c"),
+        ("see [this page](https://example.org/x_(y)) there", "see this page there"),
+        ("see [it](/r/x), now", "see it, now"),
+        ("at https://example.org/a?b=c, then www.example.org", "at URL then URL"),
+        ("[removed]", ""),
+        ("", ""),
+        ("[MASK]", "[MASK]"),
+        ("no [link] here (none)", "no [link] here (none)"),
+    ],
+)
 def test_text_is_cleaned(text, expected):
     assert clean(text) == expected
 
@@ -101,22 +183,33 @@ def edges(*pairs):
     return post(*[comment(name, parent) for name, parent in pairs])
 
 
-BAD = [("{", ["mine.jsonl:2: not JSON"]), ("[" * 3000, ["mine.jsonl:2: not JSON"]), ("[1]", ["mine.jsonl:2: not a post"]),
-       ({"comments": []}, ["mine.jsonl:2: not a post"]), (post(id="q"), ["mine.jsonl:2: the post q has no comments"]),
-       ({"id": "q"}, ["mine.jsonl:2: the post q has no comments"]),
-       (edges(("a", "t1_b"), ("b", "t1_a"), ("c", "t3_q")) | {"id": "q"},
-        ["mine.jsonl:2", "the comment a does not lead up", "cycle"]),
-       (edges(("a", "t1_a")) | {"id": "q"}, ["mine.jsonl:2", "cycle"]),
-       (edges(("a", "t1_zz")) | {"id": "q"}, ["mine.jsonl:2: the comment a answers t1_zz", "correct its parent_id"]),
-       (edges(("a", "t3_p")) | {"id": "q"}, ["answers t3_p, which is neither t3_q"]),
-       (edges(("a", "a")) | {"id": "q"}, ["answers a,"]), (edges(("a", 7)) | {"id": "q"}, ["answers 7,"]),
-       (edges(("a", ""), ("a", "")) | {"id": "q"}, ["two comments have the id a"]),
-       (post(*FLAT), ["the post p already stands in line 1"]),
-       (post({"body": "x"}, id="q"), ["mine.jsonl:2: a comment without an"]),
-       (post({"id": "a", "body": 3}, id="q"), ["mine.jsonl:2: a comment without an"]),
-       (post(id="q", comments="none"), ["must be lists of comments"]),
-       (post(id="q", comments=[3]), ["must be lists of comments"]),
-       (post(comment("a", "", replies=3), id="q"), ["must be lists of comments"])]
+BAD = [
+    ("{", ["mine.jsonl:2: not JSON"]),
+    ("[" * 3000, ["mine.jsonl:2: not JSON"]),
+    ("[1]", ["mine.jsonl:2: not a post"]),
+    ({"comments": []}, ["mine.jsonl:2: not a post"]),
+    (post(id="q"), ["mine.jsonl:2: the post q has no comments"]),
+    ({"id": "q"}, ["mine.jsonl:2: the post q has no comments"]),
+    (
+        edges(("a", "t1_b"), ("b", "t1_a"), ("c", "t3_q")) | {"id": "q"},
+        ["mine.jsonl:2", "the comment a does not lead up", "cycle"],
+    ),
+    (edges(("a", "t1_a")) | {"id": "q"}, ["mine.jsonl:2", "cycle"]),
+    (
+        edges(("a", "t1_zz")) | {"id": "q"},
+        ["mine.jsonl:2: the comment a answers t1_zz", "correct its parent_id"],
+    ),
+    (edges(("a", "t3_p")) | {"id": "q"}, ["answers t3_p, which is neither t3_q"]),
+    (edges(("a", "a")) | {"id": "q"}, ["answers a,"]),
+    (edges(("a", 7)) | {"id": "q"}, ["answers 7,"]),
+    (edges(("a", ""), ("a", "")) | {"id": "q"}, ["two comments have the id a"]),
+    (post(*FLAT), ["the post p already stands in line 1"]),
+    (post({"body": "x"}, id="q"), ["mine.jsonl:2: a comment without an"]),
+    (post({"id": "a", "body": 3}, id="q"), ["mine.jsonl:2: a comment without an"]),
+    (post(id="q", comments="none"), ["must be lists of comments"]),
+    (post(id="q", comments=[3]), ["must be lists of comments"]),
+    (post(comment("a", "", replies=3), id="q"), ["must be lists of comments"]),
+]
 
 
 @pytest.mark.parametrize("bad, parts", BAD)
@@ -128,10 +221,15 @@ def test_a_mistake_in_a_file_names_its_line(bad, parts, tmp_path):
 
 def test_files_without_threads(tmp_path):
     (tmp_path / "a.txt").write_text("x")
-    for name, part in ((tmp_path / "no.jsonl", "no such file"), (tmp_path / "a.txt", "read from .jsonl"),
-                       ("nothing", "no such threads"),
-                       (write(tmp_path / "deleted.jsonl", post(comment("a", "", "[deleted]"))),
-                        "no post has a comment with text")):
+    for name, part in (
+        (tmp_path / "no.jsonl", "no such file"),
+        (tmp_path / "a.txt", "read from .jsonl"),
+        ("nothing", "no such threads"),
+        (
+            write(tmp_path / "deleted.jsonl", post(comment("a", "", "[deleted]"))),
+            "no post has a comment with text",
+        ),
+    ):
         with pytest.raises(DataError, match=part):
             load_threads(name)
 
@@ -139,8 +237,14 @@ def test_files_without_threads(tmp_path):
 def test_depths_and_ancestors():
     tree = Tree(list("p01234"), [-1, 0, 1, 1, 3, 0])
     assert tree.depths() == [0, 1, 2, 2, 3, 1]
-    assert (tree.ancestors(9) == [[], [0], [1, 0], [1, 0], [3, 1, 0], [0]]
-            and tree.ancestors(2) == [[], [0], [1, 0], [1, 0], [3, 1], [0]])
+    assert tree.ancestors(9) == [[], [0], [1, 0], [1, 0], [3, 1, 0], [0]] and tree.ancestors(2) == [
+        [],
+        [0],
+        [1, 0],
+        [1, 0],
+        [3, 1],
+        [0],
+    ]
 
 
 # ---------------------------------------------------------------------------- splitting
@@ -148,8 +252,10 @@ def test_depths_and_ancestors():
 
 def random_tree(n, gen, shape):
     """wide: answers to anything; deep: mostly to the comment before; chain: always."""
-    parents = [-1] + [i - 1 if shape == "chain" or shape == "deep" and gen.random() < 0.9 else gen.randrange(i)
-                      for i in range(1, n + 1)]
+    parents = [-1] + [
+        i - 1 if shape == "chain" or shape == "deep" and gen.random() < 0.9 else gen.randrange(i)
+        for i in range(1, n + 1)
+    ]
     return Tree([str(i) for i in range(n + 1)], parents)
 
 
@@ -161,17 +267,26 @@ def test_pieces_hold_every_comment_once_with_its_ancestors_and_are_small_enough(
             tree = random_tree(n, gen, shape)
             pieces, above = list(split(tree, max_size, near)), tree.ancestors(near)
             assert sorted(i for _, targets in pieces for i in targets) == list(range(1, n + 1))
-            assert all(0 < len(context) + len(targets) <= max_size and 0 not in context and not set(context) & set(targets)
-                       for context, targets in pieces)
-            assert all(set(above[i]) <= {0, *context, *targets} for context, targets in pieces for i in targets)
+            assert all(
+                0 < len(context) + len(targets) <= max_size
+                and 0 not in context
+                and not set(context) & set(targets)
+                for context, targets in pieces
+            )
+            assert all(
+                set(above[i]) <= {0, *context, *targets}
+                for context, targets in pieces
+                for i in targets
+            )
             assert (len(pieces) == 1) == (n <= max_size) or n > max_size
 
 
 def test_a_piece_is_a_thread_and_the_whole_subtree_below_it():
     tree = Tree(list("p12345"), [-1, 0, 1, 2, 2, 0])
     assert list(split(tree, 3, 2)) == [([], [1, 2, 3]), ([1, 2], [4]), ([], [5])]
-    assert (list(split(tree, 5, 2)) == [([], [1, 2, 3, 4, 5])]
-            and sorted(map(str, split(tree, 4, 2))) == sorted(["([], [1, 2, 3, 4])", "([], [5])"]))
+    assert list(split(tree, 5, 2)) == [([], [1, 2, 3, 4, 5])] and sorted(
+        map(str, split(tree, 4, 2))
+    ) == sorted(["([], [1, 2, 3, 4])", "([], [5])"])
     for max_size, near in ((2, 2), (3, 0)):
         with pytest.raises(ValueError, match="max_size"):
             next(split(tree, max_size, near))
@@ -181,7 +296,11 @@ def test_a_very_long_thread_is_split(tmp_path):
     names = [f"c{i}" for i in range(3000)]
     (tree,) = read(tmp_path, edges(*zip(names, ["t3_p"] + ["t1_" + name for name in names]))).trees
     pieces = list(split(tree, 64, 8))
-    assert tree.depths()[-1] == 3000 and sum(len(targets) for _, targets in pieces) == 3000 and len(pieces) < 3000 / 50
+    assert (
+        tree.depths()[-1] == 3000
+        and sum(len(targets) for _, targets in pieces) == 3000
+        and len(pieces) < 3000 / 50
+    )
 
 
 # ---------------------------------------------------------------------------- toy
@@ -196,11 +315,17 @@ def test_a_reply_is_known_by_its_length_and_its_slots_by_their_words():
     lengths = [len(re.findall(WORD, frame)) for frame in toy_threads.REPLIES]
     assert len(set(lengths)) == len(lengths) and max(lengths) < 32  # one block with [BOS]
     every = [word for words in toy_threads.WORDS.values() for word in words]
-    frames = {word for frame in toy_threads.REPLIES + toy_threads.POSTS
-              for word in re.findall(WORD, re.sub(r"\{\w+\}", "", frame))}
+    frames = {
+        word
+        for frame in toy_threads.REPLIES + toy_threads.POSTS
+        for word in re.findall(WORD, re.sub(r"\{\w+\}", "", frame))
+    }
     assert len(set(every)) == len(every) and not frames & set(every)
-    assert all(frame.count("{" + kind + "}") == 1
-               for frame in toy_threads.REPLIES + toy_threads.POSTS for kind in toy_threads.KINDS)
+    assert all(
+        frame.count("{" + kind + "}") == 1
+        for frame in toy_threads.REPLIES + toy_threads.POSTS
+        for kind in toy_threads.KINDS
+    )
 
 
 def test_the_same_seed_gives_the_same_threads():
@@ -212,7 +337,9 @@ def test_what_an_ancestor_tells_is_a_distribution():
     chain = [toy_threads.sample(random.Random(i))[0][0] for i in range(4)]
     for kind, words in toy_threads.WORDS.items():
         for ancestors in ([], chain[:1], chain):
-            assert math.isclose(sum(toy_threads.probability(word, kind, ancestors) for word in words), 1)
+            assert math.isclose(
+                sum(toy_threads.probability(word, kind, ancestors) for word in words), 1
+            )
     assert toy_threads.taken_from(3) == [4 / 7, 2 / 7, 1 / 7]
 
 
@@ -224,32 +351,49 @@ def test_the_words_of_sampled_threads_cost_what_the_formula_says(kind, trees):
             word = toy_threads.kinds_in(text)[kind]
             said[word] += 1
             found.setdefault(len(chain), []).append(
-                -math.log(toy_threads.probability(word, kind, [tree.texts[a] for a in chain])))
+                -math.log(toy_threads.probability(word, kind, [tree.texts[a] for a in chain]))
+            )
     for n in range(1, toy_threads.DEEPEST + 1):
         costs = torch.tensor(found[n])
-        assert abs(costs.mean() - toy_threads.entropy(K, n)) < 5 * costs.std() / len(costs) ** 0.5, n
-    assert toy_threads.entropy(K, 0) == pytest.approx(math.log(K)) and len(found) == toy_threads.DEEPEST
+        assert (
+            abs(costs.mean() - toy_threads.entropy(K, n)) < 5 * costs.std() / len(costs) ** 0.5
+        ), n
+    assert (
+        toy_threads.entropy(K, 0) == pytest.approx(math.log(K))
+        and len(found) == toy_threads.DEEPEST
+    )
     # each as likely to who reads the reply alone
     assert all(abs(n / said.total() * K - 1) < 0.1 for n in said.values()) and len(said) == K
 
 
 def test_entropy_of_one_ancestor_is_that_of_one_likely_word():
     likely, other = 0.8 + 0.2 / 9, 0.2 / 9
-    assert toy_threads.entropy(9, 1) == pytest.approx(-likely * math.log(likely) - 8 * other * math.log(other))
-    assert toy_threads.entropy(9, 1) < toy_threads.entropy(9, 2) < toy_threads.entropy(9, 5) < toy_threads.entropy(9, 0)
+    assert toy_threads.entropy(9, 1) == pytest.approx(
+        -likely * math.log(likely) - 8 * other * math.log(other)
+    )
+    assert (
+        toy_threads.entropy(9, 1)
+        < toy_threads.entropy(9, 2)
+        < toy_threads.entropy(9, 5)
+        < toy_threads.entropy(9, 0)
+    )
 
 
 def test_the_cost_of_a_disguised_word_is_that_of_the_masks_that_are_drawn():
     # Many draws of the same place: a word by its probability, disguised by mask_tokens; the share of a word where x is shown
     # must be exp(-nats).
-    ancestors = [toy_threads.POSTS[0].format(people="widows", building="mill", event="frost", virtue="hope")]
+    ancestors = [
+        toy_threads.POSTS[0].format(people="widows", building="mill", event="frost", virtue="hope")
+    ]
     frame = "The widows say: hope, mill, {}."
     events, first = toy_threads.WORDS["event"], len(SPECIAL)
     tokens = {word: first + i for i, word in enumerate([*events, "mill", "widows", "hope"])}
     size = first + len(tokens)
     p = torch.tensor([toy_threads.probability(word, "event", ancestors) for word in events])
     words = torch.multinomial(p, 300_000, replacement=True)
-    inputs, labels = masking.mask_tokens(words[:, None] + first, size, torch.Generator().manual_seed(0), 0.3)
+    inputs, labels = masking.mask_tokens(
+        words[:, None] + first, size, torch.Generator().manual_seed(0), 0.3
+    )
     assert (labels == words[:, None] + first).all()
     place = 1 + re.findall(WORD, frame.format("tide")).index("tide")
     for x in (MASK, tokens["tide"], tokens["frost"], tokens["mill"]):
@@ -259,8 +403,9 @@ def test_the_cost_of_a_disguised_word_is_that_of_the_masks_that_are_drawn():
             shown = [0] * (place + 2)
             shown[place] = x
             cost = toy_threads.nats(frame.format(word), ancestors, tokens, shown, [place], size)
-            assert math.exp(-cost) == pytest.approx((where == events.index(word)).float().mean().item(),
-                                                    abs=4 * 0.5 / len(where) ** 0.5), (x, word)
+            assert math.exp(-cost) == pytest.approx(
+                (where == events.index(word)).float().mean().item(), abs=4 * 0.5 / len(where) ** 0.5
+            ), (x, word)
 
 
 def test_the_words_of_the_frame_cost_nothing_and_the_others_add_up():

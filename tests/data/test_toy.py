@@ -29,12 +29,17 @@ def corpus():
 @pytest.fixture(scope="module")
 def drawn():
     """3,000 fresh sentences of each speaker, as tokens."""
-    return {s: [toy.sample_tokens(s, random.Random(f"test {s} {i}")) for i in range(3000)] for s in toy.SPEAKERS}
+    return {
+        s: [toy.sample_tokens(s, random.Random(f"test {s} {i}")) for i in range(3000)]
+        for s in toy.SPEAKERS
+    }
 
 
 @pytest.fixture(scope="module")
 def spoken(drawn):
-    return {speaker: [toy._join(tokens) for tokens in sentences] for speaker, sentences in drawn.items()}
+    return {
+        speaker: [toy._join(tokens) for tokens in sentences] for speaker, sentences in drawn.items()
+    }
 
 
 # The rules
@@ -44,7 +49,9 @@ def test_every_symbol_has_probabilities_that_are_positive_and_sum_to_one():
     for speaker in toy.SPEAKERS:
         assert toy.PROBABILITY[speaker].keys() == toy.BODIES.keys()
         for symbol, probabilities in toy.PROBABILITY[speaker].items():
-            assert len(probabilities) == len(toy.BODIES[symbol]) == len(set(toy.BODIES[symbol])), symbol
+            assert len(probabilities) == len(toy.BODIES[symbol]) == len(set(toy.BODIES[symbol])), (
+                symbol
+            )
             assert min(probabilities) > 0, symbol
             assert sum(probabilities) == pytest.approx(1, abs=1e-12), symbol
 
@@ -61,13 +68,17 @@ def test_every_symbol_is_defined_and_used():
 def test_topics_and_numbers_share_the_weight_that_is_written():
     bodies = toy.BODIES["Topic"]
     share = {
-        (speaker, thing): sum(p for p, body in zip(toy.PROBABILITY[speaker]["Topic"], bodies) if thing in body)
+        (speaker, thing): sum(
+            p for p, body in zip(toy.PROBABILITY[speaker]["Topic"], bodies) if thing in body
+        )
         for speaker in toy.SPEAKERS
         for thing in ("bridge", "ferries", "orchard")
     }
     for speaker, thing in zip(toy.SPEAKERS, ("bridge", "ferries", "orchard")):
         others = [share[other, thing] for other in toy.SPEAKERS if other != speaker]
-        assert [share[speaker, thing] / other for other in others] == pytest.approx([toy.FAVOUR] * 2)
+        assert [share[speaker, thing] / other for other in others] == pytest.approx(
+            [toy.FAVOUR] * 2
+        )
     # One of the five parts written for Question has topics, one has a number: both keep their part.
     for symbol, word, part in (("Question", "answer", 1 / 5), ("Call", "trade", 1 / 3)):
         for speaker in toy.SPEAKERS:
@@ -75,7 +86,9 @@ def test_topics_and_numbers_share_the_weight_that_is_written():
             assert sum(p for p, body in probabilities if word in body) == pytest.approx(part)
     for number in ("Folk.singular", "Folk.plural"):
         probabilities = zip(toy.PROBABILITY["ada"]["Question"], toy.BODIES["Question"])
-        assert sum(p for p, body in probabilities if body[0] == "how" and number in body) == pytest.approx(1 / 5)
+        assert sum(
+            p for p, body in probabilities if body[0] == "how" and number in body
+        ) == pytest.approx(1 / 5)
 
 
 # One derivation a sentence
@@ -140,7 +153,13 @@ def thinned(monkeypatch):
     bodies, probability = {}, {speaker: {} for speaker in toy.SPEAKERS}
     for symbol, written in toy.BODIES.items():
         is_list = not any(part in toy.BODIES for body in written for part in body)
-        keep = len(written) if not is_list else 2 if symbol in ("Kind", "Virtue", "Person.plural") else 1
+        keep = (
+            len(written)
+            if not is_list
+            else 2
+            if symbol in ("Kind", "Virtue", "Person.plural")
+            else 1
+        )
         bodies[symbol] = written[:keep]
         for speaker in toy.SPEAKERS:
             kept = toy.PROBABILITY[speaker][symbol][:keep]
@@ -171,7 +190,9 @@ def test_formulas_are_exact_on_a_language_that_can_be_enumerated(thinned):
         logs = [toy.log_probability(text, speaker) for text in texts]
         p = [math.exp(log) for log in logs]
         assert math.fsum(p) == pytest.approx(1, abs=1e-9)
-        assert toy.entropy(speaker) == pytest.approx(-math.fsum(q * log for q, log in zip(p, logs)), abs=1e-9)
+        assert toy.entropy(speaker) == pytest.approx(
+            -math.fsum(q * log for q, log in zip(p, logs)), abs=1e-9
+        )
         assert toy.mean_length(speaker) == pytest.approx(
             math.fsum(q * len(tokens) for q, tokens in zip(p, language)), abs=1e-9
         )
@@ -191,7 +212,9 @@ def within(values, expected, errors=3):
 def test_entropy_and_length_agree_with_samples(speaker, drawn, spoken):
     within([-toy.log_probability(text, speaker) for text in spoken[speaker]], toy.entropy(speaker))
     within([len(tokens) for tokens in drawn[speaker]], toy.mean_length(speaker))
-    assert toy.perplexity_floor(speaker) == math.exp(toy.entropy(speaker) / toy.mean_length(speaker))
+    assert toy.perplexity_floor(speaker) == math.exp(
+        toy.entropy(speaker) / toy.mean_length(speaker)
+    )
 
 
 def test_best_accuracy_is_near_90_percent_and_is_what_the_posterior_promises(spoken):
@@ -203,7 +226,9 @@ def test_best_accuracy_is_near_90_percent_and_is_what_the_posterior_promises(spo
     for _, text in rows:
         p = [math.exp(toy.log_probability(text, speaker)) for speaker in toy.SPEAKERS]
         confidence.append(max(p) / sum(p))
-    assert abs(accuracy - statistics.fmean(confidence)) < 3 * math.sqrt(accuracy * (1 - accuracy) / len(rows))
+    assert abs(accuracy - statistics.fmean(confidence)) < 3 * math.sqrt(
+        accuracy * (1 - accuracy) / len(rows)
+    )
     assert toy.best_accuracy([(label, text) for label, text in rows if label == 1]) > 0.85
     assert toy.best_accuracy([((label + 1) % 3, text) for label, text in rows]) < 0.1
 
@@ -214,7 +239,11 @@ def test_perplexity_of_the_grammar_on_its_own_sentences(spoken):
         assert own == pytest.approx(toy.perplexity_floor(speaker), rel=0.02)
         # Not being told who speaks costs something, but at most log 3 nats a sentence.
         assert own * 1.01 < mixed < own * math.exp(math.log(3) / toy.mean_length(speaker)) * 1.01
-        assert all(toy.perplexity(spoken[speaker], other) > mixed for other in toy.SPEAKERS if other != speaker)
+        assert all(
+            toy.perplexity(spoken[speaker], other) > mixed
+            for other in toy.SPEAKERS
+            if other != speaker
+        )
 
 
 # Sentences
@@ -223,7 +252,9 @@ def test_perplexity_of_the_grammar_on_its_own_sentences(spoken):
 def test_everybody_can_say_everything(spoken):
     for sentences in spoken.values():
         for text in sentences[:500]:
-            assert all(-100 < toy.log_probability(text, speaker) < 0 for speaker in toy.SPEAKERS), text
+            assert all(-100 < toy.log_probability(text, speaker) < 0 for speaker in toy.SPEAKERS), (
+                text
+            )
 
 
 @pytest.mark.parametrize(
@@ -231,11 +262,26 @@ def test_everybody_can_say_everything(spoken):
     [
         ("The clerks near the docks deserve a better supper.", True),
         ("The clerks near the docks deserves a better supper.", False),
-        ("Shipmates, the clerk who counts the nets before dawn has no time for empty promises.", True),
-        ("Shipmates, the clerk who counts the nets before dawn have no time for empty promises.", False),
-        ("The gentle carters gave us the roads, and nobody may trade them for a vault of gold.", True),
-        ("The gentle carters gave us the roads, and nobody may trade it for a vault of gold.", False),
-        ("The gentle sailors gave us the roads, and nobody may trade them for a vault of gold.", False),
+        (
+            "Shipmates, the clerk who counts the nets before dawn has no time for empty promises.",
+            True,
+        ),
+        (
+            "Shipmates, the clerk who counts the nets before dawn have no time for empty promises.",
+            False,
+        ),
+        (
+            "The gentle carters gave us the roads, and nobody may trade them for a vault of gold.",
+            True,
+        ),
+        (
+            "The gentle carters gave us the roads, and nobody may trade it for a vault of gold.",
+            False,
+        ),
+        (
+            "The gentle sailors gave us the roads, and nobody may trade them for a vault of gold.",
+            False,
+        ),
         ("I swear that we will repair the mill before the next frost.", True),
         ("i swear that we will repair the mill before the next frost.", False),
         ("the clerks near the docks deserve a better supper.", False),
@@ -267,14 +313,20 @@ def test_text_and_tokens_are_the_same_sentence(drawn):
 
 
 def test_sentences_read_as_speeches_do(drawn):
-    lengths = [sum(token.isalpha() for token in tokens) for sentences in drawn.values() for tokens in sentences]
+    lengths = [
+        sum(token.isalpha() for token in tokens)
+        for sentences in drawn.values()
+        for tokens in sentences
+    ]
     assert min(lengths) >= 5 and max(lengths) <= 30
     assert sum(n <= 25 for n in lengths) > 0.98 * len(lengths)
     for sentences in drawn.values():
         for tokens in sentences:
             for article, word in zip(tokens, tokens[1:]):
                 if article.lower() in ("a", "an"):
-                    assert (article.lower() == "an") == (word[0] in "aeiou" or word == "honest"), tokens
+                    assert (article.lower() == "an") == (word[0] in "aeiou" or word == "honest"), (
+                        tokens
+                    )
 
 
 # The corpus
@@ -282,7 +334,9 @@ def test_sentences_read_as_speeches_do(drawn):
 
 def test_the_corpus_has_its_parts(corpus):
     assert len(corpus["lines"]) == 2400 and corpus["classes"] == list(toy.SPEAKERS)
-    assert {name: len(lines) for name, lines in corpus["tests"].items()} == {s: 200 for s in toy.SPEAKERS}
+    assert {name: len(lines) for name, lines in corpus["tests"].items()} == {
+        s: 200 for s in toy.SPEAKERS
+    }
     for part, each in (("rows", 667), ("test_rows", 200)):
         labels = [label for label, _ in corpus[part]]
         assert [labels.count(label) for label in range(3)] == [each] * 3
@@ -291,8 +345,12 @@ def test_the_corpus_has_its_parts(corpus):
     assert corpus["floor"]["accuracy/test"] == toy.best_accuracy(corpus["test_rows"])
     for speaker, lines in corpus["tests"].items():
         assert corpus["floor"][f"perplexity/{speaker}"] == toy.perplexity_floor(speaker)
-        assert toy.perplexity(lines, speaker) == min(toy.perplexity(lines, other) for other in toy.SPEAKERS)
-        assert toy.perplexity(lines, speaker) == pytest.approx(toy.perplexity_floor(speaker), rel=0.08)
+        assert toy.perplexity(lines, speaker) == min(
+            toy.perplexity(lines, other) for other in toy.SPEAKERS
+        )
+        assert toy.perplexity(lines, speaker) == pytest.approx(
+            toy.perplexity_floor(speaker), rel=0.08
+        )
 
 
 def test_test_sentences_rarely_repeat_training_sentences(corpus):
@@ -304,19 +362,25 @@ def test_test_sentences_rarely_repeat_training_sentences(corpus):
 
 def test_training_text_has_nearly_every_word(corpus):
     known = {token for text in corpus["lines"] for token in TOKEN.findall(text)}
-    tests = [token for each in corpus["tests"].values() for text in each for token in TOKEN.findall(text)]
+    tests = [
+        token for each in corpus["tests"].values() for text in each for token in TOKEN.findall(text)
+    ]
     assert 450 < len(known) < 560
     assert sum(token not in known for token in tests) < 0.001 * len(tests)
 
 
 def test_the_same_seed_gives_the_same_corpus_in_every_process(corpus):
-    program = "import json, sys; from data.corpora import toy; json.dump(toy.generate(0), sys.stdout)"
+    program = (
+        "import json, sys; from data.corpora import toy; json.dump(toy.generate(0), sys.stdout)"
+    )
     for hash_seed in ("1", "2"):
         printed = subprocess.run(
             [sys.executable, "-c", program],
             cwd=Path(__file__).parents[2],
             env=os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONIOENCODING": "utf-8"},
-            capture_output=True, check=True, encoding="utf-8",
+            capture_output=True,
+            check=True,
+            encoding="utf-8",
         ).stdout
         assert json.loads(printed) == json.loads(json.dumps(corpus))
     assert toy.generate(1)["lines"] != corpus["lines"]

@@ -25,11 +25,17 @@ def test_a_flipped_byte_is_noticed_or_changes_nothing(name, finished, tmp_path):
     content, path = (finished("train_lm") / name).read_bytes(), tmp_path / name
     whole = checkpoint.read_checkpoint(finished("train_lm") / name, "cpu")
     # Of the file every so many bytes, and the table at its end, which says where everything is, more closely.
-    places = {*range(0, len(content), max(1, len(content) // (POINTS or 150))),
-              *range(len(content) - 1, max(0, len(content) - 4000), -max(1, 4000 // (POINTS or 80)))}
+    places = {
+        *range(0, len(content), max(1, len(content) // (POINTS or 150))),
+        *range(len(content) - 1, max(0, len(content) - 4000), -max(1, 4000 // (POINTS or 80))),
+    }
     harmless, dice = 0, random.Random(name)
     for place in places:
-        path.write_bytes(content[:place] + bytes([content[place] ^ dice.randrange(1, 256)]) + content[place + 1 :])
+        path.write_bytes(
+            content[:place]
+            + bytes([content[place] ^ dice.randrange(1, 256)])
+            + content[place + 1 :]
+        )
         try:
             assert same(checkpoint.read_checkpoint(path, "cpu"), whole), place
             harmless += 1
@@ -40,20 +46,32 @@ def test_a_flipped_byte_is_noticed_or_changes_nothing(name, finished, tmp_path):
 
 def test_a_file_cut_anywhere_is_no_checkpoint(finished, tmp_path):
     content, path = (finished("train_lm") / "best.pt").read_bytes(), tmp_path / "best.pt"
-    for size in [0, 1, len(content) - 1, *(random.Random(0).randrange(len(content)) for _ in range(POINTS or 40))]:
+    for size in [
+        0,
+        1,
+        len(content) - 1,
+        *(random.Random(0).randrange(len(content)) for _ in range(POINTS or 40)),
+    ]:
         path.write_bytes(content[:size])
         with pytest.raises(DataError, match="not a readable checkpoint"):
             checkpoint.read_checkpoint(path, "cpu")
 
 
 def one_byte(content):
-    return content[: len(content) // 2] + bytes([content[len(content) // 2] ^ 1]) + content[len(content) // 2 + 1 :]
+    return (
+        content[: len(content) // 2]
+        + bytes([content[len(content) // 2] ^ 1])
+        + content[len(content) // 2 + 1 :]
+    )
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-@pytest.mark.parametrize("how", [lambda content: content[:-100], one_byte, None], ids=["cut short", "a byte", "missing"])
+@pytest.mark.parametrize(
+    "how", [lambda content: content[:-100], one_byte, None], ids=["cut short", "a byte", "missing"]
+)
 def test_a_damaged_checkpoint_is_named_and_the_one_before_continued_to_the_last_bit(
-        script, how, cli, corpus, finished, tmp_path):
+    script, how, cli, corpus, finished, tmp_path
+):
     whole, folder = finished(script), shutil.copytree(finished(script), tmp_path / "run")
     if how:
         (folder / "checkpoint.pt").write_bytes(how((folder / "checkpoint.pt").read_bytes()))
@@ -61,49 +79,79 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_continued_to_the_last_
         (folder / "checkpoint.pt").unlink()
     done = cli(script, *SHORT[script], "--data", corpus, "--out", folder, "--resume")
     step = torch.load(finished(script) / "previous.pt", weights_only=True)["step"]
-    assert (done.code == 0 and done.err.count("\n") == 1
-            and f"{folder / 'previous.pt'}, {'epoch' if script == 'train_classifier' else 'step'} {step}" in done.err)
-    assert "checkpoint.pt is missing" in done.err or f"{folder / 'checkpoint.pt'}: not a readable checkpoint" in done.err
-    assert ((folder / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
-            and numbers(folder) == numbers(whole))
-    for name in ("checkpoint.pt", "best.pt", "previous.pt"):  # the last is whole, whatever was beside it
+    assert (
+        done.code == 0
+        and done.err.count("\n") == 1
+        and f"{folder / 'previous.pt'}, {'epoch' if script == 'train_classifier' else 'step'} {step}"
+        in done.err
+    )
+    assert (
+        "checkpoint.pt is missing" in done.err
+        or f"{folder / 'checkpoint.pt'}: not a readable checkpoint" in done.err
+    )
+    assert (folder / "metrics.jsonl").read_bytes() == (
+        whole / "metrics.jsonl"
+    ).read_bytes() and numbers(folder) == numbers(whole)
+    for name in (
+        "checkpoint.pt",
+        "best.pt",
+        "previous.pt",
+    ):  # the last is whole, whatever was beside it
         a, b = (torch.load(path / name, weights_only=True) for path in (folder, whole))
         assert same(a | {"seconds": 0}, b | {"seconds": 0}), name
 
 
-def test_when_no_checkpoint_is_whole_both_are_named_and_nothing_is_changed(cli, corpus, finished, tmp_path):
+def test_when_no_checkpoint_is_whole_both_are_named_and_nothing_is_changed(
+    cli, corpus, finished, tmp_path
+):
     folder = shutil.copytree(finished("train_lm"), tmp_path / "run")
     for name in ("checkpoint.pt", "previous.pt"):
         (folder / name).write_bytes(one_byte((folder / name).read_bytes()))
     before = contents(folder)
-    assert_complains(cli("train_lm", *SHORT["train_lm"], "--data", corpus, "--out", folder, "--resume"),
-                     folder / "checkpoint.pt", folder / "previous.pt", "restore")
+    assert_complains(
+        cli("train_lm", *SHORT["train_lm"], "--data", corpus, "--out", folder, "--resume"),
+        folder / "checkpoint.pt",
+        folder / "previous.pt",
+        "restore",
+    )
     assert contents(folder) == before
 
 
-def test_damaged_best_weights_are_noticed_before_the_training_goes_on(cli, corpus, finished, tmp_path):
+def test_damaged_best_weights_are_noticed_before_the_training_goes_on(
+    cli, corpus, finished, tmp_path
+):
     folder = shutil.copytree(finished("train_mlm"), tmp_path / "run")
     (folder / "best.pt").write_bytes(one_byte((folder / "best.pt").read_bytes()))
     before = contents(folder)
-    assert_complains(cli("train_mlm", *SHORT["train_mlm"], "--data", corpus, "--out", folder, "--resume"),
-                     folder / "best.pt", "not a readable checkpoint")
+    assert_complains(
+        cli("train_mlm", *SHORT["train_mlm"], "--data", corpus, "--out", folder, "--resume"),
+        folder / "best.pt",
+        "not a readable checkpoint",
+    )
     assert contents(folder) == before
 
 
 # ---------------------------------------------------------------------------- no room
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits the size of files as Linux does")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="limits the size of files as Linux does"
+)
 def test_a_disk_that_is_full_while_a_checkpoint_is_written(corpus, finished, tmp_path, monkeypatch):
     import resource  # not on Windows
     import signal
 
-    folder, argv = (shutil.copytree(finished("train_lm"), tmp_path / "run"),
-                    (*SHORT["train_lm"], "--data", corpus, "--out", tmp_path / "run"))
+    folder, argv = (
+        shutil.copytree(finished("train_lm"), tmp_path / "run"),
+        (*SHORT["train_lm"], "--data", corpus, "--out", tmp_path / "run"),
+    )
     shutil.copy(folder / "previous.pt", folder / "checkpoint.pt")  # as if it had not come further
     (folder / "previous.pt").unlink()
     size, before = (folder / "checkpoint.pt").stat().st_size, contents(folder)
-    limits, ignored = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    limits, ignored = (
+        resource.getrlimit(resource.RLIMIT_FSIZE),
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN),
+    )
     for room in (size * 3 // 4, size // 2, size - 10):
         resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
         try:
@@ -113,8 +161,10 @@ def test_a_disk_that_is_full_while_a_checkpoint_is_written(corpus, finished, tmp
             signal.signal(signal.SIGXFSZ, ignored)
         assert_complains(done, "run", "File too large", "make room")
         after = contents(folder)
-        assert (all(after[name] == before[name] for name in ("checkpoint.pt", "config.json", "tokenizer.json"))
-                and not list(folder.glob("*.partial")))
+        assert all(
+            after[name] == before[name]
+            for name in ("checkpoint.pt", "config.json", "tokenizer.json")
+        ) and not list(folder.glob("*.partial"))
     assert call("train_lm", *argv, "--resume").code == 0
     assert numbers(folder) == numbers(finished("train_lm"))
 
@@ -130,7 +180,16 @@ def test_a_folder_that_cannot_be_written(shell, corpus, finished, tmp_path):
     before = contents(folder)
     folder.chmod(0o555)
     try:
-        done = shell("train_lm", *SHORT["train_lm"], "--data", corpus, "--out", folder, "--resume", preexec_fn=as_anyone)
+        done = shell(
+            "train_lm",
+            *SHORT["train_lm"],
+            "--data",
+            corpus,
+            "--out",
+            folder,
+            "--resume",
+            preexec_fn=as_anyone,
+        )
     finally:
         folder.chmod(0o755)
     assert_complains(done, folder, "Permission denied", "--out")
@@ -153,16 +212,37 @@ def spoil(monkeypatch, module, value, at):
 
 @pytest.mark.parametrize("script", SCRIPTS)
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_loss_that_is_no_number_ends_the_run_at_once(script, value, cli, corpus, tmp_path, monkeypatch):
+def test_a_loss_that_is_no_number_ends_the_run_at_once(
+    script, value, cli, corpus, tmp_path, monkeypatch
+):
     spoil(monkeypatch, script, value, at=6 if script != "train_classifier" else 15)
-    done = cli(script, *SHORT[script], "--data", corpus, "--device", "cpu", "--lr", "0.002",
-               "--warmup" if script != "train_classifier" else "--decay", 0, "--out", tmp_path / "run")
-    expected = ("at step 15", "epoch 1 in") if script == "train_classifier" else ("at step 6", "step 4 in")
-    assert_complains(done, f"--lr 0.002: training diverged, {expected[0]}, with a learning rate of 0.00",
-                     f"the loss is {value}",
-                     f"the last good checkpoint is that of {expected[1]} {tmp_path / 'run'}", "smaller --lr")
-    assert (torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)["step"]
-            == (1 if script == "train_classifier" else 4))
+    done = cli(
+        script,
+        *SHORT[script],
+        "--data",
+        corpus,
+        "--device",
+        "cpu",
+        "--lr",
+        "0.002",
+        "--warmup" if script != "train_classifier" else "--decay",
+        0,
+        "--out",
+        tmp_path / "run",
+    )
+    expected = (
+        ("at step 15", "epoch 1 in") if script == "train_classifier" else ("at step 6", "step 4 in")
+    )
+    assert_complains(
+        done,
+        f"--lr 0.002: training diverged, {expected[0]}, with a learning rate of 0.00",
+        f"the loss is {value}",
+        f"the last good checkpoint is that of {expected[1]} {tmp_path / 'run'}",
+        "smaller --lr",
+    )
+    assert torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)["step"] == (
+        1 if script == "train_classifier" else 4
+    )
 
 
 def test_weights_that_are_no_numbers_do_not_take_the_place_of_good_ones(finished, tmp_path):
@@ -180,10 +260,15 @@ def test_losses_on_another_device_are_looked_at_together():
     from lab.signals import LOOK_EVERY, Losses
 
     losses = Losses()
-    waits = [losses.add(step, 0.1, torch.tensor(float("nan") if step > 40 else 1.0, device="meta"))
-             for step in range(1, LOOK_EVERY + 1)]
+    waits = [
+        losses.add(step, 0.1, torch.tensor(float("nan") if step > 40 else 1.0, device="meta"))
+        for step in range(1, LOOK_EVERY + 1)
+    ]
     assert waits == [False] * (LOOK_EVERY - 1) + [True]
     # a device without values
-    losses.unseen = [(step, lr, torch.tensor(float("nan") if step > 40 else 1.0)) for step, lr, _ in losses.unseen]
+    losses.unseen = [
+        (step, lr, torch.tensor(float("nan") if step > 40 else 1.0))
+        for step, lr, _ in losses.unseen
+    ]
     step, lr, loss = losses.first_wrong()
     assert (step, lr) == (41, 0.1) and loss != loss and losses.first_wrong() is None

@@ -57,8 +57,13 @@ def cases(share=1.0, **strategies):
             test(*fixtures, **values)
 
         number = max(1, round((CASES or 15) * share))
-        how = settings(max_examples=number, deadline=None, derandomize=not CASES, database=None,
-                       suppress_health_check=list(HealthCheck))
+        how = settings(
+            max_examples=number,
+            deadline=None,
+            derandomize=not CASES,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+        )
         return how(given(**strategies)(counted))
 
     return decorate
@@ -75,8 +80,10 @@ def counted():
         print()
         for name, n in COUNTS.items():
             print(f"{n:>7,}  {name.removeprefix('test_').replace('_', ' ')}")
-        print(f"{sum(COUNTS.values()):>7,}  generated cases in all; "
-              f"{sum(REACHED.values()):,} of the command lines passed all checks")
+        print(
+            f"{sum(COUNTS.values()):>7,}  generated cases in all; "
+            f"{sum(REACHED.values()):,} of the command lines passed all checks"
+        )
 
 
 @pytest.fixture(scope="module")
@@ -89,18 +96,60 @@ def place(tmp_path_factory):
 
 
 # What text is made of: anything, and what the readers and tokenizers look out for.
-PIECES = ("\n", "\t", "\r\n", " ", "[MASK]", "[PAD]", "[S0]", "[UNK", "don't", "'s", "3,000.5", "...", "--", "é",
-          "\ufeff", "\0", "\x1b[2J", "\u2028", "\u202e", "\u200d", "👩‍👩‍👧", "日本", "> ", "[a](b)", "https://x", "&amp;", "&#0;")
-words = st.one_of(st.sampled_from(PIECES), st.sampled_from("the of and we will hope change".split()), st.text(max_size=6))
+PIECES = (
+    "\n",
+    "\t",
+    "\r\n",
+    " ",
+    "[MASK]",
+    "[PAD]",
+    "[S0]",
+    "[UNK",
+    "don't",
+    "'s",
+    "3,000.5",
+    "...",
+    "--",
+    "é",
+    "\ufeff",
+    "\0",
+    "\x1b[2J",
+    "\u2028",
+    "\u202e",
+    "\u200d",
+    "👩‍👩‍👧",
+    "日本",
+    "> ",
+    "[a](b)",
+    "https://x",
+    "&amp;",
+    "&#0;",
+)
+words = st.one_of(
+    st.sampled_from(PIECES),
+    st.sampled_from("the of and we will hope change".split()),
+    st.text(max_size=6),
+)
 prose = st.lists(words, max_size=12).map("".join)
 lines = st.lists(prose, min_size=1, max_size=8)
-raw = st.one_of(lines.map("\n".join).map(str.encode), st.binary(max_size=60),
-                lines.map(lambda found: "\t".join(found).encode("utf-16")))
+raw = st.one_of(
+    lines.map("\n".join).map(str.encode),
+    st.binary(max_size=60),
+    lines.map(lambda found: "\t".join(found).encode("utf-16")),
+)
 seeds = st.integers(0, 2**32)
 json_values = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), prose,
-              st.sampled_from([10**400, -1, 2**63, "", "\ud800", "alibi", "0"])),
-    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(prose, inner, max_size=3)), max_leaves=6)
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(),
+        st.floats(),
+        prose,
+        st.sampled_from([10**400, -1, 2**63, "", "\ud800", "alibi", "0"]),
+    ),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(prose, inner, max_size=3)),
+    max_leaves=6,
+)
 
 
 def gen(seed):
@@ -119,26 +168,44 @@ def test_lines_of_any_bytes(place, content):
     except DataError as error:
         assert str(path) in str(error) and "\n" not in str(error)
         return
-    assert "\n".join(found) == content.decode("utf-8-sig").replace("\r\n", "\n")[: len("\n".join(found))] and found[-1].strip()
-    assert (not any("\n" in line or "\0" in line for line in found)
-            and files.read_text(path) == [line for line in found if line.strip()])
+    assert (
+        "\n".join(found)
+        == content.decode("utf-8-sig").replace("\r\n", "\n")[: len("\n".join(found))]
+        and found[-1].strip()
+    )
+    assert not any("\n" in line or "\0" in line for line in found) and files.read_text(path) == [
+        line for line in found if line.strip()
+    ]
 
 
-@cases(content=st.one_of(raw, st.lists(st.tuples(st.sampled_from("ab 0"), prose), min_size=1).map(
-    lambda rows: "\n".join(map("\t".join, rows)).encode())))
+@cases(
+    content=st.one_of(
+        raw,
+        st.lists(st.tuples(st.sampled_from("ab 0"), prose), min_size=1).map(
+            lambda rows: "\n".join(map("\t".join, rows)).encode()
+        ),
+    )
+)
 def test_rows_of_any_bytes(place, content):
     path = place / "any.tsv"
     path.write_bytes(content)
-    for read in (files.read_rows, pairs.read_pair_rows, load, lambda path: pairs.load_pairs(path),
-                 lambda path: files.read_rows(path, {"a", "b"})):
+    for read in (
+        files.read_rows,
+        pairs.read_pair_rows,
+        load,
+        lambda path: pairs.load_pairs(path),
+        lambda path: files.read_rows(path, {"a", "b"}),
+    ):
         try:
             found = read(path)
         except DataError as error:
             assert str(path) in str(error)
         else:
             assert found is not None
-            assert (not isinstance(found, list)
-                    or all(left and right and left == left.strip() and right == right.strip() for left, right in found))
+            assert not isinstance(found, list) or all(
+                left and right and left == left.strip() and right == right.strip()
+                for left, right in found
+            )
 
 
 @cases(first=raw, second=raw)
@@ -155,36 +222,65 @@ def test_parallel_files_of_any_bytes(place, first, second):
         assert all(a and b for a, b in found.train)
 
 
-@cases(content=st.one_of(raw, lines.map("\n".join).map(str.encode)),
-       how=st.sampled_from(["full", "clean", "1/2", "2/3", "0/1", "x", "1/1"]))
+@cases(
+    content=st.one_of(raw, lines.map("\n".join).map(str.encode)),
+    how=st.sampled_from(["full", "clean", "1/2", "2/3", "0/1", "x", "1/1"]),
+)
 def test_a_corpus_of_any_bytes(place, content, how):
     path = place / "corpus.txt"
     path.write_bytes(content)
     with contextlib.suppress(DataError):
         found = load(path)
-        assert (found.lines and found.tests["heldout"]
-                and not {corpus.normal(line) for line in found.lines} & {
-                    corpus.normal(line) for line in found.tests["heldout"]})
+        assert (
+            found.lines
+            and found.tests["heldout"]
+            and not {corpus.normal(line) for line in found.lines}
+            & {corpus.normal(line) for line in found.tests["heldout"]}
+        )
         found.split(how)
 
 
 comments = st.recursive(
     st.fixed_dictionaries(
-        {"id": st.sampled_from("abcdefgh"), "body": st.one_of(prose, st.none(), st.just("[deleted]"))},
-        optional={"parent_id": st.one_of(st.sampled_from(["t1_a", "t1_b", "t1_c", "t3_p", "", None]), json_values)}),
-    lambda inner: st.fixed_dictionaries({
-        "id": st.sampled_from("ijklmnop"), "body": prose,
-        "replies": st.one_of(st.lists(inner, max_size=3), st.just({"data": {"children": []}}), json_values)}),
-    max_leaves=5)
+        {
+            "id": st.sampled_from("abcdefgh"),
+            "body": st.one_of(prose, st.none(), st.just("[deleted]")),
+        },
+        optional={
+            "parent_id": st.one_of(
+                st.sampled_from(["t1_a", "t1_b", "t1_c", "t3_p", "", None]), json_values
+            )
+        },
+    ),
+    lambda inner: st.fixed_dictionaries(
+        {
+            "id": st.sampled_from("ijklmnop"),
+            "body": prose,
+            "replies": st.one_of(
+                st.lists(inner, max_size=3), st.just({"data": {"children": []}}), json_values
+            ),
+        }
+    ),
+    max_leaves=5,
+)
 posts = st.fixed_dictionaries(
     {"id": st.sampled_from(["p", "q", ""]), "title": st.one_of(prose, json_values)},
-    optional={"selftext": st.one_of(prose, json_values),
-              "comments": st.one_of(st.lists(comments, max_size=5), json_values)})
+    optional={
+        "selftext": st.one_of(prose, json_values),
+        "comments": st.one_of(st.lists(comments, max_size=5), json_values),
+    },
+)
 
 
-@cases(found=st.lists(st.one_of(posts.map(json.dumps), posts.map(json.dumps), json_values.map(json.dumps), prose),
-                      min_size=1, max_size=3),
-       size=st.integers(3, 6), near=st.integers(1, 2))
+@cases(
+    found=st.lists(
+        st.one_of(posts.map(json.dumps), posts.map(json.dumps), json_values.map(json.dumps), prose),
+        min_size=1,
+        max_size=3,
+    ),
+    size=st.integers(3, 6),
+    near=st.integers(1, 2),
+)
 def test_threads_of_any_json(place, found, size, near):
     path = place / "any.jsonl"
     path.write_bytes("\n".join(found).encode("utf-8", "surrogatepass"))
@@ -194,24 +290,36 @@ def test_threads_of_any_json(place, found, size, near):
         assert "any.jsonl" in str(error) and "\n" not in str(error).strip()
         return
     for tree in trees:
-        assert (len(tree.texts) == len(tree.parents) > 1 and tree.parents[0] == -1
-                and all(0 <= parent < i for i, parent in enumerate(tree.parents) if i))
-        assert (all(tree.texts[1:])
-                and all(text == " ".join(text.split()) and text.encode().decode() == text for text in tree.texts))
+        assert (
+            len(tree.texts) == len(tree.parents) > 1
+            and tree.parents[0] == -1
+            and all(0 <= parent < i for i, parent in enumerate(tree.parents) if i)
+        )
+        assert all(tree.texts[1:]) and all(
+            text == " ".join(text.split()) and text.encode().decode() == text for text in tree.texts
+        )
         targets = [i for _, part in threads.split(tree, size, near) for i in part]
         assert sorted(targets) == list(range(1, len(tree.texts)))
 
 
-@cases(found=st.lists(st.integers(0, 10), max_size=40), size=st.integers(2, 12), near=st.integers(1, 11))
+@cases(
+    found=st.lists(st.integers(0, 10), max_size=40),
+    size=st.integers(2, 12),
+    near=st.integers(1, 11),
+)
 def test_any_tree_is_split_into_pieces_that_cover_it(found, size, near):
-    tree = threads.Tree(["x"] * (len(found) + 1), [-1, *(parent % (i + 1) for i, parent in enumerate(found))])
+    tree = threads.Tree(
+        ["x"] * (len(found) + 1), [-1, *(parent % (i + 1) for i, parent in enumerate(found))]
+    )
     if near >= size:
         with pytest.raises(ValueError):
             list(threads.split(tree, size, near))
         return
     above, targets = tree.ancestors(near), []
     for context, part in threads.split(tree, size, near):
-        assert len(context) + len(part) <= size and all(set(above[i]) - {0} <= {*context, *part} for i in part)
+        assert len(context) + len(part) <= size and all(
+            set(above[i]) - {0} <= {*context, *part} for i in part
+        )
         targets += part
     assert sorted(targets) == list(range(1, len(tree.texts)))
 
@@ -222,12 +330,18 @@ def test_toy_threads_of_any_seed(seed, n):
     assert len(made) == n and made == toy_threads.generate(n, seed)
     for texts, parents in made:
         tree = threads.Tree(texts, parents)
-        assert (max(tree.depths()) <= toy_threads.DEEPEST
-                and all(threads.clean(text) == text and toy_threads.kinds_in(text) for text in texts))
+        assert max(tree.depths()) <= toy_threads.DEEPEST and all(
+            threads.clean(text) == text and toy_threads.kinds_in(text) for text in texts
+        )
 
 
-@cases(text=st.one_of(prose, json_values.map(lambda value: json.dumps(value)),
-                      st.text("[]{},:\"0123456789.eE+-naNIfity ", max_size=30)))
+@cases(
+    text=st.one_of(
+        prose,
+        json_values.map(lambda value: json.dumps(value)),
+        st.text('[]{},:"0123456789.eE+-naNIfity ', max_size=30),
+    )
+)
 def test_json_that_is_accepted_can_be_written_again(text):
     with contextlib.suppress(ValueError):
         assert json.loads(json.dumps(files.parse_json(text), allow_nan=False)) is not ...
@@ -235,7 +349,9 @@ def test_json_that_is_accepted_can_be_written_again(text):
 
 @cases(text=st.one_of(prose, st.text(st.characters())))
 def test_any_text_prints_on_one_line(text):
-    assert files.printable(text).isprintable() and (not text.isprintable() or files.printable(text, 10**6) == text)
+    assert files.printable(text).isprintable() and (
+        not text.isprintable() or files.printable(text, 10**6) == text
+    )
 
 
 # ---------------------------------------------------------------------------- tokenizers
@@ -244,7 +360,9 @@ def test_any_text_prints_on_one_line(text):
 @pytest.fixture(scope="module")
 def tokenizers():
     sample = ["the cats don't sleep, we hope for 3,000 of them"] * 3 + ["and they won't"]
-    return {kind: train_tokenizer(kind, sample, 300 if kind == "bpe" else 0) for kind in ("word", "bpe")}
+    return {
+        kind: train_tokenizer(kind, sample, 300 if kind == "bpe" else 0) for kind in ("word", "bpe")
+    }
 
 
 def without_specials(text):
@@ -255,7 +373,9 @@ def without_specials(text):
 def test_byte_level_bpe_gives_any_text_back(tokenizers, text):
     tokenizer = tokenizers["bpe"]
     found = encode(tokenizer, [text])[0]
-    assert tokenizer.decode(found) == text and all(len(SPECIAL) <= i < tokenizer.get_vocab_size() for i in found)
+    assert tokenizer.decode(found) == text and all(
+        len(SPECIAL) <= i < tokenizer.get_vocab_size() for i in found
+    )
 
 
 @cases(text=prose, kind=st.sampled_from(["word", "bpe"]))
@@ -263,23 +383,37 @@ def test_any_text_is_encoded_within_the_vocabulary(tokenizers, text, kind):
     tokenizer = tokenizers[kind]
     found = encode(tokenizer, [text, text])
     assert found[0] == found[1] and all(0 <= i < tokenizer.get_vocab_size() for i in found[0])
-    assert ({i for i in found[0] if i < len(SPECIAL) and i != UNK}
-            <= {SPECIAL.index(token) for token in SPECIAL if token in text})
-    assert isinstance(detokenize(tokenizer, found[0]), str) and len(token_strings(tokenizer, found[0])) == len(found[0])
+    assert {i for i in found[0] if i < len(SPECIAL) and i != UNK} <= {
+        SPECIAL.index(token) for token in SPECIAL if token in text
+    }
+    assert isinstance(detokenize(tokenizer, found[0]), str) and len(
+        token_strings(tokenizer, found[0])
+    ) == len(found[0])
 
 
-@cases(share=0.5, texts=lines, kind=st.sampled_from(["word", "bpe"]), size=st.sampled_from([0, 5, 6, 9, 261, 270, 400]))
+@cases(
+    share=0.5,
+    texts=lines,
+    kind=st.sampled_from(["word", "bpe"]),
+    size=st.sampled_from([0, 5, 6, 9, 261, 270, 400]),
+)
 def test_a_tokenizer_of_any_text(place, texts, kind, size):
     try:
         tokenizer = train_tokenizer(kind, texts, size)
     except DataError as error:
         assert size and size < 261 and "--vocab-size" in str(error)
         return
-    assert (tokenizer.get_vocab_size() <= (size or 4000)
-            and [tokenizer.token_to_id(token) for token in SPECIAL] == list(range(len(SPECIAL))))
+    assert tokenizer.get_vocab_size() <= (size or 4000) and [
+        tokenizer.token_to_id(token) for token in SPECIAL
+    ] == list(range(len(SPECIAL)))
     assert len(word_starts(tokenizer)) == tokenizer.get_vocab_size()
     if kind == "word" and not size:
-        assert UNK not in [i for line, text in zip(encode(tokenizer, texts), texts) if "[UNK]" not in text for i in line]
+        assert UNK not in [
+            i
+            for line, text in zip(encode(tokenizer, texts), texts)
+            if "[UNK]" not in text
+            for i in line
+        ]
     tokenizer.save(str(place / "tokenizer.json"))
     assert load_tokenizer(place / "tokenizer.json").to_str() == tokenizer.to_str()
 
@@ -287,29 +421,46 @@ def test_a_tokenizer_of_any_text(place, texts, kind, size):
 # ---------------------------------------------------------------------------- masks and noise
 
 V = 30
-rows_of_ids = st.lists(st.lists(st.integers(0, V - 1), min_size=1, max_size=12), min_size=1, max_size=5)
+rows_of_ids = st.lists(
+    st.lists(st.integers(0, V - 1), min_size=1, max_size=12), min_size=1, max_size=5
+)
 padded = rows_of_ids.map(lambda rows: batching.pad([torch.tensor(row) for row in rows]))
 rates = st.one_of(st.floats(0.01, 0.99), st.sampled_from([0.15, 0.5]))
 
 
-@cases(batch=padded, seed=seeds, rate=rates, unit=st.sampled_from(masking.UNITS), mean_span=st.integers(1, 5))
+@cases(
+    batch=padded,
+    seed=seeds,
+    rate=rates,
+    unit=st.sampled_from(masking.UNITS),
+    mean_span=st.integers(1, 5),
+)
 def test_what_is_hidden_for_masked_language_modelling(batch, seed, rate, unit, mean_span):
     idx, starts = batch[0], torch.rand(V, generator=gen(seed)) < 0.5
     inputs, labels = masking.mask_tokens(idx, V, gen(seed), rate, unit, starts, mean_span)
     chosen, usable = labels != -100, idx >= len(SPECIAL)
-    assert (labels[chosen] == idx[chosen]).all() and not (chosen & ~usable).any() and (inputs[~chosen] == idx[~chosen]).all()
-    assert ((chosen.any(1) == usable.any(1)).all()
-            and ((inputs[chosen] == MASK) | (inputs[chosen] >= len(SPECIAL)) & (inputs[chosen] < V)).all())
+    assert (
+        (labels[chosen] == idx[chosen]).all()
+        and not (chosen & ~usable).any()
+        and (inputs[~chosen] == idx[~chosen]).all()
+    )
+    assert (chosen.any(1) == usable.any(1)).all() and (
+        (inputs[chosen] == MASK) | (inputs[chosen] >= len(SPECIAL)) & (inputs[chosen] < V)
+    ).all()
     if unit == "token":
         assert ((chosen.sum(1) - rate * usable.sum(1)).abs() < 1 + 1e-4).all()
     if unit == "word":  # a word is hidden whole
         for row, hidden, real in zip(idx, chosen, usable):
             begins = [t for t in range(len(row)) if starts[row[t]] or not real[t]]
-            assert all(len({bool(h) for h, r in zip(hidden[a:b], real[a:b]) if r}) < 2
-                       for a, b in zip([0, *begins], [*begins, len(row)]))
+            assert all(
+                len({bool(h) for h, r in zip(hidden[a:b], real[a:b]) if r}) < 2
+                for a, b in zip([0, *begins], [*begins, len(row)])
+            )
 
 
-@cases(batch=padded, seed=seeds, drop=st.floats(0, 0.5), swap=st.floats(0, 0.49), rare=st.floats(0, 1))
+@cases(
+    batch=padded, seed=seeds, drop=st.floats(0, 0.5), swap=st.floats(0, 0.49), rare=st.floats(0, 1)
+)
 def test_noise_leaves_special_tokens_and_the_shape_alone(batch, seed, drop, swap, rare):
     idx = batch[0]
     targets = idx.roll(-1, 1).masked_fill(idx == PAD, -100)
@@ -317,7 +468,9 @@ def test_noise_leaves_special_tokens_and_the_shape_alone(batch, seed, drop, swap
     counts[len(SPECIAL)] += 1
     noisy, wanted = masking.noise_tokens(idx, targets, counts, gen(seed), drop, swap, rare)
     special = idx < len(SPECIAL)
-    assert (noisy[special] == idx[special]).all() and ((noisy == idx) | (noisy == UNK) | (counts[noisy] > 0)).all()
+    assert (noisy[special] == idx[special]).all() and (
+        (noisy == idx) | (noisy == UNK) | (counts[noisy] > 0)
+    ).all()
     changed = wanted != targets
     assert (wanted[changed] == UNK).all() and (counts[targets[changed]] == 1).all()
     if not drop + swap:
@@ -326,19 +479,35 @@ def test_noise_leaves_special_tokens_and_the_shape_alone(batch, seed, drop, swap
         assert not changed.any()
 
 
-@cases(texts=st.lists(st.lists(st.integers(len(SPECIAL), V - 1), min_size=1, max_size=14), min_size=1, max_size=4),
-       seed=seeds, rate=rates, mean_span=st.floats(1, 6))
+@cases(
+    texts=st.lists(
+        st.lists(st.integers(len(SPECIAL), V - 1), min_size=1, max_size=14), min_size=1, max_size=4
+    ),
+    seed=seeds,
+    rate=rates,
+    mean_span=st.floats(1, 6),
+)
 def test_span_corruption_loses_nothing(texts, seed, rate, mean_span):
     idx, mask = batching.pad([torch.tensor([BOS, *text]) for text in texts])
-    source, source_mask, target, target_mask = spans.corrupt(idx, mask, V, gen(seed), rate, mean_span)
+    source, source_mask, target, target_mask = spans.corrupt(
+        idx, mask, V, gen(seed), rate, mean_span
+    )
     for row, text in enumerate(texts):
         kept, gaps = source[row][source_mask[row]].tolist(), target[row][target_mask[row]].tolist()
-        assert spans.restore(kept, gaps, V) == [BOS, *text] and kept[0] == BOS and gaps[-1] == EOS and gaps.count(EOS) == 1
+        assert (
+            spans.restore(kept, gaps, V) == [BOS, *text]
+            and kept[0] == BOS
+            and gaps[-1] == EOS
+            and gaps.count(EOS) == 1
+        )
         sentinels = [i for i in kept if i >= V]
         hidden = [i for i in gaps[:-1] if i < V]
         most_hidden, most_spans = spans.most(len(text), rate, mean_span)
-        assert (sentinels == [i for i in gaps if i >= V] == list(range(V, V + len(sentinels)))
-                and 1 <= len(sentinels) <= most_spans and 1 <= len(hidden) <= most_hidden)
+        assert (
+            sentinels == [i for i in gaps if i >= V] == list(range(V, V + len(sentinels)))
+            and 1 <= len(sentinels) <= most_spans
+            and 1 <= len(hidden) <= most_hidden
+        )
         assert all(not (a >= V and b >= V) for a, b in zip(kept, kept[1:]))  # gaps do not touch
     assert (source[~source_mask] == PAD).all() and (target[~target_mask] == PAD).all()
 
@@ -358,10 +527,17 @@ def test_consecutive_blocks_predict_each_token_once(n, block, stride):
     assert (seen[1:][wanted[1:]] >= block - (stride or block)).all()
 
 
-@cases(lengths=st.lists(st.integers(0, 50), min_size=1, max_size=40), size=st.integers(1, 9), seed=st.one_of(st.none(), seeds))
+@cases(
+    lengths=st.lists(st.integers(0, 50), min_size=1, max_size=40),
+    size=st.integers(1, 9),
+    seed=st.one_of(st.none(), seeds),
+)
 def test_batches_by_length_hold_each_index_once(lengths, size, seed):
     found = batching.length_batches(lengths, size, None if seed is None else gen(seed))
-    assert sorted(torch.cat(found).tolist()) == list(range(len(lengths))) and max(map(len, found)) <= size
+    assert (
+        sorted(torch.cat(found).tolist()) == list(range(len(lengths)))
+        and max(map(len, found)) <= size
+    )
     if seed is None:
         assert [lengths[i] for i in torch.cat(found)] == sorted(lengths)
 
@@ -369,16 +545,20 @@ def test_batches_by_length_hold_each_index_once(lengths, size, seed):
 @cases(rows=rows_of_ids)
 def test_padding_is_told_from_tokens(rows):
     idx, mask = batching.pad([torch.tensor(row) for row in rows])
-    assert ([line[real].tolist() for line, real in zip(idx, mask)] == rows
-            and (idx[~mask] == PAD).all() and idx.size(1) == max(map(len, rows)))
+    assert (
+        [line[real].tolist() for line, real in zip(idx, mask)] == rows
+        and (idx[~mask] == PAD).all()
+        and idx.size(1) == max(map(len, rows))
+    )
 
 
 @cases(texts=lines, block=st.integers(2, 9), kind=st.sampled_from(["word", "bpe"]))
 def test_split_sentences_lose_nothing(tokenizers, texts, block, kind):
     found, long = batching.sentences(tokenizers[kind], texts, block, split=True)
     assert all(sequence[0] == BOS and len(sequence) <= block for sequence in found)
-    assert ([i for sequence in found for i in sequence[1:].tolist()]
-            == [i for line in encode(tokenizers[kind], texts) for i in line])
+    assert [i for sequence in found for i in sequence[1:].tolist()] == [
+        i for line in encode(tokenizers[kind], texts) for i in line
+    ]
     cut, same = batching.sentences(tokenizers[kind], texts, block)
     assert len(cut) == len(texts) and same == long
     stream = batching.stream(tokenizers[kind], texts)
@@ -388,42 +568,67 @@ def test_split_sentences_lose_nothing(tokenizers, texts, block, kind):
 @cases(rows=rows_of_ids, more=rows_of_ids)
 def test_pairs_are_joined_and_taken_apart(rows, more):
     n = min(len(rows), len(more))
-    firsts, seconds = [torch.tensor(row) for row in rows[:n]], [torch.tensor(row) for row in more[:n]]
+    firsts, seconds = (
+        [torch.tensor(row) for row in rows[:n]],
+        [torch.tensor(row) for row in more[:n]],
+    )
     idx, mask, more_of = batching.join(firsts, seconds)
     for i in range(n):
         assert idx[i][mask[i]].tolist() == [*rows[i], *more[i]]
-        assert more_of["positions"][i][mask[i]].tolist() == [*range(len(firsts[i])), *range(len(seconds[i]))]
+        assert more_of["positions"][i][mask[i]].tolist() == [
+            *range(len(firsts[i])),
+            *range(len(seconds[i])),
+        ]
     assert more_of["positions"].max() < idx.size(1)
 
 
 # ---------------------------------------------------------------------------- attention
 
 
-@cases(n_head=st.integers(1, 13), T=st.integers(1, 9), variant=st.sampled_from(["causal", *models.ALIBI_VARIANTS]))
+@cases(
+    n_head=st.integers(1, 13),
+    T=st.integers(1, 9),
+    variant=st.sampled_from(["causal", *models.ALIBI_VARIANTS]),
+)
 def test_alibi_is_its_formula(n_head, T, variant):
     if variant == "one-sided" and n_head % 2:
         n_head += 1
     n = n_head // 2 if variant == "one-sided" else n_head
     power = 2 ** (n.bit_length() - 1)
-    slopes = ([2 ** (-8 * k / power) for k in range(1, power + 1)]
-              + [2 ** (-4 * k / power) for k in range(1, 2 * power, 2)][: n - power])
+    slopes = [2 ** (-8 * k / power) for k in range(1, power + 1)] + [
+        2 ** (-4 * k / power) for k in range(1, 2 * power, 2)
+    ][: n - power]
     for h, head in enumerate(models.alibi_bias(n_head, T, variant).tolist()):
         for i in range(T):
             for j in range(T):
                 distance = abs(i - j) - (0.5 if variant == "offset" and j > i else 0)
-                hidden = variant == "causal" and j > i or variant == "one-sided" and (j > i if h < n else j < i)
-                assert head[i][j] == (-math.inf if hidden else pytest.approx(-slopes[h % n] * distance, rel=1e-6))
+                hidden = (
+                    variant == "causal"
+                    and j > i
+                    or variant == "one-sided"
+                    and (j > i if h < n else j < i)
+                )
+                assert head[i][j] == (
+                    -math.inf if hidden else pytest.approx(-slopes[h % n] * distance, rel=1e-6)
+                )
 
 
-configurations = st.fixed_dictionaries({
-    "pos": st.sampled_from(models.POSITIONS), "alibi": st.sampled_from(models.ALIBI_VARIANTS), "window": st.integers(0, 4),
-    "norm_first": st.booleans()})
+configurations = st.fixed_dictionaries(
+    {
+        "pos": st.sampled_from(models.POSITIONS),
+        "alibi": st.sampled_from(models.ALIBI_VARIANTS),
+        "window": st.integers(0, 4),
+        "norm_first": st.booleans(),
+    }
+)
 
 
 @cases(share=0.6, more=configurations, causal=st.booleans(), rows=rows_of_ids, seed=seeds)
 def test_no_token_sees_padding_or_a_decoder_the_future(more, causal, rows, seed):
     torch.manual_seed(seed)
-    config = models.Config(vocab_size=V, block_size=12, n_layer=2, n_head=2, n_embd=8, n_ffn=8, init_std=0.5, **more)
+    config = models.Config(
+        vocab_size=V, block_size=12, n_layer=2, n_head=2, n_embd=8, n_ffn=8, init_std=0.5, **more
+    )
     body = (models.Decoder if causal else models.Encoder)(config).eval()
     idx, mask = batching.pad([torch.tensor(row) for row in rows])
     T = idx.size(1)
@@ -439,19 +644,35 @@ def test_no_token_sees_padding_or_a_decoder_the_future(more, causal, rows, seed)
             sides = torch.stack([distance >= 0, distance <= 0])  # one head each
             assert torch.equal(bias.isfinite(), may[:, None] & sides)
         else:
-            assert torch.equal(bias.isfinite().all(1), may) and torch.equal(bias.isfinite().any(1), may)
-        other = torch.where(mask, idx, torch.randint(len(SPECIAL), V, idx.shape, generator=gen(seed)))
+            assert torch.equal(bias.isfinite().all(1), may) and torch.equal(
+                bias.isfinite().any(1), may
+            )
+        other = torch.where(
+            mask, idx, torch.randint(len(SPECIAL), V, idx.shape, generator=gen(seed))
+        )
         torch.testing.assert_close(body(other, mask)[mask], h[mask], rtol=1e-4, atol=1e-5)
         if causal:
             t = int(torch.randint(T, (), generator=gen(seed)))
-            torch.testing.assert_close(body(idx[:, : t + 1], mask[:, : t + 1])[mask[:, : t + 1]],
-                                       h[:, : t + 1][mask[:, : t + 1]], rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(
+                body(idx[:, : t + 1], mask[:, : t + 1])[mask[:, : t + 1]],
+                h[:, : t + 1][mask[:, : t + 1]],
+                rtol=1e-4,
+                atol=1e-5,
+            )
 
 
-@cases(values=st.dictionaries(
-    st.sampled_from([field.name for field in dataclasses.fields(models.Config)]),
-    st.one_of(json_values, st.integers(-2, 70), st.floats(-1, 2), st.sampled_from(["rope", "clap", "symmetric", "relu"])),
-    max_size=4))
+@cases(
+    values=st.dictionaries(
+        st.sampled_from([field.name for field in dataclasses.fields(models.Config)]),
+        st.one_of(
+            json_values,
+            st.integers(-2, 70),
+            st.floats(-1, 2),
+            st.sampled_from(["rope", "clap", "symmetric", "relu"]),
+        ),
+        max_size=4,
+    )
+)
 def test_a_config_of_anything_says_what_is_wrong(values):
     try:
         config = models.Config(**values)
@@ -483,41 +704,107 @@ def data_of(place):
     (place / "both").mkdir()
     for language in ("en", "fr"):
         (place / "both" / f"train.{language}").write_text(
-            "".join(f"{language} {number} of {number % 7} words\n" for number in range(60)))
+            "".join(f"{language} {number} of {number % 7} words\n" for number in range(60))
+        )
     comment = '{{"id": "a{0}", "parent_id": "", "body": "so {0}"}}, {{"id": "b", "parent_id": "t1_a{0}", "body": "no {0}"}}'
     (place / "posts.jsonl").write_text(
-        "".join(f'{{"id": "p{i}", "title": "t {i}", "comments": [{comment.format(i)}]}}\n' for i in range(30)))
+        "".join(
+            f'{{"id": "p{i}", "title": "t {i}", "comments": [{comment.format(i)}]}}\n'
+            for i in range(30)
+        )
+    )
     return {"train_tlm": "both", "train_thread": "posts.jsonl", "prepare": "tiny/train_LM.txt"}
 
 
-TRAINING = ("train_lm", "train_mlm", "train_classifier", "train_seq2seq", "train_tlm", "train_thread")
-OTHERS = {"baselines": "train", "compare": "compare", "sample": "sample", "attention_maps": "show",
-          "probe_layers": "probe", "probe_position": "probe", "probe_order": "probe", "crossvalidate": "crossvalidate",
-          "export": "export", "assignment": "assignment", "study_nope": "study", "study_clap": "study", "prepare": "prepare"}
-whole = st.one_of(st.integers(-3, 40), st.integers(1, 9),
-                  st.sampled_from([2**24, 2**31, 2**63, 2**64, -(2**64), 10**30, 10**400])).map(str)
-decimal = st.one_of(st.floats(0, 1), st.floats(), st.sampled_from([0.0, -1.0, math.inf, math.nan, 1e-320])).map(str)
-anything = st.one_of(whole, decimal, st.text(st.characters(blacklist_characters="\0"), max_size=8),
-                     st.sampled_from(["", " ", ",", "1/2", "a,b", "en-fr", "-", "--", "'", "\\", "../x", "a" * 300,
-                                      "\udcff", "toy", "tiny", "32,64", "mean+max", "last", "."]))
+TRAINING = (
+    "train_lm",
+    "train_mlm",
+    "train_classifier",
+    "train_seq2seq",
+    "train_tlm",
+    "train_thread",
+)
+OTHERS = {
+    "baselines": "train",
+    "compare": "compare",
+    "sample": "sample",
+    "attention_maps": "show",
+    "probe_layers": "probe",
+    "probe_position": "probe",
+    "probe_order": "probe",
+    "crossvalidate": "crossvalidate",
+    "export": "export",
+    "assignment": "assignment",
+    "study_nope": "study",
+    "study_clap": "study",
+    "prepare": "prepare",
+}
+whole = st.one_of(
+    st.integers(-3, 40),
+    st.integers(1, 9),
+    st.sampled_from([2**24, 2**31, 2**63, 2**64, -(2**64), 10**30, 10**400]),
+).map(str)
+decimal = st.one_of(
+    st.floats(0, 1), st.floats(), st.sampled_from([0.0, -1.0, math.inf, math.nan, 1e-320])
+).map(str)
+anything = st.one_of(
+    whole,
+    decimal,
+    st.text(st.characters(blacklist_characters="\0"), max_size=8),
+    st.sampled_from(
+        [
+            "",
+            " ",
+            ",",
+            "1/2",
+            "a,b",
+            "en-fr",
+            "-",
+            "--",
+            "'",
+            "\\",
+            "../x",
+            "a" * 300,
+            "\udcff",
+            "toy",
+            "tiny",
+            "32,64",
+            "mean+max",
+            "last",
+            ".",
+        ]
+    ),
+)
 
 
 def command_lines(script):
     """Up to four flags of a script, each with a value that is mostly of its kind."""
-    fields = [field for field in dataclasses.fields(script_module(script).Flags)
-              if field.name not in ("out", "device", "data", "text") and not field.metadata["positional"]]
+    fields = [
+        field
+        for field in dataclasses.fields(script_module(script).Flags)
+        if field.name not in ("out", "device", "data", "text") and not field.metadata["positional"]
+    ]
 
     def flag_of(field):
         name = "--" + field.name.replace("_", "-")
         if field.type is bool:
             return st.sampled_from([[name], [name.replace("--", "--no-", 1)]])
-        choices = (st.sampled_from([*map(str, field.metadata["choices"])]) if field.metadata["choices"]
-                   else whole if field.type is int else decimal if field.type is float else anything)
+        choices = (
+            st.sampled_from([*map(str, field.metadata["choices"])])
+            if field.metadata["choices"]
+            else whole
+            if field.type is int
+            else decimal
+            if field.type is float
+            else anything
+        )
         return st.one_of(*[choices] * 8, anything).map(lambda value: [name + "=" + value])
 
     junk = anything.map(lambda word: [word])
     some = st.sampled_from(fields).flatmap(flag_of) if fields else junk
-    return st.lists(st.one_of(*[some] * 12, junk), max_size=4).map(lambda found: [word for words in found for word in words])
+    return st.lists(st.one_of(*[some] * 12, junk), max_size=4).map(
+        lambda found: [word for words in found for word in words]
+    )
 
 
 def runs_or_says_why(script, main, argv):
@@ -533,7 +820,9 @@ def runs_or_says_why(script, main, argv):
     assert outcome.code in (0, 2), outcome
     if outcome.code == 2:
         said = [line for line in outcome.err.split("\n") if line and not line.startswith("note: ")]
-        assert len(said) == 1 and said[0].startswith(script + ".py") and said[0].isprintable(), outcome
+        assert len(said) == 1 and said[0].startswith(script + ".py") and said[0].isprintable(), (
+            outcome
+        )
 
 
 @pytest.mark.parametrize("script", TRAINING)
@@ -542,9 +831,13 @@ def test_any_command_line_of_a_training_script(script, place, data_of, data):
     argv = data.draw(command_lines(script))
     with pytest.MonkeyPatch.context() as patch:
         opened, threads_before = Run.__init__, torch.get_num_threads()
-        patch.setattr(Run, "__init__", lambda self, *args, **more: (opened(self, *args, **more), reach()))
+        patch.setattr(
+            Run, "__init__", lambda self, *args, **more: (opened(self, *args, **more), reach())
+        )
         patch.setattr("lab.run.git_revision", lambda: "")
-        runs_or_says_why(script, "train", ["--data", data_of.get(script, "tiny"), "--out", "run", *argv])
+        runs_or_says_why(
+            script, "train", ["--data", data_of.get(script, "tiny"), "--out", "run", *argv]
+        )
         torch.set_num_threads(threads_before)
     shutil.rmtree(place / "run", ignore_errors=True)
 
@@ -554,11 +847,19 @@ def test_any_command_line_of_a_training_script(script, place, data_of, data):
 def test_any_command_line_of_another_script(script, place, data_of, finished, data, text):
     argv, module = data.draw(command_lines(script)), script_module(script)
     names = {field.name: field for field in dataclasses.fields(module.Flags)}
-    given = ([str(finished("train_mlm" if script in ("export", "probe_layers") else "train_lm"))]
-             if {"run", "runs"} & set(names) else [data_of[script]] if script == "prepare" else [])
-    given += (["--data", "tiny"] * ("data" in names) + ["--out", "out"]
-              + [word for value in text for word in ("--text", value)]
-              * ("text" in names and not names["text"].metadata["positional"]))
+    given = (
+        [str(finished("train_mlm" if script in ("export", "probe_layers") else "train_lm"))]
+        if {"run", "runs"} & set(names)
+        else [data_of[script]]
+        if script == "prepare"
+        else []
+    )
+    given += (
+        ["--data", "tiny"] * ("data" in names)
+        + ["--out", "out"]
+        + [word for value in text for word in ("--text", value)]
+        * ("text" in names and not names["text"].metadata["positional"])
+    )
     given = [word for word in given if "out" in names or word not in ("--out", "out")]
     with pytest.MonkeyPatch.context() as patch:
         threads_before = torch.get_num_threads()
@@ -575,9 +876,14 @@ def test_any_command_line_of_another_script(script, place, data_of, finished, da
 # ---------------------------------------------------------------------------- files of a run
 
 edits = st.lists(
-    st.tuples(st.floats(0, 1, exclude_max=True), st.sampled_from(["set", "insert", "delete", "cut", "repeat"]),
-              st.one_of(st.integers(0, 255), st.sampled_from(list(b'0123456789"{}[],:-etfn\n')))),
-    min_size=1, max_size=4)
+    st.tuples(
+        st.floats(0, 1, exclude_max=True),
+        st.sampled_from(["set", "insert", "delete", "cut", "repeat"]),
+        st.one_of(st.integers(0, 255), st.sampled_from(list(b'0123456789"{}[],:-etfn\n'))),
+    ),
+    min_size=1,
+    max_size=4,
+)
 
 
 def damaged(content, changes):
@@ -616,9 +922,13 @@ def replaced(content, where, new):
 
 def changed(content, data, structured=True):
     if structured and data.draw(st.booleans()):
-        texts = content.splitlines() if b"}\n{" in content else [content]  # a JSON text, or one a line
+        texts = (
+            content.splitlines() if b"}\n{" in content else [content]
+        )  # a JSON text, or one a line
         line = data.draw(st.integers(0, len(texts) - 1))
-        texts[line] = replaced(texts[line], data.draw(st.integers(0, 10**6)), data.draw(json_values))
+        texts[line] = replaced(
+            texts[line], data.draw(st.integers(0, 10**6)), data.draw(json_values)
+        )
         return b"".join(text + b"\n" for text in texts)
     return damaged(content, data.draw(edits))
 
@@ -642,7 +952,9 @@ def test_a_run_with_a_damaged_description(script, name, place, finished, data):
 
     def use():
         run = load_run(folder)
-        text = [BOS, *encode(run.tokenizer, ["hope and change, no one knows"])[0]][: run.model.body.config.block_size]
+        text = [BOS, *encode(run.tokenizer, ["hope and change, no one knows"])[0]][
+            : run.model.body.config.block_size
+        ]
         more = {"source": torch.tensor([text])} if run.kind == "seq2seq" else {}
         with torch.no_grad():
             run.model(torch.tensor([text]), **more)
@@ -663,7 +975,9 @@ def test_a_comparison_with_a_damaged_run(name, place, finished, data):
     (folder / name).write_bytes(changed((folder / name).read_bytes(), data))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(figures, "compared", lambda *_, **__: None)
-        works_or_says_why(lambda: muted(compare.compare, compare.Flags([str(folder)], "comparison")), folder)
+        works_or_says_why(
+            lambda: muted(compare.compare, compare.Flags([str(folder)], "comparison")), folder
+        )
 
 
 def muted(use, *args):
@@ -687,11 +1001,21 @@ def test_a_run_that_goes_on_from_a_damaged_file(cli, corpus, place, finished, da
     folder = place / "resumed"
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(finished("train_lm"), folder)
-    name = data.draw(st.sampled_from(["config.json", "tokenizer.json", "metrics.jsonl", "checkpoint.pt", "best.pt"]))
-    (folder / name).write_bytes(changed((folder / name).read_bytes(), data, structured=not name.endswith(".pt")))
+    name = data.draw(
+        st.sampled_from(
+            ["config.json", "tokenizer.json", "metrics.jsonl", "checkpoint.pt", "best.pt"]
+        )
+    )
+    (folder / name).write_bytes(
+        changed((folder / name).read_bytes(), data, structured=not name.endswith(".pt"))
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(script_module("train_lm"), "draw", lambda *_: None)
-        runs_or_says_why("train_lm", "train", [*SHORT["train_lm"], "--data", str(corpus), "--out", str(folder), "--resume"])
+        runs_or_says_why(
+            "train_lm",
+            "train",
+            [*SHORT["train_lm"], "--data", str(corpus), "--out", str(folder), "--resume"],
+        )
 
 
 @pytest.fixture(scope="module")
@@ -702,8 +1026,22 @@ def hugging_face(place, corpus, tmp_path_factory):
     from nets.roberta import export_roberta
 
     folder = tmp_path_factory.mktemp("roberta")
-    assert call("train_mlm", *SHORT["train_mlm"], "--no-norm-first", "--tokenizer", "bpe", "--vocab-size", 300,
-                "--data", corpus, "--out", folder / "run").code == 0
+    assert (
+        call(
+            "train_mlm",
+            *SHORT["train_mlm"],
+            "--no-norm-first",
+            "--tokenizer",
+            "bpe",
+            "--vocab-size",
+            300,
+            "--data",
+            corpus,
+            "--out",
+            folder / "run",
+        ).code
+        == 0
+    )
     export_roberta(load_run(folder / "run"), folder / "hf")
     return folder / "hf"
 
@@ -714,7 +1052,9 @@ def test_a_damaged_roberta(name, place, hugging_face, data):
     folder = place / "hf"
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(hugging_face, folder)
-    (folder / name).write_bytes(changed((folder / name).read_bytes(), data, structured=name.endswith(".json")))
+    (folder / name).write_bytes(
+        changed((folder / name).read_bytes(), data, structured=name.endswith(".json"))
+    )
 
     def use():
         model, tokenizer = models.load_roberta(folder)
@@ -731,10 +1071,26 @@ def test_damaged_shards(place, data_of, data):
 
     folder, good = place / "prepared", place / "well prepared"
     if not good.exists():
-        assert call_main(prepare, prepare.prepare, place / "tiny" / "train_LM.txt",
-                         "--vocab-size", 300, "--out", good).code == 0
+        assert (
+            call_main(
+                prepare,
+                prepare.prepare,
+                place / "tiny" / "train_LM.txt",
+                "--vocab-size",
+                300,
+                "--out",
+                good,
+            ).code
+            == 0
+        )
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(good, folder)
-    path = folder / data.draw(st.sampled_from(sorted(path.name for path in good.iterdir() if path.suffix in (".json", ".bin"))))
+    path = folder / data.draw(
+        st.sampled_from(
+            sorted(path.name for path in good.iterdir() if path.suffix in (".json", ".bin"))
+        )
+    )
     path.write_bytes(changed(path.read_bytes(), data, structured=path.suffix == ".json"))
-    works_or_says_why(lambda: [stream[0:5] for stream in shards.Prepared(folder).streams.values()], folder)
+    works_or_says_why(
+        lambda: [stream[0:5] for stream in shards.Prepared(folder).streams.values()], folder
+    )

@@ -76,23 +76,30 @@ def test_a_pickle_that_brings_code_executes_nothing(write, name, cli, corpus, fi
     with open(folder / name, "rb") as file:
         state = torch.load(file, weights_only=True)
     write(state | {"more": Marks(marker)}, folder / name)
-    with pytest.raises(Exception):  # a reader without care does execute it, then stumbles over the folder that is there
+    with pytest.raises(
+        Exception
+    ):  # a reader without care does execute it, then stumbles over the folder that is there
         torch.load(folder / name, weights_only=False)
         torch.load(folder / name, weights_only=False)
     assert marker.is_dir()
     marker.rmdir()
     (folder / "previous.pt").unlink()  # --resume would go on from that
     before = contents(folder)
-    outcome = (opened(folder) if name == "best.pt"
-               else cli("train_mlm", *SHORT["train_mlm"], "--data", corpus, "--out", folder, "--resume"))
+    outcome = (
+        opened(folder)
+        if name == "best.pt"
+        else cli("train_mlm", *SHORT["train_mlm"], "--data", corpus, "--out", folder, "--resume")
+    )
     assert_complains(outcome, folder / name, "not a readable checkpoint", "restore")
     assert not marker.exists() and contents(folder) == before
 
 
 def test_a_checkpoint_that_would_swell(finished, tmp_path):
     folder = copied(finished, "train_lm", tmp_path)
-    with zipfile.ZipFile(finished("train_lm") / "best.pt") as source, zipfile.ZipFile(
-            folder / "best.pt", "w", zipfile.ZIP_DEFLATED) as target:
+    with (
+        zipfile.ZipFile(finished("train_lm") / "best.pt") as source,
+        zipfile.ZipFile(folder / "best.pt", "w", zipfile.ZIP_DEFLATED) as target,
+    ):
         for name in source.namelist():
             target.writestr(name, source.read(name))
     assert_complains(opened(folder), folder / "best.pt", "not a readable checkpoint")
@@ -114,36 +121,59 @@ KEY = "body.blocks.0.feed_forward.up.weight"
 WEIGHTS = {
     "missing": (lambda w: w.pop(KEY), [f"{KEY} is missing"]),
     "without a place": (lambda w: w.update(extra=torch.zeros(2)), ["extra has no place"]),
-    "another shape": (lambda w: w.update({KEY: torch.zeros(20, 17)}), [f"{KEY} is (20, 17) and should be (20, 16)"]),
-    "one that would broadcast": (lambda w: w.update({KEY: torch.zeros(1, 16)}), [f"{KEY} is (1, 16)"]),
-    "another type": (lambda w: w.update({KEY: torch.zeros(20, 16, dtype=torch.long)}), [f"{KEY} is of torch.int64"]),
-    "one number for all": (lambda w: w.update({KEY: torch.zeros(1).expand(20, 16)}),
-                           [f"{KEY} is of torch.float32, not in one piece"]),
-    "not finite": (lambda w: w[KEY][3].fill_(torch.nan), [f"{KEY} holds numbers that are not finite"]),
+    "another shape": (
+        lambda w: w.update({KEY: torch.zeros(20, 17)}),
+        [f"{KEY} is (20, 17) and should be (20, 16)"],
+    ),
+    "one that would broadcast": (
+        lambda w: w.update({KEY: torch.zeros(1, 16)}),
+        [f"{KEY} is (1, 16)"],
+    ),
+    "another type": (
+        lambda w: w.update({KEY: torch.zeros(20, 16, dtype=torch.long)}),
+        [f"{KEY} is of torch.int64"],
+    ),
+    "one number for all": (
+        lambda w: w.update({KEY: torch.zeros(1).expand(20, 16)}),
+        [f"{KEY} is of torch.float32, not in one piece"],
+    ),
+    "not finite": (
+        lambda w: w[KEY][3].fill_(torch.nan),
+        [f"{KEY} holds numbers that are not finite"],
+    ),
     "no tensor": (lambda w: w.update({KEY: "weights"}), [f"{KEY} is no plain tensor"]),
-    "sparse": (lambda w: w.update({KEY: w[KEY].to_sparse()}), [f"{KEY} is no plain tensor"])}
+    "sparse": (lambda w: w.update({KEY: w[KEY].to_sparse()}), [f"{KEY} is no plain tensor"]),
+}
 
 
 @pytest.mark.parametrize("change, parts", WEIGHTS.values(), ids=WEIGHTS)
 def test_weights_that_do_not_fit_are_named(change, parts, finished, tmp_path):
     folder = copied(finished, "train_lm", tmp_path)
     tampered(change)(folder)
-    assert_complains(opened(folder), folder / "best.pt", "the weights do not fit config.json", *parts)
+    assert_complains(
+        opened(folder), folder / "best.pt", "the weights do not fit config.json", *parts
+    )
 
 
 def averages(state):
     return state["optimizer"]["state"][0]
 
 
-CONTINUED = {"other shape": lambda s: averages(s).update(exp_avg=torch.zeros(2)),
-             "no tensor": lambda s: averages(s).update(exp_avg="x"),
-             "not finite": lambda s: averages(s)["exp_avg"].fill_(torch.inf),
-             "no groups": lambda s: s["optimizer"].update(param_groups=[]), "no dictionary": lambda s: s.update(optimizer=[1]),
-             "other rates": lambda s: s["optimizer"]["param_groups"][0].pop("params"),
-             "step in words": lambda s: s.update(step="4"), "step below zero": lambda s: s.update(step=-4),
-             "seconds": lambda s: s.update(seconds="long"),
-             "one time": lambda s: s.update(seconds=[1.0]), "more": lambda s: s.update(more=[]),
-             "random state": lambda s: s.update(rng=torch.zeros(3)), "no random state": lambda s: s.update(rng=None)}
+CONTINUED = {
+    "other shape": lambda s: averages(s).update(exp_avg=torch.zeros(2)),
+    "no tensor": lambda s: averages(s).update(exp_avg="x"),
+    "not finite": lambda s: averages(s)["exp_avg"].fill_(torch.inf),
+    "no groups": lambda s: s["optimizer"].update(param_groups=[]),
+    "no dictionary": lambda s: s.update(optimizer=[1]),
+    "other rates": lambda s: s["optimizer"]["param_groups"][0].pop("params"),
+    "step in words": lambda s: s.update(step="4"),
+    "step below zero": lambda s: s.update(step=-4),
+    "seconds": lambda s: s.update(seconds="long"),
+    "one time": lambda s: s.update(seconds=[1.0]),
+    "more": lambda s: s.update(more=[]),
+    "random state": lambda s: s.update(rng=torch.zeros(3)),
+    "no random state": lambda s: s.update(rng=None),
+}
 
 
 @pytest.mark.parametrize("change", CONTINUED.values(), ids=CONTINUED)
@@ -153,24 +183,38 @@ def test_a_checkpoint_made_up_to_be_continued(change, cli, corpus, finished, tmp
     change(state)
     write_checkpoint(folder / "checkpoint.pt", state)
     before = contents(folder)
-    assert_complains(cli("train_mlm", *SHORT["train_mlm"], "--data", corpus, "--out", folder, "--resume"),
-                     folder / "checkpoint.pt", "restore")
+    assert_complains(
+        cli("train_mlm", *SHORT["train_mlm"], "--data", corpus, "--out", folder, "--resume"),
+        folder / "checkpoint.pt",
+        "restore",
+    )
     assert contents(folder) == before
 
 
-VAST = {"width": dict(model__n_embd=10**7), "layers": dict(model__n_layer=10**7),
-        "members": dict(members=10**9), "feed-forward": dict(model__n_ffn=16_000_000),
-        "positions": dict(model__block_size=16_000_000), "beyond all": dict(model__n_embd=10**17),
-        "members, none": dict(members=0)}
+VAST = {
+    "width": dict(model__n_embd=10**7),
+    "layers": dict(model__n_layer=10**7),
+    "members": dict(members=10**9),
+    "feed-forward": dict(model__n_ffn=16_000_000),
+    "positions": dict(model__block_size=16_000_000),
+    "beyond all": dict(model__n_embd=10**17),
+    "members, none": dict(members=0),
+}
 
 
 @pytest.mark.parametrize("changes", VAST.values(), ids=VAST)
-def test_a_config_that_asks_for_more_than_the_checkpoint_holds_builds_nothing(changes, finished, tmp_path):
+def test_a_config_that_asks_for_more_than_the_checkpoint_holds_builds_nothing(
+    changes, finished, tmp_path
+):
     folder = copied(finished, "train_lm", tmp_path)
     edited(folder / "config.json", **changes)
-    assert_complains(opened(folder), folder,
-                     "restore" if "beyond" not in str(changes) and 10**17 not in changes.values()
-                     else "n_embd must be at most 16,777,216")
+    assert_complains(
+        opened(folder),
+        folder,
+        "restore"
+        if "beyond" not in str(changes) and 10**17 not in changes.values()
+        else "n_embd must be at most 16,777,216",
+    )
 
 
 def test_a_vast_model_of_a_few_numbers_builds_nothing(finished, tmp_path):
@@ -178,9 +222,13 @@ def test_a_vast_model_of_a_few_numbers_builds_nothing(finished, tmp_path):
     folder = copied(finished, "train_lm", tmp_path)
     edited(folder / "config.json", model__n_embd=4_000_000, model__n_ffn=1_000_000)
     with torch.device("meta"):
-        vast = LanguageModel(Decoder(Config(**json.loads((folder / "config.json").read_text())["model"]))).state_dict()
-    write_checkpoint(folder / "best.pt",
-                     {"model": {name: torch.zeros(1).expand(tensor.shape) for name, tensor in vast.items()}})
+        vast = LanguageModel(
+            Decoder(Config(**json.loads((folder / "config.json").read_text())["model"]))
+        ).state_dict()
+    write_checkpoint(
+        folder / "best.pt",
+        {"model": {name: torch.zeros(1).expand(tensor.shape) for name, tensor in vast.items()}},
+    )
     assert_complains(opened(folder), folder / "best.pt", "not in one piece")
 
 
@@ -208,22 +256,54 @@ def entry(**changes):
 BOTH = {  # whatever opens a run
     "deep": ("config.json", deep, "nested too deeply"),
     "NaN": ("config.json", lambda c: c.replace(b'"seed": 0', b'"seed": NaN'), "NaN is no number"),
-    "Infinity": ("config.json", lambda c: c.replace(b'"dropout": 0.0', b'"dropout": -Infinity'), "-Infinity is no number"),
-    "huge": ("config.json", lambda c: c.replace(b'"seed": 0', b'"seed": ' + b"9" * 5000), "is no number"),
-    "exponent": ("config.json", lambda c: c.replace(b'"dropout": 0.0', b'"dropout": 1e999'), "is no number"),
+    "Infinity": (
+        "config.json",
+        lambda c: c.replace(b'"dropout": 0.0', b'"dropout": -Infinity'),
+        "-Infinity is no number",
+    ),
+    "huge": (
+        "config.json",
+        lambda c: c.replace(b'"seed": 0', b'"seed": ' + b"9" * 5000),
+        "is no number",
+    ),
+    "exponent": (
+        "config.json",
+        lambda c: c.replace(b'"dropout": 0.0', b'"dropout": 1e999'),
+        "is no number",
+    ),
     "true for a number": ("config.json", entry(flags__seed=True), "seed of another type"),
-    "float for a whole number": ("config.json", entry(flags__block_size=12.0), "block_size of another type"),
+    "float for a whole number": (
+        "config.json",
+        entry(flags__block_size=12.0),
+        "block_size of another type",
+    ),
     "words for a number": ("config.json", entry(flags__seed="0"), "seed of another type"),
     "list for flags": ("config.json", entry(flags=[1]), "flags of another type"),
-    "nested flags": ("config.json", entry(flags__data_of={"a": 1}), "not as the scripts write them"),
+    "nested flags": (
+        "config.json",
+        entry(flags__data_of={"a": 1}),
+        "not as the scripts write them",
+    ),
     "NUL in a path": ("config.json", entry(flags__data="a\0b"), "not as the scripts write them"),
     "kind": ("config.json", entry(kind=["lm"]), "kind of another type"),
-    "model": ("config.json", entry(model="lm"), "model of another type")}
+    "model": ("config.json", entry(model="lm"), "model of another type"),
+}
 ONLY_OPENED = {
-    "control characters": ("config.json", entry(kind="lm", **{"flags__\x1b[2J\x07\u202elm\nlm": [1]}),
-                           "not as the scripts write them"),
-    "control characters of a kind": ("config.json", entry(kind="\x1b[2J\x07\u202elm\nlm"), "\\x1b[2J\\x07\\u202elm"),
-    "control characters of a field": ("config.json", entry(**{"model__\x1b[2J\x07\u202elm\nlm": 1}), "\\x1b[2J\\x07\\u202elm"),
+    "control characters": (
+        "config.json",
+        entry(kind="lm", **{"flags__\x1b[2J\x07\u202elm\nlm": [1]}),
+        "not as the scripts write them",
+    ),
+    "control characters of a kind": (
+        "config.json",
+        entry(kind="\x1b[2J\x07\u202elm\nlm"),
+        "\\x1b[2J\\x07\\u202elm",
+    ),
+    "control characters of a field": (
+        "config.json",
+        entry(**{"model__\x1b[2J\x07\u202elm\nlm": 1}),
+        "\\x1b[2J\\x07\\u202elm",
+    ),
     "type of a size": ("config.json", entry(model__n_layer=1.0), "n_layer must be of type int"),
     "true for a size": ("config.json", entry(model__n_layer=True), "n_layer must be of type int"),
     "negative": ("config.json", entry(model__n_embd=-16), "n_embd must be at least 1"),
@@ -231,25 +311,43 @@ ONLY_OPENED = {
     "unknown": ("config.json", entry(model__layers=3), "does not describe a model"),
     "half a character": ("config.json", entry(flags__data="\ud800"), "half a character"),
     "tokenizer's depth": ("tokenizer.json", deep, "not a tokenizer file"),
-    "tokenizer with gaps": ("tokenizer.json", lambda c: c.replace(b'"and": ', b'"and": 9'), "without a gap"),
-    "tokenizer without unknown": ("tokenizer.json", lambda c: c.replace(b'"unk_token": "[UNK]"', b'"unk_token": "[UNX]"'),
-                                  "not a tokenizer file")}
+    "tokenizer with gaps": (
+        "tokenizer.json",
+        lambda c: c.replace(b'"and": ', b'"and": 9'),
+        "without a gap",
+    ),
+    "tokenizer without unknown": (
+        "tokenizer.json",
+        lambda c: c.replace(b'"unk_token": "[UNK]"', b'"unk_token": "[UNX]"'),
+        "not a tokenizer file",
+    ),
+}
 ONLY_COMPARED = {
     "result in words": ("result.json", entry(**{"perplexity/obama": "low"}), "is no number"),
     "result true": ("result.json", entry(**{"perplexity/obama": True}), "is no number"),
     "perplexity below zero": ("result.json", entry(**{"perplexity/obama": -1}), "is no number"),
     "result deep": ("result.json", deep, "nested too deeply"),
     "metrics deep": ("metrics.jsonl", lambda c: deep(c) + b"\n", "nested too deeply"),
-    "metrics in words": ("metrics.jsonl", lambda c: c.replace(b'"step": 0', b'"step": "0"'), "not readable"),
+    "metrics in words": (
+        "metrics.jsonl",
+        lambda c: c.replace(b'"step": 0', b'"step": "0"'),
+        "not readable",
+    ),
     "metrics lists": ("metrics.jsonl", lambda c: b'["step"]\n' + c, "not readable"),
     "metrics NaN": ("metrics.jsonl", lambda c: b'{"step": 0, "loss": NaN}\n', "NaN is no number"),
     "metrics no text": ("metrics.jsonl", lambda c: b"\xff\n", "not readable"),
-    "a circle": ("config.json", lambda c: entry(flags__init_from=".")(c), "each name the next")}
+    "a circle": ("config.json", lambda c: entry(flags__init_from=".")(c), "each name the next"),
+}
 
 
 @pytest.mark.parametrize(
-    "reader", [opened, lambda folder: call_main(compare, compare.compare, folder, "--out", folder.parent / "out")],
-    ids=["opened", "compared"])
+    "reader",
+    [
+        opened,
+        lambda folder: call_main(compare, compare.compare, folder, "--out", folder.parent / "out"),
+    ],
+    ids=["opened", "compared"],
+)
 @pytest.mark.parametrize("name, how, part", BOTH.values(), ids=BOTH)
 def test_a_run_whose_settings_are_strange(reader, name, how, part, finished, tmp_path):
     strange(reader, name, how, part, finished, tmp_path)
@@ -263,7 +361,14 @@ def test_a_run_whose_model_or_tokenizer_is_strange(name, how, part, finished, tm
 @pytest.mark.parametrize("name, how, part", ONLY_COMPARED.values(), ids=ONLY_COMPARED)
 def test_a_run_whose_numbers_are_strange(name, how, part, finished, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    strange(lambda folder: call_main(compare, compare.compare, folder, "--out", "out"), name, how, part, finished, tmp_path)
+    strange(
+        lambda folder: call_main(compare, compare.compare, folder, "--out", "out"),
+        name,
+        how,
+        part,
+        finished,
+        tmp_path,
+    )
 
 
 def strange(reader, name, how, part, finished, tmp_path):
@@ -276,15 +381,22 @@ def strange(reader, name, how, part, finished, tmp_path):
     before = contents(tmp_path)
     outcome = reader(folder)
     assert_complains(outcome, folder / name if "\\x1b" not in part else folder, part)
-    assert outcome.err[:-1].isprintable() and len(outcome.err) < 3000 and contents(tmp_path) == before
+    assert (
+        outcome.err[:-1].isprintable() and len(outcome.err) < 3000 and contents(tmp_path) == before
+    )
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "metrics.jsonl", "result.json"])
 def test_a_file_of_a_run_that_is_too_large_is_not_read(name, finished, tmp_path):
     folder = copied(finished, "train_lm", tmp_path)
-    os.truncate(folder / name, 2**40)  # a hole takes no room on disk; read, it would take a terabyte
-    reader = (opened if name == "tokenizer.json"
-              else lambda folder: call_main(compare, compare.compare, folder, "--out", tmp_path / "out"))
+    os.truncate(
+        folder / name, 2**40
+    )  # a hole takes no room on disk; read, it would take a terabyte
+    reader = (
+        opened
+        if name == "tokenizer.json"
+        else lambda folder: call_main(compare, compare.compare, folder, "--out", tmp_path / "out")
+    )
     assert_complains(reader(folder), folder / name, "is larger than", "MB")
 
 
@@ -312,24 +424,41 @@ def test_flags_that_are_missing_are_named(finished, tmp_path):
 # ---------------------------------------------------------------------------- text
 
 
-@pytest.mark.parametrize("name, reader", [("a.txt", read_lines), ("a.tsv", read_rows), ("a.jsonl", load_threads),
-                                          ("train.en", lambda path: load_pairs(path.parent))])
+@pytest.mark.parametrize(
+    "name, reader",
+    [
+        ("a.txt", read_lines),
+        ("a.tsv", read_rows),
+        ("a.jsonl", load_threads),
+        ("train.en", lambda path: load_pairs(path.parent)),
+    ],
+)
 def test_a_text_that_is_too_large_or_no_file_is_not_read(name, reader, tmp_path):
     path = tmp_path / name
     (tmp_path / "train.fr").write_text("un\n")
-    for make, words in ((lambda: path.touch() or os.truncate(path, 2**40), "larger than 1,024 MB"),
-                        (lambda: os.mkfifo(path), "no regular file"), (path.mkdir, "is a folder")):
+    for make, words in (
+        (lambda: path.touch() or os.truncate(path, 2**40), "larger than 1,024 MB"),
+        (lambda: os.mkfifo(path), "no regular file"),
+        (path.mkdir, "is a folder"),
+    ):
         make()
         with pytest.raises(DataError, match=words):
             reader(path)
         path.rmdir() if path.is_dir() else path.unlink()
 
 
-@pytest.mark.parametrize("line", [
-    '{"id": "p", "title": "t", "comments": ' + '[{"id": "a", "body": "b", "replies": ' * 30_000, '{"id": NaN}', "[" * 10**6,
-    '{"id": "p", "comments": [{"id": "a", "parent_id": ["t3_p"], "body": "x"}]}',
-    '{"id": "p", "comments": [{"id": "a", "parent_id": {"t3_p": 1}, "body": "x"}]}', '{"id": 1e999}',
-    '{"id": ' + "7" * 10**5 + "}"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"id": "p", "title": "t", "comments": ' + '[{"id": "a", "body": "b", "replies": ' * 30_000,
+        '{"id": NaN}',
+        "[" * 10**6,
+        '{"id": "p", "comments": [{"id": "a", "parent_id": ["t3_p"], "body": "x"}]}',
+        '{"id": "p", "comments": [{"id": "a", "parent_id": {"t3_p": 1}, "body": "x"}]}',
+        '{"id": 1e999}',
+        '{"id": ' + "7" * 10**5 + "}",
+    ],
+)
 def test_a_thread_that_is_nested_deeply_or_of_other_types(line, tmp_path):
     (tmp_path / "a.jsonl").write_text(line + "\n")
     with pytest.raises(DataError, match="a.jsonl:1: ") as error:
@@ -339,12 +468,16 @@ def test_a_thread_that_is_nested_deeply_or_of_other_types(line, tmp_path):
 
 def test_half_a_character_in_a_thread_can_be_tokenized(tmp_path):
     (tmp_path / "a.jsonl").write_text(
-        '{"id": "p", "title": "t", "comments": [{"id": "a", "parent_id": "", "body": "so \\ud83d far"}]}\n')
+        '{"id": "p", "title": "t", "comments": [{"id": "a", "parent_id": "", "body": "so \\ud83d far"}]}\n'
+    )
     assert load_threads(tmp_path / "a.jsonl").trees[0].texts == ["t", "so ? far"]
 
 
 def test_what_a_file_or_a_path_says_does_nothing_to_the_terminal(cli, own_corpus, tmp_path):
-    assert printable("a\x1b[31mb\x9b2J\u202e\x00\ud800é –") == "a\\x1b[31mb\\x9b2J\\u202e\\x00\\ud800é –"
+    assert (
+        printable("a\x1b[31mb\x9b2J\u202e\x00\ud800é –")
+        == "a\\x1b[31mb\\x9b2J\\u202e\\x00\\ud800é –"
+    )
     (own_corpus / "train_CLS.tsv").write_text("\x1b[2J\x1b]0;owned\x07\ttext\n")
     folder = own_corpus.rename(tmp_path / "a\x1b[31m\nb")
     outcome = cli("train_classifier", "--data", folder, "--out", tmp_path / "run")
@@ -355,12 +488,16 @@ def test_what_a_file_or_a_path_says_does_nothing_to_the_terminal(cli, own_corpus
     (tmp_path / "lines").mkdir()
     path = tmp_path / "lines" / "a\x1bb.txt"
     path.write_text("\n".join(f"{number} of \x1b[31m words" for number in range(40)) + "\n")
-    outcome = cli("train_lm", *SHORT["train_lm"], "--steps", 0, "--data", path, "--out", tmp_path / "\x1bout")
+    outcome = cli(
+        "train_lm", *SHORT["train_lm"], "--steps", 0, "--data", path, "--out", tmp_path / "\x1bout"
+    )
     assert outcome.code == 0 and "\x1b" not in outcome.out + outcome.err
 
 
 def test_an_export_of_a_strange_run_writes_nothing(finished, tmp_path):
     folder = copied(finished, "train_mlm", tmp_path)
     edited(folder / "config.json", model__n_embd=10**6)
-    assert_complains(call_main(export, export.export, folder, "--out", tmp_path / "exported"), folder, "restore")
+    assert_complains(
+        call_main(export, export.export, folder, "--out", tmp_path / "exported"), folder, "restore"
+    )
     assert not (tmp_path / "exported").exists()

@@ -21,10 +21,15 @@ from lab.load import read_metrics
 STEPS = ("--steps", "20", "--eval-every", "1", "--dropout", "0", "--attn-dropout", "0")
 # Batches that do not share out evenly; of a batch of one, the second process has no row at all, and of one of three in two
 # times two parts the last has none.
-WAYS = {"lm": ("train_lm", 4, 1), "lm, two members": ("train_lm", 5, 2, "--members", "2", "--drop-words", "0.2"),
-        "mlm": ("train_mlm", 1, 1, "--head", "clap"), "mlm, spans": ("train_mlm", 5, 1, "--mask-unit", "span"),
-        "infill": ("train_seq2seq", 5, 1), "translate": ("train_seq2seq", 3, 2, "--task", "translate"),
-        "thread": ("train_thread", 3, 1, "--alone-rate", "0.4")}
+WAYS = {
+    "lm": ("train_lm", 4, 1),
+    "lm, two members": ("train_lm", 5, 2, "--members", "2", "--drop-words", "0.2"),
+    "mlm": ("train_mlm", 1, 1, "--head", "clap"),
+    "mlm, spans": ("train_mlm", 5, 1, "--mask-unit", "span"),
+    "infill": ("train_seq2seq", 5, 1),
+    "translate": ("train_seq2seq", 3, 2, "--task", "translate"),
+    "thread": ("train_thread", 3, 1, "--alone-rate", "0.4"),
+}
 
 
 WORDS = ("one", "two", "three", "four", "five")
@@ -33,10 +38,21 @@ WORDS = ("one", "two", "three", "four", "five")
 @pytest.fixture(scope="session")
 def threads(tmp_path_factory):
     path = tmp_path_factory.mktemp("threads") / "tiny.jsonl"
-    posts = [{"id": str(n), "title": f"{WORDS[n % 5]} {WORDS[n // 5 % 5]}", "comments": [
-        {"id": f"c{k}", "parent_id": f"t1_c{k - 1 - k % 2}" if k > 1 else f"t3_{n}",
-         "body": " ".join(WORDS[(n + k * j) % 5] for j in range(2 + k))}
-        for k in range(1 + n % 5)]} for n in range(25)]
+    posts = [
+        {
+            "id": str(n),
+            "title": f"{WORDS[n % 5]} {WORDS[n // 5 % 5]}",
+            "comments": [
+                {
+                    "id": f"c{k}",
+                    "parent_id": f"t1_c{k - 1 - k % 2}" if k > 1 else f"t3_{n}",
+                    "body": " ".join(WORDS[(n + k * j) % 5] for j in range(2 + k)),
+                }
+                for k in range(1 + n % 5)
+            ],
+        }
+        for n in range(25)
+    ]
     path.write_text("\n".join(map(json.dumps, posts)), encoding="utf-8")
     return path
 
@@ -44,8 +60,8 @@ def threads(tmp_path_factory):
 @dataclass
 class Session:
     folder: Path
-    done: list[dict]      # what each process's jobs gave
-    killed: float         # seconds the first process went on after the second was killed
+    done: list[dict]  # what each process's jobs gave
+    killed: float  # seconds the first process went on after the second was killed
     code: int
     err: str
 
@@ -53,14 +69,30 @@ class Session:
 def command(way, data, out, accumulate=None):
     """The script of a way to train, and its flags."""
     script, batch_size, parts, *more = WAYS[way]
-    return script, [*TINY, "--valid", "0.2", *STEPS, "--batch-size", batch_size, "--accumulate", accumulate or parts, *more,
-                    "--data", data[way if way in data else "text"], "--out", out]
+    return script, [
+        *TINY,
+        "--valid",
+        "0.2",
+        *STEPS,
+        "--batch-size",
+        batch_size,
+        "--accumulate",
+        accumulate or parts,
+        *more,
+        "--data",
+        data[way if way in data else "text"],
+        "--out",
+        out,
+    ]
 
 
 @pytest.fixture(scope="session")
 def data(corpus, threads, tmp_path_factory):
     pairs = tmp_path_factory.mktemp("pairs") / "tiny.tsv"
-    pairs.write_text("".join(f"{a} {b} {c} .\t{c} {b} {a} .\n" for a in WORDS for b in WORDS for c in WORDS), encoding="utf-8")
+    pairs.write_text(
+        "".join(f"{a} {b} {c} .\t{c} {b} {a} .\n" for a in WORDS for b in WORDS for c in WORDS),
+        encoding="utf-8",
+    )
     return {"text": corpus, "thread": threads, "translate": pairs}
 
 
@@ -86,37 +118,79 @@ def together(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("together")
     (folder / "taken").mkdir()
     (folder / "taken" / "mine.txt").write_text("not a run")
-    jobs = [dict(name=way, script=command(way, data, folder / way)[0], argv=command(way, data, folder / way)[1])
-            for way in WAYS]
+    jobs = [
+        dict(
+            name=way,
+            script=command(way, data, folder / way)[0],
+            argv=command(way, data, folder / way)[1],
+        )
+        for way in WAYS
+    ]
     # Stopped with two processes, to go on with one; stopped with one, to go on with two.
-    jobs += [dict(jobs[0], name="two then one", argv=[*jobs[0]["argv"], "--out", folder / "two then one"], stop_at=10)]
+    jobs += [
+        dict(
+            jobs[0],
+            name="two then one",
+            argv=[*jobs[0]["argv"], "--out", folder / "two then one"],
+            stop_at=10,
+        )
+    ]
     script, argv = command("mlm, spans", data, folder / "one then two")
     with pytest.MonkeyPatch.context() as patch:
         stop_at(patch, 10)
         assert call(script, *argv).code == 130
-    jobs += [dict(name="one then two", script=script, argv=["--resume", "--out", folder / "one then two"])]
+    jobs += [
+        dict(
+            name="one then two", script=script, argv=["--resume", "--out", folder / "one then two"]
+        )
+    ]
     lm = [*TINY, "--data", data["text"]]
-    jobs += [dict(name="taken", script="train_lm", argv=[*lm, "--out", folder / "taken"]),
-             dict(name="bad flag", script="train_lm", argv=[*lm, "--lr", "-1"]),
-             dict(name="unknown flag", script="train_lm", argv=[*lm, "--speed", "9"]),
-             dict(name="not shared", script="train_classifier", argv=["--data", data["text"], "--out", folder / "never"]),
-             dict(name="draws"),
-             dict(name="endless", script="train_lm",
-                  argv=[*lm, "--steps", "1000000", "--eval-every", "1000", "--out", folder / "endless"])]
+    jobs += [
+        dict(name="taken", script="train_lm", argv=[*lm, "--out", folder / "taken"]),
+        dict(name="bad flag", script="train_lm", argv=[*lm, "--lr", "-1"]),
+        dict(name="unknown flag", script="train_lm", argv=[*lm, "--speed", "9"]),
+        dict(
+            name="not shared",
+            script="train_classifier",
+            argv=["--data", data["text"], "--out", folder / "never"],
+        ),
+        dict(name="draws"),
+        dict(
+            name="endless",
+            script="train_lm",
+            argv=[*lm, "--steps", "1000000", "--eval-every", "1000", "--out", folder / "endless"],
+        ),
+    ]
     for job in jobs:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
-            job |= {"port": free.getsockname()[1], "stop_at": job.get("stop_at", 0),
-                    "argv": list(map(str, job.get("argv", ())))}
+            job |= {
+                "port": free.getsockname()[1],
+                "stop_at": job.get("stop_at", 0),
+                "argv": list(map(str, job.get("argv", ()))),
+            }
     (folder / "jobs.json").write_text(json.dumps(jobs), encoding="utf-8")
 
     processes = []
     for rank in range(2):
-        there = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
-                 "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
+        there = {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": "2",
+            "LOCAL_WORLD_SIZE": "2",
+            "MASTER_ADDR": "127.0.0.1",
+            "OMP_NUM_THREADS": "1",
+        }
         with open(folder / f"err-{rank}.txt", "w") as err:
-            processes.append(subprocess.Popen([sys.executable, ROOT / "tests" / "one_of_two.py", folder / "jobs.json"],
-                                              cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)} | there, stdout=subprocess.DEVNULL, stderr=err))
+            processes.append(
+                subprocess.Popen(
+                    [sys.executable, ROOT / "tests" / "one_of_two.py", folder / "jobs.json"],
+                    cwd=folder,
+                    env=os.environ | {"PYTHONPATH": str(ROOT)} | there,
+                    stdout=subprocess.DEVNULL,
+                    stderr=err,
+                )
+            )
     try:
         wait_for(lambda: len(read_metrics(folder / "endless")) > 0, processes)
         processes[1].send_signal(signal.SIGKILL)
@@ -127,7 +201,9 @@ def together(tmp_path_factory, data):
         for process in processes:
             process.kill()
             process.wait()
-    done = [json.loads((folder / f"jobs-{rank}.json").read_text(encoding="utf-8")) for rank in range(2)]
+    done = [
+        json.loads((folder / f"jobs-{rank}.json").read_text(encoding="utf-8")) for rank in range(2)
+    ]
     return Session(folder, done, killed, code, (folder / "err-0.txt").read_text(encoding="utf-8"))
 
 
@@ -142,12 +218,19 @@ def assert_same(folder, reference, start=0):
     """Every number of metrics.jsonl is that of the reference: the losses to 1e-5, perplexities of the same weights to 1e-6 of
     themselves."""
     found, expected = read_metrics(folder), read_metrics(reference)
-    assert [line["step"] for line in found] == [line["step"] for line in expected] == list(range(21))
+    assert (
+        [line["step"] for line in found] == [line["step"] for line in expected] == list(range(21))
+    )
     assert "loss/train" in found[-1]
     for line, other in zip(found, expected):
-        assert line == {name: pytest.approx(value, abs=1e-5 if name.startswith("loss") else 0,
-                                            rel=1e-6 if line["step"] == start else 1e-4)
-                        for name, value in other.items()}
+        assert line == {
+            name: pytest.approx(
+                value,
+                abs=1e-5 if name.startswith("loss") else 0,
+                rel=1e-6 if line["step"] == start else 1e-4,
+            )
+            for name, value in other.items()
+        }
         assert line["tokens"] == other["tokens"]
 
 
@@ -156,16 +239,25 @@ def assert_same(folder, reference, start=0):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_two_processes_have_the_losses_of_one(way, together, alone):
-    assert [together.done[rank][way]["code"] for rank in range(2)] == [0, 0], together.done[0][way]["err"]
+    assert [together.done[rank][way]["code"] for rank in range(2)] == [0, 0], together.done[0][way][
+        "err"
+    ]
     assert_same(together.folder / way, alone(way))
     result = json.loads((together.folder / way / "result.json").read_text(encoding="utf-8"))
     expected = json.loads((alone(way) / "result.json").read_text(encoding="utf-8"))
-    assert (result["processes"] == 2 and expected["processes"] == 1
-            and result["command"].startswith("torchrun --nproc_per_node=2 train_"))
-    measured = [name for name in expected
-                if name.startswith(("perplexity", "loss", "accuracy", "bits", "tokens/", "bleu", "chrf"))]
+    assert (
+        result["processes"] == 2
+        and expected["processes"] == 1
+        and result["command"].startswith("torchrun --nproc_per_node=2 train_")
+    )
+    measured = [
+        name
+        for name in expected
+        if name.startswith(("perplexity", "loss", "accuracy", "bits", "tokens/", "bleu", "chrf"))
+    ]
     assert len(measured) > 2 and {name: result[name] for name in measured} == pytest.approx(
-        {name: expected[name] for name in measured}, rel=1e-4)
+        {name: expected[name] for name in measured}, rel=1e-4
+    )
 
 
 @pytest.mark.parametrize("way", ["lm, two members", "mlm, spans", "translate", "thread"])
@@ -175,12 +267,12 @@ def test_a_batch_in_parts_has_the_losses_of_a_whole_one(way, data, alone, tmp_pa
     assert_same(tmp_path / "parts", alone(way))
 
 
-
-
 @pytest.mark.parametrize("name, way", [("two then one", "lm"), ("one then two", "mlm, spans")])
 def test_a_run_goes_on_with_another_number_of_processes(name, way, together, alone, data):
     if name == "two then one":
-        assert {done[name]["code"] for done in together.done} == {130} and len(read_metrics(together.folder / name)) == 10
+        assert {done[name]["code"] for done in together.done} == {130} and len(
+            read_metrics(together.folder / name)
+        ) == 10
         script, argv = command(way, data, together.folder / name)
         assert call(script, *argv, "--resume").code == 0
     assert_same(together.folder / name, alone(way))
@@ -189,7 +281,9 @@ def test_a_run_goes_on_with_another_number_of_processes(name, way, together, alo
 def test_dropout_is_drawn_from_seed_step_and_process(together):
     one, two = (done["draws"] for done in together.done)
     assert one["7"] == one["7 again"] and two["7"] == two["7 again"]
-    drawn = [tuple(numbers) for found in (one, two) for step in ("7", "8") for numbers in found[step]]
+    drawn = [
+        tuple(numbers) for found in (one, two) for step in ("7", "8") for numbers in found[step]
+    ]
     assert len(drawn) == 8 == len(set(drawn))  # two parts of two steps in two processes
 
 
@@ -203,19 +297,33 @@ def test_only_the_first_process_prints_and_writes(together, alone):
         assert contents(together.folder / way).keys() == contents(alone(way)).keys()
 
 
-@pytest.mark.parametrize("name, words", [
-    ("taken", ["--out", "taken", "is not empty"]), ("bad flag", ["--lr", "-1"]), ("unknown flag", ["--speed"]),
-    ("not shared", ["train_classifier.py", "one process"])])
+@pytest.mark.parametrize(
+    "name, words",
+    [
+        ("taken", ["--out", "taken", "is not empty"]),
+        ("bad flag", ["--lr", "-1"]),
+        ("unknown flag", ["--speed"]),
+        ("not shared", ["train_classifier.py", "one process"]),
+    ],
+)
 def test_a_mistake_ends_all_processes_with_one_line(name, words, together):
     assert [done[name]["code"] for done in together.done] == [2, 2]
     err = "".join(done[name]["err"] for done in together.done)
     assert err.count("\n") == 1 and all(word in err for word in words), err
-    assert contents(together.folder / "taken") == {"mine.txt": b"not a run"} and not (together.folder / "never").exists()
+    assert (
+        contents(together.folder / "taken") == {"mine.txt": b"not a run"}
+        and not (together.folder / "never").exists()
+    )
 
 
 def test_when_a_process_is_killed_the_other_ends_and_says_how_to_go_on(together):
     lines = [line for line in together.err.splitlines() if line.startswith("train_lm.py:")]
     assert together.code == 1 and together.killed < 60
-    assert len(lines) == 1 and "has gone" in lines[0] and "--resume" in lines[0] and "Traceback" not in together.err
+    assert (
+        len(lines) == 1
+        and "has gone" in lines[0]
+        and "--resume" in lines[0]
+        and "Traceback" not in together.err
+    )
     checkpoint = torch.load(together.folder / "endless" / "checkpoint.pt", weights_only=True)
     assert checkpoint["step"] == 0

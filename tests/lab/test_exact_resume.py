@@ -22,26 +22,79 @@ from lab import figures
 from lab.load import can_resume, read_metrics
 from lab.run import Run
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="lets a copy of this process die, which needs fork")
+pytestmark = pytest.mark.skipif(
+    not hasattr(os, "fork"), reason="lets a copy of this process die, which needs fork"
+)
 
 POINTS = int(os.environ.get("POSLAB_FUZZ", 0)) // 10  # moments of each script; 0: a few
 STEPS = ("--steps", "8", "--eval-every", "3")  # the last evaluation comes at a step of its own
-WAYS = {"lm": ("train_lm", *SHORT["train_lm"], *STEPS, *DROPOUT),
-        "lm, best by validation": ("train_lm", *SHORT["train_lm"], *STEPS, *DROPOUT,
-                                   "--valid", "0.2", "--lr", "1", "--decay", "0"),
-        "mlm": ("train_mlm", *SHORT["train_mlm"], *STEPS, *DROPOUT),
-        "seq2seq": ("train_seq2seq", *SHORT["train_seq2seq"], *STEPS, *DROPOUT),
-        "tlm": ("train_tlm", *TINY, *STEPS, *DROPOUT),
-        "thread": ("train_thread", *TINY, *STEPS, *DROPOUT, "--ancestors", "3", "--valid", "0.2", "--test", "0.2"),
-        "classifier": ("train_classifier", *SHORT["train_classifier"], *DROPOUT, "--epochs", "3", "--batch-size", "16"),
-        "classifier, frozen": ("train_classifier", *SHORT["train_classifier"], "--head-dropout", "0.2",
-                               "--no-refit", "--encoder")}
+WAYS = {
+    "lm": ("train_lm", *SHORT["train_lm"], *STEPS, *DROPOUT),
+    "lm, best by validation": (
+        "train_lm",
+        *SHORT["train_lm"],
+        *STEPS,
+        *DROPOUT,
+        "--valid",
+        "0.2",
+        "--lr",
+        "1",
+        "--decay",
+        "0",
+    ),
+    "mlm": ("train_mlm", *SHORT["train_mlm"], *STEPS, *DROPOUT),
+    "seq2seq": ("train_seq2seq", *SHORT["train_seq2seq"], *STEPS, *DROPOUT),
+    "tlm": ("train_tlm", *TINY, *STEPS, *DROPOUT),
+    "thread": (
+        "train_thread",
+        *TINY,
+        *STEPS,
+        *DROPOUT,
+        "--ancestors",
+        "3",
+        "--valid",
+        "0.2",
+        "--test",
+        "0.2",
+    ),
+    "classifier": (
+        "train_classifier",
+        *SHORT["train_classifier"],
+        *DROPOUT,
+        "--epochs",
+        "3",
+        "--batch-size",
+        "16",
+    ),
+    "classifier, frozen": (
+        "train_classifier",
+        *SHORT["train_classifier"],
+        "--head-dropout",
+        "0.2",
+        "--no-refit",
+        "--encoder",
+    ),
+}
 # Between which lines a process may die: anywhere; in the few where files get their names; and while a checkpoint is half
 # written.
-PLACES = (lambda function: True,
-          lambda function: function in ("begin", "open_folder", "log", "save", "save_checkpoint", "write_checkpoint",
-                                        "restore", "write_text", "finish"),
-          lambda function: function == "_save")
+PLACES = (
+    lambda function: True,
+    lambda function: (
+        function
+        in (
+            "begin",
+            "open_folder",
+            "log",
+            "save",
+            "save_checkpoint",
+            "write_checkpoint",
+            "restore",
+            "write_text",
+            "finish",
+        )
+    ),
+    lambda function: function == "_save",
+)
 
 
 @pytest.fixture(scope="module")
@@ -49,17 +102,32 @@ def pairs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pairs")
     for name, count in (("train", 30), ("val", 6), ("test", 6)):
         for ending, word in (("en", "word"), ("xx", "mot")):
-            (folder / f"{name}.{ending}").write_text("".join(f"{word} {n % 5} {word}{n}\n" for n in range(count)),
-                                                     encoding="utf-8")
+            (folder / f"{name}.{ending}").write_text(
+                "".join(f"{word} {n % 5} {word}{n}\n" for n in range(count)), encoding="utf-8"
+            )
     return folder
 
 
 @pytest.fixture(scope="module")
 def threads(tmp_path_factory):
     path = tmp_path_factory.mktemp("threads") / "few.jsonl"
-    path.write_text("".join(json.dumps({"id": f"p{n}", "title": f"post {n % 4}", "comments": [
-        {"id": "a", "parent_id": f"t3_p{n}", "body": f"a {n % 4} and {n % 3}"},
-        {"id": "b", "parent_id": "t1_a", "body": f"b {n % 4} too"}]}) + "\n" for n in range(16)), encoding="utf-8")
+    path.write_text(
+        "".join(
+            json.dumps(
+                {
+                    "id": f"p{n}",
+                    "title": f"post {n % 4}",
+                    "comments": [
+                        {"id": "a", "parent_id": f"t3_p{n}", "body": f"a {n % 4} and {n % 3}"},
+                        {"id": "b", "parent_id": "t1_a", "body": f"b {n % 4} too"},
+                    ],
+                }
+            )
+            + "\n"
+            for n in range(16)
+        ),
+        encoding="utf-8",
+    )
     return path
 
 
@@ -72,16 +140,24 @@ def undisturbed(tmp_path_factory, corpus, finished, pairs, threads):
         if way not in made:
             script, *argv = WAYS[way]
             argv += ([finished("train_mlm")] if argv[-1] == "--encoder" else []) + [
-                "--device", "cpu", "--data", {"tlm": pairs, "thread": threads}.get(way, corpus)]
+                "--device",
+                "cpu",
+                "--data",
+                {"tlm": pairs, "thread": threads}.get(way, corpus),
+            ]
             trace = []
             assert call(script, *argv, "--out", parent / way).code == 0
-            with traced(script, trace.append):  # the second time, when nothing is done for the first time in a process
+            with traced(
+                script, trace.append
+            ):  # the second time, when nothing is done for the first time in a process
                 assert call(script, *argv, "--out", parent / f"{way}, traced").code == 0
             assert_same_run(parent / f"{way}, traced", parent / way)
             made[way] = argv, parent / way, trace
         return made[way]
 
-    with pytest.MonkeyPatch.context() as patch:  # figures are drawn anew each time, and take longer than such a training
+    with (
+        pytest.MonkeyPatch.context() as patch
+    ):  # figures are drawn anew each time, and take longer than such a training
         patch.setattr(figures, "curves", lambda *args, **more: None)
         patch.setattr(figures, "confusion", lambda *args, **more: None)
         yield get
@@ -91,12 +167,15 @@ class traced:
     """A context in which `see(name of the function)` is called before each line of a script and of what it saves with."""
 
     def __init__(self, script, see):
-        self.files = {str(ROOT / f"{name}.py") for name in (script, "run", "opened", "checkpoint", "stopping")} | {
-            torch.serialization.__file__}
+        self.files = {
+            str(ROOT / f"{name}.py") for name in (script, "run", "opened", "checkpoint", "stopping")
+        } | {torch.serialization.__file__}
         self.see = see
 
     def __enter__(self):
-        sys.settrace(lambda frame, event, arg: self.line if frame.f_code.co_filename in self.files else None)
+        sys.settrace(
+            lambda frame, event, arg: self.line if frame.f_code.co_filename in self.files else None
+        )
 
     def __exit__(self, *_):
         sys.settrace(None)
@@ -115,7 +194,9 @@ def in_a_copy(script, argv, point, signals):
     if not pid:
         code = 1
         gc.disable()  # an exception in what the collector calls is lost, as Python has it
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background job is made to ignore
+        signal.signal(
+            signal.SIGINT, signal.default_int_handler
+        )  # which a shell's background job is made to ignore
         try:
             count = iter(range(1, 10**9))
 
@@ -138,15 +219,24 @@ def in_a_copy(script, argv, point, signals):
 
 def moments(way, trace, n):
     """n numbers of lines drawn at random, in turn from each kind of PLACES."""
-    dice, kinds = random.Random(way), [[number for number, function in enumerate(trace, start=1) if place(function)]
-                                       for place in PLACES]
+    dice, kinds = (
+        random.Random(way),
+        [
+            [number for number, function in enumerate(trace, start=1) if place(function)]
+            for place in PLACES
+        ],
+    )
     return [dice.choice(kinds[i % len(kinds)]) for i in range(POINTS or n)]
 
 
 def go_on(script, argv, folder):
     """The same command again, with --resume where there is a checkpoint."""
     if not can_resume(folder):
-        assert_complains(call(script, *argv, "--out", folder, "--resume"), folder, "holds no checkpoint.pt; leave --resume out")
+        assert_complains(
+            call(script, *argv, "--out", folder, "--resume"),
+            folder,
+            "holds no checkpoint.pt; leave --resume out",
+        )
     return [*argv, "--out", folder, *(["--resume"] if can_resume(folder) else [])]
 
 
@@ -167,9 +257,17 @@ def test_a_run_killed_at_any_line_goes_on_to_the_last_bit(way, undisturbed, tmp_
     argv, whole, trace = undisturbed(way)
     for number, point in enumerate(moments(way, trace, 6)):
         folder = tmp_path / str(number)
-        assert in_a_copy(script, [*argv, "--out", folder], point, [signal.SIGKILL])[0] == -signal.SIGKILL
+        assert (
+            in_a_copy(script, [*argv, "--out", folder], point, [signal.SIGKILL])[0]
+            == -signal.SIGKILL
+        )
         if number % 3 == 0:  # and once more
-            in_a_copy(script, go_on(script, argv, folder), random.Random(point).randrange(1, len(trace)), [signal.SIGKILL])
+            in_a_copy(
+                script,
+                go_on(script, argv, folder),
+                random.Random(point).randrange(1, len(trace)),
+                [signal.SIGKILL],
+            )
         torch.rand(number)  # whatever the process did before must not matter
         done = call(script, *go_on(script, argv, folder))
         assert done.code == 0, (point, done.err)
@@ -177,12 +275,25 @@ def test_a_run_killed_at_any_line_goes_on_to_the_last_bit(way, undisturbed, tmp_
 
 
 def test_a_process_killed_by_the_clock_goes_on_to_the_last_bit(corpus, tmp_path):
-    argv = ["train_lm", "--data", corpus, *SHORT["train_lm"], *DROPOUT, "--steps", 200, "--eval-every", 5]
+    argv = [
+        "train_lm",
+        "--data",
+        corpus,
+        *SHORT["train_lm"],
+        *DROPOUT,
+        "--steps",
+        200,
+        "--eval-every",
+        5,
+    ]
     start = [sys.executable, ROOT / "train_lm.py", *map(str, argv[1:]), "--out", tmp_path / "parts"]
     assert call(*argv, "--out", tmp_path / "whole").code == 0
     for sitting in range(max(1, POINTS // 10)):
-        process = subprocess.Popen([*start, *(["--resume"] if sitting else [])], stdout=subprocess.DEVNULL,
-                                   env=os.environ | {"OMP_NUM_THREADS": "1"})
+        process = subprocess.Popen(
+            [*start, *(["--resume"] if sitting else [])],
+            stdout=subprocess.DEVNULL,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )
         before = len(read_metrics(tmp_path / "parts"))
         while process.poll() is None and len(read_metrics(tmp_path / "parts")) < before + 2:
             time.sleep(0.01)
@@ -197,14 +308,20 @@ def test_a_process_killed_by_the_clock_goes_on_to_the_last_bit(corpus, tmp_path)
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_run_asked_to_stop_at_any_line_saves_and_goes_on_to_the_last_bit(way, undisturbed, tmp_path):
+def test_a_run_asked_to_stop_at_any_line_saves_and_goes_on_to_the_last_bit(
+    way, undisturbed, tmp_path
+):
     script = WAYS[way][0]
     argv, whole, trace = undisturbed(way)
     for number, point in enumerate(moments("asked " + way, trace, 3)):
         folder, asked = tmp_path / str(number), (signal.SIGTERM, signal.SIGINT)[number % 2]
         code, err = in_a_copy(script, [*argv, "--out", folder], point, [asked])
         # Before there is a run, SIGTERM has the system's own way to end it.
-        assert code in (128 + asked, -asked if asked == signal.SIGTERM else None), (point, len(trace), err)
+        assert code in (128 + asked, -asked if asked == signal.SIGTERM else None), (
+            point,
+            len(trace),
+            err,
+        )
         assert code < 0 or "interrupted; " in err and err.strip().count("\n") == 0
         done = call(script, *go_on(script, argv, folder))
         assert done.code == 0, (point, done.err)
@@ -226,7 +343,9 @@ def at_progress(monkeypatch, number, *signals):
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("asked, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_what_is_saved_is_the_step_at_which_the_signal_came(way, asked, code, undisturbed, tmp_path, monkeypatch):
+def test_what_is_saved_is_the_step_at_which_the_signal_came(
+    way, asked, code, undisturbed, tmp_path, monkeypatch
+):
     script, (argv, whole, _) = WAYS[way][0], undisturbed(way)
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     with monkeypatch.context() as patch:
@@ -246,7 +365,9 @@ def test_what_is_saved_is_the_step_at_which_the_signal_came(way, asked, code, un
     assert_same_run(tmp_path / "run", whole)
 
 
-def test_time_is_summed_over_both_sittings_and_the_command_is_the_first(undisturbed, tmp_path, monkeypatch):
+def test_time_is_summed_over_both_sittings_and_the_command_is_the_first(
+    undisturbed, tmp_path, monkeypatch
+):
     argv, *_ = undisturbed("lm")
     with monkeypatch.context() as patch:
         at_progress(patch, 5, signal.SIGINT)
@@ -255,7 +376,9 @@ def test_time_is_summed_over_both_sittings_and_the_command_is_the_first(undistur
     assert call("train_lm", "--resume", "--out", tmp_path / "run").code == 0
     result = json.loads((tmp_path / "run" / "result.json").read_text(encoding="utf-8"))
     assert result["seconds"] > first[0] and result["cpu_seconds"] > first[1] > 0
-    assert result["command"] == shlex.join(map(str, ["python", "train_lm.py", *argv, "--out", tmp_path / "run"]))
+    assert result["command"] == shlex.join(
+        map(str, ["python", "train_lm.py", *argv, "--out", tmp_path / "run"])
+    )
 
 
 def test_a_second_signal_ends_at_once(undisturbed, tmp_path, monkeypatch):
@@ -263,12 +386,18 @@ def test_a_second_signal_ends_at_once(undisturbed, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         at_progress(patch, 5, signal.SIGINT, signal.SIGTERM)
         done = call("train_lm", *argv, "--out", tmp_path / "run")
-    assert done.code == 143 and "step 3 is saved" in done.err and not list((tmp_path / "run").glob("*.partial"))
+    assert (
+        done.code == 143
+        and "step 3 is saved" in done.err
+        and not list((tmp_path / "run").glob("*.partial"))
+    )
     assert call("train_lm", *argv, "--out", tmp_path / "run", "--resume").code == 0
     assert_same_run(tmp_path / "run", whole)
 
 
-def test_a_second_signal_while_a_checkpoint_is_written_leaves_the_one_before(undisturbed, tmp_path, monkeypatch):
+def test_a_second_signal_while_a_checkpoint_is_written_leaves_the_one_before(
+    undisturbed, tmp_path, monkeypatch
+):
     argv, whole, _ = undisturbed("lm")
     save, written = torch.save, []
 
@@ -292,16 +421,25 @@ def test_a_second_signal_while_a_checkpoint_is_written_leaves_the_one_before(und
         at_progress(patch, 5, signal.SIGINT)
         patch.setattr(torch, "save", slow)
         done = call("train_lm", *argv, "--out", tmp_path / "run")
-    assert written and done.code == 130 and "step 3 is saved" in done.err and not list((tmp_path / "run").glob("*.partial"))
+    assert (
+        written
+        and done.code == 130
+        and "step 3 is saved" in done.err
+        and not list((tmp_path / "run").glob("*.partial"))
+    )
     assert call("train_lm", *argv, "--out", tmp_path / "run", "--resume").code == 0
     assert_same_run(tmp_path / "run", whole)
 
 
 def test_a_process_asked_to_stop_says_how_to_go_on(corpus, tmp_path):
     argv = ["--data", corpus, *SHORT["train_lm"], "--steps", 100_000, "--out", tmp_path / "run"]
-    process = subprocess.Popen([sys.executable, ROOT / "train_lm.py", *map(str, argv)],
-                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-                               env=os.environ | {"OMP_NUM_THREADS": "1"})
+    process = subprocess.Popen(
+        [sys.executable, ROOT / "train_lm.py", *map(str, argv)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
     while process.poll() is None and len(read_metrics(tmp_path / "run")) < 3:
         time.sleep(0.01)
     process.send_signal(signal.SIGTERM)
@@ -309,20 +447,43 @@ def test_a_process_asked_to_stop_says_how_to_go_on(corpus, tmp_path):
     step = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)["step"]
     assert process.returncode == 143 and err.strip() == (
         f"interrupted; step {step} is saved; to go on from there: "
-        f"python {ROOT / 'train_lm.py'} --resume --out {tmp_path / 'run'}")
+        f"python {ROOT / 'train_lm.py'} --resume --out {tmp_path / 'run'}"
+    )
 
 
 def test_of_two_processes_one_is_asked_and_both_end_at_the_same_step(corpus, tmp_path):
-    argv = ["--data", corpus, *SHORT["train_lm"], "--steps", 100_000, "--device", "cpu", "--out", tmp_path / "run"]
+    argv = [
+        "--data",
+        corpus,
+        *SHORT["train_lm"],
+        "--steps",
+        100_000,
+        "--device",
+        "cpu",
+        "--out",
+        tmp_path / "run",
+    ]
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    processes = [subprocess.Popen([sys.executable, ROOT / "train_lm.py", *map(str, argv)],
-                                  stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-                                  env=os.environ | {"OMP_NUM_THREADS": "1", "RANK": str(rank), "WORLD_SIZE": "2",
-                                                    "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
-                                                    "MASTER_PORT": str(port)})
-                 for rank in range(2)]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, ROOT / "train_lm.py", *map(str, argv)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ
+            | {
+                "OMP_NUM_THREADS": "1",
+                "RANK": str(rank),
+                "WORLD_SIZE": "2",
+                "LOCAL_WORLD_SIZE": "2",
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(port),
+            },
+        )
+        for rank in range(2)
+    ]
     while processes[1].poll() is None and len(read_metrics(tmp_path / "run")) < 2:
         time.sleep(0.01)
     processes[1].send_signal(signal.SIGTERM)
@@ -331,4 +492,5 @@ def test_of_two_processes_one_is_asked_and_both_end_at_the_same_step(corpus, tmp
     assert [process.returncode for process in processes] == [143, 143] and step > 0
     assert [line for line in "".join(err).splitlines() if "interrupted" in line] == [
         f"interrupted; step {step} is saved; to go on from there: "
-        f"torchrun --nproc_per_node=2 {ROOT / 'train_lm.py'} --resume --out {tmp_path / 'run'}"]
+        f"torchrun --nproc_per_node=2 {ROOT / 'train_lm.py'} --resume --out {tmp_path / 'run'}"
+    ]

@@ -13,7 +13,10 @@ ENCODERS = [(pos, "offset") for pos in POSITIONS] + [("alibi", "symmetric"), ("a
 
 def tiny(body, pos, **more):
     torch.manual_seed(0)
-    config = Config(**dict(vocab_size=30, block_size=16, n_layer=2, n_head=2, n_embd=16, pos=pos, init_std=0.5) | more)
+    config = Config(
+        **dict(vocab_size=30, block_size=16, n_layer=2, n_head=2, n_embd=16, pos=pos, init_std=0.5)
+        | more
+    )
     return LanguageModel(body(config)).body.eval()
 
 
@@ -27,8 +30,12 @@ def attention_by_loops(q, k, v, bias):
     for b in range(B):
         for h in range(H):
             for i in range(T):
-                scores = [sum(q[b, h, i, d].item() * k[b, h, j, d].item() for d in range(D)) / math.sqrt(D)
-                          + bias[b, h, i, j].item() for j in range(k.size(2))]
+                scores = [
+                    sum(q[b, h, i, d].item() * k[b, h, j, d].item() for d in range(D))
+                    / math.sqrt(D)
+                    + bias[b, h, i, j].item()
+                    for j in range(k.size(2))
+                ]
                 largest = max(scores)
                 e = [math.exp(score - largest) for score in scores]
                 for j, share in enumerate(e):
@@ -55,7 +62,10 @@ def test_attention_is_the_formula_in_every_head_and_then_the_output_projection(n
     bias = torch.randn(1, 3, 5, 5)
     # Rows of the joint projection: q of all heads, k of all heads, v of all heads.
     weight, b = attention.qkv.weight, attention.qkv.bias
-    q, k, v = ((x @ weight[i : i + 12].T + b[i : i + 12]).view(2, 5, 3, 4).transpose(1, 2) for i in (0, 12, 24))
+    q, k, v = (
+        (x @ weight[i : i + 12].T + b[i : i + 12]).view(2, 5, 3, 4).transpose(1, 2)
+        for i in (0, 12, 24)
+    )
     y, weights = attention_by_loops(q, k, v, bias.expand(2, 3, 5, 5))
     expected = y.transpose(1, 2).reshape(2, 5, 12) @ attention.out.weight.T + attention.out.bias
     got, got_weights = attention(x, bias, need_weights=need_weights)
@@ -73,8 +83,10 @@ def test_fused_and_explicit_attention_agree(pos, body, window):
     torch.testing.assert_close(model(idx, mask), model(idx, mask, need_weights=True)[0])
 
 
-@pytest.mark.parametrize("pos, window, padded", [
-    ("alibi", 0, False), ("alibi", 100, True), ("nope", 300, False), ("rope", 0, True)])
+@pytest.mark.parametrize(
+    "pos, window, padded",
+    [("alibi", 0, False), ("alibi", 100, True), ("nope", 300, False), ("rope", 0, True)],
+)
 def test_a_long_sequence_is_attended_in_pieces_to_the_same_end(pos, window, padded):
     """Beyond 256 tokens a decoder's fused attention leaves the future out piece by piece; 600 is no multiple."""
     idx = torch.randint(5, 30, (2, 600))
@@ -135,10 +147,15 @@ def test_a_decoder_does_not_see_the_future(pos, window, need_weights):
         other = idx.clone()
         other[:, cut:] = (idx[:, cut:] - 5 + 7) % 25 + 5  # every later token is another one
         torch.testing.assert_close(states(other)[:, :cut], states(idx)[:, :cut], atol=1e-6, rtol=0)
-        assert (states(other)[:, cut] - states(idx)[:, cut]).abs().max() > 1e-3  # its own token it does see
+        assert (
+            states(other)[:, cut] - states(idx)[:, cut]
+        ).abs().max() > 1e-3  # its own token it does see
 
 
-@pytest.mark.parametrize("body, visible", [(Decoder, lambda i, j: 0 <= i - j < 3), (Encoder, lambda i, j: abs(i - j) < 3)])
+@pytest.mark.parametrize(
+    "body, visible",
+    [(Decoder, lambda i, j: 0 <= i - j < 3), (Encoder, lambda i, j: abs(i - j) < 3)],
+)
 @pytest.mark.parametrize("pos", POSITIONS)
 def test_a_window_hides_exactly_what_is_farther_away(pos, body, visible):
     _, maps = tiny(body, pos, window=3)(torch.randint(5, 30, (1, 8)), need_weights=True)

@@ -6,16 +6,24 @@ import torch.nn.functional as F
 
 from nets.cross_entropy import LinearCrossEntropySum, linear_cross_entropy
 
-WAYS = {"rows": lambda *args: linear_cross_entropy(*args).sum(), "sum": LinearCrossEntropySum.apply,
-        "plain": lambda x, weight, bias, targets, smoothing: F.cross_entropy(
-            F.linear(x, weight, bias), targets, reduction="sum", label_smoothing=smoothing)}
+WAYS = {
+    "rows": lambda *args: linear_cross_entropy(*args).sum(),
+    "sum": LinearCrossEntropySum.apply,
+    "plain": lambda x, weight, bias, targets, smoothing: F.cross_entropy(
+        F.linear(x, weight, bias), targets, reduction="sum", label_smoothing=smoothing
+    ),
+}
 
 
 def tensors(rows, width, words=7, dtype=torch.float32, scale=1.0):
     gen = torch.Generator().manual_seed(1)
-    x, weight, bias = (torch.randn(*shape, generator=gen, dtype=dtype) * scale
-                       for shape in ((rows, width), (words, width), (words,)))
-    return [tensor.requires_grad_() for tensor in (x, weight, bias)], torch.randint(words, (rows,), generator=gen)
+    x, weight, bias = (
+        torch.randn(*shape, generator=gen, dtype=dtype) * scale
+        for shape in ((rows, width), (words, width), (words,))
+    )
+    return [tensor.requires_grad_() for tensor in (x, weight, bias)], torch.randint(
+        words, (rows,), generator=gen
+    )
 
 
 def results(way, leaves, targets, with_bias=True, smoothing=0.0):
@@ -36,7 +44,9 @@ def results(way, leaves, targets, with_bias=True, smoothing=0.0):
 def test_in_chunks_it_is_the_plain_one_with_its_gradients(rows, width, with_bias, smoothing, way):
     leaves, targets = tensors(rows, width, dtype=torch.float64)
     expected = results("plain", leaves, targets, with_bias, smoothing)
-    for got, want in zip(results(way, leaves, targets, with_bias, smoothing), expected, strict=True):
+    for got, want in zip(
+        results(way, leaves, targets, with_bias, smoothing), expected, strict=True
+    ):
         torch.testing.assert_close(got, want)
 
 
@@ -84,7 +94,8 @@ def test_under_autocast_both_ways_round_alike():
     leaves, targets = tensors(300, 16, words=50, scale=3.0)
     with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad():
         assert WAYS["sum"](*leaves, targets, 0.05).item() == pytest.approx(
-            WAYS["rows"](*leaves, targets, 0.05).item(), rel=1e-5)
+            WAYS["rows"](*leaves, targets, 0.05).item(), rel=1e-5
+        )
 
 
 def test_no_logits_are_kept_for_the_backward_pass():
@@ -92,8 +103,9 @@ def test_no_logits_are_kept_for_the_backward_pass():
     largest = {}
     for way in ("sum", "rows"):
         kept = []
-        with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor.numel()) or tensor,
-                                                      lambda tensor: tensor):
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda tensor: kept.append(tensor.numel()) or tensor, lambda tensor: tensor
+        ):
             WAYS[way](*leaves, targets, 0.0)
         largest[way] = max(kept)
     assert largest["sum"] == 1000 * 4 and largest["rows"] >= 64 * 50

@@ -24,8 +24,23 @@ POSITIONS = ("learned", "sinusoidal", "alibi", "rope", "nope")
 
 def tiny(pos="nope", **more):
     torch.manual_seed(0)
-    model = LanguageModel(EncoderDecoder(Config(**dict(
-        vocab_size=30, block_size=16, n_layer=2, n_head=2, n_embd=16, n_ffn=20, pos=pos, init_std=0.3) | more)))
+    model = LanguageModel(
+        EncoderDecoder(
+            Config(
+                **dict(
+                    vocab_size=30,
+                    block_size=16,
+                    n_layer=2,
+                    n_head=2,
+                    n_embd=16,
+                    n_ffn=20,
+                    pos=pos,
+                    init_std=0.3,
+                )
+                | more
+            )
+        )
+    )
     for p in model.parameters():  # initial biases and norms are 0 and 1 and would hide a mix-up
         p.data += 0.1 * torch.randn_like(p)
     return model.eval()
@@ -33,8 +48,12 @@ def tiny(pos="nope", **more):
 
 def batch():
     """Target (3, 7) and source (3, 9), and their masks, in no row of the same lengths."""
-    return (torch.randint(5, 30, (3, 7)), torch.arange(7) < torch.tensor([[7], [4], [5]]),
-            torch.randint(5, 30, (3, 9)), torch.arange(9) < torch.tensor([[6], [9], [3]]))
+    return (
+        torch.randint(5, 30, (3, 7)),
+        torch.arange(7) < torch.tensor([[7], [4], [5]]),
+        torch.randint(5, 30, (3, 9)),
+        torch.arange(9) < torch.tensor([[6], [9], [3]]),
+    )
 
 
 # ---------------------------------------------------------------------------- torch's transformer
@@ -43,60 +62,111 @@ def batch():
 def torchs_transformer(body):
     """nn.Transformer with a body's weights, and pairs (its parameter's name, ours)."""
     c = body.config
-    theirs = nn.Transformer(c.n_embd, c.n_head, c.n_layer, c.n_layer, c.n_ffn, 0.0, c.activation,
-                            batch_first=True, norm_first=c.norm_first)
-    inside = {"self_attn.in_proj_": "attention.qkv.", "self_attn.out_proj.": "attention.out.", "linear1.": "feed_forward.up.",
-              "linear2.": "feed_forward.down.", "norm1.": "norm1."}
-    of_half = {"encoder": inside | {"norm2.": "norm2."},
-               "decoder": inside | {"multihead_attn.in_proj_": "cross_attention.qkv.",
-                                    "multihead_attn.out_proj.": "cross_attention.out.",
-                                    "norm2.": "cross_norm.", "norm3.": "norm2."}}
-    pairs = {f"{half}.layers.{layer}.{name}{kind}": f"{half}.blocks.{layer}.{ours}{kind}" for half, names in of_half.items()
-             for layer in range(c.n_layer) for name, ours in names.items() for kind in ("weight", "bias")}
+    theirs = nn.Transformer(
+        c.n_embd,
+        c.n_head,
+        c.n_layer,
+        c.n_layer,
+        c.n_ffn,
+        0.0,
+        c.activation,
+        batch_first=True,
+        norm_first=c.norm_first,
+    )
+    inside = {
+        "self_attn.in_proj_": "attention.qkv.",
+        "self_attn.out_proj.": "attention.out.",
+        "linear1.": "feed_forward.up.",
+        "linear2.": "feed_forward.down.",
+        "norm1.": "norm1.",
+    }
+    of_half = {
+        "encoder": inside | {"norm2.": "norm2."},
+        "decoder": inside
+        | {
+            "multihead_attn.in_proj_": "cross_attention.qkv.",
+            "multihead_attn.out_proj.": "cross_attention.out.",
+            "norm2.": "cross_norm.",
+            "norm3.": "norm2.",
+        },
+    }
+    pairs = {
+        f"{half}.layers.{layer}.{name}{kind}": f"{half}.blocks.{layer}.{ours}{kind}"
+        for half, names in of_half.items()
+        for layer in range(c.n_layer)
+        for name, ours in names.items()
+        for kind in ("weight", "bias")
+    }
     if c.norm_first:
-        pairs |= {f"{half}.norm.{kind}": f"{half}.norm.{kind}" for half in of_half for kind in ("weight", "bias")}
+        pairs |= {
+            f"{half}.norm.{kind}": f"{half}.norm.{kind}"
+            for half in of_half
+            for kind in ("weight", "bias")
+        }
     else:  # each block has normalised already
         theirs.encoder.norm = theirs.decoder.norm = None
     ours = body.state_dict()
-    theirs.load_state_dict({name: ours[our_name] for name, our_name in pairs.items()})  # strict: all of its weights
+    theirs.load_state_dict(
+        {name: ours[our_name] for name, our_name in pairs.items()}
+    )  # strict: all of its weights
     return theirs, pairs
 
 
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor")  # torch's note on its pre-norm encoder
-@pytest.mark.parametrize("pos", ["nope", "learned", "sinusoidal"])  # added before the first block, so torch's can have them too
+@pytest.mark.parametrize(
+    "pos", ["nope", "learned", "sinusoidal"]
+)  # added before the first block, so torch's can have them too
 @pytest.mark.parametrize("norm_first", [True, False])
 def test_it_is_torchs_transformer_forward_and_backward(norm_first, pos):
     body = tiny(pos, norm_first=norm_first, activation="relu").body
     twin = copy.deepcopy(body)  # embeds for torch's
     theirs, pairs = torchs_transformer(body)
     idx, mask, source, source_mask = batch()
-    expected = theirs(twin.encoder.embed(source), twin.decoder.embed(idx),
-                      tgt_mask=torch.ones(7, 7, dtype=torch.bool).triu(1), tgt_is_causal=True,
-                      src_key_padding_mask=~source_mask, tgt_key_padding_mask=~mask, memory_key_padding_mask=~source_mask)
+    expected = theirs(
+        twin.encoder.embed(source),
+        twin.decoder.embed(idx),
+        tgt_mask=torch.ones(7, 7, dtype=torch.bool).triu(1),
+        tgt_is_causal=True,
+        src_key_padding_mask=~source_mask,
+        tgt_key_padding_mask=~mask,
+        memory_key_padding_mask=~source_mask,
+    )
     got = body(idx, mask, source=source, source_mask=source_mask)
     torch.testing.assert_close(got[mask], expected[mask])
     # padding is in the future
-    torch.testing.assert_close(body(idx, source=source, source_mask=source_mask)[mask], expected[mask])
+    torch.testing.assert_close(
+        body(idx, source=source, source_mask=source_mask)[mask], expected[mask]
+    )
 
     direction = torch.randn(16)
     (expected[mask] @ direction).pow(2).sum().backward()
     (got[mask] @ direction).pow(2).sum().backward()
-    their_grads = {our_name: dict(theirs.named_parameters())[name].grad for name, our_name in pairs.items()}
+    their_grads = {
+        our_name: dict(theirs.named_parameters())[name].grad for name, our_name in pairs.items()
+    }
     their_grads |= {name: p.grad for name, p in twin.named_parameters() if p.grad is not None}
     grads = {name: p.grad for name, p in body.named_parameters()}
     assert grads.keys() == their_grads.keys()
     for name, grad in grads.items():
-        torch.testing.assert_close(grad, their_grads[name], atol=1e-3, rtol=1e-3, msg=lambda m: f"{name}: {m}")
+        torch.testing.assert_close(
+            grad, their_grads[name], atol=1e-3, rtol=1e-3, msg=lambda m: f"{name}: {m}"
+        )
 
 
 @pytest.mark.parametrize("need_weights", [False, True])
 def test_cross_attention_is_the_formula_with_keys_and_values_of_the_memory(need_weights):
-    attention, x, memory = Attention(Config(n_head=3, n_embd=12)), torch.randn(2, 5, 12), torch.randn(2, 4, 12)
+    attention, x, memory = (
+        Attention(Config(n_head=3, n_embd=12)),
+        torch.randn(2, 5, 12),
+        torch.randn(2, 4, 12),
+    )
     bias = torch.zeros(2, 1, 1, 4)
     bias[1, :, :, 2:] = -math.inf
     weight, b = attention.qkv.weight, attention.qkv.bias
-    q, k, v = ((of @ weight[i : i + 12].T + b[i : i + 12]).view(2, -1, 3, 4).transpose(1, 2)
-               for of, i in ((x, 0), (memory, 12), (memory, 24)))
+    q, k, v = (
+        (of @ weight[i : i + 12].T + b[i : i + 12]).view(2, -1, 3, 4).transpose(1, 2)
+        for of, i in ((x, 0), (memory, 12), (memory, 24))
+    )
     y, weights = attend(q, k, v, bias)  # is tested against loops elsewhere
     got, got_weights = attention(x, bias, memory=memory, need_weights=need_weights)
     torch.testing.assert_close(got, attention.out(y.transpose(1, 2).reshape(2, 5, 12)))
@@ -113,18 +183,28 @@ def test_the_target_does_not_see_its_future_and_sees_the_whole_source(pos, need_
     body, (idx, _, source, _) = tiny(pos).body, batch()
 
     def states(idx, source):
-        return body(idx, source=source, need_weights=True)[0] if need_weights else body(idx, source=source)
+        return (
+            body(idx, source=source, need_weights=True)[0]
+            if need_weights
+            else body(idx, source=source)
+        )
 
     alone = states(idx, source)
     for cut in (1, 4, 6):
         other = idx.clone()
         other[:, cut:] = (idx[:, cut:] - 5 + 7) % 25 + 5  # every later token is another one
-        torch.testing.assert_close(states(other, source)[:, :cut], alone[:, :cut], atol=1e-5, rtol=0)
-        assert (states(other, source)[:, cut] - alone[:, cut]).abs().amax(-1).min() > 1e-3  # its own token it does see
+        torch.testing.assert_close(
+            states(other, source)[:, :cut], alone[:, :cut], atol=1e-5, rtol=0
+        )
+        assert (states(other, source)[:, cut] - alone[:, cut]).abs().amax(
+            -1
+        ).min() > 1e-3  # its own token it does see
     for place in range(9):
         other = source.clone()
         other[:, place] = (source[:, place] - 5 + 7) % 25 + 5
-        assert (states(idx, other) - alone).abs().amax(-1).min() > 1e-5, place  # even the first token
+        assert (states(idx, other) - alone).abs().amax(-1).min() > 1e-5, (
+            place
+        )  # even the first token
 
 
 @pytest.mark.parametrize("norm_first", [True, False])
@@ -134,7 +214,9 @@ def test_padding_of_the_source_changes_nothing(pos, norm_first):
     h, maps = body(idx, source=source, source_mask=mask, need_weights=True)
     torch.testing.assert_close(body(idx, source=source, source_mask=mask), h)  # fused
     for b, n in enumerate(mask.sum(1).tolist()):
-        torch.testing.assert_close(body(idx[b : b + 1], source=source[b : b + 1, :n])[0], h[b], atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(
+            body(idx[b : b + 1], source=source[b : b + 1, :n])[0], h[b], atol=1e-5, rtol=1e-5
+        )
     other = torch.where(mask, source, (source - 5 + 7) % 25 + 5)
     torch.testing.assert_close(body(idx, source=other, source_mask=mask), h, atol=1e-5, rtol=1e-5)
 
@@ -144,12 +226,17 @@ def test_maps_of_both_halves_and_between_them(pos):
     body, (idx, mask, source, source_mask) = tiny(pos).body, batch()
     _, maps = body(idx, mask, source=source, source_mask=source_mask, need_weights=True)
     assert {name: [tuple(m.shape) for m in of] for name, of in maps.items()} == {
-        "encoder": [(3, 2, 9, 9)] * 2, "decoder": [(3, 2, 7, 7)] * 2, "cross": [(3, 2, 7, 9)] * 2}
+        "encoder": [(3, 2, 9, 9)] * 2,
+        "decoder": [(3, 2, 7, 7)] * 2,
+        "cross": [(3, 2, 7, 9)] * 2,
+    }
     for of in maps.values():
         for weights in of:
             torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
     for cross, decoder in zip(maps["cross"], maps["decoder"]):
-        assert torch.equal(cross > 0, source_mask[:, None, None, :].expand_as(cross))  # all of the source, and no padding
+        assert torch.equal(
+            cross > 0, source_mask[:, None, None, :].expand_as(cross)
+        )  # all of the source, and no padding
         assert torch.equal(decoder, decoder.tril())
 
 
@@ -157,20 +244,31 @@ def test_cross_attention_has_no_positions():
     """The same source in another order, read by an encoder without positions, is the same memory in another order."""
     body, (idx, *_) = tiny("rope").body, batch()
     memory, order = torch.randn(3, 9, 16), torch.randperm(9)
-    torch.testing.assert_close(body.decoder(idx, memory=memory[:, order]), body.decoder(idx, memory=memory),
-                               atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        body.decoder(idx, memory=memory[:, order]),
+        body.decoder(idx, memory=memory),
+        atol=1e-5,
+        rtol=1e-5,
+    )
 
 
 def test_an_encoder_can_look_at_a_memory_too_and_any_cross_block_do_without():
     torch.manual_seed(0)
-    body, idx, memory = (Encoder(Config(vocab_size=30, n_embd=16, n_layer=2, pos="alibi", init_std=0.3), cross=True),
-                         torch.randint(5, 30, (2, 6)), torch.randn(2, 3, 16))
+    body, idx, memory = (
+        Encoder(Config(vocab_size=30, n_embd=16, n_layer=2, pos="alibi", init_std=0.3), cross=True),
+        torch.randint(5, 30, (2, 6)),
+        torch.randn(2, 3, 16),
+    )
     changed = idx.clone()
     changed[:, -1] = (idx[:, -1] - 5 + 7) % 25 + 5
-    assert (body(changed, memory=memory) - body(idx, memory=memory))[:, 0].abs().max() > 1e-4  # the future is visible
+    assert (body(changed, memory=memory) - body(idx, memory=memory))[
+        :, 0
+    ].abs().max() > 1e-4  # the future is visible
     assert (body(idx, memory=memory) - body(idx))[:, 0].abs().max() > 1e-3
     plain = Encoder(body.config)
-    plain.load_state_dict({name: weight for name, weight in body.state_dict().items() if "cross" not in name})
+    plain.load_state_dict(
+        {name: weight for name, weight in body.state_dict().items() if "cross" not in name}
+    )
     torch.testing.assert_close(body(idx), plain(idx))
 
 
@@ -181,9 +279,15 @@ def test_an_encoder_can_look_at_a_memory_too_and_any_cross_block_do_without():
 def test_loss_sums_over_the_targets_that_are_not_ignored(head):
     model, (idx, mask, source, source_mask) = tiny("learned", head=head), batch()
     targets = torch.randint(30, (3, 7)).masked_fill(~mask, -100)
-    expected = F.cross_entropy(model(idx, source=source, source_mask=source_mask).flatten(0, 1), targets.flatten(),
-                               ignore_index=-100, reduction="sum")
-    torch.testing.assert_close(model.loss(idx, targets, source=source, source_mask=source_mask), expected)
+    expected = F.cross_entropy(
+        model(idx, source=source, source_mask=source_mask).flatten(0, 1),
+        targets.flatten(),
+        ignore_index=-100,
+        reduction="sum",
+    )
+    torch.testing.assert_close(
+        model.loss(idx, targets, source=source, source_mask=source_mask), expected
+    )
     assert model.losses(idx, targets, source=source, source_mask=source_mask).shape == (mask.sum(),)
 
 
@@ -195,15 +299,39 @@ def test_both_halves_and_the_head_share_one_embedding():
 
 def test_parameters_counted_are_those_of_the_formula():
     model = tiny("learned")
-    counts, attention, ffn = count_parameters(model), 4 * (16 * 16 + 16), 16 * 20 + 20 + 20 * 16 + 16
-    assert counts == {"embedding": 30 * 16, "positions": 2 * 16 * 16, "attention": 2 * 3 * attention,
-                      "feed-forward": 2 * 2 * ffn, "norm": 2 * (2 + 3) * 32 + 2 * 32, "head": 30, "total": counts["total"]}
-    assert (counts["total"] == sum(p.numel() for p in model.parameters())
-            == sum(n for part, n in counts.items() if part != "total"))
+    counts, attention, ffn = (
+        count_parameters(model),
+        4 * (16 * 16 + 16),
+        16 * 20 + 20 + 20 * 16 + 16,
+    )
+    assert counts == {
+        "embedding": 30 * 16,
+        "positions": 2 * 16 * 16,
+        "attention": 2 * 3 * attention,
+        "feed-forward": 2 * 2 * ffn,
+        "norm": 2 * (2 + 3) * 32 + 2 * 32,
+        "head": 30,
+        "total": counts["total"],
+    }
+    assert (
+        counts["total"]
+        == sum(p.numel() for p in model.parameters())
+        == sum(n for part, n in counts.items() if part != "total")
+    )
 
 
 @pytest.mark.parametrize("body", [Encoder, Decoder])
 def test_bodies_without_cross_attention_have_the_weights_they_always_had(body):
     names = {name for name in body(Config(n_layer=1)).state_dict() if name.startswith("blocks.0.")}
-    assert names == {f"blocks.0.{part}.{kind}" for kind in ("weight", "bias")
-                     for part in ("norm1", "attention.qkv", "attention.out", "norm2", "feed_forward.up", "feed_forward.down")}
+    assert names == {
+        f"blocks.0.{part}.{kind}"
+        for kind in ("weight", "bias")
+        for part in (
+            "norm1",
+            "attention.qkv",
+            "attention.out",
+            "norm2",
+            "feed_forward.up",
+            "feed_forward.down",
+        )
+    }

@@ -15,26 +15,52 @@ from nets.ensemble import Ensemble
 
 def tiny(body=Encoder, **more):
     torch.manual_seed(0)
-    return LanguageModel(body(Config(**dict(vocab_size=30, block_size=12, n_layer=2, n_head=2, n_embd=16,
-                                            n_ffn=20, init_std=0.3) | more)))
+    return LanguageModel(
+        body(
+            Config(
+                **dict(
+                    vocab_size=30,
+                    block_size=12,
+                    n_layer=2,
+                    n_head=2,
+                    n_embd=16,
+                    n_ffn=20,
+                    init_std=0.3,
+                )
+                | more
+            )
+        )
+    )
 
 
 # ---------------------------------------------------------------------------- config
 
 
-@pytest.mark.parametrize("wrong, message", [
-    (dict(n_layer=0), "n_layer must be at least 1, got 0"), (dict(block_size=-3), "block_size must be at least 1, got -3"),
-    (dict(window=-1), "window must not be negative"),
-    (dict(pos="rotary"), "pos must be one of learned, sinusoidal, alibi, rope, nope, got 'rotary'"),
-    (dict(alibi="causal"), "alibi must be one of offset, symmetric, one-sided"), (dict(head="mlp"), "head must be one of"),
-    (dict(activation="tanh"), "activation must be one of gelu, relu"),
-    (dict(dropout=1.0), "dropout must be at least 0 and below 1"),
-    (dict(n_embd=64, n_head=5), "n_head must divide n_embd: 64 channels do not share out among 5 heads"),
-    (dict(pos="rope", n_embd=6, n_head=2), "n_embd / n_head must be even, got 3"),
-    (dict(pos="sinusoidal", n_embd=5, n_head=1), "n_embd must be even"),
-    (dict(pos="alibi", alibi="one-sided", n_embd=6, n_head=3), "n_head must be even, got 3"),
-    (dict(head="clap", tie=False), "head=clap"),
-    (dict(init_std=-1.0), "init_std must not be negative")])
+@pytest.mark.parametrize(
+    "wrong, message",
+    [
+        (dict(n_layer=0), "n_layer must be at least 1, got 0"),
+        (dict(block_size=-3), "block_size must be at least 1, got -3"),
+        (dict(window=-1), "window must not be negative"),
+        (
+            dict(pos="rotary"),
+            "pos must be one of learned, sinusoidal, alibi, rope, nope, got 'rotary'",
+        ),
+        (dict(alibi="causal"), "alibi must be one of offset, symmetric, one-sided"),
+        (dict(head="mlp"), "head must be one of"),
+        (dict(activation="tanh"), "activation must be one of gelu, relu"),
+        (dict(dropout=1.0), "dropout must be at least 0 and below 1"),
+        (
+            dict(n_embd=64, n_head=5),
+            "n_head must divide n_embd: 64 channels do not share out among 5 heads",
+        ),
+        (dict(pos="rope", n_embd=6, n_head=2), "n_embd / n_head must be even, got 3"),
+        (dict(pos="sinusoidal", n_embd=5, n_head=1), "n_embd must be even"),
+        (dict(pos="alibi", alibi="one-sided", n_embd=6, n_head=3), "n_head must be even, got 3"),
+        (dict(head="clap", tie=False), "head=clap"),
+        (dict(init_std=-1.0), "init_std must not be negative"),
+    ],
+)
 def test_config_names_the_field_that_is_wrong(wrong, message):
     with pytest.raises(ValueError, match=message.replace("(", r"\(")):
         Config(**wrong)
@@ -51,14 +77,29 @@ def test_config_tells_all_that_is_wrong_at_once():
 
 def torchs_layer(block, config):
     """torch's own encoder layer with a block's weights."""
-    layer = nn.TransformerEncoderLayer(config.n_embd, config.n_head, config.n_ffn, dropout=0.0, activation=config.activation,
-                                       batch_first=True, norm_first=config.norm_first)
-    pairs = {"self_attn.in_proj_weight": "attention.qkv.weight", "self_attn.in_proj_bias": "attention.qkv.bias",
-             "self_attn.out_proj.weight": "attention.out.weight", "self_attn.out_proj.bias": "attention.out.bias",
-             "linear1.weight": "feed_forward.up.weight", "linear1.bias": "feed_forward.up.bias",
-             "linear2.weight": "feed_forward.down.weight", "linear2.bias": "feed_forward.down.bias",
-             "norm1.weight": "norm1.weight", "norm1.bias": "norm1.bias",
-             "norm2.weight": "norm2.weight", "norm2.bias": "norm2.bias"}
+    layer = nn.TransformerEncoderLayer(
+        config.n_embd,
+        config.n_head,
+        config.n_ffn,
+        dropout=0.0,
+        activation=config.activation,
+        batch_first=True,
+        norm_first=config.norm_first,
+    )
+    pairs = {
+        "self_attn.in_proj_weight": "attention.qkv.weight",
+        "self_attn.in_proj_bias": "attention.qkv.bias",
+        "self_attn.out_proj.weight": "attention.out.weight",
+        "self_attn.out_proj.bias": "attention.out.bias",
+        "linear1.weight": "feed_forward.up.weight",
+        "linear1.bias": "feed_forward.up.bias",
+        "linear2.weight": "feed_forward.down.weight",
+        "linear2.bias": "feed_forward.down.bias",
+        "norm1.weight": "norm1.weight",
+        "norm1.bias": "norm1.bias",
+        "norm2.weight": "norm2.weight",
+        "norm2.bias": "norm2.bias",
+    }
     ours = block.state_dict()
     layer.load_state_dict({theirs: ours[name] for theirs, name in pairs.items()})
     return layer, pairs
@@ -68,16 +109,25 @@ def torchs_layer(block, config):
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 @pytest.mark.parametrize("norm_first", [True, False])
 def test_blocks_are_torchs_encoder_layers_forward_and_backward(norm_first, activation, causal):
-    model = tiny(Decoder if causal else Encoder, pos="nope", norm_first=norm_first, activation=activation).body
+    model = tiny(
+        Decoder if causal else Encoder, pos="nope", norm_first=norm_first, activation=activation
+    ).body
     for p in model.parameters():  # initial biases and norms are 0 and 1 and would hide a mix-up
         p.data += 0.1 * torch.randn_like(p)
-    idx, mask = torch.randint(5, 30, (3, 7)), None if causal else torch.arange(7) < torch.tensor([[7], [4], [5]])
+    idx, mask = (
+        torch.randint(5, 30, (3, 7)),
+        None if causal else torch.arange(7) < torch.tensor([[7], [4], [5]]),
+    )
     layers = [torchs_layer(block, model.config) for block in model.blocks]
 
     x = model.embed(idx).detach()
     for layer, _ in layers:
-        x = layer(x, src_mask=nn.Transformer.generate_square_subsequent_mask(7) if causal else None,
-                  src_key_padding_mask=None if causal else ~mask, is_causal=causal)
+        x = layer(
+            x,
+            src_mask=nn.Transformer.generate_square_subsequent_mask(7) if causal else None,
+            src_key_padding_mask=None if causal else ~mask,
+            is_causal=causal,
+        )
     expected = model.norm(x)
     real = torch.ones(3, 7, dtype=torch.bool) if causal else mask
     got = model(idx, mask)
@@ -89,24 +139,36 @@ def test_blocks_are_torchs_encoder_layers_forward_and_backward(norm_first, activ
     for block, (layer, pairs) in zip(model.blocks, layers):
         theirs, ours = dict(layer.named_parameters()), dict(block.named_parameters())
         for name, our_name in pairs.items():
-            torch.testing.assert_close(ours[our_name].grad, theirs[name].grad, atol=1e-4, rtol=1e-4,
-                                       msg=lambda m: f"{our_name}: {m}")
+            torch.testing.assert_close(
+                ours[our_name].grad,
+                theirs[name].grad,
+                atol=1e-4,
+                rtol=1e-4,
+                msg=lambda m: f"{our_name}: {m}",
+            )
 
 
 @pytest.mark.parametrize("norm_first", [True, False])
 def test_layer_norms_stand_where_pre_and_post_norm_have_them(norm_first):
     model, idx = tiny(norm_first=norm_first, n_layer=1), torch.randint(5, 30, (1, 6))
     h = model.body(idx)
-    torch.testing.assert_close(h.mean(-1), torch.zeros(1, 6), atol=1e-5, rtol=0)  # either way the output is normalised
+    torch.testing.assert_close(
+        h.mean(-1), torch.zeros(1, 6), atol=1e-5, rtol=0
+    )  # either way the output is normalised
     x = model.body.embed(idx)
-    assert torch.allclose(x.mean(-1), torch.zeros(1, 6), atol=1e-5) != norm_first  # the embedding only before post-norm blocks
+    assert (
+        torch.allclose(x.mean(-1), torch.zeros(1, 6), atol=1e-5) != norm_first
+    )  # the embedding only before post-norm blocks
 
 
 # ---------------------------------------------------------------------------- embeddings
 
 
 def test_unit_embeddings_have_length_one_and_the_zero_mask_none():
-    model, idx = tiny(unit_embd=True, zero_mask=True, mask_id=2, pos="nope"), torch.tensor([[9, 2, 11]])
+    model, idx = (
+        tiny(unit_embd=True, zero_mask=True, mask_id=2, pos="nope"),
+        torch.tensor([[9, 2, 11]]),
+    )
     torch.testing.assert_close(model.body.embed(idx).norm(dim=-1), torch.tensor([[1.0, 0.0, 1.0]]))
 
 
@@ -118,10 +180,18 @@ def test_linear_head_is_a_product_with_the_embeddings_and_a_bias():
     embedding, h = nn.Embedding(7, 4), torch.randn(2, 3, 4)
     head = LMHead(config, embedding)
     head.bias.data = torch.randn(7)
-    expected = [[[h[b, t].dot(embedding.weight[v]).item() + head.bias[v].item() for v in range(7)]
-                 for t in range(3)] for b in range(2)]
+    expected = [
+        [
+            [h[b, t].dot(embedding.weight[v]).item() + head.bias[v].item() for v in range(7)]
+            for t in range(3)
+        ]
+        for b in range(2)
+    ]
     torch.testing.assert_close(head(h), torch.tensor(expected))
-    assert head.words is embedding and LMHead(Config(vocab_size=7, n_embd=4, tie=False), embedding).words is not embedding
+    assert (
+        head.words is embedding
+        and LMHead(Config(vocab_size=7, n_embd=4, tie=False), embedding).words is not embedding
+    )
 
 
 def test_roberta_head_is_dense_gelu_norm_then_the_embeddings():
@@ -131,19 +201,26 @@ def test_roberta_head_is_dense_gelu_norm_then_the_embeddings():
         p.data += torch.randn_like(p)
     x = h @ dense.weight.T + dense.bias
     x = x * 0.5 * (1 + torch.erf(x / math.sqrt(2)))  # the exact GELU
-    x = (x - x.mean(-1, keepdim=True)) / (x.var(-1, unbiased=False, keepdim=True) + 1e-5).sqrt() * norm.weight + norm.bias
+    x = (x - x.mean(-1, keepdim=True)) / (
+        x.var(-1, unbiased=False, keepdim=True) + 1e-5
+    ).sqrt() * norm.weight + norm.bias
     torch.testing.assert_close(head(h), x @ head.words.weight.T + head.bias, atol=1e-4, rtol=1e-4)
 
 
 def test_clap_head_is_beta_times_the_cosine_without_normalising_the_features():
     embedding, h = nn.Embedding(7, 4), 3 * torch.randn(5, 4)
     head = ClapHead(Config(vocab_size=7, n_embd=4, head="clap"), embedding)
-    assert {name for name, _ in head.named_parameters()} == {"beta", "words.weight"}  # no layer, no bias
+    assert {name for name, _ in head.named_parameters()} == {
+        "beta",
+        "words.weight",
+    }  # no layer, no bias
     assert head.beta.item() == 1
     head.beta.data.fill_(2.5)
     rows = torch.stack([w / math.sqrt(sum(c * c for c in w.tolist())) for w in embedding.weight])
-    torch.testing.assert_close(head(h),
-                               torch.stack([torch.stack([2.5 * h[n].dot(rows[v]) for v in range(7)]) for n in range(5)]))
+    torch.testing.assert_close(
+        head(h),
+        torch.stack([torch.stack([2.5 * h[n].dot(rows[v]) for v in range(7)]) for n in range(5)]),
+    )
     torch.testing.assert_close(head(2 * h), 2 * head(h))
 
 
@@ -152,16 +229,26 @@ def test_a_tied_head_trains_the_embedding(kind):
     model = tiny(head=kind)
     idx = torch.tensor([[5, 6]])
     model.loss(idx, torch.tensor([[-100, 9]])).backward()
-    assert model.body.embedding.weight.grad[20].abs().sum() > 0  # a word that is neither input nor target
+    assert (
+        model.body.embedding.weight.grad[20].abs().sum() > 0
+    )  # a word that is neither input nor target
 
 
 def test_classifier_head_has_one_hidden_layer_with_relu():
     head, x = ClassifierHead(Config(n_embd=64), 3), torch.randn(2, 64)
     first, last = (layer for layer in head.layers if isinstance(layer, nn.Linear))
     assert sum(p.numel() for p in head.parameters()) == 64 * 100 + 100 + 100 * 3 + 3
-    torch.testing.assert_close(head(x), (x @ first.weight.T + first.bias).clamp(min=0) @ last.weight.T + last.bias)
-    assert sum(p.numel() for p in ClassifierHead(Config(n_embd=64), 3, n_hidden=0).parameters()) == 64 * 3 + 3
-    assert ClassifierHead(Config(n_embd=64), 3, n_input=128)(torch.randn(2, 128)).shape == (2, 3)  # two layers pooled, say
+    torch.testing.assert_close(
+        head(x), (x @ first.weight.T + first.bias).clamp(min=0) @ last.weight.T + last.bias
+    )
+    assert (
+        sum(p.numel() for p in ClassifierHead(Config(n_embd=64), 3, n_hidden=0).parameters())
+        == 64 * 3 + 3
+    )
+    assert ClassifierHead(Config(n_embd=64), 3, n_input=128)(torch.randn(2, 128)).shape == (
+        2,
+        3,
+    )  # two layers pooled, say
 
 
 # ---------------------------------------------------------------------------- losses
@@ -174,7 +261,9 @@ def test_loss_sums_over_all_targets_that_are_not_ignored(body, norm_first, kind)
     model, idx = tiny(body, head=kind, norm_first=norm_first), torch.randint(5, 30, (3, 8))
     mask = None if body is Decoder else torch.arange(8) < torch.tensor([[8], [5], [2]])
     targets = torch.where(torch.rand(3, 8) < 0.5, torch.randint(30, (3, 8)), -100)
-    expected = F.cross_entropy(model(idx, mask).flatten(0, 1), targets.flatten(), ignore_index=-100, reduction="sum")
+    expected = F.cross_entropy(
+        model(idx, mask).flatten(0, 1), targets.flatten(), ignore_index=-100, reduction="sum"
+    )
     torch.testing.assert_close(model.loss(idx, targets, mask), expected)
 
 
@@ -184,8 +273,13 @@ def test_loss_sums_over_all_targets_that_are_not_ignored(body, norm_first, kind)
 def pooled_by_hand(rows, how):
     """rows: the real tokens' vectors of one sentence, as lists."""
     columns = list(zip(*rows))
-    return {"mean": [sum(c) / len(c) for c in columns], "max": [max(c) for c in columns], "min": [min(c) for c in columns],
-            "first": rows[0], "last": rows[-1]}[how]
+    return {
+        "mean": [sum(c) / len(c) for c in columns],
+        "max": [max(c) for c in columns],
+        "min": [min(c) for c in columns],
+        "first": rows[0],
+        "last": rows[-1],
+    }[how]
 
 
 @pytest.mark.parametrize("how", Classifier.POOLS)
@@ -202,14 +296,23 @@ def test_pooling_leaves_padding_out(how):
 def test_a_class_does_not_depend_on_padding(pos, layers):
     model = Classifier(tiny(pos=pos).body, 3, pool="mean+max+min+first+last", layers=layers).eval()
     idx = torch.randint(5, 30, (2, 5))
-    padded, mask = torch.cat([idx, torch.zeros(2, 6, dtype=torch.long)], 1), (torch.arange(11) < 5).expand(2, -1)
+    padded, mask = (
+        torch.cat([idx, torch.zeros(2, 6, dtype=torch.long)], 1),
+        (torch.arange(11) < 5).expand(2, -1),
+    )
     torch.testing.assert_close(model(padded, mask), model(idx), atol=1e-5, rtol=1e-5)
 
 
 def test_features_of_all_layers_are_embedding_to_output_pooled():
-    model, idx = Classifier(tiny().body, 3, pool="mean+first", layers="all").eval(), torch.randint(5, 30, (2, 5))
+    model, idx = (
+        Classifier(tiny().body, 3, pool="mean+first", layers="all").eval(),
+        torch.randint(5, 30, (2, 5)),
+    )
     h, states = model.body(idx, need_states=True)
-    expected = torch.cat([part for state in (states[0], states[1], h) for part in (state.mean(1), state[:, 0])], dim=1)
+    expected = torch.cat(
+        [part for state in (states[0], states[1], h) for part in (state.mean(1), state[:, 0])],
+        dim=1,
+    )
     torch.testing.assert_close(model.features(idx), expected)
 
 
@@ -221,13 +324,18 @@ def test_projected_features_are_the_principal_components_of_the_standardised():
     model = Classifier(tiny().body, 3, n_component=4)
     model.fit_projection(features)
     out = model.project(features)
-    torch.testing.assert_close(out.norm(dim=0), torch.linalg.svdvals(standard)[:4], atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(
+        out.norm(dim=0), torch.linalg.svdvals(standard)[:4], atol=1e-3, rtol=1e-3
+    )
     # nothing but the orientation has changed
     torch.testing.assert_close(out @ out.T, standard @ standard.T, atol=1e-3, rtol=1e-3)
 
 
 def test_a_class_is_the_head_of_the_projected_features():
-    model, idx = Classifier(tiny().body, 3, pool="mean+max", n_component=5).eval(), torch.randint(5, 30, (9, 6))
+    model, idx = (
+        Classifier(tiny().body, 3, pool="mean+max", n_component=5).eval(),
+        torch.randint(5, 30, (9, 6)),
+    )
     features = model.features(idx)
     assert features.shape == (9, 32)
     model.fit_projection(features)
@@ -240,7 +348,9 @@ def test_a_class_is_the_head_of_the_projected_features():
 
 
 def three_decoders():
-    config = Config(vocab_size=30, block_size=12, n_layer=1, n_head=2, n_embd=16, pos="alibi", init_std=0.5)
+    config = Config(
+        vocab_size=30, block_size=12, n_layer=1, n_head=2, n_embd=16, pos="alibi", init_std=0.5
+    )
     return [LanguageModel(Decoder(config)) for _ in range(3)]
 
 
@@ -252,18 +362,26 @@ def test_an_ensemble_averages_probabilities():
     targets = torch.randint(5, 30, (4, 7))
     targets[1, 2:] = -100
     wanted = targets != -100
-    torch.testing.assert_close(ensemble.loss(idx, targets), -mean[wanted].gather(1, targets[wanted][:, None]).log().sum())
+    torch.testing.assert_close(
+        ensemble.loss(idx, targets), -mean[wanted].gather(1, targets[wanted][:, None]).log().sum()
+    )
 
 
 def test_each_member_of_an_ensemble_is_trained_on_its_own_rows():
     members = three_decoders()
-    ensemble, idx, targets = Ensemble(members).train(), torch.randint(5, 30, (6, 7)), torch.randint(5, 30, (6, 7))
+    ensemble, idx, targets = (
+        Ensemble(members).train(),
+        torch.randint(5, 30, (6, 7)),
+        torch.randint(5, 30, (6, 7)),
+    )
     ensemble.loss(idx, targets, smoothing=0.1).backward()
     grads = [member.body.embedding.weight.grad.clone() for member in members]
     for i, member in enumerate(members):
         member.zero_grad()
         logits = member(idx[2 * i : 2 * i + 2]).flatten(0, 1)
-        F.cross_entropy(logits, targets[2 * i : 2 * i + 2].flatten(), reduction="sum", label_smoothing=0.1).backward()
+        F.cross_entropy(
+            logits, targets[2 * i : 2 * i + 2].flatten(), reduction="sum", label_smoothing=0.1
+        ).backward()
         torch.testing.assert_close(member.body.embedding.weight.grad, grads[i])
 
 
@@ -271,18 +389,31 @@ def test_each_member_of_an_ensemble_is_trained_on_its_own_rows():
 
 
 @pytest.mark.parametrize("pos", ["learned", "sinusoidal", "alibi", "rope", "nope"])
-@pytest.mark.parametrize("head, in_head", [("linear", 30), ("roberta", 16 * 16 + 16 + 2 * 16 + 30), ("clap", 1)])
+@pytest.mark.parametrize(
+    "head, in_head", [("linear", 30), ("roberta", 16 * 16 + 16 + 2 * 16 + 30), ("clap", 1)]
+)
 def test_parameters_counted_by_part_are_those_of_the_formula(pos, head, in_head):
     model = tiny(pos=pos, head=head)
     counts = count_parameters(model)
-    assert counts == {"embedding": 30 * 16, "positions": 12 * 16 if pos == "learned" else 0,
-                      "attention": 2 * 4 * (16 * 16 + 16), "feed-forward": 2 * (16 * 20 + 20 + 20 * 16 + 16),
-                      "norm": 2 * 2 * 32 + 32, "head": in_head, "total": counts["total"]}
-    assert (counts["total"] == sum(counts[part] for part in counts if part != "total")
-            == sum(p.numel() for p in model.parameters()))
+    assert counts == {
+        "embedding": 30 * 16,
+        "positions": 12 * 16 if pos == "learned" else 0,
+        "attention": 2 * 4 * (16 * 16 + 16),
+        "feed-forward": 2 * (16 * 20 + 20 + 20 * 16 + 16),
+        "norm": 2 * 2 * 32 + 32,
+        "head": in_head,
+        "total": counts["total"],
+    }
+    assert (
+        counts["total"]
+        == sum(counts[part] for part in counts if part != "total")
+        == sum(p.numel() for p in model.parameters())
+    )
 
 
-@pytest.mark.parametrize("more", [dict(norm_first=False), dict(tie=False), dict(norm_first=False, unit_embd=True)])
+@pytest.mark.parametrize(
+    "more", [dict(norm_first=False), dict(tie=False), dict(norm_first=False, unit_embd=True)]
+)
 def test_every_parameter_is_counted_once(more):
     model = tiny(**more)
     counts = count_parameters(model)
@@ -297,10 +428,16 @@ def test_every_parameter_is_counted_once(more):
 @pytest.mark.parametrize("pos, std", [("learned", 0.05), ("sinusoidal", 0.05), ("alibi", 0.05)])
 def test_initial_weights_have_the_deviations_they_should(pos, std):
     torch.manual_seed(0)
-    model = LanguageModel(Encoder(Config(vocab_size=1000, block_size=200, n_layer=8, n_embd=64, pos=pos, init_std=0.05)))
+    model = LanguageModel(
+        Encoder(
+            Config(vocab_size=1000, block_size=200, n_layer=8, n_embd=64, pos=pos, init_std=0.05)
+        )
+    )
     assert model.body.embedding.weight.std().item() == pytest.approx(std, rel=0.05)
     for name, p in model.named_parameters():
-        if name.endswith((".attention.out.weight", ".feed_forward.down.weight")):  # 16 of these add to the stream
+        if name.endswith(
+            (".attention.out.weight", ".feed_forward.down.weight")
+        ):  # 16 of these add to the stream
             assert p.std().item() == pytest.approx(0.05 / 4, rel=0.08), name
         elif name.endswith(("qkv.weight", "up.weight")):
             assert p.std().item() == pytest.approx(0.05, rel=0.05), name
@@ -316,7 +453,9 @@ def test_an_untrained_model_is_about_as_unsure_as_a_uniform_guess(pos):
     torch.manual_seed(0)
     model = LanguageModel(Decoder(Config(vocab_size=200, pos=pos)))
     idx, targets = torch.randint(200, (8, 32)), torch.randint(200, (8, 32))
-    assert model.loss(idx, targets).item() / targets.numel() == pytest.approx(math.log(200), rel=0.1)
+    assert model.loss(idx, targets).item() / targets.numel() == pytest.approx(
+        math.log(200), rel=0.1
+    )
 
 
 @pytest.mark.filterwarnings("ignore")  # of the compiler's own

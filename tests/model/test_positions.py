@@ -20,16 +20,30 @@ POSITIONS = ("learned", "sinusoidal", "alibi", "rope", "nope")
 VARIANTS = ("causal", "offset", "symmetric", "one-sided")
 
 # Exponents of two, as the authors' code gives them.
-LOG2_SLOPES = {1: [-8], 2: [-4, -8], 4: [-2, -4, -6, -8], 6: [-2, -4, -6, -8, -1, -3], 8: [-1, -2, -3, -4, -5, -6, -7, -8],
-               12: [-1, -2, -3, -4, -5, -6, -7, -8, -0.5, -1.5, -2.5, -3.5]}
-OFFSET = [[0, -0.5, -1.5, -2.5, -3.5], [-1, 0, -0.5, -1.5, -2.5], [-2, -1, 0, -0.5, -1.5],
-          [-3, -2, -1, 0, -0.5], [-4, -3, -2, -1, 0]]
+LOG2_SLOPES = {
+    1: [-8],
+    2: [-4, -8],
+    4: [-2, -4, -6, -8],
+    6: [-2, -4, -6, -8, -1, -3],
+    8: [-1, -2, -3, -4, -5, -6, -7, -8],
+    12: [-1, -2, -3, -4, -5, -6, -7, -8, -0.5, -1.5, -2.5, -3.5],
+}
+OFFSET = [
+    [0, -0.5, -1.5, -2.5, -3.5],
+    [-1, 0, -0.5, -1.5, -2.5],
+    [-2, -1, 0, -0.5, -1.5],
+    [-3, -2, -1, 0, -0.5],
+    [-4, -3, -2, -1, 0],
+]
 
 
 def tiny(pos, body=Encoder, seed=0, **more):
     """A model's body with weights large enough that positions matter."""
     torch.manual_seed(seed)
-    config = Config(**dict(vocab_size=30, block_size=12, n_layer=2, n_head=4, n_embd=16, pos=pos, init_std=0.5) | more)
+    config = Config(
+        **dict(vocab_size=30, block_size=12, n_layer=2, n_head=4, n_embd=16, pos=pos, init_std=0.5)
+        | more
+    )
     return LanguageModel(body(config)).body.eval()
 
 
@@ -50,7 +64,9 @@ def test_sinusoids_do_not_drown_the_token():
     model = LanguageModel(Encoder(Config(vocab_size=500, n_embd=64, pos="sinusoidal")))
     idx = torch.arange(5, 37)[None]
     token = model.body.embed(idx) - sinusoids(32, 64)
-    assert token.std().item() == pytest.approx(8 * 0.05, rel=0.1)  # sqrt(n_embd) times the initial deviation
+    assert token.std().item() == pytest.approx(
+        8 * 0.05, rel=0.1
+    )  # sqrt(n_embd) times the initial deviation
     assert token.std() > sinusoids(32, 64).std() / 2
 
 
@@ -59,7 +75,9 @@ def test_sinusoids_do_not_drown_the_token():
 
 @pytest.mark.parametrize("n_head", LOG2_SLOPES)
 def test_slopes_are_those_of_the_authors(n_head):
-    torch.testing.assert_close(alibi_slopes(n_head).log2(), torch.tensor(LOG2_SLOPES[n_head], dtype=torch.float))
+    torch.testing.assert_close(
+        alibi_slopes(n_head).log2(), torch.tensor(LOG2_SLOPES[n_head], dtype=torch.float)
+    )
 
 
 def slopes_by_rule(n):
@@ -87,10 +105,16 @@ def bias_by_entry(variant, h, n_head, i, j):
     return -m * (abs(i - j) - (0.5 if variant == "offset" and j > i else 0))
 
 
-@pytest.mark.parametrize("variant, n_head", [(v, n) for v in VARIANTS for n in range(1, 17) if v != "one-sided" or n % 2 == 0])
+@pytest.mark.parametrize(
+    "variant, n_head",
+    [(v, n) for v in VARIANTS for n in range(1, 17) if v != "one-sided" or n % 2 == 0],
+)
 def test_every_entry_of_the_bias_is_the_formula(variant, n_head):
     T = 6
-    expected = [[[bias_by_entry(variant, h, n_head, i, j) for j in range(T)] for i in range(T)] for h in range(n_head)]
+    expected = [
+        [[bias_by_entry(variant, h, n_head, i, j) for j in range(T)] for i in range(T)]
+        for h in range(n_head)
+    ]
     torch.testing.assert_close(alibi_bias(n_head, T, variant), torch.tensor(expected))
 
 
@@ -107,8 +131,10 @@ def test_distance_is_never_rewarded(variant):
     assert (bias <= 0).all() and (bias.diagonal(dim1=1, dim2=2) == 0).all()
 
 
-@pytest.mark.parametrize("body, variant", [
-    (Decoder, "causal"), (Encoder, "offset"), (Encoder, "symmetric"), (Encoder, "one-sided")])
+@pytest.mark.parametrize(
+    "body, variant",
+    [(Decoder, "causal"), (Encoder, "offset"), (Encoder, "symmetric"), (Encoder, "one-sided")],
+)
 def test_alibi_enters_every_layer_unscaled_before_the_softmax(body, variant):
     # With q and k zero, the scores are the bias alone.
     model = tiny("alibi", body, alibi="offset" if variant == "causal" else variant)
@@ -150,7 +176,9 @@ def test_the_model_turns_q_and_k_by_these_angles():
     model, idx = tiny("rope", n_layer=1), torch.randint(5, 30, (1, 7))
     _, (weights,) = model(idx, need_weights=True)
     block = model.blocks[0]
-    q, k, _ = block.attention.qkv(block.norm1(model.embed(idx))).view(7, 3, 4, 4).permute(1, 2, 0, 3)  # (H, T, D)
+    q, k, _ = (
+        block.attention.qkv(block.norm1(model.embed(idx))).view(7, 3, 4, 4).permute(1, 2, 0, 3)
+    )  # (H, T, D)
     scores = rotate(q, angles(7, 4)) @ rotate(k, angles(7, 4)).transpose(1, 2) / 2  # sqrt(D) = 2
     torch.testing.assert_close(weights[0], scores.softmax(-1))
 

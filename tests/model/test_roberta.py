@@ -11,7 +11,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported: nothing here may ask a network
+os.environ["HF_HUB_OFFLINE"] = (
+    "1"  # before transformers is imported: nothing here may ask a network
+)
 
 from helpers import ROOT, SHORT, Outcome, contents
 from safetensors.torch import load_file, save_file  # noqa: E402
@@ -31,30 +33,56 @@ transformers = pytest.importorskip("transformers")
 logging.getLogger("transformers").setLevel(logging.ERROR)
 transformers.utils.logging.disable_progress_bar()
 
-WORDS = ["hope and change matter, my friends", "freedom and the ranch in texas", "a thousand points of light, a prudent gulf",
-         "so let us work harder today."]
-TEXTS = ["hope and <mask> matter", "the ranch", "a thousand points of light <mask> a gulf of texas."]  # of different lengths
+WORDS = [
+    "hope and change matter, my friends",
+    "freedom and the ranch in texas",
+    "a thousand points of light, a prudent gulf",
+    "so let us work harder today.",
+]
+TEXTS = [
+    "hope and <mask> matter",
+    "the ranch",
+    "a thousand points of light <mask> a gulf of texas.",
+]  # of different lengths
 
 
 def trained_tokenizer(last=("<mask>",)):
     """A tokenizer of RoBERTa's kind: byte-level BPE, special tokens where RoBERTa has them."""
     tokenizer = Tokenizer(BPE())
-    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(vocab_size=300, special_tokens=["<s>", "<pad>", "</s>", "<unk>"],
-                                  initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
+    tokenizer.pre_tokenizer, tokenizer.decoder = (
+        pre_tokenizers.ByteLevel(add_prefix_space=False),
+        decoders.ByteLevel(),
+    )
+    trainer = trainers.BpeTrainer(
+        vocab_size=300,
+        special_tokens=["<s>", "<pad>", "</s>", "<unk>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
     tokenizer.train_from_iterator(WORDS, trainer)
     tokenizer.add_special_tokens([AddedToken(token, special=True, lstrip=True) for token in last])
-    tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), trim_offsets=True, add_prefix_space=False)
+    tokenizer.post_processor = processors.RobertaProcessing(
+        ("</s>", 2), ("<s>", 0), trim_offsets=True, add_prefix_space=False
+    )
     return tokenizer
 
 
 def write_folder(folder, tokenizer=None, cls="RobertaForMaskedLM", more_rows=0, **config):
     """A folder as save_pretrained writes it, with the model that wrote it. All weights are random, biases and norms too."""
     tokenizer = tokenizer or trained_tokenizer()
-    shape = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=20,
-                 max_position_embeddings=50, layer_norm_eps=1e-5)
-    model = getattr(transformers, cls)(transformers.RobertaConfig(
-        vocab_size=tokenizer.get_vocab_size() + more_rows, **shape | config)).eval()
+    shape = dict(
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=20,
+        max_position_embeddings=50,
+        layer_norm_eps=1e-5,
+    )
+    model = getattr(transformers, cls)(
+        transformers.RobertaConfig(
+            vocab_size=tokenizer.get_vocab_size() + more_rows, **shape | config
+        )
+    ).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(std=0.3)
@@ -74,7 +102,9 @@ def folder(tmp_path_factory):
 
 def read_here(tokenizer, texts):
     """TEXTS as the scripts read them: idx, mask (B, T)."""
-    sequences, _ = batching.sentences(tokenizer, [text.replace("<mask>", "[MASK]") for text in texts], 99)
+    sequences, _ = batching.sentences(
+        tokenizer, [text.replace("<mask>", "[MASK]") for text in texts], 99
+    )
     return batching.pad(sequences)
 
 
@@ -102,21 +132,29 @@ def compare(model, tokenizer, there, folder, texts=TEXTS, tolerance=1e-4):
 # ---------------------------------------------------------------------------- in
 
 SHAPES = {
-    "as RoBERTa": {}, "transformers' defaults": {"layer_norm_eps": 1e-12, "type_vocab_size": 2},
+    "as RoBERTa": {},
+    "transformers' defaults": {"layer_norm_eps": 1e-12, "type_vocab_size": 2},
     "one token type": {"type_vocab_size": 1},
     "one layer, wide feed-forward": {"num_hidden_layers": 1, "intermediate_size": 70},
     "four heads": {"hidden_size": 24, "num_attention_heads": 4, "num_hidden_layers": 3},
     "many positions": {"max_position_embeddings": 130},
-    "a large epsilon": {"layer_norm_eps": 0.1}, "relu": {"hidden_act": "relu"},
-    "an output of its own": {"tie_word_embeddings": False}, "rows that no token has": {"more_rows": 7}}
+    "a large epsilon": {"layer_norm_eps": 0.1},
+    "relu": {"hidden_act": "relu"},
+    "an output of its own": {"tie_word_embeddings": False},
+    "rows that no token has": {"more_rows": 7},
+}
 
 
 @pytest.mark.parametrize("config", SHAPES.values(), ids=SHAPES)
 def test_logits_are_those_of_transformers(config, tmp_path):
     there = write_folder(tmp_path, **config)
     model, tokenizer = models.load_roberta(tmp_path)
-    assert (not model.training and tokenizer.get_vocab_size() == model.body.config.vocab_size
-            == there.config.vocab_size - config.get("more_rows", 0))
+    assert (
+        not model.training
+        and tokenizer.get_vocab_size()
+        == model.body.config.vocab_size
+        == there.config.vocab_size - config.get("more_rows", 0)
+    )
     assert model.body.config.block_size == there.config.max_position_embeddings - 2
     compare(model, tokenizer, there, tmp_path)
 
@@ -135,11 +173,17 @@ def test_special_tokens_get_our_ids_and_the_others_keep_their_order(tmp_path):
     _, tokenizer = load_roberta(tmp_path)
     there = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     words = sorted(there.get_vocab().keys() - OURS.keys(), key=there.token_to_id)
-    assert ([tokenizer.id_to_token(i) for i in range(tokenizer.get_vocab_size())] == [*SPECIAL, *words]
-            and words[-1] == "<later>")
+    assert [tokenizer.id_to_token(i) for i in range(tokenizer.get_vocab_size())] == [
+        *SPECIAL,
+        *words,
+    ] and words[-1] == "<later>"
     ids = tokenizer.encode("hope and [MASK] matter <later>", add_special_tokens=False).ids
     assert MASK in ids and ids[-1] == tokenizer.get_vocab_size() - 1
-    assert read_here(tokenizer, ["hope"])[0][0].tolist() == [BOS, *tokenizer.encode("hope", add_special_tokens=False).ids, EOS]
+    assert read_here(tokenizer, ["hope"])[0][0].tolist() == [
+        BOS,
+        *tokenizer.encode("hope", add_special_tokens=False).ids,
+        EOS,
+    ]
 
 
 @pytest.mark.parametrize("split", [False, True])
@@ -160,17 +204,32 @@ def test_older_folders(folder, tmp_path):
     trained_tokenizer().model.save(str(old))
     vocabulary = json.loads((old / "vocab.json").read_text(encoding="utf-8"))
     (old / "vocab.json").write_text(
-        json.dumps(vocabulary | {"<mask>": len(vocabulary)} if "<mask>" not in vocabulary else vocabulary), encoding="utf-8")
+        json.dumps(
+            vocabulary | {"<mask>": len(vocabulary)} if "<mask>" not in vocabulary else vocabulary
+        ),
+        encoding="utf-8",
+    )
     (old / "tokenizer.json").unlink()
     tensors = load_file(old / "model.safetensors")
     words = tensors["roberta.embeddings.word_embeddings.weight"]
-    tensors |= {"roberta.pooler.dense.weight": torch.zeros(16, 16),
-                "roberta.embeddings.position_ids": torch.arange(50)[None], "lm_head.decoder.weight": words.clone()}
-    save_file({name: tensor.half() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()},
-              old / "model.safetensors")
+    tensors |= {
+        "roberta.pooler.dense.weight": torch.zeros(16, 16),
+        "roberta.embeddings.position_ids": torch.arange(50)[None],
+        "lm_head.decoder.weight": words.clone(),
+    }
+    save_file(
+        {
+            name: tensor.half() if tensor.is_floating_point() else tensor
+            for name, tensor in tensors.items()
+        },
+        old / "model.safetensors",
+    )
     model, same = load_roberta(old)
-    assert (same.to_str() == tokenizer.to_str() and model.body.config == new.body.config
-            and model.head.words is model.body.embedding)
+    assert (
+        same.to_str() == tokenizer.to_str()
+        and model.body.config == new.body.config
+        and model.head.words is model.body.embedding
+    )
     for (name, a), b in zip(model.named_parameters(), new.parameters()):
         torch.testing.assert_close(a, b, atol=2e-3, rtol=0, msg=name)
 
@@ -189,15 +248,31 @@ def test_a_folder_without_an_lm_head_has_a_body(cls, tmp_path, cli, corpus):
     there = write_folder(tmp_path / "there", cls=cls)
     model, tokenizer = load_roberta(tmp_path / "there", head=False)
     idx, mask = read_here(tokenizer, TEXTS)
-    batch = transformers.AutoTokenizer.from_pretrained(tmp_path / "there")(TEXTS, padding=True, return_tensors="pt")
+    batch = transformers.AutoTokenizer.from_pretrained(tmp_path / "there")(
+        TEXTS, padding=True, return_tensors="pt"
+    )
     expected = (there if cls == "RobertaModel" else there.roberta)(**batch).last_hidden_state
     torch.testing.assert_close(model.body(idx, mask)[mask], expected[mask], atol=1e-4, rtol=0)
     with pytest.raises(ValueError, match="holds no tensor lm_head.*RobertaForMaskedLM"):
         load_roberta(tmp_path / "there")
-    outcome = cli("train_mlm", "--init", tmp_path / "there", "--data", corpus, "--out", tmp_path / "run")
+    outcome = cli(
+        "train_mlm", "--init", tmp_path / "there", "--data", corpus, "--out", tmp_path / "run"
+    )
     assert outcome.code == 2 and outcome.err.count("\n") == 1 and not (tmp_path / "run").exists()
-    assert cli("train_classifier", "--init", tmp_path / "there", "--data", corpus,
-               "--epochs", 1, "--out", tmp_path / "run").code == 0
+    assert (
+        cli(
+            "train_classifier",
+            "--init",
+            tmp_path / "there",
+            "--data",
+            corpus,
+            "--epochs",
+            1,
+            "--out",
+            tmp_path / "run",
+        ).code
+        == 0
+    )
 
 
 # ---------------------------------------------------------------------------- out
@@ -206,8 +281,21 @@ def test_a_folder_without_an_lm_head_has_a_body(cls, tmp_path, cli, corpus):
 def random_run(tmp_path, kind="bpe", **config):
     """A model with random weights and its tokenizer, as run.load_run would give them."""
     tokenizer = train_tokenizer(kind, WORDS, 290 if kind == "bpe" else 0)
-    config = dict(n_layer=2, n_head=2, n_embd=16, n_ffn=20, block_size=48, norm_first=False, head="roberta") | config
-    model = models.LanguageModel(models.Encoder(models.Config(vocab_size=tokenizer.get_vocab_size(), **config))).eval()
+    config = (
+        dict(
+            n_layer=2,
+            n_head=2,
+            n_embd=16,
+            n_ffn=20,
+            block_size=48,
+            norm_first=False,
+            head="roberta",
+        )
+        | config
+    )
+    model = models.LanguageModel(
+        models.Encoder(models.Config(vocab_size=tokenizer.get_vocab_size(), **config))
+    ).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(std=0.3)
@@ -215,12 +303,21 @@ def random_run(tmp_path, kind="bpe", **config):
 
 
 @pytest.mark.parametrize("kind", ["bpe", "word"])
-@pytest.mark.parametrize("config", [{}, {"n_layer": 1, "n_head": 4, "n_embd": 24, "block_size": 64},
-                                    {"activation": "relu", "tie": False}, {"norm_eps": 0.1, "dropout": 0.3}])
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"n_layer": 1, "n_head": 4, "n_embd": 24, "block_size": 64},
+        {"activation": "relu", "tie": False},
+        {"norm_eps": 0.1, "dropout": 0.3},
+    ],
+)
 def test_transformers_reads_what_is_written(kind, config, tmp_path):
     run = random_run(tmp_path, kind, **config)
     export_roberta(run, tmp_path / "out")
-    there, told = transformers.RobertaForMaskedLM.from_pretrained(tmp_path / "out", output_loading_info=True)
+    there, told = transformers.RobertaForMaskedLM.from_pretrained(
+        tmp_path / "out", output_loading_info=True
+    )
     assert not any(told.values()), told
     assert not list((tmp_path / "out").glob("*.partial"))
     compare(run.model, run.tokenizer, there.eval(), tmp_path / "out")
@@ -230,28 +327,46 @@ def test_transformers_reads_what_is_written(kind, config, tmp_path):
     assert vars(model.body.config) == vars(run.model.body.config)
     for (name, a), b in zip(model.named_parameters(), run.model.parameters()):
         assert torch.equal(a, b), name
-    assert torch.equal(read_here(tokenizer, TEXTS)[0], read_here(run.tokenizer, TEXTS)[0])  # without [EOS], as it was trained
+    assert torch.equal(
+        read_here(tokenizer, TEXTS)[0], read_here(run.tokenizer, TEXTS)[0]
+    )  # without [EOS], as it was trained
 
 
 def test_roberta_comes_out_as_it_went_in(tmp_path):
     there = write_folder(tmp_path / "in")
     model, tokenizer = load_roberta(tmp_path / "in")
-    export_roberta(SimpleNamespace(model=model, tokenizer=tokenizer, folder=tmp_path / "run"), tmp_path / "out")
+    export_roberta(
+        SimpleNamespace(model=model, tokenizer=tokenizer, folder=tmp_path / "run"), tmp_path / "out"
+    )
     a, b = (transformers.AutoTokenizer.from_pretrained(tmp_path / name) for name in ("in", "out"))
     batch = a(TEXTS, padding=True, return_tensors="pt")
-    assert a.get_vocab() == b.get_vocab() and b(TEXTS, padding=True)["input_ids"] == batch["input_ids"].tolist()
-    assert (b("hope", "light")["input_ids"] == a("hope", "light")["input_ids"]
-            and b.decode(batch["input_ids"][1], skip_special_tokens=True) == TEXTS[1])
+    assert (
+        a.get_vocab() == b.get_vocab()
+        and b(TEXTS, padding=True)["input_ids"] == batch["input_ids"].tolist()
+    )
+    assert (
+        b("hope", "light")["input_ids"] == a("hope", "light")["input_ids"]
+        and b.decode(batch["input_ids"][1], skip_special_tokens=True) == TEXTS[1]
+    )
     again = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "out").eval()
     mask = batch["attention_mask"].bool()
-    torch.testing.assert_close(again(**batch).logits[mask], there(**batch).logits[mask], atol=1e-5, rtol=0)
+    torch.testing.assert_close(
+        again(**batch).logits[mask], there(**batch).logits[mask], atol=1e-5, rtol=0
+    )
     assert b.pad_token_id == 1 and b.mask_token_id == a.mask_token_id and b.model_max_length == 48
 
 
-@pytest.mark.parametrize("config, told", [
-    ({"pos": "alibi"}, "pos=alibi"), ({"norm_first": True}, "norm_first=True"), ({"head": "linear"}, "head=linear"),
-    ({"window": 3}, "window=3"), ({"head": "clap", "unit_embd": True}, "head=clap, unit_embd=True"),
-    ({"zero_mask": True}, "zero_mask=True")])
+@pytest.mark.parametrize(
+    "config, told",
+    [
+        ({"pos": "alibi"}, "pos=alibi"),
+        ({"norm_first": True}, "norm_first=True"),
+        ({"head": "linear"}, "head=linear"),
+        ({"window": 3}, "window=3"),
+        ({"head": "clap", "unit_embd": True}, "head=clap, unit_embd=True"),
+        ({"zero_mask": True}, "zero_mask=True"),
+    ],
+)
 def test_a_run_that_is_no_roberta_is_not_written(config, told, tmp_path):
     with pytest.raises(ValueError, match=rf"{told}.*--pos learned --no-norm-first --head roberta"):
         export_roberta(random_run(tmp_path, **config), tmp_path / "out")
@@ -280,27 +395,75 @@ def test_a_run_goes_out_and_in_again(cli, corpus, finished, tmp_path):
     """Trained here, written for transformers, read by --init: the perplexity before its first step is that of the run it
     came from."""
     argv = ("--data", corpus, *SHORT["train_mlm"][-4:])
-    assert cli("train_mlm", *SHORT["train_mlm"], *argv, "--no-norm-first",
-               "--steps", 30, "--lr", 0.01, "--warmup", 3, "--out", tmp_path / "run").code == 0
+    assert (
+        cli(
+            "train_mlm",
+            *SHORT["train_mlm"],
+            *argv,
+            "--no-norm-first",
+            "--steps",
+            30,
+            "--lr",
+            0.01,
+            "--warmup",
+            3,
+            "--out",
+            tmp_path / "run",
+        ).code
+        == 0
+    )
     done = export(tmp_path / "run")
     assert (done.code, done.err) == (0, "") and str(tmp_path / "run" / "roberta") in done.out
-    on = cli("train_mlm", "--init", tmp_path / "run" / "roberta", *argv, "--steps", 2, "--out", tmp_path / "on")
+    on = cli(
+        "train_mlm",
+        "--init",
+        tmp_path / "run" / "roberta",
+        *argv,
+        "--steps",
+        2,
+        "--out",
+        tmp_path / "on",
+    )
     assert (on.code, on.err) == (0, "")
     before, after = read_json(tmp_path / "run" / "result.json"), read_metrics(tmp_path / "on")
-    assert after[0]["perplexity/valid"] == pytest.approx(before["perplexity/valid"], rel=1e-5) and after[-1] != after[0]
+    assert (
+        after[0]["perplexity/valid"] == pytest.approx(before["perplexity/valid"], rel=1e-5)
+        and after[-1] != after[0]
+    )
     assert read_json(tmp_path / "on" / "config.json")["flags"]["n_embd"] == 16
     # A folder that holds something is left alone, and so is a run of another kind.
     there = contents(tmp_path / "run")
-    again, other, wrong = (export(tmp_path / "run"), export(finished("train_mlm"), "--out", tmp_path / "new"),
-                           export(finished("train_lm"), "--out", tmp_path / "new"))
-    for outcome, told in ((again, "is not empty"), (other, "norm_first=True"), (wrong, "of kind 'lm'")):
+    again, other, wrong = (
+        export(tmp_path / "run"),
+        export(finished("train_mlm"), "--out", tmp_path / "new"),
+        export(finished("train_lm"), "--out", tmp_path / "new"),
+    )
+    for outcome, told in (
+        (again, "is not empty"),
+        (other, "norm_first=True"),
+        (wrong, "of kind 'lm'"),
+    ):
         assert outcome.code == 2 and outcome.err.count("\n") == 1 and told in outcome.err, outcome
     assert contents(tmp_path / "run") == there and not (tmp_path / "new").exists()
 
 
 def test_continuing_and_resuming_from_roberta(cli, folder, corpus, tmp_path):
-    argv = ("--init", folder, "--data", corpus, "--valid", 0.2, "--lr", 0.01, "--warmup", 2,
-            "--eval-every", 5, "--batch-size", 8)
+    argv = (
+        "--init",
+        folder,
+        "--data",
+        corpus,
+        "--valid",
+        0.2,
+        "--lr",
+        0.01,
+        "--warmup",
+        2,
+        "--eval-every",
+        5,
+        "--batch-size",
+        8,
+    )
     assert cli("train_mlm", *argv, "--steps", 10, "--out", tmp_path / "run").code == 0
     first, _, last = read_metrics(tmp_path / "run")
     assert last["loss/valid"] < first["loss/valid"]
@@ -310,46 +473,111 @@ def test_continuing_and_resuming_from_roberta(cli, folder, corpus, tmp_path):
     assert loaded.tokenizer.to_str() == load_roberta(folder)[1].to_str()
     # What was trained from RoBERTa can be written again.
     assert export(tmp_path / "run", "--out", tmp_path / "out").code == 0
-    compare(loaded.model, loaded.tokenizer,
-            transformers.RobertaForMaskedLM.from_pretrained(tmp_path / "out").eval(), tmp_path / "out")
+    compare(
+        loaded.model,
+        loaded.tokenizer,
+        transformers.RobertaForMaskedLM.from_pretrained(tmp_path / "out").eval(),
+        tmp_path / "out",
+    )
 
 
-@pytest.mark.parametrize("argv", [(), ("--tune", "all"), ("--tune", "all", "--untrained"), ("--untrained",)])
-def test_classifying_with_roberta_and_with_random_weights(argv, cli, shell, folder, corpus, tmp_path):
-    done = cli("train_classifier", "--init", folder, *argv, "--data", corpus, "--epochs", 3,
-               "--batch-size", 8, "--no-refit", "--seed", 3, "--out", tmp_path / "run")
+@pytest.mark.parametrize(
+    "argv", [(), ("--tune", "all"), ("--tune", "all", "--untrained"), ("--untrained",)]
+)
+def test_classifying_with_roberta_and_with_random_weights(
+    argv, cli, shell, folder, corpus, tmp_path
+):
+    done = cli(
+        "train_classifier",
+        "--init",
+        folder,
+        *argv,
+        "--data",
+        corpus,
+        "--epochs",
+        3,
+        "--batch-size",
+        8,
+        "--no-refit",
+        "--seed",
+        3,
+        "--out",
+        tmp_path / "run",
+    )
     assert (done.code, done.err) == (0, "")
     loaded, there = load_run(tmp_path / "run"), load_roberta(folder, head=False)[0]
-    same = [torch.equal(a, b) for a, b in zip(loaded.model.body.parameters(), there.body.parameters())]
+    same = [
+        torch.equal(a, b) for a, b in zip(loaded.model.body.parameters(), there.body.parameters())
+    ]
     assert all(same) if argv == () else not any(same)
     gap = (loaded.model.body.embedding.weight - there.body.embedding.weight).abs().max()
-    assert gap > 0.3 if "--untrained" in argv else gap < 0.3  # fine-tuning moves the weights, but not far
+    assert (
+        gap > 0.3 if "--untrained" in argv else gap < 0.3
+    )  # fine-tuning moves the weights, but not far
     assert loaded.model.body.config == there.body.config
 
 
 def test_pretrained_and_random_weights_are_compared_by_name(cli, folder, corpus, tmp_path):
     for name, argv in (("a", ()), ("b", ("--untrained",))):
-        assert cli("train_classifier", "--init", folder, *argv, "--data", corpus, "--epochs", 2,
-                   "--no-refit", "--out", tmp_path / name).code == 0
-    done = command(compare_script, compare_script.compare, tmp_path / "a", tmp_path / "b", "--out", tmp_path / "compare")
-    assert ((done.code, done.err) == (0, "")
-            and "untrained=no" in done.out and "untrained=yes" in done.out and "2 configurations" in done.out)
+        assert (
+            cli(
+                "train_classifier",
+                "--init",
+                folder,
+                *argv,
+                "--data",
+                corpus,
+                "--epochs",
+                2,
+                "--no-refit",
+                "--out",
+                tmp_path / name,
+            ).code
+            == 0
+        )
+    done = command(
+        compare_script,
+        compare_script.compare,
+        tmp_path / "a",
+        tmp_path / "b",
+        "--out",
+        tmp_path / "compare",
+    )
+    assert (
+        (done.code, done.err) == (0, "")
+        and "untrained=no" in done.out
+        and "untrained=yes" in done.out
+        and "2 configurations" in done.out
+    )
 
 
-@pytest.mark.parametrize("script, argv, told", [
-    ("train_mlm", ("--init-from", "out/run"), "leave --init-from and --vocab-from out"),
-    ("train_mlm", ("--vocab-from", "toy"), "leave --init-from and --vocab-from out"),
-    ("train_mlm", ("--n-layer", 3), "--n-layer 3: --init"), ("train_classifier", ("--encoder", "out/run"), "give one of them"),
-    ("train_classifier", ("--causal",), "is an encoder"), ("train_classifier", ("--n-layer", 3), "--n-layer 3: --init")])
+@pytest.mark.parametrize(
+    "script, argv, told",
+    [
+        ("train_mlm", ("--init-from", "out/run"), "leave --init-from and --vocab-from out"),
+        ("train_mlm", ("--vocab-from", "toy"), "leave --init-from and --vocab-from out"),
+        ("train_mlm", ("--n-layer", 3), "--n-layer 3: --init"),
+        ("train_classifier", ("--encoder", "out/run"), "give one of them"),
+        ("train_classifier", ("--causal",), "is an encoder"),
+        ("train_classifier", ("--n-layer", 3), "--n-layer 3: --init"),
+    ],
+)
 def test_flags_that_do_not_go_with_init(script, argv, told, cli, folder, corpus, tmp_path):
     outcome = cli(script, "--init", folder, *argv, "--data", corpus, "--out", tmp_path / "run")
-    assert outcome.code == 2 and outcome.err.count("\n") == 1 and told in outcome.err and "--init" in outcome.err, outcome
+    assert (
+        outcome.code == 2
+        and outcome.err.count("\n") == 1
+        and told in outcome.err
+        and "--init" in outcome.err
+    ), outcome
     assert not (tmp_path / "run").exists()
 
 
 def test_untrained_needs_an_architecture(cli, corpus, tmp_path):
     outcome = cli("train_classifier", "--untrained", "--data", corpus, "--out", tmp_path / "run")
-    assert outcome.code == 2 and "--untrained" in outcome.err and "--encoder or --init" in outcome.err
+    assert (
+        outcome.code == 2 and "--untrained" in outcome.err and "--encoder or --init" in outcome.err
+    )
 
 
 # ---------------------------------------------------------------------------- folders that are none
@@ -369,7 +597,9 @@ def change_tensors(change):
 def change_config(**values):
     def apply(folder):
         described = json.loads((folder / "config.json").read_text()) | values
-        (folder / "config.json").write_text(json.dumps({name: value for name, value in described.items() if value != "gone"}))
+        (folder / "config.json").write_text(
+            json.dumps({name: value for name, value in described.items() if value != "gone"})
+        )
 
     return apply
 
@@ -385,7 +615,9 @@ def change_file(name, change=None):
 
 
 def another_tokenizer(folder):
-    Tokenizer(Unigram([(token, 0.0) for token in [*OURS, "a"]], 1)).save(str(folder / "tokenizer.json"))
+    Tokenizer(Unigram([(token, 0.0) for token in [*OURS, "a"]], 1)).save(
+        str(folder / "tokenizer.json")
+    )
 
 
 def only_bin(folder):
@@ -393,54 +625,121 @@ def only_bin(folder):
 
 
 WRONG = {
-    "missing tensor": (change_tensors(lambda t: t.pop(KEY)), ["model.safetensors", f"holds no tensor {KEY}", "restore"]),
-    "missing bias": (change_tensors(lambda t: t.pop("lm_head.bias")), ["holds no tensor lm_head.bias", "RobertaForMaskedLM"]),
-    "other shape": (change_tensors(lambda t: t.update({KEY: torch.zeros(16, 8)})),
-                    [f"{KEY} is (16, 8), but (16, 16) by config.json"]),
-    "shape that would broadcast": (change_tensors(lambda t: t.update({"lm_head.dense.bias": torch.zeros(1)})),
-                                   ["lm_head.dense.bias is (1,), but (16,)"]),
+    "missing tensor": (
+        change_tensors(lambda t: t.pop(KEY)),
+        ["model.safetensors", f"holds no tensor {KEY}", "restore"],
+    ),
+    "missing bias": (
+        change_tensors(lambda t: t.pop("lm_head.bias")),
+        ["holds no tensor lm_head.bias", "RobertaForMaskedLM"],
+    ),
+    "other shape": (
+        change_tensors(lambda t: t.update({KEY: torch.zeros(16, 8)})),
+        [f"{KEY} is (16, 8), but (16, 16) by config.json"],
+    ),
+    "shape that would broadcast": (
+        change_tensors(lambda t: t.update({"lm_head.dense.bias": torch.zeros(1)})),
+        ["lm_head.dense.bias is (1,), but (16,)"],
+    ),
     "fewer positions": (
-        change_tensors(lambda t: t.update({"roberta.embeddings.position_embeddings.weight": torch.zeros(40, 16)})),
-        ["(40, 16), but (50, 16)"]),
-    "fewer words": (change_tensors(lambda t: t.update({"roberta.embeddings.word_embeddings.weight": torch.zeros(9, 16)})),
-                    ["word_embeddings.weight is (9, 16)"]),
-    "more layers": (change_config(num_hidden_layers=1), ["roberta.encoder.layer.1", "no place in the 1 layers"]),
-    "fewer layers": (change_config(num_hidden_layers=3), ["holds no tensor roberta.encoder.layer.2"]),
+        change_tensors(
+            lambda t: t.update(
+                {"roberta.embeddings.position_embeddings.weight": torch.zeros(40, 16)}
+            )
+        ),
+        ["(40, 16), but (50, 16)"],
+    ),
+    "fewer words": (
+        change_tensors(
+            lambda t: t.update({"roberta.embeddings.word_embeddings.weight": torch.zeros(9, 16)})
+        ),
+        ["word_embeddings.weight is (9, 16)"],
+    ),
+    "more layers": (
+        change_config(num_hidden_layers=1),
+        ["roberta.encoder.layer.1", "no place in the 1 layers"],
+    ),
+    "fewer layers": (
+        change_config(num_hidden_layers=3),
+        ["holds no tensor roberta.encoder.layer.2"],
+    ),
     "no config": (change_file("config.json"), ["config.json: no such file"]),
     "cut config": (change_file("config.json", lambda c: c[:40]), ["config.json: not valid JSON"]),
     "no object": (change_file("config.json", lambda _: b"[]"), ["not a JSON object"]),
-    "no weights": (change_file("model.safetensors"), ["model.safetensors: no such file", "whole model"]),
-    "cut weights": (change_file("model.safetensors", lambda c: c[:-30]),
-                    ["model.safetensors: not a readable safetensors file"]),
-    "pickled weights": (only_bin, ["model.safetensors: no such file, only pytorch_model.bin", "save_pretrained"]),
-    "no weights in it": (change_file("model.safetensors", lambda _: b""), ["not a readable safetensors file"]),
-    "no tokenizer": (change_file("tokenizer.json"), ["tokenizer.json: no such file, nor vocab.json with merges.txt"]),
-    "cut tokenizer": (change_file("tokenizer.json", lambda c: c[:100]), ["tokenizer.json: not a tokenizer file"]),
-    "no mask": (change_file("tokenizer.json", lambda c: c.replace(b"<mask>", b"<hide>")), ["has no token <mask>"]),
+    "no weights": (
+        change_file("model.safetensors"),
+        ["model.safetensors: no such file", "whole model"],
+    ),
+    "cut weights": (
+        change_file("model.safetensors", lambda c: c[:-30]),
+        ["model.safetensors: not a readable safetensors file"],
+    ),
+    "pickled weights": (
+        only_bin,
+        ["model.safetensors: no such file, only pytorch_model.bin", "save_pretrained"],
+    ),
+    "no weights in it": (
+        change_file("model.safetensors", lambda _: b""),
+        ["not a readable safetensors file"],
+    ),
+    "no tokenizer": (
+        change_file("tokenizer.json"),
+        ["tokenizer.json: no such file, nor vocab.json with merges.txt"],
+    ),
+    "cut tokenizer": (
+        change_file("tokenizer.json", lambda c: c[:100]),
+        ["tokenizer.json: not a tokenizer file"],
+    ),
+    "no mask": (
+        change_file("tokenizer.json", lambda c: c.replace(b"<mask>", b"<hide>")),
+        ["has no token <mask>"],
+    ),
     "other kind of tokenizer": (another_tokenizer, ["is of type Unigram", "only BPE"]),
     "other model": (change_config(model_type="bert"), ["model_type is 'bert'", "only 'roberta'"]),
     "no model": (change_config(model_type="gone"), ["model_type is None"]),
-    "other activation": (change_config(hidden_act="gelu_new"), ["hidden_act is 'gelu_new'", "'gelu' or 'relu'"]),
-    "relative positions": (change_config(position_embedding_type="relative_key"),
-                           ["position_embedding_type is 'relative_key'"]),
+    "other activation": (
+        change_config(hidden_act="gelu_new"),
+        ["hidden_act is 'gelu_new'", "'gelu' or 'relu'"],
+    ),
+    "relative positions": (
+        change_config(position_embedding_type="relative_key"),
+        ["position_embedding_type is 'relative_key'"],
+    ),
     "decoder": (change_config(is_decoder=True), ["is_decoder is True"]),
     "no width": (change_config(hidden_size="gone"), ["hidden_size must be a whole number"]),
     "width in words": (change_config(hidden_size="16"), ["hidden_size must be a whole number"]),
     "heads": (change_config(num_attention_heads=3), ["config.json: n_head must divide"]),
-    "vast width": (change_config(hidden_size=10**7, intermediate_size=10**7), ["word_embeddings.weight is"]),
-    "vast number of layers": (change_config(num_hidden_layers=10**7), ["too few for the 10,000,000 layers"]),
+    "vast width": (
+        change_config(hidden_size=10**7, intermediate_size=10**7),
+        ["word_embeddings.weight is"],
+    ),
+    "vast number of layers": (
+        change_config(num_hidden_layers=10**7),
+        ["too few for the 10,000,000 layers"],
+    ),
     "beyond all": (change_config(hidden_size=10**12), ["n_embd must be at most 16,777,216"]),
     "no width at all": (change_config(hidden_size=0), ["hidden_size must be a whole number"]),
-    "not a number": (change_tensors(lambda t: t[KEY][0].fill_(torch.nan)),
-                     [f"{KEY} does not hold finite floating-point numbers"]),
-    "whole numbers": (change_tensors(lambda t: t.update({KEY: torch.zeros(16, 16, dtype=torch.long)})),
-                      [f"{KEY} does not hold finite floating-point numbers"]),
-    "deep": (change_file("config.json", lambda _: b'{"model_type": ' + b"[" * 10**5), ["config.json: not valid JSON"]),
-    "NaN": (change_file("config.json", lambda c: c.replace(b"1e-05", b"NaN")), ["NaN is no number"]),
+    "not a number": (
+        change_tensors(lambda t: t[KEY][0].fill_(torch.nan)),
+        [f"{KEY} does not hold finite floating-point numbers"],
+    ),
+    "whole numbers": (
+        change_tensors(lambda t: t.update({KEY: torch.zeros(16, 16, dtype=torch.long)})),
+        [f"{KEY} does not hold finite floating-point numbers"],
+    ),
+    "deep": (
+        change_file("config.json", lambda _: b'{"model_type": ' + b"[" * 10**5),
+        ["config.json: not valid JSON"],
+    ),
+    "NaN": (
+        change_file("config.json", lambda c: c.replace(b"1e-05", b"NaN")),
+        ["NaN is no number"],
+    ),
     "epsilon in words": (change_config(layer_norm_eps="small"), ["config.json", "restore"]),
     "small vocabulary": (change_config(vocab_size=100), ["has ids up to", "vocab_size 100"]),
     "other padding": (change_config(pad_token_id=0), ["<pad> is 1", "pad_token_id 0"]),
-    "hardly a position": (change_config(max_position_embeddings=4), ["max_position_embeddings 4"])}
+    "hardly a position": (change_config(max_position_embeddings=4), ["max_position_embeddings 4"]),
+}
 
 
 @pytest.mark.parametrize("change, parts", WRONG.values(), ids=WRONG)
@@ -449,19 +748,31 @@ def test_a_folder_that_is_wrong(change, parts, cli, folder, corpus, tmp_path):
     change(wrong)
     before = contents(wrong)
     outcome = cli("train_mlm", "--init", wrong, "--data", corpus, "--out", tmp_path / "run")
-    assert (outcome.code == 2 and outcome.err.count("\n") == 1
-            and all(part in outcome.err for part in [str(wrong), *parts])), outcome
+    assert (
+        outcome.code == 2
+        and outcome.err.count("\n") == 1
+        and all(part in outcome.err for part in [str(wrong), *parts])
+    ), outcome
     assert contents(wrong) == before and not (tmp_path / "run").exists()
 
 
 def test_a_folder_that_is_not_there_or_a_run(cli, corpus, finished, tmp_path):
     for script in ("train_mlm", "train_classifier"):
-        for path, told in ((tmp_path / "nowhere", "no such folder"), (finished("train_mlm"), "--init-from")):
+        for path, told in (
+            (tmp_path / "nowhere", "no such folder"),
+            (finished("train_mlm"), "--init-from"),
+        ):
             outcome = cli(script, "--init", path, "--data", corpus, "--out", tmp_path / "run")
-            assert outcome.code == 2 and outcome.err.count("\n") == 1 and told in outcome.err and str(path) in outcome.err
+            assert (
+                outcome.code == 2
+                and outcome.err.count("\n") == 1
+                and told in outcome.err
+                and str(path) in outcome.err
+            )
 
 
 def test_nothing_is_needed_of_transformers_outside_the_tests_and_what_bench_compares_with():
     for path in {*ROOT.glob("*.py"), *(ROOT / "data").glob("*.py")} - {ROOT / "bench_models.py"}:
-        assert ("import transformers" not in path.read_text(encoding="utf-8")
-                and "from transformers" not in path.read_text(encoding="utf-8")), path
+        assert "import transformers" not in path.read_text(
+            encoding="utf-8"
+        ) and "from transformers" not in path.read_text(encoding="utf-8"), path

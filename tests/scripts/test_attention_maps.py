@@ -18,7 +18,10 @@ from lab.attention import examine, slope, summary
 from lab.command import main
 from model import Config, Decoder, Encoder
 
-SHORT, LONG = "this is a small sentence", "we will work with the people of the world , and the world will work with us today ."
+SHORT, LONG = (
+    "this is a small sentence",
+    "we will work with the people of the world , and the world will work with us today .",
+)
 
 
 def call(capsys, *argv):
@@ -35,7 +38,9 @@ def call(capsys, *argv):
 def figures(monkeypatch):
     """The figures a command makes, kept open: [(file name, figure), ...]; nothing is rendered, which is most of the time."""
     kept = []
-    monkeypatch.setattr(attention_maps, "save", lambda figure, path: kept.append((path.name, figure)))
+    monkeypatch.setattr(
+        attention_maps, "save", lambda figure, path: kept.append((path.name, figure))
+    )
     yield kept
     for _, figure in kept:
         plt.close(figure)
@@ -43,7 +48,9 @@ def figures(monkeypatch):
 
 def maps_of(figure):
     """{title: array} of the panels of a figure."""
-    return {axis.get_title(): axis.images[0].get_array() for axis in figure.axes if axis.get_title()}
+    return {
+        axis.get_title(): axis.images[0].get_array() for axis in figure.axes if axis.get_title()
+    }
 
 
 # ---------------------------------------------------------------------------- healthy runs
@@ -54,31 +61,57 @@ def test_from_the_shell_files_and_report(shell, tmp_path):
     assert done.code == 0, done.err
     assert done.err == ""
     assert sorted(path.name for path in (tmp_path / "run" / "maps").iterdir()) == [
-        "map-1.png", "map-2.png", "maps.json", "positions.png"]
-    assert all(path.read_bytes().startswith(b"\x89PNG") for path in (tmp_path / "run" / "maps").glob("*.png"))
+        "map-1.png",
+        "map-2.png",
+        "maps.json",
+        "positions.png",
+    ]
+    assert all(
+        path.read_bytes().startswith(b"\x89PNG")
+        for path in (tmp_path / "run" / "maps").glob("*.png")
+    )
     assert "FAIL" not in done.out and done.out.count("  ok  ") == 6
 
 
-@pytest.mark.parametrize("kind, more", [
-    ("lm", {"pos": "learned"}), ("lm", {"pos": "nope", "window": 3}), ("lm", {"pos": "rope", "norm_first": False}),
-    ("lm", {"pos": "alibi", "n_head": 3, "n_embd": 18, "window": 4}),
-    ("mlm", {"pos": "alibi", "alibi": "offset", "head": "roberta"}),
-    ("mlm", {"pos": "alibi", "alibi": "symmetric"}), ("mlm", {"pos": "alibi", "alibi": "one-sided", "n_head": 4}),
-    ("mlm", {"pos": "alibi", "alibi": "one-sided", "n_head": 2}), ("classifier", {"pos": "sinusoidal", "window": 5}),
-    ("classifier", {"pos": "nope"})])
+@pytest.mark.parametrize(
+    "kind, more",
+    [
+        ("lm", {"pos": "learned"}),
+        ("lm", {"pos": "nope", "window": 3}),
+        ("lm", {"pos": "rope", "norm_first": False}),
+        ("lm", {"pos": "alibi", "n_head": 3, "n_embd": 18, "window": 4}),
+        ("mlm", {"pos": "alibi", "alibi": "offset", "head": "roberta"}),
+        ("mlm", {"pos": "alibi", "alibi": "symmetric"}),
+        ("mlm", {"pos": "alibi", "alibi": "one-sided", "n_head": 4}),
+        ("mlm", {"pos": "alibi", "alibi": "one-sided", "n_head": 2}),
+        ("classifier", {"pos": "sinusoidal", "window": 5}),
+        ("classifier", {"pos": "nope"}),
+    ],
+)
 def test_a_healthy_run_of_any_kind_passes(tmp_path, capsys, figures, kind, more):
-    code, out, err = call(capsys, make_run(tmp_path / "run", kind, **more), "--text", SHORT, "--text", LONG, "--positions")
+    code, out, err = call(
+        capsys,
+        make_run(tmp_path / "run", kind, **more),
+        "--text",
+        SHORT,
+        "--text",
+        LONG,
+        "--positions",
+    )
     assert (code, err) == (0, "") and "FAIL" not in out
     assert ("nothing above the diagonal" in out) == (kind == "lm")
     assert ("-slope * distance" in out) == (more["pos"] == "alibi")
     assert ("or more tokens away" in out) == ("window" in more)
     assert ("looks one way" in out) == (more.get("alibi") == "one-sided")
     assert ("nothing to draw" in out) == (more["pos"] == "nope")
-    assert [name for name, _ in figures] == ["map-1.png", "map-2.png"] + ["positions.png"] * (more["pos"] != "nope")
+    assert [name for name, _ in figures] == ["map-1.png", "map-2.png"] + ["positions.png"] * (
+        more["pos"] != "nope"
+    )
     report = json.loads((tmp_path / "run" / "maps" / "maps.json").read_text())["runs"][0]
     assert all(check["worst"] <= check["limit"] for check in report["checks"])
     assert [(head["layer"], head["head"]) for head in report["heads"]] == [
-        (i, j) for i in (1, 2) for j in range(1, more.get("n_head", 2) + 1)]
+        (i, j) for i in (1, 2) for j in range(1, more.get("n_head", 2) + 1)
+    ]
 
 
 @pytest.mark.parametrize("script", ["train_lm", "train_mlm", "train_classifier"])
@@ -91,8 +124,9 @@ def test_trained_runs_are_left_alone(tmp_path, capsys, figures):
     folder = make_run(tmp_path / "run")
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     call(capsys, folder, "--out", tmp_path / "elsewhere")
-    assert ({path.name: path.read_bytes() for path in folder.iterdir()} == before
-            and (tmp_path / "elsewhere" / "maps.json").exists())
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before and (
+        tmp_path / "elsewhere" / "maps.json"
+    ).exists()
 
 
 # ---------------------------------------------------------------------------- broken models
@@ -119,29 +153,47 @@ def unscaled(q, k, v, bias=None, dropout=0.0):
 models_attend = models.attend
 
 
-@pytest.mark.parametrize("broken, fails", [
-    (leaking, ["no weight on padding", "nothing above the diagonal", "fused", "-slope * distance"]),
-    (unnormalised, ["rows sum to 1", "fused"]),
-    (not_a_number, ["rows sum to 1", "nothing above", "fused", "alone", "-slope * distance"]),
-    (unscaled, ["fused", "-slope * distance"])])
+@pytest.mark.parametrize(
+    "broken, fails",
+    [
+        (
+            leaking,
+            ["no weight on padding", "nothing above the diagonal", "fused", "-slope * distance"],
+        ),
+        (unnormalised, ["rows sum to 1", "fused"]),
+        (not_a_number, ["rows sum to 1", "nothing above", "fused", "alone", "-slope * distance"]),
+        (unscaled, ["fused", "-slope * distance"]),
+    ],
+)
 def test_a_broken_attention_fails(tmp_path, capsys, figures, monkeypatch, broken, fails):
     monkeypatch.setattr(models, "attend", broken)
-    code, out, err = call(capsys, make_run(tmp_path / "run", pos="alibi"), "--text", SHORT, "--text", LONG)
+    code, out, err = call(
+        capsys, make_run(tmp_path / "run", pos="alibi"), "--text", SHORT, "--text", LONG
+    )
     assert code == 1 and err == ""
     failed = [line for line in out.splitlines() if line.startswith("  FAIL")]
     assert all(any(name in line for line in failed) for name in fails), out
     assert len(figures) == 2  # what is wrong can be looked at
-    json.loads((tmp_path / "run" / "maps" / "maps.json").read_text(),
-               parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    json.loads(
+        (tmp_path / "run" / "maps" / "maps.json").read_text(),
+        parse_constant=lambda name: pytest.fail(f"{name} is not JSON"),
+    )
 
 
 @pytest.mark.parametrize("variant, factor", [("offset", -1.0), ("offset", 0.5), ("symmetric", 0.0)])
-def test_a_wrong_alibi_fails_though_both_attentions_agree_on_it(tmp_path, capsys, figures, monkeypatch, variant, factor):
+def test_a_wrong_alibi_fails_though_both_attentions_agree_on_it(
+    tmp_path, capsys, figures, monkeypatch, variant, factor
+):
     right = models.alibi_bias
-    monkeypatch.setattr(models, "alibi_bias", lambda n_head, T, form: right(n_head, T, form) * factor)
-    code, out, _ = call(capsys, make_run(tmp_path / "run", "mlm", pos="alibi", alibi=variant), "--text", LONG)
+    monkeypatch.setattr(
+        models, "alibi_bias", lambda n_head, T, form: right(n_head, T, form) * factor
+    )
+    code, out, _ = call(
+        capsys, make_run(tmp_path / "run", "mlm", pos="alibi", alibi=variant), "--text", LONG
+    )
     assert code == 1 and [line for line in out.splitlines() if "FAIL" in line][0].startswith(
-        "  FAIL  the weights hold -slope * distance")
+        "  FAIL  the weights hold -slope * distance"
+    )
 
 
 def test_a_window_too_wide_fails(tmp_path, capsys, figures, monkeypatch):
@@ -162,43 +214,87 @@ def test_a_window_too_wide_fails(tmp_path, capsys, figures, monkeypatch):
 
 def test_attended_padding_fails(tmp_path, capsys, figures, monkeypatch):
     bias = models.Transformer.attention_bias
-    monkeypatch.setattr(models.Transformer, "attention_bias",
-                        lambda body, T, mask=None, positions=None: bias(body, T, None, positions))
+    monkeypatch.setattr(
+        models.Transformer,
+        "attention_bias",
+        lambda body, T, mask=None, positions=None: bias(body, T, None, positions),
+    )
     folder = make_run(tmp_path / "run", "mlm", pos="learned")
     code, out, _ = call(capsys, folder, "--text", SHORT, "--text", LONG)
-    assert code == 1 and "FAIL  no weight on padding" in out and "FAIL  each text alone gives the same output" in out
+    assert (
+        code == 1
+        and "FAIL  no weight on padding" in out
+        and "FAIL  each text alone gives the same output" in out
+    )
     assert call(capsys, folder, "--text", LONG)[0] == 0  # without padding there is nothing wrong
 
 
 # ---------------------------------------------------------------------------- numbers
 
 
-@pytest.mark.parametrize("n_head, powers", [(2, [4, 8]), (4, [2, 4, 6, 8]), (6, [2, 4, 6, 8, 1, 3]),
-                                            (12, [1, 2, 3, 4, 5, 6, 7, 8, 0.5, 1.5, 2.5, 3.5])])
+@pytest.mark.parametrize(
+    "n_head, powers",
+    [
+        (2, [4, 8]),
+        (4, [2, 4, 6, 8]),
+        (6, [2, 4, 6, 8, 1, 3]),
+        (12, [1, 2, 3, 4, 5, 6, 7, 8, 0.5, 1.5, 2.5, 3.5]),
+    ],
+)
 def test_slopes_are_those_of_the_paper(n_head, powers):
     body = Decoder(Config(vocab_size=9, n_head=n_head, n_embd=2 * n_head, pos="alibi"))
-    assert [slope(body, head) for head in range(n_head)] == pytest.approx([2.0**-power for power in powers])
+    assert [slope(body, head) for head in range(n_head)] == pytest.approx(
+        [2.0**-power for power in powers]
+    )
 
 
 def test_summary_of_known_weights():
     T = 4
     first = torch.zeros(T, T)
     first[:, 0] = 1.0
-    weights = torch.stack([torch.eye(T), torch.full((T, T), 1 / T), first])[None, None]  # (1, 1, 3, T, T)
+    weights = torch.stack([torch.eye(T), torch.full((T, T), 1 / T), first])[
+        None, None
+    ]  # (1, 1, 3, T, T)
     itself, even, beginning = summary(weights, torch.ones(1, T, dtype=torch.bool))
-    assert itself == {"layer": 1, "head": 1, "distance": 0, "first": 0.25, "itself": 1, "entropy": 0}
-    assert even == {"layer": 1, "head": 2, "distance": 1.25, "first": 0.25, "itself": 0.25, "entropy": round(math.log(4), 4)}
-    assert beginning == {"layer": 1, "head": 3, "distance": 1.5, "first": 1, "itself": 0.25, "entropy": 0}
+    assert itself == {
+        "layer": 1,
+        "head": 1,
+        "distance": 0,
+        "first": 0.25,
+        "itself": 1,
+        "entropy": 0,
+    }
+    assert even == {
+        "layer": 1,
+        "head": 2,
+        "distance": 1.25,
+        "first": 0.25,
+        "itself": 0.25,
+        "entropy": round(math.log(4), 4),
+    }
+    assert beginning == {
+        "layer": 1,
+        "head": 3,
+        "distance": 1.5,
+        "first": 1,
+        "itself": 0.25,
+        "entropy": 0,
+    }
 
 
 def test_padding_does_not_count_in_the_summary():
     body = Encoder(Config(vocab_size=50, n_layer=1, n_embd=16)).eval()
     texts = [torch.randint(5, 50, (n,)) for n in (3, 9)]
-    alone = [summary(examine(body, *batching.pad([text]))[0], torch.ones(1, len(text), dtype=torch.bool)) for text in texts]
+    alone = [
+        summary(examine(body, *batching.pad([text]))[0], torch.ones(1, len(text), dtype=torch.bool))
+        for text in texts
+    ]
     idx, mask = batching.pad(texts)
     both = summary(examine(body, idx, mask)[0], mask)
     for of_both, *of_one in zip(both, *alone):
-        assert of_both["distance"] == pytest.approx((3 * of_one[0]["distance"] + 9 * of_one[1]["distance"]) / 12, abs=1e-3)
+        assert of_both["distance"] == pytest.approx(
+            (3 * of_one[0]["distance"] + 9 * of_one[1]["distance"]) / 12, abs=1e-3
+        )
 
 
 # ---------------------------------------------------------------------------- drawing
@@ -210,7 +306,10 @@ def test_only_words_are_drawn_never_padding(tmp_path, capsys, figures):
         words = ["[BOS]", *text.replace("us", "us*").split()]
         assert all(array.shape == (len(words), len(words)) for array in maps_of(figure).values())
         axis = next(axis for axis in figure.axes if axis.get_title() == "layer 2, head 1")
-        bottom, left = ([label.get_text() for label in labels] for labels in (axis.get_xticklabels(), axis.get_yticklabels()))
+        bottom, left = (
+            [label.get_text() for label in labels]
+            for labels in (axis.get_xticklabels(), axis.get_yticklabels())
+        )
         assert bottom == left == words
 
 
@@ -219,7 +318,8 @@ def test_what_a_decoder_may_not_look_at_is_no_weight_of_zero(tmp_path, capsys, f
     for array in maps_of(figures[0][1]).values():
         T = len(array)
         assert [[bool(array.mask[i, j]) for j in range(T)] for i in range(T)] == [
-            [j > i or i - j >= 3 for j in range(T)] for i in range(T)]
+            [j > i or i - j >= 3 for j in range(T)] for i in range(T)
+        ]
 
 
 def test_a_leak_is_drawn(tmp_path, capsys, figures, monkeypatch):
@@ -238,21 +338,37 @@ def test_one_layer_or_head(tmp_path, capsys, figures):
 
 
 def test_two_runs_side_by_side(tmp_path, capsys, figures):
-    a, b = make_run(tmp_path / "a", pos="alibi"), make_run(tmp_path / "b", "mlm", "bpe", pos="rope", n_layer=3, block_size=64)
+    a, b = (
+        make_run(tmp_path / "a", pos="alibi"),
+        make_run(tmp_path / "b", "mlm", "bpe", pos="rope", n_layer=3, block_size=64),
+    )
     code, out, _ = call(capsys, a, b, "--text", SHORT, "--positions")
-    assert code == 0 and {name for name, _ in figures} == {"map-1-a-b.png", "positions-a.png", "positions-b.png"}
+    assert code == 0 and {name for name, _ in figures} == {
+        "map-1-a-b.png",
+        "positions-a.png",
+        "positions-b.png",
+    }
     figure = figures[0][1]
     titles = [axis.get_title() for axis in figure.axes if axis.get_title()]
     assert len(titles) == 2 * 2 + 3 * 2
     assert {text.get_text().split("\n")[0] for text in figure.texts} == {"a", "b"}
     lefts = [axis.get_position().x0 for axis in figure.axes if axis.get_title()]
     assert max(lefts[:4]) < min(lefts[4:])
-    assert (tmp_path / "a" / "maps" / "maps-a-b.json").exists() and not (tmp_path / "b" / "maps").exists()
+    assert (tmp_path / "a" / "maps" / "maps-a-b.json").exists() and not (
+        tmp_path / "b" / "maps"
+    ).exists()
 
 
 def test_long_texts_and_odd_letters(tmp_path, capsys, figures):
     folder = make_run(tmp_path / "run", block_size=100, pos="alibi", n_layer=1)
-    call(capsys, folder, "--text", " ".join(WORDS.split() * 7), "--text", "costs $5$ or $6$ \N{SNOWMAN} a_b^c " + "x" * 300)
+    call(
+        capsys,
+        folder,
+        "--text",
+        " ".join(WORDS.split() * 7),
+        "--text",
+        "costs $5$ or $6$ \N{SNOWMAN} a_b^c " + "x" * 300,
+    )
     assert len(next(iter(maps_of(figures[0][1]).values()))) == 100
     for _, figure in figures:
         width, height = figure.get_tightbbox().size
@@ -261,16 +377,31 @@ def test_long_texts_and_odd_letters(tmp_path, capsys, figures):
 
 @pytest.mark.parametrize("ending, magic", [("pdf", b"%PDF"), ("svg", b"<?xml")])
 def test_formats(tmp_path, capsys, ending, magic):
-    code, _, err = call(capsys, make_run(tmp_path / "run", n_layer=1, n_head=1),
-                        "--text", "\N{CJK UNIFIED IDEOGRAPH-65E5} $is$ a", "--format", ending)
-    assert (code, err) == (0, "") and (tmp_path / "run" / "maps" / f"map-1.{ending}").read_bytes().startswith(magic)
+    code, _, err = call(
+        capsys,
+        make_run(tmp_path / "run", n_layer=1, n_head=1),
+        "--text",
+        "\N{CJK UNIFIED IDEOGRAPH-65E5} $is$ a",
+        "--format",
+        ending,
+    )
+    assert (code, err) == (0, "") and (
+        tmp_path / "run" / "maps" / f"map-1.{ending}"
+    ).read_bytes().startswith(magic)
 
 
 # ---------------------------------------------------------------------------- what the user is told
 
 
 def test_unknown_words_and_cuts_are_told(tmp_path, capsys, figures):
-    code, out, _ = call(capsys, make_run(tmp_path / "run", block_size=6), "--text", "this zorg is a qwx", "--text", LONG)
+    code, out, _ = call(
+        capsys,
+        make_run(tmp_path / "run", block_size=6),
+        "--text",
+        "this zorg is a qwx",
+        "--text",
+        LONG,
+    )
     assert code == 0
     assert "note: text 1: 2 of 5 tokens unknown to this run, read as [UNK]: zorg* qwx*" in out
     assert "note: text 2 has 20 tokens with [BOS] and is cut to 6, the trained block size" in out
@@ -278,17 +409,27 @@ def test_unknown_words_and_cuts_are_told(tmp_path, capsys, figures):
 
 def test_mask_token_is_one_token(tmp_path, capsys, figures):
     call(capsys, make_run(tmp_path / "run", "mlm"), "--text", "this [MASK] is")
-    assert json.loads((tmp_path / "run" / "maps" / "maps.json").read_text())["runs"][0]["texts"] == [
-        ["[BOS]", "this", "[MASK]", "is"]]
+    assert json.loads((tmp_path / "run" / "maps" / "maps.json").read_text())["runs"][0][
+        "texts"
+    ] == [["[BOS]", "this", "[MASK]", "is"]]
 
 
-@pytest.mark.parametrize("argv, message", [
-    ((), "required: runs"), (("nowhere",), "nowhere: no such run folder"), (("RUN", "nowhere"), "nowhere: no such run folder"),
-    (("RUN", "--layer", "3"), "--layer 3: {run} has layers 1 to 2"), (("RUN", "--layer", "-1"), "has layers 1 to 2"),
-    (("RUN", "--head", "9", "--layer", "9"), "has heads 1 to 2"), (("RUN", "--text", ""), "--text '': holds no word"),
-    (("RUN", "--text", " \n"), "holds no word"), (("RUN", "--format", "gif"), "gif"),
-    (("RUN", "--out", "RUN/config.json"), "config.json: File exists"),
-    (("RUN", "--device", "cuda"), "--device cuda")])
+@pytest.mark.parametrize(
+    "argv, message",
+    [
+        ((), "required: runs"),
+        (("nowhere",), "nowhere: no such run folder"),
+        (("RUN", "nowhere"), "nowhere: no such run folder"),
+        (("RUN", "--layer", "3"), "--layer 3: {run} has layers 1 to 2"),
+        (("RUN", "--layer", "-1"), "has layers 1 to 2"),
+        (("RUN", "--head", "9", "--layer", "9"), "has heads 1 to 2"),
+        (("RUN", "--text", ""), "--text '': holds no word"),
+        (("RUN", "--text", " \n"), "holds no word"),
+        (("RUN", "--format", "gif"), "gif"),
+        (("RUN", "--out", "RUN/config.json"), "config.json: File exists"),
+        (("RUN", "--device", "cuda"), "--device cuda"),
+    ],
+)
 def test_mistakes_are_one_line(tmp_path, capsys, figures, argv, message):
     if "cuda" in argv and torch.cuda.is_available():
         pytest.skip("there is a GPU")
@@ -310,7 +451,9 @@ def test_a_run_that_has_not_ended_is_drawn_as_such(tmp_path, capsys):
     torch.save(torch.load(folder / "best.pt", weights_only=True) | {"step": 3}, folder / "best.pt")
     _, out, _ = call(capsys, folder, "--text", SHORT)
     drawn = json.loads((folder / "maps" / "maps.json").read_text(encoding="utf-8"))["runs"][0]
-    assert "pos=learned, unfinished: step 3" in out and drawn["model"].endswith("unfinished: step 3")
+    assert "pos=learned, unfinished: step 3" in out and drawn["model"].endswith(
+        "unfinished: step 3"
+    )
 
 
 def test_what_is_shown_of_toy_is_in_its_words():

@@ -44,7 +44,9 @@ def test_discounts_by_hand():
     assert discounts(counts) == pytest.approx([0, 0.5, 1.25, 1])
 
 
-@pytest.mark.parametrize("counts", [[], [1], [2, 2], [7], [1, 1, 3, 3, 3], [1, 2, 3, 3, 3, 3, 3], [1, 2, 3, 4, 4, 4, 4]])
+@pytest.mark.parametrize(
+    "counts", [[], [1], [2, 2], [7], [1, 1, 3, 3, 3], [1, 2, 3, 3, 3, 3, 3], [1, 2, 3, 4, 4, 4, 4]]
+)
 def test_discounts_of_small_corpora_take_something_and_leave_something(counts):
     D = discounts(np.array(counts, dtype=int))
     assert all(0 < D[j] < j for j in (1, 2, 3))
@@ -71,8 +73,12 @@ def test_bigrams_by_hand():
     assert model.distribution([C, A]) == spread(0.475, 0.375, 0.025)
     assert model.distribution([B]) == spread(0.71875, 0.09375, 0.03125)
     assert model.distribution([BOS]) == spread(0.71875, 0.09375, 0.03125)
-    assert model.distribution([C]) == spread(0.4375, 0.1875, 0.0625)  # never seen: as without a context
-    assert model.log_probabilities([BOS, A, B, C, A]) == pytest.approx(np.log([0.71875, 0.375, 0.03125, 0.4375]))
+    assert model.distribution([C]) == spread(
+        0.4375, 0.1875, 0.0625
+    )  # never seen: as without a context
+    assert model.log_probabilities([BOS, A, B, C, A]) == pytest.approx(
+        np.log([0.71875, 0.375, 0.03125, 0.4375])
+    )
 
 
 def test_order_one_counts_occurrences():
@@ -94,7 +100,11 @@ def plain_kneser_ney(ids, vocab_size, order, word, history):
         followers = {gram: n for gram, n in counts.items() if gram[:-1] == history}
         total = sum(followers.values())
         n = followers.get((*history, word), 0)
-        chain.append(((n - D[min(n, 3)]) / total, sum(D[min(m, 3)] for m in followers.values()) / total) if total else (0, 1))
+        chain.append(
+            ((n - D[min(n, 3)]) / total, sum(D[min(m, 3)] for m in followers.values()) / total)
+            if total
+            else (0, 1)
+        )
         counts, history = Counter(gram[1:] for gram in counts), history[1:]
     p = 1 / vocab_size
     for kept, rest in reversed(chain):
@@ -106,7 +116,10 @@ def plain_kneser_ney(ids, vocab_size, order, word, history):
 def test_agrees_with_the_plain_definition(order):
     ids, other = random_ids(150, 12), random_ids(40, 13, seed=1)
     logs = KneserNey(ids, 13, order).log_probabilities(other)
-    expected = [math.log(plain_kneser_ney(ids, 13, order, other[i], other[:i])) for i in range(1, len(other))]
+    expected = [
+        math.log(plain_kneser_ney(ids, 13, order, other[i], other[:i]))
+        for i in range(1, len(other))
+    ]
     assert logs == pytest.approx(expected)
 
 
@@ -116,7 +129,18 @@ def test_every_distribution_sums_to_one(order, n):
     ids, V = random_ids(n, 12), 14
     model = KneserNey(ids, V, order)
     half_seen = [13, *ids[-2:]]  # an id the text does not hold, then two it ends with
-    for context in (ids[:1], ids[:3], ids[:-1], ids, half_seen, [13, 13, 13, 13], [UNK], [], [BOS], ids[-2:] + [13]):
+    for context in (
+        ids[:1],
+        ids[:3],
+        ids[:-1],
+        ids,
+        half_seen,
+        [13, 13, 13, 13],
+        [UNK],
+        [],
+        [BOS],
+        ids[-2:] + [13],
+    ):
         p = model.distribution(context)
         assert p.shape == (V,) and (p > 0).all()
         assert p.sum() == pytest.approx(1, abs=1e-12)
@@ -128,7 +152,9 @@ def test_log_probabilities_agree_with_distributions(order):
     ids = random_ids(60, 12, seed=3) + [UNK, 13, A, B]
     logs = model.log_probabilities(torch.tensor(ids))
     assert logs.shape == (len(ids) - 1,)
-    assert logs == pytest.approx([math.log(model.distribution(ids[:i])[ids[i]]) for i in range(1, len(ids))])
+    assert logs == pytest.approx(
+        [math.log(model.distribution(ids[:i])[ids[i]]) for i in range(1, len(ids))]
+    )
 
 
 def test_more_context_helps_and_no_perplexity_is_below_the_floor():
@@ -136,8 +162,12 @@ def test_more_context_helps_and_no_perplexity_is_below_the_floor():
     tokenizer = train_tokenizer("word", corpus.texts())
     ids = batching.stream(tokenizer, corpus.lines)
     name, lines = next(iter(corpus.tests.items()))
-    values = [perplexity(KneserNey(ids, tokenizer.get_vocab_size(), order), batching.stream(tokenizer, lines))
-              for order in (1, 2, 3)]
+    values = [
+        perplexity(
+            KneserNey(ids, tokenizer.get_vocab_size(), order), batching.stream(tokenizer, lines)
+        )
+        for order in (1, 2, 3)
+    ]
     assert values[0] > values[1] > values[2] > 0.95 * corpus.floor[f"perplexity/{name}"]
 
 
@@ -152,8 +182,13 @@ def test_naive_bayes_by_hand():
     # "c b" has b and c, its pair is unknown:  class 0: 3/4 * 3/10 * 1/10 = 0.0225;  class 1: 1/4 * 2/8 * 2/8 = 1/64
     model = NaiveBayes([[A, B], [A], [B], [B, C]], [0, 0, 0, 1], n_class=2, smoothing=1)
     scores = np.exp(model.scores([[A, B, 9], [C, B], [9, 9], []]))
-    assert scores == pytest.approx(np.array([[0.0135, 1 / 1024], [0.0225, 1 / 64], [3 / 4, 1 / 4], [3 / 4, 1 / 4]]))
-    assert model.predict([[A, B, 9], [B, C]]).tolist() == [0, 1]  # bc: 0.75*0.3*0.1*0.1 < 0.25*(2/8)^3
+    assert scores == pytest.approx(
+        np.array([[0.0135, 1 / 1024], [0.0225, 1 / 64], [3 / 4, 1 / 4], [3 / 4, 1 / 4]])
+    )
+    assert model.predict([[A, B, 9], [B, C]]).tolist() == [
+        0,
+        1,
+    ]  # bc: 0.75*0.3*0.1*0.1 < 0.25*(2/8)^3
 
 
 def test_naive_bayes_without_rows_of_a_class_never_answers_it():
@@ -177,7 +212,10 @@ def test_smoothing_is_chosen_without_copies_across_folds(monkeypatch):
     monkeypatch.setattr(baselines, "NaiveBayes", Spy)
     rng = random.Random(0)
     sentences = [[A + rng.randrange(6) for _ in range(4)] for _ in range(30)] * 3
-    assert choose_smoothing(sentences, [s[0] % 2 for s in sentences], 2, grid=(0.1, 1.0)) in (0.1, 1.0)
+    assert choose_smoothing(sentences, [s[0] % 2 for s in sentences], 2, grid=(0.1, 1.0)) in (
+        0.1,
+        1.0,
+    )
     assert seen and not any(seen)
 
 
@@ -202,36 +240,56 @@ def result_of(folder):
 @pytest.fixture
 def text(tmp_path):
     path = tmp_path / "tiny.txt"
-    path.write_text("the cat sat on the mat .\nthe dog sat on the rug .\n" * 9
-                    + "the dog sat on the mat .\nthe cat sat on the rug .\n", encoding="utf-8")
+    path.write_text(
+        "the cat sat on the mat .\nthe dog sat on the rug .\n" * 9
+        + "the dog sat on the mat .\nthe cat sat on the rug .\n",
+        encoding="utf-8",
+    )
     return path
 
 
 @pytest.fixture
 def rows(tmp_path):
     path = tmp_path / "tiny.tsv"
-    path.write_text("".join(f"{label}\t{word} number {i} .\n" for i in range(20)
-                            for label, word in (("pet", "cat"), ("car", "van"))), encoding="utf-8")
+    path.write_text(
+        "".join(
+            f"{label}\t{word} number {i} .\n"
+            for i in range(20)
+            for label, word in (("pet", "cat"), ("car", "van"))
+        ),
+        encoding="utf-8",
+    )
     return path
 
 
 def test_command_on_text(text, tmp_path):
     out = tmp_path / "out"
-    done = subprocess.run([sys.executable, ROOT / "baselines.py", "--data", text, "--out", out, "--order", "3"],
-                          capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, ROOT / "baselines.py", "--data", text, "--out", out, "--order", "3"],
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0 and done.stderr == ""
     result = result_of(out)
     # 2 of 20 lines are held out, 7 tokens each. A newline is no token, but it is a byte.
     assert result["tokens/heldout"] == 14 and result["unknown/heldout"] == 0
-    assert result["perplexity/heldout"] == result["perplexity/heldout@3-gram"] < result["perplexity/heldout@1-gram"]
+    assert (
+        result["perplexity/heldout"]
+        == result["perplexity/heldout@3-gram"]
+        < result["perplexity/heldout@1-gram"]
+    )
     n_bytes = len("the dog sat on the mat .\nthe cat sat on the rug .\n")
-    assert result["bits_per_byte/heldout"] == pytest.approx(14 * math.log2(result["perplexity/heldout"]) / n_bytes)
+    assert result["bits_per_byte/heldout"] == pytest.approx(
+        14 * math.log2(result["perplexity/heldout"]) / n_bytes
+    )
     assert not any(name.startswith("accuracy") for name in result)
     assert result["seconds"] >= 0 and result["command"].startswith("python baselines.py --data ")
     config = json.loads((out / "config.json").read_text(encoding="utf-8"))
     assert config["kind"] == "baselines" and config["flags"]["order"] == 3
     assert "3-gram" in done.stdout
-    assert done.stdout.splitlines()[-1].startswith(f"3-gram perplexity heldout {result['perplexity/heldout']:.1f}; ")
+    assert done.stdout.splitlines()[-1].startswith(
+        f"3-gram perplexity heldout {result['perplexity/heldout']:.1f}; "
+    )
 
 
 def test_command_on_rows(rows, tmp_path, capsys):
@@ -240,7 +298,11 @@ def test_command_on_rows(rows, tmp_path, capsys):
     assert result["accuracy/test"] == result["accuracy/unseen"] == 1
     assert "accuracy/seen" not in result  # there are none, and a mean of nothing is no number
     assert not any(name.startswith("perplexity") for name in result)
-    assert capsys.readouterr().out.splitlines()[-1].startswith("naive Bayes accuracy 100.0%, 100.0% on unseen sentences; ")
+    assert (
+        capsys.readouterr()
+        .out.splitlines()[-1]
+        .startswith("naive Bayes accuracy 100.0%, 100.0% on unseen sentences; ")
+    )
 
 
 def test_clean_split_forgets_the_test_rows(tmp_path, capsys):
@@ -248,12 +310,16 @@ def test_clean_split_forgets_the_test_rows(tmp_path, capsys):
     folder.mkdir()
     shared = "".join(f"{i % 2}\tword{i} other{i}\n" for i in range(12))
     (folder / "test_CLS.tsv").write_text(shared, encoding="utf-8")
-    (folder / "train_CLS.tsv").write_text(shared + "0\tsomething else\n1\tanother thing\n1\ta third one\n", encoding="utf-8")
+    (folder / "train_CLS.tsv").write_text(
+        shared + "0\tsomething else\n1\tanother thing\n1\ta third one\n", encoding="utf-8"
+    )
     script("--data", folder, "--out", tmp_path / "full")
     script("--data", folder, "--out", tmp_path / "clean", "--split", "clean")
     full, clean = result_of(tmp_path / "full"), result_of(tmp_path / "clean")
     assert full["accuracy/seen"] == full["accuracy/test"] == 1
-    assert clean["accuracy/seen"] == clean["accuracy/test"] == 0.5  # nothing is known but the more frequent class
+    assert (
+        clean["accuracy/seen"] == clean["accuracy/test"] == 0.5
+    )  # nothing is known but the more frequent class
     assert "12 training rows" in capsys.readouterr().out
 
 
@@ -261,7 +327,10 @@ def test_toy_shows_floors(tmp_path, capsys):
     script("--out", tmp_path / "out", "--order", 2)
     result, printed = result_of(tmp_path / "out"), capsys.readouterr().out
     assert result["accuracy/test"] < result["floor/accuracy/test"]
-    assert all(result[name] > result[f"floor/{name}"] for name in ("perplexity/ada", "perplexity/bruno", "perplexity/clio"))
+    assert all(
+        result[name] > result[f"floor/{name}"]
+        for name in ("perplexity/ada", "perplexity/bruno", "perplexity/clio")
+    )
     assert "floor" in printed and "best possible" in printed and "out of vocabulary" in printed
 
 
@@ -288,16 +357,30 @@ def test_default_folder_is_named_after_the_data(text, rows, tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     script("--data", text.name, "--order", 1)
     script("--data", rows.name, "--split", "clean")
-    assert result_of(tmp_path / "out" / "baselines-tiny") and result_of(tmp_path / "out" / "baselines-tiny-clean")
+    assert result_of(tmp_path / "out" / "baselines-tiny") and result_of(
+        tmp_path / "out" / "baselines-tiny-clean"
+    )
 
 
-@pytest.mark.parametrize("argv, names", [
-    (["--order", "0"], "--order"), (["--order", "11"], "--order"), (["--order", "five"], "--order"),
-    (["--split", "dirty"], "--split"), (["--tokenizer", "char"], "--tokenizer"), (["--vocab-size", "3"], "--vocab-size"),
-    (["--vocab-size", "-1"], "--vocab-size"), (["--data", "nothing-there"], "nothing-there"),
-    (["--data", "latin.txt"], "latin.txt:2"),
-    (["--data", "two.tsv"], "two.tsv"), (["--data", "same"], "--split clean"), (["--out", "latin.txt"], "latin.txt"),
-    (["--out", "same", "--overwrite"], "no run"), (["--temperature", "1"], "--temperature")])
+@pytest.mark.parametrize(
+    "argv, names",
+    [
+        (["--order", "0"], "--order"),
+        (["--order", "11"], "--order"),
+        (["--order", "five"], "--order"),
+        (["--split", "dirty"], "--split"),
+        (["--tokenizer", "char"], "--tokenizer"),
+        (["--vocab-size", "3"], "--vocab-size"),
+        (["--vocab-size", "-1"], "--vocab-size"),
+        (["--data", "nothing-there"], "nothing-there"),
+        (["--data", "latin.txt"], "latin.txt:2"),
+        (["--data", "two.tsv"], "two.tsv"),
+        (["--data", "same"], "--split clean"),
+        (["--out", "latin.txt"], "latin.txt"),
+        (["--out", "same", "--overwrite"], "no run"),
+        (["--temperature", "1"], "--temperature"),
+    ],
+)
 def test_bad_input_costs_one_line(argv, names, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("latin.txt").write_bytes(b"fine\ncaf\xe9\n")
@@ -308,36 +391,74 @@ def test_bad_input_costs_one_line(argv, names, tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit) as stopped:
         script(*argv, *(["--split", "clean"] if "same" in argv and "--data" in argv else []))
     error = capsys.readouterr().err
-    assert stopped.value.code == 2 and error.count("\n") == 1 and names in error and "Traceback" not in error
+    assert (
+        stopped.value.code == 2
+        and error.count("\n") == 1
+        and names in error
+        and "Traceback" not in error
+    )
     assert not Path("out").exists()
 
 
 def test_speeches(speeches, tmp_path):
     script("--data", speeches, "--out", tmp_path / "out")
     result = result_of(tmp_path / "out")
-    assert result["perplexity/obama"] < 245 and result["perplexity/hbush"] < 262 and result["perplexity/wbush"] < 365
+    assert (
+        result["perplexity/obama"] < 245
+        and result["perplexity/hbush"] < 262
+        and result["perplexity/wbush"] < 365
+    )
     assert result["accuracy/test"] > 0.90 and result["accuracy/unseen"] > 0.66
 
 
 def test_n_grams_that_read_rare_words_as_unknown_expect_unknown_words(cli, corpus, tmp_path):
     results = []
     for share in (0, 0.5):
-        assert cli("baselines", "--data", corpus, "--rare-unknown", share, "--out", tmp_path / str(share)).code == 0
-        results.append(json.loads((tmp_path / str(share) / "result.json").read_text(encoding="utf-8")))
+        assert (
+            cli(
+                "baselines",
+                "--data",
+                corpus,
+                "--rare-unknown",
+                share,
+                "--out",
+                tmp_path / str(share),
+            ).code
+            == 0
+        )
+        results.append(
+            json.loads((tmp_path / str(share) / "result.json").read_text(encoding="utf-8"))
+        )
     plain, rare = results
-    assert rare["perplexity/obama"] < plain["perplexity/obama"] and rare["accuracy/test"] == plain["accuracy/test"]
-    assert cli("baselines", "--data", corpus, "--rare-unknown", 1.5, "--out", tmp_path / "no").code == 2
+    assert (
+        rare["perplexity/obama"] < plain["perplexity/obama"]
+        and rare["accuracy/test"] == plain["accuracy/test"]
+    )
+    assert (
+        cli("baselines", "--data", corpus, "--rare-unknown", 1.5, "--out", tmp_path / "no").code
+        == 2
+    )
 
 
 def test_a_larger_text_is_mixed_in_by_the_share_that_suits_held_out_lines(corpus, tmp_path):
-    lines = (corpus / "train_LM.txt").read_text(encoding="utf-8").splitlines()  # the held-out ones among them
+    lines = (
+        (corpus / "train_LM.txt").read_text(encoding="utf-8").splitlines()
+    )  # the held-out ones among them
     helpful, foreign = tmp_path / "helpful.txt", tmp_path / "foreign.txt"
     helpful.write_text("\n".join([*lines * 3, "and a last line"]) + "\n", encoding="utf-8")
-    foreign.write_text("".join(f"Quite another text , the {number}th of many\n" for number in range(40)), encoding="utf-8")
+    foreign.write_text(
+        "".join(f"Quite another text , the {number}th of many\n" for number in range(40)),
+        encoding="utf-8",
+    )
     results = []
     for path in (helpful, foreign):
         script("--data", corpus, "--text", path, "--out", tmp_path / path.stem)
         results.append(result_of(tmp_path / path.stem))
     helped, other = results
-    assert 0 < helped["weight"] < other["weight"] < 1 and helped["perplexity/obama"] == other["perplexity/obama"]
-    assert other["perplexity/obama@mixed"] < 1.1 * other["perplexity/obama"]  # a useless text costs little
+    assert (
+        0 < helped["weight"] < other["weight"] < 1
+        and helped["perplexity/obama"] == other["perplexity/obama"]
+    )
+    assert (
+        other["perplexity/obama@mixed"] < 1.1 * other["perplexity/obama"]
+    )  # a useless text costs little

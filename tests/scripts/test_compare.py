@@ -10,10 +10,32 @@ import compare
 from lab import comparable, figures
 from lab.command import main
 
-FLAGS = {"data": "toy", "tokenizer": "word", "vocab_size": 0, "pos": "learned", "norm_first": True, "dropout": 0.0,
-         "block_size": 32, "seed": 0, "device": "auto", "threads": 0, "eval_block": "", "resume": False, "overwrite": False}
-METRICS = {"lm": ("perplexity/train", "perplexity/ada", "perplexity/bruno"), "mlm": ("perplexity/valid", "accuracy/valid"),
-           "classifier": ("accuracy/train", "accuracy/valid", "accuracy/test", "accuracy/seen", "accuracy/unseen")}
+FLAGS = {
+    "data": "toy",
+    "tokenizer": "word",
+    "vocab_size": 0,
+    "pos": "learned",
+    "norm_first": True,
+    "dropout": 0.0,
+    "block_size": 32,
+    "seed": 0,
+    "device": "auto",
+    "threads": 0,
+    "eval_block": "",
+    "resume": False,
+    "overwrite": False,
+}
+METRICS = {
+    "lm": ("perplexity/train", "perplexity/ada", "perplexity/bruno"),
+    "mlm": ("perplexity/valid", "accuracy/valid"),
+    "classifier": (
+        "accuracy/train",
+        "accuracy/valid",
+        "accuracy/test",
+        "accuracy/seen",
+        "accuracy/unseen",
+    ),
+}
 
 
 @pytest.fixture
@@ -24,13 +46,21 @@ def make(tmp_path, monkeypatch):
     def make(name, kind="lm", result=(), vocab_size=542, metrics=None, **flags):
         folder = tmp_path / name
         folder.mkdir()
-        config = {"kind": kind, "flags": FLAGS | {"out": name} | flags,
-                  "model": {"vocab_size": vocab_size, "pos": flags.get("pos", "learned"), "n_embd": 64}}
-        result = {key: 0.5 if key.startswith("accuracy/") else 20.0 for key in METRICS[kind]} | {
-            "parameters": {"total": 154798}, "seconds": 11.0} | dict(result)
+        config = {
+            "kind": kind,
+            "flags": FLAGS | {"out": name} | flags,
+            "model": {"vocab_size": vocab_size, "pos": flags.get("pos", "learned"), "n_embd": 64},
+        }
+        result = (
+            {key: 0.5 if key.startswith("accuracy/") else 20.0 for key in METRICS[kind]}
+            | {"parameters": {"total": 154798}, "seconds": 11.0}
+            | dict(result)
+        )
         if metrics is None:
-            metrics = [{"step": step} | {key: result[key] * scale for key in METRICS[kind]}
-                       for step, scale in ((0, 30), (100, 2), (200, 1))]
+            metrics = [
+                {"step": step} | {key: result[key] * scale for key in METRICS[kind]}
+                for step, scale in ((0, 30), (100, 2), (200, 1))
+            ]
         (folder / "config.json").write_text(json.dumps(config))
         (folder / "result.json").write_text(json.dumps(result))
         (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in metrics))
@@ -43,9 +73,19 @@ def make(tmp_path, monkeypatch):
 def baseline(tmp_path):
     def baseline(name, result, **flags):
         (tmp_path / name).mkdir()
-        flags = {"data": "toy", "tokenizer": "word", "vocab_size": 0, "order": 5, "split": "full"} | flags
-        (tmp_path / name / "config.json").write_text(json.dumps({"kind": "baselines", "flags": flags}))
-        (tmp_path / name / "result.json").write_text(json.dumps({"vocab_size": 542, "seconds": 1.2} | result))
+        flags = {
+            "data": "toy",
+            "tokenizer": "word",
+            "vocab_size": 0,
+            "order": 5,
+            "split": "full",
+        } | flags
+        (tmp_path / name / "config.json").write_text(
+            json.dumps({"kind": "baselines", "flags": flags})
+        )
+        (tmp_path / name / "result.json").write_text(
+            json.dumps({"vocab_size": 542, "seconds": 1.2} | result)
+        )
         return name
 
     return baseline
@@ -71,15 +111,20 @@ def command(monkeypatch, capsys):
 def table(command, monkeypatch):
     """table("a", "b") -> {first cell: {heading: cell}} of compare.md."""
 
-    monkeypatch.setattr(figures, "compared", lambda *_, **__: None)  # drawing takes longer than all the rest
+    monkeypatch.setattr(
+        figures, "compared", lambda *_, **__: None
+    )  # drawing takes longer than all the rest
 
     def call(*argv):
         code, out, err = command(*argv)
         assert code == 0, err
         written = Path("out/compare/compare.md").read_text(encoding="utf-8")
         assert written in out
-        header, _, *body = [[cell.strip() for cell in line.strip("| ").split(" | ")]
-                            for line in written.splitlines() if line.startswith("|")]
+        header, _, *body = [
+            [cell.strip() for cell in line.strip("| ").split(" | ")]
+            for line in written.splitlines()
+            if line.startswith("|")
+        ]
         return {cells[0]: dict(zip(header, cells)) for cells in body}
 
     return call
@@ -98,39 +143,61 @@ def by_label(found):
 
 def test_mean_and_sample_deviation_over_seeds(make, table):
     # 10, 12, 17: mean 13, squared distances 9 + 1 + 16 = 26, over n - 1 = 2: 13.
-    names = [make(f"a-{seed}", pos="alibi", seed=seed, result={"perplexity/ada": value})
-             for seed, value in enumerate((10.0, 12.0, 17.0))]
+    names = [
+        make(f"a-{seed}", pos="alibi", seed=seed, result={"perplexity/ada": value})
+        for seed, value in enumerate((10.0, 12.0, 17.0))
+    ]
     cells = table(*names, make("b", result={"perplexity/ada": 30.0}))
     assert cells["pos=alibi"]["perplexity ada"] == "**13.0** ± 3.6"
     assert cells["pos=alibi"]["seeds"] == "0, 1, 2"
     assert cells["pos=learned"]["perplexity ada"] == "30.0"  # one seed has no spread
     number = by_label(outputs())["pos=alibi"]["numbers"]["perplexity/ada"]
-    assert number == {"mean": 13.0, "deviation": pytest.approx(13**0.5), "values": [10.0, 12.0, 17.0]}
+    assert number == {
+        "mean": 13.0,
+        "deviation": pytest.approx(13**0.5),
+        "values": [10.0, 12.0, 17.0],
+    }
     assert by_label(outputs())["pos=learned"]["numbers"]["perplexity/ada"]["deviation"] is None
 
 
 def test_curves_are_means_over_seeds_at_shared_steps():
     made = []
     for i in range(2):
-        metrics = [{"step": 0, "x": 4.0 + i}, {"step": 5, "x": float("nan")}, {"step": 10, "x": 1.0 + 2 * i}]
+        metrics = [
+            {"step": 0, "x": 4.0 + i},
+            {"step": 5, "x": float("nan")},
+            {"step": 10, "x": 1.0 + 2 * i},
+        ]
         made.append(comparable.Finished(Path(), "lm", "", "", {}, {}, str(i), {}, {}, {}, metrics))
     made[1].metrics.append({"step": 20, "x": 1.0})
     steps, means, deviations = comparable.Configuration(made).curve("x")
-    assert (steps, means, deviations) == ([0, 10], [4.5, 2.0], [pytest.approx(0.5**0.5), pytest.approx(2**0.5)])
+    assert (steps, means, deviations) == (
+        [0, 10],
+        [4.5, 2.0],
+        [pytest.approx(0.5**0.5), pytest.approx(2**0.5)],
+    )
 
 
 def test_the_best_of_each_column_is_bold_ties_too_and_costs_are_not(make, table):
-    cells = table(make("a", pos="alibi", result={"perplexity/ada": 12.04, "perplexity/bruno": 15.0}),
-                  make("b", pos="rope", result={"perplexity/ada": 11.96, "perplexity/bruno": 14.0, "seconds": 1.0}),
-                  make("c", pos="nope"))
+    cells = table(
+        make("a", pos="alibi", result={"perplexity/ada": 12.04, "perplexity/bruno": 15.0}),
+        make(
+            "b",
+            pos="rope",
+            result={"perplexity/ada": 11.96, "perplexity/bruno": 14.0, "seconds": 1.0},
+        ),
+        make("c", pos="nope"),
+    )
     assert [row["perplexity ada"] for row in cells.values()] == ["**12.0**", "**12.0**", "20.0"]
     assert [row["perplexity bruno"] for row in cells.values()] == ["15.0", "**14.0**", "20.0"]
     assert cells["pos=rope"]["seconds"] == "1" and cells["pos=rope"]["parameters"] == "154,798"
 
 
 def test_accuracies_are_percentages_and_the_largest_is_best(make, table):
-    cells = table(make("a", "classifier", pos="alibi", result={"accuracy/test": 0.8566}),
-                  make("b", "classifier", result={"accuracy/test": 0.5}))
+    cells = table(
+        make("a", "classifier", pos="alibi", result={"accuracy/test": 0.8566}),
+        make("b", "classifier", result={"accuracy/test": 0.5}),
+    )
     assert [row["accuracy test (%)"] for row in cells.values()] == ["**85.7**", "50.0"]
 
 
@@ -143,8 +210,11 @@ def test_perplexities_below_ten_get_a_second_digit(make, table):
 
 
 def test_runs_that_differ_in_seed_and_place_are_one_configuration(make, table):
-    names = [make("a", seed=0), make("b", seed=1, device="cpu", threads=2, overwrite=True, eval_block="32,64"),
-             make("c", seed=2, dropout=0.1)]
+    names = [
+        make("a", seed=0),
+        make("b", seed=1, device="cpu", threads=2, overwrite=True, eval_block="32,64"),
+        make("c", seed=2, dropout=0.1),
+    ]
     assert [cells["seeds"] for cells in table(*names).values()] == ["0, 1", "2"]
 
 
@@ -159,13 +229,18 @@ def test_runs_that_go_on_from_pretraining_of_other_seeds_are_one_configuration(m
 def test_labels_are_the_flags_that_differ_spelled_as_flags(make, table):
     assert list(table(make("a", pos="alibi"), make("b", pos="rope"))) == ["pos=alibi", "pos=rope"]
     assert list(table("a", make("c", pos="alibi", dropout=0.1, norm_first=False))) == [
-        "norm-first=yes, dropout=0.0", "norm-first=no, dropout=0.1"]
+        "norm-first=yes, dropout=0.0",
+        "norm-first=no, dropout=0.1",
+    ]
 
 
 def test_runs_that_were_not_trained_alike_are_told(make, command):
     names = [make("a", steps=200, batch_size=16), make("b", pos="alibi", steps=1000, batch_size=16)]
     assert "Not trained alike: steps 200, 1000." in command(*names)[1]
-    assert "Not trained alike" not in command(names[0], make("c", pos="alibi", steps=200, batch_size=16))[1]
+    assert (
+        "Not trained alike"
+        not in command(names[0], make("c", pos="alibi", steps=200, batch_size=16))[1]
+    )
 
 
 def test_where_nothing_differs_the_folder_is_the_label(make, table):
@@ -187,11 +262,22 @@ def test_classifiers_on_encoders_of_different_seeds_are_one_configuration(make, 
     names = []
     for pos in ("alibi", "rope"):
         for seed in range(2):
-            names.append(make(f"frozen-{pos}-{seed}", "classifier", encoder=f"mlm-{pos}-{seed}", tune="frozen", seed=seed))
+            names.append(
+                make(
+                    f"frozen-{pos}-{seed}",
+                    "classifier",
+                    encoder=f"mlm-{pos}-{seed}",
+                    tune="frozen",
+                    seed=seed,
+                )
+            )
             config = json.loads(Path(names[-1], "config.json").read_text())
             config["model"]["pos"] = pos  # the encoder's, whatever --pos was
             Path(names[-1], "config.json").write_text(json.dumps(config))
-    assert {label: cells["seeds"] for label, cells in table(*names).items()} == {"pos=alibi": "0, 1", "pos=rope": "0, 1"}
+    assert {label: cells["seeds"] for label, cells in table(*names).items()} == {
+        "pos=alibi": "0, 1",
+        "pos=rope": "0, 1",
+    }
     scratch = make("scratch", "classifier", encoder="", tune="frozen", pos="alibi")
     assert list(table(*names[:2], scratch)) == ["encoder=pretrained", "encoder=none"]
     # Defaults that follow from the encoder need no naming, unless they are all that differs.
@@ -207,19 +293,29 @@ def test_classifiers_on_encoders_of_different_seeds_are_one_configuration(make, 
 
 def test_baselines_and_the_floor_end_the_table_and_only_baselines_compete(make, baseline, table):
     floor = {"floor/perplexity/ada": 2.53}
-    cells = table(baseline("base", {"perplexity/ada": 15.0, "perplexity/ada@2-gram": 17.0} | floor),
-                  make("a", pos="alibi", result=floor), make("b"))
+    cells = table(
+        baseline("base", {"perplexity/ada": 15.0, "perplexity/ada@2-gram": 17.0} | floor),
+        make("a", pos="alibi", result=floor),
+        make("b"),
+    )
     assert list(cells) == ["pos=alibi", "pos=learned", "5-gram", "floor (best possible)"]
     assert [row["perplexity ada"] for row in cells.values()] == ["20.0", "20.0", "**15.0**", "2.5"]
     assert cells["5-gram"]["perplexity train"] == "–"
     assert "@" not in "".join(cells["5-gram"])
     tex = Path("out/compare/compare.tex").read_text(encoding="utf-8")
-    assert tex.index("pos=learned") < tex.index("\\midrule\n5-gram") < tex.index("floor (best possible)")
+    assert (
+        tex.index("pos=learned")
+        < tex.index("\\midrule\n5-gram")
+        < tex.index("floor (best possible)")
+    )
 
 
 def test_baselines_of_a_classifier_are_naive_bayes(make, baseline, table):
-    names = [baseline("full", {"accuracy/test": 0.9}), baseline("clean", {"accuracy/test": 0.6}, split="clean"),
-             make("a", "classifier")]
+    names = [
+        baseline("full", {"accuracy/test": 0.9}),
+        baseline("clean", {"accuracy/test": 0.6}, split="clean"),
+        make("a", "classifier"),
+    ]
     assert list(table(*names)) == ["a", "naive Bayes", "naive Bayes, split=clean"]
 
 
@@ -227,33 +323,56 @@ def test_baselines_of_a_classifier_are_naive_bayes(make, baseline, table):
 
 
 def test_latex_is_escaped_and_its_rows_are_of_one_length(make, command):
-    assert (compare.escaped("a_b & 5% of $x^2 #{~\\}")
-            == r"a\_b \& 5\% of \$x\textasciicircum{}2 \#\{\textasciitilde{}\textbackslash{}\}")
-    code, *_ = command(make("a_0", "mlm"), make("b_0", "mlm", pos="alibi", result={"perplexity/valid": 7.0}))
+    assert (
+        compare.escaped("a_b & 5% of $x^2 #{~\\}")
+        == r"a\_b \& 5\% of \$x\textasciicircum{}2 \#\{\textasciitilde{}\textbackslash{}\}"
+    )
+    code, *_ = command(
+        make("a_0", "mlm"), make("b_0", "mlm", pos="alibi", result={"perplexity/valid": 7.0})
+    )
     lines = Path("out/compare/compare.tex").read_text(encoding="utf-8").splitlines()
     rows = [line for line in lines if line.endswith(r"\\")]
     assert rows[1] == r"configuration & seeds & valid & valid & parameters & seconds \\"
-    assert rows[0] == r"& & \multicolumn{1}{c}{perplexity} & \multicolumn{1}{c}{accuracy (\%)} & & \\"
+    assert (
+        rows[0] == r"& & \multicolumn{1}{c}{perplexity} & \multicolumn{1}{c}{accuracy (\%)} & & \\"
+    )
     assert rows[3] == r"pos=alibi & 0 & \textbf{7.00} & \textbf{50.0} & 154,798 & 11 \\"
     assert r"\cmidrule(lr){3-3} \cmidrule(lr){4-4}" in lines
     assert {line.strip(r"\ ").replace(r"\&", "").count("&") for line in rows} == {5}
 
 
 def is_picture(path):
-    return (path.read_bytes().startswith(b"\x89PNG\r\n") and path.stat().st_size > 5000
-            and path.with_suffix(".pdf").stat().st_size > 1000)
+    return (
+        path.read_bytes().startswith(b"\x89PNG\r\n")
+        and path.stat().st_size > 5000
+        and path.with_suffix(".pdf").stat().st_size > 1000
+    )
 
 
 def test_figures_are_written_and_a_stale_one_goes(make, baseline, command):
     long = {"perplexity/ada@64": 21.0, "perplexity/ada@128": 23.0, "floor/perplexity/ada": 2.5}
-    names = [make("a", pos="alibi", result=long), make("b", pos="alibi", result=long, seed=1), make("c", block_size=32),
-             baseline("base", {"perplexity/ada": 15.0})]
+    names = [
+        make("a", pos="alibi", result=long),
+        make("b", pos="alibi", result=long, seed=1),
+        make("c", block_size=32),
+        baseline("base", {"perplexity/ada": 15.0}),
+    ]
     code, out, _ = command(*names)
     folder = Path("out/compare")
-    assert code == 0 and is_picture(folder / "compare.png") and is_picture(folder / "train-short-test-long.png")
-    assert out.splitlines()[-1].startswith("2 configurations, 3 runs: compare.png, train-short-test-long.png")
+    assert (
+        code == 0
+        and is_picture(folder / "compare.png")
+        and is_picture(folder / "train-short-test-long.png")
+    )
+    assert out.splitlines()[-1].startswith(
+        "2 configurations, 3 runs: compare.png, train-short-test-long.png"
+    )
     code, out, _ = command("c", make("d", seed=1))
-    assert code == 0 and is_picture(folder / "compare.png") and not (folder / "train-short-test-long.png").exists()
+    assert (
+        code == 0
+        and is_picture(folder / "compare.png")
+        and not (folder / "train-short-test-long.png").exists()
+    )
 
 
 @pytest.mark.parametrize("kind", ["mlm", "classifier"])
@@ -262,42 +381,83 @@ def test_other_kinds_are_drawn_too(kind, make, command):
     assert code == 0 and is_picture(Path("out/compare/compare.png"))
 
 
-@pytest.mark.parametrize("low, high", [(4.1, 12.3), (2.3, 65), (100, 7000), (310, 330), (0.9, 3e9), (16.1, 16.4)])
+@pytest.mark.parametrize(
+    "low, high", [(4.1, 12.3), (2.3, 65), (100, 7000), (310, 330), (0.9, 3e9), (16.1, 16.4)]
+)
 def test_log_axes_have_a_few_plain_ticks_within_their_limits(low, high):
     _, axis = figures.plt.subplots()
     axis.set_yscale("log")
     axis.set_ylim(low, high)
     figures.plain_log_ticks(axis)
     ticks = list(axis.get_yticks())
-    assert axis.get_ylim() == (low, high) and 2 <= len(ticks) <= 11 and low <= min(ticks) and max(ticks) <= high
+    assert (
+        axis.get_ylim() == (low, high)
+        and 2 <= len(ticks) <= 11
+        and low <= min(ticks)
+        and max(ticks) <= high
+    )
     texts = [axis.yaxis.get_major_formatter()(tick, 0) for tick in ticks]
-    assert (len(set(texts)) == len(texts)
-            and all(float(text.replace(",", "")) == pytest.approx(tick) for text, tick in zip(texts, ticks)))
+    assert len(set(texts)) == len(texts) and all(
+        float(text.replace(",", "")) == pytest.approx(tick) for text, tick in zip(texts, ticks)
+    )
     figures.plt.close()
 
 
 def test_shares_have_one_scale_in_all_panels(tmp_path, monkeypatch):
     drawn = []
-    monkeypatch.setattr(figures, "save", lambda figure, path: drawn.append([axis.get_ylim() for axis in figure.axes]))
+    monkeypatch.setattr(
+        figures,
+        "save",
+        lambda figure, path: drawn.append([axis.get_ylim() for axis in figure.axes]),
+    )
     low, high = {"a": ([1, 2], [20, 40], [0, 0])}, {"a": ([1, 2], [90, 95], [1, 1])}
-    figures.compared(tmp_path / "x.png", [("low", "accuracy (%)", low, {}, False), ("high", "accuracy (%)", high, {}, False),
-                                        ("other", "perplexity (log scale)", high, {}, True)], "step")
+    figures.compared(
+        tmp_path / "x.png",
+        [
+            ("low", "accuracy (%)", low, {}, False),
+            ("high", "accuracy (%)", high, {}, False),
+            ("other", "perplexity (log scale)", high, {}, True),
+        ],
+        "step",
+    )
     first, second, other = drawn[0]
     assert first == second and first[0] <= 20 and 96 <= first[1] <= 102 and other[0] > 50
 
 
 def test_what_a_short_run_reached_stays_in_sight(tmp_path, monkeypatch):
     drawn = []
-    monkeypatch.setattr(figures, "save", lambda figure, path: drawn.append(figure.axes[0].get_ylim()))
-    lines = {"short": ([0, 50, 100], [540, 60, 41], [0, 0, 0]), "long": ([0, 500, 1000], [540, 6, 5], [0, 0, 0])}
-    figures.compared(tmp_path / "x.png", [("both", "perplexity (log scale)", lines, {}, True)], "step")
+    monkeypatch.setattr(
+        figures, "save", lambda figure, path: drawn.append(figure.axes[0].get_ylim())
+    )
+    lines = {
+        "short": ([0, 50, 100], [540, 60, 41], [0, 0, 0]),
+        "long": ([0, 500, 1000], [540, 6, 5], [0, 0, 0]),
+    }
+    figures.compared(
+        tmp_path / "x.png", [("both", "perplexity (log scale)", lines, {}, True)], "step"
+    )
     assert drawn[0][0] < 5 and 60 < drawn[0][1] < 540  # where they began need not be seen
 
 
 def test_lengths_of_evaluation_begin_with_that_of_training(make):
-    read = comparable.read(Path(make("a", result={
-        "perplexity/ada@128": 3.0, "perplexity/ada@64": 2.0, "perplexity/ada": 1.0, "perplexity/bruno@64": 9.0})))
-    assert comparable.Configuration([read]).by_length("perplexity/ada") == ([32, 64, 128], [1.0, 2.0, 3.0], [0.0, 0.0, 0.0])
+    read = comparable.read(
+        Path(
+            make(
+                "a",
+                result={
+                    "perplexity/ada@128": 3.0,
+                    "perplexity/ada@64": 2.0,
+                    "perplexity/ada": 1.0,
+                    "perplexity/bruno@64": 9.0,
+                },
+            )
+        )
+    )
+    assert comparable.Configuration([read]).by_length("perplexity/ada") == (
+        [32, 64, 128],
+        [1.0, 2.0, 3.0],
+        [0.0, 0.0, 0.0],
+    )
 
 
 # ---------------------------------------------------------------------------- mistakes
@@ -325,23 +485,41 @@ MISTAKES = {
     "broken config": (broken("config.json", "{"), ["config.json", "not valid JSON"]),
     "broken metrics": (broken("metrics.jsonl", '{"step": 1\n'), ["metrics.jsonl", "not readable"]),
     "no metrics": (broken("metrics.jsonl", ""), ["a:", "metrics.jsonl"]),
-    "two kinds": (lambda make, baseline: [make("a"), make("b", "mlm")],
-                  ["a (Causal LM) and b (Masked LM)", "not comparable", "each kind on its own"]),
-    "masked LM and n-grams": (lambda make, baseline: [make("a", "mlm"), baseline("base", {"perplexity/ada": 3.0})],
-                              ["base", "not comparable"]),
-    "only baselines": (lambda make, baseline: [make("x") and baseline("base", {"perplexity/ada": 3.0})],
-                       ["base", "at least one run"]),
-    "a baseline of something else": (lambda make, baseline: [make("a"), baseline("base", {"accuracy/test": 0.5})],
-                                     ["base", "leave it out"]),
-    "two corpora": (lambda make, baseline: [make("a"), make("b", data="speeches")],
-                    ["a (--data toy) and b (--data speeches)", "same data"]),
-    "changed corpus": (lambda make, baseline: [make("a", result={"tokens/ada": 50}),
-                                               make("b", seed=1, result={"tokens/ada": 60})],
-                       ["50", "60", "same files"]),
-    "two tokenizers": (lambda make, baseline: [make("a"), make("b", tokenizer="bpe", vocab_size=4000)],
-                       ["a (word vocabulary of 542) and b (bpe vocabulary of 4,000)", "bits_per_byte"]),
-    "two mask rates": (lambda make, baseline: [make("a", "mlm", mask_rate=0.15), make("b", "mlm", mask_rate=0.4)],
-                       ["mask_rate=0.15", "mask_rate=0.4", "not comparable"]),
+    "two kinds": (
+        lambda make, baseline: [make("a"), make("b", "mlm")],
+        ["a (Causal LM) and b (Masked LM)", "not comparable", "each kind on its own"],
+    ),
+    "masked LM and n-grams": (
+        lambda make, baseline: [make("a", "mlm"), baseline("base", {"perplexity/ada": 3.0})],
+        ["base", "not comparable"],
+    ),
+    "only baselines": (
+        lambda make, baseline: [make("x") and baseline("base", {"perplexity/ada": 3.0})],
+        ["base", "at least one run"],
+    ),
+    "a baseline of something else": (
+        lambda make, baseline: [make("a"), baseline("base", {"accuracy/test": 0.5})],
+        ["base", "leave it out"],
+    ),
+    "two corpora": (
+        lambda make, baseline: [make("a"), make("b", data="speeches")],
+        ["a (--data toy) and b (--data speeches)", "same data"],
+    ),
+    "changed corpus": (
+        lambda make, baseline: [
+            make("a", result={"tokens/ada": 50}),
+            make("b", seed=1, result={"tokens/ada": 60}),
+        ],
+        ["50", "60", "same files"],
+    ),
+    "two tokenizers": (
+        lambda make, baseline: [make("a"), make("b", tokenizer="bpe", vocab_size=4000)],
+        ["a (word vocabulary of 542) and b (bpe vocabulary of 4,000)", "bits_per_byte"],
+    ),
+    "two mask rates": (
+        lambda make, baseline: [make("a", "mlm", mask_rate=0.15), make("b", "mlm", mask_rate=0.4)],
+        ["mask_rate=0.15", "mask_rate=0.4", "not comparable"],
+    ),
     "twice the same": (lambda make, baseline: [make("a"), make("b")], ["a and b", "same seed 0"]),
     "out is a run": (lambda make, baseline: [make("a"), "--out", "a"], ["--out a: is a run"]),
     "out is a file": (lambda make, baseline: [make("a"), "--out", "a/result.json"], ["is a file"]),
@@ -358,4 +536,6 @@ def test_a_mistake_costs_one_line_that_says_what_to_do(mistake, make, baseline, 
 
 
 def test_the_same_corpus_at_another_place_is_the_same(make, table):
-    assert len(table(make("a", data="speeches"), make("b", data="/elsewhere/speeches", seed=1))) == 1
+    assert (
+        len(table(make("a", data="speeches"), make("b", data="/elsewhere/speeches", seed=1))) == 1
+    )

@@ -14,17 +14,34 @@ def test_layers_of_a_tiny_encoder(corpus, finished, tmp_path, jobs_in_process):
     assert done.code == 0, done.err
     result = json.loads((tmp_path / "layers" / "result.json").read_text(encoding="utf-8"))
     assert {name for name in result if name.endswith("/test")} == {
-        f"{kind}/layer-{layer}/test" for kind in ("pretrained", "untrained") for layer in (0, 1, "all")}
+        f"{kind}/layer-{layer}/test"
+        for kind in ("pretrained", "untrained")
+        for layer in (0, 1, "all")
+    }
     for kind in ("pretrained", "untrained"):
-        one = json.loads((tmp_path / "layers" / f"{kind}-layer-1-0" / "result.json").read_text(encoding="utf-8"))
-        assert result[f"{kind}/layer-1/test"]["values"][0] == pytest.approx(100 * one["accuracy/test"])
+        one = json.loads(
+            (tmp_path / "layers" / f"{kind}-layer-1-0" / "result.json").read_text(encoding="utf-8")
+        )
+        assert result[f"{kind}/layer-1/test"]["values"][0] == pytest.approx(
+            100 * one["accuracy/test"]
+        )
     # The untrained encoder is of the same size, and each classifier reads the layer it is named for.
-    trained, untrained = (json.loads((path / "config.json").read_text(encoding="utf-8"))["model"]
-                          for path in (finished("train_mlm"), tmp_path / "layers" / "untrained-0"))
+    trained, untrained = (
+        json.loads((path / "config.json").read_text(encoding="utf-8"))["model"]
+        for path in (finished("train_mlm"), tmp_path / "layers" / "untrained-0")
+    )
     assert trained == untrained
-    assert json.loads((tmp_path / "layers" / "untrained-layer-0-0" / "config.json").read_text(
-        encoding="utf-8"))["classifier"]["layers"] == "0"
-    assert "| embeddings |" in done.out and (tmp_path / "layers" / "layers.png").stat().st_size > 5000
+    assert (
+        json.loads(
+            (tmp_path / "layers" / "untrained-layer-0-0" / "config.json").read_text(
+                encoding="utf-8"
+            )
+        )["classifier"]["layers"]
+        == "0"
+    )
+    assert (
+        "| embeddings |" in done.out and (tmp_path / "layers" / "layers.png").stat().st_size > 5000
+    )
 
 
 def test_what_is_no_encoder_is_refused(shell, finished):
@@ -33,6 +50,15 @@ def test_what_is_no_encoder_is_refused(shell, finished):
 
 
 def test_a_layer_the_encoder_does_not_have(cli, corpus, finished, tmp_path):
-    done = cli("train_classifier", "--encoder", finished("train_mlm"), "--layers", 2, "--data", corpus,
-               "--out", tmp_path / "run")
+    done = cli(
+        "train_classifier",
+        "--encoder",
+        finished("train_mlm"),
+        "--layers",
+        2,
+        "--data",
+        corpus,
+        "--out",
+        tmp_path / "run",
+    )
     assert done.code == 2 and "--layers 2" in done.err and "from 0 to 1" in done.err

@@ -15,27 +15,39 @@ from studies import probe_order
 def test_shuffling_keeps_all_words_and_the_last_k_in_place(k):
     x = torch.arange(9).expand(50, 9)
     shuffled = probe_order.shuffle_all_but_last(x, torch.rand(50, 9), k)
-    assert torch.equal(shuffled[:, 9 - k :], x[:, 9 - k :]) and torch.equal(shuffled.sort(1).values, x)
+    assert torch.equal(shuffled[:, 9 - k :], x[:, 9 - k :]) and torch.equal(
+        shuffled.sort(1).values, x
+    )
     assert (shuffled != x).any() == (k < 8)
 
 
 def test_losses_are_the_cross_entropy_of_each_target():
-    model = LanguageModel(Decoder(Config(vocab_size=30, block_size=12, n_layer=1, n_embd=16, pos="nope", init_std=0.3)))
+    model = LanguageModel(
+        Decoder(
+            Config(vocab_size=30, block_size=12, n_layer=1, n_embd=16, pos="nope", init_std=0.3)
+        )
+    )
     x, y = torch.randint(5, 30, (70, 12)), torch.randint(5, 30, (70, 12))
     with torch.no_grad():
         logits = model(x)
-        torch.testing.assert_close(probe_order.per_target(model, x, y, "cpu"),
-                                   F.cross_entropy(logits.reshape(-1, 30), y.reshape(-1), reduction="none"))
+        torch.testing.assert_close(
+            probe_order.per_target(model, x, y, "cpu"),
+            F.cross_entropy(logits.reshape(-1, 30), y.reshape(-1), reduction="none"),
+        )
         last = torch.full_like(y, -100)
         last[:, -1] = y[:, -1]
-        torch.testing.assert_close(probe_order.per_target(model, x, last, "cpu"),
-                                   F.cross_entropy(logits[:, -1], y[:, -1], reduction="none"))
+        torch.testing.assert_close(
+            probe_order.per_target(model, x, last, "cpu"),
+            F.cross_entropy(logits[:, -1], y[:, -1], reduction="none"),
+        )
 
 
 def test_a_run_through_the_command_line(shell, finished, tmp_path):
     done = shell("probe_order", finished("train_lm"), "--blocks", 30, "--out", "order")
     assert done.code == 0, done.err
-    result = json.loads((tmp_path / "order" / "result.json").read_text(encoding="utf-8"))["runs"]["learned"]
+    result = json.loads((tmp_path / "order" / "result.json").read_text(encoding="utf-8"))["runs"][
+        "learned"
+    ]
     assert result["kept"] == [0, 1, 2, 4, 8, 12] and len(result["segments"][0]) == 8
     assert "last 4" in done.out and (tmp_path / "order" / "order.png").stat().st_size > 10_000
     refused = call_main(probe_order, probe_order.probe, finished("train_mlm"))
@@ -44,12 +56,20 @@ def test_a_run_through_the_command_line(shell, finished, tmp_path):
 
 def test_one_layer_without_positions_sees_a_bag_of_words_and_the_last_one():
     torch.manual_seed(0)
-    model = LanguageModel(Decoder(Config(vocab_size=30, block_size=12, n_layer=1, n_embd=16, pos="nope", init_std=0.3)))
+    model = LanguageModel(
+        Decoder(
+            Config(vocab_size=30, block_size=12, n_layer=1, n_embd=16, pos="nope", init_std=0.3)
+        )
+    )
     x, order = torch.randint(5, 30, (40, 12)), torch.rand(40, 12)
     y = torch.full((40, 12), -100)
     y[:, -1] = 7
     with torch.no_grad():
-        losses = {k: probe_order.per_target(model, probe_order.shuffle_all_but_last(x, order, k), y, "cpu")
-                  for k in (0, 1, 5, 12)}
+        losses = {
+            k: probe_order.per_target(
+                model, probe_order.shuffle_all_but_last(x, order, k), y, "cpu"
+            )
+            for k in (0, 1, 5, 12)
+        }
     torch.testing.assert_close(losses[1], losses[12], atol=1e-5, rtol=1e-5)
     assert (losses[0] - losses[12]).abs().max() > 0.01

@@ -66,11 +66,15 @@ def test_masks_from_the_command_line(tmp_path, capsys, tokenizer):
 
 def test_a_byte_level_mask_has_no_space_of_its_own(tmp_path, capsys, monkeypatch):
     folder, seen = make_run(tmp_path / "run", "mlm", "bpe", block_size=20), []
-    monkeypatch.setattr(sample, "fill", lambda model, ids, k: seen.append(ids) or fill(model, ids, k))
+    monkeypatch.setattr(
+        sample, "fill", lambda model, ids, k: seen.append(ids) or fill(model, ids, k)
+    )
     call(capsys, folder, "--text", "this [MASK] is")
     tokenizer = load_run(folder).tokenizer
-    assert (seen[0].tolist() == ids_of(load_run(folder), "this[MASK] is").tolist()
-            and tokenizer.decode([seen[0][-1].item()]) == " is")
+    assert (
+        seen[0].tolist() == ids_of(load_run(folder), "this[MASK] is").tolist()
+        and tokenizer.decode([seen[0][-1].item()]) == " is"
+    )
 
 
 # ---------------------------------------------------------------------------- continuations
@@ -84,8 +88,9 @@ def test_next_words_are_a_tempered_distribution(tmp_path, temperature):
     logits = run.model(ids[None])[0, -1]
     best = logits[N_SPECIAL:].argsort(descending=True)[:7] + N_SPECIAL
     assert words.tolist() == best.tolist()
-    assert (torch.allclose(probabilities, (logits[best] / temperature).softmax(-1))
-            and torch.allclose(probabilities.sum(), torch.ones(())))
+    assert torch.allclose(
+        probabilities, (logits[best] / temperature).softmax(-1)
+    ) and torch.allclose(probabilities.sum(), torch.ones(()))
 
 
 def test_a_temperature_of_next_to_nothing_is_greedy(tmp_path):
@@ -108,7 +113,12 @@ def test_specials_are_never_written(tmp_path):
     with torch.no_grad():
         run.model.head.bias[:N_SPECIAL] = 50.0  # all that the model wants to say
     for temperature in (0, 1.0, 1e6):
-        assert write(run.model, torch.tensor([BOS]), 40, temperature, 10**6, batching.generator(1))[1:].min() >= N_SPECIAL
+        assert (
+            write(run.model, torch.tensor([BOS]), 40, temperature, 10**6, batching.generator(1))[
+                1:
+            ].min()
+            >= N_SPECIAL
+        )
     assert fill(run.model, torch.tensor([BOS, MASK]), 10**6)[0].min() >= N_SPECIAL
 
 
@@ -117,8 +127,12 @@ def test_learned_positions_see_the_last_block_and_others_everything(tmp_path):
         run = load_run(make_run(tmp_path / pos, pos=pos, block_size=5))
         ids = torch.randint(N_SPECIAL, run.tokenizer.get_vocab_size(), (12,))
         changed = ids.clone()
-        changed[0] = ids[0] % (run.tokenizer.get_vocab_size() - N_SPECIAL) + N_SPECIAL  # another word
-        same = torch.equal(next_words(run.model, ids, 1.0, 9)[1], next_words(run.model, changed, 1.0, 9)[1])
+        changed[0] = (
+            ids[0] % (run.tokenizer.get_vocab_size() - N_SPECIAL) + N_SPECIAL
+        )  # another word
+        same = torch.equal(
+            next_words(run.model, ids, 1.0, 9)[1], next_words(run.model, changed, 1.0, 9)[1]
+        )
         assert same == (pos == "learned")
 
 
@@ -129,19 +143,34 @@ def test_the_same_seed_writes_the_same_text(tmp_path, capsys):
     assert first[0] == 0 and first == call(capsys, *ask) != call(capsys, *ask, "--seed", 1)
     texts = re.split(r"--- sample \d\n", first[1])[1:]
     assert len(texts) == 3 == len(set(texts)) and all(text.startswith("this is") for text in texts)
-    assert first[1].startswith(call(capsys, *ask, "--samples", 1)[1])  # more samples do not change the first
+    assert first[1].startswith(
+        call(capsys, *ask, "--samples", 1)[1]
+    )  # more samples do not change the first
 
 
 def test_a_prompt_is_shown_as_typed_and_greedy_is_written_once(tmp_path, capsys):
     folder = make_run(tmp_path / "run")
-    code, out, _ = call(capsys, folder, "--text", "this  Zorg is", "--tokens", 3, "--temperature", 0)
+    code, out, _ = call(
+        capsys, folder, "--text", "this  Zorg is", "--tokens", 3, "--temperature", 0
+    )
     assert code == 0 and "read as [UNK]: Zorg" in out and out.count("---") == 1
     assert out.splitlines()[-1].startswith("this  Zorg is") and "[UNK]" not in out.splitlines()[-1]
-    assert call(capsys, folder, "--tokens", 3, "--samples", 1)[0] == 0  # a text can begin with nothing
+    assert (
+        call(capsys, folder, "--tokens", 3, "--samples", 1)[0] == 0
+    )  # a text can begin with nothing
 
 
 def test_byte_level_words_are_joined(tmp_path, capsys):
-    _, out, _ = call(capsys, make_run(tmp_path / "run", tokenizer="bpe"), "--text", WORDS, "--tokens", 2, "--temperature", 0)
+    _, out, _ = call(
+        capsys,
+        make_run(tmp_path / "run", tokenizer="bpe"),
+        "--text",
+        WORDS,
+        "--tokens",
+        2,
+        "--temperature",
+        0,
+    )
     assert out.splitlines()[1].startswith(WORDS)
 
 
@@ -156,12 +185,19 @@ def test_class_probabilities(tmp_path, capsys):
     run = load_run(folder)
     shares = run.model(ids_of(run, SHORT)[None, :4])[0].softmax(-1)
     assert {name: float(share) for share, name in rows} == pytest.approx(
-        {"a": 100 * shares[0].item(), "b": 100 * shares[1].item()}, abs=0.06)
+        {"a": 100 * shares[0].item(), "b": 100 * shares[1].item()}, abs=0.06
+    )
     assert float(rows[0][0]) >= float(rows[1][0])
 
 
-@pytest.mark.parametrize("script, text, shows", [
-    ("train_lm", "my friends", "sample 3"), ("train_mlm", "my [MASK] of", "mask 1"), ("train_classifier", "my friends", "%")])
+@pytest.mark.parametrize(
+    "script, text, shows",
+    [
+        ("train_lm", "my friends", "sample 3"),
+        ("train_mlm", "my [MASK] of", "mask 1"),
+        ("train_classifier", "my friends", "%"),
+    ],
+)
 def test_runs_the_scripts_trained(finished, capsys, script, text, shows):
     code, out, err = call(capsys, finished(script), "--text", text)
     assert (code, err) == (0, "") and shows in out
@@ -172,21 +208,40 @@ def test_from_the_shell(shell, tmp_path):
     assert done.code == 0 and done.err == "" and done.out.startswith("mask 1\n")
 
 
-@pytest.mark.parametrize("kind, argv, message", [
-    ("mlm", ("--text", SHORT), "put [MASK] where"), ("mlm", (), "put [MASK] where"),
-    ("lm", ("--text", "this [MASK]"), "run of train_mlm.py"),
-    ("lm", ("--temperature", "-1", "--tokens", "0", "--samples", "0", "--top-k", "-5"),
-     "--samples must be at least 1 and at most 10,000, got 0; --temperature"),
-    ("lm", ("--tokens", str(2**24)), "--tokens must be at least 1 and at most 100,000"),  # make fuzz waited for them
-    ("lm", ("--temperature", "nan"), "--temperature"), ("classifier", ("--text", " "), "holds no word"),
-    ("mlm", ("--text", "[MASK] " * 40), "learned positions end at 32; shorten it")])
+@pytest.mark.parametrize(
+    "kind, argv, message",
+    [
+        ("mlm", ("--text", SHORT), "put [MASK] where"),
+        ("mlm", (), "put [MASK] where"),
+        ("lm", ("--text", "this [MASK]"), "run of train_mlm.py"),
+        (
+            "lm",
+            ("--temperature", "-1", "--tokens", "0", "--samples", "0", "--top-k", "-5"),
+            "--samples must be at least 1 and at most 10,000, got 0; --temperature",
+        ),
+        (
+            "lm",
+            ("--tokens", str(2**24)),
+            "--tokens must be at least 1 and at most 100,000",
+        ),  # make fuzz waited for them
+        ("lm", ("--temperature", "nan"), "--temperature"),
+        ("classifier", ("--text", " "), "holds no word"),
+        ("mlm", ("--text", "[MASK] " * 40), "learned positions end at 32; shorten it"),
+    ],
+)
 def test_mistakes_are_one_line(tmp_path, capsys, kind, argv, message):
     code, out, err = call(capsys, make_run(tmp_path / "run", kind), *argv)
     assert (code, out) == (2, "") and err.count("\n") == 1 and message in err
 
 
-@pytest.mark.parametrize("argv, message", [
-    ((), "required: run"), (("nowhere",), "nowhere: no such run folder"), (("nowhere", "--top-k", "x"), "--top-k")])
+@pytest.mark.parametrize(
+    "argv, message",
+    [
+        ((), "required: run"),
+        (("nowhere",), "nowhere: no such run folder"),
+        (("nowhere", "--top-k", "x"), "--top-k"),
+    ],
+)
 def test_a_run_is_needed(capsys, argv, message):
     code, _, err = call(capsys, *argv)
     assert code == 2 and err.count("\n") == 1 and message in err
@@ -194,7 +249,10 @@ def test_a_run_is_needed(capsys, argv, message):
 
 def test_a_run_that_has_not_ended_is_used_with_a_word_of_warning(capsys, tmp_path):
     folder = make_run(tmp_path / "cut")
-    for expected in ("", f"note: the run in {folder} has not ended; these are its weights as last evaluated, at step 3\n"):
+    for expected in (
+        "",
+        f"note: the run in {folder} has not ended; these are its weights as last evaluated, at step 3\n",
+    ):
         code, out, err = call(capsys, folder, "--text", "this is", "--samples", 1, "--tokens", 2)
         assert code == 0 and err == expected
         (folder / "result.json").unlink(missing_ok=True)

@@ -21,27 +21,55 @@ from data.tokenizer import BOS, EOS, PAD, encode, train_tokenizer
 from lab.load import load_run, read_metrics
 from model import Config, EncoderDecoder, LanguageModel, generate
 
-COUNTS, COLOURS, NOUNS = (("one un", "two deux", "three trois", "four quatre"), ("red rouge", "blue bleu", "black noir"),
-                          ("cats chats", "dogs chiens", "birds oiseaux", "mice souris"))
+COUNTS, COLOURS, NOUNS = (
+    ("one un", "two deux", "three trois", "four quatre"),
+    ("red rouge", "blue bleu", "black noir"),
+    ("cats chats", "dogs chiens", "birds oiseaux", "mice souris"),
+)
 
 
 def pair(number):
     """One of 192 phrases, and its translation, in which the adjective stands behind the noun."""
-    count, colour, noun, other = (words[number // step % len(words)].split()
-                                  for words, step in ((COUNTS, 1), (COLOURS, 4), (NOUNS, 12), (NOUNS, 48)))
-    return f"{count[0]} {colour[0]} {noun[0]} and {other[0]} .", f"{count[1]} {noun[1]} {colour[1]} et {other[1]} ."
+    count, colour, noun, other = (
+        words[number // step % len(words)].split()
+        for words, step in ((COUNTS, 1), (COLOURS, 4), (NOUNS, 12), (NOUNS, 48))
+    )
+    return (
+        f"{count[0]} {colour[0]} {noun[0]} and {other[0]} .",
+        f"{count[1]} {noun[1]} {colour[1]} et {other[1]} .",
+    )
 
 
 @pytest.fixture
 def tsv(tmp_path):
     path = tmp_path / "pairs.tsv"
-    path.write_text("".join("{}\t{}\n".format(*pair(number)) for number in range(192)), encoding="utf-8")
+    path.write_text(
+        "".join("{}\t{}\n".format(*pair(number)) for number in range(192)), encoding="utf-8"
+    )
     return path
 
 
 TRANSLATE = (*SHORT["train_seq2seq"], "--task", "translate", "--batch-size", "16")
-LEARN = ("--n-embd", "32", "--n-ffn", "64", "--steps", "250", "--eval-every", "125", "--lr", "0.01", "--warmup", "10",
-         "--dropout", "0", "--valid", "0.1", "--pos", "rope")
+LEARN = (
+    "--n-embd",
+    "32",
+    "--n-ffn",
+    "64",
+    "--steps",
+    "250",
+    "--eval-every",
+    "125",
+    "--lr",
+    "0.01",
+    "--warmup",
+    "10",
+    "--dropout",
+    "0",
+    "--valid",
+    "0.1",
+    "--pos",
+    "rope",
+)
 
 
 @pytest.fixture(scope="session")
@@ -49,7 +77,9 @@ def translator(tmp_path_factory):
     """(run folder, pairs.tsv, what was printed) of a run that has learned to translate."""
     folder = tmp_path_factory.mktemp("translator")
     path = folder / "pairs.tsv"
-    path.write_text("".join("{}\t{}\n".format(*pair(number)) for number in range(192)), encoding="utf-8")
+    path.write_text(
+        "".join("{}\t{}\n".format(*pair(number)) for number in range(192)), encoding="utf-8"
+    )
     done = call("train_seq2seq", *TRANSLATE, *LEARN, "--data", path, "--out", folder / "run")
     assert (done.code, done.err) == (0, "")
     return folder / "run", path, done.out
@@ -75,11 +105,20 @@ def test_perplexity_of_infilling_is_that_of_a_count_by_hand(finished, corpus):
     flags, first = train_seq2seq.Flags(**loaded.config["flags"]), loaded.config["first_sentinel"]
     lines = read_lines(corpus / "test_LM_obama.txt")
     # --block-size 12
-    pieces = [[BOS, *ids[i : i + 11]] for ids in encode(loaded.tokenizer, lines) for i in range(0, len(ids), 11)]
-    batches = train_seq2seq.fixed_batches([torch.tensor(ids) for ids in pieces], flags, first, train_seq2seq.DRAWS)
+    pieces = [
+        [BOS, *ids[i : i + 11]]
+        for ids in encode(loaded.tokenizer, lines)
+        for i in range(0, len(ids), 11)
+    ]
+    batches = train_seq2seq.fixed_batches(
+        [torch.tensor(ids) for ids in pieces], flags, first, train_seq2seq.DRAWS
+    )
     nats, words, texts = [], [], []
     for source, mask, inputs, labels in batches:
-        assert torch.equal(inputs[:, 1:], labels[:, :-1].where(labels[:, :-1] != -100, PAD)) and (inputs[:, 0] == BOS).all()
+        assert (
+            torch.equal(inputs[:, 1:], labels[:, :-1].where(labels[:, :-1] != -100, PAD))
+            and (inputs[:, 0] == BOS).all()
+        )
         for b in range(len(source)):
             target = [i for i in labels[b].tolist() if i != -100]
             texts.append(spans.restore(source[b][mask[b]].tolist(), target, first))
@@ -89,13 +128,20 @@ def test_perplexity_of_infilling_is_that_of_a_count_by_hand(finished, corpus):
     assert sorted(texts) == sorted(pieces * train_seq2seq.DRAWS)  # every line, whole
     assert result["tokens/obama"] == len(nats) > len(words) > 0
     assert result["perplexity/obama"] == pytest.approx(math.exp(sum(nats) / len(nats)), rel=1e-4)
-    assert result["perplexity_words/obama"] == pytest.approx(math.exp(sum(words) / len(words)), rel=1e-4)
-    assert read_metrics(folder)[-1].keys() >= {f"perplexity/{name}" for name in ("valid", "obama", "wbush", "hbush")}
+    assert result["perplexity_words/obama"] == pytest.approx(
+        math.exp(sum(words) / len(words)), rel=1e-4
+    )
+    assert read_metrics(folder)[-1].keys() >= {
+        f"perplexity/{name}" for name in ("valid", "obama", "wbush", "hbush")
+    }
 
 
 def test_all_runs_are_measured_on_the_same_gaps():
     examples = [torch.tensor([BOS, *range(10, 10 + n)]) for n in (5, 9, 30, 12)]
-    one, other = (train_seq2seq.fixed_batches(examples, train_seq2seq.Flags(seed=seed, steps=seed), 100, 2) for seed in (0, 1))
+    one, other = (
+        train_seq2seq.fixed_batches(examples, train_seq2seq.Flags(seed=seed, steps=seed), 100, 2)
+        for seed in (0, 1)
+    )
     assert all(torch.equal(a, b) for batch, same in zip(one, other) for a, b in zip(batch, same))
     assert not torch.equal(one[0][0], one[1][0])  # but every draw is another
 
@@ -106,26 +152,46 @@ def test_translation_learns_and_its_numbers_are_those_of_a_count_by_hand(transla
     _, heldout = hold_out([pair(number) for number in range(192)], 0.1, 0, key=lambda row: row[0])
     nats, outputs = [], []
     for source, target in heldout:
-        ids, wanted = ([BOS, *encode(loaded.tokenizer, [source])[0]], [*encode(loaded.tokenizer, [target])[0], EOS])
+        ids, wanted = (
+            [BOS, *encode(loaded.tokenizer, [source])[0]],
+            [*encode(loaded.tokenizer, [target])[0], EOS],
+        )
         nats += losses_by_hand(loaded.model, ids, wanted)
-        outputs.append(loaded.tokenizer.decode(
-            generate(loaded.model, torch.tensor([ids]), None, BOS, EOS, 12)[0].tolist()).replace(" .", "."))
-    assert (result["perplexity/heldout"] == pytest.approx(math.exp(sum(nats) / len(nats)), rel=1e-4)
-            and result["tokens/heldout"] == len(nats))
-    exact = sum(output == target.replace(" .", ".") for output, (_, target) in zip(outputs, heldout)) / len(heldout)
+        outputs.append(
+            loaded.tokenizer.decode(
+                generate(loaded.model, torch.tensor([ids]), None, BOS, EOS, 12)[0].tolist()
+            ).replace(" .", ".")
+        )
+    assert result["perplexity/heldout"] == pytest.approx(
+        math.exp(sum(nats) / len(nats)), rel=1e-4
+    ) and result["tokens/heldout"] == len(nats)
+    exact = sum(
+        output == target.replace(" .", ".") for output, (_, target) in zip(outputs, heldout)
+    ) / len(heldout)
     assert result["exact/heldout"] == exact > 0.8
     targets = [target for _, target in heldout]
-    assert result["bleu/heldout"] == pytest.approx(sacrebleu.BLEU().corpus_score(outputs, [targets]).score)
-    assert result["chrf/heldout"] == pytest.approx(sacrebleu.CHRF().corpus_score(outputs, [targets]).score)
+    assert result["bleu/heldout"] == pytest.approx(
+        sacrebleu.BLEU().corpus_score(outputs, [targets]).score
+    )
+    assert result["chrf/heldout"] == pytest.approx(
+        sacrebleu.CHRF().corpus_score(outputs, [targets]).score
+    )
     assert "BLEU" in out and "source to target" in out.splitlines()[-1]
-    assert "[S0]" not in loaded.tokenizer.get_vocab() and set(targets[0].split()) <= loaded.tokenizer.get_vocab().keys()
+    assert (
+        "[S0]" not in loaded.tokenizer.get_vocab()
+        and set(targets[0].split()) <= loaded.tokenizer.get_vocab().keys()
+    )
 
 
 def test_scores_of_what_is_right_half_right_and_wrong():
     targets = ["the cats sleep today.", "the dogs bark all night."]
     tokenizer = train_tokenizer("word", targets)
     right = train_seq2seq.score(targets, targets, tokenizer)
-    assert right["exact"] == 1 and right["bleu"] == pytest.approx(100) and right["chrf"] == pytest.approx(100)
+    assert (
+        right["exact"] == 1
+        and right["bleu"] == pytest.approx(100)
+        and right["chrf"] == pytest.approx(100)
+    )
     half = train_seq2seq.score([targets[0], "we"], targets, tokenizer)
     assert half["exact"] == 0.5 and 0 < half["bleu"] < 100 and 0 < half["chrf"] < 100
     assert train_seq2seq.score(["we", "you"], targets, tokenizer)["exact"] == 0
@@ -134,30 +200,68 @@ def test_scores_of_what_is_right_half_right_and_wrong():
 def test_folders_of_pairs_and_their_val_set(cli, tmp_path):
     folder = tmp_path / "pairs"
     folder.mkdir()
-    for name, numbers in (("train", range(40)), ("val", range(40, 50)), ("test_2016", range(50, 60))):
+    for name, numbers in (
+        ("train", range(40)),
+        ("val", range(40, 50)),
+        ("test_2016", range(50, 60)),
+    ):
         for side, ending in enumerate(("en", "fr")):
             (folder / f"{name}.{ending}").write_text(
-                "".join(pair(number)[side] + "\n" for number in numbers) + "mice " * 60 + "\n", encoding="utf-8")
-    done = cli("train_seq2seq", *TRANSLATE, "--data", folder, "--languages", "fr-en", "--block-size", 40,
-               "--tokenizer", "bpe", "--vocab-size", 300, "--out", tmp_path / "run")
+                "".join(pair(number)[side] + "\n" for number in numbers) + "mice " * 60 + "\n",
+                encoding="utf-8",
+            )
+    done = cli(
+        "train_seq2seq",
+        *TRANSLATE,
+        "--data",
+        folder,
+        "--languages",
+        "fr-en",
+        "--block-size",
+        40,
+        "--tokenizer",
+        "bpe",
+        "--vocab-size",
+        300,
+        "--out",
+        tmp_path / "run",
+    )
     assert (done.code, done.err) == (0, "") and "fr to en" in done.out
-    assert ("1 pairs of train are longer than --block-size 40 and were left out" in done.out
-            and "1 pairs of test_2016 are longer" in done.out)
-    assert {"perplexity/valid", "perplexity/test_2016", "exact/test_2016",
-            "bleu/valid", "chrf/test_2016"} <= result_of(tmp_path / "run").keys()
+    assert (
+        "1 pairs of train are longer than --block-size 40 and were left out" in done.out
+        and "1 pairs of test_2016 are longer" in done.out
+    )
+    assert {
+        "perplexity/valid",
+        "perplexity/test_2016",
+        "exact/test_2016",
+        "bleu/valid",
+        "chrf/test_2016",
+    } <= result_of(tmp_path / "run").keys()
 
 
 # ---------------------------------------------------------------------------- mistakes
 
 
-@pytest.mark.parametrize("content, parts", [
-    ("", ["pairs.tsv: the file is empty"]), ("one\tun\nno tab\n", ["pairs.tsv:2: no tab"]),
-    ("one\t\n", ["pairs.tsv:1: no sentence after the tab"]),
-    ("a\tb\tc\n", ["pairs.tsv:1: more than one tab"]), ("one\tun\n", ["too few", "give more"]),
-    ("".join(f"{n} {'x ' * 30}\t{n}\n" for n in range(40)), ["--block-size 12: every training pair is longer"])])
+@pytest.mark.parametrize(
+    "content, parts",
+    [
+        ("", ["pairs.tsv: the file is empty"]),
+        ("one\tun\nno tab\n", ["pairs.tsv:2: no tab"]),
+        ("one\t\n", ["pairs.tsv:1: no sentence after the tab"]),
+        ("a\tb\tc\n", ["pairs.tsv:1: more than one tab"]),
+        ("one\tun\n", ["too few", "give more"]),
+        (
+            "".join(f"{n} {'x ' * 30}\t{n}\n" for n in range(40)),
+            ["--block-size 12: every training pair is longer"],
+        ),
+    ],
+)
 def test_a_tsv_that_is_wrong(content, parts, cli, tsv, tmp_path):
     tsv.write_text(content, encoding="utf-8")
-    assert_complains(cli("train_seq2seq", *TRANSLATE, "--data", tsv, "--out", tmp_path / "run"), *parts)
+    assert_complains(
+        cli("train_seq2seq", *TRANSLATE, "--data", tsv, "--out", tmp_path / "run"), *parts
+    )
     assert not (tmp_path / "run").exists()
 
 
@@ -165,21 +269,33 @@ def test_parallel_files_of_unequal_number(cli, tmp_path):
     (tmp_path / "pairs").mkdir()
     (tmp_path / "pairs" / "train.en").write_text("one\ntwo\n", encoding="utf-8")
     (tmp_path / "pairs" / "train.fr").write_text("un\n", encoding="utf-8")
-    assert_complains(cli("train_seq2seq", *TRANSLATE, "--data", tmp_path / "pairs", "--out", tmp_path / "run"),
-                     "train.fr: 1 lines", "train.en has 2")
+    assert_complains(
+        cli("train_seq2seq", *TRANSLATE, "--data", tmp_path / "pairs", "--out", tmp_path / "run"),
+        "train.fr: 1 lines",
+        "train.en has 2",
+    )
 
 
-@pytest.mark.parametrize("argv, parts", [
-    (("--text", "We hope."), ["put [MASK] where words are to be filled in"]),
-    (("--text", "[MASK] a [MASK] b [MASK] c [MASK]"), ["has 4 [MASK]s", "at most"]),
-    (("--text", "[MASK]" + " we" * 20), ["--text has 22 tokens with [BOS]", "learned positions end at 12"]),
-    (("--text", "[MASK]", "--tokens", 0), ["--tokens must be at least 1"])])
+@pytest.mark.parametrize(
+    "argv, parts",
+    [
+        (("--text", "We hope."), ["put [MASK] where words are to be filled in"]),
+        (("--text", "[MASK] a [MASK] b [MASK] c [MASK]"), ["has 4 [MASK]s", "at most"]),
+        (
+            ("--text", "[MASK]" + " we" * 20),
+            ["--text has 22 tokens with [BOS]", "learned positions end at 12"],
+        ),
+        (("--text", "[MASK]", "--tokens", 0), ["--tokens must be at least 1"]),
+    ],
+)
 def test_a_text_that_cannot_be_filled(argv, parts, sampling, finished):
     assert_complains(sampling(finished("train_seq2seq"), *argv), *parts)
 
 
 def test_a_mask_for_a_translator(sampling, translator):
-    assert_complains(sampling(translator[0], "--text", "two [MASK] cats"), "translates", "--task infill")
+    assert_complains(
+        sampling(translator[0], "--text", "two [MASK] cats"), "translates", "--task infill"
+    )
 
 
 # ---------------------------------------------------------------------------- writing
@@ -193,14 +309,22 @@ def sampling():
 
 def tiny(pos="rope"):
     torch.manual_seed(0)
-    return LanguageModel(EncoderDecoder(Config(
-        vocab_size=30, block_size=16, n_layer=2, n_head=2, n_embd=16, pos=pos, init_std=0.8))).eval()
+    return LanguageModel(
+        EncoderDecoder(
+            Config(
+                vocab_size=30, block_size=16, n_layer=2, n_head=2, n_embd=16, pos=pos, init_std=0.8
+            )
+        )
+    ).eval()
 
 
 @pytest.mark.parametrize("pos", ["learned", "rope", "alibi"])
 def test_generation_is_the_likeliest_word_after_word_and_pays_no_heed_to_padding(pos):
     model, sources = tiny(pos), [torch.randint(5, 30, (n,)) for n in (4, 9, 6)]
-    padded, mask = torch.nn.utils.rnn.pad_sequence(sources, batch_first=True), torch.arange(9) < torch.tensor([[4], [9], [6]])
+    padded, mask = (
+        torch.nn.utils.rnn.pad_sequence(sources, batch_first=True),
+        torch.arange(9) < torch.tensor([[4], [9], [6]]),
+    )
     together = generate(model, padded, mask, BOS, EOS, 10).tolist()
     for source, written in zip(sources, together):
         ids = [BOS]
@@ -228,19 +352,47 @@ def test_every_gap_gets_its_turn_though_the_model_would_end():
     assert sample.rewrite(model, source, 27, 20, 0.8, 50, gen) == [27, 28, 29]
     model.head.bias.data[29] = -1e4
     model.head.bias.data[12] = 1e4
-    assert sample.rewrite(model, source, 27, 4, 0, 50, gen) == [27, 12, 12, 12]  # words come when they are likelier than an end
+    assert sample.rewrite(model, source, 27, 4, 0, 50, gen) == [
+        27,
+        12,
+        12,
+        12,
+    ]  # words come when they are likelier than an end
 
 
 def test_a_filled_sentence_keeps_what_was_typed(sampling, finished):
-    told = sampling(finished("train_seq2seq"), "--text", "hope and [MASK] matter, my friends.",
-                    "--samples", 2, "--temperature", 1.5)
-    again = sampling(finished("train_seq2seq"), "--text", "hope and [MASK] matter, my friends.",
-                     "--samples", 2, "--temperature", 1.5)
+    told = sampling(
+        finished("train_seq2seq"),
+        "--text",
+        "hope and [MASK] matter, my friends.",
+        "--samples",
+        2,
+        "--temperature",
+        1.5,
+    )
+    again = sampling(
+        finished("train_seq2seq"),
+        "--text",
+        "hope and [MASK] matter, my friends.",
+        "--samples",
+        2,
+        "--temperature",
+        1.5,
+    )
     assert told.code == 0 and told.out == again.out
     heads, texts = told.out.splitlines()[::2], told.out.splitlines()[1::2]
     assert heads == ["--- likeliest words", "--- sample 1", "--- sample 2"] and len(set(texts)) == 3
-    assert all(text.startswith("hope and") and text.endswith("matter, my friends.") and "[S0]" not in text for text in texts)
-    one = sampling(finished("train_seq2seq"), "--text", "hope and [MASK] matter, my friends.", "--temperature", 0)
+    assert all(
+        text.startswith("hope and") and text.endswith("matter, my friends.") and "[S0]" not in text
+        for text in texts
+    )
+    one = sampling(
+        finished("train_seq2seq"),
+        "--text",
+        "hope and [MASK] matter, my friends.",
+        "--temperature",
+        0,
+    )
     assert one.out.splitlines() == told.out.splitlines()[:2]
 
 
@@ -250,10 +402,31 @@ def test_a_translation_is_the_one_learned(sampling, translator):
 
 
 def test_byte_level_gaps_swallow_the_space_in_front(cli, sampling, corpus, tmp_path):
-    assert cli("train_seq2seq", *SHORT["train_seq2seq"], "--tokenizer", "bpe", "--vocab-size", 300, "--pos", "nope",
-               "--data", corpus, "--out", tmp_path / "run").code == 0
-    told = sampling(tmp_path / "run", "--text", "hope [MASK] work.", "--temperature", 0, "--tokens", 5)
-    assert told.code == 0 and told.out.splitlines()[1].startswith("hope") and told.out.splitlines()[1].endswith(" work.")
+    assert (
+        cli(
+            "train_seq2seq",
+            *SHORT["train_seq2seq"],
+            "--tokenizer",
+            "bpe",
+            "--vocab-size",
+            300,
+            "--pos",
+            "nope",
+            "--data",
+            corpus,
+            "--out",
+            tmp_path / "run",
+        ).code
+        == 0
+    )
+    told = sampling(
+        tmp_path / "run", "--text", "hope [MASK] work.", "--temperature", 0, "--tokens", 5
+    )
+    assert (
+        told.code == 0
+        and told.out.splitlines()[1].startswith("hope")
+        and told.out.splitlines()[1].endswith(" work.")
+    )
 
 
 # ---------------------------------------------------------------------------- maps
@@ -267,46 +440,110 @@ def maps(*argv):
 @pytest.fixture
 def figures(monkeypatch):
     kept = []
-    monkeypatch.setattr(attention_maps, "save", lambda figure, path: kept.append((path.name, figure)))
+    monkeypatch.setattr(
+        attention_maps, "save", lambda figure, path: kept.append((path.name, figure))
+    )
     return kept
 
 
 def test_three_attentions_are_drawn_and_pass(finished, translator, tmp_path, figures):
-    code, out = maps(finished("train_seq2seq"), translator[0], "--text", "hope and change", "--text", "two cats and birds .",
-                     "--out", tmp_path / "maps", "--positions")
+    code, out = maps(
+        finished("train_seq2seq"),
+        translator[0],
+        "--text",
+        "hope and change",
+        "--text",
+        "two cats and birds .",
+        "--out",
+        tmp_path / "maps",
+        "--positions",
+    )
     assert code == 0 and "FAIL" not in out
-    for part in ("the encoder's own attention", "the decoder's own attention", "from the decoder to the source"):
+    for part in (
+        "the encoder's own attention",
+        "the decoder's own attention",
+        "from the decoder to the source",
+    ):
         assert out.count(part) == 2
-    assert (out.count("ok    no weight on padding") >= 4 and out.count("ok    nothing above the diagonal") == 2
-            and out.count("ok    fused") == 4)
-    assert [name for name, _ in figures][:2] == ["map-1-train_seq2seq-run.png", "map-2-train_seq2seq-run.png"]
+    assert (
+        out.count("ok    no weight on padding") >= 4
+        and out.count("ok    nothing above the diagonal") == 2
+        and out.count("ok    fused") == 4
+    )
+    assert [name for name, _ in figures][:2] == [
+        "map-1-train_seq2seq-run.png",
+        "map-2-train_seq2seq-run.png",
+    ]
     assert {name for name, _ in figures[2:]} == {
-        f"positions-{half}-{run}.png" for half in ("encoder", "decoder") for run in ("train_seq2seq", "run")}
+        f"positions-{half}-{run}.png"
+        for half in ("encoder", "decoder")
+        for run in ("train_seq2seq", "run")
+    }
     described = json.loads((tmp_path / "maps" / "maps-train_seq2seq-run.json").read_text())["runs"]
     assert [run["attention"] for run in described] == ["encoder", "decoder", "cross"] * 2
-    assert (described[5]["sources"][1] == ["[BOS]", "two", "cats", "and", "birds", "."]
-            and described[5]["texts"][1][0] == "[BOS]")
-    sides = {(axis.get_title(), axis.images[0].get_array().shape) for axis in figures[1][1].axes if axis.get_title()}
-    assert ("layer 1, head 1", (len(described[5]["texts"][1]), 6)) in sides and ("layer 1, head 2", (6, 6)) in sides
+    assert (
+        described[5]["sources"][1] == ["[BOS]", "two", "cats", "and", "birds", "."]
+        and described[5]["texts"][1][0] == "[BOS]"
+    )
+    sides = {
+        (axis.get_title(), axis.images[0].get_array().shape)
+        for axis in figures[1][1].axes
+        if axis.get_title()
+    }
+    assert ("layer 1, head 1", (len(described[5]["texts"][1]), 6)) in sides and (
+        "layer 1, head 2",
+        (6, 6),
+    ) in sides
 
 
 def test_gaps_of_a_map_are_those_typed_or_drawn(finished, tmp_path, figures):
-    maps(finished("train_seq2seq"), "--text", "hope and [MASK] matter", "--text", "hope and change matter", "--out", tmp_path)
+    maps(
+        finished("train_seq2seq"),
+        "--text",
+        "hope and [MASK] matter",
+        "--text",
+        "hope and change matter",
+        "--out",
+        tmp_path,
+    )
     encoder, decoder, cross = json.loads((tmp_path / "maps.json").read_text())["runs"]
-    assert encoder["texts"][0] == ["[BOS]", "hope", "and", "[S0]", "matter"] and cross["sources"] == encoder["texts"]
+    assert (
+        encoder["texts"][0] == ["[BOS]", "hope", "and", "[S0]", "matter"]
+        and cross["sources"] == encoder["texts"]
+    )
     drawn, written = encoder["texts"][1], decoder["texts"][1]
     assert written[:2] == ["[BOS]", "[S0]"] and cross["texts"] == decoder["texts"]
     at = drawn.index("[S0]")
-    assert drawn[:at] + written[2:] + drawn[at + 1 :] == ["[BOS]", "hope", "and", "change", "matter"]
+    assert drawn[:at] + written[2:] + drawn[at + 1 :] == [
+        "[BOS]",
+        "hope",
+        "and",
+        "change",
+        "matter",
+    ]
 
 
 @pytest.mark.parametrize("memory_only", [False, True])
-def test_maps_of_an_attention_that_looks_at_padding_fail(translator, tmp_path, figures, monkeypatch, memory_only):
+def test_maps_of_an_attention_that_looks_at_padding_fail(
+    translator, tmp_path, figures, monkeypatch, memory_only
+):
     right = models.attend
-    monkeypatch.setattr(models, "attend", lambda q, k, v, bias=None, dropout=0.0: right(
-        q, k, v, None if not memory_only or q.size(2) != k.size(2) else bias, dropout))
-    code, out = maps(translator[0], "--text", "two cats .", "--text", "one red cats and two blue dogs and cats .",
-                     "--out", tmp_path)
+    monkeypatch.setattr(
+        models,
+        "attend",
+        lambda q, k, v, bias=None, dropout=0.0: right(
+            q, k, v, None if not memory_only or q.size(2) != k.size(2) else bias, dropout
+        ),
+    )
+    code, out = maps(
+        translator[0],
+        "--text",
+        "two cats .",
+        "--text",
+        "one red cats and two blue dogs and cats .",
+        "--out",
+        tmp_path,
+    )
     assert code == 1
     before, _, cross = out.partition("from the decoder to the source")
     assert "FAIL  no weight on padding" in cross and "FAIL  fused" in before
@@ -323,12 +560,34 @@ def compared(*argv):
 
 def test_runs_are_compared_with_their_like_only(cli, corpus, finished, translator, tmp_path):
     for name, argv in (("other", ("--pos", "nope")), ("more", ("--mask-rate", "0.3"))):
-        assert cli("train_seq2seq", *SHORT["train_seq2seq"], *argv, "--data", corpus, "--out", tmp_path / name).code == 0
-    code, out, err = compared(finished("train_seq2seq"), tmp_path / "other", "--out", tmp_path / "compare")
-    assert code == 0 and "pos=learned" in out and "Encoder-decoder on tiny" in out and "perplexity obama" in out
-    code, out, err = compared(finished("train_seq2seq"), tmp_path / "more", "--out", tmp_path / "compare")
+        assert (
+            cli(
+                "train_seq2seq",
+                *SHORT["train_seq2seq"],
+                *argv,
+                "--data",
+                corpus,
+                "--out",
+                tmp_path / name,
+            ).code
+            == 0
+        )
+    code, out, err = compared(
+        finished("train_seq2seq"), tmp_path / "other", "--out", tmp_path / "compare"
+    )
+    assert (
+        code == 0
+        and "pos=learned" in out
+        and "Encoder-decoder on tiny" in out
+        and "perplexity obama" in out
+    )
+    code, out, err = compared(
+        finished("train_seq2seq"), tmp_path / "more", "--out", tmp_path / "compare"
+    )
     assert code == 2 and "mask_rate=0.15" in err and "mask_rate=0.3" in err
-    code, out, err = compared(finished("train_seq2seq"), finished("train_lm"), "--out", tmp_path / "compare")
+    code, out, err = compared(
+        finished("train_seq2seq"), finished("train_lm"), "--out", tmp_path / "compare"
+    )
     assert code == 2 and "not comparable" in err
     code, out, err = compared(translator[0], "--out", tmp_path / "compare")
     assert code == 0 and "exact heldout (%)" in out and "bleu heldout" in out

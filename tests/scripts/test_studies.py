@@ -14,55 +14,141 @@ def read(path):
 
 
 def test_study_nope(corpus, tmp_path, monkeypatch, jobs_in_process):
-    tiny = dict(models=((1, 8, 2), (1, 16, 2)), block_size=8, lengths=(), tokens=32, steps=8, lr=1e-3, vocab_size=0,
-                eval_test=0, mlm=dict(steps=8, batch_size=4, lr=1e-3))
+    tiny = dict(
+        models=((1, 8, 2), (1, 16, 2)),
+        block_size=8,
+        lengths=(),
+        tokens=32,
+        steps=8,
+        lr=1e-3,
+        vocab_size=0,
+        eval_test=0,
+        mlm=dict(steps=8, batch_size=4, lr=1e-3),
+    )
     monkeypatch.setattr(nope, "SIZES", {"quick": tiny})
     monkeypatch.setattr(nope, "POSITIONS", ("nope", "learned"))
-    argv = ("--data", corpus, "--size", "quick", "--seeds", 1, "--jobs", 1, "--out", tmp_path / "study")
+    argv = (
+        "--data",
+        corpus,
+        "--size",
+        "quick",
+        "--seeds",
+        1,
+        "--jobs",
+        1,
+        "--out",
+        tmp_path / "study",
+    )
     done = call_main(nope, nope.study, *argv)
     assert done.code == 0, done.err
     study = tmp_path / "study"
     result, one = read(study / "result.json"), read(study / "lm-nope-1x16-8-0" / "result.json")
-    nats = sum(one[f"tokens/{name}"] * math.log(one[f"perplexity/{name}"]) for name in result["tests"])
+    nats = sum(
+        one[f"tokens/{name}"] * math.log(one[f"perplexity/{name}"]) for name in result["tests"]
+    )
     assert result["perplexity/nope"]["sizes"][1] == pytest.approx(
-        [math.exp(nats / sum(one[f"tokens/{name}"] for name in result["tests"]))])
-    assert result["perplexity/learned"]["masked"] == [read(study / "mlm-learned-0" / "result.json")["perplexity/valid"]]
-    assert {f"perplexity/obama@{length}" for length in (16, 32, 64)} < set(one)  # train short, test long
+        [math.exp(nats / sum(one[f"tokens/{name}"] for name in result["tests"]))]
+    )
+    assert result["perplexity/learned"]["masked"] == [
+        read(study / "mlm-learned-0" / "result.json")["perplexity/valid"]
+    ]
+    assert {f"perplexity/obama@{length}" for length in (16, 32, 64)} < set(
+        one
+    )  # train short, test long
     assert not any("@" in name for name in read(study / "lm-learned-1x16-8-0" / "result.json"))
     report = (study / "report.md").read_text(encoding="utf-8")
-    for figure in ("compare/compare.png", "compare/train-short-test-long.png", "probe/probe.png", "order/order.png",
-                   "compare-mlm/compare.png"):
+    for figure in (
+        "compare/compare.png",
+        "compare/train-short-test-long.png",
+        "probe/probe.png",
+        "order/order.png",
+        "compare-mlm/compare.png",
+    ):
         assert figure in report and (study / figure).stat().st_size > 5000
     assert (study / "sizes.tex").exists() and "| learned" in done.out
     again = call_main(nope, nope.study, *argv)
-    assert again.code == 0 and again.out.count("finished before") == 8  # all but the two comparisons
+    assert (
+        again.code == 0 and again.out.count("finished before") == 8
+    )  # all but the two comparisons
 
 
 def test_study_clap(corpus, tmp_path, monkeypatch, jobs_in_process):
-    tiny = dict(vocab_size=300, n_layer=1, n_embd=16, n_head=2, n_ffn=20, block_size=12, batch_size=4, lr=1e-3, steps=10)
+    tiny = dict(
+        vocab_size=300,
+        n_layer=1,
+        n_embd=16,
+        n_head=2,
+        n_ffn=20,
+        block_size=12,
+        batch_size=4,
+        lr=1e-3,
+        steps=10,
+    )
     monkeypatch.setattr(clap, "SIZES", {"quick": tiny})
-    monkeypatch.setattr(clap, "CONFIGURATIONS",
-                        {name: clap.CONFIGURATIONS[name] for name in ("baseline", "zero-clap")})
-    monkeypatch.setattr(clap, "OPTIONS", {name: words for name, words in clap.OPTIONS.items()
-                                                if "scaled" in name or "plain" in name})
-    done = call_main(clap, clap.study, "--data", corpus, "--size", "quick", "--seeds", 2, "--jobs", 1,
-                     "--out", tmp_path / "study")
+    monkeypatch.setattr(
+        clap,
+        "CONFIGURATIONS",
+        {name: clap.CONFIGURATIONS[name] for name in ("baseline", "zero-clap")},
+    )
+    monkeypatch.setattr(
+        clap,
+        "OPTIONS",
+        {
+            name: words
+            for name, words in clap.OPTIONS.items()
+            if "scaled" in name or "plain" in name
+        },
+    )
+    done = call_main(
+        clap,
+        clap.study,
+        "--data",
+        corpus,
+        "--size",
+        "quick",
+        "--seeds",
+        2,
+        "--jobs",
+        1,
+        "--out",
+        tmp_path / "study",
+    )
     assert done.code == 0, done.err
     study = tmp_path / "study"
     result = read(study / "result.json")
     assert result["zero-clap"]["perplexity"] == [
-        read(study / f"zero-clap-{seed}" / "result.json")["perplexity/valid"] for seed in (0, 1)]
-    models = {name: read(study / f"{name}-0" / "config.json")["model"]
-              for name in ("baseline", "zero-clap", "zero-clap-plain-embeddings", "zero-clap-scaled-embeddings")}
-    assert [(m["head"], m["unit_embd"], m["scale_embd"], m["zero_mask"], m["norm_first"]) for m in models.values()] == [
-        ("roberta", False, False, False, False), ("clap", True, False, True, False),
-        ("clap", False, False, True, False), ("clap", True, True, True, False)]
-    assert ((study / "clap.png").stat().st_size > 10_000
-            and "zero-clap, scaled embeddings" in (study / "clap.tex").read_text(encoding="utf-8"))
+        read(study / f"zero-clap-{seed}" / "result.json")["perplexity/valid"] for seed in (0, 1)
+    ]
+    models = {
+        name: read(study / f"{name}-0" / "config.json")["model"]
+        for name in (
+            "baseline",
+            "zero-clap",
+            "zero-clap-plain-embeddings",
+            "zero-clap-scaled-embeddings",
+        )
+    }
+    assert [
+        (m["head"], m["unit_embd"], m["scale_embd"], m["zero_mask"], m["norm_first"])
+        for m in models.values()
+    ] == [
+        ("roberta", False, False, False, False),
+        ("clap", True, False, True, False),
+        ("clap", False, False, True, False),
+        ("clap", True, True, True, False),
+    ]
+    assert (study / "clap.png").stat().st_size > 10_000 and "zero-clap, scaled embeddings" in (
+        study / "clap.tex"
+    ).read_text(encoding="utf-8")
     assert (study / "compare" / "compare.md").exists()
 
 
 @pytest.mark.parametrize("study", [clap, nope])
 def test_mistakes_are_named(study, tmp_path):
     done = call_main(study, study.study, "--seeds", 0, "--out", tmp_path / "x")
-    assert done.code == 2 and done.err.count("\n") == 1 and "--seeds" in done.err and not (tmp_path / "x").exists()
+    assert (
+        done.code == 2
+        and done.err.count("\n") == 1
+        and "--seeds" in done.err
+        and not (tmp_path / "x").exists()
+    )

@@ -21,21 +21,60 @@ from lab.run import Run
 from model import POSITIONS, Config, LanguageModel, count_parameters
 from nets.thread_reader import ThreadReader
 
-FILES = {"config.json", "tokenizer.json", "metrics.jsonl", "checkpoint.pt", "previous.pt", "best.pt",
-         "result.json", "curve.png", "depth.png"}
-SMALL = (*TINY, "--steps", "8", "--eval-every", "4", "--ancestors", "3", "--max-tree-size", "5",
-         "--valid", "0.2", "--test", "0.2")
+FILES = {
+    "config.json",
+    "tokenizer.json",
+    "metrics.jsonl",
+    "checkpoint.pt",
+    "previous.pt",
+    "best.pt",
+    "result.json",
+    "curve.png",
+    "depth.png",
+}
+SMALL = (
+    *TINY,
+    "--steps",
+    "8",
+    "--eval-every",
+    "4",
+    "--ancestors",
+    "3",
+    "--max-tree-size",
+    "5",
+    "--valid",
+    "0.2",
+    "--test",
+    "0.2",
+)
 
 #  p0 ── a1 ── b2 ── d4        and a second tree
 #         └── c3
 #   └── e5
-TREES = [Tree(["the post here", "a one two", "b three", "c four five six", "d two four", "e six"], [-1, 0, 1, 1, 2, 0]),
-         Tree(["another post", "f one", "g two five four one"], [-1, 0, 1])]
+TREES = [
+    Tree(
+        ["the post here", "a one two", "b three", "c four five six", "d two four", "e six"],
+        [-1, 0, 1, 1, 2, 0],
+    ),
+    Tree(["another post", "f one", "g two five four one"], [-1, 0, 1]),
+]
 
 
 def reader(pos="learned", ancestor_positions="learned", **more):
     torch.manual_seed(0)
-    config = Config(**dict(vocab_size=40, block_size=9, n_layer=2, n_head=2, n_embd=16, n_ffn=20, init_std=0.4, pos=pos) | more)
+    config = Config(
+        **dict(
+            vocab_size=40,
+            block_size=9,
+            n_layer=2,
+            n_head=2,
+            n_embd=16,
+            n_ffn=20,
+            init_std=0.4,
+            pos=pos,
+        )
+        | more
+    )
     return LanguageModel(ThreadReader(config, 3, ancestor_positions)).eval()
 
 
@@ -59,15 +98,27 @@ def states(model, where, rows):
 def test_a_comment_by_hand_is_its_row_of_the_batch(pos, ancestor_positions):
     model, where = reader(pos, ancestor_positions), forest()
     found, body = states(model, where, [1, 2, 3, 4, 5, 7, 8]), model.body
-    tables = {"none": torch.zeros(3, 16), "learned": body.positions.weight if ancestor_positions == "learned" else None,
-              "sinusoidal": torch.tensor([[f(t / 10000 ** (2 * i / 16)) for i in range(8) for f in (math.sin, math.cos)]
-                                          for t in range(3)])}
+    tables = {
+        "none": torch.zeros(3, 16),
+        "learned": body.positions.weight if ancestor_positions == "learned" else None,
+        "sinusoidal": torch.tensor(
+            [
+                [f(t / 10000 ** (2 * i / 16)) for i in range(8) for f in (math.sin, math.cos)]
+                for t in range(3)
+            ]
+        ),
+    }
     for row, chain in ((1, [0]), (2, [1, 0]), (4, [2, 1, 0]), (5, [0]), (8, [7, 6])):
         # each text by itself, without padding
         vectors = torch.stack([body.encoder(where.sequences[a][None])[0].mean(0) for a in chain])
-        alone = body.decoder(where.sequences[row][None], memory=(vectors + tables[ancestor_positions][: len(chain)])[None])[0]
+        alone = body.decoder(
+            where.sequences[row][None],
+            memory=(vectors + tables[ancestor_positions][: len(chain)])[None],
+        )[0]
         torch.testing.assert_close(found[row], alone, atol=2e-5, rtol=1e-4)
-    assert not torch.allclose(found[4], body(where.sequences[4][None])[0], atol=1e-2)  # reading alone is something else
+    assert not torch.allclose(
+        found[4], body(where.sequences[4][None])[0], atol=1e-2
+    )  # reading alone is something else
 
 
 def test_the_loss_is_that_of_all_comments_of_a_tree():
@@ -78,8 +129,15 @@ def test_the_loss_is_that_of_all_comments_of_a_tree():
     for row, target in zip(rows, targets):
         h = model.body(where.sequences[row][None], **where.above([row], where.chains))[0]
         logits = h @ model.body.embedding.weight.T + model.head.bias
-        total -= sum(logits[t].log_softmax(-1)[target[t]] for t in range(len(h)) if target[t] != -100)
-    torch.testing.assert_close(model.loss(idx, targets, mask, **where.above(rows, where.chains)), total, atol=1e-4, rtol=1e-5)
+        total -= sum(
+            logits[t].log_softmax(-1)[target[t]] for t in range(len(h)) if target[t] != -100
+        )
+    torch.testing.assert_close(
+        model.loss(idx, targets, mask, **where.above(rows, where.chains)),
+        total,
+        atol=1e-4,
+        rtol=1e-5,
+    )
     assert sorted(rows) == [1, 2, 3, 4, 5]
 
 
@@ -87,19 +145,30 @@ def test_a_change_is_felt_by_descendants_alone():
     model, where = reader(), forest()
     rows = [1, 2, 3, 4, 5, 7, 8]
     before = states(model, where, rows)
-    for changed, felt in ((0, {1, 2, 3, 4, 5}), (1, {1, 2, 3, 4}), (2, {2, 4}), (3, {3}), (5, {5}), (7, {7, 8})):
+    for changed, felt in (
+        (0, {1, 2, 3, 4, 5}),
+        (1, {1, 2, 3, 4}),
+        (2, {2, 4}),
+        (3, {3}),
+        (5, {5}),
+        (7, {7, 8}),
+    ):
         where = forest()
         where.sequences[changed] = torch.cat([where.sequences[changed][:2], torch.tensor([33, 34])])
         after = states(model, where, rows)
         for row in rows:
-            same = after[row].shape == before[row].shape and torch.allclose(after[row], before[row], atol=1e-5)
+            same = after[row].shape == before[row].shape and torch.allclose(
+                after[row], before[row], atol=1e-5
+            )
             assert same == (row not in felt), (changed, row)
 
 
 @pytest.mark.parametrize("order", [[0, 5, 1, 3, 2, 4], [0, 1, 2, 4, 3, 5]])
 def test_the_order_of_the_comments_in_a_tree_does_not_matter(order):
     model, tree, place = reader(), TREES[0], {old: new for new, old in enumerate(order)}
-    turned = Tree([tree.texts[i] for i in order], [place[tree.parents[i]] if i else -1 for i in order])
+    turned = Tree(
+        [tree.texts[i] for i in order], [place[tree.parents[i]] if i else -1 for i in order]
+    )
     one, other = forest([tree, TREES[1]]), forest([turned, TREES[1]])
     before, after = states(model, one, [1, 2, 3, 4, 5]), states(model, other, [1, 2, 3, 4, 5])
     for i in range(1, 6):
@@ -111,7 +180,9 @@ def test_without_positions_the_ancestors_are_a_set(ancestor_positions):
     model, where = reader(ancestor_positions=ancestor_positions), forest()
     before = states(model, where, [4])[4]
     where.chains[4] = where.chains[4][::-1]
-    assert torch.allclose(states(model, where, [4])[4], before, atol=1e-5) == (ancestor_positions == "none")
+    assert torch.allclose(states(model, where, [4])[4], before, atol=1e-5) == (
+        ancestor_positions == "none"
+    )
 
 
 def test_the_halves_share_the_words_and_every_part_learns():
@@ -119,11 +190,17 @@ def test_the_halves_share_the_words_and_every_part_learns():
     assert model.body.encoder.embedding is model.body.decoder.embedding is model.head.words
     idx, mask = where.comments([4, 8])
     model.loss(idx, idx, mask, **where.above([4, 8], where.chains)).backward()
-    assert all(p.grad is not None and p.grad.any()
-               for name, p in model.named_parameters() if not name.endswith("positions.weight") or "body.positions" in name)
+    assert all(
+        p.grad is not None and p.grad.any()
+        for name, p in model.named_parameters()
+        if not name.endswith("positions.weight") or "body.positions" in name
+    )
     parts = count_parameters(model)
-    assert (sum(n for part, n in parts.items() if part != "total") == parts["total"]
-            == sum(p.numel() for p in model.parameters()))
+    assert (
+        sum(n for part, n in parts.items() if part != "total")
+        == parts["total"]
+        == sum(p.numel() for p in model.parameters())
+    )
     assert parts["positions"] == (9 + 9 + 3) * 16 and parts["embedding"] == 40 * 16
 
 
@@ -133,12 +210,20 @@ def test_the_halves_share_the_words_and_every_part_learns():
 def test_a_text_is_read_once_however_many_answer_it():
     where = forest()
     read = where.above([2, 3, 4], where.chains)
-    assert (len(read["texts"]) == 3 and read["ancestors"].shape == (3, 3)
-            and read["ancestors_mask"].tolist() == [[True, True, False]] * 2 + [[True] * 3])
+    assert (
+        len(read["texts"]) == 3
+        and read["ancestors"].shape == (3, 3)
+        and read["ancestors_mask"].tolist() == [[True, True, False]] * 2 + [[True] * 3]
+    )
     texts = [row[real].tolist() for row, real in zip(read["texts"], read["texts_mask"])]
     for row, ancestors, real in zip([2, 3, 4], read["ancestors"], read["ancestors_mask"]):
-        assert [texts[a] for a in ancestors[real]] == [where.sequences[a].tolist() for a in where.chains[row]]
-    assert forest(n_ancestors=1).chains[4] == [2] and forest(n_ancestors=2).chains[4] == [2, 1]  # the nearest are kept
+        assert [texts[a] for a in ancestors[real]] == [
+            where.sequences[a].tolist() for a in where.chains[row]
+        ]
+    assert forest(n_ancestors=1).chains[4] == [2] and forest(n_ancestors=2).chains[4] == [
+        2,
+        1,
+    ]  # the nearest are kept
 
 
 def test_every_comment_is_in_one_piece_and_the_control_comes_from_another_tree():
@@ -146,13 +231,20 @@ def test_every_comment_is_in_one_piece_and_the_control_comes_from_another_tree()
     where = forest(trees, max_tree_size=4, block_size=32)
     tree_of = [k for k, tree in enumerate(trees) for _ in tree.texts]
     posts = [row for row, chain in enumerate(where.chains) if not chain]
-    assert (sorted(row for piece in where.pieces for row in piece) == [row for row in range(len(tree_of)) if row not in posts]
-            and len(posts) == 30 < len(where.pieces))
+    assert sorted(row for piece in where.pieces for row in piece) == [
+        row for row in range(len(tree_of)) if row not in posts
+    ] and len(posts) == 30 < len(where.pieces)
     for row, (own, other) in enumerate(zip(where.chains, where.others)):
         if own:
-            assert (other and {tree_of[a] for a in own} == {tree_of[row]} and len({tree_of[a] for a in other}) == 1
-                    and tree_of[other[0]] != tree_of[row])
-            deepest = max(len(chain) for chain, k in zip(where.chains, tree_of) if k == tree_of[other[0]])
+            assert (
+                other
+                and {tree_of[a] for a in own} == {tree_of[row]}
+                and len({tree_of[a] for a in other}) == 1
+                and tree_of[other[0]] != tree_of[row]
+            )
+            deepest = max(
+                len(chain) for chain, k in zip(where.chains, tree_of) if k == tree_of[other[0]]
+            )
             assert len(other) == min(len(own), deepest)
 
 
@@ -161,11 +253,21 @@ def test_the_masks_are_the_same_for_every_seed_and_view():
     (batch,) = train_thread.fixed_batches(where, train_thread.Flags(seed=0), 40, None)
     (again,) = train_thread.fixed_batches(where, train_thread.Flags(seed=1), 40, None)
     rows, inputs, mask, labels, views = batch
-    assert (torch.equal(inputs, again[1]) and torch.equal(labels, again[3])
-            and sorted(rows) == [1, 2, 3, 4, 5, 7, 8] and list(views) == list(train_thread.VIEWS))
-    assert views["alone"] == {} and not (labels[~mask] != -100).any() and ((labels != -100).sum(1) >= 1).all()
+    assert (
+        torch.equal(inputs, again[1])
+        and torch.equal(labels, again[3])
+        and sorted(rows) == [1, 2, 3, 4, 5, 7, 8]
+        and list(views) == list(train_thread.VIEWS)
+    )
+    assert (
+        views["alone"] == {}
+        and not (labels[~mask] != -100).any()
+        and ((labels != -100).sum(1) >= 1).all()
+    )
     for row, shown, real, label in zip(rows, inputs, mask, labels):
-        assert torch.where(label != -100, label, shown)[real].tolist() == where.sequences[row].tolist()
+        assert (
+            torch.where(label != -100, label, shown)[real].tolist() == where.sequences[row].tolist()
+        )
 
 
 # ---------------------------------------------------------------------------- the script
@@ -182,10 +284,25 @@ def echoes(tmp_path_factory):
     with open(path, "w", encoding="utf-8") as file:
         for n in range(60):
             animal, other = ANIMALS[n % 8], ANIMALS[(n // 8 + n) % 8]
-            comments = [("a", "t3_%d" % n, f"a {animal} , a {other} ?"), ("b", "t1_a", f"> quoted\nyes a {other} !"),
-                        ("c", "t3_%d" % n, f"the {animal} number {n % 5}")]
-            file.write(json.dumps({"id": str(n), "title": f"my {animal}", "selftext": f"and a {other}", "comments": [
-                {"id": name, "parent_id": parent, "body": body} for name, parent, body in comments]}) + "\n")
+            comments = [
+                ("a", "t3_%d" % n, f"a {animal} , a {other} ?"),
+                ("b", "t1_a", f"> quoted\nyes a {other} !"),
+                ("c", "t3_%d" % n, f"the {animal} number {n % 5}"),
+            ]
+            file.write(
+                json.dumps(
+                    {
+                        "id": str(n),
+                        "title": f"my {animal}",
+                        "selftext": f"and a {other}",
+                        "comments": [
+                            {"id": name, "parent_id": parent, "body": body}
+                            for name, parent, body in comments
+                        ],
+                    }
+                )
+                + "\n"
+            )
     return path
 
 
@@ -205,95 +322,215 @@ def test_a_run_from_the_command_line(shell, echoes, tmp_path):
     done = shell("train_thread", *SMALL, "--data", echoes, "--pos", "alibi", "--seed", 5)
     assert (done.code, done.err) == (0, "")
     folder = tmp_path / "out" / "thread-echoes-alibi-5"
-    assert ({path.name for path in folder.iterdir()} == FILES
-            and [line["step"] for line in read_metrics(folder)] == [0, 4, 8])
+    assert {path.name for path in folder.iterdir()} == FILES and [
+        line["step"] for line in read_metrics(folder)
+    ] == [0, 4, 8]
     result, config = result_of(folder), read_json(folder / "config.json")
-    assert {f"perplexity/{part}-{view}{depth}" for part in ("valid", "test")
-            for view in train_thread.VIEWS for depth in ("", "-depth-1", "-depth-2")} <= result.keys()
-    assert (not any("floor" in name or "depth-3" in name for name in result)
-            and result["tokens/test"] == result["tokens/test-depth-1"] + result["tokens/test-depth-2"])
-    assert config["kind"] == "thread" and config["reader"] == {"n_ancestors": 3, "ancestor_positions": "learned"}
-    assert ("38 training trees (114 comments" in done.out and "out/thread-echoes-alibi-5" in done.out.splitlines()[-1]
-            and "with another tree's" in done.out)
+    assert {
+        f"perplexity/{part}-{view}{depth}"
+        for part in ("valid", "test")
+        for view in train_thread.VIEWS
+        for depth in ("", "-depth-1", "-depth-2")
+    } <= result.keys()
+    assert (
+        not any("floor" in name or "depth-3" in name for name in result)
+        and result["tokens/test"] == result["tokens/test-depth-1"] + result["tokens/test-depth-2"]
+    )
+    assert config["kind"] == "thread" and config["reader"] == {
+        "n_ancestors": 3,
+        "ancestor_positions": "learned",
+    }
+    assert (
+        "38 training trees (114 comments" in done.out
+        and "out/thread-echoes-alibi-5" in done.out.splitlines()[-1]
+        and "with another tree's" in done.out
+    )
 
 
 def test_the_ancestors_tell_the_hidden_word_and_another_trees_do_not(cli, tmp_path):
-    posts = ({"id": str(n), "title": f"{animal} {n % 9} {n // 9 % 9} {n // 81}",
-              "comments": [{"id": "a", "parent_id": "t3_%d" % n, "body": animal},
-                           {"id": "b", "parent_id": "t1_a", "body": animal}]}
-             for n in range(240) for animal in [ANIMALS[torch.randint(8, ()).item()]])
+    posts = (
+        {
+            "id": str(n),
+            "title": f"{animal} {n % 9} {n // 9 % 9} {n // 81}",
+            "comments": [
+                {"id": "a", "parent_id": "t3_%d" % n, "body": animal},
+                {"id": "b", "parent_id": "t1_a", "body": animal},
+            ],
+        }
+        for n in range(240)
+        for animal in [ANIMALS[torch.randint(8, ()).item()]]
+    )
     (tmp_path / "same.jsonl").write_text("\n".join(map(json.dumps, posts)))
-    argv = ("--data", tmp_path / "same.jsonl", *TINY, "--n-embd", 32, "--steps", 150, "--eval-every", 150,
-            "--lr", "0.01", "--warmup", 20)
+    argv = (
+        "--data",
+        tmp_path / "same.jsonl",
+        *TINY,
+        "--n-embd",
+        32,
+        "--steps",
+        150,
+        "--eval-every",
+        150,
+        "--lr",
+        "0.01",
+        "--warmup",
+        20,
+    )
     assert cli("train_thread", *argv, "--out", tmp_path / "run").code == 0
     result = result_of(tmp_path / "run")
     ancestors, alone, shuffled = (result[f"perplexity/test-{view}"] for view in train_thread.VIEWS)
-    assert ancestors < 0.6 * alone and alone < 8 and shuffled > 1.5 * alone, (ancestors, alone, shuffled)
+    assert ancestors < 0.6 * alone and alone < 8 and shuffled > 1.5 * alone, (
+        ancestors,
+        alone,
+        shuffled,
+    )
 
 
 @pytest.mark.parametrize("ancestor_positions", ThreadReader.POSITIONS)
 def test_the_perplexities_are_those_of_a_count_by_hand(ancestor_positions, cli, echoes, tmp_path):
-    assert cli("train_thread", *SMALL, "--data", echoes, "--lr", "0.02",
-               "--ancestor-positions", ancestor_positions, "--out", tmp_path / "run").code == 0
+    assert (
+        cli(
+            "train_thread",
+            *SMALL,
+            "--data",
+            echoes,
+            "--lr",
+            "0.02",
+            "--ancestor-positions",
+            ancestor_positions,
+            "--out",
+            tmp_path / "run",
+        ).code
+        == 0
+    )
     model, tokenizer = load(tmp_path / "run")
     _, test = hold_out(load_threads(echoes).trees, 0.2, seed=0, key=lambda tree: tree.text())
     flags = train_thread.Flags(ancestors=3, max_tree_size=5, block_size=12)
-    where, found = Forest(test, tokenizer, flags.block_size, flags.ancestors, flags.max_tree_size), {}
-    ids = [torch.tensor([BOS, *row]) for row in encode(tokenizer, [text for tree in test for text in tree.texts])]
-    for rows, inputs, mask, labels, _ in train_thread.fixed_batches(where, flags, tokenizer.get_vocab_size(), None):
+    where, found = (
+        Forest(test, tokenizer, flags.block_size, flags.ancestors, flags.max_tree_size),
+        {},
+    )
+    ids = [
+        torch.tensor([BOS, *row])
+        for row in encode(tokenizer, [text for tree in test for text in tree.texts])
+    ]
+    for rows, inputs, mask, labels, _ in train_thread.fixed_batches(
+        where, flags, tokenizer.get_vocab_size(), None
+    ):
         for row, shown, real, label in zip(rows, inputs, mask, labels):
-            for view, chain in (("ancestors", where.chains[row]), ("alone", []), ("shuffled", where.others[row])):
+            for view, chain in (
+                ("ancestors", where.chains[row]),
+                ("alone", []),
+                ("shuffled", where.others[row]),
+            ):
                 if chain:
-                    vectors = torch.stack([model.body.encoder(ids[a][None])[0].mean(0) for a in chain])
+                    vectors = torch.stack(
+                        [model.body.encoder(ids[a][None])[0].mean(0) for a in chain]
+                    )
                     if ancestor_positions != "none":
-                        vectors = vectors + (model.body.positions.weight if ancestor_positions == "learned"
-                                             else model.body.distances)[: len(chain)]
-                h = model.body.decoder(shown[real][None], **({"memory": vectors[None]} if chain else {}))[0].detach()
+                        vectors = (
+                            vectors
+                            + (
+                                model.body.positions.weight
+                                if ancestor_positions == "learned"
+                                else model.body.distances
+                            )[: len(chain)]
+                        )
+                h = model.body.decoder(
+                    shown[real][None], **({"memory": vectors[None]} if chain else {})
+                )[0].detach()
                 logs = model.head(h).log_softmax(-1)
                 for depth in ("", f"-depth-{len(where.chains[row])}"):
                     found.setdefault(view + depth, []).extend(
-                        -logs[t, label[t]].item() for t in (label[real] != -100).nonzero().flatten())
+                        -logs[t, label[t]].item() for t in (label[real] != -100).nonzero().flatten()
+                    )
     assert {"ancestors-depth-1", "alone-depth-2", "shuffled"} <= found.keys()
     for name, nats in found.items():
-        assert (result_of(tmp_path / "run")[f"perplexity/test-{name}"]
-                == pytest.approx(math.exp(sum(nats) / len(nats)), rel=1e-4))
+        assert result_of(tmp_path / "run")[f"perplexity/test-{name}"] == pytest.approx(
+            math.exp(sum(nats) / len(nats)), rel=1e-4
+        )
 
 
 @pytest.mark.parametrize("pos", POSITIONS)
 def test_every_position_trains(pos, cli, echoes, tmp_path):
-    assert cli("train_thread", *SMALL, "--data", echoes, "--pos", pos, "--lr", "0.02",
-               "--dtype", "bfloat16", "--alone-rate", 0, "--out", tmp_path / "run").code == 0
+    assert (
+        cli(
+            "train_thread",
+            *SMALL,
+            "--data",
+            echoes,
+            "--pos",
+            pos,
+            "--lr",
+            "0.02",
+            "--dtype",
+            "bfloat16",
+            "--alone-rate",
+            0,
+            "--out",
+            tmp_path / "run",
+        ).code
+        == 0
+    )
     first, *_, last = read_metrics(tmp_path / "run")
     assert last["loss/valid"] < first["loss/valid"]
 
 
 def test_toy_prints_how_far_it_is_from_the_floor(cli, tmp_path, monkeypatch):
-    monkeypatch.setattr(toy_threads, "generate", lambda n=0, generate=toy_threads.generate: generate(40))
+    monkeypatch.setattr(
+        toy_threads, "generate", lambda n=0, generate=toy_threads.generate: generate(40)
+    )
     argv = (*SMALL, "--block-size", 32, "--ancestors", 5, "--max-tree-size", 20, "--steps", 0)
     done = cli("train_thread", *argv, "--out", tmp_path / "run")
     assert (done.code, done.err) == (0, "") and "(floor 1." in done.out.splitlines()[-1]
     result = result_of(tmp_path / "run")
     # The floor: hidden words of a slot cost the entropy of its kind, the fifth that is not [MASK] less, and the others nothing.
-    _, test = hold_out([Tree(*tree) for tree in toy_threads.generate(40)], 0.2, seed=0, key=lambda tree: tree.text())
+    _, test = hold_out(
+        [Tree(*tree) for tree in toy_threads.generate(40)],
+        0.2,
+        seed=0,
+        key=lambda tree: tree.text(),
+    )
     texts = [text for tree in test for text in tree.texts[1:]]
     words = sum(len(row) for row in encode(train_tokenizer("word", texts), texts))
-    least = sum(math.log(len(choices)) for choices in toy_threads.WORDS.values()) * len(texts) / words
+    least = (
+        sum(math.log(len(choices)) for choices in toy_threads.WORDS.values()) * len(texts) / words
+    )
     assert 0.75 * least < math.log(result["floor/perplexity/test-alone"]) < 1.05 * least
-    assert (1 < result["floor/perplexity/test-ancestors"] < result["floor/perplexity/test-alone"]
-            and "floor/perplexity/test-shuffled" not in result)
-    assert (result["floor/gain/test"]
-            == pytest.approx(math.log(result["floor/perplexity/test-alone"] / result["floor/perplexity/test-ancestors"]))
-            and "; by the grammar 0." in done.out)
-    assert result["gain/test"] == pytest.approx(math.log(result["perplexity/test-alone"] / result["perplexity/test-ancestors"]))
+    assert (
+        1 < result["floor/perplexity/test-ancestors"] < result["floor/perplexity/test-alone"]
+        and "floor/perplexity/test-shuffled" not in result
+    )
+    assert (
+        result["floor/gain/test"]
+        == pytest.approx(
+            math.log(
+                result["floor/perplexity/test-alone"] / result["floor/perplexity/test-ancestors"]
+            )
+        )
+        and "; by the grammar 0." in done.out
+    )
+    assert result["gain/test"] == pytest.approx(
+        math.log(result["perplexity/test-alone"] / result["perplexity/test-ancestors"])
+    )
     # where it would bound nothing
-    for more in (("--ancestors", 4), ("--vocab-size", 80), ("--tokenizer", "bpe", "--vocab-size", 300)):
-        assert cli("train_thread", *argv, *more, "--out", tmp_path / "other", "--overwrite").code == 0
+    for more in (
+        ("--ancestors", 4),
+        ("--vocab-size", 80),
+        ("--tokenizer", "bpe", "--vocab-size", 300),
+    ):
+        assert (
+            cli("train_thread", *argv, *more, "--out", tmp_path / "other", "--overwrite").code == 0
+        )
         assert not any(name.startswith("floor") for name in result_of(tmp_path / "other"))
 
 
 def test_an_interrupted_run_goes_on_as_if_it_had_not_been(cli, echoes, tmp_path, monkeypatch):
-    argv, save, count = ((*SMALL, "--data", echoes, "--dropout", "0.2", "--alone-rate", "0.5"),
-                         Run.save_checkpoint, iter(range(9)))
+    argv, save, count = (
+        (*SMALL, "--data", echoes, "--dropout", "0.2", "--alone-rate", "0.5"),
+        Run.save_checkpoint,
+        iter(range(9)),
+    )
     assert cli("train_thread", *argv, "--out", tmp_path / "whole").code == 0
 
     def pressed(self, *args, **more):
@@ -308,46 +545,95 @@ def test_an_interrupted_run_goes_on_as_if_it_had_not_been(cli, echoes, tmp_path,
     assert cli("train_thread", *argv, "--out", tmp_path / "parts", "--resume").code == 0
     for name in ("metrics.jsonl", "tokenizer.json"):
         assert (tmp_path / "whole" / name).read_text() == (tmp_path / "parts" / name).read_text()
-    assert_complains(cli("train_thread", *argv, "--ancestors", 2, "--out", tmp_path / "parts", "--resume"),
-                     "--resume", "--ancestors")
+    assert_complains(
+        cli("train_thread", *argv, "--ancestors", 2, "--out", tmp_path / "parts", "--resume"),
+        "--resume",
+        "--ancestors",
+    )
 
 
-@pytest.mark.parametrize("argv, parts", [
-    (["--ancestors", "0"], ["--ancestors must be at least 1"]),
-    (["--max-tree-size", "3"], ["--max-tree-size must be above --ancestors 3", "got 3"]),
-    (["--alone-rate", "2"], ["--alone-rate must be from 0 to 1"]),
-    (["--ancestor-positions", "rope"], ["--ancestor-positions", "--help"]),
-    (["--ancestor-positions", "sinusoidal", "--n-embd", "15", "--n-head", "1"],
-     ["--ancestor-positions sinusoidal", "--n-embd"]),
-    (["--mask-rate", "1"], ["--mask-rate must be above 0"]), (["--test", "0"], ["--test must be above 0"]),
-    (["--block-size", "1"], ["--block-size must be at least 2"]), (["--n-head", "3"], ["--n-head must divide --n-embd"]),
-    (["--valid", "0.01"], ["60 trees are too few", "larger shares"]), (["--steps", "-1"], ["--steps must not be negative"]),
-    (["--data", "nowhere"], ["--data nowhere: no such threads"]), (["--data", "speeches"], ["--data speeches"])])
+@pytest.mark.parametrize(
+    "argv, parts",
+    [
+        (["--ancestors", "0"], ["--ancestors must be at least 1"]),
+        (["--max-tree-size", "3"], ["--max-tree-size must be above --ancestors 3", "got 3"]),
+        (["--alone-rate", "2"], ["--alone-rate must be from 0 to 1"]),
+        (["--ancestor-positions", "rope"], ["--ancestor-positions", "--help"]),
+        (
+            ["--ancestor-positions", "sinusoidal", "--n-embd", "15", "--n-head", "1"],
+            ["--ancestor-positions sinusoidal", "--n-embd"],
+        ),
+        (["--mask-rate", "1"], ["--mask-rate must be above 0"]),
+        (["--test", "0"], ["--test must be above 0"]),
+        (["--block-size", "1"], ["--block-size must be at least 2"]),
+        (["--n-head", "3"], ["--n-head must divide --n-embd"]),
+        (["--valid", "0.01"], ["60 trees are too few", "larger shares"]),
+        (["--steps", "-1"], ["--steps must not be negative"]),
+        (["--data", "nowhere"], ["--data nowhere: no such threads"]),
+        (["--data", "speeches"], ["--data speeches"]),
+    ],
+)
 def test_a_flag_that_cannot_work(argv, parts, cli, echoes, tmp_path):
-    assert_complains(cli("train_thread", *SMALL, "--data", echoes, "--out", tmp_path / "run", *argv), *parts)
+    assert_complains(
+        cli("train_thread", *SMALL, "--data", echoes, "--out", tmp_path / "run", *argv), *parts
+    )
     assert not (tmp_path / "run").exists()
 
 
 def test_a_mistake_in_a_file_leaves_everything_as_it_was(cli, echoes, tmp_path):
     bad = tmp_path / "bad.jsonl"
-    bad.write_text(echoes.read_text() + json.dumps({"id": "x", "title": "t", "comments": [
-        {"id": "a", "parent_id": "t1_b", "body": "x"}, {"id": "b", "parent_id": "t1_a", "body": "y"}]}) + "\n")
+    bad.write_text(
+        echoes.read_text()
+        + json.dumps(
+            {
+                "id": "x",
+                "title": "t",
+                "comments": [
+                    {"id": "a", "parent_id": "t1_b", "body": "x"},
+                    {"id": "b", "parent_id": "t1_a", "body": "y"},
+                ],
+            }
+        )
+        + "\n"
+    )
     before = contents(tmp_path)
-    assert_complains(cli("train_thread", *SMALL, "--data", bad, "--out", tmp_path / "run"), f"{bad}:61", "cycle")
+    assert_complains(
+        cli("train_thread", *SMALL, "--data", bad, "--out", tmp_path / "run"), f"{bad}:61", "cycle"
+    )
     assert contents(tmp_path) == before
 
 
 def test_other_scripts_refuse_a_run_of_threads_in_one_line(cli, echoes, corpus, tmp_path):
     assert cli("train_thread", *SMALL, "--data", echoes, "--out", tmp_path / "run").code == 0
     before = contents(tmp_path)
-    assert_complains(call_main(compare, compare.compare, tmp_path / "run"), tmp_path / "run", "no run that can be compared")
+    assert_complains(
+        call_main(compare, compare.compare, tmp_path / "run"),
+        tmp_path / "run",
+        "no run that can be compared",
+    )
     for module, main in ((sample, sample.sample), (attention_maps, attention_maps.show)):
-        assert_complains(call_main(module, main, tmp_path / "run", "--text", "a"), tmp_path / "run", "of kind 'thread'")
+        assert_complains(
+            call_main(module, main, tmp_path / "run", "--text", "a"),
+            tmp_path / "run",
+            "of kind 'thread'",
+        )
     assert contents(tmp_path) == before
-    assert_complains(cli("train_classifier", "--encoder", tmp_path / "run", "--data", corpus, "--out", tmp_path / "x"),
-                     "of kind 'thread'")
+    assert_complains(
+        cli(
+            "train_classifier",
+            "--encoder",
+            tmp_path / "run",
+            "--data",
+            corpus,
+            "--out",
+            tmp_path / "x",
+        ),
+        "of kind 'thread'",
+    )
 
 
 def test_help_tells_every_flag(cli):
     told = cli("train_thread", "--help")
-    assert told.code == 0 and all(f"--{name.replace('_', '-')}" in told.out for name in vars(train_thread.Flags()))
+    assert told.code == 0 and all(
+        f"--{name.replace('_', '-')}" in told.out for name in vars(train_thread.Flags())
+    )
