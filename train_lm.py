@@ -13,8 +13,8 @@ import torch
 
 import data
 from data import batching
-from data.corpus import hold_out, normal
-from data.masking import noise_tokens
+from data.corpus import hold_out, normalize
+from data.noise import noise_tokens
 from data.tokenizer import BOS, UNK, train_tokenizer
 from lab import processes
 from lab.checkpoint import read_checkpoint
@@ -264,7 +264,7 @@ def read(flags, source):
     its streams are read as they are needed."""
     prepared = prepared_of(flags, source)
     if prepared:
-        return prepared.name, prepared.tokenizer, prepared.streams, prepared.bytes, {}
+        return prepared.name, prepared.tokenizer, prepared.streams, prepared.sizes, {}
     corpus = data.load(flags.data)
     require(
         (
@@ -277,12 +277,12 @@ def read(flags, source):
         hold_out(corpus.lines, flags.valid, seed=0) if flags.valid else (corpus.lines, [])
     )
     held = {
-        normal(line) for line in held_out
+        normalize(line) for line in held_out
     }  # as unknown to the vocabulary as the words of a test set are
     texts = [
         text
         for text in (data.load(flags.vocab_from) if flags.vocab_from else corpus).texts()
-        if normal(text) not in held
+        if normalize(text) not in held
     ]
     tokenizer = (
         source.tokenizer if source else train_tokenizer(flags.tokenizer, texts, flags.vocab_size)

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from data import batching
-from data.masking import UNITS, mask_tokens, noise_tokens
+from data.masking import UNITS, mask_tokens
+from data.noise import noise_tokens
 from data.tokenizer import BOS, EOS, MASK, PAD, SPECIAL, UNK, train_tokenizer, word_starts
 
 V = 1005
