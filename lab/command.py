@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from data import files
+from data import locks
 from data.files import DataError, printable
 from lab import processes
 from lab.errors import UserError, require
@@ -198,7 +198,7 @@ def main(train, flags_class, description, argv=None):
             sys.stdout.flush()
             os._exit(1)  # threads that still wait for the other would keep this process from ending
     finally:
-        files.let_go()
+        locks.unlock_folders()
         processes.end()
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 
-from data import NAMES, files
+from data import NAMES, locks
 from data.files import printable, write_json, write_text
 from data.tokenizer import load_tokenizer
 from lab import processes
@@ -204,7 +204,7 @@ class Run:
     def hold(self):
         """Keep other processes from training in the folder until this script ends."""
         try:
-            files.hold(self.folder)
+            locks.lock_folder(self.folder)
         except BlockingIOError:
             raise UserError(
                 f"--out {self.folder}: another process is training there; "
