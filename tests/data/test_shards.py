@@ -14,7 +14,7 @@ from helpers import SHORT, assert_complains, call_main, contents, sentence
 import train_lm
 from beyond import prepare
 from data import batching, large
-from data.corpus import normal
+from data.corpus import normalize
 from data.files import read_text
 from data.shards import Blocks, Prepared
 from data.tokenizer import BOS, UNK, load_tokenizer
@@ -85,7 +85,7 @@ def test_the_shards_together_are_the_stream_of_the_text(
     expected = batching.stream(folder.tokenizer, read_text(path))
     assert len(folder.streams["train"].shards) > 4
     assert torch.equal(folder.streams["train"][:], expected)
-    assert folder.bytes == {"train": sum(len(line.encode()) + 1 for line in read_text(path))}
+    assert folder.sizes == {"train": sum(len(line.encode()) + 1 for line in read_text(path))}
 
 
 def test_any_positions_of_many_shards_are_those_of_the_joined_stream(text, tmp_path):
@@ -136,12 +136,12 @@ def test_held_out_lines_are_a_set_of_their_own_and_unknown_to_the_vocabulary(tmp
     folder = prepared(tmp_path / "out", tmp_path / "text.txt", *SMALL, "--valid", 0.2)
     train, valid = folder.streams["train"], folder.streams["valid"]
     assert (len(train) - 1) + (len(valid) - 1) == 4 * 600 and 0.1 < (len(valid) - 1) / 2400 < 0.3
-    held = [line for line in lines if large.is_held_out(normal(line), 0.2)]
+    held = [line for line in lines if large.is_held_out(normalize(line), 0.2)]
     assert torch.equal(valid[:], batching.stream(folder.tokenizer, held))
     assert (valid[1:] == UNK).sum() == len(held) and not (
         train[1:] == UNK
     ).any()  # both copies are on the same side
-    assert sum(folder.bytes.values()) == (tmp_path / "text.txt").stat().st_size
+    assert sum(folder.sizes.values()) == (tmp_path / "text.txt").stat().st_size
 
 
 def test_several_texts_test_sets_and_another_vocabulary(text, tmp_path):
@@ -184,7 +184,7 @@ def test_the_vocabulary_comes_from_all_over_the_text(tmp_path, monkeypatch):
 def test_a_text_is_read_in_pieces_of_whole_lines(text):
     source, raw = large.open_source(text, "train"), text.read_bytes()
     for size in (1, 100, 1000, 10**6):
-        found = list(large.pieces(source, 0, source.size, size))
+        found = list(large.read_pieces(source, 0, source.size, size))
         assert b"".join(piece for _, piece in found) == raw and [at for at, _ in found] == [
             raw.index(piece) for _, piece in found
         ]
@@ -196,10 +196,7 @@ def test_a_small_text_and_a_table_are_told_apart_from_what_was_hoped(tmp_path):
     path.write_text("obama\tyes we can\n" * 30 + "bush\tno new taxes\n" * 30, encoding="utf-8")
     outcome = run(path, "--vocab-size", 900, "--valid", 0, "--out", tmp_path / "out")
     assert outcome.code == 0 and f"note: {path} is read as plain text" in outcome.out
-    assert (
-        "entries in the vocabulary, all that the text has, from 1.0 of 1.0 kB of text"
-        in outcome.out
-    )
+    assert "entries in the vocabulary, all the text has, from 1.0 of 1.0 kB of text" in outcome.out
 
 
 # ---------------------------------------------------------------------------- training on it
@@ -413,7 +410,7 @@ def test_killed_at_any_moment_it_goes_on_to_the_same_files(tmp_path):
             assert_complains(
                 call_main(train_lm, train_lm.train, "--data", folder, "--out", tmp_path / "run"),
                 folder,
-                "not prepared to the end",
+                "not completely prepared",
                 "same prepare.py command",
             )
     prepared(folder, *argv)
@@ -509,21 +506,21 @@ def shard_with(**more):
         ("index.json", lambda _: b"[]", ["index.json: not a JSON object"]),
         ("index.json", index_with(format="else"), ["not written by prepare.py"]),
         ("index.json", index_with(version=2), ["another version"]),
-        ("index.json", index_with(shards=7), ["not an index"]),
+        ("index.json", index_with(shards=7), ["not a valid index"]),
         ("index.json", index_with(shards=[]), ["no training text"]),
-        ("index.json", index_with(dtype="O"), ["not an index"]),
-        ("index.json", index_with(vocab_size="many"), ["not an index"]),
-        ("index.json", index_with(settings=None), ["not an index"]),
-        ("index.json", index_with(settings={"valid": "all"}), ["not an index"]),
-        ("index.json", index_with(vocab_size=9), ["index.json: is of a vocabulary of 9 entries"]),
-        ("index.json", index_with(more=1), ["not an index"]),
-        ("index.json", shard_with(file="../text.bin"), ["not an index"]),
-        ("index.json", shard_with(file="/etc/passwd"), ["not an index"]),
-        ("index.json", shard_with(tokens=-1), ["not an index"]),
-        ("index.json", shard_with(tokens=1.5), ["not an index"]),
+        ("index.json", index_with(dtype="O"), ["not a valid index"]),
+        ("index.json", index_with(vocab_size="many"), ["not a valid index"]),
+        ("index.json", index_with(settings=None), ["not a valid index"]),
+        ("index.json", index_with(settings={"valid": "all"}), ["not a valid index"]),
+        ("index.json", index_with(vocab_size=9), ["index.json: has a vocabulary of 9 entries"]),
+        ("index.json", index_with(more=1), ["not a valid index"]),
+        ("index.json", shard_with(file="../text.bin"), ["not a valid index"]),
+        ("index.json", shard_with(file="/etc/passwd"), ["not a valid index"]),
+        ("index.json", shard_with(tokens=-1), ["not a valid index"]),
+        ("index.json", shard_with(tokens=1.5), ["not a valid index"]),
         ("index.json", shard_with(tokens=10**30), ["not valid JSON"]),
         ("index.json", shard_with(tokens=10**12), ["bytes instead of"]),
-        ("index.json", shard_with(range=["a", 2]), ["not an index"]),
+        ("index.json", shard_with(range=["a", 2]), ["not a valid index"]),
         ("tokenizer.json", lambda c: c.replace(b"hope", b"cope"), ["tokenizer.json: was altered"]),
         ("tokenizer.json", lambda c: c[:100], ["tokenizer.json: not a tokenizer file"]),
     ],
@@ -621,7 +618,7 @@ def test_a_line_longer_than_memory_should_hold(tmp_path, monkeypatch):
         (("--test", "valid.txt"), ["--test valid.txt", "rename the file"]),
         (("--out", ""), ["--out is missing"]),
         (("--out", "valid.txt"), ["--out valid.txt: is a file"]),
-        (("--check",), ["--check text.txt: no prepared folder"]),
+        (("--check",), ["text.txt: no prepared folder"]),
     ],
 )
 def test_flags_that_cannot_work(argv, parts, text, tmp_path, monkeypatch):
