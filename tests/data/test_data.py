@@ -11,8 +11,9 @@ from helpers import ROOT, SAID, sentence
 
 import data
 from data import batching
-from data.corpus import Corpus, hold_out, normal
-from data.files import DataError, read_lines, read_rows
+from data.corpora.rows import read_rows
+from data.corpus import Corpus, hold_out, normalize
+from data.files import DataError, read_lines
 from data.tokenizer import (
     BOS,
     MASK,
@@ -107,7 +108,9 @@ def test_the_speeches_are_what_the_documentation_says(speeches):
     )
     clean, n_rows, _ = got.clean()
     assert n_rows == 553 and len(clean.rows) == 1539 and not any(clean.seen())
-    assert not {normal(line) for line in clean.lines} & {normal(text) for _, text in got.test_rows}
+    assert not {normalize(line) for line in clean.lines} & {
+        normalize(text) for _, text in got.test_rows
+    }
     tokenizer = train_tokenizer("word", got.texts())
     assert tokenizer.get_vocab_size() == 5631
     assert {
@@ -462,5 +465,5 @@ def test_wikitext_is_put_together_again_from_its_tokens(tmp_path):
         "1,000",
     ]
     (tmp_path / "valid.txt").unlink()
-    with pytest.raises(data.DataError, match="valid.txt: no such file"):
+    with pytest.raises(DataError, match="valid.txt: no such file"):
         data.load(tmp_path)

@@ -9,9 +9,9 @@ import threading
 import pytest
 from helpers import ROOT, contents
 
-import data
 from data.corpora import speeches, wikitext
 from data.download import download
+from data.files import DataError
 
 TEXT = b"Four score and seven years ago\n" * 20_000
 FILES = {"train.txt": (len(TEXT), hashlib.sha256(TEXT).hexdigest())}
@@ -88,9 +88,7 @@ def test_a_file_comes_from_the_first_mirror_that_has_it_right(hows, server, tmp_
     ],
 )
 def test_what_is_not_the_pinned_file_never_gets_its_name(how, why, server, tmp_path):
-    with pytest.raises(
-        data.DataError, match=f"train.txt could not be downloaded.*{why}.*--data PATH"
-    ):
+    with pytest.raises(DataError, match=f"train.txt could not be downloaded.*{why}.*--data PATH"):
         download(tmp_path, FILES, server.address(how), ("http",), attempts=1)
     assert contents(tmp_path) == {}
 
@@ -98,13 +96,13 @@ def test_what_is_not_the_pinned_file_never_gets_its_name(how, why, server, tmp_p
 def test_a_mirror_that_is_not_there_is_asked_again(tmp_path, monkeypatch):
     waited = []
     monkeypatch.setattr("time.sleep", waited.append)
-    with pytest.raises(data.DataError, match="127.0.0.1:9: .*check the network"):
+    with pytest.raises(DataError, match="127.0.0.1:9: .*check the network"):
         download(tmp_path, FILES, ("http://127.0.0.1:9/",), ("http",), attempts=3)
     assert waited == [0, 1, 2]
 
 
 def test_only_https_unless_told_otherwise(server, tmp_path):
-    with pytest.raises(data.DataError, match="http:// is not allowed, only https"):
+    with pytest.raises(DataError, match="http:// is not allowed, only https"):
         download(tmp_path, FILES, server.address("good"), attempts=1)
     assert server.asked == []
     assert all(mirror.startswith("https://") for mirror in speeches.MIRRORS + wikitext.MIRRORS)
@@ -129,7 +127,7 @@ def test_an_answer_may_not_lead_from_an_allowed_kind_of_address_to_another(
         self.end_headers()
 
     monkeypatch.setattr(Server, "do_GET", absolute)
-    with pytest.raises(data.DataError, match="http:// is not allowed"):
+    with pytest.raises(DataError, match="http:// is not allowed"):
         download(tmp_path, FILES, (address,), attempts=1)
     assert contents(tmp_path) == {}
 
@@ -137,7 +135,7 @@ def test_an_answer_may_not_lead_from_an_allowed_kind_of_address_to_another(
 def test_a_file_that_was_changed_after_the_download_is_named(server, tmp_path):
     (tmp_path / "train.txt").write_bytes(TEXT[:-2])
     with pytest.raises(
-        data.DataError, match="train.txt: its sha256 is not the pinned one; delete the file"
+        DataError, match="train.txt: its sha256 is not the pinned one; delete the file"
     ):
         download(tmp_path, FILES, server.address("good"), ("http",))
     assert contents(tmp_path) == {"train.txt": TEXT[:-2]} and server.asked == []

@@ -11,8 +11,9 @@ import torch
 
 from data import masking
 from data.corpora import toy_threads
-from data.corpora.threads import Tree, clean, load_threads, split
+from data.corpora.threads import Tree, clean, load_threads
 from data.files import DataError
+from data.forest import split_tree
 from data.tokenizer import MASK, SPECIAL, WORD
 
 
@@ -203,7 +204,7 @@ BAD = [
     (edges(("a", "a")) | {"id": "q"}, ["answers a,"]),
     (edges(("a", 7)) | {"id": "q"}, ["answers 7,"]),
     (edges(("a", ""), ("a", "")) | {"id": "q"}, ["two comments have the id a"]),
-    (post(*FLAT), ["the post p already stands in line 1"]),
+    (post(*FLAT), ["the post p is already in line 1"]),
     (post({"body": "x"}, id="q"), ["mine.jsonl:2: a comment without an"]),
     (post({"id": "a", "body": 3}, id="q"), ["mine.jsonl:2: a comment without an"]),
     (post(id="q", comments="none"), ["must be lists of comments"]),
@@ -265,7 +266,7 @@ def test_pieces_hold_every_comment_once_with_its_ancestors_and_are_small_enough(
     for n in (1, 5, 6, 40, 300):
         for max_size, near in ((6, 5), (5, 1), (30, 8), (300, 8)):
             tree = random_tree(n, gen, shape)
-            pieces, above = list(split(tree, max_size, near)), tree.ancestors(near)
+            pieces, above = list(split_tree(tree, max_size, near)), tree.ancestors(near)
             assert sorted(i for _, targets in pieces for i in targets) == list(range(1, n + 1))
             assert all(
                 0 < len(context) + len(targets) <= max_size
@@ -283,19 +284,19 @@ def test_pieces_hold_every_comment_once_with_its_ancestors_and_are_small_enough(
 
 def test_a_piece_is_a_thread_and_the_whole_subtree_below_it():
     tree = Tree(list("p12345"), [-1, 0, 1, 2, 2, 0])
-    assert list(split(tree, 3, 2)) == [([], [1, 2, 3]), ([1, 2], [4]), ([], [5])]
-    assert list(split(tree, 5, 2)) == [([], [1, 2, 3, 4, 5])] and sorted(
-        map(str, split(tree, 4, 2))
+    assert list(split_tree(tree, 3, 2)) == [([], [1, 2, 3]), ([1, 2], [4]), ([], [5])]
+    assert list(split_tree(tree, 5, 2)) == [([], [1, 2, 3, 4, 5])] and sorted(
+        map(str, split_tree(tree, 4, 2))
     ) == sorted(["([], [1, 2, 3, 4])", "([], [5])"])
     for max_size, near in ((2, 2), (3, 0)):
         with pytest.raises(ValueError, match="max_size"):
-            next(split(tree, max_size, near))
+            next(split_tree(tree, max_size, near))
 
 
 def test_a_very_long_thread_is_split(tmp_path):
     names = [f"c{i}" for i in range(3000)]
     (tree,) = read(tmp_path, edges(*zip(names, ["t3_p"] + ["t1_" + name for name in names]))).trees
-    pieces = list(split(tree, 64, 8))
+    pieces = list(split_tree(tree, 64, 8))
     assert (
         tree.depths()[-1] == 3000
         and sum(len(targets) for _, targets in pieces) == 3000

@@ -1,5 +1,6 @@
 """The toy corpus: its floors are only worth something if they are exactly right."""
 
+import dataclasses
 import json
 import math
 import os
@@ -23,7 +24,7 @@ TOKEN = re.compile(
 
 @pytest.fixture(scope="module")
 def corpus():
-    return toy.generate(0)
+    return toy.load(0)
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +39,8 @@ def drawn():
 @pytest.fixture(scope="module")
 def spoken(drawn):
     return {
-        speaker: [toy._join(tokens) for tokens in sentences] for speaker, sentences in drawn.items()
+        speaker: [toy.join_tokens(tokens) for tokens in sentences]
+        for speaker, sentences in drawn.items()
     }
 
 
@@ -166,9 +168,9 @@ def thinned(monkeypatch):
             probability[speaker][symbol] = [p / sum(kept) for p in kept]
     monkeypatch.setattr(toy, "BODIES", bodies)
     monkeypatch.setattr(toy, "PROBABILITY", probability)
-    toy._beginnings.cache_clear(), toy._derivation.cache_clear()
+    toy.first_words.cache_clear(), toy.derive.cache_clear()
     yield
-    toy._beginnings.cache_clear(), toy._derivation.cache_clear()
+    toy.first_words.cache_clear(), toy.derive.cache_clear()
 
 
 def test_formulas_are_exact_on_a_language_that_can_be_enumerated(thinned):
@@ -184,7 +186,7 @@ def test_formulas_are_exact_on_a_language_that_can_be_enumerated(thinned):
         return [first + rest for first in strings(body[0]) for rest in product(body[1:])]
 
     language = [(s[0].capitalize(), *s[1:]) for s in strings("Sentence")]
-    texts = [toy._join(tokens) for tokens in language]
+    texts = [toy.join_tokens(tokens) for tokens in language]
     assert len(texts) == len(set(texts)) > 3000
     for speaker in toy.SPEAKERS:
         logs = [toy.log_probability(text, speaker) for text in texts]
@@ -305,7 +307,7 @@ def test_what_is_outside_the_language_has_probability_zero(sentence, inside):
 def test_text_and_tokens_are_the_same_sentence(drawn):
     for sentences in drawn.values():
         for tokens in sentences:
-            text = toy._join(tokens)
+            text = toy.join_tokens(tokens)
             assert TOKEN.findall(text) == tokens
             assert text[0].isupper() and text == text.strip() and "  " not in text
             # The marks that close a sentence stand nowhere else: the floor of the stream needs it.
@@ -333,18 +335,18 @@ def test_sentences_read_as_speeches_do(drawn):
 
 
 def test_the_corpus_has_its_parts(corpus):
-    assert len(corpus["lines"]) == 2400 and corpus["classes"] == list(toy.SPEAKERS)
-    assert {name: len(lines) for name, lines in corpus["tests"].items()} == {
+    assert len(corpus.lines) == 2400 and corpus.classes == list(toy.SPEAKERS)
+    assert {name: len(lines) for name, lines in corpus.tests.items()} == {
         s: 200 for s in toy.SPEAKERS
     }
     for part, each in (("rows", 667), ("test_rows", 200)):
-        labels = [label for label, _ in corpus[part]]
+        labels = [label for label, _ in getattr(corpus, part)]
         assert [labels.count(label) for label in range(3)] == [each] * 3
         assert labels != sorted(labels)
-    assert corpus["floor"].keys() == {"accuracy/test"} | {f"perplexity/{s}" for s in toy.SPEAKERS}
-    assert corpus["floor"]["accuracy/test"] == toy.best_accuracy(corpus["test_rows"])
-    for speaker, lines in corpus["tests"].items():
-        assert corpus["floor"][f"perplexity/{speaker}"] == toy.perplexity_floor(speaker)
+    assert corpus.floor.keys() == {"accuracy/test"} | {f"perplexity/{s}" for s in toy.SPEAKERS}
+    assert corpus.floor["accuracy/test"] == toy.best_accuracy(corpus.test_rows)
+    for speaker, lines in corpus.tests.items():
+        assert corpus.floor[f"perplexity/{speaker}"] == toy.perplexity_floor(speaker)
         assert toy.perplexity(lines, speaker) == min(
             toy.perplexity(lines, other) for other in toy.SPEAKERS
         )
@@ -354,16 +356,16 @@ def test_the_corpus_has_its_parts(corpus):
 
 
 def test_test_sentences_rarely_repeat_training_sentences(corpus):
-    lines, rows = set(corpus["lines"]), {text for _, text in corpus["rows"]}
-    tests = [text for each in corpus["tests"].values() for text in each]
+    lines, rows = set(corpus.lines), {text for _, text in corpus.rows}
+    tests = [text for each in corpus.tests.values() for text in each]
     assert sum(text in lines for text in tests) < 0.03 * len(tests)
-    assert sum(text in rows for _, text in corpus["test_rows"]) < 0.03 * len(corpus["test_rows"])
+    assert sum(text in rows for _, text in corpus.test_rows) < 0.03 * len(corpus.test_rows)
 
 
 def test_training_text_has_nearly_every_word(corpus):
-    known = {token for text in corpus["lines"] for token in TOKEN.findall(text)}
+    known = {token for text in corpus.lines for token in TOKEN.findall(text)}
     tests = [
-        token for each in corpus["tests"].values() for text in each for token in TOKEN.findall(text)
+        token for each in corpus.tests.values() for text in each for token in TOKEN.findall(text)
     ]
     assert 450 < len(known) < 560
     assert sum(token not in known for token in tests) < 0.001 * len(tests)
@@ -371,7 +373,8 @@ def test_training_text_has_nearly_every_word(corpus):
 
 def test_the_same_seed_gives_the_same_corpus_in_every_process(corpus):
     program = (
-        "import json, sys; from data.corpora import toy; json.dump(toy.generate(0), sys.stdout)"
+        "import dataclasses, json, sys; from data.corpora import toy; "
+        "json.dump(dataclasses.asdict(toy.load(0)), sys.stdout)"
     )
     for hash_seed in ("1", "2"):
         printed = subprocess.run(
@@ -382,5 +385,5 @@ def test_the_same_seed_gives_the_same_corpus_in_every_process(corpus):
             check=True,
             encoding="utf-8",
         ).stdout
-        assert json.loads(printed) == json.loads(json.dumps(corpus))
-    assert toy.generate(1)["lines"] != corpus["lines"]
+        assert json.loads(printed) == json.loads(json.dumps(dataclasses.asdict(corpus)))
+    assert toy.load(1).lines != corpus.lines
