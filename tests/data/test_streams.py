@@ -1,4 +1,4 @@
-"""Corpora read for language models: what is held out, what the vocabulary knows, what a step reads."""
+"""Corpora for language models: what is held out, known to the vocabulary, and read per step."""
 
 import pytest
 import torch

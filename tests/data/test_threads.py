@@ -1,4 +1,4 @@
-"""Posts with nested comments: reading, cleaning, splitting; and the generated threads whose floor is computed."""
+"""Posts with nested comments: reading, cleaning, splitting; and the floor of generated threads."""
 
 import json
 import math
@@ -52,7 +52,7 @@ def read(path, *posts):
 
 
 def answers(tree):
-    """{text: the text it answers}, whatever the order in the file."""
+    """Return {text: the text it answers}, which does not depend on the order in the file."""
     return {
         text: tree.texts[parent] if parent >= 0 else None
         for text, parent in zip(tree.texts, tree.parents)
@@ -73,7 +73,7 @@ EXPECTED = {
 
 
 def nested(listing, ids=True):
-    """The comments of FLAT, each within its parent; listing: what a `replies` entry makes of a list of comments."""
+    """Return the comments of FLAT, each in the replies of its parent, in the form of `listing`."""
 
     def below(parent):
         return [
@@ -134,7 +134,7 @@ def test_a_deleted_comment_leaves_its_replies_to_its_parent(body, tmp_path):
     } and threads.left_out == {"deleted or empty comments": 2}
 
 
-def test_what_is_lost_and_what_is_left_out(tmp_path):
+def test_incomplete_posts_and_comments_are_repaired_or_left_out(tmp_path):
     threads = read(
         tmp_path,
         post(comment("a", ""), {"id": "b", "body": "said b"}),
@@ -214,13 +214,13 @@ BAD = [
 
 
 @pytest.mark.parametrize("bad, parts", BAD)
-def test_a_mistake_in_a_file_names_its_line(bad, parts, tmp_path):
+def test_a_mistake_in_a_file_of_posts_names_its_line(bad, parts, tmp_path):
     with pytest.raises(DataError) as error:
         read(tmp_path, post(*FLAT), bad)
     assert all(part in str(error.value) for part in parts) and "\n" not in str(error.value)
 
 
-def test_files_without_threads(tmp_path):
+def test_files_without_threads_are_refused(tmp_path):
     (tmp_path / "a.txt").write_text("x")
     for name, part in (
         (tmp_path / "no.jsonl", "no such file"),
@@ -252,7 +252,7 @@ def test_depths_and_ancestors():
 
 
 def random_tree(n, gen, shape):
-    """wide: answers to anything; deep: mostly to the comment before; chain: always."""
+    """Return a tree of replies to any comment (wide), mostly (deep) or always (chain) the last."""
     parents = [-1] + [
         i - 1 if shape == "chain" or shape == "deep" and gen.random() < 0.9 else gen.randrange(i)
         for i in range(1, n + 1)
@@ -261,7 +261,7 @@ def random_tree(n, gen, shape):
 
 
 @pytest.mark.parametrize("shape", ["wide", "deep", "chain"])
-def test_pieces_hold_every_comment_once_with_its_ancestors_and_are_small_enough(shape):
+def test_pieces_are_small_and_hold_every_comment_once(shape):
     gen = random.Random(0)
     for n in (1, 5, 6, 40, 300):
         for max_size, near in ((6, 5), (5, 1), (30, 8), (300, 8)):
@@ -312,9 +312,9 @@ def trees():
     return [Tree(*tree) for tree in toy_threads.generate(3000, seed=1)]
 
 
-def test_a_reply_is_known_by_its_length_and_its_slots_by_their_words():
+def test_a_reply_frame_is_known_by_its_length():
     lengths = [len(re.findall(WORD, frame)) for frame in toy_threads.REPLIES]
-    assert len(set(lengths)) == len(lengths) and max(lengths) < 32  # one block with [BOS]
+    assert len(set(lengths)) == len(lengths) and max(lengths) < 32  # fits into a block with [BOS]
     every = [word for words in toy_threads.WORDS.values() for word in words]
     frames = {
         word
@@ -334,7 +334,7 @@ def test_the_same_seed_gives_the_same_threads():
     assert load_threads("toy").trees[0] == Tree(*toy_threads.generate(1)[0])
 
 
-def test_what_an_ancestor_tells_is_a_distribution():
+def test_word_probabilities_given_ancestors_sum_to_one():
     chain = [toy_threads.sample(random.Random(i))[0][0] for i in range(4)]
     for kind, words in toy_threads.WORDS.items():
         for ancestors in ([], chain[:1], chain):
@@ -345,7 +345,7 @@ def test_what_an_ancestor_tells_is_a_distribution():
 
 
 @pytest.mark.parametrize("kind", toy_threads.KINDS)
-def test_the_words_of_sampled_threads_cost_what_the_formula_says(kind, trees):
+def test_words_of_sampled_threads_cost_what_the_formula_says(kind, trees):
     K, found, said = len(toy_threads.WORDS[kind]), {}, Counter()
     for tree in trees:
         for text, chain in zip(tree.texts[1:], tree.ancestors(9)[1:]):
@@ -363,7 +363,7 @@ def test_the_words_of_sampled_threads_cost_what_the_formula_says(kind, trees):
         toy_threads.entropy(K, 0) == pytest.approx(math.log(K))
         and len(found) == toy_threads.DEEPEST
     )
-    # each as likely to who reads the reply alone
+    # To a reader of the reply alone, all words are equally likely.
     assert all(abs(n / said.total() * K - 1) < 0.1 for n in said.values()) and len(said) == K
 
 
@@ -380,9 +380,9 @@ def test_entropy_of_one_ancestor_is_that_of_one_likely_word():
     )
 
 
-def test_the_cost_of_a_disguised_word_is_that_of_the_masks_that_are_drawn():
-    # Many draws of the same place: a word by its probability, disguised by mask_tokens; the share of a word where x is shown
-    # must be exp(-nats).
+def test_the_cost_of_a_disguised_word_agrees_with_drawn_masks():
+    # Draw words by their probability and disguise them with mask_tokens. Where x is shown, the
+    # share of a word must be exp(-nats).
     ancestors = [
         toy_threads.POSTS[0].format(people="widows", building="mill", event="frost", virtue="hope")
     ]
@@ -409,7 +409,7 @@ def test_the_cost_of_a_disguised_word_is_that_of_the_masks_that_are_drawn():
             ), (x, word)
 
 
-def test_the_words_of_the_frame_cost_nothing_and_the_others_add_up():
+def test_words_of_the_frame_cost_nothing_and_others_add_up():
     text, tokens = "The widows say: hope, mill, frost.", {}
     hidden = list(range(1, 10))
     every = toy_threads.nats(text, [], tokens, [MASK] * 11, hidden, 99)

@@ -1,4 +1,4 @@
-"""The toy corpus: its floors are only worth something if they are exactly right."""
+"""The toy corpus: its grammar, its probabilities and its floors are exactly right."""
 
 import dataclasses
 import json
@@ -16,7 +16,7 @@ import pytest
 
 from data.corpora import toy
 
-# The project's word tokenizer, written out here so that the two are compared, not shared.
+# A copy of the project's word tokenizer, so that the two are compared.
 TOKEN = re.compile(
     r"\w+(?=n['’]t\b)|n['’]t\b|['’](?:s|re|ve|d|m|ll|S)\b|\d[\d,.]*\d|\w+(?:[-.&]\w+)*|\.\.\.|--+|[^\w\s]"
 )
@@ -47,7 +47,7 @@ def spoken(drawn):
 # The rules
 
 
-def test_every_symbol_has_probabilities_that_are_positive_and_sum_to_one():
+def test_the_probabilities_of_every_symbol_sum_to_one():
     for speaker in toy.SPEAKERS:
         assert toy.PROBABILITY[speaker].keys() == toy.BODIES.keys()
         for symbol, probabilities in toy.PROBABILITY[speaker].items():
@@ -61,7 +61,7 @@ def test_every_symbol_has_probabilities_that_are_positive_and_sum_to_one():
 def test_every_symbol_is_defined_and_used():
     used = {part for bodies in toy.BODIES.values() for body in bodies for part in body}
     assert set(toy.BODIES) - used == {"Sentence"}
-    # A misspelt symbol would silently become a word with a capital or a dot in it.
+    # A misspelt symbol would become a word with a capital or a dot in it.
     words = used - set(toy.BODIES)
     assert all(re.fullmatch(r"[a-z]+|I|[.,;:?!]", word) for word in words)
     assert 300 <= len(words) <= 500
@@ -81,7 +81,7 @@ def test_topics_and_numbers_share_the_weight_that_is_written():
         assert [share[speaker, thing] / other for other in others] == pytest.approx(
             [toy.FAVOUR] * 2
         )
-    # One of the five parts written for Question has topics, one has a number: both keep their part.
+    # Alternatives with topics or numbers keep the weight that is written.
     for symbol, word, part in (("Question", "answer", 1 / 5), ("Call", "trade", 1 / 3)):
         for speaker in toy.SPEAKERS:
             probabilities = zip(toy.PROBABILITY[speaker][symbol], toy.BODIES[symbol])
@@ -93,11 +93,11 @@ def test_topics_and_numbers_share_the_weight_that_is_written():
         ) == pytest.approx(1 / 5)
 
 
-# One derivation a sentence
+# One derivation per sentence
 
 
 def derivations_meet(bodies):
-    """Two different derivations of one string, or None: decided for the whole language.
+    """Return where two derivations of one string meet, None if the whole language has none.
 
     Two leftmost derivations are run side by side on the same words; a state is what each has
     still to rewrite. They make an ambiguous sentence if, having parted, both come to the same
@@ -106,7 +106,7 @@ def derivations_meet(bodies):
 
     @cache
     def steps(stack):
-        """Every (word, remainder) that the stack can go to by rewriting until a word leads."""
+        """Return every (word, remainder) of the stack, rewritten until it begins with a word."""
         if stack[0] not in bodies:
             return [(stack[0], stack[1:])]
         return [step for body in bodies[stack[0]] for step in steps(body + stack[1:])]
@@ -146,12 +146,12 @@ def test_the_proof_finds_a_planted_ambiguity(symbol, body, ambiguous):
     assert (derivations_meet(bodies) is not None) == ambiguous
 
 
-# Exactly a distribution: a small grammar of the same rules, enumerated
+# A small grammar of the same rules, enumerated
 
 
 @pytest.fixture
 def thinned(monkeypatch):
-    """All rules, but one or two words of each list: a language small enough to write out."""
+    """All rules, but one or two words of each list: a language small enough to enumerate."""
     bodies, probability = {}, {speaker: {} for speaker in toy.SPEAKERS}
     for symbol, written in toy.BODIES.items():
         is_list = not any(part in toy.BODIES for body in written for part in body)
@@ -203,8 +203,8 @@ def test_formulas_are_exact_on_a_language_that_can_be_enumerated(thinned):
 # The formulas on the whole grammar, against samples
 
 
-def within(values, expected, errors=3):
-    """The mean of the values is within so many standard errors of what is expected."""
+def assert_mean(values, expected, errors=3):
+    """Assert that the mean of the values is within some standard errors of the expected one."""
     error = statistics.stdev(values) / math.sqrt(len(values))
     assert error < 0.02 * abs(expected), "too few samples to tell"
     assert abs(statistics.fmean(values) - expected) < errors * error
@@ -212,18 +212,20 @@ def within(values, expected, errors=3):
 
 @pytest.mark.parametrize("speaker", toy.SPEAKERS)
 def test_entropy_and_length_agree_with_samples(speaker, drawn, spoken):
-    within([-toy.log_probability(text, speaker) for text in spoken[speaker]], toy.entropy(speaker))
-    within([len(tokens) for tokens in drawn[speaker]], toy.mean_length(speaker))
+    assert_mean(
+        [-toy.log_probability(text, speaker) for text in spoken[speaker]], toy.entropy(speaker)
+    )
+    assert_mean([len(tokens) for tokens in drawn[speaker]], toy.mean_length(speaker))
     assert toy.perplexity_floor(speaker) == math.exp(
         toy.entropy(speaker) / toy.mean_length(speaker)
     )
 
 
-def test_best_accuracy_is_near_90_percent_and_is_what_the_posterior_promises(spoken):
+def test_best_accuracy_agrees_with_the_posterior(spoken):
     rows = [(label, text) for label, speaker in enumerate(toy.SPEAKERS) for text in spoken[speaker]]
     accuracy = toy.best_accuracy(rows)
     assert 0.88 < accuracy < 0.92
-    # The best classifier is right as often as its largest posterior says, on average.
+    # On average, the best classifier is right as often as its largest posterior says.
     confidence = []
     for _, text in rows:
         p = [math.exp(toy.log_probability(text, speaker)) for speaker in toy.SPEAKERS]
@@ -239,7 +241,7 @@ def test_perplexity_of_the_grammar_on_its_own_sentences(spoken):
     for speaker in toy.SPEAKERS:
         own, mixed = toy.perplexity(spoken[speaker], speaker), toy.perplexity(spoken[speaker])
         assert own == pytest.approx(toy.perplexity_floor(speaker), rel=0.02)
-        # Not being told who speaks costs something, but at most log 3 nats a sentence.
+        # Not knowing who speaks costs something, but at most log 3 nats per sentence.
         assert own * 1.01 < mixed < own * math.exp(math.log(3) / toy.mean_length(speaker)) * 1.01
         assert all(
             toy.perplexity(spoken[speaker], other) > mixed
@@ -298,7 +300,7 @@ def test_everybody_can_say_everything(spoken):
         (".", False),
     ],
 )
-def test_what_is_outside_the_language_has_probability_zero(sentence, inside):
+def test_sentences_outside_the_language_have_probability_zero(sentence, inside):
     for speaker in toy.SPEAKERS:
         assert math.isfinite(toy.log_probability(sentence, speaker)) == inside
         assert inside or toy.log_probability(sentence, speaker) == -math.inf
@@ -310,7 +312,7 @@ def test_text_and_tokens_are_the_same_sentence(drawn):
             text = toy.join_tokens(tokens)
             assert TOKEN.findall(text) == tokens
             assert text[0].isupper() and text == text.strip() and "  " not in text
-            # The marks that close a sentence stand nowhere else: the floor of the stream needs it.
+            # The floor needs marks that occur at the end of a sentence only.
             assert tokens[-1] in (".", "?", "!") and not {".", "?", "!"} & set(tokens[:-1])
 
 

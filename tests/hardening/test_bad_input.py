@@ -41,20 +41,20 @@ ROWS = b"0\tone of them\n1\tanother one\n2\ta third one\n"
             "train_classifier",
             "train_CLS.tsv",
             ROWS + b"1 no tab\n",
-            ["train_CLS.tsv:4: no tab", "a label, a tab, and the text"],
+            ["train_CLS.tsv:4: no tab", "expected a label, a tab and a text"],
         ),
         ("train_classifier", "train_CLS.tsv", ROWS + b"\n" + ROWS, ["train_CLS.tsv:4: no tab"]),
         (
             "train_classifier",
             "train_CLS.tsv",
             ROWS + b"7\tby nobody\n",
-            ["train_CLS.tsv:4: label '7' is no class", "the classes are 0, 1, 2"],
+            ["train_CLS.tsv:4: unknown label '7'", "expected one of 0, 1, 2"],
         ),
         (
             "train_classifier",
             "test_CLS.tsv",
             b"obama\tspelled out\n",
-            ["test_CLS.tsv:1: label 'obama' is no class", "0, 1, 2"],
+            ["test_CLS.tsv:1: unknown label 'obama'", "0, 1, 2"],
         ),
         (
             "train_classifier",
