@@ -16,7 +16,7 @@ import torch.nn.functional as F
 
 import data
 from data.batching import fraction_unknown, generator
-from data.corpus import hold_out, normal
+from data.corpus import hold_out, normalize
 from data.labelled import Rows, accuracies
 from data.tokenizer import UNK, train_tokenizer
 from lab import figures
@@ -81,8 +81,8 @@ def train(flags):
     parts = {"train": kept, "valid": held_out, "test": corpus.test_rows}
     sets = {name: Rows(rows, tokenizer, config.block_size) for name, rows in parts.items()}
     # Test rows that are also among the rows trained on: at the end, and while some are held out
-    seen, held = torch.tensor(seen), {normal(text) for _, text in held_out}
-    seen_now = seen & torch.tensor([normal(text) not in held for _, text in corpus.test_rows])
+    seen, held = torch.tensor(seen), {normalize(text) for _, text in held_out}
+    seen_now = seen & torch.tensor([normalize(text) not in held for _, text in corpus.test_rows])
 
     # Model
     device = prepare(flags, config.n_embd)

@@ -22,7 +22,7 @@ import torch
 import data
 from data import batching, spans
 from data.corpora.pairs import load_pairs
-from data.corpus import hold_out, normal
+from data.corpus import hold_out, normalize
 from data.tokenizer import BOS, EOS, UNK, add_sentinels, detokenize, encode, train_tokenizer
 from lab import processes
 from lab.checkpoint import read_checkpoint
@@ -241,9 +241,9 @@ def train(flags):
             f"--valid {flags.valid} of them; give more or a larger --valid",
         )
     )
-    held = {normal(text if infill else text[0]) for text in held_out}
+    held = {normalize(text if infill else text[0]) for text in held_out}
     texts = (
-        [text for text in corpus.texts() if normal(text) not in held]
+        [text for text in corpus.texts() if normalize(text) not in held]
         if infill
         else [text for pair in lines for text in pair]
     )

@@ -311,7 +311,7 @@ def train(flags):
             )
         gen = batching.generator(flags.seed, "masks", step)
         arrange = (
-            batching.join if torch.rand((), generator=gen) < flags.pair_rate else batching.apart
+            batching.join if torch.rand((), generator=gen) < flags.pair_rate else batching.separate
         )
         idx, mask, where = arrange(*([side[i] for i in batches[position]] for side in sides))
         inputs, labels = masking.mask_tokens(

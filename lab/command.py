@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from data import files
+from data import locks
 from data.files import DataError, printable
 from lab import processes
 from lab.errors import UserError, require
@@ -68,7 +68,7 @@ def main(run_script, flags_class, description, argv=None):
             sys.stdout.flush()
             os._exit(1)  # threads that wait for the lost process would keep this one alive
     finally:
-        files.let_go()
+        locks.unlock_folders()
         processes.end()
 
 

@@ -3,7 +3,7 @@
 import shutil
 from pathlib import Path
 
-from data import NAMES, files
+from data import NAMES, locks
 from data.tokenizer import load_tokenizer
 from lab.errors import UserError, require
 from lab.flags import spelled
@@ -55,7 +55,7 @@ def open_folder(folder, flags):
 def lock(folder):
     """Keep other processes from training in the folder until this script ends."""
     try:
-        files.hold(folder)
+        locks.lock_folder(folder)
     except BlockingIOError:
         busy = "another process is training there; wait for it, or choose another folder"
         raise UserError(f"--out {folder}: {busy}") from None

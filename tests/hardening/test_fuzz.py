@@ -21,8 +21,8 @@ from helpers import SHORT, call_main, script_module
 from hypothesis import HealthCheck, given, settings
 
 import model as models
-from data import batching, corpus, files, load, masking, shards, spans
-from data.corpora import pairs, threads, toy_threads
+from data import batching, corpus, files, forest, load, masking, shards, spans
+from data.corpora import pairs, rows, threads, toy_threads
 from data.files import DataError
 from data.tokenizer import (
     BOS,
@@ -190,11 +190,11 @@ def test_rows_of_any_bytes(place, content):
     path = place / "any.tsv"
     path.write_bytes(content)
     for read in (
-        files.read_rows,
+        rows.read_rows,
         pairs.read_pair_rows,
         load,
         lambda path: pairs.load_pairs(path),
-        lambda path: files.read_rows(path, {"a", "b"}),
+        lambda path: rows.read_rows(path, {"a", "b"}),
     ):
         try:
             found = read(path)
@@ -234,8 +234,8 @@ def test_a_corpus_of_any_bytes(place, content, how):
         assert (
             found.lines
             and found.tests["heldout"]
-            and not {corpus.normal(line) for line in found.lines}
-            & {corpus.normal(line) for line in found.tests["heldout"]}
+            and not {corpus.normalize(line) for line in found.lines}
+            & {corpus.normalize(line) for line in found.tests["heldout"]}
         )
         found.split(how)
 
@@ -298,7 +298,7 @@ def test_threads_of_any_json(place, found, size, near):
         assert all(tree.texts[1:]) and all(
             text == " ".join(text.split()) and text.encode().decode() == text for text in tree.texts
         )
-        targets = [i for _, part in threads.split(tree, size, near) for i in part]
+        targets = [i for _, part in forest.split_tree(tree, size, near) for i in part]
         assert sorted(targets) == list(range(1, len(tree.texts)))
 
 
@@ -313,10 +313,10 @@ def test_any_tree_is_split_into_pieces_that_cover_it(found, size, near):
     )
     if near >= size:
         with pytest.raises(ValueError):
-            list(threads.split(tree, size, near))
+            list(forest.split_tree(tree, size, near))
         return
     above, targets = tree.ancestors(near), []
-    for context, part in threads.split(tree, size, near):
+    for context, part in forest.split_tree(tree, size, near):
         assert len(context) + len(part) <= size and all(
             set(above[i]) - {0} <= {*context, *part} for i in part
         )

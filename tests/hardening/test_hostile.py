@@ -15,8 +15,9 @@ import compare
 import sample
 from beyond import export
 from data.corpora.pairs import load_pairs
+from data.corpora.rows import read_rows
 from data.corpora.threads import load_threads
-from data.files import DataError, printable, read_lines, read_rows
+from data.files import DataError, printable, read_lines
 from lab.checkpoint import read_checkpoint, write_checkpoint
 from lab.errors import UserError
 from lab.load import load_run
@@ -438,7 +439,7 @@ def test_a_text_that_is_too_large_or_no_file_is_not_read(name, reader, tmp_path)
     (tmp_path / "train.fr").write_text("un\n")
     for make, words in (
         (lambda: path.touch() or os.truncate(path, 2**40), "larger than 1,024 MB"),
-        (lambda: os.mkfifo(path), "no regular file"),
+        (lambda: os.mkfifo(path), "not a regular file"),
         (path.mkdir, "is a folder"),
     ):
         make()

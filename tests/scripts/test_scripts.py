@@ -809,7 +809,7 @@ def test_clean_split_trains_without_the_test_sentences(cli, corpus, tmp_path):
     )
     assert (
         done.code == 0
-        and "6 training rows and 1 lines of text with their sentences are left out" in done.out
+        and "6 training rows and 1 lines of text with their sentences are removed" in done.out
     )
     assert "43 training rows, 11 for validation" in done.out  # of 54
     # The same test rows are told apart as in the full split, so that the two can be compared.

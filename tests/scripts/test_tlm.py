@@ -72,7 +72,7 @@ def test_a_pair_is_one_sequence_whose_positions_begin_anew():
     ]
     assert where["languages"][mask].tolist() == [0, 0, 0, 1, 1] + [0, 0, 1, 1, 1, 1]
     assert where["positions"].tolist() == [[0, 1, 2, 0, 1, 0], [0, 1, 0, 1, 2, 3]]
-    idx, mask, where = batching.apart(firsts, seconds)
+    idx, mask, where = batching.separate(firsts, seconds)
     assert (
         idx[mask].tolist() == [3, 7, 8, 3, 9, 3, 5, 3, 6, 7, 8]
         and where["languages"].tolist() == [[0] * 4] * 2 + [[1] * 4] * 2
