@@ -22,7 +22,7 @@ from data.tokenizer import check_vocab_size, load_tokenizer, train_tokenizer
 from lab.command import main
 from lab.errors import require
 from lab.flags import flag
-from lab.machine import clock
+from lab.live import clock
 
 
 @dataclass

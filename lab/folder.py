@@ -102,3 +102,13 @@ def check_tokenizer(folder, tokenizer, data):
             f"--resume: --data {data} gives another vocabulary than {path}: the data has changed; "
             "restore the data, or start again with another --out"
         )
+
+
+def figures_folder(out):
+    """Return --out of a script that draws, as a path. Raises UserError for a file, and for a run,
+    whose files the figures would mix with."""
+    out = Path(out)
+    what = "a file" if out.is_file() else "a run"
+    mixed = (out / "config.json").exists() or out.is_file()
+    require((not mixed, f"--out {out}: is {what}; choose another folder"))
+    return out

@@ -19,7 +19,7 @@ from lab import tables
 from lab.command import main
 from lab.errors import require
 from lab.flags import flag
-from lab.load import read_metrics, read_result
+from lab.records import read_metrics, read_result
 from studies.jobs import run_all
 
 CONFIGURATIONS = {

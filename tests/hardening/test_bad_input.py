@@ -11,7 +11,7 @@ import torch
 from helpers import ROOT, SCRIPTS, SHORT, assert_complains, call_main, contents
 
 from data.tokenizer import train_tokenizer
-from lab.load import read_metrics
+from lab.records import read_metrics
 from studies import clap, crossvalidate
 
 

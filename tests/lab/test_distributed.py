@@ -16,7 +16,7 @@ import torch
 from helpers import ROOT, TINY, call, contents
 from one_of_two import stop_at
 
-from lab.load import read_metrics
+from lab.records import read_metrics
 
 STEPS = ("--steps", "20", "--eval-every", "1", "--dropout", "0", "--attn-dropout", "0")
 # Batches that do not share out evenly; of a batch of one, the second process has no row at all, and of one of three in two

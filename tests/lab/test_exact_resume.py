@@ -19,7 +19,7 @@ import torch
 from helpers import DROPOUT, ROOT, SHORT, TINY, assert_complains, call, numbers, same
 
 from lab import figures
-from lab.load import can_resume, read_metrics
+from lab.records import can_resume, read_metrics
 from lab.run import Run
 
 pytestmark = pytest.mark.skipif(

@@ -12,8 +12,9 @@ from helpers import DROPOUT, SCRIPTS, SHORT, contents, numbers, same
 import train_classifier
 from lab.command import parse
 from lab.flags import flag
-from lab.load import load_run, read_metrics
+from lab.load import load_run
 from lab.optim import learning_rate, make_optimizer, perplexity
+from lab.records import read_metrics
 from lab.run import Run
 from model import Config, Encoder, LanguageModel
 from nets.classifier import Classifier

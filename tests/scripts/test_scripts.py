@@ -14,7 +14,8 @@ import train_mlm
 from beyond import train_seq2seq
 from data import batching
 from data.tokenizer import BOS, UNK, encode, load_tokenizer
-from lab.load import load_run, read_metrics
+from lab.load import load_run
+from lab.records import read_metrics
 
 FILES = {
     "config.json",

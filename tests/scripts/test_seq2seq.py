@@ -18,7 +18,8 @@ from data import spans
 from data.corpus import hold_out
 from data.files import read_lines
 from data.tokenizer import BOS, EOS, PAD, encode, train_tokenizer
-from lab.load import load_run, read_metrics
+from lab.load import load_run
+from lab.records import read_metrics
 from model import Config, EncoderDecoder, LanguageModel, generate
 
 COUNTS, COLOURS, NOUNS = (

@@ -14,7 +14,8 @@ from data import batching
 from data.corpora.pairs import load_pairs
 from data.corpus import hold_out
 from data.tokenizer import BOS, MASK, encode
-from lab.load import load_run, read_metrics
+from lab.load import load_run
+from lab.records import read_metrics
 from lab.run import Run
 from model import POSITIONS, Config, Decoder, Encoder, LanguageModel, count_parameters
 

@@ -16,7 +16,7 @@ from data.corpora.threads import Tree, load_threads
 from data.corpus import hold_out
 from data.forest import Forest
 from data.tokenizer import BOS, encode, load_tokenizer, train_tokenizer
-from lab.load import read_json, read_metrics
+from lab.records import read_json, read_metrics
 from lab.run import Run
 from model import POSITIONS, Config, LanguageModel, count_parameters
 from nets.thread_reader import ThreadReader
