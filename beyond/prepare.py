@@ -118,16 +118,10 @@ def open_sources(flags):
 
 def resolve_settings(flags, sources):
     """Return {flag: value} of all flags that decide what the shards of these sources hold."""
-    valid = flags.valid
+    valid, size = flags.valid, sum(source.size for source in sources if source.set == "train")
     if valid is None:
         has_valid = any(source.set == "wiki-valid" for source in sources)
-        valid = (
-            0.0
-            if has_valid
-            else min(
-                0.01, MEGABYTE / sum(source.size for source in sources if source.set == "train")
-            )
-        )
+        valid = 0.0 if has_valid else min(0.01, MEGABYTE / size)
     names = ("tokenizer", "vocab_size", "sample_mb", "shard_mb")
     settings = {name: getattr(flags, name) for name in names}
     vocab_from = sha256(find_tokenizer(flags.vocab_from)) if flags.vocab_from else ""

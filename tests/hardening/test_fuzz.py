@@ -21,7 +21,7 @@ from helpers import SHORT, call_main, script_module
 from hypothesis import HealthCheck, given, settings
 
 import model as models
-from data import batching, corpus, files, forest, load, masking, shards, spans
+from data import batching, corpus, files, forest, load, masking, noise, shards, spans
 from data.corpora import pairs, rows, threads, toy_threads
 from data.files import DataError
 from data.tokenizer import (
@@ -466,7 +466,7 @@ def test_noise_leaves_special_tokens_and_the_shape_alone(batch, seed, drop, swap
     targets = idx.roll(-1, 1).masked_fill(idx == PAD, -100)
     counts = torch.randint(0, 3, (V,), generator=gen(seed)) * (torch.arange(V) >= len(SPECIAL))
     counts[len(SPECIAL)] += 1
-    noisy, wanted = masking.noise_tokens(idx, targets, counts, gen(seed), drop, swap, rare)
+    noisy, wanted = noise.noise_tokens(idx, targets, counts, gen(seed), drop, swap, rare)
     special = idx < len(SPECIAL)
     assert (noisy[special] == idx[special]).all() and (
         (noisy == idx) | (noisy == UNK) | (counts[noisy] > 0)
