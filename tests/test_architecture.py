@@ -83,7 +83,7 @@ TEST_NAME = 60  # characters
 REPEATED_LINE = 40
 
 
-# ----------------------------------------------------------------------------- reading the files
+# -------------------------------------------------------------------------------- reading the files
 
 
 @dataclass(frozen=True)
@@ -197,7 +197,7 @@ def name_of(one):
     return f"{one.module}.{one.name}" if one.name else one.module
 
 
-# ---------------------------------------------------------------------------------- import rules
+# ------------------------------------------------------------------------------------- import rules
 
 
 def import_order(house):
@@ -326,7 +326,7 @@ def renamed_modules(house, files=None):
     ]
 
 
-# ------------------------------------------------------------------------------ size and copies
+# ---------------------------------------------------------------------------------- size and copies
 
 
 def top_level_files(house):
@@ -423,7 +423,7 @@ def lines_that_may_repeat(tree):
     }
 
 
-# ------------------------------------------------------------------------------------ the tests
+# ---------------------------------------------------------------------------------------- the tests
 
 
 def imports_between_tests(house):
@@ -466,7 +466,7 @@ def unknown_guarantees(house):
     return found
 
 
-# ------------------------------------------------------------------------------------- importing
+# ---------------------------------------------------------------------------------------- importing
 
 # Run in a process of its own: import each module and tell what changed. Packages that only some
 # rooms need are hidden, as if they were not installed.
@@ -531,7 +531,7 @@ def noisy_imports(house):
     return (done.stdout + done.stderr).splitlines()
 
 
-# -------------------------------------------------------------------------------- this repository
+# ---------------------------------------------------------------------------------- this repository
 
 OPEN = pytest.mark.xfail(strict=True)
 TEST_ROOMS = ("tests", *(f"tests/{room}" for room in ("model", "data", "lab", "scripts")))
@@ -591,7 +591,7 @@ def test_the_tests_follow_the_rule(rule, room, house):
     no(rule(house, files))
 
 
-# --------------------------------------------------------------------------- a made-up repository
+# ----------------------------------------------------------------------------- a made-up repository
 
 FINE = {
     **{f"{name}.py": "" for name in TOP},
