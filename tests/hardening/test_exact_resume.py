@@ -51,28 +51,17 @@ WAYS = {
     "tlm": ("train_tlm", *DROPOUT, *STEPS),
     "thread": ("train_thread", *DROPOUT, *STEPS),
     "classifier": ("train_classifier", *DROPOUT, *"--epochs 3 --batch-size 16".split()),
-    "classifier, frozen": (
-        *("train_classifier", "--head-dropout", "0.2", "--no-refit", "--encoder"),
-    ),
+    "classifier, frozen": ("train_classifier", *"--head-dropout 0.2 --no-refit --encoder".split()),
 }
-# Where a process is killed: at any line, where files get their names, and in the middle of a
-# checkpoint.
+# Functions in which the files of a run are made and get their names.
+SAVING = (
+    *("begin", "open_folder", "log", "save", "save_checkpoint", "write_checkpoint", "restore"),
+    *("write_text", "finish"),
+)
+# Where a process is killed: at any line, while files are made, and inside a checkpoint.
 PLACES = (
     lambda function: True,
-    lambda function: (
-        function
-        in (
-            "begin",
-            "open_folder",
-            "log",
-            "save",
-            "save_checkpoint",
-            "write_checkpoint",
-            "restore",
-            "write_text",
-            "finish",
-        )
-    ),
+    lambda function: function in SAVING,
     lambda function: function == "_save",
 )
 

@@ -558,7 +558,7 @@ def test_batches_by_length_hold_each_index_once(lengths, size, seed):
 
 
 @cases(rows=rows_of_ids)
-def test_padding_is_told_from_tokens(rows):
+def test_padding_is_distinguished_from_tokens(rows):
     idx, mask = batching.pad([torch.tensor(row) for row in rows])
     assert (
         [line[real].tolist() for line, real in zip(idx, mask)] == rows

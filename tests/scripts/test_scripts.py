@@ -353,7 +353,7 @@ def test_a_malformed_flag_is_named(name):
     def run(flags):
         pytest.fail(f"accepts {flags}")
 
-    # argparse misses a positional argument before it looks at the others
+    # argparse reports a missing positional argument first
     given = ["run"] if any(f.metadata["positional"] for f in script_of(name).flags.values()) else []
     bad = [["--no-such-flag"]]
     for flag, field in script_of(name).flags.items():
@@ -488,7 +488,7 @@ def test_a_device_that_is_not_there(cli, corpus, tmp_path):
     assert_complains(outcome, "--device cuda", "use --device cpu")
 
 
-def test_all_bad_flags_of_a_model_are_told_at_once(cli, corpus, tmp_path):
+def test_all_bad_flags_of_a_model_are_reported_at_once(cli, corpus, tmp_path):
     outcome = cli("train_lm", data=corpus, n_head=3, window=-1, dropout=2, out=tmp_path / "run")
     assert_complains(outcome, "--n-head", "window", "dropout")
 
