@@ -73,14 +73,14 @@ def one_byte(content):
     "how", [lambda content: content[:-100], one_byte, None], ids=["truncated", "a byte", "missing"]
 )
 def test_a_corrupt_checkpoint_falls_back_on_the_previous_one(
-    script, how, cli, corpus, finished, tmp_path
+    script, how, cli, inputs, finished, tmp_path
 ):
     whole, folder = finished(script), shutil.copytree(finished(script), tmp_path / "run")
     if how:
         (folder / "checkpoint.pt").write_bytes(how((folder / "checkpoint.pt").read_bytes()))
     else:
         (folder / "checkpoint.pt").unlink()
-    done = cli(script, *SHORT[script], data=corpus, out=folder, resume=True)
+    done = cli(script, *SHORT[script], *inputs(script), out=folder, resume=True)
     step = torch.load(finished(script) / "previous.pt", weights_only=True)["step"]
     unit = "epoch" if script == "train_classifier" else "step"
     assert done.code == 0 and done.err.count("\n") == 1
@@ -201,14 +201,13 @@ def spoil(monkeypatch, module, value, at):
 @pytest.mark.parametrize("script", TRAINING)
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_nan_or_infinite_loss_ends_the_run_at_once(
-    script, value, cli, corpus, tmp_path, monkeypatch
+    script, value, cli, inputs, tmp_path, monkeypatch
 ):
     spoil(monkeypatch, script, value, at=6 if script != "train_classifier" else 15)
     done = cli(
         script,
         *SHORT[script],
-        "--data",
-        corpus,
+        *inputs(script),
         "--device",
         "cpu",
         "--lr",

@@ -75,8 +75,8 @@ def test_code_in_a_pickle_is_not_executed(write, name, cli, corpus, finished, tm
     with open(folder / name, "rb") as file:
         state = torch.load(file, weights_only=True)
     write(state | {"more": Marks(marker)}, folder / name)
-    # An unsafe reader runs the code: the second time it fails, as the folder exists.
-    with pytest.raises(FileExistsError):
+    # An unsafe reader runs the code, then fails.
+    with pytest.raises((FileExistsError, RuntimeError)):
         torch.load(folder / name, weights_only=False)
         torch.load(folder / name, weights_only=False)
     assert marker.is_dir()

@@ -277,7 +277,7 @@ def test_a_mask_for_a_translator(sampling, translator):
 @pytest.fixture
 def sampling():
     """sampling(run, text=...) -> Outcome of sample.py."""
-    return lambda *argv: call_main(sample, sample.sample, *argv)
+    return lambda *argv, **flags: call_main(sample, sample.sample, *argv, **flags)
 
 
 def tiny(pos="rope"):
@@ -383,8 +383,8 @@ def test_a_byte_level_gap_includes_the_space_before_it(cli, sampling, corpus, tm
 # --------------------------------------------------------------------------------------------- maps
 
 
-def maps(*argv):
-    done = call_main(attention_maps, attention_maps.show, *argv)
+def maps(*argv, **flags):
+    done = call_main(attention_maps, attention_maps.show, *argv, **flags)
     return done.code, done.out
 
 
@@ -490,8 +490,8 @@ def test_maps_of_attention_to_padding_fail(translator, tmp_path, figures, monkey
 # --------------------------------------------------------------------------------------- comparison
 
 
-def compared(*argv):
-    done = call_main(compare, compare.compare, *argv)
+def compared(*argv, **flags):
+    done = call_main(compare, compare.compare, *argv, **flags)
     return done.code, done.out, done.err
 
 
