@@ -4,10 +4,12 @@ Each gives one line, and no good checkpoint is lost.
 """
 
 import ctypes
+import io
 import os
 import random
 import shutil
 import sys
+import zipfile
 
 import pytest
 import torch
@@ -61,11 +63,13 @@ def test_a_truncated_checkpoint_is_not_read(finished, tmp_path):
 
 
 def one_byte(content):
-    return (
-        content[: len(content) // 2]
-        + bytes([content[len(content) // 2] ^ 1])
-        + content[len(content) // 2 + 1 :]
-    )
+    """Flip a bit in the middle of the largest tensor: other places may be mere padding."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        largest = max(archive.infolist(), key=lambda info: info.file_size)
+    start, end = largest.header_offset, largest.header_offset + 30
+    name, extra = (int.from_bytes(content[start + i : start + i + 2], "little") for i in (26, 28))
+    at = end + name + extra + largest.file_size // 2
+    return content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
 
 
 @pytest.mark.parametrize("script", TRAINING)
