@@ -163,12 +163,10 @@ def fit(steps, model, rows, features, optimizer, balance, flags, run):
     """Train for the given steps: every row once per epoch, in an order that depends on seed and
     epoch alone. The learning rate falls over all --epochs, even if there are fewer steps."""
     weights, prior = balance
-    n = rows.n_batches(flags.batch_size)
-    epoch = batches = None
+    n, batches = rows.n_batches(flags.batch_size), None
     for step in steps:
-        if epoch != 1 + step // n:
-            epoch = 1 + step // n
-            batches = rows.batches(flags.batch_size, generator(flags.seed, "epoch", epoch))
+        if batches is None or step % n == 0:
+            batches = rows.batches(flags.batch_size, generator(flags.seed, "epoch", 1 + step // n))
         chosen = batches[step % n]
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, flags.epochs * n, flags.lr, 0, flags.decay)

@@ -114,7 +114,8 @@ def parse(flags_class, description="", argv=None, started_with=None):
     given = vars(parser.parse_args(words))
     fields = dataclasses.fields(flags_class)
     for field in fields:
-        if field.type != list[str] and isinstance(given.get(field.name), list):  # from --data=--
+        value = given.get(field.name)
+        if isinstance(value, list) and (field.type != list[str] or [] in value):  # from --data=--
             parser.error(f"argument {spelled(field.name)}: expected a value, not --")
     defaults = {field.name: field.default for field in fields}
     flags = flags_class(**defaults | (started_with or {}) | given)

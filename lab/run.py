@@ -104,9 +104,9 @@ class Run:
         """Yield the steps that are left to train, counted from 0.
 
         Resumes with --resume. Evaluates every --eval-every steps and at the end: `measure()`
-        returns ({name: number} for metrics.jsonl, the words to print). best.pt then gets the weights of
-        `model` if the number named `judge` has improved, or always without a judge. checkpoint.pt
-        follows. Between steps, a signal saves a checkpoint and ends the script.
+        returns ({name: number} for metrics.jsonl, the words to print). best.pt then gets the
+        weights of `model` if the number named `judge` has improved, or always without a judge.
+        checkpoint.pt follows. Between steps, a signal saves a checkpoint and ends the script.
         best: another model to save in best.pt instead, or None to save none.
         """
         best = model if best is True else best
@@ -226,7 +226,7 @@ class Run:
         self.live.say(text)
 
     def log(self, number, **metrics):
-        """Append a line to metrics.jsonl, without times, so that a repeated run gives the same file.
+        """Append a line to metrics.jsonl, without times: a repeated run gives the same file.
         Raises UserError for NaN and infinite numbers."""
         self.check_losses()
         for name, value in metrics.items():

@@ -205,8 +205,8 @@ def test_a_folder_in_use_by_another_process_is_left_alone(argv, cli, corpus, fin
     (folder / "checkpoint.pt").unlink()  # looks like a run that has just begun
     before = contents(folder)
     holds = (
-        "import sys; sys.path.insert(0, sys.argv[1]); from data import files; "
-        "files.hold(sys.argv[2]); print('held', flush=True); sys.stdin.read()"
+        "import sys; sys.path.insert(0, sys.argv[1]); from data import locks; "
+        "locks.lock_folder(sys.argv[2]); print('held', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
         [sys.executable, "-c", holds, str(ROOT), str(folder)],
