@@ -383,7 +383,7 @@ def test_a_malformed_flag_is_named(name):
         elif field.type is str:
             bad += [[option], [f"{option}=--"]]
         else:
-            bad += [[option]]
+            bad += [[option], [f"{option}=--"]]
     for argv in bad:
         outcome = call_main(script_module(name), run, *given, *argv)
         assert_complains(outcome, argv[0].split("=")[0], "--help")
