@@ -70,7 +70,8 @@ def train(flags):
     # Data
     source = load_encoder(flags)
     corpus = data.load(flags.data)
-    require((corpus.rows and corpus.test_rows, f"--data {flags.data}: holds no labelled rows"))
+    none = f"--data {flags.data}: holds no labelled rows; give a .tsv, a .csv, or a folder with"
+    require((corpus.rows and corpus.test_rows, f"{none} train_CLS.tsv and test_CLS.tsv"))
     corpus, seen, note = corpus.split(flags.split)
     kept, held_out = hold_out(corpus.rows, flags.valid, 0, key=lambda row: row[1])
     few = f"--valid {flags.valid}: leaves no rows to {'validate' if kept else 'train'} on"
@@ -162,8 +163,7 @@ def start(config, head, source, sets, flags, device):
 def fit(steps, model, rows, features, optimizer, balance, flags, run):
     """Train for the given steps: every row once per epoch, in an order that depends on seed and
     epoch alone. The learning rate falls over all --epochs, even if there are fewer steps."""
-    weights, prior = balance
-    n, batches = rows.n_batches(flags.batch_size), None
+    (weights, prior), n, batches = balance, rows.n_batches(flags.batch_size), None
     for step in steps:
         if batches is None or step % n == 0:
             batches = rows.batches(flags.batch_size, generator(flags.seed, "epoch", 1 + step // n))
