@@ -127,13 +127,13 @@ def train(flags):
 
     # Results
     answers = {n: predict(model, rows, device, features.get(n)) for n, rows in sets.items()}
-    result = accuracies(answers, sets, seen) | {"accuracy/valid": valid}
+    result = accuracies(answers, sets, seen if flags.refit else seen_now)
     confusion = torch.zeros(len(corpus.classes), len(corpus.classes), dtype=torch.long)
     confusion.index_put_((sets["test"].labels, answers["test"]), torch.tensor(1), accumulate=True)
     floor = {f"floor/{name}": value for name, value in corpus.floor.items() if name in result}
     about = {"epoch": epoch, "classes": corpus.classes, "confusion": confusion.tolist()}
     about |= {"unknown/test": fraction_unknown(torch.cat(sets["test"].sequences), UNK)}
-    run.finish(about | result | floor, model)
+    run.finish(about | result | {"accuracy/valid": valid} | floor, model)
     draw(run, corpus, confusion)
     words = f"test accuracy {result['accuracy/test']:.1%}{in_words(result)}"
     if "accuracy/test" in corpus.floor:

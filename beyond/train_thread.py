@@ -35,7 +35,7 @@ from lab.machine import autocast, compile_blocks, prepare
 from lab.optim import learning_rate, make_optimizer, perplexity
 from lab.report import draw_curve, say_start
 from lab.run import Run
-from model import LanguageModel
+from model import LARGEST, LanguageModel
 from nets.thread_reader import ThreadReader
 
 
@@ -53,7 +53,7 @@ class Flags(TrainFlags, MaskFlags, ProcessFlags):
     init_std: float = 0.125  # smaller, the words of a kind start too alike to be told apart
     activation: str = "gelu"
     steps: int = 1500
-    batch_size: int = flag(8, "trees per update", at_least=1)
+    batch_size: int = flag(8, "trees per update", at_least=1, at_most=LARGEST)
     lr: float = 4e-3
     warmup: int = 100
     eval_every: int = 150

@@ -121,8 +121,8 @@ def parse(flags_class, description="", argv=None, started_with=None):
     flags = flags_class(**defaults | (started_with or {}) | given)
     flags.given = frozenset(given)
     require(*(check_limits(name, getattr(flags, name), about[name]) for name in about))
-    if hasattr(flags, "check"):
-        flags.check()  # what relates two flags of a group
+    if hasattr(flags, "check_together"):
+        flags.check_together()  # what relates two flags of a group
     return flags
 
 
@@ -153,7 +153,8 @@ def grouped(flags_class):
 def add_argument(group, field, about):
     """Add one field of a flags dataclass to an argparse group."""
     default = about["shown"] or field.default
-    known = default not in ("", None, False, dataclasses.MISSING) and not about["positional"]
+    unknown = default in ("", None, dataclasses.MISSING) or default is False  # unlike 0
+    known = not unknown and not about["positional"]
     turn_off = f"on; turn off with --no-{spelled(field.name)[2:]}"
     text = about["help"] + (f" (default: {turn_off if default is True else default})" * known)
     options = {"help": text.replace("%", "%%")}

@@ -59,8 +59,9 @@ def test_help_shows_usage_and_every_flag(name, cli):
     for flag, field in script_of(name).flags.items():
         positional = field.metadata["positional"]
         assert (flag if positional else f"--{flag.replace('_', '-')}") in text, flag
-        if field.type in (int, float) and field.default is not None and field.default >= 0:
-            assert f"(default: {field.default}" in text, flag
+        shown = field.metadata["shown"] or field.default
+        if not positional and field.type in (int, float) and shown is not None:
+            assert f"(default: {shown})" in text, flag
 
 
 @pytest.mark.parametrize("name", TRAINING)
@@ -402,7 +403,7 @@ EVERY = [
     (["--lr", "0"], ["--lr", "above 0"]),
     (["--lr", "inf"], ["--lr", "'inf'"]),
     (["--seed", "9" * 30], ["--seed"]),
-    (["--threads", "5000"], ["--threads", "4096"]),
+    (["--threads", "5000"], ["--threads", "4,096"]),
     (["--threads", "-1"], ["--threads"]),
     (["--batch-size", "2000000000"], ["--batch-size", "at most"]),
     (["--batch-size", "0"], ["--batch-size", "at least 1"]),
@@ -421,7 +422,7 @@ SOME = [
     ("train_lm", ["--eval-every", "0"], ["--eval-every", "at least 1"]),
     ("train_lm", ["--decay", "2"], ["--decay", "1"]),
     ("train_lm", ["--eval-block", "8,x"], ["--eval-block 8,x", "32,64,128"]),
-    ("train_lm", ["--eval-block", "40"], ["--eval-block 40", "--block-size 12", "alibi"]),
+    ("train_lm", ["--eval-block", "40"], ["--eval-block 40", "--block-size 12", "another --pos"]),
     ("train_lm", ["--eval-train", "0"], ["--eval-train", "at least 1"]),
     ("train_lm", ["--pos", "alibi", "--alibi", "symmetric"], ["--alibi symmetric", "causal"]),
     ("train_lm", ["--warmup", "-1"], ["--warmup"]),
