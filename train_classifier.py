@@ -23,14 +23,17 @@ from data.tokenizer import UNK, train_tokenizer
 from lab.command import main
 from lab.errors import UserError, require
 from lab.flags import ModelFlags, RunFlags, TokenizerFlags, adopt, flag, model_config
+from lab.limits import LARGEST
 from lab.load import load_run
 from lab.machine import autocast, compile_blocks, prepare
 from lab.optim import learning_rate, make_optimizer
+from lab.parameters import count_parameters
 from lab.run import Run
 from lab.sources import roberta_of
-from model import LARGEST, Decoder, Encoder, count_parameters
+from model import Decoder
 from nets.classifier import Classifier
 from nets.ensemble import Ensemble
+from nets.two_languages import make_encoder
 
 
 @dataclass
@@ -411,7 +414,7 @@ def pretrained(flags):
 def start(config, how, source, sets, flags, device):
     """A fresh model and what its training needs: (model, cached features of each set
     if the encoder is frozen, optimizer, balance: weights of the classes in the loss and what is added to their logits)."""
-    model = Classifier((Decoder if flags.causal else Encoder)(config), **how).to(device)
+    model = Classifier((Decoder if flags.causal else make_encoder)(config), **how).to(device)
     if flags.compile:
         compile_blocks(model)
     features = {}

@@ -30,11 +30,13 @@ from lab.flags import (
     model_config,
     step_checks,
 )
+from lab.limits import LARGEST
 from lab.machine import autocast, compile_blocks, prepare
 from lab.optim import learning_rate, make_optimizer, perplexity
+from lab.parameters import count_parameters
 from lab.run import Run
 from lab.sources import prepared_of, source_of
-from model import LARGEST, Decoder, LanguageModel, count_parameters
+from model import Decoder, LanguageModel
 from nets.ensemble import Ensemble
 
 

@@ -32,9 +32,11 @@ from lab.flags import (
 )
 from lab.machine import autocast, compile_blocks, prepare
 from lab.optim import learning_rate, make_optimizer, perplexity
+from lab.parameters import count_parameters
 from lab.run import Run
 from lab.sources import prepared_of, roberta_of, source_of
-from model import Decoder, Encoder, LanguageModel, count_parameters
+from model import Decoder, LanguageModel
+from nets.two_languages import make_encoder
 
 
 @dataclass
@@ -162,7 +164,7 @@ def train(flags):
     )
     device = prepare(flags, config.n_embd)
     run = Run(kind, flags, config, tokenizer, device, name="clm" if flags.causal else "")
-    model = LanguageModel((Decoder if flags.causal else Encoder)(config)).to(device)
+    model = LanguageModel((Decoder if flags.causal else make_encoder)(config)).to(device)
     if flags.compile:
         compile_blocks(model)
     if source:

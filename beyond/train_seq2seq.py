@@ -39,8 +39,10 @@ from lab.flags import (
 )
 from lab.machine import autocast, compile_blocks, prepare
 from lab.optim import learning_rate, make_optimizer, perplexity
+from lab.parameters import count_parameters
 from lab.run import Run
-from model import EncoderDecoder, LanguageModel, count_parameters, generate
+from model import LanguageModel
+from nets.encoder_decoder import EncoderDecoder, generate
 
 DRAWS = 5  # times each text of a test set is corrupted: more hidden words, and less chance in the perplexity
 

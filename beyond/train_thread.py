@@ -34,8 +34,9 @@ from lab.flags import (
 )
 from lab.machine import autocast, compile_blocks, prepare
 from lab.optim import learning_rate, make_optimizer, perplexity
+from lab.parameters import count_parameters
 from lab.run import Run
-from model import LanguageModel, count_parameters
+from model import LanguageModel
 from nets.thread_reader import ThreadReader
 
 # name in result.json: in words

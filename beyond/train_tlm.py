@@ -25,9 +25,11 @@ from lab.errors import require
 from lab.flags import ModelFlags, RunFlags, TokenizerFlags, flag, model_config, step_checks
 from lab.machine import autocast, compile_blocks, prepare
 from lab.optim import learning_rate, make_optimizer, perplexity
+from lab.parameters import count_parameters
 from lab.run import Run
 from lab.sources import source_of
-from model import Encoder, LanguageModel, count_parameters
+from model import LanguageModel
+from nets.two_languages import make_encoder
 
 VIEWS = {
     "alone": "alone",
@@ -242,7 +244,7 @@ def train(flags):
     )
     device = prepare(flags, config.n_embd)
     run = Run("mlm", flags, config, tokenizer, device, name="tlm", languages=languages)
-    model = LanguageModel(Encoder(config)).to(device)
+    model = LanguageModel(make_encoder(config)).to(device)
     if flags.compile:
         compile_blocks(model)
     if source:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import model as models
 from data import NAMES
 from lab.errors import UserError
+from lab.limits import LARGEST, make_config
 
 # ---------------------------------------------------------------------------- flags
 
@@ -119,8 +120,8 @@ def step_checks(flags):
     return (
         (flags.steps >= 0, f"--steps must not be negative, got {flags.steps}"),
         (
-            0 < flags.batch_size <= models.LARGEST,
-            f"--batch-size must be at least 1 and at most {models.LARGEST:,}, got {flags.batch_size}",
+            0 < flags.batch_size <= LARGEST,
+            f"--batch-size must be at least 1 and at most {LARGEST:,}, got {flags.batch_size}",
         ),
         (
             0 < getattr(flags, "accumulate", 1) <= max(1, flags.batch_size),
@@ -144,7 +145,7 @@ def model_config(flags, **more):
     names = {field.name for field in dataclasses.fields(models.Config)}
     values = {name: value for name, value in vars(flags).items() if name in names} | more
     try:
-        config = models.Config(**values)
+        config = make_config(values)
         adopt(flags, config)
         return config
     except ValueError as error:

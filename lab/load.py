@@ -18,8 +18,11 @@ from lab import processes
 from lab.checkpoint import check_weights, load_weights, read_checkpoint
 from lab.errors import UserError, require
 from lab.flags import ContinueFlags, ModelFlags, RunFlags, TokenizerFlags
+from lab.limits import make_config
 from nets.classifier import Classifier
+from nets.encoder_decoder import EncoderDecoder
 from nets.ensemble import Ensemble
+from nets.two_languages import make_encoder
 
 METRICS_LIMIT = 256 * MEGABYTE
 
@@ -61,7 +64,7 @@ def load_run(folder, kinds=("lm", "mlm", "classifier", "seq2seq"), device="cpu",
         )
     tokenizer = load_tokenizer(folder / "tokenizer.json")
     try:
-        config = models.Config(**described["model"])
+        config = make_config(described["model"])
     except (TypeError, ValueError) as error:
         raise UserError(
             f"{folder / 'config.json'}: does not describe a model ({error}); train the run again"
@@ -82,10 +85,10 @@ def load_run(folder, kinds=("lm", "mlm", "classifier", "seq2seq"), device="cpu",
     def build():
         if kind == "classifier":
             return Classifier(
-                (models.Decoder if described.get("body") == "decoder" else models.Encoder)(config),
+                (models.Decoder if described.get("body") == "decoder" else make_encoder)(config),
                 **described["classifier"],
             )
-        body = {"lm": models.Decoder, "mlm": models.Encoder, "seq2seq": models.EncoderDecoder}[kind]
+        body = {"lm": models.Decoder, "mlm": make_encoder, "seq2seq": EncoderDecoder}[kind]
         return (
             Ensemble([models.LanguageModel(body(config)) for _ in range(members)])
             if members > 1

@@ -16,11 +16,13 @@ import torch
 from lab import processes
 from lab.errors import UserError, require
 from model import Block
+from nets import long_alibi
 
 
 def prepare(flags, n_embd=None):
     """Seed everything, choose threads, and return the torch device. UserError when it is not there. On the CPU also: denormal
     floats become zeros, and freed memory is kept."""
+    long_alibi.install()
     device = flags.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -28,8 +28,8 @@ from lab.checkpoint import Damaged, load_optimizer, load_weights, read_checkpoin
 from lab.errors import UserError, require
 from lab.load import can_resume, read_config, read_json, read_metrics, resume_command
 from lab.machine import clock, git_revision, peak_memory, versions
+from lab.parameters import count_parameters
 from lab.signals import Interrupted, Losses, Signals
-from model import count_parameters
 
 # ---------------------------------------------------------------------------- the run folder
 

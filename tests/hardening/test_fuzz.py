@@ -38,10 +38,12 @@ from data.tokenizer import (
     train_tokenizer,
     word_starts,
 )
+from lab import limits
 from lab.checkpoint import read_checkpoint
 from lab.errors import UserError
 from lab.load import by_position, load_run
 from lab.run import Run
+from nets.roberta import export_roberta, load_roberta
 
 CASES = int(os.environ.get("POSLAB_FUZZ", 0))  # of each test; 0: the few of the suite
 COUNTS, REACHED = collections.Counter(), collections.Counter()
@@ -675,7 +677,7 @@ def test_no_token_sees_padding_or_a_decoder_the_future(more, causal, rows, seed)
 )
 def test_a_config_of_anything_says_what_is_wrong(values):
     try:
-        config = models.Config(**values)
+        config = limits.make_config(values)
     except ValueError as error:
         assert any(name in str(error) for name in values)
         return
@@ -1023,8 +1025,6 @@ def hugging_face(place, corpus, tmp_path_factory):
     """A small RoBERTa in Hugging Face's form."""
     from conftest import call
 
-    from nets.roberta import export_roberta
-
     folder = tmp_path_factory.mktemp("roberta")
     assert (
         call(
@@ -1057,7 +1057,7 @@ def test_a_damaged_roberta(name, place, hugging_face, data):
     )
 
     def use():
-        model, tokenizer = models.load_roberta(folder)
+        model, tokenizer = load_roberta(folder)
         encode(tokenizer, ["hope and change"])
         with torch.no_grad():
             model(torch.tensor([[BOS, 7, EOS]][: model.body.config.block_size]))

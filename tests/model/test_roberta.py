@@ -148,7 +148,7 @@ SHAPES = {
 @pytest.mark.parametrize("config", SHAPES.values(), ids=SHAPES)
 def test_logits_are_those_of_transformers(config, tmp_path):
     there = write_folder(tmp_path, **config)
-    model, tokenizer = models.load_roberta(tmp_path)
+    model, tokenizer = load_roberta(tmp_path)
     assert (
         not model.training
         and tokenizer.get_vocab_size()

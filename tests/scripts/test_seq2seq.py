@@ -19,7 +19,8 @@ from data.corpus import hold_out
 from data.files import read_lines
 from data.tokenizer import BOS, EOS, PAD, encode, train_tokenizer
 from lab.load import load_run, read_metrics
-from model import Config, EncoderDecoder, LanguageModel, generate
+from model import Config, LanguageModel
+from nets.encoder_decoder import EncoderDecoder, generate
 
 COUNTS, COLOURS, NOUNS = (
     ("one un", "two deux", "three trois", "four quatre"),

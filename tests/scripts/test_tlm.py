@@ -15,8 +15,10 @@ from data.corpora.pairs import load_pairs
 from data.corpus import hold_out
 from data.tokenizer import BOS, MASK, encode
 from lab.load import load_run, read_metrics
+from lab.parameters import count_parameters
 from lab.run import Run
-from model import POSITIONS, Config, Decoder, Encoder, LanguageModel, count_parameters
+from model import POSITIONS, Config, LanguageModel
+from nets.two_languages import make_encoder
 
 WORDS = 8
 FILES = {
@@ -31,10 +33,10 @@ FILES = {
 }
 
 
-def bilingual(pos="learned", body=Encoder, **more):
+def bilingual(pos="learned", **more):
     torch.manual_seed(0)
     return LanguageModel(
-        body(
+        make_encoder(
             Config(
                 **dict(
                     vocab_size=40,
@@ -130,7 +132,8 @@ def test_the_embedding_is_the_sum_of_its_parts():
         model.embedding.weight[idx[0, t]] + model.positions.weight[p] + model.languages.weight[l]
         for t, (p, l) in enumerate(zip([0, 1, 2, 0, 1, 2, 3], [0, 0, 0, 1, 1, 1, 1]))
     ]
-    torch.testing.assert_close(model.embed(idx, **where)[0], torch.stack(parts))
+    _, states = model(idx, need_states=True, **where)
+    torch.testing.assert_close(states[0][0], torch.stack(parts))
 
 
 def test_alibi_is_the_distance_of_restarted_positions():
@@ -138,7 +141,7 @@ def test_alibi_is_the_distance_of_restarted_positions():
     _, mask, where = batching.join(sequences(3), sequences(4))
     p = [0, 1, 2, 0, 1, 2, 3]
     expected = torch.tensor([[[-m * abs(i - j) for j in p] for i in p] for m in (2**-4, 2**-8)])
-    torch.testing.assert_close(model.attention_bias(7, mask, where["positions"])[0], expected)
+    torch.testing.assert_close(model.restarted_bias(7, mask, where["positions"])[0], expected)
     assert expected[0, 0, 3] == expected[0, 2, 5] == 0  # the n-th words of both
 
 
@@ -162,10 +165,6 @@ def test_what_cannot_be_is_refused():
     idx, mask, where = batching.join(sequences(3), sequences(11))
     with pytest.raises(ValueError, match="block_size=9, got 11"):
         bilingual("learned").body(idx, mask, **where)
-    with pytest.raises(ValueError, match="use an Encoder"):
-        bilingual("alibi", body=Decoder).body(idx, mask, **where)
-    with pytest.raises(ValueError, match="n_language must not be negative"):
-        Config(n_language=-1)
 
 
 def test_a_model_without_languages_has_the_weights_it_had():

@@ -17,8 +17,9 @@ from data.corpus import hold_out
 from data.forest import Forest
 from data.tokenizer import BOS, encode, load_tokenizer, train_tokenizer
 from lab.load import read_json, read_metrics
+from lab.parameters import count_parameters
 from lab.run import Run
-from model import POSITIONS, Config, LanguageModel, count_parameters
+from model import POSITIONS, Config, LanguageModel
 from nets.thread_reader import ThreadReader
 
 FILES = {
