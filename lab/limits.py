@@ -55,7 +55,7 @@ def check_pairs(values):
         f"pos=sinusoidal pairs sines with cosines: n_embd must be even, got {n_embd}": (
             pos != "sinusoidal" or n_embd % 2 == 0
         ),
-        f"alibi=one-sided gives half of the heads to each side: n_head must be even, got {n_head}": (
+        f"alibi=one-sided halves the heads: n_head must be even, got {n_head}": (
             pos != "alibi" or values["alibi"] != "one-sided" or n_head % 2 == 0
         ),
         "head=clap compares with the token embeddings: it needs tie": (

@@ -32,7 +32,8 @@ def install():
 def choose_kernel(body, T, mask, need_weights):
     """Return (kernel, bias) for T tokens, or None where PyTorch's own kernel is as good.
 
-    The arguments are those of `Transformer.forward`; kernel(q, k, v, bias, is_causal) -> (B, H, T, D).
+    body: a Transformer; T, mask, need_weights: as in its forward.
+    kernel(q, k, v, bias, is_causal) -> (B, H, T, D).
     """
     config, device = body.config, body.embedding.weight.device
     if need_weights or body.training and config.attn_dropout:

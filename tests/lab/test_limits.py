@@ -1,4 +1,4 @@
-"""Values of a Config from flags and files: every invalid field is named before the values are used."""
+"""Values of a Config from flags and files: every invalid field is named before any is used."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The kernels for long sequences against plain attention. On the CPU, FlexAttention runs uncompiled."""
+"""Kernels for long sequences against plain attention. FlexAttention runs uncompiled on the CPU."""
 
 import pytest
 import torch
