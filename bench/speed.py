@@ -34,7 +34,8 @@ from lab.errors import require
 from lab.flags import flag
 from lab.machine import autocast, git_revision, prepare, versions
 from lab.optim import make_optimizer
-from model import POSITIONS, Config, Decoder, Encoder, EncoderDecoder, LanguageModel
+from model import POSITIONS, Config, Decoder, Encoder, LanguageModel
+from nets.encoder_decoder import EncoderDecoder
 
 TASKS = {
     "masked": "masked LM, 15% of the tokens predicted",
