@@ -98,15 +98,15 @@ def step_ticks(xs, most=6):
 def without_untrained(lines):
     """Return the lines without step 0, and True; or the same lines and False if step 0 fits in.
 
-    An untrained model's perplexity is about the size of the vocabulary. On a log axis it flattens
-    the curve when it lies further above the other points than these differ.
+    An untrained model's perplexity is about the size of the vocabulary. It is left out if it would
+    take more than a third of a log axis.
     """
     later = {label: tuple(values[1:] for values in line) for label, line in lines.items()}
     if not all(len(xs) > 2 and xs[0] == 0 for xs, *_ in lines.values()):
         return lines, False
     first = max(ys[0] for _, ys, *_ in lines.values())
     rest = [y for _, ys, *_ in later.values() for y in ys]
-    return (later, True) if first * min(rest) > max(rest) ** 2 else (lines, False)
+    return (later, True) if (first / max(rest)) ** 3 > first / min(rest) else (lines, False)
 
 
 @styled

@@ -280,13 +280,13 @@ def test_parallel_files_of_unequal_number(cli, tmp_path):
 @pytest.mark.parametrize(
     "argv, parts",
     [
-        (("--text", "We hope."), ["put [MASK] where words are to be filled in"]),
+        (("--text", "We hope."), ["no [MASK] found", "put one where"]),
         (("--text", "[MASK] a [MASK] b [MASK] c [MASK]"), ["has 4 [MASK]s", "at most"]),
         (
             ("--text", "[MASK]" + " we" * 20),
             ["--text has 22 tokens with [BOS]", "learned positions end at 12"],
         ),
-        (("--text", "[MASK]", "--tokens", 0), ["--tokens must be at least 1"]),
+        (("--text", "[MASK]", "--tokens", 0), ["--tokens 0: must be from 1"]),
     ],
 )
 def test_a_text_that_cannot_be_filled(argv, parts, sampling, finished):
