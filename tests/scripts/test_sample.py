@@ -122,7 +122,7 @@ def test_specials_are_never_written(tmp_path):
     assert fill(run.model, torch.tensor([BOS, MASK]), 10**6)[0].min() >= N_SPECIAL
 
 
-def test_learned_positions_see_the_last_block_and_others_everything(tmp_path):
+def test_learned_positions_see_the_last_block_only(tmp_path):
     for pos in ("learned", "nope"):
         run = load_run(make_run(tmp_path / pos, pos=pos, block_size=5))
         ids = torch.randint(N_SPECIAL, run.tokenizer.get_vocab_size(), (12,))
@@ -345,7 +345,8 @@ def test_a_run_that_has_not_ended_is_used_with_a_word_of_warning(capsys, tmp_pat
     folder = make_run(tmp_path / "cut")
     for expected in (
         "",
-        f"note: the run in {folder} has not ended; these are its weights as last evaluated, at step 3\n",
+        f"note: the run in {folder} has not ended; "
+        "these are its weights as last evaluated, at step 3\n",
     ):
         code, out, err = call(capsys, folder, "--text", "this is", "--samples", 1, "--tokens", 2)
         assert code == 0 and err == expected
