@@ -33,8 +33,8 @@ class Flags:
     run: str = flag("", "run folder of a train_*.py script", positional=True)
     text: list[str] = flag(
         (),
-        "the text to continue, fill, classify or translate; may be repeated. Thread runs: the post, "
-        "replies, last the comment to fill",
+        "the text to continue, fill, classify or translate; may be repeated (thread runs: "
+        "the post, replies, last the comment to fill)",
     )
     file: str = flag("", "file of more texts, one per line; -: standard input")
     tokens: int = flag(40, "most tokens to write (causal LM, seq2seq)")
