@@ -22,7 +22,7 @@ demo: .venv/ready  ## pretrain, classify with the frozen encoder, measure perple
 	$(PY) attention_maps.py out/demo/encoder --text "$(SENTENCE)"
 	$(PY) attention_maps.py out/demo/lm --text "$(SENTENCE)" --positions
 	$(PY) sample.py out/demo/encoder --text "There is no [MASK] in a steady lamp."
-	@echo "Now open out/demo/lm/maps/map-1.png, out/demo/lm/curve.png and out/demo/classifier/confusion.png."
+	@echo "Now open the maps in out/demo/lm/maps/, out/demo/lm/curve.png and out/demo/classifier/confusion.png."
 	@echo "To call the scripts yourself: source .venv/bin/activate, then python train_lm.py --pos nope"
 
 test: .venv/ready-to-test  ## the tests, three to five minutes of two cores
@@ -75,8 +75,7 @@ figures: assignment  ## the README's figures: make figures DATA=path SEEDS=3
 	mkdir -p docs/figures
 	cp out/assignment/compare-lm/compare.png docs/figures/compare-lm.png
 	cp out/assignment/compare-classifier/compare.png docs/figures/compare-classifier.png
-	cp out/assignment/lm-alibi-0/maps/map-1.png docs/figures/maps-lm-alibi.png
-	cp out/assignment/lm-alibi-0/maps/positions.png docs/figures/positions-alibi.png
+	cp out/assignment/lm-alibi-0/maps/map-1-this-is-a-test-sentence.png docs/figures/maps-lm-alibi.png
 
 bench: .venv-bench/ready  ## tokens a second beside transformers and x-transformers, on one thread and on all: make bench BENCH="--sizes small"
 	.venv-bench/bin/python -m bench.speed --out bench.json $(BENCH)

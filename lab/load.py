@@ -18,6 +18,7 @@ from model import Decoder, LanguageModel
 from nets.classifier import Classifier
 from nets.encoder_decoder import EncoderDecoder
 from nets.ensemble import Ensemble
+from nets.thread_reader import ThreadReader
 from nets.two_languages import make_encoder
 
 SCRIPTS = {
@@ -25,7 +26,9 @@ SCRIPTS = {
     "mlm": "train_mlm.py",
     "classifier": "train_classifier.py",
     "seq2seq": "beyond.train_seq2seq",
+    "thread": "beyond.train_thread",
 }
+MOST_ANCESTORS = 100_000  # that a thread run can have been trained with
 
 
 @dataclass
@@ -91,6 +94,10 @@ def build_model(folder, kind, described, tokenizer, weights):
             f"{folder / 'tokenizer.json'}: has {entries} entries but the checkpoint's model "
             f"{config.vocab_size}; they are of different runs, restore the right one"
         )
+    if kind == "thread":
+        n, position = (described["reader"].get(k) for k in ("n_ancestors", "ancestor_positions"))
+        fits = type(n) is int and 0 < n <= MOST_ANCESTORS and position in ThreadReader.POSITIONS
+        require((fits, f"{path}: does not describe a thread reader; restore the file"))
     members = described.get("members", 1)
     layers = f"the {config.n_layer} layers of config.json, {members} times"
     few = f"{best}: holds {len(weights)} tensors, which cannot be {layers}; restore the file"
@@ -113,10 +120,12 @@ def build_model(folder, kind, described, tokenizer, weights):
 
 
 def make_model(kind, config, described):
-    """Return an untrained model of a kind: lm | mlm | classifier | seq2seq."""
+    """Return an untrained model of a kind, one of SCRIPTS."""
     if kind == "classifier":
         body = Decoder if described.get("body") == "decoder" else make_encoder
         return Classifier(body(config), **described["classifier"])
+    if kind == "thread":
+        return LanguageModel(ThreadReader(config, **described["reader"]))
     body = {"lm": Decoder, "mlm": make_encoder, "seq2seq": EncoderDecoder}[kind]
     members = [LanguageModel(body(config)) for _ in range(described.get("members", 1))]
     return Ensemble(members) if len(members) > 1 else members[0]

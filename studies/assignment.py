@@ -176,7 +176,7 @@ def write_report(out, flags, corpus, parts, drawn):
     text += [
         "## Attention maps",
         "Rows are the words that look, columns the words looked at; every row sums to 1. "
-        "The sanity report of each run stands in its `maps/maps.json`.",
+        "The checks and numbers of every figure are in `maps/maps.json` of its run.",
     ]
     text += [
         picture(str(path.relative_to(out)), path.parent.parent.name + ": " + path.stem)

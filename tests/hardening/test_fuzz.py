@@ -56,7 +56,7 @@ from lab.checkpoint import read_checkpoint
 from lab.errors import UserError
 from lab.load import by_position, load_run
 from lab.run import Run
-from nets.roberta import export_roberta
+from nets.roberta import export_roberta, load_roberta
 
 CASES = int(os.environ.get("POSLAB_FUZZ", 0))  # cases of each test; 0: a few
 COUNTS, REACHED = collections.Counter(), collections.Counter()
