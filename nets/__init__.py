@@ -1,1 +1,4 @@
-"""Models built from model.py: classifier, ensemble, encoder-decoder, thread reader; and RoBERTa's weights."""
+"""Models on or around model.py: classifier, ensemble, encoder-decoder, thread reader, RoBERTa.
+
+Two models that only count are here as well: n-grams and naive Bayes.
+"""
