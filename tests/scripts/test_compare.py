@@ -10,6 +10,7 @@ import compare
 from lab import comparable, figures, panels, tables
 from lab.command import main
 from lab.configurations import Configuration
+from lab.panels import Panel
 
 FLAGS = {
     "data": "toy",
@@ -41,7 +42,7 @@ METRICS = {
 
 @pytest.fixture
 def make(tmp_path, monkeypatch):
-    """make("a", pos="alibi", result={"perplexity/ada": 12.5}) writes the folder of a finished run into the working folder."""
+    """Write a finished run: make("a", pos="alibi", result={"perplexity/ada": 12.5})."""
     monkeypatch.chdir(tmp_path)
 
     def make(name, kind="lm", result=(), vocab_size=542, metrics=None, **flags):
@@ -160,7 +161,7 @@ def test_mean_and_sample_deviation_over_seeds(make, table):
     assert by_label(outputs())["learned"]["numbers"]["perplexity/ada"]["deviation"] is None
 
 
-def test_curves_are_means_over_seeds_at_shared_steps():
+def test_curves_are_means_over_seeds():
     made = []
     for i in range(2):
         metrics = [
@@ -206,7 +207,7 @@ def test_perplexities_below_ten_get_a_second_digit(make, table):
     assert [row["perplexity ada"] for row in cells.values()] == ["**4.38**", "20.00"]
 
 
-# ---------------------------------------------------------------------------- configurations and labels
+# ---------------------------------------------------------------------------- configurations
 
 
 def test_runs_that_differ_in_seed_and_place_are_one_configuration(make, table):
@@ -403,20 +404,15 @@ def test_log_axes_have_a_few_plain_ticks_within_their_limits(low, high):
 def test_shares_have_one_scale_in_all_panels(tmp_path, monkeypatch):
     drawn = []
     monkeypatch.setattr(
-        figures,
-        "save",
-        lambda figure, path: drawn.append([axis.get_ylim() for axis in figure.axes]),
+        panels, "save", lambda figure, path: drawn.append([axis.get_ylim() for axis in figure.axes])
     )
     low, high = {"a": ([1, 2], [20, 40], [0, 0])}, {"a": ([1, 2], [90, 95], [1, 1])}
-    figures.compared(
-        tmp_path / "x.png",
-        [
-            ("low", "accuracy (%)", low, {}, False),
-            ("high", "accuracy (%)", high, {}, False),
-            ("other", "perplexity (log scale)", high, {}, True),
-        ],
-        "step",
-    )
+    three = [
+        Panel("low", "accuracy (%)", low),
+        Panel("high", "accuracy (%)", high),
+        Panel("other", "perplexity (log scale)", high, log=True),
+    ]
+    panels.draw_over_steps(tmp_path / "x.png", "title", three, "step")
     first, second, other = drawn[0]
     assert first == second and first[0] <= 20 and 96 <= first[1] <= 102 and other[0] > 50
 
@@ -424,16 +420,34 @@ def test_shares_have_one_scale_in_all_panels(tmp_path, monkeypatch):
 def test_what_a_short_run_reached_stays_in_sight(tmp_path, monkeypatch):
     drawn = []
     monkeypatch.setattr(
-        figures, "save", lambda figure, path: drawn.append(figure.axes[0].get_ylim())
+        panels, "save", lambda figure, path: drawn.append(figure.axes[0].get_ylim())
     )
     lines = {
         "short": ([0, 50, 100], [540, 60, 41], [0, 0, 0]),
         "long": ([0, 500, 1000], [540, 6, 5], [0, 0, 0]),
     }
-    figures.compared(
-        tmp_path / "x.png", [("both", "perplexity (log scale)", lines, {}, True)], "step"
-    )
+    both = Panel("both", "perplexity (log scale)", lines, log=True)
+    panels.draw_over_steps(tmp_path / "x.png", "title", [both], "step")
     assert drawn[0][0] < 5 and 60 < drawn[0][1] < 540  # where they began need not be seen
+
+
+def test_a_retrained_classifier_is_a_point_beside_the_baseline(
+    make, baseline, command, monkeypatch
+):
+    drawn = []
+    monkeypatch.setattr(panels, "draw_over_steps", lambda *arguments: drawn.append(arguments))
+    names = [
+        make("a", "classifier", pos="alibi", refit=True, result={"accuracy/test": 0.8}),
+        make("b", "classifier", pos="nope", refit=False),
+        baseline("base", {"accuracy/test": 0.9}),
+    ]
+    assert command(*names)[0] == 0
+    _, title, (_, test, *_), xlabel, lines_are, finals_are = drawn[0]
+    assert (title, xlabel) == ("Classification on toy", "epoch")
+    assert test.lines.keys() == {"ALiBi, refit=yes", "NoPE, refit=no"}
+    assert test.finals == {"ALiBi, refit=yes": (80.0, 0.0)}
+    assert test.levels == {"naive Bayes on all rows": (90.0, "--")}
+    assert "rows held out" in lines_are and "all rows" in finals_are
 
 
 def test_lengths_of_evaluation_begin_with_that_of_training(make):
