@@ -179,7 +179,7 @@ def test_curves_are_means_over_seeds():
     )
 
 
-def test_the_best_of_each_column_is_bold_ties_too_and_costs_are_not(make, table):
+def test_the_best_of_each_column_is_bold_and_so_are_ties(make, table):
     cells = table(
         make("a", pos="alibi", result={"perplexity/ada": 12.04, "perplexity/bruno": 15.0}),
         make(
@@ -210,7 +210,7 @@ def test_perplexities_below_ten_get_a_second_digit(make, table):
 # ---------------------------------------------------------------------------- configurations
 
 
-def test_runs_that_differ_in_seed_and_place_are_one_configuration(make, table):
+def test_runs_differing_in_seed_and_folder_are_one_configuration(make, table):
     names = [
         make("a", seed=0),
         make("b", seed=1, device="cpu", threads=2, overwrite=True, eval_block="32,64"),
@@ -219,7 +219,7 @@ def test_runs_that_differ_in_seed_and_place_are_one_configuration(make, table):
     assert [cells["seeds"] for cells in table(*names).values()] == ["0, 1", "2"]
 
 
-def test_runs_that_go_on_from_pretraining_of_other_seeds_are_one_configuration(make, table):
+def test_seeds_of_pretraining_do_not_make_configurations(make, table):
     for seed in (0, 1):
         make(f"text-{seed}", "lm", seed=seed)
     names = [make(f"then-{seed}", "lm", seed=seed, init_from=f"text-{seed}") for seed in (0, 1)]
@@ -256,7 +256,7 @@ def test_labels_can_be_chosen_in_the_order_of_the_folders(make, table, command):
     assert code == 2 and "give 2 different names, for rotary; ALiBi" in err
 
 
-def test_classifiers_on_encoders_of_different_seeds_are_one_configuration(make, table):
+def test_seeds_of_encoders_do_not_make_configurations(make, table):
     for pos in ("alibi", "rope"):
         for seed in range(2):
             make(f"mlm-{pos}-{seed}", "mlm", pos=pos, seed=seed, mask_rate=0.15)
@@ -289,10 +289,10 @@ def test_classifiers_on_encoders_of_different_seeds_are_one_configuration(make, 
     assert list(table(linear, other)) == ["n-hidden=0", "n-hidden=300"]
 
 
-# ---------------------------------------------------------------------------- baselines and the floor
+# ---------------------------------------------------------------------------- baselines, floor
 
 
-def test_baselines_and_the_floor_end_the_table_and_only_baselines_compete(make, baseline, table):
+def test_baselines_can_be_the_best_and_the_floor_cannot(make, baseline, table):
     floor = {"floor/perplexity/ada": 2.53}
     cells = table(
         baseline("base", {"perplexity/ada": 15.0, "perplexity/ada@2-gram": 17.0} | floor),
@@ -490,7 +490,7 @@ def broken(file, text):
 MISTAKES = {
     "no folders": (lambda make, baseline: [], ["arguments are required: runs"]),
     "unknown folder": (lambda make, baseline: ["out/nowhere"], ["out/nowhere", "check the path"]),
-    "no run": (lambda make, baseline: ["."], ["no config.json"]),
+    "no run": (lambda make, baseline: ["."], ["config.json is missing"]),
     "unfinished": (lambda make, baseline: unfinished(make), ["a:", "not finished", "--resume"]),
     "no kind": (broken("config.json", "{}"), ["a:", "describes no run"]),
     "broken config": (broken("config.json", "{"), ["config.json", "not valid JSON"]),
