@@ -57,7 +57,7 @@ def draw_over_steps(path, title, panels, xlabel, lines_are="", finals_are=""):
 def draw_over_lengths(path, title, panels, trained, undefined=()):
     """Draw metrics over the length of evaluation.
 
-    trained: lengths in training. undefined: labels of models that no longer text can be given to.
+    trained: lengths in training. undefined: labels of models that cannot read longer texts.
     """
     from matplotlib.ticker import FuncFormatter, NullLocator
 
@@ -67,7 +67,7 @@ def draw_over_lengths(path, title, panels, trained, undefined=()):
         for label in panel.lines.keys() & set(undefined):
             xs, means, _ = panel.lines[label]
             style = dict(color="0.2", marker="x", markersize=6, linestyle="none")
-            (handles["not defined beyond its table"],) = axis.plot(xs[-1:], means[-1:], **style)
+            (handles["learned positions end here"],) = axis.plot(xs[-1:], means[-1:], **style)
         for x in trained:
             line = axis.axvline(x, color="0.6", linewidth=3, alpha=0.5, zorder=0)
             handles["length in training"] = line
