@@ -20,8 +20,10 @@ from lab.errors import UserError, require
 from lab.flags import ContinueFlags, ModelFlags, RunFlags, TokenizerFlags
 from nets.classifier import Classifier
 from nets.ensemble import Ensemble
+from nets.thread_reader import ThreadReader
 
 METRICS_LIMIT = 256 * MEGABYTE
+LARGEST_THREAD = 100_000  # ancestors that a run can have been trained with
 
 
 def can_resume(folder):
@@ -39,7 +41,9 @@ class LoadedRun:
     unfinished: str = ""  # of a run that has not ended: which weights these are, "step 100"
 
 
-def load_run(folder, kinds=("lm", "mlm", "classifier", "seq2seq"), device="cpu", flag_name=""):
+def load_run(
+    folder, kinds=("lm", "mlm", "classifier", "seq2seq", "thread"), device="cpu", flag_name=""
+):
     """Open a finished or unfinished run: its model in evaluation mode with the best weights, and its tokenizer.
 
     UserError when the folder is no run, a run of another kind, or its parts do not fit together.
@@ -85,11 +89,25 @@ def load_run(folder, kinds=("lm", "mlm", "classifier", "seq2seq"), device="cpu",
                 (models.Decoder if described.get("body") == "decoder" else models.Encoder)(config),
                 **described["classifier"],
             )
+        if kind == "thread":
+            return models.LanguageModel(ThreadReader(config, **described["reader"]))
         body = {"lm": models.Decoder, "mlm": models.Encoder, "seq2seq": models.EncoderDecoder}[kind]
         return (
             Ensemble([models.LanguageModel(body(config)) for _ in range(members)])
             if members > 1
             else models.LanguageModel(body(config))
+        )
+
+    if kind == "thread":
+        ancestors = described["reader"].get("n_ancestors")
+        position = described["reader"].get("ancestor_positions")
+        require(
+            (
+                type(ancestors) is int
+                and 0 < ancestors <= LARGEST_THREAD
+                and position in ThreadReader.POSITIONS,
+                f"{folder / 'config.json'}: does not describe a thread reader; restore the file",
+            )
         )
 
     # config.json may ask for anything: its model takes memory only when the weights prove to be such a model's.
@@ -211,6 +229,7 @@ def read_config(folder):
             "flags": dict,
             "model": dict,
             "classifier": dict,
+            "reader": dict,
             "classes": list,
             "languages": list,
             "members": int,

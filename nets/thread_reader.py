@@ -1,5 +1,6 @@
 """A body for comment threads: what a comment answers is read too, each of its ancestors as one vector."""
 
+import torch
 import torch.nn as nn
 
 from model import Encoder, sinusoids
@@ -49,6 +50,11 @@ class ThreadReader(nn.Module):
         """
         if texts is None:
             return self.decoder(idx, mask, picked=picked)
+        memory = self.read_ancestors(texts, texts_mask, ancestors)  # (B, A, C)
+        return self.decoder(idx, mask, memory=memory, memory_mask=ancestors_mask, picked=picked)
+
+    def read_ancestors(self, texts, texts_mask, ancestors):
+        """Return (B, A, C): one vector per ancestor, with its distance added. Shapes as in forward."""
         vectors = pool_tokens(self.encoder(texts, texts_mask), texts_mask, "mean")  # (M, C)
         memory = vectors[ancestors]  # (B, A, C)
         if self.ancestor_positions != "none":
@@ -56,4 +62,18 @@ class ThreadReader(nn.Module):
                 self.positions.weight if self.ancestor_positions == "learned" else self.distances
             )  # (n_ancestors, C)
             memory = memory + distances[: ancestors.size(1)]
-        return self.decoder(idx, mask, memory=memory, memory_mask=ancestors_mask, picked=picked)
+        return memory
+
+
+def ancestor_inputs(texts, texts_mask):
+    """Return what a ThreadReader takes for one comment beside its tokens, as keyword arguments.
+
+    texts, texts_mask (A, U): all ancestors, the post first and the parent last.
+    """
+    ancestors = torch.arange(len(texts)).flip(0)[None]  # (1, A), the parent first
+    return {
+        "texts": texts,
+        "texts_mask": texts_mask,
+        "ancestors": ancestors,
+        "ancestors_mask": torch.ones_like(ancestors, dtype=torch.bool),
+    }

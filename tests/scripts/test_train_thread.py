@@ -603,7 +603,7 @@ def test_a_mistake_in_a_file_leaves_everything_as_it_was(cli, echoes, tmp_path):
     assert contents(tmp_path) == before
 
 
-def test_other_scripts_refuse_a_run_of_threads_in_one_line(cli, echoes, corpus, tmp_path):
+def test_runs_of_threads_are_sampled_drawn_and_not_compared(cli, echoes, corpus, tmp_path):
     assert cli("train_thread", *SMALL, "--data", echoes, "--out", tmp_path / "run").code == 0
     before = contents(tmp_path)
     assert_complains(
@@ -611,13 +611,12 @@ def test_other_scripts_refuse_a_run_of_threads_in_one_line(cli, echoes, corpus, 
         tmp_path / "run",
         "no run that can be compared",
     )
-    for module, main in ((sample, sample.sample), (attention_maps, attention_maps.show)):
-        assert_complains(
-            call_main(module, main, tmp_path / "run", "--text", "a"),
-            tmp_path / "run",
-            "of kind 'thread'",
-        )
+    thread = (tmp_path / "run", "--text", "a cat", "--text", "a dog", "--text", "a [MASK]")
+    filled = call_main(sample, sample.sample, *thread)
+    assert filled.code == 0 and filled.out.count("mask ") == 1
     assert contents(tmp_path) == before
+    drawn = call_main(attention_maps, attention_maps.show, *thread, "--out", tmp_path / "maps")
+    assert drawn.code == 0 and "FAIL" not in drawn.out and len(contents(tmp_path / "maps")) == 4
     assert_complains(
         cli(
             "train_classifier",
