@@ -23,11 +23,6 @@ from studies.report import picture, read_table, write_report
 
 POSITIONS = ("learned", "sinusoidal", "alibi", "nope")
 NAMES = [POSITION_NAMES[pos] for pos in POSITIONS]
-SENTENCES = (
-    "This is a test sentence",
-    "We have come a long way together, and the work that lies before us asks for patience, courage "
-    "and the help of every one of our neighbors.",
-)
 
 
 @dataclass
@@ -71,10 +66,7 @@ def assignment(flags):
                 job = (f"classifier-{pos}-{seed}", "train_classifier", [*common, *split])
                 trainings.append(job)
     drawn = [f"{part}-{pos}-0" for pos in POSITIONS for part in parts if part != "frozen"]
-    texts = [word for sentence in SENTENCES for word in options(text=sentence)]
-    figures = [
-        (f"{name}/maps", "attention_maps", [out / name, *texts, "--positions"]) for name in drawn
-    ]
+    figures = [(f"{name}/maps", "attention_maps", [out / name, "--positions"]) for name in drawn]
     for part in parts:
         runs = [out / f"{part}-{pos}-{seed}" for pos in POSITIONS for seed in range(flags.seeds)]
         figures.append((f"compare-{part}", "compare", [*runs, out / "baselines"]))

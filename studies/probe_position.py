@@ -219,7 +219,8 @@ def draw(out, result):
     for name, words in (("random", "random guess"), ("middle", "always the middle")):
         for level in sorted({round(r[name][0], 1) for r in result.values()}):
             left.axhline(level, color="0.6", linewidth=0.9)
-            left.annotate(words, (0, level), fontsize=7, color="0.4", va="bottom")
+            edge = left.get_yaxis_transform()
+            left.text(1.01, level, words, transform=edge, fontsize=7, color="0.4", va="center")
     left.set_xticks(range(n_layers), ["embed-\ndings", *map(str, range(1, n_layers))])
     left.set_ylim(-0.03 * left.get_ylim()[1], 1.05 * left.get_ylim()[1])
     left.set(xlabel="layer that the probe reads", ylabel="mean error of the position (tokens)")
