@@ -173,9 +173,9 @@ def draw(out, configurations, others):
     xlabel, lines_are, finals_are = "step", "", ""
     if first.kind == "classifier":
         valid = first.flags.get("valid")
-        share = f"{valid:.0%} of the" if isinstance(valid, float) else "some"
-        xlabel, lines_are = "epoch", f"lines: search for the epoch, {share} rows held out"
-        finals_are = "final model, retrained on all rows"
+        share = f"{valid:.0%} of" if isinstance(valid, float) else "some"
+        xlabel, lines_are = "epoch", f"search, {share} rows held out"
+        finals_are = "final model, all rows"
     panels.draw_over_steps(out / "compare.png", title, over_steps, xlabel, lines_are, finals_are)
 
     for ending in (".png", ".pdf"):
@@ -198,7 +198,7 @@ def panel(name, configurations, others):
     metric, _, part = name.partition("/")
     kind, factor = configurations[0].runs[0].kind, 100 if metric in SHARES else 1
     ylabel = "perplexity (log scale)" if metric == "perplexity" else f"{METRICS[metric][0]} (%)"
-    note = " on all rows" if kind == "classifier" else ""
+    note = ", all rows" if kind == "classifier" else ""
     levels = {
         reference.label + note * reference.ranked: (
             factor * reference.numbers[name],

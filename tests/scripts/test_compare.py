@@ -446,7 +446,7 @@ def test_a_retrained_classifier_is_a_point_beside_the_baseline(
     assert (title, xlabel) == ("Classification on toy", "epoch")
     assert test.lines.keys() == {"ALiBi, refit=yes", "NoPE, refit=no"}
     assert test.finals == {"ALiBi, refit=yes": (80.0, 0.0)}
-    assert test.levels == {"naive Bayes on all rows": (90.0, "--")}
+    assert test.levels == {"naive Bayes, all rows": (90.0, "--")}
     assert "rows held out" in lines_are and "all rows" in finals_are
 
 
