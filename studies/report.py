@@ -23,9 +23,10 @@ def finish(out, started, result, files):
 
 
 def write_report(out, title, parts):
-    """Write report.md: a title, the command that made it, and the parts, separated by a line."""
+    """Write report.md: a title, the command that made it, and the parts."""
     made = f"Made by `{command()}` at revision {git_revision()}."
-    write_text(out / "report.md", "\n\n".join([f"# {title}", made, *parts]) + "\n")
+    lines = [part.strip() for part in (f"# {title}", made, *parts)]
+    write_text(out / "report.md", "\n\n".join(lines) + "\n")
 
 
 def picture(path, caption):
