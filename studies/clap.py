@@ -16,7 +16,15 @@ from pathlib import Path
 from lab import tables
 from lab.command import main
 from lab.errors import require
-from lab.figures import POSITION_COLORS, new_figure, over_seeds, plain_log_ticks, save, styled
+from lab.figures import (
+    POSITION_COLORS,
+    POSITION_NAMES,
+    new_figure,
+    over_seeds,
+    plain_log_ticks,
+    save,
+    styled,
+)
 from lab.flags import flag
 from lab.load import read_metrics, read_result
 from studies.jobs import JobFlags, check_counts, options, run_all
@@ -177,6 +185,8 @@ def draw(out, data_name, seeds):
         given = dict(zip(words, words[1:]))
         line = "-" if given["--head"] == "roberta" else "--"
         style = dict(color=POSITION_COLORS[given["--pos"]], linestyle=line, label=name)
+        if name in CONFIGURATIONS:
+            style["label"] += f": {POSITION_NAMES[given['--pos']]}"
         if name in OPTIONS:
             marker = "x+v^"[list(OPTIONS).index(name) % 4]
             style |= dict(linestyle=":", linewidth=1, marker=marker, markersize=3)

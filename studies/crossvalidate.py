@@ -19,7 +19,7 @@ import data
 from lab import tables
 from lab.command import main
 from lab.errors import UserError, require
-from lab.figures import COLORS, new_figure, save, styled
+from lab.figures import new_figure, save, styled
 from lab.flags import flag
 from lab.load import read_result
 from model import POSITIONS
@@ -140,10 +140,10 @@ def write_table(out, data_name, n_distinct, values):
 def draw(out, data_name, result):
     """Draw crossvalidate.png: a dot for each part, and a bar at their mean."""
     figure, axis = new_figure(figsize=(6, 0.45 * len(result) + 1.1))
-    for row, (r, color) in enumerate(zip(result.values(), COLORS)):
+    for row, r in enumerate(result.values()):
         shares = [100 * v for v in r["values"]]
-        axis.plot(shares, [row] * len(shares), "o", markersize=4, alpha=0.7, color=color)
-        bar = dict(markersize=18, markeredgewidth=2, color=color)
+        axis.plot(shares, [row] * len(shares), "o", markersize=4, alpha=0.6, color="0.4")
+        bar = dict(markersize=18, markeredgewidth=2, color="0.2")
         axis.plot([100 * r["mean"]], [row], "|", **bar)
     axis.set_yticks(range(len(result)), [RECIPES[name][0] for name in result])
     axis.set_ylim(len(result) - 0.5, -0.5)

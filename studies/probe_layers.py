@@ -15,7 +15,7 @@ from pathlib import Path
 
 from lab import tables
 from lab.command import main
-from lab.figures import COLORS, new_figure, save, styled
+from lab.figures import POSITION_COLORS, new_figure, save, styled
 from lab.flags import flag
 from lab.load import load_run, read_result
 from studies.jobs import JobFlags, check_counts, options, run_all
@@ -66,7 +66,9 @@ def probe(flags):
     }
     values = {name: vs for name, vs in values.items() if not any(map(math.isnan, vs))}
     parts = [part for part in ("test", "unseen") if f"untrained/layer-all/{part}" in values]
-    draw(out, f"{source.folder.name}, data {Path(corpus).stem}", layers, values, parts[-1])
+    title = f"{source.folder.name}, data {Path(corpus).stem}"
+    color = POSITION_COLORS[source.model.body.config.pos]
+    draw(out, title, color, layers, values, parts[-1])
     print(write_table(out, source.folder.name, flags, layers, values, parts))
     result = {
         name: {
@@ -100,16 +102,18 @@ def write_table(out, run_name, flags, layers, values, parts):
 
 
 @styled
-def draw(out, title, layers, values, part):
-    """Draw layers.png: accuracy over layers, and all layers together at the right."""
+def draw(out, title, color, layers, values, part):
+    """Draw layers.png: accuracy over layers, dotted for the untrained encoder."""
     figure, axis = new_figure(figsize=(0.6 * len(layers) + 2.8, 3))
     last = len(layers) - 1
     for i, kind in enumerate(KINDS):
         points = [values[f"{kind}/layer-{layer}/{part}"] for layer in layers]
         means = [statistics.fmean(vs) for vs in points]
         deviations = [statistics.stdev(vs) if len(vs) > 1 else 0.0 for vs in points]
-        style = dict(capsize=3, color=COLORS[i])
-        axis.errorbar(range(last), means[:-1], deviations[:-1], fmt="o-", label=kind, **style)
+        filling = color if kind == "pretrained" else "white"
+        style = dict(capsize=3, color=color, markerfacecolor=filling)
+        line = "o-" if kind == "pretrained" else "o:"
+        axis.errorbar(range(last), means[:-1], deviations[:-1], fmt=line, label=kind, **style)
         axis.errorbar([last + 0.4 + 0.2 * i], means[-1:], deviations[-1:], fmt="s", **style)
     axis.set_xticks([*range(last), last + 0.5], ["embed-\ndings", *layers[1:-1], "all\nlayers"])
     rows = "unseen test rows" if part == "unseen" else "test rows"
