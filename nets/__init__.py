@@ -1,1 +1,1 @@
-"""Models built from or around model.py, and its loss kernel."""
+"""Models built on or around model.py, n-gram and naive-Bayes models, and RoBERTa's weights."""

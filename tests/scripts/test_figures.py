@@ -16,11 +16,12 @@ import matplotlib
 settings = dict(matplotlib.rcParams.copy())
 import attention_maps, compare, sample, train_lm, train_mlm, train_classifier
 import bench.length, studies.clap, studies.probe_order, studies.probe_position
-from lab import figures
+from lab import figures, panels
+from lab.panels import Panel
 path = pathlib.Path(sys.argv[1]) / "x.png"
 figures.curves(path, [("t", "y", {"alibi": ([1, 2], [3, 4])}, {}, True)], "step")
 figures.confusion(path, [[1, 2], [3, 4]], ["a", "b"])
-figures.compared(path, [("t", "y", {"ALiBi": ([1, 2], [3, 4], [1, 1])}, {}, False)], "step")
+panels.draw_over_steps(path, "t", [Panel("p", "y", {"ALiBi": ([1, 2], [3, 4], [1, 1])})], "step")
 assert dict(matplotlib.rcParams.copy()) == settings
 assert "matplotlib.pyplot" not in sys.modules
 """
