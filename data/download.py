@@ -96,5 +96,8 @@ def allow(address, schemes):
 
 
 def sha256(path):
+    digest = hashlib.sha256()
     with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        while chunk := file.read(2**20):
+            digest.update(chunk)
+    return digest.hexdigest()
