@@ -14,6 +14,7 @@ a target's tokens: of hidden words with the text around the gap visible, but als
 [EOS]. Compare it with neither a causal nor a masked language model's; `perplexity_words` leaves the sentinels and [EOS] out.
 """
 
+import importlib.util
 import math
 from dataclasses import dataclass
 
@@ -427,6 +428,10 @@ def train(flags):
 def check(flags):
     require(
         *step_checks(flags),
+        (
+            flags.task != "translate" or importlib.util.find_spec("sacrebleu"),
+            "--task translate: BLEU needs sacrebleu, not installed; pip install sacrebleu",
+        ),
         (
             0 < flags.mask_rate < 1,
             f"--mask-rate must be above 0 and below 1, got {flags.mask_rate}",

@@ -24,13 +24,17 @@ import os
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
 from data.files import TOKENIZER_LIMIT, DataError, check_file, read_bytes, read_json
 from data.tokenizer import SPECIAL, frame
 from model import Config, Encoder, LanguageModel
+
+try:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file, save_file
+except ImportError:  # optional: only this file needs it
+    load_file = save_file = None
 
 OURS = dict(
     zip(("<pad>", "<unk>", "<mask>", "<s>", "</s>"), SPECIAL)
@@ -56,6 +60,14 @@ FREE = (
 UNUSED = 2  # rows of an exported position table that no token reads: <pad> has id 1
 
 
+def require_safetensors():
+    """Raise DataError if safetensors is not installed."""
+    if load_file is None:
+        raise DataError(
+            "RoBERTa's weights need safetensors, not installed; pip install safetensors"
+        )
+
+
 def load_roberta(path, head=True):
     """A folder with config.json, model.safetensors and the tokenizer (tokenizer.json, or vocab.json and merges.txt) as
     (LanguageModel in evaluation mode, tokenizer with our special tokens).
@@ -65,6 +77,7 @@ def load_roberta(path, head=True):
     Raises DataError that names the file for one that is missing or damaged, for an architecture other than RoBERTa's,
     and for a tensor that is missing, of another shape or type, not finite, or without a place.
     """
+    require_safetensors()
     folder = Path(path)
     described = read_config(folder)
     tokenizer, rows = read_tokenizer(folder, described)  # rows (V,): their ids in the order of ours
@@ -385,6 +398,7 @@ def export_roberta(run, path):
     """Write a run of train_mlm.py (see opened.load_run) as a folder that transformers reads: config.json,
     model.safetensors, tokenizer.json, tokenizer_config.json. Raises DataError for a run that RoBERTa has no place for,
     and for a folder that is not empty."""
+    require_safetensors()
     folder, config, state = Path(path), run.model.body.config, run.model.state_dict()
     nearest = Config(
         **{name: getattr(config, name) for name in FREE},
