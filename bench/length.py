@@ -22,6 +22,7 @@ from torch.profiler import ProfilerActivity, profile  # noqa: E402
 
 from bench import measure  # noqa: E402
 from data.files import write_json
+from lab import figures
 from lab.command import main
 from lab.errors import UserError, require
 from lab.flags import flag
@@ -135,13 +136,10 @@ def cost(flags, C, T, B, pos, device, peak, by_cpu):
     }
 
 
+@figures.styled
 def draw(path, rows, widths, positions, lengths):
     """Three panels over length: time and memory a token, and attention's share. Colour: width; line: position."""
-    import matplotlib.pyplot as plt
-
-    from lab import figures
-
-    figure, axes = plt.subplots(1, 3, figsize=(12, 3.6), layout="constrained")
+    figure, axes = figures.new_figure(1, 3, figsize=(12, 3.6), layout="constrained")
     for i, C in enumerate(widths):
         of = {
             pos: [row for row in rows if (row["width"], row["pos"]) == (C, pos)]

@@ -18,6 +18,7 @@ from data.files import write_json
 from lab import tables
 from lab.command import main
 from lab.errors import require
+from lab.figures import new_figure, over_seeds, plain_log_ticks, save, styled
 from lab.flags import flag
 from lab.load import read_metrics, read_result
 from studies.jobs import run_all
@@ -195,11 +196,10 @@ def folder(name, seed):
     return f"{name.replace(', ', '-').replace(' ', '-')}-{seed}"
 
 
+@styled
 def draw(out, seeds):
     """clap.png: perplexity over steps, the options dotted; beta over steps for the CLAP heads."""
-    from lab.figures import over_seeds, plain_log_ticks, plt, save
-
-    figure, axes = plt.subplots(
+    figure, axes = new_figure(
         1, 2, figsize=(8.4, 3.6), layout="constrained", gridspec_kw={"width_ratios": [1.5, 1]}
     )
     values = []

@@ -19,6 +19,7 @@ from data.files import write_json
 from lab import tables
 from lab.command import main
 from lab.errors import UserError, require
+from lab.figures import new_figure, save, styled
 from lab.flags import flag
 from lab.load import read_result
 from studies.jobs import run_all
@@ -149,11 +150,10 @@ def crossvalidate(flags):
     )
 
 
+@styled
 def draw(out, result):
     """crossvalidate.png: a dot for each part and a bar at the mean."""
-    from lab.figures import plt, save
-
-    figure, axis = plt.subplots(figsize=(6, 0.45 * len(result) + 0.9))
+    figure, axis = new_figure(figsize=(6, 0.45 * len(result) + 0.9))
     for row, (name, r) in enumerate(result.items()):
         axis.plot(
             [100 * v for v in r["values"]],

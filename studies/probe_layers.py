@@ -17,6 +17,7 @@ from data.files import write_json
 from lab import tables
 from lab.command import main
 from lab.errors import require
+from lab.figures import new_figure, save, styled
 from lab.flags import flag
 from lab.load import load_run, read_result
 from studies.jobs import run_all
@@ -162,11 +163,10 @@ def probe(flags):
     )
 
 
+@styled
 def draw(out, layers, lines, part):
     """layers.png: accuracy over layers, "all" apart at the right."""
-    from lab.figures import plt, save
-
-    figure, axis = plt.subplots(figsize=(0.6 * len(layers) + 2.4, 3))
+    figure, axis = new_figure(figsize=(0.6 * len(layers) + 2.4, 3))
     for color, (kind, points) in enumerate(lines.items()):
         xs = list(range(len(layers) - 1))
         means, deviations = zip(*points)

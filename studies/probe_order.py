@@ -20,6 +20,7 @@ from data.files import write_json
 from lab import tables
 from lab.command import main
 from lab.errors import require
+from lab.figures import new_figure, over_seeds, save, styled
 from lab.flags import flag
 from lab.load import by_position, load_run
 from lab.machine import prepare
@@ -140,11 +141,10 @@ def write_table(stem, result):
     )
 
 
+@styled
 def draw(out, result):
     """order.png: loss along the block; loss over how many of the last words are in order."""
-    from lab.figures import over_seeds, plt, save
-
-    figure, axes = plt.subplots(1, 2, figsize=(7.6, 3.1), layout="constrained")
+    figure, axes = new_figure(1, 2, figsize=(7.6, 3.1), layout="constrained")
     for i, (name, r) in enumerate(result.items()):
         T = r["block_size"]
         middles = [T * (j + 0.5) / len(r["segments"][0]) for j in range(len(r["segments"][0]))]

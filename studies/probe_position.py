@@ -25,6 +25,7 @@ from data.files import write_json
 from lab import tables
 from lab.command import main
 from lab.errors import require
+from lab.figures import new_figure, over_seeds, save, styled
 from lab.flags import flag
 from lab.load import by_position, load_run
 from lab.machine import prepare
@@ -290,12 +291,11 @@ def write_table(stem, result):
     )
 
 
+@styled
 def draw(out, result):
     """probe.png: distance over layers for all configurations; beside it, for each, guessed against true position in one
     text."""
-    from lab.figures import over_seeds, plt, save
-
-    figure, axes = plt.subplots(
+    figure, axes = new_figure(
         1,
         1 + len(result),
         figsize=(3.6 + 2.3 * len(result), 3.1),
@@ -323,7 +323,7 @@ def draw(out, result):
         for level in {round(r[key][0], 2) for r in result.values()}:
             axes[0].axhline(level, color="0.4", linestyle=style, linewidth=0.9)
         axes[0].plot([], [], style, color="0.4", label=words)
-    axes[0].xaxis.set_major_locator(plt.MaxNLocator(integer=True))
+    axes[0].set_xticks(range(max(len(r["trained"][0]) for r in result.values())))
     axes[0].set(
         xlabel="layer (0: embeddings)",
         ylabel="mean distance of the guess (tokens)",

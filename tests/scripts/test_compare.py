@@ -385,7 +385,7 @@ def test_other_kinds_are_drawn_too(kind, make, command):
     "low, high", [(4.1, 12.3), (2.3, 65), (100, 7000), (310, 330), (0.9, 3e9), (16.1, 16.4)]
 )
 def test_log_axes_have_a_few_plain_ticks_within_their_limits(low, high):
-    _, axis = figures.plt.subplots()
+    _, axis = figures.new_figure()
     axis.set_yscale("log")
     axis.set_ylim(low, high)
     figures.plain_log_ticks(axis)
@@ -400,7 +400,6 @@ def test_log_axes_have_a_few_plain_ticks_within_their_limits(low, high):
     assert len(set(texts)) == len(texts) and all(
         float(text.replace(",", "")) == pytest.approx(tick) for text, tick in zip(texts, ticks)
     )
-    figures.plt.close()
 
 
 def test_shares_have_one_scale_in_all_panels(tmp_path, monkeypatch):
