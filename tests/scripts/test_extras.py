@@ -1,4 +1,4 @@
-"""Optional packages: without safetensors and sacrebleu everything else runs, and one line asks for them."""
+"""Optional packages: without safetensors or sacrebleu, only what needs them refuses to run."""
 
 import subprocess
 import sys
