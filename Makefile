@@ -1,4 +1,4 @@
-# `make` lists the targets. Each builds the environment it needs from the versions in requirements.lock.
+# `make` lists the targets. Each builds its environment, with the versions in requirements.lock.
 
 PYTHON ?= python3
 DATA ?= speeches
@@ -9,6 +9,8 @@ TEXT ?=
 CASES ?= 500
 
 PY = .venv/bin/python
+CLEAN = $(if $(filter clean,$(SPLIT)),-clean)
+ASSIGNMENT = out/assignment$(CLEAN)
 
 .PHONY: help demo assignment figures recipe-decoder recipe-decoder-pretrained recipe-frozen \
 	recipe-frozen-pretrained need-text study-nope study-clap bench bench-assignment test test-all \
@@ -33,21 +35,19 @@ demo: .venv/ready  ## train an encoder, a classifier and a decoder on generated 
 	@echo "Open the figures in out/demo: lm/maps, lm/curve.png and classifier/confusion.png."
 	@echo "To run the scripts yourself: source .venv/bin/activate, then python train_lm.py --pos nope"
 
-assignment: .venv/ready  ## all parts with every position encoding: make assignment DATA=path SEEDS=3
-	$(PY) -m studies.assignment --data $(DATA) --seeds $(SEEDS)
+assignment: .venv/ready  ## all parts with every position encoding: DATA=path SEEDS=3 SPLIT=clean
+	$(PY) -m studies.assignment --data $(DATA) --seeds $(SEEDS) --split $(SPLIT) --out $(ASSIGNMENT)
 
-figures: assignment  ## redraw the README's figures: make figures DATA=path SEEDS=3
+figures: assignment  ## redraw the README's figures from the assignment: DATA=path SEEDS=3
 	mkdir -p docs/figures
-	cp out/assignment/compare-lm/compare.png docs/figures/compare-lm.png
-	cp out/assignment/compare-classifier/compare.png docs/figures/compare-classifier.png
-	cp out/assignment/lm-alibi-0/maps/map-1.png docs/figures/maps-lm-alibi.png
-	cp out/assignment/lm-alibi-0/maps/positions.png docs/figures/positions-alibi.png
+	cp $(ASSIGNMENT)/compare-lm/compare.png docs/figures/compare-lm.png
+	cp $(ASSIGNMENT)/compare-classifier/compare.png docs/figures/compare-classifier.png
+	cp $(ASSIGNMENT)/lm-alibi-0/maps/map-1*.png docs/figures/maps-lm-alibi.png
+	cp $(ASSIGNMENT)/lm-alibi-0/maps/positions.png docs/figures/positions-alibi.png
 
 ## Recipes: better results from a small text (docs/recipes.md). All take DATA=path SEED=n.
 
 NOISE = --drop-words 0.1 --swap-words 0.3 --rare-unknown 0.3 --label-smoothing 0.05
-# A frozen encoder: its runs are named by SPLIT, its classifier only where SPLIT is not "full"
-CLEAN = $(if $(filter clean,$(SPLIT)),-clean)
 FROZEN = --split $(SPLIT) --seed $(SEED)
 
 recipe-decoder: .venv/ready  ## eight decoders averaged, trained on DATA alone
@@ -81,7 +81,7 @@ need-text:
 	@test -n "$(TEXT)" || { echo "make: TEXT is missing: name the text to pretrain on," \
 		"for example TEXT=wikitext2" >&2; exit 2; }
 
-## Studies: about an hour each; QUICK=1 takes minutes, FULL=1 a GPU or a night. DATA=path is optional.
+## Studies: an hour each. QUICK=1 takes minutes, FULL=1 a GPU or a night. DATA=path is optional.
 
 STUDY = $(if $(QUICK),--size quick,$(if $(FULL),--size full,--size laptop)) \
 	$(if $(filter-out file undefined,$(origin DATA)),--data $(DATA))
@@ -94,10 +94,10 @@ study-clap: .venv/ready  ## RoBERTa, ALiBi and CLAP compared by masked-LM perple
 
 ## Speed
 
-bench: .venv-bench/ready  ## tokens per second beside other libraries: make bench BENCH="--sizes small"
+bench: .venv-bench/ready  ## tokens per second beside other libraries: BENCH="--sizes small"
 	.venv-bench/bin/python -m bench.speed --out bench.json $(BENCH)
 
-bench-assignment: .venv/ready  ## CPU seconds of the assignment beside a plain per-head implementation
+bench-assignment: .venv/ready  ## CPU seconds of the assignment beside a plain implementation
 	$(PY) -m bench.assignment --data $(DATA)
 
 ## Development
@@ -111,7 +111,7 @@ test-all: .venv/ready-to-test  ## every test, as in CI
 	$(PYTEST)
 
 fuzz: .venv/ready-to-test  ## the hardening tests with CASES=500 generated inputs each, 9 minutes
-	POSLAB_FUZZ=$(CASES) $(PY) -m pytest -q -s tests/hardening tests/lab/test_exact_resume.py
+	POSLAB_FUZZ=$(CASES) $(PY) -m pytest -q -s tests/hardening
 
 lint: .venv/ready-to-test  ## ruff check and ruff format --check
 	$(PY) -m ruff check .
@@ -131,7 +131,8 @@ clean-runs:  ## delete every run in out/, after asking
 
 INSTALL = bin/pip install -qq --disable-pip-version-check -c requirements.lock
 PACKAGES = "matplotlib", "numpy", "tokenizers", "torch"
-works = $(1)/bin/python -c 'from importlib.util import find_spec as f; assert all(map(f, [$(PACKAGES)]))'
+FIND = from importlib.util import find_spec; assert all(map(find_spec, [$(PACKAGES)]))
+works = $(1)/bin/python -c '$(FIND)'
 unless-it-works = $(shell $(works) >/dev/null 2>&1 || echo rebuild)
 
 .venv/ready: requirements.txt requirements.lock $(call unless-it-works,.venv)
