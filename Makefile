@@ -24,7 +24,7 @@ help:
 
 SENTENCE = We will defend the central granary together before the first census.
 
-demo: .venv/ready  ## train an encoder, a classifier and a decoder on generated text, draw attention
+demo: .venv/ready  ## train a small encoder, classifier and decoder, draw their attention
 	$(PY) train_mlm.py --pos alibi --n-embd 128 --n-layer 2 --lr 1e-3 --init-std 0.05 --steps 600 \
 		--out out/demo/encoder --overwrite
 	$(PY) train_classifier.py --encoder out/demo/encoder --out out/demo/classifier --overwrite
