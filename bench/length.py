@@ -129,32 +129,34 @@ def cost(flags, C, T, B, pos, peak, by_cpu):
 
 # ---------------------------------------------------------------------------- the figure
 
-DASHES = ("-", ":", "--", "-.", (0, (1, 3)))
+WIDTHS = (("-", "o"), ("--", "s"), (":", "x"), ("-.", "^"))  # line style and marker by width
 
 
 @figures.styled
 def draw(path, rows, widths, positions, lengths):
     """Draw time per token, memory per token and attention's share of the time over the length.
 
-    A width has a color, a position encoding a line style, a limit a broad pale line.
+    A position encoding has a color, a width a line style. Broad gray bands are the limits.
     """
     figure, axes = figures.new_figure(1, 3, figsize=(12, 3.6))
-    for C, color in zip(widths, figures.COLORS):
-        limit = dict(color=color, linewidth=5, alpha=0.25, zorder=0)
-        for pos, dashes, marker in zip(positions, DASHES, "osx^D"):
+    for i, C in enumerate(widths):
+        dashes, marker = WIDTHS[i % len(WIDTHS)]
+        style = dict(linestyle=dashes, marker=marker, markersize=3.5, linewidth=1.3)
+        for pos in positions:
             of = [row for row in rows if (row["width"], row["pos"]) == (C, pos)]
-            style = dict(
-                color=color, linestyle=dashes, marker=marker, markersize=3.5, linewidth=1.3
-            )
+            line = style | {"color": figures.POSITION_COLORS[pos]}
             label = f"{figures.POSITION_NAMES[pos]}, width {C}"
-            axes[0].plot(lengths, [row["microseconds"] for row in of], label=label, **style)
+            axes[0].plot(lengths, [row["microseconds"] for row in of], label=label, **line)
             if all(row["kilobytes"] is not None for row in of):
-                axes[1].plot(lengths, [row["kilobytes"] for row in of], **style)
-            axes[2].plot(lengths, [100 * row["attention_time"] for row in of], **style)
-        # The limits of all position encodings are the same
+                axes[1].plot(lengths, [row["kilobytes"] for row in of], **line)
+            axes[2].plot(lengths, [100 * row["attention_time"] for row in of], **line)
+        # The limit of a width is the same for all position encodings
+        band = dict(color="0.85", linewidth=6, zorder=0)
         limits = [row["limit_microseconds"] for row in of]
-        axes[0].plot(lengths, limits, label=f"matrix products alone, width {C}", **limit)
-        axes[2].plot(lengths, [100 * row["attention_flops"] for row in of], **limit)
+        axes[0].plot(
+            lengths, limits, label="" if C != widths[-1] else "matrix products alone", **band
+        )
+        axes[2].plot(lengths, [100 * row["attention_flops"] for row in of], **band)
     panels = (
         ("Training time per token", "microseconds"),
         ("Training memory per token", "kilobytes"),
