@@ -20,7 +20,7 @@ import data
 from data import NAMES, batching
 from data.corpus import hold_out
 from data.files import write_json
-from data.masking import noise_tokens
+from data.noise import noise_tokens
 from data.tokenizer import BOS, SPECIAL, UNK, encode, train_tokenizer
 from lab.command import main
 from lab.errors import UserError, require

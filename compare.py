@@ -15,7 +15,7 @@ from lab.command import main
 from lab.comparable import KINDS, check_comparable, counted, group, label, read
 from lab.errors import UserError
 from lab.flags import flag
-from lab.run import figures_folder
+from lab.folder import figures_folder
 from lab.tables import escaped
 
 SHARES = ("accuracy", "exact")  # metrics from 0 to 1, shown in percent

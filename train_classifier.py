@@ -1,606 +1,242 @@
 """Sentence classification: jointly from scratch, on a frozen body, or fine-tuned.
 
-    python train_classifier.py --pos alibi --data speeches              jointly from scratch (the assignment's part 1)
-    python train_classifier.py --encoder out/mlm-... --data speeches    on a frozen pretrained encoder
-    python train_classifier.py --encoder out/mlm-... --tune all         fine-tuning it
-    python train_classifier.py --encoder out/lm-...                     on a causal decoder, from the last word's state
-    python train_classifier.py --init roberta-base --tune all           on RoBERTa; with --untrained the same
-                                                                        from random weights
+    python train_classifier.py --pos alibi --data speeches            jointly from scratch
+    python train_classifier.py --encoder out/mlm-... --data speeches  on a frozen pretrained encoder
+    python train_classifier.py --encoder out/mlm-... --tune all       fine-tuning it
+    python train_classifier.py --encoder out/lm-...                   on a frozen causal decoder
+    python train_classifier.py --init roberta-base --tune all         fine-tuning RoBERTa
 
-With a frozen encoder every sentence's features are computed once and kept, so that an epoch costs next to nothing.
+The features of a frozen body are computed once and kept, so an epoch takes a fraction of a second.
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 
 import data
-from data import batching
-from data.corpus import hold_out
+from data.batching import fraction_unknown, generator
+from data.corpus import hold_out, normalize
+from data.labelled import Rows, accuracies
 from data.tokenizer import UNK, train_tokenizer
+from lab import figures
 from lab.command import main
-from lab.errors import UserError, require
-from lab.flags import ModelFlags, RunFlags, TokenizerFlags, adopt, flag, model_config
-from lab.load import load_run
+from lab.errors import require
+from lab.flags import CommonFlags, flag, model_config, resolve_pairs
 from lab.machine import autocast, compile_blocks, prepare
 from lab.optim import learning_rate, make_optimizer
+from lab.report import draw_curve, say_start
 from lab.run import Run
-from lab.sources import roberta_of
-from model import LARGEST, Decoder, Encoder, count_parameters
+from lab.sources import load_encoder
+from model import LARGEST, Decoder, Encoder
 from nets.classifier import Classifier
-from nets.ensemble import Ensemble
+from nets.features import compute_features, predict
+
+BALANCE = ("none", "weights", "prior")
+
+
+def either(joint, frozen, help, choices=None, **limits):
+    """Return a flag whose default depends on whether the body is frozen."""
+    shown = f"{joint} jointly, {frozen} frozen"
+    return flag(None, help, choices, shown=shown, pair=(joint, frozen), **limits)
 
 
 @dataclass
-class Flags(RunFlags, ModelFlags, TokenizerFlags):
-    init_std: float = flag(0.1, "standard deviation of the initial weights")
-    encoder: str = flag(
-        "",
-        "run folder of train_mlm.py or train_lm.py; its architecture and tokenizer replace the flags'",
-    )
-    init: str = flag("", "folder of a Hugging Face RoBERTa, instead of --encoder")
-    tune: str = flag(
-        "frozen",
-        "what is trained of --encoder or --init: nothing but the classifier, or all",
-        ("frozen", "all"),
-    )
-    untrained: bool = flag(
-        False,
-        "random weights in the architecture of --encoder or --init, with its tokenizer: "
-        "what did pretraining add?",
-    )
-    causal: bool = flag(False, "no word sees a later one: a decoder, as runs of train_lm.py are")
-    pool: str = flag(
-        "",
-        "how tokens become one vector: mean, max, min, first, last, joined by + "
-        "(empty: mean; frozen: mean+max+min; decoder: last)",
-    )
-    layers: str = flag(
-        "",
-        "states that are pooled: last, all, or one by number, 0 being the embeddings "
-        "(empty: last; frozen: all)",
-    )
-    split: str = flag(
-        "full",
-        "full; clean: leave out of training what stands in the test set; "
-        "i/n: cross-validation, part i of n is the test set and is not trained on",
-    )
-    epochs: int = flag(15, "passes over the training rows")
-    batch_size: int = flag(16, "sentences an update")
-    lr: float = flag(-1.0, "peak learning rate; -1: 0.001, frozen: 0.0003")
-    decay: float = flag(
-        -1.0,
-        "share of the epochs, at the end, in which the learning rate falls to zero; "
-        "-1: 0 (never), frozen: 1",
-    )
-    weight_decay: float = flag(-1.0, "of matrices; -1: 0.01, frozen: 1")
-    n_component: int = flag(
-        -1,
-        "principal components of the frozen features that the classifier sees; "
-        "0: the features as they are; -1: 1000 (frozen only)",
-    )
-    n_hidden: int = flag(
-        -1, "width of the classifier's hidden layer; 0: a linear classifier; -1: 100, frozen: 300"
-    )
-    head_dropout: float = flag(
-        -1.0, "of what the classifier's last layer reads; -1: 0.5, frozen: 0"
-    )
-    balance: str = flag(
-        "",
-        "what makes up for classes of unequal size: none, weights in the loss, or prior: "
-        "twice the logarithm of a class's share, added to its logit in training "
-        "(empty: weights; frozen: prior)",
-        ("", "none", "weights", "prior"),
-    )
-    valid: float = flag(0.1, "share of the training rows held out to choose the best epoch")
-    refit: bool = flag(
-        True,
-        "train anew on all training rows for as many epochs as proved best; "
-        "--no-refit: keep the weights of the best epoch",
-    )
-
-
-# What a flag that is not given means: trained with the encoder, on a frozen one. docs/results.md says how they were chosen.
-OTHERWISE = {
-    "pool": ("mean", "mean+max+min"),
-    "layers": ("last", "all"),
-    "lr": (1e-3, 3e-4),
-    "decay": (0.0, 1.0),
-    "weight_decay": (0.01, 1.0),
-    "n_component": (0, 1000),
-    "n_hidden": (100, 300),
-    "head_dropout": (0.5, 0.0),
-    "balance": ("weights", "prior"),
-}
-
-
-class Rows:
-    """Labelled sentences as tensors, batched by length."""
-
-    def __init__(self, rows, tokenizer, block_size):
-        self.sequences, self.n_long = batching.sentences(
-            tokenizer, [text for _, text in rows], block_size
-        )
-        self.labels = torch.tensor([label for label, _ in rows], dtype=torch.long)
-        self.lengths = [len(sequence) for sequence in self.sequences]
-
-    def __len__(self):
-        return len(self.sequences)
-
-    def batch(self, which):
-        """idx and mask (B, T) of some of them."""
-        return batching.pad([self.sequences[i] for i in which])
-
-
-@torch.no_grad()
-def predict(model, rows, device, features=None):
-    """(N,) the class given to each row, in evaluation mode; from the cached features when there are any."""
-    model.eval()
-    answers = torch.zeros(len(rows), dtype=torch.long)
-    for which in batching.length_batches(rows.lengths, 256):
-        if features is not None:
-            logits = model.head(features[which.to(device)])
-        else:
-            idx, mask = rows.batch(which)
-            logits = model(idx.to(device), mask.to(device))
-        answers[which] = logits.argmax(-1).cpu()
-    model.train()
-    return answers
-
-
-@torch.no_grad()
-def all_features(model, rows, device):
-    """(N, n_features) of every row, each computed once."""
-    model.eval()
-    features = None
-    for which in batching.length_batches(rows.lengths, 256):
-        idx, mask = rows.batch(which)
-        part = model.features(idx.to(device), mask.to(device))
-        features = (
-            torch.zeros(len(rows), part.size(1), device=device) if features is None else features
-        )
-        features[which.to(device)] = part
-    model.train()
-    return features
+class Flags(CommonFlags):
+    encoder: str = flag("", "run folder of train_mlm.py or train_lm.py to start from")
+    init: str = flag("", "folder of a Hugging Face RoBERTa to start from")
+    tune: str = flag("frozen", "what of --encoder or --init is trained", ("frozen", "all"))
+    untrained: bool = flag(False, "random weights in the architecture of --encoder or --init")
+    epochs: int = flag(15, "passes over the training rows", at_least=1)
+    batch_size: int = flag(16, "sentences per update", at_least=1, at_most=LARGEST)
+    lr: float = either(0.001, 0.0003, "peak learning rate", above=0)
+    decay: float = either(0.0, 1.0, "share of the epochs in which it falls", at_least=0, at_most=1)
+    weight_decay: float = either(0.01, 1.0, "weight decay of matrices", at_least=0)
+    pool: str = either("mean", "mean+max+min", "pooling: mean, max, min, first, last, joined by +")
+    layers: str = either("last", "all", "states to pool: last, all, or the number of a layer")
+    n_hidden: int = either(100, 300, "width of the hidden layer; 0: linear", at_least=0)
+    n_component: int = either(0, 1000, "principal components of the features; 0: all", at_least=0)
+    head_dropout: float = either(0.5, 0.0, "dropout before the last layer", at_least=0, below=1)
+    balance: str = either("weights", "prior", "against unequal classes, see Rows.balance", BALANCE)
+    block_size: int = flag(32, "longest sentence, in tokens, with [BOS]", at_least=2)
+    init_std: float = 0.1
+    causal: bool = flag(False, "a decoder instead of an encoder, pooled at the last token")
+    split: str = flag("full", "clean: leave the test rows out; i/n: part i of n is the test set")
+    valid: float = flag(0.1, "share of rows held out to choose the best epoch", above=0, below=1)
+    refit: bool = flag(True, "retrain from scratch on all rows, for the best number of epochs")
 
 
 def train(flags):
-    # The body: a pretrained one brings its tokenizer and architecture along.
-    check(flags)
-    source = pretrained(flags)
-    frozen = bool(source) and flags.tune == "frozen"
-
     # Data
+    source = load_encoder(flags)
     corpus = data.load(flags.data)
-    require(
-        (
-            corpus.rows and corpus.test_rows,
-            f"--data {flags.data}: holds no labelled rows; give a corpus with train_CLS.tsv or a .tsv",
-        )
-    )
-    corpus, seen, left_out = corpus.split(flags.split)
-    seen = torch.tensor(seen)
-    if left_out:
-        print(left_out)
+    require((corpus.rows and corpus.test_rows, f"--data {flags.data}: holds no labelled rows"))
+    corpus, seen, note = corpus.split(flags.split)
     kept, held_out = hold_out(corpus.rows, flags.valid, 0, key=lambda row: row[1])
-    require(
-        (
-            kept and held_out,
-            f"--valid {flags.valid}: leaves no rows to {'validate' if kept else 'train'} on; "
-            "choose another share",
-        )
-    )
-    tokenizer = (
-        source.tokenizer
-        if source
-        else train_tokenizer(flags.tokenizer, corpus.texts(), flags.vocab_size)
-    )
-    config = (
-        source.model.body.config
-        if source
-        else model_config(flags, vocab_size=tokenizer.get_vocab_size())
-    )
-    sets = {
-        name: Rows(part, tokenizer, config.block_size)
-        for name, part in (("train", kept), ("valid", held_out), ("test", corpus.test_rows))
-    }
+    few = f"--valid {flags.valid}: leaves no rows to {'validate' if kept else 'train'} on"
+    require((kept and held_out, f"{few}; choose another share"))
+    vocabulary = flags.tokenizer, corpus.texts(), flags.vocab_size
+    tokenizer = source.tokenizer if source else train_tokenizer(*vocabulary)
+    config = model_config(flags, source, flags.causal, vocab_size=tokenizer.get_vocab_size())
+    parts = {"train": kept, "valid": held_out, "test": corpus.test_rows}
+    sets = {name: Rows(rows, tokenizer, config.block_size) for name, rows in parts.items()}
+    # Test rows that are also among the rows trained on: at the end, and while some are held out
+    seen, held = torch.tensor(seen), {normalize(text) for _, text in held_out}
+    seen_now = seen & torch.tensor([normalize(text) not in held for _, text in corpus.test_rows])
 
     # Model
     device = prepare(flags, config.n_embd)
-    adopt(flags, config, f"--encoder {flags.encoder}" if flags.encoder else "")
-    flags.pool = flags.pool or (
-        "last" if flags.causal else ""
-    )  # the only state that has seen every word
-    for name, choices in OTHERWISE.items():
-        if getattr(flags, name) in ("", -1):
-            setattr(flags, name, choices[frozen])
-    require(
-        (
-            flags.layers in ("last", "all")
-            or flags.layers.isdigit()
-            and int(flags.layers) <= config.n_layer,
-            f"--layers {flags.layers}: must be last, all, or a number from 0 to {config.n_layer}, "
-            "the blocks of the encoder",
-        )
-    )
-    how = dict(
-        n_class=len(corpus.classes),
-        pool=flags.pool,
-        layers=flags.layers,
-        n_hidden=flags.n_hidden,
-        dropout=flags.head_dropout,
-        n_component=min(flags.n_component, len(kept)),
-    )
-    run = Run(
-        "classifier",
-        flags,
-        config,
-        tokenizer,
-        device,
-        name="frozen" if frozen else "tuned" if source else "",
-        classifier=how,
-        classes=corpus.classes,
-        body="decoder" if flags.causal else "encoder",
-    )
-    model, features, optimizer, balance = start(config, how, source, sets, flags, device)
-    run.say(
-        f"{corpus.name}: {len(kept):,} training rows, {len(held_out):,} for validation, {len(seen):,} test rows of which "
-        f"{int(seen.sum()):,} also stand in the training data; {count_parameters(model)['total']:,} parameters, "
-        f"{sum(p.numel() for p in model.parameters() if p.requires_grad):,} of them trained"
-    )
-    for name, rows in sets.items():
-        if rows.n_long:
-            run.say(
-                f"  {rows.n_long} of {len(rows)} {name} sentences are longer than --block-size {config.block_size} "
-                "and were cut"
-            )
-    unknown = {
-        name: batching.fraction_unknown(torch.cat(rows.sequences), UNK)
-        for name, rows in sets.items()
-    }
-    if unknown["train"] > 0.1:
-        run.say(
-            f"  note: {unknown['train']:.0%} of the training words are unknown to "
-            f"{source.folder if source else 'the vocabulary'}; pretrain it on text of the same kind (--data)"
-        )
+    frozen = bool(source) and flags.tune == "frozen"
+    resolve(flags, frozen, config.n_layer)
+    head = {"n_class": len(corpus.classes), "pool": flags.pool, "layers": flags.layers}
+    head |= {"n_hidden": flags.n_hidden, "dropout": flags.head_dropout}
+    head |= {"n_component": min(flags.n_component, len(kept))}
+    described = {"classifier": head, "classes": corpus.classes}
+    described |= {"body": "decoder" if flags.causal else "encoder"}
+    name = "frozen" if frozen else "tuned" if source else ""
+    run = Run("classifier", flags, config, tokenizer, device, name, **described)
+    model, features, optimizer, balance = start(config, head, source, sets, flags, device)
+    say_data(run, corpus, note, sets, seen_now, model, source)
 
-    # Loop: accuracy on all sets after every epoch; the best epoch is chosen by the validation rows alone.
-    trained = model.head if frozen else model
-    epochs_done, more = run.restore(trained, optimizer)
-    best, best_epoch, best_weights = more.get("best", (-1.0, 0, {}))
-    batches_done = more.get("batches_done", 0)  # of an epoch in which a signal came
-    run.first_step = epochs_done * -(-len(kept) // flags.batch_size) + batches_done
-    for epoch in run.interruptible(range(epochs_done + 1, flags.epochs + 1)):
+    # Search: accuracy on all sets after every epoch, the best epoch by the validation rows alone
+    def measure():
+        answers = {n: predict(model, rows, device, features.get(n)) for n, rows in sets.items()}
+        numbers = accuracies(answers, sets, seen_now)
+        words = "  ".join(f"{n} {numbers[f'accuracy/{n}']:6.1%}" for n in sets)
+        return numbers, f"accuracy  {words}{in_words(numbers)}"
 
-        def stop_if_asked(batches_done):
-            run.stop_if_asked(
-                trained,
-                optimizer,
-                epoch - 1,
-                best=(best, best_epoch, best_weights),
-                batches_done=batches_done,
-            )
+    run.count_in_epochs(flags.epochs, sets["train"].n_batches(flags.batch_size))
+    trained, best = model.head if frozen else model, None if flags.refit else model
+    steps = run.steps(trained, optimizer, measure, "accuracy/valid", best)
+    fit(steps, model, sets["train"], features, optimizer, balance, flags, run)
+    epoch, valid = run.best
 
-        train_epoch(
-            epoch,
-            flags.epochs,
-            model,
-            sets["train"],
-            features.get("train"),
-            optimizer,
-            balance,
-            flags,
-            run,
-            batches_done,
-            stop_if_asked,
-        )
-        batches_done = 0
-        numbers = accuracies(
-            {
-                name: predict(model, rows, device, features.get(name)) == rows.labels
-                for name, rows in sets.items()
-            },
-            seen,
-        )
-        run.log(epoch, **numbers)
-        run.say(
-            f"epoch {epoch:>2}  accuracy  train {numbers['accuracy/train']:6.1%}  valid {numbers['accuracy/valid']:6.1%}  "
-            f"test {numbers['accuracy/test']:6.1%}{seen_and_unseen(numbers)}"
-        )
-        if numbers["accuracy/valid"] > best:
-            best, best_epoch = numbers["accuracy/valid"], epoch
-            best_weights = {name: weight.clone() for name, weight in trained.state_dict().items()}
-        run.save_checkpoint(trained, optimizer, epoch, best=(best, best_epoch, best_weights))
-
-    # Refit: with the number of epochs known, the held-out rows need not be missed any longer. The learning rate goes as before.
+    # Retrain: with the number of epochs known, the held-out rows can be trained on too
     if flags.refit:
-        run.beside = ", the last, but nothing of the final training"
-        run.say(
-            f"epoch {best_epoch} was best on the validation rows; "
-            f"training anew on all {len(corpus.rows):,} training rows, from new weights"
-        )
+        on_all = f"retraining from scratch on all {len(corpus.rows):,} training rows"
+        run.say(f"best epoch on the validation rows: {epoch}; {on_all}")
         torch.manual_seed(flags.seed)
         sets["train"] = Rows(corpus.rows, tokenizer, config.block_size)
-        model, features, optimizer, balance = start(config, how, source, sets, flags, device)
-        for epoch in range(1, best_epoch + 1):
-            train_epoch(
-                epoch,
-                flags.epochs,
-                model,
-                sets["train"],
-                features.get("train"),
-                optimizer,
-                balance,
-                flags,
-                run,
-            )
+        model, features, optimizer, balance = start(config, head, source, sets, flags, device)
+        steps = run.retrain(epoch * sets["train"].n_batches(flags.batch_size))
+        fit(steps, model, sets["train"], features, optimizer, balance, flags, run)
+        run.save("best.pt", model=model.state_dict(), step=epoch)
     else:
-        trained.load_state_dict(best_weights)
-    run.save("best.pt", model=model.state_dict(), step=best_epoch)
+        run.load_best(model)
 
     # Results
-    answers = {
-        name: predict(model, rows, device, features.get(name)) for name, rows in sets.items()
-    }
-    result = accuracies({name: answers[name] == sets[name].labels for name in sets}, seen) | {
-        "accuracy/valid": best
-    }
+    answers = {n: predict(model, rows, device, features.get(n)) for n, rows in sets.items()}
+    result = accuracies(answers, sets, seen) | {"accuracy/valid": valid}
     confusion = torch.zeros(len(corpus.classes), len(corpus.classes), dtype=torch.long)
     confusion.index_put_((sets["test"].labels, answers["test"]), torch.tensor(1), accumulate=True)
     floor = {f"floor/{name}": value for name, value in corpus.floor.items() if name in result}
-    run.finish(
-        {
-            "epoch": best_epoch,
-            **result,
-            "classes": corpus.classes,
-            "confusion": confusion.tolist(),
-            **floor,
-            "unknown/test": unknown["test"],
-        },
-        model,
-        sum(sets["train"].lengths) * (flags.epochs + best_epoch * flags.refit),
-    )
-    draw(run, confusion, corpus, config.pos)
-    best_possible = ""
+    about = {"epoch": epoch, "classes": corpus.classes, "confusion": confusion.tolist()}
+    about |= {"unknown/test": fraction_unknown(torch.cat(sets["test"].sequences), UNK)}
+    run.finish(about | result | floor, model)
+    draw(run, corpus, confusion)
+    words = f"test accuracy {result['accuracy/test']:.1%}{in_words(result)}"
     if "accuracy/test" in corpus.floor:
-        best_possible = (
-            f" ({100 * (corpus.floor['accuracy/test'] - result['accuracy/test']):.1f} points "
-            f"below the best possible {corpus.floor['accuracy/test']:.1%})"
-        )
-    run.say(
-        f"test accuracy {result['accuracy/test']:.1%}{best_possible} "
-        f"after {best_epoch} epoch{'s' * (best_epoch > 1)}{' on all training rows' if flags.refit else ''}"
-        f"{seen_and_unseen(result)}; {run.seconds():.0f} s, {run.folder}"
-    )
+        words += f", the best possible is {corpus.floor['accuracy/test']:.1%}"
+    words += f", after {epoch} epoch{'s' * (epoch > 1)}" + " on all training rows" * flags.refit
+    run.say(f"{words}; {run.seconds():.0f} s, {run.folder}")
 
 
-def pretrained(flags):
-    """The run of --encoder, or the RoBERTa of --init, with a body to classify with; None without either."""
-    if flags.init:
-        return roberta_of(flags, head=False)
-    if not flags.encoder:
-        return None
-    source = load_run(flags.encoder, ("mlm", "lm"), flag_name="--encoder")
-    require(
-        (
-            not isinstance(source.model, Ensemble),
-            f"--encoder {flags.encoder}: is an ensemble, but a classifier has one body; train one with --members 1",
-        ),
-        (
-            source.model.body.causal or not flags.causal,
-            f"--causal: --encoder {flags.encoder} is an encoder; give a run of train_lm.py, or leave --causal out",
-        ),
-    )
-    flags.causal = source.model.body.causal
-    before = source.config["flags"]
-    if flags.split not in ("full", before.get("split")) and same_data(before["data"], flags.data):
-        remedy = (
-            f"pretrain it with --split {flags.split} too"
-            if "split" in before
-            else "train_lm.py has no --split, so give a run on other text, or --split full"
-        )
-        raise UserError(
-            f"--split {flags.split}: {flags.encoder} was pretrained on text that holds test sentences; "
-            f"{remedy}"
-        )
-    return source
-
-
-def start(config, how, source, sets, flags, device):
-    """A fresh model and what its training needs: (model, cached features of each set
-    if the encoder is frozen, optimizer, balance: weights of the classes in the loss and what is added to their logits)."""
-    model = Classifier((Decoder if flags.causal else Encoder)(config), **how).to(device)
+def start(config, head, source, sets, flags, device):
+    """Return a new model, {set: features} if its body is frozen, the optimizer, and the balance."""
+    model = Classifier((Decoder if flags.causal else Encoder)(config), **head).to(device)
     if flags.compile:
         compile_blocks(model)
+    if source and not flags.untrained:
+        model.body.load_state_dict(source.model.body.state_dict())
     features = {}
-    if source:
-        if not flags.untrained:
-            model.body.load_state_dict(source.model.body.state_dict())
-        if flags.tune == "frozen":
-            model.body.requires_grad_(False)
-            features = {name: all_features(model, rows, device) for name, rows in sets.items()}
-            if model.n_component:
-                model.fit_projection(features["train"])
-            features = {name: model.project(part) for name, part in features.items()}
-    counts = sets["train"].labels.bincount(minlength=how["n_class"]).clamp(min=1).to(device)
-    weights, prior = torch.ones_like(counts), torch.zeros_like(counts)
-    if flags.balance == "weights":
-        weights = counts.sum() / len(counts) / counts
-    if (
-        flags.balance == "prior"
-    ):  # weights hardly matter once every row is learned by heart; this does (Menon et al. 2021)
-        prior = 2 * (counts / counts.sum()).log()
-    return (
-        model,
-        features,
-        make_optimizer(model, flags.lr, flags.weight_decay),
-        (weights.float(), prior),
-    )
+    if source and flags.tune == "frozen":
+        model.body.requires_grad_(False)
+        features = {name: compute_features(model, rows, device) for name, rows in sets.items()}
+        if model.n_component:
+            model.fit_projection(features["train"])
+        features = {name: model.project(part) for name, part in features.items()}
+    balance = [part.to(device) for part in sets["train"].balance(head["n_class"], flags.balance)]
+    return model, features, make_optimizer(model, flags.lr, flags.weight_decay), balance
 
 
-def train_epoch(
-    epoch,
-    epochs,
-    model,
-    rows,
-    features,
-    optimizer,
-    balance,
-    flags,
-    run,
-    batches_done=0,
-    before_each=lambda batches_done: None,
-):
-    """Every row once, in an order that only the seed and the epoch decide, without those of batches done earlier; the
-    learning rate falls over all `epochs`."""
-    frozen, (weights, prior) = features is not None, balance
-    model.train(not frozen)
-    model.head.train()
-    batches = batching.length_batches(
-        rows.lengths, flags.batch_size, batching.generator(flags.seed, "epoch", epoch)
-    )
-    for position, which in enumerate(batches[batches_done:], start=batches_done):
-        before_each(position)
-        step = (epoch - 1) * len(batches) + position
-        lr = learning_rate(step, epochs * len(batches), flags.lr, 0, flags.decay)
+def fit(steps, model, rows, features, optimizer, balance, flags, run):
+    """Train for the given steps: every row once per epoch, in an order that depends on seed and
+    epoch alone. The learning rate falls over all --epochs, even if there are fewer steps."""
+    weights, prior = balance
+    n = rows.n_batches(flags.batch_size)
+    epoch = batches = None
+    for step in steps:
+        if epoch != 1 + step // n:
+            epoch = 1 + step // n
+            batches = rows.batches(flags.batch_size, generator(flags.seed, "epoch", epoch))
+        chosen = batches[step % n]
         for group in optimizer.param_groups:
-            group["lr"] = lr
+            group["lr"] = learning_rate(step, flags.epochs * n, flags.lr, 0, flags.decay)
         with autocast(flags, run.device):
-            if frozen:
-                logits = model.head(features[which.to(run.device)])
+            if features:
+                logits = model.head(features["train"][chosen.to(run.device)])  # (B, n_class)
             else:
-                idx, mask = rows.batch(which)
+                idx, mask = rows.batch(chosen)  # (B, T)
                 logits = model(idx.to(run.device), mask.to(run.device))
-            loss = F.cross_entropy(logits + prior, rows.labels[which].to(run.device), weights)
+            loss = F.cross_entropy(logits + prior, rows.labels[chosen].to(run.device), weights)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        run.progress(
-            step + 1,
-            epochs * len(batches),
-            loss,
-            lr,
-            (step + 1) * flags.batch_size * sum(rows.lengths) // len(rows),
-        )
+        run.updated(step, loss, sum(rows.lengths[i] for i in chosen.tolist()))
 
 
-def same_data(a, b):
-    """Whether two values of --data are the same name or place."""
-    return a == b or Path(a).resolve() == Path(b).resolve()
-
-
-def accuracies(right, seen):
-    """{"accuracy/train": ..., "accuracy/seen": ...} from a (N,) bool for each set; seen marks test rows that stand in the
-    training data."""
-    numbers = {f"accuracy/{name}": hits.float().mean().item() for name, hits in right.items()}
-    for name, part in (("seen", right["test"][seen]), ("unseen", right["test"][~seen])):
-        if len(part):
-            numbers[f"accuracy/{name}"] = part.float().mean().item()
-    return numbers
-
-
-def seen_and_unseen(numbers):
-    """In words, the seen and unseen part of a test accuracy, where both exist."""
-    parts = [
-        f"{name} {numbers[f'accuracy/{name}']:6.1%}"
-        for name in ("seen", "unseen")
-        if f"accuracy/{name}" in numbers
-    ]
-    return f"  ({', '.join(parts)})" if len(parts) == 2 else ""
-
-
-def check(flags):
-    pools, given = flags.pool.split("+") if flags.pool else [], flags.encoder or flags.init
+def resolve(flags, frozen, n_layer):
+    """Give the flags made by `either` their defaults. Raises UserError."""
+    if flags.causal and flags.pool is None:
+        flags.pool = "last"  # the only state that has seen every word
+    resolve_pairs(flags, frozen)
+    layers, pools = ["last", "all", *map(str, range(n_layer + 1))], Classifier.POOLS
+    known = all(part in pools for part in flags.pool.split("+"))
     require(
-        (flags.epochs > 0, f"--epochs must be at least 1, got {flags.epochs}"),
-        (
-            0 < flags.batch_size <= LARGEST,
-            f"--batch-size must be at least 1 and at most {LARGEST:,}, got {flags.batch_size}",
-        ),
-        (
-            flags.lr > 0 or flags.lr == -1,
-            f"--lr must be above 0, or -1 for the default, got {flags.lr}",
-        ),
-        (
-            0 <= flags.decay <= 1 or flags.decay == -1,
-            f"--decay must be from 0 to 1, or -1 for the default, got {flags.decay}",
-        ),
-        (
-            flags.weight_decay >= 0 or flags.weight_decay == -1,
-            f"--weight-decay must not be negative, or -1 for the default, got {flags.weight_decay}",
-        ),
-        (
-            flags.block_size > 1,
-            f"--block-size must be at least 2 ([BOS] and a word), got {flags.block_size}",
-        ),
-        (0 < flags.valid < 1, f"--valid must be above 0 and below 1, got {flags.valid}"),
-        (
-            flags.n_component >= -1,
-            f"--n-component must be at least 0, or -1 for the default, got {flags.n_component}",
-        ),
-        (
-            flags.n_component < 1 or given and flags.tune == "frozen",
-            f"--n-component {flags.n_component}: only frozen features can be turned; leave it out or give --encoder",
-        ),
-        (
-            flags.n_hidden >= -1,
-            f"--n-hidden must be at least 0, or -1 for the default, got {flags.n_hidden}",
-        ),
-        (
-            0 <= flags.head_dropout < 1 or flags.head_dropout == -1,
-            f"--head-dropout must be at least 0 and below 1, or -1 for the default, got {flags.head_dropout}",
-        ),
-        (
-            all(part in Classifier.POOLS for part in pools),
-            f"--pool {flags.pool}: must be of {', '.join(Classifier.POOLS)}, joined by +",
-        ),
-        (
-            not (flags.encoder and flags.init),
-            f"--encoder {flags.encoder} and --init {flags.init}: each brings a model; give one of them",
-        ),
-        (
-            given or flags.tune == "frozen",
-            "--tune all: there is nothing to fine-tune without --encoder or --init",
-        ),
-        (
-            given or not flags.untrained,
-            "--untrained: is for the architecture of --encoder or --init; without them all weights are random anyway",
-        ),
-        (
-            not (flags.init and flags.causal),
-            f"--causal: --init {flags.init} is an encoder; leave --causal out",
-        ),
+        (flags.layers in layers, f"--layers {flags.layers}: must be one of {', '.join(layers)}"),
+        (known, f"--pool {flags.pool}: must be of {', '.join(pools)}, joined by +"),
+        (frozen or not flags.n_component, "--n-component: needs a frozen body, see --encoder"),
     )
 
 
-def draw(run, confusion, corpus, pos):
-    """curve.png: accuracy after every epoch. confusion.png: true against given class on the test rows."""
-    from lab import figures
+def say_data(run, corpus, note, sets, seen, model, source):
+    """Print what is trained on what."""
+    if note:
+        run.say(note)
+    n = {name: f"{len(rows):,}" for name, rows in sets.items()}
+    what = f"{corpus.name}: {n['train']} training rows, {n['valid']} for validation"
+    known = f"{int(seen.sum()):,} of them also among the training rows"
+    say_start(run, f"{what}, {n['test']} test rows ({known})", model)
+    for name, rows in sets.items():
+        if rows.n_long:
+            long = f"{rows.n_long} of {n[name]} {name} sentences are longer than --block-size"
+            run.say(f"  {long} {model.body.config.block_size} and were truncated")
+    unknown = fraction_unknown(torch.cat(sets["train"].sequences), UNK)
+    if unknown > 0.1:
+        whose = f"{source.folder}; pretrain it on" if source else "the vocabulary; make it from"
+        share = f"{unknown:.0%} of the training words are unknown to {whose}"
+        run.say(f"  note: {share} text of the same kind (--data)")
 
-    metrics = run.metrics()
-    epochs = [m["step"] for m in metrics]
-    lines = {
-        label: (epochs, [100 * m[f"accuracy/{name}"] for m in metrics])
-        for name, label in (
-            ("train", "train"),
-            ("valid", "validation"),
-            ("test", "test"),
-            ("seen", "test, seen in training"),
-            ("unseen", "test, unseen"),
-        )
-        if f"accuracy/{name}" in metrics[-1]
-    }
-    best = (
-        {"best possible": 100 * corpus.floor["accuracy/test"]}
-        if "accuracy/test" in corpus.floor
-        else {}
-    )
-    title = f"Classification, pos={pos}" + ": the search for the epoch" * run.flags.refit
-    figures.curves(run.folder / "curve.png", [(title, "accuracy (%)", lines, best, False)], "epoch")
+
+def in_words(numbers):
+    """Return the accuracy on seen and unseen test rows in words, if there are both."""
+    if not {"accuracy/seen", "accuracy/unseen"} <= set(numbers):
+        return ""
+    return f" (seen {numbers['accuracy/seen']:.1%}, unseen {numbers['accuracy/unseen']:.1%})"
+
+
+def draw(run, corpus, confusion):
+    """Draw accuracy and loss over epochs as curve.png, and confusion.png."""
+    names = {"train": "train", "valid": "validation", "test": "test"}
+    names |= {"seen": "test, seen in training", "unseen": "test, unseen"}
+    lines = {label: f"accuracy/{name}" for name, label in names.items()}
+    floor = corpus.floor.get("accuracy/test")
+    title = f"Classification of {corpus.name}, pos={run.flags.pos}"
+    panels = [(title, "accuracy", lines, {"best possible": floor} if floor else {}, False)]
+    panels += [(title, "loss", {"train": "loss/train"}, {}, False)]
+    draw_curve(run, panels, "epoch")
     figures.confusion(run.folder / "confusion.png", confusion.tolist(), corpus.classes)
 
 
 if __name__ == "__main__":
-    main(train, Flags, __doc__.split("\n")[0])
+    main(train, Flags, __doc__)

@@ -1,7 +1,7 @@
-"""Ids to tensors: one long stream for causal models, padded sentences of similar length for encoders.
+"""Turn ids into tensors: one long stream for causal models, padded sentences for encoders.
 
-The order of the data is a function of the seed and the step alone (see `generator`), so a resumed run sees
-exactly what it would have seen, and evaluating more often changes nothing.
+The order of the data depends only on the seed and the step (see `generator`). So a resumed run
+reads what it would have read, and evaluating more often changes nothing.
 """
 
 import hashlib
@@ -12,7 +12,10 @@ from data.tokenizer import BOS, PAD, encode, frame
 
 
 def generator(*numbers):
-    """A torch.Generator for these numbers, e.g. generator(seed, step): reproducible, and far apart for neighbours."""
+    """Return a torch.Generator for these numbers, e.g. generator(seed, step).
+
+    It is reproducible, and those of neighbouring numbers have nothing in common.
+    """
     digest = hashlib.sha256(repr(numbers).encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
 
@@ -21,34 +24,33 @@ def generator(*numbers):
 
 
 def stream(tokenizer, lines):
-    """All lines as one (N + 1,) tensor: [BOS], then the N tokens of the text."""
+    """Encode all lines as one (N + 1,) tensor: [BOS], then the N tokens of the text."""
     ids = [i for line in encode(tokenizer, [line + "\n" for line in lines]) for i in line]
     return torch.tensor([BOS, *ids])
 
 
 def random_blocks(ids, block_size, batch_size, gen):
-    """inputs and targets (B, T): blocks that start anywhere in the stream, targets one token later."""
+    """Draw blocks from anywhere in ids: inputs and targets (B, T), targets one token later."""
     starts = torch.randint(len(ids) - block_size, (batch_size, 1), generator=gen)
     blocks = ids[starts + torch.arange(block_size + 1)]  # (B, T + 1)
     return blocks[:, :-1], blocks[:, 1:]
 
 
 def consecutive_blocks(ids, block_size, stride=0):
-    """inputs and targets (n, T) that cover the stream in order: each token but [BOS] is a target exactly once.
+    """Cut ids (N + 1,) into inputs and targets (n, T), each of the N tokens a target exactly once.
 
-    Each block begins `stride` tokens after the one before (0: where that one ends). With a smaller stride than
-    block_size, blocks overlap and only their last `stride` tokens are targets (the first block's are all), so
-    that each is predicted from at least block_size - stride tokens. Other targets, and padding at the end, are -100.
+    Each block begins `stride` tokens after the one before (0: where that one ends). With a stride
+    below block_size, blocks overlap. Then only the last `stride` tokens of a block are targets (all
+    of the first one's), so each is predicted from at least block_size - stride tokens. Targets
+    elsewhere are -100.
     """
     stride, count = stride or block_size, len(ids) - 1
     n = 1 + max(0, -(-(count - block_size) // stride))
     length = (n - 1) * stride + block_size
     inputs, targets = torch.full((length,), PAD), torch.full((length,), -100)
     inputs[:count], targets[:count] = ids[:-1], ids[1:]
-    inputs, targets = (
-        inputs.unfold(0, block_size, stride),
-        targets.unfold(0, block_size, stride).clone(),
-    )  # (n, T)
+    inputs = inputs.unfold(0, block_size, stride)  # (n, T)
+    targets = targets.unfold(0, block_size, stride).clone()
     targets[1:, : block_size - stride] = -100
     return inputs, targets
 
@@ -57,50 +59,56 @@ def consecutive_blocks(ids, block_size, stride=0):
 
 
 def sentences(tokenizer, texts, block_size, split=False):
-    """Each text as a tensor of ids that starts with [BOS] (see `frame`) and has at most block_size tokens.
+    """Encode each text as a tensor of at most block_size ids that begins with [BOS] (see `frame`).
 
-    With `split`, a longer text becomes several sequences and nothing is lost (pretraining); otherwise it is
-    cut. Returns (list of tensors, how many texts were longer).
+    A longer text is cut or, with `split`, becomes several sequences, so that nothing is lost.
+    Returns (list of tensors, number of longer texts).
     """
     room = block_size - len(frame(tokenizer, []))
-    out, long = [], 0
+    out, n_long = [], 0
     for ids in encode(tokenizer, texts):
-        long += len(ids) > room
+        n_long += len(ids) > room
         starts = range(0, max(1, len(ids)), room) if split else (0,)
         out += [torch.tensor(frame(tokenizer, ids[i : i + room])) for i in starts]
-    return out, long
+    return out, n_long
 
 
 def pad(sequences):
-    """Sequences of any lengths -> idx (B, T) filled with [PAD], mask (B, T) True on real tokens, T the longest."""
+    """Pad sequences to idx (B, T), T the longest, and mask (B, T), True on real tokens."""
     idx = torch.nn.utils.rnn.pad_sequence(sequences, batch_first=True, padding_value=PAD)
     lengths = torch.tensor([len(sequence) for sequence in sequences])
     return idx, torch.arange(idx.size(1)) < lengths[:, None]
 
 
 def join(firsts, seconds):
-    """Sentence pairs, two lists of tensors -> idx, mask (B, T) as `pad` gives them, each pair one sequence, and
-    {"languages": 0 or 1, "positions": restarted with the second sentence}, both (B, T)."""
+    """Join pairs of sentences, two lists of tensors, into one sequence per pair.
+
+    Returns idx, mask (B, T) as `pad` does, and {"languages": 0 or 1, "positions": counted from 0 in
+    each sentence}, both (B, T).
+    """
     idx, mask = pad([torch.cat(pair) for pair in zip(firsts, seconds)])
-    begins, t = torch.tensor([len(first) for first in firsts])[:, None], torch.arange(idx.size(1))
+    begins = torch.tensor([len(first) for first in firsts])[:, None]
+    t = torch.arange(idx.size(1))
     languages = (t >= begins).long()
-    positions = (t - begins * languages).masked_fill(
-        ~mask, 0
-    )  # padding may stand beyond a learned table
+    # Positions of padding could exceed a learned table.
+    positions = (t - begins * languages).masked_fill(~mask, 0)
     return idx, mask, {"languages": languages, "positions": positions}
 
 
-def apart(firsts, seconds):
-    """The same sentences each by itself: idx, mask (2B, T), first all of the first language, and {"languages": (2B, T)}."""
+def separate(firsts, seconds):
+    """Return the same sentences one by one, all of the first language before those of the second.
+
+    Returns idx, mask (2B, T) and {"languages": (2B, T)}.
+    """
     idx, mask = pad([*firsts, *seconds])
     languages = (torch.arange(len(idx)) >= len(firsts)).long()[:, None].expand_as(idx)
     return idx, mask, {"languages": languages}
 
 
 def length_batches(lengths, batch_size, gen=None):
-    """Indices 0..n-1 as batches of similar length, every index once.
+    """Return the indices 0..n-1, each once, as batches of similar length.
 
-    With a generator, neighbours are drawn anew and the batches come in random order; without, by length.
+    Without a generator, batches are sorted by length. With one, neighbours and order are random.
     """
     lengths = torch.as_tensor(lengths, dtype=torch.float)
     noise = 0 if gen is None else 2 * torch.rand(len(lengths), generator=gen)
@@ -111,8 +119,7 @@ def length_batches(lengths, batch_size, gen=None):
 
 
 class RandomBatches:
-    """Indices 0..n-1 in random order as batches, every index once. One permutation is in memory: 8 bytes an index, so
-    0.8 GB for 1e8."""
+    """The indices 0..n-1, each once, as batches in random order; 8 bytes of memory per index."""
 
     def __init__(self, n, batch_size, gen):
         self.order, self.batch_size = torch.randperm(n, generator=gen), batch_size
@@ -122,10 +129,10 @@ class RandomBatches:
 
 
 def to(device, tensors):
-    """The same dictionary of tensors on a device, without waiting for what it is doing."""
+    """Move a dictionary of tensors to a device without waiting for it."""
     return {name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()}
 
 
 def fraction_unknown(ids, unk):
-    """Share of tokens the vocabulary does not hold."""
+    """Return the share of ids that are unknown to the vocabulary."""
     return (ids == unk).float().mean().item()

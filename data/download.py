@@ -1,5 +1,4 @@
-"""Files from the internet that can be trusted: over https, no larger than announced, of the pinned sha256, and never
-half-written."""
+"""Download files safely: over https, of the pinned size and sha256, and never half-written."""
 
 import hashlib
 import http.client
@@ -15,11 +14,12 @@ from data.files import DataError
 
 
 def download(folder, files, mirrors, schemes=("https",), attempts=3):
-    """Fetch the files that are not there yet from the first mirror that has them right, and return the folder.
+    """Download the missing files from the first mirror that has them, and return the folder.
 
-    files: {name: (size in bytes, sha256)}. A file appears under its name only when it is whole and its sha256 is right,
-    so several processes may download at once. schemes: what an address, and one it refers to, may begin with. Raises
-    DataError for a file that is there and is another one, and when no mirror delivers.
+    files: {name: (size in bytes, sha256)}. A file gets its name only when it is complete and its
+    sha256 is right, so several processes may download at once. schemes: those allowed for an
+    address and its redirects. Raises DataError for an existing file with another sha256, and if no
+    mirror delivers.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -28,7 +28,8 @@ def download(folder, files, mirrors, schemes=("https",), attempts=3):
         if target.exists():
             if sha256(target) != digest:
                 raise DataError(
-                    f"{target}: its sha256 is not the pinned one; delete the file to download it again"
+                    f"{target}: its sha256 is not the pinned one; "
+                    "delete the file to download it again"
                 )
             continue
         content = fetch(name, size, digest, mirrors, schemes, attempts)
@@ -39,7 +40,7 @@ def download(folder, files, mirrors, schemes=("https",), attempts=3):
                 partial.write(content)
                 partial.flush()
                 os.fsync(partial.fileno())
-                os.chmod(partial.name, 0o644)  # a temporary file is for its owner alone
+                os.chmod(partial.name, 0o644)  # only its owner can read a temporary file
                 os.replace(partial.name, target)
             except BaseException:
                 os.unlink(partial.name)
@@ -49,7 +50,10 @@ def download(folder, files, mirrors, schemes=("https",), attempts=3):
 
 
 def fetch(name, size, digest, mirrors, schemes, attempts):
-    """The bytes of one file. Each mirror is asked up to `attempts` times, but not again after wrong content."""
+    """Return the bytes of one file, after up to `attempts` per mirror. Raises DataError.
+
+    A mirror that sends wrong content is not asked again.
+    """
     failures = []
     for mirror in mirrors:
         address = urllib.parse.urlsplit(mirror + name)
@@ -59,43 +63,46 @@ def fetch(name, size, digest, mirrors, schemes, attempts):
                 if len(content) < size:
                     raise OSError(f"only {len(content):,} of {size:,} bytes came")
             except (OSError, http.client.HTTPException) as error:  # URLError is an OSError
-                failures.append(
-                    f"{address.netloc}: {getattr(error, 'reason', None) or error or type(error).__name__}"
-                )
+                reason = getattr(error, "reason", None) or error or type(error).__name__
+                failures.append(f"{address.netloc}: {reason}")
                 time.sleep(attempt)
                 continue
             if hashlib.sha256(content).hexdigest() == digest:
                 return content
-            failures.append(
-                f"{address.netloc}: {f'more than {size:,} bytes' if len(content) > size else 'wrong sha256'}"
-            )
+            wrong = f"more than {size:,} bytes" if len(content) > size else "wrong sha256"
+            failures.append(f"{address.netloc}: {wrong}")
             break
     raise DataError(
-        f"{name} could not be downloaded ({'; '.join(dict.fromkeys(failures))}); check the network, "
-        "or get the files another way and pass their folder: --data PATH"
+        f"{name} could not be downloaded ({'; '.join(dict.fromkeys(failures))}); "
+        "check the network, or get the files another way and pass their folder: --data PATH"
     )
 
 
 def read(address, size, schemes):
-    """What stands at an address, at most one byte more than `size`. Raises OSError or HTTPException."""
+    """Return the content of an address, at most one byte more than `size`.
+
+    Raises OSError or HTTPException.
+    """
 
     class Redirects(urllib.request.HTTPRedirectHandler):
         def redirect_request(self, request, answer, code, message, headers, new):
-            allow(new, schemes)
+            check_scheme(new, schemes)
             return super().redirect_request(request, answer, code, message, headers, new)
 
-    allow(address, schemes)
+    check_scheme(address, schemes)
     with urllib.request.build_opener(Redirects).open(address, timeout=20) as answer:
         return answer.read(size + 1)
 
 
-def allow(address, schemes):
+def check_scheme(address, schemes):
+    """Raise URLError unless the address begins with one of the schemes."""
     scheme = urllib.parse.urlsplit(address).scheme
     if scheme not in schemes:
         raise urllib.error.URLError(f"{scheme}:// is not allowed, only {', '.join(schemes)}")
 
 
 def sha256(path):
+    """Return the sha256 of a file in hexadecimal."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         while chunk := file.read(2**20):

@@ -1,53 +1,56 @@
-"""Reading what a student hands in: plain UTF-8 text and `label<TAB>text` rows, with errors that name the line; and JSON
-nobody vouches for."""
+"""Read text and JSON with errors that name file, line and remedy; write files atomically."""
 
-import contextlib
 import json
 import math
 import os
 import stat
 import sys
-import time
 from pathlib import Path
 
 MEGABYTE = 2**20
-TEXT_LIMIT = 1024 * MEGABYTE  # a text of more bytes is not read into memory
-JSON_LIMIT = 16 * MEGABYTE  # nor a description
+# The most bytes of each kind of file that are read into memory.
+TEXT_LIMIT = 1024 * MEGABYTE
+JSON_LIMIT = 16 * MEGABYTE
 TOKENIZER_LIMIT = 64 * MEGABYTE
 
 
 class DataError(ValueError):
-    """Something is wrong with a file; the message names it and says what to do."""
+    """A file cannot be used. The message names the file and the remedy."""
 
 
 def printable(text, most=2000):
-    """A text that may quote a file or a path so that it does nothing to a terminal: what does not print is written as
-    its escape."""
+    """Return one line of at most `most` characters that is safe to print.
+
+    Control characters and line ends, which a quoted path or file may hold, become escapes.
+    """
     line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
     return line if len(line) <= most else line[:most] + " ..."
 
 
+# ---------------------------------------------------------------------------- reading
+
+
 def check_file(path, limit, remedy, smaller="restore the file"):
-    """Raises DataError, with the remedy, for a file that is missing or no regular one, and for one of more than `limit`
-    bytes."""
+    """Raise DataError for a file that is missing, not a regular file, or larger than `limit` bytes.
+
+    remedy: ends the message of the first two; smaller: ends the message of a file too large.
+    """
     try:
         found = os.stat(path)
     except FileNotFoundError:
         raise DataError(f"{path}: no such file; {remedy}") from None
-    except (OSError, ValueError) as error:  # ValueError: a NUL character in a path that a file gave
-        raise DataError(
-            f"{path}: cannot be read ({getattr(error, 'strerror', None) or error}); {remedy}"
-        ) from None
-    if not stat.S_ISREG(found.st_mode):  # a pipe would be waited for, a device may have no end
-        raise DataError(
-            f"{path}: is {'a folder' if stat.S_ISDIR(found.st_mode) else 'no regular file'}; {remedy}"
-        )
+    except (OSError, ValueError) as error:  # ValueError: a path with a NUL character
+        reason = getattr(error, "strerror", None) or error
+        raise DataError(f"{path}: cannot be read ({reason}); {remedy}") from None
+    if not stat.S_ISREG(found.st_mode):  # reading a pipe or a device might never end
+        kind = "a folder" if stat.S_ISDIR(found.st_mode) else "not a regular file"
+        raise DataError(f"{path}: is {kind}; {remedy}")
     if found.st_size > limit:
         raise DataError(f"{path}: is larger than {limit / MEGABYTE:,.0f} MB; {smaller}")
 
 
 def read_bytes(path, limit, remedy, smaller="restore the file"):
-    """A file's content. Raises DataError as `check_file` does, before anything is read, and for an unreadable one."""
+    """Return a file's content. Raises DataError as `check_file` does, and if it cannot be read."""
     check_file(path, limit, remedy, smaller)
     try:
         return Path(path).read_bytes()
@@ -56,34 +59,36 @@ def read_bytes(path, limit, remedy, smaller="restore the file"):
 
 
 def parse_json(text):
-    """json.loads, but ValueError also for NaN, Infinity, numbers too large for a float or 64 bits, and too deep a nesting."""
+    """Return what json.loads returns, but only finite floats and integers of 64 bits.
 
-    def refuse(name):
-        raise ValueError(f"{name} is no number in JSON")
+    Raises ValueError for any other number, and for nesting that is too deep.
+    """
 
-    def decimal(digits):
+    def refuse(digits):
+        raise ValueError(f"{digits[:20]} is not a number JSON can hold")
+
+    def parse_float(digits):
         value = float(digits)
-        return value if math.isfinite(value) else refuse(digits[:20])
+        return value if math.isfinite(value) else refuse(digits)
 
-    def whole(digits):
-        return int(digits) if len(digits) < 19 else refuse(digits[:20] + "...")
+    def parse_int(digits):
+        return int(digits) if len(digits) < 19 else refuse(digits)
 
     try:
-        return json.loads(text, parse_constant=refuse, parse_float=decimal, parse_int=whole)
+        return json.loads(text, parse_constant=refuse, parse_float=parse_float, parse_int=parse_int)
     except RecursionError:
         raise ValueError("nested too deeply") from None
 
 
 def read_json(path, remedy, limit=JSON_LIMIT):
-    """The object in a JSON file. Raises DataError, with the remedy, when there is none in it."""
+    """Return the object in a JSON file. Raises DataError with the remedy for anything else."""
+    raw = read_bytes(path, limit, remedy)
     try:
-        value = parse_json(read_bytes(path, limit, remedy).decode("utf-8"))
+        value = parse_json(raw.decode("utf-8"))
         json.dumps(value, ensure_ascii=False).encode("utf-8")
-    except DataError:
-        raise
     except UnicodeEncodeError:
         raise DataError(
-            f"{path}: holds half a character (a lone surrogate), which no text can; {remedy}"
+            f"{path}: holds half a character (a lone surrogate), which is not valid text; {remedy}"
         ) from None
     except (RecursionError, ValueError) as error:
         raise DataError(f"{path}: not valid JSON ({str(error)[:80]}); {remedy}") from None
@@ -93,10 +98,10 @@ def read_json(path, remedy, limit=JSON_LIMIT):
 
 
 def read_lines(path):
-    """The lines of a UTF-8 text file, without line ends and without empty lines at the end.
+    """Return the lines of a UTF-8 text file, without line ends and without empty lines at the end.
 
-    A byte-order mark is dropped; Windows line ends are read as line ends, and a note on stderr says so.
-    Raises DataError for a file that is missing, empty, unreadable or not UTF-8 (with the line number).
+    Drops a byte-order mark. Accepts Windows line ends, with a note on stderr. Raises DataError for
+    a file that is missing, empty, unreadable or not UTF-8, naming the line.
     """
     path = Path(path)
     raw = read_bytes(
@@ -110,13 +115,13 @@ def read_lines(path):
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
         raise DataError(
-            f"{path}:{line}: not UTF-8 (byte 0x{raw[error.start]:02x}); save the file as UTF-8, for example "
-            f"with: iconv -f WINDOWS-1252 -t UTF-8"
+            f"{path}:{line}: not UTF-8 (byte 0x{raw[error.start]:02x}); save the file as UTF-8, "
+            "for example with: iconv -f WINDOWS-1252 -t UTF-8"
         ) from None
     if "\0" in text:
         line = text[: text.index("\0")].count("\n") + 1
         raise DataError(
-            f"{path}:{line}: holds a NUL character, so it is no text file; save it as UTF-8 text"
+            f"{path}:{line}: holds a NUL character, so it is not a text file; save it as UTF-8 text"
         )
     if "\r\n" in text:
         print(printable(f"note: {path}: Windows line ends, read as line ends"), file=sys.stderr)
@@ -130,38 +135,15 @@ def read_lines(path):
 
 
 def read_text(path):
-    """The non-empty lines of a text file; raises DataError as `read_lines` does."""
+    """Return the non-empty lines of a text file. Raises DataError as `read_lines` does."""
     return [line for line in read_lines(path) if line.strip()]
 
 
-def read_rows(path, labels=None):
-    """[(label, text), ...] of a file of `label<TAB>text` lines, labels as strings.
-
-    With `labels`, any other label raises DataError, as do a line without a tab and one without a text.
-    """
-    rows = []
-    for number, line in enumerate(read_lines(path), start=1):
-        label, tab, text = line.partition("\t")
-        label = label.strip()
-        if not tab:
-            raise DataError(
-                f"{path}:{number}: no tab; each line must be a label, a tab, and the text"
-            )
-        if not label or not text.strip():
-            raise DataError(
-                f"{path}:{number}: no {'text after' if label else 'label before'} the tab; "
-                "complete the line or remove it"
-            )
-        if labels is not None and label not in labels:
-            raise DataError(
-                f"{path}:{number}: label {label[:40]!r} is no class; the classes are {', '.join(sorted(labels))}"
-            )
-        rows.append((label, text.strip()))
-    return rows
+# ---------------------------------------------------------------------------- writing
 
 
 def write_whole(path, content):
-    """Write bytes to a file that appears under its name only when it is whole and on disk."""
+    """Write bytes to a file that gets its name only when it is complete and on disk."""
     path = Path(path)
     partial = path.with_name(path.name + ".partial")
     with open(partial, "wb") as file:
@@ -179,56 +161,3 @@ def write_text(path, text):
 def write_json(path, value):
     """Replace a JSON file in one step. Raises ValueError for NaN and infinities."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
-
-
-@contextlib.contextmanager
-def alone(folder, wait):
-    """Only one process at a time is inside; another calls `wait()` once, and waits. The system lets the next one in when
-    a process dies, however it dies."""
-    with open(Path(folder) / ".lock", "ab") as file:
-        if not lock(file):
-            wait()
-            while not lock(file):
-                time.sleep(0.1)
-        yield
-
-
-held = []  # folders this process has for itself, open
-
-
-def hold(folder):
-    """Keep other processes out of a folder until `let_go`, or this one's end, however it comes. BlockingIOError when
-    another has it.
-
-    It is the folder that is locked, so nothing is written; on Windows, where that cannot be, nothing is locked.
-    """
-    if os.name == "nt":
-        return
-    held.append(os.open(folder, os.O_RDONLY))
-    if not lock(held[-1]):
-        raise BlockingIOError(f"{folder} is held by another process")
-
-
-def let_go():
-    while held:
-        os.close(held.pop())
-
-
-def lock(file):
-    """Lock an open file, or its descriptor, until it is closed; False when another process has it."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        import msvcrt
-
-        file.seek(0)
-        try:
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-        except OSError:
-            return False
-        return True
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

@@ -1,50 +1,57 @@
-"""Comment trees as a model reads them: every text once, and for each which others stand above it."""
+"""Comment trees as a model reads them: every text once, and for each text the ones above it."""
 
 import torch
 
 from data import batching
-from data.corpora.threads import split
 
 
 class Forest:
-    """The texts of many trees in one list, cut to block_size tokens: their ids, and for each its depth and the rows of its
-    n_ancestors nearest ancestors, parent first. pieces are the rows that are targets in one step, of trees no larger than
-    max_tree_size; others are the control: for each text the ancestors of one in another tree, as deep if that has any."""
+    """The texts of many trees in one list, each cut to block_size tokens.
+
+    sequences, depths, chains: of each text its ids, its depth, and the rows of its n_ancestors
+    nearest ancestors, parent first. others: a control, the ancestors of a text in another tree, of
+    the same depth if there is one. pieces: the rows that are targets in one step, see `split_tree`.
+    """
 
     def __init__(self, trees, tokenizer, block_size, n_ancestors, max_tree_size):
         self.texts = [text for tree in trees for text in tree.texts]
         self.sequences, self.n_long = batching.sentences(tokenizer, self.texts, block_size)
         self.depths = torch.tensor([depth for tree in trees for depth in tree.depths()])
         self.chains, self.others, self.pieces = [], [], []
-        first, above = [], []  # of each tree: its first row, and the ancestors of each of its rows
+        chains_of = []  # the chains of each tree
         for tree in trees:
-            first.append(len(self.chains))
-            above.append([[first[-1] + a for a in chain] for chain in tree.ancestors(n_ancestors)])
-            self.chains += above[-1]
+            root = len(self.chains)
+            chains = [[root + a for a in chain] for chain in tree.ancestors(n_ancestors)]
+            chains_of.append(chains)
+            self.chains += chains
             self.pieces += [
-                [first[-1] + i for i in targets]
-                for _, targets in split(tree, max_tree_size, n_ancestors)
+                [root + i for i in targets]
+                for _, targets in split_tree(tree, max_tree_size, n_ancestors)
             ]
+        # The other tree is the next deeper one.
         order = sorted(range(len(trees)), key=lambda k: max(trees[k].depths()))
         other_of = dict(zip(order, order[1:] + order[:1]))
         for k, tree in enumerate(trees):
             by_depth = {}
-            for chain, depth in zip(above[other_of[k]], trees[other_of[k]].depths()):
+            for chain, depth in zip(chains_of[other_of[k]], trees[other_of[k]].depths()):
                 by_depth.setdefault(depth, []).append(chain)
             for i, depth in enumerate(tree.depths()):
                 chains = by_depth[min(depth, max(by_depth))]
                 self.others.append(chains[i % len(chains)])
 
     def comments(self, rows):
-        """idx, mask (B, T) of these comments."""
+        """Return idx, mask (B, T) of these comments."""
         return batching.pad([self.sequences[row] for row in rows])
 
     def above(self, rows, chains):
-        """What the model reads of the ancestors `chains` of these comments: each text once, and which are whose."""
+        """Return what the model reads of the ancestors `chains` of these comments.
+
+        texts, texts_mask (N, T): each ancestor once. ancestors, ancestors_mask (B, A): which of
+        them are above each comment; padding is row 0.
+        """
         used = sorted({a for row in rows for a in chains[row]})
         place = {a: i for i, a in enumerate(used)}
         texts, texts_mask = batching.pad([self.sequences[a] for a in used])
-        # Padding is row 0, masked.
         ancestors, ancestors_mask = batching.pad(
             [torch.tensor([place[a] for a in chains[row]]) for row in rows]
         )
@@ -54,3 +61,53 @@ class Forest:
             "ancestors": ancestors,
             "ancestors_mask": ancestors_mask,
         }
+
+
+def split_tree(tree, max_size, n_ancestors):
+    """Split a tree into pieces of at most max_size comments.
+
+    A piece is one thread down to a comment, then that comment's whole subtree. Yields (context,
+    targets), lists of indices without the post. Each comment is a target of exactly one piece.
+    context: comments above the targets, at least the nearest n_ancestors of each. A comment whose
+    own subtree is too large is a target of the first piece below it. A tree that is small enough is
+    one piece without context. The sizes of pieces vary as widely as those of subtrees.
+
+        0 ── 1 ── 2 ── 3    max_size=3, n_ancestors=2:  ([], [1, 2, 3]), ([1, 2], [4]), ([], [5])
+                  └── 4
+        └── 5
+
+    Raises ValueError unless max_size > n_ancestors > 0.
+    """
+    if not max_size > n_ancestors > 0:
+        raise ValueError(
+            f"a piece of max_size={max_size} comments must have room for a comment and its "
+            f"n_ancestors={n_ancestors}"
+        )
+    children, size = [[] for _ in tree.parents], [1] * len(tree.parents)
+    for i in range(len(tree.parents) - 1, 0, -1):
+        size[tree.parents[i]] += size[i]
+        children[tree.parents[i]].append(i)
+    if size[0] - 1 <= max_size:
+        yield [], list(range(1, len(tree.parents)))
+        return
+
+    above = tree.ancestors(n_ancestors)
+    waiting = list(children[0])
+    begun = []  # the comments right above the next one that are targets of no piece yet
+    while waiting:
+        i = waiting.pop()
+        context = [a for a in reversed(above[(begun + [i])[0]]) if a]
+        used = len(context) + len(begun)
+        is_whole = used + size[i] <= max_size
+        if not is_whole and used + 1 < max_size:
+            begun = [*begun, i]
+            waiting += children[i]
+            continue
+        subtree = [i]
+        if is_whole:
+            for j in subtree:  # the list grows
+                subtree += reversed(children[j])
+        else:
+            waiting += children[i]
+        yield context, begun + subtree
+        begun = []

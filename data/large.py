@@ -1,6 +1,6 @@
-"""Reading a text larger than memory: in pieces that end where a line ends, with the complaints of files.py.
+"""Read texts larger than memory, in pieces of whole lines, with the errors of files.py.
 
-What a range of a file gives depends on the bytes of that range alone, so ranges can be read in any order and again.
+The lines of a range depend on the bytes of that range alone, so ranges can be read in any order.
 """
 
 import bisect
@@ -8,10 +8,11 @@ import hashlib
 import itertools
 import math
 import os
+import time
 from dataclasses import dataclass
 
 from data.corpora import wikitext
-from data.corpus import normal
+from data.corpus import normalize
 from data.files import DataError, check_file
 
 PIECE = 2**20  # bytes read at a time, about
@@ -20,17 +21,22 @@ LONGEST_LINE = 2**24  # bytes
 
 @dataclass
 class Source:
-    """A text file, and which set of a corpus its lines belong to."""
+    """A text file, and the set of a corpus its lines belong to."""
 
     file: str
     set: str
-    wikitext: bool  # whether its lines are to be repaired as WikiText's are
+    wikitext: bool  # whether its lines need WikiText's repairs
     size: int
     mtime: int  # of its last change, in microseconds
 
+    def describe(self):
+        """Return its size and last change, for a message."""
+        modified = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.mtime / 1e6))
+        return f"{self.size:,} bytes, modified {modified}"
+
 
 def open_source(file, name, is_wikitext=False):
-    """The Source of a file as it is now. DataError when it is missing, unreadable or empty."""
+    """Return the Source of a file. Raises DataError if it is missing, unreadable or empty."""
     check_file(file, math.inf, "give a text file")
     try:
         with open(file, "rb") as opened:
@@ -42,53 +48,63 @@ def open_source(file, name, is_wikitext=False):
     return Source(os.fspath(file), name, is_wikitext, status.st_size, status.st_mtime_ns // 1000)
 
 
-def line_start(file, at):
-    """The first byte from `at` on at which a line begins; the end of the file when none does."""
+def has_changed(source):
+    """Return whether the file of a Source was changed after it was opened."""
+    now = open_source(source.file, source.set)
+    return (now.size, now.mtime) != (source.size, source.mtime)
+
+
+def find_line_start(file, at):
+    """Return the first byte from `at` on where a line begins, or the end of the file."""
     if at <= 0:
         return 0
     file.seek(at - 1)
     rest = file.readline(LONGEST_LINE)
     if len(rest) == LONGEST_LINE and not rest.endswith(b"\n"):
         raise DataError(
-            f"{file.name}: the line around byte {at:,} is longer than {LONGEST_LINE:,} bytes; break it into lines"
+            f"{file.name}: the line around byte {at:,} is longer than {LONGEST_LINE:,} bytes; "
+            "break it into lines"
         )
     return file.tell()
 
 
-def ranges(source, size):
-    """[(begin, end), ...]: the file cut into ranges of about `size` bytes, each at the start of a line."""
+def cut_ranges(source, size):
+    """Return [(begin, end), ...]: the file in ranges of about `size` bytes, cut between lines."""
     cuts = [0]
     with open(source.file, "rb") as file:
         while cuts[-1] < source.size:
-            cuts.append(line_start(file, min(cuts[-1] + size, source.size)))
+            cuts.append(find_line_start(file, min(cuts[-1] + size, source.size)))
     return list(itertools.pairwise(cuts))
 
 
-def pieces(source, begin, end, size):
-    """(position, bytes) of a range, about `size` bytes at a time and always whole lines."""
+def read_pieces(source, begin, end, size):
+    """Yield (position, bytes) of a range, about `size` bytes at a time and always whole lines."""
     with open(source.file, "rb") as file:
         while begin < end:
-            stop = min(end, line_start(file, min(begin + size, end)))
+            stop = min(end, find_line_start(file, min(begin + size, end)))
             file.seek(begin)
             yield begin, file.read(stop - begin)
             begin = stop
 
 
-def lines(source, at, raw):
-    """The lines of a piece that are not empty, as `files.read_text` reads them. DataError for what is no UTF-8 text,
-    naming the line."""
+def split_lines(source, at, raw):
+    """Return the non-empty lines of a piece at byte `at`, as `files.read_text` reads them.
+
+    Raises DataError naming the line if the piece is not UTF-8 text.
+    """
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:
+        position = at + error.start
         raise DataError(
-            f"{place(source.file, at + error.start)}: not UTF-8 (byte 0x{raw[error.start]:02x} at position "
-            f"{at + error.start:,}); save the file as UTF-8, for example with: "
+            f"{locate(source.file, position)}: not UTF-8 (byte 0x{raw[error.start]:02x} at "
+            f"position {position:,}); save the file as UTF-8, for example with: "
             "iconv -f WINDOWS-1252 -t UTF-8"
         ) from None
     if "\0" in text:
         raise DataError(
-            f"{place(source.file, at + raw.index(0))}: holds a NUL character, so it is no text file; "
-            "save it as UTF-8 text"
+            f"{locate(source.file, at + raw.index(0))}: holds a NUL character, so it is not a text "
+            "file; save it as UTF-8 text"
         )
     if at == 0:
         text = text.removeprefix("\ufeff")
@@ -96,8 +112,8 @@ def lines(source, at, raw):
     return [wikitext.repair(line) for line in found] if source.wikitext else found
 
 
-def place(path, position):
-    """file:line of a byte."""
+def locate(path, position):
+    """Return "file:line" of a byte."""
     line = 1
     with open(path, "rb") as file:
         while position > 0:
@@ -107,37 +123,47 @@ def place(path, position):
 
 
 def is_held_out(line, share):
-    """Whether a line belongs to the validation set: about `share` of all distinct lines do, and all copies of a line alike.
+    """Return whether a line is held out for validation, as about `share` of the distinct lines are.
 
-    corpus.hold_out draws exactly that share, but has to see the whole text.
+    It depends on the line alone. corpus.hold_out draws an exact share, but needs all lines.
     """
-    return (
-        int.from_bytes(hashlib.blake2b(normal(line).encode(), digest_size=7).digest(), "big")
-        < share * 2**56
-    )
+    digest = hashlib.blake2b(normalize(line).encode(), digest_size=7).digest()
+    return int.from_bytes(digest, "big") < share * 2**56
 
 
-def sample(sources, size, valid=0.0):
-    """Lines of about `size` bytes spread evenly over the texts, those held out for validation left out; all lines of
-    texts no larger."""
+def sample_lines(sources, size, valid=0.0):
+    """Yield lines of about `size` bytes, spread evenly over the texts, without those held out.
+
+    Raises DataError if there are none.
+    """
+    found = False
+    for source, begin, end in choose_pieces(sources, size):
+        for at, raw in read_pieces(source, begin, end, PIECE):
+            for line in split_lines(source, at, raw):
+                if not (valid and is_held_out(line, valid)):
+                    found = True
+                    yield line
+    if not found:
+        raise no_text(sources)
+
+
+def no_text(sources):
+    """Return the DataError for texts without a line to train on."""
+    remedy = "give a file with text, or a smaller --valid"
+    return DataError(f"{sources[0].file}: holds no text to train on; {remedy}")
+
+
+def choose_pieces(sources, size):
+    """Return [(source, begin, end), ...] of about `size` bytes, or of everything there is."""
     ends = list(itertools.accumulate(source.size for source in sources))
     if ends[-1] <= size:
-        spots = [(source, 0, source.size) for source in sources]
-    else:
-        n, spots = max(1, size // PIECE), []
-        for at in (ends[-1] * k // n for k in range(n)):
-            i = bisect.bisect_right(ends, at)
-            at -= ends[i] - sources[i].size
-            with open(sources[i].file, "rb") as file:
-                spots.append(
-                    (
-                        sources[i],
-                        line_start(file, at),
-                        line_start(file, min(at + PIECE, sources[i].size)),
-                    )
-                )
-    for source, begin, end in spots:
-        for at, raw in pieces(source, begin, end, PIECE):
-            yield from (
-                line for line in lines(source, at, raw) if not (valid and is_held_out(line, valid))
-            )
+        return [(source, 0, source.size) for source in sources]
+    n, chosen = max(1, size // PIECE), []
+    for at in (ends[-1] * k // n for k in range(n)):
+        i = bisect.bisect_right(ends, at)
+        source, at = sources[i], at - (ends[i] - sources[i].size)
+        with open(source.file, "rb") as file:
+            begin = find_line_start(file, at)
+            end = find_line_start(file, min(at + PIECE, source.size))
+        chosen.append((source, begin, end))
+    return chosen

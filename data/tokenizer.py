@@ -1,7 +1,7 @@
-"""Text to ids and back: word level (the assignment's) or byte-level BPE, both as plain `tokenizers` files.
+"""Turn text into ids and back: word level (the assignment's) or byte-level BPE.
 
-Every sequence starts with [BOS], in encoders (where BERT would say [CLS]) and decoders alike. Sentences end with [EOS]
-only for RoBERTa's own tokenizer, see `frame`.
+Both are plain `tokenizers` files. Every sequence begins with [BOS], in decoders and in encoders,
+where BERT has [CLS]. Only with RoBERTa's own tokenizer do sentences end with [EOS], see `frame`.
 """
 
 from collections import Counter
@@ -14,17 +14,20 @@ from data.files import TOKENIZER_LIMIT, DataError, read_bytes
 SPECIAL = ("[PAD]", "[UNK]", "[MASK]", "[BOS]", "[EOS]")
 PAD, UNK, MASK, BOS, EOS = range(len(SPECIAL))
 
-# Words, contractions split as in the Penn Treebank (do + n't, it + 's), numbers whole, punctuation by itself.
-WORD = r"\w+(?=n['’]t\b)|n['’]t\b|['’](?:s|re|ve|d|m|ll|S)\b|\d[\d,.]*\d|\w+(?:[-.&]\w+)*|\.\.\.|--+|[^\w\s]"
+# Contractions split as in the Penn Treebank (do + n't, it + 's), whole numbers, words, punctuation.
+WORD = (
+    r"\w+(?=n['’]t\b)|n['’]t\b|['’](?:s|re|ve|d|m|ll|S)\b|"
+    r"\d[\d,.]*\d|\w+(?:[-.&]\w+)*|\.\.\.|--+|[^\w\s]"
+)
 
 
 def train_tokenizer(kind, texts, vocab_size=0):
-    """A `tokenizers.Tokenizer` whose vocabulary comes from `texts` alone.
+    """Return a `tokenizers.Tokenizer` whose vocabulary is made of `texts` alone.
 
-    kind "word": every word of the texts, most frequent first and ties by spelling, so that ids are the same
-    in every process; with vocab_size > 0 only that many, the rest being [UNK]. kind "bpe": byte-level BPE
-    with vocab_size entries (0: 4,000); nothing is unknown to it. Raises DataError for a vocabulary that
-    would not hold the special tokens, or not all bytes.
+    kind "word": all words of the texts, or with vocab_size > 0 the most frequent ones; others are
+    [UNK]. Ids follow frequency, then spelling, so they are the same in every process. kind "bpe":
+    byte-level BPE with vocab_size entries (0: 4,000), to which no text is unknown. Raises DataError
+    for a vocabulary too small, see `check_vocab_size`.
     """
     check_vocab_size(kind, vocab_size)
     if kind == "word":
@@ -49,8 +52,8 @@ def train_tokenizer(kind, texts, vocab_size=0):
             show_progress=False,
         )
         tokenizer.train_from_iterator(texts, trainer)
-    # Known as special, "[MASK]" typed in a sentence is read as the mask, not as three pieces of punctuation.
-    # It swallows the space before it, which byte-level BPE would otherwise make a token of.
+    # As a special token, "[MASK]" typed in a sentence is the mask, not punctuation around a word.
+    # It includes the space before it, which byte-level BPE would otherwise make a token of.
     tokenizer.add_special_tokens(
         [AddedToken(token, special=True, lstrip=token == "[MASK]") for token in SPECIAL]
     )
@@ -58,7 +61,10 @@ def train_tokenizer(kind, texts, vocab_size=0):
 
 
 def check_vocab_size(kind, vocab_size):
-    """DataError for a vocabulary too small for the special tokens and, in byte-level BPE, all bytes. 0 is no limit."""
+    """Raise DataError unless a vocabulary has room for the special tokens and, in BPE, all bytes.
+
+    0 means no limit.
+    """
     smallest = len(SPECIAL) + (256 if kind == "bpe" else 1)
     if vocab_size and vocab_size < smallest:
         raise DataError(
@@ -67,55 +73,61 @@ def check_vocab_size(kind, vocab_size):
 
 
 def add_sentinels(tokenizer, n):
-    """Append [S0], [S1], ... to a vocabulary, whose own ids stay as they are. Returns the id of [S0]; whatever is not
-    below it is a sentinel."""
+    """Append n sentinels [S0], [S1], ... to a vocabulary; return the id of [S0].
+
+    The other ids stay as they are, so all ids from that of [S0] on are sentinels.
+    """
     tokenizer.add_special_tokens([AddedToken(f"[S{i}]", special=True) for i in range(n)])
     return tokenizer.token_to_id("[S0]")
 
 
 def load_tokenizer(path):
-    """Read tokenizer.json; DataError when it is missing, damaged, or not one of ours."""
+    """Return the tokenizer in a file. Raises DataError if it is missing, corrupt or foreign."""
     text = read_bytes(path, TOKENIZER_LIMIT, "a run folder holds the tokenizer it was trained with")
     try:
         tokenizer = Tokenizer.from_str(text.decode("utf-8"))
         tokenizer.no_padding()
         tokenizer.no_truncation()
-        tokenizer.encode("\0")  # which no vocabulary of words holds, so that [UNK] is needed
-    except Exception as error:  # the library raises bare Exception for whatever it cannot parse
+        tokenizer.encode("\0")  # no vocabulary of words has it, so this needs [UNK]
+    except Exception as error:  # the library raises a bare Exception for anything it cannot parse
         raise DataError(
-            f"{path}: not a tokenizer file ({str(error)[:80]}); train the run again or restore the file"
+            f"{path}: not a tokenizer file ({str(error)[:80]}); "
+            "train the run again or restore the file"
         ) from None
     if sorted(tokenizer.get_vocab().values()) != list(range(tokenizer.get_vocab_size())):
         raise DataError(
-            f"{path}: its ids are not 0, 1, 2, ... without a gap; restore the file or train the run again"
+            f"{path}: its ids are not 0, 1, 2, ... without a gap; "
+            "restore the file or train the run again"
         )
     if [tokenizer.token_to_id(token) for token in SPECIAL] != list(range(len(SPECIAL))):
         raise DataError(
-            f"{path}: does not begin with {' '.join(SPECIAL)}; use the tokenizer.json the run was trained with"
+            f"{path}: does not begin with {' '.join(SPECIAL)}; "
+            "use the tokenizer.json the run was trained with"
         )
     return tokenizer
 
 
 def is_word_level(tokenizer):
-    """Whether each token is a whole word, so that it can be shown as it stands."""
+    """Return whether each token is a whole word, which can be shown as it is."""
     return isinstance(tokenizer.model, models.WordLevel)
 
 
 def encode(tokenizer, texts):
-    """One list of ids a text, without [BOS]."""
-    return [
-        encoding.ids for encoding in tokenizer.encode_batch(list(texts), add_special_tokens=False)
-    ]
+    """Return one list of ids per text, without [BOS]."""
+    encodings = tokenizer.encode_batch(list(texts), add_special_tokens=False)
+    return [encoding.ids for encoding in encodings]
 
 
 def frame(tokenizer, ids):
-    """The ids of a text as a model of sentences reads them: [BOS] in front, and [EOS] behind where the tokenizer's file
-    adds both to a text, as RoBERTa's does."""
+    """Return ids with [BOS] in front, as a model of sentences reads them.
+
+    [EOS] follows if the tokenizer's file adds both to a text, as RoBERTa's does.
+    """
     return [BOS, *ids, *[EOS] * (tokenizer.num_special_tokens_to_add(False) > 1)]
 
 
 def token_strings(tokenizer, ids):
-    """Tokens for a figure's axis: words as they are, BPE pieces with a visible space."""
+    """Return tokens for a figure's axis: words as they are, BPE pieces with a visible space."""
     if is_word_level(tokenizer):
         return [tokenizer.id_to_token(int(i)) for i in ids]
     return [
@@ -125,7 +137,7 @@ def token_strings(tokenizer, ids):
 
 
 def detokenize(tokenizer, ids):
-    """Ids to readable text: for word level, spaces are put where English has them."""
+    """Return readable text of ids; at word level, with spaces where English has them."""
     if not is_word_level(tokenizer):
         return tokenizer.decode([int(i) for i in ids], skip_special_tokens=False)
     text = ""
@@ -140,8 +152,11 @@ def detokenize(tokenizer, ids):
 
 
 def word_starts(tokenizer):
-    """(V,) bool: whether a token begins a word. In byte-level BPE those are the ones with a space (or line end), which
-    it writes as Ġ (or Ċ), in front, and punctuation."""
+    """Return (V,) bool: whether a token begins a word.
+
+    In byte-level BPE, punctuation does, and tokens that begin with a space or a line end, which BPE
+    writes as Ġ and Ċ.
+    """
     if is_word_level(tokenizer):
         return torch.ones(tokenizer.get_vocab_size(), dtype=torch.bool)
     tokens = (tokenizer.id_to_token(i) for i in range(tokenizer.get_vocab_size()))

@@ -1,4 +1,5 @@
-"""The command line of every script."""
+"""The command line of every script: a dataclass of flags becomes a parser, a mistake becomes one
+line on stderr and exit code 2."""
 
 import argparse
 import dataclasses
@@ -11,201 +12,207 @@ from pathlib import Path
 
 import torch
 
-from data import files
+from data import locks
 from data.files import DataError, printable
 from lab import processes
 from lab.errors import UserError, require
-from lab.load import started_with
+from lab.flags import script_of, spelled, was_given
+from lab.records import started_with
 from lab.signals import Interrupted, own_signals
 
 
-def parse(flags_class, description, argv=None, started_with=None):
-    """The command line as an instance of a flags dataclass; `--n-head` and `--n_head` are the same flag. --help groups the
-    flags by the dataclasses they are inherited from, under the first lines of their docstrings. started_with:
-    {name: value} of flags that are not given, instead of their defaults.
+def main(run_script, flags_class, description, argv=None):
+    """Parse the flags and run a script: `run_script(flags)`.
 
-    An unknown flag or a malformed value gives one line on stderr and exit code 2.
+    A UserError or DataError, a full disk and a lack of memory end in one line on stderr and exit
+    code 2, a signal in exit code 128 + its number.
     """
-    owners = [
-        owner for owner in flags_class.__mro__ if dataclasses.is_dataclass(owner)
-    ]  # its own flags come first
-    parser, groups = (
-        LineParser(
-            description=description,
-            allow_abbrev=False,
-            usage="%(prog)s [flags]" if len(owners) > 1 else None,
-        ),
-        {},
+    flags = None
+    try:
+        with own_signals():
+            flags = parse(flags_class, description, argv)
+            if processes.size() > 1:
+                alone = "runs in one process; start it with python instead of torchrun"
+                require((hasattr(flags, "timeout"), alone))
+                processes.start(flags.timeout)
+            if getattr(flags, "resume", False) and was_given(flags, "out"):
+                started = processes.from_rank_0(lambda: started_with(flags_class, flags.out))
+                flags = parse(flags_class, description, argv, started)
+            run_script(flags)
+    except (UserError, DataError) as error:
+        fail(flags_class, error)
+    except Interrupted as signalled:
+        fail(flags_class, f"interrupted; {signalled.remedy}", 128 + signalled.number)
+    except KeyboardInterrupt:
+        fail(flags_class, "interrupted", 130)
+    except BrokenPipeError:  # the reader of the output has gone, as `| head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        fail(flags_class, "stopped: nothing reads the output any more", 1)
+    except OSError as error:
+        if error.filename is None and error.errno is None:
+            raise
+        where = error.filename or getattr(flags, "out", "") or "the run folder"
+        remedy = "check the path, free some space, or choose another --out"
+        fail(flags_class, f"{where}: {error.strerror}; {remedy}")
+    except RuntimeError as error:
+        if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error):
+            remedy = "make the model, the batch or the blocks smaller"
+            fail(flags_class, f"out of memory ({str(error)[:120]}); {remedy}")
+        if not processes.is_lost_peer(error):
+            raise
+        try:
+            lost = f"one of the {processes.size()} processes ended or did not answer"
+            remedy = "continue with --resume, with any number of processes"
+            fail(flags_class, f"--timeout {flags.timeout}: {lost} in time; {remedy}", 1)
+        finally:
+            sys.stdout.flush()
+            os._exit(1)  # threads that wait for the lost process would keep this one alive
+    finally:
+        locks.unlock_folders()
+        processes.end()
+
+
+def fail(flags_class, message, code=2):
+    """Exit with one line on stderr. Of several processes, only the first to fail prints."""
+    if processes.first_to_fail():
+        program = script_of(flags_class).split(".")[-1 if " " in script_of(flags_class) else 0]
+        print(printable(f"{program}.py: {' '.join(str(message).split())}"), file=sys.stderr)
+    raise SystemExit(code)
+
+
+# ---------------------------------------------------------------------------- parsing
+
+
+FIRST = ("RunFlags", "ModelFlags", "LoopFlags")  # groups in --help before the script's own
+
+
+def parse(flags_class, description="", argv=None, started_with=None):
+    """Return the command line as an instance of a flags dataclass, with the set `given`.
+
+    --n-head and --n_head are the same flag. started_with: {name: value} that replace defaults.
+    An unknown flag or a malformed value exits with code 2. A value out of range raises UserError.
+    """
+    parser = LineParser(
+        description=description,
+        usage="%(prog)s [flags]" if flags_class.__mro__[1:-1] else None,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog=Path(sys.modules[flags_class.__module__].__file__).name,
+        argument_default=argparse.SUPPRESS,
+        allow_abbrev=False,
     )
-    for owner in owners:
-        groups[owner] = (
-            parser
-            if owner is flags_class
-            else parser.add_argument_group(owner.__doc__.split("\n")[0])
-        )
-    for field in dataclasses.fields(flags_class):
-        names = ["--" + field.name.replace("_", "-")]
-        default = (
-            ""
-            if field.default in ("", None, dataclasses.MISSING) or field.metadata["positional"]
-            else f" (default: {field.default})"
-        )
-        options = dict(
-            default=field.default,
-            help=(field.metadata["help"] + default).replace("%", "%%"),
-            dest=field.name,
-        )
-        positional = field.metadata.get("positional")
-        if positional:
-            names = [field.name]
-            options.pop("dest")
-        if (
-            field.type == list[str]
-        ):  # argparse would append to a default, so an absent flag is left to the dataclass
-            options.update(
-                {"nargs": "+"}
-                if positional
-                else {"action": "append", "default": argparse.SUPPRESS, "metavar": "STR"}
-            )
-        elif field.type is bool:
-            options["action"] = (
-                "store_true" if field.default is False else argparse.BooleanOptionalAction
-            )
-        else:
-            choices = field.metadata["choices"]
-            convert = (
-                str.lower if choices else {int: integer, float: number, str: str}[field.type]
-            )  # --pos ALiBi
-            options.update(
-                type=convert,
-                choices=choices,
-                metavar=None if choices or positional else field.type.__name__.upper(),
-            )
-        # The first to have it, whoever gave it another default
-        owner = [owner for owner in groups if field.name in owner.__annotations__][-1]
-        groups[owner].add_argument(*names, **options)
-    argv = [
+    about = describe(flags_class)
+    for title, fields in grouped(flags_class):
+        group = parser.add_argument_group(title) if title else parser
+        for field in fields:
+            add_argument(group, field, about[field.name])
+    words = [
         re.sub("^--[^=]+", lambda found: found[0].replace("_", "-"), word)
         for word in (sys.argv[1:] if argv is None else argv)
     ]
-    # Bytes that are no UTF-8, which config.json could not hold
-    if any("\udc80" <= c <= "\udcff" for word in argv for c in word):
-        parser.error("the command line is not UTF-8")
-    values = vars(parser.parse_args(argv, argparse.Namespace(**(started_with or {}))))
-    for field in dataclasses.fields(flags_class):
-        if field.type != list[str] and isinstance(
-            values.get(field.name), list
-        ):  # what argparse makes of --data=--
-            parser.error(f"argument --{field.name.replace('_', '-')}: expected a value, not --")
-    return flags_class(**values)
+    if any("\udc80" <= c <= "\udcff" for word in words for c in word):
+        parser.error("the command line is not UTF-8")  # config.json could not hold it
+    given = vars(parser.parse_args(words))
+    fields = dataclasses.fields(flags_class)
+    for field in fields:
+        if field.type != list[str] and isinstance(given.get(field.name), list):  # from --data=--
+            parser.error(f"argument {spelled(field.name)}: expected a value, not --")
+    defaults = {field.name: field.default for field in fields}
+    flags = flags_class(**defaults | (started_with or {}) | given)
+    flags.given = frozenset(given)
+    require(*(check_limits(name, getattr(flags, name), about[name]) for name in about))
+    if hasattr(flags, "check"):
+        flags.check()  # what relates two flags of a group
+    return flags
 
 
-def integer(word):
-    """A whole number of the command line that 64 bits hold."""
+def describe(flags_class):
+    """Return {name: metadata of `flag`}: a group may change only the default of a flag."""
+    found = {}
+    for owner in reversed(flags_class.__mro__):
+        for field in owner.__dict__.get("__dataclass_fields__", {}).values():
+            if field.metadata:
+                found[field.name] = field.metadata
+    return found
+
+
+def grouped(flags_class):
+    """Return [(title, fields)]: run, model and length, then the script's own, then the rest."""
+    groups = {owner: [] for owner in flags_class.__mro__ if vars(owner).get("__annotations__")}
+    first = [owner for name in FIRST for owner in groups if owner.__name__ == name]
+    rest = [owner for owner in groups if owner not in (*first, flags_class)]
+    for field in dataclasses.fields(flags_class):  # belongs to the group that defines it first
+        owners = [owner for owner in groups if field.name in owner.__annotations__]
+        groups[owners[-1]].append(field)
+    alone = not (first or rest)
+    titles = {flags_class: "" if alone else "this script"}
+    order = [*first, flags_class, *rest]
+    return [(titles.get(owner, owner.__doc__), groups[owner]) for owner in order if groups[owner]]
+
+
+def add_argument(group, field, about):
+    """Add one field of a flags dataclass to an argparse group."""
+    default = about["shown"] or field.default
+    known = default not in ("", None, False, dataclasses.MISSING) and not about["positional"]
+    turn_off = f"on; turn off with --no-{spelled(field.name)[2:]}"
+    text = about["help"] + (f" (default: {turn_off if default is True else default})" * known)
+    options = {"help": text.replace("%", "%%")}
+    if field.type == list[str]:
+        options |= {"nargs": "+"} if about["positional"] else {"action": "append", "metavar": "STR"}
+    elif field.type is bool:
+        off = field.default is False
+        options["action"] = "store_true" if off else argparse.BooleanOptionalAction
+    else:
+        convert = {int: whole_number, float: finite_number, str: str}[field.type]
+        options["type"] = str.lower if about["choices"] else convert  # --pos ALiBi
+        options["choices"] = about["choices"]
+        if not (about["choices"] or about["positional"]):
+            options["metavar"] = field.type.__name__.upper()
+    if about["positional"]:
+        group.add_argument(field.name, **options)
+    else:
+        group.add_argument(spelled(field.name), dest=field.name, **options)
+
+
+LIMITS = {
+    "above": ("above", lambda value, limit: value > limit),
+    "at_least": ("at least", lambda value, limit: value >= limit),
+    "below": ("below", lambda value, limit: value < limit),
+    "at_most": ("at most", lambda value, limit: value <= limit),
+}
+
+
+def check_limits(name, value, about):
+    """Return (whether a value is within the limits of its flag, the message otherwise)."""
+    limits = [(*LIMITS[kind], limit) for kind, limit in about["limits"].items()]
+    words = " and ".join(f"{word} {limit:,}" for word, _, limit in limits)
+    within = value is None or all(holds(value, limit) for _, holds, limit in limits)
+    return within, f"{spelled(name)} must be {words}, got {value}"
+
+
+def whole_number(word):
+    """Return a whole number that fits into 64 bits. Raises ValueError."""
     if not -(2**63) <= int(word) < 2**63:
         raise ValueError
     return int(word)
 
 
-def number(word):
-    """A number of the command line, neither infinite nor none."""
+def finite_number(word):
+    """Return a number that is neither NaN nor infinite. Raises ValueError."""
     if not math.isfinite(float(word)):
         raise ValueError
     return float(word)
 
 
 class LineParser(argparse.ArgumentParser):
-    """argparse, but a mistake costs one line instead of a page."""
+    """argparse, but a mistake takes one line instead of a page."""
 
     def error(self, message):
         unknown = re.match(r"unrecognized arguments: (--[^\s=]+)", message)
         if unknown:
-            near = difflib.get_close_matches(
-                unknown[1], [name for action in self._actions for name in action.option_strings], 1
-            )
+            known = [name for action in self._actions for name in action.option_strings]
+            near = difflib.get_close_matches(unknown[1], known, 1)
             message += "".join(f"; did you mean {name}?" for name in near)
         if processes.first_to_fail():
-            print(
-                printable(f"{self.prog}: {' '.join(message.split())}; see --help"), file=sys.stderr
-            )
+            line = f"{self.prog}: {' '.join(message.split())}; see --help"
+            print(printable(line), file=sys.stderr)
         raise SystemExit(2)
-
-
-def main(train, flags_class, description, argv=None):
-    """Parse the flags and run a script; mistakes of the user end in one line on stderr and exit code 2."""
-    flags = parse(flags_class, description, argv)
-    try:
-        with own_signals():
-            if processes.size() > 1:
-                require(
-                    (
-                        hasattr(flags, "timeout"),
-                        "runs in one process; start it with python instead of torchrun",
-                    ),
-                    (
-                        getattr(flags, "timeout", 1) > 0,
-                        f"--timeout must be at least 1, got {getattr(flags, 'timeout', 1)}",
-                    ),
-                )
-                processes.start(flags.timeout)
-            if getattr(flags, "resume", False) and flags.out:
-                flags = parse(
-                    flags_class,
-                    description,
-                    argv,
-                    processes.from_first(lambda: started_with(flags_class, flags.out)),
-                )
-            train(flags)
-    except (UserError, DataError) as error:
-        stop(error)
-    except Interrupted as signalled:
-        if processes.first_to_fail():
-            print(f"\ninterrupted; {signalled.remedy}", file=sys.stderr)
-        raise SystemExit(128 + signalled.number) from None
-    except KeyboardInterrupt:
-        again = (
-            "; the same command with --resume goes on from the last checkpoint, if there is one"
-            if hasattr(flags, "resume")
-            else ""
-        )
-        print(f"\ninterrupted{again}", file=sys.stderr)
-        raise SystemExit(130) from None
-    except BrokenPipeError:  # whoever read the output has gone, as `| head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(0) from None
-    except OSError as error:
-        if error.filename is None and error.errno is None:
-            raise
-        stop(
-            f"{error.filename or getattr(flags, 'out', '') or 'the run folder'}: {error.strerror}; "
-            "check the path, make room, or choose another --out"
-        )
-    except RuntimeError as error:
-        if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error):
-            stop(
-                f"does not fit into memory ({str(error)[:120]}); make the model, the batch or the blocks smaller"
-            )
-        if not processes.has_lost_another(error):
-            raise
-        try:
-            stop(
-                f"another of the {processes.size()} processes has gone, "
-                f"or has not answered for {flags.timeout} s (--timeout); the same command with --resume "
-                "goes on from the last checkpoint, with as many processes as you like",
-                1,
-            )
-        finally:
-            sys.stdout.flush()
-            os._exit(1)  # threads that still wait for the other would keep this process from ending
-    finally:
-        files.let_go()
-        processes.end()
-
-
-def stop(message, code=2):
-    if processes.first_to_fail():
-        print(
-            printable(f"{Path(sys.argv[0]).name}: {' '.join(str(message).split())}"),
-            file=sys.stderr,
-        )
-    raise SystemExit(code)

@@ -12,14 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lab.errors import UserError, require
-from lab.load import (
-    check_entries,
-    read_config,
-    read_metrics,
-    read_result,
-    resume_command,
-    script_of,
-)
+from lab.flags import script_of
+from lab.records import check_entries, read_config, read_metrics, read_result, resume_command
 
 KINDS = {
     "lm": "Causal LM",

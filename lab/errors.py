@@ -1,12 +1,12 @@
-"""Mistakes of the user."""
+"""Errors that a user can mend."""
 
 
 class UserError(Exception):
-    """A mistake of whoever started the script; the message names the flag or file and the remedy."""
+    """A mistake in a flag or a file; the message names it and says what to do."""
 
 
 def require(*checks):
-    """Each check is (holds, message); UserError with every message whose condition does not hold."""
+    """Raise UserError with the messages of all checks, (condition, message), that do not hold."""
     wrong = [message for holds, message in checks if not holds]
     if wrong:
         raise UserError("; ".join(wrong))

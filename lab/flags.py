@@ -1,77 +1,109 @@
-"""The command line of every script: its flags, one dataclass a script, and what a mistake costs: one line and exit code 2."""
+"""Flags: one dataclass per script, put together from the groups below.
+
+A script lists its groups and changes their defaults:
+
+    @dataclass
+    class Flags(RunFlags, ModelFlags, LoopFlags, MachineFlags):
+        lr: float = 3e-3
+        mask_rate: float = flag(0.3, "share of tokens to predict", above=0, below=1)
+
+`lab.command` turns the dataclass into a command line.
+"""
 
 import dataclasses
 import re
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 
-import model as models
 from data import NAMES
-from lab.errors import UserError
+from data.masking import UNITS
+from lab.errors import UserError, require
+from model import ALIBI_VARIANTS, HEADS, LARGEST, POSITIONS, Config
 
-# ---------------------------------------------------------------------------- flags
+ROOT = Path(__file__).parents[1]
 
 
-def flag(default, help, choices=None, positional=False):
-    """A dataclass field with what the command line needs to know about it. A list[str] field may be given several times."""
-    return dataclasses.field(
-        default=default, metadata={"help": help, "choices": choices, "positional": positional}
-    )
+def flag(default, help, choices=None, *, shown=None, positional=False, pair=None, **limits):
+    """Return a dataclass field with what the command line needs to know about a flag.
+
+    shown: how --help describes the default, where the value itself would not say it. pair: two
+    defaults of which the script chooses one.
+    limits: above, at_least, below, at_most. A flag of type list[str] can be given several times.
+    """
+    about = {"help": help, "choices": choices, "shown": shown, "limits": limits, "pair": pair}
+    return dataclasses.field(default=default, metadata=about | {"positional": positional})
+
+
+def share(default, help):
+    """Return a flag that is a share: at least 0 and below 1."""
+    return flag(default, help, at_least=0, below=1)
 
 
 @dataclass
 class RunFlags:
-    """the run: its text, folder and machine"""
+    """the run"""
 
     data: str = flag(
         "toy",
-        f"corpus: {', '.join(NAMES)}, a folder in the assignment's or in WikiText's form or of prepare.py, "
-        "a .txt, or a .tsv of label<TAB>text",
+        f"text to read: {', '.join(NAMES)}, a folder in the form of the assignment or of "
+        "WikiText, a folder written by beyond.prepare, a .txt, or labelled rows in a .tsv or .csv",
     )
-    out: str = flag(
-        "", "run folder (default: out/KIND-DATA-POS-SEED, and the split if it is not full)"
-    )
-    seed: int = flag(0, "seed of the initial weights, the data order, the masks and the dropout")
-    device: str = flag("auto", "where to compute", ("auto", "cpu", "cuda", "mps"))
-    dtype: str = flag(
-        "auto",
-        "bfloat16 autocast or plain float32; auto: bfloat16 on CUDA",
-        ("auto", "float32", "bfloat16"),
-    )
-    threads: int = flag(
-        0,
-        "CPU threads; 0: one for models up to 128 wide, which gain little from more and leave them to "
-        "other runs, else all cores",
-    )
-    compile: bool = flag(False, "compile the blocks, half a minute; worth it on a GPU")
+    out: str = flag("", "run folder", shown="out/KIND-DATA-POS-SEED")
+    seed: int = flag(0, "seed of the initial weights, data order, masks and dropout")
     resume: bool = flag(
-        False, "continue the run; with --out RUN, what is not given is as the run was started"
+        False, "continue the run in --out; flags that are not given keep the values of the run"
     )
-    overwrite: bool = flag(False, "delete the run in --out and start anew")
+    overwrite: bool = flag(False, "delete the run in --out and start again")
 
 
 @dataclass
 class ModelFlags:
-    """the model: the assignment's base setting, unless you say otherwise"""
+    """the model"""
 
-    pos: str = flag("learned", "how the model knows where a token is", models.POSITIONS)
-    alibi: str = flag(
-        "offset",
-        "form of ALiBi in an encoder; a decoder has the causal form",
-        models.ALIBI_VARIANTS,
-    )
-    window: int = flag(0, "attend only to tokens less than this far away; 0: to all")
+    pos: str = flag("learned", "position encoding", POSITIONS)
     n_layer: int = flag(4, "number of blocks")
-    n_head: int = flag(2, "attention heads a block")
+    n_head: int = flag(2, "attention heads per block")
     n_embd: int = flag(64, "width")
-    n_ffn: int = flag(100, "width of the feed-forward layer; 0: four times the width")
-    block_size: int = flag(32, "longest sequence, in tokens")
-    norm_first: bool = flag(
-        True, "layer norm before each sublayer (GPT-2); --no-norm-first: after it (RoBERTa)"
-    )
-    activation: str = flag("relu", "of the feed-forward layer", ("relu", "gelu"))
-    dropout: float = flag(0.0, "of embeddings and sublayer outputs")
-    attn_dropout: float = flag(0.0, "of attention weights")
+    n_ffn: int = flag(100, "width of the feed-forward layer; 0: four times --n-embd", at_least=0)
+    block_size: int = flag(32, "longest sequence, in tokens", at_least=2)
+    dropout: float = flag(0.0, "dropout of embeddings and sublayer outputs")
+    attn_dropout: float = flag(0.0, "dropout of attention weights")
+    norm_first: bool = flag(True, "layer norm before each sublayer (GPT-2), not after (RoBERTa)")
+    activation: str = flag("relu", "activation of the feed-forward layer", ("relu", "gelu"))
+    window: int = flag(0, "attend only to tokens less than this far away; 0: to all", at_least=0)
+    alibi: str = flag("offset", "form of ALiBi in an encoder", ALIBI_VARIANTS)
     init_std: float = flag(0.05, "standard deviation of the initial weights")
+
+
+@dataclass
+class LoopFlags:
+    """the length of the training"""
+
+    steps: int = flag(500, "number of updates", at_least=0)
+    batch_size: int = flag(16, "sequences per update", at_least=1, at_most=LARGEST)
+    lr: float = flag(1e-3, "peak learning rate", above=0)
+    warmup: int = flag(0, "steps over which the learning rate rises", at_least=0)
+    decay: float = flag(
+        0.5,
+        "share of the steps, at the end, over which the learning rate falls to zero",
+        at_least=0,
+        at_most=1,
+    )
+    weight_decay: float = flag(0.01, "weight decay of matrices", at_least=0)
+    clip: float = flag(1.0, "largest gradient norm; 0: no limit", at_least=0)
+    eval_every: int = flag(100, "steps between evaluations", at_least=1)
+
+
+@dataclass
+class MaskFlags:
+    """the masked words"""
+
+    head: str = flag("linear", "output head, from hidden states to words", HEADS)
+    mask_rate: float = flag(0.3, "share of tokens to predict", above=0, below=1)
+    mask_unit: str = flag(
+        "token", "what is masked together: tokens, whole words, or spans of about 3 tokens", UNITS
+    )
 
 
 @dataclass
@@ -80,92 +112,142 @@ class TokenizerFlags:
 
     tokenizer: str = flag("word", "word level, or byte-level BPE", ("word", "bpe"))
     vocab_size: int = flag(
-        0, "size of the vocabulary; 0: every word of the training text, or 4000 BPE pieces"
-    )
-
-
-@dataclass
-class SpreadFlags:
-    """several processes (torchrun), and a batch in several parts"""
-
-    accumulate: int = flag(
-        1,
-        "parts that a process computes its share of a batch in, one after the other: "
-        "less memory, the same result",
-    )
-    timeout: int = flag(
-        60,
-        "seconds to wait for another process before it counts as gone; "
-        "more where writing a checkpoint takes longer",
+        0, "size of the vocabulary", shown="every word of the training text, or 4000 BPE pieces"
     )
 
 
 @dataclass
 class ContinueFlags:
-    """pretraining on one text, then going on with another"""
+    """pretraining on one text, then training on another"""
 
-    vocab_from: str = flag(
-        "",
-        "corpus that gives the vocabulary instead of --data: the one to continue on with --init-from",
-    )
+    vocab_from: str = flag("", "corpus to take the vocabulary from, instead of --data")
     init_from: str = flag(
-        "",
-        "run folder of the same script to continue from: its weights, architecture and vocabulary",
+        "", "run folder of the same script to start from: its weights, architecture, vocabulary"
     )
 
 
-def step_checks(flags):
-    """What `require` is to check of the flags of a training that counts steps."""
-    return (
-        (flags.steps >= 0, f"--steps must not be negative, got {flags.steps}"),
-        (
-            0 < flags.batch_size <= models.LARGEST,
-            f"--batch-size must be at least 1 and at most {models.LARGEST:,}, got {flags.batch_size}",
-        ),
-        (
-            0 < getattr(flags, "accumulate", 1) <= max(1, flags.batch_size),
-            f"--accumulate must be at least 1 and at most --batch-size {flags.batch_size}, "
-            f"got {getattr(flags, 'accumulate', 1)}",
-        ),
-        (flags.eval_every > 0, f"--eval-every must be at least 1, got {flags.eval_every}"),
-        (flags.lr > 0, f"--lr must be above 0, got {flags.lr}"),
-        (flags.weight_decay >= 0, f"--weight-decay must not be negative, got {flags.weight_decay}"),
-        (flags.warmup >= 0, f"--warmup must not be negative, got {flags.warmup}"),
-        (flags.clip >= 0, f"--clip must not be negative, got {flags.clip}"),
-        (0 <= flags.decay <= 1, f"--decay must be from 0 to 1, got {flags.decay}"),
+@dataclass
+class MachineFlags:
+    """the machine"""
+
+    device: str = flag(
+        "auto", "where to compute; auto: CUDA if present", ("auto", "cpu", "cuda", "mps")
+    )
+    dtype: str = flag(
+        "auto", "precision; auto: bfloat16 on CUDA, else float32", ("auto", "float32", "bfloat16")
+    )
+    threads: int = flag(
+        0,
+        "CPU threads",
+        shown="1 for models up to 128 wide, else all cores",
+        at_least=0,
+        at_most=4096,
+    )
+    compile: bool = flag(
+        False, "compile the blocks: takes half a minute, makes a GPU's steps faster"
     )
 
 
-def model_config(flags, **more):
-    """The model's Config from the flags of the same names; its complaints become complaints about flags.
+@dataclass
+class ProcessFlags:
+    """several processes (torchrun), and a batch in several parts"""
 
-    What the Config makes of a flag (`--n-ffn 0` is four times the width) is written back, so that config.json holds it.
+    accumulate: int = flag(
+        1, "parts into which a batch is split to save memory; the result is the same", at_least=1
+    )
+    timeout: int = flag(60, "seconds to wait for another process", at_least=1)
+
+    def check(self):
+        few = f"--accumulate {self.accumulate}: is more than --batch-size {self.batch_size}"
+        require((self.accumulate <= self.batch_size, few))
+
+
+@dataclass
+class CommonFlags(RunFlags, ModelFlags, TokenizerFlags, MachineFlags):
+    """flags of all training scripts"""
+
+
+@dataclass
+class TrainFlags(CommonFlags, LoopFlags):
+    """flags of all training scripts that count steps"""
+
+
+# ---------------------------------------------------------------------------- using flags
+
+
+def resolve_pairs(flags, second):
+    """Give flags with a pair of defaults that are not given the first, or the second."""
+    for field in dataclasses.fields(flags):
+        if field.metadata.get("pair") and getattr(flags, field.name) is None:
+            setattr(flags, field.name, field.metadata["pair"][second])
+
+
+def was_given(flags, name):
+    """Return whether a flag was on the command line, even with its default value."""
+    return name in getattr(flags, "given", ())
+
+
+def given(flags, *names):
+    """Return those of the flags that were on the command line, as typed, joined by "and"."""
+    typed = [spelled(name, getattr(flags, name)) for name in names if was_given(flags, name)]
+    return " and ".join(typed)
+
+
+def spelled(name, value=None):
+    """Return a field name as it is typed: "--n-head", or with a value "--n-head 4"."""
+    return f"--{name.replace('_', '-')}" + ("" if value is None else f" {value}")
+
+
+def script_of(flags):
+    """Return what python is given to run the script of these flags: "train_lm.py", or
+    "-m beyond.train_tlm"."""
+    flags_class = flags if isinstance(flags, type) else type(flags)
+    path = Path(sys.modules[flags_class.__module__].__file__).resolve()
+    if path.parent == ROOT or ROOT not in path.parents:
+        return path.name
+    return "-m " + ".".join(path.relative_to(ROOT).with_suffix("").parts)
+
+
+def model_config(flags, source=None, causal=False, **more):
+    """Return the Config of `source`, a LoadedRun, or without one that of the flags.
+
+    A value that Config resolves (--n-ffn 0 is four times the width) is written back into the
+    flags. Raises UserError naming the flags where Config names fields, and for --alibi where it
+    would be ignored.
     """
-    names = {field.name for field in dataclasses.fields(models.Config)}
+    if source:
+        return source.model.body.config
+    if was_given(flags, "alibi"):
+        one_form = "a causal model has one form of ALiBi; leave the flag out"
+        other = f"--pos {flags.pos} has no such form; add --pos alibi, or leave the flag out"
+        require(
+            (not causal, f"--alibi {flags.alibi}: {one_form}"),
+            (causal or flags.pos == "alibi", f"--alibi {flags.alibi}: {other}"),
+        )
+    names = {field.name for field in dataclasses.fields(Config)}
     values = {name: value for name, value in vars(flags).items() if name in names} | more
     try:
-        config = models.Config(**values)
-        adopt(flags, config)
-        return config
+        config = Config(**values)
     except ValueError as error:
         fields = re.compile(rf"\b({'|'.join(names)})(?= must|=)|\b(n_head|n_embd|block_size)\b")
-        raise UserError(
-            fields.sub(lambda found: "--" + found[0].replace("_", "-"), str(error))
-        ) from None
+        raise UserError(fields.sub(lambda found: spelled(found[0]), str(error))) from None
+    adopt(flags, config)
+    return config
 
 
 def adopt(flags, config, source=""):
-    """Give the flags the values of the model that is really used.
+    """Give the flags the values of the model that is used.
 
-    With a source, the flag and run folder the model comes from: UserError for a flag that asks for something else.
+    source: the flag and folder the model comes from, for the message. Raises UserError for a
+    given flag that asks for another value.
     """
-    defaults = {field.name: field.default for field in dataclasses.fields(flags)}
     for field in dataclasses.fields(config):
-        if hasattr(flags, field.name) and field.name != "vocab_size":  # as a flag, that is a limit
-            given, used = getattr(flags, field.name), getattr(config, field.name)
-            if source and given not in (defaults[field.name], used):
-                raise UserError(
-                    f"--{field.name.replace('_', '-')} {given}: {source} has {used}, which cannot be changed; "
-                    "leave the flag out"
-                )
-            setattr(flags, field.name, used)
+        if not hasattr(flags, field.name) or field.name == "vocab_size":  # as a flag, a limit
+            continue
+        asked, used = getattr(flags, field.name), getattr(config, field.name)
+        if source and was_given(flags, field.name) and asked != used:
+            raise UserError(
+                f"{spelled(field.name, asked)}: {source} has {used}, which cannot be changed; "
+                "leave the flag out"
+            )
+        setattr(flags, field.name, used)

@@ -1,4 +1,4 @@
-"""Where a script computes: device, threads, memory, precision, and what a run remembers of all that."""
+"""Where a script computes: device, threads, memory, precision, and what a run records of them."""
 
 import contextlib
 import ctypes
@@ -14,47 +14,37 @@ import tokenizers
 import torch
 
 from lab import processes
-from lab.errors import UserError, require
+from lab.errors import require
 from model import Block
 
 
-def prepare(flags, n_embd=None):
-    """Seed everything, choose threads, and return the torch device. UserError when it is not there. On the CPU also: denormal
-    floats become zeros, and freed memory is kept."""
+def prepare(flags, n_embd=0):
+    """Seed the random numbers, choose the number of threads, and return the torch device.
+
+    On the CPU, denormal floats become zeros and freed memory is kept. Raises UserError if the
+    device is not there.
+    """
     device = flags.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    if (
+    missing = (
         device == "cuda"
         and not torch.cuda.is_available()
         or device == "mps"
         and not torch.backends.mps.is_available()
-    ):
-        raise UserError(
-            f"--device {device}: this machine or this torch build has none; use --device cpu"
-        )
+    )
+    nothing = "this machine or this build of torch has none; use --device cpu"
+    require((not missing, f"--device {device}: {nothing}"))
     if processes.size() > 1:
-        require(
-            (device != "mps", "--device mps: is for one process; use --device cpu"),
-            (
-                device != "cuda" or processes.local_rank() < torch.cuda.device_count(),
-                f"--device cuda: {processes.local_size()} processes on a machine with {torch.cuda.device_count()} cards; "
-                "start one for each (--nproc_per_node)",
-            ),
-        )
-        if device == "cuda":
-            torch.cuda.set_device(processes.local_rank())
-    require(
-        (
-            0 <= getattr(flags, "threads", 0) <= 4096,
-            f"--threads must not be negative, nor above 4096, got {getattr(flags, 'threads', 0)}",
-        )
-    )
-    threads = getattr(flags, "threads", 0) or (
-        1 if (n_embd or 0) <= 128 else max(1, os.cpu_count() // processes.local_size())
-    )
-    torch.set_num_threads(threads)
-    # Far-away tokens get weights too small for normal floats, which processors compute many times slower.
+        require((device != "mps", "--device mps: works with one process; use --device cpu"))
+    if processes.size() > 1 and device == "cuda":
+        n, cards = processes.local_size(), torch.cuda.device_count()
+        more = f"--device cuda: {n} processes on a machine with {cards} GPUs"
+        remedy = "start one process per GPU (--nproc_per_node)"
+        require((processes.local_rank() < cards, f"{more}; {remedy}"))
+        torch.cuda.set_device(processes.local_rank())
+    torch.set_num_threads(getattr(flags, "threads", 0) or default_threads(n_embd))
+    # Far-away tokens get weights too small for normal floats, and denormal floats are slow.
     torch.set_flush_denormal(True)
     torch.manual_seed(getattr(flags, "seed", 0))
     if device == "cpu":
@@ -62,10 +52,14 @@ def prepare(flags, n_embd=None):
     return torch.device(device)
 
 
+def default_threads(n_embd):
+    """Return 1 for narrow models, which gain little from more, else this process's cores."""
+    return 1 if n_embd <= 128 else max(1, os.cpu_count() // processes.local_size())
+
+
 def keep_freed_memory():
-    """From now on this process keeps the memory it frees, where the C library is glibc, which otherwise gives tensors
-    of some megabytes back to the system in every step, and a small model's step pays with a tenth of its time for
-    getting them again."""
+    """Make glibc keep freed memory. It would return tensors of some megabytes to the system after
+    every step, and getting them back takes a tenth of a small model's step."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, TypeError):  # another C library
@@ -136,10 +130,3 @@ def versions():
         "platform": platform.platform(),
         "date": datetime.date.today().isoformat(),
     }
-
-
-def clock(seconds):
-    """Seconds as 1:02:03 or 2:03."""
-    minutes, seconds = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

@@ -1,4 +1,4 @@
-"""Learning rate, optimizer and perplexity."""
+"""Learning rate, optimizer, and loss as perplexity."""
 
 import math
 
@@ -6,8 +6,11 @@ import torch
 
 
 def learning_rate(step, steps, peak, warmup, decay):
-    """The schedule: (1) up in a straight line for `warmup` steps, (2) constant, (3) down in a straight line to zero
-    at the end, over the last `decay` share of the steps. step counts from 0."""
+    """Return the learning rate of a step, counted from 0.
+
+    (1) It rises linearly for `warmup` steps, (2) stays at its peak, (3) falls linearly to zero over
+    the last `decay` share of the steps.
+    """
     if step < warmup:
         return peak * (step + 1) / warmup
     falling = min(steps - warmup, decay * steps)
@@ -17,17 +20,14 @@ def learning_rate(step, steps, peak, warmup, decay):
 
 
 def make_optimizer(model, lr, weight_decay, betas=(0.9, 0.999)):
-    """AdamW that decays matrices and spares biases, norms and scalars. Each parameter is in exactly one group."""
+    """Return AdamW that decays matrices and spares biases, norms and scalars."""
     parameters = [p for p in model.parameters() if p.requires_grad]
-    groups = [
-        dict(params=[p for p in parameters if p.dim() >= 2], weight_decay=weight_decay),
-        dict(params=[p for p in parameters if p.dim() < 2], weight_decay=0.0),
-    ]
-    return torch.optim.AdamW(
-        groups, lr=lr, betas=betas, fused=parameters[0].device.type in ("cpu", "cuda")
-    )
+    matrices = dict(params=[p for p in parameters if p.dim() >= 2], weight_decay=weight_decay)
+    others = dict(params=[p for p in parameters if p.dim() < 2], weight_decay=0.0)
+    fused = parameters[0].device.type in ("cpu", "cuda")
+    return torch.optim.AdamW([matrices, others], lr=lr, betas=betas, fused=fused)
 
 
 def perplexity(nats, tokens):
-    """exp(nats / tokens), at most exp(700), which a float still holds."""
+    """Return exp(nats / tokens), at most exp(700), which is still a float."""
     return math.exp(min(nats / tokens, 700.0)) if tokens else math.nan

@@ -1,9 +1,7 @@
-"""What every script shares, under one name: the learning rate, the optimiser and the run folder being written;
-by import also the command line (flags.py), the device (machine.py) and finished runs (opened.py). The training loops
-are in the scripts.
+"""A run being trained: its folder, and what surrounds the training loop.
 
-A run is a folder: config.json, tokenizer.json, metrics.jsonl, checkpoint.pt (to resume), best.pt (to use),
-result.json, and figures. `Run` writes one; `load_run` (opened.py) opens one.
+A run is a folder: config.json, tokenizer.json, metrics.jsonl, checkpoint.pt (to resume), best.pt
+(to use), result.json and figures. `Run` writes one, `lab.load` opens one.
 """
 
 import dataclasses
@@ -12,50 +10,33 @@ import json
 import math
 import os
 import shlex
-import shutil
 import signal
 import sys
 import time
-from pathlib import Path
 
 import torch
 
-from data import NAMES, files
-from data.files import printable, write_json, write_text
-from data.tokenizer import load_tokenizer
+from data.files import write_json, write_text
 from lab import processes
 from lab.checkpoint import Damaged, load_optimizer, load_weights, read_checkpoint, write_checkpoint
 from lab.errors import UserError, require
-from lab.load import can_resume, read_config, read_json, read_metrics, resume_command
-from lab.machine import clock, git_revision, peak_memory, versions
+from lab.flags import script_of
+from lab.folder import check_tokenizer, name_folder, open_folder
+from lab.live import LiveLine, clock
+from lab.machine import git_revision, peak_memory, versions
+from lab.records import read_config, read_metrics, resume_command
 from lab.signals import Interrupted, Losses, Signals
 from model import count_parameters
 
-# ---------------------------------------------------------------------------- the run folder
+CHECKPOINT = ("model", "optimizer", "step", "rng", "cuda_rng", "seconds", "more")
 
 
-LOOKED_INTO = (
-    "maps",
-    "probe",
-    "order",
-)  # folders that other scripts put into a run's; they go with it
-FREE = (
-    "resume",
-    "overwrite",
-    "out",
-    "device",
-    "threads",
-    "accumulate",
-    "timeout",
-)  # flags that may change when a run goes on
-
-
-def first_only(method):
-    """A method of Run that prints or writes: of several processes only the first does."""
+def rank_0_only(method):
+    """Make a method of Run do nothing in other processes than rank 0."""
 
     @functools.wraps(method)
     def alone(self, *args, **more):
-        if processes.first():
+        if processes.is_rank_0():
             method(self, *args, **more)
 
     return alone
@@ -64,275 +45,213 @@ def first_only(method):
 class Run:
     """A run folder being written.
 
-    UserError when --out already holds something and neither --resume nor --overwrite is given, or when
-    --resume finds a run of other flags.
+    kind: lm | mlm | classifier | seq2seq | thread. name: start of the folder's name, if it is not
+    the kind. `described` goes into config.json. Raises UserError if --out holds something and
+    neither --resume nor --overwrite is given, or if --resume finds a run with other flags.
     """
 
-    def __init__(self, kind, flags, config, tokenizer, device, name="", **more):
-        """kind: lm | mlm | classifier | seq2seq | thread; name: how the folder's name begins, if not with the kind.
-        `more` goes into config.json."""
-        self.flags, self.kind, self.device = flags, kind, device
-        data = flags.data if flags.data in NAMES else Path(flags.data).resolve().stem
-        split = getattr(flags, "split", "full").replace("/", "-of-")
-        self.folder = Path(
-            flags.out
-            or f"out/{name or kind}-{data}-{config.pos}-{flags.seed}"
-            + f"-{split}" * (split != "full")
-        )
-        self.started, self.resumed, self.last_line = time.perf_counter(), [0.0, 0.0], 0.0
-        self.first_step, self.unit = 0, "epoch" if kind == "classifier" else "step"
-        self.saved, self.damaged = (
-            None,
-            False,
-        )  # number of the last checkpoint, and whether the file under its name is no good
-        self.beside = ""  # what else is to be said of it
-        self.losses, self.signals = Losses(), Signals(self.how_to_go_on)
-        described = {
-            "kind": kind,
-            "flags": dataclasses.asdict(flags),
-            "model": dataclasses.asdict(config),
-            **more,
-        }
-        processes.from_first(lambda: self.begin(described, tokenizer))
+    def __init__(self, kind, flags, config, tokenizer, device, name="", **described):
+        self.kind, self.flags, self.device = kind, flags, device
+        self.folder = name_folder(flags, name or kind, config.pos)
+        self.started, self.earlier = time.perf_counter(), [0.0, 0.0]  # seconds: wall, CPU
+        self.first_step = self.tokens = 0
+        self.recent, self.best = [], None  # losses since the last evaluation; best number so far
+        self.saved = None  # step or epoch of the last checkpoint
+        self.damaged = self.retraining = False
+        self.live, self.losses, self.signals = LiveLine(), Losses(), Signals(self.how_to_resume)
+        self.count_in_steps(getattr(flags, "steps", 0), getattr(flags, "eval_every", 1))
+        described |= {"kind": kind, "model": dataclasses.asdict(config)}
+        processes.from_rank_0(lambda: self.begin(described, tokenizer))
         if processes.size() > 1:
-            same = processes.from_first(tokenizer.to_str) == tokenizer.to_str()
-            require(
-                (
-                    same,
-                    f"--data {flags.data}: process {processes.rank()} reads another text than the first; "
-                    "give all machines the same files",
-                )
+            same = processes.from_rank_0(tokenizer.to_str) == tokenizer.to_str()
+            other = (
+                f"--data {flags.data}: process {processes.rank()} reads another text than rank 0"
             )
+            require((same, f"{other}; give all machines the same files"))
 
     def begin(self, described, tokenizer):
-        """Make the folder or, with --resume, look whether it is this run's."""
-        flags = self.flags
-        self.open_folder(described)
+        """Open the folder and, for a new run, write config.json and tokenizer.json."""
+        flags, script = self.flags, script_of(self.flags)
+        open_folder(self.folder, flags)
         if flags.resume:
-            path = self.folder / "tokenizer.json"
-            if (
-                load_tokenizer(path).to_str() != tokenizer.to_str()
-            ):  # the weights would meet other words than they learned
-                raise UserError(
-                    f"--resume: --data {flags.data} gives another vocabulary than {path}, so the data has changed; "
-                    "restore the data, or start anew with another --out"
-                )
-        else:
-            command = shlex.join([*processes.launcher(), Path(sys.argv[0]).name, *sys.argv[1:]])
-            write_json(
-                self.folder / "config.json",
-                described
-                | {
-                    "command": command,
-                    "seed": flags.seed,
-                    "device": str(self.device),
-                    "revision": git_revision(),
-                    "versions": versions(),
-                },
-            )
-            write_text(self.folder / "tokenizer.json", tokenizer.to_str(pretty=True))
-
-    def open_folder(self, described):
-        folder, flags = self.folder, self.flags
-        if folder.exists() and not folder.is_dir():
-            raise UserError(f"--out {folder}: is a file; choose another folder")
-        if folder.exists():
-            self.hold()
-        there = list(folder.iterdir()) if folder.exists() else []
-        there.sort(
-            key=lambda path: path.name == "config.json"
-        )  # deleted last: by it, this is a run
-        config, log = folder / "config.json", folder / "metrics.jsonl"
-        is_run = config.exists() and "kind" in read_json(config)  # others have a config.json too
-        # Stopped before its first checkpoint, a run has nothing to lose: a best.pt is that of the first line.
-        early = ("config.json", "tokenizer.json", "metrics.jsonl", "best.pt")
-        barely_begun = all(path.name in early or path.suffix == ".partial" for path in there) and (
-            not log.exists() or log.read_bytes().count(b"\n") < 2
-        )
-        require(
-            (
-                not (flags.resume and flags.overwrite),
-                "--resume and --overwrite: one continues the run, the other deletes it; give one of them",
-            )
-        )
-        if flags.resume:
-            if not can_resume(folder):
-                raise UserError(
-                    f"--resume: {folder} holds no checkpoint.pt; leave --resume out to start the run"
-                )
-            now, then = described["flags"], read_config(folder)["flags"]
-            changed = [
-                f"--{k.replace('_', '-')} {str(then.get(k))[:40] or 'empty'}, not {str(now[k]) or 'empty'}"
-                for k in sorted(now)
-                if k not in FREE and now[k] != then.get(k)
-            ]
-            remedy = (
-                "leave these out"
-                if flags.out
-                else f"use the same, or --resume --out {folder} alone"
-            )
-            remedy += ", or use another --out"
-            if hasattr(flags, "init_from"):
-                remedy += f"; to train its weights on: --init-from {folder}, with another --out and without --resume"
-            require(
-                (not changed, f"--resume: {folder} was started with {'; '.join(changed)}; {remedy}")
-            )
-            for path in there:
-                if path.suffix == ".partial":  # what a killed process had begun to write
-                    path.unlink()
-        elif (
-            is_run
-            and (flags.overwrite or barely_begun)
-            or [path.name for path in there] == ["config.json.partial"]
-        ):
-            for path in there:
-                if path.is_file():
-                    path.unlink()
-                elif path.name in LOOKED_INTO:
-                    shutil.rmtree(path)
-        elif there:
-            what = (
-                "already holds a run; continue it with --resume, replace it with --overwrite, or"
-                if is_run
-                else "is not empty and is no run;"
-            )
-            raise UserError(f"--out {folder}: {what} choose another folder")
-        if not folder.exists():
-            folder.mkdir(parents=True, exist_ok=True)
-            self.hold()
-
-    def hold(self):
-        """Keep other processes from training in the folder until this script ends."""
-        try:
-            files.hold(self.folder)
-        except BlockingIOError:
-            raise UserError(
-                f"--out {self.folder}: another process is training there; "
-                "wait for its end, or choose another folder"
-            ) from None
-
-    def log(self, step, **metrics):
-        """Append a line to metrics.jsonl. No times in it: a repeated run gives the same file.
-        UserError for a number that is none."""
-        self.look_at_losses()
-        wrong = [
-            name
-            for name, value in metrics.items()
-            if isinstance(value, float) and not math.isfinite(value)
-        ]
-        if wrong:
-            raise self.diverged(f"at {self.unit} {step} {wrong[0]} is {metrics[wrong[0]]}")
-        if not processes.first():
+            check_tokenizer(self.folder, tokenizer, flags.data)
             return
-        with open(self.folder / "metrics.jsonl", "a", encoding="utf-8") as file:
-            file.write(
-                json.dumps(
-                    {
-                        "step": step,
-                        **{name.replace("__", "/"): value for name, value in metrics.items()},
-                    }
-                )
-                + "\n"
-            )
-            file.flush()
-            os.fsync(file.fileno())  # so that it is never behind a checkpoint
+        command = [*processes.launcher(), *script.split(), *sys.argv[1:]]
+        described |= {
+            "script": script,
+            "command": shlex.join(command),
+            "flags": dataclasses.asdict(flags),
+            "given": sorted(getattr(flags, "given", ())),
+            "seed": flags.seed,
+            "device": str(self.device),
+            "revision": git_revision(),
+            "versions": versions(),
+        }
+        write_json(self.folder / "config.json", described)
+        write_text(self.folder / "tokenizer.json", tokenizer.to_str(pretty=True))
 
-    def look_at_losses(self):
-        """UserError when training has diverged."""
+    # ------------------------------------------------------------------------ the training loop
+
+    def count_in_steps(self, total, every):
+        self.unit, self.total, self.every, self.per_epoch = "step", total, every, 1
+
+    def count_in_epochs(self, epochs, per_epoch):
+        """Count in epochs of `per_epoch` steps, with an evaluation after each epoch."""
+        self.unit, self.total = "epoch", epochs * per_epoch
+        self.every = self.per_epoch = per_epoch
+
+    def steps(self, model, optimizer, measure, judge="", best=True):
+        """Yield the steps that are left to train, counted from 0.
+
+        Resumes with --resume. Evaluates every --eval-every steps and at the end: `measure()`
+        returns ({name: number} for metrics.jsonl, the words to print). best.pt then gets the weights of
+        `model` if the number named `judge` has improved, or always without a judge. checkpoint.pt
+        follows. Between steps, a signal saves a checkpoint and ends the script.
+        best: another model to save in best.pt instead, or None to save none.
+        """
+        best = model if best is True else best
+        self.restore(model, optimizer, judge, best is not None)
+        processes.copy_from_rank_0(model)
+        self.start_clock()
+        model.train()
+        for step in self.signals.wait_in(range(self.first_step, self.total + 1)):
+            if self.is_due(step):
+                self.evaluate(step, measure, judge, best)
+                self.save_checkpoint(model, optimizer, step)
+            self.stop_if_asked(model, optimizer, step)
+            if step < self.total:
+                yield step
+
+    def updated(self, step, loss, tokens):
+        """Note that a step is done: check its loss and show the live line.
+
+        loss: this process's share of the loss, a scalar tensor. tokens: how many the step read.
+        """
+        loss = processes.all_sum(loss.detach())
+        self.recent.append(loss)
+        self.tokens += tokens
+        self.new_tokens += tokens
+        if self.losses.add(step + 1, self.lr(), loss):
+            self.check_losses()
+        if processes.is_rank_0() and sys.stderr.isatty():
+            seconds = time.perf_counter() - self.loop_started
+            left = seconds / (step + 1 - self.loop_first) * (self.total - step - 1)
+            self.live.show(
+                f"{step + 1}/{self.total}  loss {float(loss):.3f}  lr {self.lr():.1e}  "
+                f"{self.new_tokens / seconds:,.0f} tokens/s  {clock(left)} left"
+            )
+
+    def retrain(self, steps):
+        """Yield the steps of a second training, which is neither evaluated nor saved."""
+        self.retraining, self.first_step, self.total = True, 0, steps
+        self.start_clock()
+        yield from range(steps)
+
+    def start_clock(self):
+        """Start to measure the speed of a loop."""
+        self.loop_started, self.loop_first, self.new_tokens = (
+            time.perf_counter(),
+            self.first_step,
+            0,
+        )
+
+    def lr(self):
+        return self.optimizer.param_groups[0]["lr"]
+
+    def is_due(self, step):
+        """Return whether a step begins with an evaluation that is not logged already."""
+        logged = self.flags.resume and step == self.first_step
+        start = self.unit == "epoch" and step == 0
+        return (step % self.every == 0 or step == self.total) and not logged and not start
+
+    def evaluate(self, step, measure, judge, best):
+        """Measure, log, print, and save best.pt if there is an improvement."""
+        numbers, words = measure()
+        if self.recent:
+            numbers["loss/train"] = torch.stack(self.recent).mean().item()
+        self.recent, number = [], step // self.per_epoch
+        self.log(number, tokens=self.tokens, **numbers)
+        self.say(f"{self.unit} {number:>5}  {words}")
+        if self.improves(numbers, judge):
+            self.best = number, numbers.get(judge)
+            if best is not None:
+                self.save("best.pt", model=best.state_dict(), step=number, **numbers)
+
+    def improves(self, numbers, judge):
+        """Return whether a number is better than the best: an accuracy higher, others lower."""
+        if self.best is None or not judge:
+            return True
+        new, old = numbers[judge], self.best[1]
+        return new > old if judge.startswith("accuracy") else new < old
+
+    def stop_if_asked(self, model, optimizer, step):
+        """Save and raise Interrupted if a signal has come. After the last step, do not wait."""
+        self.signals.waiting = step != self.total
+        if processes.any_rank(self.signals.asked):
+            # In from_rank_0, the other processes wait until it is written.
+            processes.from_rank_0(lambda: self.save_checkpoint(model, optimizer, step))
+            self.saved = step
+            raise Interrupted(self.signals.asked or signal.SIGTERM, self.how_to_resume())
+
+    def how_to_resume(self):
+        """Return what was saved before a signal, and the command to resume from there."""
+        if self.saved is None:
+            return "nothing new was saved, and the same command starts again"
+        number, rest = divmod(self.saved, self.per_epoch)
+        begun = " and the start of the next" if rest else ""
+        lost = "; the final training is not, and starts again" if self.retraining else ""
+        command = resume_command(script_of(self.flags), self.folder, processes.launcher())
+        return f"{self.unit} {number}{begun} is saved{lost}; to resume: {command}"
+
+    def check_losses(self):
+        """Raise UserError if a loss is NaN or infinite."""
         wrong = self.losses.first_wrong()
         if wrong:
             step, lr, loss = wrong
-            raise self.diverged(
-                f"at step {step}, with a learning rate of {lr:g}, the loss is {loss}"
-            )
+            raise self.diverged(f"at step {step}, with learning rate {lr:g}, the loss is {loss}")
 
     def diverged(self, what):
-        good = (
-            f"the last good checkpoint is that of {self.unit} {self.saved} in {self.folder}"
-            if self.saved is not None
-            else "no checkpoint was written before"
-        )
-        return UserError(
-            f"--lr {self.flags.lr:g}: training diverged, {what}; {good}; start again with a smaller --lr"
-        )
+        good = "no checkpoint was written before"
+        if self.saved is not None:
+            number = self.saved // self.per_epoch
+            good = f"the last good checkpoint is that of {self.unit} {number} in {self.folder}"
+        remedy = "start again with a smaller --lr"
+        return UserError(f"--lr {self.flags.lr:g}: training diverged, {what}; {good}; {remedy}")
 
-    def interruptible(self, steps):
-        """The steps of the training loop, in which SIGINT and SIGTERM wait for `stop_if_asked`; a second one ends the
-        script at once."""
-        return self.signals.wait_in(steps)
+    # ------------------------------------------------------------------------ what is written
 
-    def is_due(self, step):
-        """Whether a step begins with an evaluation: each --eval-every-th does, and the end, but not what is logged already."""
-        flags = self.flags
-        logged = flags.resume and step == self.first_step
-        return (step % flags.eval_every == 0 or step == flags.steps) and not logged
-
-    def stop_if_asked(self, model, optimizer, step, **more):
-        """Once a step: if a signal has come, save and end the script. After the last step nothing is left to save, so then
-        it need not wait."""
-        self.signals.waiting = step != getattr(self.flags, "steps", None)
-        if processes.anywhere(self.signals.asked):
-            # The others wait until it is written
-            processes.from_first(lambda: self.save_checkpoint(model, optimizer, step, **more))
-            self.saved, self.beside = (
-                step,
-                " with the beginning of the next" if more.get("batches_done") else "",
-            )
-            raise Interrupted(self.signals.asked or signal.SIGTERM, self.how_to_go_on())
-
-    def how_to_go_on(self):
-        if self.saved is None:
-            return "nothing new was saved, and the same command starts again"
-        command = resume_command(sys.argv[0], self.folder, processes.launcher())
-        return f"{self.unit} {self.saved}{self.beside} is saved; to go on from there: {command}"
-
-    def progress(self, step, steps, loss, lr, tokens):
-        """After every update: end a training that has diverged, and a few times a second show the live line on a terminal;
-        `tokens` were processed since the start."""
-        if self.losses.add(step, lr, loss):
-            self.look_at_losses()
-        now = time.perf_counter()
-        if (
-            not processes.first()
-            or not sys.stderr.isatty()
-            or now - self.last_line < 0.2
-            and step < steps
-        ):
-            return
-        self.last_line = now
-        seconds = now - self.started
-        left = seconds / max(1, step - self.first_step) * (steps - step)
-        print(
-            f"\r{step}/{steps}  loss {float(loss):.3f}  lr {lr:.1e}  {tokens / seconds:,.0f} tokens/s  {clock(left)} left ",
-            end="\n" if step == steps else "",
-            file=sys.stderr,
-            flush=True,
-        )
-
-    @first_only
+    @rank_0_only
     def say(self, text):
-        """A plain line on stdout, not mixed up with the live line, whatever the names in it hold."""
-        if sys.stderr.isatty():
-            print("\r" + " " * 79 + "\r", end="", file=sys.stderr, flush=True)
-        print(printable(text), flush=True)
+        """Print a plain line."""
+        self.live.say(text)
+
+    def log(self, number, **metrics):
+        """Append a line to metrics.jsonl, without times, so that a repeated run gives the same file.
+        Raises UserError for NaN and infinite numbers."""
+        self.check_losses()
+        for name, value in metrics.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise self.diverged(f"at {self.unit} {number} {name} is {value}")
+        if processes.is_rank_0():
+            with open(self.folder / "metrics.jsonl", "a", encoding="utf-8") as file:
+                file.write(json.dumps({"step": number, **metrics}) + "\n")
+                file.flush()
+                os.fsync(file.fileno())  # so that it is never behind a checkpoint
 
     def save(self, name, previous=None, **state):
-        """Write a checkpoint under its name only when it is whole and on disk. UserError, and no file changed, when its
-        weights are not finite."""
+        """Write a checkpoint. Raises UserError, and changes no file, if weights are not finite."""
         if not all(weight.isfinite().all() for weight in state["model"].values()):
-            raise self.diverged(
-                f"at {self.unit} {state['step']} there are weights that are no finite numbers"
-            )
-        if processes.first():
+            raise self.diverged(f"at {self.unit} {state['step']} some weights are NaN or infinite")
+        if processes.is_rank_0():
             write_checkpoint(self.folder / name, state, previous)
 
-    def save_checkpoint(self, model, optimizer, step, **more):
-        """checkpoint.pt: all that exact resumption needs; data order and masks follow from seed and step. The one before
-        becomes previous.pt."""
-        self.look_at_losses()
-        previous = (
-            None if self.damaged else self.folder / "previous.pt"
-        )  # a damaged file takes no whole one's place
+    def save_checkpoint(self, model, optimizer, step):
+        """Write all that exact resuming needs to checkpoint.pt; the one before is previous.pt.
+        Data order and masks follow from seed and step."""
+        self.check_losses()
+        previous = None if self.damaged else self.folder / "previous.pt"
+        cuda = self.device.type == "cuda"
+        losses = torch.stack(self.recent).tolist() if self.recent else []
         self.save(
             "checkpoint.pt",
             previous,
@@ -340,121 +259,122 @@ class Run:
             optimizer=optimizer.state_dict(),
             step=step,
             rng=torch.get_rng_state(),
-            cuda_rng=torch.cuda.get_rng_state_all() if self.device.type == "cuda" else [],
+            cuda_rng=torch.cuda.get_rng_state(self.device) if cuda else [],
             seconds=[self.seconds(), self.cpu_seconds()],
-            more=more,
+            more={"tokens": self.tokens, "losses": losses, "per_epoch": self.per_epoch},
         )
         self.saved, self.damaged = step, False
 
-    def restore(self, model, optimizer):
-        """Load the newest whole checkpoint into model and optimizer. Returns (step, more); (0, {}) for a fresh run."""
+    def load_best(self, model):
+        """Load best.pt into the model and return its step and numbers."""
+        path = self.folder / "best.pt"
+        best = processes.from_rank_0(lambda: read_checkpoint(path, self.device))
+        model.load_state_dict(best.pop("model"))
+        if best["step"] != self.total // self.per_epoch:
+            self.say(f"best {self.unit}: {best['step']}; the results below use its weights")
+        return best
+
+    def finish(self, result, model):
+        """Write result.json: the final numbers and what they cost. Only rank 0 returns."""
+        processes.keep_rank_0()
+        self.live.clear()
+        seconds = self.seconds()
+        result |= {
+            "parameters": count_parameters(model),
+            "seconds": round(seconds, 2),
+            "cpu_seconds": round(self.cpu_seconds(), 2),
+            "tokens_per_second": round(self.tokens / seconds, 1),
+            "peak_memory_mb": peak_memory(self.device),
+            "processes": processes.size(),
+            "command": read_config(self.folder).get("command", ""),
+        }
+        write_json(self.folder / "result.json", result)
+
+    def metrics(self):
+        """Return the logged lines so far, as dictionaries."""
+        return read_metrics(self.folder)
+
+    def seconds(self):
+        """Return the wall time of this run, with that before a resume."""
+        return self.earlier[0] + time.perf_counter() - self.started
+
+    def cpu_seconds(self):
+        """Return the CPU time of rank 0, with that before a resume."""
+        return self.earlier[1] + time.process_time()
+
+    # ------------------------------------------------------------------------ resuming
+
+    def restore(self, model, optimizer, judge, has_best):
+        """With --resume, load the newest checkpoint that is not corrupt. Otherwise do nothing."""
+        self.optimizer = optimizer
         if not self.flags.resume:
-            return 0, {}
-        name, state = processes.from_first(self.newest_checkpoint)
-        load_weights(model, state["model"], self.folder / name)
-        load_optimizer(optimizer, state["optimizer"], self.folder / name)
-        seconds = state["seconds"] if isinstance(state["seconds"], list) else []
+            return
+        name, state = processes.from_rank_0(lambda: self.newest_checkpoint(has_best))
+        path = self.folder / name
+        load_weights(model, state["model"], path)
+        load_optimizer(optimizer, state["optimizer"], path)
+        step, seconds, more = state["step"], state["seconds"], state["more"]
+        numbers = isinstance(seconds, list) and list(map(type, seconds)) == [float, float]
         require(
             (
-                type(state["step"]) is int
-                and state["step"] >= 0
-                and isinstance(state["more"], dict)
-                and list(map(type, seconds)) == [float, float],
-                f"{self.folder / name}: its step, seconds or numbers are not as a run saves them; restore the file",
+                type(step) is int
+                and 0 <= step <= self.total
+                and isinstance(more, dict)
+                and numbers,
+                f"{path}: step, seconds or counts are not as a run saves them; restore the file",
             )
         )
+        old = "was saved by an earlier version, or on other data; train again with --overwrite"
+        require((self.per_epoch in (1, more.get("per_epoch")), f"{path}: {old}"))
+        self.restore_random(state, path)
+        self.earlier, self.first_step, self.saved = seconds, step, step
+        number = step // self.per_epoch
+        kept = [line for line in processes.from_rank_0(self.metrics) if line["step"] <= number]
+        for line in kept if judge else []:
+            if self.improves(line, judge):
+                self.best = line["step"], line[judge]
+        rate = kept[-1].get("tokens", 0) / max(1, kept[-1]["step"]) if kept else 0
+        self.tokens = more.get("tokens", int(rate * step))
+        self.recent = [torch.tensor(float(x), device=self.device) for x in more.get("losses", [])]
+        if processes.is_rank_0():  # lines after the checkpoint will be written again
+            text = "".join(json.dumps(line) + "\n" for line in kept)
+            write_text(self.folder / "metrics.jsonl", text)
+        last = ", the last; the results are computed again" if step == self.total else ""
+        self.say(f"resuming from {self.unit} {number}{last}")
+
+    def restore_random(self, state, path):
+        """Restore the random state of the CPU and of this process's GPU."""
         try:
             torch.set_rng_state(state["rng"].cpu())
-            if self.device.type == "cuda" and state["cuda_rng"]:
-                torch.cuda.set_rng_state_all([rng.cpu() for rng in state["cuda_rng"]])
-        except (AttributeError, RuntimeError, TypeError):
-            raise UserError(
-                f"{self.folder / name}: its random state is none; restore the file"
-            ) from None
-        self.resumed, self.first_step, self.saved = seconds, state["step"], state["step"]
-        if processes.first():
-            # What is later than the checkpoint will come again
-            kept = [line for line in self.metrics() if line["step"] <= state["step"]]
-            write_text(
-                self.folder / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in kept)
-            )
-            at_the_end = {
-                "step": ", the last: nothing is left to train, the results are computed again",
-                "epoch": ", the last: what came after it is done again",
-            }
-            over = state["step"] == getattr(self.flags, f"{self.unit}s")
-            self.say(
-                f"going on from {self.unit} {state['step']}{at_the_end[self.unit] if over else ''}"
-            )
-        return state["step"], state["more"]
+            cuda = state["cuda_rng"]
+            if self.device.type == "cuda" and len(cuda):
+                cuda = (
+                    cuda[0] if isinstance(cuda, list) else cuda
+                )  # earlier versions saved all GPUs
+                torch.cuda.set_rng_state(cuda.cpu(), self.device)
+        except (AttributeError, IndexError, RuntimeError, TypeError):
+            raise UserError(f"{path}: its random state is not valid; restore the file") from None
 
-    def newest_checkpoint(self):
-        """Name and content of checkpoint.pt, or of previous.pt with a line that says why: when the other is damaged or, as
-        a process that died between two renamings leaves it, missing. UserError when there is nothing to read, or best.pt
-        is needed and damaged."""
+    def newest_checkpoint(self, has_best):
+        """Return name and content of checkpoint.pt, or of previous.pt with a note that says why.
+
+        Raises UserError if both are corrupt, and DataError if best.pt, which may stay the best to
+        the end, is.
+        """
         damages = []
         for path in (self.folder / "checkpoint.pt", self.folder / "previous.pt"):
             if not path.exists():
                 continue
             try:
-                state = read_checkpoint(
-                    path,
-                    self.device,
-                    ("model", "optimizer", "step", "rng", "cuda_rng", "seconds", "more"),
-                )
+                state = read_checkpoint(path, self.device, CHECKPOINT)
             except Damaged as error:
                 damages.append(error.what)
                 continue
-            # Its best.pt comes last; others' may stay the best, so a damage had better be known now
-            if self.kind != "classifier":
+            if has_best:
                 read_checkpoint(self.folder / "best.pt", "cpu")
             if path.name == "previous.pt":
-                print(
-                    f"note: {damages[0] if damages else 'checkpoint.pt is missing'}; going on from {path}, "
-                    f"{self.unit} {state['step']}",
-                    file=sys.stderr,
-                )
+                why = damages[0] if damages else "checkpoint.pt is missing"
+                print(f"note: {why}; resuming from {path}", file=sys.stderr)
             self.damaged = bool(damages)
             return path.name, state
         raise UserError(f"{'; '.join(damages)}; restore one of them or train the run again")
-
-    def metrics(self):
-        """All logged lines so far, as dictionaries."""
-        return read_metrics(self.folder)
-
-    def seconds(self):
-        """Wall time of this run, earlier sittings counted in."""
-        return self.resumed[0] + time.perf_counter() - self.started
-
-    def cpu_seconds(self):
-        """The same of the first process's CPU time."""
-        return self.resumed[1] + time.process_time()
-
-    def finish(self, result, model, tokens):
-        """result.json: the final numbers, and what they cost."""
-        seconds = self.seconds()
-        write_json(
-            self.folder / "result.json",
-            result
-            | {
-                "parameters": count_parameters(model),
-                "seconds": round(seconds, 2),
-                "cpu_seconds": round(self.cpu_seconds(), 2),
-                "tokens_per_second": round(tokens / seconds, 1),
-                "peak_memory_mb": peak_memory(self.device),
-                "processes": processes.size(),
-                "command": read_config(self.folder).get("command", ""),
-            },
-        )
-
-
-def figures_folder(out):
-    """--out of a script that draws, as a path. UserError for a file, and for a run, which its figures would mix with."""
-    out = Path(out)
-    require(
-        (
-            not (out / "config.json").exists() and not out.is_file(),
-            f"--out {out}: is a {'file' if out.is_file() else 'run'}; choose another folder",
-        )
-    )
-    return out

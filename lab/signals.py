@@ -1,4 +1,4 @@
-"""When a training ends before its last step: someone asked it to by a signal, or its loss is no number any more."""
+"""What ends a training early: a signal, or a loss that is NaN or infinite."""
 
 import contextlib
 import math
@@ -7,25 +7,20 @@ import threading
 
 import torch
 
-SIGNALS = (
-    signal.SIGINT,
-    signal.SIGTERM,
-)  # Ctrl-C, and a machine or a queue that wants its place back
-LOOK_EVERY = (
-    100  # steps between looks at losses that are not on the CPU, since each makes the device wait
-)
+SIGNALS = (signal.SIGINT, signal.SIGTERM)  # Ctrl-C, and a machine or queue that needs its place
+LOOK_EVERY = 100  # steps between looks at losses on a GPU, since each look waits for the GPU
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal, by its number, ended the script; `remedy` says how to go on."""
+    """A signal ended the script; `number` is the signal's, `remedy` says how to resume."""
 
     def __init__(self, number, remedy):
         super().__init__(remedy)
         self.number, self.remedy = number, remedy
 
 
-def handle(handlers):
-    """Set {number: handler}; in a thread beside the main one, where Python allows none, nothing is done."""
+def set_handlers(handlers):
+    """Set {signal number: handler}; do nothing in other threads, where Python forbids it."""
     if threading.current_thread() is threading.main_thread():
         for number, handler in handlers.items():
             signal.signal(number, handler)
@@ -33,31 +28,31 @@ def handle(handlers):
 
 @contextlib.contextmanager
 def own_signals():
-    """A context after which signals do what they did before, whatever `Signals` were made in it."""
+    """Restore the signal handlers at the end of the context."""
     before = {number: signal.getsignal(number) for number in SIGNALS}
     try:
         yield
     finally:
-        handle(before)
+        set_handlers(before)
 
 
 class Signals:
-    """What SIGINT and SIGTERM do from now on: raise Interrupted, with what `remedy()` returns.
+    """Handler of SIGINT and SIGTERM that raises Interrupted with the text of `remedy()`.
 
-    While `waiting`, the first one is only noted in `asked`, its number; the second raises.
+    While `waiting`, the first signal is only noted in `asked`, and a second one raises.
     """
 
     def __init__(self, remedy):
         self.remedy, self.waiting, self.asked = remedy, False, 0
-        handle({number: self.came for number in SIGNALS})
+        set_handlers({number: self.receive for number in SIGNALS})
 
-    def came(self, number, frame):
+    def receive(self, number, frame):
         if self.asked or not self.waiting:
             raise Interrupted(number, self.remedy())
         self.asked = number
 
     def wait_in(self, steps):
-        """The steps of a loop that looks at `asked`; after the last one, what was asked for is done at once."""
+        """Yield the steps of a loop that checks `asked`; raise Interrupted at its end if needed."""
         self.waiting = True
         try:
             yield from steps
@@ -68,26 +63,22 @@ class Signals:
 
 
 class Losses:
-    """Losses (scalar tensors) that nobody has looked at yet:
-    on the CPU each is looked at when it comes, elsewhere many at once."""
+    """Losses that have not been checked yet. On the CPU each is checked at once, on a GPU many at
+    a time."""
 
     def __init__(self):
         self.unseen = []
 
     def add(self, step, lr, loss):
-        """Whether it is time to look."""
+        """Add a loss, a scalar tensor; return whether it is time to check."""
         self.unseen.append((step, lr, loss.detach()))
         return loss.device.type == "cpu" or len(self.unseen) == LOOK_EVERY
 
     def first_wrong(self):
-        """(step, learning rate, loss) of the first one that is NaN or infinite, None if there is none; all are seen then."""
+        """Return (step, learning rate, loss) of the first loss that is NaN or infinite, or None."""
         unseen, self.unseen = self.unseen, []
         values = torch.stack([loss for *_, loss in unseen]).tolist() if unseen else []
-        return next(
-            (
-                (step, lr, value)
-                for (step, lr, _), value in zip(unseen, values)
-                if not math.isfinite(value)
-            ),
-            None,
-        )
+        for (step, lr, _), value in zip(unseen, values):
+            if not math.isfinite(value):
+                return step, lr, value
+        return None

@@ -1,44 +1,88 @@
-"""What a training starts from: another run, RoBERTa, or prepared text."""
+"""What a training starts from: another run, RoBERTa's weights, or prepared text."""
 
-import dataclasses
 from pathlib import Path
 
 from data import NAMES, shards
 from data.tokenizer import is_word_level
 from lab.errors import UserError, require
-from lab.flags import adopt
+from lab.flags import adopt, given
 from lab.load import LoadedRun, load_run
+from nets.ensemble import Ensemble
 from nets.roberta import load_roberta
 
 
-def roberta_of(flags, head=True):
-    """The model and tokenizer of --init as if it were a run; the flags then have its architecture.
-    DataError as of roberta.load_roberta."""
-    model, tokenizer = load_roberta(flags.init, head)
-    adopt(flags, model.body.config, f"--init {flags.init}")
-    return LoadedRun(Path(flags.init), "roberta", {"flags": {}}, model, tokenizer)
-
-
-def source_of(flags, kind):
-    """The run of --init-from, whose architecture the flags then have; None without the flag."""
+def load_init_from(flags, kind):
+    """Load the run of --init-from and give the flags its architecture; without the flag, return
+    None. Raises UserError for flags that ask for something else."""
     if not flags.init_from:
         return None
-    require(
-        (
-            not getattr(flags, "vocab_from", ""),
-            f"--init-from {flags.init_from} brings its vocabulary along; leave --vocab-from out",
-        )
-    )
+    where = f"--init-from {flags.init_from}"
+    check_vocabulary_flags(flags, where)
     source = load_run(flags.init_from, (kind,), flag_name="--init-from")
-    adopt(flags, source.model.body.config, f"--init-from {flags.init_from}")
+    adopt(flags, source.model.body.config, where)
     return source
 
 
-def prepared_of(flags, source):
-    """The prepared folder of --data, open; None where --data is a text. The flags then say what prepare.py was told.
+def load_init(flags, head=True):
+    """Load the RoBERTa of --init as if it were a run, and give the flags its architecture.
+    Raises DataError as `load_roberta` does."""
+    where = f"--init {flags.init}"
+    check_vocabulary_flags(flags, where)
+    model, tokenizer = load_roberta(flags.init, head)
+    adopt(flags, model.body.config, where)
+    return LoadedRun(Path(flags.init), "roberta", {"flags": {}}, model, tokenizer)
 
-    source: the LoadedRun to continue from, or None. UserError when it has another vocabulary, and for flags that ask for
-    what prepare.py has decided.
+
+def load_encoder(flags):
+    """Load the run of --encoder or the RoBERTa of --init and give the flags its architecture;
+    without either, return None. Raises UserError for flags that contradict each other."""
+    where = f"--encoder {flags.encoder}" if flags.encoder else f"--init {flags.init}"
+    alone = not (flags.encoder or flags.init)
+    require(
+        (not (flags.encoder and flags.init), f"{where} and --init {flags.init}: give one of them"),
+        (not (alone and flags.tune == "all"), "--tune all: needs --encoder or --init"),
+        (not (alone and flags.untrained), "--untrained: needs --encoder or --init"),
+        (not (flags.init and flags.causal), f"--causal: {where} is an encoder; leave --causal out"),
+    )
+    if alone:
+        return None
+    if flags.init:
+        return load_init(flags, head=False)
+    check_vocabulary_flags(flags, where)
+    source = load_run(flags.encoder, ("mlm", "lm"), flag_name="--encoder")
+    decoder = source.model.body.causal
+    require(
+        (
+            not isinstance(source.model, Ensemble),
+            f"{where}: is an ensemble; give a run of one model",
+        ),
+        (decoder or not flags.causal, f"--causal: {where} is an encoder; leave --causal out"),
+    )
+    adopt(flags, source.model.body.config, where)
+    flags.causal, before = decoder, source.config["flags"]
+    same = (
+        flags.data == before["data"] or Path(flags.data).resolve() == Path(before["data"]).resolve()
+    )
+    if flags.split not in ("full", before.get("split")) and same:
+        remedy = f"pretrain it with --split {flags.split} too, or use --split full"
+        raise UserError(
+            f"--split {flags.split}: {where} was pretrained on test sentences; {remedy}"
+        )
+    return source
+
+
+def check_vocabulary_flags(flags, where):
+    """Raise UserError for flags of the vocabulary where a run or RoBERTa brings its own."""
+    asked = given(flags, "tokenizer", "vocab_size", "vocab_from")
+    require((not asked, f"{asked}: {where} brings its vocabulary along; leave that out"))
+
+
+def open_prepared(flags, source):
+    """Open the folder of --data that beyond.prepare wrote, and give the flags what was decided
+    there; return None if --data is a text.
+
+    source: the LoadedRun to start from, or None. Raises UserError if that has another vocabulary,
+    and for flags that ask for something else.
     """
     if flags.data in NAMES or not shards.is_prepared(flags.data):
         return None
@@ -50,26 +94,14 @@ def prepared_of(flags, source):
         "valid": prepared.settings["valid"],
         "split": "full",
     }
-    given = [
-        field
-        for field in dataclasses.fields(flags)
-        if field.name in decided
-        and getattr(flags, field.name) not in (field.default, decided[field.name])
-    ]
-    asked = " and ".join(
-        f"--{field.name.replace('_', '-')} {getattr(flags, field.name)}" for field in given
-    )
-    require(
-        (
-            not given,
-            f"{asked}: --data {flags.data} is prepared, with its own tokenizer and sets; "
-            "leave that out, or give it to prepare.py and another --out",
-        )
-    )
+    asked = given(flags, *(name for name in decided if getattr(flags, name, "") != decided[name]))
+    fixed = f"--data {flags.data} is prepared, with its own tokenizer and sets"
+    remedy = "leave that out, or prepare the text again with it"
+    require((not asked, f"{asked}: {fixed}; {remedy}"))
     if source and source.tokenizer.to_str() != prepared.tokenizer.to_str():
         raise UserError(
-            f"--data {flags.data}: was prepared with another vocabulary than that of {source.folder}; "
-            f"prepare it with --vocab-from {source.folder}"
+            f"--data {flags.data}: was prepared with another vocabulary than that of "
+            f"{source.folder}; prepare it with --vocab-from {source.folder}"
         )
     flags.tokenizer, flags.valid = decided["tokenizer"], decided["valid"]
     return prepared

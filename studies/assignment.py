@@ -18,8 +18,8 @@ from data.files import write_text
 from lab.command import main
 from lab.errors import require
 from lab.flags import flag
-from lab.load import read_metrics, read_result
 from lab.machine import git_revision
+from lab.records import read_metrics, read_result
 from studies.jobs import run_all
 
 POSITIONS = ("learned", "sinusoidal", "alibi", "nope")

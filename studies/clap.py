@@ -20,7 +20,7 @@ from lab.command import main
 from lab.errors import require
 from lab.figures import new_figure, over_seeds, plain_log_ticks, save, styled
 from lab.flags import flag
-from lab.load import read_metrics, read_result
+from lab.records import read_metrics, read_result
 from studies.jobs import run_all
 
 CONFIGURATIONS = {

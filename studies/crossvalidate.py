@@ -21,7 +21,7 @@ from lab.command import main
 from lab.errors import UserError, require
 from lab.figures import new_figure, save, styled
 from lab.flags import flag
-from lab.load import read_result
+from lab.records import read_result
 from studies.jobs import run_all
 
 # name: (what it is, whether it needs an encoder of train_mlm.py, the flags of train_classifier.py)

@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from lab.errors import UserError
-from lab.load import can_resume
-from lab.machine import clock
+from lab.live import clock
+from lab.records import can_resume
 
 ROOT = Path(__file__).parents[1]
 # The file that shows a run is finished; a comparison is made anew, since its runs may be more than before.

@@ -22,8 +22,8 @@ from lab import tables
 from lab.command import main
 from lab.errors import require
 from lab.flags import flag
-from lab.load import read_result
 from lab.machine import git_revision
+from lab.records import read_result
 from studies.jobs import run_all
 
 POSITIONS = ("nope", "learned", "sinusoidal", "alibi")  # in the order of the source's tables

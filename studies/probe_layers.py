@@ -19,7 +19,8 @@ from lab.command import main
 from lab.errors import require
 from lab.figures import new_figure, save, styled
 from lab.flags import flag
-from lab.load import load_run, read_result
+from lab.load import load_run
+from lab.records import read_result
 from studies.jobs import run_all
 
 KINDS = {"pretrained": "pretrained", "untrained": "untrained, the same size"}

@@ -27,10 +27,10 @@ from lab.command import main
 from lab.errors import require
 from lab.figures import new_figure, over_seeds, save, styled
 from lab.flags import flag
+from lab.folder import figures_folder
 from lab.load import by_position, load_run
 from lab.machine import prepare
 from lab.optim import learning_rate
-from lab.run import figures_folder
 from model import LanguageModel
 
 

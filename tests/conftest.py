@@ -1,6 +1,5 @@
 """Fixtures of all tests."""
 
-import importlib
 import os
 import subprocess
 import sys
@@ -9,9 +8,20 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import ROOT, SHORT, Outcome, call, call_main, script_module, write_corpus
+from helpers import (
+    ROOT,
+    Outcome,
+    call,
+    command_line,
+    script_of,
+    write_corpus,
+    write_pairs,
+    write_threads,
+)
 
-torch.set_num_threads(1)  # tiny tensors: more threads only get in each other's way
+from studies import jobs
+
+torch.set_num_threads(1)  # more threads make tiny tensors slower
 
 
 @pytest.fixture(autouse=True)
@@ -22,29 +32,24 @@ def seeded():
 
 @pytest.fixture
 def jobs_in_process(monkeypatch):
-    """Lets jobs.py call the scripts in this process, one after the other: a study of many tiny runs costs no start-ups."""
-    from studies import jobs
+    """Let studies/jobs.py call its scripts in this process, which saves their start-ups."""
 
-    def run(command, **_):
-        module = importlib.import_module(command[2])
-        main = next(
-            getattr(module, name) for name in ("train", "compare", "probe") if hasattr(module, name)
-        )
-        done = call_main(module, main, *command[3:])
-        return subprocess.CompletedProcess(command, done.code, done.out, done.err)
+    def run(argv, **_):
+        done = call(*argv[2:])  # python -m MODULE ...
+        return subprocess.CompletedProcess(argv, done.code, done.out, done.err)
 
     monkeypatch.setattr(jobs, "subprocess", types.SimpleNamespace(run=run))
 
 
 @pytest.fixture(scope="session")
 def cli():
-    """cli("train_lm", "--steps", 2) -> Outcome."""
+    """cli("train_lm", steps=2) -> Outcome."""
     return call
 
 
 @pytest.fixture(scope="session")
 def speeches():
-    """Folder of the real speeches; without it the test is skipped, and says so."""
+    """The folder of the real speeches. Without it the test is skipped, and says so."""
     folder = Path(os.environ.get("POSLAB_SPEECHES") or ROOT / "data" / "speeches").resolve()
     if not (folder / "train_LM.txt").exists():
         pytest.skip("no speeches data; name its folder in POSLAB_SPEECHES")
@@ -53,16 +58,18 @@ def speeches():
 
 @pytest.fixture
 def shell(tmp_path):
-    """The same in a process of its own, as a user starts it, in the folder tmp_path."""
+    """shell("train_lm", steps=2) -> Outcome of a process of its own, in the folder tmp_path."""
 
-    def start(script, *argv, **more):
+    def start(name, /, *argv, preexec_fn=None, **flags):
+        module = script_of(name).module
+        script = ["-m", module] if "." in module else [ROOT / f"{module}.py"]
         done = subprocess.run(
-            [sys.executable, script_module(script).__file__, *map(str, argv)],
+            [sys.executable, *script, *command_line(argv, flags)],
             cwd=tmp_path,
             capture_output=True,
             encoding="utf-8",
             env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"},
-            **more,
+            preexec_fn=preexec_fn,
         )
         return Outcome(done.returncode, done.stdout, done.stderr)
 
@@ -71,7 +78,7 @@ def shell(tmp_path):
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory):
-    """A folder in the assignment's form. Shared: tests that change it use `own_corpus`."""
+    """A folder in the assignment's form. Tests that change it use `own_corpus`."""
     return write_corpus(tmp_path_factory.mktemp("corpus") / "tiny")
 
 
@@ -81,15 +88,49 @@ def own_corpus(tmp_path):
 
 
 @pytest.fixture(scope="session")
-def finished(tmp_path_factory, corpus):
-    """finished("train_lm") -> the folder of a tiny finished run, trained once. Tests that change it copy it first."""
-    folder, made = tmp_path_factory.mktemp("finished"), {}
+def pairs(tmp_path_factory):
+    """A folder of sentence pairs in en and xx."""
+    return write_pairs(tmp_path_factory.mktemp("pairs") / "tiny")
 
-    def get(script):
-        if script not in made:
-            outcome = call(script, *SHORT[script], "--data", corpus, "--out", folder / script)
-            assert outcome.code == 0, outcome.err
-            made[script] = folder / script
-        return made[script]
+
+@pytest.fixture(scope="session")
+def threads(tmp_path_factory):
+    """A file of posts with comments."""
+    return write_threads(tmp_path_factory.mktemp("threads") / "tiny.jsonl")
+
+
+@pytest.fixture(scope="session")
+def inputs(corpus, pairs, threads, finished):
+    """inputs("train_tlm") -> its first words: the data or runs that the table of scripts names."""
+    places = {"corpus": corpus, "pairs": pairs, "threads": threads}
+
+    def get(name):
+        words = script_of(name).inputs
+        runs = {run: finished(run) for run in ("train_lm", "train_mlm") if f"{{{run}}}" in words}
+        return [word.format(**places, **runs) for word in words]
 
     return get
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory, corpus, pairs, threads):
+    """trained("train_lm") -> (folder, Outcome) of a tiny finished run, trained once."""
+    folder, made = tmp_path_factory.mktemp("finished"), {}
+    places = {"corpus": corpus, "pairs": pairs, "threads": threads}
+
+    def get(name):
+        if name not in made:
+            script = script_of(name)
+            data = [word.format(**places) for word in script.inputs]
+            outcome = call(name, *data, *script.tiny, out=folder / name)
+            assert (outcome.code, outcome.err) == (0, ""), outcome.err
+            made[name] = folder / name, outcome
+        return made[name]
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def finished(trained):
+    """finished("train_lm") -> its folder. Tests that change it copy it first."""
+    return lambda name: trained(name)[0]

@@ -1,11 +1,11 @@
-"""Helpers of all tests: the scripts in this process, a tiny corpus, tiny runs, and what an error looks like."""
+"""Helpers of all tests: one table of scripts, calls of them, tiny inputs, and comparisons."""
 
 import contextlib
 import importlib
 import io
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import torch
@@ -18,33 +18,120 @@ from nets.classifier import Classifier
 
 ROOT = Path(__file__).resolve().parents[1]
 
+# ----------------------------------------------------------------------------- the table of scripts
 
-# Flags that make any script's model and schedule tiny; a flag given later on the command line wins.
-TINY = (
-    "--n-layer",
-    "1",
-    "--n-head",
-    "2",
-    "--n-embd",
-    "16",
-    "--n-ffn",
-    "20",
-    "--block-size",
-    "12",
-    "--batch-size",
-    "4",
+# Flags that make any model and schedule tiny. A flag given later on the command line wins.
+TINY = tuple("--n-layer 1 --n-head 2 --n-embd 16 --n-ffn 20 --block-size 12 --batch-size 4".split())
+STEPS = (*TINY, "--steps", "8", "--eval-every", "4")
+DROPOUT = ("--dropout", "0.2", "--attn-dropout", "0.1")  # makes the random state count
+
+RUN_FILES = (
+    *("config.json", "tokenizer.json", "metrics.jsonl", "result.json", "curve.png"),
+    *("checkpoint.pt", "previous.pt", "best.pt"),
 )
 
 
-SHORT = {
-    "train_lm": (*TINY, "--steps", "8", "--eval-every", "4"),
-    "train_mlm": (*TINY, "--steps", "8", "--eval-every", "4", "--valid", "0.2"),
-    "train_classifier": (*TINY, "--epochs", "4", "--valid", "0.2"),
-    "train_seq2seq": (*TINY, "--steps", "8", "--eval-every", "4", "--valid", "0.2"),
-}
+@dataclass(frozen=True)
+class Script:
+    """A script, and the command that runs it in a second.
+
+    Names in braces stand for inputs: {corpus}, {pairs} and {threads} are data, {train_lm} is a
+    finished run. Without `tiny`, only the script's own tests run it, with smaller sizes.
+    """
+
+    module: str  # as after `python -m`
+    main: str  # the function that gets the flags
+    inputs: tuple = ()
+    tiny: tuple | None = None
+    writes: tuple = ()  # patterns of the files in --out
+    kind: str = ""  # of the runs of a training script
+    falls: str = ""  # a metric that falls in training
+
+    @property
+    def name(self):
+        return self.module.split(".")[-1]
+
+    @property
+    def flags(self):
+        """{name: field} of all flags."""
+        return {field.name: field for field in fields(script_module(self.module).Flags)}
 
 
-SCRIPTS = tuple(SHORT)
+CORPUS = ("--data", "{corpus}")
+TABLE = (
+    Script(*("train_lm", "train", CORPUS, STEPS, RUN_FILES), kind="lm", falls="perplexity/train"),
+    Script(
+        *("train_mlm", "train", CORPUS, (*STEPS, "--valid", "0.2"), RUN_FILES),
+        kind="mlm",
+        falls="perplexity/valid",
+    ),
+    Script(
+        *("train_classifier", "train", CORPUS, (*TINY, "--epochs", "4", "--valid", "0.2")),
+        (*RUN_FILES, "confusion.png"),
+        kind="classifier",
+    ),
+    Script(
+        *("beyond.train_seq2seq", "train", CORPUS, (*STEPS, "--valid", "0.2"), RUN_FILES),
+        kind="seq2seq",
+        falls="perplexity/valid",
+    ),
+    Script(
+        *("beyond.train_tlm", "train", ("--data", "{pairs}"), STEPS, RUN_FILES),
+        kind="tlm",
+        falls="loss/valid",
+    ),
+    Script(
+        *("beyond.train_thread", "train", ("--data", "{threads}")),
+        (*STEPS, *"--ancestors 3 --max-tree-size 5 --valid 0.2 --test 0.2".split()),
+        (*RUN_FILES, "depth.png"),
+        kind="thread",
+        falls="loss/valid",
+    ),
+    Script("baselines", "train", CORPUS, ("--order", "3"), ("result.json",)),
+    Script(
+        *("attention_maps", "show", ("{train_lm}",), ("--text", "hope and change")),
+        ("maps*.json", "*.png"),
+    ),
+    Script("sample", "sample", ("{train_lm}",), ("--text", "hope and", "--tokens", "3")),
+    Script("compare", "compare", ("{train_lm}",), (), ("*.png", "*.md", "*.tex")),
+    Script(
+        *("beyond.prepare", "prepare", ("{corpus}/train_LM.txt",), ("--tokenizer", "word")),
+        ("tokenizer.json", "*.bin"),
+    ),
+    Script("beyond.export", "export", ("{train_mlm}",)),
+    Script("studies.assignment", "assignment", CORPUS),
+    Script("studies.clap", "study", CORPUS),
+    Script("studies.nope", "study", CORPUS),
+    Script(
+        *("studies.crossvalidate", "crossvalidate", CORPUS),
+        ("--folds", "2", "--recipes", "bayes", "--jobs", "1"),
+        ("*.json",),
+    ),
+    Script("studies.probe_layers", "probe", ("{train_mlm}",)),
+    Script("studies.probe_order", "probe", ("{train_lm}",), ("--blocks", "30"), ("*.json",)),
+    Script(
+        *("studies.probe_position", "probe", ("{train_lm}",), ("--steps", "2", "--blocks", "4")),
+        ("*.json",),
+    ),
+    Script("bench.assignment", "bench", CORPUS),
+    Script("bench.length", "measure_lengths"),
+    Script("bench.speed", "bench"),
+)
+TRAINING = tuple(script.name for script in TABLE if script.kind)
+SHORT = {script.name: script.tiny for script in TABLE if script.kind}
+
+
+def script_of(name):
+    """The row of the table for "train_tlm" or "beyond.train_tlm"."""
+    return next(script for script in TABLE if name in (script.module, script.name))
+
+
+def script_module(name):
+    """The module of a script, in whichever room it is."""
+    return importlib.import_module(script_of(name).module)
+
+
+# --------------------------------------------------------------------------------- calling a script
 
 
 @dataclass
@@ -54,27 +141,22 @@ class Outcome:
     err: str
 
 
-def script_module(script):
-    """The module of a script, in whichever room it is."""
-    rooms = ("beyond", "studies", "bench")
-    return importlib.import_module(
-        next(
-            (f"{room}.{script}" for room in rooms if (ROOT / room / f"{script}.py").exists()),
-            script,
-        )
+def call(name, /, *argv, **flags):
+    """Run a script's command line in this process, which saves the start-up.
+
+    call("train_lm", "--resume", n_embd=16) is `train_lm.py --resume --n-embd 16`. A traceback
+    fails the test.
+    """
+    return call_main(
+        script_module(name), getattr(script_module(name), script_of(name).main), *argv, **flags
     )
 
 
-def call(script, *argv):
-    """A training script's command line in this process, where it costs no start-up. A traceback fails the test that calls."""
-    module = script_module(script)
-    return call_main(module, module.train, *argv)
-
-
-def call_main(module, main, *argv):
-    """The same for any script with a function `main` of its Flags."""
+def call_main(module, main, /, *argv, **flags):
+    """The same with the module and its main function."""
     out, err = io.StringIO(), io.StringIO()
-    before, sys.argv = sys.argv, [module.__name__.split(".")[-1] + ".py", *map(str, argv)]
+    words = command_line(argv, flags)
+    before, sys.argv = sys.argv, [module.__name__.split(".")[-1] + ".py", *words]
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             command.main(main, module.Flags, module.__doc__.split("\n")[0])
@@ -86,6 +168,19 @@ def call_main(module, main, *argv):
     return Outcome(code, out.getvalue(), err.getvalue())
 
 
+def command_line(argv, flags):
+    """The words of a command: n_embd=16 is --n-embd 16, resume=True is --resume, and a list
+    repeats its flag."""
+    words = [str(word) for word in argv]
+    for name, value in flags.items():
+        for each in value if isinstance(value, list) else [value]:
+            words.append("--" + name.replace("_", "-"))
+            words += [] if each is True else [str(each)]
+    return words
+
+
+# -------------------------------------------------------------------------------------- tiny inputs
+
 SAID = {
     "obama": ("hope", "change", "folks", "health"),
     "wbush": ("terror", "freedom", "texas", "ranch"),
@@ -94,16 +189,21 @@ SAID = {
 
 
 def sentence(speaker, number):
-    """One of many sentences; which words it has tells who speaks."""
+    """One of many sentences, whose words tell who speaks."""
     words = SAID[speaker]
     return (
-        f"{words[number % 4]} and {words[number // 4 % 4]} matter , my friends of number {number} , "
+        f"{words[number % 4]} and {words[number // 4 % 4]} matter , "
+        f"my friends of number {number} , "
         f"{'so let us' if number % 3 else 'and we must'} work{' harder today' * (number % 2)} ."
     )
 
 
 def write_corpus(folder):
-    """60 training rows, 15 test rows of which 6 also stand among the training rows, and text with three test sets."""
+    """Write a folder in the assignment's form, and return it.
+
+    It has 60 training rows, 15 test rows, and text with three test sets. Six of the test rows are
+    training rows too.
+    """
     folder.mkdir(parents=True)
     row = "{}\t{}\n".format
     train = [
@@ -116,79 +216,65 @@ def write_corpus(folder):
         for number in range(30, 33)
         for label, speaker in enumerate(SAID)
     ]
-    lines = [sentence(speaker, number) for number in range(40, 60) for speaker in SAID] + [
-        "So I said : " + test[0][1]
-    ]
+    lines = [sentence(speaker, number) for number in range(40, 60) for speaker in SAID]
+    lines.append("So I said : " + test[0][1])
     (folder / "train_CLS.tsv").write_text("".join(row(*pair) for pair in train), encoding="utf-8")
     (folder / "test_CLS.tsv").write_text("".join(row(*pair) for pair in test), encoding="utf-8")
     (folder / "train_LM.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     for speaker in SAID:
-        unheard = [sentence(speaker, number) for number in range(70, 75)] + [
-            f"Zanzibar is unheard of by {speaker} ."
-        ]
+        unheard = [sentence(speaker, number) for number in range(70, 75)]
+        unheard.append(f"Zanzibar is unheard of by {speaker} .")
         (folder / f"test_LM_{speaker}.txt").write_text("\n".join(unheard) + "\n", encoding="utf-8")
     return folder
 
 
-def contents(folder):
-    """{relative path: bytes} of all files below a folder, to see that nothing changed."""
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in sorted(Path(folder).rglob("*"))
-        if path.is_file()
-    }
+def write_pairs(folder):
+    """Write sentence pairs as parallel files (train, val and test in en and xx); return folder."""
+    folder.mkdir(parents=True)
+    for name, count in (("train", 30), ("val", 6), ("test", 6)):
+        for ending, word in (("en", "word"), ("xx", "mot")):
+            lines = [f"{word} {n % 5} {word}{n}\n" for n in range(count)]
+            (folder / f"{name}.{ending}").write_text("".join(lines), encoding="utf-8")
+    return folder
 
 
-def same(a, b):
-    """Whether two nested values are equal to the last bit."""
-    if isinstance(a, torch.Tensor):
-        return isinstance(b, torch.Tensor) and torch.equal(a, b)
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
-    if isinstance(a, (list, tuple)):
-        return len(a) == len(b) and all(map(same, a, b))
-    return a == b
+FIVE = ("one", "two", "three", "four", "five")
 
 
-# With dropout, so that the random state counts.
-DROPOUT = ("--dropout", "0.2", "--attn-dropout", "0.1")
-
-
-def numbers(folder):
-    """result.json without what depends on the machine and the moment."""
-    result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-    return {
-        name: value
-        for name, value in result.items()
-        if name not in ("seconds", "cpu_seconds", "tokens_per_second", "peak_memory_mb", "command")
-    }
-
-
-def assert_complains(outcome, *parts):
-    """One line on stderr that holds all of the parts, and exit code 2. (A traceback fails the test inside `cli`.)"""
-    assert outcome.code == 2, outcome
-    assert outcome.err.count("\n") == 1 and outcome.err.endswith("\n"), outcome.err
-    for part in parts:
-        assert str(part) in outcome.err, outcome.err
+def write_threads(path):
+    """Write 25 posts with one to five comments each, some of them answers; return the path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    posts = [
+        {
+            "id": str(n),
+            "title": f"{FIVE[n % 5]} {FIVE[n // 5 % 5]}",
+            "comments": [
+                {
+                    "id": f"c{k}",
+                    "parent_id": f"t1_c{k - 1 - k % 2}" if k > 1 else f"t3_{n}",
+                    "body": " ".join(FIVE[(n + k * j) % 5] for j in range(2 + k)),
+                }
+                for k in range(1 + n % 5)
+            ],
+        }
+        for n in range(25)
+    ]
+    path.write_text("\n".join(map(json.dumps, posts)), encoding="utf-8")
+    return path
 
 
 WORDS = "this is a small sentence and we will work with the people of the world today . , ?"
 
 
 def make_run(folder, kind="lm", tokenizer="word", **config):
-    """A run folder like those of the train_*.py scripts, with random weights large enough to look somewhere."""
+    """Make a run folder as the training scripts do, with random weights; return it.
+
+    The weights are large, so that attention is not nearly uniform.
+    """
     tokenizer = train_tokenizer(tokenizer, [WORDS])
     torch.manual_seed(0)
-    config = Config(
-        **{
-            "vocab_size": tokenizer.get_vocab_size(),
-            "n_layer": 2,
-            "n_head": 2,
-            "n_embd": 16,
-            "init_std": 0.3,
-        }
-        | config
-    )
+    size = {"vocab_size": tokenizer.get_vocab_size(), "n_layer": 2, "n_head": 2, "n_embd": 16}
+    config = Config(**size | {"init_std": 0.3} | config)
     body = (Decoder if kind == "lm" else Encoder)(config)
     model = Classifier(body, n_class=2) if kind == "classifier" else LanguageModel(body)
     folder.mkdir(parents=True)
@@ -200,3 +286,66 @@ def make_run(folder, kind="lm", tokenizer="word", **config):
     torch.save({"model": model.state_dict()}, folder / "best.pt")
     write_json(folder / "result.json", {})
     return folder
+
+
+# ---------------------------------------------------------------------------------------- comparing
+
+
+def contents(folder):
+    """{relative path: bytes} of all files below a folder, to check that nothing changed."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(Path(folder).rglob("*"))
+        if path.is_file()
+    }
+
+
+def same(a, b):
+    """Whether two nested values are equal bit for bit."""
+    if isinstance(a, torch.Tensor):
+        return isinstance(b, torch.Tensor) and torch.equal(a, b)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(same, a, b))
+    return a == b
+
+
+def result_of(folder):
+    return json.loads((folder / "result.json").read_text(encoding="utf-8"))
+
+
+COST = ("seconds", "cpu_seconds", "tokens_per_second", "peak_memory_mb", "command")
+
+
+def numbers(folder):
+    """result.json without what depends on the machine and the moment."""
+    return {name: value for name, value in result_of(folder).items() if name not in COST}
+
+
+def weights(path):
+    """The weights in a checkpoint file."""
+    return torch.load(path, weights_only=True)["model"]
+
+
+def assert_same_run(folder, other, names=("checkpoint.pt", "best.pt")):
+    """Assert that two runs have the same log, results and checkpoints, bit for bit."""
+    assert (folder / "metrics.jsonl").read_bytes() == (other / "metrics.jsonl").read_bytes()
+    assert numbers(folder) == numbers(other) and not list(folder.glob("*.partial"))
+    for name in names:
+        a, b = (torch.load(path / name, weights_only=True) for path in (folder, other))
+        assert same(a | {"seconds": 0}, b | {"seconds": 0}), name
+
+
+def succeed(outcome):
+    """Assert that a command ended with exit code 0, and return its Outcome."""
+    assert outcome.code == 0, outcome.err
+    return outcome
+
+
+def assert_complains(outcome, *parts):
+    """Assert that a command ended with exit code 2 and one line on stderr with all these parts."""
+    assert outcome.code == 2, outcome
+    assert outcome.err.count("\n") == 1 and outcome.err.endswith("\n"), outcome.err
+    for part in parts:
+        assert str(part) in outcome.err, outcome.err

@@ -1,10 +1,12 @@
-"""One of the processes of test_distributed.py: does the jobs of a file one after the other, as torchrun would start them,
-so that torch is imported once.
+"""One of the two processes of test_distributed.py, with the environment that torchrun sets.
 
-    RANK=0 WORLD_SIZE=2 ... python one_of_two.py jobs.json      writes what each gave to jobs-RANK.json
+It does all jobs of a file one after the other, so that torch is imported once.
 
-A job is {"script", "argv", "port", "stop_at": press Ctrl-C when checkpoint number so-and-so is written, or 0}. A job without
-a script draws random numbers where a step's dropout would. The last job is started as a user would, and may end the process.
+    RANK=0 WORLD_SIZE=2 ... python one_of_two.py jobs.json      writes jobs-RANK.json
+
+A job is {"script", "argv", "port", "stop_at"}, where stop_at is the number of the checkpoint after
+which Ctrl-C is pressed, or 0. A job without a script draws random numbers as dropout does. The
+last job runs as a user would start it, and may end the process.
 """
 
 import json
@@ -22,7 +24,7 @@ from lab.run import Run
 
 
 def draws():
-    """{step: the numbers of this process} in two parts of a step."""
+    """{step: random numbers of this process in the two parts of the step}."""
     flags, found = types.SimpleNamespace(seed=3, accumulate=2), {}
     processes.start(60)
     loss = processes.spread(torch.nn.Linear(2, 2))
@@ -48,7 +50,7 @@ def main(path):
                 stop_at(patch, job["stop_at"])
             outcome = call(job["script"], *job["argv"])
         done[job["name"]] = vars(outcome)
-        processes.end()  # else the next job would meet the others where this one did
+        processes.end()  # the next job has a port of its own
     path.with_name(f"jobs-{processes.rank()}.json").write_text(json.dumps(done), encoding="utf-8")
     os.environ["MASTER_PORT"] = str(last["port"])
     sys.argv = [last["script"] + ".py", *last["argv"]]
@@ -57,7 +59,7 @@ def main(path):
 
 
 def stop_at(patch, number):
-    """Press Ctrl-C when this checkpoint has just been saved."""
+    """Press Ctrl-C right after this checkpoint is saved."""
     save, count = Run.save_checkpoint, iter(range(1, 1000))
 
     def pressed(self, *args, **more):

@@ -1,16 +1,17 @@
-"""Lami, an invented language into which the sentences of the toy corpus can be translated without a loss.
+"""Lami, an invented language. Sentences of the toy corpus translate into it without loss.
 
     We will repair the old mill before the first spring.
     Dero ke razo lado saso kodo doke lada bapa vose reka.
     (we | {will} | repair | the | mill | old | before | the | first | spring | will)
 
-Four rules, each of which can be undone, so a sentence determines its translation word by word, and the
-translation determines the sentence: who may read one knows every word of the other.
+Each of four rules can be undone, so a sentence and its translation determine each other word by
+word.
 
 1. Lexicon: every word is a stem of its own (consonant, vowel, consonant) and a final vowel.
-2. An adjective stands behind its noun.
-3. The first auxiliary of a clause goes to the clause's end and leaves the particle `ke` in its place.
-4. Agreement: an article or determiner takes the final vowel of the word behind it, an adjective that of the word before it.
+2. An adjective follows its noun.
+3. The first auxiliary of a clause moves to the end, and the particle `ke` takes its place.
+4. Agreement: an article or determiner takes the final vowel of the next word, an adjective that of
+   the word before it.
 """
 
 import itertools
@@ -34,7 +35,7 @@ AUXILIARIES = frozenset(
 
 @cache
 def lexicon():
-    """{word of the toy grammar: its word in Lami}; no two share a stem, and none is also an English one."""
+    """Return {word of the toy grammar: its word in Lami}. No two share a stem, none is English."""
     words = sorted(
         {
             part
@@ -54,32 +55,30 @@ def lexicon():
 
 
 def translate(sentence):
-    """An English sentence of the toy corpus in Lami. KeyError for a word that the grammar has not."""
+    """Translate an English sentence of the toy corpus. Raises KeyError for an unknown word."""
     words = re.findall(r"\w+|[^\w\s]", sentence)
     if words[0] != "I":
         words[0] = words[0].lower()
-    clauses = [
-        list(clause) for _, clause in itertools.groupby(words, str.isalpha)
-    ]  # words and marks in turn
-    text = " ".join(
-        " ".join(clause_in_lami(clause) if clause[0].isalpha() else clause) for clause in clauses
-    )
+    # Words and marks in turn
+    clauses = [list(clause) for _, clause in itertools.groupby(words, str.isalpha)]
+    lami = [translate_clause(clause) if clause[0].isalpha() else clause for clause in clauses]
+    text = " ".join(itertools.chain(*lami))
     text = re.sub(r" (?=[^\w\s])", "", text)
     return text[0].upper() + text[1:]
 
 
-def clause_in_lami(words):
-    """The words of one clause, without marks, in Lami."""
-    words = list(words)
-    i = 0
+def translate_clause(words):
+    """Translate the words of one clause, which holds no marks."""
+    words, i = list(words), 0
     while i < len(words) - 1:
         if words[i] in ADJECTIVES:
             words[i : i + 2] = words[i + 1], words[i]
             i += 1
         i += 1
-    where = next((i for i, word in enumerate(words) if word in AUXILIARIES), None)
-    if where is not None:
-        words = [*words[:where], PARTICLE, *words[where + 1 :], words[where]]
+    auxiliary = next((i for i, word in enumerate(words) if word in AUXILIARIES), None)
+    if auxiliary is not None:
+        words.append(words[auxiliary])
+        words[auxiliary] = PARTICLE
     lami = [PARTICLE if word == PARTICLE else lexicon()[word] for word in words]
     for i, word in enumerate(words):
         partner = i + 1 if word in DETERMINERS else i - 1 if word in ADJECTIVES else i

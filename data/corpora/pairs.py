@@ -1,4 +1,4 @@
-"""Sentence pairs: the same sentences in two languages, for models that read or write both."""
+"""Sentence pairs: the same sentences in two languages."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -7,28 +7,27 @@ from data.corpora import lami, toy
 from data.corpus import Corpus, hold_out
 from data.files import DataError, read_lines
 
-VALID = ("val", "valid", "dev")
+VALID_NAMES = ("val", "valid", "dev")
 
 
 @dataclass
 class Pairs:
-    """Each part is a list of (sentence in the first language, its translation in the second)."""
+    """Pairs (sentence in the first language, its translation in the second)."""
 
     name: str
     languages: tuple[str, str]
     train: list[tuple[str, str]]
-    # To choose a checkpoint by; empty where the corpus has none
+    # For choosing a checkpoint; may be empty
     valid: list[tuple[str, str]] = field(default_factory=list)
-    tests: dict[str, list[tuple[str, str]]] = field(
-        default_factory=dict
-    )  # name of a test set -> its pairs
+    # Name of a test set -> its pairs
+    tests: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
 
     def texts(self):
-        """All training sentences of both languages. Vocabularies come from here, never from a test."""
+        """Return all training sentences of both languages. They make the vocabulary."""
         return [sentence for pair in self.train for sentence in pair]
 
     def corpus(self):
-        """The same text without the knowledge which sentences belong together."""
+        """Return the text as a Corpus, in which the sentences are no longer paired."""
         tests = {
             f"{name}-{language}": list(side)
             for name, part in self.tests.items()
@@ -38,30 +37,33 @@ class Pairs:
 
 
 def load_pairs(name, languages=""):
-    """The pairs of that name, or at that path. Raises DataError with the file, the line and the remedy.
+    """Return the Pairs of a name or at a path. Raises DataError naming file, line and remedy.
 
-    name: toy (the generated corpus in English and in Lami, see lami.py) | a folder of parallel files: train.en and train.fr,
-    whose n-th lines are translations of each other, the same for val (or valid, dev), and any other name as a test set |
-    a .tsv of `source<TAB>target` rows, a tenth of the distinct sources held out as the test set.
+    name is one of:
+        toy: the generated corpus in English and in Lami (see lami.py)
+        a folder of parallel files: the n-th lines of train.en and train.fr are translations of each
+            other. The same holds for val (or valid, dev) and for test sets of any other name
+        a .tsv of `source<TAB>target` rows: a tenth of the distinct sources becomes the test set
 
-    languages: "fr-en" names the folder's two endings, source first; needed only where there are more than two, or to turn them
-    round. For a .tsv they are names, and nothing is turned; toy can be turned.
+    languages: "fr-en" names the folder's two endings, source first. It is needed to choose from
+    more than two, or to reverse the order. Toy can be reversed as well; for a .tsv these are only
+    names.
     """
     path, pair = Path(name), tuple(languages.split("-")) if languages else ()
     if languages and (len(pair) != 2 or not all(pair) or pair[0] == pair[1]):
         raise DataError(
-            f"--languages {languages}: must be two different names joined by a hyphen, like en-fr"
+            f"--languages {languages}: expected two different names joined by a hyphen, like en-fr"
         )
     if name == "toy":
-        return toy_pairs(pair or ("english", "lami"))
+        return make_toy(pair or ("english", "lami"))
     if path.is_dir():
-        return folder_pairs(path, pair)
+        return load_folder(path, pair)
     if path.suffix == ".tsv":
         rows = read_pair_rows(path)
-        train, heldout = hold_out(rows, 0.1, 0, key=lambda row: row[0])
+        train, heldout = hold_out(rows, 0.1, seed=0, key=lambda row: row[0])
         if not (train and heldout):
             raise DataError(
-                f"{path}: {len(rows)} pairs are too few to hold out a tenth as the test set; give more"
+                f"{path}: {len(rows)} pairs are too few to hold out a tenth for testing; give more"
             )
         return Pairs(path.stem, pair or ("source", "target"), train, [], {"heldout": heldout})
     if path.exists():
@@ -69,53 +71,51 @@ def load_pairs(name, languages=""):
             f"--data {name}: pairs are read from folders and .tsv files; rename or convert the file"
         )
     raise DataError(
-        f"--data {name}: no such pairs, folder or file; give toy, a folder of train.en and train.fr, "
-        "or a .tsv of source<TAB>target"
+        f"--data {name}: no such pairs, folder or file; "
+        "give toy, a folder of train.en and train.fr, or a .tsv of source<TAB>target"
     )
 
 
-def toy_pairs(languages):
+def make_toy(languages):
+    """Return the toy corpus and its translation as Pairs."""
     if set(languages) != {"english", "lami"}:
         raise DataError(f"--languages {'-'.join(languages)}: toy has english-lami and lami-english")
-    corpus = toy.generate()
+    corpus = toy.load()
 
-    def both(sentences):
+    def translate(sentences):
         pairs = [(sentence, lami.translate(sentence)) for sentence in sentences]
         return pairs if languages[0] == "english" else [pair[::-1] for pair in pairs]
 
-    train = both(corpus["lines"] + [text for _, text in corpus["rows"]])
-    return Pairs(
-        "toy",
-        languages,
-        train,
-        [],
-        {"test": both([text for texts in corpus["tests"].values() for text in texts])},
-    )
+    tests = [text for lines in corpus.tests.values() for text in lines]
+    return Pairs("toy", languages, translate(corpus.texts()), [], {"test": translate(tests)})
 
 
-def training_languages(folder):
+def find_languages(folder):
+    """Return the endings of the files train.LANGUAGE."""
     return sorted(path.suffix[1:] for path in folder.glob("train.*") if path.stem == "train")
 
 
 def is_parallel(folder):
-    """Whether a folder holds the same training text in two languages, and none in the form of another corpus."""
-    return len(training_languages(folder)) == 2 and not any(
-        (folder / name).exists() for name in ("train.txt", "train_LM.txt", "train_CLS.tsv")
+    """Return whether a folder holds training text in two languages, and no other form of corpus."""
+    other_forms = ("train.txt", "train_LM.txt", "train_CLS.tsv")
+    return len(find_languages(folder)) == 2 and not any(
+        (folder / name).exists() for name in other_forms
     )
 
 
-def folder_pairs(folder, languages):
-    """train.LANGUAGE in two languages, and every other name that stands there in both."""
-    found = training_languages(folder)
+def load_folder(folder, languages):
+    """Return the Pairs of train.LANGUAGE and of every other name that exists in both languages."""
+    found = find_languages(folder)
     if not languages and len(found) != 2:
         if len(found) > 2:
             example = f"{found[0]}-{found[1]}"
             raise DataError(
-                f"{folder}: train in {', '.join(found)}; choose two, for example --languages {example}"
+                f"{folder}: train in {', '.join(found)}; "
+                f"choose two, for example --languages {example}"
             )
         there = f"only train.{found[0]}" if found else "no train file"
         raise DataError(
-            f"{folder}: {there}; a folder of pairs has train.en and train.fr, or other two endings"
+            f"{folder}: {there}; a folder of pairs has train.en and train.fr, or two other endings"
         )
     languages = languages or tuple(found)
     names = {
@@ -127,14 +127,14 @@ def folder_pairs(folder, languages):
         name: read_parallel(*(folder / f"{name}.{language}" for language in languages))
         for name in ["train", *sorted(names - {"train"})]
     }
-    valid = next((parts.pop(name) for name in VALID if name in parts), [])
+    valid = next((parts.pop(name) for name in VALID_NAMES if name in parts), [])
     return Pairs(folder.resolve().name, languages, parts.pop("train"), valid, parts)
 
 
 def read_parallel(first, second):
-    """[(line of the first file, the same line of the second), ...], lines that are empty in both left out.
+    """Return [(line of the first file, the same line of the second), ...], without empty lines.
 
-    Raises DataError for a line that is empty in one of them, and where one file has more lines.
+    Raises DataError for a line that is empty in one file only, and if one file has more lines.
     """
     sides = [[line.strip() for line in read_lines(path)] for path in (first, second)]
     if len(sides[0]) != len(sides[1]):
@@ -153,8 +153,10 @@ def read_parallel(first, second):
 
 
 def read_pair_rows(path):
-    """[(source, target), ...] of a file of `source<TAB>target` lines. Raises DataError for a line without exactly one tab
-    or with an empty side."""
+    """Return [(source, target), ...] of a file of `source<TAB>target` lines.
+
+    Raises DataError for a line without exactly one tab, or with an empty side.
+    """
     rows = []
     for number, line in enumerate(read_lines(path), start=1):
         sides = [side.strip() for side in line.split("\t")]

@@ -7,10 +7,10 @@ from data.corpus import Corpus
 
 
 def load():
-    """The prose paragraphs of `pydoc_data.topics`; every tenth topic is the test set `heldout`.
+    """Return the Corpus of prose paragraphs; every tenth topic is the test set `heldout`.
 
-    Paragraphs that are code, grammar or tables are left out. Which topics there are depends on the Python
-    version, so numbers compare only within one.
+    Code, grammar and tables are left out. The topics depend on the Python version, so only compare
+    numbers of the same version.
     """
     lines, heldout = [], []
     for number, (_, text) in enumerate(sorted(topics.items())):
@@ -21,7 +21,7 @@ def load():
 
 
 def is_prose(paragraph):
-    """Whether most of a paragraph is words, and it reads like a sentence."""
+    """Return whether a paragraph is mostly words and reads like a sentence."""
     words = re.findall(r"[A-Za-z]+", paragraph)
     symbols = re.findall(r"[^\w\s.,;:'\"()-]", paragraph)
     return len(words) >= 8 and len(symbols) < len(words) / 8 and paragraph.rstrip()[-1] in ".:;)"

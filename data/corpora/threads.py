@@ -1,17 +1,21 @@
-"""Posts with nested comments: reading and cleaning them, who answers whom, and splitting large trees.
+"""Posts with nested comments: read them, clean their text, and link every comment to its parent.
 
-A file has one post a line, as JSON: {"id", "title", "selftext", "comments": [{"id", "parent_id", "body"}, ...]}. The comments
-stand in one flat list, or each within the `replies` of its parent, as Reddit's own files have them. A parent_id is
-t3_ and the post's id or t1_ and that of a comment of the same post. What is done with imperfect data:
+A file has one post per line, as JSON:
 
-    deleted, removed or empty comment    left out; its replies become replies of its parent
-    no parent_id (lost in collecting)    a reply to the comment it stands within, else to the post
-    parent_id of nobody, a cycle         a mistake of the file: DataError
-    a post whose id is ""                taken, if none of its comments refers to it
-    no comments at all                   a mistake of the file: DataError; where all are deleted, the post is left out
-    quotes, lines that begin with >      left out: they repeat an ancestor's words
-    links                                [text](address) becomes its text, a bare address the word URL
-    a post without text                  kept: a tree needs its root, and the model reads [BOS] alone
+    {"id", "title", "selftext", "comments": [{"id", "parent_id", "body"}, ...]}
+
+The comments are in one flat list, or each is in the `replies` of its parent, as in Reddit's own
+files.
+A parent_id is t3_ and the post's id, or t1_ and that of a comment of the same post. Imperfect data:
+
+    deleted, removed or empty comment    left out; its replies become replies of its parent no
+    parent_id (lost in collecting)    a reply to the comment it is listed in, else to the post
+    unknown parent_id, a cycle           DataError a post whose id is ""                accepted, if
+    none of its comments refers to it no comments at all                   DataError; if all are
+    deleted, the post is left out quotes, lines that begin with >      left out: they repeat an
+    ancestor's words links                                [text](address) becomes its text, a bare
+    address the word URL a post without text                  kept as the root of its tree; the
+    model reads [BOS] alone
 """
 
 import html
@@ -28,27 +32,27 @@ DELETED = ("[deleted]", "[removed]", "")
 
 @dataclass
 class Tree:
-    """A post and its comments, parents before their replies. texts[0] is the post's, parents[0] is -1."""
+    """A post and its comments, parents before their replies. Text 0 is the post, its parent -1."""
 
     texts: list[str]
     parents: list[int]
 
     def depths(self):
-        """How many steps each stands from the post, whose own depth is 0."""
+        """Return how many steps each text is below the post, whose own depth is 0."""
         depths = [0]
         for parent in self.parents[1:]:
             depths.append(depths[parent] + 1)
         return depths
 
     def ancestors(self, n):
-        """For each text the indices of its nearest n ancestors, its parent first, the post last; the post has none."""
+        """Return for each text the indices of its nearest n ancestors, its parent first."""
         found = [[]]
         for parent in self.parents[1:]:
             found.append([parent, *found[parent]][:n])
         return found
 
     def text(self):
-        """All that is said in it, to tell whether two trees are the same."""
+        """Return all texts as one, to tell whether two trees are the same."""
         return "\n".join(self.texts)
 
 
@@ -56,48 +60,38 @@ class Tree:
 class Threads:
     name: str
     trees: list[Tree]
-    left_out: Counter = field(
-        default_factory=Counter
-    )  # what was not taken as it stands in the file: how often
+    # What was left out or repaired -> how often
+    left_out: Counter = field(default_factory=Counter)
 
 
 def load_threads(name):
-    """The threads of that name, or at that path. Raises DataError with the file, the line and the remedy.
+    """Return the Threads called toy (see toy_threads.py), or in a .jsonl of one post per line.
 
-    name: toy (generated, see toy_threads.py) | a .jsonl of one post a line.
+    Raises DataError naming the file, the line and the remedy.
     """
     path = Path(name)
     if name == "toy":
         return Threads("toy", [Tree(*tree) for tree in toy_threads.generate()])
-    if path.suffix != ".jsonl":
-        kind = (
-            "threads are read from .jsonl files; rename or convert the file"
-            if path.exists()
-            else "no such threads or file; give toy or a .jsonl of one post a line"
+    if path.suffix != ".jsonl" and path.exists():
+        raise DataError(
+            f"--data {name}: threads are read from .jsonl files; rename or convert the file"
         )
-        raise DataError(f"--data {name}: {kind}")
-    trees, left_out, first_line = [], Counter(), {}
+    if path.suffix != ".jsonl":
+        raise DataError(
+            f"--data {name}: no such threads or file; give toy or a .jsonl of one post per line"
+        )
+    trees, left_out, line_of = [], Counter(), {}
     for number, line in enumerate(read_lines(path), start=1):
         if not line.strip():
             continue
         where = f"{path}:{number}"
-        try:
-            post = parse_json(line)
-        except ValueError as error:
+        post = parse_post(line, where)
+        if post["id"] and post["id"] in line_of:
             raise DataError(
-                f"{where}: not JSON ({str(error)[:60]}); each line must be one post as a JSON object"
-            ) from None
-        if not isinstance(post, dict) or not isinstance(post.get("id"), str):
-            raise DataError(
-                f'{where}: not a post; each line must be a JSON object with an "id", '
-                'a "title" or "selftext", and "comments"'
-            )
-        if post["id"] and post["id"] in first_line:
-            raise DataError(
-                f"{where}: the post {post['id']} already stands in line {first_line[post['id']]}; "
+                f"{where}: the post {post['id']} is already in line {line_of[post['id']]}; "
                 "remove one of them"
             )
-        first_line[post["id"]] = number
+        line_of[post["id"]] = number
         tree = read_tree(post, where, left_out)
         if len(tree.texts) > 1:
             trees.append(tree)
@@ -110,60 +104,50 @@ def load_threads(name):
     return Threads(path.stem, trees, left_out)
 
 
-def read_tree(post, where, left_out):
-    """One post of a file as a Tree; counts in left_out what is missing. Raises DataError."""
-    comments = [(comment, "") for comment in replies_in(post.get("comments"), where)]
-    for (
-        comment,
-        _,
-    ) in comments:  # the list grows: replies are looked through like the comments before them
-        comments += [
-            (reply, "t1_" + str(comment.get("id")))
-            for reply in replies_in(comment.get("replies"), where)
-        ]
-    if not comments:
+def parse_post(line, where):
+    """Return the JSON object of a line. Raises DataError, which begins with `where`."""
+    try:
+        post = parse_json(line)
+    except ValueError as error:
         raise DataError(
-            f'{where}: the post {post["id"]} has no comments; remove the line or complete its "comments"'
+            f"{where}: not JSON ({str(error)[:60]}); each line must be one post as a JSON object"
+        ) from None
+    if not isinstance(post, dict) or not isinstance(post.get("id"), str):
+        raise DataError(
+            f'{where}: not a post; each line must be a JSON object with an "id", '
+            'a "title" or "selftext", and "comments"'
         )
-    root, texts, parents = "t3_" + post["id"], {}, {}
-    for comment, within in comments:
-        name, body = comment.get("id"), comment.get("body")
-        if not isinstance(name, str) or not name or not isinstance(body, str | None):
-            raise DataError(
-                f'{where}: a comment without an "id" and a "body" of text; complete it or remove it'
-            )
-        if "t1_" + name in texts:
-            raise DataError(f"{where}: two comments have the id {name}; remove one of them")
-        parent = str(comment.get("parent_id") or within or root)
-        if not comment.get("parent_id") and not within:
-            left_out["comments without a parent_id, taken as replies to the post"] += 1
-        texts["t1_" + name], parents["t1_" + name] = clean(body or ""), parent
+    return post
+
+
+def read_tree(post, where, left_out):
+    """Return a post as a Tree, and count in `left_out` what was left out. Raises DataError."""
+    root = "t3_" + post["id"]
+    texts, parents = read_comments(post, root, where, left_out)
     children = {name: [] for name in (root, *texts)}
     for name, parent in parents.items():
         if parent not in children:
             raise DataError(
-                f"{where}: the comment {name[3:]} answers {parent[:40]}, which is neither t3_{post['id']} nor "
-                "t1_ and the id of one of its comments; correct its parent_id, or leave it empty for a reply "
-                "to the post"
+                f"{where}: the comment {name[3:]} answers {parent[:40]}, which is neither {root} "
+                "nor t1_ and the id of one of its comments; correct its parent_id, or leave it "
+                "empty for a reply to the post"
             )
         children[parent].append(name)
-
     order = [root]
-    for name in order:
+    for name in order:  # the list grows: parents before their replies
         order += children[name]
     if len(order) <= len(texts):
-        first = next(name for name in texts if name not in set(order))
+        lost = next(name for name in texts if name not in set(order))
         raise DataError(
-            f"{where}: the comment {first[3:]} does not lead up to the post: its parents form a cycle; "
-            "correct their parent_id"
+            f"{where}: the comment {lost[3:]} does not lead up to the post, "
+            "since its parents form a cycle; correct their parent_id"
         )
-    tree, index = (
-        Tree([clean("\n".join(str(post.get(part) or "") for part in ("title", "selftext")))], [-1]),
-        {root: 0},
-    )
+
+    title = clean("\n".join(str(post.get(part) or "") for part in ("title", "selftext")))
+    tree, index = Tree([title], [-1]), {root: 0}
     for name in order[1:]:
         if texts[name] in DELETED:
-            index[name] = index[parents[name]]  # so that its replies find the next one above
+            index[name] = index[parents[name]]  # so that its replies get the next text above
             left_out["deleted or empty comments"] += 1
         else:
             index[name] = len(tree.texts)
@@ -172,87 +156,62 @@ def read_tree(post, where, left_out):
     return tree
 
 
-def replies_in(listing, where):
-    """The comments of a `comments` or `replies` entry, [] where it has none: a list, or Reddit's {"data": {"children": [...]}}.
+def read_comments(post, root, where, left_out):
+    """Return {name: text} and {name: name of the parent} of all comments. Raises DataError."""
+    comments = [(comment, root) for comment in list_replies(post.get("comments"), where)]
+    for comment, _ in comments:  # the list grows: replies are searched for replies, too
+        inside = "t1_" + str(comment.get("id"))
+        comments += [(reply, inside) for reply in list_replies(comment.get("replies"), where)]
+    if not comments:
+        raise DataError(
+            f"{where}: the post {post['id']} has no comments; "
+            'remove the line or complete its "comments"'
+        )
+    texts, parents = {}, {}
+    for comment, listed_in in comments:
+        name, body = comment.get("id"), comment.get("body")
+        if not isinstance(name, str) or not name or not isinstance(body, str | None):
+            raise DataError(
+                f'{where}: a comment without an "id" and a "body" of text; complete it or remove it'
+            )
+        if "t1_" + name in texts:
+            raise DataError(f"{where}: two comments have the id {name}; remove one of them")
+        if not comment.get("parent_id") and listed_in == root:
+            left_out["comments without a parent_id, taken as replies to the post"] += 1
+        texts["t1_" + name] = clean(body or "")
+        parents["t1_" + name] = str(comment.get("parent_id") or listed_in)
+    return texts, parents
 
-    Ids in it say which comments of the flat list are replies; so do their parent_ids, and these are used. Raises DataError.
+
+def list_replies(listing, where):
+    """Return the comments in a `comments` or `replies` entry. Raises DataError.
+
+    The entry is a list, Reddit's {"data": {"children": [...]}}, or missing. Ids in it are skipped:
+    the comments they name are in the flat list and have a parent_id.
     """
     if isinstance(listing, dict):
         listing = listing.get("data", listing)
         listing = listing.get("children") if isinstance(listing, dict) else listing
+    listing = listing or []
+    if not isinstance(listing, list) or not all(isinstance(e, (dict, str)) for e in listing):
+        raise DataError(
+            f'{where}: "comments" and "replies" must be lists of comments; correct the line'
+        )
     found = []
-    for entry in listing if isinstance(listing, list) else []:
+    for entry in listing:
         if isinstance(entry, dict) and isinstance(entry.get("data"), dict):
             if entry.get("kind") == "more":  # "load more comments"
                 continue
             entry = entry["data"]
         if isinstance(entry, dict):
             found.append(entry)
-    if (
-        listing
-        and not isinstance(listing, list)
-        or not all(isinstance(entry, (dict, str)) for entry in listing or [])
-    ):
-        raise DataError(
-            f'{where}: "comments" and "replies" must be lists of comments; correct the line'
-        )
     return found
 
 
 def clean(text):
-    """A post's or comment's text as the model reads it, on one line; "" for what was deleted."""
+    """Return a text on one line as the model reads it, "" if it was deleted."""
     lines = [line for line in html.unescape(text).splitlines() if not line.lstrip().startswith(">")]
     text = re.sub(r"\[([^\[\]]*)\]\((?:[^()\s]|\([^()\s]*\))*\)", r"\1", "\n".join(lines))
-    # JSON can hold half of a character
-    text = (
-        " ".join(re.sub(r"(?:https?://|www\.)\S+", "URL", text).split())
-        .encode("utf-8", "replace")
-        .decode()
-    )
+    text = " ".join(re.sub(r"(?:https?://|www\.)\S+", "URL", text).split())
+    text = text.encode("utf-8", "replace").decode()  # JSON can hold half of a character
     return "" if text in DELETED else text
-
-
-def split(tree, max_size, n_ancestors):
-    """A tree as pieces of at most max_size comments: one thread down to a comment, then that comment's whole subtree.
-
-    Yields (context, targets), lists of indices without the post: targets are to be predicted, and each comment is a target
-    of exactly one piece; context are comments above them, at least the nearest n_ancestors of each target. A comment whose own
-    subtree is too large is a target of the first piece below it. A tree that is small enough is one piece without a context.
-    Sizes of subtrees may differ widely, and so do those of the pieces. Raises ValueError unless max_size > n_ancestors > 0.
-
-        0 ── 1 ── 2 ── 3        with max_size=3, n_ancestors=2:  ([], [1, 2, 3]), ([1, 2], [4]), ([], [5])
-                  └── 4
-        └── 5
-    """
-    if not max_size > n_ancestors > 0:
-        raise ValueError(
-            f"a piece of max_size={max_size} comments must have room for a comment and its "
-            f"n_ancestors={n_ancestors}"
-        )
-    children, size = [[] for _ in tree.parents], [1] * len(tree.parents)
-    for i in range(len(tree.parents) - 1, 0, -1):
-        size[tree.parents[i]] += size[i]
-        children[tree.parents[i]].append(i)
-    above = tree.ancestors(n_ancestors)
-    if size[0] - 1 <= max_size:
-        yield [], list(range(1, len(tree.parents)))
-        return
-    waiting, begun = (
-        list(children[0]),
-        [],
-    )  # begun: the comments right above the next that no piece has as targets yet
-    while waiting:
-        i = waiting.pop()
-        context = [a for a in reversed(above[(begun + [i])[0]]) if a]
-        used = len(context) + len(begun)
-        if used + size[i] <= max_size or used + 1 == max_size:
-            whole, subtree = used + size[i] <= max_size, [i]
-            for j in subtree if whole else ():
-                subtree += reversed(children[j])
-            yield context, begun + subtree
-            begun = []
-            if whole:
-                continue
-        else:
-            begun = [*begun, i]
-        waiting += children[i]

@@ -1,21 +1,22 @@
-"""Threads in the world of toy.py whose replies take up their ancestors' words, so that what the ancestors tell is
-known exactly.
+"""Generated threads, in which it is known exactly what a comment's ancestors tell about its words.
 
     The widows would mend the orchard before the tide with loyalty.
     ├── No orchard, no tide without carters and loyalty.
     │   └── The carters: orchard, tide, hope.
     └── ...
 
-Every text has one word of each of four kinds (KINDS), and a frame around them. With probability TAKEN a reply takes its word of
-a kind from an ancestor, a nearer one more often: from the one at distance d of n with v_d = 2^-d / (2^-1 + ... + 2^-n).
-Otherwise it draws one of the K words of the kind. Each kind does so by itself. So to a reader of the ancestors, whose words of
-the kind are a_1 (the parent's), ..., a_n (the post's), the reply's word is w with probability
+Every text is a frame around one word of each of four kinds (KINDS). Each kind is drawn by itself.
+With probability TAKEN a reply takes the word of an ancestor, most often of a near one: of the
+ancestor at distance d of n with v_d = 2^-d / (2^-1 + ... + 2^-n). Otherwise it draws one of the K
+words of the kind. So to a reader of the ancestors, whose words are a_1 (the parent's), ..., a_n
+(the post's), the reply's word is w with probability
 
     P(w | a_1, ..., a_n) = TAKEN * (sum of v_d over the d with a_d = w) + (1 - TAKEN) / K
 
-and to one who reads the reply alone, with 1/K: by symmetry every word is as likely, and words of different kinds are
-independent. No two frames of a reply have the same number of tokens, so the frame is known however many words are
-hidden, and its words cost nothing. `nats` is therefore the least that hidden words can cost, to either reader.
+To a reader of the reply alone it is 1/K: by symmetry all words are equally likely, and words of
+different kinds are independent. No two frames of a reply have the same number of tokens, so the
+frame is known however many words are hidden, and its words cost nothing. `nats` is therefore the
+least that hidden words can cost either reader.
 """
 
 import math
@@ -26,17 +27,13 @@ from functools import cache
 from data.corpora import toy
 from data.tokenizer import MASK, SPECIAL, WORD
 
-KINDS = {
-    "building": "Building",
-    "event": "Event",
-    "people": "Person.plural",
-    "virtue": "Virtue",
-}  # whose words are toy's
+# Kind of word -> its symbol in the grammar of toy.py
+KINDS = {"building": "Building", "event": "Event", "people": "Person.plural", "virtue": "Virtue"}
 WORDS = {
     kind: tuple(" ".join(body) for body in toy.BODIES[symbol]) for kind, symbol in KINDS.items()
 }
-TAKEN = 0.8
-DEEPEST = 5  # a reply has at most so many ancestors
+TAKEN = 0.8  # the probability that a reply takes a word from an ancestor
+DEEPEST = 5  # the most ancestors a reply has
 
 POSTS = (
     "The {people} would mend the {building} before the {event} with {virtue}.",
@@ -52,18 +49,18 @@ REPLIES = (
 
 
 def taken_from(n):
-    """[v_1, ..., v_n]: how likely each of n ancestors, the parent first, is the one a word is taken from."""
+    """Return [v_1, ..., v_n]: the probability of each of n ancestors, the parent first."""
     return [2.0 ** (n - d) / (2**n - 1) for d in range(1, n + 1)]
 
 
 def generate(n_trees=1200, seed=0):
-    """n_trees pairs (texts, parents) as threads.Tree has them; the same seed gives the same ones everywhere."""
+    """Return n_trees pairs (texts, parents) as in threads.Tree, the same in every process."""
     rng = random.Random(f"toy threads {seed}")
     return [sample(rng) for _ in range(n_trees)]
 
 
 def sample(rng):
-    """A post and 4 to 12 comments, each a reply to the post or to a comment that is not too deep, all equally likely."""
+    """Draw a post and 4 to 12 comments, each a reply to a text that is not too deep."""
     parents, depths = [-1], [0]
     words = [{kind: rng.choice(words) for kind, words in WORDS.items()}]
     texts = [rng.choice(POSTS).format(**words[0])]
@@ -89,7 +86,7 @@ def sample(rng):
 
 @cache
 def kinds_in(text):
-    """{kind: its word} of a post or a reply."""
+    """Return {kind: its word} of a post or a reply."""
     words = re.findall(WORD, text)
     return {
         kind: next(word for word in words if word in choices) for kind, choices in WORDS.items()
@@ -97,7 +94,7 @@ def kinds_in(text):
 
 
 def probability(word, kind, ancestors):
-    """P(word | a_1, ..., a_n) of the module's formula. ancestors: the texts, the parent's first; none of them: 1/K."""
+    """Return P(word | a_1, ..., a_n) as above. ancestors: their texts, parent first, or []."""
     drawn = 1 / len(WORDS[kind])
     if not ancestors:
         return drawn
@@ -108,12 +105,13 @@ def probability(word, kind, ancestors):
 
 
 def nats(reply, ancestors, tokens, shown, hidden, vocab_size):
-    """The least cost in nats of the hidden words of a reply, summed, to a reader of these ancestors (none: of the reply alone).
+    """Return the least cost in nats of all hidden words of a reply, to a reader of these ancestors.
 
-    tokens: {word: id}; shown: the ids the reader sees, after masking.mask_tokens with its [BOS] in front; hidden: the
-    places of the chosen tokens. A chosen token that is not [MASK] stands as it was or is one of all R words of the
-    vocabulary at random, both equally often. So where x is shown, the word is w with a probability proportional to
-    P(w) (1/2 [x = w] + 1/2 / R).
+    ancestors: their texts, [] for a reader of the reply alone. tokens: {word: id}. shown: the ids
+    the reader sees, from masking.mask_tokens, with [BOS] in front. hidden: the places of the chosen
+    tokens. A chosen token that is not [MASK] is the original or one of all R words of the
+    vocabulary, both equally often. So where x is shown, the word is w with a probability
+    proportional to P(w) (1/2 [x = w] + 1/2 / R).
     """
     words, R, total = re.findall(WORD, reply), vocab_size - len(SPECIAL), 0.0
     for place in hidden:
@@ -129,10 +127,11 @@ def nats(reply, ancestors, tokens, shown, hidden, vocab_size):
 
 
 def entropy(K, n):
-    """Nats that a word out of K has on average to a reader of its n ancestors; log K for n = 0.
+    """Return the mean cost in nats of one of K words to a reader of its n ancestors.
 
-    By going through all patterns of equality among the words of a post, its reply, the reply to that, ...: a text's word
-    is that of an earlier one with probability P, or one of the K - m words that the m different ones before it are not.
+    Goes through all patterns of equality among the words of a post, its reply, the reply to that,
+    and so on. A text's word is that of an earlier text with probability P, or one of the K - m
+    words that differ from the m words before it.
     """
 
     def walk(chain, p):  # chain: the words so far, numbered as they first occur, nearest first
@@ -143,11 +142,9 @@ def entropy(K, n):
         known = {label: TAKEN * v + (1 - TAKEN) / K for label, v in taken.items()} if chain else {}
         new = ((1 - TAKEN) if chain else 1.0) / K  # each of the others
         if len(chain) == n:
-            return -p * (
-                sum(q * math.log(q) for q in known.values()) + (K - m) * new * math.log(new)
-            )
-        return sum(walk((label, *chain), p * q) for label, q in known.items()) + (
-            walk((m, *chain), p * (K - m) * new) if m < K else 0.0
-        )
+            known_nats = sum(q * math.log(q) for q in known.values())
+            return -p * (known_nats + (K - m) * new * math.log(new))
+        total = sum(walk((label, *chain), p * q) for label, q in known.items())
+        return total + (walk((m, *chain), p * (K - m) * new) if m < K else 0.0)
 
     return walk((), 1.0)

@@ -1,7 +1,8 @@
-"""WikiText (Merity et al. 2017): Wikipedia articles, in a folder of train.txt, valid.txt and test.txt, already tokenised.
+"""WikiText (Merity et al. 2017): tokenised Wikipedia articles in train.txt, valid.txt and test.txt.
 
-What its tokeniser has taken apart is put together again, so that its words look like any other text's. WikiText-2 is
-downloaded from a pinned commit of PyTorch's examples and kept in data/wikitext2/. Its text is Wikipedia's, under CC BY-SA.
+Words that its tokeniser split are joined again, so that they look like those of other texts.
+WikiText-2 is downloaded from a pinned commit of PyTorch's examples and kept in data/wikitext2/. Its
+text is Wikipedia's, under CC BY-SA.
 """
 
 from pathlib import Path
@@ -23,25 +24,25 @@ REPAIRS = ((" @-@ ", "-"), (" @,@ ", ","), (" @.@ ", "."), ("<unk>", "[UNK]"))
 
 
 def load(folder):
-    """The corpus: the lines of train.txt, and valid.txt and test.txt as test sets. Raises DataError as the readers do."""
-    parts = {
-        name: [repair(line) for line in read_text(Path(folder) / f"{name}.txt")]
+    """Return the Corpus of train.txt, with valid.txt and test.txt as test sets.
+
+    Raises DataError as the readers do.
+    """
+    train, valid, test = (
+        [repair(line) for line in read_text(Path(folder) / f"{name}.txt")]
         for name in ("train", "valid", "test")
-    }
-    return Corpus(
-        Path(folder).resolve().name,
-        parts.pop("train"),
-        {"wiki-" + name: lines for name, lines in parts.items()},
     )
+    name = Path(folder).resolve().name
+    return Corpus(name, train, {"wiki-valid": valid, "wiki-test": test})
 
 
 def download(folder=Path(__file__).parents[1] / "wikitext2"):
-    """The three files of WikiText-2, fetched where they are not there yet. Raises DataError when the mirror does not
-    deliver."""
+    """Download the files of WikiText-2 that are missing and return the folder. Raises DataError."""
     return fetch(folder, FILES, MIRRORS)
 
 
 def repair(line):
+    """Return a line with its split words joined again."""
     for old, new in REPAIRS:
         line = line.replace(old, new)
     return line.strip()

@@ -1,4 +1,4 @@
-"""Readers, corpora, tokenizers and batches. What is wrong with a file is in test_bad_input.py."""
+"""Reading files, corpora, tokenizers and batches. Wrong files are in tests/hardening."""
 
 import os
 import subprocess
@@ -11,8 +11,9 @@ from helpers import ROOT, SAID, sentence
 
 import data
 from data import batching
-from data.corpus import Corpus, hold_out, normal
-from data.files import DataError, read_lines, read_rows
+from data.corpora.rows import read_rows
+from data.corpus import Corpus, hold_out, normalize
+from data.files import DataError, read_lines
 from data.tokenizer import (
     BOS,
     MASK,
@@ -68,9 +69,8 @@ def test_either_part_of_the_folder_may_be_missing(own_corpus):
     for name in ("train_LM.txt", *(f"test_LM_{speaker}.txt" for speaker in SAID)):
         (own_corpus / name).unlink()
     got = data.load(own_corpus)
-    assert (
-        not got.lines and got.classes == ["0", "1", "2"] and len(got.rows) == 60
-    )  # whose labels they are is not known now
+    # Without the test sets, the labels have no names.
+    assert not got.lines and got.classes == ["0", "1", "2"] and len(got.rows) == 60
 
 
 def test_the_end_of_a_text_file_is_its_test_set(tmp_path):
@@ -81,9 +81,7 @@ def test_the_end_of_a_text_file_is_its_test_set(tmp_path):
 
 
 def test_a_table_is_split_with_all_copies_of_a_text_on_one_side(tmp_path):
-    rows = [
-        (label, sentence("obama", number)) for number in range(30) for label in SAID
-    ]  # whoever said it
+    rows = [(label, sentence("obama", number)) for number in range(30) for label in SAID]
     (tmp_path / "mine.tsv").write_text(
         "".join(f"{label}\t{text}\n" for label, text in rows), encoding="utf-8"
     )
@@ -107,7 +105,9 @@ def test_the_speeches_are_what_the_documentation_says(speeches):
     )
     clean, n_rows, _ = got.clean()
     assert n_rows == 553 and len(clean.rows) == 1539 and not any(clean.seen())
-    assert not {normal(line) for line in clean.lines} & {normal(text) for _, text in got.test_rows}
+    assert not {normalize(line) for line in clean.lines} & {
+        normalize(text) for _, text in got.test_rows
+    }
     tokenizer = train_tokenizer("word", got.texts())
     assert tokenizer.get_vocab_size() == 5631
     assert {
@@ -116,21 +116,17 @@ def test_the_speeches_are_what_the_documentation_says(speeches):
 
 
 @pytest.mark.parametrize("name", ["toy", "pydocs"])
-def test_corpora_without_a_download_are_whole_and_apart_from_their_tests(name):
+def test_offline_corpora_are_reproducible_and_complete(name):
     got, again = data.load(name), data.load(name)
-    assert got == again  # generated or read, the same every time
+    assert got == again
     assert len(got.lines) > 200 and got.tests
-    # a grammar may repeat itself
-    assert (
-        not set(got.lines) & {line for lines in got.tests.values() for line in lines}
-        or name == "toy"
-    )
+    tests = {line for lines in got.tests.values() for line in lines}
+    assert name == "toy" or not set(got.lines) & tests  # toy's grammar may repeat a sentence
 
 
 def test_hold_out_keeps_copies_together_and_the_order():
-    items = [
-        f"text {number % 50}" + " " * (number % 2) for number in range(200)
-    ]  # copies differ in white space
+    # Copies that differ in white space
+    items = [f"text {number % 50}" + " " * (number % 2) for number in range(200)]
     kept, held = hold_out(items, 0.2, seed=3)
     assert not {text.strip() for text in kept} & {text.strip() for text in held}
     assert len({text.strip() for text in held}) == 10 and Counter(kept + held) == Counter(items)
@@ -141,7 +137,7 @@ def test_hold_out_keeps_copies_together_and_the_order():
     )
 
 
-def test_seen_marks_the_test_rows_that_stand_in_the_training_rows(corpus):
+def test_seen_marks_test_rows_that_appear_in_training_rows(corpus):
     assert data.load(corpus).seen() == [True] * 6 + [False] * 9
 
 
@@ -156,7 +152,7 @@ def test_clean_removes_test_sentences_from_rows_and_lines(corpus):
         assert not any(test in text for text in cleaned.texts())
 
 
-def test_clean_sees_through_white_space_but_keeps_lines_that_hold_only_a_few_test_words():
+def test_clean_ignores_white_space_and_keeps_short_overlaps():
     rows = [(0, "thank  you"), (1, "good people of the valley")]
     corpus = Corpus(
         "x",
@@ -182,7 +178,7 @@ def test_clean_sees_through_white_space_but_keeps_lines_that_hold_only_a_few_tes
 # ---------------------------------------------------------------------------- tokenizers
 
 
-def test_a_cross_validation_tests_every_sentence_once_and_trains_on_none_of_its_part():
+def test_cross_validation_tests_every_sentence_exactly_once():
     rows = [(i % 2, f"sentence number {i} of the corpus") for i in range(20)]
     whole = Corpus(
         "c",
@@ -211,7 +207,7 @@ def test_a_cross_validation_tests_every_sentence_once_and_trains_on_none_of_its_
 
 
 @pytest.mark.parametrize("how", ["0/5", "6/5", "1/1", "one", "1/", "-1/5"])
-def test_a_split_that_is_none_is_refused(how):
+def test_an_invalid_split_is_refused(how):
     with pytest.raises(DataError, match=f"--split {how}"):
         Corpus("c", rows=[(0, "a")], test_rows=[(0, "b")]).split(how)
 
@@ -232,7 +228,7 @@ def test_words_are_split_as_in_the_penn_treebank():
     ]
 
 
-def test_word_ids_are_special_tokens_then_words_by_frequency_and_spelling():
+def test_word_ids_follow_frequency_then_spelling():
     tokenizer = train_tokenizer("word", ["b a c c", "c b a d"])
     assert [tokenizer.id_to_token(i) for i in range(tokenizer.get_vocab_size())] == [
         *SPECIAL,
@@ -246,9 +242,10 @@ def test_word_ids_are_special_tokens_then_words_by_frequency_and_spelling():
 
 
 def test_ids_and_held_out_texts_are_the_same_in_every_process():
-    # Python orders its sets anew in each process, unless told how.
+    # The hash seed decides the order of Python's sets.
     program = (
-        f"from data.tokenizer import train_tokenizer; from data.corpus import hold_out; texts = {TEXTS!r}\n"
+        "from data.tokenizer import train_tokenizer; from data.corpus import hold_out\n"
+        f"texts = {TEXTS!r}\n"
         "for kind in ('word', 'bpe'): print(train_tokenizer(kind, texts, 400).to_str())\n"
         "print(hold_out(' '.join(texts).split(), 0.3, 0))"
     )
@@ -295,7 +292,7 @@ def test_a_saved_tokenizer_is_the_same_tokenizer(kind, tmp_path):
     )
 
 
-def test_word_starts_of_bpe_pieces_cut_a_text_where_its_words_begin():
+def test_word_starts_mark_where_words_of_bpe_pieces_begin():
     tokenizer = train_tokenizer("bpe", TEXTS, 280)  # few merges: most words are several pieces
     starts, text = word_starts(tokenizer), "the rangers doubt, unafraid: café"
     words, (ids,) = [], encode(tokenizer, [text])
@@ -314,7 +311,7 @@ def test_word_starts_of_bpe_pieces_cut_a_text_where_its_words_begin():
     ]
 
 
-def test_words_are_put_together_as_english_has_them():
+def test_detokenized_words_are_spaced_as_in_english():
     tokenizer = train_tokenizer("word", TEXTS)
     (ids,) = encode(tokenizer, ["Freedom , he said , is worth the ranger 's light !"])
     assert detokenize(tokenizer, ids) == "Freedom, he said, is worth the ranger's light!"
@@ -330,7 +327,7 @@ def test_a_stream_is_the_lines_one_after_the_other():
 
 
 @pytest.mark.parametrize("count", [1, 7, 8, 9, 40, 41])
-def test_consecutive_blocks_predict_each_token_once_and_from_the_one_before(count):
+def test_consecutive_blocks_predict_each_token_once(count):
     ids = torch.arange(100, 101 + count)
     inputs, targets = batching.consecutive_blocks(ids, 8)
     wanted = targets != -100
@@ -341,28 +338,25 @@ def test_consecutive_blocks_predict_each_token_once_and_from_the_one_before(coun
 
 @pytest.mark.parametrize("count", [1, 7, 8, 9, 20, 41])
 @pytest.mark.parametrize("stride", [1, 3, 8])
-def test_overlapping_blocks_predict_each_token_once_from_what_the_stride_leaves(count, stride):
+def test_overlapping_blocks_predict_each_token_once(count, stride):
     ids = torch.arange(100, 101 + count)
     inputs, targets = batching.consecutive_blocks(ids, 8, stride)
     wanted = targets != -100
     assert sorted(targets[wanted].tolist()) == ids[1:].tolist()
     assert torch.equal(inputs[wanted] + 1, targets[wanted])
-    assert (
-        wanted.nonzero()[:, 1][targets[wanted] > 108] >= 8 - stride
-    ).all()  # so many come before it, once there are so many
+    places = wanted.nonzero()[:, 1][targets[wanted] > 108]  # all targets after the first block
+    assert (places >= 8 - stride).all()
     assert all(row[row != PAD].diff().eq(1).all() for row in inputs)
 
 
-def test_random_blocks_are_pieces_of_the_stream_shifted_exactly_once():
+def test_targets_of_random_blocks_are_shifted_exactly_once():
     ids = torch.arange(1000, 1030)
     x, y = batching.random_blocks(ids, 8, 500, batching.generator(0))
     assert torch.equal(x + 1, y) and torch.equal(x[:, 1:], y[:, :-1])
-    assert set(x[:, 0].tolist()) == set(
-        range(1000, 1022)
-    )  # every start, the first and the last one that fits
+    assert set(x[:, 0].tolist()) == set(range(1000, 1022))  # every start that fits
 
 
-def test_random_blocks_follow_seed_and_step():
+def test_random_blocks_depend_on_seed_and_step():
     ids = torch.arange(1000)
 
     def draw(*numbers):
@@ -427,7 +421,7 @@ def test_length_batches_cover_every_row_once(n, gen):
     assert sorted(map(len, batches)) == sorted([16] * (n // 16) + ([n % 16] if n % 16 else []))
 
 
-def test_length_batches_hold_rows_of_similar_length_in_a_new_order_each_epoch():
+def test_length_batches_have_similar_lengths_in_random_order():
     lengths = torch.randint(1, 60, (320,))
     one, two = (
         torch.stack(batching.length_batches(lengths, 16, batching.generator(0, "epoch", epoch)))
@@ -435,13 +429,13 @@ def test_length_batches_hold_rows_of_similar_length_in_a_new_order_each_epoch():
     )
     spread = (lengths[one].amax(1) - lengths[one].amin(1)).float().mean()
     assert spread < 8 and not torch.equal(one, two)
-    # other neighbours, not only another order
+    # Other neighbours, not just another order
     assert {frozenset(b.tolist()) for b in one} != {frozenset(b.tolist()) for b in two}
     again = torch.stack(batching.length_batches(lengths, 16, batching.generator(0, "epoch", 1)))
     assert torch.equal(one, again)
 
 
-def test_wikitext_is_put_together_again_from_its_tokens(tmp_path):
+def test_split_words_of_wikitext_are_joined_again(tmp_path):
     for name in ("train", "valid", "test"):
         (tmp_path / f"{name}.txt").write_text(
             f" \n = {name} = \n a <unk> man @-@ made 3 @.@ 5 of 1 @,@ 000 \n", encoding="utf-8"
@@ -462,5 +456,5 @@ def test_wikitext_is_put_together_again_from_its_tokens(tmp_path):
         "1,000",
     ]
     (tmp_path / "valid.txt").unlink()
-    with pytest.raises(data.DataError, match="valid.txt: no such file"):
+    with pytest.raises(DataError, match="valid.txt: no such file"):
         data.load(tmp_path)

@@ -1,4 +1,4 @@
-"""Downloads from a server that is not always well-meaning. It runs in the test, so nothing leaves this machine."""
+"""Downloads from a local server that sends wrong, cut, endless and redirected content."""
 
 import hashlib
 import http.server
@@ -9,16 +9,16 @@ import threading
 import pytest
 from helpers import ROOT, contents
 
-import data
 from data.corpora import speeches, wikitext
 from data.download import download
+from data.files import DataError
 
 TEXT = b"Four score and seven years ago\n" * 20_000
 FILES = {"train.txt": (len(TEXT), hashlib.sha256(TEXT).hexdigest())}
 
 
 class Server(http.server.BaseHTTPRequestHandler):
-    """The first part of the path says how the file is delivered."""
+    """Deliver the file in the way that the first part of the path names."""
 
     def do_GET(self):
         how = self.path.split("/")[1]
@@ -43,7 +43,7 @@ class Server(http.server.BaseHTTPRequestHandler):
         try:
             self.wfile.write(body)
         except OSError:
-            pass  # the client had enough
+            pass  # the client has closed the connection
 
     def log_message(self, *_):
         pass
@@ -51,7 +51,7 @@ class Server(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server():
-    """server.address(how, ...) is a tuple of mirrors; server.asked says what was asked for."""
+    """server.address(how, ...) is a tuple of mirrors; server.asked lists the requested paths."""
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server) as found:
         found.asked = []
         found.address = lambda *hows: tuple(
@@ -73,7 +73,7 @@ def test_a_file_comes_from_the_first_mirror_that_has_it_right(hows, server, tmp_
     assert contents(tmp_path) == {"data/train.txt": TEXT}
     asked = len(server.asked)
     download(tmp_path / "data", FILES, server.address(*hows), ("http",))
-    assert len(server.asked) == asked  # what is there is not fetched again
+    assert len(server.asked) == asked  # an existing file is not downloaded again
 
 
 @pytest.mark.parametrize(
@@ -87,35 +87,31 @@ def test_a_file_comes_from_the_first_mirror_that_has_it_right(hows, server, tmp_
         ("local", "file"),
     ],
 )
-def test_what_is_not_the_pinned_file_never_gets_its_name(how, why, server, tmp_path):
-    with pytest.raises(
-        data.DataError, match=f"train.txt could not be downloaded.*{why}.*--data PATH"
-    ):
+def test_a_file_other_than_the_pinned_one_gets_no_name(how, why, server, tmp_path):
+    with pytest.raises(DataError, match=f"train.txt could not be downloaded.*{why}.*--data PATH"):
         download(tmp_path, FILES, server.address(how), ("http",), attempts=1)
     assert contents(tmp_path) == {}
 
 
-def test_a_mirror_that_is_not_there_is_asked_again(tmp_path, monkeypatch):
+def test_an_unreachable_mirror_is_asked_again(tmp_path, monkeypatch):
     waited = []
     monkeypatch.setattr("time.sleep", waited.append)
-    with pytest.raises(data.DataError, match="127.0.0.1:9: .*check the network"):
+    with pytest.raises(DataError, match="127.0.0.1:9: .*check the network"):
         download(tmp_path, FILES, ("http://127.0.0.1:9/",), ("http",), attempts=3)
     assert waited == [0, 1, 2]
 
 
 def test_only_https_unless_told_otherwise(server, tmp_path):
-    with pytest.raises(data.DataError, match="http:// is not allowed, only https"):
+    with pytest.raises(DataError, match="http:// is not allowed, only https"):
         download(tmp_path, FILES, server.address("good"), attempts=1)
     assert server.asked == []
     assert all(mirror.startswith("https://") for mirror in speeches.MIRRORS + wikitext.MIRRORS)
 
 
-def test_an_answer_may_not_lead_from_an_allowed_kind_of_address_to_another(
-    server, tmp_path, monkeypatch
-):
+def test_a_redirect_to_another_scheme_is_refused(server, tmp_path, monkeypatch):
     import urllib.request
 
-    # As if the server spoke https: what it answers leads to http.
+    # The server seems to speak https, and redirects to http.
     monkeypatch.setattr(
         urllib.request.HTTPSHandler,
         "https_open",
@@ -129,15 +125,15 @@ def test_an_answer_may_not_lead_from_an_allowed_kind_of_address_to_another(
         self.end_headers()
 
     monkeypatch.setattr(Server, "do_GET", absolute)
-    with pytest.raises(data.DataError, match="http:// is not allowed"):
+    with pytest.raises(DataError, match="http:// is not allowed"):
         download(tmp_path, FILES, (address,), attempts=1)
     assert contents(tmp_path) == {}
 
 
-def test_a_file_that_was_changed_after_the_download_is_named(server, tmp_path):
+def test_a_file_altered_after_the_download_is_named(server, tmp_path):
     (tmp_path / "train.txt").write_bytes(TEXT[:-2])
     with pytest.raises(
-        data.DataError, match="train.txt: its sha256 is not the pinned one; delete the file"
+        DataError, match="train.txt: its sha256 is not the pinned one; delete the file"
     ):
         download(tmp_path, FILES, server.address("good"), ("http",))
     assert contents(tmp_path) == {"train.txt": TEXT[:-2]} and server.asked == []
@@ -154,7 +150,7 @@ def test_four_processes_download_at_once(server, tmp_path):
     ]
     target = tmp_path / "data" / "train.txt"
     while any(process.poll() is None for process in started):
-        assert not target.exists() or target.read_bytes() == TEXT  # at no moment half of it
+        assert not target.exists() or target.read_bytes() == TEXT  # never a part of it
     assert [process.communicate()[1] for process in started] == [b""] * 4 and [
         process.returncode for process in started
     ] == [0] * 4

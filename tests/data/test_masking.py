@@ -1,17 +1,18 @@
-"""What masked language modelling hides: never the wrong token, the right share, in the right disguise."""
+"""Masking: which tokens are hidden, how often, and how they are disguised."""
 
 import pytest
 import torch
 
 from data import batching
-from data.masking import UNITS, mask_tokens, noise_tokens
+from data.masking import UNITS, mask_tokens
+from data.noise import noise_tokens
 from data.tokenizer import BOS, EOS, MASK, PAD, SPECIAL, UNK, train_tokenizer, word_starts
 
 V = 1005
 
 
 def some_rows(n=400, T=40):
-    """Rows [BOS] words [EOS] padding of all lengths, each with one [UNK]."""
+    """Return rows of all lengths: [BOS], words with one [UNK], [EOS], padding."""
     gen = torch.Generator().manual_seed(0)
     idx = torch.randint(len(SPECIAL), V, (n, T), generator=gen)
     idx[:, 0], idx[:, 3] = BOS, UNK
@@ -22,7 +23,7 @@ def some_rows(n=400, T=40):
 
 
 def starts(V):
-    """As if two of three tokens were pieces inside a word."""
+    """Return starts (V,) in which two of three tokens continue a word."""
     return torch.arange(V) % 3 == 0
 
 
@@ -31,7 +32,7 @@ def hide(idx, seed=0, **more):
 
 
 @pytest.mark.parametrize("unit", UNITS)
-def test_special_tokens_and_padding_are_never_hidden_nor_put_in(unit):
+def test_special_tokens_and_padding_are_never_hidden_or_drawn(unit):
     idx = some_rows()
     inputs, labels = hide(idx, unit=unit)
     special = idx < len(SPECIAL)
@@ -41,13 +42,13 @@ def test_special_tokens_and_padding_are_never_hidden_nor_put_in(unit):
 
 
 @pytest.mark.parametrize("unit", UNITS)
-def test_every_chosen_token_has_its_label_and_no_other_is_touched(unit):
+def test_chosen_tokens_have_labels_and_others_are_unchanged(unit):
     idx = some_rows()
     inputs, labels = hide(idx, unit=unit)
     chosen = labels != -100
     assert torch.equal(labels[chosen], idx[chosen]) and torch.equal(inputs[~chosen], idx[~chosen])
     kept = inputs[chosen] == idx[chosen]
-    assert kept.any() and not kept.all()  # some are predicted although they can be read
+    assert kept.any() and not kept.all()  # some are predicted although they are visible
 
 
 @pytest.mark.parametrize("unit", UNITS)
@@ -57,14 +58,14 @@ def test_eighty_percent_masked_ten_random_ten_kept(unit):
     chosen = labels != -100
     share = {"mask": inputs[chosen] == MASK, "kept": inputs[chosen] == idx[chosen]}
     share = {name: hits.float().mean().item() for name, hits in share.items()}
-    assert share["mask"] == pytest.approx(0.8, abs=0.01)  # of about 25,000: three standard errors
+    assert share["mask"] == pytest.approx(0.8, abs=0.01)  # three standard errors of about 25,000
     assert share["kept"] == pytest.approx(0.1, abs=0.01)
 
 
 @pytest.mark.parametrize("rate", [0.15, 0.4])
 @pytest.mark.parametrize("unit", UNITS)
 def test_the_share_of_hidden_tokens_is_the_rate_on_average(unit, rate):
-    # In long rows: in short ones the one unit that is always hidden may be more than the share.
+    # Long rows only: in short ones, the one unit always hidden may exceed the share.
     idx = some_rows(1000, 200)[:, :130]
     idx = idx[(idx >= len(SPECIAL)).sum(1) > 90]
     _, labels = hide(idx, unit=unit, rate=rate)
@@ -84,9 +85,8 @@ def test_every_word_is_chosen_equally_often():
     idx = torch.arange(20, 30).expand(20_000, 10)
     _, labels = hide(idx, rate=0.2)
     often = (labels != -100).float().mean(0)
-    torch.testing.assert_close(
-        often, torch.full((10,), 0.2), atol=0.012, rtol=0
-    )  # four standard errors
+    # Four standard errors
+    torch.testing.assert_close(often, torch.full((10,), 0.2), atol=0.012, rtol=0)
 
 
 def test_random_words_come_from_the_whole_vocabulary():
@@ -100,7 +100,7 @@ def test_random_words_come_from_the_whole_vocabulary():
     )
 
 
-def test_rows_without_a_word_have_nothing_to_hide():
+def test_rows_without_words_hide_nothing():
     idx = torch.tensor([[BOS, PAD, PAD], [BOS, UNK, EOS], [BOS, 50, PAD]])
     inputs, labels = hide(idx)
     assert (
@@ -111,7 +111,7 @@ def test_rows_without_a_word_have_nothing_to_hide():
 
 
 @pytest.mark.parametrize("unit", UNITS)
-def test_masks_follow_the_generator_and_nothing_else(unit):
+def test_masks_depend_on_the_generator_alone(unit):
     idx, before = some_rows(), torch.get_rng_state()
     for one, two in zip(hide(idx, 1, unit=unit), hide(idx, 1, unit=unit)):
         assert torch.equal(one, two)
@@ -123,7 +123,7 @@ def test_masks_follow_the_generator_and_nothing_else(unit):
 
 
 def runs_of(row):
-    """Lengths of the stretches of True."""
+    """Return the lengths of the stretches of True."""
     lengths, length = [], 0
     for hit in [*row.tolist(), False]:
         if hit:
@@ -136,12 +136,11 @@ def runs_of(row):
 
 def test_whole_words_are_hidden_with_all_their_pieces():
     text = "unbelievable winters cover unforgettable harbours while fishermen mend everything"
-    tokenizer = train_tokenizer(
-        "bpe", ["the winter harbour"], 270
-    )  # so few merges that every word is pieces
+    # So few merges that every word is several pieces
+    tokenizer = train_tokenizer("bpe", ["the winter harbour"], 270)
     sequences, _ = batching.sentences(tokenizer, [text] * 200, 200)
     idx, _ = batching.pad(sequences)
-    # Which word each piece belongs to comes from the text itself: a piece that begins with a space begins a word.
+    # A piece that begins with a space begins a word.
     pieces = [tokenizer.decode([i]) for i in idx[0, 1:].tolist()]
     word = torch.tensor([piece.startswith(" ") for piece in pieces]).cumsum(0)
     _, labels = mask_tokens(idx, 270, batching.generator(0), 0.2, "word", word_starts(tokenizer))
@@ -160,11 +159,11 @@ def test_spans_are_runs_of_about_three_tokens():
         for unit in ("token", "span")
     }
     mean = {unit: sum(n) / len(n) for unit, n in lengths.items()}
-    assert mean["token"] == pytest.approx(1 / 0.85, rel=0.05)  # chance neighbours only
+    assert mean["token"] == pytest.approx(1 / 0.85, rel=0.05)  # neighbours by chance only
     assert 2.2 < mean["span"] < 4.2 and max(lengths["span"]) > 5
 
 
-# ---------------------------------------------------------------------------- noise for causal models
+# ---------------------------------------------------------------------------- noise
 
 
 def noisy(seed=0, n=3000, **more):
@@ -187,18 +186,18 @@ def test_no_noise_changes_nothing():
     assert torch.equal(idx, x) and torch.equal(targets, y)
 
 
-def test_words_read_are_dropped_and_swapped_at_their_rates_and_special_tokens_are_not():
+def test_noise_drops_and_swaps_words_at_their_rates():
     idx, targets, counts, (x, y) = noisy(drop=0.1, swap=0.2)
     words = idx != BOS
     assert torch.equal(x[~words], idx[~words]) and torch.equal(y, targets)
     assert (x[words] == UNK).float().mean().item() == pytest.approx(0.1, abs=0.005)
     swapped = words & (x != idx) & (x != UNK)
     assert swapped.sum().item() / words.sum().item() == pytest.approx(0.2, abs=0.006)
-    # drawn by frequency: half the words, thrice the count
+    # Half of the words occur three times as often as the others.
     assert (counts[x[swapped]] == 3).float().mean().item() == pytest.approx(0.75, abs=0.02)
 
 
-def test_only_words_the_text_holds_once_become_unknown_targets():
+def test_only_words_that_occur_once_become_unknown_targets():
     idx, targets, counts, (x, y) = noisy(rare=0.3)
     assert torch.equal(x, idx) and (y[y != targets] == UNK).all()
     once = (counts[targets] == 1) & (targets >= len(SPECIAL))
@@ -207,7 +206,7 @@ def test_only_words_the_text_holds_once_become_unknown_targets():
     )
 
 
-def test_noise_follows_its_generator():
+def test_noise_depends_on_the_generator_alone():
     same, other = noisy(drop=0.1, swap=0.2)[3], noisy(seed=1, drop=0.1, swap=0.2)[3]
     assert torch.equal(same[0], noisy(drop=0.1, swap=0.2)[3][0]) and not torch.equal(
         same[0], other[0]

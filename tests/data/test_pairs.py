@@ -1,4 +1,4 @@
-"""Sentence pairs: the invented language can be undone, the readers read, and mistakes in files are named."""
+"""Sentence pairs: Lami can be translated back, and files are read or refused."""
 
 import itertools
 import re
@@ -16,8 +16,8 @@ TOY = load_pairs("toy")
 # ---------------------------------------------------------------------------- the invented language
 
 
-def undone(sentence):
-    """English from Lami by the four rules backwards: what `translate` claims can be done."""
+def translate_back(sentence):
+    """Translate Lami into English by undoing the four rules in reverse order."""
     english = {word[:3]: word_in_english for word_in_english, word in lami.lexicon().items()}
     words = re.findall(r"\w+|[^\w\s]", sentence.lower())
     text = []
@@ -41,25 +41,25 @@ def undone(sentence):
 
 def test_a_translation_determines_its_sentence():
     pairs = TOY.train + TOY.tests["test"]
-    assert [undone(second) for _, second in pairs] == [first for first, _ in pairs]
+    assert [translate_back(second) for _, second in pairs] == [first for first, _ in pairs]
 
 
 def test_the_rules_on_a_sentence_taken_apart():
     we, repair, the, mill, old, before, first, spring, will = (
         lami.lexicon()[word] for word in "we repair the mill old before first spring will".split()
     )
-    ke = "ke"  # where `will` stood; `the` and `old` end as `mill` does, the second `the` as `first`
+    ke = "ke"  # in the place of `will`
+    # `the` and `old` end as `mill` does, the second `the` as `first`.
     expected = (
         f"{we} {ke} {repair} {the[:3] + mill[-1]} {mill} {old[:3] + mill[-1]} "
         f"{before} {the[:3] + first[-1]} {first} {spring} {will}."
     )
     got = lami.translate("We will repair the old mill before the first spring.")
-    assert got == expected[0].upper() + expected[1:] and got in " ".join(
-        lami.__doc__.split()
-    )  # the docstring's example
+    assert got == expected[0].upper() + expected[1:]
+    assert got in " ".join(lami.__doc__.split())
 
 
-def test_no_word_belongs_to_both_languages_and_no_stem_to_two_words():
+def test_languages_share_no_word_and_words_share_no_stem():
     stems = [word[:3] for word in lami.lexicon().values()]
     assert len(set(stems)) == len(stems) == 493
     english, other = (
@@ -124,7 +124,7 @@ def test_a_table_of_pairs_holds_out_a_tenth_of_its_sources(tmp_path):
     assert load_pairs(path).languages == ("source", "target")
 
 
-def test_toy_can_be_turned():
+def test_toy_can_be_reversed():
     turned = load_pairs("toy", "lami-english")
     assert (
         turned.languages == ("lami", "english")
@@ -178,7 +178,7 @@ def test_pairs_as_plain_text_in_both_languages(tmp_path):
         ),
     ],
 )
-def test_a_folder_that_is_wrong(files, message, tmp_path):
+def test_a_wrong_folder_of_parallel_files_is_refused(files, message, tmp_path):
     with pytest.raises(DataError, match=message):
         load_pairs(write(tmp_path / "mine", **files))
 
@@ -206,7 +206,7 @@ def test_a_file_of_the_folder_that_is_missing_or_not_utf8(tmp_path):
         ("", "the file is empty"),
     ],
 )
-def test_a_table_that_is_wrong(text, message, tmp_path):
+def test_a_wrong_table_of_pairs_is_refused(text, message, tmp_path):
     (tmp_path / "mine.tsv").write_text(text, encoding="utf-8")
     with pytest.raises(DataError, match=f"mine.tsv.*{message}"):
         load_pairs(tmp_path / "mine.tsv")
@@ -223,7 +223,7 @@ def test_a_table_that_is_wrong(text, message, tmp_path):
         ("toy", "lami-lami", "two different names"),
     ],
 )
-def test_pairs_that_are_none(name, languages, message, tmp_path, monkeypatch):
+def test_unknown_pairs_and_languages_are_refused(name, languages, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.txt").write_text("one\n")
     with pytest.raises(DataError, match=message):

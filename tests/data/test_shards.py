@@ -1,4 +1,4 @@
-"""Large texts: tokens on disk are those of the text, whatever is stopped, cut, altered or done at once."""
+"""Prepared folders: their tokens equal the text's, whatever is stopped, altered or run at once."""
 
 import json
 import multiprocessing
@@ -14,12 +14,13 @@ from helpers import SHORT, assert_complains, call_main, contents, sentence
 import train_lm
 from beyond import prepare
 from data import batching, large
-from data.corpus import normal
-from data.files import read_text
+from data.corpus import normalize
+from data.files import DataError, read_text
 from data.shards import Blocks, Prepared
+from data.streams import read_blocks
 from data.tokenizer import BOS, UNK, load_tokenizer
 
-SMALL = ("--shard-mb", 0.002, "--tokenizer", "word")  # shards of two kilobytes
+SMALL = ("--shard-mb", 0.002, "--tokenizer", "word")  # shards of 2 kB
 
 
 def run(*argv):
@@ -27,7 +28,7 @@ def run(*argv):
 
 
 def prepared(folder, *argv):
-    """The folder, opened, after prepare.py has done as it was told."""
+    """Run prepare.py with these flags and return the Prepared folder."""
     outcome = run(*argv, "--out", folder)
     assert outcome.code == 0, outcome.err
     return Prepared(folder)
@@ -41,7 +42,7 @@ def write_text(path, n=200):
 
 @pytest.fixture
 def text(tmp_path):
-    """A text of some twenty kilobytes."""
+    """A text of about 20 kB."""
     return write_text(tmp_path / "text.txt")
 
 
@@ -71,7 +72,7 @@ def wiki(tmp_path_factory):
 def test_the_shards_together_are_the_stream_of_the_text(
     kind, ending, begins, line_end, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(large, "PIECE", 700)  # bytes: several pieces a shard
+    monkeypatch.setattr(large, "PIECE", 700)  # bytes, so several pieces per shard
     lines = [sentence("obama", i) + " naïve\u2028é∂𝄞 [MASK]" * (i % 3) for i in range(150)] + [
         "long " * 1000,
         "",
@@ -85,14 +86,14 @@ def test_the_shards_together_are_the_stream_of_the_text(
     expected = batching.stream(folder.tokenizer, read_text(path))
     assert len(folder.streams["train"].shards) > 4
     assert torch.equal(folder.streams["train"][:], expected)
-    assert folder.bytes == {"train": sum(len(line.encode()) + 1 for line in read_text(path))}
+    assert folder.sizes == {"train": sum(len(line.encode()) + 1 for line in read_text(path))}
 
 
-def test_any_positions_of_many_shards_are_those_of_the_joined_stream(text, tmp_path):
+def test_indexing_shards_equals_indexing_the_joined_stream(text, tmp_path):
     folder = prepared(tmp_path / "out", text, *SMALL, "--valid", 0)
     stream, joined = folder.streams["train"], batching.stream(folder.tokenizer, read_text(text))
     assert len(stream) == len(joined) and len(stream.shards) > 5
-    for T in (1, 5, 64):  # at every place a block can start, across every border between shards
+    for T in (1, 5, 64):  # blocks at every place, also across the borders of shards
         at = torch.arange(len(joined) - T)[:, None] + torch.arange(T + 1)
         assert torch.equal(stream[at], joined[at])
     for part in (
@@ -115,7 +116,21 @@ def test_any_positions_of_many_shards_are_those_of_the_joined_stream(text, tmp_p
     )
 
 
-def test_a_vocabulary_too_large_for_16_bits(tmp_path):
+def test_a_prepared_folder_as_sentences_is_its_blocks(text, tmp_path):
+    folder = prepared(tmp_path / "out", text, *SMALL, "--valid", 0.1)
+    read = read_blocks(folder, 12)
+    blocks = list(Blocks(folder.streams["train"], folder.tokenizer, 12))
+    assert read.n_tokens == len(folder.streams["train"]) - 1 and read.name == "out"
+    steps = [read.batch(step, 50, seed=0) for step in range(-(-len(blocks) // 50))]
+    found = [tuple(ids[real].tolist()) for batch in steps for ids, real in zip(*batch)]
+    assert sorted(found) == sorted(tuple(block.tolist()) for block in blocks)
+    assert all(torch.equal(a, b) for a, b in zip(read.valid, read_blocks(folder, 12).valid))
+    without = prepared(tmp_path / "without", text, *SMALL, "--valid", 0)
+    with pytest.raises(DataError, match="without a validation set.*--valid 0.01"):
+        read_blocks(without, 12)
+
+
+def test_a_vocabulary_of_more_than_16_bits(tmp_path):
     (tmp_path / "text.txt").write_text(
         "\n".join(f"w{i} w{i + 1}" for i in range(0, 70_000, 2)), encoding="utf-8"
     )
@@ -130,18 +145,17 @@ def test_a_vocabulary_too_large_for_16_bits(tmp_path):
     )
 
 
-def test_held_out_lines_are_a_set_of_their_own_and_unknown_to_the_vocabulary(tmp_path):
+def test_held_out_lines_are_their_own_set_outside_the_vocabulary(tmp_path):
     lines = [f"common words and number{i % 300}" for i in range(600)]  # each line twice
     (tmp_path / "text.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     folder = prepared(tmp_path / "out", tmp_path / "text.txt", *SMALL, "--valid", 0.2)
     train, valid = folder.streams["train"], folder.streams["valid"]
     assert (len(train) - 1) + (len(valid) - 1) == 4 * 600 and 0.1 < (len(valid) - 1) / 2400 < 0.3
-    held = [line for line in lines if large.is_held_out(normal(line), 0.2)]
+    held = [line for line in lines if large.is_held_out(normalize(line), 0.2)]
     assert torch.equal(valid[:], batching.stream(folder.tokenizer, held))
-    assert (valid[1:] == UNK).sum() == len(held) and not (
-        train[1:] == UNK
-    ).any()  # both copies are on the same side
-    assert sum(folder.bytes.values()) == (tmp_path / "text.txt").stat().st_size
+    assert (valid[1:] == UNK).sum() == len(held)
+    assert not (train[1:] == UNK).any()  # both copies are on the same side
+    assert sum(folder.sizes.values()) == (tmp_path / "text.txt").stat().st_size
 
 
 def test_several_texts_test_sets_and_another_vocabulary(text, tmp_path):
@@ -184,29 +198,26 @@ def test_the_vocabulary_comes_from_all_over_the_text(tmp_path, monkeypatch):
 def test_a_text_is_read_in_pieces_of_whole_lines(text):
     source, raw = large.open_source(text, "train"), text.read_bytes()
     for size in (1, 100, 1000, 10**6):
-        found = list(large.pieces(source, 0, source.size, size))
+        found = list(large.read_pieces(source, 0, source.size, size))
         assert b"".join(piece for _, piece in found) == raw and [at for at, _ in found] == [
             raw.index(piece) for _, piece in found
         ]
         assert all(piece.endswith(b"\n") and len(piece) < size + 200 for _, piece in found)
 
 
-def test_a_small_text_and_a_table_are_told_apart_from_what_was_hoped(tmp_path):
+def test_notes_on_a_small_text_and_on_a_table(tmp_path):
     path = tmp_path / "few.tsv"
     path.write_text("obama\tyes we can\n" * 30 + "bush\tno new taxes\n" * 30, encoding="utf-8")
     outcome = run(path, "--vocab-size", 900, "--valid", 0, "--out", tmp_path / "out")
     assert outcome.code == 0 and f"note: {path} is read as plain text" in outcome.out
-    assert (
-        "entries in the vocabulary, all that the text has, from 1.0 of 1.0 kB of text"
-        in outcome.out
-    )
+    assert "entries in the vocabulary, all the text has, from 1.0 of 1.0 kB of text" in outcome.out
 
 
 # ---------------------------------------------------------------------------- training on it
 
 
-def test_training_is_that_on_the_text(cli, wiki, tmp_path):
-    """Bit for bit: perplexities, bits per byte, weights; with the noise that needs the words' frequencies."""
+def test_training_on_tokens_equals_training_on_the_text(cli, wiki, tmp_path):
+    """Compare all results bit for bit, with the noise that needs word counts."""
     argv = (
         *SHORT["train_lm"],
         "--swap-words",
@@ -260,7 +271,7 @@ def test_the_best_checkpoint_is_chosen_on_the_held_out_lines(cli, text, tmp_path
         json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     ]
     result = json.loads((tmp_path / "run" / "result.json").read_text())
-    # so large a step size does harm
+    # With so large a learning rate, the first evaluation is the best.
     assert result["step"] == min(metrics, key=lambda line: line["perplexity/valid"])["step"] < 8
 
 
@@ -291,7 +302,7 @@ def test_an_encoder_reads_every_block_once_an_epoch_and_resumes(causal, cli, tex
         "--batch-size",
         len(blocks) // 3,
         "--eval-every",
-        4,  # four batches an epoch
+        4,  # four batches per epoch
         "--data",
         tmp_path / "prepared",
         *causal,
@@ -299,7 +310,7 @@ def test_an_encoder_reads_every_block_once_an_epoch_and_resumes(causal, cli, tex
     assert cli(*argv, "--steps", 12, "--decay", 0, "--out", tmp_path / "whole").code == 0
     assert cli(*argv, "--steps", 4, "--decay", 0, "--out", tmp_path / "parts").code == 0
     config = json.loads((tmp_path / "parts" / "config.json").read_text())
-    config["flags"]["steps"] = 12  # as if it had been stopped at step 4 of 12
+    config["flags"]["steps"] = 12  # as if stopped at step 4 of 12
     (tmp_path / "parts" / "config.json").write_text(json.dumps(config))
     outcome = cli("train_mlm", "--out", tmp_path / "parts", "--resume")
     assert outcome.code == 0, outcome.err
@@ -321,7 +332,7 @@ def test_an_encoder_reads_every_block_once_an_epoch_and_resumes(causal, cli, tex
         ("train_seq2seq", (), ["give the text itself"]),
     ],
 )
-def test_flags_the_folder_has_decided_and_scripts_that_cannot_read_it(
+def test_flags_and_scripts_that_conflict_with_a_prepared_folder(
     script, argv, parts, cli, text, tmp_path
 ):
     prepared(tmp_path / "tokens", text, *SMALL, "--valid", 0.1)
@@ -372,16 +383,14 @@ def test_an_encoder_without_a_validation_set(cli, text, tmp_path):
     )
 
 
-# ---------------------------------------------------------------------------- stopped, several at once
+# ---------------------------------------------------------------------------- interruptions
 
 
 def fork(*argv):
-    """prepare.py in a process of its own, without the time of starting Python."""
+    """Run prepare.py in a forked process, which saves the start of Python."""
 
     def child():
-        os.environ["TOKENIZERS_PARALLELISM"] = (
-            "false"  # the library's threads are not there after a fork
-        )
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a fork has no threads
         os._exit(run(*argv).code)
 
     process = multiprocessing.get_context("fork").Process(target=child)
@@ -393,7 +402,7 @@ needs_fork = pytest.mark.skipif(sys.platform == "win32", reason="Windows does no
 
 
 @needs_fork
-def test_killed_at_any_moment_it_goes_on_to_the_same_files(tmp_path):
+def test_killed_at_any_moment_it_resumes_to_the_same_files(tmp_path):
     text, dice = write_text(tmp_path / "text.txt", 1500), random.Random(0)
     argv = (text, "--shard-mb", 0.004, "--vocab-size", 300, "--valid", 0.1)
     prepared(tmp_path / "whole", *argv)
@@ -405,15 +414,15 @@ def test_killed_at_any_moment_it_goes_on_to_the_same_files(tmp_path):
         ):
             time.sleep(0.001)
         time.sleep(dice.random() * (0.2 if wanted == 0 else 0.02))
-        process.kill()  # nothing, where it has just ended
+        process.kill()  # it may have ended already
         process.join()
-        for path in folder.glob("*.bin"):  # whatever has its name is whole
+        for path in folder.glob("*.bin"):  # a file with its final name is complete
             assert path.read_bytes() == (tmp_path / "whole" / path.name).read_bytes()
         if (folder / "plan.json").exists() and not (folder / "index.json").exists():
             assert_complains(
                 call_main(train_lm, train_lm.train, "--data", folder, "--out", tmp_path / "run"),
                 folder,
-                "not prepared to the end",
+                "not completely prepared",
                 "same prepare.py command",
             )
     prepared(folder, *argv)
@@ -456,7 +465,7 @@ def alter(path):
     "harm, words",
     [(cut, "bytes instead of"), (alter, "was altered"), (lambda path: path.unlink(), "is missing")],
 )
-def test_a_damaged_shard_is_named_and_made_anew(harm, words, cli, text, tmp_path):
+def test_a_corrupt_shard_is_named_and_made_again(harm, words, cli, text, tmp_path):
     folder = tmp_path / "out"
     prepared(folder, text, *SMALL, "--valid", 0.1)
     before, shard = contents(folder), folder / "train-00002.bin"
@@ -468,14 +477,12 @@ def test_a_damaged_shard_is_named_and_made_anew(harm, words, cli, text, tmp_path
         assert_complains(outcome, f"{shard}: ", words, "same prepare.py command again")
     assert not (tmp_path / "run").exists()
     if words == "was altered":
-        shard.unlink()  # as the line says
+        shard.unlink()  # as the message says
     prepared(folder, text, *SMALL, "--valid", 0.1)
     assert contents(folder) == before and run("--check", folder).code == 0
 
 
-def test_an_altered_shard_of_a_folder_too_large_to_be_hashed_at_every_opening(
-    cli, text, tmp_path, monkeypatch
-):
+def test_an_altered_shard_of_a_large_folder_is_found(cli, text, tmp_path, monkeypatch):
     monkeypatch.setattr("data.shards.HASHED_AT_OPENING", 0)
     prepared(tmp_path / "out", text, *SMALL)
     shard = tmp_path / "out" / "train-00000.bin"
@@ -509,26 +516,26 @@ def shard_with(**more):
         ("index.json", lambda _: b"[]", ["index.json: not a JSON object"]),
         ("index.json", index_with(format="else"), ["not written by prepare.py"]),
         ("index.json", index_with(version=2), ["another version"]),
-        ("index.json", index_with(shards=7), ["not an index"]),
+        ("index.json", index_with(shards=7), ["not a valid index"]),
         ("index.json", index_with(shards=[]), ["no training text"]),
-        ("index.json", index_with(dtype="O"), ["not an index"]),
-        ("index.json", index_with(vocab_size="many"), ["not an index"]),
-        ("index.json", index_with(settings=None), ["not an index"]),
-        ("index.json", index_with(settings={"valid": "all"}), ["not an index"]),
-        ("index.json", index_with(vocab_size=9), ["index.json: is of a vocabulary of 9 entries"]),
-        ("index.json", index_with(more=1), ["not an index"]),
-        ("index.json", shard_with(file="../text.bin"), ["not an index"]),
-        ("index.json", shard_with(file="/etc/passwd"), ["not an index"]),
-        ("index.json", shard_with(tokens=-1), ["not an index"]),
-        ("index.json", shard_with(tokens=1.5), ["not an index"]),
+        ("index.json", index_with(dtype="O"), ["not a valid index"]),
+        ("index.json", index_with(vocab_size="many"), ["not a valid index"]),
+        ("index.json", index_with(settings=None), ["not a valid index"]),
+        ("index.json", index_with(settings={"valid": "all"}), ["not a valid index"]),
+        ("index.json", index_with(vocab_size=9), ["index.json: has a vocabulary of 9 entries"]),
+        ("index.json", index_with(more=1), ["not a valid index"]),
+        ("index.json", shard_with(file="../text.bin"), ["not a valid index"]),
+        ("index.json", shard_with(file="/etc/passwd"), ["not a valid index"]),
+        ("index.json", shard_with(tokens=-1), ["not a valid index"]),
+        ("index.json", shard_with(tokens=1.5), ["not a valid index"]),
         ("index.json", shard_with(tokens=10**30), ["not valid JSON"]),
         ("index.json", shard_with(tokens=10**12), ["bytes instead of"]),
-        ("index.json", shard_with(range=["a", 2]), ["not an index"]),
+        ("index.json", shard_with(range=["a", 2]), ["not a valid index"]),
         ("tokenizer.json", lambda c: c.replace(b"hope", b"cope"), ["tokenizer.json: was altered"]),
         ("tokenizer.json", lambda c: c[:100], ["tokenizer.json: not a tokenizer file"]),
     ],
 )
-def test_a_folder_whose_files_are_not_what_they_should_be(name, how, parts, cli, text, tmp_path):
+def test_a_prepared_folder_with_a_corrupt_file_is_refused(name, how, parts, cli, text, tmp_path):
     folder = tmp_path / "out"
     prepared(folder, text, *SMALL)
     (folder / name).write_bytes(how((folder / name).read_bytes()))
@@ -541,7 +548,7 @@ def test_a_folder_whose_files_are_not_what_they_should_be(name, how, parts, cli,
     assert contents(folder) == before and not (tmp_path / "run").exists()
 
 
-def test_a_text_that_has_changed_since(text, tmp_path):
+def test_a_text_changed_since_it_was_begun_is_refused(text, tmp_path):
     folder = tmp_path / "out"
     prepared(folder, text, *SMALL)
     before = contents(folder)
@@ -580,7 +587,7 @@ def test_a_text_that_has_changed_since(text, tmp_path):
     ],
 )
 @pytest.mark.parametrize("vocabulary", [(), ("--vocab-from", "run")])
-def test_a_text_that_is_wrong(content, parts, vocabulary, finished, tmp_path):
+def test_an_unusable_text_is_named(content, parts, vocabulary, finished, tmp_path):
     if content is not None:
         (tmp_path / "text.txt").write_bytes(content)
     argv = ("--vocab-from", finished("train_lm"), "--shard-mb", 0.002) if vocabulary else SMALL
@@ -592,7 +599,7 @@ def test_a_text_that_is_wrong(content, parts, vocabulary, finished, tmp_path):
     )
 
 
-def test_a_line_longer_than_memory_should_hold(tmp_path, monkeypatch):
+def test_a_line_too_long_for_memory_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(large, "LONGEST_LINE", 3000)
     (tmp_path / "text.txt").write_text("short\n" * 500 + "long " * 3000, encoding="utf-8")
     assert_complains(
@@ -621,10 +628,10 @@ def test_a_line_longer_than_memory_should_hold(tmp_path, monkeypatch):
         (("--test", "valid.txt"), ["--test valid.txt", "rename the file"]),
         (("--out", ""), ["--out is missing"]),
         (("--out", "valid.txt"), ["--out valid.txt: is a file"]),
-        (("--check",), ["--check text.txt: no prepared folder"]),
+        (("--check",), ["text.txt: no prepared folder"]),
     ],
 )
-def test_flags_that_cannot_work(argv, parts, text, tmp_path, monkeypatch):
+def test_invalid_flags_are_refused(argv, parts, text, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_text(tmp_path / "valid.txt", 3)
     before = contents(tmp_path)
@@ -632,7 +639,7 @@ def test_flags_that_cannot_work(argv, parts, text, tmp_path, monkeypatch):
     assert contents(tmp_path) == before
 
 
-def test_a_folder_that_holds_something_else(text, tmp_path, finished):
+def test_a_folder_with_other_files_is_left_alone(text, tmp_path, finished):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "tokenizer.json").write_text("precious")
     for folder in (tmp_path / "mine", finished("train_lm")):
@@ -645,7 +652,7 @@ def test_a_folder_that_holds_something_else(text, tmp_path, finished):
         assert contents(folder) == before
 
 
-def test_a_folder_begun_with_other_flags_or_texts(text, tmp_path):
+def test_a_folder_begun_with_other_flags_or_texts_is_refused(text, tmp_path):
     folder = tmp_path / "out"
     prepared(folder, text, *SMALL, "--valid", 0.1)
     before = contents(folder)

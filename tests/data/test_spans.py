@@ -1,4 +1,4 @@
-"""Span corruption: the documented example, what is hidden how often, and that nothing is lost."""
+"""Span corruption: the documented example, which spans are hidden, and that nothing is lost."""
 
 from collections import Counter
 
@@ -22,7 +22,7 @@ FIRST = 1000
 
 
 def texts(n, longest=40, shortest=1):
-    """n texts of random words and lengths, padded: idx, mask."""
+    """Return idx, mask of n texts of random words and lengths."""
     lengths = torch.randint(shortest, longest + 1, (n,))
     return batching.pad(
         [
@@ -38,9 +38,8 @@ def test_the_example_of_the_docstring(monkeypatch):
         for line in spans.__doc__.splitlines()
         if line.split()[:1] in (["text"], ["source"], ["target"])
     )
-    assert (
-        f" {source} " in train_seq2seq.__doc__ and f" {target} " in train_seq2seq.__doc__
-    )  # the same example again
+    documented = train_seq2seq.__doc__  # has the same example
+    assert f" {source} " in documented and f" {target} " in documented
     tokenizer = train_tokenizer("word", [text])
     first = add_sentinels(tokenizer, 2)
     ids = [BOS, *encode(tokenizer, [text])[0]]
@@ -59,10 +58,8 @@ def test_source_and_target_together_are_the_text(rate, mean_span):
         idx, mask, FIRST, batching.generator(1), rate, mean_span
     )
     for values, real in ((source, source_mask), (target, target_mask)):
-        # padding stands at the end
-        assert (values[~real] == PAD).all() and torch.equal(
-            real, real.long().cummin(1).values.bool()
-        )
+        assert (values[~real] == PAD).all()
+        assert torch.equal(real, real.long().cummin(1).values.bool())  # padding is at the end
     for b in range(300):
         s, t, text = (
             source[b][source_mask[b]].tolist(),
@@ -74,14 +71,11 @@ def test_source_and_target_together_are_the_text(rate, mean_span):
             range(FIRST, FIRST + n_gaps)
         ) and n_gaps
         assert s[0] == BOS and t[0] == FIRST and t[-1] == EOS and t.count(EOS) == 1
-        assert not any(
-            a >= FIRST and b >= FIRST for a, b in zip(s, s[1:])
-        )  # two gaps side by side would be one
+        # Two adjacent gaps would be one.
+        assert not any(a >= FIRST and b >= FIRST for a, b in zip(s, s[1:]))
         assert spans.restore(s, t, FIRST) == text
-        assert (
-            len(t) - 1 - n_gaps <= spans.most(len(text) - 1, rate, mean_span)[0]
-            and n_gaps <= spans.most(len(text) - 1, rate, mean_span)[1]
-        )
+        most_hidden, most_gaps = spans.most(len(text) - 1, rate, mean_span)
+        assert len(t) - 1 - n_gaps <= most_hidden and n_gaps <= most_gaps
 
 
 @pytest.mark.parametrize("rate, mean_span", [(0.15, 3.0), (0.4, 5.0), (0.15, 1.0)])
@@ -124,7 +118,7 @@ def test_short_texts_keep_the_rate_as_far_as_one_token_allows(n):
         ),
     ],
 )
-def test_all_ways_are_equally_likely(n, rate, mean_span, ways):
+def test_all_choices_of_spans_are_equally_likely(n, rate, mean_span, ways):
     hidden = spans.choose_spans(
         torch.full((12000,), n), n, batching.generator(4), rate + 1e-6, mean_span
     )
@@ -135,7 +129,7 @@ def test_all_ways_are_equally_likely(n, rate, mean_span, ways):
     ) > 0.8 * 12000 / len(ways)
 
 
-def test_gaps_are_those_of_the_generator():
+def test_gaps_depend_on_the_generator_alone():
     idx, mask = texts(20, shortest=10)
     one, same, other = (
         spans.corrupt(idx, mask, FIRST, batching.generator("gaps", number)) for number in (1, 1, 2)
@@ -143,8 +137,8 @@ def test_gaps_are_those_of_the_generator():
     assert all(torch.equal(a, b) for a, b in zip(one, same)) and not torch.equal(one[2], other[2])
 
 
-def test_what_a_model_writes_instead_of_a_target():
-    """A gap left out keeps its sentinel, one written twice goes on, and words in front of all gaps stand nowhere."""
+def test_restore_accepts_whatever_a_model_writes():
+    """Missing gaps keep their sentinel, repeated ones are continued, other words are dropped."""
     source = [BOS, 7, FIRST, 8, FIRST + 1, 9, FIRST + 2]
     assert spans.restore(
         source, [6, FIRST + 1, 20, 21, FIRST, FIRST + 1, 22, EOS, FIRST + 2, 30], FIRST

@@ -1,4 +1,4 @@
-"""Posts with nested comments: reading, cleaning, splitting; and the generated threads whose floor is computed."""
+"""Posts with nested comments: reading, cleaning, splitting; and the floor of generated threads."""
 
 import json
 import math
@@ -11,8 +11,9 @@ import torch
 
 from data import masking
 from data.corpora import toy_threads
-from data.corpora.threads import Tree, clean, load_threads, split
+from data.corpora.threads import Tree, clean, load_threads
 from data.files import DataError
+from data.forest import split_tree
 from data.tokenizer import MASK, SPECIAL, WORD
 
 
@@ -51,7 +52,7 @@ def read(path, *posts):
 
 
 def answers(tree):
-    """{text: the text it answers}, whatever the order in the file."""
+    """Return {text: the text it answers}, which does not depend on the order in the file."""
     return {
         text: tree.texts[parent] if parent >= 0 else None
         for text, parent in zip(tree.texts, tree.parents)
@@ -72,7 +73,7 @@ EXPECTED = {
 
 
 def nested(listing, ids=True):
-    """The comments of FLAT, each within its parent; listing: what a `replies` entry makes of a list of comments."""
+    """Return the comments of FLAT, each in the replies of its parent, in the form of `listing`."""
 
     def below(parent):
         return [
@@ -133,7 +134,7 @@ def test_a_deleted_comment_leaves_its_replies_to_its_parent(body, tmp_path):
     } and threads.left_out == {"deleted or empty comments": 2}
 
 
-def test_what_is_lost_and_what_is_left_out(tmp_path):
+def test_incomplete_posts_and_comments_are_repaired_or_left_out(tmp_path):
     threads = read(
         tmp_path,
         post(comment("a", ""), {"id": "b", "body": "said b"}),
@@ -203,7 +204,7 @@ BAD = [
     (edges(("a", "a")) | {"id": "q"}, ["answers a,"]),
     (edges(("a", 7)) | {"id": "q"}, ["answers 7,"]),
     (edges(("a", ""), ("a", "")) | {"id": "q"}, ["two comments have the id a"]),
-    (post(*FLAT), ["the post p already stands in line 1"]),
+    (post(*FLAT), ["the post p is already in line 1"]),
     (post({"body": "x"}, id="q"), ["mine.jsonl:2: a comment without an"]),
     (post({"id": "a", "body": 3}, id="q"), ["mine.jsonl:2: a comment without an"]),
     (post(id="q", comments="none"), ["must be lists of comments"]),
@@ -213,13 +214,13 @@ BAD = [
 
 
 @pytest.mark.parametrize("bad, parts", BAD)
-def test_a_mistake_in_a_file_names_its_line(bad, parts, tmp_path):
+def test_a_mistake_in_a_file_of_posts_names_its_line(bad, parts, tmp_path):
     with pytest.raises(DataError) as error:
         read(tmp_path, post(*FLAT), bad)
     assert all(part in str(error.value) for part in parts) and "\n" not in str(error.value)
 
 
-def test_files_without_threads(tmp_path):
+def test_files_without_threads_are_refused(tmp_path):
     (tmp_path / "a.txt").write_text("x")
     for name, part in (
         (tmp_path / "no.jsonl", "no such file"),
@@ -251,7 +252,7 @@ def test_depths_and_ancestors():
 
 
 def random_tree(n, gen, shape):
-    """wide: answers to anything; deep: mostly to the comment before; chain: always."""
+    """Return a tree of replies to any comment (wide), mostly (deep) or always (chain) the last."""
     parents = [-1] + [
         i - 1 if shape == "chain" or shape == "deep" and gen.random() < 0.9 else gen.randrange(i)
         for i in range(1, n + 1)
@@ -260,12 +261,12 @@ def random_tree(n, gen, shape):
 
 
 @pytest.mark.parametrize("shape", ["wide", "deep", "chain"])
-def test_pieces_hold_every_comment_once_with_its_ancestors_and_are_small_enough(shape):
+def test_pieces_are_small_and_hold_every_comment_once(shape):
     gen = random.Random(0)
     for n in (1, 5, 6, 40, 300):
         for max_size, near in ((6, 5), (5, 1), (30, 8), (300, 8)):
             tree = random_tree(n, gen, shape)
-            pieces, above = list(split(tree, max_size, near)), tree.ancestors(near)
+            pieces, above = list(split_tree(tree, max_size, near)), tree.ancestors(near)
             assert sorted(i for _, targets in pieces for i in targets) == list(range(1, n + 1))
             assert all(
                 0 < len(context) + len(targets) <= max_size
@@ -283,19 +284,19 @@ def test_pieces_hold_every_comment_once_with_its_ancestors_and_are_small_enough(
 
 def test_a_piece_is_a_thread_and_the_whole_subtree_below_it():
     tree = Tree(list("p12345"), [-1, 0, 1, 2, 2, 0])
-    assert list(split(tree, 3, 2)) == [([], [1, 2, 3]), ([1, 2], [4]), ([], [5])]
-    assert list(split(tree, 5, 2)) == [([], [1, 2, 3, 4, 5])] and sorted(
-        map(str, split(tree, 4, 2))
+    assert list(split_tree(tree, 3, 2)) == [([], [1, 2, 3]), ([1, 2], [4]), ([], [5])]
+    assert list(split_tree(tree, 5, 2)) == [([], [1, 2, 3, 4, 5])] and sorted(
+        map(str, split_tree(tree, 4, 2))
     ) == sorted(["([], [1, 2, 3, 4])", "([], [5])"])
     for max_size, near in ((2, 2), (3, 0)):
         with pytest.raises(ValueError, match="max_size"):
-            next(split(tree, max_size, near))
+            next(split_tree(tree, max_size, near))
 
 
 def test_a_very_long_thread_is_split(tmp_path):
     names = [f"c{i}" for i in range(3000)]
     (tree,) = read(tmp_path, edges(*zip(names, ["t3_p"] + ["t1_" + name for name in names]))).trees
-    pieces = list(split(tree, 64, 8))
+    pieces = list(split_tree(tree, 64, 8))
     assert (
         tree.depths()[-1] == 3000
         and sum(len(targets) for _, targets in pieces) == 3000
@@ -311,9 +312,9 @@ def trees():
     return [Tree(*tree) for tree in toy_threads.generate(3000, seed=1)]
 
 
-def test_a_reply_is_known_by_its_length_and_its_slots_by_their_words():
+def test_a_reply_frame_is_known_by_its_length():
     lengths = [len(re.findall(WORD, frame)) for frame in toy_threads.REPLIES]
-    assert len(set(lengths)) == len(lengths) and max(lengths) < 32  # one block with [BOS]
+    assert len(set(lengths)) == len(lengths) and max(lengths) < 32  # fits into a block with [BOS]
     every = [word for words in toy_threads.WORDS.values() for word in words]
     frames = {
         word
@@ -333,7 +334,7 @@ def test_the_same_seed_gives_the_same_threads():
     assert load_threads("toy").trees[0] == Tree(*toy_threads.generate(1)[0])
 
 
-def test_what_an_ancestor_tells_is_a_distribution():
+def test_word_probabilities_given_ancestors_sum_to_one():
     chain = [toy_threads.sample(random.Random(i))[0][0] for i in range(4)]
     for kind, words in toy_threads.WORDS.items():
         for ancestors in ([], chain[:1], chain):
@@ -344,7 +345,7 @@ def test_what_an_ancestor_tells_is_a_distribution():
 
 
 @pytest.mark.parametrize("kind", toy_threads.KINDS)
-def test_the_words_of_sampled_threads_cost_what_the_formula_says(kind, trees):
+def test_words_of_sampled_threads_cost_what_the_formula_says(kind, trees):
     K, found, said = len(toy_threads.WORDS[kind]), {}, Counter()
     for tree in trees:
         for text, chain in zip(tree.texts[1:], tree.ancestors(9)[1:]):
@@ -362,7 +363,7 @@ def test_the_words_of_sampled_threads_cost_what_the_formula_says(kind, trees):
         toy_threads.entropy(K, 0) == pytest.approx(math.log(K))
         and len(found) == toy_threads.DEEPEST
     )
-    # each as likely to who reads the reply alone
+    # To a reader of the reply alone, all words are equally likely.
     assert all(abs(n / said.total() * K - 1) < 0.1 for n in said.values()) and len(said) == K
 
 
@@ -379,9 +380,9 @@ def test_entropy_of_one_ancestor_is_that_of_one_likely_word():
     )
 
 
-def test_the_cost_of_a_disguised_word_is_that_of_the_masks_that_are_drawn():
-    # Many draws of the same place: a word by its probability, disguised by mask_tokens; the share of a word where x is shown
-    # must be exp(-nats).
+def test_the_cost_of_a_disguised_word_agrees_with_drawn_masks():
+    # Draw words by their probability and disguise them with mask_tokens. Where x is shown, the
+    # share of a word must be exp(-nats).
     ancestors = [
         toy_threads.POSTS[0].format(people="widows", building="mill", event="frost", virtue="hope")
     ]
@@ -408,7 +409,7 @@ def test_the_cost_of_a_disguised_word_is_that_of_the_masks_that_are_drawn():
             ), (x, word)
 
 
-def test_the_words_of_the_frame_cost_nothing_and_the_others_add_up():
+def test_words_of_the_frame_cost_nothing_and_others_add_up():
     text, tokens = "The widows say: hope, mill, frost.", {}
     hidden = list(range(1, 10))
     every = toy_threads.nats(text, [], tokens, [MASK] * 11, hidden, 99)

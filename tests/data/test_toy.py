@@ -1,5 +1,6 @@
-"""The toy corpus: its floors are only worth something if they are exactly right."""
+"""The toy corpus: its grammar, its probabilities and its floors are exactly right."""
 
+import dataclasses
 import json
 import math
 import os
@@ -15,7 +16,7 @@ import pytest
 
 from data.corpora import toy
 
-# The project's word tokenizer, written out here so that the two are compared, not shared.
+# A copy of the project's word tokenizer, so that the two are compared.
 TOKEN = re.compile(
     r"\w+(?=n['’]t\b)|n['’]t\b|['’](?:s|re|ve|d|m|ll|S)\b|\d[\d,.]*\d|\w+(?:[-.&]\w+)*|\.\.\.|--+|[^\w\s]"
 )
@@ -23,7 +24,7 @@ TOKEN = re.compile(
 
 @pytest.fixture(scope="module")
 def corpus():
-    return toy.generate(0)
+    return toy.load(0)
 
 
 @pytest.fixture(scope="module")
@@ -38,14 +39,15 @@ def drawn():
 @pytest.fixture(scope="module")
 def spoken(drawn):
     return {
-        speaker: [toy._join(tokens) for tokens in sentences] for speaker, sentences in drawn.items()
+        speaker: [toy.join_tokens(tokens) for tokens in sentences]
+        for speaker, sentences in drawn.items()
     }
 
 
 # The rules
 
 
-def test_every_symbol_has_probabilities_that_are_positive_and_sum_to_one():
+def test_the_probabilities_of_every_symbol_sum_to_one():
     for speaker in toy.SPEAKERS:
         assert toy.PROBABILITY[speaker].keys() == toy.BODIES.keys()
         for symbol, probabilities in toy.PROBABILITY[speaker].items():
@@ -59,7 +61,7 @@ def test_every_symbol_has_probabilities_that_are_positive_and_sum_to_one():
 def test_every_symbol_is_defined_and_used():
     used = {part for bodies in toy.BODIES.values() for body in bodies for part in body}
     assert set(toy.BODIES) - used == {"Sentence"}
-    # A misspelt symbol would silently become a word with a capital or a dot in it.
+    # A misspelt symbol would become a word with a capital or a dot in it.
     words = used - set(toy.BODIES)
     assert all(re.fullmatch(r"[a-z]+|I|[.,;:?!]", word) for word in words)
     assert 300 <= len(words) <= 500
@@ -79,7 +81,7 @@ def test_topics_and_numbers_share_the_weight_that_is_written():
         assert [share[speaker, thing] / other for other in others] == pytest.approx(
             [toy.FAVOUR] * 2
         )
-    # One of the five parts written for Question has topics, one has a number: both keep their part.
+    # Alternatives with topics or numbers keep the weight that is written.
     for symbol, word, part in (("Question", "answer", 1 / 5), ("Call", "trade", 1 / 3)):
         for speaker in toy.SPEAKERS:
             probabilities = zip(toy.PROBABILITY[speaker][symbol], toy.BODIES[symbol])
@@ -91,11 +93,11 @@ def test_topics_and_numbers_share_the_weight_that_is_written():
         ) == pytest.approx(1 / 5)
 
 
-# One derivation a sentence
+# One derivation per sentence
 
 
 def derivations_meet(bodies):
-    """Two different derivations of one string, or None: decided for the whole language.
+    """Return where two derivations of one string meet, None if the whole language has none.
 
     Two leftmost derivations are run side by side on the same words; a state is what each has
     still to rewrite. They make an ambiguous sentence if, having parted, both come to the same
@@ -104,7 +106,7 @@ def derivations_meet(bodies):
 
     @cache
     def steps(stack):
-        """Every (word, remainder) that the stack can go to by rewriting until a word leads."""
+        """Return every (word, remainder) of the stack, rewritten until it begins with a word."""
         if stack[0] not in bodies:
             return [(stack[0], stack[1:])]
         return [step for body in bodies[stack[0]] for step in steps(body + stack[1:])]
@@ -144,12 +146,12 @@ def test_the_proof_finds_a_planted_ambiguity(symbol, body, ambiguous):
     assert (derivations_meet(bodies) is not None) == ambiguous
 
 
-# Exactly a distribution: a small grammar of the same rules, enumerated
+# A small grammar of the same rules, enumerated
 
 
 @pytest.fixture
 def thinned(monkeypatch):
-    """All rules, but one or two words of each list: a language small enough to write out."""
+    """All rules, but one or two words of each list: a language small enough to enumerate."""
     bodies, probability = {}, {speaker: {} for speaker in toy.SPEAKERS}
     for symbol, written in toy.BODIES.items():
         is_list = not any(part in toy.BODIES for body in written for part in body)
@@ -166,9 +168,9 @@ def thinned(monkeypatch):
             probability[speaker][symbol] = [p / sum(kept) for p in kept]
     monkeypatch.setattr(toy, "BODIES", bodies)
     monkeypatch.setattr(toy, "PROBABILITY", probability)
-    toy._beginnings.cache_clear(), toy._derivation.cache_clear()
+    toy.first_words.cache_clear(), toy.derive.cache_clear()
     yield
-    toy._beginnings.cache_clear(), toy._derivation.cache_clear()
+    toy.first_words.cache_clear(), toy.derive.cache_clear()
 
 
 def test_formulas_are_exact_on_a_language_that_can_be_enumerated(thinned):
@@ -184,7 +186,7 @@ def test_formulas_are_exact_on_a_language_that_can_be_enumerated(thinned):
         return [first + rest for first in strings(body[0]) for rest in product(body[1:])]
 
     language = [(s[0].capitalize(), *s[1:]) for s in strings("Sentence")]
-    texts = [toy._join(tokens) for tokens in language]
+    texts = [toy.join_tokens(tokens) for tokens in language]
     assert len(texts) == len(set(texts)) > 3000
     for speaker in toy.SPEAKERS:
         logs = [toy.log_probability(text, speaker) for text in texts]
@@ -201,8 +203,8 @@ def test_formulas_are_exact_on_a_language_that_can_be_enumerated(thinned):
 # The formulas on the whole grammar, against samples
 
 
-def within(values, expected, errors=3):
-    """The mean of the values is within so many standard errors of what is expected."""
+def assert_mean(values, expected, errors=3):
+    """Assert that the mean of the values is within some standard errors of the expected one."""
     error = statistics.stdev(values) / math.sqrt(len(values))
     assert error < 0.02 * abs(expected), "too few samples to tell"
     assert abs(statistics.fmean(values) - expected) < errors * error
@@ -210,18 +212,20 @@ def within(values, expected, errors=3):
 
 @pytest.mark.parametrize("speaker", toy.SPEAKERS)
 def test_entropy_and_length_agree_with_samples(speaker, drawn, spoken):
-    within([-toy.log_probability(text, speaker) for text in spoken[speaker]], toy.entropy(speaker))
-    within([len(tokens) for tokens in drawn[speaker]], toy.mean_length(speaker))
+    assert_mean(
+        [-toy.log_probability(text, speaker) for text in spoken[speaker]], toy.entropy(speaker)
+    )
+    assert_mean([len(tokens) for tokens in drawn[speaker]], toy.mean_length(speaker))
     assert toy.perplexity_floor(speaker) == math.exp(
         toy.entropy(speaker) / toy.mean_length(speaker)
     )
 
 
-def test_best_accuracy_is_near_90_percent_and_is_what_the_posterior_promises(spoken):
+def test_best_accuracy_agrees_with_the_posterior(spoken):
     rows = [(label, text) for label, speaker in enumerate(toy.SPEAKERS) for text in spoken[speaker]]
     accuracy = toy.best_accuracy(rows)
     assert 0.88 < accuracy < 0.92
-    # The best classifier is right as often as its largest posterior says, on average.
+    # On average, the best classifier is right as often as its largest posterior says.
     confidence = []
     for _, text in rows:
         p = [math.exp(toy.log_probability(text, speaker)) for speaker in toy.SPEAKERS]
@@ -237,7 +241,7 @@ def test_perplexity_of_the_grammar_on_its_own_sentences(spoken):
     for speaker in toy.SPEAKERS:
         own, mixed = toy.perplexity(spoken[speaker], speaker), toy.perplexity(spoken[speaker])
         assert own == pytest.approx(toy.perplexity_floor(speaker), rel=0.02)
-        # Not being told who speaks costs something, but at most log 3 nats a sentence.
+        # Not knowing who speaks costs something, but at most log 3 nats per sentence.
         assert own * 1.01 < mixed < own * math.exp(math.log(3) / toy.mean_length(speaker)) * 1.01
         assert all(
             toy.perplexity(spoken[speaker], other) > mixed
@@ -296,7 +300,7 @@ def test_everybody_can_say_everything(spoken):
         (".", False),
     ],
 )
-def test_what_is_outside_the_language_has_probability_zero(sentence, inside):
+def test_sentences_outside_the_language_have_probability_zero(sentence, inside):
     for speaker in toy.SPEAKERS:
         assert math.isfinite(toy.log_probability(sentence, speaker)) == inside
         assert inside or toy.log_probability(sentence, speaker) == -math.inf
@@ -305,10 +309,10 @@ def test_what_is_outside_the_language_has_probability_zero(sentence, inside):
 def test_text_and_tokens_are_the_same_sentence(drawn):
     for sentences in drawn.values():
         for tokens in sentences:
-            text = toy._join(tokens)
+            text = toy.join_tokens(tokens)
             assert TOKEN.findall(text) == tokens
             assert text[0].isupper() and text == text.strip() and "  " not in text
-            # The marks that close a sentence stand nowhere else: the floor of the stream needs it.
+            # The floor needs marks that occur at the end of a sentence only.
             assert tokens[-1] in (".", "?", "!") and not {".", "?", "!"} & set(tokens[:-1])
 
 
@@ -333,18 +337,18 @@ def test_sentences_read_as_speeches_do(drawn):
 
 
 def test_the_corpus_has_its_parts(corpus):
-    assert len(corpus["lines"]) == 2400 and corpus["classes"] == list(toy.SPEAKERS)
-    assert {name: len(lines) for name, lines in corpus["tests"].items()} == {
+    assert len(corpus.lines) == 2400 and corpus.classes == list(toy.SPEAKERS)
+    assert {name: len(lines) for name, lines in corpus.tests.items()} == {
         s: 200 for s in toy.SPEAKERS
     }
     for part, each in (("rows", 667), ("test_rows", 200)):
-        labels = [label for label, _ in corpus[part]]
+        labels = [label for label, _ in getattr(corpus, part)]
         assert [labels.count(label) for label in range(3)] == [each] * 3
         assert labels != sorted(labels)
-    assert corpus["floor"].keys() == {"accuracy/test"} | {f"perplexity/{s}" for s in toy.SPEAKERS}
-    assert corpus["floor"]["accuracy/test"] == toy.best_accuracy(corpus["test_rows"])
-    for speaker, lines in corpus["tests"].items():
-        assert corpus["floor"][f"perplexity/{speaker}"] == toy.perplexity_floor(speaker)
+    assert corpus.floor.keys() == {"accuracy/test"} | {f"perplexity/{s}" for s in toy.SPEAKERS}
+    assert corpus.floor["accuracy/test"] == toy.best_accuracy(corpus.test_rows)
+    for speaker, lines in corpus.tests.items():
+        assert corpus.floor[f"perplexity/{speaker}"] == toy.perplexity_floor(speaker)
         assert toy.perplexity(lines, speaker) == min(
             toy.perplexity(lines, other) for other in toy.SPEAKERS
         )
@@ -354,16 +358,16 @@ def test_the_corpus_has_its_parts(corpus):
 
 
 def test_test_sentences_rarely_repeat_training_sentences(corpus):
-    lines, rows = set(corpus["lines"]), {text for _, text in corpus["rows"]}
-    tests = [text for each in corpus["tests"].values() for text in each]
+    lines, rows = set(corpus.lines), {text for _, text in corpus.rows}
+    tests = [text for each in corpus.tests.values() for text in each]
     assert sum(text in lines for text in tests) < 0.03 * len(tests)
-    assert sum(text in rows for _, text in corpus["test_rows"]) < 0.03 * len(corpus["test_rows"])
+    assert sum(text in rows for _, text in corpus.test_rows) < 0.03 * len(corpus.test_rows)
 
 
 def test_training_text_has_nearly_every_word(corpus):
-    known = {token for text in corpus["lines"] for token in TOKEN.findall(text)}
+    known = {token for text in corpus.lines for token in TOKEN.findall(text)}
     tests = [
-        token for each in corpus["tests"].values() for text in each for token in TOKEN.findall(text)
+        token for each in corpus.tests.values() for text in each for token in TOKEN.findall(text)
     ]
     assert 450 < len(known) < 560
     assert sum(token not in known for token in tests) < 0.001 * len(tests)
@@ -371,7 +375,8 @@ def test_training_text_has_nearly_every_word(corpus):
 
 def test_the_same_seed_gives_the_same_corpus_in_every_process(corpus):
     program = (
-        "import json, sys; from data.corpora import toy; json.dump(toy.generate(0), sys.stdout)"
+        "import dataclasses, json, sys; from data.corpora import toy; "
+        "json.dump(dataclasses.asdict(toy.load(0)), sys.stdout)"
     )
     for hash_seed in ("1", "2"):
         printed = subprocess.run(
@@ -382,5 +387,5 @@ def test_the_same_seed_gives_the_same_corpus_in_every_process(corpus):
             check=True,
             encoding="utf-8",
         ).stdout
-        assert json.loads(printed) == json.loads(json.dumps(corpus))
-    assert toy.generate(1)["lines"] != corpus["lines"]
+        assert json.loads(printed) == json.loads(json.dumps(dataclasses.asdict(corpus)))
+    assert toy.load(1).lines != corpus.lines

@@ -1,30 +1,35 @@
-"""Checkpoints cut short or changed, a full disk, a folder that cannot be written, and a loss that is no number: one line,
-and nothing good is lost."""
+"""Corrupt checkpoints, a full disk, a read-only folder and NaN losses.
+
+Each gives one line, and no good checkpoint is lost.
+"""
 
 import ctypes
+import io
 import os
 import random
 import shutil
 import sys
+import zipfile
 
 import pytest
 import torch
-from helpers import SCRIPTS, SHORT, assert_complains, call, contents, numbers, same
+from helpers import SHORT, TRAINING, assert_complains, call, contents, numbers, same, succeed
 
 from data.files import DataError
 from lab import checkpoint
 from lab.errors import UserError
 from lab.flags import RunFlags
 from lab.run import Run
+from lab.signals import LOOK_EVERY, Losses
 
-POINTS = int(os.environ.get("POSLAB_FUZZ", 0))  # places in a file; 0: a few
+POINTS = int(os.environ.get("POSLAB_FUZZ", 0))  # damaged places of a file; 0: a few
 
 
 @pytest.mark.parametrize("name", ["checkpoint.pt", "best.pt"])
 def test_a_flipped_byte_is_noticed_or_changes_nothing(name, finished, tmp_path):
     content, path = (finished("train_lm") / name).read_bytes(), tmp_path / name
     whole = checkpoint.read_checkpoint(finished("train_lm") / name, "cpu")
-    # Of the file every so many bytes, and the table at its end, which says where everything is, more closely.
+    # Every so many bytes of the file, and more of the table of contents at its end.
     places = {
         *range(0, len(content), max(1, len(content) // (POINTS or 150))),
         *range(len(content) - 1, max(0, len(content) - 4000), -max(1, 4000 // (POINTS or 80))),
@@ -44,7 +49,7 @@ def test_a_flipped_byte_is_noticed_or_changes_nothing(name, finished, tmp_path):
     assert harmless < len(places) / 2
 
 
-def test_a_file_cut_anywhere_is_no_checkpoint(finished, tmp_path):
+def test_a_truncated_checkpoint_is_not_read(finished, tmp_path):
     content, path = (finished("train_lm") / "best.pt").read_bytes(), tmp_path / "best.pt"
     for size in [
         0,
@@ -58,33 +63,32 @@ def test_a_file_cut_anywhere_is_no_checkpoint(finished, tmp_path):
 
 
 def one_byte(content):
-    return (
-        content[: len(content) // 2]
-        + bytes([content[len(content) // 2] ^ 1])
-        + content[len(content) // 2 + 1 :]
-    )
+    """Flip a bit in the middle of the largest tensor: other places may be mere padding."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        largest = max(archive.infolist(), key=lambda info: info.file_size)
+    start, end = largest.header_offset, largest.header_offset + 30
+    name, extra = (int.from_bytes(content[start + i : start + i + 2], "little") for i in (26, 28))
+    at = end + name + extra + largest.file_size // 2
+    return content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize("script", TRAINING)
 @pytest.mark.parametrize(
-    "how", [lambda content: content[:-100], one_byte, None], ids=["cut short", "a byte", "missing"]
+    "how", [lambda content: content[:-100], one_byte, None], ids=["truncated", "a byte", "missing"]
 )
-def test_a_damaged_checkpoint_is_named_and_the_one_before_continued_to_the_last_bit(
-    script, how, cli, corpus, finished, tmp_path
+def test_a_corrupt_checkpoint_falls_back_on_the_previous_one(
+    script, how, cli, inputs, finished, tmp_path
 ):
     whole, folder = finished(script), shutil.copytree(finished(script), tmp_path / "run")
     if how:
         (folder / "checkpoint.pt").write_bytes(how((folder / "checkpoint.pt").read_bytes()))
     else:
         (folder / "checkpoint.pt").unlink()
-    done = cli(script, *SHORT[script], "--data", corpus, "--out", folder, "--resume")
+    done = cli(script, *SHORT[script], *inputs(script), out=folder, resume=True)
     step = torch.load(finished(script) / "previous.pt", weights_only=True)["step"]
-    assert (
-        done.code == 0
-        and done.err.count("\n") == 1
-        and f"{folder / 'previous.pt'}, {'epoch' if script == 'train_classifier' else 'step'} {step}"
-        in done.err
-    )
+    unit = "epoch" if script == "train_classifier" else "step"
+    assert done.code == 0 and done.err.count("\n") == 1
+    assert f"{folder / 'previous.pt'}, {unit} {step}" in done.err
     assert (
         "checkpoint.pt is missing" in done.err
         or f"{folder / 'checkpoint.pt'}: not a readable checkpoint" in done.err
@@ -92,24 +96,18 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_continued_to_the_last_
     assert (folder / "metrics.jsonl").read_bytes() == (
         whole / "metrics.jsonl"
     ).read_bytes() and numbers(folder) == numbers(whole)
-    for name in (
-        "checkpoint.pt",
-        "best.pt",
-        "previous.pt",
-    ):  # the last is whole, whatever was beside it
+    for name in ("checkpoint.pt", "best.pt", "previous.pt"):  # all are intact again
         a, b = (torch.load(path / name, weights_only=True) for path in (folder, whole))
         assert same(a | {"seconds": 0}, b | {"seconds": 0}), name
 
 
-def test_when_no_checkpoint_is_whole_both_are_named_and_nothing_is_changed(
-    cli, corpus, finished, tmp_path
-):
+def test_two_corrupt_checkpoints_are_both_named(cli, corpus, finished, tmp_path):
     folder = shutil.copytree(finished("train_lm"), tmp_path / "run")
     for name in ("checkpoint.pt", "previous.pt"):
         (folder / name).write_bytes(one_byte((folder / name).read_bytes()))
     before = contents(folder)
     assert_complains(
-        cli("train_lm", *SHORT["train_lm"], "--data", corpus, "--out", folder, "--resume"),
+        cli("train_lm", *SHORT["train_lm"], data=corpus, out=folder, resume=True),
         folder / "checkpoint.pt",
         folder / "previous.pt",
         "restore",
@@ -117,27 +115,23 @@ def test_when_no_checkpoint_is_whole_both_are_named_and_nothing_is_changed(
     assert contents(folder) == before
 
 
-def test_damaged_best_weights_are_noticed_before_the_training_goes_on(
-    cli, corpus, finished, tmp_path
-):
+def test_corrupt_best_weights_are_noticed_on_resume(cli, corpus, finished, tmp_path):
     folder = shutil.copytree(finished("train_mlm"), tmp_path / "run")
     (folder / "best.pt").write_bytes(one_byte((folder / "best.pt").read_bytes()))
     before = contents(folder)
     assert_complains(
-        cli("train_mlm", *SHORT["train_mlm"], "--data", corpus, "--out", folder, "--resume"),
+        cli("train_mlm", *SHORT["train_mlm"], data=corpus, out=folder, resume=True),
         folder / "best.pt",
         "not a readable checkpoint",
     )
     assert contents(folder) == before
 
 
-# ---------------------------------------------------------------------------- no room
+# -------------------------------------------------------------------------------------- a full disk
 
 
-@pytest.mark.skipif(
-    not sys.platform.startswith("linux"), reason="limits the size of files as Linux does"
-)
-def test_a_disk_that_is_full_while_a_checkpoint_is_written(corpus, finished, tmp_path, monkeypatch):
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs a file size limit of Linux")
+def test_a_full_disk_while_a_checkpoint_is_written(corpus, finished, tmp_path, monkeypatch):
     import resource  # not on Windows
     import signal
 
@@ -145,7 +139,7 @@ def test_a_disk_that_is_full_while_a_checkpoint_is_written(corpus, finished, tmp
         shutil.copytree(finished("train_lm"), tmp_path / "run"),
         (*SHORT["train_lm"], "--data", corpus, "--out", tmp_path / "run"),
     )
-    shutil.copy(folder / "previous.pt", folder / "checkpoint.pt")  # as if it had not come further
+    shutil.copy(folder / "previous.pt", folder / "checkpoint.pt")  # as if the run had stopped there
     (folder / "previous.pt").unlink()
     size, before = (folder / "checkpoint.pt").stat().st_size, contents(folder)
     limits, ignored = (
@@ -155,7 +149,7 @@ def test_a_disk_that_is_full_while_a_checkpoint_is_written(corpus, finished, tmp
     for room in (size * 3 // 4, size // 2, size - 10):
         resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
         try:
-            done = call("train_lm", *argv, "--resume")
+            done = call("train_lm", *argv, resume=True)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
             signal.signal(signal.SIGXFSZ, ignored)
@@ -165,16 +159,16 @@ def test_a_disk_that_is_full_while_a_checkpoint_is_written(corpus, finished, tmp
             after[name] == before[name]
             for name in ("checkpoint.pt", "config.json", "tokenizer.json")
         ) and not list(folder.glob("*.partial"))
-    assert call("train_lm", *argv, "--resume").code == 0
+    succeed(call("train_lm", *argv, resume=True))
     assert numbers(folder) == numbers(finished("train_lm"))
 
 
 def as_anyone():
-    """Root, who may write everywhere, gives that right up."""
+    """Drop the right of root to write everywhere."""
     ctypes.CDLL(None).prctl(24, 1)  # PR_CAPBSET_DROP, CAP_DAC_OVERRIDE
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="gives up rights as Linux does")
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs capabilities of Linux")
 def test_a_folder_that_cannot_be_written(shell, corpus, finished, tmp_path):
     folder = shutil.copytree(finished("train_lm"), tmp_path / "run")
     before = contents(folder)
@@ -183,11 +177,9 @@ def test_a_folder_that_cannot_be_written(shell, corpus, finished, tmp_path):
         done = shell(
             "train_lm",
             *SHORT["train_lm"],
-            "--data",
-            corpus,
-            "--out",
-            folder,
-            "--resume",
+            data=corpus,
+            out=folder,
+            resume=True,
             preexec_fn=as_anyone,
         )
     finally:
@@ -196,11 +188,11 @@ def test_a_folder_that_cannot_be_written(shell, corpus, finished, tmp_path):
     assert contents(folder) == before
 
 
-# ---------------------------------------------------------------------------- a loss that is no number
+# ----------------------------------------------------------------------------- NaN or infinite loss
 
 
 def spoil(monkeypatch, module, value, at):
-    """The loss of update number `at` becomes the value."""
+    """Multiply the loss of update number `at` by the value."""
     number = iter(range(1, 1000))
     progress = Run.progress
 
@@ -210,25 +202,23 @@ def spoil(monkeypatch, module, value, at):
     monkeypatch.setattr(Run, "progress", seen)
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize("script", TRAINING)
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_loss_that_is_no_number_ends_the_run_at_once(
-    script, value, cli, corpus, tmp_path, monkeypatch
+def test_a_nan_or_infinite_loss_ends_the_run_at_once(
+    script, value, cli, inputs, tmp_path, monkeypatch
 ):
     spoil(monkeypatch, script, value, at=6 if script != "train_classifier" else 15)
     done = cli(
         script,
         *SHORT[script],
-        "--data",
-        corpus,
+        *inputs(script),
         "--device",
         "cpu",
         "--lr",
         "0.002",
         "--warmup" if script != "train_classifier" else "--decay",
         0,
-        "--out",
-        tmp_path / "run",
+        out=tmp_path / "run",
     )
     expected = (
         ("at step 15", "epoch 1 in") if script == "train_classifier" else ("at step 6", "step 4 in")
@@ -245,7 +235,7 @@ def test_a_loss_that_is_no_number_ends_the_run_at_once(
     )
 
 
-def test_weights_that_are_no_numbers_do_not_take_the_place_of_good_ones(finished, tmp_path):
+def test_nan_weights_do_not_replace_good_ones(finished, tmp_path):
     folder = shutil.copytree(finished("train_lm"), tmp_path / "run")
     before, run = contents(folder), object.__new__(Run)
     run.folder, run.unit, run.saved, run.flags = folder, "step", 8, RunFlags()
@@ -256,16 +246,14 @@ def test_weights_that_are_no_numbers_do_not_take_the_place_of_good_ones(finished
     assert contents(folder) == before
 
 
-def test_losses_on_another_device_are_looked_at_together():
-    from lab.signals import LOOK_EVERY, Losses
-
+def test_losses_on_another_device_are_checked_together():
     losses = Losses()
     waits = [
         losses.add(step, 0.1, torch.tensor(float("nan") if step > 40 else 1.0, device="meta"))
         for step in range(1, LOOK_EVERY + 1)
     ]
     assert waits == [False] * (LOOK_EVERY - 1) + [True]
-    # a device without values
+    # tensors on the meta device have no values, so replace them
     losses.unseen = [
         (step, lr, torch.tensor(float("nan") if step > 40 else 1.0))
         for step, lr, _ in losses.unseen

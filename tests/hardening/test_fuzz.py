@@ -1,7 +1,7 @@
-"""Properties that hold for whatever hypothesis makes up: texts, tensors, command lines, files.
+"""Properties that hold for generated texts, tensors, command lines and files.
 
-A few cases of each in the suite, always the same; thousands of new ones, and how many, with `make fuzz`. What was found is
-a named test in test_bad_input.py or test_hostile.py.
+`make test-all` runs a few cases of each, always the same ones. `make fuzz` runs thousands of new
+ones and prints how many. Mistakes found this way are named tests in other files.
 """
 
 import collections
@@ -17,10 +17,23 @@ import shutil
 import hypothesis.strategies as st
 import pytest
 import torch
-from helpers import SHORT, call_main, script_module
+from helpers import (
+    SHORT,
+    TABLE,
+    TRAINING,
+    call,
+    call_main,
+    script_module,
+    succeed,
+    write_corpus,
+    write_pairs,
+    write_threads,
+)
 from hypothesis import HealthCheck, given, settings
 
-import model as models
+import compare
+import model
+from beyond import prepare
 from data import batching, corpus, files, load, masking, shards, spans
 from data.corpora import pairs, threads, toy_threads
 from data.files import DataError
@@ -38,17 +51,19 @@ from data.tokenizer import (
     train_tokenizer,
     word_starts,
 )
+from lab import figures
 from lab.checkpoint import read_checkpoint
 from lab.errors import UserError
 from lab.load import by_position, load_run
 from lab.run import Run
+from nets.roberta import export_roberta
 
-CASES = int(os.environ.get("POSLAB_FUZZ", 0))  # of each test; 0: the few of the suite
+CASES = int(os.environ.get("POSLAB_FUZZ", 0))  # cases of each test; 0: a few
 COUNTS, REACHED = collections.Counter(), collections.Counter()
 
 
 def cases(share=1.0, **strategies):
-    """Run a test on generated cases and count them; share: of the number for one that costs more or less than others."""
+    """Run a test on generated cases and count them. share: fewer cases for a slow test."""
 
     def decorate(test):
         @functools.wraps(test)
@@ -71,7 +86,7 @@ def cases(share=1.0, **strategies):
 
 @pytest.fixture(scope="module", autouse=True)
 def counted():
-    """Prints at the end how many cases each test had."""
+    """Print at the end how many cases each test had."""
     torch.set_flush_denormal(False)  # hypothesis draws denormal numbers too
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch, "set_flush_denormal", lambda _: True)
@@ -88,14 +103,14 @@ def counted():
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A folder that all cases share, and in which the scripts run."""
+    """The working directory of all cases."""
     folder, before = tmp_path_factory.mktemp("fuzz"), os.getcwd()
     os.chdir(folder)
     yield folder
     os.chdir(before)
 
 
-# What text is made of: anything, and what the readers and tokenizers look out for.
+# Pieces of text that readers and tokenizers treat specially.
 PIECES = (
     "\n",
     "\t",
@@ -156,7 +171,7 @@ def gen(seed):
     return torch.Generator().manual_seed(seed)
 
 
-# ---------------------------------------------------------------------------- readers
+# ------------------------------------------------------------------------------------------ readers
 
 
 @cases(content=raw)
@@ -234,8 +249,8 @@ def test_a_corpus_of_any_bytes(place, content, how):
         assert (
             found.lines
             and found.tests["heldout"]
-            and not {corpus.normal(line) for line in found.lines}
-            & {corpus.normal(line) for line in found.tests["heldout"]}
+            and not {corpus.normalize(line) for line in found.lines}
+            & {corpus.normalize(line) for line in found.tests["heldout"]}
         )
         found.split(how)
 
@@ -298,7 +313,7 @@ def test_threads_of_any_json(place, found, size, near):
         assert all(tree.texts[1:]) and all(
             text == " ".join(text.split()) and text.encode().decode() == text for text in tree.texts
         )
-        targets = [i for _, part in threads.split(tree, size, near) for i in part]
+        targets = [i for _, part in forest.split_tree(tree, size, near) for i in part]
         assert sorted(targets) == list(range(1, len(tree.texts)))
 
 
@@ -313,10 +328,10 @@ def test_any_tree_is_split_into_pieces_that_cover_it(found, size, near):
     )
     if near >= size:
         with pytest.raises(ValueError):
-            list(threads.split(tree, size, near))
+            list(forest.split_tree(tree, size, near))
         return
     above, targets = tree.ancestors(near), []
-    for context, part in threads.split(tree, size, near):
+    for context, part in forest.split_tree(tree, size, near):
         assert len(context) + len(part) <= size and all(
             set(above[i]) - {0} <= {*context, *part} for i in part
         )
@@ -354,7 +369,7 @@ def test_any_text_prints_on_one_line(text):
     )
 
 
-# ---------------------------------------------------------------------------- tokenizers
+# --------------------------------------------------------------------------------------- tokenizers
 
 
 @pytest.fixture(scope="module")
@@ -418,7 +433,7 @@ def test_a_tokenizer_of_any_text(place, texts, kind, size):
     assert load_tokenizer(place / "tokenizer.json").to_str() == tokenizer.to_str()
 
 
-# ---------------------------------------------------------------------------- masks and noise
+# ---------------------------------------------------------------------------------- masks and noise
 
 V = 30
 rows_of_ids = st.lists(
@@ -435,7 +450,7 @@ rates = st.one_of(st.floats(0.01, 0.99), st.sampled_from([0.15, 0.5]))
     unit=st.sampled_from(masking.UNITS),
     mean_span=st.integers(1, 5),
 )
-def test_what_is_hidden_for_masked_language_modelling(batch, seed, rate, unit, mean_span):
+def test_masks_for_masked_language_modelling(batch, seed, rate, unit, mean_span):
     idx, starts = batch[0], torch.rand(V, generator=gen(seed)) < 0.5
     inputs, labels = masking.mask_tokens(idx, V, gen(seed), rate, unit, starts, mean_span)
     chosen, usable = labels != -100, idx >= len(SPECIAL)
@@ -512,7 +527,7 @@ def test_span_corruption_loses_nothing(texts, seed, rate, mean_span):
     assert (source[~source_mask] == PAD).all() and (target[~target_mask] == PAD).all()
 
 
-# ---------------------------------------------------------------------------- batches
+# ------------------------------------------------------------------------------------------ batches
 
 
 @cases(n=st.integers(1, 60), block=st.integers(1, 12), stride=st.integers(0, 12))
@@ -543,7 +558,7 @@ def test_batches_by_length_hold_each_index_once(lengths, size, seed):
 
 
 @cases(rows=rows_of_ids)
-def test_padding_is_told_from_tokens(rows):
+def test_padding_is_distinguished_from_tokens(rows):
     idx, mask = batching.pad([torch.tensor(row) for row in rows])
     assert (
         [line[real].tolist() for line, real in zip(idx, mask)] == rows
@@ -582,13 +597,13 @@ def test_pairs_are_joined_and_taken_apart(rows, more):
     assert more_of["positions"].max() < idx.size(1)
 
 
-# ---------------------------------------------------------------------------- attention
+# ---------------------------------------------------------------------------------------- attention
 
 
 @cases(
     n_head=st.integers(1, 13),
     T=st.integers(1, 9),
-    variant=st.sampled_from(["causal", *models.ALIBI_VARIANTS]),
+    variant=st.sampled_from(["causal", *model.ALIBI_VARIANTS]),
 )
 def test_alibi_is_its_formula(n_head, T, variant):
     if variant == "one-sided" and n_head % 2:
@@ -598,7 +613,7 @@ def test_alibi_is_its_formula(n_head, T, variant):
     slopes = [2 ** (-8 * k / power) for k in range(1, power + 1)] + [
         2 ** (-4 * k / power) for k in range(1, 2 * power, 2)
     ][: n - power]
-    for h, head in enumerate(models.alibi_bias(n_head, T, variant).tolist()):
+    for h, head in enumerate(model.alibi_bias(n_head, T, variant).tolist()):
         for i in range(T):
             for j in range(T):
                 distance = abs(i - j) - (0.5 if variant == "offset" and j > i else 0)
@@ -615,8 +630,8 @@ def test_alibi_is_its_formula(n_head, T, variant):
 
 configurations = st.fixed_dictionaries(
     {
-        "pos": st.sampled_from(models.POSITIONS),
-        "alibi": st.sampled_from(models.ALIBI_VARIANTS),
+        "pos": st.sampled_from(model.POSITIONS),
+        "alibi": st.sampled_from(model.ALIBI_VARIANTS),
         "window": st.integers(0, 4),
         "norm_first": st.booleans(),
     }
@@ -626,10 +641,10 @@ configurations = st.fixed_dictionaries(
 @cases(share=0.6, more=configurations, causal=st.booleans(), rows=rows_of_ids, seed=seeds)
 def test_no_token_sees_padding_or_a_decoder_the_future(more, causal, rows, seed):
     torch.manual_seed(seed)
-    config = models.Config(
+    config = model.Config(
         vocab_size=V, block_size=12, n_layer=2, n_head=2, n_embd=8, n_ffn=8, init_std=0.5, **more
     )
-    body = (models.Decoder if causal else models.Encoder)(config).eval()
+    body = (model.Decoder if causal else model.Encoder)(config).eval()
     idx, mask = batching.pad([torch.tensor(row) for row in rows])
     T = idx.size(1)
     with torch.no_grad():
@@ -663,7 +678,7 @@ def test_no_token_sees_padding_or_a_decoder_the_future(more, causal, rows, seed)
 
 @cases(
     values=st.dictionaries(
-        st.sampled_from([field.name for field in dataclasses.fields(models.Config)]),
+        st.sampled_from([field.name for field in dataclasses.fields(model.Config)]),
         st.one_of(
             json_values,
             st.integers(-2, 70),
@@ -673,22 +688,22 @@ def test_no_token_sees_padding_or_a_decoder_the_future(more, causal, rows, seed)
         max_size=4,
     )
 )
-def test_a_config_of_anything_says_what_is_wrong(values):
+def test_an_invalid_config_says_what_is_wrong(values):
     try:
-        config = models.Config(**values)
+        config = model.Config(**values)
     except ValueError as error:
         assert any(name in str(error) for name in values)
         return
     with torch.device("meta"):
         if config.n_layer < 20:
-            models.LanguageModel(models.Encoder(config))
+            model.LanguageModel(model.Encoder(config))
 
 
-# ---------------------------------------------------------------------------- command lines
+# ------------------------------------------------------------------------------------ command lines
 
 
 class Reached(Exception):
-    """The checks are over, and the work would begin."""
+    """Raised when the checks are over and the work would begin."""
 
 
 def reach(*_, **__):
@@ -697,48 +712,16 @@ def reach(*_, **__):
 
 @pytest.fixture(scope="module")
 def data_of(place):
-    """--data for each script."""
-    from conftest import write_corpus
-
+    """{script: its data}."""
     write_corpus(place / "tiny")
-    (place / "both").mkdir()
-    for language in ("en", "fr"):
-        (place / "both" / f"train.{language}").write_text(
-            "".join(f"{language} {number} of {number % 7} words\n" for number in range(60))
-        )
-    comment = '{{"id": "a{0}", "parent_id": "", "body": "so {0}"}}, {{"id": "b", "parent_id": "t1_a{0}", "body": "no {0}"}}'
-    (place / "posts.jsonl").write_text(
-        "".join(
-            f'{{"id": "p{i}", "title": "t {i}", "comments": [{comment.format(i)}]}}\n'
-            for i in range(30)
-        )
-    )
-    return {"train_tlm": "both", "train_thread": "posts.jsonl", "prepare": "tiny/train_LM.txt"}
+    write_pairs(place / "pairs")
+    write_threads(place / "posts.jsonl")
+    return {"train_tlm": "pairs", "train_thread": "posts.jsonl", "prepare": "tiny/train_LM.txt"}
 
 
-TRAINING = (
-    "train_lm",
-    "train_mlm",
-    "train_classifier",
-    "train_seq2seq",
-    "train_tlm",
-    "train_thread",
-)
-OTHERS = {
-    "baselines": "train",
-    "compare": "compare",
-    "sample": "sample",
-    "attention_maps": "show",
-    "probe_layers": "probe",
-    "probe_position": "probe",
-    "probe_order": "probe",
-    "crossvalidate": "crossvalidate",
-    "export": "export",
-    "assignment": "assignment",
-    "study_nope": "study",
-    "study_clap": "study",
-    "prepare": "prepare",
-}
+OTHERS = [
+    script.name for script in TABLE if not script.kind and not script.module.startswith("bench.")
+]
 whole = st.one_of(
     st.integers(-3, 40),
     st.integers(1, 9),
@@ -778,7 +761,7 @@ anything = st.one_of(
 
 
 def command_lines(script):
-    """Up to four flags of a script, each with a value that is mostly of its kind."""
+    """Up to four flags of a script, most of them with values of the right type."""
     fields = [
         field
         for field in dataclasses.fields(script_module(script).Flags)
@@ -807,13 +790,10 @@ def command_lines(script):
     )
 
 
-def runs_or_says_why(script, main, argv):
-    """Whether a command line ends before its work begins, without a traceback: as it should, or with one line and code 2."""
-    module = script_module(script)
-    err = io.StringIO()
+def runs_or_says_why(script, argv):
+    """Assert that a command line passes all checks, or ends with one line and exit code 2."""
     try:
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(err):
-            outcome = call_main(module, getattr(module, main), *argv)
+        outcome = call(script, *argv)
     except Reached:
         REACHED[script] += 1
         return
@@ -835,9 +815,8 @@ def test_any_command_line_of_a_training_script(script, place, data_of, data):
             Run, "__init__", lambda self, *args, **more: (opened(self, *args, **more), reach())
         )
         patch.setattr("lab.run.git_revision", lambda: "")
-        runs_or_says_why(
-            script, "train", ["--data", data_of.get(script, "tiny"), "--out", "run", *argv]
-        )
+        data_flag = ["--data", data_of.get(script, "tiny")]
+        runs_or_says_why(script, [*data_flag, "--out", "run", *argv])
         torch.set_num_threads(threads_before)
     shutil.rmtree(place / "run", ignore_errors=True)
 
@@ -864,16 +843,16 @@ def test_any_command_line_of_another_script(script, place, data_of, finished, da
     with pytest.MonkeyPatch.context() as patch:
         threads_before = torch.get_num_threads()
         patch.setattr("lab.run.git_revision", lambda: "")
-        # where the work begins, and figures
+        # stop where the work begins
         for name in ("run_all", "begin", "draw_maps", "draw_positions", "measure", "draw"):
             if hasattr(module, name) and script != "baselines":
                 patch.setattr(module, name, reach)
-        runs_or_says_why(script, OTHERS[script], [*given, *argv])
+        runs_or_says_why(script, [*given, *argv])
         torch.set_num_threads(threads_before)
     shutil.rmtree(place / "out", ignore_errors=True)
 
 
-# ---------------------------------------------------------------------------- files of a run
+# ----------------------------------------------------------------------------------- files of a run
 
 edits = st.lists(
     st.tuples(
@@ -887,7 +866,7 @@ edits = st.lists(
 
 
 def damaged(content, changes):
-    """Bytes with some of them changed, added, missing, or all after a place."""
+    """Bytes with some of them changed, inserted, removed, truncated or repeated."""
     content = bytearray(content)
     for share, how, byte in changes:
         at = int(share * len(content))
@@ -905,7 +884,7 @@ def damaged(content, changes):
 
 
 def replaced(content, where, new):
-    """A JSON text with one of its values, the where-th of all, replaced."""
+    """A JSON text with its value number `where` replaced."""
     value, places = json.loads(content), []
 
     def collect(inside):
@@ -924,7 +903,7 @@ def changed(content, data, structured=True):
     if structured and data.draw(st.booleans()):
         texts = (
             content.splitlines() if b"}\n{" in content else [content]
-        )  # a JSON text, or one a line
+        )  # one JSON text, or one per line
         line = data.draw(st.integers(0, len(texts) - 1))
         texts[line] = replaced(
             texts[line], data.draw(st.integers(0, 10**6)), data.draw(json_values)
@@ -934,7 +913,7 @@ def changed(content, data, structured=True):
 
 
 def works_or_says_why(use, *names):
-    """One line that names one of the files, or success."""
+    """Assert that `use` works, or raises an error that names one of the files."""
     try:
         use()
     except (DataError, UserError) as error:
@@ -966,9 +945,6 @@ def test_a_run_with_a_damaged_description(script, name, place, finished, data):
 @pytest.mark.parametrize("name", ["config.json", "result.json", "metrics.jsonl"])
 @cases(share=0.4, data=st.data())
 def test_a_comparison_with_a_damaged_run(name, place, finished, data):
-    import compare
-    from lab import figures
-
     folder = place / "compared"
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(finished("train_lm"), folder)
@@ -997,7 +973,7 @@ def test_a_damaged_checkpoint(place, finished, data):
 
 
 @cases(share=0.4, data=st.data())
-def test_a_run_that_goes_on_from_a_damaged_file(cli, corpus, place, finished, data):
+def test_a_run_that_resumes_from_a_damaged_file(cli, corpus, place, finished, data):
     folder = place / "resumed"
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(finished("train_lm"), folder)
@@ -1013,34 +989,24 @@ def test_a_run_that_goes_on_from_a_damaged_file(cli, corpus, place, finished, da
         patch.setattr(script_module("train_lm"), "draw", lambda *_: None)
         runs_or_says_why(
             "train_lm",
-            "train",
             [*SHORT["train_lm"], "--data", str(corpus), "--out", str(folder), "--resume"],
         )
 
 
 @pytest.fixture(scope="module")
 def hugging_face(place, corpus, tmp_path_factory):
-    """A small RoBERTa in Hugging Face's form."""
-    from conftest import call
-
-    from nets.roberta import export_roberta
-
+    """A small RoBERTa in the form of Hugging Face."""
     folder = tmp_path_factory.mktemp("roberta")
-    assert (
+    succeed(
         call(
             "train_mlm",
             *SHORT["train_mlm"],
-            "--no-norm-first",
-            "--tokenizer",
-            "bpe",
-            "--vocab-size",
-            300,
-            "--data",
-            corpus,
-            "--out",
-            folder / "run",
-        ).code
-        == 0
+            no_norm_first=True,
+            tokenizer="bpe",
+            vocab_size=300,
+            data=corpus,
+            out=folder / "run",
+        )
     )
     export_roberta(load_run(folder / "run"), folder / "hf")
     return folder / "hf"
@@ -1057,31 +1023,22 @@ def test_a_damaged_roberta(name, place, hugging_face, data):
     )
 
     def use():
-        model, tokenizer = models.load_roberta(folder)
+        roberta, tokenizer = model.load_roberta(folder)
         encode(tokenizer, ["hope and change"])
         with torch.no_grad():
-            model(torch.tensor([[BOS, 7, EOS]][: model.body.config.block_size]))
+            roberta(torch.tensor([[BOS, 7, EOS]][: roberta.body.config.block_size]))
 
     works_or_says_why(use, folder)
 
 
 @cases(share=0.4, data=st.data())
 def test_damaged_shards(place, data_of, data):
-    from beyond import prepare
-
     folder, good = place / "prepared", place / "well prepared"
     if not good.exists():
-        assert (
+        succeed(
             call_main(
-                prepare,
-                prepare.prepare,
-                place / "tiny" / "train_LM.txt",
-                "--vocab-size",
-                300,
-                "--out",
-                good,
-            ).code
-            == 0
+                prepare, prepare.prepare, place / "tiny" / "train_LM.txt", vocab_size=300, out=good
+            )
         )
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(good, folder)

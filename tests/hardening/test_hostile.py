@@ -1,5 +1,4 @@
-"""Files made to deceive: nothing in them is executed, nothing is built that is not in them, and a message stays one line
-that prints."""
+"""Malicious files: nothing in them runs, no huge model is built, and messages stay one line."""
 
 import json
 import os
@@ -15,8 +14,9 @@ import compare
 import sample
 from beyond import export
 from data.corpora.pairs import load_pairs
+from data.corpora.rows import read_rows
 from data.corpora.threads import load_threads
-from data.files import DataError, printable, read_lines, read_rows
+from data.files import DataError, printable, read_lines
 from lab.checkpoint import read_checkpoint, write_checkpoint
 from lab.errors import UserError
 from lab.load import load_run
@@ -24,8 +24,8 @@ from model import Config, Decoder, LanguageModel
 
 
 def opened(folder):
-    """What comes of opening a run to use it."""
-    return call_main(sample, sample.sample, folder, "--text", "hope and change")
+    """The Outcome of using a run."""
+    return call_main(sample, sample.sample, folder, text="hope and change")
 
 
 def copied(finished, script, tmp_path):
@@ -33,7 +33,7 @@ def copied(finished, script, tmp_path):
 
 
 def edited(path, **changes):
-    """Change a JSON file: dotted names lead inside."""
+    """Change a JSON file; model__n_head=3 sets an entry of an entry."""
     value = json.loads(path.read_text(encoding="utf-8"))
     for name, new in changes.items():
         *above, last = name.split("__")
@@ -44,11 +44,11 @@ def edited(path, **changes):
     path.write_text(json.dumps(value), encoding="utf-8")
 
 
-# ---------------------------------------------------------------------------- code in a checkpoint
+# ----------------------------------------------------------------------------- code in a checkpoint
 
 
 class Marks:
-    """Pickled, it asks whoever unpickles it to make a file."""
+    """An object that makes a folder when it is unpickled."""
 
     def __init__(self, path):
         self.path = path
@@ -71,30 +71,29 @@ def plain(state, path):
 
 @pytest.mark.parametrize("write", [zipped, legacy, plain])
 @pytest.mark.parametrize("name", ["best.pt", "checkpoint.pt"])
-def test_a_pickle_that_brings_code_executes_nothing(write, name, cli, corpus, finished, tmp_path):
+def test_code_in_a_pickle_is_not_executed(write, name, cli, corpus, finished, tmp_path):
     folder, marker = copied(finished, "train_mlm", tmp_path), tmp_path / "marker"
     with open(folder / name, "rb") as file:
         state = torch.load(file, weights_only=True)
     write(state | {"more": Marks(marker)}, folder / name)
-    with pytest.raises(
-        Exception
-    ):  # a reader without care does execute it, then stumbles over the folder that is there
+    # An unsafe reader runs the code, then fails.
+    with pytest.raises((FileExistsError, RuntimeError)):
         torch.load(folder / name, weights_only=False)
         torch.load(folder / name, weights_only=False)
     assert marker.is_dir()
     marker.rmdir()
-    (folder / "previous.pt").unlink()  # --resume would go on from that
+    (folder / "previous.pt").unlink()  # or --resume would use that
     before = contents(folder)
     outcome = (
         opened(folder)
         if name == "best.pt"
-        else cli("train_mlm", *SHORT["train_mlm"], "--data", corpus, "--out", folder, "--resume")
+        else cli("train_mlm", *SHORT["train_mlm"], data=corpus, out=folder, resume=True)
     )
     assert_complains(outcome, folder / name, "not a readable checkpoint", "restore")
     assert not marker.exists() and contents(folder) == before
 
 
-def test_a_checkpoint_that_would_swell(finished, tmp_path):
+def test_a_compressed_checkpoint_is_not_read(finished, tmp_path):
     folder = copied(finished, "train_lm", tmp_path)
     with (
         zipfile.ZipFile(finished("train_lm") / "best.pt") as source,
@@ -105,7 +104,7 @@ def test_a_checkpoint_that_would_swell(finished, tmp_path):
     assert_complains(opened(folder), folder / "best.pt", "not a readable checkpoint")
 
 
-# ---------------------------------------------------------------------------- weights that are no such model's
+# -------------------------------------------------------------------------- weights that do not fit
 
 
 def tampered(change):
@@ -177,14 +176,14 @@ CONTINUED = {
 
 
 @pytest.mark.parametrize("change", CONTINUED.values(), ids=CONTINUED)
-def test_a_checkpoint_made_up_to_be_continued(change, cli, corpus, finished, tmp_path):
+def test_a_forged_checkpoint_is_not_resumed(change, cli, corpus, finished, tmp_path):
     folder = copied(finished, "train_mlm", tmp_path)
     state = read_checkpoint(folder / "checkpoint.pt", "cpu")
     change(state)
     write_checkpoint(folder / "checkpoint.pt", state)
     before = contents(folder)
     assert_complains(
-        cli("train_mlm", *SHORT["train_mlm"], "--data", corpus, "--out", folder, "--resume"),
+        cli("train_mlm", *SHORT["train_mlm"], data=corpus, out=folder, resume=True),
         folder / "checkpoint.pt",
         "restore",
     )
@@ -203,9 +202,7 @@ VAST = {
 
 
 @pytest.mark.parametrize("changes", VAST.values(), ids=VAST)
-def test_a_config_that_asks_for_more_than_the_checkpoint_holds_builds_nothing(
-    changes, finished, tmp_path
-):
+def test_a_config_larger_than_its_checkpoint_builds_nothing(changes, finished, tmp_path):
     folder = copied(finished, "train_lm", tmp_path)
     edited(folder / "config.json", **changes)
     assert_complains(
@@ -217,8 +214,8 @@ def test_a_config_that_asks_for_more_than_the_checkpoint_holds_builds_nothing(
     )
 
 
-def test_a_vast_model_of_a_few_numbers_builds_nothing(finished, tmp_path):
-    """Config and checkpoint agree on terabytes: each tensor is one number that is looked at again and again."""
+def test_a_huge_model_of_a_few_numbers_builds_nothing(finished, tmp_path):
+    """Config and checkpoint agree on terabytes, but each tensor is one number, expanded."""
     folder = copied(finished, "train_lm", tmp_path)
     edited(folder / "config.json", model__n_embd=4_000_000, model__n_ffn=1_000_000)
     with torch.device("meta"):
@@ -232,7 +229,7 @@ def test_a_vast_model_of_a_few_numbers_builds_nothing(finished, tmp_path):
     assert_complains(opened(folder), folder / "best.pt", "not in one piece")
 
 
-# ---------------------------------------------------------------------------- JSON
+# --------------------------------------------------------------------------------------------- JSON
 
 
 def deep(content):
@@ -253,7 +250,7 @@ def entry(**changes):
     return apply
 
 
-BOTH = {  # whatever opens a run
+BOTH = {  # for every reader of a run
     "deep": ("config.json", deep, "nested too deeply"),
     "NaN": ("config.json", lambda c: c.replace(b'"seed": 0', b'"seed": NaN'), "NaN is no number"),
     "Infinity": (
@@ -342,27 +339,24 @@ ONLY_COMPARED = {
 
 @pytest.mark.parametrize(
     "reader",
-    [
-        opened,
-        lambda folder: call_main(compare, compare.compare, folder, "--out", folder.parent / "out"),
-    ],
+    [opened, lambda folder: call_main(compare, compare.compare, folder, out=folder.parent / "out")],
     ids=["opened", "compared"],
 )
 @pytest.mark.parametrize("name, how, part", BOTH.values(), ids=BOTH)
-def test_a_run_whose_settings_are_strange(reader, name, how, part, finished, tmp_path):
+def test_a_run_with_invalid_settings(reader, name, how, part, finished, tmp_path):
     strange(reader, name, how, part, finished, tmp_path)
 
 
 @pytest.mark.parametrize("name, how, part", ONLY_OPENED.values(), ids=ONLY_OPENED)
-def test_a_run_whose_model_or_tokenizer_is_strange(name, how, part, finished, tmp_path):
+def test_a_run_with_an_invalid_model_or_tokenizer(name, how, part, finished, tmp_path):
     strange(opened, name, how, part, finished, tmp_path)
 
 
 @pytest.mark.parametrize("name, how, part", ONLY_COMPARED.values(), ids=ONLY_COMPARED)
-def test_a_run_whose_numbers_are_strange(name, how, part, finished, tmp_path, monkeypatch):
+def test_a_run_with_invalid_numbers(name, how, part, finished, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     strange(
-        lambda folder: call_main(compare, compare.compare, folder, "--out", "out"),
+        lambda folder: call_main(compare, compare.compare, folder, out="out"),
         name,
         how,
         part,
@@ -389,18 +383,16 @@ def strange(reader, name, how, part, finished, tmp_path):
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "metrics.jsonl", "result.json"])
 def test_a_file_of_a_run_that_is_too_large_is_not_read(name, finished, tmp_path):
     folder = copied(finished, "train_lm", tmp_path)
-    os.truncate(
-        folder / name, 2**40
-    )  # a hole takes no room on disk; read, it would take a terabyte
+    os.truncate(folder / name, 2**40)  # a sparse file: no space on disk, a terabyte in memory
     reader = (
         opened
         if name == "tokenizer.json"
-        else lambda folder: call_main(compare, compare.compare, folder, "--out", tmp_path / "out")
+        else lambda folder: call_main(compare, compare.compare, folder, out=tmp_path / "out")
     )
     assert_complains(reader(folder), folder / name, "is larger than", "MB")
 
 
-def test_a_classifier_whose_classes_are_another_number(finished, tmp_path):
+def test_a_classifier_with_too_many_class_names(finished, tmp_path):
     folder = copied(finished, "train_classifier", tmp_path)
     edited(folder / "config.json", classes=["one"])
     assert_complains(opened(folder), folder / "config.json", "names 1 classes")
@@ -421,7 +413,7 @@ def test_flags_that_are_missing_are_named(finished, tmp_path):
         load_run(folder).config["flags"]["data"]
 
 
-# ---------------------------------------------------------------------------- text
+# --------------------------------------------------------------------------------------------- text
 
 
 @pytest.mark.parametrize(
@@ -433,12 +425,12 @@ def test_flags_that_are_missing_are_named(finished, tmp_path):
         ("train.en", lambda path: load_pairs(path.parent)),
     ],
 )
-def test_a_text_that_is_too_large_or_no_file_is_not_read(name, reader, tmp_path):
+def test_a_text_that_is_too_large_or_a_device_is_not_read(name, reader, tmp_path):
     path = tmp_path / name
     (tmp_path / "train.fr").write_text("un\n")
     for make, words in (
         (lambda: path.touch() or os.truncate(path, 2**40), "larger than 1,024 MB"),
-        (lambda: os.mkfifo(path), "no regular file"),
+        (lambda: os.mkfifo(path), "not a regular file"),
         (path.mkdir, "is a folder"),
     ):
         make()
@@ -459,28 +451,27 @@ def test_a_text_that_is_too_large_or_no_file_is_not_read(name, reader, tmp_path)
         '{"id": ' + "7" * 10**5 + "}",
     ],
 )
-def test_a_thread_that_is_nested_deeply_or_of_other_types(line, tmp_path):
+def test_a_thread_nested_deeply_or_of_wrong_types(line, tmp_path):
     (tmp_path / "a.jsonl").write_text(line + "\n")
     with pytest.raises(DataError, match="a.jsonl:1: ") as error:
         load_threads(tmp_path / "a.jsonl")
     assert len(str(error.value)) < 600
 
 
-def test_half_a_character_in_a_thread_can_be_tokenized(tmp_path):
-    (tmp_path / "a.jsonl").write_text(
-        '{"id": "p", "title": "t", "comments": [{"id": "a", "parent_id": "", "body": "so \\ud83d far"}]}\n'
-    )
+def test_half_a_surrogate_in_a_thread_can_be_tokenized(tmp_path):
+    comment = '{"id": "a", "parent_id": "", "body": "so \\ud83d far"}'
+    (tmp_path / "a.jsonl").write_text(f'{{"id": "p", "title": "t", "comments": [{comment}]}}\n')
     assert load_threads(tmp_path / "a.jsonl").trees[0].texts == ["t", "so ? far"]
 
 
-def test_what_a_file_or_a_path_says_does_nothing_to_the_terminal(cli, own_corpus, tmp_path):
+def test_control_characters_do_not_reach_the_terminal(cli, own_corpus, tmp_path):
     assert (
         printable("a\x1b[31mb\x9b2J\u202e\x00\ud800é –")
         == "a\\x1b[31mb\\x9b2J\\u202e\\x00\\ud800é –"
     )
     (own_corpus / "train_CLS.tsv").write_text("\x1b[2J\x1b]0;owned\x07\ttext\n")
     folder = own_corpus.rename(tmp_path / "a\x1b[31m\nb")
-    outcome = cli("train_classifier", "--data", folder, "--out", tmp_path / "run")
+    outcome = cli("train_classifier", data=folder, out=tmp_path / "run")
     assert_complains(outcome, "a\\x1b[31m b", "train_CLS.tsv:1: label '\\x1b[2J")
     assert outcome.err[:-1].isprintable()
     outcome = cli("train_classifier", "--data", folder, "--n-\x1b[31mlayer", 3)
@@ -488,16 +479,14 @@ def test_what_a_file_or_a_path_says_does_nothing_to_the_terminal(cli, own_corpus
     (tmp_path / "lines").mkdir()
     path = tmp_path / "lines" / "a\x1bb.txt"
     path.write_text("\n".join(f"{number} of \x1b[31m words" for number in range(40)) + "\n")
-    outcome = cli(
-        "train_lm", *SHORT["train_lm"], "--steps", 0, "--data", path, "--out", tmp_path / "\x1bout"
-    )
+    outcome = cli("train_lm", *SHORT["train_lm"], steps=0, data=path, out=tmp_path / "\x1bout")
     assert outcome.code == 0 and "\x1b" not in outcome.out + outcome.err
 
 
-def test_an_export_of_a_strange_run_writes_nothing(finished, tmp_path):
+def test_an_export_of_an_invalid_run_writes_nothing(finished, tmp_path):
     folder = copied(finished, "train_mlm", tmp_path)
     edited(folder / "config.json", model__n_embd=10**6)
     assert_complains(
-        call_main(export, export.export, folder, "--out", tmp_path / "exported"), folder, "restore"
+        call_main(export, export.export, folder, out=tmp_path / "exported"), folder, "restore"
     )
     assert not (tmp_path / "exported").exists()

@@ -1,5 +1,4 @@
-"""Several processes give the result of one: two of them (gloo, on this machine) against one, for every script that can be
-shared out."""
+"""Two processes (gloo, on this machine) give the result of one, for every distributed script."""
 
 import json
 import os
@@ -13,17 +12,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import ROOT, TINY, call, contents
+from helpers import FIVE, ROOT, TINY, call, contents, succeed
 from one_of_two import stop_at
 
-from lab.load import read_metrics
+from lab.records import read_metrics
 
-STEPS = ("--steps", "20", "--eval-every", "1", "--dropout", "0", "--attn-dropout", "0")
-# Batches that do not share out evenly; of a batch of one, the second process has no row at all, and of one of three in two
-# times two parts the last has none.
+STEPS = tuple("--steps 20 --eval-every 1 --dropout 0 --attn-dropout 0".split())
+# The script, the batch size and --accumulate. The batches cannot be divided evenly: of one row
+# the second process gets none, and of three rows in two times two parts the last part is empty.
 WAYS = {
     "lm": ("train_lm", 4, 1),
-    "lm, two members": ("train_lm", 5, 2, "--members", "2", "--drop-words", "0.2"),
+    "lm, two members": ("train_lm", 5, 2, *"--members 2 --drop-words 0.2".split()),
     "mlm": ("train_mlm", 1, 1, "--head", "clap"),
     "mlm, spans": ("train_mlm", 5, 1, "--mask-unit", "span"),
     "infill": ("train_seq2seq", 5, 1),
@@ -32,36 +31,11 @@ WAYS = {
 }
 
 
-WORDS = ("one", "two", "three", "four", "five")
-
-
-@pytest.fixture(scope="session")
-def threads(tmp_path_factory):
-    path = tmp_path_factory.mktemp("threads") / "tiny.jsonl"
-    posts = [
-        {
-            "id": str(n),
-            "title": f"{WORDS[n % 5]} {WORDS[n // 5 % 5]}",
-            "comments": [
-                {
-                    "id": f"c{k}",
-                    "parent_id": f"t1_c{k - 1 - k % 2}" if k > 1 else f"t3_{n}",
-                    "body": " ".join(WORDS[(n + k * j) % 5] for j in range(2 + k)),
-                }
-                for k in range(1 + n % 5)
-            ],
-        }
-        for n in range(25)
-    ]
-    path.write_text("\n".join(map(json.dumps, posts)), encoding="utf-8")
-    return path
-
-
 @dataclass
 class Session:
     folder: Path
-    done: list[dict]  # what each process's jobs gave
-    killed: float  # seconds the first process went on after the second was killed
+    done: list[dict]  # {job: Outcome} of each process
+    killed: float  # seconds from the death of the second process to the end of the first
     code: int
     err: str
 
@@ -90,7 +64,7 @@ def command(way, data, out, accumulate=None):
 def data(corpus, threads, tmp_path_factory):
     pairs = tmp_path_factory.mktemp("pairs") / "tiny.tsv"
     pairs.write_text(
-        "".join(f"{a} {b} {c} .\t{c} {b} {a} .\n" for a in WORDS for b in WORDS for c in WORDS),
+        "".join(f"{a} {b} {c} .\t{c} {b} {a} .\n" for a in FIVE for b in FIVE for c in FIVE),
         encoding="utf-8",
     )
     return {"text": corpus, "thread": threads, "translate": pairs}
@@ -98,7 +72,7 @@ def data(corpus, threads, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def alone(tmp_path_factory, data):
-    """alone("lm") -> the folder of this run in one process and one part, made once."""
+    """alone("lm") -> the folder of this run in one process without --accumulate, trained once."""
     folder, made = tmp_path_factory.mktemp("alone"), {}
 
     def get(way):
@@ -114,7 +88,7 @@ def alone(tmp_path_factory, data):
 
 @pytest.fixture(scope="session")
 def together(tmp_path_factory, data):
-    """All that two processes do, in one session of them."""
+    """The Session of two processes that do all jobs of this file."""
     folder = tmp_path_factory.mktemp("together")
     (folder / "taken").mkdir()
     (folder / "taken" / "mine.txt").write_text("not a run")
@@ -126,7 +100,7 @@ def together(tmp_path_factory, data):
         )
         for way in WAYS
     ]
-    # Stopped with two processes, to go on with one; stopped with one, to go on with two.
+    # One run is stopped with two processes and resumed with one, another the other way round.
     jobs += [
         dict(
             jobs[0],
@@ -158,7 +132,7 @@ def together(tmp_path_factory, data):
         dict(
             name="endless",
             script="train_lm",
-            argv=[*lm, "--steps", "1000000", "--eval-every", "1000", "--out", folder / "endless"],
+            argv=[*lm, *"--steps 1000000 --eval-every 1000".split(), "--out", folder / "endless"],
         ),
     ]
     for job in jobs:
@@ -215,8 +189,10 @@ def wait_for(happened, processes, seconds=400):
 
 
 def assert_same(folder, reference, start=0):
-    """Every number of metrics.jsonl is that of the reference: the losses to 1e-5, perplexities of the same weights to 1e-6 of
-    themselves."""
+    """Assert that metrics.jsonl has the numbers of the reference.
+
+    Losses agree to 1e-5, and perplexities of the same weights to a relative 1e-6.
+    """
     found, expected = read_metrics(folder), read_metrics(reference)
     assert (
         [line["step"] for line in found] == [line["step"] for line in expected] == list(range(21))
@@ -234,7 +210,7 @@ def assert_same(folder, reference, start=0):
         assert line["tokens"] == other["tokens"]
 
 
-# ---------------------------------------------------------------------------- the same result
+# ---------------------------------------------------------------------------------- the same result
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -263,18 +239,18 @@ def test_two_processes_have_the_losses_of_one(way, together, alone):
 @pytest.mark.parametrize("way", ["lm, two members", "mlm, spans", "translate", "thread"])
 def test_a_batch_in_parts_has_the_losses_of_a_whole_one(way, data, alone, tmp_path):
     script, argv = command(way, data, tmp_path / "parts", accumulate=3)
-    assert call(script, *argv).code == 0
+    succeed(call(script, *argv))
     assert_same(tmp_path / "parts", alone(way))
 
 
 @pytest.mark.parametrize("name, way", [("two then one", "lm"), ("one then two", "mlm, spans")])
-def test_a_run_goes_on_with_another_number_of_processes(name, way, together, alone, data):
+def test_a_run_resumes_with_another_number_of_processes(name, way, together, alone, data):
     if name == "two then one":
         assert {done[name]["code"] for done in together.done} == {130} and len(
             read_metrics(together.folder / name)
         ) == 10
         script, argv = command(way, data, together.folder / name)
-        assert call(script, *argv, "--resume").code == 0
+        succeed(call(script, *argv, resume=True))
     assert_same(together.folder / name, alone(way))
 
 
@@ -287,7 +263,7 @@ def test_dropout_is_drawn_from_seed_step_and_process(together):
     assert len(drawn) == 8 == len(set(drawn))  # two parts of two steps in two processes
 
 
-# ---------------------------------------------------------------------------- one of them speaks
+# ------------------------------------------------------------------------------- only rank 0 prints
 
 
 def test_only_the_first_process_prints_and_writes(together, alone):
@@ -306,7 +282,7 @@ def test_only_the_first_process_prints_and_writes(together, alone):
         ("not shared", ["train_classifier.py", "one process"]),
     ],
 )
-def test_a_mistake_ends_all_processes_with_one_line(name, words, together):
+def test_a_bad_flag_ends_all_processes_with_one_line(name, words, together):
     assert [done[name]["code"] for done in together.done] == [2, 2]
     err = "".join(done[name]["err"] for done in together.done)
     assert err.count("\n") == 1 and all(word in err for word in words), err
@@ -316,7 +292,7 @@ def test_a_mistake_ends_all_processes_with_one_line(name, words, together):
     )
 
 
-def test_when_a_process_is_killed_the_other_ends_and_says_how_to_go_on(together):
+def test_when_a_process_is_killed_the_other_says_how_to_resume(together):
     lines = [line for line in together.err.splitlines() if line.startswith("train_lm.py:")]
     assert together.code == 1 and together.killed < 60
     assert (

@@ -26,7 +26,8 @@ from beyond import export as export_script  # noqa: E402
 from data import batching  # noqa: E402
 from data.tokenizer import BOS, EOS, MASK, SPECIAL, train_tokenizer  # noqa: E402
 from lab.command import main
-from lab.load import load_run, read_json, read_metrics
+from lab.load import load_run
+from lab.records import read_json, read_metrics
 from nets.roberta import OURS, export_roberta, load_roberta  # noqa: E402
 
 transformers = pytest.importorskip("transformers")

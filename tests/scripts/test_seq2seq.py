@@ -1,5 +1,4 @@
-"""train_seq2seq.py and its runs: perplexities against a count by hand, generation step by step, infilling, translation,
-maps, comparison."""
+"""train_seq2seq.py and its runs: perplexities by hand, generation, infilling, translation, maps."""
 
 import json
 import math
@@ -7,18 +6,19 @@ import math
 import pytest
 import sacrebleu
 import torch
-from helpers import SHORT, assert_complains, call, call_main
+from helpers import SHORT, assert_complains, call, call_main, succeed
 
 import attention_maps
 import compare
-import model as models
+import model
 import sample
 from beyond import train_seq2seq
 from data import spans
 from data.corpus import hold_out
 from data.files import read_lines
 from data.tokenizer import BOS, EOS, PAD, encode, train_tokenizer
-from lab.load import load_run, read_metrics
+from lab.load import load_run
+from lab.records import read_metrics
 from model import Config, EncoderDecoder, LanguageModel, generate
 
 COUNTS, COLOURS, NOUNS = (
@@ -29,7 +29,7 @@ COUNTS, COLOURS, NOUNS = (
 
 
 def pair(number):
-    """One of 192 phrases, and its translation, in which the adjective stands behind the noun."""
+    """One of 192 phrases and its translation, in which the adjective follows the noun."""
     count, colour, noun, other = (
         words[number // step % len(words)].split()
         for words, step in ((COUNTS, 1), (COLOURS, 4), (NOUNS, 12), (NOUNS, 48))
@@ -49,38 +49,22 @@ def tsv(tmp_path):
     return path
 
 
-TRANSLATE = (*SHORT["train_seq2seq"], "--task", "translate", "--batch-size", "16")
+TRANSLATE = (*SHORT["train_seq2seq"], *"--task translate --batch-size 16".split())
 LEARN = (
-    "--n-embd",
-    "32",
-    "--n-ffn",
-    "64",
-    "--steps",
-    "250",
-    "--eval-every",
-    "125",
-    "--lr",
-    "0.01",
-    "--warmup",
-    "10",
-    "--dropout",
-    "0",
-    "--valid",
-    "0.1",
-    "--pos",
-    "rope",
+    *"--n-embd 32 --n-ffn 64 --steps 250 --eval-every 125 --lr 0.01 --warmup 10".split(),
+    *"--dropout 0 --valid 0.1 --pos rope".split(),
 )
 
 
 @pytest.fixture(scope="session")
 def translator(tmp_path_factory):
-    """(run folder, pairs.tsv, what was printed) of a run that has learned to translate."""
+    """(run folder, pairs.tsv, printed text) of a run that has learned to translate."""
     folder = tmp_path_factory.mktemp("translator")
     path = folder / "pairs.tsv"
     path.write_text(
         "".join("{}\t{}\n".format(*pair(number)) for number in range(192)), encoding="utf-8"
     )
-    done = call("train_seq2seq", *TRANSLATE, *LEARN, "--data", path, "--out", folder / "run")
+    done = call("train_seq2seq", *TRANSLATE, *LEARN, data=path, out=folder / "run")
     assert (done.code, done.err) == (0, "")
     return folder / "run", path, done.out
 
@@ -91,15 +75,15 @@ def result_of(folder):
 
 @torch.no_grad()
 def losses_by_hand(model, source, target):
-    """Minus log probabilities of a target's ids, from a source; one of each and no padding."""
+    """Minus the log probabilities of one target's ids, given one source."""
     logits = model(torch.tensor([[BOS, *target[:-1]]]), source=torch.tensor([source]))[0]
     return [-logits[t].log_softmax(-1)[i].item() for t, i in enumerate(target)]
 
 
-# ---------------------------------------------------------------------------- numbers
+# ------------------------------------------------------------------------------------------ numbers
 
 
-def test_perplexity_of_infilling_is_that_of_a_count_by_hand(finished, corpus):
+def test_perplexity_of_infilling_is_that_by_hand(finished, corpus):
     folder = finished("train_seq2seq")
     loaded, result = load_run(folder), result_of(folder)
     flags, first = train_seq2seq.Flags(**loaded.config["flags"]), loaded.config["first_sentinel"]
@@ -143,10 +127,10 @@ def test_all_runs_are_measured_on_the_same_gaps():
         for seed in (0, 1)
     )
     assert all(torch.equal(a, b) for batch, same in zip(one, other) for a, b in zip(batch, same))
-    assert not torch.equal(one[0][0], one[1][0])  # but every draw is another
+    assert not torch.equal(one[0][0], one[1][0])  # each draw differs
 
 
-def test_translation_learns_and_its_numbers_are_those_of_a_count_by_hand(translator):
+def test_translation_learns_and_its_numbers_are_those_by_hand(translator):
     folder, path, out = translator
     loaded, result = load_run(folder), result_of(folder)
     _, heldout = hold_out([pair(number) for number in range(192)], 0.1, 0, key=lambda row: row[0])
@@ -183,7 +167,7 @@ def test_translation_learns_and_its_numbers_are_those_of_a_count_by_hand(transla
     )
 
 
-def test_scores_of_what_is_right_half_right_and_wrong():
+def test_scores_of_right_half_right_and_wrong_answers():
     targets = ["the cats sleep today.", "the dogs bark all night."]
     tokenizer = train_tokenizer("word", targets)
     right = train_seq2seq.score(targets, targets, tokenizer)
@@ -213,18 +197,12 @@ def test_folders_of_pairs_and_their_val_set(cli, tmp_path):
     done = cli(
         "train_seq2seq",
         *TRANSLATE,
-        "--data",
-        folder,
-        "--languages",
-        "fr-en",
-        "--block-size",
-        40,
-        "--tokenizer",
-        "bpe",
-        "--vocab-size",
-        300,
-        "--out",
-        tmp_path / "run",
+        data=folder,
+        languages="fr-en",
+        block_size=40,
+        tokenizer="bpe",
+        vocab_size=300,
+        out=tmp_path / "run",
     )
     assert (done.code, done.err) == (0, "") and "fr to en" in done.out
     assert (
@@ -240,7 +218,7 @@ def test_folders_of_pairs_and_their_val_set(cli, tmp_path):
     } <= result_of(tmp_path / "run").keys()
 
 
-# ---------------------------------------------------------------------------- mistakes
+# ---------------------------------------------------------------------------------------- bad input
 
 
 @pytest.mark.parametrize(
@@ -257,20 +235,18 @@ def test_folders_of_pairs_and_their_val_set(cli, tmp_path):
         ),
     ],
 )
-def test_a_tsv_that_is_wrong(content, parts, cli, tsv, tmp_path):
+def test_an_invalid_tsv(content, parts, cli, tsv, tmp_path):
     tsv.write_text(content, encoding="utf-8")
-    assert_complains(
-        cli("train_seq2seq", *TRANSLATE, "--data", tsv, "--out", tmp_path / "run"), *parts
-    )
+    assert_complains(cli("train_seq2seq", *TRANSLATE, data=tsv, out=tmp_path / "run"), *parts)
     assert not (tmp_path / "run").exists()
 
 
-def test_parallel_files_of_unequal_number(cli, tmp_path):
+def test_parallel_files_of_unequal_length(cli, tmp_path):
     (tmp_path / "pairs").mkdir()
     (tmp_path / "pairs" / "train.en").write_text("one\ntwo\n", encoding="utf-8")
     (tmp_path / "pairs" / "train.fr").write_text("un\n", encoding="utf-8")
     assert_complains(
-        cli("train_seq2seq", *TRANSLATE, "--data", tmp_path / "pairs", "--out", tmp_path / "run"),
+        cli("train_seq2seq", *TRANSLATE, data=tmp_path / "pairs", out=tmp_path / "run"),
         "train.fr: 1 lines",
         "train.en has 2",
     )
@@ -285,7 +261,7 @@ def test_parallel_files_of_unequal_number(cli, tmp_path):
             ("--text", "[MASK]" + " we" * 20),
             ["--text has 22 tokens with [BOS]", "learned positions end at 12"],
         ),
-        (("--text", "[MASK]", "--tokens", 0), ["--tokens must be at least 1"]),
+        (tuple("--text [MASK] --tokens 0".split()), ["--tokens must be at least 1"]),
     ],
 )
 def test_a_text_that_cannot_be_filled(argv, parts, sampling, finished):
@@ -293,18 +269,16 @@ def test_a_text_that_cannot_be_filled(argv, parts, sampling, finished):
 
 
 def test_a_mask_for_a_translator(sampling, translator):
-    assert_complains(
-        sampling(translator[0], "--text", "two [MASK] cats"), "translates", "--task infill"
-    )
+    assert_complains(sampling(translator[0], text="two [MASK] cats"), "translates", "--task infill")
 
 
-# ---------------------------------------------------------------------------- writing
+# --------------------------------------------------------------------------------------- generation
 
 
 @pytest.fixture
 def sampling():
-    """sampling(run, "--text", ...) -> Outcome of sample.py."""
-    return lambda *argv: call_main(sample, sample.sample, *argv)
+    """sampling(run, text=...) -> Outcome of sample.py."""
+    return lambda *argv, **flags: call_main(sample, sample.sample, *argv, **flags)
 
 
 def tiny(pos="rope"):
@@ -319,7 +293,7 @@ def tiny(pos="rope"):
 
 
 @pytest.mark.parametrize("pos", ["learned", "rope", "alibi"])
-def test_generation_is_the_likeliest_word_after_word_and_pays_no_heed_to_padding(pos):
+def test_generation_takes_the_likeliest_words_despite_padding(pos):
     model, sources = tiny(pos), [torch.randint(5, 30, (n,)) for n in (4, 9, 6)]
     padded, mask = (
         torch.nn.utils.rnn.pad_sequence(sources, batch_first=True),
@@ -338,12 +312,12 @@ def test_generation_ends_when_every_row_has_ended():
     model = tiny()
     model.head.bias.data[EOS] = 1e4
     assert generate(model, torch.randint(5, 30, (3, 4)), None, BOS, EOS, 10).tolist() == [[EOS]] * 3
-    # the specials below [EOS] are no words, however likely
+    # special tokens below [EOS] are never written, however likely
     model.head.bias.data[: EOS + 1] = torch.tensor([1e4, 1e4, 1e4, 1e4, -1e4])
     assert (generate(model, torch.randint(5, 30, (3, 4)), None, BOS, EOS, 7) > EOS).all()
 
 
-def test_every_gap_gets_its_turn_though_the_model_would_end():
+def test_every_gap_is_filled_though_the_model_would_end():
     model, gen = tiny(), torch.Generator()
     source = torch.tensor([BOS, 7, 27, 8, 28, 9, 29])  # sentinels from 27 on
     model.head.bias.data[EOS] = 1e4
@@ -352,32 +326,22 @@ def test_every_gap_gets_its_turn_though_the_model_would_end():
     assert sample.rewrite(model, source, 27, 20, 0.8, 50, gen) == [27, 28, 29]
     model.head.bias.data[29] = -1e4
     model.head.bias.data[12] = 1e4
-    assert sample.rewrite(model, source, 27, 4, 0, 50, gen) == [
-        27,
-        12,
-        12,
-        12,
-    ]  # words come when they are likelier than an end
+    # words are written as long as they are likelier than an end
+    assert sample.rewrite(model, source, 27, 4, 0, 50, gen) == [27, 12, 12, 12]
 
 
 def test_a_filled_sentence_keeps_what_was_typed(sampling, finished):
     told = sampling(
         finished("train_seq2seq"),
-        "--text",
-        "hope and [MASK] matter, my friends.",
-        "--samples",
-        2,
-        "--temperature",
-        1.5,
+        text="hope and [MASK] matter, my friends.",
+        samples=2,
+        temperature=1.5,
     )
     again = sampling(
         finished("train_seq2seq"),
-        "--text",
-        "hope and [MASK] matter, my friends.",
-        "--samples",
-        2,
-        "--temperature",
-        1.5,
+        text="hope and [MASK] matter, my friends.",
+        samples=2,
+        temperature=1.5,
     )
     assert told.code == 0 and told.out == again.out
     heads, texts = told.out.splitlines()[::2], told.out.splitlines()[1::2]
@@ -387,41 +351,29 @@ def test_a_filled_sentence_keeps_what_was_typed(sampling, finished):
         for text in texts
     )
     one = sampling(
-        finished("train_seq2seq"),
-        "--text",
-        "hope and [MASK] matter, my friends.",
-        "--temperature",
-        0,
+        finished("train_seq2seq"), text="hope and [MASK] matter, my friends.", temperature=0
     )
     assert one.out.splitlines() == told.out.splitlines()[:2]
 
 
 def test_a_translation_is_the_one_learned(sampling, translator):
-    told = sampling(translator[0], "--text", "two blue dogs and mice.", "--temperature", 0)
+    told = sampling(translator[0], text="two blue dogs and mice.", temperature=0)
     assert told.out.splitlines() == ["--- likeliest words", "deux chiens bleu et souris."]
 
 
-def test_byte_level_gaps_swallow_the_space_in_front(cli, sampling, corpus, tmp_path):
-    assert (
+def test_a_byte_level_gap_includes_the_space_before_it(cli, sampling, corpus, tmp_path):
+    succeed(
         cli(
             "train_seq2seq",
             *SHORT["train_seq2seq"],
-            "--tokenizer",
-            "bpe",
-            "--vocab-size",
-            300,
-            "--pos",
-            "nope",
-            "--data",
-            corpus,
-            "--out",
-            tmp_path / "run",
-        ).code
-        == 0
+            tokenizer="bpe",
+            vocab_size=300,
+            pos="nope",
+            data=corpus,
+            out=tmp_path / "run",
+        )
     )
-    told = sampling(
-        tmp_path / "run", "--text", "hope [MASK] work.", "--temperature", 0, "--tokens", 5
-    )
+    told = sampling(tmp_path / "run", text="hope [MASK] work.", temperature=0, tokens=5)
     assert (
         told.code == 0
         and told.out.splitlines()[1].startswith("hope")
@@ -429,11 +381,11 @@ def test_byte_level_gaps_swallow_the_space_in_front(cli, sampling, corpus, tmp_p
     )
 
 
-# ---------------------------------------------------------------------------- maps
+# --------------------------------------------------------------------------------------------- maps
 
 
-def maps(*argv):
-    done = call_main(attention_maps, attention_maps.show, *argv)
+def maps(*argv, **flags):
+    done = call_main(attention_maps, attention_maps.show, *argv, **flags)
     return done.code, done.out
 
 
@@ -450,13 +402,9 @@ def test_three_attentions_are_drawn_and_pass(finished, translator, tmp_path, fig
     code, out = maps(
         finished("train_seq2seq"),
         translator[0],
-        "--text",
-        "hope and change",
-        "--text",
-        "two cats and birds .",
-        "--out",
-        tmp_path / "maps",
-        "--positions",
+        text=["hope and change", "two cats and birds ."],
+        out=tmp_path / "maps",
+        positions=True,
     )
     assert code == 0 and "FAIL" not in out
     for part in (
@@ -499,12 +447,8 @@ def test_three_attentions_are_drawn_and_pass(finished, translator, tmp_path, fig
 def test_gaps_of_a_map_are_those_typed_or_drawn(finished, tmp_path, figures):
     maps(
         finished("train_seq2seq"),
-        "--text",
-        "hope and [MASK] matter",
-        "--text",
-        "hope and change matter",
-        "--out",
-        tmp_path,
+        text=["hope and [MASK] matter", "hope and change matter"],
+        out=tmp_path,
     )
     encoder, decoder, cross = json.loads((tmp_path / "maps.json").read_text())["runs"]
     assert (
@@ -524,12 +468,10 @@ def test_gaps_of_a_map_are_those_typed_or_drawn(finished, tmp_path, figures):
 
 
 @pytest.mark.parametrize("memory_only", [False, True])
-def test_maps_of_an_attention_that_looks_at_padding_fail(
-    translator, tmp_path, figures, monkeypatch, memory_only
-):
-    right = models.attend
+def test_maps_of_attention_to_padding_fail(translator, tmp_path, figures, monkeypatch, memory_only):
+    right = model.attend
     monkeypatch.setattr(
-        models,
+        model,
         "attend",
         lambda q, k, v, bias=None, dropout=0.0: right(
             q, k, v, None if not memory_only or q.size(2) != k.size(2) else bias, dropout
@@ -537,12 +479,8 @@ def test_maps_of_an_attention_that_looks_at_padding_fail(
     )
     code, out = maps(
         translator[0],
-        "--text",
-        "two cats .",
-        "--text",
-        "one red cats and two blue dogs and cats .",
-        "--out",
-        tmp_path,
+        text=["two cats .", "one red cats and two blue dogs and cats ."],
+        out=tmp_path,
     )
     assert code == 1
     before, _, cross = out.partition("from the decoder to the source")
@@ -550,30 +488,21 @@ def test_maps_of_an_attention_that_looks_at_padding_fail(
     assert ("FAIL  no weight on padding" in before) != memory_only
 
 
-# ---------------------------------------------------------------------------- comparison
+# --------------------------------------------------------------------------------------- comparison
 
 
-def compared(*argv):
-    done = call_main(compare, compare.compare, *argv)
+def compared(*argv, **flags):
+    done = call_main(compare, compare.compare, *argv, **flags)
     return done.code, done.out, done.err
 
 
-def test_runs_are_compared_with_their_like_only(cli, corpus, finished, translator, tmp_path):
+def test_only_runs_of_one_task_are_compared(cli, corpus, finished, translator, tmp_path):
     for name, argv in (("other", ("--pos", "nope")), ("more", ("--mask-rate", "0.3"))):
-        assert (
-            cli(
-                "train_seq2seq",
-                *SHORT["train_seq2seq"],
-                *argv,
-                "--data",
-                corpus,
-                "--out",
-                tmp_path / name,
-            ).code
-            == 0
+        succeed(
+            cli("train_seq2seq", *SHORT["train_seq2seq"], *argv, data=corpus, out=tmp_path / name)
         )
     code, out, err = compared(
-        finished("train_seq2seq"), tmp_path / "other", "--out", tmp_path / "compare"
+        finished("train_seq2seq"), tmp_path / "other", out=tmp_path / "compare"
     )
     assert (
         code == 0
@@ -582,12 +511,12 @@ def test_runs_are_compared_with_their_like_only(cli, corpus, finished, translato
         and "perplexity obama" in out
     )
     code, out, err = compared(
-        finished("train_seq2seq"), tmp_path / "more", "--out", tmp_path / "compare"
+        finished("train_seq2seq"), tmp_path / "more", out=tmp_path / "compare"
     )
     assert code == 2 and "mask_rate=0.15" in err and "mask_rate=0.3" in err
     code, out, err = compared(
-        finished("train_seq2seq"), finished("train_lm"), "--out", tmp_path / "compare"
+        finished("train_seq2seq"), finished("train_lm"), out=tmp_path / "compare"
     )
     assert code == 2 and "not comparable" in err
-    code, out, err = compared(translator[0], "--out", tmp_path / "compare")
+    code, out, err = compared(translator[0], out=tmp_path / "compare")
     assert code == 0 and "exact heldout (%)" in out and "bleu heldout" in out

@@ -1,0 +1,142 @@
+"""Labelled sentences from a .tsv of `label<TAB>text` lines or a .csv, with or without a header."""
+
+import csv
+import sys
+from collections import Counter
+from pathlib import Path
+
+from data.corpus import Corpus, hold_out
+from data.files import DataError, printable, read_lines
+
+LABEL_NAMES = frozenset("label labels class category target sentiment speaker".split())
+TEXT_NAMES = frozenset("text texts sentence content message review tweet document".split())
+TEST_SHARE = 0.2
+
+
+def load(path):
+    """Return the Corpus of one file; a fifth of its distinct texts become test rows.
+
+    Raises DataError as `read_rows` does, and unless there are at least two classes of several rows.
+    """
+    path = Path(path)
+    labelled = read_rows(path)
+    classes = sorted({label for label, _ in labelled})
+    if not 2 <= len(classes) <= max(2, len(labelled) // 4):
+        raise DataError(
+            f"{path}: {len(classes)} different labels in {len(labelled)} rows, expected "
+            "at least two classes of several rows each; check which column holds the labels"
+        )
+    rows = [(classes.index(label), text) for label, text in labelled]
+    rows, test_rows = hold_out(rows, TEST_SHARE, seed=0, key=lambda row: row[1])
+    return Corpus(path.stem, [text for _, text in rows], {}, rows, test_rows, classes)
+
+
+def read_rows(path, labels=None):
+    """Return [(label, text), ...] of a .csv, or of any other file as tab-separated lines.
+
+    A header is skipped and may name the columns in any order; a note on stderr says so. Without a
+    header there are two columns, the label first. Raises DataError naming the line of a row without
+    a label or a text, and of a label that is not among `labels`, if these are given.
+    """
+    path = Path(path)
+    is_csv = path.suffix == ".csv"
+    records = read_csv(path) if is_csv else read_tsv(path)
+    header, label_at, text_at = find_columns([cells for _, cells in records])
+    note_columns(path, header, label_at, text_at, is_csv)
+    if header and len(records) == 1:
+        raise DataError(f"{path}: a header but no rows; add a label and a text per line")
+
+    width, rows = len(header or "12"), []
+    for number, cells in records[bool(header) :]:
+        if not is_csv:  # a text may hold tabs
+            cells = cells[: width - 1] + ["\t".join(cells[width - 1 :])] * (len(cells) >= width)
+        check_width(f"{path}:{number}", cells, width, is_csv)
+        label, text = cells[label_at].strip(), cells[text_at].strip()
+        if not label or not text:
+            raise DataError(
+                f"{path}:{number}: empty {'text' if label else 'label'}; "
+                "complete the line or remove it"
+            )
+        if labels is not None and label not in labels:
+            raise DataError(
+                f"{path}:{number}: unknown label {label[:40]!r}, "
+                f"expected one of {', '.join(sorted(labels))}; correct it"
+            )
+        rows.append((label, text))
+    return rows
+
+
+def read_tsv(path):
+    """Return [(line number, cells), ...] of a tab-separated file."""
+    return [(number, line.split("\t")) for number, line in enumerate(read_lines(path), start=1)]
+
+
+def read_csv(path):
+    """Return [(number of the first line, cells), ...] of a comma-separated file.
+
+    Quoted cells may hold commas, quotes and line ends; a line end becomes a space.
+    """
+    reader = csv.reader((line + "\n" for line in read_lines(path)), strict=True)
+    records, number = [], 1
+    try:
+        for cells in reader:
+            if cells:  # an empty line gives none
+                records.append((number, [" ".join(cell.splitlines()) for cell in cells]))
+            number = reader.line_num + 1
+    except csv.Error as error:
+        raise DataError(
+            f"{path}:{number}: not valid CSV ({error}); "
+            "put quotes around texts that hold commas or quotes, and double the quotes in them"
+        ) from None
+    return records
+
+
+def find_columns(records):
+    """Return (header or None, column of the labels, column of the texts).
+
+    The first row is a header if it names both columns. It also is one if its first cell is the
+    name of a label column and no class, or if it is the only label that is not a number.
+    """
+    header = records[0]
+    names = [cell.strip().lower() for cell in header]
+    label_at = [i for i, name in enumerate(names) if name in LABEL_NAMES]
+    text_at = [i for i, name in enumerate(names) if name in TEXT_NAMES]
+    if label_at and text_at:
+        return header, label_at[0], text_at[0]
+
+    labels = Counter(cells[0].strip() for cells in records[1:])
+    only_name = names[0] in LABEL_NAMES and header[0].strip() not in labels
+    only_word = (
+        not names[0].isdecimal()
+        and all(label.isdecimal() for label in labels)
+        and len(header[-1].split()) == 1
+    )
+    if len(header) == 2 and names[0] and labels and (only_name or only_word):
+        return header, 0, 1
+    return None, 0, 1
+
+
+def note_columns(path, header, label_at, text_at, is_csv):
+    """Print on stderr which columns are read, unless it is a plain `label<TAB>text` file."""
+    if header:
+        names = header[label_at].strip(), header[text_at].strip()
+        said = (
+            f"the first row is a header: labels are column {label_at + 1} ({names[0]!r}), "
+            f"texts column {text_at + 1} ({names[1]!r})"
+        )
+    elif is_csv:
+        said = "no header; labels are column 1, texts column 2"
+    else:
+        return
+    print(printable(f"note: {path}: {said}"), file=sys.stderr)
+
+
+def check_width(where, cells, width, is_csv):
+    """Raise DataError, which begins with `where`, for a row of too few or too many columns."""
+    if len(cells) == 1 and not is_csv:
+        raise DataError(f"{where}: no tab, expected a label, a tab and a text; complete the line")
+    if len(cells) == 1:
+        raise DataError(f"{where}: 1 column, expected a label and a text separated by a comma")
+    if len(cells) != width:
+        remedy = "quote texts that hold a comma" if is_csv else "complete the line"
+        raise DataError(f"{where}: {len(cells)} columns, expected {width}; {remedy}")

@@ -1,0 +1,29 @@
+"""A plain text file as a corpus: a sentence or paragraph per line."""
+
+from pathlib import Path
+
+from data.corpus import Corpus, normalize
+from data.files import DataError, read_text
+
+
+def load(path):
+    """Return the Corpus of one file; the new lines of its last tenth become the test set `heldout`.
+
+    Raises DataError as `read_text` does, for a single line, and if no held-out line is new.
+    """
+    path = Path(path)
+    lines = read_text(path)
+    cut = len(lines) - max(1, len(lines) // 10)
+    if cut < 1:
+        raise DataError(
+            f"{path}: a single line cannot be split into training and test text; "
+            "break it into lines"
+        )
+    known = {normalize(line) for line in lines[:cut]}
+    heldout = [line for line in lines[cut:] if normalize(line) not in known]
+    if not heldout:
+        raise DataError(
+            f"{path}: every line of the last tenth also appears earlier, so there is no test text; "
+            "give a text that repeats itself less"
+        )
+    return Corpus(path.stem, lines[:cut], {"heldout": heldout})

@@ -1,0 +1,56 @@
+"""Labelled sentences as tensors."""
+
+import torch
+
+from data import batching
+
+
+class Rows:
+    """Labelled sentences: sequences of ids that begin with [BOS], labels (N,), and lengths."""
+
+    def __init__(self, rows, tokenizer, block_size):
+        texts = [text for _, text in rows]
+        self.sequences, self.n_long = batching.sentences(tokenizer, texts, block_size)
+        self.labels = torch.tensor([label for label, _ in rows], dtype=torch.long)
+        self.lengths = [len(sequence) for sequence in self.sequences]
+
+    def __len__(self):
+        return len(self.sequences)
+
+    def batch(self, rows):
+        """Return idx and mask (B, T) of some rows."""
+        return batching.pad([self.sequences[i] for i in rows])
+
+    def batches(self, batch_size, gen=None):
+        """Return the row numbers of batches of similar length, in random order with a generator."""
+        return batching.length_batches(self.lengths, batch_size, gen)
+
+    def n_batches(self, batch_size):
+        """Return the number of batches in an epoch."""
+        return -(-len(self) // batch_size)
+
+    def balance(self, n_class, how):
+        """Return what makes up for classes of unequal size: weights of the loss (n_class,) and
+        additions to the logits in training (n_class,).
+
+        how: "none", "weights", or "prior": twice the log of the class shares is added. When every
+        row is learned by heart, weights hardly matter, but the prior does (Menon et al. 2021).
+        """
+        counts = self.labels.bincount(minlength=n_class).clamp(min=1)
+        weights, prior = torch.ones(n_class), torch.zeros(n_class)
+        if how == "weights":
+            weights = counts.sum() / len(counts) / counts
+        if how == "prior":
+            prior = 2 * (counts / counts.sum()).log()
+        return weights, prior
+
+
+def accuracies(answers, sets, seen):
+    """Return {"accuracy/train": share, ...} of predicted classes {set: (N,)}, with
+    "accuracy/seen" and "accuracy/unseen" of the test rows.
+
+    seen (N,) bool: whether a test row is also among the rows trained on.
+    """
+    right = {name: (answers[name] == rows.labels).float() for name, rows in sets.items()}
+    right |= {"seen": right["test"][seen], "unseen": right["test"][~seen]}
+    return {f"accuracy/{name}": hits.mean().item() for name, hits in right.items() if len(hits)}

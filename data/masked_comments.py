@@ -1,0 +1,57 @@
+"""Comments with masked words, to measure what their ancestors in the thread add."""
+
+import torch
+
+from data.batching import generator, length_batches
+from data.corpora import toy_threads
+from data.masking import mask_tokens
+
+# Name in result.json: in words
+VIEWS = {"ancestors": "with its ancestors", "alone": "alone", "shuffled": "with another tree's"}
+DEEPEST = 6  # comments at least this deep are counted together
+
+
+def fixed_batches(forest, flags, vocab_size, starts):
+    """Return batches (rows, inputs, mask, labels, {view: what is read of the ancestors}) of all
+    comments. The masks depend on neither the seed nor the step."""
+    batches = []
+    rows = torch.tensor([row for piece in forest.pieces for row in piece])
+    for found in length_batches([len(forest.sequences[row]) for row in rows], 64):
+        chosen = rows[found].tolist()
+        idx, mask = forest.comments(chosen)
+        gen = generator("masks of comments", *chosen)
+        inputs, labels = mask_tokens(idx, vocab_size, gen, flags.mask_rate, flags.mask_unit, starts)
+        views = {
+            "ancestors": forest.above(chosen, forest.chains),
+            "alone": {},
+            "shuffled": forest.above(chosen, forest.others),
+        }
+        batches.append((chosen, inputs, mask, labels, views))
+    return batches
+
+
+def sum_by_depth(forest, rows, labels, losses):
+    """Return the summed losses and their number (2, DEEPEST) by the depth of the comment."""
+    depths = (forest.depths[rows].clamp(max=DEEPEST) - 1)[:, None]  # (B, 1)
+    depths = depths.expand_as(labels)[labels != -100]  # one for each loss
+    sums = torch.zeros(2, DEEPEST, dtype=torch.float64)
+    sums[0].index_add_(0, depths, losses)
+    sums[1].index_add_(0, depths, torch.ones_like(losses))
+    return sums
+
+
+def toy_floor(forest, batches, tokenizer):
+    """Return {view: (2, DEEPEST) nats and counts} of the grammar that generated the toy threads,
+    which knows the probability of every word."""
+    tokens, size = tokenizer.get_vocab(), tokenizer.get_vocab_size()
+    sums = {view: torch.zeros(2, DEEPEST, dtype=torch.float64) for view in ("ancestors", "alone")}
+    for rows, inputs, _, labels, _ in batches:
+        for row, shown, masked in zip(rows, inputs.tolist(), labels != -100):
+            places = masked.nonzero().flatten().tolist()
+            depth = forest.depths[row].clamp(max=DEEPEST) - 1
+            for view, chain in (("ancestors", forest.chains[row]), ("alone", [])):
+                above = [forest.texts[a] for a in chain]
+                nats = toy_threads.nats(forest.texts[row], above, tokens, shown, places, size)
+                found = [nats, len(places)]
+                sums[view][:, depth] += torch.tensor(found, dtype=torch.float64)
+    return sums

@@ -1,0 +1,44 @@
+"""Sentence pairs with masked words, to measure what a translation adds."""
+
+import torch
+
+from data import batching
+from data.batching import generator
+from data.masking import mask_tokens
+
+VIEWS = {
+    "alone": "alone",
+    "paired": "with its translation",
+    "mispaired": "with another translation",
+}
+
+
+def masked_test_set(sides, side, flags, vocab_size, starts):
+    """Return {view: batches of (inputs, mask, labels, where)}: words of one side's sentences are
+    masked, the same in each view.
+
+    sides: the sequences of both languages. alone: a sentence by itself. paired: beside its
+    translation, without masks. mispaired: beside the translation of another sentence of about its
+    length. The masks depend on neither the seed nor the step.
+    """
+    order = torch.argsort(torch.tensor([len(sequence) for sequence in sides[0]]), stable=True)
+    partner = torch.empty_like(order)
+    partner[order] = order.roll(1)
+    batches = {view: [] for view in VIEWS}
+
+    def join(sequences, others):
+        return batching.join(*((sequences, others) if side == 0 else (others, sequences)))
+
+    for rows in order.split(64):
+        idx, mask = batching.pad([sides[side][i] for i in rows])
+        gen = generator("masks of side", side, *rows.tolist())
+        inputs, labels = mask_tokens(idx, vocab_size, gen, flags.mask_rate, flags.mask_unit, starts)
+        batches["alone"].append((inputs, mask, labels, {"languages": torch.full_like(idx, side)}))
+        masked, targets = ([row[real] for row, real in zip(x, mask)] for x in (inputs, labels))
+        for view, others in (("paired", rows), ("mispaired", partner[rows])):
+            others = [sides[1 - side][i] for i in others]
+            joined, joined_mask, where = join(masked, others)
+            wanted = join(targets, [torch.full_like(other, -100) for other in others])[0]
+            wanted = wanted.masked_fill(~joined_mask, -100)
+            batches[view].append((joined, joined_mask, wanted, where))
+    return batches

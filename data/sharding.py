@@ -1,0 +1,189 @@
+"""Write the shards of a prepared folder (see shards.py), one range of a source file at a time."""
+
+import hashlib
+import os
+import re
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+from data import large, shards
+from data.download import sha256
+from data.files import MEGABYTE, DataError, write_json
+from data.tokenizer import encode
+
+# Every file that a prepared folder can hold
+OWN_FILES = re.compile(r"(index|plan|tokenizer|\d+\.done)\.json|.+-\d{5,}\.bin|.+\.partial")
+
+
+class ShardWriter:
+    """One shard file, written piece by piece. It gets its name only in `close`."""
+
+    def __init__(self, folder, name, dtype):
+        self.path, self.dtype, self.hash = Path(folder) / name, dtype, hashlib.sha256()
+        self.partial = self.path.with_name(name + ".partial")
+        self.file, self.tokens, self.bytes = open(self.partial, "wb"), 0, 0
+
+    def add(self, ids, n_bytes):
+        """Append an array of ids, which stand for n_bytes of text."""
+        raw = ids.astype(np.dtype(self.dtype).newbyteorder("<")).tobytes()
+        self.file.write(raw)
+        self.hash.update(raw)
+        self.tokens, self.bytes = self.tokens + len(ids), self.bytes + n_bytes
+
+    def close(self, name, source, begin, end):
+        """Finish the file and return [its Shard], or remove it and return [] if it is empty."""
+        self.file.flush()
+        os.fsync(self.file.fileno())
+        self.file.close()
+        if not self.tokens:
+            self.partial.unlink()
+            return []
+        os.replace(self.partial, self.path)
+        about = self.tokens, self.bytes, self.hash.hexdigest()
+        return [shards.Shard(self.path.name, name, source, (begin, end), *about)]
+
+
+def list_ranges(index):
+    """Return [(source number, begin, end), ...], the ranges of all sources."""
+    size = int(index.settings["shard_mb"] * MEGABYTE)
+    return [
+        (i, begin, end)
+        for i, source in enumerate(index.sources)
+        for begin, end in large.cut_ranges(source, size)
+    ]
+
+
+def find_shards(folder, index, number, part):
+    """Return the Shards of range `number`, (source number, begin, end); None if one is missing."""
+    path = folder / f"{number:05}.done.json"
+    if path.is_file():
+        found = shards.read_shards(path)
+    elif index.shards:  # a finished folder of which a file may be lost
+        found = [shard for shard in index.shards if (shard.source, *shard.range) == part]
+    else:
+        return None
+    complete = all(shards.is_complete(folder, shard, index.dtype) for shard in found)
+    return found if complete else None
+
+
+def write_shards(folder, index, tokenizer, number, part, on_progress):
+    """Tokenize range `number` of the text; write and return its Shards, one per set.
+
+    on_progress(bytes, tokens) is called after every piece. Raises DataError if the source changes.
+    """
+    i, begin, end = part
+    source, valid = index.sources[i], index.settings["valid"]
+    names = ["train", "valid"] if source.set == "train" and valid else [source.set]
+    writers = {name: ShardWriter(folder, f"{name}-{number:05}.bin", index.dtype) for name in names}
+
+    def tokenize(at, raw):
+        """Return (bytes read, {set: (ids, bytes of their text)})."""
+        sets = {name: [] for name in names}
+        for line in large.split_lines(source, at, raw):
+            held_out = len(names) == 2 and large.is_held_out(line, valid)
+            sets["valid" if held_out else source.set].append(line + "\n")
+        encoded = {}
+        for name, lines in sets.items():
+            ids = np.array([i for line in encode(tokenizer, lines) for i in line], dtype=np.uint32)
+            encoded[name] = ids, len("".join(lines).encode())
+        return len(raw), encoded
+
+    for n_bytes, encoded in map_ahead(tokenize, large.read_pieces(source, begin, end, large.PIECE)):
+        for name, (ids, text_bytes) in encoded.items():
+            writers[name].add(ids, text_bytes)
+        on_progress(n_bytes, sum(len(ids) for ids, _ in encoded.values()))
+    if large.has_changed(source):
+        raise DataError(
+            f"{source.file}: was changed while it was prepared; start again with --overwrite"
+        )
+    written = [
+        shard for name, writer in writers.items() for shard in writer.close(name, i, begin, end)
+    ]
+    write_json(folder / f"{number:05}.done.json", {"shards": [vars(shard) for shard in written]})
+    return written
+
+
+def map_ahead(function, items, ahead=4):
+    """Yield function(*item) for each item in order; two threads work up to `ahead` items ahead.
+
+    While the tokenizers library encodes one piece on all cores, others are read, split and written.
+    """
+    with ThreadPoolExecutor(2) as pool:
+        waiting = deque()
+        for item in items:
+            waiting.append(pool.submit(function, *item))
+            if len(waiting) == ahead:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+# ---------------------------------------------------------------------------- the folder
+
+
+def remove_leftovers(folder, overwrite):
+    """Delete partial files, and all prepared files when overwriting or if none was begun."""
+    begun = shards.is_prepared(folder) and not overwrite
+    for path in sorted(folder.iterdir()):  # index.json first: nobody reads the others without it
+        if OWN_FILES.fullmatch(path.name) and (path.suffix == ".partial" or not begun):
+            path.unlink()
+
+
+def read_begun(folder, settings, sources):
+    """Return the Index of a folder that was begun, None if it was not.
+
+    Raises DataError if it was begun with other settings or texts, or if a file was changed since.
+    """
+    if not shards.is_prepared(folder):
+        return None
+    path, plan = folder / "index.json", folder / "plan.json"
+    index = shards.read_index(path if path.is_file() else plan)
+    if [(s.set, s.wikitext) for s in sources] != [(s.set, s.wikitext) for s in index.sources]:
+        texts = " ".join(source.file for source in index.sources)
+        raise DataError(
+            f"--out {folder}: was begun with other texts ({texts}); give the same, or another --out"
+        )
+    for now, then in zip(sources, index.sources):
+        if (now.size, now.mtime) != (then.size, then.mtime):
+            raise DataError(
+                f"{now.file}: has changed since {folder} was begun (then {then.describe()}, "
+                f"now {now.describe()}); restore it, or start again with --overwrite"
+            )
+    changed = [
+        f"--{name.replace('_', '-')} {index.settings.get(name)!r}"
+        for name in settings
+        if settings[name] != index.settings.get(name)
+    ]
+    if changed:
+        raise DataError(
+            f"--out {folder}: was begun with {', '.join(changed)}; give the same, "
+            "choose another --out, or start again with --overwrite"
+        )
+    tokenizer = folder / "tokenizer.json"
+    if sha256(tokenizer) != index.tokenizer_sha256:
+        raise DataError(
+            f"{tokenizer}: was altered since {folder} was begun; "
+            "restore it, or start again with --overwrite"
+        )
+    return index
+
+
+def finish(folder, index, written):
+    """Write index.json with all shards, and remove what only an unfinished folder needs.
+
+    Raises DataError without training text, and if a shard that was lost is now another one.
+    """
+    if not any(shard.set == "train" for shard in written):
+        raise large.no_text(index.sources)
+    if index.shards and written != index.shards:
+        raise DataError(
+            f"{folder}: a restored shard differs from the lost one, so the libraries have changed; "
+            "prepare the text again with --overwrite"
+        )
+    index.shards = written
+    index.write(folder / "index.json")
+    for path in [folder / "plan.json", *folder.glob("*.done.json")]:
+        path.unlink(missing_ok=True)

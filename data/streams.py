@@ -1,0 +1,138 @@
+"""Read a corpus for language models: token streams for train_lm.py, sentences for train_mlm.py.
+
+Each function reads one value of --data, holds out validation lines, and makes the vocabulary of the
+rest. Lines held out are as unknown to the vocabulary as those of a test set.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+from tokenizers import Tokenizer
+
+import data
+from data import batching
+from data.corpus import hold_out, normalize
+from data.files import DataError
+from data.shards import Blocks
+from data.tokenizer import train_tokenizer
+
+
+@dataclass
+class Text:
+    """Running text as streams of ids that begin with [BOS]. shards.Prepared has the same fields."""
+
+    name: str
+    tokenizer: Tokenizer
+    # "train", "valid" if lines are held out, and each test set -> its ids (N + 1,)
+    streams: dict[str, torch.Tensor]
+    # The same -> bytes of its text in UTF-8
+    sizes: dict[str, int]
+    # The lowest possible values of metrics, if they are known
+    floor: dict[str, float] = field(default_factory=dict)
+
+
+def read_text(name, kind, vocab_size=0, valid=0.0, vocab_from="", tokenizer=None):
+    """Read a corpus as a Text. Raises DataError as `data.load` does, and if it has no running text.
+
+    kind, vocab_size: of the vocabulary, as in `train_tokenizer`. valid: the share of the lines to
+    hold out. vocab_from: the corpus to make the vocabulary of, if it is another. tokenizer: an
+    existing one to use instead.
+    """
+    corpus = data.load(name)
+    if not corpus.lines:
+        raise DataError(
+            f"--data {name}: holds no running text to model; "
+            "give a corpus with train_LM.txt or a .txt"
+        )
+    lines, held_out = hold_out(corpus.lines, valid, seed=0) if valid else (corpus.lines, [])
+    # The floor counts every word as one token, so it needs the full vocabulary of the own words.
+    own_words = kind == "word" and not (vocab_size or vocab_from or tokenizer)
+    if tokenizer is None:
+        unknown = {normalize(line) for line in held_out}
+        texts = (data.load(vocab_from) if vocab_from else corpus).texts()
+        known = [text for text in texts if normalize(text) not in unknown]
+        tokenizer = train_tokenizer(kind, known, vocab_size)
+    sets = {"train": lines} | ({"valid": held_out} if held_out else {}) | corpus.tests
+    return Text(
+        corpus.name,
+        tokenizer,
+        {name: batching.stream(tokenizer, part) for name, part in sets.items()},
+        {name: sum(len(line.encode()) + 1 for line in part) for name, part in sets.items()},
+        corpus.floor if own_words else {},
+    )
+
+
+@dataclass
+class Sentences:
+    """Sentences as tensors of ids that begin with [BOS], or blocks of a prepared folder on disk."""
+
+    name: str
+    tokenizer: Tokenizer
+    train: list[torch.Tensor] | Blocks
+    valid: list[torch.Tensor]
+    n_long: int = 0  # lines longer than a block, which were split
+    note: str = ""  # what --split removed
+
+    def __post_init__(self):
+        on_disk = isinstance(self.train, Blocks)
+        self.lengths = None if on_disk else [len(sequence) for sequence in self.train]
+        self.n_tokens = self.train.tokens if on_disk else sum(self.lengths)
+        self.epoch, self.batches = None, None
+
+    def batch(self, step, batch_size, seed):
+        """Return idx, mask (B, T) of a step: sentences of similar length, each once per epoch."""
+        epoch, i = divmod(step, -(-len(self.train) // batch_size))
+        if self.epoch != (epoch, batch_size, seed):
+            gen = batching.generator(seed, "epoch", epoch)
+            self.epoch = epoch, batch_size, seed
+            if self.lengths is None:
+                self.batches = batching.RandomBatches(len(self.train), batch_size, gen)
+            else:
+                self.batches = batching.length_batches(self.lengths, batch_size, gen)
+        return batching.pad([self.train[j] for j in self.batches[i]])
+
+
+def read_sentences(
+    name, kind, block_size, vocab_size=0, valid=0.05, vocab_from="", tokenizer=None, split="full"
+):
+    """Read a corpus as Sentences. Raises DataError as `data.load` does, and for too few lines.
+
+    The arguments are those of `read_text`; split: a value of --split, see `Corpus.split`. The
+    validation lines depend on the corpus alone, so all runs are measured on the same ones.
+    """
+    corpus = data.load(name)
+    vocabulary = data.load(vocab_from) if vocab_from else corpus
+    # --split is about the test rows of the vocabulary's corpus: these stay unknown to it.
+    vocabulary, _, note = vocabulary.split(split)
+    corpus = corpus if vocab_from else vocabulary
+    kept, held_out = hold_out(corpus.texts(), valid, seed=0)
+    kept = list(dict.fromkeys(kept))  # a line of both files is read once per epoch
+    held_out = list(dict.fromkeys(held_out))
+    if not (kept and held_out):
+        raise DataError(
+            f"--data {name}: {len(kept) + len(held_out)} lines are too few to hold out "
+            f"--valid {valid} of them; give more text or a larger --valid"
+        )
+    if tokenizer is None:
+        tokenizer = train_tokenizer(kind, vocabulary.texts(), vocab_size)
+    train, n_long = batching.sentences(tokenizer, kept, block_size, split=True)
+    held, _ = batching.sentences(tokenizer, held_out, block_size, split=True)
+    return Sentences(corpus.name, tokenizer, train, held, n_long, note)
+
+
+def read_blocks(prepared, block_size):
+    """Return a prepared folder as Sentences: full blocks, in which lines follow one another.
+
+    Raises DataError if it was prepared without a validation set.
+    """
+    valid = prepared.streams.get("valid") or prepared.streams.get("wiki-valid")
+    if not valid:
+        raise DataError(
+            f"--data {prepared.folder}: was prepared without a validation set, which chooses the "
+            "best checkpoint; prepare it with --valid 0.01"
+        )
+    train, held = (
+        Blocks(stream, prepared.tokenizer, block_size)
+        for stream in (prepared.streams["train"], valid)
+    )
+    return Sentences(prepared.name, prepared.tokenizer, train, list(held))

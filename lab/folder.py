@@ -1,0 +1,114 @@
+"""A run folder, before training begins: made, emptied, or found fit to resume."""
+
+import shutil
+from pathlib import Path
+
+from data import NAMES, locks
+from data.tokenizer import load_tokenizer
+from lab.errors import UserError, require
+from lab.flags import spelled
+from lab.records import can_resume, read_config, read_json
+
+ANALYSIS_FOLDERS = ("maps", "probe", "order")  # written by other scripts; deleted with the run
+MAY_CHANGE = ("resume", "overwrite", "out", "device", "threads", "accumulate", "timeout")
+EARLY = ("config.json", "tokenizer.json", "metrics.jsonl", "best.pt")  # before a checkpoint
+
+
+def name_folder(flags, kind, pos):
+    """Return --out, or out/KIND-DATA-POS-SEED with the split if it is not full."""
+    data = flags.data if flags.data in NAMES else Path(flags.data).resolve().stem
+    split = getattr(flags, "split", "full").replace("/", "-of-")
+    name = f"{kind}-{data}-{pos}-{flags.seed}" + (f"-{split}" if split != "full" else "")
+    return Path(flags.out or f"out/{name}")
+
+
+def open_folder(folder, flags):
+    """Make the folder of a run, empty it with --overwrite, or check it with --resume.
+
+    Raises UserError if it holds something that would be lost, if another process trains there, or
+    if --resume finds no checkpoint or a run with other flags.
+    """
+    both = "--resume and --overwrite: one continues the run, the other deletes it; give one of them"
+    require((not (flags.resume and flags.overwrite), both))
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"--out {folder}: is a file; choose another folder")
+    if not folder.exists() and not flags.resume:
+        folder.mkdir(parents=True, exist_ok=True)
+    found = list(folder.iterdir()) if folder.exists() else []
+    if folder.exists():
+        lock(folder)
+    if flags.resume:
+        check_resume(folder, flags)
+        found = [path for path in found if path.suffix == ".partial"]
+    elif found and not may_empty(folder, found, flags):
+        is_run = is_run_folder(folder)
+        held = "already holds a run; continue it with --resume, replace it with --overwrite, or"
+        what = held if is_run else "is not empty and holds no run;"
+        raise UserError(f"--out {folder}: {what} choose another folder")
+    for path in sorted(found, key=lambda path: path.name == "config.json"):  # deleted last
+        if path.is_file():
+            path.unlink()
+        elif path.name in ANALYSIS_FOLDERS:
+            shutil.rmtree(path)
+
+
+def lock(folder):
+    """Keep other processes from training in the folder until this script ends."""
+    try:
+        locks.lock_folder(folder)
+    except BlockingIOError:
+        busy = "another process is training there; wait for it, or choose another folder"
+        raise UserError(f"--out {folder}: {busy}") from None
+
+
+def is_run_folder(folder):
+    """Return whether config.json is that of a run; other scripts write one too."""
+    return (folder / "config.json").exists() and "kind" in read_json(folder / "config.json")
+
+
+def may_empty(folder, found, flags):
+    """Return whether nothing is lost: --overwrite, or a run stopped before a checkpoint."""
+    if [path.name for path in found] == ["config.json.partial"]:
+        return True
+    log = folder / "metrics.jsonl"
+    early = all(path.name in EARLY or path.suffix == ".partial" for path in found)
+    barely_begun = early and (not log.exists() or log.read_bytes().count(b"\n") < 2)
+    return is_run_folder(folder) and (flags.overwrite or barely_begun)
+
+
+def check_resume(folder, flags):
+    """Raise UserError unless the folder has a checkpoint of a run with the same flags."""
+    missing = f"--resume: {folder} holds no checkpoint.pt; leave --resume out to start the run"
+    require((can_resume(folder), missing))
+    now, then = vars(flags), read_config(folder)["flags"]
+    changed = [
+        f"{spelled(name)} {str(then.get(name))[:40] or 'empty'}, not {str(now[name]) or 'empty'}"
+        for name in sorted(now)
+        if name not in (*MAY_CHANGE, "given") and now[name] != then.get(name)
+    ]
+    remedy = "leave these out" if flags.out else f"use the same, or --resume --out {folder} alone"
+    remedy += ", or use another --out"
+    if hasattr(flags, "init_from"):
+        remedy += f"; to start from its weights: --init-from {folder}, without --resume"
+    started = f"--resume: {folder} was started with {'; '.join(changed)}; {remedy}"
+    require((not changed, started))
+
+
+def check_tokenizer(folder, tokenizer, data):
+    """Raise UserError if the data now gives another vocabulary than the run has."""
+    path = folder / "tokenizer.json"
+    if load_tokenizer(path).to_str() != tokenizer.to_str():
+        raise UserError(
+            f"--resume: --data {data} gives another vocabulary than {path}: the data has changed; "
+            "restore the data, or start again with another --out"
+        )
+
+
+def figures_folder(out):
+    """Return --out of a script that draws, as a path. Raises UserError for a file, and for a run,
+    whose files the figures would mix with."""
+    out = Path(out)
+    what = "a file" if out.is_file() else "a run"
+    mixed = (out / "config.json").exists() or out.is_file()
+    require((not mixed, f"--out {out}: is {what}; choose another folder"))
+    return out

@@ -1,0 +1,45 @@
+"""One line on a terminal that is rewritten in place, and plain lines beside it."""
+
+import os
+import sys
+import time
+
+from data.files import printable
+
+WIDTH = 100
+
+
+class LiveLine:
+    """A line on stderr for what is going on now. Where stderr is no terminal, nothing is shown."""
+
+    def __init__(self, seconds=0.2):
+        self.seconds, self.shown, self.on_screen = seconds, 0.0, False
+
+    def show(self, text, now=False):
+        """Show a text if `seconds` have passed since the last one, or at once with now=True."""
+        time_now = time.perf_counter()
+        if sys.stderr.isatty() and (now or time_now - self.shown >= self.seconds):
+            self.shown, self.on_screen = time_now, True
+            print(f"\r{text[:WIDTH]:<{WIDTH}}", end="", file=sys.stderr, flush=True)
+
+    def clear(self):
+        """Remove the line from the screen."""
+        if self.on_screen:
+            print("\r" + " " * WIDTH + "\r", end="", file=sys.stderr, flush=True)
+            self.on_screen = False
+
+    def say(self, text):
+        """Print a plain line on stdout. If nothing reads stdout any more, go on without it."""
+        self.clear()
+        try:
+            print(printable(text), flush=True)
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            print("note: nothing reads the output any more; going on without it", file=sys.stderr)
+
+
+def clock(seconds):
+    """Return seconds as 1:02:03 or 2:03."""
+    minutes, seconds = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

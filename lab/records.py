@@ -1,0 +1,176 @@
+"""The JSON files of a run folder, read without trust: any may be missing, corrupt or forged."""
+
+import dataclasses
+import re
+import shlex
+from pathlib import Path
+
+from data import files
+from data.files import MEGABYTE
+from lab.errors import UserError, require
+from lab.flags import (
+    ContinueFlags,
+    LoopFlags,
+    MachineFlags,
+    ModelFlags,
+    RunFlags,
+    TokenizerFlags,
+    script_of,
+    spelled,
+)
+
+METRICS_LIMIT = 256 * MEGABYTE
+REMEDY = "restore the file or train the run again"
+BEYOND = ("train_seq2seq", "train_tlm", "train_thread")  # top-level scripts in earlier versions
+
+ENTRIES = {
+    "kind": str,
+    "script": str,
+    "command": str,
+    "flags": dict,
+    "given": list,
+    "model": dict,
+    "classifier": dict,
+    "reader": dict,
+    "classes": list,
+    "languages": list,
+    "members": int,
+    "first_sentinel": int,
+}
+FLAGS = {"encoder": str, "init": str, "split": str, "mask_rate": float, "mean_span": float}
+FLAGS |= {
+    field.name: field.type
+    for group in (RunFlags, ModelFlags, LoopFlags, TokenizerFlags, ContinueFlags, MachineFlags)
+    for field in dataclasses.fields(group)
+}
+
+
+class Record(dict):
+    """The entries of a JSON file. A missing key raises UserError naming the file."""
+
+    def __init__(self, path, entries):
+        super().__init__(entries)
+        self.path = path
+
+    def __missing__(self, name):
+        raise UserError(f"{self.path}: holds no {name}; {REMEDY}")
+
+
+def read_json(path):
+    """Read a JSON object as a Record. Raises DataError."""
+    return Record(path, files.read_json(path, f"give the folder of a run, {REMEDY}"))
+
+
+def check_entries(path, entries, types):
+    """Raise UserError unless the entries named in `types`, {name: type}, have these types; a whole
+    number is also a float."""
+    wrong = [
+        name
+        for name, wanted in types.items()
+        if name in entries
+        and type(entries[name]) is not wanted
+        and (type(entries[name]), wanted) != (int, float)
+    ]
+    require((not wrong, f"{path}: {', '.join(wrong)} of a wrong type; {REMEDY}"))
+
+
+def read_config(folder):
+    """Read config.json as a Record, its flags as another. Raises UserError and DataError."""
+    path = Path(folder) / "config.json"
+    config = read_json(path)
+    check_entries(path, {k: v for k, v in config.items() if v is not None}, ENTRIES)
+    flags = config["flags"] = Record(path, config.get("flags", {}))
+    check_entries(path, {k: v for k, v in flags.items() if v is not None}, FLAGS)
+    names = [*config.get("classes", ()), *config.get("languages", ()), *flags]
+    nested = any(isinstance(value, (list, dict)) for value in flags.values())
+    nul = any("\0" in value for value in flags.values() if isinstance(value, str))
+    plain = all(isinstance(name, str) for name in names) and not nested and not nul
+    require((plain, f"{path}: flags, classes or languages are not as a run writes them; {REMEDY}"))
+    return config
+
+
+def read_result(folder):
+    """Read result.json as a Record. Raises UserError for a number that cannot be measured."""
+    path = Path(folder) / "result.json"
+    result = read_json(path)
+    measured = ("seconds", "tokens_per_second", "vocab_size")
+    wrong = [
+        name
+        for name, value in result.items()
+        if ("/" in name or name in measured) and not is_measured(name, value)
+    ]
+    require((not wrong, f"{path}: {', '.join(wrong)} cannot have been measured; {REMEDY}"))
+    return result
+
+
+def is_measured(name, value):
+    """Return whether a value is a number that a run can write; a perplexity is positive."""
+    if type(value) not in (int, float) or abs(value) > 1e305:
+        return False
+    return value > 0 or not name.startswith("perplexity/")
+
+
+def read_metrics(folder):
+    """Return the lines of metrics.jsonl as Records, [] without a file, and without a truncated last
+    line. Raises UserError if anything else is corrupt."""
+    path = Path(folder) / "metrics.jsonl"
+    if not path.exists():
+        return []
+    raw = files.read_bytes(path, METRICS_LIMIT, REMEDY)
+    try:
+        lines = [files.parse_json(line) for line in raw.decode("utf-8").split("\n")[:-1]]
+        for line in lines:
+            plain = isinstance(line, dict) and type(line.get("step")) is int
+            if not plain or not all(is_measured(*entry) for entry in line.items()):
+                raise ValueError("a line holds something other than a step and finite numbers")
+    except ValueError as error:
+        raise UserError(f"{path}: not readable ({error}); {REMEDY}") from None
+    return [Record(path, line) for line in lines]
+
+
+# ---------------------------------------------------------------------------- resuming
+
+
+def can_resume(folder):
+    """Return whether a run folder holds a checkpoint to resume from."""
+    return any((Path(folder) / name).exists() for name in ("checkpoint.pt", "previous.pt"))
+
+
+def script_of_run(config):
+    """Return the script of a run, as `flags.script_of` does; "" if config.json does not say.
+    Earlier versions stored only the command."""
+    words = (
+        shlex.split(config["script"]) if "script" in config else config.get("command", "").split()
+    )
+    found = next((w for w in words if re.fullmatch(r"train_\w+\.py|beyond\.train_\w+", w)), "")
+    name = found.removesuffix(".py").removeprefix("beyond.")
+    return f"-m beyond.{name}" if name in BEYOND else found
+
+
+def resume_command(script, folder, launcher=("python",)):
+    """Return the command that resumes the run in a folder."""
+    return shlex.join([*launcher, *script.split(), "--resume", "--out", str(folder)])
+
+
+def started_with(flags_class, folder):
+    """Return {name: value} of the flags that a run was started with, {} without a checkpoint.
+
+    Raises UserError for a run of another script, and for values that its flags cannot have.
+    """
+    if not can_resume(folder):
+        return {}
+    path, config = Path(folder) / "config.json", read_config(folder)
+    script, saved = script_of_run(config), config["flags"]
+    other = f"--resume: {folder} is a run of {script}; resume it with"
+    require((script in ("", script_of(flags_class)), f"{other}: {resume_command(script, folder)}"))
+    kept = {
+        field.name: field
+        for field in dataclasses.fields(flags_class)
+        if field.name in saved and field.name not in ("out", "resume", "overwrite")
+    }
+    types = {name: field.type for name, field in kept.items()}
+    check_entries(path, {k: v for k, v in saved.items() if v is not None}, types)
+    choices = {name: field.metadata.get("choices") for name, field in kept.items()}
+    wrong = [spelled(n, saved[n]) for n in kept if choices[n] and saved[n] not in choices[n]]
+    require((not wrong, f"{path}: {', '.join(wrong)}: no such choice; {REMEDY}"))
+    return {name: saved[name] for name in kept}

@@ -1,0 +1,39 @@
+"""What the training scripts print and draw alike."""
+
+from lab import figures
+from model import count_parameters
+
+
+def say_start(run, what, model):
+    """Print what is trained on what: the data in the script's words, vocabulary, size, device."""
+    config = model.body.config
+    run.say(
+        f"{what}, {config.vocab_size:,} entries in the vocabulary; "
+        f"{count_parameters(model)['total']:,} parameters, pos={config.pos}, on {run.device}"
+    )
+
+
+def draw_curve(run, panels, xlabel="step", path="curve.png"):
+    """Draw logged numbers over steps, in a panel for each of `panels`.
+
+    A panel is (title, y label, {label: name in metrics.jsonl}, {label: floor}, log axis).
+    """
+    lines = run.metrics()
+    drawn = []
+    for title, ylabel, names, floors, log in panels:
+        shown = {}
+        for label, name in names.items():
+            found = [line for line in lines if name in line]
+            if found:
+                shown[label] = [line["step"] for line in found], [line[name] for line in found]
+        drawn.append((title, ylabel, shown, floors, log))
+    figures.curves(run.folder / path, drawn, xlabel)
+
+
+def above_floor(value, floor):
+    """Return in words how far a perplexity is above its floor, "" if that is unknown."""
+    if floor is None:
+        return ""
+    times = value / floor
+    far = f"{times - 1:.0%} above the" if times < 10 else f"{times:.0f} times the"
+    return f" ({far} floor of {floor:.2f})"

@@ -1,0 +1,126 @@
+"""Labelled rows: .tsv and .csv, with and without a header, in any order of columns."""
+
+import pytest
+
+import data
+from data.corpora.rows import read_rows
+from data.files import DataError
+
+SENTENCES = [(("ham", "spam")[i % 2], f"message number {i}") for i in range(20)]
+
+
+def write(path, header, rows=SENTENCES, line="{}\t{}\n"):
+    text = header + "".join(line.format(*row) for row in rows)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("header", ["label\ttext\n", "Label \t Sentence\n", "class\tx y z\n"])
+def test_a_header_is_noted_and_is_no_class(header, tmp_path, capsys):
+    corpus = data.load(write(tmp_path / "mine.tsv", header))
+    assert corpus.classes == ["ham", "spam"]
+    assert len(corpus.rows) + len(corpus.test_rows) == 20
+    note = capsys.readouterr().err
+    assert note.startswith("note: ") and "mine.tsv: the first row is a header" in note
+    assert note.count("\n") == 1
+
+
+def test_numbered_classes_reveal_a_header_of_any_name(tmp_path, capsys):
+    rows = [(str(i % 3), text) for i, (_, text) in enumerate(SENTENCES)]
+    assert read_rows(write(tmp_path / "mine.tsv", "president\tutterance\n", rows)) == rows
+    assert "is a header" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        "other\tmessage",  # a class of one row
+        "label\tone of a class that has this name",
+        "0\ttext",
+    ],
+)
+def test_a_row_that_is_no_header_is_kept(first, tmp_path, capsys):
+    rows = [("label", "more of the class label"), *SENTENCES]
+    found = read_rows(write(tmp_path / "mine.tsv", first + "\n", rows))
+    assert found == [tuple(first.split("\t")), *rows]
+    assert capsys.readouterr().err == ""
+
+
+def test_a_header_orders_the_columns_of_a_tsv(tmp_path):
+    path = write(tmp_path / "mine.tsv", "id\ttext\tlabel\n", line="7\t{1}\t{0}\n")
+    assert read_rows(path) == SENTENCES
+
+
+@pytest.mark.parametrize("which", ["train", "test", "both"])
+def test_a_header_in_the_assignments_folder(which, own_corpus, capsys):
+    expected = data.load(own_corpus)
+    for name in ("train", "test"):
+        if which in (name, "both"):
+            path = own_corpus / f"{name}_CLS.tsv"
+            path.write_text("label\ttext\n" + path.read_text(encoding="utf-8"), encoding="utf-8")
+    assert data.load(own_corpus) == expected
+    assert capsys.readouterr().err.count("is a header") == 1 + (which == "both")
+
+
+# ---------------------------------------------------------------------------- .csv
+
+
+@pytest.mark.parametrize(
+    "header, line, used",
+    [
+        ("", "{},{}\n", "no header; labels are column 1, texts column 2"),
+        ("label,text\n", "{},{}\n", "labels are column 1 ('label'), texts column 2 ('text')"),
+        ("id,Text,Label\n", '7,"{1}",{0}\n', "column 3 ('Label'), texts column 2 ('Text')"),
+        ("category,body of it\n", "{},{}\n", "column 1 ('category'), texts column 2"),
+        ("\ufefflabel,text\r\n", "{},{}\r\n", "column 1 ('label')"),
+    ],
+)
+def test_csv_columns_are_found_and_named(header, line, used, tmp_path, capsys):
+    assert read_rows(write(tmp_path / "mine.csv", header, line=line)) == SENTENCES
+    assert used in capsys.readouterr().err
+
+
+def test_quoted_fields_hold_commas_quotes_and_line_ends(tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text('text,label\n"One, ""two""\nand three",a\nfour,b\n', encoding="utf-8")
+    assert read_rows(path) == [("a", 'One, "two" and three'), ("b", "four")]
+
+
+def test_a_csv_file_is_a_corpus(tmp_path):
+    tsv = data.load(write(tmp_path / "mine.tsv", ""))
+    assert data.load(write(tmp_path / "mine.csv", "label,text\n", line="{},{}\n")) == tsv
+
+
+# ---------------------------------------------------------------------------- mistakes
+
+
+@pytest.mark.parametrize(
+    "name, text, message",
+    [
+        ("a.tsv", "one\n", "a.tsv:1: no tab, expected a label, a tab and a text"),
+        ("a.tsv", "label\ttext\n", "a.tsv: a header but no rows"),
+        ("a.tsv", "a\tone\n\ttwo\n", "a.tsv:2: empty label"),
+        ("a.tsv", "a\tone\na\t \n", "a.tsv:2: empty text"),
+        ("a.tsv", "id\ttext\tlabel\n1\ta b\n", "a.tsv:2: 2 columns, expected 3"),
+        ("a.csv", "one\n", "a.csv:1: 1 column, expected a label and a text"),
+        ("a.csv", "a,one, two\n", "a.csv:1: 3 columns, expected 2; quote texts that hold a comma"),
+        ("a.csv", "label,text\na,one, two\n", "a.csv:2: 3 columns, expected 2; quote"),
+        ("a.csv", "label,text\n", "a.csv: a header but no rows"),
+        ("a.csv", "a,one\n,two\n", "a.csv:2: empty label"),
+        ("a.csv", "a,one\na,\n", "a.csv:2: empty text"),
+        ("a.csv", 'a,"one\n', "a.csv:1: not valid CSV"),
+        ("a.csv", 'a,"one"two\n', "a.csv:1: not valid CSV"),
+        ("a.csv", "", "a.csv: the file is empty"),
+    ],
+)
+def test_a_mistake_names_the_line_and_the_remedy(name, text, message, tmp_path):
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    with pytest.raises(DataError) as error:
+        read_rows(tmp_path / name)
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_an_unknown_label_is_named(tmp_path):
+    path = write(tmp_path / "mine.tsv", "")
+    with pytest.raises(DataError, match=":1: unknown label 'ham', expected one of egg, spam"):
+        read_rows(path, {"spam", "egg"})

@@ -1,0 +1,109 @@
+"""Corpora for language models: what is held out, known to the vocabulary, and read per step."""
+
+import pytest
+import torch
+from helpers import sentence
+
+import data
+from data import batching
+from data.corpus import hold_out
+from data.files import DataError
+from data.noise import count_tokens
+from data.streams import read_sentences, read_text
+from data.tokenizer import UNK, encode, train_tokenizer
+
+
+@pytest.fixture
+def unique(tmp_path):
+    """A .txt whose lines all have a word of their own, and its lines."""
+    lines = [f"line with word{i}" for i in range(40)]
+    (tmp_path / "mine.txt").write_text("\n".join(lines), encoding="utf-8")
+    return tmp_path / "mine.txt", lines
+
+
+def test_a_text_is_its_corpus_as_streams():
+    text, corpus = read_text("toy", "word"), data.load("toy")
+    assert text.name == "toy" and text.floor == corpus.floor
+    assert list(text.streams) == ["train", *corpus.tests]
+    for name, lines in {"train": corpus.lines, **corpus.tests}.items():
+        assert torch.equal(text.streams[name], batching.stream(text.tokenizer, lines))
+        assert text.sizes[name] == len(("\n".join(lines) + "\n").encode())
+    words = train_tokenizer("word", corpus.texts())
+    assert text.tokenizer.to_str() == words.to_str()
+
+
+def test_held_out_lines_are_unknown_to_the_vocabulary(unique):
+    path, lines = unique
+    text = read_text(path, "word", valid=0.25)
+    kept, held = hold_out(lines[:36], 0.25, seed=0)
+    assert torch.equal(text.streams["train"], batching.stream(text.tokenizer, kept))
+    assert torch.equal(text.streams["valid"], batching.stream(text.tokenizer, held))
+    assert (text.streams["valid"] == UNK).sum() == len(held) == 9
+    assert not (text.streams["train"] == UNK).any()
+
+
+@pytest.mark.parametrize(
+    "more", [{"kind": "bpe"}, {"vocab_size": 99}, {"vocab_from": "pydocs"}, {"tokenizer": True}]
+)
+def test_the_floor_is_known_for_the_corpus_own_words_only(more):
+    if "tokenizer" in more:
+        more["tokenizer"] = train_tokenizer("word", ["a few words"])
+    text = read_text("toy", **{"kind": "word"} | more)
+    assert text.floor == {}
+    if "tokenizer" in more:
+        assert text.tokenizer is more["tokenizer"]
+    if "vocab_from" in more:
+        assert text.tokenizer.token_to_id("Python") and text.name == "toy"
+
+
+def test_rows_alone_are_no_running_text(own_corpus):
+    (own_corpus / "train_LM.txt").unlink()
+    with pytest.raises(DataError, match="holds no running text to model; give a corpus with"):
+        read_text(own_corpus, "word")
+
+
+def test_sentences_are_the_lines_and_rows_once_each(own_corpus):
+    text, corpus = read_sentences(own_corpus, "word", 99, valid=0.2), data.load(own_corpus)
+    kept, held = (dict.fromkeys(part) for part in hold_out(corpus.texts(), 0.2, seed=0))
+    for part, sequences in ((kept, text.train), (held, text.valid)):
+        assert [s[1:].tolist() for s in sequences] == encode(text.tokenizer, part)
+    assert text.n_tokens == sum(map(len, text.train)) and (text.n_long, text.note) == (0, "")
+    short = read_sentences(own_corpus, "word", 6, valid=0.2)
+    assert short.n_long == len(kept) and max(map(len, short.train)) == 6
+
+
+def test_a_split_removes_test_sentences_from_the_text(own_corpus):
+    text = read_sentences(own_corpus, "word", 99, split="clean")
+    assert text.note.startswith("--split clean: 15 test rows; 6 training rows and 1 lines")
+    read = {tuple(s.tolist()) for s in text.train + text.valid}
+    test = encode(text.tokenizer, [row for _, row in data.load(own_corpus).test_rows])
+    assert not read & {(3, *ids) for ids in test}
+
+
+def test_every_step_has_its_batch_wherever_training_begins():
+    text = read_sentences("toy", "word", 32)
+    n = -(-len(text.train) // 64)
+    epoch = [text.batch(step, 64, seed=1) for step in range(n)]
+    rows = [tuple(ids[real].tolist()) for batch in epoch for ids, real in zip(*batch)]
+    assert sorted(rows) == sorted(tuple(s.tolist()) for s in text.train)
+    again = read_sentences("toy", "word", 32)
+    for step in (3, n - 1, n + 5):
+        order = batching.generator(1, "epoch", step // n)
+        rows = batching.length_batches(text.lengths, 64, order)[step % n]
+        idx, mask = again.batch(step, 64, seed=1)
+        assert torch.equal(idx, batching.pad([text.train[i] for i in rows])[0])
+        assert torch.equal(mask, text.batch(step, 64, seed=1)[1])
+
+
+def test_too_few_lines_to_hold_some_out(tmp_path):
+    lines = [sentence("obama", 0), sentence("obama", 1)]
+    (tmp_path / "mine.txt").write_text("\n".join(lines), encoding="utf-8")
+    with pytest.raises(DataError, match="1 lines are too few to hold out --valid 0.05"):
+        read_sentences(tmp_path / "mine.txt", "word", 32)
+
+
+def test_tokens_are_counted_only_for_noise_that_needs_it():
+    ids = torch.tensor([3, 5, 5, 6])
+    assert count_tokens(ids, 8, swap=0.1, rare=0).tolist() == [0, 0, 0, 1, 0, 2, 1, 0]
+    assert count_tokens(ids, 8, swap=0, rare=0.1)[5] == 2
+    assert not count_tokens(ids, 8, swap=0, rare=0).any()

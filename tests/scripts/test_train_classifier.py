@@ -1,0 +1,300 @@
+"""train_classifier.py: accuracies counted by hand, jointly, frozen and fine-tuned."""
+
+import json
+
+import pytest
+import torch
+from helpers import SAID, SHORT, result_of, succeed
+
+import data
+import train_classifier
+from data.tokenizer import BOS, encode
+from lab.load import load_run
+
+LEARN = tuple("--lr 0.02 --epochs 8".split())
+
+
+def test_the_classifier_learns_and_its_result_adds_up(cli, corpus, tmp_path):
+    done = cli(
+        "train_classifier", *SHORT["train_classifier"], *LEARN, data=corpus, out=tmp_path / "run"
+    )
+    result = result_of(tmp_path / "run")
+    # Each speaker has words of his own; chance is 1/3.
+    assert result["accuracy/train"] > 0.6 and result["accuracy/unseen"] > 0.5
+    confusion, classes = result["confusion"], result["classes"]
+    assert classes == list(SAID) and [sum(row) for row in confusion] == [5, 5, 5]
+    assert sum(confusion[i][i] for i in range(3)) / 15 == pytest.approx(result["accuracy/test"])
+    assert (6 * result["accuracy/seen"] + 9 * result["accuracy/unseen"]) / 15 == pytest.approx(
+        result["accuracy/test"]
+    )
+    assert "15 test rows" in done.out and "6 also" in done.out
+
+
+def test_accuracy_is_that_of_the_rows_one_by_one(finished, corpus):
+    loaded, result = load_run(finished("train_classifier")), result_of(finished("train_classifier"))
+    right = [
+        loaded.model(torch.tensor([[BOS, *encode(loaded.tokenizer, [text])[0]][:12]]))
+        .argmax()
+        .item()
+        == label
+        for label, text in data.load(corpus).test_rows
+    ]
+    assert result["accuracy/test"] == pytest.approx(sum(right) / 15)
+    assert result["accuracy/seen"] == pytest.approx(sum(right[:6]) / 6)
+
+
+def test_balance_weights_a_rare_class_like_a_common_one(cli, tmp_path):
+    # The text tells nothing about the class, so the model answers with the share of the class as
+    # the loss sees it: 1/5, or 1/2 with weights. Training adds the prior a second time and the
+    # finished model leaves it out, which turns odds of 1/4 into odds of 4.
+    rows = [
+        f"{'rare' if number % 5 == 0 else 'common'}\tnumber {number} of them\n"
+        for number in range(100)
+    ]
+    (tmp_path / "mine.tsv").write_text("".join(rows), encoding="utf-8")
+    share = {}
+    for how in ("none", "weights", "prior"):
+        argv = (
+            "--data",
+            tmp_path / "mine.tsv",
+            *"--n-layer 1 --n-embd 16 --epochs 3 --lr 0.01".split(),
+            "--balance",
+            how,
+            "--out",
+            tmp_path / how,
+        )
+        succeed(cli("train_classifier", *argv))
+        loaded = load_run(tmp_path / how)
+        with torch.no_grad():
+            answer = loaded.model(
+                torch.tensor([[BOS, *encode(loaded.tokenizer, ["number unheard of them"])[0]]])
+            ).softmax(-1)[0]
+        share[how] = answer[loaded.config["classes"].index("rare")].item()
+    assert share["none"] < 0.33 < share["weights"] < 0.6 < share["prior"]
+
+
+def test_head_dropout_works_with_a_frozen_encoder(cli, corpus, finished, tmp_path):
+    for rate in ("0.0", "0.5"):
+        succeed(
+            cli(
+                "train_classifier",
+                encoder=finished("train_mlm"),
+                data=corpus,
+                epochs=1,
+                head_dropout=rate,
+                out=tmp_path / rate,
+            )
+        )
+    assert not torch.equal(
+        *(load_run(tmp_path / rate).model.head.layers[-1].weight for rate in ("0.0", "0.5"))
+    )
+
+
+def test_refit_trains_on_all_rows_for_the_best_epochs(cli, corpus, tmp_path):
+    argv = (*SHORT["train_classifier"], *LEARN, "--data", corpus)
+    for name, how in (("refit", "--refit"), ("kept", "--no-refit")):
+        succeed(cli("train_classifier", *argv, how, out=tmp_path / name))
+    assert (tmp_path / "refit" / "metrics.jsonl").read_text() == (
+        tmp_path / "kept" / "metrics.jsonl"
+    ).read_text()
+    refit, kept = result_of(tmp_path / "refit"), result_of(tmp_path / "kept")
+    # Both report the search that chose the number of epochs.
+    assert refit["epoch"] == kept["epoch"] and refit["accuracy/valid"] == kept["accuracy/valid"]
+    loaded = load_run(tmp_path / "refit")
+    assert not torch.equal(
+        loaded.model.head.layers[0].weight, load_run(tmp_path / "kept").model.head.layers[0].weight
+    )
+    right = [
+        loaded.model(torch.tensor([[BOS, *encode(loaded.tokenizer, [text])[0]][:12]]))
+        .argmax()
+        .item()
+        == label
+        for label, text in data.load(corpus).rows
+    ]
+    # of all 60 rows, not of the 48 that were not held out
+    assert refit["accuracy/train"] == pytest.approx(sum(right) / 60)
+
+
+def body_of(folder):
+    return {
+        name: value
+        for name, value in torch.load(folder / "best.pt", weights_only=True)["model"].items()
+        if name.startswith("body.")
+    }
+
+
+@pytest.mark.parametrize("tune", ["frozen", "all"])
+def test_on_a_pretrained_encoder(tune, cli, corpus, finished, tmp_path):
+    encoder = finished("train_mlm")
+    done = cli(
+        "train_classifier",
+        "--encoder",
+        encoder,
+        "--tune",
+        tune,
+        "--data",
+        corpus,
+        *LEARN,
+        lr=0.01,
+        batch_size=8,
+        out=tmp_path / "run",
+    )
+    assert (done.code, done.err) == (0, "")
+    before, after = body_of(encoder), body_of(tmp_path / "run")
+    changed = [name for name in before if not torch.equal(before[name], after[name])]
+    assert before.keys() == after.keys() and bool(changed) == (tune == "all"), changed
+    assert (tmp_path / "run" / "tokenizer.json").read_text() == (
+        encoder / "tokenizer.json"
+    ).read_text()
+    assert result_of(tmp_path / "run")["accuracy/test"] > 0.6
+    body, head = (
+        sum(
+            p.numel()
+            for name, p in load_run(tmp_path / "run").model.named_parameters()
+            if name.startswith(part)
+        )
+        for part in ("body.", "head.")
+    )
+    assert f"{head + (body if tune == 'all' else 0):,} of them trained" in done.out
+    # the encoder's width, not the flag's default
+    assert (
+        json.loads((tmp_path / "run" / "config.json").read_text(encoding="utf-8"))["flags"][
+            "n_embd"
+        ]
+        == 16
+    )
+    # By default a frozen encoder is pooled in three ways at every layer.
+    assert load_run(tmp_path / "run").model.features(torch.tensor([[2, 6, 7]])).size(1) == (
+        16 * 3 * 2 if tune == "frozen" else 16
+    )
+
+
+def test_cached_features_of_a_frozen_encoder_are_the_models(cli, corpus, finished, tmp_path):
+    succeed(
+        cli(
+            "train_classifier",
+            "--encoder",
+            finished("train_mlm"),
+            "--data",
+            corpus,
+            *LEARN,
+            out=tmp_path / "run",
+        )
+    )
+    loaded, result = load_run(tmp_path / "run"), result_of(tmp_path / "run")
+    rows = train_classifier.Rows(data.load(corpus).test_rows, loaded.tokenizer, 12)
+    right = train_classifier.predict(loaded.model, rows, torch.device("cpu")) == rows.labels
+    assert right.float().mean().item() == pytest.approx(result["accuracy/test"])
+    # The mean of the training rows is subtracted, and 54 rows have at most 54 components.
+    features = train_classifier.all_features(
+        loaded.model,
+        train_classifier.Rows(data.load(corpus).rows, loaded.tokenizer, 12),
+        torch.device("cpu"),
+    )
+    torch.testing.assert_close(loaded.model.shift, features.mean(0), atol=1e-5, rtol=1e-4)
+    assert loaded.model.project(features).size(1) == loaded.model.head.layers[0].in_features <= 54
+
+
+@pytest.mark.parametrize("tune", ["frozen", "all"])
+def test_on_a_causal_decoder_by_its_last_word(tune, cli, shell, corpus, finished, tmp_path):
+    decoder, run = finished("train_lm"), tmp_path / "run"
+    done = cli(
+        "train_classifier",
+        "--encoder",
+        decoder,
+        "--tune",
+        tune,
+        "--data",
+        corpus,
+        *LEARN,
+        batch_size=8,
+        out=run,
+    )
+    assert (done.code, done.err) == (0, "")
+    changed = [
+        not torch.equal(value, body_of(run)[name]) for name, value in body_of(decoder).items()
+    ]
+    assert any(changed) == (tune == "all") and result_of(run)["accuracy/test"] > 0.5
+    loaded = load_run(run)
+    assert (
+        loaded.model.body.causal
+        and loaded.config["flags"]["causal"]
+        and loaded.model.pool == ["last"]
+    )
+    # Also in a padded batch, the state of the last real word decides, which no later word changes.
+    idx = torch.tensor([[BOS, 7, 8, 9, 6], [BOS, 9, 7, 0, 0]])
+    mask = idx != 0
+    together = loaded.model.features(idx, mask)
+    torch.testing.assert_close(
+        together[1:], loaded.model.features(idx[1:, :3]), atol=1e-5, rtol=1e-4
+    )
+    h = loaded.model.body(idx, mask)[torch.arange(2), torch.tensor([4, 2])]
+    torch.testing.assert_close(together[:, -16:], h, atol=1e-6, rtol=1e-5)
+    right = [
+        loaded.model(torch.tensor([[BOS, *encode(loaded.tokenizer, [text])[0]][:12]]))
+        .argmax()
+        .item()
+        == label
+        for label, text in data.load(corpus).test_rows
+    ]
+    assert result_of(run)["accuracy/test"] == pytest.approx(sum(right) / 15)
+    # sample.py and attention_maps.py read the run.
+    if tune == "all":
+        asked, maps = (
+            shell("sample", run, text="hope and change matter"),
+            shell("attention_maps", run, text="hope and change matter"),
+        )
+        assert (
+            asked.code == 0
+            and "obama" in asked.out
+            and maps.code == 0
+            and "nothing above the diagonal" in maps.out
+        )
+
+
+def test_a_decoder_from_scratch(cli, corpus, tmp_path):
+    done = cli(
+        "train_classifier",
+        *SHORT["train_classifier"],
+        *LEARN,
+        causal=True,
+        data=corpus,
+        out=tmp_path / "run",
+    )
+    assert (done.code, done.err) == (0, "") and result_of(tmp_path / "run")["accuracy/train"] > 0.6
+    loaded = load_run(tmp_path / "run")
+    assert loaded.model.body.causal and loaded.model.pool == ["last"]
+
+
+def test_clean_split_trains_without_the_test_sentences(cli, corpus, tmp_path):
+    done = cli(
+        "train_classifier",
+        *SHORT["train_classifier"],
+        *LEARN,
+        data=corpus,
+        split="clean",
+        out=tmp_path / "run",
+    )
+    assert (
+        done.code == 0
+        and "6 training rows and 1 lines of text with their sentences are left out" in done.out
+    )
+    assert "43 training rows, 11 for validation" in done.out  # of 54
+    # Seen and unseen rows are those of the full split, so that the two compare.
+    assert {"accuracy/seen", "accuracy/unseen"} <= result_of(tmp_path / "run").keys()
+
+
+def test_clean_split_refuses_an_encoder_that_saw_the_test(cli, corpus, finished, tmp_path):
+    argv = (
+        "--data",
+        corpus,
+        *"--split clean --epochs 1 --valid 0.2".split(),
+        "--out",
+        tmp_path / "run",
+    )
+    refused = cli("train_classifier", "--encoder", finished("train_mlm"), *argv)
+    assert refused.code == 2 and "pretrain it with --split clean too" in refused.err
+    succeed(
+        cli("train_mlm", *SHORT["train_mlm"], data=corpus, split="clean", out=tmp_path / "clean")
+    )
+    succeed(cli("train_classifier", "--encoder", tmp_path / "clean", *argv))

@@ -1,0 +1,163 @@
+"""train_lm.py: perplexities counted by hand, and what helps on a small text."""
+
+import math
+
+import pytest
+import torch
+from helpers import SAID, SHORT, result_of, succeed
+
+import data
+import train_lm
+from data import batching
+from data.tokenizer import BOS, UNK, encode, load_tokenizer
+from lab.load import load_run
+from lab.records import read_metrics
+
+
+def nats_by_hand(model, ids, block):
+    """Minus the log probability of each token after [BOS], given those before it in its block."""
+    nats = 0.0
+    with torch.no_grad():
+        for t in range(1, len(ids)):
+            start = (t - 1) // block * block
+            logits = model(torch.tensor([ids[start:t]]))[0, -1]
+            nats -= logits.log_softmax(-1)[ids[t]].item()
+    return nats
+
+
+def test_perplexity_and_bits_per_byte_are_those_by_hand(cli, corpus, tmp_path):
+    argv = (
+        *SHORT["train_lm"],
+        "--data",
+        corpus,
+        *"--pos alibi --lr 0.01 --eval-block 5,40".split(),
+        "--out",
+        tmp_path / "run",
+    )
+    succeed(cli("train_lm", *argv))
+    loaded, result = load_run(tmp_path / "run"), result_of(tmp_path / "run")
+    for name in SAID:
+        text = (corpus / f"test_LM_{name}.txt").read_text(encoding="utf-8")
+        ids = [BOS] + [i for line in text.splitlines() for i in encode(loaded.tokenizer, [line])[0]]
+        count = len(ids) - 1
+        assert (
+            result[f"tokens/{name}"] == count
+            and UNK in ids
+            and result[f"unknown/{name}"] == pytest.approx(ids.count(UNK) / count)
+        )
+        assert count % 12  # the last block is shorter, so a mean over blocks would differ
+        for block, at in ((12, ""), (5, "@5"), (40, "@40")):
+            nats = nats_by_hand(loaded.model, ids, block)
+            assert result[f"perplexity/{name}{at}"] == pytest.approx(
+                math.exp(nats / count), rel=1e-4
+            )
+            assert result[f"bits_per_byte/{name}{at}"] == pytest.approx(
+                nats / math.log(2) / len(text.encode()), rel=1e-4
+            )
+    assert result["perplexity/obama"] == pytest.approx(
+        read_metrics(tmp_path / "run")[-1]["perplexity/obama"]
+    )
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 64])
+def test_evaluation_does_not_depend_on_the_batch_size(batch_size, finished, corpus):
+    loaded = load_run(finished("train_lm"))
+    ids = batching.stream(loaded.tokenizer, data.load(corpus).tests["obama"])
+    flags = train_lm.Flags()
+    once = train_lm.evaluate(loaded.model, ids, 12, torch.device("cpu"), flags, batch_size=len(ids))
+    assert train_lm.evaluate(
+        loaded.model, ids, 12, torch.device("cpu"), flags, batch_size
+    ) == pytest.approx(once, rel=1e-5)
+
+
+def test_training_text_is_evaluated_whole_or_from_its_start(cli, corpus, tmp_path):
+    for name, limit in (("whole", 200_000), ("part", 50)):
+        succeed(
+            cli("train_lm", *SHORT["train_lm"], data=corpus, eval_train=limit, out=tmp_path / name)
+        )
+    whole, part = result_of(tmp_path / "whole"), result_of(tmp_path / "part")
+    tokens = sum(
+        len(ids)
+        for ids in encode(
+            load_tokenizer(tmp_path / "whole" / "tokenizer.json"), data.load(corpus).lines
+        )
+    )
+    assert whole["tokens/train"] == tokens and part["tokens/train"] == 50
+    assert (
+        part["perplexity/obama"] == whole["perplexity/obama"]
+        and part["perplexity/train"] != whole["perplexity/train"]
+    )
+
+
+def test_the_language_model_learns(cli, corpus, tmp_path):
+    argv = (
+        *SHORT["train_lm"],
+        "--data",
+        corpus,
+        *"--steps 60 --lr 0.02 --eval-every 30".split(),
+        "--out",
+        tmp_path / "run",
+    )
+    succeed(cli("train_lm", *argv))
+    first, *_, last = read_metrics(tmp_path / "run")
+    assert (
+        last["perplexity/train"] < 0.3 * first["perplexity/train"]
+        and last["perplexity/hbush"] < 0.5 * first["perplexity/hbush"]
+    )
+
+
+RECIPE = (
+    *"--drop-words 0.1 --swap-words 0.2 --rare-unknown 0.3 --label-smoothing 0.05".split(),
+    *"--members 2 --eval-stride 5 --pos alibi".split(),
+)
+
+
+def test_all_options_for_small_texts_together(cli, shell, corpus, tmp_path):
+    argv = (
+        *SHORT["train_lm"],
+        "--data",
+        corpus,
+        *"--steps 60 --lr 0.02 --eval-every 30 --valid 0.2".split(),
+    )
+    done = cli("train_lm", *argv, *RECIPE, out=tmp_path / "run")
+    assert (done.code, done.err) == (0, "")
+    first, *_, last = read_metrics(tmp_path / "run")
+    assert last["perplexity/valid"] < 0.5 * first["perplexity/valid"]
+    result = result_of(tmp_path / "run")
+    assert result["perplexity/obama"] == pytest.approx(last["perplexity/obama"])
+    # The members are averaged, and each prediction has at least 12 - 5 words of context.
+    loaded = load_run(tmp_path / "run")
+    ids = batching.stream(loaded.tokenizer, data.load(corpus).tests["obama"])
+    nats = 0.0
+    for i in range(1, len(ids)):
+        begin = 0 if i <= 12 else -(-(i - 12) // 5) * 5
+        p = (
+            sum(
+                member(ids[None, begin:i])[0, -1].softmax(-1)[ids[i]].item()
+                for member in loaded.model.members
+            )
+            / 2
+        )
+        nats -= math.log(p)
+    assert result["perplexity/obama"] == pytest.approx(math.exp(nats / (len(ids) - 1)), rel=1e-4)
+    # The model expects more unknown words than without these options.
+    succeed(cli("train_lm", *argv, out=tmp_path / "plain"))
+    plain, known = load_run(tmp_path / "plain").model, ids[None, :12]
+    assert (
+        loaded.model(known).softmax(-1)[..., UNK].mean()
+        > 3 * plain(known).softmax(-1)[..., UNK].mean()
+    )
+    # The other scripts read such a run too.
+    assert shell("attention_maps", tmp_path / "run", text="hope and change matter").code == 0
+    assert shell("sample", tmp_path / "run", text="hope and").code == 0
+
+
+def test_the_vocabulary_has_no_words_of_validation_lines(cli, own_corpus, tmp_path):
+    with open(own_corpus / "train_LM.txt", "a", encoding="utf-8") as file:
+        file.writelines(f"Word{i} is only here .\n" for i in range(40))
+    succeed(cli("train_lm", *SHORT["train_lm"], data=own_corpus, valid=0.5, out=tmp_path / "run"))
+    words = load_tokenizer(tmp_path / "run" / "tokenizer.json").get_vocab()
+    assert (
+        5 < sum(f"Word{i}" in words for i in range(40)) < 35
+        and result_of(tmp_path / "run")["unknown/valid"] > 0.03
+    )

@@ -1,0 +1,215 @@
+"""train_mlm.py: perplexities counted by hand, --causal, and training on from another run."""
+
+import math
+
+import pytest
+import torch
+from helpers import SHORT, assert_complains, result_of, succeed
+
+import data
+import train_mlm
+from data.corpus import hold_out
+from data.tokenizer import BOS, encode, load_tokenizer
+from lab.load import load_run
+from lab.records import read_metrics
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        (),
+        ("--head", "clap"),
+        ("--head", "clap", "--zero-mask"),
+        ("--head", "linear"),
+        ("--mask-unit", "span"),
+        tuple("--mask-unit word --tokenizer bpe".split()),
+        ("--no-norm-first",),
+        tuple("--alibi one-sided --pos alibi".split()),
+        ("--window", "3"),
+        ("--split", "clean"),
+    ],
+)
+def test_every_option_of_pretraining_learns(argv, cli, corpus, tmp_path):
+    done = cli(
+        "train_mlm",
+        *SHORT["train_mlm"],
+        *argv,
+        data=corpus,
+        steps=30,
+        eval_every=15,
+        lr=0.01,
+        warmup=5,
+        out=tmp_path / "run",
+    )
+    assert (done.code, done.err) == (0, "")
+    first, middle, last = read_metrics(tmp_path / "run")
+    assert (
+        last["loss/valid"] < first["loss/valid"]
+        and last["tokens"] > middle["tokens"] > first["tokens"] == 0
+    )
+    assert (
+        ("beta" in last)
+        == ("clap" in argv)
+        == load_run(tmp_path / "run").model.body.config.unit_embd
+    )
+    result = result_of(tmp_path / "run")
+    assert (
+        result["perplexity/valid"] == pytest.approx(math.exp(result["loss/valid"]))
+        and 0 <= result["accuracy/valid"] <= 1
+    )
+
+
+def test_masks_of_the_validation_set_are_always_the_same():
+    flags, sequences = (
+        train_mlm.Flags(),
+        [torch.cat([torch.tensor([BOS]), torch.randint(5, 90, (n,))]) for n in range(3, 20)],
+    )
+    torch.manual_seed(1)
+    one = train_mlm.validation_set(sequences, flags, 90, None)
+    torch.manual_seed(2)
+    two = train_mlm.validation_set(sequences, flags, 90, None)
+    assert all(torch.equal(a, b) for x, y in zip(one, two) for a, b in zip(x, y))
+
+
+def test_masked_perplexity_is_a_mean_over_hidden_tokens(finished):
+    loaded, flags = load_run(finished("train_mlm")), train_mlm.Flags()
+    V = loaded.tokenizer.get_vocab_size()
+    sequences = [
+        torch.cat(
+            [
+                torch.tensor([BOS]),
+                torch.randint(5, V, (n,), generator=torch.Generator().manual_seed(n)),
+            ]
+        )
+        for n in (2, 3, 11, 11, 11)
+    ]
+    batches = train_mlm.validation_set(sequences, flags, V, None)
+    nats, hits, count = train_mlm.evaluate(loaded.model, batches, torch.device("cpu"), flags)
+    expected, right, hidden = 0.0, 0, 0
+    loaded.model.eval()
+    for inputs, mask, labels in batches:
+        for row, real, label in zip(inputs, mask, labels):
+            logits = loaded.model(row[real][None])[0].detach()  # one sentence without padding
+            for t in (label[real] != -100).nonzero().flatten().tolist():
+                expected -= logits[t].log_softmax(-1)[label[t]].item()
+                right += int(logits[t].argmax() == label[t])
+                hidden += 1
+    assert (hits, count) == (right, hidden) and nats == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("script", ["train_lm", "train_mlm"])
+def test_training_on_from_a_run_with_another_text(script, cli, corpus, own_corpus, tmp_path):
+    (own_corpus / "train_LM.txt").write_text(
+        "another text of other words and freedom matter\n" * 9
+        + "and more of it\n" * 3
+        + "hope and light\n",
+        encoding="utf-8",
+    )
+    begun = cli(script, *SHORT[script], data=own_corpus, vocab_from=corpus, out=tmp_path / "begun")
+    assert begun.code == 0, begun.err
+    vocabulary = load_tokenizer(tmp_path / "begun" / "tokenizer.json").get_vocab()
+    assert "Zanzibar" not in vocabulary and "another" not in vocabulary and "ranch" in vocabulary
+    further = cli(
+        script,
+        "--init-from",
+        tmp_path / "begun",
+        "--data",
+        corpus,
+        *SHORT[script][-4:],
+        steps=0,
+        out=tmp_path / "on",
+    )
+    assert further.code == 0, further.err
+    a, b = (load_run(tmp_path / name) for name in ("begun", "on"))
+    assert (
+        a.tokenizer.to_str() == b.tokenizer.to_str() and a.model.body.config == b.model.body.config
+    )
+    assert all(torch.equal(p, q) for p, q in zip(a.model.parameters(), b.model.parameters()))
+    assert (
+        cli(
+            script,
+            init_from=tmp_path / "begun",
+            vocab_from=corpus,
+            data=corpus,
+            out=tmp_path / "no",
+        ).code
+        == 2
+    )
+    refused = cli(script, init_from=tmp_path / "begun", n_embd=48, data=corpus, out=tmp_path / "no")
+    assert refused.code == 2 and "--n-embd 48" in refused.err and "--init-from" in refused.err
+
+
+# ----------------------------------------------------------------------------------------- --causal
+
+
+def test_a_causal_run_predicts_every_next_word(cli, corpus, tmp_path):
+    done = cli(
+        "train_mlm",
+        *SHORT["train_mlm"],
+        causal=True,
+        data=corpus,
+        pos="alibi",
+        lr=0.02,
+        out=tmp_path / "run",
+    )
+    assert (done.code, done.err) == (0, "") and "next-word perplexity" in done.out
+    loaded = load_run(tmp_path / "run", ("lm",))
+    assert loaded.model.body.causal
+    held = list(dict.fromkeys(hold_out(data.load(corpus).texts(), 0.2, seed=0)[1]))
+    nats = count = 0
+    for ids in encode(loaded.tokenizer, held):
+        for begin in range(0, len(ids), 11):  # [BOS] and 11 words fill a block
+            piece = [BOS, *ids[begin : begin + 11]]
+            for t in range(1, len(piece)):
+                nats -= (
+                    loaded.model(torch.tensor([piece[:t]]))[0, -1].log_softmax(-1)[piece[t]].item()
+                )
+                count += 1
+    assert result_of(tmp_path / "run")["perplexity/valid"] == pytest.approx(
+        math.exp(nats / count), rel=1e-4
+    )
+
+
+def test_a_causal_run_is_a_language_model_for_other_scripts(cli, corpus, finished, tmp_path):
+    argv = (*SHORT["train_mlm"], "--causal", "--data", corpus)
+    succeed(cli("train_mlm", *argv, out=tmp_path / "clm"))
+    succeed(cli("train_lm", init_from=tmp_path / "clm", data=corpus, steps=0, out=tmp_path / "lm"))
+    succeed(
+        cli(
+            "train_mlm",
+            causal=True,
+            init_from=tmp_path / "lm",
+            data=corpus,
+            steps=0,
+            valid=0.2,
+            out=tmp_path / "again",
+        )
+    )
+    one, two = (
+        torch.load(tmp_path / name / "best.pt", weights_only=True)["model"]
+        for name in ("clm", "again")
+    )
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert_complains(
+        cli(
+            "train_mlm",
+            causal=True,
+            init_from=finished("train_mlm"),
+            data=corpus,
+            out=tmp_path / "x",
+        ),
+        "of kind 'mlm'",
+        "'lm' is needed",
+    )
+    assert_complains(
+        cli("train_mlm", *argv, mask_rate=0.2, out=tmp_path / "x"),
+        "--causal hides no words",
+        "--mask-rate",
+    )
+    succeed(
+        cli("train_lm", *SHORT["train_lm"], members=2, steps=1, data=corpus, out=tmp_path / "two")
+    )
+    assert_complains(
+        cli("train_mlm", causal=True, init_from=tmp_path / "two", data=corpus, out=tmp_path / "x"),
+        "is an ensemble",
+    )

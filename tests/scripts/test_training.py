@@ -1,0 +1,140 @@
+"""What surrounds the training loops: counts of seen rows, clipping, closed pipes, clocks."""
+
+import json
+import re
+import subprocess
+import sys
+import types
+
+import pytest
+import torch
+from helpers import ROOT, SHORT, TINY, assert_complains, call
+
+import data
+import train_lm
+from data.corpus import hold_out, normalize
+from lab import run as lab_run
+from lab.checkpoint import read_checkpoint
+from lab.run import Run
+
+
+def test_no_known_validation_word_is_said_before_training(tmp_path):
+    argv = (*SHORT["train_mlm"], "--data", "toy", "--vocab-size", "6", "--out", tmp_path / "run")
+    outcome = call("train_mlm", *argv)
+    assert_complains(outcome, "--data toy", "no word of the held-out lines", "--vocab-size")
+    assert not (tmp_path / "run").exists()
+
+
+def test_seen_rows_are_those_trained_on(corpus, tmp_path):
+    argv = (*SHORT["train_classifier"], "--data", corpus, "--valid", "0.5", "--out", tmp_path / "r")
+    outcome = call("train_classifier", *argv)
+    read = data.load(str(corpus))
+    kept, held = hold_out(read.rows, 0.5, 0, key=lambda row: row[1])
+    test = {normalize(text) for _, text in read.test_rows}
+    seen = len(test & {normalize(text) for _, text in kept})
+    assert 0 < seen < len(test & {normalize(text) for _, text in read.rows})  # some are held out
+    assert f"({seen} of them also among the training rows)" in outcome.out
+    lines = [
+        json.loads(line) for line in (tmp_path / "r" / "metrics.jsonl").read_text().split("\n")[:-1]
+    ]
+    for line in lines:  # a share of `seen` rows
+        assert line["accuracy/seen"] * seen == pytest.approx(round(line["accuracy/seen"] * seen))
+
+
+def test_each_member_is_clipped_by_itself(corpus, tmp_path, monkeypatch):
+    clipped = []
+    monkeypatch.setattr(
+        train_lm, "clip_grad_norm_", lambda parameters, most: clipped.append(len(list(parameters)))
+    )
+    sizes = {}
+    for members in ("1", "3"):
+        clipped.clear()
+        argv = (*SHORT["train_lm"], "--data", corpus, "--steps", "1", "--members", members)
+        assert call("train_lm", *argv, "--out", tmp_path / members).code == 0
+        sizes[members] = list(clipped)
+    assert sizes["3"] == 3 * sizes["1"]
+
+
+def test_a_closed_pipe_does_not_end_a_training(corpus, tmp_path):
+    argv = [
+        *TINY,
+        "--steps",
+        "30",
+        "--eval-every",
+        "1",
+        "--data",
+        corpus,
+        "--out",
+        tmp_path / "run",
+    ]
+    command = [sys.executable, ROOT / "train_lm.py", *argv]
+    process = subprocess.Popen(
+        list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    process.stdout.readline()
+    process.stdout.close()
+    process.stderr.read()
+    process.wait()
+    assert process.returncode == 0
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["step"] == 30
+
+
+def test_a_closed_pipe_ends_other_scripts_with_a_line(finished):
+    command = [sys.executable, ROOT / "train_lm.py", "--help"]
+    assert subprocess.run(list(map(str, command)), capture_output=True).returncode == 0
+    program = (
+        "import sys; from lab import command; import train_lm\n"
+        "def script(flags): raise BrokenPipeError\n"
+        "command.main(script, train_lm.Flags, '', [])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 1 and done.stderr == (
+        "train_lm.py: stopped: nothing reads the output any more\n"
+    )
+
+
+def test_losses_are_saved_as_numbers(corpus, tmp_path, monkeypatch):
+    def stop(self, *_):
+        if self.recent:
+            self.signals.asked = 2
+
+    wait = Run.updated
+    monkeypatch.setattr(Run, "updated", lambda self, *a: (wait(self, *a), stop(self)))
+    outcome = call("train_lm", *SHORT["train_lm"], "--data", corpus, "--out", tmp_path / "run")
+    assert outcome.code == 130
+    more = read_checkpoint(tmp_path / "run" / "checkpoint.pt", "cpu", ("more",))["more"]
+    assert [type(loss) for loss in more["losses"]] == [float]
+
+
+def test_only_the_state_of_the_gpu_in_use_is_restored(monkeypatch, tmp_path):
+    restored = []
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda *args: restored.append(args))
+    run = types.SimpleNamespace(device=torch.device("cuda", 0))
+    states = [torch.tensor([1]), torch.tensor([2])]
+    for saved in (states, states[0]):  # as earlier versions saved it, and as it is saved now
+        Run.restore_random(run, {"rng": torch.get_rng_state(), "cuda_rng": saved}, tmp_path)
+    assert [int(state) for state, _ in restored] == [1, 1]
+
+
+def test_retraining_has_a_clock_of_its_own(corpus, tmp_path, monkeypatch):
+    shown, now = [], iter(range(10**9))
+    clock = types.SimpleNamespace(perf_counter=lambda: next(now), process_time=lambda: 0.0)
+    monkeypatch.setattr(lab_run, "time", clock)
+    monkeypatch.setattr(lab_run.LiveLine, "show", lambda self, text: shown.append(text))
+    monkeypatch.setattr(lab_run.LiveLine, "clear", lambda self: None)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    err = types.SimpleNamespace(isatty=lambda: True, write=lambda text: None, flush=lambda: None)
+    monkeypatch.setattr(
+        lab_run, "sys", types.SimpleNamespace(stderr=err, argv=["train_classifier.py"])
+    )
+    outcome = call(
+        "train_classifier", *SHORT["train_classifier"], "--data", corpus, "--out", tmp_path / "r"
+    )
+    assert outcome.code == 0, outcome
+    starts = [text for text in shown if re.match(r"1/\d+ ", text)]
+    assert len(starts) == 2  # of the search and of retraining
+    seconds = [int(text.split("tokens/s")[1].split(":")[1].split()[0]) for text in starts]
+    minutes = [int(text.split("tokens/s")[1].split(":")[0]) for text in starts]
+    total = [int(text.split("/")[1].split()[0]) for text in starts]
+    for m, s, n in zip(minutes, seconds, total):  # one tick of the clock per step
+        assert 60 * m + s <= 3 * n

@@ -1,0 +1,814 @@
+"""Rules of the repository, checked on the syntax trees of all its Python files.
+
+Each rule is a function that takes a House and returns its complaints, one line each. The second
+half of this file breaks every rule once in a tiny made-up repository.
+"""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+from helpers import ROOT
+
+TOP = {
+    *("model", "train_mlm", "train_classifier", "train_lm"),
+    *("attention_maps", "sample", "compare", "baselines"),
+}
+ROOMS = ("data", "nets", "lab", "beyond", "studies", "bench")
+LIBRARY = ("data", "model", "nets", "lab")
+
+# What the modules of a room may import from this repository. "top" are the scripts at the top.
+MAY_IMPORT = {
+    "data": ("data",),
+    "nets/cross_entropy": (),
+    "model": ("nets.cross_entropy",),
+    "nets": ("data", "model", "nets"),
+    "lab": LIBRARY,
+    "top": LIBRARY,
+    "beyond": (*LIBRARY, "beyond"),
+    "studies": (*LIBRARY, "studies"),
+    "bench": (*LIBRARY, "bench"),
+}
+# A file of lab/ may import from its own level and from those before it.
+LAB_LEVELS = (
+    ("errors",),
+    ("limits", "flags", "processes", "signals", "checkpoint", "optim"),
+    ("machine", "load"),
+    ("command", "run"),
+    ("attention", "comparable", "figures", "tables"),
+    ("sources",),
+)
+# Installed packages that a room may import. requirements.txt holds the first four.
+REQUIRED = ("torch", "numpy", "tokenizers", "matplotlib")
+EXTRAS = ("safetensors", "sacrebleu")
+RIVALS = ("transformers", "x_transformers")
+PACKAGES = {
+    "data": ("torch", "numpy", "tokenizers"),
+    "nets/cross_entropy": ("torch",),
+    "model": ("torch",),
+    "nets": (*REQUIRED, "safetensors"),
+    "lab": REQUIRED,
+    "top": REQUIRED,
+    "beyond": (*REQUIRED, *EXTRAS),
+    "studies": REQUIRED,
+    "bench": (*REQUIRED, *RIVALS),
+}
+LINE_LIMITS = {
+    "README.md": 200,
+    "model.py": 400,
+    "train_lm.py": 200,
+    "train_mlm.py": 200,
+    "train_classifier.py": 240,
+    "attention_maps.py": 240,
+    "sample.py": 220,
+    "compare.py": 220,
+    "baselines.py": 220,
+    "beyond/train_seq2seq.py": 230,
+    "beyond/train_tlm.py": 230,
+    "beyond/train_thread.py": 230,
+}
+COLUMNS = 100
+LONGEST_COPY = 8  # lines in a row that two files may share
+TEST_NAME = 60  # characters
+# A line of three training scripts is a repetition from this length on. Shorter ones are calls and
+# headers such as `optimizer.step()`.
+REPEATED_LINE = 40
+
+
+# -------------------------------------------------------------------------------- reading the files
+
+
+@dataclass(frozen=True)
+class Import:
+    """An import. `name` is taken from `module`, or empty if the module itself is imported."""
+
+    line: int
+    module: str
+    name: str
+    alias: str  # "" without `as`
+    local: str  # what the file calls it
+    inside: bool  # inside a function
+
+
+@dataclass(frozen=True)
+class Source:
+    path: str
+    text: str
+
+    @property
+    def module(self):
+        return self.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+    @property
+    def room(self):
+        """The key of this file in MAY_IMPORT and PACKAGES."""
+        stem = self.path.removesuffix(".py")
+        top = "model" if stem == "model" else "top"
+        return stem if stem in MAY_IMPORT else self.path.split("/")[0] if "/" in stem else top
+
+    @cached_property
+    def lines(self):
+        return self.text.splitlines()
+
+    @cached_property
+    def tree(self):
+        return ast.parse(self.text)
+
+    @cached_property
+    def is_script(self):
+        """Whether the file does something when it is started as a program."""
+        return any(
+            isinstance(node, ast.If) and "__main__" in ast.unparse(node.test)
+            for node in self.tree.body
+        )
+
+    @cached_property
+    def imported_lines(self):
+        """Numbers of all lines that belong to import statements."""
+        return {
+            line
+            for node in ast.walk(self.tree)
+            if isinstance(node, (ast.Import, ast.ImportFrom))
+            for line in range(node.lineno, node.end_lineno + 1)
+        }
+
+
+class House:
+    """All Python files of a repository: `sources` without the tests, `tests`, and `files`, both."""
+
+    def __init__(self, root):
+        self.root = Path(root)
+        found = sorted(self.root.glob("*.py"))
+        for room in (*ROOMS, "tests"):
+            found += sorted((self.root / room).rglob("*.py"))
+        self.files = [
+            Source(path.relative_to(self.root).as_posix(), path.read_text(encoding="utf-8"))
+            for path in found
+        ]
+        self.tests = [file for file in self.files if file.path.startswith("tests/")]
+        self.sources = [file for file in self.files if file not in self.tests]
+        self.modules = {source.module: source for source in self.sources}
+        self.found = {}  # {path: imports}
+
+    def imports(self, file):
+        """All imports of a file, in the order of its lines."""
+        if file.path not in self.found:
+            self.found[file.path] = sorted(self.search(file, file.tree, False), key=line_of)
+        return self.found[file.path]
+
+    def search(self, file, parent, inside):
+        for node in ast.iter_child_nodes(parent):
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                yield from (self.resolve(file, node, item, inside) for item in node.names)
+            elif isinstance(node, (ast.stmt, ast.excepthandler, ast.match_case)):
+                function = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+                yield from self.search(file, node, inside or function)
+
+    def resolve(self, file, node, item, inside):
+        """The Import of one name of an import statement."""
+        module, name, local = item.name, "", item.name.split(".")[0]
+        if isinstance(node, ast.ImportFrom):
+            module, name, local = self.origin(file, node), item.name, item.name
+            inner = f"{module}.{name}" if module else name
+            if inner in self.modules:
+                module, name = inner, ""
+        alias = item.asname or ""
+        return Import(node.lineno, module, name, alias, alias or local, inside)
+
+    def origin(self, file, node):
+        """The absolute name of the module behind `from`, also of a relative import."""
+        if not node.level:
+            return node.module
+        package = file.path.split("/")[: -node.level]
+        return ".".join([*package, *([node.module] if node.module else [])])
+
+    def own(self, file):
+        """The imports of modules of this repository."""
+        return [one for one in self.imports(file) if one.module in self.modules]
+
+
+def name_of(one):
+    return f"{one.module}.{one.name}" if one.name else one.module
+
+
+def line_of(one):
+    return one.line
+
+
+# ------------------------------------------------------------------------------------- import rules
+
+
+def import_order(house):
+    """Imports lead from the scripts to lab/, nets/, model.py and data/, never back or across."""
+    found = []
+    for source in house.sources:
+        for one in house.own(source):
+            allowed = MAY_IMPORT[source.room]
+            if not any(one.module == room or one.module.startswith(room + ".") for room in allowed):
+                found.append(f"{source.path}:{one.line}: may not import {one.module}")
+            elif house.modules[one.module].is_script:
+                found.append(f"{source.path}:{one.line}: imports the script {one.module}")
+    return found
+
+
+def lab_levels(house):
+    """A file of lab/ imports from its own level and from those before it."""
+    levels = {f"lab.{name}": number for number, names in enumerate(LAB_LEVELS) for name in names}
+    levels["lab"] = len(LAB_LEVELS)  # the door for notebooks may open on anything
+    found = []
+    for source in house.sources:
+        if source.room != "lab":
+            continue
+        if source.module not in levels:
+            found.append(f"{source.path}: has no place in LAB_LEVELS")
+            continue
+        for one in house.own(source):
+            if levels.get(one.module, -1) > levels[source.module]:
+                found.append(f"{source.path}:{one.line}: may not import {one.module}")
+    return found
+
+
+def foreign_packages(house):
+    """A room imports the standard library and the packages that PACKAGES gives it."""
+    found = []
+    for source in house.sources:
+        for one in house.imports(source):
+            package = one.module.split(".")[0]
+            own = package in (*ROOMS, *TOP)
+            if not own and package not in {*sys.stdlib_module_names, *PACKAGES[source.room]}:
+                found.append(f"{source.path}:{one.line}: may not import {package}")
+    return found
+
+
+def import_cycles(house):
+    """No module imports itself, directly or through others."""
+    needs = {
+        source.module: {one.module for one in house.own(source)} - {source.module}
+        for source in house.sources
+    }
+
+    def reachable(start):
+        seen, todo = set(), [start]
+        while todo:
+            todo += needs[todo.pop()] - seen
+            seen |= set(todo)
+        return seen
+
+    reached = {module: reachable(module) for module in needs}
+    rings = {
+        tuple(sorted(other for other in found if module in reached[other]))
+        for module, found in reached.items()
+        if module in found
+    }
+    return [f"import cycle: {', '.join(ring)}" for ring in sorted(rings)]
+
+
+def imports_in_functions(house):
+    """Modules of this repository are imported at the top of a file."""
+    return [
+        f"{file.path}:{one.line}: imports {name_of(one)} inside a function"
+        for file in house.files
+        for one in house.own(file)
+        if one.inside
+    ]
+
+
+def reexports(house):
+    """A name is taken from the module that defines it, not from one that imports it.
+
+    lab/__init__.py may collect names for notebooks, but no file here takes them from there.
+    """
+    borrowed = {}
+    for source in house.sources:
+        names = {one.local for one in house.imports(source)}
+        borrowed[source.module] = names - defined_names(source.tree)
+    found = []
+    for source in house.sources:
+        imports = house.own(source)
+        for one in imports:
+            if one.name in borrowed[one.module]:
+                found.append(f"{source.path}:{one.line}: takes {one.name} from {one.module}")
+        modules = {one.local: one.module for one in imports if not one.name}
+        for node in ast.walk(source.tree):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                module = modules.get(node.value.id)
+                if module and node.attr in borrowed[module]:
+                    found.append(f"{source.path}:{node.lineno}: takes {node.attr} from {module}")
+        if source.path.endswith("/__init__.py") and source.path != "lab/__init__.py":
+            used = {node.id for node in ast.walk(source.tree) if isinstance(node, ast.Name)}
+            found += [
+                f"{source.path}: imports {name} for others"
+                for name in sorted(borrowed[source.module] - used)
+            ]
+    return found
+
+
+def defined_names(tree):
+    """The names that a module defines itself at its top level."""
+    names = set()
+    for node in tree.body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        for target in getattr(node, "targets", [getattr(node, "target", None)]):
+            names |= {part.id for part in ast.walk(target or ast.Pass()) if hasattr(part, "id")}
+    return names
+
+
+def renamed_modules(house, files=None):
+    """A module of this repository keeps its name wherever it is imported."""
+    return [
+        f"{file.path}:{one.line}: imports {one.module} as {one.alias}"
+        for file in (house.sources if files is None else files)
+        for one in house.own(file)
+        if one.alias and not one.name
+    ]
+
+
+# ---------------------------------------------------------------------------------- size and copies
+
+
+def top_level_files(house):
+    """The top of the repository holds eight Python files."""
+    there = {source.module for source in house.sources if "/" not in source.path}
+    return [f"{name}.py: missing" for name in sorted(TOP - there)] + [
+        f"{name}.py: does not belong at the top" for name in sorted(there - TOP)
+    ]
+
+
+def too_many_lines(house, path):
+    """The files that a newcomer reads first are short."""
+    file = house.root / path
+    count = len(file.read_text(encoding="utf-8").splitlines()) if file.exists() else 0
+    limit = LINE_LIMITS[path]
+    return [f"{path}: {count} lines, at most {limit}"] if count > limit else []
+
+
+def long_lines(house, files=None):
+    """No line is wider than 100 columns."""
+    return [
+        f"{file.path}:{number}: {len(line)} columns"
+        for file in (house.sources if files is None else files)
+        for number, line in enumerate(file.lines, start=1)
+        if len(line) > COLUMNS
+    ]
+
+
+def copied_passages(house):
+    """No two files share more than eight lines in a row, blank lines and imports aside."""
+    length, places = LONGEST_COPY + 1, defaultdict(list)
+    for source in house.sources:
+        lines = [
+            (number, line.strip())
+            for number, line in enumerate(source.lines, start=1)
+            if line.strip() and number not in source.imported_lines
+        ]
+        for i in range(len(lines) - length + 1):
+            passage = tuple(text for _, text in lines[i : i + length])
+            places[passage].append((source.path, lines[i][0], i))
+    shared = {
+        (path, i, other, j): (line, at)
+        for where in places.values()
+        for (path, line, i), (other, at, j) in combinations(where, 2)
+        if path != other
+    }
+    found = []
+    for (path, i, other, j), (line, at) in sorted(shared.items()):
+        if (path, i - 1, other, j - 1) not in shared:  # the first of passages that overlap
+            more = 0
+            while (path, i + more, other, j + more) in shared:
+                more += 1
+            found.append(f"{path}:{line} and {other}:{at}: {LONGEST_COPY + more} equal lines")
+    return found
+
+
+def repeated_lines(house):
+    """No line of code is in more than two training scripts.
+
+    Imports and lines below 40 characters do not count, nor do the lines of the loop over
+    run.steps, which each script shows in full.
+    """
+    places = defaultdict(dict)
+    for source in house.sources:
+        if not source.path.split("/")[-1].startswith("train_"):
+            continue
+        skipped = source.imported_lines | lines_that_may_repeat(source.tree)
+        for number, line in enumerate(source.lines, start=1):
+            text = line.strip()
+            if len(text) >= REPEATED_LINE and text[0] != "#" and number not in skipped:
+                places[text].setdefault(source.path, number)
+    return [
+        f"{', '.join(f'{path}:{number}' for path, number in where.items())}: {text}"
+        for text, where in sorted(places.items())
+        if len(where) > 2
+    ]
+
+
+def lines_that_may_repeat(tree):
+    """Numbers of the lines of docstrings, of `for step in run.steps(...)` and of the last `if`."""
+
+    def may(node):
+        if isinstance(node, ast.Expr):
+            return isinstance(node.value, ast.Constant)
+        if isinstance(node, ast.For):
+            return "run.steps(" in ast.unparse(node.iter)
+        return isinstance(node, ast.If) and "__main__" in ast.unparse(node.test)
+
+    return {
+        line
+        for node in ast.walk(tree)
+        if may(node)
+        for line in range(node.lineno, node.end_lineno + 1)
+    }
+
+
+# ---------------------------------------------------------------------------------------- the tests
+
+
+def imports_between_tests(house):
+    """Tests share code in helpers.py and fixtures in conftest.py, which nothing imports."""
+    modules = {Path(test.path).stem for test in house.tests}
+    private = {name for name in modules if name.startswith("test_")} | {"conftest"}
+    return [
+        f"{test.path}:{one.line}: imports {one.module}"
+        for test in house.tests
+        for one in house.imports(test)
+        if one.module.split(".")[-1] in private
+    ]
+
+
+def long_test_names(house, files=None):
+    """The name of a test function has at most 60 characters."""
+    return [
+        f"{test.path}:{node.lineno}: {node.name} has {len(node.name)} characters"
+        for test in (house.tests if files is None else files)
+        for node in ast.walk(test.tree)
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+        if len(node.name) > TEST_NAME
+    ]
+
+
+def unknown_guarantees(house):
+    """Every test that docs/guarantees.md names exists."""
+    tests = {
+        test.path: {node.name for node in ast.walk(test.tree) if isinstance(node, ast.FunctionDef)}
+        for test in house.tests
+    }
+    text = (house.root / "docs" / "guarantees.md").read_text(encoding="utf-8")
+    found = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        for path, name in re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?[^`]*`", line):
+            if path not in tests:
+                found.append(f"docs/guarantees.md:{number}: {path} does not exist")
+            elif name and name not in tests[path]:
+                found.append(f"docs/guarantees.md:{number}: {path} has no {name}")
+    return found
+
+
+# ---------------------------------------------------------------------------------------- importing
+
+# Run in a process of its own: import each module and tell what changed. Packages that only some
+# rooms need are hidden, as if they were not installed.
+WATCH = """
+import contextlib, importlib, io, logging, os, random, signal, sys, threading, warnings
+import matplotlib, numpy, torch
+for name in {hidden!r}:
+    sys.modules[name] = None
+
+def state():
+    return dict(
+        rcparams=dict(dict.items(matplotlib.rcParams)),
+        torch=(
+            torch.get_default_dtype(), torch.get_default_device(), torch.get_num_threads(),
+            torch.get_num_interop_threads(), torch.is_grad_enabled(),
+            torch.are_deterministic_algorithms_enabled(), torch.get_float32_matmul_precision(),
+            torch.backends.cudnn.benchmark, torch.backends.cuda.matmul.allow_tf32,
+            (torch.ones(1) * 1e-40).item(),
+        ),
+        random=(random.getstate(), numpy.random.get_state()[1].tolist(), torch.initial_seed(),
+                torch.get_rng_state().tolist()),
+        signals=[signal.getsignal(number) for number in signal.valid_signals()],
+        hooks=(sys.excepthook, sys.argv[:], sys.stdout, sys.stderr, sys.gettrace()),
+        environment=dict(os.environ),
+        warnings=list(warnings.filters),
+        logging=(logging.root.level, logging.root.handlers[:]),
+        threads=threading.active_count(),
+    )
+
+def imported(module):
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+        importlib.import_module(module)
+    return out.getvalue()
+
+for module in {modules!r}:
+    before = state()
+    try:
+        said = imported(module)
+    except Exception as error:
+        print(module + ": cannot be imported:", error)
+        continue
+    if said:
+        print(module + ": prints", repr(said))
+    after = state()
+    for name in before:
+        if before[name] != after[name]:
+            print(module + ": changes", name)
+"""
+
+
+def noisy_imports(house):
+    """Importing a module prints nothing and changes no setting of this process."""
+    code = WATCH.format(modules=sorted(house.modules), hidden=(*EXTRAS, *RIVALS))
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=house.root,
+        env=os.environ | {"PYTHONPATH": str(house.root)},
+        capture_output=True,
+        encoding="utf-8",
+    )
+    return (done.stdout + done.stderr).splitlines()
+
+
+# ---------------------------------------------------------------------------------- this repository
+
+OPEN = pytest.mark.xfail(strict=True)
+
+
+@pytest.fixture(scope="module")
+def house():
+    return House(ROOT)
+
+
+def no(complaints):
+    """Fail with one line for each complaint."""
+    assert not complaints, "\n".join(["", *complaints])
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        pytest.param(import_order, marks=OPEN),
+        lab_levels,
+        foreign_packages,
+        pytest.param(import_cycles, marks=OPEN),
+        pytest.param(imports_in_functions, marks=OPEN),
+        pytest.param(reexports, marks=OPEN),
+        pytest.param(renamed_modules, marks=OPEN),
+        top_level_files,
+        pytest.param(long_lines, marks=OPEN),
+        pytest.param(copied_passages, marks=OPEN),
+        pytest.param(repeated_lines, marks=OPEN),
+        imports_between_tests,
+        pytest.param(noisy_imports, marks=OPEN),
+        pytest.param(unknown_guarantees, marks=OPEN),
+    ],
+    ids=lambda rule: rule.__name__,
+)
+def test_the_repository_follows_the_rule(rule, house):
+    no(rule(house))
+
+
+@pytest.mark.parametrize("path", [pytest.param(path, marks=OPEN) for path in LINE_LIMITS])
+def test_a_file_is_short_enough(path, house):
+    no(too_many_lines(house, path))
+
+
+@pytest.mark.parametrize(
+    "rule, room",
+    [
+        (long_lines, "tests"),
+        pytest.param(long_lines, "tests/model", marks=OPEN),
+        pytest.param(long_lines, "tests/data", marks=OPEN),
+        (long_lines, "tests/lab"),
+        pytest.param(long_lines, "tests/scripts", marks=OPEN),
+        (long_lines, "tests/hardening"),
+        (long_test_names, "tests"),
+        pytest.param(long_test_names, "tests/model", marks=OPEN),
+        pytest.param(long_test_names, "tests/data", marks=OPEN),
+        (long_test_names, "tests/lab"),
+        pytest.param(long_test_names, "tests/scripts", marks=OPEN),
+        (long_test_names, "tests/hardening"),
+        (renamed_modules, "tests"),
+        pytest.param(renamed_modules, "tests/model", marks=OPEN),
+        (renamed_modules, "tests/data"),
+        (renamed_modules, "tests/lab"),
+        pytest.param(renamed_modules, "tests/scripts", marks=OPEN),
+        (renamed_modules, "tests/hardening"),
+    ],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+def test_the_tests_follow_the_rule(rule, room, house):
+    files = [file for file in house.tests if os.path.dirname(file.path) == room]
+    assert files
+    no(rule(house, files))
+
+
+# ----------------------------------------------------------------------------- a made-up repository
+
+FINE = {
+    **{f"{name}.py": "" for name in TOP},
+    **{f"{room}/__init__.py": "" for room in ROOMS},
+    "nets/cross_entropy.py": "import math\n\nimport torch\n\nnats = math.log(torch.e)\n",
+    "model.py": "import torch\n\nfrom nets.cross_entropy import nats\n\nx = nats * torch.ones(1)\n",
+    "data/files.py": "import numpy as np\n\nfrom data import corpus\n\nx = np.add(corpus.n, 0)\n",
+    "data/corpus.py": "n = 1\n",
+    "lab/errors.py": "class UserError(Exception):\n    pass\n",
+    "lab/flags.py": "from lab.errors import UserError\n\n\ndef check():\n    raise UserError\n",
+    "lab/run.py": "import model\nfrom lab.flags import check\n\nx = model.x\ny = check\n",
+    "lab/__init__.py": "from lab.run import x\n",
+    "train_lm.py": "from lab.run import x\n\nif __name__ == '__main__':\n    print(x)\n",
+    "studies/jobs.py": "jobs = ['train_lm.py']\n",
+    "studies/nope.py": "from studies.jobs import jobs\n\n\ndef study():\n    return jobs\n",
+    "beyond/export.py": "def save():\n    import safetensors\n\n    return safetensors\n",
+    "tests/helpers.py": "import data.corpus\n\nn = data.corpus.n\n",
+    "tests/data/test_corpus.py": "from helpers import n\n\n\ndef test_n():\n    assert n\n",
+    "docs/guarantees.md": "held by `tests/data/test_corpus.py::test_n`\n",
+    "README.md": "short\n",
+}
+PASSAGE = "".join(f"x{number} = {number}\n" for number in range(LONGEST_COPY + 1))
+LONG = "n_layer: int = 2 + 2 + 2  # a long line of a training script\n"
+
+
+def build(root, **changed):
+    """A made-up repository of these files; a content of None leaves a file out."""
+    for path, content in (FINE | changed).items():
+        if content is not None:
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            (root / path).write_text(content, encoding="utf-8")
+    return House(root)
+
+
+RULES = (
+    *(import_order, lab_levels, foreign_packages, import_cycles, imports_in_functions, reexports),
+    *(renamed_modules, top_level_files, long_lines, copied_passages, repeated_lines),
+    *(imports_between_tests, long_test_names, unknown_guarantees),
+)
+
+
+def test_a_valid_repository_gives_no_complaint(tmp_path):
+    house = build(tmp_path)
+    assert {rule.__name__: rule(house) for rule in RULES} == {rule.__name__: [] for rule in RULES}
+
+
+BROKEN = [
+    (import_order, {"data/files.py": "import lab.errors\n"}, "data/files.py:1: may not import lab"),
+    (import_order, {"nets/a.py": "from lab import run\n"}, "nets/a.py:1: may not import lab.run"),
+    (import_order, {"lab/run.py": "import train_lm\n"}, "may not import train_lm"),
+    (import_order, {"model.py": "import nets\n"}, "model.py:1: may not import nets"),
+    (import_order, {"nets/cross_entropy.py": "import model\n"}, "may not import model"),
+    (import_order, {"sample.py": "from compare import x\n"}, "may not import compare"),
+    (import_order, {"studies/nope.py": "import train_lm\n"}, "may not import train_lm"),
+    (import_order, {"bench/speed.py": "from studies import nope\n"}, "import studies.nope"),
+    (import_order, {"beyond/a.py": "import bench.speed\n", "bench/speed.py": ""}, "beyond/a.py:1"),
+    (
+        import_order,
+        {"studies/a.py": "import studies.b\n", "studies/b.py": FINE["train_lm.py"]},
+        "studies/a.py:1: imports the script studies.b",
+    ),
+    (import_order, {"data/files.py": "def f():\n    import model\n"}, "data/files.py:2"),
+    (import_order, {"nets/a.py": "from .. import lab\n"}, "nets/a.py:1: may not import lab"),
+    (
+        lab_levels,
+        {"lab/errors.py": "import lab.flags\n"},
+        "lab/errors.py:1: may not import lab.flags",
+    ),
+    (lab_levels, {"lab/machine.py": "from lab import run\n"}, "lab/machine.py:1"),
+    (lab_levels, {"lab/figures.py": "import lab.sources\n", "lab/sources.py": ""}, "lab.sources"),
+    (lab_levels, {"lab/flags.py": "from lab import x\n"}, "may not import lab"),
+    (lab_levels, {"lab/new.py": ""}, "lab/new.py: has no place in LAB_LEVELS"),
+    (foreign_packages, {"model.py": "import numpy\n"}, "model.py:1: may not import numpy"),
+    (foreign_packages, {"nets/cross_entropy.py": "import triton\n"}, "may not import triton"),
+    (foreign_packages, {"data/files.py": "from matplotlib import pyplot\n"}, "import matplotlib"),
+    (foreign_packages, {"lab/run.py": "import sacrebleu\n"}, "may not import sacrebleu"),
+    (import_cycles, {"data/corpus.py": "import data.files\n"}, "data.corpus, data.files"),
+    (
+        import_cycles,
+        {"lab/errors.py": "def f():\n    from lab import run\n"},
+        "import cycle: lab.errors, lab.flags, lab.run",
+    ),
+    (
+        imports_in_functions,
+        {"sample.py": "def f():\n    import model\n"},
+        "sample.py:2: imports model",
+    ),
+    (
+        imports_in_functions,
+        {"tests/data/test_corpus.py": "def test_n():\n    from data import corpus\n"},
+        "tests/data/test_corpus.py:2: imports data.corpus",
+    ),
+    (
+        reexports,
+        {"lab/run.py": "from lab.flags import UserError\n"},
+        "takes UserError from lab.flags",
+    ),
+    (
+        reexports,
+        {"lab/run.py": "import lab.flags\nfrom lab import flags\nx = flags.UserError\n"},
+        "lab/run.py:3: takes UserError from lab.flags",
+    ),
+    (reexports, {"sample.py": "from lab import x\n"}, "sample.py:1: takes x from lab"),
+    (reexports, {"sample.py": "from data.files import np\n"}, "takes np from data.files"),
+    (reexports, {"data/__init__.py": "from data.corpus import n\n"}, "data/__init__.py: imports n"),
+    (renamed_modules, {"sample.py": "import model as models\n"}, "imports model as models"),
+    (renamed_modules, {"sample.py": "from lab import run as runs\n"}, "imports lab.run as runs"),
+    (top_level_files, {"probe.py": ""}, "probe.py: does not belong at the top"),
+    (top_level_files, {"compare.py": None}, "compare.py: missing"),
+    (long_lines, {"sample.py": "x = 1\n" + "y" * 101 + "\n"}, "sample.py:2: 101 columns"),
+    (
+        copied_passages,
+        {"sample.py": PASSAGE, "nets/a.py": "\n" + PASSAGE},
+        "sample.py:1 and nets/a.py:2",
+    ),
+    (
+        copied_passages,
+        {"sample.py": PASSAGE + "z = 0\n", "nets/a.py": PASSAGE + "\nz = 0\n"},
+        f": {LONGEST_COPY + 2} equal lines",
+    ),
+    (
+        repeated_lines,
+        {f"{name}.py": LONG for name in ("train_lm", "train_mlm", "beyond/train_tlm")},
+        "train_mlm.py:1",
+    ),
+    (
+        imports_between_tests,
+        {"tests/test_a.py": "from test_b import x\n", "tests/test_b.py": ""},
+        "test_b",
+    ),
+    (
+        imports_between_tests,
+        {"tests/conftest.py": "", "tests/test_a.py": "import conftest\n"},
+        "conftest",
+    ),
+    (
+        long_test_names,
+        {"tests/test_a.py": f"def test_{'a' * 56}():\n    pass\n"},
+        "has 61 characters",
+    ),
+    (unknown_guarantees, {"docs/guarantees.md": "`tests/test_x.py::test_n`"}, "does not exist"),
+    (
+        unknown_guarantees,
+        {"docs/guarantees.md": "a\n`tests/data/test_corpus.py::test_m`"},
+        ".md:2:",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    "rule, changed, complaint", BROKEN, ids=lambda value: getattr(value, "__name__", None)
+)
+def test_a_broken_rule_is_reported(rule, changed, complaint, tmp_path):
+    found = rule(build(tmp_path, **changed))
+    assert found and any(complaint in line for line in found), found
+
+
+ALLOWED = [
+    (copied_passages, {"sample.py": PASSAGE, "nets/a.py": PASSAGE.replace("x4", "y4")}),
+    (copied_passages, {f"{name}.py": "import os\n" * 20 for name in ("sample", "compare")}),
+    (repeated_lines, {f"{name}.py": LONG for name in ("train_lm", "train_mlm", "sample")}),
+    (
+        repeated_lines,
+        {f"{name}.py": f"for step in run.steps(model):\n    {LONG}" for name in TOP if "_" in name},
+    ),
+    (repeated_lines, {f"{name}.py": "optimizer.step()\n" for name in TOP if "_" in name}),
+    (unknown_guarantees, {"docs/guarantees.md": "`tests/data/test_corpus.py` and `tests/x`"}),
+]
+
+
+@pytest.mark.parametrize("rule, changed", ALLOWED)
+def test_a_rule_accepts_what_is_allowed(rule, changed, tmp_path):
+    assert rule(build(tmp_path, **changed)) == []
+
+
+def test_a_file_that_is_too_long_is_reported(tmp_path):
+    house = build(tmp_path, **{"sample.py": "x = 1\n" * 221})
+    assert too_many_lines(house, "sample.py") == ["sample.py: 221 lines, at most 220"]
+    assert too_many_lines(house, "README.md") == []
+
+
+def test_an_import_with_side_effects_is_reported(tmp_path):
+    loud = {
+        "sample.py": "print('hello')\n",
+        "compare.py": "import matplotlib\n\nmatplotlib.rcParams['font.size'] = 3\n",
+        "baselines.py": "import torch\n\ntorch.set_default_dtype(torch.float64)\n",
+        "attention_maps.py": "import signal\n\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n",
+        "train_mlm.py": "import random\n\nrandom.seed(0)\n",
+        "data/files.py": "import os\n\nos.environ['TOKENIZERS_PARALLELISM'] = '0'\n",
+        "beyond/export.py": "import safetensors\n",
+    }
+    assert noisy_imports(build(tmp_path, **loud)) == [
+        "attention_maps: changes signals",
+        "baselines: changes torch",
+        "beyond.export: cannot be imported: import of safetensors halted; None in sys.modules",
+        "compare: changes rcparams",
+        "data.files: changes environment",
+        "sample: prints 'hello\\n'",
+        "train_mlm: changes random",
+    ]
