@@ -19,7 +19,7 @@ from pathlib import Path
 
 from data.files import write_json
 from lab.command import main
-from lab.errors import UserError, require
+from lab.errors import UserError
 from lab.flags import flag
 
 PARTS = (("lm", "train_lm", ()), ("classifier", "train_classifier", ("--no-refit",)))
@@ -29,11 +29,10 @@ PARTS = (("lm", "train_lm", ()), ("classifier", "train_classifier", ("--no-refit
 class Flags:
     data: str = flag("toy", "corpus, as in the training scripts")
     out: str = flag("", "JSON file to write all numbers to")
-    repeats: int = flag(3, "runs of each command; the medians are printed")
+    repeats: int = flag(3, "runs of each command; the medians are printed", at_least=1)
 
 
 def bench(flags):
-    require((flags.repeats > 0, f"--repeats {flags.repeats}: must be at least 1"))
     rows, data = {}, ("--data", flags.data)
     with tempfile.TemporaryDirectory() as scratch:
         for part, script, more in PARTS:

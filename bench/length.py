@@ -40,11 +40,11 @@ class Flags:
     lengths: str = flag("128,256,512,1024,2048,4096,8192", "tokens per sequence, comma-separated")
     widths: str = flag("128,512", "n_embd, comma-separated; heads are 64 wide")
     positions: str = flag("learned,nope,alibi", "comma-separated")
-    n_layer: int = flag(2, "number of blocks")
-    vocab_size: int = flag(2000, "size of the vocabulary")
-    tokens: int = flag(8192, "tokens per step; a longer sequence makes a step of its own")
-    repeats: int = flag(3, "steps per measurement; the median is drawn")
-    threads: int = flag(1, "CPU threads; 0: all cores")
+    n_layer: int = flag(2, "number of blocks", at_least=1)
+    vocab_size: int = flag(2000, "size of the vocabulary", at_least=6)
+    tokens: int = flag(8192, "tokens per step; a longer sequence is a step of its own", at_least=1)
+    repeats: int = flag(3, "steps per measurement; the median is drawn", at_least=1)
+    threads: int = flag(1, "CPU threads; 0: all cores", at_least=0)
 
 
 def measure_lengths(flags):
@@ -196,11 +196,6 @@ def check(flags):
             f"--widths {flags.widths}: must be multiples of 64, the width of a head",
         ),
         (known, f"--positions {flags.positions}: must be a list of {', '.join(POSITIONS)}"),
-        (flags.n_layer > 0, f"--n-layer {flags.n_layer}: must be at least 1"),
-        (flags.tokens > 0, f"--tokens {flags.tokens}: must be at least 1"),
-        (flags.repeats > 0, f"--repeats {flags.repeats}: must be at least 1"),
-        (flags.vocab_size > 5, f"--vocab-size {flags.vocab_size}: must be at least 6"),
-        (flags.threads >= 0, f"--threads {flags.threads}: must not be negative"),
         (out.suffix not in ("", ".json"), f"--out {out}: must end in .png, .pdf or .svg"),
         (out.parent.is_dir(), f"--out {out}: folder {out.parent} does not exist; create it first"),
     )

@@ -46,8 +46,10 @@ class Flags:
     tasks: str = flag(",".join(TASKS), "comma-separated")
     positions: str = flag(",".join(POSITIONS), "poslab's, comma-separated; learned is always there")
     rivals: bool = flag(True, "also time the other implementations that are installed")
-    repeats: int = flag(5, "turns per pair")
-    seconds: float = flag(0.3, "shortest turn; steps are repeated until it is reached")
+    repeats: int = flag(5, "turns per pair", at_least=1)
+    seconds: float = flag(
+        0.3, "shortest turn, in seconds; steps are repeated to fill it", at_least=0
+    )
     threads: str = flag("1,all", "CPU threads, comma-separated; one table for each")
     device: str = flag("cpu", "where to compute", ("cpu", "cuda"))
     dtype: str = flag("auto", "bfloat16 autocast or float32; auto: bfloat16 on CUDA", DTYPES)
@@ -160,8 +162,6 @@ def check(flags):
             min(threads) > 0,
             f'--threads {flags.threads}: must be positive numbers or "all", comma-separated',
         ),
-        (flags.repeats > 0, f"--repeats {flags.repeats}: must be at least 1"),
-        (flags.seconds >= 0, f"--seconds {flags.seconds}: must not be negative"),
         (
             on_cpu or not flags.apart,
             "--apart: compares CPU memory; leave it out or use --device cpu",
