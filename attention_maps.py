@@ -201,4 +201,4 @@ def position_tables(body):
 
 
 if __name__ == "__main__":
-    main(show, Flags, __doc__.split("\n")[0])
+    main(show, Flags, __doc__)

@@ -216,4 +216,4 @@ def print_row(label, values):
 
 
 if __name__ == "__main__":
-    main(train, Flags, __doc__.split("\n")[0])
+    main(train, Flags, __doc__)

@@ -217,4 +217,4 @@ def panel(name, configurations, others):
 
 
 if __name__ == "__main__":
-    main(compare, Flags, __doc__.split("\n")[0])
+    main(compare, Flags, __doc__)

@@ -215,4 +215,4 @@ def show_classes(run, text, ids):
 
 
 if __name__ == "__main__":
-    main(sample, Flags, __doc__.split("\n")[0])
+    main(sample, Flags, __doc__)

@@ -220,4 +220,4 @@ class Progress:
 
 
 if __name__ == "__main__":
-    main(prepare, Flags, __doc__.split("\n")[0])
+    main(prepare, Flags, __doc__)

@@ -51,7 +51,8 @@ def read_checkpoint(path, device, parts=("model",)):
     wrong, DataError when there is none or it lacks one of the parts."""
     try:
         check_archive(path)
-        with warnings.catch_warnings(action="ignore"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             state = torch.load(path, map_location=device, weights_only=True)
     except (DataError, PermissionError):
         raise

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lab.errors import UserError, require
-from lab.flags import script_of
 from lab.records import check_entries, read_config, read_metrics, read_result, resume_command
 
 KINDS = {
@@ -69,7 +68,7 @@ def read(folder):
     if not (folder / "result.json").exists():
         finish = "repeat its command"
         if kind != "baselines":
-            finish = resume_command(script_of(config) or "train_KIND.py", folder)
+            finish = resume_command(script_of_run(config) or "train_KIND.py", folder)
         raise UserError(
             f"{folder}: not finished, result.json is missing; leave it out, or {finish}"
         )

@@ -27,13 +27,17 @@ import os
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
 from data.files import TOKENIZER_LIMIT, DataError, check_file, read_bytes, read_json
 from data.tokenizer import SPECIAL, frame
 from model import Config, Encoder, LanguageModel
+
+try:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file, save_file
+except ImportError:  # an extra that only this file needs
+    load_file = save_file = None
 
 # Their special tokens in the order of our ids, and the reverse
 OURS = dict(zip(("<pad>", "<unk>", "<mask>", "<s>", "</s>"), SPECIAL))
@@ -64,6 +68,14 @@ RATES = {
 UNUSED = 2  # first rows of an exported position table, never read because <pad> has id 1
 
 
+def require_safetensors():
+    """Raise DataError if safetensors is not installed."""
+    if load_file is None:
+        raise DataError(
+            "RoBERTa's weights need safetensors; install it with: pip install safetensors"
+        )
+
+
 def load_roberta(path, head=True):
     """Return (LanguageModel in evaluation mode, tokenizer with our special tokens) of a folder.
 
@@ -73,6 +85,7 @@ def load_roberta(path, head=True):
     Raises DataError naming the file if one is missing or corrupt, if the architecture is not
     RoBERTa's, or if a tensor is missing, unknown, not finite, or of another shape or type.
     """
+    require_safetensors()
     folder = Path(path)
     described = read_config(folder)
     tokenizer, rows = read_tokenizer(folder, described)  # rows (V,): their ids in our order
@@ -389,6 +402,7 @@ def export_roberta(run, path):
 
     Raises DataError for a run that RoBERTa cannot represent, and for a folder that is not empty.
     """
+    require_safetensors()
     folder, config, state = Path(path), run.model.body.config, run.model.state_dict()
     nearest = Config(
         **{name: getattr(config, name) for name in FREE},

@@ -186,4 +186,4 @@ def parameters_table(out, part):
 
 
 if __name__ == "__main__":
-    main(assignment, Flags, __doc__.split("\n")[0])
+    main(assignment, Flags, __doc__)

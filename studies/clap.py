@@ -208,4 +208,4 @@ def draw(out, data_name, seeds):
 
 
 if __name__ == "__main__":
-    main(study, Flags, __doc__.split("\n")[0])
+    main(study, Flags, __doc__)

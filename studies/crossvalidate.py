@@ -153,4 +153,4 @@ def draw(out, data_name, result):
 
 
 if __name__ == "__main__":
-    main(crossvalidate, Flags, __doc__.split("\n")[0])
+    main(crossvalidate, Flags, __doc__)

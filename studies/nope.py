@@ -266,4 +266,4 @@ def report_parts(out, written):
 
 
 if __name__ == "__main__":
-    main(study, Flags, __doc__.split("\n")[0])
+    main(study, Flags, __doc__)

@@ -125,4 +125,4 @@ def draw(out, title, color, layers, values, part):
 
 
 if __name__ == "__main__":
-    main(probe, Flags, __doc__.split("\n")[0])
+    main(probe, Flags, __doc__)

@@ -234,4 +234,4 @@ def draw(out, result):
 
 
 if __name__ == "__main__":
-    main(probe, Flags, __doc__.split("\n")[0])
+    main(probe, Flags, __doc__)
