@@ -5,7 +5,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lab.errors import UserError, require
-from lab.records import check_entries, read_config, read_metrics, read_result, resume_command
+from lab.records import (
+    check_entries,
+    read_config,
+    read_metrics,
+    read_result,
+    resume_command,
+    script_of_run,
+)
 
 KINDS = {
     "lm": "Causal LM",

@@ -132,8 +132,8 @@ def make_model(kind, config, described):
 
 
 def by_position(loaded):
-    """Group runs as {label: runs}: those that differ only in their seed, by position encoding. Where
-    that does not tell them apart, each run stands alone under the name of its folder."""
+    """Group runs as {label: runs}: those that differ only in their seed, by position encoding.
+    Where that does not tell them apart, each run stands alone under the name of its folder."""
     groups = {}
     for run in loaded:
         groups.setdefault(run.model.body.config.pos, []).append(run)

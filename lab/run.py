@@ -18,7 +18,7 @@ import torch
 
 from data.files import write_json, write_text
 from lab import processes
-from lab.checkpoint import Damaged, load_optimizer, load_weights, read_checkpoint, write_checkpoint
+from lab.checkpoint import Corrupt, load_optimizer, load_weights, read_checkpoint, write_checkpoint
 from lab.errors import UserError, require
 from lab.flags import script_of
 from lab.folder import check_tokenizer, name_folder, open_folder
@@ -104,9 +104,9 @@ class Run:
         """Yield the steps that are left to train, counted from 0.
 
         Resumes with --resume. Evaluates every --eval-every steps and at the end: `measure()`
-        returns ({name: number} for metrics.jsonl, the words to print). best.pt then gets the weights of
-        `model` if the number named `judge` has improved, or always without a judge. checkpoint.pt
-        follows. Between steps, a signal saves a checkpoint and ends the script.
+        returns ({name: number} for metrics.jsonl, the words to print). best.pt then gets the
+        weights of `model` if the number named `judge` has improved, or always without a judge.
+        checkpoint.pt follows. Between steps, a signal saves a checkpoint and ends the script.
         best: another model to save in best.pt instead, or None to save none.
         """
         best = model if best is True else best
@@ -226,7 +226,7 @@ class Run:
         self.live.say(text)
 
     def log(self, number, **metrics):
-        """Append a line to metrics.jsonl, without times, so that a repeated run gives the same file.
+        """Append a line to metrics.jsonl. It has no times, so a repeated run gives the same file.
         Raises UserError for NaN and infinite numbers."""
         self.check_losses()
         for name, value in metrics.items():
@@ -367,7 +367,7 @@ class Run:
                 continue
             try:
                 state = read_checkpoint(path, self.device, CHECKPOINT)
-            except Damaged as error:
+            except Corrupt as error:
                 damages.append(error.what)
                 continue
             if has_best:
