@@ -48,7 +48,7 @@ def write_checkpoint(path, state, previous=None):
 def read_checkpoint(path, device, parts=("model",)):
     """Return the dictionary of a checkpoint, without executing anything in it.
 
-    Raises Corrupt if the file is not readable or a checksum is wrong, and DataError if it is missing
+    Raises Corrupt if the file is not readable or a checksum is wrong, DataError if it is missing
     or lacks one of the parts.
     """
     try:
@@ -72,7 +72,7 @@ def read_checkpoint(path, device, parts=("model",)):
 def check_archive(path):
     """Raise BadZipFile unless the file is a zip archive as torch.save writes it.
 
-    An archive with compressed or overlapping parts could unpack to any size, and torch.load does not
+    Compressed or overlapping parts could unpack to any size, and torch.load does not
     compare checksums.
     """
     check_file(path, math.inf, "train the run first")

@@ -98,7 +98,7 @@ def peak_memory(device):
 
 
 def git_revision():
-    """Return the commit of the code, with a + if files have changed; "unknown" outside a checkout."""
+    """Return the commit of the code, with a + if files changed; "unknown" outside a checkout."""
 
     def git(*words):
         how = {"cwd": Path(__file__).parents[1], "capture_output": True, "text": True}

@@ -54,7 +54,7 @@ class ThreadReader(nn.Module):
         return self.decoder(idx, mask, memory=memory, memory_mask=ancestors_mask, picked=picked)
 
     def read_ancestors(self, texts, texts_mask, ancestors):
-        """Return one vector per ancestor (B, A, C), with its distance added. Shapes as in forward."""
+        """Return one vector per ancestor (B, A, C), its distance added. Shapes as in forward."""
         vectors = pool_tokens(self.encoder(texts, texts_mask), texts_mask, "mean")  # (M, C)
         memory = vectors[ancestors]  # (B, A, C)
         if self.ancestor_positions != "none":
