@@ -14,11 +14,10 @@ from pathlib import Path
 import data
 from lab import tables
 from lab.command import main
-from lab.errors import require
 from lab.figures import POSITION_NAMES
 from lab.flags import flag
 from lab.records import read_metrics, read_result
-from studies.jobs import JobFlags, check_counts, options, run_all
+from studies.jobs import JobFlags, options, run_all
 from studies.report import picture, read_table, write_report
 
 POSITIONS = ("learned", "sinusoidal", "alibi", "nope")
@@ -29,16 +28,14 @@ NAMES = [POSITION_NAMES[pos] for pos in POSITIONS]
 class Flags(JobFlags):
     data: str = flag("speeches", "corpus, as in the training scripts")
     out: str = flag("out/assignment", "folder of all runs, figures and the report")
-    seeds: int = flag(1, "seeds of each run")
-    mlm_steps: int = flag(500, "steps of the pretraining, about 0.5 s each; 0: no pretraining")
+    seeds: int = flag(1, "seeds of each run", at_least=1, at_most=1000)
+    mlm_steps: int = flag(500, "steps of pretraining, 0.5 s each; 0: none", at_least=0)
     split: str = flag(
         "full", "clean: train the classifiers on no sentence of the test set", ("full", "clean")
     )
 
 
 def assignment(flags):
-    check_counts(flags)
-    require((flags.mlm_steps >= 0, f"--mlm-steps {flags.mlm_steps}: must not be negative"))
     started, out = time.perf_counter(), Path(flags.out)
     corpus = data.load(flags.data)
     parts = ["classifier", "frozen"] if corpus.rows and corpus.test_rows else []

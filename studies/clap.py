@@ -15,7 +15,6 @@ from pathlib import Path
 
 from lab import tables
 from lab.command import main
-from lab.errors import require
 from lab.figures import (
     POSITION_COLORS,
     POSITION_NAMES,
@@ -27,7 +26,7 @@ from lab.figures import (
 )
 from lab.flags import flag
 from lab.records import read_metrics, read_result
-from studies.jobs import JobFlags, check_counts, options, run_all
+from studies.jobs import StudyFlags, options, run_all
 from studies.report import finish
 
 ROBERTA = "--head roberta --dropout 0.1 --attn-dropout 0.1"
@@ -52,63 +51,26 @@ COMMON = (
     "--no-norm-first --activation gelu --tokenizer bpe --mask-rate 0.15 --beta2 0.98 "
     "--weight-decay 0.01 --clip 0 --decay 1 --init-std 0.02"
 )
+# fmt: off
 SIZES = {
-    "quick": dict(
-        vocab_size=1000,
-        n_layer=2,
-        n_embd=64,
-        n_head=4,
-        n_ffn=256,
-        block_size=32,
-        batch_size=32,
-        lr=2e-3,
-        steps=800,
-    ),
+    "quick": dict(vocab_size=1000, n_layer=2, n_embd=64, n_head=4, n_ffn=256, block_size=32,
+                  batch_size=32, lr=2e-3, steps=800),
     # Many small updates: with fewer, the RoBERTa head only learns word frequencies.
-    "laptop": dict(
-        vocab_size=2000,
-        n_layer=2,
-        n_embd=64,
-        n_head=4,
-        n_ffn=256,
-        block_size=64,
-        batch_size=16,
-        lr=2e-3,
-        init_std=0.05,
-        valid=0.03,
-        steps=4000,
-    ),
-    "full": dict(
-        vocab_size=8000,
-        n_layer=6,
-        n_embd=384,
-        n_head=6,
-        n_ffn=1536,
-        block_size=256,
-        batch_size=64,
-        lr=5e-4,
-        steps=12000,
-    ),
+    "laptop": dict(vocab_size=2000, n_layer=2, n_embd=64, n_head=4, n_ffn=256, block_size=64,
+                   batch_size=16, lr=2e-3, init_std=0.05, valid=0.03, steps=4000),
+    "full": dict(vocab_size=8000, n_layer=6, n_embd=384, n_head=6, n_ffn=1536, block_size=256,
+                 batch_size=64, lr=5e-4, steps=12000),
 }
+# fmt: on
 
 
 @dataclass
-class Flags(JobFlags):
-    data: str = flag("toy", "corpus, as in the training scripts")
-    size: str = flag(
-        "laptop",
-        "models and budget: quick (minutes), laptop (about an hour with WikiText-2), "
-        "full (a GPU or a night)",
-        tuple(SIZES),
-    )
-    seeds: int = flag(3, "seeds of the five configurations")
-    steps: int = flag(0, "updates of each run; 0: as --size says")
+class Flags(StudyFlags):
+    steps: int = flag(0, "updates of each run", shown="as --size says", at_least=0)
     out: str = flag("out/study-clap", "folder of all runs, figures and the report")
 
 
 def study(flags):
-    check_counts(flags)
-    require((flags.steps >= 0, f"--steps {flags.steps}: must not be negative"))
     started, out = time.perf_counter(), Path(flags.out)
     size = SIZES[flags.size] | ({"steps": flags.steps} if flags.steps else {})
 

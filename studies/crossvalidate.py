@@ -23,7 +23,7 @@ from lab.figures import new_figure, save, styled
 from lab.flags import flag
 from lab.records import read_result
 from model import POSITIONS
-from studies.jobs import JobFlags, check_counts, options, run_all
+from studies.jobs import JobFlags, options, run_all
 from studies.report import finish
 
 # name: (description, the encoder it needs from train_mlm.py, flags of train_classifier.py)
@@ -43,7 +43,7 @@ RECIPES = {
 @dataclass
 class Flags(JobFlags):
     data: str = flag("speeches", "corpus, as in the training scripts")
-    folds: int = flag(5, "number of test parts")
+    folds: int = flag(5, "number of test parts", at_least=2)
     recipes: str = flag(",".join(RECIPES), "recipes to compare, joined by commas")
     pos: str = flag("alibi", "position encoding of every encoder", POSITIONS)
     mlm: str = flag("", "more flags for train_mlm.py, in quotes: '--steps 500'")
@@ -93,13 +93,11 @@ def crossvalidate(flags):
 
 def check(flags, chosen):
     """Return the corpus and the flags in --mlm. UserError for flags that do not fit the corpus."""
-    check_counts(flags)
     require(
-        (flags.folds > 1, f"--folds {flags.folds}: must be at least 2"),
         (
             all(name in RECIPES for name in chosen),
             f"--recipes {flags.recipes}: must be of {', '.join(RECIPES)}, joined by commas",
-        ),
+        )
     )
     corpus = data.load(flags.data)
     n_rows = len(corpus.rows + corpus.test_rows)

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.errors import UserError, require
+from lab.errors import UserError
 from lab.flags import flag
 from lab.live import clock
 from lab.records import can_resume
@@ -25,16 +25,20 @@ FINISHED = {"attention_maps": "maps.json", "compare": ""}
 class JobFlags:
     """the runs"""
 
-    jobs: int = flag(0, "runs at a time, each on one thread; 0: one per core")
+    jobs: int = flag(0, "runs at a time, each on one thread; 0: one per core", at_least=0)
 
 
-def check_counts(flags):
-    """Raise UserError for a number of seeds or jobs that is out of range."""
-    seeds = getattr(flags, "seeds", 1)
-    require(
-        (1 <= seeds <= 1000, f"--seeds {seeds}: must be from 1 to 1000"),
-        (flags.jobs >= 0, f"--jobs {flags.jobs}: must not be negative"),
+@dataclass
+class StudyFlags(JobFlags):
+    """the study"""
+
+    data: str = flag("toy", "corpus, as in the training scripts")
+    size: str = flag(
+        "laptop",
+        "models and budget: minutes, about an hour with WikiText-2, or a night or a GPU",
+        ("quick", "laptop", "full"),
     )
+    seeds: int = flag(3, "seeds of the main models", at_least=1, at_most=1000)
 
 
 def options(**values):

@@ -22,70 +22,37 @@ from lab.errors import require
 from lab.figures import POSITION_NAMES
 from lab.flags import flag
 from lab.records import read_result
-from studies.jobs import JobFlags, check_counts, options, run_all
+from studies.jobs import StudyFlags, options, run_all
 from studies.report import finish, picture, read_table, write_report
 
 POSITIONS = ("nope", "learned", "sinusoidal", "alibi")  # in the order of the paper's tables
 
 # models: (n_layer, n_embd, n_head), of which the second is probed.
 # lengths: block sizes besides block_size, for the second model.
+# fmt: off
 SIZES = {
-    "quick": dict(
-        models=((1, 32, 2), (2, 64, 4), (4, 64, 4)),
-        block_size=32,
-        lengths=(16, 64),
-        tokens=512,
-        steps=600,
-        lr=2e-3,
-        vocab_size=0,
-        eval_test=4000,
-        mlm=dict(steps=800, batch_size=32, lr=2e-3),
-    ),
-    "laptop": dict(
-        models=((2, 32, 4), (3, 64, 4), (4, 96, 4)),
-        block_size=64,
-        lengths=(32, 128),
-        tokens=1024,
-        steps=1200,
-        lr=2e-3,
-        vocab_size=2000,
-        eval_test=40_000,
-        mlm=dict(steps=4000, batch_size=16, lr=2e-3),
-    ),
-    "full": dict(
-        models=((4, 256, 8), (6, 384, 8), (12, 512, 8)),
-        block_size=256,
-        lengths=(128, 512),
-        tokens=16_384,
-        steps=10_000,
-        lr=1e-3,
-        vocab_size=8000,
-        eval_test=0,
-        mlm=dict(steps=10_000, batch_size=128, lr=5e-4),
-    ),
+    "quick": dict(models=((1, 32, 2), (2, 64, 4), (4, 64, 4)), block_size=32, lengths=(16, 64),
+                  tokens=512, steps=600, lr=2e-3, vocab_size=0, eval_test=4000,
+                  mlm=dict(steps=800, batch_size=32, lr=2e-3)),
+    "laptop": dict(models=((2, 32, 4), (3, 64, 4), (4, 96, 4)), block_size=64, lengths=(32, 128),
+                   tokens=1024, steps=1200, lr=2e-3, vocab_size=2000, eval_test=40_000,
+                   mlm=dict(steps=4000, batch_size=16, lr=2e-3)),
+    "full": dict(models=((4, 256, 8), (6, 384, 8), (12, 512, 8)), block_size=256,
+                 lengths=(128, 512), tokens=16_384, steps=10_000, lr=1e-3, vocab_size=8000,
+                 eval_test=0, mlm=dict(steps=10_000, batch_size=128, lr=5e-4)),
 }
+# fmt: on
 
 
 @dataclass
-class Flags(JobFlags):
-    data: str = flag("toy", "corpus, as in the training scripts")
-    size: str = flag(
-        "laptop",
-        "models and budget: quick (minutes), laptop (about an hour with WikiText-2), "
-        "full (a GPU or a night)",
-        tuple(SIZES),
-    )
-    seeds: int = flag(3, "seeds of the second model")
+class Flags(StudyFlags):
     seeds_beside: int = flag(
-        0, "seeds of the other models, lengths and masked models; 0: as --seeds, with quick 1"
+        0, "seeds of the others", shown="as --seeds, quick: 1", at_least=0, at_most=1000
     )
     out: str = flag("out/study-nope", "folder of all runs, figures and the report")
 
 
 def study(flags):
-    check_counts(flags)
-    beside = f"--seeds-beside {flags.seeds_beside}: must be from 0 to 1000"
-    require((0 <= flags.seeds_beside <= 1000, beside))
     started, out, size = time.perf_counter(), Path(flags.out), SIZES[flags.size]
     corpus = data.load(flags.data)
     problem = f"--data {flags.data}: no running text with a test set found; give another corpus"

@@ -19,7 +19,7 @@ from lab.figures import POSITION_COLORS, new_figure, save, styled
 from lab.flags import flag
 from lab.load import load_run
 from lab.records import read_result
-from studies.jobs import JobFlags, check_counts, options, run_all
+from studies.jobs import JobFlags, options, run_all
 from studies.report import finish
 
 KINDS = {"pretrained": [], "untrained": ["--untrained"]}  # flags of train_classifier.py
@@ -30,12 +30,11 @@ class Flags(JobFlags):
     run: str = flag("", "run folder of train_mlm.py", positional=True)
     data: str = flag("", "labelled corpus (default: the run's own)")
     split: str = flag("full", "as in train_classifier.py")
-    seeds: int = flag(3, "seeds of the classifiers and of the random weights")
+    seeds: int = flag(3, "seeds of the classifiers", at_least=1, at_most=1000)
     out: str = flag("", "folder of all runs (default: out/layers-RUN)")
 
 
 def probe(flags):
-    check_counts(flags)
     source, started = load_run(flags.run, ("mlm",)), time.perf_counter()
     out = Path(flags.out or f"out/layers-{source.folder.name}")
     corpus = flags.data or source.config["flags"]["data"]

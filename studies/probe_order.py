@@ -31,13 +31,12 @@ KEPT = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 @dataclass
 class Flags(ProbeFlags):
-    blocks: int = flag(1000, "number of texts, of the length the model was trained on")
+    blocks: int = flag(1000, "texts, of the length the model was trained on", at_least=1)
     seed: int = flag(0, "seed of the choice of texts and of the shuffling")
     out: str = flag("", "folder of the results (default: order/ in the first run's folder)")
 
 
 def probe(flags):
-    require((flags.blocks > 0, f"--blocks {flags.blocks}: must be at least 1"))
     started = time.perf_counter()
     out, result = measure_runs(flags, ("lm",), "order", measure)
     print(write_table(out / "order", result))

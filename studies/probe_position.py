@@ -19,7 +19,6 @@ import data
 from data import batching
 from lab import tables
 from lab.command import main
-from lab.errors import require
 from lab.figures import new_figure, over_seeds, save, styled
 from lab.flags import flag
 from lab.optim import learning_rate
@@ -31,21 +30,15 @@ from studies.report import finish
 @dataclass
 class Flags(ProbeFlags):
     text: str = flag("", "text of the scatter plots (default: the first of the test text)")
-    blocks: int = flag(400, "blocks or sentences to train probes on; a quarter as many test them")
-    steps: int = flag(600, "updates of each probe")
-    batch_size: int = flag(1024, "words per update")
-    lr: float = flag(2e-3, "peak learning rate of the probes; it falls to zero")
+    blocks: int = flag(400, "blocks to train on; a quarter as many test the probes", at_least=4)
+    steps: int = flag(600, "updates of each probe", at_least=1)
+    batch_size: int = flag(1024, "words per update", at_least=1)
+    lr: float = flag(2e-3, "peak learning rate of the probes; it falls to zero", above=0)
     seed: int = flag(0, "seed of the probes, the blocks and the untrained model")
     out: str = flag("", "folder of the results (default: probe/ in the first run's folder)")
 
 
 def probe(flags):
-    require(
-        (flags.blocks > 3, f"--blocks {flags.blocks}: must be at least 4"),
-        (flags.steps > 0, f"--steps {flags.steps}: must be at least 1"),
-        (flags.lr > 0, f"--lr {flags.lr}: must be above 0"),
-        (flags.batch_size > 0, f"--batch-size {flags.batch_size}: must be at least 1"),
-    )
     started = time.perf_counter()
     out, result = measure_runs(flags, ("lm", "mlm", "classifier"), "probe", measure)
     print(write_table(out / "probe", result))
