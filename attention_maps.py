@@ -320,7 +320,7 @@ def draw_positions(path, reading):
         ]
     else:
         if config.pos == "rope":
-            angles = body.table("angles", T).cpu()  # (T, D / 2)
+            angles = body.angles(T).cpu()  # (T, D / 2)
             vectors = torch.cat([angles.cos(), angles.sin()], dim=1) / math.sqrt(
                 angles.size(1)
             )  # of length 1
@@ -329,11 +329,7 @@ def draw_positions(path, reading):
                 "q · k of equal vectors, turned",
             )
         else:
-            vectors = (
-                (body.positions.weight if config.pos == "learned" else body.table("sinusoids", T))
-                .detach()
-                .cpu()
-            )  # (T, C)
+            vectors = body.position_vectors(T).detach().cpu()  # (T, C)
             first, second = (
                 (f"{config.pos} table", vectors, "channel"),
                 "dot product of two positions",

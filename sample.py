@@ -19,7 +19,7 @@ from lab.errors import require
 from lab.flags import flag
 from lab.load import load_run
 from lab.machine import prepare
-from model import generate
+from nets.encoder_decoder import generate
 
 
 @dataclass

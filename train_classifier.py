@@ -23,14 +23,16 @@ from lab import figures
 from lab.command import main
 from lab.errors import require
 from lab.flags import CommonFlags, flag, model_config, resolve_pairs
+from lab.limits import LARGEST
 from lab.machine import autocast, compile_blocks, prepare
 from lab.optim import learning_rate, make_optimizer
 from lab.report import draw_curve, say_start
 from lab.run import Run
 from lab.sources import load_encoder
-from model import LARGEST, Decoder, Encoder
+from model import Decoder
 from nets.classifier import Classifier
 from nets.features import compute_features, predict
+from nets.two_languages import make_encoder
 
 BALANCE = ("none", "weights", "prior")
 
@@ -143,7 +145,7 @@ def train(flags):
 
 def start(config, head, source, sets, flags, device):
     """Return a new model, {set: features} if its body is frozen, the optimizer, and the balance."""
-    model = Classifier((Decoder if flags.causal else Encoder)(config), **head).to(device)
+    model = Classifier((Decoder if flags.causal else make_encoder)(config), **head).to(device)
     if flags.compile:
         compile_blocks(model)
     if source and not flags.untrained:

@@ -10,7 +10,8 @@ from bench import measure, rivals
 from bench.work import make_batches
 from lab.machine import autocast
 from lab.optim import make_optimizer
-from model import Config, Decoder, Encoder, EncoderDecoder, LanguageModel
+from model import Config, Decoder, Encoder, LanguageModel
+from nets.encoder_decoder import EncoderDecoder
 
 # Raised by a pipe whose other end has gone
 GONE = (EOFError, BrokenPipeError, ConnectionResetError)

@@ -12,7 +12,7 @@ from pathlib import Path
 from lab.command import main
 from lab.flags import flag
 from lab.load import load_run
-from model import count_parameters
+from lab.parameters import count_parameters
 from nets.roberta import export_roberta
 
 

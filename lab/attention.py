@@ -13,7 +13,7 @@ from data import batching, spans
 from data.tokenizer import BOS, EOS, MASK, UNK, frame, token_strings
 from lab.errors import require
 from lab.load import LoadedRun
-from model import generate
+from nets.encoder_decoder import generate
 
 KINDS = {
     "lm": "causal LM",

@@ -12,10 +12,13 @@ from data.tokenizer import load_tokenizer
 from lab import processes
 from lab.checkpoint import check_weights, load_weights, read_checkpoint
 from lab.errors import UserError, require
+from lab.limits import make_config
 from lab.records import read_config
-from model import Config, Decoder, Encoder, EncoderDecoder, LanguageModel
+from model import Decoder, LanguageModel
 from nets.classifier import Classifier
+from nets.encoder_decoder import EncoderDecoder
 from nets.ensemble import Ensemble
+from nets.two_languages import make_encoder
 
 SCRIPTS = {
     "lm": "train_lm.py",
@@ -79,7 +82,7 @@ def build_model(folder, kind, described, tokenizer, weights):
     """
     path, best = folder / "config.json", folder / "best.pt"
     try:
-        config = Config(**described["model"])
+        config = make_config(described["model"])
     except (TypeError, ValueError) as error:
         raise UserError(f"{path}: does not describe a model ({error}); train again") from None
     entries = tokenizer.get_vocab_size()
@@ -112,9 +115,9 @@ def build_model(folder, kind, described, tokenizer, weights):
 def make_model(kind, config, described):
     """Return an untrained model of a kind: lm | mlm | classifier | seq2seq."""
     if kind == "classifier":
-        body = Decoder if described.get("body") == "decoder" else Encoder
+        body = Decoder if described.get("body") == "decoder" else make_encoder
         return Classifier(body(config), **described["classifier"])
-    body = {"lm": Decoder, "mlm": Encoder, "seq2seq": EncoderDecoder}[kind]
+    body = {"lm": Decoder, "mlm": make_encoder, "seq2seq": EncoderDecoder}[kind]
     members = [LanguageModel(body(config)) for _ in range(described.get("members", 1))]
     return Ensemble(members) if len(members) > 1 else members[0]
 

@@ -16,6 +16,7 @@ import torch
 from lab import processes
 from lab.errors import require
 from model import Block
+from nets import long_alibi
 
 
 def prepare(flags, n_embd=0):
@@ -47,6 +48,7 @@ def prepare(flags, n_embd=0):
     # Far-away tokens get weights too small for normal floats, and denormal floats are slow.
     torch.set_flush_denormal(True)
     torch.manual_seed(getattr(flags, "seed", 0))
+    long_alibi.install()
     if device == "cpu":
         keep_freed_memory()
     return torch.device(device)

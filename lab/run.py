@@ -24,9 +24,9 @@ from lab.flags import script_of
 from lab.folder import check_tokenizer, name_folder, open_folder
 from lab.live import LiveLine, clock
 from lab.machine import git_revision, peak_memory, versions
+from lab.parameters import count_parameters
 from lab.records import read_config, read_metrics, resume_command
 from lab.signals import Interrupted, Losses, Signals
-from model import count_parameters
 
 CHECKPOINT = ("model", "optimizer", "step", "rng", "cuda_rng", "seconds", "more")
 

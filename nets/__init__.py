@@ -1,1 +1,1 @@
-"""Models built from model.py: classifier, ensemble, encoder-decoder, thread reader; and RoBERTa's weights."""
+"""Models built from or around model.py, and its loss kernel."""

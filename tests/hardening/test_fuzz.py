@@ -34,7 +34,7 @@ from hypothesis import HealthCheck, given, settings
 import compare
 import model
 from beyond import prepare
-from data import batching, corpus, files, load, masking, shards, spans
+from data import batching, corpus, files, forest, load, masking, shards, spans
 from data.corpora import pairs, threads, toy_threads
 from data.files import DataError
 from data.tokenizer import (
@@ -1023,7 +1023,7 @@ def test_a_damaged_roberta(name, place, hugging_face, data):
     )
 
     def use():
-        roberta, tokenizer = model.load_roberta(folder)
+        roberta, tokenizer = load_roberta(folder)
         encode(tokenizer, ["hope and change"])
         with torch.no_grad():
             roberta(torch.tensor([[BOS, 7, EOS]][: roberta.body.config.block_size]))

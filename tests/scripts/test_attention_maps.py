@@ -200,10 +200,10 @@ def test_a_window_too_wide_fails(tmp_path, capsys, figures, monkeypatch):
     folder = make_run(tmp_path / "run", "classifier", pos="learned", window=3)
     table = models.Transformer.table
 
-    def wide(body, name, T):
+    def wide(body, *args):
         body.config.window, window = 4, body.config.window
         try:
-            return table(body, name, T)
+            return table(body, *args)
         finally:
             body.config.window = window
 
@@ -215,9 +215,7 @@ def test_a_window_too_wide_fails(tmp_path, capsys, figures, monkeypatch):
 def test_attended_padding_fails(tmp_path, capsys, figures, monkeypatch):
     bias = models.Transformer.attention_bias
     monkeypatch.setattr(
-        models.Transformer,
-        "attention_bias",
-        lambda body, T, mask=None, positions=None: bias(body, T, None, positions),
+        models.Transformer, "attention_bias", lambda body, T, mask=None: bias(body, T)
     )
     folder = make_run(tmp_path / "run", "mlm", pos="learned")
     code, out, _ = call(capsys, folder, "--text", SHORT, "--text", LONG)

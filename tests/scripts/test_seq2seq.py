@@ -19,7 +19,8 @@ from data.files import read_lines
 from data.tokenizer import BOS, EOS, PAD, encode, train_tokenizer
 from lab.load import load_run
 from lab.records import read_metrics
-from model import Config, EncoderDecoder, LanguageModel, generate
+from model import Config, LanguageModel, generate
+from nets.encoder_decoder import EncoderDecoder
 
 COUNTS, COLOURS, NOUNS = (
     ("one un", "two deux", "three trois", "four quatre"),

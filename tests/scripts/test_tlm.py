@@ -14,7 +14,8 @@ from data.corpora.pairs import load_pairs
 from data.corpus import hold_out
 from data.tokenizer import BOS, MASK, encode
 from lab.load import load_run
-from model import POSITIONS, Config, Decoder, Encoder, LanguageModel, count_parameters
+from lab.parameters import count_parameters
+from model import POSITIONS, Config, Decoder, Encoder, LanguageModel
 
 WORDS = 8
 

@@ -16,8 +16,9 @@ from data.corpora.threads import Tree, load_threads
 from data.corpus import hold_out
 from data.forest import Forest
 from data.tokenizer import BOS, encode, load_tokenizer, train_tokenizer
+from lab.parameters import count_parameters
 from lab.records import read_json
-from model import POSITIONS, Config, LanguageModel, count_parameters
+from model import POSITIONS, Config, LanguageModel
 from nets.thread_reader import ThreadReader
 
 #  p0 ── a1 ── b2 ── d4        and a second tree
