@@ -38,16 +38,14 @@ class Flags(TokenizerFlags):
     data: str = flag("toy", f"corpus: {', '.join(NAMES)}, or a path, as in train_classifier.py")
     out: str = flag("", "run folder (default: out/baselines-DATA, and the split if it is not full)")
     rare_unknown: float = flag(
-        0.0,
-        "share of the words occurring once in the training text that the n-grams read as [UNK], "
-        "as in train_lm.py",
+        0.0, "share of the words found once that n-grams read as [UNK]", at_least=0, at_most=1
     )
     text: str = flag(
         "",
         "a larger text, as in --data; its n-grams are mixed with those of --data, "
         "weighted by their fit to held-out lines",
     )
-    order: int = flag(5, "length of the longest n-gram; 5 sees four tokens back")
+    order: int = flag(5, "longest n-gram; 5 sees four tokens back", at_least=1, at_most=10)
     split: str = flag("full", "test rows, as in train_classifier.py; n-grams are not affected")
     overwrite: bool = flag(False, "delete the run in --out and start again")
 
@@ -55,12 +53,10 @@ class Flags(TokenizerFlags):
 def train(flags):
     started = time.perf_counter()
     require(
-        (0 <= flags.rare_unknown <= 1, f"--rare-unknown {flags.rare_unknown}: must be from 0 to 1"),
-        (1 <= flags.order <= 10, f"--order {flags.order}: must be from 1 to 10"),
         (
             flags.vocab_size == 0 or flags.vocab_size > len(SPECIAL),
             f"--vocab-size {flags.vocab_size}: must be above {len(SPECIAL)}, the special tokens",
-        ),
+        )
     )
     folder = run_folder(flags)
     corpus = data.load(flags.data)

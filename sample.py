@@ -19,7 +19,6 @@ import torch
 from data import batching, spans
 from data.tokenizer import BOS, EOS, MASK, SPECIAL, detokenize
 from lab.command import main
-from lab.errors import require
 from lab.flags import flag
 from lab.load import load_run
 from lab.machine import prepare
@@ -37,21 +36,15 @@ class Flags:
         "the post, replies, last the comment to fill)",
     )
     file: str = flag("", "file of more texts, one per line; -: standard input")
-    tokens: int = flag(40, "most tokens to write (causal LM, seq2seq)")
-    samples: int = flag(3, "texts to write (causal LM, seq2seq)")
-    temperature: float = flag(0.8, "below 1: more likely words, above 1: less likely; 0: greedy")
-    top_k: int = flag(0, "words to choose from; 0: 10 for a mask, 50 for the next word")
+    tokens: int = flag(40, "most tokens to write", at_least=1, at_most=100_000)
+    samples: int = flag(3, "texts to write", at_least=1, at_most=10_000)
+    temperature: float = flag(0.8, "below 1: more likely words; 0: the most likely", at_least=0)
+    top_k: int = flag(0, "words to choose from", shown="10 for a mask, 50 else", at_least=0)
     seed: int = flag(0, "seed of the sampling")
     device: str = flag("auto", "where to compute", ("auto", "cpu", "cuda", "mps"))
 
 
 def sample(flags):
-    require(
-        (0 < flags.tokens <= 100_000, f"--tokens {flags.tokens}: must be from 1 to 100,000"),
-        (0 < flags.samples <= 10_000, f"--samples {flags.samples}: must be from 1 to 10,000"),
-        (flags.temperature >= 0, f"--temperature {flags.temperature}: must be 0 or more"),
-        (flags.top_k >= 0, f"--top-k {flags.top_k}: must be 0 or more"),
-    )
     run = load_run(flags.run, device=prepare(flags))
     texts = [*flags.text, *(read_file(flags.file) if flags.file else [])] or [""]
     above = texts[:-1] if run.kind == "thread" else []  # ancestors of the text to fill
