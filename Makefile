@@ -1,102 +1,155 @@
+# `make` lists the targets. Each builds its environment, with the versions in requirements.lock.
+
 PYTHON ?= python3
 DATA ?= speeches
+SEED ?= 0
 SEEDS ?= 1
 SPLIT ?= full
-CLEAN = $(if $(filter clean,$(SPLIT)),-clean)
-PY = .venv/bin/python
-
-SEED ?= 0
 TEXT ?=
+CASES ?= 500
 
-.PHONY: help demo test fuzz assignment recipe-decoder recipe-decoder-pretrained recipe-frozen recipe-frozen-pretrained figures bench bench-assignment clean need-text study-clap study-nope
+PY = .venv/bin/python
+CLEAN = $(if $(filter clean,$(SPLIT)),-clean)
+ASSIGNMENT = out/assignment$(CLEAN)
+
+.PHONY: help demo assignment figures recipe-decoder recipe-decoder-pretrained recipe-frozen \
+	recipe-frozen-pretrained need-text study-nope study-clap bench bench-assignment test test-all \
+	fuzz lint clean clean-runs rebuild
+
+help:
+	@awk -F ':.*## ' '/^## / { print "\n" substr($$0, 4) } \
+		/^[a-z-]+:.*## / { printf "  make %-27s%s\n", $$1, $$2 }' Makefile
+
+## First steps
 
 SENTENCE = We will defend the central granary together before the first census.
 
-help:  ## what there is to make
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-27s%s\n", $$1, $$2 }' Makefile
-
-demo: .venv/ready  ## pretrain, classify with the frozen encoder, measure perplexity, draw the maps: on generated text
-	$(PY) train_mlm.py --pos alibi --n-embd 128 --n-layer 2 --lr 1e-3 --init-std 0.05 --steps 600 --out out/demo/encoder --overwrite
+demo: .venv/ready  ## train a small encoder, classifier and decoder, draw their attention
+	$(PY) train_mlm.py --pos alibi --n-embd 128 --n-layer 2 --lr 1e-3 --init-std 0.05 --steps 600 \
+		--out out/demo/encoder --overwrite
 	$(PY) train_classifier.py --encoder out/demo/encoder --out out/demo/classifier --overwrite
 	$(PY) train_lm.py --pos alibi --out out/demo/lm --overwrite
 	$(PY) attention_maps.py out/demo/encoder --text "$(SENTENCE)"
 	$(PY) attention_maps.py out/demo/lm --text "$(SENTENCE)" --positions
 	$(PY) sample.py out/demo/encoder --text "There is no [MASK] in a steady lamp."
-	@echo "Now open out/demo/lm/maps/map-1.png, out/demo/lm/curve.png and out/demo/classifier/confusion.png."
-	@echo "To call the scripts yourself: source .venv/bin/activate, then python train_lm.py --pos nope"
+	@echo "Open the figures in out/demo: lm/maps, lm/curve.png and classifier/confusion.png."
+	@echo "To run the scripts yourself: source .venv/bin/activate, then python train_lm.py --pos nope"
 
-test: .venv/ready-to-test  ## the tests, three to five minutes of two cores
-	$(PY) -m pytest -q -n 2 --dist loadfile
+assignment: .venv/ready  ## all parts with every position encoding: DATA=path SEEDS=3 SPLIT=clean
+	$(PY) -m studies.assignment --data $(DATA) --seeds $(SEEDS) --split $(SPLIT) --out $(ASSIGNMENT)
 
-CASES ?= 500
+figures: assignment  ## redraw the README's figures from the assignment: DATA=path SEEDS=3
+	mkdir -p docs/figures
+	cp $(ASSIGNMENT)/compare-lm/compare.png docs/figures/compare-lm.png
+	cp $(ASSIGNMENT)/compare-classifier/compare.png docs/figures/compare-classifier.png
+	cp $(ASSIGNMENT)/lm-alibi-0/maps/map-1-this-is-a-test-sentence.png \
+		docs/figures/maps-lm-alibi.png
 
-fuzz: .venv/ready-to-test  ## thousands of generated texts, tensors, command lines, damaged files and kills: make fuzz CASES=500
-	POSLAB_FUZZ=$(CASES) $(PY) -m pytest -q -s tests/hardening tests/lab/test_exact_resume.py
+## Recipes: better results from a small text (docs/recipes.md). All take DATA=path SEED=n.
 
-assignment: .venv/ready  ## all parts, all positions: make assignment DATA=path SEEDS=3
-	$(PY) -m studies.assignment --data $(DATA) --seeds $(SEEDS)
-
-# What makes a small text enough: see docs/results.md. SEED=n; the pretrained ones need TEXT=path of WikiText-2 or another large text.
 NOISE = --drop-words 0.1 --swap-words 0.3 --rare-unknown 0.3 --label-smoothing 0.05
+FROZEN = --split $(SPLIT) --seed $(SEED)
 
-recipe-decoder: .venv/ready  ## below Kneser-Ney on train_LM.txt alone: make recipe-decoder DATA=path SEED=0
-	$(PY) train_lm.py --data $(DATA) --seed $(SEED) --pos alibi --n-head 4 --n-ffn 256 --lr 2e-3 --steps 1000 --members 8 $(NOISE) \
-		--eval-stride 8 --eval-every 500 --out out/recipe-decoder-$(SEED)
+recipe-decoder: .venv/ready  ## eight decoders averaged, trained on DATA alone
+	$(PY) train_lm.py --data $(DATA) --seed $(SEED) --pos alibi --n-head 4 --n-ffn 256 --lr 2e-3 \
+		--steps 1000 --members 8 $(NOISE) --eval-stride 8 --eval-every 500 \
+		--out out/recipe-decoder-$(SEED)
 
-recipe-decoder-pretrained: .venv/ready need-text  ## first TEXT, then train_LM.txt
-	$(PY) train_lm.py --data $(TEXT) --vocab-from $(DATA) --seed $(SEED) --pos alibi --n-embd 128 --n-head 4 --n-ffn 512 --block-size 64 \
-		--lr 2e-3 --warmup 100 --decay 0.7 --steps 4000 --eval-every 1000 --out out/recipe-decoder-text-$(SEED)
-	$(PY) train_lm.py --data $(DATA) --init-from out/recipe-decoder-text-$(SEED) --seed $(SEED) --lr 5e-4 --steps 600 --decay 1 $(NOISE) --swap-words 0.1 \
-		--eval-stride 16 --eval-every 200 --out out/recipe-decoder-pretrained-$(SEED)
+recipe-decoder-pretrained: .venv/ready need-text  ## a decoder pretrained on TEXT=path first
+	$(PY) train_lm.py --data $(TEXT) --vocab-from $(DATA) --seed $(SEED) --pos alibi --n-embd 128 \
+		--n-head 4 --n-ffn 512 --block-size 64 --lr 2e-3 --warmup 100 --decay 0.7 --steps 4000 \
+		--eval-every 1000 --out out/recipe-decoder-text-$(SEED)
+	$(PY) train_lm.py --data $(DATA) --init-from out/recipe-decoder-text-$(SEED) --seed $(SEED) \
+		--lr 5e-4 --steps 600 --decay 1 $(NOISE) --swap-words 0.1 --eval-stride 16 --eval-every 200 \
+		--out out/recipe-decoder-pretrained-$(SEED)
 
-recipe-frozen: .venv/ready  ## a frozen encoder pretrained on the training text: SPLIT=clean leaves the test sentences out of it
-	$(PY) train_mlm.py --pos alibi --data $(DATA) --split $(SPLIT) --seed $(SEED) --out out/recipe-frozen-text-$(SEED)-$(SPLIT)
-	$(PY) train_classifier.py --encoder out/recipe-frozen-text-$(SEED)-$(SPLIT) --data $(DATA) --split $(SPLIT) --seed $(SEED) --out out/recipe-frozen-$(SEED)$(CLEAN)
+recipe-frozen: .venv/ready  ## a frozen encoder pretrained on DATA (SPLIT=clean: no test sentences)
+	$(PY) train_mlm.py --pos alibi --data $(DATA) $(FROZEN) \
+		--out out/recipe-frozen-text-$(SEED)-$(SPLIT)
+	$(PY) train_classifier.py --encoder out/recipe-frozen-text-$(SEED)-$(SPLIT) --data $(DATA) \
+		$(FROZEN) --out out/recipe-frozen-$(SEED)$(CLEAN)
 
-recipe-frozen-pretrained: .venv/ready need-text  ## the same, pretrained on TEXT first
-	$(PY) train_mlm.py --pos alibi --data $(TEXT) --vocab-from $(DATA) --split $(SPLIT) --seed $(SEED) --steps 500 --out out/recipe-frozen-wide-$(SEED)-$(SPLIT)
-	$(PY) train_mlm.py --init-from out/recipe-frozen-wide-$(SEED)-$(SPLIT) --data $(DATA) --split $(SPLIT) --seed $(SEED) --steps 300 --out out/recipe-frozen-both-$(SEED)-$(SPLIT)
-	$(PY) train_classifier.py --encoder out/recipe-frozen-both-$(SEED)-$(SPLIT) --data $(DATA) --split $(SPLIT) --seed $(SEED) \
-		--out out/recipe-frozen-pretrained-$(SEED)$(CLEAN)
+recipe-frozen-pretrained: .venv/ready need-text  ## the same, pretrained on TEXT=path first
+	$(PY) train_mlm.py --pos alibi --data $(TEXT) --vocab-from $(DATA) $(FROZEN) --steps 500 \
+		--out out/recipe-frozen-wide-$(SEED)-$(SPLIT)
+	$(PY) train_mlm.py --init-from out/recipe-frozen-wide-$(SEED)-$(SPLIT) --data $(DATA) $(FROZEN) \
+		--steps 300 --out out/recipe-frozen-both-$(SEED)-$(SPLIT)
+	$(PY) train_classifier.py --encoder out/recipe-frozen-both-$(SEED)-$(SPLIT) --data $(DATA) \
+		$(FROZEN) --out out/recipe-frozen-pretrained-$(SEED)$(CLEAN)
 
 need-text:
-	@test -n "$(TEXT)" || { echo "make: TEXT is missing; give the text to pretrain on, for example TEXT=wikitext2" >&2; exit 2; }
+	@test -n "$(TEXT)" || { echo "make: TEXT is missing: name the text to pretrain on," \
+		"for example TEXT=wikitext2" >&2; exit 2; }
 
-# The studies read their own default text unless DATA is given. QUICK=1: minutes; FULL=1: for a GPU or a night; neither: about an hour.
-STUDY = $(if $(QUICK),--size quick,$(if $(FULL),--size full,--size laptop)) $(if $(filter-out file undefined,$(origin DATA)),--data $(DATA))
+## Studies: an hour each. QUICK=1 takes minutes, FULL=1 a GPU or a night. DATA=path is optional.
 
-study-clap: .venv/ready  ## RoBERTa, ALiBi and CLAP by masked-LM perplexity: make study-clap DATA=path
-	$(PY) -m studies.clap $(STUDY)
+STUDY = $(if $(QUICK),--size quick,$(if $(FULL),--size full,--size laptop)) \
+	$(if $(filter-out file undefined,$(origin DATA)),--data $(DATA))
 
-study-nope: .venv/ready  ## where positions come from: make study-nope DATA=path
+study-nope: .venv/ready  ## how a decoder without position encoding learns the order of words
 	$(PY) -m studies.nope $(STUDY)
 
-figures: assignment  ## the README's figures: make figures DATA=path SEEDS=3
-	mkdir -p docs/figures
-	cp out/assignment/compare-lm/compare.png docs/figures/compare-lm.png
-	cp out/assignment/compare-classifier/compare.png docs/figures/compare-classifier.png
-	cp out/assignment/lm-alibi-0/maps/map-1.png docs/figures/maps-lm-alibi.png
-	cp out/assignment/lm-alibi-0/maps/positions.png docs/figures/positions-alibi.png
+study-clap: .venv/ready  ## RoBERTa, ALiBi and CLAP compared by masked-LM perplexity
+	$(PY) -m studies.clap $(STUDY)
 
-bench: .venv-bench/ready  ## tokens a second beside transformers and x-transformers, on one thread and on all: make bench BENCH="--sizes small"
+## Speed
+
+bench: .venv-bench/ready  ## tokens per second beside other libraries: BENCH="--sizes small"
 	.venv-bench/bin/python -m bench.speed --out bench.json $(BENCH)
 
-bench-assignment: .venv/ready  ## CPU seconds of the whole assignment beside the usual implementation
+bench-assignment: .venv/ready  ## CPU seconds of the assignment beside a plain implementation
 	$(PY) -m bench.assignment --data $(DATA)
 
-.venv/ready: requirements.txt
-	$(PYTHON) -m venv .venv
-	.venv/bin/pip install -q -r requirements.txt
+## Development
+
+PYTEST = $(PY) -m pytest -q -n 2 --dist loadfile
+
+test: .venv/ready-to-test  ## every test but the long hardening: under four minutes on two cores
+	$(PYTEST) --ignore tests/hardening
+
+test-all: .venv/ready-to-test  ## every test, as in CI
+	$(PYTEST)
+
+fuzz: .venv/ready-to-test  ## the hardening tests with CASES=500 generated inputs each, 9 minutes
+	POSLAB_FUZZ=$(CASES) $(PY) -m pytest -q -s tests/hardening
+
+lint: .venv/ready-to-test  ## ruff check and ruff format --check
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+
+clean:  ## delete the environments and caches; runs are kept
+	rm -rf .venv .venv-bench .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+clean-runs:  ## delete every run in out/, after asking
+	@printf "Delete out/ with %s runs? [y/N] " "$$(find out -name config.json 2>/dev/null | wc -l)"; \
+	read answer; if [ "$$answer" = y ]; then rm -rf out; else echo "Nothing deleted."; fi
+
+# ---------------------------------------------------------------------------- environments
+# "ready" is written last, so an interrupted installation begins again from an empty folder.
+# An environment whose Python no longer starts, or that has lost a package, is rebuilt as well.
+
+INSTALL = bin/pip install -qq --disable-pip-version-check -c requirements.lock
+PACKAGES = "matplotlib", "numpy", "tokenizers", "torch"
+FIND = from importlib.util import find_spec; assert all(map(find_spec, [$(PACKAGES)]))
+works = $(1)/bin/python -c '$(FIND)'
+unless-it-works = $(shell $(works) >/dev/null 2>&1 || echo rebuild)
+
+.venv/ready: requirements.txt requirements.lock $(call unless-it-works,.venv)
+	@echo "Installing into .venv takes a few minutes."
+	$(PYTHON) -m venv --clear .venv
+	.venv/$(INSTALL) -r requirements.txt
 	touch $@
 
-.venv/ready-to-test: .venv/ready requirements-test.txt
-	.venv/bin/pip install -q -r requirements-test.txt
+.venv/ready-to-test: .venv/ready requirements-test.txt requirements-beyond.txt
+	rm .venv/ready
+	.venv/$(INSTALL) -r requirements-test.txt
+	touch .venv/ready $@
+
+.venv-bench/ready: requirements-bench.txt requirements.lock $(call unless-it-works,.venv-bench)
+	@echo "Installing into .venv-bench takes a few minutes."
+	$(PYTHON) -m venv --clear .venv-bench
+	.venv-bench/$(INSTALL) -r requirements-bench.txt
 	touch $@
 
-.venv-bench/ready: requirements.txt requirements-bench.txt
-	$(PYTHON) -m venv .venv-bench
-	.venv-bench/bin/pip install -q -r requirements-bench.txt
-	touch $@
-
-clean:  ## remove the environments and all runs
-	rm -rf .venv .venv-bench out
+rebuild:

@@ -1,363 +1,220 @@
-"""Many runs in one figure and one table: means over seeds, baselines and the best possible beside them.
+"""Compare runs in one figure and one table: means over seeds, beside baselines and the floor.
 
     python compare.py out/lm-* --out out/compare
 
-Runs that differ in nothing but the seed are one configuration, named by the flags in which it differs from the others.
-In --out: compare.png over training, train-short-test-long.png over lengths, the table as compare.md and compare.tex,
-all numbers as compare.json; the figures also as .pdf.
+Runs that differ only in the seed are one configuration, named by the flags that differ from the
+others. In --out: compare.png over training, train-short-test-long.png over lengths (figures also
+as .pdf), the table as compare.md and compare.tex, and all numbers as compare.json.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from data.files import write_json, write_text
+from data.files import write_json
+from lab import panels, tables
 from lab.command import main
-from lab.comparable import KINDS, check_comparable, counted, group, label, read
+from lab.comparable import KINDS, check_comparable, read
+from lab.configurations import group, references, set_labels
 from lab.errors import UserError
 from lab.flags import flag
 from lab.folder import figures_folder
-from lab.tables import escaped
+from lab.panels import Panel
 
+METRICS = {  # columns of the table in this order: (heading, the best value of a column)
+    "perplexity": ("perplexity", min),
+    "accuracy": ("accuracy", max),
+    "exact": ("exact", max),
+    "bleu": ("BLEU", max),
+    "chrf": ("chrF", max),
+    "parameters": ("parameters", None),
+    "seconds": ("seconds", None),
+}
 SHARES = ("accuracy", "exact")  # metrics from 0 to 1, shown in percent
-LONG = "train-short-test-long"
-COLUMNS = (
-    "perplexity",
-    "accuracy",
-    "exact",
-    "bleu",
-    "chrf",
-    "parameters",
-    "seconds",
-)  # in this order
+LENGTHS = "train-short-test-long"
+NOTES = {
+    "lm": "Perplexity per token; lower is better.",
+    "mlm": "Masked-LM perplexity sees the words on both sides, so it is not comparable with a "
+    "causal LM's.",
+    "seq2seq": "Perplexity of the decoder's text given the source.",
+    "classifier": "Test sentences that also appear in the training data (seen) are partly "
+    "memorised. Curves and `valid` are of the search for the best epoch, which holds out rows; "
+    "all other numbers are of the final model.",
+}
+SETS = {
+    "train": "training data",
+    "valid": "held-out lines",
+    "seen": "test, seen in training",
+    "unseen": "test, not seen",
+}
 
 
 @dataclass
 class Flags:
     runs: list[str] = flag(
-        None,
-        "folders of finished runs of one kind; folders of baselines.py may be among them",
-        positional=True,
+        None, "folders of finished runs of one kind, and of baselines.py", positional=True
     )
-    out: str = flag(
-        "out/compare",
-        "folder of the figures and tables; those of an earlier comparison there are replaced",
-    )
+    out: str = flag("out/compare", "folder of the figures and tables; older ones are replaced")
     labels: str = flag(
-        "",
-        "names of the configurations in the order of their first run, joined by commas; "
-        "without it, the flags that differ",
+        "", "names, joined by commas, in the order of the first runs (default: flags that differ)"
     )
 
 
 def compare(flags):
     out = figures_folder(flags.out)
-    given = [read(folder) for folder in dict.fromkeys(map(Path, flags.runs))]
-    trained, baselines = (
-        [run for run in given if (run.kind == "baselines") == wanted] for wanted in (False, True)
-    )
-    check_comparable(trained, baselines)
+    runs = [read(folder) for folder in dict.fromkeys(map(Path, flags.runs))]
+    trained = [run for run in runs if run.kind != "baselines"]
+    check_comparable(trained, [run for run in runs if run.kind == "baselines"])
 
     configurations = group(trained)
-    label(configurations, flags.labels)
-    others = baseline_rows(baselines, trained[0].kind) + floor_row(given, trained[0].kind)
-    rows = [
-        Row(c.label, c.summary(), ", ".join(run.seed for run in c.runs)) for c in configurations
-    ] + others
+    set_labels(configurations, flags.labels)
+    others = references(runs)
 
     out.mkdir(parents=True, exist_ok=True)
     drawn = draw(out, configurations, others)
-    cells, words = format_table(rows), caption(configurations)
-    text = f"{markdown(rows, cells)}\n{words}\n"
-    write_text(out / "compare.md", text)
-    write_text(out / "compare.tex", latex(rows, cells, words))
-    write_json(
-        out / "compare.json",
-        {
-            "kind": trained[0].kind,
-            "data": trained[0].data,
-            "configurations": [c.described() for c in configurations],
-            "others": {
-                row.label: {key: mean for key, (mean, _) in row.numbers.items()} for row in others
-            },
-        },
-    )
+    header, rows = table(configurations, others)
+    text = tables.write(out / "compare", header, rows, caption(configurations), left=2, wide=True)
+    numbers = {
+        "kind": trained[0].kind,
+        "data": trained[0].data,
+        "configurations": [configuration.described() for configuration in configurations],
+        "others": {reference.label: reference.numbers for reference in others},
+    }
+    write_json(out / "compare.json", numbers)
     print(text)
-    print(
-        f"{counted(len(configurations), 'configuration')}, {counted(len(trained), 'run')}: "
-        f"{', '.join(drawn)}, compare.md, compare.tex and compare.json in {out}"
-    )
+    files = ", ".join([*drawn, "compare.md", "compare.tex", "compare.json"])
+    print(f"configurations: {len(configurations)}, runs: {len(trained)}; {out}: {files}")
 
 
 # ---------------------------------------------------------------------------- the table
 
 
-@dataclass
-class Row:
-    """A configuration, or what stands beside them: a baseline, or the best possible."""
-
-    label: str
-    numbers: dict  # {name: (mean, deviation or None)}
-    seeds: str = ""
-    style: object = "-"  # of its line in the figure
-    ranked: bool = True  # can be the best of a column
-
-
-def baseline_rows(baselines, kind):
-    rows = {}
-    for run in baselines:
-        name, apart = (
-            (f"{run.flags.get('order', 'n')}-gram", "rare_unknown")
-            if kind == "lm"
-            else ("naive Bayes", "split")
-        )
-        if run.flags.get(apart, 0) not in (0, "full"):
-            name += f", {apart.replace('_', '-')}={run.flags[apart]}"
-        name = str(run.folder) if name in rows else name
-        rows[name] = Row(name, alone(run.numbers), style=("--", "-.", (0, (6, 2)))[len(rows) % 3])
-    return list(rows.values())
+def table(configurations, others):
+    """Return (header, rows) for lab.tables: configurations, a line, baselines and the floor."""
+    entries = configurations + others
+    summaries = [entry.summary() for entry in entries]
+    names = {name: 0 for c in configurations for name in c.summary() if "@" not in name}
+    names = sorted(names, key=lambda name: list(METRICS).index(name.partition("/")[0]))
+    columns = [column(name, entries, summaries) for name in names]
+    rows = [[entry.label, entry.seeds or "–", *cells] for entry, *cells in zip(entries, *columns)]
+    if others:
+        rows.insert(len(configurations), None)
+    return ["configuration", "seeds", *map(heading, names)], rows
 
 
-def floor_row(given, kind):
-    """What no model can beat, computed from the grammar of a generated corpus; [] for other corpora."""
-    floor = {key: value for run in given for key, value in run.floor.items()}
-    return (
-        [
-            Row(
-                "floor (best possible)" if kind == "lm" else "best possible",
-                alone(floor),
-                style=":",
-                ranked=False,
-            )
-        ]
-        if floor
-        else []
-    )
+def heading(name):
+    """Return ("accuracy", "test (%)") for accuracy/test, "seconds" for seconds."""
+    metric, _, part = name.partition("/")
+    unit = " (%)" if metric in SHARES else ""
+    return (METRICS[metric][0], part + unit) if part else metric
 
 
-def alone(numbers):
-    return {key: (value, None) for key, value in numbers.items()}
+def column(name, entries, summaries):
+    """Return the cells of a number, all that read like the best in bold."""
+    metric = name.partition("/")[0]
+    factor = 100 if metric in SHARES else 1
+    ranked = [s[name][0] for e, s in zip(entries, summaries) if e.ranked and name in s]
+    digits = 0 if metric in ("parameters", "seconds") else 1
+    if metric == "perplexity" and min(ranked) < 10:
+        digits = 2
 
+    def text(value):
+        value *= factor
+        return f"{value:.1e}" if value >= 1e7 and metric != "parameters" else f"{value:,.{digits}f}"
 
-def format_table(rows):
-    """{column: [(mean, deviation, whether it is the best of the column) for each row]}, the numbers in words."""
-    keys = [
-        key
-        for key in dict.fromkeys(key for row in rows if row.seeds for key in row.numbers)
-        if "@" not in key
-    ]
-    columns = {}
-    for key in sorted(keys, key=lambda key: COLUMNS.index(key.partition("/")[0])):
-        metric = key.partition("/")[0]
-        ranked = [row.numbers[key][0] for row in rows if row.ranked and key in row.numbers]
-        digits = (
-            2
-            if metric == "perplexity" and min(ranked) < 10
-            else 0
-            if metric in ("parameters", "seconds")
-            else 1
-        )
-
-        def write(x):
-            x = 100 * x if metric in SHARES else x
-            return f"{x:,.{digits}f}" if x < 1e7 or metric == "parameters" else f"{x:.1e}"
-
-        better = {"perplexity": min, "parameters": None, "seconds": None}.get(metric, max)
-        best = write(better(ranked)) if better and len(ranked) > 1 else None
-        columns[key] = []
-        for row in rows:
-            mean, deviation = row.numbers.get(key, (None, None))
-            text = "–" if mean is None else write(mean)
-            # What reads the same is equally good.
-            columns[key].append(
-                (
-                    text,
-                    "" if deviation is None or metric == "parameters" else write(deviation),
-                    row.ranked and text == best,
-                )
-            )
-    return columns
+    choose = METRICS[metric][1]
+    best = text(choose(ranked)) if choose and len(ranked) > 1 else None
+    cells = []
+    for entry, summary in zip(entries, summaries):
+        mean, deviation = summary.get(name, (None, None))
+        cell = "–" if mean is None else text(mean)
+        cell = f"**{cell}**" if entry.ranked and cell == best else cell
+        if deviation is not None and metric != "parameters":
+            cell += f" ± {text(deviation)}"
+        cells.append(cell)
+    return cells
 
 
 def caption(configurations):
     first = configurations[0].runs[0]
-    spread = (
-        "mean ± sample standard deviation over the seeds named"
-        if any(len(c.runs) > 1 for c in configurations)
-        else "single runs, so differences may be those of seeds"
+    spread = "single runs, so differences may come from the seed"
+    if any(len(c.runs) > 1 for c in configurations):
+        spread = "mean ± sample standard deviation over the seeds given"
+    unequal = ""
+    for name in ("steps", "epochs", "batch_size", "block_size"):
+        values = {str(c.runs[0].flags.get(name, 0)) for c in configurations}
+        if len(values) > 1:
+            values = sorted(values, key=lambda value: (len(value), value))
+            unequal += f" Not trained alike: {name.replace('_', ' ')} {', '.join(values)}."
+    return (
+        f"{KINDS[first.kind]} on {first.data}: {spread}. {NOTES[first.kind]} "
+        f"The best of each column is bold.{unequal}"
     )
-    notes = {
-        "lm": "Perplexity per token, the lower the better.",
-        "mlm": "Masked-LM perplexity, with the words on both sides visible: not comparable with a causal LM's.",
-        "seq2seq": "Perplexity of what the decoder writes, given the source: comparable with no other kind's.",
-        "classifier": "Seen test sentences also stand in the training data, so accuracy on them is partly memory. "
-        "Curves are of the search for the best epoch, with rows held out, and so is its best, `valid`; "
-        "all else in the table is of the final model.",
-    }
-    lengths = {
-        name: sorted(
-            {str(c.runs[0].flags.get(name, 0)) for c in configurations}, key=lambda n: (len(n), n)
-        )
-        for name in ("steps", "epochs", "batch_size", "block_size")
-    }
-    unequal = "".join(
-        f" Not trained alike: {name.replace('_', ' ')} {', '.join(values)}."
-        for name, values in lengths.items()
-        if len(values) > 1
-    )
-    return f"{KINDS[first.kind]} on {first.data}: {spread}. {notes[first.kind]} The best of each column is bold.{unequal}"
-
-
-def markdown(rows, columns):
-    """A Markdown table that is also aligned as plain text."""
-    lines = [
-        [
-            "configuration",
-            "seeds",
-            *(key.replace("/", " ") + " (%)" * key.startswith(SHARES) for key in columns),
-        ]
-    ]
-    for row, *cells in zip(rows, *columns.values()):
-        lines.append(
-            [
-                row.label.replace("|", r"\|"),
-                row.seeds or "–",
-                *(
-                    (f"**{mean}**" if best else mean) + (f" ± {deviation}" if deviation else "")
-                    for mean, deviation, best in cells
-                ),
-            ]
-        )
-    widths = [max(map(len, texts)) for texts in zip(*lines)]
-    lines = [
-        [
-            text.ljust(width) if i < 2 else text.rjust(width)
-            for i, (text, width) in enumerate(zip(line, widths))
-        ]
-        for line in lines
-    ]
-    lines.insert(
-        1, ["-" * width if i < 2 else "-" * (width - 1) + ":" for i, width in enumerate(widths)]
-    )
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def latex(rows, columns, words):
-    """The same for LaTeX; the columns of a metric stand under its name."""
-    heads, rules, start = [], [], 3
-    for metric, title in (
-        ("perplexity", "perplexity"),
-        ("accuracy", r"accuracy (\%)"),
-        ("exact", r"exact (\%)"),
-        ("bleu", "BLEU"),
-        ("chrf", "chrF"),
-    ):
-        n = sum(key.startswith(metric + "/") for key in columns)
-        if n:
-            heads.append(rf"\multicolumn{{{n}}}{{c}}{{{title}}}")
-            rules.append(rf"\cmidrule(lr){{{start}-{start + n - 1}}}")
-            start += n
-    lines = [
-        r"% \usepackage{booktabs}",
-        r"\begin{table*}",
-        r"\centering",
-        rf"\caption{{{escaped(words)}}}",
-        r"\label{tab:compare}",
-        rf"\begin{{tabular}}{{ll{'r' * len(columns)}}}",
-        r"\toprule",
-        f"& & {' & '.join(heads)} {'& ' * (len(columns) + 3 - start)}" r"\\",
-        " ".join(rules),
-        " & ".join(
-            ["configuration", "seeds", *(escaped(key.rpartition("/")[2]) for key in columns)]
-        )
-        + r" \\",
-        r"\midrule",
-    ]
-    for before, row, *cells in zip([None, *rows], rows, *columns.values()):
-        if before and before.seeds and not row.seeds:
-            lines.append(r"\midrule")
-        cells = [
-            (rf"\textbf{{{mean}}}" if best else mean.replace("–", "--"))
-            + (rf" $\pm$ {deviation}" if deviation else "")
-            for mean, deviation, best in cells
-        ]
-        lines.append(" & ".join([escaped(row.label), row.seeds or "--", *cells]) + r" \\")
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table*}"]) + "\n"
 
 
 # ---------------------------------------------------------------------------- the figures
 
 
 def draw(out, configurations, others):
-    """compare.png: every metric that all runs logged, over training. train-short-test-long.png: perplexity against
-    length, where train_lm.py --eval-block measured it. Returns their names."""
-    from lab import figures
-
-    kind = configurations[0].runs[0].kind
-    keys = [
-        key
-        for key in configurations[0].summary()
-        if "/" in key and all(c.curve(key)[0] for c in configurations)
+    """Draw compare.png and, with several evaluation lengths, the other; return their names."""
+    first = configurations[0].runs[0]
+    title = f"{KINDS[first.kind]} on {first.data}"
+    names = [
+        name
+        for name in configurations[0].summary()
+        if "/" in name and all(name in c.summary() and c.curve(name)[0] for c in configurations)
     ]
-    if kind == "classifier" and len(keys) > 1:
-        keys = [key for key in keys if key != "accuracy/valid"]  # it chose the epoch
-    if not keys:
+    if first.kind == "classifier" and len(names) > 1:
+        names = [name for name in names if name != "accuracy/valid"]  # it chose the epoch
+    if not names:
         raise UserError(
-            f"{configurations[0].runs[0].folder}: its metrics.jsonl lacks what the other runs logged; "
-            "restore it or train the run again"
+            f"{first.folder}: metrics.jsonl has no number in common with the other runs; restore it"
         )
-    panels = []
-    for key in keys:
-        factor = 100 if key.startswith(SHARES) else 1
-        lines = {c.legend(): c.curve(key, factor) for c in configurations}
-        levels = {
-            row.label: (factor * row.numbers[key][0], row.style)
-            for row in others
-            if key in row.numbers
-        }
-        panels.append((*titles(kind, key), lines, levels, factor == 1))
-    figures.compared(out / "compare.png", panels, "epoch" if kind == "classifier" else "step")
+    over_steps = [panel(name, configurations, others) for name in names]
+    xlabel, lines_are, finals_are = "step", "", ""
+    if first.kind == "classifier":
+        valid = first.flags.get("valid")
+        share = f"{valid:.0%} of" if isinstance(valid, float) else "some"
+        xlabel, lines_are = "epoch", f"search, {share} rows held out"
+        finals_are = "final model, all rows"
+    panels.draw_over_steps(out / "compare.png", title, over_steps, xlabel, lines_are, finals_are)
 
     for ending in (".png", ".pdf"):
-        (out / (LONG + ending)).unlink(missing_ok=True)  # of an earlier comparison
-    panels = [
-        (
-            *titles(kind, key),
-            {c.legend(): c.by_length(key) for c in configurations if key in c.summary()},
-            {},
-            True,
-        )
-        for key in keys
+        (out / (LENGTHS + ending)).unlink(missing_ok=True)  # of an earlier comparison
+    over_lengths = [
+        Panel(p.title, p.ylabel, {c.legend: c.by_length(name) for c in configurations})
+        for name, p in zip(names, over_steps)
     ]
-    if kind != "lm" or all(len(xs) == 1 for _, _, lines, *_ in panels for xs, *_ in lines.values()):
+    longer = any(len(xs) > 1 for panel in over_lengths for xs, *_ in panel.lines.values())
+    if first.kind != "lm" or not longer:
         return ["compare.png"]
-    figures.compared(
-        out / f"{LONG}.png",
-        panels,
-        "evaluation length (tokens)",
-        trained={c.runs[0].flags.get("block_size", 0) for c in configurations},
-        ending=[c.legend() for c in configurations if c.runs[0].flags.get("pos") == "learned"],
-    )
-    return ["compare.png", f"{LONG}.png"]
+    trained = {c.runs[0].flags.get("block_size", 0) for c in configurations}
+    undefined = [c.legend for c in configurations if c.runs[0].flags.get("pos") == "learned"]
+    panels.draw_over_lengths(out / f"{LENGTHS}.png", title, over_lengths, trained, undefined)
+    return ["compare.png", f"{LENGTHS}.png"]
 
 
-def titles(kind, key):
-    """(title, y label) of a panel."""
-    metric, _, part = key.partition("/")
-    title = {
-        "train": "training data",
-        "valid": "held-out lines",
-        "seen": "test, seen in training",
-        "unseen": "test, not seen",
-    }.get(part, part)
-    ylabel = (
-        "perplexity (log scale)"
-        if metric == "perplexity"
-        else "words found (%)"
-        if kind == "mlm"
-        else "accuracy (%)"
-    )
-    return "masked LM, " * (kind == "mlm") + title, ylabel
+def panel(name, configurations, others):
+    """Return the Panel of a number over training."""
+    metric, _, part = name.partition("/")
+    kind, factor = configurations[0].runs[0].kind, 100 if metric in SHARES else 1
+    ylabel = "perplexity (log scale)" if metric == "perplexity" else f"{METRICS[metric][0]} (%)"
+    note = ", all rows" if kind == "classifier" else ""
+    levels = {
+        reference.label + note * reference.ranked: (
+            factor * reference.numbers[name],
+            reference.style,
+        )
+        for reference in others
+        if name in reference.numbers
+    }
+    finals = {}
+    for c in configurations:
+        if all(run.flags.get("refit") is True for run in c.runs):
+            mean, deviation = c.summary()[name]
+            finals[c.legend] = factor * mean, factor * (deviation or 0.0)
+    lines = {c.legend: c.curve(name, factor) for c in configurations}
+    return Panel(SETS.get(part, part), ylabel, lines, levels, finals, metric == "perplexity")
 
 
 if __name__ == "__main__":
-    main(compare, Flags, __doc__.split("\n")[0])
+    main(compare, Flags, __doc__)

@@ -14,23 +14,24 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-import data
 from data.batching import fraction_unknown, generator
 from data.corpus import hold_out, normalize
-from data.labelled import Rows, accuracies
+from data.labelled import Rows, accuracies, load_labelled
 from data.tokenizer import UNK, train_tokenizer
 from lab import figures
 from lab.command import main
 from lab.errors import require
 from lab.flags import CommonFlags, flag, model_config, resolve_pairs
+from lab.limits import LARGEST
 from lab.machine import autocast, compile_blocks, prepare
 from lab.optim import learning_rate, make_optimizer
 from lab.report import draw_curve, say_start
 from lab.run import Run
 from lab.sources import load_encoder
-from model import LARGEST, Decoder, Encoder
+from model import Decoder
 from nets.classifier import Classifier
 from nets.features import compute_features, predict
+from nets.two_languages import make_encoder
 
 BALANCE = ("none", "weights", "prior")
 
@@ -69,9 +70,7 @@ class Flags(CommonFlags):
 def train(flags):
     # Data
     source = load_encoder(flags)
-    corpus = data.load(flags.data)
-    none = f"--data {flags.data}: holds no labelled rows; give a .tsv, a .csv, or a folder with"
-    require((corpus.rows and corpus.test_rows, f"{none} train_CLS.tsv and test_CLS.tsv"))
+    corpus = load_labelled(flags.data)
     corpus, seen, note = corpus.split(flags.split)
     kept, held_out = hold_out(corpus.rows, flags.valid, 0, key=lambda row: row[1])
     few = f"--valid {flags.valid}: leaves no rows to {'validate' if kept else 'train'} on"
@@ -144,7 +143,7 @@ def train(flags):
 
 def start(config, head, source, sets, flags, device):
     """Return a new model, {set: features} if its body is frozen, the optimizer, and the balance."""
-    model = Classifier((Decoder if flags.causal else Encoder)(config), **head).to(device)
+    model = Classifier((Decoder if flags.causal else make_encoder)(config), **head).to(device)
     if flags.compile:
         compile_blocks(model)
     if source and not flags.untrained:

@@ -22,12 +22,13 @@ from lab import processes
 from lab.command import main
 from lab.errors import UserError, require
 from lab.flags import ContinueFlags, ProcessFlags, TrainFlags, flag, model_config, share, was_given
+from lab.limits import LARGEST
 from lab.machine import autocast, compile_blocks, prepare
 from lab.optim import learning_rate, make_optimizer, perplexity
 from lab.report import above_floor, draw_curve, say_start
 from lab.run import Run
 from lab.sources import load_init_from, open_prepared
-from model import LARGEST, Decoder, LanguageModel
+from model import Decoder, LanguageModel
 from nets.ensemble import Ensemble
 
 

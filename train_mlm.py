@@ -28,7 +28,8 @@ from lab.optim import learning_rate, make_optimizer, perplexity
 from lab.report import draw_curve, say_start
 from lab.run import Run
 from lab.sources import load_init, load_init_from, open_prepared
-from model import Decoder, Encoder, LanguageModel
+from model import Decoder, LanguageModel
+from nets.two_languages import make_encoder
 
 
 @dataclass
@@ -118,7 +119,7 @@ def train(flags):
     config = model_config(flags, source, flags.causal, vocab_size=vocab_size, unit_embd=unit_embd)
     device = prepare(flags, config.n_embd)
     run = Run(kind, flags, config, text.tokenizer, device, name="clm" if flags.causal else "")
-    model = LanguageModel((Decoder if flags.causal else Encoder)(config)).to(device)
+    model = LanguageModel((Decoder if flags.causal else make_encoder)(config)).to(device)
     if flags.compile:
         compile_blocks(model)
     if source:

@@ -1,9 +1,10 @@
-"""What the assignment costs here and in the usual per-head implementation: CPU seconds of whole processes, side by side.
+"""Compare the CPU time of the assignment's trainings with a plain per-head implementation.
 
     python -m bench.assignment --data speeches
 
-tests/per_head.py does the same work the straightforward way: one linear layer a head, every sentence padded to the
-block, all logits at once. The two run in turn, so that a change of the machine's speed meets both.
+bench/per_head.py does the same work in the straightforward way: one linear layer per head, every
+sentence padded to the block size, all logits at once. The two take turns, so that other work on the
+machine slows both.
 """
 
 import os
@@ -18,111 +19,84 @@ from pathlib import Path
 
 from data.files import write_json
 from lab.command import main
-from lab.errors import UserError, require
+from lab.errors import UserError
 from lab.flags import flag
 
-HERE = Path(__file__).parents[1]
+PARTS = (("lm", "train_lm", ()), ("classifier", "train_classifier", ("--no-refit",)))
 
 
 @dataclass
 class Flags:
     data: str = flag("toy", "corpus, as in the training scripts")
-    out: str = flag("", "also write the figures here, as JSON")
-    repeats: int = flag(3, "times each command is run")
+    out: str = flag("", "JSON file to write all numbers to")
+    repeats: int = flag(3, "runs of each command; the medians are printed", at_least=1)
 
 
 def bench(flags):
-    require((flags.repeats > 0, f"--repeats must be at least 1, got {flags.repeats}"))
-    rows = {}
+    rows, data = {}, ("--data", flags.data)
     with tempfile.TemporaryDirectory() as scratch:
-        for task, script, more in (
-            ("lm", "train_lm.py", []),
-            ("classifier", "train_classifier.py", ["--no-refit"]),
-        ):
+        for part, script, more in PARTS:
             ours, theirs = [], []
             for i in range(flags.repeats):
-                ours.append(
-                    cpu_seconds(
-                        [
-                            HERE / script,
-                            "--data",
-                            flags.data,
-                            "--seed",
-                            str(i),
-                            "--out",
-                            f"{scratch}/{task}-{i}",
-                            *more,
-                        ]
-                    )
-                )
-                theirs.append(cpu_seconds([HERE / "bench" / "per_head.py", task, flags.data]))
-            rows[task] = compared(ours, theirs)
-            print(
-                f"{task:<12} poslab {rows[task]['poslab']:7.1f} s   per head {rows[task]['per_head']:7.1f} s   "
-                f"ratio {rows[task]['ratio']:.2f}  (CPU, medians of {flags.repeats})",
-                flush=True,
-            )
+                out = f"{scratch}/{part}-{i}"
+                ours.append(cpu_seconds(script, *data, "--seed", i, "--out", out, *more))
+                theirs.append(cpu_seconds("bench.per_head", part, flags.data))
+            rows[part] = compared({"poslab": ours, "per_head": theirs})
+            report(part, rows[part], "CPU time")
 
-        encoder = f"{scratch}/encoder"
-        cpu_seconds(
-            [HERE / "train_mlm.py", "--data", flags.data, "--steps", "100", "--out", encoder]
-        )
-        joint, frozen = [], []
+        encoder, joint, frozen = f"{scratch}/encoder", [], []
+        cpu_seconds("train_mlm", *data, "--steps", 100, "--out", encoder)
         for i in range(flags.repeats):
-            joint.append(epoch_seconds(["--data", flags.data, "--out", f"{scratch}/joint-{i}"]))
-            frozen.append(
-                epoch_seconds(
-                    ["--data", flags.data, "--out", f"{scratch}/frozen-{i}", "--encoder", encoder]
-                )
-            )
-        rows["epoch"] = {
-            "joint": statistics.median(joint),
-            "frozen": statistics.median(frozen),
-            "ratio": statistics.median(f / j for f, j in zip(frozen, joint)),
-        }
-        print(
-            f"{'epoch':<12} frozen {rows['epoch']['frozen']:7.3f} s   joint    {rows['epoch']['joint']:7.3f} s   "
-            f"ratio {rows['epoch']['ratio']:.2f}  (wall)"
-        )
+            joint.append(epoch_seconds(*data, "--out", f"{scratch}/joint-{i}"))
+            out = f"{scratch}/frozen-{i}"
+            frozen.append(epoch_seconds(*data, "--out", out, "--encoder", encoder))
+        rows["epoch"] = compared({"frozen": frozen, "joint": joint})
+        report("epoch", rows["epoch"], "wall time")
     if flags.out:
         write_json(Path(flags.out), rows)
 
 
-def compared(ours, theirs):
-    """Medians, and the median of the ratios pair by pair."""
-    return {
-        "poslab": statistics.median(ours),
-        "per_head": statistics.median(theirs),
-        "ratio": statistics.median(a / b for a, b in zip(ours, theirs)),
+def compared(seconds):
+    """Return the median of each of two lists, and of their ratios pair by pair.
+
+    seconds: {name: list}, {name: list} of equal length.
+    """
+    ratios = [a / b for a, b in zip(*seconds.values())]
+    return {name: statistics.median(s) for name, s in seconds.items()} | {
+        "ratio": statistics.median(ratios)
     }
 
 
-def cpu_seconds(arguments):
-    """User and system time of one finished command, start-up included. UserError with its last line when it fails."""
+def report(part, row, clock):
+    medians = "   ".join(f"{name} {row[name]:.3f} s" for name in row if name != "ratio")
+    print(f"{part:<12}{medians}   ratio {row['ratio']:.2f}   (medians of {clock})", flush=True)
+
+
+def command(module, *arguments):
+    return [sys.executable, "-m", module, *map(str, arguments)]
+
+
+def cpu_seconds(module, *arguments):
+    """Return user and system time of one finished command, start-up included.
+
+    Raise UserError with its last line if it fails.
+    """
     before = os.times()
     done = subprocess.run(
-        [sys.executable, *map(str, arguments)], capture_output=True, text=True, encoding="utf-8"
+        command(module, *arguments), capture_output=True, text=True, encoding="utf-8"
     )
     after = os.times()
     if done.returncode:
-        raise UserError(
-            f"{Path(arguments[0]).name} failed: {(done.stderr.strip().splitlines() or ['no message'])[-1]}"
-        )
-    return (
-        after.children_user + after.children_system - before.children_user - before.children_system
-    )
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise UserError(f"{module} failed: {last}")
+    user = after.children_user - before.children_user
+    return user + after.children_system - before.children_system
 
 
-def epoch_seconds(arguments):
-    """Median wall time between the lines train_classifier.py prints after its epochs."""
-    command = [
-        sys.executable,
-        str(HERE / "train_classifier.py"),
-        *map(str, arguments),
-        "--no-refit",
-    ]
-    stamps = []
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, encoding="utf-8") as process:
+def epoch_seconds(*arguments):
+    """Return the median wall time between the lines that train_classifier.py prints per epoch."""
+    stamps, run = [], command("train_classifier", *arguments, "--no-refit")
+    with subprocess.Popen(run, stdout=subprocess.PIPE, text=True, encoding="utf-8") as process:
         for line in process.stdout:
             if re.match(r"epoch +\d+ ", line):
                 stamps.append(time.perf_counter())
@@ -130,4 +104,4 @@ def epoch_seconds(arguments):
 
 
 if __name__ == "__main__":
-    main(bench, Flags, __doc__.split("\n")[0])
+    main(bench, Flags, __doc__)

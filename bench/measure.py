@@ -1,6 +1,7 @@
-"""How much a model has to compute, how fast this machine could, and what a piece of work takes: what the bench scripts share.
+"""Count floating-point operations, time a step, and read peak memory.
 
-The limit is not a data sheet's number but matrix products timed in the same process, between the measurements.
+The speed limit is not taken from a data sheet: square matrix products are timed in the same
+process, between the measurements.
 """
 
 import ctypes
@@ -13,49 +14,46 @@ import torch
 MATMUL_SIZES = {"cpu": (512, 1024, 2048), "cuda": (4096, 8192)}
 
 
-def forward_flops(config, kind, B, T, n_predicted):
-    """Floating-point operations of the matrix products of one forward pass, by part; training takes three times as many.
+def forward_flops(config, task, B, T, n_predicted):
+    """Return the FLOPs of the matrix products of one forward pass, by part.
 
-    kind: masked | causal | seq2seq (source and target of T tokens each). A product of (n, k) and (k, m) is 2 n k m. Only
-    what is needed counts: of the n_predicted positions that have a target, the last feed-forward layer and the head; of
-    attention, the pairs of tokens that may see each other, T (T + 1) / 2 a causal sequence, where it is also usual to
-    count all T x T.
+    task: masked | causal | seq2seq (source and target of T tokens each). A product of (n, k) and
+    (k, m) counts 2 n k m; training takes three times as many. Only necessary work counts:
+
+    - the head and the last feed-forward layer at the n_predicted positions that have a target
+    - attention between visible pairs, T (T + 1) / 2 per causal sequence (papers often count T * T)
     """
     L, C, tokens = config.n_layer, config.n_embd, B * T
-    stacks = 2 if kind == "seq2seq" else 1
-    attentions = (
-        3 if kind == "seq2seq" else 1
-    )  # of the encoder, of the decoder, and across: a block's q, k, v and out
-    pairs = {
-        "masked": T * T,
-        "causal": T * (T + 1) // 2,
-        "seq2seq": T * T + T * (T + 1) // 2 + T * T,
-    }[kind]
+    causal = T * (T + 1) // 2
+    stacks, attentions, pairs = {
+        "masked": (1, 1, T * T),
+        "causal": (1, 1, causal),
+        "seq2seq": (2, 3, T * T + causal + T * T),  # in the encoder, in the decoder, and across
+    }[task]
+    projections = L * attentions * tokens * 8 * C * C  # query, key, value and output
+    feed_forward_tokens = stacks * L * tokens - (tokens - n_predicted)
+    dense = 2 * C * C if config.head == "roberta" else 0
     return {
-        "linear": (
-            L * attentions * tokens * 8 * C * C
-            + (stacks * L * tokens - (tokens - n_predicted)) * 4 * C * config.n_ffn
-        ),
+        "linear": projections + feed_forward_tokens * 4 * C * config.n_ffn,
         "attention": L * B * pairs * 4 * C,
-        "head": n_predicted
-        * (2 * C * config.vocab_size + (2 * C * C if config.head == "roberta" else 0)),
+        "head": n_predicted * (2 * C * config.vocab_size + dense),
     }
 
 
 class MatmulPeak:
-    """The rate of square matrix products in a dtype, of the size that proves fastest here."""
+    """Time square matrix products of one dtype, at the size that is fastest on this machine."""
 
     def __init__(self, device, dtype):
         self.device = device
         matrices = [torch.randn(n, n, device=device).to(dtype) for n in MATMUL_SIZES[device.type]]
         rates = []
         for self.matrix in matrices:
-            self.rate()  # the first is slower: memory is mapped, kernels are chosen
+            self.rate()  # warm-up: maps memory and chooses kernels
             rates.append(self.rate())
         self.matrix = matrices[rates.index(max(rates))]  # by wall time
 
     def rate(self, seconds=0.05):
-        """FLOP a second of wall time and a second of CPU time, over at least so many seconds."""
+        """Return FLOP/s by wall time and by CPU time, measured over at least `seconds`."""
         work, done, wall, cpu = 2 * len(self.matrix) ** 3, 0, 0.0, 0.0
         while wall < seconds:
             n = max(1, int((seconds - wall) * done / wall) if done else 1)
@@ -65,8 +63,7 @@ class MatmulPeak:
 
 
 def timed(work, n, device):
-    """(wall seconds, CPU seconds of all threads) that work(), called n times, takes; on a GPU until the last kernel has
-    ended."""
+    """Return (wall, CPU) seconds of n calls of work(), of all threads, GPU kernels included."""
     cpu = time.process_time()
     if device.type == "cuda":
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -84,9 +81,10 @@ def timed(work, n, device):
 
 
 class PeakMemory:
-    """The most memory used at a time since this object was made, beyond what was in use then.
+    """Peak memory since this object was made, minus what was in use at that moment.
 
-    On the CPU that is the process's resident memory, which Linux tells and lets one reset; elsewhere megabytes() is None.
+    On the CPU this is the process's resident memory, whose peak only Linux lets a process reset.
+    On other systems megabytes() returns None.
     """
 
     def __init__(self, device):
@@ -98,24 +96,22 @@ class PeakMemory:
             self.before = torch.cuda.memory_allocated()
             return
         try:
-            ctypes.CDLL(None).malloc_trim(
-                0
-            )  # what was freed goes back to the system, or it would be used again unseen
-            Path("/proc/self/clear_refs").write_text(
-                "5"
-            )  # the high-water mark of the resident memory is now
+            # Return freed memory to the system; reusing it would not raise the peak
+            ctypes.CDLL(None).malloc_trim(0)
+            Path("/proc/self/clear_refs").write_text("5")  # 5: reset the peak
             self.before = self.resident("VmRSS")
         except (OSError, AttributeError, TypeError):
             self.before = None
 
     def megabytes(self):
+        """Return the peak in MB, or None if this system does not report it."""
         if self.device.type == "cuda":
             return (torch.cuda.max_memory_allocated() - self.before) / 2**20
         return None if self.before is None else (self.resident("VmHWM") - self.before) / 2**20
 
     @staticmethod
     def resident(field):
-        """Bytes of a field of this process's status."""
+        """Return one field of this process's status, in bytes. Raise OSError if it is missing."""
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith(field + ":"):
                 return int(line.split()[1]) * 1024

@@ -1,23 +1,25 @@
-"""A straightforward transformer with one small linear layer per head, as the assignment's solutions write it.
+"""A plain transformer with one linear layer per head, as solutions of the assignment write it.
 
-bench_assignment.py times poslab against it, and the tests use it as a second opinion: nothing here is shared with model.py.
+    python -m bench.per_head lm speeches
+
+bench.assignment times poslab against it. Nothing here is shared with model.py.
 """
 
 import math
 import sys
-from pathlib import Path
 
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
-import data  # noqa: E402
-from data import batching  # noqa: E402
-from data.tokenizer import train_tokenizer  # noqa: E402
+import data
+from data import batching
+from data.tokenizer import train_tokenizer
 
 
 class Head(nn.Module):
+    """One attention head. Returns (values (B, T, head_size), weights (B, T, T))."""
+
     def __init__(self, n_embd, head_size, block_size, causal):
         super().__init__()
         self.query, self.key, self.value = (
@@ -37,6 +39,8 @@ class Head(nn.Module):
 
 
 class Layer(nn.Module):
+    """Pre-norm block: attention by a list of heads, then a feed-forward layer."""
+
     def __init__(self, n_embd, n_head, n_ffn, block_size, causal):
         super().__init__()
         self.heads = nn.ModuleList(
@@ -56,7 +60,10 @@ class Layer(nn.Module):
 
 
 class PerHeadTransformer(nn.Module):
-    """Returns (hidden states (B, T, C), a list of the attention maps), padded positions attended to like any other."""
+    """Returns (hidden states (B, T, C), a list of attention maps (B, T, T)).
+
+    Padding is attended to like any other token.
+    """
 
     def __init__(
         self, vocab_size, n_embd=64, n_head=2, n_layer=4, n_ffn=100, block_size=32, causal=False
@@ -81,6 +88,8 @@ class PerHeadTransformer(nn.Module):
 
 
 class PerHeadLanguageModel(nn.Module):
+    """A causal language model: returns the mean loss of targets (B, T)."""
+
     def __init__(self, vocab_size, **how):
         super().__init__()
         self.body = PerHeadTransformer(vocab_size, causal=True, **how)
@@ -92,6 +101,8 @@ class PerHeadLanguageModel(nn.Module):
 
 
 class PerHeadClassifier(nn.Module):
+    """A sentence classifier on the mean of all states."""
+
     def __init__(self, vocab_size, n_class=3, **how):
         super().__init__()
         self.body = PerHeadTransformer(vocab_size, **how)
@@ -107,7 +118,7 @@ class PerHeadClassifier(nn.Module):
 
 
 def train_lm(folder, steps=500, batch_size=16, block_size=32):
-    """Part 2 of the assignment: 500 updates, perplexity of every set before, after every 100 and at the end."""
+    """Train a decoder and print the perplexity of every set at every 100 steps (part 2)."""
     corpus = data.load(folder)
     tokenizer = train_tokenizer("word", corpus.texts())
     sets = {
@@ -120,30 +131,22 @@ def train_lm(folder, steps=500, batch_size=16, block_size=32):
         if step % 100 == 0:
             model.eval()
             for name, ids in sets.items():
-                nats = 0.0
-                with torch.no_grad():
-                    for x, y in zip(
-                        *(
-                            part.split(batch_size)
-                            for part in batching.consecutive_blocks(ids, block_size)
-                        )
-                    ):
+                nats, blocks = 0.0, batching.consecutive_blocks(ids, block_size)
+                for x, y in zip(*(part.split(batch_size) for part in blocks)):
+                    with torch.no_grad():
                         nats += model(x, y).item() * (y != -100).sum().item()
                 print(step, name, round(math.exp(nats / (len(ids) - 1)), 1), flush=True)
             model.train()
         if step < steps:
-            loss = model(
-                *batching.random_blocks(
-                    sets["train"], block_size, batch_size, batching.generator(0, step)
-                )
-            )
+            gen = batching.generator(0, step)
+            loss = model(*batching.random_blocks(sets["train"], block_size, batch_size, gen))
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
 
 
 def train_classifier(folder, epochs=15, batch_size=16, block_size=32):
-    """Part 1: 15 epochs, every sentence padded to the block, accuracy on train and test after each."""
+    """Train a classifier and print the accuracy on train and test after every epoch (part 1)."""
     corpus = data.load(folder)
     tokenizer = train_tokenizer("word", corpus.texts())
 
@@ -163,16 +166,14 @@ def train_classifier(folder, epochs=15, batch_size=16, block_size=32):
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        with torch.no_grad():
-            hits = [
-                sum(
-                    (model.logits(x).argmax(-1) == y).sum().item()
-                    for x, y in zip(idx.split(batch_size), labels.split(batch_size))
-                )
-                / len(idx)
-                for idx, labels in (train, test)
-            ]
-        print(epoch + 1, *(f"{share:.3f}" for share in hits), flush=True)
+        print(epoch + 1, *(f"{accuracy(model, *rows):.3f}" for rows in (train, test)), flush=True)
+
+
+@torch.no_grad()
+def accuracy(model, idx, labels, batch_size=16):
+    """Return the share of rows idx (N, T) whose most probable class is the label (N,)."""
+    batches = zip(idx.split(batch_size), labels.split(batch_size))
+    return sum((model.logits(x).argmax(-1) == y).sum().item() for x, y in batches) / len(idx)
 
 
 if __name__ == "__main__":

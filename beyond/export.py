@@ -1,8 +1,9 @@
-"""Write a pretrained encoder as a folder that Hugging Face's transformers reads as RoBERTa.
+"""Write a pretrained encoder as a folder that Hugging Face's transformers loads as RoBERTa.
 
-    python -m beyond.export out/mlm-toy-learned-0 --out my-roberta
+    python train_mlm.py --pos learned --no-norm-first --head roberta --out out/encoder
+    python -m beyond.export out/encoder --out my-roberta
 
-Only a run of RoBERTa's architecture can be: train_mlm.py --pos learned --no-norm-first --head roberta.
+Only RoBERTa's architecture can be exported, so the run needs the flags of the first command.
 """
 
 from dataclasses import dataclass
@@ -11,29 +12,30 @@ from pathlib import Path
 from lab.command import main
 from lab.flags import flag
 from lab.load import load_run
-from model import count_parameters
+from lab.parameters import count_parameters
 from nets.roberta import export_roberta
 
 
 @dataclass
 class Flags:
     run: str = flag("", "run folder of train_mlm.py", positional=True)
-    out: str = flag("", "folder to write; empty: roberta/ in the run's folder")
+    out: str = flag("", "folder to write (default: roberta/ in the run folder)")
 
 
 def export(flags):
     run = load_run(flags.run, ("mlm",))
-    out, config = Path(flags.out) if flags.out else run.folder / "roberta", run.model.body.config
+    out = Path(flags.out) if flags.out else run.folder / "roberta"
     export_roberta(run, out)
+    config, total = run.model.body.config, count_parameters(run.model)["total"]
+    files = ", ".join(sorted(path.name for path in out.iterdir()))
+    print(f"{out}: {files}")
     print(
-        f"{config.n_layer} layers, {config.n_embd} wide, {config.vocab_size:,} tokens, "
-        f"{count_parameters(run.model)['total']:,} parameters: "
-        + ", ".join(sorted(path.name for path in out.iterdir()))
+        f"{config.n_layer} layers, width {config.n_embd}, {config.vocab_size:,} tokens, "
+        f"{total:,} parameters; load it in Python with"
     )
-    print(
-        f"in Python: transformers.AutoModelForMaskedLM.from_pretrained({str(out)!r}), and AutoTokenizer likewise"
-    )
+    print(f"  transformers.AutoModelForMaskedLM.from_pretrained({str(out)!r})")
+    print(f"  transformers.AutoTokenizer.from_pretrained({str(out)!r})")
 
 
 if __name__ == "__main__":
-    main(export, Flags, __doc__.split("\n")[0])
+    main(export, Flags, __doc__)

@@ -36,13 +36,15 @@ class Flags:
     vocab_from: str = flag("", "use this tokenizer.json, or that of a run or prepared folder")
     valid: float = flag(
         None,
-        "share of the lines held out as the set `valid` (default: 0.01, at most about 1 MB; "
-        "0 for a folder with valid.txt)",
+        "share of the lines held out as the set `valid`",
+        shown="0.01, at most about 1 MB; 0 for a folder with valid.txt",
+        at_least=0,
+        below=1,
     )
     test: list[str] = flag((), "text file that becomes a test set of its name")
-    sample_mb: float = flag(64, "megabytes, from all over the text, to make the tokenizer of")
-    shard_mb: float = flag(64, "megabytes of text per shard: the most that is lost when stopped")
-    threads: int = flag(0, "CPU threads; 0: all")
+    sample_mb: float = flag(64, "megabytes of text to make the tokenizer from", above=0)
+    shard_mb: float = flag(64, "megabytes per shard, the most lost when stopped", at_least=0.001)
+    threads: int = flag(0, "CPU threads", shown="all", at_least=0)
     overwrite: bool = flag(False, "delete the tokens in --out and start again")
     check: bool = flag(False, "only compare prepared folders with their checksums")
 
@@ -81,13 +83,8 @@ def prepare(flags):
 def check_flags(flags):
     """Raise UserError or DataError for flags that are out of range or exclude each other."""
     own_vocabulary = (flags.tokenizer, flags.vocab_size) == (Flags.tokenizer, Flags.vocab_size)
-    valid = 0.0 if flags.valid is None else flags.valid
     require(
         (flags.out or flags.check, "--out is missing; give the folder for the tokens"),
-        (0 <= valid < 1, f"--valid must be at least 0 and below 1, got {valid}"),
-        (flags.sample_mb > 0, f"--sample-mb must be above 0, got {flags.sample_mb}"),
-        (flags.shard_mb >= 0.001, f"--shard-mb must be at least 0.001, got {flags.shard_mb}"),
-        (flags.threads >= 0, f"--threads must not be negative, got {flags.threads}"),
         (
             not flags.vocab_from or own_vocabulary,
             f"--vocab-from {flags.vocab_from}: has its own vocabulary; "
@@ -220,4 +217,4 @@ class Progress:
 
 
 if __name__ == "__main__":
-    main(prepare, Flags, __doc__.split("\n")[0])
+    main(prepare, Flags, __doc__)

@@ -33,7 +33,8 @@ from lab.machine import autocast, compile_blocks, prepare
 from lab.optim import learning_rate, make_optimizer, perplexity
 from lab.report import draw_curve, say_start
 from lab.run import Run
-from model import EncoderDecoder, LanguageModel, generate
+from model import LanguageModel
+from nets.encoder_decoder import EncoderDecoder, generate
 
 
 @dataclass

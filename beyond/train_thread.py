@@ -31,11 +31,12 @@ from lab import figures, processes
 from lab.command import main
 from lab.errors import require
 from lab.flags import MaskFlags, ProcessFlags, TrainFlags, flag, model_config
+from lab.limits import LARGEST
 from lab.machine import autocast, compile_blocks, prepare
 from lab.optim import learning_rate, make_optimizer, perplexity
 from lab.report import draw_curve, say_start
 from lab.run import Run
-from model import LARGEST, LanguageModel
+from model import LanguageModel
 from nets.thread_reader import ThreadReader
 
 
@@ -130,9 +131,8 @@ def train(flags):
     for step in run.steps(model, optimizer, measure, judge="loss/valid"):
         epoch, position = divmod(step, per_epoch)
         if batches is None or position == 0:
-            order = generator(flags.seed, "epoch", epoch)
-            batches = torch.randperm(len(known.pieces), generator=order).split(flags.batch_size)
-        comments = torch.tensor([row for piece in batches[position] for row in known.pieces[piece]])
+            batches = known.batches(flags.batch_size, generator(flags.seed, "epoch", epoch))
+        comments = batches[position]
         gen = generator(flags.seed, "masks", step)
         alone = torch.rand((), generator=gen) < flags.alone_rate
         idx, mask = known.comments(comments.tolist())  # (B, T)

@@ -32,7 +32,8 @@ from lab.optim import learning_rate, make_optimizer, perplexity
 from lab.report import draw_curve, say_start
 from lab.run import Run
 from lab.sources import load_init_from
-from model import Encoder, LanguageModel
+from model import LanguageModel
+from nets.two_languages import make_encoder
 
 
 @dataclass
@@ -126,7 +127,7 @@ def train(flags):
     config = dataclasses.replace(model_config(flags, source, **options), n_language=2)
     device = prepare(flags, config.n_embd)
     run = Run("mlm", flags, config, tokenizer, device, name="tlm", languages=languages)
-    model = LanguageModel(Encoder(config)).to(device)
+    model = LanguageModel(make_encoder(config)).to(device)
     if flags.compile:
         compile_blocks(model)
     if source:

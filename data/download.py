@@ -103,5 +103,8 @@ def check_scheme(address, schemes):
 
 def sha256(path):
     """Return the sha256 of a file in hexadecimal."""
+    digest = hashlib.sha256()
     with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        while chunk := file.read(2**20):
+            digest.update(chunk)
+    return digest.hexdigest()

@@ -1,207 +1,197 @@
-"""What the attention of a run makes of some texts, and whether its weights are what attention promises.
+"""Measure the attention of a run on some texts, and check its weights.
 
-`readings_of` lets a run read texts and gives a `Reading` for each attention it has: the weights of every layer and head,
-and the checks, which compare them with the definitions and not with model.py's own tables. attention_maps.py draws them.
+`readings_of` gives one `Reading` per attention of a run: the weights of every layer and head, and
+checks. The checks follow the definitions and do not use model.py's own tables, so they can find
+errors in model.py. attention_maps.py draws the readings.
 """
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
-from data import batching, spans
-from data.tokenizer import BOS, EOS, MASK, UNK, frame, token_strings
-from lab.errors import require
+from data import batching
+from lab.figures import POSITION_NAMES
 from lab.load import LoadedRun
-from model import generate
+from lab.texts import read, read_both
+from nets.thread_reader import ancestor_inputs
 
 KINDS = {
     "lm": "causal LM",
     "mlm": "masked LM",
     "classifier": "classifier",
     "seq2seq": "encoder-decoder",
+    "thread": "thread reader",
+}
+PARTS = {
+    "encoder": "encoder self-attention",
+    "decoder": "decoder self-attention",
+    "cross": "cross-attention from decoder to source",
+}
+THREAD_PARTS = {
+    "encoder": "encoder self-attention of the ancestors",
+    "decoder": "self-attention of the comment",
+    "cross": "cross-attention from comment to ancestors",
 }
 
 
 @dataclass
 class Reading:
-    """What one attention of a run made of B texts, padded to T tokens,
-    which look at S = T tokens of their own or at those of a source."""
+    """One attention of a run on B texts, padded to T tokens, which are the queries.
+
+    The keys are the same tokens (S = T), or for cross-attention the S entries of a source.
+    """
 
     run: LoadedRun
-    words: list  # for each text its tokens as they are shown, without padding
+    words: list  # the tokens of each text as they are shown, without padding
     mask: torch.Tensor  # (B, T) bool, True for real tokens
     weights: torch.Tensor  # (L, B, H, T, S)
     checks: list  # {"check": what must hold, "worst": value seen, "limit": largest value allowed}
-    part: str = ""  # of an encoder-decoder: encoder, decoder or cross
-    source: list = None  # for cross: as words and mask, of what is looked at
-    source_mask: torch.Tensor = None
+    part: str = ""  # encoder, decoder or cross, if the run has several attentions
+    source: list = None  # keys of cross-attention, like words
+    source_mask: torch.Tensor = None  # (B, S)
+    first: int = 0  # which of the texts given is the first of these B
 
     def body(self):
-        return (
-            getattr(self.run.model.body, "decoder" if self.part == "cross" else self.part)
-            if self.part
-            else self.run.model.body
-        )
+        """Return the transformer that has this attention."""
+        name = "decoder" if self.part == "cross" else self.part
+        return getattr(self.run.model.body, name) if name else self.run.model.body
 
-    def seen(self):
-        """words and mask of what is looked at."""
+    def keys(self):
+        """Return words and mask of the keys."""
         return (self.source, self.source_mask) if self.part == "cross" else (self.words, self.mask)
 
-    def may(self, T, S):
-        """(H, T, S) bool, True where row i may look at column j."""
-        return (
-            torch.ones(self.weights.size(2), T, S, dtype=torch.bool)
-            if self.part == "cross"
-            else allowed(self.body(), T)
-        )
+    def allowed(self):
+        """Return (H, T, S) bool, True where query i may attend to key j."""
+        H, T, S = self.weights.shape[2:]
+        return torch.ones(H, T, S).bool() if self.part == "cross" else allowed(self.body(), T)
+
+    def part_name(self):
+        """Return the name of this attention, "" if the run has only one."""
+        return (THREAD_PARTS if self.run.kind == "thread" else PARTS).get(self.part, "")
+
+    def has(self, number):
+        """Return whether text `number` of those given is one of these B."""
+        return 0 <= number - self.first < len(self.words)
+
+    def picture(self, number):
+        """Return queries, keys and weights (L, H, T, S) of a text without padding.
+
+        A weight is NaN where attention is not allowed; a positive weight there remains visible.
+        """
+        b = number - self.first
+        queries, keys = self.words[b], self.keys()[0][b]
+        weights = self.weights[:, b, :, : len(queries), : len(keys)]
+        hidden = ~self.allowed()[:, : len(queries), : len(keys)] & (weights == 0)
+        return queries, keys, weights.masked_fill(hidden, math.nan)
 
     def heads(self):
+        """Return the `summary` of all texts, one dictionary per head."""
         return summary(self.weights, self.mask, own=self.part != "cross")
 
-    def title(self):
-        attention = {
-            "encoder": "the encoder's own attention",
-            "decoder": "the decoder's own attention",
-            "cross": "from the decoder to the source",
-        }
-        return describe(self.run) + (f": {attention[self.part]}" if self.part else "")
+    def uniform(self):
+        """Return what `heads` would give if all allowed weights were equal, as one dictionary."""
+        even = (self.allowed() & self.keys()[1][:, None, None, :]).float()  # (B, H, T, S)
+        even = even / even.sum(-1, keepdim=True).clamp(min=1)
+        heads = summary(even[None], self.mask, own=self.part != "cross")
+        return {name: sum(head[name] for head in heads) / len(heads) for name in heads[0]}
 
-    def as_json(self):
-        part = {"attention": self.part} if self.part else {}
-        sources = {"sources": self.source} if self.source else {}
+    def as_json(self, number):
+        """Return what the figure of a text shows. The checks are those of all texts of the call."""
+        b = number - self.first
+        queries, keys, _ = self.picture(number)
+        heads = summary(self.weights[:, b : b + 1], self.mask[b : b + 1], own=self.part != "cross")
         return {
             "run": str(self.run.folder),
             "model": describe(self.run),
-            **part,
-            "texts": self.words,
-            **sources,
+            **({"attention": self.part} if self.part else {}),
+            "queries": queries,
+            "keys": keys,
             "checks": finite(self.checks),
-            "heads": finite(self.heads()),
+            "heads": finite(heads),
         }
 
 
 def describe(run):
-    """The run's model in a few words, for headings."""
-    config = run.model.body.config
+    """Return a run's model and data in a few words, for headings."""
+    config, flags = run.model.body.config, run.config.get("flags", {})
     causal = getattr(run.model.body, "causal", False)
-    variant = f" ({config.alibi})" if config.pos == "alibi" and not causal else ""
-    of = " on a decoder" if run.kind == "classifier" and causal else ""
-    return (
-        f"{KINDS[run.kind]}{of}, pos={config.pos}{variant}"
-        + (f", window={config.window}" if config.window else "")
-        + (f", unfinished: {run.unfinished}" if run.unfinished else "")
-    )
+    words = KINDS[run.kind] + " on a decoder" * (run.kind == "classifier" and causal)
+    words += f", {POSITION_NAMES[config.pos]}"
+    if config.pos == "alibi":
+        words += "" if causal else f" ({config.alibi})"
+    elif config.pos != "nope":
+        words += " positions"
+    words += f", window {config.window}" if config.window else ""
+    words += f", trained on {Path(flags['data']).name}" if "data" in flags else ""
+    return words + (f", unfinished: {run.unfinished}" if run.unfinished else "")
 
 
-# ---------------------------------------------------------------------------- texts
-
-
-def read(run, texts):
-    """Texts as the run reads them: idx (B, T), mask (B, T), and each text's tokens as they are shown.
-
-    A word that is not in the vocabulary is shown as it was typed, with a star.
-    """
-    sequences, shown, block_size = [], [], run.model.body.config.block_size
-    for number, text in enumerate(texts, 1):
-        encoding = run.tokenizer.encode(text, add_special_tokens=False)
-        require((encoding.ids, f"--text {text!r}: holds no word; give a sentence"))
-        typed = [text[start:end] for start, end in encoding.offsets]
-        words = [
-            word + "*" if i == UNK and word != "[UNK]" else token
-            for i, word, token in zip(
-                encoding.ids, typed, token_strings(run.tokenizer, encoding.ids)
-            )
-        ]
-        around = len(frame(run.tokenizer, []))  # [BOS], and for RoBERTa [EOS]
-        ids = frame(run.tokenizer, encoding.ids[: block_size - around])
-        words = ["[BOS]", *words[: block_size - around], *["[EOS]"] * (around - 1)]
-        if len(encoding.ids) + around > block_size:
-            print(
-                f"  note: text {number} has {len(encoding.ids) + around} tokens "
-                f"with {' and '.join(['[BOS]', '[EOS]'][:around])} and is cut to {block_size}, the trained block size"
-            )
-        if UNK in ids:
-            unknown = [word for i, word in zip(ids, words) if i == UNK]
-            print(
-                f"  note: text {number}: {len(unknown)} of {len(ids) - around} tokens unknown to this run, "
-                f"read as [UNK]: {' '.join(unknown)}"
-            )
-        sequences.append(torch.tensor(ids))
-        shown.append(words)
-    return *batching.pad(sequences), shown
-
-
-def read_both(run, texts):
-    """What an encoder-decoder reads and writes: idx, mask, words of the source as `read` gives them, and of what is
-    written, from [BOS] on.
-
-    A [MASK] is a gap, and the likeliest filling is what is written. In a text without one, gaps are drawn, the same
-    each time, and what stood there is written. A run that translates writes the likeliest translation.
-    """
-    idx, mask, words = read(run, texts)
-    first, config, device = (
-        run.config.get("first_sentinel"),
-        run.model.body.config,
-        next(run.model.parameters()).device,
-    )
-    targets = []
-    for b, n in enumerate(mask.sum(1).tolist()):
-        source, target = idx[b, :n], None
-        masks = int((source == MASK).sum())
-        if first is not None and not masks:
-            flags = run.config["flags"]
-            source, _, target, _ = spans.corrupt(
-                source[None],
-                mask[b : b + 1, :n],
-                first,
-                batching.generator("gaps"),
-                flags["mask_rate"],
-                flags["mean_span"],
-            )
-            source, words[b] = source[0], token_strings(run.tokenizer, source[0])
-        elif first is not None:
-            require(
-                (
-                    masks <= config.vocab_size - first,
-                    f"--text has {masks} [MASK]s, "
-                    f"but {run.folder} was trained with at most {config.vocab_size - first} gaps",
-                )
-            )
-            source[source == MASK] = torch.arange(first, first + masks)
-            words[b] = [
-                run.tokenizer.id_to_token(i) if i >= first else word
-                for i, word in zip(source.tolist(), words[b])
-            ]
-        if target is None:
-            target = generate(
-                run.model, source[None].to(device), None, BOS, EOS, config.block_size - 1
-            ).cpu()
-        targets.append([BOS, *target[0].tolist()])
-        targets[-1] = targets[-1][: targets[-1].index(EOS)] if EOS in targets[-1] else targets[-1]
-        idx[b] = torch.nn.functional.pad(source, (0, idx.size(1) - len(source)))
-        mask[b] = torch.arange(idx.size(1)) < len(source)
-    written = [token_strings(run.tokenizer, ids) for ids in targets]
-    return (idx, mask, words), (*batching.pad([torch.tensor(ids) for ids in targets]), written)
+# ---------------------------------------------------------------------------- readings
 
 
 def readings_of(run, texts, device):
-    """What the run made of the texts: one Reading, or of an encoder-decoder three."""
+    """Measure a run's attention on texts: one Reading, or one per part of several.
+
+    A thread reader takes all texts as one thread: the post, replies, and last the comment.
+    """
+    if run.kind == "seq2seq":
+        return readings_of_seq2seq(run, texts, device)
+    if run.kind == "thread":
+        return readings_of_thread(run, texts, device)
+    idx, mask, words = read(run, texts)
+    weights, checks = examine(run.model.body, idx.to(device), mask.to(device))
+    return [Reading(run, words, mask, weights, checks)]
+
+
+def readings_of_seq2seq(run, texts, device):
+    """Return the readings of encoder, decoder and cross-attention."""
     body = run.model.body
-    if run.kind != "seq2seq":
-        idx, mask, words = read(run, texts)
-        return [Reading(run, words, mask, *examine(body, idx.to(device), mask.to(device))[:2])]
     (source, source_mask, words), (idx, mask, written) = read_both(run, texts)
+    on_device = source.to(device), source_mask.to(device)
     with torch.no_grad():
-        memory = body.encoder(source.to(device), source_mask.to(device))
-    of_encoder = examine(body.encoder, source.to(device), source_mask.to(device))
-    of_decoder = examine(
-        body.decoder, idx.to(device), mask.to(device), memory, source_mask.to(device)
-    )
+        memory = body.encoder(*on_device)
+    of_encoder = examine(body.encoder, *on_device)
+    of_decoder = examine(body.decoder, idx.to(device), mask.to(device), memory, on_device[1])
     return [
-        Reading(run, words, source_mask, *of_encoder[:2], "encoder"),
+        Reading(run, words, source_mask, *of_encoder, "encoder"),
         Reading(run, written, mask, *of_decoder[:2], "decoder"),
         Reading(run, written, mask, *of_decoder[2:], "cross", words, source_mask),
+    ]
+
+
+def readings_of_thread(run, texts, device):
+    """Return the readings of the ancestors, the comment, and of its attention to the ancestors.
+
+    Ancestors are shown in the order given, the post first. With a single text there are none.
+    """
+    body, n_text = run.model.body, len(texts)
+    n_above = min(n_text - 1, run.config["reader"]["n_ancestors"])
+    if n_above < n_text - 1:
+        print(f"  note: only the nearest {n_above} of {n_text - 1} ancestors are read")
+    first = n_text - 1 - n_above
+    above = read(run, texts[first:-1], first) if n_above else None
+    idx, mask, words = read(run, texts[-1:], n_text - 1)
+    comment = idx.to(device), mask.to(device)
+    if not above:
+        checked = examine(body.decoder, *comment)
+        return [Reading(run, words, mask, *checked, "decoder", first=n_text - 1)]
+    inputs = batching.to(device, ancestor_inputs(*above[:2]))
+    with torch.no_grad():
+        memory = body.read_ancestors(inputs["texts"], inputs["texts_mask"], inputs["ancestors"])
+    of_encoder = examine(body.encoder, inputs["texts"], inputs["texts_mask"])
+    of_decoder = examine(body.decoder, *comment, memory, inputs["ancestors_mask"])
+    cross_weights, cross_checks = of_decoder[2].flip(-1), of_decoder[3]  # the post first
+    names = [f"{i} {' '.join(words[1:])}" for i, words in enumerate(above[2], first + 1)]
+    source_mask = torch.ones(1, n_above, dtype=torch.bool)
+    more = {"first": n_text - 1}
+    return [
+        Reading(run, above[2], above[1], *of_encoder, "encoder", first=first),
+        Reading(run, words, mask, *of_decoder[:2], "decoder", **more),
+        Reading(
+            run, words, mask, cross_weights, cross_checks, "cross", [names], source_mask, **more
+        ),
     ]
 
 
@@ -209,12 +199,15 @@ def readings_of(run, texts, device):
 
 
 def steps_ahead(T):
-    """(T, T): how many tokens column j is ahead of row i, negative towards the past."""
+    """Return (T, T): how many tokens key j is ahead of query i, negative towards the past."""
     return torch.arange(T)[None, :] - torch.arange(T)[:, None]
 
 
 def allowed(body, T):
-    """(H, T, T) bool, True where row i may look at column j. From the definitions: model.py's tables are what is checked."""
+    """Return (H, T, T) bool, True where query i may attend to key j.
+
+    Derived from the definitions, since model.py's tables are what is checked.
+    """
     config, ahead = body.config, steps_ahead(T)
     may = (ahead <= 0 if body.causal else ahead <= T).repeat(config.n_head, 1, 1)
     if config.window:
@@ -226,8 +219,11 @@ def allowed(body, T):
 
 
 def slope(body, head):
-    """ALiBi's slope of a head counted from 0: 2^(-8 (head + 1) / n) for n heads, n a power of two;
-    else as Press et al. fill up."""
+    """Return ALiBi's slope of a head counted from 0 (Press et al. 2022).
+
+    With n heads, n a power of two, it is 2^(-8 (head + 1) / n). Otherwise the remaining heads take
+    every second slope of the next power of two.
+    """
     n = body.config.n_head
     if body.config.alibi == "one-sided" and not body.causal:
         n, head = n // 2, head % (n // 2)
@@ -239,12 +235,12 @@ def slope(body, head):
 
 @torch.no_grad()
 def examine(body, idx, mask, memory=None, memory_mask=None):
-    """idx, mask (B, T) -> the explicit attention's weights (L, B, H, T, T), on the CPU, and a list of checks.
+    """Compute the weights (L, B, H, T, T), on the CPU, and the checks of idx, mask (B, T).
 
-    With the memory of a decoder (B, S, C) and its mask (B, S),
-    also the weights (L, B, H, T, S) of its attention to that, and their checks.
+    With a memory (B, S, C) and its mask (B, S), also return the weights (L, B, H, T, S) of the
+    cross-attention and their checks.
     """
-    inputs = []  # of each layer's attention, (B, T, C)
+    inputs = []  # of the attention of each layer, (B, T, C)
     hooks = [
         block.attention.register_forward_pre_hook(lambda module, args: inputs.append(args[0]))
         for block in body.blocks
@@ -314,7 +310,7 @@ def examine(body, idx, mask, memory=None, memory_mask=None):
         )
         most = weights.argmax(-1, keepdim=True)
         wrong = added - added.gather(-1, most) - (bias - bias.expand_as(weights).gather(-1, most))
-        # A smaller weight is too rough to take the logarithm of; written with ~ so that NaN counts as wrong.
+        # The logarithm of a smaller weight is too inexact. ~(<) instead of >= keeps NaN as wrong.
         check(
             "the weights hold -slope * distance",
             wrong,
@@ -336,9 +332,9 @@ def examine(body, idx, mask, memory=None, memory_mask=None):
 
 
 def added_to_scores(attention, x, weights):
-    """What was added to q k^T / sqrt(D), told from the input x (B, T, C) and the weights (B, H, T, T) that came of it.
+    """Recover what was added to q k^T / sqrt(D), from the input x (B, T, C) and the weights.
 
-    (B, H, T, T), each row up to a constant, since a softmax does not show it.
+    Returns (B, H, T, T) like the weights, each row up to a constant, which a softmax removes.
     """
     B, T, C = x.shape
     D = C // attention.n_head
@@ -349,9 +345,10 @@ def added_to_scores(attention, x, weights):
 
 
 def summary(weights, mask, own=True):
-    """weights (L, B, H, T, S), mask (B, T) -> one dictionary a head, its means over the real tokens of all texts.
+    """Summarize weights (L, B, H, T, S): per head, means over the queries in mask (B, T).
 
-    own: the tokens look at each other, so that there is a distance between two, and each can look at itself.
+    distance: tokens to the key. first, itself: weight of the first key and of the query's own.
+    entropy: in nats. own: keys are the queries' tokens; else there is no distance and no itself.
     """
     values = {"distance": (weights * steps_ahead(mask.size(1)).abs()).sum(-1)} if own else {}
     values |= {"first": weights[..., 0]} | (
@@ -370,11 +367,12 @@ def summary(weights, mask, own=True):
 
 
 def holds(check):
-    return check["worst"] <= check["limit"]  # false for NaN
+    """Return whether a check is passed; NaN is not."""
+    return check["worst"] <= check["limit"]
 
 
 def finite(rows):
-    """Dictionaries for a JSON file, which has no word for NaN or infinity."""
+    """Return the dictionaries with None for NaN and infinity, which JSON does not have."""
     return [
         {
             key: None if isinstance(value, float) and not math.isfinite(value) else value

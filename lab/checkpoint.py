@@ -1,5 +1,4 @@
-"""A checkpoint is a file: under its name only when it is whole and on disk,
-and trusted only when all its checksums are right."""
+"""Checkpoint files: under their name only when complete and on disk, trusted only after checks."""
 
 import math
 import os
@@ -13,8 +12,8 @@ from data.files import DataError, check_file
 CHECKSUM = "a checksum is wrong"
 
 
-class Damaged(DataError):
-    """Not every byte of a checkpoint is as it was written; `what` says so without a remedy."""
+class Corrupt(DataError):
+    """Some bytes of a checkpoint are not as they were written; `what` says so without a remedy."""
 
     def __init__(self, what):
         super().__init__(f"{what}; restore it or train the run again")
@@ -22,9 +21,11 @@ class Damaged(DataError):
 
 
 def write_checkpoint(path, state, previous=None):
-    """Write a dictionary of tensors and numbers as path, in one step: whenever the process dies, a whole file is there.
+    """Write a dictionary of tensors and numbers in one step: even if the process dies, a complete
+    file is there.
 
-    The one that has the name so far is kept as `previous`, if that is given. OSError, with the path, when there is no room.
+    previous: where the file that has the name so far is kept. Raises OSError with the path if the
+    disk is full.
     """
     partial = path.with_name(path.name + ".partial")
     try:
@@ -34,75 +35,70 @@ def write_checkpoint(path, state, previous=None):
             os.fsync(file.fileno())
     except BaseException as error:
         partial.unlink(missing_ok=True)
-        if isinstance(
-            error, RuntimeError
-        ):  # torch only notices that bytes are missing; what happened to them is the context
+        if isinstance(error, RuntimeError):  # torch hides the cause: missing bytes, no space
             error = error.__context__ or error
-        raise (
-            OSError(error.errno, error.strerror, str(path)) if isinstance(error, OSError) else error
-        ) from None
+        if isinstance(error, OSError):
+            raise OSError(error.errno, error.strerror, str(path)) from None
+        raise error from None
     if previous and path.exists():
         os.replace(path, previous)
     os.replace(partial, path)
 
 
 def read_checkpoint(path, device, parts=("model",)):
-    """A checkpoint's dictionary; nothing in it is executed. Damaged when the file cannot be read or a checksum is
-    wrong, DataError when there is none or it lacks one of the parts."""
+    """Return the dictionary of a checkpoint, without executing anything in it.
+
+    Raises Corrupt if the file is not readable or a checksum is wrong, DataError if it is missing
+    or lacks one of the parts.
+    """
     try:
         check_archive(path)
-        with warnings.catch_warnings(action="ignore"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             state = torch.load(path, map_location=device, weights_only=True)
     except (DataError, PermissionError):
         raise
-    except (
-        Exception
-    ) as error:  # a file that is cut off or was made to deceive raises almost anything
-        useful = (
-            isinstance(error, RuntimeError) or str(error) == CHECKSUM
-        )  # the others say nothing to a user
-        raise Damaged(
-            f"{path}: not a readable checkpoint"
-            + f" ({' '.join(str(error).split())[:80]})" * useful
-        ) from None
+    except Exception as error:  # a truncated or forged file raises almost anything
+        useful = isinstance(error, RuntimeError) or str(error) == CHECKSUM
+        why = f" ({' '.join(str(error).split())[:80]})" if useful else ""
+        raise Corrupt(f"{path}: not a readable checkpoint{why}") from None
     missing = [part for part in parts if not isinstance(state, dict) or part not in state]
     if missing:
-        raise DataError(
-            f"{path}: not the checkpoint it should be (it holds no {', '.join(missing)}); "
-            "restore the file the run wrote"
-        )
+        what = f"not the checkpoint it should be (it holds no {', '.join(missing)})"
+        raise DataError(f"{path}: {what}; restore the file the run wrote")
     return state
 
 
 def check_archive(path):
-    """Raises BadZipFile unless a file is a zip archive that is no larger unpacked, as torch.save writes it, since
-    others could swell to any size, and has the right checksums, at which torch.load does not look."""
+    """Raise BadZipFile unless the file is a zip archive as torch.save writes it.
+
+    Compressed or overlapping parts could unpack to any size, and torch.load does not
+    compare checksums.
+    """
     check_file(path, math.inf, "train the run first")
     with zipfile.ZipFile(path) as archive:
         entries = archive.infolist()
-        if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries) or sum(
-            entry.file_size for entry in entries
-        ) > os.path.getsize(path):
+        compressed = any(entry.compress_type != zipfile.ZIP_STORED for entry in entries)
+        if compressed or sum(entry.file_size for entry in entries) > os.path.getsize(path):
             raise zipfile.BadZipFile("compressed, or with parts that overlap")
-        # Of what is marked as a folder, torch.load takes whatever is in memory for the content
+        # For an entry marked as a folder, torch.load takes whatever is in memory as its content
         if any(entry.external_attr for entry in entries):
-            raise zipfile.BadZipFile("marked as no plain file")
+            raise zipfile.BadZipFile("marked as something other than a file")
         if archive.testzip():
             raise zipfile.BadZipFile(CHECKSUM)
 
 
 def load_weights(model, weights, path):
-    """Give a model its weights. DataError, and a model as it was, where `misfits` finds something."""
+    """Load weights into a model. Raises DataError, and leaves the model as it is, if they do not
+    fit."""
     check_weights(model, weights, path)
     model.load_state_dict(weights)
 
 
 def load_optimizer(optimizer, state, path):
-    """Give an optimizer its averages; its own rates and decays stay. DataError when they are not of its parameters."""
-    own = [
-        {name: value for name, value in group.items() if name != "params"}
-        for group in optimizer.param_groups
-    ]
+    """Load the averages of an optimizer; its own rates and decays stay. Raises DataError if they do
+    not belong to its parameters."""
+    own = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
     try:
         optimizer.load_state_dict(state)
         fits = all(
@@ -113,45 +109,37 @@ def load_optimizer(optimizer, state, path):
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):
         fits = False
     if not fits:
-        raise DataError(
-            f"{path}: the optimizer's state does not fit the model; restore the file the run wrote"
-        )
+        what = "the optimizer's state does not fit the model"
+        raise DataError(f"{path}: {what}; restore the file the run wrote")
     for group, values in zip(optimizer.param_groups, own):
         group.update(values)
 
 
 def check_weights(model, weights, path):
-    """DataError unless the weights are a model's; it may be on the meta device, so that only what is there takes memory."""
+    """Raise DataError unless the weights fit the model, which may be on the meta device."""
     found = next(misfits(model.state_dict(), weights), "")
     if found:
-        raise DataError(
-            f"{path}: the weights do not fit config.json ({found}); restore the file the run wrote"
-        )
+        what = f"the weights do not fit config.json ({found})"
+        raise DataError(f"{path}: {what}; restore the file the run wrote")
 
 
 def misfits(expected, weights):
-    """In words, what is wrong with a dictionary of weights: names, kinds, shapes, types, numbers that are not finite."""
+    """Yield in words what is wrong with a dictionary of weights."""
     if not isinstance(weights, dict):
-        yield "they are no tensors with names"
+        yield "they are not tensors with names"
         return
     yield from (f"{name} is missing" for name in expected if name not in weights)
     yield from (f"{str(name)[:80]} has no place" for name in weights if name not in expected)
     for name, tensor in weights.items():
-        if (
-            not isinstance(tensor, torch.Tensor)
-            or tensor.layout != torch.strided
-            or tensor.is_nested
-            or tensor.is_meta
-        ):
-            yield f"{name} is no plain tensor"
-        elif tensor.shape != expected[name].shape:
-            yield f"{name} is {tuple(tensor.shape)} and should be {tuple(expected[name].shape)}"
-        elif (
-            tensor.dtype != expected[name].dtype or not tensor.is_contiguous()
-        ):  # one number can be made to look like a matrix
-            yield (
-                f"{name} is of {tensor.dtype}{'' if tensor.is_contiguous() else ', not in one piece'}, "
-                f"and should be of {expected[name].dtype}"
-            )
+        wanted = expected[name]
+        plain = isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided
+        if not plain or tensor.is_nested or tensor.is_meta:
+            yield f"{name} is not a plain tensor"
+        elif tensor.shape != wanted.shape:
+            yield f"{name} is {tuple(tensor.shape)} and should be {tuple(wanted.shape)}"
+        elif tensor.dtype != wanted.dtype:
+            yield f"{name} is of {tensor.dtype} and should be of {wanted.dtype}"
+        elif not tensor.is_contiguous():  # a single number can be made to look like a matrix
+            yield f"{name} is not in one piece"
         elif not tensor.isfinite().all():
             yield f"{name} holds numbers that are not finite"

@@ -153,10 +153,11 @@ def grouped(flags_class):
 def add_argument(group, field, about):
     """Add one field of a flags dataclass to an argparse group."""
     default = about["shown"] or field.default
-    unknown = default in ("", None, dataclasses.MISSING) or default is False  # unlike 0
-    known = not unknown and not about["positional"]
+    unknown = default in ("", None, (), dataclasses.MISSING) or default is False
     turn_off = f"on; turn off with --no-{spelled(field.name)[2:]}"
-    text = about["help"] + (f" (default: {turn_off if default is True else default})" * known)
+    text = about["help"] + (
+        f" (default: {turn_off if default is True else default})" * (not unknown)
+    )
     options = {"help": text.replace("%", "%%")}
     if field.type == list[str]:
         options |= {"nargs": "+"} if about["positional"] else {"action": "append", "metavar": "STR"}

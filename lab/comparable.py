@@ -1,19 +1,18 @@
-"""Finished runs, side by side: which can be compared, which are the same configuration with another seed, and its name.
+"""Read finished runs, and refuse those whose numbers do not measure the same thing."""
 
-`read` opens a run's numbers, `check_comparable` refuses what does not measure the same thing, `group` makes configurations
-and `label` names them by the flags in which they differ. compare.py makes a table and figures of them.
-"""
-
-import json
-import math
 import re
-import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from lab.errors import UserError, require
-from lab.flags import script_of
-from lab.records import check_entries, read_config, read_metrics, read_result, resume_command
+from lab.records import (
+    check_entries,
+    read_config,
+    read_metrics,
+    read_result,
+    resume_command,
+    script_of_run,
+)
 
 KINDS = {
     "lm": "Causal LM",
@@ -22,8 +21,9 @@ KINDS = {
     "seq2seq": "Encoder-decoder",
     "baselines": "Baselines",
 }
-# Flags that leave the trained model as it is, and the seed, over which the mean is taken.
-APART = (
+NUMBERS = r"((?:perplexity|accuracy|exact|bleu|chrf)/[^@]+(?:@\d+)?|parameters|seconds)"
+# The seed, and flags that do not change the trained model. All other flags make a configuration.
+IGNORED = (
     "seed",
     "out",
     "resume",
@@ -35,361 +35,197 @@ APART = (
     "eval_every",
     "eval_block",
 )
-# Flags of train_classifier.py whose defaults follow from --encoder: where that differs they need no naming.
-FOLLOWING = (
-    "pool",
-    "layers",
-    "lr",
-    "decay",
-    "weight_decay",
-    "n_hidden",
-    "head_dropout",
-    "balance",
-    "init_std",
-)
-
-
-# ---------------------------------------------------------------------------- reading
 
 
 @dataclass
 class Finished:
+    """A finished run, as far as it is compared."""
+
     folder: Path
     kind: str
-    data: str  # name of the corpus
-    vocabulary: str
-    flags: dict  # of config.json
-    settings: dict  # those of them that make the configuration
-    seed: str
-    numbers: dict  # of result.json: {"perplexity/obama": 311.1, ..., "parameters": 154798, "seconds": 11.0}
-    floor: dict  # {"perplexity/ada": 2.5, ...}
-    tokens: dict  # {"obama": 3711, ...}
-    metrics: list  # the lines of metrics.jsonl
+    data: str = ""  # name of the corpus
+    vocabulary: str = ""
+    flags: dict = field(default_factory=dict)  # of config.json
+    given: tuple = ()  # names of the flags on the command line; () for older runs
+    settings: dict = field(default_factory=dict)  # the flags that make the configuration
+    seed: str = "0"
+    numbers: dict = field(default_factory=dict)  # {"perplexity/obama": 311.1, "seconds": 11.0}
+    floor: dict = field(default_factory=dict)  # {"perplexity/ada": 2.5}
+    tokens: dict = field(default_factory=dict)  # {"obama": 3711}
+    metrics: list = field(default_factory=list)  # the lines of metrics.jsonl
 
 
 def read(folder):
-    """A finished run. UserError when the folder is none."""
+    """Read a finished run. UserError if the folder is no run, or its run is not finished."""
     if not folder.is_dir():
         raise UserError(f"{folder}: no such run folder; check the path")
     if not (folder / "config.json").exists():
         raise UserError(
-            f"{folder}: no config.json, so this is no run folder; "
-            "give folders that train_*.py or baselines.py wrote"
+            f"{folder}: not a run folder, config.json is missing; "
+            "give folders written by train_*.py or baselines.py"
         )
     config = read_config(folder)
     kind, flags, model = config.get("kind"), config["flags"], config.get("model", {})
     check_entries(folder / "config.json", model, {"vocab_size": int, "pos": str})
     if kind not in KINDS or not flags:
         raise UserError(
-            f"{folder}: its config.json describes no run that can be compared; those are of {', '.join(KINDS)}"
+            f"{folder}: its config.json describes no run that can be compared; "
+            f"give runs of these kinds: {', '.join(KINDS)}"
         )
     if not (folder / "result.json").exists():
-        end_it = resume_command(script_of(config) or "train_KIND.py", folder)
+        finish = "repeat its command"
+        if kind != "baselines":
+            finish = resume_command(script_of_run(config) or "train_KIND.py", folder)
         raise UserError(
-            f"{folder}: the run is not finished, it has no result.json; leave it out, or end it: "
-            + ("repeat its command with --overwrite" if kind == "baselines" else end_it)
+            f"{folder}: not finished, result.json is missing; leave it out, or {finish}"
         )
+
     result = read_result(folder)
     if isinstance(result.get("parameters"), dict):
         result["parameters"] = result["parameters"].get("total")
     size = model.get("vocab_size") or result.get("vocab_size", 0)
+    settings, seed = configuration_of(config)
     return Finished(
         folder,
         kind,
-        corpus_name(flags),
-        f"{flags.get('tokenizer')} vocabulary of {size:,}",
-        flags,
-        *configuration_of(config),
-        pick(
-            result, r"((?:perplexity|accuracy|exact|bleu|chrf)/[^@]+(?:@\d+)?|parameters|seconds)"
-        ),
-        pick(result, "floor/(.+)"),
-        pick(result, "tokens/(.+)"),
-        read_metrics(folder),
+        data=corpus_name(flags),
+        vocabulary=f"{flags.get('tokenizer')} vocabulary of {size:,}",
+        flags=flags,
+        given=tuple(config.get("given", ())),
+        settings=settings,
+        seed=seed,
+        numbers=matching(result, NUMBERS),
+        floor=matching(result, "floor/(.+)"),
+        tokens=matching(result, "tokens/(.+)"),
+        metrics=read_metrics(folder),
     )
 
 
-def pick(result, pattern):
-    """{the group of the pattern: value} of the entries whose name fits it."""
-    found = {re.fullmatch(pattern, key): value for key, value in result.items()}
+def matching(result, pattern):
+    """Return {group 1 of the pattern: number} for the entries whose name matches."""
+    found = {re.fullmatch(pattern, name): value for name, value in result.items()}
     return {
         match[1]: value for match, value in found.items() if match and type(value) in (int, float)
     }
 
 
 def corpus_name(flags):
-    """The same for `speeches` and for a folder of that name elsewhere."""
+    """Return the name of --data, which is the same for `speeches` and a folder of that name."""
     return Path(flags.get("data", "")).resolve().stem
 
 
 def configuration_of(config, depth=0):
-    """The settings that make a run's configuration, and its seed. UserError for runs that continue one another in a circle.
+    """Return the settings that make a run's configuration, and its seed as text.
 
-    A pretrained encoder's architecture replaces the flags' (train_classifier.py). Of the run of --encoder or --init-from
-    its own flags count, not where it lies: otherwise pretraining with different seeds would make different
-    configurations. Of a RoBERTa, the name of its folder counts.
+    An encoder's architecture replaces the flags of train_classifier.py. The run of --encoder or
+    --init-from counts by its own settings, not by its folder, so that pretraining with several
+    seeds is one configuration. A RoBERTa counts by the name of its folder.
+
+    Raises UserError if runs start from each other in a circle.
     """
     flags = config["flags"]
-    require(
-        (
-            depth < 20,
-            f"{config.path}: one of more than 20 runs that each name the next as where they began; "
-            "restore the file",
-        )
-    )
+    problem = f"{config.path}: more than 20 runs that start from each other; restore the file"
+    require((depth < 20, problem))
     seed = str(flags.get("seed", 0))
-    settings = {key: value for key, value in flags.items() if key not in APART} | {
-        "data": corpus_name(flags)
-    }
-    if "encoder" in flags and not (flags["encoder"] or flags.get("init")):
-        settings.pop("tune", None)  # without an encoder it means nothing
-    elif flags.get("encoder") or flags.get("init"):
+    settings = {name: value for name, value in flags.items() if name not in IGNORED}
+    settings["data"] = corpus_name(flags)
+    if flags.get("encoder") or flags.get("init"):
         model = config.get("model", {})
-        settings = {
-            key: value for key, value in settings.items() if key not in model and key != "tokenizer"
-        } | {"pos": model.get("pos")}
+        replaced = {*model, "tokenizer"}
+        settings = {name: value for name, value in settings.items() if name not in replaced}
+        settings["pos"] = model.get("pos")
+    elif "encoder" in flags:
+        settings.pop("tune", None)  # without an encoder it has no effect
     if flags.get("init"):
-        settings |= {"init": Path(flags["init"]).name}
+        settings["init"] = Path(flags["init"]).name
     for name in ("encoder", "init_from"):
         source = Path(flags.get(name) or "") / "config.json"
-        if flags.get(name) and source.exists():
-            pretrained, source_seed = configuration_of(read_config(source.parent), depth + 1)
-            word = name.replace("_", "-")
-            settings |= {name: "pretrained"} | {
-                f"{word} {key}": value
-                for key, value in pretrained.items()
-                if key != "pos" and (name, key) != ("encoder", "data")
-            }
-            seed += f" ({word} {source_seed})" if source_seed != seed else ""
+        if not (flags.get(name) and source.exists()):
+            continue
+        pretrained, source_seed = configuration_of(read_config(source.parent), depth + 1)
+        option = name.replace("_", "-")
+        settings[name] = "pretrained"
+        for key, value in pretrained.items():
+            if key != "pos" and (name, key) != ("encoder", "data"):
+                settings[f"{option} {key}"] = value
+        if source_seed != seed:
+            seed += f" ({option} {source_seed})"
     return settings, seed
 
 
 def check_comparable(trained, baselines):
-    """UserError naming two runs whose numbers do not measure the same thing."""
+    """Raise UserError naming two runs whose numbers do not measure the same thing."""
     if not trained:
         raise UserError(
-            f"{baselines[0].folder}: is a baseline; give at least one run of a train_*.py script with it"
+            f"{baselines[0].folder}: is a baseline; add at least one run of a train_*.py script"
         )
-    kind, given = trained[0].kind, trained + baselines
+    kind, runs = trained[0].kind, trained + baselines
     agree(
         trained,
         lambda run: KINDS[run.kind],
-        "a masked LM sees the words on both sides of a hidden one, a causal LM only those before, an encoder-decoder "
-        "writes gaps or translations, and a classifier predicts no words, so their numbers are not comparable; "
+        "numbers of different kinds are not comparable, since each predicts something else; "
         "compare each kind on its own",
     )
-    if kind == "seq2seq" and baselines:
+    if baselines and kind in ("mlm", "seq2seq"):
+        sees = "the source" if kind == "seq2seq" else "the words on both sides"
         raise UserError(
-            f"{baselines[0].folder}: n-grams read no source, so their perplexity is not comparable "
-            "with an encoder-decoder's; leave the baselines out"
-        )
-    if kind == "mlm" and baselines:
-        raise UserError(
-            f"{baselines[0].folder}: n-grams see only the words before, so their perplexity is not comparable "
-            "with a masked LM's; leave the baselines out"
+            f"{baselines[0].folder}: not comparable, since n-grams do not see {sees}; "
+            "leave the baselines out"
         )
     agree(
-        given,
+        runs,
         lambda run: f"--data {run.data}",
-        "other test sentences give other numbers; give runs on the same data",
+        "the test sentences differ; give runs on the same data",
     )
     for run in baselines:
-        if not any(key in trained[0].numbers for key in run.numbers if "/" in key):
+        if not any(name in trained[0].numbers for name in run.numbers if "/" in name):
             raise UserError(
-                f"{run.folder}: measures nothing that {trained[0].folder} does; leave it out"
+                f"{run.folder}: has no number in common with {trained[0].folder}; leave it out"
             )
-    if kind == "seq2seq":
-        decide = ("task", "languages", "mask_rate", "mean_span", "block_size")
-        agree(
-            trained,
-            lambda run: ", ".join(f"{key}={run.flags.get(key)}" for key in decide),
-            "these decide what has to be written, so the numbers are not comparable",
-        )
     if kind == "lm":
-
-        def texts(run):
-            names = ", ".join(sorted(run.tokens.keys() - {"train", "valid"}))
-            return f"test sets {names}" if run.tokens else "held-out sentences, each by itself"
-
         agree(
             trained,
-            texts,
-            "they are measured on different texts (train_mlm.py --causal has no test sets), "
-            "so the perplexities are not comparable; give runs of one script on the same text",
+            test_sets,
+            "perplexities of different texts are not comparable "
+            "(train_mlm.py --causal has no test sets); give runs of one script on the same text",
         )
     if kind in ("lm", "mlm", "seq2seq"):
         agree(
-            given,
+            runs,
             lambda run: run.vocabulary,
-            "perplexities of different vocabularies are not comparable; compare the bits_per_byte in their result.json",
+            "perplexities of different vocabularies are not comparable; "
+            "compare the bits_per_byte in their result.json",
         )
     if kind in ("lm", "seq2seq"):
-
-        def sizes(run):
-            counts = [
-                f"{n:,}" for name, n in sorted(run.tokens.items()) if name not in ("train", "valid")
-            ]
-            return f"test sets of {', '.join(counts)} tokens"
-
-        agree(given, sizes, "the data changed in between; train them again on the same files")
-    if kind == "mlm":
+        agree(runs, test_sizes, "the data has changed; train them again on the same files")
+    if kind in ("mlm", "seq2seq"):
+        decide = {
+            "mlm": ("mask_rate", "mask_unit", "split"),
+            "seq2seq": ("task", "languages", "mask_rate", "mean_span", "block_size"),
+        }[kind]
         agree(
             trained,
-            lambda run: ", ".join(
-                f"{key}={run.flags.get(key)}" for key in ("mask_rate", "mask_unit", "split")
-            ),
-            "these decide which words have to be found, so the perplexities are not comparable; "
-            "compare classifiers on these encoders",
+            lambda run: ", ".join(f"{name}={run.flags.get(name)}" for name in decide),
+            "these flags decide what is predicted, so the numbers are not comparable; "
+            "give runs with the same",
         )
 
 
-def agree(finished, value, why):
-    """UserError naming the first run and the first of another value."""
-    for other in finished[1:]:
-        if value(other) != value(finished[0]):
+def test_sets(run):
+    names = sorted(run.tokens.keys() - {"train", "valid"})
+    return f"test sets {', '.join(names)}" if run.tokens else "held-out sentences"
+
+
+def test_sizes(run):
+    sizes = (f"{run.tokens[name]:,}" for name in sorted(run.tokens.keys() - {"train", "valid"}))
+    return f"test sets of {', '.join(sizes)} tokens"
+
+
+def agree(runs, value, problem):
+    """Raise UserError naming the first run and the first one with another value."""
+    expected = value(runs[0])
+    for other in runs[1:]:
+        if value(other) != expected:
             raise UserError(
-                f"{finished[0].folder} ({value(finished[0])}) and {other.folder} ({value(other)}): {why}"
+                f"{runs[0].folder} ({expected}) and {other.folder} ({value(other)}): {problem}"
             )
-
-
-# ---------------------------------------------------------------------------- configurations
-
-
-@dataclass
-class Configuration:
-    """Runs that differ in nothing but the seed."""
-
-    runs: list
-    label: str = ""
-
-    def summary(self):
-        """{name: (mean, deviation)} of the numbers all seeds have."""
-        return {
-            key: mean_and_deviation([run.numbers[key] for run in self.runs])
-            for key in self.runs[0].numbers
-            if all(key in run.numbers for run in self.runs)
-        }
-
-    def legend(self):
-        return f"{self.label} ({counted(len(self.runs), 'seed')})"
-
-    def curve(self, key, factor=1):
-        """(steps, means, deviations) of a logged number, at the steps all seeds have."""
-        logged = [
-            {m["step"]: factor * m[key] for m in run.metrics if math.isfinite(m.get(key, math.nan))}
-            for run in self.runs
-        ]
-        return line(
-            {
-                step: mean_and_deviation([values[step] for values in logged])
-                for step in set.intersection(*map(set, logged))
-            }
-        )
-
-    def by_length(self, key):
-        """(lengths, means, deviations) of a final number, which train_lm.py calls key@length; in training's length just key."""
-        summary = self.summary()
-        found = {
-            int(name.partition("@")[2]): number
-            for name, number in summary.items()
-            if name.startswith(key + "@")
-        }
-        return line(found | {self.runs[0].flags.get("block_size", 0): summary[key]})
-
-    def described(self):
-        return {
-            "label": self.label,
-            "folders": [str(run.folder) for run in self.runs],
-            "seeds": [run.seed for run in self.runs],
-            "settings": self.runs[0].settings,
-            "numbers": {
-                key: {
-                    "mean": mean,
-                    "deviation": deviation,
-                    "values": [run.numbers[key] for run in self.runs],
-                }
-                for key, (mean, deviation) in self.summary().items()
-            },
-        }
-
-
-def mean_and_deviation(values):
-    """(mean, sample standard deviation); no deviation of a single value."""
-    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
-
-
-def line(points):
-    """{x: (mean, deviation)} as three lists."""
-    xs = sorted(points)
-    return xs, [points[x][0] for x in xs], [points[x][1] or 0.0 for x in xs]
-
-
-def group(trained):
-    """The runs by configuration, in the order given."""
-    groups = {}
-    for run in trained:
-        seeds = groups.setdefault(json.dumps(run.settings, sort_keys=True), {})
-        if run.seed in seeds:
-            raise UserError(
-                f"{seeds[run.seed].folder} and {run.folder}: same flags and same seed {run.seed}, "
-                "so they are one measurement; give one of them"
-            )
-        seeds[run.seed] = run
-    return [
-        Configuration(
-            [seeds[seed] for seed in sorted(seeds, key=lambda seed: int(seed.split()[0]))]
-        )
-        for seeds in groups.values()
-    ]
-
-
-def label(configurations, labels=""):
-    """Label each by the flags that differ, as they are typed; by its folder where these do not tell it from the others."""
-    settings = [c.runs[0].settings for c in configurations]
-    differing = [
-        key
-        for key in dict.fromkeys(key for each in settings for key in each)
-        if len({json.dumps(each[key]) for each in settings if key in each}) > 1
-    ]
-
-    def words(keys):
-        return [
-            ", ".join(
-                f"{key.replace('_', '-')}={spelled(each[key])}" for key in keys if key in each
-            )
-            for each in settings
-        ]
-
-    found, short = words(differing), words([key for key in differing if key not in FOLLOWING])
-    if "encoder" in differing and len(set(short)) == len(short):
-        found = short
-    for c, text in zip(configurations, found):
-        folder = c.runs[0].folder.resolve().name
-        if len(configurations) == 1:
-            folder = folder.removesuffix(f"-{c.runs[0].seed}")
-        c.label = text if text and found.count(text) == 1 else folder
-    if labels:
-        chosen = [text.strip() for text in labels.split(",")]
-        require(
-            (
-                len(chosen) == len(configurations) == len(set(chosen)),
-                f"--labels {labels}: give {len(configurations)} different names, "
-                f"for {'; '.join(c.label for c in configurations)}",
-            )
-        )
-        for c, text in zip(configurations, chosen):
-            c.label = text
-
-
-def spelled(value):
-    return (
-        {True: "yes", False: "no"}[value]
-        if isinstance(value, bool)
-        else "none"
-        if value in ("", None)
-        else str(value)
-    )
-
-
-def counted(n, word):
-    return f"{n} {word}{'s' * (n != 1)}"

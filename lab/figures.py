@@ -1,181 +1,164 @@
-"""The few kinds of figure the scripts draw, all in one style and all to files: no display is needed."""
+"""Draw the figures of all scripts, in one style, as files. No display is needed.
 
+Importing this module changes no setting of matplotlib. Figures are made without pyplot, and the
+style is active only inside functions decorated with `styled`.
+"""
+
+import functools
 import math
 import statistics
 
-import matplotlib
+COLORS = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377", "#777777")
+POSITION_COLORS = {
+    "learned": "#4477AA",
+    "sinusoidal": "#66CCEE",
+    "alibi": "#EE6677",
+    "rope": "#228833",
+    "nope": "#777777",
+}
+POSITION_NAMES = {
+    "learned": "learned",
+    "sinusoidal": "sinusoidal",
+    "alibi": "ALiBi",
+    "rope": "rotary",
+    "nope": "NoPE",
+}
+STYLE = {
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "figure.dpi": 150,
+    "savefig.bbox": "tight",
+    "legend.frameon": False,
+    "axes.prop_cycle": f"cycler('color', {list(COLORS)})",
+}
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402  (the backend must be chosen first)
-from matplotlib.patches import Patch  # noqa: E402
 
-plt.rcParams.update(
-    {
-        "font.size": 9,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.grid": True,
-        "grid.alpha": 0.25,
-        "figure.dpi": 150,
-        "savefig.bbox": "tight",
-        "legend.frameon": False,
-        "axes.prop_cycle": plt.cycler(
-            color=["#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377", "#777777"]
-        ),
-    }
-)
+def styled(draw):
+    """Decorate a drawing function: use STYLE inside it, restore matplotlib's settings after it."""
+
+    @functools.wraps(draw)
+    def draw_in_style(*args, **more):
+        import matplotlib
+
+        with matplotlib.rc_context(STYLE):
+            return draw(*args, **more)
+
+    return draw_in_style
 
 
-def curves(path, panels, xlabel, room=0.0):
-    """One line chart a panel.
+@styled
+def new_figure(rows=1, columns=1, figsize=None, layout="constrained", dpi=None, **more):
+    """Return a figure and its axes as pyplot.subplots does, without pyplot."""
+    from matplotlib.figure import Figure
 
-    panels: [(title, ylabel, {label: (xs, ys) or (xs, ys, spread)}, {dashed line's label: y}, log), ...].
-    What is labelled "floor X" has the colour of X, dashed. room: share of a log panel's height to be left free at the
-    top, for a long legend.
+    figure = Figure(figsize=figsize, layout=layout, dpi=dpi)
+    return figure, figure.subplots(rows, columns, **more)
+
+
+@styled
+def save(figure, path):
+    """Write a figure; the ending of the path gives the format."""
+    figure.savefig(path)
+
+
+def line_colors(labels):
+    """Return {label: color}.
+
+    A label that begins with a position encoding ("ALiBi (3 seeds)", "pos=rope") gets the color of
+    that encoding. If several labels begin with the same one, only the first gets it. The other
+    labels share the remaining colors.
     """
-    figure, axes = plt.subplots(
-        1, len(panels), figsize=(4.2 * len(panels), 3.2), squeeze=False, layout="constrained"
-    )
+    encodings = {name.lower(): pos for pos, name in POSITION_NAMES.items()}
+    encodings |= {pos: pos for pos in POSITION_NAMES}
+    colors = {}
+    for label in labels:
+        word = label.removeprefix("pos=").replace(",", " ").split(" ")[0].lower()
+        color = POSITION_COLORS.get(encodings.get(word))
+        if color and color not in colors.values():
+            colors[label] = color
+    free = [color for color in COLORS if color not in colors.values()] or COLORS
+    others = [label for label in labels if label not in colors]
+    return colors | {label: free[i % len(free)] for i, label in enumerate(others)}
+
+
+def step_ticks(xs, most=6):
+    """Return at most `most` of the evaluation steps xs: multiples of the distance between two."""
+    xs = sorted(set(xs))
+    gap = min((b - a for a, b in zip(xs, xs[1:])), default=1)
+    for factor in (digit * 10**power for power in range(9) for digit in (1, 2, 5)):
+        ticks = [x for x in xs if x % (factor * gap) == 0]
+        if len(ticks) <= most:
+            break
+    return ticks if len(ticks) > 1 else [xs[0], xs[-1]]
+
+
+def without_untrained(lines):
+    """Return the lines without step 0, and True; or the same lines and False if step 0 fits in.
+
+    An untrained model's perplexity is about the size of the vocabulary. It is left out if it would
+    take more than a third of a log axis.
+    """
+    later = {label: tuple(values[1:] for values in line) for label, line in lines.items()}
+    if not all(len(xs) > 2 and xs[0] == 0 for xs, *_ in lines.values()):
+        return lines, False
+    first = max(ys[0] for _, ys, *_ in lines.values())
+    rest = [y for _, ys, *_ in later.values() for y in ys]
+    return (later, True) if (first / max(rest)) ** 3 > first / min(rest) else (lines, False)
+
+
+@styled
+def curves(path, panels, xlabel, room=0.0):
+    """Draw one line chart per panel.
+
+    panels: [(title, ylabel, {label: (xs, ys) or (xs, ys, spread)}, {label: y of a dashed line},
+    log), ...]. "floor X" has the color of X and is dashed. A label that is a position encoding, as
+    in --pos, is shown by its name. room: free share of a log panel's height at the top, for a long
+    legend.
+    """
+    figure, axes = new_figure(1, len(panels), figsize=(4.2 * len(panels), 3.2), squeeze=False)
     for axis, (title, ylabel, lines, dashed, log) in zip(axes[0], panels):
-        colours = {}
-        for i, (label, (xs, ys, *spread)) in enumerate(lines.items()):
-            floor_of = colours.get(label.removeprefix("floor "))
-            style = (
-                dict(color=floor_of, linestyle="--", linewidth=0.9)
-                if floor_of
-                else dict(marker="o" if len(xs) < 25 else None, markersize=3, linewidth=1.4)
-            )
-            (line,) = axis.plot(xs, ys, label=label, **style)
-            colours[label] = line.get_color()
+        lines, cut = without_untrained(lines) if log else (lines, False)
+        own = [
+            label for label in lines if label.removeprefix("floor ") not in lines.keys() - {label}
+        ]
+        colors = line_colors(own)
+        for label, (xs, ys, *spread) in lines.items():
+            if label in colors:
+                color = colors[label]
+                style = dict(marker="o" if len(xs) < 25 else None, markersize=3, linewidth=1.4)
+            else:
+                color = colors[label.removeprefix("floor ")]
+                style = dict(linestyle="--", linewidth=0.9)
+            axis.plot(xs, ys, label=POSITION_NAMES.get(label, label), color=color, **style)
             if spread:
-                axis.fill_between(
-                    xs,
-                    [y - s for y, s in zip(ys, spread[0])],
-                    [y + s for y, s in zip(ys, spread[0])],
-                    color=line.get_color(),
-                    alpha=0.18,
-                    linewidth=0,
-                )
+                low = [y - s for y, s in zip(ys, spread[0])]
+                high = [y + s for y, s in zip(ys, spread[0])]
+                axis.fill_between(xs, low, high, color=color, alpha=0.18, linewidth=0)
         for i, (label, y) in enumerate(dashed.items()):
-            colour = colours.get(label.removeprefix("floor ")) or (
-                f"C{i}" if len(dashed) == len(lines) else "0.35"
-            )
-            axis.axhline(y, color=colour, linestyle="--", linewidth=0.9, label=label)
+            other = COLORS[i] if len(dashed) == len(lines) else "0.35"
+            color = colors.get(label.removeprefix("floor "), other)
+            axis.axhline(y, color=color, linestyle="--", linewidth=0.9, label=label)
         if log:
             axis.set_yscale("log")
             low, high = axis.get_ylim()
             axis.set_ylim(low, low * (high / low) ** (1 / (1 - room)))
             plain_log_ticks(axis)
-        axis.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(7, integer=True))
-        axis.set(title=title, xlabel=xlabel, ylabel=ylabel)
+        axis.set_xticks(step_ticks([x for xs, *_ in lines.values() for x in xs]))
+        note = f" (not shown: untrained model at {xlabel} 0)" if cut else ""
+        axis.set(title=title, xlabel=xlabel + note, ylabel=ylabel)
         axis.legend(fontsize=8)
     save(figure, path)
 
 
-def compared(path, panels, xlabel, trained=None, ending=()):
-    """Panels for the full width of a two-column page, with one legend below them all; a .png, and a .pdf beside it.
-
-    panels: [(title, ylabel, {label: (xs, means, deviations)}, {label: (y, line style)}, log), ...]; the second
-    dictionary is of horizontal lines. trained: x is a length on a log scale, and these are the lengths of training;
-    ending: labels of lines that cannot go on where they end.
-    """
-    rows = -(-len(panels) // 4)
-    columns = -(-len(panels) // rows)
-    figure, axes = plt.subplots(rows, columns, squeeze=False, layout="constrained", dpi=250)
-    labels = list(dict.fromkeys(label for panel in panels for label in panel[2]))
-    handles, extra, before = {}, {}, None
-    for i, (axis, (title, ylabel, lines, levels, log)) in enumerate(zip(axes.flat, panels)):
-        for label, (xs, means, deviations) in lines.items():
-            colour, marker = f"C{labels.index(label) % 7}", "os^Dv"[labels.index(label) % 5]
-            (handles[label],) = axis.plot(
-                xs,
-                means,
-                color=colour,
-                marker=marker if len(xs) <= 25 else None,
-                markersize=2.5,
-                linewidth=1.1,
-            )
-            most = (
-                100 if ylabel.endswith("(%)") else math.inf
-            )  # a deviation may reach beyond, a share cannot
-            axis.fill_between(
-                xs,
-                [m - d for m, d in zip(means, deviations)],
-                [min(m + d, most) for m, d in zip(means, deviations)],
-                color=colour,
-                alpha=0.2,
-                linewidth=0,
-            )
-            if label in ending:
-                (extra["not defined beyond its table"],) = axis.plot(
-                    xs[-1:], means[-1:], color="0.2", marker="x", markersize=6, linestyle="none"
-                )
-            if any(deviations):
-                extra["± standard deviation"] = Patch(color="0.5", alpha=0.3, linewidth=0)
-        for label, (y, style) in levels.items():
-            handles[label] = axis.axhline(y, color="0.3", linestyle=style, linewidth=0.9)
-        for x in trained or ():
-            extra["length in training"] = axis.axvline(
-                x, color="0.6", linewidth=3, alpha=0.5, zorder=0
-            )
-        if log:
-            # An untrained model's perplexity is the size of the vocabulary; shown whole, it would flatten all that follows.
-            seen = [
-                y
-                for xs, *pair in lines.values()
-                for x, m, d in zip(xs, *pair)
-                if trained or x >= max(xs) / 4
-                for y in (max(m - d, m / 2), m + d)
-            ]
-            seen += [y for y, _ in levels.values()]
-            axis.set_yscale("log")
-            # Small differences stay small
-            margin = max(
-                (max(seen) / min(seen)) ** 0.05 * 1.02, (1.3 * min(seen) / max(seen)) ** 0.5
-            )
-            axis.set_ylim(min(seen) / margin, max(seen) * margin * (1 if trained else 1.5))
-            plain_log_ticks(axis)
-        elif ylabel.endswith("(%)"):
-            axis.set_ylim(max(axis.get_ylim()[0], 0), min(axis.get_ylim()[1], 102))
-        if trained is None:
-            axis.xaxis.set_major_locator(
-                matplotlib.ticker.MaxNLocator(4, steps=[1, 2, 5, 10], integer=True)
-            )
-        else:
-            axis.set_xscale("log", base=2)
-            axis.set_xticks(sorted({x for xs, *_ in lines.values() for x in xs}))
-            axis.xaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda x, _: f"{x:g}"))
-            axis.xaxis.set_minor_locator(matplotlib.ticker.NullLocator())
-        axis.set_title(title, fontsize=9, parse_math=False)
-        axis.set_xlabel(xlabel if i + columns >= len(panels) else "", fontsize=8)
-        axis.set_ylabel(ylabel if i % columns == 0 or ylabel != before else "", fontsize=8)
-        axis.tick_params(labelsize=7.5)
-        before = ylabel
-    shares = [axis for axis, panel in zip(axes.flat, panels) if panel[1].endswith("(%)")]
-    ends = [end for axis in shares for end in axis.get_ylim()]
-    for (
-        axis
-    ) in shares:  # one scale, so that a share in one panel can be compared with that in another
-        axis.set_ylim(min(ends), max(ends))
-    for axis in axes.flat[len(panels) :]:
-        axis.set_axis_off()
-    handles |= extra
-    across = max(
-        1, min(len(handles), int(7 / (0.056 * max(map(len, handles)) + 0.6)))
-    )  # a letter is about 0.056 inch wide
-    legend = figure.legend(
-        handles.values(), handles, loc="outside lower center", fontsize=8, ncols=across
-    )
-    figure.set_size_inches(7, 1.8 * rows + 0.17 * math.ceil(len(handles) / across) + 0.15)
-    for text in legend.get_texts():
-        text.set_parse_math(False)  # a $ in a folder's name is a $
-    figure.savefig(path.with_suffix(".pdf"))
-    save(figure, path)
-
-
+@styled
 def over_seeds(axis, xs, seeds, **style):
-    """The mean of several seeds' lines as one line, with a band of ± sample standard deviation. seeds: a list of ys for
-    each. Returns the means."""
+    """Plot the mean over seeds with a band of ± the sample standard deviation; return the means.
+
+    seeds: one list of ys per seed.
+    """
     means = [statistics.fmean(ys) for ys in zip(*seeds)]
     (line,) = axis.plot(xs, means, **style)
     if len(seeds) > 1:
@@ -192,7 +175,9 @@ def over_seeds(axis, xs, seeds, **style):
 
 
 def plain_log_ticks(axis):
-    """About five ticks on a log y axis, written as plain numbers; its limits must be final."""
+    """Put about five ticks with plain numbers on a log y axis whose limits are final."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
+
     low, high = axis.get_ylim()
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for digits in ((1, 1.5, 2, 3, 4, 5, 6, 8), (1, 2, 5), (1, 3), (1,)):
@@ -206,44 +191,41 @@ def plain_log_ticks(axis):
     if len(ticks) < 3:
         ticks = [
             tick
-            for tick in matplotlib.ticker.MaxNLocator(4, steps=[1, 2, 5, 10]).tick_values(low, high)
+            for tick in MaxNLocator(4, steps=[1, 2, 5, 10]).tick_values(low, high)
             if low <= tick <= high
         ]
     axis.set_yticks(ticks)
     axis.set_ylim(low, high)
-    axis.yaxis.set_minor_locator(matplotlib.ticker.NullLocator())
+    axis.yaxis.set_minor_locator(NullLocator())
     axis.yaxis.set_major_formatter(
-        matplotlib.ticker.FuncFormatter(
+        FuncFormatter(
             lambda y, _: f"{y:.0e}" if y >= 1e6 else f"{y:,.0f}" if y >= 1000 else f"{y:.4g}"
         )
     )
 
 
-def confusion(path, counts, classes):
-    """counts[i][j]: how many rows of true class i were given class j; colours are shares of the row."""
-    figure, axis = plt.subplots(figsize=(0.8 * len(classes) + 1.6, 0.8 * len(classes) + 0.8))
-    axis.imshow(
-        [[n / max(1, sum(row)) for n in row] for row in counts], cmap="Blues", vmin=0, vmax=1
-    )
+@styled
+def confusion(path, counts, classes, title=""):
+    """Draw a confusion matrix. counts[i][j]: rows of true class i that were given class j.
+
+    Colors are shares of the true class. title: what is shown, above the accuracy.
+    """
+    size = 0.8 * len(classes)
+    figure, axis = new_figure(figsize=(size + 1.6, size + 0.8))
+    shares = [[n / max(1, sum(row)) for n in row] for row in counts]
+    axis.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     for i, row in enumerate(counts):
         for j, n in enumerate(row):
-            axis.text(
-                j, i, n, ha="center", va="center", color="white" if n > 0.5 * sum(row) else "black"
-            )
+            color = "white" if shares[i][j] > 0.5 else "black"
+            axis.text(j, i, n, ha="center", va="center", color=color)
+    right = sum(row[i] for i, row in enumerate(counts)) / max(1, sum(map(sum, counts)))
+    axis.set_xticks(range(len(classes)), classes)
+    axis.set_yticks(range(len(classes)), classes)
+    accuracy = f"test rows: {right:.1%} correct"
     axis.set(
-        xticks=range(len(classes)),
-        yticks=range(len(classes)),
-        xticklabels=classes,
-        yticklabels=classes,
         xlabel="predicted class",
         ylabel="true class",
-        title=f"Test rows, {sum(row[i] for i, row in enumerate(counts)) / max(1, sum(map(sum, counts))):.1%} right",
+        title=f"{title}\n{accuracy}" if title else accuracy,
     )
     axis.grid(False)
     save(figure, path)
-
-
-def save(figure, path):
-    """Write and close a figure; the format follows the file's ending."""
-    figure.savefig(path)
-    plt.close(figure)

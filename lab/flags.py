@@ -19,7 +19,8 @@ from pathlib import Path
 from data import NAMES
 from data.masking import UNITS
 from lab.errors import UserError, require
-from model import ALIBI_VARIANTS, HEADS, LARGEST, POSITIONS, Config
+from lab.limits import LARGEST, make_config
+from model import ALIBI_VARIANTS, HEADS, POSITIONS, Config
 
 ROOT = Path(__file__).parents[1]
 
@@ -227,7 +228,7 @@ def model_config(flags, source=None, causal=False, **more):
     names = {field.name for field in dataclasses.fields(Config)}
     values = {name: value for name, value in vars(flags).items() if name in names} | more
     try:
-        config = Config(**values)
+        config = make_config(values)
     except ValueError as error:
         fields = re.compile(rf"\b({'|'.join(names)})(?= must|=)|\b(n_head|n_embd|block_size)\b")
         raise UserError(fields.sub(lambda found: spelled(found[0]), str(error))) from None

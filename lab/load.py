@@ -12,17 +12,23 @@ from data.tokenizer import load_tokenizer
 from lab import processes
 from lab.checkpoint import check_weights, load_weights, read_checkpoint
 from lab.errors import UserError, require
+from lab.limits import make_config
 from lab.records import read_config
-from model import Config, Decoder, Encoder, EncoderDecoder, LanguageModel
+from model import Decoder, LanguageModel
 from nets.classifier import Classifier
+from nets.encoder_decoder import EncoderDecoder
 from nets.ensemble import Ensemble
+from nets.thread_reader import ThreadReader
+from nets.two_languages import make_encoder
 
 SCRIPTS = {
     "lm": "train_lm.py",
     "mlm": "train_mlm.py",
     "classifier": "train_classifier.py",
     "seq2seq": "beyond.train_seq2seq",
+    "thread": "beyond.train_thread",
 }
+MOST_ANCESTORS = 100_000  # that a thread run can have been trained with
 
 
 @dataclass
@@ -79,7 +85,7 @@ def build_model(folder, kind, described, tokenizer, weights):
     """
     path, best = folder / "config.json", folder / "best.pt"
     try:
-        config = Config(**described["model"])
+        config = make_config(described["model"])
     except (TypeError, ValueError) as error:
         raise UserError(f"{path}: does not describe a model ({error}); train again") from None
     entries = tokenizer.get_vocab_size()
@@ -88,6 +94,10 @@ def build_model(folder, kind, described, tokenizer, weights):
             f"{folder / 'tokenizer.json'}: has {entries} entries but the checkpoint's model "
             f"{config.vocab_size}; they are of different runs, restore the right one"
         )
+    if kind == "thread":
+        n, position = (described["reader"].get(k) for k in ("n_ancestors", "ancestor_positions"))
+        fits = type(n) is int and 0 < n <= MOST_ANCESTORS and position in ThreadReader.POSITIONS
+        require((fits, f"{path}: does not describe a thread reader; restore the file"))
     members = described.get("members", 1)
     layers = f"the {config.n_layer} layers of config.json, {members} times"
     few = f"{best}: holds {len(weights)} tensors, which cannot be {layers}; restore the file"
@@ -110,18 +120,20 @@ def build_model(folder, kind, described, tokenizer, weights):
 
 
 def make_model(kind, config, described):
-    """Return an untrained model of a kind: lm | mlm | classifier | seq2seq."""
+    """Return an untrained model of a kind, one of SCRIPTS."""
     if kind == "classifier":
-        body = Decoder if described.get("body") == "decoder" else Encoder
+        body = Decoder if described.get("body") == "decoder" else make_encoder
         return Classifier(body(config), **described["classifier"])
-    body = {"lm": Decoder, "mlm": Encoder, "seq2seq": EncoderDecoder}[kind]
+    if kind == "thread":
+        return LanguageModel(ThreadReader(config, **described["reader"]))
+    body = {"lm": Decoder, "mlm": make_encoder, "seq2seq": EncoderDecoder}[kind]
     members = [LanguageModel(body(config)) for _ in range(described.get("members", 1))]
     return Ensemble(members) if len(members) > 1 else members[0]
 
 
 def by_position(loaded):
-    """Group runs as {label: runs}: those that differ only in their seed, by position encoding. Where
-    that does not tell them apart, each run stands alone under the name of its folder."""
+    """Group runs as {label: runs}: those that differ only in their seed, by position encoding.
+    Where that does not tell them apart, each run stands alone under the name of its folder."""
     groups = {}
     for run in loaded:
         groups.setdefault(run.model.body.config.pos, []).append(run)

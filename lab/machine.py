@@ -16,6 +16,7 @@ import torch
 from lab import processes
 from lab.errors import require
 from model import Block
+from nets import long_alibi
 
 
 def prepare(flags, n_embd=0):
@@ -47,6 +48,7 @@ def prepare(flags, n_embd=0):
     # Far-away tokens get weights too small for normal floats, and denormal floats are slow.
     torch.set_flush_denormal(True)
     torch.manual_seed(getattr(flags, "seed", 0))
+    long_alibi.install()
     if device == "cpu":
         keep_freed_memory()
     return torch.device(device)
@@ -69,59 +71,48 @@ def keep_freed_memory():
 
 
 def autocast(flags, device):
-    """Context in which the forward pass runs: bfloat16 on CUDA unless --dtype says otherwise."""
+    """Return the context of the forward pass: bfloat16 on CUDA unless --dtype says otherwise."""
     if flags.dtype == "bfloat16" or flags.dtype == "auto" and device.type == "cuda":
         return torch.autocast(device.type, dtype=torch.bfloat16)
     return contextlib.nullcontext()
 
 
 def compile_blocks(model, backend="inductor"):
-    """Let PyTorch compile each block of the model, in place; the names of its weights stay.
-    All blocks share the work of compiling."""
+    """Compile each block of the model in place; the names of its weights stay. All blocks share the
+    work of compiling."""
     for module in model.modules():
         if isinstance(module, Block):
             module.compile(backend=backend)
 
 
 def peak_memory(device):
-    """Largest memory of this process so far in MB, on the device that computes; None where the system does not tell."""
+    """Return the largest memory so far in MB, on the device that computes; None if unknown."""
     if device.type == "cuda":
         return round(torch.cuda.max_memory_allocated() / 2**20, 1)
     try:
         import resource  # not on Windows
     except ImportError:
         return None
-    return round(
-        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        / (2**20 if sys.platform == "darwin" else 2**10),
-        1,
-    )
+    unit = 2**20 if sys.platform == "darwin" else 2**10
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit, 1)
 
 
 def git_revision():
-    """The commit of the code, with a + when files were changed; "unknown" outside a checkout."""
+    """Return the commit of the code, with a + if files changed; "unknown" outside a checkout."""
+
+    def git(*words):
+        how = {"cwd": Path(__file__).parents[1], "capture_output": True, "text": True}
+        return subprocess.run(["git", *words], check=True, **how).stdout.strip()
+
     try:
-        here = Path(__file__).parents[1]
-        revision = subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"],
-            cwd=here,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        changes = subprocess.run(
-            ["git", "status", "--porcelain", "-uno"],
-            cwd=here,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        return revision.stdout.strip() + ("+" if changes.stdout.strip() else "")
+        changed = git("status", "--porcelain", "-uno")
+        return git("rev-parse", "--short", "HEAD") + ("+" if changed else "")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
 
 
 def versions():
+    """Return the versions of what computes, and today's date."""
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,

@@ -1,7 +1,7 @@
 """What the training scripts print and draw alike."""
 
 from lab import figures
-from model import count_parameters
+from lab.parameters import count_parameters
 
 
 def say_start(run, what, model):

@@ -18,15 +18,15 @@ import torch
 
 from data.files import write_json, write_text
 from lab import processes
-from lab.checkpoint import Damaged, load_optimizer, load_weights, read_checkpoint, write_checkpoint
+from lab.checkpoint import Corrupt, load_optimizer, load_weights, read_checkpoint, write_checkpoint
 from lab.errors import UserError, require
 from lab.flags import script_of
 from lab.folder import check_tokenizer, name_folder, open_folder
 from lab.live import LiveLine, clock
 from lab.machine import git_revision, peak_memory, versions
+from lab.parameters import count_parameters
 from lab.records import Record, read_config, read_metrics, resume_command
 from lab.signals import Interrupted, Losses, Signals
-from model import count_parameters
 
 CHECKPOINT = ("model", "optimizer", "step", "rng", "cuda_rng", "seconds", "more")
 
@@ -226,7 +226,7 @@ class Run:
         self.live.say(text)
 
     def log(self, number, **metrics):
-        """Append a line to metrics.jsonl, without times: a repeated run gives the same file.
+        """Append a line to metrics.jsonl. It has no times, so a repeated run gives the same file.
         Raises UserError for NaN and infinite numbers."""
         self.check_losses()
         for name, value in metrics.items():
@@ -369,7 +369,7 @@ class Run:
                 continue
             try:
                 state = read_checkpoint(path, self.device, CHECKPOINT)
-            except Damaged as error:
+            except Corrupt as error:
                 damages.append(error.what)
                 continue
             if has_best:

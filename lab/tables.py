@@ -1,75 +1,100 @@
-"""Tables for a write-up: the same cells as Markdown and as LaTeX."""
+"""Write tables for a write-up: the same cells as Markdown and as LaTeX.
 
+A table is a header and rows of strings. `**12.3**` is a bold cell. Two forms are special: a pair
+("perplexity", "obama") in the header stands below a common heading "perplexity" in LaTeX, and None
+instead of a row draws a line in LaTeX.
+"""
+
+import re
 import statistics
+from itertools import groupby
 
 from data.files import write_text
 
 
-def write(stem, header, rows, caption):
-    """Write stem.md and stem.tex (booktabs). header and rows are lists of strings, the first column left-aligned, a cell
-    in ** is bold. Returns the Markdown, which reads as plain text too."""
-    text = f"{markdown(header, rows)}\n{caption}\n"
+def write(stem, header, rows, caption, left=1, wide=False):
+    """Write stem.md and stem.tex, and return the Markdown, which is readable as plain text.
+
+    left: number of left-aligned columns. wide: LaTeX lets the table span two columns of text.
+    """
+    text = f"{markdown(header, rows, left)}\n{caption}\n"
     write_text(stem.with_suffix(".md"), text)
-    write_text(stem.with_suffix(".tex"), latex(header, rows, caption, stem.name))
+    write_text(stem.with_suffix(".tex"), latex(header, rows, caption, stem.name, left, wide))
     return text
 
 
-def markdown(header, rows):
-    lines = [[cell.replace("|", r"\|") for cell in line] for line in [header, *rows]]
+def markdown(header, rows, left=1):
+    """Return a Markdown table whose columns are also aligned as plain text."""
+    header = [cell if isinstance(cell, str) else " ".join(cell) for cell in header]
+    lines = [[cell.replace("|", r"\|") for cell in row] for row in [header, *rows] if row]
     widths = [max(map(len, column)) for column in zip(*lines)]
-    lines = [
-        [
-            cell.rjust(width) if i else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(line, widths))
-        ]
+    rule = ["-" * width for width in widths[:left]]
+    rule += ["-" * (width - 1) + ":" for width in widths[left:]]
+    aligned = [
+        [cell.ljust(width) for cell, width in zip(line[:left], widths)]
+        + [cell.rjust(width) for cell, width in zip(line[left:], widths[left:])]
         for line in lines
     ]
-    lines.insert(
-        1, ["-" * (width - 1) + ":" if i else "-" * width for i, width in enumerate(widths)]
-    )
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    aligned.insert(1, rule)
+    return "".join(f"| {' | '.join(line)} |\n" for line in aligned)
 
 
-def latex(header, rows, caption, label):
-    def cell(text):
-        bold = text.startswith("**")
-        text = escaped(text.replace("**", "")).replace("–", "--")
-        return rf"\textbf{{{text}}}" if bold else text
+def latex(header, rows, caption, label, left=1, wide=False):
+    """Return a LaTeX table (booktabs)."""
+    table = "table*" if wide else "table"
+    names = [cell if isinstance(cell, str) else cell[1] for cell in header]
+    lines = [
+        r"% \usepackage{booktabs}",
+        rf"\begin{{{table}}}",
+        r"\centering",
+        rf"\caption{{{escaped(caption)}}}",
+        rf"\label{{tab:{label}}}",
+        rf"\begin{{tabular}}{{{'l' * left}{'r' * (len(header) - left)}}}",
+        r"\toprule",
+        *common_headings(header),
+        latex_row(names),
+        r"\midrule",
+        *(latex_row(row) if row else r"\midrule" for row in rows),
+        r"\bottomrule",
+        r"\end{tabular}",
+        rf"\end{{{table}}}",
+    ]
+    return "\n".join(lines) + "\n"
 
-    lines = [" & ".join(map(cell, line)) + r" \\" for line in [header, *rows]]
-    return "\n".join(
-        [
-            r"% \usepackage{booktabs}",
-            r"\begin{table}",
-            r"\centering",
-            rf"\caption{{{escaped(caption)}}}",
-            rf"\label{{tab:{label}}}",
-            rf"\begin{{tabular}}{{l{'r' * (len(header) - 1)}}}",
-            r"\toprule",
-            lines[0],
-            r"\midrule",
-            *lines[1:],
-            r"\bottomrule",
-            r"\end{tabular}",
-            r"\end{table}",
-            "",
-        ]
-    )
+
+def common_headings(header):
+    """Return the LaTeX lines above the header: each common heading, and a rule below it."""
+    cells, rules, column = [], [], 1
+    for heading, group in groupby(header, lambda cell: "" if isinstance(cell, str) else cell[0]):
+        n = len(list(group))
+        if heading:
+            cells.append(rf"\multicolumn{{{n}}}{{c}}{{{escaped(heading)}}}")
+            rules.append(rf"\cmidrule(lr){{{column}-{column + n - 1}}}")
+        else:
+            cells += [""] * n
+        column += n
+    return [" & ".join(cells) + r" \\", " ".join(rules)] if rules else []
+
+
+def latex_row(cells):
+    bold = [re.sub(r"\*\*(.+?)\*\*", r"\\textbf{\1}", escaped(cell)) for cell in cells]
+    return " & ".join(bold) + r" \\"
 
 
 def escaped(text):
-    """Text as LaTeX prints it."""
+    """Return the text as LaTeX prints it."""
     special = {
         "\\": r"\textbackslash{}",
         "~": r"\textasciitilde{}",
         "^": r"\textasciicircum{}",
         "±": r"$\pm$",
         "≥": r"$\geq$",
+        "–": "--",
     } | {c: "\\" + c for c in "&%$#_{}"}
     return "".join(special.get(c, c) for c in text)
 
 
 def spread(values, digits=1):
-    """ "mean ± sample standard deviation"; of a single value just that."""
+    """Return "mean ± sample standard deviation", or a single value without a deviation."""
     mean = f"{statistics.fmean(values):,.{digits}f}"
     return f"{mean} ± {statistics.stdev(values):,.{digits}f}" if len(values) > 1 else mean

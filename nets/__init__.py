@@ -1,1 +1,1 @@
-"""Models built from model.py: classifier, ensemble, encoder-decoder, thread reader; and RoBERTa's weights."""
+"""Models built on or around model.py, n-gram and naive-Bayes models, and RoBERTa's weights."""

@@ -1,22 +1,25 @@
-"""RoBERTa in and out: a Hugging Face folder to our Encoder and head, and back (Liu et al. 2019).
+"""Read RoBERTa from a Hugging Face folder into an Encoder and its head, and write it back.
 
     model, tokenizer = load_roberta("path/to/distilroberta-base")
-    export_roberta(runs.load_run("out/mlm-toy-learned-0"), "folder")
+    export_roberta(load_run("out/mlm-toy-learned-0"), "folder")
     # transformers: RobertaForMaskedLM.from_pretrained("folder")
 
-Both are the post-norm encoder of model.py with learned positions and RoBERTa's head.
-What is told apart only by where it is kept:
+RoBERTa (Liu et al. 2019) is the post-norm encoder of model.py with learned positions and the head
+"roberta". Only the storage differs:
 
-- q, k and v are three matrices there and one here, stacked in that order.
-- Positions count from pad_token_id + 1 there, whose earlier rows are never read, and from 0 here. Padding must be on the right.
-- There each token also gets the vector of its token type. RoBERTa has only the first, so here each position's row holds it too.
-- Special tokens have other names and places; all others keep their order.
-  The rows of the word vectors and of the output bias move along.
+- There, q, k and v are three matrices. Here they are stacked in one.
+- There, positions count from pad_token_id + 1, and earlier rows are never read. Here they count
+  from 0. Padding must be on the right.
+- There, each token also gets the vector of its token type. RoBERTa uses only the first type, so
+  here each position's row contains it.
+- Special tokens have other names and places. All other tokens keep their order. The rows of the
+  word vectors and of the output bias move along.
 
       theirs   <s> 0   <pad> 1   </s> 2   <unk> 3   words from 4     <mask> last
       ours    [PAD] 0  [UNK] 1  [MASK] 2  [BOS] 3   [EOS] 4   words from 5
 
-A sentence is <s> words </s> there. The tokenizer that is returned keeps that in mind (see data/tokenizer.py, `frame`).
+A sentence is <s> words </s> there. The returned tokenizer frames sentences in the same way (see
+`frame` in data/tokenizer.py).
 """
 
 import json
@@ -24,73 +27,91 @@ import os
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
 from data.files import TOKENIZER_LIMIT, DataError, check_file, read_bytes, read_json
 from data.tokenizer import SPECIAL, frame
 from model import Config, Encoder, LanguageModel
 
-OURS = dict(
-    zip(("<pad>", "<unk>", "<mask>", "<s>", "</s>"), SPECIAL)
-)  # their special tokens in the order of our ids
+try:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file, save_file
+except ImportError:  # an extra that only this file needs
+    load_file = save_file = None
+
+# Their special tokens in the order of our ids, and the reverse
+OURS = dict(zip(("<pad>", "<unk>", "<mask>", "<s>", "</s>"), SPECIAL))
 THEIRS = {ours: theirs for theirs, ours in OURS.items()}
-# What of a Config RoBERTa leaves open, and what does not matter with learned positions.
+# Options that may differ between RoBERTas, or that do not matter with learned positions
 FREE = (
-    "vocab_size",
-    "block_size",
-    "n_layer",
-    "n_head",
-    "n_embd",
-    "n_ffn",
-    "activation",
-    "norm_eps",
-    "dropout",
-    "attn_dropout",
-    "tie",
-    "init_std",
-    "alibi",
-    "mask_id",
+    *("vocab_size", "block_size", "n_layer", "n_head", "n_embd", "n_ffn", "activation"),
+    *("norm_eps", "dropout", "attn_dropout", "tie", "init_std", "alibi", "mask_id"),
 )
-UNUSED = 2  # rows of an exported position table that no token reads: <pad> has id 1
+# Sizes in their config.json with the least value, and rates with the default of transformers
+SIZES = {
+    "vocab_size": 1,
+    "hidden_size": 1,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 1,
+    "intermediate_size": 1,
+    "max_position_embeddings": 1,
+    "type_vocab_size": 1,
+    "pad_token_id": 0,
+}
+LARGEST = 2**24  # upper limit of every size
+RATES = {
+    "layer_norm_eps": 1e-12,
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1,
+    "initializer_range": 0.02,
+}
+UNUSED = 2  # first rows of an exported position table, never read because <pad> has id 1
+
+
+def require_safetensors():
+    """Raise DataError if safetensors is not installed."""
+    if load_file is None:
+        raise DataError(
+            "RoBERTa's weights need safetensors; install it with: pip install safetensors"
+        )
 
 
 def load_roberta(path, head=True):
-    """A folder with config.json, model.safetensors and the tokenizer (tokenizer.json, or vocab.json and merges.txt) as
-    (LanguageModel in evaluation mode, tokenizer with our special tokens).
-    Rows of the vocabulary that no token has are left out.
+    """Return (LanguageModel in evaluation mode, tokenizer with our special tokens) of a folder.
 
-    head=False: for its body alone; the folder need not hold an lm_head, and the model's is random.
-    Raises DataError that names the file for one that is missing or damaged, for an architecture other than RoBERTa's,
-    and for a tensor that is missing, of another shape or type, not finite, or without a place.
+    The folder has config.json, model.safetensors and tokenizer.json, or vocab.json and merges.txt
+    instead of the latter. Rows of the vocabulary without a token are left out.
+    head=False: the folder needs no lm_head, and the head of the model is random.
+    Raises DataError naming the file if one is missing or corrupt, if the architecture is not
+    RoBERTa's, or if a tensor is missing, unknown, not finite, or of another shape or type.
     """
+    require_safetensors()
     folder = Path(path)
     described = read_config(folder)
-    tokenizer, rows = read_tokenizer(folder, described)  # rows (V,): their ids in the order of ours
+    tokenizer, rows = read_tokenizer(folder, described)  # rows (V,): their ids in our order
     tensors, V = read_tensors(folder), described["vocab_size"]
+    weights, floats = (
+        folder / "model.safetensors",
+        (torch.float, torch.half, torch.bfloat16, torch.double),
+    )
 
     def take(name, *shape):
         if name not in tensors:
-            advice = (
-                "; to predict words it needs one, "
-                "so give a folder saved from RobertaForMaskedLM (a classifier needs none)"
-                if name.startswith("lm_head.")
-                else "; restore the file, or save the model again with save_pretrained"
-            )
-            raise DataError(f"{folder / 'model.safetensors'}: holds no tensor {name}{advice}")
+            advice = "restore the file, or save the model again with save_pretrained"
+            if name.startswith("lm_head."):
+                advice = (
+                    "a masked language model needs it; give a folder saved from RobertaForMaskedLM "
+                    "(a classifier does not need it)"
+                )
+            raise DataError(f"{weights}: holds no tensor {name}; {advice}")
         if tensors[name].shape != shape:
             raise DataError(
-                f"{folder / 'model.safetensors'}: {name} is {tuple(tensors[name].shape)}, "
-                f"but {shape} by config.json; they are of different models, restore the right one"
+                f"{weights}: {name} is {tuple(tensors[name].shape)}, "
+                f"but {shape} in config.json; these are different models, restore the right file"
             )
-        if (
-            tensors[name].dtype not in (torch.float32, torch.float16, torch.bfloat16, torch.float64)
-            or not tensors[name].isfinite().all()
-        ):
+        if tensors[name].dtype not in floats or not tensors[name].isfinite().all():
             raise DataError(
-                f"{folder / 'model.safetensors'}: {name} does not hold finite floating-point numbers; "
-                "restore the file"
+                f"{weights}: {name} does not hold finite floating-point numbers; restore the file"
             )
         return tensors.pop(name).float()
 
@@ -111,10 +132,10 @@ def load_roberta(path, head=True):
         raise DataError(f"{folder / 'config.json'}: {error}; restore the file") from None
     if config.n_layer > len(tensors):
         raise DataError(
-            f"{folder / 'model.safetensors'}: holds {len(tensors)} tensors, "
+            f"{weights}: holds {len(tensors)} tensors, "
             f"too few for the {config.n_layer:,} layers of config.json; restore the right one"
         )
-    # The shapes alone: what config.json asks for takes no memory before the tensors prove to have them
+    # Only the shapes: a wrong config.json must not take memory before the tensors match it
     with torch.device("meta"):
         shapes = {
             name: parameter.shape
@@ -147,16 +168,16 @@ def load_roberta(path, head=True):
     ]
     if left:
         raise DataError(
-            f"{folder / 'model.safetensors'}: {left[0]} has no place "
-            f"in the {config.n_layer} layers of config.json; restore the right file"
+            f"{weights}: {left[0]} has no place in the {config.n_layer} layers of config.json; "
+            "restore the right file"
         )
     model = LanguageModel(Encoder(config))
-    model.load_state_dict(state, strict=False)  # tied words have two names
+    model.load_state_dict(state, strict=False)  # tied word vectors have two names
     return model.eval(), tokenizer
 
 
 def modules(n_layer, head=True):
-    """[(a module here, those of theirs that it is made of)]; each has a weight and a bias."""
+    """Return [(our module, their modules it is made of)]; each has a weight and a bias."""
     pairs = [("body.embedding_norm", ["roberta.embeddings.LayerNorm"])]
     for i in range(n_layer):
         ours, theirs = f"body.blocks.{i}.", f"roberta.encoder.layer.{i}."
@@ -182,23 +203,23 @@ def modules(n_layer, head=True):
 
 
 def read_config(folder):
-    """config.json as a dictionary. DataError for what is no RoBERTa, and for a kind of it that model.py does not have."""
+    """Return config.json as a dictionary. Raises DataError unless it is a RoBERTa."""
     if not folder.is_dir():
         raise DataError(
-            f"{folder}: no such folder; "
-            "give one with config.json, model.safetensors and a tokenizer, as save_pretrained writes it"
+            f"{folder}: no such folder; give one written by save_pretrained, with config.json, "
+            "model.safetensors and a tokenizer"
         )
     path = folder / "config.json"
     described = read_json(path, "give the folder of a whole model, as save_pretrained writes it")
-    if described.get("model_type") != "roberta":
-        is_run = "kind" in described
+    kind = described.get("model_type")
+    if kind != "roberta" and "kind" in described:
         raise DataError(
-            f"{path}: "
-            + (
-                "is of a run of this project; continue it with --init-from, or classify with --encoder"
-                if is_run
-                else f"model_type is {described.get('model_type')!r}; only 'roberta' can be read (RoBERTa, DistilRoBERTa)"
-            )
+            f"{path}: is from a run of this project; continue it with --init-from, "
+            "or classify with --encoder"
+        )
+    if kind != "roberta":
+        raise DataError(
+            f"{path}: model_type is {kind!r}; only 'roberta' can be read (RoBERTa, DistilRoBERTa)"
         )
     for name, allowed in (
         ("hidden_act", ("gelu", "relu")),
@@ -207,39 +228,32 @@ def read_config(folder):
         ("add_cross_attention", (False,)),
     ):
         if described.get(name, allowed[0]) not in allowed:
-            raise DataError(
-                f"{path}: {name} is {described[name]!r}; only {' or '.join(map(repr, allowed))} can be read"
-            )
-    described = {"pad_token_id": 1, "type_vocab_size": 2} | described
-    sizes = (
-        "vocab_size",
-        "hidden_size",
-        "num_hidden_layers",
-        "num_attention_heads",
-        "intermediate_size",
-        "max_position_embeddings",
-        "pad_token_id",
-        "type_vocab_size",
-    )
+            choices = " or ".join(map(repr, allowed))
+            raise DataError(f"{path}: {name} is {described[name]!r}; only {choices} can be read")
+    described = {"pad_token_id": 1, "type_vocab_size": 2, "hidden_act": "gelu"} | RATES | described
     wrong = [
-        name
-        for name in sizes
-        if type(described.get(name)) is not int or described[name] < (name != "pad_token_id")
+        f"{name} must be a whole number from {least} to {LARGEST:,}"
+        for name, least in SIZES.items()
+        if type(described.get(name)) is not int or not least <= described[name] <= LARGEST
+    ]
+    wrong += [
+        f"{name} must be a number from 0 to below 1"
+        for name in RATES
+        if type(described[name]) not in (int, float) or not 0 <= described[name] < 1
     ]
     if wrong:
-        raise DataError(
-            f"{path}: {', '.join(wrong)} must be a whole number, above 0 but for pad_token_id; restore the file"
-        )
+        raise DataError(f"{path}: {', '.join(wrong)}; restore the file")
     if described["max_position_embeddings"] < described["pad_token_id"] + 4:
         raise DataError(
-            f"{path}: max_position_embeddings {described['max_position_embeddings']} leave no room for a sentence; "
-            f"RoBERTa's first {described['pad_token_id'] + 1} are never read"
+            f"{path}: max_position_embeddings {described['max_position_embeddings']} are too few "
+            f"for a sentence: RoBERTa never reads the first {described['pad_token_id'] + 1}; "
+            "restore the file"
         )
     return described
 
 
 def make_config(described, vocab_size, tie):
-    """Our Config from theirs. The defaults are those of transformers' RobertaConfig."""
+    """Return our Config from theirs. Raises ValueError for sizes that do not fit together."""
     return Config(
         vocab_size=vocab_size,
         block_size=described["max_position_embeddings"] - described["pad_token_id"] - 1,
@@ -251,16 +265,16 @@ def make_config(described, vocab_size, tie):
         norm_first=False,
         head="roberta",
         tie=tie,
-        activation=described.get("hidden_act", "gelu"),
-        norm_eps=described.get("layer_norm_eps", 1e-12),
-        dropout=described.get("hidden_dropout_prob", 0.1),
-        attn_dropout=described.get("attention_probs_dropout_prob", 0.1),
-        init_std=described.get("initializer_range", 0.02),
+        activation=described["hidden_act"],
+        norm_eps=described["layer_norm_eps"],
+        dropout=described["hidden_dropout_prob"],
+        attn_dropout=described["attention_probs_dropout_prob"],
+        init_std=described["initializer_range"],
     )
 
 
 def read_tensors(folder):
-    """{name: tensor}; a bare RobertaModel's get the prefix that they have in larger models."""
+    """Return {name: tensor}. The tensors of a bare RobertaModel get the prefix "roberta."."""
     path = folder / "model.safetensors"
     if not path.is_file():
         others = [
@@ -271,7 +285,7 @@ def read_tensors(folder):
         raise DataError(
             f"{path}: no such file"
             + (
-                f", only {others[0]}; load and save the model with transformers' save_pretrained, in one file"
+                f", only {others[0]}; load the model with transformers and save_pretrained it again"
                 if others
                 else "; give the folder of a whole model"
             )
@@ -290,7 +304,7 @@ def read_tensors(folder):
 
 
 def read_tokenizer(folder, described):
-    """(tokenizer with our special tokens, (V,) ids that its tokens have in the folder)."""
+    """Return (tokenizer with our special tokens, (V,) ids of its tokens in the folder)."""
     path, vocabulary, merges = (
         folder / name for name in ("tokenizer.json", "vocab.json", "merges.txt")
     )
@@ -314,7 +328,7 @@ def read_tokenizer(folder, described):
             )
     except DataError:
         raise
-    except Exception as error:  # the library raises bare Exception for whatever it cannot parse
+    except Exception as error:  # the library raises a bare Exception
         raise DataError(
             f"{path}: not a tokenizer file ({str(error)[:80]}); restore it or download it again"
         ) from None
@@ -327,17 +341,19 @@ def read_tokenizer(folder, described):
     if not isinstance(tokenizer.model, (models.BPE, models.WordLevel)):
         raise DataError(
             f"{path}: is of type {type(tokenizer.model).__name__}; "
-            "only BPE, as RoBERTa's, or WordLevel can be read"
+            "only BPE, which RoBERTa uses, or WordLevel can be read"
         )
     if max(ids.values()) >= described["vocab_size"]:
         raise DataError(
             f"{path}: has ids up to {max(ids.values())}, "
-            f"but config.json says vocab_size {described['vocab_size']}; they are of different models"
+            f"but config.json says vocab_size {described['vocab_size']}; "
+            "the files are from different models, restore the right one"
         )
     if ids["<pad>"] != described["pad_token_id"]:
         raise DataError(
             f"{path}: <pad> is {ids['<pad>']}, "
-            f"but config.json says pad_token_id {described['pad_token_id']}; they are of different models"
+            f"but config.json says pad_token_id {described['pad_token_id']}; "
+            "the files are from different models, restore the right one"
         )
     tokens = [*OURS, *sorted(ids.keys() - OURS.keys(), key=ids.get)]
     ends = (
@@ -349,9 +365,9 @@ def read_tokenizer(folder, described):
 
 
 def renamed(tokenizer, tokens, names, begin="", end=""):
-    """The tokenizer with `tokens` for its vocabulary, in that order; `names` says what the special ones are to be called.
+    """Return the tokenizer with the vocabulary `tokens`, in that order.
 
-    begin, end: what stands around a sentence, "" for nothing.
+    names: new names of the special tokens. begin, end: tokens around a sentence, "" for none.
     """
     ids = {token: i for i, token in enumerate(tokens)}
     file = json.loads(tokenizer.to_str())
@@ -382,9 +398,11 @@ def renamed(tokenizer, tokens, names, begin="", end=""):
 
 
 def export_roberta(run, path):
-    """Write a run of train_mlm.py (see opened.load_run) as a folder that transformers reads: config.json,
-    model.safetensors, tokenizer.json, tokenizer_config.json. Raises DataError for a run that RoBERTa has no place for,
-    and for a folder that is not empty."""
+    """Write a LoadedRun of train_mlm.py as a folder that transformers reads.
+
+    Raises DataError for a run that RoBERTa cannot represent, and for a folder that is not empty.
+    """
+    require_safetensors()
     folder, config, state = Path(path), run.model.body.config, run.model.state_dict()
     nearest = Config(
         **{name: getattr(config, name) for name in FREE},
@@ -397,8 +415,8 @@ def export_roberta(run, path):
     ]
     if differing or run.model.body.causal:
         raise DataError(
-            f"{run.folder}: {', '.join(differing) or 'a decoder'} is not RoBERTa; to export a run, "
-            "train it with --pos learned --no-norm-first --head roberta, and leave out what else is named here"
+            f"{run.folder}: RoBERTa does not have {', '.join(differing) or 'a decoder'}; "
+            "train with --pos learned --no-norm-first --head roberta and without other options"
         )
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise DataError(f"--out {folder}: is not empty; choose another folder")

@@ -1,5 +1,6 @@
-"""A body for comment threads: what a comment answers is read too, each of its ancestors as one vector."""
+"""A body for comment threads: it reads a comment together with the comments it answers."""
 
+import torch
 import torch.nn as nn
 
 from model import Encoder, sinusoids
@@ -7,12 +8,13 @@ from nets.classifier import pool_tokens
 
 
 class ThreadReader(nn.Module):
-    """A comment with hidden words is read beside what it answers: its ancestors, each as one vector.
+    """An encoder reads the ancestors of a comment, a second one the comment with hidden words.
 
-    The encoder reads every text once and its states are averaged; the decoder, in which every token sees every other,
-    reads the comment, and in every block looks at the vectors of its ancestors. n_layer blocks each, one vocabulary and
-    one embedding. The ancestors come nearest first. With ancestor_positions "learned" or "sinusoidal" a vector for the
-    distance (parent, its parent, ...), up to n_ancestors, is added to theirs; with "none" the decoder sees a set.
+    The states of each ancestor are averaged into one vector. The second encoder, called decoder,
+    attends to these vectors in every block. Both have n_layer blocks and share one embedding.
+
+    Ancestors come nearest first. ancestor_positions: "learned" or "sinusoidal" adds a vector for
+    the distance (parent, grandparent, ...), up to n_ancestors; "none" leaves them unordered.
     """
 
     POSITIONS = ("none", "learned", "sinusoidal")
@@ -26,9 +28,8 @@ class ThreadReader(nn.Module):
         if ancestor_positions == "learned":
             self.positions = nn.Embedding(n_ancestors, config.n_embd)
         elif ancestor_positions == "sinusoidal":
-            self.register_buffer(
-                "distances", sinusoids(n_ancestors, config.n_embd), persistent=False
-            )
+            table = sinusoids(n_ancestors, config.n_embd)
+            self.register_buffer("distances", table, persistent=False)
 
     def forward(
         self,
@@ -41,19 +42,37 @@ class ThreadReader(nn.Module):
         ancestors_mask=None,
         picked=None,
     ):
-        """idx, mask (B, T): comments; texts, texts_mask (M, U): all their ancestors;
-        ancestors (B, A) long: which rows of texts those of each comment are;
-        ancestors_mask (B, A), at least one True in each row -> h (B, T, C), or (N, C) with picked (N,).
+        """idx, mask (B, T): the comments -> h (B, T, C), or with picked (N,) only those states.
 
-        Without texts there is no cross-attention, and the comments are read alone.
+        texts, texts_mask (M, U): all ancestors of all comments; None: read the comments alone.
+        ancestors (B, A) long: rows of texts that are the ancestors of each comment.
+        ancestors_mask (B, A): True for real ancestors, at least one in each row.
         """
         if texts is None:
             return self.decoder(idx, mask, picked=picked)
+        memory = self.read_ancestors(texts, texts_mask, ancestors)  # (B, A, C)
+        return self.decoder(idx, mask, memory=memory, memory_mask=ancestors_mask, picked=picked)
+
+    def read_ancestors(self, texts, texts_mask, ancestors):
+        """Return one vector per ancestor (B, A, C), its distance added. Shapes as in forward."""
         vectors = pool_tokens(self.encoder(texts, texts_mask), texts_mask, "mean")  # (M, C)
         memory = vectors[ancestors]  # (B, A, C)
         if self.ancestor_positions != "none":
-            distances = (
-                self.positions.weight if self.ancestor_positions == "learned" else self.distances
-            )  # (n_ancestors, C)
+            learned = self.ancestor_positions == "learned"
+            distances = self.positions.weight if learned else self.distances  # (n_ancestors, C)
             memory = memory + distances[: ancestors.size(1)]
-        return self.decoder(idx, mask, memory=memory, memory_mask=ancestors_mask, picked=picked)
+        return memory
+
+
+def ancestor_inputs(texts, texts_mask):
+    """Return what a ThreadReader takes for one comment beside its tokens, as keyword arguments.
+
+    texts, texts_mask (A, U): all ancestors, the post first and the parent last.
+    """
+    ancestors = torch.arange(len(texts)).flip(0)[None]  # (1, A), the parent first
+    return {
+        "texts": texts,
+        "texts_mask": texts_mask,
+        "ancestors": ancestors,
+        "ancestors_mask": torch.ones_like(ancestors, dtype=torch.bool),
+    }

@@ -1,151 +1,113 @@
-"""RoBERTa, ALiBi and the CLAP head compared by masked-LM perplexity: the comparison of EIFY/fairseq, scaled down.
+"""Compare RoBERTa, ALiBi and the CLAP head by masked-LM perplexity: EIFY/fairseq, scaled down.
 
     python -m studies.clap --size quick
     python -m studies.clap --data path/to/wikitext-2 --size laptop
 
-Five configurations on the same data, with the same budget and the same masks, and four options that its author found
-to make no difference. Each run is a folder of its own; one that is finished is not run again.
+Five configurations with the same data, budget and masks, and four options that the author of the
+comparison found to make no difference. Each run is a folder of its own. Finished runs are not
+repeated.
 """
 
-import shlex
 import statistics
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from data.files import write_json
 from lab import tables
 from lab.command import main
-from lab.errors import require
+from lab.figures import (
+    POSITION_COLORS,
+    POSITION_NAMES,
+    new_figure,
+    over_seeds,
+    plain_log_ticks,
+    save,
+    styled,
+)
 from lab.flags import flag
 from lab.records import read_metrics, read_result
-from studies.jobs import run_all
+from studies.jobs import StudyFlags, options, run_all
+from studies.report import finish
 
+ROBERTA = "--head roberta --dropout 0.1 --attn-dropout 0.1"
+ZERO_CLAP = "--pos alibi --head clap --zero-mask --dropout 0"
 CONFIGURATIONS = {
-    "baseline": "--pos learned --head roberta --dropout 0.1 --attn-dropout 0.1",
-    "sinusoidal": "--pos sinusoidal --head roberta --dropout 0.1 --attn-dropout 0.1",
-    "alibi": "--pos alibi --head roberta --dropout 0.1 --attn-dropout 0.1",
+    "baseline": f"--pos learned {ROBERTA}",
+    "sinusoidal": f"--pos sinusoidal {ROBERTA}",
+    "alibi": f"--pos alibi {ROBERTA}",
     "learned-clap": "--pos learned --head clap --dropout 0 --attn-dropout 0.1",
-    "zero-clap": "--pos alibi --head clap --zero-mask --dropout 0 --attn-dropout 0",
+    "zero-clap": f"{ZERO_CLAP} --attn-dropout 0",
 }
-# What the author found to make no visible difference; one seed each.
+# No visible difference in the original comparison; one seed each.
 OPTIONS = {
-    "alibi, symmetric": "--pos alibi --alibi symmetric --head roberta --dropout 0.1 --attn-dropout 0.1",
-    "zero-clap, attention dropout": "--pos alibi --head clap --zero-mask --dropout 0 --attn-dropout 0.1",
-    "zero-clap, plain embeddings": "--pos alibi --head clap --zero-mask --dropout 0 --attn-dropout 0 --no-unit-embd",
-    "zero-clap, scaled embeddings": "--pos alibi --head clap --zero-mask --dropout 0 --attn-dropout 0 --scale-embd",
+    "alibi, symmetric": f"--pos alibi --alibi symmetric {ROBERTA}",
+    "zero-clap, attention dropout": f"{ZERO_CLAP} --attn-dropout 0.1",
+    "zero-clap, plain embeddings": f"{ZERO_CLAP} --attn-dropout 0 --no-unit-embd",
+    "zero-clap, scaled embeddings": f"{ZERO_CLAP} --attn-dropout 0 --scale-embd",
 }
-# Post-norm, GELU, tied, byte-level BPE, 15% masked, Adam (0.9, 0.98), no clipping, linear warm-up over 8% and decay, as there.
+# As in the original: post-norm, GELU, tied weights, byte-level BPE, 15% masked, Adam (0.9, 0.98),
+# no clipping, a linear warm-up over 8% of the steps and a linear decay.
 COMMON = (
-    "--no-norm-first --activation gelu --tokenizer bpe --mask-rate 0.15 --beta2 0.98 --weight-decay 0.01 --clip 0 "
-    "--decay 1 --init-std 0.02"
+    "--no-norm-first --activation gelu --tokenizer bpe --mask-rate 0.15 --beta2 0.98 "
+    "--weight-decay 0.01 --clip 0 --decay 1 --init-std 0.02"
 )
+# fmt: off
 SIZES = {
-    "quick": dict(
-        vocab_size=1000,
-        n_layer=2,
-        n_embd=64,
-        n_head=4,
-        n_ffn=256,
-        block_size=32,
-        batch_size=32,
-        lr=2e-3,
-        steps=800,
-    ),
-    # Many small updates: the RoBERTa head needs them to get beyond guessing by frequency.
-    "laptop": dict(
-        vocab_size=2000,
-        n_layer=2,
-        n_embd=64,
-        n_head=4,
-        n_ffn=256,
-        block_size=64,
-        batch_size=16,
-        lr=2e-3,
-        init_std=0.05,
-        valid=0.03,
-        steps=4000,
-    ),
-    "full": dict(
-        vocab_size=8000,
-        n_layer=6,
-        n_embd=384,
-        n_head=6,
-        n_ffn=1536,
-        block_size=256,
-        batch_size=64,
-        lr=5e-4,
-        steps=12000,
-    ),
+    "quick": dict(vocab_size=1000, n_layer=2, n_embd=64, n_head=4, n_ffn=256, block_size=32,
+                  batch_size=32, lr=2e-3, steps=800),
+    # Many small updates: with fewer, the RoBERTa head only learns word frequencies.
+    "laptop": dict(vocab_size=2000, n_layer=2, n_embd=64, n_head=4, n_ffn=256, block_size=64,
+                   batch_size=16, lr=2e-3, init_std=0.05, valid=0.03, steps=4000),
+    "full": dict(vocab_size=8000, n_layer=6, n_embd=384, n_head=6, n_ffn=1536, block_size=256,
+                 batch_size=64, lr=5e-4, steps=12000),
 }
+# fmt: on
 
 
 @dataclass
-class Flags:
-    data: str = flag("toy", "corpus, as in the training scripts")
-    size: str = flag(
-        "laptop",
-        "of models and budget: quick (minutes), laptop (about an hour with WikiText-2), "
-        "full (a GPU or a night)",
-        tuple(SIZES),
-    )
-    seeds: int = flag(3, "how many seeds of the five configurations, 0, 1, ...")
-    steps: int = flag(0, "updates of each run; 0: what --size says")
+class Flags(StudyFlags):
+    steps: int = flag(0, "updates of each run", shown="as --size says", at_least=0)
     out: str = flag("out/study-clap", "folder of all runs, figures and the report")
-    jobs: int = flag(0, "runs at a time, each on one thread; 0: one a core")
 
 
 def study(flags):
-    require(
-        (0 < flags.seeds <= 1000, f"--seeds must be from 1 to 1000, got {flags.seeds}"),
-        (flags.jobs >= 0, f"--jobs must not be negative, got {flags.jobs}"),
-        (flags.steps >= 0, f"--steps must not be negative, got {flags.steps}"),
-    )
-    size, out, started = (
-        SIZES[flags.size] | ({"steps": flags.steps} if flags.steps else {}),
-        Path(flags.out),
-        time.perf_counter(),
-    )
-    common = [
-        *COMMON.split(),
-        "--data",
-        flags.data,
-        "--threads",
-        "1",
-        "--warmup",
-        size["steps"] * 8 // 100,
-        "--eval-every",
-        max(1, size["steps"] // 20),
-    ]
-    common += [
-        word for name, value in size.items() for word in (f"--{name.replace('_', '-')}", value)
-    ]
-    seeds = {name: list(range(flags.seeds)) for name in CONFIGURATIONS} | {
-        name: [0] for name in OPTIONS
-    }
+    started, out = time.perf_counter(), Path(flags.out)
+    size = SIZES[flags.size] | ({"steps": flags.steps} if flags.steps else {})
+
+    # Jobs: the first seed of all, then the second
+    schedule = dict(warmup=size["steps"] * 8 // 100, eval_every=max(1, size["steps"] // 20))
+    common = [*COMMON.split(), *options(data=flags.data, threads=1, **schedule, **size)]
     jobs = [
-        (folder(name, seed), "train_mlm", [*common, *words.split(), "--seed", seed])
-        for name, words in (CONFIGURATIONS | OPTIONS).items()
-        for seed in seeds[name]
+        (folder(name, seed), "train_mlm", [*common, *words.split(), *options(seed=seed)])
+        for seed in range(flags.seeds)
+        for name, words in (CONFIGURATIONS | (OPTIONS if seed == 0 else {})).items()
     ]
-    jobs.sort(key=lambda job: job[2][-1])  # the first seed of all, then the second
-    compared = (
-        "compare",
-        "compare",
-        [
-            *(out / folder(name, seed) for name in CONFIGURATIONS for seed in seeds[name]),
-            "--labels",
-            ",".join(CONFIGURATIONS),
-        ],
-    )
-    run_all(out, (jobs, [compared]), flags.jobs)
+    seeds = {name: range(flags.seeds) for name in CONFIGURATIONS}
+    folders = [out / folder(name, seed) for name in CONFIGURATIONS for seed in seeds[name]]
+    comparison = ("compare", "compare", [*folders, *options(labels=",".join(CONFIGURATIONS))])
+    run_all(out, (jobs, [comparison]), flags.jobs)
 
     # Results
+    seeds |= {name: [0] for name in OPTIONS}
     results = {
-        name: [read_result(out / folder(name, seed)) for seed in numbers]
-        for name, numbers in seeds.items()
+        name: [read_result(out / folder(name, seed)) for seed in seeds[name]] for name in seeds
     }
+    draw(out, Path(flags.data).stem, seeds)
+    print(write_table(out, Path(flags.data).stem, results))
+    numbers = {
+        name: {"perplexity": [r["perplexity/valid"] for r in each]}
+        for name, each in results.items()
+    }
+    finish(out, started, numbers, ("clap.png", "clap.md", "clap.tex", "compare/"))
+
+
+def folder(name, seed):
+    return f"{name.replace(', ', '-').replace(' ', '-')}-{seed}"
+
+
+def write_table(out, data_name, results):
+    """Write clap.md and clap.tex, and return the Markdown."""
+    header = ["configuration", "perplexity", "found (%)", "parameters", "tokens/s", "seeds"]
     rows = [
         [
             name,
@@ -158,77 +120,54 @@ def study(flags):
         for name, each in results.items()
     ]
     caption = (
-        f"Masked-LM perplexity and share of hidden tokens found on held-out lines of {Path(flags.data).stem}, "
-        "mean ± sample standard deviation over the seeds; tokens per second of processor time, evaluation included, "
-        "median of the seeds."
+        f"Masked-LM perplexity and share of masked tokens found, on held-out lines of {data_name}: "
+        "mean ± sample standard deviation over the seeds. Tokens per second of processor time, "
+        "evaluation included: median of the seeds."
     )
-    text = tables.write(
-        out / "clap",
-        ["configuration", "perplexity", "found (%)", "parameters", "tokens/s", "seeds"],
-        rows,
-        caption,
-    )
-    draw(out, seeds)
-    write_json(
-        out / "result.json",
-        {
-            "seconds": round(time.perf_counter() - started, 1),
-            "command": shlex.join(["python", "-m", "studies.clap", *sys.argv[1:]]),
-            **{
-                name: {"perplexity": [r["perplexity/valid"] for r in each]}
-                for name, each in results.items()
-            },
-        },
-    )
-    print(text)
-    print(
-        f"{out}: clap.png, clap.md, clap.tex, compare/ and result.json; {time.perf_counter() - started:.0f} s"
-    )
+    return tables.write(out / "clap", header, rows, caption)
 
 
 def speed(result):
-    """Tokens a second of processor time, which unlike the clock's does not change with what else the machine is doing."""
+    """Return tokens per second of processor time, which other processes do not change."""
     return result["tokens_per_second"] * result["seconds"] / result["cpu_seconds"]
 
 
-def folder(name, seed):
-    return f"{name.replace(', ', '-').replace(' ', '-')}-{seed}"
+@styled
+def draw(out, data_name, seeds):
+    """Draw clap.png: perplexity over steps, and beta of the CLAP heads.
 
-
-def draw(out, seeds):
-    """clap.png: perplexity over steps, the options dotted; beta over steps for the CLAP heads."""
-    from lab.figures import over_seeds, plain_log_ticks, plt, save
-
-    figure, axes = plt.subplots(
-        1, 2, figsize=(8.4, 3.6), layout="constrained", gridspec_kw={"width_ratios": [1.5, 1]}
-    )
+    Colors are position encodings. Lines are solid with the RoBERTa head, dashed with the CLAP
+    head, and dotted for the options.
+    """
+    figure, axes = new_figure(1, 2, figsize=(8.4, 3.7), gridspec_kw={"width_ratios": [1.5, 1]})
     values = []
-    for i, name in enumerate(seeds):
+    for name in seeds:
         logs = [read_metrics(out / folder(name, seed)) for seed in seeds[name]]
-        steps = [line["step"] for line in logs[0]]
-        family = list(CONFIGURATIONS).index(name.partition(",")[0])
-        style = (
-            dict(color=f"C{family}", linestyle="-")
-            if name in CONFIGURATIONS
-            else dict(color=f"C{family}", linestyle=(":", "--", "-.")[i % 3], linewidth=1)
-        )
-        for axis, key in ((axes[0], "perplexity/valid"), (axes[1], "beta")):
+        words = (CONFIGURATIONS | OPTIONS)[name].split()
+        given = dict(zip(words, words[1:]))
+        line = "-" if given["--head"] == "roberta" else "--"
+        style = dict(color=POSITION_COLORS[given["--pos"]], linestyle=line, label=name)
+        if name in CONFIGURATIONS:
+            style["label"] += f": {POSITION_NAMES[given['--pos']]}"
+        if name in OPTIONS:
+            marker = "x+v^"[list(OPTIONS).index(name) % 4]
+            style |= dict(linestyle=":", linewidth=1, marker=marker, markersize=3)
+        steps = [entry["step"] for entry in logs[0]]
+        for axis, key in zip(axes, ("perplexity/valid", "beta")):
             if key in logs[0][0]:
-                means = over_seeds(
-                    axis, steps, [[line[key] for line in log] for log in logs], label=name, **style
-                )
-                if axis is axes[0]:
-                    values += means[len(means) // 8 :]
+                ys = [[entry[key] for entry in log] for log in logs]
+                means = over_seeds(axis, steps, ys, **style)
+                values += means[len(means) // 8 :] if axis is axes[0] else []
     axes[0].set_yscale("log")
     axes[0].set_ylim(0.95 * min(values), 1.05 * max(values))
     plain_log_ticks(axes[0])
     axes[0].set(xlabel="step", ylabel="masked-LM perplexity (log scale)")
     axes[1].set(xlabel="step", ylabel="beta of the CLAP head")
-    figure.legend(
-        *axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8
-    )
+    figure.suptitle(f"Masked LM on {data_name}: position encodings and output heads")
+    handles = axes[0].get_legend_handles_labels()
+    figure.legend(*handles, loc="outside lower center", ncols=3, fontsize=8)
     save(figure, out / "clap.png")
 
 
 if __name__ == "__main__":
-    main(study, Flags, __doc__.split("\n")[0])
+    main(study, Flags, __doc__)

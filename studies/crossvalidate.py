@@ -1,29 +1,32 @@
-"""Classification recipes compared by cross-validation: every distinct labelled sentence is a test row once.
+"""Compare classification recipes by cross-validation: each labelled sentence is tested once.
 
     python -m studies.crossvalidate --data speeches --folds 5
 
-The assignment's own test set has few sentences that do not also stand in the training data, too few to tell recipes apart.
-Here training and test rows are put together, doubles are dropped, and what is tested stands in no training row and
-no pretraining text. Each run is a folder of its own; one that is finished is not run again.
+The assignment's test set has few sentences that are not in the training data as well, too few to
+tell recipes apart. Here training and test rows are put together, and duplicates are removed. The
+sentences of a test part are neither in the training rows nor in the pretraining text.
+
+Each run is a folder of its own. Finished runs are not repeated.
 """
 
 import shlex
 import statistics
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import data
-from data.files import write_json
 from lab import tables
 from lab.command import main
 from lab.errors import UserError, require
+from lab.figures import new_figure, save, styled
 from lab.flags import flag
 from lab.records import read_result
-from studies.jobs import run_all
+from model import POSITIONS
+from studies.jobs import JobFlags, options, run_all
+from studies.report import finish
 
-# name: (what it is, whether it needs an encoder of train_mlm.py, the flags of train_classifier.py)
+# name: (description, the encoder it needs from train_mlm.py, flags of train_classifier.py)
 RECIPES = {
     "bayes": ("naive Bayes, words and word pairs", "", ()),
     "joint": ("encoder and classifier trained jointly", "", ()),
@@ -38,33 +41,71 @@ RECIPES = {
 
 
 @dataclass
-class Flags:
+class Flags(JobFlags):
     data: str = flag("speeches", "corpus, as in the training scripts")
-    folds: int = flag(5, "parts of the cross-validation")
-    recipes: str = flag(",".join(RECIPES), "which of them, joined by commas")
-    pos: str = flag("alibi", "of every encoder", ("learned", "sinusoidal", "alibi", "rope", "nope"))
-    mlm: str = flag("", "more flags for train_mlm.py, in quotes, e.g. '--steps 500'")
-    seed: int = flag(0, "of the trainings; the parts are always the same")
+    folds: int = flag(5, "number of test parts", at_least=2)
+    recipes: str = flag(",".join(RECIPES), "recipes to compare, joined by commas")
+    pos: str = flag("alibi", "position encoding of every encoder", POSITIONS)
+    mlm: str = flag("", "more flags for train_mlm.py, in quotes: '--steps 500'")
+    seed: int = flag(0, "seed of the trainings; the parts are always the same")
     out: str = flag("", "folder of all runs (default: out/crossvalidate-DATA)")
-    jobs: int = flag(0, "runs at a time, each on one thread; 0: one a core")
 
 
 def crossvalidate(flags):
+    started = time.perf_counter()
     chosen = [name.strip() for name in flags.recipes.split(",")]
+    corpus, mlm = check(flags, chosen)
+    out = Path(flags.out or f"out/crossvalidate-{Path(flags.data).resolve().stem}")
+    parts = range(1, flags.folds + 1)
+
+    # Jobs: first the encoders, then the classifiers that use them
+    encoders, classifiers = [], []
+    for i in parts:
+        split = options(data=flags.data, split=f"{i}/{flags.folds}")
+        common = [*split, *options(seed=flags.seed, pos=flags.pos, threads=1)]
+        for state in sorted({RECIPES[name][1] for name in chosen} - {""}):
+            steps = options(steps=0) if state == "untrained" else []
+            encoders.append((f"{state}-{i}", "train_mlm", [*common, *mlm, *steps]))
+        for name in chosen:
+            _, state, more = RECIPES[name]
+            encoder = options(encoder=out / f"{state}-{i}") if state else []
+            job = ("baselines", split)
+            if name != "bayes":
+                job = ("train_classifier", [*common, *more, *encoder])
+            classifiers.append((f"{name}-{i}", *job))
+    run_all(out, (encoders, classifiers), flags.jobs)
+
+    # Results
+    n_distinct = sum(len(corpus.split(f"{i}/{flags.folds}")[0].test_rows) for i in parts)
+    values = {
+        name: [read_result(out / f"{name}-{i}")["accuracy/test"] for i in parts] for name in chosen
+    }
+    result = {
+        name: {"mean": statistics.fmean(v), "deviation": statistics.stdev(v), "values": v}
+        for name, v in values.items()
+    }
+    draw(out, corpus.name, result)
+    print(write_table(out, corpus.name, n_distinct, values))
+    numbers = {f"accuracy/{name}": r for name, r in result.items()}
+    files = ("crossvalidate.md", "crossvalidate.tex", "crossvalidate.png")
+    finish(out, started, {"folds": flags.folds, "sentences": n_distinct, **numbers}, files)
+
+
+def check(flags, chosen):
+    """Return the corpus and the flags in --mlm. UserError for flags that do not fit the corpus."""
     require(
-        (flags.folds > 1, f"--folds must be at least 2, got {flags.folds}"),
-        (flags.jobs >= 0, f"--jobs must not be negative, got {flags.jobs}"),
         (
             all(name in RECIPES for name in chosen),
             f"--recipes {flags.recipes}: must be of {', '.join(RECIPES)}, joined by commas",
-        ),
+        )
     )
     corpus = data.load(flags.data)
     n_rows = len(corpus.rows + corpus.test_rows)
     require(
         (
             corpus.rows and corpus.test_rows,
-            f"--data {flags.data}: holds no labelled rows; give a corpus with train_CLS.tsv or a .tsv",
+            f"--data {flags.data}: no labelled rows found; "
+            "give a corpus with train_CLS.tsv, or a .tsv",
         ),
         (
             flags.folds <= max(2, n_rows),
@@ -72,103 +113,42 @@ def crossvalidate(flags):
         ),
     )
     try:
-        mlm = shlex.split(flags.mlm)
+        return corpus, shlex.split(flags.mlm)
     except ValueError as error:
         raise UserError(f"--mlm {flags.mlm}: {error}; close the quotation") from None
-    out, started = (
-        Path(flags.out or f"out/crossvalidate-{Path(flags.data).resolve().stem}"),
-        time.perf_counter(),
-    )
 
-    # What to run: encoders first, since the rest needs them.
-    encoders, classifiers = [], []
-    for i in range(1, flags.folds + 1):
-        split = ["--data", flags.data, "--split", f"{i}/{flags.folds}"]
-        common = [*split, "--seed", flags.seed, "--pos", flags.pos, "--threads", "1"]
-        for state in sorted({RECIPES[name][1] for name in chosen} - {""}):
-            steps = ["--steps", "0"] if state == "untrained" else []
-            encoders.append((f"{state}-{i}", "train_mlm", [*common, *mlm, *steps]))
-        for name in chosen:
-            _, state, more = RECIPES[name]
-            if name == "bayes":
-                classifiers.append((f"bayes-{i}", "baselines", split))
-            else:
-                classifiers.append(
-                    (
-                        f"{name}-{i}",
-                        "train_classifier",
-                        [*common, *more, *(["--encoder", out / f"{state}-{i}"] if state else [])],
-                    )
-                )
-    run_all(out, (encoders, classifiers), flags.jobs)
 
-    # Results
-    n_distinct = sum(
-        len(corpus.split(f"{i}/{flags.folds}")[0].test_rows) for i in range(1, flags.folds + 1)
-    )
-    values = {
-        name: [read_result(out / f"{name}-{i}")["accuracy/test"] for i in range(1, flags.folds + 1)]
-        for name in chosen
-    }
-    result = {
-        name: {"mean": statistics.fmean(v), "deviation": statistics.stdev(v), "values": v}
-        for name, v in values.items()
-    }
+def write_table(out, data_name, n_distinct, values):
+    """Write crossvalidate.md and .tex, and return the Markdown."""
+    n = len(next(iter(values.values())))
+    header = ["recipe", "accuracy (%)", *(f"part {i + 1}" for i in range(n))]
+    rows = [
+        [RECIPES[name][0], tables.spread([100 * v for v in vs]), *(f"{100 * v:.1f}" for v in vs)]
+        for name, vs in values.items()
+    ]
     caption = (
-        f"Accuracy on {n_distinct:,} distinct labelled sentences of {corpus.name}, {flags.folds}-fold cross-validation: "
-        "mean ± sample standard deviation over the parts. No part's sentences are trained or pretrained on when it is "
-        "the test set."
+        f"Accuracy on {n_distinct:,} distinct labelled sentences of {data_name}, {n}-fold "
+        "cross-validation: mean ± sample standard deviation over the parts. The sentences of a "
+        "test part are removed from its training rows and its pretraining text."
     )
-    text = tables.write(
-        out / "crossvalidate",
-        ["recipe", "accuracy (%)", *(f"part {i}" for i in range(1, flags.folds + 1))],
-        [
-            [
-                RECIPES[name][0],
-                tables.spread([100 * v for v in vs]),
-                *(f"{100 * v:.1f}" for v in vs),
-            ]
-            for name, vs in values.items()
-        ],
-        caption,
-    )
-    write_json(
-        out / "result.json",
-        {
-            "folds": flags.folds,
-            "sentences": n_distinct,
-            **{f"accuracy/{name}": r for name, r in result.items()},
-            "command": shlex.join(["python", "-m", "studies.crossvalidate", *sys.argv[1:]]),
-        },
-    )
-    draw(out, result)
-    print(text)
-    print(
-        f"{out}: crossvalidate.md, crossvalidate.tex, crossvalidate.png and result.json; "
-        f"{time.perf_counter() - started:.0f} s"
-    )
+    return tables.write(out / "crossvalidate", header, rows, caption)
 
 
-def draw(out, result):
-    """crossvalidate.png: a dot for each part and a bar at the mean."""
-    from lab.figures import plt, save
-
-    figure, axis = plt.subplots(figsize=(6, 0.45 * len(result) + 0.9))
-    for row, (name, r) in enumerate(result.items()):
-        axis.plot(
-            [100 * v for v in r["values"]],
-            [row] * len(r["values"]),
-            "o",
-            markersize=4,
-            alpha=0.7,
-            color=f"C{row}",
-        )
-        axis.plot([100 * r["mean"]], [row], "|", markersize=18, markeredgewidth=2, color=f"C{row}")
+@styled
+def draw(out, data_name, result):
+    """Draw crossvalidate.png: a dot for each part, and a bar at their mean."""
+    figure, axis = new_figure(figsize=(6, 0.45 * len(result) + 1.1))
+    for row, r in enumerate(result.values()):
+        shares = [100 * v for v in r["values"]]
+        axis.plot(shares, [row] * len(shares), "o", markersize=4, alpha=0.6, color="0.4")
+        bar = dict(markersize=18, markeredgewidth=2, color="0.2")
+        axis.plot([100 * r["mean"]], [row], "|", **bar)
     axis.set_yticks(range(len(result)), [RECIPES[name][0] for name in result])
     axis.set_ylim(len(result) - 0.5, -0.5)
-    axis.set(xlabel="accuracy (%): a dot for each part left out, the bar is their mean")
+    axis.set_xlabel("accuracy (%); dots: test parts, bar: their mean")
+    axis.set_title(f"Classification of {data_name}, cross-validation", loc="left")
     save(figure, out / "crossvalidate.png")
 
 
 if __name__ == "__main__":
-    main(crossvalidate, Flags, __doc__.split("\n")[0])
+    main(crossvalidate, Flags, __doc__)

@@ -1,4 +1,4 @@
-"""Many runs of the scripts: several at a time, none twice, with a word on how long the rest will take."""
+"""Run the scripts many times: several at once, none twice, with an estimate of the time left."""
 
 import json
 import os
@@ -8,44 +8,78 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 from lab.errors import UserError
+from lab.flags import flag
 from lab.live import clock
 from lab.records import can_resume
 
 ROOT = Path(__file__).parents[1]
-# The file that shows a run is finished; a comparison is made anew, since its runs may be more than before.
+# The file that marks a finished run. A comparison is always repeated: it may have more runs now.
 FINISHED = {"attention_maps": "maps.json", "compare": ""}
 
 
-def run_all(out, stages, at_a_time=0, cost=lambda arguments: 1.0):
-    """Run every job of a stage before the next stage begins. A job is (name, script, arguments) and writes into out/name.
+@dataclass
+class JobFlags:
+    """the runs"""
 
-    What is finished is not run again; what was interrupted goes on. at_a_time: 0 means one a core. cost: of a job by its
-    arguments, in any unit; the time left is foretold from it. Raises UserError with a script's own last line if it fails.
-    """
-    progress = Progress(
-        Path(out),
-        {name: cost(list(map(str, arguments))) for stage in stages for name, _, arguments in stage},
+    jobs: int = flag(0, "runs at a time, each on one thread; 0: one per core", at_least=0)
+
+
+@dataclass
+class StudyFlags(JobFlags):
+    """the study"""
+
+    data: str = flag("toy", "corpus, as in the training scripts")
+    size: str = flag(
+        "laptop",
+        "models and budget: minutes, about an hour with WikiText-2, or a night or a GPU",
+        ("quick", "laptop", "full"),
     )
-    with progress:
+    seeds: int = flag(3, "seeds of the main models", at_least=1, at_most=1000)
+
+
+def options(**values):
+    """Return flags as they are typed: options(n_layer=4) is ["--n-layer", "4"]."""
+    return [
+        word
+        for name, value in values.items()
+        for word in (f"--{name.replace('_', '-')}", str(value))
+    ]
+
+
+def run_all(out, stages, at_a_time=0, cost=lambda arguments: 1.0):
+    """Run all jobs of a stage before the next stage begins.
+
+    A job is (name, script, arguments) and writes into out/name. A finished job is skipped, an
+    interrupted training is resumed. at_a_time: 0 means one job per core. cost: the cost of a job
+    by its arguments, in any unit, from which the time left is estimated.
+
+    Raises UserError with the last line of a script that fails.
+    """
+    out = Path(out)
+    costs = {
+        name: cost(list(map(str, arguments))) for stage in stages for name, _, arguments in stage
+    }
+    with Progress(out, costs) as progress:
         for stage in stages:
             with ThreadPoolExecutor(at_a_time or os.cpu_count()) as pool:
-                list(pool.map(lambda job: launch(Path(out), *job, progress), stage))
+                list(pool.map(lambda job: run_job(out, *job, progress), stage))
 
 
-def launch(out, name, script, arguments, progress):
+def run_job(out, name, script, arguments, progress):
+    """Run one job in a process of its own, unless it is finished."""
     folder, arguments = out / name, list(map(str, arguments))
     finished = FINISHED.get(script, "result.json")
     if finished and (folder / finished).exists():
         progress.end(name, "finished before", new=False)
         return
-    again = ["--resume"] if script.startswith("train") and can_resume(folder) else []
-    command = [sys.executable, "-m", script, *arguments, *again, "--out", str(folder)]
-    progress.begin(
-        name, int(arguments[arguments.index("--steps") + 1]) if "--steps" in arguments else 0
-    )
+    resume = ["--resume"] if script.startswith("train") and can_resume(folder) else []
+    command = [sys.executable, "-m", script, *arguments, *resume, "--out", str(folder)]
+    steps = int(arguments[arguments.index("--steps") + 1]) if "--steps" in arguments else 0
+    progress.begin(name, steps)
     done = subprocess.run(
         command,
         capture_output=True,
@@ -60,21 +94,14 @@ def launch(out, name, script, arguments, progress):
 
 
 class Progress:
-    """A line for each finished run; on a terminal also a live one with the time that is left for all of them."""
+    """Print a line for each finished job, and on a terminal a live line with the time left."""
 
     def __init__(self, out, costs):
-        self.out, self.costs, self.started, self.lock = (
-            out,
-            costs,
-            time.perf_counter(),
-            threading.Lock(),
-        )
-        self.running, self.ended, self.spent = (
-            {},
-            0,
-            0.0,
-        )  # name -> steps; jobs; cost of what was computed in this sitting
-        self.over = threading.Event()
+        self.out, self.left = out, dict(costs)  # {name: cost} of the jobs that are not finished
+        self.running = {}  # {name: number of steps}
+        self.ended, self.spent = 0, 0.0  # jobs, and the cost of those run in this process
+        self.started = time.perf_counter()
+        self.lock, self.over = threading.Lock(), threading.Event()
 
     def __enter__(self):
         if sys.stderr.isatty():
@@ -92,47 +119,36 @@ class Progress:
         with self.lock:
             self.running.pop(name, None)
             self.ended += 1
-            cost = self.costs.pop(name)
+            cost = self.left.pop(name)
             self.spent += cost if new else 0
-            self.clear()
-            print(
-                f"[{self.ended}/{self.ended + len(self.costs)}{self.time_left()}] {name}: {words}",
-                flush=True,
-            )
+            self.clear_line()
+            print(f"[{self.state()}] {name}: {words}", flush=True)
 
-    def time_left(self):
-        """In words, from the cost of what is done and of what is not; nothing before anything is done."""
-        partly = sum(
-            self.costs[name] * self.share(name, steps) for name, steps in self.running.items()
-        )
-        done, left = self.spent + partly, sum(self.costs.values()) - partly
-        return (
-            f", about {clock((time.perf_counter() - self.started) / done * left)} left"
-            if done
-            else ""
-        )
+    def state(self):
+        """Return "3/8, about 2 min left"; without a time before anything is computed."""
+        running = self.running.items()
+        partly = sum(self.left[name] * self.share(name, steps) for name, steps in running)
+        done, left = self.spent + partly, sum(self.left.values()) - partly
+        count = f"{self.ended}/{self.ended + len(self.left)}"
+        if not done:
+            return count
+        return f"{count}, about {clock((time.perf_counter() - self.started) / done * left)} left"
 
     def share(self, name, steps):
-        """How much of a training is done, from the last line of its metrics.jsonl."""
+        """Return the finished share of a training, from the last line of its metrics.jsonl."""
         try:
             *_, last = (self.out / name / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
             return min(1.0, json.loads(last)["step"] / steps)
         except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError):
-            # Not begun, in the middle of a line, or no training
-            return 0.0
+            return 0.0  # not begun, an incomplete line, or not a training
 
     def watch(self):
         while not self.over.wait(1.0):
             with self.lock:
-                self.clear()
-                names = ", ".join(self.running)
-                print(
-                    f"{self.ended}/{self.ended + len(self.costs)}{self.time_left()}: {names}"[:100],
-                    end="",
-                    file=sys.stderr,
-                    flush=True,
-                )
+                self.clear_line()
+                line = f"{self.state()}: {', '.join(self.running)}"
+                print(line[:100], end="", file=sys.stderr, flush=True)
 
-    def clear(self):
+    def clear_line(self):
         if sys.stderr.isatty():
             print("\r" + " " * 100 + "\r", end="", file=sys.stderr, flush=True)

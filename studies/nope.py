@@ -1,366 +1,236 @@
-"""Models without positions still learn positions: the comparisons of Haviv et al. 2022, scaled down.
+"""Show that models without positions learn positions: Haviv et al. 2022, scaled down.
 
     python -m studies.nope --size quick
     python -m studies.nope --data path/to/wikitext-2 --size laptop
 
-Four position choices as causal models of several sizes and lengths and as masked models; then probe_position.py,
-probe_order.py, and perplexity at lengths beyond the trained one. Each run is a folder of its own; one that is finished
-is not run again.
+Four position encodings, as causal models of several sizes and lengths and as masked models. Then
+studies.probe_position, studies.probe_order, and perplexity beyond the trained length.
+
+Each run is a folder of its own. Finished runs are not repeated.
 """
 
 import math
-import shlex
 import statistics
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import data
-from data.files import write_json, write_text
 from lab import tables
 from lab.command import main
 from lab.errors import require
+from lab.figures import POSITION_NAMES
 from lab.flags import flag
-from lab.machine import git_revision
 from lab.records import read_result
-from studies.jobs import run_all
+from studies.jobs import StudyFlags, options, run_all
+from studies.report import finish, picture, read_table, write_report
 
-POSITIONS = ("nope", "learned", "sinusoidal", "alibi")  # in the order of the source's tables
+POSITIONS = ("nope", "learned", "sinusoidal", "alibi")  # in the order of the paper's tables
 
-# models: (n_layer, n_embd, n_head), the middle one is looked into; lengths: beside the middle one's block_size.
+# models: (n_layer, n_embd, n_head), of which the second is probed.
+# lengths: block sizes besides block_size, for the second model.
+# fmt: off
 SIZES = {
-    "quick": dict(
-        models=((1, 32, 2), (2, 64, 4), (4, 64, 4)),
-        block_size=32,
-        lengths=(16, 64),
-        tokens=512,
-        steps=600,
-        lr=2e-3,
-        vocab_size=0,
-        eval_test=4000,
-        mlm=dict(steps=800, batch_size=32, lr=2e-3),
-    ),
-    "laptop": dict(
-        models=((2, 32, 4), (3, 64, 4), (4, 96, 4)),
-        block_size=64,
-        lengths=(32, 128),
-        tokens=1024,
-        steps=1200,
-        lr=2e-3,
-        vocab_size=2000,
-        eval_test=40_000,
-        mlm=dict(steps=4000, batch_size=16, lr=2e-3),
-    ),
-    "full": dict(
-        models=((4, 256, 8), (6, 384, 8), (12, 512, 8)),
-        block_size=256,
-        lengths=(128, 512),
-        tokens=16_384,
-        steps=10_000,
-        lr=1e-3,
-        vocab_size=8000,
-        eval_test=0,
-        mlm=dict(steps=10_000, batch_size=128, lr=5e-4),
-    ),
+    "quick": dict(models=((1, 32, 2), (2, 64, 4), (4, 64, 4)), block_size=32, lengths=(16, 64),
+                  tokens=512, steps=600, lr=2e-3, vocab_size=0, eval_test=4000,
+                  mlm=dict(steps=800, batch_size=32, lr=2e-3)),
+    "laptop": dict(models=((2, 32, 4), (3, 64, 4), (4, 96, 4)), block_size=64, lengths=(32, 128),
+                   tokens=1024, steps=1200, lr=2e-3, vocab_size=2000, eval_test=40_000,
+                   mlm=dict(steps=4000, batch_size=16, lr=2e-3)),
+    "full": dict(models=((4, 256, 8), (6, 384, 8), (12, 512, 8)), block_size=256,
+                 lengths=(128, 512), tokens=16_384, steps=10_000, lr=1e-3, vocab_size=8000,
+                 eval_test=0, mlm=dict(steps=10_000, batch_size=128, lr=5e-4)),
 }
+# fmt: on
 
 
 @dataclass
-class Flags:
-    data: str = flag("toy", "corpus, as in the training scripts")
-    size: str = flag(
-        "laptop",
-        "of models and budget: quick (minutes), laptop (about an hour with WikiText-2), "
-        "full (a GPU or a night)",
-        tuple(SIZES),
-    )
-    seeds: int = flag(3, "how many seeds of the middle model, 0, 1, ...")
+class Flags(StudyFlags):
     seeds_beside: int = flag(
-        0, "how many seeds of the other models, lengths and the masked models; 0: as many; quick: 1"
+        0, "seeds of the others", shown="as --seeds, quick: 1", at_least=0, at_most=1000
     )
     out: str = flag("out/study-nope", "folder of all runs, figures and the report")
-    jobs: int = flag(0, "runs at a time, each on one thread; 0: one a core")
 
 
 def study(flags):
-    require(
-        (0 < flags.seeds <= 1000, f"--seeds must be from 1 to 1000, got {flags.seeds}"),
-        (flags.jobs >= 0, f"--jobs must not be negative, got {flags.jobs}"),
-        (
-            0 <= flags.seeds_beside <= 1000,
-            f"--seeds-beside must be from 0 to 1000, got {flags.seeds_beside}",
-        ),
-    )
-    size, out, started = SIZES[flags.size], Path(flags.out), time.perf_counter()
+    started, out, size = time.perf_counter(), Path(flags.out), SIZES[flags.size]
     corpus = data.load(flags.data)
-    require(
-        (
-            corpus.lines and corpus.tests,
-            f"--data {flags.data}: holds no running text with a test set; give another corpus",
-        )
-    )
+    problem = f"--data {flags.data}: no running text with a test set found; give another corpus"
+    require((corpus.lines and corpus.tests, problem))
     beside = flags.seeds_beside or (1 if flags.size == "quick" else flags.seeds)
-    middle, T = size["models"][1], size["block_size"]
-    common = [
-        "--data",
-        flags.data,
-        "--threads",
-        "1",
-        "--activation",
-        "gelu",
-        *(["--tokenizer", "bpe", "--vocab-size", size["vocab_size"]] if size["vocab_size"] else []),
-    ]
+    probed, T = size["models"][1], size["block_size"]
 
-    def lm(pos, model, block, seed):
-        n_layer, n_embd, n_head = model
-        longer = (
-            []
-            if (model, block) != (middle, T) or pos == "learned"
-            else ["--eval-block", ",".join(str(T * factor) for factor in (2, 4, 8))]
-        )
-        return (
-            causal(pos, model, block, seed),
-            "train_lm",
-            [
-                *common,
-                "--pos",
-                pos,
-                "--n-layer",
-                n_layer,
-                "--n-embd",
-                n_embd,
-                "--n-head",
-                n_head,
-                "--n-ffn",
-                4 * n_embd,
-                "--block-size",
-                block,
-                "--batch-size",
-                size["tokens"] // block,
-                "--lr",
-                size["lr"],
-                "--warmup",
-                size["steps"] // 20,
-                "--steps",
-                size["steps"],
-                "--eval-every",
-                size["steps"] // 4,
-                "--eval-train",
-                size["eval_test"] or 100_000,
-                "--eval-test",
-                size["eval_test"],
-                *longer,
-                "--seed",
-                seed,
-            ],
-        )
-
-    def mlm(pos, seed):
-        n_layer, n_embd, n_head = middle
-        more = [
-            word
-            for name, value in size["mlm"].items()
-            for word in (f"--{name.replace('_', '-')}", value)
-        ]
-        return (
-            f"mlm-{pos}-{seed}",
-            "train_mlm",
-            [
-                *common,
-                "--pos",
-                pos,
-                "--n-layer",
-                n_layer,
-                "--n-embd",
-                n_embd,
-                "--n-head",
-                n_head,
-                "--n-ffn",
-                4 * n_embd,
-                "--block-size",
-                T,
-                "--dropout",
-                0,
-                "--mask-rate",
-                0.15,
-                "--init-std",
-                0.05,
-                "--warmup",
-                size["mlm"]["steps"] // 20,
-                "--eval-every",
-                size["mlm"]["steps"] // 8,
-                *more,
-                "--seed",
-                seed,
-            ],
-        )
-
-    # What to run: the middle model first, since the probes look into it.
-    models = [lm(pos, middle, T, seed) for seed in range(flags.seeds) for pos in POSITIONS]
-    others = [
-        lm(pos, model, T, seed)
-        for seed in range(beside)
-        for model in size["models"]
-        if model != middle
+    # Jobs: the probed model first, then the other sizes, the other lengths, the masked models
+    many, few = range(flags.seeds), range(beside)
+    jobs = [causal_job(flags, size, pos, probed, T, seed) for seed in many for pos in POSITIONS]
+    probed_folders = [out / name for name, _, _ in jobs]
+    variants = [(model, T) for model in size["models"] if model != probed]
+    variants += [(probed, length) for length in size["lengths"]]
+    jobs += [
+        causal_job(flags, size, pos, model, length, seed)
+        for model, length in variants
+        for seed in few
         for pos in POSITIONS
     ]
-    others += [
-        lm(pos, middle, block, seed)
-        for seed in range(beside)
-        for block in size["lengths"]
-        for pos in POSITIONS
-    ]
-    others += [mlm(pos, seed) for seed in range(beside) for pos in POSITIONS]
-    folders = [out / name for name, _, _ in models]
+    jobs += [masked_job(flags, size, pos, seed) for seed in few for pos in POSITIONS]
+    masked_folders = [out / f"mlm-{pos}-{seed}" for pos in POSITIONS for seed in few]
+    names = options(labels=",".join(POSITION_NAMES[pos] for pos in POSITIONS))
     looks = [
-        ("probe", "studies.probe_position", folders),
-        ("order", "studies.probe_order", folders),
-        ("compare", "compare", [*folders, "--labels", ",".join(POSITIONS)]),
-        (
-            "compare-mlm",
-            "compare",
-            [
-                *(out / f"mlm-{pos}-{seed}" for pos in POSITIONS for seed in range(beside)),
-                "--labels",
-                ",".join(POSITIONS),
-            ],
-        ),
+        ("probe", "studies.probe_position", probed_folders),
+        ("order", "studies.probe_order", probed_folders),
+        ("compare", "compare", [*probed_folders, *names]),
+        ("compare-mlm", "compare", [*masked_folders, *names]),
     ]
-    run_all(out, (models + others, looks), flags.jobs, cost)
-    write_report(out, flags, size, corpus, beside, started)
+    run_all(out, (jobs, looks), flags.jobs, cost)
+
+    # Results: for every encoding, perplexities of the seeds by size, by length, and masked
+    result = {}
+    for pos in POSITIONS:
+        by_model = {
+            (model, length): [
+                perplexity(read_result(out / causal_name(pos, model, length, seed)), corpus.tests)
+                for seed in (many if (model, length) == (probed, T) else few)
+            ]
+            for model, length in [(probed, T), *variants]
+        }
+        result[pos] = {
+            "sizes": [by_model[model, T] for model in size["models"]],
+            "lengths": [by_model[probed, length] for length in sorted({T, *size["lengths"]})],
+            "masked": [read_result(out / f"mlm-{pos}-{seed}")["perplexity/valid"] for seed in few],
+        }
+    written = write_tables(out, corpus.name, size, result, flags.seeds, beside)
+    write_report(out, "Models without positions still learn positions", report_parts(out, written))
+    print("\n".join(written))
+    numbers = {f"perplexity/{pos}": numbers for pos, numbers in result.items()}
+    finish(out, started, {"tests": list(corpus.tests), **numbers}, ("report.md", "its tables"))
 
 
-def causal(pos, model, block, seed):
-    return f"lm-{pos}-{model[0]}x{model[1]}-{block}-{seed}"
+# ---------------------------------------------------------------------------- jobs
+
+
+def common_flags(flags, size, pos, model, seed):
+    n_layer, n_embd, n_head = model
+    common = dict(data=flags.data, threads=1, activation="gelu", pos=pos, seed=seed)
+    if size["vocab_size"]:
+        common |= dict(tokenizer="bpe", vocab_size=size["vocab_size"])
+    return common | dict(n_layer=n_layer, n_embd=n_embd, n_head=n_head, n_ffn=4 * n_embd)
+
+
+def causal_name(pos, model, length, seed):
+    return f"lm-{pos}-{model[0]}x{model[1]}-{length}-{seed}"
+
+
+def causal_job(flags, size, pos, model, length, seed):
+    steps, T = size["steps"], size["block_size"]
+    training = dict(
+        block_size=length,
+        batch_size=size["tokens"] // length,
+        lr=size["lr"],
+        steps=steps,
+        warmup=steps // 20,
+        eval_every=steps // 4,
+        eval_train=size["eval_test"] or 100_000,
+        eval_test=size["eval_test"],
+    )
+    if (model, length) == (size["models"][1], T) and pos != "learned":
+        training["eval_block"] = ",".join(str(T * factor) for factor in (2, 4, 8))
+    arguments = options(**common_flags(flags, size, pos, model, seed), **training)
+    return causal_name(pos, model, length, seed), "train_lm", arguments
+
+
+def masked_job(flags, size, pos, seed):
+    steps = size["mlm"]["steps"]
+    training = size["mlm"] | dict(
+        block_size=size["block_size"],
+        dropout=0,
+        mask_rate=0.15,
+        init_std=0.05,
+        warmup=steps // 20,
+        eval_every=steps // 8,
+    )
+    common = common_flags(flags, size, pos, size["models"][1], seed)
+    return f"mlm-{pos}-{seed}", "train_mlm", options(**common, **training)
 
 
 def cost(arguments):
-    """Roughly, floating-point operations of a training; of a probe, those of a small one."""
+    """Estimate the floating-point operations of a training, or of a probe."""
     if "--n-embd" not in arguments:
         return 1e12
     given = dict(zip(arguments[::2], arguments[1::2]))
-    weights = 12 * int(given["--n-layer"]) * int(given["--n-embd"]) ** 2 + 4000 * int(
-        given["--n-embd"]
+    n_layer, n_embd, *tokens = (
+        int(given[f"--{name}"])
+        for name in ("n-layer", "n-embd", "steps", "batch-size", "block-size")
     )
-    return (
-        6
-        * weights
-        * int(given["--steps"])
-        * int(given["--batch-size"])
-        * int(given["--block-size"])
-    )
+    return 6 * (12 * n_layer * n_embd**2 + 4000 * n_embd) * math.prod(tokens)
 
 
-# ---------------------------------------------------------------------------- the report
+# ---------------------------------------------------------------------------- results
 
 
 def perplexity(result, tests):
-    """Of all test sets together."""
+    """Return the perplexity of all test sets together."""
     nats = sum(result[f"tokens/{name}"] * math.log(result[f"perplexity/{name}"]) for name in tests)
     return math.exp(nats / sum(result[f"tokens/{name}"] for name in tests))
 
 
-def write_report(out, flags, size, corpus, beside, started):
-    """report.md, the three tables as .md and .tex, and result.json."""
-    middle, T, tests = size["models"][1], size["block_size"], list(corpus.tests)
-
-    def measured(pos, model, block):
-        seeds = flags.seeds if (model, block) == (middle, T) else beside
-        return [
-            perplexity(read_result(out / causal(pos, model, block, seed)), tests)
-            for seed in range(seeds)
-        ]
-
-    def table(stem, names, columns, caption):
-        """columns: for each position, a list of values over the seeds for each name."""
-        rows = [
-            [pos, *(tables.spread(values, 2) for values in of_pos)]
-            for pos, of_pos in zip(POSITIONS, columns)
-        ]
-        for j in range(len(names)):
-            best = min(range(len(POSITIONS)), key=lambda i: statistics.fmean(columns[i][j]))
-            rows[best][j + 1] = f"**{rows[best][j + 1]}**"
-        return tables.write(out / stem, ["positions", *names], rows, caption)
-
+def write_tables(out, data_name, size, result, seeds, beside):
+    """Write sizes, lengths and masked as .md and .tex; return the Markdown of the three."""
+    (n_layer, n_embd, _), T = size["models"][1], size["block_size"]
     lengths = sorted({T, *size["lengths"]})
-    by_size = [[measured(pos, model, T) for model in size["models"]] for pos in POSITIONS]
-    by_length = [[measured(pos, middle, block) for block in lengths] for pos in POSITIONS]
-    masked = [
-        [[read_result(out / f"mlm-{pos}-{seed}")["perplexity/valid"] for seed in range(beside)]]
-        for pos in POSITIONS
-    ]
+    probed = f"{n_layer} layers, {n_embd} wide"
     how = (
-        f"on {corpus.name}, {size['steps']:,} steps of {size['tokens']:,} tokens; mean ± sample standard deviation, "
-        f"{flags.seeds} seeds of the middle column, {beside} of the others. The best of each column is bold"
+        f"Data {data_name}, {size['steps']:,} steps of {size['tokens']:,} tokens. Mean ± sample "
+        f"standard deviation, {seeds} seeds of {probed} with {T} tokens, {beside} of the others. "
+        "The best of each column is bold."
     )
-    names = [
-        f"{n_layer} layer{'s' * (n_layer > 1)}, {n_embd} wide"
-        for n_layer, n_embd, _ in size["models"]
-    ]
-    size_table = table(
-        "sizes",
-        names,
-        by_size,
-        f"Perplexity of all test sets by model size, blocks of {T} tokens, {how}.",
-    )
-    length_table = table(
-        "lengths",
-        [f"{block} tokens" for block in lengths],
-        by_length,
-        "Perplexity of all test sets by the length of the blocks in training and evaluation, "
-        f"{middle[0]} layers, {middle[1]} wide, {how.replace('middle column', f'column of {T}')}.",
-    )
-    masked_table = table(
-        "masked",
-        ["masked-LM perplexity"],
-        masked,
-        f"Masked-LM perplexity on held-out lines, {middle[0]} layers, {middle[1]} wide, "
-        f"{size['mlm']['steps']:,} steps; {beside} seed{'s' * (beside > 1)}. "
-        "An encoder without positions sees a bag of words.",
-    )
-    parts = [
-        "# Models without positions still learn positions",
-        f"Made by `{shlex.join(['python', 'study_nope.py', *sys.argv[1:]])}` at revision {git_revision()}.",
+    models = [f"{a} layer{'s' * (a > 1)}, {b} wide" for a, b, _ in size["models"]]
+    about = {  # name: (columns, caption)
+        "sizes": (models, f"Test perplexity by model size, blocks of {T} tokens. {how}"),
+        "lengths": (
+            [f"{length} tokens" for length in lengths],
+            f"Test perplexity by block length in training and evaluation, {probed}. {how}",
+        ),
+        "masked": (
+            ["masked-LM perplexity"],
+            f"Masked-LM perplexity on held-out lines of {data_name}, {probed}, seeds: {beside}. "
+            "An encoder without positions sees a bag of words.",
+        ),
+    }
+    written = []
+    for name, (columns, caption) in about.items():
+        cells = {pos: r[name] if name != "masked" else [r[name]] for pos, r in result.items()}
+        rows = [
+            [POSITION_NAMES[pos], *(tables.spread(values, 2) for values in cells[pos])]
+            for pos in cells
+        ]
+        for i in range(len(columns)):
+            means = [statistics.fmean(cells[pos][i]) for pos in cells]
+            row = rows[means.index(min(means))]
+            row[i + 1] = f"**{row[i + 1]}**"
+        written.append(tables.write(out / name, ["positions", *columns], rows, caption))
+    return written
+
+
+def report_parts(out, written):
+    sizes, lengths, masked = written
+    return [
         "## Causal language models",
-        size_table,
-        length_table,
-        "![Perplexity over steps](compare/compare.png)",
+        sizes,
+        lengths,
+        picture("compare/compare.png", "Perplexity over steps"),
         "## Train short, test long",
-        "![Perplexity at longer blocks](compare/train-short-test-long.png)",
-        "## Where is the position?",
-        (out / "probe" / "probe.md").read_text(encoding="utf-8"),
-        "![Position probe](probe/probe.png)",
-        "## Does the order matter?",
-        (out / "order" / "order.md").read_text(encoding="utf-8"),
-        "![Order](order/order.png)",
+        picture("compare/train-short-test-long.png", "Perplexity at longer blocks"),
+        "## Which layers know a word's position?",
+        read_table(out / "probe" / "probe.md"),
+        picture("probe/probe.png", "Error of the position probe in every layer"),
+        "## Does the order of the words matter?",
+        read_table(out / "order" / "order.md"),
+        picture("order/order.png", "Loss with shuffled words, and along the block"),
         "## Masked language models",
-        masked_table,
-        "![Masked LM over steps](compare-mlm/compare.png)",
+        masked,
+        picture("compare-mlm/compare.png", "Masked-LM perplexity over steps"),
     ]
-    write_text(out / "report.md", "\n\n".join(parts) + "\n")
-    write_json(
-        out / "result.json",
-        {
-            "seconds": round(time.perf_counter() - started, 1),
-            "command": shlex.join(["python", "-m", "studies.nope", *sys.argv[1:]]),
-            "tests": tests,
-            **{
-                f"perplexity/{pos}": {
-                    "sizes": by_size[i],
-                    "lengths": by_length[i],
-                    "masked": masked[i][0],
-                }
-                for i, pos in enumerate(POSITIONS)
-            },
-        },
-    )
-    for stem in ("sizes", "lengths", "masked"):
-        print((out / f"{stem}.md").read_text(encoding="utf-8"))
-    print(
-        f"{out / 'report.md'}: tables, figures and result.json; {time.perf_counter() - started:.0f} s"
-    )
 
 
 if __name__ == "__main__":
-    main(study, Flags, __doc__.split("\n")[0])
+    main(study, Flags, __doc__)

@@ -1,203 +1,127 @@
-"""Which layers of a frozen encoder tell the classes apart, and what pretraining adds over an untrained one of the same size.
+"""Measure which layers of a frozen encoder tell the classes apart, and what pretraining adds.
 
     python -m studies.probe_layers out/encoder --data speeches --split clean
 
-For every layer alone and for all together, train_classifier.py is run on the frozen states, of the run and of an
-encoder with the same flags and no training; several seeds each. A run that is finished is not run again.
+train_classifier.py reads the frozen states of each layer alone and of all together. It also reads
+those of encoders with the same configuration and vocabulary but random weights (--untrained).
+Several seeds each. Finished runs are not repeated.
 """
 
-import shlex
+import math
 import statistics
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from data.files import write_json
 from lab import tables
 from lab.command import main
-from lab.errors import require
+from lab.figures import POSITION_COLORS, new_figure, save, styled
 from lab.flags import flag
 from lab.load import load_run
 from lab.records import read_result
-from studies.jobs import run_all
+from studies.jobs import JobFlags, options, run_all
+from studies.report import finish
 
-KINDS = {"pretrained": "pretrained", "untrained": "untrained, the same size"}
+KINDS = {"pretrained": [], "untrained": ["--untrained"]}  # flags of train_classifier.py
 
 
 @dataclass
-class Flags:
+class Flags(JobFlags):
     run: str = flag("", "run folder of train_mlm.py", positional=True)
     data: str = flag("", "labelled corpus (default: the run's own)")
     split: str = flag("full", "as in train_classifier.py")
-    seeds: int = flag(3, "seeds of the classifiers and of the untrained encoders")
+    seeds: int = flag(3, "seeds of the classifiers", at_least=1, at_most=1000)
     out: str = flag("", "folder of all runs (default: out/layers-RUN)")
-    jobs: int = flag(0, "runs at a time, each on one thread; 0: one a core")
 
 
 def probe(flags):
-    require(
-        (0 < flags.seeds <= 1000, f"--seeds must be from 1 to 1000, got {flags.seeds}"),
-        (flags.jobs >= 0, f"--jobs must not be negative, got {flags.jobs}"),
-    )
     source, started = load_run(flags.run, ("mlm",)), time.perf_counter()
-    out, settings = Path(flags.out or f"out/layers-{source.folder.name}"), source.config["flags"]
-    data, n_layer = flags.data or settings["data"], source.model.body.config.n_layer
-    layers = [str(layer) for layer in range(n_layer + 1)] + ["all"]
+    out = Path(flags.out or f"out/layers-{source.folder.name}")
+    corpus = flags.data or source.config["flags"]["data"]
+    layers = [*map(str, range(source.model.body.config.n_layer + 1)), "all"]
 
-    # The untrained encoders have the architecture of the run, and new weights.
-    same = [
-        word
-        for name in (
-            "pos",
-            "alibi",
-            "window",
-            "n_layer",
-            "n_head",
-            "n_embd",
-            "n_ffn",
-            "block_size",
-            "activation",
-            "init_std",
-            "head",
-            "tokenizer",
-            "vocab_size",
-        )
-        for word in (f"--{name.replace('_', '-')}", settings[name])
-    ]
-    same += [
-        "--norm-first" if settings["norm_first"] else "--no-norm-first",
-        "--data",
-        data,
-        "--split",
-        flags.split,
-        "--steps",
-        "0",
-        "--threads",
-        "1",
-    ]
-    encoders = [
-        (f"untrained-{seed}", "train_mlm", [*same, "--seed", seed]) for seed in range(flags.seeds)
-    ]
-    classifiers = [
+    common = options(encoder=source.folder, data=corpus, split=flags.split, threads=1)
+    jobs = [
         (
             f"{kind}-layer-{layer}-{seed}",
             "train_classifier",
-            [
-                "--encoder",
-                source.folder if kind == "pretrained" else out / f"untrained-{seed}",
-                "--data",
-                data,
-                "--split",
-                flags.split,
-                "--layers",
-                layer,
-                "--seed",
-                seed,
-                "--threads",
-                "1",
-            ],
+            [*common, *more, *options(layers=layer, seed=seed)],
         )
-        for kind in KINDS
+        for kind, more in KINDS.items()
         for layer in layers
         for seed in range(flags.seeds)
     ]
-    run_all(out, (encoders, classifiers), flags.jobs)
+    run_all(out, (jobs,), flags.jobs)
 
-    # Results
-    read = {name: read_result(out / name) for name, _, _ in classifiers}
-    part = next(
-        name
-        for name in ("accuracy/unseen", "accuracy/test")
-        if all(name in result for result in read.values())
-    )
-    result, rows, lines = {}, [], {kind: [] for kind in KINDS}
-    for layer in layers:
-        cells = []
-        for kind in KINDS:
-            for column in ("test", "unseen"):
-                values = [
-                    100
-                    * read[f"{kind}-layer-{layer}-{seed}"].get(f"accuracy/{column}", float("nan"))
-                    for seed in range(flags.seeds)
-                ]
-                mean, deviation = (
-                    statistics.fmean(values),
-                    statistics.stdev(values) if len(values) > 1 else 0.0,
-                )
-                cells.append(tables.spread(values))
-                result[f"{kind}/layer-{layer}/{column}"] = {
-                    "mean": mean,
-                    "deviation": deviation,
-                    "values": values,
-                }
-                if f"accuracy/{column}" == part:
-                    lines[kind].append((mean, deviation))
-        rows.append(["embeddings" if layer == "0" else layer, *cells])
-    caption = (
-        f"Accuracy of classifiers on the frozen states of {source.folder.name} and of untrained encoders, "
-        f"--split {flags.split}: mean ± sample standard deviation over {flags.seeds} "
-        f"seed{'s' * (flags.seeds > 1)} of the classifier."
-    )
-    text = tables.write(
-        out / "layers",
+    # Results: percentages of all seeds by "pretrained/layer-1/test"
+    runs = {name: read_result(out / name) for name, _, _ in jobs}
+    values = {
+        f"{kind}/layer-{layer}/{part}": [
+            100 * runs[f"{kind}-layer-{layer}-{seed}"].get(f"accuracy/{part}", math.nan)
+            for seed in range(flags.seeds)
+        ]
+        for kind in KINDS
+        for layer in layers
+        for part in ("test", "unseen")
+    }
+    values = {name: vs for name, vs in values.items() if not any(map(math.isnan, vs))}
+    parts = [part for part in ("test", "unseen") if f"untrained/layer-all/{part}" in values]
+    title = f"{source.folder.name}, data {Path(corpus).stem}"
+    color = POSITION_COLORS[source.model.body.config.pos]
+    draw(out, title, color, layers, values, parts[-1])
+    print(write_table(out, source.folder.name, flags, layers, values, parts))
+    result = {
+        name: {
+            "mean": statistics.fmean(vs),
+            "deviation": statistics.stdev(vs) if len(vs) > 1 else 0.0,
+            "values": vs,
+        }
+        for name, vs in values.items()
+    }
+    finish(out, started, result, ("layers.md", "layers.tex", "layers.png"))
+
+
+def write_table(out, run_name, flags, layers, values, parts):
+    """Write layers.md and layers.tex, and return the Markdown."""
+    columns = [(kind, part) for kind in KINDS for part in parts]
+    rows = [
         [
-            "layer",
-            *(
-                f"{words}, {column} (%)"
-                for words in KINDS.values()
-                for column in ("test", "unseen")
-            ),
-        ],
-        rows,
-        caption,
+            "embeddings" if layer == "0" else layer,
+            *(tables.spread(values[f"{kind}/layer-{layer}/{part}"]) for kind, part in columns),
+        ]
+        for layer in layers
+    ]
+    caption = (
+        f"Accuracy of classifiers on the frozen states of {run_name} and of untrained encoders of "
+        f"the same configuration, --split {flags.split}"
     )
-    write_json(
-        out / "result.json",
-        result | {"command": shlex.join(["python", "-m", "studies.probe_layers", *sys.argv[1:]])},
-    )
-    draw(out, layers, lines, part)
-    print(text)
-    print(
-        f"{out}: layers.md, layers.tex, layers.png and result.json; {time.perf_counter() - started:.0f} s"
-    )
+    if flags.seeds > 1:
+        caption += f": mean ± sample standard deviation over {flags.seeds} seeds"
+    header = ["layer", *((kind, f"{part} (%)") for kind, part in columns)]
+    return tables.write(out / "layers", header, rows, caption + ".")
 
 
-def draw(out, layers, lines, part):
-    """layers.png: accuracy over layers, "all" apart at the right."""
-    from lab.figures import plt, save
-
-    figure, axis = plt.subplots(figsize=(0.6 * len(layers) + 2.4, 3))
-    for color, (kind, points) in enumerate(lines.items()):
-        xs = list(range(len(layers) - 1))
-        means, deviations = zip(*points)
-        axis.errorbar(
-            xs,
-            means[:-1],
-            deviations[:-1],
-            fmt="o-",
-            capsize=3,
-            color=f"C{color}",
-            label=KINDS[kind],
-        )
-        axis.errorbar(
-            [len(layers) - 0.5 + 0.1 * color],
-            means[-1:],
-            deviations[-1:],
-            fmt="s",
-            capsize=3,
-            color=f"C{color}",
-        )
-    axis.set_xticks(
-        [*range(len(layers) - 1), len(layers) - 0.45], ["embed-\ndings", *layers[1:-1], "all"]
-    )
-    axis.set(
-        xlabel="state that is pooled, by block",
-        ylabel=f"accuracy, {part.removeprefix('accuracy/')} rows (%)",
-    )
-    axis.legend(frameon=False)
+@styled
+def draw(out, title, color, layers, values, part):
+    """Draw layers.png: accuracy over layers, dotted for the untrained encoder."""
+    figure, axis = new_figure(figsize=(0.6 * len(layers) + 2.8, 3))
+    last = len(layers) - 1
+    for i, kind in enumerate(KINDS):
+        points = [values[f"{kind}/layer-{layer}/{part}"] for layer in layers]
+        means = [statistics.fmean(vs) for vs in points]
+        deviations = [statistics.stdev(vs) if len(vs) > 1 else 0.0 for vs in points]
+        filling = color if kind == "pretrained" else "white"
+        style = dict(capsize=3, color=color, markerfacecolor=filling)
+        line = "o-" if kind == "pretrained" else "o:"
+        axis.errorbar(range(last), means[:-1], deviations[:-1], fmt=line, label=kind, **style)
+        axis.errorbar([last + 0.4 + 0.2 * i], means[-1:], deviations[-1:], fmt="s", **style)
+    axis.set_xticks([*range(last), last + 0.5], ["embed-\ndings", *layers[1:-1], "all\nlayers"])
+    rows = "unseen test rows" if part == "unseen" else "test rows"
+    axis.set(xlabel="layer that the classifier reads", ylabel=f"accuracy, {rows} (%)")
+    axis.set_title(title, parse_math=False)
+    axis.legend(title="encoder", fontsize=8)
     save(figure, out / "layers.png")
 
 
 if __name__ == "__main__":
-    main(probe, Flags, __doc__.split("\n")[0])
+    main(probe, Flags, __doc__)

@@ -16,6 +16,7 @@ from data.tokenizer import train_tokenizer
 from lab import command
 from model import Config, Decoder, Encoder, LanguageModel
 from nets.classifier import Classifier
+from nets.thread_reader import ThreadReader
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -280,15 +281,26 @@ def make_run(folder, kind="lm", tokenizer="word", **config):
     The weights are large, so that attention is not nearly uniform.
     """
     tokenizer = train_tokenizer(tokenizer, [WORDS])
+    reader = {"n_ancestors": 8, "ancestor_positions": "learned"}
+    reader = {name: config.pop(name, value) for name, value in reader.items()}
     torch.manual_seed(0)
     size = {"vocab_size": tokenizer.get_vocab_size(), "n_layer": 2, "n_head": 2, "n_embd": 16}
     config = Config(**size | {"init_std": 0.3} | config)
-    body = (Decoder if kind == "lm" else Encoder)(config)
+    if kind == "thread":
+        body = ThreadReader(config, **reader)
+    else:
+        body = (Decoder if kind == "lm" else Encoder)(config)
     model = Classifier(body, n_class=2) if kind == "classifier" else LanguageModel(body)
     folder.mkdir(parents=True)
     write_json(
         folder / "config.json",
-        {"kind": kind, "model": vars(config), "classifier": {"n_class": 2}, "classes": ["a", "b"]},
+        {
+            "kind": kind,
+            "model": vars(config),
+            "classifier": {"n_class": 2},
+            "classes": ["a", "b"],
+            "reader": reader,
+        },
     )
     tokenizer.save(str(folder / "tokenizer.json"))
     torch.save({"model": model.state_dict()}, folder / "best.pt")

@@ -1,4 +1,6 @@
-"""The loss in chunks is torch's, and so are its gradients."""
+"""The loss in chunks and its gradients against torch's own."""
+
+import functools
 
 import pytest
 import torch
@@ -27,7 +29,7 @@ def tensors(rows, width, words=7, dtype=torch.float32, scale=1.0):
 
 
 def results(way, leaves, targets, with_bias=True, smoothing=0.0):
-    """The loss, times three, and the gradients."""
+    """Return three times the loss, and the gradients."""
     for leaf in leaves:
         leaf.grad = None
     x, weight, bias = leaves
@@ -51,8 +53,8 @@ def test_in_chunks_it_is_the_plain_one_with_its_gradients(rows, width, with_bias
 
 
 @pytest.mark.parametrize("way", ["rows", "sum"])
-def test_a_word_held_impossible_has_a_finite_loss(way):
-    """Logits hundreds apart: the word's probability is no float's, its logarithm is."""
+def test_an_improbable_word_has_a_finite_loss(way):
+    """With logits hundreds apart, the probability underflows, but not its logarithm."""
     leaves, targets = tensors(50, 4, scale=30.0)
     expected = results("plain", leaves, targets)
     assert expected[0] / len(targets) > 300
@@ -61,7 +63,7 @@ def test_a_word_held_impossible_has_a_finite_loss(way):
 
 
 @pytest.mark.parametrize("way", ["rows", "sum"])
-def test_what_is_no_number_stays_none(way):
+def test_nan_in_the_features_gives_a_nan_loss(way):
     leaves, targets = tensors(70, 4)
     with torch.no_grad():
         leaves[0][3, 2] = torch.nan
@@ -71,7 +73,7 @@ def test_what_is_no_number_stays_none(way):
 @pytest.mark.parametrize("way", ["rows", "sum"])
 @pytest.mark.parametrize("smoothing", [0.0, 0.3])
 def test_under_autocast_sums_are_exact(smoothing, way):
-    """Products are rounded to bfloat16, 0.4%, but the sum over 5,000 words is not."""
+    """Products are rounded to bfloat16 (0.4%), the sum over 5,000 words is not."""
     leaves, targets = tensors(200, 64, words=5000, scale=0.3)
     expected = results("plain", leaves, targets, smoothing=smoothing)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -82,7 +84,7 @@ def test_under_autocast_sums_are_exact(smoothing, way):
 
 
 def test_a_second_backward_pass_over_the_same_loss_is_refused():
-    """The gradients are scaled in place, so that a second pass would scale them twice."""
+    """The gradients are scaled in place: a second pass would scale them twice."""
     (x, weight, bias), targets = tensors(3, 4)
     loss = 2 * LinearCrossEntropySum.apply(x, weight, bias, targets, 0.0)
     loss.backward(retain_graph=True)
@@ -98,14 +100,20 @@ def test_under_autocast_both_ways_round_alike():
         )
 
 
+def largest_kept(compute):
+    """Return the size of the largest tensor that autograd keeps for the backward pass."""
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda tensor: kept.append(tensor.numel()) or tensor, lambda tensor: tensor
+    ):
+        compute()
+    return max(kept)
+
+
 def test_no_logits_are_kept_for_the_backward_pass():
     leaves, targets = tensors(1000, 4, words=50)
-    largest = {}
-    for way in ("sum", "rows"):
-        kept = []
-        with torch.autograd.graph.saved_tensors_hooks(
-            lambda tensor: kept.append(tensor.numel()) or tensor, lambda tensor: tensor
-        ):
-            WAYS[way](*leaves, targets, 0.0)
-        largest[way] = max(kept)
+    largest = {
+        way: largest_kept(functools.partial(WAYS[way], *leaves, targets, 0.0))
+        for way in ("sum", "rows")
+    }
     assert largest["sum"] == 1000 * 4 and largest["rows"] >= 64 * 50

@@ -1,4 +1,4 @@
-"""The encoder-decoder against torch's own; who may look at whom across its two halves."""
+"""The encoder-decoder against torch's own, and which tokens each half may attend to."""
 
 import copy
 import math
@@ -8,16 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from model import (
-    Attention,
-    Config,
-    Decoder,
-    Encoder,
-    EncoderDecoder,
-    LanguageModel,
-    attend,
-    count_parameters,
-)
+from lab.parameters import count_parameters
+from model import Attention, Config, Decoder, Encoder, LanguageModel, attend
+from nets.encoder_decoder import EncoderDecoder
 
 POSITIONS = ("learned", "sinusoidal", "alibi", "rope", "nope")
 
@@ -47,7 +40,7 @@ def tiny(pos="nope", **more):
 
 
 def batch():
-    """Target (3, 7) and source (3, 9), and their masks, in no row of the same lengths."""
+    """Return a target (3, 7) and a source (3, 9) with masks; no row has equal lengths."""
     return (
         torch.randint(5, 30, (3, 7)),
         torch.arange(7) < torch.tensor([[7], [4], [5]]),
@@ -60,7 +53,7 @@ def batch():
 
 
 def torchs_transformer(body):
-    """nn.Transformer with a body's weights, and pairs (its parameter's name, ours)."""
+    """Return nn.Transformer with the weights of a body, and {its parameter's name: ours}."""
     c = body.config
     theirs = nn.Transformer(
         c.n_embd,
@@ -123,8 +116,8 @@ def test_it_is_torchs_transformer_forward_and_backward(norm_first, pos):
     theirs, pairs = torchs_transformer(body)
     idx, mask, source, source_mask = batch()
     expected = theirs(
-        twin.encoder.embed(source),
-        twin.decoder.embed(idx),
+        twin.encoder(source, need_states=True)[1][0],
+        twin.decoder(idx, need_states=True)[1][0],
         tgt_mask=torch.ones(7, 7, dtype=torch.bool).triu(1),
         tgt_is_causal=True,
         src_key_padding_mask=~source_mask,
@@ -148,13 +141,11 @@ def test_it_is_torchs_transformer_forward_and_backward(norm_first, pos):
     grads = {name: p.grad for name, p in body.named_parameters()}
     assert grads.keys() == their_grads.keys()
     for name, grad in grads.items():
-        torch.testing.assert_close(
-            grad, their_grads[name], atol=1e-3, rtol=1e-3, msg=lambda m: f"{name}: {m}"
-        )
+        torch.testing.assert_close(grad, their_grads[name], atol=1e-3, rtol=1e-3, msg=name)
 
 
 @pytest.mark.parametrize("need_weights", [False, True])
-def test_cross_attention_is_the_formula_with_keys_and_values_of_the_memory(need_weights):
+def test_cross_attention_is_the_formula(need_weights):
     attention, x, memory = (
         Attention(Config(n_head=3, n_embd=12)),
         torch.randn(2, 5, 12),
@@ -174,12 +165,12 @@ def test_cross_attention_is_the_formula_with_keys_and_values_of_the_memory(need_
         torch.testing.assert_close(got_weights, weights)
 
 
-# ---------------------------------------------------------------------------- who may look at whom
+# ---------------------------------------------------------------------------- visible tokens
 
 
 @pytest.mark.parametrize("need_weights", [False, True])
 @pytest.mark.parametrize("pos", POSITIONS)
-def test_the_target_does_not_see_its_future_and_sees_the_whole_source(pos, need_weights):
+def test_the_target_sees_the_whole_source_but_not_its_future(pos, need_weights):
     body, (idx, _, source, _) = tiny(pos).body, batch()
 
     def states(idx, source):
@@ -192,13 +183,13 @@ def test_the_target_does_not_see_its_future_and_sees_the_whole_source(pos, need_
     alone = states(idx, source)
     for cut in (1, 4, 6):
         other = idx.clone()
-        other[:, cut:] = (idx[:, cut:] - 5 + 7) % 25 + 5  # every later token is another one
+        other[:, cut:] = (idx[:, cut:] - 5 + 7) % 25 + 5  # replace every later token
         torch.testing.assert_close(
             states(other, source)[:, :cut], alone[:, :cut], atol=1e-5, rtol=0
         )
         assert (states(other, source)[:, cut] - alone[:, cut]).abs().amax(
             -1
-        ).min() > 1e-3  # its own token it does see
+        ).min() > 1e-3  # a token sees itself
     for place in range(9):
         other = source.clone()
         other[:, place] = (source[:, place] - 5 + 7) % 25 + 5
@@ -241,7 +232,7 @@ def test_maps_of_both_halves_and_between_them(pos):
 
 
 def test_cross_attention_has_no_positions():
-    """The same source in another order, read by an encoder without positions, is the same memory in another order."""
+    """Reordering the memory changes nothing."""
     body, (idx, *_) = tiny("rope").body, batch()
     memory, order = torch.randn(3, 9, 16), torch.randperm(9)
     torch.testing.assert_close(
@@ -252,7 +243,7 @@ def test_cross_attention_has_no_positions():
     )
 
 
-def test_an_encoder_can_look_at_a_memory_too_and_any_cross_block_do_without():
+def test_an_encoder_can_read_a_memory_or_do_without():
     torch.manual_seed(0)
     body, idx, memory = (
         Encoder(Config(vocab_size=30, n_embd=16, n_layer=2, pos="alibi", init_std=0.3), cross=True),
@@ -276,7 +267,7 @@ def test_an_encoder_can_look_at_a_memory_too_and_any_cross_block_do_without():
 
 
 @pytest.mark.parametrize("head", ["linear", "roberta"])
-def test_loss_sums_over_the_targets_that_are_not_ignored(head):
+def test_loss_sums_over_the_targets_not_ignored(head):
     model, (idx, mask, source, source_mask) = tiny("learned", head=head), batch()
     targets = torch.randint(30, (3, 7)).masked_fill(~mask, -100)
     expected = F.cross_entropy(
@@ -321,7 +312,7 @@ def test_parameters_counted_are_those_of_the_formula():
 
 
 @pytest.mark.parametrize("body", [Encoder, Decoder])
-def test_bodies_without_cross_attention_have_the_weights_they_always_had(body):
+def test_bodies_without_cross_attention_have_no_more_weights(body):
     names = {name for name in body(Config(n_layer=1)).state_dict() if name.startswith("blocks.0.")}
     assert names == {
         f"blocks.0.{part}.{kind}"

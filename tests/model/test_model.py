@@ -1,4 +1,4 @@
-"""Blocks against torch's own, heads and losses by hand, pooling, sizes and initial weights."""
+"""Blocks against torch's own; heads and losses by hand; pooling, sizes and initial weights."""
 
 import math
 
@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from lab.machine import compile_blocks
-from model import ClapHead, Config, Decoder, Encoder, LanguageModel, LMHead, count_parameters
+from lab.parameters import count_parameters
+from model import Config, Decoder, Encoder, LanguageModel, LMHead
 from nets.classifier import Classifier, ClassifierHead, pool_tokens
 from nets.ensemble import Ensemble
 
@@ -39,44 +40,24 @@ def tiny(body=Encoder, **more):
 @pytest.mark.parametrize(
     "wrong, message",
     [
-        (dict(n_layer=0), "n_layer must be at least 1, got 0"),
-        (dict(block_size=-3), "block_size must be at least 1, got -3"),
-        (dict(window=-1), "window must not be negative"),
-        (
-            dict(pos="rotary"),
-            "pos must be one of learned, sinusoidal, alibi, rope, nope, got 'rotary'",
-        ),
+        (dict(pos="rotary"), "pos must be one of learned, sinusoidal, alibi, rope, nope"),
         (dict(alibi="causal"), "alibi must be one of offset, symmetric, one-sided"),
-        (dict(head="mlp"), "head must be one of"),
+        (dict(head="mlp"), "head must be one of linear, roberta, clap"),
         (dict(activation="tanh"), "activation must be one of gelu, relu"),
-        (dict(dropout=1.0), "dropout must be at least 0 and below 1"),
-        (
-            dict(n_embd=64, n_head=5),
-            "n_head must divide n_embd: 64 channels do not share out among 5 heads",
-        ),
-        (dict(pos="rope", n_embd=6, n_head=2), "n_embd / n_head must be even, got 3"),
-        (dict(pos="sinusoidal", n_embd=5, n_head=1), "n_embd must be even"),
-        (dict(pos="alibi", alibi="one-sided", n_embd=6, n_head=3), "n_head must be even, got 3"),
-        (dict(head="clap", tie=False), "head=clap"),
-        (dict(init_std=-1.0), "init_std must not be negative"),
+        (dict(n_embd=64, n_head=5), "n_head must divide n_embd, got 5 and 64"),
+        (dict(pos="rope", n_embd=6, n_head=2), "n_embd / n_head must be even"),
     ],
 )
-def test_config_names_the_field_that_is_wrong(wrong, message):
-    with pytest.raises(ValueError, match=message.replace("(", r"\(")):
+def test_config_names_the_option_that_is_wrong(wrong, message):
+    with pytest.raises(ValueError, match=message):
         Config(**wrong)
-
-
-def test_config_tells_all_that_is_wrong_at_once():
-    with pytest.raises(ValueError) as error:
-        Config(n_layer=0, pos="rotary", dropout=2.0)
-    assert all(name in str(error.value) for name in ("n_layer", "pos", "dropout"))
 
 
 # ---------------------------------------------------------------------------- blocks
 
 
 def torchs_layer(block, config):
-    """torch's own encoder layer with a block's weights."""
+    """Return torch's own encoder layer with the weights of a block, and the names of both."""
     layer = nn.TransformerEncoderLayer(
         config.n_embd,
         config.n_head,
@@ -108,7 +89,7 @@ def torchs_layer(block, config):
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 @pytest.mark.parametrize("norm_first", [True, False])
-def test_blocks_are_torchs_encoder_layers_forward_and_backward(norm_first, activation, causal):
+def test_blocks_are_torchs_layers_forward_and_backward(norm_first, activation, causal):
     model = tiny(
         Decoder if causal else Encoder, pos="nope", norm_first=norm_first, activation=activation
     ).body
@@ -120,7 +101,7 @@ def test_blocks_are_torchs_encoder_layers_forward_and_backward(norm_first, activ
     )
     layers = [torchs_layer(block, model.config) for block in model.blocks]
 
-    x = model.embed(idx).detach()
+    x = model(idx, need_states=True)[1][0].detach()
     for layer, _ in layers:
         x = layer(
             x,
@@ -140,22 +121,18 @@ def test_blocks_are_torchs_encoder_layers_forward_and_backward(norm_first, activ
         theirs, ours = dict(layer.named_parameters()), dict(block.named_parameters())
         for name, our_name in pairs.items():
             torch.testing.assert_close(
-                ours[our_name].grad,
-                theirs[name].grad,
-                atol=1e-4,
-                rtol=1e-4,
-                msg=lambda m: f"{our_name}: {m}",
+                ours[our_name].grad, theirs[name].grad, atol=1e-4, rtol=1e-4, msg=our_name
             )
 
 
 @pytest.mark.parametrize("norm_first", [True, False])
-def test_layer_norms_stand_where_pre_and_post_norm_have_them(norm_first):
+def test_layer_norms_are_where_pre_and_post_norm_have_them(norm_first):
     model, idx = tiny(norm_first=norm_first, n_layer=1), torch.randint(5, 30, (1, 6))
     h = model.body(idx)
     torch.testing.assert_close(
         h.mean(-1), torch.zeros(1, 6), atol=1e-5, rtol=0
     )  # either way the output is normalised
-    x = model.body.embed(idx)
+    _, (x, *_) = model.body(idx, need_states=True)
     assert (
         torch.allclose(x.mean(-1), torch.zeros(1, 6), atol=1e-5) != norm_first
     )  # the embedding only before post-norm blocks
@@ -164,18 +141,19 @@ def test_layer_norms_stand_where_pre_and_post_norm_have_them(norm_first):
 # ---------------------------------------------------------------------------- embeddings
 
 
-def test_unit_embeddings_have_length_one_and_the_zero_mask_none():
+def test_unit_embeddings_have_length_1_and_the_zero_mask_0():
     model, idx = (
         tiny(unit_embd=True, zero_mask=True, mask_id=2, pos="nope"),
         torch.tensor([[9, 2, 11]]),
     )
-    torch.testing.assert_close(model.body.embed(idx).norm(dim=-1), torch.tensor([[1.0, 0.0, 1.0]]))
+    lengths = model.body.token_vectors(idx).norm(dim=-1)
+    torch.testing.assert_close(lengths, torch.tensor([[1.0, 0.0, 1.0]]))
 
 
 # ---------------------------------------------------------------------------- heads
 
 
-def test_linear_head_is_a_product_with_the_embeddings_and_a_bias():
+def test_linear_head_multiplies_by_the_embeddings():
     config = Config(vocab_size=7, n_embd=4)
     embedding, h = nn.Embedding(7, 4), torch.randn(2, 3, 4)
     head = LMHead(config, embedding)
@@ -207,9 +185,9 @@ def test_roberta_head_is_dense_gelu_norm_then_the_embeddings():
     torch.testing.assert_close(head(h), x @ head.words.weight.T + head.bias, atol=1e-4, rtol=1e-4)
 
 
-def test_clap_head_is_beta_times_the_cosine_without_normalising_the_features():
+def test_clap_head_is_beta_times_h_times_unit_word_vectors():
     embedding, h = nn.Embedding(7, 4), 3 * torch.randn(5, 4)
-    head = ClapHead(Config(vocab_size=7, n_embd=4, head="clap"), embedding)
+    head = LMHead(Config(vocab_size=7, n_embd=4, head="clap"), embedding)
     assert {name for name, _ in head.named_parameters()} == {
         "beta",
         "words.weight",
@@ -271,7 +249,7 @@ def test_loss_sums_over_all_targets_that_are_not_ignored(body, norm_first, kind)
 
 
 def pooled_by_hand(rows, how):
-    """rows: the real tokens' vectors of one sentence, as lists."""
+    """Pool the vectors of one sentence's real tokens, given as lists."""
     columns = list(zip(*rows))
     return {
         "mean": [sum(c) / len(c) for c in columns],
@@ -303,7 +281,7 @@ def test_a_class_does_not_depend_on_padding(pos, layers):
     torch.testing.assert_close(model(padded, mask), model(idx), atol=1e-5, rtol=1e-5)
 
 
-def test_features_of_all_layers_are_embedding_to_output_pooled():
+def test_features_of_all_layers_pool_embedding_to_output():
     model, idx = (
         Classifier(tiny().body, 3, pool="mean+first", layers="all").eval(),
         torch.randint(5, 30, (2, 5)),
@@ -316,7 +294,7 @@ def test_features_of_all_layers_are_embedding_to_output_pooled():
     torch.testing.assert_close(model.features(idx), expected)
 
 
-def test_projected_features_are_the_principal_components_of_the_standardised():
+def test_projected_features_are_the_principal_components():
     torch.manual_seed(0)
     features = 5 + torch.randn(40, 4) @ torch.randn(4, 16)  # 4 directions
     features[:, 3] = 2.0  # a constant column must not become NaN
@@ -422,11 +400,17 @@ def test_every_parameter_is_counted_once(more):
     assert counts["head"] == (30 if more.get("tie", True) else 30 + 30 * 16)
 
 
+def test_the_members_of_an_ensemble_are_counted_by_part():
+    members = three_decoders()
+    one, three = count_parameters(members[0]), count_parameters(Ensemble(members))
+    assert three == {part: 3 * number for part, number in one.items()} and three["head"] == 3 * 30
+
+
 # ---------------------------------------------------------------------------- initial weights
 
 
 @pytest.mark.parametrize("pos, std", [("learned", 0.05), ("sinusoidal", 0.05), ("alibi", 0.05)])
-def test_initial_weights_have_the_deviations_they_should(pos, std):
+def test_initial_weights_have_the_right_deviation(pos, std):
     torch.manual_seed(0)
     model = LanguageModel(
         Encoder(
@@ -449,7 +433,7 @@ def test_initial_weights_have_the_deviations_they_should(pos, std):
 
 # sinusoidal starts by repeating its input: large tied embeddings
 @pytest.mark.parametrize("pos", ["learned", "alibi", "rope", "nope"])
-def test_an_untrained_model_is_about_as_unsure_as_a_uniform_guess(pos):
+def test_an_untrained_model_guesses_about_uniformly(pos):
     torch.manual_seed(0)
     model = LanguageModel(Decoder(Config(vocab_size=200, pos=pos)))
     idx, targets = torch.randint(200, (8, 32)), torch.randint(200, (8, 32))
@@ -459,7 +443,7 @@ def test_an_untrained_model_is_about_as_unsure_as_a_uniform_guess(pos):
 
 
 @pytest.mark.filterwarnings("ignore")  # of the compiler's own
-def test_compiled_blocks_compute_the_same_and_keep_the_names_of_the_weights():
+def test_compiled_blocks_keep_results_and_weight_names():
     model, idx = tiny(Decoder, pos="alibi"), torch.randint(5, 30, (3, 8))
     names, expected = list(model.state_dict()), model.loss(idx, idx)
     compile_blocks(model, backend="aot_eager")

@@ -1,4 +1,4 @@
-"""Positions: tables against their formulas, and what each kind does to a model."""
+"""Tables of positions against their formulas, and the effect of each encoding on a model."""
 
 import math
 
@@ -63,7 +63,7 @@ def test_every_entry_of_the_sinusoids_is_the_formula(C):
 def test_sinusoids_do_not_drown_the_token():
     model = LanguageModel(Encoder(Config(vocab_size=500, n_embd=64, pos="sinusoidal")))
     idx = torch.arange(5, 37)[None]
-    token = model.body.embed(idx) - sinusoids(32, 64)
+    token = model.body.token_vectors(idx)
     assert token.std().item() == pytest.approx(
         8 * 0.05, rel=0.1
     )  # sqrt(n_embd) times the initial deviation
@@ -95,7 +95,7 @@ def test_slopes_for_any_head_count(n_head):
 
 
 def bias_by_entry(variant, h, n_head, i, j):
-    """What head h adds to the score of token i looking at token j."""
+    """Return what head h adds to the score of query i and key j."""
     if variant == "one-sided":
         sees = j <= i if h < n_head // 2 else j >= i
         return -slopes_by_rule(n_head // 2)[h % (n_head // 2)] * abs(i - j) if sees else -math.inf
@@ -157,7 +157,7 @@ def angles(T, D):
     return torch.tensor([[t * 10000 ** (-2 * i / D) for i in range(D // 2)] for t in range(T)])
 
 
-def test_rotary_is_multiplication_by_complex_numbers_of_length_one():
+def test_rotary_multiplies_by_complex_numbers_of_length_one():
     x, phi = torch.randn(2, 3, 5, 8), angles(5, 8)
     turned = torch.complex(x[..., :4], x[..., 4:]) * torch.polar(torch.ones_like(phi), phi)
     torch.testing.assert_close(rotate(x, phi), torch.cat([turned.real, turned.imag], -1))
@@ -172,18 +172,18 @@ def test_rotated_q_and_k_meet_by_relative_distance_alone():
     assert scores[0].std() > 0.1  # but it does depend on the distance
 
 
-def test_the_model_turns_q_and_k_by_these_angles():
+def test_the_model_rotates_q_and_k_by_these_angles():
     model, idx = tiny("rope", n_layer=1), torch.randint(5, 30, (1, 7))
     _, (weights,) = model(idx, need_weights=True)
     block = model.blocks[0]
     q, k, _ = (
-        block.attention.qkv(block.norm1(model.embed(idx))).view(7, 3, 4, 4).permute(1, 2, 0, 3)
+        block.attention.qkv(block.norm1(model.embedding(idx))).view(7, 3, 4, 4).permute(1, 2, 0, 3)
     )  # (H, T, D)
     scores = rotate(q, angles(7, 4)) @ rotate(k, angles(7, 4)).transpose(1, 2) / 2  # sqrt(D) = 2
     torch.testing.assert_close(weights[0], scores.softmax(-1))
 
 
-# ---------------------------------------------------------------------------- what they do to a model
+# ---------------------------------------------------------------------------- in a model
 
 
 @pytest.mark.parametrize("pos", POSITIONS)
@@ -195,7 +195,7 @@ def test_only_nope_ignores_the_order_of_an_encoders_input(pos):
 
 
 def test_a_nope_decoder_does_know_the_order():
-    # Its mask tells: with one block a token sees a set, and the second sees which set each of those saw.
+    # With one block a token sees a set. The second block sees which set each of those tokens saw.
     model, idx = tiny("nope", Decoder), torch.tensor([[7, 8, 9, 10]])
     assert (model(idx)[0, -1] - model(idx[:, [1, 0, 2, 3]])[0, -1]).abs().max() > 1e-3
 
@@ -217,5 +217,24 @@ def test_positions_exclude_each_other(pos):
     model = tiny(pos)
     assert any("positions" in name for name in model.state_dict()) == (pos == "learned")
     # Where positions enter attention, the same token has the same embedding everywhere.
-    x = model.embed(torch.full((1, 6), 9))
+    _, (x, *_) = model(torch.full((1, 6), 9), need_states=True)
     assert torch.equal(x, x[:, :1].expand_as(x)) == (pos in ("alibi", "rope", "nope"))
+
+
+# ---------------------------------------------------------------------------- cached tables
+
+
+@pytest.mark.parametrize("window", [0, 3])
+@pytest.mark.parametrize("body", [Encoder, Decoder])
+@pytest.mark.parametrize(
+    "pos, alibi",
+    [("sinusoidal", "offset"), ("rope", "offset"), ("nope", "offset")]
+    + [("alibi", variant) for variant in VARIANTS[1:]],
+)
+def test_one_table_per_name_serves_all_lengths(pos, alibi, body, window):
+    model, idx = tiny(pos, body, alibi=alibi, window=window), torch.randint(5, 30, (2, 9))
+    fresh = {T: tiny(pos, body, alibi=alibi, window=window)(idx[:, :T]) for T in (3, 9, 5)}
+    for T, expected in fresh.items():
+        assert torch.equal(model(idx[:, :T]), expected)
+    lengths = [table.size(-2) for table in model.tables.values()]
+    assert lengths == [9] * len(lengths) and len(lengths) <= 1 + bool(window)

@@ -1,10 +1,9 @@
-"""The maps: right files, true reports, and above all that the report fails when the attention is wrong."""
+"""Attention maps: files, reports, and checks that fail when the attention is wrong."""
 
 import json
 import math
 import shutil
 
-import matplotlib.pyplot as plt
 import pytest
 import torch
 from helpers import WORDS, make_run
@@ -12,16 +11,23 @@ from helpers import WORDS, make_run
 import attention_maps
 import data
 import model as models
+from attention_maps import slug
 from data import batching
 from data.tokenizer import UNK, train_tokenizer
-from lab.attention import examine, slope, summary
+from lab import heatmaps
+from lab.attention import examine, readings_of, slope, summary
 from lab.command import main
+from lab.load import load_run
 from model import Config, Decoder, Encoder
 
 SHORT, LONG = (
     "this is a small sentence",
     "we will work with the people of the world , and the world will work with us today .",
 )
+
+
+SHORT_MAP = "map-1-this-is-a-small-sentence.png"
+LONG_MAP = "map-2-we-will-work-with-the-people-of-the.png"
 
 
 def call(capsys, *argv):
@@ -36,14 +42,15 @@ def call(capsys, *argv):
 
 @pytest.fixture
 def figures(monkeypatch):
-    """The figures a command makes, kept open: [(file name, figure), ...]; nothing is rendered, which is most of the time."""
+    """Keep the figures of a command, [(file name, figure), ...], without rendering them."""
     kept = []
-    monkeypatch.setattr(
-        attention_maps, "save", lambda figure, path: kept.append((path.name, figure))
-    )
-    yield kept
-    for _, figure in kept:
-        plt.close(figure)
+    monkeypatch.setattr(heatmaps, "save", lambda figure, path: kept.append((path.name, figure)))
+    return kept
+
+
+def entry(folder, figure):
+    """What maps.json says of a figure: one dictionary per attention of each run."""
+    return json.loads((folder / "maps.json").read_text(encoding="utf-8"))[figure]["runs"]
 
 
 def maps_of(figure):
@@ -61,8 +68,8 @@ def test_from_the_shell_files_and_report(shell, tmp_path):
     assert done.code == 0, done.err
     assert done.err == ""
     assert sorted(path.name for path in (tmp_path / "run" / "maps").iterdir()) == [
-        "map-1.png",
-        "map-2.png",
+        "map-1-this-is-a-test-sentence.png",
+        "map-2-when-the-members-of-the-senate-return-to.png",
         "maps.json",
         "positions.png",
     ]
@@ -103,11 +110,11 @@ def test_a_healthy_run_of_any_kind_passes(tmp_path, capsys, figures, kind, more)
     assert ("-slope * distance" in out) == (more["pos"] == "alibi")
     assert ("or more tokens away" in out) == ("window" in more)
     assert ("looks one way" in out) == (more.get("alibi") == "one-sided")
-    assert ("nothing to draw" in out) == (more["pos"] == "nope")
-    assert [name for name, _ in figures] == ["map-1.png", "map-2.png"] + ["positions.png"] * (
-        more["pos"] != "nope"
-    )
-    report = json.loads((tmp_path / "run" / "maps" / "maps.json").read_text())["runs"][0]
+    assert ("NoPE has no position encoding" in out) == (more["pos"] == "nope")
+    names = [name for name, _ in figures]
+    assert names[:2] == [SHORT_MAP, LONG_MAP]
+    assert names[2:] == ["positions.png"] * (more["pos"] != "nope")
+    (report,) = entry(tmp_path / "run" / "maps", LONG_MAP)
     assert all(check["worst"] <= check["limit"] for check in report["checks"])
     assert [(head["layer"], head["head"]) for head in report["heads"]] == [
         (i, j) for i in (1, 2) for j in range(1, more.get("n_head", 2) + 1)
@@ -117,7 +124,7 @@ def test_a_healthy_run_of_any_kind_passes(tmp_path, capsys, figures, kind, more)
 @pytest.mark.parametrize("script", ["train_lm", "train_mlm", "train_classifier"])
 def test_runs_the_scripts_trained_pass(finished, tmp_path, capsys, figures, script):
     code, out, err = call(capsys, finished(script), "--out", tmp_path / "maps")
-    assert (code, err) == (0, "") and "FAIL" not in out and "cut to 12" in out
+    assert (code, err) == (0, "") and "FAIL" not in out and "truncated to --block-size 12" in out
 
 
 def test_trained_runs_are_left_alone(tmp_path, capsys, figures):
@@ -181,7 +188,7 @@ def test_a_broken_attention_fails(tmp_path, capsys, figures, monkeypatch, broken
 
 
 @pytest.mark.parametrize("variant, factor", [("offset", -1.0), ("offset", 0.5), ("symmetric", 0.0)])
-def test_a_wrong_alibi_fails_though_both_attentions_agree_on_it(
+def test_a_wrong_alibi_fails_though_both_attentions_agree(
     tmp_path, capsys, figures, monkeypatch, variant, factor
 ):
     right = models.alibi_bias
@@ -200,10 +207,10 @@ def test_a_window_too_wide_fails(tmp_path, capsys, figures, monkeypatch):
     folder = make_run(tmp_path / "run", "classifier", pos="learned", window=3)
     table = models.Transformer.table
 
-    def wide(body, name, T):
+    def wide(body, *args):
         body.config.window, window = 4, body.config.window
         try:
-            return table(body, name, T)
+            return table(body, *args)
         finally:
             body.config.window = window
 
@@ -215,9 +222,7 @@ def test_a_window_too_wide_fails(tmp_path, capsys, figures, monkeypatch):
 def test_attended_padding_fails(tmp_path, capsys, figures, monkeypatch):
     bias = models.Transformer.attention_bias
     monkeypatch.setattr(
-        models.Transformer,
-        "attention_bias",
-        lambda body, T, mask=None, positions=None: bias(body, T, None, positions),
+        models.Transformer, "attention_bias", lambda body, T, mask=None: bias(body, T)
     )
     folder = make_run(tmp_path / "run", "mlm", pos="learned")
     code, out, _ = call(capsys, folder, "--text", SHORT, "--text", LONG)
@@ -332,7 +337,10 @@ def test_one_layer_or_head(tmp_path, capsys, figures):
     folder = make_run(tmp_path / "run", n_layer=3, n_head=4)
     call(capsys, folder, "--text", SHORT, "--layer", 3, "--head", 2, "--format", "svg")
     call(capsys, folder, "--text", SHORT, "--head", 4)
-    assert [name for name, _ in figures] == ["map-1-layer-3-head-2.svg", "map-1-head-4.png"]
+    assert [name for name, _ in figures] == [
+        "map-1-this-is-a-small-sentence-layer-3-head-2.svg",
+        "map-1-this-is-a-small-sentence-head-4.png",
+    ]
     assert list(maps_of(figures[0][1])) == ["layer 3, head 2"]
     assert list(maps_of(figures[1][1])) == ["layer 1, head 4", "layer 2, head 4", "layer 3, head 4"]
 
@@ -344,7 +352,7 @@ def test_two_runs_side_by_side(tmp_path, capsys, figures):
     )
     code, out, _ = call(capsys, a, b, "--text", SHORT, "--positions")
     assert code == 0 and {name for name, _ in figures} == {
-        "map-1-a-b.png",
+        "map-1-this-is-a-small-sentence-a-b.png",
         "positions-a.png",
         "positions-b.png",
     }
@@ -354,9 +362,8 @@ def test_two_runs_side_by_side(tmp_path, capsys, figures):
     assert {text.get_text().split("\n")[0] for text in figure.texts} == {"a", "b"}
     lefts = [axis.get_position().x0 for axis in figure.axes if axis.get_title()]
     assert max(lefts[:4]) < min(lefts[4:])
-    assert (tmp_path / "a" / "maps" / "maps-a-b.json").exists() and not (
-        tmp_path / "b" / "maps"
-    ).exists()
+    assert (tmp_path / "a" / "maps" / "maps.json").exists()
+    assert not (tmp_path / "b" / "maps").exists()
 
 
 def test_long_texts_and_odd_letters(tmp_path, capsys, figures):
@@ -385,9 +392,99 @@ def test_formats(tmp_path, capsys, ending, magic):
         "--format",
         ending,
     )
-    assert (code, err) == (0, "") and (
-        tmp_path / "run" / "maps" / f"map-1.{ending}"
-    ).read_bytes().startswith(magic)
+    drawn = tmp_path / "run" / "maps" / f"map-1-\N{CJK UNIFIED IDEOGRAPH-65E5}-is-a.{ending}"
+    assert (code, err) == (0, "") and drawn.read_bytes().startswith(magic)
+
+
+# ---------------------------------------------------------------------------- several calls
+
+
+def test_a_second_sentence_leaves_the_first_as_it_is(tmp_path, capsys):
+    folder = make_run(tmp_path / "run", n_layer=1, n_head=1)
+    call(capsys, folder, "--text", SHORT)
+    maps = folder / "maps"
+    first, before = (maps / SHORT_MAP).read_bytes(), entry(maps, SHORT_MAP)
+    call(capsys, folder, "--text", "the world")
+    assert (maps / SHORT_MAP).read_bytes() == first and entry(maps, SHORT_MAP) == before
+    names = [SHORT_MAP, "map-1-the-world.png", "maps.json"]
+    assert sorted(path.name for path in maps.iterdir()) == sorted(names)
+    assert entry(maps, "map-1-the-world.png")[0]["queries"] == ["[BOS]", "the", "world"]
+
+
+@pytest.mark.parametrize("damage", ["{", '{"runs": []}'])
+def test_a_report_describes_only_the_figures_there_are(tmp_path, capsys, figures, damage):
+    folder = make_run(tmp_path / "run", n_layer=1)
+    (folder / "maps").mkdir()
+    (folder / "maps" / "maps.json").write_text(damage)
+    code, _, err = call(capsys, folder, "--text", SHORT)
+    assert (code, err) == (0, "")
+    assert list(json.loads((folder / "maps" / "maps.json").read_text())) == [SHORT_MAP]
+
+
+@pytest.mark.parametrize(
+    "text, name",
+    [
+        ("This is a test.", "this-is-a-test"),
+        ("We'll [MASK] it, ../now", "we-ll-mask-it-now"),
+        ("x" * 300, "x" * 40),
+        ("word " * 30, "word-word-word-word-word-word-word-word"),
+        ("?!", ""),
+    ],
+)
+def test_slugs_are_short_and_safe(text, name):
+    assert slug(text) == name
+
+
+# ---------------------------------------------------------------------------- threads
+
+POST, REPLY, COMMENT = "the people of the world", "we will work with us", "this [MASK] is a world"
+
+
+def test_a_thread_has_maps_of_ancestors_comment_and_between(tmp_path, capsys, figures):
+    folder = make_run(tmp_path / "run", "thread", pos="alibi")
+    texts = [word for text in (POST, REPLY, COMMENT) for word in ("--text", text)]
+    code, out, err = call(capsys, folder, *texts, "--positions")
+    assert (code, err) == (0, "") and "FAIL" not in out
+    names = [name for name, _ in figures]
+    assert names[:3] == [
+        "map-1-the-people-of-the-world.png",
+        "map-2-we-will-work-with-us.png",
+        "map-3-this-mask-is-a-world.png",
+    ]
+    assert names[3:] == ["positions-encoder.png", "positions-decoder.png"]
+    (post,), (reply,) = (entry(folder / "maps", name) for name in names[:2])
+    assert post["attention"] == "encoder" and post["queries"] == ["[BOS]", *POST.split()]
+    assert reply["queries"] == ["[BOS]", *REPLY.replace("us", "us*").split()]
+    comment, cross = entry(folder / "maps", names[2])
+    assert comment["attention"] == "decoder" and cross["attention"] == "cross"
+    assert comment["keys"] == cross["queries"] == ["[BOS]", *COMMENT.split()]
+    assert [key[0] for key in cross["keys"]] == ["1", "2"]  # one column per ancestor, post first
+    shapes = [axis.images[0].get_array().shape for axis in figures[2][1].axes if axis.get_title()]
+    assert shapes == [(6, 6)] * 4 + [(6, 2)] * 4
+
+
+def test_cross_attention_to_ancestors_is_that_of_the_model(tmp_path):
+    run = load_run(make_run(tmp_path / "run", "thread", ancestor_positions="sinusoidal"))
+    *_, cross = readings_of(run, [POST, REPLY, COMMENT], "cpu")
+    texts, _ = batching.sentences(run.tokenizer, [REPLY, POST], 32)  # the parent first
+    (idx,), _ = batching.sentences(run.tokenizer, [COMMENT], 32)
+    body = run.model.body
+    with torch.no_grad():
+        states = [body.encoder(text[None])[0].mean(0) for text in texts]
+        memory = (torch.stack(states) + body.distances[:2])[None]
+        _, maps = body.decoder(idx[None], need_weights=True, memory=memory)
+    expected = torch.stack([weights.flip(-1) for _, weights in maps])
+    torch.testing.assert_close(cross.weights, expected, atol=1e-5, rtol=1e-4)
+
+
+def test_a_comment_alone_and_a_thread_too_long(tmp_path, capsys, figures):
+    folder = make_run(tmp_path / "run", "thread", n_ancestors=2)
+    code, out, _ = call(capsys, folder, "--text", COMMENT)
+    assert code == 0 and "cross-attention" not in out and len(figures) == 1
+    texts = ["--text", "a small world", "--text", POST, "--text", REPLY, "--text", COMMENT]
+    code, out, _ = call(capsys, folder, *texts)
+    assert code == 0 and "note: only the nearest 2 of 3 ancestors are read" in out
+    assert [name[:6] for name, _ in figures[1:]] == ["map-2-", "map-3-", "map-4-"]
 
 
 # ---------------------------------------------------------------------------- what the user is told
@@ -403,15 +500,14 @@ def test_unknown_words_and_cuts_are_told(tmp_path, capsys, figures):
         LONG,
     )
     assert code == 0
-    assert "note: text 1: 2 of 5 tokens unknown to this run, read as [UNK]: zorg* qwx*" in out
-    assert "note: text 2 has 20 tokens with [BOS] and is cut to 6, the trained block size" in out
+    assert "text 1: 2 of 5 tokens are unknown to this run and read as [UNK]: zorg* qwx*" in out
+    assert "note: text 2 has 20 tokens with [BOS]; truncated to --block-size 6" in out
 
 
 def test_mask_token_is_one_token(tmp_path, capsys, figures):
     call(capsys, make_run(tmp_path / "run", "mlm"), "--text", "this [MASK] is")
-    assert json.loads((tmp_path / "run" / "maps" / "maps.json").read_text())["runs"][0][
-        "texts"
-    ] == [["[BOS]", "this", "[MASK]", "is"]]
+    (report,) = entry(tmp_path / "run" / "maps", "map-1-this-mask-is.png")
+    assert report["queries"] == report["keys"] == ["[BOS]", "this", "[MASK]", "is"]
 
 
 @pytest.mark.parametrize(
@@ -423,8 +519,8 @@ def test_mask_token_is_one_token(tmp_path, capsys, figures):
         (("RUN", "--layer", "3"), "--layer 3: {run} has layers 1 to 2"),
         (("RUN", "--layer", "-1"), "has layers 1 to 2"),
         (("RUN", "--head", "9", "--layer", "9"), "has heads 1 to 2"),
-        (("RUN", "--text", ""), "--text '': holds no word"),
-        (("RUN", "--text", " \n"), "holds no word"),
+        (("RUN", "--text", ""), "--text '': contains no words"),
+        (("RUN", "--text", " \n"), "contains no words"),
         (("RUN", "--format", "gif"), "gif"),
         (("RUN", "--out", "RUN/config.json"), "config.json: File exists"),
         (("RUN", "--device", "cuda"), "--device cuda"),
@@ -450,10 +546,9 @@ def test_a_run_that_has_not_ended_is_drawn_as_such(tmp_path, capsys):
     (folder / "result.json").unlink()
     torch.save(torch.load(folder / "best.pt", weights_only=True) | {"step": 3}, folder / "best.pt")
     _, out, _ = call(capsys, folder, "--text", SHORT)
-    drawn = json.loads((folder / "maps" / "maps.json").read_text(encoding="utf-8"))["runs"][0]
-    assert "pos=learned, unfinished: step 3" in out and drawn["model"].endswith(
-        "unfinished: step 3"
-    )
+    (drawn,) = entry(folder / "maps", SHORT_MAP)
+    assert "causal LM, learned positions, unfinished: step 3\n" in out
+    assert drawn["model"].endswith("unfinished: step 3")
 
 
 def test_what_is_shown_of_toy_is_in_its_words():

@@ -1,4 +1,4 @@
-"""baselines.py: n-grams and naive Bayes against values worked out by hand and against slower, plainer code."""
+"""n-grams and naive Bayes against values worked out by hand and against slower, plainer code."""
 
 import json
 import math
@@ -12,14 +12,16 @@ import numpy as np
 import pytest
 import torch
 
-ROOT = Path(__file__).resolve().parents[2]
-
 import baselines
 import data
-from baselines import KneserNey, NaiveBayes, choose_smoothing, discounts
 from data import batching
 from data.tokenizer import BOS, SPECIAL, UNK, train_tokenizer
 from lab.command import main
+from nets import naive_bayes
+from nets.naive_bayes import NaiveBayes, choose_smoothing
+from nets.ngrams import KneserNey, discounts
+
+ROOT = Path(__file__).resolve().parents[2]
 
 A, B, C = 5, 6, 7  # the first ids after the special tokens
 
@@ -47,21 +49,24 @@ def test_discounts_by_hand():
 @pytest.mark.parametrize(
     "counts", [[], [1], [2, 2], [7], [1, 1, 3, 3, 3], [1, 2, 3, 3, 3, 3, 3], [1, 2, 3, 4, 4, 4, 4]]
 )
-def test_discounts_of_small_corpora_take_something_and_leave_something(counts):
+def test_discounts_of_small_corpora_are_within_bounds(counts):
     D = discounts(np.array(counts, dtype=int))
     assert all(0 < D[j] < j for j in (1, 2, 3))
 
 
 def test_bigrams_by_hand():
     # Text: a a a a b a b, 8 ids in the vocabulary.
-    # Bigrams: [BOS] a 1, a a 3, a b 2, b a 1, so n1 = 2, n2 = 1, n3 = 1, n4 = 0 and Y = 2 / (2 + 2*1) = 1/2.
-    #   D1 = 1 - 2 * 1/2 * 1/2 = 0.5;  D2 = 2 - 3 * 1/2 * 1/1 = 0.5;  D3 = 3 - 0 would take everything: 1.5 instead
+    # Bigrams: [BOS] a 1, a a 3, a b 2, b a 1.
+    #   n1 = 2, n2 = 1, n3 = 1, n4 = 0 and Y = 2 / (2 + 2*1) = 1/2
+    #   D1 = 1 - 2 * 1/2 * 1/2 = 0.5;  D2 = 2 - 3 * 1/2 * 1/1 = 0.5
+    #   D3 = 3 - 0 would take everything: 1.5 instead
     # Single tokens count what they follow: a follows [BOS], a and b, b follows a: 3 and 1.
     #   n1 = 1, n2 = 0, n3 = 1, n4 = 0: D1 and D3 would take everything: 0.5 and 1.5 instead
     #   rest = (1.5 + 0.5) / 4 = 0.5, and the uniform distribution gives 1/8 of it to each id
     #   p(a) = (3 - 1.5)/4 + 0.5/8 = 0.4375;  p(b) = (1 - 0.5)/4 + 0.5/8 = 0.1875;  any other 0.0625
     # After a (counts a 3, b 2): rest = (1.5 + 0.5) / 5 = 0.4
-    #   p(a|a) = 1.5/5 + 0.4 * 0.4375 = 0.475;  p(b|a) = 1.5/5 + 0.4 * 0.1875 = 0.375;  any other 0.4 * 0.0625 = 0.025
+    #   p(a|a) = 1.5/5 + 0.4 * 0.4375 = 0.475;  p(b|a) = 1.5/5 + 0.4 * 0.1875 = 0.375
+    #   any other 0.4 * 0.0625 = 0.025
     # After b, and after [BOS] (count a 1): rest = 0.5
     #   p(a|b) = 0.5 + 0.5 * 0.4375 = 0.71875;  p(b|b) = 0.5 * 0.1875 = 0.09375;  any other 0.03125
     model = KneserNey([BOS, A, A, A, A, B, A, B], vocab_size=8, order=2)
@@ -82,8 +87,10 @@ def test_bigrams_by_hand():
 
 
 def test_order_one_counts_occurrences():
-    # Text: a a b. Counts a 2, b 1: n1 = n2 = 1, Y = 1/3, D1 = 1 - 2 * 1/3 * 1/1 = 1/3, D2 = 2 - 0: 1 instead.
-    # rest = (1 + 1/3) / 3 = 4/9, a tenth of it to each of 10 ids: p(a) = 1/3 + 4/90, p(b) = (2/3)/3 + 4/90
+    # Text: a a b. Counts a 2, b 1: n1 = n2 = 1, Y = 1/3.
+    # D1 = 1 - 2 * 1/3 * 1/1 = 1/3; D2 = 2 - 0 would take everything: 1 instead.
+    # rest = (1 + 1/3) / 3 = 4/9, a tenth of it to each of 10 ids.
+    # p(a) = 1/3 + 4/90, p(b) = (2/3)/3 + 4/90
     p = KneserNey([BOS, A, A, B], vocab_size=10, order=1).distribution([B, B])
     assert p[[A, B, C, BOS]] == pytest.approx([1 / 3 + 4 / 90, 2 / 9 + 4 / 90, 4 / 90, 4 / 90])
 
@@ -175,11 +182,14 @@ def test_more_context_helps_and_no_perplexity_is_below_the_floor():
 
 
 def test_naive_bayes_by_hand():
-    # Class 0: "a b", "a", "b": features a 2, b 2, ab 1, together 5.  Class 1: "b c": b 1, c 1, bc 1, together 3.
-    # Five different features (a, b, c, ab, bc); with smoothing 1, P(f|0) = (n + 1)/10 and P(f|1) = (n + 1)/8.
+    # Class 0: "a b", "a", "b": features a 2, b 2, ab 1, together 5.
+    # Class 1: "b c": b 1, c 1, bc 1, together 3.
+    # There are five different features: a, b, c, ab, bc.
+    # With smoothing 1, P(f|0) = (n + 1)/10 and P(f|1) = (n + 1)/8.
     # "a b X", X unknown, has the known features a, b, ab:
     #   class 0: 3/4 * 3/10 * 3/10 * 2/10 = 0.0135;  class 1: 1/4 * 1/8 * 2/8 * 1/8 = 1/1024
-    # "c b" has b and c, its pair is unknown:  class 0: 3/4 * 3/10 * 1/10 = 0.0225;  class 1: 1/4 * 2/8 * 2/8 = 1/64
+    # "c b" has b and c, its pair is unknown:
+    #   class 0: 3/4 * 3/10 * 1/10 = 0.0225;  class 1: 1/4 * 2/8 * 2/8 = 1/64
     model = NaiveBayes([[A, B], [A], [B], [B, C]], [0, 0, 0, 1], n_class=2, smoothing=1)
     scores = np.exp(model.scores([[A, B, 9], [C, B], [9, 9], []]))
     assert scores == pytest.approx(
@@ -197,7 +207,8 @@ def test_naive_bayes_without_rows_of_a_class_never_answers_it():
 
 
 def test_smoothing_is_chosen_without_copies_across_folds(monkeypatch):
-    # Every sentence stands there three times. Were copies in several folds, a held-out one would also be trained on.
+    # Every sentence occurs three times. With copies in several folds, a held-out sentence would
+    # also be trained on.
     seen = []
 
     class Spy(NaiveBayes):
@@ -209,7 +220,7 @@ def test_smoothing_is_chosen_without_copies_across_folds(monkeypatch):
             seen.append(self.trained & set(map(tuple, sentences)))
             return super().predict(sentences)
 
-    monkeypatch.setattr(baselines, "NaiveBayes", Spy)
+    monkeypatch.setattr(naive_bayes, "NaiveBayes", Spy)
     rng = random.Random(0)
     sentences = [[A + rng.randrange(6) for _ in range(4)] for _ in range(30)] * 3
     assert choose_smoothing(sentences, [s[0] % 2 for s in sentences], 2, grid=(0.1, 1.0)) in (
@@ -411,7 +422,7 @@ def test_speeches(speeches, tmp_path):
     assert result["accuracy/test"] > 0.90 and result["accuracy/unseen"] > 0.66
 
 
-def test_n_grams_that_read_rare_words_as_unknown_expect_unknown_words(cli, corpus, tmp_path):
+def test_rare_words_read_as_unknown_make_unknown_words_likelier(cli, corpus, tmp_path):
     results = []
     for share in (0, 0.5):
         assert (
@@ -440,7 +451,7 @@ def test_n_grams_that_read_rare_words_as_unknown_expect_unknown_words(cli, corpu
     )
 
 
-def test_a_larger_text_is_mixed_in_by_the_share_that_suits_held_out_lines(corpus, tmp_path):
+def test_mixing_weight_follows_the_fit_of_the_larger_text(corpus, tmp_path):
     lines = (
         (corpus / "train_LM.txt").read_text(encoding="utf-8").splitlines()
     )  # the held-out ones among them
@@ -462,3 +473,24 @@ def test_a_larger_text_is_mixed_in_by_the_share_that_suits_held_out_lines(corpus
     assert (
         other["perplexity/obama@mixed"] < 1.1 * other["perplexity/obama"]
     )  # a useless text costs little
+
+
+@pytest.mark.parametrize(
+    "left", [["config.json"], ["config.json.partial"], ["config.json", "result.json.partial"]]
+)
+def test_a_killed_call_is_repeated(left, text, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    for name in left:
+        (out / name).write_text('{"kind": "baselines", "flags": {}}', encoding="utf-8")
+    script("--data", text, "--out", out, "--order", 1)
+    assert sorted(path.name for path in out.iterdir()) == ["config.json", "result.json"]
+
+
+def test_an_unfinished_training_run_is_not_deleted(text, tmp_path, capsys):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "config.json").write_text('{"kind": "lm", "flags": {}}', encoding="utf-8")
+    with pytest.raises(SystemExit):
+        script("--data", text, "--out", out, "--order", 1)
+    assert "--overwrite" in capsys.readouterr().err and len(list(out.iterdir())) == 1

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 import compare
-from lab import comparable, figures
+from lab import comparable, figures, panels, tables
 from lab.command import main
+from lab.configurations import Configuration
+from lab.panels import Panel
 
 FLAGS = {
     "data": "toy",
@@ -40,7 +42,7 @@ METRICS = {
 
 @pytest.fixture
 def make(tmp_path, monkeypatch):
-    """make("a", pos="alibi", result={"perplexity/ada": 12.5}) writes the folder of a finished run into the working folder."""
+    """Write a finished run: make("a", pos="alibi", result={"perplexity/ada": 12.5})."""
     monkeypatch.chdir(tmp_path)
 
     def make(name, kind="lm", result=(), vocab_size=542, metrics=None, **flags):
@@ -111,9 +113,8 @@ def command(monkeypatch, capsys):
 def table(command, monkeypatch):
     """table("a", "b") -> {first cell: {heading: cell}} of compare.md."""
 
-    monkeypatch.setattr(
-        figures, "compared", lambda *_, **__: None
-    )  # drawing takes longer than all the rest
+    for name in ("draw_over_steps", "draw_over_lengths"):  # slower than all the rest
+        monkeypatch.setattr(panels, name, lambda *_, **__: None)
 
     def call(*argv):
         code, out, err = command(*argv)
@@ -148,19 +149,19 @@ def test_mean_and_sample_deviation_over_seeds(make, table):
         for seed, value in enumerate((10.0, 12.0, 17.0))
     ]
     cells = table(*names, make("b", result={"perplexity/ada": 30.0}))
-    assert cells["pos=alibi"]["perplexity ada"] == "**13.0** ± 3.6"
-    assert cells["pos=alibi"]["seeds"] == "0, 1, 2"
-    assert cells["pos=learned"]["perplexity ada"] == "30.0"  # one seed has no spread
-    number = by_label(outputs())["pos=alibi"]["numbers"]["perplexity/ada"]
+    assert cells["ALiBi"]["perplexity ada"] == "**13.0** ± 3.6"
+    assert cells["ALiBi"]["seeds"] == "0, 1, 2"
+    assert cells["learned"]["perplexity ada"] == "30.0"  # one seed has no spread
+    number = by_label(outputs())["ALiBi"]["numbers"]["perplexity/ada"]
     assert number == {
         "mean": 13.0,
         "deviation": pytest.approx(13**0.5),
         "values": [10.0, 12.0, 17.0],
     }
-    assert by_label(outputs())["pos=learned"]["numbers"]["perplexity/ada"]["deviation"] is None
+    assert by_label(outputs())["learned"]["numbers"]["perplexity/ada"]["deviation"] is None
 
 
-def test_curves_are_means_over_seeds_at_shared_steps():
+def test_curves_are_means_over_seeds():
     made = []
     for i in range(2):
         metrics = [
@@ -168,9 +169,9 @@ def test_curves_are_means_over_seeds_at_shared_steps():
             {"step": 5, "x": float("nan")},
             {"step": 10, "x": 1.0 + 2 * i},
         ]
-        made.append(comparable.Finished(Path(), "lm", "", "", {}, {}, str(i), {}, {}, {}, metrics))
+        made.append(comparable.Finished(Path(), "lm", seed=str(i), metrics=metrics))
     made[1].metrics.append({"step": 20, "x": 1.0})
-    steps, means, deviations = comparable.Configuration(made).curve("x")
+    steps, means, deviations = Configuration(made).curve("x")
     assert (steps, means, deviations) == (
         [0, 10],
         [4.5, 2.0],
@@ -178,7 +179,7 @@ def test_curves_are_means_over_seeds_at_shared_steps():
     )
 
 
-def test_the_best_of_each_column_is_bold_ties_too_and_costs_are_not(make, table):
+def test_the_best_of_each_column_is_bold_and_so_are_ties(make, table):
     cells = table(
         make("a", pos="alibi", result={"perplexity/ada": 12.04, "perplexity/bruno": 15.0}),
         make(
@@ -190,7 +191,7 @@ def test_the_best_of_each_column_is_bold_ties_too_and_costs_are_not(make, table)
     )
     assert [row["perplexity ada"] for row in cells.values()] == ["**12.0**", "**12.0**", "20.0"]
     assert [row["perplexity bruno"] for row in cells.values()] == ["15.0", "**14.0**", "20.0"]
-    assert cells["pos=rope"]["seconds"] == "1" and cells["pos=rope"]["parameters"] == "154,798"
+    assert cells["rotary"]["seconds"] == "1" and cells["rotary"]["parameters"] == "154,798"
 
 
 def test_accuracies_are_percentages_and_the_largest_is_best(make, table):
@@ -206,10 +207,10 @@ def test_perplexities_below_ten_get_a_second_digit(make, table):
     assert [row["perplexity ada"] for row in cells.values()] == ["**4.38**", "20.00"]
 
 
-# ---------------------------------------------------------------------------- configurations and labels
+# ---------------------------------------------------------------------------- configurations
 
 
-def test_runs_that_differ_in_seed_and_place_are_one_configuration(make, table):
+def test_runs_differing_in_seed_and_folder_are_one_configuration(make, table):
     names = [
         make("a", seed=0),
         make("b", seed=1, device="cpu", threads=2, overwrite=True, eval_block="32,64"),
@@ -218,7 +219,7 @@ def test_runs_that_differ_in_seed_and_place_are_one_configuration(make, table):
     assert [cells["seeds"] for cells in table(*names).values()] == ["0, 1", "2"]
 
 
-def test_runs_that_go_on_from_pretraining_of_other_seeds_are_one_configuration(make, table):
+def test_seeds_of_pretraining_do_not_make_configurations(make, table):
     for seed in (0, 1):
         make(f"text-{seed}", "lm", seed=seed)
     names = [make(f"then-{seed}", "lm", seed=seed, init_from=f"text-{seed}") for seed in (0, 1)]
@@ -227,7 +228,7 @@ def test_runs_that_go_on_from_pretraining_of_other_seeds_are_one_configuration(m
 
 
 def test_labels_are_the_flags_that_differ_spelled_as_flags(make, table):
-    assert list(table(make("a", pos="alibi"), make("b", pos="rope"))) == ["pos=alibi", "pos=rope"]
+    assert list(table(make("a", pos="alibi"), make("b", pos="rope"))) == ["ALiBi", "rotary"]
     assert list(table("a", make("c", pos="alibi", dropout=0.1, norm_first=False))) == [
         "norm-first=yes, dropout=0.0",
         "norm-first=no, dropout=0.1",
@@ -252,10 +253,10 @@ def test_labels_can_be_chosen_in_the_order_of_the_folders(make, table, command):
     assert list(table(*names, "--labels", "RoPE, A_L & B")) == ["RoPE", "A_L & B"]
     assert r"A\_L \& B" in Path("out/compare/compare.tex").read_text(encoding="utf-8")
     code, _, err = command(*names, "--labels", "RoPE")
-    assert code == 2 and "give 2 different names, for pos=rope; pos=alibi" in err
+    assert code == 2 and "give 2 different names, for rotary; ALiBi" in err
 
 
-def test_classifiers_on_encoders_of_different_seeds_are_one_configuration(make, table):
+def test_seeds_of_encoders_do_not_make_configurations(make, table):
     for pos in ("alibi", "rope"):
         for seed in range(2):
             make(f"mlm-{pos}-{seed}", "mlm", pos=pos, seed=seed, mask_rate=0.15)
@@ -275,8 +276,8 @@ def test_classifiers_on_encoders_of_different_seeds_are_one_configuration(make, 
             config["model"]["pos"] = pos  # the encoder's, whatever --pos was
             Path(names[-1], "config.json").write_text(json.dumps(config))
     assert {label: cells["seeds"] for label, cells in table(*names).items()} == {
-        "pos=alibi": "0, 1",
-        "pos=rope": "0, 1",
+        "ALiBi": "0, 1",
+        "rotary": "0, 1",
     }
     scratch = make("scratch", "classifier", encoder="", tune="frozen", pos="alibi")
     assert list(table(*names[:2], scratch)) == ["encoder=pretrained", "encoder=none"]
@@ -288,25 +289,23 @@ def test_classifiers_on_encoders_of_different_seeds_are_one_configuration(make, 
     assert list(table(linear, other)) == ["n-hidden=0", "n-hidden=300"]
 
 
-# ---------------------------------------------------------------------------- baselines and the floor
+# ---------------------------------------------------------------------------- baselines, floor
 
 
-def test_baselines_and_the_floor_end_the_table_and_only_baselines_compete(make, baseline, table):
+def test_baselines_can_be_the_best_and_the_floor_cannot(make, baseline, table):
     floor = {"floor/perplexity/ada": 2.53}
     cells = table(
         baseline("base", {"perplexity/ada": 15.0, "perplexity/ada@2-gram": 17.0} | floor),
         make("a", pos="alibi", result=floor),
         make("b"),
     )
-    assert list(cells) == ["pos=alibi", "pos=learned", "5-gram", "floor (best possible)"]
+    assert list(cells) == ["ALiBi", "learned", "5-gram", "floor (best possible)"]
     assert [row["perplexity ada"] for row in cells.values()] == ["20.0", "20.0", "**15.0**", "2.5"]
     assert cells["5-gram"]["perplexity train"] == "–"
     assert "@" not in "".join(cells["5-gram"])
     tex = Path("out/compare/compare.tex").read_text(encoding="utf-8")
     assert (
-        tex.index("pos=learned")
-        < tex.index("\\midrule\n5-gram")
-        < tex.index("floor (best possible)")
+        tex.index("\nlearned") < tex.index("\\midrule\n5-gram") < tex.index("floor (best possible)")
     )
 
 
@@ -324,7 +323,7 @@ def test_baselines_of_a_classifier_are_naive_bayes(make, baseline, table):
 
 def test_latex_is_escaped_and_its_rows_are_of_one_length(make, command):
     assert (
-        compare.escaped("a_b & 5% of $x^2 #{~\\}")
+        tables.escaped("a_b & 5% of $x^2 #{~\\}")
         == r"a\_b \& 5\% of \$x\textasciicircum{}2 \#\{\textasciitilde{}\textbackslash{}\}"
     )
     code, *_ = command(
@@ -332,11 +331,11 @@ def test_latex_is_escaped_and_its_rows_are_of_one_length(make, command):
     )
     lines = Path("out/compare/compare.tex").read_text(encoding="utf-8").splitlines()
     rows = [line for line in lines if line.endswith(r"\\")]
-    assert rows[1] == r"configuration & seeds & valid & valid & parameters & seconds \\"
+    assert rows[1] == r"configuration & seeds & valid & valid (\%) & parameters & seconds \\"
     assert (
-        rows[0] == r"& & \multicolumn{1}{c}{perplexity} & \multicolumn{1}{c}{accuracy (\%)} & & \\"
+        rows[0] == r" &  & \multicolumn{1}{c}{perplexity} & \multicolumn{1}{c}{accuracy} &  &  \\"
     )
-    assert rows[3] == r"pos=alibi & 0 & \textbf{7.00} & \textbf{50.0} & 154,798 & 11 \\"
+    assert rows[3] == r"ALiBi & 0 & \textbf{7.00} & \textbf{50.0} & 154,798 & 11 \\"
     assert r"\cmidrule(lr){3-3} \cmidrule(lr){4-4}" in lines
     assert {line.strip(r"\ ").replace(r"\&", "").count("&") for line in rows} == {5}
 
@@ -365,7 +364,7 @@ def test_figures_are_written_and_a_stale_one_goes(make, baseline, command):
         and is_picture(folder / "train-short-test-long.png")
     )
     assert out.splitlines()[-1].startswith(
-        "2 configurations, 3 runs: compare.png, train-short-test-long.png"
+        "configurations: 2, runs: 3; out/compare: compare.png, train-short-test-long.png"
     )
     code, out, _ = command("c", make("d", seed=1))
     assert (
@@ -385,7 +384,7 @@ def test_other_kinds_are_drawn_too(kind, make, command):
     "low, high", [(4.1, 12.3), (2.3, 65), (100, 7000), (310, 330), (0.9, 3e9), (16.1, 16.4)]
 )
 def test_log_axes_have_a_few_plain_ticks_within_their_limits(low, high):
-    _, axis = figures.plt.subplots()
+    _, axis = figures.new_figure()
     axis.set_yscale("log")
     axis.set_ylim(low, high)
     figures.plain_log_ticks(axis)
@@ -400,26 +399,20 @@ def test_log_axes_have_a_few_plain_ticks_within_their_limits(low, high):
     assert len(set(texts)) == len(texts) and all(
         float(text.replace(",", "")) == pytest.approx(tick) for text, tick in zip(texts, ticks)
     )
-    figures.plt.close()
 
 
 def test_shares_have_one_scale_in_all_panels(tmp_path, monkeypatch):
     drawn = []
     monkeypatch.setattr(
-        figures,
-        "save",
-        lambda figure, path: drawn.append([axis.get_ylim() for axis in figure.axes]),
+        panels, "save", lambda figure, path: drawn.append([axis.get_ylim() for axis in figure.axes])
     )
     low, high = {"a": ([1, 2], [20, 40], [0, 0])}, {"a": ([1, 2], [90, 95], [1, 1])}
-    figures.compared(
-        tmp_path / "x.png",
-        [
-            ("low", "accuracy (%)", low, {}, False),
-            ("high", "accuracy (%)", high, {}, False),
-            ("other", "perplexity (log scale)", high, {}, True),
-        ],
-        "step",
-    )
+    three = [
+        Panel("low", "accuracy (%)", low),
+        Panel("high", "accuracy (%)", high),
+        Panel("other", "perplexity (log scale)", high, log=True),
+    ]
+    panels.draw_over_steps(tmp_path / "x.png", "title", three, "step")
     first, second, other = drawn[0]
     assert first == second and first[0] <= 20 and 96 <= first[1] <= 102 and other[0] > 50
 
@@ -427,16 +420,34 @@ def test_shares_have_one_scale_in_all_panels(tmp_path, monkeypatch):
 def test_what_a_short_run_reached_stays_in_sight(tmp_path, monkeypatch):
     drawn = []
     monkeypatch.setattr(
-        figures, "save", lambda figure, path: drawn.append(figure.axes[0].get_ylim())
+        panels, "save", lambda figure, path: drawn.append(figure.axes[0].get_ylim())
     )
     lines = {
         "short": ([0, 50, 100], [540, 60, 41], [0, 0, 0]),
         "long": ([0, 500, 1000], [540, 6, 5], [0, 0, 0]),
     }
-    figures.compared(
-        tmp_path / "x.png", [("both", "perplexity (log scale)", lines, {}, True)], "step"
-    )
+    both = Panel("both", "perplexity (log scale)", lines, log=True)
+    panels.draw_over_steps(tmp_path / "x.png", "title", [both], "step")
     assert drawn[0][0] < 5 and 60 < drawn[0][1] < 540  # where they began need not be seen
+
+
+def test_a_retrained_classifier_is_a_point_beside_the_baseline(
+    make, baseline, command, monkeypatch
+):
+    drawn = []
+    monkeypatch.setattr(panels, "draw_over_steps", lambda *arguments: drawn.append(arguments))
+    names = [
+        make("a", "classifier", pos="alibi", refit=True, result={"accuracy/test": 0.8}),
+        make("b", "classifier", pos="nope", refit=False),
+        baseline("base", {"accuracy/test": 0.9}),
+    ]
+    assert command(*names)[0] == 0
+    _, title, (_, test, *_), xlabel, lines_are, finals_are = drawn[0]
+    assert (title, xlabel) == ("Classification on toy", "epoch")
+    assert test.lines.keys() == {"ALiBi, refit=yes", "NoPE, refit=no"}
+    assert test.finals == {"ALiBi, refit=yes": (80.0, 0.0)}
+    assert test.levels == {"naive Bayes, all rows": (90.0, "--")}
+    assert "rows held out" in lines_are and "all rows" in finals_are
 
 
 def test_lengths_of_evaluation_begin_with_that_of_training(make):
@@ -453,7 +464,7 @@ def test_lengths_of_evaluation_begin_with_that_of_training(make):
             )
         )
     )
-    assert comparable.Configuration([read]).by_length("perplexity/ada") == (
+    assert Configuration([read]).by_length("perplexity/ada") == (
         [32, 64, 128],
         [1.0, 2.0, 3.0],
         [0.0, 0.0, 0.0],
@@ -479,7 +490,7 @@ def broken(file, text):
 MISTAKES = {
     "no folders": (lambda make, baseline: [], ["arguments are required: runs"]),
     "unknown folder": (lambda make, baseline: ["out/nowhere"], ["out/nowhere", "check the path"]),
-    "no run": (lambda make, baseline: ["."], ["no config.json"]),
+    "no run": (lambda make, baseline: ["."], ["config.json is missing"]),
     "unfinished": (lambda make, baseline: unfinished(make), ["a:", "not finished", "--resume"]),
     "no kind": (broken("config.json", "{}"), ["a:", "describes no run"]),
     "broken config": (broken("config.json", "{"), ["config.json", "not valid JSON"]),

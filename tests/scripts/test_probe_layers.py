@@ -1,9 +1,9 @@
-"""probe_layers.py: every layer of a frozen encoder beside an untrained one, and the table is what the runs say."""
+"""probe_layers.py: layers of an encoder beside an untrained one, and the table of their runs."""
 
 import json
 
 import pytest
-from helpers import call_main
+from helpers import SHORT, call_main
 
 from studies import probe_layers
 
@@ -25,12 +25,6 @@ def test_layers_of_a_tiny_encoder(corpus, finished, tmp_path, jobs_in_process):
         assert result[f"{kind}/layer-1/test"]["values"][0] == pytest.approx(
             100 * one["accuracy/test"]
         )
-    # The untrained encoder is of the same size, and each classifier reads the layer it is named for.
-    trained, untrained = (
-        json.loads((path / "config.json").read_text(encoding="utf-8"))["model"]
-        for path in (finished("train_mlm"), tmp_path / "layers" / "untrained-0")
-    )
-    assert trained == untrained
     assert (
         json.loads(
             (tmp_path / "layers" / "untrained-layer-0-0" / "config.json").read_text(
@@ -42,6 +36,24 @@ def test_layers_of_a_tiny_encoder(corpus, finished, tmp_path, jobs_in_process):
     assert (
         "| embeddings |" in done.out and (tmp_path / "layers" / "layers.png").stat().st_size > 5000
     )
+
+
+def test_the_untrained_double_has_the_configuration_of_the_run(
+    cli, corpus, tmp_path, jobs_in_process
+):
+    flags = ("--zero-mask", "--scale-embd", "--head", "clap", "--attn-dropout", 0.1)
+    run, layers = tmp_path / "run", tmp_path / "layers"
+    made = cli("train_mlm", *SHORT["train_mlm"], *flags, "--data", corpus, "--out", run)
+    assert made.code == 0, made.err
+    done = call_main(
+        probe_layers, probe_layers.probe, run, "--seeds", 1, "--jobs", 1, "--out", layers
+    )
+    assert done.code == 0, done.err
+    models = [
+        json.loads((folder / "config.json").read_text(encoding="utf-8"))["model"]
+        for folder in (run, layers / "untrained-layer-1-0", layers / "pretrained-layer-1-0")
+    ]
+    assert models[0]["zero_mask"] and models[0] == models[1] == models[2]
 
 
 def test_what_is_no_encoder_is_refused(shell, finished):

@@ -1,4 +1,4 @@
-"""probe_order.py: shuffling leaves the words and the last k, losses are plain cross-entropy, and its command line."""
+"""probe_order.py: shuffling keeps the words and the last k, losses are plain cross-entropy."""
 
 import json
 
@@ -31,13 +31,13 @@ def test_losses_are_the_cross_entropy_of_each_target():
     with torch.no_grad():
         logits = model(x)
         torch.testing.assert_close(
-            probe_order.per_target(model, x, y, "cpu"),
+            probe_order.losses_of(model, x, y),
             F.cross_entropy(logits.reshape(-1, 30), y.reshape(-1), reduction="none"),
         )
         last = torch.full_like(y, -100)
         last[:, -1] = y[:, -1]
         torch.testing.assert_close(
-            probe_order.per_target(model, x, last, "cpu"),
+            probe_order.losses_of(model, x, last),
             F.cross_entropy(logits[:, -1], y[:, -1], reduction="none"),
         )
 
@@ -48,13 +48,13 @@ def test_a_run_through_the_command_line(shell, finished, tmp_path):
     result = json.loads((tmp_path / "order" / "result.json").read_text(encoding="utf-8"))["runs"][
         "learned"
     ]
-    assert result["kept"] == [0, 1, 2, 4, 8, 12] and len(result["segments"][0]) == 8
+    assert result["kept"][0] == [0, 1, 2, 4, 8, 12] and len(result["segments"][0]) == 8
     assert "last 4" in done.out and (tmp_path / "order" / "order.png").stat().st_size > 10_000
     refused = call_main(probe_order, probe_order.probe, finished("train_mlm"))
     assert refused.code == 2 and refused.err.count("\n") == 1 and "train_lm.py" in refused.err
 
 
-def test_one_layer_without_positions_sees_a_bag_of_words_and_the_last_one():
+def test_one_layer_without_positions_sees_a_bag_of_words():
     torch.manual_seed(0)
     model = LanguageModel(
         Decoder(
@@ -66,9 +66,7 @@ def test_one_layer_without_positions_sees_a_bag_of_words_and_the_last_one():
     y[:, -1] = 7
     with torch.no_grad():
         losses = {
-            k: probe_order.per_target(
-                model, probe_order.shuffle_all_but_last(x, order, k), y, "cpu"
-            )
+            k: probe_order.losses_of(model, probe_order.shuffle_all_but_last(x, order, k), y)
             for k in (0, 1, 5, 12)
         }
     torch.testing.assert_close(losses[1], losses[12], atol=1e-5, rtol=1e-5)

@@ -1,4 +1,4 @@
-"""probe_position.py: what each kind of model knows of positions without training, chance by formula, and its command line."""
+"""probe_position.py: what untrained models know of positions, and its command line."""
 
 import json
 from dataclasses import replace
@@ -38,9 +38,9 @@ def test_only_absolute_positions_are_in_the_embeddings(pos, knows):
     assert first < 0.5 if knows else first > 2.5  # guessing the middle gives 3, guessing anything 4
 
 
-def test_a_decoder_without_positions_finds_some_out_and_an_encoder_cannot():
-    # Of t words that are looked at alike, the first has a share of 1/t: that tells t, though no layer was ever trained.
-    # An encoder's share is always 1/12.
+def test_without_positions_a_decoder_learns_some_an_encoder_none():
+    # With uniform attention over t words the first has a weight of 1/t, which tells t even in an
+    # untrained layer. In an encoder its weight is always 1/12.
     after = {}
     for kind in (Decoder, Encoder):
         model = body("nope", kind, init_std=0.1)
@@ -86,9 +86,7 @@ def test_the_probe_is_the_sources():
     )
 
 
-def test_seeds_of_a_configuration_are_one_row_and_an_encoder_can_be_read_too(
-    corpus, finished, shell, tmp_path
-):
+def test_seeds_are_one_row_and_an_encoder_can_be_probed_too(corpus, finished, shell, tmp_path):
     for seed in (1, 2):
         assert (
             call(
@@ -122,14 +120,14 @@ def test_seeds_of_a_configuration_are_one_row_and_an_encoder_can_be_read_too(
     assert done.code == 0, done.err
     result = json.loads((tmp_path / "probe" / "result.json").read_text(encoding="utf-8"))["runs"]
     assert (
-        list(result) == ["nope", "learned"]
-        and len(result["nope"]["trained"]) == 2
-        and len(result["nope"]["trained"][0]) == 2
+        list(result) == ["NoPE", "learned"]
+        and len(result["NoPE"]["trained"]) == 2
+        and len(result["NoPE"]["trained"][0]) == 2
     )
-    assert result["nope"]["random"][0] == pytest.approx((12 * 12 - 1) / 36, abs=0.01)
-    assert len(result["nope"]["example"]["true"]) == 4  # [BOS] and three words
+    assert result["NoPE"]["random"][0] == pytest.approx((12 * 12 - 1) / 36, abs=0.01)
+    assert len(result["NoPE"]["example"][0]["true"]) == 4  # [BOS] and three words
     assert "±" in done.out and (tmp_path / "probe" / "probe.png").stat().st_size > 10_000
-    assert "nope, untrained" in (tmp_path / "probe" / "probe.tex").read_text(encoding="utf-8")
+    assert "NoPE, untrained" in (tmp_path / "probe" / "probe.tex").read_text(encoding="utf-8")
     encoder = call_main(
         probe,
         probe.probe,
@@ -149,8 +147,8 @@ def test_seeds_of_a_configuration_are_one_row_and_an_encoder_can_be_read_too(
     [
         (("nowhere",), "nowhere: no such run folder"),
         ((), "runs"),
-        (("run", "--steps", 0), "--steps must be at least 1"),
-        (("run", "--blocks", 1), "--blocks must be at least 4"),
+        (("run", "--steps", 0), "--steps 0: must be at least 1"),
+        (("run", "--blocks", 1), "--blocks 1: must be at least 4"),
         (("run", "--out", "run"), "--out run: is a run"),
     ],
 )

@@ -1,12 +1,11 @@
-"""Filling masks, writing on, and classes: the right words in the right order, and the same text for the same seed."""
+"""Sampling: filled masks, continuations, classes, several texts, and threads."""
 
+import json
 import re
 
 import pytest
 import torch
 from helpers import WORDS, make_run
-
-SHORT = "this is a small sentence"
 
 import sample
 from data import batching
@@ -16,6 +15,7 @@ from lab.load import load_run
 from sample import fill, next_words, write
 
 N_SPECIAL = len(SPECIAL)
+SHORT = "this is a small sentence"
 
 
 def call(capsys, *argv):
@@ -56,7 +56,7 @@ def test_masks_from_the_command_line(tmp_path, capsys, tokenizer):
     assert (code, err) == (0, "")
     lines = out.splitlines()
     tables = lines[:-1] if tokenizer == "bpe" else lines[1:-1]
-    assert ("note: unknown to this run, read as [UNK]: qwx" in out) == (tokenizer == "word")
+    assert ("note: unknown words, read as [UNK]: qwx" in out) == (tokenizer == "word")
     assert tables[0] == "mask 1" and tables[4] == "mask 2" and len(tables) == 8
     assert all(re.match(r"  +\d+\.\d%  ", line) for line in tables[1:4] + tables[5:])
     assert "[MASK]" not in lines[-1] and lines[-1].startswith("this") and lines[-1].endswith("qwx")
@@ -122,7 +122,7 @@ def test_specials_are_never_written(tmp_path):
     assert fill(run.model, torch.tensor([BOS, MASK]), 10**6)[0].min() >= N_SPECIAL
 
 
-def test_learned_positions_see_the_last_block_and_others_everything(tmp_path):
+def test_learned_positions_see_the_last_block_only(tmp_path):
     for pos in ("learned", "nope"):
         run = load_run(make_run(tmp_path / pos, pos=pos, block_size=5))
         ids = torch.randint(N_SPECIAL, run.tokenizer.get_vocab_size(), (12,))
@@ -174,7 +174,105 @@ def test_byte_level_words_are_joined(tmp_path, capsys):
     assert out.splitlines()[1].startswith(WORDS)
 
 
-# ---------------------------------------------------------------------------- classes, and the scripts' runs
+# ---------------------------------------------------------------------------- several texts
+
+
+def test_every_text_has_an_answer_that_says_which(tmp_path, capsys):
+    folder = make_run(tmp_path / "run", "mlm", block_size=20)
+    texts = ["this [MASK] a", "we [MASK] work", "the [MASK]"]
+    path = tmp_path / "texts.txt"
+    path.write_text("\n" + texts[2] + "\n\n", encoding="utf-8")
+    told = call(capsys, folder, "--text", texts[0], "--text", texts[1], "--file", path)
+    alone = [call(capsys, folder, "--text", text)[1] for text in texts]
+    answers = [f"text {i}: {text}\n{out}" for i, (text, out) in enumerate(zip(texts, alone), 1)]
+    assert told == (0, "\n".join(answers), "")
+
+
+def test_texts_from_standard_input(shell, tmp_path):
+    folder = make_run(tmp_path / "run", "classifier")
+    done = shell("sample", folder, "--file", "-", input="this is\n\nthe world\n")
+    assert (done.code, done.err) == (0, "")
+    assert re.findall("text .*", done.out) == ["text 1: this is", "text 2: the world"]
+    assert done.out.count("%") == 4
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        (b"", "texts.txt: contains no text"),
+        (b" \n\n", "texts.txt: contains no text"),
+        (b"caf\xe9\n", "texts.txt: not UTF-8"),
+        (b"this [MASK]\nthis\n", "--text 'this': no [MASK] found"),  # before any answer
+        (None, "texts.txt: no such file"),
+    ],
+)
+def test_a_bad_file_is_one_line(tmp_path, capsys, content, message):
+    path = tmp_path / "texts.txt"
+    if content is not None:
+        path.write_bytes(content)
+    code, out, err = call(capsys, make_run(tmp_path / "run", "mlm"), "--file", path)
+    assert (code, out) == (2, "") and err.count("\n") == 1 and message in err
+
+
+# ---------------------------------------------------------------------------- threads
+
+THREAD = ("the people of the world", "we will work with us", "this [MASK] is a world")
+
+
+def ask(texts):
+    return [word for text in texts for word in ("--text", text)]
+
+
+def test_the_comment_of_a_thread_is_filled_given_its_ancestors(tmp_path, capsys):
+    folder = make_run(tmp_path / "run", "thread")
+    code, out, err = call(capsys, folder, *ask(THREAD), "--top-k", 3)
+    assert (code, err) == (0, "") and out.count("mask ") == 1
+    assert "note: unknown words, read as [UNK]: us" in out
+    run = load_run(folder)
+    texts, _ = batching.sentences(run.tokenizer, THREAD[1::-1], 32)  # the parent first
+    memory = {"texts": batching.pad(texts)[0], "texts_mask": batching.pad(texts)[1]}
+    memory |= {"ancestors": torch.tensor([[0, 1]]), "ancestors_mask": torch.ones(1, 2).bool()}
+    ids = ids_of(run, THREAD[2])
+    logits = run.model(ids[None], **memory)[0, ids == MASK][0]
+    best = logits[N_SPECIAL:].argsort(descending=True)[:3] + N_SPECIAL
+    words = [line.split()[-1] for line in out.splitlines()[2:5]]
+    assert words == [run.tokenizer.id_to_token(int(i)) for i in best]
+    assert out.splitlines()[-1] == THREAD[2].replace("[MASK]", words[0])
+
+
+def test_a_comment_alone_is_read_without_ancestors(tmp_path, capsys):
+    folder = make_run(tmp_path / "run", "thread", n_ancestors=1)
+    alone = call(capsys, folder, "--text", THREAD[2])[1]
+    given = call(capsys, folder, *ask(THREAD[1:]))[1]
+    far = call(capsys, folder, *ask(THREAD))[1]
+    assert alone != given == far  # only the nearest ancestor is read
+
+
+def test_the_comment_of_a_thread_needs_a_mask(tmp_path, capsys):
+    folder = make_run(tmp_path / "run", "thread")
+    code, out, err = call(capsys, folder, *ask(THREAD[::-1]))
+    assert (code, out) == (2, "") and f"--text {THREAD[0]!r}: no [MASK] found" in err
+
+
+@pytest.mark.parametrize(
+    "reader",
+    [
+        {},
+        {"n_ancestors": 0, "ancestor_positions": "none"},
+        {"n_ancestors": 10**12, "ancestor_positions": "sinusoidal"},
+        {"n_ancestors": 8, "ancestor_positions": "rotary"},
+        {"n_ancestors": 8, "ancestor_positions": "none", "more": 1},
+    ],
+)
+def test_a_damaged_thread_run_is_one_line(tmp_path, capsys, reader):
+    path = make_run(tmp_path / "run", "thread") / "config.json"
+    described = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps(described | {"reader": reader}), encoding="utf-8")
+    code, out, err = call(capsys, path.parent, *ask(THREAD))
+    assert (code, out) == (2, "") and err.count("\n") == 1 and str(path) in err
+
+
+# ---------------------------------------------------------------------------- classes, trained runs
 
 
 def test_class_probabilities(tmp_path, capsys):
@@ -211,21 +309,17 @@ def test_from_the_shell(shell, tmp_path):
 @pytest.mark.parametrize(
     "kind, argv, message",
     [
-        ("mlm", ("--text", SHORT), "put [MASK] where"),
-        ("mlm", (), "put [MASK] where"),
+        ("mlm", ("--text", SHORT), "no [MASK] found"),
+        ("mlm", (), "no [MASK] found"),
         ("lm", ("--text", "this [MASK]"), "run of train_mlm.py"),
         (
             "lm",
             ("--temperature", "-1", "--tokens", "0", "--samples", "0", "--top-k", "-5"),
-            "--samples must be at least 1 and at most 10,000, got 0; --temperature",
+            "--samples 0: must be from 1 to 10,000; --temperature",
         ),
-        (
-            "lm",
-            ("--tokens", str(2**24)),
-            "--tokens must be at least 1 and at most 100,000",
-        ),  # make fuzz waited for them
+        ("lm", ("--tokens", str(2**24)), f"--tokens {2**24}: must be from 1 to 100,000"),
         ("lm", ("--temperature", "nan"), "--temperature"),
-        ("classifier", ("--text", " "), "holds no word"),
+        ("classifier", ("--text", " "), "contains no words"),
         ("mlm", ("--text", "[MASK] " * 40), "learned positions end at 32; shorten it"),
     ],
 )
@@ -251,7 +345,8 @@ def test_a_run_that_has_not_ended_is_used_with_a_word_of_warning(capsys, tmp_pat
     folder = make_run(tmp_path / "cut")
     for expected in (
         "",
-        f"note: the run in {folder} has not ended; these are its weights as last evaluated, at step 3\n",
+        f"note: the run in {folder} has not ended; "
+        "these are its weights as last evaluated, at step 3\n",
     ):
         code, out, err = call(capsys, folder, "--text", "this is", "--samples", 1, "--tokens", 2)
         assert code == 0 and err == expected

@@ -18,9 +18,11 @@ from data.corpus import hold_out
 from data.files import read_lines
 from data.source_target import DRAWS, fixed_batches
 from data.tokenizer import BOS, EOS, PAD, encode, train_tokenizer
+from lab import heatmaps
 from lab.load import load_run
 from lab.records import read_metrics
-from model import Config, EncoderDecoder, LanguageModel, generate
+from model import Config, LanguageModel
+from nets.encoder_decoder import EncoderDecoder, generate
 
 COUNTS, COLOURS, NOUNS = (
     ("one un", "two deux", "three trois", "four quatre"),
@@ -253,13 +255,13 @@ def test_parallel_files_of_unequal_length(cli, tmp_path):
 @pytest.mark.parametrize(
     "argv, parts",
     [
-        (("--text", "We hope."), ["put [MASK] where words are to be filled in"]),
+        (("--text", "We hope."), ["no [MASK] found", "put one where"]),
         (("--text", "[MASK] a [MASK] b [MASK] c [MASK]"), ["has 4 [MASK]s", "at most"]),
         (
             ("--text", "[MASK]" + " we" * 20),
             ["--text has 22 tokens with [BOS]", "learned positions end at 12"],
         ),
-        (tuple("--text [MASK] --tokens 0".split()), ["--tokens must be at least 1"]),
+        (tuple("--text [MASK] --tokens 0".split()), ["--tokens 0: must be from 1"]),
     ],
 )
 def test_a_text_that_cannot_be_filled(argv, parts, sampling, finished):
@@ -343,7 +345,9 @@ def test_a_filled_sentence_keeps_what_was_typed(sampling, finished):
     )
     assert told.code == 0 and told.out == again.out
     heads, texts = told.out.splitlines()[::2], told.out.splitlines()[1::2]
-    assert heads == ["--- likeliest words", "--- sample 1", "--- sample 2"] and len(set(texts)) == 3
+    assert (
+        heads == ["--- most likely words", "--- sample 1", "--- sample 2"] and len(set(texts)) == 3
+    )
     assert all(
         text.startswith("hope and") and text.endswith("matter, my friends.") and "[S0]" not in text
         for text in texts
@@ -356,7 +360,7 @@ def test_a_filled_sentence_keeps_what_was_typed(sampling, finished):
 
 def test_a_translation_is_the_one_learned(sampling, translator):
     told = sampling(translator[0], text="two blue dogs and mice.", temperature=0)
-    assert told.out.splitlines() == ["--- likeliest words", "deux chiens bleu et souris."]
+    assert told.out.splitlines() == ["--- most likely words", "deux chiens bleu et souris."]
 
 
 def test_a_byte_level_gap_includes_the_space_before_it(cli, sampling, corpus, tmp_path):
@@ -390,9 +394,7 @@ def maps(*argv, **flags):
 @pytest.fixture
 def figures(monkeypatch):
     kept = []
-    monkeypatch.setattr(
-        attention_maps, "save", lambda figure, path: kept.append((path.name, figure))
-    )
+    monkeypatch.setattr(heatmaps, "save", lambda figure, path: kept.append((path.name, figure)))
     return kept
 
 
@@ -406,9 +408,9 @@ def test_three_attentions_are_drawn_and_pass(finished, translator, tmp_path, fig
     )
     assert code == 0 and "FAIL" not in out
     for part in (
-        "the encoder's own attention",
-        "the decoder's own attention",
-        "from the decoder to the source",
+        "encoder self-attention",
+        "decoder self-attention",
+        "cross-attention from decoder to source",
     ):
         assert out.count(part) == 2
     assert (
@@ -417,29 +419,33 @@ def test_three_attentions_are_drawn_and_pass(finished, translator, tmp_path, fig
         and out.count("ok    fused") == 4
     )
     assert [name for name, _ in figures][:2] == [
-        "map-1-train_seq2seq-run.png",
-        "map-2-train_seq2seq-run.png",
+        "map-1-hope-and-change-train_seq2seq-run.png",
+        "map-2-two-cats-and-birds-train_seq2seq-run.png",
     ]
     assert {name for name, _ in figures[2:]} == {
         f"positions-{half}-{run}.png"
         for half in ("encoder", "decoder")
         for run in ("train_seq2seq", "run")
     }
-    described = json.loads((tmp_path / "maps" / "maps-train_seq2seq-run.json").read_text())["runs"]
+    report = json.loads((tmp_path / "maps" / "maps.json").read_text())
+    described = report["map-2-two-cats-and-birds-train_seq2seq-run.png"]["runs"]
     assert [run["attention"] for run in described] == ["encoder", "decoder", "cross"] * 2
     assert (
-        described[5]["sources"][1] == ["[BOS]", "two", "cats", "and", "birds", "."]
-        and described[5]["texts"][1][0] == "[BOS]"
+        described[5]["keys"] == ["[BOS]", "two", "cats", "and", "birds", "."]
+        and described[5]["queries"][0] == "[BOS]"
     )
     sides = {
         (axis.get_title(), axis.images[0].get_array().shape)
         for axis in figures[1][1].axes
         if axis.get_title()
     }
-    assert ("layer 1, head 1", (len(described[5]["texts"][1]), 6)) in sides and (
+    assert ("layer 1, head 1", (len(described[5]["queries"]), 6)) in sides and (
         "layer 1, head 2",
         (6, 6),
     ) in sides
+
+
+TWO_MAPS = ("1-hope-and-mask", "2-hope-and-change")
 
 
 def test_gaps_of_a_map_are_those_typed_or_drawn(finished, tmp_path, figures):
@@ -448,13 +454,13 @@ def test_gaps_of_a_map_are_those_typed_or_drawn(finished, tmp_path, figures):
         text=["hope and [MASK] matter", "hope and change matter"],
         out=tmp_path,
     )
-    encoder, decoder, cross = json.loads((tmp_path / "maps.json").read_text())["runs"]
-    assert (
-        encoder["texts"][0] == ["[BOS]", "hope", "and", "[S0]", "matter"]
-        and cross["sources"] == encoder["texts"]
-    )
-    drawn, written = encoder["texts"][1], decoder["texts"][1]
-    assert written[:2] == ["[BOS]", "[S0]"] and cross["texts"] == decoder["texts"]
+    report = json.loads((tmp_path / "maps.json").read_text())
+    typed, gaps = (report[f"map-{name}-matter.png"]["runs"] for name in TWO_MAPS)
+    assert typed[0]["queries"] == ["[BOS]", "hope", "and", "[S0]", "matter"]
+    encoder, decoder, cross = gaps
+    drawn, written = encoder["queries"], decoder["queries"]
+    assert cross["keys"] == drawn
+    assert written[:2] == ["[BOS]", "[S0]"] and cross["queries"] == written
     at = drawn.index("[S0]")
     assert drawn[:at] + written[2:] + drawn[at + 1 :] == [
         "[BOS]",
@@ -481,7 +487,7 @@ def test_maps_of_attention_to_padding_fail(translator, tmp_path, figures, monkey
         out=tmp_path,
     )
     assert code == 1
-    before, _, cross = out.partition("from the decoder to the source")
+    before, _, cross = out.partition("cross-attention from decoder to source")
     assert "FAIL  no weight on padding" in cross and "FAIL  fused" in before
     assert ("FAIL  no weight on padding" in before) != memory_only
 

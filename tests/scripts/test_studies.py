@@ -1,4 +1,4 @@
-"""The two studies, made tiny: every run is there, the tables say what the runs say, and nothing is run twice."""
+"""The two studies, tiny: every run is there, the tables show its numbers, nothing runs twice."""
 
 import json
 import math

@@ -15,15 +15,17 @@ from data.corpus import hold_out
 from data.masked_pairs import VIEWS, masked_test_set
 from data.tokenizer import BOS, MASK, encode, train_tokenizer
 from lab.load import load_run
-from model import POSITIONS, Config, Decoder, Encoder, LanguageModel, count_parameters
+from lab.parameters import count_parameters
+from model import POSITIONS, Config, LanguageModel
+from nets.two_languages import make_encoder
 
 WORDS = 8
 
 
-def bilingual(pos="learned", body=Encoder, **more):
+def bilingual(pos="learned", **more):
     torch.manual_seed(0)
     return LanguageModel(
-        body(
+        make_encoder(
             Config(
                 **dict(
                     vocab_size=40,
@@ -119,7 +121,8 @@ def test_the_embedding_is_the_sum_of_its_parts():
         model.embedding.weight[idx[0, t]] + model.positions.weight[p] + model.languages.weight[side]
         for t, (p, side) in enumerate(zip([0, 1, 2, 0, 1, 2, 3], [0, 0, 0, 1, 1, 1, 1]))
     ]
-    torch.testing.assert_close(model.embed(idx, **where)[0], torch.stack(parts))
+    _, states = model(idx, need_states=True, **where)
+    torch.testing.assert_close(states[0][0], torch.stack(parts))
 
 
 def test_alibi_is_the_distance_of_restarted_positions():
@@ -127,8 +130,8 @@ def test_alibi_is_the_distance_of_restarted_positions():
     _, mask, where = batching.join(sequences(3), sequences(4))
     p = [0, 1, 2, 0, 1, 2, 3]
     expected = torch.tensor([[[-m * abs(i - j) for j in p] for i in p] for m in (2**-4, 2**-8)])
-    torch.testing.assert_close(model.attention_bias(7, mask, where["positions"])[0], expected)
-    assert expected[0, 0, 3] == expected[0, 2, 5] == 0  # the n-th words of both sentences
+    torch.testing.assert_close(model.restarted_bias(7, mask, where["positions"])[0], expected)
+    assert expected[0, 0, 3] == expected[0, 2, 5] == 0  # the n-th words of both
 
 
 @pytest.mark.parametrize("pos", POSITIONS)
@@ -148,10 +151,6 @@ def test_invalid_uses_are_refused():
     idx, mask, where = batching.join(sequences(3), sequences(11))
     with pytest.raises(ValueError, match="block_size=9, got 11"):
         bilingual("learned").body(idx, mask, **where)
-    with pytest.raises(ValueError, match="use an Encoder"):
-        bilingual("alibi", body=Decoder).body(idx, mask, **where)
-    with pytest.raises(ValueError, match="n_language must not be negative"):
-        Config(n_language=-1)
 
 
 def test_a_model_without_languages_has_no_weights_for_them():

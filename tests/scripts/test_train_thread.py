@@ -17,8 +17,9 @@ from data.corpus import hold_out
 from data.forest import Forest
 from data.masked_comments import VIEWS, fixed_batches
 from data.tokenizer import BOS, encode, load_tokenizer, train_tokenizer
+from lab.parameters import count_parameters
 from lab.records import read_json
-from model import POSITIONS, Config, LanguageModel, count_parameters
+from model import POSITIONS, Config, LanguageModel
 from nets.thread_reader import ThreadReader
 
 #  p0 ── a1 ── b2 ── d4        and a second tree
@@ -472,7 +473,7 @@ def test_an_invalid_line_changes_nothing(cli, echoes, tmp_path):
     assert contents(tmp_path) == before
 
 
-def test_scripts_that_cannot_read_a_thread_run_say_so(cli, echoes, corpus, tmp_path):
+def test_runs_of_threads_are_sampled_drawn_and_not_compared(cli, echoes, corpus, tmp_path):
     succeed(cli("train_thread", *SHORT["train_thread"], data=echoes, out=tmp_path / "run"))
     before = contents(tmp_path)
     assert_complains(
@@ -480,13 +481,12 @@ def test_scripts_that_cannot_read_a_thread_run_say_so(cli, echoes, corpus, tmp_p
         tmp_path / "run",
         "no run that can be compared",
     )
-    for module, main in ((sample, sample.sample), (attention_maps, attention_maps.show)):
-        assert_complains(
-            call_main(module, main, tmp_path / "run", text="a"),
-            tmp_path / "run",
-            "of kind 'thread'",
-        )
+    thread = (tmp_path / "run", "--text", "a cat", "--text", "a dog", "--text", "a [MASK]")
+    filled = call_main(sample, sample.sample, *thread)
+    assert filled.code == 0 and filled.out.count("mask ") == 1
     assert contents(tmp_path) == before
+    drawn = call_main(attention_maps, attention_maps.show, *thread, "--out", tmp_path / "maps")
+    assert drawn.code == 0 and "FAIL" not in drawn.out and len(contents(tmp_path / "maps")) == 4
     assert_complains(
         cli("train_classifier", encoder=tmp_path / "run", data=corpus, out=tmp_path / "x"),
         "of kind 'thread'",

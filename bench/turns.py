@@ -1,0 +1,91 @@
+"""Let implementations take timed turns with poslab, and summarize the turns."""
+
+import math
+import statistics
+from typing import NamedTuple
+
+import torch
+
+from bench import measure
+from bench.contestants import GONE, Apart, Contestant, Poslab
+from bench.work import make_batches, n_predicted
+
+
+class Turn(NamedTuple):
+    """Seconds per step, and the FLOP/s of matrix products just before. Both are (wall, CPU)."""
+
+    seconds: tuple[float, float]
+    peak: tuple[float, float]
+
+
+def compare(others, positions, size, task, flags, peak, by_cpu):
+    """Yield a row per implementation. The last, to which all are compared, is poslab's first.
+
+    others: {name: builder} beside poslab's positions. A row has "error" if memory ran out or the
+    process of the implementation has ended.
+    """
+    batches = make_batches(size, task)
+    first, *names = [f"poslab {pos}" for pos in positions] + list(others)
+    builders = others | {
+        f"poslab {pos}": lambda size, pos=pos: Poslab(size, task, pos) for pos in positions
+    }
+    ours = Contestant(builders[first], batches, size, flags, peak.device)
+    config, n = ours.model.config, n_predicted(size, task)
+    flops = measure.forward_flops(config, task, size.batch_size, size.block_size, n)
+    work = {
+        "flops": sum(flops.values()),
+        "tokens": size.batch_size * size.block_size * (2 if task == "seq2seq" else 1),
+    }
+    steps = {}
+    for phase in ("train", "eval") if size.train else ("eval",):
+        seconds = min(ours.turn(phase, 1)[0] for _ in range(2))
+        steps[phase] = max(1, math.ceil(flags.seconds / seconds))
+
+    our_turns = {phase: [] for phase in steps}
+    for name in names or [None]:
+        theirs = None  # frees the memory of the one before
+        try:
+            if flags.apart and name in others:
+                theirs = Apart(name, size, task, flags)
+            elif name:
+                theirs = Contestant(builders[name], batches, size, flags, peak.device)
+            pairs = {phase: [] for phase in steps}
+            for _ in range(flags.repeats):
+                for phase, n_steps in steps.items():
+                    rate = peak.rate()
+                    mine = Turn(ours.turn(phase, n_steps), rate)
+                    our_turns[phase].append(mine)
+                    if theirs:
+                        pairs[phase].append((mine, Turn(theirs.turn(phase, n_steps), rate)))
+            if theirs:
+                turns = {phase: [b for _, b in both] for phase, both in pairs.items()}
+                yield {"name": name, **summary(theirs, turns, work, by_cpu, pairs)}
+        except torch.OutOfMemoryError:
+            yield {"name": name, "error": "out of memory"}
+        except GONE:
+            yield {"name": name, "error": "its process has ended"}
+    yield {"name": first, **summary(ours, our_turns, work, by_cpu)}
+
+
+def summary(contestant, turns, work, by_cpu, pairs=None):
+    """Return the medians over the turns, {phase: [Turn, ...]}, and the facts of a contestant.
+
+    pairs: {phase: [(our turn, their turn), ...]}, from which the ratios of times are.
+    """
+    rates = [turn.peak[by_cpu] for phase in turns for turn in turns[phase]]
+    out = contestant.facts | {"matmul_gflops": statistics.median(rates) / 1e9}
+    for phase, taken in turns.items():
+        wall, cpu = (statistics.median(turn.seconds[i] for turn in taken) for i in (0, 1))
+        flops = work["flops"] * (3 if phase == "train" else 1)
+        out[phase] = {
+            "tokens_per_second": work["tokens"] / wall,
+            "cpu_seconds_per_million_tokens": 1e6 * cpu / work["tokens"],
+            "share_of_peak": statistics.median(
+                flops / turn.seconds[by_cpu] / turn.peak[by_cpu] for turn in taken
+            ),
+        }
+        for i, name in enumerate(("ratio", "cpu_ratio") if pairs else ()):
+            out[phase][name] = statistics.median(
+                b.seconds[i] / max(a.seconds[i], 1e-9) for a, b in pairs[phase]
+            )
+    return out

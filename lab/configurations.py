@@ -1,0 +1,206 @@
+"""Group finished runs into configurations: means over seeds, labels, and references beside them."""
+
+import json
+import math
+import statistics
+from dataclasses import dataclass
+
+from lab.errors import UserError, require
+from lab.figures import POSITION_NAMES
+
+# Flags of train_classifier.py whose defaults depend on --encoder. A label names them only if given.
+DERIVED = (
+    "pool",
+    "layers",
+    "lr",
+    "decay",
+    "weight_decay",
+    "n_hidden",
+    "head_dropout",
+    "balance",
+    "init_std",
+)
+
+
+@dataclass
+class Configuration:
+    """Runs that differ in nothing but the seed."""
+
+    runs: list
+    label: str = ""
+    ranked = True  # can be the best of a column
+
+    @property
+    def seeds(self):
+        return ", ".join(run.seed for run in self.runs)
+
+    @property
+    def legend(self):
+        """The label in a figure, with the number of seeds if it is above 1."""
+        n = len(self.runs)
+        return f"{self.label} ({n} seeds)" if n > 1 else self.label
+
+    def summary(self):
+        """Return {name: (mean, deviation)} of the numbers that all seeds have."""
+        return {
+            name: mean_and_deviation([run.numbers[name] for run in self.runs])
+            for name in self.runs[0].numbers
+            if all(name in run.numbers for run in self.runs)
+        }
+
+    def curve(self, name, factor=1):
+        """Return (steps, means, deviations) of a logged number, at the steps all seeds have."""
+        logged = [
+            {
+                m["step"]: factor * m[name]
+                for m in run.metrics
+                if math.isfinite(m.get(name, math.nan))
+            }
+            for run in self.runs
+        ]
+        shared = set.intersection(*map(set, logged))
+        return as_line({s: mean_and_deviation([values[s] for values in logged]) for s in shared})
+
+    def by_length(self, name):
+        """Return (lengths, means, deviations) of a number measured at several lengths.
+
+        result.json has it as name@length, and at the length of training as name.
+        """
+        summary = self.summary()
+        found = {self.runs[0].flags.get("block_size", 0): summary[name]}
+        for key, number in summary.items():
+            if key.startswith(name + "@"):
+                found[int(key.partition("@")[2])] = number
+        return as_line(found)
+
+    def described(self):
+        """Return what compare.json says of the configuration."""
+        numbers = {
+            name: {
+                "mean": mean,
+                "deviation": deviation,
+                "values": [r.numbers[name] for r in self.runs],
+            }
+            for name, (mean, deviation) in self.summary().items()
+        }
+        return {
+            "label": self.label,
+            "folders": [str(run.folder) for run in self.runs],
+            "seeds": [run.seed for run in self.runs],
+            "settings": self.runs[0].settings,
+            "numbers": numbers,
+        }
+
+
+@dataclass
+class Reference:
+    """A baseline, or the best possible: a row of the table and a horizontal line of the figure."""
+
+    label: str
+    numbers: dict
+    style: object = "--"  # of the line
+    ranked: bool = True  # can be the best of a column
+    seeds = ""
+
+    def summary(self):
+        return {name: (value, None) for name, value in self.numbers.items()}
+
+
+def references(runs):
+    """Return a Reference for every baseline, and one for the floor if the corpus knows it."""
+    kind = next(run.kind for run in runs if run.kind != "baselines")
+    found = {}
+    for run in runs:
+        if run.kind == "baselines":
+            name = f"{run.flags.get('order', 'n')}-gram" if kind == "lm" else "naive Bayes"
+            option = "rare_unknown" if kind == "lm" else "split"
+            if run.flags.get(option, 0) not in (0, "full"):
+                name += f", {option.replace('_', '-')}={run.flags[option]}"
+            name = str(run.folder) if name in found else name
+            found[name] = Reference(name, run.numbers, ("--", "-.", (0, (6, 2)))[len(found) % 3])
+    floor = {name: value for run in runs for name, value in run.floor.items()}
+    best = "floor (best possible)" if kind == "lm" else "best possible"
+    return [*found.values(), *([Reference(best, floor, ":", ranked=False)] if floor else [])]
+
+
+def mean_and_deviation(values):
+    """Return (mean, sample standard deviation); the deviation of a single value is None."""
+    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
+
+
+def as_line(points):
+    """Return {x: (mean, deviation)} as three lists: xs, means, deviations."""
+    xs = sorted(points)
+    return xs, [points[x][0] for x in xs], [points[x][1] or 0.0 for x in xs]
+
+
+def group(trained):
+    """Return the configurations in the order of their first runs. UserError for a repeated seed."""
+    groups = {}
+    for run in trained:
+        seeds = groups.setdefault(json.dumps(run.settings, sort_keys=True), {})
+        if run.seed in seeds:
+            raise UserError(
+                f"{seeds[run.seed].folder} and {run.folder}: same flags and same seed {run.seed}, "
+                "so they are one measurement; give one of them"
+            )
+        seeds[run.seed] = run
+    return [
+        Configuration([seeds[seed] for seed in sorted(seeds, key=lambda s: int(s.split()[0]))])
+        for seeds in groups.values()
+    ]
+
+
+def set_labels(configurations, labels=""):
+    """Label each configuration by the flags that differ, or by --labels, names joined by commas.
+
+    A position encoding is written as its name alone. If the flags do not tell a configuration from
+    the others, its folder is the label. Raises UserError for a wrong number of labels.
+    """
+    named = differing_flags(configurations)
+    for configuration, name in zip(configurations, named):
+        folder = configuration.runs[0].folder.resolve().name
+        if len(configurations) == 1:
+            folder = folder.removesuffix(f"-{configuration.runs[0].seed}")
+        configuration.label = name if name and named.count(name) == 1 else folder
+    if labels:
+        chosen = [text.strip() for text in labels.split(",")]
+        problem = (
+            f"--labels {labels}: give {len(configurations)} different names, "
+            f"for {'; '.join(c.label for c in configurations)}"
+        )
+        require((len(chosen) == len(configurations) == len(set(chosen)), problem))
+        for configuration, text in zip(configurations, chosen):
+            configuration.label = text
+
+
+def differing_flags(configurations):
+    """Return for each configuration the flags that differ from another's, as text."""
+    settings = [c.runs[0].settings for c in configurations]
+    differing = [
+        name
+        for name in dict.fromkeys(name for each in settings for name in each)
+        if len({json.dumps(each[name]) for each in settings if name in each}) > 1
+    ]
+    given = {name for c in configurations for run in c.runs for name in run.given}
+    named = [name for name in differing if name not in DERIVED or name in given]
+
+    def words(names):
+        return [
+            ", ".join(spelled(name, each[name]) for name in names if name in each)
+            for each in settings
+        ]
+
+    short = words(named)
+    if "encoder" in differing and len(set(short)) == len(short):
+        return short
+    return words(differing)
+
+
+def spelled(name, value):
+    """Return "ALiBi" for pos, "norm-first=yes" for another setting."""
+    if name == "pos":
+        return POSITION_NAMES.get(value, str(value))
+    if isinstance(value, bool):
+        value = "yes" if value else "no"
+    return f"{name.replace('_', '-')}={'none' if value in ('', None) else value}"

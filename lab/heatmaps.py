@@ -1,0 +1,146 @@
+"""Draw matrices: attention maps of a text, and the tables of position encodings."""
+
+import math
+import textwrap
+import warnings
+
+import torch
+
+from lab.figures import new_figure, save, styled
+
+GREY = "0.88"  # attention not allowed; no color of the maps
+GAP, TITLE = 0.15, 0.3  # inches between two maps side by side, and above each
+LONGEST_WORD = 16  # letters; the rest of a longer token is not shown
+
+
+@styled
+def draw_maps(path, columns, layers, heads):
+    """Draw one map per layer (row) and head (column), for several attentions below each other.
+
+    columns: one list per run of (heading lines, queries, keys, weights (L, H, T, S)); NaN is drawn
+    grey. layers, heads: which to draw, counted from 0; [] for all.
+    The figure is 1 x 1 inch, so that positions on it are inches; saving grows it to its content.
+    """
+    from matplotlib import colormaps
+    from matplotlib.colors import PowerNorm
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+    shown = [picture for column in columns for picture in column]
+    longest = max(len(words) for _, *both, _ in shown for words in both)
+    pitch = max(0.13, min(0.3, 2.0 / longest)) if longest <= 64 else 8.0 / longest  # inches a token
+    every = math.ceil(longest / 64)  # of more than 64 tokens, not each can be named
+    size = min(8.0, 54 * pitch * every)
+    colors = colormaps["Blues"].with_extremes(bad=GREY)
+    figure, right, bottom = Figure(figsize=(1, 1)), -GAP, 0.0
+
+    def room(words):  # inches for the names of tokens and the label of the axis
+        return min(LONGEST_WORD, max(map(len, words))) * size * 0.6 / 72 + 0.3
+
+    for column in columns:
+        left, top = right + GAP + max(room(queries) for _, queries, _, _ in column), 0.0
+        for place, (heading, queries, keys, weights) in enumerate(column):
+            rows, across = layers or range(weights.size(0)), heads or range(weights.size(1))
+            height = max(0.5 if len(column) > 1 else 1.0, pitch * len(queries))
+            breadth = max(1.0, pitch * len(keys))
+            width = len(across) * (breadth + GAP) - GAP
+            lines = [textwrap.fill(line, max(24, int(width / 0.075))) for line in heading]
+            if place:  # below the names of the keys above
+                top -= room(column[place - 1][2]) + 0.3 + 0.15 * "\n".join(lines).count("\n")
+            figure.text(
+                left + width / 2,
+                top - 0.08,
+                "\n".join(lines),
+                ha="center",
+                va="bottom",
+                fontsize=9,
+                parse_math=False,
+            )
+            for i in rows:
+                top -= height + TITLE
+                for j, head in enumerate(across):
+                    axis = figure.add_axes([left + j * (breadth + GAP), top, breadth, height])
+                    image = axis.imshow(
+                        weights[i, head].numpy(),
+                        cmap=colors,
+                        norm=PowerNorm(0.5, 0, 1),
+                        interpolation="nearest",
+                        aspect="auto",
+                    )
+                    axis.set_title(f"layer {i + 1}, head {head + 1}", fontsize=8, pad=3)
+                    name_tokens(axis.xaxis, keys, every, size, i == rows[-1], "key", rotation=90)
+                    name_tokens(axis.yaxis, queries, every, size, j == 0, "query")
+                    axis.tick_params(length=0, pad=2)
+                    axis.grid(False)
+            right, bottom = max(right, left + width), min(bottom, top)
+    bottom = max(-2.6, min(bottom, -1.6))  # long enough for the label of the color bar
+    bar = figure.add_axes([right + 0.25, bottom, 0.12, -bottom - TITLE])
+    figure.colorbar(image, cax=bar, ticks=[0, 0.05, 0.2, 0.5, 1])
+    bar.set_ylabel("attention weight\n(square-root scale)", fontsize=8)
+    bar.tick_params(labelsize=7)
+    starred = any(word.endswith("*") for _, *both, _ in shown for words in both for word in words)
+    key = [Patch(color=GREY, label="not allowed")] * any(w.isnan().any() for *_, w in shown)
+    key += [Patch(alpha=0, label="* unknown word")] * starred
+    if key:
+        corner = (right + 0.15, bottom - 0.05)
+        figure.legend(
+            handles=key, loc="upper left", fontsize=7, handlelength=1, bbox_to_anchor=corner
+        )
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph")  # letters that the font lacks become boxes
+        save(figure, path)
+
+
+def name_tokens(axis, words, every, size, wanted, label, **more):
+    """Name the tokens along an axis, cut to LONGEST_WORD letters, and label it, if wanted."""
+    words = [
+        word if len(word) <= LONGEST_WORD else word[: LONGEST_WORD - 1] + "…" for word in words
+    ]
+    names = [word if wanted else "" for word in words[::every]]
+    axis.set_ticks(range(0, len(words), every), names, fontsize=size, parse_math=False, **more)
+    axis.set_label_text(label if wanted else "", fontsize=8)
+
+
+@styled
+def draw_tables(path, panels, title, common=False):
+    """Draw tables of a position encoding side by side; rows and columns are counted from 1.
+
+    panels: [(title, table (rows, columns), row label, column label), ...]. Infinite entries are
+    drawn grey. Colors are symmetric around white for zero if a table has both signs. common: one
+    scale of colors for all tables.
+    """
+    from matplotlib import colormaps
+
+    columns = min(4, len(panels))
+    rows = -(-len(panels) // columns)
+    size = (3 * columns + 0.8, 2.8 * rows + 0.4)
+    figure, axes = new_figure(rows, columns, squeeze=False, figsize=size)
+    finite = [table[table.isfinite()] for _, table, *_ in panels]
+    finite = [torch.cat(finite)] * len(finite) if common else finite
+    for axis in axes.flat[len(panels) :]:
+        axis.set_axis_off()
+    for axis, (heading, table, ylabel, xlabel), values in zip(axes.flat, panels, finite):
+        low, high = values.min().item(), values.max().item()
+        if low < 0 < high:
+            high = max(high, -low)
+            low = -high
+        colors = colormaps["RdBu_r" if low == -high else "viridis"].with_extremes(bad=GREY)
+        image = axis.imshow(
+            table.masked_fill(table.isinf(), math.nan).numpy(),
+            cmap=colors,
+            vmin=low,
+            vmax=high,
+            aspect="auto",
+            interpolation="nearest",
+            extent=(0.5, table.size(1) + 0.5, table.size(0) + 0.5, 0.5),
+        )
+        axis.set_title(heading, fontsize=9)
+        axis.set(xlabel=xlabel, ylabel=ylabel)
+        axis.grid(False)
+        if not common:
+            figure.colorbar(image, ax=axis)
+    if common:
+        figure.colorbar(image, ax=axes)
+    grey = any(table.isinf().any() for _, table, *_ in panels)
+    figure.suptitle(title + "; grey: not allowed" * grey, fontsize=10, parse_math=False)
+    save(figure, path)

@@ -1,0 +1,178 @@
+"""Draw the figures of compare.py: several panels side by side, with one legend below them all.
+
+They have the width of a page with two columns, and are written as .png and as .pdf.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+from lab.figures import line_colors, new_figure, plain_log_ticks, save, step_ticks, styled
+
+MARKERS = "os^Dv"
+DEVIATION = "± standard deviation"
+
+
+@dataclass
+class Panel:
+    """One metric of all configurations."""
+
+    title: str
+    ylabel: str
+    lines: dict  # {label: (xs, means, deviations)}
+    levels: dict = field(default_factory=dict)  # horizontal lines: {label: (y, line style)}
+    finals: dict = field(
+        default_factory=dict
+    )  # marked points at the right: {label: (y, deviation)}
+    log: bool = False
+
+    @property
+    def is_share(self):
+        return self.ylabel.endswith("(%)")
+
+
+@styled
+def draw_over_steps(path, title, panels, xlabel, lines_are="", finals_are=""):
+    """Draw metrics over the training.
+
+    lines_are, finals_are: what the legend says of the lines and of the marked points.
+    """
+    figure, axes, colors, handles = begin(title, panels)
+    for axis, panel in zip(axes.flat, panels):
+        plot_lines(axis, panel, colors, handles)
+        plot_finals(axis, panel, colors)
+        steps = sorted({x for xs, *_ in panel.lines.values() for x in xs})
+        if panel.log:
+            # The first quarter may lie outside: an untrained model would flatten the rest.
+            scale_log(axis, panel, lambda x, xs: x >= max(xs) / 4, room=1.5)
+        axis.set_xticks(step_ticks(steps, most=4))
+    share_one_scale(axes, panels)
+    if lines_are:
+        handles[lines_are] = example(color="0.4", linewidth=1.1)
+    if any(panel.finals for panel in panels):
+        handles[finals_are] = example(color="0.4", marker="*", markersize=7, linestyle="none")
+    finish(figure, axes, path, panels, xlabel, handles)
+
+
+@styled
+def draw_over_lengths(path, title, panels, trained, undefined=()):
+    """Draw metrics over the length of evaluation.
+
+    trained: lengths in training. undefined: labels of models that cannot read longer texts.
+    """
+    from matplotlib.ticker import FuncFormatter, NullLocator
+
+    figure, axes, colors, handles = begin(title, panels)
+    for axis, panel in zip(axes.flat, panels):
+        plot_lines(axis, panel, colors, handles)
+        for label in panel.lines.keys() & set(undefined):
+            xs, means, _ = panel.lines[label]
+            style = dict(color="0.2", marker="x", markersize=6, linestyle="none")
+            (handles["learned positions end here"],) = axis.plot(xs[-1:], means[-1:], **style)
+        for x in trained:
+            line = axis.axvline(x, color="0.6", linewidth=3, alpha=0.5, zorder=0)
+            handles["length in training"] = line
+        scale_log(axis, panel, lambda x, xs: True)
+        axis.set_xscale("log", base=2)
+        axis.set_xticks(sorted({x for xs, *_ in panel.lines.values() for x in xs}))
+        axis.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+        axis.xaxis.set_minor_locator(NullLocator())
+    finish(figure, axes, path, panels, "evaluation length (tokens)", handles)
+
+
+def begin(title, panels):
+    """Return a figure, its axes, the color of each label, and an empty legend {label: handle}."""
+    rows = -(-len(panels) // 4)
+    figure, axes = new_figure(rows, -(-len(panels) // rows), squeeze=False, dpi=250)
+    figure.suptitle(title, fontsize=9.5, parse_math=False)
+    return figure, axes, line_colors(dict.fromkeys(x for p in panels for x in p.lines)), {}
+
+
+def plot_lines(axis, panel, colors, handles):
+    """Plot the lines with bands of ± the deviation, and the horizontal lines."""
+    order = list(colors)
+    for label, (xs, means, deviations) in panel.lines.items():
+        color, marker = colors[label], MARKERS[order.index(label) % len(MARKERS)]
+        marker = marker if len(xs) <= 25 else None
+        style = dict(color=color, marker=marker, markersize=2.5, linewidth=1.1)
+        (handles[label],) = axis.plot(xs, means, **style)
+        most = 100 if panel.is_share else math.inf
+        low = [m - d for m, d in zip(means, deviations)]
+        high = [min(m + d, most) for m, d in zip(means, deviations)]
+        axis.fill_between(xs, low, high, color=color, alpha=0.2, linewidth=0)
+        if any(deviations):
+            handles.pop(DEVIATION, None)  # last in the legend
+            handles[DEVIATION] = example(color="0.5", linewidth=6, alpha=0.3)
+    for label, (y, style) in panel.levels.items():
+        handles[label] = axis.axhline(y, color="0.3", linestyle=style, linewidth=0.9)
+
+
+def plot_finals(axis, panel, colors):
+    """Plot the marked points side by side, to the right of the lines."""
+    if not panel.finals:
+        return
+    steps = [x for xs, *_ in panel.lines.values() for x in xs]
+    span = max(steps) - min(steps)
+    for i, (label, (y, deviation)) in enumerate(panel.finals.items()):
+        x = max(steps) + span * (0.08 + 0.15 * i / len(panel.finals))
+        style = dict(color=colors[label], fmt="*", markersize=6, elinewidth=0.9, zorder=3)
+        axis.errorbar([x], [y], [deviation or 0.0], **style)
+
+
+def scale_log(axis, panel, is_seen, room=1.0):
+    """Give the y axis a log scale that shows the points with is_seen(x, xs) and all levels.
+
+    The top is at least 30% above the bottom, so that small differences look small.
+    """
+    seen = [
+        y
+        for xs, means, deviations in panel.lines.values()
+        for x, m, d in zip(xs, means, deviations)
+        if is_seen(x, xs)
+        for y in (max(m - d, m / 2), m + d)
+    ]
+    seen += [y for y, _ in panel.levels.values()]
+    low, high = min(seen), max(seen)
+    margin = max((high / low) ** 0.05 * 1.02, (1.3 * low / high) ** 0.5)
+    axis.set_yscale("log")
+    axis.set_ylim(low / margin, high * margin * room)
+    plain_log_ticks(axis)
+
+
+def share_one_scale(axes, panels):
+    """Give all panels of shares one scale, so that they can be compared."""
+    shares = [axis for axis, panel in zip(axes.flat, panels) if panel.is_share]
+    ends = [end for axis in shares for end in axis.get_ylim()]
+    for axis in shares:
+        axis.set_ylim(max(min(ends), 0), min(max(ends), 102))
+
+
+def example(**style):
+    """Return a line for the legend."""
+    from matplotlib.lines import Line2D
+
+    return Line2D([], [], **style)
+
+
+def finish(figure, axes, path, panels, xlabel, handles):
+    """Label the axes, add the legend, and write the figure."""
+    rows, columns = axes.shape
+    before = None
+    for i, (axis, panel) in enumerate(zip(axes.flat, panels)):
+        axis.set_title(panel.title, fontsize=9, parse_math=False)
+        axis.set_xlabel(xlabel if i + columns >= len(panels) else "", fontsize=8)
+        repeated = i % columns and panel.ylabel == before
+        axis.set_ylabel("" if repeated else panel.ylabel, fontsize=8)
+        axis.tick_params(labelsize=7.5)
+        before = panel.ylabel
+    for axis in axes.flat[len(panels) :]:
+        axis.set_axis_off()
+
+    width = 0.056 * max(map(len, handles)) + 0.6  # of a legend entry, in inches of a page of 7
+    across = max(1, min(len(handles), int(7 / width)))
+    style = dict(loc="outside lower center", fontsize=8, ncols=across)
+    legend = figure.legend(handles.values(), handles, **style)
+    for text in legend.get_texts():
+        text.set_parse_math(False)  # a folder's name may contain $
+    figure.set_size_inches(7, 1.8 * rows + 0.17 * math.ceil(len(handles) / across) + 0.35)
+    figure.savefig(path.with_suffix(".pdf"))
+    save(figure, path)

@@ -1,0 +1,147 @@
+"""Read the texts that a user gives to a trained run."""
+
+import re
+import sys
+
+import torch
+
+from data import batching, spans
+from data.files import TEXT_LIMIT, read_bytes
+from data.tokenizer import BOS, EOS, MASK, UNK, frame, is_word_level, token_strings
+from lab.errors import UserError, require
+from nets.encoder_decoder import generate
+
+
+def read_file(path):
+    """Return the non-empty lines of a UTF-8 file, or for "-" of standard input.
+
+    Raises DataError or UserError if it cannot be read, is not UTF-8 or is empty.
+    """
+    raw = sys.stdin.buffer.read() if path == "-" else read_bytes(path, TEXT_LIMIT, "check --file")
+    try:
+        texts = [line for line in raw.decode("utf-8-sig").splitlines() if line.strip()]
+    except UnicodeDecodeError:
+        raise UserError(f"--file {path}: not UTF-8; save it as UTF-8 text") from None
+    require((texts, f"--file {path}: contains no text; give one text per line"))
+    return texts
+
+
+def unknown_words(run, text):
+    """Return the words of a text that the run does not know, in order."""
+    encoding = run.tokenizer.encode(text, add_special_tokens=False)
+    offsets = zip(encoding.ids, encoding.offsets)
+    return [text[start:end] for i, (start, end) in offsets if i == UNK]
+
+
+def encode(run, text):
+    """Return a text as it is shown, and its ids (T,) as the run reads them, [BOS] in front.
+
+    Raises UserError for a text that this kind of run cannot answer.
+    """
+    config, first = run.model.body.config, run.config.get("first_sentinel")
+    fills = run.kind in ("mlm", "thread") or first is not None
+    text = text.rstrip() if run.kind == "lm" else text.strip()
+    if not is_word_level(run.tokenizer):  # a byte-level token brings its own space
+        text = re.sub(r" +(?=\[MASK\])", "", text)
+    ids = frame(run.tokenizer, run.tokenizer.encode(text, add_special_tokens=False).ids)
+    masks, gaps = ids.count(MASK), config.vocab_size - (first or 0)
+    does = "continues a text" if run.kind == "lm" else "translates"
+    require(
+        (masks or not fills, f"--text {text!r}: no [MASK] found; put one where a word is missing"),
+        (
+            not masks or fills or run.kind == "classifier",
+            f"--text {text!r}: {run.folder} {does}; for [MASK] use a run of train_mlm.py "
+            "or of train_seq2seq.py --task infill",
+        ),
+        (
+            not first or masks <= gaps,
+            f"--text has {masks} [MASK]s, but {run.folder} was trained with at most {gaps} gaps",
+        ),
+        (
+            run.kind == "lm" or len(ids) > len(frame(run.tokenizer, [])),
+            f"--text {text!r}: contains no words; give a sentence",
+        ),
+        (
+            run.kind in ("lm", "classifier")
+            or config.pos != "learned"
+            or len(ids) <= config.block_size,
+            f"--text has {len(ids)} tokens with [BOS], but learned positions end at "
+            f"{config.block_size}; shorten it",
+        ),
+    )
+    return text, torch.tensor(ids, device=next(run.model.parameters()).device)
+
+
+def read(run, texts, first=0):
+    """Encode texts as the run reads them: idx (B, T), mask (B, T), and the tokens as shown.
+
+    An unknown word is shown as it was typed, with a star. Notes on stdout name what is unknown and
+    what is truncated; texts are counted from first + 1. Raises UserError for a text without words.
+    """
+    sequences, shown, block_size = [], [], run.model.body.config.block_size
+    for number, text in enumerate(texts, first + 1):
+        encoding = run.tokenizer.encode(text, add_special_tokens=False)
+        require((encoding.ids, f"--text {text!r}: contains no words; give a sentence"))
+        typed = [text[start:end] for start, end in encoding.offsets]
+        tokens = token_strings(run.tokenizer, encoding.ids)
+        words = [
+            word + "*" if i == UNK and word != "[UNK]" else token
+            for i, word, token in zip(encoding.ids, typed, tokens)
+        ]
+        around = len(frame(run.tokenizer, []))  # [BOS], and for RoBERTa [EOS]
+        ids = frame(run.tokenizer, encoding.ids[: block_size - around])
+        words = ["[BOS]", *words[: block_size - around], *["[EOS]"] * (around - 1)]
+        if len(encoding.ids) + around > block_size:
+            print(
+                f"  note: text {number} has {len(encoding.ids) + around} tokens with [BOS]"
+                f"{' and [EOS]' * (around > 1)}; truncated to --block-size {block_size}"
+            )
+        if UNK in ids:
+            unknown = [word for i, word in zip(ids, words) if i == UNK]
+            print(
+                f"  note: text {number}: {len(unknown)} of {len(ids) - around} tokens are unknown "
+                f"to this run and read as [UNK]: {' '.join(unknown)}"
+            )
+        sequences.append(torch.tensor(ids))
+        shown.append(words)
+    return *batching.pad(sequences), shown
+
+
+def read_both(run, texts):
+    """Encode texts for an encoder-decoder: idx, mask, words of the sources, and of the targets.
+
+    The target of a text with [MASK] is the most likely filling. In a text without one, gaps are
+    drawn, the same ones every time, and the target is the text that was there. A run that
+    translates writes the most likely translation.
+    """
+    idx, mask, words = read(run, texts)
+    first, config = run.config.get("first_sentinel"), run.model.body.config
+    device = next(run.model.parameters()).device
+    targets = []
+    for b, n in enumerate(mask.sum(1).tolist()):
+        source, target = idx[b, :n], None
+        masks = int((source == MASK).sum())
+        if first is not None and not masks:
+            gen, flags = batching.generator("gaps"), run.config["flags"]
+            rates = flags["mask_rate"], flags["mean_span"]
+            source, _, target, _ = spans.corrupt(
+                source[None], mask[b : b + 1, :n], first, gen, *rates
+            )
+            source, words[b] = source[0], token_strings(run.tokenizer, source[0])
+        elif first is not None:
+            most = config.vocab_size - first
+            require((masks <= most, f"--text has {masks} [MASK]s; {run.folder} has at most {most}"))
+            source[source == MASK] = torch.arange(first, first + masks)
+            words[b] = [
+                run.tokenizer.id_to_token(i) if i >= first else word
+                for i, word in zip(source.tolist(), words[b])
+            ]
+        if target is None:
+            tokens = config.block_size - 1
+            target = generate(run.model, source[None].to(device), None, BOS, EOS, tokens).cpu()
+        ids = [BOS, *target[0].tolist()]
+        targets.append(ids[: ids.index(EOS)] if EOS in ids else ids)
+        idx[b] = torch.nn.functional.pad(source, (0, idx.size(1) - len(source)))
+        mask[b] = torch.arange(idx.size(1)) < len(source)
+    written = [token_strings(run.tokenizer, ids) for ids in targets]
+    return (idx, mask, words), (*batching.pad([torch.tensor(ids) for ids in targets]), written)

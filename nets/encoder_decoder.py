@@ -1,0 +1,58 @@
+"""Sequence to sequence: an encoder reads the source, a decoder writes the target."""
+
+import math
+
+import torch
+import torch.nn as nn
+
+from model import Decoder, Encoder
+
+
+class EncoderDecoder(nn.Module):
+    """The transformer of Vaswani et al. 2017, figure 1, as the body of a LanguageModel.
+
+    Each half has n_layer blocks and its own positions. Both share one embedding. The
+    cross-attention from target to source has no positions.
+    """
+
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+        self.encoder, self.decoder = Encoder(config), Decoder(config, cross=True)
+        self.embedding = self.decoder.embedding = self.encoder.embedding
+
+    def forward(self, idx, mask=None, *, source, source_mask=None, need_weights=False, picked=None):
+        """idx (B, T), the target so far, and source (B, S), with their masks -> h (B, T, C).
+
+        picked (N,): return only these of the B * T states, (N, C).
+        need_weights: return (h, maps), n_layer maps each under "encoder" (B, H, S, S),
+        "decoder" (B, H, T, T) and "cross" (B, H, T, S).
+        """
+        if not need_weights:
+            memory = self.encoder(source, source_mask)
+            return self.decoder(idx, mask, memory=memory, memory_mask=source_mask, picked=picked)
+        memory, encoder_maps = self.encoder(source, source_mask, need_weights=True)
+        h, pairs = self.decoder(
+            idx, mask, need_weights=True, memory=memory, memory_mask=source_mask
+        )
+        decoder_maps, cross_maps = map(list, zip(*pairs))
+        return h, {"encoder": encoder_maps, "decoder": decoder_maps, "cross": cross_maps}
+
+
+@torch.no_grad()
+def generate(model, source, source_mask, bos, eos, n_tokens, choose=None):
+    """Write a target for each row of source (B, S): ids (B, at most n_tokens) after bos.
+
+    Writing stops when every row has an eos; ignore what follows an eos. Ids below eos are special
+    tokens and never chosen.
+    choose: function from the next word's logits (B, V) to ids (B,); None: the most likely word.
+    """
+    memory = model.body.encoder(source, source_mask)
+    idx = torch.full_like(source[:, :1], bos)
+    while idx.size(1) <= n_tokens and not (idx == eos).any(1).all():
+        h = model.body.decoder(idx, memory=memory, memory_mask=source_mask)[:, -1]  # (B, C)
+        logits = model.head(h).float()  # (B, V)
+        logits[:, :eos] = -math.inf
+        chosen = choose(logits) if choose else logits.argmax(-1)
+        idx = torch.cat([idx, chosen[:, None]], dim=1)
+    return idx[:, 1:]

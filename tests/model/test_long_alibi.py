@@ -1,0 +1,85 @@
+"""Kernels for long sequences against plain attention. FlexAttention runs uncompiled on the CPU."""
+
+import pytest
+import torch
+
+from model import Config, Decoder, Encoder, Transformer, alibi_bias, attend
+from nets import long_alibi
+
+pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+LONG = 260
+
+
+@pytest.fixture(autouse=True)
+def installed(monkeypatch):
+    monkeypatch.setattr(Transformer, "long_attention", long_alibi.choose_kernel)
+
+
+def tiny(body, pos, **more):
+    torch.manual_seed(0)
+    config = dict(vocab_size=30, n_layer=2, n_head=1, n_embd=16, init_std=0.3, pos=pos) | more
+    return body(Config(**config))
+
+
+# ---------------------------------------------------------------------------- FlexAttention
+
+
+@pytest.mark.parametrize("variant", ["causal", "offset", "symmetric", "one-sided"])
+def test_flex_attends_as_with_the_table(variant):
+    q, k, v = torch.randn(3, 2, 6, 40, 8)
+    kernel = long_alibi.alibi_kernel(6, 40, variant, 0, torch.device("cpu"))
+    torch.testing.assert_close(kernel(q, k, v), attend(q, k, v, alibi_bias(6, 40, variant))[0])
+
+
+@pytest.mark.parametrize("body", [Encoder, Decoder])
+@pytest.mark.parametrize("padded", [True, False])
+@pytest.mark.parametrize("more", [{"window": 7}, {"alibi": "one-sided"}, {"alibi": "offset"}])
+@torch.no_grad()  # on the CPU, FlexAttention has no backward pass
+def test_flex_gives_the_states_of_the_table(body, padded, more, monkeypatch):
+    model = tiny(body, "alibi", n_head=2, n_embd=32, **more)
+    idx = torch.randint(5, 30, (2, LONG))
+    mask = torch.arange(LONG) < torch.tensor([[LONG], [150]]) if padded else None
+    with_table = model(idx, mask)
+    monkeypatch.setattr(long_alibi, "FLEX_DEVICES", ("cpu",))
+    monkeypatch.setattr(body, "attention_bias", None)  # a call would fail: no table is made
+    without = model(idx, mask)
+    if padded:
+        with_table, without = with_table[mask], without[mask]
+    torch.testing.assert_close(without, with_table, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("n_head, chosen", [(4, True), (8, False)])
+def test_flex_is_not_chosen_for_heads_narrower_than_16(n_head, chosen, monkeypatch):
+    monkeypatch.setattr(long_alibi, "FLEX_DEVICES", ("cpu",))
+    model = tiny(Encoder, "alibi", n_head=n_head, n_embd=64)
+    assert (long_alibi.choose_kernel(model, LONG, None, False) is not None) == chosen
+
+
+def test_no_kernel_replaces_attention_that_is_written_out(monkeypatch):
+    monkeypatch.setattr(long_alibi, "FLEX_DEVICES", ("cpu",))
+    model = tiny(Decoder, "alibi", attn_dropout=0.1)
+    assert long_alibi.choose_kernel(model.eval(), LONG, None, False)
+    assert not long_alibi.choose_kernel(model.eval(), LONG, None, True)
+    assert not long_alibi.choose_kernel(model.train(), LONG, None, False)
+
+
+# ---------------------------------------------------------------------------- slices of rows
+
+
+@pytest.mark.parametrize(
+    "pos, window, padded",
+    [("alibi", 0, False), ("alibi", 100, True), ("nope", 300, False), ("rope", 0, True)],
+)
+def test_attention_in_rows_has_the_same_states_and_gradients(pos, window, padded):
+    """600 tokens are not a multiple of the 256 rows computed at a time."""
+    idx = torch.randint(5, 30, (2, 600))
+    mask = torch.arange(600) < torch.tensor([[600], [290]]) if padded else None
+    results, direction = [], torch.randn(2, 600, 16)
+    for need_weights in (False, True):
+        model = tiny(Decoder, pos, window=window)
+        h = model(idx, mask, need_weights=need_weights)
+        h = h[0] if need_weights else h
+        (h * direction).sum().backward()
+        results.append([h.detach(), *(p.grad for p in model.parameters())])
+    for got, expected in zip(*results, strict=True):
+        assert (got - expected).norm() < 1e-4 * expected.norm()

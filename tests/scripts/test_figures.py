@@ -1,0 +1,94 @@
+"""Figures: importing changes no setting, one color per encoding, ticks at steps, no spike at 0."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from helpers import ROOT
+
+from lab import figures
+from model import POSITIONS
+
+CHECK = """
+import sys, pathlib
+import matplotlib
+settings = dict(matplotlib.rcParams.copy())
+import attention_maps, compare, sample, train_lm, train_mlm, train_classifier
+import bench.length, studies.clap, studies.probe_order, studies.probe_position
+from lab import figures, panels
+from lab.panels import Panel
+path = pathlib.Path(sys.argv[1]) / "x.png"
+figures.curves(path, [("t", "y", {"alibi": ([1, 2], [3, 4])}, {}, True)], "step")
+figures.confusion(path, [[1, 2], [3, 4]], ["a", "b"])
+panels.draw_over_steps(path, "t", [Panel("p", "y", {"ALiBi": ([1, 2], [3, 4], [1, 1])})], "step")
+assert dict(matplotlib.rcParams.copy()) == settings
+assert "matplotlib.pyplot" not in sys.modules
+"""
+
+
+def test_importing_and_drawing_change_no_setting(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", CHECK, str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        encoding="utf-8",
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_every_encoding_has_a_name_and_a_color_of_its_own():
+    assert set(figures.POSITION_NAMES) == set(figures.POSITION_COLORS) == set(POSITIONS)
+    assert len(set(figures.POSITION_COLORS.values())) == len(POSITIONS)
+
+
+def test_lines_of_encodings_have_their_color_in_any_order():
+    labels = ["NoPE (3 seeds)", "pos=rope", "alibi", "ALiBi, window=8", "other"]
+    colors = figures.line_colors(labels)
+    expected = [figures.POSITION_COLORS[pos] for pos in ("nope", "rope", "alibi")]
+    assert [colors[label] for label in labels[:3]] == expected
+    assert len(set(colors.values())) == len(labels)
+
+
+@pytest.mark.parametrize(
+    "steps, ticks",
+    [
+        (range(0, 501, 100), [0, 100, 200, 300, 400, 500]),
+        (range(0, 1501, 150), [0, 300, 600, 900, 1200, 1500]),
+        ([0, 100, 200, 250], [0, 100, 200, 250]),
+        (range(1, 21), [5, 10, 15, 20]),
+        ([7], [7, 7]),
+        ([3, 10**6 + 1], [3, 10**6 + 1]),
+    ],
+)
+def test_ticks_are_evaluation_steps(steps, ticks):
+    assert figures.step_ticks(steps) == ticks
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The axes of the last figure that was saved."""
+    kept = []
+    monkeypatch.setattr(figures, "save", lambda figure, path: kept.extend(figure.axes))
+    return kept
+
+
+def test_an_untrained_model_does_not_flatten_the_curve(tmp_path, drawn):
+    lines = {"train": ([0, 50, 100], [540, 6, 5]), "floor train": ([0, 50, 100], [3, 3, 3])}
+    panels = [("spike", "y", lines, {}, True), ("share", "y", lines, {}, False)]
+    slow = {"train": ([0, 50, 100], [540, 300, 20])}
+    figures.curves(tmp_path / "x.png", [*panels, ("slow", "y", slow, {}, True)], "step")
+    spike, share, slow = drawn
+    assert list(spike.lines[0].get_xdata()) == [50, 100] and spike.get_ylim()[1] < 50
+    assert spike.get_xlabel() == "step (not shown: untrained model at step 0)"
+    assert spike.lines[1].get_color() == spike.lines[0].get_color()
+    for axis in (share, slow):
+        assert list(axis.lines[0].get_xdata()) == [0, 50, 100] and axis.get_xlabel() == "step"
+
+
+def test_a_curve_of_one_encoding_has_its_name_and_color(tmp_path, drawn):
+    figures.curves(tmp_path / "x.png", [("t", "y", {"rope": ([1, 2], [3, 4])}, {}, False)], "step")
+    (line,) = drawn[0].lines
+    assert (line.get_label(), line.get_color()) == ("rotary", figures.POSITION_COLORS["rope"])
