@@ -372,7 +372,9 @@ class Run:
             except Corrupt as error:
                 damages.append(error.what)
                 continue
-            if has_best:
+            step = state["step"]
+            early = self.unit == "epoch" and isinstance(step, int) and step < self.per_epoch
+            if has_best and not early:  # before the end of an epoch, there is no best one
                 read_checkpoint(self.folder / "best.pt", "cpu")
             if path.name == "previous.pt":
                 why = damages[0] if damages else "checkpoint.pt is missing"
