@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import FIVE, ROOT, TINY, call, contents, succeed
+from helpers import FIVE, ROOT, TINY, call, contents, script_of, succeed
 from one_of_two import stop_at
 
 from lab.records import read_metrics
@@ -221,11 +221,10 @@ def test_two_processes_have_the_losses_of_one(way, together, alone):
     assert_same(together.folder / way, alone(way))
     result = json.loads((together.folder / way / "result.json").read_text(encoding="utf-8"))
     expected = json.loads((alone(way) / "result.json").read_text(encoding="utf-8"))
-    assert (
-        result["processes"] == 2
-        and expected["processes"] == 1
-        and result["command"].startswith("torchrun --nproc_per_node=2 train_")
-    )
+    module = script_of(WAYS[way][0]).module
+    script = f"-m {module} " if "." in module else f"{module}.py "
+    assert result["processes"] == 2 and expected["processes"] == 1
+    assert result["command"].startswith(f"torchrun --nproc_per_node=2 {script}")
     measured = [
         name
         for name in expected

@@ -19,9 +19,11 @@ from lab.run import Run
 
 
 def test_no_known_validation_word_is_said_before_training(tmp_path):
-    argv = (*SHORT["train_mlm"], "--data", "toy", "--vocab-size", "6", "--out", tmp_path / "run")
+    path = tmp_path / "apart.txt"  # no two lines share a word, and one word is known
+    path.write_text("".join(f"word{n} " * 3 + "\n" for n in range(40)), encoding="utf-8")
+    argv = (*SHORT["train_mlm"], "--data", path, "--vocab-size", "6", "--out", tmp_path / "run")
     outcome = call("train_mlm", *argv)
-    assert_complains(outcome, "--data toy", "no word of the held-out lines", "--vocab-size")
+    assert_complains(outcome, f"--data {path}", "no word of the held-out lines", "--vocab-size")
     assert not (tmp_path / "run").exists()
 
 
