@@ -24,6 +24,7 @@ from helpers import (
     call,
     call_main,
     script_module,
+    script_of,
     succeed,
     write_corpus,
     write_pairs,
@@ -52,9 +53,10 @@ from data.tokenizer import (
     train_tokenizer,
     word_starts,
 )
-from lab import figures
+from lab import panels
 from lab.checkpoint import read_checkpoint
 from lab.errors import UserError
+from lab.limits import make_config
 from lab.load import by_position, load_run
 from lab.run import Run
 from nets.roberta import export_roberta, load_roberta
@@ -691,7 +693,7 @@ def test_no_token_sees_padding_or_a_decoder_the_future(more, causal, rows, seed)
 )
 def test_an_invalid_config_says_what_is_wrong(values):
     try:
-        config = model.Config(**values)
+        config = make_config(values)
     except ValueError as error:
         assert any(name in str(error) for name in values)
         return
@@ -764,13 +766,13 @@ anything = st.one_of(
 def command_lines(script):
     """Up to four flags of a script, most of them with values of the right type."""
     fields = [
-        field
-        for field in dataclasses.fields(script_module(script).Flags)
-        if field.name not in ("out", "device", "data", "text") and not field.metadata["positional"]
+        (name, field)
+        for name, field in script_of(script).flags.items()
+        if name not in ("out", "device", "data", "text") and not field.metadata["positional"]
     ]
 
-    def flag_of(field):
-        name = "--" + field.name.replace("_", "-")
+    def flag_of(named):
+        name, field = "--" + named[0].replace("_", "-"), named[1]
         if field.type is bool:
             return st.sampled_from([[name], [name.replace("--", "--no-", 1)]])
         choices = (
@@ -826,7 +828,7 @@ def test_any_command_line_of_a_training_script(script, place, data_of, data):
 @cases(share=0.2, data=st.data(), text=st.lists(anything, max_size=2))
 def test_any_command_line_of_another_script(script, place, data_of, finished, data, text):
     argv, module = data.draw(command_lines(script)), script_module(script)
-    names = {field.name: field for field in dataclasses.fields(module.Flags)}
+    names = script_of(script).flags
     given = (
         [str(finished("train_mlm" if script in ("export", "probe_layers") else "train_lm"))]
         if {"run", "runs"} & set(names)
@@ -951,7 +953,7 @@ def test_a_comparison_with_a_damaged_run(name, place, finished, data):
     shutil.copytree(finished("train_lm"), folder)
     (folder / name).write_bytes(changed((folder / name).read_bytes(), data))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(figures, "compared", lambda *_, **__: None)
+        patch.setattr(panels, "draw_over_steps", lambda *_, **__: None)
         works_or_says_why(
             lambda: muted(compare.compare, compare.Flags([str(folder)], "comparison")), folder
         )

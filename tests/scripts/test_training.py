@@ -18,11 +18,11 @@ from lab.live import LiveLine
 from lab.run import Run
 
 
-def test_no_known_validation_word_is_said_before_training(tmp_path):
-    path = tmp_path / "apart.txt"  # no two lines share a word, and one word is known
+def test_no_known_validation_word_is_said_before_training(corpus, tmp_path):
+    path = tmp_path / "foreign.txt"
     path.write_text("".join(f"word{n} " * 3 + "\n" for n in range(40)), encoding="utf-8")
-    argv = (*SHORT["train_mlm"], "--data", path, "--vocab-size", "6", "--out", tmp_path / "run")
-    outcome = call("train_mlm", *argv)
+    argv = (*SHORT["train_mlm"], "--data", path, "--vocab-from", corpus)
+    outcome = call("train_mlm", *argv, out=tmp_path / "run")
     assert_complains(outcome, f"--data {path}", "no word of the held-out lines", "--vocab-size")
     assert not (tmp_path / "run").exists()
 
