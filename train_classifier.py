@@ -72,7 +72,8 @@ def train(flags):
     # Data
     source = load_encoder(flags)
     corpus = data.load(flags.data)
-    require((corpus.rows and corpus.test_rows, f"--data {flags.data}: holds no labelled rows"))
+    none = f"--data {flags.data}: holds no labelled rows; give a .tsv, a .csv, or a folder with"
+    require((corpus.rows and corpus.test_rows, f"{none} train_CLS.tsv and test_CLS.tsv"))
     corpus, seen, note = corpus.split(flags.split)
     kept, held_out = hold_out(corpus.rows, flags.valid, 0, key=lambda row: row[1])
     few = f"--valid {flags.valid}: leaves no rows to {'validate' if kept else 'train'} on"
@@ -128,13 +129,13 @@ def train(flags):
 
     # Results
     answers = {n: predict(model, rows, device, features.get(n)) for n, rows in sets.items()}
-    result = accuracies(answers, sets, seen) | {"accuracy/valid": valid}
+    result = accuracies(answers, sets, seen if flags.refit else seen_now)
     confusion = torch.zeros(len(corpus.classes), len(corpus.classes), dtype=torch.long)
     confusion.index_put_((sets["test"].labels, answers["test"]), torch.tensor(1), accumulate=True)
     floor = {f"floor/{name}": value for name, value in corpus.floor.items() if name in result}
     about = {"epoch": epoch, "classes": corpus.classes, "confusion": confusion.tolist()}
     about |= {"unknown/test": fraction_unknown(torch.cat(sets["test"].sequences), UNK)}
-    run.finish(about | result | floor, model)
+    run.finish(about | result | {"accuracy/valid": valid} | floor, model)
     draw(run, corpus, confusion)
     words = f"test accuracy {result['accuracy/test']:.1%}{in_words(result)}"
     if "accuracy/test" in corpus.floor:
@@ -164,13 +165,10 @@ def start(config, head, source, sets, flags, device):
 def fit(steps, model, rows, features, optimizer, balance, flags, run):
     """Train for the given steps: every row once per epoch, in an order that depends on seed and
     epoch alone. The learning rate falls over all --epochs, even if there are fewer steps."""
-    weights, prior = balance
-    n = rows.n_batches(flags.batch_size)
-    epoch = batches = None
+    (weights, prior), n, batches = balance, rows.n_batches(flags.batch_size), None
     for step in steps:
-        if epoch != 1 + step // n:
-            epoch = 1 + step // n
-            batches = rows.batches(flags.batch_size, generator(flags.seed, "epoch", epoch))
+        if batches is None or step % n == 0:
+            batches = rows.batches(flags.batch_size, generator(flags.seed, "epoch", 1 + step // n))
         chosen = batches[step % n]
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, flags.epochs * n, flags.lr, 0, flags.decay)

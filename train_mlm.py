@@ -102,17 +102,12 @@ def train(flags):
     kind = "lm" if flags.causal else "mlm"
     check(flags)
     source = load_init(flags) if flags.init else load_init_from(flags, kind)
-    members = source.config.get("members", 1) if source else 1
-    require(
-        (members == 1, f"--init-from {flags.init_from}: is an ensemble; give a run of one model")
-    )
-    prepared, tokenizer = open_prepared(flags, source), source.tokenizer if source else None
-    T, vocabulary = flags.block_size, (flags.vocab_from, tokenizer)
-    if prepared:
-        text = read_blocks(prepared, T)
-    else:
-        size, share = flags.vocab_size, flags.valid
-        text = read_sentences(flags.data, flags.tokenizer, T, size, share, *vocabulary, flags.split)
+    single = not source or source.config.get("members", 1) == 1
+    require((single, f"--init-from {flags.init_from}: is an ensemble; give a run of one model"))
+    prepared, T = open_prepared(flags, source), flags.block_size
+    known = source.tokenizer if source else None
+    how = flags.tokenizer, T, flags.vocab_size, flags.valid, flags.vocab_from, known, flags.split
+    text = read_blocks(prepared, T) if prepared else read_sentences(flags.data, *how)
     vocab_size, starts = text.tokenizer.get_vocab_size(), word_starts(text.tokenizer)
     valid = fixed_batches(text.valid, flags, vocab_size, starts)
     hidden = any((labels != -100).any() for _, _, labels in valid)

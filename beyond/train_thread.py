@@ -17,13 +17,16 @@ from torch.nn.utils import clip_grad_norm_
 
 from data import batching
 from data.batching import fraction_unknown, generator
-from data.corpora import toy_threads
-from data.corpora.threads import load_threads
-from data.corpus import hold_out
-from data.forest import Forest
-from data.masked_comments import DEEPEST, VIEWS, fixed_batches, sum_by_depth, toy_floor
+from data.masked_comments import (
+    DEEPEST,
+    VIEWS,
+    fixed_batches,
+    read_forests,
+    sum_by_depth,
+    toy_floor,
+)
 from data.masking import mask_tokens
-from data.tokenizer import UNK, train_tokenizer, word_starts
+from data.tokenizer import UNK, word_starts
 from lab import figures, processes
 from lab.command import main
 from lab.errors import require
@@ -32,7 +35,7 @@ from lab.machine import autocast, compile_blocks, prepare
 from lab.optim import learning_rate, make_optimizer, perplexity
 from lab.report import draw_curve, say_start
 from lab.run import Run
-from model import LanguageModel
+from model import LARGEST, LanguageModel
 from nets.thread_reader import ThreadReader
 
 
@@ -50,7 +53,7 @@ class Flags(TrainFlags, MaskFlags, ProcessFlags):
     init_std: float = 0.125  # smaller, the words of a kind start too alike to be told apart
     activation: str = "gelu"
     steps: int = 1500
-    batch_size: int = flag(8, "trees per update", at_least=1)
+    batch_size: int = flag(8, "trees per update", at_least=1, at_most=LARGEST)
     lr: float = 4e-3
     warmup: int = 100
     eval_every: int = 150
@@ -85,29 +88,15 @@ def perplexities(sums, name):
 def train(flags):
     # Data: trees, whole ones held out, the same in every run
     check(flags)
-    threads = load_threads(flags.data)
-    rest, test = hold_out(threads.trees, flags.test, seed=0, key=lambda tree: tree.text())
-    kept, valid = hold_out(rest, flags.valid, seed=1, key=lambda tree: tree.text())
-    few = f"--data {flags.data}: {len(threads.trees)} trees are too few to hold out"
-    enough = kept and len(valid) > 1 and len(test) > 1
-    require((enough, f"{few} --valid {flags.valid} and --test {flags.test}, at least two each"))
-    texts = [text for tree in kept for text in tree.texts]
-    tokenizer = train_tokenizer(flags.tokenizer, texts, flags.vocab_size)
-    vocab_size, starts = tokenizer.get_vocab_size(), word_starts(tokenizer)
-    how = tokenizer, flags.block_size, flags.ancestors, flags.max_tree_size
-    parts = {"train": kept, "valid": valid, "test": test}
-    forests = {n: Forest(trees, *how) for n, trees in parts.items()}
-    known = forests["train"]
+    name, tokenizer, forests, notes = read_forests(flags)
+    vocab_size, starts, known = tokenizer.get_vocab_size(), word_starts(tokenizer), forests["train"]
     fixed = {n: fixed_batches(forests[n], flags, vocab_size, starts) for n in ("valid", "test")}
+    floor = {}
     for n, part in fixed.items():
         masked = any((labels != -100).any() for _, _, _, labels, _ in part)
         none = f"--data {flags.data}: no word of the {n} comments is in the vocabulary"
         require((masked, f"{none}; give a larger --vocab-size or other data"))
-    floor = {}
-    own_words = flags.data == "toy" and flags.tokenizer == "word" and not flags.vocab_size
-    if own_words and flags.ancestors >= toy_threads.DEEPEST:
-        for n, part in fixed.items():
-            floor |= perplexities(toy_floor(forests[n], part, tokenizer), n)
+        floor |= perplexities(toy_floor(flags, forests[n], part, tokenizer), n)
 
     # Model
     config = model_config(flags, vocab_size=vocab_size, unit_embd=flags.head == "clap")
@@ -118,17 +107,13 @@ def train(flags):
     if flags.compile:
         compile_blocks(model)
     optimizer = make_optimizer(model, flags.lr, flags.weight_decay)
+    trees = {n: int((forest.depths == 0).sum()) for n, forest in forests.items()}
     n_tokens = sum(map(len, known.sequences))
-    what = f"{len(known.texts) - len(kept):,} comments, {n_tokens:,} tokens"
-    sizes = f"{len(valid):,} for validation, {len(test):,} for the test"
-    say_start(run, f"{threads.name}: {len(kept):,} training trees ({what}), {sizes}", model)
+    what = f"{len(known.texts) - trees['train']:,} comments, {n_tokens:,} tokens"
+    sizes = f"{trees['valid']:,} for validation, {trees['test']:,} for the test"
+    say_start(run, f"{name}: {trees['train']:,} training trees ({what}), {sizes}", model)
     words = torch.cat([sequence[1:] for sequence in forests["test"].sequences])
     run.say(f"  {fraction_unknown(words, UNK):.1%} of the test words out of vocabulary")
-    notes = dict(threads.left_out)
-    notes["texts are longer than --block-size and were truncated"] = sum(
-        forest.n_long for forest in forests.values()
-    )
-    notes["trees more by splitting at --max-tree-size"] = len(known.pieces) - len(kept)
     for note in (f"  {n:,} {what}" for what, n in notes.items() if n):
         run.say(note)
 
@@ -183,7 +168,7 @@ def train(flags):
     if floor:
         result["floor/gain/test"] = gain(result, "floor/")
     run.finish(result, model)
-    draw(run, threads.name, result)
+    draw(run, name, result)
     for d in depths_in(result):
         words = f"{result[f'tokens/test-depth-{d}']:>7,} words"
         run.say(f"  depth {d:<3}{words}  {in_words(result, 'test', f'-depth-{d}')}")

@@ -4,11 +4,41 @@ import torch
 
 from data.batching import generator, length_batches
 from data.corpora import toy_threads
+from data.corpora.threads import load_threads
+from data.corpus import hold_out
+from data.files import DataError
+from data.forest import Forest
 from data.masking import mask_tokens
+from data.tokenizer import train_tokenizer
 
 # Name in result.json: in words
 VIEWS = {"ancestors": "with its ancestors", "alone": "alone", "shuffled": "with another tree's"}
 DEEPEST = 6  # comments at least this deep are counted together
+
+
+def read_forests(flags):
+    """Return (name, tokenizer, {set: Forest}, {what was changed in the data: how often}).
+
+    Whole trees are held out, the same in every run. Raises DataError if there are too few.
+    """
+    threads = load_threads(flags.data)
+    rest, test = hold_out(threads.trees, flags.test, seed=0, key=lambda tree: tree.text())
+    kept, valid = hold_out(rest, flags.valid, seed=1, key=lambda tree: tree.text())
+    if not kept or min(len(valid), len(test)) < 2:
+        few = f"--data {flags.data}: {len(threads.trees)} trees are too few to hold out"
+        asked = f"--valid {flags.valid} and --test {flags.test}, at least two each"
+        raise DataError(f"{few} {asked}; give more trees, or larger shares")
+    texts = [text for tree in kept for text in tree.texts]
+    tokenizer = train_tokenizer(flags.tokenizer, texts, flags.vocab_size)
+    how = tokenizer, flags.block_size, flags.ancestors, flags.max_tree_size
+    parts = {"train": kept, "valid": valid, "test": test}
+    forests = {name: Forest(trees, *how) for name, trees in parts.items()}
+    notes = dict(threads.left_out)
+    n_long = sum(forest.n_long for forest in forests.values())
+    notes["texts are longer than --block-size and were truncated"] = n_long
+    more = len(forests["train"].pieces) - len(kept)
+    notes["trees more by splitting at --max-tree-size"] = more
+    return threads.name, tokenizer, forests, notes
 
 
 def fixed_batches(forest, flags, vocab_size, starts):
@@ -40,9 +70,12 @@ def sum_by_depth(forest, rows, labels, losses):
     return sums
 
 
-def toy_floor(forest, batches, tokenizer):
+def toy_floor(flags, forest, batches, tokenizer):
     """Return {view: (2, DEEPEST) nats and counts} of the grammar that generated the toy threads,
-    which knows the probability of every word."""
+    which knows the probability of every word; {} for other data and other tokens."""
+    own_words = flags.data == "toy" and flags.tokenizer == "word" and not flags.vocab_size
+    if not own_words or flags.ancestors < toy_threads.DEEPEST:
+        return {}
     tokens, size = tokenizer.get_vocab(), tokenizer.get_vocab_size()
     sums = {view: torch.zeros(2, DEEPEST, dtype=torch.float64) for view in ("ancestors", "alone")}
     for rows, inputs, _, labels, _ in batches:

@@ -114,14 +114,15 @@ def parse(flags_class, description="", argv=None, started_with=None):
     given = vars(parser.parse_args(words))
     fields = dataclasses.fields(flags_class)
     for field in fields:
-        if field.type != list[str] and isinstance(given.get(field.name), list):  # from --data=--
+        value = given.get(field.name)
+        if isinstance(value, list) and (field.type != list[str] or [] in value):  # from --data=--
             parser.error(f"argument {spelled(field.name)}: expected a value, not --")
     defaults = {field.name: field.default for field in fields}
     flags = flags_class(**defaults | (started_with or {}) | given)
     flags.given = frozenset(given)
     require(*(check_limits(name, getattr(flags, name), about[name]) for name in about))
-    if hasattr(flags, "check"):
-        flags.check()  # what relates two flags of a group
+    if hasattr(flags, "check_together"):
+        flags.check_together()  # what relates two flags of a group
     return flags
 
 
@@ -152,11 +153,10 @@ def grouped(flags_class):
 def add_argument(group, field, about):
     """Add one field of a flags dataclass to an argparse group."""
     default = about["shown"] or field.default
-    unknown = default in ("", None, (), dataclasses.MISSING) or default is False
+    unknown = default in ("", None, (), dataclasses.MISSING) or default is False  # unlike 0
+    known = not unknown and not about["positional"]
     turn_off = f"on; turn off with --no-{spelled(field.name)[2:]}"
-    text = about["help"] + (
-        f" (default: {turn_off if default is True else default})" * (not unknown)
-    )
+    text = about["help"] + (f" (default: {turn_off if default is True else default})" * known)
     options = {"help": text.replace("%", "%%")}
     if field.type == list[str]:
         options |= {"nargs": "+"} if about["positional"] else {"action": "append", "metavar": "STR"}

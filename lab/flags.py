@@ -66,13 +66,13 @@ class ModelFlags:
     n_layer: int = flag(4, "number of blocks")
     n_head: int = flag(2, "attention heads per block")
     n_embd: int = flag(64, "width")
-    n_ffn: int = flag(100, "width of the feed-forward layer; 0: four times --n-embd", at_least=0)
+    n_ffn: int = flag(100, "width of the feed-forward layer; 0: four times --n-embd")
     block_size: int = flag(32, "longest sequence, in tokens", at_least=2)
     dropout: float = flag(0.0, "dropout of embeddings and sublayer outputs")
     attn_dropout: float = flag(0.0, "dropout of attention weights")
     norm_first: bool = flag(True, "layer norm before each sublayer (GPT-2), not after (RoBERTa)")
     activation: str = flag("relu", "activation of the feed-forward layer", ("relu", "gelu"))
-    window: int = flag(0, "attend only to tokens less than this far away; 0: to all", at_least=0)
+    window: int = flag(0, "attend only to tokens less than this far away; 0: to all")
     alibi: str = flag("offset", "form of ALiBi in an encoder", ALIBI_VARIANTS)
     init_std: float = flag(0.05, "standard deviation of the initial weights")
 
@@ -158,7 +158,7 @@ class ProcessFlags:
     )
     timeout: int = flag(60, "seconds to wait for another process", at_least=1)
 
-    def check(self):
+    def check_together(self):
         few = f"--accumulate {self.accumulate}: is more than --batch-size {self.batch_size}"
         require((self.accumulate <= self.batch_size, few))
 

@@ -6,10 +6,12 @@ from lab.parameters import count_parameters
 
 def say_start(run, what, model):
     """Print what is trained on what: the data in the script's words, vocabulary, size, device."""
-    config = model.body.config
+    config, total = model.body.config, count_parameters(model)["total"]
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    of_them = f", {trained:,} of them trained" if trained < total else ""
     run.say(
         f"{what}, {config.vocab_size:,} entries in the vocabulary; "
-        f"{count_parameters(model)['total']:,} parameters, pos={config.pos}, on {run.device}"
+        f"{total:,} parameters{of_them}, pos={config.pos}, on {run.device}"
     )
 
 

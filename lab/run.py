@@ -25,7 +25,7 @@ from lab.folder import check_tokenizer, name_folder, open_folder
 from lab.live import LiveLine, clock
 from lab.machine import git_revision, peak_memory, versions
 from lab.parameters import count_parameters
-from lab.records import read_config, read_metrics, resume_command
+from lab.records import Record, read_config, read_metrics, resume_command
 from lab.signals import Interrupted, Losses, Signals
 
 CHECKPOINT = ("model", "optimizer", "step", "rng", "cuda_rng", "seconds", "more")
@@ -226,7 +226,7 @@ class Run:
         self.live.say(text)
 
     def log(self, number, **metrics):
-        """Append a line to metrics.jsonl. It has no times, so a repeated run gives the same file.
+        """Append a line to metrics.jsonl, without times: a repeated run gives the same file.
         Raises UserError for NaN and infinite numbers."""
         self.check_losses()
         for name, value in metrics.items():
@@ -329,7 +329,9 @@ class Run:
         self.restore_random(state, path)
         self.earlier, self.first_step, self.saved = seconds, step, step
         number = step // self.per_epoch
-        kept = [line for line in processes.from_rank_0(self.metrics) if line["step"] <= number]
+        lines = processes.from_rank_0(lambda: [dict(line) for line in self.metrics()])
+        log = self.folder / "metrics.jsonl"
+        kept = [Record(log, line) for line in lines if line["step"] <= number]
         for line in kept if judge else []:
             if self.improves(line, judge):
                 self.best = line["step"], line[judge]
@@ -338,7 +340,7 @@ class Run:
         self.recent = [torch.tensor(float(x), device=self.device) for x in more.get("losses", [])]
         if processes.is_rank_0():  # lines after the checkpoint will be written again
             text = "".join(json.dumps(line) + "\n" for line in kept)
-            write_text(self.folder / "metrics.jsonl", text)
+            write_text(log, text)
         last = ", the last; the results are computed again" if step == self.total else ""
         self.say(f"resuming from {self.unit} {number}{last}")
 

@@ -65,6 +65,9 @@ def load_encoder(flags):
     )
     if flags.split not in ("full", before.get("split")) and same:
         remedy = f"pretrain it with --split {flags.split} too, or use --split full"
+        if "split" not in before:
+            remedy = "train_lm.py has no --split; pretrain with train_mlm.py --causal --split"
+            remedy += f" {flags.split}, or use --split full"
         raise UserError(
             f"--split {flags.split}: {where} was pretrained on test sentences; {remedy}"
         )

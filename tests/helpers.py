@@ -7,6 +7,7 @@ import json
 import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 
@@ -54,8 +55,15 @@ class Script:
 
     @property
     def flags(self):
-        """{name: field} of all flags."""
-        return {field.name: field for field in fields(script_module(self.module).Flags)}
+        """{name: field} of all flags, with the metadata that `flag` gave to the flag."""
+        flags_class = script_module(self.module).Flags
+        about = command.describe(flags_class)
+        return {
+            field.name: SimpleNamespace(
+                type=field.type, default=field.default, metadata=about[field.name]
+            )
+            for field in fields(flags_class)
+        }
 
 
 CORPUS = ("--data", "{corpus}")

@@ -40,11 +40,12 @@ MAY_IMPORT = {
 # A file of lab/ may import from its own level and from those before it.
 LAB_LEVELS = (
     ("errors",),
-    ("limits", "flags", "processes", "signals", "checkpoint", "optim"),
-    ("machine", "load"),
+    ("limits", "flags", "processes", "signals", "checkpoint", "optim", "live"),
+    ("records",),
+    ("machine", "load", "folder"),
     ("command", "run"),
     ("attention", "comparable", "figures", "tables"),
-    ("sources",),
+    ("sources", "report"),
 )
 # Installed packages that a room may import. requirements.txt holds the first four.
 REQUIRED = ("torch", "numpy", "tokenizers", "matplotlib")
@@ -561,7 +562,7 @@ def no(complaints):
         pytest.param(import_cycles, marks=OPEN),
         pytest.param(imports_in_functions, marks=OPEN),
         pytest.param(reexports, marks=OPEN),
-        pytest.param(renamed_modules, marks=OPEN),
+        renamed_modules,
         top_level_files,
         pytest.param(long_lines, marks=OPEN),
         pytest.param(copied_passages, marks=OPEN),
@@ -576,7 +577,12 @@ def test_the_repository_follows_the_rule(rule, house):
     no(rule(house))
 
 
-@pytest.mark.parametrize("path", [pytest.param(path, marks=OPEN) for path in LINE_LIMITS])
+TOO_LONG = ("README.md", "model.py", "attention_maps.py", "sample.py", "compare.py", "baselines.py")
+
+
+@pytest.mark.parametrize(
+    "path", [pytest.param(path, marks=OPEN if path in TOO_LONG else ()) for path in LINE_LIMITS]
+)
 def test_a_file_is_short_enough(path, house):
     no(too_many_lines(house, path))
 
@@ -592,7 +598,7 @@ def test_a_file_is_short_enough(path, house):
         (long_lines, "tests/hardening"),
         (long_test_names, "tests"),
         pytest.param(long_test_names, "tests/model", marks=OPEN),
-        pytest.param(long_test_names, "tests/data", marks=OPEN),
+        (long_test_names, "tests/data"),
         (long_test_names, "tests/lab"),
         pytest.param(long_test_names, "tests/scripts", marks=OPEN),
         (long_test_names, "tests/hardening"),

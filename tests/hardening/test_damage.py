@@ -88,7 +88,9 @@ def test_a_corrupt_checkpoint_falls_back_on_the_previous_one(
     step = torch.load(finished(script) / "previous.pt", weights_only=True)["step"]
     unit = "epoch" if script == "train_classifier" else "step"
     assert done.code == 0 and done.err.count("\n") == 1
-    assert f"{folder / 'previous.pt'}, {unit} {step}" in done.err
+    number = step // 12 if script == "train_classifier" else step
+    assert f"resuming from {folder / 'previous.pt'}" in done.err
+    assert f"resuming from {unit} {number}\n" in done.out
     assert (
         "checkpoint.pt is missing" in done.err
         or f"{folder / 'checkpoint.pt'}: not a readable checkpoint" in done.err
@@ -153,7 +155,7 @@ def test_a_full_disk_while_a_checkpoint_is_written(corpus, finished, tmp_path, m
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
             signal.signal(signal.SIGXFSZ, ignored)
-        assert_complains(done, "run", "File too large", "make room")
+        assert_complains(done, "run", "File too large", "free some space")
         after = contents(folder)
         assert all(
             after[name] == before[name]
@@ -191,15 +193,15 @@ def test_a_folder_that_cannot_be_written(shell, corpus, finished, tmp_path):
 # ----------------------------------------------------------------------------- NaN or infinite loss
 
 
-def spoil(monkeypatch, module, value, at):
+def spoil(monkeypatch, value, at):
     """Multiply the loss of update number `at` by the value."""
     number = iter(range(1, 1000))
-    progress = Run.progress
+    updated = Run.updated
 
-    def seen(self, step, steps, loss, lr, tokens):
-        progress(self, step, steps, loss * value if next(number) == at else loss, lr, tokens)
+    def seen(self, step, loss, tokens):
+        updated(self, step, loss * value if next(number) == at else loss, tokens)
 
-    monkeypatch.setattr(Run, "progress", seen)
+    monkeypatch.setattr(Run, "updated", seen)
 
 
 @pytest.mark.parametrize("script", TRAINING)
@@ -207,7 +209,7 @@ def spoil(monkeypatch, module, value, at):
 def test_a_nan_or_infinite_loss_ends_the_run_at_once(
     script, value, cli, inputs, tmp_path, monkeypatch
 ):
-    spoil(monkeypatch, script, value, at=6 if script != "train_classifier" else 15)
+    spoil(monkeypatch, value, at=6 if script != "train_classifier" else 15)
     done = cli(
         script,
         *SHORT[script],
@@ -225,13 +227,13 @@ def test_a_nan_or_infinite_loss_ends_the_run_at_once(
     )
     assert_complains(
         done,
-        f"--lr 0.002: training diverged, {expected[0]}, with a learning rate of 0.00",
+        f"--lr 0.002: training diverged, {expected[0]}, with learning rate 0.00",
         f"the loss is {value}",
         f"the last good checkpoint is that of {expected[1]} {tmp_path / 'run'}",
         "smaller --lr",
     )
     assert torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)["step"] == (
-        1 if script == "train_classifier" else 4
+        12 if script == "train_classifier" else 4
     )
 
 
@@ -239,7 +241,7 @@ def test_nan_weights_do_not_replace_good_ones(finished, tmp_path):
     folder = shutil.copytree(finished("train_lm"), tmp_path / "run")
     before, run = contents(folder), object.__new__(Run)
     run.folder, run.unit, run.saved, run.flags = folder, "step", 8, RunFlags()
-    run.flags.lr = 1.0
+    run.flags.lr, run.per_epoch = 1.0, 1
     for value in (float("nan"), float("inf")):
         with pytest.raises(UserError, match="last good checkpoint is that of step 8"):
             run.save("best.pt", model={"weight": torch.tensor([1.0, value])}, step=9)

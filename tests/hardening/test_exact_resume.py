@@ -28,7 +28,7 @@ from helpers import (
 )
 
 from data import files
-from lab import checkpoint, figures, load, run, signals
+from lab import checkpoint, figures, folder, load, records, run, signals
 from lab.records import can_resume, read_metrics
 from lab.run import Run
 
@@ -55,8 +55,8 @@ WAYS = {
 }
 # Functions in which the files of a run are made and get their names.
 SAVING = (
-    *("begin", "open_folder", "log", "save", "save_checkpoint", "write_checkpoint", "restore"),
-    *("write_text", "finish"),
+    *("begin", "open_folder", "evaluate", "log", "save", "save_checkpoint", "write_checkpoint"),
+    *("restore", "write_whole", "finish"),
 )
 # Where a process is killed: at any line, while files are made, and inside a checkpoint.
 PLACES = (
@@ -95,7 +95,7 @@ class traced:
     """A context that calls see(function's name) before each line of a script and of saving."""
 
     def __init__(self, script, see):
-        modules = (script_module(script), run, load, checkpoint, signals, files)
+        modules = (script_module(script), run, folder, records, load, checkpoint, signals, files)
         self.files = {module.__file__ for module in (*modules, torch.serialization)}
         self.see = see
 
@@ -242,17 +242,17 @@ def test_a_run_stopped_at_any_line_resumes_bit_for_bit(way, undisturbed, tmp_pat
         assert_same_run(folder, whole)
 
 
-def at_progress(monkeypatch, number, *signals):
+def at_update(monkeypatch, number, *signals):
     """Send signals to this process after that many updates."""
-    progress, count = Run.progress, iter(range(1, 1000))
+    updated, count = Run.updated, iter(range(1, 1000))
 
     def seen(self, *args):
-        progress(self, *args)
+        updated(self, *args)
         if next(count) == number:
             for each in signals:
                 os.kill(os.getpid(), each)
 
-    monkeypatch.setattr(Run, "progress", seen)
+    monkeypatch.setattr(Run, "updated", seen)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -263,16 +263,14 @@ def test_a_signal_saves_the_step_at_which_it_came(
     script, (argv, whole, _) = WAYS[way][0], undisturbed(way)
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     with monkeypatch.context() as patch:
-        at_progress(patch, 5, asked)
+        at_update(patch, 5, asked)
         done = call(script, *argv, out=tmp_path / "run")
     state = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)
-    if script == "train_classifier":
-        batches = {"classifier": 3, "classifier, frozen": 12}[way]  # per epoch
-        assert (state["step"], state["more"]["batches_done"]) == divmod(5, batches)
-    else:
-        assert state["step"] == 5 and len(state["more"]["losses"]) == 2
+    per_epoch = {"classifier": 3, "classifier, frozen": 12}.get(way, 1)
+    assert state["step"] == 5 and state["more"]["per_epoch"] == per_epoch
+    assert len(state["more"]["losses"]) == (5 if per_epoch == 12 else 2)
     assert done.code == code and done.err.count("\n") == 1 + done.err.startswith("\n")
-    assert f" {state['step']} " in done.err and script in done.err
+    assert f" {5 // per_epoch} " in done.err and script in done.err
     assert done.err.endswith(f" --resume --out {tmp_path / 'run'}\n")
     assert handlers == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     succeed(call(script, *done.err.split()[-3:]))  # no other flag is needed
@@ -282,7 +280,7 @@ def test_a_signal_saves_the_step_at_which_it_came(
 def test_time_is_summed_and_the_first_command_is_kept(undisturbed, tmp_path, monkeypatch):
     argv, *_ = undisturbed("lm")
     with monkeypatch.context() as patch:
-        at_progress(patch, 5, signal.SIGINT)
+        at_update(patch, 5, signal.SIGINT)
         call("train_lm", *argv, out=tmp_path / "run")
     first = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)["seconds"]
     succeed(call("train_lm", resume=True, out=tmp_path / "run"))
@@ -296,7 +294,7 @@ def test_time_is_summed_and_the_first_command_is_kept(undisturbed, tmp_path, mon
 def test_a_second_signal_ends_at_once(undisturbed, tmp_path, monkeypatch):
     argv, whole, _ = undisturbed("lm")
     with monkeypatch.context() as patch:
-        at_progress(patch, 5, signal.SIGINT, signal.SIGTERM)
+        at_update(patch, 5, signal.SIGINT, signal.SIGTERM)
         done = call("train_lm", *argv, out=tmp_path / "run")
     assert (
         done.code == 143
@@ -328,7 +326,7 @@ def test_a_second_signal_during_a_save_keeps_the_old_file(undisturbed, tmp_path,
         return save(state, Slow(file) if state["step"] == 5 else file)
 
     with monkeypatch.context() as patch:
-        at_progress(patch, 5, signal.SIGINT)
+        at_update(patch, 5, signal.SIGINT)
         patch.setattr(torch, "save", slow)
         done = call("train_lm", *argv, out=tmp_path / "run")
     assert (
@@ -355,7 +353,7 @@ def test_a_process_that_is_stopped_says_how_to_resume(corpus, tmp_path):
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate()
     step = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)["step"]
-    command = f"python {ROOT / 'train_lm.py'} --resume --out {tmp_path / 'run'}"
+    command = f"python train_lm.py --resume --out {tmp_path / 'run'}"
     assert process.returncode == 143 and err.strip().count("\n") == 0
     assert f"step {step} is saved" in err and err.strip().endswith(command)
 
@@ -397,6 +395,6 @@ def test_a_signal_to_one_of_two_processes_stops_both(corpus, tmp_path):
     step = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)["step"]
     assert [process.returncode for process in processes] == [143, 143] and step > 0
     (line,) = [line for line in "".join(err).splitlines() if "interrupted" in line]
-    command = f"{ROOT / 'train_lm.py'} --resume --out {tmp_path / 'run'}"
+    command = f"train_lm.py --resume --out {tmp_path / 'run'}"
     assert f"step {step} is saved" in line
     assert line.endswith(f"torchrun --nproc_per_node=2 {command}")

@@ -34,8 +34,9 @@ from hypothesis import HealthCheck, given, settings
 import compare
 import model
 from beyond import prepare
-from data import batching, corpus, files, forest, load, masking, shards, spans
+from data import batching, corpus, files, forest, load, masking, noise, shards, spans
 from data.corpora import pairs, threads, toy_threads
+from data.corpora.rows import read_rows
 from data.files import DataError
 from data.tokenizer import (
     BOS,
@@ -205,11 +206,11 @@ def test_rows_of_any_bytes(place, content):
     path = place / "any.tsv"
     path.write_bytes(content)
     for read in (
-        files.read_rows,
+        read_rows,
         pairs.read_pair_rows,
         load,
         lambda path: pairs.load_pairs(path),
-        lambda path: files.read_rows(path, {"a", "b"}),
+        lambda path: read_rows(path, {"a", "b"}),
     ):
         try:
             found = read(path)
@@ -481,7 +482,7 @@ def test_noise_leaves_special_tokens_and_the_shape_alone(batch, seed, drop, swap
     targets = idx.roll(-1, 1).masked_fill(idx == PAD, -100)
     counts = torch.randint(0, 3, (V,), generator=gen(seed)) * (torch.arange(V) >= len(SPECIAL))
     counts[len(SPECIAL)] += 1
-    noisy, wanted = masking.noise_tokens(idx, targets, counts, gen(seed), drop, swap, rare)
+    noisy, wanted = noise.noise_tokens(idx, targets, counts, gen(seed), drop, swap, rare)
     special = idx < len(SPECIAL)
     assert (noisy[special] == idx[special]).all() and (
         (noisy == idx) | (noisy == UNK) | (counts[noisy] > 0)
@@ -986,7 +987,7 @@ def test_a_run_that_resumes_from_a_damaged_file(cli, corpus, place, finished, da
         changed((folder / name).read_bytes(), data, structured=not name.endswith(".pt"))
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(script_module("train_lm"), "draw", lambda *_: None)
+        patch.setattr(script_module("train_lm"), "draw_curve", lambda *_: None)
         runs_or_says_why(
             "train_lm",
             [*SHORT["train_lm"], "--data", str(corpus), "--out", str(folder), "--resume"],

@@ -268,28 +268,24 @@ BOTH = {  # for every reader of a run
         lambda c: c.replace(b'"dropout": 0.0', b'"dropout": 1e999'),
         "is no number",
     ),
-    "true for a number": ("config.json", entry(flags__seed=True), "seed of another type"),
+    "true for a number": ("config.json", entry(flags__seed=True), "seed of a wrong type"),
     "float for a whole number": (
         "config.json",
         entry(flags__block_size=12.0),
-        "block_size of another type",
+        "block_size of a wrong type",
     ),
-    "words for a number": ("config.json", entry(flags__seed="0"), "seed of another type"),
-    "list for flags": ("config.json", entry(flags=[1]), "flags of another type"),
-    "nested flags": (
-        "config.json",
-        entry(flags__data_of={"a": 1}),
-        "not as the scripts write them",
-    ),
-    "NUL in a path": ("config.json", entry(flags__data="a\0b"), "not as the scripts write them"),
-    "kind": ("config.json", entry(kind=["lm"]), "kind of another type"),
-    "model": ("config.json", entry(model="lm"), "model of another type"),
+    "words for a number": ("config.json", entry(flags__seed="0"), "seed of a wrong type"),
+    "list for flags": ("config.json", entry(flags=[1]), "flags of a wrong type"),
+    "nested flags": ("config.json", entry(flags__data_of={"a": 1}), "not as a run writes them"),
+    "NUL in a path": ("config.json", entry(flags__data="a\0b"), "not as a run writes them"),
+    "kind": ("config.json", entry(kind=["lm"]), "kind of a wrong type"),
+    "model": ("config.json", entry(model="lm"), "model of a wrong type"),
 }
 ONLY_OPENED = {
     "control characters": (
         "config.json",
         entry(kind="lm", **{"flags__\x1b[2J\x07\u202elm\nlm": [1]}),
-        "not as the scripts write them",
+        "not as a run writes them",
     ),
     "control characters of a kind": (
         "config.json",
@@ -472,7 +468,7 @@ def test_control_characters_do_not_reach_the_terminal(cli, own_corpus, tmp_path)
     (own_corpus / "train_CLS.tsv").write_text("\x1b[2J\x1b]0;owned\x07\ttext\n")
     folder = own_corpus.rename(tmp_path / "a\x1b[31m\nb")
     outcome = cli("train_classifier", data=folder, out=tmp_path / "run")
-    assert_complains(outcome, "a\\x1b[31m b", "train_CLS.tsv:1: label '\\x1b[2J")
+    assert_complains(outcome, "a\\x1b[31m b", "train_CLS.tsv:1: unknown label '\\x1b[2J")
     assert outcome.err[:-1].isprintable()
     outcome = cli("train_classifier", "--data", folder, "--n-\x1b[31mlayer", 3)
     assert_complains(outcome, "\\x1b[31m")

@@ -297,7 +297,7 @@ def test_when_a_process_is_killed_the_other_says_how_to_resume(together):
     assert together.code == 1 and together.killed < 60
     assert (
         len(lines) == 1
-        and "has gone" in lines[0]
+        and "ended or did not answer" in lines[0]
         and "--resume" in lines[0]
         and "Traceback" not in together.err
     )

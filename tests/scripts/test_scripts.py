@@ -2,7 +2,9 @@
 
 import json
 import math
+import os
 import random
+import signal
 from pathlib import Path
 
 import pytest
@@ -27,7 +29,6 @@ from helpers import (
     weights,
 )
 
-import train_classifier
 from lab.load import load_run
 from lab.records import read_metrics
 from lab.run import Run
@@ -58,15 +59,21 @@ def test_help_shows_usage_and_every_flag(name, cli):
     for flag, field in script_of(name).flags.items():
         positional = field.metadata["positional"]
         assert (flag if positional else f"--{flag.replace('_', '-')}") in text, flag
-        if field.type in (int, float) and field.default is not None and field.default >= 0:
-            assert f"(default: {field.default}" in text, flag
+        shown = field.metadata["shown"] or field.default
+        if not positional and field.type in (int, float) and shown is not None:
+            assert f"(default: {shown})" in text, flag
 
 
 @pytest.mark.parametrize("name", TRAINING)
-def test_help_begins_with_the_flags_of_the_script(name, cli):
+def test_help_has_the_flags_in_groups(name, cli):
     text = cli(name, "--help").out
-    assert text.index("--lr ") < text.index("the run:") < text.index("--seed ")
-    assert "--pos {" in text
+    titles = ["the run:", "the model:", "the length of the training:", "this script:"]
+    titles += ["the vocabulary:", "the machine:"]
+    if name == "train_classifier":  # counts epochs, in flags of its own
+        titles.remove("the length of the training:")
+    places = [text.index(title) for title in titles]
+    assert places == sorted(places)
+    assert places[0] < text.index("--seed ") < places[1] < text.index("--pos {") < places[2]
 
 
 # --------------------------------------------------------------------------------------- a tiny run
@@ -217,7 +224,10 @@ def test_an_epoch_updates_once_per_batch(finished):
 
 
 def interrupt(monkeypatch, at, saved):
-    """Press Ctrl-C at checkpoint `at`: after it is saved, or after its metrics are logged."""
+    """Press Ctrl-C at checkpoint `at`: after it is saved, or after its metrics are logged.
+
+    It is pressed twice, since the first time the step is finished and saved.
+    """
     save, count = Run.save_checkpoint, iter(range(1, 100))
 
     def pressed(self, *args, **more):
@@ -225,7 +235,8 @@ def interrupt(monkeypatch, at, saved):
         if saved or not last:
             save(self, *args, **more)
         if last:
-            raise KeyboardInterrupt
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(Run, "save_checkpoint", pressed)
 
@@ -273,17 +284,20 @@ def test_an_interrupted_run_resumes_bit_for_bit(
 
 def test_an_interrupted_refit_is_repeated(cli, corpus, tmp_path, monkeypatch):
     argv = (*SHORT["train_classifier"], "--data", corpus)
-    train_epoch, count = train_classifier.train_epoch, iter(range(1, 100))
+    retrain = Run.retrain
     succeed(cli("train_classifier", *argv, out=tmp_path / "whole"))
 
-    def pressed(*args, **more):
-        if next(count) > 4:  # the epochs of the search are over
-            raise KeyboardInterrupt
-        train_epoch(*args, **more)
+    def pressed(*args):
+        for step in retrain(*args):
+            if step == 2:
+                os.kill(os.getpid(), signal.SIGINT)
+            yield step
 
     with monkeypatch.context() as patch:
-        patch.setattr(train_classifier, "train_epoch", pressed)
-        assert cli("train_classifier", *argv, out=tmp_path / "parts").code == 130
+        patch.setattr(Run, "retrain", pressed)
+        stopped = cli("train_classifier", *argv, out=tmp_path / "parts")
+    assert stopped.code == 130
+    assert "epoch 4 is saved; the final training is not, and starts again" in stopped.err
     succeed(cli("train_classifier", *argv, out=tmp_path / "parts", resume=True))
     whole, parts = (weights(tmp_path / run / "best.pt") for run in ("whole", "parts"))
     assert same(whole, parts)
@@ -370,7 +384,7 @@ def test_a_malformed_flag_is_named(name):
         elif field.type is str:
             bad += [[option], [f"{option}=--"]]
         else:
-            bad += [[option]]
+            bad += [[option], [f"{option}=--"]]
     for argv in bad:
         outcome = call_main(script_module(name), run, *given, *argv)
         assert_complains(outcome, argv[0].split("=")[0], "--help")
@@ -389,7 +403,7 @@ EVERY = [
     (["--lr", "0"], ["--lr", "above 0"]),
     (["--lr", "inf"], ["--lr", "'inf'"]),
     (["--seed", "9" * 30], ["--seed"]),
-    (["--threads", "5000"], ["--threads", "4096"]),
+    (["--threads", "5000"], ["--threads", "4,096"]),
     (["--threads", "-1"], ["--threads"]),
     (["--batch-size", "2000000000"], ["--batch-size", "at most"]),
     (["--batch-size", "0"], ["--batch-size", "at least 1"]),
@@ -408,7 +422,7 @@ SOME = [
     ("train_lm", ["--eval-every", "0"], ["--eval-every", "at least 1"]),
     ("train_lm", ["--decay", "2"], ["--decay", "1"]),
     ("train_lm", ["--eval-block", "8,x"], ["--eval-block 8,x", "32,64,128"]),
-    ("train_lm", ["--eval-block", "40"], ["--eval-block 40", "--block-size 12", "alibi"]),
+    ("train_lm", ["--eval-block", "40"], ["--eval-block 40", "--block-size 12", "another --pos"]),
     ("train_lm", ["--eval-train", "0"], ["--eval-train", "at least 1"]),
     ("train_lm", ["--pos", "alibi", "--alibi", "symmetric"], ["--alibi symmetric", "causal"]),
     ("train_lm", ["--warmup", "-1"], ["--warmup"]),

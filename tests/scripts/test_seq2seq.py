@@ -16,6 +16,7 @@ from beyond import train_seq2seq
 from data import spans
 from data.corpus import hold_out
 from data.files import read_lines
+from data.source_target import DRAWS, fixed_batches
 from data.tokenizer import BOS, EOS, PAD, encode, train_tokenizer
 from lab import heatmaps
 from lab.load import load_run
@@ -96,9 +97,7 @@ def test_perplexity_of_infilling_is_that_by_hand(finished, corpus):
         for ids in encode(loaded.tokenizer, lines)
         for i in range(0, len(ids), 11)
     ]
-    batches = train_seq2seq.fixed_batches(
-        [torch.tensor(ids) for ids in pieces], flags, first, train_seq2seq.DRAWS
-    )
+    batches = fixed_batches([torch.tensor(ids) for ids in pieces], flags, first)
     nats, words, texts = [], [], []
     for source, mask, inputs, labels in batches:
         assert (
@@ -111,7 +110,7 @@ def test_perplexity_of_infilling_is_that_by_hand(finished, corpus):
             found = losses_by_hand(loaded.model, source[b][mask[b]].tolist(), target)
             nats += found
             words += [loss for loss, i in zip(found, target) if i < first and i != EOS]
-    assert sorted(texts) == sorted(pieces * train_seq2seq.DRAWS)  # every line, whole
+    assert sorted(texts) == sorted(pieces * DRAWS)  # every line, whole
     assert result["tokens/obama"] == len(nats) > len(words) > 0
     assert result["perplexity/obama"] == pytest.approx(math.exp(sum(nats) / len(nats)), rel=1e-4)
     assert result["perplexity_words/obama"] == pytest.approx(
@@ -125,8 +124,7 @@ def test_perplexity_of_infilling_is_that_by_hand(finished, corpus):
 def test_all_runs_are_measured_on_the_same_gaps():
     examples = [torch.tensor([BOS, *range(10, 10 + n)]) for n in (5, 9, 30, 12)]
     one, other = (
-        train_seq2seq.fixed_batches(examples, train_seq2seq.Flags(seed=seed, steps=seed), 100, 2)
-        for seed in (0, 1)
+        fixed_batches(examples, train_seq2seq.Flags(seed=seed, steps=seed), 100) for seed in (0, 1)
     )
     assert all(torch.equal(a, b) for batch, same in zip(one, other) for a, b in zip(batch, same))
     assert not torch.equal(one[0][0], one[1][0])  # each draw differs

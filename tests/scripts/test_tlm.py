@@ -12,7 +12,8 @@ from beyond import train_tlm
 from data import batching
 from data.corpora.pairs import load_pairs
 from data.corpus import hold_out
-from data.tokenizer import BOS, MASK, encode
+from data.masked_pairs import VIEWS, masked_test_set
+from data.tokenizer import BOS, MASK, encode, train_tokenizer
 from lab.load import load_run
 from lab.parameters import count_parameters
 from model import POSITIONS, Config, LanguageModel
@@ -187,7 +188,7 @@ def test_results_of_every_part_language_and_view(trained):
         for metric in ("perplexity", "accuracy")
         for part in ("valid", "test")
         for language in ("en", "xx")
-        for view in train_tlm.VIEWS
+        for view in VIEWS
     }
     assert measured <= result.keys()
     assert "valid: en" in valid and "perplexity of test at step" in test
@@ -208,9 +209,7 @@ def test_a_translation_tells_the_word_and_another_does_not(cli, ciphers, tmp_pat
     succeed(cli("train_tlm", *argv, out=tmp_path / "run"))
     result = result_of(tmp_path / "run")
     for language in ("en", "xx"):
-        alone, paired, mispaired = (
-            result[f"perplexity/test-{language}-{view}"] for view in train_tlm.VIEWS
-        )
+        alone, paired, mispaired = (result[f"perplexity/test-{language}-{view}"] for view in VIEWS)
         assert paired < 1.5 and 0.8 * WORDS < alone < 1.3 * WORDS and mispaired > alone, (
             language,
             alone,
@@ -221,13 +220,10 @@ def test_a_translation_tells_the_word_and_another_does_not(cli, ciphers, tmp_pat
 
 def test_the_three_views_ask_for_the_same_words(ciphers):
     texts, flags = load_pairs(ciphers).tests["test"], train_tlm.Flags()
-    tokenizer = train_tlm.train_tokenizer("word", [sentence for pair in texts for sentence in pair])
+    tokenizer = train_tokenizer("word", [sentence for pair in texts for sentence in pair])
     sides = [batching.sentences(tokenizer, side, 12)[0] for side in zip(*texts)]
     for side in (0, 1):
-        views, found = (
-            train_tlm.masked_test_set(sides, side, flags, tokenizer.get_vocab_size(), None),
-            {},
-        )
+        views, found = (masked_test_set(sides, side, flags, tokenizer.get_vocab_size(), None), {})
         for view, batches in views.items():
             rows = found[view] = []
             for inputs, mask, labels, where in batches:
@@ -279,7 +275,7 @@ def test_the_perplexities_are_those_by_hand(cli, ciphers, tmp_path):
         for side in zip(*load_pairs(ciphers).tests["test"])
     ]
     for side, language in enumerate(("en", "xx")):
-        for view, batches in train_tlm.masked_test_set(
+        for view, batches in masked_test_set(
             sides, side, flags, loaded.tokenizer.get_vocab_size(), None
         ).items():
             nats = count = 0

@@ -7,9 +7,10 @@ import torch
 from helpers import SAID, SHORT, result_of, succeed
 
 import data
-import train_classifier
+from data.labelled import Rows
 from data.tokenizer import BOS, encode
 from lab.load import load_run
+from nets.features import compute_features, predict
 
 LEARN = tuple("--lr 0.02 --epochs 8".split())
 
@@ -27,7 +28,8 @@ def test_the_classifier_learns_and_its_result_adds_up(cli, corpus, tmp_path):
     assert (6 * result["accuracy/seen"] + 9 * result["accuracy/unseen"]) / 15 == pytest.approx(
         result["accuracy/test"]
     )
-    assert "15 test rows" in done.out and "6 also" in done.out
+    # One of the six is held out while the best epoch is searched.
+    assert "15 test rows" in done.out and "(5 of them also among the training rows)" in done.out
 
 
 def test_accuracy_is_that_of_the_rows_one_by_one(finished, corpus):
@@ -155,7 +157,8 @@ def test_on_a_pretrained_encoder(tune, cli, corpus, finished, tmp_path):
         )
         for part in ("body.", "head.")
     )
-    assert f"{head + (body if tune == 'all' else 0):,} of them trained" in done.out
+    trained = f", {head:,} of them trained" if tune == "frozen" else ""
+    assert f"{head + body:,} parameters{trained}, pos=" in done.out
     # the encoder's width, not the flag's default
     assert (
         json.loads((tmp_path / "run" / "config.json").read_text(encoding="utf-8"))["flags"][
@@ -182,14 +185,12 @@ def test_cached_features_of_a_frozen_encoder_are_the_models(cli, corpus, finishe
         )
     )
     loaded, result = load_run(tmp_path / "run"), result_of(tmp_path / "run")
-    rows = train_classifier.Rows(data.load(corpus).test_rows, loaded.tokenizer, 12)
-    right = train_classifier.predict(loaded.model, rows, torch.device("cpu")) == rows.labels
+    rows = Rows(data.load(corpus).test_rows, loaded.tokenizer, 12)
+    right = predict(loaded.model, rows, torch.device("cpu")) == rows.labels
     assert right.float().mean().item() == pytest.approx(result["accuracy/test"])
     # The mean of the training rows is subtracted, and 54 rows have at most 54 components.
-    features = train_classifier.all_features(
-        loaded.model,
-        train_classifier.Rows(data.load(corpus).rows, loaded.tokenizer, 12),
-        torch.device("cpu"),
+    features = compute_features(
+        loaded.model, Rows(data.load(corpus).rows, loaded.tokenizer, 12), torch.device("cpu")
     )
     torch.testing.assert_close(loaded.model.shift, features.mean(0), atol=1e-5, rtol=1e-4)
     assert loaded.model.project(features).size(1) == loaded.model.head.layers[0].in_features <= 54
@@ -277,7 +278,7 @@ def test_clean_split_trains_without_the_test_sentences(cli, corpus, tmp_path):
     )
     assert (
         done.code == 0
-        and "6 training rows and 1 lines of text with their sentences are left out" in done.out
+        and "6 training rows and 1 lines of text with their sentences are removed" in done.out
     )
     assert "43 training rows, 11 for validation" in done.out  # of 54
     # Seen and unseen rows are those of the full split, so that the two compare.

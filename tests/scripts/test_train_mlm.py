@@ -65,9 +65,9 @@ def test_masks_of_the_validation_set_are_always_the_same():
         [torch.cat([torch.tensor([BOS]), torch.randint(5, 90, (n,))]) for n in range(3, 20)],
     )
     torch.manual_seed(1)
-    one = train_mlm.validation_set(sequences, flags, 90, None)
+    one = train_mlm.fixed_batches(sequences, flags, 90, None)
     torch.manual_seed(2)
-    two = train_mlm.validation_set(sequences, flags, 90, None)
+    two = train_mlm.fixed_batches(sequences, flags, 90, None)
     assert all(torch.equal(a, b) for x, y in zip(one, two) for a, b in zip(x, y))
 
 
@@ -83,7 +83,7 @@ def test_masked_perplexity_is_a_mean_over_hidden_tokens(finished):
         )
         for n in (2, 3, 11, 11, 11)
     ]
-    batches = train_mlm.validation_set(sequences, flags, V, None)
+    batches = train_mlm.fixed_batches(sequences, flags, V, None)
     nats, hits, count = train_mlm.evaluate(loaded.model, batches, torch.device("cpu"), flags)
     expected, right, hidden = 0.0, 0, 0
     loaded.model.eval()
@@ -203,7 +203,7 @@ def test_a_causal_run_is_a_language_model_for_other_scripts(cli, corpus, finishe
     )
     assert_complains(
         cli("train_mlm", *argv, mask_rate=0.2, out=tmp_path / "x"),
-        "--causal hides no words",
+        "--causal masks no words",
         "--mask-rate",
     )
     succeed(

@@ -15,6 +15,7 @@ from data.corpora import toy_threads
 from data.corpora.threads import Tree, load_threads
 from data.corpus import hold_out
 from data.forest import Forest
+from data.masked_comments import VIEWS, fixed_batches
 from data.tokenizer import BOS, encode, load_tokenizer, train_tokenizer
 from lab.parameters import count_parameters
 from lab.records import read_json
@@ -221,14 +222,14 @@ def test_each_comment_has_one_piece_and_a_control_elsewhere():
 
 def test_the_masks_are_the_same_for_every_seed_and_view():
     where = forest()
-    (batch,) = train_thread.fixed_batches(where, train_thread.Flags(seed=0), 40, None)
-    (again,) = train_thread.fixed_batches(where, train_thread.Flags(seed=1), 40, None)
+    (batch,) = fixed_batches(where, train_thread.Flags(seed=0), 40, None)
+    (again,) = fixed_batches(where, train_thread.Flags(seed=1), 40, None)
     rows, inputs, mask, labels, views = batch
     assert (
         torch.equal(inputs, again[1])
         and torch.equal(labels, again[3])
         and sorted(rows) == [1, 2, 3, 4, 5, 7, 8]
-        and list(views) == list(train_thread.VIEWS)
+        and list(views) == list(VIEWS)
     )
     assert (
         views["alone"] == {}
@@ -294,7 +295,7 @@ def test_results_of_every_view_and_depth(cli, echoes, tmp_path):
     measured = {
         f"perplexity/{part}-{view}{depth}"
         for part in ("valid", "test")
-        for view in train_thread.VIEWS
+        for view in VIEWS
         for depth in ("", "-depth-1", "-depth-2")
     }
     assert measured <= result.keys()
@@ -328,7 +329,7 @@ def test_ancestors_tell_the_word_and_another_trees_do_not(cli, tmp_path):
     )
     succeed(cli("train_thread", *argv, out=tmp_path / "run"))
     result = result_of(tmp_path / "run")
-    ancestors, alone, shuffled = (result[f"perplexity/test-{view}"] for view in train_thread.VIEWS)
+    ancestors, alone, shuffled = (result[f"perplexity/test-{view}"] for view in VIEWS)
     assert ancestors < 0.6 * alone and alone < 8 and shuffled > 1.5 * alone, (
         ancestors,
         alone,
@@ -359,7 +360,7 @@ def test_the_perplexities_are_those_by_hand(ancestor_positions, cli, echoes, tmp
         torch.tensor([BOS, *row])
         for row in encode(tokenizer, [text for tree in test for text in tree.texts])
     ]
-    for rows, inputs, mask, labels, _ in train_thread.fixed_batches(
+    for rows, inputs, mask, labels, _ in fixed_batches(
         where, flags, tokenizer.get_vocab_size(), None
     ):
         for row, shown, real, label in zip(rows, inputs, mask, labels):
