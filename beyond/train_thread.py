@@ -31,11 +31,12 @@ from lab import figures, processes
 from lab.command import main
 from lab.errors import require
 from lab.flags import MaskFlags, ProcessFlags, TrainFlags, flag, model_config
+from lab.limits import LARGEST
 from lab.machine import autocast, compile_blocks, prepare
 from lab.optim import learning_rate, make_optimizer, perplexity
 from lab.report import draw_curve, say_start
 from lab.run import Run
-from model import LARGEST, LanguageModel
+from model import LanguageModel
 from nets.thread_reader import ThreadReader
 
 
