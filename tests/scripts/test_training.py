@@ -19,9 +19,11 @@ from lab.run import Run
 
 
 def test_no_known_validation_word_is_said_before_training(tmp_path):
-    argv = (*SHORT["train_mlm"], "--data", "toy", "--vocab-size", "6", "--out", tmp_path / "run")
-    outcome = call("train_mlm", *argv)
-    assert_complains(outcome, "--data toy", "no word of the held-out lines", "--vocab-size")
+    lines = ["the " * 50, *(f"word{i} other{i}" for i in range(40))]  # "the" is not held out
+    (tmp_path / "my.txt").write_text("\n".join(lines))
+    argv = (*SHORT["train_mlm"], "--data", tmp_path / "my.txt", "--vocab-size", "6")
+    outcome = call("train_mlm", *argv, "--out", tmp_path / "run")
+    assert_complains(outcome, "my.txt", "no word of the held-out lines", "--vocab-size")
     assert not (tmp_path / "run").exists()
 
 
