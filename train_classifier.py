@@ -14,10 +14,9 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-import data
 from data.batching import fraction_unknown, generator
 from data.corpus import hold_out, normalize
-from data.labelled import Rows, accuracies
+from data.labelled import Rows, accuracies, load_labelled
 from data.tokenizer import UNK, train_tokenizer
 from lab import figures
 from lab.command import main
@@ -71,9 +70,7 @@ class Flags(CommonFlags):
 def train(flags):
     # Data
     source = load_encoder(flags)
-    corpus = data.load(flags.data)
-    none = f"--data {flags.data}: holds no labelled rows; give a .tsv, a .csv, or a folder with"
-    require((corpus.rows and corpus.test_rows, f"{none} train_CLS.tsv and test_CLS.tsv"))
+    corpus = load_labelled(flags.data)
     corpus, seen, note = corpus.split(flags.split)
     kept, held_out = hold_out(corpus.rows, flags.valid, 0, key=lambda row: row[1])
     few = f"--valid {flags.valid}: leaves no rows to {'validate' if kept else 'train'} on"

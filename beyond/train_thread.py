@@ -131,9 +131,8 @@ def train(flags):
     for step in run.steps(model, optimizer, measure, judge="loss/valid"):
         epoch, position = divmod(step, per_epoch)
         if batches is None or position == 0:
-            order = generator(flags.seed, "epoch", epoch)
-            batches = torch.randperm(len(known.pieces), generator=order).split(flags.batch_size)
-        comments = torch.tensor([row for piece in batches[position] for row in known.pieces[piece]])
+            batches = known.batches(flags.batch_size, generator(flags.seed, "epoch", epoch))
+        comments = batches[position]
         gen = generator(flags.seed, "masks", step)
         alone = torch.rand((), generator=gen) < flags.alone_rate
         idx, mask = known.comments(comments.tolist())  # (B, T)

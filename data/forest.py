@@ -39,6 +39,11 @@ class Forest:
                 chains = by_depth[min(depth, max(by_depth))]
                 self.others.append(chains[i % len(chains)])
 
+    def batches(self, batch_size, gen):
+        """Return the targets of batch_size pieces each, in random order, as tensors of rows."""
+        order = torch.randperm(len(self.pieces), generator=gen).split(batch_size)
+        return [torch.tensor([row for i in some for row in self.pieces[i]]) for some in order]
+
     def comments(self, rows):
         """Return idx, mask (B, T) of these comments."""
         return batching.pad([self.sequences[row] for row in rows])

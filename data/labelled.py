@@ -2,7 +2,18 @@
 
 import torch
 
+import data
 from data import batching
+from data.files import DataError
+
+
+def load_labelled(name):
+    """Read a corpus as `data.load` does. Raises DataError if it has no labelled rows."""
+    corpus = data.load(name)
+    if not (corpus.rows and corpus.test_rows):
+        remedy = "give a .tsv, a .csv, or a folder with train_CLS.tsv and test_CLS.tsv"
+        raise DataError(f"--data {name}: holds no labelled rows; {remedy}")
+    return corpus
 
 
 class Rows:

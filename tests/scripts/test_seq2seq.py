@@ -206,8 +206,8 @@ def test_folders_of_pairs_and_their_val_set(cli, tmp_path):
     )
     assert (done.code, done.err) == (0, "") and "fr to en" in done.out
     assert (
-        "1 pairs of train are longer than --block-size 40 and were left out" in done.out
-        and "1 pairs of test_2016 are longer" in done.out
+        "1 pairs of train are longer than --block-size 40: left out" in done.out
+        and "1 pairs of test_2016 are longer than --block-size 40: truncated" in done.out
     )
     assert {
         "perplexity/valid",

@@ -182,7 +182,7 @@ def ciphers(tmp_path_factory):
 
 def test_results_of_every_part_language_and_view(trained):
     folder, done = trained("train_tlm")
-    result, (valid, test) = result_of(folder), done.out.splitlines()[-2:]
+    result, (valid, test, last) = result_of(folder), done.out.splitlines()[-3:]
     measured = {
         f"{metric}/{part}-{language}-{view}"
         for metric in ("perplexity", "accuracy")
@@ -191,9 +191,9 @@ def test_results_of_every_part_language_and_view(trained):
         for view in VIEWS
     }
     assert measured <= result.keys()
-    assert "valid: en" in valid and "perplexity of test at step" in test
+    assert "valid: en" in valid and "test: en" in test and "perplexity at step" in last
     alone, paired = (f"{result[f'perplexity/test-en-{view}']:,.2f}" for view in ("alone", "paired"))
-    assert f"en {alone} alone, {paired} beside its translation" in test
+    assert f"en {alone} alone, {paired} with its translation" in test
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     assert config["languages"] == ["en", "xx"] and config["model"]["n_language"] == 2
     assert load_run(folder, ("mlm",)).model.body.languages.weight.shape == (2, 16)
@@ -346,7 +346,7 @@ def test_an_mlm_run_without_the_words_of_a_language(cli, finished, ciphers, tmp_
     assert_complains(
         outcome,
         f"--init-from {finished('train_mlm')}",
-        "100% of the words of en are unknown",
+        "does not know most words of en",
         f"--vocab-from {ciphers}",
     )
     assert not (tmp_path / "run").exists()
@@ -377,7 +377,7 @@ def test_a_run_in_two_languages_is_an_encoder_to_classify_with(cli, corpus, ciph
 @pytest.mark.parametrize(
     "test, argv, parts",
     [
-        (("four\n", "quatre\n"), (), ["test has a single pair", "give more"]),
+        (("four\n", "quatre\n"), (), ["test has a single pair", "give at least two"]),
         (
             ("a b\nc\n", "x\ny\n"),
             ("--vocab-size", 15),

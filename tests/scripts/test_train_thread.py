@@ -433,7 +433,7 @@ def test_toy_prints_the_distance_to_the_floor(cli, tmp_path, monkeypatch):
                 result["floor/perplexity/test-alone"] / result["floor/perplexity/test-ancestors"]
             )
         )
-        and "; by the grammar 0." in done.out
+        and f", of {result['floor/gain/test']:.3f} possible" in done.out
     )
     assert result["gain/test"] == pytest.approx(
         math.log(result["perplexity/test-alone"] / result["perplexity/test-ancestors"])

@@ -13,8 +13,8 @@ from helpers import ROOT, SHORT, TINY, assert_complains, call
 import data
 import train_lm
 from data.corpus import hold_out, normalize
-from lab import run as lab_run
 from lab.checkpoint import read_checkpoint
+from lab.live import LiveLine
 from lab.run import Run
 
 
@@ -121,14 +121,13 @@ def test_only_the_state_of_the_gpu_in_use_is_restored(monkeypatch, tmp_path):
 def test_retraining_has_a_clock_of_its_own(corpus, tmp_path, monkeypatch):
     shown, now = [], iter(range(10**9))
     clock = types.SimpleNamespace(perf_counter=lambda: next(now), process_time=lambda: 0.0)
-    monkeypatch.setattr(lab_run, "time", clock)
-    monkeypatch.setattr(lab_run.LiveLine, "show", lambda self, text: shown.append(text))
-    monkeypatch.setattr(lab_run.LiveLine, "clear", lambda self: None)
+    monkeypatch.setattr("lab.run.time", clock)
+    monkeypatch.setattr(LiveLine, "show", lambda self, text: shown.append(text))
+    monkeypatch.setattr(LiveLine, "clear", lambda self: None)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     err = types.SimpleNamespace(isatty=lambda: True, write=lambda text: None, flush=lambda: None)
-    monkeypatch.setattr(
-        lab_run, "sys", types.SimpleNamespace(stderr=err, argv=["train_classifier.py"])
-    )
+    streams = types.SimpleNamespace(stderr=err, argv=["train_classifier.py"])
+    monkeypatch.setattr("lab.run.sys", streams)
     outcome = call(
         "train_classifier", *SHORT["train_classifier"], "--data", corpus, "--out", tmp_path / "r"
     )
