@@ -153,11 +153,10 @@ def grouped(flags_class):
 def add_argument(group, field, about):
     """Add one field of a flags dataclass to an argparse group."""
     default = about["shown"] or field.default
-    unknown = default in ("", None, (), dataclasses.MISSING) or default is False
+    unknown = default in ("", None, (), dataclasses.MISSING) or default is False  # unlike 0
+    known = not unknown and not about["positional"]
     turn_off = f"on; turn off with --no-{spelled(field.name)[2:]}"
-    text = about["help"] + (
-        f" (default: {turn_off if default is True else default})" * (not unknown)
-    )
+    text = about["help"] + (f" (default: {turn_off if default is True else default})" * known)
     options = {"help": text.replace("%", "%%")}
     if field.type == list[str]:
         options |= {"nargs": "+"} if about["positional"] else {"action": "append", "metavar": "STR"}

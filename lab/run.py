@@ -226,7 +226,7 @@ class Run:
         self.live.say(text)
 
     def log(self, number, **metrics):
-        """Append a line to metrics.jsonl. It has no times, so a repeated run gives the same file.
+        """Append a line to metrics.jsonl, without times: a repeated run gives the same file.
         Raises UserError for NaN and infinite numbers."""
         self.check_losses()
         for name, value in metrics.items():

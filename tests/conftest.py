@@ -60,7 +60,7 @@ def speeches():
 def shell(tmp_path):
     """shell("train_lm", steps=2) -> Outcome of a process of its own, in the folder tmp_path."""
 
-    def start(name, /, *argv, preexec_fn=None, **flags):
+    def start(name, /, *argv, preexec_fn=None, input=None, **flags):
         module = script_of(name).module
         script = ["-m", module] if "." in module else [ROOT / f"{module}.py"]
         done = subprocess.run(
@@ -70,6 +70,7 @@ def shell(tmp_path):
             encoding="utf-8",
             env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"},
             preexec_fn=preexec_fn,
+            input=input,
         )
         return Outcome(done.returncode, done.stdout, done.stderr)
 

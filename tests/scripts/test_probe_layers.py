@@ -73,4 +73,4 @@ def test_a_layer_the_encoder_does_not_have(cli, corpus, finished, tmp_path):
         "--out",
         tmp_path / "run",
     )
-    assert done.code == 2 and "--layers 2" in done.err and "from 0 to 1" in done.err
+    assert done.code == 2 and "--layers 2" in done.err and "one of last, all, 0, 1" in done.err

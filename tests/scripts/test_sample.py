@@ -345,8 +345,7 @@ def test_a_run_that_has_not_ended_is_used_with_a_word_of_warning(capsys, tmp_pat
     folder = make_run(tmp_path / "cut")
     for expected in (
         "",
-        f"note: the run in {folder} has not ended; "
-        "these are its weights as last evaluated, at step 3\n",
+        f"note: the run in {folder} has not ended; its weights are those of step 3\n",
     ):
         code, out, err = call(capsys, folder, "--text", "this is", "--samples", 1, "--tokens", 2)
         assert code == 0 and err == expected

@@ -18,12 +18,12 @@ from lab.live import LiveLine
 from lab.run import Run
 
 
-def test_no_known_validation_word_is_said_before_training(corpus, tmp_path):
-    path = tmp_path / "foreign.txt"
-    path.write_text("".join(f"word{n} " * 3 + "\n" for n in range(40)), encoding="utf-8")
-    argv = (*SHORT["train_mlm"], "--data", path, "--vocab-from", corpus)
-    outcome = call("train_mlm", *argv, out=tmp_path / "run")
-    assert_complains(outcome, f"--data {path}", "no word of the held-out lines", "--vocab-size")
+def test_no_known_validation_word_is_said_before_training(tmp_path):
+    lines = ["zoo " * 50, *(f"word{i} other{i}" for i in range(40))]  # the first is not held out
+    (tmp_path / "my.txt").write_text("\n".join(lines))
+    argv = (*SHORT["train_mlm"], "--data", tmp_path / "my.txt", "--vocab-size", "6")
+    outcome = call("train_mlm", *argv, "--out", tmp_path / "run")
+    assert_complains(outcome, "my.txt", "no word of the held-out lines", "--vocab-size")
     assert not (tmp_path / "run").exists()
 
 
