@@ -541,8 +541,6 @@ def noisy_imports(house):
 
 # ---------------------------------------------------------------------------------- this repository
 
-OPEN = pytest.mark.xfail(strict=True)
-
 
 @pytest.fixture(scope="module")
 def house():
@@ -565,12 +563,12 @@ def no(complaints):
         reexports,
         renamed_modules,
         top_level_files,
-        pytest.param(long_lines, marks=OPEN),
+        long_lines,
         copied_passages,
-        pytest.param(repeated_lines, marks=OPEN),
+        repeated_lines,
         imports_between_tests,
-        pytest.param(noisy_imports, marks=OPEN),
-        pytest.param(unknown_guarantees, marks=OPEN),
+        noisy_imports,
+        unknown_guarantees,
     ],
     ids=lambda rule: rule.__name__,
 )
@@ -587,8 +585,8 @@ def test_a_file_is_short_enough(path, house):
     "rule, room",
     [
         (long_lines, "tests"),
-        pytest.param(long_lines, "tests/model", marks=OPEN),
-        pytest.param(long_lines, "tests/data", marks=OPEN),
+        (long_lines, "tests/model"),
+        (long_lines, "tests/data"),
         (long_lines, "tests/lab"),
         (long_lines, "tests/scripts"),
         (long_lines, "tests/hardening"),
@@ -599,10 +597,10 @@ def test_a_file_is_short_enough(path, house):
         (long_test_names, "tests/scripts"),
         (long_test_names, "tests/hardening"),
         (renamed_modules, "tests"),
-        pytest.param(renamed_modules, "tests/model", marks=OPEN),
+        (renamed_modules, "tests/model"),
         (renamed_modules, "tests/data"),
         (renamed_modules, "tests/lab"),
-        pytest.param(renamed_modules, "tests/scripts", marks=OPEN),
+        (renamed_modules, "tests/scripts"),
         (renamed_modules, "tests/hardening"),
     ],
     ids=lambda value: getattr(value, "__name__", value),
