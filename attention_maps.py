@@ -26,7 +26,7 @@ from lab.errors import require
 from lab.flags import flag
 from lab.heatmaps import draw_maps, draw_tables
 from lab.load import load_run
-from lab.machine import prepare
+from lab.machine import set_up_device
 from model import alibi_bias, sinusoids
 
 TEXTS = (
@@ -63,7 +63,7 @@ class Flags:
 
 
 def show(flags):
-    device = prepare(flags)
+    device = set_up_device(flags)
     loaded = [load_run(folder, device=device) for folder in flags.runs]
     for run in loaded:
         L, H = run.model.body.config.n_layer, run.model.body.config.n_head

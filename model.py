@@ -32,7 +32,7 @@ CHOICES = dict(pos=POSITIONS, alibi=ALIBI_VARIANTS, head=HEADS, activation=ACTIV
 
 @dataclass
 class Config:
-    """All architecture options. Raises ValueError for options that do not fit together."""
+    """All architecture options. Values from flags and files are checked in lab/limits.py."""
 
     # fmt: off
     vocab_size: int = 5000
@@ -174,7 +174,7 @@ class Attention(nn.Module):
         if angles is not None:
             q, k = rotate(q, angles), rotate(k, angles)
         dropout, weights = self.attn_dropout if self.training else 0.0, None
-        if need_weights or dropout:  # written out: the fused kernel returns no weights
+        if need_weights or dropout:  # written out: the fused kernel has neither
             if self.causal and bias is None:
                 bias = torch.full((T, T), -math.inf, dtype=x.dtype, device=x.device).triu(1)
             y, weights = attend(q, k, v, bias, dropout)
@@ -250,8 +250,8 @@ class Transformer(nn.Module):
         x = self.token_vectors(idx)
         if (vectors := self.position_vectors(T)) is not None:  # Place 1
             x = x + vectors
-        kernel = self.long_attention and self.long_attention(T, mask, need_weights)
-        kernel, bias = kernel or (None, self.attention_bias(T, mask))  # Place 2
+        long = self.long_attention and self.long_attention(T, mask, need_weights)
+        kernel, bias = long or (None, self.attention_bias(T, mask))  # Place 2
         angles = self.angles(T)  # Place 3
         how = dict(bias=bias, angles=angles, need_weights=need_weights, kernel=kernel)
         return self.run_blocks(x, how, **more)
@@ -263,7 +263,7 @@ class Transformer(nn.Module):
         memory (B, S, C), memory_mask (B, S): what the cross-attention reads. Each row of the mask
         needs one True. The maps are then pairs, (B, H, T, T) and (B, H, T, S).
         """
-        if memory is not None:  # without positions: which words belong together must be learned
+        if memory is not None:  # cross-attention gets no positions
             how["cross"] = dict(memory=memory, need_weights=how["need_weights"])
             if memory_mask is not None:
                 zeros = x.new_zeros(len(x), 1, 1, memory.size(1))  # (B, 1, 1, S)
@@ -376,7 +376,7 @@ class LanguageModel(nn.Module):
 
         smoothing: share of each target spread over all words (Szegedy et al. 2016, section 7).
         """
-        targets = targets.flatten()  # on the CPU, if a GPU should not wait for N
+        targets = targets.flatten()  # on the CPU: else nonzero() would wait for the GPU
         picked = (targets != -100).nonzero().squeeze(1)  # (N,)
         targets, picked = (t.to(idx.device, non_blocking=True) for t in (targets[picked], picked))
         h = self.body(idx, mask, picked=picked, **more)  # (N, C): only these meet the words

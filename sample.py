@@ -21,7 +21,7 @@ from data.tokenizer import BOS, EOS, MASK, SPECIAL, detokenize
 from lab.command import main
 from lab.flags import flag
 from lab.load import load_run
-from lab.machine import prepare
+from lab.machine import set_up_device
 from lab.texts import encode, read_file, unknown_words
 from nets.encoder_decoder import generate
 from nets.thread_reader import ancestor_inputs
@@ -45,7 +45,7 @@ class Flags:
 
 
 def sample(flags):
-    run = load_run(flags.run, device=prepare(flags))
+    run = load_run(flags.run, device=set_up_device(flags))
     texts = [*flags.text, *(read_file(flags.file) if flags.file else [])] or [""]
     above = texts[:-1] if run.kind == "thread" else []  # ancestors of the text to fill
     encoded = [encode(run, text) for text in texts[len(above) :]]  # all are valid

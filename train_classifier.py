@@ -14,17 +14,17 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from data.batching import fraction_unknown, generator
+from data.batching import generator
 from data.corpus import hold_out, normalize
 from data.labelled import Rows, accuracies, load_labelled
-from data.tokenizer import UNK, train_tokenizer
+from data.tokenizer import train_tokenizer
 from lab import figures
 from lab.command import main
 from lab.errors import require
 from lab.flags import CommonFlags, flag, model_config, resolve_pairs
 from lab.limits import LARGEST
-from lab.machine import autocast, compile_blocks, prepare
-from lab.optim import learning_rate, make_optimizer
+from lab.machine import autocast, compile_blocks, set_up_device
+from lab.optim import learning_rate, make_adamw
 from lab.report import draw_curve, say_start
 from lab.run import Run
 from lab.sources import load_encoder
@@ -51,14 +51,14 @@ class Flags(CommonFlags):
     epochs: int = flag(15, "passes over the training rows", at_least=1)
     batch_size: int = flag(16, "sentences per update", at_least=1, at_most=LARGEST)
     lr: float = either(0.001, 0.0003, "peak learning rate", above=0)
-    decay: float = either(0.0, 1.0, "share of the epochs in which it falls", at_least=0, at_most=1)
+    decay: float = either(0.0, 1.0, "share of epochs in which it falls", at_least=0, at_most=1)
     weight_decay: float = either(0.01, 1.0, "weight decay of matrices", at_least=0)
     pool: str = either("mean", "mean+max+min", "pooling: mean, max, min, first, last, joined by +")
     layers: str = either("last", "all", "states to pool: last, all, or the number of a layer")
     n_hidden: int = either(100, 300, "width of the hidden layer; 0: linear", at_least=0)
     n_component: int = either(0, 1000, "principal components of the features; 0: all", at_least=0)
     head_dropout: float = either(0.5, 0.0, "dropout before the last layer", at_least=0, below=1)
-    balance: str = either("weights", "prior", "against unequal classes, see Rows.balance", BALANCE)
+    balance: str = either("weights", "prior", "correction for classes of unequal size", BALANCE)
     block_size: int = flag(32, "longest sentence, in tokens, with [BOS]", at_least=2)
     init_std: float = 0.1
     causal: bool = flag(False, "a decoder instead of an encoder, pooled at the last token")
@@ -85,7 +85,7 @@ def train(flags):
     seen_now = seen & torch.tensor([normalize(text) not in held for _, text in corpus.test_rows])
 
     # Model
-    device = prepare(flags, config.n_embd)
+    device = set_up_device(flags, config.n_embd)
     frozen = bool(source) and flags.tune == "frozen"
     resolve(flags, frozen, config.n_layer)
     head = {"n_class": len(corpus.classes), "pool": flags.pool, "layers": flags.layers}
@@ -118,7 +118,7 @@ def train(flags):
         torch.manual_seed(flags.seed)
         sets["train"] = Rows(corpus.rows, tokenizer, config.block_size)
         model, features, optimizer, balance = start(config, head, source, sets, flags, device)
-        steps = run.retrain(epoch * sets["train"].n_batches(flags.batch_size))
+        steps = run.retrain(optimizer, epoch * sets["train"].n_batches(flags.batch_size))
         fit(steps, model, sets["train"], features, optimizer, balance, flags, run)
         run.save("best.pt", model=model.state_dict(), step=epoch)
     else:
@@ -131,14 +131,14 @@ def train(flags):
     confusion.index_put_((sets["test"].labels, answers["test"]), torch.tensor(1), accumulate=True)
     floor = {f"floor/{name}": value for name, value in corpus.floor.items() if name in result}
     about = {"epoch": epoch, "classes": corpus.classes, "confusion": confusion.tolist()}
-    about |= {"unknown/test": fraction_unknown(torch.cat(sets["test"].sequences), UNK)}
+    about |= {"unknown/test": sets["test"].unknown()}
     run.finish(about | result | {"accuracy/valid": valid} | floor, model)
     draw(run, corpus, confusion)
     words = f"test accuracy {result['accuracy/test']:.1%}{in_words(result)}"
     if "accuracy/test" in corpus.floor:
         words += f", the best possible is {corpus.floor['accuracy/test']:.1%}"
     words += f", after {epoch} epoch{'s' * (epoch > 1)}" + " on all training rows" * flags.refit
-    run.say(f"{words}; {run.seconds():.0f} s, {run.folder}")
+    run.say_end(words)
 
 
 def start(config, head, source, sets, flags, device):
@@ -156,7 +156,7 @@ def start(config, head, source, sets, flags, device):
             model.fit_projection(features["train"])
         features = {name: model.project(part) for name, part in features.items()}
     balance = [part.to(device) for part in sets["train"].balance(head["n_class"], flags.balance)]
-    return model, features, make_optimizer(model, flags.lr, flags.weight_decay), balance
+    return model, features, make_adamw(model, flags.lr, flags.weight_decay), balance
 
 
 def fit(steps, model, rows, features, optimizer, balance, flags, run):
@@ -208,7 +208,7 @@ def say_data(run, corpus, note, sets, seen, model, source):
         if rows.n_long:
             long = f"{rows.n_long} of {n[name]} {name} sentences are longer than --block-size"
             run.say(f"  {long} {model.body.config.block_size} and were truncated")
-    unknown = fraction_unknown(torch.cat(sets["train"].sequences), UNK)
+    unknown = sets["train"].unknown()
     if unknown > 0.1:
         whose = f"{source.folder}; pretrain it on" if source else "the vocabulary; make it from"
         share = f"{unknown:.0%} of the training words are unknown to {whose}"

@@ -23,8 +23,8 @@ from lab.command import main
 from lab.errors import UserError, require
 from lab.flags import ContinueFlags, ProcessFlags, TrainFlags, flag, model_config, share, was_given
 from lab.limits import LARGEST
-from lab.machine import autocast, compile_blocks, prepare
-from lab.optim import learning_rate, make_optimizer, perplexity
+from lab.machine import autocast, compile_blocks, set_up_device
+from lab.optim import learning_rate, perplexity
 from lab.report import above_floor, draw_curve, say_start
 from lab.run import Run
 from lab.sources import load_init_from, open_prepared
@@ -94,7 +94,7 @@ def train(flags):
 
     # Model
     config = model_config(flags, source, causal=True, vocab_size=vocab_size)
-    device = prepare(flags, config.n_embd)
+    device = set_up_device(flags, config.n_embd)
     run = Run("lm", flags, config, text.tokenizer, device, members=flags.members)
     members = [LanguageModel(Decoder(config)) for _ in range(flags.members)]
     model = (Ensemble(members) if flags.members > 1 else members[0]).to(device)
@@ -102,7 +102,7 @@ def train(flags):
         compile_blocks(model)
     if source:
         model.load_state_dict(source.model.state_dict())
-    optimizer = make_optimizer(model, flags.lr, flags.weight_decay)
+    optimizer = run.make_adamw(model)
     say_start(run, f"{text.name}: {len(ids) - 1:,} training tokens", model)
     for name, stream in streams.items():
         unknown = f"{fraction_unknown(stream[1:], UNK):6.1%} out of vocabulary"
@@ -120,12 +120,12 @@ def train(flags):
         return numbers, f"perplexity  {words}"
 
     judge = "perplexity/valid" if flags.valid and "valid" in streams else ""
-    n_rows = flags.members * flags.batch_size
+    n_rows, n_tokens = flags.members * flags.batch_size, flags.batch_size * flags.block_size
     for step in run.steps(model, optimizer, measure, judge):
         gen = generator(flags.seed, step)  # the batch depends on seed and step alone
         x, y = random_blocks(ids, flags.block_size, n_rows, gen)  # (B, T)
         x, y = noise_tokens(x, y, counts, gen, *noise)
-        x[:: flags.batch_size, 0] = BOS  # one block begins with nothing before it, as a prompt does
+        x[:: flags.batch_size, 0] = BOS  # one block per member begins like a prompt
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, flags.steps, flags.lr, flags.warmup, flags.decay)
         optimizer.zero_grad()
@@ -134,17 +134,17 @@ def train(flags):
         for rows, targets in processes.shares(flags, step, y, flags.members):
             with autocast(flags, device):
                 loss = model.loss(x[rows].to(device), targets, smoothing=flags.label_smoothing)
-                loss = loss / y.numel()
+                loss = loss / n_tokens
             loss.backward()
             total += loss.detach()
         processes.sum_gradients(model)
         for member in members:
             clip_grad_norm_(member.parameters(), flags.clip or math.inf)
         optimizer.step()
-        run.updated(step, total, flags.batch_size * flags.block_size)
+        run.updated(step, total / flags.members, n_tokens)
 
     # Results
-    result = {"step": run.load_best(model)["step"], "vocab_size": vocab_size}
+    best, result = run.load_best(model), {}
     for length in lengths:
         at = "" if length == flags.block_size else f"@{length}"
         for name, stream in streams.items():
@@ -167,8 +167,7 @@ def train(flags):
         rest = f"  {bits:.3f} bits per byte" if bits else ""
         run.say(f"  {name:<14} perplexity {result[f'perplexity/{key}']:>9,.1f}{rest}")
     words = [f"{n} {result[k]:.1f}{above_floor(result[k], floor.get(k))}" for n, k in keys.items()]
-    at = f"at step {result['step']}: {', '.join(words)}"
-    run.say(f"perplexity {at}; {run.seconds():.0f} s, {run.folder}")
+    run.say_end(f"perplexity at step {best['step']}: {', '.join(words)}")
 
 
 def check(flags, source):

@@ -4,7 +4,7 @@
     python train_mlm.py --data my.txt --n-layer 4 --n-embd 128 --lr 1e-3
     python train_mlm.py --init-from out/mlm-wikitext2-alibi-0 --data speeches
 
-Its perplexity is that of masked words with both sides visible: not to be compared with train_lm.py
+Its perplexity is that of masked words with both sides visible. train_lm.py's does not compare.
 With --causal the same stack predicts every next word of the same sentences instead.
 """
 
@@ -23,8 +23,8 @@ from lab import processes
 from lab.command import main
 from lab.errors import require
 from lab.flags import ContinueFlags, MaskFlags, ProcessFlags, TrainFlags, flag, given, model_config
-from lab.machine import autocast, compile_blocks, prepare
-from lab.optim import learning_rate, make_optimizer, perplexity
+from lab.machine import autocast, compile_blocks, set_up_device
+from lab.optim import learning_rate, perplexity
 from lab.report import draw_curve, say_start
 from lab.run import Run
 from lab.sources import load_init, load_init_from, open_prepared
@@ -33,12 +33,11 @@ from nets.two_languages import make_encoder
 
 
 @dataclass
-class Flags(TrainFlags, MaskFlags, ContinueFlags, ProcessFlags):
+class Flags(MaskFlags, TrainFlags, ContinueFlags, ProcessFlags):
     n_layer: int = 1
     n_embd: int = 1024
     n_head: int = 8
     n_ffn: int = 256
-    block_size: int = flag(32, "longest sentence, in tokens, with [BOS]", at_least=2)
     init_std: float = 0.01
     activation: str = "gelu"
     dropout: float = 0.2
@@ -117,14 +116,14 @@ def train(flags):
     # Model
     unit_embd = flags.head == "clap" if flags.unit_embd is None else flags.unit_embd
     config = model_config(flags, source, flags.causal, vocab_size=vocab_size, unit_embd=unit_embd)
-    device = prepare(flags, config.n_embd)
+    device = set_up_device(flags, config.n_embd)
     run = Run(kind, flags, config, text.tokenizer, device, name="clm" if flags.causal else "")
     model = LanguageModel((Decoder if flags.causal else make_encoder)(config)).to(device)
     if flags.compile:
         compile_blocks(model)
     if source:
         model.load_state_dict(source.model.state_dict())
-    optimizer = make_optimizer(model, flags.lr, flags.weight_decay, (0.9, flags.beta2))
+    optimizer = run.make_adamw(model)
     if text.note:
         run.say(text.note)
     sizes = f"{len(text.train):,} training sequences ({text.n_tokens:,} tokens)"
@@ -166,8 +165,7 @@ def train(flags):
     # Results
     best = run.load_best(model)
     names = ("loss/valid", "perplexity/valid", "accuracy/valid")
-    result = {"step": best["step"], "vocab_size": vocab_size}
-    run.finish(result | {name: best[name] for name in names}, model)
+    run.finish({name: best[name] for name in names}, model)
     of = f"{'Causal' if flags.causal else 'Masked'} LM on {text.name}, held-out lines"
     found = f"share of {'next' if flags.causal else 'masked'} words found"
     panels = [(of, "perplexity (log scale)", {config.pos: "perplexity/valid"}, {}, True)]
@@ -175,8 +173,7 @@ def train(flags):
     if flags.head == "clap":
         panels += [("CLAP head", "beta", {"beta": "beta"}, {}, False)]
     draw_curve(run, panels)
-    words = f"{in_words(what, best)} on held-out lines at step {best['step']}"
-    run.say(f"{words}; {run.seconds():.0f} s, {run.folder}")
+    run.say_end(f"{in_words(what, best)} on held-out lines at step {best['step']}")
 
 
 def in_words(what, numbers):

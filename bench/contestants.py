@@ -9,7 +9,7 @@ import torch.nn as nn
 from bench import measure, rivals
 from bench.work import make_batches
 from lab.machine import autocast
-from lab.optim import make_optimizer
+from lab.optim import make_adamw
 from model import Config, Decoder, Encoder, LanguageModel
 from nets.encoder_decoder import EncoderDecoder
 
@@ -63,7 +63,7 @@ class Contestant:
             for batch in batches
         ]
         self.call = torch.compile(self.model) if flags.compile else self.model
-        self.optimizer = make_optimizer(self.model, 1e-4, 0.01)
+        self.optimizer = make_adamw(self.model, 1e-4, 0.01)
         first = self.evaluate(self.batches[1]).item()
         if size.train:
             self.train(), self.train()

@@ -24,8 +24,8 @@ from lab import figures
 from lab.command import main
 from lab.errors import UserError, require
 from lab.flags import flag
-from lab.machine import git_revision, prepare, versions
-from lab.optim import make_optimizer
+from lab.machine import git_revision, set_up_device, versions
+from lab.optim import make_adamw
 from model import POSITIONS, Config, Decoder, LanguageModel
 
 HEADER = (
@@ -50,7 +50,7 @@ class Flags:
 def measure_lengths(flags):
     lengths, widths, positions = check(flags)
     threads = flags.threads or os.cpu_count()
-    device = prepare(types.SimpleNamespace(device="cpu", threads=threads, seed=0))
+    device = set_up_device(types.SimpleNamespace(device="cpu", threads=threads, seed=0))
     by_cpu = torch.get_num_threads() == 1  # CPU time leaves out the waiting for a busy core
     peak = measure.MatmulPeak(device, torch.float32)
     out, rows = Path(flags.out), []
@@ -97,7 +97,7 @@ def cost(flags, C, T, B, pos, peak, by_cpu):
         pos=pos,
     )
     model = LanguageModel(Decoder(config))
-    optimizer = make_optimizer(model, 1e-4, 0.01)
+    optimizer = make_adamw(model, 1e-4, 0.01)
     idx = torch.randint(5, flags.vocab_size, (B, T + 1))
 
     def step():

@@ -30,7 +30,7 @@ from data.files import write_json
 from lab.command import main
 from lab.errors import require
 from lab.flags import flag
-from lab.machine import git_revision, prepare, versions
+from lab.machine import git_revision, set_up_device, versions
 from model import POSITIONS
 
 DTYPES = ("auto", "float32", "bfloat16")
@@ -70,7 +70,9 @@ def bench(flags):
     rows = []
     print(LEGEND, flush=True)
     for n_threads in threads:
-        device = prepare(types.SimpleNamespace(device=flags.device, threads=n_threads, seed=0))
+        device = set_up_device(
+            types.SimpleNamespace(device=flags.device, threads=n_threads, seed=0)
+        )
         on_gpu = device.type == "cuda"
         half = flags.dtype == "bfloat16" or flags.dtype == "auto" and on_gpu
         dtype = "bfloat16" if half else "float32"

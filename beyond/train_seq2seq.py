@@ -29,8 +29,8 @@ from lab import processes
 from lab.command import main
 from lab.errors import require
 from lab.flags import ProcessFlags, TrainFlags, flag, model_config
-from lab.machine import autocast, compile_blocks, prepare
-from lab.optim import learning_rate, make_optimizer, perplexity
+from lab.machine import autocast, compile_blocks, set_up_device
+from lab.optim import learning_rate, perplexity
 from lab.report import draw_curve, say_start
 from lab.run import Run
 from model import LanguageModel
@@ -112,14 +112,14 @@ def train(flags):
 
     # Model
     config = model_config(flags, vocab_size=tokenizer.get_vocab_size())
-    device = prepare(flags, config.n_embd)
+    device = set_up_device(flags, config.n_embd)
     described = {"first_sentinel": first} if infill else {}
     kind = "" if infill else "translate"
     run = Run("seq2seq", flags, config, tokenizer, device, kind, **described)
     model = LanguageModel(EncoderDecoder(config)).to(device)
     if flags.compile:
         compile_blocks(model)
-    optimizer = make_optimizer(model, flags.lr, flags.weight_decay)
+    optimizer = run.make_adamw(model)
     things = "sequences" if infill else "pairs"
     say_start(run, f"{name}: {len(lengths):,} training {things} ({sum(lengths):,} tokens)", model)
     for n, batches in fixed.items():
@@ -170,7 +170,7 @@ def train(flags):
         run.updated(step, total, int(source_mask.sum()) + count)
 
     # Results
-    result = {"step": run.load_best(model)["step"], "vocab_size": config.vocab_size}
+    best, result = run.load_best(model), {}
     for n, part in fixed.items():
         nats, tokens, word_nats, words = evaluate(model, part, device, flags, first)
         result |= {f"perplexity/{n}": perplexity(nats, tokens), f"tokens/{n}": int(tokens)}
@@ -190,7 +190,7 @@ def train(flags):
             exact, bleu, chrf = (result[f"{metric}/{n}"] for metric in ("exact", "bleu", "chrf"))
             found += f"; exact {exact:.1%}, BLEU {bleu:.1f}, chrF {chrf:.1f}"
         run.say(f"  {n:<18}{found}")
-    run.say(f"{name}, step {result['step']}; {run.seconds():.0f} s, {run.folder}")
+    run.say_end(f"{name}, step {best['step']}")
 
 
 def check(flags):

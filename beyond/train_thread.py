@@ -32,8 +32,8 @@ from lab.command import main
 from lab.errors import require
 from lab.flags import MaskFlags, ProcessFlags, TrainFlags, flag, model_config
 from lab.limits import LARGEST
-from lab.machine import autocast, compile_blocks, prepare
-from lab.optim import learning_rate, make_optimizer, perplexity
+from lab.machine import autocast, compile_blocks, set_up_device
+from lab.optim import learning_rate, perplexity
 from lab.report import draw_curve, say_start
 from lab.run import Run
 from model import LanguageModel
@@ -41,7 +41,7 @@ from nets.thread_reader import ThreadReader
 
 
 @dataclass
-class Flags(TrainFlags, MaskFlags, ProcessFlags):
+class Flags(MaskFlags, TrainFlags, ProcessFlags):
     ancestors: int = flag(8, "ancestors of a comment that are read at most", at_least=1)
     ancestor_positions: str = flag("learned", "position of an ancestor", ThreadReader.POSITIONS)
     alone_rate: float = flag(0.2, "share of the updates without ancestors", at_least=0, at_most=1)
@@ -101,13 +101,13 @@ def train(flags):
 
     # Model
     config = model_config(flags, vocab_size=vocab_size, unit_embd=flags.head == "clap")
-    device = prepare(flags, config.n_embd)
+    device = set_up_device(flags, config.n_embd)
     reader = {"n_ancestors": flags.ancestors, "ancestor_positions": flags.ancestor_positions}
     run = Run("thread", flags, config, tokenizer, device, reader=reader)
     model = LanguageModel(ThreadReader(config, **reader)).to(device)
     if flags.compile:
         compile_blocks(model)
-    optimizer = make_optimizer(model, flags.lr, flags.weight_decay)
+    optimizer = run.make_adamw(model)
     trees = {n: int((forest.depths == 0).sum()) for n, forest in forests.items()}
     n_tokens = sum(map(len, known.sequences))
     what = f"{len(known.texts) - trees['train']:,} comments, {n_tokens:,} tokens"
@@ -122,7 +122,7 @@ def train(flags):
     def measure():
         sums = evaluate(model, forests["valid"], fixed["valid"], device, flags)
         loss = {view: (nats.sum() / n.sum()).item() for view, (nats, n) in sums.items()}
-        # Both ways of training as often as they occur
+        # Weight both losses by how often each is trained
         valid = (1 - flags.alone_rate) * loss["ancestors"] + flags.alone_rate * loss["alone"]
         numbers = perplexities(sums, "valid")
         return {"loss/valid": valid} | numbers, f"perplexity  {in_words(numbers, 'valid')}"
@@ -157,7 +157,7 @@ def train(flags):
         run.updated(step, total, int(mask.sum()) + sum(len(known.sequences[a]) for a in above))
 
     # Results
-    result = {"step": run.load_best(model)["step"], "vocab_size": vocab_size}
+    best, result = run.load_best(model), {}
     for n, part in fixed.items():
         sums = evaluate(model, forests[n], part, device, flags)
         result |= perplexities(sums, n) | {f"tokens/{n}": int(sums["alone"][1].sum())}
@@ -174,8 +174,8 @@ def train(flags):
         run.say(f"  depth {d:<3}{words}  {in_words(result, 'test', f'-depth-{d}')}")
     of = f", of {result['floor/gain/test']:.3f} possible" if floor else ""
     run.say(f"  the ancestors tell {result['gain/test']:.3f} nats per masked word{of}")
-    words = f"perplexity of test trees at step {result['step']}: {in_words(result, 'test')}"
-    run.say(f"{words}; {run.seconds():.0f} s, {run.folder}")
+    words = f"perplexity of test trees at step {best['step']}: {in_words(result, 'test')}"
+    run.say_end(words)
 
 
 def gain(result, prefix):

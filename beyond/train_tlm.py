@@ -27,8 +27,8 @@ from data.tokenizer import UNK, train_tokenizer, word_starts
 from lab.command import main
 from lab.errors import require
 from lab.flags import MaskFlags, TrainFlags, flag, model_config
-from lab.machine import autocast, compile_blocks, prepare
-from lab.optim import learning_rate, make_optimizer, perplexity
+from lab.machine import autocast, compile_blocks, set_up_device
+from lab.optim import learning_rate, perplexity
 from lab.report import draw_curve, say_start
 from lab.run import Run
 from lab.sources import load_init_from
@@ -37,7 +37,7 @@ from nets.two_languages import make_encoder
 
 
 @dataclass
-class Flags(TrainFlags, MaskFlags):
+class Flags(MaskFlags, TrainFlags):
     init_from: str = flag(
         "", "run of train_mlm.py or this script to start from; knows both languages"
     )
@@ -46,7 +46,6 @@ class Flags(TrainFlags, MaskFlags):
         0.8, "share of the updates on pairs, not on each sentence alone", at_least=0, at_most=1
     )
     valid: float = flag(0.05, "share of pairs held out to choose the best step", above=0, below=1)
-    block_size: int = flag(32, "longest sentence, in tokens, with [BOS]", at_least=2)
     n_layer: int = 2
     n_head: int = 4
     activation: str = "gelu"
@@ -125,7 +124,7 @@ def train(flags):
     # Model
     options = {"vocab_size": vocab_size, "unit_embd": flags.head == "clap", "n_language": 2}
     config = dataclasses.replace(model_config(flags, source, **options), n_language=2)
-    device = prepare(flags, config.n_embd)
+    device = set_up_device(flags, config.n_embd)
     run = Run("mlm", flags, config, tokenizer, device, name="tlm", languages=languages)
     model = LanguageModel(make_encoder(config)).to(device)
     if flags.compile:
@@ -133,7 +132,7 @@ def train(flags):
     if source:
         torch.nn.init.zeros_(model.body.languages.weight)  # if the source has no languages
         model.load_state_dict(model.state_dict() | source.model.state_dict())
-    optimizer = make_optimizer(model, flags.lr, flags.weight_decay)
+    optimizer = run.make_adamw(model)
     what = f"{pairs.name}: {len(kept):,} training pairs ({sum(lengths):,} tokens)"
     say_start(run, f"{what}, {len(held_out):,} for validation", model)
     for language, share in zip(languages, unknown):
@@ -148,7 +147,7 @@ def train(flags):
             view: sum(math.log(numbers[f"perplexity/{n}-{view}"]) for n in languages) / 2
             for view in VIEWS
         }
-        # Both ways of training as often as they occur
+        # Weight both losses by how often each is trained
         valid = flags.pair_rate * loss["paired"] + (1 - flags.pair_rate) * loss["alone"]
         words = "   ".join(in_words(numbers, language) for language in languages)
         return {"loss/valid": valid} | in_set("valid", numbers), f"masked-LM perplexity  {words}"
@@ -177,7 +176,7 @@ def train(flags):
         run.updated(step, loss, int(mask.sum()))
 
     # Results
-    result = {"step": run.load_best(model)["step"], "vocab_size": vocab_size}
+    best, result = run.load_best(model), {}
     found = {name: evaluate(model, part, device, flags) for name, part in sets.items()}
     for name, numbers in found.items():
         result |= in_set(name, numbers)
@@ -190,7 +189,7 @@ def train(flags):
     draw_curve(run, panels)
     for name, numbers in found.items():
         run.say(f"  {name}: {'; '.join(in_words(numbers, language) for language in languages)}")
-    run.say(f"masked-LM perplexity at step {result['step']}; {run.seconds():.0f} s, {run.folder}")
+    run.say_end(f"masked-LM perplexity at step {best['step']}")
 
 
 def in_set(name, numbers):

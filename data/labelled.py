@@ -5,6 +5,7 @@ import torch
 import data
 from data import batching
 from data.files import DataError
+from data.tokenizer import UNK
 
 
 def load_labelled(name):
@@ -27,6 +28,11 @@ class Rows:
 
     def __len__(self):
         return len(self.sequences)
+
+    def unknown(self):
+        """Return the share of the words that are unknown to the vocabulary."""
+        words = torch.cat([sequence[1:] for sequence in self.sequences])  # without [BOS]
+        return batching.fraction_unknown(words, UNK)
 
     def batch(self, rows):
         """Return idx and mask (B, T) of some rows."""

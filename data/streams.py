@@ -1,7 +1,7 @@
 """Read a corpus for language models: token streams for train_lm.py, sentences for train_mlm.py.
 
-Each function reads one value of --data, holds out validation lines, and makes the vocabulary of the
-rest. Lines held out are as unknown to the vocabulary as those of a test set.
+Each function reads one value of --data, holds out validation lines, and makes the vocabulary. For
+token streams, the vocabulary leaves the held-out lines out, as it does every test set.
 """
 
 from dataclasses import dataclass, field

@@ -100,6 +100,7 @@ class LoopFlags:
 class MaskFlags:
     """the masked words"""
 
+    block_size: int = flag(32, "longest sentence, in tokens, with [BOS]", at_least=2)
     head: str = flag("linear", "output head, from hidden states to words", HEADS)
     mask_rate: float = flag(0.3, "share of tokens to predict", above=0, below=1)
     mask_unit: str = flag(
@@ -177,7 +178,7 @@ class TrainFlags(CommonFlags, LoopFlags):
 
 
 def resolve_pairs(flags, second):
-    """Give flags with a pair of defaults that are not given the first, or the second."""
+    """Set each flag that was not given to the first or second of its two defaults."""
     for field in dataclasses.fields(flags):
         if field.metadata.get("pair") and getattr(flags, field.name) is None:
             setattr(flags, field.name, field.metadata["pair"][second])

@@ -15,11 +15,14 @@ class LiveLine:
     def __init__(self, seconds=0.2):
         self.seconds, self.shown, self.on_screen = seconds, 0.0, False
 
-    def show(self, text, now=False):
-        """Show a text if `seconds` have passed since the last one, or at once with now=True."""
-        time_now = time.perf_counter()
-        if sys.stderr.isatty() and (now or time_now - self.shown >= self.seconds):
-            self.shown, self.on_screen = time_now, True
+    def is_due(self):
+        """Return whether there is a terminal, and `seconds` have passed since the last text."""
+        return sys.stderr.isatty() and time.perf_counter() - self.shown >= self.seconds
+
+    def show(self, text):
+        """Show a text in place of the last one, if it is due."""
+        if self.is_due():
+            self.shown, self.on_screen = time.perf_counter(), True
             print(f"\r{text[:WIDTH]:<{WIDTH}}", end="", file=sys.stderr, flush=True)
 
     def clear(self):

@@ -19,7 +19,7 @@ from model import Block
 from nets import long_alibi
 
 
-def prepare(flags, n_embd=0):
+def set_up_device(flags, n_embd=0):
     """Seed the random numbers, choose the number of threads, and return the torch device.
 
     On the CPU, denormal floats become zeros and freed memory is kept. Raises UserError if the

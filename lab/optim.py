@@ -19,13 +19,13 @@ def learning_rate(step, steps, peak, warmup, decay):
     return peak * (steps - step) / falling
 
 
-def make_optimizer(model, lr, weight_decay, betas=(0.9, 0.999)):
+def make_adamw(model, lr, weight_decay, beta2=0.999):
     """Return AdamW that decays matrices and spares biases, norms and scalars."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     matrices = dict(params=[p for p in parameters if p.dim() >= 2], weight_decay=weight_decay)
     others = dict(params=[p for p in parameters if p.dim() < 2], weight_decay=0.0)
     fused = parameters[0].device.type in ("cpu", "cuda")
-    return torch.optim.AdamW([matrices, others], lr=lr, betas=betas, fused=fused)
+    return torch.optim.AdamW([matrices, others], lr=lr, betas=(0.9, beta2), fused=fused)
 
 
 def perplexity(nats, tokens):

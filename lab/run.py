@@ -24,6 +24,7 @@ from lab.flags import script_of
 from lab.folder import check_tokenizer, name_folder, open_folder
 from lab.live import LiveLine, clock
 from lab.machine import git_revision, peak_memory, versions
+from lab.optim import make_adamw
 from lab.parameters import count_parameters
 from lab.records import Record, read_config, read_metrics, resume_command
 from lab.signals import Interrupted, Losses, Signals
@@ -54,7 +55,8 @@ class Run:
         self.kind, self.flags, self.device = kind, flags, device
         self.folder = name_folder(flags, name or kind, config.pos)
         self.started, self.earlier = time.perf_counter(), [0.0, 0.0]  # seconds: wall, CPU
-        self.first_step = self.tokens = 0
+        self.first_step = self.tokens = self.used = 0
+        self.vocab_size = config.vocab_size
         self.recent, self.best = [], None  # losses since the last evaluation; best number so far
         self.saved = None  # step or epoch of the last checkpoint
         self.damaged = self.retraining = False
@@ -122,6 +124,11 @@ class Run:
             if step < self.total:
                 yield step
 
+    def make_adamw(self, model):
+        """Return AdamW with the flags' learning rate, weight decay and --beta2."""
+        flags = self.flags
+        return make_adamw(model, flags.lr, flags.weight_decay, getattr(flags, "beta2", 0.999))
+
     def updated(self, step, loss, tokens):
         """Note that a step is done: check its loss and show the live line.
 
@@ -133,7 +140,7 @@ class Run:
         self.new_tokens += tokens
         if self.losses.add(step + 1, self.lr(), loss):
             self.check_losses()
-        if processes.is_rank_0() and sys.stderr.isatty():
+        if processes.is_rank_0() and self.live.is_due():
             seconds = time.perf_counter() - self.loop_started
             left = seconds / (step + 1 - self.loop_first) * (self.total - step - 1)
             self.live.show(
@@ -141,9 +148,10 @@ class Run:
                 f"{self.new_tokens / seconds:,.0f} tokens/s  {clock(left)} left"
             )
 
-    def retrain(self, steps):
+    def retrain(self, optimizer, steps):
         """Yield the steps of a second training, which is neither evaluated nor saved."""
         self.retraining, self.first_step, self.total = True, 0, steps
+        self.optimizer = optimizer
         self.start_clock()
         yield from range(steps)
 
@@ -185,10 +193,11 @@ class Run:
         return new > old if judge.startswith("accuracy") else new < old
 
     def stop_if_asked(self, model, optimizer, step):
-        """Save and raise Interrupted if a signal has come. After the last step, do not wait."""
+        """Save and raise Interrupted if a signal has come. After the last step, a signal ends the
+        script at once."""
         self.signals.waiting = step != self.total
         if processes.any_rank(self.signals.asked):
-            # In from_rank_0, the other processes wait until it is written.
+            # from_rank_0 holds the other processes until the file is written
             processes.from_rank_0(lambda: self.save_checkpoint(model, optimizer, step))
             self.saved = step
             raise Interrupted(self.signals.asked or signal.SIGTERM, self.how_to_resume())
@@ -224,6 +233,11 @@ class Run:
     def say(self, text):
         """Print a plain line."""
         self.live.say(text)
+
+    @rank_0_only
+    def say_end(self, words):
+        """Print the last line: the result in words, the time, and the folder."""
+        self.live.say(f"{words}; {self.seconds():.0f} s, {self.folder}")
 
     def log(self, number, **metrics):
         """Append a line to metrics.jsonl, without times: a repeated run gives the same file.
@@ -270,7 +284,8 @@ class Run:
         path = self.folder / "best.pt"
         best = processes.from_rank_0(lambda: read_checkpoint(path, self.device))
         model.load_state_dict(best.pop("model"))
-        if best["step"] != self.total // self.per_epoch:
+        self.used = best["step"]
+        if self.used != self.total // self.per_epoch:
             self.say(f"best {self.unit}: {best['step']}; the results below use its weights")
         return best
 
@@ -279,15 +294,21 @@ class Run:
         processes.keep_rank_0()
         self.live.clear()
         seconds = self.seconds()
-        result |= {
-            "parameters": count_parameters(model),
-            "seconds": round(seconds, 2),
-            "cpu_seconds": round(self.cpu_seconds(), 2),
-            "tokens_per_second": round(self.tokens / seconds, 1),
-            "peak_memory_mb": peak_memory(self.device),
-            "processes": processes.size(),
-            "command": read_config(self.folder).get("command", ""),
-        }
+        start = {"step": self.used} if self.unit == "step" else {}
+        result = (
+            start
+            | {"vocab_size": self.vocab_size}
+            | result
+            | {
+                "parameters": count_parameters(model),
+                "seconds": round(seconds, 2),
+                "cpu_seconds": round(self.cpu_seconds(), 2),
+                "tokens_per_second": round(self.tokens / seconds, 1),
+                "peak_memory_mb": peak_memory(self.device),
+                "processes": processes.size(),
+                "command": read_config(self.folder).get("command", ""),
+            }
+        )
         write_json(self.folder / "result.json", result)
 
     def metrics(self):
@@ -360,8 +381,8 @@ class Run:
     def newest_checkpoint(self, has_best):
         """Return name and content of checkpoint.pt, or of previous.pt with a note that says why.
 
-        Raises UserError if both are corrupt, and DataError if best.pt, which may stay the best to
-        the end, is.
+        Raises UserError if both are corrupt, and DataError if best.pt is, which the run may still
+        need.
         """
         damages = []
         for path in (self.folder / "checkpoint.pt", self.folder / "previous.pt"):

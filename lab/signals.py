@@ -7,7 +7,7 @@ import threading
 
 import torch
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)  # Ctrl-C, and a machine or queue that needs its place
+SIGNALS = (signal.SIGINT, signal.SIGTERM)  # Ctrl-C, and a scheduler that stops a job
 LOOK_EVERY = 100  # steps between looks at losses on a GPU, since each look waits for the GPU
 
 

@@ -12,11 +12,10 @@ from data.tokenizer import BOS
 def discounts(counts):
     """Return D (4,): the discount of an n-gram counted 0, 1, 2, and 3 or more times.
 
-            D_j = j - (j + 1) Y n_{j+1} / n_j,    Y = n_1 / (n_1 + 2 n_2)
+        D_j = j - (j + 1) Y n_{j+1} / n_j,    Y = n_1 / (n_1 + 2 n_2)
 
-        n_j is the number of n-grams counted j times.
-    In a small corpus an n_j can be zero. The formula
-        is then undefined or gives a discount outside (0, j), and j / 2 takes its place.
+    n_j is the number of n-grams counted j times. In a small corpus an n_j can be zero. The formula
+    is then undefined or gives a discount outside (0, j), and j / 2 takes its place.
     """
     n1, n2, n3, n4 = (int((counts == j).sum()) for j in (1, 2, 3, 4))
     Y = n1 / (n1 + 2 * n2) if n1 else 0.0

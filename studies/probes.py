@@ -11,7 +11,7 @@ from lab.figures import POSITION_NAMES, line_colors
 from lab.flags import flag
 from lab.folder import figures_folder
 from lab.load import by_position, load_run
-from lab.machine import prepare
+from lab.machine import set_up_device
 
 
 @dataclass
@@ -31,7 +31,7 @@ def measure_runs(flags, kinds, subfolder, measure):
     measure(run, flags) returns {name: number or list}. Returns (folder for the results,
     {label: {"folders", "seeds", "data", "block_size", **{name: [value of each seed]}}}).
     """
-    device = prepare(flags)
+    device = set_up_device(flags)
     loaded = [load_run(folder, kinds, device=device) for folder in dict.fromkeys(flags.runs)]
     out = figures_folder(flags.out or loaded[0].folder / subfolder)
     result = {}

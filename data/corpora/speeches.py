@@ -15,9 +15,10 @@ from data.files import DataError, read_text
 SPEAKERS = {"0": "obama", "1": "wbush", "2": "hbush"}  # the assignment's labels
 
 MIRRORS = (
-    "https://raw.githubusercontent.com/yasho191/ScratchLLM/85b6308efcbf4f6ce0481c0120d3f4eedeb9a73f/speechesdataset/",
-    "https://raw.githubusercontent.com/RunpengJ/UCSD_CSE256/8bd597b225b6de931cd6fd7d1f28a15494f80ff8/"
-    "CSE256_PA2_FA24/PA2_code/speechesdataset/",
+    "https://raw.githubusercontent.com/yasho191/ScratchLLM/"
+    "85b6308efcbf4f6ce0481c0120d3f4eedeb9a73f/speechesdataset/",
+    "https://raw.githubusercontent.com/RunpengJ/UCSD_CSE256/"
+    "8bd597b225b6de931cd6fd7d1f28a15494f80ff8/CSE256_PA2_FA24/PA2_code/speechesdataset/",
 )
 FILES = {  # size, sha256
     "test_CLS.tsv": (71003, "31277b7d67cff8ad717c9f43c05810c6b78feb67f04472bd7aa20e71eb2e0da8"),

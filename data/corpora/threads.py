@@ -8,14 +8,14 @@ The comments are in one flat list, or each is in the `replies` of its parent, as
 files.
 A parent_id is t3_ and the post's id, or t1_ and that of a comment of the same post. Imperfect data:
 
-    deleted, removed or empty comment    left out; its replies become replies of its parent no
-    parent_id (lost in collecting)    a reply to the comment it is listed in, else to the post
-    unknown parent_id, a cycle           DataError a post whose id is ""                accepted, if
-    none of its comments refers to it no comments at all                   DataError; if all are
-    deleted, the post is left out quotes, lines that begin with >      left out: they repeat an
-    ancestor's words links                                [text](address) becomes its text, a bare
-    address the word URL a post without text                  kept as the root of its tree; the
-    model reads [BOS] alone
+    deleted, removed or empty comment    left out; its replies become replies of its parent
+    no parent_id (lost in collecting)    a reply to the comment it is listed in, else to the post
+    unknown parent_id, a cycle           DataError
+    a post whose id is ""                accepted, if none of its comments refers to it
+    no comments at all                   DataError; if all are deleted, the post is left out
+    quotes, lines that begin with >      left out: they repeat an ancestor's words
+    links                                [text](address) becomes its text, an address the word URL
+    a post without text                  kept as the root of its tree; the model reads [BOS] alone
 """
 
 import html

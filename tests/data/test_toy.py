@@ -18,7 +18,8 @@ from data.corpora import toy
 
 # A copy of the project's word tokenizer, so that the two are compared.
 TOKEN = re.compile(
-    r"\w+(?=n['’]t\b)|n['’]t\b|['’](?:s|re|ve|d|m|ll|S)\b|\d[\d,.]*\d|\w+(?:[-.&]\w+)*|\.\.\.|--+|[^\w\s]"
+    r"\w+(?=n['’]t\b)|n['’]t\b|['’](?:s|re|ve|d|m|ll|S)\b|\d[\d,.]*\d|\w+(?:[-.&]\w+)*"
+    r"|\.\.\.|--+|[^\w\s]"
 )
 
 

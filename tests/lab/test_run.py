@@ -10,7 +10,7 @@ from helpers import SHORT, contents, succeed
 from lab.command import parse
 from lab.flags import flag
 from lab.load import load_run
-from lab.optim import learning_rate, make_optimizer, perplexity
+from lab.optim import learning_rate, make_adamw, perplexity
 from lab.run import Run
 from model import Config, Encoder, LanguageModel
 from nets.classifier import Classifier
@@ -37,7 +37,7 @@ def test_the_schedule_rises_stays_and_falls_linearly(warmup, decay, expected):
 @pytest.mark.parametrize("head", ["linear", "roberta", "clap"])
 def test_only_matrices_decay_and_each_parameter_has_one_group(head):
     model = LanguageModel(Encoder(Config(vocab_size=30, n_embd=16, head=head)))
-    groups = make_optimizer(model, 1e-3, 0.1).param_groups
+    groups = make_adamw(model, 1e-3, 0.1).param_groups
     decay = {id(p): group["weight_decay"] for group in groups for p in group["params"]}
     assert (
         sum(len(group["params"]) for group in groups) == len(decay) == len(list(model.parameters()))
@@ -50,9 +50,7 @@ def test_only_matrices_decay_and_each_parameter_has_one_group(head):
 def test_frozen_parameters_are_left_out_of_the_optimizer():
     model = Classifier(Encoder(Config(vocab_size=30, n_embd=16)), 3)
     model.body.requires_grad_(False)
-    trained = [
-        p for group in make_optimizer(model, 1e-3, 0.1).param_groups for p in group["params"]
-    ]
+    trained = [p for group in make_adamw(model, 1e-3, 0.1).param_groups for p in group["params"]]
     assert {id(p) for p in trained} == {id(p) for p in model.head.parameters()}
 
 

@@ -20,14 +20,14 @@ from safetensors.torch import load_file, save_file  # noqa: E402
 from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers, processors, trainers  # noqa: E402
 from tokenizers.models import BPE, Unigram  # noqa: E402
 
-import compare as compare_script  # noqa: E402
-import model as models  # noqa: E402
-from beyond import export as export_script  # noqa: E402
+import compare  # noqa: E402
+from beyond import export  # noqa: E402
 from data import batching  # noqa: E402
 from data.tokenizer import BOS, EOS, MASK, SPECIAL, train_tokenizer  # noqa: E402
 from lab.command import main
 from lab.load import load_run
 from lab.records import read_json, read_metrics
+from model import Config, Encoder, LanguageModel
 from nets.roberta import OURS, export_roberta, load_roberta  # noqa: E402
 
 transformers = pytest.importorskip("transformers")
@@ -117,7 +117,7 @@ def places(tokenizer, theirs):
 
 
 @torch.no_grad()
-def compare(model, tokenizer, there, folder, texts=TEXTS, tolerance=1e-4):
+def compare_models(model, tokenizer, there, folder, texts=TEXTS, tolerance=1e-4):
     """Check equal ids and logits of one padded batch; each side uses its own tokenizer."""
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
     batch = theirs(texts, padding=True, return_tensors="pt")
@@ -157,14 +157,14 @@ def test_logits_are_those_of_transformers(config, tmp_path):
         == there.config.vocab_size - config.get("more_rows", 0)
     )
     assert model.body.config.block_size == there.config.max_position_embeddings - 2
-    compare(model, tokenizer, there, tmp_path)
+    compare_models(model, tokenizer, there, tmp_path)
 
 
 def test_the_last_position_is_that_of_transformers(folder, tmp_path):
     longest = read_here(load_roberta(folder)[1], TEXTS)[0].size(1)
     there = write_folder(tmp_path, max_position_embeddings=longest + 2)
     model, tokenizer = load_roberta(tmp_path)
-    compare(model, tokenizer, there, tmp_path)
+    compare_models(model, tokenizer, there, tmp_path)
     with pytest.raises(ValueError, match=f"block_size={longest}, got {longest + 1}"):
         model(torch.full((1, longest + 1), 7))
 
@@ -294,9 +294,7 @@ def random_run(tmp_path, kind="bpe", **config):
         )
         | config
     )
-    model = models.LanguageModel(
-        models.Encoder(models.Config(vocab_size=tokenizer.get_vocab_size(), **config))
-    ).eval()
+    model = LanguageModel(Encoder(Config(vocab_size=tokenizer.get_vocab_size(), **config))).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(std=0.3)
@@ -321,7 +319,7 @@ def test_transformers_reads_what_is_written(kind, config, tmp_path):
     )
     assert not any(told.values()), told
     assert not list((tmp_path / "out").glob("*.partial"))
-    compare(run.model, run.tokenizer, there.eval(), tmp_path / "out")
+    compare_models(run.model, run.tokenizer, there.eval(), tmp_path / "out")
     # And back: the same model, with the same ids.
     model, tokenizer = load_roberta(tmp_path / "out")
     assert tokenizer.get_vocab() == run.tokenizer.get_vocab()
@@ -385,8 +383,8 @@ def command(script, start, *argv):
         return Outcome(stop.code, out.getvalue(), err.getvalue())
 
 
-def export(*argv):
-    return command(export_script, export_script.export, *argv)
+def export_run(*argv):
+    return command(export, export.export, *argv)
 
 
 # ---------------------------------------------------------------------------- in the scripts
@@ -412,7 +410,7 @@ def test_a_run_goes_out_and_in_again(cli, corpus, finished, tmp_path):
         ).code
         == 0
     )
-    done = export(tmp_path / "run")
+    done = export_run(tmp_path / "run")
     assert (done.code, done.err) == (0, "") and str(tmp_path / "run" / "roberta") in done.out
     on = cli(
         "train_mlm",
@@ -434,9 +432,9 @@ def test_a_run_goes_out_and_in_again(cli, corpus, finished, tmp_path):
     # A folder that holds something is left alone, and so is a run of another kind.
     there = contents(tmp_path / "run")
     again, other, wrong = (
-        export(tmp_path / "run"),
-        export(finished("train_mlm"), "--out", tmp_path / "new"),
-        export(finished("train_lm"), "--out", tmp_path / "new"),
+        export_run(tmp_path / "run"),
+        export_run(finished("train_mlm"), "--out", tmp_path / "new"),
+        export_run(finished("train_lm"), "--out", tmp_path / "new"),
     )
     for outcome, told in (
         (again, "is not empty"),
@@ -472,8 +470,8 @@ def test_continuing_and_resuming_from_roberta(cli, folder, corpus, tmp_path):
     loaded = load_run(tmp_path / "run")
     assert loaded.tokenizer.to_str() == load_roberta(folder)[1].to_str()
     # What was trained from RoBERTa can be written again.
-    assert export(tmp_path / "run", "--out", tmp_path / "out").code == 0
-    compare(
+    assert export_run(tmp_path / "run", "--out", tmp_path / "out").code == 0
+    compare_models(
         loaded.model,
         loaded.tokenizer,
         transformers.RobertaForMaskedLM.from_pretrained(tmp_path / "out").eval(),
@@ -536,12 +534,7 @@ def test_pretrained_and_random_weights_are_compared_by_name(cli, folder, corpus,
             == 0
         )
     done = command(
-        compare_script,
-        compare_script.compare,
-        tmp_path / "a",
-        tmp_path / "b",
-        "--out",
-        tmp_path / "compare",
+        compare, compare.compare, tmp_path / "a", tmp_path / "b", "--out", tmp_path / "compare"
     )
     assert (
         (done.code, done.err) == (0, "")

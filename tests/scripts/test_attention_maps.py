@@ -10,7 +10,7 @@ from helpers import WORDS, make_run
 
 import attention_maps
 import data
-import model as models
+import model
 from attention_maps import slug
 from data import batching
 from data.tokenizer import UNK, train_tokenizer
@@ -157,7 +157,7 @@ def unscaled(q, k, v, bias=None, dropout=0.0):
     return models_attend(q * 2, k, v, bias, dropout)
 
 
-models_attend = models.attend
+models_attend = model.attend
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ models_attend = models.attend
     ],
 )
 def test_a_broken_attention_fails(tmp_path, capsys, figures, monkeypatch, broken, fails):
-    monkeypatch.setattr(models, "attend", broken)
+    monkeypatch.setattr(model, "attend", broken)
     code, out, err = call(
         capsys, make_run(tmp_path / "run", pos="alibi"), "--text", SHORT, "--text", LONG
     )
@@ -191,9 +191,9 @@ def test_a_broken_attention_fails(tmp_path, capsys, figures, monkeypatch, broken
 def test_a_wrong_alibi_fails_though_both_attentions_agree(
     tmp_path, capsys, figures, monkeypatch, variant, factor
 ):
-    right = models.alibi_bias
+    right = model.alibi_bias
     monkeypatch.setattr(
-        models, "alibi_bias", lambda n_head, T, form: right(n_head, T, form) * factor
+        model, "alibi_bias", lambda n_head, T, form: right(n_head, T, form) * factor
     )
     code, out, _ = call(
         capsys, make_run(tmp_path / "run", "mlm", pos="alibi", alibi=variant), "--text", LONG
@@ -205,7 +205,7 @@ def test_a_wrong_alibi_fails_though_both_attentions_agree(
 
 def test_a_window_too_wide_fails(tmp_path, capsys, figures, monkeypatch):
     folder = make_run(tmp_path / "run", "classifier", pos="learned", window=3)
-    table = models.Transformer.table
+    table = model.Transformer.table
 
     def wide(body, *args):
         body.config.window, window = 4, body.config.window
@@ -214,15 +214,15 @@ def test_a_window_too_wide_fails(tmp_path, capsys, figures, monkeypatch):
         finally:
             body.config.window = window
 
-    monkeypatch.setattr(models.Transformer, "table", wide)
+    monkeypatch.setattr(model.Transformer, "table", wide)
     code, out, _ = call(capsys, folder, "--text", LONG)
     assert code == 1 and "FAIL  nothing 3 or more tokens away" in out
 
 
 def test_attended_padding_fails(tmp_path, capsys, figures, monkeypatch):
-    bias = models.Transformer.attention_bias
+    bias = model.Transformer.attention_bias
     monkeypatch.setattr(
-        models.Transformer, "attention_bias", lambda body, T, mask=None: bias(body, T)
+        model.Transformer, "attention_bias", lambda body, T, mask=None: bias(body, T)
     )
     folder = make_run(tmp_path / "run", "mlm", pos="learned")
     code, out, _ = call(capsys, folder, "--text", SHORT, "--text", LONG)
@@ -328,7 +328,7 @@ def test_what_a_decoder_may_not_look_at_is_no_weight_of_zero(tmp_path, capsys, f
 
 
 def test_a_leak_is_drawn(tmp_path, capsys, figures, monkeypatch):
-    monkeypatch.setattr(models, "attend", leaking)
+    monkeypatch.setattr(model, "attend", leaking)
     call(capsys, make_run(tmp_path / "run"), "--text", SHORT)
     assert not any(array.mask.any() for array in maps_of(figures[0][1]).values())
 

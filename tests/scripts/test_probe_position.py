@@ -9,9 +9,9 @@ from helpers import SHORT, call, call_main
 
 from lab.load import by_position, load_run
 from model import Config, Decoder, Encoder, LanguageModel
-from studies import probe_position as probe
+from studies import probe_position
 
-FLAGS = probe.Flags(runs=[], steps=150, batch_size=256, lr=5e-3)
+FLAGS = probe_position.Flags(runs=[], steps=150, batch_size=256, lr=5e-3)
 
 
 def body(pos, kind=Decoder, **more):
@@ -33,8 +33,10 @@ def text(n, T=12):
 )
 def test_only_absolute_positions_are_in_the_embeddings(pos, knows):
     model = body(pos)
-    guesses, truth = probe.guess(model, probe.fit_probes(model, *text(100), FLAGS), *text(40))
-    first = probe.distances(guesses, truth)[0]
+    guesses, truth = probe_position.guess(
+        model, probe_position.fit_probes(model, *text(100), FLAGS), *text(40)
+    )
+    first = probe_position.distances(guesses, truth)[0]
     assert first < 0.5 if knows else first > 2.5  # guessing the middle gives 3, guessing anything 4
 
 
@@ -46,8 +48,8 @@ def test_without_positions_a_decoder_learns_some_an_encoder_none():
         model = body("nope", kind, init_std=0.1)
         learn, judge = text(300), text(50)
         learn[0][:, 0], judge[0][:, 0] = 3, 3
-        guesses, truth = probe.guess(
-            model, probe.fit_probes(model, *learn, replace(FLAGS, steps=400)), *judge
+        guesses, truth = probe_position.guess(
+            model, probe_position.fit_probes(model, *learn, replace(FLAGS, steps=400)), *judge
         )
         after[kind] = (guesses - truth).abs().float()[:, truth > 0].mean(1)[1]
     assert after[Decoder] < 2.4 < 3 < after[Encoder]
@@ -55,11 +57,13 @@ def test_without_positions_a_decoder_learns_some_an_encoder_none():
 
 def test_chance_is_the_formula():
     for n in (2, 7, 32):
-        assert probe.random_guess(torch.arange(n), n) == pytest.approx((n * n - 1) / (3 * n))
+        assert probe_position.random_guess(torch.arange(n), n) == pytest.approx(
+            (n * n - 1) / (3 * n)
+        )
 
 
 def test_distances_are_means_over_tokens_for_each_layer():
-    assert probe.distances(
+    assert probe_position.distances(
         torch.tensor([[0, 1, 2], [2, 1, 2]]), torch.tensor([0, 1, 5])
     ) == pytest.approx([1.0, 5 / 3])
 
@@ -68,17 +72,17 @@ def test_states_are_those_of_the_real_tokens():
     model = body("alibi", Encoder).eval()
     idx, mask = text(5)
     mask = torch.arange(12) < torch.tensor([12, 3, 7, 1, 9])[:, None]
-    states = probe.states_of(model, idx, mask, "cpu")
+    states = probe_position.states_of(model, idx, mask, "cpu")
     assert states.shape == (3, int(mask.sum()), 32)
     assert torch.equal(
-        states, probe.states_of(model, idx.masked_fill(~mask, 0), mask, "cpu")
+        states, probe_position.states_of(model, idx.masked_fill(~mask, 0), mask, "cpu")
     )  # whatever stands in the padding
     alone, _ = model(idx[1:2, :3], need_states=True)[1], None
     torch.testing.assert_close(states[:, 12:15], torch.stack(alone)[:, 0], atol=1e-5, rtol=1e-5)
 
 
 def test_the_probe_is_the_sources():
-    parts = probe.Probe(8, 20, scale=2.0)
+    parts = probe_position.Probe(8, 20, scale=2.0)
     assert [tuple(p.shape) for p in parts.parameters()] == [(16, 8), (20, 16)]
     x = torch.randn(3, 8)
     torch.testing.assert_close(
@@ -129,8 +133,8 @@ def test_seeds_are_one_row_and_an_encoder_can_be_probed_too(corpus, finished, sh
     assert "±" in done.out and (tmp_path / "probe" / "probe.png").stat().st_size > 10_000
     assert "NoPE, untrained" in (tmp_path / "probe" / "probe.tex").read_text(encoding="utf-8")
     encoder = call_main(
-        probe,
-        probe.probe,
+        probe_position,
+        probe_position.probe,
         finished("train_mlm"),
         "--steps",
         5,
@@ -147,15 +151,15 @@ def test_seeds_are_one_row_and_an_encoder_can_be_probed_too(corpus, finished, sh
     [
         (("nowhere",), "nowhere: no such run folder"),
         ((), "runs"),
-        (("run", "--steps", 0), "--steps 0: must be at least 1"),
-        (("run", "--blocks", 1), "--blocks 1: must be at least 4"),
+        (("run", "--steps", 0), "--steps must be at least 1"),
+        (("run", "--blocks", 1), "--blocks must be at least 4"),
         (("run", "--out", "run"), "--out run: is a run"),
     ],
 )
 def test_mistakes_are_named(finished, tmp_path, monkeypatch, argv, part):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run").symlink_to(finished("train_lm"))
-    done = call_main(probe, probe.probe, *argv)
+    done = call_main(probe_position, probe_position.probe, *argv)
     assert done.code == 2 and done.err.count("\n") == 1 and part in done.err, done.err
 
 
@@ -177,5 +181,5 @@ def test_runs_without_one_order_of_words_are_refused(corpus, tmp_path):
         ).code
         == 0
     )
-    done = call_main(probe, probe.probe, tmp_path / "run")
+    done = call_main(probe_position, probe_position.probe, tmp_path / "run")
     assert done.code == 2 and done.err.count("\n") == 1 and "train_lm.py" in done.err
