@@ -85,7 +85,7 @@ def train(flags):
     seen_now = seen & torch.tensor([normalize(text) not in held for _, text in corpus.test_rows])
 
     # Model
-    device = set_up_device(flags, config.n_embd)
+    device = set_up_device(flags, config)
     frozen = bool(source) and flags.tune == "frozen"
     resolve(flags, frozen, config.n_layer)
     head = {"n_class": len(corpus.classes), "pool": flags.pool, "layers": flags.layers}

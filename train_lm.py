@@ -94,7 +94,7 @@ def train(flags):
 
     # Model
     config = model_config(flags, source, causal=True, vocab_size=vocab_size)
-    device = set_up_device(flags, config.n_embd)
+    device = set_up_device(flags, config)
     run = Run("lm", flags, config, text.tokenizer, device, members=flags.members)
     members = [LanguageModel(Decoder(config)) for _ in range(flags.members)]
     model = (Ensemble(members) if flags.members > 1 else members[0]).to(device)

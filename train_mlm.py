@@ -116,7 +116,7 @@ def train(flags):
     # Model
     unit_embd = flags.head == "clap" if flags.unit_embd is None else flags.unit_embd
     config = model_config(flags, source, flags.causal, vocab_size=vocab_size, unit_embd=unit_embd)
-    device = set_up_device(flags, config.n_embd)
+    device = set_up_device(flags, config)
     run = Run(kind, flags, config, text.tokenizer, device, name="clm" if flags.causal else "")
     model = LanguageModel((Decoder if flags.causal else make_encoder)(config)).to(device)
     if flags.compile:

@@ -112,7 +112,7 @@ def train(flags):
 
     # Model
     config = model_config(flags, vocab_size=tokenizer.get_vocab_size())
-    device = set_up_device(flags, config.n_embd)
+    device = set_up_device(flags, config)
     described = {"first_sentinel": first} if infill else {}
     kind = "" if infill else "translate"
     run = Run("seq2seq", flags, config, tokenizer, device, kind, **described)

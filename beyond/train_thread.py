@@ -101,7 +101,7 @@ def train(flags):
 
     # Model
     config = model_config(flags, vocab_size=vocab_size, unit_embd=flags.head == "clap")
-    device = set_up_device(flags, config.n_embd)
+    device = set_up_device(flags, config)
     reader = {"n_ancestors": flags.ancestors, "ancestor_positions": flags.ancestor_positions}
     run = Run("thread", flags, config, tokenizer, device, reader=reader)
     model = LanguageModel(ThreadReader(config, **reader)).to(device)

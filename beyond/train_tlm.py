@@ -124,7 +124,7 @@ def train(flags):
     # Model
     options = {"vocab_size": vocab_size, "unit_embd": flags.head == "clap", "n_language": 2}
     config = dataclasses.replace(model_config(flags, source, **options), n_language=2)
-    device = set_up_device(flags, config.n_embd)
+    device = set_up_device(flags, config)
     run = Run("mlm", flags, config, tokenizer, device, name="tlm", languages=languages)
     model = LanguageModel(make_encoder(config)).to(device)
     if flags.compile:

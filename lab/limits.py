@@ -12,17 +12,20 @@ from model import CHOICES, Config
 LARGEST = 2**24  # upper limit of every size
 SIZES = ("vocab_size", "block_size", "n_layer", "n_head", "n_embd")  # at least 1; others at least 0
 RATES = ("dropout", "attn_dropout")  # below 1
+RELATED = ("n_embd", "n_head", "pos", "alibi", "head", "tie")  # read by check_pairs
 
 
 def make_config(values):
     """Return Config(**values). Raises ValueError naming every invalid field."""
     types = {field.name: field.type for field in fields(Config)}
     defaults = {field.name: field.default for field in fields(Config)}
-    wrong = [
-        check_value(name, value, types[name]) if name in types else f"{name} is not an option"
+    found = {
+        name: check_value(name, value, types[name]) if name in types else f"{name} is not an option"
         for name, value in values.items()
-    ]
-    wrong = [message for message in wrong if message] or check_pairs(defaults | values)
+    }
+    wrong = [message for message in found.values() if message]
+    if not any(found.get(name) for name in RELATED):
+        wrong += check_pairs(defaults | values)
     if wrong:
         raise ValueError("; ".join(wrong))
     return Config(**values)
@@ -52,6 +55,7 @@ def check_pairs(values):
     """Return what does not fit together in a dictionary of valid values."""
     n_embd, n_head, pos = values["n_embd"], values["n_head"], values["pos"]
     rules = {
+        f"n_head must divide n_embd, got {n_head} and {n_embd}": n_embd % n_head == 0,
         f"pos=sinusoidal pairs sines with cosines: n_embd must be even, got {n_embd}": (
             pos != "sinusoidal" or n_embd % 2 == 0
         ),

@@ -19,7 +19,7 @@ from model import Block
 from nets import long_alibi
 
 
-def set_up_device(flags, n_embd=0):
+def set_up_device(flags, config=None):
     """Seed the random numbers, choose the number of threads, and return the torch device.
 
     On the CPU, denormal floats become zeros and freed memory is kept. Raises UserError if the
@@ -44,6 +44,7 @@ def set_up_device(flags, n_embd=0):
         remedy = "start one process per GPU (--nproc_per_node)"
         require((processes.local_rank() < cards, f"{more}; {remedy}"))
         torch.cuda.set_device(processes.local_rank())
+    n_embd = config.n_embd if config else 0
     torch.set_num_threads(getattr(flags, "threads", 0) or default_threads(n_embd))
     # Far-away tokens get weights too small for normal floats, and denormal floats are slow.
     torch.set_flush_denormal(True)

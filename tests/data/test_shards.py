@@ -322,10 +322,10 @@ def test_an_encoder_reads_every_block_once_an_epoch_and_resumes(causal, cli, tex
 @pytest.mark.parametrize(
     "script, argv, parts",
     [
-        ("train_lm", ("--tokenizer", "bpe"), ["--tokenizer bpe", "give it to prepare.py"]),
+        ("train_lm", ("--tokenizer", "bpe"), ["--tokenizer bpe", "prepare the text again"]),
         ("train_lm", ("--vocab-size", 50), ["--vocab-size 50"]),
         ("train_lm", ("--valid", 0.2), ["--valid 0.2"]),
-        ("train_mlm", ("--valid", 0.2, "--split", "clean"), ["--split clean and --valid 0.2"]),
+        ("train_mlm", ("--valid", 0.2, "--split", "clean"), ["--valid 0.2 and --split clean"]),
         ("train_lm", ("--vocab-from", "toy"), ["--vocab-from toy"]),
         ("train_lm", ("--block-size", 100_000), ["use a smaller block"]),
         ("train_classifier", (), ["only train_lm.py and train_mlm.py"]),
@@ -618,7 +618,7 @@ def test_a_line_too_long_for_memory_is_refused(tmp_path, monkeypatch):
         (("--valid", 1), ["--valid must be"]),
         (("--shard-mb", 0), ["--shard-mb must be"]),
         (("--sample-mb", 0), ["--sample-mb must be"]),
-        (("--threads", -1), ["--threads must not"]),
+        (("--threads", -1), ["--threads must be at least 0"]),
         (("--vocab-from", "nowhere"), ["--vocab-from nowhere", "no such tokenizer.json"]),
         (
             ("--vocab-from", "nowhere", "--vocab-size", 500),

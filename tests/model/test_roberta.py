@@ -17,7 +17,7 @@ os.environ["HF_HUB_OFFLINE"] = (
 
 from helpers import ROOT, SHORT, Outcome, contents
 from safetensors.torch import load_file, save_file  # noqa: E402
-from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers, processors, trainers  # noqa: E402
+from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers, processors, trainers  # noqa: E402  # noqa: E402
 from tokenizers.models import BPE, Unigram  # noqa: E402
 
 import compare  # noqa: E402

@@ -315,9 +315,13 @@ def test_from_the_shell(shell, tmp_path):
         (
             "lm",
             ("--temperature", "-1", "--tokens", "0", "--samples", "0", "--top-k", "-5"),
-            "--samples 0: must be from 1 to 10,000; --temperature",
+            "--samples must be at least 1 and at most 10,000, got 0; --temperature",
         ),
-        ("lm", ("--tokens", str(2**24)), f"--tokens {2**24}: must be from 1 to 100,000"),
+        (
+            "lm",
+            ("--tokens", str(2**24)),
+            f"--tokens must be at least 1 and at most 100,000, got {2**24}",
+        ),
         ("lm", ("--temperature", "nan"), "--temperature"),
         ("classifier", ("--text", " "), "contains no words"),
         ("mlm", ("--text", "[MASK] " * 40), "learned positions end at 32; shorten it"),

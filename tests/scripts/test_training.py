@@ -125,10 +125,7 @@ def test_retraining_has_a_clock_of_its_own(corpus, tmp_path, monkeypatch):
     monkeypatch.setattr("lab.run.time", clock)
     monkeypatch.setattr(LiveLine, "show", lambda self, text: shown.append(text))
     monkeypatch.setattr(LiveLine, "clear", lambda self: None)
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    err = types.SimpleNamespace(isatty=lambda: True, write=lambda text: None, flush=lambda: None)
-    streams = types.SimpleNamespace(stderr=err, argv=["train_classifier.py"])
-    monkeypatch.setattr("lab.run.sys", streams)
+    monkeypatch.setattr(LiveLine, "is_due", lambda self: True)
     outcome = call(
         "train_classifier", *SHORT["train_classifier"], "--data", corpus, "--out", tmp_path / "r"
     )
