@@ -16,19 +16,19 @@ os.environ["HF_HUB_OFFLINE"] = (
 )
 
 from helpers import ROOT, SHORT, Outcome, contents
-from safetensors.torch import load_file, save_file  # noqa: E402
-from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers, processors, trainers  # noqa: E402  # noqa: E402
-from tokenizers.models import BPE, Unigram  # noqa: E402
+from safetensors.torch import load_file, save_file
+from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers, processors, trainers
+from tokenizers.models import BPE, Unigram
 
-import compare  # noqa: E402
-from beyond import export  # noqa: E402
-from data import batching  # noqa: E402
-from data.tokenizer import BOS, EOS, MASK, SPECIAL, train_tokenizer  # noqa: E402
+import compare
+from beyond import export
+from data import batching
+from data.tokenizer import BOS, EOS, MASK, SPECIAL, train_tokenizer
 from lab.command import main
 from lab.load import load_run
 from lab.records import read_json, read_metrics
 from model import Config, Encoder, LanguageModel
-from nets.roberta import OURS, export_roberta, load_roberta  # noqa: E402
+from nets.roberta import OURS, export_roberta, load_roberta
 
 transformers = pytest.importorskip("transformers")
 logging.getLogger("transformers").setLevel(logging.ERROR)
