@@ -228,7 +228,7 @@ def draw(run, corpus, confusion):
     names |= {"seen": "test, seen in training", "unseen": "test, unseen"}
     lines = {label: f"accuracy/{name}" for name, label in names.items()}
     floor = corpus.floor.get("accuracy/test")
-    title = f"Classification of {corpus.name}, pos={run.flags.pos}"
+    title = f"Classification of {corpus.name}, {figures.POSITION_NAMES[run.flags.pos]}"
     panels = [(title, "accuracy", lines, {"best possible": floor} if floor else {}, False)]
     panels += [(title, "loss", {"train": "loss/train"}, {}, False)]
     draw_curve(run, panels, "epoch")

@@ -21,6 +21,7 @@ from data.tokenizer import BOS, UNK
 from lab import processes
 from lab.command import main
 from lab.errors import UserError, require
+from lab.figures import POSITION_NAMES
 from lab.flags import ContinueFlags, ProcessFlags, TrainFlags, flag, model_config, share, was_given
 from lab.limits import LARGEST
 from lab.machine import autocast, compile_blocks, set_up_device
@@ -159,7 +160,7 @@ def train(flags):
     run.finish(result | {f"floor/{name}": value for name, value in floor.items()}, model)
     keys = {name: f"perplexity/{name}" for name in streams}
     floors = {f"floor {name}": floor[key] for name, key in keys.items() if key in floor}
-    title = f"Causal LM on {text.name}, pos={config.pos}"
+    title = f"Causal LM on {text.name}, {POSITION_NAMES[config.pos]}"
     draw_curve(run, [(title, "perplexity (log scale)", keys, floors, True)])
     for name in (f"{name}@{length}" for length in lengths for name in streams):
         key = name.removesuffix(f"@{flags.block_size}")

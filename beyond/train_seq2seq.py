@@ -28,6 +28,7 @@ from data.tokenizer import BOS, EOS, UNK, detokenize, encode
 from lab import processes
 from lab.command import main
 from lab.errors import require
+from lab.figures import POSITION_NAMES
 from lab.flags import ProcessFlags, TrainFlags, flag, model_config
 from lab.machine import autocast, compile_blocks, set_up_device
 from lab.optim import learning_rate, perplexity
@@ -180,7 +181,7 @@ def train(flags):
             scores = score(outputs, targets[n], tokenizer)
             result |= {f"{metric}/{n}": value for metric, value in scores.items()}
     run.finish(result, model)
-    title = f"{'Span corruption' if infill else 'Translation'}, {name}, pos={config.pos}"
+    title = f"{'Gaps' if infill else 'Translation'}, {name}, {POSITION_NAMES[config.pos]}"
     keys = {n: f"perplexity/{n}" for n in fixed}
     draw_curve(run, [(title, "perplexity of targets (log scale)", keys, {}, True)])
     for n in fixed:

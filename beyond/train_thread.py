@@ -115,8 +115,8 @@ def train(flags):
     say_start(run, f"{name}: {trees['train']:,} training trees ({what}), {sizes}", model)
     words = torch.cat([sequence[1:] for sequence in forests["test"].sequences])
     run.say(f"  {fraction_unknown(words, UNK):.1%} of the test words out of vocabulary")
-    for note in (f"  {n:,} {what}" for what, n in notes.items() if n):
-        run.say(note)
+    for what, n in notes.items():
+        run.say(f"  {n:,} {what}")
 
     # Loop
     def measure():
@@ -212,17 +212,17 @@ def check(flags):
 
 def draw(run, name, result):
     """Draw curve.png, the validation trees over steps, and depth.png, the test trees by depth."""
-    label, where = "perplexity of masked words (log scale)", f"{name}, pos={run.flags.pos}"
+    label, pos = "perplexity of masked words (log scale)", figures.POSITION_NAMES[run.flags.pos]
     keys = {words: f"perplexity/valid-{view}" for view, words in VIEWS.items()}
     floors = {f"floor {w}": result[f"floor/{k}"] for w, k in keys.items() if f"floor/{k}" in result}
-    draw_curve(run, [(f"Held-out trees, {where}", label, keys, floors, True)])
+    draw_curve(run, [(f"Held-out trees, {name}, {pos}", label, keys, floors, True)])
     depths, lines = depths_in(result), {}
     for kind in ("", "floor/"):
         for view, words in VIEWS.items():
             found = [result.get(f"{kind}perplexity/test-{view}-depth-{d}") for d in depths]
             if None not in found:
                 lines[f"floor {words}" if kind else words] = depths, found
-    panel = (f"Test trees, {where}", label, lines, {}, True)
+    panel = (f"Test trees, {name}, {pos}", label, lines, {}, True)
     figures.curves(run.folder / "depth.png", [panel], "depth: number of ancestors")
 
 

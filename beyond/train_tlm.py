@@ -26,6 +26,7 @@ from data.masking import mask_tokens
 from data.tokenizer import UNK, train_tokenizer, word_starts
 from lab.command import main
 from lab.errors import require
+from lab.figures import POSITION_NAMES
 from lab.flags import MaskFlags, TrainFlags, flag, model_config
 from lab.machine import autocast, compile_blocks, set_up_device
 from lab.optim import learning_rate, perplexity
@@ -183,7 +184,7 @@ def train(flags):
     run.finish(result, model)
     panels = []
     for language in languages:
-        title = f"Masked words of {language}, {pairs.name}, pos={config.pos}"
+        title = f"Masked words of {language}, {pairs.name}, {POSITION_NAMES[config.pos]}"
         keys = {words: f"perplexity/valid-{language}-{view}" for view, words in VIEWS.items()}
         panels.append((title, "perplexity (log scale)", keys, {}, True))
     draw_curve(run, panels)

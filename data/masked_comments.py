@@ -37,8 +37,8 @@ def read_forests(flags):
     n_long = sum(forest.n_long for forest in forests.values())
     notes["texts are longer than --block-size and were truncated"] = n_long
     more = len(forests["train"].pieces) - len(kept)
-    notes["trees more by splitting at --max-tree-size"] = more
-    return threads.name, tokenizer, forests, notes
+    notes["extra trees from splitting at --max-tree-size"] = more
+    return threads.name, tokenizer, forests, {what: n for what, n in notes.items() if n}
 
 
 def fixed_batches(forest, flags, vocab_size, starts):

@@ -214,6 +214,7 @@ class LineParser(argparse.ArgumentParser):
             known = [name for action in self._actions for name in action.option_strings]
             near = difflib.get_close_matches(unknown[1], known, 1)
             message += "".join(f"; did you mean {name}?" for name in near)
+        message = message.replace("_number value", " number")
         if processes.first_to_fail():
             line = f"{self.prog}: {' '.join(message.split())}; see --help"
             print(printable(line), file=sys.stderr)

@@ -90,7 +90,8 @@ def step_ticks(xs, most=6):
     gap = min((b - a for a, b in zip(xs, xs[1:])), default=1)
     for factor in (digit * 10**power for power in range(9) for digit in (1, 2, 5)):
         ticks = [x for x in xs if x % (factor * gap) == 0]
-        if len(ticks) <= most:
+        room = (xs[-1] - xs[0]) / most / 2  # labels that are closer would overlap
+        if len(ticks) <= most and all(b - a >= room for a, b in zip(ticks, ticks[1:])):
             break
     return ticks if len(ticks) > 1 else [xs[0], xs[-1]]
 

@@ -78,8 +78,12 @@ def may_empty(folder, found, flags):
 
 def check_resume(folder, flags):
     """Raise UserError unless the folder has a checkpoint of a run with the same flags."""
-    missing = f"--resume: {folder} holds no checkpoint.pt; leave --resume out to start the run"
-    require((can_resume(folder), missing))
+    start = "leave --resume out to start it"
+    where = "" if flags.out else "; name the run with --out RUN"
+    missing = f"--resume: {folder}: no such run folder; check --out, or {start}"
+    empty = f"--resume: {folder} holds no checkpoint.pt; {start}{where}"
+    require((folder.exists(), missing))
+    require((can_resume(folder), empty))
     now, then = vars(flags), read_config(folder)["flags"]
     changed = [
         f"{spelled(name)} {str(then.get(name))[:40] or 'empty'}, not {str(now[name]) or 'empty'}"

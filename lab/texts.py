@@ -59,7 +59,7 @@ def encode(run, text):
         ),
         (
             run.kind == "lm" or len(ids) > len(frame(run.tokenizer, [])),
-            f"--text {text!r}: contains no words; give a sentence",
+            f"--text {text!r}: contains no words; give a sentence with --text or --file",
         ),
         (
             run.kind in ("lm", "classifier")
@@ -81,7 +81,7 @@ def read(run, texts, first=0):
     sequences, shown, block_size = [], [], run.model.body.config.block_size
     for number, text in enumerate(texts, first + 1):
         encoding = run.tokenizer.encode(text, add_special_tokens=False)
-        require((encoding.ids, f"--text {text!r}: contains no words; give a sentence"))
+        require((encoding.ids, f"--text {text!r}: contains no words; give a sentence with --text"))
         typed = [text[start:end] for start, end in encoding.offsets]
         tokens = token_strings(run.tokenizer, encoding.ids)
         words = [
