@@ -76,9 +76,8 @@ def read(folder):
         finish = "repeat its command"
         if kind != "baselines":
             finish = resume_command(script_of_run(config) or "train_KIND.py", folder)
-        raise UserError(
-            f"{folder}: not finished, result.json is missing; leave it out, or {finish}"
-        )
+        remedy = f"leave it out, or finish it with: {finish}"
+        raise UserError(f"{folder}: not finished, result.json is missing; {remedy}")
 
     result = read_result(folder)
     if isinstance(result.get("parameters"), dict):
