@@ -151,11 +151,11 @@ def print_report(reading):
     uniform = reading.uniform() | {"layer": "equal", "head": ""}
     formats = {"distance": "8.2f", "first": "8.1%", "itself": "8.1%", "entropy": "8.2f"}
     formats = {name: form for name, form in formats.items() if name in uniform}
-    columns = "weight of the first, entropy (nats)"
+    columns = "weight on the first token, entropy in nats"
     if "distance" in formats:
-        columns = "distance (tokens), weight of the first and of itself, entropy (nats)"
+        columns = "distance in tokens, weight on the first token and on itself, entropy in nats"
     tokens = int(reading.mask.sum())
-    print(f"  mean attention over {tokens} tokens: {columns}; last row: equal weights")
+    print(f"  averages over {tokens} tokens: {columns} (last row: equal weights)")
     print("  layer  head  " + "  ".join(f"{name:>8}" for name in formats))
     for row in [*reading.heads(), uniform]:
         numbers = "  ".join(f"{row[name]:{form}}" for name, form in formats.items())

@@ -55,7 +55,7 @@ class Flags:
     )
     out: str = flag("out/compare", "folder of the figures and tables; older ones are replaced")
     labels: str = flag(
-        "", "names, joined by commas, in the order of the first runs (default: flags that differ)"
+        "", "one name per configuration, joined by commas (default: flags that differ)"
     )
 
 

@@ -50,7 +50,7 @@ class RecipeFlags:
 class Flags(TrainFlags, RecipeFlags, ContinueFlags, ProcessFlags):
     tie: bool = flag(True, "the output layer shares the word embeddings")
     valid: float = share(0.0, "share of the lines held out to choose the best step")
-    eval_block: str = flag("", "also evaluate in blocks of these lengths at the end: 32,64,128")
+    eval_block: str = flag("", "also evaluate in blocks of these lengths, for example 32,64,128")
     eval_stride: int = flag(0, "tokens between evaluation blocks; 0: no overlap", at_least=0)
     eval_train: int = flag(200_000, "evaluate on at most so many training tokens", at_least=1)
     eval_test: int = flag(0, "evaluate on at most so many tokens per test set; 0: all", at_least=0)
