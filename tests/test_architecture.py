@@ -798,7 +798,7 @@ def test_an_import_with_side_effects_is_reported(tmp_path):
         "sample.py": "print('hello')\n",
         "compare.py": "import matplotlib\n\nmatplotlib.rcParams['font.size'] = 3\n",
         "baselines.py": "import torch\n\ntorch.set_default_dtype(torch.float64)\n",
-        "attention_maps.py": "import signal\n\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n",
+        "attention_maps.py": "import signal\n\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n",
         "train_mlm.py": "import random\n\nrandom.seed(0)\n",
         "data/files.py": "import os\n\nos.environ['TOKENIZERS_PARALLELISM'] = '0'\n",
         "beyond/export.py": "import safetensors\n",
