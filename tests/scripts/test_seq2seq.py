@@ -524,4 +524,4 @@ def test_only_runs_of_one_task_are_compared(cli, corpus, finished, translator, t
     )
     assert code == 2 and "not comparable" in err
     code, out, err = compared(translator[0], out=tmp_path / "compare")
-    assert code == 0 and "exact heldout (%)" in out and "bleu heldout" in out
+    assert code == 0 and "exact heldout (%)" in out and "BLEU heldout" in out
