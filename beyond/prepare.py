@@ -22,7 +22,7 @@ from data.tokenizer import check_vocab_size, load_tokenizer, train_tokenizer
 from lab.command import main
 from lab.errors import require
 from lab.flags import flag
-from lab.live import clock
+from lab.live import LiveLine, clock
 
 
 @dataclass
@@ -196,7 +196,7 @@ class Progress:
 
     def __init__(self, size, done):
         self.size, self.done, self.before, self.tokens = size, done, done, 0
-        self.started = self.shown = time.perf_counter()
+        self.started, self.live = time.perf_counter(), LiveLine()
 
     def add(self, n_bytes, tokens):
         """Count another piece."""
@@ -209,9 +209,10 @@ class Progress:
             f"{clock((self.size - self.done) / rate)} left"
         )
         if sys.stderr.isatty():
-            if now - self.shown > 0.2 or is_last:
-                self.shown = now
-                print(f"\r{line} ", end="\n" if is_last else "", file=sys.stderr, flush=True)
+            self.live.show(line)
+            if is_last:
+                self.live.clear()
+                print(line, file=sys.stderr, flush=True)
         elif self.done * 10 // self.size > tenth:
             print(line, flush=True)
 

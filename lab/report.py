@@ -15,8 +15,8 @@ def say_start(run, what, model):
     )
 
 
-def draw_curve(run, panels, xlabel="step", path="curve.png"):
-    """Draw logged numbers over steps, in a panel for each of `panels`.
+def draw_curve(run, panels, xlabel="step"):
+    """Draw logged numbers over steps as curve.png, in a panel for each of `panels`.
 
     A panel is (title, y label, {label: name in metrics.jsonl}, {label: floor}, log axis).
     """
@@ -29,7 +29,7 @@ def draw_curve(run, panels, xlabel="step", path="curve.png"):
             if found:
                 shown[label] = [line["step"] for line in found], [line[name] for line in found]
         drawn.append((title, ylabel, shown, floors, log))
-    figures.curves(run.folder / path, drawn, xlabel)
+    figures.curves(run.folder / "curve.png", drawn, xlabel)
 
 
 def above_floor(value, floor):

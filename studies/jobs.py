@@ -13,7 +13,7 @@ from pathlib import Path
 
 from lab.errors import UserError
 from lab.flags import flag
-from lab.live import clock
+from lab.live import LiveLine, clock
 from lab.records import can_resume
 
 ROOT = Path(__file__).parents[1]
@@ -100,7 +100,7 @@ class Progress:
         self.out, self.left = out, dict(costs)  # {name: cost} of the jobs that are not finished
         self.running = {}  # {name: number of steps}
         self.ended, self.spent = 0, 0.0  # jobs, and the cost of those run in this process
-        self.started = time.perf_counter()
+        self.started, self.live = time.perf_counter(), LiveLine()
         self.lock, self.over = threading.Lock(), threading.Event()
 
     def __enter__(self):
@@ -121,7 +121,7 @@ class Progress:
             self.ended += 1
             cost = self.left.pop(name)
             self.spent += cost if new else 0
-            self.clear_line()
+            self.live.clear()
             print(f"[{self.state()}] {name}: {words}", flush=True)
 
     def state(self):
@@ -145,10 +145,4 @@ class Progress:
     def watch(self):
         while not self.over.wait(1.0):
             with self.lock:
-                self.clear_line()
-                line = f"{self.state()}: {', '.join(self.running)}"
-                print(line[:100], end="", file=sys.stderr, flush=True)
-
-    def clear_line(self):
-        if sys.stderr.isatty():
-            print("\r" + " " * 100 + "\r", end="", file=sys.stderr, flush=True)
+                self.live.show(f"{self.state()}: {', '.join(self.running)}")
