@@ -169,7 +169,8 @@ def draw_positions(folder, reading, run, suffix, file_format):
     if panels:
         name = "-".join(filter(None, ("positions", reading.part, suffix)))
         alibi = reading.body().config.pos == "alibi"
-        draw_tables(folder / f"{name}.{file_format}", panels, title, common=alibi)
+        common = "added to the score" if alibi else ""
+        draw_tables(folder / f"{name}.{file_format}", panels, title, common)
     else:
         print(f"{reading.run.folder}: NoPE has no position encoding to draw")
 

@@ -71,8 +71,8 @@ def compare(flags):
 
     out.mkdir(parents=True, exist_ok=True)
     drawn = draw(out, configurations, others)
-    header, rows = table(configurations, others)
-    text = tables.write(out / "compare", header, rows, caption(configurations), left=2, wide=True)
+    header, rows, note = *table(configurations, others), caption(configurations)
+    text = tables.write(out / "compare", header, rows, note, left=2, wide=True, label=out.name)
     numbers = {
         "kind": trained[0].kind,
         "data": trained[0].data,
@@ -147,7 +147,7 @@ def caption(configurations):
             unequal += f" Not trained alike: {name.replace('_', ' ')} {', '.join(values)}."
     return (
         f"{KINDS[first.kind]} on {first.data}: {spread}. {NOTES[first.kind]} "
-        f"The best of each column is bold.{unequal}"
+        f"The best mean of each column is bold.{unequal}"
     )
 
 

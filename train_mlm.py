@@ -109,9 +109,9 @@ def train(flags):
     text = read_blocks(prepared, T) if prepared else read_sentences(flags.data, *how)
     vocab_size, starts = text.tokenizer.get_vocab_size(), word_starts(text.tokenizer)
     valid = fixed_batches(text.valid, flags, vocab_size, starts)
-    hidden = any((labels != -100).any() for _, _, labels in valid)
+    masked = any((labels != -100).any() for _, _, labels in valid)
     unknown = f"--data {flags.data}: no word of the held-out lines is in the vocabulary"
-    require((hidden, f"{unknown}; give a larger --vocab-size or other data"))
+    require((masked, f"{unknown}; give a larger --vocab-size or other data"))
 
     # Model
     unit_embd = flags.head == "clap" if flags.unit_embd is None else flags.unit_embd

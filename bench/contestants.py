@@ -28,7 +28,7 @@ class Poslab(nn.Module):
     def __init__(self, size, task, pos):
         super().__init__()
         encoder = task == "masked"
-        self.logits = "hidden" if encoder else "all"
+        self.logits = "masked" if encoder else "all"
         self.config = Config(
             vocab_size=size.vocab_size,
             block_size=size.block_size,

@@ -5,9 +5,9 @@ mean loss. All have the layers, width, heads, feed-forward layer, activation (ex
 vocabulary of a Size, tied word vectors, no dropout, and an initial std of 0.02 where the library
 lets one choose. Padding and special tokens of the libraries stay unused.
 
-In masked LM the rivals compute the logits of every token, but poslab only those of the hidden 15%
+In masked LM the rivals compute the logits of every token, but poslab only those of the masked 15%
 (and its last feed-forward layer only there). "ModernBERT sparse" also computes only those logits.
-`logits` of a module says which: all | hidden.
+`logits` of a module says which: all | masked.
 """
 
 import importlib.util
@@ -42,7 +42,7 @@ class FromTransformers(nn.Module):
     def __init__(self, model):
         super().__init__()
         self.model = model
-        self.logits = "hidden" if getattr(model.config, "sparse_prediction", False) else "all"
+        self.logits = "masked" if getattr(model.config, "sparse_prediction", False) else "all"
 
     def forward(self, idx, targets):
         if self.model.config.model_type == "gpt2":  # shift_labels: targets are shifted already

@@ -6,7 +6,7 @@
 
 All implementations get the same batches of ids, the same targets and the same optimizer. Each takes
 turns with poslab's learned positions (A B A B), so that other work on the machine slows both. In
-masked LM most rivals compute the logits of every token, poslab only those of hidden tokens: the
+masked LM most rivals compute the logits of every token, poslab only those of masked tokens: the
 column "logits" says which.
 
 On one thread, shares of the peak are by CPU time, otherwise by wall time. Freed memory stays with
@@ -102,7 +102,7 @@ def bench(flags):
 LEGEND = """x ours: time relative to poslab's learned positions (the last line), wall and (CPU): the
 median over neighboring turns, so not the quotient of the rates. of peak: share of the machine's own
 rate of matrix products. CPU s/M: CPU seconds per million tokens. memory: the peak while the model
-is built, evaluated and trained for two steps. logits: of all tokens, or of hidden tokens only."""
+is built, evaluated and trained for two steps. logits: of all tokens, or of masked tokens only."""
 PHASE = f"{'tokens/s':>10} {'x ours':>7}{'(CPU)':>7} {'of peak':>7} {'CPU s/M':>7}   "
 HEADER = (
     f"  {'':<19}{'training':>40}   {'evaluation':>40}\n"

@@ -62,10 +62,10 @@ def make_batches(size, task, n=4):
         blocks = torch.randint(5, size.vocab_size, (B, T + 1), generator=gen)
         idx, targets = blocks[:, :-1].contiguous(), blocks[:, 1:].contiguous()
         if task == "masked":
-            hidden = torch.zeros(B * T, dtype=torch.bool)
-            hidden[torch.randperm(B * T, generator=gen)[: n_predicted(size, task)]] = True
-            hidden = hidden.view(B, T)
-            targets, idx = idx.masked_fill(~hidden, -100), idx.masked_fill(hidden, 2)  # [MASK]
+            masked = torch.zeros(B * T, dtype=torch.bool)
+            masked[torch.randperm(B * T, generator=gen)[: n_predicted(size, task)]] = True
+            masked = masked.view(B, T)
+            targets, idx = idx.masked_fill(~masked, -100), idx.masked_fill(masked, 2)  # [MASK]
         batch = {"idx": idx, "targets": targets}
         if task == "seq2seq":
             batch["source"] = torch.randint(5, size.vocab_size, (B, T), generator=gen)

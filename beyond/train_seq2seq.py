@@ -42,7 +42,7 @@ from nets.encoder_decoder import EncoderDecoder, generate
 class Flags(TrainFlags, ProcessFlags):
     task: str = flag("infill", "span corruption, or sentence pairs", ("infill", "translate"))
     languages: str = flag("", "source and target of a folder of pairs, as in fr-en")
-    mask_rate: float = flag(0.15, "share of tokens to hide", above=0, below=1)
+    mask_rate: float = flag(0.15, "share of tokens to corrupt", above=0, below=1)
     mean_span: float = flag(3.0, "mean length of a gap, in tokens", at_least=1)
     valid: float = flag(0.05, "share held out to choose the best step", above=0, below=1)
     block_size: int = flag(64, "longest source and longest target, in tokens", at_least=2)
@@ -200,11 +200,13 @@ def check(flags):
         missing = "--task translate: BLEU needs sacrebleu; install it with: pip install sacrebleu"
         return require((find_spec("sacrebleu"), missing))
     T, rate = flags.block_size, f"--mask-rate {flags.mask_rate}"
-    n_hidden, n_spans = spans.most(T - 1, flags.mask_rate, flags.mean_span)
-    target = f"{n_hidden} hidden tokens and {n_spans} sentinels do not fit into --block-size {T}"
+    n_corrupted, n_spans = spans.most(T - 1, flags.mask_rate, flags.mean_span)
+    target = (
+        f"{n_corrupted} corrupted tokens and {n_spans} sentinels do not fit into --block-size {T}"
+    )
     require(
         (not flags.languages, f"--languages {flags.languages}: needs --task translate"),
-        (n_hidden + n_spans < T, f"{rate}: {target}; hide less, or use a larger --mean-span"),
+        (n_corrupted + n_spans < T, f"{rate}: {target}; corrupt less, or use a larger --mean-span"),
     )
 
 

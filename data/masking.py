@@ -17,7 +17,7 @@ def mask_tokens(idx, vocab_size, gen, rate=0.15, unit="token", starts=None, mean
     unit: what is chosen together. "token": each by itself. "word": all pieces of a word; starts
     (V,) marks the tokens that begin one. "span": runs of geometric length with mean `mean_span`, as
     in SpanBERT. Each token is disguised by itself. In short rows, where a word or span exceeds the
-    share, somewhat more than `rate` is hidden.
+    share, somewhat more than `rate` is masked.
     """
     B, T = idx.shape
     usable = idx >= len(SPECIAL)

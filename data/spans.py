@@ -18,41 +18,41 @@ from data.tokenizer import EOS, PAD
 def corrupt(idx, mask, first, gen, rate=0.15, mean_span=3):
     """Return source, source_mask (B, S), target, target_mask (B, U) of sequences idx, mask (B, T).
 
-    Each sequence is [BOS], never hidden, and a text. A share `rate` of its tokens is hidden, in
-    spans of `mean_span` tokens on average. Both numbers are rounded at random, and each is at least
-    one, so short texts hide more than `rate`. All ways to cut the hidden tokens into so many spans,
-    and to place these without two being adjacent, are equally likely. (T5's own code always begins
-    a text unhidden and ends it hidden, so it would always hide the end of a sentence with one
-    span.) first: the id of [S0]. Targets end with [EOS].
+    Each sequence is [BOS], never corrupted, and a text. A share `rate` of its tokens is corrupted,
+    in spans of `mean_span` tokens on average. Both numbers are rounded at random, and each is at
+    least one, so short texts lose more than `rate`. All ways to cut the corrupted tokens into so
+    many spans, and to place these without two being adjacent, are equally likely. (T5's own code
+    begins every text with a token that stays and ends it with a corrupted one, so with one span it
+    would always take the end of a sentence.) first: the id of [S0]. Targets end with [EOS].
     """
     B, T = idx.shape
-    hidden = torch.zeros_like(mask)
-    hidden[:, 1:] = choose_spans(mask.sum(1) - 1, T - 1, gen, rate, mean_span)
-    begins = hidden.clone()
-    begins[:, 1:] &= ~hidden[:, :-1]
+    corrupted = torch.zeros_like(mask)
+    corrupted[:, 1:] = choose_spans(mask.sum(1) - 1, T - 1, gen, rate, mean_span)
+    begins = corrupted.clone()
+    begins[:, 1:] &= ~corrupted[:, :-1]
     sentinels = first + begins.long().cumsum(1) - 1  # (B, T)
-    source, source_mask = squeeze(torch.where(begins, sentinels, idx), mask & (begins | ~hidden))
+    source, source_mask = squeeze(torch.where(begins, sentinels, idx), mask & (begins | ~corrupted))
     # The target has a place for a sentinel before each token, and one for [EOS] at the end.
     target = torch.stack([sentinels, idx], dim=2).view(B, 2 * T)
-    keep = torch.stack([begins, hidden], dim=2).view(B, 2 * T)
+    keep = torch.stack([begins, corrupted], dim=2).view(B, 2 * T)
     ends = torch.full((B, 1), EOS)
     target, keep = torch.cat([target, ends], dim=1), torch.cat([keep, ends == EOS], dim=1)
     return source, source_mask, *squeeze(target, keep)
 
 
 def choose_spans(counts, T, gen, rate, mean_span):
-    """Return (B, T) bool: which of a row's first counts (B,) tokens are hidden."""
+    """Return (B, T) bool: which of a row's first counts (B,) tokens are corrupted."""
     B, place = len(counts), torch.arange(T + 1)
     luck = torch.rand(2, B, generator=gen)
-    n_hidden = (rate * counts + luck[0]).floor().long().clamp(min=1).minimum(counts)  # (B,)
-    n_kept = counts - n_hidden
-    n_spans = (n_hidden / mean_span + luck[1]).floor().long().clamp(min=1)
-    n_spans = n_spans.minimum(n_hidden).minimum(n_kept + 1)
-    # Cut the hidden tokens into spans: all but the first begin at chosen tokens.
-    cuts = draw((place > 0) & (place < n_hidden[:, None]), n_spans - 1, gen)  # (B, T + 1)
+    n_corrupted = (rate * counts + luck[0]).floor().long().clamp(min=1).minimum(counts)  # (B,)
+    n_kept = counts - n_corrupted
+    n_spans = (n_corrupted / mean_span + luck[1]).floor().long().clamp(min=1)
+    n_spans = n_spans.minimum(n_corrupted).minimum(n_kept + 1)
+    # Cut the corrupted tokens into spans: all but the first begin at chosen tokens.
+    cuts = draw((place > 0) & (place < n_corrupted[:, None]), n_spans - 1, gen)  # (B, T + 1)
     span_of = cuts.long().cumsum(1)
     lengths = torch.zeros(B, T + 1, dtype=torch.long)
-    lengths = lengths.scatter_add(1, span_of, (place < n_hidden[:, None]).long())
+    lengths = lengths.scatter_add(1, span_of, (place < n_corrupted[:, None]).long())
     # Put each span before a chosen token of those that stay, or after the last one.
     slots = draw(place <= n_kept[:, None], n_spans, gen)  # (B, T + 1)
     lengths = lengths.gather(1, (slots.long().cumsum(1) - 1).clamp(min=0)) * slots
@@ -76,9 +76,9 @@ def squeeze(values, keep):
 
 
 def most(n_tokens, rate, mean_span):
-    """Return the most (hidden tokens, spans) that `corrupt` can choose in a text of n_tokens."""
-    n_hidden = min(n_tokens, max(1, math.floor(rate * n_tokens) + 1))
-    return n_hidden, min(n_hidden, max(1, math.floor(n_hidden / mean_span) + 1))
+    """Return the most (corrupted tokens, spans) that `corrupt` can choose in a text of n_tokens."""
+    n_corrupted = min(n_tokens, max(1, math.floor(rate * n_tokens) + 1))
+    return n_corrupted, min(n_corrupted, max(1, math.floor(n_corrupted / mean_span) + 1))
 
 
 def restore(source, target, first):

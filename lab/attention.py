@@ -83,8 +83,8 @@ class Reading:
         b = number - self.first
         queries, keys = self.words[b], self.keys()[0][b]
         weights = self.weights[:, b, :, : len(queries), : len(keys)]
-        hidden = ~self.allowed()[:, : len(queries), : len(keys)] & (weights == 0)
-        return queries, keys, weights.masked_fill(hidden, math.nan)
+        forbidden = ~self.allowed()[:, : len(queries), : len(keys)] & (weights == 0)
+        return queries, keys, weights.masked_fill(forbidden, math.nan)
 
     def heads(self):
         """Return the `summary` of all texts, one dictionary per head."""

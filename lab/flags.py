@@ -47,10 +47,14 @@ class RunFlags:
 
     data: str = flag(
         "toy",
-        f"text to read: {', '.join(NAMES)}, a folder in the form of the assignment or of "
-        "WikiText, a folder written by beyond.prepare, a .txt, or labelled rows in a .tsv or .csv",
+        f"a corpus ({', '.join(NAMES)}), a .txt, a .tsv or .csv of labelled rows, or a folder: "
+        "see docs/data.md",
     )
-    out: str = flag("", "run folder", shown="out/KIND-DATA-POS-SEED")
+    out: str = flag(
+        "",
+        "run folder",
+        shown="named by kind, data, position encoding and seed: out/lm-toy-alibi-0",
+    )
     seed: int = flag(0, "seed of the initial weights, data order, masks and dropout")
     resume: bool = flag(
         False, "continue the run in --out; flags that are not given keep the values of the run"
@@ -62,7 +66,7 @@ class RunFlags:
 class ModelFlags:
     """the model"""
 
-    pos: str = flag("learned", "position encoding", POSITIONS)
+    pos: str = flag("learned", "position encoding; rope: rotary, nope: none", POSITIONS)
     n_layer: int = flag(4, "number of blocks")
     n_head: int = flag(2, "attention heads per block")
     n_embd: int = flag(64, "width")

@@ -102,12 +102,12 @@ def name_tokens(axis, words, every, size, wanted, label, **more):
 
 
 @styled
-def draw_tables(path, panels, title, common=False):
+def draw_tables(path, panels, title, common=""):
     """Draw tables of a position encoding side by side; rows and columns are counted from 1.
 
     panels: [(title, table (rows, columns), row label, column label), ...]. Infinite entries are
-    drawn grey. Colors are symmetric around white for zero if a table has both signs. common: one
-    scale of colors for all tables.
+    drawn grey. Colors are symmetric around white for zero if a table has both signs. common: what
+    all tables show, such as "bias"; they then share one labelled scale of colors.
     """
     from matplotlib import colormaps
 
@@ -140,7 +140,7 @@ def draw_tables(path, panels, title, common=False):
         if not common:
             figure.colorbar(image, ax=axis)
     if common:
-        figure.colorbar(image, ax=axes)
+        figure.colorbar(image, ax=axes, label=common)
     grey = any(table.isinf().any() for _, table, *_ in panels)
     figure.suptitle(title + "; grey: not allowed" * grey, fontsize=10, parse_math=False)
     save(figure, path)

@@ -12,14 +12,16 @@ from itertools import groupby
 from data.files import write_text
 
 
-def write(stem, header, rows, caption, left=1, wide=False):
+def write(stem, header, rows, caption, left=1, wide=False, label=""):
     """Write stem.md and stem.tex, and return the Markdown, which is readable as plain text.
 
     left: number of left-aligned columns. wide: LaTeX lets the table span two columns of text.
+    label: name in LaTeX, after "tab:"; by default the file's name.
     """
     text = f"{markdown(header, rows, left)}\n{caption}\n"
     write_text(stem.with_suffix(".md"), text)
-    write_text(stem.with_suffix(".tex"), latex(header, rows, caption, stem.name, left, wide))
+    label = label or stem.name
+    write_text(stem.with_suffix(".tex"), latex(header, rows, caption, label, left, wide))
     return text
 
 

@@ -8,7 +8,7 @@ from nets.classifier import pool_tokens
 
 
 class ThreadReader(nn.Module):
-    """An encoder reads the ancestors of a comment, a second one the comment with hidden words.
+    """An encoder reads the ancestors of a comment, a second one the comment with masked words.
 
     The states of each ancestor are averaged into one vector. The second encoder, called decoder,
     attends to these vectors in every block. Both have n_layer blocks and share one embedding.

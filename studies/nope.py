@@ -181,7 +181,7 @@ def write_tables(out, data_name, size, result, seeds, beside):
     how = (
         f"Data {data_name}, {size['steps']:,} steps of {size['tokens']:,} tokens. Mean ± sample "
         f"standard deviation, {seeds} seeds of {probed} with {T} tokens, {beside} of the others. "
-        "The best of each column is bold."
+        "The best mean of each column is bold."
     )
     models = [f"{a} layer{'s' * (a > 1)}, {b} wide" for a, b, _ in size["models"]]
     about = {  # name: (columns, caption)

@@ -15,8 +15,8 @@ words of the kind. So to a reader of the ancestors, whose words are a_1 (the par
 
 To a reader of the reply alone it is 1/K: by symmetry all words are equally likely, and words of
 different kinds are independent. No two frames of a reply have the same number of tokens, so the
-frame is known however many words are hidden, and its words cost nothing. `nats` is therefore the
-least that hidden words can cost either reader.
+frame is known however many words are masked, and its words cost nothing. `nats` is therefore the
+least that masked words can cost either reader.
 """
 
 import math
@@ -104,17 +104,17 @@ def probability(word, kind, ancestors):
     return TAKEN * taken + (1 - TAKEN) * drawn
 
 
-def nats(reply, ancestors, tokens, shown, hidden, vocab_size):
-    """Return the least cost in nats of all hidden words of a reply, to a reader of these ancestors.
+def nats(reply, ancestors, tokens, shown, masked, vocab_size):
+    """Return the least cost in nats of all masked words of a reply, to a reader of these ancestors.
 
     ancestors: their texts, [] for a reader of the reply alone. tokens: {word: id}. shown: the ids
-    the reader sees, from masking.mask_tokens, with [BOS] in front. hidden: the places of the chosen
+    the reader sees, from masking.mask_tokens, with [BOS] in front. masked: the places of the chosen
     tokens. A chosen token that is not [MASK] is the original or one of all R words of the
     vocabulary, both equally often. So where x is shown, the word is w with a probability
     proportional to P(w) (1/2 [x = w] + 1/2 / R).
     """
     words, R, total = re.findall(WORD, reply), vocab_size - len(SPECIAL), 0.0
-    for place in hidden:
+    for place in masked:
         word = words[place - 1]
         kind = next((kind for kind, choices in WORDS.items() if word in choices), None)
         if kind is None:

@@ -32,7 +32,7 @@ def hide(idx, seed=0, **more):
 
 
 @pytest.mark.parametrize("unit", UNITS)
-def test_special_tokens_and_padding_are_never_hidden_or_drawn(unit):
+def test_special_tokens_and_padding_are_never_masked_or_drawn(unit):
     idx = some_rows()
     inputs, labels = hide(idx, unit=unit)
     special = idx < len(SPECIAL)

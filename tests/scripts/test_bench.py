@@ -112,7 +112,7 @@ def test_rivals_have_the_same_size_and_starting_loss(task, library):
 @pytest.mark.parametrize("library", LIBRARIES[:1])
 def test_logits_are_computed_for_the_tokens_it_says(library):
     batch = work.make_batches(SIZE, "masked")[0]
-    hidden = int((batch["targets"] != -100).sum())
+    masked = int((batch["targets"] != -100).sum())
     builders = rivals.rivals("masked")[0]
     losses = {}
     for name in ("ModernBERT sdpa", "ModernBERT sparse", "RoBERTa sdpa"):
@@ -121,9 +121,9 @@ def test_logits_are_computed_for_the_tokens_it_says(library):
         head = model.model.get_output_embeddings()
         head.register_forward_hook(lambda *args, shapes=shapes: shapes.append(args[2].shape))
         losses[name] = model(**batch).item()
-        n = hidden if model.logits == "hidden" else batch["idx"].numel()
+        n = masked if model.logits == "masked" else batch["idx"].numel()
         assert [shape[:-1].numel() for shape in shapes] == [n], name
-        assert (model.logits == "hidden") == ("sparse" in name)
+        assert (model.logits == "masked") == ("sparse" in name)
     assert losses["ModernBERT sparse"] == pytest.approx(losses["ModernBERT sdpa"], rel=1e-5)
 
 
@@ -154,7 +154,7 @@ def test_a_small_table_and_its_json(tmp_path):
             assert f"  {name} " in out
             assert (row["threads"], row["dtype"]) == (1, "float32")
             sparse = task == "masked" and ("poslab" in name or "sparse" in name)
-            assert row["logits"] == ("hidden" if sparse else "all")
+            assert row["logits"] == ("masked" if sparse else "all")
             assert row["loss_first"] == pytest.approx(math.log(50), abs=0.5)
             assert row["loss_after_two_steps"] < row["loss_first"]
             for phase in ("train", "eval"):
