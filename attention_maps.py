@@ -20,11 +20,11 @@ from pathlib import Path
 import torch
 
 from data.files import DataError, read_json, write_json
-from lab.attention import allowed, describe, holds, readings_of, slope
 from lab.command import main
 from lab.errors import require
 from lab.flags import flag
-from lab.heatmaps import draw_maps, draw_tables
+from lab.inside.attention import allowed, describe, holds, readings_of, slope
+from lab.inside.heatmaps import draw_maps, draw_tables
 from lab.load import load_run
 from lab.machine import set_up_device
 from model import alibi_bias, sinusoids

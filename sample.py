@@ -20,9 +20,9 @@ from data import batching, spans
 from data.tokenizer import BOS, EOS, MASK, SPECIAL, detokenize
 from lab.command import main
 from lab.flags import flag
+from lab.inside.texts import encode, read_file, unknown_words
 from lab.load import load_run
 from lab.machine import set_up_device
-from lab.texts import encode, read_file, unknown_words
 from nets.encoder_decoder import generate
 from nets.thread_reader import ancestor_inputs
 

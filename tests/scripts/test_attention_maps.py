@@ -15,8 +15,8 @@ from attention_maps import slug
 from data import batching
 from data.tokenizer import UNK, train_tokenizer
 from lab import heatmaps
-from lab.attention import examine, readings_of, slope, summary
 from lab.command import main
+from lab.inside.attention import examine, readings_of, slope, summary
 from lab.load import load_run
 from model import Config, Decoder, Encoder
 

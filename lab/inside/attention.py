@@ -13,8 +13,8 @@ import torch
 
 from data import batching
 from lab.figures import POSITION_NAMES
+from lab.inside.texts import read, read_both
 from lab.load import LoadedRun
-from lab.texts import read, read_both
 from nets.thread_reader import ancestor_inputs
 
 KINDS = {

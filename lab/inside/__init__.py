@@ -1,0 +1,1 @@
+"""Look inside a trained run: its attention, its answers, its mistakes."""
