@@ -12,22 +12,23 @@ its replies, and last the comment, which attends to one vector per ancestor.
 Attention weights show which vectors a head mixed. They do not explain a model's answer.
 """
 
-import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
+import numpy as np
 
 from data.files import DataError, read_json, write_json
+from lab import load_run
 from lab.command import main
 from lab.errors import require
+from lab.figures import save
 from lab.flags import flag
-from lab.inside.attention import allowed, describe, holds, readings_of, slope
-from lab.inside.heatmaps import draw_maps, draw_tables
-from lab.load import load_run
+from lab.inside.attention import describe, readings_of
+from lab.inside.checks import holds
+from lab.inside.positions import draw_positions
+from lab.inside.view import Attention, maps_of
 from lab.machine import set_up_device
-from model import alibi_bias, sinusoids
 
 TEXTS = (
     "This is a test sentence",
@@ -57,6 +58,13 @@ class Flags:
     layer: int = flag(0, "draw only this layer, counted from 1; 0: all")
     head: int = flag(0, "draw only this head, counted from 1; 0: all")
     positions: bool = flag(False, "also draw the position encoding: bias, table or angles")
+    save_weights: bool = flag(False, "also write words and weights as .npz, a file per attention")
+    mean: bool = flag(False, "draw the mean of each layer's heads")
+    bos: bool = flag(True, "draw the row and the column of [BOS]")
+    numbers: bool = flag(False, "write the weights into the cells, of at most 12 tokens")
+    scale: str = flag("sqrt", "colors follow the weights or their square roots", ("sqrt", "linear"))
+    title: str = flag("", "title of the figures (default: run, kind and data)")
+    labels: str = flag("", "a name for each run, joined by commas (default: folders)")
     format: str = flag("png", "file format of the figures", ("png", "pdf", "svg"))
     out: str = flag("", "folder of the figures (default: maps/ in the first run's folder)")
     device: str = flag("auto", "where to compute", ("auto", "cpu", "cuda", "mps"))
@@ -71,6 +79,7 @@ def show(flags):
             (0 <= flags.layer <= L, f"--layer {flags.layer}: {run.folder} has layers 1 to {L}"),
             (0 <= flags.head <= H, f"--head {flags.head}: {run.folder} has heads 1 to {H}"),
         )
+    names = name_runs(loaded, flags.labels)
     texts = flags.text or default_texts(loaded)
     readings = []
     for run in loaded:
@@ -81,32 +90,65 @@ def show(flags):
 
     folder = Path(flags.out) if flags.out else loaded[0].folder / "maps"
     folder.mkdir(parents=True, exist_ok=True)
-    names = {id(run): short_name(run, loaded) for run in loaded}
     ending = f"-layer-{flags.layer}" * bool(flags.layer) + f"-head-{flags.head}" * bool(flags.head)
+    ending += "-mean" * flags.mean
     ending += "".join(f"-{name}" for name in names.values()) if len(loaded) > 1 else ""
-    layers, heads = [flags.layer - 1][: flags.layer], [flags.head - 1][: flags.head]  # [] for all
     drawn = {}
     for number, text in enumerate(texts):
         shown = [reading for reading in readings if reading.has(number)]
         if not shown:  # a thread run leaves out distant ancestors
             continue
-        columns = {}
-        for reading in shown:
-            column = columns.setdefault(names[id(reading.run)], [])
-            title = [] if column else [names[id(reading.run)], describe(reading.run)]
-            title += [reading.part_name()] if reading.part else []
-            column.append((title, *reading.picture(number)))
-        figure = f"map-{number + 1}-{slug(text)}{ending}.{flags.format}"
-        draw_maps(folder / figure, list(columns.values()), layers, heads)
-        drawn[figure] = {"text": text, "runs": [reading.as_json(number) for reading in shown]}
+        stem = f"map-{number + 1}-{slug(text)}"
+        figure = draw(shown, number, names, flags)
+        save(figure, folder / f"{stem}{ending}.{flags.format}")
+        drawn[f"{stem}{ending}.{flags.format}"] = {
+            "text": text,
+            "runs": [reading.as_json(number) for reading in shown],
+        }
+        if flags.save_weights:
+            for reading in shown:
+                parts = stem, names[id(reading.run)] if len(loaded) > 1 else "", reading.part
+                save_weights(folder / f"{'-'.join(filter(None, parts))}.npz", reading, number)
     for reading in readings if flags.positions else ():
         if reading.part != "cross":
             name = names[id(reading.run)]
-            draw_positions(folder, reading, name, name if len(loaded) > 1 else "", flags.format)
+            parts = "positions", reading.part, name if len(loaded) > 1 else ""
+            path = folder / f"{'-'.join(filter(None, parts))}.{flags.format}"
+            draw_encoding(path, reading, flags.title or name)
     write_report(folder / "maps.json", drawn)
     print(f"{folder}: {', '.join(drawn)} and maps.json")
     if not all(holds(check) for reading in readings for check in reading.checks):
         raise SystemExit(1)
+
+
+def name_runs(loaded, labels):
+    """Return {id of a run: its name}: of --labels, else of its folder."""
+    given = [label.strip() for label in labels.split(",")] if labels else []
+    wrong = f"--labels {labels}: gives {len(given)} names for {len(loaded)} runs; give one for each"
+    require((not given or len(given) == len(loaded), wrong))
+    return dict(zip(map(id, loaded), given or [short_name(run, loaded) for run in loaded]))
+
+
+def draw(shown, number, names, flags):
+    """Return the figure of one text: a column for each run, its attentions below each other."""
+    columns = {}
+    for reading in shown:
+        name = names[id(reading.run)]
+        column = columns.setdefault(name, [])
+        title = [] if column else [flags.title] if flags.title else [name, describe(reading.run)]
+        title += [reading.part_name()] if reading.part else []
+        column.append((title, *reading.picture(number)))
+    how = flags.layer, flags.head, flags.bos, flags.mean, flags.scale == "linear", flags.numbers
+    return maps_of(list(columns.values()), *how)
+
+
+def save_weights(path, reading, number):
+    """Write the words, weights and scores of a text: numpy.load opens the file."""
+    view = Attention(reading, number)
+    arrays = {"queries": view.words, "keys": view.keys, "weights": view.weights}
+    arrays |= {"content": view.content}
+    arrays |= {} if view.position is None else {"position": view.position}
+    np.savez_compressed(path, **arrays)
 
 
 def default_texts(loaded):
@@ -162,43 +204,14 @@ def print_report(reading):
         print(f"  {row['layer']:>5}  {row['head']:>4}  {numbers}")
 
 
-def draw_positions(folder, reading, run, suffix, file_format):
+def draw_encoding(path, reading, name):
     """Draw the position encoding of a reading's model, for all positions it was trained with."""
-    title = f"{run}: {describe(reading.run)}" + f", {reading.part}" * bool(reading.part)
-    panels = position_tables(reading.body())
-    if panels:
-        name = "-".join(filter(None, ("positions", reading.part, suffix)))
-        alibi = reading.body().config.pos == "alibi"
-        common = "added to the score" if alibi else ""
-        draw_tables(folder / f"{name}.{file_format}", panels, title, common)
+    title = f"{name}: {describe(reading.run)}" + f", {reading.part}" * bool(reading.part)
+    figure = draw_positions(reading.body(), title)
+    if figure:
+        save(figure, path)
     else:
         print(f"{reading.run.folder}: NoPE has no position encoding to draw")
-
-
-def position_tables(body):
-    """Return what a body is told of positions, as panels for draw_tables; [] for NoPE."""
-    config, T = body.config, body.config.block_size
-    if config.pos == "nope":
-        return []
-    if config.pos == "alibi":
-        bias = alibi_bias(config.n_head, T, "causal" if body.causal else config.alibi)
-        bias = bias.masked_fill(~allowed(body, T), -math.inf)  # (H, T, T)
-        names = [f"head {h + 1}: bias, slope 1/{1 / slope(body, h):.4g}" for h in range(len(bias))]
-        return [(name, table, "query", "key") for name, table in zip(names, bias)]
-    if config.pos == "rope":
-        D = config.n_embd // config.n_head
-        angles = torch.arange(T)[:, None] * 10000.0 ** (-torch.arange(0, D, 2) / D)  # (T, D/2)
-        product = (angles[:, None] - angles).cos().mean(-1)  # (T, T)
-        return [
-            ("cosine of the angle", angles.cos(), "position", "pair of channels"),
-            ("q · k of equal vectors, rotated", product, "query", "key"),
-        ]
-    learned = config.pos == "learned"
-    vectors = body.positions.weight.detach().cpu() if learned else sinusoids(T, config.n_embd)
-    return [
-        (f"{config.pos} vectors", vectors, "position", "channel"),
-        ("dot product of two positions", vectors @ vectors.T, "position", "position"),
-    ]
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from lab.command import main
 from lab.flags import flag
-from lab.load import load_run
+from lab.load import read_run
 from lab.parameters import count_parameters
 from nets.roberta import export_roberta
 
@@ -23,7 +23,7 @@ class Flags:
 
 
 def export(flags):
-    run = load_run(flags.run, ("mlm",))
+    run = read_run(flags.run, ("mlm",))
     out = Path(flags.out) if flags.out else run.folder / "roberta"
     export_roberta(run, out)
     config, total = run.model.body.config, count_parameters(run.model)["total"]

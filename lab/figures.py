@@ -5,8 +5,10 @@ style is active only inside functions decorated with `styled`.
 """
 
 import functools
+import io
 import math
 import statistics
+import warnings
 
 COLORS = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377", "#777777")
 POSITION_COLORS = {
@@ -50,18 +52,31 @@ def styled(draw):
 
 
 @styled
-def new_figure(rows=1, columns=1, figsize=None, layout="constrained", dpi=None, **more):
-    """Return a figure and its axes as pyplot.subplots does, without pyplot."""
+def make_figure(**more):
+    """Return an empty matplotlib Figure, made without pyplot. A notebook shows it as a picture."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=figsize, layout=layout, dpi=dpi)
-    return figure, figure.subplots(rows, columns, **more)
+    class Picture(Figure):
+        def _repr_png_(self):
+            picture = io.BytesIO()
+            save(self, picture)
+            return picture.getvalue()
+
+    return Picture(**more)
+
+
+def new_figure(rows=1, columns=1, figsize=None, layout="constrained", dpi=None, **more):
+    """Return a figure and its axes as pyplot.subplots does, without pyplot."""
+    figure = make_figure(figsize=figsize, layout=layout, dpi=dpi)
+    return figure, styled(figure.subplots)(rows, columns, **more)
 
 
 @styled
 def save(figure, path):
     """Write a figure; the ending of the path gives the format."""
-    figure.savefig(path)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph")  # letters that the font lacks become boxes
+        figure.savefig(path)
 
 
 def line_colors(labels):

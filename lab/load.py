@@ -43,7 +43,7 @@ class LoadedRun:
     unfinished: str = ""  # which weights a run that has not ended has: "step 100"
 
 
-def load_run(folder, kinds=tuple(SCRIPTS), device="cpu", flag_name=""):
+def read_run(folder, kinds=tuple(SCRIPTS), device="cpu", flag_name=""):
     """Load a run: its model in evaluation mode with the best weights, and its tokenizer.
 
     kinds: which runs are accepted. flag_name: the flag that named the folder, for messages. Raises

@@ -6,7 +6,7 @@ from data import NAMES, shards
 from data.tokenizer import is_word_level
 from lab.errors import UserError, require
 from lab.flags import adopt, given
-from lab.load import LoadedRun, load_run
+from lab.load import LoadedRun, read_run
 from nets.ensemble import Ensemble
 from nets.roberta import load_roberta
 
@@ -18,7 +18,7 @@ def load_init_from(flags, kind):
         return None
     where = f"--init-from {flags.init_from}"
     check_vocabulary_flags(flags, where)
-    source = load_run(flags.init_from, (kind,), flag_name="--init-from")
+    source = read_run(flags.init_from, (kind,), flag_name="--init-from")
     adopt(flags, source.model.body.config, where)
     return source
 
@@ -49,7 +49,7 @@ def load_encoder(flags):
     if flags.init:
         return load_init(flags, head=False)
     check_vocabulary_flags(flags, where)
-    source = load_run(flags.encoder, ("mlm", "lm"), flag_name="--encoder")
+    source = read_run(flags.encoder, ("mlm", "lm"), flag_name="--encoder")
     decoder = source.model.body.causal
     require(
         (

@@ -1,7 +1,7 @@
 """Read RoBERTa from a Hugging Face folder into an Encoder and its head, and write it back.
 
     model, tokenizer = load_roberta("path/to/distilroberta-base")
-    export_roberta(load_run("out/mlm-toy-learned-0"), "folder")
+    export_roberta(read_run("out/mlm-toy-learned-0"), "folder")
     # transformers: RobertaForMaskedLM.from_pretrained("folder")
 
 RoBERTa (Liu et al. 2019) is the post-norm encoder of model.py with learned positions and the head

@@ -17,7 +17,7 @@ from lab import tables
 from lab.command import main
 from lab.figures import POSITION_COLORS, new_figure, save, styled
 from lab.flags import flag
-from lab.load import load_run
+from lab.load import read_run
 from lab.records import read_result
 from studies.jobs import JobFlags, options, run_all
 from studies.report import finish
@@ -35,7 +35,7 @@ class Flags(JobFlags):
 
 
 def probe(flags):
-    source, started = load_run(flags.run, ("mlm",)), time.perf_counter()
+    source, started = read_run(flags.run, ("mlm",)), time.perf_counter()
     out = Path(flags.out or f"out/layers-{source.folder.name}")
     corpus = flags.data or source.config["flags"]["data"]
     layers = [*map(str, range(source.model.body.config.n_layer + 1)), "all"]

@@ -10,7 +10,7 @@ from lab.errors import require
 from lab.figures import POSITION_NAMES, line_colors
 from lab.flags import flag
 from lab.folder import figures_folder
-from lab.load import by_position, load_run
+from lab.load import by_position, read_run
 from lab.machine import set_up_device
 
 
@@ -32,7 +32,7 @@ def measure_runs(flags, kinds, subfolder, measure):
     {label: {"folders", "seeds", "data", "block_size", **{name: [value of each seed]}}}).
     """
     device = set_up_device(flags)
-    loaded = [load_run(folder, kinds, device=device) for folder in dict.fromkeys(flags.runs)]
+    loaded = [read_run(folder, kinds, device=device) for folder in dict.fromkeys(flags.runs)]
     out = figures_folder(flags.out or loaded[0].folder / subfolder)
     result = {}
     for label, runs in by_position(loaded).items():

@@ -44,9 +44,13 @@ LAB_LEVELS = (
     ("records",),
     ("machine", "load", "folder"),
     ("command", "run"),
-    ("figures", "tables", "comparable", "inside", "inside.texts"),
-    ("configurations", "panels", "inside.attention", "inside.heatmaps"),
-    ("sources", "report"),
+    ("figures", "tables", "comparable"),
+    ("configurations", "panels", "sources", "report"),
+    ("inside", "inside.texts", "inside.answers", "inside.checks", "inside.heatmaps"),
+    ("inside.attention", "inside.positions"),
+    ("inside.scores",),
+    ("inside.view",),
+    ("inside.run",),
 )
 # Installed packages that a room may import. requirements.txt holds the first four.
 REQUIRED = ("torch", "numpy", "tokenizers", "matplotlib")

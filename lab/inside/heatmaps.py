@@ -2,11 +2,10 @@
 
 import math
 import textwrap
-import warnings
 
 import torch
 
-from lab.figures import new_figure, save, styled
+from lab.figures import make_figure, new_figure, styled
 
 GREY = "0.88"  # attention not allowed; no color of the maps
 GAP, TITLE = 0.15, 0.3  # inches between two maps side by side, and above each
@@ -14,25 +13,28 @@ LONGEST_WORD = 16  # letters; the rest of a longer token is not shown
 
 
 @styled
-def draw_maps(path, columns, layers, heads):
-    """Draw one map per layer (row) and head (column), for several attentions below each other.
+def draw_maps(columns, layers=(), heads=(), linear=False, numbers=False, means=False):
+    """Return a figure of one map per layer (row) and head (column), several attentions below each
+    other.
 
     columns: one list per run of (heading lines, queries, keys, weights (L, H, T, S)); NaN is drawn
-    grey. layers, heads: which to draw, counted from 0; [] for all.
+    grey. layers, heads: which to draw, counted from 0; () for all. linear: colors follow the
+    weights, not their square roots. numbers: write each weight into its cell. means: each map is
+    the mean of a layer's heads.
     The figure is 1 x 1 inch, so that positions on it are inches; saving grows it to its content.
     """
     from matplotlib import colormaps
     from matplotlib.colors import PowerNorm
-    from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
     shown = [picture for column in columns for picture in column]
     longest = max(len(words) for _, *both, _ in shown for words in both)
     pitch = max(0.13, min(0.3, 2.0 / longest)) if longest <= 64 else 8.0 / longest  # inches a token
+    pitch = 0.3 if numbers else pitch
     every = math.ceil(longest / 64)  # of more than 64 tokens, not each can be named
     size = min(8.0, 54 * pitch * every)
     colors = colormaps["Blues"].with_extremes(bad=GREY)
-    figure, right, bottom = Figure(figsize=(1, 1)), -GAP, 0.0
+    figure, right, bottom = make_figure(figsize=(1, 1)), -GAP, 0.0
 
     def room(words):  # inches for the names of tokens and the label of the axis
         return min(LONGEST_WORD, max(map(len, words))) * size * 0.6 / 72 + 0.3
@@ -63,11 +65,14 @@ def draw_maps(path, columns, layers, heads):
                     image = axis.imshow(
                         weights[i, head].numpy(),
                         cmap=colors,
-                        norm=PowerNorm(0.5, 0, 1),
+                        norm=PowerNorm(1.0 if linear else 0.5, 0, 1),
                         interpolation="nearest",
                         aspect="auto",
                     )
-                    axis.set_title(f"layer {i + 1}, head {head + 1}", fontsize=8, pad=3)
+                    which = "mean of heads" if means else f"head {head + 1}"
+                    axis.set_title(f"layer {i + 1}, {which}", fontsize=8, pad=3)
+                    if numbers:
+                        write_numbers(axis, weights[i, head])
                     name_tokens(axis.xaxis, keys, every, size, i == rows[-1], "key", rotation=90)
                     name_tokens(axis.yaxis, queries, every, size, j == 0, "query")
                     axis.tick_params(length=0, pad=2)
@@ -75,8 +80,8 @@ def draw_maps(path, columns, layers, heads):
             right, bottom = max(right, left + width), min(bottom, top)
     bottom = max(-2.6, min(bottom, -1.6))  # long enough for the label of the color bar
     bar = figure.add_axes([right + 0.25, bottom, 0.12, -bottom - TITLE])
-    figure.colorbar(image, cax=bar, ticks=[0, 0.05, 0.2, 0.5, 1])
-    bar.set_ylabel("attention weight\n(square-root scale)", fontsize=8)
+    figure.colorbar(image, cax=bar, ticks=[0, 0.5, 1] if linear else [0, 0.05, 0.2, 0.5, 1])
+    bar.set_ylabel("attention weight" + "\n(square-root scale)" * (not linear), fontsize=8)
     bar.tick_params(labelsize=7)
     starred = any(word.endswith("*") for _, *both, _ in shown for words in both for word in words)
     key = [Patch(color=GREY, label="not allowed")] * any(w.isnan().any() for *_, w in shown)
@@ -86,9 +91,17 @@ def draw_maps(path, columns, layers, heads):
         figure.legend(
             handles=key, loc="upper left", fontsize=7, handlelength=1, bbox_to_anchor=corner
         )
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph")  # letters that the font lacks become boxes
-        save(figure, path)
+    return figure
+
+
+def write_numbers(axis, weights):
+    """Write the weights (T, S) into the cells of their map, those below 0.005 as 0."""
+    for i, row in enumerate(weights.tolist()):
+        for j, weight in enumerate(row):
+            if not math.isnan(weight):
+                color = "white" if weight > 0.4 else "black"
+                text = f"{weight:.2f}".removeprefix("0") if weight >= 0.005 else "0"
+                axis.text(j, i, text, ha="center", va="center", fontsize=5.5, color=color)
 
 
 def name_tokens(axis, words, every, size, wanted, label, **more):
@@ -102,8 +115,8 @@ def name_tokens(axis, words, every, size, wanted, label, **more):
 
 
 @styled
-def draw_tables(path, panels, title, common=""):
-    """Draw tables of a position encoding side by side; rows and columns are counted from 1.
+def draw_tables(panels, title, common=""):
+    """Return a figure of a position encoding's tables side by side, counted from 1.
 
     panels: [(title, table (rows, columns), row label, column label), ...]. Infinite entries are
     drawn grey. Colors are symmetric around white for zero if a table has both signs. common: what
@@ -143,4 +156,4 @@ def draw_tables(path, panels, title, common=""):
         figure.colorbar(image, ax=axes, label=common)
     grey = any(table.isinf().any() for _, table, *_ in panels)
     figure.suptitle(title + "; grey: not allowed" * grey, fontsize=10, parse_math=False)
-    save(figure, path)
+    return figure

@@ -57,7 +57,7 @@ from lab import panels
 from lab.checkpoint import read_checkpoint
 from lab.errors import UserError
 from lab.limits import make_config
-from lab.load import by_position, load_run
+from lab.load import by_position, read_run
 from lab.run import Run
 from nets.roberta import export_roberta, load_roberta
 
@@ -933,7 +933,7 @@ def test_a_run_with_a_damaged_description(script, name, place, finished, data):
     (folder / name).write_bytes(changed((folder / name).read_bytes(), data))
 
     def use():
-        run = load_run(folder)
+        run = read_run(folder)
         text = [BOS, *encode(run.tokenizer, ["hope and change, no one knows"])[0]][
             : run.model.body.config.block_size
         ]
@@ -972,7 +972,7 @@ def test_a_damaged_checkpoint(place, finished, data):
     path = folder / "best.pt"
     path.write_bytes(damaged((finished("train_lm") / "best.pt").read_bytes(), data.draw(edits)))
     works_or_says_why(lambda: read_checkpoint(path, "cpu"), path)
-    works_or_says_why(lambda: load_run(folder), path)
+    works_or_says_why(lambda: read_run(folder), path)
 
 
 @cases(share=0.4, data=st.data())
@@ -1011,7 +1011,7 @@ def hugging_face(place, corpus, tmp_path_factory):
             out=folder / "run",
         )
     )
-    export_roberta(load_run(folder / "run"), folder / "hf")
+    export_roberta(read_run(folder / "run"), folder / "hf")
     return folder / "hf"
 
 

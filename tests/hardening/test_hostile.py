@@ -19,7 +19,7 @@ from data.corpora.threads import load_threads
 from data.files import DataError, printable, read_lines
 from lab.checkpoint import read_checkpoint, write_checkpoint
 from lab.errors import UserError
-from lab.load import load_run
+from lab.load import read_run
 from model import Config, Decoder, LanguageModel
 
 
@@ -430,7 +430,7 @@ def test_flags_that_are_missing_are_named(finished, tmp_path):
     del described["flags"]["data"]
     (folder / "config.json").write_text(json.dumps(described))
     with pytest.raises(UserError, match="config.json: holds no data; restore the file"):
-        load_run(folder).config["flags"]["data"]
+        read_run(folder).config["flags"]["data"]
 
 
 # --------------------------------------------------------------------------------------------- text

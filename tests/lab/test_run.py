@@ -9,7 +9,7 @@ from helpers import SHORT, contents, succeed
 
 from lab.command import parse
 from lab.flags import flag
-from lab.load import load_run
+from lab.load import read_run
 from lab.optim import learning_rate, make_adamw, perplexity
 from lab.run import Run
 from model import Config, Encoder, LanguageModel
@@ -117,7 +117,7 @@ def test_a_failed_write_leaves_the_old_checkpoint(cli, corpus, tmp_path, monkeyp
         file.write(b"half of it")
         raise OSError(28, "No space left on device")
 
-    run = load_run(tmp_path / "run")
+    run = read_run(tmp_path / "run")
     writer = object.__new__(Run)
     writer.folder = tmp_path / "run"
     monkeypatch.setattr(torch, "save", full_disk)

@@ -25,7 +25,7 @@ from beyond import export
 from data import batching
 from data.tokenizer import BOS, EOS, MASK, SPECIAL, train_tokenizer
 from lab.command import main
-from lab.load import load_run
+from lab.load import read_run
 from lab.records import read_json, read_metrics
 from model import Config, Encoder, LanguageModel
 from nets.roberta import OURS, export_roberta, load_roberta
@@ -280,7 +280,7 @@ def test_a_folder_without_an_lm_head_has_a_body(cls, tmp_path, cli, corpus):
 
 
 def random_run(tmp_path, kind="bpe", **config):
-    """Return a model with random weights and its tokenizer, as load_run would."""
+    """Return a model with random weights and its tokenizer, as read_run would."""
     tokenizer = train_tokenizer(kind, WORDS, 290 if kind == "bpe" else 0)
     config = (
         dict(
@@ -467,7 +467,7 @@ def test_continuing_and_resuming_from_roberta(cli, folder, corpus, tmp_path):
     assert last["loss/valid"] < first["loss/valid"]
     resumed = cli("train_mlm", *argv, "--steps", 10, "--out", tmp_path / "run", "--resume")
     assert resumed.code == 0, resumed.err
-    loaded = load_run(tmp_path / "run")
+    loaded = read_run(tmp_path / "run")
     assert loaded.tokenizer.to_str() == load_roberta(folder)[1].to_str()
     # What was trained from RoBERTa can be written again.
     assert export_run(tmp_path / "run", "--out", tmp_path / "out").code == 0
@@ -503,7 +503,7 @@ def test_classifying_with_roberta_and_with_random_weights(
         tmp_path / "run",
     )
     assert (done.code, done.err) == (0, "")
-    loaded, there = load_run(tmp_path / "run"), load_roberta(folder, head=False)[0]
+    loaded, there = read_run(tmp_path / "run"), load_roberta(folder, head=False)[0]
     same = [
         torch.equal(a, b) for a, b in zip(loaded.model.body.parameters(), there.body.parameters())
     ]

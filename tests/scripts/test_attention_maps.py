@@ -14,10 +14,10 @@ import model
 from attention_maps import slug
 from data import batching
 from data.tokenizer import UNK, train_tokenizer
-from lab import heatmaps
 from lab.command import main
-from lab.inside.attention import examine, readings_of, slope, summary
-from lab.load import load_run
+from lab.inside.attention import readings_of, summary
+from lab.inside.checks import examine, slope
+from lab.load import read_run
 from model import Config, Decoder, Encoder
 
 SHORT, LONG = (
@@ -44,7 +44,11 @@ def call(capsys, *argv):
 def figures(monkeypatch):
     """Keep the figures of a command, [(file name, figure), ...], without rendering them."""
     kept = []
-    monkeypatch.setattr(heatmaps, "save", lambda figure, path: kept.append((path.name, figure)))
+
+    def keep(figure, path):
+        kept.append((path.name, figure))
+
+    monkeypatch.setattr(attention_maps, "save", keep)
     return kept
 
 
@@ -464,7 +468,7 @@ def test_a_thread_has_maps_of_ancestors_comment_and_between(tmp_path, capsys, fi
 
 
 def test_cross_attention_to_ancestors_is_that_of_the_model(tmp_path):
-    run = load_run(make_run(tmp_path / "run", "thread", ancestor_positions="sinusoidal"))
+    run = read_run(make_run(tmp_path / "run", "thread", ancestor_positions="sinusoidal"))
     *_, cross = readings_of(run, [POST, REPLY, COMMENT], "cpu")
     texts, _ = batching.sentences(run.tokenizer, [REPLY, POST], 32)  # the parent first
     (idx,), _ = batching.sentences(run.tokenizer, [COMMENT], 32)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from helpers import SHORT, call, call_main
 
-from lab.load import by_position, load_run
+from lab.load import by_position, read_run
 from model import Config, Decoder, Encoder, LanguageModel
 from studies import probe_position
 
@@ -171,7 +171,7 @@ def test_runs_that_differ_in_more_than_the_seed_stand_alone(corpus, tmp_path):
             ).code
             == 0
         )
-    assert list(by_position([load_run(tmp_path / name) for name in "ab"])) == ["a", "b"]
+    assert list(by_position([read_run(tmp_path / name) for name in "ab"])) == ["a", "b"]
 
 
 def test_runs_without_one_order_of_words_are_refused(corpus, tmp_path):

@@ -11,8 +11,9 @@ import sample
 from data import batching
 from data.tokenizer import BOS, MASK, SPECIAL
 from lab.command import main
-from lab.load import load_run
-from sample import fill, next_words, write
+from lab.inside import answers
+from lab.inside.answers import fill, next_words, write
+from lab.load import read_run
 
 N_SPECIAL = len(SPECIAL)
 SHORT = "this is a small sentence"
@@ -36,7 +37,7 @@ def ids_of(run, text):
 
 
 def test_fill_gives_the_likeliest_words_in_order(tmp_path):
-    run = load_run(make_run(tmp_path / "run", "mlm"))
+    run = read_run(make_run(tmp_path / "run", "mlm"))
     ids = ids_of(run, "this [MASK] a small [MASK] .")
     words, probabilities = fill(run.model, ids, 4)
     assert words.shape == probabilities.shape == (2, 4)
@@ -67,12 +68,12 @@ def test_masks_from_the_command_line(tmp_path, capsys, tokenizer):
 def test_a_byte_level_mask_has_no_space_of_its_own(tmp_path, capsys, monkeypatch):
     folder, seen = make_run(tmp_path / "run", "mlm", "bpe", block_size=20), []
     monkeypatch.setattr(
-        sample, "fill", lambda model, ids, k: seen.append(ids) or fill(model, ids, k)
+        answers, "fill", lambda model, ids, k: seen.append(ids) or fill(model, ids, k)
     )
     call(capsys, folder, "--text", "this [MASK] is")
-    tokenizer = load_run(folder).tokenizer
+    tokenizer = read_run(folder).tokenizer
     assert (
-        seen[0].tolist() == ids_of(load_run(folder), "this[MASK] is").tolist()
+        seen[0].tolist() == ids_of(read_run(folder), "this[MASK] is").tolist()
         and tokenizer.decode([seen[0][-1].item()]) == " is"
     )
 
@@ -82,7 +83,7 @@ def test_a_byte_level_mask_has_no_space_of_its_own(tmp_path, capsys, monkeypatch
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
 def test_next_words_are_a_tempered_distribution(tmp_path, temperature):
-    run = load_run(make_run(tmp_path / "run", pos="rope"))
+    run = read_run(make_run(tmp_path / "run", pos="rope"))
     ids = ids_of(run, SHORT)
     words, probabilities = next_words(run.model, ids, temperature, 7)
     logits = run.model(ids[None])[0, -1]
@@ -94,14 +95,14 @@ def test_next_words_are_a_tempered_distribution(tmp_path, temperature):
 
 
 def test_a_temperature_of_next_to_nothing_is_greedy(tmp_path):
-    run = load_run(make_run(tmp_path / "run", pos="rope"))
+    run = read_run(make_run(tmp_path / "run", pos="rope"))
     _, probabilities = next_words(run.model, ids_of(run, SHORT), 1e-320, 7)
     # where a processor flushes such a number to 0, there is only the one
     assert probabilities[0] == 1 and probabilities.sum() == 1
 
 
 def test_greedy_is_argmax(tmp_path):
-    run = load_run(make_run(tmp_path / "run", pos="alibi"))
+    run = read_run(make_run(tmp_path / "run", pos="alibi"))
     ids = ids_of(run, "we will")
     written = write(run.model, ids, 12, 0, 50, batching.generator(0))
     for t in range(len(ids), len(written)):
@@ -109,7 +110,7 @@ def test_greedy_is_argmax(tmp_path):
 
 
 def test_specials_are_never_written(tmp_path):
-    run = load_run(make_run(tmp_path / "run"))
+    run = read_run(make_run(tmp_path / "run"))
     with torch.no_grad():
         run.model.head.bias[:N_SPECIAL] = 50.0  # all that the model wants to say
     for temperature in (0, 1.0, 1e6):
@@ -124,7 +125,7 @@ def test_specials_are_never_written(tmp_path):
 
 def test_learned_positions_see_the_last_block_only(tmp_path):
     for pos in ("learned", "nope"):
-        run = load_run(make_run(tmp_path / pos, pos=pos, block_size=5))
+        run = read_run(make_run(tmp_path / pos, pos=pos, block_size=5))
         ids = torch.randint(N_SPECIAL, run.tokenizer.get_vocab_size(), (12,))
         changed = ids.clone()
         changed[0] = (
@@ -228,7 +229,7 @@ def test_the_comment_of_a_thread_is_filled_given_its_ancestors(tmp_path, capsys)
     code, out, err = call(capsys, folder, *ask(THREAD), "--top-k", 3)
     assert (code, err) == (0, "") and out.count("mask ") == 1
     assert "note: unknown words, read as [UNK]: us" in out
-    run = load_run(folder)
+    run = read_run(folder)
     texts, _ = batching.sentences(run.tokenizer, THREAD[1::-1], 32)  # the parent first
     memory = {"texts": batching.pad(texts)[0], "texts_mask": batching.pad(texts)[1]}
     memory |= {"ancestors": torch.tensor([[0, 1]]), "ancestors_mask": torch.ones(1, 2).bool()}
@@ -280,7 +281,7 @@ def test_class_probabilities(tmp_path, capsys):
     code, out, _ = call(capsys, folder, "--text", SHORT)
     assert code == 0 and "only the first 4 of 6 tokens" in out
     rows = [re.fullmatch(r" *([\d.]+)%  (\w)", line).groups() for line in out.splitlines()[1:]]
-    run = load_run(folder)
+    run = read_run(folder)
     shares = run.model(ids_of(run, SHORT)[None, :4])[0].softmax(-1)
     assert {name: float(share) for share, name in rows} == pytest.approx(
         {"a": 100 * shares[0].item(), "b": 100 * shares[1].item()}, abs=0.06

@@ -29,7 +29,7 @@ from helpers import (
     weights,
 )
 
-from lab.load import load_run
+from lab.load import read_run
 from lab.records import read_metrics
 from lab.run import Run
 
@@ -98,7 +98,7 @@ def test_a_training_as_a_user_starts_it(name, inputs, shell, tmp_path):
     assert name in result["command"] and "--n-layer 1" in result["command"]
     assert f"out/{folder.name}" in last
     if script.kind != "thread":
-        model = load_run(folder).model
+        model = read_run(folder).model
         assert result["parameters"]["total"] == sum(p.numel() for p in model.parameters())
 
 
@@ -167,7 +167,7 @@ def test_config_json_holds_all_that_repeats_the_run(name, finished, inputs):
 
 @pytest.mark.parametrize("name", [name for name in TRAINING if name != "train_thread"])
 def test_a_run_opens_with_its_best_weights(name, finished):
-    loaded = load_run(finished(name))
+    loaded = read_run(finished(name))
     assert not any(module.training for module in loaded.model.modules())
     assert same(dict(loaded.model.state_dict()), dict(weights(finished(name) / "best.pt")))
     assert loaded.tokenizer.get_vocab_size() == loaded.config["model"]["vocab_size"]

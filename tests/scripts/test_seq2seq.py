@@ -18,8 +18,8 @@ from data.corpus import hold_out
 from data.files import read_lines
 from data.source_target import DRAWS, fixed_batches
 from data.tokenizer import BOS, EOS, PAD, encode, train_tokenizer
-from lab import heatmaps
-from lab.load import load_run
+from lab.inside import answers
+from lab.load import read_run
 from lab.records import read_metrics
 from model import Config, LanguageModel
 from nets.encoder_decoder import EncoderDecoder, generate
@@ -88,7 +88,7 @@ def losses_by_hand(model, source, target):
 
 def test_perplexity_of_infilling_is_that_by_hand(finished, corpus):
     folder = finished("train_seq2seq")
-    loaded, result = load_run(folder), result_of(folder)
+    loaded, result = read_run(folder), result_of(folder)
     flags, first = train_seq2seq.Flags(**loaded.config["flags"]), loaded.config["first_sentinel"]
     lines = read_lines(corpus / "test_LM_obama.txt")
     # --block-size 12
@@ -132,7 +132,7 @@ def test_all_runs_are_measured_on_the_same_gaps():
 
 def test_translation_learns_and_its_numbers_are_those_by_hand(translator):
     folder, path, out = translator
-    loaded, result = load_run(folder), result_of(folder)
+    loaded, result = read_run(folder), result_of(folder)
     _, heldout = hold_out([pair(number) for number in range(192)], 0.1, 0, key=lambda row: row[0])
     nats, outputs = [], []
     for source, target in heldout:
@@ -321,13 +321,13 @@ def test_every_gap_is_filled_though_the_model_would_end():
     model, gen = tiny(), torch.Generator()
     source = torch.tensor([BOS, 7, 27, 8, 28, 9, 29])  # sentinels from 27 on
     model.head.bias.data[EOS] = 1e4
-    assert sample.rewrite(model, source, 27, 20, 0, 50, gen) == [27, 28, 29]
+    assert answers.rewrite(model, source, 27, 20, 0, 50, gen) == [27, 28, 29]
     model.head.bias.data[EOS], model.head.bias.data[29] = 0, 1e4
-    assert sample.rewrite(model, source, 27, 20, 0.8, 50, gen) == [27, 28, 29]
+    assert answers.rewrite(model, source, 27, 20, 0.8, 50, gen) == [27, 28, 29]
     model.head.bias.data[29] = -1e4
     model.head.bias.data[12] = 1e4
     # words are written as long as they are likelier than an end
-    assert sample.rewrite(model, source, 27, 4, 0, 50, gen) == [27, 12, 12, 12]
+    assert answers.rewrite(model, source, 27, 4, 0, 50, gen) == [27, 12, 12, 12]
 
 
 def test_a_filled_sentence_keeps_what_was_typed(sampling, finished):
@@ -394,7 +394,11 @@ def maps(*argv, **flags):
 @pytest.fixture
 def figures(monkeypatch):
     kept = []
-    monkeypatch.setattr(heatmaps, "save", lambda figure, path: kept.append((path.name, figure)))
+
+    def keep(figure, path):
+        kept.append((path.name, figure))
+
+    monkeypatch.setattr(attention_maps, "save", keep)
     return kept
 
 

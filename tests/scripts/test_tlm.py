@@ -14,7 +14,7 @@ from data.corpora.pairs import load_pairs
 from data.corpus import hold_out
 from data.masked_pairs import VIEWS, masked_test_set
 from data.tokenizer import BOS, MASK, encode, train_tokenizer
-from lab.load import load_run
+from lab.load import read_run
 from lab.parameters import count_parameters
 from model import POSITIONS, Config, LanguageModel
 from nets.two_languages import make_encoder
@@ -196,7 +196,7 @@ def test_results_of_every_part_language_and_view(trained):
     assert f"en {alone} alone, {paired} with its translation" in test
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     assert config["languages"] == ["en", "xx"] and config["model"]["n_language"] == 2
-    assert load_run(folder, ("mlm",)).model.body.languages.weight.shape == (2, 16)
+    assert read_run(folder, ("mlm",)).model.body.languages.weight.shape == (2, 16)
 
 
 def test_a_translation_tells_the_word_and_another_does_not(cli, ciphers, tmp_path):
@@ -269,7 +269,7 @@ def test_the_perplexities_are_those_by_hand(cli, ciphers, tmp_path):
             out=tmp_path / "run",
         )
     )
-    loaded, flags = load_run(tmp_path / "run"), train_tlm.Flags()
+    loaded, flags = read_run(tmp_path / "run"), train_tlm.Flags()
     sides = [
         [torch.tensor([BOS, *ids]) for ids in encode(loaded.tokenizer, side)]
         for side in zip(*load_pairs(ciphers).tests["test"])
@@ -322,7 +322,7 @@ def test_a_run_starts_with_the_weights_of_an_mlm_run(cli, ciphers, tmp_path):
         succeed(
             cli("train_tlm", init_from=tmp_path / source, data=ciphers, steps=0, out=tmp_path / out)
         )
-    mlm, tlm, again = (load_run(tmp_path / name).model for name in ("mlm", "tlm", "again"))
+    mlm, tlm, again = (read_run(tmp_path / name).model for name in ("mlm", "tlm", "again"))
     idx = torch.tensor([[BOS, 5, 6, 7]])
     assert (
         torch.equal(tlm(idx, languages=torch.ones_like(idx)), mlm(idx))

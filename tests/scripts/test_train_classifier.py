@@ -9,7 +9,7 @@ from helpers import SAID, SHORT, result_of, succeed
 import data
 from data.labelled import Rows
 from data.tokenizer import BOS, encode
-from lab.load import load_run
+from lab.load import read_run
 from nets.features import compute_features, predict
 
 LEARN = tuple("--lr 0.02 --epochs 8".split())
@@ -33,7 +33,7 @@ def test_the_classifier_learns_and_its_result_adds_up(cli, corpus, tmp_path):
 
 
 def test_accuracy_is_that_of_the_rows_one_by_one(finished, corpus):
-    loaded, result = load_run(finished("train_classifier")), result_of(finished("train_classifier"))
+    loaded, result = read_run(finished("train_classifier")), result_of(finished("train_classifier"))
     right = [
         loaded.model(torch.tensor([[BOS, *encode(loaded.tokenizer, [text])[0]][:12]]))
         .argmax()
@@ -66,7 +66,7 @@ def test_balance_weights_a_rare_class_like_a_common_one(cli, tmp_path):
             tmp_path / how,
         )
         succeed(cli("train_classifier", *argv))
-        loaded = load_run(tmp_path / how)
+        loaded = read_run(tmp_path / how)
         with torch.no_grad():
             answer = loaded.model(
                 torch.tensor([[BOS, *encode(loaded.tokenizer, ["number unheard of them"])[0]]])
@@ -88,7 +88,7 @@ def test_head_dropout_works_with_a_frozen_encoder(cli, corpus, finished, tmp_pat
             )
         )
     assert not torch.equal(
-        *(load_run(tmp_path / rate).model.head.layers[-1].weight for rate in ("0.0", "0.5"))
+        *(read_run(tmp_path / rate).model.head.layers[-1].weight for rate in ("0.0", "0.5"))
     )
 
 
@@ -102,9 +102,9 @@ def test_refit_trains_on_all_rows_for_the_best_epochs(cli, corpus, tmp_path):
     refit, kept = result_of(tmp_path / "refit"), result_of(tmp_path / "kept")
     # Both report the search that chose the number of epochs.
     assert refit["epoch"] == kept["epoch"] and refit["accuracy/valid"] == kept["accuracy/valid"]
-    loaded = load_run(tmp_path / "refit")
+    loaded = read_run(tmp_path / "refit")
     assert not torch.equal(
-        loaded.model.head.layers[0].weight, load_run(tmp_path / "kept").model.head.layers[0].weight
+        loaded.model.head.layers[0].weight, read_run(tmp_path / "kept").model.head.layers[0].weight
     )
     right = [
         loaded.model(torch.tensor([[BOS, *encode(loaded.tokenizer, [text])[0]][:12]]))
@@ -152,7 +152,7 @@ def test_on_a_pretrained_encoder(tune, cli, corpus, finished, tmp_path):
     body, head = (
         sum(
             p.numel()
-            for name, p in load_run(tmp_path / "run").model.named_parameters()
+            for name, p in read_run(tmp_path / "run").model.named_parameters()
             if name.startswith(part)
         )
         for part in ("body.", "head.")
@@ -167,7 +167,7 @@ def test_on_a_pretrained_encoder(tune, cli, corpus, finished, tmp_path):
         == 16
     )
     # By default a frozen encoder is pooled in three ways at every layer.
-    assert load_run(tmp_path / "run").model.features(torch.tensor([[2, 6, 7]])).size(1) == (
+    assert read_run(tmp_path / "run").model.features(torch.tensor([[2, 6, 7]])).size(1) == (
         16 * 3 * 2 if tune == "frozen" else 16
     )
 
@@ -184,7 +184,7 @@ def test_cached_features_of_a_frozen_encoder_are_the_models(cli, corpus, finishe
             out=tmp_path / "run",
         )
     )
-    loaded, result = load_run(tmp_path / "run"), result_of(tmp_path / "run")
+    loaded, result = read_run(tmp_path / "run"), result_of(tmp_path / "run")
     rows = Rows(data.load(corpus).test_rows, loaded.tokenizer, 12)
     right = predict(loaded.model, rows, torch.device("cpu")) == rows.labels
     assert right.float().mean().item() == pytest.approx(result["accuracy/test"])
@@ -216,7 +216,7 @@ def test_on_a_causal_decoder_by_its_last_word(tune, cli, shell, corpus, finished
         not torch.equal(value, body_of(run)[name]) for name, value in body_of(decoder).items()
     ]
     assert any(changed) == (tune == "all") and result_of(run)["accuracy/test"] > 0.5
-    loaded = load_run(run)
+    loaded = read_run(run)
     assert (
         loaded.model.body.causal
         and loaded.config["flags"]["causal"]
@@ -263,7 +263,7 @@ def test_a_decoder_from_scratch(cli, corpus, tmp_path):
         out=tmp_path / "run",
     )
     assert (done.code, done.err) == (0, "") and result_of(tmp_path / "run")["accuracy/train"] > 0.6
-    loaded = load_run(tmp_path / "run")
+    loaded = read_run(tmp_path / "run")
     assert loaded.model.body.causal and loaded.model.pool == ["last"]
 
 

@@ -10,7 +10,7 @@ import data
 import train_lm
 from data import batching
 from data.tokenizer import BOS, UNK, encode, load_tokenizer
-from lab.load import load_run
+from lab.load import read_run
 from lab.records import read_metrics
 
 
@@ -35,7 +35,7 @@ def test_perplexity_and_bits_per_byte_are_those_by_hand(cli, corpus, tmp_path):
         tmp_path / "run",
     )
     succeed(cli("train_lm", *argv))
-    loaded, result = load_run(tmp_path / "run"), result_of(tmp_path / "run")
+    loaded, result = read_run(tmp_path / "run"), result_of(tmp_path / "run")
     for name in SAID:
         text = (corpus / f"test_LM_{name}.txt").read_text(encoding="utf-8")
         ids = [BOS] + [i for line in text.splitlines() for i in encode(loaded.tokenizer, [line])[0]]
@@ -61,7 +61,7 @@ def test_perplexity_and_bits_per_byte_are_those_by_hand(cli, corpus, tmp_path):
 
 @pytest.mark.parametrize("batch_size", [1, 3, 64])
 def test_evaluation_does_not_depend_on_the_batch_size(batch_size, finished, corpus):
-    loaded = load_run(finished("train_lm"))
+    loaded = read_run(finished("train_lm"))
     ids = batching.stream(loaded.tokenizer, data.load(corpus).tests["obama"])
     flags = train_lm.Flags()
     once = train_lm.evaluate(loaded.model, ids, 12, torch.device("cpu"), flags, batch_size=len(ids))
@@ -126,7 +126,7 @@ def test_all_options_for_small_texts_together(cli, shell, corpus, tmp_path):
     result = result_of(tmp_path / "run")
     assert result["perplexity/obama"] == pytest.approx(last["perplexity/obama"])
     # The members are averaged, and each prediction has at least 12 - 5 words of context.
-    loaded = load_run(tmp_path / "run")
+    loaded = read_run(tmp_path / "run")
     ids = batching.stream(loaded.tokenizer, data.load(corpus).tests["obama"])
     nats = 0.0
     for i in range(1, len(ids)):
@@ -142,7 +142,7 @@ def test_all_options_for_small_texts_together(cli, shell, corpus, tmp_path):
     assert result["perplexity/obama"] == pytest.approx(math.exp(nats / (len(ids) - 1)), rel=1e-4)
     # The model expects more unknown words than without these options.
     succeed(cli("train_lm", *argv, out=tmp_path / "plain"))
-    plain, known = load_run(tmp_path / "plain").model, ids[None, :12]
+    plain, known = read_run(tmp_path / "plain").model, ids[None, :12]
     assert (
         loaded.model(known).softmax(-1)[..., UNK].mean()
         > 3 * plain(known).softmax(-1)[..., UNK].mean()

@@ -10,7 +10,7 @@ import data
 import train_mlm
 from data.corpus import hold_out
 from data.tokenizer import BOS, encode, load_tokenizer
-from lab.load import load_run
+from lab.load import read_run
 from lab.records import read_metrics
 
 
@@ -50,7 +50,7 @@ def test_every_option_of_pretraining_learns(argv, cli, corpus, tmp_path):
     assert (
         ("beta" in last)
         == ("clap" in argv)
-        == load_run(tmp_path / "run").model.body.config.unit_embd
+        == read_run(tmp_path / "run").model.body.config.unit_embd
     )
     result = result_of(tmp_path / "run")
     assert (
@@ -72,7 +72,7 @@ def test_masks_of_the_validation_set_are_always_the_same():
 
 
 def test_masked_perplexity_is_a_mean_over_hidden_tokens(finished):
-    loaded, flags = load_run(finished("train_mlm")), train_mlm.Flags()
+    loaded, flags = read_run(finished("train_mlm")), train_mlm.Flags()
     V = loaded.tokenizer.get_vocab_size()
     sequences = [
         torch.cat(
@@ -120,7 +120,7 @@ def test_training_on_from_a_run_with_another_text(script, cli, corpus, own_corpu
         out=tmp_path / "on",
     )
     assert further.code == 0, further.err
-    a, b = (load_run(tmp_path / name) for name in ("begun", "on"))
+    a, b = (read_run(tmp_path / name) for name in ("begun", "on"))
     assert (
         a.tokenizer.to_str() == b.tokenizer.to_str() and a.model.body.config == b.model.body.config
     )
@@ -153,7 +153,7 @@ def test_a_causal_run_predicts_every_next_word(cli, corpus, tmp_path):
         out=tmp_path / "run",
     )
     assert (done.code, done.err) == (0, "") and "next-word perplexity" in done.out
-    loaded = load_run(tmp_path / "run", ("lm",))
+    loaded = read_run(tmp_path / "run", ("lm",))
     assert loaded.model.body.causal
     held = list(dict.fromkeys(hold_out(data.load(corpus).texts(), 0.2, seed=0)[1]))
     nats = count = 0

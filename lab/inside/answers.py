@@ -1,0 +1,136 @@
+"""What a trained model answers: words for masks, continuations, translations, classes, losses.
+
+The functions take models and ids. `OpenRun` (lab/inside/run.py) takes texts and gives texts.
+"""
+
+import torch
+import torch.nn.functional as F
+
+from data.batching import consecutive_blocks
+from data.tokenizer import BOS, EOS, MASK, SPECIAL
+from nets.encoder_decoder import generate
+
+
+def no_specials(logits):
+    """Return logits (..., V) with -inf for [PAD], [UNK], [MASK], [BOS] and [EOS]."""
+    logits = logits.float().clone()
+    logits[..., : len(SPECIAL)] = -torch.inf
+    return logits
+
+
+# ---------------------------------------------------------------------------- masks
+
+
+@torch.no_grad()
+def fill(model, ids, top_k, **more):
+    """Return the most likely words at each of the M masks of ids (T,), and their probabilities.
+
+    Both are (M, k), with k = top_k or fewer in a small vocabulary. Each mask is filled as if the
+    others stayed masked. more: what else the body reads, such as a thread's ancestors.
+    """
+    h = model.body(ids[None], **more)[0, ids == MASK]  # (M, C)
+    probabilities = no_specials(model.head(h)).softmax(-1)  # (M, V)
+    values, words = probabilities.topk(min(top_k, probabilities.size(-1) - len(SPECIAL)))
+    return words, values
+
+
+# ---------------------------------------------------------------------------- continuations
+
+
+@torch.no_grad()
+def next_words(model, ids, temperature=1.0, top_k=None):
+    """Return the k words that may follow ids (T,), most likely first, and their probabilities (k,).
+
+    Learned positions see only the last block_size tokens. Temperature 0 leaves only the best word.
+    top_k None: all words but the special tokens.
+    """
+    config = model.body.config
+    context = ids[-config.block_size :] if config.pos == "learned" else ids
+    return top_words(no_specials(model(context[None])[0, -1]), temperature, top_k)
+
+
+def top_words(logits, temperature, top_k):
+    """Return the k best words of logits (V,), without those at -inf, and their probabilities."""
+    n_word = int(logits.isfinite().sum())
+    values, words = logits.topk(min(top_k or n_word, n_word) if temperature else 1)
+    # Dividing by less than 1e-6 would give infinite scores.
+    return words, (values / max(temperature, 1e-6)).softmax(-1)
+
+
+def draw_word(words, probabilities, gen):
+    """Return one of the words (1,). gen is on the CPU, so all devices draw the same numbers."""
+    return words[torch.multinomial(probabilities.cpu(), 1, generator=gen).to(words.device)]
+
+
+def write(model, ids, n_tokens, temperature, top_k, gen):
+    """Return ids (T,) continued by n_tokens."""
+    for _ in range(n_tokens):
+        ids = torch.cat([ids, draw_word(*next_words(model, ids, temperature, top_k), gen)])
+    return ids
+
+
+# ---------------------------------------------------------------------------- gaps and translations
+
+
+def rewrite(model, source, first, n_tokens, temperature, top_k, gen):
+    """Return what the decoder writes for source (S,) up to [EOS], a list of ids.
+
+    first: id of the first sentinel, None for translation. The output starts with the first gap of
+    the source. Whatever ends a gap, a sentinel or [EOS], leads to the next gap of the source.
+    """
+    ends = [] if first is None else [*source[source >= first].tolist(), EOS]  # of what is written
+
+    def choose(logits):  # (1, V) -> (1,)
+        logits = logits[0]
+        if ends:
+            any_end = torch.tensor([EOS, *range(first, len(logits))], device=logits.device)
+            end = logits[any_end].logsumexp(0)
+            logits[slice(None) if ends[0] == first else any_end] = -torch.inf
+            logits[ends[0]] = end
+        word = draw_word(*top_words(logits, temperature, top_k), gen)
+        if ends and word == ends[0]:
+            ends.pop(0)
+        return word
+
+    ids = generate(model, source[None], None, BOS, EOS, n_tokens, choose)[0].tolist()
+    return ids[: ids.index(EOS)] if EOS in ids else ids
+
+
+# ---------------------------------------------------------------------------- losses
+
+
+@torch.no_grad()
+def losses_of_stream(model, ids, block_size, stride=0, batch_size=64):
+    """Return the loss in nats (N,) of each token after the first of ids (N + 1,), on the CPU.
+
+    The ids are cut into blocks, as train_lm.py does to measure perplexity.
+    """
+    inputs, targets = consecutive_blocks(ids, block_size, stride)  # (n, T)
+    losses = []
+    for x, y in zip(inputs.split(batch_size), targets.split(batch_size)):
+        logits = model(x.to(device_of(model))).float().cpu()  # (B, T, V)
+        losses.append(F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none"))
+        losses[-1] = losses[-1][y.flatten() != -100]
+    return torch.cat(losses)
+
+
+@torch.no_grad()
+def losses_of_masked(model, ids, batch_size=64):
+    """Return the loss in nats (N,) of each word of ids (T,), masked while all others stay.
+
+    The words are all but the special tokens that frame a sentence.
+    """
+    places = ((ids != BOS) & (ids != EOS)).nonzero().squeeze(1)  # (N,)
+    losses = []
+    for some in places.split(batch_size):
+        x = ids.repeat(len(some), 1)  # (B, T)
+        rows = torch.arange(len(some))
+        x[rows, some] = MASK
+        h = model.body(x.to(device_of(model)))[rows, some]  # (B, C)
+        losses.append(F.cross_entropy(model.head(h).float().cpu(), ids[some], reduction="none"))
+    return torch.cat(losses) if losses else torch.zeros(0)
+
+
+def device_of(model):
+    """Return the device of a model's weights."""
+    return next(model.parameters()).device

@@ -1,0 +1,43 @@
+"""Draw what a model is told about positions: ALiBi's bias, vectors, or angles of rotation."""
+
+import math
+
+import torch
+
+from lab.inside.checks import allowed, slope
+from lab.inside.heatmaps import draw_tables
+from model import alibi_bias, sinusoids
+
+
+def draw_positions(body, title):
+    """Return a figure of a body's position encoding for all positions it was trained with, or None
+    for NoPE."""
+    panels = position_tables(body)
+    shared = "added to the score" if body.config.pos == "alibi" else ""
+    return draw_tables(panels, title, shared) if panels else None
+
+
+def position_tables(body):
+    """Return what a body is told of positions, as panels for draw_tables; [] for NoPE."""
+    config, T = body.config, body.config.block_size
+    if config.pos == "nope":
+        return []
+    if config.pos == "alibi":
+        bias = alibi_bias(config.n_head, T, "causal" if body.causal else config.alibi)
+        bias = bias.masked_fill(~allowed(body, T), -math.inf)  # (H, T, T)
+        names = [f"head {h + 1}: bias, slope 1/{1 / slope(body, h):.4g}" for h in range(len(bias))]
+        return [(name, table, "query", "key") for name, table in zip(names, bias)]
+    if config.pos == "rope":
+        D = config.n_embd // config.n_head
+        angles = torch.arange(T)[:, None] * 10000.0 ** (-torch.arange(0, D, 2) / D)  # (T, D/2)
+        product = (angles[:, None] - angles).cos().mean(-1)  # (T, T)
+        return [
+            ("cosine of the angle", angles.cos(), "position", "pair of channels"),
+            ("q · k of equal vectors, rotated", product, "query", "key"),
+        ]
+    learned = config.pos == "learned"
+    vectors = body.positions.weight.detach().cpu() if learned else sinusoids(T, config.n_embd)
+    return [
+        (f"{config.pos} vectors", vectors, "position", "channel"),
+        ("dot product of two positions", vectors @ vectors.T, "position", "position"),
+    ]

@@ -1,0 +1,234 @@
+"""A trained run in Python: `run = lab.load_run("out/lm-toy-alibi-0")`.
+
+Each method takes texts as they are typed. It reads them as training did: [BOS] in front, cut to
+--block-size where the model cannot read more, unknown words as [UNK]. A note on stdout says what is
+unknown or cut.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from data import batching, spans
+from data.tokenizer import MASK, detokenize, frame, token_strings
+from lab.errors import UserError, require
+from lab.inside import answers
+from lab.inside.attention import KINDS, describe, readings_of
+from lab.inside.positions import draw_positions
+from lab.inside.texts import encode, unknown_words
+from lab.inside.view import Attention
+from lab.load import SCRIPTS, LoadedRun
+from lab.records import read_metrics, read_result
+from nets.thread_reader import ancestor_inputs
+
+
+@dataclass(repr=False)
+class OpenRun(LoadedRun):
+    """A trained run, without gradients and in evaluation mode.
+
+    folder, kind, config (config.json), model, tokenizer: as in LoadedRun. Methods raise UserError
+    for a text that the run cannot read, and if this kind of run cannot do what is asked.
+    """
+
+    def __post_init__(self):
+        self.model.requires_grad_(False)
+        self.device = answers.device_of(self.model)
+
+    def __repr__(self):
+        return f"<{self.folder}: {describe(self)}>"
+
+    @property
+    def result(self):
+        """The final numbers, {name: number}: result.json. Raises UserError while there is none."""
+        return read_result(self.folder)
+
+    @property
+    def metrics(self):
+        """The numbers of each evaluation, [{"step": 0, name: number}]: metrics.jsonl."""
+        return read_metrics(self.folder)
+
+    # ------------------------------------------------------------------------ attention
+
+    def attention(self, *texts):
+        """Return the `Attention` of one text.
+
+        For an encoder-decoder or a thread reader: {"encoder", "decoder", "cross": Attention}. The
+        texts of a thread are the post, its replies, and last the comment.
+        """
+        require((texts, "attention: give a text"))
+        one = self.kind == "thread" or len(texts) == 1
+        require((one, "attention: give one text; only a thread has several"))
+        readings = readings_of(self, list(texts), self.device)
+        views = {reading.part: Attention(reading, len(texts) - 1) for reading in readings}
+        return views[""] if "" in views else views
+
+    def positions(self):
+        """Return a figure of the position encoding. Raises UserError for NoPE."""
+        body = getattr(self.model.body, "decoder", self.model.body)
+        figure = draw_positions(body, describe(self))
+        require((figure, f"{self.folder}: NoPE has no position encoding to draw"))
+        return figure
+
+    # ------------------------------------------------------------------------ words
+
+    def next_words(self, text="", n=10):
+        """Return the n likeliest next words, [(word, probability)]. For causal models.
+
+        Special tokens are left out; the probabilities of all other words sum to 1.
+        """
+        self.can("continue a text", "lm")
+        _, ids = self.read(text)
+        words, probabilities = answers.next_words(self.model, ids)
+        return self.named(words[:n], probabilities[:n])
+
+    def fill(self, *texts, n=10):
+        """Return the n likeliest words for each [MASK], a list of [(word, probability)] per mask.
+
+        For masked LMs and thread readers. Each mask is filled as if the others stayed masked. The
+        texts of a thread are the post, its replies, and last the comment to fill.
+        """
+        self.can("fill a [MASK] with words", "mlm", "thread")
+        *above, text = texts
+        _, ids = self.read(text, above)
+        more = self.ancestors(above) if above else {}
+        found = zip(*answers.fill(self.model, ids, n, **more))
+        return [self.named(words, probabilities) for words, probabilities in found]
+
+    def sample(self, text="", n=3, tokens=40, temperature=0.8, top_k=50, seed=0):
+        """Return the text continued, filled or translated n times. For lm and seq2seq runs.
+
+        tokens: most tokens to write. temperature: below 1, likelier words; 0: the likeliest, once.
+        top_k: words to choose from. Each sample has random numbers of its own.
+        """
+        self.can("write text", "lm", "seq2seq")
+        shown, ids = self.read(text)
+        write = self.continued if self.kind == "lm" else self.rewritten
+        return [
+            write(shown, ids, tokens, temperature, top_k, batching.generator(seed, "sample", i))
+            for i in range(n if temperature else 1)
+        ]
+
+    def translate(self, *texts):
+        """Return the likeliest translation of each text. For runs that translate."""
+        task = self.config["flags"].get("task")
+        if task != "translate":
+            raise self.cannot("translate", "beyond.train_seq2seq --task translate")
+        tokens = self.model.body.config.block_size
+        return [self.sample(text, tokens=tokens, temperature=0)[0] for text in texts]
+
+    def continued(self, text, ids, *how):
+        """Return a text continued as `answers.write` does."""
+        start = len(detokenize(self.tokenizer, ids[1:]))
+        written = answers.write(self.model, ids, *how)
+        return (text + detokenize(self.tokenizer, written[1:])[start:]).strip()
+
+    def rewritten(self, text, source, tokens, *how):
+        """Return a text with its gaps filled, or translated, as `answers.rewrite` does."""
+        config, first = self.model.body.config, self.config.get("first_sentinel")
+        source = source.clone()
+        if first is not None:
+            masks = source == MASK
+            source[masks] = first + torch.arange(int(masks.sum()), device=source.device)
+        tokens = min(tokens, config.block_size) if config.pos == "learned" else tokens
+        written = answers.rewrite(self.model, source, first, tokens, *how)
+        if first is not None:  # [MASK] stays where `tokens` did not reach
+            whole = spans.restore(source[1:].tolist(), written, first)
+            written = [MASK if i >= first else i for i in whole]
+        return detokenize(self.tokenizer, written).strip()
+
+    # ------------------------------------------------------------------------ numbers
+
+    def losses(self, text):
+        """Return the loss of each word in nats, [(word, loss)]. For causal and masked LMs.
+
+        A causal model predicts each word from those before it, in blocks as in training. A masked
+        LM predicts each word with this word masked and all others seen.
+        """
+        self.can("tell the loss of a text", "lm", "mlm")
+        flags = self.config["flags"]
+        block_size = self.model.body.config.block_size
+        if self.kind == "lm":
+            ids = batching.stream(self.tokenizer, text.splitlines())
+            stride = min(flags.get("eval_stride") or block_size, block_size)
+            losses = answers.losses_of_stream(self.model, ids, block_size, stride)
+            words = token_strings(self.tokenizer, ids[1:].tolist())
+        else:
+            parts, _ = batching.sentences(self.tokenizer, text.splitlines(), block_size, split=True)
+            losses = torch.cat([answers.losses_of_masked(self.model, ids) for ids in parts])
+            words = [w for ids in parts for w in token_strings(self.tokenizer, ids[1:].tolist())]
+        require((len(losses), "losses: the text contains no words"))
+        return list(zip(words, losses.tolist()))
+
+    def perplexity(self, text):
+        """Return the perplexity per token: the exponential of the mean of `losses`.
+
+        A causal model's is comparable with result.json. A masked LM's is not: training masks many
+        words at once, and here only one word is unseen at a time.
+        """
+        losses = torch.tensor([loss for _, loss in self.losses(text)], dtype=torch.float64)
+        return losses.mean().exp().item()
+
+    def classify(self, *texts):
+        """Return {class: probability} for each text, the likeliest first. For classifiers."""
+        self.can("classify", "classifier")
+        for text in texts:
+            encode(self, text)  # raises UserError if the text has no words
+        idx, mask = batching.pad([self.cut(text) for text in texts])
+        shares = self.model(idx.to(self.device), mask.to(self.device)).softmax(-1).tolist()
+        named = (zip(self.config["classes"], row) for row in shares)
+        return [dict(sorted(row, key=lambda pair: -pair[1])) for row in named]
+
+    def embed(self, *texts):
+        """Return one vector per text, a numpy array (N, C): the final hidden states, averaged over
+        the tokens. A classifier's are the features that its head reads, (N, n_features)."""
+        idx, mask = (t.to(self.device) for t in batching.pad([self.cut(text) for text in texts]))
+        if self.kind == "classifier":
+            return self.model.project(self.model.features(idx, mask)).cpu().numpy()
+        body = self.model.body
+        h = (body.encoder if self.kind == "seq2seq" else body)(idx, mask)  # (N, T, C)
+        real = mask[:, :, None]
+        return ((h * real).sum(1) / real.sum(1)).cpu().numpy()
+
+    # ------------------------------------------------------------------------ reading texts
+
+    def can(self, what, *kinds):
+        """Raise UserError if this run is of none of the kinds that can do `what`."""
+        if self.kind not in kinds:
+            raise self.cannot(what, " or ".join(SCRIPTS[kind] for kind in kinds))
+
+    def cannot(self, what, scripts):
+        kind = KINDS[self.kind]
+        return UserError(f"{self.folder}: a {kind} cannot {what}; load a run of {scripts}")
+
+    def read(self, text, above=()):
+        """Return a text as it is shown and its ids (T,); print a note of unknown words."""
+        shown, ids = encode(self, text)
+        self.note_unknown(*above, text)
+        return shown, ids
+
+    def note_unknown(self, *texts):
+        unknown = [word for text in texts for word in unknown_words(self, text)]
+        if unknown:
+            print(f"note: unknown words, read as [UNK]: {' '.join(unknown)}")
+
+    def cut(self, text):
+        """Return the ids (T,) of a text, cut to --block-size as in training, with a note."""
+        block_size = self.model.body.config.block_size
+        (ids,), n_long = batching.sentences(self.tokenizer, [text], block_size)
+        self.note_unknown(text)
+        if n_long:
+            whole = frame(self.tokenizer, self.tokenizer.encode(text, add_special_tokens=False).ids)
+            print(f"note: only the first {block_size} of {len(whole)} tokens count, as in training")
+        return ids
+
+    def ancestors(self, texts):
+        """Return what a thread reader reads of the texts above a comment, the post first."""
+        nearest = texts[-self.config["reader"]["n_ancestors"] :]
+        block_size = self.model.body.config.block_size
+        ids, _ = batching.sentences(self.tokenizer, nearest, block_size)
+        return batching.to(self.device, ancestor_inputs(*batching.pad(ids)))
+
+    def named(self, ids, probabilities):
+        """Return [(word, probability)] of ids and probabilities (n,)."""
+        words = [self.tokenizer.decode([i]).strip() for i in ids.tolist()]
+        return list(zip(words, probabilities.tolist()))

@@ -1,0 +1,60 @@
+"""Take attention scores apart: how much comes from the words, how much from their positions."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+
+from model import rotate
+
+
+@torch.no_grad()
+def take_apart(reading):
+    """Return content and position, each (L, B, H, T, S), of a Reading: softmax(content + position)
+    are its weights.
+
+    content is q k^T / sqrt(D). position is ALiBi's bias, or with rotary positions what the rotation
+    changes; None where position is no part of the score: learned, sinusoidal, NoPE and
+    cross-attention. Entries where attention is not allowed are -inf in both.
+    """
+    body, cross = reading.body(), reading.part == "cross"
+    seen = []  # what each layer's attention is called with
+    modules = [block.cross_attention if cross else block.attention for block in body.blocks]
+    hooks = [
+        module.register_forward_pre_hook(
+            lambda module, args, more: seen.append((args[0], more)), with_kwargs=True
+        )
+        for module in modules
+    ]
+    reading.run.model.body(**reading.inputs)
+    for hook in hooks:
+        hook.remove()
+    parts = [split_scores(*call) for call in zip(modules, seen)]
+    content = torch.stack([part for part, _ in parts]).float().cpu()
+    turned = torch.stack([part for _, part in parts]).float().cpu()
+    if reading.newest_first:
+        content, turned = content.flip(-1), turned.flip(-1)
+    T = content.size(-2)
+    may = reading.allowed() & reading.keys()[1][:, None, None, :]  # (B, H, T, S)
+    both = [content, None]
+    if not cross and body.config.pos == "rope":
+        both[1] = turned - content
+    elif not cross and body.config.pos == "alibi":
+        both[1] = body.attention_bias(T).float().cpu().expand_as(content)
+    parts = (part if part is None else part.masked_fill(~may, -math.inf) for part in both)
+    return tuple(parts)
+
+
+def split_scores(attention, call):
+    """Return q k^T / sqrt(D) without and with the rotation, both (B, H, T, S)."""
+    x, more = call
+    source = x if more.get("memory") is None else more["memory"]
+    C, H = x.size(-1), attention.n_head
+    q = F.linear(x, attention.qkv.weight[:C], attention.qkv.bias[:C])  # (B, T, C)
+    k = F.linear(source, attention.qkv.weight[C : 2 * C], attention.qkv.bias[C : 2 * C])
+    q, k = (t.view(len(x), -1, H, C // H).transpose(1, 2) for t in (q, k))  # (B, H, T or S, D)
+    angles, scale = more.get("angles"), math.sqrt(C // H)
+    plain = q @ k.transpose(-2, -1) / scale
+    if angles is None:
+        return plain, plain
+    return plain, rotate(q, angles) @ rotate(k, angles).transpose(-2, -1) / scale

@@ -1,0 +1,103 @@
+"""The attention of a run on one text, as arrays, a figure or a web page."""
+
+from functools import cached_property
+
+from lab.errors import require
+from lab.inside.attention import describe
+from lab.inside.heatmaps import draw_maps
+from lab.inside.scores import take_apart
+
+MOST_NUMBERS = 12  # tokens of a map whose weights can be written into its cells
+
+
+class Attention:
+    """One attention of a run on one text.
+
+    words, keys: the tokens of queries and keys, as they are shown; a star marks unknown words. They
+    differ only in cross-attention. weights: numpy array (n_layer, n_head, T, S), weight [i, j] of
+    query i on key j. checks: what was checked, {"check", "worst", "limit"} each.
+    """
+
+    def __init__(self, reading, number=0):
+        self.reading, self.number, self.run = reading, number, reading.run
+        self.row = number - reading.first  # which of the reading's texts
+        self.words, self.keys, _ = reading.picture(number)
+        self.part, self.checks = reading.part, reading.checks
+        self.weights = self.cut(reading.weights)
+
+    def __repr__(self):
+        L, H, T, S = self.weights.shape
+        return f"<{self.name()}: {L} layers, {H} heads, {T} x {S} tokens>"
+
+    def cut(self, values):
+        """Return values (L, B, H, T, S) of a reading for this text alone, without padding."""
+        return values[:, self.row, :, : len(self.words), : len(self.keys)].numpy()
+
+    @cached_property
+    def scores(self):
+        return [None if part is None else self.cut(part) for part in take_apart(self.reading)]
+
+    @property
+    def content(self):
+        """q k^T / sqrt(D), without positions: (n_layer, n_head, T, S), -inf if not allowed.
+
+        The weights are softmax(content + position) over the last dimension.
+        """
+        return self.scores[0]
+
+    @property
+    def position(self):
+        """What positions add to the content: (n_layer, n_head, T, S), or None.
+
+        ALiBi's bias, or what the rotation of rotary positions changes. Learned and sinusoidal
+        positions are part of the content.
+        """
+        return self.scores[1]
+
+    def name(self):
+        part = self.reading.part_name()
+        return describe(self.run) + f", {part}" * bool(part)
+
+    def plot(self, layer=0, head=0, beside=None, bos=True, mean=False, title="", **how):
+        """Return a matplotlib figure of heatmaps. Layers and heads count from 1; 0 shows all.
+
+        beside: another Attention to draw to the right. bos: show [BOS]. mean: the mean of a layer's
+        heads. title: instead of the run's description. linear, numbers: see heatmaps.draw_maps.
+        Raises UserError for a layer or head that does not exist, and for numbers in large maps.
+        """
+        columns = []
+        for view in (self, *([beside] if beside else [])):
+            L, H = view.weights.shape[:2]
+            require(
+                (0 <= layer <= L, f"layer {layer}: {view.run.folder} has layers 1 to {L}"),
+                (0 <= head <= H, f"head {head}: {view.run.folder} has heads 1 to {H}"),
+            )
+            columns.append([([title or view.name()], *view.reading.picture(view.number))])
+        return maps_of(columns, layer, head, bos, mean, **how)
+
+
+def maps_of(columns, layer=0, head=0, bos=True, mean=False, linear=False, numbers=False):
+    """Return the figure of `draw_maps`, with layer and head counted from 1 and 0 for all.
+
+    bos: keep the row and column of [BOS]. mean: the mean of a layer's heads. Raises UserError if
+    numbers are asked for in maps of more than MOST_NUMBERS tokens.
+    """
+    columns = [
+        [(heading, *adapt(*shown, bos, mean)) for heading, *shown in column] for column in columns
+    ]
+    longest = max(len(words) for column in columns for _, *both, _ in column for words in both)
+    many = f"numbers: {longest} tokens are too many; numbers fit into maps of {MOST_NUMBERS}"
+    require((longest <= MOST_NUMBERS or not numbers, f"{many}; give a shorter text"))
+    layers, heads = [layer - 1][:layer], [] if mean else [head - 1][:head]
+    return draw_maps(columns, layers, heads, linear, numbers, mean)
+
+
+def adapt(queries, keys, weights, bos, mean):
+    """Return a picture's queries, keys and weights (L, H, T, S) without [BOS], or with the mean of
+    the heads (L, 1, T, S)."""
+    if mean:
+        weights = weights.nanmean(1, keepdim=True)
+    if not bos:
+        i, j = int(queries[0] == "[BOS]"), int(keys[0] == "[BOS]")
+        queries, keys, weights = queries[i:], keys[j:], weights[:, :, i:, j:]
+    return queries, keys, weights
