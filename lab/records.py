@@ -21,7 +21,7 @@ from lab.flags import (
 
 METRICS_LIMIT = 256 * MEGABYTE
 REMEDY = "restore the file or train the run again"
-BEYOND = ("train_seq2seq", "train_tlm", "train_thread")  # top-level scripts in earlier versions
+ONCE_AT_THE_TOP = ("train_seq2seq", "train_tlm", "train_thread")  # now in beyond/
 
 ENTRIES = {
     "kind": str,
@@ -143,8 +143,9 @@ def script_of_run(config):
         shlex.split(config["script"]) if "script" in config else config.get("command", "").split()
     )
     found = next((w for w in words if re.fullmatch(r"train_\w+\.py|beyond\.train_\w+", w)), "")
-    name = found.removesuffix(".py").removeprefix("beyond.")
-    return f"-m beyond.{name}" if name in BEYOND else found
+    if found.removesuffix(".py") in ONCE_AT_THE_TOP:
+        found = f"beyond.{found.removesuffix('.py')}"
+    return f"-m {found}" if found.startswith("beyond.") else found
 
 
 def resume_command(script, folder, launcher=("python",)):

@@ -76,7 +76,8 @@ def run_job(out, name, script, arguments, progress):
     if finished and (folder / finished).exists():
         progress.end(name, "finished before", new=False)
         return
-    resume = ["--resume"] if script.startswith("train") and can_resume(folder) else []
+    trains = script.rpartition(".")[2].startswith("train_")
+    resume = ["--resume"] if trains and can_resume(folder) else []
     command = [sys.executable, "-m", script, *arguments, *resume, "--out", str(folder)]
     steps = int(arguments[arguments.index("--steps") + 1]) if "--steps" in arguments else 0
     progress.begin(name, steps)

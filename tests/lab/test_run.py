@@ -11,6 +11,7 @@ from lab.command import parse
 from lab.flags import flag
 from lab.load import read_run
 from lab.optim import learning_rate, make_adamw, perplexity
+from lab.records import script_of_run
 from lab.run import Run
 from model import Config, Encoder, LanguageModel
 from nets.classifier import Classifier
@@ -125,3 +126,17 @@ def test_a_failed_write_leaves_the_old_checkpoint(cli, corpus, tmp_path, monkeyp
         writer.save("best.pt", model=run.model.state_dict(), step=1)
     after = contents(tmp_path / "run")
     assert {name: after[name] for name in before} == before
+
+
+@pytest.mark.parametrize(
+    "config, script",
+    [
+        ({"script": "train_lm.py"}, "train_lm.py"),
+        ({"script": "-m beyond.train_tlm"}, "-m beyond.train_tlm"),
+        ({"script": "-m beyond.train_new"}, "-m beyond.train_new"),
+        ({"command": "train_tlm.py --steps 3"}, "-m beyond.train_tlm"),  # where it once stood
+        ({"command": "something else"}, ""),
+    ],
+)
+def test_the_script_of_a_run_can_be_started_again(config, script):
+    assert script_of_run(config) == script

@@ -4,9 +4,10 @@ import json
 import math
 
 import pytest
-from helpers import call_main
+from helpers import SHORT, call_main
 
 from studies import clap, nope
+from studies.jobs import run_all
 
 
 def read(path):
@@ -152,3 +153,11 @@ def test_mistakes_are_named(study, tmp_path):
         and "--seeds" in done.err
         and not (tmp_path / "x").exists()
     )
+
+
+def test_an_interrupted_job_is_resumed(tmp_path, jobs_in_process):
+    argv = [*SHORT["train_seq2seq"], "--data", "toy"]
+    run_all(tmp_path, [[("run", "beyond.train_seq2seq", argv)]], 1)
+    (tmp_path / "run" / "result.json").unlink()  # as if it had been stopped before its end
+    run_all(tmp_path, [[("run", "beyond.train_seq2seq", argv)]], 1)
+    assert (tmp_path / "run" / "result.json").exists()
