@@ -138,7 +138,7 @@ def draw(shown, number, names, flags):
         title = [] if column else [flags.title] if flags.title else [name, describe(reading.run)]
         title += [reading.part_name()] if reading.part else []
         column.append((title, *reading.picture(number)))
-    how = flags.layer, flags.head, flags.bos, flags.mean, flags.scale == "linear", flags.numbers
+    how = flags.layer, flags.head, flags.bos, flags.mean, flags.scale, flags.numbers
     return maps_of(list(columns.values()), *how)
 
 

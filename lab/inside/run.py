@@ -53,13 +53,14 @@ class OpenRun(LoadedRun):
         """Return the `Attention` of one text.
 
         For an encoder-decoder or a thread reader: {"encoder", "decoder", "cross": Attention}. The
-        texts of a thread are the post, its replies, and last the comment.
+        texts of a thread are the post, its replies, and last the comment; the encoder's is that of
+        the text which the comment answers.
         """
         require((texts, "attention: give a text"))
         one = self.kind == "thread" or len(texts) == 1
         require((one, "attention: give one text; only a thread has several"))
         readings = readings_of(self, list(texts), self.device)
-        views = {reading.part: Attention(reading, len(texts) - 1) for reading in readings}
+        views = {r.part: Attention(r, r.first + len(r.words) - 1) for r in readings}
         return views[""] if "" in views else views
 
     def positions(self):
@@ -110,7 +111,7 @@ class OpenRun(LoadedRun):
 
     def translate(self, *texts):
         """Return the likeliest translation of each text. For runs that translate."""
-        task = self.config["flags"].get("task")
+        task = self.config.get("flags", {}).get("task")
         if task != "translate":
             raise self.cannot("translate", "beyond.train_seq2seq --task translate")
         tokens = self.model.body.config.block_size
@@ -145,7 +146,7 @@ class OpenRun(LoadedRun):
         LM predicts each word with this word masked and all others seen.
         """
         self.can("tell the loss of a text", "lm", "mlm")
-        flags = self.config["flags"]
+        flags = self.config.get("flags", {})
         block_size = self.model.body.config.block_size
         if self.kind == "lm":
             ids = batching.stream(self.tokenizer, text.splitlines())

@@ -58,12 +58,12 @@ class Attention:
         part = self.reading.part_name()
         return describe(self.run) + f", {part}" * bool(part)
 
-    def plot(self, layer=0, head=0, beside=None, bos=True, mean=False, title="", **how):
+    def plot(self, layer=0, head=0, beside=None, title="", **how):
         """Return a matplotlib figure of heatmaps. Layers and heads count from 1; 0 shows all.
 
-        beside: another Attention to draw to the right. bos: show [BOS]. mean: the mean of a layer's
-        heads. title: instead of the run's description. linear, numbers: see heatmaps.draw_maps.
-        Raises UserError for a layer or head that does not exist, and for numbers in large maps.
+        beside: another Attention to draw to the right. title: instead of the run's description.
+        how: bos, mean, scale and numbers of `maps_of`. Raises UserError for a layer or head that
+        does not exist, and for numbers in large maps.
         """
         columns = []
         for view in (self, *([beside] if beside else [])):
@@ -73,14 +73,15 @@ class Attention:
                 (0 <= head <= H, f"head {head}: {view.run.folder} has heads 1 to {H}"),
             )
             columns.append([([title or view.name()], *view.reading.picture(view.number))])
-        return maps_of(columns, layer, head, bos, mean, **how)
+        return maps_of(columns, layer, head, **how)
 
 
-def maps_of(columns, layer=0, head=0, bos=True, mean=False, linear=False, numbers=False):
+def maps_of(columns, layer=0, head=0, bos=True, mean=False, scale="sqrt", numbers=False):
     """Return the figure of `draw_maps`, with layer and head counted from 1 and 0 for all.
 
-    bos: keep the row and column of [BOS]. mean: the mean of a layer's heads. Raises UserError if
-    numbers are asked for in maps of more than MOST_NUMBERS tokens.
+    bos: keep the row and column of [BOS]. mean: draw the mean of a layer's heads. scale: colors
+    follow the weights (linear) or their square roots (sqrt). numbers: write the weights into the
+    cells. Raises UserError for numbers in maps of more than MOST_NUMBERS tokens.
     """
     columns = [
         [(heading, *adapt(*shown, bos, mean)) for heading, *shown in column] for column in columns
@@ -89,7 +90,7 @@ def maps_of(columns, layer=0, head=0, bos=True, mean=False, linear=False, number
     many = f"numbers: {longest} tokens are too many; numbers fit into maps of {MOST_NUMBERS}"
     require((longest <= MOST_NUMBERS or not numbers, f"{many}; give a shorter text"))
     layers, heads = [layer - 1][:layer], [] if mean else [head - 1][:head]
-    return draw_maps(columns, layers, heads, linear, numbers, mean)
+    return draw_maps(columns, layers, heads, scale == "linear", numbers, mean)
 
 
 def adapt(queries, keys, weights, bos, mean):

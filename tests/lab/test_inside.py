@@ -1,0 +1,182 @@
+"""lab.load_run: what a trained run tells in Python, against the model called by hand."""
+
+import math
+
+import matplotlib
+import numpy as np
+import pytest
+import torch
+from helpers import make_run
+
+import data
+from data.tokenizer import BOS, MASK, SPECIAL
+from lab import load_run
+from lab.errors import UserError
+
+N_SPECIAL = len(SPECIAL)
+TEXT = "this is a small sentence"
+THREAD = ("this is a small sentence", "we will read", "this [MASK] is small")
+
+
+def ids_of(run, text):
+    return torch.tensor([[BOS, *run.tokenizer.encode(text, add_special_tokens=False).ids]])
+
+
+def softmax(scores):
+    scores = np.exp(scores - scores.max(-1, keepdims=True))
+    return scores / scores.sum(-1, keepdims=True)
+
+
+# ---------------------------------------------------------------------------- attention
+
+
+@pytest.mark.parametrize("kind", ["lm", "mlm", "classifier"])
+@pytest.mark.parametrize("pos", ["learned", "sinusoidal", "alibi", "rope", "nope"])
+def test_content_and_position_make_the_weights(tmp_path, kind, pos):
+    run = load_run(make_run(tmp_path / "run", kind, pos=pos, window=4))
+    attention = run.attention(TEXT)
+    assert attention.words == ["[BOS]", *TEXT.split()] == attention.keys
+    assert attention.weights.shape == (2, 2, 6, 6)
+    position = 0 if attention.position is None else attention.position
+    assert (attention.position is not None) == (pos in ("alibi", "rope"))
+    assert np.allclose(softmax(attention.content + position), attention.weights, atol=1e-6)
+    _, maps = run.model.body(ids_of(run, TEXT), need_weights=True)
+    assert np.allclose(attention.weights, torch.stack(maps)[:, 0].numpy(), atol=1e-6)
+
+
+def test_what_alibi_adds_is_its_bias(tmp_path):
+    attention = load_run(make_run(tmp_path / "run", pos="alibi")).attention(TEXT)
+    slopes = [2**-4, 2**-8]  # of two heads
+    for head, slope in enumerate(slopes):
+        for i in range(6):
+            for j in range(6):
+                expected = -slope * (i - j) if j <= i else -math.inf
+                assert attention.position[0, head, i, j] == pytest.approx(expected)
+
+
+def test_what_rotation_adds_vanishes_at_distance_0(tmp_path):
+    position = load_run(make_run(tmp_path / "run", "mlm", pos="rope")).attention(TEXT).position
+    assert np.abs(np.diagonal(position, axis1=2, axis2=3)).max() < 1e-5 < np.abs(position).max()
+
+
+@pytest.mark.parametrize("script, texts", [("train_seq2seq", [TEXT]), ("train_thread", THREAD)])
+def test_some_runs_have_three_attentions(finished, script, texts):
+    parts = load_run(finished(script)).attention(*texts)
+    assert list(parts) == ["encoder", "decoder", "cross"]
+    assert parts["cross"].words == parts["decoder"].words != parts["cross"].keys
+    assert parts["cross"].position is None
+    for attention in parts.values():
+        position = 0 if attention.position is None else attention.position
+        assert np.allclose(softmax(attention.content + position), attention.weights, atol=1e-5)
+
+
+def maps_of(figure):
+    return {axis.get_title(): axis.images[0].get_array() for axis in figure.axes if axis.images}
+
+
+def test_heatmaps_of_one_head_and_of_the_mean(tmp_path):
+    before = matplotlib.get_backend(), matplotlib.rcParams.copy()
+    attention = load_run(make_run(tmp_path / "run", pos="rope")).attention(TEXT)
+    figure = attention.plot(layer=2, head=1, numbers=True, scale="linear", title="Mine")
+    (drawn,) = [a for title, a in maps_of(figure).items() if title == "layer 2, head 1"]
+    assert np.allclose(drawn.filled(0), attention.weights[1, 0])
+    shown = [text.get_text() for axis in figure.axes for text in axis.texts]
+    assert len(shown) == 21 and f"{attention.weights[1, 0, 5, 0]:.2f}".lstrip("0") in shown
+    assert figure.texts[0].get_text() == "Mine" and figure._repr_png_()[1:4] == b"PNG"
+    mean = maps_of(attention.plot(layer=1, mean=True, bos=False))["layer 1, mean of heads"]
+    assert np.allclose(mean.filled(0), attention.weights[0].mean(0)[1:, 1:])
+    assert (matplotlib.get_backend(), matplotlib.rcParams.copy()) == before
+
+
+def test_a_plot_that_cannot_be_is_refused(tmp_path):
+    run = load_run(make_run(tmp_path / "run", pos="nope"))
+    with pytest.raises(UserError, match="layer 3: .* has layers 1 to 2"):
+        run.attention(TEXT).plot(layer=3)
+    with pytest.raises(UserError, match="26 tokens are too many"):
+        run.attention(TEXT * 6).plot(numbers=True)
+    with pytest.raises(UserError, match="NoPE has no position encoding"):
+        run.positions()
+
+
+# ---------------------------------------------------------------------------- words and numbers
+
+
+def test_perplexity_is_that_of_the_training_script(finished, corpus):
+    run, sets = load_run(finished("train_lm")), data.load(corpus).tests
+    for name, lines in sets.items():
+        text = "\n".join(lines)
+        assert run.perplexity(text) == pytest.approx(run.result[f"perplexity/{name}"], rel=1e-5)
+    words, losses = zip(*run.losses(text))
+    assert len(words) == run.result[f"tokens/{name}"]
+    assert math.exp(sum(losses) / len(losses)) == pytest.approx(run.perplexity(text))
+
+
+def test_masked_losses_are_those_of_one_mask_at_a_time(tmp_path):
+    run = load_run(make_run(tmp_path / "run", "mlm", pos="alibi"))
+    ids = ids_of(run, TEXT)
+    for place, (word, loss) in enumerate(run.losses(TEXT), 1):
+        masked = ids.clone()
+        masked[0, place] = MASK
+        expected = -run.model(masked)[0, place].log_softmax(-1)[ids[0, place]]
+        assert word == TEXT.split()[place - 1] and loss == pytest.approx(expected.item(), rel=1e-4)
+
+
+def test_next_words_are_the_models(tmp_path):
+    run = load_run(make_run(tmp_path / "run", pos="rope"))
+    shares = run.model(ids_of(run, TEXT))[0, -1, N_SPECIAL:].softmax(-1)
+    found = run.next_words(TEXT, n=4)
+    for (word, share), expected in zip(found, shares.sort(descending=True).values[:4]):
+        assert share == pytest.approx(expected.item(), rel=1e-4)
+        assert run.tokenizer.id_to_token(N_SPECIAL + int((shares - share).abs().argmin())) == word
+    assert sum(share for _, share in run.next_words(TEXT, n=10**6)) == pytest.approx(1)
+
+
+def test_masks_are_filled_as_by_hand(tmp_path):
+    run = load_run(make_run(tmp_path / "run", "mlm"))
+    logits = run.model(ids_of(run, "this [MASK] a small"))[0, 2, N_SPECIAL:]
+    (((best, share), *_),) = run.fill("this [MASK] a small", n=2)
+    assert best == run.tokenizer.id_to_token(N_SPECIAL + int(logits.argmax()))
+    assert share == pytest.approx(logits.softmax(-1).max().item(), rel=1e-4)
+    thread = load_run(make_run(tmp_path / "thread", "thread"))
+    assert thread.fill(*THREAD) != thread.fill(THREAD[-1])
+
+
+def test_classes_and_features_are_the_models(tmp_path, capsys):
+    run = load_run(make_run(tmp_path / "run", "classifier", block_size=4))
+    ids = ids_of(run, TEXT)[:, :4]
+    expected = dict(zip("ab", run.model(ids)[0].softmax(-1).tolist()))
+    (found,) = run.classify(TEXT)
+    assert found == pytest.approx(expected) and list(found.values()) == sorted(found.values())[::-1]
+    assert "only the first 4 of 6 tokens" in capsys.readouterr().out
+    assert np.allclose(run.embed(TEXT), run.model.features(ids).numpy(), atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["lm", "mlm"])
+def test_vectors_of_texts_are_means_without_padding(tmp_path, kind):
+    run = load_run(make_run(tmp_path / "run", kind))
+    vectors = run.embed("this is", TEXT)
+    for vector, text in zip(vectors, ("this is", TEXT)):
+        assert np.allclose(vector, run.model.body(ids_of(run, text))[0].mean(0), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "kind, method, names",
+    [
+        ("mlm", "next_words", "a masked LM cannot .*train_lm.py"),
+        ("lm", "fill", "a causal LM cannot .*train_mlm.py or beyond.train_thread"),
+        ("lm", "classify", "a causal LM cannot .*train_classifier.py"),
+        ("classifier", "sample", "a classifier cannot .*train_lm.py or beyond.train_seq2seq"),
+        ("classifier", "perplexity", "a classifier cannot .*train_lm.py or train_mlm.py"),
+        ("mlm", "translate", "a masked LM cannot .*beyond.train_seq2seq --task translate"),
+    ],
+)
+def test_a_run_says_what_it_cannot_do_and_which_can(tmp_path, kind, method, names):
+    run = load_run(make_run(tmp_path / "run", kind))
+    with pytest.raises(UserError, match=names):
+        getattr(run, method)(TEXT)
+
+
+def test_a_run_is_opened_without_gradients(finished):
+    run = load_run(finished("train_lm"))
+    assert not run.model.training and not any(p.requires_grad for p in run.model.parameters())
+    assert "causal LM" in repr(run) and run.metrics[-1]["step"] == 8
