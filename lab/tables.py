@@ -28,17 +28,23 @@ def write(stem, header, rows, caption, left=1, wide=False, label=""):
 def markdown(header, rows, left=1):
     """Return a Markdown table whose columns are also aligned as plain text."""
     header = [cell if isinstance(cell, str) else " ".join(cell) for cell in header]
-    lines = [[cell.replace("|", r"\|") for cell in row] for row in [header, *rows] if row]
+    lines = align(
+        [[cell.replace("|", r"\|") for cell in row] for row in [header, *rows] if row], left
+    )
+    rule = ["-" * len(cell) for cell in lines[0][:left]]
+    rule += ["-" * (len(cell) - 1) + ":" for cell in lines[0][left:]]
+    return "".join(f"| {' | '.join(line)} |\n" for line in [lines[0], rule, *lines[1:]])
+
+
+def align(lines, left=1):
+    """Return rows of cells padded to the widths of their columns; the first `left` columns are
+    left-aligned."""
     widths = [max(map(len, column)) for column in zip(*lines)]
-    rule = ["-" * width for width in widths[:left]]
-    rule += ["-" * (width - 1) + ":" for width in widths[left:]]
-    aligned = [
+    return [
         [cell.ljust(width) for cell, width in zip(line[:left], widths)]
         + [cell.rjust(width) for cell, width in zip(line[left:], widths[left:])]
         for line in lines
     ]
-    aligned.insert(1, rule)
-    return "".join(f"| {' | '.join(line)} |\n" for line in aligned)
 
 
 def latex(header, rows, caption, label, left=1, wide=False):
