@@ -1,7 +1,5 @@
 """The predictions of a classifier: a table of all rows, scores per class, the worst errors."""
 
-import csv
-import io
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,9 +19,9 @@ def write_predictions(path, texts, probabilities, classes, gold=None, seen=None)
 
     probabilities (N, n_class); gold (N,): index of the true class; seen (N,) bool. Without gold or
     seen, the table lacks that column. Cells are separated by tabs and quoted as in CSV. White space
-    in a text becomes one space, so that each row is one line.
+    becomes one space, so that each row is one line.
     """
-    probabilities = torch.as_tensor(probabilities)
+    probabilities, classes = torch.as_tensor(probabilities), list(map(normalize, classes))
     columns = [("text", map(normalize, texts))]
     if gold is not None:
         columns.append(("gold", (classes[i] for i in gold)))
@@ -34,26 +32,30 @@ def write_predictions(path, texts, probabilities, classes, gold=None, seen=None)
         columns.append(("seen", ("yes" if known else "no" for known in seen)))
 
     names, cells = zip(*columns)
-    content = io.StringIO()
-    table = csv.writer(content, "excel-tab", lineterminator="\n")
-    table.writerow(names)
-    table.writerows(zip(*cells))
-    write_text(path, content.getvalue())
+    lines = ["\t".join(map(quote, row)) + "\n" for row in (names, *zip(*cells))]
+    write_text(path, "".join(lines))
 
 
 def read_predictions(folder):
     """Return [(text, gold, predicted), ...] of a run folder. DataError without a valid table."""
     path = Path(folder) / FILE
-    raw = read_bytes(path, LIMIT, REMEDY)
     try:
-        content = io.StringIO(raw.decode("utf-8"), newline="")
-        table = list(csv.reader(content, "excel-tab", strict=True))
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path}: not readable ({error}); {REMEDY}") from None
+        lines = read_bytes(path, LIMIT, REMEDY).decode("utf-8").split("\n")[:-1]
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not UTF-8 ({error.reason}); {REMEDY}") from None
+    table = [[unquote(cell) for cell in line.split("\t")] for line in lines]
     named = len(table) > 1 and table[0][:3] == ["text", "gold", "predicted"]
     if not named or len({len(row) for row in table}) > 1:
         raise DataError(f"{path}: not a table of text, gold and predicted; {REMEDY}")
     return [tuple(row[:3]) for row in table[1:]]
+
+
+def quote(cell):
+    return '"' + cell.replace('"', '""') + '"' if '"' in cell else cell
+
+
+def unquote(cell):
+    return cell[1:-1].replace('""', '"') if cell.startswith('"') else cell
 
 
 @dataclass

@@ -12,13 +12,14 @@ from itertools import groupby
 from data.files import write_text
 
 
-def write(stem, header, rows, caption, left=1, wide=False, label=""):
+def write(stem, header, rows, caption, left=1, wide=False, label="", more=""):
     """Write stem.md and stem.tex, and return the Markdown, which is readable as plain text.
 
-    left: number of left-aligned columns. wide: LaTeX lets the table span two columns of text.
-    label: name in LaTeX, after "tab:"; by default the file's name.
+    left: number of left-aligned columns. wide: LaTeX lets the table span two columns of text, in a
+    smaller font. label: name in LaTeX, after "tab:"; by default the file's name. more: a paragraph
+    for the Markdown alone, below the caption.
     """
-    text = f"{markdown(header, rows, left)}\n{caption}\n"
+    text = f"{markdown(header, rows, left)}\n{caption}\n" + (f"\n{more}\n" if more else "")
     write_text(stem.with_suffix(".md"), text)
     label = label or stem.name
     write_text(stem.with_suffix(".tex"), latex(header, rows, caption, label, left, wide))
@@ -57,6 +58,7 @@ def latex(header, rows, caption, label, left=1, wide=False):
         r"\centering",
         rf"\caption{{{escaped(caption)}}}",
         rf"\label{{tab:{label}}}",
+        *([r"\small", r"\setlength{\tabcolsep}{4pt}"] if wide else []),
         rf"\begin{{tabular}}{{{'l' * left}{'r' * (len(header) - left)}}}",
         r"\toprule",
         *common_headings(header),

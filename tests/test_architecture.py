@@ -44,8 +44,8 @@ LAB_LEVELS = (
     ("records",),
     ("machine", "load", "folder"),
     ("command", "run"),
-    ("figures", "tables", "comparable", "inside", "inside.texts"),
-    ("configurations", "panels", "inside.attention", "inside.heatmaps"),
+    ("figures", "tables", "predictions", "mcnemar", "comparable", "inside", "inside.texts"),
+    ("configurations", "summary", "panels", "inside.attention", "inside.heatmaps"),
     ("sources", "report"),
 )
 # Installed packages that a room may import. requirements.txt holds the first four.
