@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 
 import data
 from data import NAMES, batching
@@ -28,6 +29,7 @@ from lab.errors import UserError, require
 from lab.flags import TokenizerFlags, flag
 from lab.machine import git_revision, versions
 from lab.optim import perplexity
+from lab.predictions import Predictions
 from lab.records import read_json
 from nets.naive_bayes import NaiveBayes, choose_smoothing
 from nets.ngrams import KneserNey, Mixture, mixing_weight
@@ -52,22 +54,19 @@ class Flags(TokenizerFlags):
 
 def train(flags):
     started = time.perf_counter()
-    require(
-        (
-            flags.vocab_size == 0 or flags.vocab_size > len(SPECIAL),
-            f"--vocab-size {flags.vocab_size}: must be above {len(SPECIAL)}, the special tokens",
-        )
-    )
+    few = f"--vocab-size {flags.vocab_size}: must be above {len(SPECIAL)}, the special tokens"
+    require((flags.vocab_size == 0 or flags.vocab_size > len(SPECIAL), few))
     folder = run_folder(flags)
     corpus = data.load(flags.data)
 
-    result, summary = {}, []
+    result, summary, test = {}, [], None
     if corpus.lines and corpus.tests:
         result |= measure_ngrams(corpus, flags)
         values = (f"{name} {result[f'perplexity/{name}']:.1f}" for name in corpus.tests)
         summary.append(f"{flags.order}-gram perplexity {', '.join(values)}")
     if corpus.rows and corpus.test_rows:
-        result |= measure_classifier(corpus, flags)
+        numbers, test = measure_classifier(corpus, flags)
+        result |= numbers
         summary.append(f"naive Bayes accuracy {result['accuracy/test']:.1%}")
         if "accuracy/unseen" in result:
             summary[-1] += f", {result['accuracy/unseen']:.1%} on unseen sentences"
@@ -81,6 +80,8 @@ def train(flags):
     config = {"kind": "baselines", "flags": asdict(flags)}
     config |= {"revision": git_revision(), "versions": versions()}
     write_json(folder / "config.json", config)
+    if test:
+        test.write(folder)
     seconds = time.perf_counter() - started
     cost = {"seconds": round(seconds, 2), "cpu_seconds": round(time.process_time(), 2)}
     command = shlex.join(["python", Path(sys.argv[0]).name, *sys.argv[1:]])
@@ -168,7 +169,7 @@ def with_rare_unknown(ids, vocab_size, flags):
 
 
 def measure_classifier(corpus, flags):
-    """Return the entries of result.json on naive Bayes: test rows, those seen, and the others."""
+    """Return the entries of result.json on naive Bayes, and its Predictions of the test rows."""
     corpus, seen, left_out = corpus.split(flags.split)
     seen = np.array(seen)
     if left_out:
@@ -182,9 +183,11 @@ def measure_classifier(corpus, flags):
     labels, n_class = [label for label, _ in corpus.rows], len(corpus.classes)
     smoothing = choose_smoothing(sentences, labels, n_class)
     model = NaiveBayes(sentences, labels, n_class, smoothing)
-    correct = model.predict(test) == np.array([label for label, _ in corpus.test_rows])
+    scores = torch.from_numpy(model.scores(test))  # (N, n_class)
+    predictions = Predictions(corpus.test_rows, corpus.classes, scores, torch.from_numpy(seen))
+    correct = (predictions.predicted == predictions.gold).numpy()
 
-    result, floor = {"smoothing": smoothing}, corpus.floor
+    result, floor = {"smoothing": smoothing} | predictions.scores(), corpus.floor
     best = ["best possible"] if "accuracy/test" in floor else []
     print_row("accuracy", ["test rows", "naive Bayes", *best])
     stood = "seen in full training" if flags.split == "clean" else "seen in training"
@@ -197,8 +200,9 @@ def measure_classifier(corpus, flags):
             result |= values
             shares = [f"{value:.1%}" for value in values.values()]
             print_row("  " + label, [f"{len(part):,}", *shares])
+    print_row("macro-F1", ["", f"{result['macro_f1/test']:.1%}"])
     print_row("smoothing", ["", f"{smoothing:g}"])
-    return result
+    return result, predictions
 
 
 def named(prefix, values):

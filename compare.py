@@ -4,14 +4,15 @@
 
 Runs that differ only in the seed are one configuration, named by the flags that differ from the
 others. In --out: compare.png over training, train-short-test-long.png over lengths (figures also
-as .pdf), the table as compare.md and compare.tex, and all numbers as compare.json.
+as .pdf), the table as compare.md and compare.tex, and all numbers as compare.json. For classifiers,
+McNemar's test says which differences on the same test rows could be chance.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from data.files import write_json
-from lab import panels, tables
+from data.files import printable, write_json
+from lab import mcnemar, panels, tables
 from lab.command import main
 from lab.comparable import KINDS, check_comparable, read
 from lab.configurations import group, references, set_labels
@@ -19,17 +20,8 @@ from lab.errors import UserError
 from lab.flags import flag
 from lab.folder import figures_folder
 from lab.panels import Panel
+from lab.summary import METRICS, SHARES, make_table
 
-METRICS = {  # columns of the table in this order: (heading, the best value of a column)
-    "perplexity": ("perplexity", min),
-    "accuracy": ("accuracy", max),
-    "exact": ("exact", max),
-    "bleu": ("BLEU", max),
-    "chrf": ("chrF", max),
-    "parameters": ("parameters", None),
-    "seconds": ("seconds", None),
-}
-SHARES = ("accuracy", "exact")  # metrics from 0 to 1, shown in percent
 LENGTHS = "train-short-test-long"
 NOTES = {
     "lm": "Perplexity per token; lower is better.",
@@ -67,71 +59,26 @@ def compare(flags):
 
     configurations = group(trained)
     set_labels(configurations, flags.labels)
-    others = references(runs)
+    others, tests, skipped = references(runs), [], []
+    if trained[0].kind == "classifier":
+        tests, skipped = mcnemar.compare_pairs(configurations + others)
 
     out.mkdir(parents=True, exist_ok=True)
     drawn = draw(out, configurations, others)
-    header, rows, note = *table(configurations, others), caption(configurations)
-    text = tables.write(out / "compare", header, rows, note, left=2, wide=True, label=out.name)
+    header, rows, note = *make_table(configurations, others), caption(configurations)
+    about = {"left": 2, "wide": True, "label": out.name, "more": mcnemar.describe(tests)}
+    text = tables.write(out / "compare", header, rows, note, **about)
     numbers = {
         "kind": trained[0].kind,
         "data": trained[0].data,
         "configurations": [configuration.described() for configuration in configurations],
         "others": {reference.label: reference.numbers for reference in others},
+        "mcnemar": tests,
     }
     write_json(out / "compare.json", numbers)
-    print(text)
+    print(text, *(printable(f"note: {why}") + "\n" for why in skipped), sep="\n")
     files = ", ".join([*drawn, "compare.md", "compare.tex", "compare.json"])
     print(f"configurations: {len(configurations)}, runs: {len(trained)}; {out}: {files}")
-
-
-# ---------------------------------------------------------------------------- the table
-
-
-def table(configurations, others):
-    """Return (header, rows) for lab.tables: configurations, a line, baselines and the floor."""
-    entries = configurations + others
-    summaries = [entry.summary() for entry in entries]
-    names = {name: 0 for c in configurations for name in c.summary() if "@" not in name}
-    names = sorted(names, key=lambda name: list(METRICS).index(name.partition("/")[0]))
-    columns = [column(name, entries, summaries) for name in names]
-    rows = [[entry.label, entry.seeds or "–", *cells] for entry, *cells in zip(entries, *columns)]
-    if others:
-        rows.insert(len(configurations), None)
-    return ["configuration", "seeds", *map(heading, names)], rows
-
-
-def heading(name):
-    """Return ("accuracy", "test (%)") for accuracy/test, "seconds" for seconds."""
-    metric, _, part = name.partition("/")
-    unit = " (%)" if metric in SHARES else ""
-    return (METRICS[metric][0], part + unit) if part else metric
-
-
-def column(name, entries, summaries):
-    """Return the cells of a number, all that read like the best in bold."""
-    metric = name.partition("/")[0]
-    factor = 100 if metric in SHARES else 1
-    ranked = [s[name][0] for e, s in zip(entries, summaries) if e.ranked and name in s]
-    digits = 0 if metric in ("parameters", "seconds") else 1
-    if metric == "perplexity" and min(ranked) < 10:
-        digits = 2
-
-    def text(value):
-        value *= factor
-        return f"{value:.1e}" if value >= 1e7 and metric != "parameters" else f"{value:,.{digits}f}"
-
-    choose = METRICS[metric][1]
-    best = text(choose(ranked)) if choose and len(ranked) > 1 else None
-    cells = []
-    for entry, summary in zip(entries, summaries):
-        mean, deviation = summary.get(name, (None, None))
-        cell = "–" if mean is None else text(mean)
-        cell = f"**{cell}**" if entry.ranked and cell == best else cell
-        if deviation is not None and metric != "parameters":
-            cell += f" ± {text(deviation)}"
-        cells.append(cell)
-    return cells
 
 
 def caption(configurations):

@@ -12,11 +12,10 @@ The features of a frozen body are computed once and kept, so an epoch takes a fr
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 
 from data.batching import generator
 from data.corpus import hold_out, normalize
-from data.labelled import Rows, accuracies, load_labelled
+from data.labelled import Rows, accuracies, balanced_loss, in_words, load_labelled
 from data.tokenizer import train_tokenizer
 from lab import figures
 from lab.command import main
@@ -25,12 +24,13 @@ from lab.flags import CommonFlags, flag, model_config, resolve_pairs
 from lab.limits import LARGEST
 from lab.machine import autocast, compile_blocks, set_up_device
 from lab.optim import learning_rate, make_adamw
+from lab.predictions import Predictions
 from lab.report import draw_curve, say_start
 from lab.run import Run
 from lab.sources import load_encoder
 from model import Decoder
 from nets.classifier import Classifier
-from nets.features import compute_features, predict
+from nets.features import compute_features, compute_logits
 from nets.two_languages import make_encoder
 
 BALANCE = ("none", "weights", "prior")
@@ -98,10 +98,14 @@ def train(flags):
     model, features, optimizer, balance = start(config, head, source, sets, flags, device)
     say_data(run, corpus, note, sets, seen_now, model, source)
 
+    def answer():
+        return {n: compute_logits(model, rows, device, features.get(n)) for n, rows in sets.items()}
+
     # Search: accuracy on all sets after every epoch, the best epoch by the validation rows alone
     def measure():
-        answers = {n: predict(model, rows, device, features.get(n)) for n, rows in sets.items()}
-        numbers = accuracies(answers, sets, seen_now)
+        logits = answer()
+        loss = balanced_loss(logits["valid"], sets["valid"].labels, balance)
+        numbers = accuracies(logits, sets, seen_now) | {"loss/valid": loss.item()}
         words = "  ".join(f"{n} {numbers[f'accuracy/{n}']:6.1%}" for n in sets)
         return numbers, f"accuracy  {words}{in_words(numbers)}"
 
@@ -125,15 +129,17 @@ def train(flags):
         run.load_best(model)
 
     # Results
-    answers = {n: predict(model, rows, device, features.get(n)) for n, rows in sets.items()}
-    result = accuracies(answers, sets, seen if flags.refit else seen_now)
-    confusion = torch.zeros(len(corpus.classes), len(corpus.classes), dtype=torch.long)
-    confusion.index_put_((sets["test"].labels, answers["test"]), torch.tensor(1), accumulate=True)
+    logits, seen = answer(), seen if flags.refit else seen_now
+    result = accuracies(logits, sets, seen)
+    test = Predictions(corpus.test_rows, corpus.classes, logits["test"], seen)
+    test.write(run.folder)
     floor = {f"floor/{name}": value for name, value in corpus.floor.items() if name in result}
-    about = {"epoch": epoch, "classes": corpus.classes, "confusion": confusion.tolist()}
-    about |= {"unknown/test": sets["test"].unknown()}
-    run.finish(about | result | {"accuracy/valid": valid} | floor, model)
-    draw(run, corpus, confusion)
+    about = {"epoch": epoch, "classes": corpus.classes, "confusion": test.confusion}
+    about |= {"unknown/test": sets["test"].unknown()} | result | {"accuracy/valid": valid}
+    run.finish(about | test.scores() | floor, model)
+    draw(run, corpus, test.confusion)
+    for line in test.describe_scores() + test.describe_errors():
+        run.say(line)
     words = f"test accuracy {result['accuracy/test']:.1%}{in_words(result)}"
     if "accuracy/test" in corpus.floor:
         words += f", the best possible is {corpus.floor['accuracy/test']:.1%}"
@@ -162,7 +168,7 @@ def start(config, head, source, sets, flags, device):
 def fit(steps, model, rows, features, optimizer, balance, flags, run):
     """Train for the given steps: every row once per epoch, in an order that depends on seed and
     epoch alone. The learning rate falls over all --epochs, even if there are fewer steps."""
-    (weights, prior), n, batches = balance, rows.n_batches(flags.batch_size), None
+    n, batches = rows.n_batches(flags.batch_size), None
     for step in steps:
         if batches is None or step % n == 0:
             batches = rows.batches(flags.batch_size, generator(flags.seed, "epoch", 1 + step // n))
@@ -175,7 +181,7 @@ def fit(steps, model, rows, features, optimizer, balance, flags, run):
             else:
                 idx, mask = rows.batch(chosen)  # (B, T)
                 logits = model(idx.to(run.device), mask.to(run.device))
-            loss = F.cross_entropy(logits + prior, rows.labels[chosen].to(run.device), weights)
+            loss = balanced_loss(logits, rows.labels[chosen], balance)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -215,13 +221,6 @@ def say_data(run, corpus, note, sets, seen, model, source):
         run.say(f"  note: {share} text of the same kind (--data)")
 
 
-def in_words(numbers):
-    """Return the accuracy on seen and unseen test rows in words, if there are both."""
-    if not {"accuracy/seen", "accuracy/unseen"} <= set(numbers):
-        return ""
-    return f" (seen {numbers['accuracy/seen']:.1%}, unseen {numbers['accuracy/unseen']:.1%})"
-
-
 def draw(run, corpus, confusion):
     """Draw accuracy and loss over epochs as curve.png, and confusion.png."""
     names = {"train": "train", "valid": "validation", "test": "test"}
@@ -230,9 +229,9 @@ def draw(run, corpus, confusion):
     floor = corpus.floor.get("accuracy/test")
     title = f"Classification of {corpus.name}, {figures.POSITION_NAMES[run.flags.pos]}"
     panels = [(title, "accuracy", lines, {"best possible": floor} if floor else {}, False)]
-    panels += [(title, "loss", {"train": "loss/train"}, {}, False)]
+    panels += [(title, "loss", {n: f"loss/{key}" for key, n in names.items()}, {}, False)]
     draw_curve(run, panels, "epoch")
-    figures.confusion(run.folder / "confusion.png", confusion.tolist(), corpus.classes)
+    figures.confusion(run.folder / "confusion.png", confusion, corpus.classes)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""Labelled sentences as tensors."""
+"""Labelled sentences as tensors, and how well a classifier does on them."""
 
 import torch
+import torch.nn.functional as F
 
 import data
 from data import batching
@@ -62,12 +63,25 @@ class Rows:
         return weights, prior
 
 
-def accuracies(answers, sets, seen):
-    """Return {"accuracy/train": share, ...} of predicted classes {set: (N,)}, with
-    "accuracy/seen" and "accuracy/unseen" of the test rows.
+def accuracies(logits, sets, seen):
+    """Return {"accuracy/train": share, ...} of logits {set: (N, n_class)}, with "accuracy/seen" and
+    "accuracy/unseen" of the test rows.
 
     seen (N,) bool: whether a test row is also among the rows trained on.
     """
-    right = {name: (answers[name] == rows.labels).float() for name, rows in sets.items()}
+    right = {name: (logits[name].argmax(-1) == rows.labels).float() for name, rows in sets.items()}
     right |= {"seen": right["test"][seen], "unseen": right["test"][~seen]}
     return {f"accuracy/{name}": hits.mean().item() for name, hits in right.items() if len(hits)}
+
+
+def in_words(numbers):
+    """Return the accuracy on seen and unseen test rows in words, if there are both."""
+    if not {"accuracy/seen", "accuracy/unseen"} <= set(numbers):
+        return ""
+    return f" (seen {numbers['accuracy/seen']:.1%}, unseen {numbers['accuracy/unseen']:.1%})"
+
+
+def balanced_loss(logits, labels, balance):
+    """Return the cross-entropy of logits (N, n_class), balanced by `Rows.balance`."""
+    weights, prior = (part.to(logits.device) for part in balance)
+    return F.cross_entropy(logits + prior, labels.to(logits.device), weights)

@@ -21,7 +21,8 @@ KINDS = {
     "seq2seq": "Encoder-decoder",
     "baselines": "Baselines",
 }
-NUMBERS = r"((?:perplexity|accuracy|exact|bleu|chrf)/[^@]+(?:@\d+)?|parameters|seconds)"
+METRICS = "perplexity|bits_per_byte|accuracy|macro_f1|exact|bleu|chrf"
+NUMBERS = rf"((?:{METRICS})/[^@]+(?:@\d+)?|parameters|seconds)"
 # The seed, and flags that do not change the trained model. All other flags make a configuration.
 IGNORED = (
     "seed",

@@ -3,7 +3,7 @@
 import json
 import math
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lab.errors import UserError, require
 from lab.figures import POSITION_NAMES
@@ -33,6 +33,11 @@ class Configuration:
     @property
     def seeds(self):
         return ", ".join(run.seed for run in self.runs)
+
+    @property
+    def folders(self):
+        """{seed: run folder}"""
+        return {run.seed: run.folder for run in self.runs}
 
     @property
     def legend(self):
@@ -100,6 +105,7 @@ class Reference:
     numbers: dict
     style: object = "--"  # of the line
     ranked: bool = True  # can be the best of a column
+    folders: dict = field(default_factory=dict)  # {"": run folder} of a baseline
     seeds = ""
 
     def summary(self):
@@ -117,7 +123,8 @@ def references(runs):
             if run.flags.get(option, 0) not in (0, "full"):
                 name += f", {option.replace('_', '-')}={run.flags[option]}"
             name = str(run.folder) if name in found else name
-            found[name] = Reference(name, run.numbers, ("--", "-.", (0, (6, 2)))[len(found) % 3])
+            style = ("--", "-.", (0, (6, 2)))[len(found) % 3]
+            found[name] = Reference(name, run.numbers, style, folders={"": run.folder})
     floor = {name: value for run in runs for name, value in run.floor.items()}
     best = "floor (best possible)" if kind == "lm" else "best possible"
     return [*found.values(), *([Reference(best, floor, ":", ranked=False)] if floor else [])]

@@ -235,8 +235,10 @@ def confusion(path, counts, classes, title=""):
             color = "white" if shares[i][j] > 0.5 else "black"
             axis.text(j, i, n, ha="center", va="center", color=color)
     right = sum(row[i] for i, row in enumerate(counts)) / max(1, sum(map(sum, counts)))
-    axis.set_xticks(range(len(classes)), classes)
-    axis.set_yticks(range(len(classes)), classes)
+    slanted = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"}  # long names would overlap
+    slant = slanted if max(map(len, classes)) > 10 else {}
+    axis.set_xticks(range(len(classes)), classes, parse_math=False, **slant)
+    axis.set_yticks(range(len(classes)), classes, parse_math=False)
     accuracy = f"test rows: {right:.1%} correct"
     axis.set(
         xlabel="predicted class",

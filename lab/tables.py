@@ -12,13 +12,14 @@ from itertools import groupby
 from data.files import write_text
 
 
-def write(stem, header, rows, caption, left=1, wide=False, label=""):
+def write(stem, header, rows, caption, left=1, wide=False, label="", more=""):
     """Write stem.md and stem.tex, and return the Markdown, which is readable as plain text.
 
-    left: number of left-aligned columns. wide: LaTeX lets the table span two columns of text.
-    label: name in LaTeX, after "tab:"; by default the file's name.
+    left: number of left-aligned columns. wide: LaTeX lets the table span two columns of text, in a
+    smaller font. label: name in LaTeX, after "tab:"; by default the file's name. more: a paragraph
+    for the Markdown alone, below the caption.
     """
-    text = f"{markdown(header, rows, left)}\n{caption}\n"
+    text = f"{markdown(header, rows, left)}\n{caption}\n" + (f"\n{more}\n" if more else "")
     write_text(stem.with_suffix(".md"), text)
     label = label or stem.name
     write_text(stem.with_suffix(".tex"), latex(header, rows, caption, label, left, wide))
@@ -28,17 +29,23 @@ def write(stem, header, rows, caption, left=1, wide=False, label=""):
 def markdown(header, rows, left=1):
     """Return a Markdown table whose columns are also aligned as plain text."""
     header = [cell if isinstance(cell, str) else " ".join(cell) for cell in header]
-    lines = [[cell.replace("|", r"\|") for cell in row] for row in [header, *rows] if row]
+    lines = align(
+        [[cell.replace("|", r"\|") for cell in row] for row in [header, *rows] if row], left
+    )
+    rule = ["-" * len(cell) for cell in lines[0][:left]]
+    rule += ["-" * (len(cell) - 1) + ":" for cell in lines[0][left:]]
+    return "".join(f"| {' | '.join(line)} |\n" for line in [lines[0], rule, *lines[1:]])
+
+
+def align(lines, left=1):
+    """Return rows of cells padded to the widths of their columns; the first `left` columns are
+    left-aligned."""
     widths = [max(map(len, column)) for column in zip(*lines)]
-    rule = ["-" * width for width in widths[:left]]
-    rule += ["-" * (width - 1) + ":" for width in widths[left:]]
-    aligned = [
+    return [
         [cell.ljust(width) for cell, width in zip(line[:left], widths)]
         + [cell.rjust(width) for cell, width in zip(line[left:], widths[left:])]
         for line in lines
     ]
-    aligned.insert(1, rule)
-    return "".join(f"| {' | '.join(line)} |\n" for line in aligned)
 
 
 def latex(header, rows, caption, label, left=1, wide=False):
@@ -51,6 +58,7 @@ def latex(header, rows, caption, label, left=1, wide=False):
         r"\centering",
         rf"\caption{{{escaped(caption)}}}",
         rf"\label{{tab:{label}}}",
+        *([r"\small", r"\setlength{\tabcolsep}{4pt}"] if wide else []),
         rf"\begin{{tabular}}{{{'l' * left}{'r' * (len(header) - left)}}}",
         r"\toprule",
         *common_headings(header),

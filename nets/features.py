@@ -1,4 +1,4 @@
-"""Run a classifier over labelled rows: predictions, and features computed once."""
+"""Run a classifier over labelled rows: logits, and features computed once."""
 
 import torch
 
@@ -19,16 +19,17 @@ def compute_features(model, rows, device):
 
 
 @torch.no_grad()
-def predict(model, rows, device, features=None):
-    """Return the class (N,) of every row, from its features (N, n_features) if they are given."""
+def compute_logits(model, rows, device, features=None):
+    """Return the logits (N, n_class) of all rows on the CPU, from features (N, n_features) if they
+    are given."""
     model.eval()
-    answers = torch.zeros(len(rows), dtype=torch.long)
+    logits = torch.zeros(len(rows), model.head.layers[-1].out_features)
     for chosen in rows.batches(256):
         if features is None:
             idx, mask = rows.batch(chosen)
-            logits = model(idx.to(device), mask.to(device))  # (B, n_class)
+            part = model(idx.to(device), mask.to(device))  # (B, n_class)
         else:
-            logits = model.head(features[chosen.to(device)])
-        answers[chosen] = logits.argmax(-1).cpu()
+            part = model.head(features[chosen.to(device)])
+        logits[chosen] = part.float().cpu()
     model.train()
-    return answers
+    return logits

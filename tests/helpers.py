@@ -76,7 +76,7 @@ TABLE = (
     ),
     Script(
         *("train_classifier", "train", CORPUS, (*TINY, "--epochs", "4", "--valid", "0.2")),
-        (*RUN_FILES, "confusion.png"),
+        (*RUN_FILES, "confusion.png", "predictions.tsv"),
         kind="classifier",
     ),
     Script(

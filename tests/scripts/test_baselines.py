@@ -17,6 +17,7 @@ import data
 from data import batching
 from data.tokenizer import BOS, SPECIAL, UNK, train_tokenizer
 from lab.command import main
+from lab.predictions import read_predictions
 from nets import naive_bayes
 from nets.naive_bayes import NaiveBayes, choose_smoothing
 from nets.ngrams import KneserNey, discounts
@@ -327,6 +328,11 @@ def test_clean_split_forgets_the_test_rows(tmp_path, capsys):
     script("--data", folder, "--out", tmp_path / "full")
     script("--data", folder, "--out", tmp_path / "clean", "--split", "clean")
     full, clean = result_of(tmp_path / "full"), result_of(tmp_path / "clean")
+    answers = {how: read_predictions(tmp_path / how) for how in ("full", "clean")}
+    assert [text for text, _, _ in answers["full"]] == [f"word{i} other{i}" for i in range(12)]
+    assert all(gold == predicted for _, gold, predicted in answers["full"])
+    assert len({predicted for _, _, predicted in answers["clean"]}) == 1
+    assert full["macro_f1/test"] == 1 and clean["macro_f1/test"] == pytest.approx(1 / 3)
     assert full["accuracy/seen"] == full["accuracy/test"] == 1
     assert (
         clean["accuracy/seen"] == clean["accuracy/test"] == 0.5

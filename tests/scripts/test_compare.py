@@ -11,6 +11,7 @@ from lab import comparable, figures, panels, tables
 from lab.command import main
 from lab.configurations import Configuration
 from lab.panels import Panel
+from lab.predictions import write_predictions
 
 FLAGS = {
     "data": "toy",
@@ -202,6 +203,15 @@ def test_accuracies_are_percentages_and_the_largest_is_best(make, table):
     assert [row["accuracy test (%)"] for row in cells.values()] == ["**85.7**", "50.0"]
 
 
+def test_macro_f1_and_bits_per_byte_have_columns(make, table):
+    bits = {"bits_per_byte/train": 1.0, "bits_per_byte/ada": 1.5426}
+    cells = table(make("a", pos="alibi", result=bits), make("b"))
+    assert [row["bits/byte ada"] for row in cells.values()] == ["1.543", "–"]
+    assert "bits/byte train" not in cells["ALiBi"]
+    cells = table(make("c", "classifier", pos="alibi", result={"macro_f1/test": 0.5}))
+    assert [row["macro-F1 test (%)"] for row in cells.values()] == ["50.0"]
+
+
 def test_perplexities_below_ten_get_a_second_digit(make, table):
     cells = table(make("a", pos="alibi", result={"perplexity/ada": 4.378}), make("b"))
     assert [row["perplexity ada"] for row in cells.values()] == ["**4.38**", "20.00"]
@@ -316,6 +326,42 @@ def test_baselines_of_a_classifier_are_naive_bayes(make, baseline, table):
         make("a", "classifier"),
     ]
     assert list(table(*names)) == ["a", "naive Bayes", "naive Bayes, split=clean"]
+
+
+# ---------------------------------------------------------------------------- McNemar's test
+
+
+def test_classifiers_are_tested_on_the_same_rows(make, baseline, table):
+    names = [
+        make("a", "classifier", pos="alibi"),
+        make("b", "classifier", pos="nope"),
+        baseline("base", {"accuracy/test": 0.5}),
+    ]
+    for name, right in zip(names, ("11111111", "00000001", "11110000")):
+        write_predictions(
+            Path(name, "predictions.tsv"),
+            [f"text {number}" for number in range(8)],
+            [[0.1, 0.9] if mark == "1" else [0.9, 0.1] for mark in right],
+            ["no", "yes"],
+            gold=[1] * 8,
+        )
+    table(*names)
+    text = Path("out/compare/compare.md").read_text(encoding="utf-8")
+    assert "- ALiBi and NoPE differ on 7 rows (7 to 0), p = 0.016: told apart\n" in text
+    assert "- ALiBi and naive Bayes differ on 4 rows (4 to 0), p = 0.125: not told apart\n" in text
+    assert "- NoPE and naive Bayes differ on 5 rows (1 to 4), p = 0.375: not told apart\n" in text
+    tests = outputs()["mcnemar"]
+    assert [(t["first"], t["second"]) for t in tests][0] == ("ALiBi", "NoPE")
+    assert tests[0]["results"] == [
+        {"seed": "0", "rows": 8, "only_first": 7, "only_second": 0, "p": 2 / 2**7}
+    ]
+
+
+def test_runs_without_predictions_cost_one_note(make, command):
+    code, out, _ = command(*(make(name, "classifier", pos=name) for name in ("alibi", "nope")))
+    (note,) = [line for line in out.splitlines() if line.startswith("note: ")]
+    assert code == 0 and "no predictions.tsv in alibi, nope;" in note
+    assert outputs()["mcnemar"] == [] and "McNemar" not in out
 
 
 # ---------------------------------------------------------------------------- files

@@ -7,10 +7,12 @@ import torch
 from helpers import SAID, SHORT, result_of, succeed
 
 import data
+from data.corpus import hold_out
 from data.labelled import Rows
 from data.tokenizer import BOS, encode
 from lab.load import read_run
-from nets.features import compute_features, predict
+from lab.records import read_metrics
+from nets.features import compute_features, compute_logits
 
 LEARN = tuple("--lr 0.02 --epochs 8".split())
 
@@ -43,6 +45,45 @@ def test_accuracy_is_that_of_the_rows_one_by_one(finished, corpus):
     ]
     assert result["accuracy/test"] == pytest.approx(sum(right) / 15)
     assert result["accuracy/seen"] == pytest.approx(sum(right[:6]) / 6)
+
+
+def test_predictions_are_those_of_the_rows_one_by_one(finished, corpus):
+    run = finished("train_classifier")
+    loaded, read = read_run(run), data.load(corpus)
+    lines = (run / "predictions.tsv").read_text(encoding="utf-8").splitlines()
+    assert lines[0].split("\t") == ["text", "gold", "predicted", *SAID, "seen"]
+    for number, ((label, text), line) in enumerate(zip(read.test_rows, lines[1:], strict=True)):
+        ids = torch.tensor([[BOS, *encode(loaded.tokenizer, [text])[0]][:12]])
+        expected = loaded.model(ids)[0].softmax(0)
+        shown, gold, predicted, *shares, seen = line.split("\t")
+        assert (shown, gold) == (text, read.classes[label])
+        assert predicted == read.classes[expected.argmax()]
+        assert [float(share) for share in shares] == pytest.approx(expected.tolist(), abs=2e-6)
+        assert seen == ("yes" if number < 6 else "no")
+
+
+def test_a_run_ends_with_scores_errors_and_accuracy(trained):
+    run, done = trained("train_classifier")
+    result, lines = result_of(run), done.out.splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("class "))
+    assert [line.split()[0] for line in lines[start + 1 : start + 5]] == [*SAID, "macro-F1"]
+    assert f"{result['macro_f1/test']:.1%}" in lines[start + 4]
+    n_wrong = round(15 * (1 - result["accuracy/test"]))
+    assert f"most confident errors ({min(5, n_wrong)} of {n_wrong};" in lines[start + 5]
+    assert lines[-1].startswith("test accuracy ")
+
+
+def test_the_validation_loss_is_that_of_the_held_out_rows(cli, corpus, tmp_path):
+    argv = (*SHORT["train_classifier"], *LEARN, "--no-refit", "--balance", "none")
+    succeed(cli("train_classifier", *argv, data=corpus, out=tmp_path / "run"))
+    loaded, epoch = read_run(tmp_path / "run"), result_of(tmp_path / "run")["epoch"]
+    _, held_out = hold_out(data.load(corpus).rows, 0.2, 0, key=lambda row: row[1])
+    losses = []
+    for label, text in held_out:
+        ids = torch.tensor([[BOS, *encode(loaded.tokenizer, [text])[0]][:12]])
+        losses.append(-loaded.model(ids)[0].log_softmax(0)[label].item())
+    logged = {line["step"]: line["loss/valid"] for line in read_metrics(tmp_path / "run")}
+    assert logged[epoch] == pytest.approx(sum(losses) / len(losses), rel=1e-5)
 
 
 def test_balance_weights_a_rare_class_like_a_common_one(cli, tmp_path):
@@ -186,7 +227,7 @@ def test_cached_features_of_a_frozen_encoder_are_the_models(cli, corpus, finishe
     )
     loaded, result = read_run(tmp_path / "run"), result_of(tmp_path / "run")
     rows = Rows(data.load(corpus).test_rows, loaded.tokenizer, 12)
-    right = predict(loaded.model, rows, torch.device("cpu")) == rows.labels
+    right = compute_logits(loaded.model, rows, torch.device("cpu")).argmax(1) == rows.labels
     assert right.float().mean().item() == pytest.approx(result["accuracy/test"])
     # The mean of the training rows is subtracted, and 54 rows have at most 54 components.
     features = compute_features(

@@ -1,0 +1,130 @@
+"""The predictions of a classifier: a table of all rows, scores per class, the worst errors."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from data.corpus import normalize
+from data.files import MEGABYTE, DataError, printable, read_bytes, write_text
+from lab.tables import align
+
+FILE = "predictions.tsv"  # in a run folder
+LIMIT = 256 * MEGABYTE
+REMEDY = "train the run again"
+
+
+def write_predictions(path, texts, probabilities, classes, gold=None, seen=None):
+    """Write a table with a header: text, gold, predicted, a probability per class, seen.
+
+    probabilities (N, n_class); gold (N,): index of the true class; seen (N,) bool. Without gold or
+    seen, the table lacks that column. Cells are separated by tabs and quoted as in CSV. White space
+    becomes one space, so that each row is one line.
+    """
+    probabilities, classes = torch.as_tensor(probabilities), list(map(normalize, classes))
+    columns = [("text", map(normalize, texts))]
+    if gold is not None:
+        columns.append(("gold", (classes[i] for i in gold)))
+    columns.append(("predicted", (classes[i] for i in probabilities.argmax(1))))
+    for name, shares in zip(classes, probabilities.T.tolist()):
+        columns.append((name, map("{:.6f}".format, shares)))
+    if seen is not None:
+        columns.append(("seen", ("yes" if known else "no" for known in seen)))
+
+    names, cells = zip(*columns)
+    lines = ["\t".join(map(quote, row)) + "\n" for row in (names, *zip(*cells))]
+    write_text(path, "".join(lines))
+
+
+def read_predictions(folder):
+    """Return [(text, gold, predicted), ...] of a run folder. DataError without a valid table."""
+    path = Path(folder) / FILE
+    try:
+        lines = read_bytes(path, LIMIT, REMEDY).decode("utf-8").split("\n")[:-1]
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not UTF-8 ({error.reason}); {REMEDY}") from None
+    table = [[unquote(cell) for cell in line.split("\t")] for line in lines]
+    named = len(table) > 1 and table[0][:3] == ["text", "gold", "predicted"]
+    if not named or len({len(row) for row in table}) > 1:
+        raise DataError(f"{path}: not a table of text, gold and predicted; {REMEDY}")
+    return [tuple(row[:3]) for row in table[1:]]
+
+
+def quote(cell):
+    return '"' + cell.replace('"', '""') + '"' if '"' in cell else cell
+
+
+def unquote(cell):
+    return cell[1:-1].replace('""', '"') if cell.startswith('"') else cell
+
+
+@dataclass
+class Predictions:
+    """What a classifier answers to labelled rows.
+
+    rows: [(index in `classes`, text), ...]; logits (N, n_class): unnormalised log probabilities;
+    seen (N,) bool: whether a row is also among the rows trained on.
+    """
+
+    rows: list
+    classes: list
+    logits: torch.Tensor
+    seen: torch.Tensor
+
+    def __post_init__(self):
+        self.probabilities = self.logits.double().softmax(1)  # (N, n_class)
+        self.gold = torch.tensor([label for label, _ in self.rows])
+        self.predicted = self.probabilities.argmax(1)
+        n = len(self.classes)
+        counts = (self.gold * n + self.predicted).bincount(minlength=n * n)
+        self.confusion = counts.view(n, n).tolist()  # [i][j]: rows of class i that were given j
+
+    def write(self, folder):
+        """Write predictions.tsv into a run folder."""
+        texts = [text for _, text in self.rows]
+        columns = texts, self.probabilities, self.classes, self.gold, self.seen
+        write_predictions(Path(folder) / FILE, *columns)
+
+    def scores(self):
+        """Return {"macro_f1/test": ..., "precision/CLASS": ..., "recall/CLASS": ..., "f1/CLASS":
+        ...} for the classes that are true or predicted at least once.
+
+        A class that is never predicted has precision 0, and one without rows recall 0. Macro-F1 is
+        the mean F1 of these classes.
+        """
+        scores, f1 = {}, []
+        for i, name in enumerate(self.classes):
+            right, true = self.confusion[i][i], sum(self.confusion[i])
+            given = sum(row[i] for row in self.confusion)
+            if true or given:
+                f1.append(2 * right / (true + given))
+                scores[f"precision/{name}"] = right / max(1, given)
+                scores[f"recall/{name}"] = right / max(1, true)
+                scores[f"f1/{name}"] = f1[-1]
+        return {"macro_f1/test": sum(f1) / len(f1)} | scores
+
+    def describe_scores(self):
+        """Return the scores of each class as lines of a table."""
+        scores, lines = self.scores(), [("class", "precision", "recall", "F1", "rows")]
+        for name, row in zip(self.classes, self.confusion):
+            if f"f1/{name}" in scores:
+                shares = [f"{scores[f'{s}/{name}']:.1%}" for s in ("precision", "recall", "f1")]
+                lines.append((printable(name, 40), *shares, f"{sum(row):,}"))
+        lines.append(("macro-F1", "", "", f"{scores['macro_f1/test']:.1%}", f"{len(self.rows):,}"))
+        return ["  ".join(cells) for cells in align(lines)]
+
+    def describe_errors(self, most=5):
+        """Return the errors with the highest probabilities as lines of a table."""
+        wrong = (self.predicted != self.gold).nonzero().flatten()
+        if not len(wrong):
+            return ["no errors on the test rows"]
+        shares = self.probabilities.max(1).values
+        order = shares[wrong].argsort(descending=True, stable=True)
+        lines = [("predicted", "", "true", "text")]
+        for i in wrong[order][:most].tolist():
+            names = [printable(self.classes[j], 20) for j in (self.predicted[i], self.gold[i])]
+            text = printable(normalize(self.rows[i][1]), 60)
+            lines.append((names[0], f"{shares[i]:6.1%}", names[1], text))
+        n = f"{len(lines) - 1} of {len(wrong):,}"
+        table = ["  ".join(cells).rstrip() for cells in align(lines, left=4)]
+        return [f"most confident errors ({n}; all rows are in {FILE})", *table]
