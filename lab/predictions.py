@@ -38,6 +38,24 @@ def write_predictions(path, texts, probabilities, classes, gold=None, seen=None)
 
 def read_predictions(folder):
     """Return [(text, gold, predicted), ...] of a run folder. DataError without a valid table."""
+    return [tuple(row[:3]) for row in read_rows(folder)[1:]]
+
+
+def read_errors(folder):
+    """Return [(probability of the predicted class, text, gold, predicted), ...] of the rows that a
+    run got wrong, the most confident first. DataError without a valid table."""
+    names, *rows = read_rows(folder)
+    wrong = [row for row in rows if row[1] != row[2]]
+    try:
+        errors = [(float(row[names.index(row[2], 3)]), *row[:3]) for row in wrong]
+    except ValueError:
+        problem = "lacks the probability of a predicted class"
+        raise DataError(f"{Path(folder) / FILE}: {problem}; {REMEDY}") from None
+    return sorted(errors, key=lambda error: -error[0])
+
+
+def read_rows(folder):
+    """Return the cells of the table, its header first. DataError without a valid table."""
     path = Path(folder) / FILE
     try:
         lines = read_bytes(path, LIMIT, REMEDY).decode("utf-8").split("\n")[:-1]
@@ -47,7 +65,7 @@ def read_predictions(folder):
     named = len(table) > 1 and table[0][:3] == ["text", "gold", "predicted"]
     if not named or len({len(row) for row in table}) > 1:
         raise DataError(f"{path}: not a table of text, gold and predicted; {REMEDY}")
-    return [tuple(row[:3]) for row in table[1:]]
+    return table
 
 
 def quote(cell):

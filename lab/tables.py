@@ -15,9 +15,9 @@ from data.files import write_text
 def write(stem, header, rows, caption, left=1, wide=False, label="", more=""):
     """Write stem.md and stem.tex, and return the Markdown, which is readable as plain text.
 
-    left: number of left-aligned columns. wide: LaTeX lets the table span two columns of text, in a
-    smaller font. label: name in LaTeX, after "tab:"; by default the file's name. more: a paragraph
-    for the Markdown alone, below the caption.
+    left: number of left-aligned columns. wide: LaTeX lets the table span two columns of text.
+    label: name in LaTeX, after "tab:"; by default the file's name. more: a paragraph for the
+    Markdown alone, below the caption.
     """
     text = f"{markdown(header, rows, left)}\n{caption}\n" + (f"\n{more}\n" if more else "")
     write_text(stem.with_suffix(".md"), text)
@@ -58,8 +58,9 @@ def latex(header, rows, caption, label, left=1, wide=False):
         r"\centering",
         rf"\caption{{{escaped(caption)}}}",
         rf"\label{{tab:{label}}}",
-        *([r"\small", r"\setlength{\tabcolsep}{4pt}"] if wide else []),
-        rf"\begin{{tabular}}{{{'l' * left}{'r' * (len(header) - left)}}}",
+        r"\small",
+        r"\setlength{\tabcolsep}{4pt}",
+        rf"\begin{{tabular}}{{@{{}}{'l' * left}{'r' * (len(header) - left)}@{{}}}}",
         r"\toprule",
         *common_headings(header),
         latex_row(names),
@@ -99,6 +100,7 @@ def escaped(text):
         "^": r"\textasciicircum{}",
         "±": r"$\pm$",
         "≥": r"$\geq$",
+        "−": "$-$",
         "–": "--",
     } | {c: "\\" + c for c in "&%$#_{}"}
     return "".join(special.get(c, c) for c in text)
