@@ -23,7 +23,7 @@ from lab.figures import POSITION_NAMES
 from lab.flags import flag
 from lab.records import read_result
 from studies.jobs import StudyFlags, options, run_all
-from studies.report import finish, picture, read_table, write_report
+from studies.report import finish, perplexity, picture, read_table, write_report
 
 POSITIONS = ("nope", "learned", "sinusoidal", "alibi")  # in the order of the paper's tables
 
@@ -165,12 +165,6 @@ def cost(arguments):
 
 
 # ---------------------------------------------------------------------------- results
-
-
-def perplexity(result, tests):
-    """Return the perplexity of all test sets together."""
-    nats = sum(result[f"tokens/{name}"] * math.log(result[f"perplexity/{name}"]) for name in tests)
-    return math.exp(nats / sum(result[f"tokens/{name}"] for name in tests))
 
 
 def write_tables(out, data_name, size, result, seeds, beside):

@@ -1,12 +1,15 @@
-"""Write what every study leaves: result.json, a report in Markdown, and the last line of output."""
+"""Write what every study leaves: result.json, a report as Markdown and as a page, the last line."""
 
+import math
+import re
 import shlex
 import sys
 import time
 from pathlib import Path
 
-from data.files import write_json, write_text
+from data.files import printable, write_json, write_text
 from lab.machine import git_revision
+from studies.page import make_page
 
 
 def command():
@@ -23,10 +26,14 @@ def finish(out, started, result, files):
 
 
 def write_report(out, title, parts):
-    """Write report.md: a title, the command that made it, and the parts."""
+    """Write report.md and report.html: a title, the command that made them, and the parts.
+
+    parts: pieces of Markdown, of the kind that studies/page.py understands.
+    """
     made = f"Made by `{command()}` at revision {git_revision()}."
-    lines = [part.strip() for part in (f"# {title}", made, *parts)]
-    write_text(out / "report.md", "\n\n".join(lines) + "\n")
+    text = "\n\n".join(part.strip() for part in (f"# {title}", made, *parts)) + "\n"
+    write_text(out / "report.md", text)
+    write_text(out / "report.html", make_page(text, out))
 
 
 def picture(path, caption):
@@ -37,3 +44,19 @@ def picture(path, caption):
 def read_table(path):
     """Return a Markdown table that another script wrote."""
     return path.read_text(encoding="utf-8")
+
+
+def literal(text, most=200):
+    """Return one line of Markdown that shows a text of unknown content as it is.
+
+    `|` is left to lab/tables.py, which escapes it.
+    """
+    return re.sub(r"([\\`*_\[\]<>&~$!])", r"\\\1", printable(text, most))
+
+
+def perplexity(result, tests, at=""):
+    """Return the perplexity of all test sets together. at: "@64" for that of longer blocks."""
+    nats = sum(
+        result[f"tokens/{name}"] * math.log(result[f"perplexity/{name}{at}"]) for name in tests
+    )
+    return math.exp(nats / sum(result[f"tokens/{name}"] for name in tests))
