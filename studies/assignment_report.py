@@ -1,0 +1,348 @@
+"""The report of the assignment, as pieces of Markdown, from its finished runs.
+
+Every section has a question, a table, what its numbers allow to conclude, and a figure. Long tables
+and further figures are in the appendix.
+"""
+
+import math
+import statistics
+
+from lab import tables
+from lab.figures import POSITION_NAMES, save
+from lab.inside.heatmaps import draw_tables
+from lab.mcnemar import LEVEL
+from lab.predictions import FILE, read_errors
+from lab.records import read_config, read_json
+from model import alibi_bias
+from studies.assignment_appendix import appendix, attention
+from studies.assignment_runs import (
+    FORMS,
+    POSITIONS,
+    conclude,
+    join,
+    percent,
+    signed,
+    three_digits,
+    write_table,
+)
+from studies.report import literal, perplexity, picture
+
+
+def report_parts(runs):
+    """Return the report, without its title, as pieces of Markdown."""
+    rest = " Pictures of single models show seed 0." if runs.seeds > 1 else ""
+    return [
+        f"{runs.numbers}{rest} Every folder beside this file is a run, with its settings in "
+        "`config.json` and its command and results in `result.json`.",
+        *(classification(runs) if "classifier" in runs.parts else []),
+        *(frozen_encoder(runs) if "frozen" in runs.parts else []),
+        *(language_model(runs) if "lm" in runs.parts else []),
+        *alibi(runs),
+        *attention(runs),
+        *appendix(runs),
+    ]
+
+
+# ---------------------------------------------------------------------------- parts 1 and 2
+
+
+def classification(runs):
+    names = [literal(name, 40) for name in runs.corpus.classes]
+    which = join(names, "or") if len(names) < 8 else f"one of {len(names)} classes"
+    n, n_seen = len(runs.seen), sum(runs.seen)
+    known = f"{n_seen:,} also appear in the training rows, with their label"
+    if runs.split == "clean":
+        known = f"{n_seen:,} were in the training rows before all test sentences were removed there"
+    table, conclusion = accuracy(runs, "classifier", "accuracy", "jointly trained classifiers")
+    return [
+        "## Part 1: classification",
+        f"Can a transformer tell the class of a sentence: {which}? An encoder and a classifier are "
+        f"trained jointly on {len(runs.corpus.rows):,} rows. Of the {n:,} test rows, {known} "
+        "(seen). The best epoch is chosen on held-out training rows.",
+        table,
+        conclusion,
+        picture(
+            "compare-classifier/compare.png",
+            f"Accuracy on {runs.data}. Lines: after each epoch of the search for the best epoch, "
+            f"while some training rows are held out. Stars: the final models. {runs.lines}",
+        ),
+        *class_scores(runs),
+        picture(
+            "classifier-alibi-0/confusion.png",
+            f"Confusion matrix of the {n:,} test rows of {runs.data}: ALiBi, seed 0. Colors are "
+            "shares of the true class.",
+        ),
+        *worst_errors(runs),
+    ]
+
+
+def accuracy(runs, part, name, what):
+    """Return a table of the test accuracies of a part, and what can be concluded from it."""
+    names = {pos: f"{part}-{pos}" for pos in POSITIONS}
+    parts = [p for p in ("test", "seen", "unseen") if runs.have(f"accuracy/{p}", *names.values())]
+    rows = [
+        [POSITION_NAMES[pos], *(percent(runs.values(names[pos], f"accuracy/{p}")) for p in parts)]
+        for pos in POSITIONS
+    ]
+    bayes = runs.baselines()
+    rows += [None, ["naive Bayes", *(percent([bayes[f"accuracy/{p}"]]) for p in parts)]]
+    header = ["positions", *parts]
+    caption = f"Accuracy (%) of {what} on the test rows of {runs.name}. {runs.numbers}"
+
+    # Test rows that also appear in the training data may be memory, so the others count
+    shown, rows_are, n = "test", "test rows", len(runs.seen)
+    if "unseen" in parts and runs.split == "full":
+        shown, rows_are, n = "unseen", "unseen test rows", n - sum(runs.seen)
+    values = {
+        POSITION_NAMES[pos]: [100 * share for share in runs.values(names[pos], f"accuracy/{shown}")]
+        for pos in POSITIONS
+    }
+    best = max(statistics.fmean(shares) for shares in values.values()) / 100
+    error = 100 * math.sqrt(best * (1 - best) / n)
+    conclusion = (
+        f"{conclude(values, max, f'accuracy on {rows_are}', '%')} With {n:,} {rows_are}, an "
+        f"accuracy of {best:.0%} also has a standard error of {error:.1f} points from the choice "
+        f"of the rows. Naive Bayes, which counts words, has {bayes[f'accuracy/{shown}']:.1%}."
+        f"{compare_rows(runs, part)}"
+    )
+    return write_table(runs, name, header, rows, caption), conclusion
+
+
+def compare_rows(runs, part):
+    """Say how many pairs of encodings McNemar's test tells apart, if compare.py could run it."""
+    found = read_json(runs.out / f"compare-{part}" / "compare.json").get("mcnemar", [])
+    pairs = [test["results"] for test in found if "naive" not in test["first"] + test["second"]]
+    apart = [
+        all(result["p"] < LEVEL for result in results)
+        and len({result["only_first"] > result["only_second"] for result in results}) == 1
+        for results in pairs
+    ]
+    if not pairs:
+        return ""
+    seeds = " with every seed" * (runs.seeds > 1)
+    return (
+        f" McNemar's test on all test rows tells {sum(apart)} of {len(pairs)} pairs of encodings "
+        f"apart{seeds} (p < {LEVEL}; see the appendix)."
+    )
+
+
+def class_scores(runs):
+    """Return a table of the scores of each class, if the runs have them."""
+    rows = []
+    first = runs.results("classifier-alibi")[0]
+    for name, counts in zip(first["classes"], first["confusion"]):
+        entries = [f"{score}/{name}" for score in ("precision", "recall", "f1")]
+        if all(runs.have(entry, "classifier-alibi") for entry in entries):
+            cells = (percent(runs.values("classifier-alibi", entry)) for entry in entries)
+            rows.append([name, *cells, f"{sum(counts):,}"])
+    header = ["class", "precision (%)", "recall (%)", "F1 (%)", "rows"]
+    caption = f"Scores of ALiBi for each class of the test rows of {runs.name}. {runs.numbers}"
+    return [write_table(runs, "classes", header, rows, caption)] if rows else []
+
+
+def worst_errors(runs):
+    """Return a table of the most confident errors, if there is a predictions.tsv."""
+    folder = runs.out / "classifier-alibi-0"
+    errors = read_errors(folder)[:5] if (folder / FILE).exists() else []
+    rows = [
+        [literal(text, 150), literal(gold, 40), literal(predicted, 40), f"{share:.1%}"]
+        for share, text, gold, predicted in errors
+    ]
+    if not rows:
+        return []
+    table = tables.markdown(["text", "true", "predicted", "probability"], rows, left=3)
+    link = f"[{FILE}]({folder.name}/{FILE})"
+    return [
+        f"{table}\n*The most confident errors on the test rows of {runs.data}: ALiBi, seed 0. All "
+        f"rows are in {link}.*"
+    ]
+
+
+def frozen_encoder(runs):
+    what = "classifiers on frozen pretrained encoders"
+    table, conclusion = accuracy(runs, "frozen", "accuracy-frozen", what)
+    return [
+        "### A frozen encoder, pretrained as a masked language model",
+        "How much of this does an encoder know that has only filled in masked words? It is "
+        f"pretrained for {runs.settings('mlm-alibi')['steps']:,} steps on the text without labels, "
+        "and then frozen. Only a classifier on its features is trained.",
+        table,
+        conclusion,
+        picture(
+            "compare-frozen/compare.png",
+            f"Accuracy on {runs.data} of {what}. Lines: after each epoch of the search for the "
+            f"best epoch. Stars: the final models. {runs.lines}",
+        ),
+    ]
+
+
+def language_model(runs):
+    tests, ngrams = list(runs.corpus.tests), runs.baselines()
+    n_tokens, settings = runs.values("lm-alibi", "tokens/train")[0], runs.settings("lm-alibi")
+    label = f"{read_config(runs.out / 'baselines')['flags']['order']}-gram"
+    rows = [
+        [
+            POSITION_NAMES[pos],
+            *(tables.spread(runs.values(f"lm-{pos}", f"perplexity/{t}")) for t in tests),
+        ]
+        for pos in POSITIONS
+    ]
+    rows += [None, [label, *(tables.spread([ngrams[f"perplexity/{t}"]]) for t in tests)]]
+    header = ["positions", *tests]
+    caption = f"Perplexity per token of the test sets of {runs.name}. {runs.numbers}"
+    values = {POSITION_NAMES[pos]: runs.perplexities(pos) for pos in POSITIONS}
+    return [
+        "## Part 2: causal language modelling",
+        f"How well does a decoder predict the next word? It is trained on {n_tokens:,} tokens for "
+        f"{settings['steps']:,} steps of {settings['batch_size']} blocks of "
+        f"{settings['block_size']} tokens. Every token of a test set is predicted exactly once.",
+        write_table(runs, "perplexity", header, rows, caption),
+        f"{conclude(values, min, 'perplexity of all test sets together')} A {label} model "
+        f"(modified Kneser-Ney), which counts words, has {perplexity(ngrams, tests):,.1f}.",
+        picture(
+            "compare-lm/compare.png",
+            f"Perplexity of the training text and the test sets of {runs.data} during training. "
+            f"Dashed: {label} model. {runs.lines}",
+        ),
+    ]
+
+
+# ---------------------------------------------------------------------------- part 3
+
+
+def alibi(runs):
+    bias = picture(
+        "lm-alibi-0/maps/positions.png",
+        "What ALiBi adds to the attention scores of the decoder, for each head. It is fixed, so it "
+        "is the same with every seed.",
+    )
+    return [
+        "## Part 3: ALiBi",
+        "ALiBi adds no position vectors to the words. Each head subtracts its slope times the "
+        "distance between query and key from the attention scores.",
+        *([bias] if "lm" in runs.parts else []),
+        *four_positions(runs),
+        *(longer_blocks(runs) if "lm" in runs.parts else []),
+        *three_forms(runs),
+    ]
+
+
+def four_positions(runs):
+    """Compare ALiBi with each other encoding, seed by seed."""
+    columns = []  # (heading, {pos: a value for each seed}, difference, 1 if higher is better)
+    for part in ("test", "unseen") if "classifier" in runs.parts else ():
+        entry, names = f"accuracy/{part}", {pos: f"classifier-{pos}" for pos in POSITIONS}
+        if runs.have(entry, *names.values()):
+            values = {pos: runs.values(names[pos], entry) for pos in POSITIONS}
+            columns.append((("accuracy (points)", part), values, lambda a, b: 100 * (a - b), 1))
+    if "lm" in runs.parts:
+        values = {pos: runs.perplexities(pos) for pos in POSITIONS}
+        columns.append(("perplexity (%)", values, lambda a, b: 100 * (a / b - 1), -1))
+
+    rows, gains = [], []
+    for pos in (pos for pos in POSITIONS if pos != "alibi"):
+        rows.append([POSITION_NAMES[pos]])
+        for _, values, subtract, sign in columns:
+            differences = list(map(subtract, values["alibi"], values[pos]))
+            rows[-1].append(signed(differences))
+            gains.append([sign * difference for difference in differences])
+    n_better = sum(statistics.fmean(gain) > 0 for gain in gains)
+    rest = "With one seed, any of them may come from the seed."
+    if runs.seeds > 1:
+        always, never = sum(min(g) > 0 for g in gains), sum(max(g) < 0 for g in gains)
+        rest = f"It is better with every seed in {always} of them, and worse with every in {never}."
+    caption = (
+        f"Difference between ALiBi and each other encoding on {runs.name}, of runs with the same "
+        f"seed. Perplexity: of all test sets together. {runs.numbers}"
+    )
+    return [
+        "### Four position encodings",
+        "Is ALiBi better than the other encodings, everything else being equal? Two runs with the "
+        "same seed read the same batches, so they are compared seed by seed.",
+        write_table(runs, "alibi", ["ALiBi minus", *(h for h, *_ in columns)], rows, caption),
+        f"ALiBi is better in {n_better} of these {len(gains)} differences. {rest}",
+    ]
+
+
+def longer_blocks(runs):
+    """Compare perplexities in longer blocks than those of training, if the decoders have them."""
+    T, name = runs.settings("lm-alibi")["block_size"], f"perplexity/{next(iter(runs.corpus.tests))}"
+    longer = [entry for entry in runs.results("lm-alibi")[0] if entry.startswith(f"{name}@")]
+    if not longer:
+        return []
+    lengths = {int(entry.partition("@")[2]): entry.removeprefix(name) for entry in longer}
+    lengths = dict(sorted((lengths | {T: ""}).items()))  # {32: "", 64: "@64", ...}
+    longest = max(lengths)
+    able = [pos for pos in POSITIONS if all(runs.have(entry, f"lm-{pos}") for entry in longer)]
+    rows = [
+        [POSITION_NAMES[pos]]
+        + [
+            three_digits(runs.perplexities(pos, at)) if pos in able or not at else "–"
+            for at in lengths.values()
+        ]
+        for pos in POSITIONS
+    ]
+    changes = []
+    for pos in able:
+        pairs = zip(runs.perplexities(pos, lengths[longest]), runs.perplexities(pos))
+        change = signed([100 * (long / short - 1) for long, short in pairs])
+        changes.append(f"{change}% with {POSITION_NAMES[pos]}")
+    header = ["positions", *(f"{length} tokens" for length in lengths)]
+    caption = (
+        f"Perplexity of all test sets of {runs.name} together, evaluated in blocks of different "
+        f"lengths. All models were trained with {T} tokens. {runs.numbers}"
+    )
+    return [
+        "### Train short, test long",
+        f"Can a decoder read longer texts than the {T} tokens it was trained with? In a longer "
+        "block a word has more context, but also stands at positions that training never reached.",
+        write_table(runs, "lengths", header, rows, caption),
+        f"From {T} to {longest} tokens the perplexity changes by {join(changes)}. Learned "
+        f"positions have no vector beyond the {T} of training.",
+        picture(
+            "compare-lm/train-short-test-long.png",
+            f"Perplexity of each text of {runs.data} by the length of the blocks it is evaluated "
+            f"in. {runs.lines}",
+        ),
+    ]
+
+
+def three_forms(runs):
+    """Compare the forms of ALiBi in small encoders, pretrained as masked language models."""
+    settings, perplexities, rows = runs.settings("form-offset"), {}, []
+    for form in FORMS:
+        label = "no bias" if form == "nope" else form
+        perplexities[label] = runs.values(f"form-{form}", "perplexity/valid")
+        found = runs.values(f"form-{form}", "accuracy/valid")
+        rows.append([label, tables.spread(perplexities[label]), percent(found)])
+    header = ["form of ALiBi", "perplexity", "words found (%)"]
+    caption = (
+        "Masked words of held-out sentences, with three forms of ALiBi in an encoder and without "
+        f"any bias (NoPE). Data: {runs.name}. {runs.numbers}"
+    )
+    return [
+        "### Three forms in an encoder",
+        "An encoder also sees the words after a query, and the paper does not say how to count the "
+        "distance to them. The *symmetric* form counts both directions alike. In the *offset* form "
+        "the future is half a token nearer. In the *one-sided* form half of the heads see only the "
+        "past, and the others, with the same slopes, only the future. The encoders have "
+        f"{settings['n_layer']} layers, {settings['n_head']} heads and {settings['n_embd']} "
+        f"dimensions. They learn to fill in masked words, in {settings['steps']:,} steps.",
+        write_table(runs, "forms", header, rows, caption),
+        conclude(perplexities, min, "masked-LM perplexity"),
+        draw_forms(runs.out),
+    ]
+
+
+def draw_forms(out):
+    """Draw the forms of ALiBi on eight tokens, where the differences can be seen."""
+    panels = []
+    for form in FORMS[:-1]:
+        bias = alibi_bias(2, 8, form)[0]  # (T, T) of the first head
+        panels.append((form, -bias / bias[1, 0], "query", "key"))
+    save(draw_tables(panels, "ALiBi in an encoder", "bias / slope"), out / "alibi-forms.png")
+    return picture(
+        "alibi-forms.png",
+        "What is added to the attention scores of eight tokens, in units of the head's slope. "
+        "One-sided: a head that sees the past; the other half of the heads has the upper triangle.",
+    )

@@ -1,0 +1,128 @@
+"""The finished runs of the assignment, and how its report puts their numbers."""
+
+import math
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+
+from data.corpus import Corpus
+from lab import tables
+from lab.records import read_config, read_result
+from studies.report import literal, perplexity
+
+POSITIONS = ("learned", "sinusoidal", "alibi", "nope")
+FORMS = ("offset", "symmetric", "one-sided", "nope")  # of ALiBi in an encoder, and without it
+
+
+@dataclass
+class Runs:
+    """The finished runs of an assignment. A run is named without its seed, like "lm-alibi"."""
+
+    out: Path
+    corpus: Corpus  # without the training rows that --split removes
+    seen: list  # for each test row, whether it was in the training rows before that
+    split: str
+    seeds: int
+    parts: list  # of classifier, frozen, lm: those that the corpus allows
+
+    def __post_init__(self):
+        self.name = self.corpus.name  # for LaTeX
+        self.data = literal(self.name)  # for Markdown
+        seeds = f"seeds {', '.join(map(str, range(self.seeds)))}"
+        # What a caption says of the numbers of a table and of the lines of a figure
+        self.numbers = f"Mean ± sample standard deviation over {seeds}."
+        self.lines = f"Means over {seeds}; bands and bars: ± sample standard deviation."
+        if self.seeds == 1:
+            self.numbers = self.lines = "One run each, with seed 0."
+
+    def results(self, name):
+        """Return result.json of every seed of a run."""
+        return [read_result(self.out / f"{name}-{seed}") for seed in range(self.seeds)]
+
+    def values(self, name, entry):
+        """Return an entry of result.json of every seed of a run."""
+        return [result[entry] for result in self.results(name)]
+
+    def have(self, entry, *names):
+        """Return whether result.json of all these runs has an entry, with every seed."""
+        return all(entry in result for name in names for result in self.results(name))
+
+    def settings(self, name):
+        """Return the flags of a run."""
+        return read_config(self.out / f"{name}-0")["flags"]
+
+    def baselines(self):
+        return read_result(self.out / "baselines")
+
+    def perplexities(self, pos, at=""):
+        """Return the perplexity of all test sets together, for every seed of a decoder."""
+        return [perplexity(result, self.corpus.tests, at) for result in self.results(f"lm-{pos}")]
+
+
+# ---------------------------------------------------------------------------- tables and words
+
+
+def write_table(runs, name, header, rows, caption):
+    """Write tables/NAME.md and .tex, for one column if it has at most five; return the Markdown.
+
+    caption: plain text, without the marks of Markdown.
+    """
+    folder = runs.out / "tables"
+    folder.mkdir(exist_ok=True)
+    tables.write(folder / name, header, rows, caption, wide=len(header) > 5)
+    link = f"LaTeX: [tables/{name}.tex](tables/{name}.tex)"
+    return f"{tables.markdown(header, rows)}\n*{literal(caption, 1000)} {link}*"
+
+
+def conclude(values, best, what, unit=""):
+    """Say which label of {label: a value for each seed} has the best mean, and which others have no
+    seed as good as any of its seeds. best: min or max."""
+    means = {label: statistics.fmean(each) for label, each in values.items()}
+    worst, extreme, other = max, "lowest", "highest"
+    if best is max:
+        worst, extreme, other = min, "highest", "lowest"
+    first, last = best(means, key=means.get), worst(means, key=means.get)
+    if len(values[first]) == 1:
+        return (
+            f"The {extreme} {what} is {means[first]:,.1f}{unit} ({first}), the {other} "
+            f"{means[last]:,.1f}{unit} ({last}). One seed cannot tell how much of this difference "
+            "comes from the seed: repeat it with `--seeds 3`."
+        )
+    apart, near = [], []
+    for label in (label for label in values if label != first):
+        edge = worst(values[first])
+        is_apart = edge not in values[label] and best(edge, *values[label]) == edge
+        (apart if is_apart else near).append(label)
+    text = f"{first} has the {extreme} {what}, {tables.spread(values[first])}{unit}."
+    if apart:
+        n = len(values[first])
+        text += (
+            f" Each of its seeds is better than every seed of {join(apart)}. If two were equal, "
+            f"their seeds would be apart like this in 1 of {math.comb(2 * n, n) // 2} cases."
+        )
+    if near:
+        text += f" The seeds of {join(near)} overlap with its seeds: no difference is shown."
+    return text
+
+
+def percent(shares):
+    """Return "87.6" or "87.6 ± 0.4" for shares of 1."""
+    return tables.spread([100 * share for share in shares])
+
+
+def signed(values):
+    """Return "+1.2" or "−1.2 ± 0.4"."""
+    mean = f"{statistics.fmean(values):+,.1f}".replace("-", "−")
+    return f"{mean} ± {statistics.stdev(values):,.1f}" if len(values) > 1 else mean
+
+
+def three_digits(values):
+    """Return the mean, and its deviation, with three digits or all before the decimal point."""
+    mean = statistics.fmean(values)
+    return tables.spread(values, max(0, 2 - math.floor(math.log10(mean))))
+
+
+def join(words, conjunction="and"):
+    """Return "a, b and c"."""
+    *first, last = words or [""]
+    return f"{', '.join(first)} {conjunction} {last}" if first else last

@@ -1,0 +1,214 @@
+"""The assignment, tiny: its runs, the report in both forms, and what the report concludes."""
+
+import json
+import re
+import shutil
+import statistics
+import subprocess
+import types
+from html.parser import HTMLParser
+from itertools import combinations
+
+import pytest
+from helpers import STEPS, TINY, call, call_main
+
+import data
+from studies import assignment, assignment_appendix, assignment_report, jobs
+from studies.assignment_report import report_parts
+from studies.assignment_runs import Runs, conclude
+from studies.page import make_page
+from studies.report import literal, picture
+
+SMALL = {  # flags that make each script of the assignment tiny
+    "baselines": ("--order", "3"),
+    "train_lm": STEPS,
+    "train_mlm": (*STEPS, "--valid", "0.2"),
+    "train_classifier": (*TINY, "--epochs", "2", "--valid", "0.2"),
+    "frozen": ("--epochs", "2", "--valid", "0.2", "--n-hidden", "8"),
+    "attention_maps": ("--text", "hope and change"),
+    "compare": (),
+}
+
+
+def compare_two(patch):
+    """Let the assignment compare two position encodings instead of four."""
+    for module in (assignment, assignment_report, assignment_appendix):
+        patch.setattr(module, "POSITIONS", ("learned", "alibi"))
+
+
+def assign(corpus, out, *argv):
+    """Run the assignment on a corpus: two encodings, every job tiny and in this process."""
+
+    def run(words, **_):
+        script = words[2]  # python -m SCRIPT ...
+        small = SMALL["frozen" if "--encoder" in words else script]
+        done = call(*words[2:], *small)
+        return subprocess.CompletedProcess(words, done.code, done.out, done.err)
+
+    with pytest.MonkeyPatch.context() as patch:
+        compare_two(patch)
+        patch.setattr(jobs, "subprocess", types.SimpleNamespace(run=run))
+        flags = "--data", corpus, "--out", out, "--jobs", 1, *argv
+        return call_main(assignment, assignment.assignment, *flags)
+
+
+@pytest.fixture(scope="module")
+def done(corpus, tmp_path_factory):
+    """The folder of an assignment with two seeds."""
+    out = tmp_path_factory.mktemp("assignment") / "out"
+    outcome = assign(corpus, out, "--seeds", 2, "--mlm-steps", 8)
+    assert outcome.code == 0, outcome.err
+    return out
+
+
+class Words(HTMLParser):
+    """What a page shows, and what it loads."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.text, self.tags, self.sources, self.links = "", set(), [], []
+        self.feed(page.partition("<body>")[2])
+
+    def handle_data(self, data):
+        self.text += data
+
+    def handle_starttag(self, tag, attributes):
+        attributes = dict(attributes)
+        self.tags.add(tag)
+        self.sources += [attributes["src"]] if "src" in attributes else []
+        self.links += [attributes["href"]] if "href" in attributes else []
+
+
+def read(path):
+    return path.read_text(encoding="utf-8")
+
+
+def number(path, entry):
+    return json.loads(read(path / "result.json"))[entry]
+
+
+def test_both_reports_show_the_same(done):
+    markdown, page = read(done / "report.md"), Words(read(done / "report.html"))
+    figures = re.findall(r"^!\[.*\]\((.*)\)$", markdown, re.MULTILINE)
+    assert len(figures) == len(set(figures)) == len(page.sources) > 10
+    assert all((done / figure).exists() for figure in figures)
+    plain = re.sub(r"^!\[.*\)$", "", markdown, flags=re.MULTILINE)
+    plain = re.sub(r"\]\([^)]*\)|^\|[ :|-]+\|$|^- |^#+ |\\(?=\W|_)", "", plain, flags=re.MULTILINE)
+    bare = str.maketrans("", "", "*`[| \n")
+    assert page.text.translate(bare) == plain.translate(bare)
+
+
+def test_the_page_needs_nothing_else(done):
+    page = read(done / "report.html")
+    shown = Words(page)
+    assert "default-src 'none'" in page and "script" not in shown.tags
+    assert all(source.startswith("data:image/png;base64,") for source in shown.sources)
+    assert shown.links and all((done / link).exists() for link in shown.links)
+
+
+def test_tables_hold_the_numbers_of_the_runs(done):
+    def mean(run, entry, factor=1):
+        values = [factor * number(done / f"{run}-{seed}", entry) for seed in (0, 1)]
+        return f"{statistics.mean(values):,.1f} ± {statistics.stdev(values):,.1f}"
+
+    def row(table, label):
+        line = next(
+            line for line in read(done / "tables" / f"{table}.md").split("\n") if label in line
+        )
+        return [cell.strip() for cell in line.split("|")[2:-1]]
+
+    shares = ("accuracy/test", "accuracy/seen", "accuracy/unseen")
+    assert row("accuracy", "ALiBi") == [mean("classifier-alibi", name, 100) for name in shares]
+    assert row("accuracy-frozen", "learned") == [
+        mean("frozen-learned", name, 100) for name in shares
+    ]
+    tests = ("perplexity/hbush", "perplexity/obama", "perplexity/wbush")
+    assert row("perplexity", "learned") == [mean("lm-learned", name) for name in tests]
+    assert row("perplexity", "3-gram") == [f"{number(done / 'baselines', t):.1f}" for t in tests]
+    assert row("forms", "one-sided")[0] == mean("form-one-sided", "perplexity/valid")
+    assert row("lengths", "learned")[1:] == ["–"] * 4
+    assert "–" not in row("lengths", "ALiBi")
+
+
+def test_latex_tables_fit_one_column(done):
+    tables = {path.stem: read(path) for path in (done / "tables").glob("*.tex")}
+    assert {"accuracy", "accuracy-frozen", "perplexity", "alibi", "forms"} < set(tables)
+    del tables["lengths"]  # here training has another length than the four of evaluation
+    for text in tables.values():
+        assert r"\begin{table}" in text and r"\small" in text
+        (columns,) = re.findall(r"tabular}{@{}(\w+)@{}}", text)
+        assert len(columns) <= 5
+
+
+def test_captions_name_data_and_seeds(done, corpus):
+    markdown = read(done / "report.md")
+    captions = re.findall(r"^!\[(.*)\]", markdown, re.MULTILINE)
+    over = "over seeds 0, 1; bands and bars: ± sample standard deviation"
+    assert sum(over in caption for caption in captions) == 4
+    assert markdown.count("Mean ± sample standard deviation over seeds 0, 1.") > 5
+    assert all("seed" in caption or "slope" in caption for caption in captions)
+
+
+def test_errors_are_left_out_where_absent(done, corpus, tmp_path, monkeypatch):
+    assert "The most confident errors" in read(done / "report.md")
+    copy = shutil.copytree(done, tmp_path / "copy")
+    (copy / "classifier-alibi-0" / "predictions.tsv").unlink()
+    compare_two(monkeypatch)
+    rows, seen, _ = data.load(str(corpus)).split("full")
+    parts = report_parts(Runs(copy, rows, seen, "full", 2, ["classifier", "frozen", "lm"]))
+    assert not any("The most confident errors" in part for part in parts)
+
+
+def test_a_corpus_without_rows(own_corpus, tmp_path):
+    for name in ("train_CLS.tsv", "test_CLS.tsv"):
+        (own_corpus / name).unlink()
+    outcome = assign(own_corpus, tmp_path / "out", "--split", "clean")
+    assert outcome.code == 0, outcome.err
+    page = read(tmp_path / "out" / "report.html")
+    assert "Part 1" not in page and "Part 2" in page and "Three forms" in page
+
+
+def test_a_corpus_without_text(own_corpus, tmp_path):
+    for path in own_corpus.glob("*_LM*"):
+        path.unlink()
+    outcome = assign(own_corpus, tmp_path / "out", "--split", "clean", "--mlm-steps", 0)
+    assert outcome.code == 0, outcome.err
+    page = read(tmp_path / "out" / "report.html")
+    assert "Part 1" in page and "Part 2" not in page and "Train short" not in page
+    assert "trained jointly on 54 rows" in page and "One seed cannot tell" in page
+
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    "*stars* **and** `code` [link](x.html) ![image](y.png)",
+    r"a\b \*c\* a|b # &amp; _under_ $x$ ~~gone~~ ![",
+    "# heading",
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_foreign_text_is_shown_as_it_is(text, tmp_path):
+    table = f"| text |\n| --- |\n| {literal(text).replace('|', chr(92) + '|')} |"
+    page = Words(make_page(f"# T\n\nA: {literal(text)}\n\n{table}", tmp_path))
+    assert page.text.count(text) == 2
+    assert page.tags <= {"h1", "p", "figure", "div", "table", "thead", "tbody", "tr", "th", "td"}
+
+
+def test_a_missing_figure_is_named(tmp_path):
+    with pytest.raises(ValueError, match="lost.png: no such file"):
+        make_page(f"# T\n\n{picture('lost.png', 'A figure')}", tmp_path)
+
+
+def test_conclusions_follow_from_the_seeds():
+    one = conclude({"a": [1.0], "b": [2.0]}, min, "perplexity")
+    assert "1.0 (a)" in one and "2.0 (b)" in one and "One seed cannot tell" in one
+    three = conclude({"a": [1.0, 2.0, 3.0], "b": [4.0, 5.0, 9.0], "c": [3.0, 4.0, 5.0]}, min, "x")
+    assert three.startswith("a has the lowest x, 2.0 ± 1.0.")
+    assert "better than every seed of b." in three and "seeds of c overlap" in three
+    best = conclude({"a": [1.0, 2.0], "b": [3.0, 4.0]}, max, "x")
+    assert best.startswith("b has the highest x") and "every seed of a." in best
+
+    # Of all ways to deal six ranks to two encodings, how many put one of them first entirely?
+    deals = list(combinations(range(6), 3))
+    apart = [deal for deal in deals if set(deal) in ({0, 1, 2}, {3, 4, 5})]
+    assert f"in {len(apart) // 2} of {len(deals) // 2} cases" in three
