@@ -35,7 +35,7 @@ demo: .venv/ready  ## train a small encoder, classifier and decoder, draw their 
 	@echo "Open the figures in out/demo: lm/maps, lm/curve.png and classifier/confusion.png."
 	@echo "To run the scripts yourself: source .venv/bin/activate, then python train_lm.py --pos nope"
 
-assignment: .venv/ready  ## all parts with every position encoding: DATA=path SEEDS=3 SPLIT=clean
+assignment: .venv/ready  ## all parts, and report.html to hand in: DATA=path SEEDS=3 SPLIT=clean
 	$(PY) -m studies.assignment --data $(DATA) --seeds $(SEEDS) --split $(SPLIT) --out $(ASSIGNMENT)
 
 figures: assignment  ## redraw the README's figures from the assignment: DATA=path SEEDS=3

@@ -247,10 +247,15 @@ def four_positions(runs):
             rows[-1].append(signed(differences))
             gains.append([sign * difference for difference in differences])
     n_better = sum(statistics.fmean(gain) > 0 for gain in gains)
-    rest = "With one seed, any of them may come from the seed."
-    if runs.seeds > 1:
+    conclusion = f"ALiBi is better in {n_better} of these {len(gains)} comparisons. "
+    if runs.seeds == 1:
+        conclusion += "With one seed, any of them may come from the seed."
+    else:
         always, never = sum(min(g) > 0 for g in gains), sum(max(g) < 0 for g in gains)
-        rest = f"It is better with every seed in {always} of them, and worse with every in {never}."
+        conclusion += (
+            f"All seeds agree that it is better in {always}, and that it is worse in {never}. By "
+            f"chance, {runs.seeds} seeds agree in 1 of {2 ** (runs.seeds - 1)} comparisons."
+        )
     caption = (
         f"Difference between ALiBi and each other encoding on {runs.name}, of runs with the same "
         f"seed. Perplexity: of all test sets together. {runs.numbers}"
@@ -260,7 +265,7 @@ def four_positions(runs):
         "Is ALiBi better than the other encodings, everything else being equal? Two runs with the "
         "same seed read the same batches, so they are compared seed by seed.",
         write_table(runs, "alibi", ["ALiBi minus", *(h for h, *_ in columns)], rows, caption),
-        f"ALiBi is better in {n_better} of these {len(gains)} differences. {rest}",
+        conclusion,
     ]
 
 

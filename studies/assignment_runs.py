@@ -93,15 +93,15 @@ def conclude(values, best, what, unit=""):
         edge = worst(values[first])
         is_apart = edge not in values[label] and best(edge, *values[label]) == edge
         (apart if is_apart else near).append(label)
-    text = f"{first} has the {extreme} {what}, {tables.spread(values[first])}{unit}."
+    text = f"The {extreme} {what} is {tables.spread(values[first])}{unit} ({first})."
     if apart:
         n = len(values[first])
         text += (
-            f" Each of its seeds is better than every seed of {join(apart)}. If two were equal, "
+            f" Each seed of {first} is better than every seed of {join(apart)}. If two were equal, "
             f"their seeds would be apart like this in 1 of {math.comb(2 * n, n) // 2} cases."
         )
     if near:
-        text += f" The seeds of {join(near)} overlap with its seeds: no difference is shown."
+        text += f" The seeds of {first} overlap with those of {join(near)}: no difference is shown."
     return text
 
 

@@ -203,10 +203,10 @@ def test_conclusions_follow_from_the_seeds():
     one = conclude({"a": [1.0], "b": [2.0]}, min, "perplexity")
     assert "1.0 (a)" in one and "2.0 (b)" in one and "One seed cannot tell" in one
     three = conclude({"a": [1.0, 2.0, 3.0], "b": [4.0, 5.0, 9.0], "c": [3.0, 4.0, 5.0]}, min, "x")
-    assert three.startswith("a has the lowest x, 2.0 ± 1.0.")
-    assert "better than every seed of b." in three and "seeds of c overlap" in three
+    assert three.startswith("The lowest x is 2.0 ± 1.0 (a).")
+    assert "better than every seed of b." in three and "overlap with those of c:" in three
     best = conclude({"a": [1.0, 2.0], "b": [3.0, 4.0]}, max, "x")
-    assert best.startswith("b has the highest x") and "every seed of a." in best
+    assert best.startswith("The highest x is 3.5 ± 0.7 (b)") and "every seed of a." in best
 
     # Of all ways to deal six ranks to two encodings, how many put one of them first entirely?
     deals = list(combinations(range(6), 3))
