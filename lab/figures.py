@@ -221,7 +221,8 @@ def plain_log_ticks(axis):
 def confusion(counts, classes, title=""):
     """Return a figure of a confusion matrix.
 
-    counts[i][j]: rows of true class i that were given class j. Colors are shares of the true class. title: what is shown, above the accuracy.
+    counts[i][j]: rows of true class i that were given class j. Colors are shares of the true
+    class. title: what is shown, above the accuracy.
     """
     size = 0.8 * len(classes)
     figure, axis = new_figure(figsize=(size + 1.6, size + 0.8))
