@@ -17,6 +17,7 @@ from lab.command import main
 from lab.comparable import KINDS, check_comparable, read
 from lab.configurations import group, references, set_labels
 from lab.errors import UserError
+from lab.figures import save
 from lab.flags import flag
 from lab.folder import figures_folder
 from lab.panels import Panel
@@ -123,21 +124,22 @@ def draw(out, configurations, others):
         share = f"{valid:.0%} of" if isinstance(valid, float) else "some"
         xlabel, lines_are = "epoch", f"search, {share} rows held out"
         finals_are = "final model, all rows"
-    panels.draw_over_steps(out / "compare.png", title, over_steps, xlabel, lines_are, finals_are)
+    figures = {"compare": panels.draw_over_steps(title, over_steps, xlabel, lines_are, finals_are)}
 
-    for ending in (".png", ".pdf"):
-        (out / (LENGTHS + ending)).unlink(missing_ok=True)  # of an earlier comparison
     over_lengths = [
         Panel(p.title, p.ylabel, {c.legend: c.by_length(name) for c in configurations})
         for name, p in zip(names, over_steps)
     ]
     longer = any(len(xs) > 1 for panel in over_lengths for xs, *_ in panel.lines.values())
-    if first.kind != "lm" or not longer:
-        return ["compare.png"]
-    trained = {c.runs[0].flags.get("block_size", 0) for c in configurations}
-    undefined = [c.legend for c in configurations if c.runs[0].flags.get("pos") == "learned"]
-    panels.draw_over_lengths(out / f"{LENGTHS}.png", title, over_lengths, trained, undefined)
-    return ["compare.png", f"{LENGTHS}.png"]
+    if first.kind == "lm" and longer:
+        trained = {c.runs[0].flags.get("block_size", 0) for c in configurations}
+        undefined = [c.legend for c in configurations if c.runs[0].flags.get("pos") == "learned"]
+        figures[LENGTHS] = panels.draw_over_lengths(title, over_lengths, trained, undefined)
+    for ending in (".png", ".pdf"):
+        (out / (LENGTHS + ending)).unlink(missing_ok=True)  # of an earlier comparison
+        for name, figure in figures.items():
+            save(figure, out / (name + ending))
+    return [f"{name}.png" for name in figures]
 
 
 def panel(name, configurations, others):

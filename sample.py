@@ -3,22 +3,29 @@
     python sample.py out/lm-speeches-alibi-0 --text "My fellow" --tokens 40
     python sample.py out/mlm-speeches-alibi-0 --text "We will [MASK] the American people."
     python sample.py out/classifier-speeches-alibi-0 --text "Yes we can." --text "God bless."
+    python sample.py out/classifier-speeches-alibi-0 --file rows.tsv      a .tsv of label and text
     python sample.py out/seq2seq-toy-rope-0 --text "We will [MASK] the people."
     python sample.py out/translate-toy-rope-0 --file sentences.txt
     python sample.py out/thread-toy-learned-0 --text POST --text REPLY --text "A [MASK] comment."
 
---text may be repeated, and --file reads one text per line; "-" is standard input. For a run of
-train_thread.py the texts are one thread: the post, its replies, and last the comment to fill.
+--text may be repeated. --file reads one text per line, or labelled rows from a .tsv or .csv, and
+writes all answers into a table. "-" is standard input. For a run of train_thread.py the texts are
+one thread: the post, its replies, and last the comment to fill.
 """
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
+from data.corpora.rows import read_rows
+from data.corpora.speeches import SPEAKERS
+from data.corpus import normalize
 from lab import load_run
 from lab.command import main
 from lab.flags import flag
 from lab.inside.texts import encode, read_file
 from lab.machine import set_up_device
+from lab.predictions import write_predictions, write_rows
 
 
 @dataclass
@@ -29,7 +36,10 @@ class Flags:
         "the text to continue, fill, classify or translate; may be repeated (thread runs: "
         "the post, replies, last the comment to fill)",
     )
-    file: str = flag("", "file of more texts, one per line; -: standard input")
+    file: str = flag(
+        "", "file of more texts, one per line, or of labelled rows (.tsv, .csv); -: standard input"
+    )
+    out: str = flag("", "table of all answers", shown="answers.tsv in the run folder, with --file")
     tokens: int = flag(40, "most tokens to write", at_least=1, at_most=100_000)
     samples: int = flag(3, "texts to write", at_least=1, at_most=10_000)
     temperature: float = flag(0.8, "below 1: more likely words; 0: the most likely", at_least=0)
@@ -40,40 +50,63 @@ class Flags:
 
 def sample(flags):
     run = load_run(flags.run, device=set_up_device(flags))
-    texts = [*flags.text, *(read_file(flags.file) if flags.file else [])] or [""]
+    texts, labels = read_texts(flags, run)
     above = texts[:-1] if run.kind == "thread" else []  # ancestors of the text to fill
     texts = texts[len(above) :]
     for text in texts:
         encode(run, text)  # raises UserError before the first answer
+    table = Path(flags.out or run.folder / "answers.tsv") if flags.file or flags.out else None
+    if run.kind == "classifier" and table:
+        classify_all(run, texts, labels, table)
+        return
+    answers = []
     for number, text in enumerate(texts, 1):
         if len(texts) > 1:
             print("\n" * (number > 1) + f"text {number}: {text}")
         if run.kind == "lm":
-            show_continuations(run, text, flags)
+            answers.append(show_continuations(run, text, flags))
         elif run.kind == "seq2seq":
-            show_rewritings(run, text, flags)
+            answers.append(show_rewritings(run, text, flags))
         elif run.kind == "classifier":
             show_classes(run, text)
         else:
-            show_fillings(run, [*above, text], flags.top_k or 10)
+            answers.append(show_fillings(run, [*above, text], flags.top_k or 10))
+    if table:
+        header = "text", *(f"answer {i + 1}" for i in range(len(answers[0])))
+        rows = [map(normalize, (text, *written)) for text, written in zip(texts, answers)]
+        write_rows(table, header, rows)
+        print(f"table of the answers: {table}")
 
 
-def show_continuations(run, text, flags):
-    """Print the text with its continuations."""
-    how = flags.samples, flags.tokens, flags.temperature, flags.top_k or 50, flags.seed
-    for number, written in enumerate(run.sample(text, *how), 1):
-        print(f"--- sample {number}" if flags.temperature else "--- most likely words")
-        print(written)
+def read_texts(flags, run):
+    """Return the texts of --text and --file, and the classes of labelled rows, else None.
+
+    Raises DataError for labels that are no classes of the run. The numbers that the assignment's
+    files use are known.
+    """
+    if Path(flags.file).suffix not in (".tsv", ".csv"):
+        return [*flags.text, *(read_file(flags.file) if flags.file else [])] or [""], None
+    classes = run.config["classes"] if run.kind == "classifier" else []
+    names = {label: name for label, name in SPEAKERS.items() if name in classes}
+    names |= {name: name for name in classes}
+    rows = read_rows(flags.file, set(names) if names else None)
+    texts = [*flags.text, *(text for _, text in rows)]
+    return texts, [names[label] for label, _ in rows] if names and not flags.text else None
 
 
-def show_rewritings(run, text, flags):
-    """Print the text with its gaps filled, or its translation: the most likely, then samples."""
-    print("--- most likely words")
-    print(*run.sample(text, tokens=flags.tokens, temperature=0))
-    how = flags.samples, flags.tokens, flags.temperature, flags.top_k or 50, flags.seed
-    for number, written in enumerate(run.sample(text, *how) if flags.temperature else (), 1):
-        print(f"--- sample {number}")
-        print(written)
+def classify_all(run, texts, labels, table):
+    """Print the likeliest class of each text and write all probabilities into a table."""
+    answers, classes = run.classify(*texts), run.config["classes"]
+    width = max(map(len, classes))
+    for text, answer in zip(texts, answers):
+        label, share = next(iter(answer.items()))
+        print(f"{label:<{width}}  {share:6.1%}  {text}")
+    gold = labels and [classes.index(label) for label in labels]
+    write_predictions(table, texts, [[a[name] for name in classes] for a in answers], classes, gold)
+    if labels:
+        right = sum(next(iter(answer)) == label for answer, label in zip(answers, labels))
+        print(f"accuracy {right / len(texts):.1%} on {len(texts):,} labelled rows")
+    print(f"table of the answers: {table}")
 
 
 def show_classes(run, text):
@@ -82,15 +115,39 @@ def show_classes(run, text):
         print(f"{share:6.1%}  {label}")
 
 
+def show_continuations(run, text, flags):
+    """Print the text with its continuations, and return these."""
+    how = flags.samples, flags.tokens, flags.temperature, flags.top_k or 50, flags.seed
+    written = run.sample(text, *how)
+    for number, answer in enumerate(written, 1):
+        print(f"--- sample {number}" if flags.temperature else "--- most likely words")
+        print(answer)
+    return written
+
+
+def show_rewritings(run, text, flags):
+    """Print the text with its gaps filled, or its translation: the most likely, then samples.
+    Return all."""
+    how = flags.samples, flags.tokens, flags.temperature, flags.top_k or 50, flags.seed
+    written = run.sample(text, tokens=flags.tokens, temperature=0)
+    written += run.sample(text, *how) if flags.temperature else []
+    for number, answer in enumerate(written):
+        print(f"--- sample {number}" if number else "--- most likely words")
+        print(answer)
+    return written
+
+
 def show_fillings(run, texts, n):
-    """Print a table of words for each mask, then the last text with the best ones."""
+    """Print a table of words for each mask, then the last text with the best ones. Return it."""
     fillings = run.fill(*texts, n=n)
     for number, candidates in enumerate(fillings, 1):
         print(f"mask {number}")
         for word, share in candidates:
             print(f"  {share:6.1%}  {word}")
     best = iter(candidates[0][0] for candidates in fillings)
-    print(re.sub(r"\[MASK\]", lambda _: next(best), texts[-1]).strip())
+    filled = re.sub(r"\[MASK\]", lambda _: next(best), texts[-1]).strip()
+    print(filled)
+    return [filled]
 
 
 if __name__ == "__main__":

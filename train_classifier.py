@@ -231,7 +231,8 @@ def draw(run, corpus, confusion):
     panels = [(title, "accuracy", lines, {"best possible": floor} if floor else {}, False)]
     panels += [(title, "loss", {n: f"loss/{key}" for key, n in names.items()}, {}, False)]
     draw_curve(run, panels, "epoch")
-    figures.confusion(run.folder / "confusion.png", confusion, corpus.classes)
+    figure = figures.confusion(confusion, corpus.classes)
+    figures.save(figure, run.folder / "confusion.png")
 
 
 if __name__ == "__main__":

@@ -223,7 +223,7 @@ def draw(run, name, result):
             if None not in found:
                 lines[f"floor {words}" if kind else words] = depths, found
     panel = (f"Test trees, {name}, {pos}", label, lines, {}, True)
-    figures.curves(run.folder / "depth.png", [panel], "depth: number of ancestors")
+    figures.save(figures.curves([panel], "number of ancestors"), run.folder / "depth.png")
 
 
 if __name__ == "__main__":

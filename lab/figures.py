@@ -126,13 +126,12 @@ def without_untrained(lines):
 
 
 @styled
-def curves(path, panels, xlabel, room=0.0):
-    """Draw one line chart per panel.
+def curves(panels, xlabel):
+    """Return a figure of one line chart per panel.
 
     panels: [(title, ylabel, {label: (xs, ys) or (xs, ys, spread)}, {label: y of a dashed line},
     log), ...]. "floor X" has the color of X and is dashed. A label that is a position encoding, as
-    in --pos, is shown by its name. room: free share of a log panel's height at the top, for a long
-    legend.
+    in --pos, is shown by its name.
     """
     figure, axes = new_figure(1, len(panels), figsize=(4.2 * len(panels), 3.2), squeeze=False)
     for axis, (title, ylabel, lines, dashed, log) in zip(axes[0], panels):
@@ -159,14 +158,12 @@ def curves(path, panels, xlabel, room=0.0):
             axis.axhline(y, color=color, linestyle="--", linewidth=0.9, label=label)
         if log:
             axis.set_yscale("log")
-            low, high = axis.get_ylim()
-            axis.set_ylim(low, low * (high / low) ** (1 / (1 - room)))
             plain_log_ticks(axis)
         axis.set_xticks(step_ticks([x for xs, *_ in lines.values() for x in xs]))
         note = f" (not shown: untrained model at {xlabel} 0)" if cut else ""
         axis.set(title=title, xlabel=xlabel + note, ylabel=ylabel)
         axis.legend(fontsize=8)
-    save(figure, path)
+    return figure
 
 
 @styled
@@ -221,10 +218,11 @@ def plain_log_ticks(axis):
 
 
 @styled
-def confusion(path, counts, classes, title=""):
-    """Draw a confusion matrix. counts[i][j]: rows of true class i that were given class j.
+def confusion(counts, classes, title=""):
+    """Return a figure of a confusion matrix.
 
-    Colors are shares of the true class. title: what is shown, above the accuracy.
+    counts[i][j]: rows of true class i that were given class j. Colors are shares of the true
+    class. title: what is shown, above the accuracy.
     """
     size = 0.8 * len(classes)
     figure, axis = new_figure(figsize=(size + 1.6, size + 0.8))
@@ -246,4 +244,4 @@ def confusion(path, counts, classes, title=""):
         title=f"{title}\n{accuracy}" if title else accuracy,
     )
     axis.grid(False)
-    save(figure, path)
+    return figure

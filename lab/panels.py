@@ -6,7 +6,7 @@ They have the width of a page with two columns, and are written as .png and as .
 import math
 from dataclasses import dataclass, field
 
-from lab.figures import line_colors, new_figure, plain_log_ticks, save, step_ticks, styled
+from lab.figures import line_colors, new_figure, plain_log_ticks, step_ticks, styled
 
 MARKERS = "os^Dv"
 DEVIATION = "± standard deviation"
@@ -31,8 +31,8 @@ class Panel:
 
 
 @styled
-def draw_over_steps(path, title, panels, xlabel, lines_are="", finals_are=""):
-    """Draw metrics over the training.
+def draw_over_steps(title, panels, xlabel, lines_are="", finals_are=""):
+    """Return a figure of metrics over the training.
 
     lines_are, finals_are: what the legend says of the lines and of the marked points.
     """
@@ -50,12 +50,12 @@ def draw_over_steps(path, title, panels, xlabel, lines_are="", finals_are=""):
         handles[lines_are] = example(color="0.4", linewidth=1.1)
     if any(panel.finals for panel in panels):
         handles[finals_are] = example(color="0.4", marker="*", markersize=7, linestyle="none")
-    finish(figure, axes, path, panels, xlabel, handles)
+    return finish(figure, axes, panels, xlabel, handles)
 
 
 @styled
-def draw_over_lengths(path, title, panels, trained, undefined=()):
-    """Draw metrics over the length of evaluation.
+def draw_over_lengths(title, panels, trained, undefined=()):
+    """Return a figure of metrics over the length of evaluation.
 
     trained: lengths in training. undefined: labels of models that cannot read longer texts.
     """
@@ -76,7 +76,7 @@ def draw_over_lengths(path, title, panels, trained, undefined=()):
         axis.set_xticks(sorted({x for xs, *_ in panel.lines.values() for x in xs}))
         axis.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
         axis.xaxis.set_minor_locator(NullLocator())
-    finish(figure, axes, path, panels, "evaluation length (tokens)", handles)
+    return finish(figure, axes, panels, "evaluation length (tokens)", handles)
 
 
 def begin(title, panels):
@@ -153,8 +153,8 @@ def example(**style):
     return Line2D([], [], **style)
 
 
-def finish(figure, axes, path, panels, xlabel, handles):
-    """Label the axes, add the legend, and write the figure."""
+def finish(figure, axes, panels, xlabel, handles):
+    """Label the axes, add the legend, and return the figure."""
     rows, columns = axes.shape
     before = None
     for i, (axis, panel) in enumerate(zip(axes.flat, panels)):
@@ -174,5 +174,4 @@ def finish(figure, axes, path, panels, xlabel, handles):
     for text in legend.get_texts():
         text.set_parse_math(False)  # a folder's name may contain $
     figure.set_size_inches(7, 1.8 * rows + 0.17 * math.ceil(len(handles) / across) + 0.35)
-    figure.savefig(path.with_suffix(".pdf"))
-    save(figure, path)
+    return figure

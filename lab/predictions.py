@@ -32,30 +32,20 @@ def write_predictions(path, texts, probabilities, classes, gold=None, seen=None)
         columns.append(("seen", ("yes" if known else "no" for known in seen)))
 
     names, cells = zip(*columns)
-    lines = ["\t".join(map(quote, row)) + "\n" for row in (names, *zip(*cells))]
+    write_rows(path, names, zip(*cells))
+
+
+def write_rows(path, header, rows):
+    """Write a table of tab-separated cells, which hold no tabs and no line breaks."""
+    lines = ["\t".join(map(quote, row)) + "\n" for row in (header, *rows)]
     write_text(path, "".join(lines))
 
 
 def read_predictions(folder):
-    """Return [(text, gold, predicted), ...] of a run folder. DataError without a valid table."""
-    return [tuple(row[:3]) for row in read_rows(folder)[1:]]
+    """Return [(text, gold, predicted, probability of it, seen), ...] of a run folder's table.
 
-
-def read_errors(folder):
-    """Return [(probability of the predicted class, text, gold, predicted), ...] of the rows that a
-    run got wrong, the most confident first. DataError without a valid table."""
-    names, *rows = read_rows(folder)
-    wrong = [row for row in rows if row[1] != row[2]]
-    try:
-        errors = [(float(row[names.index(row[2], 3)]), *row[:3]) for row in wrong]
-    except ValueError:
-        problem = "lacks the probability of a predicted class"
-        raise DataError(f"{Path(folder) / FILE}: {problem}; {REMEDY}") from None
-    return sorted(errors, key=lambda error: -error[0])
-
-
-def read_rows(folder):
-    """Return the cells of the table, its header first. DataError without a valid table."""
+    Raises DataError without a valid table.
+    """
     path = Path(folder) / FILE
     try:
         lines = read_bytes(path, LIMIT, REMEDY).decode("utf-8").split("\n")[:-1]
@@ -65,7 +55,10 @@ def read_rows(folder):
     named = len(table) > 1 and table[0][:3] == ["text", "gold", "predicted"]
     if not named or len({len(row) for row in table}) > 1:
         raise DataError(f"{path}: not a table of text, gold and predicted; {REMEDY}")
-    return table
+    try:
+        return [(*row[:3], max(map(float, row[3:-1])), row[-1] == "yes") for row in table[1:]]
+    except ValueError:
+        raise DataError(f"{path}: holds probabilities that are no numbers; {REMEDY}") from None
 
 
 def quote(cell):

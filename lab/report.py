@@ -29,7 +29,7 @@ def draw_curve(run, panels, xlabel="step"):
             if found:
                 shown[label] = [line["step"] for line in found], [line[name] for line in found]
         drawn.append((title, ylabel, shown, floors, log))
-    figures.curves(run.folder / "curve.png", drawn, xlabel)
+    figures.save(figures.curves(drawn, xlabel), run.folder / "curve.png")
 
 
 def above_floor(value, floor):

@@ -11,7 +11,7 @@ from lab import tables
 from lab.figures import POSITION_NAMES, save
 from lab.inside.heatmaps import draw_tables
 from lab.mcnemar import LEVEL
-from lab.predictions import FILE, read_errors
+from lab.predictions import FILE, read_predictions
 from lab.records import read_config, read_json
 from model import alibi_bias
 from studies.assignment_appendix import appendix, attention
@@ -143,10 +143,11 @@ def class_scores(runs):
 def worst_errors(runs):
     """Return a table of the most confident errors, if there is a predictions.tsv."""
     folder = runs.out / "classifier-alibi-0"
-    errors = read_errors(folder)[:5] if (folder / FILE).exists() else []
+    answers = read_predictions(folder) if (folder / FILE).exists() else []
+    wrong = [answer for answer in answers if answer[1] != answer[2]]
     rows = [
         [literal(text, 150), literal(gold, 40), literal(predicted, 40), f"{share:.1%}"]
-        for share, text, gold, predicted in errors
+        for text, gold, predicted, share, _ in sorted(wrong, key=lambda a: -a[3])[:5]
     ]
     if not rows:
         return []

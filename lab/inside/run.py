@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from data import batching, spans
-from data.tokenizer import MASK, detokenize, frame, token_strings
+from data.tokenizer import MASK, detokenize, token_strings
 from lab.errors import UserError, require
 from lab.inside import answers
 from lab.inside.attention import KINDS, describe, readings_of
@@ -18,8 +18,12 @@ from lab.inside.positions import draw_positions
 from lab.inside.texts import encode, unknown_words
 from lab.inside.view import Attention
 from lab.load import SCRIPTS, LoadedRun
+from lab.predictions import read_predictions
 from lab.records import read_metrics, read_result
+from nets.classifier import pool_tokens
 from nets.thread_reader import ancestor_inputs
+
+BATCH = 256  # texts that are classified at once
 
 
 @dataclass(repr=False)
@@ -174,21 +178,31 @@ class OpenRun(LoadedRun):
         self.can("classify", "classifier")
         for text in texts:
             encode(self, text)  # raises UserError if the text has no words
-        idx, mask = batching.pad([self.cut(text) for text in texts])
-        shares = self.model(idx.to(self.device), mask.to(self.device)).softmax(-1).tolist()
-        named = (zip(self.config["classes"], row) for row in shares)
+        shares = torch.cat([self.model(*batch).softmax(-1) for batch in self.batches(texts)])
+        named = (zip(self.config["classes"], row) for row in shares.tolist())
         return [dict(sorted(row, key=lambda pair: -pair[1])) for row in named]
+
+    def errors(self, n=5):
+        """Return the n most confident errors on the test rows, for classifiers: dictionaries of
+        text, gold, predicted, probability, and seen (whether the row is in the training data)."""
+        self.can("classify", "classifier")
+        names = ("text", "gold", "predicted", "probability", "seen")
+        rows = [dict(zip(names, row)) for row in read_predictions(self.folder)]
+        wrong = [row for row in rows if row["gold"] != row["predicted"]]
+        return sorted(wrong, key=lambda row: -row["probability"])[:n]
 
     def embed(self, *texts):
         """Return one vector per text, a numpy array (N, C): the final hidden states, averaged over
         the tokens. A classifier's are the features that its head reads, (N, n_features)."""
-        idx, mask = (t.to(self.device) for t in batching.pad([self.cut(text) for text in texts]))
+        return torch.cat([self.vectors(*batch) for batch in self.batches(texts)]).cpu().numpy()
+
+    def vectors(self, idx, mask):
+        """idx, mask (B, T) -> (B, C), as `embed` says."""
         if self.kind == "classifier":
-            return self.model.project(self.model.features(idx, mask)).cpu().numpy()
+            return self.model.project(self.model.features(idx, mask))
         body = self.model.body
-        h = (body.encoder if self.kind == "seq2seq" else body)(idx, mask)  # (N, T, C)
-        real = mask[:, :, None]
-        return ((h * real).sum(1) / real.sum(1)).cpu().numpy()
+        h = (body.encoder if self.kind == "seq2seq" else body)(idx, mask)  # (B, T, C)
+        return pool_tokens(h, mask, "mean")
 
     # ------------------------------------------------------------------------ reading texts
 
@@ -210,17 +224,22 @@ class OpenRun(LoadedRun):
     def note_unknown(self, *texts):
         unknown = [word for text in texts for word in unknown_words(self, text)]
         if unknown:
-            print(f"note: unknown words, read as [UNK]: {' '.join(unknown)}")
+            more = f" and {len(unknown) - 30:,} more" if len(unknown) > 30 else ""
+            print(f"note: unknown words, read as [UNK]: {' '.join(unknown[:30])}{more}")
 
-    def cut(self, text):
-        """Return the ids (T,) of a text, cut to --block-size as in training, with a note."""
+    def batches(self, texts):
+        """Yield idx, mask (B, T) of texts, cut to --block-size as in training, with notes."""
         block_size = self.model.body.config.block_size
-        (ids,), n_long = batching.sentences(self.tokenizer, [text], block_size)
-        self.note_unknown(text)
+        sequences, n_long = batching.sentences(self.tokenizer, texts, block_size)
+        self.note_unknown(*texts)
         if n_long:
-            whole = frame(self.tokenizer, self.tokenizer.encode(text, add_special_tokens=False).ids)
-            print(f"note: only the first {block_size} of {len(whole)} tokens count, as in training")
-        return ids
+            print(
+                f"note: only the first {block_size} tokens count, as in training "
+                f"({n_long:,} of {len(texts):,} texts are longer)"
+            )
+        for start in range(0, len(sequences), BATCH):
+            idx, mask = batching.pad(sequences[start : start + BATCH])
+            yield idx.to(self.device), mask.to(self.device)
 
     def ancestors(self, texts):
         """Return what a thread reader reads of the texts above a comment, the post first."""

@@ -41,7 +41,7 @@ def test_the_table_has_a_line_per_row_in_order(tmp_path):
     assert "".join(row["predicted"] for row in table) == "aaabbcb"
     assert [float(row[row["predicted"]]) for row in table] == pytest.approx(SURE, abs=1e-6)
     assert [row["seen"] for row in table] == ["yes", "no"] * 3 + ["yes"]
-    assert read_predictions(tmp_path)[3] == ("four", "a", "b")
+    assert read_predictions(tmp_path)[3][:3] == ("four", "a", "b")
     assert not list(tmp_path.glob("*.partial"))
 
 
@@ -58,7 +58,8 @@ def test_any_text_stays_in_its_cell(tmp_path):
     classes = ['the "first"', "second\tclass"]
     write_predictions(tmp_path / FILE, texts, shares, classes, [0] * 5, [True] * 5)
     assert [row["text"] for row in read_csv(tmp_path / FILE)] == folded
-    assert read_predictions(tmp_path) == [(text, classes[0], classes[0]) for text in folded]
+    found = [row[:3] for row in read_predictions(tmp_path)]
+    assert found == [(text, classes[0], classes[0]) for text in folded]
     assert len((tmp_path / FILE).read_text(encoding="utf-8").splitlines()) == 6
 
 

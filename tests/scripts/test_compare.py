@@ -116,6 +116,7 @@ def table(command, monkeypatch):
 
     for name in ("draw_over_steps", "draw_over_lengths"):  # slower than all the rest
         monkeypatch.setattr(panels, name, lambda *_, **__: None)
+    monkeypatch.setattr(compare, "save", lambda figure, path: None)
 
     def call(*argv):
         code, out, err = command(*argv)
@@ -447,34 +448,27 @@ def test_log_axes_have_a_few_plain_ticks_within_their_limits(low, high):
     )
 
 
-def test_shares_have_one_scale_in_all_panels(tmp_path, monkeypatch):
-    drawn = []
-    monkeypatch.setattr(
-        panels, "save", lambda figure, path: drawn.append([axis.get_ylim() for axis in figure.axes])
-    )
+def test_shares_have_one_scale_in_all_panels():
     low, high = {"a": ([1, 2], [20, 40], [0, 0])}, {"a": ([1, 2], [90, 95], [1, 1])}
     three = [
         Panel("low", "accuracy (%)", low),
         Panel("high", "accuracy (%)", high),
         Panel("other", "perplexity (log scale)", high, log=True),
     ]
-    panels.draw_over_steps(tmp_path / "x.png", "title", three, "step")
-    first, second, other = drawn[0]
+    axes = panels.draw_over_steps("title", three, "step").axes
+    first, second, other = (axis.get_ylim() for axis in axes)
     assert first == second and first[0] <= 20 and 96 <= first[1] <= 102 and other[0] > 50
 
 
-def test_what_a_short_run_reached_stays_in_sight(tmp_path, monkeypatch):
-    drawn = []
-    monkeypatch.setattr(
-        panels, "save", lambda figure, path: drawn.append(figure.axes[0].get_ylim())
-    )
+def test_what_a_short_run_reached_stays_in_sight():
     lines = {
         "short": ([0, 50, 100], [540, 60, 41], [0, 0, 0]),
         "long": ([0, 500, 1000], [540, 6, 5], [0, 0, 0]),
     }
     both = Panel("both", "perplexity (log scale)", lines, log=True)
-    panels.draw_over_steps(tmp_path / "x.png", "title", [both], "step")
-    assert drawn[0][0] < 5 and 60 < drawn[0][1] < 540  # where they began need not be seen
+    (axis,) = panels.draw_over_steps("title", [both], "step").axes
+    low, high = axis.get_ylim()
+    assert low < 5 and 60 < high < 540  # where they began need not be seen
 
 
 def test_a_retrained_classifier_is_a_point_beside_the_baseline(
@@ -482,13 +476,14 @@ def test_a_retrained_classifier_is_a_point_beside_the_baseline(
 ):
     drawn = []
     monkeypatch.setattr(panels, "draw_over_steps", lambda *arguments: drawn.append(arguments))
+    monkeypatch.setattr(compare, "save", lambda figure, path: None)
     names = [
         make("a", "classifier", pos="alibi", refit=True, result={"accuracy/test": 0.8}),
         make("b", "classifier", pos="nope", refit=False),
         baseline("base", {"accuracy/test": 0.9}),
     ]
     assert command(*names)[0] == 0
-    _, title, (_, test, *_), xlabel, lines_are, finals_are = drawn[0]
+    title, (_, test, *_), xlabel, lines_are, finals_are = drawn[0]
     assert (title, xlabel) == ("Classification on toy", "epoch")
     assert test.lines.keys() == {"ALiBi, refit=yes", "NoPE, refit=no"}
     assert test.finals == {"ALiBi, refit=yes": (80.0, 0.0)}

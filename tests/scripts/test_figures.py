@@ -19,9 +19,9 @@ import bench.length, studies.clap, studies.probe_order, studies.probe_position
 from lab import figures, panels
 from lab.panels import Panel
 path = pathlib.Path(sys.argv[1]) / "x.png"
-figures.curves(path, [("t", "y", {"alibi": ([1, 2], [3, 4])}, {}, True)], "step")
-figures.confusion(path, [[1, 2], [3, 4]], ["a", "b"])
-panels.draw_over_steps(path, "t", [Panel("p", "y", {"ALiBi": ([1, 2], [3, 4], [1, 1])})], "step")
+figures.save(figures.curves([("t", "y", {"alibi": ([1, 2], [3, 4])}, {}, True)], "step"), path)
+figures.confusion([[1, 2], [3, 4]], ["a", "b"])
+panels.draw_over_steps("t", [Panel("p", "y", {"ALiBi": ([1, 2], [3, 4], [1, 1])})], "step")
 assert dict(matplotlib.rcParams.copy()) == settings
 assert "matplotlib.pyplot" not in sys.modules
 """
@@ -67,20 +67,11 @@ def test_ticks_are_evaluation_steps(steps, ticks):
     assert figures.step_ticks(steps) == ticks
 
 
-@pytest.fixture
-def drawn(monkeypatch):
-    """The axes of the last figure that was saved."""
-    kept = []
-    monkeypatch.setattr(figures, "save", lambda figure, path: kept.extend(figure.axes))
-    return kept
-
-
-def test_an_untrained_model_does_not_flatten_the_curve(tmp_path, drawn):
+def test_an_untrained_model_does_not_flatten_the_curve():
     lines = {"train": ([0, 50, 100], [540, 6, 5]), "floor train": ([0, 50, 100], [3, 3, 3])}
     panels = [("spike", "y", lines, {}, True), ("share", "y", lines, {}, False)]
     slow = {"train": ([0, 50, 100], [540, 300, 20])}
-    figures.curves(tmp_path / "x.png", [*panels, ("slow", "y", slow, {}, True)], "step")
-    spike, share, slow = drawn
+    spike, share, slow = figures.curves([*panels, ("slow", "y", slow, {}, True)], "step").axes
     assert list(spike.lines[0].get_xdata()) == [50, 100] and spike.get_ylim()[1] < 50
     assert spike.get_xlabel() == "step (not shown: untrained model at step 0)"
     assert spike.lines[1].get_color() == spike.lines[0].get_color()
@@ -88,7 +79,7 @@ def test_an_untrained_model_does_not_flatten_the_curve(tmp_path, drawn):
         assert list(axis.lines[0].get_xdata()) == [0, 50, 100] and axis.get_xlabel() == "step"
 
 
-def test_a_curve_of_one_encoding_has_its_name_and_color(tmp_path, drawn):
-    figures.curves(tmp_path / "x.png", [("t", "y", {"rope": ([1, 2], [3, 4])}, {}, False)], "step")
-    (line,) = drawn[0].lines
+def test_a_curve_of_one_encoding_has_its_name_and_color():
+    (axis,) = figures.curves([("t", "y", {"rope": ([1, 2], [3, 4])}, {}, False)], "step").axes
+    (line,) = axis.lines
     assert (line.get_label(), line.get_color()) == ("rotary", figures.POSITION_COLORS["rope"])

@@ -10,6 +10,7 @@ from helpers import WORDS, make_run
 import sample
 from data import batching
 from data.tokenizer import BOS, MASK, SPECIAL
+from lab import load_run
 from lab.command import main
 from lab.inside import answers
 from lab.inside.answers import fill, next_words, write
@@ -186,15 +187,38 @@ def test_every_text_has_an_answer_that_says_which(tmp_path, capsys):
     told = call(capsys, folder, "--text", texts[0], "--text", texts[1], "--file", path)
     alone = [call(capsys, folder, "--text", text)[1] for text in texts]
     answers = [f"text {i}: {text}\n{out}" for i, (text, out) in enumerate(zip(texts, alone), 1)]
-    assert told == (0, "\n".join(answers), "")
+    table = folder / "answers.tsv"
+    assert told == (0, "\n".join(answers) + f"table of the answers: {table}\n", "")
+    header, *rows = [line.split("\t") for line in table.read_text(encoding="utf-8").splitlines()]
+    assert header == ["text", "answer 1"]
+    assert rows == [[text, out.splitlines()[-1]] for text, out in zip(texts, alone)]
 
 
 def test_texts_from_standard_input(shell, tmp_path):
     folder = make_run(tmp_path / "run", "classifier")
     done = shell("sample", folder, "--file", "-", input="this is\n\nthe world\n")
     assert (done.code, done.err) == (0, "")
-    assert re.findall("text .*", done.out) == ["text 1: this is", "text 2: the world"]
-    assert done.out.count("%") == 4
+    assert re.findall(r"[ab] +\d+\.\d%  (.*)", done.out) == ["this is", "the world"]
+
+
+def test_labelled_rows_are_scored(tmp_path, capsys):
+    folder, path = make_run(tmp_path / "run", "classifier"), tmp_path / "rows.tsv"
+    rows = [("a", "this is"), ("b", "the world"), ("b", "we will work")]
+    path.write_text("".join(f"{label}\t{text}\n" for label, text in rows), encoding="utf-8")
+    code, out, _ = call(capsys, folder, "--file", path, "--out", tmp_path / "table.tsv")
+    run = load_run(folder)
+    answers = run.classify(*(text for _, text in rows))
+    right = sum(next(iter(answer)) == label for answer, (label, _) in zip(answers, rows))
+    assert code == 0 and f"accuracy {right / 3:.1%} on 3 labelled rows" in out
+    header, *lines = (tmp_path / "table.tsv").read_text(encoding="utf-8").splitlines()
+    assert header.split("\t") == ["text", "gold", "predicted", "a", "b"]
+    for line, (label, text), answer in zip(lines, rows, answers):
+        cells = line.split("\t")
+        assert cells[:3] == [text, label, next(iter(answer))]
+        assert list(map(float, cells[3:])) == pytest.approx([answer["a"], answer["b"]], abs=1e-6)
+    path.write_text("c\tthis is\n", encoding="utf-8")
+    code, _, err = call(capsys, folder, "--file", path)
+    assert code == 2 and "unknown label 'c'" in err and err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -279,7 +303,7 @@ def test_a_damaged_thread_run_is_one_line(tmp_path, capsys, reader):
 def test_class_probabilities(tmp_path, capsys):
     folder = make_run(tmp_path / "run", "classifier", block_size=4)
     code, out, _ = call(capsys, folder, "--text", SHORT)
-    assert code == 0 and "only the first 4 of 6 tokens" in out
+    assert code == 0 and "only the first 4 tokens count" in out
     rows = [re.fullmatch(r" *([\d.]+)%  (\w)", line).groups() for line in out.splitlines()[1:]]
     run = read_run(folder)
     shares = run.model(ids_of(run, SHORT)[None, :4])[0].softmax(-1)
