@@ -49,6 +49,7 @@ class RecipeFlags:
 @dataclass
 class Flags(TrainFlags, RecipeFlags, ContinueFlags, ProcessFlags):
     tie: bool = flag(True, "the output layer shares the word embeddings")
+    anchor: bool = flag(False, "begin every block with [BOS], in training and evaluation")
     valid: float = share(0.0, "share of the lines held out to choose the best step")
     eval_block: str = flag("", "also evaluate in blocks of these lengths, for example 32,64,128")
     eval_stride: int = flag(0, "tokens between evaluation blocks; 0: no overlap", at_least=0)
@@ -66,7 +67,7 @@ def evaluate(model, ids, block_size, device, flags, batch_size=64):
     """
     model.eval()
     stride = min(flags.eval_stride, block_size)
-    inputs, targets = consecutive_blocks(ids, block_size, stride)  # (n, T)
+    inputs, targets = consecutive_blocks(ids, block_size, stride, flags.anchor)  # (n, T)
     batches = list(zip(inputs.split(batch_size), targets.split(batch_size)))
     nats = torch.zeros((), dtype=torch.float64)
     for x, y in processes.my_share(batches):
@@ -126,7 +127,7 @@ def train(flags):
         gen = generator(flags.seed, step)  # the batch depends on seed and step alone
         x, y = random_blocks(ids, flags.block_size, n_rows, gen)  # (B, T)
         x, y = noise_tokens(x, y, counts, gen, *noise)
-        x[:: flags.batch_size, 0] = BOS  # one block per member begins like a prompt
+        x[:: 1 if flags.anchor else flags.batch_size, 0] = BOS  # like a prompt: all, or one a model
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, flags.steps, flags.lr, flags.warmup, flags.decay)
         optimizer.zero_grad()
@@ -187,10 +188,7 @@ def check(flags, source):
     require(
         (noise < 1, f"--drop-words and --swap-words must be below 1 together, got {noise:g}"),
         (stride <= T, f"--eval-stride {stride}: must be at most --block-size {T}"),
-        (
-            all(0 < length <= LARGEST for length in lengths),
-            f"{where}: must be from 1 to {LARGEST:,}",
-        ),
+        (all(0 < n <= LARGEST for n in lengths), f"{where}: must be from 1 to {LARGEST:,}"),
         (flags.pos != "learned" or all(length <= T for length in lengths), beyond),
     )
     return sorted({T, *lengths})

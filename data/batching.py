@@ -36,13 +36,13 @@ def random_blocks(ids, block_size, batch_size, gen):
     return blocks[:, :-1], blocks[:, 1:]
 
 
-def consecutive_blocks(ids, block_size, stride=0):
+def consecutive_blocks(ids, block_size, stride=0, anchor=False):
     """Cut ids (N + 1,) into inputs and targets (n, T), each of the N tokens a target exactly once.
 
     Each block begins `stride` tokens after the one before (0: where that one ends). With a stride
     below block_size, blocks overlap. Then only the last `stride` tokens of a block are targets (all
     of the first one's), so each is predicted from at least block_size - stride tokens. Targets
-    elsewhere are -100.
+    elsewhere are -100. anchor: every block begins with [BOS], in place of its first token.
     """
     stride, count = stride or block_size, len(ids) - 1
     n = 1 + max(0, -(-(count - block_size) // stride))
@@ -52,7 +52,17 @@ def consecutive_blocks(ids, block_size, stride=0):
     inputs = inputs.unfold(0, block_size, stride)  # (n, T)
     targets = targets.unfold(0, block_size, stride).clone()
     targets[1:, : block_size - stride] = -100
-    return inputs, targets
+    return anchored(inputs) if anchor else inputs, targets
+
+
+def anchored(inputs):
+    """Return inputs (B, T) with [BOS] in place of the first token of each row.
+
+    The token is still a target where it was one, and the model can count from [BOS].
+    """
+    inputs = inputs.clone()
+    inputs[:, 0] = BOS
+    return inputs
 
 
 # ---------------------------------------------------------------------------- sentences

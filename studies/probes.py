@@ -76,6 +76,8 @@ def texts_of(run, corpus, n, seed):
             require((len(ids) > T + 1, f"--data {corpus.name}: {problem}"))
             gen = batching.generator(key, seed)
             blocks, _ = batching.random_blocks(ids, T, max(1, count), gen)
+            if run.config["flags"].get("anchor"):
+                blocks = batching.anchored(blocks)
             pairs.append((blocks, torch.ones_like(blocks, dtype=torch.bool)))
         return tuple(pairs)
     lines, held_out = corpus.texts(), tests or [text for _, text in corpus.test_rows]

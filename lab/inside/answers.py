@@ -38,14 +38,15 @@ def fill(model, ids, top_k, **more):
 
 
 @torch.no_grad()
-def next_words(model, ids, temperature=1.0, top_k=None):
+def next_words(model, ids, temperature=1.0, top_k=None, anchor=False):
     """Return the k words that may follow ids (T,), most likely first, and their probabilities (k,).
 
-    Learned positions see only the last block_size tokens. Temperature 0 leaves only the best word.
-    top_k None: all words but the special tokens.
+    Learned positions see only the last block_size tokens; with an anchor, [BOS] comes before them.
+    Temperature 0 leaves only the best word. top_k None: all words but the special tokens.
     """
-    config = model.body.config
-    context = ids[-config.block_size :] if config.pos == "learned" else ids
+    config, context = model.body.config, ids
+    if config.pos == "learned" and len(ids) > config.block_size:
+        context = torch.cat([ids[:anchor], ids[anchor - config.block_size :]])
     return top_words(no_specials(model(context[None])[0, -1]), temperature, top_k)
 
 
@@ -62,10 +63,10 @@ def draw_word(words, probabilities, gen):
     return words[torch.multinomial(probabilities.cpu(), 1, generator=gen).to(words.device)]
 
 
-def write(model, ids, n_tokens, temperature, top_k, gen):
+def write(model, ids, n_tokens, temperature, top_k, gen, anchor=False):
     """Return ids (T,) continued by n_tokens."""
     for _ in range(n_tokens):
-        ids = torch.cat([ids, draw_word(*next_words(model, ids, temperature, top_k), gen)])
+        ids = torch.cat([ids, draw_word(*next_words(model, ids, temperature, top_k, anchor), gen)])
     return ids
 
 
@@ -100,12 +101,12 @@ def rewrite(model, source, first, n_tokens, temperature, top_k, gen):
 
 
 @torch.no_grad()
-def losses_of_stream(model, ids, block_size, stride=0, batch_size=64):
+def losses_of_stream(model, ids, block_size, stride=0, anchor=False, batch_size=64):
     """Return the loss in nats (N,) of each token after the first of ids (N + 1,), on the CPU.
 
-    The ids are cut into blocks, as train_lm.py does to measure perplexity.
+    The ids are cut into blocks, as train_lm.py does to measure perplexity (`consecutive_blocks`).
     """
-    inputs, targets = consecutive_blocks(ids, block_size, stride)  # (n, T)
+    inputs, targets = consecutive_blocks(ids, block_size, stride, anchor)  # (n, T)
     losses = []
     for x, y in zip(inputs.split(batch_size), targets.split(batch_size)):
         logits = model(x.to(device_of(model))).float().cpu()  # (B, T, V)

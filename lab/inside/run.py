@@ -37,6 +37,7 @@ class OpenRun(LoadedRun):
     def __post_init__(self):
         self.model.requires_grad_(False)
         self.device = answers.device_of(self.model)
+        self.anchor = bool(self.config.get("flags", {}).get("anchor"))  # see train_lm.py --anchor
 
     def __repr__(self):
         return f"<{self.folder}: {describe(self)}>"
@@ -83,7 +84,7 @@ class OpenRun(LoadedRun):
         """
         self.can("continue a text", "lm")
         _, ids = self.read(text)
-        words, probabilities = answers.next_words(self.model, ids)
+        words, probabilities = answers.next_words(self.model, ids, anchor=self.anchor)
         return self.named(words[:n], probabilities[:n])
 
     def fill(self, *texts, n=10):
@@ -124,7 +125,7 @@ class OpenRun(LoadedRun):
     def continued(self, text, ids, *how):
         """Return a text continued as `answers.write` does."""
         start = len(detokenize(self.tokenizer, ids[1:]))
-        written = answers.write(self.model, ids, *how)
+        written = answers.write(self.model, ids, *how, self.anchor)
         return (text + detokenize(self.tokenizer, written[1:])[start:]).strip()
 
     def rewritten(self, text, source, tokens, *how):
@@ -155,7 +156,7 @@ class OpenRun(LoadedRun):
         if self.kind == "lm":
             ids = batching.stream(self.tokenizer, text.splitlines())
             stride = min(flags.get("eval_stride") or block_size, block_size)
-            losses = answers.losses_of_stream(self.model, ids, block_size, stride)
+            losses = answers.losses_of_stream(self.model, ids, block_size, stride, self.anchor)
             words = token_strings(self.tokenizer, ids[1:].tolist())
         else:
             parts, _ = batching.sentences(self.tokenizer, text.splitlines(), block_size, split=True)

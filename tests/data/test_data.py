@@ -326,6 +326,15 @@ def test_a_stream_is_the_lines_one_after_the_other():
     assert ids.tolist() == [BOS] + [i for text in TEXTS for i in encode(tokenizer, [text])[0]]
 
 
+def test_anchored_blocks_begin_with_bos_and_predict_the_same():
+    ids = torch.arange(5, 40)
+    for stride in (0, 3):
+        plain, targets = batching.consecutive_blocks(ids, 8, stride)
+        inputs, same = batching.consecutive_blocks(ids, 8, stride, anchor=True)
+        assert torch.equal(targets, same) and torch.equal(inputs[:, 1:], plain[:, 1:])
+        assert (inputs[:, 0] == BOS).all() and (plain[1:, 0] != BOS).all()
+
+
 @pytest.mark.parametrize("count", [1, 7, 8, 9, 40, 41])
 def test_consecutive_blocks_predict_each_token_once(count):
     ids = torch.arange(100, 101 + count)

@@ -10,8 +10,10 @@ import data
 import train_lm
 from data import batching
 from data.tokenizer import BOS, UNK, encode, load_tokenizer
+from lab import load_run
 from lab.load import read_run
 from lab.records import read_metrics
+from model import LanguageModel
 
 
 def nats_by_hand(model, ids, block):
@@ -161,3 +163,22 @@ def test_the_vocabulary_has_no_words_of_validation_lines(cli, own_corpus, tmp_pa
         5 < sum(f"Word{i}" in words for i in range(40)) < 35
         and result_of(tmp_path / "run")["unknown/valid"] > 0.03
     )
+
+
+def test_anchored_blocks_are_trained_measured_and_read_alike(cli, corpus, tmp_path, monkeypatch):
+    seen, loss = [], LanguageModel.loss
+
+    def watched(self, idx, *more, **how):
+        seen.append(idx)
+        return loss(self, idx, *more, **how)
+
+    monkeypatch.setattr(LanguageModel, "loss", watched)
+    argv = (*SHORT["train_lm"], "--anchor")
+    assert cli("train_lm", *argv, data=corpus, out=tmp_path / "run").code == 0
+    assert all((idx[:, 0] == BOS).all() for idx in seen)
+    run = load_run(tmp_path / "run")
+    for name, lines in data.load(corpus).tests.items():
+        expected = run.result[f"perplexity/{name}"]
+        assert run.perplexity("\n".join(lines)) == pytest.approx(expected, rel=1e-5)
+    run.anchor = False
+    assert run.perplexity("\n".join(lines)) != pytest.approx(expected, rel=1e-5)
