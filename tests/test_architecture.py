@@ -48,7 +48,9 @@ LAB_LEVELS = (
     ("configurations", "summary", "panels", "sources", "report"),
     ("inside", "inside.texts", "inside.answers", "inside.checks", "inside.heatmaps"),
     ("inside.attention", "inside.positions"),
-    ("inside.scores",),
+    ("inside.scores", "inside.lens"),
+    ("inside.ablation",),
+    ("inside.page",),
     ("inside.view",),
     ("inside.run",),
 )
