@@ -3,6 +3,7 @@
     python attention_maps.py out/lm-speeches-alibi-0 --text "This is a test sentence"
     python attention_maps.py out/lm-a out/lm-b --layer 1 --head 2      two runs side by side
     python attention_maps.py out/lm-speeches-alibi-0 --positions       also the position encoding
+    python attention_maps.py out/lm-speeches-alibi-0 --html            also a page to explore heads
     python attention_maps.py out/thread --text POST --text REPLY --text COMMENT      one thread
 
 Each text becomes one figure, named after its first words; maps.json describes every figure. The
@@ -18,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data.files import DataError, read_json, write_json
+from data.files import DataError, read_json, write_json, write_text
 from lab import load_run
 from lab.command import main
 from lab.errors import require
@@ -26,6 +27,7 @@ from lab.figures import save
 from lab.flags import flag
 from lab.inside.attention import describe, readings_of
 from lab.inside.checks import holds
+from lab.inside.page import page
 from lab.inside.positions import draw_positions
 from lab.inside.view import Attention, maps_of
 from lab.machine import set_up_device
@@ -58,6 +60,7 @@ class Flags:
     layer: int = flag(0, "draw only this layer, counted from 1; 0: all")
     head: int = flag(0, "draw only this head, counted from 1; 0: all")
     positions: bool = flag(False, "also draw the position encoding: bias, table or angles")
+    html: bool = flag(False, "also write a page per text to explore the heads in a browser")
     save_weights: bool = flag(False, "also write words and weights as .npz, a file per attention")
     mean: bool = flag(False, "draw the mean of each layer's heads")
     bos: bool = flag(True, "draw the row and the column of [BOS]")
@@ -93,7 +96,7 @@ def show(flags):
     ending = f"-layer-{flags.layer}" * bool(flags.layer) + f"-head-{flags.head}" * bool(flags.head)
     ending += "-mean" * flags.mean
     ending += "".join(f"-{name}" for name in names.values()) if len(loaded) > 1 else ""
-    drawn = {}
+    drawn, pages = {}, []
     for number, text in enumerate(texts):
         shown = [reading for reading in readings if reading.has(number)]
         if not shown:  # a thread run leaves out distant ancestors
@@ -105,10 +108,14 @@ def show(flags):
             "text": text,
             "runs": [reading.as_json(number) for reading in shown],
         }
+        if flags.html:
+            pages.append(folder / f"attention-{stem.removeprefix('map-')}.html")
+            write_text(pages[-1], page(shown, number, flags.title or text))
         if flags.save_weights:
             for reading in shown:
                 parts = stem, names[id(reading.run)] if len(loaded) > 1 else "", reading.part
-                save_weights(folder / f"{'-'.join(filter(None, parts))}.npz", reading, number)
+                path = folder / f"{'-'.join(filter(None, parts))}.npz"
+                save_weights(path, Attention([reading], reading.part, number, text))
     for reading in readings if flags.positions else ():
         if reading.part != "cross":
             name = names[id(reading.run)]
@@ -117,6 +124,8 @@ def show(flags):
             draw_encoding(path, reading, flags.title or name)
     write_report(folder / "maps.json", drawn)
     print(f"{folder}: {', '.join(drawn)} and maps.json")
+    for path in pages:
+        print(f"to explore the heads, open {path} in a browser")
     if not all(holds(check) for reading in readings for check in reading.checks):
         raise SystemExit(1)
 
@@ -142,9 +151,8 @@ def draw(shown, number, names, flags):
     return maps_of(list(columns.values()), *how)
 
 
-def save_weights(path, reading, number):
+def save_weights(path, view):
     """Write the words, weights and scores of a text: numpy.load opens the file."""
-    view = Attention(reading, number)
     arrays = {"queries": view.words, "keys": view.keys, "weights": view.weights}
     arrays |= {"content": view.content}
     arrays |= {} if view.position is None else {"position": view.position}

@@ -21,7 +21,7 @@ from studies.assignment_runs import FORMS, POSITIONS, Runs
 from studies.jobs import JobFlags, options, run_all
 from studies.report import literal, write_report
 
-MAPS = ["--positions"]  # what attention_maps.py draws of every run, besides attention
+MAPS = ["--positions", "--html"]  # what attention_maps.py makes of every run, besides heatmaps
 LENGTHS = "32,64,128,256"  # of evaluation: 1, 2, 4 and 8 times the blocks of training
 # The encoders that compare the forms of ALiBi: of the assignment's size, trained for 20 s each
 ENCODER = options(n_layer=4, n_head=2, n_embd=64, n_ffn=100, activation="relu", head="linear")

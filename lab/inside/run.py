@@ -65,7 +65,8 @@ class OpenRun(LoadedRun):
         one = self.kind == "thread" or len(texts) == 1
         require((one, "attention: give one text; only a thread has several"))
         readings = readings_of(self, list(texts), self.device)
-        views = {r.part: Attention(r, r.first + len(r.words) - 1) for r in readings}
+        last = {reading.part: reading.first + len(reading.words) - 1 for reading in readings}
+        views = {part: Attention(readings, part, last[part], texts[-1]) for part in last}
         return views[""] if "" in views else views
 
     def positions(self):

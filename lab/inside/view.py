@@ -1,10 +1,14 @@
 """The attention of a run on one text, as arrays, a figure or a web page."""
 
 from functools import cached_property
+from html import escape
+from pathlib import Path
 
+from data.files import write_text
 from lab.errors import require
 from lab.inside.attention import describe
 from lab.inside.heatmaps import draw_maps
+from lab.inside.page import page
 from lab.inside.scores import take_apart
 
 MOST_NUMBERS = 12  # tokens of a map whose weights can be written into its cells
@@ -18,8 +22,12 @@ class Attention:
     query i on key j. checks: what was checked, {"check", "worst", "limit"} each.
     """
 
-    def __init__(self, reading, number=0):
-        self.reading, self.number, self.run = reading, number, reading.run
+    def __init__(self, readings, part, number, text):
+        """part: that of one of the readings, which are all attentions of the run on its texts.
+        number: which of the texts; text: as it was typed."""
+        self.readings, self.number, self.text = readings, number, text
+        (reading,) = [reading for reading in readings if reading.part == part]
+        self.reading, self.run = reading, reading.run
         self.row = number - reading.first  # which of the reading's texts
         self.words, self.keys, _ = reading.picture(number)
         self.part, self.checks = reading.part, reading.checks
@@ -74,6 +82,29 @@ class Attention:
             )
             columns.append([([title or view.name()], *view.reading.picture(view.number))])
         return maps_of(columns, layer, head, **how)
+
+    def html(self, path=None, beside=None):
+        """Return the attention page, which a notebook shows; with a path, also write it to a file.
+
+        The page shows this text with all attentions of the run, what each layer answers, and what
+        changes without each head. beside: the Attention of another run to compare with.
+        """
+        readings = [r for view in (self, beside) if view for r in view.readings]
+        text = page(readings, self.number, self.text)
+        if path:
+            write_text(Path(path), text)
+        return Page(text)
+
+
+class Page:
+    """An HTML page that a notebook shows in a frame of its own."""
+
+    def __init__(self, text):
+        self.text = text
+
+    def _repr_html_(self):
+        style = "width: 100%; height: 800px; border: 0"
+        return f'<iframe srcdoc="{escape(self.text)}" style="{style}"></iframe>'
 
 
 def maps_of(columns, layer=0, head=0, bos=True, mean=False, scale="sqrt", numbers=False):

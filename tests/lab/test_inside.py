@@ -1,5 +1,6 @@
 """lab.load_run: what a trained run tells in Python, against the model called by hand."""
 
+import html
 import math
 
 import matplotlib
@@ -96,6 +97,15 @@ def test_a_plot_that_cannot_be_is_refused(tmp_path):
         run.attention(TEXT * 6).plot(numbers=True)
     with pytest.raises(UserError, match="NoPE has no position encoding"):
         run.positions()
+
+
+def test_a_page_is_shown_in_a_notebook_and_written(tmp_path):
+    attention = load_run(make_run(tmp_path / "run", pos="alibi")).attention('this is "small" & <b>')
+    page = attention.html(tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    frame = page._repr_html_()
+    assert frame.startswith("<iframe srcdoc=") and frame.count("<") == 2  # the rest is escaped
+    assert html.unescape(frame.split('"')[1]) == text
 
 
 # ---------------------------------------------------------------------------- words and numbers

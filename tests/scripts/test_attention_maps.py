@@ -4,6 +4,7 @@ import json
 import math
 import shutil
 
+import numpy as np
 import pytest
 import torch
 from helpers import WORDS, make_run
@@ -14,6 +15,7 @@ import model
 from attention_maps import slug
 from data import batching
 from data.tokenizer import UNK, train_tokenizer
+from lab import load_run
 from lab.command import main
 from lab.inside.attention import readings_of, summary
 from lab.inside.checks import examine, slope
@@ -559,3 +561,38 @@ def test_what_is_shown_of_toy_is_in_its_words():
     known = train_tokenizer("word", data.load("toy").texts())
     assert all(UNK not in known.encode(text).ids for text in attention_maps.TOY_TEXTS)
     assert any(UNK in known.encode(text).ids for text in attention_maps.TEXTS)
+
+
+# ---------------------------------------------------------------------------- pages and options
+
+
+def test_a_page_and_the_weights_of_each_text(tmp_path, capsys, figures):
+    run = make_run(tmp_path / "run", pos="alibi")
+    out = tmp_path / "maps"
+    argv = ("--text", SHORT, "--text", "we will read", "--html", "--save-weights", "--out", out)
+    code, told, err = call(capsys, run, *argv)
+    assert (code, err) == (0, "")
+    pages = [
+        out / f"attention-{name}.html" for name in ("1-this-is-a-small-sentence", "2-we-will-read")
+    ]
+    for path, text in zip(pages, (SHORT, "we will read")):
+        assert f"open {path} in a browser" in told
+        assert f"<title>{text}" in path.read_text(encoding="utf-8")
+    view = load_run(run).attention("we will read")
+    with np.load(out / "map-2-we-will-read.npz") as arrays:
+        assert arrays["queries"].tolist() == arrays["keys"].tolist() == view.words
+        for name in ("weights", "content", "position"):
+            assert np.allclose(arrays[name], getattr(view, name), atol=1e-5), name
+
+
+def test_titles_labels_and_means(tmp_path, capsys, figures):
+    runs = [make_run(tmp_path / name, pos="rope") for name in "ab"]
+    argv = ("--text", SHORT, "--mean", "--no-bos", "--scale", "linear", "--numbers")
+    assert call(capsys, *runs, *argv, "--labels", "first, second")[0] == 0
+    ((name, figure),) = figures
+    assert name == "map-1-this-is-a-small-sentence-mean-first-second.png"
+    assert {"first", "second"} <= {text.get_text().split("\n")[0] for text in figure.texts}
+    titles = [axis.get_title() for axis in figure.axes if axis.get_title()]
+    assert titles == ["layer 1, mean of heads", "layer 2, mean of heads"] * 2
+    code, _, err = call(capsys, *runs, "--labels", "one", "--text", SHORT)
+    assert code == 2 and "--labels one: gives 1 names for 2 runs" in err
