@@ -30,9 +30,9 @@ demo: .venv/ready  ## train a small encoder, classifier and decoder, draw their 
 	$(PY) train_classifier.py --encoder out/demo/encoder --out out/demo/classifier --overwrite
 	$(PY) train_lm.py --pos alibi --out out/demo/lm --overwrite
 	$(PY) attention_maps.py out/demo/encoder --text "$(SENTENCE)"
-	$(PY) attention_maps.py out/demo/lm --text "$(SENTENCE)" --positions
+	$(PY) attention_maps.py out/demo/lm --text "$(SENTENCE)" --positions --html
 	$(PY) sample.py out/demo/encoder --text "There is no [MASK] in a steady lamp."
-	@echo "Open the figures in out/demo: lm/maps, lm/curve.png and classifier/confusion.png."
+	@echo "Open in out/demo: the figures and the page in lm/maps, lm/curve.png, classifier/confusion.png."
 	@echo "To run the scripts yourself: source .venv/bin/activate, then python train_lm.py --pos nope"
 
 assignment: .venv/ready  ## all parts, and report.html to hand in: DATA=path SEEDS=3 SPLIT=clean
