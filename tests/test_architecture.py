@@ -48,7 +48,8 @@ LAB_LEVELS = (
     ("configurations", "summary", "panels", "sources", "report"),
     ("inside", "inside.texts", "inside.answers", "inside.checks", "inside.heatmaps"),
     ("inside.attention", "inside.positions"),
-    ("inside.scores",),
+    ("inside.scores", "inside.lens"),
+    ("inside.ablation",),
     ("inside.view",),
     ("inside.run",),
 )

@@ -1,0 +1,112 @@
+"""Switch off the heads of a model one by one and measure how its answers change.
+
+A head is switched off by zeros in place of its output, before the output projection mixes the heads
+(Michel et al. 2019, "Are sixteen heads really better than one?").
+"""
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+from lab.inside.lens import final_logits, first_member
+
+
+@dataclass
+class Effect:
+    """The losses and answers at M places. part, layer and head name the head that is off."""
+
+    losses: torch.Tensor  # (M,) in nats
+    words: torch.Tensor  # (M,) the likeliest words or classes
+    part: str = ""  # encoder, decoder or cross, if the run has several attentions
+    layer: int = 0  # counted from 1; 0: no head is off
+    head: int = 0
+
+
+class Given(nn.Module):
+    """Stands for a block whose output x (B, T, C) is known."""
+
+    def __init__(self, x):
+        super().__init__()
+        self.x = x
+
+    def forward(self, x, **how):
+        return self.x, None
+
+
+@contextmanager
+def given(transformer, i, read):
+    """Skip the first i blocks of a transformer. read: what each block reads, (B, T, C)."""
+    blocks = transformer.blocks
+    known = [Given(read[block]) for block in blocks[1 : i + 1]]  # what the blocks before it gave
+    transformer.blocks = nn.ModuleList([*known, *blocks[i:]])
+    try:
+        yield
+    finally:
+        transformer.blocks = blocks
+
+
+@contextmanager
+def switched_off(attention, head):
+    """Switch off one head, counted from 0, of an Attention."""
+    D = attention.out.in_features // attention.n_head
+
+    def zero(module, args):
+        y = args[0].clone()  # (B, T, C), the heads side by side
+        y[..., head * D : (head + 1) * D] = 0
+        return (y,)
+
+    hook = attention.out.register_forward_pre_hook(zero)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def attentions(body):
+    """Return all attentions of a body, [(part, transformer, index of the block, Attention)]."""
+    if not hasattr(body, "decoder"):
+        return [("", body, i, block.attention) for i, block in enumerate(body.blocks)]
+    found = [
+        (part, side, i, block.attention)
+        for part, side in (("encoder", body.encoder), ("decoder", body.decoder))
+        for i, block in enumerate(side.blocks)
+    ]
+    decoder = body.decoder
+    cross = [block.cross_attention for block in decoder.blocks]
+    return found + [("cross", decoder, i, attention) for i, attention in enumerate(cross)]
+
+
+def ablate(run, questions):
+    """Return the Effect of the whole model and of each head that is switched off.
+
+    The loss of an answer is that of the true word. Where there is none, it is that of the answer of
+    the whole model. Of an ensemble, only the first member is measured.
+    """
+    model, read = first_member(run.model), {}  # read: what each block reads
+    found = attentions(model.body)
+    hooks = [
+        block.register_forward_pre_hook(lambda block, args: read.update({block: args[0]}))
+        for side in {side for _, side, *_ in found}
+        for block in side.blocks
+    ]
+    logits = final_logits(model, questions)
+    for hook in hooks:
+        hook.remove()
+    targets = torch.where(questions.targets >= 0, questions.targets, logits.argmax(-1))
+
+    def effect(logits, *name):
+        losses = F.cross_entropy(logits.float(), targets, reduction="none")
+        return Effect(losses.cpu(), logits.argmax(-1).cpu(), *name)
+
+    whole, effects = effect(logits), []
+    for part, side, i, attention in found:
+        if side.blocks[i] not in read:  # the encoder of a thread reader, for a comment alone
+            continue
+        for head in range(attention.n_head):
+            with switched_off(attention, head), given(side, i, read):
+                off = final_logits(model, questions)
+            effects.append(effect(off, part, i + 1, head + 1))
+    return whole, effects
