@@ -50,6 +50,7 @@ LAB_LEVELS = (
     ("inside.attention", "inside.positions"),
     ("inside.scores", "inside.lens"),
     ("inside.ablation",),
+    ("inside.page",),
     ("inside.view",),
     ("inside.run",),
 )

@@ -1,0 +1,244 @@
+"""The attention page: one HTML file to play with the attention of one or two runs on a text.
+
+`page` collects what lab/inside/page.html shows: weights, scores taken apart, answers by layer, and
+the effect of every head. All of it is in the file, which loads nothing and runs without a server.
+"""
+
+import base64
+import hashlib
+import html
+import json
+import re
+import zlib
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from data.tokenizer import token_strings
+from lab.errors import require
+from lab.figures import POSITION_COLORS
+from lab.inside.ablation import ablate, attentions
+from lab.inside.attention import describe
+from lab.inside.lens import ask, inputs_of, read_layers
+from lab.inside.scores import take_apart
+
+TEMPLATE = Path(__file__).with_name("page.html")
+NOT_ALLOWED = 65535  # the code of a weight where attention is not allowed
+WRITES = ("lm", "seq2seq")  # kinds of runs whose answer is the next word
+NO_POSITION = {
+    "learned": "Learned positions are added to the word vectors. They are not a term of the score.",
+    "sinusoidal": "Sinusoids are added to the word vectors. They are not a term of the score.",
+    "nope": "NoPE has no position encoding. The score is all content.",
+    "cross": "Cross-attention has no positions. The score is all content.",
+}
+ASKED = {  # what the rows of the answers are, and what they mean
+    "lm": ("word", "After each word, the likeliest next words."),
+    "seq2seq": (
+        "target",
+        "After each word of the target, the likeliest next words. The target is the text that was "
+        "cut out; for a translation or a [MASK] it is what the model itself wrote.",
+    ),
+    "mlm": ("masked word", "Each word was masked in turn: the likeliest words in its place."),
+    "thread": (
+        "masked word",
+        "Each word of the comment was masked in turn: the likeliest words in its place.",
+    ),
+    "classifier": (
+        "text",
+        "The classes of the text and, below it, of the state of each word alone.",
+    ),
+}
+
+
+def page(readings, number=0, title="Attention"):
+    """Return an HTML page on text `number` of the Readings of one or two runs.
+
+    Every Reading of a run is one of its attentions. For a thread reader all texts are shown, with
+    the last one as the comment. Raises UserError for more than two runs.
+    """
+    groups = {}
+    for reading in readings:
+        groups.setdefault(id(reading.run), []).append(reading)
+    require((len(groups) <= 2, f"the page compares two runs, got {len(groups)}; give one or two"))
+    names = ("A: ", "B: ") if len(groups) > 1 else ("",)
+    runs = [run_data(group, number, name) for name, group in zip(names, groups.values())]
+    values = {"title": html.escape(title), "data": as_json({"title": title, "runs": runs})}
+    template = TEMPLATE.read_text(encoding="utf-8")
+    for tag in ("script", "style"):  # the page may run this script and no other
+        (text,) = re.findall(rf"<{tag}>(.*?)</{tag}>", template, re.DOTALL)
+        digest = hashlib.sha256(text.encode()).digest()
+        values[f"{tag}-hash"] = f"sha256-{base64.b64encode(digest).decode()}"
+    return re.sub(r"{{([\w-]+)}}", lambda match: values[match[1]], template)
+
+
+def as_json(value):
+    """Return JSON that is safe inside a <script> element: no letter of it is markup."""
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def run_data(readings, number, name):
+    """Return all that the page shows of one run."""
+    run = readings[0].run
+    return {
+        "name": name,
+        "folder": run.folder.resolve().name,
+        "model": describe(run),
+        "color": POSITION_COLORS[run.model.body.config.pos],
+        "parts": [part for reading in readings for part in parts_data(reading, number)],
+        **answers_data(readings, number),
+    }
+
+
+# ---------------------------------------------------------------------------- attention
+
+
+def parts_data(reading, number):
+    """Return the attentions of a Reading that the page shows: one, or one per ancestor."""
+    run, texts = reading.run, [number]
+    if run.kind == "thread":
+        texts = range(reading.first, reading.first + len(reading.words))
+    content, position = take_apart(reading)
+    why = NO_POSITION.get("cross" if reading.part == "cross" else run.model.body.config.pos, "")
+    parts = []
+    for text in texts:
+        queries, keys, weights = reading.picture(text)
+        row = text - reading.first
+        maps = {"both": pack(weights, 10_000)}
+        for name, scores in (("content", content), ("position", position)):
+            if position is not None:
+                alone = scores[:, row, :, : len(queries), : len(keys)].softmax(-1)
+                maps[name] = pack(alone.masked_fill(weights.isnan(), torch.nan), 1000)
+        several = reading.part == "encoder" and len(texts) > 1
+        parts.append(
+            {
+                "part": reading.part,
+                "name": reading.part_name() + f" {text + 1}" * several,
+                "queries": queries,
+                "keys": keys,
+                "maps": maps,
+                "why": why,
+            }
+        )
+    return parts
+
+
+def pack(weights, unit):
+    """Return weights (L, H, T, S) as text: compressed 16-bit codes, `unit` of them to 1.
+
+    If all layers are equal, as for ALiBi's bias, only one is kept.
+    """
+    if (weights == weights[:1]).logical_or(weights.isnan()).all():
+        weights = weights[:1]
+    codes = (weights.double() * unit).round().nan_to_num(NOT_ALLOWED).numpy().astype("<u2")
+    planes = codes.reshape(-1, 1).view(np.uint8).T.tobytes()  # all low bytes, then all high bytes
+    data = base64.b64encode(zlib.compress(planes, 9)).decode()
+    return {"unit": unit, "shape": list(weights.shape), "data": data}
+
+
+# ---------------------------------------------------------------------------- answers
+
+
+def answers_data(readings, number):
+    """Return the answers of a run by layer, and the effect of every head.
+
+    Answers are places in the list of strings. Other numbers: see `codes`.
+    """
+    reading, run = readings[0], readings[0].run
+    asked = ask(reading, number)
+    found = read_layers(run, asked)
+    n_head = sum(attention.n_head for *_, attention in attentions(run.model.body))
+    fewer = ask(reading, number, n_head // 2 + 1)  # a pass without a head costs half of one
+    whole, effects = ablate(run, fewer)
+    used = [found.words.flatten(), whole.words, *(effect.words for effect in effects)]
+    used = torch.cat(used).unique()
+    known = fewer.targets.cpu() >= 0
+    counted = known if known.any() else ~known
+
+    def places(words):
+        return torch.searchsorted(used, words).tolist()
+
+    def changes(effect):
+        return effect.losses - whole.losses
+
+    title, meaning = ASKED[run.kind]
+    words = words_of(readings, number)
+    return {
+        "strings": name_answers(run, used),
+        "answers": {
+            "asked": title,
+            "next": run.kind in WRITES,
+            "help": meaning + notes(run, words, asked),
+            **rows_data(run, words, asked, found.words.size(1)),
+            "layers": found.layers,
+            "words": places(found.words),
+            "probabilities": codes(found.probabilities),
+            "true": codes(found.true),
+            "ranks": found.ranks.tolist(),
+        },
+        "heads": {
+            "help": notes(run, words, fewer),
+            **rows_data(run, words, fewer, len(whole.losses)),
+            "losses": codes(whole.losses),
+            "words": places(whole.words),
+            "effects": [
+                {
+                    "part": effect.part,
+                    "layer": effect.layer,
+                    "head": effect.head,
+                    "mean": codes(changes(effect)[counted].mean()),
+                    "changes": codes(changes(effect)),
+                    "words": places(effect.words),
+                }
+                for effect in sorted(effects, key=lambda one: -changes(one)[counted].mean())
+            ],
+        },
+    }
+
+
+def name_answers(run, ids):
+    """Return the words, or the classes, of ids (n,)."""
+    if run.kind == "classifier":
+        return [run.config["classes"][i] for i in ids]
+    return token_strings(run.tokenizer, ids)
+
+
+def words_of(readings, number):
+    """Return the words of the text that the run is asked about, as they are shown."""
+    for reading in readings:
+        if reading.part != "encoder":
+            return reading.words[0 if reading.run.kind == "thread" else number]
+    ids = inputs_of(readings[0], number)["idx"][0].tolist()
+    return token_strings(readings[0].run.tokenizer, ids)
+
+
+def rows_data(run, words, asked, n):
+    """Return the words at which a run is asked n questions, and the true answers or None."""
+    places = asked.places.tolist()
+    places += range(n - len(places))  # of a classifier: the text, then its words
+    step = run.kind in WRITES
+    known = [*(asked.targets >= 0).tolist(), *[False] * n]
+    return {
+        "rows": ["(the whole text)" if place < 0 else words[place] for place in places],
+        "truth": [words[place + step] if yes else None for place, yes in zip(places, known)],
+    }
+
+
+def notes(run, words, asked):
+    """Return what else a reader of the answers has to know, "" if nothing."""
+    text, n = "", len(asked.places)
+    n_word = len(words) - words.count("[BOS]") - words.count("[EOS]")
+    if run.kind == "classifier" and run.model.layers != "last":
+        text += " This classifier pools other layers than the last: only its final answer is shown."
+    if run.kind in ("mlm", "thread") and n < n_word:
+        text += f" To save time, only {n} of {n_word} words were masked, evenly spread."
+    if hasattr(run.model, "members"):
+        n_member = len(run.model.members)
+        text += f" Attention, layers and heads are those of the first of {n_member} members."
+    return text
+
+
+def codes(values):
+    """Return numbers in units of 0.001, as nested lists of integers; NaN becomes -1."""
+    return (values.double() * 1000).round().nan_to_num(-1).long().tolist()
