@@ -142,10 +142,14 @@ def as_line(points):
 
 
 def group(trained):
-    """Return the configurations in the order of their first runs. UserError for a repeated seed."""
+    """Return the configurations in the order of their first runs. UserError for a repeated seed.
+
+    A flag that is off counts as one that the version of the run did not know.
+    """
     groups = {}
     for run in trained:
-        seeds = groups.setdefault(json.dumps(run.settings, sort_keys=True), {})
+        settings = {name: value for name, value in run.settings.items() if value}
+        seeds = groups.setdefault(json.dumps(settings, sort_keys=True), {})
         if run.seed in seeds:
             raise UserError(
                 f"{seeds[run.seed].folder} and {run.folder}: same flags and same seed {run.seed}, "

@@ -133,13 +133,16 @@ def make_model(kind, config, described):
 
 def by_position(loaded):
     """Group runs as {label: runs}: those that differ only in their seed, by position encoding.
-    Where that does not tell them apart, each run stands alone under the name of its folder."""
+    Where that does not tell them apart, each run stands alone under the name of its folder.
+
+    A flag that is off counts as one that the version of the run did not know."""
     groups = {}
     for run in loaded:
         groups.setdefault(run.model.body.config.pos, []).append(run)
 
     def settings(run):
-        return {**run.config["flags"], "seed": 0, "out": ""}
+        own = {name: value for name, value in run.config["flags"].items() if value}
+        return {**own, "seed": 0, "out": ""}
 
     if all(
         all(settings(run) == settings(group[0]) for run in group)

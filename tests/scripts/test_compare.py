@@ -230,6 +230,11 @@ def test_runs_differing_in_seed_and_folder_are_one_configuration(make, table):
     assert [cells["seeds"] for cells in table(*names).values()] == ["0, 1", "2"]
 
 
+def test_a_flag_that_is_off_is_as_one_unknown_to_older_runs(make, table):
+    rows = table(make("a", pos="alibi"), make("b", pos="alibi", seed=1, newer=False), make("c"))
+    assert list(rows)[:2] == ["ALiBi", "learned"] and rows["ALiBi"]["seeds"] == "0, 1"
+
+
 def test_seeds_of_pretraining_do_not_make_configurations(make, table):
     for seed in (0, 1):
         make(f"text-{seed}", "lm", seed=seed)
