@@ -10,7 +10,8 @@ MAPS_SHOWN = ("classifier-alibi-0", "lm-alibi-0")  # whose first map is not in t
 
 
 def attention(runs):
-    pages = sorted(path.relative_to(runs.out) for path in runs.out.glob("*/maps/attention-*.html"))
+    found = runs.out.glob("*/maps/attention-1-*.html")
+    pages = sorted(path.relative_to(runs.out) for path in found)
     links = join([f"[{page.parts[0]}]({page.as_posix()})" for page in pages])
     maps = attention_maps(runs)
     return [
