@@ -82,6 +82,8 @@ def show(flags):
             (0 <= flags.layer <= L, f"--layer {flags.layer}: {run.folder} has layers 1 to {L}"),
             (0 <= flags.head <= H, f"--head {flags.head}: {run.folder} has heads 1 to {H}"),
         )
+    several = f"--html: compares at most two runs, got {len(loaded)}; give one or two"
+    require((not flags.html or len(loaded) <= 2, several))
     names = name_runs(loaded, flags.labels)
     texts = flags.text or default_texts(loaded)
     readings = []

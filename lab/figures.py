@@ -57,6 +57,9 @@ def make_figure(**more):
     from matplotlib.figure import Figure
 
     class Picture(Figure):
+        def savefig(self, *args, bbox_inches="tight", **more):
+            super().savefig(*args, bbox_inches=bbox_inches, **more)
+
         def _repr_png_(self):
             picture = io.BytesIO()
             save(self, picture)

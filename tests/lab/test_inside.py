@@ -4,6 +4,7 @@ import html
 import math
 
 import matplotlib
+import matplotlib.image
 import numpy as np
 import pytest
 import torch
@@ -83,7 +84,11 @@ def test_heatmaps_of_one_head_and_of_the_mean(tmp_path):
     assert np.allclose(drawn.filled(0), attention.weights[1, 0])
     shown = [text.get_text() for axis in figure.axes for text in axis.texts]
     assert len(shown) == 21 and f"{attention.weights[1, 0, 5, 0]:.2f}".lstrip("0") in shown
-    assert figure.texts[0].get_text() == "Mine" and figure._repr_png_()[1:4] == b"PNG"
+    assert figure.texts[0].get_text() == "Mine"
+    figure.savefig(tmp_path / "head.png")
+    height, width, _ = matplotlib.image.imread(tmp_path / "head.png").shape
+    assert height > 200 and width > 200  # of the whole figure, whose canvas is one inch
+    assert figure._repr_png_()[1:4] == b"PNG"
     mean = maps_of(attention.plot(layer=1, mean=True, bos=False))["layer 1, mean of heads"]
     assert np.allclose(mean.filled(0), attention.weights[0].mean(0)[1:, 1:])
     assert (matplotlib.get_backend(), matplotlib.rcParams.copy()) == before

@@ -140,7 +140,7 @@ def test_heads_are_sorted_by_what_happens_without_them(show, tmp_path):
             name = f"layer {layer + 1}, head {head + 1}"
             changes[name] = losses(model) - losses(run.model), model(ids)[0].argmax(-1)
     order = sorted(changes, key=lambda name: -changes[name][0].mean())
-    buttons = tab.locator("#heads button")
+    buttons = tab.locator("#heads li button")
     for n, name in enumerate(order):
         change, words = changes[name]
         text = buttons.nth(n).inner_text().replace("−", "-")
@@ -150,6 +150,8 @@ def test_heads_are_sorted_by_what_happens_without_them(show, tmp_path):
         assert [row[3] for row in rows[:-1]] == [f"{value:+.3f}" for value in change.tolist()]
         answers = [row[4].split(" → ")[-1] for row in rows]
         assert answers == [run.tokenizer.id_to_token(i) for i in words]
+    tab.click("text=show its attention")  # of the head clicked last
+    assert buttons.last.inner_text().lower().startswith(tab.inner_text("#place").lower())
 
 
 def rows_of(tab, section):
@@ -241,7 +243,7 @@ def test_the_other_kinds_of_runs_have_a_page(show, tmp_path, kind):
     words = {"mlm": TEXT.split(), "classifier": ["(the whole text)", "[BOS]", *TEXT.split()]}
     words["thread"] = ["this", "[MASK]", "is", "small"]
     assert [row.split("\t")[0] for row in rows_of(tab, "#answers")] == words[kind]
-    assert tab.locator("#heads button").count() == (12 if kind == "thread" else 4)
+    assert tab.locator("#heads li button").count() == (12 if kind == "thread" else 4)
 
 
 def test_texts_that_are_markup_are_text(show, tmp_path):
