@@ -954,6 +954,7 @@ def test_a_comparison_with_a_damaged_run(name, place, finished, data):
     (folder / name).write_bytes(changed((folder / name).read_bytes(), data))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(panels, "draw_over_steps", lambda *_, **__: None)
+        patch.setattr(compare, "save", lambda figure, path: None)
         works_or_says_why(
             lambda: muted(compare.compare, compare.Flags([str(folder)], "comparison")), folder
         )
