@@ -39,7 +39,9 @@ class Flags:
     file: str = flag(
         "", "file of more texts, one per line, or of labelled rows (.tsv, .csv); -: standard input"
     )
-    out: str = flag("", "table of all answers", shown="answers.tsv in the run folder, with --file")
+    table: str = flag(
+        "", "file for all answers", shown="answers.tsv in the run folder, with --file"
+    )
     tokens: int = flag(40, "most tokens to write", at_least=1, at_most=100_000)
     samples: int = flag(3, "texts to write", at_least=1, at_most=10_000)
     temperature: float = flag(0.8, "below 1: more likely words; 0: the most likely", at_least=0)
@@ -55,7 +57,7 @@ def sample(flags):
     texts = texts[len(above) :]
     for text in texts:
         encode(run, text)  # raises UserError before the first answer
-    table = Path(flags.out or run.folder / "answers.tsv") if flags.file or flags.out else None
+    table = Path(flags.table or run.folder / "answers.tsv") if flags.file or flags.table else None
     if run.kind == "classifier" and table:
         classify_all(run, texts, labels, table)
         return

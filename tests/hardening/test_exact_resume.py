@@ -88,6 +88,7 @@ def undisturbed(tmp_path_factory, finished, inputs):
     with pytest.MonkeyPatch.context() as patch:  # figures take longer than such a training
         patch.setattr(figures, "curves", lambda *args, **more: None)
         patch.setattr(figures, "confusion", lambda *args, **more: None)
+        patch.setattr(figures, "save", lambda figure, path: None)
         yield get
 
 

@@ -329,9 +329,9 @@ def test_clean_split_forgets_the_test_rows(tmp_path, capsys):
     script("--data", folder, "--out", tmp_path / "clean", "--split", "clean")
     full, clean = result_of(tmp_path / "full"), result_of(tmp_path / "clean")
     answers = {how: read_predictions(tmp_path / how) for how in ("full", "clean")}
-    assert [text for text, _, _ in answers["full"]] == [f"word{i} other{i}" for i in range(12)]
-    assert all(gold == predicted for _, gold, predicted in answers["full"])
-    assert len({predicted for _, _, predicted in answers["clean"]}) == 1
+    assert [text for text, *_ in answers["full"]] == [f"word{i} other{i}" for i in range(12)]
+    assert all(gold == predicted for _, gold, predicted, *_ in answers["full"])
+    assert len({predicted for _, _, predicted, *_ in answers["clean"]}) == 1
     assert full["macro_f1/test"] == 1 and clean["macro_f1/test"] == pytest.approx(1 / 3)
     assert full["accuracy/seen"] == full["accuracy/test"] == 1
     assert (

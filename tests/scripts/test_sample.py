@@ -205,7 +205,7 @@ def test_labelled_rows_are_scored(tmp_path, capsys):
     folder, path = make_run(tmp_path / "run", "classifier"), tmp_path / "rows.tsv"
     rows = [("a", "this is"), ("b", "the world"), ("b", "we will work")]
     path.write_text("".join(f"{label}\t{text}\n" for label, text in rows), encoding="utf-8")
-    code, out, _ = call(capsys, folder, "--file", path, "--out", tmp_path / "table.tsv")
+    code, out, _ = call(capsys, folder, "--file", path, "--table", tmp_path / "table.tsv")
     run = load_run(folder)
     answers = run.classify(*(text for _, text in rows))
     right = sum(next(iter(answer)) == label for answer, (label, _) in zip(answers, rows))
