@@ -6,6 +6,7 @@ batch of texts, and the checks they passed. `Attention` is what a Reading says o
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -13,6 +14,7 @@ import torch
 from data import batching
 from lab.figures import POSITION_NAMES
 from lab.inside.checks import allowed, examine, steps_ahead
+from lab.inside.scores import take_apart
 from lab.inside.texts import read, read_both
 from lab.load import LoadedRun
 from nets.thread_reader import ancestor_inputs
@@ -54,6 +56,11 @@ class Reading:
     source_mask: torch.Tensor = None  # (B, S)
     first: int = 0  # which of the texts given is the first of these B
     newest_first: bool = False  # whether the model reads the source from its end: ancestors
+
+    @cached_property
+    def scores(self):
+        """Content and position of the scores, computed once for all texts: see `take_apart`."""
+        return take_apart(self)
 
     def body(self):
         """Return the transformer that has this attention."""

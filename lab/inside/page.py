@@ -21,7 +21,6 @@ from lab.figures import POSITION_COLORS
 from lab.inside.ablation import ablate, attentions
 from lab.inside.attention import describe
 from lab.inside.lens import ask, inputs_of, read_layers
-from lab.inside.scores import take_apart
 
 TEMPLATE = Path(__file__).with_name("page.html")
 NOT_ALLOWED = 65535  # the code of a weight where attention is not allowed
@@ -99,7 +98,7 @@ def parts_data(reading, number):
     run, texts = reading.run, [number]
     if run.kind == "thread":
         texts = range(reading.first, reading.first + len(reading.words))
-    content, position = take_apart(reading)
+    content, position = reading.scores
     why = NO_POSITION.get("cross" if reading.part == "cross" else run.model.body.config.pos, "")
     parts = []
     for text in texts:

@@ -1,6 +1,5 @@
 """The attention of a run on one text, as arrays, a figure or a web page."""
 
-from functools import cached_property
 from html import escape
 from pathlib import Path
 
@@ -9,7 +8,6 @@ from lab.errors import require
 from lab.inside.attention import describe
 from lab.inside.heatmaps import draw_maps
 from lab.inside.page import page
-from lab.inside.scores import take_apart
 
 MOST_NUMBERS = 12  # tokens of a map whose weights can be written into its cells
 
@@ -41,17 +39,13 @@ class Attention:
         """Return values (L, B, H, T, S) of a reading for this text alone, without padding."""
         return values[:, self.row, :, : len(self.words), : len(self.keys)].numpy()
 
-    @cached_property
-    def scores(self):
-        return [None if part is None else self.cut(part) for part in take_apart(self.reading)]
-
     @property
     def content(self):
         """q k^T / sqrt(D), without positions: (n_layer, n_head, T, S), -inf if not allowed.
 
         The weights are softmax(content + position) over the last dimension.
         """
-        return self.scores[0]
+        return self.cut(self.reading.scores[0])
 
     @property
     def position(self):
@@ -60,7 +54,8 @@ class Attention:
         ALiBi's bias, or what the rotation of rotary positions changes. Learned and sinusoidal
         positions are part of the content.
         """
-        return self.scores[1]
+        position = self.reading.scores[1]
+        return None if position is None else self.cut(position)
 
     def name(self):
         part = self.reading.part_name()
