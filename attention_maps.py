@@ -136,7 +136,11 @@ def name_runs(loaded, labels):
     """Return {id of a run: its name}: of --labels, else of its folder."""
     given = [label.strip() for label in labels.split(",")] if labels else []
     wrong = f"--labels {labels}: gives {len(given)} names for {len(loaded)} runs; give one for each"
-    require((not given or len(given) == len(loaded), wrong))
+    unfit = f"--labels {labels}: figures are named by them; give different names without / and \\"
+    require(
+        (not given or len(given) == len(loaded), wrong),
+        (len(set(given)) == len(given) and not re.search(r"[/\\]", labels), unfit),
+    )
     return dict(zip(map(id, loaded), given or [short_name(run, loaded) for run in loaded]))
 
 

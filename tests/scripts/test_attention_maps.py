@@ -596,3 +596,6 @@ def test_titles_labels_and_means(tmp_path, capsys, figures):
     assert titles == ["layer 1, mean of heads", "layer 2, mean of heads"] * 2
     code, _, err = call(capsys, *runs, "--labels", "one", "--text", SHORT)
     assert code == 2 and "--labels one: gives 1 names for 2 runs" in err
+    for labels in ("same,same", "a/b,c"):  # would share a column, or name a missing folder
+        code, _, err = call(capsys, *runs, "--labels", labels, "--text", SHORT)
+        assert code == 2 and f"--labels {labels}: " in err and err.count("\n") == 1
