@@ -180,10 +180,7 @@ def check(flags, source):
     flags.members = members
     T, where = flags.block_size, f"--eval-block {flags.eval_block}"
     noise, stride = flags.drop_words + flags.swap_words, flags.eval_stride
-    try:
-        lengths = {int(length) for length in flags.eval_block.split(",") if length}
-    except ValueError:
-        raise UserError(f"{where}: must be lengths joined by commas, like 32,64,128") from None
+    lengths = flags.numbers("eval_block")
     beyond = f"{where}: learned positions end at --block-size {T}; use another --pos to go beyond"
     require(
         (noise < 1, f"--drop-words and --swap-words must be below 1 together, got {noise:g}"),

@@ -34,6 +34,7 @@ IGNORED = (
     "accumulate",
     "timeout",
     "eval_every",
+    "keep",
     "eval_block",
 )
 

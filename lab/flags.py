@@ -98,6 +98,16 @@ class LoopFlags:
     weight_decay: float = flag(0.01, "weight decay of matrices", at_least=0)
     clip: float = flag(1.0, "largest gradient norm; 0: no limit", at_least=0)
     eval_every: int = flag(100, "steps between evaluations", at_least=1)
+    keep: str = flag("", "also keep the weights of these steps, as step-N.pt, for example 0,100")
+
+    def numbers(self, name):
+        """Return the numbers of a flag like --keep 0,100 in order. Raises UserError."""
+        text = getattr(self, name)
+        try:
+            return sorted({int(number) for number in text.split(",") if number})
+        except ValueError:
+            example = "must be whole numbers joined by commas, like 32,64,128"
+            raise UserError(f"{spelled(name, text)}: {example}") from None
 
 
 @dataclass

@@ -9,7 +9,8 @@ from lab.errors import UserError, require
 from lab.flags import spelled
 from lab.records import can_resume, read_config, read_json
 
-ANALYSIS_FOLDERS = ("maps", "probe", "order")  # written by other scripts; deleted with the run
+# Written by other scripts; deleted with the run
+ANALYSIS_FOLDERS = ("maps", "probe", "order", "emergence", "anchor", "averages")
 MAY_CHANGE = ("resume", "overwrite", "out", "device", "threads", "accumulate", "timeout")
 EARLY = ("config.json", "tokenizer.json", "metrics.jsonl", "best.pt")  # before a checkpoint
 

@@ -43,11 +43,12 @@ class LoadedRun:
     unfinished: str = ""  # which weights a run that has not ended has: "step 100"
 
 
-def read_run(folder, kinds=tuple(SCRIPTS), device="cpu", flag_name=""):
+def read_run(folder, kinds=tuple(SCRIPTS), device="cpu", flag_name="", step=None):
     """Load a run: its model in evaluation mode with the best weights, and its tokenizer.
 
-    kinds: which runs are accepted. flag_name: the flag that named the folder, for messages. Raises
-    UserError and DataError if the folder is no such run or its parts do not fit together.
+    kinds: which runs are accepted. flag_name: the flag that named the folder, for messages. step:
+    load the weights of this step, which --keep kept. Raises UserError and DataError if the folder
+    is no such run or its parts do not fit together.
     """
     folder, where = Path(folder), f"{flag_name} {folder}".strip()
     if not folder.is_dir():
@@ -63,10 +64,12 @@ def read_run(folder, kinds=tuple(SCRIPTS), device="cpu", flag_name=""):
         what = f"is a run of kind {str(kind)[:40]!r}, but {wanted} is needed here"
         raise UserError(f"{where}: {what}; give a folder written by {scripts}")
     tokenizer = load_tokenizer(folder / "tokenizer.json")
-    if not (folder / "best.pt").exists():
-        raise UserError(f"{where}: no best.pt yet; finish the run with --resume")
-    checkpoint = read_checkpoint(folder / "best.pt", device)
-    model = build_model(folder, kind, config, tokenizer, checkpoint["model"])
+    weights = folder / ("best.pt" if step is None else f"step-{step}.pt")
+    if not weights.exists():
+        remedy = "finish the run with --resume" if step is None else f"train with --keep {step}"
+        raise UserError(f"{where}: no {weights.name} yet; {remedy}")
+    checkpoint = read_checkpoint(weights, device)
+    model = build_model(folder, kind, config, tokenizer, weights, checkpoint["model"])
     unfinished = ""
     if not (folder / "result.json").exists():
         unit = "epoch" if kind == "classifier" else "step"
@@ -77,13 +80,13 @@ def read_run(folder, kinds=tuple(SCRIPTS), device="cpu", flag_name=""):
     return LoadedRun(folder, kind, config, model.to(device).eval(), tokenizer, unfinished)
 
 
-def build_model(folder, kind, described, tokenizer, weights):
-    """Return the model of a config.json with its weights. Raises UserError and DataError.
+def build_model(folder, kind, described, tokenizer, saved, weights):
+    """Return the model of a config.json with the weights of the file `saved`.
 
     The file may ask for any size. The model takes memory only when the weights have proved to be
-    those of such a model.
+    those of such a model. Raises UserError and DataError.
     """
-    path, best = folder / "config.json", folder / "best.pt"
+    path = folder / "config.json"
     try:
         config = make_config(described["model"])
     except (TypeError, ValueError) as error:
@@ -100,7 +103,7 @@ def build_model(folder, kind, described, tokenizer, weights):
         require((fits, f"{path}: does not describe a thread reader; restore the file"))
     members = described.get("members", 1)
     layers = f"the {config.n_layer} layers of config.json, {members} times"
-    few = f"{best}: holds {len(weights)} tensors, which cannot be {layers}; restore the file"
+    few = f"{saved}: holds {len(weights)} tensors, which cannot be {layers}; restore the file"
     require((0 < members * config.n_layer <= len(weights), few))
     try:
         with torch.device("meta"):
@@ -108,14 +111,14 @@ def build_model(folder, kind, described, tokenizer, weights):
     except (AttributeError, RuntimeError, TypeError, ValueError) as error:
         why = str(error)[:200]
         raise UserError(f"{path}: does not describe a model ({why}); train again") from None
-    check_weights(model, weights, best)
+    check_weights(model, weights, saved)
     if kind == "classifier":
         n_class = len(described["classes"])
         fits = n_class == described["classifier"].get("n_class")
         other = f"{path}: names {n_class} classes, but the classifier has another number"
         require((fits, f"{other}; restore the file"))
     model = make_model(kind, config, described)
-    load_weights(model, weights, best)
+    load_weights(model, weights, saved)
     return model
 
 
@@ -129,29 +132,3 @@ def make_model(kind, config, described):
     body = {"lm": Decoder, "mlm": make_encoder, "seq2seq": EncoderDecoder}[kind]
     members = [LanguageModel(body(config)) for _ in range(described.get("members", 1))]
     return Ensemble(members) if len(members) > 1 else members[0]
-
-
-def by_position(loaded):
-    """Group runs as {label: runs}: those that differ only in their seed, by position encoding.
-    Where that does not tell them apart, each run stands alone under the name of its folder.
-
-    A flag that is off counts as one that the version of the run did not know."""
-    groups = {}
-    for run in loaded:
-        groups.setdefault(run.model.body.config.pos, []).append(run)
-
-    def settings(run):
-        own = {name: value for name, value in run.config["flags"].items() if value}
-        return {**own, "seed": 0, "out": ""}
-
-    if all(
-        all(settings(run) == settings(group[0]) for run in group)
-        and len({run.config["flags"]["seed"] for run in group}) == len(group)
-        for group in groups.values()
-    ):
-        return groups
-    names = [run.folder.resolve().name for run in loaded]
-    return {
-        name if names.count(name) == 1 else str(run.folder): [run]
-        for name, run in zip(names, loaded)
-    }

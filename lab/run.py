@@ -1,7 +1,7 @@
 """A run being trained: its folder, and what surrounds the training loop.
 
 A run is a folder: config.json, tokenizer.json, metrics.jsonl, checkpoint.pt (to resume), best.pt
-(to use), result.json and figures. `Run` writes one, `lab.load` opens one.
+(to use), result.json and figures, and with --keep step-N.pt. `Run` writes one, `lab.load` opens it.
 """
 
 import dataclasses
@@ -62,6 +62,9 @@ class Run:
         self.damaged = self.retraining = False
         self.live, self.losses, self.signals = LiveLine(), Losses(), Signals(self.how_to_resume)
         self.count_in_steps(getattr(flags, "steps", 0), getattr(flags, "eval_every", 1))
+        self.kept = flags.numbers("keep") if getattr(flags, "keep", "") else []
+        late = [step for step in self.kept if not 0 <= step <= self.total]
+        require((not late, f"--keep {late and late[0]}: must be from 0 to --steps {self.total}"))
         described |= {"kind": kind, "model": dataclasses.asdict(config)}
         processes.from_rank_0(lambda: self.begin(described, tokenizer))
         if processes.size() > 1:
@@ -120,6 +123,8 @@ class Run:
             if self.is_due(step):
                 self.evaluate(step, measure, judge, best)
                 self.save_checkpoint(model, optimizer, step)
+            if step in self.kept:
+                self.save(f"step-{step}.pt", model=model.state_dict(), step=step)
             self.stop_if_asked(model, optimizer, step)
             if step < self.total:
                 yield step

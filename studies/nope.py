@@ -3,14 +3,14 @@
     python -m studies.nope --size quick
     python -m studies.nope --data path/to/wikitext-2 --size laptop
 
-Four position encodings, as causal models of several sizes and lengths and as masked models. Then
-studies.probe_position, studies.probe_order, and perplexity beyond the trained length.
+Causal models with each position encoding, with and without an anchor (every block begins with
+[BOS]), of several depths and lengths; and masked models. Then, with studies.probe_position and its
+neighbours: which layers know positions, when they learn them, which head does it, and why.
 
 Each run is a folder of its own. Finished runs are not repeated.
 """
 
 import math
-import statistics
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,31 +25,61 @@ from lab.records import read_result
 from studies.jobs import StudyFlags, options, run_all
 from studies.report import finish, perplexity, picture, read_table, write_report
 
-POSITIONS = ("nope", "learned", "sinusoidal", "alibi")  # in the order of the paper's tables
+POSITIONS = ("nope", "learned", "sinusoidal", "alibi", "rope")
+ANCHORS = (False, True)  # whether every block begins with [BOS]
 
-# models: (n_layer, n_embd, n_head), of which the second is probed.
-# lengths: block sizes besides block_size, for the second model.
+# depths: numbers of layers, of which the second is the main model. lengths: of blocks, likewise.
+# keep: the steps whose weights show when positions are learned. probe: flags of all probes.
 # fmt: off
 SIZES = {
-    "quick": dict(models=((1, 32, 2), (2, 64, 4), (4, 64, 4)), block_size=32, lengths=(16, 64),
-                  tokens=512, steps=600, lr=2e-3, vocab_size=0, eval_test=4000,
-                  mlm=dict(steps=800, batch_size=32, lr=2e-3)),
-    "laptop": dict(models=((2, 32, 4), (3, 64, 4), (4, 96, 4)), block_size=64, lengths=(32, 128),
-                   tokens=1024, steps=1200, lr=2e-3, vocab_size=2000, eval_test=40_000,
-                   mlm=dict(steps=4000, batch_size=16, lr=2e-3)),
-    "full": dict(models=((4, 256, 8), (6, 384, 8), (12, 512, 8)), block_size=256,
-                 lengths=(128, 512), tokens=16_384, steps=10_000, lr=1e-3, vocab_size=8000,
-                 eval_test=0, mlm=dict(steps=10_000, batch_size=128, lr=5e-4)),
+    "quick": dict(
+        depths=(1, 2), n_embd=64, n_head=4, lengths=(16, 32), tokens=1024, steps=1000, lr=3e-3,
+        vocab_size=0, eval_test=4000, keep=(0, 50, 100, 200, 400, 700, 1000),
+        probe=dict(blocks=600, steps=600),
+        mlm=dict(steps=800, batch_size=32, lr=2e-3)),
+    "laptop": dict(
+        depths=(2, 3, 4), n_embd=64, n_head=4, lengths=(32, 64, 128), tokens=2048, steps=4000,
+        lr=3e-3, vocab_size=2000, eval_test=40_000,
+        keep=(0, 125, 250, 500, 1000, 1500, 2000, 3000, 4000),
+        probe=dict(blocks=1500, steps=3000),
+        mlm=dict(steps=4000, batch_size=32, lr=2e-3)),
+    "full": dict(
+        depths=(4, 6, 12), n_embd=384, n_head=8, lengths=(128, 256, 512), tokens=16_384,
+        steps=10_000, lr=1e-3, vocab_size=8000, eval_test=0,
+        keep=(0, 250, 500, 1000, 2000, 4000, 7000, 10_000),
+        probe=dict(blocks=3000, steps=6000),
+        mlm=dict(steps=10_000, batch_size=128, lr=5e-4)),
 }
 # fmt: on
 
 
 @dataclass
 class Flags(StudyFlags):
-    seeds_beside: int = flag(
-        0, "seeds of the others", shown="as --seeds, quick: 1", at_least=0, at_most=1000
-    )
+    seeds: int = flag(3, "seeds of NoPE and of learned positions", at_least=1, at_most=1000)
+    seeds_beside: int = flag(1, "seeds of all other models", at_least=1, at_most=1000)
     out: str = flag("out/study-nope", "folder of all runs, figures and the report")
+
+
+@dataclass(frozen=True)
+class Model:
+    """A causal model of the study, trained with several seeds."""
+
+    pos: str
+    n_layer: int
+    length: int
+    anchor: bool
+    seeds: int
+
+    def name(self, seed):
+        anchor = "-anchor" if self.anchor else ""
+        return f"lm-{self.pos}-{self.n_layer}-{self.length}{anchor}-{seed}"
+
+    def names(self):
+        return [self.name(seed) for seed in range(self.seeds)]
+
+    @property
+    def label(self):
+        return POSITION_NAMES[self.pos] + " + anchor" * self.anchor
 
 
 def study(flags):
@@ -57,74 +87,60 @@ def study(flags):
     corpus = data.load(flags.data)
     problem = f"--data {flags.data}: no running text with a test set found; give another corpus"
     require((corpus.lines and corpus.tests, problem))
-    beside = flags.seeds_beside or (1 if flags.size == "quick" else flags.seeds)
-    probed, T = size["models"][1], size["block_size"]
+    T, n_layer = size["lengths"][1], size["depths"][1]
+    few, pairs = flags.seeds_beside, ("nope", "learned")
 
-    # Jobs: the probed model first, then the other sizes, the other lengths, the masked models
-    many, few = range(flags.seeds), range(beside)
-    jobs = [causal_job(flags, size, pos, probed, T, seed) for seed in many for pos in POSITIONS]
-    probed_folders = [out / name for name, _, _ in jobs]
-    variants = [(model, T) for model in size["models"] if model != probed]
-    variants += [(probed, length) for length in size["lengths"]]
-    jobs += [
-        causal_job(flags, size, pos, model, length, seed)
-        for model, length in variants
-        for seed in few
+    # The main model with each encoding, then NoPE of other depths, then other lengths of block
+    main_models = [
+        Model(pos, n_layer, T, anchor, flags.seeds if pos in pairs else few)
         for pos in POSITIONS
+        for anchor in ANCHORS
     ]
-    jobs += [masked_job(flags, size, pos, seed) for seed in few for pos in POSITIONS]
-    masked_folders = [out / f"mlm-{pos}-{seed}" for pos in POSITIONS for seed in few]
-    names = options(labels=",".join(POSITION_NAMES[pos] for pos in POSITIONS))
+    depths = [Model("nope", n, T, a, few) for n in size["depths"] if n != n_layer for a in ANCHORS]
+    lengths = [Model(p, n_layer, n, True, few) for n in size["lengths"] if n != T for p in pairs]
+    models = [*main_models, *depths, *lengths]
+    jobs = [causal_job(flags, size, model, seed) for model in models for seed in range(model.seeds)]
+    jobs += [masked_job(flags, size, pos, seed) for seed in range(few) for pos in pairs]
+
+    # What is looked at: the main models, those with the anchor beside NoPE, NoPE alone, its depths
+    nope = [model for model in main_models if model.pos == "nope"]
+    probed = [nope[0], *(model for model in main_models if model.anchor)]
+    few_steps = size["probe"] | {"steps": size["probe"]["steps"] // 3}
     looks = [
-        ("probe", "studies.probe_position", probed_folders),
-        ("order", "studies.probe_order", probed_folders),
-        ("compare", "compare", [*probed_folders, *names]),
-        ("compare-mlm", "compare", [*masked_folders, *names]),
+        ("probe", "studies.probe_position", [*runs(out, probed), *options(**size["probe"])]),
+        ("depth", "studies.probe_position", [*runs(out, depths), *options(**size["probe"])]),
+        ("emergence", "studies.emergence", [*runs(out, nope), *options(**few_steps)]),
+        ("anchor", "studies.anchor_head", [*runs(out, nope), *options(**size["probe"])]),
+        ("averages", "studies.averages", runs(out, nope)),
+        ("order", "studies.probe_order", runs(out, probed)),
+        ("compare", "compare", runs(out, main_models)),
     ]
     run_all(out, (jobs, looks), flags.jobs, cost)
 
-    # Results: for every encoding, perplexities of the seeds by size, by length, and masked
-    result = {}
-    for pos in POSITIONS:
-        by_model = {
-            (model, length): [
-                perplexity(read_result(out / causal_name(pos, model, length, seed)), corpus.tests)
-                for seed in (many if (model, length) == (probed, T) else few)
-            ]
-            for model, length in [(probed, T), *variants]
-        }
-        result[pos] = {
-            "sizes": [by_model[model, T] for model in size["models"]],
-            "lengths": [by_model[probed, length] for length in sorted({T, *size["lengths"]})],
-            "masked": [read_result(out / f"mlm-{pos}-{seed}")["perplexity/valid"] for seed in few],
-        }
-    written = write_tables(out, corpus.name, size, result, flags.seeds, beside)
+    # Results: the perplexity of all test sets together, of every seed of every model
+    result = {
+        model: [perplexity(read_result(out / name), corpus.tests) for name in model.names()]
+        for model in models
+    }
+    masked = {
+        pos: [read_result(out / f"mlm-{pos}-{seed}")["perplexity/valid"] for seed in range(few)]
+        for pos in pairs
+    }
+    written = write_tables(out, corpus.name, size, result, masked)
     write_report(out, "Models without positions still learn positions", report_parts(out, written))
     print("\n".join(written))
-    numbers = {f"perplexity/{pos}": numbers for pos, numbers in result.items()}
+    numbers = {f"perplexity/{model.name('SEED')}": values for model, values in result.items()}
+    numbers |= {f"masked perplexity/{pos}": values for pos, values in masked.items()}
     finish(out, started, {"tests": list(corpus.tests), **numbers}, ("report.md", "its tables"))
 
 
 # ---------------------------------------------------------------------------- jobs
 
 
-def common_flags(flags, size, pos, model, seed):
-    n_layer, n_embd, n_head = model
-    common = dict(data=flags.data, threads=1, activation="gelu", pos=pos, seed=seed)
-    if size["vocab_size"]:
-        common |= dict(tokenizer="bpe", vocab_size=size["vocab_size"])
-    return common | dict(n_layer=n_layer, n_embd=n_embd, n_head=n_head, n_ffn=4 * n_embd)
-
-
-def causal_name(pos, model, length, seed):
-    return f"lm-{pos}-{model[0]}x{model[1]}-{length}-{seed}"
-
-
-def causal_job(flags, size, pos, model, length, seed):
-    steps, T = size["steps"], size["block_size"]
-    training = dict(
-        block_size=length,
-        batch_size=size["tokens"] // length,
+def causal_job(flags, size, model, seed):
+    steps, is_main = size["steps"], (model.n_layer, model.length) == main_shape(size)
+    training = common_flags(flags, size, model.pos, model.n_layer, model.length, seed) | dict(
+        batch_size=size["tokens"] // model.length,
         lr=size["lr"],
         steps=steps,
         warmup=steps // 20,
@@ -132,28 +148,46 @@ def causal_job(flags, size, pos, model, length, seed):
         eval_train=size["eval_test"] or 100_000,
         eval_test=size["eval_test"],
     )
-    if (model, length) == (size["models"][1], T) and pos != "learned":
-        training["eval_block"] = ",".join(str(T * factor) for factor in (2, 4, 8))
-    arguments = options(**common_flags(flags, size, pos, model, seed), **training)
-    return causal_name(pos, model, length, seed), "train_lm", arguments
+    if is_main and model.pos == "nope":
+        training["keep"] = ",".join(map(str, size["keep"]))
+    if is_main and model.pos != "learned":
+        training["eval_block"] = ",".join(str(model.length * factor) for factor in (2, 4, 8))
+    anchor = ["--anchor"] if model.anchor else []
+    return model.name(seed), "train_lm", [*options(**training), *anchor]
 
 
 def masked_job(flags, size, pos, seed):
     steps = size["mlm"]["steps"]
-    training = size["mlm"] | dict(
-        block_size=size["block_size"],
-        dropout=0,
-        mask_rate=0.15,
-        init_std=0.05,
-        warmup=steps // 20,
-        eval_every=steps // 8,
+    n_layer, length = main_shape(size)
+    training = common_flags(flags, size, pos, n_layer, length, seed) | dict(
+        dropout=0, mask_rate=0.15, init_std=0.05, warmup=steps // 20, eval_every=steps // 8
     )
-    common = common_flags(flags, size, pos, size["models"][1], seed)
-    return f"mlm-{pos}-{seed}", "train_mlm", options(**common, **training)
+    return f"mlm-{pos}-{seed}", "train_mlm", options(**training | size["mlm"])
+
+
+def runs(out, models):
+    """Return the run folders of models, and flags that name them, as the looks take them."""
+    depths = {model.n_layer for model in models}
+    labels = [f"{m.label} {m.n_layer} layers" if len(depths) > 1 else m.label for m in models]
+    folders = [out / name for model in models for name in model.names()]
+    return [*folders, *options(labels=",".join(labels))]
+
+
+def common_flags(flags, size, pos, n_layer, length, seed):
+    common = dict(data=flags.data, threads=1, activation="gelu", pos=pos, seed=seed)
+    if size["vocab_size"]:
+        common |= dict(tokenizer="bpe", vocab_size=size["vocab_size"])
+    width = dict(n_head=size["n_head"], n_embd=size["n_embd"], n_ffn=4 * size["n_embd"])
+    return common | width | dict(n_layer=n_layer, block_size=length)
+
+
+def main_shape(size):
+    """Return depth and length of block of the main model."""
+    return size["depths"][1], size["lengths"][1]
 
 
 def cost(arguments):
-    """Estimate the floating-point operations of a training, or of a probe."""
+    """Estimate the floating-point operations of a training, or of a look."""
     if "--n-embd" not in arguments:
         return 1e12
     given = dict(zip(arguments[::2], arguments[1::2]))
@@ -167,62 +201,92 @@ def cost(arguments):
 # ---------------------------------------------------------------------------- results
 
 
-def write_tables(out, data_name, size, result, seeds, beside):
-    """Write sizes, lengths and masked as .md and .tex; return the Markdown of the three."""
-    (n_layer, n_embd, _), T = size["models"][1], size["block_size"]
-    lengths = sorted({T, *size["lengths"]})
-    probed = f"{n_layer} layers, {n_embd} wide"
-    how = (
-        f"Data {data_name}, {size['steps']:,} steps of {size['tokens']:,} tokens. Mean ± sample "
-        f"standard deviation, {seeds} seeds of {probed} with {T} tokens, {beside} of the others. "
-        "The best mean of each column is bold."
-    )
-    models = [f"{a} layer{'s' * (a > 1)}, {b} wide" for a, b, _ in size["models"]]
-    about = {  # name: (columns, caption)
-        "sizes": (models, f"Test perplexity by model size, blocks of {T} tokens. {how}"),
-        "lengths": (
-            [f"{length} tokens" for length in lengths],
-            f"Test perplexity by block length in training and evaluation, {probed}. {how}",
+def write_tables(out, data_name, size, result, masked):
+    """Write encodings, depths, lengths and masked as .md and .tex; return the Markdown of all."""
+    n_layer, T = main_shape(size)
+    steps, tokens, width = size["steps"], size["tokens"], size["n_embd"]
+    how = f"Data {data_name}, width {width}, {steps:,} steps of {tokens:,} tokens."
+    shape, about = f"{n_layer} layers, blocks of {T}", f"Test perplexity{{}}. {how}"
+    by_shape = {(m.pos, m.n_layer, m.length, m.anchor): values for m, values in result.items()}
+
+    def row(name, *keys):
+        found = [by_shape.get(key) for key in keys]
+        return [name, *(tables.spread(values, 2) if values else "–" for values in found)]
+
+    anchors = ["no anchor", "anchor"]
+    encodings = [
+        row(POSITION_NAMES[p], *((p, n_layer, T, anchor) for anchor in ANCHORS)) for p in POSITIONS
+    ]
+    depths = [
+        row(f"{n} layers", *(("nope", n, T, anchor) for anchor in ANCHORS)) for n in size["depths"]
+    ]
+    lengths = [
+        row(POSITION_NAMES[p], *((p, n_layer, n, True) for n in size["lengths"]))
+        for p in ("nope", "learned")
+    ]
+    bags = [[POSITION_NAMES[p], tables.spread(values, 2)] for p, values in masked.items()]
+    spread = "± is the sample standard deviation over seeds."
+    return [
+        tables.write(
+            out / "encodings",
+            ["positions", *anchors],
+            encodings,
+            about.format(f" by position encoding, {shape}") + f" {spread}",
         ),
-        "masked": (
-            ["masked-LM perplexity"],
-            f"Masked-LM perplexity on held-out lines of {data_name}, {probed}, seeds: {beside}. "
-            "An encoder without positions sees a bag of words.",
+        tables.write(
+            out / "depths",
+            ["NoPE", *anchors],
+            depths,
+            about.format(f" of NoPE by depth, blocks of {T}") + f" {spread}",
         ),
-    }
-    written = []
-    for name, (columns, caption) in about.items():
-        cells = {pos: r[name] if name != "masked" else [r[name]] for pos, r in result.items()}
-        rows = [
-            [POSITION_NAMES[pos], *(tables.spread(values, 2) for values in cells[pos])]
-            for pos in cells
-        ]
-        for i in range(len(columns)):
-            means = [statistics.fmean(cells[pos][i]) for pos in cells]
-            row = rows[means.index(min(means))]
-            row[i + 1] = f"**{row[i + 1]}**"
-        written.append(tables.write(out / name, ["positions", *columns], rows, caption))
-    return written
+        tables.write(
+            out / "lengths",
+            ["positions", *(f"{length} tokens" for length in size["lengths"])],
+            lengths,
+            about.format(f" by length of the blocks, with anchor, {n_layer} layers"),
+        ),
+        tables.write(
+            out / "masked",
+            ["positions", "masked-LM perplexity"],
+            bags,
+            f"Masked-LM perplexity on held-out lines of {data_name}, {shape}, "
+            f"{size['mlm']['steps']:,} steps of {size['mlm']['batch_size']} sequences. An encoder "
+            "without positions sees a bag of words.",
+        ),
+    ]
 
 
 def report_parts(out, written):
-    sizes, lengths, masked = written
+    encodings, depths, lengths, masked = written
+    scores = [read_table(out / "probe" / f"{name}.md") for name in ("median", "argmax", "nats")]
     return [
-        "## Causal language models",
-        sizes,
+        "## Which layers know a word's position?",
+        scores[0],
+        picture("probe/probe.png", "Position probe of every layer"),
+        *scores[1:],
+        "## NoPE of other depths",
+        read_table(out / "depth" / "median.md"),
+        "## When do they learn it?",
+        read_table(out / "emergence" / "emergence.md"),
+        picture("emergence/emergence.png", "Position probe over the steps of the training"),
+        "## Which head does it?",
+        read_table(out / "anchor" / "anchor.md"),
+        picture("anchor/anchor.png", "Attention on the first token"),
+        "## Why do untrained models know some of it?",
+        read_table(out / "averages" / "averages.md"),
+        picture("averages/averages.png", "Length of the first attention's output"),
+        "## Perplexity",
+        encodings,
+        depths,
         lengths,
         picture("compare/compare.png", "Perplexity over steps"),
         "## Train short, test long",
         picture("compare/train-short-test-long.png", "Perplexity at longer blocks"),
-        "## Which layers know a word's position?",
-        read_table(out / "probe" / "probe.md"),
-        picture("probe/probe.png", "Error of the position probe in every layer"),
         "## Does the order of the words matter?",
         read_table(out / "order" / "order.md"),
         picture("order/order.png", "Loss with shuffled words, and along the block"),
         "## Masked language models",
         masked,
-        picture("compare-mlm/compare.png", "Masked-LM perplexity over steps"),
     ]
 
 

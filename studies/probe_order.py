@@ -56,6 +56,9 @@ def measure(run, flags):
     gen = batching.generator("order", flags.seed)
     x, y = batching.random_blocks(ids, T, flags.blocks, gen)  # (N, T)
     order = torch.rand(x.shape, generator=gen)
+    if run.config["flags"].get("anchor"):
+        x = batching.anchored(x)
+        order[:, 0] = -1  # shuffled words stay behind the anchor
 
     losses = losses_of(run.model, x, y).view(-1, T).mean(0)  # (T,)
     last = torch.full_like(y, -100)

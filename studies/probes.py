@@ -1,16 +1,20 @@
 """What the probes of positions have in common: flags, runs grouped by configuration, labels."""
 
+from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
 from data import batching
 from data.corpus import hold_out
+from lab import comparable
+from lab.configurations import group, set_labels
 from lab.errors import require
-from lab.figures import POSITION_NAMES, line_colors
+from lab.figures import COLORS, POSITION_COLORS, POSITION_NAMES
 from lab.flags import flag
 from lab.folder import figures_folder
-from lab.load import by_position, read_run
+from lab.load import read_run
 from lab.machine import set_up_device
 
 
@@ -22,6 +26,7 @@ class ProbeFlags:
         None, "run folders; runs that differ only in the seed are averaged", positional=True
     )
     data: str = flag("", "corpus to read (default: the run's own)")
+    labels: str = flag("", "names of the configurations, joined by commas (default: what differs)")
     device: str = flag("auto", "where to compute", ("auto", "cpu", "cuda", "mps"))
 
 
@@ -32,19 +37,34 @@ def measure_runs(flags, kinds, subfolder, measure):
     {label: {"folders", "seeds", "data", "block_size", **{name: [value of each seed]}}}).
     """
     device = set_up_device(flags)
-    loaded = [read_run(folder, kinds, device=device) for folder in dict.fromkeys(flags.runs)]
-    out = figures_folder(flags.out or loaded[0].folder / subfolder)
+    folders = list(dict.fromkeys(map(Path, flags.runs)))
+    loaded = {folder: read_run(folder, kinds, device=device) for folder in folders}
+    out = figures_folder(flags.out or folders[0] / subfolder)
     result = {}
-    for label, runs in by_position(loaded).items():
+    for label, configuration in labelled(folders, flags.labels).items():
+        runs = [loaded[folder] for folder in configuration.folders.values()]
         measured = [measure(run, flags) for run in runs]
-        result[POSITION_NAMES.get(label, label)] = {
+        config = runs[0].model.body.config
+        result[label] = {
             "folders": [str(run.folder) for run in runs],
             "seeds": [run.config["flags"]["seed"] for run in runs],
-            "block_size": runs[0].model.body.config.block_size,
+            "pos": config.pos,
+            "block_size": config.block_size,
             **{name: [each[name] for each in measured] for name in measured[0]},
         }
     out.mkdir(parents=True, exist_ok=True)
     return out, result
+
+
+def labelled(folders, labels=""):
+    """Return {label: Configuration} of finished runs: their position encodings, or if these are not
+    enough all that differs, or the names of --labels."""
+    found = group([comparable.read(folder) for folder in folders])
+    set_labels(found, labels)
+    positions = [POSITION_NAMES[c.runs[0].settings["pos"]] for c in found]
+    if len(set(positions)) == len(found) and not labels:
+        return dict(zip(positions, found))
+    return {configuration.label: configuration for configuration in found}
 
 
 def n_seeds(result):
@@ -53,10 +73,15 @@ def n_seeds(result):
 
 
 def styles(result):
-    """Yield for each configuration (its result, the style of its line)."""
-    colors = line_colors(result)
+    """Yield for each configuration (its result, the style of its line): a color for each encoding,
+    and other dashes where several configurations have the same one."""
+    drawn = Counter()
     for i, (label, r) in enumerate(result.items()):
-        style = dict(color=colors[label], marker="os^Dv"[i % 5], markersize=3.5, linewidth=1.3)
+        nth, marker = drawn[r["pos"]], "os^Dv"[i % 5]
+        drawn[r["pos"]] += 1
+        color = COLORS[i % len(COLORS)] if nth > 3 else POSITION_COLORS[r["pos"]]
+        dashes = ("-", "--", "-.", (0, (6, 1, 1, 1)))[nth % 4]
+        style = dict(color=color, linestyle=dashes, marker=marker, markersize=3.5, linewidth=1.3)
         yield r, style | {"label": label}
 
 

@@ -116,6 +116,15 @@ TABLE = (
         ("--folds", "2", "--recipes", "bayes", "--jobs", "1"),
         ("*.json",),
     ),
+    Script("studies.emergence", "study", ("{train_lm}",)),
+    Script(
+        *("studies.anchor_head", "study", ("{train_lm}",), ("--steps", "2", "--blocks", "4")),
+        ("*.json", "anchor.*"),
+    ),
+    Script(
+        *("studies.averages", "study", ("{train_lm}",), ("--blocks", "20")),
+        ("*.json", "averages.*"),
+    ),
     Script("studies.probe_layers", "probe", ("{train_mlm}",)),
     Script("studies.probe_order", "probe", ("{train_lm}",), ("--blocks", "30"), ("*.json",)),
     Script(

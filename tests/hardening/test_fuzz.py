@@ -57,9 +57,10 @@ from lab import panels
 from lab.checkpoint import read_checkpoint
 from lab.errors import UserError
 from lab.limits import make_config
-from lab.load import by_position, read_run
+from lab.load import read_run
 from lab.run import Run
 from nets.roberta import export_roberta, load_roberta
+from studies.probes import labelled
 
 CASES = int(os.environ.get("POSLAB_FUZZ", 0))  # cases of each test; 0: a few
 COUNTS, REACHED = collections.Counter(), collections.Counter()
@@ -940,7 +941,7 @@ def test_a_run_with_a_damaged_description(script, name, place, finished, data):
         more = {"source": torch.tensor([text])} if run.kind == "seq2seq" else {}
         with torch.no_grad():
             run.model(torch.tensor([text]), **more)
-        by_position([run])
+        labelled([folder])
 
     works_or_says_why(use, folder)
 

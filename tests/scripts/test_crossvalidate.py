@@ -47,8 +47,8 @@ def test_cross_validation_of_two_recipes(corpus, tmp_path, jobs_in_process):
     assert again.code == 0 and again.out.count("finished before") == 6
 
 
-def test_an_unknown_recipe_is_named(shell, corpus):
-    done = shell("crossvalidate", "--data", corpus, "--recipes", "bayes,magic")
+def test_an_unknown_recipe_is_named(cli, corpus):
+    done = cli("crossvalidate", "--data", corpus, "--recipes", "bayes,magic")
     assert (
         done.code == 2
         and done.err.count("\n") == 1

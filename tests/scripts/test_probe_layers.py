@@ -56,8 +56,8 @@ def test_the_untrained_double_has_the_configuration_of_the_run(
     assert models[0]["zero_mask"] and models[0] == models[1] == models[2]
 
 
-def test_what_is_no_encoder_is_refused(shell, finished):
-    done = shell("probe_layers", finished("train_lm"))
+def test_what_is_no_encoder_is_refused(cli, finished):
+    done = cli("probe_layers", finished("train_lm"))
     assert done.code == 2 and done.err.count("\n") == 1 and "train_mlm.py" in done.err
 
 

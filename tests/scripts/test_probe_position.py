@@ -1,17 +1,17 @@
 """probe_position.py: what untrained models know of positions, and its command line."""
 
-import json
+import math
 from dataclasses import replace
 
 import pytest
 import torch
-from helpers import SHORT, call, call_main
+from helpers import SHORT, call_main, result_of, succeed
 
-from lab.load import by_position, read_run
 from model import Config, Decoder, Encoder, LanguageModel
 from studies import probe_position
+from studies.probes import labelled
 
-FLAGS = probe_position.Flags(runs=[], steps=150, batch_size=256, lr=5e-3)
+FLAGS = probe_position.FitFlags(runs=[], steps=150, batch_size=256, lr=5e-3)
 
 
 def body(pos, kind=Decoder, **more):
@@ -19,6 +19,13 @@ def body(pos, kind=Decoder, **more):
     return LanguageModel(
         kind(Config(vocab_size=30, block_size=12, n_layer=2, n_head=2, n_embd=32, pos=pos, **more))
     ).body
+
+
+def probed(model, learn, judge, flags=FLAGS):
+    """The readings of probes trained on one text, of another, and the true positions."""
+    return probe_position.read_positions(
+        model, probe_position.fit_probes(model, *learn, flags), *judge
+    )
 
 
 def text(n, T=12):
@@ -32,12 +39,10 @@ def text(n, T=12):
     [("learned", True), ("sinusoidal", True), ("alibi", False), ("rope", False), ("nope", False)],
 )
 def test_only_absolute_positions_are_in_the_embeddings(pos, knows):
-    model = body(pos)
-    guesses, truth = probe_position.guess(
-        model, probe_position.fit_probes(model, *text(100), FLAGS), *text(40)
-    )
-    first = probe_position.distances(guesses, truth)[0]
-    assert first < 0.5 if knows else first > 2.5  # guessing the middle gives 3, guessing anything 4
+    scores = probe_position.scores(*probed(body(pos), text(100), text(40)))
+    assert scores["argmax"][0] < 0.5 if knows else scores["argmax"][0] > 3  # a random guess: 4
+    assert scores["median"][0] < 0.5 if knows else scores["median"][0] > 2.7  # the middle: 3
+    assert scores["nats"][0] < 0.5 if knows else scores["nats"][0] > 2.4  # log of 12: 2.5
 
 
 def test_without_positions_a_decoder_learns_some_an_encoder_none():
@@ -48,10 +53,8 @@ def test_without_positions_a_decoder_learns_some_an_encoder_none():
         model = body("nope", kind, init_std=0.1)
         learn, judge = text(300), text(50)
         learn[0][:, 0], judge[0][:, 0] = 3, 3
-        guesses, truth = probe_position.guess(
-            model, probe_position.fit_probes(model, *learn, replace(FLAGS, steps=400)), *judge
-        )
-        after[kind] = (guesses - truth).abs().float()[:, truth > 0].mean(1)[1]
+        readings, truth = probed(model, learn, judge, replace(FLAGS, steps=400))
+        after[kind] = (readings[1]["argmax"] - truth).abs().float()[truth > 0].mean()
     assert after[Decoder] < 2.4 < 3 < after[Encoder]
 
 
@@ -62,10 +65,16 @@ def test_chance_is_the_formula():
         )
 
 
-def test_distances_are_means_over_tokens_for_each_layer():
-    assert probe_position.distances(
-        torch.tensor([[0, 1, 2], [2, 1, 2]]), torch.tensor([0, 1, 5])
-    ) == pytest.approx([1.0, 5 / 3])
+def test_the_scores_of_a_known_distribution():
+    # Position 0 has 0.4, position 1 has 0.3, position 3 has 0.3: the median is 1.
+    model, layer = body("nope"), probe_position.Probe(32, 12)
+    p = torch.tensor([0.4, 0.3, 1e-30, 0.3] + [1e-30] * 8)
+    layer.forward = lambda states: p.log().expand(len(states), 12)
+    readings, truth = probe_position.read_positions(model, [layer], *text(2))
+    scores = probe_position.scores(readings, truth)
+    assert scores["argmax"] == pytest.approx([sum(range(12)) / 12])
+    assert scores["median"] == pytest.approx([(1 + sum(range(11))) / 12])
+    assert readings[0]["nats"][:2].tolist() == pytest.approx([-math.log(0.4), -math.log(0.3)])
 
 
 def test_states_are_those_of_the_real_tokens():
@@ -90,60 +99,25 @@ def test_the_probe_is_the_sources():
     )
 
 
-def test_seeds_are_one_row_and_an_encoder_can_be_probed_too(corpus, finished, shell, tmp_path):
-    for seed in (1, 2):
-        assert (
-            call(
-                "train_lm",
-                *SHORT["train_lm"],
-                "--data",
-                corpus,
-                "--pos",
-                "nope",
-                "--seed",
-                seed,
-                "--out",
-                tmp_path / f"nope-{seed}",
-            ).code
-            == 0
-        )
-    done = shell(
-        "probe_position",
-        "nope-1",
-        "nope-2",
-        finished("train_lm"),
-        "--steps",
-        20,
-        "--blocks",
-        20,
-        "--out",
-        "probe",
-        "--text",
-        "hope and change",
-    )
-    assert done.code == 0, done.err
-    result = json.loads((tmp_path / "probe" / "result.json").read_text(encoding="utf-8"))["runs"]
-    assert (
-        list(result) == ["NoPE", "learned"]
-        and len(result["NoPE"]["trained"]) == 2
-        and len(result["NoPE"]["trained"][0]) == 2
-    )
-    assert result["NoPE"]["random"][0] == pytest.approx((12 * 12 - 1) / 36, abs=0.01)
+def test_seeds_are_one_row_and_an_encoder_can_be_probed_too(cli, corpus, finished, tmp_path):
+    runs = [tmp_path / f"nope-{seed}" for seed in (1, 2)]
+    for seed, run in enumerate(runs, 1):
+        argv = (*SHORT["train_lm"], "--data", corpus, "--pos", "nope")
+        succeed(cli("train_lm", *argv, seed=seed, out=run))
+    tiny, out = ("--steps", 20, "--blocks", 20), tmp_path / "probe"
+    argv = (*runs, finished("train_lm"), *tiny, "--text", "hope and change")
+    done = succeed(cli("probe_position", *argv, out=out))
+    result = result_of(out)["runs"]
+    assert list(result) == ["NoPE", "learned"] and len(result["NoPE"]["trained"]) == 2
+    assert len(result["NoPE"]["trained"][0]["median"]) == 2
+    nothing = result["NoPE"]["nothing"][0]
+    assert nothing["argmax"] == pytest.approx((12 * 12 - 1) / 36, abs=0.01)
+    assert nothing["median"] == 3 and nothing["nats"] == pytest.approx(math.log(12))
     assert len(result["NoPE"]["example"][0]["true"]) == 4  # [BOS] and three words
-    assert "±" in done.out and (tmp_path / "probe" / "probe.png").stat().st_size > 10_000
-    assert "NoPE, untrained" in (tmp_path / "probe" / "probe.tex").read_text(encoding="utf-8")
-    encoder = call_main(
-        probe_position,
-        probe_position.probe,
-        finished("train_mlm"),
-        "--steps",
-        5,
-        "--blocks",
-        8,
-        "--out",
-        tmp_path / "encoder",
-    )
-    assert encoder.code == 0 and "layer 1" in encoder.out
+    assert "±" in done.out and (out / "probe.png").stat().st_size > 10_000
+    assert "NoPE, untrained" in (out / "argmax.tex").read_text(encoding="utf-8")
+    encoder = succeed(cli("probe_position", finished("train_mlm"), *tiny, out=tmp_path / "encoder"))
+    assert "layer 1" in encoder.out
 
 
 @pytest.mark.parametrize(
@@ -163,23 +137,17 @@ def test_mistakes_are_named(finished, tmp_path, monkeypatch, argv, part):
     assert done.code == 2 and done.err.count("\n") == 1 and part in done.err, done.err
 
 
-def test_runs_that_differ_in_more_than_the_seed_stand_alone(corpus, tmp_path):
-    for name, more in (("a", ()), ("b", ("--n-embd", 8, "--seed", 1))):
-        assert (
-            call(
-                "train_lm", *SHORT["train_lm"], *more, "--data", corpus, "--out", tmp_path / name
-            ).code
-            == 0
-        )
-    assert list(by_position([read_run(tmp_path / name) for name in "ab"])) == ["a", "b"]
+def test_runs_that_differ_in_more_than_the_seed_are_named_by_it(cli, corpus, tmp_path):
+    runs = {"a": {"n_embd": 8}, "b": {"seed": 1}, "c": {"anchor": True}}
+    for name, more in runs.items():
+        succeed(cli("train_lm", *SHORT["train_lm"], data=corpus, out=tmp_path / name, **more))
+    folders = [tmp_path / name for name in runs]
+    assert list(labelled(folders)) == [
+        "n-embd=8, anchor=no", "n-embd=16, anchor=no", "n-embd=16, anchor=yes",
+    ]  # fmt: skip
+    assert list(labelled(folders, "x, y, z")) == ["x", "y", "z"]
 
 
-def test_runs_without_one_order_of_words_are_refused(corpus, tmp_path):
-    assert (
-        call(
-            "train_seq2seq", *SHORT["train_seq2seq"], "--data", corpus, "--out", tmp_path / "run"
-        ).code
-        == 0
-    )
-    done = call_main(probe_position, probe_position.probe, tmp_path / "run")
+def test_runs_without_one_order_of_words_are_refused(finished):
+    done = call_main(probe_position, probe_position.probe, finished("train_seq2seq"))
     assert done.code == 2 and done.err.count("\n") == 1 and "train_lm.py" in done.err

@@ -15,17 +15,9 @@ def read(path):
 
 
 def test_study_nope(corpus, tmp_path, monkeypatch, jobs_in_process):
-    tiny = dict(
-        models=((1, 8, 2), (1, 16, 2)),
-        block_size=8,
-        lengths=(),
-        tokens=32,
-        steps=8,
-        lr=1e-3,
-        vocab_size=0,
-        eval_test=0,
-        mlm=dict(steps=8, batch_size=4, lr=1e-3),
-    )
+    tiny = dict(depths=(2, 1), n_embd=16, n_head=2, lengths=(4, 8), tokens=32, steps=8, lr=1e-3)
+    tiny |= dict(vocab_size=0, eval_test=0, keep=(0, 4, 8), probe=dict(blocks=8, steps=3))
+    tiny |= dict(mlm=dict(steps=8, batch_size=4, lr=1e-3))
     monkeypatch.setattr(nope, "SIZES", {"quick": tiny})
     monkeypatch.setattr(nope, "POSITIONS", ("nope", "learned"))
     argv = (
@@ -43,34 +35,36 @@ def test_study_nope(corpus, tmp_path, monkeypatch, jobs_in_process):
     done = call_main(nope, nope.study, *argv)
     assert done.code == 0, done.err
     study = tmp_path / "study"
-    result, one = read(study / "result.json"), read(study / "lm-nope-1x16-8-0" / "result.json")
+    result, one = read(study / "result.json"), read(study / "lm-nope-1-8-anchor-0" / "result.json")
     nats = sum(
         one[f"tokens/{name}"] * math.log(one[f"perplexity/{name}"]) for name in result["tests"]
     )
-    assert result["perplexity/nope"]["sizes"][1] == pytest.approx(
+    assert result["perplexity/lm-nope-1-8-anchor-SEED"] == pytest.approx(
         [math.exp(nats / sum(one[f"tokens/{name}"] for name in result["tests"]))]
     )
-    assert result["perplexity/learned"]["masked"] == [
+    assert result["masked perplexity/learned"] == [
         read(study / "mlm-learned-0" / "result.json")["perplexity/valid"]
     ]
     assert {f"perplexity/obama@{length}" for length in (16, 32, 64)} < set(
         one
     )  # train short, test long
-    assert not any("@" in name for name in read(study / "lm-learned-1x16-8-0" / "result.json"))
+    assert not any("@" in name for name in read(study / "lm-learned-1-8-0" / "result.json"))
     report = (study / "report.md").read_text(encoding="utf-8")
     for figure in (
         "compare/compare.png",
         "compare/train-short-test-long.png",
         "probe/probe.png",
         "order/order.png",
-        "compare-mlm/compare.png",
+        "emergence/emergence.png",
+        "anchor/anchor.png",
+        "averages/averages.png",
     ):
         assert figure in report and (study / figure).stat().st_size > 5000
-    assert (study / "sizes.tex").exists() and "| learned" in done.out
+    assert (study / "encodings.tex").exists() and "| learned" in done.out
+    emerged = read(study / "emergence" / "result.json")["runs"]["NoPE + anchor"]
+    assert emerged["kept"] == [[0, 4, 8]] and len(emerged["median"][0][2]) == 2
     again = call_main(nope, nope.study, *argv)
-    assert (
-        again.code == 0 and again.out.count("finished before") == 8
-    )  # all but the two comparisons
+    assert again.code == 0 and again.out.count("finished before") == 16  # all but the comparison
 
 
 def test_study_clap(corpus, tmp_path, monkeypatch, jobs_in_process):

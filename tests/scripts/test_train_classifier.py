@@ -238,7 +238,7 @@ def test_cached_features_of_a_frozen_encoder_are_the_models(cli, corpus, finishe
 
 
 @pytest.mark.parametrize("tune", ["frozen", "all"])
-def test_on_a_causal_decoder_by_its_last_word(tune, cli, shell, corpus, finished, tmp_path):
+def test_on_a_causal_decoder_by_its_last_word(tune, cli, corpus, finished, tmp_path):
     decoder, run = finished("train_lm"), tmp_path / "run"
     done = cli(
         "train_classifier",
@@ -283,8 +283,8 @@ def test_on_a_causal_decoder_by_its_last_word(tune, cli, shell, corpus, finished
     # sample.py and attention_maps.py read the run.
     if tune == "all":
         asked, maps = (
-            shell("sample", run, text="hope and change matter"),
-            shell("attention_maps", run, text="hope and change matter"),
+            cli("sample", run, text="hope and change matter"),
+            cli("attention_maps", run, text="hope and change matter"),
         )
         assert (
             asked.code == 0

@@ -114,7 +114,7 @@ RECIPE = (
 )
 
 
-def test_all_options_for_small_texts_together(cli, shell, corpus, tmp_path):
+def test_all_options_for_small_texts_together(cli, corpus, tmp_path):
     argv = (
         *SHORT["train_lm"],
         "--data",
@@ -150,8 +150,8 @@ def test_all_options_for_small_texts_together(cli, shell, corpus, tmp_path):
         > 3 * plain(known).softmax(-1)[..., UNK].mean()
     )
     # The other scripts read such a run too.
-    assert shell("attention_maps", tmp_path / "run", text="hope and change matter").code == 0
-    assert shell("sample", tmp_path / "run", text="hope and").code == 0
+    assert cli("attention_maps", tmp_path / "run", text="hope and change matter").code == 0
+    assert cli("sample", tmp_path / "run", text="hope and").code == 0
 
 
 def test_the_vocabulary_has_no_words_of_validation_lines(cli, own_corpus, tmp_path):

@@ -1,0 +1,155 @@
+"""Which head counts? Heads that look at the first token, and what is lost without one of them.
+
+    python -m studies.anchor_head out/nope
+
+A head that attends to all t tokens alike gives the first token the weight 1/t. If every block
+begins with the same token (train_lm.py --anchor), the output of such a head tells t
+(Kazemnejad et al. 2023, theorem 1). This study measures the weight of every head on the first token
+by position. It then switches off each head, and reads positions and loss again.
+
+The counting head is the one without which the probe's error grows most on text of its own, half
+of the text the probes were trained on. All numbers are of test text.
+"""
+
+import time
+from dataclasses import dataclass
+
+import torch
+
+import data
+from lab import tables
+from lab.command import main
+from lab.figures import new_figure, over_seeds, save, styled
+from lab.flags import flag
+from lab.inside.ablation import switched_off
+from studies.emergence import loss_of
+from studies.probe_position import FitFlags, fit_probes, layer_name, read_positions, scores
+from studies.probes import measure_runs, n_seeds, styles, texts_of
+from studies.report import finish
+
+
+@dataclass
+class Flags(FitFlags):
+    out: str = flag("", "folder of the results (default: anchor/ in the first run's folder)")
+
+
+def study(flags):
+    started = time.perf_counter()
+    out, result = measure_runs(flags, ("lm",), "anchor", measure)
+    print(write_table(out, result))
+    draw(out, result)
+    files = ("anchor.png", "anchor.md", "anchor.tex")
+    finish(out, started, {"runs": result}, files)
+
+
+def measure(run, flags):
+    """Return {"data": the corpus, "head": [layer, head] of the counting head, counted from 1,
+    "weights": (n_layer, n_head, T) on the first token, "whole", "off", "reread", "other": {"loss",
+    "median"} of the whole model, without the head by the same probes and by new ones, and without
+    another head, the mean over those of its layer, "heads": the same for each head}."""
+    model, body = run.model, run.model.body
+    corpus = data.load(flags.data or run.config["flags"]["data"])
+    train, test = texts_of(run, corpus, flags.blocks, flags.seed)
+    choosing = [part[: len(test[0])] for part in train]
+    probes = fit_probes(body, *train, flags)
+
+    def numbers(text, probes=probes):
+        distances = scores(*read_positions(body, probes, *text))["median"]
+        return {"loss": loss_of(model, text[0]), "median": distances}
+
+    whole, heads, harm = numbers(test), {}, {}
+    for layer, block in enumerate(body.blocks):
+        for head in range(block.attention.n_head):
+            with switched_off(block.attention, head):
+                heads[layer, head] = numbers(test)
+                after = numbers(choosing)["median"][layer + 1 :]
+                harm[layer, head] = min(after)
+    layer, head = max(harm, key=harm.get)
+    with switched_off(body.blocks[layer].attention, head):
+        reread = numbers(test, fit_probes(body, *train, flags))
+    others = [heads[key] for key in heads if key[0] == layer and key[1] != head] or [whole]
+    return {
+        "data": corpus.name,
+        "head": [layer + 1, head + 1],
+        "weights": weights_on_first(body, test[0]).tolist(),
+        "whole": whole,
+        "off": heads[layer, head],
+        "reread": reread,
+        "other": {
+            "loss": sum(other["loss"] for other in others) / len(others),
+            "median": [sum(each) / len(others) for each in zip(*(o["median"] for o in others))],
+        },
+        "heads": {f"{layer + 1}.{head + 1}": value for (layer, head), value in heads.items()},
+    }
+
+
+@torch.no_grad()
+def weights_on_first(body, idx):
+    """Return (n_layer, n_head, T): the mean weight of each head on the first token of idx (N, T),
+    by the position of the query."""
+    device, total = body.embedding.weight.device, 0
+    for rows in idx.split(64):
+        _, maps = body(rows.to(device), need_weights=True)
+        total = total + torch.stack([weights[..., 0].sum(0) for weights in maps])  # (L, H, T)
+    return (total / len(idx)).cpu()
+
+
+# ---------------------------------------------------------------------------- results
+
+
+def write_table(out, result):
+    """Write anchor.md and .tex: four rows per configuration, with and without heads; return the
+    Markdown."""
+    columns = max(len(r["whole"][0]["median"]) for r in result.values())
+    rows = []
+    for label, r in result.items():
+        heads = ", ".join(f"{layer}.{head}" for layer, head in r["head"])
+        for kind, name in (
+            ("whole", label),
+            ("other", "without another head of its layer"),
+            ("off", f"without head {heads}"),
+            ("reread", f"without head {heads}, new probes"),
+        ):
+            loss = tables.spread([seed["loss"] for seed in r[kind]], 3)
+            layers = zip(*(seed["median"] for seed in r[kind]))
+            cells = [tables.spread(values, 2) for values in layers]
+            rows.append([name, loss, *cells, *["–"] * (columns - len(cells))])
+    seeds = n_seeds(result)
+    spread = f", ± sample standard deviation over {seeds} seeds" * (seeds > 1)
+    caption = (
+        "Loss on test text in nats per token, and mean distance in tokens from the probe's median "
+        f"position, with all heads and without one (layer.head, one per seed){spread}."
+    )
+    header = ["model", "loss", *map(layer_name, range(columns))]
+    return tables.write(out / "anchor", header, rows, caption)
+
+
+@styled
+def draw(out, result):
+    """Draw anchor.png: for each configuration, the weight of the heads on the first token."""
+    figure, axes = new_figure(1, len(result), figsize=(3.4 * len(result) + 0.6, 3.3), squeeze=False)
+    for (r, style), axis in zip(styles(result), axes[0]):
+        T = len(r["weights"][0][0][0])
+        count = range(1, T + 1)  # words so far
+        (layer, head), weights = r["head"][0], r["weights"][0]
+        for i, heads in enumerate(weights):
+            for h, values in enumerate(heads):
+                if (i + 1, h + 1) != (layer, head):
+                    axis.plot(count, values, color="0.8", linewidth=0.8)
+        axis.plot([], [], color="0.8", linewidth=0.8, label="other heads, one seed")
+        chosen = [
+            weights[layer - 1][head - 1] for (layer, head), weights in zip(r["head"], r["weights"])
+        ]
+        over_seeds(axis, count, chosen, color=style["color"], linewidth=1.8, label="counting head")
+        axis.plot(count, [1 / t for t in count], "k:", linewidth=1.2, label="1/t")
+        axis.set(xscale="log", yscale="log", xlabel="words so far, t", ylim=(0.3 / T, 1.3))
+        axis.set_title(style["label"], fontsize=9)
+    axes[0][0].set_ylabel("attention weight on the first token")
+    axes[0][0].legend(fontsize=7)
+    corpora = ", ".join(sorted({name for r in result.values() for name in r["data"]}))
+    figure.suptitle(f"Which head counts? Weights on the first token, test text of {corpora}")
+    save(figure, out / "anchor.png")
+
+
+if __name__ == "__main__":
+    main(study, Flags, __doc__)

@@ -1,0 +1,140 @@
+"""When does a model learn where each word stands? The position probe, at steps of a training.
+
+    python train_lm.py --pos nope --anchor --keep 0,50,100,200,500 --out out/nope
+    python -m studies.emergence out/nope
+
+Reads the weights that --keep kept. Runs that differ only in the seed are averaged.
+"""
+
+import math
+import re
+import time
+from dataclasses import dataclass
+
+import torch
+
+import data
+from lab import tables
+from lab.command import main
+from lab.errors import require
+from lab.figures import new_figure, over_seeds, save, styled
+from lab.flags import flag
+from lab.load import read_run
+from studies.probe_position import FitFlags, fit_probes, layer_name, read_positions, scores
+from studies.probes import measure_runs, n_seeds, styles, texts_of
+from studies.report import finish
+
+
+@dataclass
+class Flags(FitFlags):
+    out: str = flag("", "folder of the results (default: emergence/ in the first run's folder)")
+
+
+def study(flags):
+    started = time.perf_counter()
+    out, result = measure_runs(flags, ("lm",), "emergence", measure)
+    print(write_table(out, result))
+    draw(out, result)
+    files = ("emergence.png", "emergence.md", "emergence.tex")
+    finish(out, started, {"runs": result}, files)
+
+
+def measure(run, flags):
+    """Return {"data": the corpus, "kept": the steps, "loss": nats per token of test text, one per
+    step, "median": the probe's distance per step and layer, "middle": that of the middle}."""
+    corpus = data.load(flags.data or run.config["flags"]["data"])
+    train, test = texts_of(run, corpus, flags.blocks, flags.seed)
+    names = [re.fullmatch(r"step-(\d+)\.pt", path.name) for path in run.folder.iterdir()]
+    kept = sorted(int(name[1]) for name in names if name)
+    remedy = "train it with --keep 0,100,200 or other steps"
+    require((kept, f"{run.folder}: holds no weights of earlier steps; {remedy}"))
+    device, losses, distances = run.model.body.embedding.weight.device, [], []
+    for step in kept:
+        model = read_run(run.folder, device=device, step=step).model
+        probes = fit_probes(model.body, *train, flags)
+        distances.append(scores(*read_positions(model.body, probes, *test))["median"])
+        losses.append(loss_of(model, test[0]))
+    truth = torch.arange(test[0].size(1)).float()
+    middle = (truth - truth.median()).abs().mean().item()
+    return {
+        "data": corpus.name,
+        "kept": kept,
+        "loss": losses,
+        "median": distances,
+        "middle": middle,
+    }
+
+
+@torch.no_grad()
+def loss_of(model, idx):
+    """Return the loss in nats per token of the words in blocks idx (N, T), but the first ones."""
+    device = model.body.embedding.weight.device
+    nats = [
+        model.loss(rows[:, :-1].to(device), rows[:, 1:].contiguous()).item()
+        for rows in idx.split(64)
+    ]
+    return math.fsum(nats) / idx[:, 1:].numel()
+
+
+# ---------------------------------------------------------------------------- results
+
+
+def write_table(out, result):
+    """Write emergence.md and .tex: a row per configuration and step; return the Markdown."""
+    columns = max(len(r["median"][0][0]) for r in result.values())
+    rows = []
+    for label, r in result.items():
+        for i, step in enumerate(r["kept"][0]):
+            layers = zip(*(seed[i] for seed in r["median"]))
+            cells = [tables.spread(values, 2) for values in layers]
+            cells += ["–"] * (columns - len(cells))
+            loss = tables.spread([seed[i] for seed in r["loss"]], 3)
+            rows.append([label, f"{step:,}", loss, *cells])
+    middle = ", ".join(sorted({f"{r['middle'][0]:.2f}" for r in result.values()}))
+    seeds = n_seeds(result)
+    spread = f", ± sample standard deviation over {seeds} seeds" * (seeds > 1)
+    caption = (
+        "Loss on test text in nats per token, and mean distance in tokens from the probe's median "
+        f"position, by step of the training{spread}. Always guessing the middle gives {middle}."
+    )
+    header = ["positions", "step", "loss", *map(layer_name, range(columns))]
+    return tables.write(out / "emergence", header, rows, caption)
+
+
+@styled
+def draw(out, result):
+    """Draw emergence.png: the probe's distance over steps, a panel per configuration, and the
+    losses."""
+    n = len(result)
+    figure, axes = new_figure(1, n + 1, figsize=(2.9 * (n + 1) + 0.5, 3.2))
+    *panels, last = axes
+    for (r, style), axis in zip(styles(result), panels):
+        steps, n_layers = r["kept"][0], len(r["median"][0][0])
+        for layer in range(n_layers):
+            seeds = [[distances[layer] for distances in seed] for seed in r["median"]]
+            shade = str(0.75 - 0.75 * layer / (n_layers - 1))  # later layers are darker
+            look = dict(color=shade, marker="o", markersize=3, linewidth=1.3)
+            over_seeds(axis, steps, seeds, **look, label=layer_name(layer))
+        axis.axhline(r["middle"][0], color="0.6", linewidth=0.9, linestyle=":")
+        edge = axis.get_yaxis_transform()
+        words = "always the middle"
+        axis.text(0.03, r["middle"][0], words, transform=edge, fontsize=7, color="0.4", va="bottom")
+        axis.set_ylim(0, 1.15 * r["middle"][0])
+        axis.set_title(style["label"], fontsize=9)
+        over_seeds(last, steps, r["loss"], **style)
+    panels[0].set_ylabel("distance from the true position (tokens)")
+    panels[0].legend(fontsize=7, loc="lower left")
+    last.set(ylabel="loss on test text (nats per token)")
+    last.set_title("Loss", fontsize=9)
+    last.legend(fontsize=7)
+    for axis in axes:
+        first = min((step for r in result.values() for step in r["kept"][0] if step), default=1)
+        axis.set_xscale("symlog", linthresh=first)
+        axis.set_xlabel("training step")
+    corpora = ", ".join(sorted({name for r in result.values() for name in r["data"]}))
+    figure.suptitle(f"When does a model learn where each word stands? Probes on {corpora}")
+    save(figure, out / "emergence.png")
+
+
+if __name__ == "__main__":
+    main(study, Flags, __doc__)

@@ -1,0 +1,110 @@
+"""anchor_head.py, averages.py and emergence.py: known answers, and their command lines."""
+
+import pytest
+import torch
+from helpers import SHORT, assert_complains, result_of, succeed
+
+from lab.load import read_run
+from model import Config, Decoder, LanguageModel
+from studies import anchor_head, averages
+
+
+def body(**more):
+    torch.manual_seed(0)
+    config = Config(vocab_size=30, block_size=12, n_layer=2, n_head=2, n_embd=32, pos="nope")
+    return LanguageModel(Decoder(Config(**vars(config) | more))).body.eval()
+
+
+def make_uniform(model):
+    """Make the first attention weigh all words alike, by queries of zero."""
+    C = model.config.n_embd
+    with torch.no_grad():
+        model.blocks[0].attention.qkv.weight[:C] = 0
+
+
+def test_a_uniform_head_gives_the_first_token_one_over_t():
+    model = body(init_std=0.5)
+    make_uniform(model)
+    weights = anchor_head.weights_on_first(model, torch.randint(5, 30, (70, 12)))  # (L, H, T)
+    expected = 1 / torch.arange(1, 13).float()
+    torch.testing.assert_close(weights[0], expected.expand(2, 12))
+    assert (weights[1] - expected).abs().max() > 0.01  # of the second layer, nothing is known
+
+
+@pytest.mark.parametrize("anchor", [False, True])
+def test_the_mean_of_independent_words_has_the_predicted_length(anchor):
+    model, idx = body(init_std=0.5), torch.randint(5, 30, (4000, 12))
+    make_uniform(model)
+    with torch.no_grad():
+        model.blocks[0].attention.out.bias.normal_()
+    idx[:, 0] = 1 if anchor else idx[:, 0]
+    measured = averages.squared_lengths(model, idx)[0].mean(0)
+    expected = averages.predicted(model, idx, anchor)
+    torch.testing.assert_close(measured, expected, rtol=0.03, atol=0)
+    assert measured[0] > 1.5 * measured[-1]
+
+
+def test_a_length_tells_the_position_as_far_as_it_differs():
+    lengths = torch.arange(12.0) + 0.1 * torch.rand(500, 12)
+    assert averages.distance_by_length(lengths, lengths) < 0.2
+    same = torch.rand(500, 12)
+    assert averages.distance_by_length(same, torch.rand(100, 12)) > 2.5  # always the middle: 3
+
+
+@pytest.fixture(scope="module")
+def kept(cli, corpus, tmp_path_factory):
+    """The folders of two seeds of a model with an anchor that kept its weights."""
+    place = tmp_path_factory.mktemp("kept")
+    for seed in (1, 2):
+        argv = (*SHORT["train_lm"], "--anchor", "--keep", "8,0,3")
+        succeed(cli("train_lm", *argv, pos="nope", data=corpus, seed=seed, out=place / str(seed)))
+    return [place / "1", place / "2"]
+
+
+def test_kept_weights_are_those_of_their_step(kept, cli, corpus, tmp_path):
+    short = [*SHORT["train_lm"], "--decay", "0"]
+    short[short.index("--steps") + 1] = "3"
+    for name, argv in {"whole": SHORT["train_lm"] + ("--decay", "0"), "short": short}.items():
+        keep = () if name == "short" else ("--keep", "3")
+        succeed(cli("train_lm", *argv, *keep, data=corpus, out=tmp_path / name))
+    early = read_run(tmp_path / "whole", step=3).model.state_dict()
+    for name, value in read_run(tmp_path / "short").model.state_dict().items():
+        assert torch.equal(early[name], value), name
+    last = read_run(kept[0], step=8).model.state_dict()
+    for name, value in read_run(kept[0]).model.state_dict().items():
+        assert torch.equal(last[name], value), name
+
+
+def test_emergence_measures_every_kept_step(kept, cli, tmp_path):
+    argv = ("--blocks", 20, "--steps", 5)
+    done = succeed(cli("emergence", *kept, *argv, out=tmp_path / "out"))
+    (runs,) = result_of(tmp_path / "out")["runs"].values()
+    assert runs["kept"] == [[0, 3, 8]] * 2 and "±" in done.out
+    losses = runs["loss"][0]
+    assert losses[2] < losses[0] and len(runs["median"][0]) == 3
+    assert (tmp_path / "out" / "emergence.png").stat().st_size > 10_000
+
+
+def test_a_run_without_kept_weights_is_refused(cli, finished, tmp_path):
+    done = cli("emergence", finished("train_lm"), out=tmp_path / "out")
+    assert_complains(done, "holds no weights of earlier steps", "--keep")
+
+
+def test_the_counting_head_of_every_seed(kept, cli, tmp_path):
+    argv = ("--blocks", 20, "--steps", 5)
+    done = succeed(cli("anchor_head", *kept, *argv, out=tmp_path / "out"))
+    (runs,) = result_of(tmp_path / "out")["runs"].values()
+    assert len(runs["head"]) == 2 and "new probes" in done.out
+    (layer, head), heads = runs["head"][0], runs["heads"][0]
+    assert runs["off"][0] == heads[f"{layer}.{head}"]
+    # Without a head, the layers before it know what they knew.
+    assert runs["off"][0]["median"][:layer] == runs["whole"][0]["median"][:layer]
+
+
+@pytest.mark.parametrize(
+    "keep, part", [("0,x", "whole numbers joined by commas"), ("0,99", "--keep 99: must be from 0")]
+)
+def test_steps_to_keep_that_make_no_sense(keep, part, cli, corpus, tmp_path):
+    done = cli("train_lm", *SHORT["train_lm"], keep=keep, data=corpus, out=tmp_path / "run")
+    assert_complains(done, "--keep", part)
+    assert not (tmp_path / "run" / "config.json").exists()
