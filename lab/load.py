@@ -18,6 +18,7 @@ from model import Decoder, LanguageModel
 from nets.classifier import Classifier
 from nets.encoder_decoder import EncoderDecoder
 from nets.ensemble import Ensemble
+from nets.generative import GenerativeClassifier
 from nets.thread_reader import ThreadReader
 from nets.two_languages import make_encoder
 
@@ -124,6 +125,8 @@ def build_model(folder, kind, described, tokenizer, saved, weights):
 
 def make_model(kind, config, described):
     """Return an untrained model of a kind, one of SCRIPTS."""
+    if kind == "classifier" and described.get("body") == "generative":
+        return GenerativeClassifier(config, **described["classifier"])
     if kind == "classifier":
         body = Decoder if described.get("body") == "decoder" else make_encoder
         return Classifier(body(config), **described["classifier"])

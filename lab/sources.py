@@ -59,19 +59,25 @@ def load_encoder(flags):
         (decoder or not flags.causal, f"--causal: {where} is an encoder; leave --causal out"),
     )
     adopt(flags, source.model.body.config, where)
-    flags.causal, before = decoder, source.config["flags"]
-    same = (
-        flags.data == before["data"] or Path(flags.data).resolve() == Path(before["data"]).resolve()
-    )
-    if flags.split not in ("full", before.get("split")) and same:
-        remedy = f"pretrain it with --split {flags.split} too, or use --split full"
-        if "split" not in before:
-            remedy = "train_lm.py has no --split; pretrain with train_mlm.py --causal --split"
-            remedy += f" {flags.split}, or use --split full"
-        raise UserError(
-            f"--split {flags.split}: {where} was pretrained on test sentences; {remedy}"
-        )
+    flags.causal = decoder
+    check_split(flags, source, where, "pretrain with train_mlm.py --causal --split")
     return source
+
+
+def check_split(flags, source, where, instead=""):
+    """Raise UserError if the run to start from has read the test sentences that --split removes.
+
+    instead: how to pretrain where the script of that run has no --split.
+    """
+    before = source.config["flags"]
+    same = Path(flags.data).resolve() == Path(before["data"]).resolve()
+    if flags.split in ("full", before.get("split")) or not same:
+        return
+    remedy = f"pretrain it with --split {flags.split} too, or use --split full"
+    if "split" not in before:
+        other = f"{instead} {flags.split}" if instead else "start from a run on another text"
+        remedy = f"train_lm.py has no --split; {other}, or use --split full"
+    raise UserError(f"--split {flags.split}: {where} was pretrained on test sentences; {remedy}")
 
 
 def check_vocabulary_flags(flags, where):

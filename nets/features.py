@@ -23,13 +23,14 @@ def compute_logits(model, rows, device, features=None):
     """Return the logits (N, n_class) of all rows on the CPU, from features (N, n_features) if they
     are given."""
     model.eval()
-    logits = torch.zeros(len(rows), model.head.layers[-1].out_features)
+    parts, order = [], []
     for chosen in rows.batches(256):
         if features is None:
             idx, mask = rows.batch(chosen)
             part = model(idx.to(device), mask.to(device))  # (B, n_class)
         else:
             part = model.head(features[chosen.to(device)])
-        logits[chosen] = part.float().cpu()
+        parts.append(part.float().cpu())
+        order.append(chosen)
     model.train()
-    return logits
+    return torch.cat(parts)[torch.cat(order).argsort()]

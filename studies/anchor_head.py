@@ -7,8 +7,8 @@ begins with the same token (train_lm.py --anchor), the output of such a head tel
 (Kazemnejad et al. 2023, theorem 1). This study measures the weight of every head on the first token
 by position. It then switches off each head, and reads positions and loss again.
 
-The counting head is the one without which the probe's error grows most on text of its own, half
-of the text the probes were trained on. All numbers are of test text.
+The counting head is the one without which the probe of the best layer loses most, on a part of the
+text that the probes were trained on. All numbers are of test text.
 """
 
 import time
@@ -46,7 +46,8 @@ def measure(run, flags):
     """Return {"data": the corpus, "head": [layer, head] of the counting head, counted from 1,
     "weights": (n_layer, n_head, T) on the first token, "whole", "off", "reread", "other": {"loss",
     "median"} of the whole model, without the head by the same probes and by new ones, and without
-    another head, the mean over those of its layer, "heads": the same for each head}."""
+    another head, the mean over those of its layer, "harm": the distance without each head, at the
+    best layer, by which the counting head is chosen}."""
     model, body = run.model, run.model.body
     corpus = data.load(flags.data or run.config["flags"]["data"])
     train, test = texts_of(run, corpus, flags.blocks, flags.seed)
@@ -57,29 +58,33 @@ def measure(run, flags):
         distances = scores(*read_positions(body, probes, *text))["median"]
         return {"loss": loss_of(model, text[0]), "median": distances}
 
-    whole, heads, harm = numbers(test), {}, {}
-    for layer, block in enumerate(body.blocks):
-        for head in range(block.attention.n_head):
-            with switched_off(block.attention, head):
-                heads[layer, head] = numbers(test)
-                after = numbers(choosing)["median"][layer + 1 :]
-                harm[layer, head] = min(after)
+    def without(layer, head, measure, *text):
+        with switched_off(body.blocks[layer].attention, head):
+            return measure(*text)
+
+    n_head, known = body.config.n_head, numbers(choosing)["median"]
+    best = min(range(1, len(known)), key=known.__getitem__)  # heads of later layers cannot matter
+    harm = {
+        (layer, head): without(layer, head, numbers, choosing)["median"][best]
+        for layer in range(best)
+        for head in range(n_head)
+    }
     layer, head = max(harm, key=harm.get)
-    with switched_off(body.blocks[layer].attention, head):
-        reread = numbers(test, fit_probes(body, *train, flags))
-    others = [heads[key] for key in heads if key[0] == layer and key[1] != head] or [whole]
+    heads = [without(layer, each, numbers, test) for each in range(n_head)]
+    others = [numbers for each, numbers in enumerate(heads) if each != head] or heads
+    new_probes = without(layer, head, fit_probes, body, *train, flags)
     return {
         "data": corpus.name,
         "head": [layer + 1, head + 1],
         "weights": weights_on_first(body, test[0]).tolist(),
-        "whole": whole,
-        "off": heads[layer, head],
-        "reread": reread,
+        "whole": numbers(test),
+        "off": heads[head],
+        "reread": without(layer, head, numbers, test, new_probes),
         "other": {
             "loss": sum(other["loss"] for other in others) / len(others),
             "median": [sum(each) / len(others) for each in zip(*(o["median"] for o in others))],
         },
-        "heads": {f"{layer + 1}.{head + 1}": value for (layer, head), value in heads.items()},
+        "harm": {f"{layer + 1}.{head + 1}": value for (layer, head), value in harm.items()},
     }
 
 

@@ -28,23 +28,24 @@ from studies.report import finish, perplexity, picture, read_table, write_report
 POSITIONS = ("nope", "learned", "sinusoidal", "alibi", "rope")
 ANCHORS = (False, True)  # whether every block begins with [BOS]
 
-# depths: numbers of layers, of which the second is the main model. lengths: of blocks, likewise.
+# depths: numbers of layers, of which the second is the main model. lengths: of blocks; the main
+# model has the first.
 # keep: the steps whose weights show when positions are learned. probe: flags of all probes.
 # fmt: off
 SIZES = {
     "quick": dict(
-        depths=(1, 2), n_embd=64, n_head=4, lengths=(16, 32), tokens=1024, steps=1000, lr=3e-3,
+        depths=(1, 2), n_embd=64, n_head=4, lengths=(32, 64), tokens=1024, steps=1000, lr=3e-3,
         vocab_size=0, eval_test=4000, keep=(0, 50, 100, 200, 400, 700, 1000),
         probe=dict(blocks=600, steps=600),
         mlm=dict(steps=800, batch_size=32, lr=2e-3)),
     "laptop": dict(
-        depths=(2, 3, 4), n_embd=64, n_head=4, lengths=(32, 64, 128), tokens=2048, steps=4000,
+        depths=(2, 3, 4), n_embd=64, n_head=4, lengths=(64, 128), tokens=2048, steps=3000,
         lr=3e-3, vocab_size=2000, eval_test=40_000,
-        keep=(0, 125, 250, 500, 1000, 1500, 2000, 3000, 4000),
+        keep=(0, 125, 250, 500, 1000, 1500, 2000, 3000),
         probe=dict(blocks=1500, steps=3000),
-        mlm=dict(steps=4000, batch_size=32, lr=2e-3)),
+        mlm=dict(steps=12_000, batch_size=32, lr=2e-3)),
     "full": dict(
-        depths=(4, 6, 12), n_embd=384, n_head=8, lengths=(128, 256, 512), tokens=16_384,
+        depths=(4, 6, 12), n_embd=384, n_head=8, lengths=(256, 512), tokens=16_384,
         steps=10_000, lr=1e-3, vocab_size=8000, eval_test=0,
         keep=(0, 250, 500, 1000, 2000, 4000, 7000, 10_000),
         probe=dict(blocks=3000, steps=6000),
@@ -87,7 +88,7 @@ def study(flags):
     corpus = data.load(flags.data)
     problem = f"--data {flags.data}: no running text with a test set found; give another corpus"
     require((corpus.lines and corpus.tests, problem))
-    T, n_layer = size["lengths"][1], size["depths"][1]
+    n_layer, T = main_shape(size)
     few, pairs = flags.seeds_beside, ("nope", "learned")
 
     # The main model with each encoding, then NoPE of other depths, then other lengths of block
@@ -95,6 +96,7 @@ def study(flags):
         Model(pos, n_layer, T, anchor, flags.seeds if pos in pairs else few)
         for pos in POSITIONS
         for anchor in ANCHORS
+        if anchor or pos in pairs
     ]
     depths = [Model("nope", n, T, a, few) for n in size["depths"] if n != n_layer for a in ANCHORS]
     lengths = [Model(p, n_layer, n, True, few) for n in size["lengths"] if n != T for p in pairs]
@@ -105,7 +107,7 @@ def study(flags):
     # What is looked at: the main models, those with the anchor beside NoPE, NoPE alone, its depths
     nope = [model for model in main_models if model.pos == "nope"]
     probed = [nope[0], *(model for model in main_models if model.anchor)]
-    few_steps = size["probe"] | {"steps": size["probe"]["steps"] // 3}
+    few_steps = size["probe"] | {"steps": size["probe"]["steps"] // 5}
     looks = [
         ("probe", "studies.probe_position", [*runs(out, probed), *options(**size["probe"])]),
         ("depth", "studies.probe_position", [*runs(out, depths), *options(**size["probe"])]),
@@ -183,7 +185,7 @@ def common_flags(flags, size, pos, n_layer, length, seed):
 
 def main_shape(size):
     """Return depth and length of block of the main model."""
-    return size["depths"][1], size["lengths"][1]
+    return size["depths"][1], size["lengths"][0]
 
 
 def cost(arguments):

@@ -95,8 +95,8 @@ def test_the_counting_head_of_every_seed(kept, cli, tmp_path):
     done = succeed(cli("anchor_head", *kept, *argv, out=tmp_path / "out"))
     (runs,) = result_of(tmp_path / "out")["runs"].values()
     assert len(runs["head"]) == 2 and "new probes" in done.out
-    (layer, head), heads = runs["head"][0], runs["heads"][0]
-    assert runs["off"][0] == heads[f"{layer}.{head}"]
+    (layer, head), harm = runs["head"][0], runs["harm"][0]
+    assert harm[f"{layer}.{head}"] == max(harm.values())
     # Without a head, the layers before it know what they knew.
     assert runs["off"][0]["median"][:layer] == runs["whole"][0]["median"][:layer]
 

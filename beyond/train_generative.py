@@ -1,0 +1,171 @@
+"""Classification by likelihood: a decoder for each class, and the one that finds a text likeliest.
+
+    python -m beyond.train_generative --pos alibi --data speeches --split clean
+    python -m beyond.train_generative --init-from out/lm-... --data speeches
+    python -m beyond.train_generative --tune biases --class-lr 1e-2
+
+First one decoder learns all texts of the corpus. Then each class trains a copy of it, or with
+--tune biases only its biases and layer norms, on the rows of the class. No class gets a prior.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch.nn.utils import clip_grad_norm_
+
+from data.batching import generator, pad, sentences
+from data.corpus import hold_out, normalize
+from data.labelled import Rows, accuracies, in_words, load_labelled
+from data.noise import count_tokens, noise_tokens
+from data.tokenizer import train_tokenizer
+from lab import figures
+from lab.command import main
+from lab.errors import require
+from lab.flags import TrainFlags, flag, model_config, share
+from lab.machine import autocast, compile_blocks, set_up_device
+from lab.optim import learning_rate, make_adamw
+from lab.predictions import Predictions
+from lab.report import draw_curve, say_start
+from lab.run import Run
+from lab.sources import check_split, load_init_from
+from nets.features import compute_logits
+from nets.generative import GenerativeClassifier, following
+
+
+@dataclass
+class Flags(TrainFlags):
+    init_from: str = flag("", "run folder of train_lm.py to start from")
+    members: int = flag(1, "decoders per class, trained apart and averaged", at_least=1)
+    class_steps: int = flag(300, "updates of each class, after the --steps shared ones", at_least=1)
+    class_lr: float = flag(5e-4, "peak learning rate of the classes; it falls to zero", above=0)
+    tune: str = flag("all", "what each class trains of its own", ("all", "biases"))
+    drop_words: float = share(0.1, "share of the words read that become [UNK]")
+    swap_words: float = share(0.3, "share of the words read that become another word")
+    rare_unknown: float = flag(
+        0.3, "share of the words found once that become [UNK]", at_least=0, at_most=1
+    )
+    label_smoothing: float = share(0.05, "share of each target given to all words alike")
+    split: str = flag("full", "clean: leave the test rows out; i/n: part i of n is the test set")
+    valid: float = share(0.0, "share of rows held out, to try settings on")
+    pos: str = "alibi"
+    n_head: int = 4
+    n_ffn: int = 256
+    activation: str = "gelu"
+    steps: int = 1500
+    lr: float = 2e-3
+    eval_every: int = 300
+
+
+def train(flags):
+    # Data
+    source = load_init_from(flags, "lm")
+    if source:
+        check_split(flags, source, f"--init-from {flags.init_from}")
+    corpus = load_labelled(flags.data)
+    corpus, seen, note = corpus.split(flags.split)
+    rows, held_out = hold_out(corpus.rows, flags.valid, 0, key=lambda row: row[1])
+    vocabulary = flags.tokenizer, corpus.texts(), flags.vocab_size
+    tokenizer = source.tokenizer if source else train_tokenizer(*vocabulary)
+    config = model_config(flags, source, True, vocab_size=tokenizer.get_vocab_size())
+    parts = {"train": rows, "valid": held_out, "test": corpus.test_rows}
+    sets = {name: Rows(part, tokenizer, config.block_size) for name, part in parts.items() if part}
+    held = {normalize(text) for _, text in held_out}
+    seen = torch.tensor(seen)
+    seen &= torch.tensor([normalize(text) not in held for _, text in corpus.test_rows])
+    texts = [text for text in corpus.texts() if normalize(text) not in held]
+    texts, _ = sentences(tokenizer, texts, config.block_size, split=True)
+    counts = count_tokens(torch.cat(texts), config.vocab_size, flags.swap_words, flags.rare_unknown)
+    n_class, labels = len(corpus.classes), sets["train"].labels.tolist()
+    of_class = [
+        [text for text, label in zip(sets["train"].sequences, labels) if label == c]
+        for c in range(n_class)
+    ]
+    empty = [corpus.classes[i] for i, part in enumerate(of_class) if not len(part)]
+    require((not empty, f"--valid {flags.valid}: leaves no training rows of {', '.join(empty)}"))
+
+    # Model
+    device = set_up_device(flags, config)
+    head = {"n_class": n_class, "members": flags.members}
+    described = {"classifier": head, "classes": corpus.classes, "body": "generative"}
+    run = Run("classifier", flags, config, tokenizer, device, "generative", **described)
+    model = GenerativeClassifier(config, **head).to(device)
+    if flags.compile:
+        compile_blocks(model)
+    shared = model.members_of_class[0]
+    if source:
+        weights = getattr(source.model, "members", [source.model])
+        for i, member in enumerate(shared):
+            member.load_state_dict(weights[i % len(weights)].state_dict())
+    optimizer = make_adamw(model, flags.lr, flags.weight_decay)
+    run.count_in_steps(flags.steps + flags.class_steps, flags.eval_every)
+    if note:
+        run.say(note)
+    n = f"{len(rows):,} training rows and {len(texts):,} texts, {len(corpus.test_rows):,} test rows"
+    say_start(run, f"{corpus.name}: {n} ({int(seen.sum()):,} of them also in training)", model)
+
+    # Loop: the decoders of the first class learn all texts, then those of every class its own rows
+    step = 0
+
+    def measure():
+        if step < flags.steps:
+            return {}, "one decoder for all classes"
+        logits = {name: compute_logits(model, part, device) for name, part in sets.items()}
+        numbers = accuracies(logits, sets, seen)
+        words = "  ".join(f"{name} {numbers[f'accuracy/{name}']:6.1%}" for name in sets)
+        return numbers, f"accuracy  {words}{in_words(numbers)}"
+
+    noise = flags.drop_words, flags.swap_words, flags.rare_unknown
+    for step in run.steps(model, optimizer, measure):
+        gen = generator(flags.seed, step)
+        if step < flags.steps:
+            parts, lr = (
+                [(shared, texts)],
+                learning_rate(step, flags.steps, flags.lr, flags.warmup, 1),
+            )
+        else:
+            parts = list(zip(model.members_of_class, of_class))
+            lr = learning_rate(step - flags.steps, flags.class_steps, flags.class_lr, 0, 1)
+        if step == flags.steps:
+            model.copy_to_classes()
+            optimizer.state.clear()
+        if step >= flags.steps and flags.tune == "biases":
+            model.train_only_biases()
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+        optimizer.zero_grad()
+        total, n_tokens = 0.0, 0
+        trained = [(member, part) for members, part in parts for member in members]
+        for member, part in trained:
+            chosen = torch.randint(len(part), (flags.batch_size,), generator=gen)
+            idx, mask = pad([part[i] for i in chosen])  # (B, T)
+            x, y = noise_tokens(idx, following(idx, mask), counts, gen, *noise)
+            with autocast(flags, device):
+                loss = member.loss(x.to(device), y, smoothing=flags.label_smoothing) / mask.sum()
+            loss.backward()
+            clip_grad_norm_(member.parameters(), flags.clip or math.inf)
+            total, n_tokens = total + loss.detach(), n_tokens + int(mask.sum())
+        optimizer.step()
+        run.updated(step, total / len(trained), n_tokens)
+
+    # Results
+    run.load_best(model)
+    logits = {name: compute_logits(model, part, device) for name, part in sets.items()}
+    result = accuracies(logits, sets, seen)
+    test = Predictions(corpus.test_rows, corpus.classes, logits["test"], seen)
+    test.write(run.folder)
+    about = {"classes": corpus.classes, "confusion": test.confusion}
+    floor = {f"floor/{name}": value for name, value in corpus.floor.items() if name in result}
+    run.finish(about | result | test.scores() | floor, model)
+    lines = {name: f"accuracy/{name}" for name in (*sets, "seen", "unseen")}
+    title = f"Classification of {corpus.name} by likelihood, {figures.POSITION_NAMES[config.pos]}"
+    draw_curve(run, [(title, "accuracy", lines, {}, False)])
+    figure = figures.confusion(test.confusion, corpus.classes)
+    figures.save(figure, run.folder / "confusion.png")
+    for line in test.describe_scores() + test.describe_errors():
+        run.say(line)
+    run.say_end(f"test accuracy {result['accuracy/test']:.1%}{in_words(result)}")
+
+
+if __name__ == "__main__":
+    main(train, Flags, __doc__)
