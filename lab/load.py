@@ -73,7 +73,7 @@ def read_run(folder, kinds=tuple(SCRIPTS), device="cpu", flag_name="", step=None
     model = build_model(folder, kind, config, tokenizer, weights, checkpoint["model"])
     unfinished = ""
     if not (folder / "result.json").exists():
-        unit = "epoch" if kind == "classifier" else "step"
+        unit = "epoch" if "epochs" in config["flags"] else "step"
         unfinished = f"{unit} {checkpoint.get('step', '?')}"
         if processes.is_rank_0():
             note = f"note: the run in {folder} has not ended; its weights are those of {unfinished}"

@@ -24,7 +24,7 @@ from lab.flags import flag
 from lab.inside.ablation import switched_off
 from studies.emergence import loss_of
 from studies.probe_position import FitFlags, fit_probes, layer_name, read_positions, scores
-from studies.probes import measure_runs, n_seeds, styles, texts_of
+from studies.probes import count_ticks, measure_runs, n_seeds, styles, texts_of
 from studies.report import finish
 
 
@@ -148,6 +148,7 @@ def draw(out, result):
         over_seeds(axis, count, chosen, color=style["color"], linewidth=1.8, label="counting head")
         axis.plot(count, [1 / t for t in count], "k:", linewidth=1.2, label="1/t")
         axis.set(xscale="log", yscale="log", xlabel="words so far, t", ylim=(0.3 / T, 1.3))
+        count_ticks(axis, T)
         axis.set_title(style["label"], fontsize=9)
     axes[0][0].set_ylabel("attention weight on the first token")
     axes[0][0].legend(fontsize=7)

@@ -10,6 +10,7 @@ measures the output of the first layer's attention against this prediction, whic
 parameter, and guesses the position from its length alone.
 """
 
+import statistics
 import time
 from dataclasses import dataclass
 
@@ -22,7 +23,7 @@ from lab.command import main
 from lab.figures import new_figure, over_seeds, save, styled
 from lab.flags import flag
 from studies.probe_position import untrained
-from studies.probes import ProbeFlags, measure_runs, n_seeds, styles, texts_of
+from studies.probes import ProbeFlags, count_ticks, measure_runs, n_seeds, styles, texts_of
 from studies.report import finish
 
 BINS = 200  # of the lengths, from which positions are guessed
@@ -149,17 +150,19 @@ def write_table(out, result):
 @styled
 def draw(out, result):
     """Draw averages.png: squared lengths over positions, measured and predicted."""
-    figure, axes = new_figure(1, len(result), figsize=(3.4 * len(result) + 0.6, 3.3), squeeze=False)
+    figure, axes = new_figure(
+        1, len(result), figsize=(3.4 * len(result) + 0.6, 3.3), squeeze=False, sharey=True
+    )
     for (r, style), axis in zip(styles(result), axes[0]):
-        for kind, color in (("untrained", "0.6"), ("trained", style["color"])):
+        for kind, filling, dashes in (("untrained", "white", "-"), ("trained", None, "--")):
             seeds = [seed["measured"] for seed in r[kind]]
             t = range(1, len(seeds[0]) + 1)
-            over_seeds(axis, t, seeds, color=color, linestyle="", marker="o", markersize=2.5,
-                       label=f"{kind}, measured")  # fmt: skip
-            lines = [seed["predicted"] for seed in r[kind]]
-            axis.plot(t, [sum(ys) / len(ys) for ys in zip(*lines)], color=color, linewidth=1.2,
-                      label=f"{kind}, predicted")  # fmt: skip
+            dots = dict(color=style["color"], markerfacecolor=filling, markersize=3.5)
+            over_seeds(axis, t, seeds, linestyle="", marker="o", label=f"{kind}, measured", **dots)
+            means = [statistics.fmean(ys) for ys in zip(*(seed["predicted"] for seed in r[kind]))]
+            axis.plot(t, means, dashes, color="k", linewidth=1, label=f"{kind}, predicted")
         axis.set(xscale="log", yscale="log", xlabel="words so far, t")
+        count_ticks(axis, len(t))
         axis.set_title(style["label"], fontsize=9)
     axes[0][0].set_ylabel("squared length of the first attention's output")
     axes[0][0].legend(fontsize=7)

@@ -127,9 +127,16 @@ def draw(out, result):
     last.set(ylabel="loss on test text (nats per token)")
     last.set_title("Loss", fontsize=9)
     last.legend(fontsize=7)
+    steps = sorted({step for r in result.values() for step in r["kept"][0]})
+    first, ticks = next((step for step in steps if step), 1), []
+    for step in reversed(steps):
+        if not ticks or 2.2 * step <= ticks[-1]:
+            ticks.append(step)
     for axis in axes:
-        first = min((step for r in result.values() for step in r["kept"][0] if step), default=1)
-        axis.set_xscale("symlog", linthresh=first)
+        axis.set_xscale("symlog", linthresh=first)  # step 0 has a place too
+        axis.set_xlim(-0.15 * first, 1.2 * max(steps[-1], first))
+        axis.set_xticks(ticks, [f"{step:,}" for step in ticks])
+        axis.minorticks_off()
         axis.set_xlabel("training step")
     corpora = ", ".join(sorted({name for r in result.values() for name in r["data"]}))
     figure.suptitle(f"When does a model learn where each word stands? Probes on {corpora}")

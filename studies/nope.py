@@ -39,11 +39,11 @@ SIZES = {
         probe=dict(blocks=600, steps=600),
         mlm=dict(steps=800, batch_size=32, lr=2e-3)),
     "laptop": dict(
-        depths=(2, 3, 4), n_embd=64, n_head=4, lengths=(64, 128), tokens=2048, steps=3000,
+        depths=(2, 3, 4), n_embd=64, n_head=4, lengths=(64, 128), tokens=2048, steps=2000,
         lr=3e-3, vocab_size=2000, eval_test=40_000,
-        keep=(0, 125, 250, 500, 1000, 1500, 2000, 3000),
-        probe=dict(blocks=1500, steps=3000),
-        mlm=dict(steps=12_000, batch_size=32, lr=2e-3)),
+        keep=(0, 100, 200, 400, 700, 1000, 1500, 2000),
+        probe=dict(blocks=1500, steps=2000),
+        mlm=dict(steps=8000, batch_size=32, lr=2e-3)),
     "full": dict(
         depths=(4, 6, 12), n_embd=384, n_head=8, lengths=(256, 512), tokens=16_384,
         steps=10_000, lr=1e-3, vocab_size=8000, eval_test=0,

@@ -85,6 +85,13 @@ def styles(result):
         yield r, style | {"label": label}
 
 
+def count_ticks(axis, most):
+    """Put ticks at 1, 2, 4, ... on a log axis of numbers of words."""
+    ticks = [2**power for power in range(most.bit_length())]
+    axis.set_xticks(ticks, list(map(str, ticks)))
+    axis.minorticks_off()
+
+
 def texts_of(run, corpus, n, seed):
     """Return sequences to train and to test probes on, two pairs idx, mask (N, T).
 

@@ -96,6 +96,16 @@ TABLE = (
         kind="thread",
         falls="loss/valid",
     ),
+    Script(
+        *(
+            "beyond.train_generative",
+            "train",
+            CORPUS,
+            (*STEPS, "--steps", "4", "--class-steps", "4"),
+        ),
+        (*RUN_FILES, "confusion.png", "predictions.tsv"),
+        kind="generative",
+    ),
     Script("baselines", "train", CORPUS, ("--order", "3"), ("result.json",)),
     Script(
         *("attention_maps", "show", ("{train_lm}",), ("--text", "hope and change")),

@@ -1,0 +1,102 @@
+"""train_generative.py: likelihoods by hand, its two stages, and the tools that read its runs."""
+
+import pytest
+import torch
+from helpers import SHORT, assert_complains, result_of, succeed
+
+import data
+from data.batching import pad
+from data.tokenizer import BOS, EOS, encode
+from lab import load_run
+from model import Config
+from nets.generative import GenerativeClassifier, following
+
+
+def make(n_class=3, members=2):
+    torch.manual_seed(0)
+    config = Config(vocab_size=30, block_size=12, n_layer=1, n_head=2, n_embd=16, init_std=0.5)
+    return GenerativeClassifier(config, n_class, members).eval()
+
+
+def test_targets_are_the_next_words_and_the_end():
+    idx, mask = pad([torch.tensor([BOS, 7, 8]), torch.tensor([BOS, 9])])
+    assert following(idx, mask).tolist() == [[7, 8, EOS], [9, EOS, -100]]
+
+
+def test_the_score_is_the_likelihood_of_the_text_by_hand():
+    model = make()
+    idx, mask = pad([torch.tensor([BOS, 7, 8]), torch.tensor([BOS, 9])])
+    scores = model(idx, mask)
+    for text, sequence in enumerate(([BOS, 7, 8, EOS], [BOS, 9, EOS])):
+        for label, members in enumerate(model.members_of_class):
+            nats = 0
+            for member in members:
+                logs = member(torch.tensor([sequence[:-1]]))[0].log_softmax(-1)
+                nats += sum(logs[i, word].item() for i, word in enumerate(sequence[1:])) / 2
+            assert scores[text, label].item() == pytest.approx(nats, abs=1e-4)
+    alone = model(torch.tensor([[BOS, 9]]))
+    torch.testing.assert_close(alone[0], scores[1], atol=1e-4, rtol=1e-5)
+
+
+def test_classes_begin_alike_and_may_train_only_vectors():
+    model = make()
+    idx = torch.randint(5, 30, (4, 6))
+    assert model(idx).std(dim=1).min() > 0
+    model.copy_to_classes()
+    torch.testing.assert_close(model(idx).std(dim=1), torch.zeros(4), atol=1e-5, rtol=0)
+    model.train_only_biases()
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    assert 0 < trained < 0.2 * sum(p.numel() for p in model.parameters())
+
+
+@pytest.fixture(scope="module")
+def run(cli, corpus, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("generative") / "run"
+    argv = (*SHORT["train_generative"], "--data", corpus, "--split", "clean")
+    more = "--steps 30 --class-steps 30 --eval-every 20 --lr 0.02 --class-lr 0.02 --members 2"
+    succeed(cli("train_generative", *argv, *more.split(), out=folder))
+    return folder
+
+
+def test_it_learns_and_python_reads_it(run, corpus):
+    result = result_of(run)
+    assert result["accuracy/test"] > 0.6  # chance is 1/3
+    opened, test_rows = load_run(run), data.load(corpus).test_rows
+    answers = opened.classify(*(text for _, text in test_rows))
+    right = [next(iter(a)) == result["classes"][y] for a, (y, _) in zip(answers, test_rows)]
+    assert sum(right) / len(right) == pytest.approx(result["accuracy/test"])
+    ids = torch.tensor([[BOS, *encode(opened.tokenizer, [test_rows[0][1]])[0]][:12]])
+    by_hand = opened.model(ids).softmax(-1)[0].max().item()
+    assert max(answers[0].values()) == pytest.approx(by_hand, abs=1e-5)
+
+
+def test_the_other_scripts_read_it(run, cli, finished, tmp_path):
+    asked = succeed(cli("sample", run, text="hope and change matter"))
+    assert "obama" in asked.out
+    maps = succeed(cli("attention_maps", run, "--html", text="hope and change matter"))
+    assert "nothing above the diagonal" in maps.out
+    done = succeed(cli("compare", run, finished("train_classifier"), out=tmp_path / "out"))
+    assert "accuracy" in done.out
+
+
+def test_biases_leave_the_matrices_shared(cli, corpus, tmp_path):
+    argv = (*SHORT["train_generative"], "--data", corpus, "--tune", "biases", "--weight-decay", "0")
+    succeed(cli("train_generative", *argv, out=tmp_path / "run"))
+    weights = dict(load_run(tmp_path / "run").model.named_parameters())
+    same = {
+        weight.dim()
+        for name, weight in weights.items()
+        if name.startswith("members_of_class.0.")
+        and torch.equal(weight, weights[name.replace("class.0.", "class.1.")])
+    }
+    assert same == {2}
+
+
+def test_it_starts_from_a_decoder(cli, corpus, finished, tmp_path):
+    argv = (*SHORT["train_generative"], "--init-from", finished("train_lm"))
+    argv += ("--steps", "0", "--data", corpus)
+    succeed(cli("train_generative", *argv, out=tmp_path / "run"))
+    done = cli("train_generative", *argv, split="clean", out=tmp_path / "clean")
+    assert_complains(done, "--split clean", "was pretrained on test sentences")
+    encoder = (*SHORT["train_generative"], "--init-from", finished("train_mlm"))
+    assert_complains(cli("train_generative", *encoder, data=corpus), "train_lm.py")
