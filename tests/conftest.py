@@ -19,6 +19,7 @@ from helpers import (
     write_threads,
 )
 
+from lab import figures
 from studies import jobs
 
 torch.set_num_threads(1)  # more threads make tiny tensors slower
@@ -28,6 +29,14 @@ torch.set_num_threads(1)  # more threads make tiny tensors slower
 def seeded():
     """Each test draws the same numbers, alone or among others."""
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def blank_curves(monkeypatch):
+    """The figures of runs are empty, since drawing takes longer than a tiny training. Those of
+    whole processes, and in test_figures.py, are drawn."""
+    for name in ("curves", "confusion"):
+        monkeypatch.setattr(figures, name, lambda *_, **__: figures.make_figure(figsize=(1, 1)))
 
 
 @pytest.fixture

@@ -27,6 +27,11 @@ assert "matplotlib.pyplot" not in sys.modules
 """
 
 
+@pytest.fixture(autouse=True)
+def blank_curves():
+    """Draw the figures of runs, which conftest.py leaves empty for other tests."""
+
+
 def test_importing_and_drawing_change_no_setting(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", CHECK, str(tmp_path)],
