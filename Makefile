@@ -13,7 +13,7 @@ CLEAN = $(if $(filter clean,$(SPLIT)),-clean)
 ASSIGNMENT = out/assignment$(CLEAN)
 
 .PHONY: help demo assignment figures recipe-decoder recipe-decoder-pretrained recipe-frozen \
-	recipe-frozen-pretrained need-text study-nope study-clap bench bench-assignment test test-all \
+	recipe-frozen-pretrained need-text study-nope study-clap numbers bench bench-assignment test test-all \
 	fuzz lint clean clean-runs rebuild
 
 help:
@@ -91,6 +91,9 @@ study-nope: .venv/ready  ## how a decoder without position encoding learns the o
 
 study-clap: .venv/ready  ## RoBERTa, ALiBi and CLAP compared by masked-LM perplexity
 	$(PY) -m studies.clap $(STUDY)
+
+numbers: .venv/ready  ## repeat the quick numbers of README and docs, and name those that drifted
+	$(PY) -m studies.numbers --data $(DATA)
 
 ## Speed
 

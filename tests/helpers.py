@@ -121,6 +121,7 @@ TABLE = (
     Script("studies.assignment", "assignment", CORPUS),
     Script("studies.clap", "study", CORPUS),
     Script("studies.nope", "study", CORPUS),
+    Script("studies.numbers", "check_all", CORPUS),
     Script(
         *("studies.crossvalidate", "crossvalidate", CORPUS),
         ("--folds", "2", "--recipes", "bayes", "--jobs", "1"),
