@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data.files import printable, write_json
-from lab import mcnemar, panels, tables
+from lab import mcnemar, paired, panels, tables
 from lab.command import main
 from lab.comparable import KINDS, check_comparable, read
 from lab.configurations import group, references, set_labels
@@ -63,11 +63,13 @@ def compare(flags):
     others, tests, skipped = references(runs), [], []
     if trained[0].kind == "classifier":
         tests, skipped = mcnemar.compare_pairs(configurations + others)
+    orders = paired.compare_neighbours(configurations)
+    tested = mcnemar.describe(tests) or paired.describe(orders)
 
     out.mkdir(parents=True, exist_ok=True)
     drawn = draw(out, configurations, others)
     header, rows, note = *make_table(configurations, others), caption(configurations)
-    about = {"left": 2, "wide": True, "label": out.name, "more": mcnemar.describe(tests)}
+    about = {"left": 2, "wide": True, "label": out.name, "more": tested}
     text = tables.write(out / "compare", header, rows, note, **about)
     numbers = {
         "kind": trained[0].kind,
@@ -75,6 +77,7 @@ def compare(flags):
         "configurations": [configuration.described() for configuration in configurations],
         "others": {reference.label: reference.numbers for reference in others},
         "mcnemar": tests,
+        "paired": orders,
     }
     write_json(out / "compare.json", numbers)
     print(text, *(printable(f"note: {why}") + "\n" for why in skipped), sep="\n")

@@ -16,25 +16,27 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import data
-from lab import tables
+from lab import mcnemar, tables
 from lab.command import main
 from lab.errors import UserError, require
 from lab.figures import new_figure, save, styled
 from lab.flags import flag
+from lab.predictions import read_predictions
 from lab.records import read_result
 from model import POSITIONS
 from studies.jobs import JobFlags, options, run_all
 from studies.report import finish
 
-# name: (description, the encoder it needs from train_mlm.py, flags of train_classifier.py)
+# name: (description, script, the encoder it needs from train_mlm.py, flags of the script)
+CLASSIFIER = "train_classifier"
 RECIPES = {
-    "bayes": ("naive Bayes, words and word pairs", "", ()),
-    "joint": ("encoder and classifier trained jointly", "", ()),
-    "random": ("classifier on a frozen untrained encoder", "untrained", ()),
-    "frozen": ("classifier on a frozen pretrained encoder", "pretrained", ()),
+    "bayes": ("naive Bayes, words and word pairs", "baselines", "", ()),
+    "likelihood": ("a decoder per class, by likelihood", "beyond.train_generative", "", ()),
+    "joint": ("encoder and classifier trained jointly", CLASSIFIER, "", ()),
+    "random": ("classifier on a frozen untrained encoder", CLASSIFIER, "untrained", ()),
+    "frozen": ("classifier on a frozen pretrained encoder", CLASSIFIER, "pretrained", ()),
     "tuned": (
-        "pretrained encoder, fine-tuned",
-        "pretrained",
+        *("pretrained encoder, fine-tuned", CLASSIFIER, "pretrained"),
         ("--tune", "all", "--lr", "1e-4", "--epochs", "5"),
     ),
 }
@@ -63,16 +65,14 @@ def crossvalidate(flags):
     for i in parts:
         split = options(data=flags.data, split=f"{i}/{flags.folds}")
         common = [*split, *options(seed=flags.seed, pos=flags.pos, threads=1)]
-        for state in sorted({RECIPES[name][1] for name in chosen} - {""}):
+        for state in sorted({RECIPES[name][2] for name in chosen} - {""}):
             steps = options(steps=0) if state == "untrained" else []
             encoders.append((f"{state}-{i}", "train_mlm", [*common, *mlm, *steps]))
         for name in chosen:
-            _, state, more = RECIPES[name]
+            _, script, state, more = RECIPES[name]
             encoder = options(encoder=out / f"{state}-{i}") if state else []
-            job = ("baselines", split)
-            if name != "bayes":
-                job = ("train_classifier", [*common, *more, *encoder])
-            classifiers.append((f"{name}-{i}", *job))
+            given = split if script == "baselines" else [*common, *more, *encoder]
+            classifiers.append((f"{name}-{i}", script, given))
     run_all(out, (encoders, classifiers), flags.jobs)
 
     # Results
@@ -85,10 +85,28 @@ def crossvalidate(flags):
         for name, v in values.items()
     }
     draw(out, corpus.name, result)
-    print(write_table(out, corpus.name, n_distinct, values))
-    numbers = {f"accuracy/{name}": r for name, r in result.items()}
+    tests = compare_with_bayes(out, chosen, parts)
+    print(write_table(out, corpus.name, n_distinct, values, mcnemar.describe(tests)))
+    numbers = {f"accuracy/{name}": r for name, r in result.items()} | {"mcnemar": tests}
     files = ("crossvalidate.md", "crossvalidate.tex", "crossvalidate.png")
     finish(out, started, {"folds": flags.folds, "sentences": n_distinct, **numbers}, files)
+
+
+def compare_with_bayes(out, chosen, parts):
+    """Return McNemar's test of each recipe against naive Bayes, on the rows of all parts."""
+    rows = {
+        name: [row for i in parts for row in read_predictions(out / f"{name}-{i}")]
+        for name in chosen
+    }
+    return [
+        {
+            "first": RECIPES[name][0],
+            "second": RECIPES["bayes"][0],
+            "results": [{"seed": ""} | mcnemar.compare_rows(rows[name], rows["bayes"])],
+        }
+        for name in chosen
+        if "bayes" in chosen and name != "bayes"
+    ]
 
 
 def check(flags, chosen):
@@ -118,7 +136,7 @@ def check(flags, chosen):
         raise UserError(f"--mlm {flags.mlm}: {error}; close the quotation") from None
 
 
-def write_table(out, data_name, n_distinct, values):
+def write_table(out, data_name, n_distinct, values, tested):
     """Write crossvalidate.md and .tex, and return the Markdown."""
     n = len(next(iter(values.values())))
     header = ["recipe", "accuracy (%)", *(f"part {i + 1}" for i in range(n))]
@@ -131,7 +149,7 @@ def write_table(out, data_name, n_distinct, values):
         "cross-validation: mean ± sample standard deviation over the parts. The sentences of a "
         "test part are removed from its training rows and its pretraining text."
     )
-    return tables.write(out / "crossvalidate", header, rows, caption)
+    return tables.write(out / "crossvalidate", header, rows, caption, more=tested)
 
 
 @styled

@@ -44,7 +44,7 @@ LAB_LEVELS = (
     ("records",),
     ("machine", "load", "folder"),
     ("command", "run"),
-    ("figures", "tables", "predictions", "mcnemar", "comparable"),
+    ("figures", "tables", "predictions", "mcnemar", "paired", "comparable"),
     ("configurations", "summary", "panels", "sources", "report"),
     ("inside", "inside.texts", "inside.answers", "inside.checks", "inside.scores"),
     ("inside.heatmaps",),

@@ -1,0 +1,80 @@
+"""Paired t-test: do perplexities of two configurations differ, or could it be the seeds?
+
+Runs of the same seed are compared with each other, which removes what the seed does to both.
+"""
+
+import math
+import statistics
+
+LEVEL = 0.05  # two configurations are told apart if p is below
+
+
+def p_value(t, n):
+    """Return the two-sided p of Student's t with n degrees of freedom, n a whole number.
+
+    In closed form: Abramowitz & Stegun 1964, 26.7.3 and 26.7.4.
+    """
+    angle = math.atan(abs(t) / math.sqrt(n))
+    term = total = math.cos(angle) if n % 2 else 1.0
+    for k in range(3 if n % 2 else 2, n - 1, 2):
+        term *= (k - 1) / k * math.cos(angle) ** 2
+        total += term
+    inside = math.sin(angle) * total
+    if n % 2:
+        inside = 2 / math.pi * (angle + (inside if n > 1 else 0))
+    return max(0.0, 1 - inside)
+
+
+def compare_neighbours(configurations):
+    """Test each configuration against the next worse one, on its mean log perplexity.
+
+    Test sets count, or where there are none the held-out sentences. Returns a list of {"better",
+    "worse": labels, "seeds": number, "percent": by how much the perplexity is higher, "deviation":
+    of that over the seeds, "p"} for every two that share at least two seeds.
+    """
+    scored = [(scores(c), c.label) for c in configurations]
+    scored = [(values, label) for values, label in scored if values]
+    ranked = sorted(scored, key=lambda pair: statistics.fmean(pair[0].values()))
+    tests = []
+    for (low, better), (high, worse) in zip(ranked, ranked[1:]):
+        differences = [high[seed] - low[seed] for seed in low if seed in high]
+        if len(differences) > 1:
+            mean, deviation = statistics.fmean(differences), statistics.stdev(differences)
+            t = mean / max(deviation / math.sqrt(len(differences)), 1e-12)
+            test = {"better": better, "worse": worse, "seeds": len(differences)}
+            test |= {"percent": 100 * math.expm1(mean), "deviation": 100 * deviation}
+            tests.append(test | {"p": p_value(t, len(differences) - 1)})
+    return tests
+
+
+def scores(configuration):
+    """Return {seed: mean log perplexity} of a configuration, {} without perplexities."""
+    found = {}
+    for run in configuration.runs:
+        values = {
+            name: value
+            for name, value in run.numbers.items()
+            if name.startswith("perplexity/") and "@" not in name and name != "perplexity/train"
+        }
+        tests = {name: value for name, value in values.items() if name != "perplexity/valid"}
+        if logs := [math.log(value) for value in (tests or values).values()]:
+            found[run.seed] = statistics.fmean(logs)
+    return found
+
+
+def describe(tests):
+    """Return the tests as text, one line each; "" without any."""
+    if not tests:
+        return ""
+    lines = [
+        "Paired t-test over seeds, on the mean log perplexity of the test sets, each configuration "
+        f"against the next worse one; p < {LEVEL} tells them apart.\n"
+    ]
+    for test in tests:
+        p = f"p = {test['p']:.3f}" if test["p"] >= 0.001 else "p < 0.001"
+        apart = "told apart" if test["p"] < LEVEL else "not told apart"
+        lines.append(
+            f"- {test['worse']} is {test['percent']:.1f} ± {test['deviation']:.1f}% above "
+            f"{test['better']} over {test['seeds']} seeds, {p}: {apart}"
+        )
+    return "\n".join(lines)

@@ -1,0 +1,40 @@
+"""Paired t-tests over seeds: known quantiles, and a comparison by hand."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from lab.paired import compare_neighbours, describe, p_value
+
+# Two-sided 5% and 1% points of Student's t, from any table
+POINTS = {1: (12.706, 63.657), 2: (4.3027, 9.9248), 3: (3.1824, 5.8409), 4: (2.7764, 4.6041)}
+POINTS |= {5: (2.5706, 4.0321), 10: (2.2281, 3.1693), 29: (2.0452, 2.7564), 30: (2.0423, 2.75)}
+
+
+@pytest.mark.parametrize("n", POINTS)
+def test_p_at_the_points_of_the_table(n):
+    for t, p in zip(POINTS[n], (0.05, 0.01)):
+        assert p_value(t, n) == p_value(-t, n) == pytest.approx(p, abs=2e-5)
+    assert p_value(0, n) == pytest.approx(1)
+
+
+def configuration(label, perplexities):
+    runs = [
+        SimpleNamespace(seed=seed, numbers={"perplexity/a": p, "perplexity/train": 1.0})
+        for seed, p in perplexities.items()
+    ]
+    return SimpleNamespace(label=label, runs=runs)
+
+
+def test_seeds_are_paired_and_neighbours_are_compared():
+    best = configuration("best", {"0": 100.0, "1": 200.0, "2": 300.0})
+    next_best = configuration("next", {"2": 306.0, "0": 101.0, "1": 203.0})
+    alone = configuration("alone", {"7": 900.0})
+    first = compare_neighbours([alone, next_best, best])
+    (test,) = first
+    assert (test["better"], test["worse"], test["seeds"]) == ("best", "next", 3)
+    assert test["percent"] == pytest.approx(1.5, abs=0.01)
+    assert test["deviation"] == pytest.approx(0.49, abs=0.01)
+    assert test["p"] == pytest.approx(p_value(0.01488 / (0.00492 / 3**0.5), 2), abs=1e-3)
+    assert "next is 1.5 ± 0.5% above best over 3 seeds, p = 0.03" in describe(first)
+    assert compare_neighbours([alone]) == [] and describe([]) == ""
