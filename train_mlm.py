@@ -53,7 +53,9 @@ class Flags(MaskFlags, TrainFlags, ContinueFlags, ProcessFlags):
     zero_mask: bool = flag(False, "[MASK] enters as the zero vector (zero-CLAP)")
     causal: bool = flag(False, "predict every next word of each sentence instead")
     valid: float = flag(0.05, "share of lines held out to choose the best step", above=0, below=1)
-    split: str = flag("full", "clean: leave the test rows out; i/n: part i of n is the test set")
+    split: str = flag(
+        "full", "clean: leave out the sentences of the test rows; i/n: those of part i"
+    )
     init: str = flag("", "folder of a Hugging Face RoBERTa to start from")
 
 

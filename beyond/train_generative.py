@@ -65,8 +65,8 @@ def train(flags):
     corpus = load_labelled(flags.data)
     corpus, seen, note = corpus.split(flags.split)
     rows, held_out = hold_out(corpus.rows, flags.valid, 0, key=lambda row: row[1])
-    vocabulary = flags.tokenizer, corpus.texts(), flags.vocab_size
-    tokenizer = source.tokenizer if source else train_tokenizer(*vocabulary)
+    tokenizer = train_tokenizer(flags.tokenizer, corpus.texts(), flags.vocab_size)
+    tokenizer = source.tokenizer if source else tokenizer
     config = model_config(flags, source, True, vocab_size=tokenizer.get_vocab_size())
     parts = {"train": rows, "valid": held_out, "test": corpus.test_rows}
     sets = {name: Rows(part, tokenizer, config.block_size) for name, part in parts.items() if part}

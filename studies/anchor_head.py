@@ -22,8 +22,7 @@ from lab.command import main
 from lab.figures import new_figure, over_seeds, save, styled
 from lab.flags import flag
 from lab.inside.ablation import switched_off
-from studies.emergence import loss_of
-from studies.probe_position import FitFlags, fit_probes, layer_name, read_positions, scores
+from studies.probe_network import FitFlags, fit_probes, layer_name, loss_of, read_positions, scores
 from studies.probes import count_ticks, measure_runs, n_seeds, styles, texts_of
 from studies.report import finish
 

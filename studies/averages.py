@@ -22,7 +22,7 @@ from lab import tables
 from lab.command import main
 from lab.figures import new_figure, over_seeds, save, styled
 from lab.flags import flag
-from studies.probe_position import untrained
+from studies.probe_network import untrained
 from studies.probes import ProbeFlags, count_ticks, measure_runs, n_seeds, styles, texts_of
 from studies.report import finish
 

@@ -6,7 +6,6 @@
 Reads the weights that --keep kept. Runs that differ only in the seed are averaged.
 """
 
-import math
 import re
 import time
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from lab.errors import require
 from lab.figures import new_figure, over_seeds, save, styled
 from lab.flags import flag
 from lab.load import read_run
-from studies.probe_position import FitFlags, fit_probes, layer_name, read_positions, scores
+from studies.probe_network import FitFlags, fit_probes, layer_name, loss_of, read_positions, scores
 from studies.probes import measure_runs, n_seeds, styles, texts_of
 from studies.report import finish
 
@@ -63,17 +62,6 @@ def measure(run, flags):
         "median": distances,
         "middle": middle,
     }
-
-
-@torch.no_grad()
-def loss_of(model, idx):
-    """Return the loss in nats per token of the words in blocks idx (N, T), but the first ones."""
-    device = model.body.embedding.weight.device
-    nats = [
-        model.loss(rows[:, :-1].to(device), rows[:, 1:].contiguous()).item()
-        for rows in idx.split(64)
-    ]
-    return math.fsum(nats) / idx[:, 1:].numel()
 
 
 # ---------------------------------------------------------------------------- results

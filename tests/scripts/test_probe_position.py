@@ -8,10 +8,10 @@ import torch
 from helpers import SHORT, call_main, result_of, succeed
 
 from model import Config, Decoder, Encoder, LanguageModel
-from studies import probe_position
+from studies import probe_network, probe_position
 from studies.probes import labelled
 
-FLAGS = probe_position.FitFlags(runs=[], steps=150, batch_size=256, lr=5e-3)
+FLAGS = probe_network.FitFlags(runs=[], steps=150, batch_size=256, lr=5e-3)
 
 
 def body(pos, kind=Decoder, **more):
@@ -23,8 +23,8 @@ def body(pos, kind=Decoder, **more):
 
 def probed(model, learn, judge, flags=FLAGS):
     """The readings of probes trained on one text, of another, and the true positions."""
-    return probe_position.read_positions(
-        model, probe_position.fit_probes(model, *learn, flags), *judge
+    return probe_network.read_positions(
+        model, probe_network.fit_probes(model, *learn, flags), *judge
     )
 
 
@@ -39,7 +39,7 @@ def text(n, T=12):
     [("learned", True), ("sinusoidal", True), ("alibi", False), ("rope", False), ("nope", False)],
 )
 def test_only_absolute_positions_are_in_the_embeddings(pos, knows):
-    scores = probe_position.scores(*probed(body(pos), text(100), text(40)))
+    scores = probe_network.scores(*probed(body(pos), text(100), text(40)))
     assert scores["argmax"][0] < 0.5 if knows else scores["argmax"][0] > 3  # a random guess: 4
     assert scores["median"][0] < 0.5 if knows else scores["median"][0] > 2.7  # the middle: 3
     assert scores["nats"][0] < 0.5 if knows else scores["nats"][0] > 2.4  # log of 12: 2.5
@@ -67,11 +67,11 @@ def test_chance_is_the_formula():
 
 def test_the_scores_of_a_known_distribution():
     # Position 0 has 0.4, position 1 has 0.3, position 3 has 0.3: the median is 1.
-    model, layer = body("nope"), probe_position.Probe(32, 12)
+    model, layer = body("nope"), probe_network.Probe(32, 12)
     p = torch.tensor([0.4, 0.3, 1e-30, 0.3] + [1e-30] * 8)
     layer.forward = lambda states: p.log().expand(len(states), 12)
-    readings, truth = probe_position.read_positions(model, [layer], *text(2))
-    scores = probe_position.scores(readings, truth)
+    readings, truth = probe_network.read_positions(model, [layer], *text(2))
+    scores = probe_network.scores(readings, truth)
     assert scores["argmax"] == pytest.approx([sum(range(12)) / 12])
     assert scores["median"] == pytest.approx([(1 + sum(range(11))) / 12])
     assert readings[0]["nats"][:2].tolist() == pytest.approx([-math.log(0.4), -math.log(0.3)])
@@ -81,17 +81,17 @@ def test_states_are_those_of_the_real_tokens():
     model = body("alibi", Encoder).eval()
     idx, mask = text(5)
     mask = torch.arange(12) < torch.tensor([12, 3, 7, 1, 9])[:, None]
-    states = probe_position.states_of(model, idx, mask, "cpu")
+    states = probe_network.states_of(model, idx, mask, "cpu")
     assert states.shape == (3, int(mask.sum()), 32)
     assert torch.equal(
-        states, probe_position.states_of(model, idx.masked_fill(~mask, 0), mask, "cpu")
+        states, probe_network.states_of(model, idx.masked_fill(~mask, 0), mask, "cpu")
     )  # whatever stands in the padding
     alone, _ = model(idx[1:2, :3], need_states=True)[1], None
     torch.testing.assert_close(states[:, 12:15], torch.stack(alone)[:, 0], atol=1e-5, rtol=1e-5)
 
 
 def test_the_probe_is_the_sources():
-    parts = probe_position.Probe(8, 20, scale=2.0)
+    parts = probe_network.Probe(8, 20, scale=2.0)
     assert [tuple(p.shape) for p in parts.parameters()] == [(16, 8), (20, 16)]
     x = torch.randn(3, 8)
     torch.testing.assert_close(

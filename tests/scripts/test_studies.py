@@ -16,7 +16,7 @@ def read(path):
 
 def test_study_nope(corpus, tmp_path, monkeypatch, jobs_in_process):
     tiny = dict(depths=(2, 1), n_embd=16, n_head=2, lengths=(8, 4), tokens=32, steps=8, lr=1e-3)
-    tiny |= dict(vocab_size=0, eval_test=0, keep=(0, 4, 8), probe=dict(blocks=8, steps=3))
+    tiny |= dict(vocab_size=0, eval_test=0, keep=(0, 4, 8), probe=dict(blocks=8, steps=5))
     tiny |= dict(mlm=dict(steps=8, batch_size=4, lr=1e-3))
     monkeypatch.setattr(nope, "SIZES", {"quick": tiny})
     monkeypatch.setattr(nope, "POSITIONS", ("nope", "learned"))
