@@ -24,7 +24,7 @@ import data
 from data import batching
 from lab import tables
 from lab.command import main
-from lab.figures import new_figure, over_seeds, save, styled
+from lab.figures import make_figure, over_seeds, save, styled
 from lab.flags import flag
 from studies.probe_network import (
     FitFlags,
@@ -125,12 +125,13 @@ def by_layer(r, kind, score):
 def draw(out, result):
     """Draw probe.png: the median's distance over layers, and the guesses for one text at the best
     layer."""
-    figure, (left, *right) = new_figure(
-        1,
-        1 + len(result),
-        figsize=(3.8 + 2.1 * len(result), 3.3),
-        gridspec_kw={"width_ratios": [1.8] + [1] * len(result)},
-    )
+    rows = 1 if len(result) <= 3 else 2  # of example panels
+    columns = -(-len(result) // rows)
+    figure = make_figure(figsize=(4 + 2 * columns, 1.9 + 1.4 * rows), layout="constrained")
+    grid = figure.add_gridspec(rows, columns + 1, width_ratios=[2] + [1] * columns)
+    left = figure.add_subplot(grid[:, 0])
+    places = [grid[i // columns, 1 + i % columns] for i in range(len(result))]
+    right = [figure.add_subplot(place) for place in places]
     n_layers = max(len(r["trained"][0]["median"]) for r in result.values())
     for (r, style), axis in zip(styles(result), right):
         seeds = [seed["median"] for seed in r["trained"]]
