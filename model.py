@@ -25,7 +25,7 @@ from nets.cross_entropy import LinearCrossEntropySum, linear_cross_entropy
 
 POSITIONS = ("learned", "sinusoidal", "alibi", "rope", "nope")
 ALIBI_VARIANTS = ("offset", "symmetric", "one-sided")
-HEADS = ("linear", "roberta", "clap")
+HEADS = ("linear", "roberta", "clap", "plain-clap")
 ACTIVATIONS = ("gelu", "relu")
 CHOICES = dict(pos=POSITIONS, alibi=ALIBI_VARIANTS, head=HEADS, activation=ACTIVATIONS)
 
@@ -53,7 +53,8 @@ class Config:
     head: str = "linear"       # one of HEADS
     tie: bool = True           # the head uses the embedding's word vectors
     unit_embd: bool = False    # normalise token vectors to length 1 (CLAP)
-    scale_embd: bool = False   # multiply token vectors by sqrt(n_embd); sinusoidal always does
+    scale_embd: bool = False   # multiply token vectors by sqrt(n_embd), as sinusoidal does
+    unscaled: bool = False     # sinusoidal: do not multiply them
     zero_mask: bool = False    # the mask token enters as the zero vector (zero-CLAP)
     mask_id: int = 2           # id of the mask token
     init_std: float = 0.05     # standard deviation of the initial weights
@@ -231,13 +232,12 @@ class Transformer(nn.Module):
         self.embedding = nn.Embedding(config.vocab_size, C)
         if config.pos == "learned":
             self.positions = nn.Embedding(config.block_size, C)
-        # Post-norm starts from a normalised embedding (BERT); CLAP's has length 1 already
-        plain = config.norm_first or config.unit_embd
+        # Post-norm starts from a normalised embedding (BERT), but CLAP from the vectors themselves
+        plain = config.norm_first or config.unit_embd or config.head == "plain-clap"
         self.embedding_norm = nn.Identity() if plain else nn.LayerNorm(C, config.norm_eps)
         self.dropout = nn.Dropout(config.dropout)
-        self.blocks = nn.ModuleList(
-            Block(config, cross, self.causal) for _ in range(config.n_layer)
-        )
+        blocks = (Block(config, cross, self.causal) for _ in range(config.n_layer))
+        self.blocks = nn.ModuleList(blocks)
         self.norm = nn.LayerNorm(C, config.norm_eps) if config.norm_first else nn.Identity()
 
     def forward(self, idx, mask=None, need_weights=False, **more):
@@ -282,7 +282,7 @@ class Transformer(nn.Module):
         x = self.embedding(idx)  # (B, T, C)
         if self.config.unit_embd:
             x = F.normalize(x, dim=-1)
-        if self.config.scale_embd or self.config.pos == "sinusoidal":
+        if self.config.scale_embd or self.config.pos == "sinusoidal" and not self.config.unscaled:
             x = x * math.sqrt(self.config.n_embd)  # or the sinusoids drown it (Vaswani, 3.4)
         if self.config.zero_mask:
             x = x * (idx != self.config.mask_id)[:, :, None]
@@ -339,19 +339,20 @@ class LMHead(nn.Module):
 
     def __init__(self, config, embedding):
         super().__init__()
-        C, V, clap = config.n_embd, config.vocab_size, config.head == "clap"
+        C, V, clap = config.n_embd, config.vocab_size, config.head.endswith("clap")
         self.transform = nn.Sequential()  # empty: h stays as it is
         if config.head == "roberta":
             self.transform.extend([nn.Linear(C, C), nn.GELU(), nn.LayerNorm(C, config.norm_eps)])
         self.words = embedding if config.tie else nn.Embedding(V, C)
         self.beta = nn.Parameter(torch.ones(())) if clap else None
+        self.unit = config.head == "clap"  # plain-clap leaves the word vectors as they are
         self.bias = None if clap else nn.Parameter(torch.zeros(V))
 
     def project(self, h):
         """h (..., C) -> what F.linear reads: features (..., C), weight (V, C), bias (V,)."""
-        if self.beta is not None:
-            return self.beta * h, F.normalize(self.words.weight, dim=-1), None
-        return self.transform(h), self.words.weight, self.bias
+        weight = F.normalize(self.words.weight, dim=-1) if self.unit else self.words.weight
+        h = self.transform(h) if self.beta is None else self.beta * h
+        return h, weight, self.bias
 
     def forward(self, h):
         """h (..., C) -> logits (..., V)."""

@@ -48,8 +48,9 @@ class Flags(MaskFlags, TrainFlags, ContinueFlags, ProcessFlags):
     decay: float = 1.0
     head: str = "roberta"
     beta2: float = flag(0.98, "decay of Adam's second moment", at_least=0, below=1)
-    unit_embd: bool = flag(None, "L2-normalise the token embeddings", shown="with --head clap")
-    scale_embd: bool = flag(False, "multiply them by sqrt(n_embd), as --pos sinusoidal always does")
+    unit_embd: bool = flag(None, "word vectors of length 1", shown="with --head clap")
+    scale_embd: bool = flag(False, "multiply them by sqrt(n_embd), as --pos sinusoidal does")
+    unscaled: bool = flag(False, "do not multiply them with --pos sinusoidal")
     zero_mask: bool = flag(False, "[MASK] enters as the zero vector (zero-CLAP)")
     causal: bool = flag(False, "predict every next word of each sentence instead")
     valid: float = flag(0.05, "share of lines held out to choose the best step", above=0, below=1)
@@ -140,7 +141,7 @@ def train(flags):
         nats, hits, count = evaluate(model, valid, device, flags)
         numbers = {"loss/valid": nats / count, "accuracy/valid": hits / count}
         numbers["perplexity/valid"] = perplexity(nats, count)
-        if flags.head == "clap":
+        if flags.head.endswith("clap"):
             numbers["beta"] = model.head.beta.item()
         return numbers, in_words(what, numbers)
 
@@ -172,7 +173,7 @@ def train(flags):
     found = f"share of {'next' if flags.causal else 'masked'} words found"
     panels = [(of, "perplexity (log scale)", {config.pos: "perplexity/valid"}, {}, True)]
     panels += [(of, found, {config.pos: "accuracy/valid"}, {}, False)]
-    if flags.head == "clap":
+    if flags.head.endswith("clap"):
         panels += [("CLAP head", "beta", {"beta": "beta"}, {}, False)]
     draw_curve(run, panels)
     run.say_end(f"{in_words(what, best)} on held-out lines at step {best['step']}")

@@ -3,9 +3,9 @@
     python -m studies.clap --size quick
     python -m studies.clap --data path/to/wikitext-2 --size laptop
 
-Five configurations with the same data, budget and masks, and four options that the author of the
-comparison found to make no difference. Each run is a folder of its own. Finished runs are not
-repeated.
+Five configurations with the same data, budget and masks; options of the original comparison; and
+controls, since it gives dropout to some configurations only. Each run is a folder of its own.
+Finished runs are not repeated.
 """
 
 import statistics
@@ -38,12 +38,22 @@ CONFIGURATIONS = {
     "learned-clap": "--pos learned --head clap --dropout 0 --attn-dropout 0.1",
     "zero-clap": f"{ZERO_CLAP} --attn-dropout 0",
 }
-# No visible difference in the original comparison; one seed each.
+# Options of the original comparison, as it has them: plain embeddings are neither normalised nor
+# have a layer norm, nor are the head's; scaled ones come with attention dropout.
 OPTIONS = {
     "alibi, symmetric": f"--pos alibi --alibi symmetric {ROBERTA}",
+    "sinusoidal, unscaled embeddings": f"--pos sinusoidal --unscaled {ROBERTA}",
     "zero-clap, attention dropout": f"{ZERO_CLAP} --attn-dropout 0.1",
-    "zero-clap, plain embeddings": f"{ZERO_CLAP} --attn-dropout 0 --no-unit-embd",
-    "zero-clap, scaled embeddings": f"{ZERO_CLAP} --attn-dropout 0 --scale-embd",
+    "zero-clap, plain embeddings": f"{ZERO_CLAP} --attn-dropout 0 --head plain-clap",
+    "zero-clap, scaled embeddings": f"{ZERO_CLAP} --attn-dropout 0.1 --scale-embd",
+}
+# The original gives dropout to RoBERTa's head alone. These show what is left without it.
+WITHOUT = "--head roberta --dropout 0 --attn-dropout 0"
+CONTROLS = {
+    "baseline, no dropout": f"--pos learned {WITHOUT}",
+    "alibi, no dropout": f"--pos alibi {WITHOUT}",
+    "alibi, no dropout, zero mask": f"--pos alibi --zero-mask {WITHOUT}",
+    "learned-clap, no dropout": "--pos learned --head clap --dropout 0 --attn-dropout 0",
 }
 # As in the original: post-norm, GELU, tied weights, byte-level BPE, 15% masked, Adam (0.9, 0.98),
 # no clipping, a linear warm-up over 8% of the steps and a linear decay.
@@ -80,7 +90,7 @@ def study(flags):
     jobs = [
         (folder(name, seed), "train_mlm", [*common, *words.split(), *options(seed=seed)])
         for seed in range(flags.seeds)
-        for name, words in (CONFIGURATIONS | (OPTIONS if seed == 0 else {})).items()
+        for name, words in (CONFIGURATIONS if seed else all_options()).items()
     ]
     seeds = {name: range(flags.seeds) for name in CONFIGURATIONS}
     folders = [out / folder(name, seed) for name in CONFIGURATIONS for seed in seeds[name]]
@@ -88,7 +98,7 @@ def study(flags):
     run_all(out, (jobs, [comparison]), flags.jobs)
 
     # Results
-    seeds |= {name: [0] for name in OPTIONS}
+    seeds |= {name: [0] for name in OPTIONS | CONTROLS}
     results = {
         name: [read_result(out / folder(name, seed)) for seed in seeds[name]] for name in seeds
     }
@@ -99,6 +109,11 @@ def study(flags):
         for name, each in results.items()
     }
     finish(out, started, numbers, ("clap.png", "clap.md", "clap.tex", "compare/"))
+
+
+def all_options():
+    """Return {name: flags} of everything that is trained with seed 0."""
+    return CONFIGURATIONS | OPTIONS | CONTROLS
 
 
 def folder(name, seed):
@@ -137,20 +152,20 @@ def draw(out, data_name, seeds):
     """Draw clap.png: perplexity over steps, and beta of the CLAP heads.
 
     Colors are position encodings. Lines are solid with the RoBERTa head, dashed with the CLAP
-    head, and dotted for the options.
+    head, and dotted for options and controls.
     """
     figure, axes = new_figure(1, 2, figsize=(8.4, 3.7), gridspec_kw={"width_ratios": [1.5, 1]})
     values = []
     for name in seeds:
         logs = [read_metrics(out / folder(name, seed)) for seed in seeds[name]]
-        words = (CONFIGURATIONS | OPTIONS)[name].split()
+        words = all_options()[name].split()
         given = dict(zip(words, words[1:]))
         line = "-" if given["--head"] == "roberta" else "--"
         style = dict(color=POSITION_COLORS[given["--pos"]], linestyle=line, label=name)
         if name in CONFIGURATIONS:
             style["label"] += f": {POSITION_NAMES[given['--pos']]}"
-        if name in OPTIONS:
-            marker = "x+v^"[list(OPTIONS).index(name) % 4]
+        else:
+            marker = "x+v^12348"[list(all_options()).index(name) % 9]
             style |= dict(linestyle=":", linewidth=1, marker=marker, markersize=3)
         steps = [entry["step"] for entry in logs[0]]
         for axis, key in zip(axes, ("perplexity/valid", "beta")):

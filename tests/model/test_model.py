@@ -141,6 +141,25 @@ def test_layer_norms_are_where_pre_and_post_norm_have_them(norm_first):
 # ---------------------------------------------------------------------------- embeddings
 
 
+def test_clap_with_plain_embeddings_normalises_nothing():
+    model = tiny(head="plain-clap", norm_first=False, pos="nope")
+    idx = torch.tensor([[9, 4, 11]])
+    _, (x, *_) = model.body(idx, need_states=True)
+    words = model.body.embedding.weight
+    assert torch.equal(x, words[idx])
+    h = model.body(idx)
+    torch.testing.assert_close(model(idx), model.head.beta * h @ words.T)
+
+
+@pytest.mark.parametrize("unscaled, factor", [(False, 4.0), (True, 1.0)])
+def test_sinusoids_meet_scaled_words_unless_told_otherwise(unscaled, factor):
+    model = tiny(pos="sinusoidal", unscaled=unscaled, n_embd=16)
+    idx = torch.tensor([[9, 4, 11]])
+    torch.testing.assert_close(
+        model.body.token_vectors(idx), factor * model.body.embedding.weight[idx]
+    )
+
+
 def test_unit_embeddings_have_length_1_and_the_zero_mask_0():
     model, idx = (
         tiny(unit_embd=True, zero_mask=True, mask_id=2, pos="nope"),

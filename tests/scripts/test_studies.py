@@ -94,6 +94,7 @@ def test_study_clap(corpus, tmp_path, monkeypatch, jobs_in_process):
             if "scaled" in name or "plain" in name
         },
     )
+    monkeypatch.setattr(clap, "CONTROLS", {"alibi, no dropout": clap.CONTROLS["alibi, no dropout"]})
     done = call_main(
         clap,
         clap.study,
@@ -129,7 +130,7 @@ def test_study_clap(corpus, tmp_path, monkeypatch, jobs_in_process):
     ] == [
         ("roberta", False, False, False, False),
         ("clap", True, False, True, False),
-        ("clap", False, False, True, False),
+        ("plain-clap", False, False, True, False),
         ("clap", True, True, True, False),
     ]
     assert (study / "clap.png").stat().st_size > 10_000 and "zero-clap, scaled embeddings" in (
