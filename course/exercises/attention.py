@@ -21,7 +21,7 @@ def attention_cases(gen):
         q, k, v = (torch.randn(B, H, n, D, generator=gen) for n in (T, S, S))
         mask = torch.arange(S) < torch.randint(2, S, (B, 1), generator=gen)
         bias = torch.randn(H, T, S, generator=gen)
-        bias[..., 2:].masked_fill_(torch.rand(H, T, S - 2, generator=gen) < 0.3, -math.inf)
+        bias[..., 2:-1].masked_fill_(torch.rand(H, T, S - 3, generator=gen) < 0.4, -math.inf)
         yield from ((q, k, v, None, None, 0.0), (q, k, v, mask, bias, 0.0))
     yield (64,)  # with dropout, see course/watch.py
 
@@ -52,10 +52,6 @@ ATTEND = (
     lambda q, k, v, mask, bias, p: soft(raw(q, k, mask, bias), v, dim=-2),
     "the bias is divided by sqrt(D) together with the scores. Add it after the division.",
     lambda q, k, v, mask, bias, p: attend(q, k, v, mask, scaled(bias, q.size(-1) ** -0.5), p),
-    "the bias is subtracted. Add it: what should be far away is negative already.",
-    lambda q, k, v, mask, bias, p: attend(q, k, v, mask, scaled(bias, -1.0), p),
-    "the bias is ignored. Add it to the scores, before the softmax.",
-    lambda q, k, v, mask, bias, p: attend(q, k, v, mask, None, p),
     "padding is attended to. Keys where the mask is False need a score of -inf.",
     lambda q, k, v, mask, bias, p: attend(q, k, v, None, bias, p),
     "the mask is read the wrong way round. True marks real tokens, which may be seen.",
@@ -112,8 +108,6 @@ JOIN = (
     lambda y: y.reshape(len(y), y.size(2), -1),
     "the channels of the heads alternate. Those of head 1 come first, then those of head 2.",
     lambda y: y.permute(0, 2, 3, 1).flatten(2),
-    "the heads are summed. Put their channels side by side: C = H * D.",
-    lambda y: y.sum(1),
 )
 ATTENTION = {"attend": (attend, attention_cases, ("output", "weights"), ATTEND, "dropout")}
 HEADS = {

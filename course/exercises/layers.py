@@ -84,14 +84,10 @@ BLOCKS = (
     lambda x, n1, a, n2, f, d: n2(y := n1(x) + d(a(n1(x)))) + d(f(n2(y))),
     "the norm is applied to what a sublayer returns. Apply it to what the sublayer gets.",
     lambda x, n1, a, n2, f, d: (y := x + d(n1(a(x)))) + d(n2(f(y))),
-    "the feed-forward layer reads x from before the attention. It reads the new x.",
-    lambda x, n1, a, n2, f, d: x + d(a(n1(x))) + d(f(n2(x))),
     "norm1 is used twice. The feed-forward layer has its own norm2.",
     lambda x, n1, a, n2, f, d: (y := x + d(a(n1(x)))) + d(f(n1(y))),
     "there is no residual around the attention. Add its output to x.",
     lambda x, n1, a, n2, f, d: (y := d(a(n1(x)))) + d(f(n2(y))),
-    "there is no residual around the feed-forward layer. Add its output to x.",
-    lambda x, n1, a, n2, f, d: d(f(n2(x + d(a(n1(x)))))),
     "dropout is missing on the outputs of the sublayers.",
     lambda x, n1, a, n2, f, d: (y := x + a(n1(x))) + f(n2(y)),
     "dropout is applied to the sum, so it also drops the residual. Apply it to the output alone.",
@@ -104,10 +100,6 @@ POOL = (
     lambda h, mask: (h * mask[..., None]).mean(1),
     "the real tokens are summed and not divided by their number.",
     lambda h, mask: (h * mask[..., None]).sum(1),
-    "the mean is over the channels. Average over the tokens, dimension 1.",
-    lambda h, mask: h.mean(-1),
-    "this is the first token, not the mean.",
-    lambda h, mask: h[:, 0],
 )
 CLASSIFY = (
     "the ReLU is missing, and two linear layers in a row are only one.",
@@ -128,8 +120,6 @@ EMBED = (
     lambda idx, table, mask_id: table[idx] * (idx != mask_id)[..., None],
     "each column is normalised. Normalise each word's vector (dim=-1).",
     lambda idx, table, mask_id: unit(table, dim=0)[idx] * (idx != mask_id)[..., None],
-    "the sentence is normalised along its tokens. Normalise each word's vector (dim=-1).",
-    lambda idx, table, mask_id: unit(table[idx], dim=1) * (idx != mask_id)[..., None],
 )
 LOGITS = (
     "beta is multiplied before the normalisation, which removes it again. Multiply afterwards.",
@@ -138,10 +128,6 @@ LOGITS = (
     lambda h, table, beta: beta * unit(h, dim=-1) @ unit(table, dim=-1).T,
     "the word vectors are not normalised.",
     lambda h, table, beta: beta * h @ table.T,
-    "each column of the table is normalised. Normalise each word's vector (dim=-1).",
-    lambda h, table, beta: beta * h @ unit(table, dim=0).T,
-    "the logits are divided by beta. It is a factor, not a temperature.",
-    lambda h, table, beta: h @ unit(table, dim=-1).T / beta,
 )
 BLOCK = {"block": (block, block_cases, ("x",), BLOCKS, "block")}
 CLASSIFIER = {

@@ -56,12 +56,6 @@ WAVES = (
     lambda T, C: waves(T, C, double=1),
     "the positions are counted from 1. The first row is t = 0: sin 0 = 0, cos 0 = 1.",
     lambda T, C: waves(T + 1, C)[1:],
-    "each channel has its own frequency. Sine and cosine of a pair share one.",
-    lambda T, C: torch.where(
-        torch.arange(C) % 2 == 0,
-        (angles := torch.arange(T)[:, None] * 10000.0 ** (-torch.arange(C) / C)).sin(),
-        angles.cos(),
-    ),
 )
 SLOPES = (
     "the first slope is 1. The exponents are counted from k = 1, so it is 2^(-8/n).",
@@ -71,8 +65,6 @@ SLOPES = (
     lambda n: 2 ** (-8 * torch.arange(1, n + 1) / n),
     "the slopes are 2^-k for every n. The exponents are -8k/n, so that the last slope is 2^-8.",
     lambda n: 2.0 ** -torch.arange(1, n + 1),
-    "the slopes are negative. They are positive; the minus sign belongs to the bias.",
-    lambda n: -alibi_slopes(n),
 )
 CAUSAL = (
     "your bias grows with distance: the sign is flipped. Nearby words should be penalised least.",
@@ -106,8 +98,6 @@ ENCODER = (
     lambda n, T, offset: bias(n, distance(T).abs() - half(T, offset, lambda d: d > 0)),
     "the offset of 0.5 is not multiplied by the slope: it is -m (|i - j| - 0.5).",
     lambda n, T, offset: encoder_bias(n, T, False) + half(T, offset, lambda d: d < 0),
-    "the offset makes keys after the query farther. Subtract 0.5 from their distance.",
-    lambda n, T, offset: bias(n, distance(T).abs() + half(T, offset, lambda d: d < 0)),
 )
 SINUSOIDS = {"sinusoids": (sinusoids, lambda gen: [(5, 8), (20, 6), (3, 2)], ("table",), WAVES)}
 LENGTHS = [(2, 5, False), (4, 6, True), (3, 4, False), (2, 7, True)]
