@@ -67,7 +67,7 @@ def report(folder, sheets, seconds, details):
         verdict, path = verdicts[left[0]], folder / file_name(left[0])
         if verdict.detail and details:
             print(f"\n{verdict.detail}\n")
-        more = f"; python -m course.check {folder} {left[0]} shows the difference"
+        more = f"; python -m course.check {folder} {left[0]} shows more"
         print(f"Next: {path}{more if verdict.detail and not details else ''}")
 
 

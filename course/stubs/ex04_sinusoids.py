@@ -5,6 +5,7 @@
 for the positions t = 0, ..., T - 1 and i = 0, ..., C / 2 - 1.
 """
 
+import torch
 from torch import Tensor
 
 
@@ -14,4 +15,5 @@ def sinusoids(T: int, n_embd: int) -> Tensor:
 
 
 if __name__ == "__main__":
+    torch.set_printoptions(precision=3)
     print(sinusoids(4, 6))

@@ -9,6 +9,7 @@ the third, ...) until there are n. The bias of query i (row) and key j (column):
     offset       -m (|i - j| - 0.5) for j > i, else -m |i - j|: left and right differ
 """
 
+import torch
 from torch import Tensor
 
 
@@ -28,4 +29,5 @@ def encoder_bias(n_head: int, T: int, offset: bool) -> Tensor:
 
 
 if __name__ == "__main__":
+    torch.set_printoptions(precision=3)
     print(slopes(8), slopes(6), causal_bias(2, 4), sep="\n")
