@@ -7,14 +7,13 @@ python -m course.check answers/ --watch   # again whenever a file is saved
 
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
-from course.exercises import EXERCISES, file_name, make_sheet
+from course.exercises import EXERCISES, answers_in, file_name, make_sheet
 from course.judge import judge
 from lab.command import main
-from lab.errors import UserError, require
+from lab.errors import UserError
 from lab.flags import flag
 
 
@@ -30,11 +29,7 @@ class Flags:
 
 def check(flags):
     torch.set_num_threads(1)  # for tiny tensors
-    folder, names = Path(flags.folder), chosen(flags.names)
-    begun = any((folder / file_name(name)).exists() for name in names)
-    require(
-        (begun, f"{folder}: has none of the files; python -m course.start {folder} writes them")
-    )
+    folder, names = answers_in(flags.folder), chosen(flags.names)
     sheets = {name: make_sheet(name) for name in names}
     report(folder, sheets, flags.seconds, details=bool(flags.names))
     for _ in changes(folder) if flags.watch else ():

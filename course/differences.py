@@ -40,8 +40,8 @@ def comparable(tensor):
 
 
 def written(number):
-    value = number.item()
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    value = number.item()  # + 0.0: without it, -0 would be written
+    return f"{value + 0.0:.4g}" if isinstance(value, float) else str(value)
 
 
 def picture(mine, right, close, index):
@@ -49,14 +49,14 @@ def picture(mine, right, close, index):
     row, column = (0, *index)[-2:]
     top, left = max(0, row - WINDOW // 2), max(0, column - WINDOW // 2)
 
-    def cells(tensor):
-        part, same = (t[None] if t.dim() == 1 else t[index[:-2]] for t in (tensor, close))
+    def cells(tensor, right):
+        part, same = (t[None] if t.dim() == 1 else t[index[:-2]] for t in (tensor, right))
         part, same = (t[top : top + WINDOW, left : left + WINDOW] for t in (part, same))
         rows = [[written(n) + "* "[ok] for n, ok in zip(*pair)] for pair in zip(part, same)]
         width = max(len(cell) for row in rows for cell in row) + 1
         return ["".join(cell.rjust(width) for cell in row) for row in rows]
 
-    columns = [["expected ", *cells(right)], ["yours ", *cells(mine)]]
+    columns = [["expected ", *cells(right, close | True)], ["yours ", *cells(mine, close)]]
     widths = [max(map(len, column)) for column in columns]
     drawn = [f" {a.rjust(widths[0])} |{b.rjust(widths[1])}" for a, b in zip(*columns)]
     place = f"at {list(index[:-2])} " if len(index) > 2 else ""

@@ -73,7 +73,7 @@ def load(path, seconds=20):
         return None, Verdict("error", explain(error, path, seconds))
 
 
-def judge_function(path, function, name, task, seconds):
+def judge_function(path, function, name, task, seconds=20):
     """Return the Verdict on one function."""
     found, detail = [], ""
     if not callable(function):

@@ -2,22 +2,21 @@
 
     python -m course.train answers/ --pos alibi --data speeches
 
-Exercises 2, 3, 6 and 7 are used, with sinusoids 4 and with ALiBi 5. What is not written yet, or
-fails, is the reference's. Both models start from the same weights and read the same batches, so the
-losses should agree. A figure shows the attention of both.
+Exercises 2, 3, 6 and 7 are used, with sinusoids also 4 and with ALiBi 5. A function that is not
+written yet, or fails, is the reference's. Both models start from the same weights and read the same
+batches, so their gradients and losses should agree. A figure shows the attention of both.
 """
 
 import copy
 import math
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 
 import torch
 from torch.nn.utils import clip_grad_norm_
 
-from course.exercises import EXERCISES, file_name, make_sheet
+from course.exercises import EXERCISES, answers_in, file_name, make_sheet
 from course.judge import judge_function, load
 from data.batching import generator, random_blocks
 from data.streams import read_text
@@ -36,6 +35,7 @@ USED = {  # function: its exercise
     **{"loss": "perplexity", "sinusoids": "sinusoids", "causal_bias": "alibi"},
 }
 ONLY_FOR = {"sinusoids": "sinusoidal", "causal_bias": "alibi"}
+SHOWN = 12  # tokens in the figure
 GRADIENT, LOSS = 1e-4, 1e-3  # relative differences by rounding: at first, and in 200 steps
 
 
@@ -46,56 +46,42 @@ class Flags:
     data: str = flag("toy", "a corpus, as in train_lm.py, for example speeches")
     steps: int = flag(100, "number of updates", at_least=1, at_most=200)
     seed: int = flag(0, "seed of the weights and batches")
-    tokens: int = flag(12, "tokens of the text in the figure", at_least=2, at_most=32)
-    out: str = flag("", "the figure", shown="attention-POS.png among your answers")
     device = "cpu"
 
 
 def train(flags):
-    functions, faults = gather(Path(flags.folder), flags.pos)
+    folder = answers_in(flags.folder)
+    functions, faults = gather(folder, flags.pos)
     text = read_text(flags.data, "word")
-    ids, V = text.streams["train"], text.tokenizer.get_vocab_size()
-    config = Config(V, n_ffn=100, pos=flags.pos, activation="relu")  # as in train_lm.py
-    T, batch_size = config.block_size, 16
+    ids, vocab_size = text.streams["train"], text.tokenizer.get_vocab_size()
+    config = Config(vocab_size, n_ffn=100, pos=flags.pos, activation="relu")  # as in train_lm.py
+    T = config.block_size
     require((len(ids) > T + 1, f"--data {flags.data}: has too little text for blocks of {T}"))
     set_up_device(flags, config)
     reference = LanguageModel(Decoder(config))
     yours = copy.deepcopy(reference)
     put_in(functions, yours.body)
-    measures = {
-        reference: lambda x, y: reference.loss(x, y) / y.numel(),
-        yours: lambda x, y: functions.loss(yours(x), y),
-    }
-    optimizers = {model: make_adamw(model, 1e-3, 0.01) for model in measures}
-    losses = {model: [] for model in measures}
+    optimizers = [make_adamw(model, 1e-3, 0.01) for model in (yours, reference)]
+    losses = []
     for step in range(flags.steps):
-        x, y = random_blocks(ids, T, batch_size, generator(flags.seed, step))  # (B, T)
+        x, y = random_blocks(ids, T, 16, generator(flags.seed, step))  # (B, T)
         x[0, 0] = BOS
-        for model, optimizer in optimizers.items():
-            for group in optimizer.param_groups:
-                group["lr"] = learning_rate(step, flags.steps, 1e-3, 0, 0.5)
-            optimizer.zero_grad()
-            try:
-                loss = measures[model](x, y)
-                loss.backward()
-            except (RuntimeError, AttributeError, TypeError) as error:
-                problem = f"{flags.folder}: training stops with {type(error).__name__}: {error}"
-                remedy = "gradients need tensors from end to end: no .item(), .detach() or numpy"
-                raise UserError(f"{problem}; {remedy}") from None
-            clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            losses[model].append(loss.item())
-        gradients = compare_gradients(yours, reference) if step == 0 else gradients
+        rate = learning_rate(step, flags.steps, 1e-3, 0, 0.5)
+        update(reference, optimizers[1], rate, theirs := reference.loss(x, y) / y.numel())
+        try:
+            update(yours, optimizers[0], rate, mine := functions.loss(yours(x), y))
+        except (RuntimeError, AttributeError, TypeError) as error:
+            problem = f"{folder}: training stops with {type(error).__name__}: {error}"
+            remedy = "gradients need tensors from end to end: no .item(), .detach() or numpy"
+            raise UserError(f"{problem}; {remedy}") from None
+        losses.append((mine.item(), theirs.item()))
+        if step == 0:
+            gradients = compare_gradients(yours, reference)
         if (step + 1) % max(1, flags.steps // 5) == 0:
-            both = (
-                f"your loss {losses[yours][-1]:.4f}   the reference's {losses[reference][-1]:.4f}"
-            )
-            print(f"step {step + 1:>4}   {both}", flush=True)
-    print(conclude(losses[yours], losses[reference], gradients, faults))
-    path = Path(flags.out or Path(flags.folder) / f"attention-{flags.pos}.png")
-    draw(
-        path, text, {"the reference's attention": reference, "your attention": yours}, flags.tokens
-    )
+            said = "step {:>4}   your loss {:.4f}   the reference's {:.4f}"
+            print(said.format(step + 1, *losses[-1]), flush=True)
+    print(conclude(losses, gradients, faults))
+    draw(folder / f"attention-{flags.pos}.png", text, yours, reference)
 
 
 def gather(folder, pos):
@@ -104,30 +90,29 @@ def gather(folder, pos):
     found, faults, sheets = {}, [], {name: make_sheet(name) for name in set(USED.values())}
     for function, exercise in USED.items():
         if ONLY_FOR.get(function, pos) != pos:
-            continue  # another encoding's
-        found[function] = EXERCISES[exercise][function][0]
-        path = folder / file_name(exercise)
+            continue
+        path, task = folder / file_name(exercise), sheets[exercise][function]
         answers, verdict = load(path)
         mine = getattr(answers, function, None)
-        verdict = verdict or judge_function(path, mine, function, sheets[exercise][function], 20)
-        if verdict.status in ("done", "mistake", "difference"):
-            found[function] = mine
-            faults += [function] * (verdict.status != "done")
+        verdict = verdict or judge_function(path, mine, function, task)
+        runs = verdict.status in ("done", "mistake", "difference")
+        found[function] = mine if runs else EXERCISES[exercise][function][0]
+        faults += [function] * (runs and verdict.status != "done")
         said = (verdict.message or verdict.status).removeprefix(f"{function}: ")
-        whose = "yours" if found[function] is mine else "the reference's"
-        print(f"  {function:<12} {whose:<16} {said}")
+        print(f"  {function:<12} {'yours' if runs else 'the reference':<14} {said}")
     return SimpleNamespace(**found), faults
 
 
 def put_in(functions, body):
     """Let a Decoder compute with other functions than those of model.py."""
+    config = body.config
 
     def forward(layer, x, bias, **_):
         maps = []
 
         def attention(x):
-            H, qkv = layer.attention.n_head, layer.attention.qkv(x).chunk(3, dim=-1)
-            q, k, v = (functions.split_heads(t, H) for t in qkv)
+            qkv = layer.attention.qkv(x).chunk(3, dim=-1)
+            q, k, v = (functions.split_heads(t, config.n_head) for t in qkv)
             y, weights = functions.attend(q, k, v, None, bias, 0.0)
             maps.append(weights)
             return layer.attention.out(functions.join_heads(y))
@@ -137,47 +122,57 @@ def put_in(functions, body):
 
     for layer in body.blocks:
         layer.forward = partial(forward, layer)
-    if body.config.pos == "sinusoidal":
-        body.position_vectors = lambda T: functions.sinusoids(T, body.config.n_embd)
-    if body.config.pos == "alibi":
-        body.attention_bias = lambda T, mask: functions.causal_bias(body.config.n_head, T)
+    if config.pos == "sinusoidal":
+        body.position_vectors = lambda T: functions.sinusoids(T, config.n_embd)
+    if config.pos == "alibi":
+        body.attention_bias = lambda T, mask: functions.causal_bias(config.n_head, T)
     else:
         body.attention_bias = lambda T, mask: torch.full((T, T), -math.inf).triu(1)
 
 
+def update(model, optimizer, rate, loss):
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    optimizer.zero_grad()
+    loss.backward()
+    clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+
+
 def compare_gradients(yours, reference):
-    """Return the largest relative difference between the gradients of a parameter."""
+    """Return the largest relative difference of a parameter's gradient."""
     pairs = zip(yours.parameters(), reference.parameters())
-    grads = ((a.grad if a.grad is not None else torch.zeros_like(b), b.grad) for a, b in pairs)
+    grads = ((torch.zeros_like(b) if a.grad is None else a.grad, b.grad) for a, b in pairs)
     return max(((a - b).norm() / b.norm()).item() for a, b in grads)
 
 
-def conclude(yours, reference, gradients, faults):
-    """Return a sentence on the losses of two trainings and their first gradients."""
-    losses = max(abs(a - b) / b for a, b in zip(yours, reference))
-    apart = f"the first gradients differ by {gradients:.2%}, the losses by at most {losses:.2%}"
+def conclude(losses, gradients, faults):
+    """Return a sentence on the losses of two trainings, [(yours, reference)], and on how far apart
+    their first gradients are."""
+    most = max(abs(a - b) / b for a, b in losses)
+    apart = f"the first gradients differ by {gradients:.1%}, the losses by at most {most:.2%}"
     if faults:
-        subtle = ". The losses alone hardly show it" * (losses < 0.01)
+        subtle = ". The losses alone would hardly tell" * (most < 0.01)
         return f"With {' and '.join(faults)} wrong, {apart}{subtle}."
-    if gradients < GRADIENT and losses < LOSS:
+    if gradients < GRADIENT and most < LOSS:
         return f"Your model trains as the reference does: {apart}, which is rounding."
     lost = "is a gradient lost, by .detach(), .data or torch.no_grad?"
     return f"The check finds no mistake, but {apart}: {lost}"
 
 
 @torch.no_grad()
-def draw(path, text, models, n):
-    """Draw the attention of each model to the first tokens of the last text, side by side."""
-    idx = list(text.streams.values())[-1][:n]
+def draw(path, text, yours, reference):
+    """Draw the attention of both models to the first tokens of the last text, side by side."""
+    idx = list(text.streams.values())[-1][:SHOWN]
     words = [text.tokenizer.id_to_token(i) for i in idx.tolist()]
     future = torch.ones(len(idx), len(idx), dtype=torch.bool).triu(1)
     columns = []
-    for name, model in models.items():
+    for model, title in ((reference, "the reference's attention"), (yours, "your attention")):
         _, maps = model.body(idx[None], need_weights=True)
         weights = torch.stack(maps)[:, 0].float().masked_fill(future, math.nan)  # (L, H, T, T)
-        columns.append([([name], words, words, weights)])
+        columns.append([([title], words, words, weights)])
     save(draw_maps(columns), path)
-    print(f"The attention of both is in {path}")
+    print(f"The attention of both: {path}")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from pathlib import Path
 from course.exercises import attention, layers, positions, text
 from course.judge import observe
 from data.batching import generator
+from lab.errors import require
 
 STUBS = Path(__file__).parents[1] / "stubs"
 # Of each exercise {function: (reference, cases, names of the outputs, known mistakes, watcher)}.
@@ -27,6 +28,14 @@ EXERCISES = {
 def file_name(name):
     """Return the name of a student's file, such as "ex05_alibi.py"."""
     return f"ex{list(EXERCISES).index(name) + 1:02}_{name}.py"
+
+
+def answers_in(folder):
+    """Return a student's folder as a path. Raises UserError if it has no file of the course."""
+    folder = Path(folder)
+    begun = any((folder / file_name(name)).exists() for name in EXERCISES)
+    require((begun, f"{folder}: has no exercises; python -m course.start {folder} writes them"))
+    return folder
 
 
 def make_sheet(name, seed=0):

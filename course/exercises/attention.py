@@ -114,13 +114,13 @@ HEADS = {
     "split_heads": (
         split_heads,
         lambda gen: [(torch.randn(B, T, H * D, generator=gen), H) for B, H, T, D in SIZES],
-        ("q",),
+        ("output",),
         SPLIT,
     ),
     "join_heads": (
         join_heads,
         lambda gen: [(torch.randn(size, generator=gen),) for size in SIZES],
-        ("x",),
+        ("output",),
         JOIN,
     ),
 }

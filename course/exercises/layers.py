@@ -129,7 +129,7 @@ LOGITS = (
     "the word vectors are not normalised.",
     lambda h, table, beta: beta * h @ table.T,
 )
-BLOCK = {"block": (block, block_cases, ("x",), BLOCKS, "block")}
+BLOCK = {"block": (block, block_cases, ("output",), BLOCKS, "block")}
 CLASSIFIER = {
     "mean_pool": (mean_pool, pool_cases, ("mean",), POOL),
     "classify": (classify, classifier_cases, ("logits",), CLASSIFY, "dropout_twice"),
