@@ -31,10 +31,10 @@ def check(flags):
     torch.set_num_threads(1)  # for tiny tensors
     folder, names = answers_in(flags.folder), chosen(flags.names)
     sheets = {name: make_sheet(name) for name in names}
-    report(folder, sheets, flags.seconds, details=bool(flags.names))
+    report(folder, sheets, flags.seconds, details=len(flags.names))
     for _ in changes(folder) if flags.watch else ():
         print(f"\n{time.strftime('%H:%M:%S')}")
-        report(folder, sheets, flags.seconds, details=True)
+        report(folder, sheets, flags.seconds, details=1)
 
 
 def chosen(wanted):
@@ -47,23 +47,24 @@ def chosen(wanted):
 
 
 def report(folder, sheets, seconds, details):
-    """Print a line per exercise and what is next; with details, also the first difference of the
-    first exercise that is wrong."""
+    """Print a line per exercise, the first difference of the first few that are wrong (`details`
+    of them), and what is next."""
     verdicts = {}
     for name, sheet in sheets.items():
         verdict = verdicts[name] = judge(folder / file_name(name), sheet, seconds)
-        number = list(EXERCISES).index(name) + 1
         said = " (what it printed is not shown)" if verdict.printed else ""
+        number = list(EXERCISES).index(name) + 1
         print(f"{number:>3} {name:<11} {verdict.message or verdict.status}{said}", flush=True)
     left = [name for name, verdict in verdicts.items() if verdict.status != "done"]
+    for name in left[:details]:
+        if verdicts[name].detail:
+            print(f"\n{verdicts[name].detail}")
     done = len(verdicts) - len(left)
     print(f"\n[{'#' * done}{'-' * len(left)}] {done} of {len(verdicts)} done")
     if left:
-        verdict, path = verdicts[left[0]], folder / file_name(left[0])
-        if verdict.detail and details:
-            print(f"\n{verdict.detail}\n")
         more = f"; python -m course.check {folder} {left[0]} shows more"
-        print(f"Next: {path}{more if verdict.detail and not details else ''}")
+        shown = details or not verdicts[left[0]].detail
+        print(f"Next: {folder / file_name(left[0])}{'' if shown else more}")
 
 
 def changes(folder, pause=0.5):

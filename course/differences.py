@@ -24,7 +24,7 @@ def first_difference(found, right):
                 return f"{name} is {values}", ""
             many = f"{(~close).sum().item()} of {close.numel()} numbers differ"
             sentence = f"{name}{list(index)} is {values} ({many})"
-            return sentence, picture(mine, expected, close, index)
+            return sentence, picture(name, mine, expected, close, index)
     return None
 
 
@@ -39,25 +39,28 @@ def comparable(tensor):
     return tensor.double().masked_fill(hidden, -torch.inf)
 
 
-def written(number):
-    value = number.item()  # + 0.0: without it, -0 would be written
-    return f"{value + 0.0:.4g}" if isinstance(value, float) else str(value)
+def written(number, digits=".4g"):
+    value = number.item()
+    return f"{value + 0.0:{digits}}" if isinstance(value, float) else str(value)  # 0.0: not -0
 
 
-def picture(mine, right, close, index):
-    """Return the surroundings of a place in both tensors as text."""
+def picture(name, mine, right, close, index):
+    """Return the surroundings of a place in both tensors as text; * marks what differs."""
     row, column = (0, *index)[-2:]
     top, left = max(0, row - WINDOW // 2), max(0, column - WINDOW // 2)
 
-    def cells(tensor, right):
-        part, same = (t[None] if t.dim() == 1 else t[index[:-2]] for t in (tensor, right))
-        part, same = (t[top : top + WINDOW, left : left + WINDOW] for t in (part, same))
-        rows = [[written(n) + "* "[ok] for n, ok in zip(*pair)] for pair in zip(part, same)]
+    def cells(tensor, same):
+        tensor, same = (t[None] if t.dim() == 1 else t[index[:-2]] for t in (tensor, same))
+        tensor, same = (t[top : top + WINDOW, left : left + WINDOW] for t in (tensor, same))
+        rows = [[written(n, ".3f") + "* "[ok] for n, ok in zip(*p)] for p in zip(tensor, same)]
         width = max(len(cell) for row in rows for cell in row) + 1
         return ["".join(cell.rjust(width) for cell in row) for row in rows]
 
-    columns = [["expected ", *cells(right, close | True)], ["yours ", *cells(mine, close)]]
-    widths = [max(map(len, column)) for column in columns]
-    drawn = [f" {a.rjust(widths[0])} |{b.rjust(widths[1])}" for a, b in zip(*columns)]
-    place = f"at {list(index[:-2])} " if len(index) > 2 else ""
-    return "\n".join([*drawn, f"  {place}from row {top} and column {left} on; * differs"])
+    starts = (("row", top), ("column", left))
+    place = [name + "".join(f"[{i}]" for i in index[:-2])] + [
+        f"{w}s from {n}" for w, n in starts if n
+    ]
+    columns = [["  expected", *cells(right, close | True)], ["  yours", *cells(mine, close)]]
+    width = max(map(len, columns[0]))
+    columns[1][0] += f" ({', '.join(place)})" * (len(index) > 2 or len(place) > 1)
+    return "\n".join(f"  {a.ljust(width)}  |{b}" for a, b in zip(*columns))

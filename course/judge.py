@@ -159,7 +159,7 @@ def called(name, task, args):
     if len(args) < len(task["arguments"]):
         return ""
     shown = [tuple(a.shape) if isinstance(a, torch.Tensor) else a for a in args]
-    shown = [f"{len(a)} of them" if isinstance(a, list) else a for a in shown]
+    shown = [f"a list of {len(a)}" if isinstance(a, list) else a for a in shown]
     words = (f"{argument} {value}" for argument, value in zip(task["arguments"], shown))
     return f"{name} was called with {', '.join(words)}"
 

@@ -60,7 +60,7 @@ WAVES = (
 SLOPES = (
     "the first slope is 1. The exponents are counted from k = 1, so it is 2^(-8/n).",
     lambda n: alibi_slopes(n) * 2 ** (8 / 2 ** int(math.log2(n))),
-    "slopes that are right only if n is a power of two: else take those of the power below, then "
+    "this is right only if n is a power of two. Else take the slopes of the power below, then "
     "every second slope of the next power.",
     lambda n: 2 ** (-8 * torch.arange(1, n + 1) / n),
     "the slopes are 2^-k for every n. The exponents are -8k/n, so that the last slope is 2^-8.",

@@ -77,7 +77,7 @@ def test_check_prints_done_the_mistake_and_what_is_next(answers, cli):
     assert "output[0, 0, 0] is " in lines[5] and "24 of 24 numbers differ" in lines[5]
     assert lines[-2] == "[#---------] 1 of 10 done"
     told = succeed(cli("course.check", answers, "6")).out
-    assert " expected |" in told and "[-] 0 of 1 done" in told
+    assert "expected" in told and "|" in told and "[-] 0 of 1 done" in told
 
 
 def test_a_difference_has_index_values_and_a_picture(answers):
@@ -150,7 +150,7 @@ def test_other_names_arguments_and_files_are_explained(answers):
 def test_what_the_code_prints_is_kept_from_the_screen(answers, capfd):
     verdict = verdict_on(answers, "sinusoids", "print('here')\n    return torch.zeros(T, n_embd)")
     assert set(verdict.printed.split()) == {"here"} and capfd.readouterr() == ("", "")
-    check.report(answers, {"sinusoids": make_sheet("sinusoids")}, seconds=5, details=True)
+    check.report(answers, {"sinusoids": make_sheet("sinusoids")}, seconds=5, details=1)
     assert "(what it printed is not shown)" in capfd.readouterr().out
 
 
