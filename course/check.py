@@ -71,7 +71,10 @@ def changes(folder, pause=0.5):
     """Yield whenever a Python file in the folder has changed."""
 
     def state():
-        return {path: path.stat().st_mtime_ns for path in folder.glob("*.py")}
+        try:
+            return {path: path.stat().st_mtime_ns for path in folder.glob("*.py")}
+        except FileNotFoundError:  # an editor is just replacing a file
+            return {}
 
     before = state()
     while True:

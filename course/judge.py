@@ -164,7 +164,7 @@ def called(name, task, args):
     return f"{name} was called with {', '.join(words)}"
 
 
-def explain(error, path, seconds):
+def explain(error, path, seconds=20):
     """Return a sentence on an error, with the line of the student's file."""
     if isinstance(error, SyntaxError) and error.filename == str(path):
         return f"line {error.lineno} is not valid Python: {error.msg}"

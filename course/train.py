@@ -9,15 +9,17 @@ batches, so their gradients and losses should agree. A figure shows the attentio
 
 import copy
 import math
+import traceback
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import torch
 from torch.nn.utils import clip_grad_norm_
 
 from course.exercises import EXERCISES, answers_in, file_name, make_sheet
-from course.judge import judge_function, load
+from course.judge import explain, judge_function, load
 from data.batching import generator, random_blocks
 from data.streams import read_text
 from data.tokenizer import BOS
@@ -71,9 +73,12 @@ def train(flags):
         try:
             update(yours, optimizers[0], rate, mine := functions.loss(yours(x), y))
         except (RuntimeError, AttributeError, TypeError) as error:
-            problem = f"{folder}: training stops with {type(error).__name__}: {error}"
-            remedy = "gradients need tensors from end to end: no .item(), .detach() or numpy"
-            raise UserError(f"{problem}; {remedy}") from None
+            frames = traceback.extract_tb(error.__traceback__)
+            paths = [path for f in frames if (path := Path(f.filename)).parent == folder]
+            place = f"{paths[-1].name}, " * bool(paths)
+            problem = place + explain(error, [folder, *paths][-1])
+            remedy = "correct what the check finds, and keep gradients: no .item() or .detach()"
+            raise UserError(f"training stops: {problem}; {remedy}") from None
         losses.append((mine.item(), theirs.item()))
         if step == 0:
             gradients = compare_gradients(yours, reference)
