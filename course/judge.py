@@ -95,12 +95,27 @@ def judge_function(path, function, name, task, seconds=20):
     differences = [first_difference(*pair) for pair in zip(found, task["right"])]
     if not any(differences):
         return Verdict("done")
-    args, (sentence, drawn) = next(pair for pair in zip(task["cases"], differences) if pair[1])
-    detail = "\n".join(filter(None, [called(name, task, args), sentence, drawn]))
-    for diagnosis, wrong in task["wrong"].items():
-        if not any(first_difference(*pair) for pair in zip(found, wrong)):
-            return Verdict("mistake", f"{name}: {diagnosis}", detail)
+    i = next(i for i, difference in enumerate(differences) if difference)
+    sentence, drawn = differences[i]
+    detail = "\n".join(filter(None, [called(name, task, task["cases"][i]), sentence, drawn]))
+    if diagnosis := diagnose(found, task, i):
+        return Verdict("mistake", f"{name}: {diagnosis}", detail)
     return Verdict("difference", f"{name}: {sentence}", detail)
+
+
+def diagnose(found, task, i):
+    """Return the diagnosis of the known mistake that explains the outputs, or None.
+
+    It must explain all cases of the same kind as case i, the first wrong one. Those of another kind
+    (with dropout) may have a mistake of their own, so the one that explains most is taken.
+    """
+    alike = [right.keys() == task["right"][i].keys() for right in task["right"]]
+    explained = {}
+    for diagnosis, wrong in task["wrong"].items():
+        same = [first_difference(*pair) is None for pair in zip(found, wrong)]
+        if all(equal for equal, like in zip(same, alike) if like):
+            explained[diagnosis] = sum(same)
+    return max(explained, key=explained.get, default=None)
 
 
 def observe(function, task, args):

@@ -75,8 +75,8 @@ def train(flags):
         except (RuntimeError, AttributeError, TypeError) as error:
             frames = traceback.extract_tb(error.__traceback__)
             paths = [path for f in frames if (path := Path(f.filename)).parent == folder]
-            place = f"{paths[-1].name}, " * bool(paths)
-            problem = place + explain(error, [folder, *paths][-1])
+            path = [folder, *paths][-1]
+            problem = f"{path.name}: {explain(error, path)}"
             remedy = "correct what the check finds, and keep gradients: no .item() or .detach()"
             raise UserError(f"training stops: {problem}; {remedy}") from None
         losses.append((mine.item(), theirs.item()))

@@ -35,10 +35,10 @@ def scaled(bias, factor):
     return None if bias is None else torch.where(bias.isinf(), bias, bias * factor)
 
 
-def soft(scores, v, change=lambda weights: weights, dim=-1):
+def soft(scores, v, p=0.0, change=lambda weights: weights, dim=-1):
     """Return the output, and the weights after a change."""
     weights = change(scores.softmax(dim).nan_to_num())
-    return weights @ v, weights
+    return F.dropout(weights, p) @ v, weights
 
 
 ATTEND = (
@@ -49,7 +49,7 @@ ATTEND = (
     "the scores are not divided by sqrt(D). They grow with D, and the softmax becomes too sharp.",
     lambda q, k, v, mask, bias, p: attend(q * q.size(-1) ** 0.5, k, v, mask, bias, p),
     "the softmax is over the queries (dim=-2). Each query's weights over the keys must sum to 1.",
-    lambda q, k, v, mask, bias, p: soft(raw(q, k, mask, bias), v, dim=-2),
+    lambda q, k, v, mask, bias, p: soft(raw(q, k, mask, bias), v, p, dim=-2),
     "the bias is divided by sqrt(D) together with the scores. Add it after the division.",
     lambda q, k, v, mask, bias, p: attend(q, k, v, mask, scaled(bias, q.size(-1) ** -0.5), p),
     "padding is attended to. Keys where the mask is False need a score of -inf.",
@@ -58,7 +58,7 @@ ATTEND = (
     lambda q, k, v, mask, bias, p: attend(q, k, v, None if mask is None else ~mask, bias, p),
     "the weights of padding are set to 0 after the softmax, so the others do not sum to 1.",
     lambda q, k, v, mask, bias, p: soft(
-        raw(q, k, None, bias), v, lambda w: w if mask is None else w * mask[:, None, None]
+        raw(q, k, None, bias), v, p, lambda w: w if mask is None else w * mask[:, None, None]
     ),
     "dropout is never applied. Apply it to the weights, after the softmax.",
     lambda q, k, v, mask, bias, p: attend(q, k, v, mask, bias, 0.0),
@@ -70,7 +70,7 @@ ATTEND = (
         attend(q, k, v, mask, bias, 0.0)[1],
     ),
     "the returned weights have dropout in them. Return the weights from before the dropout.",
-    lambda q, k, v, mask, bias, p: soft(raw(q, k, mask, bias), v, lambda w: F.dropout(w, p)),
+    lambda q, k, v, mask, bias, p: soft(raw(q, k, mask, bias), v, 0.0, lambda w: F.dropout(w, p)),
 )
 
 

@@ -106,6 +106,26 @@ def test_an_exercise_in_parts_says_what_is_missing(answers):
     assert verdict.message == "right so far; join_heads not begun"
 
 
+@pytest.mark.parametrize("dropped", ["weights", "F.dropout(weights, dropout)"])
+def test_a_mistake_is_named_though_dropout_is_missing_too(dropped, answers):
+    body = """import torch.nn.functional as F
+    scores = q @ k.mT / SCALE + (0 if bias is None else bias)
+    if mask is not None:
+        scores = scores.masked_fill(~mask[:, None, None], -torch.inf)
+    weights = scores.softmax(DIM).nan_to_num()
+    return DROPPED @ v, weights""".replace("DROPPED", dropped)
+    size, path = "q.size(-1) ** 0.5", answers / "ex02_attention.py"
+    stub = path.read_text(encoding="utf-8")
+    for scale, dim, found in (
+        ("(q.size(1) * q.size(-1)) ** 0.5", "-1", "sqrt(n_embd)"),
+        (size, "-2", "over the queries"),
+        (size, "-1", "dropout is never applied" if dropped == "weights" else ""),
+    ):
+        path.write_text(stub, encoding="utf-8")
+        verdict = verdict_on(answers, "attention", body.replace("SCALE", scale).replace("DIM", dim))
+        assert verdict.status == ("mistake" if found else "done") and found in verdict.message
+
+
 WRONG = [
     ("pass", "pad returns None. Does it end with `return`?"),
     ("return sequences[0].numpy(), 0", "returns idx as numpy.ndarray, expected a torch.Tensor"),
