@@ -29,9 +29,8 @@ def first_difference(found, right):
 
 
 def kind(tensor):
-    return (
-        "bool" if tensor.dtype == torch.bool else "float" if tensor.is_floating_point() else "int"
-    )
+    kinds = {"bool": tensor.dtype == torch.bool, "float": tensor.is_floating_point()}
+    return next((name for name, holds in kinds.items() if holds), "int")
 
 
 def comparable(tensor):

@@ -162,10 +162,10 @@ def named(result, names):
     found = {}
     for name, part in zip(names, parts):
         part = torch.tensor(part) if isinstance(part, (bool, int, float)) else part
-        if not isinstance(part, torch.Tensor):
+        if not isinstance(part, torch.Tensor) or part.is_complex():
             kind = f"{type(part).__module__}.{type(part).__name__}".removeprefix("builtins.")
-            raise watch.Wrong(f"returns {name} as {kind}, expected a torch.Tensor")
-        found[name] = part.detach().cpu().clone()
+            raise watch.Wrong(f"returns {name} as {kind}, expected a torch.Tensor of real numbers")
+        found[name] = part.detach().cpu().to_dense().clone()
     return found
 
 

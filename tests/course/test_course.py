@@ -129,6 +129,11 @@ def test_a_mistake_is_named_though_dropout_is_missing_too(dropped, answers):
 WRONG = [
     ("pass", "pad returns None. Does it end with `return`?"),
     ("return sequences[0].numpy(), 0", "returns idx as numpy.ndarray, expected a torch.Tensor"),
+    (
+        "return 1, torch.ones(2) * 1j",
+        "returns mask as torch.Tensor, expected a torch.Tensor of real",
+    ),
+    ("return torch.eye(3).to_sparse(), 1", "idx has shape (3, 3), expected (3, 5)"),
     ("return sequences[0]", "returns one value, expected 2 (idx, mask)"),
     ("return 1, 2, 3", "returns 3 values, expected 2 (idx, mask)"),
     ("return 1, 2", "idx has shape (), expected (3, 5)"),
