@@ -159,7 +159,8 @@ def add_argument(group, field, about):
     text = about["help"] + (f" (default: {turn_off if default is True else default})" * known)
     options = {"help": text.replace("%", "%%")}
     if field.type == list[str]:
-        options |= {"nargs": "+"} if about["positional"] else {"action": "append", "metavar": "STR"}
+        several = {"nargs": "*" if about["shown"] else "+"}  # with a default, none is allowed
+        options |= several if about["positional"] else {"action": "append", "metavar": "STR"}
     elif field.type is bool:
         off = field.default is False
         options["action"] = "store_true" if off else argparse.BooleanOptionalAction

@@ -22,7 +22,7 @@ TOP = {
     *("model", "train_mlm", "train_classifier", "train_lm"),
     *("attention_maps", "sample", "compare", "baselines"),
 }
-ROOMS = ("data", "nets", "lab", "beyond", "studies", "bench")
+ROOMS = ("data", "nets", "lab", "beyond", "studies", "course", "bench")
 LIBRARY = ("data", "model", "nets", "lab")
 
 # What the modules of a room may import from this repository. "top" are the scripts at the top.
@@ -35,6 +35,7 @@ MAY_IMPORT = {
     "top": LIBRARY,
     "beyond": (*LIBRARY, "beyond"),
     "studies": (*LIBRARY, "studies"),
+    "course": (*LIBRARY, "course"),
     "bench": (*LIBRARY, "bench"),
 }
 # A file of lab/ may import from its own level and from those before it.
@@ -68,6 +69,7 @@ PACKAGES = {
     "top": REQUIRED,
     "beyond": (*REQUIRED, *EXTRAS),
     "studies": REQUIRED,
+    "course": REQUIRED,
     "bench": (*REQUIRED, *RIVALS),
 }
 LINE_LIMITS = {
@@ -596,18 +598,21 @@ def test_a_file_is_short_enough(path, house):
         (long_lines, "tests/data"),
         (long_lines, "tests/lab"),
         (long_lines, "tests/scripts"),
+        (long_lines, "tests/course"),
         (long_lines, "tests/hardening"),
         (long_test_names, "tests"),
         (long_test_names, "tests/model"),
         (long_test_names, "tests/data"),
         (long_test_names, "tests/lab"),
         (long_test_names, "tests/scripts"),
+        (long_test_names, "tests/course"),
         (long_test_names, "tests/hardening"),
         (renamed_modules, "tests"),
         (renamed_modules, "tests/model"),
         (renamed_modules, "tests/data"),
         (renamed_modules, "tests/lab"),
         (renamed_modules, "tests/scripts"),
+        (renamed_modules, "tests/course"),
         (renamed_modules, "tests/hardening"),
     ],
     ids=lambda value: getattr(value, "__name__", value),

@@ -38,7 +38,7 @@ TINY_RUNS = [script.name for script in TABLE if script.tiny is not None and not 
 
 
 def test_every_script_is_in_the_table():
-    rooms = ("", "beyond/", "studies/", "bench/")
+    rooms = ("", "beyond/", "studies/", "course/", "bench/")
     scripts = {
         path.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".")
         for room in rooms

@@ -1,0 +1,65 @@
+"""Compare tensors, and show the first place where they differ as text."""
+
+import torch
+
+HIDDEN = -1e4  # a score below this hides a key as -inf does
+EXACT, RANDOM = 1e-4, 0.03  # tolerances; random is what a watcher measured, "the share of ..."
+WINDOW = 6  # rows and columns of a picture
+
+
+def first_difference(found, right):
+    """Compare {name: tensor} with the right one. Return None, or a sentence and a picture."""
+    for name, expected in right.items():
+        mine, tolerance = found.get(name), RANDOM if " " in name else EXACT
+        if mine is None or mine.shape != expected.shape:
+            shape = None if mine is None else tuple(mine.shape)
+            return f"{name} has shape {shape}, expected {tuple(expected.shape)}", ""
+        if kind(mine) != kind(expected):
+            return f"{name} has dtype {mine.dtype}, expected {expected.dtype}", ""
+        a, b = comparable(mine), comparable(expected)
+        if not (close := torch.isclose(a, b, tolerance, tolerance, equal_nan=True)).all():
+            index = tuple((~close).nonzero()[0].tolist())
+            values = f"{written(mine[index])}, expected {written(expected[index])}"
+            if not index:
+                return f"{name} is {values}", ""
+            many = f"{(~close).sum().item()} of {close.numel()} numbers differ"
+            sentence = f"{name}{list(index)} is {values} ({many})"
+            return sentence, picture(name, mine, expected, close, index)
+    return None
+
+
+def kind(tensor):
+    kinds = {"bool": tensor.dtype == torch.bool, "float": tensor.is_floating_point()}
+    return next((name for name, holds in kinds.items() if holds), "int")
+
+
+def comparable(tensor):
+    hidden = (tensor <= HIDDEN) & (kind(tensor) == "float")
+    return tensor.double().masked_fill(hidden, -torch.inf)
+
+
+def written(number, digits=".4g"):
+    value = number.item()
+    return f"{value + 0.0:{digits}}" if isinstance(value, float) else str(value)  # 0.0: not -0
+
+
+def picture(name, mine, right, close, index):
+    """Return the surroundings of a place in both tensors as text; * marks what differs."""
+    row, column = (0, *index)[-2:]
+    top, left = max(0, row - WINDOW // 2), max(0, column - WINDOW // 2)
+
+    def cells(tensor, same):
+        tensor, same = (t[None] if t.dim() == 1 else t[index[:-2]] for t in (tensor, same))
+        tensor, same = (t[top : top + WINDOW, left : left + WINDOW] for t in (tensor, same))
+        rows = [[written(n, ".3f") + "* "[ok] for n, ok in zip(*p)] for p in zip(tensor, same)]
+        width = max(len(cell) for row in rows for cell in row) + 1
+        return ["".join(cell.rjust(width) for cell in row) for row in rows]
+
+    starts = (("row", top), ("column", left))
+    place = [name + "".join(f"[{i}]" for i in index[:-2])] + [
+        f"{w}s from {n}" for w, n in starts if n
+    ]
+    columns = [["  expected", *cells(right, close | True)], ["  yours", *cells(mine, close)]]
+    width = max(map(len, columns[0]))
+    columns[1][0] += f" ({', '.join(place)})" * (len(index) > 2 or len(place) > 1)
+    return "\n".join(f"  {a.ljust(width)}  |{b}" for a, b in zip(*columns))

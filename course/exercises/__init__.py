@@ -1,0 +1,59 @@
+"""The ten exercises, in the order in which students do them, and their sheets (course/judge.py)."""
+
+import inspect
+from pathlib import Path
+
+from course.exercises import attention, layers, positions, text
+from course.judge import observe
+from data.batching import generator
+from lab.errors import require
+
+STUBS = Path(__file__).parents[1] / "stubs"
+# Of each exercise {function: (reference, cases, names of the outputs, known mistakes, watcher)}.
+# Mistakes are a diagnosis, then a function that makes it, and so on. Without a watcher: "call".
+EXERCISES = {
+    "padding": text.PADDING,
+    "attention": attention.ATTENTION,
+    "heads": attention.HEADS,
+    "sinusoids": positions.SINUSOIDS,
+    "alibi": positions.ALIBI,
+    "block": layers.BLOCK,
+    "perplexity": text.PERPLEXITY,
+    "masking": text.MASKING,
+    "classifier": layers.CLASSIFIER,
+    "clap": layers.CLAP,
+}
+
+
+def file_name(name):
+    """Return the name of a student's file, such as "ex05_alibi.py"."""
+    return f"ex{list(EXERCISES).index(name) + 1:02}_{name}.py"
+
+
+def answers_in(folder):
+    """Return a student's folder as a path. Raises UserError if it has no file of the course."""
+    folder = Path(folder)
+    begun = any((folder / file_name(name)).exists() for name in EXERCISES)
+    require((begun, f"{folder}: has no exercises; python -m course.start {folder} writes them"))
+    return folder
+
+
+def make_sheet(name, seed=0):
+    """Return the sheet of an exercise, with inputs drawn from a seed."""
+    gen = generator("course", name, seed)
+    return {task: fill(*parts, gen=gen) for task, parts in EXERCISES[name].items()}
+
+
+def fill(reference, cases, outputs, mistakes, watcher="call", *, gen):
+    task = {
+        "arguments": list(inspect.signature(reference).parameters),
+        "outputs": list(outputs),
+        "watcher": watcher,
+        "cases": [list(case) for case in cases(gen)],
+    }
+    task["right"] = [observe(reference, task, case) for case in task["cases"]]
+    task["wrong"] = {
+        diagnosis: [observe(function, task, case) for case in task["cases"]]
+        for diagnosis, function in zip(mistakes[::2], mistakes[1::2])
+    }
+    return task

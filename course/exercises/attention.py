@@ -1,0 +1,126 @@
+"""Exercises 2 and 3: attention, and the heads that it works in."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+
+import model
+from model import Attention, Config
+
+
+def attend(q, k, v, mask, bias, dropout):
+    if mask is not None:
+        hidden = torch.zeros(mask.shape).masked_fill(~mask, -math.inf)[:, None, None]
+        bias = hidden if bias is None else bias + hidden
+    return model.attend(q, k, v, bias, dropout)
+
+
+def attention_cases(gen):
+    for B, H, T, S, D in ((2, 3, 5, 5, 4), (1, 2, 3, 6, 8), (2, 4, 6, 6, 2)):
+        q, k, v = (torch.randn(B, H, n, D, generator=gen) for n in (T, S, S))
+        mask = torch.arange(S) < torch.randint(2, S, (B, 1), generator=gen)
+        bias = torch.randn(H, T, S, generator=gen)
+        bias[..., 2:-1].masked_fill_(torch.rand(H, T, S - 3, generator=gen) < 0.4, -math.inf)
+        yield from ((q, k, v, None, None, 0.0), (q, k, v, mask, bias, 0.0))
+    yield (64,)  # with dropout, see course/watch.py
+
+
+def raw(q, k, mask, bias):
+    scores = q @ k.mT / q.size(-1) ** 0.5 + (0 if bias is None else bias)
+    return scores if mask is None else scores.masked_fill(~mask[:, None, None], -math.inf)
+
+
+def scaled(bias, factor):
+    return None if bias is None else torch.where(bias.isinf(), bias, bias * factor)
+
+
+def soft(scores, v, p=0.0, change=lambda weights: weights, dim=-1):
+    """Return the output, and the weights after a change."""
+    weights = change(scores.softmax(dim).nan_to_num())
+    return F.dropout(weights, p) @ v, weights
+
+
+ATTEND = (
+    "the scores are divided by sqrt(n_embd). Divide by sqrt(D), the root of one head's size.",
+    lambda q, k, v, mask, bias, p: attend(q / q.size(1) ** 0.5, k, v, mask, bias, p),
+    "the scores are divided by D, which makes the weights too even. Divide by sqrt(D).",
+    lambda q, k, v, mask, bias, p: attend(q / q.size(-1) ** 0.5, k, v, mask, bias, p),
+    "the scores are not divided by sqrt(D). They grow with D, and the softmax becomes too sharp.",
+    lambda q, k, v, mask, bias, p: attend(q * q.size(-1) ** 0.5, k, v, mask, bias, p),
+    "the softmax is over the queries (dim=-2). Each query's weights over the keys must sum to 1.",
+    lambda q, k, v, mask, bias, p: soft(raw(q, k, mask, bias), v, p, dim=-2),
+    "the bias is divided by sqrt(D) together with the scores. Add it after the division.",
+    lambda q, k, v, mask, bias, p: attend(q, k, v, mask, scaled(bias, q.size(-1) ** -0.5), p),
+    "padding is attended to. Keys where the mask is False need a score of -inf.",
+    lambda q, k, v, mask, bias, p: attend(q, k, v, None, bias, p),
+    "the mask is read the wrong way round. True marks real tokens, which may be seen.",
+    lambda q, k, v, mask, bias, p: attend(q, k, v, None if mask is None else ~mask, bias, p),
+    "the weights of padding are set to 0 after the softmax, so the others do not sum to 1.",
+    lambda q, k, v, mask, bias, p: soft(
+        raw(q, k, None, bias), v, p, lambda w: w if mask is None else w * mask[:, None, None]
+    ),
+    "dropout is never applied. Apply it to the weights, after the softmax.",
+    lambda q, k, v, mask, bias, p: attend(q, k, v, mask, bias, 0.0),
+    "dropout is applied to the scores, where a 0 still gets weight. Apply it to the weights.",
+    lambda q, k, v, mask, bias, p: soft(F.dropout(raw(q, k, mask, bias), p), v),
+    "dropout is applied to the output. Apply it to the weights, before they meet the values.",
+    lambda q, k, v, mask, bias, p: (
+        F.dropout(attend(q, k, v, mask, bias, 0.0)[0], p),
+        attend(q, k, v, mask, bias, 0.0)[1],
+    ),
+    "the returned weights have dropout in them. Return the weights from before the dropout.",
+    lambda q, k, v, mask, bias, p: soft(raw(q, k, mask, bias), v, 0.0, lambda w: F.dropout(w, p)),
+)
+
+
+def passed_through(x, n_head, kernel):
+    """Return what Attention makes of x (B, T, C) if its layers copy and `kernel` attends."""
+    attention = Attention(Config(n_embd=x.size(-1), n_head=n_head))
+    for layer in (attention.qkv, attention.out):
+        copies = torch.eye(x.size(-1)).repeat(layer.out_features // x.size(-1), 1)
+        layer.weight, layer.bias = torch.nn.Parameter(copies), None
+    return attention(x, kernel=kernel)[0]
+
+
+def split_heads(x, n_head):
+    found = []
+    passed_through(x, n_head, lambda q, *_, **__: found.append(q) or q)
+    return found[0]
+
+
+def join_heads(y):
+    B, H, T, D = y.shape
+    return passed_through(torch.zeros(B, T, H * D), H, lambda *_, **__: y)
+
+
+SIZES = ((2, 3, 5, 4), (1, 4, 4, 2), (3, 2, 6, 6))  # B, H, T, D
+SPLIT = (
+    "view(B, H, T, D) mixes positions and channels. Make it (B, T, H, D), then transpose.",
+    lambda x, H: x.reshape(len(x), H, x.size(1), -1),
+    "a head gets every H-th channel. Head h has D neighbours: h * D, ..., h * D + D - 1.",
+    lambda x, H: x.unflatten(-1, (-1, H)).permute(0, 3, 1, 2),
+    "the result is (B, T, H, D). Attention works on the last two, so transpose to (B, H, T, D).",
+    lambda x, H: x.unflatten(-1, (H, -1)),
+)
+JOIN = (
+    "the heads are joined without transposing back, which mixes positions and channels.",
+    lambda y: y.reshape(len(y), y.size(2), -1),
+    "the channels of the heads alternate. Those of head 1 come first, then those of head 2.",
+    lambda y: y.permute(0, 2, 3, 1).flatten(2),
+)
+ATTENTION = {"attend": (attend, attention_cases, ("output", "weights"), ATTEND, "dropout")}
+HEADS = {
+    "split_heads": (
+        split_heads,
+        lambda gen: [(torch.randn(B, T, H * D, generator=gen), H) for B, H, T, D in SIZES],
+        ("output",),
+        SPLIT,
+    ),
+    "join_heads": (
+        join_heads,
+        lambda gen: [(torch.randn(size, generator=gen),) for size in SIZES],
+        ("output",),
+        JOIN,
+    ),
+}

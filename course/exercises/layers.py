@@ -1,0 +1,140 @@
+"""Exercises 6, 9 and 10: a block, a classifier, and CLAP's head."""
+
+import torch
+import torch.nn.functional as F
+
+from model import Block, Config, Encoder, LMHead
+from nets.classifier import ClassifierHead, pool_tokens
+
+
+def block(x, norm1, attention, norm2, feed_forward, dropout):
+    layer = Block(Config(n_embd=x.size(-1), n_head=1))
+    layer.norm1.forward, layer.norm2.forward, layer.dropout.forward = norm1, norm2, dropout
+    layer.attention.forward = lambda x: (attention(x), None)
+    layer.feed_forward.forward = feed_forward
+    return layer(x)[0]
+
+
+def block_cases(gen):
+    for B, T, C in ((2, 3, 4), (1, 5, 6)):
+        sizes = (B, T, C), (4, C, C), (C,)
+        yield tuple(torch.randn(size, generator=gen) for size in sizes)
+
+
+def mean_pool(h, mask):
+    return pool_tokens(h, mask, "mean")
+
+
+def pool_cases(gen):
+    for B, T, C in ((3, 5, 2), (2, 4, 6), (4, 7, 4)):
+        lengths = torch.randint(2, T, (B, 1), generator=gen)
+        yield torch.randn(B, T, C, generator=gen), torch.arange(T) < lengths
+
+
+def classify(x, w1, b1, w2, b2, dropout, training):
+    head = ClassifierHead(Config(n_embd=x.size(-1), n_head=1), len(w2), 0, len(w1), dropout)
+    head.layers[0].weight.data, head.layers[0].bias.data = w1, b1
+    head.layers[-1].weight.data, head.layers[-1].bias.data = w2, b2
+    return head.train(training)(x)
+
+
+def classifier_cases(gen):
+    for N, C, K, training in ((4, 6, 3, False), (6, 4, 2, False), (50, 4, 3, True)):
+        sizes = (N, C), (20, C), (20,), (K, 20), (K,)
+        yield *(torch.randn(size, generator=gen) for size in sizes), 0.5, training
+
+
+def layers(x, w1, b1, w2, b2, p=0.5, training=False, act=torch.relu):
+    return F.linear(F.dropout(act(F.linear(x, w1, b1)), p, training), w2, b2)
+
+
+def embed(idx, table, mask_id):
+    config = Config(*table.shape[:1], n_layer=0, n_embd=table.size(1), n_head=1)
+    config.unit_embd, config.zero_mask, config.mask_id = True, True, mask_id
+    body = Encoder(config)
+    body.embedding.weight.data = table
+    return body.token_vectors(idx)
+
+
+def logits(h, table, beta):
+    embedding = torch.nn.Embedding.from_pretrained(table)
+    head = LMHead(Config(len(table), n_embd=table.size(1), n_head=1, head="clap"), embedding)
+    head.beta.data = beta
+    return head(h)
+
+
+def clap_cases(gen):
+    for B, T, V, C in ((2, 5, 7, 4), (3, 4, 9, 6)):
+        table = 3 * torch.randn(V, C, generator=gen)
+        idx = torch.randint(V, (B, T), generator=gen)
+        idx[:, 1] = 2
+        yield idx, table, 2
+
+
+def logit_cases(gen):
+    for idx, table, _ in clap_cases(gen):
+        yield torch.randn(*idx.shape, table.size(1), generator=gen), table, torch.tensor(3.0)
+
+
+unit = F.normalize
+BLOCKS = (
+    "the norm is after the residual sum (post-norm). Pre-norm is x + attention(norm1(x)).",
+    lambda x, n1, a, n2, f, d: n2((y := n1(x + d(a(x)))) + d(f(y))),
+    "the norm is on the residual path too. Add to x itself, not to norm(x).",
+    lambda x, n1, a, n2, f, d: n2(y := n1(x) + d(a(n1(x)))) + d(f(n2(y))),
+    "the norm is applied to what a sublayer returns. Apply it to what the sublayer gets.",
+    lambda x, n1, a, n2, f, d: (y := x + d(n1(a(x)))) + d(n2(f(y))),
+    "norm1 is used twice. The feed-forward layer has its own norm2.",
+    lambda x, n1, a, n2, f, d: (y := x + d(a(n1(x)))) + d(f(n1(y))),
+    "there is no residual around the attention. Add its output to x.",
+    lambda x, n1, a, n2, f, d: (y := d(a(n1(x)))) + d(f(n2(y))),
+    "dropout is missing on the outputs of the sublayers.",
+    lambda x, n1, a, n2, f, d: (y := x + a(n1(x))) + f(n2(y)),
+    "dropout is applied to the sum, so it also drops the residual. Apply it to the output alone.",
+    lambda x, n1, a, n2, f, d: d((y := d(x + a(n1(x)))) + f(n2(y))),
+)
+POOL = (
+    "padding is averaged into the mean. Sum the real tokens and divide by their number.",
+    lambda h, mask: h.mean(1),
+    "padding is zeroed, but the sum is divided by T. Divide by the number of real tokens.",
+    lambda h, mask: (h * mask[..., None]).mean(1),
+    "the real tokens are summed and not divided by their number.",
+    lambda h, mask: (h * mask[..., None]).sum(1),
+)
+CLASSIFY = (
+    "the ReLU is missing, and two linear layers in a row are only one.",
+    lambda *args: layers(*args, act=lambda x: x),
+    "the logits go through a softmax. Return them raw: the loss applies its own softmax.",
+    lambda *args: layers(*args).softmax(-1),
+    "the logits go through a ReLU, so none can be negative. It belongs after the first layer.",
+    lambda *args: layers(*args).relu(),
+    "dropout is active in evaluation. Pass training on: F.dropout(x, p, training).",
+    lambda *args: layers(*args[:-1], True),
+    "dropout is never active, not even in training.",
+    lambda *args: layers(*args[:-1], False),
+)
+EMBED = (
+    "the mask is not the zero vector. Multiply its vectors by 0.",
+    lambda idx, table, mask_id: unit(table[idx], dim=-1),
+    "the vectors are not normalised to length 1.",
+    lambda idx, table, mask_id: table[idx] * (idx != mask_id)[..., None],
+    "each column is normalised. Normalise each word's vector (dim=-1).",
+    lambda idx, table, mask_id: unit(table, dim=0)[idx] * (idx != mask_id)[..., None],
+)
+LOGITS = (
+    "beta is multiplied before the normalisation, which removes it again. Multiply afterwards.",
+    lambda h, table, beta: h @ unit(beta * table, dim=-1).T,
+    "h is normalised too (cosine similarity). Only the word vectors are.",
+    lambda h, table, beta: beta * unit(h, dim=-1) @ unit(table, dim=-1).T,
+    "the word vectors are not normalised.",
+    lambda h, table, beta: beta * h @ table.T,
+)
+BLOCK = {"block": (block, block_cases, ("output",), BLOCKS, "block")}
+CLASSIFIER = {
+    "mean_pool": (mean_pool, pool_cases, ("mean",), POOL),
+    "classify": (classify, classifier_cases, ("logits",), CLASSIFY, "dropout_twice"),
+}
+CLAP = {
+    "embed": (embed, clap_cases, ("vectors",), EMBED),
+    "logits": (logits, logit_cases, ("logits",), LOGITS),
+}

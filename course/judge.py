@@ -1,0 +1,213 @@
+"""Judge a student's file by a sheet. Nothing is printed here, and no solution is needed.
+
+A sheet holds words and tensors only; `make_sheet` in course/exercises makes it:
+
+    {function: {"arguments": names, "outputs": names, "watcher": one of course/watch.py,
+                "cases": [[argument, ...], ...], "right": [{output: tensor} of each case],
+                "wrong": {diagnosis: [{output: tensor} of each case]}}}
+"""
+
+import contextlib
+import io
+import signal
+import threading
+import traceback
+import types
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from course import watch
+from course.differences import first_difference
+
+
+@dataclass
+class Verdict:
+    """status: "done", "not begun", "begun" (a function is missing, the others are right), "mistake"
+    (a known one), "difference" (an unknown one) or "error" (the code fails, or what it returns
+    cannot be compared). message: one line. detail: several. printed: what the code printed."""
+
+    status: str
+    message: str = ""
+    detail: str = ""
+    n_right: int = 0
+    n_functions: int = 1
+    printed: str = ""
+
+
+class TimeUp(BaseException):
+    """The code takes too long. Not an Exception, which a student's code may catch."""
+
+
+def judge(path, sheet, seconds=20):
+    """Return the Verdict on the answers in a file. Each function may take so many seconds."""
+    path, printed = Path(path), io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+        answers, trouble = load(path, seconds)
+        verdicts = [
+            trouble or judge_function(path, getattr(answers, name, None), name, task, seconds)
+            for name, task in sheet.items()
+        ]
+    statuses = [verdict.status for verdict in verdicts]
+    waiting = [name for name, status in zip(sheet, statuses) if status == "not begun"]
+    faults = [verdict for verdict in verdicts if verdict.message]
+    begun = Verdict("begun", f"right so far; {', '.join(waiting)} not begun")
+    verdict = faults[0] if faults else verdicts[0] if len(set(statuses)) == 1 else begun
+    verdict.n_right, verdict.n_functions = statuses.count("done"), len(verdicts)
+    verdict.printed = printed.getvalue()
+    return verdict
+
+
+def load(path, seconds=20):
+    """Run a student's file. Return its module and None, or None and a Verdict."""
+    module = types.ModuleType(path.stem)
+    try:
+        with time_limit(seconds):
+            exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
+        return module, None
+    except FileNotFoundError:
+        remedy = f"python -m course.start {path.parent} writes it again"
+        return None, Verdict("error", f"{path.name} is missing; {remedy}")
+    except (Exception, SystemExit, TimeUp) as error:
+        return None, Verdict("error", explain(error, path, seconds))
+
+
+def judge_function(path, function, name, task, seconds=20):
+    """Return the Verdict on one function."""
+    found, detail = [], ""
+    if not callable(function):
+        return Verdict("error", f"{path.name} has no function {name}")
+    try:
+        with time_limit(seconds):
+            for args in task["cases"]:
+                detail = called(name, task, args)
+                found.append(observe(function, task, args))
+    except watch.Wrong as wrong:
+        return Verdict("error", f"{name} {wrong}", detail)
+    except (Exception, SystemExit, TimeUp) as error:
+        if isinstance(error, NotImplementedError) and not str(error):  # torch's have a text
+            return Verdict("not begun")
+        message = f"{name}: {explain(error, path, seconds)}"
+        if "positional argument" in message and "line" not in message:
+            message += f". It is called as {name}({', '.join(task['arguments'])})"
+        return Verdict("error", message, detail)
+    differences = [first_difference(*pair) for pair in zip(found, task["right"])]
+    if not any(differences):
+        return Verdict("done")
+    i = next(i for i, difference in enumerate(differences) if difference)
+    sentence, drawn = differences[i]
+    detail = "\n".join(filter(None, [called(name, task, task["cases"][i]), sentence, drawn]))
+    if diagnosis := diagnose(found, task, i):
+        return Verdict("mistake", f"{name}: {diagnosis}", detail)
+    return Verdict("difference", f"{name}: {sentence}", detail)
+
+
+def diagnose(found, task, i):
+    """Return the diagnosis of the known mistake that explains the outputs, or None.
+
+    It must explain all cases of the same kind as case i, the first wrong one. Those of another kind
+    (with dropout) may have a mistake of their own, so the one that explains most is taken.
+    """
+    alike = [right.keys() == task["right"][i].keys() for right in task["right"]]
+    explained = {}
+    for diagnosis, wrong in task["wrong"].items():
+        same = [first_difference(*pair) is None for pair in zip(found, wrong)]
+        if all(equal for equal, like in zip(same, alike) if like):
+            explained[diagnosis] = sum(same)
+    return max(explained, key=explained.get, default=None)
+
+
+def observe(function, task, args):
+    """Return {output: tensor}: what a function gives in a case. Random numbers are the same in each
+    call. Raises watch.Wrong for a result that is no tensor, and for inputs changed in place."""
+
+    def ask(*args):
+        given = copied(args)
+        result = function(*given)
+        for argument, before, after in zip(task["arguments"], args, given):
+            if changed(before, after):
+                raise watch.Wrong(
+                    f"changes its input {argument} in place, and the caller still needs it. "
+                    f"Work on {argument}.clone(), or write x = x + y instead of x += y."
+                )
+        return named(result, task["outputs"])
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return getattr(watch, task["watcher"])(ask, *args)
+
+
+def copied(value):
+    if isinstance(value, (list, tuple)):
+        return type(value)(copied(each) for each in value)
+    return value.clone() if isinstance(value, torch.Tensor) else value
+
+
+def changed(before, after):
+    if isinstance(before, (list, tuple)):
+        return len(before) != len(after) or any(map(changed, before, after))
+    return isinstance(before, torch.Tensor) and not torch.equal(before, after)
+
+
+def named(result, names):
+    """Return {output: tensor} of what a function returned. Raises watch.Wrong."""
+    several = isinstance(result, (list, tuple))
+    parts = result if several else [result]
+    if result is None:
+        raise watch.Wrong("returns None. Does it end with `return`?")
+    if len(parts) != len(names):
+        given = f"{len(parts)} values" if several else "one value"
+        raise watch.Wrong(f"returns {given}, expected {len(names)} ({', '.join(names)})")
+    found = {}
+    for name, part in zip(names, parts):
+        part = torch.tensor(part) if isinstance(part, (bool, int, float)) else part
+        if not isinstance(part, torch.Tensor) or part.is_complex():
+            kind = f"{type(part).__module__}.{type(part).__name__}".removeprefix("builtins.")
+            raise watch.Wrong(f"returns {name} as {kind}, expected a torch.Tensor of real numbers")
+        found[name] = part.detach().cpu().to_dense().clone()
+    return found
+
+
+def called(name, task, args):
+    """Return how a function was called in a case, as text; "" where a watcher makes the inputs."""
+    if len(args) < len(task["arguments"]):
+        return ""
+    shown = [tuple(a.shape) if isinstance(a, torch.Tensor) else a for a in args]
+    shown = [f"a list of {len(a)}" if isinstance(a, list) else a for a in shown]
+    words = (f"{argument} {value}" for argument, value in zip(task["arguments"], shown))
+    return f"{name} was called with {', '.join(words)}"
+
+
+def explain(error, path, seconds=20):
+    """Return a sentence on an error, with the line of the student's file."""
+    if isinstance(error, SyntaxError) and error.filename == str(path):
+        return f"line {error.lineno} is not valid Python: {error.msg}"
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
+    where = f"line {frames[-1].lineno} (`{frames[-1].line}`): " if frames else ""
+    if isinstance(error, TimeUp):
+        return f"{where}not finished after {seconds} seconds. Does a loop never end?"
+    if isinstance(error, SystemExit):
+        return f"{where}ends the program. A function should return a value instead."
+    return f"{where}{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+
+
+@contextlib.contextmanager
+def time_limit(seconds):
+    """Raise TimeUp in the block after so many seconds. Only the main thread has such a timer, and
+    Windows has none."""
+    main = threading.current_thread() is threading.main_thread()
+    if not (main and hasattr(signal, "setitimer")):
+        yield
+        return
+
+    def stop(number, frame):
+        raise TimeUp
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

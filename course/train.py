@@ -1,0 +1,184 @@
+"""Train the model of train_lm.py with your own functions in place of the reference's.
+
+    python -m course.train answers/ --pos alibi --data speeches
+
+Exercises 2, 3, 6 and 7 are used, with sinusoids also 4 and with ALiBi 5. A function that is not
+written yet, or fails, is the reference's. Both models start from the same weights and read the same
+batches, so their gradients and losses should agree. A figure shows the attention of both.
+"""
+
+import copy
+import math
+import traceback
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import torch
+from torch.nn.utils import clip_grad_norm_
+
+from course.exercises import EXERCISES, answers_in, file_name, make_sheet
+from course.judge import explain, judge_function, load
+from data.batching import generator, random_blocks
+from data.streams import read_text
+from data.tokenizer import BOS
+from lab.command import main
+from lab.errors import UserError, require
+from lab.figures import save
+from lab.flags import flag
+from lab.inside.heatmaps import draw_maps
+from lab.machine import set_up_device
+from lab.optim import learning_rate, make_adamw
+from model import Config, Decoder, LanguageModel
+
+USED = {  # function: its exercise
+    **{"attend": "attention", "split_heads": "heads", "join_heads": "heads", "block": "block"},
+    **{"loss": "perplexity", "sinusoids": "sinusoids", "causal_bias": "alibi"},
+}
+ONLY_FOR = {"sinusoids": "sinusoidal", "causal_bias": "alibi"}
+SHOWN = 12  # tokens in the figure
+GRADIENT, LOSS = 1e-4, 1e-3  # relative differences by rounding: at first, and in 200 steps
+
+
+@dataclass
+class Flags:
+    folder: str = flag(None, "folder with your answers", positional=True)
+    pos: str = flag("alibi", "position encoding", ("alibi", "sinusoidal", "learned", "nope"))
+    data: str = flag("toy", "a corpus, as in train_lm.py, for example speeches")
+    steps: int = flag(100, "number of updates", at_least=1, at_most=200)
+    seed: int = flag(0, "seed of the weights and batches")
+    device = "cpu"
+
+
+def train(flags):
+    folder = answers_in(flags.folder)
+    functions, faults = gather(folder, flags.pos)
+    text = read_text(flags.data, "word")
+    ids, vocab_size = text.streams["train"], text.tokenizer.get_vocab_size()
+    config = Config(vocab_size, n_ffn=100, pos=flags.pos, activation="relu")  # as in train_lm.py
+    T = config.block_size
+    require((len(ids) > T + 1, f"--data {flags.data}: has too little text for blocks of {T}"))
+    set_up_device(flags, config)
+    reference = LanguageModel(Decoder(config))
+    yours = copy.deepcopy(reference)
+    put_in(functions, yours.body)
+    optimizers = [make_adamw(model, 1e-3, 0.01) for model in (yours, reference)]
+    losses = []
+    for step in range(flags.steps):
+        x, y = random_blocks(ids, T, 16, generator(flags.seed, step))  # (B, T)
+        x[0, 0] = BOS
+        rate = learning_rate(step, flags.steps, 1e-3, 0, 0.5)
+        update(reference, optimizers[1], rate, theirs := reference.loss(x, y) / y.numel())
+        try:
+            update(yours, optimizers[0], rate, mine := functions.loss(yours(x), y))
+        except (RuntimeError, AttributeError, TypeError) as error:
+            frames = traceback.extract_tb(error.__traceback__)
+            paths = [path for f in frames if (path := Path(f.filename)).parent == folder]
+            path = [folder, *paths][-1]
+            problem = f"{path.name}: {explain(error, path)}"
+            remedy = "correct what the check finds, and keep gradients: no .item() or .detach()"
+            raise UserError(f"training stops: {problem}; {remedy}") from None
+        losses.append((mine.item(), theirs.item()))
+        if step == 0:
+            gradients = compare_gradients(yours, reference)
+        if (step + 1) % max(1, flags.steps // 5) == 0:
+            said = "step {:>4}   your loss {:.4f}   the reference's {:.4f}"
+            print(said.format(step + 1, *losses[-1]), flush=True)
+    print(conclude(losses, gradients, faults))
+    draw(folder / f"attention-{flags.pos}.png", text, yours, reference)
+
+
+def gather(folder, pos):
+    """Return the functions of a model, the student's where they run, else the reference's; and the
+    names of those that are wrong."""
+    found, faults, sheets = {}, [], {name: make_sheet(name) for name in set(USED.values())}
+    for function, exercise in USED.items():
+        if ONLY_FOR.get(function, pos) != pos:
+            continue
+        path, task = folder / file_name(exercise), sheets[exercise][function]
+        answers, verdict = load(path)
+        mine = getattr(answers, function, None)
+        verdict = verdict or judge_function(path, mine, function, task)
+        runs = verdict.status in ("done", "mistake", "difference")
+        found[function] = mine if runs else EXERCISES[exercise][function][0]
+        faults += [function] * (runs and verdict.status != "done")
+        said = (verdict.message or verdict.status).removeprefix(f"{function}: ")
+        print(f"  {function:<12} {'yours' if runs else 'the reference':<14} {said}")
+    return SimpleNamespace(**found), faults
+
+
+def put_in(functions, body):
+    """Let a Decoder compute with other functions than those of model.py."""
+    config = body.config
+
+    def forward(layer, x, bias, **_):
+        maps = []
+
+        def attention(x):
+            qkv = layer.attention.qkv(x).chunk(3, dim=-1)
+            q, k, v = (functions.split_heads(t, config.n_head) for t in qkv)
+            y, weights = functions.attend(q, k, v, None, bias, 0.0)
+            maps.append(weights)
+            return layer.attention.out(functions.join_heads(y))
+
+        parts = layer.norm1, attention, layer.norm2, layer.feed_forward, layer.dropout
+        return functions.block(x, *parts), maps[0]
+
+    for layer in body.blocks:
+        layer.forward = partial(forward, layer)
+    if config.pos == "sinusoidal":
+        body.position_vectors = lambda T: functions.sinusoids(T, config.n_embd)
+    if config.pos == "alibi":
+        body.attention_bias = lambda T, mask: functions.causal_bias(config.n_head, T)
+    else:
+        body.attention_bias = lambda T, mask: torch.full((T, T), -math.inf).triu(1)
+
+
+def update(model, optimizer, rate, loss):
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    optimizer.zero_grad()
+    loss.backward()
+    clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+
+
+def compare_gradients(yours, reference):
+    """Return the largest relative difference of a parameter's gradient."""
+    pairs = zip(yours.parameters(), reference.parameters())
+    grads = ((torch.zeros_like(b) if a.grad is None else a.grad, b.grad) for a, b in pairs)
+    return max(((a - b).norm() / b.norm()).item() for a, b in grads)
+
+
+def conclude(losses, gradients, faults):
+    """Return a sentence on the losses of two trainings, [(yours, reference)], and on how far apart
+    their first gradients are."""
+    most = max(abs(a - b) / b for a, b in losses)
+    apart = f"the first gradients differ by {gradients:.1%}, the losses by at most {most:.2%}"
+    if faults:
+        subtle = ". The losses alone would hardly tell" * (most < 0.01)
+        return f"With {' and '.join(faults)} wrong, {apart}{subtle}."
+    if gradients < GRADIENT and most < LOSS:
+        return f"Your model trains as the reference does: {apart}, which is rounding."
+    lost = "is a gradient lost, by .detach(), .data or torch.no_grad?"
+    return f"The check finds no mistake, but {apart}: {lost}"
+
+
+@torch.no_grad()
+def draw(path, text, yours, reference):
+    """Draw the attention of both models to the first tokens of the last text, side by side."""
+    idx = list(text.streams.values())[-1][:SHOWN]
+    words = [text.tokenizer.id_to_token(i) for i in idx.tolist()]
+    future = torch.ones(len(idx), len(idx), dtype=torch.bool).triu(1)
+    columns = []
+    for model, title in ((reference, "the reference's attention"), (yours, "your attention")):
+        _, maps = model.body(idx[None], need_weights=True)
+        weights = torch.stack(maps)[:, 0].float().masked_fill(future, math.nan)  # (L, H, T, T)
+        columns.append([([title], words, words, weights)])
+    save(draw_maps(columns), path)
+    print(f"The attention of both: {path}")
+
+
+if __name__ == "__main__":
+    main(train, Flags, __doc__)

@@ -1,0 +1,97 @@
+"""Turn a call of a student's function into tensors that can be compared.
+
+Most functions are simply called. Where the result is random, and where arguments are functions, a
+watcher measures what is fixed. `ask` calls the function and returns {output: tensor}.
+"""
+
+import torch
+import torch.nn.functional as F
+
+from data.tokenizer import MASK, SPECIAL
+
+
+class Wrong(Exception):
+    """A result that cannot be compared; the message goes on after the function's name."""
+
+
+def require_shapes(found, **shapes):
+    """Raise Wrong if an output has another shape."""
+    for name, shape in shapes.items():
+        if found[name].shape != torch.Size(shape):
+            got = tuple(found[name].shape)
+            raise Wrong(f"returns {name} of shape {got}, expected {tuple(shape)}")
+
+
+def share(which, of):
+    """Return the share of True among the entries `of`."""
+    return (which & of).sum() / of.sum().clamp(min=1)
+
+
+def call(ask, *args):
+    return ask(*args)
+
+
+def dropout(ask, *args):
+    """With a number T alone: attend with equal weights 1/T and dropout 0.5, where the values are
+    unit vectors and a one. With all arguments: call."""
+    if len(args) > 1:
+        return ask(*args)
+    (T,) = args
+    q = torch.full((4, 4, T, T + 1), 0.3)
+    v = torch.cat([torch.eye(T), torch.ones(T, 1)], dim=1).expand(4, 4, T, T + 1)
+    found = ask(q, q, v.clone(), None, None, 0.5)
+    require_shapes(found, output=v.shape, weights=(4, 4, T, T))
+    dropped = found["output"][..., :T] * T  # each is 0 or 2
+    none = found["output"][..., T] == 0
+    return {
+        "with dropout 0.5, the share of weights that become 0": (dropped == 0).float().mean(),
+        "with dropout 0.5, the mean of weight after / before": dropped.mean(),
+        "with dropout 0.5, the mean square of weight after / before": dropped.square().mean(),
+        "with dropout 0.5, the share of outputs that are 0": none.float().mean(),
+        "with dropout 0.5, the largest error of a row sum of the returned weights": (
+            (found["weights"].sum(-1) - 1).abs().max().clamp(max=0.5)
+        ),
+    }
+
+
+def block(ask, x, weights, keep):
+    """Call a block whose parts are made from weights (4, C, C); dropout multiplies by keep (C,)."""
+    norm1, norm2 = (
+        lambda x, w=w: F.layer_norm(x, x.shape[-1:], 1 + w[0], w[1]) for w in weights[:2]
+    )
+    return ask(
+        x,
+        norm1,
+        lambda x: x.cumsum(dim=1) @ weights[2],
+        norm2,
+        lambda x: (x @ weights[3]).relu(),
+        lambda x: x * keep,
+    )
+
+
+def dropout_twice(ask, *args):
+    """Call a function with dropout twice; compare the outputs only if training is off."""
+    training, (a, b) = args[-1], (ask(*args) for _ in range(2))
+    (logits, again), mode = (a["logits"], b["logits"]), "training" if training else "evaluation"
+    steady = logits.shape == again.shape and torch.equal(logits, again)
+    random = {f"whether two calls in {mode} differ": torch.tensor(not steady)}
+    return random if training or not steady else random | {"logits": logits}
+
+
+def disguises(ask, idx, vocab_size, rate):
+    """Mask many words and measure shares."""
+    found = ask(idx, vocab_size, rate, torch.Generator().manual_seed(0))
+    require_shapes(found, inputs=idx.shape, labels=idx.shape)
+    inputs, labels = found["inputs"], found["labels"]
+    words, chosen = idx >= len(SPECIAL), labels != -100
+    drawn = chosen & (inputs != idx) & (inputs != MASK)
+    return {
+        "the share of words with a label": share(chosen, words),
+        "the share of special tokens with a label": share(chosen, ~words),
+        "the share of labels that hold the original word": share(labels == idx, chosen),
+        "the share of labelled words that become [MASK]": share(inputs == MASK, chosen),
+        "the share of labelled words that become another word": share(drawn, chosen),
+        "the share of tokens without label that are changed": share(inputs != idx, ~chosen),
+        "the share of random words that are special tokens": share(inputs < len(SPECIAL), drawn),
+        "the deviation between columns of their share of labels": chosen.float().mean(0).std(),
+    }

@@ -1,0 +1,242 @@
+"""The course as a student meets it: start, check, train, and the sentences they print."""
+
+import threading
+import time
+
+import pytest
+import torch
+from helpers import assert_complains, contents, succeed
+
+from course import check
+from course.exercises import EXERCISES, STUBS, file_name, make_sheet
+from course.judge import judge
+
+
+@pytest.fixture
+def answers(tmp_path, cli):
+    succeed(cli("course.start", tmp_path / "answers"))
+    return tmp_path / "answers"
+
+
+def answer(folder, name, function, body):
+    """Put `body` in place of the first NotImplementedError after `def function`."""
+    path = folder / file_name(name)
+    before, after = path.read_text(encoding="utf-8").split(f"def {function}(")
+    done = after.replace("raise NotImplementedError", body, 1)
+    path.write_text(f"{before}def {function}({done}", encoding="utf-8")
+
+
+def verdict_on(folder, name, body, function="", **more):
+    """The Verdict on an answer, in which one function has this body."""
+    answer(folder, name, function or next(iter(EXERCISES[name])), body)
+    return judge(folder / file_name(name), make_sheet(name), **more)
+
+
+# --------------------------------------------------------------------------------------- start
+
+
+def test_start_writes_ten_files_that_are_not_begun(answers, cli):
+    assert sorted(path.name for path in answers.iterdir()) == [file_name(n) for n in EXERCISES]
+    told = succeed(cli("course.check", answers)).out
+    assert told.count("not begun\n") == 10 and "[----------] 0 of 10 done" in told
+    assert f"Next: {answers / 'ex01_padding.py'}" in told
+
+
+def test_start_never_overwrites_answers(answers, cli):
+    answer(answers, "alibi", "slopes", "return 1")
+    before = contents(answers)
+    assert_complains(cli("course.start", answers), answers, "nothing was overwritten", "delete")
+    (answers / "ex03_heads.py").unlink()
+    told = succeed(cli("course.start", answers)).out
+    assert "ex03_heads.py" in told and "ex05" not in told and contents(answers) == before
+    assert_complains(cli("course.start", answers / "ex05_alibi.py"), "is a file")
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_a_stub_names_what_the_sheet_calls(name):
+    stub = (STUBS / file_name(name)).read_text(encoding="utf-8")
+    assert stub.startswith(f'"""Exercise {list(EXERCISES).index(name) + 1}: ')
+    for function, task in make_sheet(name).items():
+        header = stub.split(f"def {function}(")[1].split("raise")[0]
+        places = [header.find(f"{argument}: ") for argument in task["arguments"]]
+        assert places == sorted(places) and -1 not in places
+    assert stub.count("raise NotImplementedError") == len(EXERCISES[name])
+
+
+# --------------------------------------------------------------------------------------- check
+
+
+def test_check_prints_done_the_mistake_and_what_is_next(answers, cli):
+    answer(answers, "heads", "split_heads", "return x.unflatten(2, (n_head, -1)).transpose(1, 2)")
+    answer(answers, "heads", "join_heads", "return y.transpose(1, 2).flatten(2)")
+    answer(answers, "block", "block", "x = x + dropout(attention(norm1(x)))\n    return norm2(x)")
+    answer(answers, "attention", "attend", "return (q @ k.mT).softmax(-1) @ v")
+    lines = succeed(cli("course.check", answers)).out.splitlines()
+    assert lines[2].split() == ["3", "heads", "done"]
+    assert lines[1].endswith("attend returns one value, expected 2 (output, weights)")
+    assert "output[0, 0, 0] is " in lines[5] and "24 of 24 numbers differ" in lines[5]
+    assert lines[-2] == "[#---------] 1 of 10 done"
+    told = succeed(cli("course.check", answers, "6")).out
+    assert "expected" in told and "|" in told and "[-] 0 of 1 done" in told
+
+
+def test_a_difference_has_index_values_and_a_picture(answers):
+    body = "bias = torch.zeros(n_head, T, T)\n    return bias - 9 * (n_head == 4)"
+    verdict = verdict_on(answers, "alibi", body, "causal_bias")
+    assert verdict.status == "difference" and verdict.n_functions == 3
+    assert verdict.message == (
+        "causal_bias: bias[0, 0, 1] is 0, expected -inf (40 of 50 numbers differ)"
+    )
+    lines = verdict.detail.splitlines()
+    assert lines[0] == "causal_bias was called with n_head 2, T 5"
+    assert lines[2].split() == ["expected", "|", "yours", "(bias[0])"]
+    expected, yours = lines[4].split("|")
+    assert expected.split() == ["-0.062", "0.000", "-inf", "-inf", "-inf"]
+    assert yours.split() == ["0.000*", "0.000", "0.000*", "0.000*", "0.000*"]
+
+
+def test_an_exercise_in_parts_says_what_is_missing(answers):
+    body = "return 2.0 ** (-8 * torch.arange(1, n_head + 1) / n_head)"
+    verdict = verdict_on(answers, "alibi", body)
+    assert (verdict.status, verdict.n_right) == ("mistake", 0)
+    assert "power of two" in verdict.message
+    answer(answers, "heads", "split_heads", "return torch.stack(x.chunk(n_head, -1), 1)")
+    verdict = judge(answers / "ex03_heads.py", make_sheet("heads"))
+    assert (verdict.status, verdict.n_right) == ("begun", 1)
+    assert verdict.message == "right so far; join_heads not begun"
+
+
+@pytest.mark.parametrize("dropped", ["weights", "F.dropout(weights, dropout)"])
+def test_a_mistake_is_named_though_dropout_is_missing_too(dropped, answers):
+    body = """import torch.nn.functional as F
+    scores = q @ k.mT / SCALE + (0 if bias is None else bias)
+    if mask is not None:
+        scores = scores.masked_fill(~mask[:, None, None], -torch.inf)
+    weights = scores.softmax(DIM).nan_to_num()
+    return DROPPED @ v, weights""".replace("DROPPED", dropped)
+    size, path = "q.size(-1) ** 0.5", answers / "ex02_attention.py"
+    stub = path.read_text(encoding="utf-8")
+    for scale, dim, found in (
+        ("(q.size(1) * q.size(-1)) ** 0.5", "-1", "sqrt(n_embd)"),
+        (size, "-2", "over the queries"),
+        (size, "-1", "dropout is never applied" if dropped == "weights" else ""),
+    ):
+        path.write_text(stub, encoding="utf-8")
+        verdict = verdict_on(answers, "attention", body.replace("SCALE", scale).replace("DIM", dim))
+        assert verdict.status == ("mistake" if found else "done") and found in verdict.message
+
+
+WRONG = [
+    ("pass", "pad returns None. Does it end with `return`?"),
+    ("return sequences[0].numpy(), 0", "returns idx as numpy.ndarray, expected a torch.Tensor"),
+    (
+        "return 1, torch.ones(2) * 1j",
+        "returns mask as torch.Tensor, expected a torch.Tensor of real",
+    ),
+    ("return torch.eye(3).to_sparse(), 1", "idx has shape (3, 3), expected (3, 5)"),
+    ("return sequences[0]", "returns one value, expected 2 (idx, mask)"),
+    ("return 1, 2, 3", "returns 3 values, expected 2 (idx, mask)"),
+    ("return 1, 2", "idx has shape (), expected (3, 5)"),
+    ("return torch.zeros(3, 5), 1", "idx has dtype torch.float32, expected torch.int64"),
+    ("sequences[0] += 1\n    return 1, 2", "changes its input sequences in place"),
+    ("sequences.append(1)\n    return 1, 2", "changes its input sequences in place"),
+    ("return sequences[9]", "pad: line 14 (`return sequences[9]`): IndexError: list index"),
+    ("return nonsense", "NameError: name 'nonsense' is not defined"),
+    ("exit()", "ends the program. A function should return a value instead."),
+    ("return pad(sequences)", "RecursionError: maximum recursion depth"),
+    ("raise NotImplementedError('bool')", "line 14"),
+    ("return (", "line 14 is not valid Python"),
+    ("while True:\n        pass", "not finished after 1 seconds. Does a loop never end?"),
+    (
+        "while True:\n        try:\n            1\n        except Exception:\n            1",
+        "a loop",
+    ),
+]
+
+
+@pytest.mark.parametrize("body, sentence", WRONG)
+def test_code_that_fails_gets_a_plain_sentence(body, sentence, answers, capfd):
+    verdict = verdict_on(answers, "padding", body, seconds=1)
+    assert verdict.status in ("error", "difference") and sentence in verdict.message
+    assert "\n" not in verdict.message and capfd.readouterr() == ("", "")
+
+
+def test_other_names_arguments_and_files_are_explained(answers):
+    path, sheet = answers / "ex02_attention.py", make_sheet("attention")
+    path.write_text("def attend(q, k, v):\n    return q\n", encoding="utf-8")
+    assert "It is called as attend(q, k, v, mask, bias, dropout)" in judge(path, sheet).message
+    path.write_text("def attention(q, k, v):\n    return q\n", encoding="utf-8")
+    assert judge(path, sheet).message == "ex02_attention.py has no function attend"
+    path.write_text("import numpie\n", encoding="utf-8")
+    assert judge(path, sheet).message.startswith("line 1 (`import numpie`): ModuleNotFoundError")
+    path.unlink()
+    assert "ex02_attention.py is missing; python -m course.start" in judge(path, sheet).message
+
+
+def test_what_the_code_prints_is_kept_from_the_screen(answers, capfd):
+    verdict = verdict_on(answers, "sinusoids", "print('here')\n    return torch.zeros(T, n_embd)")
+    assert set(verdict.printed.split()) == {"here"} and capfd.readouterr() == ("", "")
+    check.report(answers, {"sinusoids": make_sheet("sinusoids")}, seconds=5, details=1)
+    assert "(what it printed is not shown)" in capfd.readouterr().out
+
+
+def test_a_sheet_is_tensors_and_words_only(tmp_path):
+    """A handout can store it: no function of a solution is needed to judge."""
+    for name in EXERCISES:
+        torch.save(make_sheet(name), tmp_path / "sheet.pt")
+        sheet = torch.load(tmp_path / "sheet.pt", weights_only=True)
+        assert judge(STUBS / file_name(name), sheet).status == "not begun"
+
+
+def test_watch_notices_a_saved_file(answers):
+    seen = []
+    changes = check.changes(answers, pause=0.01)
+    watcher = threading.Thread(target=lambda: seen.append(next(changes)), daemon=True)
+    watcher.start()
+    time.sleep(0.1)
+    assert not seen
+    answer(answers, "alibi", "slopes", "return 1")
+    watcher.join(10)
+    assert seen == [None]
+
+
+def test_check_refuses_other_folders_and_names(answers, tmp_path, cli):
+    assert_complains(cli("course.check", tmp_path), "has no exercises", "course.start")
+    assert_complains(cli("course.check", answers, "alibis"), "no such exercise", "padding, att")
+    assert_complains(cli("course.train", tmp_path), "has no exercises", "course.start")
+
+
+# --------------------------------------------------------------------------------------- train
+
+ALIBI = """distance = torch.arange(T)[:, None] - torch.arange(T)
+    m = 2.0 ** (-8 * torch.arange(1, n_head + 1) / n_head)
+    return (-m[:, None, None] * distance).masked_fill(distance < 0, -torch.inf)"""
+
+
+def test_train_runs_the_students_functions(answers, corpus, cli):
+    answer(answers, "alibi", "causal_bias", ALIBI.replace("[:, None, None] * ", "[0] * "))
+    told = succeed(cli("course.train", answers, data=corpus, steps=4)).out
+    assert "With causal_bias wrong, the first gradients differ by " in told
+    assert (answers / "attention-alibi.png").exists()
+
+
+def test_train_tells_a_lost_gradient_from_rounding(answers, corpus, cli, monkeypatch):
+    monkeypatch.setattr("course.train.draw", lambda *_: None)
+    body = "x = x + dropout(attention(norm1(x)))\n    return x + dropout(feed_forward(norm2(x)))"
+    answer(answers, "block", "block", body)
+    path, flags = answers / "ex06_block.py", dict(data=corpus, steps=3, pos="sinusoidal")
+    told = succeed(cli("course.train", answers, **flags)).out
+    assert "Your model trains as the reference does" in told and "rounding" in told
+    right = path.read_text(encoding="utf-8")
+    wrong = right.replace("attention(norm1(x))", "attention(norm1(x)).detach()")
+    path.write_text(wrong, encoding="utf-8")
+    told = succeed(cli("course.train", answers, **flags)).out
+    assert "The check finds no mistake, but" in told and "is a gradient lost" in told
+    answer(
+        answers,
+        "perplexity",
+        "loss",
+        "return 1.0 + torch.nn.functional.cross_entropy(logits"
+        ".flatten(0, 1), targets.flatten()).item()",
+    )
+    assert_complains(cli("course.train", answers, **flags), "training stops", "no .item()")

@@ -1,0 +1,408 @@
+"""The course: right answers of many kinds pass, and each known mistake is told from all others."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import einsum
+
+from course.exercises import EXERCISES, make_sheet
+from course.judge import judge_function
+
+TASKS = [(exercise, task) for exercise, tasks in EXERCISES.items() for task in tasks]
+SHEETS = {}
+
+
+def verdict_on(function, exercise, task, seed=0):
+    if (exercise, seed) not in SHEETS:
+        SHEETS[exercise, seed] = make_sheet(exercise, seed)
+    return judge_function(Path("ex.py"), function, task, SHEETS[exercise, seed][task], seconds=20)
+
+
+@pytest.mark.parametrize("exercise, task", TASKS)
+def test_a_reference_passes_its_own_check(exercise, task):
+    reference = EXERCISES[exercise][task][0]
+    for seed in (0, 1):
+        assert verdict_on(reference, exercise, task, seed).status == "done"
+
+
+@pytest.mark.parametrize("exercise, task", TASKS)
+def test_a_known_mistake_gets_its_own_diagnosis(exercise, task):
+    mistakes = EXERCISES[exercise][task][3]
+    for seed in (0, 1):
+        for diagnosis, function in zip(mistakes[::2], mistakes[1::2]):
+            verdict = verdict_on(function, exercise, task, seed)
+            assert (verdict.status, verdict.message) == ("mistake", f"{task}: {diagnosis}")
+
+
+def test_mistakes_are_sentences_and_at_least_forty():
+    found = [
+        diagnosis for tasks in EXERCISES.values() for t in tasks.values() for diagnosis in t[3]
+    ]
+    diagnoses = [text for text in found if isinstance(text, str)]
+    assert len(diagnoses) == len(found) / 2 >= 40
+    assert all(text.endswith(".") and len(text) < 170 for text in diagnoses)
+
+
+# --------------------------------------------------------------------------------- 1. padding
+
+
+def pad_by_loop(sequences):
+    T = max(len(s) for s in sequences)
+    idx, mask = torch.zeros(len(sequences), T, dtype=torch.long), []
+    for row, s in zip(idx, sequences):
+        row[: len(s)] = s
+        mask.append([True] * len(s) + [False] * (T - len(s)))
+    return idx, torch.tensor(mask)
+
+
+def pad_by_stack(sequences):
+    T = max(map(len, sequences))
+    idx = torch.stack([F.pad(s, (0, T - len(s))) for s in sequences])
+    return idx, idx != 0
+
+
+def pad_as_list(sequences):
+    T = max(map(len, sequences))
+    rows = [s.tolist() + [0] * (T - len(s)) for s in sequences]
+    return [torch.tensor(rows), torch.tensor(rows).bool()]
+
+
+# ------------------------------------------------------------------------ 2. and 3. attention
+
+
+def hidden(scores, mask, bias):
+    if bias is not None:
+        scores = scores + bias.to(scores.dtype)
+    if mask is not None:
+        scores = scores.masked_fill(~mask[:, None, None, :], torch.finfo(scores.dtype).min)
+    return scores
+
+
+def attend_by_einsum(q, k, v, mask=None, bias=None, dropout=0.0):
+    scores = einsum("bhtd,bhsd->bhts", q, k) * q.shape[-1] ** -0.5
+    weights = torch.softmax(hidden(scores, mask, bias), -1)
+    return einsum("bhts,bhsd->bhtd", F.dropout(weights, dropout), v), weights
+
+
+def attend_in_float64(q, k, v, mask=None, bias=None, dropout=0.0):
+    return attend_by_einsum(q.double(), k.double(), v.double(), mask, bias, dropout)
+
+
+def attend_by_head(q, k, v, mask=None, bias=None, dropout=0.0):
+    outputs, weights = [], []
+    for h in range(q.size(1)):
+        scores = q[:, h] @ k[:, h].transpose(1, 2)
+        scores /= math.sqrt(q.size(-1))
+        if bias is not None:
+            scores += bias[h]
+        if mask is not None:
+            scores.masked_fill_(~mask[:, None], -math.inf)
+        e = (scores - scores.amax(-1, keepdim=True)).exp()
+        w = e / e.sum(-1, keepdim=True)
+        keep = torch.rand(w.shape) >= dropout
+        outputs.append(w * keep / (1 - dropout) @ v[:, h])
+        weights.append(w)
+    return torch.stack(outputs, 1), torch.stack(weights, 1)
+
+
+def split_by_chunks(x, n_head):
+    return torch.stack(x.chunk(n_head, dim=-1), dim=1)
+
+
+def split_by_view(x, n_head):
+    B, T, C = x.shape
+    return x.view(B, T, n_head, C // n_head).permute(0, 2, 1, 3).contiguous()
+
+
+def split_by_loop(x, n_head):
+    D = x.size(-1) // n_head
+    out = x.new_empty(len(x), n_head, x.size(1), D).double()
+    for h in range(n_head):
+        out[:, h] = x[:, :, h * D : (h + 1) * D]
+    return out
+
+
+def join_by_cat(y):
+    return torch.cat([y[:, h] for h in range(y.size(1))], dim=-1)
+
+
+def join_by_view(y):
+    return y.transpose(1, 2).contiguous().view(y.size(0), y.size(2), -1)
+
+
+def join_by_flatten(y):
+    return y.permute(0, 2, 1, 3).flatten(2).double()
+
+
+# ------------------------------------------------------------------------ 4. and 5. positions
+
+
+def sinusoids_as_in_annotated(T, n_embd):
+    table, t = torch.zeros(T, n_embd), torch.arange(T).unsqueeze(1)
+    factor = torch.exp(torch.arange(0, n_embd, 2) * (-math.log(10000.0) / n_embd))
+    table[:, 0::2], table[:, 1::2] = torch.sin(t * factor), torch.cos(t * factor)
+    return table
+
+
+def sinusoids_by_loop(T, n_embd):
+    rows = [
+        [
+            (math.cos if c % 2 else math.sin)(t / 10000 ** ((c - c % 2) / n_embd))
+            for c in range(n_embd)
+        ]
+        for t in range(T)
+    ]
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def sinusoids_by_phase(T, n_embd):
+    c = torch.arange(n_embd)
+    angles = torch.outer(torch.arange(T), 10000.0 ** -((c // 2 * 2) / n_embd))
+    return torch.sin(angles + (c % 2) * math.pi / 2)
+
+
+def slopes_of_the_authors(n_head):
+    def power_of_two(n):
+        start = 2 ** (-(2 ** -(math.log2(n) - 3)))
+        return [start * start**i for i in range(n)]
+
+    def all_of_them(n):
+        if math.log2(n).is_integer():
+            return power_of_two(n)
+        nearest = 2 ** math.floor(math.log2(n))
+        return power_of_two(nearest) + all_of_them(2 * nearest)[0::2][: n - nearest]
+
+    return torch.tensor(all_of_them(n_head))
+
+
+def slopes_in_float64(n_head):
+    power = 1
+    while power * 2 <= n_head:
+        power *= 2
+    first = torch.arange(1, power + 1, dtype=torch.float64) * 8 / power
+    second = torch.arange(1, 2 * power, 2, dtype=torch.float64) * 4 / power
+    return 2.0 ** -torch.cat([first, second])[:n_head]
+
+
+def causal_by_loop(n_head, T):
+    bias = torch.full((n_head, T, T), float("-inf"))
+    for h, m in enumerate(slopes_of_the_authors(n_head)):
+        for i in range(T):
+            for j in range(i + 1):
+                bias[h, i, j] = -m * (i - j)
+    return bias
+
+
+def causal_by_triangle(n_head, T):
+    t = torch.arange(T)
+    future = torch.ones(T, T).triu(1).bool()
+    return (slopes_in_float64(n_head).view(-1, 1, 1) * (t - t[:, None])).masked_fill(future, -1e9)
+
+
+def causal_by_addition(n_head, T):
+    bias = -slopes_of_the_authors(n_head)[:, None, None] * torch.arange(T)[:, None].sub(
+        torch.arange(T)
+    )
+    bias += torch.full((T, T), -math.inf).triu(1)
+    return bias
+
+
+def encoder_by_where(n_head, T, offset):
+    i, j = torch.arange(T)[:, None], torch.arange(T)[None]
+    penalty = torch.where(j > i, (j - i) - (0.5 if offset else 0.0), i - j)
+    return -slopes_of_the_authors(n_head)[:, None, None] * penalty
+
+
+def encoder_by_loop(n_head, T, offset):
+    rows = [
+        [[-m * (abs(i - j) - 0.5 * (offset and j > i)) for j in range(T)] for i in range(T)]
+        for m in slopes_in_float64(n_head).tolist()
+    ]
+    return torch.tensor(rows)
+
+
+# ------------------------------------------------------------------------ 6., 9. and 10. layers
+
+
+def block_in_two_lines(x, norm1, attention, norm2, feed_forward, dropout):
+    x = x + dropout(attention(norm1(x)))
+    return x + dropout(feed_forward(norm2(x)))
+
+
+def block_by_residuals(x, norm1, attention, norm2, feed_forward, dropout):
+    for norm, sublayer in ((norm1, attention), (norm2, feed_forward)):
+        residual, x = x, sublayer(norm(x))
+        x = residual + dropout(x)
+    return x
+
+
+def block_in_place(x, norm1, attention, norm2, feed_forward, dropout):
+    x = x.clone()
+    x += dropout(attention(norm1(x)))
+    x += dropout(feed_forward(norm2(x)))
+    return x.double()
+
+
+def pool_by_loop(h, mask):
+    return torch.stack([states[real].mean(0) for states, real in zip(h, mask)])
+
+
+def pool_by_einsum(h, mask):
+    weights = mask.double() / mask.double().sum(1, keepdim=True)
+    return einsum("btc,bt->bc", h.double(), weights)
+
+
+def pool_in_place(h, mask):
+    h = h.clone()
+    h[~mask] = 0
+    return h.sum(dim=1).div(mask.sum(dim=1).unsqueeze(-1))
+
+
+def classify_by_matmul(x, w1, b1, w2, b2, dropout, training):
+    return F.dropout((x @ w1.T + b1).clamp(min=0), dropout, training) @ w2.T + b2
+
+
+def classify_by_hand(x, w1, b1, w2, b2, dropout, training):
+    hidden = torch.addmm(b1, x, w1.t()).relu()
+    if training:
+        hidden = hidden * (torch.rand_like(hidden) > dropout) / (1 - dropout)
+    return F.linear(hidden, w2, b2)
+
+
+def classify_by_modules(x, w1, b1, w2, b2, dropout, training):
+    first, second = torch.nn.Linear(*w1.T.shape), torch.nn.Linear(*w2.T.shape)
+    first.weight.data, first.bias.data, second.weight.data, second.bias.data = w1, b1, w2, b2
+    layers = torch.nn.Sequential(first, torch.nn.ReLU(), torch.nn.Dropout(dropout), second)
+    return layers.train(training)(x)
+
+
+def embed_by_norm(idx, table, mask_id):
+    vectors = (table / table.norm(dim=-1, keepdim=True))[idx]
+    vectors[idx == mask_id] = 0
+    return vectors
+
+
+def embed_by_where(idx, table, mask_id):
+    x = F.embedding(idx, F.normalize(table.double(), dim=1))
+    return torch.where((idx == mask_id)[:, :, None], 0.0, x)
+
+
+def logits_by_einsum(h, table, beta):
+    return einsum("btc,vc->btv", h, F.normalize(table, dim=-1)) * beta
+
+
+def logits_by_division(h, table, beta):
+    return (beta * h).double() @ table.double().t() / table.double().norm(dim=1)
+
+
+# --------------------------------------------------------------------------- 7. and 8. words
+
+
+def next_by_padding(ids, T):
+    n = math.ceil((len(ids) - 1) / T)
+    missing = n * T - (len(ids) - 1)
+    x = F.pad(ids[:-1], (0, missing), value=0).view(n, T)
+    return x, F.pad(ids[1:], (0, missing), value=-100).view(n, T)
+
+
+def next_by_loop(ids, T):
+    x, y = [], []
+    for start in range(0, len(ids) - 1, T):
+        part = ids[start : start + T + 1].tolist()
+        x.append(part[:-1] + [0] * (T + 1 - len(part)))
+        y.append(part[1:] + [-100] * (T + 1 - len(part)))
+    return torch.tensor(x), torch.tensor(y)
+
+
+def loss_by_cross_entropy(logits, targets):
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def loss_by_gather(logits, targets):
+    keep = targets >= 0
+    log_p = logits.double().log_softmax(-1)[keep]
+    return -log_p.gather(1, targets[keep][:, None]).mean()
+
+
+def loss_transposed(logits, targets):
+    return F.cross_entropy(logits.transpose(1, 2), targets, ignore_index=-100)
+
+
+def perplexity_by_loop(batches):
+    nats = tokens = 0
+    for logits, targets in batches:
+        n = (targets != -100).sum().item()
+        nats, tokens = nats + loss_by_cross_entropy(logits, targets).item() * n, tokens + n
+    return math.exp(nats / tokens)
+
+
+def perplexity_at_once(batches):
+    logits = torch.cat([x.flatten(0, 1) for x, _ in batches])
+    return F.cross_entropy(logits, torch.cat([y.flatten() for _, y in batches])).exp()
+
+
+def mask_by_dice(idx, vocab_size, rate, gen):
+    chosen = (torch.rand(idx.shape, generator=gen) < rate) & (idx >= 5)
+    dice = torch.rand(idx.shape, generator=gen)
+    inputs, labels = idx.clone(), torch.where(chosen, idx, -100)
+    inputs[chosen & (dice < 0.8)] = 2
+    swap = chosen & (dice >= 0.9)
+    inputs[swap] = torch.randint(5, vocab_size, (swap.sum().item(),), generator=gen)
+    return inputs, labels
+
+
+def mask_as_in_transformers(idx, vocab_size, rate, gen):
+    inputs, labels = idx.clone(), idx.clone()
+    chances = torch.full(labels.shape, rate).masked_fill(idx < 5, 0.0)
+    masked = torch.bernoulli(chances).bool()  # without the generator
+    labels[~masked] = -100
+    replaced = torch.bernoulli(torch.full(labels.shape, 0.8)).bool() & masked
+    inputs[replaced] = 2
+    drawn = torch.bernoulli(torch.full(labels.shape, 0.5)).bool() & masked & ~replaced
+    inputs[drawn] = torch.randint(5, vocab_size, labels.shape)[drawn]
+    return inputs, labels
+
+
+def mask_an_exact_share(idx, vocab_size, rate, gen):
+    inputs, labels = idx.clone(), torch.full_like(idx, -100)
+    for b, row in enumerate(idx):
+        words = (row >= 5).nonzero().squeeze(1)
+        order = words[torch.randperm(len(words), generator=gen)][: round(rate * len(words))]
+        labels[b, order] = row[order]
+        n = len(order)
+        inputs[b, order[: round(0.8 * n)]] = 2
+        others = order[round(0.8 * n) : round(0.9 * n)]
+        inputs[b, others] = torch.randint(5, vocab_size, (len(others),), generator=gen)
+    return inputs, labels
+
+
+VARIANTS = {
+    "pad": [pad_by_loop, pad_by_stack, pad_as_list],
+    "attend": [attend_by_einsum, attend_in_float64, attend_by_head],
+    "split_heads": [split_by_chunks, split_by_view, split_by_loop],
+    "join_heads": [join_by_cat, join_by_view, join_by_flatten],
+    "sinusoids": [sinusoids_as_in_annotated, sinusoids_by_loop, sinusoids_by_phase],
+    "slopes": [slopes_of_the_authors, slopes_in_float64],
+    "causal_bias": [causal_by_loop, causal_by_triangle, causal_by_addition],
+    "encoder_bias": [encoder_by_where, encoder_by_loop],
+    "block": [block_in_two_lines, block_by_residuals, block_in_place],
+    "next_words": [next_by_padding, next_by_loop],
+    "loss": [loss_by_cross_entropy, loss_by_gather, loss_transposed],
+    "perplexity": [perplexity_by_loop, perplexity_at_once],
+    "mask_words": [mask_by_dice, mask_as_in_transformers, mask_an_exact_share],
+    "mean_pool": [pool_by_loop, pool_by_einsum, pool_in_place],
+    "classify": [classify_by_matmul, classify_by_hand, classify_by_modules],
+    "embed": [embed_by_norm, embed_by_where],
+    "logits": [logits_by_einsum, logits_by_division],
+}
+
+
+@pytest.mark.parametrize("exercise, task", TASKS)
+def test_right_answers_of_other_kinds_pass(exercise, task):
+    for variant in VARIANTS[task]:
+        for seed in (0, 1, 2):
+            verdict = verdict_on(variant, exercise, task, seed)
+            assert verdict.status == "done", (variant.__name__, verdict)
