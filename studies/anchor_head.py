@@ -2,10 +2,11 @@
 
     python -m studies.anchor_head out/nope
 
-A head that attends to all t tokens alike gives the first token the weight 1/t. If every block
-begins with the same token (train_lm.py --anchor), the output of such a head tells t
-(Kazemnejad et al. 2023, theorem 1). This study measures the weight of every head on the first token
-by position. It then switches off each head, and reads positions and loss again.
+A head that attends to all t tokens alike gives the first token the weight 1/t, and c / (c + t - 1)
+if the first one counts c times. If every block begins with the same token (train_lm.py --anchor),
+the output of such a head tells t (Kazemnejad et al. 2023, theorem 1). This study measures the
+weight of every head on the first token by position. It then switches off each head, and reads
+positions and loss again.
 
 The counting head is the one without which the probe of the best layer loses most, on a part of the
 text that the probes were trained on. All numbers are of test text.
@@ -144,13 +145,18 @@ def draw(out, result):
         chosen = [
             weights[layer - 1][head - 1] for (layer, head), weights in zip(r["head"], r["weights"])
         ]
-        over_seeds(axis, count, chosen, color=style["color"], linewidth=1.8, label="counting head")
+        means = over_seeds(
+            axis, count, chosen, color=style["color"], linewidth=1.8, label="counting head"
+        )
+        c = means[-1] * (T - 1) / max(1 - means[-1], 1e-6)  # the first token counts c times
+        fitted = [c / (c + t - 1) for t in count]
+        axis.plot(count, fitted, "k--", linewidth=1, label=f"c/(c + t − 1), c = {c:.2g}")
         axis.plot(count, [1 / t for t in count], "k:", linewidth=1.2, label="1/t")
         axis.set(xscale="log", yscale="log", xlabel="words so far, t", ylim=(0.3 / T, 1.3))
         count_ticks(axis, T)
         axis.set_title(style["label"], fontsize=9)
+        axis.legend(fontsize=7, loc="lower left")
     axes[0][0].set_ylabel("attention weight on the first token")
-    axes[0][0].legend(fontsize=7)
     corpora = ", ".join(sorted({name for r in result.values() for name in r["data"]}))
     figure.suptitle(f"Which head counts? Weights on the first token, test text of {corpora}")
     save(figure, out / "anchor.png")

@@ -34,7 +34,7 @@ ANCHORS = (False, True)  # whether every block begins with [BOS]
 # fmt: off
 SIZES = {
     "quick": dict(
-        depths=(1, 2), n_embd=64, n_head=4, lengths=(32, 64), tokens=1024, steps=1000, lr=3e-3,
+        depths=(1, 2), n_embd=64, n_head=4, lengths=(32,), tokens=512, steps=1000, lr=3e-3,
         vocab_size=0, eval_test=4000, keep=(0, 50, 100, 200, 400, 700, 1000),
         probe=dict(blocks=600, steps=600),
         mlm=dict(steps=800, batch_size=32, lr=2e-3)),
