@@ -98,6 +98,7 @@ def line_colors(labels):
         if color and color not in colors.values():
             colors[label] = color
     free = [color for color in COLORS if color not in colors.values()] or COLORS
+    free = sorted(free, key=lambda color: color in POSITION_COLORS.values())  # theirs come last
     others = [label for label in labels if label not in colors]
     return colors | {label: free[i % len(free)] for i, label in enumerate(others)}
 
