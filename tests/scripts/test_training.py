@@ -1,14 +1,12 @@
-"""What surrounds the training loops: counts of seen rows, clipping, closed pipes, clocks."""
+"""What surrounds the training loops: counts of seen rows, clipping, clocks."""
 
 import json
 import re
-import subprocess
-import sys
 import types
 
 import pytest
 import torch
-from helpers import ROOT, SHORT, TINY, assert_complains, call
+from helpers import SHORT, assert_complains, call
 
 import data
 import train_lm
@@ -56,44 +54,6 @@ def test_each_member_is_clipped_as_if_trained_alone(corpus, tmp_path, monkeypatc
         assert call("train_lm", *argv, "--out", tmp_path / members).code == 0
     alone, *together = norms
     assert len(together) == 3 and together == pytest.approx([alone] * 3, rel=0.4)  # not a third
-
-
-def test_a_closed_pipe_does_not_end_a_training(corpus, tmp_path):
-    argv = [
-        *TINY,
-        "--steps",
-        "30",
-        "--eval-every",
-        "1",
-        "--data",
-        corpus,
-        "--out",
-        tmp_path / "run",
-    ]
-    command = [sys.executable, ROOT / "train_lm.py", *argv]
-    process = subprocess.Popen(
-        list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    process.stdout.readline()
-    process.stdout.close()
-    process.stderr.read()
-    process.wait()
-    assert process.returncode == 0
-    assert json.loads((tmp_path / "run" / "result.json").read_text())["step"] == 30
-
-
-def test_a_closed_pipe_ends_other_scripts_with_a_line(finished):
-    command = [sys.executable, ROOT / "train_lm.py", "--help"]
-    assert subprocess.run(list(map(str, command)), capture_output=True).returncode == 0
-    program = (
-        "import sys; from lab import command; import train_lm\n"
-        "def script(flags): raise BrokenPipeError\n"
-        "command.main(script, train_lm.Flags, '', [])"
-    )
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 1 and done.stderr == (
-        "train_lm.py: stopped: nothing reads the output any more\n"
-    )
 
 
 def test_losses_are_saved_as_numbers(corpus, tmp_path, monkeypatch):
