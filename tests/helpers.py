@@ -146,6 +146,7 @@ TABLE = (
     Script("course.check", "check"),
     Script("course.train", "train"),
     Script("course.handout", "handout"),
+    Script("course.grade", "grade"),
     Script("bench.assignment", "bench", CORPUS),
     Script("bench.length", "measure_lengths"),
     Script("bench.speed", "bench"),
