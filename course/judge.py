@@ -67,8 +67,7 @@ def load(path, seconds=20):
             exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
         return module, None
     except FileNotFoundError:
-        remedy = f"python -m course.start {path.parent} writes it again"
-        return None, Verdict("error", f"{path.name} is missing; {remedy}")
+        return None, Verdict("error", f"{path.name} is missing")
     except (Exception, SystemExit, TimeUp) as error:
         return None, Verdict("error", explain(error, path, seconds))
 

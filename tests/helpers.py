@@ -145,6 +145,8 @@ TABLE = (
     Script("course.start", "start"),
     Script("course.check", "check"),
     Script("course.train", "train"),
+    Script("course.handout", "handout"),
+    Script("course.grade", "grade"),
     Script("bench.assignment", "bench", CORPUS),
     Script("bench.length", "measure_lengths"),
     Script("bench.speed", "bench"),

@@ -6,7 +6,7 @@ from pathlib import Path
 from course.exercises import attention, layers, positions, text
 from course.judge import observe
 from data.batching import generator
-from lab.errors import require
+from lab.errors import UserError, require
 
 STUBS = Path(__file__).parents[1] / "stubs"
 # Of each exercise {function: (reference, cases, names of the outputs, known mistakes, watcher)}.
@@ -36,6 +36,22 @@ def answers_in(folder):
     begun = any((folder / file_name(name)).exists() for name in EXERCISES)
     require((begun, f"{folder}: has no exercises; python -m course.start {folder} writes them"))
     return folder
+
+
+def chosen(wanted):
+    """Return the names of exercises given by name or number, in order; all if none is given.
+    Raises UserError."""
+    numbered = {str(number): name for number, name in enumerate(EXERCISES, start=1)}
+    for word in wanted:
+        if numbered.get(word, word) not in EXERCISES:
+            raise UserError(f"{word}: no such exercise; there are {', '.join(EXERCISES)}")
+    names = {numbered.get(word, word) for word in wanted}
+    return [name for name in EXERCISES if name in names or not names]
+
+
+def make_sheets(names, seed=0):
+    """Return {file name: sheet} of some exercises."""
+    return {file_name(name): make_sheet(name, seed) for name in names}
 
 
 def make_sheet(name, seed=0):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from helpers import assert_complains, contents, succeed
 
-from course import check
+from course import report
 from course.exercises import EXERCISES, STUBS, file_name, make_sheet
 from course.judge import judge
 
@@ -161,7 +161,7 @@ def test_code_that_fails_gets_a_plain_sentence(body, sentence, answers, capfd):
     assert "\n" not in verdict.message and capfd.readouterr() == ("", "")
 
 
-def test_other_names_arguments_and_files_are_explained(answers):
+def test_other_names_arguments_and_files_are_explained(answers, cli):
     path, sheet = answers / "ex02_attention.py", make_sheet("attention")
     path.write_text("def attend(q, k, v):\n    return q\n", encoding="utf-8")
     assert "It is called as attend(q, k, v, mask, bias, dropout)" in judge(path, sheet).message
@@ -170,14 +170,16 @@ def test_other_names_arguments_and_files_are_explained(answers):
     path.write_text("import numpie\n", encoding="utf-8")
     assert judge(path, sheet).message.startswith("line 1 (`import numpie`): ModuleNotFoundError")
     path.unlink()
-    assert "ex02_attention.py is missing; python -m course.start" in judge(path, sheet).message
+    assert judge(path, sheet).message == "ex02_attention.py is missing"
+    told = succeed(cli("course.check", answers, "2")).out
+    assert f"ex02_attention.py is missing; python -m course.start {answers} writes it" in told
 
 
-def test_what_the_code_prints_is_kept_from_the_screen(answers, capfd):
+def test_what_the_code_prints_is_kept_from_the_screen(answers, cli, capfd):
     verdict = verdict_on(answers, "sinusoids", "print('here')\n    return torch.zeros(T, n_embd)")
     assert set(verdict.printed.split()) == {"here"} and capfd.readouterr() == ("", "")
-    check.report(answers, {"sinusoids": make_sheet("sinusoids")}, seconds=5, details=1)
-    assert "(what it printed is not shown)" in capfd.readouterr().out
+    told = succeed(cli("course.check", answers, "sinusoids")).out
+    assert "(what it printed is not shown)" in told
 
 
 def test_a_sheet_is_tensors_and_words_only(tmp_path):
@@ -190,7 +192,7 @@ def test_a_sheet_is_tensors_and_words_only(tmp_path):
 
 def test_watch_notices_a_saved_file(answers):
     seen = []
-    changes = check.changes(answers, pause=0.01)
+    changes = report.changes(answers, pause=0.01)
     watcher = threading.Thread(target=lambda: seen.append(next(changes)), daemon=True)
     watcher.start()
     time.sleep(0.1)

@@ -1,0 +1,188 @@
+"""Grade a folder of submissions: a point per exercise, and the mistakes in words.
+
+python -m course.grade submissions/ --exercises 2,5,7 --out grades.csv
+python -m course.grade submissions/ --gradescope results/        # results/NAME.json of each
+python -m course.grade submission/ --gradescope results.json     # Gradescope's autograder
+
+Each folder in submissions/ is a submission, and a folder with the files of exercises is one by
+itself. A copy of each file is judged in a process with limits of time, memory and output, so code
+that loops, crashes or deletes its folder costs only itself. This is no sandbox: hostile code can
+read your files and use the network. Grade strangers' code in a container, see docs/course.md.
+"""
+
+import contextlib
+import csv
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from course.exercises import EXERCISES, STUBS, chosen, file_name
+from course.tools import write_tools
+from data.files import printable, write_json, write_text
+from lab.command import main
+from lab.errors import require
+from lab.flags import flag
+
+START = 60  # seconds for a process to start; importing torch can take long on a busy machine
+LARGEST = 2**20  # bytes of a file
+ENVIRONMENT = ("PATH", "HOME", "LD_LIBRARY_PATH", "SYSTEMROOT")  # which a process gets to see
+
+
+@dataclass
+class Flags:
+    submissions: str = flag(None, "folder of submissions", positional=True)
+    exercises: str = flag("", "numbers or names, separated by commas", shown="all")
+    out: str = flag("", "table to write, a .csv", shown="none")
+    gradescope: str = flag("", "Gradescope's results to write: a .json, or a folder", shown="none")
+    seconds: int = flag(20, "time for each function", at_least=1, at_most=3600)
+    memory: float = flag(2.0, "memory of a submission in GB, not on Windows", above=0)
+    jobs: int = flag(1, "files to judge at a time", at_least=1, at_most=256)
+    seed: int = flag(1, "seed of the inputs; handouts have seed 0")
+
+
+def grade(flags):
+    names = chosen(flags.exercises.split(",") if flags.exercises else ())
+    one_file = flags.gradescope.endswith(".json")
+    submissions = find(Path(flags.submissions), one_file)
+    results, grades = where(flags), {}
+    with tempfile.TemporaryDirectory() as tools:
+        write_tools(tools, names, flags.seed, files=["worker.py"])
+        try_out(names[0], tools, flags)
+        pool = ThreadPoolExecutor(flags.jobs)
+        try:
+            tests = {
+                folder: [pool.submit(grade_file, folder, name, tools, flags) for name in names]
+                for folder in submissions
+            }
+            for folder, running in tests.items():
+                grades[folder.name] = found = [test.result() for test in running]
+                print(f"{printable(folder.name):<30} {total(found):g} of {len(names)}", flush=True)
+        finally:
+            pool.shutdown(cancel_futures=True)
+    if flags.out:
+        write_text(flags.out, table(grades, names))
+    if results and not one_file:
+        results.mkdir()
+    for submission, found in grades.items() if results else ():
+        path = results if one_file else results / f"{submission}.json"
+        write_json(path, {"score": total(found), "tests": found})
+
+
+def total(tests):
+    return round(sum(test["score"] for test in tests), 2)
+
+
+def table(grades, names):
+    """Return the text of a .csv with a row per submission."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["submission", *names, "total", "feedback"])
+    for submission, tests in grades.items():
+        feedback = "\n".join(f"{test['name']}: {test['output']}" for test in tests)
+        scores = [test["score"] for test in tests]
+        writer.writerow([submission, *scores, total(tests), feedback])
+    return text.getvalue()
+
+
+def find(folder, one):
+    """Return the folders of submissions; with `one`, of a single one. Raises UserError."""
+    require((folder.is_dir(), f"{folder}: no such folder; give the folder of submissions"))
+    found = sorted(path for path in folder.iterdir() if path.is_dir() and path.name[0] != ".")
+    if any(folder.glob("ex[0-9][0-9]_*.py")) or (one and len(found) <= 1):
+        return [folder.resolve()]
+    require((found, f"{folder}: has no submissions; give each a folder of its own in it"))
+    require((not one, f"{folder}: has {len(found)} submissions; give --gradescope a folder"))
+    return found
+
+
+def where(flags):
+    """Return the path of --gradescope or None. Raises UserError if something is there already."""
+    paths = [Path(path) if path else None for path in (flags.out, flags.gradescope)]
+    require((any(paths), "nothing to write; give --out, --gradescope or both"))
+    for path in filter(None, paths):
+        require(
+            (not path.exists(), f"{path}: exists; delete it or choose another name"),
+            (path.parent.is_dir(), f"{path.parent}: no such folder; make it or choose another one"),
+        )
+    return paths[1]
+
+
+def try_out(name, tools, flags):
+    """Judge a stub, so that a fault of this machine is not taken for one of the submissions."""
+    said = grade_file(STUBS, name, tools, flags)["output"]
+    remedy = "try a larger --memory, or python -m course.check on a submission"
+    require((said == "not begun", f"the grader does not work here ({said}); {remedy}"))
+
+
+def grade_file(folder, name, tools, flags):
+    """Return Gradescope's test of one exercise: {name, score, max_score, output}."""
+    file, n_right = file_name(name), 0
+    found = [path for path in folder.rglob(file) if path.is_file() and not path.is_symlink()]
+    path = min(found, key=lambda path: len(path.parts), default=None)
+    if path is None:
+        said = f"{file} was not handed in"
+    elif path.stat().st_size > LARGEST:
+        said = f"{file} is larger than a megabyte"
+    else:
+        n_right, said = judge_apart(path, len(EXERCISES[name]), tools, flags)
+    score = round(n_right / len(EXERCISES[name]), 2)
+    return {"name": name, "score": score, "max_score": 1, "output": printable(said, 500)}
+
+
+def judge_apart(path, n_functions, tools, flags):
+    """Judge a copy of a file in a process of its own; return (n_right, sentence)."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as room:
+        room, most = Path(room), START + flags.seconds * (n_functions + 2)
+        (room / "work").mkdir()
+        shutil.copyfile(path, room / "work" / path.name)
+        shutil.copytree(tools, room / "tools")
+        told = (path.name, room / "result.json", flags.seconds, flags.memory)
+        kept = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
+        process = subprocess.Popen(
+            [sys.executable, "-m", "course.worker", *map(str, told)],
+            cwd=room / "work",
+            env=kept | {"PYTHONPATH": str(room / "tools"), "TMPDIR": str(room / "work")},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            ended = describe(process.wait(most))
+        except subprocess.TimeoutExpired:
+            ended = f"not finished after {most} seconds. Does a loop never end?"
+        finally:
+            stop(process)
+        try:
+            found = json.loads((room / "result.json").read_text(encoding="utf-8"))
+            return min(max(int(found["n_right"]), 0), n_functions), str(found["message"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return 0, ended
+
+
+def describe(code):
+    """Return a sentence on a process that ended without a result."""
+    if code >= 0:
+        return f"ends the program with exit code {code} before its answers can be compared"
+    if -code in (signal.SIGKILL, getattr(signal, "SIGXCPU", None)):
+        return "was stopped by the system: it takes too much time or memory"
+    return f"crashes Python ({signal.Signals(-code).name})"
+
+
+def stop(process):
+    """End a process and what it has started."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL) if hasattr(os, "killpg") else process.kill()
+    process.wait()
+
+
+if __name__ == "__main__":
+    main(grade, Flags, __doc__)

@@ -1,0 +1,60 @@
+"""Print what the judge says of a folder of exercises."""
+
+import time
+
+from course.judge import judge
+
+
+def keep_reporting(folder, sheets, seconds, details, watch, command, again):
+    """Print a report, and with `watch` another one whenever a Python file has changed.
+
+    sheets: {file name: sheet}; details: how many exercises are shown with their first difference.
+    command checks the folder; `again` says how to get a missing file.
+    """
+    report(folder, sheets, seconds, details, command, again)
+    for _ in changes(folder) if watch else ():
+        print(f"\n{time.strftime('%H:%M:%S')}")
+        report(folder, sheets, seconds, 1, command, again)
+
+
+def report(folder, sheets, seconds, details, command, again):
+    """Print a line per exercise, the first differences of some that are wrong, and what is next."""
+    verdicts = {}
+    for file, sheet in sheets.items():
+        verdict = verdicts[file] = judge(folder / file, sheet, seconds)
+        said = " (what it printed is not shown)" if verdict.printed else ""
+        said += "" if (folder / file).exists() else f"; {again}"
+        sentence = f"{verdict.message or verdict.status}{said}"
+        print(f"{int(file[2:4]):>3} {title(file):<11} {sentence}", flush=True)
+    left = [file for file, verdict in verdicts.items() if verdict.status != "done"]
+    for file in left[:details]:
+        if verdicts[file].detail:
+            print(f"\n{verdicts[file].detail}")
+    done = len(verdicts) - len(left)
+    print(f"\n[{'#' * done}{'-' * len(left)}] {done} of {len(verdicts)} done")
+    if left:
+        more = f"; {command} {title(left[0])} shows more"
+        shown = details or not verdicts[left[0]].detail
+        print(f"Next: {folder / left[0]}{'' if shown else more}")
+
+
+def title(file):
+    """Return "alibi" for "ex05_alibi.py"."""
+    return file[5:].removesuffix(".py")
+
+
+def changes(folder, pause=0.5):
+    """Yield whenever a Python file in the folder has changed."""
+
+    def state():
+        try:
+            return {path: path.stat().st_mtime_ns for path in folder.glob("*.py")}
+        except FileNotFoundError:  # an editor is just replacing a file
+            return {}
+
+    before = state()
+    while True:
+        time.sleep(pause)
+        if (now := state()) != before:
+            before = now
+            yield

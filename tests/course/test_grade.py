@@ -1,0 +1,119 @@
+"""The grader: points, feedback, its files, and submissions that misbehave."""
+
+import csv
+import json
+
+import pytest
+from helpers import assert_complains, contents, succeed
+
+from course import grade
+from course.exercises import file_name
+
+FILE = file_name("heads")
+SPLIT = "    return x.unflatten(2, (n_head, -1)).transpose(1, 2)\n"
+JOIN = "    return y.transpose(1, 2).flatten(2)\n"
+
+
+def heads(split=SPLIT, join=JOIN, top=""):
+    return f"{top}\ndef split_heads(x, n_head):\n{split}\ndef join_heads(y):\n{join}"
+
+
+def submit(root, **files):
+    """Write submissions, {name: text of their one file}; return the folder."""
+    for name, text in files.items():
+        (root / name).mkdir(parents=True)
+        (root / name / FILE).write_text(text, encoding="utf-8")
+    return root
+
+
+def rows_of(path):
+    with open(path, encoding="utf-8", newline="") as file:
+        return {row["submission"]: row for row in csv.DictReader(file)}
+
+
+BAD = {  # {name: (text, part of the feedback, points)}
+    "allocates": (
+        heads(top="import torch\nx = torch.zeros(50 * 2**28)\n"),
+        "line 2 (`x = torch.zeros(50 * 2**28)`): needs more than 2 GB of memory",
+        0,
+    ),
+    "crashes": (heads(top="import ctypes\nctypes.string_at(0)\n"), "crashes Python (SIGSEGV)", 0),
+    "deletes": (
+        heads(top="import os, shutil\nshutil.rmtree(os.getcwd())\n", join="    return [0] * 2**40"),
+        "needs more than 2 GB of memory",
+        0.5,
+    ),
+    "exits": (heads(split="    exit(0)\n"), "ends the program. A function should return", 0.5),
+    "leaves": (heads(split="    import os; os._exit(7)\n"), "ends the program with exit code 7", 0),
+    "loops": (heads(split="    while True: pass\n"), "not finished after 1 seconds", 0.5),
+    "prints": (
+        heads(top="import os\nos.fork()\nprint('x' * 2**25)\n", join="    1 / 0\n"),
+        "(`1 / 0`): ZeroDivisionError",
+        0.5,
+    ),
+    "solves": (heads(top="import model\n"), "No module named 'model'", 0),
+}
+
+
+@pytest.fixture(scope="module")
+def graded(tmp_path_factory, cli):
+    """All bad submissions, with good ones between them, graded at once."""
+    root = tmp_path_factory.mktemp("course")
+    files = {name: text for name, (text, *_) in BAD.items()}
+    folder = submit(root / "in", **files, ada=heads())
+    (folder / "late").mkdir()
+    before = contents(folder)
+    flags = {"exercises": "3", "out": root / "grades.csv", "gradescope": root / "results"}
+    told = succeed(cli("course.grade", folder, seconds=1, jobs=2, **flags)).out
+    assert contents(folder) == before
+    return rows_of(root / "grades.csv"), root / "results", told
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_submission_costs_only_itself(name, graded):
+    row, (_, feedback, points) = graded[0][name], BAD[name]
+    assert feedback in row["feedback"] and "\n" not in row["feedback"]
+    assert float(row["total"]) == float(row["heads"]) == points
+
+
+def test_points_and_feedback(graded):
+    rows, results, told = graded
+    assert list(rows["ada"].values()) == ["ada", "1.0", "1.0", "heads: done"]
+    assert rows["late"]["feedback"] == "heads: ex03_heads.py was not handed in"
+    assert len(rows) == len(BAD) + 2 == told.count(" of 1\n")
+    test = {"name": "heads", "score": 1.0, "max_score": 1, "output": "done"}
+    written = json.loads((results / "ada.json").read_text(encoding="utf-8"))
+    assert written == {"score": 1.0, "tests": [test]}
+    assert len(list(results.iterdir())) == len(rows)
+
+
+def test_one_submission_for_gradescope(tmp_path, cli):
+    folder, results = submit(tmp_path, one=heads()) / "one", tmp_path / "results.json"
+    succeed(cli("course.grade", folder, exercises="3,2", gradescope=results))
+    found = json.loads(results.read_text(encoding="utf-8"))
+    assert found["score"] == 1
+    assert [(test["name"], test["output"]) for test in found["tests"]] == [
+        ("attention", "ex02_attention.py was not handed in"),
+        ("heads", "done"),
+    ]
+
+
+def test_nothing_is_overwritten_and_mistakes_are_explained(tmp_path, cli):
+    folder, out = submit(tmp_path / "in", ada="", bob=""), tmp_path / "grades.csv"
+    out.write_text("mine", encoding="utf-8")
+    assert_complains(cli("course.grade", folder, out=out), out, "exists")
+    assert out.read_text(encoding="utf-8") == "mine"
+    assert_complains(cli("course.grade", folder), "nothing to write", "--out")
+    assert_complains(cli("course.grade", tmp_path / "no", out=out), "no such folder")
+    assert_complains(cli("course.grade", folder, gradescope="r.json"), "has 2 submissions")
+    assert_complains(cli("course.grade", folder, out=tmp_path / "no" / "g.csv"), "no such folder")
+    (tmp_path / "empty").mkdir()
+    assert_complains(cli("course.grade", tmp_path / "empty", out=out), "has no submissions")
+
+
+def test_a_fault_of_the_machine_is_no_zero_for_all(tmp_path, cli, monkeypatch):
+    folder, out = submit(tmp_path / "in", ada=heads()), tmp_path / "grades.csv"
+    monkeypatch.setattr(grade, "STUBS", submit(tmp_path / "broken", stub="import torhc"))
+    told = cli("course.grade", folder, exercises="heads", out=out)
+    assert_complains(told, "the grader does not work here", "torhc")
+    assert not out.exists()
