@@ -34,9 +34,9 @@ ANCHORS = (False, True)  # whether every block begins with [BOS]
 # fmt: off
 SIZES = {
     "quick": dict(
-        depths=(1, 2), n_embd=64, n_head=4, lengths=(32,), tokens=512, steps=1000, lr=3e-3,
-        vocab_size=0, eval_test=4000, keep=(0, 50, 100, 200, 400, 700, 1000),
-        probe=dict(blocks=600, steps=600),
+        depths=(1, 2), n_embd=64, n_head=4, lengths=(32,), tokens=512, steps=800, lr=3e-3,
+        vocab_size=0, eval_test=4000, keep=(0, 50, 100, 200, 400, 800),
+        probe=dict(blocks=600, steps=400),
         mlm=dict(steps=800, batch_size=32, lr=2e-3)),
     "laptop": dict(
         depths=(2, 3, 4), n_embd=64, n_head=4, lengths=(64, 128), tokens=2048, steps=2000,
@@ -220,7 +220,8 @@ def write_tables(out, data_name, size, result, masked):
         row(POSITION_NAMES[p], *((p, n_layer, T, anchor) for anchor in ANCHORS)) for p in POSITIONS
     ]
     depths = [
-        row(f"{n} layers", *(("nope", n, T, anchor) for anchor in ANCHORS)) for n in size["depths"]
+        row(f"{n} layer{'s' * (n > 1)}", *(("nope", n, T, anchor) for anchor in ANCHORS))
+        for n in size["depths"]
     ]
     lengths = [
         row(POSITION_NAMES[p], *((p, n_layer, n, True) for n in size["lengths"]))
