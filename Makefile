@@ -107,7 +107,7 @@ bench-assignment: .venv/ready  ## CPU seconds of the assignment beside a plain i
 
 PYTEST = $(PY) -m pytest -q -n 2 --dist loadfile
 
-test: .venv/ready-to-test  ## every test but the long ones: about five minutes on two cores
+test: .venv/ready-to-test  ## every test but the long ones: four minutes on two cores
 	$(PYTEST) --ignore tests/hardening
 
 test-all: .venv/ready-to-test  ## every test, as in CI
