@@ -24,7 +24,7 @@ from lab.command import main
 from lab.errors import require
 from lab.flags import TrainFlags, flag, model_config, share
 from lab.machine import autocast, compile_blocks, set_up_device
-from lab.optim import learning_rate, make_adamw
+from lab.optim import learning_rate
 from lab.predictions import Predictions
 from lab.report import draw_curve, say_start
 from lab.run import Run
@@ -65,8 +65,8 @@ def train(flags):
     corpus = load_labelled(flags.data)
     corpus, seen, note = corpus.split(flags.split)
     rows, held_out = hold_out(corpus.rows, flags.valid, 0, key=lambda row: row[1])
-    tokenizer = train_tokenizer(flags.tokenizer, corpus.texts(), flags.vocab_size)
-    tokenizer = source.tokenizer if source else tokenizer
+    known = source.tokenizer if source else None
+    tokenizer = known or train_tokenizer(flags.tokenizer, corpus.texts(), flags.vocab_size)
     config = model_config(flags, source, True, vocab_size=tokenizer.get_vocab_size())
     parts = {"train": rows, "valid": held_out, "test": corpus.test_rows}
     sets = {name: Rows(part, tokenizer, config.block_size) for name, part in parts.items() if part}
@@ -97,7 +97,7 @@ def train(flags):
         weights = getattr(source.model, "members", [source.model])
         for i, member in enumerate(shared):
             member.load_state_dict(weights[i % len(weights)].state_dict())
-    optimizer = make_adamw(model, flags.lr, flags.weight_decay)
+    optimizer = run.make_adamw(model)
     run.count_in_steps(flags.steps + flags.class_steps, flags.eval_every)
     if note:
         run.say(note)
@@ -119,10 +119,8 @@ def train(flags):
     for step in run.steps(model, optimizer, measure):
         gen = generator(flags.seed, step)
         if step < flags.steps:
-            parts, lr = (
-                [(shared, texts)],
-                learning_rate(step, flags.steps, flags.lr, flags.warmup, 1),
-            )
+            parts = [(shared, texts)]
+            lr = learning_rate(step, flags.steps, flags.lr, flags.warmup, 1)
         else:
             parts = list(zip(model.members_of_class, of_class))
             lr = learning_rate(step - flags.steps, flags.class_steps, flags.class_lr, 0, 1)

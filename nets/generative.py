@@ -39,9 +39,8 @@ class GenerativeClassifier(nn.Module):
         rows = (targets != -100).nonzero()[:, 0]  # the text of each of the N targets
         scores = []
         for members in self.members_of_class:
-            losses = torch.stack([member.losses(idx, targets) for member in members]).mean(
-                0
-            )  # (N,)
+            losses = torch.stack([member.losses(idx, targets) for member in members])  # (M, N)
+            losses = losses.mean(0)  # (N,)
             scores.append(losses.new_zeros(len(idx)).index_add(0, rows, -losses.float()))
         return torch.stack(scores, dim=1)
 
@@ -65,6 +64,6 @@ class GenerativeClassifier(nn.Module):
 def following(idx, mask):
     """Return the targets (B, T) of texts idx, mask (B, T): the next word, [EOS] after the last
     one, -100 on padding."""
-    following = torch.cat([idx[:, 1:], idx[:, :1]], dim=1)
+    words = torch.cat([idx[:, 1:], idx[:, :1]], dim=1)
     inside = torch.cat([mask[:, 1:], torch.zeros_like(mask[:, :1])], dim=1)
-    return following.masked_fill(~inside, EOS).masked_fill(~mask, -100)
+    return words.masked_fill(~inside, EOS).masked_fill(~mask, -100)

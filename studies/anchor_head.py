@@ -71,7 +71,7 @@ def measure(run, flags):
     }
     layer, head = max(harm, key=harm.get)
     heads = [without(layer, each, numbers, test) for each in range(n_head)]
-    others = [numbers for each, numbers in enumerate(heads) if each != head] or heads
+    others = [found for each, found in enumerate(heads) if each != head] or heads
     new_probes = without(layer, head, fit_probes, body, *train, flags)
     return {
         "data": corpus.name,
