@@ -51,6 +51,7 @@ class Flags(TrainFlags, RecipeFlags, ContinueFlags, ProcessFlags):
     tie: bool = flag(True, "the output layer shares the word embeddings")
     anchor: bool = flag(False, "begin every block with [BOS], in training and evaluation")
     valid: float = share(0.0, "share of the lines held out to choose the best step")
+    split: str = flag("full", "clean: leave out the sentences of the test rows; i/n: of part i")
     eval_block: str = flag("", "also evaluate in blocks of these lengths, for example 32,64,128")
     eval_stride: int = flag(0, "tokens between evaluation blocks; 0: no overlap", at_least=0)
     eval_train: int = flag(200_000, "evaluate on at most so many training tokens", at_least=1)
@@ -82,9 +83,8 @@ def train(flags):
     source = load_init_from(flags, "lm")
     lengths = check(flags, source)
     given = source.tokenizer if source else None
-    text = open_prepared(flags, source) or read_text(
-        flags.data, flags.tokenizer, flags.vocab_size, flags.valid, flags.vocab_from, given
-    )
+    how = flags.tokenizer, flags.vocab_size, flags.valid, flags.vocab_from, given, flags.split
+    text = open_prepared(flags, source) or read_text(flags.data, *how)
     ids, vocab_size = text.streams["train"], text.tokenizer.get_vocab_size()
     short = f"--block-size {flags.block_size}: the training text has only {len(ids) - 1} tokens"
     require((len(ids) > flags.block_size + 1, f"{short}; use a smaller block"))
@@ -109,6 +109,8 @@ def train(flags):
     for name, stream in streams.items():
         unknown = f"{fraction_unknown(stream[1:], UNK):6.1%} out of vocabulary"
         run.say(f"  {name:<9}{len(stream) - 1:>8,} tokens {unknown}")
+    if text.note:
+        run.say(f"  {text.note}")
     if len(streams) == 1:
         run.say("  note: no test set: perplexity is measured on the training text; try --valid 0.1")
 

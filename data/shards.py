@@ -178,7 +178,7 @@ class Prepared:
     minutes, so that is left to `prepare.py --check` (see HASHED_AT_OPENING).
     """
 
-    floor = {}
+    floor, note = {}, ""
 
     def __init__(self, folder):
         self.folder = folder = Path(folder)

@@ -29,16 +29,17 @@ class Text:
     sizes: dict[str, int]
     # The lowest possible values of metrics, if they are known
     floor: dict[str, float] = field(default_factory=dict)
+    note: str = ""  # what --split removed
 
 
-def read_text(name, kind, vocab_size=0, valid=0.0, vocab_from="", tokenizer=None):
+def read_text(name, kind, vocab_size=0, valid=0.0, vocab_from="", tokenizer=None, split="full"):
     """Read a corpus as a Text. Raises DataError as `data.load` does, and if it has no running text.
 
     kind, vocab_size: of the vocabulary, as in `train_tokenizer`. valid: the share of the lines to
     hold out. vocab_from: the corpus to make the vocabulary of, if it is another. tokenizer: an
-    existing one to use instead.
+    existing one to use instead. split: a value of --split, see `Corpus.split`.
     """
-    corpus = data.load(name)
+    corpus, vocabulary, note = load_parts(name, vocab_from, split)
     if not corpus.lines:
         raise DataError(
             f"--data {name}: holds no running text to model; "
@@ -49,8 +50,7 @@ def read_text(name, kind, vocab_size=0, valid=0.0, vocab_from="", tokenizer=None
     own_words = kind == "word" and not (vocab_size or vocab_from or tokenizer)
     if tokenizer is None:
         unknown = {normalize(line) for line in held_out}
-        texts = (data.load(vocab_from) if vocab_from else corpus).texts()
-        known = [text for text in texts if normalize(text) not in unknown]
+        known = [text for text in vocabulary.texts() if normalize(text) not in unknown]
         tokenizer = train_tokenizer(kind, known, vocab_size)
     sets = {"train": lines} | ({"valid": held_out} if held_out else {}) | corpus.tests
     return Text(
@@ -59,7 +59,18 @@ def read_text(name, kind, vocab_size=0, valid=0.0, vocab_from="", tokenizer=None
         {name: batching.stream(tokenizer, part) for name, part in sets.items()},
         {name: sum(len(line.encode()) + 1 for line in part) for name, part in sets.items()},
         corpus.floor if own_words else {},
+        note,
     )
+
+
+def load_parts(name, vocab_from, split):
+    """Return (the corpus to train on, the one to make the vocabulary of, what --split removed).
+
+    --split is about the test rows of the second: they stay unknown to the vocabulary. The two are
+    the same corpus without vocab_from.
+    """
+    vocabulary, _, note = data.load(vocab_from or name).split(split)
+    return data.load(name) if vocab_from else vocabulary, vocabulary, note
 
 
 @dataclass
@@ -100,11 +111,7 @@ def read_sentences(
     The arguments are those of `read_text`; split: a value of --split, see `Corpus.split`. The
     validation lines depend on the corpus alone, so all runs are measured on the same ones.
     """
-    corpus = data.load(name)
-    vocabulary = data.load(vocab_from) if vocab_from else corpus
-    # --split is about the test rows of the vocabulary's corpus: these stay unknown to it.
-    vocabulary, _, note = vocabulary.split(split)
-    corpus = corpus if vocab_from else vocabulary
+    corpus, vocabulary, note = load_parts(name, vocab_from, split)
     kept, held_out = hold_out(corpus.texts(), valid, seed=0)
     kept = list(dict.fromkeys(kept))  # a line of both files is read once per epoch
     held_out = list(dict.fromkeys(held_out))

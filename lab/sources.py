@@ -60,24 +60,20 @@ def load_encoder(flags):
     )
     adopt(flags, source.model.body.config, where)
     flags.causal = decoder
-    check_split(flags, source, where, "pretrain with train_mlm.py --causal --split")
+    check_split(flags, source, where)
     return source
 
 
-def check_split(flags, source, where, instead=""):
-    """Raise UserError if the run to start from has read the test sentences that --split removes.
-
-    instead: how to pretrain where the script of that run has no --split.
-    """
+def check_split(flags, source, where):
+    """Raise UserError if the run to start from has read the test sentences that --split removes."""
     before = source.config["flags"]
     same = Path(flags.data).resolve() == Path(before["data"]).resolve()
     if flags.split in ("full", before.get("split")) or not same:
         return
-    remedy = f"pretrain it with --split {flags.split} too, or use --split full"
-    if "split" not in before:
-        other = f"{instead} {flags.split}" if instead else "start from a run on another text"
-        remedy = f"train_lm.py has no --split; {other}, or use --split full"
-    raise UserError(f"--split {flags.split}: {where} was pretrained on test sentences; {remedy}")
+    raise UserError(
+        f"--split {flags.split}: {where} was pretrained on test sentences; "
+        f"pretrain it with --split {flags.split} too, or use --split full"
+    )
 
 
 def check_vocabulary_flags(flags, where):

@@ -420,7 +420,7 @@ def test_decoders_that_cannot_classify(cli, corpus, finished, tmp_path):
         (
             finished("train_lm"),
             ("--split", "clean"),
-            ["--split clean", "train_lm.py has no --split"],
+            ["--split clean", "pretrain it with --split clean too"],
         ),
     ):
         assert_complains(

@@ -165,6 +165,19 @@ def test_the_vocabulary_has_no_words_of_validation_lines(cli, own_corpus, tmp_pa
     )
 
 
+def test_split_keeps_test_sentences_out_of_the_vocabulary(cli, own_corpus, tmp_path):
+    for name in ("train_CLS.tsv", "test_CLS.tsv"):
+        with open(own_corpus / name, "a", encoding="utf-8") as file:
+            file.write("0\tOnly the word Zeppelin is new here .\n")
+    words = {}
+    for split in ("full", "clean"):
+        run = tmp_path / split
+        argv = ("--vocab-from", own_corpus, "--split", split, "--data", own_corpus / "train_LM.txt")
+        succeed(cli("train_lm", *SHORT["train_lm"], *argv, out=run))
+        words[split] = load_tokenizer(run / "tokenizer.json").get_vocab()
+    assert "Zeppelin" in words["full"] and "Zeppelin" not in words["clean"]
+
+
 def test_anchored_blocks_are_trained_measured_and_read_alike(cli, corpus, tmp_path, monkeypatch):
     seen, loss = [], LanguageModel.loss
 
