@@ -26,8 +26,7 @@ from nets.cross_entropy import LinearCrossEntropySum, linear_cross_entropy
 POSITIONS = ("learned", "sinusoidal", "alibi", "rope", "nope")
 ALIBI_VARIANTS = ("offset", "symmetric", "one-sided")
 HEADS = ("linear", "roberta", "clap", "plain-clap")
-ACTIVATIONS = ("gelu", "relu")
-CHOICES = dict(pos=POSITIONS, alibi=ALIBI_VARIANTS, head=HEADS, activation=ACTIVATIONS)
+CHOICES = dict(pos=POSITIONS, alibi=ALIBI_VARIANTS, head=HEADS, activation=("gelu", "relu"))
 
 
 @dataclass
@@ -46,7 +45,7 @@ class Config:
     window: int = 0            # attend only to tokens less than this far away; 0: to all
     n_language: int = 0        # languages with their own vector (nets/two_languages.py); 0: none
     norm_first: bool = True    # pre-norm (GPT-2); False: post-norm (Vaswani, BERT, RoBERTa)
-    activation: str = "gelu"   # one of ACTIVATIONS
+    activation: str = "gelu"   # gelu or relu
     norm_eps: float = 1e-5     # added to the variance in every layer norm
     dropout: float = 0.0       # on the embedding and on the output of each sublayer
     attn_dropout: float = 0.0  # on the attention weights
@@ -56,6 +55,7 @@ class Config:
     scale_embd: bool = False   # multiply token vectors by sqrt(n_embd), as sinusoidal does
     unscaled: bool = False     # sinusoidal: do not multiply them
     zero_mask: bool = False    # the mask token enters as the zero vector (zero-CLAP)
+    omit_mask: bool = False    # the mask token is no output word, and output words have no bias
     mask_id: int = 2           # id of the mask token
     init_std: float = 0.05     # standard deviation of the initial weights
     # fmt: on
@@ -293,9 +293,8 @@ class Transformer(nn.Module):
         if self.config.pos == "sinusoidal":
             return self.table(sinusoids, T, self.config.n_embd)[:T].to(self.embedding.weight.dtype)
         if self.config.pos == "learned":
-            if T > self.config.block_size:
-                limit = f"learned positions end at block_size={self.config.block_size}, got {T}"
-                raise ValueError(f"{limit} tokens; use another pos for longer sequences")
+            if T > (n := self.config.block_size):
+                raise ValueError(f"learned positions end at block_size={n}, got {T} tokens")
             return self.positions.weight[:T]
 
     def attention_bias(self, T, mask=None):
@@ -346,7 +345,8 @@ class LMHead(nn.Module):
         self.words = embedding if config.tie else nn.Embedding(V, C)
         self.beta = nn.Parameter(torch.ones(())) if clap else None
         self.unit = config.head == "clap"  # plain-clap leaves the word vectors as they are
-        self.bias = None if clap else nn.Parameter(torch.zeros(V))
+        never = nn.Buffer(-1e4 * (torch.arange(V) == config.mask_id), persistent=False)
+        self.bias = never if config.omit_mask else None if clap else nn.Parameter(torch.zeros(V))
 
     def project(self, h):
         """h (..., C) -> what F.linear reads: features (..., C), weight (V, C), bias (V,)."""

@@ -44,6 +44,7 @@ OPTIONS = {
     "alibi, symmetric": f"--pos alibi --alibi symmetric {ROBERTA}",
     "sinusoidal, unscaled embeddings": f"--pos sinusoidal --unscaled {ROBERTA}",
     "zero-clap, attention dropout": f"{ZERO_CLAP} --attn-dropout 0.1",
+    "zero-clap, mask no output": f"{ZERO_CLAP} --attn-dropout 0 --omit-mask",
     "zero-clap, plain embeddings": f"{ZERO_CLAP} --attn-dropout 0 --head plain-clap",
     "zero-clap, scaled embeddings": f"{ZERO_CLAP} --attn-dropout 0.1 --scale-embd",
 }

@@ -172,6 +172,20 @@ def test_unit_embeddings_have_length_1_and_the_zero_mask_0():
 # ---------------------------------------------------------------------------- heads
 
 
+@pytest.mark.parametrize("head", ["roberta", "clap"])
+def test_an_omitted_mask_is_no_output_word(head):
+    models = [LanguageModel(Encoder(Config(vocab_size=9, head=head, omit_mask=o))) for o in (0, 1)]
+    models[1].load_state_dict(models[0].state_dict(), strict=False)
+    idx, others = torch.tensor([[5, 2, 7]]), [v for v in range(9) if v != 2]
+    whole, omitted = (model(idx).softmax(-1) for model in models)
+    assert omitted[..., 2].max() == 0
+    expected = whole[..., others] / whole[..., others].sum(-1, keepdim=True)
+    torch.testing.assert_close(omitted[..., others], expected)
+    models[1].loss(idx, idx[:, [0, 0, 2]]).backward()
+    names = [name for name, _ in models[1].named_parameters() if name.startswith("head")]
+    assert ("head.bias" in names, "head.bias" in models[1].state_dict()) == (False, False)
+
+
 def test_linear_head_multiplies_by_the_embeddings():
     config = Config(vocab_size=7, n_embd=4)
     embedding, h = nn.Embedding(7, 4), torch.randn(2, 3, 4)

@@ -20,6 +20,7 @@ from lab.records import read_metrics
         (),
         ("--head", "clap"),
         ("--head", "clap", "--zero-mask"),
+        ("--head", "clap", "--omit-mask"),
         ("--head", "linear"),
         ("--mask-unit", "span"),
         tuple("--mask-unit word --tokenizer bpe".split()),
