@@ -93,7 +93,7 @@ study-clap: .venv/ready  ## RoBERTa, ALiBi and CLAP compared by masked-LM perple
 	$(PY) -m studies.clap $(STUDY)
 
 numbers: .venv/ready  ## repeat the quick numbers of README and docs, and name those that drifted
-	$(PY) -m studies.numbers --data $(DATA)
+	$(PY) -m studies.check_numbers --data $(DATA)
 
 ## Speed
 

@@ -22,7 +22,16 @@ from lab import processes
 from lab.command import main
 from lab.errors import UserError, require
 from lab.figures import POSITION_NAMES
-from lab.flags import ContinueFlags, ProcessFlags, TrainFlags, flag, model_config, share, was_given
+from lab.flags import (
+    ContinueFlags,
+    NoiseFlags,
+    ProcessFlags,
+    TrainFlags,
+    flag,
+    model_config,
+    share,
+    was_given,
+)
 from lab.limits import LARGEST
 from lab.machine import autocast, compile_blocks, set_up_device
 from lab.optim import learning_rate, perplexity
@@ -34,20 +43,8 @@ from nets.ensemble import Ensemble
 
 
 @dataclass
-class RecipeFlags:
-    """what helps on a small text"""
-
-    drop_words: float = share(0.0, "share of the words read that become [UNK]")
-    swap_words: float = share(0.0, "share of the words read that become another word")
-    rare_unknown: float = flag(
-        0.0, "share of the words found once that become [UNK]", at_least=0, at_most=1
-    )
-    label_smoothing: float = share(0.0, "share of each target given to all words alike")
+class Flags(TrainFlags, NoiseFlags, ContinueFlags, ProcessFlags):
     members: int = flag(1, "models trained apart and averaged", at_least=1, at_most=1000)
-
-
-@dataclass
-class Flags(TrainFlags, RecipeFlags, ContinueFlags, ProcessFlags):
     tie: bool = flag(True, "the output layer shares the word embeddings")
     anchor: bool = flag(False, "begin every block with [BOS], in training and evaluation")
     valid: float = share(0.0, "share of the lines held out to choose the best step")
@@ -88,8 +85,7 @@ def train(flags):
     ids, vocab_size = text.streams["train"], text.tokenizer.get_vocab_size()
     short = f"--block-size {flags.block_size}: the training text has only {len(ids) - 1} tokens"
     require((len(ids) > flags.block_size + 1, f"{short}; use a smaller block"))
-    noise = flags.drop_words, flags.swap_words, flags.rare_unknown
-    counts = count_tokens(ids, vocab_size, *noise[1:])
+    counts = count_tokens(ids, vocab_size, flags.swap_words, flags.rare_unknown)
     most = {name: flags.eval_test or len(stream) for name, stream in text.streams.items()}
     most["train"] = flags.eval_train
     streams = {name: stream[: most[name] + 1] for name, stream in text.streams.items()}
@@ -128,7 +124,7 @@ def train(flags):
     for step in run.steps(model, optimizer, measure, judge):
         gen = generator(flags.seed, step)  # the batch depends on seed and step alone
         x, y = random_blocks(ids, flags.block_size, n_rows, gen)  # (B, T)
-        x, y = noise_tokens(x, y, counts, gen, *noise)
+        x, y = noise_tokens(x, y, counts, gen, *flags.noise)
         x[:: 1 if flags.anchor else flags.batch_size, 0] = BOS  # like a prompt: all, or one a model
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, flags.steps, flags.lr, flags.warmup, flags.decay)
@@ -181,11 +177,10 @@ def check(flags, source):
         raise UserError(f"--members {flags.members}: --init-from {flags.init_from} has {members}")
     flags.members = members
     T, where = flags.block_size, f"--eval-block {flags.eval_block}"
-    noise, stride = flags.drop_words + flags.swap_words, flags.eval_stride
+    stride = flags.eval_stride
     lengths = flags.numbers("eval_block")
     beyond = f"{where}: learned positions end at --block-size {T}; use another --pos to go beyond"
     require(
-        (noise < 1, f"--drop-words and --swap-words must be below 1 together, got {noise:g}"),
         (stride <= T, f"--eval-stride {stride}: must be at most --block-size {T}"),
         (all(0 < n <= LARGEST for n in lengths), f"{where}: must be from 1 to {LARGEST:,}"),
         (flags.pos != "learned" or all(length <= T for length in lengths), beyond),

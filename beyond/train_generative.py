@@ -22,7 +22,7 @@ from data.tokenizer import train_tokenizer
 from lab import figures
 from lab.command import main
 from lab.errors import require
-from lab.flags import TrainFlags, flag, model_config, share
+from lab.flags import NoiseFlags, TrainFlags, flag, model_config, share
 from lab.machine import autocast, compile_blocks, set_up_device
 from lab.optim import learning_rate
 from lab.predictions import Predictions
@@ -34,18 +34,12 @@ from nets.generative import GenerativeClassifier, following
 
 
 @dataclass
-class Flags(TrainFlags):
+class Flags(TrainFlags, NoiseFlags):
     init_from: str = flag("", "run folder of train_lm.py to start from")
     members: int = flag(1, "decoders per class, trained apart and averaged", at_least=1)
     class_steps: int = flag(300, "updates of each class, after the --steps shared ones", at_least=1)
     class_lr: float = flag(5e-4, "peak learning rate of the classes; it falls to zero", above=0)
     tune: str = flag("all", "what each class trains of its own", ("all", "biases"))
-    drop_words: float = share(0.1, "share of the words read that become [UNK]")
-    swap_words: float = share(0.3, "share of the words read that become another word")
-    rare_unknown: float = flag(
-        0.3, "share of the words found once that become [UNK]", at_least=0, at_most=1
-    )
-    label_smoothing: float = share(0.05, "share of each target given to all words alike")
     split: str = flag("full", "clean: leave the test rows out; i/n: part i of n is the test set")
     valid: float = share(0.0, "share of rows held out, to try settings on")
     pos: str = "alibi"
@@ -55,6 +49,10 @@ class Flags(TrainFlags):
     steps: int = 1500
     lr: float = 2e-3
     eval_every: int = 300
+    drop_words: float = 0.1
+    swap_words: float = 0.3
+    rare_unknown: float = 0.3
+    label_smoothing: float = 0.05
 
 
 def train(flags):
@@ -115,7 +113,6 @@ def train(flags):
         words = "  ".join(f"{name} {numbers[f'accuracy/{name}']:6.1%}" for name in sets)
         return numbers, f"accuracy  {words}{in_words(numbers)}"
 
-    noise = flags.drop_words, flags.swap_words, flags.rare_unknown
     for step in run.steps(model, optimizer, measure):
         gen = generator(flags.seed, step)
         if step < flags.steps:
@@ -137,7 +134,7 @@ def train(flags):
         for member, part in trained:
             chosen = torch.randint(len(part), (flags.batch_size,), generator=gen)
             idx, mask = pad([part[i] for i in chosen])  # (B, T)
-            x, y = noise_tokens(idx, following(idx, mask), counts, gen, *noise)
+            x, y = noise_tokens(idx, following(idx, mask), counts, gen, *flags.noise)
             with autocast(flags, device):
                 loss = member.loss(x.to(device), y, smoothing=flags.label_smoothing) / mask.sum()
             loss.backward()

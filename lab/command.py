@@ -121,8 +121,9 @@ def parse(flags_class, description="", argv=None, started_with=None):
     flags = flags_class(**defaults | (started_with or {}) | given)
     flags.given = frozenset(given)
     require(*(check_limits(name, getattr(flags, name), about[name]) for name in about))
-    if hasattr(flags, "check_together"):
-        flags.check_together()  # what relates two flags of a group
+    for group in type(flags).__mro__:
+        if "check_together" in vars(group):
+            group.check_together(flags)  # what relates two flags of a group
     return flags
 
 

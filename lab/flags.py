@@ -123,6 +123,28 @@ class MaskFlags:
 
 
 @dataclass
+class NoiseFlags:
+    """what helps on a small text"""
+
+    drop_words: float = share(0.0, "share of the words read that become [UNK]")
+    swap_words: float = share(0.0, "share of the words read that become another word")
+    rare_unknown: float = flag(
+        0.0, "share of the words found once that become [UNK]", at_least=0, at_most=1
+    )
+    label_smoothing: float = share(0.0, "share of each target given to all words alike")
+
+    @property
+    def noise(self):
+        """What `data.noise.noise_tokens` reads."""
+        return self.drop_words, self.swap_words, self.rare_unknown
+
+    def check_together(self):
+        share = self.drop_words + self.swap_words
+        limit = f"--drop-words and --swap-words must be below 1 together, got {share:g}"
+        require((share < 1, limit))
+
+
+@dataclass
 class TokenizerFlags:
     """the vocabulary"""
 

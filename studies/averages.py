@@ -22,7 +22,7 @@ from lab import tables
 from lab.command import main
 from lab.figures import new_figure, over_seeds, save, styled
 from lab.flags import flag
-from studies.probe_network import untrained
+from studies.probe_network import middle_of, untrained
 from studies.probes import ProbeFlags, count_ticks, measure_runs, n_seeds, styles, texts_of
 from studies.report import finish
 
@@ -51,8 +51,7 @@ def measure(run, flags):
     corpus = data.load(flags.data or run.config["flags"]["data"])
     (train, _), (test, _) = texts_of(run, corpus, flags.blocks, flags.seed)
     anchor = bool(run.config["flags"].get("anchor"))
-    middle = (torch.arange(test.size(1)) - (test.size(1) - 1) // 2).abs().float().mean().item()
-    found = {"data": corpus.name, "middle": middle}
+    found = {"data": corpus.name, "middle": middle_of(torch.arange(test.size(1)))}
     blank = untrained(run.model.body, run.config["flags"]["seed"]).eval()
     for kind, body in (("trained", run.model.body), ("untrained", blank)):
         learned, lengths = squared_lengths(body, train), squared_lengths(body, test)

@@ -19,7 +19,15 @@ from lab.errors import require
 from lab.figures import new_figure, over_seeds, save, styled
 from lab.flags import flag
 from lab.load import read_run
-from studies.probe_network import FitFlags, fit_probes, layer_name, loss_of, read_positions, scores
+from studies.probe_network import (
+    FitFlags,
+    fit_probes,
+    layer_name,
+    loss_of,
+    middle_of,
+    read_positions,
+    scores,
+)
 from studies.probes import measure_runs, n_seeds, styles, texts_of
 from studies.report import finish
 
@@ -53,14 +61,12 @@ def measure(run, flags):
         probes = fit_probes(model.body, *train, flags)
         distances.append(scores(*read_positions(model.body, probes, *test))["median"])
         losses.append(loss_of(model, test[0]))
-    truth = torch.arange(test[0].size(1)).float()
-    middle = (truth - truth.median()).abs().mean().item()
     return {
         "data": corpus.name,
         "kept": kept,
         "loss": losses,
         "median": distances,
-        "middle": middle,
+        "middle": middle_of(torch.arange(test[0].size(1))),
     }
 
 

@@ -120,6 +120,11 @@ def scores(readings, truth):
     }
 
 
+def middle_of(positions):
+    """Return the mean distance in tokens of always guessing the middle of the positions (N,)."""
+    return (positions - positions.median()).abs().float().mean().item()
+
+
 @torch.no_grad()
 def loss_of(model, idx):
     """Return the loss in nats per token of the words in blocks idx (N, T), but the first ones."""

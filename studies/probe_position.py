@@ -30,6 +30,7 @@ from studies.probe_network import (
     FitFlags,
     fit_probes,
     layer_name,
+    middle_of,
     read_positions,
     scores,
     untrained,
@@ -78,7 +79,7 @@ def measure(run, flags):
         "untrained": scores(readings_of_blank, truth),
         "nothing": {
             "argmax": random_guess(truth, T),
-            "median": (truth - truth.median()).abs().float().mean().item(),
+            "median": middle_of(truth),
             "nats": math.log(T),
         },
         "example": {"guessed": [r["median"].tolist() for r in example], "true": true.tolist()},

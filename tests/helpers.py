@@ -121,7 +121,7 @@ TABLE = (
     Script("studies.assignment", "assignment", CORPUS),
     Script("studies.clap", "study", CORPUS),
     Script("studies.nope", "study", CORPUS),
-    Script("studies.numbers", "check_all", CORPUS),
+    Script("studies.check_numbers", "check_all", CORPUS),
     Script(
         *("studies.crossvalidate", "crossvalidate", CORPUS),
         ("--folds", "2", "--recipes", "bayes", "--jobs", "1"),
@@ -142,6 +142,7 @@ TABLE = (
         *("studies.probe_position", "probe", ("{train_lm}",), ("--steps", "2", "--blocks", "4")),
         ("*.json",),
     ),
+    Script("studies.without_unknown", "study", ("{train_lm}",), (), ("*.json", "unknown.*")),
     Script("course.start", "start"),
     Script("course.check", "check"),
     Script("course.train", "train"),

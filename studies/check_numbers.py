@@ -1,6 +1,6 @@
 """Repeat the numbers in README.md and docs that take under two minutes, and name those that drift.
 
-    python -m studies.numbers --data speeches
+    python -m studies.check_numbers --data speeches
 
 Each check runs a command of a page and compares the numbers it prints with those on the page. Exits
 with 1 if one has drifted. Other processors and libraries round differently, so small differences
@@ -117,7 +117,9 @@ def compare(check, output):
     if stated is None or printed is None:
         what = check.page if stated is None else f"the output of {check.command}"
         pattern = check.stated if stated is None else check.printed
-        raise UserError(f"{what}: {pattern!r} not found; correct CHECKS in studies/numbers.py")
+        raise UserError(
+            f"{what}: {pattern!r} not found; correct CHECKS in studies/check_numbers.py"
+        )
     drifted = [
         f"{stated[name]:g} is {printed[name]:g}"
         for name in stated

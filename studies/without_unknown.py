@@ -1,0 +1,109 @@
+"""Measure a causal model's perplexity without the words that WikiText writes as <unk>.
+
+    python -m studies.without_unknown out/lm-wikitext2-alibi-0
+
+WikiText-2 has <unk> in place of each rare word. Several tokens spell it, and after the first one a
+model knows the others, so its perplexity falls. Here these tokens are read, but not counted, as is
+[UNK], a word unknown to the model's own vocabulary.
+
+The last column is per word, as in published tables, whatever the tokenizer: the loss of all tokens
+over the number of words and line ends. Published models read longer contexts.
+"""
+
+import re
+import time
+from dataclasses import dataclass
+
+import torch
+
+import data
+from data import batching
+from data.tokenizer import UNK
+from lab import tables
+from lab.command import main
+from lab.errors import require
+from lab.flags import flag
+from lab.optim import perplexity
+from studies.probes import ProbeFlags, measure_runs, n_seeds
+from studies.report import finish
+
+
+@dataclass
+class Flags(ProbeFlags):
+    out: str = flag("", "folder of the results (default: unknown/ in the first run's folder)")
+
+
+def study(flags):
+    started = time.perf_counter()
+    out, result = measure_runs(flags, ("lm",), "unknown", measure)
+    print(write_table(out / "unknown", result))
+    finish(out, started, {"runs": result}, ("unknown.md", "unknown.tex"))
+
+
+@torch.no_grad()
+def measure(run, flags):
+    """Return numbers over all test sets together: perplexities, and the share of <unk>."""
+    trained = run.config["flags"]
+    corpus = data.load(flags.data or trained["data"])
+    require((corpus.tests, f"--data {corpus.name}: has no test set; give another corpus"))
+    T, stride = run.model.body.config.block_size, trained.get("eval_stride", 0)
+    nats, known_nats, tokens, known_tokens, words = 0.0, 0.0, 0, 0, 0
+    for lines in corpus.tests.values():
+        ids, known = encode(run.tokenizer, lines)  # (N + 1,), (N,)
+        x, y = batching.consecutive_blocks(ids, T, stride, trained.get("anchor", False))  # (n, T)
+        only_known = torch.cat([ids[:1], ids[1:].masked_fill(~known, -100)])
+        _, y_known = batching.consecutive_blocks(only_known, T, stride)
+        nats += total_loss(run.model, x, y)
+        known_nats += total_loss(run.model, x, y_known)
+        tokens, known_tokens = tokens + len(known), known_tokens + int(known.sum())
+        words += sum(len(line.split()) + 1 for line in lines)
+    return {
+        "data": corpus.name,
+        "perplexity": perplexity(nats, tokens),
+        "without": perplexity(known_nats, known_tokens),
+        "share": 1 - known_tokens / tokens,
+        "per word": perplexity(nats, words),
+    }
+
+
+def encode(tokenizer, lines):
+    """Return the stream of lines (N + 1,) as `batching.stream` does, and for each of its N tokens
+    whether it is a known word's (N,)."""
+    known = []
+    for line in lines:
+        encoding = tokenizer.encode(line + "\n", add_special_tokens=False)
+        unknown = [match.span() for match in re.finditer("<unk>", line)]
+        for i, (begin, end) in zip(encoding.ids, encoding.offsets):
+            inside = any(a < end and begin < b for a, b in unknown)
+            known.append(i != UNK and not inside)
+    return batching.stream(tokenizer, lines), torch.tensor(known)
+
+
+def total_loss(model, x, y):
+    """Return the loss in nats, summed over the targets y (n, T) that are not -100."""
+    device = next(model.parameters()).device
+    parts = zip(x.to(device).split(64), y.split(64))
+    return sum(model.loss(inputs, targets.to(device)).item() for inputs, targets in parts)
+
+
+def write_table(stem, result):
+    """Write unknown.md and unknown.tex, and return the Markdown."""
+    header = ["model", "perplexity", "without <unk>", "share of <unk> (%)", "per word"]
+    rows = [
+        [
+            label,
+            tables.spread(r["perplexity"], 2),
+            tables.spread(r["without"], 2),
+            f"{100 * r['share'][0]:.1f}",
+            tables.spread(r["per word"], 2),
+        ]
+        for label, r in result.items()
+    ]
+    corpora = ", ".join(sorted({name for r in result.values() for name in r["data"]}))
+    caption = f"Perplexity per token on the test sets of {corpora}, with and without <unk>"
+    spread = ", ± sample standard deviation over the seeds" * (n_seeds(result) > 1)
+    return tables.write(stem, header, rows, caption + spread + ".")
+
+
+if __name__ == "__main__":
+    main(study, Flags, __doc__)
