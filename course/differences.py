@@ -8,8 +8,12 @@ WINDOW = 6  # rows and columns of a picture
 
 
 def first_difference(found, right):
-    """Compare {name: tensor} with the right one. Return None, or a sentence and a picture."""
-    for name, expected in right.items():
+    """Compare {name: tensor} with the right one. Return None, or a sentence and a picture.
+
+    Attention weights come first, since a wrong output follows from them.
+    """
+    for name in sorted(right, key=lambda name: name != "weights"):
+        expected = right[name]
         mine, tolerance = found.get(name), RANDOM if " " in name else EXACT
         if mine is None or mine.shape != expected.shape:
             shape = None if mine is None else tuple(mine.shape)
@@ -50,10 +54,12 @@ def picture(name, mine, right, close, index):
 
     def cells(tensor, same):
         tensor, same = (t[None] if t.dim() == 1 else t[index[:-2]] for t in (tensor, same))
+        bottom, end = tensor.size(0) > top + WINDOW, tensor.size(1) > left + WINDOW
         tensor, same = (t[top : top + WINDOW, left : left + WINDOW] for t in (tensor, same))
         rows = [[written(n, ".3f") + "* "[ok] for n, ok in zip(*p)] for p in zip(tensor, same)]
         width = max(len(cell) for row in rows for cell in row) + 1
-        return ["".join(cell.rjust(width) for cell in row) for row in rows]
+        lines = ["".join(cell.rjust(width) for cell in row) + "  …" * end for row in rows]
+        return lines + ["…".rjust(width - 1)] * bottom
 
     starts = (("row", top), ("column", left))
     place = [name + "".join(f"[{i}]" for i in index[:-2])] + [

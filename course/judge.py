@@ -73,7 +73,7 @@ def load(path, seconds=20):
 
 
 def judge_function(path, function, name, task, seconds=20):
-    """Return the Verdict on one function."""
+    """Return the Verdict on one function. A known mistake may explain an error in a later case."""
     found, detail = [], ""
     if not callable(function):
         return Verdict("error", f"{path.name} has no function {name}")
@@ -90,16 +90,22 @@ def judge_function(path, function, name, task, seconds=20):
         message = f"{name}: {explain(error, path, seconds)}"
         if "positional argument" in message and "line" not in message:
             message += f". It is called as {name}({', '.join(task['arguments'])})"
-        return Verdict("error", message, detail)
+        return compare(name, task, found) or Verdict("error", message, detail)
+    return compare(name, task, found) or Verdict("done")
+
+
+def compare(name, task, found):
+    """Return the Verdict on what a function gave in the first cases, None if all is right."""
     differences = [first_difference(*pair) for pair in zip(found, task["right"])]
     if not any(differences):
-        return Verdict("done")
+        return None
     i = next(i for i, difference in enumerate(differences) if difference)
     sentence, drawn = differences[i]
     detail = "\n".join(filter(None, [called(name, task, task["cases"][i]), sentence, drawn]))
     if diagnosis := diagnose(found, task, i):
         return Verdict("mistake", f"{name}: {diagnosis}", detail)
-    return Verdict("difference", f"{name}: {sentence}", detail)
+    prefix = "" if sentence.startswith(name) else f"{name}: "  # loss returns the loss
+    return Verdict("difference", prefix + sentence, detail)
 
 
 def diagnose(found, task, i):

@@ -26,9 +26,16 @@ def attention_cases(gen):
     yield (64,)  # with dropout, see course/watch.py
 
 
-def raw(q, k, mask, bias):
+def raw(q, k, mask, bias, hidden=-math.inf):
     scores = q @ k.mT / q.size(-1) ** 0.5 + (0 if bias is None else bias)
-    return scores if mask is None else scores.masked_fill(~mask[:, None, None], -math.inf)
+    return scores if mask is None else scores.masked_fill(~mask[:, None, None], hidden)
+
+
+def hide_queries(q, k, mask, bias, hidden):
+    """Return the scores with the mask on the queries, where there are as many as keys."""
+    if mask is None or q.size(2) != k.size(2):
+        return raw(q, k, mask, bias)
+    return raw(q, k, None, bias).masked_fill(~mask[:, None, :, None], hidden)
 
 
 def scaled(bias, factor):
@@ -41,6 +48,11 @@ def soft(scores, v, p=0.0, change=lambda weights: weights, dim=-1):
     return F.dropout(weights, p) @ v, weights
 
 
+def with_nan(scores, v, p=0.0, dim=-1):
+    weights = scores.softmax(dim)
+    return F.dropout(weights, p) @ v, weights
+
+
 ATTEND = (
     "the scores are divided by sqrt(n_embd). Divide by sqrt(D), the root of one head's size.",
     lambda q, k, v, mask, bias, p: attend(q / q.size(1) ** 0.5, k, v, mask, bias, p),
@@ -50,6 +62,20 @@ ATTEND = (
     lambda q, k, v, mask, bias, p: attend(q * q.size(-1) ** 0.5, k, v, mask, bias, p),
     "the softmax is over the queries (dim=-2). Each query's weights over the keys must sum to 1.",
     lambda q, k, v, mask, bias, p: soft(raw(q, k, mask, bias), v, p, dim=-2),
+    "the softmax is over the queries (dim=-2), where a hidden key has none and becomes NaN. Each "
+    "query's weights over the keys must sum to 1: dim=-1.",
+    lambda q, k, v, mask, bias, p: with_nan(raw(q, k, mask, bias), v, p, dim=-2),
+    "the softmax is over the queries (dim=-2), so padding gets weight in spite of its -1e9. Each "
+    "query's weights over the keys must sum to 1: dim=-1.",
+    lambda q, k, v, mask, bias, p: with_nan(raw(q, k, mask, bias, -1e9), v, p, dim=-2),
+    "padding has a score of nearly 0 (1e-9?), which is an ordinary score. Hide it by -1e9 or -inf.",
+    lambda q, k, v, mask, bias, p: soft(raw(q, k, mask, bias, 1e-9), v, p),
+    "the mask is on the queries (the rows), whose scores all become -inf, and the softmax NaN. It "
+    "is about the keys, the last dimension: mask[:, None, None, :].",
+    lambda q, k, v, mask, bias, p: with_nan(hide_queries(q, k, mask, bias, -math.inf), v, p),
+    "the mask is on the queries (the rows). It is about the keys, the last dimension: "
+    "mask[:, None, None, :].",
+    lambda q, k, v, mask, bias, p: soft(hide_queries(q, k, mask, bias, -1e9), v, p),
     "the bias is divided by sqrt(D) together with the scores. Add it after the division.",
     lambda q, k, v, mask, bias, p: attend(q, k, v, mask, scaled(bias, q.size(-1) ** -0.5), p),
     "padding is attended to. Keys where the mask is False need a score of -inf.",

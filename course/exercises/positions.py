@@ -47,6 +47,12 @@ def half(T, offset, where):
     return 0.5 * where(distance(T)) if offset else 0.0
 
 
+def further_slopes(n, which):
+    """Return the slopes of the power of two below n, then some of the next power."""
+    power = 2 ** int(math.log2(n))
+    return torch.cat([alibi_slopes(power), alibi_slopes(2 * power)[which][: n - power]])
+
+
 WAVES = (
     "the sines come first and then the cosines. They alternate: sin, cos, sin, cos, ...",
     lambda T, C: torch.cat([waves(T, C)[:, 0::2], waves(T, C)[:, 1::2]], 1),
@@ -60,6 +66,15 @@ WAVES = (
 SLOPES = (
     "the first slope is 1. The exponents are counted from k = 1, so it is 2^(-8/n).",
     lambda n: alibi_slopes(n) * 2 ** (8 / 2 ** int(math.log2(n))),
+    "the first slope is 1, and the slopes are right only if n is a power of two. The exponents "
+    "are -8k/n from k = 1 on; for other n, see the text.",
+    lambda n: 2 ** (-8 * torch.arange(n) / n),
+    "for n that is no power of two, the further slopes are the second, fourth, ... of the next "
+    "power, which are those you have already. Take its first, third, ...",
+    lambda n: further_slopes(n, slice(1, None, 2)),
+    "for n that is no power of two, the further slopes are the first ones of the next power. Take "
+    "every second one: its first, third, ...",
+    lambda n: further_slopes(n, slice(None)),
     "this is right only if n is a power of two. Else take the slopes of the power below, then "
     "every second slope of the next power.",
     lambda n: 2 ** (-8 * torch.arange(1, n + 1) / n),
@@ -71,6 +86,8 @@ CAUSAL = (
     lambda n, T: hide(bias(n, -distance(T))),
     "the future is visible, and even rewarded: j > i needs -inf.",
     lambda n, T: bias(n, distance(T)),
+    "the future is visible: its bias is 0 (torch.tril?), which hides nothing. j > i needs -inf.",
+    lambda n, T: bias(n, distance(T)).tril(),
     "the future is visible at a penalty: j > i needs -inf, not -m |i - j|.",
     lambda n, T: bias(n, distance(T).abs()),
     "the next word is visible: an off-by-one hides the future only from j = i + 2 on.",
