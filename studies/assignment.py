@@ -4,9 +4,9 @@
 
 Part 1 trains encoder and classifier jointly, part 2 measures the perplexity of a causal decoder,
 part 3 explores ALiBi: beside other position encodings, on longer texts, in three forms of an
-encoder. A frozen pretrained encoder and the baselines are added for comparison. Each run is a
-folder of its own. An interrupted assignment continues where it was. The report, report.md and
-report.html, comes last.
+encoder. A frozen pretrained encoder, a decoder per class and the baselines are added for
+comparison. Each run is a folder of its own. An interrupted assignment continues where it was. The
+report, report.md and report.html, comes last.
 """
 
 import time
@@ -67,6 +67,9 @@ def assignment(flags):
             if "classifier" in parts:
                 job = (f"classifier-{pos}-{seed}", "train_classifier", [*common, *split])
                 trainings.append(job)
+        if "classifier" in parts:
+            how = [*options(data=flags.data, threads=1, pos="alibi", seed=seed), *split]
+            trainings.append((f"likelihood-alibi-{seed}", "beyond.train_generative", how))
         for form in FORMS:
             how = options(pos="nope") if form == "nope" else options(pos="alibi", alibi=form)
             common = options(data=flags.data, threads=1, seed=seed)

@@ -27,6 +27,8 @@ from studies.assignment_runs import (
 )
 from studies.report import literal, perplexity, picture
 
+LIKELIHOOD = "ALiBi, a decoder per class"
+
 
 def report_parts(runs):
     """Return the report, without its title, as pieces of Markdown."""
@@ -85,7 +87,11 @@ def accuracy(runs, part, name, what):
         for pos in POSITIONS
     ]
     bayes = runs.baselines()
-    rows += [None, ["naive Bayes", *(percent([bayes[f"accuracy/{p}"]]) for p in parts)]]
+    rows += [
+        None,
+        [LIKELIHOOD, *(percent(runs.values("likelihood-alibi", f"accuracy/{p}")) for p in parts)],
+        ["naive Bayes", *(percent([bayes[f"accuracy/{p}"]]) for p in parts)],
+    ]
     header = ["positions", *parts]
     caption = f"Accuracy (%) of {what} on the test rows of {runs.name}. {runs.numbers}"
 
@@ -102,8 +108,9 @@ def accuracy(runs, part, name, what):
     conclusion = (
         f"{conclude(values, max, f'accuracy on {rows_are}', '%')} With {n:,} {rows_are}, an "
         f"accuracy of {best:.0%} also has a standard error of {error:.1f} points from the choice "
-        f"of the rows. Naive Bayes, which counts words, has {bayes[f'accuracy/{shown}']:.1%}."
-        f"{compare_rows(runs, part)}"
+        f"of the rows. Two models take the class under which a sentence is likeliest: a decoder "
+        f"per class has {percent(runs.values('likelihood-alibi', f'accuracy/{shown}'))}%, naive "
+        f"Bayes, which counts words, {bayes[f'accuracy/{shown}']:.1%}.{compare_rows(runs, part)}"
     )
     return write_table(runs, name, header, rows, caption), conclusion
 

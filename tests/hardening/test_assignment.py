@@ -25,6 +25,7 @@ SMALL = {  # flags that make each script of the assignment tiny
     "train_mlm": (*STEPS, "--valid", "0.2"),
     "train_classifier": (*TINY, "--epochs", "2", "--valid", "0.2"),
     "frozen": ("--epochs", "2", "--valid", "0.2", "--n-hidden", "8"),
+    "beyond.train_generative": (*STEPS, "--class-steps", "1"),
     "attention_maps": ("--text", "hope and change"),
     "compare": (),
 }
@@ -122,6 +123,9 @@ def test_tables_hold_the_numbers_of_the_runs(done):
     assert row("accuracy-frozen", "learned") == [
         mean("frozen-learned", name, 100) for name in shares
     ]
+    for table in ("accuracy", "accuracy-frozen"):
+        means = [mean("likelihood-alibi", name, 100) for name in shares]
+        assert row(table, "a decoder per class") == means
     tests = ("perplexity/hbush", "perplexity/obama", "perplexity/wbush")
     assert row("perplexity", "learned") == [mean("lm-learned", name) for name in tests]
     assert row("perplexity", "3-gram") == [f"{number(done / 'baselines', t):.1f}" for t in tests]
