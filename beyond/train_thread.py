@@ -19,10 +19,12 @@ from data import batching
 from data.batching import fraction_unknown, generator
 from data.masked_comments import (
     DEEPEST,
+    GROUPS,
     VIEWS,
+    all_depths,
     fixed_batches,
     read_forests,
-    sum_by_depth,
+    sum_by_group,
     toy_floor,
 )
 from data.masking import mask_tokens
@@ -62,27 +64,27 @@ class Flags(MaskFlags, TrainFlags, ProcessFlags):
 
 @torch.no_grad()
 def evaluate(model, forest, batches, device, flags):
-    """Return {view: (2, DEEPEST) nats and number of masked words by depth 1, 2, ...}."""
+    """Return {view: (2, GROUPS) nats and number of masked words}."""
     model.eval()
-    sums = {view: torch.zeros(2, DEEPEST, dtype=torch.float64) for view in VIEWS}
+    sums = {view: torch.zeros(2, len(GROUPS), dtype=torch.float64) for view in VIEWS}
     for rows, inputs, mask, labels, views in processes.my_share(batches):
         words = [tensor.to(device) for tensor in (inputs, labels, mask)]
         for view, read in views.items():
             with autocast(flags, device):
                 losses = model.losses(*words, **batching.to(device, read)).cpu().double()
-            sums[view] += sum_by_depth(forest, rows, labels, losses)
+            sums[view] += sum_by_group(forest, rows, labels, losses)
     model.train()
     return {view: processes.all_sum(found) for view, found in sums.items()}
 
 
 def perplexities(sums, name):
-    """Return {"perplexity/NAME-VIEW": ..., "perplexity/NAME-VIEW-depth-1": ...} of the sums."""
+    """Return {"perplexity/NAME-VIEW": ..., "perplexity/NAME-VIEW-GROUP": ...} of the sums."""
     numbers = {}
-    for view, (nats, counts) in sums.items():
+    for view, found in sums.items():
         key = f"perplexity/{name}-{view}"
-        numbers[key] = perplexity(nats.sum().item(), counts.sum().item())
-        for d in counts.nonzero().flatten().tolist():
-            numbers[f"{key}-depth-{d + 1}"] = perplexity(nats[d].item(), counts[d].item())
+        numbers[key] = perplexity(*all_depths(found))
+        groups = zip(GROUPS, *found.tolist())
+        numbers |= {f"{key}-{group}": perplexity(nats, n) for group, nats, n in groups if n}
     return numbers
 
 
@@ -121,7 +123,7 @@ def train(flags):
     # Loop
     def measure():
         sums = evaluate(model, forests["valid"], fixed["valid"], device, flags)
-        loss = {view: (nats.sum() / n.sum()).item() for view, (nats, n) in sums.items()}
+        loss = {view: nats / n for view, (nats, n) in zip(sums, map(all_depths, sums.values()))}
         # Weight both losses by how often each is trained
         valid = (1 - flags.alone_rate) * loss["ancestors"] + flags.alone_rate * loss["alone"]
         numbers = perplexities(sums, "valid")
@@ -160,18 +162,19 @@ def train(flags):
     best, result = run.load_best(model), {}
     for n, part in fixed.items():
         sums = evaluate(model, forests[n], part, device, flags)
-        result |= perplexities(sums, n) | {f"tokens/{n}": int(sums["alone"][1].sum())}
-        counts = enumerate(sums["alone"][1], start=1)
-        result |= {f"tokens/{n}-depth-{d}": int(count) for d, count in counts if count}
+        result |= perplexities(sums, n) | {f"tokens/{n}": int(all_depths(sums["alone"])[1])}
+        counts = zip(GROUPS, sums["alone"][1])
+        result |= {f"tokens/{n}-{group}": int(count) for group, count in counts if count}
     result |= {f"floor/{key}": value for key, value in floor.items()}
     result["gain/test"] = gain(result, "")
     if floor:
         result["floor/gain/test"] = gain(result, "floor/")
     run.finish(result, model)
     draw(run, name, result)
-    for d in depths_in(result):
-        words = f"{result[f'tokens/test-depth-{d}']:>7,} words"
-        run.say(f"  depth {d:<3}{words}  {in_words(result, 'test', f'-depth-{d}')}")
+    for group in GROUPS:
+        if n := result.get(f"tokens/test-{group}"):
+            words = f"  {group.replace('-', ' '):<9}{n:>7,} words"
+            run.say(f"{words}  {in_words(result, 'test', f'-{group}')}")
     of = f", of {result['floor/gain/test']:.3f} possible" if floor else ""
     run.say(f"  the ancestors tell {result['gain/test']:.3f} nats per masked word{of}")
     words = f"perplexity of test trees at step {best['step']}: {in_words(result, 'test')}"
@@ -182,11 +185,6 @@ def gain(result, prefix):
     """Return how many nats per masked word the ancestors tell."""
     alone, above = (result[f"{prefix}perplexity/test-{view}"] for view in ("alone", "ancestors"))
     return math.log(alone / above)
-
-
-def depths_in(result):
-    """Return the depths of the test comments."""
-    return [d for d in range(1, DEEPEST + 1) if f"tokens/test-depth-{d}" in result]
 
 
 def in_words(numbers, name, ending=""):
@@ -216,7 +214,8 @@ def draw(run, name, result):
     keys = {words: f"perplexity/valid-{view}" for view, words in VIEWS.items()}
     floors = {f"floor {w}": result[f"floor/{k}"] for w, k in keys.items() if f"floor/{k}" in result}
     draw_curve(run, [(f"Held-out trees, {name}, {pos}", label, keys, floors, True)])
-    depths, lines = depths_in(result), {}
+    depths = [d for d in range(1, DEEPEST + 1) if f"tokens/test-depth-{d}" in result]
+    lines = {}
     for kind in ("", "floor/"):
         for view, words in VIEWS.items():
             found = [result.get(f"{kind}perplexity/test-{view}-depth-{d}") for d in depths]

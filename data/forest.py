@@ -3,6 +3,7 @@
 import torch
 
 from data import batching
+from data.tokenizer import UNK
 
 
 class Forest:
@@ -47,6 +48,15 @@ class Forest:
     def comments(self, rows):
         """Return idx, mask (B, T) of these comments."""
         return batching.pad([self.sequences[row] for row in rows])
+
+    def repeated(self, rows, labels):
+        """Return for each of the N targets of these comments, labels (B, T), whether the word also
+        stands in an ancestor that is read, (N,). Unknown words and -100 do not count."""
+        found = []
+        for row, words in zip(rows, labels.tolist()):
+            above = {i for a in self.chains[row] for i in self.sequences[a].tolist()} - {UNK}
+            found += [word in above for word in words if word != -100]
+        return torch.tensor(found)
 
     def above(self, rows, chains):
         """Return what the model reads of the ancestors `chains` of these comments.

@@ -14,6 +14,8 @@ from data.tokenizer import train_tokenizer
 # Name in result.json: in words
 VIEWS = {"ancestors": "with its ancestors", "alone": "alone", "shuffled": "with another tree's"}
 DEEPEST = 6  # comments at least this deep are counted together
+# What masked words are counted by: the depth of the comment, and whether they repeat an ancestor's
+GROUPS = (*(f"depth-{d}" for d in range(1, DEEPEST + 1)), "repeated")
 
 
 def read_forests(flags):
@@ -60,24 +62,33 @@ def fixed_batches(forest, flags, vocab_size, starts):
     return batches
 
 
-def sum_by_depth(forest, rows, labels, losses):
-    """Return the summed losses and their number (2, DEEPEST) by the depth of the comment."""
+def sum_by_group(forest, rows, labels, losses):
+    """Return the summed losses (N,) of the targets, and their number, (2, GROUPS)."""
     depths = (forest.depths[rows].clamp(max=DEEPEST) - 1)[:, None]  # (B, 1)
-    depths = depths.expand_as(labels)[labels != -100]  # one for each loss
-    sums = torch.zeros(2, DEEPEST, dtype=torch.float64)
+    depths = depths.expand_as(labels)[labels != -100]  # (N,)
+    sums = torch.zeros(2, len(GROUPS), dtype=torch.float64)
     sums[0].index_add_(0, depths, losses)
     sums[1].index_add_(0, depths, torch.ones_like(losses))
+    again = forest.repeated(rows, labels)  # (N,)
+    sums[:, -1] = torch.stack([losses[again].sum(), again.sum()])
     return sums
 
 
+def all_depths(sums):
+    """Return nats and number of the words of all depths together."""
+    return sums[:, :DEEPEST].sum(1).tolist()
+
+
 def toy_floor(flags, forest, batches, tokenizer):
-    """Return {view: (2, DEEPEST) nats and counts} of the grammar that generated the toy threads,
-    which knows the probability of every word; {} for other data and other tokens."""
+    """Return {view: (2, GROUPS) nats and counts} of the grammar that generated the toy threads,
+    which knows the probability of every word; {} for other data and other tokens. Repeated words
+    are not counted."""
     own_words = flags.data == "toy" and flags.tokenizer == "word" and not flags.vocab_size
     if not own_words or flags.ancestors < toy_threads.DEEPEST:
         return {}
     tokens, size = tokenizer.get_vocab(), tokenizer.get_vocab_size()
-    sums = {view: torch.zeros(2, DEEPEST, dtype=torch.float64) for view in ("ancestors", "alone")}
+    zeros = torch.zeros(2, len(GROUPS), dtype=torch.float64)
+    sums = {view: zeros.clone() for view in ("ancestors", "alone")}
     for rows, inputs, _, labels, _ in batches:
         for row, shown, masked in zip(rows, inputs.tolist(), labels != -100):
             places = masked.nonzero().flatten().tolist()

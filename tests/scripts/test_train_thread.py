@@ -16,7 +16,7 @@ from data.corpora.threads import Tree, load_threads
 from data.corpus import hold_out
 from data.forest import Forest
 from data.masked_comments import VIEWS, fixed_batches
-from data.tokenizer import BOS, encode, load_tokenizer, train_tokenizer
+from data.tokenizer import BOS, UNK, encode, load_tokenizer, train_tokenizer
 from lab.parameters import count_parameters
 from lab.records import read_json
 from model import POSITIONS, Config, LanguageModel
@@ -386,11 +386,14 @@ def test_the_perplexities_are_those_by_hand(ancestor_positions, cli, echoes, tmp
                     shown[real][None], **({"memory": vectors[None]} if chain else {})
                 )[0].detach()
                 logs = model.head(h).log_softmax(-1)
-                for depth in ("", f"-depth-{len(where.chains[row])}"):
-                    found.setdefault(view + depth, []).extend(
-                        -logs[t, label[t]].item() for t in (label[real] != -100).nonzero().flatten()
-                    )
-    assert {"ancestors-depth-1", "alone-depth-2", "shuffled"} <= found.keys()
+                above = {i for a in where.chains[row] for i in ids[a].tolist()} - {UNK}
+                for t in (label[real] != -100).nonzero().flatten():
+                    kinds = ["", f"-depth-{len(where.chains[row])}"]
+                    kinds += ["-repeated"] * (label[t].item() in above)
+                    for kind in kinds:
+                        found.setdefault(view + kind, []).append(-logs[t, label[t]].item())
+    assert {"ancestors-depth-1", "alone-depth-2", "shuffled", "alone-repeated"} <= found.keys()
+    assert result_of(tmp_path / "run")["tokens/test-repeated"] == len(found["alone-repeated"])
     for name, nats in found.items():
         assert result_of(tmp_path / "run")[f"perplexity/test-{name}"] == pytest.approx(
             math.exp(sum(nats) / len(nats)), rel=1e-4
