@@ -142,6 +142,7 @@ TABLE = (
         *("studies.probe_position", "probe", ("{train_lm}",), ("--steps", "2", "--blocks", "4")),
         ("*.json",),
     ),
+    Script("studies.ancestor_words", "study"),
     Script("studies.without_unknown", "study", ("{train_lm}",), (), ("*.json", "unknown.*")),
     Script("course.start", "start"),
     Script("course.check", "check"),
