@@ -20,6 +20,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 from nets.cross_entropy import LinearCrossEntropySum, linear_cross_entropy
+from nets.device import send
 
 # ------------------------------------------------------------------------------------ 1. Config
 
@@ -175,13 +176,13 @@ class Attention(nn.Module):
         if angles is not None:
             q, k = rotate(q, angles), rotate(k, angles)
         dropout, weights = self.attn_dropout if self.training else 0.0, None
-        if need_weights or dropout:  # written out: the fused kernel has neither
+        if need_weights or dropout and not x.is_cuda:  # written out: few fused kernels have both
             if self.causal and bias is None:
                 bias = torch.full((T, T), -math.inf, dtype=x.dtype, device=x.device).triu(1)
             y, weights = attend(q, k, v, bias, dropout)
         else:  # PyTorch's kernel takes a bias or is_causal, not both
             kernel = kernel or F.scaled_dot_product_attention
-            y = kernel(q, k, v, bias, is_causal=self.causal and bias is None)
+            y = kernel(q, k, v, bias, dropout, is_causal=self.causal and bias is None)
         return self.out(y.transpose(1, 2).reshape(B, T, C)), weights  # (B, H, T, D) -> (B, T, C)
 
 
@@ -377,9 +378,8 @@ class LanguageModel(nn.Module):
 
         smoothing: share of each target spread over all words (Szegedy et al. 2016, section 7).
         """
-        targets = targets.flatten()  # on the CPU: else nonzero() would wait for the GPU
-        picked = (targets != -100).nonzero().squeeze(1)  # (N,)
-        targets, picked = (t.to(idx.device, non_blocking=True) for t in (targets[picked], picked))
+        picked = (targets.flatten() != -100).nonzero().squeeze(1)  # (N,), on the CPU: no waiting
+        targets, picked = (send(t, idx.device) for t in (targets.flatten()[picked], picked))
         h = self.body(idx, mask, picked=picked, **more)  # (N, C): only these meet the words
         return kernel(*self.head.project(h), targets, smoothing)
 

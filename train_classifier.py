@@ -30,6 +30,7 @@ from lab.run import Run
 from lab.sources import load_encoder
 from model import Decoder
 from nets.classifier import Classifier
+from nets.device import send
 from nets.features import compute_features, compute_logits
 from nets.two_languages import make_encoder
 
@@ -177,10 +178,10 @@ def fit(steps, model, rows, features, optimizer, balance, flags, run):
             group["lr"] = learning_rate(step, flags.epochs * n, flags.lr, 0, flags.decay)
         with autocast(flags, run.device):
             if features:
-                logits = model.head(features["train"][chosen.to(run.device)])  # (B, n_class)
+                logits = model.head(features["train"][send(chosen, run.device)])  # (B, n_class)
             else:
                 idx, mask = rows.batch(chosen)  # (B, T)
-                logits = model(idx.to(run.device), mask.to(run.device))
+                logits = model(send(idx, run.device), send(mask, run.device))
             loss = balanced_loss(logits, rows.labels[chosen], balance)
         optimizer.zero_grad()
         loss.backward()

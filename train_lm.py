@@ -39,6 +39,7 @@ from lab.report import above_floor, draw_curve, say_start
 from lab.run import Run
 from lab.sources import load_init_from, open_prepared
 from model import Decoder, LanguageModel
+from nets.device import send
 from nets.ensemble import Ensemble
 
 
@@ -67,11 +68,12 @@ def evaluate(model, ids, block_size, device, flags, batch_size=64):
     stride = min(flags.eval_stride, block_size)
     inputs, targets = consecutive_blocks(ids, block_size, stride, flags.anchor)  # (n, T)
     batches = list(zip(inputs.split(batch_size), targets.split(batch_size)))
-    nats = torch.zeros((), dtype=torch.float64)
+    losses = [torch.zeros(())]
     for x, y in processes.my_share(batches):
         with autocast(flags, device):
-            nats += model.loss(x.to(device), y.to(device)).item()
+            losses.append(model.loss(send(x, device), y))
     model.train()
+    nats = sum(loss.cpu().double() for loss in losses)  # at the end, where a GPU is waited for
     return processes.all_sum(nats).item()
 
 
@@ -133,8 +135,8 @@ def train(flags):
         # All rows at once, unless several processes or --accumulate split them
         for rows, targets in processes.shares(flags, step, y, flags.members):
             with autocast(flags, device):
-                loss = model.loss(x[rows].to(device), targets, smoothing=flags.label_smoothing)
-                loss = loss / n_tokens
+                nats = model.loss(send(x[rows], device), targets, smoothing=flags.label_smoothing)
+                loss = nats / n_tokens
             loss.backward()
             total += loss.detach()
         processes.sum_gradients(model)

@@ -11,8 +11,6 @@ With --causal the same stack predicts every next word of the same sentences inst
 import math
 from dataclasses import dataclass
 
-import torch
-import torch.nn.functional as F
 from torch.nn.utils import clip_grad_norm_
 
 from data.batching import generator, length_batches, pad
@@ -22,6 +20,7 @@ from data.tokenizer import word_starts
 from lab import processes
 from lab.command import main
 from lab.errors import require
+from lab.evaluation import measure_masked
 from lab.flags import ContinueFlags, MaskFlags, ProcessFlags, TrainFlags, flag, given, model_config
 from lab.machine import autocast, compile_blocks, set_up_device
 from lab.optim import learning_rate, perplexity
@@ -29,6 +28,7 @@ from lab.report import draw_curve, say_start
 from lab.run import Run
 from lab.sources import load_init, load_init_from, open_prepared
 from model import Decoder, LanguageModel
+from nets.device import send, send_mask
 from nets.two_languages import make_encoder
 
 
@@ -55,9 +55,7 @@ class Flags(MaskFlags, TrainFlags, ContinueFlags, ProcessFlags):
     omit_mask: bool = flag(False, "[MASK] is no output word, and output words have no bias")
     causal: bool = flag(False, "predict every next word of each sentence instead")
     valid: float = flag(0.05, "share of lines held out to choose the best step", above=0, below=1)
-    split: str = flag(
-        "full", "clean: leave out the sentences of the test rows; i/n: those of part i"
-    )
+    split: str = flag("full", "clean: leave out the sentences of the test rows; i/n: of part i")
     init: str = flag("", "folder of a Hugging Face RoBERTa to start from")
 
 
@@ -72,32 +70,15 @@ def make_task(idx, mask, gen, flags, vocab_size, starts):
 
 
 def fixed_batches(sequences, flags, vocab_size, starts):
-    """Return batches (inputs, mask, labels) for validation. Their masks depend on neither the seed
-    nor the step, so runs are measured on the same masked words."""
+    """Return batches for `measure_masked`. Their masks depend on neither the seed nor the step, so
+    runs are measured on the same masked words."""
     batches = []
     for rows in length_batches([len(sequence) for sequence in sequences], 64):
         idx, mask = pad([sequences[i] for i in rows])  # (B, T)
         gen = generator("validation masks", *rows.tolist())
         inputs, labels = make_task(idx, mask, gen, flags, vocab_size, starts)
-        batches.append((inputs, mask, labels))
+        batches.append((inputs, mask, labels, {}))
     return batches
-
-
-@torch.no_grad()
-def evaluate(model, batches, device, flags):
-    """Return (nats, hits, count), summed over all tokens to predict."""
-    model.eval()
-    sums = torch.zeros(3, dtype=torch.float64)
-    for inputs, mask, labels in processes.my_share(batches):
-        with autocast(flags, device):
-            h = model.body(inputs.to(device), mask.to(device))  # (B, T, C)
-            logits = model.head(h[labels.to(device) != -100]).float()  # (tokens to predict, V)
-        targets = labels[labels != -100].to(device)
-        nats = F.cross_entropy(logits, targets, reduction="sum").item()
-        hits = (logits.argmax(-1) == targets).sum().item()
-        sums += torch.tensor([nats, hits, len(targets)], dtype=torch.float64)
-    model.train()
-    return processes.all_sum(sums).tolist()
 
 
 def train(flags):
@@ -113,7 +94,7 @@ def train(flags):
     text = read_blocks(prepared, T) if prepared else read_sentences(flags.data, *how)
     vocab_size, starts = text.tokenizer.get_vocab_size(), word_starts(text.tokenizer)
     valid = fixed_batches(text.valid, flags, vocab_size, starts)
-    masked = any((labels != -100).any() for _, _, labels in valid)
+    masked = any((labels != -100).any() for _, _, labels, _ in valid)
     unknown = f"--data {flags.data}: no word of the held-out lines is in the vocabulary"
     require((masked, f"{unknown}; give a larger --vocab-size or other data"))
 
@@ -139,7 +120,7 @@ def train(flags):
     what = "next-word" if flags.causal else "masked-LM"
 
     def measure():
-        nats, hits, count = evaluate(model, valid, device, flags)
+        nats, hits, count = measure_masked(model, valid, device, flags)
         numbers = {"loss/valid": nats / count, "accuracy/valid": hits / count}
         numbers["perplexity/valid"] = perplexity(nats, count)
         if flags.head.endswith("clap"):
@@ -158,7 +139,8 @@ def train(flags):
         # All rows at once, unless several processes or --accumulate split them
         for rows, targets in processes.shares(flags, step, labels):
             with autocast(flags, device):
-                loss = model.loss(inputs[rows].to(device), targets, mask[rows].to(device)) / count
+                seen = send_mask(mask[rows], device)
+                loss = model.loss(send(inputs[rows], device), targets, seen) / count
             loss.backward()
             total += loss.detach()
         processes.sum_gradients(model)

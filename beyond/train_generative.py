@@ -29,6 +29,7 @@ from lab.predictions import Predictions
 from lab.report import draw_curve, say_start
 from lab.run import Run
 from lab.sources import check_split, load_init_from
+from nets.device import send
 from nets.features import compute_logits
 from nets.generative import GenerativeClassifier, following
 
@@ -136,7 +137,8 @@ def train(flags):
             idx, mask = pad([part[i] for i in chosen])  # (B, T)
             x, y = noise_tokens(idx, following(idx, mask), counts, gen, *flags.noise)
             with autocast(flags, device):
-                loss = member.loss(x.to(device), y, smoothing=flags.label_smoothing) / mask.sum()
+                nats = member.loss(send(x, device), y, smoothing=flags.label_smoothing)
+                loss = nats / int(mask.sum())
             loss.backward()
             clip_grad_norm_(member.parameters(), flags.clip or math.inf)
             total, n_tokens = total + loss.detach(), n_tokens + int(mask.sum())

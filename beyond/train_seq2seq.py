@@ -35,6 +35,7 @@ from lab.optim import learning_rate, perplexity
 from lab.report import draw_curve, say_start
 from lab.run import Run
 from model import LanguageModel
+from nets.device import send, send_all
 from nets.encoder_decoder import EncoderDecoder, generate
 
 
@@ -65,9 +66,9 @@ def evaluate(model, batches, device, flags, first):
     model.eval()
     sums = torch.zeros(4, dtype=torch.float64)
     for source, mask, inputs, labels in processes.my_share(batches):
-        memory = {"source": source.to(device), "source_mask": mask.to(device)}
+        read = send_all({"idx": inputs, "source": source, "source_mask": mask}, device)
         with autocast(flags, device):
-            losses = model.losses(inputs.to(device), labels.to(device), **memory).cpu().double()
+            losses = model.losses(targets=labels, **read).cpu().double()
         targets = labels[labels != -100]
         words = (targets < first) & (targets != EOS)
         found = [losses.sum(), len(losses), losses[words].sum(), words.sum()]
@@ -82,7 +83,7 @@ def translate(model, examples, tokenizer, device, flags):
     written = torch.zeros(len(examples), flags.block_size, dtype=torch.long)
     batches = length_batches([len(source) for source, _ in examples], 64)
     for rows in processes.my_share(batches):
-        source, mask = (tensor.to(device) for tensor in pad([examples[i][0] for i in rows]))
+        source, mask = (send(tensor, device) for tensor in pad([examples[i][0] for i in rows]))
         with autocast(flags, device):
             ids = generate(model, source, mask, BOS, EOS, flags.block_size).cpu()
         written[rows, : ids.size(1)] = ids
@@ -157,12 +158,10 @@ def train(flags):
         total = 0.0
         # All rows at once, unless several processes or --accumulate split them
         for rows, wanted in processes.shares(flags, step, labels):
-            memory = {
-                "source": source[rows].to(device),
-                "source_mask": source_mask[rows].to(device),
-            }
+            read = {"idx": inputs, "source": source, "source_mask": source_mask}
+            read = send_all({name: tensor[rows] for name, tensor in read.items()}, device)
             with autocast(flags, device):
-                loss = model.loss(inputs[rows].to(device), wanted, **memory) / count
+                loss = model.loss(targets=wanted, **read) / count
             loss.backward()
             total += loss.detach()
         processes.sum_gradients(model)

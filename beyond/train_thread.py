@@ -15,7 +15,6 @@ from dataclasses import dataclass
 import torch
 from torch.nn.utils import clip_grad_norm_
 
-from data import batching
 from data.batching import fraction_unknown, generator
 from data.masked_comments import (
     DEEPEST,
@@ -39,6 +38,7 @@ from lab.optim import learning_rate, perplexity
 from lab.report import draw_curve, say_start
 from lab.run import Run
 from model import LanguageModel
+from nets.device import send_all
 from nets.thread_reader import ThreadReader
 
 
@@ -68,10 +68,11 @@ def evaluate(model, forest, batches, device, flags):
     model.eval()
     sums = {view: torch.zeros(2, len(GROUPS), dtype=torch.float64) for view in VIEWS}
     for rows, inputs, mask, labels, views in processes.my_share(batches):
-        words = [tensor.to(device) for tensor in (inputs, labels, mask)]
+        words = send_all({"idx": inputs, "mask": mask}, device)
         for view, read in views.items():
             with autocast(flags, device):
-                losses = model.losses(*words, **batching.to(device, read)).cpu().double()
+                losses = model.losses(targets=labels, **words, **send_all(read, device))
+            losses = losses.cpu().double()
             sums[view] += sum_by_group(forest, rows, labels, losses)
     model.train()
     return {view: processes.all_sum(found) for view, found in sums.items()}
@@ -147,7 +148,7 @@ def train(flags):
         # All rows at once, unless several processes or --accumulate split them
         for rows, targets in processes.shares(flags, step, labels):
             read = {} if alone else known.above(comments[rows].tolist(), known.chains)
-            read = batching.to(device, {"idx": inputs[rows], "mask": mask[rows], **read})
+            read = send_all({"idx": inputs[rows], "mask": mask[rows], **read}, device)
             with autocast(flags, device):
                 loss = model.loss(targets=targets, **read) / count
             loss.backward()

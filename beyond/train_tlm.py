@@ -14,7 +14,6 @@ import math
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch.nn.utils import clip_grad_norm_
 
 from data import batching
@@ -26,6 +25,7 @@ from data.masking import mask_tokens
 from data.tokenizer import UNK, train_tokenizer, word_starts
 from lab.command import main
 from lab.errors import require
+from lab.evaluation import measure_masked
 from lab.figures import POSITION_NAMES
 from lab.flags import MaskFlags, TrainFlags, flag, model_config
 from lab.machine import autocast, compile_blocks, set_up_device
@@ -34,6 +34,7 @@ from lab.report import draw_curve, say_start
 from lab.run import Run
 from lab.sources import load_init_from
 from model import LanguageModel
+from nets.device import send_all
 from nets.two_languages import make_encoder
 
 
@@ -57,26 +58,15 @@ class Flags(MaskFlags, TrainFlags):
     eval_every: int = 250
 
 
-@torch.no_grad()
 def evaluate(model, sets, device, flags):
     """Return {"perplexity/LANGUAGE-VIEW": ..., "accuracy/LANGUAGE-VIEW": ...} of
     {language: {view: batches}}."""
-    model.eval()
     numbers = {}
     for name, batches in (
         (f"{n}-{view}", views[view]) for n, views in sets.items() for view in views
     ):
-        nats = hits = count = 0
-        for inputs, mask, labels, where in batches:
-            with autocast(flags, device):
-                h = model.body(inputs.to(device), mask.to(device), **batching.to(device, where))
-                logits = model.head(h[labels.to(device) != -100]).float()  # (masked tokens, V)
-            targets = labels[labels != -100].to(device)
-            nats += F.cross_entropy(logits, targets, reduction="sum").item()
-            hits += (logits.argmax(-1) == targets).sum().item()
-            count += len(targets)
+        nats, hits, count = measure_masked(model, batches, device, flags)
         numbers |= {f"perplexity/{name}": perplexity(nats, count), f"accuracy/{name}": hits / count}
-    model.train()
     return numbers
 
 
@@ -168,7 +158,7 @@ def train(flags):
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, flags.steps, flags.lr, flags.warmup, flags.decay)
         with autocast(flags, device):
-            read = batching.to(device, {"idx": inputs, "mask": mask, **where})
+            read = send_all({"idx": inputs, "mask": mask, **where}, device)
             loss = model.loss(targets=labels, **read) / max(1, (labels != -100).sum().item())
         optimizer.zero_grad()
         loss.backward()

@@ -138,11 +138,6 @@ class RandomBatches:
         return self.order[i * self.batch_size : (i + 1) * self.batch_size]
 
 
-def to(device, tensors):
-    """Move a dictionary of tensors to a device without waiting for it."""
-    return {name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()}
-
-
 def fraction_unknown(ids, unk):
     """Return the share of ids that are unknown to the vocabulary."""
     return (ids == unk).float().mean().item()

@@ -259,7 +259,8 @@ class Run:
 
     def save(self, name, previous=None, **state):
         """Write a checkpoint. Raises UserError, and changes no file, if weights are not finite."""
-        if not all(weight.isfinite().all() for weight in state["model"].values()):
+        finite = [weight.isfinite().all() for weight in state["model"].values()]
+        if not torch.stack(finite).all():  # one wait for a GPU, not one per weight
             raise self.diverged(f"at {self.unit} {state['step']} some weights are NaN or infinite")
         if processes.is_rank_0():
             write_checkpoint(self.folder / name, state, previous)

@@ -14,7 +14,7 @@ def linear_cross_entropy(x, weight, bias, targets, smoothing=0.0):
     smoothing: share of each target spread over all words (Szegedy et al. 2016, section 7).
     For evaluation only: with gradients, autograd would store the probabilities of all chunks.
     """
-    n, losses = rows_at_a_time(x), []
+    n, losses = rows_at_a_time(x, weight), []
     for part, target in zip(x.split(n), targets.split(n)):
         logits = F.linear(part, weight, bias)  # (n, V)
         logits = logits.to(precise(logits))
@@ -37,7 +37,7 @@ class LinearCrossEntropySum(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, weight, bias, targets, smoothing):
         x_grad, weight_grad, bias_grad = torch.empty_like(x), None, None
-        total, n = 0.0, rows_at_a_time(x)
+        total, n = 0.0, rows_at_a_time(x, weight)
         for part, target, part_grad in zip(x.split(n), targets.split(n), x_grad.split(n)):
             logits = F.linear(part, weight, bias)  # (n, V)
             p = logits.softmax(-1, dtype=precise(logits))
@@ -65,13 +65,14 @@ class LinearCrossEntropySum(torch.autograd.Function):
         return *scaled, None, None
 
 
-def rows_at_a_time(x):
-    """Return how many rows to compute at once.
+def rows_at_a_time(x, weight):
+    """Return how many rows of x (N, C) to compute at once with weight (V, C).
 
-    Few rows fit into the processor's cache. But each chunk reads all weights, so wide weights need
-    many rows.
+    On a CPU few rows, which fit into its cache. But each chunk reads all weights, so wide weights
+    need many rows. On a GPU, where a chunk takes several kernels, half a GiB of logits.
     """
-    return max(64, 2 * x.size(1))
+    few = max(64, 2 * x.size(1))
+    return max(few, 2**27 // len(weight)) if x.is_cuda else few
 
 
 def precise(logits):

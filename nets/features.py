@@ -2,6 +2,8 @@
 
 import torch
 
+from nets.device import send
+
 
 @torch.no_grad()
 def compute_features(model, rows, device):
@@ -10,10 +12,10 @@ def compute_features(model, rows, device):
     features = None
     for chosen in rows.batches(256):
         idx, mask = rows.batch(chosen)
-        part = model.features(idx.to(device), mask.to(device))  # (B, n_features)
+        part = model.features(send(idx, device), send(mask, device))  # (B, n_features)
         if features is None:
             features = torch.zeros(len(rows), part.size(1), device=device)
-        features[chosen.to(device)] = part
+        features[send(chosen, device)] = part
     model.train()
     return features
 
@@ -27,10 +29,10 @@ def compute_logits(model, rows, device, features=None):
     for chosen in rows.batches(256):
         if features is None:
             idx, mask = rows.batch(chosen)
-            part = model(idx.to(device), mask.to(device))  # (B, n_class)
+            part = model(send(idx, device), send(mask, device))  # (B, n_class)
         else:
-            part = model.head(features[chosen.to(device)])
-        parts.append(part.float().cpu())
+            part = model.head(features[send(chosen, device)])
+        parts.append(part.float())
         order.append(chosen)
     model.train()
-    return torch.cat(parts)[torch.cat(order).argsort()]
+    return torch.cat(parts).cpu()[torch.cat(order).argsort()]

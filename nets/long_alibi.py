@@ -33,7 +33,7 @@ def choose_kernel(body, T, mask, need_weights):
     """Return (kernel, bias) for T tokens, or None where PyTorch's own kernel is as good.
 
     body: a Transformer; T, mask, need_weights: as in its forward.
-    kernel(q, k, v, bias, is_causal) -> (B, H, T, D).
+    kernel(q, k, v, bias, dropout, is_causal) -> (B, H, T, D).
     """
     config, device = body.config, body.embedding.weight.device
     if need_weights or body.training and config.attn_dropout:
@@ -49,10 +49,10 @@ def choose_kernel(body, T, mask, need_weights):
     return None
 
 
-def attend_in_rows(q, k, v, bias, is_causal=False):
+def attend_in_rows(q, k, v, bias, dropout=0.0, is_causal=False):
     """Compute causal attention ROWS queries at a time. q, k, v (B, H, T, D) -> (B, H, T, D).
 
-    bias is broadcastable to (B, H, T, T) and hides the future.
+    bias is broadcastable to (B, H, T, T) and hides the future. dropout must be 0.
     """
     parts = [
         F.scaled_dot_product_attention(

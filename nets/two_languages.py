@@ -12,6 +12,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 from model import Encoder
+from nets.device import is_gpu
 
 
 def make_encoder(config):
@@ -41,7 +42,11 @@ class TwoLanguageEncoder(Encoder):
         T = idx.size(1)
         first = self.languages.weight[0]
         x = self.token_vectors(idx) + (first if languages is None else self.languages(languages))
-        end = T if positions is None else int(positions.max()) + 1
+        end = T
+        if positions is not None and self.config.pos == "learned":
+            # To read the largest position, a GPU would have to be waited for
+            whole = min(T, self.config.block_size)
+            end = whole if is_gpu(positions.device) else int(positions.max()) + 1
         vectors, angles = self.position_vectors(end), self.angles(T)
         if positions is None:
             bias = self.attention_bias(T, mask)

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import torch
 
-from data import batching
 from data.masked_comments import VIEWS, fixed_batches, read_forests
 from data.tokenizer import BOS, UNK, word_starts
 from lab import tables
@@ -26,6 +25,7 @@ from lab.flags import flag
 from lab.folder import figures_folder
 from lab.load import read_run
 from lab.machine import set_up_device
+from nets.device import send_all
 from studies.report import finish
 
 SHARES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3)  # of the cache in the probability
@@ -85,9 +85,10 @@ def losses_of(run, forest, trained, tokenizer):
     for rows, inputs, mask, labels, views in fixed_batches(
         forest, Namespace(**trained), size, starts
     ):
-        words = [tensor.to(device) for tensor in (inputs, labels, mask)]
+        words = send_all({"idx": inputs, "mask": mask}, device)
         for view, read in views.items():
-            nats[view].append(run.model.losses(*words, **batching.to(device, read)).cpu().double())
+            losses = run.model.losses(targets=labels, **words, **send_all(read, device))
+            nats[view].append(losses.cpu().double())
         again.append(forest.repeated(rows, labels))
         for name, chains in CACHES.items():
             caches[name] += frequencies(forest, rows, labels, getattr(forest, chains))

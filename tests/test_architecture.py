@@ -29,7 +29,8 @@ LIBRARY = ("data", "model", "nets", "lab")
 MAY_IMPORT = {
     "data": ("data",),
     "nets/cross_entropy": (),
-    "model": ("nets.cross_entropy",),
+    "nets/device": (),
+    "model": ("nets.cross_entropy", "nets.device"),
     "nets": ("data", "model", "nets"),
     "lab": LIBRARY,
     "top": LIBRARY,
@@ -44,6 +45,7 @@ LAB_LEVELS = (
     ("flags", "processes", "signals", "checkpoint", "optim", "live"),
     ("records",),
     ("machine", "load", "folder"),
+    ("evaluation",),
     ("command", "run"),
     ("figures", "tables", "predictions", "mcnemar", "paired", "comparable"),
     ("configurations", "summary", "panels", "sources", "report"),

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import torch
 
-from data import batching
 from lab.figures import POSITION_NAMES
 from lab.inside.checks import allowed, examine, steps_ahead
 from lab.inside.scores import take_apart
 from lab.inside.texts import read, read_both
 from lab.load import LoadedRun
+from nets.device import send_all
 from nets.thread_reader import ancestor_inputs
 
 KINDS = {
@@ -150,7 +150,7 @@ def readings_of(run, texts, device):
     if run.kind == "thread":
         return readings_of_thread(run, texts, device)
     idx, mask, words = read(run, texts)
-    inputs = batching.to(device, {"idx": idx, "mask": mask})
+    inputs = send_all({"idx": idx, "mask": mask}, device)
     weights, checks = examine(run.model.body, **inputs)
     return [Reading(run, words, mask, weights, checks, inputs)]
 
@@ -160,7 +160,7 @@ def readings_of_seq2seq(run, texts, device):
     body = run.model.body
     (source, source_mask, words), (idx, mask, written) = read_both(run, texts)
     inputs = {"idx": idx, "mask": mask, "source": source, "source_mask": source_mask}
-    inputs = batching.to(device, inputs)
+    inputs = send_all(inputs, device)
     read_by_encoder = inputs["source"], inputs["source_mask"]
     with torch.no_grad():
         memory = body.encoder(*read_by_encoder)
@@ -185,11 +185,11 @@ def readings_of_thread(run, texts, device):
     first = n_text - 1 - n_above
     above = read(run, texts[first:-1], first) if n_above else None
     idx, mask, words = read(run, texts[-1:], n_text - 1)
-    comment = batching.to(device, {"idx": idx, "mask": mask})
+    comment = send_all({"idx": idx, "mask": mask}, device)
     if not above:
         checked = examine(body.decoder, **comment)
         return [Reading(run, words, mask, *checked, comment, "decoder", first=n_text - 1)]
-    inputs = batching.to(device, ancestor_inputs(*above[:2]))
+    inputs = send_all(ancestor_inputs(*above[:2]), device)
     with torch.no_grad():
         memory = body.read_ancestors(inputs["texts"], inputs["texts_mask"], inputs["ancestors"])
     of_encoder = examine(body.encoder, inputs["texts"], inputs["texts_mask"])

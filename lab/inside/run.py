@@ -21,6 +21,7 @@ from lab.load import SCRIPTS, LoadedRun
 from lab.predictions import read_predictions
 from lab.records import read_metrics, read_result
 from nets.classifier import pool_tokens
+from nets.device import send_all
 from nets.thread_reader import ancestor_inputs
 
 BATCH = 256  # texts that are classified at once
@@ -248,7 +249,7 @@ class OpenRun(LoadedRun):
         nearest = texts[-self.config["reader"]["n_ancestors"] :]
         block_size = self.model.body.config.block_size
         ids, _ = batching.sentences(self.tokenizer, nearest, block_size)
-        return batching.to(self.device, ancestor_inputs(*batching.pad(ids)))
+        return send_all(ancestor_inputs(*batching.pad(ids)), self.device)
 
     def named(self, ids, probabilities):
         """Return [(word, probability)] of ids and probabilities (n,)."""

@@ -1,0 +1,32 @@
+"""Measure a masked language model on batches whose masks never change."""
+
+import torch
+import torch.nn.functional as F
+
+from lab import processes
+from lab.machine import autocast
+from nets.device import send, send_all, send_mask
+
+
+@torch.no_grad()
+def measure_masked(model, batches, device, flags):
+    """Return (nats, hits, count), summed over all tokens to predict.
+
+    batches: of inputs, mask, labels (B, T), and what else the body reads {name: (B, T)}. Several
+    processes share them.
+    """
+    model.eval()
+    sums, count = [torch.zeros(2)], 0  # nats and hits of each batch
+    for inputs, mask, labels, more in processes.my_share(batches):
+        picked = (labels.flatten() != -100).nonzero().squeeze(1)  # (N,), where no GPU is waited for
+        targets = send(labels.flatten()[picked], device)
+        read = send_all({"idx": inputs, "picked": picked, **more}, device)
+        with autocast(flags, device):
+            h = model.body(mask=send_mask(mask, device), **read)  # (N, C)
+            logits = model.head(h).float()  # (N, V)
+        nats = F.cross_entropy(logits, targets, reduction="sum")
+        sums.append(torch.stack([nats, (logits.argmax(-1) == targets).sum()]))
+        count += len(picked)
+    model.train()
+    nats, hits = sum(part.cpu().double() for part in sums)  # here a GPU is waited for
+    return processes.all_sum(torch.stack([nats, hits, nats.new_tensor(count)])).tolist()

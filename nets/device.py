@@ -1,0 +1,25 @@
+"""Copy tensors from the CPU to the device that computes."""
+
+GPUS = ("cuda",)  # they work on while the host prepares the next batch
+
+
+def is_gpu(device):
+    return device.type in GPUS
+
+
+def send(tensor, device):
+    """Copy a tensor to a device. A GPU is not waited for: it reads pinned memory by itself."""
+    if is_gpu(device) and tensor.device.type == "cpu":
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
+
+
+def send_all(tensors, device):
+    """Copy the tensors of a dictionary."""
+    return {name: send(tensor, device) for name, tensor in tensors.items()}
+
+
+def send_mask(mask, device):
+    """Copy a mask (B, T), or return None for a GPU if it hides nothing: flash attention takes no
+    mask."""
+    return None if is_gpu(device) and mask.all() else send(mask, device)

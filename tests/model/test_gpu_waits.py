@@ -1,0 +1,130 @@
+"""A training step on a pretended GPU: the same numbers as on the CPU, and nothing waits for it."""
+
+import copy
+from itertools import product
+
+import pytest
+import torch
+from pretend_gpu import META, OnGPU, PretendGPU
+
+from data.batching import join, pad
+from lab.evaluation import measure_masked
+from model import POSITIONS, Config, Decoder, Encoder, LanguageModel
+from nets import device
+from nets.device import send_all, send_mask
+from nets.encoder_decoder import EncoderDecoder
+from nets.thread_reader import ThreadReader
+from nets.two_languages import make_encoder
+from train_mlm import Flags
+
+CPU = torch.device("cpu")
+TEXTS = [torch.randint(5, 30, (n,), generator=torch.Generator().manual_seed(n)) for n in (7, 5, 4)]
+
+
+@pytest.fixture(autouse=True)
+def pretended(monkeypatch):
+    monkeypatch.setattr(device, "GPUS", ("cuda", "meta"))
+
+
+def on_gpu(model):
+    """A copy of a model on the pretended GPU."""
+    model = copy.deepcopy(model)
+    for module in model.modules():
+        for name, weight in list(module.named_parameters(recurse=False)):
+            setattr(module, name, torch.nn.Parameter(OnGPU(weight.detach().clone())))
+        for name, table in list(module.named_buffers(recurse=False)):
+            module.register_buffer(name, OnGPU(table), name in module.state_dict())
+    return model
+
+
+def take_step(model, optimizer, inputs, mask, targets, place):
+    """The loss and the gradients of a training step as the scripts take it."""
+    read = send_all(inputs, place) | {"mask": send_mask(mask, place)}
+    optimizer.zero_grad()
+    loss = model.loss(targets=targets, **read) / 5
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    return [loss.detach(), *(p.grad for p in model.parameters() if p.grad is not None)]
+
+
+def compare(model, inputs, mask, targets):
+    """Take the same steps on both devices: equal numbers, and no wait but for tables at first."""
+    with PretendGPU() as gpu:
+        other = on_gpu(model)
+        optimizers = [torch.optim.AdamW(m.parameters(), lr=0.01) for m in (model, other)]
+        for step in range(3):
+            gpu.waits.clear()
+            here = take_step(model, optimizers[0], inputs, mask, targets, CPU)
+            there = take_step(other, optimizers[1], inputs, mask, targets, META)
+            assert len(here) == len(there)
+            for mine, expected in zip(there, here):
+                torch.testing.assert_close(mine.here, expected, atol=1e-5, rtol=1e-4)
+            assert step == 0 or not gpu.waits, gpu.waits
+
+
+def masked(idx, mask):
+    return torch.where(mask & (torch.arange(idx.size(1)) % 2 == 1), idx, -100)
+
+
+def config(**more):
+    return Config(**dict(vocab_size=30, block_size=8, n_layer=2, n_embd=16, n_ffn=20) | more)
+
+
+@pytest.mark.parametrize("norm_first, full", [(True, False), (False, True)])
+@pytest.mark.parametrize(
+    "pos, head, body", list(product(POSITIONS, ("linear", "roberta", "clap"), (Encoder, Decoder)))
+)
+def test_steps_of_encoders_and_decoders(pos, head, body, norm_first, full):
+    idx, mask = pad(TEXTS[:1] * 2 if full else TEXTS)
+    unit = dict(unit_embd=head == "clap", zero_mask=head == "clap")
+    model = LanguageModel(body(config(pos=pos, head=head, norm_first=norm_first, **unit)))
+    compare(model, {"idx": idx}, mask, masked(idx, mask))
+
+
+@pytest.mark.parametrize("pos", POSITIONS)
+def test_steps_of_two_languages(pos):
+    idx, mask, where = join(TEXTS, TEXTS[::-1])
+    model = LanguageModel(make_encoder(config(pos=pos, n_language=2)))
+    compare(model, {"idx": idx, **where}, mask, masked(idx, mask))
+
+
+def test_steps_of_an_encoder_and_a_decoder():
+    (idx, mask), (source, source_mask) = pad(TEXTS), pad(TEXTS[::-1])
+    inputs = {"idx": idx, "source": source, "source_mask": source_mask}
+    model = LanguageModel(EncoderDecoder(config()))
+    compare(model, inputs, torch.ones_like(mask), masked(idx, mask))
+
+
+def test_steps_of_a_reader_of_threads():
+    (idx, mask), (texts, texts_mask) = pad(TEXTS), pad(TEXTS[:2])
+    ancestors = torch.tensor([[0, 1], [1, 0], [0, 0]])
+    real = torch.tensor([[True, True], [True, True], [True, False]])
+    above = dict(texts=texts, texts_mask=texts_mask, ancestors=ancestors, ancestors_mask=real)
+    model = LanguageModel(ThreadReader(config(), 2, "learned"))
+    compare(model, {"idx": idx, **above}, mask, masked(idx, mask))
+
+
+def test_an_evaluation_waits_at_its_end_only():
+    model, flags = LanguageModel(Encoder(config(pos="alibi"))), Flags(dtype="float32")
+    batches = [(*pad(TEXTS[i:]), masked(*pad(TEXTS[i:])), {}) for i in range(3)]
+    expected = measure_masked(model, batches, CPU, flags)
+    with PretendGPU() as gpu:
+        other = on_gpu(model)
+        measure_masked(other, batches, META, flags)  # tables are made
+        gpu.waits.clear()
+        assert measure_masked(other, batches, META, flags) == pytest.approx(expected, rel=1e-5)
+    assert {where.partition(" ")[0].rpartition("/")[2] for _, where in gpu.waits} == {
+        gpu.waits[0][1].partition(" ")[0].rpartition("/")[2]
+    }
+
+
+def test_the_pretended_gpu_notices_waits_and_mixed_devices():
+    with PretendGPU() as gpu:
+        x = torch.ones(3, device=META)
+        x.sum().item()
+        assert [what for what, _ in gpu.waits] == ["aten._local_scalar_dense"]
+        x[x > 0], torch.ones(3).to(META), x.cpu()
+        assert len(gpu.waits) >= 4
+        with pytest.raises(RuntimeError, match="mixed"):
+            x + torch.ones(3)
