@@ -193,7 +193,7 @@ class ProcessFlags:
     accumulate: int = flag(
         1, "parts into which a batch is split to save memory; the result is the same", at_least=1
     )
-    timeout: int = flag(60, "seconds to wait for another process", at_least=1)
+    timeout: int = flag(600, "seconds to wait for another process", at_least=1)
 
     def check_together(self):
         few = f"--accumulate {self.accumulate}: is more than --batch-size {self.batch_size}"
