@@ -23,7 +23,12 @@ def first_difference(found, right):
         a, b = comparable(mine), comparable(expected)
         if not (close := torch.isclose(a, b, tolerance, tolerance, equal_nan=True)).all():
             index = tuple((~close).nonzero()[0].tolist())
-            values = f"{written(mine[index])}, expected {written(expected[index])}"
+            digits = next(
+                d
+                for d in (".4g", ".9g")
+                if written(mine[index], d) != written(expected[index], d) or d == ".9g"
+            )
+            values = f"{written(mine[index], digits)}, expected {written(expected[index], digits)}"
             if not index:
                 return f"{name} is {values}", ""
             many = f"{(~close).sum().item()} of {close.numel()} numbers differ"

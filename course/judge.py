@@ -3,7 +3,8 @@
 A sheet holds words and tensors only; `make_sheet` in course/exercises makes it:
 
     {function: {"arguments": names, "outputs": names, "watcher": one of course/watch.py,
-                "cases": [[argument, ...], ...], "right": [{output: tensor} of each case],
+                "cases": [[argument, ...], ...], "learns": which inputs get a gradient,
+                "right": [{output: tensor} of each case],
                 "wrong": {diagnosis: [{output: tensor} of each case]}}}
 """
 
@@ -43,7 +44,8 @@ class TimeUp(BaseException):
 def judge(path, sheet, seconds=20):
     """Return the Verdict on the answers in a file. Each function may take so many seconds."""
     path, printed = Path(path), io.StringIO()
-    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+    warnings = io.StringIO()  # PyTorch's, which are not shown
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(warnings):
         answers, trouble = load(path, seconds)
         verdicts = [
             trouble or judge_function(path, getattr(answers, name, None), name, task, seconds)
@@ -82,8 +84,9 @@ def judge_function(path, function, name, task, seconds=20):
             for args in task["cases"]:
                 detail = called(name, task, args)
                 found.append(observe(function, task, args))
+            learns = get_gradients(function, task)
     except watch.Wrong as wrong:
-        return Verdict("error", f"{name} {wrong}", detail)
+        return compare(name, task, found) or Verdict("error", f"{name} {wrong}", detail)
     except (Exception, SystemExit, TimeUp) as error:
         if isinstance(error, NotImplementedError) and not str(error):  # torch's have a text
             return Verdict("not begun")
@@ -91,7 +94,12 @@ def judge_function(path, function, name, task, seconds=20):
         if "positional argument" in message and "line" not in message:
             message += f". It is called as {name}({', '.join(task['arguments'])})"
         return compare(name, task, found) or Verdict("error", message, detail)
-    return compare(name, task, found) or Verdict("done")
+    cut = [argument for argument in task["learns"] if argument not in learns]
+    words = (
+        f"{name}: the numbers are right, but no gradient reaches {', '.join(cut)} (detach, item?)"
+    )
+    lost = Verdict("mistake", words) if cut else None
+    return compare(name, task, found) or lost or Verdict("done")
 
 
 def compare(name, task, found):
@@ -111,14 +119,17 @@ def compare(name, task, found):
 def diagnose(found, task, i):
     """Return the diagnosis of the known mistake that explains the outputs, or None.
 
-    It must explain all cases of the same kind as case i, the first wrong one. Those of another kind
-    (with dropout) may have a mistake of their own, so the one that explains most is taken.
+    It must explain case i, the first wrong one, and another wrong case of its kind if there is one.
+    The others may have a mistake of their own, so the one that explains most cases is taken.
     """
-    alike = [right.keys() == task["right"][i].keys() for right in task["right"]]
-    explained = {}
-    for diagnosis, wrong in task["wrong"].items():
-        same = [first_difference(*pair) is None for pair in zip(found, wrong)]
-        if all(equal for equal, like in zip(same, alike) if like):
+    right, explained = task["right"], {}
+    wrong = [
+        first_difference(*pair) is not None and pair[1].keys() == right[i].keys()
+        for pair in zip(found, right)
+    ]
+    for diagnosis, outputs in task["wrong"].items():
+        same = [first_difference(*pair) is None for pair in zip(found, outputs)]
+        if same[i] and sum(map(min, same, wrong)) >= min(2, sum(wrong)):
             explained[diagnosis] = sum(same)
     return max(explained, key=explained.get, default=None)
 
@@ -132,15 +143,32 @@ def observe(function, task, args):
         result = function(*given)
         for argument, before, after in zip(task["arguments"], args, given):
             if changed(before, after):
+                copy = f"{argument}.clone()" if torch.is_tensor(before) else "clones of its tensors"
                 raise watch.Wrong(
                     f"changes its input {argument} in place, and the caller still needs it. "
-                    f"Work on {argument}.clone(), or write x = x + y instead of x += y."
+                    f"Work on {copy}, or write x = x + y instead of x += y."
                 )
         return named(result, task["outputs"])
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return getattr(watch, task["watcher"])(ask, *args)
+
+
+def get_gradients(function, task):
+    """Return the names of the arguments that get a gradient from the first output in the first
+    case; [] for a function that a watcher calls in another way."""
+    given = dict(zip(task["arguments"], copied(task["cases"][0])))
+    if task["watcher"] not in ("call", "dropout"):
+        return []
+    floats = {n: a for n, a in given.items() if torch.is_tensor(a) and a.is_floating_point()}
+    with torch.random.fork_rng(devices=[]), torch.enable_grad():
+        result = function(*(a.requires_grad_() if n in floats else a for n, a in given.items()))
+        result = result[0] if isinstance(result, (list, tuple)) else result
+        if not (torch.is_tensor(result) and result.requires_grad):
+            return []
+        found = torch.autograd.grad(result.sum(), floats.values(), allow_unused=True)
+    return [name for name, gradient in zip(floats, found) if gradient is not None]
 
 
 def copied(value):
@@ -159,7 +187,9 @@ def named(result, names):
     """Return {output: tensor} of what a function returned. Raises watch.Wrong."""
     several = isinstance(result, (list, tuple))
     parts = result if several else [result]
-    if result is None:
+    if isinstance(result, list) and len(names) == 1:
+        raise watch.Wrong("returns a list, expected a torch.Tensor")
+    if result is None or any(part is None for part in parts):
         raise watch.Wrong("returns None. Does it end with `return`?")
     if len(parts) != len(names):
         given = f"{len(parts)} values" if several else "one value"
@@ -178,10 +208,18 @@ def called(name, task, args):
     """Return how a function was called in a case, as text; "" where a watcher makes the inputs."""
     if len(args) < len(task["arguments"]):
         return ""
-    shown = [tuple(a.shape) if isinstance(a, torch.Tensor) else a for a in args]
-    shown = [f"a list of {len(a)}" if isinstance(a, list) else a for a in shown]
-    words = (f"{argument} {value}" for argument, value in zip(task["arguments"], shown))
+    words = (f"{argument} {described(value)}" for argument, value in zip(task["arguments"], args))
     return f"{name} was called with {', '.join(words)}"
+
+
+def described(value):
+    """Return an argument in words: the shape of a tensor, and how many of its entries are -100."""
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(described, value))}]"
+    if not isinstance(value, torch.Tensor):
+        return str(value)
+    ignored = (value == -100).sum().item()
+    return str(tuple(value.shape)) + f" with {ignored} of {value.numel()} -100" * (ignored > 0)
 
 
 def explain(error, path, seconds=20):

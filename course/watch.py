@@ -32,25 +32,26 @@ def call(ask, *args):
 
 
 def dropout(ask, *args):
-    """With a number T alone: attend with equal weights 1/T and dropout 0.5, where the values are
+    """With a number T and a share p alone: attend with dropout p and without, where the values are
     unit vectors and a one. With all arguments: call."""
-    if len(args) > 1:
+    if len(args) > 2:
         return ask(*args)
-    (T,) = args
-    q = torch.full((4, 4, T, T + 1), 0.3)
+    T, p = args
+    q, k = torch.randn(2, 4, 4, T, T + 1)
     v = torch.cat([torch.eye(T), torch.ones(T, 1)], dim=1).expand(4, 4, T, T + 1)
-    found = ask(q, q, v.clone(), None, None, 0.5)
+    found, plain = (ask(q, k, v.clone(), None, None, share) for share in (p, 0.0))
     require_shapes(found, output=v.shape, weights=(4, 4, T, T))
-    dropped = found["output"][..., :T] * T  # each is 0 or 2
-    none = found["output"][..., T] == 0
+    after = found["output"][..., :T] / plain["weights"]  # (4, 4, T, T), each is 0 or 1 / (1 - p)
+    new = (found["weights"] - plain["weights"]).abs() > 1e-4 * plain["weights"].abs()
+    zero, what = after == 0, f"with dropout {p}, the"
     return {
-        "with dropout 0.5, the share of weights that become 0": (dropped == 0).float().mean(),
-        "with dropout 0.5, the mean of weight after / before": dropped.mean(),
-        "with dropout 0.5, the mean square of weight after / before": dropped.square().mean(),
-        "with dropout 0.5, the share of outputs that are 0": none.float().mean(),
-        "with dropout 0.5, the largest error of a row sum of the returned weights": (
-            (found["weights"].sum(-1) - 1).abs().max().clamp(max=0.5)
-        ),
+        f"{what} share of weights that become 0": zero.float().mean(),
+        f"{what} mean of weight after / before, F.dropout keeps it": after.mean(),
+        f"{what} mean square of weight after / before": after.square().mean(),
+        f"{what} share of outputs that are 0": (found["output"][..., T] == 0).float().mean(),
+        f"{what} share of keys that no query sees": zero.all(-2).float().mean(),
+        f"{what} share of queries that see no key": zero.all(-1).float().mean(),
+        f"{what} share of returned weights that the dropout changed": new.float().mean(),
     }
 
 

@@ -4,7 +4,7 @@ import inspect
 from pathlib import Path
 
 from course.exercises import attention, layers, positions, text
-from course.judge import observe
+from course.judge import get_gradients, observe
 from data.batching import generator
 from lab.errors import UserError, require
 
@@ -67,6 +67,7 @@ def fill(reference, cases, outputs, mistakes, watcher="call", *, gen):
         "watcher": watcher,
         "cases": [list(case) for case in cases(gen)],
     }
+    task["learns"] = get_gradients(reference, task)
     task["right"] = [observe(reference, task, case) for case in task["cases"]]
     task["wrong"] = {
         diagnosis: [observe(function, task, case) for case in task["cases"]]

@@ -23,7 +23,8 @@ def attention_cases(gen):
         bias = torch.randn(H, T, S, generator=gen)
         bias[..., 2:-1].masked_fill_(torch.rand(H, T, S - 3, generator=gen) < 0.4, -math.inf)
         yield from ((q, k, v, None, None, 0.0), (q, k, v, mask, bias, 0.0))
-    yield (64,)  # with dropout, see course/watch.py
+    yield from ((q, k, v, mask, None, 0.0), (q, k, v, None, bias, 0.0))
+    yield (64, 0.2)  # with dropout, see course/watch.py
 
 
 def raw(q, k, mask, bias, hidden=-math.inf):
@@ -48,6 +49,10 @@ def soft(scores, v, p=0.0, change=lambda weights: weights, dim=-1):
     return F.dropout(weights, p) @ v, weights
 
 
+def plus(scores, mask):
+    return scores if mask is None else scores + mask[:, None, None]
+
+
 def with_nan(scores, v, p=0.0, dim=-1):
     weights = scores.softmax(dim)
     return F.dropout(weights, p) @ v, weights
@@ -68,7 +73,7 @@ ATTEND = (
     "the softmax is over the queries (dim=-2), so padding gets weight in spite of its -1e9. Each "
     "query's weights over the keys must sum to 1: dim=-1.",
     lambda q, k, v, mask, bias, p: with_nan(raw(q, k, mask, bias, -1e9), v, p, dim=-2),
-    "padding has a score of nearly 0 (1e-9?), which is an ordinary score. Hide it by -1e9 or -inf.",
+    "padding has a score of 0 or nearly 0, which is an ordinary score. Give it -inf, or -1e9.",
     lambda q, k, v, mask, bias, p: soft(raw(q, k, mask, bias, 1e-9), v, p),
     "the mask is on the queries (the rows), whose scores all become -inf, and the softmax NaN. It "
     "is about the keys, the last dimension: mask[:, None, None, :].",
@@ -78,7 +83,8 @@ ATTEND = (
     lambda q, k, v, mask, bias, p: soft(hide_queries(q, k, mask, bias, -1e9), v, p),
     "the bias is divided by sqrt(D) together with the scores. Add it after the division.",
     lambda q, k, v, mask, bias, p: attend(q, k, v, mask, scaled(bias, q.size(-1) ** -0.5), p),
-    "padding is attended to. Keys where the mask is False need a score of -inf.",
+    "padding is attended to. Keys where the mask is False need a score of -inf. masked_fill "
+    "returns a new tensor.",
     lambda q, k, v, mask, bias, p: attend(q, k, v, None, bias, p),
     "the mask is read the wrong way round. True marks real tokens, which may be seen.",
     lambda q, k, v, mask, bias, p: attend(q, k, v, None if mask is None else ~mask, bias, p),
@@ -86,6 +92,29 @@ ATTEND = (
     lambda q, k, v, mask, bias, p: soft(
         raw(q, k, None, bias), v, p, lambda w: w if mask is None else w * mask[:, None, None]
     ),
+    "the mask is added to the scores as 0 and 1, which hides nothing. Give padding -inf.",
+    lambda q, k, v, mask, bias, p: soft(plus(raw(q, k, None, bias), mask), v, p),
+    "the mask is on the values. Padding still takes its share of the weights: hide its scores.",
+    lambda q, k, v, mask, bias, p: (
+        attend(q, k, v if mask is None else v * mask[:, None, :, None], None, bias, p)[0],
+        attend(q, k, v, None, bias, 0.0)[1],
+    ),
+    "the bias is ignored. Add it to the scores.",
+    lambda q, k, v, mask, bias, p: attend(q, k, v, mask, None, p),
+    "the bias is subtracted from the scores. Add it.",
+    lambda q, k, v, mask, bias, p: with_nan(raw(q, k, mask, None if bias is None else -bias), v, p),
+    "the softmax is over the heads (dim=1). Each query's weights over the keys must sum to 1.",
+    lambda q, k, v, mask, bias, p: soft(raw(q, k, mask, bias), v, p, dim=1),
+    "the scores are multiplied by sqrt(D). Divide by it.",
+    lambda q, k, v, mask, bias, p: attend(q * q.size(-1), k, v, mask, bias, p),
+    "the scores are divided by the root of the number of tokens. Divide by sqrt(D).",
+    lambda q, k, v, mask, bias, p: attend(
+        q * (q.size(-1) / q.size(-2)) ** 0.5, k, v, mask, bias, p
+    ),
+    "output and weights are returned in the wrong order.",
+    lambda q, k, v, mask, bias, p: attend(q, k, v, mask, bias, p)[:: 1 if q.size(2) > 6 else -1],
+    "the weights that stay are not made larger. They grow by 1 / (1 - p), as in F.dropout.",
+    lambda q, k, v, mask, bias, p: soft(raw(q, k, mask, bias), v * (1 - p), p),
     "dropout is never applied. Apply it to the weights, after the softmax.",
     lambda q, k, v, mask, bias, p: attend(q, k, v, mask, bias, 0.0),
     "dropout is applied to the scores, where a 0 still gets weight. Apply it to the weights.",

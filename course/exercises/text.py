@@ -1,5 +1,7 @@
 """Exercises 1, 7 and 8: a padded batch, next-word prediction, and masked words."""
 
+import math
+
 import torch
 import torch.nn.functional as F
 
@@ -27,6 +29,13 @@ def padded(sequences, value=PAD, T=0, more=0):
 
 def next_words(ids, T):
     return batching.consecutive_blocks(ids, T)
+
+
+def next_cases(gen):
+    for n in (11, 14, 8, 3):  # tokens to predict in blocks of 4
+        ids = torch.randint(5, 99, (n + 1,), generator=gen)
+        ids[n // 2] = 0  # an id like any other
+        yield ids, 4
 
 
 def shifted(ids, T, n):
@@ -107,7 +116,11 @@ NEXT = (
     lambda ids, T: (next_words(ids, T)[0], shifted(ids, T, 2)),
     "the targets are the previous words. The target of token t is token t + 1.",
     lambda ids, T: (next_words(ids, T)[0], shifted(ids, T, -1)),
-    "the last, incomplete block is lost. Fill it with PAD in the inputs and -100 in the targets.",
+    "inputs and targets are returned in the wrong order.",
+    lambda ids, T: next_words(ids, T)[::-1],
+    "the targets go round: the last one is the first word again (roll?). Its target is ids[-1].",
+    lambda ids, T: (next_words(ids, T)[0], next_words(torch.cat([ids[:-1], ids[:1]]), T)[1]),
+    "the last, incomplete block is lost. Fill it with 0 in the inputs and -100 in the targets.",
     lambda ids, T: tuple(t[: (len(ids) - 1) // T] for t in next_words(ids, T)),
     "the last word is never predicted. N + 1 ids have N targets: inputs ids[:-1], targets ids[1:].",
     lambda ids, T: next_words(ids[:-1], T),
@@ -123,6 +136,12 @@ LOSS = (
     lambda logits, targets: each(logits, targets).sum() / targets.numel(),
     "the losses are summed. Divide by the number of targets that are not -100.",
     lambda logits, targets: each(logits, targets).sum(),
+    "the loss has the wrong sign. It is minus the mean of log p(target).",
+    lambda logits, targets: -loss(logits, targets),
+    "the loss is in bits (log2). In nats the logarithm is the natural one.",
+    lambda logits, targets: loss(logits, targets) / math.log(2),
+    "the losses are divided by the number of sentences. Divide by that of the targets.",
+    lambda logits, targets: each(logits, targets).sum() / len(targets),
     "the targets are shifted a second time in the loss. next_words has shifted them already.",
     lambda logits, targets: loss(logits[:, :-1], targets[:, 1:]),
     "the logits go through a softmax before cross_entropy, which applies its own.",
@@ -135,6 +154,18 @@ PPL = (
     lambda batches: sum(perplexity([batch]) for batch in batches) / len(batches),
     "the losses of the batches are averaged, though batches differ in their number of tokens.",
     lambda batches: (sum(loss(*batch) for batch in batches) / len(batches)).exp(),
+    "the sign is wrong: perplexity is exp(+ mean loss), and never below 1.",
+    lambda batches: 1 / perplexity(batches),
+    "only the last batch counts. Take exp(all nats / all tokens).",
+    lambda batches: perplexity(batches[-1:]),
+    "only the first batch counts: `return` inside the loop? Take exp(all nats / all tokens).",
+    lambda batches: perplexity(batches[:1]),
+    "the perplexities of the sentences are averaged. Take exp(all nats / all tokens).",
+    lambda batches: (
+        torch.cat([torch.stack([loss(*pair) for pair in zip(*batch)]) for batch in batches])
+        .exp()
+        .mean()
+    ),
     "this is 2 to the power of nats. With natural logarithms the base is e.",
     lambda batches: 2 ** perplexity(batches).log(),
     "this is the mean loss. Perplexity is its exponential.",
@@ -173,12 +204,7 @@ DISGUISES = (
 )
 PADDING = {"pad": (pad, pad_cases, ("idx", "mask"), PADS)}
 PERPLEXITY = {
-    "next_words": (
-        next_words,
-        lambda gen: [(torch.randint(5, 99, (n + 1,), generator=gen), 4) for n in (11, 14, 6)],
-        ("inputs", "targets"),
-        NEXT,
-    ),
+    "next_words": (next_words, next_cases, ("inputs", "targets"), NEXT),
     "loss": (loss, loss_cases, ("loss",), LOSS),
     "perplexity": (perplexity, perplexity_cases, ("perplexity",), PPL),
 }

@@ -3,7 +3,8 @@
     softmax(q k^T / sqrt(D) + bias) v
 
 B sequences, H heads, T queries, S keys, D channels per head. Keys where the mask is False, or the
-bias -inf, are not seen.
+bias -inf, are not seen: their score is -inf, or so low (-1e9) that their weight is 0. Dropout is
+always active; in evaluation the caller gives 0.
 """
 
 import torch

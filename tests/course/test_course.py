@@ -63,6 +63,48 @@ def test_a_stub_names_what_the_sheet_calls(name):
     assert stub.count("raise NotImplementedError") == len(EXERCISES[name])
 
 
+# --------------------------------------------------------------------------------------- judge
+
+
+RIGHT = {
+    "next_words": """n = -(-(len(ids) - 1) // T)
+    inputs, targets = torch.zeros(n * T).long(), torch.full((n * T,), -100)
+    inputs[: len(ids) - 1], targets[: len(ids) - 1] = ids[:-1], ids[1:]
+    return inputs.view(n, T), targets.view(n, T)""",
+    "attend": """s = q @ k.mT / q.size(-1) ** 0.5
+    s = s if bias is None else s + bias
+    s = s if mask is None else s.masked_fill(~mask[:, None, None], -1e9)
+    w = s.softmax(-1)
+    return torch.dropout(w, dropout, True) @ v, w""",
+}
+WRONG_IN_SOME_CASES = [  # function, what is changed in the right answer, what the verdict says
+    ("next_words", "-(-(len(ids) - 1) // T)", "(len(ids) - 1) // T + 1", "shape"),
+    ("next_words", "return", "targets[targets == 0] = -100; return", "is -100, expected 0"),
+    ("attend", "softmax(-1)", "softmax(-1).detach()", "no gradient reaches q, k"),
+    ("attend", "if mask is", "if bias is None or mask is", "padding is attended to"),
+    ("attend", "if bias is", "if mask is None or bias is", "the bias is ignored"),
+    ("attend", "(w, dropout, True)", "(w, 1 - dropout, dropout > 0)", "share of weights"),
+    (
+        "attend",
+        "torch.dropout(w, dropout, True) @ v",
+        "w @ torch.dropout(v, dropout, True)",
+        "keys",
+    ),
+    ("attend", "q @", "torch.dropout(q, dropout, True) @", "mean square"),
+]
+
+
+@pytest.mark.parametrize("function, old, new, told", WRONG_IN_SOME_CASES)
+def test_answers_that_are_wrong_in_some_cases_only(function, old, new, told, answers):
+    name = "attention" if function == "attend" else "perplexity"
+    path, right = answers / file_name(name), RIGHT[function]
+    stub = path.read_text(encoding="utf-8")
+    assert verdict_on(answers, name, right, function).status in ("done", "begun")
+    path.write_text(stub, encoding="utf-8")
+    verdict = verdict_on(answers, name, right.replace(old, new, 1), function)
+    assert verdict.status in ("mistake", "difference") and told in verdict.message, verdict
+
+
 # --------------------------------------------------------------------------------------- check
 
 
