@@ -80,7 +80,7 @@ def assignment(flags):
     for part in parts:
         runs = [out / f"{part}-{pos}-{seed}" for pos in POSITIONS for seed in range(flags.seeds)]
         figures.append((f"compare-{part}", "compare", [*runs, out / "baselines"]))
-    run_all(out, (trainings, frozen, figures), flags.jobs)
+    run_all(out, (trainings, frozen, figures), flags)
 
     # Report
     if "classifier" in parts:

@@ -96,7 +96,7 @@ def study(flags):
     seeds = {name: range(flags.seeds) for name in CONFIGURATIONS}
     folders = [out / folder(name, seed) for name in CONFIGURATIONS for seed in seeds[name]]
     comparison = ("compare", "compare", [*folders, *options(labels=",".join(CONFIGURATIONS))])
-    run_all(out, (jobs, [comparison]), flags.jobs)
+    run_all(out, (jobs, [comparison]), flags)
 
     # Results
     seeds |= {name: [0] for name in OPTIONS | CONTROLS}

@@ -73,7 +73,7 @@ def crossvalidate(flags):
             encoder = options(encoder=out / f"{state}-{i}") if state else []
             given = split if script == "baselines" else [*common, *more, *encoder]
             classifiers.append((f"{name}-{i}", script, given))
-    run_all(out, (encoders, classifiers), flags.jobs)
+    run_all(out, (encoders, classifiers), flags)
 
     # Results
     n_distinct = sum(len(corpus.split(f"{i}/{flags.folds}")[0].test_rows) for i in parts)

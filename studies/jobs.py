@@ -2,6 +2,7 @@
 
 import json
 import os
+import queue
 import shlex
 import subprocess
 import sys
@@ -11,7 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.errors import UserError
+import torch
+
+from lab.errors import UserError, require
 from lab.flags import flag
 from lab.live import LiveLine, clock
 from lab.records import can_resume
@@ -25,7 +28,8 @@ FINISHED = {"attention_maps": "maps.json", "compare": ""}
 class JobFlags:
     """the runs"""
 
-    jobs: int = flag(0, "runs at a time, each on one thread; 0: one per core", at_least=0)
+    jobs: int = flag(0, "runs at a time; 0: one per GPU, or without one per core", at_least=0)
+    device: str = flag("auto", "where to compute; auto: CUDA if present", ("auto", "cpu", "cuda"))
 
 
 @dataclass
@@ -50,27 +54,39 @@ def options(**values):
     ]
 
 
-def run_all(out, stages, at_a_time=0, cost=lambda arguments: 1.0):
+def run_all(out, stages, flags, cost=lambda arguments: 1.0):
     """Run all jobs of a stage before the next stage begins.
 
     A job is (name, script, arguments) and writes into out/name. A finished job is skipped, an
-    interrupted training is resumed. at_a_time: 0 means one job per core. cost: the cost of a job
-    by its arguments, in any unit, from which the time left is estimated.
+    interrupted training is resumed. flags: JobFlags. cost: the cost of a job by its arguments, in
+    any unit, from which the time left is estimated.
 
     Raises UserError with the last line of a script that fails.
     """
-    out = Path(out)
+    out, places = Path(out), queue.SimpleQueue()
+    environments = list_places(flags, torch.cuda.device_count())
+    for environment in environments:
+        places.put(environment)
     costs = {
         name: cost(list(map(str, arguments))) for stage in stages for name, _, arguments in stage
     }
     with Progress(out, costs) as progress:
         for stage in stages:
-            with ThreadPoolExecutor(at_a_time or os.cpu_count()) as pool:
-                list(pool.map(lambda job: run_job(out, *job, progress), stage))
+            with ThreadPoolExecutor(len(environments)) as pool:
+                list(pool.map(lambda job: run_job(out, *job, progress, places), stage))
 
 
-def run_job(out, name, script, arguments, progress):
-    """Run one job in a process of its own, unless it is finished."""
+def list_places(flags, n_gpus):
+    """Return the environment variables of each job that runs at a time: a GPU each, or none."""
+    gpus = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(n_gpus)))).split(",")
+    if flags.device == "cpu" or not n_gpus:
+        require((flags.device != "cuda", "--device cuda: no GPU was found; use --device cpu"))
+        return [{"CUDA_VISIBLE_DEVICES": ""}] * (flags.jobs or os.cpu_count())
+    return [{"CUDA_VISIBLE_DEVICES": gpus[i % n_gpus]} for i in range(flags.jobs or n_gpus)]
+
+
+def run_job(out, name, script, arguments, progress, places):
+    """Run one job in a process of its own, in a free place, unless it is finished."""
     folder, arguments = out / name, list(map(str, arguments))
     finished = FINISHED.get(script, "result.json")
     if finished and (folder / finished).exists():
@@ -80,14 +96,14 @@ def run_job(out, name, script, arguments, progress):
     resume = ["--resume"] if trains and can_resume(folder) else []
     command = [sys.executable, "-m", script, *arguments, *resume, "--out", str(folder)]
     steps = int(arguments[arguments.index("--steps") + 1]) if "--steps" in arguments else 0
+    place = places.get()
     progress.begin(name, steps)
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT)} | place
+    try:
+        how = dict(capture_output=True, text=True, encoding="utf-8", env=environment)
+        done = subprocess.run(command, **how)
+    finally:
+        places.put(place)
     if done.returncode:
         lines = (done.stderr or done.stdout).strip().splitlines()
         raise UserError(f"{shlex.join(command)} failed: {lines[-1] if lines else done.returncode}")

@@ -117,7 +117,7 @@ def study(flags):
         ("order", "studies.probe_order", runs(out, probed)),
         ("compare", "compare", runs(out, main_models)),
     ]
-    run_all(out, (jobs, looks), flags.jobs, cost)
+    run_all(out, (jobs, looks), flags, cost)
 
     # Results: the perplexity of all test sets together, of every seed of every model
     result = {

@@ -51,7 +51,7 @@ def probe(flags):
         for layer in layers
         for seed in range(flags.seeds)
     ]
-    run_all(out, (jobs,), flags.jobs)
+    run_all(out, (jobs,), flags)
 
     # Results: percentages of all seeds by "pretrained/layer-1/test"
     runs = {name: read_result(out / name) for name, _, _ in jobs}

@@ -6,8 +6,9 @@ import math
 import pytest
 from helpers import SHORT, call_main
 
+from lab.errors import UserError
 from studies import clap, nope
-from studies.jobs import run_all
+from studies.jobs import JobFlags, list_places, run_all
 
 
 def read(path):
@@ -152,7 +153,21 @@ def test_mistakes_are_named(study, tmp_path):
 
 def test_an_interrupted_job_is_resumed(tmp_path, jobs_in_process):
     argv = [*SHORT["train_seq2seq"], "--data", "toy"]
-    run_all(tmp_path, [[("run", "beyond.train_seq2seq", argv)]], 1)
+    run_all(tmp_path, [[("run", "beyond.train_seq2seq", argv)]], JobFlags(jobs=1))
     (tmp_path / "run" / "result.json").unlink()  # as if it had been stopped before its end
-    run_all(tmp_path, [[("run", "beyond.train_seq2seq", argv)]], 1)
+    run_all(tmp_path, [[("run", "beyond.train_seq2seq", argv)]], JobFlags(jobs=1))
     assert (tmp_path / "run" / "result.json").exists()
+
+
+def test_jobs_share_the_gpus_or_leave_them_alone(monkeypatch):
+    def gpus(n, visible=None, **flags):
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        if visible:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        return [place["CUDA_VISIBLE_DEVICES"] for place in list_places(JobFlags(**flags), n)]
+
+    assert gpus(2) == ["0", "1"] and gpus(2, jobs=3) == ["0", "1", "0"]
+    assert gpus(2, "5,7") == ["5", "7"] and gpus(1, jobs=2, device="cuda") == ["0", "0"]
+    assert gpus(2, jobs=2, device="cpu") == gpus(0, jobs=2) == ["", ""]
+    with pytest.raises(UserError, match="--device cuda: no GPU was found"):
+        gpus(0, device="cuda")
