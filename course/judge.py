@@ -108,10 +108,11 @@ def compare(name, task, found):
     if not any(differences):
         return None
     i = next(i for i, difference in enumerate(differences) if difference)
-    sentence, drawn = differences[i]
-    detail = "\n".join(filter(None, [called(name, task, task["cases"][i]), sentence, drawn]))
+    (sentence, drawn), call = differences[i], called(name, task, task["cases"][i])
     if diagnosis := diagnose(found, task, i):
+        detail = "\n".join(filter(None, [call, sentence, drawn]))
         return Verdict("mistake", f"{name}: {diagnosis}", detail)
+    detail = "\n".join(filter(None, [call, drawn]))
     prefix = "" if sentence.startswith(name) else f"{name}: "  # loss returns the loss
     return Verdict("difference", prefix + sentence, detail)
 

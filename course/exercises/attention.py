@@ -67,8 +67,8 @@ ATTEND = (
     lambda q, k, v, mask, bias, p: attend(q * q.size(-1) ** 0.5, k, v, mask, bias, p),
     "the softmax is over the queries (dim=-2). Each query's weights over the keys must sum to 1.",
     lambda q, k, v, mask, bias, p: soft(raw(q, k, mask, bias), v, p, dim=-2),
-    "the softmax is over the queries (dim=-2), where a hidden key has none and becomes NaN. Each "
-    "query's weights over the keys must sum to 1: dim=-1.",
+    "the softmax is over the queries (dim=-2), and NaN where a key is hidden from all of them. "
+    "Each query's weights over the keys must sum to 1: dim=-1.",
     lambda q, k, v, mask, bias, p: with_nan(raw(q, k, mask, bias), v, p, dim=-2),
     "the softmax is over the queries (dim=-2), so padding gets weight in spite of its -1e9. Each "
     "query's weights over the keys must sum to 1: dim=-1.",

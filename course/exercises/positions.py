@@ -75,6 +75,9 @@ SLOPES = (
     "for n that is no power of two, the further slopes are the first ones of the next power. Take "
     "every second one: its first, third, ...",
     lambda n: further_slopes(n, slice(None)),
+    "for n that is no power of two, the slopes are the first n of the next power. Take all of the "
+    "power below, then every second one of the next.",
+    lambda n: alibi_slopes(1 << (n - 1).bit_length())[:n],
     "the slopes grow: the exponents need a minus, 2^(-8k/n).",
     lambda n: 1 / alibi_slopes(n),
     "the base is e. The slopes are powers of 2.",

@@ -46,6 +46,10 @@ def shifted(ids, T, n):
     return moved.view_as(targets)
 
 
+def last_lost(targets):
+    return torch.cat([targets[:, :-1], torch.full_like(targets[:, :1], -100)], dim=1)
+
+
 def loss(logits, targets):
     return each(logits, targets).mean()
 
@@ -128,11 +132,14 @@ NEXT = (
     lambda ids, T: (next_words(ids, T)[0], next_words(ids[:-1], T)[1]),
     "the end is filled with 0 in the targets, so padding is predicted. Fill it with -100.",
     lambda ids, T: (x := next_words(ids, T)) and (x[0], x[1].clamp(min=0)),
+    "the last target of each block is lost. It is the first word of the next block: shift the "
+    "whole text, then cut it.",
+    lambda ids, T: (x := next_words(ids, T)) and (x[0], last_lost(x[1])),
     "blocks of T ids give T - 1 targets: the first word of each block is never predicted.",
     lambda ids, T: tuple(next_words(ids, T)[0][:, a : a + T - 1] for a in (0, 1)),
 )
 LOSS = (
-    "padding counts: targets of -100 must be left out of the sum and of the number of tokens.",
+    "padding counts in the number of tokens. Divide by the number of targets that are not -100.",
     lambda logits, targets: each(logits, targets).sum() / targets.numel(),
     "the losses are summed. Divide by the number of targets that are not -100.",
     lambda logits, targets: each(logits, targets).sum(),
@@ -166,11 +173,19 @@ PPL = (
         .exp()
         .mean()
     ),
+    "batches count by all their tokens, with padding. Weight a mean loss by its targets that are "
+    "not -100.",
+    lambda batches: torch.exp(
+        sum(loss(*batch) * batch[1].numel() for batch in batches)
+        / sum(y.numel() for _, y in batches)
+    ),
+    "this is e to the power of bits. With natural logarithms the base is e, with log2 it is 2.",
+    lambda batches: (perplexity(batches).log() / math.log(2)).exp(),
     "this is 2 to the power of nats. With natural logarithms the base is e.",
     lambda batches: 2 ** perplexity(batches).log(),
     "this is the mean loss. Perplexity is its exponential.",
     lambda batches: perplexity(batches).log(),
-    "padding counts as tokens. Divide by the number of targets that are not -100.",
+    "padding counts in the number of tokens. Divide by the number of targets that are not -100.",
     lambda batches: torch.exp(
         sum(each(*batch).sum() for batch in batches) / sum(y.numel() for _, y in batches)
     ),

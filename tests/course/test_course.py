@@ -131,8 +131,8 @@ def test_a_difference_has_index_values_and_a_picture(answers):
     )
     lines = verdict.detail.splitlines()
     assert lines[0] == "causal_bias was called with n_head 2, T 5"
-    assert lines[2].split() == ["expected", "|", "yours", "(bias[0])"]
-    expected, yours = lines[4].split("|")
+    assert lines[1].split() == ["expected", "|", "yours", "(bias[0])"]
+    expected, yours = lines[3].split("|")
     assert expected.split() == ["-0.062", "0.000", "-inf", "-inf", "-inf"]
     assert yours.split() == ["0.000*", "0.000", "0.000*", "0.000*", "0.000*"]
 
