@@ -8,9 +8,9 @@ import torch.nn as nn
 
 from bench import measure, rivals
 from bench.work import make_batches
-from lab.machine import autocast
+from lab.machine import autocast, compile_blocks
 from lab.optim import make_adamw
-from model import Config, Decoder, Encoder, LanguageModel
+from model import Block, Config, Decoder, Encoder, LanguageModel
 from nets.encoder_decoder import EncoderDecoder
 
 # Raised by a pipe whose other end has gone
@@ -62,7 +62,11 @@ class Contestant:
             {name: tensor if name in stay else tensor.to(device) for name, tensor in batch.items()}
             for batch in batches
         ]
-        self.call = torch.compile(self.model) if flags.compile else self.model
+        self.call = self.model
+        if flags.compile and any(isinstance(module, Block) for module in self.model.modules()):
+            compile_blocks(self.model)  # as the training scripts do
+        elif flags.compile:
+            self.call = torch.compile(self.model)
         self.optimizer = make_adamw(self.model, 1e-4, 0.01)
         first = self.evaluate(self.batches[1]).item()
         if size.train:

@@ -80,7 +80,8 @@ def autocast(flags, device):
 
 def compile_blocks(model, backend="inductor"):
     """Compile each block of the model in place; the names of its weights stay. All blocks share the
-    work of compiling."""
+    work of compiling, once for each shape of the inputs."""
+    torch._dynamo.config.recompile_limit = 64  # else a ninth length of sentence is not compiled
     for module in model.modules():
         if isinstance(module, Block):
             module.compile(backend=backend)
