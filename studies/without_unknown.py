@@ -3,7 +3,7 @@
     python -m studies.without_unknown out/lm-wikitext2-alibi-0
 
 WikiText-2 has <unk> in place of each rare word. Several tokens spell it, and after the first one a
-model knows the others, so its perplexity falls. Here these tokens are read, but not counted, as is
+model knows the others, so its perplexity falls. Here these tokens are read, but not counted. Nor is
 [UNK], a word unknown to the model's own vocabulary.
 
 The last column is per word, as in published tables, whatever the tokenizer: the loss of all tokens
@@ -72,7 +72,7 @@ def encode(tokenizer, lines):
     known = []
     for line in lines:
         encoding = tokenizer.encode(line + "\n", add_special_tokens=False)
-        unknown = [match.span() for match in re.finditer("<unk>", line)]
+        unknown = [match.span() for match in re.finditer(" ?<unk>", line)]
         for i, (begin, end) in zip(encoding.ids, encoding.offsets):
             inside = any(a < end and begin < b for a, b in unknown)
             known.append(i != UNK and not inside)
