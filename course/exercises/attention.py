@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 
 import model
+from course.exercises.sizes import sizes
 from model import Attention, Config
 
 
@@ -17,7 +18,9 @@ def attend(q, k, v, mask, bias, dropout):
 
 
 def attention_cases(gen):
-    for B, H, T, S, D in ((2, 3, 5, 5, 4), (1, 2, 3, 6, 8), (2, 4, 6, 6, 2)):
+    for n_more in (0, 1, 0):  # keys than queries
+        B, H, T, D = sizes(gen, 4)
+        S = T + n_more
         q, k, v = (torch.randn(B, H, n, D, generator=gen) for n in (T, S, S))
         mask = torch.arange(S) < torch.randint(2, S, (B, 1), generator=gen)
         bias = torch.randn(H, T, S, generator=gen)
@@ -112,7 +115,7 @@ ATTEND = (
         q * (q.size(-1) / q.size(-2)) ** 0.5, k, v, mask, bias, p
     ),
     "output and weights are returned in the wrong order.",
-    lambda q, k, v, mask, bias, p: attend(q, k, v, mask, bias, p)[:: 1 if q.size(2) > 6 else -1],
+    lambda q, k, v, mask, bias, p: attend(q, k, v, mask, bias, p)[:: 1 if q.size(2) > 8 else -1],
     "the weights that stay are not made larger. They grow by 1 / (1 - p), as in F.dropout.",
     lambda q, k, v, mask, bias, p: soft(raw(q, k, mask, bias), v * (1 - p), p),
     "dropout is never applied. Apply it to the weights, after the softmax.",
@@ -149,7 +152,16 @@ def join_heads(y):
     return passed_through(torch.zeros(B, T, H * D), H, lambda *_, **__: y)
 
 
-SIZES = ((2, 3, 5, 4), (1, 4, 4, 2), (3, 2, 6, 6))  # B, H, T, D
+def heads_cases(gen, joined):
+    for _ in range(3):
+        B, H, T, D = sizes(gen, 4)
+        yield (
+            (torch.randn(B, T, H * D, generator=gen), H)
+            if joined
+            else (torch.randn(B, H, T, D, generator=gen),)
+        )
+
+
 SPLIT = (
     "view(B, H, T, D) mixes positions and channels. Make it (B, T, H, D), then transpose.",
     lambda x, H: x.reshape(len(x), H, x.size(1), -1),
@@ -166,16 +178,6 @@ JOIN = (
 )
 ATTENTION = {"attend": (attend, attention_cases, ("output", "weights"), ATTEND, "dropout")}
 HEADS = {
-    "split_heads": (
-        split_heads,
-        lambda gen: [(torch.randn(B, T, H * D, generator=gen), H) for B, H, T, D in SIZES],
-        ("output",),
-        SPLIT,
-    ),
-    "join_heads": (
-        join_heads,
-        lambda gen: [(torch.randn(size, generator=gen),) for size in SIZES],
-        ("output",),
-        JOIN,
-    ),
+    "split_heads": (split_heads, lambda gen: heads_cases(gen, True), ("output",), SPLIT),
+    "join_heads": (join_heads, lambda gen: heads_cases(gen, False), ("output",), JOIN),
 }
