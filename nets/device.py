@@ -1,10 +1,12 @@
 """Copy tensors from the CPU to the device that computes."""
 
+import torch
+
 GPUS = ("cuda",)  # they work on while the host prepares the next batch
 
 
 def is_gpu(device):
-    return device.type in GPUS
+    return torch.device(device).type in GPUS
 
 
 def send(tensor, device):

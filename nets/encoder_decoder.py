@@ -6,6 +6,7 @@ import torch
 import torch.nn as nn
 
 from model import Decoder, Encoder
+from nets.cached import CachedReader
 
 
 class EncoderDecoder(nn.Module):
@@ -48,9 +49,9 @@ def generate(model, source, source_mask, bos, eos, n_tokens, choose=None):
     choose: function from the next word's logits (B, V) to ids (B,); None: the most likely word.
     """
     memory = model.body.encoder(source, source_mask)
-    idx = torch.full_like(source[:, :1], bos)
+    idx, reader = torch.full_like(source[:, :1], bos), CachedReader(model.body.decoder)
     while idx.size(1) <= n_tokens and not (idx == eos).any(1).all():
-        h = model.body.decoder(idx, memory=memory, memory_mask=source_mask)[:, -1]  # (B, C)
+        h = reader.read(idx[:, -1:], memory=memory, memory_mask=source_mask)[:, -1]  # (B, C)
         logits = model.head(h).float()  # (B, V)
         logits[:, :eos] = -math.inf
         chosen = choose(logits) if choose else logits.argmax(-1)

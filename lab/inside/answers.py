@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 from data.batching import consecutive_blocks
 from data.tokenizer import BOS, EOS, MASK, SPECIAL
+from nets.cached import CachedReader
 from nets.encoder_decoder import generate
 
 
@@ -63,10 +64,20 @@ def draw_word(words, probabilities, gen):
     return words[torch.multinomial(probabilities.cpu(), 1, generator=gen).to(words.device)]
 
 
+@torch.no_grad()
 def write(model, ids, n_tokens, temperature, top_k, gen, anchor=False):
-    """Return ids (T,) continued by n_tokens."""
+    """Return ids (T,) continued by n_tokens, as `next_words` continues them one by one."""
+    config, members = model.body.config, getattr(model, "members", [model])
+    readers = [CachedReader(member.body) for member in members]
     for _ in range(n_tokens):
-        ids = torch.cat([ids, draw_word(*next_words(model, ids, temperature, top_k, anchor), gen)])
+        if config.pos == "learned" and len(ids) > config.block_size:  # all positions change
+            words = next_words(model, ids, temperature, top_k, anchor)
+        else:
+            unread = ids[None, readers[0].n_read :]
+            h = [reader.read(unread)[0, -1] for reader in readers]  # of each member (C,)
+            logs = [member.head(each).float().log_softmax(-1) for member, each in zip(members, h)]
+            words = top_words(no_specials(torch.stack(logs).logsumexp(0)), temperature, top_k)
+        ids = torch.cat([ids, draw_word(*words, gen)])
     return ids
 
 

@@ -1,0 +1,40 @@
+"""Read a text token by token without reading it anew for each one."""
+
+import torch
+import torch.nn.functional as F
+
+from model import score_bias
+
+STEP = 64  # tables of positions grow by so many tokens at a time
+
+
+class CachedReader:
+    """Reads the next tokens of a text with a decoder, and keeps the keys and values of all tokens.
+
+    The states are those of reading the whole text at once. Memory: 2 n_layer (B, T, C).
+    """
+
+    def __init__(self, body):
+        self.body, self.past = body, [None] * len(body.blocks)  # of each layer (k, v)
+        self.n_read, self.layer = 0, 0
+
+    def read(self, idx, **more):
+        """idx (B, n): the next tokens -> h (B, n, C). more: see `Transformer.run_blocks`."""
+        body, begin, T = self.body, self.n_read, self.n_read + idx.size(1)
+        x = body.token_vectors(idx)
+        if (vectors := body.position_vectors(T)) is not None:
+            x = x + vectors[begin:]
+        length = -(-T // STEP) * STEP
+        bias = body.table(score_bias, length, body.config, body.causal)[:, :, begin:T, :T]
+        angles = body.angles(length)
+        how = dict(bias=bias.to(x.dtype), angles=None if angles is None else angles[begin:T])
+        self.n_read, self.layer = T, 0
+        return body.run_blocks(x, how | dict(need_weights=False, kernel=self.attend), **more)
+
+    def attend(self, q, k, v, bias, *_, **__):
+        """Attend from the new tokens, q, k, v (B, H, n, D), to them and to all before."""
+        if self.past[self.layer] is not None:
+            k, v = (torch.cat(pair, dim=2) for pair in zip(self.past[self.layer], (k, v)))
+        self.past[self.layer] = k, v
+        self.layer += 1
+        return F.scaled_dot_product_attention(q, k, v, bias)

@@ -1,0 +1,60 @@
+"""Reading token by token: the same states and the same words as reading the whole text anew."""
+
+from itertools import product
+
+import pytest
+import torch
+
+from data.batching import generator
+from lab.inside.answers import draw_word, next_words, write
+from model import POSITIONS, Config, Decoder, LanguageModel
+from nets.cached import CachedReader
+from nets.encoder_decoder import EncoderDecoder, generate
+from nets.ensemble import Ensemble
+
+
+def language_model(pos, seed=0, **more):
+    torch.manual_seed(seed)
+    sizes = dict(vocab_size=40, block_size=12, n_layer=2, n_head=4, n_embd=32, init_std=0.4)
+    return LanguageModel(Decoder(Config(pos=pos, **sizes | more))).eval()
+
+
+@pytest.mark.parametrize("pos, window, norm_first", list(product(POSITIONS, (0, 3), (True, False))))
+def test_states_are_those_of_the_whole_text(pos, window, norm_first):
+    body = language_model(pos, window=window, norm_first=norm_first).body
+    idx = torch.randint(5, 40, (3, 12))
+    reader, expected = CachedReader(body), body(idx)
+    parts = [reader.read(part) for part in idx.split((4, 1, 1, 5, 1), dim=1)]
+    torch.testing.assert_close(torch.cat(parts, dim=1), expected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("members", [1, 2])
+@pytest.mark.parametrize("pos", POSITIONS)
+def test_words_are_those_written_without_a_cache(pos, members):
+    models = [language_model(pos, seed) for seed in range(members)]
+    model = models[0] if members == 1 else Ensemble(models).eval()
+    for begin, anchor in ((1, False), (9, True), (15, False)):
+        ids = expected = torch.tensor([3, *range(6, 5 + begin)])
+        gen = generator("words", begin)
+        for _ in range(20):  # beyond the block, too
+            expected = torch.cat(
+                [expected, draw_word(*next_words(model, expected, 0.8, 10, anchor), gen)]
+            )
+        found = write(model, ids, 20, 0.8, 10, generator("words", begin), anchor)
+        assert found.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("pos", POSITIONS)
+def test_translations_are_those_written_without_a_cache(pos):
+    torch.manual_seed(1)
+    sizes = dict(vocab_size=40, block_size=12, n_layer=2, n_embd=32, init_std=0.4)
+    model = LanguageModel(EncoderDecoder(Config(pos=pos, **sizes))).eval()
+    source = torch.randint(5, 40, (3, 7))
+    mask = torch.arange(7) < torch.tensor([[7], [4], [5]])
+    found = generate(model, source, mask, 3, 4, 10)
+    idx = torch.full((3, 1), 3)
+    for _ in range(found.size(1)):
+        logits = model(idx, source=source, source_mask=mask)[:, -1].clone()
+        logits[:, :4] = -torch.inf
+        idx = torch.cat([idx, logits.argmax(-1, keepdim=True)], dim=1)
+    assert found.tolist() == idx[:, 1:].tolist()
