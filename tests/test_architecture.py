@@ -65,6 +65,7 @@ RIVALS = ("transformers", "x_transformers")
 PACKAGES = {
     "data": ("torch", "numpy", "tokenizers"),
     "nets/cross_entropy": ("torch",),
+    "nets/device": ("torch",),
     "model": ("torch",),
     "nets": (*REQUIRED, "safetensors"),
     "lab": REQUIRED,
