@@ -6,6 +6,7 @@ SEED ?= 0
 SEEDS ?= 1
 SPLIT ?= full
 TEXT ?=
+MEMBERS ?= 1
 CASES ?= 500
 
 PY = .venv/bin/python
@@ -13,7 +14,7 @@ CLEAN = $(if $(filter clean,$(SPLIT)),-clean)
 ASSIGNMENT = out/assignment$(CLEAN)
 
 .PHONY: help demo assignment figures recipe-decoder recipe-decoder-pretrained recipe-frozen \
-	recipe-frozen-pretrained need-text study-nope study-clap numbers bench bench-assignment test test-all \
+	recipe-frozen-pretrained recipe-likelihood need-text study-nope study-clap numbers bench bench-assignment test test-all \
 	fuzz lint clean clean-runs rebuild
 
 help:
@@ -76,6 +77,14 @@ recipe-frozen-pretrained: .venv/ready need-text  ## the same, pretrained on TEXT
 		--steps 300 --out out/recipe-frozen-both-$(SEED)-$(SPLIT)
 	$(PY) train_classifier.py --encoder out/recipe-frozen-both-$(SEED)-$(SPLIT) --data $(DATA) \
 		$(FROZEN) --out out/recipe-frozen-pretrained-$(SEED)$(CLEAN)
+
+recipe-likelihood: .venv/ready need-text  ## a decoder per class, pretrained on TEXT=path first (MEMBERS=4: averaged)
+	$(PY) train_lm.py --data $(TEXT) --vocab-from $(DATA) $(FROZEN) --pos alibi --n-embd 128 \
+		--n-head 4 --n-ffn 512 --block-size 64 --lr 2e-3 --warmup 100 --decay 0.7 --steps 4000 \
+		--eval-every 2000 --out out/recipe-likelihood-text-$(SEED)-$(SPLIT)
+	$(PY) -m beyond.train_generative --init-from out/recipe-likelihood-text-$(SEED)-$(SPLIT) \
+		--data $(DATA) $(FROZEN) --swap-words 0.1 --steps 300 --lr 5e-4 --class-steps 300 \
+		--class-lr 3e-4 --members $(MEMBERS) --out out/recipe-likelihood-$(SEED)$(CLEAN)
 
 need-text:
 	@test -n "$(TEXT)" || { echo "make: TEXT is missing: name the text to pretrain on," \
