@@ -92,7 +92,7 @@ def read(folder):
         data=corpus_name(flags),
         vocabulary=f"{flags.get('tokenizer')} vocabulary of {size:,}",
         flags=flags,
-        given=tuple(config.get("given", ())),
+        given=tuple(name for name in config.get("given") or () if isinstance(name, str)),
         settings=settings,
         seed=seed,
         numbers=matching(result, NUMBERS),
