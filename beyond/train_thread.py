@@ -69,11 +69,11 @@ def evaluate(model, forest, batches, device, flags):
     sums = {view: torch.zeros(2, len(GROUPS), dtype=torch.float64) for view in VIEWS}
     for rows, inputs, mask, labels, views in processes.my_share(batches):
         words = send_all({"idx": inputs, "mask": mask}, device)
+        again = forest.repeated(rows, labels)
         for view, read in views.items():
             with autocast(flags, device):
                 losses = model.losses(targets=labels, **words, **send_all(read, device))
-            losses = losses.cpu().double()
-            sums[view] += sum_by_group(forest, rows, labels, losses)
+            sums[view] += sum_by_group(forest, rows, labels, losses.cpu().double(), again)
     model.train()
     return {view: processes.all_sum(found) for view, found in sums.items()}
 
@@ -164,8 +164,8 @@ def train(flags):
     for n, part in fixed.items():
         sums = evaluate(model, forests[n], part, device, flags)
         result |= perplexities(sums, n) | {f"tokens/{n}": int(all_depths(sums["alone"])[1])}
-        counts = zip(GROUPS, sums["alone"][1])
-        result |= {f"tokens/{n}-{group}": int(count) for group, count in counts if count}
+        groups = zip(GROUPS, map(int, sums["alone"][1]))
+        result |= {f"tokens/{n}-{group}": count for group, count in groups if count}
     result |= {f"floor/{key}": value for key, value in floor.items()}
     result["gain/test"] = gain(result, "")
     if floor:

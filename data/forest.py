@@ -56,7 +56,7 @@ class Forest:
         for row, words in zip(rows, labels.tolist()):
             above = {i for a in self.chains[row] for i in self.sequences[a].tolist()} - {UNK}
             found += [word in above for word in words if word != -100]
-        return torch.tensor(found)
+        return torch.tensor(found, dtype=torch.bool)
 
     def above(self, rows, chains):
         """Return what the model reads of the ancestors `chains` of these comments.

@@ -62,14 +62,14 @@ def fixed_batches(forest, flags, vocab_size, starts):
     return batches
 
 
-def sum_by_group(forest, rows, labels, losses):
-    """Return the summed losses (N,) of the targets, and their number, (2, GROUPS)."""
+def sum_by_group(forest, rows, labels, losses, again):
+    """Return the summed losses (N,) of the targets, and their number, (2, GROUPS). again (N,): what
+    `Forest.repeated` returns."""
     depths = (forest.depths[rows].clamp(max=DEEPEST) - 1)[:, None]  # (B, 1)
     depths = depths.expand_as(labels)[labels != -100]  # (N,)
     sums = torch.zeros(2, len(GROUPS), dtype=torch.float64)
     sums[0].index_add_(0, depths, losses)
     sums[1].index_add_(0, depths, torch.ones_like(losses))
-    again = forest.repeated(rows, labels)  # (N,)
     sums[:, -1] = torch.stack([losses[again].sum(), again.sum()])
     return sums
 

@@ -166,7 +166,7 @@ def draw(out, data_name, seeds):
         if name in CONFIGURATIONS:
             style["label"] += f": {POSITION_NAMES[given['--pos']]}"
         else:
-            marker = "x+v^12348"[list(all_options()).index(name) % 9]
+            marker = "xos^vD<>p*"[list(all_options()).index(name) % 10]
             style |= dict(linestyle=":", linewidth=1, marker=marker, markersize=3)
         steps = [entry["step"] for entry in logs[0]]
         for axis, key in zip(axes, ("perplexity/valid", "beta")):
