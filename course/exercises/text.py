@@ -134,6 +134,11 @@ NEXT = (
     lambda ids, T: (next_words(ids, T)[0], next_words(ids[:-1], T)[1]),
     "the end is filled with 0 in the targets, so padding is predicted. Fill it with -100.",
     lambda ids, T: (x := next_words(ids, T)) and (x[0], x[1].clamp(min=0)),
+    "there is an empty block where T divides N, so the shape is wrong. Round up: n = -(-N // T).",
+    lambda ids, T: tuple(
+        F.pad(t, (0, 0, 0, (len(ids) - 1) // T + 1 - len(t)), value=fill)
+        for t, fill in zip(next_words(ids, T), (PAD, -100))
+    ),
     "the last target of each block is lost. It is the first word of the next block: shift the "
     "whole text, then cut it.",
     lambda ids, T: (x := next_words(ids, T)) and (x[0], last_lost(x[1])),
