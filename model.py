@@ -163,7 +163,7 @@ class Attention(nn.Module):
         """x (B, T, C) -> the output (B, T, C), and the weights (B, H, T, S) or None.
 
         Queries come from x; keys and values come from x too, or from memory (B, S, C).
-        If causal, a bias must hide the future. kernel: see nets/long_alibi.py.
+        If causal, a bias must hide the future. kernel: see nets/long_attention.py.
         """
         (B, T, C), H = x.shape, self.n_head
         if memory is None:
@@ -225,7 +225,7 @@ class Transformer(nn.Module):
     """Token ids to hidden states. With cross, every block also reads a memory."""
 
     causal = False
-    long_attention = None  # hook: nets/long_alibi.py puts kernels for long sequences here
+    long_attention = None  # hook: nets/long_attention.py puts kernels for long sequences here
 
     def __init__(self, config, cross=False):
         super().__init__()

@@ -2,6 +2,7 @@
 
     python -m beyond.train_thread --data toy
     python -m beyond.train_thread --data threads.jsonl --max-tree-size 32
+    python -m beyond.train_thread --init-from out/mlm-... --data threads.jsonl
 
 A post and its comments form a tree. The encoder reads every text that has replies once and averages
 its states. A decoder without a causal mask reads the comment with masked words, and its
@@ -37,6 +38,7 @@ from lab.machine import autocast, compile_blocks, set_up_device
 from lab.optim import learning_rate, perplexity
 from lab.report import draw_curve, say_start
 from lab.run import Run
+from lab.sources import load_init_from
 from model import LanguageModel
 from nets.device import send_all
 from nets.thread_reader import ThreadReader
@@ -44,6 +46,7 @@ from nets.thread_reader import ThreadReader
 
 @dataclass
 class Flags(MaskFlags, TrainFlags, ProcessFlags):
+    init_from: str = flag("", "run folder of train_mlm.py to start both encoders from")
     ancestors: int = flag(8, "ancestors of a comment that are read at most", at_least=1)
     ancestor_positions: str = flag("learned", "position of an ancestor", ThreadReader.POSITIONS)
     alone_rate: float = flag(0.2, "share of the updates without ancestors", at_least=0, at_most=1)
@@ -91,8 +94,9 @@ def perplexities(sums, name):
 
 def train(flags):
     # Data: trees, whole ones held out, the same in every run
-    check(flags)
-    name, tokenizer, forests, notes = read_forests(flags)
+    source = load_init_from(flags, "mlm")
+    check(flags, source)
+    name, tokenizer, forests, notes = read_forests(flags, source and source.tokenizer)
     vocab_size, starts, known = tokenizer.get_vocab_size(), word_starts(tokenizer), forests["train"]
     fixed = {n: fixed_batches(forests[n], flags, vocab_size, starts) for n in ("valid", "test")}
     floor = {}
@@ -103,11 +107,14 @@ def train(flags):
         floor |= perplexities(toy_floor(flags, forests[n], part, tokenizer), n)
 
     # Model
-    config = model_config(flags, vocab_size=vocab_size, unit_embd=flags.head == "clap")
+    config = model_config(flags, source, vocab_size=vocab_size, unit_embd=flags.head == "clap")
     device = set_up_device(flags, config)
     reader = {"n_ancestors": flags.ancestors, "ancestor_positions": flags.ancestor_positions}
     run = Run("thread", flags, config, tokenizer, device, reader=reader)
     model = LanguageModel(ThreadReader(config, **reader)).to(device)
+    if source:
+        model.body.start_from(source.model.body)
+        model.head.load_state_dict(source.model.head.state_dict())
     if flags.compile:
         compile_blocks(model)
     optimizer = run.make_adamw(model)
@@ -198,12 +205,14 @@ def in_words(numbers, name, ending=""):
     return ", ".join(found)
 
 
-def check(flags):
-    """Raise UserError for flags that contradict each other."""
+def check(flags, source):
+    """Raise UserError for flags that contradict each other, or the run to start from."""
     sinusoidal = flags.ancestor_positions == "sinusoidal"
     pairs = "pairs a sine with a cosine, so --n-embd must be even"
     size, room = f"--max-tree-size {flags.max_tree_size}", flags.max_tree_size > flags.ancestors
+    two = source and source.model.body.config.n_language
     require(
+        (not two, f"--init-from {flags.init_from}: reads two languages; give a run of one"),
         (room, f"{size}: must be above --ancestors {flags.ancestors}, to have room for a comment"),
         (not (sinusoidal and flags.n_embd % 2), f"--ancestor-positions sinusoidal {pairs}"),
     )

@@ -18,10 +18,11 @@ DEEPEST = 6  # comments at least this deep are counted together
 GROUPS = (*(f"depth-{d}" for d in range(1, DEEPEST + 1)), "repeated")
 
 
-def read_forests(flags):
+def read_forests(flags, tokenizer=None):
     """Return (name, tokenizer, {set: Forest}, {what was changed in the data: how often}).
 
-    Whole trees are held out, the same in every run. Raises DataError if there are too few.
+    Whole trees are held out, the same in every run. tokenizer: None makes one of the rest. Raises
+    DataError if there are too few trees.
     """
     threads = load_threads(flags.data)
     rest, test = hold_out(threads.trees, flags.test, seed=0, key=lambda tree: tree.text())
@@ -31,7 +32,7 @@ def read_forests(flags):
         asked = f"--valid {flags.valid} and --test {flags.test}, at least two each"
         raise DataError(f"{few} {asked}; give more trees, or larger shares")
     texts = [text for tree in kept for text in tree.texts]
-    tokenizer = train_tokenizer(flags.tokenizer, texts, flags.vocab_size)
+    tokenizer = tokenizer or train_tokenizer(flags.tokenizer, texts, flags.vocab_size)
     how = tokenizer, flags.block_size, flags.ancestors, flags.max_tree_size
     parts = {"train": kept, "valid": valid, "test": test}
     forests = {name: Forest(trees, *how) for name, trees in parts.items()}

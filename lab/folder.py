@@ -6,7 +6,7 @@ from pathlib import Path
 from data import NAMES, locks
 from data.tokenizer import load_tokenizer
 from lab.errors import UserError, require
-from lab.flags import spelled
+from lab.flags import ContinueFlags, spelled
 from lab.records import can_resume, read_config, read_json
 
 # Written by other scripts; deleted with the run
@@ -93,7 +93,7 @@ def check_resume(folder, flags):
     ]
     remedy = "leave these out" if flags.out else f"use the same, or --resume --out {folder} alone"
     remedy += ", or use another --out"
-    if hasattr(flags, "init_from"):
+    if isinstance(flags, ContinueFlags):
         remedy += f"; to start from its weights: --init-from {folder}, without --resume"
     started = f"--resume: {folder} was started with {'; '.join(changed)}; {remedy}"
     require((not changed, started))

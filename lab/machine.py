@@ -16,7 +16,7 @@ import torch
 from lab import processes
 from lab.errors import require
 from model import Block
-from nets import long_alibi
+from nets import long_attention
 
 
 def set_up_device(flags, config=None):
@@ -49,7 +49,7 @@ def set_up_device(flags, config=None):
     # Far-away tokens get weights too small for normal floats, and denormal floats are slow.
     torch.set_flush_denormal(True)
     torch.manual_seed(getattr(flags, "seed", 0))
-    long_alibi.install()
+    long_attention.install()
     if device == "cpu":
         keep_freed_memory()
     return torch.device(device)

@@ -31,6 +31,12 @@ class ThreadReader(nn.Module):
             table = sinusoids(n_ancestors, config.n_embd)
             self.register_buffer("distances", table, persistent=False)
 
+    def start_from(self, encoder):
+        """Give both encoders the weights of a pretrained one. Its cross-attention stays new."""
+        weights = encoder.state_dict()
+        self.encoder.load_state_dict(weights)
+        self.decoder.load_state_dict(self.decoder.state_dict() | weights)
+
     def forward(
         self,
         idx,

@@ -58,7 +58,7 @@ def measure(run):
     """Return {name: [perplexity of all hidden words, and of those that an ancestor has]} of the
     three views and two caches on the test trees, "count": [number of words] of both."""
     trained = run.config["flags"]
-    _, tokenizer, forests, _ = read_forests(Namespace(**trained))
+    _, tokenizer, forests, _ = read_forests(Namespace(**trained), run.tokenizer)
     texts = {n: losses_of(run, forests[n], trained, tokenizer) for n in ("valid", "test")}
     nats, again, caches = texts["test"]
     none = "no hidden word of the test trees also stands in an ancestor"

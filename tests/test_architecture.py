@@ -87,7 +87,7 @@ LINE_LIMITS = {
     "baselines.py": 220,
     "beyond/train_seq2seq.py": 230,
     "beyond/train_tlm.py": 230,
-    "beyond/train_thread.py": 230,
+    "beyond/train_thread.py": 240,
 }
 COLUMNS = 100
 LONGEST_COPY = 8  # lines in a row that two files may share

@@ -17,6 +17,7 @@ from data.corpus import hold_out
 from data.forest import Forest
 from data.masked_comments import VIEWS, fixed_batches
 from data.tokenizer import BOS, UNK, encode, load_tokenizer, train_tokenizer
+from lab.load import read_run
 from lab.parameters import count_parameters
 from lab.records import read_json
 from model import POSITIONS, Config, LanguageModel
@@ -305,6 +306,19 @@ def test_results_of_every_view_and_depth(cli, echoes, tmp_path):
     assert config["reader"] == {"n_ancestors": 3, "ancestor_positions": "learned"}
     assert "38 training trees (114 comments" in done.out
     assert "with another tree's" in done.out.splitlines()[-1]
+
+
+def test_from_a_pretrained_encoder(cli, echoes, finished, tmp_path):
+    given = dict(init_from=finished("train_mlm"), data=echoes, steps=0, out=tmp_path / "run")
+    succeed(cli("train_thread", *"--valid 0.2 --test 0.2".split(), **given))
+    (model, tokenizer), pretrained = load(tmp_path / "run"), read_run(finished("train_mlm"))
+    assert tokenizer.to_str() == pretrained.tokenizer.to_str()
+    idx = torch.randint(4, 40, (3, 9))
+    expected = pretrained.model.body(idx)
+    torch.testing.assert_close(model.body.encoder(idx), expected)
+    torch.testing.assert_close(model(idx), pretrained.model.head(expected))
+    wrong = cli("train_thread", init_from=finished("train_lm"), data=echoes, out=tmp_path / "no")
+    assert_complains(wrong, "--init-from", "train_mlm.py")
 
 
 def test_ancestors_tell_the_word_and_another_trees_do_not(cli, tmp_path):

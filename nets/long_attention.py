@@ -1,16 +1,17 @@
 """Faster attention for long sequences, with the same results.
 
-On a GPU, ALiBi needs no T x T table. With 12 heads and 8,192 tokens the table takes 3 GB, which
-every layer reads. FlexAttention (Dong et al. 2024) compiles a kernel that computes the penalty from
-the two positions and skips blocks of scores that are all hidden.
+On a GPU, ALiBi and windows need no T x T table. With 12 heads and 8,192 tokens ALiBi's takes 3 GB,
+which every layer reads. FlexAttention (Dong et al. 2024) compiles a kernel that computes the
+penalty from the two positions and skips blocks of scores that are all hidden.
 
 On a CPU, PyTorch's kernel computes all scores, even those that the bias of a decoder hides.
 Attending in slices of rows skips most of them.
 
-    long_alibi.install()     # all models use these kernels where they are faster
+    long_attention.install()     # all models use these kernels where they are faster
 """
 
 import functools
+import math
 
 import torch
 import torch.nn.functional as F
@@ -39,10 +40,11 @@ def choose_kernel(body, T, mask, need_weights):
     if need_weights or body.training and config.attn_dropout:
         return None  # attention is written out
     wide = config.n_embd // config.n_head >= FLEX_WIDTH
-    if config.pos == "alibi" and T >= FLEX_TOKENS and device.type in FLEX_DEVICES and wide:
-        variant = "causal" if body.causal else config.alibi
-        make = alibi_kernel if mask is None else alibi_kernel.__wrapped__  # masks are never alike
-        return make(config.n_head, T, variant, config.window, device, mask), None
+    table = config.pos == "alibi" or config.window
+    if table and T >= FLEX_TOKENS and device.type in FLEX_DEVICES and wide:
+        sees = "causal" if body.causal else config.alibi if config.pos == "alibi" else "symmetric"
+        alibi = config.pos == "alibi"
+        return flex_kernel(config.n_head, T, alibi, sees, config.window, device, mask), None
     if body.causal and T > ROWS and device.type == "cpu":
         bias = body.attention_bias(T, mask)
         return None if bias is None else (attend_in_rows, bias)
@@ -69,20 +71,36 @@ def compiled():
     return torch.compile(flex_attention)
 
 
-@functools.lru_cache(maxsize=8)
-def alibi_kernel(n_head, T, variant, window, device, mask=None):
-    """Return a kernel that attends as with alibi_bias(n_head, T, variant) and without that table.
+def flex_kernel(n_head, T, alibi, variant, window, device, mask=None):
+    """Return a kernel that attends as with the bias of `Transformer.attention_bias`, without it.
 
-    window: as in Config; mask (B, T): True for real tokens.
+    alibi: whether distances are penalised. variant: which of alibi_bias; without ALiBi causal or
+    symmetric. window: as in Config. mask (B, T): True for real tokens.
+    """
+    slopes, blocks = prepare(n_head, T, variant, window, device)
+
+    def score(s, b, h, i, j):
+        if alibi:
+            distance = (i - j).abs()
+            if variant == "offset":
+                distance = distance - 0.5 * (j > i)
+            s = s - slopes[h % len(slopes)] * distance
+        if mask is not None:  # a token always sees itself, as in Transformer.attention_bias
+            s = torch.where(mask[b, j] | (i == j), s, -math.inf)
+        return s
+
+    attend = compiled() if device.type == "cuda" else flex_attention
+    return lambda q, k, v, *_, **__: attend(q, k, v, score_mod=score, block_mask=blocks)
+
+
+@functools.lru_cache(maxsize=8)
+def prepare(n_head, T, variant, window, device):
+    """Return the slopes of ALiBi, and the blocks of scores that are not all hidden, or None.
+
+    The padding of a batch is left to the scores, so that the blocks are computed once for a length.
     """
     half = n_head // 2
     slopes = alibi_slopes(half if variant == "one-sided" else n_head).to(device)
-
-    def score(s, b, h, i, j):
-        distance = (i - j).abs()
-        if variant == "offset":
-            distance = distance - 0.5 * (j > i)
-        return s - slopes[h % len(slopes)] * distance
 
     def allowed(b, h, i, j):
         seen = j >= 0
@@ -92,13 +110,9 @@ def alibi_kernel(n_head, T, variant, window, device, mask=None):
             seen = torch.where(h < half, j <= i, j >= i)
         if window:
             seen = seen & ((i - j).abs() < window)
-        # A token always sees itself, as in Transformer.attention_bias
-        return seen if mask is None else seen & (mask[b, j] | (i == j))
+        return seen
 
-    blocks = None
-    if variant in ("causal", "one-sided") or window or mask is not None:
-        n_mask = None if mask is None else len(mask)
-        n_side = n_head if variant == "one-sided" else None
-        blocks = create_block_mask(allowed, n_mask, n_side, T, T, device=device)
-    attend = compiled() if device.type == "cuda" else flex_attention
-    return lambda q, k, v, *_, **__: attend(q, k, v, score_mod=score, block_mask=blocks)
+    if not (variant in ("causal", "one-sided") or window):
+        return slopes, None
+    n_side = n_head if variant == "one-sided" else None
+    return slopes, create_block_mask(allowed, None, n_side, T, T, device=device)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from model import Config, Decoder, Encoder, Transformer, alibi_bias, attend
-from nets import long_alibi
+from nets import long_attention
 
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 LONG = 260
@@ -12,7 +12,7 @@ LONG = 260
 
 @pytest.fixture(autouse=True)
 def installed(monkeypatch):
-    monkeypatch.setattr(Transformer, "long_attention", long_alibi.choose_kernel)
+    monkeypatch.setattr(Transformer, "long_attention", long_attention.choose_kernel)
 
 
 def tiny(body, pos, **more):
@@ -27,20 +27,29 @@ def tiny(body, pos, **more):
 @pytest.mark.parametrize("variant", ["causal", "offset", "symmetric", "one-sided"])
 def test_flex_attends_as_with_the_table(variant):
     q, k, v = torch.randn(3, 2, 6, 40, 8)
-    kernel = long_alibi.alibi_kernel(6, 40, variant, 0, torch.device("cpu"))
+    kernel = long_attention.flex_kernel(6, 40, True, variant, 0, torch.device("cpu"))
     torch.testing.assert_close(kernel(q, k, v), attend(q, k, v, alibi_bias(6, 40, variant))[0])
 
 
 @pytest.mark.parametrize("body", [Encoder, Decoder])
 @pytest.mark.parametrize("padded", [True, False])
-@pytest.mark.parametrize("more", [{"window": 7}, {"alibi": "one-sided"}, {"alibi": "offset"}])
+@pytest.mark.parametrize(
+    "pos, more",
+    [
+        ("alibi", {"window": 7}),
+        ("alibi", {"alibi": "one-sided"}),
+        ("alibi", {"alibi": "offset"}),
+        ("rope", {"window": 7}),
+        ("learned", {"window": 200, "block_size": LONG}),
+    ],
+)
 @torch.no_grad()  # on the CPU, FlexAttention has no backward pass
-def test_flex_gives_the_states_of_the_table(body, padded, more, monkeypatch):
-    model = tiny(body, "alibi", n_head=2, n_embd=32, **more)
+def test_flex_gives_the_states_of_the_table(body, padded, pos, more, monkeypatch):
+    model = tiny(body, pos, n_head=2, n_embd=32, **more)
     idx = torch.randint(5, 30, (2, LONG))
     mask = torch.arange(LONG) < torch.tensor([[LONG], [150]]) if padded else None
     with_table = model(idx, mask)
-    monkeypatch.setattr(long_alibi, "FLEX_DEVICES", ("cpu",))
+    monkeypatch.setattr(long_attention, "FLEX_DEVICES", ("cpu",))
     monkeypatch.setattr(body, "attention_bias", None)  # a call would fail: no table is made
     without = model(idx, mask)
     if padded:
@@ -50,17 +59,17 @@ def test_flex_gives_the_states_of_the_table(body, padded, more, monkeypatch):
 
 @pytest.mark.parametrize("n_head, chosen", [(4, True), (8, False)])
 def test_flex_is_not_chosen_for_heads_narrower_than_16(n_head, chosen, monkeypatch):
-    monkeypatch.setattr(long_alibi, "FLEX_DEVICES", ("cpu",))
+    monkeypatch.setattr(long_attention, "FLEX_DEVICES", ("cpu",))
     model = tiny(Encoder, "alibi", n_head=n_head, n_embd=64)
-    assert (long_alibi.choose_kernel(model, LONG, None, False) is not None) == chosen
+    assert (long_attention.choose_kernel(model, LONG, None, False) is not None) == chosen
 
 
 def test_no_kernel_replaces_attention_that_is_written_out(monkeypatch):
-    monkeypatch.setattr(long_alibi, "FLEX_DEVICES", ("cpu",))
+    monkeypatch.setattr(long_attention, "FLEX_DEVICES", ("cpu",))
     model = tiny(Decoder, "alibi", attn_dropout=0.1)
-    assert long_alibi.choose_kernel(model.eval(), LONG, None, False)
-    assert not long_alibi.choose_kernel(model.eval(), LONG, None, True)
-    assert not long_alibi.choose_kernel(model.train(), LONG, None, False)
+    assert long_attention.choose_kernel(model.eval(), LONG, None, False)
+    assert not long_attention.choose_kernel(model.eval(), LONG, None, True)
+    assert not long_attention.choose_kernel(model.train(), LONG, None, False)
 
 
 # ---------------------------------------------------------------------------- slices of rows
