@@ -136,35 +136,14 @@ def together(tmp_path_factory, data):
         ),
     ]
     for job in jobs:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            job |= {
-                "port": free.getsockname()[1],
-                "stop_at": job.get("stop_at", 0),
-                "argv": list(map(str, job.get("argv", ()))),
-            }
+        job |= {
+            "port": free_port(),
+            "stop_at": job.get("stop_at", 0),
+            "argv": list(map(str, job.get("argv", ()))),
+        }
     (folder / "jobs.json").write_text(json.dumps(jobs), encoding="utf-8")
 
-    processes = []
-    for rank in range(2):
-        there = {
-            "RANK": str(rank),
-            "LOCAL_RANK": str(rank),
-            "WORLD_SIZE": "2",
-            "LOCAL_WORLD_SIZE": "2",
-            "MASTER_ADDR": "127.0.0.1",
-            "OMP_NUM_THREADS": "1",
-        }
-        with open(folder / f"err-{rank}.txt", "w") as err:
-            processes.append(
-                subprocess.Popen(
-                    [sys.executable, ROOT / "tests" / "one_of_two.py", folder / "jobs.json"],
-                    cwd=folder,
-                    env=os.environ | {"PYTHONPATH": str(ROOT)} | there,
-                    stdout=subprocess.DEVNULL,
-                    stderr=err,
-                )
-            )
+    processes = start_two(folder, ROOT / "tests" / "one_of_two.py", folder / "jobs.json")
     try:
         wait_for(lambda: len(read_metrics(folder / "endless")) > 0, processes)
         processes[1].send_signal(signal.SIGKILL)
@@ -179,6 +158,39 @@ def together(tmp_path_factory, data):
         json.loads((folder / f"jobs-{rank}.json").read_text(encoding="utf-8")) for rank in range(2)
     ]
     return Session(folder, done, killed, code, (folder / "err-0.txt").read_text(encoding="utf-8"))
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def start_two(folder, *words, port=0):
+    """Start python with these words as the two processes of a training. Their stderr goes into
+    err-0.txt and err-1.txt."""
+    processes = []
+    for rank in range(2):
+        there = {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": "2",
+            "LOCAL_WORLD_SIZE": "2",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "OMP_NUM_THREADS": "1",
+        }
+        with open(folder / f"err-{rank}.txt", "w") as err:
+            processes.append(
+                subprocess.Popen(
+                    [sys.executable, *map(str, words)],
+                    cwd=folder,
+                    env=os.environ | {"PYTHONPATH": str(ROOT)} | there,
+                    stdout=subprocess.DEVNULL,
+                    stderr=err,
+                )
+            )
+    return processes
 
 
 def wait_for(happened, processes, seconds=400):
@@ -302,3 +314,21 @@ def test_when_a_process_is_killed_the_other_says_how_to_resume(together):
     )
     checkpoint = torch.load(together.folder / "endless" / "checkpoint.pt", weights_only=True)
     assert checkpoint["step"] == 0
+
+
+def test_a_process_that_no_longer_answers_ends_the_other(data, tmp_path):
+    endless = "--steps 1000000 --eval-every 1000 --timeout 5".split()
+    argv = [*TINY, "--data", data["text"], *endless, "--out", tmp_path / "run"]
+    processes = start_two(tmp_path, ROOT / "train_lm.py", *argv, port=free_port())
+    try:
+        wait_for(lambda: len(read_metrics(tmp_path / "run")) > 0, processes)
+        processes[1].send_signal(signal.SIGSTOP)
+        code = processes[0].wait(60)
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    err = (tmp_path / "err-0.txt").read_text(encoding="utf-8")
+    (line,) = [line for line in err.splitlines() if line.startswith("train_lm.py:")]
+    assert code == 1 and "Traceback" not in err
+    assert "--timeout 5" in line and "did not answer in time" in line and "--resume" in line
