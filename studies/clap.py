@@ -2,6 +2,7 @@
 
     python -m studies.clap --size quick
     python -m studies.clap --data path/to/wikitext-2 --size laptop
+    python -m studies.clap --data path/to/wikitext-2 --steps 40000 --choose-lr --only baseline,alibi
 
 Five configurations with the same data, budget and masks; options of the original comparison; and
 controls, since it gives dropout to some configurations only. Each run is a folder of its own.
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from lab import tables
 from lab.command import main
+from lab.errors import require
 from lab.figures import (
     POSITION_COLORS,
     POSITION_NAMES,
@@ -73,47 +75,88 @@ SIZES = {
                  batch_size=64, lr=5e-4, steps=12000),
 }
 # fmt: on
+FACTORS = (0.5, 1, 2)  # of the learning rate, for --choose-lr
 
 
 @dataclass
 class Flags(StudyFlags):
     steps: int = flag(0, "updates of each run", shown="as --size says", at_least=0)
+    only: str = flag("", "configurations to train, joined by commas", shown="all")
+    choose_lr: bool = flag(False, "first try half and twice the learning rate, in shorter runs")
     out: str = flag("out/study-clap", "folder of all runs, figures and the report")
 
 
 def study(flags):
     started, out = time.perf_counter(), Path(flags.out)
-    size = SIZES[flags.size] | ({"steps": flags.steps} if flags.steps else {})
+    size = SIZES[flags.size]
+    steps, names = flags.steps or size["steps"], choose(flags.only)
 
     # Jobs: the first seed of all, then the second
-    schedule = dict(warmup=size["steps"] * 8 // 100, eval_every=max(1, size["steps"] // 20))
-    common = [*COMMON.split(), *options(data=flags.data, threads=1, **schedule, **size)]
+    rates = choose_rates(out, names, flags) if flags.choose_lr else dict.fromkeys(names, size["lr"])
+    seeds = {name: range(flags.seeds if name in CONFIGURATIONS else 1) for name in names}
+    pairs = [(name, seed) for seed in range(flags.seeds) for name in names if seed in seeds[name]]
     jobs = [
-        (folder(name, seed), "train_mlm", [*common, *words.split(), *options(seed=seed)])
-        for seed in range(flags.seeds)
-        for name, words in (CONFIGURATIONS if seed else all_options()).items()
+        training(name, seed, folder(name, seed), flags, steps, rates[name]) for name, seed in pairs
     ]
-    seeds = {name: range(flags.seeds) for name in CONFIGURATIONS}
-    folders = [out / folder(name, seed) for name in CONFIGURATIONS for seed in seeds[name]]
-    comparison = ("compare", "compare", [*folders, *options(labels=",".join(CONFIGURATIONS))])
-    run_all(out, (jobs, [comparison]), flags)
+    main_ones = [name for name in names if name in CONFIGURATIONS]
+    folders = [out / folder(name, seed) for name in main_ones for seed in seeds[name]]
+    comparison = ("compare", "compare", [*folders, *options(labels=",".join(main_ones))])
+    run_all(out, (jobs, [comparison] if folders else []), flags)
 
     # Results
-    seeds |= {name: [0] for name in OPTIONS | CONTROLS}
     results = {
-        name: [read_result(out / folder(name, seed)) for seed in seeds[name]] for name in seeds
+        name: [read_result(out / folder(name, seed)) for seed in seeds[name]] for name in names
     }
     draw(out, Path(flags.data).stem, seeds)
-    print(write_table(out, Path(flags.data).stem, results))
+    print(write_table(out, Path(flags.data).stem, results, rates))
     numbers = {
-        name: {"perplexity": [r["perplexity/valid"] for r in each]}
+        name: {"perplexity": [r["perplexity/valid"] for r in each], "lr": rates[name]}
         for name, each in results.items()
     }
     finish(out, started, numbers, ("clap.png", "clap.md", "clap.tex", "compare/"))
 
 
+def training(name, seed, where, flags, steps, lr):
+    """Return the job that trains a configuration into the folder `where`."""
+    size = SIZES[flags.size] | {"steps": steps, "lr": lr}
+    schedule = dict(warmup=steps * 8 // 100, eval_every=max(1, steps // 20))
+    common = [*COMMON.split(), *options(data=flags.data, threads=1, **schedule, **size)]
+    return where, "train_mlm", [*common, *all_options()[name].split(), *options(seed=seed)]
+
+
+def choose_rates(out, names, flags):
+    """Return {name: learning rate}: the best on the held-out lines of three, after runs of as many
+    steps as --size has."""
+    size = SIZES[flags.size]
+    trials = {
+        name: {factor * size["lr"]: f"lr-{factor:g}-{folder(name, 0)}" for factor in FACTORS}
+        for name in names
+    }
+    jobs = [
+        training(name, 0, where, flags, size["steps"], lr)
+        for name, tried in trials.items()
+        for lr, where in tried.items()
+    ]
+    run_all(out, (jobs,), flags)
+    found = {
+        name: {lr: read_result(out / where)["perplexity/valid"] for lr, where in tried.items()}
+        for name, tried in trials.items()
+    }
+    return {name: min(tried, key=tried.get) for name, tried in found.items()}
+
+
+def choose(only):
+    """Return the names of the configurations that --only names as their folders are named, or all.
+    Raises UserError for an unknown one."""
+    known = {folder(name, 0)[:-2]: name for name in all_options()}
+    wanted = [part.strip() for part in only.split(",")] if only else list(known)
+    unknown = [part for part in wanted if part not in known]
+    require((not unknown, f"--only {only}: must be of {', '.join(known)}, joined by commas"))
+    return [known[part] for part in dict.fromkeys(wanted)]
+
+
 def all_options():
-    """Return {name: flags} of everything that is trained with seed 0."""
+    """Return {name: flags} of everything that is trained; of all but the five, one seed."""
     return CONFIGURATIONS | OPTIONS | CONTROLS
 
 
@@ -121,14 +164,23 @@ def folder(name, seed):
     return f"{name.replace(', ', '-').replace(' ', '-')}-{seed}"
 
 
-def write_table(out, data_name, results):
+def write_table(out, data_name, results, rates):
     """Write clap.md and clap.tex, and return the Markdown."""
-    header = ["configuration", "perplexity", "found (%)", "parameters", "tokens/s", "seeds"]
+    header = [
+        "configuration",
+        "perplexity",
+        "found (%)",
+        "learning rate",
+        "parameters",
+        "tokens/s",
+        "seeds",
+    ]
     rows = [
         [
             name,
             tables.spread([r["perplexity/valid"] for r in each], 2),
             tables.spread([100 * r["accuracy/valid"] for r in each]),
+            f"{rates[name]:g}",
             f"{each[0]['parameters']['total']:,}",
             f"{statistics.median(map(speed, each)):,.0f}",
             str(len(each)),

@@ -139,6 +139,23 @@ def test_study_clap(corpus, tmp_path, monkeypatch, jobs_in_process):
     ).read_text(encoding="utf-8")
     assert (study / "compare" / "compare.md").exists()
 
+    argv = ("--data", corpus, "--size", "quick", "--seeds", 1, "--jobs", 1)
+    longer = tmp_path / "longer"
+    chosen = "--only", "zero-clap", "--choose-lr", "--steps", 15, "--out", longer
+    done = call_main(clap, clap.study, *argv, *chosen)
+    assert done.code == 0, done.err
+    tried = {
+        lr: read(longer / f"lr-{lr / 1e-3:g}-zero-clap-0" / "result.json")
+        for lr in (5e-4, 1e-3, 2e-3)
+    }
+    assert {found["step"] for found in tried.values()} == {10}
+    best = min(tried, key=lambda lr: tried[lr]["perplexity/valid"])
+    assert read(longer / "zero-clap-0" / "config.json")["flags"]["lr"] == best
+    assert read(longer / "zero-clap-0" / "result.json")["step"] == 15
+    assert list(read(longer / "result.json")["zero-clap"].items())[1] == ("lr", best)
+    wrong = call_main(clap, clap.study, *argv, "--only", "alibis", "--out", longer)
+    assert wrong.code == 2 and "--only alibis" in wrong.err and "alibi-no-dropout" in wrong.err
+
 
 @pytest.mark.parametrize("study", [clap, nope])
 def test_mistakes_are_named(study, tmp_path):
