@@ -75,7 +75,7 @@ def train(flags):
 
     folder.mkdir(parents=True, exist_ok=True)
     for path in folder.iterdir():
-        if path.is_file() and path.name != "config.json":  # without it, this is no run
+        if path.is_file() and path.name != "config.json":  # it marks a run folder
             path.unlink()
     config = {"kind": "baselines", "flags": asdict(flags)}
     config |= {"revision": git_revision(), "versions": versions()}

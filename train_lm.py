@@ -52,8 +52,8 @@ class Flags(TrainFlags, NoiseFlags, ContinueFlags, ProcessFlags):
     split: str = flag("full", "clean: leave out the sentences of the test rows; i/n: of part i")
     eval_block: str = flag("", "also evaluate in blocks of these lengths, for example 32,64,128")
     eval_stride: int = flag(0, "tokens between evaluation blocks; 0: no overlap", at_least=0)
-    eval_train: int = flag(200_000, "evaluate on at most so many training tokens", at_least=1)
-    eval_test: int = flag(0, "evaluate on at most so many tokens per test set; 0: all", at_least=0)
+    eval_train: int = flag(200_000, "training tokens to evaluate on, at most", at_least=1)
+    eval_test: int = flag(0, "tokens of each test set to evaluate on, at most; 0: all", at_least=0)
 
 
 @torch.no_grad()

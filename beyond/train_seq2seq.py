@@ -9,8 +9,8 @@
         source    [BOS] We choose hope .
         target    Nous choisissons l'espoir . [EOS]
 
-Gaps are drawn as in T5 (data/spans.py): 15% of the tokens, three at a time, anew at every step. Its
-perplexity is that of a target's tokens, with the nearly certain sentinels and [EOS];
+Gaps are drawn as in T5 (data/spans.py): 15% of the tokens, three at a time, new ones at every step.
+The perplexity is that of a target's tokens, with the nearly certain sentinels and [EOS];
 `perplexity_words` leaves these out. Compare neither with that of train_lm.py or train_mlm.py.
 """
 

@@ -42,7 +42,7 @@ class TimeUp(BaseException):
 
 
 def judge(path, sheet, seconds=20):
-    """Return the Verdict on the answers in a file. Each function may take so many seconds."""
+    """Return the Verdict on the answers in a file. seconds: time limit of each function."""
     path, printed = Path(path), io.StringIO()
     warnings = io.StringIO()  # PyTorch's, which are not shown
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(warnings):
@@ -238,8 +238,8 @@ def explain(error, path, seconds=20):
 
 @contextlib.contextmanager
 def time_limit(seconds):
-    """Raise TimeUp in the block after so many seconds. Only the main thread has such a timer, and
-    Windows has none."""
+    """Raise TimeUp in the block after this many seconds. Outside the main thread and on Windows
+    there is no such timer, and no limit."""
     main = threading.current_thread() is threading.main_thread()
     if not (main and hasattr(signal, "setitimer")):
         yield

@@ -52,7 +52,7 @@ class Rows:
         additions to the logits in training (n_class,).
 
         how: "none", "weights", or "prior": twice the log of the class shares is added. When every
-        row is learned by heart, weights hardly matter, but the prior does (Menon et al. 2021).
+        row is memorised, weights hardly matter, but the prior does (Menon et al. 2021).
         """
         counts = self.labels.bincount(minlength=n_class).clamp(min=1)
         weights, prior = torch.ones(n_class), torch.zeros(n_class)

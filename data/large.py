@@ -134,7 +134,7 @@ def is_held_out(line, share):
 def sample_lines(sources, size, valid=0.0):
     """Yield lines of about `size` bytes, spread evenly over the texts, without those held out.
 
-    Raises DataError if there are none.
+    Raises DataError if no line is left.
     """
     found = False
     for source, begin, end in choose_pieces(sources, size):

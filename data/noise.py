@@ -1,4 +1,4 @@
-"""Noise in the training text, so that a causal model does not learn a small text by heart.
+"""Add noise to the training text: a causal model then memorises a small text less.
 
 Xie et al. 2017, section 3.
 """

@@ -11,7 +11,7 @@ def load_run(folder, device="cpu", step=None):
     """Return a trained run to look inside, as an `OpenRun`, with its best weights.
 
     folder: that of any training script. device: where to compute, such as "cuda". step: take the
-    weights of this step, which --keep kept. Raises UserError or DataError if the folder is no run,
-    or has no such weights.
+    weights of this step, which --keep kept. Raises UserError or DataError if the folder is not a
+    run, or has no such weights.
     """
     return OpenRun(**vars(read_run(folder, device=device, step=step)))

@@ -58,7 +58,7 @@ class Finished:
 
 
 def read(folder):
-    """Read a finished run. UserError if the folder is no run, or its run is not finished."""
+    """Read a finished run. UserError if the folder is not a run, or its run is not finished."""
     if not folder.is_dir():
         raise UserError(f"{folder}: no such run folder; check the path")
     if not (folder / "config.json").exists():

@@ -135,7 +135,7 @@ class NoiseFlags:
 
     @property
     def noise(self):
-        """What `data.noise.noise_tokens` reads."""
+        """Return the arguments of `data.noise.noise_tokens`."""
         return self.drop_words, self.swap_words, self.rare_unknown
 
     def check_together(self):

@@ -28,9 +28,10 @@ def p_value(t, n):
 def compare_neighbours(configurations):
     """Test each configuration against the next worse one, on its mean log perplexity.
 
-    Test sets count, or where there are none the held-out sentences. Returns a list of {"better",
-    "worse": labels, "seeds": number, "percent": by how much the perplexity is higher, "deviation":
-    of that over the seeds, "p"} for every two that share at least two seeds.
+    Perplexities of test sets are compared, without test sets those of the held-out sentences.
+    Returns a list of {"better", "worse": labels, "seeds": number, "percent": by how much the
+    perplexity is higher, "deviation": of that over the seeds, "p"} for every two that share at
+    least two seeds.
     """
     scored = [(scores(c), c.label) for c in configurations]
     scored = [(values, label) for values, label in scored if values]

@@ -71,7 +71,7 @@ def unquote(cell):
 
 @dataclass
 class Predictions:
-    """What a classifier answers to labelled rows.
+    """The answers of a classifier to labelled rows.
 
     rows: [(index in `classes`, text), ...]; logits (N, n_class): unnormalised log probabilities;
     seen (N,) bool: whether a row is also among the rows trained on.

@@ -1,4 +1,4 @@
-"""What the training scripts print and draw alike."""
+"""Print and draw the parts that all training scripts share."""
 
 from lab import figures
 from lab.parameters import count_parameters

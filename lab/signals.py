@@ -1,4 +1,4 @@
-"""What ends a training early: a signal, or a loss that is NaN or infinite."""
+"""End a training early: at a signal, or at a loss that is NaN or infinite."""
 
 import contextlib
 import math

@@ -1,4 +1,4 @@
-"""What a training starts from: another run, RoBERTa's weights, or prepared text."""
+"""Load the start of a training: another run, RoBERTa's weights, or prepared text."""
 
 from pathlib import Path
 

@@ -1,11 +1,11 @@
-"""Read a text token by token without reading it anew for each one."""
+"""Read a text token by token without rereading it for each one."""
 
 import torch
 import torch.nn.functional as F
 
 from model import score_bias
 
-STEP = 64  # tables of positions grow by so many tokens at a time
+STEP = 64  # tables of positions grow by this many tokens at a time
 
 
 class CachedReader:

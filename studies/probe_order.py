@@ -109,7 +109,7 @@ def draw(out, result):
     """Draw order.png: loss over the number of ordered words, and loss along the block."""
     figure, (left, right) = new_figure(1, 2, figsize=(7.6, 3.3))
     for r, style in styles(result):
-        # With all words shuffled, the loss would flatten the rest: it stands in the table only.
+        # The loss with all words shuffled is so high that it would flatten the other lines
         over_seeds(left, range(len(r["kept"][0]) - 1), [ys[1:] for ys in r["shuffled"]], **style)
         n = len(r["segments"][0])
         middles = [r["block_size"] * (i + 0.5) / n for i in range(n)]

@@ -1,4 +1,4 @@
-"""What the probes of positions have in common: flags, runs grouped by configuration, labels."""
+"""The common parts of the position probes: flags, runs grouped by configuration, labels."""
 
 from collections import Counter
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a trained model answers: words for masks, continuations, translations, classes, losses.
+"""Ask a trained model: words for masks, continuations, translations, classes, losses.
 
 The functions take models and ids. `OpenRun` (lab/inside/run.py) takes texts and gives texts.
 """

@@ -1,4 +1,4 @@
-"""What a model answers at each word of a text, and after each of its layers.
+"""Ask a model at each word of a text, and after each of its layers.
 
 A causal model is asked for the next word after each word, a masked LM for each word, masked in
 turn, and a classifier for the class. The answers of a layer are read from its hidden states by the
@@ -27,7 +27,7 @@ class Questions:
     inputs: dict  # what the body reads, without padding: idx (N, T), and source or ancestors
     rows: torch.Tensor  # (M,)
     places: torch.Tensor  # (M,) positions in the text; -1: the text as a whole
-    targets: torch.Tensor  # (M,) the true words, -100 where there is none
+    targets: torch.Tensor  # (M,) the true words, -100 where unknown
 
 
 @dataclass
@@ -37,8 +37,8 @@ class Answers:
     layers: list  # L names
     words: torch.Tensor  # (L, M, k) ids of words or classes
     probabilities: torch.Tensor  # (L, M, k)
-    true: torch.Tensor  # (L, M) probability of the target, NaN where there is none
-    ranks: torch.Tensor  # (L, M) rank of the target counted from 1, 0 where there is none
+    true: torch.Tensor  # (L, M) probability of the target, NaN where unknown
+    ranks: torch.Tensor  # (L, M) rank of the target counted from 1, 0 where unknown
 
 
 def ask(reading, number, n_pass=1):

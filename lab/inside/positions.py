@@ -1,4 +1,4 @@
-"""Draw what a model is told about positions: ALiBi's bias, vectors, or angles of rotation."""
+"""Draw the position encoding of a model: ALiBi's bias, vectors, or angles of rotation."""
 
 import math
 
@@ -18,7 +18,7 @@ def draw_positions(body, title):
 
 
 def position_tables(body):
-    """Return what a body is told of positions, as panels for draw_tables; [] for NoPE."""
+    """Return the position encoding of a body as panels for draw_tables; [] for NoPE."""
     config, T = body.config, body.config.block_size
     if config.pos == "nope":
         return []

@@ -45,7 +45,7 @@ class OpenRun(LoadedRun):
 
     @property
     def result(self):
-        """The final numbers, {name: number}: result.json. Raises UserError while there is none."""
+        """The final numbers, {name: number}: result.json. UserError before the run has ended."""
         return read_result(self.folder)
 
     @property

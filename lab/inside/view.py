@@ -49,7 +49,7 @@ class Attention:
 
     @property
     def position(self):
-        """What positions add to the content: (n_layer, n_head, T, S), or None.
+        """The part of the scores that positions add: (n_layer, n_head, T, S), or None.
 
         ALiBi's bias, or what the rotation of rotary positions changes. Learned and sinusoidal
         positions are part of the content.

@@ -63,7 +63,7 @@ def done(corpus, tmp_path_factory):
 
 
 class Words(HTMLParser):
-    """What a page shows, and what it loads."""
+    """The words of a page, and the files it loads."""
 
     def __init__(self, page):
         super().__init__()

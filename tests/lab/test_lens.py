@@ -1,4 +1,4 @@
-"""What models answer by layer and without a head, against smaller models called by hand."""
+"""The answers of models by layer and without a head, against smaller models called by hand."""
 
 import base64
 import copy

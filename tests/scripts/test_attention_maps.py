@@ -55,7 +55,7 @@ def figures(monkeypatch):
 
 
 def entry(folder, figure):
-    """What maps.json says of a figure: one dictionary per attention of each run."""
+    """The entry of a figure in maps.json: one dictionary per attention of each run."""
     return json.loads((folder / "maps.json").read_text(encoding="utf-8"))[figure]["runs"]
 
 

@@ -1,4 +1,4 @@
-"""What surrounds the training loops: counts of seen rows, clipping, clocks."""
+"""The surroundings of the training loops: counts of seen rows, clipping, clocks."""
 
 import json
 import re
