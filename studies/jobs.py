@@ -16,8 +16,9 @@ import torch
 
 from lab.errors import UserError, require
 from lab.flags import flag
+from lab.folder import MAY_CHANGE
 from lab.live import LiveLine, clock
-from lab.records import can_resume
+from lab.records import can_resume, read_config
 
 ROOT = Path(__file__).parents[1]
 # The file that marks a finished run. A comparison is always repeated: it may have more runs now.
@@ -90,6 +91,7 @@ def run_job(out, name, script, arguments, progress, places):
     folder, arguments = out / name, list(map(str, arguments))
     finished = FINISHED.get(script, "result.json")
     if finished and (folder / finished).exists():
+        check_flags(folder, arguments)
         progress.end(name, "finished before", new=False)
         return
     trains = script.rpartition(".")[2].startswith("train_")
@@ -108,6 +110,20 @@ def run_job(out, name, script, arguments, progress, places):
         lines = (done.stderr or done.stdout).strip().splitlines()
         raise UserError(f"{shlex.join(command)} failed: {lines[-1] if lines else done.returncode}")
     progress.end(name, done.stdout.strip().splitlines()[-1])
+
+
+def check_flags(folder, arguments):
+    """Raise UserError if the finished run in a folder had other flags than these."""
+    then = read_config(folder)["flags"] if (folder / "config.json").exists() else {}
+    given = {word: value for word, value in zip(arguments, arguments[1:]) if word.startswith("--")}
+    for word, value in given.items():  # of a flag given twice, the last value
+        name = word.removeprefix("--").replace("-", "_")
+        had = then.get(name)
+        if name in MAY_CHANGE or had is None or isinstance(had, bool) or value == "0":
+            continue  # 0 often stands for a value that the script chooses
+        same = value == str(had) if isinstance(had, str) else float(value) == had
+        remedy = "choose another --out, or delete or rename that folder"
+        require((same, f"{folder}: finished with {word} {had}, not {value}; {remedy}"))
 
 
 class Progress:

@@ -3,7 +3,7 @@
 import json
 import statistics
 
-from helpers import call_main
+from helpers import assert_complains, call_main
 
 from studies import crossvalidate
 
@@ -45,6 +45,8 @@ def test_cross_validation_of_two_recipes(corpus, tmp_path, jobs_in_process):
     )
     again = call_main(crossvalidate, crossvalidate.crossvalidate, *argv)
     assert again.code == 0 and again.out.count("finished before") == 6
+    other = call_main(crossvalidate, crossvalidate.crossvalidate, *argv, "--pos", "nope")
+    assert_complains(other, "finished with --pos alibi, not nope", "--out")
 
 
 def test_an_unknown_recipe_is_named(cli, corpus):
