@@ -136,12 +136,15 @@ def name_runs(loaded, labels):
     """Return {id of a run: its name}: of --labels, else of its folder."""
     given = [label.strip() for label in labels.split(",")] if labels else []
     wrong = f"--labels {labels}: gives {len(given)} names for {len(loaded)} runs; give one for each"
-    unfit = f"--labels {labels}: figures are named by them; give different names without / and \\"
+    names = given or [short_name(run, loaded) for run in loaded]
+    where = f"--labels {labels}" if labels else f"the runs are called {' and '.join(names)}"
+    alike = f"{where}: figures are named by them; give different names with --labels"
     require(
         (not given or len(given) == len(loaded), wrong),
-        (len(set(given)) == len(given) and not re.search(r"[/\\]", labels), unfit),
+        (not re.search(r"[/\\]", labels), f"--labels {labels}: give names without / and \\"),
+        (len(set(names)) == len(names), alike),
     )
-    return dict(zip(map(id, loaded), given or [short_name(run, loaded) for run in loaded]))
+    return dict(zip(map(id, loaded), names))
 
 
 def draw(shown, number, names, flags):

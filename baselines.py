@@ -23,7 +23,7 @@ from data import NAMES, batching
 from data.corpus import hold_out
 from data.files import write_json
 from data.noise import noise_tokens
-from data.tokenizer import BOS, SPECIAL, UNK, encode, train_tokenizer
+from data.tokenizer import BOS, UNK, check_vocab_size, encode, train_tokenizer
 from lab.command import main
 from lab.errors import UserError, require
 from lab.flags import TokenizerFlags, flag
@@ -54,8 +54,7 @@ class Flags(TokenizerFlags):
 
 def train(flags):
     started = time.perf_counter()
-    few = f"--vocab-size {flags.vocab_size}: must be above {len(SPECIAL)}, the special tokens"
-    require((flags.vocab_size == 0 or flags.vocab_size > len(SPECIAL), few))
+    check_vocab_size(flags.tokenizer, flags.vocab_size)
     folder = run_folder(flags)
     corpus = data.load(flags.data)
 

@@ -122,7 +122,7 @@ def draw(out, configurations, others):
         )
     over_steps = [panel(name, configurations, others) for name in names]
     xlabel, lines_are, finals_are = "step", "", ""
-    if first.kind == "classifier":
+    if "epochs" in first.flags:
         valid = first.flags.get("valid")
         share = f"{valid:.0%} of" if isinstance(valid, float) else "some"
         xlabel, lines_are = "epoch", f"search, {share} rows held out"

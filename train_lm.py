@@ -86,7 +86,7 @@ def train(flags):
     text = open_prepared(flags, source) or read_text(flags.data, *how)
     ids, vocab_size = text.streams["train"], text.tokenizer.get_vocab_size()
     short = f"--block-size {flags.block_size}: the training text has only {len(ids) - 1} tokens"
-    require((len(ids) > flags.block_size + 1, f"{short}; use a smaller block"))
+    require((len(ids) > flags.block_size, f"{short}; use a smaller block"))
     counts = count_tokens(ids, vocab_size, flags.swap_words, flags.rare_unknown)
     most = {name: flags.eval_test or len(stream) for name, stream in text.streams.items()}
     most["train"] = flags.eval_train
@@ -147,8 +147,8 @@ def train(flags):
 
     # Results
     best, result = run.load_best(model), {}
-    for length in lengths:
-        at = "" if length == flags.block_size else f"@{length}"
+    ends = {length: "" if length == flags.block_size else f"@{length}" for length in lengths}
+    for length, at in ends.items():
         for name, stream in streams.items():
             nats = evaluate(model, stream, length, device, flags)
             result[f"perplexity/{name}{at}"] = perplexity(nats, len(stream) - 1)
@@ -163,11 +163,12 @@ def train(flags):
     floors = {f"floor {name}": floor[key] for name, key in keys.items() if key in floor}
     title = f"Causal LM on {text.name}, {POSITION_NAMES[config.pos]}"
     draw_curve(run, [(title, "perplexity (log scale)", keys, floors, True)])
-    for name in (f"{name}@{length}" for length in lengths for name in streams):
-        key = name.removesuffix(f"@{flags.block_size}")
-        bits = result.get(f"bits_per_byte/{key}")
-        rest = f"  {bits:.3f} bits per byte" if bits else ""
-        run.say(f"  {name:<14} perplexity {result[f'perplexity/{key}']:>9,.1f}{rest}")
+    for length, at in ends.items():
+        for name in streams:
+            bits = result.get(f"bits_per_byte/{name}{at}")
+            rest = f"  {bits:.3f} bits per byte" if bits else ""
+            label, found = f"{name}@{length}", result[f"perplexity/{name}{at}"]
+            run.say(f"  {label:<14} perplexity {found:>9,.1f}{rest}")
     words = [f"{n} {result[k]:.1f}{above_floor(result[k], floor.get(k))}" for n, k in keys.items()]
     run.say_end(f"perplexity at step {best['step']}: {', '.join(words)}")
 

@@ -49,6 +49,7 @@ class Flags(TrainFlags, NoiseFlags):
     activation: str = "gelu"
     steps: int = 1500
     lr: float = 2e-3
+    decay: float = 1.0
     eval_every: int = 300
     drop_words: float = 0.1
     swap_words: float = 0.3
@@ -97,13 +98,12 @@ def train(flags):
         for i, member in enumerate(shared):
             member.load_state_dict(weights[i % len(weights)].state_dict())
     optimizer = run.make_adamw(model)
-    run.count_in_steps(flags.steps + flags.class_steps, flags.eval_every)
     if note:
         run.say(note)
     n = f"{len(rows):,} training rows and {len(texts):,} texts, {len(corpus.test_rows):,} test rows"
     say_start(run, f"{corpus.name}: {n} ({int(seen.sum()):,} of them also in training)", model)
 
-    # Loop: the decoders of the first class learn all texts, then those of every class its own rows
+    # Loop
     step = 0
 
     def measure():
@@ -116,17 +116,17 @@ def train(flags):
 
     for step in run.steps(model, optimizer, measure):
         gen = generator(flags.seed, step)
-        if step < flags.steps:
+        if step < flags.steps:  # the decoders of the first class learn all texts
             parts = [(shared, texts)]
-            lr = learning_rate(step, flags.steps, flags.lr, flags.warmup, 1)
-        else:
+            lr = learning_rate(step, flags.steps, flags.lr, flags.warmup, flags.decay)
+        else:  # the decoders of every class learn its rows
             parts = list(zip(model.members_of_class, of_class))
             lr = learning_rate(step - flags.steps, flags.class_steps, flags.class_lr, 0, 1)
-        if step == flags.steps:
-            model.copy_to_classes()
-            optimizer.state.clear()
-        if step >= flags.steps and flags.tune == "biases":
-            model.train_only_biases()
+            if step == flags.steps:
+                model.copy_to_classes()
+                optimizer.state.clear()
+            if flags.tune == "biases":
+                model.train_only_biases()
         for group in optimizer.param_groups:
             group["lr"] = lr
         optimizer.zero_grad()

@@ -111,7 +111,8 @@ def split_tree(tree, max_size, n_ancestors):
     begun = []  # the comments right above the next one that are targets of no piece yet
     while waiting:
         i = waiting.pop()
-        context = [a for a in reversed(above[(begun + [i])[0]]) if a]
+        first_target = begun[0] if begun else i
+        context = [a for a in reversed(above[first_target]) if a > 0]  # without the post
         used = len(context) + len(begun)
         is_whole = used + size[i] <= max_size
         if not is_whole and used + 1 < max_size:

@@ -127,7 +127,8 @@ def map_ahead(function, items, ahead=4):
 def remove_leftovers(folder, overwrite):
     """Delete partial files, and all prepared files when overwriting or if none was begun."""
     begun = shards.is_prepared(folder) and not overwrite
-    for path in sorted(folder.iterdir()):  # index.json first: nobody reads the others without it
+    # index.json first: without it, no script reads the others
+    for path in sorted(folder.iterdir(), key=lambda path: path.name != "index.json"):
         if OWN_FILES.fullmatch(path.name) and (path.suffix == ".partial" or not begun):
             path.unlink()
 

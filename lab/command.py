@@ -16,7 +16,7 @@ from data import locks
 from data.files import DataError, printable
 from lab import processes
 from lab.errors import UserError, require
-from lab.flags import script_of, spelled, was_given
+from lab.flags import spelled, was_given
 from lab.records import started_with
 from lab.signals import Interrupted, own_signals
 
@@ -54,8 +54,9 @@ def main(run_script, flags_class, description, argv=None):
         where = error.filename or getattr(flags, "out", "") or "the run folder"
         remedy = "check the path, free some space, or choose another --out"
         fail(flags_class, f"{where}: {error.strerror}; {remedy}")
-    except RuntimeError as error:
-        if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error):
+    except (MemoryError, RuntimeError) as error:
+        full = isinstance(error, (MemoryError, torch.OutOfMemoryError))
+        if full or "allocate memory" in str(error):
             remedy = "make the model, the batch or the blocks smaller"
             fail(flags_class, f"out of memory ({str(error)[:120]}); {remedy}")
         if not processes.is_lost_peer(error):
@@ -72,11 +73,16 @@ def main(run_script, flags_class, description, argv=None):
         processes.end()
 
 
+def program(flags_class):
+    """Return the name of the script of these flags, such as train_lm.py."""
+    return Path(sys.modules[flags_class.__module__].__file__).name
+
+
 def fail(flags_class, message, code=2):
     """Exit with one line on stderr. Of several processes, only the first to fail prints."""
     if processes.first_to_fail():
-        program = script_of(flags_class).split(".")[-1 if " " in script_of(flags_class) else 0]
-        print(printable(f"{program}.py: {' '.join(str(message).split())}"), file=sys.stderr)
+        line = f"{program(flags_class)}: {' '.join(str(message).split())}"
+        print(printable(line), file=sys.stderr)
     raise SystemExit(code)
 
 
@@ -96,7 +102,7 @@ def parse(flags_class, description="", argv=None, started_with=None):
         description=description,
         usage="%(prog)s [flags]" if flags_class.__mro__[1:-1] else None,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        prog=Path(sys.modules[flags_class.__module__].__file__).name,
+        prog=program(flags_class),
         argument_default=argparse.SUPPRESS,
         allow_abbrev=False,
     )
@@ -106,7 +112,7 @@ def parse(flags_class, description="", argv=None, started_with=None):
         for field in fields:
             add_argument(group, field, about[field.name])
     words = [
-        re.sub("^--[^=]+", lambda found: found[0].replace("_", "-"), word)
+        re.sub(r"^--[\w-]+(?==|\Z)", lambda found: found[0].replace("_", "-"), word)
         for word in (sys.argv[1:] if argv is None else argv)
     ]
     if any("\udc80" <= c <= "\udcff" for word in words for c in word):

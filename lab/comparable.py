@@ -33,6 +33,7 @@ IGNORED = (
     "threads",
     "accumulate",
     "timeout",
+    "compile",
     "eval_every",
     "keep",
     "eval_block",
@@ -104,10 +105,12 @@ def read(folder):
 
 def matching(result, pattern):
     """Return {group 1 of the pattern: number} for the entries whose name matches."""
-    found = {re.fullmatch(pattern, name): value for name, value in result.items()}
-    return {
-        match[1]: value for match, value in found.items() if match and type(value) in (int, float)
-    }
+    found = {}
+    for name, value in result.items():
+        match = re.fullmatch(pattern, name)
+        if match and type(value) in (int, float):
+            found[match[1]] = value
+    return found
 
 
 def corpus_name(flags):

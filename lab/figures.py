@@ -68,9 +68,9 @@ def make_figure(**more):
     return Picture(**more)
 
 
-def new_figure(rows=1, columns=1, figsize=None, layout="constrained", dpi=None, **more):
+def new_figure(rows=1, columns=1, figsize=None, dpi=None, **more):
     """Return a figure and its axes as pyplot.subplots does, without pyplot."""
-    figure = make_figure(figsize=figsize, layout=layout, dpi=dpi)
+    figure = make_figure(figsize=figsize, layout="constrained", dpi=dpi)
     return figure, styled(figure.subplots)(rows, columns, **more)
 
 
@@ -222,11 +222,10 @@ def plain_log_ticks(axis):
 
 
 @styled
-def confusion(counts, classes, title=""):
+def confusion(counts, classes):
     """Return a figure of a confusion matrix.
 
-    counts[i][j]: rows of true class i that were given class j. Colors are shares of the true
-    class. title: what is shown, above the accuracy.
+    counts[i][j]: rows of true class i that were given class j. Colors are shares of the true class.
     """
     size = 0.8 * len(classes)
     figure, axis = new_figure(figsize=(size + 1.6, size + 0.8))
@@ -241,11 +240,7 @@ def confusion(counts, classes, title=""):
     slant = slanted if max(map(len, classes)) > 10 else {}
     axis.set_xticks(range(len(classes)), classes, parse_math=False, **slant)
     axis.set_yticks(range(len(classes)), classes, parse_math=False)
-    accuracy = f"test rows: {right:.1%} correct"
-    axis.set(
-        xlabel="predicted class",
-        ylabel="true class",
-        title=f"{title}\n{accuracy}" if title else accuracy,
-    )
+    title = f"test rows: {right:.1%} correct"
+    axis.set(xlabel="predicted class", ylabel="true class", title=title)
     axis.grid(False)
     return figure

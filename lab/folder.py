@@ -11,7 +11,8 @@ from lab.records import can_resume, read_config, read_json
 
 # Written by other scripts; deleted with the run
 ANALYSIS_FOLDERS = ("maps", "probe", "order", "emergence", "anchor", "averages")
-MAY_CHANGE = ("resume", "overwrite", "out", "device", "threads", "accumulate", "timeout")
+ANALYSIS_FOLDERS += ("unknown", "ancestors", "roberta")
+MAY_CHANGE = ("resume", "overwrite", "out", "device", "threads", "accumulate", "timeout", "compile")
 EARLY = ("config.json", "tokenizer.json", "metrics.jsonl", "best.pt")  # before a checkpoint
 
 

@@ -6,18 +6,18 @@ import time
 
 from data.files import printable
 
-WIDTH = 100
+WIDTH, SECONDS = 100, 0.2  # of the line; between two texts
 
 
 class LiveLine:
     """A line on stderr for what is going on now. Where stderr is no terminal, nothing is shown."""
 
-    def __init__(self, seconds=0.2):
-        self.seconds, self.shown, self.on_screen = seconds, 0.0, False
+    def __init__(self):
+        self.shown, self.on_screen = 0.0, False
 
     def is_due(self):
-        """Return whether there is a terminal, and `seconds` have passed since the last text."""
-        return sys.stderr.isatty() and time.perf_counter() - self.shown >= self.seconds
+        """Return whether there is a terminal, and SECONDS have passed since the last text."""
+        return sys.stderr.isatty() and time.perf_counter() - self.shown >= SECONDS
 
     def show(self, text):
         """Show a text in place of the last one, if it is due."""

@@ -59,12 +59,12 @@ def compare_pairs(entries):
 
 
 def are_same_rows(first, second):
-    """Return whether two lists of (text, gold, predicted) are of the same rows in one order."""
+    """Return whether two lists (text, gold, predicted, ...) are of the same rows in one order."""
     return [row[:2] for row in first] == [row[:2] for row in second]
 
 
 def compare_rows(first, second):
-    """Return the result of the test on two lists of (text, gold, predicted)."""
+    """Return the result of the test on two lists of rows (text, gold, predicted, ...)."""
     right = [(a[1] == a[2], b[1] == b[2]) for a, b in zip(first, second)]
     only_first, only_second = right.count((True, False)), right.count((False, True))
     found = {"rows": len(right), "only_first": only_first, "only_second": only_second}

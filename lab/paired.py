@@ -41,6 +41,8 @@ def compare_neighbours(configurations):
         differences = [high[seed] - low[seed] for seed in low if seed in high]
         if len(differences) > 1:
             mean, deviation = statistics.fmean(differences), statistics.stdev(differences)
+            if mean < 0:  # over the shared seeds it is the other way round
+                better, worse, mean = worse, better, -mean
             t = mean / max(deviation / math.sqrt(len(differences)), 1e-12)
             test = {"better": better, "worse": worse, "seeds": len(differences)}
             test |= {"percent": 100 * math.expm1(mean), "deviation": 100 * deviation}

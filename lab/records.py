@@ -77,16 +77,21 @@ def check_entries(path, entries, types):
 def read_config(folder):
     """Read config.json as a Record, its flags as another. Raises UserError and DataError."""
     path = Path(folder) / "config.json"
-    config = read_json(path)
-    check_entries(path, {k: v for k, v in config.items() if v is not None}, ENTRIES)
-    flags = config["flags"] = Record(path, config.get("flags", {}))
-    check_entries(path, {k: v for k, v in flags.items() if v is not None}, FLAGS)
+    config = without_null(read_json(path))
+    check_entries(path, config, ENTRIES)
+    flags = config["flags"] = without_null(Record(path, config.get("flags", {})))
+    check_entries(path, flags, FLAGS)
     names = [*config.get("classes", ()), *config.get("languages", ()), *flags]
     nested = any(isinstance(value, (list, dict)) for value in flags.values())
     nul = any("\0" in value for value in flags.values() if isinstance(value, str))
     plain = all(isinstance(name, str) for name in names) and not nested and not nul
     require((plain, f"{path}: flags, classes or languages are not as a run writes them; {REMEDY}"))
     return config
+
+
+def without_null(record):
+    """Return a Record without the entries that are null."""
+    return Record(record.path, {key: value for key, value in record.items() if value is not None})
 
 
 def read_result(folder):
@@ -139,9 +144,7 @@ def can_resume(folder):
 def script_of_run(config):
     """Return the script of a run, as `flags.script_of` does; "" if config.json does not say.
     Earlier versions stored only the command."""
-    words = (
-        shlex.split(config["script"]) if "script" in config else config.get("command", "").split()
-    )
+    words = config.get("script", config.get("command", "")).split()
     found = next((w for w in words if re.fullmatch(r"train_\w+\.py|beyond\.train_\w+", w)), "")
     if found.removesuffix(".py") in ONCE_AT_THE_TOP:
         found = f"beyond.{found.removesuffix('.py')}"
@@ -170,7 +173,7 @@ def started_with(flags_class, folder):
         if field.name in saved and field.name not in ("out", "resume", "overwrite")
     }
     types = {name: field.type for name, field in kept.items()}
-    check_entries(path, {k: v for k, v in saved.items() if v is not None}, types)
+    check_entries(path, saved, types)
     choices = {name: field.metadata.get("choices") for name, field in kept.items()}
     wrong = [spelled(n, saved[n]) for n in kept if choices[n] and saved[n] not in choices[n]]
     require((not wrong, f"{path}: {', '.join(wrong)}: no such choice; {REMEDY}"))

@@ -52,7 +52,7 @@ class Run:
     """
 
     def __init__(self, kind, flags, config, tokenizer, device, name="", **described):
-        self.kind, self.flags, self.device = kind, flags, device
+        self.flags, self.device = flags, device
         self.folder = name_folder(flags, name or kind, config.pos)
         self.started, self.earlier = time.perf_counter(), [0.0, 0.0]  # seconds: wall, CPU
         self.first_step = self.tokens = self.used = 0
@@ -61,10 +61,11 @@ class Run:
         self.saved = None  # step or epoch of the last checkpoint
         self.damaged = self.retraining = False
         self.live, self.losses, self.signals = LiveLine(), Losses(), Signals(self.how_to_resume)
-        self.count_in_steps(getattr(flags, "steps", 0), getattr(flags, "eval_every", 1))
+        steps = getattr(flags, "steps", 0) + getattr(flags, "class_steps", 0)
+        self.count_in_steps(steps, getattr(flags, "eval_every", 1))
         self.kept = flags.numbers("keep") if getattr(flags, "keep", "") else []
         late = [step for step in self.kept if not 0 <= step <= self.total]
-        require((not late, f"--keep {late and late[0]}: must be from 0 to --steps {self.total}"))
+        require((not late, f"--keep {late and late[0]}: must be a step from 0 to {self.total}"))
         described |= {"kind": kind, "model": dataclasses.asdict(config)}
         processes.from_rank_0(lambda: self.begin(described, tokenizer))
         if processes.size() > 1:
@@ -359,6 +360,8 @@ class Run:
         lines = processes.from_rank_0(lambda: [dict(line) for line in self.metrics()])
         log = self.folder / "metrics.jsonl"
         kept = [Record(log, line) for line in lines if line["step"] <= number]
+        lost = f"{log}: lacks the evaluations up to {self.unit} {number}"
+        require((kept or not number, f"{lost}; restore it, or train again with --overwrite"))
         for line in kept if judge else []:
             if self.improves(line, judge):
                 self.best = line["step"], line[judge]

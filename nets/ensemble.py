@@ -21,12 +21,12 @@ class Ensemble(nn.Module):
         """The body of the first member, to look inside."""
         return self.members[0].body
 
-    def forward(self, idx, mask=None):
-        """idx (B, T), mask (B, T) -> the logarithm of the averaged probabilities (B, T, V)."""
-        logs = [member(idx, mask).log_softmax(-1) for member in self.members]
+    def forward(self, idx):
+        """idx (B, T) -> the logarithm of the averaged probabilities (B, T, V)."""
+        logs = [member(idx).log_softmax(-1) for member in self.members]
         return torch.stack(logs).logsumexp(0) - math.log(len(self.members))  # (M, B, T, V) before
 
-    def loss(self, idx, targets, mask=None, smoothing=0.0):
+    def loss(self, idx, targets, smoothing=0.0):
         """Return the summed loss of the targets that are not -100.
 
         In training, idx (M * B, T) has B rows for each member, and the members' losses are added.
@@ -34,8 +34,7 @@ class Ensemble(nn.Module):
         """
         M = len(self.members)
         if self.training:
-            masks = [None] * M if mask is None else mask.chunk(M)
-            parts = zip(self.members, idx.chunk(M), targets.chunk(M), masks)
-            return sum(member.loss(*part, smoothing) for member, *part in parts)
-        losses = torch.stack([member.losses(idx, targets, mask) for member in self.members])
+            parts = zip(self.members, idx.chunk(M), targets.chunk(M))
+            return sum(member.loss(x, y, smoothing=smoothing) for member, x, y in parts)
+        losses = torch.stack([member.losses(idx, targets) for member in self.members])
         return -(torch.logsumexp(-losses, 0) - math.log(M)).sum()  # (M, N) -> (N,) -> ()

@@ -90,10 +90,8 @@ def load_roberta(path, head=True):
     described = read_config(folder)
     tokenizer, rows = read_tokenizer(folder, described)  # rows (V,): their ids in our order
     tensors, V = read_tensors(folder), described["vocab_size"]
-    weights, floats = (
-        folder / "model.safetensors",
-        (torch.float, torch.half, torch.bfloat16, torch.double),
-    )
+    weights = folder / "model.safetensors"
+    floats = (torch.float, torch.half, torch.bfloat16, torch.double)
 
     def take(name, *shape):
         if name not in tensors:
@@ -115,17 +113,11 @@ def load_roberta(path, head=True):
             )
         return tensors.pop(name).float()
 
-    words, output = (
-        tensors.get(name)
-        for name in ("roberta.embeddings.word_embeddings.weight", "lm_head.decoder.weight")
-    )
-    tie = (
-        not head
-        or words is None
-        or output is None
-        or words.dtype == output.dtype
-        and torch.equal(words, output)
-    )
+    words = tensors.get("roberta.embeddings.word_embeddings.weight")
+    output = tensors.get("lm_head.decoder.weight")
+    tie = True
+    if head and words is not None and output is not None:
+        tie = words.dtype == output.dtype and torch.equal(words, output)
     try:
         config = make_config(described, len(rows), tie)
     except (TypeError, ValueError) as error:
@@ -192,11 +184,10 @@ def modules(n_layer, head=True):
             (ours + "feed_forward.down", [theirs + "output.dense"]),
             (ours + "norm2", [theirs + "output.LayerNorm"]),
         ]
-    return (
-        pairs
-        + [("head.transform.0", ["lm_head.dense"]), ("head.transform.2", ["lm_head.layer_norm"])]
-        * head
-    )
+    if head:
+        pairs += [("head.transform.0", ["lm_head.dense"])]
+        pairs += [("head.transform.2", ["lm_head.layer_norm"])]
+    return pairs
 
 
 # ---------------------------------------------------------------------------- reading
@@ -356,12 +347,10 @@ def read_tokenizer(folder, described):
             "the files are from different models, restore the right one"
         )
     tokens = [*OURS, *sorted(ids.keys() - OURS.keys(), key=ids.get)]
-    ends = (
-        tokenizer.num_special_tokens_to_add(False) != 1
-    )  # only <s>: one that export_roberta wrote
-    return renamed(tokenizer, tokens, OURS, *("[BOS]", "[EOS]") * ends), torch.tensor(
-        [ids[token] for token in tokens]
-    )
+    # A tokenizer that export_roberta wrote may add <s> alone
+    around = () if tokenizer.num_special_tokens_to_add(False) == 1 else ("[BOS]", "[EOS]")
+    rows = torch.tensor([ids[token] for token in tokens])
+    return renamed(tokenizer, tokens, OURS, *around), rows
 
 
 def renamed(tokenizer, tokens, names, begin="", end=""):

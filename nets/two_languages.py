@@ -23,8 +23,8 @@ def make_encoder(config):
 class TwoLanguageEncoder(Encoder):
     """An Encoder that also reads the language and the position of each token."""
 
-    def __init__(self, config, cross=False):
-        super().__init__(config, cross)
+    def __init__(self, config):
+        super().__init__(config)
         self.languages = nn.Embedding(config.n_language, config.n_embd)
         # Keep the order of the weights: the optimizer state in checkpoints depends on it
         for name in ("embedding_norm", "dropout", "blocks", "norm"):

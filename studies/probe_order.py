@@ -52,7 +52,7 @@ def measure(run, flags):
     T = run.model.body.config.block_size
     ids = batching.stream(run.tokenizer, [line for part in corpus.tests.values() for line in part])
     problem = f"too little test text for blocks of {T} tokens; give another corpus"
-    require((len(ids) > T + 1, f"--data {corpus.name}: {problem}"))
+    require((len(ids) > T, f"--data {corpus.name}: {problem}"))
     gen = batching.generator("order", flags.seed)
     x, y = batching.random_blocks(ids, T, flags.blocks, gen)  # (N, T)
     order = torch.rand(x.shape, generator=gen)

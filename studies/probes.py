@@ -105,7 +105,7 @@ def texts_of(run, corpus, n, seed):
         for lines, count, key in ((corpus.lines, n, "probe"), (tests, n // 4, "probe test")):
             ids = batching.stream(run.tokenizer, lines)
             problem = f"too little text for blocks of {T} tokens; give another corpus"
-            require((len(ids) > T + 1, f"--data {corpus.name}: {problem}"))
+            require((len(ids) > T, f"--data {corpus.name}: {problem}"))
             gen = batching.generator(key, seed)
             blocks, _ = batching.random_blocks(ids, T, max(1, count), gen)
             if run.config["flags"].get("anchor"):

@@ -2,12 +2,13 @@
 
     python -m studies.without_unknown out/lm-wikitext2-alibi-0
 
-WikiText-2 has <unk> in place of each rare word. Several tokens spell it, and after the first one a
-model knows the others, so its perplexity falls. Here these tokens are read, but not counted. Nor is
-[UNK], a word unknown to the model's own vocabulary.
+WikiText-2 has <unk> in place of each rare word; data/corpora/wikitext.py reads it as [UNK]. Where
+several tokens spell it, a model knows all but the first, so its perplexity falls. Here they are
+read, but not counted. Nor is a word that the model's own vocabulary lacks.
 
-The last column is per word, as in published tables, whatever the tokenizer: the loss of all tokens
-over the number of words and line ends. Published models read longer contexts.
+The last column is per word, whatever the tokenizer: the loss of all tokens over the number of words
+and line ends. Published tables count somewhat more words, since WikiText splits "a @-@ b" in three,
+and their models read longer contexts.
 """
 
 import re
@@ -72,7 +73,7 @@ def encode(tokenizer, lines):
     known = []
     for line in lines:
         encoding = tokenizer.encode(line + "\n", add_special_tokens=False)
-        unknown = [match.span() for match in re.finditer(" ?<unk>", line)]
+        unknown = [match.span() for match in re.finditer(r" ?(?:<unk>|\[UNK\])", line)]
         for i, (begin, end) in zip(encoding.ids, encoding.offsets):
             inside = any(a < end and begin < b for a, b in unknown)
             known.append(i != UNK and not inside)

@@ -2,7 +2,6 @@
 
 import csv
 import sys
-from collections import Counter
 from pathlib import Path
 
 from data.corpus import Corpus, hold_out
@@ -104,7 +103,7 @@ def find_columns(records):
     if label_at and text_at:
         return header, label_at[0], text_at[0]
 
-    labels = Counter(cells[0].strip() for cells in records[1:])
+    labels = {cells[0].strip() for cells in records[1:]}
     only_name = names[0] in LABEL_NAMES and header[0].strip() not in labels
     only_word = (
         not names[0].isdecimal()

@@ -140,7 +140,7 @@ def losses_of_masked(model, ids, batch_size=64):
         x[rows, some] = MASK
         h = model.body(x.to(device_of(model)))[rows, some]  # (B, C)
         losses.append(F.cross_entropy(model.head(h).float().cpu(), ids[some], reduction="none"))
-    return torch.cat(losses) if losses else torch.zeros(0)
+    return torch.cat(losses)
 
 
 def device_of(model):

@@ -217,14 +217,16 @@ def summary(weights, mask, own=True):
     distance: tokens to the key. first, itself: weight of the first key and of the query's own.
     entropy: in nats. own: keys are the queries' tokens; else there is no distance and no itself.
     """
-    values = {"distance": (weights * steps_ahead(mask.size(1)).abs()).sum(-1)} if own else {}
-    values |= {"first": weights[..., 0]} | (
-        {"itself": weights.diagonal(dim1=-2, dim2=-1)} if own else {}
-    )
-    values |= {"entropy": torch.special.entr(weights).sum(-1)}  # each (L, B, H, T)
-    means = {
-        name: (value * mask[:, None, :]).sum((1, 3)) / mask.sum() for name, value in values.items()
-    }  # each (L, H)
+    values = {}  # each (L, B, H, T)
+    if own:
+        values["distance"] = (weights * steps_ahead(mask.size(1)).abs()).sum(-1)
+    values["first"] = weights[..., 0]
+    if own:
+        values["itself"] = weights.diagonal(dim1=-2, dim2=-1)
+    values["entropy"] = torch.special.entr(weights).sum(-1)
+    means = {}  # each (L, H)
+    for name, value in values.items():
+        means[name] = (value * mask[:, None, :]).sum((1, 3)) / mask.sum()
     return [
         {"layer": layer + 1, "head": head + 1}
         | {name: round(mean[layer, head].item(), 4) for name, mean in means.items()}

@@ -54,8 +54,9 @@ def ask(reading, number, n_pass=1):
         targets = torch.cat([ids[1:], ids.new_full((1,), -100)])
         return Questions(inputs, torch.zeros_like(ids), places, targets)
     if kind == "classifier":
-        nothing = ids.new_zeros(1)
-        return Questions(inputs, nothing, nothing - 1, nothing - 100)
+        # One question, in row 0, about the text as a whole, whose class is unknown
+        row, place, target = (ids.new_tensor([i]) for i in (0, -1, -100))
+        return Questions(inputs, row, place, target)
     places = ((ids != BOS) & (ids != EOS)).nonzero().squeeze(1)
     body = reading.run.model.body
     n_weight = sum(weight.numel() for weight in body.parameters()) - body.embedding.weight.numel()

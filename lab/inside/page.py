@@ -229,7 +229,7 @@ def notes(run, words, asked):
     text, n = "", len(asked.places)
     n_word = len(words) - words.count("[BOS]") - words.count("[EOS]")
     if run.kind == "classifier" and run.model.layers != "last":
-        text += " This classifier pools other layers than the last: only its final answer is shown."
+        text += " Only the final answer is shown: it does not come from the last layer alone."
     if run.kind in ("mlm", "thread") and n < n_word:
         text += f" To save time, only {n} of {n_word} words were masked, evenly spread."
     if hasattr(run.model, "members"):

@@ -2,11 +2,9 @@
 
 import math
 
-import torch
-
 from lab.inside.checks import allowed, slope
 from lab.inside.heatmaps import draw_tables
-from model import alibi_bias, sinusoids
+from model import alibi_bias, position_angles, sinusoids
 
 
 def draw_positions(body, title):
@@ -29,7 +27,7 @@ def position_tables(body):
         return [(name, table, "query", "key") for name, table in zip(names, bias)]
     if config.pos == "rope":
         D = config.n_embd // config.n_head
-        angles = torch.arange(T)[:, None] * 10000.0 ** (-torch.arange(0, D, 2) / D)  # (T, D/2)
+        angles = position_angles(T, D)  # (T, D/2)
         product = (angles[:, None] - angles).cos().mean(-1)  # (T, T)
         return [
             ("cosine of the angle", angles.cos(), "position", "pair of channels"),

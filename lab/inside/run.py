@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from data import batching, spans
-from data.tokenizer import MASK, detokenize, token_strings
+from data.tokenizer import BOS, EOS, MASK, detokenize, token_strings
 from lab.errors import UserError, require
 from lab.inside import answers
 from lab.inside.attention import KINDS, describe, readings_of
@@ -96,6 +96,8 @@ class OpenRun(LoadedRun):
         texts of a thread are the post, its replies, and last the comment to fill.
         """
         self.can("fill a [MASK] with words", "mlm", "thread")
+        one = len(texts) == 1 or texts and self.kind == "thread"
+        require((one, "fill: give one text; a thread also has a post and replies before it"))
         *above, text = texts
         _, ids = self.read(text, above)
         more = self.ancestors(above) if above else {}
@@ -155,23 +157,26 @@ class OpenRun(LoadedRun):
         self.can("tell the loss of a text", "lm", "mlm")
         flags = self.config.get("flags", {})
         block_size = self.model.body.config.block_size
+        lines = [line for line in text.replace("\r\n", "\n").split("\n") if line.strip()]
+        require((lines, "losses: the text contains no words"))
         if self.kind == "lm":
-            ids = batching.stream(self.tokenizer, text.splitlines())
+            ids = batching.stream(self.tokenizer, lines)
             stride = min(flags.get("eval_stride") or block_size, block_size)
             losses = answers.losses_of_stream(self.model, ids, block_size, stride, self.anchor)
             words = token_strings(self.tokenizer, ids[1:].tolist())
         else:
-            parts, _ = batching.sentences(self.tokenizer, text.splitlines(), block_size, split=True)
+            parts, _ = batching.sentences(self.tokenizer, lines, block_size, split=True)
             losses = torch.cat([answers.losses_of_masked(self.model, ids) for ids in parts])
-            words = [w for ids in parts for w in token_strings(self.tokenizer, ids[1:].tolist())]
+            asked = torch.cat([ids[(ids != BOS) & (ids != EOS)] for ids in parts])
+            words = token_strings(self.tokenizer, asked.tolist())
         require((len(losses), "losses: the text contains no words"))
         return list(zip(words, losses.tolist()))
 
     def perplexity(self, text):
         """Return the perplexity per token: the exponential of the mean of `losses`.
 
-        A causal model's is comparable with result.json. A masked LM's is not: training masks many
-        words at once, and here only one word is unseen at a time.
+        That of a run of train_lm.py is comparable with result.json. A masked LM's is not: training
+        masks many words at once, and here only one word is unseen at a time.
         """
         losses = torch.tensor([loss for _, loss in self.losses(text)], dtype=torch.float64)
         return losses.mean().exp().item()

@@ -19,9 +19,10 @@ def read_file(path):
     """
     raw = sys.stdin.buffer.read() if path == "-" else read_bytes(path, TEXT_LIMIT, "check --file")
     try:
-        texts = [line for line in raw.decode("utf-8-sig").splitlines() if line.strip()]
+        lines = raw.decode("utf-8-sig").replace("\r\n", "\n").split("\n")
     except UnicodeDecodeError:
         raise UserError(f"--file {path}: not UTF-8; save it as UTF-8 text") from None
+    texts = [line for line in lines if line.strip()]
     require((texts, f"--file {path}: contains no text; give one text per line"))
     return texts
 

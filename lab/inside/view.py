@@ -85,7 +85,7 @@ class Attention:
         changes without each head. beside: the Attention of another run to compare with.
         """
         readings = [r for view in (self, beside) if view for r in view.readings]
-        text = page(readings, self.number, self.text)
+        text = page(readings, title=self.text)
         if path:
             write_text(Path(path), text)
         return Page(text)
@@ -115,7 +115,8 @@ def maps_of(columns, layer=0, head=0, bos=True, mean=False, scale="sqrt", number
     longest = max(len(words) for column in columns for _, *both, _ in column for words in both)
     many = f"numbers: {longest} tokens are too many; numbers fit into maps of {MOST_NUMBERS}"
     require((longest <= MOST_NUMBERS or not numbers, f"{many}; give a shorter text"))
-    layers, heads = [layer - 1][:layer], [] if mean else [head - 1][:head]
+    layers = [layer - 1] if layer else []  # empty: all
+    heads = [head - 1] if head and not mean else []
     return draw_maps(columns, layers, heads, scale == "linear", numbers, mean)
 
 

@@ -286,6 +286,7 @@ BOTH = {  # for every reader of a run
     "model": ("config.json", entry(model="lm"), "model of a wrong type"),
 }
 ONLY_OPENED = {
+    "null for a model": ("config.json", entry(model=None), "holds no model"),
     "control characters": (
         "config.json",
         entry(kind="lm", **{"flags__\x1b[2J\x07\u202elm\nlm": [1]}),

@@ -88,3 +88,10 @@ def test_a_causal_model_refuses_forms_of_alibi(script, argv, corpus, tmp_path):
 def test_a_form_of_alibi_needs_alibi(corpus, tmp_path):
     argv = ("--data", corpus, "--alibi", "symmetric", "--out", tmp_path / "run")
     assert_complains(call("train_mlm", *argv), "--alibi symmetric", "--pos alibi")
+
+
+def test_underscores_of_a_text_are_kept():
+    flags = command.parse(
+        importlib.import_module("sample").Flags, "", ["run", "--top_k=7", "--text", "-- a_b"]
+    )
+    assert flags.top_k == 7 and "a_b" in str(flags.text)

@@ -136,6 +136,19 @@ def test_masked_losses_are_those_of_one_mask_at_a_time(tmp_path):
         assert word == TEXT.split()[place - 1] and loss == pytest.approx(expected.item(), rel=1e-4)
 
 
+def test_losses_skip_special_tokens_and_empty_lines(tmp_path):
+    run = load_run(make_run(tmp_path / "run", "mlm", pos="alibi"))
+    lines = [TEXT, f"{TEXT} [EOS]", TEXT]
+    one, both = run.losses(TEXT), run.losses("\n\n".join(lines))
+    assert [word for word, _ in both] == 3 * [word for word, _ in one]
+    assert [loss for _, loss in both[: len(one)]] == pytest.approx([loss for _, loss in one])
+    for nothing in ("", "\n \n"):
+        with pytest.raises(UserError, match="contains no words"):
+            run.losses(nothing)
+    with pytest.raises(UserError, match="give one text"):
+        run.fill("a [MASK]", "another [MASK]")
+
+
 def test_next_words_are_the_models(tmp_path):
     run = load_run(make_run(tmp_path / "run", pos="rope"))
     shares = run.model(ids_of(run, TEXT))[0, -1, N_SPECIAL:].softmax(-1)

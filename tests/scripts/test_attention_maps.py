@@ -599,3 +599,6 @@ def test_titles_labels_and_means(tmp_path, capsys, figures):
     for labels in ("same,same", "a/b,c"):  # would share a column, or name a missing folder
         code, _, err = call(capsys, *runs, "--labels", labels, "--text", SHORT)
         assert code == 2 and f"--labels {labels}: " in err and err.count("\n") == 1
+    alike = [make_run(tmp_path / parent / "x" / "lm", pos="rope") for parent in "ab"]
+    code, _, err = call(capsys, *alike, "--text", SHORT)
+    assert code == 2 and "x-lm and x-lm: " in err and "--labels" in err

@@ -448,6 +448,7 @@ def test_decoders_that_cannot_classify(cli, corpus, finished, tmp_path):
             lambda content: b"{\n" + content,
             ["metrics.jsonl: not readable", "restore"],
         ),
+        ("metrics.jsonl", None, ["metrics.jsonl: lacks the evaluations", "--overwrite"]),
         (
             "config.json",
             lambda c: c.replace(b'"seed": 0', b'"seed": "0"'),

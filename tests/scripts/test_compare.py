@@ -483,8 +483,8 @@ def test_a_retrained_classifier_is_a_point_beside_the_baseline(
     monkeypatch.setattr(panels, "draw_over_steps", lambda *arguments: drawn.append(arguments))
     monkeypatch.setattr(compare, "save", lambda figure, path: None)
     names = [
-        make("a", "classifier", pos="alibi", refit=True, result={"accuracy/test": 0.8}),
-        make("b", "classifier", pos="nope", refit=False),
+        make("a", "classifier", pos="alibi", epochs=15, refit=True, result={"accuracy/test": 0.8}),
+        make("b", "classifier", pos="nope", epochs=15, refit=False),
         baseline("base", {"accuracy/test": 0.9}),
     ]
     assert command(*names)[0] == 0

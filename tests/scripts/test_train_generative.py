@@ -79,6 +79,17 @@ def test_the_other_scripts_read_it(run, cli, finished, tmp_path):
     assert "accuracy" in done.out
 
 
+def test_steps_of_the_classes_can_be_kept_and_decay_is_obeyed(cli, corpus, tmp_path):
+    argv = (*SHORT["train_generative"], "--data", corpus, "--steps", 4, "--class-steps", 4)
+    for decay in (0, 1):
+        succeed(cli("train_generative", *argv, keep="8", decay=decay, out=tmp_path / str(decay)))
+        assert load_run(tmp_path / str(decay), step=8)
+    weights = [load_run(tmp_path / name).model.state_dict() for name in "01"]
+    assert any(not torch.equal(*pair) for pair in zip(*(w.values() for w in weights)))
+    late = cli("train_generative", *argv, keep="9", out=tmp_path / "late")
+    assert_complains(late, "--keep 9", "from 0 to 8")
+
+
 def test_biases_leave_the_matrices_shared(cli, corpus, tmp_path):
     argv = (*SHORT["train_generative"], "--data", corpus, "--tune", "biases", "--weight-decay", "0")
     succeed(cli("train_generative", *argv, out=tmp_path / "run"))

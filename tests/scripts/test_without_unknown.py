@@ -19,6 +19,9 @@ def test_known_tokens_spell_the_text_without_unk(kind):
     text = tokenizer.decode(ids[1:][known].tolist())
     expected = " ".join(LINES).replace("<unk>", "").replace("zebra", "zebra" * (kind == "bpe"))
     assert text.split() == expected.split()
+    special = [line.replace("<unk>", "[UNK]") for line in LINES]  # as data/corpora/wikitext.py does
+    ids, known = encode(tokenizer, special)
+    assert tokenizer.decode(ids[1:][known].tolist(), skip_special_tokens=False) == text
 
 
 def test_perplexities_of_a_run_on_text_with_unk(cli, shell, own_corpus, tmp_path):
