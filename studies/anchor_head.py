@@ -24,7 +24,7 @@ from lab.figures import new_figure, over_seeds, save, styled
 from lab.flags import flag
 from lab.inside.ablation import switched_off
 from studies.probe_network import FitFlags, fit_probes, layer_name, loss_of, read_positions, scores
-from studies.probes import count_ticks, measure_runs, n_seeds, styles, texts_of
+from studies.probes import corpora_of, count_ticks, measure_runs, spread_of, styles, texts_of
 from studies.report import finish
 
 
@@ -119,11 +119,9 @@ def write_table(out, result):
             layers = zip(*(seed["median"] for seed in r[kind]))
             cells = [tables.spread(values, 2) for values in layers]
             rows.append([name, loss, *cells, *["–"] * (columns - len(cells))])
-    seeds = n_seeds(result)
-    spread = f", ± sample standard deviation over {seeds} seeds" * (seeds > 1)
     caption = (
         "Loss on test text in nats per token, and mean distance in tokens from the probe's median "
-        f"position, with all heads and without one (layer.head, one per seed){spread}."
+        f"position, with all heads and without one (layer.head, one per seed){spread_of(result)}."
     )
     header = ["model", "loss", *map(layer_name, range(columns))]
     return tables.write(out / "anchor", header, rows, caption)
@@ -157,8 +155,9 @@ def draw(out, result):
         axis.set_title(style["label"], fontsize=9)
         axis.legend(fontsize=7, loc="lower left")
     axes[0][0].set_ylabel("attention weight on the first token")
-    corpora = ", ".join(sorted({name for r in result.values() for name in r["data"]}))
-    figure.suptitle(f"Which head counts? Weights on the first token, test text of {corpora}")
+    figure.suptitle(
+        f"Which head counts? Weights on the first token, test text of {corpora_of(result)}"
+    )
     save(figure, out / "anchor.png")
 
 

@@ -23,7 +23,15 @@ from lab.command import main
 from lab.figures import new_figure, over_seeds, save, styled
 from lab.flags import flag
 from studies.probe_network import middle_of, untrained
-from studies.probes import ProbeFlags, count_ticks, measure_runs, n_seeds, styles, texts_of
+from studies.probes import (
+    ProbeFlags,
+    corpora_of,
+    count_ticks,
+    measure_runs,
+    spread_of,
+    styles,
+    texts_of,
+)
 from studies.report import finish
 
 BINS = 200  # of the lengths, from which positions are guessed
@@ -134,13 +142,11 @@ def write_table(out, result):
             cells = [tables.spread(values, 2) for values in layers]
             rows.append([name, error, *cells, *["–"] * (columns - len(cells))])
     middle = ", ".join(sorted({f"{r['middle'][0]:.2f}" for r in result.values()}))
-    seeds = n_seeds(result)
-    spread = f", ± sample standard deviation over {seeds} seeds" * (seeds > 1)
     caption = (
         "Mean difference of the squared length of the first attention's output from the prediction "
         "|m|² + s²/t, and mean distance in tokens of the position that is guessed from the length "
-        f"of each layer's output alone, on test text{spread}. Always guessing the middle gives "
-        f"{middle}."
+        f"of each layer's output alone, on test text{spread_of(result)}. "
+        f"Always guessing the middle gives {middle}."
     )
     layers = [f"layer {i + 1}" for i in range(columns)]
     return tables.write(out / "averages", ["model", "difference (%)", *layers], rows, caption)
@@ -165,8 +171,7 @@ def draw(out, result):
         axis.set_title(style["label"], fontsize=9)
     axes[0][0].set_ylabel("squared length of the first attention's output")
     axes[0][0].legend(fontsize=7)
-    corpora = ", ".join(sorted({name for r in result.values() for name in r["data"]}))
-    figure.suptitle(f"Averages over more words are shorter: test text of {corpora}")
+    figure.suptitle(f"Averages over more words are shorter: test text of {corpora_of(result)}")
     save(figure, out / "averages.png")
 
 

@@ -28,7 +28,7 @@ from studies.probe_network import (
     read_positions,
     scores,
 )
-from studies.probes import measure_runs, n_seeds, styles, texts_of
+from studies.probes import corpora_of, measure_runs, spread_of, styles, texts_of
 from studies.report import finish
 
 
@@ -85,11 +85,10 @@ def write_table(out, result):
             loss = tables.spread([seed[i] for seed in r["loss"]], 3)
             rows.append([label, f"{step:,}", loss, *cells])
     middle = ", ".join(sorted({f"{r['middle'][0]:.2f}" for r in result.values()}))
-    seeds = n_seeds(result)
-    spread = f", ± sample standard deviation over {seeds} seeds" * (seeds > 1)
     caption = (
         "Loss on test text in nats per token, and mean distance in tokens from the probe's median "
-        f"position, by step of the training{spread}. Always guessing the middle gives {middle}."
+        f"position, by step of the training{spread_of(result)}. "
+        f"Always guessing the middle gives {middle}."
     )
     header = ["positions", "step", "loss", *map(layer_name, range(columns))]
     return tables.write(out / "emergence", header, rows, caption)
@@ -132,8 +131,9 @@ def draw(out, result):
         axis.set_xticks(ticks, [f"{step:,}" for step in ticks])
         axis.minorticks_off()
         axis.set_xlabel("training step")
-    corpora = ", ".join(sorted({name for r in result.values() for name in r["data"]}))
-    figure.suptitle(f"When does a model learn where each word stands? Probes on {corpora}")
+    figure.suptitle(
+        f"When does a model learn where each word stands? Probes on {corpora_of(result)}"
+    )
     save(figure, out / "emergence.png")
 
 

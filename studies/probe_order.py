@@ -22,7 +22,7 @@ from lab.command import main
 from lab.errors import require
 from lab.figures import new_figure, over_seeds, save, styled
 from lab.flags import flag
-from studies.probes import ProbeFlags, measure_runs, n_seeds, styles
+from studies.probes import ProbeFlags, corpora_of, measure_runs, spread_of, styles
 from studies.report import finish
 
 SEGMENTS = 8  # parts of a block over which its losses are averaged
@@ -100,8 +100,7 @@ def write_table(stem, result):
         rows.append([label, *cells, *["–"] * (len(kept) - len(cells))])
     header = ["positions", "all shuffled", *(f"last {k}" for k in kept[1:-1]), "none shuffled"]
     caption = "Loss in nats of the last word when only the last words before it keep their order"
-    spread = ", ± sample standard deviation over the seeds" * (n_seeds(result) > 1)
-    return tables.write(stem, header, rows, caption + spread + ".")
+    return tables.write(stem, header, rows, caption + spread_of(result) + ".")
 
 
 @styled
@@ -120,8 +119,7 @@ def draw(out, result):
     left.set(xlabel="preceding words kept in order", ylabel="loss of the last word (nats)")
     right.set_title("Every word, nothing shuffled", fontsize=9)
     right.set(xlabel="position in the block", ylabel="loss (nats per token)")
-    corpora = sorted({name for r in result.values() for name in r["data"]})
-    figure.suptitle(f"Does a causal LM use word order? Test text of {', '.join(corpora)}")
+    figure.suptitle(f"Does a causal LM use word order? Test text of {corpora_of(result)}")
     handles = left.get_legend_handles_labels()
     figure.legend(*handles, loc="outside lower center", ncols=5, fontsize=8)
     save(figure, out / "order.png")

@@ -35,7 +35,7 @@ from studies.probe_network import (
     scores,
     untrained,
 )
-from studies.probes import measure_runs, n_seeds, styles, texts_of
+from studies.probes import corpora_of, measure_runs, spread_of, styles, texts_of
 from studies.report import finish
 
 
@@ -111,10 +111,8 @@ def write_table(out, result, score, words, nothing):
         for kind, name in (("trained", label), ("untrained", f"{label}, untrained")):
             cells = [tables.spread(values, 2) for values in by_layer(r, kind, score)]
             rows.append([name, *cells, *["–"] * (columns - len(cells)), level])
-    seeds = n_seeds(result)
-    spread = f", ± sample standard deviation over {seeds} seeds" * (seeds > 1)
     header = ["positions", *map(layer_name, range(columns)), nothing]
-    return tables.write(out / score, header, rows, f"{words}, on test text{spread}.")
+    return tables.write(out / score, header, rows, f"{words}, on test text{spread_of(result)}.")
 
 
 def by_layer(r, kind, score):
@@ -163,8 +161,7 @@ def draw(out, result):
     left.set(xlabel="layer that the probe reads", ylabel="distance from the true position (tokens)")
     left.set_title("All test text", fontsize=9)
     right[0].set_ylabel("guessed position, one text")
-    corpora = ", ".join(sorted({name for r in result.values() for name in r["data"]}))
-    figure.suptitle(f"Which layers know a word's position? Probes on {corpora}")
+    figure.suptitle(f"Which layers know a word's position? Probes on {corpora_of(result)}")
     handles = left.get_legend_handles_labels()
     figure.legend(*handles, loc="outside lower center", ncols=6, fontsize=8)
     save(figure, out / "probe.png")

@@ -67,9 +67,15 @@ def labelled(folders, labels=""):
     return {configuration.label: configuration for configuration in found}
 
 
-def n_seeds(result):
-    """Return the largest number of seeds of a configuration."""
-    return max(len(r["seeds"]) for r in result.values())
+def spread_of(result):
+    """Return the words of a caption for the ± of its numbers, "" for single runs."""
+    seeds = max(len(r["seeds"]) for r in result.values())
+    return f", ± sample standard deviation over {seeds} seeds" * (seeds > 1)
+
+
+def corpora_of(result):
+    """Return the names of the corpora that were read, for a title."""
+    return ", ".join(sorted({name for r in result.values() for name in r["data"]}))
 
 
 def styles(result):

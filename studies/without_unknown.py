@@ -25,7 +25,7 @@ from lab.command import main
 from lab.errors import require
 from lab.flags import flag
 from lab.optim import perplexity
-from studies.probes import ProbeFlags, measure_runs, n_seeds
+from studies.probes import ProbeFlags, corpora_of, measure_runs, spread_of
 from studies.report import finish
 
 
@@ -100,10 +100,10 @@ def write_table(stem, result):
         ]
         for label, r in result.items()
     ]
-    corpora = ", ".join(sorted({name for r in result.values() for name in r["data"]}))
-    caption = f"Perplexity per token on the test sets of {corpora}, with and without <unk>"
-    spread = ", ± sample standard deviation over the seeds" * (n_seeds(result) > 1)
-    return tables.write(stem, header, rows, caption + spread + ".")
+    caption = (
+        f"Perplexity per token on the test sets of {corpora_of(result)}, with and without <unk>"
+    )
+    return tables.write(stem, header, rows, caption + spread_of(result) + ".")
 
 
 if __name__ == "__main__":
