@@ -85,12 +85,16 @@ def ablate(run, questions):
     The loss of an answer is that of the true word. Where there is none, it is that of the answer of
     the whole model. Of an ensemble, only the first member is measured.
     """
-    model, read = first_member(run.model), {}  # read: what each block reads
+    model, read, called = first_member(run.model), {}, set()  # read: the input of each block
     found = attentions(model.body)
     hooks = [
         block.register_forward_pre_hook(lambda block, args: read.update({block: args[0]}))
         for side in {side for _, side, *_ in found}
         for block in side.blocks
+    ]
+    hooks += [
+        attention.register_forward_pre_hook(lambda attention, _: called.add(attention))
+        for *_, attention in found
     ]
     logits = final_logits(model, questions)
     for hook in hooks:
@@ -103,7 +107,7 @@ def ablate(run, questions):
 
     whole, effects = effect(logits), []
     for part, side, i, attention in found:
-        if side.blocks[i] not in read:  # the encoder of a thread reader, for a comment alone
+        if attention not in called:  # a comment without ancestors has no encoder and no cross
             continue
         for head in range(attention.n_head):
             with switched_off(attention, head), given(side, i, read):

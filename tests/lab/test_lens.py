@@ -151,6 +151,13 @@ def test_a_head_that_is_off_has_no_output_weights(opened, kind, config):
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
+def test_a_comment_alone_has_the_heads_of_its_own_words(opened):
+    run, _, _ = opened("thread")
+    (alone,) = readings_of(run, THREAD[-1:], "cpu")
+    _, effects = ablate(run, ask(alone, 0))
+    assert {one.part for one in effects} == {"decoder"}
+
+
 def without_head(model, part, layer, head):
     """A copy of a model where nothing reads the output of a head."""
     model = copy.deepcopy(model)
