@@ -95,41 +95,43 @@ def show(flags):
 
     folder = Path(flags.out) if flags.out else loaded[0].folder / "maps"
     folder.mkdir(parents=True, exist_ok=True)
-    ending = f"-layer-{flags.layer}" * bool(flags.layer) + f"-head-{flags.head}" * bool(flags.head)
-    ending += "-mean" * flags.mean
-    ending += "".join(f"-{name}" for name in names.values()) if len(loaded) > 1 else ""
+    layer = f"layer-{flags.layer}" if flags.layer else ""
+    head = f"head-{flags.head}" if flags.head else ""
+    beside = {run: name if len(loaded) > 1 else "" for run, name in names.items()}
     drawn, pages = {}, []
     for number, text in enumerate(texts):
         shown = [reading for reading in readings if reading.has(number)]
         if not shown:  # a thread run leaves out distant ancestors
             continue
         stem = f"map-{number + 1}-{slug(text)}"
-        figure = draw(shown, number, names, flags)
-        save(figure, folder / f"{stem}{ending}.{flags.format}")
-        drawn[f"{stem}{ending}.{flags.format}"] = {
-            "text": text,
-            "runs": [reading.as_json(number) for reading in shown],
-        }
+        file = joined(stem, layer, head, "mean" if flags.mean else "", *beside.values())
+        save(draw(shown, number, names, flags), folder / f"{file}.{flags.format}")
+        about = {"text": text, "runs": [reading.as_json(number) for reading in shown]}
+        drawn[f"{file}.{flags.format}"] = about
         if flags.html:
             pages.append(folder / f"attention-{stem.removeprefix('map-')}.html")
             write_text(pages[-1], page(shown, number, flags.title or text))
         if flags.save_weights:
             for reading in shown:
-                parts = stem, names[id(reading.run)] if len(loaded) > 1 else "", reading.part
-                path = folder / f"{'-'.join(filter(None, parts))}.npz"
-                save_weights(path, Attention([reading], reading.part, number, text))
+                file = joined(stem, beside[id(reading.run)], reading.part)
+                attention = Attention([reading], reading.part, number, text)
+                save_weights(folder / f"{file}.npz", attention)
     for reading in readings if flags.positions else ():
         if reading.part != "cross":
-            name = names[id(reading.run)]
-            parts = "positions", reading.part, name if len(loaded) > 1 else ""
-            path = folder / f"{'-'.join(filter(None, parts))}.{flags.format}"
-            draw_encoding(path, reading, flags.title or name)
+            file = joined("positions", reading.part, beside[id(reading.run)])
+            title = flags.title or names[id(reading.run)]
+            draw_encoding(folder / f"{file}.{flags.format}", reading, title)
     write_report(folder / "maps.json", drawn)
     print(f"{folder}: {', '.join(drawn)} and maps.json")
     for path in pages:
         print(f"to explore the heads, open {path} in a browser")
     if not all(holds(check) for reading in readings for check in reading.checks):
         raise SystemExit(1)
+
+
+def joined(*parts):
+    """Return the parts of a file name joined by -, without the empty ones."""
+    return "-".join(filter(None, parts))
 
 
 def name_runs(loaded, labels):

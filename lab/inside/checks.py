@@ -61,20 +61,14 @@ def examine(body, idx, mask, memory=None, memory_mask=None):
     for hook in hooks:
         hook.remove()
     fused = body(idx, mask, **cross)
-    alone = [
-        body(
-            idx[b : b + 1, :n],
-            **{"memory": memory[b : b + 1, : memory_mask[b].sum()]} if cross else {},
-        )[0]
-        - h[b, :n]
-        for b, n in enumerate(mask.sum(1).tolist())
-    ]
+    alone = []  # each text read by itself, without padding, minus its row of h
+    for b, n in enumerate(mask.sum(1).tolist()):
+        source = {"memory": memory[b : b + 1, : memory_mask[b].sum()]} if cross else {}
+        alone.append(body(idx[b : b + 1, :n], **source)[0] - h[b, :n])
     maps, cross_maps = map(list, zip(*maps)) if cross else (maps, None)
-    weights, ahead, may = (
-        torch.stack(maps),
-        steps_ahead(idx.size(1)).to(idx.device),
-        allowed(body, idx.size(1)).to(idx.device),
-    )
+    weights = torch.stack(maps)
+    ahead = steps_ahead(idx.size(1)).to(idx.device)
+    may = allowed(body, idx.size(1)).to(idx.device)
     real = mask[:, None, :, None]  # rows of real tokens, (B, 1, T, 1)
 
     checks, cross_checks = [], []
