@@ -231,6 +231,8 @@ def draw(out, data_name, seeds):
     plain_log_ticks(axes[0])
     axes[0].set(xlabel="step", ylabel="masked-LM perplexity (log scale)")
     axes[1].set(xlabel="step", ylabel="beta of the CLAP head")
+    for axis in axes:
+        axis.locator_params("x", nbins=5)
     figure.suptitle(f"Masked LM on {data_name}: position encodings and output heads")
     handles = axes[0].get_legend_handles_labels()
     figure.legend(*handles, loc="outside lower center", ncols=3, fontsize=8)
