@@ -85,7 +85,7 @@ def toy_floor(flags, forest, batches, tokenizer):
     which knows the probability of every word; {} for other data and other tokens. Repeated words
     are not counted."""
     own_words = flags.data == "toy" and flags.tokenizer == "word" and not flags.vocab_size
-    if not own_words or flags.ancestors < toy_threads.DEEPEST:
+    if flags.init_from or not own_words or flags.ancestors < toy_threads.DEEPEST:
         return {}
     tokens, size = tokenizer.get_vocab(), tokenizer.get_vocab_size()
     zeros = torch.zeros(2, len(GROUPS), dtype=torch.float64)

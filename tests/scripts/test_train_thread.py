@@ -317,6 +317,8 @@ def test_from_a_pretrained_encoder(cli, echoes, finished, tmp_path):
     expected = pretrained.model.body(idx)
     torch.testing.assert_close(model.body.encoder(idx), expected)
     torch.testing.assert_close(model(idx), pretrained.model.head(expected))
+    succeed(cli("train_thread", **given | {"data": "toy", "out": tmp_path / "toy"}))
+    assert not any("floor" in name for name in result_of(tmp_path / "toy"))  # other words
     wrong = cli("train_thread", init_from=finished("train_lm"), data=echoes, out=tmp_path / "no")
     assert_complains(wrong, "--init-from", "train_mlm.py")
 
