@@ -139,6 +139,11 @@ def read_text(path):
     return [line for line in read_lines(path) if line.strip()]
 
 
+def non_empty_lines(text):
+    """Return the lines of a text as `read_text` does those of a file."""
+    return [line for line in text.replace("\r\n", "\n").split("\n") if line.strip()]
+
+
 # ---------------------------------------------------------------------------- writing
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from data.corpora import wikitext
 from data.corpus import normalize
-from data.files import DataError, check_file
+from data.files import DataError, check_file, non_empty_lines
 
 PIECE = 2**20  # bytes read at a time, about
 LONGEST_LINE = 2**24  # bytes
@@ -108,7 +108,7 @@ def split_lines(source, at, raw):
         )
     if at == 0:
         text = text.removeprefix("\ufeff")
-    found = [line for line in text.replace("\r\n", "\n").split("\n") if line.strip()]
+    found = non_empty_lines(text)
     return [wikitext.repair(line) for line in found] if source.wikitext else found
 
 

@@ -40,11 +40,11 @@ def choose_kernel(body, T, mask, need_weights):
     if need_weights or body.training and config.attn_dropout:
         return None  # attention is written out
     wide = config.n_embd // config.n_head >= FLEX_WIDTH
-    table = config.pos == "alibi" or config.window
-    if table and T >= FLEX_TOKENS and device.type in FLEX_DEVICES and wide:
-        sees = "causal" if body.causal else config.alibi if config.pos == "alibi" else "symmetric"
-        alibi = config.pos == "alibi"
-        return flex_kernel(config.n_head, T, alibi, sees, config.window, device, mask), None
+    alibi = config.pos == "alibi"
+    needs_table = alibi or config.window
+    if needs_table and T >= FLEX_TOKENS and device.type in FLEX_DEVICES and wide:
+        variant = "causal" if body.causal else config.alibi if alibi else "symmetric"
+        return flex_kernel(config.n_head, T, alibi, variant, config.window, device, mask), None
     if body.causal and T > ROWS and device.type == "cpu":
         bias = body.attention_bias(T, mask)
         return None if bias is None else (attend_in_rows, bias)

@@ -127,28 +127,28 @@ def training(name, seed, where, flags, steps, lr):
 def choose_rates(out, names, flags):
     """Return {name: learning rate}: the best on the held-out lines of three, after runs of as many
     steps as --size has."""
-    size = SIZES[flags.size]
-    trials = {
-        name: {factor * size["lr"]: f"lr-{factor:g}-{folder(name, 0)}" for factor in FACTORS}
-        for name in names
-    }
+    steps, lr = SIZES[flags.size]["steps"], SIZES[flags.size]["lr"]
+
+    def trial(name, factor):
+        return f"lr-{factor:g}-{folder(name, 0)}"
+
+    def best(name):
+        found = {f: read_result(out / trial(name, f))["perplexity/valid"] for f in FACTORS}
+        return min(found, key=found.get)
+
     jobs = [
-        training(name, 0, where, flags, size["steps"], lr)
-        for name, tried in trials.items()
-        for lr, where in tried.items()
+        training(name, 0, trial(name, factor), flags, steps, factor * lr)
+        for name in names
+        for factor in FACTORS
     ]
     run_all(out, (jobs,), flags)
-    found = {
-        name: {lr: read_result(out / where)["perplexity/valid"] for lr, where in tried.items()}
-        for name, tried in trials.items()
-    }
-    return {name: min(tried, key=tried.get) for name, tried in found.items()}
+    return {name: best(name) * lr for name in names}
 
 
 def choose(only):
     """Return the names of the configurations that --only names as their folders are named, or all.
     Raises UserError for an unknown one."""
-    known = {folder(name, 0)[:-2]: name for name in all_options()}
+    known = {slug(name): name for name in all_options()}
     wanted = [part.strip() for part in only.split(",")] if only else list(known)
     unknown = [part for part in wanted if part not in known]
     require((not unknown, f"--only {only}: must be of {', '.join(known)}, joined by commas"))
@@ -160,8 +160,12 @@ def all_options():
     return CONFIGURATIONS | OPTIONS | CONTROLS
 
 
+def slug(name):
+    return name.replace(", ", "-").replace(" ", "-")
+
+
 def folder(name, seed):
-    return f"{name.replace(', ', '-').replace(' ', '-')}-{seed}"
+    return f"{slug(name)}-{seed}"
 
 
 def write_table(out, data_name, results, rates):

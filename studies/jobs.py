@@ -119,8 +119,9 @@ def check_flags(folder, arguments):
     for word, value in given.items():  # of a flag given twice, the last value
         name = word.removeprefix("--").replace("-", "_")
         had = then.get(name)
-        if name in MAY_CHANGE or had is None or isinstance(had, bool) or value == "0":
-            continue  # 0 often stands for a value that the script chooses
+        resolved = (name, value) == ("n_ffn", "0")  # into four times the width
+        if name in MAY_CHANGE or had is None or isinstance(had, bool) or resolved:
+            continue
         same = value == str(had) if isinstance(had, str) else float(value) == had
         remedy = "choose another --out, or delete or rename that folder"
         require((same, f"{folder}: finished with {word} {had}, not {value}; {remedy}"))

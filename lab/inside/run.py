@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from data import batching, spans
+from data.files import non_empty_lines
 from data.tokenizer import BOS, EOS, MASK, detokenize, token_strings
 from lab.errors import UserError, require
 from lab.inside import answers
@@ -157,7 +158,7 @@ class OpenRun(LoadedRun):
         self.can("tell the loss of a text", "lm", "mlm")
         flags = self.config.get("flags", {})
         block_size = self.model.body.config.block_size
-        lines = [line for line in text.replace("\r\n", "\n").split("\n") if line.strip()]
+        lines = non_empty_lines(text)
         require((lines, "losses: the text contains no words"))
         if self.kind == "lm":
             ids = batching.stream(self.tokenizer, lines)

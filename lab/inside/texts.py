@@ -6,7 +6,7 @@ import sys
 import torch
 
 from data import batching, spans
-from data.files import TEXT_LIMIT, read_bytes
+from data.files import TEXT_LIMIT, non_empty_lines, read_bytes
 from data.tokenizer import BOS, EOS, MASK, UNK, frame, is_word_level, token_strings
 from lab.errors import UserError, require
 from nets.encoder_decoder import generate
@@ -19,10 +19,9 @@ def read_file(path):
     """
     raw = sys.stdin.buffer.read() if path == "-" else read_bytes(path, TEXT_LIMIT, "check --file")
     try:
-        lines = raw.decode("utf-8-sig").replace("\r\n", "\n").split("\n")
+        texts = non_empty_lines(raw.decode("utf-8-sig"))
     except UnicodeDecodeError:
         raise UserError(f"--file {path}: not UTF-8; save it as UTF-8 text") from None
-    texts = [line for line in lines if line.strip()]
     require((texts, f"--file {path}: contains no text; give one text per line"))
     return texts
 
