@@ -49,6 +49,7 @@ class Flags(JobFlags):
     recipes: str = flag(",".join(RECIPES), "recipes to compare, joined by commas")
     pos: str = flag("alibi", "position encoding of every encoder", POSITIONS)
     mlm: str = flag("", "more flags for train_mlm.py, in quotes: '--steps 500'")
+    likelihood: str = flag("", "more flags for the decoders per class, in quotes")
     seed: int = flag(0, "seed of the trainings; the parts are always the same")
     out: str = flag("", "folder of all runs (default: out/crossvalidate-DATA)")
 
@@ -56,7 +57,8 @@ class Flags(JobFlags):
 def crossvalidate(flags):
     started = time.perf_counter()
     chosen = [name.strip() for name in flags.recipes.split(",")]
-    corpus, mlm = check(flags, chosen)
+    corpus = check(flags, chosen)
+    mlm, likelihood = in_quotes("--mlm", flags.mlm), in_quotes("--likelihood", flags.likelihood)
     out = Path(flags.out or f"out/crossvalidate-{Path(flags.data).resolve().stem}")
     parts = range(1, flags.folds + 1)
 
@@ -70,6 +72,7 @@ def crossvalidate(flags):
             encoders.append((f"{state}-{i}", "train_mlm", [*common, *mlm, *steps]))
         for name in chosen:
             _, script, state, more = RECIPES[name]
+            more = [*more, *(likelihood if name == "likelihood" else [])]
             encoder = options(encoder=out / f"{state}-{i}") if state else []
             given = split if script == "baselines" else [*common, *more, *encoder]
             classifiers.append((f"{name}-{i}", script, given))
@@ -110,7 +113,7 @@ def compare_with_bayes(out, chosen, parts):
 
 
 def check(flags, chosen):
-    """Return the corpus and the flags in --mlm. UserError for flags that do not fit the corpus."""
+    """Return the corpus. UserError for flags that do not fit it."""
     require(
         (
             all(name in RECIPES for name in chosen),
@@ -130,10 +133,15 @@ def check(flags, chosen):
             f"--folds {flags.folds}: {flags.data} has only {n_rows} labelled rows; give fewer",
         ),
     )
+    return corpus
+
+
+def in_quotes(name, text):
+    """Return the flags in the text of the flag `name`. UserError for an open quotation in it."""
     try:
-        return corpus, shlex.split(flags.mlm)
+        return shlex.split(text)
     except ValueError as error:
-        raise UserError(f"--mlm {flags.mlm}: {error}; close the quotation") from None
+        raise UserError(f"{name} {text}: {error}; close the quotation") from None
 
 
 def write_table(out, data_name, n_distinct, values, tested):

@@ -7,44 +7,31 @@ from helpers import assert_complains, call_main
 
 from studies import crossvalidate
 
+TINY = "--n-embd 16 --n-head 2 --n-ffn 20 --block-size 12"
 
-def test_cross_validation_of_two_recipes(corpus, tmp_path, jobs_in_process):
-    argv = (
-        "--data",
-        corpus,
-        "--folds",
-        2,
-        "--recipes",
-        "bayes,random",
-        "--out",
-        tmp_path / "cv",
-        "--jobs",
-        1,
-        "--mlm",
-        "--n-embd 16 --n-head 2 --n-ffn 20 --block-size 12 --valid 0.2",
-    )
+
+def read(folder, name="result.json"):
+    return json.loads((folder / name).read_text(encoding="utf-8"))
+
+
+def test_cross_validation_of_three_recipes(corpus, tmp_path, jobs_in_process):
+    out = tmp_path / "cv"
+    argv = ("--data", corpus, "--folds", 2, "--recipes", "bayes,random,likelihood", "--jobs", 1)
+    argv += ("--out", out, "--mlm", f"{TINY} --valid 0.2")
+    argv += ("--likelihood", f"{TINY} --steps 2 --class-steps 1")
     done = call_main(crossvalidate, crossvalidate.crossvalidate, *argv)
     assert done.code == 0, done.err
-    result = json.loads((tmp_path / "cv" / "result.json").read_text(encoding="utf-8"))
-    runs = [
-        json.loads((tmp_path / "cv" / f"bayes-{i}" / "result.json").read_text(encoding="utf-8"))[
-            "accuracy/test"
-        ]
-        for i in (1, 2)
-    ]
-    assert result["accuracy/bayes"]["values"] == runs and result["accuracy/bayes"][
-        "mean"
-    ] == statistics.fmean(runs)
-    encoder = json.loads(
-        (tmp_path / "cv" / "untrained-1" / "config.json").read_text(encoding="utf-8")
-    )
-    assert encoder["flags"]["split"] == "1/2" and encoder["flags"]["steps"] == 0
-    assert (
-        crossvalidate.RECIPES["bayes"][0] in done.out
-        and (tmp_path / "cv" / "crossvalidate.png").stat().st_size > 5000
-    )
+    runs = [read(out / f"bayes-{i}")["accuracy/test"] for i in (1, 2)]
+    bayes = read(out)["accuracy/bayes"]
+    assert bayes["values"] == runs and bayes["mean"] == statistics.fmean(runs)
+    encoder = read(out / "untrained-1", "config.json")["flags"]
+    assert encoder["split"] == "1/2" and encoder["steps"] == 0
+    decoders = read(out / "likelihood-2", "config.json")["flags"]
+    assert decoders["split"] == "2/2" and decoders["class_steps"] == 1
+    assert crossvalidate.RECIPES["bayes"][0] in done.out
+    assert (out / "crossvalidate.png").stat().st_size > 5000
     again = call_main(crossvalidate, crossvalidate.crossvalidate, *argv)
-    assert again.code == 0 and again.out.count("finished before") == 6
+    assert again.code == 0 and again.out.count("finished before") == 8
     other = call_main(crossvalidate, crossvalidate.crossvalidate, *argv, "--pos", "nope")
     assert_complains(other, "finished with --pos alibi, not nope", "--out")
 

@@ -473,6 +473,7 @@ SOME = [
     ("train_thread", ["--steps", "-1"], ["--steps"]),
     ("train_thread", ["--data", "speeches"], ["--data speeches"]),
     ("crossvalidate", ["--mlm", "--steps '5"], ["--mlm --steps '5: No closing quotation"]),
+    ("crossvalidate", ["--likelihood", "--lr '5"], ["--likelihood --lr '5: No closing quotation"]),
     ("crossvalidate", ["--folds", 10**9], ["--folds 1000000000", "75 labelled rows"]),
     ("clap", ["--seeds", 10**9], ["--seeds", "1000"]),
     ("clap", ["--seeds", 0], ["--seeds", "1"]),
