@@ -46,9 +46,8 @@ def test_lines_are_read_without_line_ends_mark_and_empty_end(tmp_path):
 
 def test_windows_line_ends_are_read_as_line_ends_with_a_note(tmp_path, capsys):
     (tmp_path / "a.tsv").write_bytes(b"0\tone\r\n1\ttwo\r\n")
-    assert read_lines(tmp_path / "a.tsv") == ["0\tone", "1\ttwo"] and read_rows(
-        tmp_path / "a.tsv"
-    ) == [("0", "one"), ("1", "two")]
+    assert read_lines(tmp_path / "a.tsv") == ["0\tone", "1\ttwo"]
+    assert read_rows(tmp_path / "a.tsv") == [("0", "one"), ("1", "two")]
     assert "a.tsv: Windows line ends" in capsys.readouterr().err
 
 
@@ -59,10 +58,8 @@ def test_a_folder_in_the_assignments_form(corpus):
     got = data.load(corpus)
     assert got.classes == ["obama", "wbush", "hbush"] and set(got.tests) == set(SAID)
     assert len(got.rows) == 60 and len(got.test_rows) == 15 and len(got.lines) == 61
-    assert (
-        got.rows[1] == (1, sentence("wbush", 0))
-        and got.tests["hbush"][-1] == "Zanzibar is unheard of by hbush ."
-    )
+    assert got.rows[1] == (1, sentence("wbush", 0))
+    assert got.tests["hbush"][-1] == "Zanzibar is unheard of by hbush ."
 
 
 def test_either_part_of_the_folder_may_be_missing(own_corpus):
@@ -87,9 +84,8 @@ def test_a_table_is_split_with_all_copies_of_a_text_on_one_side(tmp_path):
     )
     got = data.load(tmp_path / "mine.tsv")
     assert got.classes == sorted(SAID) and len(got.test_rows) == 18  # 6 of 30 texts
-    assert not {text for _, text in got.rows} & {text for _, text in got.test_rows} and not any(
-        got.seen()
-    )
+    assert not {text for _, text in got.rows} & {text for _, text in got.test_rows}
+    assert not any(got.seen())
     assert Counter(
         (got.classes[label], text) for label, text in got.rows + got.test_rows
     ) == Counter(rows)
@@ -97,12 +93,10 @@ def test_a_table_is_split_with_all_copies_of_a_text_on_one_side(tmp_path):
 
 def test_the_speeches_are_what_the_documentation_says(speeches):
     got = data.load(speeches)
-    assert (
-        len(got.rows) == 2092
-        and len(got.test_rows) == 750
-        and sum(got.seen()) == 551
-        and len(got.lines) == 1553
-    )
+    assert len(got.rows) == 2092
+    assert len(got.test_rows) == 750
+    assert sum(got.seen()) == 551
+    assert len(got.lines) == 1553
     clean, n_rows, _ = got.clean()
     assert n_rows == 553 and len(clean.rows) == 1539 and not any(clean.seen())
     assert not {normalize(line) for line in clean.lines} & {
@@ -131,10 +125,8 @@ def test_hold_out_keeps_copies_together_and_the_order():
     assert not {text.strip() for text in kept} & {text.strip() for text in held}
     assert len({text.strip() for text in held}) == 10 and Counter(kept + held) == Counter(items)
     assert kept == [item for item in items if item in set(kept)]
-    assert hold_out(items, 0.2, seed=3) == (kept, held) and hold_out(items, 0.2, seed=4) != (
-        kept,
-        held,
-    )
+    assert hold_out(items, 0.2, seed=3) == (kept, held)
+    assert hold_out(items, 0.2, seed=4) != (kept, held)
 
 
 def test_seen_marks_test_rows_that_appear_in_training_rows(corpus):
@@ -145,9 +137,9 @@ def test_clean_removes_test_sentences_from_rows_and_lines(corpus):
     got = data.load(corpus)
     cleaned, n_rows, n_lines = got.clean()
     assert (n_rows, n_lines) == (6, 1)
-    assert (
-        not any(cleaned.seen()) and cleaned.test_rows == got.test_rows and len(cleaned.rows) == 54
-    )
+    assert not any(cleaned.seen())
+    assert cleaned.test_rows == got.test_rows
+    assert len(cleaned.rows) == 54
     for _, test in got.test_rows:
         assert not any(test in text for text in cleaned.texts())
 
@@ -169,10 +161,8 @@ def test_clean_ignores_white_space_and_keeps_short_overlaps():
     )
     cleaned, n_rows, n_lines = corpus.clean()
     assert (n_rows, n_lines) == (1, 2)
-    assert cleaned.lines == [
-        "thank you very much",
-        "good people of the hills",
-    ] and cleaned.rows == [(1, "kept")]
+    assert cleaned.lines == ["thank you very much", "good people of the hills"]
+    assert cleaned.rows == [(1, "kept")]
 
 
 # ---------------------------------------------------------------------------- tokenizers
@@ -192,15 +182,12 @@ def test_cross_validation_tests_every_sentence_exactly_once():
     for i in range(1, 6):
         part, seen, words = whole.split(f"{i}/5")
         held = {text for _, text in part.test_rows}
-        assert (
-            len(held) == len(part.test_rows) == 5
-            and len(part.rows) == 20
-            and not any(seen)
-            and f"--split {i}/5" in words
-        )
-        assert not held & {text for _, text in part.rows} and (rows[3][1] in held) == (
-            len(part.lines) == 1
-        )
+        assert len(held) == len(part.test_rows) == 5
+        assert len(part.rows) == 20
+        assert not any(seen)
+        assert f"--split {i}/5" in words
+        assert not held & {text for _, text in part.rows}
+        assert (rows[3][1] in held) == (len(part.lines) == 1)
         tested += part.test_rows
     assert sorted(tested) == sorted(set(whole.rows + whole.test_rows))
     assert whole.split("full") == (whole, [False] * 5 + [True] * 2, "")
@@ -271,9 +258,9 @@ def test_the_vocabulary_holds_no_word_of_a_test_set(finished):
 def test_byte_level_pieces_lose_nothing():
     tokenizer, text = train_tokenizer("bpe", TEXTS, 300), "Zanzibar’s  café\n— 漢字 🙂"
     (ids,) = encode(tokenizer, [text])
-    assert (
-        tokenizer.get_vocab_size() == 300 and UNK not in ids and detokenize(tokenizer, ids) == text
-    )
+    assert tokenizer.get_vocab_size() == 300
+    assert UNK not in ids
+    assert detokenize(tokenizer, ids) == text
 
 
 @pytest.mark.parametrize("kind", ["word", "bpe"])
@@ -287,9 +274,8 @@ def test_a_saved_tokenizer_is_the_same_tokenizer(kind, tmp_path):
     tokenizer = train_tokenizer(kind, TEXTS)
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     again = load_tokenizer(tmp_path / "tokenizer.json")
-    assert encode(again, TEXTS) == encode(tokenizer, TEXTS) and is_word_level(again) == (
-        kind == "word"
-    )
+    assert encode(again, TEXTS) == encode(tokenizer, TEXTS)
+    assert is_word_level(again) == (kind == "word")
 
 
 def test_word_starts_mark_where_words_of_bpe_pieces_begin():
@@ -371,11 +357,9 @@ def test_random_blocks_depend_on_seed_and_step():
     def draw(*numbers):
         return batching.random_blocks(ids, 8, 4, batching.generator(*numbers))[0]
 
-    assert (
-        torch.equal(draw(0, 5), draw(0, 5))
-        and not torch.equal(draw(0, 5), draw(0, 6))
-        and not torch.equal(draw(0, 5), draw(1, 5))
-    )
+    assert torch.equal(draw(0, 5), draw(0, 5))
+    assert not torch.equal(draw(0, 5), draw(0, 6))
+    assert not torch.equal(draw(0, 5), draw(1, 5))
 
 
 def test_drawing_data_leaves_the_models_random_state_alone():
@@ -393,12 +377,8 @@ def test_long_sentences_are_cut_and_counted():
     sequences, long = batching.sentences(
         tokenizer, ["a b", "a b c d", "a b c d e f g", ""], block_size=4
     )
-    assert [detokenize(tokenizer, s[1:]) for s in sequences] == [
-        "a b",
-        "a b c",
-        "a b c",
-        "",
-    ] and long == 2
+    assert [detokenize(tokenizer, s[1:]) for s in sequences] == ["a b", "a b c", "a b c", ""]
+    assert long == 2
     assert all(s[0] == BOS and len(s) <= 4 for s in sequences)
 
 
@@ -407,12 +387,8 @@ def test_long_sentences_are_split_without_loss_for_pretraining():
     sequences, long = batching.sentences(
         tokenizer, ["a b c d e f g", "a b c"], block_size=4, split=True
     )
-    assert [detokenize(tokenizer, s[1:]) for s in sequences] == [
-        "a b c",
-        "d e f",
-        "g",
-        "a b c",
-    ] and long == 1
+    assert [detokenize(tokenizer, s[1:]) for s in sequences] == ["a b c", "d e f", "g", "a b c"]
+    assert long == 1
 
 
 def test_padding_is_at_the_end_and_masked():

@@ -93,21 +93,17 @@ def test_random_words_come_from_the_whole_vocabulary():
     idx = torch.full((3000, 40), 500)
     inputs, _ = hide(idx, rate=0.9)
     drawn = inputs[(inputs != 500) & (inputs != MASK)]
-    assert (
-        drawn.min() == len(SPECIAL)
-        and drawn.max() == V - 1
-        and len(drawn.unique()) > 0.99 * (V - 6)
-    )
+    assert drawn.min() == len(SPECIAL)
+    assert drawn.max() == V - 1
+    assert len(drawn.unique()) > 0.99 * (V - 6)
 
 
 def test_rows_without_words_hide_nothing():
     idx = torch.tensor([[BOS, PAD, PAD], [BOS, UNK, EOS], [BOS, 50, PAD]])
     inputs, labels = hide(idx)
-    assert (
-        (labels[:2] == -100).all()
-        and torch.equal(inputs[:2], idx[:2])
-        and labels[2].tolist() == [-100, 50, -100]
-    )
+    assert (labels[:2] == -100).all()
+    assert torch.equal(inputs[:2], idx[:2])
+    assert labels[2].tolist() == [-100, 50, -100]
 
 
 @pytest.mark.parametrize("unit", UNITS)
@@ -201,13 +197,11 @@ def test_only_words_that_occur_once_become_unknown_targets():
     idx, targets, counts, (x, y) = noisy(rare=0.3)
     assert torch.equal(x, idx) and (y[y != targets] == UNK).all()
     once = (counts[targets] == 1) & (targets >= len(SPECIAL))
-    assert (y[once] == UNK).float().mean().item() == pytest.approx(0.3, abs=0.01) and torch.equal(
-        y[~once], targets[~once]
-    )
+    assert (y[once] == UNK).float().mean().item() == pytest.approx(0.3, abs=0.01)
+    assert torch.equal(y[~once], targets[~once])
 
 
 def test_noise_depends_on_the_generator_alone():
     same, other = noisy(drop=0.1, swap=0.2)[3], noisy(seed=1, drop=0.1, swap=0.2)[3]
-    assert torch.equal(same[0], noisy(drop=0.1, swap=0.2)[3][0]) and not torch.equal(
-        same[0], other[0]
-    )
+    assert torch.equal(same[0], noisy(drop=0.1, swap=0.2)[3][0])
+    assert not torch.equal(same[0], other[0])

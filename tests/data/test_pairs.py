@@ -91,16 +91,12 @@ def test_a_folder_of_parallel_files(tmp_path):
         notes_en="x\n",
     )
     pairs = load_pairs(folder)
-    assert (
-        pairs.name == "mine"
-        and pairs.languages == ("en", "fr")
-        and pairs.train == [("one", "un"), ("two", "deux")]
-    )
-    assert (
-        pairs.valid == [("three", "trois")]
-        and pairs.tests == {"test": [("four", "quatre")]}
-        and pairs.texts() == ["one", "un", "two", "deux"]
-    )
+    assert pairs.name == "mine"
+    assert pairs.languages == ("en", "fr")
+    assert pairs.train == [("one", "un"), ("two", "deux")]
+    assert pairs.valid == [("three", "trois")]
+    assert pairs.tests == {"test": [("four", "quatre")]}
+    assert pairs.texts() == ["one", "un", "two", "deux"]
     turned = load_pairs(folder, "fr-en")
     assert turned.languages == ("fr", "en") and turned.train == [("un", "one"), ("deux", "two")]
     write(folder, train_de="eins\n\nzwei\n")
@@ -115,29 +111,24 @@ def test_a_table_of_pairs_holds_out_a_tenth_of_its_sources(tmp_path):
     path = tmp_path / "mine.tsv"
     path.write_text("".join(f"word {n % 50}\tmot {n}\n" for n in range(100)), encoding="utf-8")
     pairs = load_pairs(path, "english-french")
-    assert (
-        pairs.languages == ("english", "french")
-        and len(pairs.train) == 90
-        and len(pairs.tests["heldout"]) == 10
-    )
+    assert pairs.languages == ("english", "french")
+    assert len(pairs.train) == 90
+    assert len(pairs.tests["heldout"]) == 10
     assert not {first for first, _ in pairs.train} & {first for first, _ in pairs.tests["heldout"]}
     assert load_pairs(path).languages == ("source", "target")
 
 
 def test_toy_can_be_reversed():
     turned = load_pairs("toy", "lami-english")
-    assert (
-        turned.languages == ("lami", "english")
-        and turned.train[5] == TOY.train[5][::-1]
-        and len(TOY.train) == 4401
-        and len(TOY.tests["test"]) == 600
-    )
+    assert turned.languages == ("lami", "english")
+    assert turned.train[5] == TOY.train[5][::-1]
+    assert len(TOY.train) == 4401
+    assert len(TOY.tests["test"]) == 600
 
 
 def test_pairs_as_plain_text_in_both_languages(tmp_path):
-    assert data.load("toy-pairs").texts() == TOY.texts() and data.load(
-        "toy-pairs"
-    ).tests.keys() == {"test-english", "test-lami"}
+    assert data.load("toy-pairs").texts() == TOY.texts()
+    assert data.load("toy-pairs").tests.keys() == {"test-english", "test-lami"}
     corpus = data.load(
         write(
             tmp_path / "mine",
@@ -147,10 +138,8 @@ def test_pairs_as_plain_text_in_both_languages(tmp_path):
             test_fr="quatre\n",
         )
     )
-    assert corpus.lines == ["one", "un"] and corpus.tests == {
-        "test-en": ["four"],
-        "test-fr": ["quatre"],
-    }
+    assert corpus.lines == ["one", "un"]
+    assert corpus.tests == {"test-en": ["four"], "test-fr": ["quatre"]}
 
 
 # ---------------------------------------------------------------------------- mistakes

@@ -136,10 +136,8 @@ def test_a_vocabulary_of_more_than_16_bits(tmp_path):
     )
     folder = prepared(tmp_path / "out", tmp_path / "text.txt", "--tokenizer", "word", "--valid", 0)
     stream = folder.streams["train"]
-    assert (
-        stream.dtype.itemsize == 4
-        and stream[:].max() == folder.tokenizer.get_vocab_size() - 1 > 2**16
-    )
+    assert stream.dtype.itemsize == 4
+    assert stream[:].max() == folder.tokenizer.get_vocab_size() - 1 > 2**16
     assert torch.equal(
         stream[:], batching.stream(folder.tokenizer, read_text(tmp_path / "text.txt"))
     )
@@ -189,19 +187,16 @@ def test_the_vocabulary_comes_from_all_over_the_text(tmp_path, monkeypatch):
         0,
     )
     words = set(folder.tokenizer.get_vocab())
-    assert (
-        sum(f"chapter{i}" in words for i in range(30)) > 25
-        and 800 < sum(f"line{i}" in words for i in range(3000)) < 1500
-    )
+    assert sum(f"chapter{i}" in words for i in range(30)) > 25
+    assert 800 < sum(f"line{i}" in words for i in range(3000)) < 1500
 
 
 def test_a_text_is_read_in_pieces_of_whole_lines(text):
     source, raw = large.open_source(text, "train"), text.read_bytes()
     for size in (1, 100, 1000, 10**6):
         found = list(large.read_pieces(source, 0, source.size, size))
-        assert b"".join(piece for _, piece in found) == raw and [at for at, _ in found] == [
-            raw.index(piece) for _, piece in found
-        ]
+        assert b"".join(piece for _, piece in found) == raw
+        assert [at for at, _ in found] == [raw.index(piece) for _, piece in found]
         assert all(piece.endswith(b"\n") and len(piece) < size + 200 for _, piece in found)
 
 
@@ -244,9 +239,10 @@ def test_training_on_tokens_equals_training_on_the_text(cli, wiki, tmp_path):
         for name in results[0]
         if name.partition("/")[0] in ("perplexity", "bits_per_byte", "tokens", "unknown")
     ]
-    assert len(measured) == 3 * 3 + 3 * 3 + 3 + 3 and {
-        name: results[0][name] for name in measured
-    } == {name: results[1][name] for name in measured}
+    assert len(measured) == 3 * 3 + 3 * 3 + 3 + 3
+    assert {name: results[0][name] for name in measured} == {
+        name: results[1][name] for name in measured
+    }
     weights = [
         torch.load(tmp_path / name / "best.pt", weights_only=True)["model"]
         for name in ("text", "tokens")
@@ -280,9 +276,8 @@ def test_an_encoder_reads_every_block_once_an_epoch_and_resumes(causal, cli, tex
     folder = prepared(tmp_path / "prepared", text, *SMALL, "--valid", 0.1)
     stream = folder.streams["train"]
     blocks = list(Blocks(stream, folder.tokenizer, 12))
-    assert all(block[0] == BOS for block in blocks) and {len(block) for block in blocks[:-1]} == {
-        12
-    }
+    assert all(block[0] == BOS for block in blocks)
+    assert {len(block) for block in blocks[:-1]} == {12}
     assert torch.equal(torch.cat([block[1:] for block in blocks]), stream[1:])
     for n in (7, 8, 9):
         batches = batching.RandomBatches(n, 3, batching.generator(0, "epoch", 1))
@@ -594,9 +589,8 @@ def test_an_unusable_text_is_named(content, parts, vocabulary, finished, tmp_pat
     assert_complains(
         run(tmp_path / "text.txt", *argv, "--out", tmp_path / "out"), tmp_path / "text.txt", *parts
     )
-    assert (
-        not (tmp_path / "out" / "index.json").exists() and not list(tmp_path.glob("out/*.bin"))[6:]
-    )
+    assert not (tmp_path / "out" / "index.json").exists()
+    assert not list(tmp_path.glob("out/*.bin"))[6:]
 
 
 def test_a_line_too_long_for_memory_is_refused(tmp_path, monkeypatch):

@@ -67,9 +67,12 @@ def test_source_and_target_together_are_the_text(rate, mean_span):
             idx[b][mask[b]].tolist(),
         )
         n_gaps = sum(i >= FIRST for i in s)
-        assert [i for i in s if i >= FIRST] == [i for i in t if i >= FIRST] == list(
-            range(FIRST, FIRST + n_gaps)
-        ) and n_gaps
+        assert (
+            [i for i in s if i >= FIRST]
+            == [i for i in t if i >= FIRST]
+            == list(range(FIRST, FIRST + n_gaps))
+        )
+        assert n_gaps
         assert s[0] == BOS and t[0] == FIRST and t[-1] == EOS and t.count(EOS) == 1
         # Two adjacent gaps would be one.
         assert not any(a >= FIRST and b >= FIRST for a, b in zip(s, s[1:]))
@@ -124,9 +127,8 @@ def test_all_choices_of_spans_are_equally_likely(n, rate, mean_span, ways):
     )
     found = Counter("".join(str(int(x)) for x in row) for row in hidden.tolist())
     assert set(found) == ways
-    assert max(found.values()) < 1.2 * 12000 / len(ways) and min(
-        found.values()
-    ) > 0.8 * 12000 / len(ways)
+    assert max(found.values()) < 1.2 * 12000 / len(ways)
+    assert min(found.values()) > 0.8 * 12000 / len(ways)
 
 
 def test_gaps_depend_on_the_generator_alone():

@@ -126,12 +126,8 @@ def test_a_deleted_comment_leaves_its_replies_to_its_parent(body, tmp_path):
         tmp_path, post(*[entry | ({"body": body} if entry["id"] in "ac" else {}) for entry in FLAT])
     )
     root = EXPECTED["said a"]
-    assert answers(threads.trees[0]) == {
-        root: None,
-        "said b": root,
-        "said d": root,
-        "said e": root,
-    } and threads.left_out == {"deleted or empty comments": 2}
+    assert answers(threads.trees[0]) == {root: None, "said b": root, "said d": root, "said e": root}
+    assert threads.left_out == {"deleted or empty comments": 2}
 
 
 def test_incomplete_posts_and_comments_are_repaired_or_left_out(tmp_path):
@@ -148,11 +144,9 @@ def test_incomplete_posts_and_comments_are_repaired_or_left_out(tmp_path):
         "said a": "A title and a text",
         "said b": "A title and a text",
     }
-    assert (
-        threads.trees[1].texts == ["", "said a"]
-        and len(threads.trees) == 3
-        and threads.name == "mine"
-    )
+    assert threads.trees[1].texts == ["", "said a"]
+    assert len(threads.trees) == 3
+    assert threads.name == "mine"
     assert threads.left_out == {
         "comments without a parent_id, taken as replies to the post": 4,
         "deleted or empty comments": 1,
@@ -238,14 +232,8 @@ def test_files_without_threads_are_refused(tmp_path):
 def test_depths_and_ancestors():
     tree = Tree(list("p01234"), [-1, 0, 1, 1, 3, 0])
     assert tree.depths() == [0, 1, 2, 2, 3, 1]
-    assert tree.ancestors(9) == [[], [0], [1, 0], [1, 0], [3, 1, 0], [0]] and tree.ancestors(2) == [
-        [],
-        [0],
-        [1, 0],
-        [1, 0],
-        [3, 1],
-        [0],
-    ]
+    assert tree.ancestors(9) == [[], [0], [1, 0], [1, 0], [3, 1, 0], [0]]
+    assert tree.ancestors(2) == [[], [0], [1, 0], [1, 0], [3, 1], [0]]
 
 
 # ---------------------------------------------------------------------------- splitting
@@ -285,9 +273,8 @@ def test_pieces_are_small_and_hold_every_comment_once(shape):
 def test_a_piece_is_a_thread_and_the_whole_subtree_below_it():
     tree = Tree(list("p12345"), [-1, 0, 1, 2, 2, 0])
     assert list(split_tree(tree, 3, 2)) == [([], [1, 2, 3]), ([1, 2], [4]), ([], [5])]
-    assert list(split_tree(tree, 5, 2)) == [([], [1, 2, 3, 4, 5])] and sorted(
-        map(str, split_tree(tree, 4, 2))
-    ) == sorted(["([], [1, 2, 3, 4])", "([], [5])"])
+    assert list(split_tree(tree, 5, 2)) == [([], [1, 2, 3, 4, 5])]
+    assert sorted(map(str, split_tree(tree, 4, 2))) == sorted(["([], [1, 2, 3, 4])", "([], [5])"])
     for max_size, near in ((2, 2), (3, 0)):
         with pytest.raises(ValueError, match="max_size"):
             next(split_tree(tree, max_size, near))
@@ -297,11 +284,9 @@ def test_a_very_long_thread_is_split(tmp_path):
     names = [f"c{i}" for i in range(3000)]
     (tree,) = read(tmp_path, edges(*zip(names, ["t3_p"] + ["t1_" + name for name in names]))).trees
     pieces = list(split_tree(tree, 64, 8))
-    assert (
-        tree.depths()[-1] == 3000
-        and sum(len(targets) for _, targets in pieces) == 3000
-        and len(pieces) < 3000 / 50
-    )
+    assert tree.depths()[-1] == 3000
+    assert sum(len(targets) for _, targets in pieces) == 3000
+    assert len(pieces) < 3000 / 50
 
 
 # ---------------------------------------------------------------------------- toy
@@ -359,10 +344,8 @@ def test_words_of_sampled_threads_cost_what_the_formula_says(kind, trees):
         assert (
             abs(costs.mean() - toy_threads.entropy(K, n)) < 5 * costs.std() / len(costs) ** 0.5
         ), n
-    assert (
-        toy_threads.entropy(K, 0) == pytest.approx(math.log(K))
-        and len(found) == toy_threads.DEEPEST
-    )
+    assert toy_threads.entropy(K, 0) == pytest.approx(math.log(K))
+    assert len(found) == toy_threads.DEEPEST
     # To a reader of the reply alone, all words are equally likely.
     assert all(abs(n / said.total() * K - 1) < 0.1 for n in said.values()) and len(said) == K
 

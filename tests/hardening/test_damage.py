@@ -95,9 +95,8 @@ def test_a_corrupt_checkpoint_falls_back_on_the_previous_one(
         "checkpoint.pt is missing" in done.err
         or f"{folder / 'checkpoint.pt'}: not a readable checkpoint" in done.err
     )
-    assert (folder / "metrics.jsonl").read_bytes() == (
-        whole / "metrics.jsonl"
-    ).read_bytes() and numbers(folder) == numbers(whole)
+    assert (folder / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
+    assert numbers(folder) == numbers(whole)
     for name in ("checkpoint.pt", "best.pt", "previous.pt"):  # all are intact again
         a, b = (torch.load(path / name, weights_only=True) for path in (folder, whole))
         assert same(a | {"seconds": 0}, b | {"seconds": 0}), name
@@ -160,7 +159,8 @@ def test_a_full_disk_while_a_checkpoint_is_written(corpus, finished, tmp_path, m
         assert all(
             after[name] == before[name]
             for name in ("checkpoint.pt", "config.json", "tokenizer.json")
-        ) and not list(folder.glob("*.partial"))
+        )
+        assert not list(folder.glob("*.partial"))
     succeed(call("train_lm", *argv, resume=True))
     assert numbers(folder) == numbers(finished("train_lm"))
 

@@ -242,7 +242,8 @@ def test_two_processes_have_the_losses_of_one(way, together, alone):
         for name in expected
         if name.startswith(("perplexity", "loss", "accuracy", "bits", "tokens/", "bleu", "chrf"))
     ]
-    assert len(measured) > 2 and {name: result[name] for name in measured} == pytest.approx(
+    assert len(measured) > 2
+    assert {name: result[name] for name in measured} == pytest.approx(
         {name: expected[name] for name in measured}, rel=1e-4
     )
 
@@ -257,9 +258,8 @@ def test_a_batch_in_parts_has_the_losses_of_a_whole_one(way, data, alone, tmp_pa
 @pytest.mark.parametrize("name, way", [("two then one", "lm"), ("one then two", "mlm, spans")])
 def test_a_run_resumes_with_another_number_of_processes(name, way, together, alone, data):
     if name == "two then one":
-        assert {done[name]["code"] for done in together.done} == {130} and len(
-            read_metrics(together.folder / name)
-        ) == 10
+        assert {done[name]["code"] for done in together.done} == {130}
+        assert len(read_metrics(together.folder / name)) == 10
         script, argv = command(way, data, together.folder / name)
         succeed(call(script, *argv, resume=True))
     assert_same(together.folder / name, alone(way))
@@ -297,21 +297,17 @@ def test_a_bad_flag_ends_all_processes_with_one_line(name, words, together):
     assert [done[name]["code"] for done in together.done] == [2, 2]
     err = "".join(done[name]["err"] for done in together.done)
     assert err.count("\n") == 1 and all(word in err for word in words), err
-    assert (
-        contents(together.folder / "taken") == {"mine.txt": b"not a run"}
-        and not (together.folder / "never").exists()
-    )
+    assert contents(together.folder / "taken") == {"mine.txt": b"not a run"}
+    assert not (together.folder / "never").exists()
 
 
 def test_when_a_process_is_killed_the_other_says_how_to_resume(together):
     lines = [line for line in together.err.splitlines() if line.startswith("train_lm.py:")]
     assert together.code == 1 and together.killed < 60
-    assert (
-        len(lines) == 1
-        and "ended or did not answer" in lines[0]
-        and "--resume" in lines[0]
-        and "Traceback" not in together.err
-    )
+    assert len(lines) == 1
+    assert "ended or did not answer" in lines[0]
+    assert "--resume" in lines[0]
+    assert "Traceback" not in together.err
     checkpoint = torch.load(together.folder / "endless" / "checkpoint.pt", weights_only=True)
     assert checkpoint["step"] == 0
 

@@ -151,7 +151,6 @@ def test_four_processes_download_at_once(server, tmp_path):
     target = tmp_path / "data" / "train.txt"
     while any(process.poll() is None for process in started):
         assert not target.exists() or target.read_bytes() == TEXT  # never a part of it
-    assert [process.communicate()[1] for process in started] == [b""] * 4 and [
-        process.returncode for process in started
-    ] == [0] * 4
+    assert [process.communicate()[1] for process in started] == [b""] * 4
+    assert [process.returncode for process in started] == [0] * 4
     assert contents(tmp_path) == {"data/train.txt": TEXT}

@@ -297,11 +297,9 @@ def test_a_second_signal_ends_at_once(undisturbed, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         at_update(patch, 5, signal.SIGINT, signal.SIGTERM)
         done = call("train_lm", *argv, out=tmp_path / "run")
-    assert (
-        done.code == 143
-        and "step 3 is saved" in done.err
-        and not list((tmp_path / "run").glob("*.partial"))
-    )
+    assert done.code == 143
+    assert "step 3 is saved" in done.err
+    assert not list((tmp_path / "run").glob("*.partial"))
     succeed(call("train_lm", *argv, out=tmp_path / "run", resume=True))
     assert_same_run(tmp_path / "run", whole)
 
@@ -330,12 +328,10 @@ def test_a_second_signal_during_a_save_keeps_the_old_file(undisturbed, tmp_path,
         at_update(patch, 5, signal.SIGINT)
         patch.setattr(torch, "save", slow)
         done = call("train_lm", *argv, out=tmp_path / "run")
-    assert (
-        written
-        and done.code == 130
-        and "step 3 is saved" in done.err
-        and not list((tmp_path / "run").glob("*.partial"))
-    )
+    assert written
+    assert done.code == 130
+    assert "step 3 is saved" in done.err
+    assert not list((tmp_path / "run").glob("*.partial"))
     succeed(call("train_lm", *argv, out=tmp_path / "run", resume=True))
     assert_same_run(tmp_path / "run", whole)
 

@@ -190,11 +190,10 @@ def test_lines_of_any_bytes(place, content):
     assert (
         "\n".join(found)
         == content.decode("utf-8-sig").replace("\r\n", "\n")[: len("\n".join(found))]
-        and found[-1].strip()
     )
-    assert not any("\n" in line or "\0" in line for line in found) and files.read_text(path) == [
-        line for line in found if line.strip()
-    ]
+    assert found[-1].strip()
+    assert not any("\n" in line or "\0" in line for line in found)
+    assert files.read_text(path) == [line for line in found if line.strip()]
 
 
 @cases(
@@ -250,12 +249,11 @@ def test_a_corpus_of_any_bytes(place, content, how):
     path.write_bytes(content)
     with contextlib.suppress(DataError):
         found = load(path)
-        assert (
-            found.lines
-            and found.tests["heldout"]
-            and not {corpus.normalize(line) for line in found.lines}
-            & {corpus.normalize(line) for line in found.tests["heldout"]}
-        )
+        assert found.lines
+        assert found.tests["heldout"]
+        assert not {corpus.normalize(line) for line in found.lines} & {
+            corpus.normalize(line) for line in found.tests["heldout"]
+        }
         found.split(how)
 
 
@@ -309,12 +307,11 @@ def test_threads_of_any_json(place, found, size, near):
         assert "any.jsonl" in str(error) and "\n" not in str(error).strip()
         return
     for tree in trees:
-        assert (
-            len(tree.texts) == len(tree.parents) > 1
-            and tree.parents[0] == -1
-            and all(0 <= parent < i for i, parent in enumerate(tree.parents) if i)
-        )
-        assert all(tree.texts[1:]) and all(
+        assert len(tree.texts) == len(tree.parents) > 1
+        assert tree.parents[0] == -1
+        assert all(0 <= parent < i for i, parent in enumerate(tree.parents) if i)
+        assert all(tree.texts[1:])
+        assert all(
             text == " ".join(text.split()) and text.encode().decode() == text for text in tree.texts
         )
         targets = [i for _, part in forest.split_tree(tree, size, near) for i in part]
@@ -336,9 +333,8 @@ def test_any_tree_is_split_into_pieces_that_cover_it(found, size, near):
         return
     above, targets = tree.ancestors(near), []
     for context, part in forest.split_tree(tree, size, near):
-        assert len(context) + len(part) <= size and all(
-            set(above[i]) - {0} <= {*context, *part} for i in part
-        )
+        assert len(context) + len(part) <= size
+        assert all(set(above[i]) - {0} <= {*context, *part} for i in part)
         targets += part
     assert sorted(targets) == list(range(1, len(tree.texts)))
 
@@ -349,9 +345,8 @@ def test_toy_threads_of_any_seed(seed, n):
     assert len(made) == n and made == toy_threads.generate(n, seed)
     for texts, parents in made:
         tree = threads.Tree(texts, parents)
-        assert max(tree.depths()) <= toy_threads.DEEPEST and all(
-            threads.clean(text) == text and toy_threads.kinds_in(text) for text in texts
-        )
+        assert max(tree.depths()) <= toy_threads.DEEPEST
+        assert all(threads.clean(text) == text and toy_threads.kinds_in(text) for text in texts)
 
 
 @cases(
@@ -368,9 +363,8 @@ def test_json_that_is_accepted_can_be_written_again(text):
 
 @cases(text=st.one_of(prose, st.text(st.characters())))
 def test_any_text_prints_on_one_line(text):
-    assert files.printable(text).isprintable() and (
-        not text.isprintable() or files.printable(text, 10**6) == text
-    )
+    assert files.printable(text).isprintable()
+    assert not text.isprintable() or files.printable(text, 10**6) == text
 
 
 # --------------------------------------------------------------------------------------- tokenizers
@@ -392,9 +386,8 @@ def without_specials(text):
 def test_byte_level_bpe_gives_any_text_back(tokenizers, text):
     tokenizer = tokenizers["bpe"]
     found = encode(tokenizer, [text])[0]
-    assert tokenizer.decode(found) == text and all(
-        len(SPECIAL) <= i < tokenizer.get_vocab_size() for i in found
-    )
+    assert tokenizer.decode(found) == text
+    assert all(len(SPECIAL) <= i < tokenizer.get_vocab_size() for i in found)
 
 
 @cases(text=prose, kind=st.sampled_from(["word", "bpe"]))
@@ -405,9 +398,8 @@ def test_any_text_is_encoded_within_the_vocabulary(tokenizers, text, kind):
     assert {i for i in found[0] if i < len(SPECIAL) and i != UNK} <= {
         SPECIAL.index(token) for token in SPECIAL if token in text
     }
-    assert isinstance(detokenize(tokenizer, found[0]), str) and len(
-        token_strings(tokenizer, found[0])
-    ) == len(found[0])
+    assert isinstance(detokenize(tokenizer, found[0]), str)
+    assert len(token_strings(tokenizer, found[0])) == len(found[0])
 
 
 @cases(
@@ -422,9 +414,8 @@ def test_a_tokenizer_of_any_text(place, texts, kind, size):
     except DataError as error:
         assert size and size < 261 and "--vocab-size" in str(error)
         return
-    assert tokenizer.get_vocab_size() <= (size or 4000) and [
-        tokenizer.token_to_id(token) for token in SPECIAL
-    ] == list(range(len(SPECIAL)))
+    assert tokenizer.get_vocab_size() <= (size or 4000)
+    assert [tokenizer.token_to_id(token) for token in SPECIAL] == list(range(len(SPECIAL)))
     assert len(word_starts(tokenizer)) == tokenizer.get_vocab_size()
     if kind == "word" and not size:
         assert UNK not in [
@@ -458,12 +449,11 @@ def test_masks_for_masked_language_modelling(batch, seed, rate, unit, mean_span)
     idx, starts = batch[0], torch.rand(V, generator=gen(seed)) < 0.5
     inputs, labels = masking.mask_tokens(idx, V, gen(seed), rate, unit, starts, mean_span)
     chosen, usable = labels != -100, idx >= len(SPECIAL)
+    assert (labels[chosen] == idx[chosen]).all()
+    assert not (chosen & ~usable).any()
+    assert (inputs[~chosen] == idx[~chosen]).all()
+    assert (chosen.any(1) == usable.any(1)).all()
     assert (
-        (labels[chosen] == idx[chosen]).all()
-        and not (chosen & ~usable).any()
-        and (inputs[~chosen] == idx[~chosen]).all()
-    )
-    assert (chosen.any(1) == usable.any(1)).all() and (
         (inputs[chosen] == MASK) | (inputs[chosen] >= len(SPECIAL)) & (inputs[chosen] < V)
     ).all()
     if unit == "token":
@@ -487,9 +477,8 @@ def test_noise_leaves_special_tokens_and_the_shape_alone(batch, seed, drop, swap
     counts[len(SPECIAL)] += 1
     noisy, wanted = noise.noise_tokens(idx, targets, counts, gen(seed), drop, swap, rare)
     special = idx < len(SPECIAL)
-    assert (noisy[special] == idx[special]).all() and (
-        (noisy == idx) | (noisy == UNK) | (counts[noisy] > 0)
-    ).all()
+    assert (noisy[special] == idx[special]).all()
+    assert ((noisy == idx) | (noisy == UNK) | (counts[noisy] > 0)).all()
     changed = wanted != targets
     assert (wanted[changed] == UNK).all() and (counts[targets[changed]] == 1).all()
     if not drop + swap:
@@ -513,20 +502,16 @@ def test_span_corruption_loses_nothing(texts, seed, rate, mean_span):
     )
     for row, text in enumerate(texts):
         kept, gaps = source[row][source_mask[row]].tolist(), target[row][target_mask[row]].tolist()
-        assert (
-            spans.restore(kept, gaps, V) == [BOS, *text]
-            and kept[0] == BOS
-            and gaps[-1] == EOS
-            and gaps.count(EOS) == 1
-        )
+        assert spans.restore(kept, gaps, V) == [BOS, *text]
+        assert kept[0] == BOS
+        assert gaps[-1] == EOS
+        assert gaps.count(EOS) == 1
         sentinels = [i for i in kept if i >= V]
         hidden = [i for i in gaps[:-1] if i < V]
         most_hidden, most_spans = spans.most(len(text), rate, mean_span)
-        assert (
-            sentinels == [i for i in gaps if i >= V] == list(range(V, V + len(sentinels)))
-            and 1 <= len(sentinels) <= most_spans
-            and 1 <= len(hidden) <= most_hidden
-        )
+        assert sentinels == [i for i in gaps if i >= V] == list(range(V, V + len(sentinels)))
+        assert 1 <= len(sentinels) <= most_spans
+        assert 1 <= len(hidden) <= most_hidden
         assert all(not (a >= V and b >= V) for a, b in zip(kept, kept[1:]))  # gaps do not touch
     assert (source[~source_mask] == PAD).all() and (target[~target_mask] == PAD).all()
 
@@ -553,10 +538,8 @@ def test_consecutive_blocks_predict_each_token_once(n, block, stride):
 )
 def test_batches_by_length_hold_each_index_once(lengths, size, seed):
     found = batching.length_batches(lengths, size, None if seed is None else gen(seed))
-    assert (
-        sorted(torch.cat(found).tolist()) == list(range(len(lengths)))
-        and max(map(len, found)) <= size
-    )
+    assert sorted(torch.cat(found).tolist()) == list(range(len(lengths)))
+    assert max(map(len, found)) <= size
     if seed is None:
         assert [lengths[i] for i in torch.cat(found)] == sorted(lengths)
 
@@ -564,11 +547,9 @@ def test_batches_by_length_hold_each_index_once(lengths, size, seed):
 @cases(rows=rows_of_ids)
 def test_padding_is_distinguished_from_tokens(rows):
     idx, mask = batching.pad([torch.tensor(row) for row in rows])
-    assert (
-        [line[real].tolist() for line, real in zip(idx, mask)] == rows
-        and (idx[~mask] == PAD).all()
-        and idx.size(1) == max(map(len, rows))
-    )
+    assert [line[real].tolist() for line, real in zip(idx, mask)] == rows
+    assert (idx[~mask] == PAD).all()
+    assert idx.size(1) == max(map(len, rows))
 
 
 @cases(texts=lines, block=st.integers(2, 9), kind=st.sampled_from(["word", "bpe"]))
@@ -663,9 +644,8 @@ def test_no_token_sees_padding_or_a_decoder_the_future(more, causal, rows, seed)
             sides = torch.stack([distance >= 0, distance <= 0])  # one head each
             assert torch.equal(bias.isfinite(), may[:, None] & sides)
         else:
-            assert torch.equal(bias.isfinite().all(1), may) and torch.equal(
-                bias.isfinite().any(1), may
-            )
+            assert torch.equal(bias.isfinite().all(1), may)
+            assert torch.equal(bias.isfinite().any(1), may)
         other = torch.where(
             mask, idx, torch.randint(len(SPECIAL), V, idx.shape, generator=gen(seed))
         )

@@ -396,9 +396,9 @@ def strange(reader, name, how, part, finished, tmp_path):
     before = contents(tmp_path)
     outcome = reader(folder)
     assert_complains(outcome, folder / name if "\\x1b" not in part else folder, part)
-    assert (
-        outcome.err[:-1].isprintable() and len(outcome.err) < 3000 and contents(tmp_path) == before
-    )
+    assert outcome.err[:-1].isprintable()
+    assert len(outcome.err) < 3000
+    assert contents(tmp_path) == before
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "metrics.jsonl", "result.json"])

@@ -40,6 +40,5 @@ def test_a_closed_pipe_ends_other_scripts_with_a_line(finished):
         "command.main(script, train_lm.Flags, '', [])"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 1 and done.stderr == (
-        "train_lm.py: stopped: nothing reads the output any more\n"
-    )
+    assert done.returncode == 1
+    assert done.stderr == ("train_lm.py: stopped: nothing reads the output any more\n")

@@ -199,10 +199,8 @@ def test_linear_head_multiplies_by_the_embeddings():
         for b in range(2)
     ]
     torch.testing.assert_close(head(h), torch.tensor(expected))
-    assert (
-        head.words is embedding
-        and LMHead(Config(vocab_size=7, n_embd=4, tie=False), embedding).words is not embedding
-    )
+    assert head.words is embedding
+    assert LMHead(Config(vocab_size=7, n_embd=4, tie=False), embedding).words is not embedding
 
 
 def test_roberta_head_is_dense_gelu_norm_then_the_embeddings():

@@ -150,9 +150,9 @@ SHAPES = {
 def test_logits_are_those_of_transformers(config, tmp_path):
     there = write_folder(tmp_path, **config)
     model, tokenizer = load_roberta(tmp_path)
+    assert not model.training
     assert (
-        not model.training
-        and tokenizer.get_vocab_size()
+        tokenizer.get_vocab_size()
         == model.body.config.vocab_size
         == there.config.vocab_size - config.get("more_rows", 0)
     )
@@ -177,7 +177,8 @@ def test_special_tokens_get_our_ids_and_others_keep_their_order(tmp_path):
     assert [tokenizer.id_to_token(i) for i in range(tokenizer.get_vocab_size())] == [
         *SPECIAL,
         *words,
-    ] and words[-1] == "<later>"
+    ]
+    assert words[-1] == "<later>"
     ids = tokenizer.encode("hope and [MASK] matter <later>", add_special_tokens=False).ids
     assert MASK in ids and ids[-1] == tokenizer.get_vocab_size() - 1
     assert read_here(tokenizer, ["hope"])[0][0].tolist() == [
@@ -226,11 +227,9 @@ def test_older_folders(folder, tmp_path):
         old / "model.safetensors",
     )
     model, same = load_roberta(old)
-    assert (
-        same.to_str() == tokenizer.to_str()
-        and model.body.config == new.body.config
-        and model.head.words is model.body.embedding
-    )
+    assert same.to_str() == tokenizer.to_str()
+    assert model.body.config == new.body.config
+    assert model.head.words is model.body.embedding
     for (name, a), b in zip(model.named_parameters(), new.parameters()):
         torch.testing.assert_close(a, b, atol=2e-3, rtol=0, msg=name)
 
@@ -339,14 +338,10 @@ def test_roberta_comes_out_as_it_went_in(tmp_path):
     )
     a, b = (transformers.AutoTokenizer.from_pretrained(tmp_path / name) for name in ("in", "out"))
     batch = a(TEXTS, padding=True, return_tensors="pt")
-    assert (
-        a.get_vocab() == b.get_vocab()
-        and b(TEXTS, padding=True)["input_ids"] == batch["input_ids"].tolist()
-    )
-    assert (
-        b("hope", "light")["input_ids"] == a("hope", "light")["input_ids"]
-        and b.decode(batch["input_ids"][1], skip_special_tokens=True) == TEXTS[1]
-    )
+    assert a.get_vocab() == b.get_vocab()
+    assert b(TEXTS, padding=True)["input_ids"] == batch["input_ids"].tolist()
+    assert b("hope", "light")["input_ids"] == a("hope", "light")["input_ids"]
+    assert b.decode(batch["input_ids"][1], skip_special_tokens=True) == TEXTS[1]
     again = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "out").eval()
     mask = batch["attention_mask"].bool()
     torch.testing.assert_close(
@@ -424,10 +419,8 @@ def test_a_run_goes_out_and_in_again(cli, corpus, finished, tmp_path):
     )
     assert (on.code, on.err) == (0, "")
     before, after = read_json(tmp_path / "run" / "result.json"), read_metrics(tmp_path / "on")
-    assert (
-        after[0]["perplexity/valid"] == pytest.approx(before["perplexity/valid"], rel=1e-5)
-        and after[-1] != after[0]
-    )
+    assert after[0]["perplexity/valid"] == pytest.approx(before["perplexity/valid"], rel=1e-5)
+    assert after[-1] != after[0]
     assert read_json(tmp_path / "on" / "config.json")["flags"]["n_embd"] == 16
     # A folder that holds something is left alone, and so is a run of another kind.
     there = contents(tmp_path / "run")
@@ -536,12 +529,10 @@ def test_pretrained_and_random_weights_are_compared_by_name(cli, folder, corpus,
     done = command(
         compare, compare.compare, tmp_path / "a", tmp_path / "b", "--out", tmp_path / "compare"
     )
-    assert (
-        (done.code, done.err) == (0, "")
-        and "untrained=no" in done.out
-        and "untrained=yes" in done.out
-        and "configurations: 2" in done.out
-    )
+    assert (done.code, done.err) == (0, "")
+    assert "untrained=no" in done.out
+    assert "untrained=yes" in done.out
+    assert "configurations: 2" in done.out
 
 
 @pytest.mark.parametrize(
@@ -568,9 +559,9 @@ def test_flags_that_do_not_go_with_init(script, argv, told, cli, folder, corpus,
 
 def test_untrained_needs_an_architecture(cli, corpus, tmp_path):
     outcome = cli("train_classifier", "--untrained", "--data", corpus, "--out", tmp_path / "run")
-    assert (
-        outcome.code == 2 and "--untrained" in outcome.err and "--encoder or --init" in outcome.err
-    )
+    assert outcome.code == 2
+    assert "--untrained" in outcome.err
+    assert "--encoder or --init" in outcome.err
 
 
 # ---------------------------------------------------------------------------- damaged folders
@@ -763,12 +754,10 @@ def test_a_folder_that_is_not_there_or_a_run(cli, corpus, finished, tmp_path):
             (finished("train_mlm"), "--init-from"),
         ):
             outcome = cli(script, "--init", path, "--data", corpus, "--out", tmp_path / "run")
-            assert (
-                outcome.code == 2
-                and outcome.err.count("\n") == 1
-                and told in outcome.err
-                and str(path) in outcome.err
-            )
+            assert outcome.code == 2
+            assert outcome.err.count("\n") == 1
+            assert told in outcome.err
+            assert str(path) in outcome.err
 
 
 def test_only_tests_and_bench_import_transformers():

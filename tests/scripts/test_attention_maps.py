@@ -137,9 +137,8 @@ def test_trained_runs_are_left_alone(tmp_path, capsys, figures):
     folder = make_run(tmp_path / "run")
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     call(capsys, folder, "--out", tmp_path / "elsewhere")
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before and (
-        tmp_path / "elsewhere" / "maps.json"
-    ).exists()
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert (tmp_path / "elsewhere" / "maps.json").exists()
 
 
 # ---------------------------------------------------------------------------- broken models
@@ -204,7 +203,8 @@ def test_a_wrong_alibi_fails_though_both_attentions_agree(
     code, out, _ = call(
         capsys, make_run(tmp_path / "run", "mlm", pos="alibi", alibi=variant), "--text", LONG
     )
-    assert code == 1 and [line for line in out.splitlines() if "FAIL" in line][0].startswith(
+    assert code == 1
+    assert [line for line in out.splitlines() if "FAIL" in line][0].startswith(
         "  FAIL  the weights hold -slope * distance"
     )
 
@@ -232,11 +232,9 @@ def test_attended_padding_fails(tmp_path, capsys, figures, monkeypatch):
     )
     folder = make_run(tmp_path / "run", "mlm", pos="learned")
     code, out, _ = call(capsys, folder, "--text", SHORT, "--text", LONG)
-    assert (
-        code == 1
-        and "FAIL  no weight on padding" in out
-        and "FAIL  each text alone gives the same output" in out
-    )
+    assert code == 1
+    assert "FAIL  no weight on padding" in out
+    assert "FAIL  each text alone gives the same output" in out
     assert call(capsys, folder, "--text", LONG)[0] == 0  # without padding there is nothing wrong
 
 
@@ -357,7 +355,8 @@ def test_two_runs_side_by_side(tmp_path, capsys, figures):
         make_run(tmp_path / "b", "mlm", "bpe", pos="rope", n_layer=3, block_size=64),
     )
     code, out, _ = call(capsys, a, b, "--text", SHORT, "--positions")
-    assert code == 0 and {name for name, _ in figures} == {
+    assert code == 0
+    assert {name for name, _ in figures} == {
         "map-1-this-is-a-small-sentence-a-b.png",
         "positions-a.png",
         "positions-b.png",

@@ -163,7 +163,8 @@ def test_windows_line_ends_give_a_note_and_equal_results(script, cli, own_corpus
     for path in own_corpus.iterdir():
         path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
     windows = cli(script, *SHORT[script], data=own_corpus, out=tmp_path / "windows")
-    assert windows.code == 0 and all(
+    assert windows.code == 0
+    assert all(
         line.startswith("note: ") and line.endswith("read as line ends")
         for line in windows.err.splitlines()
     )
@@ -220,11 +221,9 @@ def test_a_folder_in_use_by_another_process_is_left_alone(argv, cli, corpus, fin
         assert other.stdout.readline() == "held\n"
         outcome = cli("train_lm", *SHORT["train_lm"], "--data", corpus, "--out", folder, *argv)
         other.stdin.close()
-    assert (
-        outcome.code == 2
-        and "another process is training there" in outcome.err
-        and outcome.err.count("\n") == 1
-    )
+    assert outcome.code == 2
+    assert "another process is training there" in outcome.err
+    assert outcome.err.count("\n") == 1
     assert contents(folder) == before
     succeed(
         cli("train_lm", *SHORT["train_lm"], data=corpus, out=folder, overwrite=True)

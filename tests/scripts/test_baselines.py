@@ -374,9 +374,8 @@ def test_default_folder_is_named_after_the_data(text, rows, tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     script("--data", text.name, "--order", 1)
     script("--data", rows.name, "--split", "clean")
-    assert result_of(tmp_path / "out" / "baselines-tiny") and result_of(
-        tmp_path / "out" / "baselines-tiny-clean"
-    )
+    assert result_of(tmp_path / "out" / "baselines-tiny")
+    assert result_of(tmp_path / "out" / "baselines-tiny-clean")
 
 
 @pytest.mark.parametrize(
@@ -408,23 +407,19 @@ def test_bad_input_costs_one_line(argv, names, tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit) as stopped:
         script(*argv, *(["--split", "clean"] if "same" in argv and "--data" in argv else []))
     error = capsys.readouterr().err
-    assert (
-        stopped.value.code == 2
-        and error.count("\n") == 1
-        and names in error
-        and "Traceback" not in error
-    )
+    assert stopped.value.code == 2
+    assert error.count("\n") == 1
+    assert names in error
+    assert "Traceback" not in error
     assert not Path("out").exists()
 
 
 def test_speeches(speeches, tmp_path):
     script("--data", speeches, "--out", tmp_path / "out")
     result = result_of(tmp_path / "out")
-    assert (
-        result["perplexity/obama"] < 245
-        and result["perplexity/hbush"] < 262
-        and result["perplexity/wbush"] < 365
-    )
+    assert result["perplexity/obama"] < 245
+    assert result["perplexity/hbush"] < 262
+    assert result["perplexity/wbush"] < 365
     assert result["accuracy/test"] > 0.90 and result["accuracy/unseen"] > 0.66
 
 
@@ -447,10 +442,8 @@ def test_rare_words_read_as_unknown_make_unknown_words_likelier(cli, corpus, tmp
             json.loads((tmp_path / str(share) / "result.json").read_text(encoding="utf-8"))
         )
     plain, rare = results
-    assert (
-        rare["perplexity/obama"] < plain["perplexity/obama"]
-        and rare["accuracy/test"] == plain["accuracy/test"]
-    )
+    assert rare["perplexity/obama"] < plain["perplexity/obama"]
+    assert rare["accuracy/test"] == plain["accuracy/test"]
     assert (
         cli("baselines", "--data", corpus, "--rare-unknown", 1.5, "--out", tmp_path / "no").code
         == 2
@@ -472,10 +465,8 @@ def test_mixing_weight_follows_the_fit_of_the_larger_text(corpus, tmp_path):
         script("--data", corpus, "--text", path, "--out", tmp_path / path.stem)
         results.append(result_of(tmp_path / path.stem))
     helped, other = results
-    assert (
-        0 < helped["weight"] < other["weight"] < 1
-        and helped["perplexity/obama"] == other["perplexity/obama"]
-    )
+    assert 0 < helped["weight"] < other["weight"] < 1
+    assert helped["perplexity/obama"] == other["perplexity/obama"]
     assert (
         other["perplexity/obama@mixed"] < 1.1 * other["perplexity/obama"]
     )  # a useless text costs little

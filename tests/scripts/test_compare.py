@@ -410,20 +410,16 @@ def test_figures_are_written_and_a_stale_one_goes(make, baseline, command):
     ]
     code, out, _ = command(*names)
     folder = Path("out/compare")
-    assert (
-        code == 0
-        and is_picture(folder / "compare.png")
-        and is_picture(folder / "train-short-test-long.png")
-    )
+    assert code == 0
+    assert is_picture(folder / "compare.png")
+    assert is_picture(folder / "train-short-test-long.png")
     assert out.splitlines()[-1].startswith(
         "configurations: 2, runs: 3; out/compare: compare.png, train-short-test-long.png"
     )
     code, out, _ = command("c", make("d", seed=1))
-    assert (
-        code == 0
-        and is_picture(folder / "compare.png")
-        and not (folder / "train-short-test-long.png").exists()
-    )
+    assert code == 0
+    assert is_picture(folder / "compare.png")
+    assert not (folder / "train-short-test-long.png").exists()
 
 
 @pytest.mark.parametrize("kind", ["mlm", "classifier"])
@@ -441,14 +437,13 @@ def test_log_axes_have_a_few_plain_ticks_within_their_limits(low, high):
     axis.set_ylim(low, high)
     figures.plain_log_ticks(axis)
     ticks = list(axis.get_yticks())
-    assert (
-        axis.get_ylim() == (low, high)
-        and 2 <= len(ticks) <= 11
-        and low <= min(ticks)
-        and max(ticks) <= high
-    )
+    assert axis.get_ylim() == (low, high)
+    assert 2 <= len(ticks) <= 11
+    assert low <= min(ticks)
+    assert max(ticks) <= high
     texts = [axis.yaxis.get_major_formatter()(tick, 0) for tick in ticks]
-    assert len(set(texts)) == len(texts) and all(
+    assert len(set(texts)) == len(texts)
+    assert all(
         float(text.replace(",", "")) == pytest.approx(tick) for text, tick in zip(texts, ticks)
     )
 

@@ -38,9 +38,7 @@ def test_cross_validation_of_three_recipes(corpus, tmp_path, jobs_in_process):
 
 def test_an_unknown_recipe_is_named(cli, corpus):
     done = cli("crossvalidate", "--data", corpus, "--recipes", "bayes,magic")
-    assert (
-        done.code == 2
-        and done.err.count("\n") == 1
-        and "--recipes" in done.err
-        and "magic" in done.err
-    )
+    assert done.code == 2
+    assert done.err.count("\n") == 1
+    assert "--recipes" in done.err
+    assert "magic" in done.err

@@ -73,10 +73,8 @@ def test_a_byte_level_mask_has_no_space_of_its_own(tmp_path, capsys, monkeypatch
     )
     call(capsys, folder, "--text", "this [MASK] is")
     tokenizer = read_run(folder).tokenizer
-    assert (
-        seen[0].tolist() == ids_of(read_run(folder), "this[MASK] is").tolist()
-        and tokenizer.decode([seen[0][-1].item()]) == " is"
-    )
+    assert seen[0].tolist() == ids_of(read_run(folder), "this[MASK] is").tolist()
+    assert tokenizer.decode([seen[0][-1].item()]) == " is"
 
 
 # ---------------------------------------------------------------------------- continuations
@@ -90,9 +88,8 @@ def test_next_words_are_a_tempered_distribution(tmp_path, temperature):
     logits = run.model(ids[None])[0, -1]
     best = logits[N_SPECIAL:].argsort(descending=True)[:7] + N_SPECIAL
     assert words.tolist() == best.tolist()
-    assert torch.allclose(
-        probabilities, (logits[best] / temperature).softmax(-1)
-    ) and torch.allclose(probabilities.sum(), torch.ones(()))
+    assert torch.allclose(probabilities, (logits[best] / temperature).softmax(-1))
+    assert torch.allclose(probabilities.sum(), torch.ones(()))
 
 
 def test_a_temperature_of_next_to_nothing_is_greedy(tmp_path):

@@ -100,10 +100,8 @@ def test_perplexity_of_infilling_is_that_by_hand(finished, corpus):
     batches = fixed_batches([torch.tensor(ids) for ids in pieces], flags, first)
     nats, words, texts = [], [], []
     for source, mask, inputs, labels in batches:
-        assert (
-            torch.equal(inputs[:, 1:], labels[:, :-1].where(labels[:, :-1] != -100, PAD))
-            and (inputs[:, 0] == BOS).all()
-        )
+        assert torch.equal(inputs[:, 1:], labels[:, :-1].where(labels[:, :-1] != -100, PAD))
+        assert (inputs[:, 0] == BOS).all()
         for b in range(len(source)):
             target = [i for i in labels[b].tolist() if i != -100]
             texts.append(spans.restore(source[b][mask[b]].tolist(), target, first))
@@ -146,9 +144,8 @@ def test_translation_learns_and_its_numbers_are_those_by_hand(translator):
                 generate(loaded.model, torch.tensor([ids]), None, BOS, EOS, 12)[0].tolist()
             ).replace(" .", ".")
         )
-    assert result["perplexity/heldout"] == pytest.approx(
-        math.exp(sum(nats) / len(nats)), rel=1e-4
-    ) and result["tokens/heldout"] == len(nats)
+    assert result["perplexity/heldout"] == pytest.approx(math.exp(sum(nats) / len(nats)), rel=1e-4)
+    assert result["tokens/heldout"] == len(nats)
     exact = sum(
         output == target.replace(" .", ".") for output, (_, target) in zip(outputs, heldout)
     ) / len(heldout)
@@ -161,21 +158,17 @@ def test_translation_learns_and_its_numbers_are_those_by_hand(translator):
         sacrebleu.CHRF().corpus_score(outputs, [targets]).score
     )
     assert "BLEU" in out and "source to target" in out.splitlines()[-1]
-    assert (
-        "[S0]" not in loaded.tokenizer.get_vocab()
-        and set(targets[0].split()) <= loaded.tokenizer.get_vocab().keys()
-    )
+    assert "[S0]" not in loaded.tokenizer.get_vocab()
+    assert set(targets[0].split()) <= loaded.tokenizer.get_vocab().keys()
 
 
 def test_scores_of_right_half_right_and_wrong_answers():
     targets = ["the cats sleep today.", "the dogs bark all night."]
     tokenizer = train_tokenizer("word", targets)
     right = train_seq2seq.score(targets, targets, tokenizer)
-    assert (
-        right["exact"] == 1
-        and right["bleu"] == pytest.approx(100)
-        and right["chrf"] == pytest.approx(100)
-    )
+    assert right["exact"] == 1
+    assert right["bleu"] == pytest.approx(100)
+    assert right["chrf"] == pytest.approx(100)
     half = train_seq2seq.score([targets[0], "we"], targets, tokenizer)
     assert half["exact"] == 0.5 and 0 < half["bleu"] < 100 and 0 < half["chrf"] < 100
     assert train_seq2seq.score(["we", "you"], targets, tokenizer)["exact"] == 0
@@ -205,10 +198,8 @@ def test_folders_of_pairs_and_their_val_set(cli, tmp_path):
         out=tmp_path / "run",
     )
     assert (done.code, done.err) == (0, "") and "fr to en" in done.out
-    assert (
-        "1 pairs of train are longer than --block-size 40: left out" in done.out
-        and "1 pairs of test_2016 are longer than --block-size 40: truncated" in done.out
-    )
+    assert "1 pairs of train are longer than --block-size 40: left out" in done.out
+    assert "1 pairs of test_2016 are longer than --block-size 40: truncated" in done.out
     assert {
         "perplexity/valid",
         "perplexity/test_2016",
@@ -345,9 +336,8 @@ def test_a_filled_sentence_keeps_what_was_typed(sampling, finished):
     )
     assert told.code == 0 and told.out == again.out
     heads, texts = told.out.splitlines()[::2], told.out.splitlines()[1::2]
-    assert (
-        heads == ["--- most likely words", "--- sample 1", "--- sample 2"] and len(set(texts)) == 3
-    )
+    assert heads == ["--- most likely words", "--- sample 1", "--- sample 2"]
+    assert len(set(texts)) == 3
     assert all(
         text.startswith("hope and") and text.endswith("matter, my friends.") and "[S0]" not in text
         for text in texts
@@ -376,11 +366,9 @@ def test_a_byte_level_gap_includes_the_space_before_it(cli, sampling, corpus, tm
         )
     )
     told = sampling(tmp_path / "run", text="hope [MASK] work.", temperature=0, tokens=5)
-    assert (
-        told.code == 0
-        and told.out.splitlines()[1].startswith("hope")
-        and told.out.splitlines()[1].endswith(" work.")
-    )
+    assert told.code == 0
+    assert told.out.splitlines()[1].startswith("hope")
+    assert told.out.splitlines()[1].endswith(" work.")
 
 
 # --------------------------------------------------------------------------------------------- maps
@@ -417,11 +405,9 @@ def test_three_attentions_are_drawn_and_pass(finished, translator, tmp_path, fig
         "cross-attention from decoder to source",
     ):
         assert out.count(part) == 2
-    assert (
-        out.count("ok    no weight on padding") >= 4
-        and out.count("ok    nothing above the diagonal") == 2
-        and out.count("ok    fused") == 4
-    )
+    assert out.count("ok    no weight on padding") >= 4
+    assert out.count("ok    nothing above the diagonal") == 2
+    assert out.count("ok    fused") == 4
     assert [name for name, _ in figures][:2] == [
         "map-1-hope-and-change-train_seq2seq-run.png",
         "map-2-two-cats-and-birds-train_seq2seq-run.png",
@@ -434,19 +420,15 @@ def test_three_attentions_are_drawn_and_pass(finished, translator, tmp_path, fig
     report = json.loads((tmp_path / "maps" / "maps.json").read_text())
     described = report["map-2-two-cats-and-birds-train_seq2seq-run.png"]["runs"]
     assert [run["attention"] for run in described] == ["encoder", "decoder", "cross"] * 2
-    assert (
-        described[5]["keys"] == ["[BOS]", "two", "cats", "and", "birds", "."]
-        and described[5]["queries"][0] == "[BOS]"
-    )
+    assert described[5]["keys"] == ["[BOS]", "two", "cats", "and", "birds", "."]
+    assert described[5]["queries"][0] == "[BOS]"
     sides = {
         (axis.get_title(), axis.images[0].get_array().shape)
         for axis in figures[1][1].axes
         if axis.get_title()
     }
-    assert ("layer 1, head 1", (len(described[5]["queries"]), 6)) in sides and (
-        "layer 1, head 2",
-        (6, 6),
-    ) in sides
+    assert ("layer 1, head 1", (len(described[5]["queries"]), 6)) in sides
+    assert ("layer 1, head 2", (6, 6)) in sides
 
 
 TWO_MAPS = ("1-hope-and-mask", "2-hope-and-change")
@@ -512,13 +494,11 @@ def test_only_runs_of_one_task_are_compared(cli, corpus, finished, translator, t
     code, out, err = compared(
         finished("train_seq2seq"), tmp_path / "other", out=tmp_path / "compare"
     )
-    assert (
-        code == 0
-        and "learned" in out
-        and "NoPE" in out
-        and "Encoder-decoder on tiny" in out
-        and "perplexity obama" in out
-    )
+    assert code == 0
+    assert "learned" in out
+    assert "NoPE" in out
+    assert "Encoder-decoder on tiny" in out
+    assert "perplexity obama" in out
     code, out, err = compared(
         finished("train_seq2seq"), tmp_path / "more", out=tmp_path / "compare"
     )

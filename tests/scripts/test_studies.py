@@ -134,9 +134,8 @@ def test_study_clap(corpus, tmp_path, monkeypatch, jobs_in_process):
         ("plain-clap", False, False, True, False),
         ("clap", True, True, True, False),
     ]
-    assert (study / "clap.png").stat().st_size > 10_000 and "zero-clap, scaled embeddings" in (
-        study / "clap.tex"
-    ).read_text(encoding="utf-8")
+    assert (study / "clap.png").stat().st_size > 10_000
+    assert "zero-clap, scaled embeddings" in (study / "clap.tex").read_text(encoding="utf-8")
     assert (study / "compare" / "compare.md").exists()
 
     argv = ("--data", corpus, "--size", "quick", "--seeds", 1, "--jobs", 1)
@@ -160,12 +159,10 @@ def test_study_clap(corpus, tmp_path, monkeypatch, jobs_in_process):
 @pytest.mark.parametrize("study", [clap, nope])
 def test_mistakes_are_named(study, tmp_path):
     done = call_main(study, study.study, "--seeds", 0, "--out", tmp_path / "x")
-    assert (
-        done.code == 2
-        and done.err.count("\n") == 1
-        and "--seeds" in done.err
-        and not (tmp_path / "x").exists()
-    )
+    assert done.code == 2
+    assert done.err.count("\n") == 1
+    assert "--seeds" in done.err
+    assert not (tmp_path / "x").exists()
 
 
 def test_an_interrupted_job_is_resumed(tmp_path, jobs_in_process):

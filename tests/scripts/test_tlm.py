@@ -57,18 +57,14 @@ def test_a_pair_is_one_sequence_with_restarted_positions():
         [torch.tensor([3, 5]), torch.tensor([3, 6, 7, 8])],
     )
     idx, mask, where = batching.join(firsts, seconds)
-    assert idx.tolist() == [[3, 7, 8, 3, 5, 0], [3, 9, 3, 6, 7, 8]] and mask.tolist() == [
-        [True] * 5 + [False],
-        [True] * 6,
-    ]
+    assert idx.tolist() == [[3, 7, 8, 3, 5, 0], [3, 9, 3, 6, 7, 8]]
+    assert mask.tolist() == [[True] * 5 + [False], [True] * 6]
     assert where["languages"][mask].tolist() == [0, 0, 0, 1, 1] + [0, 0, 1, 1, 1, 1]
     assert where["positions"].tolist() == [[0, 1, 2, 0, 1, 0], [0, 1, 0, 1, 2, 3]]
     idx, mask, where = batching.separate(firsts, seconds)
-    assert (
-        idx[mask].tolist() == [3, 7, 8, 3, 9, 3, 5, 3, 6, 7, 8]
-        and where["languages"].tolist() == [[0] * 4] * 2 + [[1] * 4] * 2
-        and "positions" not in where
-    )
+    assert idx[mask].tolist() == [3, 7, 8, 3, 9, 3, 5, 3, 6, 7, 8]
+    assert where["languages"].tolist() == [[0] * 4] * 2 + [[1] * 4] * 2
+    assert "positions" not in where
 
 
 # ---------------------------------------------------------------------------------------- the model
@@ -228,11 +224,9 @@ def test_the_three_views_ask_for_the_same_words(ciphers):
             rows = found[view] = []
             for inputs, mask, labels, where in batches:
                 for row, real, label, language in zip(inputs, mask, labels, where["languages"]):
-                    assert (
-                        (label[~real] == -100).all()
-                        and (label[real & (language != side)] == -100).all()
-                        and not (row[real & (language != side)] == MASK).any()
-                    )
+                    assert (label[~real] == -100).all()
+                    assert (label[real & (language != side)] == -100).all()
+                    assert not (row[real & (language != side)] == MASK).any()
                     own, other = real & (language == side), real & (language != side)
                     rows.append((row[own].tolist(), label[own].tolist(), row[other].tolist()))
         assert (
@@ -240,9 +234,8 @@ def test_the_three_views_ask_for_the_same_words(ciphers):
             == [row[:2] for row in found["paired"]]
             == [row[:2] for row in found["mispaired"]]
         )
-        assert all(not row[2] for row in found["alone"]) and any(
-            MASK in row[0] for row in found["alone"]
-        )
+        assert all(not row[2] for row in found["alone"])
+        assert any(MASK in row[0] for row in found["alone"])
         whole = [
             [label if label != -100 else token for token, label in zip(*row[:2])]
             for row in found["paired"]
@@ -305,12 +298,10 @@ def test_without_val_files_some_pairs_are_held_out(cli, tmp_path):
         pair_rate=0,
         out=tmp_path / "run",
     )
-    assert (
-        (done.code, done.err) == (0, "")
-        and "43 training pairs" in done.out
-        and "11 for validation" in done.out
-        and "perplexity/heldout-target-paired" in result_of(tmp_path / "run")
-    )
+    assert (done.code, done.err) == (0, "")
+    assert "43 training pairs" in done.out
+    assert "11 for validation" in done.out
+    assert "perplexity/heldout-target-paired" in result_of(tmp_path / "run")
     kept, held = hold_out(load_pairs(tmp_path / "mine.tsv").train, 0.2, 0, key=lambda pair: pair[0])
     assert (len(kept), len(held)) == (43, 11)
 
@@ -324,11 +315,9 @@ def test_a_run_starts_with_the_weights_of_an_mlm_run(cli, ciphers, tmp_path):
         )
     mlm, tlm, again = (read_run(tmp_path / name).model for name in ("mlm", "tlm", "again"))
     idx = torch.tensor([[BOS, 5, 6, 7]])
-    assert (
-        torch.equal(tlm(idx, languages=torch.ones_like(idx)), mlm(idx))
-        and torch.equal(again(idx), mlm(idx))
-        and not tlm.body.languages.weight.any()
-    )
+    assert torch.equal(tlm(idx, languages=torch.ones_like(idx)), mlm(idx))
+    assert torch.equal(again(idx), mlm(idx))
+    assert not tlm.body.languages.weight.any()
     turned = cli(
         "train_tlm",
         init_from=tmp_path / "tlm",

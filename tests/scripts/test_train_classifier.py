@@ -258,11 +258,9 @@ def test_on_a_causal_decoder_by_its_last_word(tune, cli, corpus, finished, tmp_p
     ]
     assert any(changed) == (tune == "all") and result_of(run)["accuracy/test"] > 0.5
     loaded = read_run(run)
-    assert (
-        loaded.model.body.causal
-        and loaded.config["flags"]["causal"]
-        and loaded.model.pool == ["last"]
-    )
+    assert loaded.model.body.causal
+    assert loaded.config["flags"]["causal"]
+    assert loaded.model.pool == ["last"]
     # Also in a padded batch, the state of the last real word decides, which no later word changes.
     idx = torch.tensor([[BOS, 7, 8, 9, 6], [BOS, 9, 7, 0, 0]])
     mask = idx != 0
@@ -286,12 +284,10 @@ def test_on_a_causal_decoder_by_its_last_word(tune, cli, corpus, finished, tmp_p
             cli("sample", run, text="hope and change matter"),
             cli("attention_maps", run, text="hope and change matter"),
         )
-        assert (
-            asked.code == 0
-            and "obama" in asked.out
-            and maps.code == 0
-            and "nothing above the diagonal" in maps.out
-        )
+        assert asked.code == 0
+        assert "obama" in asked.out
+        assert maps.code == 0
+        assert "nothing above the diagonal" in maps.out
 
 
 def test_a_decoder_from_scratch(cli, corpus, tmp_path):
@@ -317,10 +313,8 @@ def test_clean_split_trains_without_the_test_sentences(cli, corpus, tmp_path):
         split="clean",
         out=tmp_path / "run",
     )
-    assert (
-        done.code == 0
-        and "6 training rows and 1 lines of text with their sentences are removed" in done.out
-    )
+    assert done.code == 0
+    assert "6 training rows and 1 lines of text with their sentences are removed" in done.out
     assert "43 training rows, 11 for validation" in done.out  # of 54
     # Seen and unseen rows are those of the full split, so that the two compare.
     assert {"accuracy/seen", "accuracy/unseen"} <= result_of(tmp_path / "run").keys()

@@ -42,11 +42,9 @@ def test_perplexity_and_bits_per_byte_are_those_by_hand(cli, corpus, tmp_path):
         text = (corpus / f"test_LM_{name}.txt").read_text(encoding="utf-8")
         ids = [BOS] + [i for line in text.splitlines() for i in encode(loaded.tokenizer, [line])[0]]
         count = len(ids) - 1
-        assert (
-            result[f"tokens/{name}"] == count
-            and UNK in ids
-            and result[f"unknown/{name}"] == pytest.approx(ids.count(UNK) / count)
-        )
+        assert result[f"tokens/{name}"] == count
+        assert UNK in ids
+        assert result[f"unknown/{name}"] == pytest.approx(ids.count(UNK) / count)
         assert count % 12  # the last block is shorter, so a mean over blocks would differ
         for block, at in ((12, ""), (5, "@5"), (40, "@40")):
             nats = nats_by_hand(loaded.model, ids, block)
@@ -85,10 +83,8 @@ def test_training_text_is_evaluated_whole_or_from_its_start(cli, corpus, tmp_pat
         )
     )
     assert whole["tokens/train"] == tokens and part["tokens/train"] == 50
-    assert (
-        part["perplexity/obama"] == whole["perplexity/obama"]
-        and part["perplexity/train"] != whole["perplexity/train"]
-    )
+    assert part["perplexity/obama"] == whole["perplexity/obama"]
+    assert part["perplexity/train"] != whole["perplexity/train"]
 
 
 def test_the_language_model_learns(cli, corpus, tmp_path):
@@ -102,10 +98,8 @@ def test_the_language_model_learns(cli, corpus, tmp_path):
     )
     succeed(cli("train_lm", *argv))
     first, *_, last = read_metrics(tmp_path / "run")
-    assert (
-        last["perplexity/train"] < 0.3 * first["perplexity/train"]
-        and last["perplexity/hbush"] < 0.5 * first["perplexity/hbush"]
-    )
+    assert last["perplexity/train"] < 0.3 * first["perplexity/train"]
+    assert last["perplexity/hbush"] < 0.5 * first["perplexity/hbush"]
 
 
 RECIPE = (
@@ -159,10 +153,8 @@ def test_the_vocabulary_has_no_words_of_validation_lines(cli, own_corpus, tmp_pa
         file.writelines(f"Word{i} is only here .\n" for i in range(40))
     succeed(cli("train_lm", *SHORT["train_lm"], data=own_corpus, valid=0.5, out=tmp_path / "run"))
     words = load_tokenizer(tmp_path / "run" / "tokenizer.json").get_vocab()
-    assert (
-        5 < sum(f"Word{i}" in words for i in range(40)) < 35
-        and result_of(tmp_path / "run")["unknown/valid"] > 0.03
-    )
+    assert 5 < sum(f"Word{i}" in words for i in range(40)) < 35
+    assert result_of(tmp_path / "run")["unknown/valid"] > 0.03
 
 
 def test_split_keeps_test_sentences_out_of_the_vocabulary(cli, own_corpus, tmp_path):

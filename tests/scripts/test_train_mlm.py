@@ -45,20 +45,16 @@ def test_every_option_of_pretraining_learns(argv, cli, corpus, tmp_path):
     )
     assert (done.code, done.err) == (0, "")
     first, middle, last = read_metrics(tmp_path / "run")
-    assert (
-        last["loss/valid"] < first["loss/valid"]
-        and last["tokens"] > middle["tokens"] > first["tokens"] == 0
-    )
+    assert last["loss/valid"] < first["loss/valid"]
+    assert last["tokens"] > middle["tokens"] > first["tokens"] == 0
     assert (
         ("beta" in last)
         == ("clap" in argv)
         == read_run(tmp_path / "run").model.body.config.unit_embd
     )
     result = result_of(tmp_path / "run")
-    assert (
-        result["perplexity/valid"] == pytest.approx(math.exp(result["loss/valid"]))
-        and 0 <= result["accuracy/valid"] <= 1
-    )
+    assert result["perplexity/valid"] == pytest.approx(math.exp(result["loss/valid"]))
+    assert 0 <= result["accuracy/valid"] <= 1
 
 
 def test_masks_of_the_validation_set_are_always_the_same():
@@ -123,9 +119,8 @@ def test_training_on_from_a_run_with_another_text(script, cli, corpus, own_corpu
     )
     assert further.code == 0, further.err
     a, b = (read_run(tmp_path / name) for name in ("begun", "on"))
-    assert (
-        a.tokenizer.to_str() == b.tokenizer.to_str() and a.model.body.config == b.model.body.config
-    )
+    assert a.tokenizer.to_str() == b.tokenizer.to_str()
+    assert a.model.body.config == b.model.body.config
     assert all(torch.equal(p, q) for p, q in zip(a.model.parameters(), b.model.parameters()))
     assert (
         cli(

@@ -185,11 +185,9 @@ def test_both_halves_share_embeddings_and_every_part_learns():
 def test_a_text_with_several_answers_is_read_once():
     where = forest()
     read = where.above([2, 3, 4], where.chains)
-    assert (
-        len(read["texts"]) == 3
-        and read["ancestors"].shape == (3, 3)
-        and read["ancestors_mask"].tolist() == [[True, True, False]] * 2 + [[True] * 3]
-    )
+    assert len(read["texts"]) == 3
+    assert read["ancestors"].shape == (3, 3)
+    assert read["ancestors_mask"].tolist() == [[True, True, False]] * 2 + [[True] * 3]
     texts = [row[real].tolist() for row, real in zip(read["texts"], read["texts_mask"])]
     for row, ancestors, real in zip([2, 3, 4], read["ancestors"], read["ancestors_mask"]):
         assert [texts[a] for a in ancestors[real]] == [
@@ -206,15 +204,14 @@ def test_each_comment_has_one_piece_and_a_control_elsewhere():
     posts = [row for row, chain in enumerate(where.chains) if not chain]
     assert sorted(row for piece in where.pieces for row in piece) == [
         row for row in range(len(tree_of)) if row not in posts
-    ] and len(posts) == 30 < len(where.pieces)
+    ]
+    assert len(posts) == 30 < len(where.pieces)
     for row, (own, other) in enumerate(zip(where.chains, where.others)):
         if own:
-            assert (
-                other
-                and {tree_of[a] for a in own} == {tree_of[row]}
-                and len({tree_of[a] for a in other}) == 1
-                and tree_of[other[0]] != tree_of[row]
-            )
+            assert other
+            assert {tree_of[a] for a in own} == {tree_of[row]}
+            assert len({tree_of[a] for a in other}) == 1
+            assert tree_of[other[0]] != tree_of[row]
             deepest = max(
                 len(chain) for chain, k in zip(where.chains, tree_of) if k == tree_of[other[0]]
             )
@@ -226,17 +223,13 @@ def test_the_masks_are_the_same_for_every_seed_and_view():
     (batch,) = fixed_batches(where, train_thread.Flags(seed=0), 40, None)
     (again,) = fixed_batches(where, train_thread.Flags(seed=1), 40, None)
     rows, inputs, mask, labels, views = batch
-    assert (
-        torch.equal(inputs, again[1])
-        and torch.equal(labels, again[3])
-        and sorted(rows) == [1, 2, 3, 4, 5, 7, 8]
-        and list(views) == list(VIEWS)
-    )
-    assert (
-        views["alone"] == {}
-        and not (labels[~mask] != -100).any()
-        and ((labels != -100).sum(1) >= 1).all()
-    )
+    assert torch.equal(inputs, again[1])
+    assert torch.equal(labels, again[3])
+    assert sorted(rows) == [1, 2, 3, 4, 5, 7, 8]
+    assert list(views) == list(VIEWS)
+    assert views["alone"] == {}
+    assert not (labels[~mask] != -100).any()
+    assert ((labels != -100).sum(1) >= 1).all()
     for row, shown, real, label in zip(rows, inputs, mask, labels):
         assert (
             torch.where(label != -100, label, shown)[real].tolist() == where.sequences[row].tolist()
@@ -441,19 +434,12 @@ def test_toy_prints_the_distance_to_the_floor(cli, tmp_path, monkeypatch):
         sum(math.log(len(choices)) for choices in toy_threads.WORDS.values()) * len(texts) / words
     )
     assert 0.75 * least < math.log(result["floor/perplexity/test-alone"]) < 1.05 * least
-    assert (
-        1 < result["floor/perplexity/test-ancestors"] < result["floor/perplexity/test-alone"]
-        and "floor/perplexity/test-shuffled" not in result
+    assert 1 < result["floor/perplexity/test-ancestors"] < result["floor/perplexity/test-alone"]
+    assert "floor/perplexity/test-shuffled" not in result
+    assert result["floor/gain/test"] == pytest.approx(
+        math.log(result["floor/perplexity/test-alone"] / result["floor/perplexity/test-ancestors"])
     )
-    assert (
-        result["floor/gain/test"]
-        == pytest.approx(
-            math.log(
-                result["floor/perplexity/test-alone"] / result["floor/perplexity/test-ancestors"]
-            )
-        )
-        and f", of {result['floor/gain/test']:.3f} possible" in done.out
-    )
+    assert f", of {result['floor/gain/test']:.3f} possible" in done.out
     assert result["gain/test"] == pytest.approx(
         math.log(result["perplexity/test-alone"] / result["perplexity/test-ancestors"])
     )
