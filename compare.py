@@ -120,13 +120,14 @@ def draw(out, configurations, others):
         raise UserError(
             f"{first.folder}: metrics.jsonl has no number in common with the other runs; restore it"
         )
-    over_steps = [panel(name, configurations, others) for name in names]
-    xlabel, lines_are, finals_are = "step", "", ""
-    if "epochs" in first.flags:
-        valid = first.flags.get("valid")
+    in_epochs = [c.runs[0] for c in configurations if "epochs" in c.runs[0].flags]
+    over_steps = [panel(name, configurations, others, bool(in_epochs)) for name in names]
+    xlabel, lines_are = "step", ""
+    if in_epochs:
+        valid = in_epochs[0].flags.get("valid")
         share = f"{valid:.0%} of" if isinstance(valid, float) else "some"
         xlabel, lines_are = "epoch", f"search, {share} rows held out"
-        finals_are = "final model, all rows"
+    finals_are = "final model, all rows"
     figures = {"compare": panels.draw_over_steps(title, over_steps, xlabel, lines_are, finals_are)}
 
     over_lengths = [
@@ -145,8 +146,11 @@ def draw(out, configurations, others):
     return [f"{name}.png" for name in figures]
 
 
-def panel(name, configurations, others):
-    """Return the Panel of a number over training."""
+def panel(name, configurations, others, in_epochs):
+    """Return the Panel of a number over training.
+
+    in_epochs: the axis counts epochs. Runs that count steps have no line then, only a point.
+    """
     metric, _, part = name.partition("/")
     kind, factor = configurations[0].runs[0].kind, 100 if metric in SHARES else 1
     ylabel = "perplexity (log scale)" if metric == "perplexity" else f"{METRICS[metric][0]} (%)"
@@ -159,12 +163,13 @@ def panel(name, configurations, others):
         for reference in others
         if name in reference.numbers
     }
-    finals = {}
+    lines, finals = {}, {}
     for c in configurations:
-        if all(run.flags.get("refit") is True for run in c.runs):
+        has_line = ("epochs" in c.runs[0].flags) == in_epochs
+        lines[c.legend] = c.curve(name, factor) if has_line else ([], [], [])
+        if not has_line or all(run.flags.get("refit") is True for run in c.runs):
             mean, deviation = c.summary()[name]
             finals[c.legend] = factor * mean, factor * (deviation or 0.0)
-    lines = {c.legend: c.curve(name, factor) for c in configurations}
     return Panel(SETS.get(part, part), ylabel, lines, levels, finals, metric == "perplexity")
 
 

@@ -491,6 +491,19 @@ def test_a_retrained_classifier_is_a_point_beside_the_baseline(
     assert "rows held out" in lines_are and "all rows" in finals_are
 
 
+def test_classifiers_that_count_steps_are_points_beside_epochs(make, command, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(panels, "draw_over_steps", lambda *arguments: drawn.append(arguments))
+    monkeypatch.setattr(compare, "save", lambda figure, path: None)
+    decoders = make("a", "classifier", pos="alibi", result={"accuracy/test": 0.9})
+    assert command(decoders, make("b", "classifier", pos="nope", epochs=15))[0] == 0
+    _, (_, test, *_), xlabel, *_ = drawn[0]
+    assert xlabel == "epoch"
+    assert test.lines["ALiBi"] == ([], [], [])
+    assert test.lines["NoPE"][0] == [0, 100, 200]
+    assert test.finals == {"ALiBi": (90.0, 0.0)}
+
+
 def test_lengths_of_evaluation_begin_with_that_of_training(make):
     read = comparable.read(
         Path(
