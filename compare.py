@@ -92,7 +92,8 @@ def caption(configurations):
         spread = "mean ± sample standard deviation over the seeds given"
     unequal = ""
     for name in ("steps", "epochs", "batch_size", "block_size"):
-        values = {str(c.runs[0].flags.get(name, 0)) for c in configurations}
+        flags = [c.runs[0].flags for c in configurations]
+        values = {str(each[name]) for each in flags if name in each}
         if len(values) > 1:
             values = sorted(values, key=lambda value: (len(value), value))
             unequal += f" Not trained alike: {name.replace('_', ' ')} {', '.join(values)}."
