@@ -28,7 +28,7 @@ from lab.optim import learning_rate
 from lab.predictions import Predictions
 from lab.report import draw_curve, say_start
 from lab.run import Run
-from lab.sources import check_split, load_init_from
+from lab.sources import load_init_from
 from nets.device import send
 from nets.features import compute_logits
 from nets.generative import GenerativeClassifier, following
@@ -60,8 +60,6 @@ class Flags(TrainFlags, NoiseFlags):
 def train(flags):
     # Data
     source = load_init_from(flags, "lm")
-    if source:
-        check_split(flags, source, f"--init-from {flags.init_from}")
     corpus = load_labelled(flags.data)
     corpus, seen, note = corpus.split(flags.split)
     rows, held_out = hold_out(corpus.rows, flags.valid, 0, key=lambda row: row[1])

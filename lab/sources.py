@@ -13,13 +13,14 @@ from nets.roberta import load_roberta
 
 def load_init_from(flags, kind):
     """Load the run of --init-from and give the flags its architecture; without the flag, return
-    None. Raises UserError for flags that ask for something else."""
+    None. Raises UserError for flags that ask for something else, and as `check_split` does."""
     if not flags.init_from:
         return None
     where = f"--init-from {flags.init_from}"
     check_vocabulary_flags(flags, where)
     source = read_run(flags.init_from, (kind,), flag_name="--init-from")
     adopt(flags, source.model.body.config, where)
+    check_split(flags, source, where)
     return source
 
 
@@ -66,13 +67,13 @@ def load_encoder(flags):
 
 def check_split(flags, source, where):
     """Raise UserError if the run to start from has read the test sentences that --split removes."""
-    before = source.config["flags"]
+    before, split = source.config["flags"], getattr(flags, "split", "full")
     same = Path(flags.data).resolve() == Path(before["data"]).resolve()
-    if flags.split in ("full", before.get("split")) or not same:
+    if split in ("full", before.get("split")) or not same:
         return
     raise UserError(
-        f"--split {flags.split}: {where} was pretrained on test sentences; "
-        f"pretrain it with --split {flags.split} too, or use --split full"
+        f"--split {split}: {where} was pretrained on test sentences; "
+        f"pretrain it with --split {split} too, or use --split full"
     )
 
 

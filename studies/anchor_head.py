@@ -17,7 +17,6 @@ from dataclasses import dataclass
 
 import torch
 
-import data
 from lab import tables
 from lab.command import main
 from lab.figures import new_figure, over_seeds, save, styled
@@ -42,14 +41,13 @@ def study(flags):
     finish(out, started, {"runs": result}, files)
 
 
-def measure(run, flags):
-    """Return {"data": the corpus, "head": [layer, head] of the counting head, counted from 1,
-    "weights": (n_layer, n_head, T) on the first token, "whole", "off", "reread", "other": {"loss",
-    "median"} of the whole model, without the head by the same probes and by new ones, and without
-    another head, the mean over those of its layer, "harm": the distance without each head, at the
-    best layer, by which the counting head is chosen}."""
+def measure(run, corpus, flags):
+    """Return {"head": [layer, head] of the counting head, counted from 1, "weights": (n_layer,
+    n_head, T) on the first token, "whole", "off", "reread", "other": {"loss", "median"} of the
+    whole model, without the head by the same probes and by new ones, and without another head, the
+    mean over those of its layer, "harm": the distance without each head, at the best layer, by
+    which the counting head is chosen}."""
     model, body = run.model, run.model.body
-    corpus = data.load(flags.data or run.config["flags"]["data"])
     train, test = texts_of(run, corpus, flags.blocks, flags.seed)
     choosing = [part[: len(test[0])] for part in train]
     probes = fit_probes(body, *train, flags)
@@ -74,7 +72,6 @@ def measure(run, flags):
     others = [found for each, found in enumerate(heads) if each != head] or heads
     new_probes = without(layer, head, fit_probes, body, *train, flags)
     return {
-        "data": corpus.name,
         "head": [layer + 1, head + 1],
         "weights": weights_on_first(body, test[0]).tolist(),
         "whole": numbers(test),

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-import data
 from lab import tables
 from lab.command import main
 from lab.figures import new_figure, over_seeds, save, styled
@@ -52,14 +51,13 @@ def study(flags):
     finish(out, started, {"runs": result}, ("averages.png", "averages.md", "averages.tex"))
 
 
-def measure(run, flags):
-    """Return {"data": the corpus, "middle": the distance of always guessing the middle, "trained"
-    and "untrained": {"measured", "predicted": squared length (T,) in the first layer, "error":
-    their mean relative difference, "median": distance of the guess by length for each layer}}."""
-    corpus = data.load(flags.data or run.config["flags"]["data"])
+def measure(run, corpus, flags):
+    """Return {"middle": the distance of always guessing the middle, "trained" and "untrained":
+    {"measured", "predicted": squared length (T,) in the first layer, "error": their mean relative
+    difference, "median": distance of the guess by length for each layer}}."""
     (train, _), (test, _) = texts_of(run, corpus, flags.blocks, flags.seed)
     anchor = bool(run.config["flags"].get("anchor"))
-    found = {"data": corpus.name, "middle": middle_of(torch.arange(test.size(1)))}
+    found = {"middle": middle_of(torch.arange(test.size(1)))}
     blank = untrained(run.model.body, run.config["flags"]["seed"]).eval()
     for kind, body in (("trained", run.model.body), ("untrained", blank)):
         learned, lengths = squared_lengths(body, train), squared_lengths(body, test)
@@ -121,7 +119,7 @@ def distance_by_length(learned, lengths):
     """
     positions = torch.arange(learned.size(1)).expand_as(learned).flatten()
     order = learned.flatten().argsort()
-    parts = order.tensor_split(BINS)
+    parts = order.tensor_split(min(BINS, len(order)))
     edges = torch.stack([learned.flatten()[part[-1]] for part in parts[:-1]])
     guesses = torch.stack([positions[part].median() for part in parts])
     guessed = guesses[torch.bucketize(lengths.contiguous(), edges)]  # (M, T)

@@ -56,7 +56,7 @@ class Flags(JobFlags):
 
 def crossvalidate(flags):
     started = time.perf_counter()
-    chosen = [name.strip() for name in flags.recipes.split(",")]
+    chosen = list(dict.fromkeys(name.strip() for name in flags.recipes.split(",")))
     corpus = check(flags, chosen)
     mlm, likelihood = in_quotes("--mlm", flags.mlm), in_quotes("--likelihood", flags.likelihood)
     out = Path(flags.out or f"out/crossvalidate-{Path(flags.data).resolve().stem}")

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import torch
 
-import data
 from lab import tables
 from lab.command import main
 from lab.errors import require
@@ -40,16 +39,18 @@ class Flags(FitFlags):
 def study(flags):
     started = time.perf_counter()
     out, result = measure_runs(flags, ("lm",), "emergence", measure)
+    for label, r in result.items():
+        alike = all(steps == r["kept"][0] for steps in r["kept"])
+        require((alike, f"{label}: its seeds kept other steps; train them with the same --keep"))
     print(write_table(out, result))
     draw(out, result)
     files = ("emergence.png", "emergence.md", "emergence.tex")
     finish(out, started, {"runs": result}, files)
 
 
-def measure(run, flags):
-    """Return {"data": the corpus, "kept": the steps, "loss": nats per token of test text, one per
-    step, "median": the probe's distance per step and layer, "middle": that of the middle}."""
-    corpus = data.load(flags.data or run.config["flags"]["data"])
+def measure(run, corpus, flags):
+    """Return {"kept": the steps, "loss": nats per token of test text, one per step, "median": the
+    probe's distance per step and layer, "middle": that of the middle}."""
     train, test = texts_of(run, corpus, flags.blocks, flags.seed)
     names = [re.fullmatch(r"step-(\d+)\.pt", path.name) for path in run.folder.iterdir()]
     kept = sorted(int(name[1]) for name in names if name)
@@ -62,7 +63,6 @@ def measure(run, flags):
         distances.append(scores(*read_positions(model.body, probes, *test))["median"])
         losses.append(loss_of(model, test[0]))
     return {
-        "data": corpus.name,
         "kept": kept,
         "loss": losses,
         "median": distances,

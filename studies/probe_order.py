@@ -11,11 +11,9 @@ The second measurement is the loss at each position of the block.
 
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
-import data
 from data import batching
 from lab import tables
 from lab.command import main
@@ -45,10 +43,9 @@ def probe(flags):
 
 
 @torch.no_grad()
-def measure(run, flags):
-    """Return {"data": the corpus, "kept": the values of k, "shuffled": the loss of the last word
+def measure(run, corpus, flags):
+    """Return {"kept": the values of k, "shuffled": the loss of the last word
     for each, "segments": the loss in each part of the block}, losses in nats."""
-    corpus = data.load(flags.data or run.config["flags"]["data"])
     T = run.model.body.config.block_size
     ids = batching.stream(run.tokenizer, [line for part in corpus.tests.values() for line in part])
     problem = f"too little test text for blocks of {T} tokens; give another corpus"
@@ -66,7 +63,6 @@ def measure(run, flags):
     kept = [k for k in KEPT if k < T] + [T]
     inputs = (shuffle_all_but_last(x, order, k) for k in kept)
     return {
-        "data": Path(corpus.name).name,
         "kept": kept,
         "shuffled": [losses_of(run.model, shuffled, last).mean().item() for shuffled in inputs],
         "segments": [part.mean().item() for part in losses.tensor_split(min(SEGMENTS, T))],

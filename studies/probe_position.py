@@ -20,7 +20,6 @@ from dataclasses import dataclass
 
 import torch
 
-import data
 from data import batching
 from lab import tables
 from lab.command import main
@@ -54,14 +53,13 @@ def probe(flags):
     finish(out, started, {"runs": result}, ("probe.png", "argmax, median and nats as .md and .tex"))
 
 
-def measure(run, flags):
+def measure(run, corpus, flags):
     """Return the scores of the probes of each layer, trained and untrained.
 
-    {"data": the corpus, "trained" and "untrained": {score: a number per layer}, "nothing": {score:
+    {"trained" and "untrained": {score: a number per layer}, "nothing": {score:
     that of a layer that knows nothing}, "example": the guesses for one text}.
     """
     body, seed = run.model.body, run.config["flags"]["seed"]
-    corpus = data.load(flags.data or run.config["flags"]["data"])
     train, test = texts_of(run, corpus, flags.blocks, flags.seed)
     blank, T = untrained(body, seed), body.config.block_size
     probes = fit_probes(body, *train, flags)
@@ -74,7 +72,6 @@ def measure(run, flags):
     whole = torch.ones_like(text[None], dtype=torch.bool)
     example, true = read_positions(body, probes, text[None], whole)
     return {
-        "data": corpus.name,
         "trained": scores(readings, truth),
         "untrained": scores(readings_of_blank, truth),
         "nothing": {

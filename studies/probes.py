@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+import data
 from data import batching
 from data.corpus import hold_out
 from lab import comparable
@@ -33,7 +34,7 @@ class ProbeFlags:
 def measure_runs(flags, kinds, subfolder, measure):
     """Measure every run, and group the runs that differ only in the seed.
 
-    measure(run, flags) returns {name: number or list}. Returns (folder for the results,
+    measure(run, corpus, flags) returns {name: number or list}. Returns (folder for the results,
     {label: {"folders", "seeds", "data", "block_size", **{name: [value of each seed]}}}).
     """
     device = set_up_device(flags)
@@ -43,7 +44,10 @@ def measure_runs(flags, kinds, subfolder, measure):
     result = {}
     for label, configuration in labelled(folders, flags.labels).items():
         runs = [loaded[folder] for folder in configuration.folders.values()]
-        measured = [measure(run, flags) for run in runs]
+        measured = []
+        for run in runs:
+            corpus = data.load(flags.data or run.config["flags"]["data"])
+            measured.append({"data": corpus.name} | measure(run, corpus, flags))
         config = runs[0].model.body.config
         result[label] = {
             "folders": [str(run.folder) for run in runs],

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 
 import torch
 
-import data
 from data import batching
 from data.tokenizer import UNK
 from lab import tables
@@ -42,10 +41,9 @@ def study(flags):
 
 
 @torch.no_grad()
-def measure(run, flags):
+def measure(run, corpus, flags):
     """Return numbers over all test sets together: perplexities, and the share of <unk>."""
     trained = run.config["flags"]
-    corpus = data.load(flags.data or trained["data"])
     require((corpus.tests, f"--data {corpus.name}: has no test set; give another corpus"))
     T, stride = run.model.body.config.block_size, trained.get("eval_stride", 0)
     nats, known_nats, tokens, known_tokens, words = 0.0, 0.0, 0, 0, 0
@@ -59,7 +57,6 @@ def measure(run, flags):
         tokens, known_tokens = tokens + len(known), known_tokens + int(known.sum())
         words += sum(len(line.split()) + 1 for line in lines)
     return {
-        "data": corpus.name,
         "perplexity": perplexity(nats, tokens),
         "without": perplexity(known_nats, known_tokens),
         "share": 1 - known_tokens / tokens,

@@ -127,7 +127,7 @@ def load_folder(folder, languages):
         name: read_parallel(*(folder / f"{name}.{language}" for language in languages))
         for name in ["train", *sorted(names - {"train"})]
     }
-    valid = next((parts.pop(name) for name in VALID_NAMES if name in parts), [])
+    valid = [pair for name in VALID_NAMES for pair in parts.pop(name, [])]
     return Pairs(folder.resolve().name, languages, parts.pop("train"), valid, parts)
 
 

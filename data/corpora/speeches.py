@@ -61,6 +61,10 @@ def load(folder):
             raise DataError(
                 f"{folder}: train_LM.txt without a test_LM_*.txt; add at least one test set"
             )
+        for name in corpus.tests.keys() & {"train", "valid"}:
+            raise DataError(
+                f"{folder / f'test_LM_{name}.txt'}: {name} is the name of another set; rename it"
+            )
     if has_rows:
         assignment = set(corpus.tests) == set(SPEAKERS.values())
         rows = read_rows(folder / "train_CLS.tsv", set(SPEAKERS) if assignment else None)
