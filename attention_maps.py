@@ -29,7 +29,7 @@ from lab.inside.attention import describe, readings_of
 from lab.inside.checks import holds
 from lab.inside.page import page
 from lab.inside.positions import draw_positions
-from lab.inside.view import Attention, maps_of
+from lab.inside.view import AttentionView, maps_of
 from lab.machine import set_up_device
 
 TEXTS = (
@@ -113,13 +113,13 @@ def show(flags):
             write_text(pages[-1], page(shown, number, flags.title or text))
         if flags.save_weights:
             for reading in shown:
-                file = joined(stem, beside[id(reading.run)], reading.part)
-                attention = Attention([reading], reading.part, number, text)
-                save_weights(folder / f"{file}.npz", attention)
+                file = joined(stem, beside[reading.run], reading.part)
+                view = AttentionView([reading], reading.part, number, text)
+                save_weights(folder / f"{file}.npz", view)
     for reading in readings if flags.positions else ():
         if reading.part != "cross":
-            file = joined("positions", reading.part, beside[id(reading.run)])
-            title = flags.title or names[id(reading.run)]
+            file = joined("positions", reading.part, beside[reading.run])
+            title = flags.title or names[reading.run]
             draw_encoding(folder / f"{file}.{flags.format}", reading, title)
     write_report(folder / "maps.json", drawn)
     print(f"{folder}: {', '.join(drawn)} and maps.json")
@@ -135,7 +135,7 @@ def joined(*parts):
 
 
 def name_runs(loaded, labels):
-    """Return {id of a run: its name}: of --labels, else of its folder."""
+    """Return {run: its name}: of --labels, else of its folder."""
     given = [label.strip() for label in labels.split(",")] if labels else []
     wrong = f"--labels {labels}: gives {len(given)} names for {len(loaded)} runs; give one for each"
     names = given or [short_name(run, loaded) for run in loaded]
@@ -146,14 +146,14 @@ def name_runs(loaded, labels):
         (not re.search(r"[/\\]", labels), f"--labels {labels}: give names without / and \\"),
         (len(set(names)) == len(names), alike),
     )
-    return dict(zip(map(id, loaded), names))
+    return dict(zip(loaded, names))
 
 
 def draw(shown, number, names, flags):
     """Return the figure of one text: a column for each run, its attentions below each other."""
     columns = {}
     for reading in shown:
-        name = names[id(reading.run)]
+        name = names[reading.run]
         column = columns.setdefault(name, [])
         title = [] if column else [flags.title] if flags.title else [name, describe(reading.run)]
         title += [reading.part_name()] if reading.part else []
@@ -174,7 +174,7 @@ def default_texts(loaded):
     """Return example texts whose words the runs know."""
     if any(run.kind == "thread" for run in loaded):
         return TOY_THREAD
-    toy = all(run.config.get("flags", {}).get("data") in ("toy", "toy-pairs") for run in loaded)
+    toy = all(run.config["flags"].get("data") in ("toy", "toy-pairs") for run in loaded)
     return TOY_TEXTS if toy else TEXTS
 
 

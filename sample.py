@@ -65,10 +65,8 @@ def sample(flags):
     for number, text in enumerate(texts, 1):
         if len(texts) > 1:
             print("\n" * (number > 1) + f"text {number}: {text}")
-        if run.kind == "lm":
-            answers.append(show_continuations(run, text, flags))
-        elif run.kind == "seq2seq":
-            answers.append(show_rewritings(run, text, flags))
+        if run.kind in ("lm", "seq2seq"):
+            answers.append(show_written(run, text, flags))
         elif run.kind == "classifier":
             show_classes(run, text)
         else:
@@ -117,26 +115,17 @@ def show_classes(run, text):
         print(f"{share:6.1%}  {label}")
 
 
-def show_continuations(run, text, flags):
-    """Print the text with its continuations, and return these."""
+def show_written(run, text, flags):
+    """Print the text continued, filled or translated, and return all answers: the likeliest, of a
+    decoder only at temperature 0, and samples."""
     how = flags.samples, flags.tokens, flags.temperature, flags.top_k or 50, flags.seed
-    written = run.sample(text, *how)
-    for number, answer in enumerate(written, 1):
-        print(f"--- sample {number}" if flags.temperature else "--- most likely words")
-        print(answer)
-    return written
-
-
-def show_rewritings(run, text, flags):
-    """Print the text with its gaps filled, or its translation: the most likely, then samples.
-    Return all."""
-    how = flags.samples, flags.tokens, flags.temperature, flags.top_k or 50, flags.seed
-    written = run.sample(text, tokens=flags.tokens, temperature=0)
-    written += run.sample(text, *how) if flags.temperature else []
-    for number, answer in enumerate(written):
-        print(f"--- sample {number}" if number else "--- most likely words")
-        print(answer)
-    return written
+    likeliest = run.kind == "seq2seq" or not flags.temperature
+    first = run.sample(text, tokens=flags.tokens, temperature=0) if likeliest else []
+    samples = run.sample(text, *how) if flags.temperature else []
+    names = ["most likely words"] * len(first) + [f"sample {i + 1}" for i in range(len(samples))]
+    for name, answer in zip(names, first + samples):
+        print(f"--- {name}\n{answer}")
+    return first + samples
 
 
 def show_fillings(run, texts, n):

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import torch
 
-from data.batching import generator
-from data.corpus import hold_out, normalize
-from data.labelled import Rows, accuracies, balanced_loss, in_words, load_labelled
+from data.batching import by_epoch, generator
+from data.corpus import hold_out
+from data.labelled import Rows, accuracies, balanced_loss, in_words, load_labelled, seen_in_training
 from data.tokenizer import train_tokenizer
 from lab import figures
 from lab.command import main
@@ -24,8 +24,7 @@ from lab.flags import CommonFlags, flag, model_config, resolve_pairs
 from lab.limits import LARGEST
 from lab.machine import autocast, compile_blocks, set_up_device
 from lab.optim import learning_rate, make_adamw
-from lab.predictions import Predictions
-from lab.report import draw_curve, say_start
+from lab.report import draw_curve, report_predictions, say_start
 from lab.run import Run
 from lab.sources import load_encoder
 from model import Decoder
@@ -81,9 +80,7 @@ def train(flags):
     config = model_config(flags, source, flags.causal, vocab_size=tokenizer.get_vocab_size())
     parts = {"train": kept, "valid": held_out, "test": corpus.test_rows}
     sets = {name: Rows(rows, tokenizer, config.block_size) for name, rows in parts.items()}
-    # Test rows that are also among the rows trained on: at the end, and while some are held out
-    seen, held = torch.tensor(seen), {normalize(text) for _, text in held_out}
-    seen_now = seen & torch.tensor([normalize(text) not in held for _, text in corpus.test_rows])
+    seen_now = seen_in_training(corpus, seen, held_out)
 
     # Model
     device = set_up_device(flags, config)
@@ -130,17 +127,11 @@ def train(flags):
         run.load_best(model)
 
     # Results
-    logits, seen = answer(), seen if flags.refit else seen_now
-    result = accuracies(logits, sets, seen)
-    test = Predictions(corpus.test_rows, corpus.classes, logits["test"], seen)
-    test.write(run.folder)
-    floor = {f"floor/{name}": value for name, value in corpus.floor.items() if name in result}
-    about = {"epoch": epoch, "classes": corpus.classes, "confusion": test.confusion}
-    about |= {"unknown/test": sets["test"].unknown()} | result | {"accuracy/valid": valid}
-    run.finish(about | test.scores() | floor, model)
-    draw(run, corpus, test.confusion)
-    for line in test.describe_scores() + test.describe_errors():
-        run.say(line)
+    logits, seen = answer(), seen_in_training(corpus, seen, []) if flags.refit else seen_now
+    result = {"epoch": epoch, "unknown/test": sets["test"].unknown()}
+    result |= accuracies(logits, sets, seen) | {"accuracy/valid": valid}
+    report_predictions(run, corpus, logits["test"], seen, result, model)
+    draw(run, corpus)
     words = f"test accuracy {result['accuracy/test']:.1%}{in_words(result)}"
     if "accuracy/test" in corpus.floor:
         words += f", the best possible is {corpus.floor['accuracy/test']:.1%}"
@@ -169,11 +160,14 @@ def start(config, head, source, sets, flags, device):
 def fit(steps, model, rows, features, optimizer, balance, flags, run):
     """Train for the given steps: every row once per epoch, in an order that depends on seed and
     epoch alone. The learning rate falls over all --epochs, even if there are fewer steps."""
-    n, batches = rows.n_batches(flags.batch_size), None
+    n = rows.n_batches(flags.batch_size)
+
+    def shuffled(epoch):
+        return rows.batches(flags.batch_size, generator(flags.seed, "epoch", 1 + epoch))
+
+    batch = by_epoch(n, shuffled)
     for step in steps:
-        if batches is None or step % n == 0:
-            batches = rows.batches(flags.batch_size, generator(flags.seed, "epoch", 1 + step // n))
-        chosen = batches[step % n]
+        chosen = batch(step)
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, flags.epochs * n, flags.lr, 0, flags.decay)
         with autocast(flags, run.device):
@@ -222,8 +216,8 @@ def say_data(run, corpus, note, sets, seen, model, source):
         run.say(f"  note: {share} text of the same kind (--data)")
 
 
-def draw(run, corpus, confusion):
-    """Draw accuracy and loss over epochs as curve.png, and confusion.png."""
+def draw(run, corpus):
+    """Draw accuracy and loss over epochs as curve.png."""
     names = {"train": "train", "valid": "validation", "test": "test"}
     names |= {"seen": "test, seen in training", "unseen": "test, unseen"}
     lines = {label: f"accuracy/{name}" for name, label in names.items()}
@@ -232,8 +226,6 @@ def draw(run, corpus, confusion):
     panels = [(title, "accuracy", lines, {"best possible": floor} if floor else {}, False)]
     panels += [(title, "loss", {n: f"loss/{key}" for key, n in names.items()}, {}, False)]
     draw_curve(run, panels, "epoch")
-    figure = figures.confusion(confusion, corpus.classes)
-    figures.save(figure, run.folder / "confusion.png")
 
 
 if __name__ == "__main__":

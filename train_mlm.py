@@ -20,7 +20,7 @@ from data.tokenizer import word_starts
 from lab import processes
 from lab.command import main
 from lab.errors import require
-from lab.evaluation import measure_masked
+from lab.evaluation import measure_masked, require_targets
 from lab.flags import ContinueFlags, MaskFlags, ProcessFlags, TrainFlags, flag, given, model_config
 from lab.machine import autocast, compile_blocks, set_up_device
 from lab.optim import learning_rate, perplexity
@@ -84,19 +84,16 @@ def fixed_batches(sequences, flags, vocab_size, starts):
 def train(flags):
     # Data: sentences, or the blocks of a prepared folder
     kind = "lm" if flags.causal else "mlm"
-    check(flags)
     source = load_init(flags) if flags.init else load_init_from(flags, kind)
-    single = not source or source.config.get("members", 1) == 1
-    require((single, f"--init-from {flags.init_from}: is an ensemble; give a run of one model"))
+    check(flags, source)
     prepared, T = open_prepared(flags, source), flags.block_size
     known = source.tokenizer if source else None
     how = flags.tokenizer, T, flags.vocab_size, flags.valid, flags.vocab_from, known, flags.split
     text = read_blocks(prepared, T) if prepared else read_sentences(flags.data, *how)
     vocab_size, starts = text.tokenizer.get_vocab_size(), word_starts(text.tokenizer)
     valid = fixed_batches(text.valid, flags, vocab_size, starts)
-    masked = any((labels != -100).any() for _, _, labels, _ in valid)
-    unknown = f"--data {flags.data}: no word of the held-out lines is in the vocabulary"
-    require((masked, f"{unknown}; give a larger --vocab-size or other data"))
+    targets = (labels for _, _, labels, _ in valid)
+    require_targets(targets, f"--data {flags.data}: no word of the held-out lines")
 
     # Model
     unit_embd = flags.head == "clap" if flags.unit_embd is None else flags.unit_embd
@@ -152,10 +149,10 @@ def train(flags):
     best = run.load_best(model)
     names = ("loss/valid", "perplexity/valid", "accuracy/valid")
     run.finish({name: best[name] for name in names}, model)
-    of = f"{'Causal' if flags.causal else 'Masked'} LM on {text.name}, held-out lines"
-    found = f"share of {'next' if flags.causal else 'masked'} words found"
-    panels = [(of, "perplexity (log scale)", {config.pos: "perplexity/valid"}, {}, True)]
-    panels += [(of, found, {config.pos: "accuracy/valid"}, {}, False)]
+    title = f"{'Causal' if flags.causal else 'Masked'} LM on {text.name}, held-out lines"
+    share = f"share of {'next' if flags.causal else 'masked'} words found"
+    panels = [(title, "perplexity (log scale)", {config.pos: "perplexity/valid"}, {}, True)]
+    panels += [(title, share, {config.pos: "accuracy/valid"}, {}, False)]
     if flags.head.endswith("clap"):
         panels += [("CLAP head", "beta", {"beta": "beta"}, {}, False)]
     draw_curve(run, panels)
@@ -164,17 +161,19 @@ def train(flags):
 
 def in_words(what, numbers):
     """Return the numbers of an evaluation in words."""
-    nats, hits = numbers["perplexity/valid"], numbers["accuracy/valid"]
-    return f"{what} perplexity {nats:,.1f}, accuracy {hits:.1%}"
+    ppl, accuracy = numbers["perplexity/valid"], numbers["accuracy/valid"]
+    return f"{what} perplexity {ppl:,.1f}, accuracy {accuracy:.1%}"
 
 
-def check(flags):
-    """Raise UserError for flags that contradict each other."""
+def check(flags, source):
+    """Raise UserError for flags that contradict each other or the run to start from."""
     masking = given(flags, "mask_rate", "mask_unit", "zero_mask") if flags.causal else ""
-    roberta = given(flags, "init_from", "vocab_from", "causal") if flags.init else ""
+    roberta = given(flags, "init_from", "causal") if flags.init else ""
+    ensemble = source and source.config.get("members", 1) > 1
     require(
+        (not ensemble, f"--init-from {flags.init_from}: is an ensemble; give a run of one model"),
         (not masking, f"--causal masks no words; leave {masking} out"),
-        (not roberta, f"--init {flags.init}: brings an encoder and its words; leave {roberta} out"),
+        (not roberta, f"--init {flags.init}: brings an encoder; leave {roberta} out"),
     )
 
 

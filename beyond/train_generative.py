@@ -16,7 +16,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from data.batching import generator, pad, sentences
 from data.corpus import hold_out, normalize
-from data.labelled import Rows, accuracies, in_words, load_labelled
+from data.labelled import Rows, accuracies, in_words, load_labelled, seen_in_training
 from data.noise import count_tokens, noise_tokens
 from data.tokenizer import train_tokenizer
 from lab import figures
@@ -25,8 +25,7 @@ from lab.errors import require
 from lab.flags import NoiseFlags, TrainFlags, flag, model_config, share
 from lab.machine import autocast, compile_blocks, set_up_device
 from lab.optim import learning_rate
-from lab.predictions import Predictions
-from lab.report import draw_curve, say_start
+from lab.report import draw_curve, report_predictions, say_start
 from lab.run import Run
 from lab.sources import load_init_from
 from nets.device import send
@@ -68,9 +67,8 @@ def train(flags):
     config = model_config(flags, source, True, vocab_size=tokenizer.get_vocab_size())
     parts = {"train": rows, "valid": held_out, "test": corpus.test_rows}
     sets = {name: Rows(part, tokenizer, config.block_size) for name, part in parts.items() if part}
+    seen = seen_in_training(corpus, seen, held_out)
     held = {normalize(text) for _, text in held_out}
-    seen = torch.tensor(seen)
-    seen &= torch.tensor([normalize(text) not in held for _, text in corpus.test_rows])
     texts = [text for text in corpus.texts() if normalize(text) not in held]
     texts, _ = sentences(tokenizer, texts, config.block_size, split=True)
     counts = count_tokens(torch.cat(texts), config.vocab_size, flags.swap_words, flags.rare_unknown)
@@ -147,18 +145,10 @@ def train(flags):
     run.load_best(model)
     logits = {name: compute_logits(model, part, device) for name, part in sets.items()}
     result = accuracies(logits, sets, seen)
-    test = Predictions(corpus.test_rows, corpus.classes, logits["test"], seen)
-    test.write(run.folder)
-    about = {"classes": corpus.classes, "confusion": test.confusion}
-    floor = {f"floor/{name}": value for name, value in corpus.floor.items() if name in result}
-    run.finish(about | result | test.scores() | floor, model)
+    report_predictions(run, corpus, logits["test"], seen, result, model)
     lines = {name: f"accuracy/{name}" for name in (*sets, "seen", "unseen")}
     title = f"Classification of {corpus.name} by likelihood, {figures.POSITION_NAMES[config.pos]}"
     draw_curve(run, [(title, "accuracy", lines, {}, False)])
-    figure = figures.confusion(test.confusion, corpus.classes)
-    figures.save(figure, run.folder / "confusion.png")
-    for line in test.describe_scores() + test.describe_errors():
-        run.say(line)
     run.say_end(f"test accuracy {result['accuracy/test']:.1%}{in_words(result)}")
 
 

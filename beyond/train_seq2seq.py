@@ -22,7 +22,7 @@ import torch
 from torch.nn.utils import clip_grad_norm_
 
 from data import spans
-from data.batching import fraction_unknown, generator, length_batches, pad
+from data.batching import by_epoch, fraction_unknown, generator, length_batches, pad
 from data.source_target import fixed_batches, length, make_batch, read_examples
 from data.tokenizer import BOS, EOS, UNK, detokenize, encode
 from lab import processes
@@ -142,13 +142,12 @@ def train(flags):
         words = "  ".join(f"{n} {numbers[f'perplexity/{n}']:,.2f}" for n in found)
         return numbers, f"perplexity  {words}"
 
-    per_epoch, batches = -(-len(lengths) // flags.batch_size), None
+    def shuffled(epoch):
+        return length_batches(lengths, flags.batch_size, generator(flags.seed, "epoch", epoch))
+
+    batch = by_epoch(-(-len(lengths) // flags.batch_size), shuffled)
     for step in run.steps(model, optimizer, measure, judge="perplexity/valid"):
-        epoch, position = divmod(step, per_epoch)
-        if batches is None or position == 0:
-            gen = generator(flags.seed, "epoch", epoch)
-            batches = length_batches(lengths, flags.batch_size, gen)
-        examples = [sets["train"][i] for i in batches[position]]
+        examples = [sets["train"][i] for i in batch(step)]
         gen = generator(flags.seed, "gaps", step)
         source, source_mask, inputs, labels = make_batch(examples, gen, flags, first)
         count = (labels != -100).sum().item()

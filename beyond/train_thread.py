@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn.utils import clip_grad_norm_
 
-from data.batching import fraction_unknown, generator
+from data.batching import by_epoch, fraction_unknown, generator
 from data.masked_comments import (
     DEEPEST,
     GROUPS,
@@ -32,6 +32,7 @@ from data.tokenizer import UNK, word_starts
 from lab import figures, processes
 from lab.command import main
 from lab.errors import require
+from lab.evaluation import require_targets
 from lab.flags import MaskFlags, ProcessFlags, TrainFlags, flag, model_config
 from lab.limits import LARGEST
 from lab.machine import autocast, compile_blocks, set_up_device
@@ -101,9 +102,8 @@ def train(flags):
     fixed = {n: fixed_batches(forests[n], flags, vocab_size, starts) for n in ("valid", "test")}
     floor = {}
     for n, part in fixed.items():
-        masked = any((labels != -100).any() for _, _, _, labels, _ in part)
-        none = f"--data {flags.data}: no word of the {n} comments is in the vocabulary"
-        require((masked, f"{none}; give a larger --vocab-size or other data"))
+        what = f"--data {flags.data}: no word of the {n} comments"
+        require_targets((labels for _, _, _, labels, _ in part), what)
         floor |= perplexities(toy_floor(flags, forests[n], part, tokenizer), n)
 
     # Model
@@ -131,18 +131,18 @@ def train(flags):
     # Loop
     def measure():
         sums = evaluate(model, forests["valid"], fixed["valid"], device, flags)
-        loss = {view: nats / n for view, (nats, n) in zip(sums, map(all_depths, sums.values()))}
+        numbers = perplexities(sums, "valid")
+        loss = {view: math.log(numbers[f"perplexity/valid-{view}"]) for view in VIEWS}
         # Weight both losses by how often each is trained
         valid = (1 - flags.alone_rate) * loss["ancestors"] + flags.alone_rate * loss["alone"]
-        numbers = perplexities(sums, "valid")
         return {"loss/valid": valid} | numbers, f"perplexity  {in_words(numbers, 'valid')}"
 
-    per_epoch, batches = -(-len(known.pieces) // flags.batch_size), None
+    def shuffled(epoch):
+        return known.batches(flags.batch_size, generator(flags.seed, "epoch", epoch))
+
+    batch = by_epoch(-(-len(known.pieces) // flags.batch_size), shuffled)
     for step in run.steps(model, optimizer, measure, judge="loss/valid"):
-        epoch, position = divmod(step, per_epoch)
-        if batches is None or position == 0:
-            batches = known.batches(flags.batch_size, generator(flags.seed, "epoch", epoch))
-        comments = batches[position]
+        comments = batch(step)
         gen = generator(flags.seed, "masks", step)
         alone = torch.rand((), generator=gen) < flags.alone_rate
         idx, mask = known.comments(comments.tolist())  # (B, T)

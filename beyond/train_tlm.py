@@ -19,13 +19,12 @@ from torch.nn.utils import clip_grad_norm_
 from data import batching
 from data.batching import fraction_unknown, generator, length_batches, sentences
 from data.corpora.pairs import load_pairs
-from data.corpus import hold_out
 from data.masked_pairs import VIEWS, masked_test_set
 from data.masking import mask_tokens
 from data.tokenizer import UNK, train_tokenizer, word_starts
 from lab.command import main
 from lab.errors import require
-from lab.evaluation import measure_masked
+from lab.evaluation import measure_masked, require_targets
 from lab.figures import POSITION_NAMES
 from lab.flags import MaskFlags, TrainFlags, flag, model_config
 from lab.machine import autocast, compile_blocks, set_up_device
@@ -62,11 +61,11 @@ def evaluate(model, sets, device, flags):
     """Return {"perplexity/LANGUAGE-VIEW": ..., "accuracy/LANGUAGE-VIEW": ...} of
     {language: {view: batches}}."""
     numbers = {}
-    for name, batches in (
-        (f"{n}-{view}", views[view]) for n, views in sets.items() for view in views
-    ):
-        nats, hits, count = measure_masked(model, batches, device, flags)
-        numbers |= {f"perplexity/{name}": perplexity(nats, count), f"accuracy/{name}": hits / count}
+    for language, views in sets.items():
+        for view, batches in views.items():
+            nats, hits, count = measure_masked(model, batches, device, flags)
+            numbers[f"perplexity/{language}-{view}"] = perplexity(nats, count)
+            numbers[f"accuracy/{language}-{view}"] = hits / count
     return numbers
 
 
@@ -78,12 +77,10 @@ def train(flags):
     before = "-".join(source.config.get("languages", languages) if source else languages)
     wrong = f"--init-from {flags.init_from}: its languages are {before}, not {'-'.join(languages)}"
     require((before == "-".join(languages), f"{wrong}; use --languages {before}"))
-    kept, held_out = pairs.train, pairs.valid
-    if not held_out:
-        kept, held_out = hold_out(kept, flags.valid, seed=0, key=lambda pair: pair[0])
-    few = f"{where}: {len(pairs.train)} pairs are too few to hold out --valid {flags.valid} of them"
-    require((kept and held_out, f"{few}; give more, or a larger share"))
-    kept = list(dict.fromkeys(kept))
+    n_pairs, pairs = len(pairs.train), pairs.with_valid(flags.valid)
+    few = f"{where}: {n_pairs} pairs are too few to hold out --valid {flags.valid} of them"
+    require((pairs.train and pairs.valid, f"{few}; give more, or a larger share"))
+    kept, held_out = list(dict.fromkeys(pairs.train)), pairs.valid
     vocabulary = flags.tokenizer, [text for pair in kept for text in pair], flags.vocab_size
     tokenizer = source.tokenizer if source else train_tokenizer(*vocabulary)
     vocab_size, starts = tokenizer.get_vocab_size(), word_starts(tokenizer)
@@ -108,9 +105,8 @@ def train(flags):
             for side, language in enumerate(languages)
         }
         for language, views in sets[name].items():
-            masked = any((labels != -100).any() for _, _, labels, _ in views["alone"])
-            none = f"{where}: no word of {language} in {name} is in the vocabulary"
-            require((masked, f"{none}; give a larger --vocab-size or other data"))
+            labels = (labels for _, _, labels, _ in views["alone"])
+            require_targets(labels, f"{where}: no word of {language} in {name}")
 
     # Model
     options = {"vocab_size": vocab_size, "unit_embd": flags.head == "clap", "n_language": 2}
@@ -143,22 +139,20 @@ def train(flags):
         words = "   ".join(in_words(numbers, language) for language in languages)
         return {"loss/valid": valid} | in_set("valid", numbers), f"masked-LM perplexity  {words}"
 
-    per_epoch, batches = -(-len(kept) // flags.batch_size), None
+    def shuffled(epoch):
+        return length_batches(lengths, flags.batch_size, generator(flags.seed, "epoch", epoch))
+
+    batch = batching.by_epoch(-(-len(kept) // flags.batch_size), shuffled)
     for step in run.steps(model, optimizer, measure, judge="loss/valid"):
-        epoch, position = divmod(step, per_epoch)
-        if batches is None or position == 0:
-            batches = length_batches(
-                lengths, flags.batch_size, generator(flags.seed, "epoch", epoch)
-            )
         gen = generator(flags.seed, "masks", step)
         paired = torch.rand((), generator=gen) < flags.pair_rate
-        rows = ([side[i] for i in batches[position]] for side in sides)
-        idx, mask, where = (batching.join if paired else batching.separate)(*rows)  # (B, T)
+        rows = ([side[i] for i in batch(step)] for side in sides)
+        idx, mask, more = (batching.join if paired else batching.separate)(*rows)  # (B, T)
         inputs, labels = mask_tokens(idx, vocab_size, gen, flags.mask_rate, flags.mask_unit, starts)
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, flags.steps, flags.lr, flags.warmup, flags.decay)
         with autocast(flags, device):
-            read = send_all({"idx": inputs, "mask": mask, **where}, device)
+            read = send_all({"idx": inputs, "mask": mask, **more}, device)
             loss = model.loss(targets=labels, **read) / max(1, (labels != -100).sum().item())
         optimizer.zero_grad()
         loss.backward()

@@ -4,6 +4,7 @@ The order of the data depends only on the seed and the step (see `generator`). S
 reads what it would have read, and evaluating more often changes nothing.
 """
 
+import functools
 import hashlib
 
 import torch
@@ -126,6 +127,13 @@ def length_batches(lengths, batch_size, gen=None):
     if gen is not None:
         batches = [batches[i] for i in torch.randperm(len(batches), generator=gen)]
     return batches
+
+
+def by_epoch(n, make):
+    """Return a function of the step that returns its batch, where make(epoch) makes the n batches
+    of an epoch."""
+    batches = functools.lru_cache(maxsize=1)(make)  # those of the present epoch are kept
+    return lambda step: batches(step // n)[step % n]
 
 
 class RandomBatches:

@@ -5,6 +5,7 @@ import torch.nn.functional as F
 
 import data
 from data import batching
+from data.corpus import normalize
 from data.files import DataError
 from data.tokenizer import UNK
 
@@ -61,6 +62,14 @@ class Rows:
         if how == "prior":
             prior = 2 * (counts / counts.sum()).log()
         return weights, prior
+
+
+def seen_in_training(corpus, seen, held_out):
+    """Return (N,) bool: which test rows are also among the training rows, without the held-out
+    ones. seen: which are among all of them."""
+    held = {normalize(text) for _, text in held_out}
+    kept = [normalize(text) not in held for _, text in corpus.test_rows]
+    return torch.tensor(seen) & torch.tensor(kept)
 
 
 def accuracies(logits, sets, seen):

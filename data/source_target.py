@@ -29,11 +29,8 @@ def read_examples(flags):
         held = {normalize(line) for line in valid}
         texts = [text for text in corpus.texts() if normalize(text) not in held]
     else:
-        corpus = load_pairs(flags.data, flags.languages)
-        lines, valid = corpus.train, corpus.valid
-        if not valid:
-            lines, valid = hold_out(lines, flags.valid, seed=0, key=lambda pair: pair[0])
-        texts = [text for pair in lines for text in pair]
+        corpus = load_pairs(flags.data, flags.languages).with_valid(flags.valid)
+        lines, valid, texts = corpus.train, corpus.valid, corpus.texts()
     few = f"--data {flags.data}: {len(lines) + len(valid)} examples are too few for --valid"
     if not (lines and valid):
         raise DataError(f"{few} {flags.valid}; give more, or a larger share")

@@ -198,7 +198,7 @@ def differing_flags(configurations):
 
     def words(names):
         return [
-            ", ".join(spelled(name, each[name]) for name in names if name in each)
+            ", ".join(in_label(name, each[name]) for name in names if name in each)
             for each in settings
         ]
 
@@ -208,7 +208,7 @@ def differing_flags(configurations):
     return words(differing)
 
 
-def spelled(name, value):
+def in_label(name, value):
     """Return "ALiBi" for pos, "norm-first=yes" for another setting."""
     if name == "pos":
         return POSITION_NAMES.get(value, str(value))

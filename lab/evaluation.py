@@ -4,8 +4,16 @@ import torch
 import torch.nn.functional as F
 
 from lab import processes
+from lab.errors import require
 from lab.machine import autocast
 from nets.device import send, send_all, send_mask
+
+
+def require_targets(labels, what):
+    """Raise UserError, beginning with `what`, if none of the labels [(B, T), ...] is a target."""
+    remedy = "give a larger --vocab-size or other data"
+    found = any((part != -100).any() for part in labels)
+    require((found, f"{what} is in the vocabulary; {remedy}"))
 
 
 @torch.no_grad()

@@ -121,11 +121,11 @@ def without_untrained(lines):
     An untrained model's perplexity is about the size of the vocabulary. It is left out if it would
     take more than a third of a log axis.
     """
-    later = {label: tuple(values[1:] for values in line) for label, line in lines.items()}
-    if not all(len(xs) > 2 and xs[0] == 0 for xs, *_ in lines.values()):
+    later = {label: (xs[1:], ys[1:]) for label, (xs, ys) in lines.items()}
+    if not all(len(xs) > 2 and xs[0] == 0 for xs, _ in lines.values()):
         return lines, False
-    first = max(ys[0] for _, ys, *_ in lines.values())
-    rest = [y for _, ys, *_ in later.values() for y in ys]
+    first = max(ys[0] for _, ys in lines.values())
+    rest = [y for _, ys in later.values() for y in ys]
     return (later, True) if (first / max(rest)) ** 3 > first / min(rest) else (lines, False)
 
 
@@ -133,9 +133,9 @@ def without_untrained(lines):
 def curves(panels, xlabel):
     """Return a figure of one line chart per panel.
 
-    panels: [(title, ylabel, {label: (xs, ys) or (xs, ys, spread)}, {label: y of a dashed line},
-    log), ...]. "floor X" has the color of X and is dashed. A label that is a position encoding, as
-    in --pos, is shown by its name.
+    panels: [(title, ylabel, {label: (xs, ys)}, {label: y of a dashed line}, log), ...]. "floor X"
+    has the color of X and is dashed. A label that is a position encoding, as in --pos, is shown by
+    its name.
     """
     figure, axes = new_figure(1, len(panels), figsize=(4.2 * len(panels), 3.2), squeeze=False)
     for axis, (title, ylabel, lines, dashed, log) in zip(axes[0], panels):
@@ -144,7 +144,7 @@ def curves(panels, xlabel):
             label for label in lines if label.removeprefix("floor ") not in lines.keys() - {label}
         ]
         colors = line_colors(own)
-        for label, (xs, ys, *spread) in lines.items():
+        for label, (xs, ys) in lines.items():
             if label in colors:
                 color = colors[label]
                 style = dict(marker="o" if len(xs) < 25 else None, markersize=3, linewidth=1.4)
@@ -152,10 +152,6 @@ def curves(panels, xlabel):
                 color = colors[label.removeprefix("floor ")]
                 style = dict(linestyle="--", linewidth=0.9)
             axis.plot(xs, ys, label=POSITION_NAMES.get(label, label), color=color, **style)
-            if spread:
-                low = [y - s for y, s in zip(ys, spread[0])]
-                high = [y + s for y, s in zip(ys, spread[0])]
-                axis.fill_between(xs, low, high, color=color, alpha=0.18, linewidth=0)
         for i, (label, y) in enumerate(dashed.items()):
             other = COLORS[i] if len(dashed) == len(lines) else "0.35"
             color = colors.get(label.removeprefix("floor "), other)

@@ -32,9 +32,9 @@ SCRIPTS = {
 MOST_ANCESTORS = 100_000  # that a thread run can have been trained with
 
 
-@dataclass
+@dataclass(eq=False)
 class LoadedRun:
-    """A run, opened to look inside or to start from."""
+    """A run, opened to look inside or to start from. It can be the key of a dictionary."""
 
     folder: Path
     kind: str

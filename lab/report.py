@@ -2,6 +2,8 @@
 
 from lab import figures
 from lab.parameters import count_parameters
+from lab.predictions import Predictions
+from lab.records import read_metrics
 
 
 def say_start(run, what, model):
@@ -20,7 +22,7 @@ def draw_curve(run, panels, xlabel="step"):
 
     A panel is (title, y label, {label: name in metrics.jsonl}, {label: floor}, log axis).
     """
-    lines = run.metrics()
+    lines = read_metrics(run.folder)
     drawn = []
     for title, ylabel, names, floors, log in panels:
         shown = {}
@@ -30,6 +32,19 @@ def draw_curve(run, panels, xlabel="step"):
                 shown[label] = [line["step"] for line in found], [line[name] for line in found]
         drawn.append((title, ylabel, shown, floors, log))
     figures.save(figures.curves(drawn, xlabel), run.folder / "curve.png")
+
+
+def report_predictions(run, corpus, logits, seen, result, model):
+    """Write predictions.tsv, result.json and confusion.png, and print the scores of each class and
+    the surest errors. logits (N, n_class), seen (N,): of the test rows."""
+    test = Predictions(corpus.test_rows, corpus.classes, logits, seen)
+    test.write(run.folder)
+    about = {"classes": corpus.classes, "confusion": test.confusion}
+    floor = {f"floor/{name}": value for name, value in corpus.floor.items() if name in result}
+    run.finish(about | result | test.scores() | floor, model)
+    figures.save(figures.confusion(test.confusion, corpus.classes), run.folder / "confusion.png")
+    for line in test.describe_scores() + test.describe_errors():
+        run.say(line)
 
 
 def above_floor(value, floor):

@@ -5,7 +5,6 @@ A run is a folder: config.json, tokenizer.json, metrics.jsonl, checkpoint.pt (to
 """
 
 import dataclasses
-import functools
 import json
 import math
 import os
@@ -32,17 +31,6 @@ from lab.signals import Interrupted, Losses, Signals
 CHECKPOINT = ("model", "optimizer", "step", "rng", "cuda_rng", "seconds", "more")
 
 
-def rank_0_only(method):
-    """Make a method of Run do nothing in other processes than rank 0."""
-
-    @functools.wraps(method)
-    def alone(self, *args, **more):
-        if processes.is_rank_0():
-            method(self, *args, **more)
-
-    return alone
-
-
 class Run:
     """A run folder being written.
 
@@ -55,7 +43,7 @@ class Run:
         self.flags, self.device = flags, device
         self.folder = name_folder(flags, name or kind, config.pos)
         self.started, self.earlier = time.perf_counter(), [0.0, 0.0]  # seconds: wall, CPU
-        self.first_step = self.tokens = self.used = 0
+        self.first_step = self.tokens = self.best_step = 0
         self.vocab_size = config.vocab_size
         self.recent, self.best = [], None  # losses since the last evaluation; best number so far
         self.saved = None  # step or epoch of the last checkpoint
@@ -163,11 +151,8 @@ class Run:
 
     def start_clock(self):
         """Start to measure the speed of a loop."""
-        self.loop_started, self.loop_first, self.new_tokens = (
-            time.perf_counter(),
-            self.first_step,
-            0,
-        )
+        self.loop_started, self.loop_first = time.perf_counter(), self.first_step
+        self.new_tokens = 0
 
     def lr(self):
         return self.optimizer.param_groups[0]["lr"]
@@ -235,12 +220,11 @@ class Run:
 
     # ------------------------------------------------------------------------ what is written
 
-    @rank_0_only
     def say(self, text):
-        """Print a plain line."""
-        self.live.say(text)
+        """Print a plain line, in rank 0 alone."""
+        if processes.is_rank_0():
+            self.live.say(text)
 
-    @rank_0_only
     def say_end(self, words):
         """Print the last line: the result in words, the time, and the folder."""
         self.live.say(f"{words}; {self.seconds():.0f} s, {self.folder}")
@@ -291,8 +275,8 @@ class Run:
         path = self.folder / "best.pt"
         best = processes.from_rank_0(lambda: read_checkpoint(path, self.device))
         model.load_state_dict(best.pop("model"))
-        self.used = best["step"]
-        if self.used != self.total // self.per_epoch:
+        self.best_step = best["step"]
+        if self.best_step != self.total // self.per_epoch:
             self.say(f"best {self.unit}: {best['step']}; the results below use its weights")
         return best
 
@@ -301,7 +285,7 @@ class Run:
         processes.keep_rank_0()
         self.live.clear()
         seconds = self.seconds()
-        start = {"step": self.used} if self.unit == "step" else {}
+        start = {"step": self.best_step} if self.unit == "step" else {}
         result = (
             start
             | {"vocab_size": self.vocab_size}
@@ -317,10 +301,6 @@ class Run:
             }
         )
         write_json(self.folder / "result.json", result)
-
-    def metrics(self):
-        """Return the logged lines so far, as dictionaries."""
-        return read_metrics(self.folder)
 
     def seconds(self):
         """Return the wall time of this run, with that before a resume."""
@@ -357,7 +337,7 @@ class Run:
         self.restore_random(state, path)
         self.earlier, self.first_step, self.saved = seconds, step, step
         number = step // self.per_epoch
-        lines = processes.from_rank_0(lambda: [dict(line) for line in self.metrics()])
+        lines = processes.from_rank_0(lambda: [dict(line) for line in read_metrics(self.folder)])
         log = self.folder / "metrics.jsonl"
         kept = [Record(log, line) for line in lines if line["step"] <= number]
         lost = f"{log}: lacks the evaluations up to {self.unit} {number}"
@@ -365,8 +345,7 @@ class Run:
         for line in kept if judge else []:
             if self.improves(line, judge):
                 self.best = line["step"], line[judge]
-        rate = kept[-1].get("tokens", 0) / max(1, kept[-1]["step"]) if kept else 0
-        self.tokens = more.get("tokens", int(rate * step))
+        self.tokens = more.get("tokens", 0)
         self.recent = [torch.tensor(float(x), device=self.device) for x in more.get("losses", [])]
         if processes.is_rank_0():  # lines after the checkpoint will be written again
             text = "".join(json.dumps(line) + "\n" for line in kept)
@@ -380,9 +359,6 @@ class Run:
             torch.set_rng_state(state["rng"].cpu())
             cuda = state["cuda_rng"]
             if self.device.type == "cuda" and len(cuda):
-                cuda = (
-                    cuda[0] if isinstance(cuda, list) else cuda
-                )  # earlier versions saved all GPUs
                 torch.cuda.set_rng_state(cuda.cpu(), self.device)
         except (AttributeError, IndexError, RuntimeError, TypeError):
             raise UserError(f"{path}: its random state is not valid; restore the file") from None

@@ -38,8 +38,8 @@ class Classifier(nn.Module):
         n_input = self.n_component or n_features
         self.head = ClassifierHead(body.config, n_class, n_input, n_hidden, dropout)
         if self.n_component:
-            self.register_buffer("shift", torch.zeros(n_features))
-            self.register_buffer("projection", torch.eye(n_features, self.n_component))
+            self.shift = nn.Buffer(torch.zeros(n_features))
+            self.projection = nn.Buffer(torch.eye(n_features, self.n_component))
         init_weights(self, body.config)
         if not n_hidden:  # random weights on so many features would make confident guesses
             nn.init.zeros_(self.head.layers[-1].weight)

@@ -18,7 +18,7 @@ class GenerativeClassifier(nn.Module):
     Several members, each with a decoder per class, are averaged in log-likelihood.
     """
 
-    layers = pool = "none"  # no states are pooled: there is no answer by layer to look at
+    layers = "none"  # no states are pooled: there is no answer by layer to look at
 
     def __init__(self, config, n_class, members=1):
         super().__init__()

@@ -28,8 +28,7 @@ class ThreadReader(nn.Module):
         if ancestor_positions == "learned":
             self.positions = nn.Embedding(n_ancestors, config.n_embd)
         elif ancestor_positions == "sinusoidal":
-            table = sinusoids(n_ancestors, config.n_embd)
-            self.register_buffer("distances", table, persistent=False)
+            self.distances = nn.Buffer(sinusoids(n_ancestors, config.n_embd), persistent=False)
 
     def start_from(self, encoder):
         """Give both encoders the weights of a pretrained one. Its cross-attention stays new."""

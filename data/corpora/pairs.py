@@ -1,6 +1,6 @@
 """Sentence pairs: the same sentences in two languages."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from data.corpora import lami, toy
@@ -25,6 +25,14 @@ class Pairs:
     def texts(self):
         """Return all training sentences of both languages. They make the vocabulary."""
         return [sentence for pair in self.train for sentence in pair]
+
+    def with_valid(self, share):
+        """Return these pairs if some are for validation, else with a share of the training pairs
+        held out for it."""
+        if self.valid:
+            return self
+        train, valid = hold_out(self.train, share, seed=0, key=lambda pair: pair[0])
+        return replace(self, train=train, valid=valid)
 
     def corpus(self):
         """Return the text as a Corpus, in which the sentences are no longer paired."""

@@ -25,7 +25,7 @@ class Effect:
     head: int = 0
 
 
-class Given(nn.Module):
+class KnownOutput(nn.Module):
     """Stands for a block whose output x (B, T, C) is known."""
 
     def __init__(self, x):
@@ -37,11 +37,11 @@ class Given(nn.Module):
 
 
 @contextmanager
-def given(transformer, i, read):
-    """Skip the first i blocks of a transformer. read: what each block reads, (B, T, C)."""
+def skip_blocks(transformer, n, read):
+    """Skip the first n blocks of a transformer. read: what each block reads, (B, T, C)."""
     blocks = transformer.blocks
-    known = [Given(read[block]) for block in blocks[1 : i + 1]]  # what the blocks before it gave
-    transformer.blocks = nn.ModuleList([*known, *blocks[i:]])
+    known = [KnownOutput(read[block]) for block in blocks[1 : n + 1]]  # what the blocks before gave
+    transformer.blocks = nn.ModuleList([*known, *blocks[n:]])
     try:
         yield
     finally:
@@ -110,7 +110,7 @@ def ablate(run, questions):
         if attention not in called:  # a comment without ancestors has no encoder and no cross
             continue
         for head in range(attention.n_head):
-            with switched_off(attention, head), given(side, i, read):
+            with switched_off(attention, head), skip_blocks(side, i, read):
                 off = final_logits(model, questions)
             effects.append(effect(off, part, i + 1, head + 1))
     return whole, effects

@@ -1,7 +1,7 @@
 """Measure the attention of a run on some texts.
 
 `readings_of` gives one `Reading` per attention of a run: the weights of every layer and head on a
-batch of texts, and the checks they passed. `Attention` is what a Reading says of one text.
+batch of texts, and the checks they passed. `AttentionView` is what a Reading says of one text.
 """
 
 import math
@@ -124,7 +124,7 @@ class Reading:
 
 def describe(run):
     """Return a run's model and data in a few words, for headings."""
-    config, flags = run.model.body.config, run.config.get("flags", {})
+    config, flags = run.model.body.config, run.config["flags"]
     causal = getattr(run.model.body, "causal", False)
     words = KINDS[run.kind] + " on a decoder" * (run.kind == "classifier" and causal)
     words += f", {POSITION_NAMES[config.pos]}"

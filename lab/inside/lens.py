@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from data.tokenizer import BOS, EOS, MASK
+from model import LanguageModel
 from nets.classifier import pool_tokens
 
 MOST_WORK = 6 * 10**11  # multiplications, about half a minute of a CPU
@@ -100,7 +101,7 @@ def first_member(model):
 @torch.no_grad()
 def final_logits(model, questions):
     """Return the answers of a model, not of an ensemble, as logits (M, V)."""
-    if hasattr(model, "pool"):
+    if not isinstance(model, LanguageModel):  # a classifier
         return model(questions.inputs["idx"])
     picked = questions.rows * questions.inputs["idx"].size(1) + questions.places
     return model.head(model.body(**questions.inputs, picked=picked))

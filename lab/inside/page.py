@@ -58,7 +58,7 @@ def page(readings, number=0, title="Attention"):
     """
     groups = {}
     for reading in readings:
-        groups.setdefault(id(reading.run), []).append(reading)
+        groups.setdefault(reading.run, []).append(reading)
     require((len(groups) <= 2, f"the page compares two runs, got {len(groups)}; give one or two"))
     names = ("A: ", "B: ") if len(groups) > 1 else ("",)
     runs = [run_data(group, number, name) for name, group in zip(names, groups.values())]

@@ -15,9 +15,10 @@ from data.tokenizer import BOS, EOS, MASK, detokenize, token_strings
 from lab.errors import UserError, require
 from lab.inside import answers
 from lab.inside.attention import KINDS, describe, readings_of
+from lab.inside.lens import writer
 from lab.inside.positions import draw_positions
 from lab.inside.texts import encode, unknown_words
-from lab.inside.view import Attention
+from lab.inside.view import AttentionView
 from lab.load import SCRIPTS, LoadedRun
 from lab.predictions import read_predictions
 from lab.records import read_metrics, read_result
@@ -28,7 +29,7 @@ from nets.thread_reader import ancestor_inputs
 BATCH = 256  # texts that are classified at once
 
 
-@dataclass(repr=False)
+@dataclass(repr=False, eq=False)
 class OpenRun(LoadedRun):
     """A trained run, without gradients and in evaluation mode.
 
@@ -39,7 +40,7 @@ class OpenRun(LoadedRun):
     def __post_init__(self):
         self.model.requires_grad_(False)
         self.device = answers.device_of(self.model)
-        self.anchor = bool(self.config.get("flags", {}).get("anchor"))  # see train_lm.py --anchor
+        self.anchor = bool(self.config["flags"].get("anchor"))  # see train_lm.py --anchor
 
     def __repr__(self):
         return f"<{self.folder}: {describe(self)}>"
@@ -57,24 +58,23 @@ class OpenRun(LoadedRun):
     # ------------------------------------------------------------------------ attention
 
     def attention(self, *texts):
-        """Return the `Attention` of one text.
+        """Return the `AttentionView` of one text.
 
-        For an encoder-decoder or a thread reader: {"encoder", "decoder", "cross": Attention}. The
-        texts of a thread are the post, its replies, and last the comment; the encoder's is that of
-        the text which the comment answers.
+        For an encoder-decoder or a thread reader: {"encoder", "decoder", "cross": AttentionView}.
+        The texts of a thread are the post, its replies, and last the comment; the encoder's is that
+        of the text which the comment answers.
         """
         require((texts, "attention: give a text"))
         one = self.kind == "thread" or len(texts) == 1
         require((one, "attention: give one text; only a thread has several"))
         readings = readings_of(self, list(texts), self.device)
         last = {reading.part: reading.first + len(reading.words) - 1 for reading in readings}
-        views = {part: Attention(readings, part, last[part], texts[-1]) for part in last}
+        views = {part: AttentionView(readings, part, last[part], texts[-1]) for part in last}
         return views[""] if "" in views else views
 
     def positions(self):
         """Return a figure of the position encoding. Raises UserError for NoPE."""
-        body = getattr(self.model.body, "decoder", self.model.body)
-        figure = draw_positions(body, describe(self))
+        figure = draw_positions(writer(self.model.body), describe(self))
         require((figure, f"{self.folder}: NoPE has no position encoding to draw"))
         return figure
 
@@ -121,8 +121,7 @@ class OpenRun(LoadedRun):
 
     def translate(self, *texts):
         """Return the likeliest translation of each text. For runs that translate."""
-        task = self.config.get("flags", {}).get("task")
-        if task != "translate":
+        if self.config["flags"].get("task") != "translate":
             raise self.cannot("translate", "beyond.train_seq2seq --task translate")
         tokens = self.model.body.config.block_size
         return [self.sample(text, tokens=tokens, temperature=0)[0] for text in texts]
@@ -156,13 +155,12 @@ class OpenRun(LoadedRun):
         LM predicts each word with this word masked and all others seen.
         """
         self.can("tell the loss of a text", "lm", "mlm")
-        flags = self.config.get("flags", {})
         block_size = self.model.body.config.block_size
         lines = non_empty_lines(text)
         require((lines, "losses: the text contains no words"))
         if self.kind == "lm":
             ids = batching.stream(self.tokenizer, lines)
-            stride = min(flags.get("eval_stride") or block_size, block_size)
+            stride = min(self.config["flags"].get("eval_stride") or block_size, block_size)
             losses = answers.losses_of_stream(self.model, ids, block_size, stride, self.anchor)
             words = token_strings(self.tokenizer, ids[1:].tolist())
         else:

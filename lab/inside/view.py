@@ -12,7 +12,7 @@ from lab.inside.page import page
 MOST_NUMBERS = 12  # tokens of a map whose weights can be written into its cells
 
 
-class Attention:
+class AttentionView:
     """One attention of a run on one text.
 
     words, keys: the tokens of queries and keys, as they are shown; a star marks unknown words. They

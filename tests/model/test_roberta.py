@@ -539,7 +539,7 @@ def test_pretrained_and_random_weights_are_compared_by_name(cli, folder, corpus,
     "script, argv, told",
     [
         ("train_mlm", ("--init-from", "out/run"), "leave --init-from out/run out"),
-        ("train_mlm", ("--vocab-from", "toy"), "leave --vocab-from toy out"),
+        ("train_mlm", ("--vocab-from", "toy"), "brings its vocabulary along; leave that out"),
         ("train_mlm", ("--n-layer", 3), "--n-layer 3: --init"),
         ("train_classifier", ("--encoder", "out/run"), "give one of them"),
         ("train_classifier", ("--causal",), "is an encoder"),
