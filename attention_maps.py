@@ -89,7 +89,7 @@ def show(flags):
     readings = []
     for run in loaded:
         print(f"{run.folder}: {describe(run)}")
-        for reading in readings_of(run, texts, device):
+        for reading in readings_of(run, texts):
             print_report(reading)
             readings.append(reading)
 

@@ -16,6 +16,7 @@ from lab.limits import make_config
 from lab.records import read_config
 from model import Decoder, LanguageModel
 from nets.classifier import Classifier
+from nets.device import device_of
 from nets.encoder_decoder import EncoderDecoder
 from nets.ensemble import Ensemble
 from nets.generative import GenerativeClassifier
@@ -42,6 +43,10 @@ class LoadedRun:
     model: torch.nn.Module
     tokenizer: tokenizers.Tokenizer
     unfinished: str = ""  # which weights a run that has not ended has: "step 100"
+
+    @property
+    def device(self):
+        return device_of(self.model)
 
 
 def read_run(folder, kinds=tuple(SCRIPTS), device="cpu", flag_name="", step=None):

@@ -36,7 +36,7 @@ class Classifier(nn.Module):
         n_features = body.config.n_embd * len(self.pool) * n_states
         self.n_component = min(n_component, n_features)
         n_input = self.n_component or n_features
-        self.head = ClassifierHead(body.config, n_class, n_input, n_hidden, dropout)
+        self.head = ClassifierHead(n_input, n_class, n_hidden, dropout)
         if self.n_component:
             self.shift = nn.Buffer(torch.zeros(n_features))
             self.projection = nn.Buffer(torch.eye(n_features, self.n_component))
@@ -92,11 +92,10 @@ def pool_tokens(h, mask, how):
 
 
 class ClassifierHead(nn.Module):
-    """n_input (0: n_embd) -> n_hidden with ReLU -> n_class. n_hidden = 0: a linear classifier."""
+    """n_input -> n_hidden with ReLU -> n_class. n_hidden = 0: a linear classifier."""
 
-    def __init__(self, config, n_class, n_input=0, n_hidden=100, dropout=0.0):
+    def __init__(self, n_input, n_class, n_hidden=100, dropout=0.0):
         super().__init__()
-        n_input = n_input or config.n_embd
         hidden = [nn.Linear(n_input, n_hidden), nn.ReLU()] if n_hidden else []
         self.layers = nn.Sequential(
             *hidden, nn.Dropout(dropout), nn.Linear(n_hidden or n_input, n_class)

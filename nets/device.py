@@ -5,6 +5,11 @@ import torch
 GPUS = ("cuda",)  # they work on while the host prepares the next batch
 
 
+def device_of(model):
+    """Return the device of a model's weights."""
+    return next(model.parameters()).device
+
+
 def is_gpu(device):
     return torch.device(device).type in GPUS
 

@@ -109,24 +109,6 @@ class KneserNey:
             p = kept + level.rest[context[len(context) - count :]] * p
         return np.log(p)
 
-    def distribution(self, context):
-        """Return (V,): the probability of every id after the ids of `context`.
-
-        A context shorter than the order counts as the beginning of a text.
-        """
-        tokens = [BOS] * self.order + list(map(int, context))
-        p = np.full(self.vocab_size, 1 / self.vocab_size)
-        for k, level in enumerate(self.levels, start=1):
-            number = 0
-            for lower, token in zip(self.levels, tokens[len(tokens) - (k - 1) :]):
-                number = int(lower.find(number * self.vocab_size + token)) if number >= 0 else -1
-            begin = number * self.vocab_size
-            low, high = np.searchsorted(level.keys, [begin, begin + self.vocab_size])
-            p *= level.rest[number]
-            if number >= 0:
-                p[level.keys[low:high] - begin] += level.kept[low:high]
-        return p
-
 
 class Mixture:
     """Two language models: p = weight p_first + (1 - weight) p_second (Jelinek & Mercer 1980)."""

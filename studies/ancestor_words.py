@@ -78,16 +78,15 @@ def measure(run):
 def losses_of(run, forest, trained, tokenizer):
     """Return ({view: losses in nats (N,)}, whether each word stands in an ancestor (N,),
     {cache: its probability of each word (N,)}) for the N hidden words of a forest."""
-    device = next(run.model.parameters()).device
     nats, again = {view: [] for view in VIEWS}, []
     caches = {words: [] for words in CACHES}
     starts, size = word_starts(tokenizer), tokenizer.get_vocab_size()
     for rows, inputs, mask, labels, views in fixed_batches(
         forest, Namespace(**trained), size, starts
     ):
-        words = send_all({"idx": inputs, "mask": mask}, device)
+        words = send_all({"idx": inputs, "mask": mask}, run.device)
         for view, read in views.items():
-            losses = run.model.losses(targets=labels, **words, **send_all(read, device))
+            losses = run.model.losses(targets=labels, **words, **send_all(read, run.device))
             nats[view].append(losses.cpu().double())
         again.append(forest.repeated(rows, labels))
         for name, chains in CACHES.items():

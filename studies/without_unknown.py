@@ -24,6 +24,7 @@ from lab.command import main
 from lab.errors import require
 from lab.flags import flag
 from lab.optim import perplexity
+from nets.device import device_of
 from studies.probes import ProbeFlags, corpora_of, measure_runs, spread_of
 from studies.report import finish
 
@@ -79,7 +80,7 @@ def encode(tokenizer, lines):
 
 def total_loss(model, x, y):
     """Return the loss in nats, summed over the targets y (n, T) that are not -100."""
-    device = next(model.parameters()).device
+    device = device_of(model)
     parts = zip(x.to(device).split(64), y.split(64))
     return sum(model.loss(inputs, targets.to(device)).item() for inputs, targets in parts)
 

@@ -33,7 +33,7 @@ def pool_cases(gen):
 
 
 def classify(x, w1, b1, w2, b2, dropout, training):
-    head = ClassifierHead(Config(n_embd=x.size(-1), n_head=1), len(w2), 0, len(w1), dropout)
+    head = ClassifierHead(x.size(-1), len(w2), len(w1), dropout)
     head.layers[0].weight.data, head.layers[0].bias.data = w1, b1
     head.layers[-1].weight.data, head.layers[-1].bias.data = w2, b2
     return head.train(training)(x)

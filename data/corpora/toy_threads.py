@@ -124,27 +124,3 @@ def nats(reply, ancestors, tokens, shown, masked, vocab_size):
             weights = {w: p * ((tokens[w] == shown[place]) + 1 / R) for w, p in weights.items()}
         total -= math.log(weights[word] / sum(weights.values()))
     return total
-
-
-def entropy(K, n):
-    """Return the mean cost in nats of one of K words to a reader of its n ancestors.
-
-    Goes through all patterns of equality among the words of a post, its reply, the reply to that,
-    and so on. A text's word is that of an earlier text with probability P, or one of the K - m
-    words that differ from the m words before it.
-    """
-
-    def walk(chain, p):  # chain: the words so far, numbered as they first occur, nearest first
-        m = len(set(chain))
-        taken = dict.fromkeys(chain, 0.0)
-        for v, label in zip(taken_from(len(chain)), chain):
-            taken[label] += v
-        known = {label: TAKEN * v + (1 - TAKEN) / K for label, v in taken.items()} if chain else {}
-        new = ((1 - TAKEN) if chain else 1.0) / K  # each of the others
-        if len(chain) == n:
-            known_nats = sum(q * math.log(q) for q in known.values())
-            return -p * (known_nats + (K - m) * new * math.log(new))
-        total = sum(walk((label, *chain), p * q) for label, q in known.items())
-        return total + (walk((m, *chain), p * (K - m) * new) if m < K else 0.0)
-
-    return walk((), 1.0)

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from data.batching import consecutive_blocks
 from data.tokenizer import BOS, EOS, MASK, SPECIAL
 from nets.cached import CachedReader
+from nets.device import device_of
 from nets.encoder_decoder import generate
 
 
@@ -141,8 +142,3 @@ def losses_of_masked(model, ids, batch_size=64):
         h = model.body(x.to(device_of(model)))[rows, some]  # (B, C)
         losses.append(F.cross_entropy(model.head(h).float().cpu(), ids[some], reduction="none"))
     return torch.cat(losses)
-
-
-def device_of(model):
-    """Return the device of a model's weights."""
-    return next(model.parameters()).device

@@ -140,27 +140,27 @@ def describe(run):
 # ---------------------------------------------------------------------------- readings
 
 
-def readings_of(run, texts, device):
+def readings_of(run, texts):
     """Measure a run's attention on texts: one Reading, or one per part of several.
 
     A thread reader takes all texts as one thread: the post, replies, and last the comment.
     """
     if run.kind == "seq2seq":
-        return readings_of_seq2seq(run, texts, device)
+        return readings_of_seq2seq(run, texts)
     if run.kind == "thread":
-        return readings_of_thread(run, texts, device)
+        return readings_of_thread(run, texts)
     idx, mask, words = read(run, texts)
-    inputs = send_all({"idx": idx, "mask": mask}, device)
+    inputs = send_all({"idx": idx, "mask": mask}, run.device)
     weights, checks = examine(run.model.body, **inputs)
     return [Reading(run, words, mask, weights, checks, inputs)]
 
 
-def readings_of_seq2seq(run, texts, device):
+def readings_of_seq2seq(run, texts):
     """Return the readings of encoder, decoder and cross-attention."""
     body = run.model.body
     (source, source_mask, words), (idx, mask, written) = read_both(run, texts)
     inputs = {"idx": idx, "mask": mask, "source": source, "source_mask": source_mask}
-    inputs = send_all(inputs, device)
+    inputs = send_all(inputs, run.device)
     read_by_encoder = inputs["source"], inputs["source_mask"]
     with torch.no_grad():
         memory = body.encoder(*read_by_encoder)
@@ -173,7 +173,7 @@ def readings_of_seq2seq(run, texts, device):
     ]
 
 
-def readings_of_thread(run, texts, device):
+def readings_of_thread(run, texts):
     """Return the readings of the ancestors, the comment, and of its attention to the ancestors.
 
     Ancestors are shown in the order given, the post first. With a single text there are none.
@@ -185,11 +185,11 @@ def readings_of_thread(run, texts, device):
     first = n_text - 1 - n_above
     above = read(run, texts[first:-1], first) if n_above else None
     idx, mask, words = read(run, texts[-1:], n_text - 1)
-    comment = send_all({"idx": idx, "mask": mask}, device)
+    comment = send_all({"idx": idx, "mask": mask}, run.device)
     if not above:
         checked = examine(body.decoder, **comment)
         return [Reading(run, words, mask, *checked, comment, "decoder", first=n_text - 1)]
-    inputs = send_all(ancestor_inputs(*above[:2]), device)
+    inputs = send_all(ancestor_inputs(*above[:2]), run.device)
     with torch.no_grad():
         memory = body.read_ancestors(inputs["texts"], inputs["texts_mask"], inputs["ancestors"])
     of_encoder = examine(body.encoder, inputs["texts"], inputs["texts_mask"])

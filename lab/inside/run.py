@@ -39,7 +39,6 @@ class OpenRun(LoadedRun):
 
     def __post_init__(self):
         self.model.requires_grad_(False)
-        self.device = answers.device_of(self.model)
         self.anchor = bool(self.config["flags"].get("anchor"))  # see train_lm.py --anchor
 
     def __repr__(self):
@@ -67,7 +66,7 @@ class OpenRun(LoadedRun):
         require((texts, "attention: give a text"))
         one = self.kind == "thread" or len(texts) == 1
         require((one, "attention: give one text; only a thread has several"))
-        readings = readings_of(self, list(texts), self.device)
+        readings = readings_of(self, list(texts))
         last = {reading.part: reading.first + len(reading.words) - 1 for reading in readings}
         views = {part: AttentionView(readings, part, last[part], texts[-1]) for part in last}
         return views[""] if "" in views else views

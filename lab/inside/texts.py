@@ -69,7 +69,7 @@ def encode(run, text):
             f"{config.block_size}; shorten it",
         ),
     )
-    return text, torch.tensor(ids, device=next(run.model.parameters()).device)
+    return text, torch.tensor(ids, device=run.device)
 
 
 def read(run, texts, first=0):
@@ -116,7 +116,6 @@ def read_both(run, texts):
     """
     idx, mask, words = read(run, texts)
     first, config = run.config.get("first_sentinel"), run.model.body.config
-    device = next(run.model.parameters()).device
     targets = []
     for b, n in enumerate(mask.sum(1).tolist()):
         source, target = idx[b, :n], None
@@ -138,7 +137,7 @@ def read_both(run, texts):
             ]
         if target is None:
             tokens = config.block_size - 1
-            target = generate(run.model, source[None].to(device), None, BOS, EOS, tokens).cpu()
+            target = generate(run.model, source[None].to(run.device), None, BOS, EOS, tokens).cpu()
         ids = [BOS, *target[0].tolist()]
         targets.append(ids[: ids.index(EOS)] if EOS in ids else ids)
         idx[b] = torch.nn.functional.pad(source, (0, idx.size(1) - len(source)))

@@ -65,7 +65,7 @@ def show(browser, tmp_path):
 def opened(folder, kind="lm", **config):
     """A run with random weights and its Reading of TEXT."""
     run = load_run(make_run(folder, kind, **config))
-    return run, readings_of(run, [TEXT], "cpu")[0]
+    return run, readings_of(run, [TEXT])[0]
 
 
 def percents(weights):
@@ -211,14 +211,14 @@ def test_two_runs_stand_side_by_side_or_as_a_difference(show, tmp_path):
     tab.hover("ol.queries li >> nth=5")
     shown = [float(text.replace("−", "-")[:-1]) for text in numbers(tab, "keys")]
     assert shown == pytest.approx((100 * (rows[0] - rows[1])).tolist(), abs=0.011)
-    longer = readings_of(b, [TEXT + " and"], "cpu")
+    longer = readings_of(b, [TEXT + " and"])
     tab = show(page([first, *longer]))
     assert tab.is_disabled("input[name=view] >> nth=1")
 
 
 def test_an_encoder_decoder_has_three_attentions(show, finished):
     run = load_run(finished("train_seq2seq"))
-    tab = show(page(readings_of(run, ["hope and change matter"], "cpu")))
+    tab = show(page(readings_of(run, ["hope and change matter"])))
     labels = tab.locator("#controls fieldset >> nth=0 >> label").all_inner_texts()
     assert [label.strip().split("-")[0].split(" ")[0] for label in labels] == [
         "encoder",
@@ -239,7 +239,7 @@ def test_an_encoder_decoder_has_three_attentions(show, finished):
 def test_the_other_kinds_of_runs_have_a_page(show, tmp_path, kind):
     run = load_run(make_run(tmp_path / "run", kind))
     texts = ["we will", "this [MASK] is small"] if kind == "thread" else [TEXT]
-    tab = show(page(readings_of(run, texts, "cpu"), len(texts) - 1))
+    tab = show(page(readings_of(run, texts), len(texts) - 1))
     words = {"mlm": TEXT.split(), "classifier": ["(the whole text)", "[BOS]", *TEXT.split()]}
     words["thread"] = ["this", "[MASK]", "is", "small"]
     assert [row.split("\t")[0] for row in rows_of(tab, "#answers")] == words[kind]
@@ -248,7 +248,7 @@ def test_the_other_kinds_of_runs_have_a_page(show, tmp_path, kind):
 
 def test_texts_that_are_markup_are_text(show, tmp_path):
     run = load_run(make_run(tmp_path / "<b>&{{data}}", "mlm"))
-    (reading,) = readings_of(run, [" ".join(["work"] * (len(HOSTILE) - 1))], "cpu")
+    (reading,) = readings_of(run, [" ".join(["work"] * (len(HOSTILE) - 1))])
     reading.words = [HOSTILE]
     tab = show(page([reading], 0, HOSTILE[1]))
     assert tab.title() == tab.inner_text("h1") == HOSTILE[1]

@@ -34,7 +34,7 @@ def opened(tmp_path, finished):
         folder = finished("train_seq2seq") if made else make_run(tmp_path / kind, kind, **config)
         run = load_run(folder)
         texts = THREAD if kind == "thread" else ["we will work", TEXT]
-        return run, readings_of(run, texts, "cpu")[-1], len(texts) - 1
+        return run, readings_of(run, texts)[-1], len(texts) - 1
 
     return get
 
@@ -110,7 +110,7 @@ def test_an_ensemble_adds_the_answers_of_all_members(cli, corpus, tmp_path):
     sizes = "--n-layer 1 --n-embd 16 --block-size 12 --batch-size 4 --steps 2 --members 2".split()
     assert cli("train_lm", "--data", corpus, "--out", tmp_path / "run", *sizes).code == 0
     run = load_run(tmp_path / "run")
-    (reading,) = readings_of(run, ["hope and change"], "cpu")
+    (reading,) = readings_of(run, ["hope and change"])
     found = read_layers(run, ask(reading, 0))
     assert found.layers == ["embedding", "layer 1", "all 2 members"]
     members = [member(reading.inputs["idx"])[0].softmax(-1) for member in run.model.members]
@@ -153,7 +153,7 @@ def test_a_head_that_is_off_has_no_output_weights(opened, kind, config):
 
 def test_a_comment_alone_has_the_heads_of_its_own_words(opened):
     run, _, _ = opened("thread")
-    (alone,) = readings_of(run, THREAD[-1:], "cpu")
+    (alone,) = readings_of(run, THREAD[-1:])
     _, effects = ablate(run, ask(alone, 0))
     assert {one.part for one in effects} == {"decoder"}
 
@@ -209,6 +209,6 @@ def test_a_large_page_is_below_two_megabytes(tmp_path, monkeypatch):
     size = {"n_layer": 12, "n_head": 12, "n_embd": 96, "block_size": 64, "init_std": 0.05}
     run = load_run(make_run(tmp_path / "run", "mlm", pos="rope", **size))
     text = " ".join(["this is a small sentence and we will work with the people"] * 6)
-    (reading,) = readings_of(run, [text], "cpu")
+    (reading,) = readings_of(run, [text])
     assert reading.weights.shape == (12, 1, 12, 64, 64)
     assert len(page([reading], 0, text).encode()) < 2_000_000

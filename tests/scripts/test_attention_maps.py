@@ -470,7 +470,7 @@ def test_a_thread_has_maps_of_ancestors_comment_and_between(tmp_path, capsys, fi
 
 def test_cross_attention_to_ancestors_is_that_of_the_model(tmp_path):
     run = read_run(make_run(tmp_path / "run", "thread", ancestor_positions="sinusoidal"))
-    *_, cross = readings_of(run, [POST, REPLY, COMMENT], "cpu")
+    *_, cross = readings_of(run, [POST, REPLY, COMMENT])
     texts, _ = batching.sentences(run.tokenizer, [REPLY, POST], 32)  # the parent first
     (idx,), _ = batching.sentences(run.tokenizer, [COMMENT], 32)
     body = run.model.body
