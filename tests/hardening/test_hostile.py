@@ -172,6 +172,7 @@ CONTINUED = {
     "more": lambda s: s.update(more=[]),
     "random state": lambda s: s.update(rng=torch.zeros(3)),
     "no random state": lambda s: s.update(rng=None),
+    "best weights": lambda s: [s.pop(name) for name in set(s) - {"model", "step"}],
 }
 
 

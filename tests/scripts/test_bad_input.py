@@ -44,13 +44,6 @@ ROWS = b"0\tone of them\n1\tanother one\n2\ta third one\n"
         (
             "train_classifier",
             "train_CLS.tsv",
-            ROWS + b"1 no tab\n",
-            ["train_CLS.tsv:4: no tab", "expected a label, a tab and a text"],
-        ),
-        ("train_classifier", "train_CLS.tsv", ROWS + b"\n" + ROWS, ["train_CLS.tsv:4: no tab"]),
-        (
-            "train_classifier",
-            "train_CLS.tsv",
             ROWS + b"7\tby nobody\n",
             ["train_CLS.tsv:4: unknown label '7'", "expected one of 0, 1, 2"],
         ),
@@ -63,16 +56,10 @@ ROWS = b"0\tone of them\n1\tanother one\n2\ta third one\n"
         (
             "train_classifier",
             "train_CLS.tsv",
-            b"0\t \n",
-            ["train_CLS.tsv:1: empty text", "complete the line or remove it"],
-        ),
-        ("train_classifier", "train_CLS.tsv", b"\tunlabelled\n", ["train_CLS.tsv:1: empty label"]),
-        (
-            "train_classifier",
-            "train_CLS.tsv",
             ROWS + "0\tcafé\n".encode("latin-1"),
             ["train_CLS.tsv:4: not UTF-8 (byte 0xe9)", "save the file as UTF-8"],
         ),
+        ("train_classifier", "train_CLS.tsv", None, ["holds no", "train_CLS.tsv"]),
         ("train_classifier", "test_CLS.tsv", None, ["test_CLS.tsv: no such file", "--data"]),
         ("train_lm", "train_LM.txt", b"", ["train_LM.txt: the file is empty"]),
         ("train_lm", "test_LM_obama.txt", b"", ["test_LM_obama.txt: the file is empty"]),
@@ -115,6 +102,7 @@ def test_a_file_that_is_wrong(script, name, content, parts, cli, own_corpus, tmp
 @pytest.mark.parametrize(
     "name, content, parts",
     [
+        ("", None, ["neither train_CLS.tsv nor train_LM.txt"]),
         ("nowhere", None, ["no such corpus, folder or file", "toy, pydocs, speeches"]),
         ("nowhere.txt", None, ["no such file", "check the path"]),
         ("nowhere.tsv", None, ["no such file"]),
@@ -131,30 +119,6 @@ def test_a_corpus_that_cannot_be_read(name, content, parts, cli, tmp_path):
         cli("train_classifier", data=tmp_path / name, out=tmp_path / "run"), tmp_path / name, *parts
     )
     assert not (tmp_path / "run").exists()
-
-
-def test_a_folder_without_any_of_the_files(cli, tmp_path):
-    assert_complains(
-        cli("train_lm", data=tmp_path, out=tmp_path / "run"),
-        tmp_path,
-        "neither train_CLS.tsv nor train_LM.txt",
-    )
-
-
-@pytest.mark.parametrize(
-    "script, missing, needed",
-    [
-        ("train_lm", "train_LM.txt", "train_LM.txt"),
-        ("train_classifier", "train_CLS.tsv", "train_CLS.tsv"),
-    ],
-)
-def test_a_corpus_without_the_part_a_script_needs(
-    script, missing, needed, cli, own_corpus, tmp_path
-):
-    (own_corpus / missing).unlink()
-    assert_complains(
-        cli(script, data=own_corpus, out=tmp_path / "run"), own_corpus, "holds no", needed
-    )
 
 
 @pytest.mark.parametrize("script", CORPUS_SCRIPTS)
@@ -282,22 +246,6 @@ def test_a_file_where_the_folder_should_be(cli, corpus, tmp_path):
     assert (tmp_path / "file").read_text() == "precious"
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs a file size limit of Linux")
-def test_a_disk_that_is_full(shell, corpus, tmp_path):
-    import resource  # not on Windows
-
-    def no_file_over_8_kb():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
-
-    outcome = shell(
-        "train_lm", *SHORT["train_lm"], data=corpus, out="run", preexec_fn=no_file_over_8_kb
-    )
-    assert_complains(outcome, "run", "File too large", "--out")
-    assert not any(
-        (tmp_path / "run" / name).exists() for name in ("best.pt", "checkpoint.pt", "result.json")
-    )
-
-
 # ---------------------------------------------------------------------------------- the run to read
 
 
@@ -380,7 +328,7 @@ def test_a_checkpoint_that_holds_something_else(what, cli, corpus, finished, tmp
         assert contents(folder) == before
 
 
-def test_an_unknown_or_changed_encoder(cli, corpus, finished, tmp_path):
+def test_an_unknown_encoder(cli, corpus, tmp_path):
     assert_complains(
         cli("train_classifier", encoder=tmp_path / "nowhere", data=corpus),
         f"--encoder {tmp_path / 'nowhere'}",
@@ -390,11 +338,6 @@ def test_an_unknown_or_changed_encoder(cli, corpus, finished, tmp_path):
         cli("train_classifier", encoder=corpus, data=corpus),
         f"--encoder {corpus}",
         "no config.json",
-    )
-    assert_complains(
-        cli("train_classifier", encoder=finished("train_mlm"), n_layer=3, data=corpus),
-        "--n-layer 3",
-        "leave the flag out",
     )
 
 
@@ -416,11 +359,6 @@ def test_decoders_that_cannot_classify(cli, corpus, finished, tmp_path):
     for encoder, argv, parts in (
         (tmp_path / "two", (), ["is an ensemble", "give a run of one model"]),
         (finished("train_mlm"), ("--causal",), ["--causal", "is an encoder", "leave --causal out"]),
-        (
-            finished("train_lm"),
-            ("--split", "clean"),
-            ["--split clean", "pretrain it with --split clean too"],
-        ),
     ):
         assert_complains(
             cli("train_classifier", "--encoder", encoder, *argv, data=corpus, out=tmp_path / "run"),
@@ -467,23 +405,6 @@ def test_a_run_that_cannot_be_resumed(script, name, how, parts, cli, corpus, fin
     before = contents(folder)
     assert_complains(
         cli(script, *SHORT[script], data=corpus, out=folder, resume=True), folder, *parts
-    )
-    assert contents(folder) == before
-
-
-def test_best_weights_in_place_of_the_checkpoint(cli, corpus, finished, tmp_path):
-    folder = damaged(
-        finished,
-        "train_lm",
-        tmp_path,
-        "checkpoint.pt",
-        lambda _: (finished("train_lm") / "best.pt").read_bytes(),
-    )
-    before = contents(folder)
-    assert_complains(
-        cli("train_lm", *SHORT["train_lm"], data=corpus, out=folder, resume=True),
-        folder / "checkpoint.pt",
-        "restore",
     )
     assert contents(folder) == before
 
