@@ -383,9 +383,7 @@ def test_default_folder_is_named_after_the_data(text, rows, tmp_path, monkeypatc
     [
         (["--order", "0"], "--order"),
         (["--order", "11"], "--order"),
-        (["--order", "five"], "--order"),
         (["--split", "dirty"], "--split"),
-        (["--tokenizer", "char"], "--tokenizer"),
         (["--vocab-size", "3"], "--vocab-size"),
         (["--vocab-size", "-1"], "--vocab-size"),
         (["--data", "nothing-there"], "nothing-there"),
@@ -394,7 +392,6 @@ def test_default_folder_is_named_after_the_data(text, rows, tmp_path, monkeypatc
         (["--data", "same"], "--split clean"),
         (["--out", "latin.txt"], "latin.txt"),
         (["--out", "same", "--overwrite"], "no run"),
-        (["--temperature", "1"], "--temperature"),
     ],
 )
 def test_bad_input_costs_one_line(argv, names, tmp_path, monkeypatch, capsys):
