@@ -254,14 +254,6 @@ def test_perplexity_of_the_grammar_on_its_own_sentences(spoken):
 # Sentences
 
 
-def test_everybody_can_say_everything(spoken):
-    for sentences in spoken.values():
-        for text in sentences[:500]:
-            assert all(-100 < toy.log_probability(text, speaker) < 0 for speaker in toy.SPEAKERS), (
-                text
-            )
-
-
 @pytest.mark.parametrize(
     "sentence, inside",
     [

@@ -15,12 +15,11 @@ os.environ["HF_HUB_OFFLINE"] = (
     "1"  # before transformers is imported: nothing here may ask a network
 )
 
-from helpers import ROOT, SHORT, Outcome, contents
+from helpers import SHORT, Outcome, contents
 from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers, processors, trainers
 from tokenizers.models import BPE, Unigram
 
-import compare
 from beyond import export
 from data import batching
 from data.tokenizer import BOS, EOS, MASK, SPECIAL, train_tokenizer
@@ -508,33 +507,6 @@ def test_classifying_with_roberta_and_with_random_weights(
     assert loaded.model.body.config == there.body.config
 
 
-def test_pretrained_and_random_weights_are_compared_by_name(cli, folder, corpus, tmp_path):
-    for name, argv in (("a", ()), ("b", ("--untrained",))):
-        assert (
-            cli(
-                "train_classifier",
-                "--init",
-                folder,
-                *argv,
-                "--data",
-                corpus,
-                "--epochs",
-                2,
-                "--no-refit",
-                "--out",
-                tmp_path / name,
-            ).code
-            == 0
-        )
-    done = command(
-        compare, compare.compare, tmp_path / "a", tmp_path / "b", "--out", tmp_path / "compare"
-    )
-    assert (done.code, done.err) == (0, "")
-    assert "untrained=no" in done.out
-    assert "untrained=yes" in done.out
-    assert "configurations: 2" in done.out
-
-
 @pytest.mark.parametrize(
     "script, argv, told",
     [
@@ -758,12 +730,3 @@ def test_a_folder_that_is_not_there_or_a_run(cli, corpus, finished, tmp_path):
             assert outcome.err.count("\n") == 1
             assert told in outcome.err
             assert str(path) in outcome.err
-
-
-def test_only_tests_and_bench_import_transformers():
-    for path in ROOT.rglob("*.py"):
-        if path.relative_to(ROOT).parts[0] in ("tests", "bench") or ".venv" in path.parts:
-            continue
-        assert "import transformers" not in path.read_text(
-            encoding="utf-8"
-        ) and "from transformers" not in path.read_text(encoding="utf-8"), path

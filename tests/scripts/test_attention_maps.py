@@ -42,18 +42,6 @@ def call(capsys, *argv):
     return code, *capsys.readouterr()
 
 
-@pytest.fixture
-def figures(monkeypatch):
-    """Keep the figures of a command, [(file name, figure), ...], without rendering them."""
-    kept = []
-
-    def keep(figure, path):
-        kept.append((path.name, figure))
-
-    monkeypatch.setattr(attention_maps, "save", keep)
-    return kept
-
-
 def entry(folder, figure):
     """The entry of a figure in maps.json: one dictionary per attention of each run."""
     return json.loads((folder / "maps.json").read_text(encoding="utf-8"))[figure]["runs"]

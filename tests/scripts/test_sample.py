@@ -37,20 +37,6 @@ def ids_of(run, text):
 # ---------------------------------------------------------------------------- masks
 
 
-def test_fill_gives_the_likeliest_words_in_order(tmp_path):
-    run = read_run(make_run(tmp_path / "run", "mlm"))
-    ids = ids_of(run, "this [MASK] a small [MASK] .")
-    words, probabilities = fill(run.model, ids, 4)
-    assert words.shape == probabilities.shape == (2, 4)
-    logits = run.model(ids[None])[0, ids == MASK]
-    for row, shares, full in zip(words, probabilities, logits):
-        assert row.tolist() == (full[N_SPECIAL:].argsort(descending=True) + N_SPECIAL)[:4].tolist()
-        assert shares.tolist() == sorted(shares.tolist(), reverse=True) and 0 < shares.sum() < 1
-    everything = fill(run.model, ids, 10**6)
-    assert torch.allclose(everything[1].sum(-1), torch.ones(2)) and everything[0].min() >= N_SPECIAL
-    assert everything[0].size(1) == run.tokenizer.get_vocab_size() - N_SPECIAL
-
-
 @pytest.mark.parametrize("tokenizer", ["word", "bpe"])
 def test_masks_from_the_command_line(tmp_path, capsys, tokenizer):
     folder = make_run(tmp_path / "run", "mlm", tokenizer, block_size=20)
@@ -308,24 +294,6 @@ def test_class_probabilities(tmp_path, capsys):
         {"a": 100 * shares[0].item(), "b": 100 * shares[1].item()}, abs=0.06
     )
     assert float(rows[0][0]) >= float(rows[1][0])
-
-
-@pytest.mark.parametrize(
-    "script, text, shows",
-    [
-        ("train_lm", "my friends", "sample 3"),
-        ("train_mlm", "my [MASK] of", "mask 1"),
-        ("train_classifier", "my friends", "%"),
-    ],
-)
-def test_runs_the_scripts_trained(finished, capsys, script, text, shows):
-    code, out, err = call(capsys, finished(script), "--text", text)
-    assert (code, err) == (0, "") and shows in out
-
-
-def test_from_the_shell(shell, tmp_path):
-    done = shell("sample", make_run(tmp_path / "run", "mlm"), "--text", "[MASK]")
-    assert done.code == 0 and done.err == "" and done.out.startswith("mask 1\n")
 
 
 @pytest.mark.parametrize(

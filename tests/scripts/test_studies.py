@@ -156,15 +156,6 @@ def test_study_clap(corpus, tmp_path, monkeypatch, jobs_in_process):
     assert wrong.code == 2 and "--only alibis" in wrong.err and "alibi-no-dropout" in wrong.err
 
 
-@pytest.mark.parametrize("study", [clap, nope])
-def test_mistakes_are_named(study, tmp_path):
-    done = call_main(study, study.study, "--seeds", 0, "--out", tmp_path / "x")
-    assert done.code == 2
-    assert done.err.count("\n") == 1
-    assert "--seeds" in done.err
-    assert not (tmp_path / "x").exists()
-
-
 def test_an_interrupted_job_is_resumed(tmp_path, jobs_in_process):
     argv = [*SHORT["train_seq2seq"], "--data", "toy"]
     run_all(tmp_path, [[("run", "beyond.train_seq2seq", argv)]], JobFlags(jobs=1))

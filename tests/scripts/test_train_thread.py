@@ -453,31 +453,6 @@ def test_toy_prints_the_distance_to_the_floor(cli, tmp_path, monkeypatch):
         assert not any(name.startswith("floor") for name in result_of(tmp_path / "other"))
 
 
-def test_an_invalid_line_changes_nothing(cli, echoes, tmp_path):
-    bad = tmp_path / "bad.jsonl"
-    bad.write_text(
-        echoes.read_text()
-        + json.dumps(
-            {
-                "id": "x",
-                "title": "t",
-                "comments": [
-                    {"id": "a", "parent_id": "t1_b", "body": "x"},
-                    {"id": "b", "parent_id": "t1_a", "body": "y"},
-                ],
-            }
-        )
-        + "\n"
-    )
-    before = contents(tmp_path)
-    assert_complains(
-        cli("train_thread", *SHORT["train_thread"], data=bad, out=tmp_path / "run"),
-        f"{bad}:61",
-        "cycle",
-    )
-    assert contents(tmp_path) == before
-
-
 def test_runs_of_threads_are_sampled_drawn_and_not_compared(cli, echoes, corpus, tmp_path):
     succeed(cli("train_thread", *SHORT["train_thread"], data=echoes, out=tmp_path / "run"))
     before = contents(tmp_path)

@@ -11,7 +11,6 @@ from helpers import SHORT, assert_complains, call
 import data
 import train_lm
 from data.corpus import hold_out, normalize
-from lab.checkpoint import read_checkpoint
 from lab.live import LiveLine
 from lab.run import Run
 
@@ -54,19 +53,6 @@ def test_each_member_is_clipped_as_if_trained_alone(corpus, tmp_path, monkeypatc
         assert call("train_lm", *argv, "--out", tmp_path / members).code == 0
     alone, *together = norms
     assert len(together) == 3 and together == pytest.approx([alone] * 3, rel=0.4)  # not a third
-
-
-def test_losses_are_saved_as_numbers(corpus, tmp_path, monkeypatch):
-    def stop(self, *_):
-        if self.recent:
-            self.signals.asked = 2
-
-    wait = Run.updated
-    monkeypatch.setattr(Run, "updated", lambda self, *a: (wait(self, *a), stop(self)))
-    outcome = call("train_lm", *SHORT["train_lm"], "--data", corpus, "--out", tmp_path / "run")
-    assert outcome.code == 130
-    more = read_checkpoint(tmp_path / "run" / "checkpoint.pt", "cpu", ("more",))["more"]
-    assert [type(loss) for loss in more["losses"]] == [float]
 
 
 def test_only_the_state_of_the_gpu_in_use_is_restored(monkeypatch, tmp_path):
