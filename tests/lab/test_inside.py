@@ -14,6 +14,7 @@ import data
 from data.tokenizer import BOS, MASK, SPECIAL
 from lab import load_run
 from lab.errors import UserError
+from model import POSITIONS
 
 N_SPECIAL = len(SPECIAL)
 TEXT = "this is a small sentence"
@@ -33,7 +34,7 @@ def softmax(scores):
 
 
 @pytest.mark.parametrize("kind", ["lm", "mlm", "classifier"])
-@pytest.mark.parametrize("pos", ["learned", "sinusoidal", "alibi", "rope", "nope"])
+@pytest.mark.parametrize("pos", POSITIONS)
 def test_content_and_position_make_the_weights(tmp_path, kind, pos):
     run = load_run(make_run(tmp_path / "run", kind, pos=pos, window=4))
     attention = run.attention(TEXT)

@@ -7,10 +7,8 @@ import torch
 from torch import nn
 
 from lab.parameters import count_parameters
-from model import Config, Encoder, LanguageModel
+from model import POSITIONS, Config, Encoder, LanguageModel
 from nets.encoder_decoder import EncoderDecoder
-
-POSITIONS = ("learned", "sinusoidal", "alibi", "rope", "nope")
 
 
 def tiny(pos="nope", **more):

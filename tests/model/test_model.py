@@ -9,7 +9,7 @@ from torch import nn
 
 from lab.machine import compile_blocks
 from lab.parameters import count_parameters
-from model import Config, Decoder, Encoder, LanguageModel, LMHead
+from model import POSITIONS, Config, Decoder, Encoder, LanguageModel, LMHead
 from nets.classifier import Classifier, ClassifierHead, pool_tokens
 from nets.ensemble import Ensemble
 
@@ -372,7 +372,7 @@ def test_each_member_of_an_ensemble_is_trained_on_its_own_rows():
 
 
 @pytest.mark.parametrize("body", [Encoder, Decoder])
-@pytest.mark.parametrize("pos", ["learned", "sinusoidal", "alibi", "rope", "nope"])
+@pytest.mark.parametrize("pos", POSITIONS)
 @pytest.mark.parametrize(
     "head, in_head", [("linear", 30), ("roberta", 16 * 16 + 16 + 2 * 16 + 30), ("clap", 1)]
 )

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from model import (
+    POSITIONS,
     Config,
     Decoder,
     Encoder,
@@ -16,7 +17,6 @@ from model import (
     sinusoids,
 )
 
-POSITIONS = ("learned", "sinusoidal", "alibi", "rope", "nope")
 VARIANTS = ("causal", "offset", "symmetric", "one-sided")
 
 # Exponents of two, as the authors' code gives them.

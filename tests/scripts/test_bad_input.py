@@ -10,7 +10,7 @@ import sys
 
 import pytest
 import torch
-from helpers import ROOT, SHORT, assert_complains, contents, succeed
+from helpers import ROOT, SHORT, assert_complains, contents, result_of, succeed
 
 from data.tokenizer import train_tokenizer
 from lab.records import read_metrics
@@ -136,10 +136,7 @@ def test_windows_line_ends_give_a_note_and_equal_results(script, cli, own_corpus
     assert (tmp_path / "unix" / "metrics.jsonl").read_text() == (
         tmp_path / "windows" / "metrics.jsonl"
     ).read_text()
-    unix, windows = (
-        json.loads((tmp_path / name / "result.json").read_text(encoding="utf-8"))
-        for name in ("unix", "windows")
-    )
+    unix, windows = (result_of(tmp_path / name) for name in ("unix", "windows"))
     assert all(
         windows[name] == unix[name]
         for name in unix
@@ -217,22 +214,15 @@ def test_a_folder_with_something_else_is_left_alone(there, argv, cli, corpus, tm
     assert contents(folder) == before
 
 
-def test_the_users_files_in_a_run_folder_are_kept(cli, corpus, tmp_path):
-    folder = shutil.copytree(only_begun(cli, corpus, tmp_path), tmp_path / "copy")
-    (folder / "notes.txt").write_text("my observations")
-    assert_complains(
-        cli("train_lm", *SHORT["train_lm"], data=corpus, out=folder), folder, "already holds a run"
-    )
-    assert (folder / "notes.txt").read_text() == "my observations"
-
-
-def only_begun(cli, corpus, tmp_path):
-    """A run folder that was interrupted before its first checkpoint."""
-    succeed(cli("train_lm", *SHORT["train_lm"], data=corpus, out=tmp_path / "begun"))
-    for path in (tmp_path / "begun").iterdir():
+def test_a_run_just_begun_with_a_users_file_is_kept(cli, corpus, tmp_path):
+    folder, argv = tmp_path / "run", (*SHORT["train_lm"], "--data", corpus)
+    succeed(cli("train_lm", *argv, out=folder))
+    for path in folder.iterdir():  # as if it was interrupted before its first checkpoint
         if path.name not in ("config.json", "tokenizer.json"):
             path.unlink()
-    return tmp_path / "begun"
+    (folder / "notes.txt").write_text("my observations")
+    assert_complains(cli("train_lm", *argv, out=folder), folder, "already holds a run")
+    assert (folder / "notes.txt").read_text() == "my observations"
 
 
 def test_a_file_where_the_folder_should_be(cli, corpus, tmp_path):

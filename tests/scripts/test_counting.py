@@ -99,13 +99,3 @@ def test_the_counting_head_of_every_seed(kept, cli, tmp_path):
     assert harm[f"{layer}.{head}"] == max(harm.values())
     # Without a head, the layers before it know what they knew.
     assert runs["off"][0]["median"][:layer] == runs["whole"][0]["median"][:layer]
-
-
-@pytest.mark.parametrize(
-    "keep, part",
-    [("0,x", "whole numbers joined by commas"), ("0,99", "--keep 99: must be a step from 0")],
-)
-def test_steps_to_keep_that_make_no_sense(keep, part, cli, corpus, tmp_path):
-    done = cli("train_lm", *SHORT["train_lm"], keep=keep, data=corpus, out=tmp_path / "run")
-    assert_complains(done, "--keep", part)
-    assert not (tmp_path / "run" / "config.json").exists()

@@ -34,11 +34,3 @@ def test_cross_validation_of_three_recipes(corpus, tmp_path, jobs_in_process):
     assert again.code == 0 and again.out.count("finished before") == 8
     other = call_main(crossvalidate, crossvalidate.crossvalidate, *argv, "--pos", "nope")
     assert_complains(other, "finished with --pos alibi, not nope", "--out")
-
-
-def test_an_unknown_recipe_is_named(cli, corpus):
-    done = cli("crossvalidate", "--data", corpus, "--recipes", "bayes,magic")
-    assert done.code == 2
-    assert done.err.count("\n") == 1
-    assert "--recipes" in done.err
-    assert "magic" in done.err

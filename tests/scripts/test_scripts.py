@@ -32,6 +32,7 @@ from helpers import (
 from lab.load import read_run
 from lab.records import read_metrics
 from lab.run import Run
+from model import POSITIONS
 
 MODULES = [script.module for script in TABLE]
 TINY_RUNS = [script.name for script in TABLE if script.tiny is not None and not script.kind]
@@ -101,9 +102,8 @@ def test_a_training_as_a_user_starts_it(name, inputs, shell, tmp_path):
     assert {*COST, "parameters"} <= result.keys()
     assert name in result["command"] and "--n-layer 1" in result["command"]
     assert f"out/{folder.name}" in last
-    if script.kind != "thread":
-        model = read_run(folder).model
-        assert result["parameters"]["total"] == sum(p.numel() for p in model.parameters())
+    model = read_run(folder).model
+    assert result["parameters"]["total"] == sum(p.numel() for p in model.parameters())
 
 
 @pytest.mark.parametrize("name", TINY_RUNS)
@@ -134,7 +134,7 @@ def finite(value):
     return not isinstance(value, float) or math.isfinite(value)
 
 
-@pytest.mark.parametrize("pos", ["learned", "sinusoidal", "alibi", "rope", "nope"])
+@pytest.mark.parametrize("pos", POSITIONS)
 @pytest.mark.parametrize("name", TRAINING)
 def test_every_position_trains(name, pos, cli, inputs, tmp_path):
     argv = (*SHORT[name], *inputs(name))
@@ -170,7 +170,7 @@ def test_config_json_holds_all_that_repeats_the_run(name, finished, inputs):
     assert described["model"]["n_ffn"] == 20 and described["model"]["vocab_size"] > 8
 
 
-@pytest.mark.parametrize("name", [name for name in TRAINING if name != "train_thread"])
+@pytest.mark.parametrize("name", TRAINING)
 def test_a_run_opens_with_its_best_weights(name, finished):
     loaded = read_run(finished(name))
     assert not any(module.training for module in loaded.model.modules())
@@ -431,6 +431,8 @@ SOME = [
     ("train_lm", ["--eval-block", "40"], ["--eval-block 40", "--block-size 12", "another --pos"]),
     ("train_lm", ["--eval-train", "0"], ["--eval-train", "at least 1"]),
     ("train_lm", ["--warmup", "-1"], ["--warmup"]),
+    ("train_lm", ["--keep", "0,x"], ["--keep", "whole numbers joined by commas"]),
+    ("train_lm", ["--keep", "0,99"], ["--keep 99: must be a step from 0"]),
     ("train_lm", ["--clip", "-1"], ["--clip"]),
     ("train_mlm", ["--warmup", "-1"], ["--warmup"]),
     ("train_mlm", ["--beta2", "1"], ["--beta2"]),
@@ -469,6 +471,7 @@ SOME = [
     ("train_thread", ["--block-size", "1"], ["--block-size", "at least 2"]),
     ("train_thread", ["--valid", "0.01"], ["trees are too few"]),
     ("train_thread", ["--data", "speeches"], ["--data speeches"]),
+    ("crossvalidate", ["--recipes", "bayes,magic"], ["--recipes", "magic"]),
     ("crossvalidate", ["--mlm", "--steps '5"], ["--mlm --steps '5: No closing quotation"]),
     ("crossvalidate", ["--likelihood", "--lr '5"], ["--likelihood --lr '5: No closing quotation"]),
     ("crossvalidate", ["--folds", 10**9], ["--folds 1000000000", "75 labelled rows"]),

@@ -17,6 +17,12 @@ from nets.features import compute_features, compute_logits
 LEARN = tuple("--lr 0.02 --epochs 8".split())
 
 
+@torch.no_grad()
+def answer(loaded, text):
+    """The logits of one text, read without others."""
+    return loaded.model(torch.tensor([[BOS, *encode(loaded.tokenizer, [text])[0]][:12]]))[0]
+
+
 def test_the_classifier_learns_and_its_result_adds_up(cli, corpus, tmp_path):
     done = cli(
         "train_classifier", *SHORT["train_classifier"], *LEARN, data=corpus, out=tmp_path / "run"
@@ -34,32 +40,22 @@ def test_the_classifier_learns_and_its_result_adds_up(cli, corpus, tmp_path):
     assert "15 test rows" in done.out and "(5 of them also among the training rows)" in done.out
 
 
-def test_accuracy_is_that_of_the_rows_one_by_one(finished, corpus):
-    loaded, result = read_run(finished("train_classifier")), result_of(finished("train_classifier"))
-    right = [
-        loaded.model(torch.tensor([[BOS, *encode(loaded.tokenizer, [text])[0]][:12]]))
-        .argmax()
-        .item()
-        == label
-        for label, text in data.load(corpus).test_rows
-    ]
-    assert result["accuracy/test"] == pytest.approx(sum(right) / 15)
-    assert result["accuracy/seen"] == pytest.approx(sum(right[:6]) / 6)
-
-
 def test_predictions_are_those_of_the_rows_one_by_one(finished, corpus):
     run = finished("train_classifier")
-    loaded, read = read_run(run), data.load(corpus)
+    loaded, read, result = read_run(run), data.load(corpus), result_of(run)
     lines = (run / "predictions.tsv").read_text(encoding="utf-8").splitlines()
     assert lines[0].split("\t") == ["text", "gold", "predicted", *SAID, "seen"]
+    right = []
     for number, ((label, text), line) in enumerate(zip(read.test_rows, lines[1:], strict=True)):
-        ids = torch.tensor([[BOS, *encode(loaded.tokenizer, [text])[0]][:12]])
-        expected = loaded.model(ids)[0].softmax(0)
+        expected = answer(loaded, text).softmax(0)
+        right.append(expected.argmax().item() == label)
         shown, gold, predicted, *shares, seen = line.split("\t")
         assert (shown, gold) == (text, read.classes[label])
         assert predicted == read.classes[expected.argmax()]
         assert [float(share) for share in shares] == pytest.approx(expected.tolist(), abs=2e-6)
         assert seen == ("yes" if number < 6 else "no")
+    assert result["accuracy/test"] == pytest.approx(sum(right) / 15)
+    assert result["accuracy/seen"] == pytest.approx(sum(right[:6]) / 6)
 
 
 def test_a_run_ends_with_scores_errors_and_accuracy(trained):
@@ -78,10 +74,7 @@ def test_the_validation_loss_is_that_of_the_held_out_rows(cli, corpus, tmp_path)
     succeed(cli("train_classifier", *argv, data=corpus, out=tmp_path / "run"))
     loaded, epoch = read_run(tmp_path / "run"), result_of(tmp_path / "run")["epoch"]
     _, held_out = hold_out(data.load(corpus).rows, 0.2, 0, key=lambda row: row[1])
-    losses = []
-    for label, text in held_out:
-        ids = torch.tensor([[BOS, *encode(loaded.tokenizer, [text])[0]][:12]])
-        losses.append(-loaded.model(ids)[0].log_softmax(0)[label].item())
+    losses = [-answer(loaded, text).log_softmax(0)[label].item() for label, text in held_out]
     logged = {line["step"]: line["loss/valid"] for line in read_metrics(tmp_path / "run")}
     assert logged[epoch] == pytest.approx(sum(losses) / len(losses), rel=1e-5)
 
@@ -108,11 +101,8 @@ def test_balance_weights_a_rare_class_like_a_common_one(cli, tmp_path):
         )
         succeed(cli("train_classifier", *argv))
         loaded = read_run(tmp_path / how)
-        with torch.no_grad():
-            answer = loaded.model(
-                torch.tensor([[BOS, *encode(loaded.tokenizer, ["number unheard of them"])[0]]])
-            ).softmax(-1)[0]
-        share[how] = answer[loaded.config["classes"].index("rare")].item()
+        shares = answer(loaded, "number unheard of them").softmax(0)
+        share[how] = shares[loaded.config["classes"].index("rare")].item()
     assert share["none"] < 0.33 < share["weights"] < 0.6 < share["prior"]
 
 
@@ -147,15 +137,9 @@ def test_refit_trains_on_all_rows_for_the_best_epochs(cli, corpus, tmp_path):
     assert not torch.equal(
         loaded.model.head.layers[0].weight, read_run(tmp_path / "kept").model.head.layers[0].weight
     )
-    right = [
-        loaded.model(torch.tensor([[BOS, *encode(loaded.tokenizer, [text])[0]][:12]]))
-        .argmax()
-        .item()
-        == label
-        for label, text in data.load(corpus).rows
-    ]
+    right = [answer(loaded, text).argmax() == label for label, text in data.load(corpus).rows]
     # of all 60 rows, not of the 48 that were not held out
-    assert refit["accuracy/train"] == pytest.approx(sum(right) / 60)
+    assert refit["accuracy/train"] == pytest.approx(sum(right).item() / 60)
 
 
 def body_of(folder):
@@ -270,14 +254,8 @@ def test_on_a_causal_decoder_by_its_last_word(tune, cli, corpus, finished, tmp_p
     )
     h = loaded.model.body(idx, mask)[torch.arange(2), torch.tensor([4, 2])]
     torch.testing.assert_close(together[:, -16:], h, atol=1e-6, rtol=1e-5)
-    right = [
-        loaded.model(torch.tensor([[BOS, *encode(loaded.tokenizer, [text])[0]][:12]]))
-        .argmax()
-        .item()
-        == label
-        for label, text in data.load(corpus).test_rows
-    ]
-    assert result_of(run)["accuracy/test"] == pytest.approx(sum(right) / 15)
+    right = [answer(loaded, text).argmax() == label for label, text in data.load(corpus).test_rows]
+    assert result_of(run)["accuracy/test"] == pytest.approx(sum(right).item() / 15)
     # sample.py and attention_maps.py read the run.
     if tune == "all":
         asked, maps = (

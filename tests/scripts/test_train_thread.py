@@ -16,7 +16,7 @@ from data.corpora.threads import Tree, load_threads
 from data.corpus import hold_out
 from data.forest import Forest
 from data.masked_comments import VIEWS, fixed_batches
-from data.tokenizer import BOS, UNK, encode, load_tokenizer, train_tokenizer
+from data.tokenizer import BOS, UNK, encode, train_tokenizer
 from lab.load import read_run
 from lab.parameters import count_parameters
 from lab.records import read_json
@@ -274,14 +274,6 @@ def echoes(tmp_path_factory):
     return path
 
 
-def load(folder):
-    """The model of a run with its best weights, and its tokenizer."""
-    config = read_json(folder / "config.json")
-    model = LanguageModel(ThreadReader(Config(**config["model"]), **config["reader"])).eval()
-    model.load_state_dict(torch.load(folder / "best.pt", weights_only=True)["model"])
-    return model, load_tokenizer(folder / "tokenizer.json")
-
-
 def test_results_of_every_view_and_depth(cli, echoes, tmp_path):
     done = cli("train_thread", *SHORT["train_thread"], data=echoes, out=tmp_path / "run")
     assert (done.code, done.err) == (0, "")
@@ -304,12 +296,12 @@ def test_results_of_every_view_and_depth(cli, echoes, tmp_path):
 def test_from_a_pretrained_encoder(cli, echoes, finished, tmp_path):
     given = dict(init_from=finished("train_mlm"), data=echoes, steps=0, out=tmp_path / "run")
     succeed(cli("train_thread", *"--valid 0.2 --test 0.2".split(), **given))
-    (model, tokenizer), pretrained = load(tmp_path / "run"), read_run(finished("train_mlm"))
-    assert tokenizer.to_str() == pretrained.tokenizer.to_str()
+    loaded, pretrained = read_run(tmp_path / "run"), read_run(finished("train_mlm"))
+    assert loaded.tokenizer.to_str() == pretrained.tokenizer.to_str()
     idx = torch.randint(4, 40, (3, 9))
     expected = pretrained.model.body(idx)
-    torch.testing.assert_close(model.body.encoder(idx), expected)
-    torch.testing.assert_close(model(idx), pretrained.model.head(expected))
+    torch.testing.assert_close(loaded.model.body.encoder(idx), expected)
+    torch.testing.assert_close(loaded.model(idx), pretrained.model.head(expected))
     succeed(cli("train_thread", **given | {"data": "toy", "out": tmp_path / "toy"}))
     assert not any("floor" in name for name in result_of(tmp_path / "toy"))  # other words
     wrong = cli("train_thread", init_from=finished("train_lm"), data=echoes, out=tmp_path / "no")
@@ -358,7 +350,8 @@ def test_the_perplexities_are_those_by_hand(ancestor_positions, cli, echoes, tmp
             out=tmp_path / "run",
         )
     )
-    model, tokenizer = load(tmp_path / "run")
+    loaded = read_run(tmp_path / "run")
+    model, tokenizer = loaded.model, loaded.tokenizer
     _, test = hold_out(load_threads(echoes).trees, 0.2, seed=0, key=lambda tree: tree.text())
     flags = train_thread.Flags(ancestors=3, max_tree_size=5, block_size=12)
     where, found = (

@@ -15,7 +15,7 @@ from lab.live import LiveLine
 from lab.run import Run
 
 
-def test_no_known_validation_word_is_said_before_training(tmp_path):
+def test_held_out_lines_of_unknown_words_are_refused(tmp_path):
     lines = ["zoo " * 50, *(f"word{i} other{i}" for i in range(40))]  # the first is not held out
     (tmp_path / "my.txt").write_text("\n".join(lines))
     argv = (*SHORT["train_mlm"], "--data", tmp_path / "my.txt", "--vocab-size", "6")
