@@ -13,15 +13,13 @@ from helpers import (
     SHORT,
     assert_complains,
     assert_same_run,
-    call_main,
+    call,
     contents,
     result_of,
     sentence,
     succeed,
 )
 
-import train_lm
-from beyond import prepare
 from data import batching, large
 from data.corpus import normalize
 from data.files import DataError, read_text
@@ -33,14 +31,9 @@ from lab.records import read_metrics
 SMALL = ("--shard-mb", 0.002, "--tokenizer", "word")  # shards of 2 kB
 
 
-def run(*argv):
-    return call_main(prepare, prepare.prepare, *argv)
-
-
 def prepared(folder, *argv):
     """Run prepare.py with these flags and return the Prepared folder."""
-    outcome = run(*argv, "--out", folder)
-    assert outcome.code == 0, outcome.err
+    succeed(call("prepare", *argv, "--out", folder))
     return Prepared(folder)
 
 
@@ -213,7 +206,7 @@ def test_a_text_is_read_in_pieces_of_whole_lines(text):
 def test_notes_on_a_small_text_and_on_a_table(tmp_path):
     path = tmp_path / "few.tsv"
     path.write_text("obama\tyes we can\n" * 30 + "bush\tno new taxes\n" * 30, encoding="utf-8")
-    outcome = run(path, "--vocab-size", 900, "--valid", 0, "--out", tmp_path / "out")
+    outcome = call("prepare", path, "--vocab-size", 900, "--valid", 0, "--out", tmp_path / "out")
     assert outcome.code == 0 and f"note: {path} is read as plain text" in outcome.out
     assert "entries in the vocabulary, all the text has, from 1.0 of 1.0 kB of text" in outcome.out
 
@@ -341,7 +334,7 @@ def fork(*argv):
 
     def child():
         os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a fork has no threads
-        os._exit(run(*argv).code)
+        os._exit(call("prepare", *argv).code)
 
     process = multiprocessing.get_context("fork").Process(target=child)
     process.start()
@@ -370,7 +363,7 @@ def test_killed_at_any_moment_it_resumes_to_the_same_files(tmp_path):
             assert path.read_bytes() == (tmp_path / "whole" / path.name).read_bytes()
         if (folder / "plan.json").exists() and not (folder / "index.json").exists():
             assert_complains(
-                call_main(train_lm, train_lm.train, "--data", folder, "--out", tmp_path / "run"),
+                call("train_lm", "--data", folder, "--out", tmp_path / "run"),
                 folder,
                 "not completely prepared",
                 "same prepare.py command",
@@ -421,7 +414,7 @@ def test_a_corrupt_shard_is_named_and_made_again(harm, words, cli, text, tmp_pat
     before, shard = contents(folder), folder / "train-00002.bin"
     harm(shard)
     for outcome in (
-        run("--check", folder),
+        call("prepare", "--check", folder),
         cli("train_lm", *SHORT["train_lm"], "--data", folder, "--out", tmp_path / "run"),
     ):
         assert_complains(outcome, f"{shard}: ", words, "same prepare.py command again")
@@ -429,7 +422,7 @@ def test_a_corrupt_shard_is_named_and_made_again(harm, words, cli, text, tmp_pat
     if words == "was altered":
         shard.unlink()  # as the message says
     prepared(folder, text, *SMALL, "--valid", 0.1)
-    assert contents(folder) == before and run("--check", folder).code == 0
+    assert contents(folder) == before and call("prepare", "--check", folder).code == 0
 
 
 def test_an_altered_shard_of_a_large_folder_is_found(cli, text, tmp_path, monkeypatch):
@@ -438,7 +431,7 @@ def test_an_altered_shard_of_a_large_folder_is_found(cli, text, tmp_path, monkey
     shard = tmp_path / "out" / "train-00000.bin"
     shard.write_bytes(b"\xff" * shard.stat().st_size)
     Prepared(tmp_path / "out")
-    assert_complains(run("--check", tmp_path / "out"), shard, "was altered")
+    assert_complains(call("prepare", "--check", tmp_path / "out"), shard, "was altered")
     assert_complains(
         cli("train_lm", *SHORT["train_lm"], "--data", tmp_path / "out", "--out", tmp_path / "run"),
         shard,
@@ -491,7 +484,7 @@ def test_a_prepared_folder_with_a_corrupt_file_is_refused(name, how, parts, cli,
     (folder / name).write_bytes(how((folder / name).read_bytes()))
     before = contents(folder)
     for outcome in (
-        run("--check", folder),
+        call("prepare", "--check", folder),
         cli("train_lm", *SHORT["train_lm"], "--data", folder, "--out", tmp_path / "run"),
     ):
         assert_complains(outcome, folder, *parts)
@@ -506,7 +499,7 @@ def test_a_text_changed_since_it_was_begun_is_refused(text, tmp_path):
     for changed in (content + "one line more\n", content.replace("word7 ", "word8 ")):
         text.write_text(changed, encoding="utf-8")
         assert_complains(
-            run(text, *SMALL, "--out", folder),
+            call("prepare", text, *SMALL, "--out", folder),
             f"{text}: has changed since {folder} was begun",
             "--overwrite",
         )
@@ -542,7 +535,9 @@ def test_an_unusable_text_is_named(content, parts, vocabulary, finished, tmp_pat
         (tmp_path / "text.txt").write_bytes(content)
     argv = ("--vocab-from", finished("train_lm"), "--shard-mb", 0.002) if vocabulary else SMALL
     assert_complains(
-        run(tmp_path / "text.txt", *argv, "--out", tmp_path / "out"), tmp_path / "text.txt", *parts
+        call("prepare", tmp_path / "text.txt", *argv, "--out", tmp_path / "out"),
+        tmp_path / "text.txt",
+        *parts,
     )
     assert not (tmp_path / "out" / "index.json").exists()
     assert not list(tmp_path.glob("out/*.bin"))[6:]
@@ -552,7 +547,7 @@ def test_a_line_too_long_for_memory_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(large, "LONGEST_LINE", 3000)
     (tmp_path / "text.txt").write_text("short\n" * 500 + "long " * 3000, encoding="utf-8")
     assert_complains(
-        run(tmp_path / "text.txt", *SMALL, "--out", tmp_path / "out"),
+        call("prepare", tmp_path / "text.txt", *SMALL, "--out", tmp_path / "out"),
         "text.txt: the line around byte",
         "3,000 bytes",
         "break it into lines",
@@ -584,7 +579,7 @@ def test_invalid_flags_are_refused(argv, parts, text, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_text(tmp_path / "valid.txt", 3)
     before = contents(tmp_path)
-    assert_complains(run("text.txt", "--out", "out", *argv), *parts)
+    assert_complains(call("prepare", "text.txt", "--out", "out", *argv), *parts)
     assert contents(tmp_path) == before
 
 
@@ -594,7 +589,7 @@ def test_a_folder_with_other_files_is_left_alone(text, tmp_path, finished):
     for folder in (tmp_path / "mine", finished("train_lm")):
         before = contents(folder)
         assert_complains(
-            run(text, "--out", folder, "--overwrite"),
+            call("prepare", text, "--out", folder, "--overwrite"),
             f"--out {folder}: is not empty",
             "choose another folder",
         )
@@ -606,13 +601,13 @@ def test_a_folder_begun_with_other_flags_or_texts_is_refused(text, tmp_path):
     prepared(folder, text, *SMALL, "--valid", 0.1)
     before = contents(folder)
     assert_complains(
-        run(text, *SMALL, "--valid", 0.2, "--vocab-size", 50, "--out", folder),
+        call("prepare", text, *SMALL, "--valid", 0.2, "--vocab-size", 50, "--out", folder),
         folder,
         "begun with --vocab-size 0, --valid 0.1",
         "--overwrite",
     )
     assert_complains(
-        run(text, text, *SMALL, "--valid", 0.1, "--out", folder),
+        call("prepare", text, text, *SMALL, "--valid", 0.1, "--out", folder),
         folder,
         "begun with other texts",
         text,

@@ -10,9 +10,9 @@ import statistics
 import subprocess
 import sys
 from functools import cache
-from pathlib import Path
 
 import pytest
+from helpers import ROOT
 
 from data.corpora import toy
 
@@ -374,7 +374,7 @@ def test_the_same_seed_gives_the_same_corpus_in_every_process(corpus):
     for hash_seed in ("1", "2"):
         printed = subprocess.run(
             [sys.executable, "-c", program],
-            cwd=Path(__file__).parents[2],
+            cwd=ROOT,
             env=os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONIOENCODING": "utf-8"},
             capture_output=True,
             check=True,

@@ -22,7 +22,6 @@ from helpers import (
     TABLE,
     TRAINING,
     call,
-    call_main,
     script_module,
     script_of,
     succeed,
@@ -34,7 +33,6 @@ from hypothesis import HealthCheck, given, settings
 
 import compare
 import model
-from beyond import prepare
 from data import batching, corpus, files, forest, load, masking, noise, shards, spans
 from data.corpora import pairs, threads, toy_threads
 from data.corpora.rows import read_rows
@@ -998,11 +996,7 @@ def test_a_damaged_roberta(name, place, hugging_face, data):
 def test_damaged_shards(place, data_of, data):
     folder, good = place / "prepared", place / "well prepared"
     if not good.exists():
-        succeed(
-            call_main(
-                prepare, prepare.prepare, place / "tiny" / "train_LM.txt", vocab_size=300, out=good
-            )
-        )
+        succeed(call("prepare", place / "tiny" / "train_LM.txt", vocab_size=300, out=good))
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(good, folder)
     path = folder / data.draw(

@@ -8,11 +8,8 @@ import zipfile
 
 import pytest
 import torch
-from helpers import SHORT, assert_complains, call_main, contents
+from helpers import SHORT, assert_complains, call, contents
 
-import compare
-import sample
-from beyond import export
 from data.corpora.pairs import load_pairs
 from data.corpora.rows import read_rows
 from data.corpora.threads import load_threads
@@ -25,7 +22,7 @@ from model import Config, Decoder, LanguageModel
 
 def opened(folder):
     """The Outcome of using a run."""
-    return call_main(sample, sample.sample, folder, text="hope and change")
+    return call("sample", folder, text="hope and change")
 
 
 def copied(finished, script, tmp_path):
@@ -350,7 +347,7 @@ ONLY_COMPARED = {
 
 @pytest.mark.parametrize(
     "reader",
-    [opened, lambda folder: call_main(compare, compare.compare, folder, out=folder.parent / "out")],
+    [opened, lambda folder: call("compare", folder, out=folder.parent / "out")],
     ids=["opened", "compared"],
 )
 @pytest.mark.parametrize("name, how, part", BOTH.values(), ids=BOTH)
@@ -366,14 +363,7 @@ def test_a_run_with_an_invalid_model_or_tokenizer(name, how, part, finished, tmp
 @pytest.mark.parametrize("name, how, part", ONLY_COMPARED.values(), ids=ONLY_COMPARED)
 def test_a_run_with_invalid_numbers(name, how, part, finished, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    strange(
-        lambda folder: call_main(compare, compare.compare, folder, out="out"),
-        name,
-        how,
-        part,
-        finished,
-        tmp_path,
-    )
+    strange(lambda folder: call("compare", folder, out="out"), name, how, part, finished, tmp_path)
 
 
 def strange(reader, name, how, part, finished, tmp_path):
@@ -398,7 +388,7 @@ def test_a_file_of_a_run_that_is_too_large_is_not_read(name, finished, tmp_path)
     reader = (
         opened
         if name == "tokenizer.json"
-        else lambda folder: call_main(compare, compare.compare, folder, out=tmp_path / "out")
+        else lambda folder: call("compare", folder, out=tmp_path / "out")
     )
     assert_complains(reader(folder), folder / name, "is larger than", "MB")
 
@@ -497,7 +487,5 @@ def test_control_characters_do_not_reach_the_terminal(cli, own_corpus, tmp_path)
 def test_an_export_of_an_invalid_run_writes_nothing(finished, tmp_path):
     folder = copied(finished, "train_mlm", tmp_path)
     edited(folder / "config.json", model__n_embd=10**6)
-    assert_complains(
-        call_main(export, export.export, folder, out=tmp_path / "exported"), folder, "restore"
-    )
+    assert_complains(call("export", folder, out=tmp_path / "exported"), folder, "restore")
     assert not (tmp_path / "exported").exists()

@@ -3,9 +3,8 @@
 import sys
 
 import pytest
-from helpers import SHORT, assert_complains, call_main, make_run
+from helpers import SHORT, assert_complains, call, make_run
 
-from beyond import export
 from nets import roberta
 
 
@@ -20,7 +19,7 @@ def test_init_without_safetensors_names_the_package(cli, tmp_path, monkeypatch, 
 def test_export_without_safetensors_names_the_package(tmp_path, monkeypatch):
     monkeypatch.setattr(roberta, "load_file", None)
     run = make_run(tmp_path / "mlm", "mlm", norm_first=False, head="roberta")
-    done = call_main(export, export.export, run, "--out", tmp_path / "folder")
+    done = call("export", run, "--out", tmp_path / "folder")
     assert_complains(done, "pip install safetensors")
     assert not (tmp_path / "folder").exists()
 

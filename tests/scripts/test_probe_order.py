@@ -1,11 +1,9 @@
 """probe_order.py: shuffling keeps the words and the last k, losses are plain cross-entropy."""
 
-import json
-
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import call_main
+from helpers import assert_complains, call, result_of
 
 from model import Config, Decoder, LanguageModel
 from studies import probe_order
@@ -44,13 +42,11 @@ def test_losses_are_the_cross_entropy_of_each_target():
 def test_a_run_through_the_command_line(shell, finished, tmp_path):
     done = shell("probe_order", finished("train_lm"), "--blocks", 30, "--out", "order")
     assert done.code == 0, done.err
-    result = json.loads((tmp_path / "order" / "result.json").read_text(encoding="utf-8"))["runs"][
-        "learned"
-    ]
+    result = result_of(tmp_path / "order")["runs"]["learned"]
     assert result["kept"][0] == [0, 1, 2, 4, 8, 12] and len(result["segments"][0]) == 8
     assert "last 4" in done.out and (tmp_path / "order" / "order.png").stat().st_size > 10_000
-    refused = call_main(probe_order, probe_order.probe, finished("train_mlm"))
-    assert refused.code == 2 and refused.err.count("\n") == 1 and "train_lm.py" in refused.err
+    refused = call("probe_order", finished("train_mlm"))
+    assert_complains(refused, "train_lm.py")
 
 
 def test_one_layer_without_positions_sees_a_bag_of_words():

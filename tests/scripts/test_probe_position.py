@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from helpers import SHORT, call_main, result_of, succeed
+from helpers import SHORT, assert_complains, call, result_of, succeed
 
 from model import Config, Decoder, Encoder, LanguageModel
 from studies import probe_network, probe_position
@@ -133,8 +133,8 @@ def test_seeds_are_one_row_and_an_encoder_can_be_probed_too(cli, corpus, finishe
 def test_mistakes_are_named(finished, tmp_path, monkeypatch, argv, part):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run").symlink_to(finished("train_lm"))
-    done = call_main(probe_position, probe_position.probe, *argv)
-    assert done.code == 2 and done.err.count("\n") == 1 and part in done.err, done.err
+    done = call("probe_position", *argv)
+    assert_complains(done, part)
 
 
 def test_runs_that_differ_in_more_than_the_seed_are_named_by_it(cli, corpus, tmp_path):
@@ -149,5 +149,4 @@ def test_runs_that_differ_in_more_than_the_seed_are_named_by_it(cli, corpus, tmp
 
 
 def test_runs_without_one_order_of_words_are_refused(finished):
-    done = call_main(probe_position, probe_position.probe, finished("train_seq2seq"))
-    assert done.code == 2 and done.err.count("\n") == 1 and "train_lm.py" in done.err
+    assert_complains(call("probe_position", finished("train_seq2seq")), "train_lm.py")

@@ -6,12 +6,9 @@ import math
 import pytest
 import sacrebleu
 import torch
-from helpers import SHORT, assert_complains, call, call_main, succeed
+from helpers import SHORT, assert_complains, call, result_of, succeed
 
-import attention_maps
-import compare
 import model
-import sample
 from beyond import train_seq2seq
 from data import spans
 from data.corpus import hold_out
@@ -61,10 +58,6 @@ def translator(tmp_path_factory):
     done = call("train_seq2seq", *TRANSLATE, *LEARN, data=path, out=folder / "run")
     assert (done.code, done.err) == (0, "")
     return folder / "run", path, done.out
-
-
-def result_of(folder):
-    return json.loads((folder / "result.json").read_text(encoding="utf-8"))
 
 
 @torch.no_grad()
@@ -222,21 +215,17 @@ def test_training_pairs_longer_than_a_block(cli, tmp_path):
         (tuple("--text [MASK] --tokens 0".split()), ["--tokens must be at least 1"]),
     ],
 )
-def test_a_text_that_cannot_be_filled(argv, parts, sampling, finished):
-    assert_complains(sampling(finished("train_seq2seq"), *argv), *parts)
+def test_a_text_that_cannot_be_filled(argv, parts, finished):
+    assert_complains(call("sample", finished("train_seq2seq"), *argv), *parts)
 
 
-def test_a_mask_for_a_translator(sampling, translator):
-    assert_complains(sampling(translator[0], text="two [MASK] cats"), "translates", "--task infill")
+def test_a_mask_for_a_translator(translator):
+    assert_complains(
+        call("sample", translator[0], text="two [MASK] cats"), "translates", "--task infill"
+    )
 
 
 # --------------------------------------------------------------------------------------- generation
-
-
-@pytest.fixture
-def sampling():
-    """sampling(run, text=...) -> Outcome of sample.py."""
-    return lambda *argv, **flags: call_main(sample, sample.sample, *argv, **flags)
 
 
 def tiny(pos="rope"):
@@ -272,14 +261,16 @@ def test_every_gap_is_filled_though_the_model_would_end():
     assert answers.rewrite(model, source, 27, 4, 0, 50, gen) == [27, 12, 12, 12]
 
 
-def test_a_filled_sentence_keeps_what_was_typed(sampling, finished):
-    told = sampling(
+def test_a_filled_sentence_keeps_what_was_typed(finished):
+    told = call(
+        "sample",
         finished("train_seq2seq"),
         text="hope and [MASK] matter, my friends.",
         samples=2,
         temperature=1.5,
     )
-    again = sampling(
+    again = call(
+        "sample",
         finished("train_seq2seq"),
         text="hope and [MASK] matter, my friends.",
         samples=2,
@@ -293,18 +284,21 @@ def test_a_filled_sentence_keeps_what_was_typed(sampling, finished):
         text.startswith("hope and") and text.endswith("matter, my friends.") and "[S0]" not in text
         for text in texts
     )
-    one = sampling(
-        finished("train_seq2seq"), text="hope and [MASK] matter, my friends.", temperature=0
+    one = call(
+        "sample",
+        finished("train_seq2seq"),
+        text="hope and [MASK] matter, my friends.",
+        temperature=0,
     )
     assert one.out.splitlines() == told.out.splitlines()[:2]
 
 
-def test_a_translation_is_the_one_learned(sampling, translator):
-    told = sampling(translator[0], text="two blue dogs and mice.", temperature=0)
+def test_a_translation_is_the_one_learned(translator):
+    told = call("sample", translator[0], text="two blue dogs and mice.", temperature=0)
     assert told.out.splitlines() == ["--- most likely words", "deux chiens bleu et souris."]
 
 
-def test_a_byte_level_gap_includes_the_space_before_it(cli, sampling, corpus, tmp_path):
+def test_a_byte_level_gap_includes_the_space_before_it(cli, corpus, tmp_path):
     succeed(
         cli(
             "train_seq2seq",
@@ -316,7 +310,7 @@ def test_a_byte_level_gap_includes_the_space_before_it(cli, sampling, corpus, tm
             out=tmp_path / "run",
         )
     )
-    told = sampling(tmp_path / "run", text="hope [MASK] work.", temperature=0, tokens=5)
+    told = call("sample", tmp_path / "run", text="hope [MASK] work.", temperature=0, tokens=5)
     assert told.code == 0
     assert told.out.splitlines()[1].startswith("hope")
     assert told.out.splitlines()[1].endswith(" work.")
@@ -325,13 +319,9 @@ def test_a_byte_level_gap_includes_the_space_before_it(cli, sampling, corpus, tm
 # --------------------------------------------------------------------------------------------- maps
 
 
-def maps(*argv, **flags):
-    done = call_main(attention_maps, attention_maps.show, *argv, **flags)
-    return done.code, done.out
-
-
 def test_three_attentions_are_drawn_and_pass(finished, translator, tmp_path, figures):
-    code, out = maps(
+    code, out, _ = call(
+        "attention_maps",
         finished("train_seq2seq"),
         translator[0],
         text=["hope and change", "two cats and birds ."],
@@ -375,7 +365,8 @@ TWO_MAPS = ("1-hope-and-mask", "2-hope-and-change")
 
 
 def test_gaps_of_a_map_are_those_typed_or_drawn(finished, tmp_path, figures):
-    maps(
+    call(
+        "attention_maps",
         finished("train_seq2seq"),
         text=["hope and [MASK] matter", "hope and change matter"],
         out=tmp_path,
@@ -407,7 +398,8 @@ def test_maps_of_attention_to_padding_fail(translator, tmp_path, figures, monkey
             q, k, v, None if not memory_only or q.size(2) != k.size(2) else bias, dropout
         ),
     )
-    code, out = maps(
+    code, out, _ = call(
+        "attention_maps",
         translator[0],
         text=["two cats .", "one red cats and two blue dogs and cats ."],
         out=tmp_path,
@@ -421,31 +413,26 @@ def test_maps_of_attention_to_padding_fail(translator, tmp_path, figures, monkey
 # --------------------------------------------------------------------------------------- comparison
 
 
-def compared(*argv, **flags):
-    done = call_main(compare, compare.compare, *argv, **flags)
-    return done.code, done.out, done.err
-
-
 def test_only_runs_of_one_task_are_compared(cli, corpus, finished, translator, tmp_path):
     for name, argv in (("other", ("--pos", "nope")), ("more", ("--mask-rate", "0.16"))):
         succeed(
             cli("train_seq2seq", *SHORT["train_seq2seq"], *argv, data=corpus, out=tmp_path / name)
         )
-    code, out, err = compared(
-        finished("train_seq2seq"), tmp_path / "other", out=tmp_path / "compare"
+    code, out, err = call(
+        "compare", finished("train_seq2seq"), tmp_path / "other", out=tmp_path / "compare"
     )
     assert code == 0
     assert "learned" in out
     assert "NoPE" in out
     assert "Encoder-decoder on tiny" in out
     assert "perplexity obama" in out
-    code, out, err = compared(
-        finished("train_seq2seq"), tmp_path / "more", out=tmp_path / "compare"
+    code, out, err = call(
+        "compare", finished("train_seq2seq"), tmp_path / "more", out=tmp_path / "compare"
     )
     assert code == 2 and "mask_rate=0.15" in err and "mask_rate=0.16" in err
-    code, out, err = compared(
-        finished("train_seq2seq"), finished("train_lm"), out=tmp_path / "compare"
+    code, out, err = call(
+        "compare", finished("train_seq2seq"), finished("train_lm"), out=tmp_path / "compare"
     )
     assert code == 2 and "not comparable" in err
-    code, out, err = compared(translator[0], out=tmp_path / "compare")
+    code, out, err = call("compare", translator[0], out=tmp_path / "compare")
     assert code == 0 and "exact heldout (%)" in out and "BLEU heldout" in out

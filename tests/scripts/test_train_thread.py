@@ -5,11 +5,8 @@ import math
 
 import pytest
 import torch
-from helpers import SHORT, TINY, assert_complains, call_main, contents, result_of, succeed
+from helpers import SHORT, TINY, assert_complains, call, contents, result_of, succeed
 
-import attention_maps
-import compare
-import sample
 from beyond import train_thread
 from data.corpora import toy_threads
 from data.corpora.threads import Tree, load_threads
@@ -450,15 +447,13 @@ def test_runs_of_threads_are_sampled_drawn_and_not_compared(cli, echoes, corpus,
     succeed(cli("train_thread", *SHORT["train_thread"], data=echoes, out=tmp_path / "run"))
     before = contents(tmp_path)
     assert_complains(
-        call_main(compare, compare.compare, tmp_path / "run"),
-        tmp_path / "run",
-        "no run that can be compared",
+        call("compare", tmp_path / "run"), tmp_path / "run", "no run that can be compared"
     )
     thread = (tmp_path / "run", "--text", "a cat", "--text", "a dog", "--text", "a [MASK]")
-    filled = call_main(sample, sample.sample, *thread)
+    filled = call("sample", *thread)
     assert filled.code == 0 and filled.out.count("mask ") == 1
     assert contents(tmp_path) == before
-    drawn = call_main(attention_maps, attention_maps.show, *thread, "--out", tmp_path / "maps")
+    drawn = call("attention_maps", *thread, "--out", tmp_path / "maps")
     assert drawn.code == 0 and "FAIL" not in drawn.out and len(contents(tmp_path / "maps")) == 4
     assert_complains(
         cli("train_classifier", encoder=tmp_path / "run", data=corpus, out=tmp_path / "x"),
