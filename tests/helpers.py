@@ -373,6 +373,13 @@ def make_run(folder, kind="lm", tokenizer="word", **config):
     return folder
 
 
+def tiny_model(body=Encoder, **more):
+    """A language model of a few thousand weights, large ones, so that every part matters."""
+    torch.manual_seed(0)
+    sizes = dict(vocab_size=30, block_size=12, n_layer=2, n_head=2, n_embd=16, n_ffn=20)
+    return LanguageModel(body(Config(**sizes | {"init_std": 0.3} | more))).eval()
+
+
 # ---------------------------------------------------------------------------------------- comparing
 
 

@@ -4,19 +4,15 @@ import math
 
 import pytest
 import torch
+from helpers import tiny_model
 
-from model import POSITIONS, Attention, Config, Decoder, Encoder, LanguageModel, attend
+from model import POSITIONS, Attention, Config, Decoder, Encoder, attend
 
 ENCODERS = [(pos, "offset") for pos in POSITIONS] + [("alibi", "symmetric"), ("alibi", "one-sided")]
 
 
 def tiny(body, pos, **more):
-    torch.manual_seed(0)
-    config = Config(
-        **dict(vocab_size=30, block_size=16, n_layer=2, n_head=2, n_embd=16, pos=pos, init_std=0.5)
-        | more
-    )
-    return LanguageModel(body(config)).body.eval()
+    return tiny_model(body, pos=pos, block_size=16, n_ffn=0, init_std=0.5, **more).body
 
 
 # ---------------------------------------------------------------------------- the formula

@@ -4,35 +4,19 @@ import copy
 
 import pytest
 import torch
+from helpers import tiny_model
 from torch import nn
 
 from lab.parameters import count_parameters
-from model import POSITIONS, Config, Encoder, LanguageModel
+from model import POSITIONS, Config, Encoder
 from nets.encoder_decoder import EncoderDecoder
 
 
 def tiny(pos="nope", **more):
-    torch.manual_seed(0)
-    model = LanguageModel(
-        EncoderDecoder(
-            Config(
-                **dict(
-                    vocab_size=30,
-                    block_size=16,
-                    n_layer=2,
-                    n_head=2,
-                    n_embd=16,
-                    n_ffn=20,
-                    pos=pos,
-                    init_std=0.3,
-                )
-                | more
-            )
-        )
-    )
+    model = tiny_model(EncoderDecoder, pos=pos, block_size=16, **more)
     for p in model.parameters():  # initial biases and norms are 0 and 1 and would hide a mix-up
         p.data += 0.1 * torch.randn_like(p)
-    return model.eval()
+    return model
 
 
 def batch():

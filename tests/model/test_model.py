@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import tiny_model
 from torch import nn
 
 from lab.machine import compile_blocks
@@ -12,27 +13,6 @@ from lab.parameters import count_parameters
 from model import POSITIONS, Config, Decoder, Encoder, LanguageModel, LMHead
 from nets.classifier import Classifier, ClassifierHead, pool_tokens
 from nets.ensemble import Ensemble
-
-
-def tiny(body=Encoder, **more):
-    torch.manual_seed(0)
-    return LanguageModel(
-        body(
-            Config(
-                **dict(
-                    vocab_size=30,
-                    block_size=12,
-                    n_layer=2,
-                    n_head=2,
-                    n_embd=16,
-                    n_ffn=20,
-                    init_std=0.3,
-                )
-                | more
-            )
-        )
-    )
-
 
 # ---------------------------------------------------------------------------- config
 
@@ -90,7 +70,7 @@ def torchs_layer(block, config):
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 @pytest.mark.parametrize("norm_first", [True, False])
 def test_blocks_are_torchs_layers_forward_and_backward(norm_first, activation, causal):
-    model = tiny(
+    model = tiny_model(
         Decoder if causal else Encoder, pos="nope", norm_first=norm_first, activation=activation
     ).body
     for p in model.parameters():  # initial biases and norms are 0 and 1 and would hide a mix-up
@@ -129,7 +109,7 @@ def test_blocks_are_torchs_layers_forward_and_backward(norm_first, activation, c
 
 
 def test_clap_with_plain_embeddings_normalises_nothing():
-    model = tiny(head="plain-clap", norm_first=False, pos="nope")
+    model = tiny_model(head="plain-clap", norm_first=False, pos="nope")
     idx = torch.tensor([[9, 4, 11]])
     _, (x, *_) = model.body(idx, need_states=True)
     words = model.body.embedding.weight
@@ -140,7 +120,7 @@ def test_clap_with_plain_embeddings_normalises_nothing():
 
 @pytest.mark.parametrize("unscaled, factor", [(False, 4.0), (True, 1.0)])
 def test_sinusoids_meet_scaled_words_unless_told_otherwise(unscaled, factor):
-    model = tiny(pos="sinusoidal", unscaled=unscaled, n_embd=16)
+    model = tiny_model(pos="sinusoidal", unscaled=unscaled, n_embd=16)
     idx = torch.tensor([[9, 4, 11]])
     torch.testing.assert_close(
         model.body.token_vectors(idx), factor * model.body.embedding.weight[idx]
@@ -149,7 +129,7 @@ def test_sinusoids_meet_scaled_words_unless_told_otherwise(unscaled, factor):
 
 def test_unit_embeddings_have_length_1_and_the_zero_mask_0():
     model, idx = (
-        tiny(unit_embd=True, zero_mask=True, mask_id=2, pos="nope"),
+        tiny_model(unit_embd=True, zero_mask=True, mask_id=2, pos="nope"),
         torch.tensor([[9, 2, 11]]),
     )
     lengths = model.body.token_vectors(idx).norm(dim=-1)
@@ -209,7 +189,7 @@ def test_clap_head_is_beta_times_h_times_unit_word_vectors():
 
 @pytest.mark.parametrize("kind", ["linear", "roberta", "clap"])
 def test_a_tied_head_trains_the_embedding(kind):
-    model = tiny(head=kind)
+    model = tiny_model(head=kind)
     idx = torch.tensor([[5, 6]])
     model.loss(idx, torch.tensor([[-100, 9]])).backward()
     assert (
@@ -241,7 +221,7 @@ def test_classifier_head_has_one_hidden_layer_with_relu():
 @pytest.mark.parametrize("norm_first", [True, False])
 @pytest.mark.parametrize("body", [Encoder, Decoder])
 def test_loss_sums_over_all_targets_that_are_not_ignored(body, norm_first, kind):
-    model, idx = tiny(body, head=kind, norm_first=norm_first), torch.randint(5, 30, (3, 8))
+    model, idx = tiny_model(body, head=kind, norm_first=norm_first), torch.randint(5, 30, (3, 8))
     mask = None if body is Decoder else torch.arange(8) < torch.tensor([[8], [5], [2]])
     targets = torch.where(torch.rand(3, 8) < 0.5, torch.randint(30, (3, 8)), -100)
     expected = F.cross_entropy(
@@ -277,7 +257,9 @@ def test_pooling_leaves_padding_out(how):
 @pytest.mark.parametrize("layers", ["last", "all"])
 @pytest.mark.parametrize("pos", ["learned", "alibi"])
 def test_a_class_does_not_depend_on_padding(pos, layers):
-    model = Classifier(tiny(pos=pos).body, 3, pool="mean+max+min+first+last", layers=layers).eval()
+    model = Classifier(
+        tiny_model(pos=pos).body, 3, pool="mean+max+min+first+last", layers=layers
+    ).eval()
     idx = torch.randint(5, 30, (2, 5))
     padded, mask = (
         torch.cat([idx, torch.zeros(2, 6, dtype=torch.long)], 1),
@@ -288,7 +270,7 @@ def test_a_class_does_not_depend_on_padding(pos, layers):
 
 def test_features_of_all_layers_pool_embedding_to_output():
     model, idx = (
-        Classifier(tiny().body, 3, pool="mean+first", layers="all").eval(),
+        Classifier(tiny_model().body, 3, pool="mean+first", layers="all").eval(),
         torch.randint(5, 30, (2, 5)),
     )
     h, states = model.body(idx, need_states=True)
@@ -304,7 +286,7 @@ def test_projected_features_are_the_principal_components():
     features = 5 + torch.randn(40, 4) @ torch.randn(4, 16)  # 4 directions
     features[:, 3] = 2.0  # a constant column must not become NaN
     standard = (features - features.mean(0)) / features.std(0).clamp(min=1e-5)
-    model = Classifier(tiny().body, 3, n_component=4)
+    model = Classifier(tiny_model().body, 3, n_component=4)
     model.fit_projection(features)
     out = model.project(features)
     torch.testing.assert_close(
@@ -316,14 +298,14 @@ def test_projected_features_are_the_principal_components():
 
 def test_a_class_is_the_head_of_the_projected_features():
     model, idx = (
-        Classifier(tiny().body, 3, pool="mean+max", n_component=5).eval(),
+        Classifier(tiny_model().body, 3, pool="mean+max", n_component=5).eval(),
         torch.randint(5, 30, (9, 6)),
     )
     features = model.features(idx)
     assert features.shape == (9, 32)
     model.fit_projection(features)
     torch.testing.assert_close(model(idx), model.head(model.project(features)))
-    plain = Classifier(tiny().body, 3, pool="mean+max")
+    plain = Classifier(tiny_model().body, 3, pool="mean+max")
     torch.testing.assert_close(plain.project(features), features)
 
 
@@ -377,7 +359,7 @@ def test_each_member_of_an_ensemble_is_trained_on_its_own_rows():
     "head, in_head", [("linear", 30), ("roberta", 16 * 16 + 16 + 2 * 16 + 30), ("clap", 1)]
 )
 def test_parameters_counted_by_part_are_those_of_the_formula(body, pos, head, in_head):
-    model = tiny(body, pos=pos, head=head)
+    model = tiny_model(body, pos=pos, head=head)
     counts = count_parameters(model)
     assert counts == {
         "embedding": 30 * 16,
@@ -399,7 +381,7 @@ def test_parameters_counted_by_part_are_those_of_the_formula(body, pos, head, in
     "more", [dict(norm_first=False), dict(tie=False), dict(norm_first=False, unit_embd=True)]
 )
 def test_every_parameter_is_counted_once(more):
-    model = tiny(**more)
+    model = tiny_model(**more)
     counts = count_parameters(model)
     assert counts["total"] == sum(p.numel() for p in model.parameters())
     assert counts["embedding"] == 30 * 16
@@ -450,7 +432,7 @@ def test_an_untrained_model_guesses_about_uniformly(pos):
 
 @pytest.mark.filterwarnings("ignore")  # of the compiler's own
 def test_compiled_blocks_keep_results_and_weight_names():
-    model, idx = tiny(Decoder, pos="alibi"), torch.randint(5, 30, (3, 8))
+    model, idx = tiny_model(Decoder, pos="alibi"), torch.randint(5, 30, (3, 8))
     names, expected = list(model.state_dict()), model.loss(idx, idx)
     compile_blocks(model, backend="aot_eager")
     torch.testing.assert_close(model.loss(idx, idx), expected)

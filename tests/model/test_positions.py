@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from helpers import tiny_model
 
 from model import (
     POSITIONS,
@@ -30,14 +31,8 @@ LOG2_SLOPES = {
 }
 
 
-def tiny(pos, body=Encoder, seed=0, **more):
-    """A model's body with weights large enough that positions matter."""
-    torch.manual_seed(seed)
-    config = Config(
-        **dict(vocab_size=30, block_size=12, n_layer=2, n_head=4, n_embd=16, pos=pos, init_std=0.5)
-        | more
-    )
-    return LanguageModel(body(config)).body.eval()
+def tiny(pos, body=Encoder, **more):
+    return tiny_model(body, pos=pos, n_ffn=0, init_std=0.5, n_head=4, **more).body
 
 
 # ---------------------------------------------------------------------------- sinusoids

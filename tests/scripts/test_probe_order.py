@@ -3,9 +3,9 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import assert_complains, call, result_of
+from helpers import assert_complains, call, result_of, tiny_model
 
-from model import Config, Decoder, LanguageModel
+from model import Decoder
 from studies import probe_order
 
 
@@ -19,11 +19,7 @@ def test_shuffling_keeps_all_words_and_the_last_k_in_place(k):
 
 
 def test_losses_are_the_cross_entropy_of_each_target():
-    model = LanguageModel(
-        Decoder(
-            Config(vocab_size=30, block_size=12, n_layer=1, n_embd=16, pos="nope", init_std=0.3)
-        )
-    )
+    model = tiny_model(Decoder, n_layer=1, n_ffn=0, pos="nope")
     x, y = torch.randint(5, 30, (70, 12)), torch.randint(5, 30, (70, 12))
     with torch.no_grad():
         logits = model(x)
@@ -50,12 +46,7 @@ def test_a_run_through_the_command_line(shell, finished, tmp_path):
 
 
 def test_one_layer_without_positions_sees_a_bag_of_words():
-    torch.manual_seed(0)
-    model = LanguageModel(
-        Decoder(
-            Config(vocab_size=30, block_size=12, n_layer=1, n_embd=16, pos="nope", init_std=0.3)
-        )
-    )
+    model = tiny_model(Decoder, n_layer=1, n_ffn=0, pos="nope")
     x, order = torch.randint(5, 30, (40, 12)), torch.rand(40, 12)
     y = torch.full((40, 12), -100)
     y[:, -1] = 7

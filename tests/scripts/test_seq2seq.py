@@ -6,7 +6,7 @@ import math
 import pytest
 import sacrebleu
 import torch
-from helpers import SHORT, assert_complains, call, result_of, succeed
+from helpers import SHORT, assert_complains, call, result_of, succeed, tiny_model
 
 import model
 from beyond import train_seq2seq
@@ -18,7 +18,6 @@ from data.tokenizer import BOS, EOS, PAD, encode, train_tokenizer
 from lab.inside import answers
 from lab.load import read_run
 from lab.records import read_metrics
-from model import Config, LanguageModel
 from nets.encoder_decoder import EncoderDecoder, generate
 
 COUNTS, COLOURS, NOUNS = (
@@ -228,15 +227,8 @@ def test_a_mask_for_a_translator(translator):
 # --------------------------------------------------------------------------------------- generation
 
 
-def tiny(pos="rope"):
-    torch.manual_seed(0)
-    return LanguageModel(
-        EncoderDecoder(
-            Config(
-                vocab_size=30, block_size=16, n_layer=2, n_head=2, n_embd=16, pos=pos, init_std=0.8
-            )
-        )
-    ).eval()
+def tiny():
+    return tiny_model(EncoderDecoder, pos="rope", block_size=16, n_ffn=0, init_std=0.8)
 
 
 def test_generation_ends_when_every_row_has_ended():

@@ -6,7 +6,7 @@ import random
 
 import pytest
 import torch
-from helpers import SHORT, assert_complains, result_of, succeed
+from helpers import SHORT, assert_complains, result_of, succeed, tiny_model
 
 from beyond import train_tlm
 from data import batching
@@ -16,32 +16,15 @@ from data.masked_pairs import VIEWS, masked_test_set
 from data.tokenizer import BOS, MASK, encode, train_tokenizer
 from lab.load import read_run
 from lab.parameters import count_parameters
-from model import POSITIONS, Config, LanguageModel
+from model import POSITIONS
 from nets.two_languages import make_encoder
 
 WORDS = 8
 
 
-def bilingual(pos="learned", **more):
-    torch.manual_seed(0)
-    return LanguageModel(
-        make_encoder(
-            Config(
-                **dict(
-                    vocab_size=40,
-                    block_size=9,
-                    n_layer=2,
-                    n_head=2,
-                    n_embd=16,
-                    n_ffn=20,
-                    init_std=0.4,
-                    pos=pos,
-                    n_language=2,
-                )
-                | more
-            )
-        )
-    ).eval()
+def bilingual(pos="learned", n_language=2, **more):
+    sizes = dict(vocab_size=40, block_size=9, init_std=0.4)
+    return tiny_model(make_encoder, pos=pos, n_language=n_language, **sizes, **more)
 
 
 def sequences(*lengths):

@@ -2,10 +2,11 @@
 
 import json
 import math
+from functools import partial
 
 import pytest
 import torch
-from helpers import SHORT, TINY, assert_complains, call, contents, result_of, succeed
+from helpers import SHORT, TINY, assert_complains, call, contents, result_of, succeed, tiny_model
 
 from beyond import train_thread
 from data.corpora import toy_threads
@@ -17,7 +18,7 @@ from data.tokenizer import BOS, UNK, encode, train_tokenizer
 from lab.load import read_run
 from lab.parameters import count_parameters
 from lab.records import read_json
-from model import POSITIONS, Config, LanguageModel
+from model import POSITIONS
 from nets.thread_reader import ThreadReader
 
 #  p0 ── a1 ── b2 ── d4        and a second tree
@@ -32,22 +33,9 @@ TREES = [
 ]
 
 
-def reader(pos="learned", ancestor_positions="learned", **more):
-    torch.manual_seed(0)
-    config = Config(
-        **dict(
-            vocab_size=40,
-            block_size=9,
-            n_layer=2,
-            n_head=2,
-            n_embd=16,
-            n_ffn=20,
-            init_std=0.4,
-            pos=pos,
-        )
-        | more
-    )
-    return LanguageModel(ThreadReader(config, 3, ancestor_positions)).eval()
+def reader(pos="learned", ancestor_positions="learned"):
+    body = partial(ThreadReader, n_ancestors=3, ancestor_positions=ancestor_positions)
+    return tiny_model(body, vocab_size=40, block_size=9, init_std=0.4, pos=pos)
 
 
 def forest(trees=TREES, block_size=9, n_ancestors=3, max_tree_size=5):
