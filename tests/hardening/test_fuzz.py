@@ -958,17 +958,8 @@ def test_a_run_that_resumes_from_a_damaged_file(cli, corpus, place, finished, da
 def hugging_face(place, corpus, tmp_path_factory):
     """A small RoBERTa in the form of Hugging Face."""
     folder = tmp_path_factory.mktemp("roberta")
-    succeed(
-        call(
-            "train_mlm",
-            *SHORT["train_mlm"],
-            no_norm_first=True,
-            tokenizer="bpe",
-            vocab_size=300,
-            data=corpus,
-            out=folder / "run",
-        )
-    )
+    argv = (*SHORT["train_mlm"], *"--no-norm-first --tokenizer bpe --vocab-size 300".split())
+    succeed(call("train_mlm", *argv, data=corpus, out=folder / "run"))
     export_roberta(read_run(folder / "run"), folder / "hf")
     return folder / "hf"
 

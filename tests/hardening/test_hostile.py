@@ -189,11 +189,8 @@ def test_a_forged_checkpoint_is_not_resumed(change, cli, corpus, finished, tmp_p
     change(state)
     write_checkpoint(folder / "checkpoint.pt", state)
     before = contents(folder)
-    assert_complains(
-        cli("train_mlm", *SHORT["train_mlm"], data=corpus, out=folder, resume=True),
-        folder / "checkpoint.pt",
-        "restore",
-    )
+    outcome = cli("train_mlm", *SHORT["train_mlm"], data=corpus, out=folder, resume=True)
+    assert_complains(outcome, folder / "checkpoint.pt", "restore")
     assert contents(folder) == before
 
 

@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from helpers import WORDS, assert_complains, call, make_run
+from helpers import WORDS, assert_complains, call, make_run, succeed
 
 import attention_maps
 import data
@@ -79,15 +79,8 @@ def test_from_the_shell_files_and_report(shell, tmp_path):
     ],
 )
 def test_a_healthy_run_of_any_kind_passes(tmp_path, figures, kind, more):
-    code, out, err = call(
-        "attention_maps",
-        make_run(tmp_path / "run", kind, **more),
-        "--text",
-        SHORT,
-        "--text",
-        LONG,
-        "--positions",
-    )
+    run = make_run(tmp_path / "run", kind, **more)
+    code, out, err = call("attention_maps", run, text=[SHORT, LONG], positions=True)
     assert (code, err) == (0, "") and "FAIL" not in out
     assert ("nothing above the diagonal" in out) == (kind == "lm")
     assert ("-slope * distance" in out) == (more["pos"] == "alibi")
@@ -156,9 +149,8 @@ models_attend = model.attend
 )
 def test_a_broken_attention_fails(tmp_path, figures, monkeypatch, broken, fails):
     monkeypatch.setattr(model, "attend", broken)
-    code, out, err = call(
-        "attention_maps", make_run(tmp_path / "run", pos="alibi"), "--text", SHORT, "--text", LONG
-    )
+    folder = make_run(tmp_path / "run", pos="alibi")
+    code, out, err = call("attention_maps", folder, text=[SHORT, LONG])
     assert code == 1 and err == ""
     failed = [line for line in out.splitlines() if line.startswith("  FAIL")]
     assert all(any(name in line for line in failed) for name in fails), out
@@ -177,12 +169,8 @@ def test_a_wrong_alibi_fails_though_both_attentions_agree(
     monkeypatch.setattr(
         model, "alibi_bias", lambda n_head, T, form: right(n_head, T, form) * factor
     )
-    code, out, _ = call(
-        "attention_maps",
-        make_run(tmp_path / "run", "mlm", pos="alibi", alibi=variant),
-        "--text",
-        LONG,
-    )
+    folder = make_run(tmp_path / "run", "mlm", pos="alibi", alibi=variant)
+    code, out, _ = call("attention_maps", folder, text=LONG)
     assert code == 1
     assert [line for line in out.splitlines() if "FAIL" in line][0].startswith(
         "  FAIL  the weights hold -slope * distance"
@@ -215,9 +203,7 @@ def test_attended_padding_fails(tmp_path, figures, monkeypatch):
     assert code == 1
     assert "FAIL  no weight on padding" in out
     assert "FAIL  each text alone gives the same output" in out
-    assert (
-        call("attention_maps", folder, "--text", LONG)[0] == 0
-    )  # without padding there is nothing wrong
+    succeed(call("attention_maps", folder, text=LONG))  # without padding, nothing is wrong
 
 
 # ---------------------------------------------------------------------------- numbers
@@ -339,14 +325,8 @@ def test_two_runs_side_by_side(tmp_path, figures):
 
 def test_long_texts_and_odd_letters(tmp_path, figures):
     folder = make_run(tmp_path / "run", block_size=100, pos="alibi", n_layer=1)
-    call(
-        "attention_maps",
-        folder,
-        "--text",
-        " ".join(WORDS.split() * 7),
-        "--text",
-        "costs $5$ or $6$ \N{SNOWMAN} a_b^c " + "x" * 300,
-    )
+    texts = [" ".join(WORDS.split() * 7), "costs $5$ or $6$ \N{SNOWMAN} a_b^c " + "x" * 300]
+    call("attention_maps", folder, text=texts)
     assert len(next(iter(maps_of(figures[0][1]).values()))) == 100
     for _, figure in figures:
         width, height = figure.get_tightbbox().size
@@ -355,14 +335,8 @@ def test_long_texts_and_odd_letters(tmp_path, figures):
 
 @pytest.mark.parametrize("ending, magic", [("pdf", b"%PDF"), ("svg", b"<?xml")])
 def test_formats(tmp_path, ending, magic):
-    code, _, err = call(
-        "attention_maps",
-        make_run(tmp_path / "run", n_layer=1, n_head=1),
-        "--text",
-        "\N{CJK UNIFIED IDEOGRAPH-65E5} $is$ a",
-        "--format",
-        ending,
-    )
+    run, text = make_run(tmp_path / "run", n_layer=1), "\N{CJK UNIFIED IDEOGRAPH-65E5} $is$ a"
+    code, _, err = call("attention_maps", run, text=text, format=ending)
     drawn = tmp_path / "run" / "maps" / f"map-1-\N{CJK UNIFIED IDEOGRAPH-65E5}-is-a.{ending}"
     assert (code, err) == (0, "") and drawn.read_bytes().startswith(magic)
 
@@ -462,14 +436,8 @@ def test_a_comment_alone_and_a_thread_too_long(tmp_path, figures):
 
 
 def test_unknown_words_and_cuts_are_told(tmp_path, figures):
-    code, out, _ = call(
-        "attention_maps",
-        make_run(tmp_path / "run", block_size=6),
-        "--text",
-        "this zorg is a qwx",
-        "--text",
-        LONG,
-    )
+    folder = make_run(tmp_path / "run", block_size=6)
+    code, out, _ = call("attention_maps", folder, text=["this zorg is a qwx", LONG])
     assert code == 0
     assert "text 1: 2 of 5 tokens are unknown to this run and read as [UNK]: zorg* qwx*" in out
     assert "note: text 2 has 20 tokens with [BOS]; truncated to --block-size 6" in out

@@ -184,9 +184,8 @@ def test_a_folder_in_use_by_another_process_is_left_alone(argv, cli, corpus, fin
         other.stdin.close()
     assert_complains(outcome, "another process is training there")
     assert contents(folder) == before
-    succeed(
-        cli("train_lm", *SHORT["train_lm"], data=corpus, out=folder, overwrite=True)
-    )  # it has gone
+    # the other process has gone
+    succeed(cli("train_lm", *SHORT["train_lm"], data=corpus, out=folder, overwrite=True))
 
 
 @pytest.mark.parametrize("argv", [[], ["--overwrite"]])
@@ -203,12 +202,8 @@ def test_a_folder_with_something_else_is_left_alone(there, argv, cli, corpus, tm
     for name in there:
         (folder / name).write_text('{"architectures": ["of somebody else"]}')
     before = contents(folder)
-    assert_complains(
-        cli("train_lm", *SHORT["train_lm"], "--data", corpus, "--out", folder, *argv),
-        f"--out {folder}",
-        "not empty",
-        "choose another folder",
-    )
+    outcome = cli("train_lm", *SHORT["train_lm"], "--data", corpus, "--out", folder, *argv)
+    assert_complains(outcome, f"--out {folder}", "not empty", "choose another folder")
     assert contents(folder) == before
 
 
@@ -226,11 +221,8 @@ def test_a_run_just_begun_with_a_users_file_is_kept(cli, corpus, tmp_path):
 def test_a_file_where_the_folder_should_be(cli, corpus, tmp_path):
     (tmp_path / "file").write_text("precious")
     for out in (tmp_path / "file", tmp_path / "file" / "run"):
-        assert_complains(
-            cli("train_lm", *SHORT["train_lm"], data=corpus, out=out),
-            tmp_path / "file",
-            "choose another",
-        )
+        outcome = cli("train_lm", *SHORT["train_lm"], data=corpus, out=out)
+        assert_complains(outcome, tmp_path / "file", "choose another")
     assert (tmp_path / "file").read_text() == "precious"
 
 
@@ -317,16 +309,10 @@ def test_a_checkpoint_that_holds_something_else(what, cli, corpus, finished, tmp
 
 
 def test_an_unknown_encoder(cli, corpus, tmp_path):
-    assert_complains(
-        cli("train_classifier", encoder=tmp_path / "nowhere", data=corpus),
-        f"--encoder {tmp_path / 'nowhere'}",
-        "no such run folder",
-    )
-    assert_complains(
-        cli("train_classifier", encoder=corpus, data=corpus),
-        f"--encoder {corpus}",
-        "no config.json",
-    )
+    outcome = cli("train_classifier", encoder=tmp_path / "nowhere", data=corpus)
+    assert_complains(outcome, f"--encoder {tmp_path / 'nowhere'}", "no such run folder")
+    done = cli("train_classifier", encoder=corpus, data=corpus)
+    assert_complains(done, f"--encoder {corpus}", "no config.json")
 
 
 def test_an_encoder_of_another_kind(cli, corpus, finished, tmp_path):
@@ -348,11 +334,8 @@ def test_decoders_that_cannot_classify(cli, corpus, finished, tmp_path):
         (tmp_path / "two", (), ["is an ensemble", "give a run of one model"]),
         (finished("train_mlm"), ("--causal",), ["--causal", "is an encoder", "leave --causal out"]),
     ):
-        assert_complains(
-            cli("train_classifier", "--encoder", encoder, *argv, data=corpus, out=tmp_path / "run"),
-            encoder,
-            *parts,
-        )
+        outcome = cli("train_classifier", *argv, encoder=encoder, data=corpus, out=tmp_path / "run")
+        assert_complains(outcome, encoder, *parts)
     assert not (tmp_path / "run").exists()
 
 
@@ -426,11 +409,8 @@ def test_resume_with_data_that_has_changed(cli, own_corpus, tmp_path):
 
 
 def test_resume_without_a_run(cli, corpus, tmp_path):
-    assert_complains(
-        cli("train_lm", data=corpus, out=tmp_path / "nowhere", resume=True),
-        tmp_path / "nowhere",
-        "leave --resume out",
-    )
+    outcome = cli("train_lm", data=corpus, out=tmp_path / "nowhere", resume=True)
+    assert_complains(outcome, tmp_path / "nowhere", "leave --resume out")
     assert not (tmp_path / "nowhere").exists()
 
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from helpers import call
+from helpers import assert_complains, call, succeed
 
 import compare
 from lab import comparable, figures, panels, tables
@@ -236,11 +236,9 @@ def test_labels_are_the_flags_that_differ_spelled_as_flags(make, table):
 
 def test_runs_that_were_not_trained_alike_are_told(make):
     names = [make("a", steps=200, batch_size=16), make("b", pos="alibi", steps=1000, batch_size=16)]
-    assert "Not trained alike: steps 200, 1000." in call("compare", *names)[1]
-    assert (
-        "Not trained alike"
-        not in call("compare", names[0], make("c", pos="alibi", steps=200, batch_size=16))[1]
-    )
+    assert "Not trained alike: steps 200, 1000." in call("compare", *names).out
+    alike = make("c", pos="alibi", steps=200, batch_size=16)
+    assert "Not trained alike" not in call("compare", names[0], alike).out
 
 
 def test_where_nothing_differs_the_folder_is_the_label(make, table):
@@ -251,8 +249,8 @@ def test_labels_can_be_chosen_in_the_order_of_the_folders(make, table):
     names = [make("b", pos="rope"), make("a", pos="alibi")]
     assert list(table(*names, "--labels", "RoPE, A_L & B")) == ["RoPE", "A_L & B"]
     assert r"A\_L \& B" in Path("out/compare/compare.tex").read_text(encoding="utf-8")
-    code, _, err = call("compare", *names, "--labels", "RoPE")
-    assert code == 2 and "give 2 different names, for rotary; ALiBi" in err
+    wrong = call("compare", *names, "--labels", "RoPE")
+    assert_complains(wrong, "give 2 different names, for rotary; ALiBi")
 
 
 def test_seeds_of_encoders_do_not_make_configurations(make, table):
@@ -347,9 +345,8 @@ def test_classifiers_are_tested_on_the_same_rows(make, baseline, table):
 
 
 def test_runs_without_predictions_cost_one_note(make):
-    code, out, _ = call(
-        "compare", *(make(name, "classifier", pos=name) for name in ("alibi", "nope"))
-    )
+    names = [make(name, "classifier", pos=name) for name in ("alibi", "nope")]
+    code, out, _ = call("compare", *names)
     (note,) = [line for line in out.splitlines() if line.startswith("note: ")]
     assert code == 0 and "no predictions.tsv in alibi, nope;" in note
     assert outputs()["mcnemar"] == [] and "McNemar" not in out
@@ -363,11 +360,8 @@ def test_latex_is_escaped_and_its_rows_are_of_one_length(make):
         tables.escaped("a_b & 5% of $x^2 #{~\\}")
         == r"a\_b \& 5\% of \$x\textasciicircum{}2 \#\{\textasciitilde{}\textbackslash{}\}"
     )
-    code, *_ = call(
-        "compare",
-        make("a_0", "mlm"),
-        make("b_0", "mlm", pos="alibi", result={"perplexity/valid": 7.0}),
-    )
+    better = make("b_0", "mlm", pos="alibi", result={"perplexity/valid": 7.0})
+    succeed(call("compare", make("a_0", "mlm"), better))
     lines = Path("out/compare/compare.tex").read_text(encoding="utf-8").splitlines()
     rows = [line for line in lines if line.endswith(r"\\")]
     assert rows[1] == r"configuration & seeds & valid & valid (\%) & parameters & seconds \\"
@@ -579,10 +573,9 @@ MISTAKES = {
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_costs_one_line_that_says_what_to_do(mistake, make, baseline):
     build, words = MISTAKES[mistake]
-    code, out, err = call("compare", *build(make, baseline))
-    assert code == 2 and out == ""
-    assert err.startswith("compare.py: ") and err.count("\n") == 1
-    assert all(word in err for word in words), err
+    done = call("compare", *build(make, baseline))
+    assert_complains(done, *words)
+    assert done.out == "" and done.err.startswith("compare.py: ")
 
 
 def test_the_same_corpus_at_another_place_is_the_same(make, table):

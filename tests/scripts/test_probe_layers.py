@@ -46,15 +46,6 @@ def test_what_is_no_encoder_is_refused(cli, finished):
 
 
 def test_a_layer_the_encoder_does_not_have(cli, corpus, finished, tmp_path):
-    done = cli(
-        "train_classifier",
-        "--encoder",
-        finished("train_mlm"),
-        "--layers",
-        2,
-        "--data",
-        corpus,
-        "--out",
-        tmp_path / "run",
-    )
-    assert done.code == 2 and "--layers 2" in done.err and "one of last, all, 0, 1" in done.err
+    given = dict(encoder=finished("train_mlm"), data=corpus, out=tmp_path / "run")
+    done = cli("train_classifier", **given, layers=2)
+    assert_complains(done, "--layers 2", "one of last, all, 0, 1")

@@ -113,38 +113,25 @@ def test_the_same_seed_writes_the_same_text(tmp_path):
     folder = make_run(tmp_path / "run")
     ask = (folder, "--text", "this is ", "--tokens", 15, "--temperature", 1.5)
     first = call("sample", *ask)
-    assert first[0] == 0 and first == call("sample", *ask) != call("sample", *ask, "--seed", 1)
-    texts = re.split(r"--- sample \d\n", first[1])[1:]
+    assert first.code == 0 and first == call("sample", *ask) != call("sample", *ask, "--seed", 1)
+    texts = re.split(r"--- sample \d\n", first.out)[1:]
     assert len(texts) == 3 == len(set(texts)) and all(text.startswith("this is") for text in texts)
-    assert first[1].startswith(
-        call("sample", *ask, "--samples", 1)[1]
-    )  # more samples do not change the first
+    one = call("sample", *ask, samples=1)
+    assert first.out.startswith(one.out)  # more samples do not change the first
 
 
 def test_a_prompt_is_shown_as_typed_and_greedy_is_written_once(tmp_path):
     folder = make_run(tmp_path / "run")
-    code, out, _ = call(
-        "sample", folder, "--text", "this  Zorg is", "--tokens", 3, "--temperature", 0
-    )
+    code, out, _ = call("sample", folder, text="this  Zorg is", tokens=3, temperature=0)
     assert code == 0 and "read as [UNK]: Zorg" in out and out.count("---") == 1
     assert out.splitlines()[-1].startswith("this  Zorg is") and "[UNK]" not in out.splitlines()[-1]
-    assert (
-        call("sample", folder, "--tokens", 3, "--samples", 1)[0] == 0
-    )  # a text can begin with nothing
+    assert call("sample", folder, tokens=3, samples=1)[0] == 0  # a text can begin with nothing
 
 
 def test_byte_level_words_are_joined(tmp_path):
-    _, out, _ = call(
-        "sample",
-        make_run(tmp_path / "run", tokenizer="bpe"),
-        "--text",
-        WORDS,
-        "--tokens",
-        2,
-        "--temperature",
-        0,
-    )
-    assert out.splitlines()[1].startswith(WORDS)
+    folder = make_run(tmp_path / "run", tokenizer="bpe")
+    told = call("sample", folder, text=WORDS, tokens=2, temperature=0)
+    assert told.out.splitlines()[1].startswith(WORDS)
 
 
 # ---------------------------------------------------------------------------- several texts

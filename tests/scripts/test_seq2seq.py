@@ -170,16 +170,8 @@ def test_folders_of_pairs_and_their_val_set(cli, tmp_path):
                 "".join(pair(number)[side] + "\n" for number in numbers) + "mice " * 60 + "\n",
                 encoding="utf-8",
             )
-    done = cli(
-        "train_seq2seq",
-        *TRANSLATE,
-        data=folder,
-        languages="fr-en",
-        block_size=40,
-        tokenizer="bpe",
-        vocab_size=300,
-        out=tmp_path / "run",
-    )
+    argv = (*TRANSLATE, *"--block-size 40 --tokenizer bpe --vocab-size 300".split())
+    done = cli("train_seq2seq", *argv, data=folder, languages="fr-en", out=tmp_path / "run")
     assert (done.code, done.err) == (0, "") and "fr to en" in done.out
     assert "1 pairs of train are longer than --block-size 40: left out" in done.out
     assert "1 pairs of test_2016 are longer than --block-size 40: truncated" in done.out
@@ -254,20 +246,9 @@ def test_every_gap_is_filled_though_the_model_would_end():
 
 
 def test_a_filled_sentence_keeps_what_was_typed(finished):
-    told = call(
-        "sample",
-        finished("train_seq2seq"),
-        text="hope and [MASK] matter, my friends.",
-        samples=2,
-        temperature=1.5,
-    )
-    again = call(
-        "sample",
-        finished("train_seq2seq"),
-        text="hope and [MASK] matter, my friends.",
-        samples=2,
-        temperature=1.5,
-    )
+    ask = ("sample", finished("train_seq2seq"), "--text", "hope and [MASK] matter, my friends.")
+    told = call(*ask, samples=2, temperature=1.5)
+    again = call(*ask, samples=2, temperature=1.5)
     assert told.code == 0 and told.out == again.out
     heads, texts = told.out.splitlines()[::2], told.out.splitlines()[1::2]
     assert heads == ["--- most likely words", "--- sample 1", "--- sample 2"]
@@ -276,12 +257,7 @@ def test_a_filled_sentence_keeps_what_was_typed(finished):
         text.startswith("hope and") and text.endswith("matter, my friends.") and "[S0]" not in text
         for text in texts
     )
-    one = call(
-        "sample",
-        finished("train_seq2seq"),
-        text="hope and [MASK] matter, my friends.",
-        temperature=0,
-    )
+    one = call(*ask, temperature=0)
     assert one.out.splitlines() == told.out.splitlines()[:2]
 
 
@@ -291,17 +267,8 @@ def test_a_translation_is_the_one_learned(translator):
 
 
 def test_a_byte_level_gap_includes_the_space_before_it(cli, corpus, tmp_path):
-    succeed(
-        cli(
-            "train_seq2seq",
-            *SHORT["train_seq2seq"],
-            tokenizer="bpe",
-            vocab_size=300,
-            pos="nope",
-            data=corpus,
-            out=tmp_path / "run",
-        )
-    )
+    argv = (*SHORT["train_seq2seq"], *"--tokenizer bpe --vocab-size 300 --pos nope".split())
+    succeed(cli("train_seq2seq", *argv, data=corpus, out=tmp_path / "run"))
     told = call("sample", tmp_path / "run", text="hope [MASK] work.", temperature=0, tokens=5)
     assert told.code == 0
     assert told.out.splitlines()[1].startswith("hope")
@@ -312,14 +279,9 @@ def test_a_byte_level_gap_includes_the_space_before_it(cli, corpus, tmp_path):
 
 
 def test_three_attentions_are_drawn_and_pass(finished, translator, tmp_path, figures):
-    code, out, _ = call(
-        "attention_maps",
-        finished("train_seq2seq"),
-        translator[0],
-        text=["hope and change", "two cats and birds ."],
-        out=tmp_path / "maps",
-        positions=True,
-    )
+    runs = (finished("train_seq2seq"), translator[0])
+    texts = ["hope and change", "two cats and birds ."]
+    code, out, _ = call("attention_maps", *runs, text=texts, positions=True, out=tmp_path / "maps")
     assert code == 0 and "FAIL" not in out
     for part in (
         "encoder self-attention",
@@ -357,12 +319,8 @@ TWO_MAPS = ("1-hope-and-mask", "2-hope-and-change")
 
 
 def test_gaps_of_a_map_are_those_typed_or_drawn(finished, tmp_path, figures):
-    call(
-        "attention_maps",
-        finished("train_seq2seq"),
-        text=["hope and [MASK] matter", "hope and change matter"],
-        out=tmp_path,
-    )
+    texts = ["hope and [MASK] matter", "hope and change matter"]
+    call("attention_maps", finished("train_seq2seq"), text=texts, out=tmp_path)
     report = json.loads((tmp_path / "maps.json").read_text())
     typed, gaps = (report[f"map-{name}-matter.png"]["runs"] for name in TWO_MAPS)
     assert typed[0]["queries"] == ["[BOS]", "hope", "and", "[S0]", "matter"]
@@ -390,12 +348,8 @@ def test_maps_of_attention_to_padding_fail(translator, tmp_path, figures, monkey
             q, k, v, None if not memory_only or q.size(2) != k.size(2) else bias, dropout
         ),
     )
-    code, out, _ = call(
-        "attention_maps",
-        translator[0],
-        text=["two cats .", "one red cats and two blue dogs and cats ."],
-        out=tmp_path,
-    )
+    texts = ["two cats .", "one red cats and two blue dogs and cats ."]
+    code, out, _ = call("attention_maps", translator[0], text=texts, out=tmp_path)
     assert code == 1
     before, _, cross = out.partition("cross-attention from decoder to source")
     assert "FAIL  no weight on padding" in cross and "FAIL  fused" in before
@@ -410,21 +364,12 @@ def test_only_runs_of_one_task_are_compared(cli, corpus, finished, translator, t
         succeed(
             cli("train_seq2seq", *SHORT["train_seq2seq"], *argv, data=corpus, out=tmp_path / name)
         )
-    code, out, err = call(
-        "compare", finished("train_seq2seq"), tmp_path / "other", out=tmp_path / "compare"
-    )
-    assert code == 0
-    assert "learned" in out
-    assert "NoPE" in out
-    assert "Encoder-decoder on tiny" in out
-    assert "perplexity obama" in out
-    code, out, err = call(
-        "compare", finished("train_seq2seq"), tmp_path / "more", out=tmp_path / "compare"
-    )
-    assert code == 2 and "mask_rate=0.15" in err and "mask_rate=0.16" in err
-    code, out, err = call(
-        "compare", finished("train_seq2seq"), finished("train_lm"), out=tmp_path / "compare"
-    )
-    assert code == 2 and "not comparable" in err
-    code, out, err = call("compare", translator[0], out=tmp_path / "compare")
-    assert code == 0 and "exact heldout (%)" in out and "BLEU heldout" in out
+    infill, out = finished("train_seq2seq"), tmp_path / "compare"
+    told = succeed(call("compare", infill, tmp_path / "other", out=out)).out
+    for part in ("learned", "NoPE", "Encoder-decoder on tiny", "perplexity obama"):
+        assert part in told
+    unlike = call("compare", infill, tmp_path / "more", out=out)
+    assert_complains(unlike, "mask_rate=0.15", "mask_rate=0.16")
+    assert_complains(call("compare", infill, finished("train_lm"), out=out), "not comparable")
+    told = succeed(call("compare", translator[0], out=out)).out
+    assert "exact heldout (%)" in told and "BLEU heldout" in told

@@ -171,13 +171,9 @@ def test_results_of_every_part_language_and_view(trained):
 
 
 def test_a_translation_tells_the_word_and_another_does_not(cli, ciphers, tmp_path):
-    argv = (
-        "--data",
-        ciphers,
-        *"--pos rope --n-layer 1 --n-embd 32 --n-head 2 --n-ffn 64 --pair-rate 0.7".split(),
-        *"--steps 150 --eval-every 150 --lr 0.01 --warmup 20".split(),
-    )
-    succeed(cli("train_tlm", *argv, out=tmp_path / "run"))
+    size = "--pos rope --n-layer 1 --n-embd 32 --n-head 2 --n-ffn 64 --pair-rate 0.7".split()
+    learn = "--steps 150 --eval-every 150 --lr 0.01 --warmup 20".split()
+    succeed(cli("train_tlm", *size, *learn, data=ciphers, out=tmp_path / "run"))
     result = result_of(tmp_path / "run")
     for language in ("en", "xx"):
         alone, paired, mispaired = (result[f"perplexity/test-{language}-{view}"] for view in VIEWS)
@@ -227,16 +223,8 @@ def test_the_three_views_ask_for_the_same_words(ciphers):
 
 
 def test_the_perplexities_are_those_by_hand(cli, ciphers, tmp_path):
-    succeed(
-        cli(
-            "train_tlm",
-            *SHORT["train_tlm"],
-            data=ciphers,
-            pos="sinusoidal",
-            lr=0.02,
-            out=tmp_path / "run",
-        )
-    )
+    argv = (*SHORT["train_tlm"], *"--pos sinusoidal --lr 0.02".split())
+    succeed(cli("train_tlm", *argv, data=ciphers, out=tmp_path / "run"))
     loaded, flags = read_run(tmp_path / "run"), train_tlm.Flags()
     sides = [
         [torch.tensor([BOS, *ids]) for ids in encode(loaded.tokenizer, side)]
@@ -265,14 +253,8 @@ def test_without_val_files_some_pairs_are_held_out(cli, tmp_path):
     (tmp_path / "mine.tsv").write_text(
         "".join(f"word {n}\tmot {n}\n" for n in range(60)), encoding="utf-8"
     )
-    done = cli(
-        "train_tlm",
-        *SHORT["train_tlm"],
-        data=tmp_path / "mine.tsv",
-        valid=0.2,
-        pair_rate=0,
-        out=tmp_path / "run",
-    )
+    argv = (*SHORT["train_tlm"], *"--valid 0.2 --pair-rate 0".split())
+    done = cli("train_tlm", *argv, data=tmp_path / "mine.tsv", out=tmp_path / "run")
     assert (done.code, done.err) == (0, "")
     assert "43 training pairs" in done.out
     assert "11 for validation" in done.out
@@ -293,13 +275,8 @@ def test_a_run_starts_with_the_weights_of_an_mlm_run(cli, ciphers, tmp_path):
     assert torch.equal(tlm(idx, languages=torch.ones_like(idx)), mlm(idx))
     assert torch.equal(again(idx), mlm(idx))
     assert not tlm.body.languages.weight.any()
-    turned = cli(
-        "train_tlm",
-        init_from=tmp_path / "tlm",
-        data=ciphers,
-        languages="xx-en",
-        out=tmp_path / "run",
-    )
+    given = dict(init_from=tmp_path / "tlm", data=ciphers, languages="xx-en")
+    turned = cli("train_tlm", **given, out=tmp_path / "run")
     assert_complains(
         turned, "--init-from", "its languages are en-xx, not xx-en", "--languages en-xx"
     )
@@ -317,25 +294,9 @@ def test_an_mlm_run_without_the_words_of_a_language(cli, finished, ciphers, tmp_
 
 
 def test_a_run_in_two_languages_is_an_encoder_to_classify_with(cli, corpus, ciphers, tmp_path):
-    succeed(
-        cli(
-            "train_tlm",
-            *SHORT["train_tlm"],
-            data=ciphers,
-            tokenizer="bpe",
-            vocab_size=300,
-            out=tmp_path / "tlm",
-        )
-    )
-    succeed(
-        cli(
-            "train_classifier",
-            encoder=tmp_path / "tlm",
-            data=corpus,
-            epochs=1,
-            out=tmp_path / "classifier",
-        )
-    )
+    tlm, argv = tmp_path / "tlm", (*SHORT["train_tlm"], *"--tokenizer bpe --vocab-size 300".split())
+    succeed(cli("train_tlm", *argv, data=ciphers, out=tlm))
+    succeed(cli("train_classifier", encoder=tlm, data=corpus, epochs=1, out=tmp_path / "run"))
 
 
 @pytest.mark.parametrize(

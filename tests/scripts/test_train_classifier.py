@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from helpers import SAID, SHORT, result_of, succeed
+from helpers import SAID, SHORT, assert_complains, result_of, succeed
 
 import data
 from data.corpus import hold_out
@@ -90,16 +90,8 @@ def test_balance_weights_a_rare_class_like_a_common_one(cli, tmp_path):
     (tmp_path / "mine.tsv").write_text("".join(rows), encoding="utf-8")
     share = {}
     for how in ("none", "weights", "prior"):
-        argv = (
-            "--data",
-            tmp_path / "mine.tsv",
-            *"--n-layer 1 --n-embd 16 --epochs 3 --lr 0.01".split(),
-            "--balance",
-            how,
-            "--out",
-            tmp_path / how,
-        )
-        succeed(cli("train_classifier", *argv))
+        argv = (*"--n-layer 1 --n-embd 16 --epochs 3 --lr 0.01 --balance".split(), how)
+        succeed(cli("train_classifier", *argv, data=tmp_path / "mine.tsv", out=tmp_path / how))
         loaded = read_run(tmp_path / how)
         shares = answer(loaded, "number unheard of them").softmax(0)
         share[how] = shares[loaded.config["classes"].index("rare")].item()
@@ -108,16 +100,8 @@ def test_balance_weights_a_rare_class_like_a_common_one(cli, tmp_path):
 
 def test_head_dropout_works_with_a_frozen_encoder(cli, corpus, finished, tmp_path):
     for rate in ("0.0", "0.5"):
-        succeed(
-            cli(
-                "train_classifier",
-                encoder=finished("train_mlm"),
-                data=corpus,
-                epochs=1,
-                head_dropout=rate,
-                out=tmp_path / rate,
-            )
-        )
+        given = dict(encoder=finished("train_mlm"), data=corpus, epochs=1, out=tmp_path / rate)
+        succeed(cli("train_classifier", **given, head_dropout=rate))
     assert not torch.equal(
         *(read_run(tmp_path / rate).model.head.layers[-1].weight for rate in ("0.0", "0.5"))
     )
@@ -153,19 +137,8 @@ def body_of(folder):
 @pytest.mark.parametrize("tune", ["frozen", "all"])
 def test_on_a_pretrained_encoder(tune, cli, corpus, finished, tmp_path):
     encoder = finished("train_mlm")
-    done = cli(
-        "train_classifier",
-        "--encoder",
-        encoder,
-        "--tune",
-        tune,
-        "--data",
-        corpus,
-        *LEARN,
-        lr=0.01,
-        batch_size=8,
-        out=tmp_path / "run",
-    )
+    argv = (*LEARN, *"--lr 0.01 --batch-size 8 --tune".split(), tune)
+    done = cli("train_classifier", *argv, encoder=encoder, data=corpus, out=tmp_path / "run")
     assert (done.code, done.err) == (0, "")
     before, after = body_of(encoder), body_of(tmp_path / "run")
     changed = [name for name in before if not torch.equal(before[name], after[name])]
@@ -198,17 +171,8 @@ def test_on_a_pretrained_encoder(tune, cli, corpus, finished, tmp_path):
 
 
 def test_cached_features_of_a_frozen_encoder_are_the_models(cli, corpus, finished, tmp_path):
-    succeed(
-        cli(
-            "train_classifier",
-            "--encoder",
-            finished("train_mlm"),
-            "--data",
-            corpus,
-            *LEARN,
-            out=tmp_path / "run",
-        )
-    )
+    given = dict(encoder=finished("train_mlm"), data=corpus, out=tmp_path / "run")
+    succeed(cli("train_classifier", *LEARN, **given))
     loaded, result = read_run(tmp_path / "run"), result_of(tmp_path / "run")
     rows = Rows(data.load(corpus).test_rows, loaded.tokenizer, 12)
     right = compute_logits(loaded.model, rows, torch.device("cpu")).argmax(1) == rows.labels
@@ -225,16 +189,7 @@ def test_cached_features_of_a_frozen_encoder_are_the_models(cli, corpus, finishe
 def test_on_a_causal_decoder_by_its_last_word(tune, cli, corpus, finished, tmp_path):
     decoder, run = finished("train_lm"), tmp_path / "run"
     done = cli(
-        "train_classifier",
-        "--encoder",
-        decoder,
-        "--tune",
-        tune,
-        "--data",
-        corpus,
-        *LEARN,
-        batch_size=8,
-        out=run,
+        "train_classifier", *LEARN, encoder=decoder, tune=tune, data=corpus, batch_size=8, out=run
     )
     assert (done.code, done.err) == (0, "")
     changed = [
@@ -269,28 +224,16 @@ def test_on_a_causal_decoder_by_its_last_word(tune, cli, corpus, finished, tmp_p
 
 
 def test_a_decoder_from_scratch(cli, corpus, tmp_path):
-    done = cli(
-        "train_classifier",
-        *SHORT["train_classifier"],
-        *LEARN,
-        causal=True,
-        data=corpus,
-        out=tmp_path / "run",
-    )
+    argv = (*SHORT["train_classifier"], *LEARN, "--causal")
+    done = cli("train_classifier", *argv, data=corpus, out=tmp_path / "run")
     assert (done.code, done.err) == (0, "") and result_of(tmp_path / "run")["accuracy/train"] > 0.6
     loaded = read_run(tmp_path / "run")
     assert loaded.model.body.causal and loaded.model.pool == ["last"]
 
 
 def test_clean_split_trains_without_the_test_sentences(cli, corpus, tmp_path):
-    done = cli(
-        "train_classifier",
-        *SHORT["train_classifier"],
-        *LEARN,
-        data=corpus,
-        split="clean",
-        out=tmp_path / "run",
-    )
+    argv = (*SHORT["train_classifier"], *LEARN, "--split", "clean")
+    done = cli("train_classifier", *argv, data=corpus, out=tmp_path / "run")
     assert done.code == 0
     assert "6 training rows and 1 lines of text with their sentences are removed" in done.out
     assert "43 training rows, 11 for validation" in done.out  # of 54
@@ -299,16 +242,9 @@ def test_clean_split_trains_without_the_test_sentences(cli, corpus, tmp_path):
 
 
 def test_clean_split_refuses_an_encoder_that_saw_the_test(cli, corpus, finished, tmp_path):
-    argv = (
-        "--data",
-        corpus,
-        *"--split clean --epochs 1 --valid 0.2".split(),
-        "--out",
-        tmp_path / "run",
-    )
-    refused = cli("train_classifier", "--encoder", finished("train_mlm"), *argv)
-    assert refused.code == 2 and "pretrain it with --split clean too" in refused.err
-    succeed(
-        cli("train_mlm", *SHORT["train_mlm"], data=corpus, split="clean", out=tmp_path / "clean")
-    )
-    succeed(cli("train_classifier", "--encoder", tmp_path / "clean", *argv))
+    given = dict(data=corpus, split="clean", epochs=1, valid=0.2, out=tmp_path / "run")
+    refused = cli("train_classifier", **given, encoder=finished("train_mlm"))
+    assert_complains(refused, "pretrain it with --split clean too")
+    clean = tmp_path / "clean"
+    succeed(cli("train_mlm", *SHORT["train_mlm"], data=corpus, split="clean", out=clean))
+    succeed(cli("train_classifier", **given, encoder=clean))

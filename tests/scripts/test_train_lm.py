@@ -28,15 +28,8 @@ def nats_by_hand(model, ids, block):
 
 
 def test_perplexity_and_bits_per_byte_are_those_by_hand(cli, corpus, tmp_path):
-    argv = (
-        *SHORT["train_lm"],
-        "--data",
-        corpus,
-        *"--pos alibi --lr 0.01 --eval-block 5,40".split(),
-        "--out",
-        tmp_path / "run",
-    )
-    succeed(cli("train_lm", *argv))
+    argv = (*SHORT["train_lm"], *"--pos alibi --lr 0.01 --eval-block 5,40".split())
+    succeed(cli("train_lm", *argv, data=corpus, out=tmp_path / "run"))
     loaded, result = read_run(tmp_path / "run"), result_of(tmp_path / "run")
     for name in SAID:
         text = (corpus / f"test_LM_{name}.txt").read_text(encoding="utf-8")
@@ -94,12 +87,8 @@ RECIPE = (
 
 
 def test_all_options_for_small_texts_together(cli, corpus, tmp_path):
-    argv = (
-        *SHORT["train_lm"],
-        "--data",
-        corpus,
-        *"--steps 60 --lr 0.02 --eval-every 30 --valid 0.2".split(),
-    )
+    learn = "--steps 60 --lr 0.02 --eval-every 30 --valid 0.2".split()
+    argv = (*SHORT["train_lm"], "--data", corpus, *learn)
     done = cli("train_lm", *argv, *RECIPE, out=tmp_path / "run")
     assert (done.code, done.err) == (0, "")
     first, *_, last = read_metrics(tmp_path / "run")

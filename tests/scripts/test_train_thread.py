@@ -307,12 +307,8 @@ def test_ancestors_tell_the_word_and_another_trees_do_not(cli, tmp_path):
         for animal in [ANIMALS[torch.randint(8, ()).item()]]
     )
     (tmp_path / "same.jsonl").write_text("\n".join(map(json.dumps, posts)))
-    argv = (
-        "--data",
-        tmp_path / "same.jsonl",
-        *TINY,
-        *"--n-embd 32 --steps 150 --eval-every 150 --lr 0.01 --warmup 20".split(),
-    )
+    learn = "--n-embd 32 --steps 150 --eval-every 150 --lr 0.01 --warmup 20".split()
+    argv = (*TINY, *learn, "--data", tmp_path / "same.jsonl")
     succeed(cli("train_thread", *argv, out=tmp_path / "run"))
     result = result_of(tmp_path / "run")
     ancestors, alone, shuffled = (result[f"perplexity/test-{view}"] for view in VIEWS)
@@ -325,16 +321,8 @@ def test_ancestors_tell_the_word_and_another_trees_do_not(cli, tmp_path):
 
 @pytest.mark.parametrize("ancestor_positions", ThreadReader.POSITIONS)
 def test_the_perplexities_are_those_by_hand(ancestor_positions, cli, echoes, tmp_path):
-    succeed(
-        cli(
-            "train_thread",
-            *SHORT["train_thread"],
-            data=echoes,
-            lr=0.02,
-            ancestor_positions=ancestor_positions,
-            out=tmp_path / "run",
-        )
-    )
+    argv = (*SHORT["train_thread"], "--ancestor-positions", ancestor_positions)
+    succeed(cli("train_thread", *argv, data=echoes, lr=0.02, out=tmp_path / "run"))
     loaded = read_run(tmp_path / "run")
     model, tokenizer = loaded.model, loaded.tokenizer
     _, test = hold_out(load_threads(echoes).trees, 0.2, seed=0, key=lambda tree: tree.text())
@@ -443,7 +431,5 @@ def test_runs_of_threads_are_sampled_drawn_and_not_compared(cli, echoes, corpus,
     assert contents(tmp_path) == before
     drawn = call("attention_maps", *thread, "--out", tmp_path / "maps")
     assert drawn.code == 0 and "FAIL" not in drawn.out and len(contents(tmp_path / "maps")) == 4
-    assert_complains(
-        cli("train_classifier", encoder=tmp_path / "run", data=corpus, out=tmp_path / "x"),
-        "of kind 'thread'",
-    )
+    outcome = cli("train_classifier", encoder=tmp_path / "run", data=corpus, out=tmp_path / "x")
+    assert_complains(outcome, "of kind 'thread'")

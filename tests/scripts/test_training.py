@@ -72,9 +72,7 @@ def test_retraining_has_a_clock_of_its_own(corpus, tmp_path, monkeypatch):
     monkeypatch.setattr(LiveLine, "show", lambda self, text: shown.append(text))
     monkeypatch.setattr(LiveLine, "clear", lambda self: None)
     monkeypatch.setattr(LiveLine, "is_due", lambda self: True)
-    outcome = call(
-        "train_classifier", *SHORT["train_classifier"], "--data", corpus, "--out", tmp_path / "r"
-    )
+    outcome = call("train_classifier", *SHORT["train_classifier"], data=corpus, out=tmp_path / "r")
     assert outcome.code == 0, outcome
     starts = [text for text in shown if re.match(r"1/\d+ ", text)]
     assert len(starts) == 2  # of the search and of retraining
