@@ -400,9 +400,7 @@ def test_continuing_and_resuming_from_roberta(cli, folder, corpus, tmp_path):
 @pytest.mark.parametrize(
     "argv", [(), ("--tune", "all"), ("--tune", "all", "--untrained"), ("--untrained",)]
 )
-def test_classifying_with_roberta_and_with_random_weights(
-    argv, cli, shell, folder, corpus, tmp_path
-):
+def test_classifying_with_roberta_and_with_random_weights(argv, cli, folder, corpus, tmp_path):
     short = "--epochs 3 --batch-size 8 --no-refit --seed 3".split()
     done = cli("train_classifier", *argv, *short, init=folder, data=corpus, out=tmp_path / "run")
     assert (done.code, done.err) == (0, "")
