@@ -19,6 +19,7 @@ from helpers import (
     write_threads,
 )
 
+import attention_maps
 from lab import figures
 from studies import jobs
 
@@ -37,6 +38,16 @@ def blank_curves(monkeypatch):
     whole processes, and in test_figures.py, are drawn."""
     for name in ("curves", "confusion"):
         monkeypatch.setattr(figures, name, lambda *_, **__: figures.make_figure(figsize=(1, 1)))
+
+
+@pytest.fixture(name="figures")
+def kept_figures(monkeypatch):
+    """The figures of attention_maps.py, [(file name, figure), ...], without rendering them."""
+    kept = []
+    monkeypatch.setattr(
+        attention_maps, "save", lambda figure, path: kept.append((path.name, figure))
+    )
+    return kept
 
 
 @pytest.fixture

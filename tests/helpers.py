@@ -4,10 +4,14 @@ import contextlib
 import importlib
 import io
 import json
+import os
+import socket
+import subprocess
 import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import torch
 
@@ -170,8 +174,9 @@ def script_module(name):
 # --------------------------------------------------------------------------------- calling a script
 
 
-@dataclass
-class Outcome:
+class Outcome(NamedTuple):
+    """How a command ended: code, out, err = call("sample", run)."""
+
     code: int
     out: str
     err: str
@@ -213,6 +218,39 @@ def command_line(argv, flags):
             words.append("--" + name.replace("_", "-"))
             words += [] if each is True else [str(each)]
     return words
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def start_two(folder, *words, port=0):
+    """Start python with these words as the two processes of a training. Their stderr goes into
+    err-0.txt and err-1.txt."""
+    processes = []
+    for rank in range(2):
+        there = {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": "2",
+            "LOCAL_WORLD_SIZE": "2",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "OMP_NUM_THREADS": "1",
+        }
+        with open(folder / f"err-{rank}.txt", "w") as err:
+            processes.append(
+                subprocess.Popen(
+                    [sys.executable, *map(str, words)],
+                    cwd=folder,
+                    env=os.environ | {"PYTHONPATH": str(ROOT)} | there,
+                    stdout=subprocess.DEVNULL,
+                    stderr=err,
+                )
+            )
+    return processes
 
 
 # -------------------------------------------------------------------------------------- tiny inputs
@@ -333,6 +371,13 @@ def make_run(folder, kind="lm", tokenizer="word", **config):
     torch.save({"model": model.state_dict()}, folder / "best.pt")
     write_json(folder / "result.json", {})
     return folder
+
+
+def tiny_model(body=Encoder, **more):
+    """A language model of a few thousand weights, large ones, so that every part matters."""
+    torch.manual_seed(0)
+    sizes = dict(vocab_size=30, block_size=12, n_layer=2, n_head=2, n_embd=16, n_ffn=20)
+    return LanguageModel(body(Config(**sizes | {"init_std": 0.3} | more))).eval()
 
 
 # ---------------------------------------------------------------------------------------- comparing

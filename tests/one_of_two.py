@@ -44,7 +44,7 @@ def main(path):
             if job["stop_at"]:
                 stop_at(patch, job["stop_at"])
             outcome = call(job["script"], *job["argv"])
-        done[job["name"]] = vars(outcome)
+        done[job["name"]] = outcome._asdict()
         processes.end()  # the next job has a port of its own
     path.with_name(f"jobs-{processes.rank()}.json").write_text(json.dumps(done), encoding="utf-8")
     os.environ["MASTER_PORT"] = str(last["port"])

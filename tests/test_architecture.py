@@ -336,11 +336,11 @@ def defined_names(tree):
     return names
 
 
-def renamed_modules(house, files=None):
+def renamed_modules(house):
     """A module of this repository keeps its name wherever it is imported."""
     return [
         f"{file.path}:{one.line}: imports {one.module} as {one.alias}"
-        for file in (house.sources if files is None else files)
+        for file in house.files
         for one in house.own(file)
         if one.alias and not one.name
     ]
@@ -365,11 +365,11 @@ def too_many_lines(house, path):
     return [f"{path}: {count} lines, at most {limit}"] if count > limit else []
 
 
-def long_lines(house, files=None):
+def long_lines(house):
     """No line is wider than 100 columns."""
     return [
         f"{file.path}:{number}: {len(line)} columns"
-        for file in (house.sources if files is None else files)
+        for file in house.files
         for number, line in enumerate(file.lines, start=1)
         if len(line) > COLUMNS
     ]
@@ -458,11 +458,11 @@ def imports_between_tests(house):
     ]
 
 
-def long_test_names(house, files=None):
+def long_test_names(house):
     """The name of a test function has at most 60 characters."""
     return [
         f"{test.path}:{node.lineno}: {node.name} has {len(node.name)} characters"
-        for test in (house.tests if files is None else files)
+        for test in house.tests
         for node in ast.walk(test.tree)
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
         if len(node.name) > TEST_NAME
@@ -554,6 +554,13 @@ def noisy_imports(house):
 # ---------------------------------------------------------------------------------- this repository
 
 
+RULES = (
+    *(import_order, lab_levels, foreign_packages, import_cycles, imports_in_functions, reexports),
+    *(renamed_modules, top_level_files, long_lines, copied_passages, repeated_lines),
+    *(imports_between_tests, long_test_names, unknown_guarantees),
+)
+
+
 @pytest.fixture(scope="module")
 def house():
     return House(ROOT)
@@ -564,26 +571,7 @@ def no(complaints):
     assert not complaints, "\n".join(["", *complaints])
 
 
-@pytest.mark.parametrize(
-    "rule",
-    [
-        import_order,
-        lab_levels,
-        foreign_packages,
-        import_cycles,
-        imports_in_functions,
-        reexports,
-        renamed_modules,
-        top_level_files,
-        long_lines,
-        copied_passages,
-        repeated_lines,
-        imports_between_tests,
-        noisy_imports,
-        unknown_guarantees,
-    ],
-    ids=lambda rule: rule.__name__,
-)
+@pytest.mark.parametrize("rule", (*RULES, noisy_imports), ids=lambda rule: rule.__name__)
 def test_the_repository_follows_the_rule(rule, house):
     no(rule(house))
 
@@ -591,39 +579,6 @@ def test_the_repository_follows_the_rule(rule, house):
 @pytest.mark.parametrize("path", LINE_LIMITS)
 def test_a_file_is_short_enough(path, house):
     no(too_many_lines(house, path))
-
-
-@pytest.mark.parametrize(
-    "rule, room",
-    [
-        (long_lines, "tests"),
-        (long_lines, "tests/model"),
-        (long_lines, "tests/data"),
-        (long_lines, "tests/lab"),
-        (long_lines, "tests/scripts"),
-        (long_lines, "tests/course"),
-        (long_lines, "tests/hardening"),
-        (long_test_names, "tests"),
-        (long_test_names, "tests/model"),
-        (long_test_names, "tests/data"),
-        (long_test_names, "tests/lab"),
-        (long_test_names, "tests/scripts"),
-        (long_test_names, "tests/course"),
-        (long_test_names, "tests/hardening"),
-        (renamed_modules, "tests"),
-        (renamed_modules, "tests/model"),
-        (renamed_modules, "tests/data"),
-        (renamed_modules, "tests/lab"),
-        (renamed_modules, "tests/scripts"),
-        (renamed_modules, "tests/course"),
-        (renamed_modules, "tests/hardening"),
-    ],
-    ids=lambda value: getattr(value, "__name__", value),
-)
-def test_the_tests_follow_the_rule(rule, room, house):
-    files = [file for file in house.tests if os.path.dirname(file.path) == room]
-    assert files
-    no(rule(house, files))
 
 
 # ----------------------------------------------------------------------------- a made-up repository
@@ -659,13 +614,6 @@ def build(root, **changed):
             (root / path).parent.mkdir(parents=True, exist_ok=True)
             (root / path).write_text(content, encoding="utf-8")
     return House(root)
-
-
-RULES = (
-    *(import_order, lab_levels, foreign_packages, import_cycles, imports_in_functions, reexports),
-    *(renamed_modules, top_level_files, long_lines, copied_passages, repeated_lines),
-    *(imports_between_tests, long_test_names, unknown_guarantees),
-)
 
 
 def test_a_valid_repository_gives_no_complaint(tmp_path):

@@ -4,7 +4,6 @@ import threading
 import time
 
 import pytest
-import torch
 from helpers import assert_complains, contents, succeed
 
 from course import report
@@ -222,14 +221,6 @@ def test_what_the_code_prints_is_kept_from_the_screen(answers, cli, capfd):
     assert set(verdict.printed.split()) == {"here"} and capfd.readouterr() == ("", "")
     told = succeed(cli("course.check", answers, "sinusoids")).out
     assert "(what it printed is not shown)" in told
-
-
-def test_a_sheet_is_tensors_and_words_only(tmp_path):
-    """A handout can store it: no function of a solution is needed to judge."""
-    for name in EXERCISES:
-        torch.save(make_sheet(name), tmp_path / "sheet.pt")
-        sheet = torch.load(tmp_path / "sheet.pt", weights_only=True)
-        assert judge(STUBS / file_name(name), sheet).status == "not begun"
 
 
 def test_watch_notices_a_saved_file(answers):

@@ -165,9 +165,6 @@ def test_clean_ignores_white_space_and_keeps_short_overlaps():
     assert cleaned.rows == [(1, "kept")]
 
 
-# ---------------------------------------------------------------------------- tokenizers
-
-
 def test_cross_validation_tests_every_sentence_exactly_once():
     rows = [(i % 2, f"sentence number {i} of the corpus") for i in range(20)]
     whole = Corpus(
@@ -197,6 +194,34 @@ def test_cross_validation_tests_every_sentence_exactly_once():
 def test_an_invalid_split_is_refused(how):
     with pytest.raises(DataError, match=f"--split {how}"):
         Corpus("c", rows=[(0, "a")], test_rows=[(0, "b")]).split(how)
+
+
+def test_split_words_of_wikitext_are_joined_again(tmp_path):
+    for name in ("train", "valid", "test"):
+        (tmp_path / f"{name}.txt").write_text(
+            f" \n = {name} = \n a <unk> man @-@ made 3 @.@ 5 of 1 @,@ 000 \n", encoding="utf-8"
+        )
+    corpus = data.load(tmp_path)
+    assert corpus.lines == ["= train =", "a [UNK] man-made 3.5 of 1,000"]
+    assert corpus.tests == {
+        "wiki-valid": ["= valid =", corpus.lines[1]],
+        "wiki-test": ["= test =", corpus.lines[1]],
+    }
+    tokenizer = train_tokenizer("word", corpus.lines)
+    assert [tokenizer.id_to_token(i) for i in encode(tokenizer, corpus.lines[1:])[0]] == [
+        "a",
+        "[UNK]",
+        "man-made",
+        "3.5",
+        "of",
+        "1,000",
+    ]
+    (tmp_path / "valid.txt").unlink()
+    with pytest.raises(DataError, match="valid.txt: no such file"):
+        data.load(tmp_path)
+
+
+# ---------------------------------------------------------------------------- tokenizers
 
 
 def test_words_are_split_as_in_the_penn_treebank():
@@ -321,27 +346,20 @@ def test_anchored_blocks_begin_with_bos_and_predict_the_same():
         assert (inputs[:, 0] == BOS).all() and (plain[1:, 0] != BOS).all()
 
 
-@pytest.mark.parametrize("count", [1, 7, 8, 9, 40, 41])
-def test_consecutive_blocks_predict_each_token_once(count):
-    ids = torch.arange(100, 101 + count)
-    inputs, targets = batching.consecutive_blocks(ids, 8)
-    wanted = targets != -100
-    assert targets[wanted].tolist() == ids[1:].tolist()
-    assert torch.equal(inputs[wanted] + 1, targets[wanted])  # shifted exactly once
-    assert (inputs[~wanted] == PAD).all() and inputs.shape == targets.shape == (-(-count // 8), 8)
-
-
-@pytest.mark.parametrize("count", [1, 7, 8, 9, 20, 41])
-@pytest.mark.parametrize("stride", [1, 3, 8])
-def test_overlapping_blocks_predict_each_token_once(count, stride):
+@pytest.mark.parametrize("count", [1, 7, 8, 9, 20, 40, 41])
+@pytest.mark.parametrize("stride", [0, 1, 3, 8])  # 0: blocks do not overlap
+def test_consecutive_blocks_predict_each_token_once(count, stride):
     ids = torch.arange(100, 101 + count)
     inputs, targets = batching.consecutive_blocks(ids, 8, stride)
     wanted = targets != -100
     assert sorted(targets[wanted].tolist()) == ids[1:].tolist()
-    assert torch.equal(inputs[wanted] + 1, targets[wanted])
+    assert torch.equal(inputs[wanted] + 1, targets[wanted])  # shifted exactly once
     places = wanted.nonzero()[:, 1][targets[wanted] > 108]  # all targets after the first block
-    assert (places >= 8 - stride).all()
+    assert (places >= 8 - (stride or 8)).all()
     assert all(row[row != PAD].diff().eq(1).all() for row in inputs)
+    if not stride:
+        assert (inputs[~wanted] == PAD).all()
+        assert inputs.shape == targets.shape == (-(-count // 8), 8)
 
 
 def test_targets_of_random_blocks_are_shifted_exactly_once():
@@ -418,28 +436,3 @@ def test_length_batches_have_similar_lengths_in_random_order():
     assert {frozenset(b.tolist()) for b in one} != {frozenset(b.tolist()) for b in two}
     again = torch.stack(batching.length_batches(lengths, 16, batching.generator(0, "epoch", 1)))
     assert torch.equal(one, again)
-
-
-def test_split_words_of_wikitext_are_joined_again(tmp_path):
-    for name in ("train", "valid", "test"):
-        (tmp_path / f"{name}.txt").write_text(
-            f" \n = {name} = \n a <unk> man @-@ made 3 @.@ 5 of 1 @,@ 000 \n", encoding="utf-8"
-        )
-    corpus = data.load(tmp_path)
-    assert corpus.lines == ["= train =", "a [UNK] man-made 3.5 of 1,000"]
-    assert corpus.tests == {
-        "wiki-valid": ["= valid =", corpus.lines[1]],
-        "wiki-test": ["= test =", corpus.lines[1]],
-    }
-    tokenizer = train_tokenizer("word", corpus.lines)
-    assert [tokenizer.id_to_token(i) for i in encode(tokenizer, corpus.lines[1:])[0]] == [
-        "a",
-        "[UNK]",
-        "man-made",
-        "3.5",
-        "of",
-        "1,000",
-    ]
-    (tmp_path / "valid.txt").unlink()
-    with pytest.raises(DataError, match="valid.txt: no such file"):
-        data.load(tmp_path)

@@ -7,16 +7,7 @@ import torch
 
 from beyond import train_seq2seq
 from data import batching, spans
-from data.tokenizer import (
-    BOS,
-    EOS,
-    PAD,
-    SPECIAL,
-    add_sentinels,
-    encode,
-    token_strings,
-    train_tokenizer,
-)
+from data.tokenizer import BOS, EOS, SPECIAL, add_sentinels, encode, token_strings, train_tokenizer
 
 FIRST = 1000
 
@@ -49,36 +40,6 @@ def test_the_example_of_the_docstring(monkeypatch):
     assert " ".join(token_strings(tokenizer, got[0][0])) == "[BOS] " + source
     assert " ".join(token_strings(tokenizer, got[2][0])) == target
     assert got[1].all() and got[3].all()
-
-
-@pytest.mark.parametrize("rate, mean_span", [(0.15, 3), (0.5, 1), (0.3, 8)])
-def test_source_and_target_together_are_the_text(rate, mean_span):
-    idx, mask = texts(300)
-    source, source_mask, target, target_mask = spans.corrupt(
-        idx, mask, FIRST, batching.generator(1), rate, mean_span
-    )
-    for values, real in ((source, source_mask), (target, target_mask)):
-        assert (values[~real] == PAD).all()
-        assert torch.equal(real, real.long().cummin(1).values.bool())  # padding is at the end
-    for b in range(300):
-        s, t, text = (
-            source[b][source_mask[b]].tolist(),
-            target[b][target_mask[b]].tolist(),
-            idx[b][mask[b]].tolist(),
-        )
-        n_gaps = sum(i >= FIRST for i in s)
-        assert (
-            [i for i in s if i >= FIRST]
-            == [i for i in t if i >= FIRST]
-            == list(range(FIRST, FIRST + n_gaps))
-        )
-        assert n_gaps
-        assert s[0] == BOS and t[0] == FIRST and t[-1] == EOS and t.count(EOS) == 1
-        # Two adjacent gaps would be one.
-        assert not any(a >= FIRST and b >= FIRST for a, b in zip(s, s[1:]))
-        assert spans.restore(s, t, FIRST) == text
-        most_hidden, most_gaps = spans.most(len(text) - 1, rate, mean_span)
-        assert len(t) - 1 - n_gaps <= most_hidden and n_gaps <= most_gaps
 
 
 @pytest.mark.parametrize("rate, mean_span", [(0.15, 3.0), (0.4, 5.0), (0.15, 1.0)])

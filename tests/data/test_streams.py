@@ -56,12 +56,6 @@ def test_the_floor_is_known_for_the_corpus_own_words_only(more):
         assert text.tokenizer.token_to_id("Python") and text.name == "toy"
 
 
-def test_rows_alone_are_no_running_text(own_corpus):
-    (own_corpus / "train_LM.txt").unlink()
-    with pytest.raises(DataError, match="holds no running text to model; give a corpus with"):
-        read_text(own_corpus, "word")
-
-
 def test_sentences_are_the_lines_and_rows_once_each(own_corpus):
     text, corpus = read_sentences(own_corpus, "word", 99, valid=0.2), data.load(own_corpus)
     kept, held = (dict.fromkeys(part) for part in hold_out(corpus.texts(), 0.2, seed=0))

@@ -240,37 +240,6 @@ def test_depths_and_ancestors():
 # ---------------------------------------------------------------------------- splitting
 
 
-def random_tree(n, gen, shape):
-    """Return a tree of replies to any comment (wide), mostly (deep) or always (chain) the last."""
-    parents = [-1] + [
-        i - 1 if shape == "chain" or shape == "deep" and gen.random() < 0.9 else gen.randrange(i)
-        for i in range(1, n + 1)
-    ]
-    return Tree([str(i) for i in range(n + 1)], parents)
-
-
-@pytest.mark.parametrize("shape", ["wide", "deep", "chain"])
-def test_pieces_are_small_and_hold_every_comment_once(shape):
-    gen = random.Random(0)
-    for n in (1, 5, 6, 40, 300):
-        for max_size, near in ((6, 5), (5, 1), (30, 8), (300, 8)):
-            tree = random_tree(n, gen, shape)
-            pieces, above = list(split_tree(tree, max_size, near)), tree.ancestors(near)
-            assert sorted(i for _, targets in pieces for i in targets) == list(range(1, n + 1))
-            assert all(
-                0 < len(context) + len(targets) <= max_size
-                and 0 not in context
-                and not set(context) & set(targets)
-                for context, targets in pieces
-            )
-            assert all(
-                set(above[i]) <= {0, *context, *targets}
-                for context, targets in pieces
-                for i in targets
-            )
-            assert (len(pieces) == 1) == (n <= max_size) or n > max_size
-
-
 def test_a_piece_is_a_thread_and_the_whole_subtree_below_it():
     tree = Tree(list("p12345"), [-1, 0, 1, 2, 2, 0])
     assert list(split_tree(tree, 3, 2)) == [([], [1, 2, 3]), ([1, 2], [4]), ([], [5])]

@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 from itertools import combinations
 
 import pytest
-from helpers import STEPS, TINY, call, call_main
+from helpers import STEPS, TINY, call
 
 import data
 from studies import assignment, assignment_appendix, assignment_report, jobs
@@ -50,7 +50,7 @@ def assign(corpus, out, *argv):
         compare_two(patch)
         patch.setattr(jobs, "subprocess", types.SimpleNamespace(run=run))
         flags = "--data", corpus, "--out", out, "--jobs", 1, *argv
-        return call_main(assignment, assignment.assignment, *flags)
+        return call("assignment", *flags)
 
 
 @pytest.fixture(scope="module")

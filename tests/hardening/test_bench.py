@@ -9,11 +9,11 @@ import math
 
 import pytest
 import torch
-from helpers import assert_complains, call_main
+from helpers import assert_complains, call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from bench import assignment, contestants, length, measure, rivals, speed, work
+from bench import contestants, measure, rivals, work
 
 SIZE = work.Size(2, 24, 3, 16, 3, 70, n_ffn=45, activation="relu")
 QUICK = ("--sizes", "tiny", "--threads", "1", "--repeats", "1", "--seconds", "0")
@@ -43,7 +43,7 @@ def only(monkeypatch):
 
 def table(*argv):
     """Run bench.speed. Return what it prints."""
-    done = call_main(speed, speed.bench, *argv)
+    done = call("speed", *argv)
     assert done.code == 0, done.err
     return done.out
 
@@ -209,7 +209,7 @@ def test_evaluation_alone_in_bfloat16(tmp_path, monkeypatch):
 def test_a_small_figure_over_length_and_width(tmp_path):
     small = ("--lengths", "8,16", "--widths", "64", "--positions", "learned,alibi")
     more = ("--tokens", "32", "--repeats", "1", "--out", tmp_path / "length.png")
-    done = call_main(length, length.measure_lengths, *small, *more)
+    done = call("length", *small, *more)
     assert done.code == 0, done.err
     rows = rows_of(tmp_path / "length.json")
     expected = [(pos, T) for T in (8, 16) for pos in ("learned", "alibi")]
@@ -223,29 +223,28 @@ def test_a_small_figure_over_length_and_width(tmp_path):
 @pytest.mark.parametrize(
     "script, argv, named",
     [
-        (speed, ["--sizes", "huge"], "--sizes huge"),
-        (speed, ["--tasks", "masked,other"], "--tasks masked,other"),
-        (speed, ["--positions", "t5"], "--positions t5"),
-        (speed, ["--threads", "0"], "--threads 0"),
-        (speed, ["--threads", "many"], "--threads many"),
-        (speed, ["--repeats", "0"], "--repeats"),
-        (speed, ["--seconds", "-1"], "--seconds"),
-        (speed, ["--out", "nowhere/x.json"], "--out nowhere"),
-        (speed, ["--apart", "--device", "cuda"], "--apart"),
-        (length, ["--lengths", "0"], "--lengths 0"),
-        (length, ["--widths", "100"], "--widths 100"),
-        (length, ["--lengths", "64,x"], "--lengths 64,x"),
-        (length, ["--positions", "t5"], "--positions t5"),
-        (length, ["--repeats", "0"], "--repeats"),
-        (length, ["--out", "nowhere/x.png"], "--out nowhere"),
-        (assignment, ["--repeats", "0"], "--repeats"),
+        ("speed", ["--sizes", "huge"], "--sizes huge"),
+        ("speed", ["--tasks", "masked,other"], "--tasks masked,other"),
+        ("speed", ["--positions", "t5"], "--positions t5"),
+        ("speed", ["--threads", "0"], "--threads 0"),
+        ("speed", ["--threads", "many"], "--threads many"),
+        ("speed", ["--repeats", "0"], "--repeats"),
+        ("speed", ["--seconds", "-1"], "--seconds"),
+        ("speed", ["--out", "nowhere/x.json"], "--out nowhere"),
+        ("speed", ["--apart", "--device", "cuda"], "--apart"),
+        ("length", ["--lengths", "0"], "--lengths 0"),
+        ("length", ["--widths", "100"], "--widths 100"),
+        ("length", ["--lengths", "64,x"], "--lengths 64,x"),
+        ("length", ["--positions", "t5"], "--positions t5"),
+        ("length", ["--repeats", "0"], "--repeats"),
+        ("length", ["--out", "nowhere/x.png"], "--out nowhere"),
+        ("bench.assignment", ["--repeats", "0"], "--repeats"),
     ],
 )
 def test_an_invalid_flag_costs_one_line(script, argv, named):
-    main = length.measure_lengths if script is length else script.bench
-    assert_complains(call_main(script, main, *argv), named)
+    assert_complains(call(script, *argv), named)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_the_gpu_table_needs_a_gpu():
-    assert_complains(call_main(speed, speed.bench, "--device", "cuda"), "--device cuda")
+    assert_complains(call("speed", "--device", "cuda"), "--device cuda")

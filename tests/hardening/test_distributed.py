@@ -1,23 +1,30 @@
 """Two processes (gloo, on this machine) give the result of one, for every distributed script."""
 
 import json
-import os
 import signal
-import socket
-import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
-from helpers import FIVE, ROOT, TINY, call, contents, script_of, succeed
+from helpers import (
+    FIVE,
+    ROOT,
+    TINY,
+    call,
+    contents,
+    free_port,
+    result_of,
+    script_of,
+    start_two,
+    succeed,
+)
 from one_of_two import stop_at
 
 from lab.records import read_metrics
 
-STEPS = tuple("--steps 20 --eval-every 1 --dropout 0 --attn-dropout 0".split())
+STEPS = tuple("--valid 0.2 --steps 20 --eval-every 1 --dropout 0 --attn-dropout 0".split())
 # The script, the batch size and --accumulate. The batches cannot be divided evenly: of one row
 # the second process gets none, and of three rows in two times two parts the last part is empty.
 WAYS = {
@@ -43,21 +50,8 @@ class Session:
 def command(way, data, out, accumulate=None):
     """The script of a way to train, and its flags."""
     script, batch_size, parts, *more = WAYS[way]
-    return script, [
-        *TINY,
-        "--valid",
-        "0.2",
-        *STEPS,
-        "--batch-size",
-        batch_size,
-        "--accumulate",
-        accumulate or parts,
-        *more,
-        "--data",
-        data[way if way in data else "text"],
-        "--out",
-        out,
-    ]
+    argv = [*TINY, *STEPS, "--batch-size", batch_size, "--accumulate", accumulate or parts]
+    return script, [*argv, *more, "--data", data[way if way in data else "text"], "--out", out]
 
 
 @pytest.fixture(scope="session")
@@ -92,48 +86,28 @@ def together(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("together")
     (folder / "taken").mkdir()
     (folder / "taken" / "mine.txt").write_text("not a run")
-    jobs = [
-        dict(
-            name=way,
-            script=command(way, data, folder / way)[0],
-            argv=command(way, data, folder / way)[1],
-        )
-        for way in WAYS
-    ]
+    jobs = []
+    for way in WAYS:
+        script, argv = command(way, data, folder / way)
+        jobs.append(dict(name=way, script=script, argv=argv))
     # One run is stopped with two processes and resumed with one, another the other way round.
-    jobs += [
-        dict(
-            jobs[0],
-            name="two then one",
-            argv=[*jobs[0]["argv"], "--out", folder / "two then one"],
-            stop_at=10,
-        )
-    ]
-    script, argv = command("mlm, spans", data, folder / "one then two")
+    out = folder / "two then one"
+    jobs += [dict(jobs[0], name=out.name, argv=[*jobs[0]["argv"], "--out", out], stop_at=10)]
+    out = folder / "one then two"
+    script, argv = command("mlm, spans", data, out)
     with pytest.MonkeyPatch.context() as patch:
         stop_at(patch, 10)
         assert call(script, *argv).code == 130
-    jobs += [
-        dict(
-            name="one then two", script=script, argv=["--resume", "--out", folder / "one then two"]
-        )
-    ]
+    jobs += [dict(name=out.name, script=script, argv=["--resume", "--out", out])]
     lm = [*TINY, "--data", data["text"]]
+    endless = [*"--steps 1000000 --eval-every 1000".split(), "--out", folder / "endless"]
     jobs += [
         dict(name="taken", script="train_lm", argv=[*lm, "--out", folder / "taken"]),
         dict(name="bad flag", script="train_lm", argv=[*lm, "--lr", "-1"]),
         dict(name="unknown flag", script="train_lm", argv=[*lm, "--speed", "9"]),
-        dict(
-            name="not shared",
-            script="train_classifier",
-            argv=["--data", data["text"], "--out", folder / "never"],
-        ),
+        dict(name="not shared", script="train_classifier", argv=[*lm, "--out", folder / "never"]),
         dict(name="draws"),
-        dict(
-            name="endless",
-            script="train_lm",
-            argv=[*lm, *"--steps 1000000 --eval-every 1000".split(), "--out", folder / "endless"],
-        ),
+        dict(name="endless", script="train_lm", argv=[*lm, *endless]),
     ]
     for job in jobs:
         job |= {
@@ -158,39 +132,6 @@ def together(tmp_path_factory, data):
         json.loads((folder / f"jobs-{rank}.json").read_text(encoding="utf-8")) for rank in range(2)
     ]
     return Session(folder, done, killed, code, (folder / "err-0.txt").read_text(encoding="utf-8"))
-
-
-def free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
-
-
-def start_two(folder, *words, port=0):
-    """Start python with these words as the two processes of a training. Their stderr goes into
-    err-0.txt and err-1.txt."""
-    processes = []
-    for rank in range(2):
-        there = {
-            "RANK": str(rank),
-            "LOCAL_RANK": str(rank),
-            "WORLD_SIZE": "2",
-            "LOCAL_WORLD_SIZE": "2",
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-            "OMP_NUM_THREADS": "1",
-        }
-        with open(folder / f"err-{rank}.txt", "w") as err:
-            processes.append(
-                subprocess.Popen(
-                    [sys.executable, *map(str, words)],
-                    cwd=folder,
-                    env=os.environ | {"PYTHONPATH": str(ROOT)} | there,
-                    stdout=subprocess.DEVNULL,
-                    stderr=err,
-                )
-            )
-    return processes
 
 
 def wait_for(happened, processes, seconds=400):
@@ -231,8 +172,7 @@ def test_two_processes_have_the_losses_of_one(way, together, alone):
         "err"
     ]
     assert_same(together.folder / way, alone(way))
-    result = json.loads((together.folder / way / "result.json").read_text(encoding="utf-8"))
-    expected = json.loads((alone(way) / "result.json").read_text(encoding="utf-8"))
+    result, expected = result_of(together.folder / way), result_of(alone(way))
     module = script_of(WAYS[way][0]).module
     script = f"-m {module} " if "." in module else f"{module}.py "
     assert result["processes"] == 2 and expected["processes"] == 1

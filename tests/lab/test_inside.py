@@ -14,6 +14,7 @@ import data
 from data.tokenizer import BOS, MASK, SPECIAL
 from lab import load_run
 from lab.errors import UserError
+from model import POSITIONS
 
 N_SPECIAL = len(SPECIAL)
 TEXT = "this is a small sentence"
@@ -33,7 +34,7 @@ def softmax(scores):
 
 
 @pytest.mark.parametrize("kind", ["lm", "mlm", "classifier"])
-@pytest.mark.parametrize("pos", ["learned", "sinusoidal", "alibi", "rope", "nope"])
+@pytest.mark.parametrize("pos", POSITIONS)
 def test_content_and_position_make_the_weights(tmp_path, kind, pos):
     run = load_run(make_run(tmp_path / "run", kind, pos=pos, window=4))
     attention = run.attention(TEXT)
@@ -159,12 +160,18 @@ def test_next_words_are_the_models(tmp_path):
     assert sum(share for _, share in run.next_words(TEXT, n=10**6)) == pytest.approx(1)
 
 
-def test_masks_are_filled_as_by_hand(tmp_path):
-    run = load_run(make_run(tmp_path / "run", "mlm"))
-    logits = run.model(ids_of(run, "this [MASK] a small"))[0, 2, N_SPECIAL:]
-    (((best, share), *_),) = run.fill("this [MASK] a small", n=2)
-    assert best == run.tokenizer.id_to_token(N_SPECIAL + int(logits.argmax()))
-    assert share == pytest.approx(logits.softmax(-1).max().item(), rel=1e-4)
+@pytest.mark.parametrize("n", [4, 10**6])
+def test_masks_are_filled_as_by_hand(n, tmp_path):
+    run, text = load_run(make_run(tmp_path / "run", "mlm")), "this [MASK] a small [MASK] ."
+    ids = ids_of(run, text)
+    for found, logits in zip(run.fill(text, n=n), run.model(ids)[ids == MASK], strict=True):
+        shares, order = logits[N_SPECIAL:].softmax(-1).sort(descending=True)
+        words = [run.tokenizer.id_to_token(N_SPECIAL + int(i)) for i in order[:n]]
+        shares = [pytest.approx(share, rel=1e-4) for share in shares.tolist()]
+        assert found == list(zip(words, shares))
+
+
+def test_the_mask_of_a_comment_depends_on_its_ancestors(tmp_path):
     thread = load_run(make_run(tmp_path / "thread", "thread"))
     assert thread.fill(*THREAD) != thread.fill(THREAD[-1])
 

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import product
 from math import comb
 
 import pytest
@@ -24,14 +23,6 @@ def test_p_is_the_exact_sum_of_both_tails(first, second):
     n, less = first + second, min(first, second)
     both = tail(less, n) + 1 - tail(n - less - 1, n) if first != second else Fraction(1)
     assert p_value(first, second) == p_value(second, first) == pytest.approx(float(both), rel=1e-12)
-
-
-def test_p_counts_the_tosses_that_are_at_least_as_unequal():
-    for first, second in product(range(5), range(5)):
-        n = first + second
-        tosses = [abs(2 * sum(sides) - n) for sides in product((0, 1), repeat=n)]
-        extreme = sum(distance >= abs(first - second) for distance in tosses)
-        assert p_value(first, second) == pytest.approx(extreme / 2**n)
 
 
 def test_p_of_a_published_table_and_of_many_rows():

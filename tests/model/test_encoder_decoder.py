@@ -1,42 +1,22 @@
 """The encoder-decoder against torch's own, and which tokens each half may attend to."""
 
 import copy
-import math
 
 import pytest
 import torch
-import torch.nn.functional as F
+from helpers import tiny_model
 from torch import nn
 
 from lab.parameters import count_parameters
-from model import Attention, Config, Decoder, Encoder, LanguageModel, attend
+from model import POSITIONS, Config, Encoder
 from nets.encoder_decoder import EncoderDecoder
-
-POSITIONS = ("learned", "sinusoidal", "alibi", "rope", "nope")
 
 
 def tiny(pos="nope", **more):
-    torch.manual_seed(0)
-    model = LanguageModel(
-        EncoderDecoder(
-            Config(
-                **dict(
-                    vocab_size=30,
-                    block_size=16,
-                    n_layer=2,
-                    n_head=2,
-                    n_embd=16,
-                    n_ffn=20,
-                    pos=pos,
-                    init_std=0.3,
-                )
-                | more
-            )
-        )
-    )
+    model = tiny_model(EncoderDecoder, pos=pos, block_size=16, **more)
     for p in model.parameters():  # initial biases and norms are 0 and 1 and would hide a mix-up
         p.data += 0.1 * torch.randn_like(p)
-    return model.eval()
+    return model
 
 
 def batch():
@@ -144,27 +124,6 @@ def test_it_is_torchs_transformer_forward_and_backward(norm_first, pos):
         torch.testing.assert_close(grad, their_grads[name], atol=1e-3, rtol=1e-3, msg=name)
 
 
-@pytest.mark.parametrize("need_weights", [False, True])
-def test_cross_attention_is_the_formula(need_weights):
-    attention, x, memory = (
-        Attention(Config(n_head=3, n_embd=12)),
-        torch.randn(2, 5, 12),
-        torch.randn(2, 4, 12),
-    )
-    bias = torch.zeros(2, 1, 1, 4)
-    bias[1, :, :, 2:] = -math.inf
-    weight, b = attention.qkv.weight, attention.qkv.bias
-    q, k, v = (
-        (of @ weight[i : i + 12].T + b[i : i + 12]).view(2, -1, 3, 4).transpose(1, 2)
-        for of, i in ((x, 0), (memory, 12), (memory, 24))
-    )
-    y, weights = attend(q, k, v, bias)  # is tested against loops elsewhere
-    got, got_weights = attention(x, bias, memory=memory, need_weights=need_weights)
-    torch.testing.assert_close(got, attention.out(y.transpose(1, 2).reshape(2, 5, 12)))
-    if need_weights:
-        torch.testing.assert_close(got_weights, weights)
-
-
 # ---------------------------------------------------------------------------- visible tokens
 
 
@@ -266,28 +225,6 @@ def test_an_encoder_can_read_a_memory_or_do_without():
 # ---------------------------------------------------------------------------- the language model
 
 
-@pytest.mark.parametrize("head", ["linear", "roberta"])
-def test_loss_sums_over_the_targets_not_ignored(head):
-    model, (idx, mask, source, source_mask) = tiny("learned", head=head), batch()
-    targets = torch.randint(30, (3, 7)).masked_fill(~mask, -100)
-    expected = F.cross_entropy(
-        model(idx, source=source, source_mask=source_mask).flatten(0, 1),
-        targets.flatten(),
-        ignore_index=-100,
-        reduction="sum",
-    )
-    torch.testing.assert_close(
-        model.loss(idx, targets, source=source, source_mask=source_mask), expected
-    )
-    assert model.losses(idx, targets, source=source, source_mask=source_mask).shape == (mask.sum(),)
-
-
-def test_both_halves_and_the_head_share_one_embedding():
-    model = tiny("learned")
-    assert model.head.words is model.body.encoder.embedding is model.body.decoder.embedding
-    assert model.body.encoder.positions.weight is not model.body.decoder.positions.weight
-
-
 def test_parameters_counted_are_those_of_the_formula():
     model = tiny("learned")
     counts, attention, ffn = (
@@ -309,20 +246,3 @@ def test_parameters_counted_are_those_of_the_formula():
         == sum(p.numel() for p in model.parameters())
         == sum(n for part, n in counts.items() if part != "total")
     )
-
-
-@pytest.mark.parametrize("body", [Encoder, Decoder])
-def test_bodies_without_cross_attention_have_no_more_weights(body):
-    names = {name for name in body(Config(n_layer=1)).state_dict() if name.startswith("blocks.0.")}
-    assert names == {
-        f"blocks.0.{part}.{kind}"
-        for kind in ("weight", "bias")
-        for part in (
-            "norm1",
-            "attention.qkv",
-            "attention.out",
-            "norm2",
-            "feed_forward.up",
-            "feed_forward.down",
-        )
-    }

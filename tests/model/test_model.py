@@ -5,34 +5,14 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import tiny_model
 from torch import nn
 
 from lab.machine import compile_blocks
 from lab.parameters import count_parameters
-from model import Config, Decoder, Encoder, LanguageModel, LMHead
+from model import POSITIONS, Config, Decoder, Encoder, LanguageModel, LMHead
 from nets.classifier import Classifier, ClassifierHead, pool_tokens
 from nets.ensemble import Ensemble
-
-
-def tiny(body=Encoder, **more):
-    torch.manual_seed(0)
-    return LanguageModel(
-        body(
-            Config(
-                **dict(
-                    vocab_size=30,
-                    block_size=12,
-                    n_layer=2,
-                    n_head=2,
-                    n_embd=16,
-                    n_ffn=20,
-                    init_std=0.3,
-                )
-                | more
-            )
-        )
-    )
-
 
 # ---------------------------------------------------------------------------- config
 
@@ -90,7 +70,7 @@ def torchs_layer(block, config):
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 @pytest.mark.parametrize("norm_first", [True, False])
 def test_blocks_are_torchs_layers_forward_and_backward(norm_first, activation, causal):
-    model = tiny(
+    model = tiny_model(
         Decoder if causal else Encoder, pos="nope", norm_first=norm_first, activation=activation
     ).body
     for p in model.parameters():  # initial biases and norms are 0 and 1 and would hide a mix-up
@@ -125,24 +105,11 @@ def test_blocks_are_torchs_layers_forward_and_backward(norm_first, activation, c
             )
 
 
-@pytest.mark.parametrize("norm_first", [True, False])
-def test_layer_norms_are_where_pre_and_post_norm_have_them(norm_first):
-    model, idx = tiny(norm_first=norm_first, n_layer=1), torch.randint(5, 30, (1, 6))
-    h = model.body(idx)
-    torch.testing.assert_close(
-        h.mean(-1), torch.zeros(1, 6), atol=1e-5, rtol=0
-    )  # either way the output is normalised
-    _, (x, *_) = model.body(idx, need_states=True)
-    assert (
-        torch.allclose(x.mean(-1), torch.zeros(1, 6), atol=1e-5) != norm_first
-    )  # the embedding only before post-norm blocks
-
-
 # ---------------------------------------------------------------------------- embeddings
 
 
 def test_clap_with_plain_embeddings_normalises_nothing():
-    model = tiny(head="plain-clap", norm_first=False, pos="nope")
+    model = tiny_model(head="plain-clap", norm_first=False, pos="nope")
     idx = torch.tensor([[9, 4, 11]])
     _, (x, *_) = model.body(idx, need_states=True)
     words = model.body.embedding.weight
@@ -153,7 +120,7 @@ def test_clap_with_plain_embeddings_normalises_nothing():
 
 @pytest.mark.parametrize("unscaled, factor", [(False, 4.0), (True, 1.0)])
 def test_sinusoids_meet_scaled_words_unless_told_otherwise(unscaled, factor):
-    model = tiny(pos="sinusoidal", unscaled=unscaled, n_embd=16)
+    model = tiny_model(pos="sinusoidal", unscaled=unscaled, n_embd=16)
     idx = torch.tensor([[9, 4, 11]])
     torch.testing.assert_close(
         model.body.token_vectors(idx), factor * model.body.embedding.weight[idx]
@@ -162,7 +129,7 @@ def test_sinusoids_meet_scaled_words_unless_told_otherwise(unscaled, factor):
 
 def test_unit_embeddings_have_length_1_and_the_zero_mask_0():
     model, idx = (
-        tiny(unit_embd=True, zero_mask=True, mask_id=2, pos="nope"),
+        tiny_model(unit_embd=True, zero_mask=True, mask_id=2, pos="nope"),
         torch.tensor([[9, 2, 11]]),
     )
     lengths = model.body.token_vectors(idx).norm(dim=-1)
@@ -203,19 +170,6 @@ def test_linear_head_multiplies_by_the_embeddings():
     assert LMHead(Config(vocab_size=7, n_embd=4, tie=False), embedding).words is not embedding
 
 
-def test_roberta_head_is_dense_gelu_norm_then_the_embeddings():
-    head = LMHead(Config(vocab_size=7, n_embd=4, head="roberta"), nn.Embedding(7, 4))
-    dense, norm, h = head.transform[0], head.transform[2], torch.randn(5, 4)
-    for p in head.parameters():
-        p.data += torch.randn_like(p)
-    x = h @ dense.weight.T + dense.bias
-    x = x * 0.5 * (1 + torch.erf(x / math.sqrt(2)))  # the exact GELU
-    x = (x - x.mean(-1, keepdim=True)) / (
-        x.var(-1, unbiased=False, keepdim=True) + 1e-5
-    ).sqrt() * norm.weight + norm.bias
-    torch.testing.assert_close(head(h), x @ head.words.weight.T + head.bias, atol=1e-4, rtol=1e-4)
-
-
 def test_clap_head_is_beta_times_h_times_unit_word_vectors():
     embedding, h = nn.Embedding(7, 4), 3 * torch.randn(5, 4)
     head = LMHead(Config(vocab_size=7, n_embd=4, head="clap"), embedding)
@@ -235,7 +189,7 @@ def test_clap_head_is_beta_times_h_times_unit_word_vectors():
 
 @pytest.mark.parametrize("kind", ["linear", "roberta", "clap"])
 def test_a_tied_head_trains_the_embedding(kind):
-    model = tiny(head=kind)
+    model = tiny_model(head=kind)
     idx = torch.tensor([[5, 6]])
     model.loss(idx, torch.tensor([[-100, 9]])).backward()
     assert (
@@ -261,7 +215,7 @@ def test_classifier_head_has_one_hidden_layer_with_relu():
 @pytest.mark.parametrize("norm_first", [True, False])
 @pytest.mark.parametrize("body", [Encoder, Decoder])
 def test_loss_sums_over_all_targets_that_are_not_ignored(body, norm_first, kind):
-    model, idx = tiny(body, head=kind, norm_first=norm_first), torch.randint(5, 30, (3, 8))
+    model, idx = tiny_model(body, head=kind, norm_first=norm_first), torch.randint(5, 30, (3, 8))
     mask = None if body is Decoder else torch.arange(8) < torch.tensor([[8], [5], [2]])
     targets = torch.where(torch.rand(3, 8) < 0.5, torch.randint(30, (3, 8)), -100)
     expected = F.cross_entropy(
@@ -297,7 +251,9 @@ def test_pooling_leaves_padding_out(how):
 @pytest.mark.parametrize("layers", ["last", "all"])
 @pytest.mark.parametrize("pos", ["learned", "alibi"])
 def test_a_class_does_not_depend_on_padding(pos, layers):
-    model = Classifier(tiny(pos=pos).body, 3, pool="mean+max+min+first+last", layers=layers).eval()
+    model = Classifier(
+        tiny_model(pos=pos).body, 3, pool="mean+max+min+first+last", layers=layers
+    ).eval()
     idx = torch.randint(5, 30, (2, 5))
     padded, mask = (
         torch.cat([idx, torch.zeros(2, 6, dtype=torch.long)], 1),
@@ -308,7 +264,7 @@ def test_a_class_does_not_depend_on_padding(pos, layers):
 
 def test_features_of_all_layers_pool_embedding_to_output():
     model, idx = (
-        Classifier(tiny().body, 3, pool="mean+first", layers="all").eval(),
+        Classifier(tiny_model().body, 3, pool="mean+first", layers="all").eval(),
         torch.randint(5, 30, (2, 5)),
     )
     h, states = model.body(idx, need_states=True)
@@ -324,7 +280,7 @@ def test_projected_features_are_the_principal_components():
     features = 5 + torch.randn(40, 4) @ torch.randn(4, 16)  # 4 directions
     features[:, 3] = 2.0  # a constant column must not become NaN
     standard = (features - features.mean(0)) / features.std(0).clamp(min=1e-5)
-    model = Classifier(tiny().body, 3, n_component=4)
+    model = Classifier(tiny_model().body, 3, n_component=4)
     model.fit_projection(features)
     out = model.project(features)
     torch.testing.assert_close(
@@ -336,14 +292,14 @@ def test_projected_features_are_the_principal_components():
 
 def test_a_class_is_the_head_of_the_projected_features():
     model, idx = (
-        Classifier(tiny().body, 3, pool="mean+max", n_component=5).eval(),
+        Classifier(tiny_model().body, 3, pool="mean+max", n_component=5).eval(),
         torch.randint(5, 30, (9, 6)),
     )
     features = model.features(idx)
     assert features.shape == (9, 32)
     model.fit_projection(features)
     torch.testing.assert_close(model(idx), model.head(model.project(features)))
-    plain = Classifier(tiny().body, 3, pool="mean+max")
+    plain = Classifier(tiny_model().body, 3, pool="mean+max")
     torch.testing.assert_close(plain.project(features), features)
 
 
@@ -391,12 +347,13 @@ def test_each_member_of_an_ensemble_is_trained_on_its_own_rows():
 # ---------------------------------------------------------------------------- size
 
 
-@pytest.mark.parametrize("pos", ["learned", "sinusoidal", "alibi", "rope", "nope"])
+@pytest.mark.parametrize("body", [Encoder, Decoder])
+@pytest.mark.parametrize("pos", POSITIONS)
 @pytest.mark.parametrize(
     "head, in_head", [("linear", 30), ("roberta", 16 * 16 + 16 + 2 * 16 + 30), ("clap", 1)]
 )
-def test_parameters_counted_by_part_are_those_of_the_formula(pos, head, in_head):
-    model = tiny(pos=pos, head=head)
+def test_parameters_counted_by_part_are_those_of_the_formula(body, pos, head, in_head):
+    model = tiny_model(body, pos=pos, head=head)
     counts = count_parameters(model)
     assert counts == {
         "embedding": 30 * 16,
@@ -418,7 +375,7 @@ def test_parameters_counted_by_part_are_those_of_the_formula(pos, head, in_head)
     "more", [dict(norm_first=False), dict(tie=False), dict(norm_first=False, unit_embd=True)]
 )
 def test_every_parameter_is_counted_once(more):
-    model = tiny(**more)
+    model = tiny_model(**more)
     counts = count_parameters(model)
     assert counts["total"] == sum(p.numel() for p in model.parameters())
     assert counts["embedding"] == 30 * 16
@@ -469,7 +426,7 @@ def test_an_untrained_model_guesses_about_uniformly(pos):
 
 @pytest.mark.filterwarnings("ignore")  # of the compiler's own
 def test_compiled_blocks_keep_results_and_weight_names():
-    model, idx = tiny(Decoder, pos="alibi"), torch.randint(5, 30, (3, 8))
+    model, idx = tiny_model(Decoder, pos="alibi"), torch.randint(5, 30, (3, 8))
     names, expected = list(model.state_dict()), model.loss(idx, idx)
     compile_blocks(model, backend="aot_eager")
     torch.testing.assert_close(model.loss(idx, idx), expected)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from helpers import SHORT, call_main, result_of, succeed
+from helpers import SHORT, call, result_of, succeed
 
 from data.corpora.threads import Tree
 from data.forest import Forest
@@ -47,7 +47,7 @@ def test_the_views_are_those_of_the_run(cli, tmp_path):
     argv = (*SHORT["train_thread"], "--data", tmp_path / "posts.jsonl")
     succeed(cli("train_thread", *argv, out=tmp_path / "run"))
     runs = (tmp_path / "run", "--out", tmp_path / "words")
-    succeed(call_main(ancestor_words, ancestor_words.study, *runs))
+    succeed(call("ancestor_words", *runs))
     (found,) = result_of(tmp_path / "words")["runs"].values()
     result = result_of(tmp_path / "run")
     for view, words in ancestor_words.VIEWS.items():

@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from helpers import WORDS, make_run
+from helpers import WORDS, assert_complains, call, make_run, succeed
 
 import attention_maps
 import data
@@ -16,11 +16,10 @@ from attention_maps import slug
 from data import batching
 from data.tokenizer import UNK, train_tokenizer
 from lab import load_run
-from lab.command import main
 from lab.inside.attention import readings_of, summary
-from lab.inside.checks import examine, slope
+from lab.inside.checks import examine
 from lab.load import read_run
-from model import Config, Decoder, Encoder
+from model import Config, Encoder
 
 SHORT, LONG = (
     "this is a small sentence",
@@ -30,28 +29,6 @@ SHORT, LONG = (
 
 SHORT_MAP = "map-1-this-is-a-small-sentence.png"
 LONG_MAP = "map-2-we-will-work-with-the-people-of-the.png"
-
-
-def call(capsys, *argv):
-    """(exit code, stdout, stderr) of the command line."""
-    try:
-        main(attention_maps.show, attention_maps.Flags, "", [str(arg) for arg in argv])
-        code = 0
-    except SystemExit as stop:
-        code = stop.code
-    return code, *capsys.readouterr()
-
-
-@pytest.fixture
-def figures(monkeypatch):
-    """Keep the figures of a command, [(file name, figure), ...], without rendering them."""
-    kept = []
-
-    def keep(figure, path):
-        kept.append((path.name, figure))
-
-    monkeypatch.setattr(attention_maps, "save", keep)
-    return kept
 
 
 def entry(folder, figure):
@@ -92,7 +69,7 @@ def test_from_the_shell_files_and_report(shell, tmp_path):
         ("lm", {"pos": "learned"}),
         ("lm", {"pos": "nope", "window": 3}),
         ("lm", {"pos": "rope", "norm_first": False}),
-        ("lm", {"pos": "alibi", "n_head": 3, "n_embd": 18, "window": 4}),
+        ("lm", {"pos": "alibi", "n_head": 6, "n_embd": 18, "window": 4}),
         ("mlm", {"pos": "alibi", "alibi": "offset", "head": "roberta"}),
         ("mlm", {"pos": "alibi", "alibi": "symmetric"}),
         ("mlm", {"pos": "alibi", "alibi": "one-sided", "n_head": 4}),
@@ -101,16 +78,9 @@ def test_from_the_shell_files_and_report(shell, tmp_path):
         ("classifier", {"pos": "nope"}),
     ],
 )
-def test_a_healthy_run_of_any_kind_passes(tmp_path, capsys, figures, kind, more):
-    code, out, err = call(
-        capsys,
-        make_run(tmp_path / "run", kind, **more),
-        "--text",
-        SHORT,
-        "--text",
-        LONG,
-        "--positions",
-    )
+def test_a_healthy_run_of_any_kind_passes(tmp_path, figures, kind, more):
+    run = make_run(tmp_path / "run", kind, **more)
+    code, out, err = call("attention_maps", run, text=[SHORT, LONG], positions=True)
     assert (code, err) == (0, "") and "FAIL" not in out
     assert ("nothing above the diagonal" in out) == (kind == "lm")
     assert ("-slope * distance" in out) == (more["pos"] == "alibi")
@@ -128,15 +98,15 @@ def test_a_healthy_run_of_any_kind_passes(tmp_path, capsys, figures, kind, more)
 
 
 @pytest.mark.parametrize("script", ["train_lm", "train_mlm", "train_classifier"])
-def test_runs_the_scripts_trained_pass(finished, tmp_path, capsys, figures, script):
-    code, out, err = call(capsys, finished(script), "--out", tmp_path / "maps")
+def test_runs_the_scripts_trained_pass(finished, tmp_path, figures, script):
+    code, out, err = call("attention_maps", finished(script), "--out", tmp_path / "maps")
     assert (code, err) == (0, "") and "FAIL" not in out and "truncated to --block-size 12" in out
 
 
-def test_trained_runs_are_left_alone(tmp_path, capsys, figures):
+def test_trained_runs_are_left_alone(tmp_path, figures):
     folder = make_run(tmp_path / "run")
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    call(capsys, folder, "--out", tmp_path / "elsewhere")
+    call("attention_maps", folder, "--out", tmp_path / "elsewhere")
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     assert (tmp_path / "elsewhere" / "maps.json").exists()
 
@@ -177,11 +147,10 @@ models_attend = model.attend
         (unscaled, ["fused", "-slope * distance"]),
     ],
 )
-def test_a_broken_attention_fails(tmp_path, capsys, figures, monkeypatch, broken, fails):
+def test_a_broken_attention_fails(tmp_path, figures, monkeypatch, broken, fails):
     monkeypatch.setattr(model, "attend", broken)
-    code, out, err = call(
-        capsys, make_run(tmp_path / "run", pos="alibi"), "--text", SHORT, "--text", LONG
-    )
+    folder = make_run(tmp_path / "run", pos="alibi")
+    code, out, err = call("attention_maps", folder, text=[SHORT, LONG])
     assert code == 1 and err == ""
     failed = [line for line in out.splitlines() if line.startswith("  FAIL")]
     assert all(any(name in line for line in failed) for name in fails), out
@@ -194,22 +163,21 @@ def test_a_broken_attention_fails(tmp_path, capsys, figures, monkeypatch, broken
 
 @pytest.mark.parametrize("variant, factor", [("offset", -1.0), ("offset", 0.5), ("symmetric", 0.0)])
 def test_a_wrong_alibi_fails_though_both_attentions_agree(
-    tmp_path, capsys, figures, monkeypatch, variant, factor
+    tmp_path, figures, monkeypatch, variant, factor
 ):
     right = model.alibi_bias
     monkeypatch.setattr(
         model, "alibi_bias", lambda n_head, T, form: right(n_head, T, form) * factor
     )
-    code, out, _ = call(
-        capsys, make_run(tmp_path / "run", "mlm", pos="alibi", alibi=variant), "--text", LONG
-    )
+    folder = make_run(tmp_path / "run", "mlm", pos="alibi", alibi=variant)
+    code, out, _ = call("attention_maps", folder, text=LONG)
     assert code == 1
     assert [line for line in out.splitlines() if "FAIL" in line][0].startswith(
         "  FAIL  the weights hold -slope * distance"
     )
 
 
-def test_a_window_too_wide_fails(tmp_path, capsys, figures, monkeypatch):
+def test_a_window_too_wide_fails(tmp_path, figures, monkeypatch):
     folder = make_run(tmp_path / "run", "classifier", pos="learned", window=3)
     table = model.Transformer.table
 
@@ -221,40 +189,24 @@ def test_a_window_too_wide_fails(tmp_path, capsys, figures, monkeypatch):
             body.config.window = window
 
     monkeypatch.setattr(model.Transformer, "table", wide)
-    code, out, _ = call(capsys, folder, "--text", LONG)
+    code, out, _ = call("attention_maps", folder, "--text", LONG)
     assert code == 1 and "FAIL  nothing 3 or more tokens away" in out
 
 
-def test_attended_padding_fails(tmp_path, capsys, figures, monkeypatch):
+def test_attended_padding_fails(tmp_path, figures, monkeypatch):
     bias = model.Transformer.attention_bias
     monkeypatch.setattr(
         model.Transformer, "attention_bias", lambda body, T, mask=None: bias(body, T)
     )
     folder = make_run(tmp_path / "run", "mlm", pos="learned")
-    code, out, _ = call(capsys, folder, "--text", SHORT, "--text", LONG)
+    code, out, _ = call("attention_maps", folder, "--text", SHORT, "--text", LONG)
     assert code == 1
     assert "FAIL  no weight on padding" in out
     assert "FAIL  each text alone gives the same output" in out
-    assert call(capsys, folder, "--text", LONG)[0] == 0  # without padding there is nothing wrong
+    succeed(call("attention_maps", folder, text=LONG))  # without padding, nothing is wrong
 
 
 # ---------------------------------------------------------------------------- numbers
-
-
-@pytest.mark.parametrize(
-    "n_head, powers",
-    [
-        (2, [4, 8]),
-        (4, [2, 4, 6, 8]),
-        (6, [2, 4, 6, 8, 1, 3]),
-        (12, [1, 2, 3, 4, 5, 6, 7, 8, 0.5, 1.5, 2.5, 3.5]),
-    ],
-)
-def test_slopes_are_those_of_the_paper(n_head, powers):
-    body = Decoder(Config(vocab_size=9, n_head=n_head, n_embd=2 * n_head, pos="alibi"))
-    assert [slope(body, head) for head in range(n_head)] == pytest.approx(
-        [2.0**-power for power in powers]
-    )
 
 
 def test_summary_of_known_weights():
@@ -309,8 +261,8 @@ def test_padding_does_not_count_in_the_summary():
 # ---------------------------------------------------------------------------- drawing
 
 
-def test_only_words_are_drawn_never_padding(tmp_path, capsys, figures):
-    call(capsys, make_run(tmp_path / "run", "mlm"), "--text", SHORT, "--text", LONG)
+def test_only_words_are_drawn_never_padding(tmp_path, figures):
+    call("attention_maps", make_run(tmp_path / "run", "mlm"), "--text", SHORT, "--text", LONG)
     for text, (_, figure) in zip((SHORT, LONG), figures):
         words = ["[BOS]", *text.replace("us", "us*").split()]
         assert all(array.shape == (len(words), len(words)) for array in maps_of(figure).values())
@@ -322,8 +274,8 @@ def test_only_words_are_drawn_never_padding(tmp_path, capsys, figures):
         assert bottom == left == words
 
 
-def test_what_a_decoder_may_not_look_at_is_no_weight_of_zero(tmp_path, capsys, figures):
-    call(capsys, make_run(tmp_path / "run", pos="nope", window=3), "--text", LONG)
+def test_what_a_decoder_may_not_look_at_is_no_weight_of_zero(tmp_path, figures):
+    call("attention_maps", make_run(tmp_path / "run", pos="nope", window=3), "--text", LONG)
     for array in maps_of(figures[0][1]).values():
         T = len(array)
         assert [[bool(array.mask[i, j]) for j in range(T)] for i in range(T)] == [
@@ -331,16 +283,16 @@ def test_what_a_decoder_may_not_look_at_is_no_weight_of_zero(tmp_path, capsys, f
         ]
 
 
-def test_a_leak_is_drawn(tmp_path, capsys, figures, monkeypatch):
+def test_a_leak_is_drawn(tmp_path, figures, monkeypatch):
     monkeypatch.setattr(model, "attend", leaking)
-    call(capsys, make_run(tmp_path / "run"), "--text", SHORT)
+    call("attention_maps", make_run(tmp_path / "run"), "--text", SHORT)
     assert not any(array.mask.any() for array in maps_of(figures[0][1]).values())
 
 
-def test_one_layer_or_head(tmp_path, capsys, figures):
+def test_one_layer_or_head(tmp_path, figures):
     folder = make_run(tmp_path / "run", n_layer=3, n_head=4)
-    call(capsys, folder, "--text", SHORT, "--layer", 3, "--head", 2, "--format", "svg")
-    call(capsys, folder, "--text", SHORT, "--head", 4)
+    call("attention_maps", folder, "--text", SHORT, "--layer", 3, "--head", 2, "--format", "svg")
+    call("attention_maps", folder, "--text", SHORT, "--head", 4)
     assert [name for name, _ in figures] == [
         "map-1-this-is-a-small-sentence-layer-3-head-2.svg",
         "map-1-this-is-a-small-sentence-head-4.png",
@@ -349,12 +301,12 @@ def test_one_layer_or_head(tmp_path, capsys, figures):
     assert list(maps_of(figures[1][1])) == ["layer 1, head 4", "layer 2, head 4", "layer 3, head 4"]
 
 
-def test_two_runs_side_by_side(tmp_path, capsys, figures):
+def test_two_runs_side_by_side(tmp_path, figures):
     a, b = (
         make_run(tmp_path / "a", pos="alibi"),
         make_run(tmp_path / "b", "mlm", "bpe", pos="rope", n_layer=3, block_size=64),
     )
-    code, out, _ = call(capsys, a, b, "--text", SHORT, "--positions")
+    code, out, _ = call("attention_maps", a, b, "--text", SHORT, "--positions")
     assert code == 0
     assert {name for name, _ in figures} == {
         "map-1-this-is-a-small-sentence-a-b.png",
@@ -371,16 +323,10 @@ def test_two_runs_side_by_side(tmp_path, capsys, figures):
     assert not (tmp_path / "b" / "maps").exists()
 
 
-def test_long_texts_and_odd_letters(tmp_path, capsys, figures):
+def test_long_texts_and_odd_letters(tmp_path, figures):
     folder = make_run(tmp_path / "run", block_size=100, pos="alibi", n_layer=1)
-    call(
-        capsys,
-        folder,
-        "--text",
-        " ".join(WORDS.split() * 7),
-        "--text",
-        "costs $5$ or $6$ \N{SNOWMAN} a_b^c " + "x" * 300,
-    )
+    texts = [" ".join(WORDS.split() * 7), "costs $5$ or $6$ \N{SNOWMAN} a_b^c " + "x" * 300]
+    call("attention_maps", folder, text=texts)
     assert len(next(iter(maps_of(figures[0][1]).values()))) == 100
     for _, figure in figures:
         width, height = figure.get_tightbbox().size
@@ -388,15 +334,9 @@ def test_long_texts_and_odd_letters(tmp_path, capsys, figures):
 
 
 @pytest.mark.parametrize("ending, magic", [("pdf", b"%PDF"), ("svg", b"<?xml")])
-def test_formats(tmp_path, capsys, ending, magic):
-    code, _, err = call(
-        capsys,
-        make_run(tmp_path / "run", n_layer=1, n_head=1),
-        "--text",
-        "\N{CJK UNIFIED IDEOGRAPH-65E5} $is$ a",
-        "--format",
-        ending,
-    )
+def test_formats(tmp_path, ending, magic):
+    run, text = make_run(tmp_path / "run", n_layer=1), "\N{CJK UNIFIED IDEOGRAPH-65E5} $is$ a"
+    code, _, err = call("attention_maps", run, text=text, format=ending)
     drawn = tmp_path / "run" / "maps" / f"map-1-\N{CJK UNIFIED IDEOGRAPH-65E5}-is-a.{ending}"
     assert (code, err) == (0, "") and drawn.read_bytes().startswith(magic)
 
@@ -404,12 +344,12 @@ def test_formats(tmp_path, capsys, ending, magic):
 # ---------------------------------------------------------------------------- several calls
 
 
-def test_a_second_sentence_leaves_the_first_as_it_is(tmp_path, capsys):
+def test_a_second_sentence_leaves_the_first_as_it_is(tmp_path):
     folder = make_run(tmp_path / "run", n_layer=1, n_head=1)
-    call(capsys, folder, "--text", SHORT)
+    call("attention_maps", folder, "--text", SHORT)
     maps = folder / "maps"
     first, before = (maps / SHORT_MAP).read_bytes(), entry(maps, SHORT_MAP)
-    call(capsys, folder, "--text", "the world")
+    call("attention_maps", folder, "--text", "the world")
     assert (maps / SHORT_MAP).read_bytes() == first and entry(maps, SHORT_MAP) == before
     names = [SHORT_MAP, "map-1-the-world.png", "maps.json"]
     assert sorted(path.name for path in maps.iterdir()) == sorted(names)
@@ -417,11 +357,11 @@ def test_a_second_sentence_leaves_the_first_as_it_is(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("damage", ["{", '{"runs": []}'])
-def test_a_report_describes_only_the_figures_there_are(tmp_path, capsys, figures, damage):
+def test_a_report_describes_only_the_figures_there_are(tmp_path, figures, damage):
     folder = make_run(tmp_path / "run", n_layer=1)
     (folder / "maps").mkdir()
     (folder / "maps" / "maps.json").write_text(damage)
-    code, _, err = call(capsys, folder, "--text", SHORT)
+    code, _, err = call("attention_maps", folder, "--text", SHORT)
     assert (code, err) == (0, "")
     assert list(json.loads((folder / "maps" / "maps.json").read_text())) == [SHORT_MAP]
 
@@ -445,10 +385,10 @@ def test_slugs_are_short_and_safe(text, name):
 POST, REPLY, COMMENT = "the people of the world", "we will work with us", "this [MASK] is a world"
 
 
-def test_a_thread_has_maps_of_ancestors_comment_and_between(tmp_path, capsys, figures):
+def test_a_thread_has_maps_of_ancestors_comment_and_between(tmp_path, figures):
     folder = make_run(tmp_path / "run", "thread", pos="alibi")
     texts = [word for text in (POST, REPLY, COMMENT) for word in ("--text", text)]
-    code, out, err = call(capsys, folder, *texts, "--positions")
+    code, out, err = call("attention_maps", folder, *texts, "--positions")
     assert (code, err) == (0, "") and "FAIL" not in out
     names = [name for name, _ in figures]
     assert names[:3] == [
@@ -482,12 +422,12 @@ def test_cross_attention_to_ancestors_is_that_of_the_model(tmp_path):
     torch.testing.assert_close(cross.weights, expected, atol=1e-5, rtol=1e-4)
 
 
-def test_a_comment_alone_and_a_thread_too_long(tmp_path, capsys, figures):
+def test_a_comment_alone_and_a_thread_too_long(tmp_path, figures):
     folder = make_run(tmp_path / "run", "thread", n_ancestors=2)
-    code, out, _ = call(capsys, folder, "--text", COMMENT)
+    code, out, _ = call("attention_maps", folder, "--text", COMMENT)
     assert code == 0 and "cross-attention" not in out and len(figures) == 1
     texts = ["--text", "a small world", "--text", POST, "--text", REPLY, "--text", COMMENT]
-    code, out, _ = call(capsys, folder, *texts)
+    code, out, _ = call("attention_maps", folder, *texts)
     assert code == 0 and "note: only the nearest 2 of 3 ancestors are read" in out
     assert [name[:6] for name, _ in figures[1:]] == ["map-2-", "map-3-", "map-4-"]
 
@@ -495,22 +435,16 @@ def test_a_comment_alone_and_a_thread_too_long(tmp_path, capsys, figures):
 # ---------------------------------------------------------------------------- what the user is told
 
 
-def test_unknown_words_and_cuts_are_told(tmp_path, capsys, figures):
-    code, out, _ = call(
-        capsys,
-        make_run(tmp_path / "run", block_size=6),
-        "--text",
-        "this zorg is a qwx",
-        "--text",
-        LONG,
-    )
+def test_unknown_words_and_cuts_are_told(tmp_path, figures):
+    folder = make_run(tmp_path / "run", block_size=6)
+    code, out, _ = call("attention_maps", folder, text=["this zorg is a qwx", LONG])
     assert code == 0
     assert "text 1: 2 of 5 tokens are unknown to this run and read as [UNK]: zorg* qwx*" in out
     assert "note: text 2 has 20 tokens with [BOS]; truncated to --block-size 6" in out
 
 
-def test_mask_token_is_one_token(tmp_path, capsys, figures):
-    call(capsys, make_run(tmp_path / "run", "mlm"), "--text", "this [MASK] is")
+def test_mask_token_is_one_token(tmp_path, figures):
+    call("attention_maps", make_run(tmp_path / "run", "mlm"), "--text", "this [MASK] is")
     (report,) = entry(tmp_path / "run" / "maps", "map-1-this-mask-is.png")
     assert report["queries"] == report["keys"] == ["[BOS]", "this", "[MASK]", "is"]
 
@@ -531,26 +465,26 @@ def test_mask_token_is_one_token(tmp_path, capsys, figures):
         (("RUN", "--device", "cuda"), "--device cuda"),
     ],
 )
-def test_mistakes_are_one_line(tmp_path, capsys, figures, argv, message):
+def test_mistakes_are_one_line(tmp_path, figures, argv, message):
     if "cuda" in argv and torch.cuda.is_available():
         pytest.skip("there is a GPU")
     folder = make_run(tmp_path / "run")
-    code, _, err = call(capsys, *(arg.replace("RUN", str(folder)) for arg in argv))
-    assert code == 2 and err.count("\n") == 1 and message.format(run=folder) in err and not figures
+    done = call("attention_maps", *(arg.replace("RUN", str(folder)) for arg in argv))
+    assert_complains(done, message.format(run=folder))
+    assert not figures
 
 
-def test_a_damaged_run_is_one_line(tmp_path, capsys):
+def test_a_damaged_run_is_one_line(tmp_path):
     folder = make_run(tmp_path / "run")
     shutil.copy(folder / "config.json", folder / "best.pt")
-    code, _, err = call(capsys, folder)
-    assert code == 2 and err.count("\n") == 1 and "best.pt" in err
+    assert_complains(call("attention_maps", folder), "best.pt")
 
 
-def test_a_run_that_has_not_ended_is_drawn_as_such(tmp_path, capsys):
+def test_a_run_that_has_not_ended_is_drawn_as_such(tmp_path):
     folder = make_run(tmp_path / "cut")
     (folder / "result.json").unlink()
     torch.save(torch.load(folder / "best.pt", weights_only=True) | {"step": 3}, folder / "best.pt")
-    _, out, _ = call(capsys, folder, "--text", SHORT)
+    _, out, _ = call("attention_maps", folder, "--text", SHORT)
     (drawn,) = entry(folder / "maps", SHORT_MAP)
     assert "causal LM, learned positions, unfinished: step 3\n" in out
     assert drawn["model"].endswith("unfinished: step 3")
@@ -565,11 +499,11 @@ def test_what_is_shown_of_toy_is_in_its_words():
 # ---------------------------------------------------------------------------- pages and options
 
 
-def test_a_page_and_the_weights_of_each_text(tmp_path, capsys, figures):
+def test_a_page_and_the_weights_of_each_text(tmp_path, figures):
     run = make_run(tmp_path / "run", pos="alibi")
     out = tmp_path / "maps"
     argv = ("--text", SHORT, "--text", "we will read", "--html", "--save-weights", "--out", out)
-    code, told, err = call(capsys, run, *argv)
+    code, told, err = call("attention_maps", run, *argv)
     assert (code, err) == (0, "")
     pages = [
         out / f"attention-{name}.html" for name in ("1-this-is-a-small-sentence", "2-we-will-read")
@@ -584,20 +518,19 @@ def test_a_page_and_the_weights_of_each_text(tmp_path, capsys, figures):
             assert np.allclose(arrays[name], getattr(view, name), atol=1e-5), name
 
 
-def test_titles_labels_and_means(tmp_path, capsys, figures):
+def test_titles_labels_and_means(tmp_path, figures):
     runs = [make_run(tmp_path / name, pos="rope") for name in "ab"]
     argv = ("--text", SHORT, "--mean", "--no-bos", "--scale", "linear", "--numbers")
-    assert call(capsys, *runs, *argv, "--labels", "first, second")[0] == 0
+    assert call("attention_maps", *runs, *argv, "--labels", "first, second")[0] == 0
     ((name, figure),) = figures
     assert name == "map-1-this-is-a-small-sentence-mean-first-second.png"
     assert {"first", "second"} <= {text.get_text().split("\n")[0] for text in figure.texts}
     titles = [axis.get_title() for axis in figure.axes if axis.get_title()]
     assert titles == ["layer 1, mean of heads", "layer 2, mean of heads"] * 2
-    code, _, err = call(capsys, *runs, "--labels", "one", "--text", SHORT)
-    assert code == 2 and "--labels one: gives 1 names for 2 runs" in err
+    done = call("attention_maps", *runs, labels="one", text=SHORT)
+    assert_complains(done, "--labels one: gives 1 names for 2 runs")
     for labels in ("same,same", "a/b,c"):  # would share a column, or name a missing folder
-        code, _, err = call(capsys, *runs, "--labels", labels, "--text", SHORT)
-        assert code == 2 and f"--labels {labels}: " in err and err.count("\n") == 1
+        done = call("attention_maps", *runs, labels=labels, text=SHORT)
+        assert_complains(done, f"--labels {labels}: ")
     alike = [make_run(tmp_path / parent / "x" / "lm", pos="rope") for parent in "ab"]
-    code, _, err = call(capsys, *alike, "--text", SHORT)
-    assert code == 2 and "x-lm and x-lm: " in err and "--labels" in err
+    assert_complains(call("attention_maps", *alike, text=SHORT), "x-lm and x-lm: ", "--labels")

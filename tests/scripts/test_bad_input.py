@@ -10,7 +10,7 @@ import sys
 
 import pytest
 import torch
-from helpers import ROOT, SHORT, assert_complains, contents, succeed
+from helpers import ROOT, SHORT, assert_complains, contents, result_of, succeed
 
 from data.tokenizer import train_tokenizer
 from lab.records import read_metrics
@@ -44,13 +44,6 @@ ROWS = b"0\tone of them\n1\tanother one\n2\ta third one\n"
         (
             "train_classifier",
             "train_CLS.tsv",
-            ROWS + b"1 no tab\n",
-            ["train_CLS.tsv:4: no tab", "expected a label, a tab and a text"],
-        ),
-        ("train_classifier", "train_CLS.tsv", ROWS + b"\n" + ROWS, ["train_CLS.tsv:4: no tab"]),
-        (
-            "train_classifier",
-            "train_CLS.tsv",
             ROWS + b"7\tby nobody\n",
             ["train_CLS.tsv:4: unknown label '7'", "expected one of 0, 1, 2"],
         ),
@@ -63,16 +56,10 @@ ROWS = b"0\tone of them\n1\tanother one\n2\ta third one\n"
         (
             "train_classifier",
             "train_CLS.tsv",
-            b"0\t \n",
-            ["train_CLS.tsv:1: empty text", "complete the line or remove it"],
-        ),
-        ("train_classifier", "train_CLS.tsv", b"\tunlabelled\n", ["train_CLS.tsv:1: empty label"]),
-        (
-            "train_classifier",
-            "train_CLS.tsv",
             ROWS + "0\tcafé\n".encode("latin-1"),
             ["train_CLS.tsv:4: not UTF-8 (byte 0xe9)", "save the file as UTF-8"],
         ),
+        ("train_classifier", "train_CLS.tsv", None, ["holds no", "train_CLS.tsv"]),
         ("train_classifier", "test_CLS.tsv", None, ["test_CLS.tsv: no such file", "--data"]),
         ("train_lm", "train_LM.txt", b"", ["train_LM.txt: the file is empty"]),
         ("train_lm", "test_LM_obama.txt", b"", ["test_LM_obama.txt: the file is empty"]),
@@ -115,6 +102,7 @@ def test_a_file_that_is_wrong(script, name, content, parts, cli, own_corpus, tmp
 @pytest.mark.parametrize(
     "name, content, parts",
     [
+        ("", None, ["neither train_CLS.tsv nor train_LM.txt"]),
         ("nowhere", None, ["no such corpus, folder or file", "toy, pydocs, speeches"]),
         ("nowhere.txt", None, ["no such file", "check the path"]),
         ("nowhere.tsv", None, ["no such file"]),
@@ -133,30 +121,6 @@ def test_a_corpus_that_cannot_be_read(name, content, parts, cli, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_folder_without_any_of_the_files(cli, tmp_path):
-    assert_complains(
-        cli("train_lm", data=tmp_path, out=tmp_path / "run"),
-        tmp_path,
-        "neither train_CLS.tsv nor train_LM.txt",
-    )
-
-
-@pytest.mark.parametrize(
-    "script, missing, needed",
-    [
-        ("train_lm", "train_LM.txt", "train_LM.txt"),
-        ("train_classifier", "train_CLS.tsv", "train_CLS.tsv"),
-    ],
-)
-def test_a_corpus_without_the_part_a_script_needs(
-    script, missing, needed, cli, own_corpus, tmp_path
-):
-    (own_corpus / missing).unlink()
-    assert_complains(
-        cli(script, data=own_corpus, out=tmp_path / "run"), own_corpus, "holds no", needed
-    )
-
-
 @pytest.mark.parametrize("script", CORPUS_SCRIPTS)
 def test_windows_line_ends_give_a_note_and_equal_results(script, cli, own_corpus, tmp_path):
     succeed(cli(script, *SHORT[script], data=own_corpus, out=tmp_path / "unix"))
@@ -172,10 +136,7 @@ def test_windows_line_ends_give_a_note_and_equal_results(script, cli, own_corpus
     assert (tmp_path / "unix" / "metrics.jsonl").read_text() == (
         tmp_path / "windows" / "metrics.jsonl"
     ).read_text()
-    unix, windows = (
-        json.loads((tmp_path / name / "result.json").read_text(encoding="utf-8"))
-        for name in ("unix", "windows")
-    )
+    unix, windows = (result_of(tmp_path / name) for name in ("unix", "windows"))
     assert all(
         windows[name] == unix[name]
         for name in unix
@@ -221,13 +182,10 @@ def test_a_folder_in_use_by_another_process_is_left_alone(argv, cli, corpus, fin
         assert other.stdout.readline() == "held\n"
         outcome = cli("train_lm", *SHORT["train_lm"], "--data", corpus, "--out", folder, *argv)
         other.stdin.close()
-    assert outcome.code == 2
-    assert "another process is training there" in outcome.err
-    assert outcome.err.count("\n") == 1
+    assert_complains(outcome, "another process is training there")
     assert contents(folder) == before
-    succeed(
-        cli("train_lm", *SHORT["train_lm"], data=corpus, out=folder, overwrite=True)
-    )  # it has gone
+    # the other process has gone
+    succeed(cli("train_lm", *SHORT["train_lm"], data=corpus, out=folder, overwrite=True))
 
 
 @pytest.mark.parametrize("argv", [[], ["--overwrite"]])
@@ -244,58 +202,28 @@ def test_a_folder_with_something_else_is_left_alone(there, argv, cli, corpus, tm
     for name in there:
         (folder / name).write_text('{"architectures": ["of somebody else"]}')
     before = contents(folder)
-    assert_complains(
-        cli("train_lm", *SHORT["train_lm"], "--data", corpus, "--out", folder, *argv),
-        f"--out {folder}",
-        "not empty",
-        "choose another folder",
-    )
+    outcome = cli("train_lm", *SHORT["train_lm"], "--data", corpus, "--out", folder, *argv)
+    assert_complains(outcome, f"--out {folder}", "not empty", "choose another folder")
     assert contents(folder) == before
 
 
-def test_the_users_files_in_a_run_folder_are_kept(cli, corpus, tmp_path):
-    folder = shutil.copytree(only_begun(cli, corpus, tmp_path), tmp_path / "copy")
-    (folder / "notes.txt").write_text("my observations")
-    assert_complains(
-        cli("train_lm", *SHORT["train_lm"], data=corpus, out=folder), folder, "already holds a run"
-    )
-    assert (folder / "notes.txt").read_text() == "my observations"
-
-
-def only_begun(cli, corpus, tmp_path):
-    """A run folder that was interrupted before its first checkpoint."""
-    succeed(cli("train_lm", *SHORT["train_lm"], data=corpus, out=tmp_path / "begun"))
-    for path in (tmp_path / "begun").iterdir():
+def test_a_run_just_begun_with_a_users_file_is_kept(cli, corpus, tmp_path):
+    folder, argv = tmp_path / "run", (*SHORT["train_lm"], "--data", corpus)
+    succeed(cli("train_lm", *argv, out=folder))
+    for path in folder.iterdir():  # as if it was interrupted before its first checkpoint
         if path.name not in ("config.json", "tokenizer.json"):
             path.unlink()
-    return tmp_path / "begun"
+    (folder / "notes.txt").write_text("my observations")
+    assert_complains(cli("train_lm", *argv, out=folder), folder, "already holds a run")
+    assert (folder / "notes.txt").read_text() == "my observations"
 
 
 def test_a_file_where_the_folder_should_be(cli, corpus, tmp_path):
     (tmp_path / "file").write_text("precious")
     for out in (tmp_path / "file", tmp_path / "file" / "run"):
-        assert_complains(
-            cli("train_lm", *SHORT["train_lm"], data=corpus, out=out),
-            tmp_path / "file",
-            "choose another",
-        )
+        outcome = cli("train_lm", *SHORT["train_lm"], data=corpus, out=out)
+        assert_complains(outcome, tmp_path / "file", "choose another")
     assert (tmp_path / "file").read_text() == "precious"
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs a file size limit of Linux")
-def test_a_disk_that_is_full(shell, corpus, tmp_path):
-    import resource  # not on Windows
-
-    def no_file_over_8_kb():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
-
-    outcome = shell(
-        "train_lm", *SHORT["train_lm"], data=corpus, out="run", preexec_fn=no_file_over_8_kb
-    )
-    assert_complains(outcome, "run", "File too large", "--out")
-    assert not any(
-        (tmp_path / "run" / name).exists() for name in ("best.pt", "checkpoint.pt", "result.json")
-    )
 
 
 # ---------------------------------------------------------------------------------- the run to read
@@ -380,22 +308,11 @@ def test_a_checkpoint_that_holds_something_else(what, cli, corpus, finished, tmp
         assert contents(folder) == before
 
 
-def test_an_unknown_or_changed_encoder(cli, corpus, finished, tmp_path):
-    assert_complains(
-        cli("train_classifier", encoder=tmp_path / "nowhere", data=corpus),
-        f"--encoder {tmp_path / 'nowhere'}",
-        "no such run folder",
-    )
-    assert_complains(
-        cli("train_classifier", encoder=corpus, data=corpus),
-        f"--encoder {corpus}",
-        "no config.json",
-    )
-    assert_complains(
-        cli("train_classifier", encoder=finished("train_mlm"), n_layer=3, data=corpus),
-        "--n-layer 3",
-        "leave the flag out",
-    )
+def test_an_unknown_encoder(cli, corpus, tmp_path):
+    outcome = cli("train_classifier", encoder=tmp_path / "nowhere", data=corpus)
+    assert_complains(outcome, f"--encoder {tmp_path / 'nowhere'}", "no such run folder")
+    done = cli("train_classifier", encoder=corpus, data=corpus)
+    assert_complains(done, f"--encoder {corpus}", "no config.json")
 
 
 def test_an_encoder_of_another_kind(cli, corpus, finished, tmp_path):
@@ -416,17 +333,9 @@ def test_decoders_that_cannot_classify(cli, corpus, finished, tmp_path):
     for encoder, argv, parts in (
         (tmp_path / "two", (), ["is an ensemble", "give a run of one model"]),
         (finished("train_mlm"), ("--causal",), ["--causal", "is an encoder", "leave --causal out"]),
-        (
-            finished("train_lm"),
-            ("--split", "clean"),
-            ["--split clean", "pretrain it with --split clean too"],
-        ),
     ):
-        assert_complains(
-            cli("train_classifier", "--encoder", encoder, *argv, data=corpus, out=tmp_path / "run"),
-            encoder,
-            *parts,
-        )
+        outcome = cli("train_classifier", *argv, encoder=encoder, data=corpus, out=tmp_path / "run")
+        assert_complains(outcome, encoder, *parts)
     assert not (tmp_path / "run").exists()
 
 
@@ -471,23 +380,6 @@ def test_a_run_that_cannot_be_resumed(script, name, how, parts, cli, corpus, fin
     assert contents(folder) == before
 
 
-def test_best_weights_in_place_of_the_checkpoint(cli, corpus, finished, tmp_path):
-    folder = damaged(
-        finished,
-        "train_lm",
-        tmp_path,
-        "checkpoint.pt",
-        lambda _: (finished("train_lm") / "best.pt").read_bytes(),
-    )
-    before = contents(folder)
-    assert_complains(
-        cli("train_lm", *SHORT["train_lm"], data=corpus, out=folder, resume=True),
-        folder / "checkpoint.pt",
-        "restore",
-    )
-    assert contents(folder) == before
-
-
 def test_resume_with_another_script_names_the_right_one(cli, finished):
     folder = finished("train_classifier")
     before = contents(folder)
@@ -517,11 +409,8 @@ def test_resume_with_data_that_has_changed(cli, own_corpus, tmp_path):
 
 
 def test_resume_without_a_run(cli, corpus, tmp_path):
-    assert_complains(
-        cli("train_lm", data=corpus, out=tmp_path / "nowhere", resume=True),
-        tmp_path / "nowhere",
-        "leave --resume out",
-    )
+    outcome = cli("train_lm", data=corpus, out=tmp_path / "nowhere", resume=True)
+    assert_complains(outcome, tmp_path / "nowhere", "leave --resume out")
     assert not (tmp_path / "nowhere").exists()
 
 

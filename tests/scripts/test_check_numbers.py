@@ -1,7 +1,7 @@
 """check_numbers.py: every number it checks is on its page, and one that drifts is named."""
 
 import pytest
-from helpers import ROOT, call_main
+from helpers import ROOT, assert_complains, call
 
 from studies import check_numbers
 
@@ -22,11 +22,10 @@ def test_a_number_that_drifts_is_named(obama, code, part, monkeypatch):
     monkeypatch.setattr(check_numbers, "CHECKS", (check,))
     output = N_GRAMS.format(h="252.0", o=obama, w="350.5")
     monkeypatch.setattr(check_numbers, "run", lambda words: output)
-    done = call_main(check_numbers, check_numbers.check_all)
+    done = call("check_numbers")
     assert done.code == code and part in done.out
 
 
 def test_an_output_without_the_numbers_is_an_error(monkeypatch):
     monkeypatch.setattr(check_numbers, "run", lambda words: "nothing")
-    done = call_main(check_numbers, check_numbers.check_all)
-    assert done.code == 2 and "not found; correct CHECKS" in done.err
+    assert_complains(call("check_numbers"), "not found; correct CHECKS")

@@ -1,14 +1,13 @@
 """compare.py on run folders made by hand, whose means, spreads and best values are known."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
+from helpers import assert_complains, call, succeed
 
 import compare
 from lab import comparable, figures, panels, tables
-from lab.command import main
 from lab.configurations import Configuration
 from lab.panels import Panel
 from lab.predictions import write_predictions
@@ -95,31 +94,15 @@ def baseline(tmp_path):
 
 
 @pytest.fixture
-def command(monkeypatch, capsys):
-    """command("a", "b") -> (exit code, stdout, stderr) of compare.py's command line."""
-
-    def call(*argv):
-        monkeypatch.setattr(sys, "argv", ["compare.py", *map(str, argv)])
-        try:
-            main(compare.compare, compare.Flags, "test")
-            code = 0
-        except SystemExit as stop:
-            code = stop.code
-        return code, *capsys.readouterr()
-
-    return call
-
-
-@pytest.fixture
-def table(command, monkeypatch):
+def table(monkeypatch):
     """table("a", "b") -> {first cell: {heading: cell}} of compare.md."""
 
     for name in ("draw_over_steps", "draw_over_lengths"):  # slower than all the rest
         monkeypatch.setattr(panels, name, lambda *_, **__: None)
     monkeypatch.setattr(compare, "save", lambda figure, path: None)
 
-    def call(*argv):
-        code, out, err = command(*argv)
+    def compared(*argv):
+        code, out, err = call("compare", *argv)
         assert code == 0, err
         written = Path("out/compare/compare.md").read_text(encoding="utf-8")
         assert written in out
@@ -130,7 +113,7 @@ def table(command, monkeypatch):
         ]
         return {cells[0]: dict(zip(header, cells)) for cells in body}
 
-    return call
+    return compared
 
 
 def outputs(name="compare.json"):
@@ -251,25 +234,23 @@ def test_labels_are_the_flags_that_differ_spelled_as_flags(make, table):
     ]
 
 
-def test_runs_that_were_not_trained_alike_are_told(make, command):
+def test_runs_that_were_not_trained_alike_are_told(make):
     names = [make("a", steps=200, batch_size=16), make("b", pos="alibi", steps=1000, batch_size=16)]
-    assert "Not trained alike: steps 200, 1000." in command(*names)[1]
-    assert (
-        "Not trained alike"
-        not in command(names[0], make("c", pos="alibi", steps=200, batch_size=16))[1]
-    )
+    assert "Not trained alike: steps 200, 1000." in call("compare", *names).out
+    alike = make("c", pos="alibi", steps=200, batch_size=16)
+    assert "Not trained alike" not in call("compare", names[0], alike).out
 
 
 def test_where_nothing_differs_the_folder_is_the_label(make, table):
     assert list(table(make("lm-toy-0", seed=0), make("lm-toy-1", seed=1))) == ["lm-toy"]
 
 
-def test_labels_can_be_chosen_in_the_order_of_the_folders(make, table, command):
+def test_labels_can_be_chosen_in_the_order_of_the_folders(make, table):
     names = [make("b", pos="rope"), make("a", pos="alibi")]
     assert list(table(*names, "--labels", "RoPE, A_L & B")) == ["RoPE", "A_L & B"]
     assert r"A\_L \& B" in Path("out/compare/compare.tex").read_text(encoding="utf-8")
-    code, _, err = command(*names, "--labels", "RoPE")
-    assert code == 2 and "give 2 different names, for rotary; ALiBi" in err
+    wrong = call("compare", *names, "--labels", "RoPE")
+    assert_complains(wrong, "give 2 different names, for rotary; ALiBi")
 
 
 def test_seeds_of_encoders_do_not_make_configurations(make, table):
@@ -363,8 +344,9 @@ def test_classifiers_are_tested_on_the_same_rows(make, baseline, table):
     ]
 
 
-def test_runs_without_predictions_cost_one_note(make, command):
-    code, out, _ = command(*(make(name, "classifier", pos=name) for name in ("alibi", "nope")))
+def test_runs_without_predictions_cost_one_note(make):
+    names = [make(name, "classifier", pos=name) for name in ("alibi", "nope")]
+    code, out, _ = call("compare", *names)
     (note,) = [line for line in out.splitlines() if line.startswith("note: ")]
     assert code == 0 and "no predictions.tsv in alibi, nope;" in note
     assert outputs()["mcnemar"] == [] and "McNemar" not in out
@@ -373,14 +355,13 @@ def test_runs_without_predictions_cost_one_note(make, command):
 # ---------------------------------------------------------------------------- files
 
 
-def test_latex_is_escaped_and_its_rows_are_of_one_length(make, command):
+def test_latex_is_escaped_and_its_rows_are_of_one_length(make):
     assert (
         tables.escaped("a_b & 5% of $x^2 #{~\\}")
         == r"a\_b \& 5\% of \$x\textasciicircum{}2 \#\{\textasciitilde{}\textbackslash{}\}"
     )
-    code, *_ = command(
-        make("a_0", "mlm"), make("b_0", "mlm", pos="alibi", result={"perplexity/valid": 7.0})
-    )
+    better = make("b_0", "mlm", pos="alibi", result={"perplexity/valid": 7.0})
+    succeed(call("compare", make("a_0", "mlm"), better))
     lines = Path("out/compare/compare.tex").read_text(encoding="utf-8").splitlines()
     rows = [line for line in lines if line.endswith(r"\\")]
     assert rows[1] == r"configuration & seeds & valid & valid (\%) & parameters & seconds \\"
@@ -400,7 +381,7 @@ def is_picture(path):
     )
 
 
-def test_figures_are_written_and_a_stale_one_goes(make, baseline, command):
+def test_figures_are_written_and_a_stale_one_goes(make, baseline):
     long = {"perplexity/ada@64": 21.0, "perplexity/ada@128": 23.0, "floor/perplexity/ada": 2.5}
     names = [
         make("a", pos="alibi", result=long),
@@ -408,7 +389,7 @@ def test_figures_are_written_and_a_stale_one_goes(make, baseline, command):
         make("c", block_size=32),
         baseline("base", {"perplexity/ada": 15.0}),
     ]
-    code, out, _ = command(*names)
+    code, out, _ = call("compare", *names)
     folder = Path("out/compare")
     assert code == 0
     assert is_picture(folder / "compare.png")
@@ -416,15 +397,15 @@ def test_figures_are_written_and_a_stale_one_goes(make, baseline, command):
     assert out.splitlines()[-1].startswith(
         "configurations: 2, runs: 3; out/compare: compare.png, train-short-test-long.png"
     )
-    code, out, _ = command("c", make("d", seed=1))
+    code, out, _ = call("compare", "c", make("d", seed=1))
     assert code == 0
     assert is_picture(folder / "compare.png")
     assert not (folder / "train-short-test-long.png").exists()
 
 
 @pytest.mark.parametrize("kind", ["mlm", "classifier"])
-def test_other_kinds_are_drawn_too(kind, make, command):
-    code, *_ = command(make("a", kind), make("b", kind, seed=1))
+def test_other_kinds_are_drawn_too(kind, make):
+    code, *_ = call("compare", make("a", kind), make("b", kind, seed=1))
     assert code == 0 and is_picture(Path("out/compare/compare.png"))
 
 
@@ -471,9 +452,7 @@ def test_what_a_short_run_reached_stays_in_sight():
     assert low < 5 and 60 < high < 540  # where they began need not be seen
 
 
-def test_a_retrained_classifier_is_a_point_beside_the_baseline(
-    make, baseline, command, monkeypatch
-):
+def test_a_retrained_classifier_is_a_point_beside_the_baseline(make, baseline, monkeypatch):
     drawn = []
     monkeypatch.setattr(panels, "draw_over_steps", lambda *arguments: drawn.append(arguments))
     monkeypatch.setattr(compare, "save", lambda figure, path: None)
@@ -482,7 +461,7 @@ def test_a_retrained_classifier_is_a_point_beside_the_baseline(
         make("b", "classifier", pos="nope", epochs=15, refit=False),
         baseline("base", {"accuracy/test": 0.9}),
     ]
-    assert command(*names)[0] == 0
+    assert call("compare", *names)[0] == 0
     title, (_, test, *_), xlabel, lines_are, finals_are = drawn[0]
     assert (title, xlabel) == ("Classification on toy", "epoch")
     assert test.lines.keys() == {"ALiBi, refit=yes", "NoPE, refit=no"}
@@ -491,12 +470,12 @@ def test_a_retrained_classifier_is_a_point_beside_the_baseline(
     assert "rows held out" in lines_are and "all rows" in finals_are
 
 
-def test_classifiers_that_count_steps_are_points_beside_epochs(make, command, monkeypatch):
+def test_classifiers_that_count_steps_are_points_beside_epochs(make, monkeypatch):
     drawn = []
     monkeypatch.setattr(panels, "draw_over_steps", lambda *arguments: drawn.append(arguments))
     monkeypatch.setattr(compare, "save", lambda figure, path: None)
     decoders = make("a", "classifier", pos="alibi", result={"accuracy/test": 0.9})
-    assert command(decoders, make("b", "classifier", pos="nope", epochs=15))[0] == 0
+    assert call("compare", decoders, make("b", "classifier", pos="nope", epochs=15))[0] == 0
     _, (_, test, *_), xlabel, *_ = drawn[0]
     assert xlabel == "epoch"
     assert test.lines["ALiBi"] == ([], [], [])
@@ -592,12 +571,11 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_costs_one_line_that_says_what_to_do(mistake, make, baseline, command):
+def test_a_mistake_costs_one_line_that_says_what_to_do(mistake, make, baseline):
     build, words = MISTAKES[mistake]
-    code, out, err = command(*build(make, baseline))
-    assert code == 2 and out == ""
-    assert err.startswith("compare.py: ") and err.count("\n") == 1
-    assert all(word in err for word in words), err
+    done = call("compare", *build(make, baseline))
+    assert_complains(done, *words)
+    assert done.out == "" and done.err.startswith("compare.py: ")
 
 
 def test_the_same_corpus_at_another_place_is_the_same(make, table):

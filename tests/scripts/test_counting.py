@@ -2,17 +2,15 @@
 
 import pytest
 import torch
-from helpers import SHORT, assert_complains, result_of, succeed
+from helpers import SHORT, assert_complains, result_of, succeed, tiny_model
 
 from lab.load import read_run
-from model import Config, Decoder, LanguageModel
+from model import Decoder
 from studies import anchor_head, averages
 
 
-def body(**more):
-    torch.manual_seed(0)
-    config = Config(vocab_size=30, block_size=12, n_layer=2, n_head=2, n_embd=32, pos="nope")
-    return LanguageModel(Decoder(Config(**vars(config) | more))).body.eval()
+def body():
+    return tiny_model(Decoder, pos="nope", n_embd=32, n_ffn=0, init_std=0.5).body
 
 
 def make_uniform(model):
@@ -23,7 +21,7 @@ def make_uniform(model):
 
 
 def test_a_uniform_head_gives_the_first_token_one_over_t():
-    model = body(init_std=0.5)
+    model = body()
     make_uniform(model)
     weights = anchor_head.weights_on_first(model, torch.randint(5, 30, (70, 12)))  # (L, H, T)
     expected = 1 / torch.arange(1, 13).float()
@@ -33,7 +31,7 @@ def test_a_uniform_head_gives_the_first_token_one_over_t():
 
 @pytest.mark.parametrize("anchor", [False, True])
 def test_the_mean_of_independent_words_has_the_predicted_length(anchor):
-    model, idx = body(init_std=0.5), torch.randint(5, 30, (4000, 12))
+    model, idx = body(), torch.randint(5, 30, (4000, 12))
     make_uniform(model)
     with torch.no_grad():
         model.blocks[0].attention.out.bias.normal_()
@@ -99,13 +97,3 @@ def test_the_counting_head_of_every_seed(kept, cli, tmp_path):
     assert harm[f"{layer}.{head}"] == max(harm.values())
     # Without a head, the layers before it know what they knew.
     assert runs["off"][0]["median"][:layer] == runs["whole"][0]["median"][:layer]
-
-
-@pytest.mark.parametrize(
-    "keep, part",
-    [("0,x", "whole numbers joined by commas"), ("0,99", "--keep 99: must be a step from 0")],
-)
-def test_steps_to_keep_that_make_no_sense(keep, part, cli, corpus, tmp_path):
-    done = cli("train_lm", *SHORT["train_lm"], keep=keep, data=corpus, out=tmp_path / "run")
-    assert_complains(done, "--keep", part)
-    assert not (tmp_path / "run" / "config.json").exists()

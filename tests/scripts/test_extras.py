@@ -1,25 +1,11 @@
 """Optional packages: without safetensors or sacrebleu, only what needs them refuses to run."""
 
-import subprocess
 import sys
 
 import pytest
-from helpers import ROOT, SHORT, assert_complains, call_main, make_run
+from helpers import SHORT, assert_complains, call, make_run
 
-from beyond import export
 from nets import roberta
-
-
-def test_without_the_extras_the_training_scripts_import():
-    blocked = "import sys; sys.modules['safetensors'] = sys.modules['sacrebleu'] = None; "
-    scripts = "import train_lm, train_mlm, train_classifier, sample, attention_maps, compare"
-    done = subprocess.run(
-        [sys.executable, "-c", blocked + scripts + "; import beyond.train_seq2seq"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("script", ["train_mlm", "train_classifier"])
@@ -33,7 +19,7 @@ def test_init_without_safetensors_names_the_package(cli, tmp_path, monkeypatch, 
 def test_export_without_safetensors_names_the_package(tmp_path, monkeypatch):
     monkeypatch.setattr(roberta, "load_file", None)
     run = make_run(tmp_path / "mlm", "mlm", norm_first=False, head="roberta")
-    done = call_main(export, export.export, run, "--out", tmp_path / "folder")
+    done = call("export", run, "--out", tmp_path / "folder")
     assert_complains(done, "pip install safetensors")
     assert not (tmp_path / "folder").exists()
 

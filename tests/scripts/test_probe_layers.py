@@ -1,38 +1,26 @@
 """probe_layers.py: layers of an encoder beside an untrained one, and the table of their runs."""
 
-import json
-
 import pytest
-from helpers import SHORT, call_main
+from helpers import SHORT, assert_complains, call, result_of
 
-from studies import probe_layers
+from lab.records import read_json
 
 
 def test_layers_of_a_tiny_encoder(corpus, finished, tmp_path, jobs_in_process):
     argv = (finished("train_mlm"), "--seeds", 1, "--jobs", 1, "--out", tmp_path / "layers")
-    done = call_main(probe_layers, probe_layers.probe, *argv)
+    done = call("probe_layers", *argv)
     assert done.code == 0, done.err
-    result = json.loads((tmp_path / "layers" / "result.json").read_text(encoding="utf-8"))
+    result = result_of(tmp_path / "layers")
     assert {name for name in result if name.endswith("/test")} == {
         f"{kind}/layer-{layer}/test"
         for kind in ("pretrained", "untrained")
         for layer in (0, 1, "all")
     }
     for kind in ("pretrained", "untrained"):
-        one = json.loads(
-            (tmp_path / "layers" / f"{kind}-layer-1-0" / "result.json").read_text(encoding="utf-8")
-        )
-        assert result[f"{kind}/layer-1/test"]["values"][0] == pytest.approx(
-            100 * one["accuracy/test"]
-        )
-    assert (
-        json.loads(
-            (tmp_path / "layers" / "untrained-layer-0-0" / "config.json").read_text(
-                encoding="utf-8"
-            )
-        )["classifier"]["layers"]
-        == "0"
-    )
+        one = result_of(tmp_path / "layers" / f"{kind}-layer-1-0")["accuracy/test"]
+        assert result[f"{kind}/layer-1/test"]["values"][0] == pytest.approx(100 * one)
+    described = read_json(tmp_path / "layers" / "untrained-layer-0-0" / "config.json")
+    assert described["classifier"]["layers"] == "0"
     assert "| embeddings |" in done.out
     assert (tmp_path / "layers" / "layers.png").stat().st_size > 5000
 
@@ -44,32 +32,20 @@ def test_the_untrained_double_has_the_configuration_of_the_run(
     run, layers = tmp_path / "run", tmp_path / "layers"
     made = cli("train_mlm", *SHORT["train_mlm"], *flags, "--data", corpus, "--out", run)
     assert made.code == 0, made.err
-    done = call_main(
-        probe_layers, probe_layers.probe, run, "--seeds", 1, "--jobs", 1, "--out", layers
-    )
+    done = call("probe_layers", run, "--seeds", 1, "--jobs", 1, "--out", layers)
     assert done.code == 0, done.err
     models = [
-        json.loads((folder / "config.json").read_text(encoding="utf-8"))["model"]
+        read_json(folder / "config.json")["model"]
         for folder in (run, layers / "untrained-layer-1-0", layers / "pretrained-layer-1-0")
     ]
     assert models[0]["zero_mask"] and models[0] == models[1] == models[2]
 
 
 def test_what_is_no_encoder_is_refused(cli, finished):
-    done = cli("probe_layers", finished("train_lm"))
-    assert done.code == 2 and done.err.count("\n") == 1 and "train_mlm.py" in done.err
+    assert_complains(cli("probe_layers", finished("train_lm")), "train_mlm.py")
 
 
 def test_a_layer_the_encoder_does_not_have(cli, corpus, finished, tmp_path):
-    done = cli(
-        "train_classifier",
-        "--encoder",
-        finished("train_mlm"),
-        "--layers",
-        2,
-        "--data",
-        corpus,
-        "--out",
-        tmp_path / "run",
-    )
-    assert done.code == 2 and "--layers 2" in done.err and "one of last, all, 0, 1" in done.err
+    given = dict(encoder=finished("train_mlm"), data=corpus, out=tmp_path / "run")
+    done = cli("train_classifier", **given, layers=2)
+    assert_complains(done, "--layers 2", "one of last, all, 0, 1")

@@ -1,13 +1,11 @@
 """probe_order.py: shuffling keeps the words and the last k, losses are plain cross-entropy."""
 
-import json
-
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import call_main
+from helpers import assert_complains, call, result_of, tiny_model
 
-from model import Config, Decoder, LanguageModel
+from model import Decoder
 from studies import probe_order
 
 
@@ -21,11 +19,7 @@ def test_shuffling_keeps_all_words_and_the_last_k_in_place(k):
 
 
 def test_losses_are_the_cross_entropy_of_each_target():
-    model = LanguageModel(
-        Decoder(
-            Config(vocab_size=30, block_size=12, n_layer=1, n_embd=16, pos="nope", init_std=0.3)
-        )
-    )
+    model = tiny_model(Decoder, n_layer=1, n_ffn=0, pos="nope")
     x, y = torch.randint(5, 30, (70, 12)), torch.randint(5, 30, (70, 12))
     with torch.no_grad():
         logits = model(x)
@@ -44,22 +38,15 @@ def test_losses_are_the_cross_entropy_of_each_target():
 def test_a_run_through_the_command_line(shell, finished, tmp_path):
     done = shell("probe_order", finished("train_lm"), "--blocks", 30, "--out", "order")
     assert done.code == 0, done.err
-    result = json.loads((tmp_path / "order" / "result.json").read_text(encoding="utf-8"))["runs"][
-        "learned"
-    ]
+    result = result_of(tmp_path / "order")["runs"]["learned"]
     assert result["kept"][0] == [0, 1, 2, 4, 8, 12] and len(result["segments"][0]) == 8
     assert "last 4" in done.out and (tmp_path / "order" / "order.png").stat().st_size > 10_000
-    refused = call_main(probe_order, probe_order.probe, finished("train_mlm"))
-    assert refused.code == 2 and refused.err.count("\n") == 1 and "train_lm.py" in refused.err
+    refused = call("probe_order", finished("train_mlm"))
+    assert_complains(refused, "train_lm.py")
 
 
 def test_one_layer_without_positions_sees_a_bag_of_words():
-    torch.manual_seed(0)
-    model = LanguageModel(
-        Decoder(
-            Config(vocab_size=30, block_size=12, n_layer=1, n_embd=16, pos="nope", init_std=0.3)
-        )
-    )
+    model = tiny_model(Decoder, n_layer=1, n_ffn=0, pos="nope")
     x, order = torch.randint(5, 30, (40, 12)), torch.rand(40, 12)
     y = torch.full((40, 12), -100)
     y[:, -1] = 7

@@ -5,20 +5,17 @@ from dataclasses import replace
 
 import pytest
 import torch
-from helpers import SHORT, call_main, result_of, succeed
+from helpers import SHORT, assert_complains, call, result_of, succeed, tiny_model
 
-from model import Config, Decoder, Encoder, LanguageModel
+from model import Decoder, Encoder
 from studies import probe_network, probe_position
 from studies.probes import labelled
 
 FLAGS = probe_network.FitFlags(runs=[], steps=150, batch_size=256, lr=5e-3)
 
 
-def body(pos, kind=Decoder, **more):
-    torch.manual_seed(0)
-    return LanguageModel(
-        kind(Config(vocab_size=30, block_size=12, n_layer=2, n_head=2, n_embd=32, pos=pos, **more))
-    ).body
+def body(pos, kind=Decoder, init_std=0.05):
+    return tiny_model(kind, pos=pos, n_embd=32, n_ffn=0, init_std=init_std).body
 
 
 def probed(model, learn, judge, flags=FLAGS):
@@ -78,7 +75,7 @@ def test_the_scores_of_a_known_distribution():
 
 
 def test_states_are_those_of_the_real_tokens():
-    model = body("alibi", Encoder).eval()
+    model = body("alibi", Encoder)
     idx, mask = text(5)
     mask = torch.arange(12) < torch.tensor([12, 3, 7, 1, 9])[:, None]
     states = probe_network.states_of(model, idx, mask, "cpu")
@@ -86,7 +83,7 @@ def test_states_are_those_of_the_real_tokens():
     assert torch.equal(
         states, probe_network.states_of(model, idx.masked_fill(~mask, 0), mask, "cpu")
     )  # whatever stands in the padding
-    alone, _ = model(idx[1:2, :3], need_states=True)[1], None
+    _, alone = model(idx[1:2, :3], need_states=True)
     torch.testing.assert_close(states[:, 12:15], torch.stack(alone)[:, 0], atol=1e-5, rtol=1e-5)
 
 
@@ -133,8 +130,8 @@ def test_seeds_are_one_row_and_an_encoder_can_be_probed_too(cli, corpus, finishe
 def test_mistakes_are_named(finished, tmp_path, monkeypatch, argv, part):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run").symlink_to(finished("train_lm"))
-    done = call_main(probe_position, probe_position.probe, *argv)
-    assert done.code == 2 and done.err.count("\n") == 1 and part in done.err, done.err
+    done = call("probe_position", *argv)
+    assert_complains(done, part)
 
 
 def test_runs_that_differ_in_more_than_the_seed_are_named_by_it(cli, corpus, tmp_path):
@@ -149,5 +146,4 @@ def test_runs_that_differ_in_more_than_the_seed_are_named_by_it(cli, corpus, tmp
 
 
 def test_runs_without_one_order_of_words_are_refused(finished):
-    done = call_main(probe_position, probe_position.probe, finished("train_seq2seq"))
-    assert done.code == 2 and done.err.count("\n") == 1 and "train_lm.py" in done.err
+    assert_complains(call("probe_position", finished("train_seq2seq")), "train_lm.py")

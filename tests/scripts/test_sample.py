@@ -5,29 +5,17 @@ import re
 
 import pytest
 import torch
-from helpers import WORDS, make_run
+from helpers import WORDS, assert_complains, call, make_run
 
-import sample
 from data import batching
 from data.tokenizer import BOS, MASK, SPECIAL
 from lab import load_run
-from lab.command import main
 from lab.inside import answers
 from lab.inside.answers import fill, next_words, write
 from lab.load import read_run
 
 N_SPECIAL = len(SPECIAL)
 SHORT = "this is a small sentence"
-
-
-def call(capsys, *argv):
-    """(exit code, stdout, stderr) of the command line."""
-    try:
-        main(sample.sample, sample.Flags, "", [str(arg) for arg in argv])
-        code = 0
-    except SystemExit as stop:
-        code = stop.code
-    return code, *capsys.readouterr()
 
 
 def ids_of(run, text):
@@ -37,24 +25,10 @@ def ids_of(run, text):
 # ---------------------------------------------------------------------------- masks
 
 
-def test_fill_gives_the_likeliest_words_in_order(tmp_path):
-    run = read_run(make_run(tmp_path / "run", "mlm"))
-    ids = ids_of(run, "this [MASK] a small [MASK] .")
-    words, probabilities = fill(run.model, ids, 4)
-    assert words.shape == probabilities.shape == (2, 4)
-    logits = run.model(ids[None])[0, ids == MASK]
-    for row, shares, full in zip(words, probabilities, logits):
-        assert row.tolist() == (full[N_SPECIAL:].argsort(descending=True) + N_SPECIAL)[:4].tolist()
-        assert shares.tolist() == sorted(shares.tolist(), reverse=True) and 0 < shares.sum() < 1
-    everything = fill(run.model, ids, 10**6)
-    assert torch.allclose(everything[1].sum(-1), torch.ones(2)) and everything[0].min() >= N_SPECIAL
-    assert everything[0].size(1) == run.tokenizer.get_vocab_size() - N_SPECIAL
-
-
 @pytest.mark.parametrize("tokenizer", ["word", "bpe"])
-def test_masks_from_the_command_line(tmp_path, capsys, tokenizer):
+def test_masks_from_the_command_line(tmp_path, tokenizer):
     folder = make_run(tmp_path / "run", "mlm", tokenizer, block_size=20)
-    code, out, err = call(capsys, folder, "--text", "this [MASK] small [MASK] qwx", "--top-k", 3)
+    code, out, err = call("sample", folder, "--text", "this [MASK] small [MASK] qwx", "--top-k", 3)
     assert (code, err) == (0, "")
     lines = out.splitlines()
     tables = lines[:-1] if tokenizer == "bpe" else lines[1:-1]
@@ -66,12 +40,12 @@ def test_masks_from_the_command_line(tmp_path, capsys, tokenizer):
         assert lines[-1] == f"this {tables[1].split()[-1]} small {tables[5].split()[-1]} qwx"
 
 
-def test_a_byte_level_mask_has_no_space_of_its_own(tmp_path, capsys, monkeypatch):
+def test_a_byte_level_mask_has_no_space_of_its_own(tmp_path, monkeypatch):
     folder, seen = make_run(tmp_path / "run", "mlm", "bpe", block_size=20), []
     monkeypatch.setattr(
         answers, "fill", lambda model, ids, k: seen.append(ids) or fill(model, ids, k)
     )
-    call(capsys, folder, "--text", "this [MASK] is")
+    call("sample", folder, "--text", "this [MASK] is")
     tokenizer = read_run(folder).tokenizer
     assert seen[0].tolist() == ids_of(read_run(folder), "this[MASK] is").tolist()
     assert tokenizer.decode([seen[0][-1].item()]) == " is"
@@ -135,54 +109,41 @@ def test_learned_positions_see_the_last_block_only(tmp_path):
         assert same == (pos == "learned")
 
 
-def test_the_same_seed_writes_the_same_text(tmp_path, capsys):
+def test_the_same_seed_writes_the_same_text(tmp_path):
     folder = make_run(tmp_path / "run")
     ask = (folder, "--text", "this is ", "--tokens", 15, "--temperature", 1.5)
-    first = call(capsys, *ask)
-    assert first[0] == 0 and first == call(capsys, *ask) != call(capsys, *ask, "--seed", 1)
-    texts = re.split(r"--- sample \d\n", first[1])[1:]
+    first = call("sample", *ask)
+    assert first.code == 0 and first == call("sample", *ask) != call("sample", *ask, "--seed", 1)
+    texts = re.split(r"--- sample \d\n", first.out)[1:]
     assert len(texts) == 3 == len(set(texts)) and all(text.startswith("this is") for text in texts)
-    assert first[1].startswith(
-        call(capsys, *ask, "--samples", 1)[1]
-    )  # more samples do not change the first
+    one = call("sample", *ask, samples=1)
+    assert first.out.startswith(one.out)  # more samples do not change the first
 
 
-def test_a_prompt_is_shown_as_typed_and_greedy_is_written_once(tmp_path, capsys):
+def test_a_prompt_is_shown_as_typed_and_greedy_is_written_once(tmp_path):
     folder = make_run(tmp_path / "run")
-    code, out, _ = call(
-        capsys, folder, "--text", "this  Zorg is", "--tokens", 3, "--temperature", 0
-    )
+    code, out, _ = call("sample", folder, text="this  Zorg is", tokens=3, temperature=0)
     assert code == 0 and "read as [UNK]: Zorg" in out and out.count("---") == 1
     assert out.splitlines()[-1].startswith("this  Zorg is") and "[UNK]" not in out.splitlines()[-1]
-    assert (
-        call(capsys, folder, "--tokens", 3, "--samples", 1)[0] == 0
-    )  # a text can begin with nothing
+    assert call("sample", folder, tokens=3, samples=1)[0] == 0  # a text can begin with nothing
 
 
-def test_byte_level_words_are_joined(tmp_path, capsys):
-    _, out, _ = call(
-        capsys,
-        make_run(tmp_path / "run", tokenizer="bpe"),
-        "--text",
-        WORDS,
-        "--tokens",
-        2,
-        "--temperature",
-        0,
-    )
-    assert out.splitlines()[1].startswith(WORDS)
+def test_byte_level_words_are_joined(tmp_path):
+    folder = make_run(tmp_path / "run", tokenizer="bpe")
+    told = call("sample", folder, text=WORDS, tokens=2, temperature=0)
+    assert told.out.splitlines()[1].startswith(WORDS)
 
 
 # ---------------------------------------------------------------------------- several texts
 
 
-def test_every_text_has_an_answer_that_says_which(tmp_path, capsys):
+def test_every_text_has_an_answer_that_says_which(tmp_path):
     folder = make_run(tmp_path / "run", "mlm", block_size=20)
     texts = ["this [MASK] a", "we [MASK] work", "the [MASK]"]
     path = tmp_path / "texts.txt"
     path.write_text("\n" + texts[2] + "\n\n", encoding="utf-8")
-    told = call(capsys, folder, "--text", texts[0], "--text", texts[1], "--file", path)
-    alone = [call(capsys, folder, "--text", text)[1] for text in texts]
+    told = call("sample", folder, "--text", texts[0], "--text", texts[1], "--file", path)
+    alone = [call("sample", folder, "--text", text)[1] for text in texts]
     answers = [f"text {i}: {text}\n{out}" for i, (text, out) in enumerate(zip(texts, alone), 1)]
     table = folder / "answers.tsv"
     assert told == (0, "\n".join(answers) + f"table of the answers: {table}\n", "")
@@ -198,11 +159,11 @@ def test_texts_from_standard_input(shell, tmp_path):
     assert re.findall(r"[ab] +\d+\.\d%  (.*)", done.out) == ["this is", "the world"]
 
 
-def test_labelled_rows_are_scored(tmp_path, capsys):
+def test_labelled_rows_are_scored(tmp_path):
     folder, path = make_run(tmp_path / "run", "classifier"), tmp_path / "rows.tsv"
     rows = [("a", "this is"), ("b", "the world"), ("b", "we will work")]
     path.write_text("".join(f"{label}\t{text}\n" for label, text in rows), encoding="utf-8")
-    code, out, _ = call(capsys, folder, "--file", path, "--table", tmp_path / "table.tsv")
+    code, out, _ = call("sample", folder, "--file", path, "--table", tmp_path / "table.tsv")
     run = load_run(folder)
     answers = run.classify(*(text for _, text in rows))
     right = sum(next(iter(answer)) == label for answer, (label, _) in zip(answers, rows))
@@ -214,8 +175,7 @@ def test_labelled_rows_are_scored(tmp_path, capsys):
         assert cells[:3] == [text, label, next(iter(answer))]
         assert list(map(float, cells[3:])) == pytest.approx([answer["a"], answer["b"]], abs=1e-6)
     path.write_text("c\tthis is\n", encoding="utf-8")
-    code, _, err = call(capsys, folder, "--file", path)
-    assert code == 2 and "unknown label 'c'" in err and err.count("\n") == 1
+    assert_complains(call("sample", folder, "--file", path), "unknown label 'c'")
 
 
 @pytest.mark.parametrize(
@@ -228,12 +188,13 @@ def test_labelled_rows_are_scored(tmp_path, capsys):
         (None, "texts.txt: no such file"),
     ],
 )
-def test_a_bad_file_is_one_line(tmp_path, capsys, content, message):
+def test_a_bad_file_is_one_line(tmp_path, content, message):
     path = tmp_path / "texts.txt"
     if content is not None:
         path.write_bytes(content)
-    code, out, err = call(capsys, make_run(tmp_path / "run", "mlm"), "--file", path)
-    assert (code, out) == (2, "") and err.count("\n") == 1 and message in err
+    done = call("sample", make_run(tmp_path / "run", "mlm"), "--file", path)
+    assert_complains(done, message)
+    assert done.out == ""
 
 
 # ---------------------------------------------------------------------------- threads
@@ -245,9 +206,9 @@ def ask(texts):
     return [word for text in texts for word in ("--text", text)]
 
 
-def test_the_comment_of_a_thread_is_filled_given_its_ancestors(tmp_path, capsys):
+def test_the_comment_of_a_thread_is_filled_given_its_ancestors(tmp_path):
     folder = make_run(tmp_path / "run", "thread")
-    code, out, err = call(capsys, folder, *ask(THREAD), "--top-k", 3)
+    code, out, err = call("sample", folder, *ask(THREAD), "--top-k", 3)
     assert (code, err) == (0, "") and out.count("mask ") == 1
     assert "note: unknown words, read as [UNK]: us" in out
     run = read_run(folder)
@@ -262,18 +223,19 @@ def test_the_comment_of_a_thread_is_filled_given_its_ancestors(tmp_path, capsys)
     assert out.splitlines()[-1] == THREAD[2].replace("[MASK]", words[0])
 
 
-def test_a_comment_alone_is_read_without_ancestors(tmp_path, capsys):
+def test_a_comment_alone_is_read_without_ancestors(tmp_path):
     folder = make_run(tmp_path / "run", "thread", n_ancestors=1)
-    alone = call(capsys, folder, "--text", THREAD[2])[1]
-    given = call(capsys, folder, *ask(THREAD[1:]))[1]
-    far = call(capsys, folder, *ask(THREAD))[1]
+    alone = call("sample", folder, "--text", THREAD[2])[1]
+    given = call("sample", folder, *ask(THREAD[1:]))[1]
+    far = call("sample", folder, *ask(THREAD))[1]
     assert alone != given == far  # only the nearest ancestor is read
 
 
-def test_the_comment_of_a_thread_needs_a_mask(tmp_path, capsys):
+def test_the_comment_of_a_thread_needs_a_mask(tmp_path):
     folder = make_run(tmp_path / "run", "thread")
-    code, out, err = call(capsys, folder, *ask(THREAD[::-1]))
-    assert (code, out) == (2, "") and f"--text {THREAD[0]!r}: no [MASK] found" in err
+    done = call("sample", folder, *ask(THREAD[::-1]))
+    assert_complains(done, f"--text {THREAD[0]!r}: no [MASK] found")
+    assert done.out == ""
 
 
 @pytest.mark.parametrize(
@@ -286,20 +248,21 @@ def test_the_comment_of_a_thread_needs_a_mask(tmp_path, capsys):
         {"n_ancestors": 8, "ancestor_positions": "none", "more": 1},
     ],
 )
-def test_a_damaged_thread_run_is_one_line(tmp_path, capsys, reader):
+def test_a_damaged_thread_run_is_one_line(tmp_path, reader):
     path = make_run(tmp_path / "run", "thread") / "config.json"
     described = json.loads(path.read_text(encoding="utf-8"))
     path.write_text(json.dumps(described | {"reader": reader}), encoding="utf-8")
-    code, out, err = call(capsys, path.parent, *ask(THREAD))
-    assert (code, out) == (2, "") and err.count("\n") == 1 and str(path) in err
+    done = call("sample", path.parent, *ask(THREAD))
+    assert_complains(done, path)
+    assert done.out == ""
 
 
 # ---------------------------------------------------------------------------- classes, trained runs
 
 
-def test_class_probabilities(tmp_path, capsys):
+def test_class_probabilities(tmp_path):
     folder = make_run(tmp_path / "run", "classifier", block_size=4)
-    code, out, _ = call(capsys, folder, "--text", SHORT)
+    code, out, _ = call("sample", folder, "--text", SHORT)
     assert code == 0 and "only the first 4 tokens count" in out
     rows = [re.fullmatch(r" *([\d.]+)%  (\w)", line).groups() for line in out.splitlines()[1:]]
     run = read_run(folder)
@@ -308,24 +271,6 @@ def test_class_probabilities(tmp_path, capsys):
         {"a": 100 * shares[0].item(), "b": 100 * shares[1].item()}, abs=0.06
     )
     assert float(rows[0][0]) >= float(rows[1][0])
-
-
-@pytest.mark.parametrize(
-    "script, text, shows",
-    [
-        ("train_lm", "my friends", "sample 3"),
-        ("train_mlm", "my [MASK] of", "mask 1"),
-        ("train_classifier", "my friends", "%"),
-    ],
-)
-def test_runs_the_scripts_trained(finished, capsys, script, text, shows):
-    code, out, err = call(capsys, finished(script), "--text", text)
-    assert (code, err) == (0, "") and shows in out
-
-
-def test_from_the_shell(shell, tmp_path):
-    done = shell("sample", make_run(tmp_path / "run", "mlm"), "--text", "[MASK]")
-    assert done.code == 0 and done.err == "" and done.out.startswith("mask 1\n")
 
 
 @pytest.mark.parametrize(
@@ -349,9 +294,10 @@ def test_from_the_shell(shell, tmp_path):
         ("mlm", ("--text", "[MASK] " * 40), "learned positions end at 32; shorten it"),
     ],
 )
-def test_mistakes_are_one_line(tmp_path, capsys, kind, argv, message):
-    code, out, err = call(capsys, make_run(tmp_path / "run", kind), *argv)
-    assert (code, out) == (2, "") and err.count("\n") == 1 and message in err
+def test_mistakes_are_one_line(tmp_path, kind, argv, message):
+    done = call("sample", make_run(tmp_path / "run", kind), *argv)
+    assert_complains(done, message)
+    assert done.out == ""
 
 
 @pytest.mark.parametrize(
@@ -362,18 +308,17 @@ def test_mistakes_are_one_line(tmp_path, capsys, kind, argv, message):
         (("nowhere", "--top-k", "x"), "--top-k"),
     ],
 )
-def test_a_run_is_needed(capsys, argv, message):
-    code, _, err = call(capsys, *argv)
-    assert code == 2 and err.count("\n") == 1 and message in err
+def test_a_run_is_needed(argv, message):
+    assert_complains(call("sample", *argv), message)
 
 
-def test_a_run_that_has_not_ended_is_used_with_a_word_of_warning(capsys, tmp_path):
+def test_a_run_that_has_not_ended_is_used_with_a_word_of_warning(tmp_path):
     folder = make_run(tmp_path / "cut")
     for expected in (
         "",
         f"note: the run in {folder} has not ended; its weights are those of step 3\n",
     ):
-        code, out, err = call(capsys, folder, "--text", "this is", "--samples", 1, "--tokens", 2)
+        code, out, err = call("sample", folder, "--text", "this is", "--samples", 1, "--tokens", 2)
         assert code == 0 and err == expected
         (folder / "result.json").unlink(missing_ok=True)
         state = torch.load(folder / "best.pt", weights_only=True)

@@ -6,12 +6,9 @@ import math
 import pytest
 import sacrebleu
 import torch
-from helpers import SHORT, assert_complains, call, call_main, succeed
+from helpers import SHORT, assert_complains, call, result_of, succeed, tiny_model
 
-import attention_maps
-import compare
 import model
-import sample
 from beyond import train_seq2seq
 from data import spans
 from data.corpus import hold_out
@@ -21,7 +18,6 @@ from data.tokenizer import BOS, EOS, PAD, encode, train_tokenizer
 from lab.inside import answers
 from lab.load import read_run
 from lab.records import read_metrics
-from model import Config, LanguageModel
 from nets.encoder_decoder import EncoderDecoder, generate
 
 COUNTS, COLOURS, NOUNS = (
@@ -43,15 +39,6 @@ def pair(number):
     )
 
 
-@pytest.fixture
-def tsv(tmp_path):
-    path = tmp_path / "pairs.tsv"
-    path.write_text(
-        "".join("{}\t{}\n".format(*pair(number)) for number in range(192)), encoding="utf-8"
-    )
-    return path
-
-
 TRANSLATE = (*SHORT["train_seq2seq"], *"--task translate --batch-size 16".split())
 LEARN = (
     *"--n-embd 32 --n-ffn 64 --steps 250 --eval-every 125 --lr 0.01 --warmup 10".split(),
@@ -70,10 +57,6 @@ def translator(tmp_path_factory):
     done = call("train_seq2seq", *TRANSLATE, *LEARN, data=path, out=folder / "run")
     assert (done.code, done.err) == (0, "")
     return folder / "run", path, done.out
-
-
-def result_of(folder):
-    return json.loads((folder / "result.json").read_text(encoding="utf-8"))
 
 
 @torch.no_grad()
@@ -187,16 +170,8 @@ def test_folders_of_pairs_and_their_val_set(cli, tmp_path):
                 "".join(pair(number)[side] + "\n" for number in numbers) + "mice " * 60 + "\n",
                 encoding="utf-8",
             )
-    done = cli(
-        "train_seq2seq",
-        *TRANSLATE,
-        data=folder,
-        languages="fr-en",
-        block_size=40,
-        tokenizer="bpe",
-        vocab_size=300,
-        out=tmp_path / "run",
-    )
+    argv = (*TRANSLATE, *"--block-size 40 --tokenizer bpe --vocab-size 300".split())
+    done = cli("train_seq2seq", *argv, data=folder, languages="fr-en", out=tmp_path / "run")
     assert (done.code, done.err) == (0, "") and "fr to en" in done.out
     assert "1 pairs of train are longer than --block-size 40: left out" in done.out
     assert "1 pairs of test_2016 are longer than --block-size 40: truncated" in done.out
@@ -212,35 +187,11 @@ def test_folders_of_pairs_and_their_val_set(cli, tmp_path):
 # ---------------------------------------------------------------------------------------- bad input
 
 
-@pytest.mark.parametrize(
-    "content, parts",
-    [
-        ("", ["pairs.tsv: the file is empty"]),
-        ("one\tun\nno tab\n", ["pairs.tsv:2: no tab"]),
-        ("one\t\n", ["pairs.tsv:1: no sentence after the tab"]),
-        ("a\tb\tc\n", ["pairs.tsv:1: more than one tab"]),
-        ("one\tun\n", ["too few", "give more"]),
-        (
-            "".join(f"{n} {'x ' * 30}\t{n}\n" for n in range(40)),
-            ["--block-size 12: every training pair is longer"],
-        ),
-    ],
-)
-def test_an_invalid_tsv(content, parts, cli, tsv, tmp_path):
-    tsv.write_text(content, encoding="utf-8")
-    assert_complains(cli("train_seq2seq", *TRANSLATE, data=tsv, out=tmp_path / "run"), *parts)
+def test_training_pairs_longer_than_a_block(cli, tmp_path):
+    (tmp_path / "pairs.tsv").write_text("".join(f"{n} {'x ' * 30}\t{n}\n" for n in range(40)))
+    outcome = cli("train_seq2seq", *TRANSLATE, data=tmp_path / "pairs.tsv", out=tmp_path / "run")
+    assert_complains(outcome, "--block-size 12: every training pair is longer")
     assert not (tmp_path / "run").exists()
-
-
-def test_parallel_files_of_unequal_length(cli, tmp_path):
-    (tmp_path / "pairs").mkdir()
-    (tmp_path / "pairs" / "train.en").write_text("one\ntwo\n", encoding="utf-8")
-    (tmp_path / "pairs" / "train.fr").write_text("un\n", encoding="utf-8")
-    assert_complains(
-        cli("train_seq2seq", *TRANSLATE, data=tmp_path / "pairs", out=tmp_path / "run"),
-        "train.fr: 1 lines",
-        "train.en has 2",
-    )
 
 
 @pytest.mark.parametrize(
@@ -255,48 +206,21 @@ def test_parallel_files_of_unequal_length(cli, tmp_path):
         (tuple("--text [MASK] --tokens 0".split()), ["--tokens must be at least 1"]),
     ],
 )
-def test_a_text_that_cannot_be_filled(argv, parts, sampling, finished):
-    assert_complains(sampling(finished("train_seq2seq"), *argv), *parts)
+def test_a_text_that_cannot_be_filled(argv, parts, finished):
+    assert_complains(call("sample", finished("train_seq2seq"), *argv), *parts)
 
 
-def test_a_mask_for_a_translator(sampling, translator):
-    assert_complains(sampling(translator[0], text="two [MASK] cats"), "translates", "--task infill")
+def test_a_mask_for_a_translator(translator):
+    assert_complains(
+        call("sample", translator[0], text="two [MASK] cats"), "translates", "--task infill"
+    )
 
 
 # --------------------------------------------------------------------------------------- generation
 
 
-@pytest.fixture
-def sampling():
-    """sampling(run, text=...) -> Outcome of sample.py."""
-    return lambda *argv, **flags: call_main(sample, sample.sample, *argv, **flags)
-
-
-def tiny(pos="rope"):
-    torch.manual_seed(0)
-    return LanguageModel(
-        EncoderDecoder(
-            Config(
-                vocab_size=30, block_size=16, n_layer=2, n_head=2, n_embd=16, pos=pos, init_std=0.8
-            )
-        )
-    ).eval()
-
-
-@pytest.mark.parametrize("pos", ["learned", "rope", "alibi"])
-def test_generation_takes_the_likeliest_words_despite_padding(pos):
-    model, sources = tiny(pos), [torch.randint(5, 30, (n,)) for n in (4, 9, 6)]
-    padded, mask = (
-        torch.nn.utils.rnn.pad_sequence(sources, batch_first=True),
-        torch.arange(9) < torch.tensor([[4], [9], [6]]),
-    )
-    together = generate(model, padded, mask, BOS, EOS, 10).tolist()
-    for source, written in zip(sources, together):
-        ids = [BOS]
-        while len(ids) <= 10 and ids[-1] != EOS:
-            logits = model(torch.tensor([ids]), source=source[None])[0, -1]
-            ids.append(max((i for i in range(30) if i >= EOS), key=lambda i: logits[i].item()))
-        assert written[: len(ids) - 1] == ids[1:]
+def tiny():
+    return tiny_model(EncoderDecoder, pos="rope", block_size=16, n_ffn=0, init_std=0.8)
 
 
 def test_generation_ends_when_every_row_has_ended():
@@ -321,19 +245,10 @@ def test_every_gap_is_filled_though_the_model_would_end():
     assert answers.rewrite(model, source, 27, 4, 0, 50, gen) == [27, 12, 12, 12]
 
 
-def test_a_filled_sentence_keeps_what_was_typed(sampling, finished):
-    told = sampling(
-        finished("train_seq2seq"),
-        text="hope and [MASK] matter, my friends.",
-        samples=2,
-        temperature=1.5,
-    )
-    again = sampling(
-        finished("train_seq2seq"),
-        text="hope and [MASK] matter, my friends.",
-        samples=2,
-        temperature=1.5,
-    )
+def test_a_filled_sentence_keeps_what_was_typed(finished):
+    ask = ("sample", finished("train_seq2seq"), "--text", "hope and [MASK] matter, my friends.")
+    told = call(*ask, samples=2, temperature=1.5)
+    again = call(*ask, samples=2, temperature=1.5)
     assert told.code == 0 and told.out == again.out
     heads, texts = told.out.splitlines()[::2], told.out.splitlines()[1::2]
     assert heads == ["--- most likely words", "--- sample 1", "--- sample 2"]
@@ -342,30 +257,19 @@ def test_a_filled_sentence_keeps_what_was_typed(sampling, finished):
         text.startswith("hope and") and text.endswith("matter, my friends.") and "[S0]" not in text
         for text in texts
     )
-    one = sampling(
-        finished("train_seq2seq"), text="hope and [MASK] matter, my friends.", temperature=0
-    )
+    one = call(*ask, temperature=0)
     assert one.out.splitlines() == told.out.splitlines()[:2]
 
 
-def test_a_translation_is_the_one_learned(sampling, translator):
-    told = sampling(translator[0], text="two blue dogs and mice.", temperature=0)
+def test_a_translation_is_the_one_learned(translator):
+    told = call("sample", translator[0], text="two blue dogs and mice.", temperature=0)
     assert told.out.splitlines() == ["--- most likely words", "deux chiens bleu et souris."]
 
 
-def test_a_byte_level_gap_includes_the_space_before_it(cli, sampling, corpus, tmp_path):
-    succeed(
-        cli(
-            "train_seq2seq",
-            *SHORT["train_seq2seq"],
-            tokenizer="bpe",
-            vocab_size=300,
-            pos="nope",
-            data=corpus,
-            out=tmp_path / "run",
-        )
-    )
-    told = sampling(tmp_path / "run", text="hope [MASK] work.", temperature=0, tokens=5)
+def test_a_byte_level_gap_includes_the_space_before_it(cli, corpus, tmp_path):
+    argv = (*SHORT["train_seq2seq"], *"--tokenizer bpe --vocab-size 300 --pos nope".split())
+    succeed(cli("train_seq2seq", *argv, data=corpus, out=tmp_path / "run"))
+    told = call("sample", tmp_path / "run", text="hope [MASK] work.", temperature=0, tokens=5)
     assert told.code == 0
     assert told.out.splitlines()[1].startswith("hope")
     assert told.out.splitlines()[1].endswith(" work.")
@@ -374,30 +278,10 @@ def test_a_byte_level_gap_includes_the_space_before_it(cli, sampling, corpus, tm
 # --------------------------------------------------------------------------------------------- maps
 
 
-def maps(*argv, **flags):
-    done = call_main(attention_maps, attention_maps.show, *argv, **flags)
-    return done.code, done.out
-
-
-@pytest.fixture
-def figures(monkeypatch):
-    kept = []
-
-    def keep(figure, path):
-        kept.append((path.name, figure))
-
-    monkeypatch.setattr(attention_maps, "save", keep)
-    return kept
-
-
 def test_three_attentions_are_drawn_and_pass(finished, translator, tmp_path, figures):
-    code, out = maps(
-        finished("train_seq2seq"),
-        translator[0],
-        text=["hope and change", "two cats and birds ."],
-        out=tmp_path / "maps",
-        positions=True,
-    )
+    runs = (finished("train_seq2seq"), translator[0])
+    texts = ["hope and change", "two cats and birds ."]
+    code, out, _ = call("attention_maps", *runs, text=texts, positions=True, out=tmp_path / "maps")
     assert code == 0 and "FAIL" not in out
     for part in (
         "encoder self-attention",
@@ -435,11 +319,8 @@ TWO_MAPS = ("1-hope-and-mask", "2-hope-and-change")
 
 
 def test_gaps_of_a_map_are_those_typed_or_drawn(finished, tmp_path, figures):
-    maps(
-        finished("train_seq2seq"),
-        text=["hope and [MASK] matter", "hope and change matter"],
-        out=tmp_path,
-    )
+    texts = ["hope and [MASK] matter", "hope and change matter"]
+    call("attention_maps", finished("train_seq2seq"), text=texts, out=tmp_path)
     report = json.loads((tmp_path / "maps.json").read_text())
     typed, gaps = (report[f"map-{name}-matter.png"]["runs"] for name in TWO_MAPS)
     assert typed[0]["queries"] == ["[BOS]", "hope", "and", "[S0]", "matter"]
@@ -467,11 +348,8 @@ def test_maps_of_attention_to_padding_fail(translator, tmp_path, figures, monkey
             q, k, v, None if not memory_only or q.size(2) != k.size(2) else bias, dropout
         ),
     )
-    code, out = maps(
-        translator[0],
-        text=["two cats .", "one red cats and two blue dogs and cats ."],
-        out=tmp_path,
-    )
+    texts = ["two cats .", "one red cats and two blue dogs and cats ."]
+    code, out, _ = call("attention_maps", translator[0], text=texts, out=tmp_path)
     assert code == 1
     before, _, cross = out.partition("cross-attention from decoder to source")
     assert "FAIL  no weight on padding" in cross and "FAIL  fused" in before
@@ -481,31 +359,17 @@ def test_maps_of_attention_to_padding_fail(translator, tmp_path, figures, monkey
 # --------------------------------------------------------------------------------------- comparison
 
 
-def compared(*argv, **flags):
-    done = call_main(compare, compare.compare, *argv, **flags)
-    return done.code, done.out, done.err
-
-
 def test_only_runs_of_one_task_are_compared(cli, corpus, finished, translator, tmp_path):
     for name, argv in (("other", ("--pos", "nope")), ("more", ("--mask-rate", "0.16"))):
         succeed(
             cli("train_seq2seq", *SHORT["train_seq2seq"], *argv, data=corpus, out=tmp_path / name)
         )
-    code, out, err = compared(
-        finished("train_seq2seq"), tmp_path / "other", out=tmp_path / "compare"
-    )
-    assert code == 0
-    assert "learned" in out
-    assert "NoPE" in out
-    assert "Encoder-decoder on tiny" in out
-    assert "perplexity obama" in out
-    code, out, err = compared(
-        finished("train_seq2seq"), tmp_path / "more", out=tmp_path / "compare"
-    )
-    assert code == 2 and "mask_rate=0.15" in err and "mask_rate=0.16" in err
-    code, out, err = compared(
-        finished("train_seq2seq"), finished("train_lm"), out=tmp_path / "compare"
-    )
-    assert code == 2 and "not comparable" in err
-    code, out, err = compared(translator[0], out=tmp_path / "compare")
-    assert code == 0 and "exact heldout (%)" in out and "BLEU heldout" in out
+    infill, out = finished("train_seq2seq"), tmp_path / "compare"
+    told = succeed(call("compare", infill, tmp_path / "other", out=out)).out
+    for part in ("learned", "NoPE", "Encoder-decoder on tiny", "perplexity obama"):
+        assert part in told
+    unlike = call("compare", infill, tmp_path / "more", out=out)
+    assert_complains(unlike, "mask_rate=0.15", "mask_rate=0.16")
+    assert_complains(call("compare", infill, finished("train_lm"), out=out), "not comparable")
+    told = succeed(call("compare", translator[0], out=out)).out
+    assert "exact heldout (%)" in told and "BLEU heldout" in told

@@ -1,18 +1,14 @@
 """The two studies, tiny: every run is there, the tables show its numbers, nothing runs twice."""
 
-import json
 import math
 
 import pytest
-from helpers import SHORT, call_main
+from helpers import SHORT, assert_complains, call, result_of, succeed
 
 from lab.errors import UserError
+from lab.records import read_json
 from studies import clap, nope
 from studies.jobs import JobFlags, list_places, run_all
-
-
-def read(path):
-    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def test_study_nope(corpus, tmp_path, monkeypatch, jobs_in_process):
@@ -21,22 +17,10 @@ def test_study_nope(corpus, tmp_path, monkeypatch, jobs_in_process):
     tiny |= dict(mlm=dict(steps=8, batch_size=4, lr=1e-3))
     monkeypatch.setattr(nope, "SIZES", {"quick": tiny})
     monkeypatch.setattr(nope, "POSITIONS", ("nope", "learned"))
-    argv = (
-        "--data",
-        corpus,
-        "--size",
-        "quick",
-        "--seeds",
-        1,
-        "--jobs",
-        1,
-        "--out",
-        tmp_path / "study",
-    )
-    done = call_main(nope, nope.study, *argv)
-    assert done.code == 0, done.err
     study = tmp_path / "study"
-    result, one = read(study / "result.json"), read(study / "lm-nope-1-8-anchor-0" / "result.json")
+    argv = ("--data", corpus, *"--size quick --seeds 1 --jobs 1".split(), "--out", study)
+    done = succeed(call("nope", *argv))
+    result, one = result_of(study), result_of(study / "lm-nope-1-8-anchor-0")
     nats = sum(
         one[f"tokens/{name}"] * math.log(one[f"perplexity/{name}"]) for name in result["tests"]
     )
@@ -44,12 +28,12 @@ def test_study_nope(corpus, tmp_path, monkeypatch, jobs_in_process):
         [math.exp(nats / sum(one[f"tokens/{name}"] for name in result["tests"]))]
     )
     assert result["masked perplexity/learned"] == [
-        read(study / "mlm-learned-0" / "result.json")["perplexity/valid"]
+        result_of(study / "mlm-learned-0")["perplexity/valid"]
     ]
     assert {f"perplexity/obama@{length}" for length in (16, 32, 64)} < set(
         one
     )  # train short, test long
-    assert not any("@" in name for name in read(study / "lm-learned-1-8-0" / "result.json"))
+    assert not any("@" in name for name in result_of(study / "lm-learned-1-8-0"))
     report = (study / "report.md").read_text(encoding="utf-8")
     for figure in (
         "compare/compare.png",
@@ -62,9 +46,9 @@ def test_study_nope(corpus, tmp_path, monkeypatch, jobs_in_process):
     ):
         assert figure in report and (study / figure).stat().st_size > 5000
     assert (study / "encodings.tex").exists() and "| learned" in done.out
-    emerged = read(study / "emergence" / "result.json")["runs"]["NoPE + anchor"]
+    emerged = result_of(study / "emergence")["runs"]["NoPE + anchor"]
     assert emerged["kept"] == [[0, 4, 8]] and len(emerged["median"][0][2]) == 2
-    again = call_main(nope, nope.study, *argv)
+    again = call("nope", *argv)
     assert again.code == 0 and again.out.count("finished before") == 16  # all but the comparison
 
 
@@ -96,28 +80,14 @@ def test_study_clap(corpus, tmp_path, monkeypatch, jobs_in_process):
         },
     )
     monkeypatch.setattr(clap, "CONTROLS", {"alibi, no dropout": clap.CONTROLS["alibi, no dropout"]})
-    done = call_main(
-        clap,
-        clap.study,
-        "--data",
-        corpus,
-        "--size",
-        "quick",
-        "--seeds",
-        2,
-        "--jobs",
-        1,
-        "--out",
-        tmp_path / "study",
-    )
-    assert done.code == 0, done.err
     study = tmp_path / "study"
-    result = read(study / "result.json")
+    succeed(call("clap", data=corpus, size="quick", seeds=2, jobs=1, out=study))
+    result = result_of(study)
     assert result["zero-clap"]["perplexity"] == [
-        read(study / f"zero-clap-{seed}" / "result.json")["perplexity/valid"] for seed in (0, 1)
+        result_of(study / f"zero-clap-{seed}")["perplexity/valid"] for seed in (0, 1)
     ]
     models = {
-        name: read(study / f"{name}-0" / "config.json")["model"]
+        name: read_json(study / f"{name}-0" / "config.json")["model"]
         for name in (
             "baseline",
             "zero-clap",
@@ -141,28 +111,15 @@ def test_study_clap(corpus, tmp_path, monkeypatch, jobs_in_process):
     argv = ("--data", corpus, "--size", "quick", "--seeds", 1, "--jobs", 1)
     longer = tmp_path / "longer"
     chosen = "--only", "zero-clap", "--choose-lr", "--steps", 15, "--out", longer
-    done = call_main(clap, clap.study, *argv, *chosen)
-    assert done.code == 0, done.err
-    tried = {
-        lr: read(longer / f"lr-{lr / 1e-3:g}-zero-clap-0" / "result.json")
-        for lr in (5e-4, 1e-3, 2e-3)
-    }
+    succeed(call("clap", *argv, *chosen))
+    tried = {lr: result_of(longer / f"lr-{lr / 1e-3:g}-zero-clap-0") for lr in (5e-4, 1e-3, 2e-3)}
     assert {found["step"] for found in tried.values()} == {10}
     best = min(tried, key=lambda lr: tried[lr]["perplexity/valid"])
-    assert read(longer / "zero-clap-0" / "config.json")["flags"]["lr"] == best
-    assert read(longer / "zero-clap-0" / "result.json")["step"] == 15
-    assert list(read(longer / "result.json")["zero-clap"].items())[1] == ("lr", best)
-    wrong = call_main(clap, clap.study, *argv, "--only", "alibis", "--out", longer)
-    assert wrong.code == 2 and "--only alibis" in wrong.err and "alibi-no-dropout" in wrong.err
-
-
-@pytest.mark.parametrize("study", [clap, nope])
-def test_mistakes_are_named(study, tmp_path):
-    done = call_main(study, study.study, "--seeds", 0, "--out", tmp_path / "x")
-    assert done.code == 2
-    assert done.err.count("\n") == 1
-    assert "--seeds" in done.err
-    assert not (tmp_path / "x").exists()
+    assert read_json(longer / "zero-clap-0" / "config.json")["flags"]["lr"] == best
+    assert result_of(longer / "zero-clap-0")["step"] == 15
+    assert list(result_of(longer)["zero-clap"].items())[1] == ("lr", best)
+    wrong = call("clap", *argv, "--only", "alibis", "--out", longer)
+    assert_complains(wrong, "--only alibis", "alibi-no-dropout")
 
 
 def test_an_interrupted_job_is_resumed(tmp_path, jobs_in_process):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from helpers import SAID, SHORT, result_of, succeed
+from helpers import SAID, SHORT, assert_complains, result_of, succeed
 
 import data
 from data.corpus import hold_out
@@ -15,6 +15,12 @@ from lab.records import read_metrics
 from nets.features import compute_features, compute_logits
 
 LEARN = tuple("--lr 0.02 --epochs 8".split())
+
+
+@torch.no_grad()
+def answer(loaded, text):
+    """The logits of one text, read without others."""
+    return loaded.model(torch.tensor([[BOS, *encode(loaded.tokenizer, [text])[0]][:12]]))[0]
 
 
 def test_the_classifier_learns_and_its_result_adds_up(cli, corpus, tmp_path):
@@ -34,32 +40,22 @@ def test_the_classifier_learns_and_its_result_adds_up(cli, corpus, tmp_path):
     assert "15 test rows" in done.out and "(5 of them also among the training rows)" in done.out
 
 
-def test_accuracy_is_that_of_the_rows_one_by_one(finished, corpus):
-    loaded, result = read_run(finished("train_classifier")), result_of(finished("train_classifier"))
-    right = [
-        loaded.model(torch.tensor([[BOS, *encode(loaded.tokenizer, [text])[0]][:12]]))
-        .argmax()
-        .item()
-        == label
-        for label, text in data.load(corpus).test_rows
-    ]
-    assert result["accuracy/test"] == pytest.approx(sum(right) / 15)
-    assert result["accuracy/seen"] == pytest.approx(sum(right[:6]) / 6)
-
-
 def test_predictions_are_those_of_the_rows_one_by_one(finished, corpus):
     run = finished("train_classifier")
-    loaded, read = read_run(run), data.load(corpus)
+    loaded, read, result = read_run(run), data.load(corpus), result_of(run)
     lines = (run / "predictions.tsv").read_text(encoding="utf-8").splitlines()
     assert lines[0].split("\t") == ["text", "gold", "predicted", *SAID, "seen"]
+    right = []
     for number, ((label, text), line) in enumerate(zip(read.test_rows, lines[1:], strict=True)):
-        ids = torch.tensor([[BOS, *encode(loaded.tokenizer, [text])[0]][:12]])
-        expected = loaded.model(ids)[0].softmax(0)
+        expected = answer(loaded, text).softmax(0)
+        right.append(expected.argmax().item() == label)
         shown, gold, predicted, *shares, seen = line.split("\t")
         assert (shown, gold) == (text, read.classes[label])
         assert predicted == read.classes[expected.argmax()]
         assert [float(share) for share in shares] == pytest.approx(expected.tolist(), abs=2e-6)
         assert seen == ("yes" if number < 6 else "no")
+    assert result["accuracy/test"] == pytest.approx(sum(right) / 15)
+    assert result["accuracy/seen"] == pytest.approx(sum(right[:6]) / 6)
 
 
 def test_a_run_ends_with_scores_errors_and_accuracy(trained):
@@ -78,10 +74,7 @@ def test_the_validation_loss_is_that_of_the_held_out_rows(cli, corpus, tmp_path)
     succeed(cli("train_classifier", *argv, data=corpus, out=tmp_path / "run"))
     loaded, epoch = read_run(tmp_path / "run"), result_of(tmp_path / "run")["epoch"]
     _, held_out = hold_out(data.load(corpus).rows, 0.2, 0, key=lambda row: row[1])
-    losses = []
-    for label, text in held_out:
-        ids = torch.tensor([[BOS, *encode(loaded.tokenizer, [text])[0]][:12]])
-        losses.append(-loaded.model(ids)[0].log_softmax(0)[label].item())
+    losses = [-answer(loaded, text).log_softmax(0)[label].item() for label, text in held_out]
     logged = {line["step"]: line["loss/valid"] for line in read_metrics(tmp_path / "run")}
     assert logged[epoch] == pytest.approx(sum(losses) / len(losses), rel=1e-5)
 
@@ -97,37 +90,18 @@ def test_balance_weights_a_rare_class_like_a_common_one(cli, tmp_path):
     (tmp_path / "mine.tsv").write_text("".join(rows), encoding="utf-8")
     share = {}
     for how in ("none", "weights", "prior"):
-        argv = (
-            "--data",
-            tmp_path / "mine.tsv",
-            *"--n-layer 1 --n-embd 16 --epochs 3 --lr 0.01".split(),
-            "--balance",
-            how,
-            "--out",
-            tmp_path / how,
-        )
-        succeed(cli("train_classifier", *argv))
+        argv = (*"--n-layer 1 --n-embd 16 --epochs 3 --lr 0.01 --balance".split(), how)
+        succeed(cli("train_classifier", *argv, data=tmp_path / "mine.tsv", out=tmp_path / how))
         loaded = read_run(tmp_path / how)
-        with torch.no_grad():
-            answer = loaded.model(
-                torch.tensor([[BOS, *encode(loaded.tokenizer, ["number unheard of them"])[0]]])
-            ).softmax(-1)[0]
-        share[how] = answer[loaded.config["classes"].index("rare")].item()
+        shares = answer(loaded, "number unheard of them").softmax(0)
+        share[how] = shares[loaded.config["classes"].index("rare")].item()
     assert share["none"] < 0.33 < share["weights"] < 0.6 < share["prior"]
 
 
 def test_head_dropout_works_with_a_frozen_encoder(cli, corpus, finished, tmp_path):
     for rate in ("0.0", "0.5"):
-        succeed(
-            cli(
-                "train_classifier",
-                encoder=finished("train_mlm"),
-                data=corpus,
-                epochs=1,
-                head_dropout=rate,
-                out=tmp_path / rate,
-            )
-        )
+        given = dict(encoder=finished("train_mlm"), data=corpus, epochs=1, out=tmp_path / rate)
+        succeed(cli("train_classifier", **given, head_dropout=rate))
     assert not torch.equal(
         *(read_run(tmp_path / rate).model.head.layers[-1].weight for rate in ("0.0", "0.5"))
     )
@@ -147,15 +121,9 @@ def test_refit_trains_on_all_rows_for_the_best_epochs(cli, corpus, tmp_path):
     assert not torch.equal(
         loaded.model.head.layers[0].weight, read_run(tmp_path / "kept").model.head.layers[0].weight
     )
-    right = [
-        loaded.model(torch.tensor([[BOS, *encode(loaded.tokenizer, [text])[0]][:12]]))
-        .argmax()
-        .item()
-        == label
-        for label, text in data.load(corpus).rows
-    ]
+    right = [answer(loaded, text).argmax() == label for label, text in data.load(corpus).rows]
     # of all 60 rows, not of the 48 that were not held out
-    assert refit["accuracy/train"] == pytest.approx(sum(right) / 60)
+    assert refit["accuracy/train"] == pytest.approx(sum(right).item() / 60)
 
 
 def body_of(folder):
@@ -169,19 +137,8 @@ def body_of(folder):
 @pytest.mark.parametrize("tune", ["frozen", "all"])
 def test_on_a_pretrained_encoder(tune, cli, corpus, finished, tmp_path):
     encoder = finished("train_mlm")
-    done = cli(
-        "train_classifier",
-        "--encoder",
-        encoder,
-        "--tune",
-        tune,
-        "--data",
-        corpus,
-        *LEARN,
-        lr=0.01,
-        batch_size=8,
-        out=tmp_path / "run",
-    )
+    argv = (*LEARN, *"--lr 0.01 --batch-size 8 --tune".split(), tune)
+    done = cli("train_classifier", *argv, encoder=encoder, data=corpus, out=tmp_path / "run")
     assert (done.code, done.err) == (0, "")
     before, after = body_of(encoder), body_of(tmp_path / "run")
     changed = [name for name in before if not torch.equal(before[name], after[name])]
@@ -214,17 +171,8 @@ def test_on_a_pretrained_encoder(tune, cli, corpus, finished, tmp_path):
 
 
 def test_cached_features_of_a_frozen_encoder_are_the_models(cli, corpus, finished, tmp_path):
-    succeed(
-        cli(
-            "train_classifier",
-            "--encoder",
-            finished("train_mlm"),
-            "--data",
-            corpus,
-            *LEARN,
-            out=tmp_path / "run",
-        )
-    )
+    given = dict(encoder=finished("train_mlm"), data=corpus, out=tmp_path / "run")
+    succeed(cli("train_classifier", *LEARN, **given))
     loaded, result = read_run(tmp_path / "run"), result_of(tmp_path / "run")
     rows = Rows(data.load(corpus).test_rows, loaded.tokenizer, 12)
     right = compute_logits(loaded.model, rows, torch.device("cpu")).argmax(1) == rows.labels
@@ -241,16 +189,7 @@ def test_cached_features_of_a_frozen_encoder_are_the_models(cli, corpus, finishe
 def test_on_a_causal_decoder_by_its_last_word(tune, cli, corpus, finished, tmp_path):
     decoder, run = finished("train_lm"), tmp_path / "run"
     done = cli(
-        "train_classifier",
-        "--encoder",
-        decoder,
-        "--tune",
-        tune,
-        "--data",
-        corpus,
-        *LEARN,
-        batch_size=8,
-        out=run,
+        "train_classifier", *LEARN, encoder=decoder, tune=tune, data=corpus, batch_size=8, out=run
     )
     assert (done.code, done.err) == (0, "")
     changed = [
@@ -270,14 +209,8 @@ def test_on_a_causal_decoder_by_its_last_word(tune, cli, corpus, finished, tmp_p
     )
     h = loaded.model.body(idx, mask)[torch.arange(2), torch.tensor([4, 2])]
     torch.testing.assert_close(together[:, -16:], h, atol=1e-6, rtol=1e-5)
-    right = [
-        loaded.model(torch.tensor([[BOS, *encode(loaded.tokenizer, [text])[0]][:12]]))
-        .argmax()
-        .item()
-        == label
-        for label, text in data.load(corpus).test_rows
-    ]
-    assert result_of(run)["accuracy/test"] == pytest.approx(sum(right) / 15)
+    right = [answer(loaded, text).argmax() == label for label, text in data.load(corpus).test_rows]
+    assert result_of(run)["accuracy/test"] == pytest.approx(sum(right).item() / 15)
     # sample.py and attention_maps.py read the run.
     if tune == "all":
         asked, maps = (
@@ -291,28 +224,16 @@ def test_on_a_causal_decoder_by_its_last_word(tune, cli, corpus, finished, tmp_p
 
 
 def test_a_decoder_from_scratch(cli, corpus, tmp_path):
-    done = cli(
-        "train_classifier",
-        *SHORT["train_classifier"],
-        *LEARN,
-        causal=True,
-        data=corpus,
-        out=tmp_path / "run",
-    )
+    argv = (*SHORT["train_classifier"], *LEARN, "--causal")
+    done = cli("train_classifier", *argv, data=corpus, out=tmp_path / "run")
     assert (done.code, done.err) == (0, "") and result_of(tmp_path / "run")["accuracy/train"] > 0.6
     loaded = read_run(tmp_path / "run")
     assert loaded.model.body.causal and loaded.model.pool == ["last"]
 
 
 def test_clean_split_trains_without_the_test_sentences(cli, corpus, tmp_path):
-    done = cli(
-        "train_classifier",
-        *SHORT["train_classifier"],
-        *LEARN,
-        data=corpus,
-        split="clean",
-        out=tmp_path / "run",
-    )
+    argv = (*SHORT["train_classifier"], *LEARN, "--split", "clean")
+    done = cli("train_classifier", *argv, data=corpus, out=tmp_path / "run")
     assert done.code == 0
     assert "6 training rows and 1 lines of text with their sentences are removed" in done.out
     assert "43 training rows, 11 for validation" in done.out  # of 54
@@ -321,16 +242,9 @@ def test_clean_split_trains_without_the_test_sentences(cli, corpus, tmp_path):
 
 
 def test_clean_split_refuses_an_encoder_that_saw_the_test(cli, corpus, finished, tmp_path):
-    argv = (
-        "--data",
-        corpus,
-        *"--split clean --epochs 1 --valid 0.2".split(),
-        "--out",
-        tmp_path / "run",
-    )
-    refused = cli("train_classifier", "--encoder", finished("train_mlm"), *argv)
-    assert refused.code == 2 and "pretrain it with --split clean too" in refused.err
-    succeed(
-        cli("train_mlm", *SHORT["train_mlm"], data=corpus, split="clean", out=tmp_path / "clean")
-    )
-    succeed(cli("train_classifier", "--encoder", tmp_path / "clean", *argv))
+    given = dict(data=corpus, split="clean", epochs=1, valid=0.2, out=tmp_path / "run")
+    refused = cli("train_classifier", **given, encoder=finished("train_mlm"))
+    assert_complains(refused, "pretrain it with --split clean too")
+    clean = tmp_path / "clean"
+    succeed(cli("train_mlm", *SHORT["train_mlm"], data=corpus, split="clean", out=clean))
+    succeed(cli("train_classifier", **given, encoder=clean))

@@ -32,17 +32,9 @@ from lab.records import read_metrics
     ],
 )
 def test_every_option_of_pretraining_learns(argv, cli, corpus, tmp_path):
-    done = cli(
-        "train_mlm",
-        *SHORT["train_mlm"],
-        *argv,
-        data=corpus,
-        steps=30,
-        eval_every=15,
-        lr=0.01,
-        warmup=5,
-        out=tmp_path / "run",
-    )
+    learn = "--steps 30 --eval-every 15 --lr 0.01 --warmup 5".split()
+    flags = (*SHORT["train_mlm"], *argv, *learn)
+    done = cli("train_mlm", *flags, data=corpus, out=tmp_path / "run")
     assert (done.code, done.err) == (0, "")
     first, middle, last = read_metrics(tmp_path / "run")
     assert last["loss/valid"] < first["loss/valid"]
@@ -58,14 +50,10 @@ def test_every_option_of_pretraining_learns(argv, cli, corpus, tmp_path):
 
 
 def test_masks_of_the_validation_set_are_always_the_same():
-    flags, sequences = (
-        train_mlm.Flags(),
-        [torch.cat([torch.tensor([BOS]), torch.randint(5, 90, (n,))]) for n in range(3, 20)],
+    sequences = [torch.tensor([BOS, *range(5, 5 + n)]) for n in range(3, 20)]
+    one, two = (
+        train_mlm.fixed_batches(sequences, train_mlm.Flags(seed=seed), 90, None) for seed in (0, 1)
     )
-    torch.manual_seed(1)
-    one = train_mlm.fixed_batches(sequences, flags, 90, None)
-    torch.manual_seed(2)
-    two = train_mlm.fixed_batches(sequences, flags, 90, None)
     assert all(torch.equal(a, b) for x, y in zip(one, two) for a, b in zip(x[:3], y))
 
 
@@ -107,48 +95,24 @@ def test_training_on_from_a_run_with_another_text(script, cli, corpus, own_corpu
     assert begun.code == 0, begun.err
     vocabulary = load_tokenizer(tmp_path / "begun" / "tokenizer.json").get_vocab()
     assert "Zanzibar" not in vocabulary and "another" not in vocabulary and "ranch" in vocabulary
-    further = cli(
-        script,
-        "--init-from",
-        tmp_path / "begun",
-        "--data",
-        corpus,
-        *SHORT[script][-4:],
-        steps=0,
-        out=tmp_path / "on",
-    )
+    given = dict(init_from=tmp_path / "begun", data=corpus)
+    further = cli(script, *SHORT[script][-4:], **given, steps=0, out=tmp_path / "on")
     assert further.code == 0, further.err
     a, b = (read_run(tmp_path / name) for name in ("begun", "on"))
     assert a.tokenizer.to_str() == b.tokenizer.to_str()
     assert a.model.body.config == b.model.body.config
     assert all(torch.equal(p, q) for p, q in zip(a.model.parameters(), b.model.parameters()))
-    assert (
-        cli(
-            script,
-            init_from=tmp_path / "begun",
-            vocab_from=corpus,
-            data=corpus,
-            out=tmp_path / "no",
-        ).code
-        == 2
-    )
-    refused = cli(script, init_from=tmp_path / "begun", n_embd=48, data=corpus, out=tmp_path / "no")
-    assert refused.code == 2 and "--n-embd 48" in refused.err and "--init-from" in refused.err
+    assert cli(script, **given, vocab_from=corpus, out=tmp_path / "no").code == 2
+    refused = cli(script, **given, n_embd=48, out=tmp_path / "no")
+    assert_complains(refused, "--n-embd 48", "--init-from")
 
 
 # ----------------------------------------------------------------------------------------- --causal
 
 
 def test_a_causal_run_predicts_every_next_word(cli, corpus, tmp_path):
-    done = cli(
-        "train_mlm",
-        *SHORT["train_mlm"],
-        causal=True,
-        data=corpus,
-        pos="alibi",
-        lr=0.02,
-        out=tmp_path / "run",
-    )
+    argv = (*SHORT["train_mlm"], *"--causal --pos alibi --lr 0.02".split())
+    done = cli("train_mlm", *argv, data=corpus, out=tmp_path / "run")
     assert (done.code, done.err) == (0, "") and "next-word perplexity" in done.out
     loaded = read_run(tmp_path / "run", ("lm",))
     assert loaded.model.body.causal
@@ -171,38 +135,18 @@ def test_a_causal_run_is_a_language_model_for_other_scripts(cli, corpus, finishe
     argv = (*SHORT["train_mlm"], "--causal", "--data", corpus)
     succeed(cli("train_mlm", *argv, out=tmp_path / "clm"))
     succeed(cli("train_lm", init_from=tmp_path / "clm", data=corpus, steps=0, out=tmp_path / "lm"))
-    succeed(
-        cli(
-            "train_mlm",
-            causal=True,
-            init_from=tmp_path / "lm",
-            data=corpus,
-            steps=0,
-            valid=0.2,
-            out=tmp_path / "again",
-        )
-    )
+    given = dict(causal=True, init_from=tmp_path / "lm", data=corpus, out=tmp_path / "again")
+    succeed(cli("train_mlm", **given, steps=0, valid=0.2))
     one, two = (
         torch.load(tmp_path / name / "best.pt", weights_only=True)["model"]
         for name in ("clm", "again")
     )
     assert all(torch.equal(one[name], two[name]) for name in one)
-    assert_complains(
-        cli(
-            "train_mlm",
-            causal=True,
-            init_from=finished("train_mlm"),
-            data=corpus,
-            out=tmp_path / "x",
-        ),
-        "of kind 'mlm'",
-        "'lm' is needed",
-    )
-    assert_complains(
-        cli("train_mlm", *argv, mask_rate=0.2, out=tmp_path / "x"),
-        "--causal masks no words",
-        "--mask-rate",
-    )
+    given = dict(causal=True, data=corpus, out=tmp_path / "x")
+    wrong = cli("train_mlm", **given, init_from=finished("train_mlm"))
+    assert_complains(wrong, "of kind 'mlm'", "'lm' is needed")
+    outcome = cli("train_mlm", *argv, mask_rate=0.2, out=tmp_path / "x")
+    assert_complains(outcome, "--causal masks no words", "--mask-rate")
     succeed(
         cli("train_lm", *SHORT["train_lm"], members=2, steps=1, data=corpus, out=tmp_path / "two")
     )

@@ -2,25 +2,23 @@
 
 import json
 import math
+from functools import partial
 
 import pytest
 import torch
-from helpers import SHORT, TINY, assert_complains, call_main, contents, result_of, succeed
+from helpers import SHORT, TINY, assert_complains, call, contents, result_of, succeed, tiny_model
 
-import attention_maps
-import compare
-import sample
 from beyond import train_thread
 from data.corpora import toy_threads
 from data.corpora.threads import Tree, load_threads
 from data.corpus import hold_out
 from data.forest import Forest
 from data.masked_comments import VIEWS, fixed_batches
-from data.tokenizer import BOS, UNK, encode, load_tokenizer, train_tokenizer
+from data.tokenizer import BOS, UNK, encode, train_tokenizer
 from lab.load import read_run
 from lab.parameters import count_parameters
 from lab.records import read_json
-from model import POSITIONS, Config, LanguageModel
+from model import POSITIONS
 from nets.thread_reader import ThreadReader
 
 #  p0 ── a1 ── b2 ── d4        and a second tree
@@ -35,22 +33,9 @@ TREES = [
 ]
 
 
-def reader(pos="learned", ancestor_positions="learned", **more):
-    torch.manual_seed(0)
-    config = Config(
-        **dict(
-            vocab_size=40,
-            block_size=9,
-            n_layer=2,
-            n_head=2,
-            n_embd=16,
-            n_ffn=20,
-            init_std=0.4,
-            pos=pos,
-        )
-        | more
-    )
-    return LanguageModel(ThreadReader(config, 3, ancestor_positions)).eval()
+def reader(pos="learned", ancestor_positions="learned"):
+    body = partial(ThreadReader, n_ancestors=3, ancestor_positions=ancestor_positions)
+    return tiny_model(body, vocab_size=40, block_size=9, init_std=0.4, pos=pos)
 
 
 def forest(trees=TREES, block_size=9, n_ancestors=3, max_tree_size=5):
@@ -274,14 +259,6 @@ def echoes(tmp_path_factory):
     return path
 
 
-def load(folder):
-    """The model of a run with its best weights, and its tokenizer."""
-    config = read_json(folder / "config.json")
-    model = LanguageModel(ThreadReader(Config(**config["model"]), **config["reader"])).eval()
-    model.load_state_dict(torch.load(folder / "best.pt", weights_only=True)["model"])
-    return model, load_tokenizer(folder / "tokenizer.json")
-
-
 def test_results_of_every_view_and_depth(cli, echoes, tmp_path):
     done = cli("train_thread", *SHORT["train_thread"], data=echoes, out=tmp_path / "run")
     assert (done.code, done.err) == (0, "")
@@ -304,12 +281,12 @@ def test_results_of_every_view_and_depth(cli, echoes, tmp_path):
 def test_from_a_pretrained_encoder(cli, echoes, finished, tmp_path):
     given = dict(init_from=finished("train_mlm"), data=echoes, steps=0, out=tmp_path / "run")
     succeed(cli("train_thread", *"--valid 0.2 --test 0.2".split(), **given))
-    (model, tokenizer), pretrained = load(tmp_path / "run"), read_run(finished("train_mlm"))
-    assert tokenizer.to_str() == pretrained.tokenizer.to_str()
+    loaded, pretrained = read_run(tmp_path / "run"), read_run(finished("train_mlm"))
+    assert loaded.tokenizer.to_str() == pretrained.tokenizer.to_str()
     idx = torch.randint(4, 40, (3, 9))
     expected = pretrained.model.body(idx)
-    torch.testing.assert_close(model.body.encoder(idx), expected)
-    torch.testing.assert_close(model(idx), pretrained.model.head(expected))
+    torch.testing.assert_close(loaded.model.body.encoder(idx), expected)
+    torch.testing.assert_close(loaded.model(idx), pretrained.model.head(expected))
     succeed(cli("train_thread", **given | {"data": "toy", "out": tmp_path / "toy"}))
     assert not any("floor" in name for name in result_of(tmp_path / "toy"))  # other words
     wrong = cli("train_thread", init_from=finished("train_lm"), data=echoes, out=tmp_path / "no")
@@ -330,12 +307,8 @@ def test_ancestors_tell_the_word_and_another_trees_do_not(cli, tmp_path):
         for animal in [ANIMALS[torch.randint(8, ()).item()]]
     )
     (tmp_path / "same.jsonl").write_text("\n".join(map(json.dumps, posts)))
-    argv = (
-        "--data",
-        tmp_path / "same.jsonl",
-        *TINY,
-        *"--n-embd 32 --steps 150 --eval-every 150 --lr 0.01 --warmup 20".split(),
-    )
+    learn = "--n-embd 32 --steps 150 --eval-every 150 --lr 0.01 --warmup 20".split()
+    argv = (*TINY, *learn, "--data", tmp_path / "same.jsonl")
     succeed(cli("train_thread", *argv, out=tmp_path / "run"))
     result = result_of(tmp_path / "run")
     ancestors, alone, shuffled = (result[f"perplexity/test-{view}"] for view in VIEWS)
@@ -348,17 +321,10 @@ def test_ancestors_tell_the_word_and_another_trees_do_not(cli, tmp_path):
 
 @pytest.mark.parametrize("ancestor_positions", ThreadReader.POSITIONS)
 def test_the_perplexities_are_those_by_hand(ancestor_positions, cli, echoes, tmp_path):
-    succeed(
-        cli(
-            "train_thread",
-            *SHORT["train_thread"],
-            data=echoes,
-            lr=0.02,
-            ancestor_positions=ancestor_positions,
-            out=tmp_path / "run",
-        )
-    )
-    model, tokenizer = load(tmp_path / "run")
+    argv = (*SHORT["train_thread"], "--ancestor-positions", ancestor_positions)
+    succeed(cli("train_thread", *argv, data=echoes, lr=0.02, out=tmp_path / "run"))
+    loaded = read_run(tmp_path / "run")
+    model, tokenizer = loaded.model, loaded.tokenizer
     _, test = hold_out(load_threads(echoes).trees, 0.2, seed=0, key=lambda tree: tree.text())
     flags = train_thread.Flags(ancestors=3, max_tree_size=5, block_size=12)
     where, found = (
@@ -453,46 +419,17 @@ def test_toy_prints_the_distance_to_the_floor(cli, tmp_path, monkeypatch):
         assert not any(name.startswith("floor") for name in result_of(tmp_path / "other"))
 
 
-def test_an_invalid_line_changes_nothing(cli, echoes, tmp_path):
-    bad = tmp_path / "bad.jsonl"
-    bad.write_text(
-        echoes.read_text()
-        + json.dumps(
-            {
-                "id": "x",
-                "title": "t",
-                "comments": [
-                    {"id": "a", "parent_id": "t1_b", "body": "x"},
-                    {"id": "b", "parent_id": "t1_a", "body": "y"},
-                ],
-            }
-        )
-        + "\n"
-    )
-    before = contents(tmp_path)
-    assert_complains(
-        cli("train_thread", *SHORT["train_thread"], data=bad, out=tmp_path / "run"),
-        f"{bad}:61",
-        "cycle",
-    )
-    assert contents(tmp_path) == before
-
-
 def test_runs_of_threads_are_sampled_drawn_and_not_compared(cli, echoes, corpus, tmp_path):
     succeed(cli("train_thread", *SHORT["train_thread"], data=echoes, out=tmp_path / "run"))
     before = contents(tmp_path)
     assert_complains(
-        call_main(compare, compare.compare, tmp_path / "run"),
-        tmp_path / "run",
-        "no run that can be compared",
+        call("compare", tmp_path / "run"), tmp_path / "run", "no run that can be compared"
     )
     thread = (tmp_path / "run", "--text", "a cat", "--text", "a dog", "--text", "a [MASK]")
-    filled = call_main(sample, sample.sample, *thread)
+    filled = call("sample", *thread)
     assert filled.code == 0 and filled.out.count("mask ") == 1
     assert contents(tmp_path) == before
-    drawn = call_main(attention_maps, attention_maps.show, *thread, "--out", tmp_path / "maps")
+    drawn = call("attention_maps", *thread, "--out", tmp_path / "maps")
     assert drawn.code == 0 and "FAIL" not in drawn.out and len(contents(tmp_path / "maps")) == 4
-    assert_complains(
-        cli("train_classifier", encoder=tmp_path / "run", data=corpus, out=tmp_path / "x"),
-        "of kind 'thread'",
-    )
+    outcome = cli("train_classifier", encoder=tmp_path / "run", data=corpus, out=tmp_path / "x")
+    assert_complains(outcome, "of kind 'thread'")

@@ -11,12 +11,11 @@ from helpers import SHORT, assert_complains, call
 import data
 import train_lm
 from data.corpus import hold_out, normalize
-from lab.checkpoint import read_checkpoint
 from lab.live import LiveLine
 from lab.run import Run
 
 
-def test_no_known_validation_word_is_said_before_training(tmp_path):
+def test_held_out_lines_of_unknown_words_are_refused(tmp_path):
     lines = ["zoo " * 50, *(f"word{i} other{i}" for i in range(40))]  # the first is not held out
     (tmp_path / "my.txt").write_text("\n".join(lines))
     argv = (*SHORT["train_mlm"], "--data", tmp_path / "my.txt", "--vocab-size", "6")
@@ -56,19 +55,6 @@ def test_each_member_is_clipped_as_if_trained_alone(corpus, tmp_path, monkeypatc
     assert len(together) == 3 and together == pytest.approx([alone] * 3, rel=0.4)  # not a third
 
 
-def test_losses_are_saved_as_numbers(corpus, tmp_path, monkeypatch):
-    def stop(self, *_):
-        if self.recent:
-            self.signals.asked = 2
-
-    wait = Run.updated
-    monkeypatch.setattr(Run, "updated", lambda self, *a: (wait(self, *a), stop(self)))
-    outcome = call("train_lm", *SHORT["train_lm"], "--data", corpus, "--out", tmp_path / "run")
-    assert outcome.code == 130
-    more = read_checkpoint(tmp_path / "run" / "checkpoint.pt", "cpu", ("more",))["more"]
-    assert [type(loss) for loss in more["losses"]] == [float]
-
-
 def test_only_the_state_of_the_gpu_in_use_is_restored(monkeypatch, tmp_path):
     restored = []
     monkeypatch.setattr(torch.cuda, "set_rng_state", lambda *args: restored.append(args))
@@ -85,9 +71,7 @@ def test_retraining_has_a_clock_of_its_own(corpus, tmp_path, monkeypatch):
     monkeypatch.setattr(LiveLine, "show", lambda self, text: shown.append(text))
     monkeypatch.setattr(LiveLine, "clear", lambda self: None)
     monkeypatch.setattr(LiveLine, "is_due", lambda self: True)
-    outcome = call(
-        "train_classifier", *SHORT["train_classifier"], "--data", corpus, "--out", tmp_path / "r"
-    )
+    outcome = call("train_classifier", *SHORT["train_classifier"], data=corpus, out=tmp_path / "r")
     assert outcome.code == 0, outcome
     starts = [text for text in shown if re.match(r"1/\d+ ", text)]
     assert len(starts) == 2  # of the search and of retraining

@@ -1,6 +1,5 @@
 """without_unknown.py: <unk> and [UNK] are read, but not counted."""
 
-import json
 import math
 
 import pytest
@@ -31,8 +30,7 @@ def test_perplexities_of_a_run_on_text_with_unk(cli, shell, own_corpus, tmp_path
     argv = (*SHORT["train_lm"], "--data", own_corpus, "--anchor", "--tokenizer", "bpe")
     succeed(cli("train_lm", *argv, steps=60, lr=0.01, vocab_size=300, out=tmp_path / "run"))
     succeed(shell("without_unknown", tmp_path / "run", "--out", "unknown"))
-    found = json.loads((tmp_path / "unknown" / "result.json").read_text(encoding="utf-8"))["runs"]
-    (found,) = found.values()
+    (found,) = result_of(tmp_path / "unknown")["runs"].values()
     result, texts = result_of(tmp_path / "run"), sorted(own_corpus.glob("test_LM_*.txt"))
     names = [path.stem.removeprefix("test_LM_") for path in texts]
     tokens = sum(result[f"tokens/{name}"] for name in names)
