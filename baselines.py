@@ -23,7 +23,7 @@ from data import NAMES, batching
 from data.corpus import hold_out
 from data.files import write_json
 from data.noise import noise_tokens
-from data.tokenizer import BOS, UNK, check_vocab_size, encode, train_tokenizer
+from data.tokenizer import BOS, check_vocab_size, encode, train_tokenizer
 from lab.command import main
 from lab.errors import UserError, require
 from lab.flags import TokenizerFlags, flag
@@ -113,7 +113,7 @@ def measure_ngrams(corpus, flags):
     ids = with_rare_unknown(batching.stream(tokenizer, corpus.lines), vocab_size, flags)
     streams = {name: batching.stream(tokenizer, lines) for name, lines in corpus.tests.items()}
     n_tokens = {name: len(stream) - 1 for name, stream in streams.items()}
-    unknown = {name: batching.fraction_unknown(s[1:], UNK) for name, s in streams.items()}
+    unknown = {name: batching.fraction_unknown(s[1:]) for name, s in streams.items()}
     result = {"vocab_size": vocab_size, **named("tokens/", n_tokens), **named("unknown/", unknown)}
 
     def measure(model, label):

@@ -17,7 +17,7 @@ from torch.nn.utils import clip_grad_norm_
 from data.batching import consecutive_blocks, fraction_unknown, generator, random_blocks
 from data.noise import count_tokens, noise_tokens
 from data.streams import read_text
-from data.tokenizer import BOS, UNK
+from data.tokenizer import BOS
 from lab import processes
 from lab.command import main
 from lab.errors import UserError, require
@@ -105,7 +105,7 @@ def train(flags):
     optimizer = run.make_adamw(model)
     say_start(run, f"{text.name}: {len(ids) - 1:,} training tokens", model)
     for name, stream in streams.items():
-        unknown = f"{fraction_unknown(stream[1:], UNK):6.1%} out of vocabulary"
+        unknown = f"{fraction_unknown(stream[1:]):6.1%} out of vocabulary"
         run.say(f"  {name:<9}{len(stream) - 1:>8,} tokens {unknown}")
     if text.note:
         run.say(f"  {text.note}")
@@ -156,7 +156,7 @@ def train(flags):
                 result[f"bits_per_byte/{name}{at}"] = nats / math.log(2) / text.sizes[name]
     for name, stream in streams.items():
         result[f"tokens/{name}"] = len(stream) - 1
-        result[f"unknown/{name}"] = fraction_unknown(stream[1:], UNK)
+        result[f"unknown/{name}"] = fraction_unknown(stream[1:])
     floor = {name: value for name, value in text.floor.items() if name in result}
     run.finish(result | {f"floor/{name}": value for name, value in floor.items()}, model)
     keys = {name: f"perplexity/{name}" for name in streams}

@@ -124,8 +124,9 @@ def train(flags):
             numbers["beta"] = model.head.beta.item()
         return numbers, in_words(what, numbers)
 
+    batch = text.batches(flags.batch_size, flags.seed)
     for step in run.steps(model, optimizer, measure, judge="loss/valid"):
-        idx, mask = text.batch(step, flags.batch_size, flags.seed)  # (B, T)
+        idx, mask = batch(step)  # (B, T)
         gen = generator(flags.seed, "masks", step)  # masks depend on seed and step alone
         inputs, labels = make_task(idx, mask, gen, flags, vocab_size, starts)
         count = max(1, (labels != -100).sum().item())

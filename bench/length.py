@@ -106,9 +106,9 @@ def cost(flags, C, T, B, pos, peak, by_cpu):
         optimizer.zero_grad()
 
     step(), step()  # the first makes ALiBi's bias and the optimizer's moments
-    kilobytes = memory.megabytes()
-    if kilobytes is not None:
-        kilobytes = 1024 * kilobytes - 12 * sum(p.numel() for p in model.parameters()) / 1024
+    used, n = memory.megabytes(), sum(p.numel() for p in model.parameters())
+    # Without weights and Adam's averages, which take 12 bytes per weight
+    kilobytes = None if used is None else 1024 * used - 12 * n / 1024
     flops = measure.forward_flops(config, "causal", B, T, B * T)
     times, limits = [], []
     for _ in range(flags.repeats):
@@ -129,7 +129,7 @@ def cost(flags, C, T, B, pos, peak, by_cpu):
 
 # ---------------------------------------------------------------------------- the figure
 
-WIDTHS = (("-", "o"), ("--", "s"), (":", "x"), ("-.", "^"))  # line style and marker by width
+STYLES = (("-", "o"), ("--", "s"), (":", "x"), ("-.", "^"))  # line style and marker by width
 
 
 @figures.styled
@@ -140,7 +140,7 @@ def draw(path, rows, widths, positions, lengths):
     """
     figure, axes = figures.new_figure(1, 3, figsize=(12, 3.6))
     for i, C in enumerate(widths):
-        dashes, marker = WIDTHS[i % len(WIDTHS)]
+        dashes, marker = STYLES[i % len(STYLES)]
         style = dict(linestyle=dashes, marker=marker, markersize=3.5, linewidth=1.3)
         for pos in positions:
             of = [row for row in rows if (row["width"], row["pos"]) == (C, pos)]
@@ -199,7 +199,7 @@ def check(flags):
         (out.suffix not in ("", ".json"), f"--out {out}: must end in .png, .pdf or .svg"),
         (out.parent.is_dir(), f"--out {out}: folder {out.parent} does not exist; create it first"),
     )
-    return sorted(set(lengths)), widths, positions
+    return sorted(set(lengths)), list(dict.fromkeys(widths)), list(dict.fromkeys(positions))
 
 
 if __name__ == "__main__":

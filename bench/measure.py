@@ -47,7 +47,8 @@ class MatmulPeak:
         self.device = device
         matrices = [torch.randn(n, n, device=device).to(dtype) for n in MATMUL_SIZES[device.type]]
         rates = []
-        for self.matrix in matrices:
+        for matrix in matrices:
+            self.matrix = matrix
             self.rate()  # warm-up: maps memory and chooses kernels
             rates.append(self.rate())
         self.matrix = matrices[rates.index(max(rates))]  # by wall time
@@ -64,19 +65,12 @@ class MatmulPeak:
 
 def timed(work, n, device):
     """Return (wall, CPU) seconds of n calls of work(), of all threads, GPU kernels included."""
-    cpu = time.process_time()
-    if device.type == "cuda":
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        torch.cuda.synchronize()
-        start.record()
-        for _ in range(n):
-            work()
-        end.record()
-        torch.cuda.synchronize()
-        return start.elapsed_time(end) / 1000, time.process_time() - cpu
-    wall = time.perf_counter()
+    wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+    wait()
+    wall, cpu = time.perf_counter(), time.process_time()
     for _ in range(n):
         work()
+    wait()
     return time.perf_counter() - wall, time.process_time() - cpu
 
 

@@ -90,10 +90,10 @@ class PerHeadTransformer(nn.Module):
 class PerHeadLanguageModel(nn.Module):
     """A causal language model: returns the mean loss of targets (B, T)."""
 
-    def __init__(self, vocab_size, **how):
+    def __init__(self, vocab_size):
         super().__init__()
-        self.body = PerHeadTransformer(vocab_size, causal=True, **how)
-        self.head = nn.Linear(how.get("n_embd", 64), vocab_size)
+        self.body = PerHeadTransformer(vocab_size, causal=True)
+        self.head = nn.Linear(64, vocab_size)
 
     def forward(self, idx, targets):
         logits = self.head(self.body(idx)[0])
@@ -103,12 +103,10 @@ class PerHeadLanguageModel(nn.Module):
 class PerHeadClassifier(nn.Module):
     """A sentence classifier on the mean of all states."""
 
-    def __init__(self, vocab_size, n_class=3, **how):
+    def __init__(self, vocab_size, n_class):
         super().__init__()
-        self.body = PerHeadTransformer(vocab_size, **how)
-        self.head = nn.Sequential(
-            nn.Linear(how.get("n_embd", 64), 100), nn.ReLU(), nn.Linear(100, n_class)
-        )
+        self.body = PerHeadTransformer(vocab_size)
+        self.head = nn.Sequential(nn.Linear(64, 100), nn.ReLU(), nn.Linear(100, n_class))
 
     def logits(self, idx):
         return self.head(self.body(idx)[0].mean(1))

@@ -15,7 +15,7 @@ import torch
 from torch.nn.utils import clip_grad_norm_
 
 from data.batching import generator, pad, sentences
-from data.corpus import hold_out, normalize
+from data.corpus import hold_out
 from data.labelled import Rows, accuracies, in_words, load_labelled, seen_in_training
 from data.noise import count_tokens, noise_tokens
 from data.tokenizer import train_tokenizer
@@ -68,8 +68,7 @@ def train(flags):
     parts = {"train": rows, "valid": held_out, "test": corpus.test_rows}
     sets = {name: Rows(part, tokenizer, config.block_size) for name, part in parts.items() if part}
     seen = seen_in_training(corpus, seen, held_out)
-    held = {normalize(text) for _, text in held_out}
-    texts = [text for text in corpus.texts() if normalize(text) not in held]
+    texts = corpus.texts([text for _, text in held_out])
     texts, _ = sentences(tokenizer, texts, config.block_size, split=True)
     counts = count_tokens(torch.cat(texts), config.vocab_size, flags.swap_words, flags.rare_unknown)
     n_class, labels = len(corpus.classes), sets["train"].labels.tolist()

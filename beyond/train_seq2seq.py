@@ -24,7 +24,7 @@ from torch.nn.utils import clip_grad_norm_
 from data import spans
 from data.batching import by_epoch, fraction_unknown, generator, length_batches, pad
 from data.source_target import fixed_batches, length, make_batch, read_examples
-from data.tokenizer import BOS, EOS, UNK, detokenize, encode
+from data.tokenizer import BOS, EOS, detokenize, encode
 from lab import processes
 from lab.command import main
 from lab.errors import require
@@ -126,7 +126,7 @@ def train(flags):
     say_start(run, f"{name}: {len(lengths):,} training {things} ({sum(lengths):,} tokens)", model)
     for n, batches in fixed.items():
         tokens = torch.cat([labels[labels != -100] for *_, labels in batches])
-        unknown = f"{fraction_unknown(tokens, UNK):6.1%} unknown"
+        unknown = f"{fraction_unknown(tokens):6.1%} unknown"
         run.say(f"  {n:<18}{len(sets[n]):>7,} {things}{len(tokens):>9,} target tokens, {unknown}")
     for n, long in n_long.items():
         if long:

@@ -28,7 +28,7 @@ from data.masked_comments import (
     toy_floor,
 )
 from data.masking import mask_tokens
-from data.tokenizer import UNK, word_starts
+from data.tokenizer import word_starts
 from lab import figures, processes
 from lab.command import main
 from lab.errors import require
@@ -124,7 +124,7 @@ def train(flags):
     sizes = f"{trees['valid']:,} for validation, {trees['test']:,} for the test"
     say_start(run, f"{name}: {trees['train']:,} training trees ({what}), {sizes}", model)
     words = torch.cat([sequence[1:] for sequence in forests["test"].sequences])
-    run.say(f"  {fraction_unknown(words, UNK):.1%} of the test words out of vocabulary")
+    run.say(f"  {fraction_unknown(words):.1%} of the test words out of vocabulary")
     for what, n in notes.items():
         run.say(f"  {n:,} {what}")
 

@@ -21,7 +21,7 @@ from data.batching import fraction_unknown, generator, length_batches, sentences
 from data.corpora.pairs import load_pairs
 from data.masked_pairs import VIEWS, masked_test_set
 from data.masking import mask_tokens
-from data.tokenizer import UNK, train_tokenizer, word_starts
+from data.tokenizer import train_tokenizer, word_starts
 from lab.command import main
 from lab.errors import require
 from lab.evaluation import measure_masked, require_targets
@@ -91,7 +91,7 @@ def train(flags):
 
     sides, n_long = encode(kept)
     lengths = [len(a) + len(b) for a, b in zip(*sides)]
-    unknown = [fraction_unknown(torch.cat([ids[1:] for ids in side]), UNK) for side in sides]
+    unknown = [fraction_unknown(torch.cat([ids[1:] for ids in side])) for side in sides]
     foreign = f"--init-from {flags.init_from}: does not know most words of"
     remedy = f"pretrain it with --vocab-from {flags.data} or --tokenizer bpe"
     for language, share in zip(languages, unknown):

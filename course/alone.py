@@ -32,7 +32,11 @@ def check():
     chosen = {file: sheet for file, sheet in sheets.items() if title(file) in wanted or not wanted}
     torch.set_num_threads(1)  # for tiny tensors
     keep_reporting(
-        *(here, chosen, flags.seconds, len(wanted), flags.watch),
+        here,
+        chosen,
+        flags.seconds,
+        len(wanted),
+        flags.watch,
         command="python check.py",
         again="take it from the handout again",
     )

@@ -23,11 +23,8 @@ def first_difference(found, right):
         a, b = comparable(mine), comparable(expected)
         if not (close := torch.isclose(a, b, tolerance, tolerance, equal_nan=True)).all():
             index = tuple((~close).nonzero()[0].tolist())
-            digits = next(
-                d
-                for d in (".4g", ".9g")
-                if written(mine[index], d) != written(expected[index], d) or d == ".9g"
-            )
+            alike = written(mine[index], ".4g") == written(expected[index], ".4g")
+            digits = ".9g" if alike else ".4g"
             values = f"{written(mine[index], digits)}, expected {written(expected[index], digits)}"
             if not index:
                 return f"{name} is {values}", ""
@@ -38,8 +35,9 @@ def first_difference(found, right):
 
 
 def kind(tensor):
-    kinds = {"bool": tensor.dtype == torch.bool, "float": tensor.is_floating_point()}
-    return next((name for name, holds in kinds.items() if holds), "int")
+    if tensor.dtype == torch.bool:
+        return "bool"
+    return "float" if tensor.is_floating_point() else "int"
 
 
 def comparable(tensor):
@@ -61,7 +59,10 @@ def picture(name, mine, right, close, index):
         tensor, same = (t[None] if t.dim() == 1 else t[index[:-2]] for t in (tensor, same))
         bottom, end = tensor.size(0) > top + WINDOW, tensor.size(1) > left + WINDOW
         tensor, same = (t[top : top + WINDOW, left : left + WINDOW] for t in (tensor, same))
-        rows = [[written(n, ".3f") + "* "[ok] for n, ok in zip(*p)] for p in zip(tensor, same)]
+        rows = [
+            [written(n, ".3f") + (" " if ok else "*") for n, ok in zip(*p)]
+            for p in zip(tensor, same)
+        ]
         width = max(len(cell) for row in rows for cell in row) + 1
         lines = ["".join(cell.rjust(width) for cell in row) + "  …" * end for row in rows]
         return lines + ["…".rjust(width - 1)] * bottom

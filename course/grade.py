@@ -95,11 +95,16 @@ def table(grades, names):
 def find(folder, one):
     """Return the folders of submissions; with `one`, of a single one. Raises UserError."""
     require((folder.is_dir(), f"{folder}: no such folder; give the folder of submissions"))
-    found = sorted(path for path in folder.iterdir() if path.is_dir() and path.name[0] != ".")
-    if any(folder.glob("ex[0-9][0-9]_*.py")) or (one and len(found) <= 1):
+    found = sorted(path for path in folder.iterdir() if path.is_dir() and path.name[0] not in "._")
+    exercises = "ex[0-9][0-9]_*.py"
+    if any(folder.glob(exercises)):
+        return [folder.resolve()]
+    if one:  # the files of one submission may be in several folders
+        names = [name for each in found for name in {path.name for path in each.rglob(exercises)}]
+        several = f"{folder}: has several submissions; give --gradescope a folder"
+        require((len(names) == len(set(names)), several))
         return [folder.resolve()]
     require((found, f"{folder}: has no submissions; give each a folder of its own in it"))
-    require((not one, f"{folder}: has {len(found)} submissions; give --gradescope a folder"))
     return found
 
 

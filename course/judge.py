@@ -33,7 +33,6 @@ class Verdict:
     message: str = ""
     detail: str = ""
     n_right: int = 0
-    n_functions: int = 1
     printed: str = ""
 
 
@@ -56,8 +55,7 @@ def judge(path, sheet, seconds=20):
     faults = [verdict for verdict in verdicts if verdict.message]
     begun = Verdict("begun", f"right so far; {', '.join(waiting)} not begun")
     verdict = faults[0] if faults else verdicts[0] if len(set(statuses)) == 1 else begun
-    verdict.n_right, verdict.n_functions = statuses.count("done"), len(verdicts)
-    verdict.printed = printed.getvalue()
+    verdict.n_right, verdict.printed = statuses.count("done"), printed.getvalue()
     return verdict
 
 
@@ -130,7 +128,7 @@ def diagnose(found, task, i):
     ]
     for diagnosis, outputs in task["wrong"].items():
         same = [first_difference(*pair) is None for pair in zip(found, outputs)]
-        if same[i] and sum(map(min, same, wrong)) >= min(2, sum(wrong)):
+        if same[i] and sum(s and w for s, w in zip(same, wrong)) >= min(2, sum(wrong)):
             explained[diagnosis] = sum(same)
     return max(explained, key=explained.get, default=None)
 
@@ -144,7 +142,7 @@ def observe(function, task, args):
         result = function(*given)
         for argument, before, after in zip(task["arguments"], args, given):
             if changed(before, after):
-                copy = f"{argument}.clone()" if torch.is_tensor(before) else "clones of its tensors"
+                copy = f"{argument}.clone()" if torch.is_tensor(before) else "a copy of it"
                 raise watch.Wrong(
                     f"changes its input {argument} in place, and the caller still needs it. "
                     f"Work on {copy}, or write x = x + y instead of x += y."
@@ -190,10 +188,10 @@ def named(result, names):
     parts = result if several else [result]
     if isinstance(result, list) and len(names) == 1:
         raise watch.Wrong("returns a list, expected a torch.Tensor")
-    if result is None or any(part is None for part in parts):
+    if result is None:
         raise watch.Wrong("returns None. Does it end with `return`?")
     if len(parts) != len(names):
-        given = f"{len(parts)} values" if several else "one value"
+        given = "one value" if len(parts) == 1 else f"{len(parts)} values"
         raise watch.Wrong(f"returns {given}, expected {len(names)} ({', '.join(names)})")
     found = {}
     for name, part in zip(names, parts):

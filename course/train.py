@@ -33,8 +33,13 @@ from lab.optim import learning_rate, make_adamw
 from model import Config, Decoder, LanguageModel
 
 USED = {  # function: its exercise
-    **{"attend": "attention", "split_heads": "heads", "join_heads": "heads", "block": "block"},
-    **{"loss": "perplexity", "sinusoids": "sinusoids", "causal_bias": "alibi"},
+    "attend": "attention",
+    "split_heads": "heads",
+    "join_heads": "heads",
+    "block": "block",
+    "loss": "perplexity",
+    "sinusoids": "sinusoids",
+    "causal_bias": "alibi",
 }
 ONLY_FOR = {"sinusoids": "sinusoidal", "causal_bias": "alibi"}
 SHOWN = 12  # tokens in the figure
@@ -72,11 +77,11 @@ def train(flags):
         update(reference, optimizers[1], rate, theirs := reference.loss(x, y) / y.numel())
         try:
             update(yours, optimizers[0], rate, mine := functions.loss(yours(x), y))
-        except (RuntimeError, AttributeError, TypeError) as error:
+        except Exception as error:
             frames = traceback.extract_tb(error.__traceback__)
             paths = [path for f in frames if (path := Path(f.filename)).parent == folder]
             path = [folder, *paths][-1]
-            problem = f"{path.name}: {explain(error, path)}"
+            problem = f"{path}: {explain(error, path)}"
             remedy = "correct what the check finds, and keep gradients: no .item() or .detach()"
             raise UserError(f"training stops: {problem}; {remedy}") from None
         losses.append((mine.item(), theirs.item()))
@@ -157,8 +162,10 @@ def conclude(losses, gradients, faults):
     most = max(abs(a - b) / b for a, b in losses)
     apart = f"the first gradients differ by {gradients:.1%}, the losses by at most {most:.2%}"
     if faults:
+        unmet = ": this training has no padding and no dropout, so it does not meet the mistake"
         subtle = ". The losses alone would hardly tell" * (most < 0.01)
-        return f"With {' and '.join(faults)} wrong, {apart}{subtle}."
+        told = unmet if gradients < GRADIENT else subtle
+        return f"With {' and '.join(faults)} wrong, {apart}{told}."
     if gradients < GRADIENT and most < LOSS:
         return f"Your model trains as the reference does: {apart}, which is rounding."
     lost = "is a gradient lost, by .detach(), .data or torch.no_grad?"

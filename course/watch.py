@@ -70,13 +70,22 @@ def block(ask, x, weights, keep):
     )
 
 
-def dropout_twice(ask, *args):
-    """Call a function with dropout twice; compare the outputs only if training is off."""
-    training, (a, b) = args[-1], (ask(*args) for _ in range(2))
-    (logits, again), mode = (a["logits"], b["logits"]), "training" if training else "evaluation"
+def classifier(ask, *args):
+    """In training the hidden channels are 2, and each logit is one of them plus 1: measure what
+    dropout does to them. In evaluation call twice, and compare the logits if they agree."""
+    logits = ask(*args)["logits"]
+    if args[-1]:
+        require_shapes({"logits": logits}, logits=args[0].shape)
+        hidden = (logits - 1) / 2
+        return {
+            "in training, the share of hidden channels that become 0": (hidden == 0).float().mean(),
+            "in training, the mean of hidden channels after / before": hidden.mean(),
+            "in training, their mean square after / before": hidden.square().mean(),
+        }
+    again = ask(*args)["logits"]
     steady = logits.shape == again.shape and torch.equal(logits, again)
-    random = {f"whether two calls in {mode} differ": torch.tensor(not steady)}
-    return random if training or not steady else random | {"logits": logits}
+    random = {"whether two calls in evaluation differ": torch.tensor(not steady)}
+    return random | {"logits": logits} if steady else random
 
 
 def disguises(ask, idx, vocab_size, rate):
@@ -93,6 +102,7 @@ def disguises(ask, idx, vocab_size, rate):
         "the share of labelled words that become [MASK]": share(inputs == MASK, chosen),
         "the share of labelled words that become another word": share(drawn, chosen),
         "the share of tokens without label that are changed": share(inputs != idx, ~chosen),
-        "the share of random words that are special tokens": share(inputs < len(SPECIAL), drawn),
+        "whether random words are special tokens": (drawn & (inputs < len(SPECIAL))).any(),
+        "whether random words are outside the vocabulary": (drawn & (inputs >= vocab_size)).any(),
         "the deviation between columns of their share of labels": chosen.float().mean(0).std(),
     }

@@ -9,7 +9,7 @@ import hashlib
 
 import torch
 
-from data.tokenizer import BOS, PAD, encode, frame
+from data.tokenizer import BOS, PAD, UNK, encode, frame
 
 
 def generator(*numbers):
@@ -146,6 +146,6 @@ class RandomBatches:
         return self.order[i * self.batch_size : (i + 1) * self.batch_size]
 
 
-def fraction_unknown(ids, unk):
+def fraction_unknown(ids):
     """Return the share of ids that are unknown to the vocabulary."""
-    return (ids == unk).float().mean().item()
+    return (ids == UNK).float().mean().item()

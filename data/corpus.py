@@ -25,9 +25,12 @@ class Corpus:
     classes: list[str] = field(default_factory=list)
     floor: dict[str, float] = field(default_factory=dict)
 
-    def texts(self):
-        """Return all training text: the lines, then the rows' texts. It makes the vocabulary."""
-        return self.lines + [text for _, text in self.rows]
+    def texts(self, without=()):
+        """Return all training text, the lines and then the rows' texts, but none of `without`. It
+        makes the vocabulary."""
+        left_out = {normalize(text) for text in without}
+        texts = self.lines + [text for _, text in self.rows]
+        return [text for text in texts if normalize(text) not in left_out]
 
     def seen(self):
         """Return for each test row whether its text also appears in a training row."""

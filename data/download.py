@@ -63,7 +63,7 @@ def fetch(name, size, digest, mirrors, schemes, attempts):
                 if len(content) < size:
                     raise OSError(f"only {len(content):,} of {size:,} bytes came")
             except (OSError, http.client.HTTPException) as error:  # URLError is an OSError
-                reason = getattr(error, "reason", None) or error or type(error).__name__
+                reason = getattr(error, "reason", None) or str(error) or type(error).__name__
                 failures.append(f"{address.netloc}: {reason}")
                 time.sleep(attempt)
                 continue

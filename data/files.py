@@ -134,13 +134,13 @@ def read_lines(path):
     return lines
 
 
-def read_text(path):
+def read_non_empty_lines(path):
     """Return the non-empty lines of a text file. Raises DataError as `read_lines` does."""
     return [line for line in read_lines(path) if line.strip()]
 
 
 def non_empty_lines(text):
-    """Return the lines of a text as `read_text` does those of a file."""
+    """Return the lines of a text as `read_non_empty_lines` does those of a file."""
     return [line for line in text.replace("\r\n", "\n").split("\n") if line.strip()]
 
 

@@ -7,7 +7,6 @@ import data
 from data import batching
 from data.corpus import normalize
 from data.files import DataError
-from data.tokenizer import UNK
 
 
 def load_labelled(name):
@@ -34,7 +33,7 @@ class Rows:
     def unknown(self):
         """Return the share of the words that are unknown to the vocabulary."""
         words = torch.cat([sequence[1:] for sequence in self.sequences])  # without [BOS]
-        return batching.fraction_unknown(words, UNK)
+        return batching.fraction_unknown(words)
 
     def batch(self, rows):
         """Return idx and mask (B, T) of some rows."""

@@ -65,7 +65,7 @@ def find_line_start(file, at):
             f"{file.name}: the line around byte {at:,} is longer than {LONGEST_LINE:,} bytes; "
             "break it into lines"
         )
-    return file.tell()
+    return max(at, file.tell())  # a file that was cut short meanwhile ends before `at`
 
 
 def cut_ranges(source, size):
@@ -88,7 +88,7 @@ def read_pieces(source, begin, end, size):
 
 
 def split_lines(source, at, raw):
-    """Return the non-empty lines of a piece at byte `at`, as `files.read_text` reads them.
+    """Return the lines of a piece at byte `at`, as `files.read_non_empty_lines` reads them.
 
     Raises DataError naming the line if the piece is not UTF-8 text.
     """
@@ -116,9 +116,9 @@ def locate(path, position):
     """Return "file:line" of a byte."""
     line = 1
     with open(path, "rb") as file:
-        while position > 0:
-            raw = file.read(min(PIECE, position))
-            line, position = line + raw.count(b"\n"), position - len(raw) if raw else 0
+        while position > 0 and (raw := file.read(min(PIECE, position))):
+            line += raw.count(b"\n")
+            position -= len(raw)
     return f"{path}:{line}"
 
 

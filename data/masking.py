@@ -27,7 +27,7 @@ def mask_tokens(idx, vocab_size, gen, rate=0.15, unit="token", starts=None, mean
         begins = starts[idx] | ~usable
     else:
         begins = torch.rand(B, T, generator=gen) < 1 / mean_span
-    unit_of = begins.long().cumsum(1).clamp(max=T)  # (B, T) which unit a token belongs to
+    unit_of = begins.long().cumsum(1)  # (B, T) which unit a token belongs to
     count = usable.sum(1)
     wanted = (rate * count + torch.rand(B, generator=gen)).floor()
     wanted = wanted.clamp(min=1).minimum(count)  # (B,) how many tokens to choose

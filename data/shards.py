@@ -220,7 +220,7 @@ class Stream:
     def __init__(self, folder, shards, dtype, vocab_size):
         self.folder, self.shards, self.vocab_size = Path(folder), shards, vocab_size
         self.dtype = np.dtype(dtype).newbyteorder("<")
-        self.ends = np.cumsum([0, *(shard.tokens for shard in shards)])[1:]
+        self.ends = np.cumsum([shard.tokens for shard in shards])
         self.maps = [None] * len(shards)
 
     def __len__(self):

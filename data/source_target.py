@@ -10,7 +10,7 @@ import data
 from data import spans
 from data.batching import generator, length_batches, pad, sentences
 from data.corpora.pairs import load_pairs
-from data.corpus import hold_out, normalize
+from data.corpus import hold_out
 from data.files import DataError
 from data.tokenizer import BOS, EOS, add_sentinels, encode, train_tokenizer
 
@@ -26,8 +26,7 @@ def read_examples(flags):
         if not corpus.lines:
             raise DataError(f"--data {flags.data}: holds no running text; see --task translate")
         lines, valid = hold_out(corpus.lines, flags.valid, seed=0)
-        held = {normalize(line) for line in valid}
-        texts = [text for text in corpus.texts() if normalize(text) not in held]
+        texts = corpus.texts(valid)
     else:
         corpus = load_pairs(flags.data, flags.languages).with_valid(flags.valid)
         lines, valid, texts = corpus.train, corpus.valid, corpus.texts()

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 import data
 from data import batching
-from data.corpus import hold_out, normalize
+from data.corpus import hold_out
 from data.files import DataError
 from data.shards import Blocks
 from data.tokenizer import train_tokenizer
@@ -45,13 +45,13 @@ def read_text(name, kind, vocab_size=0, valid=0.0, vocab_from="", tokenizer=None
             f"--data {name}: holds no running text to model; "
             "give a corpus with train_LM.txt or a .txt"
         )
-    lines, held_out = hold_out(corpus.lines, valid, seed=0) if valid else (corpus.lines, [])
+    lines, held_out = hold_out(corpus.lines, valid, seed=0)
+    if valid:
+        require_both(name, lines, held_out, valid)
     # The floor counts every word as one token, so it needs the full vocabulary of the own words.
     own_words = kind == "word" and not (vocab_size or vocab_from or tokenizer)
     if tokenizer is None:
-        unknown = {normalize(line) for line in held_out}
-        known = [text for text in vocabulary.texts() if normalize(text) not in unknown]
-        tokenizer = train_tokenizer(kind, known, vocab_size)
+        tokenizer = train_tokenizer(kind, vocabulary.texts(held_out), vocab_size)
     sets = {"train": lines} | ({"valid": held_out} if held_out else {}) | corpus.tests
     return Text(
         corpus.name,
@@ -73,6 +73,15 @@ def load_parts(name, vocab_from, split):
     return data.load(name) if vocab_from else vocabulary, vocabulary, note
 
 
+def require_both(name, kept, held_out, valid):
+    """Raise DataError if a text is too short for --valid: nothing is held out, or nothing left."""
+    if not (kept and held_out):
+        raise DataError(
+            f"--data {name}: {len(kept) + len(held_out)} lines are too few to hold out "
+            f"--valid {valid} of them; give more text or a larger --valid"
+        )
+
+
 @dataclass
 class Sentences:
     """Sentences as tensors of ids that begin with [BOS], or blocks of a prepared folder on disk."""
@@ -88,19 +97,19 @@ class Sentences:
         on_disk = isinstance(self.train, Blocks)
         self.lengths = None if on_disk else [len(sequence) for sequence in self.train]
         self.n_tokens = self.train.tokens if on_disk else sum(self.lengths)
-        self.epoch, self.batches = None, None
 
-    def batch(self, step, batch_size, seed):
-        """Return idx, mask (B, T) of a step: sentences of similar length, each once per epoch."""
-        epoch, i = divmod(step, -(-len(self.train) // batch_size))
-        if self.epoch != (epoch, batch_size, seed):
+    def batches(self, batch_size, seed):
+        """Return a function of the step that returns idx, mask (B, T): sentences of similar length,
+        each once per epoch."""
+
+        def shuffled(epoch):
             gen = batching.generator(seed, "epoch", epoch)
-            self.epoch = epoch, batch_size, seed
             if self.lengths is None:
-                self.batches = batching.RandomBatches(len(self.train), batch_size, gen)
-            else:
-                self.batches = batching.length_batches(self.lengths, batch_size, gen)
-        return batching.pad([self.train[j] for j in self.batches[i]])
+                return batching.RandomBatches(len(self.train), batch_size, gen)
+            return batching.length_batches(self.lengths, batch_size, gen)
+
+        rows = batching.by_epoch(-(-len(self.train) // batch_size), shuffled)
+        return lambda step: batching.pad([self.train[i] for i in rows(step)])
 
 
 def read_sentences(
@@ -115,11 +124,7 @@ def read_sentences(
     kept, held_out = hold_out(corpus.texts(), valid, seed=0)
     kept = list(dict.fromkeys(kept))  # a line of both files is read once per epoch
     held_out = list(dict.fromkeys(held_out))
-    if not (kept and held_out):
-        raise DataError(
-            f"--data {name}: {len(kept) + len(held_out)} lines are too few to hold out "
-            f"--valid {valid} of them; give more text or a larger --valid"
-        )
+    require_both(name, kept, held_out, valid)
     if tokenizer is None:
         tokenizer = train_tokenizer(kind, vocabulary.texts(), vocab_size)
     train, n_long = batching.sentences(tokenizer, kept, block_size, split=True)

@@ -1,13 +1,14 @@
 """Exercises 2 and 3: attention, and the heads that it works in."""
 
 import math
+from types import SimpleNamespace
 
 import torch
 import torch.nn.functional as F
 
 import model
 from course.exercises.sizes import sizes
-from model import Attention, Config
+from model import Attention
 
 
 def attend(q, k, v, mask, bias, dropout):
@@ -134,11 +135,9 @@ ATTEND = (
 
 def passed_through(x, n_head, kernel):
     """Return what Attention makes of x (B, T, C) if its layers copy and `kernel` attends."""
-    attention = Attention(Config(n_embd=x.size(-1), n_head=n_head))
-    for layer in (attention.qkv, attention.out):
-        copies = torch.eye(x.size(-1)).repeat(layer.out_features // x.size(-1), 1)
-        layer.weight, layer.bias = torch.nn.Parameter(copies), None
-    return attention(x, kernel=kernel)[0]
+    layer = SimpleNamespace(n_head=n_head, attn_dropout=0.0, training=False, causal=False)
+    layer.qkv, layer.out = lambda x: x.repeat(1, 1, 3), lambda y: y
+    return Attention.forward(layer, x, kernel=kernel)[0]
 
 
 def split_heads(x, n_head):

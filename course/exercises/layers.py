@@ -1,5 +1,7 @@
 """Exercises 6, 9 and 10: a block, a classifier, and CLAP's head."""
 
+from types import SimpleNamespace
+
 import torch
 import torch.nn.functional as F
 
@@ -9,11 +11,9 @@ from nets.classifier import ClassifierHead, pool_tokens
 
 
 def block(x, norm1, attention, norm2, feed_forward, dropout):
-    layer = Block(Config(n_embd=x.size(-1), n_head=1))
-    layer.norm1.forward, layer.norm2.forward, layer.dropout.forward = norm1, norm2, dropout
-    layer.attention.forward = lambda x: (attention(x), None)
-    layer.feed_forward.forward = feed_forward
-    return layer(x)[0]
+    parts = dict(norm1=norm1, norm2=norm2, feed_forward=feed_forward, dropout=dropout)
+    layer = SimpleNamespace(norm_first=True, attention=lambda x: (attention(x), None), **parts)
+    return Block.forward(layer, x)[0]
 
 
 def block_cases(gen):
@@ -40,28 +40,26 @@ def classify(x, w1, b1, w2, b2, dropout, training):
 
 
 def classifier_cases(gen):
-    for N, C, K, training in ((4, 6, 3, False), (6, 4, 2, False), (50, 4, 3, True)):
+    for N, C, K in ((4, 6, 3), (6, 4, 2)):
         sizes = (N, C), (20, C), (20,), (K, 20), (K,)
-        yield *(torch.randn(size, generator=gen) for size in sizes), 0.5, training
+        yield *(torch.randn(size, generator=gen) for size in sizes), 0.3, False
+    one, eye = torch.ones(20), torch.eye(20)
+    yield torch.ones(500, 20), eye, one, eye, one, 0.3, True
 
 
-def layers(x, w1, b1, w2, b2, p=0.5, training=False, act=torch.relu):
+def layers(x, w1, b1, w2, b2, p=0.3, training=False, act=torch.relu):
     return F.linear(F.dropout(act(F.linear(x, w1, b1)), p, training), w2, b2)
 
 
 def embed(idx, table, mask_id):
-    config = Config(*table.shape[:1], n_layer=0, n_embd=table.size(1), n_head=1)
-    config.unit_embd, config.zero_mask, config.mask_id = True, True, mask_id
-    body = Encoder(config)
-    body.embedding.weight.data = table
-    return body.token_vectors(idx)
+    config = Config(n_embd=table.size(1), unit_embd=True, zero_mask=True, mask_id=mask_id, n_head=1)
+    body = SimpleNamespace(config=config, embedding=lambda idx: table[idx])
+    return Encoder.token_vectors(body, idx)
 
 
 def logits(h, table, beta):
-    embedding = torch.nn.Embedding.from_pretrained(table)
-    head = LMHead(Config(len(table), n_embd=table.size(1), n_head=1, head="clap"), embedding)
-    head.beta.data = beta
-    return head(h)
+    head = SimpleNamespace(words=SimpleNamespace(weight=table), unit=True, beta=beta, bias=None)
+    return F.linear(*LMHead.project(head, h))
 
 
 def clap_cases(gen):
@@ -69,8 +67,8 @@ def clap_cases(gen):
         B, T, V, C = sizes(gen, 4)
         table = 3 * torch.randn(V, C, generator=gen)
         idx = torch.randint(V, (B, T), generator=gen)
-        idx[:, 1] = 2
-        yield idx, table, 2
+        idx[:, 1] = V - 1
+        yield idx, table, V - 1
 
 
 def logit_cases(gen):
@@ -124,7 +122,7 @@ EMBED = (
     lambda idx, table, mask_id: unit(table, dim=0)[idx] * (idx != mask_id)[..., None],
 )
 LOGITS = (
-    "beta is multiplied before the normalisation, which removes it again. Multiply afterwards.",
+    "beta has no effect: it is missing, or multiplied before the normalisation, which removes it.",
     lambda h, table, beta: h @ unit(beta * table, dim=-1).T,
     "h is normalised too (cosine similarity). Only the word vectors are.",
     lambda h, table, beta: beta * unit(h, dim=-1) @ unit(table, dim=-1).T,
@@ -134,7 +132,7 @@ LOGITS = (
 BLOCK = {"block": (block, block_cases, ("output",), BLOCKS, "block")}
 CLASSIFIER = {
     "mean_pool": (mean_pool, pool_cases, ("mean",), POOL),
-    "classify": (classify, classifier_cases, ("logits",), CLASSIFY, "dropout_twice"),
+    "classify": (classify, classifier_cases, ("logits",), CLASSIFY, "classifier"),
 }
 CLAP = {
     "embed": (embed, clap_cases, ("vectors",), EMBED),

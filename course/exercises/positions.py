@@ -4,21 +4,12 @@ import math
 
 import torch
 
-import model
-from model import alibi_bias, alibi_slopes
-
-
-def sinusoids(T, n_embd):
-    return model.sinusoids(T, n_embd)
+from model import alibi_bias, alibi_slopes, sinusoids
 
 
 def waves(T, n_embd, base=10000.0, double=2):
     angles = torch.arange(T)[:, None] * base ** (-double * torch.arange(n_embd // 2) / n_embd)
     return torch.stack([angles.sin(), angles.cos()], -1).flatten(1)
-
-
-def slopes(n_head):
-    return alibi_slopes(n_head)
 
 
 def causal_bias(n_head, T):
@@ -126,6 +117,8 @@ ENCODER = (
     lambda n, T, offset: bias(n, distance(T).abs() + half(T, offset, lambda d: d < 0)),
     "the offset is on both sides, so left and right are alike again. It is for j > i only.",
     lambda n, T, offset: bias(n, distance(T).abs() - half(T, offset, lambda d: d != 0)),
+    "the offset is there also when it is not asked for.",
+    lambda n, T, offset: encoder_bias(n, T, True),
     "the offset is there when it is not asked for, and not when it is.",
     lambda n, T, offset: encoder_bias(n, T, not offset),
     "all heads have the same slope. Head h has slopes(n_head)[h].",
@@ -136,7 +129,7 @@ ENCODER = (
 SINUSOIDS = {"sinusoids": (sinusoids, lambda gen: [(5, 8), (20, 6), (3, 2)], ("table",), WAVES)}
 LENGTHS = [(2, 5, False), (4, 6, True), (3, 4, False), (2, 7, True)]
 ALIBI = {
-    "slopes": (slopes, lambda gen: [(n,) for n in (8, 2, 1, 6, 12)], ("slopes",), SLOPES),
+    "slopes": (alibi_slopes, lambda gen: [(n,) for n in (8, 2, 1, 6, 12)], ("slopes",), SLOPES),
     "causal_bias": (causal_bias, lambda gen: [(2, 5), (4, 7), (3, 4)], ("bias",), CAUSAL),
     "encoder_bias": (encoder_bias, lambda gen: LENGTHS, ("bias",), ENCODER),
 }

@@ -13,10 +13,6 @@ from lab import optim
 from nets.cross_entropy import linear_cross_entropy
 
 
-def pad(sequences):
-    return batching.pad(sequences)
-
-
 def pad_cases(gen):
     for lengths in ([3, 5, 2], [4, 1], [2, 6, 6, 3]):
         yield ([torch.randint(5, 50, (n,), generator=gen) for n in lengths],)
@@ -209,9 +205,11 @@ DISGUISES = (
     lambda idx, V, rate, gen: disguised(idx, V, choose(idx, rate, gen, 0), gen),
     "random words can be special tokens. Draw ids from 5 to vocab_size - 1.",
     lambda idx, V, rate, gen: disguised(idx, V, choose(idx, rate, gen), gen, lowest=0),
+    "random words go up to vocab_size, which is no id. Draw ids from 5 to vocab_size - 1.",
+    lambda idx, V, rate, gen: disguised(idx, V + 1, choose(idx, rate, gen), gen),
     "20% become random words and none stays. It is 80% [MASK], 10% random, 10% as they are.",
     lambda idx, V, rate, gen: disguised(idx, V, choose(idx, rate, gen), gen, other=1.0),
-    "20% stay and none becomes random. It is 80% [MASK], 10% random, 10% as they are.",
+    "too few words become random: 10% of the chosen do, half of those that are not [MASK].",
     lambda idx, V, rate, gen: disguised(idx, V, choose(idx, rate, gen), gen, other=0.8),
     "every word has a label, also those that were not chosen. Their labels are -100.",
     lambda idx, V, rate, gen: (mask_words(idx, V, rate, gen)[0], idx.masked_fill(idx < 5, -100)),
@@ -224,7 +222,7 @@ DISGUISES = (
         idx, V, choose(idx[:1], rate, gen, 0) & (idx >= len(SPECIAL)), gen
     ),
 )
-PADDING = {"pad": (pad, pad_cases, ("idx", "mask"), PADS)}
+PADDING = {"pad": (batching.pad, pad_cases, ("idx", "mask"), PADS)}
 PERPLEXITY = {
     "next_words": (next_words, next_cases, ("inputs", "targets"), NEXT),
     "loss": (loss, loss_cases, ("loss",), LOSS),

@@ -45,10 +45,10 @@ def read_rows(path, labels=None):
     if header and len(records) == 1:
         raise DataError(f"{path}: a header but no rows; add a label and a text per line")
 
-    width, rows = len(header or "12"), []
+    width, rows = len(header) if header else 2, []
     for number, cells in records[bool(header) :]:
         if not is_csv:  # a text may hold tabs
-            cells = cells[: width - 1] + ["\t".join(cells[width - 1 :])] * (len(cells) >= width)
+            cells = "\t".join(cells).split("\t", width - 1)
         check_width(f"{path}:{number}", cells, width, is_csv)
         label, text = cells[label_at].strip(), cells[text_at].strip()
         if not label or not text:

@@ -10,7 +10,7 @@ from pathlib import Path
 from data.corpora.rows import read_rows
 from data.corpus import Corpus
 from data.download import download as fetch
-from data.files import DataError, read_text
+from data.files import DataError, read_non_empty_lines
 
 SPEAKERS = {"0": "obama", "1": "wbush", "2": "hbush"}  # the assignment's labels
 
@@ -54,9 +54,9 @@ def load(folder):
             "give a folder in the assignment's form"
         )
     if has_text:
-        corpus.lines = read_text(folder / "train_LM.txt")
+        corpus.lines = read_non_empty_lines(folder / "train_LM.txt")
         for path in sorted(folder.glob("test_LM_*.txt")):
-            corpus.tests[path.stem.removeprefix("test_LM_")] = read_text(path)
+            corpus.tests[path.stem.removeprefix("test_LM_")] = read_non_empty_lines(path)
         if not corpus.tests:
             raise DataError(
                 f"{folder}: train_LM.txt without a test_LM_*.txt; add at least one test set"

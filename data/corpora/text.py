@@ -3,16 +3,17 @@
 from pathlib import Path
 
 from data.corpus import Corpus, normalize
-from data.files import DataError, read_text
+from data.files import DataError, read_non_empty_lines
 
 
 def load(path):
     """Return the Corpus of one file; the new lines of its last tenth become the test set `heldout`.
 
-    Raises DataError as `read_text` does, for a single line, and if no held-out line is new.
+    Raises DataError as `read_non_empty_lines` does, for a single line, and if no held-out line is
+    new.
     """
     path = Path(path)
-    lines = read_text(path)
+    lines = read_non_empty_lines(path)
     cut = len(lines) - max(1, len(lines) // 10)
     if cut < 1:
         raise DataError(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from data.corpus import Corpus
 from data.download import download as fetch
-from data.files import read_text
+from data.files import read_non_empty_lines
 
 MIRRORS = (
     "https://raw.githubusercontent.com/pytorch/examples/77f55b912142e11fcfdf5b530231fb9c52f181e8/"
@@ -29,7 +29,7 @@ def load(folder):
     Raises DataError as the readers do.
     """
     train, valid, test = (
-        [repair(line) for line in read_text(Path(folder) / f"{name}.txt")]
+        [repair(line) for line in read_non_empty_lines(Path(folder) / f"{name}.txt")]
         for name in ("train", "valid", "test")
     )
     name = Path(folder).resolve().name

@@ -279,6 +279,23 @@ def classify_by_modules(x, w1, b1, w2, b2, dropout, training):
     return layers.train(training)(x)
 
 
+WRONG_DROPOUT = [
+    lambda x, w1, b1, w2, b2, p, on: F.dropout(F.linear(F.linear(x, w1, b1).relu(), w2, b2), p, on),
+    lambda x, w1, b1, w2, b2, p, on: F.linear(F.linear(F.dropout(x, p, on), w1, b1).relu(), w2, b2),
+    lambda x, w1, b1, w2, b2, p, on: F.linear(
+        F.dropout(F.linear(x, w1, b1).relu(), 0.5, on), w2, b2
+    ),
+    lambda x, w1, b1, w2, b2, p, on: (
+        torch.randn(len(x), len(w2)) if on else classify_by_matmul(x, w1, b1, w2, b2, p, on)
+    ),
+]
+
+
+@pytest.mark.parametrize("function", WRONG_DROPOUT)
+def test_dropout_elsewhere_or_of_another_share_is_wrong(function):
+    assert verdict_on(function, "classifier", "classify").status in ("mistake", "difference")
+
+
 def embed_by_norm(idx, table, mask_id):
     vectors = (table / table.norm(dim=-1, keepdim=True))[idx]
     vectors[idx == mask_id] = 0

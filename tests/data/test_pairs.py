@@ -99,6 +99,8 @@ def test_a_folder_of_parallel_files(tmp_path):
     assert pairs.texts() == ["one", "un", "two", "deux"]
     turned = load_pairs(folder, "fr-en")
     assert turned.languages == ("fr", "en") and turned.train == [("un", "one"), ("deux", "two")]
+    write(folder, dev_en="five\n", dev_fr="cinq\n")
+    assert load_pairs(folder).valid == [("three", "trois"), ("five", "cinq")]
     write(folder, train_de="eins\n\nzwei\n")
     assert load_pairs(folder, "de-en").train == [("eins", "one"), ("zwei", "two")]
     with pytest.raises(

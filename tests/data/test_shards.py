@@ -23,7 +23,7 @@ from helpers import (
 
 from data import batching, large
 from data.corpus import normalize
-from data.files import DataError, read_text
+from data.files import DataError, read_non_empty_lines
 from data.shards import Blocks, Prepared
 from data.streams import read_blocks
 from data.tokenizer import BOS, UNK, load_tokenizer
@@ -87,15 +87,20 @@ def test_the_shards_together_are_the_stream_of_the_text(
     folder = prepared(
         tmp_path / "out", path, "--tokenizer", kind, "--valid", 0, "--shard-mb", 0.003
     )
-    expected = batching.stream(folder.tokenizer, read_text(path))
+    expected = batching.stream(folder.tokenizer, read_non_empty_lines(path))
     assert len(folder.streams["train"].shards) > 4
     assert torch.equal(folder.streams["train"][:], expected)
-    assert folder.sizes == {"train": sum(len(line.encode()) + 1 for line in read_text(path))}
+    assert folder.sizes == {
+        "train": sum(len(line.encode()) + 1 for line in read_non_empty_lines(path))
+    }
 
 
 def test_indexing_shards_equals_indexing_the_joined_stream(text, tmp_path):
     folder = prepared(tmp_path / "out", text, *SMALL, "--valid", 0)
-    stream, joined = folder.streams["train"], batching.stream(folder.tokenizer, read_text(text))
+    stream, joined = (
+        folder.streams["train"],
+        batching.stream(folder.tokenizer, read_non_empty_lines(text)),
+    )
     assert len(stream) == len(joined) and len(stream.shards) > 5
     for T in (1, 5, 64):  # blocks at every place, also across the borders of shards
         at = torch.arange(len(joined) - T)[:, None] + torch.arange(T + 1)
@@ -125,7 +130,8 @@ def test_a_prepared_folder_as_sentences_is_its_blocks(text, tmp_path):
     read = read_blocks(folder, 12)
     blocks = list(Blocks(folder.streams["train"], folder.tokenizer, 12))
     assert read.n_tokens == len(folder.streams["train"]) - 1 and read.name == "out"
-    steps = [read.batch(step, 50, seed=0) for step in range(-(-len(blocks) // 50))]
+    batch = read.batches(50, seed=0)
+    steps = [batch(step) for step in range(-(-len(blocks) // 50))]
     found = [tuple(ids[real].tolist()) for batch in steps for ids, real in zip(*batch)]
     assert sorted(found) == sorted(tuple(block.tolist()) for block in blocks)
     assert all(torch.equal(a, b) for a, b in zip(read.valid, read_blocks(folder, 12).valid))
@@ -143,7 +149,7 @@ def test_a_vocabulary_of_more_than_16_bits(tmp_path):
     assert stream.dtype.itemsize == 4
     assert stream[:].max() == folder.tokenizer.get_vocab_size() - 1 > 2**16
     assert torch.equal(
-        stream[:], batching.stream(folder.tokenizer, read_text(tmp_path / "text.txt"))
+        stream[:], batching.stream(folder.tokenizer, read_non_empty_lines(tmp_path / "text.txt"))
     )
 
 
@@ -165,10 +171,10 @@ def test_several_texts_test_sets_and_another_vocabulary(text, tmp_path):
     first = prepared(tmp_path / "first", text, more, "--test", test, *SMALL, "--valid", 0)
     assert torch.equal(
         first.streams["train"][:],
-        batching.stream(first.tokenizer, read_text(text) + read_text(more)),
+        batching.stream(first.tokenizer, read_non_empty_lines(text) + read_non_empty_lines(more)),
     )
     assert torch.equal(
-        first.streams["unheard"][:], batching.stream(first.tokenizer, read_text(test))
+        first.streams["unheard"][:], batching.stream(first.tokenizer, read_non_empty_lines(test))
     )
     for origin in (tmp_path / "first", tmp_path / "first" / "tokenizer.json"):
         again = prepared(tmp_path / f"again{origin.suffix}", more, "--vocab-from", origin)
@@ -455,7 +461,7 @@ def test_a_text_changed_since_it_was_begun_is_refused(text, tmp_path):
     new = prepared(folder, text, *SMALL, "--overwrite", "--valid", 0)
     assert torch.equal(
         new.streams["train"][:],
-        batching.stream(load_tokenizer(folder / "tokenizer.json"), read_text(text)),
+        batching.stream(load_tokenizer(folder / "tokenizer.json"), read_non_empty_lines(text)),
     )
 
 

@@ -77,16 +77,16 @@ def test_a_split_removes_test_sentences_from_the_text(own_corpus):
 def test_every_step_has_its_batch_wherever_training_begins():
     text = read_sentences("toy", "word", 32)
     n = -(-len(text.train) // 64)
-    epoch = [text.batch(step, 64, seed=1) for step in range(n)]
+    batch, again = (text.batches(64, seed=1) for _ in range(2))
+    epoch = [batch(step) for step in range(n)]
     rows = [tuple(ids[real].tolist()) for batch in epoch for ids, real in zip(*batch)]
     assert sorted(rows) == sorted(tuple(s.tolist()) for s in text.train)
-    again = read_sentences("toy", "word", 32)
     for step in (3, n - 1, n + 5):
         order = batching.generator(1, "epoch", step // n)
         rows = batching.length_batches(text.lengths, 64, order)[step % n]
-        idx, mask = again.batch(step, 64, seed=1)
+        idx, mask = again(step)
         assert torch.equal(idx, batching.pad([text.train[i] for i in rows])[0])
-        assert torch.equal(mask, text.batch(step, 64, seed=1)[1])
+        assert torch.equal(mask, batch(step)[1])
 
 
 def test_too_few_lines_to_hold_some_out(tmp_path):
@@ -94,6 +94,8 @@ def test_too_few_lines_to_hold_some_out(tmp_path):
     (tmp_path / "mine.txt").write_text("\n".join(lines), encoding="utf-8")
     with pytest.raises(DataError, match="1 lines are too few to hold out --valid 0.05"):
         read_sentences(tmp_path / "mine.txt", "word", 32)
+    with pytest.raises(DataError, match="1 lines are too few to hold out --valid 0.1"):
+        read_text(tmp_path / "mine.txt", "word", valid=0.1)
 
 
 def test_tokens_are_counted_only_for_noise_that_needs_it():

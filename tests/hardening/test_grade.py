@@ -105,7 +105,7 @@ def test_nothing_is_overwritten_and_mistakes_are_explained(tmp_path, cli):
     assert out.read_text(encoding="utf-8") == "mine"
     assert_complains(cli("course.grade", folder), "nothing to write", "--out")
     assert_complains(cli("course.grade", tmp_path / "no", out=out), "no such folder")
-    assert_complains(cli("course.grade", folder, gradescope="r.json"), "has 2 submissions")
+    assert_complains(cli("course.grade", folder, gradescope="r.json"), "several submissions")
     assert_complains(cli("course.grade", folder, out=tmp_path / "no" / "g.csv"), "no such folder")
     (tmp_path / "empty").mkdir()
     assert_complains(cli("course.grade", tmp_path / "empty", out=out), "has no submissions")

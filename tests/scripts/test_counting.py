@@ -47,6 +47,7 @@ def test_a_length_tells_the_position_as_far_as_it_differs():
     assert averages.distance_by_length(lengths, lengths) < 0.2
     same = torch.rand(500, 12)
     assert averages.distance_by_length(same, torch.rand(100, 12)) > 2.5  # always the middle: 3
+    assert averages.distance_by_length(lengths[:1], lengths) < 1  # fewer lengths than bins
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +82,13 @@ def test_emergence_measures_every_kept_step(kept, cli, tmp_path):
     losses = runs["loss"][0]
     assert losses[2] < losses[0] and len(runs["median"][0]) == 3
     assert (tmp_path / "out" / "emergence.png").stat().st_size > 10_000
+
+
+def test_seeds_that_kept_other_steps_are_refused(kept, cli, corpus, tmp_path):
+    argv = (*SHORT["train_lm"], "--anchor", "--keep", "0,8")
+    succeed(cli("train_lm", *argv, pos="nope", data=corpus, seed=3, out=tmp_path / "3"))
+    done = cli("emergence", kept[0], tmp_path / "3", blocks=20, steps=5, out=tmp_path / "out")
+    assert_complains(done, "its seeds kept other steps", "--keep")
 
 
 def test_a_run_without_kept_weights_is_refused(cli, finished, tmp_path):

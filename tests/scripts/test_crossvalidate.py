@@ -12,7 +12,16 @@ TINY = "--n-embd 16 --n-head 2 --n-ffn 20 --block-size 12"
 
 def test_cross_validation_of_three_recipes(corpus, tmp_path, jobs_in_process):
     out = tmp_path / "cv"
-    argv = ("--data", corpus, "--folds", 2, "--recipes", "bayes,random,likelihood", "--jobs", 1)
+    argv = (
+        "--data",
+        corpus,
+        "--folds",
+        2,
+        "--recipes",
+        "bayes,random,likelihood,bayes",
+        "--jobs",
+        1,
+    )
     argv += ("--out", out, "--mlm", f"{TINY} --valid 0.2")
     argv += ("--likelihood", f"{TINY} --steps 2 --class-steps 1")
     done = call("crossvalidate", *argv)

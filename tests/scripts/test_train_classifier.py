@@ -245,6 +245,8 @@ def test_clean_split_refuses_an_encoder_that_saw_the_test(cli, corpus, finished,
     given = dict(data=corpus, split="clean", epochs=1, valid=0.2, out=tmp_path / "run")
     refused = cli("train_classifier", **given, encoder=finished("train_mlm"))
     assert_complains(refused, "pretrain it with --split clean too")
+    start = dict(data=corpus, split="clean", init_from=finished("train_mlm"), out=tmp_path / "run")
+    assert_complains(cli("train_mlm", **start), "pretrain it with --split clean too")
     clean = tmp_path / "clean"
     succeed(cli("train_mlm", *SHORT["train_mlm"], data=corpus, split="clean", out=clean))
     succeed(cli("train_classifier", **given, encoder=clean))
