@@ -229,6 +229,7 @@ def draw_encoding(path, reading, name):
     figure = draw_positions(reading.body(), title)
     if figure:
         save(figure, path)
+        print(f"{path}: the position encoding")
     else:
         print(f"{reading.run.folder}: NoPE has no position encoding to draw")
 

@@ -23,7 +23,6 @@ from nets.cross_entropy import LinearCrossEntropySum, linear_cross_entropy
 from nets.device import send
 
 # ------------------------------------------------------------------------------------ 1. Config
-
 POSITIONS = ("learned", "sinusoidal", "alibi", "rope", "nope")
 ALIBI_VARIANTS = ("offset", "symmetric", "one-sided")
 HEADS = ("linear", "roberta", "clap", "plain-clap")
@@ -122,11 +121,8 @@ def score_bias(T, config, causal):
     if config.pos == "alibi":
         bias = alibi_bias(config.n_head, T, "causal" if causal else config.alibi)[None]
     distance = torch.arange(T)[:, None] - torch.arange(T)  # (T, T)
-    if causal:
-        bias.masked_fill_(distance < 0, -math.inf)
-    if config.window:
-        bias.masked_fill_(distance.abs() >= config.window, -math.inf)
-    return bias
+    future, far = distance < 0, distance.abs() >= (config.window or T)
+    return bias.masked_fill((future & causal) | far, -math.inf)
 
 
 def rotate(x, angles):
@@ -176,7 +172,7 @@ class Attention(nn.Module):
         if angles is not None:
             q, k = rotate(q, angles), rotate(k, angles)
         dropout, weights = self.attn_dropout if self.training else 0.0, None
-        if need_weights or dropout and not x.is_cuda:  # written out: few fused kernels have both
+        if need_weights or (dropout and not x.is_cuda):  # few kernels have a bias and dropout
             if self.causal and bias is None:
                 bias = torch.full((T, T), -math.inf, dtype=x.dtype, device=x.device).triu(1)
             y, weights = attend(q, k, v, bias, dropout)
@@ -218,7 +214,7 @@ class Block(nn.Module):
             x = x.flatten(0, 1).index_select(0, picked)  # (B, T, C) -> (N, C)
         a = self.feed_forward(self.norm2(x) if pre else x)
         x = x + self.dropout(a) if pre else self.norm2(x + self.dropout(a))
-        return x, (weights, cross_weights) if cross else weights
+        return x, ((weights, cross_weights) if cross else weights)
 
 
 class Transformer(nn.Module):
@@ -270,9 +266,9 @@ class Transformer(nn.Module):
                 zeros = x.new_zeros(len(x), 1, 1, memory.size(1))  # (B, 1, 1, S)
                 how["cross"]["bias"] = zeros.masked_fill(~memory_mask[:, None, None], -math.inf)
         x = self.dropout(self.embedding_norm(x))
-        maps, states, last = [], [x], len(self.blocks) - 1
-        for i, block in enumerate(self.blocks):
-            x, weights = block(x, picked=picked if i == last else None, **how)
+        maps, states = [], [x]
+        for block in self.blocks:
+            x, weights = block(x, picked=picked if block is self.blocks[-1] else None, **how)
             maps.append(weights)
             states.append(x)
         h = self.norm(x)
@@ -316,7 +312,7 @@ class Transformer(nn.Module):
             return self.table(position_angles, T, self.config.n_embd // self.config.n_head)[:T]
 
     def table(self, make, T, *args):
-        """Return make(T, *args) or a longer one made before."""
+        """Return make(T, *args) or a longer one made before. Axis -2 counts the tokens."""
         table, device = self.tables.get(make), self.embedding.weight.device
         if table is None or table.size(-2) < T or table.device != device:
             table = self.tables[make] = make(T, *args).to(device)
@@ -346,8 +342,10 @@ class LMHead(nn.Module):
         self.words = embedding if config.tie else nn.Embedding(V, C)
         self.beta = nn.Parameter(torch.ones(())) if clap else None
         self.unit = config.head == "clap"  # plain-clap leaves the word vectors as they are
-        never = nn.Buffer(-1e4 * (torch.arange(V) == config.mask_id), persistent=False)
-        self.bias = never if config.omit_mask else None if clap else nn.Parameter(torch.zeros(V))
+        if config.omit_mask:  # exp(-1e4) = 0: the mask token is never predicted
+            self.bias = nn.Buffer(-1e4 * (torch.arange(V) == config.mask_id), persistent=False)
+        else:
+            self.bias = None if clap else nn.Parameter(torch.zeros(V))
 
     def project(self, h):
         """h (..., C) -> what F.linear reads: features (..., C), weight (V, C), bias (V,)."""
@@ -373,7 +371,7 @@ class LanguageModel(nn.Module):
         """idx (B, T), mask (B, T) -> logits (B, T, V). more: other inputs of the body."""
         return self.head(self.body(idx, mask, **more))
 
-    def losses(self, idx, targets, mask=None, smoothing=0.0, kernel=linear_cross_entropy, **more):
+    def losses(self, idx, targets, mask=None, smoothing=0.0, compute=linear_cross_entropy, **more):
         """Return the (N,) cross-entropies in nats of the N targets (B, T) that are not -100.
 
         smoothing: share of each target spread over all words (Szegedy et al. 2016, section 7).
@@ -381,19 +379,20 @@ class LanguageModel(nn.Module):
         picked = (targets.flatten() != -100).nonzero().squeeze(1)  # (N,), on the CPU: no waiting
         targets, picked = (send(t, idx.device) for t in (targets.flatten()[picked], picked))
         h = self.body(idx, mask, picked=picked, **more)  # (N, C): only these meet the words
-        return kernel(*self.head.project(h), targets, smoothing)
+        return compute(*self.head.project(h), targets, smoothing)
 
     def loss(self, *args, **more):
         """Return the sum of `losses`; compute its gradient without storing all logits."""
-        kernel = LinearCrossEntropySum.apply if torch.is_grad_enabled() else linear_cross_entropy
-        return self.losses(*args, kernel=kernel, **more).sum()
+        compute = LinearCrossEntropySum.apply if torch.is_grad_enabled() else linear_cross_entropy
+        return self.losses(*args, compute=compute, **more).sum()
 
 
 def init_weights(model, config):
     """Draw normal weights and set biases to zero. Layers that add to the stream start smaller."""
     for name, module in model.named_modules():
         if isinstance(module, (nn.Linear, nn.Embedding)):
-            adds = name.endswith(("attention.out", ".feed_forward.down"))  # as in GPT-2
+            # As in GPT-2. Without a dot, so that cross_attention.out is meant too
+            adds = name.endswith(("attention.out", ".feed_forward.down"))
             std = config.init_std / (math.sqrt(2 * config.n_layer) if adds else 1)
             nn.init.normal_(module.weight, std=std)
         if isinstance(module, nn.Linear):

@@ -49,7 +49,7 @@ from nets.thread_reader import ThreadReader
 class Flags(MaskFlags, TrainFlags, ProcessFlags):
     init_from: str = flag("", "run folder of train_mlm.py to start both encoders from")
     ancestors: int = flag(8, "ancestors of a comment that are read at most", at_least=1)
-    ancestor_positions: str = flag("learned", "position of an ancestor", ThreadReader.POSITIONS)
+    ancestor_positions: str = flag("learned", "their positions", ThreadReader.ANCESTOR_POSITIONS)
     alone_rate: float = flag(0.2, "share of the updates without ancestors", at_least=0, at_most=1)
     max_tree_size: int = flag(64, "comments in a tree; larger trees are split")
     valid: float = flag(0.1, "share of trees held out to choose the best step", above=0, below=1)

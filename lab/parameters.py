@@ -24,4 +24,8 @@ def part_of(name):
         return "positions"
     if "attention." in name:  # also cross-attention
         return "attention"
-    return "feed-forward" if ".feed_forward." in name else "norm"
+    if ".feed_forward." in name:
+        return "feed-forward"
+    if "norm" in name:
+        return "norm"
+    raise ValueError(f"{name}: belongs to no part; add it to part_of")

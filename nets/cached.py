@@ -1,9 +1,9 @@
 """Read a text token by token without rereading it for each one."""
 
+import math
+
 import torch
 import torch.nn.functional as F
-
-from model import score_bias
 
 STEP = 64  # tables of positions grow by this many tokens at a time
 
@@ -25,9 +25,14 @@ class CachedReader:
         if (vectors := body.position_vectors(T)) is not None:
             x = x + vectors[begin:]
         length = -(-T // STEP) * STEP
-        bias = body.table(score_bias, length, body.config, body.causal)[:, :, begin:T, :T]
-        angles = body.angles(length)
-        how = dict(bias=bias.to(x.dtype), angles=None if angles is None else angles[begin:T])
+        bias, angles = body.attention_bias(length), body.angles(length)
+        if bias is None:  # only the future is hidden
+            places = torch.arange(T, device=x.device)
+            future = places > places[begin:, None]  # (n, T)
+            bias = x.new_zeros(1, 1, T - begin, T).masked_fill(future, -math.inf)
+        else:
+            bias = bias[:, :, begin:T, :T]
+        how = dict(bias=bias, angles=None if angles is None else angles[begin:T])
         self.n_read, self.layer = T, 0
         return body.run_blocks(x, how | dict(need_weights=False, kernel=self.attend), **more)
 

@@ -17,7 +17,7 @@ class ThreadReader(nn.Module):
     the distance (parent, grandparent, ...), up to n_ancestors; "none" leaves them unordered.
     """
 
-    POSITIONS = ("none", "learned", "sinusoidal")
+    ANCESTOR_POSITIONS = ("none", "learned", "sinusoidal")
 
     def __init__(self, config, n_ancestors=8, ancestor_positions="none"):
         super().__init__()

@@ -17,7 +17,7 @@ import data
 from lab.command import main
 from lab.flags import flag
 from studies.assignment_report import report_parts
-from studies.assignment_runs import FORMS, POSITIONS, Runs
+from studies.assignment_runs import COMPARED, FORMS, Runs
 from studies.jobs import JobFlags, options, run_all
 from studies.report import literal, write_report
 
@@ -53,7 +53,7 @@ def assignment(flags):
     trainings = [("baselines", "baselines", [*options(data=flags.data), *split])]
     frozen = []
     for seed in range(flags.seeds):
-        for pos in POSITIONS:
+        for pos in COMPARED:
             common = options(data=flags.data, threads=1, pos=pos, seed=seed)
             encoder = f"mlm-{pos}-{seed}"
             if "frozen" in parts:
@@ -75,10 +75,10 @@ def assignment(flags):
             common = options(data=flags.data, threads=1, seed=seed)
             how += split if "classifier" in parts else []
             trainings.append((f"form-{form}-{seed}", "train_mlm", [*common, *how, *ENCODER]))
-    drawn = [f"{part}-{pos}-0" for part in parts if part != "frozen" for pos in POSITIONS]
+    drawn = [f"{part}-{pos}-0" for part in parts if part != "frozen" for pos in COMPARED]
     figures = [(f"{name}/maps", "attention_maps", [out / name, *MAPS]) for name in drawn]
     for part in parts:
-        runs = [out / f"{part}-{pos}-{seed}" for pos in POSITIONS for seed in range(flags.seeds)]
+        runs = [out / f"{part}-{pos}-{seed}" for pos in COMPARED for seed in range(flags.seeds)]
         figures.append((f"compare-{part}", "compare", [*runs, out / "baselines"]))
     run_all(out, (trainings, frozen, figures), flags)
 

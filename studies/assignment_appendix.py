@@ -3,7 +3,7 @@
 from lab import tables
 from lab.figures import POSITION_NAMES
 from lab.records import read_json, read_metrics
-from studies.assignment_runs import POSITIONS, join, percent
+from studies.assignment_runs import COMPARED, join, percent
 from studies.report import literal, picture, read_table
 
 MAPS_SHOWN = ("classifier-alibi-0", "lm-alibi-0")  # whose first map is not in the appendix
@@ -29,7 +29,7 @@ def attention_maps(runs):
     """Return {folder of a run: figures of its attention}."""
     maps = {}
     for part in ("classifier", "lm"):
-        for pos in POSITIONS if part in runs.parts else ():
+        for pos in COMPARED if part in runs.parts else ():
             folder = runs.out / f"{part}-{pos}-0" / "maps"
             about = read_json(folder / "maps.json")
             maps[f"{part}-{pos}-0"] = [
@@ -78,7 +78,7 @@ def frozen_appendix(runs):
                 f"Pretraining of the encoder ({POSITION_NAMES[pos]}, seed 0) on {runs.data}: "
                 "perplexity of masked words in held-out sentences, and the share that is found.",
             )
-            for pos in POSITIONS
+            for pos in COMPARED
         ),
     ]
 
@@ -87,7 +87,7 @@ def decoder_appendix(runs):
     steps = [
         f"{steps_table(runs, pos)}\n*{POSITION_NAMES[pos]}, seed 0: perplexity of the training "
         f"text and the test sets of {runs.data} after each evaluation.*"
-        for pos in POSITIONS
+        for pos in COMPARED
     ]
     return [
         "### The decoders",
@@ -101,7 +101,7 @@ def position_pictures(runs):
     """Return figures of the position encodings of seed 0 that part 3 does not show."""
     pictures = []
     for part in ("classifier", "lm"):
-        for pos in POSITIONS if part in runs.parts else ():
+        for pos in COMPARED if part in runs.parts else ():
             path = f"{part}-{pos}-0/maps/positions.png"
             if (runs.out / path).exists() and (part, pos) != ("lm", "alibi"):
                 words = f"Position encoding of the {model_name(part, pos)}, after training on "
@@ -116,10 +116,10 @@ def model_name(part, pos):
 
 def epochs_table(runs):
     """Return the test accuracy of the classifiers: a row per epoch, a column per encoding."""
-    logged = [read_metrics(runs.out / f"classifier-{pos}-0") for pos in POSITIONS]
+    logged = [read_metrics(runs.out / f"classifier-{pos}-0") for pos in COMPARED]
     columns = [[percent([line["accuracy/test"]]) for line in lines] for lines in logged]
     rows = [[str(i + 1), *cells] for i, cells in enumerate(zip(*columns))]
-    return tables.markdown(["epoch", *(POSITION_NAMES[pos] for pos in POSITIONS)], rows)
+    return tables.markdown(["epoch", *(POSITION_NAMES[pos] for pos in COMPARED)], rows)
 
 
 def steps_table(runs, pos):
@@ -132,6 +132,6 @@ def steps_table(runs, pos):
 
 def parameters_table(runs, part):
     """Return the numbers of parameters: a row per part of the model, a column per encoding."""
-    counts = [runs.values(f"{part}-{pos}", "parameters")[0] for pos in POSITIONS]
+    counts = [runs.values(f"{part}-{pos}", "parameters")[0] for pos in COMPARED]
     rows = [[name, *(f"{count[name]:,}" for count in counts)] for name in counts[0]]
-    return tables.markdown(["part", *(POSITION_NAMES[pos] for pos in POSITIONS)], rows)
+    return tables.markdown(["part", *(POSITION_NAMES[pos] for pos in COMPARED)], rows)

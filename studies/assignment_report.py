@@ -16,8 +16,8 @@ from lab.records import read_config, read_json
 from model import alibi_bias
 from studies.assignment_appendix import appendix, attention
 from studies.assignment_runs import (
+    COMPARED,
     FORMS,
-    POSITIONS,
     conclude,
     join,
     percent,
@@ -80,11 +80,11 @@ def classification(runs):
 
 def accuracy(runs, part, name, what):
     """Return a table of the test accuracies of a part, and what can be concluded from it."""
-    names = {pos: f"{part}-{pos}" for pos in POSITIONS}
+    names = {pos: f"{part}-{pos}" for pos in COMPARED}
     parts = [p for p in ("test", "seen", "unseen") if runs.have(f"accuracy/{p}", *names.values())]
     rows = [
         [POSITION_NAMES[pos], *(percent(runs.values(names[pos], f"accuracy/{p}")) for p in parts)]
-        for pos in POSITIONS
+        for pos in COMPARED
     ]
     bayes = runs.baselines()
     rows += [
@@ -101,7 +101,7 @@ def accuracy(runs, part, name, what):
         shown, rows_are, n = "unseen", "unseen test rows", n - sum(runs.seen)
     values = {
         POSITION_NAMES[pos]: [100 * share for share in runs.values(names[pos], f"accuracy/{shown}")]
-        for pos in POSITIONS
+        for pos in COMPARED
     }
     best = max(statistics.fmean(shares) for shares in values.values()) / 100
     error = 100 * math.sqrt(best * (1 - best) / n)
@@ -193,12 +193,12 @@ def language_model(runs):
             POSITION_NAMES[pos],
             *(tables.spread(runs.values(f"lm-{pos}", f"perplexity/{t}")) for t in tests),
         ]
-        for pos in POSITIONS
+        for pos in COMPARED
     ]
     rows += [None, [label, *(tables.spread([ngrams[f"perplexity/{t}"]]) for t in tests)]]
     header = ["positions", *tests]
     caption = f"Perplexity per token of the test sets of {runs.name}. {runs.numbers}"
-    values = {POSITION_NAMES[pos]: runs.perplexities(pos) for pos in POSITIONS}
+    values = {POSITION_NAMES[pos]: runs.perplexities(pos) for pos in COMPARED}
     return [
         "## Part 2: causal language modelling",
         f"How well does a decoder predict the next word? It is trained on {n_tokens:,} tokens for "
@@ -239,16 +239,16 @@ def four_positions(runs):
     """Compare ALiBi with each other encoding, seed by seed."""
     columns = []  # (heading, {pos: a value for each seed}, difference, 1 if higher is better)
     for part in ("test", "unseen") if "classifier" in runs.parts else ():
-        entry, names = f"accuracy/{part}", {pos: f"classifier-{pos}" for pos in POSITIONS}
+        entry, names = f"accuracy/{part}", {pos: f"classifier-{pos}" for pos in COMPARED}
         if runs.have(entry, *names.values()):
-            values = {pos: runs.values(names[pos], entry) for pos in POSITIONS}
+            values = {pos: runs.values(names[pos], entry) for pos in COMPARED}
             columns.append((("accuracy (points)", part), values, lambda a, b: 100 * (a - b), 1))
     if "lm" in runs.parts:
-        values = {pos: runs.perplexities(pos) for pos in POSITIONS}
+        values = {pos: runs.perplexities(pos) for pos in COMPARED}
         columns.append(("perplexity (%)", values, lambda a, b: 100 * (a / b - 1), -1))
 
     rows, gains = [], []
-    for pos in (pos for pos in POSITIONS if pos != "alibi"):
+    for pos in (pos for pos in COMPARED if pos != "alibi"):
         rows.append([POSITION_NAMES[pos]])
         for _, values, subtract, sign in columns:
             differences = list(map(subtract, values["alibi"], values[pos]))
@@ -286,14 +286,14 @@ def longer_blocks(runs):
     lengths = {int(entry.partition("@")[2]): entry.removeprefix(name) for entry in longer}
     lengths = dict(sorted((lengths | {T: ""}).items()))  # {32: "", 64: "@64", ...}
     longest = max(lengths)
-    able = [pos for pos in POSITIONS if all(runs.have(entry, f"lm-{pos}") for entry in longer)]
+    able = [pos for pos in COMPARED if all(runs.have(entry, f"lm-{pos}") for entry in longer)]
     rows = [
         [POSITION_NAMES[pos]]
         + [
             three_digits(runs.perplexities(pos, at)) if pos in able or not at else "–"
             for at in lengths.values()
         ]
-        for pos in POSITIONS
+        for pos in COMPARED
     ]
     changes = []
     for pos in able:

@@ -10,7 +10,7 @@ from lab import tables
 from lab.records import read_config, read_result
 from studies.report import literal, perplexity
 
-POSITIONS = ("learned", "sinusoidal", "alibi", "nope")
+COMPARED = ("learned", "sinusoidal", "alibi", "nope")
 FORMS = ("offset", "symmetric", "one-sided", "nope")  # of ALiBi in an encoder, and without it
 
 

@@ -58,7 +58,7 @@ def options(**values):
 def run_all(out, stages, flags, cost=lambda arguments: 1.0):
     """Run all jobs of a stage before the next stage begins.
 
-    A job is (name, script, arguments) and writes into out/name. A finished job is skipped, an
+    A job is (folder, module, arguments) and writes into out/folder. A finished job is skipped, an
     interrupted training is resumed. flags: JobFlags. cost: the cost of a job by its arguments, in
     any unit, from which the time left is estimated.
 
@@ -108,7 +108,8 @@ def run_job(out, name, script, arguments, progress, places):
         places.put(place)
     if done.returncode:
         lines = (done.stderr or done.stdout).strip().splitlines()
-        raise UserError(f"{shlex.join(command)} failed: {lines[-1] if lines else done.returncode}")
+        said = lines[-1] if lines else f"exit code {done.returncode}"
+        raise UserError(f"{said} (in the job {folder}; its command: {shlex.join(command)})")
     progress.end(name, done.stdout.strip().splitlines()[-1])
 
 

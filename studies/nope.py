@@ -25,7 +25,7 @@ from lab.records import read_result
 from studies.jobs import StudyFlags, options, run_all
 from studies.report import finish, perplexity, picture, read_table, write_report
 
-POSITIONS = ("nope", "learned", "sinusoidal", "alibi", "rope")
+COMPARED = ("nope", "learned", "sinusoidal", "alibi", "rope")
 ANCHORS = (False, True)  # whether every block begins with [BOS]
 
 # depths: numbers of layers, of which the second is the main model. lengths: of blocks; the main
@@ -94,7 +94,7 @@ def study(flags):
     # The main model with each encoding, then NoPE of other depths, then other lengths of block
     main_models = [
         Model(pos, n_layer, T, anchor, flags.seeds if pos in pairs else few)
-        for pos in POSITIONS
+        for pos in COMPARED
         for anchor in ANCHORS
         if anchor or pos in pairs
     ]
@@ -217,7 +217,7 @@ def write_tables(out, data_name, size, result, masked):
 
     anchors = ["no anchor", "anchor"]
     encodings = [
-        row(POSITION_NAMES[p], *((p, n_layer, T, anchor) for anchor in ANCHORS)) for p in POSITIONS
+        row(POSITION_NAMES[p], *((p, n_layer, T, anchor) for anchor in ANCHORS)) for p in COMPARED
     ]
     depths = [
         row(f"{n} layer{'s' * (n > 1)}", *(("nope", n, T, anchor) for anchor in ANCHORS))

@@ -33,8 +33,12 @@ def position_tables(body):
             ("cosine of the angle", angles.cos(), "position", "pair of channels"),
             ("q · k of equal vectors, rotated", product, "query", "key"),
         ]
-    learned = config.pos == "learned"
-    vectors = body.positions.weight.detach().cpu() if learned else sinusoids(T, config.n_embd)
+    if config.pos == "learned":
+        vectors = body.positions.weight.detach().cpu()
+    elif config.pos == "sinusoidal":
+        vectors = sinusoids(T, config.n_embd)
+    else:
+        raise ValueError(f"no picture of {config.pos} yet; add one here")
     return [
         (f"{config.pos} vectors", vectors, "position", "channel"),
         ("dot product of two positions", vectors @ vectors.T, "position", "position"),

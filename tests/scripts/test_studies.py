@@ -16,7 +16,7 @@ def test_study_nope(corpus, tmp_path, monkeypatch, jobs_in_process):
     tiny |= dict(vocab_size=0, eval_test=0, keep=(0, 4, 8), probe=dict(blocks=8, steps=5))
     tiny |= dict(mlm=dict(steps=8, batch_size=4, lr=1e-3))
     monkeypatch.setattr(nope, "SIZES", {"quick": tiny})
-    monkeypatch.setattr(nope, "POSITIONS", ("nope", "learned"))
+    monkeypatch.setattr(nope, "COMPARED", ("nope", "learned"))
     study = tmp_path / "study"
     argv = ("--data", corpus, *"--size quick --seeds 1 --jobs 1".split(), "--out", study)
     done = succeed(call("nope", *argv))

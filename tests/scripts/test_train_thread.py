@@ -53,7 +53,7 @@ def states(model, where, rows):
 # ---------------------------------------------------------------------------------------- the model
 
 
-@pytest.mark.parametrize("ancestor_positions", ThreadReader.POSITIONS)
+@pytest.mark.parametrize("ancestor_positions", ThreadReader.ANCESTOR_POSITIONS)
 @pytest.mark.parametrize("pos", POSITIONS)
 def test_a_batch_gives_the_states_of_its_comments_one_by_one(pos, ancestor_positions):
     model, where = reader(pos, ancestor_positions), forest()
@@ -135,7 +135,7 @@ def test_the_order_of_the_comments_in_a_tree_does_not_matter(order):
         torch.testing.assert_close(after[place[i]], before[i], atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("ancestor_positions", ThreadReader.POSITIONS)
+@pytest.mark.parametrize("ancestor_positions", ThreadReader.ANCESTOR_POSITIONS)
 def test_without_positions_the_ancestors_are_a_set(ancestor_positions):
     model, where = reader(ancestor_positions=ancestor_positions), forest()
     before = states(model, where, [4])[4]
@@ -319,7 +319,7 @@ def test_ancestors_tell_the_word_and_another_trees_do_not(cli, tmp_path):
     )
 
 
-@pytest.mark.parametrize("ancestor_positions", ThreadReader.POSITIONS)
+@pytest.mark.parametrize("ancestor_positions", ThreadReader.ANCESTOR_POSITIONS)
 def test_the_perplexities_are_those_by_hand(ancestor_positions, cli, echoes, tmp_path):
     argv = (*SHORT["train_thread"], "--ancestor-positions", ancestor_positions)
     succeed(cli("train_thread", *argv, data=echoes, lr=0.02, out=tmp_path / "run"))
