@@ -34,7 +34,7 @@ SMALL = {  # flags that make each script of the assignment tiny
 def compare_two(patch):
     """Let the assignment compare two position encodings instead of four."""
     for module in (assignment, assignment_report, assignment_appendix):
-        patch.setattr(module, "POSITIONS", ("learned", "alibi"))
+        patch.setattr(module, "COMPARED", ("learned", "alibi"))
 
 
 def assign(corpus, out, *argv):
