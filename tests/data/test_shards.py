@@ -24,6 +24,7 @@ from helpers import (
 from data import batching, large
 from data.corpus import normalize
 from data.files import DataError, read_non_empty_lines
+from data.large import find_line_start
 from data.shards import Blocks, Prepared
 from data.streams import read_blocks
 from data.tokenizer import BOS, UNK, load_tokenizer
@@ -550,3 +551,9 @@ def test_a_folder_begun_with_other_flags_or_texts_is_refused(text, tmp_path):
     outcome = call("prepare", text, text, *SMALL, "--valid", 0.1, "--out", folder)
     assert_complains(outcome, folder, "begun with other texts", text)
     assert contents(folder) == before
+
+
+def test_a_text_cut_short_while_it_is_read_comes_to_an_end(tmp_path):
+    (tmp_path / "text.txt").write_text("one\ntwo\n", encoding="utf-8")
+    with open(tmp_path / "text.txt", "rb") as file:
+        assert [find_line_start(file, at) for at in (0, 1, 4, 100)] == [0, 4, 4, 100]
