@@ -165,7 +165,7 @@ def fit(steps, model, rows, features, optimizer, balance, flags, run):
     def shuffled(epoch):
         return rows.batches(flags.batch_size, generator(flags.seed, "epoch", 1 + epoch))
 
-    batch = by_epoch(n, shuffled)
+    batch = by_epoch(len(rows), flags.batch_size, shuffled)
     for step in steps:
         chosen = batch(step)
         for group in optimizer.param_groups:

@@ -145,7 +145,7 @@ def train(flags):
     def shuffled(epoch):
         return length_batches(lengths, flags.batch_size, generator(flags.seed, "epoch", epoch))
 
-    batch = by_epoch(-(-len(lengths) // flags.batch_size), shuffled)
+    batch = by_epoch(len(lengths), flags.batch_size, shuffled)
     for step in run.steps(model, optimizer, measure, judge="perplexity/valid"):
         examples = [sets["train"][i] for i in batch(step)]
         gen = generator(flags.seed, "gaps", step)

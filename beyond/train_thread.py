@@ -140,7 +140,7 @@ def train(flags):
     def shuffled(epoch):
         return known.batches(flags.batch_size, generator(flags.seed, "epoch", epoch))
 
-    batch = by_epoch(-(-len(known.pieces) // flags.batch_size), shuffled)
+    batch = by_epoch(len(known.pieces), flags.batch_size, shuffled)
     for step in run.steps(model, optimizer, measure, judge="loss/valid"):
         comments = batch(step)
         gen = generator(flags.seed, "masks", step)

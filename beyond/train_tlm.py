@@ -142,7 +142,7 @@ def train(flags):
     def shuffled(epoch):
         return length_batches(lengths, flags.batch_size, generator(flags.seed, "epoch", epoch))
 
-    batch = batching.by_epoch(-(-len(kept) // flags.batch_size), shuffled)
+    batch = batching.by_epoch(len(kept), flags.batch_size, shuffled)
     for step in run.steps(model, optimizer, measure, judge="loss/valid"):
         gen = generator(flags.seed, "masks", step)
         paired = torch.rand((), generator=gen) < flags.pair_rate

@@ -129,9 +129,10 @@ def length_batches(lengths, batch_size, gen=None):
     return batches
 
 
-def by_epoch(n, make):
-    """Return a function of the step that returns its batch, where make(epoch) makes the n batches
-    of an epoch."""
+def by_epoch(n_items, batch_size, make):
+    """Return a function of the step that returns its batch, where make(epoch) makes the batches of
+    an epoch from all items."""
+    n = -(-n_items // batch_size)
     batches = functools.lru_cache(maxsize=1)(make)  # those of the present epoch are kept
     return lambda step: batches(step // n)[step % n]
 

@@ -108,7 +108,7 @@ class Sentences:
                 return batching.RandomBatches(len(self.train), batch_size, gen)
             return batching.length_batches(self.lengths, batch_size, gen)
 
-        rows = batching.by_epoch(-(-len(self.train) // batch_size), shuffled)
+        rows = batching.by_epoch(len(self.train), batch_size, shuffled)
         return lambda step: batching.pad([self.train[i] for i in rows(step)])
 
 
