@@ -91,8 +91,8 @@ def caption(configurations):
     if any(len(c.runs) > 1 for c in configurations):
         spread = "mean ± sample standard deviation over the seeds given"
     unequal = ""
+    flags = [c.runs[0].flags for c in configurations]
     for name in ("steps", "epochs", "batch_size", "block_size"):
-        flags = [c.runs[0].flags for c in configurations]
         values = {str(each[name]) for each in flags if name in each}
         if len(values) > 1:
             values = sorted(values, key=lambda value: (len(value), value))

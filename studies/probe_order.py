@@ -45,8 +45,8 @@ def probe(flags):
 
 @torch.no_grad()
 def measure(run, corpus, flags):
-    """Return {"kept": the values of k, "shuffled": the loss of the last word
-    for each, "segments": the loss in each part of the block}, losses in nats."""
+    """Return {"kept": the values of k, "shuffled": the loss of the last word for each, "segments":
+    the loss in each part of the block}, losses in nats."""
     T = run.model.body.config.block_size
     ids = batching.stream(run.tokenizer, [line for part in corpus.tests.values() for line in part])
     problem = f"too little test text for blocks of {T} tokens; give another corpus"

@@ -56,8 +56,8 @@ def probe(flags):
 def measure(run, corpus, flags):
     """Return the scores of the probes of each layer, trained and untrained.
 
-    {"trained" and "untrained": {score: a number per layer}, "nothing": {score:
-    that of a layer that knows nothing}, "example": the guesses for one text}.
+    {"trained" and "untrained": {score: a number per layer}, "nothing": {score: that of a layer that
+    knows nothing}, "example": the guesses for one text}.
     """
     body, seed = run.model.body, run.config["flags"]["seed"]
     train, test = texts_of(run, corpus, flags.blocks, flags.seed)
