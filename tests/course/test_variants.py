@@ -296,6 +296,20 @@ def test_dropout_elsewhere_or_of_another_share_is_wrong(function):
     assert verdict_on(function, "classifier", "classify").status in ("mistake", "difference")
 
 
+def test_an_embedding_that_ignores_the_id_of_the_mask_is_wrong():
+    def embed(idx, table, mask_id):
+        return F.normalize(table[idx], dim=-1) * (idx != 2)[..., None]
+
+    assert verdict_on(embed, "clap", "embed").status == "difference"
+
+
+def test_a_beta_that_gets_no_gradient_is_wrong():
+    def logits(h, table, beta):
+        return beta.item() * h @ F.normalize(table, dim=-1).T
+
+    assert "gradient" in verdict_on(logits, "clap", "logits").message
+
+
 def embed_by_norm(idx, table, mask_id):
     vectors = (table / table.norm(dim=-1, keepdim=True))[idx]
     vectors[idx == mask_id] = 0
