@@ -45,8 +45,9 @@ def read_text(name, kind, vocab_size=0, valid=0.0, vocab_from="", tokenizer=None
             f"--data {name}: holds no running text to model; "
             "give a corpus with train_LM.txt or a .txt"
         )
-    lines, held_out = hold_out(corpus.lines, valid, seed=0)
+    lines, held_out = corpus.lines, []
     if valid:
+        lines, held_out = hold_out(lines, valid, seed=0)
         require_both(name, lines, held_out, valid)
     # The floor counts every word as one token, so it needs the full vocabulary of the own words.
     own_words = kind == "word" and not (vocab_size or vocab_from or tokenizer)
