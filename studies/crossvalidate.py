@@ -9,6 +9,7 @@ sentences of a test part are neither in the training rows nor in the pretraining
 Each run is a folder of its own. Finished runs are not repeated.
 """
 
+import itertools
 import shlex
 import statistics
 import time
@@ -50,7 +51,7 @@ class Flags(JobFlags):
     pos: str = flag("alibi", "position encoding of every encoder", POSITIONS)
     mlm: str = flag("", "more flags for train_mlm.py, in quotes: '--steps 500'")
     likelihood: str = flag("", "more flags for the decoders per class, in quotes")
-    seed: int = flag(0, "seed of the trainings; the parts are always the same")
+    seeds: int = flag(1, "seeds of each training; the parts are always the same", at_least=1)
     out: str = flag("", "folder of all runs (default: out/crossvalidate-DATA)")
 
 
@@ -60,52 +61,68 @@ def crossvalidate(flags):
     corpus = check(flags, chosen)
     mlm, likelihood = in_quotes("--mlm", flags.mlm), in_quotes("--likelihood", flags.likelihood)
     out = Path(flags.out or f"out/crossvalidate-{Path(flags.data).resolve().stem}")
-    parts = range(1, flags.folds + 1)
+    seeds, parts = range(flags.seeds), range(1, flags.folds + 1)
 
     # Jobs: first the encoders, then the classifiers that use them
-    encoders, classifiers = [], []
-    for i in parts:
+    encoders, classifiers = {}, {}  # {folder: (script, flags)}
+    for seed, i in itertools.product(seeds, parts):
         split = options(data=flags.data, split=f"{i}/{flags.folds}")
-        common = [*split, *options(seed=flags.seed, pos=flags.pos, threads=1)]
+        common = [*split, *options(seed=seed, pos=flags.pos, threads=1)]
         for state in sorted({RECIPES[name][2] for name in chosen} - {""}):
             steps = options(steps=0) if state == "untrained" else []
-            encoders.append((f"{state}-{i}", "train_mlm", [*common, *mlm, *steps]))
+            encoders[folder(state, i, seed)] = "train_mlm", [*common, *mlm, *steps]
         for name in chosen:
             _, script, state, more = RECIPES[name]
             more = [*more, *(likelihood if name == "likelihood" else [])]
-            encoder = options(encoder=out / f"{state}-{i}") if state else []
+            encoder = options(encoder=out / folder(state, i, seed)) if state else []
             given = split if script == "baselines" else [*common, *more, *encoder]
-            classifiers.append((f"{name}-{i}", script, given))
-    run_all(out, (encoders, classifiers), flags)
+            classifiers[folder(name, i, seed)] = script, given
+    stages = [[(name, *job) for name, job in jobs.items()] for jobs in (encoders, classifiers)]
+    run_all(out, stages, flags)
 
     # Results
     n_distinct = sum(len(corpus.split(f"{i}/{flags.folds}")[0].test_rows) for i in parts)
     values = {
-        name: [read_result(out / f"{name}-{i}")["accuracy/test"] for i in parts] for name in chosen
+        name: [
+            statistics.fmean(
+                read_result(out / folder(name, i, seed))["accuracy/test"] for seed in seeds
+            )
+            for i in parts
+        ]
+        for name in chosen
     }
     result = {
         name: {"mean": statistics.fmean(v), "deviation": statistics.stdev(v), "values": v}
         for name, v in values.items()
     }
     draw(out, corpus.name, result)
-    tests = compare_with_bayes(out, chosen, parts)
-    print(write_table(out, corpus.name, n_distinct, values, mcnemar.describe(tests)))
+    tests = compare_with_bayes(out, chosen, parts, seeds)
+    print(write_table(out, corpus.name, n_distinct, values, flags.seeds, mcnemar.describe(tests)))
     numbers = {f"accuracy/{name}": r for name, r in result.items()} | {"mcnemar": tests}
     files = ("crossvalidate.md", "crossvalidate.tex", "crossvalidate.png")
-    finish(out, started, {"folds": flags.folds, "sentences": n_distinct, **numbers}, files)
+    about = {"folds": flags.folds, "seeds": flags.seeds, "sentences": n_distinct}
+    finish(out, started, about | numbers, files)
 
 
-def compare_with_bayes(out, chosen, parts):
+def folder(name, part, seed):
+    """Return the folder of a run. Naive Bayes has no seeds."""
+    return f"{name}-{part}" if name == "bayes" else f"{name}-{part}-{seed}"
+
+
+def compare_with_bayes(out, chosen, parts, seeds):
     """Return McNemar's test of each recipe against naive Bayes, on the rows of all parts."""
-    rows = {
-        name: [row for i in parts for row in read_predictions(out / f"{name}-{i}")]
-        for name in chosen
-    }
+
+    def rows(name, seed):
+        return [row for i in parts for row in read_predictions(out / folder(name, i, seed))]
+
     return [
         {
             "first": RECIPES[name][0],
             "second": RECIPES["bayes"][0],
-            "results": [{"seed": ""} | mcnemar.compare_rows(rows[name], rows["bayes"])],
+            "results": [
+                {"seed": str(seed)} | mcnemar.compare_rows(rows(name, seed), rows("bayes", seed))
+                for seed in seeds
+            ],
         }
         for name in chosen
         if "bayes" in chosen and name != "bayes"
@@ -144,7 +161,7 @@ def in_quotes(name, text):
         raise UserError(f"{name} {text}: {error}; close the quotation") from None
 
 
-def write_table(out, data_name, n_distinct, values, tested):
+def write_table(out, data_name, n_distinct, values, seeds, tested):
     """Write crossvalidate.md and .tex, and return the Markdown."""
     n = len(next(iter(values.values())))
     header = ["recipe", "accuracy (%)", *(f"part {i + 1}" for i in range(n))]
@@ -154,8 +171,9 @@ def write_table(out, data_name, n_distinct, values, tested):
     ]
     caption = (
         f"Accuracy on {n_distinct:,} distinct labelled sentences of {data_name}, {n}-fold "
-        "cross-validation: mean ± sample standard deviation over the parts. The sentences of a "
-        "test part are removed from its training rows and its pretraining text."
+        "cross-validation: mean ± sample standard deviation over the parts "
+        f"({seeds} seed{'s' * (seeds > 1)} each). The sentences of a test part are removed from "
+        "its training rows and its pretraining text."
     )
     return tables.write(out / "crossvalidate", header, rows, caption, more=tested)
 

@@ -12,16 +12,8 @@ TINY = "--n-embd 16 --n-head 2 --n-ffn 20 --block-size 12"
 
 def test_cross_validation_of_three_recipes(corpus, tmp_path, jobs_in_process):
     out = tmp_path / "cv"
-    argv = (
-        "--data",
-        corpus,
-        "--folds",
-        2,
-        "--recipes",
-        "bayes,random,likelihood,bayes",
-        "--jobs",
-        1,
-    )
+    recipes = "bayes,random,likelihood,bayes"
+    argv = ("--data", corpus, "--folds", 2, "--seeds", 2, "--recipes", recipes, "--jobs", 1)
     argv += ("--out", out, "--mlm", f"{TINY} --valid 0.2")
     argv += ("--likelihood", f"{TINY} --steps 2 --class-steps 1")
     done = call("crossvalidate", *argv)
@@ -29,13 +21,15 @@ def test_cross_validation_of_three_recipes(corpus, tmp_path, jobs_in_process):
     runs = [result_of(out / f"bayes-{i}")["accuracy/test"] for i in (1, 2)]
     bayes = result_of(out)["accuracy/bayes"]
     assert bayes["values"] == runs and bayes["mean"] == statistics.fmean(runs)
-    encoder = read_json(out / "untrained-1" / "config.json")["flags"]
+    of_seeds = [result_of(out / f"random-2-{seed}")["accuracy/test"] for seed in (0, 1)]
+    assert result_of(out)["accuracy/random"]["values"][1] == statistics.fmean(of_seeds)
+    encoder = read_json(out / "untrained-1-0" / "config.json")["flags"]
     assert encoder["split"] == "1/2" and encoder["steps"] == 0
-    decoders = read_json(out / "likelihood-2" / "config.json")["flags"]
+    decoders = read_json(out / "likelihood-2-1" / "config.json")["flags"]
     assert decoders["split"] == "2/2" and decoders["class_steps"] == 1
     assert crossvalidate.RECIPES["bayes"][0] in done.out
     assert (out / "crossvalidate.png").stat().st_size > 5000
     again = call("crossvalidate", *argv)
-    assert again.code == 0 and again.out.count("finished before") == 8
+    assert again.code == 0 and again.out.count("finished before") == 14
     other = call("crossvalidate", *argv, "--pos", "nope")
     assert_complains(other, "finished with --pos alibi, not nope", "--out")
