@@ -69,7 +69,9 @@ def run_all(out, stages, flags, cost=lambda arguments: 1.0):
     for environment in environments:
         places.put(environment)
     costs = {
-        name: cost(list(map(str, arguments))) for stage in stages for name, _, arguments in stage
+        folder: cost(list(map(str, arguments)))
+        for stage in stages
+        for folder, _, arguments in stage
     }
     with Progress(out, costs) as progress:
         for stage in stages:
@@ -86,20 +88,20 @@ def list_places(flags, n_gpus):
     return [{"CUDA_VISIBLE_DEVICES": gpus[i % n_gpus]} for i in range(flags.jobs or n_gpus)]
 
 
-def run_job(out, name, script, arguments, progress, places):
+def run_job(out, folder, module, arguments, progress, places):
     """Run one job in a process of its own, in a free place, unless it is finished."""
-    folder, arguments = out / name, list(map(str, arguments))
-    finished = FINISHED.get(script, "result.json")
-    if finished and (folder / finished).exists():
-        check_flags(folder, arguments)
-        progress.end(name, "finished before", new=False)
+    path, arguments = out / folder, list(map(str, arguments))
+    finished = FINISHED.get(module, "result.json")
+    if finished and (path / finished).exists():
+        check_flags(path, arguments)
+        progress.end(folder, "finished before", new=False)
         return
-    trains = script.rpartition(".")[2].startswith("train_")
-    resume = ["--resume"] if trains and can_resume(folder) else []
-    command = [sys.executable, "-m", script, *arguments, *resume, "--out", str(folder)]
+    trains = module.rpartition(".")[2].startswith("train_")
+    resume = ["--resume"] if trains and can_resume(path) else []
+    command = [sys.executable, "-m", module, *arguments, *resume, "--out", str(path)]
     steps = int(arguments[arguments.index("--steps") + 1]) if "--steps" in arguments else 0
     place = places.get()
-    progress.begin(name, steps)
+    progress.begin(folder, steps)
     environment = os.environ | {"PYTHONPATH": str(ROOT)} | place
     try:
         how = dict(capture_output=True, text=True, encoding="utf-8", env=environment)
@@ -109,13 +111,13 @@ def run_job(out, name, script, arguments, progress, places):
     if done.returncode:
         lines = (done.stderr or done.stdout).strip().splitlines()
         said = lines[-1] if lines else f"exit code {done.returncode}"
-        raise UserError(f"{said} (in the job {folder}; its command: {shlex.join(command)})")
-    progress.end(name, done.stdout.strip().splitlines()[-1])
+        raise UserError(f"{said} (in the job {path}; its command: {shlex.join(command)})")
+    progress.end(folder, done.stdout.strip().splitlines()[-1])
 
 
-def check_flags(folder, arguments):
+def check_flags(path, arguments):
     """Raise UserError if the finished run in a folder had other flags than these."""
-    then = read_config(folder)["flags"] if (folder / "config.json").exists() else {}
+    then = read_config(path)["flags"] if (path / "config.json").exists() else {}
     given = {word: value for word, value in zip(arguments, arguments[1:]) if word.startswith("--")}
     for word, value in given.items():  # of a flag given twice, the last value
         name = word.removeprefix("--").replace("-", "_")
@@ -125,15 +127,15 @@ def check_flags(folder, arguments):
             continue
         same = value == str(had) if isinstance(had, str) else float(value) == had
         remedy = "choose another --out, or delete or rename that folder"
-        require((same, f"{folder}: finished with {word} {had}, not {value}; {remedy}"))
+        require((same, f"{path}: finished with {word} {had}, not {value}; {remedy}"))
 
 
 class Progress:
     """Print a line for each finished job, and on a terminal a live line with the time left."""
 
     def __init__(self, out, costs):
-        self.out, self.left = out, dict(costs)  # {name: cost} of the jobs that are not finished
-        self.running = {}  # {name: number of steps}
+        self.out, self.left = out, dict(costs)  # {folder: cost} of the jobs that are not finished
+        self.running = {}  # {folder: number of steps}
         self.ended, self.spent = 0, 0.0  # jobs, and the cost of those run in this process
         self.started, self.live = time.perf_counter(), LiveLine()
         self.lock, self.over = threading.Lock(), threading.Event()
@@ -146,33 +148,35 @@ class Progress:
     def __exit__(self, *_):
         self.over.set()
 
-    def begin(self, name, steps):
+    def begin(self, folder, steps):
         with self.lock:
-            self.running[name] = steps
+            self.running[folder] = steps
 
-    def end(self, name, words, new=True):
+    def end(self, folder, words, new=True):
         with self.lock:
-            self.running.pop(name, None)
+            self.running.pop(folder, None)
             self.ended += 1
-            cost = self.left.pop(name)
+            cost = self.left.pop(folder)
             self.spent += cost if new else 0
             self.live.clear()
-            print(f"[{self.state()}] {name}: {words}", flush=True)
+            print(f"[{self.state()}] {folder}: {words}", flush=True)
 
     def state(self):
         """Return "3/8, about 2 min left"; without a time before anything is computed."""
         running = self.running.items()
-        partly = sum(self.left[name] * self.share(name, steps) for name, steps in running)
+        partly = sum(self.left[folder] * self.share(folder, steps) for folder, steps in running)
         done, left = self.spent + partly, sum(self.left.values()) - partly
         count = f"{self.ended}/{self.ended + len(self.left)}"
         if not done:
             return count
         return f"{count}, about {clock((time.perf_counter() - self.started) / done * left)} left"
 
-    def share(self, name, steps):
+    def share(self, folder, steps):
         """Return the finished share of a training, from the last line of its metrics.jsonl."""
         try:
-            *_, last = (self.out / name / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+            *_, last = (
+                (self.out / folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+            )
             return min(1.0, json.loads(last)["step"] / steps)
         except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError):
             return 0.0  # not begun, an incomplete line, or not a training
