@@ -7,9 +7,9 @@
     python attention_maps.py out/thread --text POST --text REPLY --text COMMENT      one thread
 
 Each text becomes one figure, named after its first words; maps.json describes every figure. The
-exit code is 1 if a check fails. A run of train_seq2seq.py has three attentions: encoder, decoder,
-and cross-attention to the source. For a run of train_thread.py the texts are one thread: the post,
-its replies, and last the comment, which attends to one vector per ancestor.
+exit code is 1 if a check fails. A run of beyond.train_seq2seq has three attentions: encoder,
+decoder, and cross-attention to the source. For a run of beyond.train_thread the texts are one
+thread: the post, its replies, and last the comment, which attends to one vector per ancestor.
 Attention weights show which vectors a head mixed. They do not explain a model's answer.
 """
 

@@ -27,10 +27,11 @@ from data.tokenizer import BOS, check_vocab_size, encode, train_tokenizer
 from lab.command import main
 from lab.errors import UserError, require
 from lab.flags import TokenizerFlags, flag
+from lab.folder import is_run_folder
 from lab.machine import git_revision, versions
 from lab.optim import perplexity
 from lab.predictions import Predictions
-from lab.records import read_json
+from lab.records import read_record
 from nets.naive_bayes import NaiveBayes, choose_smoothing
 from nets.ngrams import KneserNey, Mixture, mixing_weight
 
@@ -52,7 +53,7 @@ class Flags(TokenizerFlags):
     overwrite: bool = flag(False, "delete the run in --out and start again")
 
 
-def train(flags):
+def count(flags):
     started = time.perf_counter()
     check_vocab_size(flags.tokenizer, flags.vocab_size)
     folder = run_folder(flags)
@@ -96,13 +97,14 @@ def run_folder(flags):
     if folder.exists() and not folder.is_dir():
         raise UserError(f"--out {folder}: is a file; choose another folder")
     files = {path.name for path in folder.iterdir()} if folder.exists() else set()
-    is_run = "config.json" in files
-    unfinished = files <= {"config.json", "config.json.partial", "result.json.partial"}
-    if is_run and unfinished:  # killed before its result; a training run can look the same
-        unfinished = read_json(folder / "config.json").get("kind") == "baselines"
-    if unfinished or is_run and flags.overwrite:
+    is_run = is_run_folder(folder)
+    kind = read_record(folder / "config.json")["kind"] if is_run else ""
+    early = files <= {"config.json", "config.json.partial", "result.json.partial"}
+    killed = kind == "baselines" and early  # before its result; a training run can look the same
+    if files <= {"config.json.partial"} or killed or is_run and flags.overwrite:
         return folder
-    problem = "holds a run; replace it with --overwrite" if is_run else "is not empty and no run"
+    held = "holds a run; replace it with --overwrite"
+    problem = held if is_run else "is not empty and holds no run"
     raise UserError(f"--out {folder}: {problem}, or choose another folder")
 
 
@@ -152,7 +154,7 @@ def measure_ngrams(corpus, flags):
 
 def mix_ngrams(model, corpus, tokenizer, flags):
     """Return the Mixture of a model of --data and one of --text that suits held-out lines best."""
-    lines = data.load(flags.text).lines
+    lines = data.load(flags.text, "--text").lines
     require((lines, f"--text {flags.text}: no running text found; give another text"))
     wide = KneserNey(batching.stream(tokenizer, lines), model.vocab_size, flags.order)
     kept, held = (batching.stream(tokenizer, part) for part in hold_out(corpus.lines, 0.1, seed=0))
@@ -215,4 +217,4 @@ def print_row(label, values):
 
 
 if __name__ == "__main__":
-    main(train, Flags, __doc__)
+    main(count, Flags, __doc__)

@@ -172,7 +172,7 @@ class Attention(nn.Module):
         if angles is not None:
             q, k = rotate(q, angles), rotate(k, angles)
         dropout, weights = self.attn_dropout if self.training else 0.0, None
-        if need_weights or (dropout and not x.is_cuda):  # few kernels have a bias and dropout
+        if need_weights or (dropout and not x.is_cuda):  # the CPU's kernel has no dropout
             if self.causal and bias is None:
                 bias = torch.full((T, T), -math.inf, dtype=x.dtype, device=x.device).triu(1)
             y, weights = attend(q, k, v, bias, dropout)
@@ -202,7 +202,8 @@ class Block(nn.Module):
     def forward(self, x, cross=None, picked=None, **how):
         """x (B, T, C) -> (B, T, C), and the attention weights; with cross those of both attentions.
 
-        how, cross: their arguments. picked (N,): continue with these of all B * T tokens, (N, C).
+        how, cross: arguments of the self- and the cross-attention. picked (N,): after them, keep
+        only these of all B * T tokens, (N, C).
         """
         pre = self.norm_first  # normalise the input of each sublayer, or the sum after it
         a, weights = self.attention(self.norm1(x) if pre else x, **how)

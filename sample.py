@@ -9,8 +9,8 @@
     python sample.py out/thread-toy-learned-0 --text POST --text REPLY --text "A [MASK] comment."
 
 --text may be repeated. --file reads one text per line, or labelled rows from a .tsv or .csv, and
-writes all answers into a table. "-" is standard input. For a run of train_thread.py the texts are
-one thread: the post, its replies, and last the comment to fill.
+writes all answers into a table. "-" is standard input. For a run of beyond.train_thread the texts
+are one thread: the post, its replies, and last the comment to fill.
 """
 
 import re
@@ -81,8 +81,8 @@ def sample(flags):
 def read_texts(flags, run):
     """Return the texts of --text and --file, and the classes of labelled rows, else None.
 
-    Raises DataError for labels that are no classes of the run. The numbers that the assignment's
-    files use are known.
+    Raises DataError for labels that are no classes of the run. The assignment's labels 0, 1 and 2
+    stand for the speakers.
     """
     if Path(flags.file).suffix not in (".tsv", ".csv"):
         return [*flags.text, *(read_file(flags.file) if flags.file else [])] or [""], None

@@ -24,7 +24,7 @@ from lab.flags import CommonFlags, flag, model_config, resolve_pairs
 from lab.limits import LARGEST
 from lab.machine import autocast, compile_blocks, set_up_device
 from lab.optim import learning_rate, make_adamw
-from lab.report import draw_curve, report_predictions, say_start
+from lab.report import Curves, draw_curve, report_predictions, say_start
 from lab.run import Run
 from lab.sources import load_encoder
 from model import Decoder
@@ -108,8 +108,8 @@ def train(flags):
         return numbers, f"accuracy  {words}{in_words(numbers)}"
 
     run.count_in_epochs(flags.epochs, sets["train"].n_batches(flags.batch_size))
-    trained, best = model.head if frozen else model, None if flags.refit else model
-    steps = run.steps(trained, optimizer, measure, "accuracy/valid", best)
+    trained, to_save = model.head if frozen else model, None if flags.refit else model
+    steps = run.steps(trained, optimizer, measure, "accuracy/valid", to_save)
     fit(steps, model, sets["train"], features, optimizer, balance, flags, run)
     epoch, valid = run.best
 
@@ -192,8 +192,12 @@ def resolve(flags, frozen, n_layer):
     known = all(part in pools for part in flags.pool.split("+"))
     require(
         (flags.layers in layers, f"--layers {flags.layers}: must be one of {', '.join(layers)}"),
-        (known, f"--pool {flags.pool}: must be of {', '.join(pools)}, joined by +"),
-        (frozen or not flags.n_component, "--n-component: needs a frozen body, see --encoder"),
+        (known, f"--pool {flags.pool}: must be one or more of {', '.join(pools)}, joined by +"),
+        (
+            frozen or not flags.n_component,
+            f"--n-component {flags.n_component}: needs a frozen body; leave it out, or give "
+            "--encoder without --tune all",
+        ),
     )
 
 
@@ -211,9 +215,9 @@ def say_data(run, corpus, note, sets, seen, model, source):
             run.say(f"  {long} {model.body.config.block_size} and were truncated")
     unknown = sets["train"].unknown()
     if unknown > 0.1:
-        whose = f"{source.folder}; pretrain it on" if source else "the vocabulary; make it from"
-        share = f"{unknown:.0%} of the training words are unknown to {whose}"
-        run.say(f"  note: {share} text of the same kind (--data)")
+        own = "the vocabulary; give a larger --vocab-size"
+        whose = f"{source.folder}; pretrain it on text of the same kind" if source else own
+        run.say(f"  note: {unknown:.0%} of the training words are unknown to {whose}")
 
 
 def draw(run, corpus):
@@ -223,8 +227,8 @@ def draw(run, corpus):
     lines = {label: f"accuracy/{name}" for name, label in names.items()}
     floor = corpus.floor.get("accuracy/test")
     title = f"Classification of {corpus.name}, {figures.POSITION_NAMES[run.flags.pos]}"
-    panels = [(title, "accuracy", lines, {"best possible": floor} if floor else {}, False)]
-    panels += [(title, "loss", {n: f"loss/{key}" for key, n in names.items()}, {}, False)]
+    panels = [Curves(title, "accuracy", lines, {"best possible": floor} if floor else {})]
+    panels += [Curves(title, "loss", {n: f"loss/{key}" for key, n in names.items()})]
     draw_curve(run, panels, "epoch")
 
 

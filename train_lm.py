@@ -35,7 +35,7 @@ from lab.flags import (
 from lab.limits import LARGEST
 from lab.machine import autocast, compile_blocks, set_up_device
 from lab.optim import learning_rate, perplexity
-from lab.report import above_floor, draw_curve, say_start
+from lab.report import Curves, above_floor, draw_curve, say_start
 from lab.run import Run
 from lab.sources import load_init_from, open_prepared
 from model import Decoder, LanguageModel
@@ -81,9 +81,9 @@ def train(flags):
     # Data: each set is one long stream of ids that begins with [BOS]
     source = load_init_from(flags, "lm")
     lengths = check(flags, source)
-    given = source.tokenizer if source else None
-    how = flags.tokenizer, flags.vocab_size, flags.valid, flags.vocab_from, given, flags.split
-    text = open_prepared(flags, source) or read_text(flags.data, *how)
+    how = flags.tokenizer, flags.vocab_size, flags.valid, flags.vocab_from
+    known = source and source.tokenizer
+    text = open_prepared(flags, source) or read_text(flags.data, *how, known, flags.split)
     ids, vocab_size = text.streams["train"], text.tokenizer.get_vocab_size()
     short = f"--block-size {flags.block_size}: the training text has only {len(ids) - 1} tokens"
     require((len(ids) > flags.block_size, f"{short}; use a smaller block"))
@@ -127,7 +127,8 @@ def train(flags):
         gen = generator(flags.seed, step)  # the batch depends on seed and step alone
         x, y = random_blocks(ids, flags.block_size, n_rows, gen)  # (B, T)
         x, y = noise_tokens(x, y, counts, gen, *flags.noise)
-        x[:: 1 if flags.anchor else flags.batch_size, 0] = BOS  # like a prompt: all, or one a model
+        every = 1 if flags.anchor else flags.batch_size  # without --anchor, one block per member
+        x[::every, 0] = BOS  # as at the start of a prompt
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, flags.steps, flags.lr, flags.warmup, flags.decay)
         optimizer.zero_grad()
@@ -162,7 +163,7 @@ def train(flags):
     keys = {name: f"perplexity/{name}" for name in streams}
     floors = {f"floor {name}": floor[key] for name, key in keys.items() if key in floor}
     title = f"Causal LM on {text.name}, {POSITION_NAMES[config.pos]}"
-    draw_curve(run, [(title, "perplexity (log scale)", keys, floors, True)])
+    draw_curve(run, [Curves(title, "perplexity (log scale)", keys, floors, log=True)])
     for length, at in ends.items():
         for name in streams:
             bits = result.get(f"bits_per_byte/{name}{at}")
@@ -177,7 +178,8 @@ def check(flags, source):
     """Return the lengths of the blocks to evaluate in. Raises UserError."""
     members = source.config.get("members", 1) if source else flags.members
     if was_given(flags, "members") and members != flags.members:
-        raise UserError(f"--members {flags.members}: --init-from {flags.init_from} has {members}")
+        other = f"--init-from {flags.init_from} has {members}; leave --members out"
+        raise UserError(f"--members {flags.members}: {other}")
     flags.members = members
     T, where = flags.block_size, f"--eval-block {flags.eval_block}"
     stride = flags.eval_stride

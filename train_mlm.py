@@ -24,7 +24,7 @@ from lab.evaluation import measure_masked, require_targets
 from lab.flags import ContinueFlags, MaskFlags, ProcessFlags, TrainFlags, flag, given, model_config
 from lab.machine import autocast, compile_blocks, set_up_device
 from lab.optim import learning_rate, perplexity
-from lab.report import draw_curve, say_start
+from lab.report import Curves, draw_curve, say_start
 from lab.run import Run
 from lab.sources import load_init, load_init_from, open_prepared
 from model import Decoder, LanguageModel
@@ -137,8 +137,8 @@ def train(flags):
         # All rows at once, unless several processes or --accumulate split them
         for rows, targets in processes.shares(flags, step, labels):
             with autocast(flags, device):
-                seen = send_mask(mask[rows], device)
-                loss = model.loss(send(inputs[rows], device), targets, seen) / count
+                real = send_mask(mask[rows], device)
+                loss = model.loss(send(inputs[rows], device), targets, real) / count
             loss.backward()
             total += loss.detach()
         processes.sum_gradients(model)
@@ -152,10 +152,11 @@ def train(flags):
     run.finish({name: best[name] for name in names}, model)
     title = f"{'Causal' if flags.causal else 'Masked'} LM on {text.name}, held-out lines"
     share = f"share of {'next' if flags.causal else 'masked'} words found"
-    panels = [(title, "perplexity (log scale)", {config.pos: "perplexity/valid"}, {}, True)]
-    panels += [(title, share, {config.pos: "accuracy/valid"}, {}, False)]
+    ylabel, keys = "perplexity (log scale)", {config.pos: "perplexity/valid"}
+    panels = [Curves(title, ylabel, keys, log=True)]
+    panels += [Curves(title, share, {config.pos: "accuracy/valid"})]
     if flags.head.endswith("clap"):
-        panels += [("CLAP head", "beta", {"beta": "beta"}, {}, False)]
+        panels += [Curves("CLAP head", "beta", {"beta": "beta"})]
     draw_curve(run, panels)
     run.say_end(f"{in_words(what, best)} on held-out lines at step {best['step']}")
 

@@ -153,9 +153,8 @@ def draw(path, rows, widths, positions, lengths):
         # The limit of a width is the same for all position encodings
         band = dict(color="0.85", linewidth=6, zorder=0)
         limits = [row["limit_microseconds"] for row in of]
-        axes[0].plot(
-            lengths, limits, label="" if C != widths[-1] else "matrix products alone", **band
-        )
+        label = "left: matrix products alone\nright: share of FLOPs" if C == widths[-1] else ""
+        axes[0].plot(lengths, limits, label=label, **band)
         axes[2].plot(lengths, [100 * row["attention_flops"] for row in of], **band)
     panels = (
         ("Training time per token", "microseconds"),
@@ -196,7 +195,7 @@ def check(flags):
             f"--widths {flags.widths}: must be multiples of 64, the width of a head",
         ),
         (known, f"--positions {flags.positions}: must be a list of {', '.join(POSITIONS)}"),
-        (out.suffix not in ("", ".json"), f"--out {out}: must end in .png, .pdf or .svg"),
+        (out.suffix in (".png", ".pdf", ".svg"), f"--out {out}: must end in .png, .pdf or .svg"),
         (out.parent.is_dir(), f"--out {out}: folder {out.parent} does not exist; create it first"),
     )
     return sorted(set(lengths)), list(dict.fromkeys(widths)), list(dict.fromkeys(positions))

@@ -21,7 +21,7 @@ from data.locks import wait_for_lock
 from data.tokenizer import check_vocab_size, load_tokenizer, train_tokenizer
 from lab.command import main
 from lab.errors import require
-from lab.flags import flag
+from lab.flags import flag, given
 from lab.live import LiveLine, clock
 
 
@@ -82,14 +82,11 @@ def prepare(flags):
 
 def check_flags(flags):
     """Raise UserError or DataError for flags that are out of range or exclude each other."""
-    own_vocabulary = (flags.tokenizer, flags.vocab_size) == (Flags.tokenizer, Flags.vocab_size)
+    asked = given(flags, "tokenizer", "vocab_size") if flags.vocab_from else ""
+    own = f"--vocab-from {flags.vocab_from}: has its own vocabulary; leave {asked} out"
     require(
         (flags.out or flags.check, "--out is missing; give the folder for the tokens"),
-        (
-            not flags.vocab_from or own_vocabulary,
-            f"--vocab-from {flags.vocab_from}: has its own vocabulary; "
-            "leave --tokenizer and --vocab-size out",
-        ),
+        (not asked, own),
     )
     check_vocab_size(flags.tokenizer, flags.vocab_size)
 

@@ -25,7 +25,7 @@ from lab.errors import require
 from lab.flags import NoiseFlags, TrainFlags, flag, model_config, share
 from lab.machine import autocast, compile_blocks, set_up_device
 from lab.optim import learning_rate
-from lab.report import draw_curve, report_predictions, say_start
+from lab.report import Curves, draw_curve, report_predictions, say_start
 from lab.run import Run
 from lab.sources import load_init_from
 from nets.device import send
@@ -77,7 +77,8 @@ def train(flags):
         for c in range(n_class)
     ]
     empty = [corpus.classes[i] for i, part in enumerate(of_class) if not len(part)]
-    require((not empty, f"--valid {flags.valid}: leaves no training rows of {', '.join(empty)}"))
+    few = f"--split {flags.split}, --valid {flags.valid}: leave no training rows of"
+    require((not empty, f"{few} {', '.join(empty)}; choose others"))
 
     # Model
     device = set_up_device(flags, config)
@@ -99,7 +100,7 @@ def train(flags):
     say_start(run, f"{corpus.name}: {n} ({int(seen.sum()):,} of them also in training)", model)
 
     # Loop
-    step = 0
+    step = 0  # the last one begun, when measure() reads it
 
     def measure():
         if step < flags.steps:
@@ -147,7 +148,7 @@ def train(flags):
     report_predictions(run, corpus, logits["test"], seen, result, model)
     lines = {name: f"accuracy/{name}" for name in (*sets, "seen", "unseen")}
     title = f"Classification of {corpus.name} by likelihood, {figures.POSITION_NAMES[config.pos]}"
-    draw_curve(run, [(title, "accuracy", lines, {}, False)])
+    draw_curve(run, [Curves(title, "accuracy", lines)])
     run.say_end(f"test accuracy {result['accuracy/test']:.1%}{in_words(result)}")
 
 

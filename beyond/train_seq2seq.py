@@ -29,10 +29,10 @@ from lab import processes
 from lab.command import main
 from lab.errors import require
 from lab.figures import POSITION_NAMES
-from lab.flags import ProcessFlags, TrainFlags, flag, model_config
+from lab.flags import ProcessFlags, TrainFlags, flag, given, model_config
 from lab.machine import autocast, compile_blocks, set_up_device
 from lab.optim import learning_rate, perplexity
-from lab.report import draw_curve, say_start
+from lab.report import Curves, draw_curve, say_start
 from lab.run import Run
 from model import LanguageModel
 from nets.device import send, send_all
@@ -181,7 +181,7 @@ def train(flags):
     run.finish(result, model)
     title = f"{'Gaps' if infill else 'Translation'}, {name}, {POSITION_NAMES[config.pos]}"
     keys = {n: f"perplexity/{n}" for n in fixed}
-    draw_curve(run, [(title, "perplexity of targets (log scale)", keys, {}, True)])
+    draw_curve(run, [Curves(title, "perplexity of targets (log scale)", keys, log=True)])
     for n in fixed:
         found = f"perplexity {result[f'perplexity/{n}']:>8,.2f}"
         found += f", of words alone {result[f'perplexity_words/{n}']:>8,.2f}"
@@ -195,8 +195,13 @@ def train(flags):
 def check(flags):
     """Raise UserError for flags that contradict each other."""
     if flags.task == "translate":
+        gaps = given(flags, "mask_rate", "mean_span")
         missing = "--task translate: BLEU needs sacrebleu; install it with: pip install sacrebleu"
-        return require((find_spec("sacrebleu"), missing))
+        require(
+            (not gaps, f"--task translate has no gaps; leave {gaps} out"),
+            (find_spec("sacrebleu"), missing),
+        )
+        return
     T, rate = flags.block_size, f"--mask-rate {flags.mask_rate}"
     n_corrupted, n_spans = spans.most(T - 1, flags.mask_rate, flags.mean_span)
     target = (

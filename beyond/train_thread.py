@@ -37,7 +37,7 @@ from lab.flags import MaskFlags, ProcessFlags, TrainFlags, flag, model_config
 from lab.limits import LARGEST
 from lab.machine import autocast, compile_blocks, set_up_device
 from lab.optim import learning_rate, perplexity
-from lab.report import draw_curve, say_start
+from lab.report import Curves, draw_curve, say_start
 from lab.run import Run
 from lab.sources import load_init_from
 from model import LanguageModel
@@ -54,7 +54,6 @@ class Flags(MaskFlags, TrainFlags, ProcessFlags):
     max_tree_size: int = flag(64, "comments in a tree; larger trees are split")
     valid: float = flag(0.1, "share of trees held out to choose the best step", above=0, below=1)
     test: float = flag(0.1, "share of trees held out to measure on", above=0, below=1)
-    block_size: int = flag(32, "longest text, in tokens, with [BOS]", at_least=2)
     n_layer: int = 2
     n_head: int = 4
     init_std: float = 0.125  # smaller, the words of a kind start too alike to be told apart
@@ -223,7 +222,7 @@ def draw(run, name, result):
     label, pos = "perplexity of masked words (log scale)", figures.POSITION_NAMES[run.flags.pos]
     keys = {words: f"perplexity/valid-{view}" for view, words in VIEWS.items()}
     floors = {f"floor {w}": result[f"floor/{k}"] for w, k in keys.items() if f"floor/{k}" in result}
-    draw_curve(run, [(f"Held-out trees, {name}, {pos}", label, keys, floors, True)])
+    draw_curve(run, [Curves(f"Held-out trees, {name}, {pos}", label, keys, floors, log=True)])
     depths = [d for d in range(1, DEEPEST + 1) if f"tokens/test-depth-{d}" in result]
     lines = {}
     for kind in ("", "floor/"):

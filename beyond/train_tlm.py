@@ -29,7 +29,7 @@ from lab.figures import POSITION_NAMES
 from lab.flags import MaskFlags, TrainFlags, flag, model_config
 from lab.machine import autocast, compile_blocks, set_up_device
 from lab.optim import learning_rate, perplexity
-from lab.report import draw_curve, say_start
+from lab.report import Curves, draw_curve, say_start
 from lab.run import Run
 from lab.sources import load_init_from
 from model import LanguageModel
@@ -79,7 +79,7 @@ def train(flags):
     require((before == "-".join(languages), f"{wrong}; use --languages {before}"))
     n_pairs, pairs = len(pairs.train), pairs.with_valid(flags.valid)
     few = f"{where}: {n_pairs} pairs are too few to hold out --valid {flags.valid} of them"
-    require((pairs.train and pairs.valid, f"{few}; give more, or a larger share"))
+    require((pairs.train and pairs.valid, f"{few}; give more, or another share"))
     kept, held_out = list(dict.fromkeys(pairs.train)), pairs.valid
     vocabulary = flags.tokenizer, [text for pair in kept for text in pair], flags.vocab_size
     tokenizer = source.tokenizer if source else train_tokenizer(*vocabulary)
@@ -170,7 +170,7 @@ def train(flags):
     for language in languages:
         title = f"Masked words of {language}, {pairs.name}, {POSITION_NAMES[config.pos]}"
         keys = {words: f"perplexity/valid-{language}-{view}" for view, words in VIEWS.items()}
-        panels.append((title, "perplexity (log scale)", keys, {}, True))
+        panels.append(Curves(title, "perplexity (log scale)", keys, log=True))
     draw_curve(run, panels)
     for name, numbers in found.items():
         run.say(f"  {name}: {'; '.join(in_words(numbers, language) for language in languages)}")

@@ -28,7 +28,8 @@ def check():
     flags = parser.parse_args()
     wanted = [numbers.get(name, name) for name in flags.names]
     if unknown := set(wanted) - set(numbers.values()):
-        parser.error(f"{', '.join(unknown)}: no such exercise; there are {numbers}")
+        known = ", ".join(numbers.values())
+        parser.error(f"{', '.join(unknown)}: no such exercise; there are {known}")
     chosen = {file: sheet for file, sheet in sheets.items() if title(file) in wanted or not wanted}
     torch.set_num_threads(1)  # for tiny tensors
     keep_reporting(

@@ -53,7 +53,7 @@ class Flags:
     data: str = flag("toy", "a corpus, as in train_lm.py, for example speeches")
     steps: int = flag(100, "number of updates", at_least=1, at_most=200)
     seed: int = flag(0, "seed of the weights and batches")
-    device = "cpu"
+    device = "cpu"  # without a type, so it is no flag
 
 
 def train(flags):
@@ -72,11 +72,12 @@ def train(flags):
     losses = []
     for step in range(flags.steps):
         x, y = random_blocks(ids, T, 16, generator(flags.seed, step))  # (B, T)
-        x[0, 0] = BOS
-        rate = learning_rate(step, flags.steps, 1e-3, 0, 0.5)
-        update(reference, optimizers[1], rate, theirs := reference.loss(x, y) / y.numel())
+        x[0, 0] = BOS  # as at the start of a prompt
+        theirs = reference.loss(x, y) / y.numel()
+        theirs.backward()
         try:
-            update(yours, optimizers[0], rate, mine := functions.loss(yours(x), y))
+            mine = functions.loss(yours(x), y)
+            mine.backward()
         except Exception as error:
             frames = traceback.extract_tb(error.__traceback__)
             paths = [path for f in frames if (path := Path(f.filename)).parent == folder]
@@ -87,6 +88,9 @@ def train(flags):
         losses.append((mine.item(), theirs.item()))
         if step == 0:
             gradients = compare_gradients(yours, reference)
+        rate = learning_rate(step, flags.steps, 1e-3, 0, 0.5)
+        for model, optimizer in zip((yours, reference), optimizers):
+            update(model, optimizer, rate)
         if (step + 1) % max(1, flags.steps // 5) == 0:
             said = "step {:>4}   your loss {:.4f}   the reference's {:.4f}"
             print(said.format(step + 1, *losses[-1]), flush=True)
@@ -140,13 +144,12 @@ def put_in(functions, body):
         body.attention_bias = lambda T, mask: torch.full((T, T), -math.inf).triu(1)
 
 
-def update(model, optimizer, rate, loss):
+def update(model, optimizer, rate):
     for group in optimizer.param_groups:
         group["lr"] = rate
-    optimizer.zero_grad()
-    loss.backward()
     clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
+    optimizer.zero_grad()
 
 
 def compare_gradients(yours, reference):
@@ -164,7 +167,7 @@ def conclude(losses, gradients, faults):
     if faults:
         unmet = ": this training has no padding and no dropout, so it does not meet the mistake"
         subtle = ". The losses alone would hardly tell" * (most < 0.01)
-        told = unmet if gradients < GRADIENT else subtle
+        told = unmet if gradients < GRADIENT and most < LOSS else subtle
         return f"With {' and '.join(faults)} wrong, {apart}{told}."
     if gradients < GRADIENT and most < LOSS:
         return f"Your model trains as the reference does: {apart}, which is rounding."

@@ -18,8 +18,8 @@ NAMES = tuple(NAMED)
 READERS = {".txt": text.load, ".tsv": rows.load, ".csv": rows.load}
 
 
-def load(name):
-    """Return the Corpus of a name in NAMES, or at a path.
+def load(name, flag_name="--data"):
+    """Return the Corpus of a name in NAMES, or at a path. flag_name: where the name was given.
 
     Raises DataError naming the file, the line and the remedy. A path is one of:
         a folder in the assignment's form: train_CLS.tsv, test_CLS.tsv, train_LM.txt, test_LM_*.txt
@@ -33,7 +33,7 @@ def load(name):
     path = Path(name)
     if shards.is_prepared(path):
         raise DataError(
-            f"--data {name}: holds tokens of prepare.py, "
+            f"{flag_name} {name}: holds tokens of beyond.prepare, "
             "which only train_lm.py and train_mlm.py can read; give the text itself"
         )
     if path.is_dir():
@@ -43,11 +43,11 @@ def load(name):
         return READERS[path.suffix](path)
     if path.exists():
         raise DataError(
-            f"--data {name}: only folders, .txt, .tsv and .csv files can be read; "
+            f"{flag_name} {name}: only folders, .txt, .tsv and .csv files can be read; "
             "rename or convert the file"
         )
     raise DataError(
-        f"--data {name}: no such corpus, folder or file; the names are {', '.join(NAMES)}"
+        f"{flag_name} {name}: no such corpus, folder or file; the names are {', '.join(NAMES)}"
     )
 
 

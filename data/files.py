@@ -105,10 +105,7 @@ def read_lines(path):
     """
     path = Path(path)
     raw = read_bytes(
-        path,
-        TEXT_LIMIT,
-        "check the path given to --data",
-        "prepare it with prepare.py, or split it",
+        path, TEXT_LIMIT, "check the path", "prepare it with beyond.prepare, or split it"
     )
     try:
         text = raw.decode("utf-8-sig")

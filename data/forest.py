@@ -11,7 +11,7 @@ class Forest:
 
     sequences, depths, chains: of each text its ids, its depth, and the rows of its n_ancestors
     nearest ancestors, parent first. others: a control, the ancestors of a text in another tree, of
-    the same depth if there is one. pieces: the rows that are targets in one step, see `split_tree`.
+    the same depth if there is one. pieces: rows that are targets together, see `split_tree`.
     """
 
     def __init__(self, trees, tokenizer, block_size, n_ancestors, max_tree_size):

@@ -30,7 +30,7 @@ def read_forests(flags, tokenizer=None):
     if not kept or min(len(valid), len(test)) < 2:
         few = f"--data {flags.data}: {len(threads.trees)} trees are too few to hold out"
         asked = f"--valid {flags.valid} and --test {flags.test}, at least two each"
-        raise DataError(f"{few} {asked}; give more trees, or larger shares")
+        raise DataError(f"{few} {asked}; give more trees, or other shares")
     texts = [text for tree in kept for text in tree.texts]
     tokenizer = tokenizer or train_tokenizer(flags.tokenizer, texts, flags.vocab_size)
     how = tokenizer, flags.block_size, flags.ancestors, flags.max_tree_size

@@ -31,7 +31,7 @@ INDEX_LIMIT = 256 * MEGABYTE
 # Checksums are compared at every opening if the shards together are no larger than this.
 HASHED_AT_OPENING = 64 * MEGABYTE
 RESTORE = "restore the file, or prepare the text again with --overwrite"
-REMAKE = "run the same prepare.py command again to restore it"
+REMAKE = "run the same beyond.prepare command again to restore it"
 
 
 @dataclass
@@ -64,11 +64,11 @@ def read_index(path):
     value = read_json(path, RESTORE, INDEX_LIMIT)
     if value.pop("format", "") != FORMAT:
         raise DataError(
-            f"{path}: not written by prepare.py; give a folder it wrote, or another --out"
+            f"{path}: not written by beyond.prepare; give a folder it wrote, or another --out"
         )
     if value.pop("version", 0) != VERSION:
         raise DataError(
-            f"{path}: written by another version of prepare.py; "
+            f"{path}: written by another version of beyond.prepare; "
             "prepare the text again with --overwrite"
         )
     try:
@@ -85,7 +85,7 @@ def read_index(path):
 
 def read_shards(path):
     """Return the Shards in a .done.json. Raises DataError if the file holds anything else."""
-    remedy = "delete it and run the same prepare.py command again"
+    remedy = "delete it and run the same beyond.prepare command again"
     try:
         return [parse_shard(shard) for shard in read_json(path, remedy)["shards"]]
     except (KeyError, TypeError, ValueError) as error:
@@ -156,7 +156,7 @@ def verify(folder):
     Raises DataError naming those that are not.
     """
     if not is_prepared(folder):
-        raise DataError(f"{folder}: no prepared folder; give one that prepare.py wrote")
+        raise DataError(f"{folder}: no prepared folder; give one that beyond.prepare wrote")
     Prepared(folder)
     index = read_index(folder / "index.json")
     check_files(folder, index, compare_checksums=True)
@@ -175,7 +175,7 @@ class Prepared:
     """A prepared folder, open for reading. It has the fields of `streams.Text`, and `settings`.
 
     Raises DataError if it is unfinished or corrupt. Comparing the checksums of a large folder takes
-    minutes, so that is left to `prepare.py --check` (see HASHED_AT_OPENING).
+    minutes, so that is left to `beyond.prepare --check` (see HASHED_AT_OPENING).
     """
 
     floor, note = {}, ""
@@ -185,7 +185,7 @@ class Prepared:
         path = folder / "index.json"
         if not path.is_file():
             raise DataError(
-                f"{folder}: is not completely prepared; run the same prepare.py command again, "
+                f"{folder}: is not completely prepared; run the same beyond.prepare command again, "
                 "which continues"
             )
         index = read_index(path)

@@ -32,7 +32,7 @@ def read_examples(flags):
         lines, valid, texts = corpus.train, corpus.valid, corpus.texts()
     few = f"--data {flags.data}: {len(lines) + len(valid)} examples are too few for --valid"
     if not (lines and valid):
-        raise DataError(f"{few} {flags.valid}; give more, or a larger share")
+        raise DataError(f"{few} {flags.valid}; give more, or another share")
     sets = {"train": lines, "valid": valid} | corpus.tests
     tokenizer = train_tokenizer(flags.tokenizer, texts, flags.vocab_size)
     first = tokenizer.get_vocab_size()

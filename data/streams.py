@@ -67,11 +67,18 @@ def read_text(name, kind, vocab_size=0, valid=0.0, vocab_from="", tokenizer=None
 def load_parts(name, vocab_from, split):
     """Return (the corpus to train on, the one to make the vocabulary of, what --split removed).
 
-    --split is about the test rows of the second: they stay unknown to the vocabulary. The two are
-    the same corpus without vocab_from.
+    Without vocab_from, the two are the same. --split is about the test rows of each; one of two
+    may have none.
     """
-    vocabulary, _, note = data.load(vocab_from or name).split(split)
-    return data.load(name) if vocab_from else vocabulary, vocabulary, note
+    corpora = [data.load(name)]
+    if vocab_from:
+        corpora.append(data.load(vocab_from, "--vocab-from"))
+    labelled = [i for i, corpus in enumerate(corpora) if corpus.test_rows] or [0]
+    notes = []
+    for i in labelled:
+        corpora[i], _, note = corpora[i].split(split)
+        notes.append(note)
+    return corpora[0], corpora[-1], "; ".join(filter(None, notes))
 
 
 def require_both(name, kept, held_out, valid):
@@ -79,7 +86,7 @@ def require_both(name, kept, held_out, valid):
     if not (kept and held_out):
         raise DataError(
             f"--data {name}: {len(kept) + len(held_out)} lines are too few to hold out "
-            f"--valid {valid} of them; give more text or a larger --valid"
+            f"--valid {valid} of them; give more text, or another --valid"
         )
 
 

@@ -157,6 +157,12 @@ def configuration_of(config, depth=0):
     return settings, seed
 
 
+def test_rows(run):
+    """Return in words which test rows a classifier was measured on."""
+    split = run.flags.get("split", "full")
+    return f"--split {split}" if "/" in split else "the test rows of the corpus"
+
+
 def check_comparable(trained, baselines):
     """Raise UserError naming two runs whose numbers do not measure the same thing."""
     if not trained:
@@ -186,6 +192,9 @@ def check_comparable(trained, baselines):
             raise UserError(
                 f"{run.folder}: has no number in common with {trained[0].folder}; leave it out"
             )
+    if kind == "classifier":
+        other = "accuracies on different test rows are not comparable; give runs on one part"
+        agree(runs, test_rows, other)
     if kind == "lm":
         agree(
             trained,

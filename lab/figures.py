@@ -152,9 +152,8 @@ def curves(panels, xlabel):
                 color = colors[label.removeprefix("floor ")]
                 style = dict(linestyle="--", linewidth=0.9)
             axis.plot(xs, ys, label=POSITION_NAMES.get(label, label), color=color, **style)
-        for i, (label, y) in enumerate(dashed.items()):
-            other = COLORS[i] if len(dashed) == len(lines) else "0.35"
-            color = colors.get(label.removeprefix("floor "), other)
+        for label, y in dashed.items():
+            color = colors.get(label.removeprefix("floor "), "0.35")
             axis.axhline(y, color=color, linestyle="--", linewidth=0.9, label=label)
         if log:
             axis.set_yscale("log")

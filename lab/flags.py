@@ -7,7 +7,8 @@ A script lists its groups and changes their defaults:
         lr: float = 3e-3
         mask_rate: float = flag(0.3, "share of tokens to predict", above=0, below=1)
 
-`lab.command` turns the dataclass into a command line.
+`lab.command` turns the dataclass into a command line. The docstring of a group is its title in
+--help.
 """
 
 import dataclasses

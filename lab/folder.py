@@ -7,7 +7,7 @@ from data import NAMES, locks
 from data.tokenizer import load_tokenizer
 from lab.errors import UserError, require
 from lab.flags import ContinueFlags, spelled
-from lab.records import can_resume, read_config, read_json
+from lab.records import can_resume, read_config, read_record
 
 # Written by other scripts; deleted with the run
 ANALYSIS_FOLDERS = ("maps", "probe", "order", "emergence", "anchor", "averages")
@@ -65,7 +65,7 @@ def lock(folder):
 
 def is_run_folder(folder):
     """Return whether config.json is that of a run; other scripts write one too."""
-    return (folder / "config.json").exists() and "kind" in read_json(folder / "config.json")
+    return (folder / "config.json").exists() and "kind" in read_record(folder / "config.json")
 
 
 def may_empty(folder, found, flags):

@@ -20,9 +20,7 @@ class Panel:
     ylabel: str
     lines: dict  # {label: (xs, means, deviations)}
     levels: dict = field(default_factory=dict)  # horizontal lines: {label: (y, line style)}
-    finals: dict = field(
-        default_factory=dict
-    )  # marked points at the right: {label: (y, deviation)}
+    finals: dict = field(default_factory=dict)  # points at the right: {label: (y, deviation)}
     log: bool = False
 
     @property

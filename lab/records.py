@@ -21,7 +21,6 @@ from lab.flags import (
 
 METRICS_LIMIT = 256 * MEGABYTE
 REMEDY = "restore the file or train the run again"
-ONCE_AT_THE_TOP = ("train_seq2seq", "train_tlm", "train_thread")  # now in beyond/
 
 ENTRIES = {
     "kind": str,
@@ -56,7 +55,7 @@ class Record(dict):
         raise UserError(f"{self.path}: holds no {name}; {REMEDY}")
 
 
-def read_json(path):
+def read_record(path):
     """Read a JSON object as a Record. Raises DataError."""
     return Record(path, files.read_json(path, f"give the folder of a run, {REMEDY}"))
 
@@ -77,7 +76,7 @@ def check_entries(path, entries, types):
 def read_config(folder):
     """Read config.json as a Record, its flags as another. Raises UserError and DataError."""
     path = Path(folder) / "config.json"
-    config = without_null(read_json(path))
+    config = without_null(read_record(path))
     check_entries(path, config, ENTRIES)
     flags = config["flags"] = without_null(Record(path, config.get("flags", {})))
     check_entries(path, flags, FLAGS)
@@ -97,7 +96,7 @@ def without_null(record):
 def read_result(folder):
     """Read result.json as a Record. Raises UserError for a number that cannot be measured."""
     path = Path(folder) / "result.json"
-    result = read_json(path)
+    result = read_record(path)
     measured = ("seconds", "tokens_per_second", "vocab_size")
     wrong = [
         name
@@ -142,13 +141,9 @@ def can_resume(folder):
 
 
 def script_of_run(config):
-    """Return the script of a run, as `flags.script_of` does; "" if config.json does not say.
-    Earlier versions stored only the command."""
-    words = config.get("script", config.get("command", "")).split()
-    found = next((w for w in words if re.fullmatch(r"train_\w+\.py|beyond\.train_\w+", w)), "")
-    if found.removesuffix(".py") in ONCE_AT_THE_TOP:
-        found = f"beyond.{found.removesuffix('.py')}"
-    return f"-m {found}" if found.startswith("beyond.") else found
+    """Return the script of a run, as `flags.script_of` does; "" if config.json names none."""
+    script = config.get("script", "")
+    return script if re.fullmatch(r"train_\w+\.py|-m beyond\.train_\w+", script) else ""
 
 
 def resume_command(script, folder, launcher=("python",)):

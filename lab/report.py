@@ -1,5 +1,7 @@
 """Print and draw the parts that all training scripts share."""
 
+from typing import NamedTuple
+
 from lab import figures
 from lab.parameters import count_parameters
 from lab.predictions import Predictions
@@ -17,11 +19,18 @@ def say_start(run, what, model):
     )
 
 
-def draw_curve(run, panels, xlabel="step"):
-    """Draw logged numbers over steps as curve.png, in a panel for each of `panels`.
+class Curves(NamedTuple):
+    """A panel of curve.png."""
 
-    A panel is (title, y label, {label: name in metrics.jsonl}, {label: floor}, log axis).
-    """
+    title: str
+    ylabel: str
+    names: dict  # {label: name in metrics.jsonl}
+    floors: dict = {}  # {label: value}
+    log: bool = False  # a logarithmic axis
+
+
+def draw_curve(run, panels, xlabel="step"):
+    """Draw logged numbers over steps as curve.png. panels: a list of Curves."""
     lines = read_metrics(run.folder)
     drawn = []
     for title, ylabel, names, floors, log in panels:

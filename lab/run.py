@@ -52,8 +52,9 @@ class Run:
         steps = getattr(flags, "steps", 0) + getattr(flags, "class_steps", 0)
         self.count_in_steps(steps, getattr(flags, "eval_every", 1))
         self.kept = flags.numbers("keep") if getattr(flags, "keep", "") else []
-        late = [step for step in self.kept if not 0 <= step <= self.total]
-        require((not late, f"--keep {late and late[0]}: must be a step from 0 to {self.total}"))
+        for step in self.kept:
+            late = f"--keep {step}: must be a step from 0 to {self.total}"
+            require((0 <= step <= self.total, late))
         described |= {"kind": kind, "model": dataclasses.asdict(config)}
         processes.from_rank_0(lambda: self.begin(described, tokenizer))
         if processes.size() > 1:
@@ -94,23 +95,23 @@ class Run:
         self.unit, self.total = "epoch", epochs * per_epoch
         self.every = self.per_epoch = per_epoch
 
-    def steps(self, model, optimizer, measure, judge="", best=True):
+    def steps(self, model, optimizer, measure, judge="", to_save=True):
         """Yield the steps that are left to train, counted from 0.
 
         Resumes with --resume. Evaluates every --eval-every steps and at the end: `measure()`
         returns ({name: number} for metrics.jsonl, the words to print). best.pt then gets the
         weights of `model` if the number named `judge` has improved, or always without a judge.
         checkpoint.pt follows. Between steps, a signal saves a checkpoint and ends the script.
-        best: another model to save in best.pt instead, or None to save none.
+        to_save: the model whose weights go into best.pt, if not `model`; None: write no best.pt.
         """
-        best = model if best is True else best
-        self.restore(model, optimizer, judge, best is not None)
+        to_save = model if to_save is True else to_save
+        self.restore(model, optimizer, judge, to_save is not None)
         processes.copy_from_rank_0(model)
         self.start_clock()
         model.train()
         for step in self.signals.wait_in(range(self.first_step, self.total + 1)):
             if self.is_due(step):
-                self.evaluate(step, measure, judge, best)
+                self.evaluate(step, measure, judge, to_save)
                 self.save_checkpoint(model, optimizer, step)
             if step in self.kept:
                 self.save(f"step-{step}.pt", model=model.state_dict(), step=step)
@@ -163,7 +164,7 @@ class Run:
         start = self.unit == "epoch" and step == 0
         return (step % self.every == 0 or step == self.total) and not logged and not start
 
-    def evaluate(self, step, measure, judge, best):
+    def evaluate(self, step, measure, judge, to_save):
         """Measure, log, print, and save best.pt if there is an improvement."""
         numbers, words = measure()
         if self.recent:
@@ -173,8 +174,8 @@ class Run:
         self.say(f"{self.unit} {number:>5}  {words}")
         if self.improves(numbers, judge):
             self.best = number, numbers.get(judge)
-            if best is not None:
-                self.save("best.pt", model=best.state_dict(), step=number, **numbers)
+            if to_save is not None:
+                self.save("best.pt", model=to_save.state_dict(), step=number, **numbers)
 
     def improves(self, numbers, judge):
         """Return whether a number is better than the best: an accuracy higher, others lower."""
@@ -215,7 +216,8 @@ class Run:
         if self.saved is not None:
             number = self.saved // self.per_epoch
             good = f"the last good checkpoint is that of {self.unit} {number} in {self.folder}"
-        remedy = "start again with a smaller --lr"
+        rates = "--lr or --class-lr" if hasattr(self.flags, "class_lr") else "--lr"
+        remedy = f"start again with a smaller {rates}"
         return UserError(f"--lr {self.flags.lr:g}: training diverged, {what}; {good}; {remedy}")
 
     # ------------------------------------------------------------------------ what is written

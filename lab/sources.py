@@ -7,6 +7,7 @@ from data.tokenizer import is_word_level
 from lab.errors import UserError, require
 from lab.flags import adopt, given
 from lab.load import LoadedRun, read_run
+from lab.records import read_config
 from nets.ensemble import Ensemble
 from nets.roberta import load_roberta
 
@@ -19,7 +20,7 @@ def load_init_from(flags, kind):
     where = f"--init-from {flags.init_from}"
     check_vocabulary_flags(flags, where)
     source = read_run(flags.init_from, (kind,), flag_name="--init-from")
-    adopt(flags, source.model.body.config, where)
+    take_over(flags, source.model, source.tokenizer, where)
     check_split(flags, source, where)
     return source
 
@@ -30,7 +31,7 @@ def load_init(flags, head=True):
     where = f"--init {flags.init}"
     check_vocabulary_flags(flags, where)
     model, tokenizer = load_roberta(flags.init, head)
-    adopt(flags, model.body.config, where)
+    take_over(flags, model, tokenizer, where)
     return LoadedRun(Path(flags.init), "roberta", {"flags": {}}, model, tokenizer)
 
 
@@ -59,22 +60,46 @@ def load_encoder(flags):
         ),
         (decoder or not flags.causal, f"--causal: {where} is an encoder; leave --causal out"),
     )
-    adopt(flags, source.model.body.config, where)
+    take_over(flags, source.model, source.tokenizer, where)
     flags.causal = decoder
     check_split(flags, source, where)
     return source
 
 
+def take_over(flags, model, tokenizer, where):
+    """Give the flags the architecture and the kind of tokenizer that a training starts from."""
+    adopt(flags, model.body.config, where)
+    flags.tokenizer = tokenizer_kind(tokenizer)
+
+
+def tokenizer_kind(tokenizer):
+    """Return the value of --tokenizer that makes such a tokenizer."""
+    return "word" if is_word_level(tokenizer) else "bpe"
+
+
 def check_split(flags, source, where):
-    """Raise UserError if the run to start from has read the test sentences that --split removes."""
-    before, split = source.config["flags"], getattr(flags, "split", "full")
-    same = Path(flags.data).resolve() == Path(before["data"]).resolve()
-    if split in ("full", before.get("split")) or not same:
-        return
-    raise UserError(
-        f"--split {split}: {where} was pretrained on test sentences; "
-        f"pretrain it with --split {split} too, or use --split full"
-    )
+    """Raise UserError if the run to start from, or one that this was started from, has read the
+    test sentences that --split removes."""
+    split = getattr(flags, "split", "full")
+    for config in ancestry(source.config):
+        before = config["flags"]
+        same = Path(flags.data).resolve() == Path(before["data"]).resolve()
+        if same and split not in ("full", before.get("split")):
+            raise UserError(
+                f"--split {split}: {where} was pretrained on test sentences; "
+                f"pretrain it with --split {split} too, or use --split full"
+            )
+
+
+def ancestry(config):
+    """Yield config.json of a run, of the run that it was started from, and so on."""
+    folders = set()
+    while config:
+        yield config
+        folder = config["flags"].get("init_from", "")
+        known = folder not in folders and folder and (Path(folder) / "config.json").exists()
+        folders.add(folder)
+        config = read_config(folder) if known else None
 
 
 def check_vocabulary_flags(flags, where):
@@ -94,7 +119,7 @@ def open_prepared(flags, source):
         return None
     prepared = shards.Prepared(flags.data)
     decided = {
-        "tokenizer": "word" if is_word_level(prepared.tokenizer) else "bpe",
+        "tokenizer": tokenizer_kind(prepared.tokenizer),
         "vocab_size": 0,
         "vocab_from": "",
         "valid": prepared.settings["valid"],

@@ -119,7 +119,7 @@ def load_roberta(path, head=True):
     if head and words is not None and output is not None:
         tie = words.dtype == output.dtype and torch.equal(words, output)
     try:
-        config = make_config(described, len(rows), tie)
+        config = our_config(described, len(rows), tie)
     except (TypeError, ValueError) as error:
         raise DataError(f"{folder / 'config.json'}: {error}; restore the file") from None
     if config.n_layer > len(tensors):
@@ -243,7 +243,7 @@ def read_config(folder):
     return described
 
 
-def make_config(described, vocab_size, tie):
+def our_config(described, vocab_size, tie):
     """Return our Config from theirs. Raises ValueError for sizes that do not fit together."""
     return Config(
         vocab_size=vocab_size,

@@ -5,7 +5,7 @@
 Many hidden words also stand in an ancestor. A cache makes use of that (Kuhn & De Mori 1990): the
 model that reads the comment alone gives a share of its probability to the frequencies of the
 words above it. The share is chosen on the validation trees. The same with another tree's ancestors
-shows how much is owed to this thread, and the reader of train_thread.py how much a network finds.
+shows how much is owed to this thread, the reader of beyond.train_thread how much a network finds.
 """
 
 import time
@@ -37,7 +37,7 @@ class Flags:
     """the runs"""
 
     runs: list[str] = flag(
-        None, "run folders of train_thread.py, seeds to average", positional=True
+        None, "run folders of beyond.train_thread, seeds to average", positional=True
     )
     device: str = flag("auto", "where to compute", ("auto", "cpu", "cuda", "mps"))
     out: str = flag("", "folder of the results (default: ancestors/ in the first run's folder)")

@@ -22,8 +22,17 @@ from lab.command import main
 from lab.figures import new_figure, over_seeds, save, styled
 from lab.flags import flag
 from lab.inside.ablation import switched_off
-from studies.probe_network import FitFlags, fit_probes, layer_name, loss_of, read_positions, scores
-from studies.probes import corpora_of, count_ticks, measure_runs, spread_of, styles, texts_of
+from nets.device import device_of
+from studies.probe_network import FitFlags, fit_probes, layer_name, read_positions, scores
+from studies.probes import (
+    corpora_of,
+    count_ticks,
+    loss_of,
+    measure_runs,
+    spread_of,
+    styles,
+    texts_of,
+)
 from studies.report import finish
 
 
@@ -42,11 +51,14 @@ def study(flags):
 
 
 def measure(run, corpus, flags):
-    """Return {"head": [layer, head] of the counting head, counted from 1, "weights": (n_layer,
-    n_head, T) on the first token, "whole", "off", "reread", "other": {"loss", "median"} of the
-    whole model, without the head by the same probes and by new ones, and without another head, the
-    mean over those of its layer, "harm": the distance without each head, at the best layer, by
-    which the counting head is chosen}."""
+    """Return a dictionary:
+
+    head: [layer, head] of the counting head, counted from 1
+    weights: on the first token, (n_layer, n_head, T)
+    whole, off, reread, other: {"loss", "median": a distance per layer} of the whole model; without
+        the counting head; the same with new probes; without another head of its layer, their mean
+    harm: {"layer.head": distance at the best layer without this head}, by which it is chosen
+    """
     model, body = run.model, run.model.body
     train, test = texts_of(run, corpus, flags.blocks, flags.seed)
     choosing = [part[: len(test[0])] for part in train]
@@ -89,7 +101,7 @@ def measure(run, corpus, flags):
 def weights_on_first(body, idx):
     """Return (n_layer, n_head, T): the mean weight of each head on the first token of idx (N, T),
     by the position of the query."""
-    device, total = body.embedding.weight.device, 0
+    device, total = device_of(body), 0
     for rows in idx.split(64):
         _, maps = body(rows.to(device), need_weights=True)
         total = total + torch.stack([weights[..., 0].sum(0) for weights in maps])  # (L, H, T)

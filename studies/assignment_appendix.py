@@ -2,7 +2,7 @@
 
 from lab import tables
 from lab.figures import POSITION_NAMES
-from lab.records import read_json, read_metrics
+from lab.records import read_metrics, read_record
 from studies.assignment_runs import COMPARED, join, percent
 from studies.report import literal, picture, read_table
 
@@ -31,7 +31,7 @@ def attention_maps(runs):
     for part in ("classifier", "lm"):
         for pos in COMPARED if part in runs.parts else ():
             folder = runs.out / f"{part}-{pos}-0" / "maps"
-            about = read_json(folder / "maps.json")
+            about = read_record(folder / "maps.json")
             maps[f"{part}-{pos}-0"] = [
                 picture(
                     f"{part}-{pos}-0/maps/{name}",

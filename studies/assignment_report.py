@@ -12,7 +12,7 @@ from lab.figures import POSITION_NAMES, save
 from lab.inside.heatmaps import draw_tables
 from lab.mcnemar import LEVEL
 from lab.predictions import FILE, read_predictions
-from lab.records import read_config, read_json
+from lab.records import read_config, read_record
 from model import alibi_bias
 from studies.assignment_appendix import appendix, attention
 from studies.assignment_runs import (
@@ -117,7 +117,7 @@ def accuracy(runs, part, name, what):
 
 def compare_rows(runs, part):
     """Say how many pairs of encodings McNemar's test tells apart, if compare.py could run it."""
-    found = read_json(runs.out / f"compare-{part}" / "compare.json").get("mcnemar", [])
+    found = read_record(runs.out / f"compare-{part}" / "compare.json").get("mcnemar", [])
     pairs = [test["results"] for test in found if "naive" not in test["first"] + test["second"]]
     apart = [
         all(result["p"] < LEVEL for result in results)

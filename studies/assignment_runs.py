@@ -27,7 +27,7 @@ class Runs:
 
     def __post_init__(self):
         self.name = self.corpus.name  # for LaTeX
-        self.data = literal(self.name)  # for Markdown
+        self.data = literal(self.name)  # the same for Markdown
         seeds = f"seeds {', '.join(map(str, range(self.seeds)))}"
         # What a caption says of the numbers of a table and of the lines of a figure
         self.numbers = f"Mean ± sample standard deviation over {seeds}."
@@ -97,8 +97,9 @@ def conclude(values, best, what, unit=""):
     if apart:
         n = len(values[first])
         text += (
-            f" Each seed of {first} is better than every seed of {join(apart)}. If two were equal, "
-            f"their seeds would be apart like this in 1 of {math.comb(2 * n, n) // 2} cases."
+            f" Each seed of {first} is better than every seed of {join(apart)}. Of two equal "
+            "encodings, chosen beforehand, the seeds would be apart like this in 1 of "
+            f"{math.comb(2 * n, n) // 2} cases; the best of several is apart more often."
         )
     if near:
         text += f" The seeds of {first} overlap with those of {join(near)}: no difference is shown."

@@ -21,6 +21,7 @@ from lab import tables
 from lab.command import main
 from lab.figures import new_figure, over_seeds, save, styled
 from lab.flags import flag
+from nets.device import device_of
 from studies.probe_network import middle_of, untrained
 from studies.probes import (
     ProbeFlags,
@@ -74,7 +75,7 @@ def measure(run, corpus, flags):
 @torch.no_grad()
 def squared_lengths(body, idx):
     """Return (n_layer, N, T): the squared lengths of the attention's outputs for idx (N, T)."""
-    device, parts, found = body.embedding.weight.device, [], []
+    device, parts, found = device_of(body), [], []
 
     def note(attention, inputs, output):
         found.append(output[0].pow(2).sum(-1).cpu())  # (B, T)
@@ -94,7 +95,7 @@ def predicted(body, idx, anchor):
     """Return (T,): the expected squared length of the first attention's output, if it were the mean
     of independent words of idx (N, T). anchor: the first token of every block is the same."""
     block, T = body.blocks[0], idx.size(1)
-    x = body.token_vectors(idx.to(body.embedding.weight.device))  # (N, T, C)
+    x = body.token_vectors(idx.to(device_of(body)))  # (N, T, C)
     if (vectors := body.position_vectors(T)) is not None:
         x = x + vectors
     x = body.embedding_norm(x)

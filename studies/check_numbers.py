@@ -41,36 +41,42 @@ class Check:
 SPEECHES = "--data DATA"
 CHECKS = (
     Check(
-        *("README.md", "train {train}, hbush {hbush}, obama {obama}, wbush {wbush}; 24 s"),
+        "README.md",
+        "train {train}, hbush {hbush}, obama {obama}, wbush {wbush}; 24 s",
         f"train_lm.py --pos alibi {SPEECHES}",
         "perplexity at step 500: train {train}, hbush {hbush}, obama {obama}, wbush {wbush};",
     ),
     Check(
-        *("README.md", "test accuracy {all}% (seen {seen}%, unseen {unseen}%), after 9 epochs"),
+        "README.md",
+        "test accuracy {all}% (seen {seen}%, unseen {unseen}%), after 9 epochs",
         f"train_classifier.py --pos alibi {SPEECHES}",
-        *("test accuracy {all}% (seen {seen}%, unseen {unseen}%), after", 10.0),
+        "test accuracy {all}% (seen {seen}%, unseen {unseen}%), after",
+        percent=10.0,
     ),
     Check(
-        *(
-            "README.md",
-            "5-gram model, fitted in a twentieth of a second, reaches {o}, {h} and {w}.",
-        ),
-        *(f"baselines.py {SPEECHES}", "5-gram perplexity hbush {h}, obama {o}, wbush {w};"),
+        "README.md",
+        "5-gram model, fitted in a twentieth of a second, reaches {o}, {h} and {w}.",
+        f"baselines.py {SPEECHES}",
+        "5-gram perplexity hbush {h}, obama {o}, wbush {w};",
     ),
     Check(
-        *("docs/results.md", "| naive Bayes | {all} | {seen} | {unseen} | – |"),
+        "docs/results.md",
+        "| naive Bayes | {all} | {seen} | {unseen} | – |",
         f"baselines.py {SPEECHES}",
         "all 750 {all}% seen in training 551 {seen}% unseen 199 {unseen}%",
     ),
     Check(
-        *("docs/results.md", "| the same with `--rare-unknown 0.3` | {o} | {h} | {w} |"),
+        "docs/results.md",
+        "| the same with `--rare-unknown 0.3` | {o} | {h} | {w} |",
         f"baselines.py {SPEECHES} --rare-unknown 0.3",
         "5-gram perplexity hbush {h}, obama {o}, wbush {w};",
     ),
     Check(
-        *("README.md", "prints a masked-LM perplexity near {words},"),
+        "README.md",
+        "prints a masked-LM perplexity near {words},",
         "train_mlm.py --pos alibi --n-embd 128 --n-layer 2 --lr 1e-3 --init-std 0.05 --steps 600",
-        *("perplexity {words}, accuracy {accuracy}% on held-out lines", 5.0),
+        "perplexity {words}, accuracy {accuracy}% on held-out lines",
+        percent=5.0,
     ),
 )
 

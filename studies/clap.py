@@ -42,7 +42,7 @@ CONFIGURATIONS = {
 }
 # Options of the original comparison, as it has them: plain embeddings are neither normalised nor
 # have a layer norm, nor are the head's; scaled ones come with attention dropout.
-OPTIONS = {
+VARIANTS = {
     "alibi, symmetric": f"--pos alibi --alibi symmetric {ROBERTA}",
     "sinusoidal, unscaled embeddings": f"--pos sinusoidal --unscaled {ROBERTA}",
     "zero-clap, attention dropout": f"{ZERO_CLAP} --attn-dropout 0.1",
@@ -82,7 +82,9 @@ FACTORS = (0.5, 1, 2)  # of the learning rate, for --choose-lr
 class Flags(StudyFlags):
     steps: int = flag(0, "updates of each run", shown="as --size says", at_least=0)
     only: str = flag("", "configurations to train, joined by commas", shown="all")
-    choose_lr: bool = flag(False, "first try half and twice the learning rate, in shorter runs")
+    choose_lr: bool = flag(
+        False, "first try half and twice the learning rate, in runs as long as --size says"
+    )
     out: str = flag("out/study-clap", "folder of all runs, figures and the report")
 
 
@@ -121,7 +123,7 @@ def training(name, seed, where, flags, steps, lr):
     size = SIZES[flags.size] | {"steps": steps, "lr": lr}
     schedule = dict(warmup=steps * 8 // 100, eval_every=max(1, steps // 20))
     common = [*COMMON.split(), *options(data=flags.data, threads=1, **schedule, **size)]
-    return where, "train_mlm", [*common, *all_options()[name].split(), *options(seed=seed)]
+    return where, "train_mlm", [*common, *all_configurations()[name].split(), *options(seed=seed)]
 
 
 def choose_rates(out, names, flags):
@@ -148,16 +150,16 @@ def choose_rates(out, names, flags):
 def choose(only):
     """Return the names of the configurations that --only names as their folders are named, or all.
     Raises UserError for an unknown one."""
-    known = {slug(name): name for name in all_options()}
+    known = {slug(name): name for name in all_configurations()}
     wanted = [part.strip() for part in only.split(",")] if only else list(known)
     unknown = [part for part in wanted if part not in known]
     require((not unknown, f"--only {only}: must be of {', '.join(known)}, joined by commas"))
     return [known[part] for part in dict.fromkeys(wanted)]
 
 
-def all_options():
+def all_configurations():
     """Return {name: flags} of everything that is trained; of all but the five, one seed."""
-    return CONFIGURATIONS | OPTIONS | CONTROLS
+    return CONFIGURATIONS | VARIANTS | CONTROLS
 
 
 def slug(name):
@@ -215,14 +217,14 @@ def draw(out, data_name, seeds):
     values = []
     for name in seeds:
         logs = [read_metrics(out / folder(name, seed)) for seed in seeds[name]]
-        words = all_options()[name].split()
+        words = all_configurations()[name].split()
         given = dict(zip(words, words[1:]))
         line = "-" if given["--head"] == "roberta" else "--"
         style = dict(color=POSITION_COLORS[given["--pos"]], linestyle=line, label=name)
         if name in CONFIGURATIONS:
             style["label"] += f": {POSITION_NAMES[given['--pos']]}"
         else:
-            marker = "xos^vD<>p*"[list(all_options()).index(name) % 10]
+            marker = "xos^vD<>p*"[list(all_configurations()).index(name) % 10]
             style |= dict(linestyle=":", linewidth=1, marker=marker, markersize=3)
         steps = [entry["step"] for entry in logs[0]]
         for axis, key in zip(axes, ("perplexity/valid", "beta")):

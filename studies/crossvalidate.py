@@ -16,9 +16,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import data
+from data.labelled import load_labelled
 from lab import mcnemar, tables
 from lab.command import main
+from lab.configurations import mean_and_deviation
 from lab.errors import UserError, require
 from lab.figures import new_figure, save, styled
 from lab.flags import flag
@@ -28,7 +29,7 @@ from model import POSITIONS
 from studies.jobs import JobFlags, options, run_all
 from studies.report import finish
 
-# name: (description, script, the encoder it needs from train_mlm.py, flags of the script)
+# name: (description, module, the encoder it needs from train_mlm.py, flags of the module)
 CLASSIFIER = "train_classifier"
 RECIPES = {
     "bayes": ("naive Bayes, words and word pairs", "baselines", "", ()),
@@ -37,7 +38,9 @@ RECIPES = {
     "random": ("classifier on a frozen untrained encoder", CLASSIFIER, "untrained", ()),
     "frozen": ("classifier on a frozen pretrained encoder", CLASSIFIER, "pretrained", ()),
     "tuned": (
-        *("pretrained encoder, fine-tuned", CLASSIFIER, "pretrained"),
+        "pretrained encoder, fine-tuned",
+        CLASSIFIER,
+        "pretrained",
         ("--tune", "all", "--lr", "1e-4", "--epochs", "5"),
     ),
 }
@@ -64,7 +67,7 @@ def crossvalidate(flags):
     seeds, parts = range(flags.seeds), range(1, flags.folds + 1)
 
     # Jobs: first the encoders, then the classifiers that use them
-    encoders, classifiers = {}, {}  # {folder: (script, flags)}
+    encoders, classifiers = {}, {}  # {folder: (module, flags)}
     for seed, i in itertools.product(seeds, parts):
         split = options(data=flags.data, split=f"{i}/{flags.folds}")
         common = [*split, *options(seed=seed, pos=flags.pos, threads=1)]
@@ -72,11 +75,11 @@ def crossvalidate(flags):
             steps = options(steps=0) if state == "untrained" else []
             encoders[folder(state, i, seed)] = "train_mlm", [*common, *mlm, *steps]
         for name in chosen:
-            _, script, state, more = RECIPES[name]
+            _, module, state, more = RECIPES[name]
             more = [*more, *(likelihood if name == "likelihood" else [])]
             encoder = options(encoder=out / folder(state, i, seed)) if state else []
-            given = split if script == "baselines" else [*common, *more, *encoder]
-            classifiers[folder(name, i, seed)] = script, given
+            given = split if module == "baselines" else [*common, *more, *encoder]
+            classifiers[folder(name, i, seed)] = module, given
     stages = [[(name, *job) for name, job in jobs.items()] for jobs in (encoders, classifiers)]
     run_all(out, stages, flags)
 
@@ -91,10 +94,10 @@ def crossvalidate(flags):
         ]
         for name in chosen
     }
-    result = {
-        name: {"mean": statistics.fmean(v), "deviation": statistics.stdev(v), "values": v}
-        for name, v in values.items()
-    }
+    result = {}
+    for name, of_parts in values.items():
+        mean, deviation = mean_and_deviation(of_parts)
+        result[name] = {"mean": mean, "deviation": deviation, "values": of_parts}
     draw(out, corpus.name, result)
     tests = compare_with_bayes(out, chosen, parts, seeds)
     print(write_table(out, corpus.name, n_distinct, values, flags.seeds, mcnemar.describe(tests)))
@@ -137,18 +140,13 @@ def check(flags, chosen):
             f"--recipes {flags.recipes}: must be of {', '.join(RECIPES)}, joined by commas",
         )
     )
-    corpus = data.load(flags.data)
+    corpus = load_labelled(flags.data)
     n_rows = len(corpus.rows + corpus.test_rows)
     require(
         (
-            corpus.rows and corpus.test_rows,
-            f"--data {flags.data}: no labelled rows found; "
-            "give a corpus with train_CLS.tsv, or a .tsv",
-        ),
-        (
             flags.folds <= max(2, n_rows),
             f"--folds {flags.folds}: {flags.data} has only {n_rows} labelled rows; give fewer",
-        ),
+        )
     )
     return corpus
 

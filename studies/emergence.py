@@ -22,12 +22,11 @@ from studies.probe_network import (
     FitFlags,
     fit_probes,
     layer_name,
-    loss_of,
     middle_of,
     read_positions,
     scores,
 )
-from studies.probes import corpora_of, measure_runs, spread_of, styles, texts_of
+from studies.probes import corpora_of, loss_of, measure_runs, spread_of, styles, texts_of
 from studies.report import finish
 
 
@@ -56,9 +55,9 @@ def measure(run, corpus, flags):
     kept = sorted(int(name[1]) for name in names if name)
     remedy = "train it with --keep 0,100,200 or other steps"
     require((kept, f"{run.folder}: holds no weights of earlier steps; {remedy}"))
-    device, losses, distances = run.model.body.embedding.weight.device, [], []
+    losses, distances = [], []
     for step in kept:
-        model = read_run(run.folder, device=device, step=step).model
+        model = read_run(run.folder, device=run.device, step=step).model
         probes = fit_probes(model.body, *train, flags)
         distances.append(scores(*read_positions(model.body, probes, *test))["median"])
         losses.append(loss_of(model, test[0]))

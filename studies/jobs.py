@@ -18,7 +18,7 @@ from lab.errors import UserError, require
 from lab.flags import flag
 from lab.folder import MAY_CHANGE
 from lab.live import LiveLine, clock
-from lab.records import can_resume, read_config
+from lab.records import can_resume, read_config, read_result
 
 ROOT = Path(__file__).parents[1]
 # The file that marks a finished run. A comparison is always repeated: it may have more runs now.
@@ -40,7 +40,7 @@ class StudyFlags(JobFlags):
     data: str = flag("toy", "corpus, as in the training scripts")
     size: str = flag(
         "laptop",
-        "models and budget: minutes, about an hour with WikiText-2, or a night or a GPU",
+        "models and budget: minutes; about an hour with WikiText-2; a night, or a GPU",
         ("quick", "laptop", "full"),
     )
     seeds: int = flag(3, "seeds of the main models", at_least=1, at_most=1000)
@@ -92,7 +92,7 @@ def run_job(out, folder, module, arguments, progress, places):
     """Run one job in a process of its own, in a free place, unless it is finished."""
     path, arguments = out / folder, list(map(str, arguments))
     finished = FINISHED.get(module, "result.json")
-    if finished and (path / finished).exists():
+    if finished and (path / finished).exists() and not is_outdated(path, arguments):
         check_flags(path, arguments)
         progress.end(folder, "finished before", new=False)
         return
@@ -113,6 +113,14 @@ def run_job(out, folder, module, arguments, progress, places):
         said = lines[-1] if lines else f"exit code {done.returncode}"
         raise UserError(f"{said} (in the job {path}; its command: {shlex.join(command)})")
     progress.end(folder, done.stdout.strip().splitlines()[-1])
+
+
+def is_outdated(path, arguments):
+    """Return whether a look at several runs was made with other arguments, such as fewer runs."""
+    if (path / "config.json").exists() or not (path / "result.json").exists():
+        return False
+    command = read_result(path)["command"]
+    return not command.endswith(shlex.join([*arguments, "--out", str(path)]))
 
 
 def check_flags(path, arguments):

@@ -207,7 +207,8 @@ def write_tables(out, data_name, size, result, masked):
     """Write encodings, depths, lengths and masked as .md and .tex; return the Markdown of all."""
     n_layer, T = main_shape(size)
     steps, tokens, width = size["steps"], size["tokens"], size["n_embd"]
-    how = f"Data {data_name}, width {width}, {steps:,} steps of {tokens:,} tokens."
+    spread = "± is the sample standard deviation over seeds."
+    how = f"Data {data_name}, width {width}, {steps:,} steps of {tokens:,} tokens. {spread}"
     shape, about = f"{n_layer} layers, blocks of {T}", f"Test perplexity{{}}. {how}"
     by_shape = {(m.pos, m.n_layer, m.length, m.anchor): values for m, values in result.items()}
 
@@ -228,19 +229,18 @@ def write_tables(out, data_name, size, result, masked):
         for p in ("nope", "learned")
     ]
     bags = [[POSITION_NAMES[p], tables.spread(values, 2)] for p, values in masked.items()]
-    spread = "± is the sample standard deviation over seeds."
     return [
         tables.write(
             out / "encodings",
             ["positions", *anchors],
             encodings,
-            about.format(f" by position encoding, {shape}") + f" {spread}",
+            about.format(f" by position encoding, {shape}"),
         ),
         tables.write(
             out / "depths",
             ["NoPE", *anchors],
             depths,
-            about.format(f" of NoPE by depth, blocks of {T}") + f" {spread}",
+            about.format(f" of NoPE by depth, blocks of {T}"),
         ),
         tables.write(
             out / "lengths",
@@ -254,7 +254,7 @@ def write_tables(out, data_name, size, result, masked):
             bags,
             f"Masked-LM perplexity on held-out lines of {data_name}, {shape}, "
             f"{size['mlm']['steps']:,} steps of {size['mlm']['batch_size']} sequences. An encoder "
-            "without positions sees a bag of words.",
+            f"without positions sees a bag of words. {spread}",
         ),
     ]
 
@@ -277,7 +277,7 @@ def report_parts(out, written):
         picture("anchor/anchor.png", "Attention on the first token"),
         "## Why do untrained models know some of it?",
         read_table(out / "averages" / "averages.md"),
-        picture("averages/averages.png", "Length of the first attention's output"),
+        picture("averages/averages.png", "Squared length of the first attention's output"),
         "## Perplexity",
         encodings,
         depths,

@@ -8,13 +8,13 @@ Several seeds each. Finished runs are not repeated.
 """
 
 import math
-import statistics
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from lab import tables
 from lab.command import main
+from lab.configurations import mean_and_deviation
 from lab.figures import POSITION_COLORS, new_figure, save, styled
 from lab.flags import flag
 from lab.load import read_run
@@ -22,7 +22,7 @@ from lab.records import read_result
 from studies.jobs import JobFlags, options, run_all
 from studies.report import finish
 
-KINDS = {"pretrained": [], "untrained": ["--untrained"]}  # flags of train_classifier.py
+ENCODERS = {"pretrained": [], "untrained": ["--untrained"]}  # flags of train_classifier.py
 
 
 @dataclass
@@ -47,7 +47,7 @@ def probe(flags):
             "train_classifier",
             [*common, *more, *options(layers=layer, seed=seed)],
         )
-        for kind, more in KINDS.items()
+        for kind, more in ENCODERS.items()
         for layer in layers
         for seed in range(flags.seeds)
     ]
@@ -60,7 +60,7 @@ def probe(flags):
             100 * runs[f"{kind}-layer-{layer}-{seed}"].get(f"accuracy/{part}", math.nan)
             for seed in range(flags.seeds)
         ]
-        for kind in KINDS
+        for kind in ENCODERS
         for layer in layers
         for part in ("test", "unseen")
     }
@@ -70,20 +70,16 @@ def probe(flags):
     color = POSITION_COLORS[source.model.body.config.pos]
     draw(out, title, color, layers, values, parts[-1])
     print(write_table(out, source.folder.name, flags, layers, values, parts))
-    result = {
-        name: {
-            "mean": statistics.fmean(vs),
-            "deviation": statistics.stdev(vs) if len(vs) > 1 else 0.0,
-            "values": vs,
-        }
-        for name, vs in values.items()
-    }
+    result = {}
+    for name, vs in values.items():
+        mean, deviation = mean_and_deviation(vs)
+        result[name] = {"mean": mean, "deviation": deviation, "values": vs}
     finish(out, started, result, ("layers.md", "layers.tex", "layers.png"))
 
 
 def write_table(out, run_name, flags, layers, values, parts):
     """Write layers.md and layers.tex, and return the Markdown."""
-    columns = [(kind, part) for kind in KINDS for part in parts]
+    columns = [(kind, part) for kind in ENCODERS for part in parts]
     rows = [
         [
             "embeddings" if layer == "0" else layer,
@@ -106,10 +102,10 @@ def draw(out, title, color, layers, values, part):
     """Draw layers.png: accuracy over layers, dotted for the untrained encoder."""
     figure, axis = new_figure(figsize=(0.6 * len(layers) + 2.8, 3))
     last = len(layers) - 1
-    for i, kind in enumerate(KINDS):
+    for i, kind in enumerate(ENCODERS):
         points = [values[f"{kind}/layer-{layer}/{part}"] for layer in layers]
-        means = [statistics.fmean(vs) for vs in points]
-        deviations = [statistics.stdev(vs) if len(vs) > 1 else 0.0 for vs in points]
+        means, deviations = zip(*map(mean_and_deviation, points))
+        deviations = [deviation or 0.0 for deviation in deviations]
         filling = color if kind == "pretrained" else "white"
         style = dict(capsize=3, color=color, markerfacecolor=filling)
         line = "o-" if kind == "pretrained" else "o:"

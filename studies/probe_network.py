@@ -3,7 +3,6 @@
 As in Haviv et al. 2022, section 5, with the scores that `scores` explains.
 """
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +13,7 @@ from data import batching
 from lab.flags import flag
 from lab.optim import learning_rate
 from model import LanguageModel
+from nets.device import device_of
 from studies.probes import ProbeFlags
 
 
@@ -67,7 +67,7 @@ def states_of(body, idx, mask, device):
 def fit_probes(body, idx, mask, flags):
     """Train a probe for each layer on the positions of the real tokens of idx, mask (B, T)."""
     body.eval().requires_grad_(False)
-    device = body.embedding.weight.device
+    device = device_of(body)
     positions = torch.arange(idx.size(1)).expand_as(idx)[mask].to(device)  # (N,)
     probes = []
     for states in states_of(body, idx, mask, device):  # (N, C)
@@ -96,7 +96,7 @@ def read_positions(body, probes, idx, mask):
     """
     truth = torch.arange(idx.size(1)).expand_as(idx)[mask]  # (N,)
     readings = []
-    for probe, states in zip(probes, states_of(body, idx, mask, body.embedding.weight.device)):
+    for probe, states in zip(probes, states_of(body, idx, mask, device_of(body))):
         log_p = probe(states).log_softmax(-1).cpu()  # (N, n_position)
         nats = -log_p.gather(1, truth[:, None]).squeeze(1)
         below = (log_p.exp().cumsum(-1) < 0.5).sum(-1).clamp(max=log_p.size(1) - 1)
@@ -107,7 +107,7 @@ def read_positions(body, probes, idx, mask):
 def untrained(body, seed):
     """Return a body of the same configuration with random weights."""
     torch.manual_seed(seed)
-    return LanguageModel(type(body)(body.config)).body.to(body.embedding.weight.device)
+    return LanguageModel(type(body)(body.config)).body.to(device_of(body))
 
 
 def scores(readings, truth):
@@ -123,17 +123,6 @@ def scores(readings, truth):
 def middle_of(positions):
     """Return the mean distance in tokens of always guessing the middle of the positions (N,)."""
     return (positions - positions.median()).abs().float().mean().item()
-
-
-@torch.no_grad()
-def loss_of(model, idx):
-    """Return the loss in nats per token of the words in blocks idx (N, T), but the first ones."""
-    device = model.body.embedding.weight.device
-    nats = [
-        model.loss(rows[:, :-1].to(device), rows[:, 1:].contiguous()).item()
-        for rows in idx.split(64)
-    ]
-    return math.fsum(nats) / idx[:, 1:].numel()
 
 
 def layer_name(i):

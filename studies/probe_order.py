@@ -94,7 +94,7 @@ def write_table(stem, result):
     rows = []
     for label, r in result.items():
         cells = [tables.spread(values, 2) for values in zip(*r["shuffled"])]
-        rows.append([label, *cells, *["–"] * (len(kept) - len(cells))])
+        rows.append([label, *cells[:-1], *["–"] * (len(kept) - len(cells)), cells[-1]])
     header = ["positions", "all shuffled", *(f"last {k}" for k in kept[1:-1]), "none shuffled"]
     caption = "Loss in nats of the last word when only the last words before it keep their order"
     return tables.write(stem, header, rows, caption + spread_of(result) + ".")
@@ -104,13 +104,14 @@ def write_table(stem, result):
 def draw(out, result):
     """Draw order.png: loss over the number of ordered words, and loss along the block."""
     figure, (left, right) = new_figure(1, 2, figsize=(7.6, 3.3))
+    kept = max((r["kept"][0] for r in result.values()), key=len)
     for r, style in styles(result):
         # The loss with all words shuffled is so high that it would flatten the other lines
-        over_seeds(left, range(len(r["kept"][0]) - 1), [ys[1:] for ys in r["shuffled"]], **style)
+        xs = [*range(len(r["kept"][0]) - 2), len(kept) - 2]
+        over_seeds(left, xs, [ys[1:] for ys in r["shuffled"]], **style)
         n = len(r["segments"][0])
         middles = [r["block_size"] * (i + 0.5) / n for i in range(n)]
         over_seeds(right, middles, r["segments"], **style)
-    kept = max((r["kept"][0] for r in result.values()), key=len)
     left.set_xticks(range(len(kept) - 1), [*map(str, kept[1:-1]), "all"])
     left.set_title("Last word, earlier words shuffled", fontsize=9)
     left.set(xlabel="preceding words kept in order", ylabel="loss of the last word (nats)")

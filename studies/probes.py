@@ -17,6 +17,7 @@ from lab.flags import flag
 from lab.folder import figures_folder
 from lab.load import read_run
 from lab.machine import set_up_device
+from nets.device import device_of
 
 
 @dataclass
@@ -35,7 +36,7 @@ def measure_runs(flags, kinds, subfolder, measure):
     """Measure every run, and group the runs that differ only in the seed.
 
     measure(run, corpus, flags) returns {name: number or list}. Returns (folder for the results,
-    {label: {"folders", "seeds", "data", "block_size", **{name: [value of each seed]}}}).
+    {label: {"folders", "seeds", "data", "pos", "block_size", **{name: [value of each seed]}}}).
     """
     device = set_up_device(flags)
     folders = list(dict.fromkeys(map(Path, flags.runs)))
@@ -69,6 +70,19 @@ def labelled(folders, labels=""):
     if len(set(positions)) == len(found) and not labels:
         return dict(zip(positions, found))
     return {configuration.label: configuration for configuration in found}
+
+
+@torch.no_grad()
+def total_loss(model, x, y):
+    """Return the loss in nats, summed over the targets y (n, T) that are not -100."""
+    device = device_of(model)
+    parts = zip(x.to(device).split(64), y.split(64))
+    return sum(model.loss(inputs, targets.to(device)).item() for inputs, targets in parts)
+
+
+def loss_of(model, idx):
+    """Return the loss in nats per token of the words in blocks idx (N, T), but the first ones."""
+    return total_loss(model, idx[:, :-1], idx[:, 1:]) / idx[:, 1:].numel()
 
 
 def spread_of(result):

@@ -24,8 +24,7 @@ from lab.command import main
 from lab.errors import require
 from lab.flags import flag
 from lab.optim import perplexity
-from nets.device import device_of
-from studies.probes import ProbeFlags, corpora_of, measure_runs, spread_of
+from studies.probes import ProbeFlags, corpora_of, measure_runs, spread_of, total_loss
 from studies.report import finish
 
 
@@ -76,13 +75,6 @@ def encode(tokenizer, lines):
             inside = any(a < end and begin < b for a, b in unknown)
             known.append(i != UNK and not inside)
     return batching.stream(tokenizer, lines), torch.tensor(known)
-
-
-def total_loss(model, x, y):
-    """Return the loss in nats, summed over the targets y (n, T) that are not -100."""
-    device = device_of(model)
-    parts = zip(x.to(device).split(64), y.split(64))
-    return sum(model.loss(inputs, targets.to(device)).item() for inputs, targets in parts)
 
 
 def write_table(stem, result):

@@ -110,7 +110,7 @@ TABLE = (
         (*RUN_FILES, "confusion.png", "predictions.tsv"),
         kind="generative",
     ),
-    Script("baselines", "train", CORPUS, ("--order", "3"), ("result.json",)),
+    Script("baselines", "count", CORPUS, ("--order", "3"), ("result.json",)),
     Script(
         *("attention_maps", "show", ("{train_lm}",), ("--text", "hope and change")),
         ("maps*.json", "*.png"),

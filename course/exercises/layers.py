@@ -18,8 +18,8 @@ def block(x, norm1, attention, norm2, feed_forward, dropout):
 
 def block_cases(gen):
     for B, T, C in ((2, 3, 4), (1, 5, 6)):
-        sizes = (B, T, C), (4, C, C), (C,)
-        yield tuple(torch.randn(size, generator=gen) for size in sizes)
+        shapes = (B, T, C), (4, C, C), (C,)
+        yield tuple(torch.randn(shape, generator=gen) for shape in shapes)
 
 
 def mean_pool(h, mask):
@@ -41,8 +41,8 @@ def classify(x, w1, b1, w2, b2, dropout, training):
 
 def classifier_cases(gen):
     for N, C, K in ((4, 6, 3), (6, 4, 2)):
-        sizes = (N, C), (20, C), (20,), (K, 20), (K,)
-        yield *(torch.randn(size, generator=gen) for size in sizes), 0.3, False
+        shapes = (N, C), (20, C), (20,), (K, 20), (K,)
+        yield *(torch.randn(shape, generator=gen) for shape in shapes), 0.3, False
     one, eye = torch.ones(20), torch.eye(20)
     yield torch.ones(500, 20), eye, one, eye, one, 0.3, True
 

@@ -20,7 +20,7 @@ def allowed(body, T):
     Derived from the definitions, since model.py's tables are what is checked.
     """
     config, ahead = body.config, steps_ahead(T)
-    may = (ahead <= 0 if body.causal else ahead <= T).repeat(config.n_head, 1, 1)
+    may = ((ahead <= 0) | (not body.causal)).repeat(config.n_head, 1, 1)
     if config.window:
         may &= ahead.abs() < config.window
     if config.pos == "alibi" and config.alibi == "one-sided" and not body.causal:

@@ -51,7 +51,7 @@ def encode(run, text):
         (
             not masks or fills or run.kind == "classifier",
             f"--text {text!r}: {run.folder} {does}; for [MASK] use a run of train_mlm.py "
-            "or of train_seq2seq.py --task infill",
+            "or of beyond.train_seq2seq --task infill",
         ),
         (
             not first or masks <= gaps,

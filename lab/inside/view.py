@@ -64,7 +64,7 @@ class AttentionView:
     def plot(self, layer=0, head=0, beside=None, title="", **how):
         """Return a matplotlib figure of heatmaps. Layers and heads count from 1; 0 shows all.
 
-        beside: another Attention to draw to the right. title: instead of the run's description.
+        beside: another AttentionView to draw to the right. title: instead of the run's description.
         how: bos, mean, scale and numbers of `maps_of`. Raises UserError for a layer or head that
         does not exist, and for numbers in large maps.
         """
@@ -82,7 +82,7 @@ class AttentionView:
         """Return the attention page, which a notebook shows; with a path, also write it to a file.
 
         The page shows this text with all attentions of the run, what each layer answers, and what
-        changes without each head. beside: the Attention of another run to compare with.
+        changes without each head. beside: the AttentionView of another run to compare with.
         """
         readings = [r for view in (self, beside) if view for r in view.readings]
         text = page(readings, title=self.text)

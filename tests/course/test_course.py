@@ -260,6 +260,13 @@ def test_train_runs_the_students_functions(answers, corpus, cli):
     assert (answers / "attention-alibi.png").exists()
 
 
+def test_train_compares_gradients_before_they_are_clipped(answers, corpus, cli):
+    body = "return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())"
+    answer(answers, "perplexity", "loss", f"{body} * targets.numel()")
+    told = succeed(cli("course.train", answers, data=corpus, steps=1)).out
+    assert "With loss wrong, the first gradients differ by 51100.0%" in told
+
+
 def test_train_tells_a_lost_gradient_from_rounding(answers, corpus, cli, monkeypatch):
     monkeypatch.setattr("course.train.draw", lambda *_: None)
     body = "x = x + dropout(attention(norm1(x)))\n    return x + dropout(feed_forward(norm2(x)))"

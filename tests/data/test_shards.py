@@ -34,7 +34,7 @@ SMALL = ("--shard-mb", 0.002, "--tokenizer", "word")  # shards of 2 kB
 
 
 def prepared(folder, *argv):
-    """Run prepare.py with these flags and return the Prepared folder."""
+    """Run beyond.prepare with these flags and return the Prepared folder."""
     succeed(call("prepare", *argv, "--out", folder))
     return Prepared(folder)
 
@@ -296,7 +296,7 @@ def test_continuing_from_a_run_of_another_vocabulary(cli, finished, text, tmp_pa
 
 
 def fork(*argv):
-    """Run prepare.py in a forked process, which saves the start of Python."""
+    """Run beyond.prepare in a forked process, which saves the start of Python."""
 
     def child():
         os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a fork has no threads
@@ -329,7 +329,7 @@ def test_killed_at_any_moment_it_resumes_to_the_same_files(tmp_path):
             assert path.read_bytes() == (tmp_path / "whole" / path.name).read_bytes()
         if (folder / "plan.json").exists() and not (folder / "index.json").exists():
             outcome = call("train_lm", "--data", folder, "--out", tmp_path / "run")
-            assert_complains(outcome, folder, "not completely prepared", "same prepare.py command")
+            assert_complains(outcome, folder, "not completely prepared", "beyond.prepare command")
     prepared(folder, *argv)
     assert contents(folder) == contents(tmp_path / "whole")
 
@@ -379,7 +379,7 @@ def test_a_corrupt_shard_is_named_and_made_again(harm, words, cli, text, tmp_pat
         call("prepare", "--check", folder),
         cli("train_lm", *SHORT["train_lm"], "--data", folder, "--out", tmp_path / "run"),
     ):
-        assert_complains(outcome, f"{shard}: ", words, "same prepare.py command again")
+        assert_complains(outcome, f"{shard}: ", words, "same beyond.prepare command again")
     assert not (tmp_path / "run").exists()
     if words == "was altered":
         shard.unlink()  # as the message says
@@ -415,7 +415,7 @@ def shard_with(**more):
         ("index.json", lambda _: b"[" * 100_000, ["index.json: not valid JSON"]),
         ("index.json", lambda _: b"\xff", ["index.json: not valid JSON"]),
         ("index.json", lambda _: b"[]", ["index.json: not a JSON object"]),
-        ("index.json", index_with(format="else"), ["not written by prepare.py"]),
+        ("index.json", index_with(format="else"), ["not written by beyond.prepare"]),
         ("index.json", index_with(version=2), ["another version"]),
         ("index.json", index_with(shards=7), ["not a valid index"]),
         ("index.json", index_with(shards=[]), ["no training text"]),
@@ -513,10 +513,7 @@ def test_a_line_too_long_for_memory_is_refused(tmp_path, monkeypatch):
         (("--sample-mb", 0), ["--sample-mb must be"]),
         (("--threads", -1), ["--threads must be at least 0"]),
         (("--vocab-from", "nowhere"), ["--vocab-from nowhere", "no such tokenizer.json"]),
-        (
-            ("--vocab-from", "nowhere", "--vocab-size", 500),
-            ["leave --tokenizer and --vocab-size out"],
-        ),
+        (("--vocab-from", "nowhere", "--vocab-size", 500), ["leave --vocab-size 500 out"]),
         (("--test", "nowhere.txt"), ["nowhere.txt: no such file"]),
         (("--test", "valid.txt"), ["--test valid.txt", "rename the file"]),
         (("--out", ""), ["--out is missing"]),

@@ -74,6 +74,19 @@ def test_a_split_removes_test_sentences_from_the_text(own_corpus):
     assert not read & {(3, *ids) for ids in test}
 
 
+@pytest.mark.parametrize("vocab_from", ["pydocs", "own"])
+def test_a_split_removes_them_with_another_vocabulary_too(vocab_from, own_corpus):
+    """The vocabulary may come from a corpus without test rows, or be of test rows of its own."""
+    vocab_from = vocab_from if vocab_from == "pydocs" else own_corpus
+    more = {"vocab_from": vocab_from, "split": "clean"}
+    text, alone = (read_text(own_corpus, "word", **how) for how in (more, {"split": "clean"}))
+    assert text.sizes["train"] == alone.sizes["train"]
+    assert text.note.count("15 test rows") == 1 + (vocab_from == own_corpus)
+    assert read_text("pydocs", "word", vocab_from=own_corpus, split="clean").note
+    with pytest.raises(DataError, match="--vocab-from nowhere: no such corpus"):
+        read_text(own_corpus, "word", vocab_from="nowhere")
+
+
 def test_every_step_has_its_batch_wherever_training_begins():
     text = read_sentences("toy", "word", 32)
     n = -(-len(text.train) // 64)

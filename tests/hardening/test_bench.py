@@ -238,6 +238,7 @@ def test_a_small_figure_over_length_and_width(tmp_path):
         ("length", ["--positions", "t5"], "--positions t5"),
         ("length", ["--repeats", "0"], "--repeats"),
         ("length", ["--out", "nowhere/x.png"], "--out nowhere"),
+        ("length", ["--out", "x.txt"], "--out x.txt"),
         ("bench.assignment", ["--repeats", "0"], "--repeats"),
     ],
 )

@@ -92,8 +92,8 @@ def test_flags_are_the_fields_with_hyphens_or_underscores(argv, expected):
         ({"script": "train_lm.py"}, "train_lm.py"),
         ({"script": "-m beyond.train_tlm"}, "-m beyond.train_tlm"),
         ({"script": "-m beyond.train_new"}, "-m beyond.train_new"),
-        ({"command": "train_tlm.py --steps 3"}, "-m beyond.train_tlm"),  # where it once stood
-        ({"command": "something else"}, ""),
+        ({"command": "train_lm.py --steps 3"}, ""),
+        ({"script": "rm -r out"}, ""),
     ],
 )
 def test_the_script_of_a_run_can_be_started_again(config, script):

@@ -21,7 +21,7 @@ from tokenizers.models import BPE, Unigram
 from data import batching
 from data.tokenizer import BOS, EOS, MASK, SPECIAL, train_tokenizer
 from lab.load import read_run
-from lab.records import read_json, read_metrics
+from lab.records import read_metrics, read_record
 from model import Config, Encoder, LanguageModel
 from nets.roberta import OURS, export_roberta, load_roberta
 
@@ -361,10 +361,10 @@ def test_a_run_goes_out_and_in_again(cli, corpus, finished, tmp_path):
     assert (done.code, done.err) == (0, "") and str(tmp_path / "run" / "roberta") in done.out
     on = cli("train_mlm", *argv, init=tmp_path / "run" / "roberta", steps=2, out=tmp_path / "on")
     assert (on.code, on.err) == (0, "")
-    before, after = read_json(tmp_path / "run" / "result.json"), read_metrics(tmp_path / "on")
+    before, after = read_record(tmp_path / "run" / "result.json"), read_metrics(tmp_path / "on")
     assert after[0]["perplexity/valid"] == pytest.approx(before["perplexity/valid"], rel=1e-5)
     assert after[-1] != after[0]
-    assert read_json(tmp_path / "on" / "config.json")["flags"]["n_embd"] == 16
+    assert read_record(tmp_path / "on" / "config.json")["flags"]["n_embd"] == 16
     # A folder that holds something is left alone, and so is a run of another kind.
     there = contents(tmp_path / "run")
     again, other, wrong = (

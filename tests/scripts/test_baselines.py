@@ -345,6 +345,14 @@ def test_existing_run_is_kept_unless_told_otherwise(text, tmp_path):
     assert "perplexity/heldout@2-gram" in result_of(out) and not (out / "leftover.pt").exists()
 
 
+def test_a_folder_that_is_no_run_is_never_emptied(text, tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "roberta"}')
+    (tmp_path / "model.safetensors").write_text("weights")
+    refused = call("baselines", data=text, out=tmp_path, order=1, overwrite=True)
+    assert_complains(refused, "holds no run", "another folder")
+    assert (tmp_path / "model.safetensors").read_text() == "weights"
+
+
 def test_default_folder_is_named_after_the_data(text, rows, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     succeed(call("baselines", data=text.name, order=1))
@@ -367,6 +375,7 @@ def test_default_folder_is_named_after_the_data(text, rows, tmp_path, monkeypatc
         (["--data", "same", "--split", "clean"], "--split clean"),
         (["--out", "latin.txt"], "latin.txt"),
         (["--out", "same", "--overwrite"], "no run"),
+        (["--text", "nowhere"], "--text nowhere: no such corpus"),
     ],
 )
 def test_bad_input_costs_one_line(argv, names, tmp_path, monkeypatch):

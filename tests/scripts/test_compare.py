@@ -556,6 +556,13 @@ MISTAKES = {
         ],
         ["50", "60", "same files"],
     ),
+    "two test parts": (
+        lambda make, baseline: [
+            make("a", "classifier", split="1/5"),
+            make("b", "classifier", split="2/5"),
+        ],
+        ["a (--split 1/5) and b (--split 2/5)", "give runs on one part"],
+    ),
     "two tokenizers": (
         lambda make, baseline: [make("a"), make("b", tokenizer="bpe", vocab_size=4000)],
         ["a (word vocabulary of 542) and b (bpe vocabulary of 4,000)", "bits_per_byte"],

@@ -4,7 +4,7 @@ import statistics
 
 from helpers import assert_complains, call, result_of
 
-from lab.records import read_json
+from lab.records import read_record
 from studies import crossvalidate
 
 TINY = "--n-embd 16 --n-head 2 --n-ffn 20 --block-size 12"
@@ -23,9 +23,9 @@ def test_cross_validation_of_three_recipes(corpus, tmp_path, jobs_in_process):
     assert bayes["values"] == runs and bayes["mean"] == statistics.fmean(runs)
     of_seeds = [result_of(out / f"random-2-{seed}")["accuracy/test"] for seed in (0, 1)]
     assert result_of(out)["accuracy/random"]["values"][1] == statistics.fmean(of_seeds)
-    encoder = read_json(out / "untrained-1-0" / "config.json")["flags"]
+    encoder = read_record(out / "untrained-1-0" / "config.json")["flags"]
     assert encoder["split"] == "1/2" and encoder["steps"] == 0
-    decoders = read_json(out / "likelihood-2-1" / "config.json")["flags"]
+    decoders = read_record(out / "likelihood-2-1" / "config.json")["flags"]
     assert decoders["split"] == "2/2" and decoders["class_steps"] == 1
     assert crossvalidate.RECIPES["bayes"][0] in done.out
     assert (out / "crossvalidate.png").stat().st_size > 5000

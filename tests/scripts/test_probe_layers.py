@@ -3,7 +3,7 @@
 import pytest
 from helpers import SHORT, assert_complains, call, result_of
 
-from lab.records import read_json
+from lab.records import read_record
 
 
 def test_layers_of_a_tiny_encoder(corpus, finished, tmp_path, jobs_in_process):
@@ -19,7 +19,7 @@ def test_layers_of_a_tiny_encoder(corpus, finished, tmp_path, jobs_in_process):
     for kind in ("pretrained", "untrained"):
         one = result_of(tmp_path / "layers" / f"{kind}-layer-1-0")["accuracy/test"]
         assert result[f"{kind}/layer-1/test"]["values"][0] == pytest.approx(100 * one)
-    described = read_json(tmp_path / "layers" / "untrained-layer-0-0" / "config.json")
+    described = read_record(tmp_path / "layers" / "untrained-layer-0-0" / "config.json")
     assert described["classifier"]["layers"] == "0"
     assert "| embeddings |" in done.out
     assert (tmp_path / "layers" / "layers.png").stat().st_size > 5000
@@ -35,7 +35,7 @@ def test_the_untrained_double_has_the_configuration_of_the_run(
     done = call("probe_layers", run, "--seeds", 1, "--jobs", 1, "--out", layers)
     assert done.code == 0, done.err
     models = [
-        read_json(folder / "config.json")["model"]
+        read_record(folder / "config.json")["model"]
         for folder in (run, layers / "untrained-layer-1-0", layers / "pretrained-layer-1-0")
     ]
     assert models[0]["zero_mask"] and models[0] == models[1] == models[2]

@@ -45,6 +45,17 @@ def test_a_run_through_the_command_line(shell, finished, tmp_path):
     assert_complains(refused, "train_lm.py")
 
 
+def test_runs_of_two_lengths_share_the_columns(tmp_path):
+    one = {"seeds": [0], "pos": "nope", "data": ["x"]}
+    result = {
+        "short": one | {"kept": [[0, 1, 12]], "shuffled": [[3.0, 2.0, 1.0]]},
+        "long": one | {"kept": [[0, 1, 2, 24]], "shuffled": [[3.5, 2.5, 2.2, 1.5]]},
+    }
+    header, _, short, _ = probe_order.write_table(tmp_path / "order", result).splitlines()[:4]
+    cells = dict(zip(*([cell.strip() for cell in line.split("|")] for line in (header, short))))
+    assert (cells["last 1"], cells["last 2"], cells["none shuffled"]) == ("2.00", "–", "1.00")
+
+
 def test_one_layer_without_positions_sees_a_bag_of_words():
     model = tiny_model(Decoder, n_layer=1, n_ffn=0, pos="nope")
     x, order = torch.randint(5, 30, (40, 12)), torch.rand(40, 12)

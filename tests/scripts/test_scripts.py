@@ -452,6 +452,11 @@ SOME = [
         ["--mask-rate 0.8", "--block-size 12", "--mean-span"],
     ),
     ("train_seq2seq", ["--mean-span", "0.5"], ["--mean-span", "at least 1"]),
+    (
+        "train_seq2seq",
+        ["--task", "translate", "--mask-rate", "0.3"],
+        ["--task translate has no gaps; leave --mask-rate 0.3 out"],
+    ),
     ("train_seq2seq", ["--languages", "en-fr"], ["--languages en-fr", "--task translate"]),
     ("train_tlm", ["--pair-rate", "2"], ["--pair-rate", "1"]),
     ("train_tlm", ["--mask-rate", "0"], ["--mask-rate", "above 0"]),

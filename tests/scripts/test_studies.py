@@ -6,7 +6,7 @@ import pytest
 from helpers import SHORT, assert_complains, call, result_of, succeed
 
 from lab.errors import UserError
-from lab.records import read_json
+from lab.records import read_record
 from studies import clap, nope
 from studies.jobs import JobFlags, list_places, run_all
 
@@ -72,10 +72,10 @@ def test_study_clap(corpus, tmp_path, monkeypatch, jobs_in_process):
     )
     monkeypatch.setattr(
         clap,
-        "OPTIONS",
+        "VARIANTS",
         {
             name: words
-            for name, words in clap.OPTIONS.items()
+            for name, words in clap.VARIANTS.items()
             if "scaled" in name or "plain" in name
         },
     )
@@ -87,7 +87,7 @@ def test_study_clap(corpus, tmp_path, monkeypatch, jobs_in_process):
         result_of(study / f"zero-clap-{seed}")["perplexity/valid"] for seed in (0, 1)
     ]
     models = {
-        name: read_json(study / f"{name}-0" / "config.json")["model"]
+        name: read_record(study / f"{name}-0" / "config.json")["model"]
         for name in (
             "baseline",
             "zero-clap",
@@ -115,7 +115,7 @@ def test_study_clap(corpus, tmp_path, monkeypatch, jobs_in_process):
     tried = {lr: result_of(longer / f"lr-{lr / 1e-3:g}-zero-clap-0") for lr in (5e-4, 1e-3, 2e-3)}
     assert {found["step"] for found in tried.values()} == {10}
     best = min(tried, key=lambda lr: tried[lr]["perplexity/valid"])
-    assert read_json(longer / "zero-clap-0" / "config.json")["flags"]["lr"] == best
+    assert read_record(longer / "zero-clap-0" / "config.json")["flags"]["lr"] == best
     assert result_of(longer / "zero-clap-0")["step"] == 15
     assert list(result_of(longer)["zero-clap"].items())[1] == ("lr", best)
     wrong = call("clap", *argv, "--only", "alibis", "--out", longer)
@@ -128,6 +128,17 @@ def test_an_interrupted_job_is_resumed(tmp_path, jobs_in_process):
     (tmp_path / "run" / "result.json").unlink()  # as if it had been stopped before its end
     run_all(tmp_path, [[("run", "beyond.train_seq2seq", argv)]], JobFlags(jobs=1))
     assert (tmp_path / "run" / "result.json").exists()
+
+
+def test_a_look_with_other_arguments_is_made_again(tmp_path, finished, jobs_in_process, capsys):
+    def look(*argv):
+        run_all(tmp_path, [[("look", "studies.averages", argv)]], JobFlags(jobs=1))
+        return capsys.readouterr().out
+
+    run = finished("train_lm")
+    assert "finished before" not in look(run, "--blocks", 20)
+    assert "finished before" in look(run, "--blocks", 20)
+    assert "finished before" not in look(run, "--blocks", 30)
 
 
 def test_jobs_share_the_gpus_or_leave_them_alone(monkeypatch):

@@ -247,6 +247,10 @@ def test_clean_split_refuses_an_encoder_that_saw_the_test(cli, corpus, finished,
     assert_complains(refused, "pretrain it with --split clean too")
     start = dict(data=corpus, split="clean", init_from=finished("train_mlm"), out=tmp_path / "run")
     assert_complains(cli("train_mlm", **start), "pretrain it with --split clean too")
+    further = dict(data="pydocs", init_from=finished("train_mlm"), steps=0, out=tmp_path / "on")
+    succeed(cli("train_mlm", **further))
+    refused = cli("train_classifier", **given, encoder=tmp_path / "on")
+    assert_complains(refused, "on was pretrained on test sentences")  # by the run before it
     clean = tmp_path / "clean"
     succeed(cli("train_mlm", *SHORT["train_mlm"], data=corpus, split="clean", out=clean))
     succeed(cli("train_classifier", **given, encoder=clean))

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from helpers import SHORT, assert_complains, result_of, succeed
+from helpers import SHORT, assert_complains, call, result_of, succeed
 
 import data
 import train_mlm
@@ -81,6 +81,14 @@ def test_masked_perplexity_is_a_mean_over_hidden_tokens(finished):
                 right += int(logits[t].argmax() == label[t])
                 hidden += 1
     assert (hits, count) == (right, hidden) and nats == pytest.approx(expected, rel=1e-4)
+
+
+def test_training_on_keeps_the_kind_of_the_tokenizer(cli, corpus, tmp_path):
+    begun, on = tmp_path / "begun", tmp_path / "on"
+    succeed(cli("train_lm", *SHORT["train_lm"], data=corpus, tokenizer="bpe", out=begun))
+    succeed(cli("train_lm", init_from=begun, data=corpus, steps=0, out=on))
+    assert read_run(on).config["flags"]["tokenizer"] == "bpe"
+    succeed(call("compare", begun, on, out=tmp_path / "compared"))
 
 
 @pytest.mark.parametrize("script", ["train_lm", "train_mlm"])

@@ -17,7 +17,7 @@ from data.masked_comments import VIEWS, fixed_batches
 from data.tokenizer import BOS, UNK, encode, train_tokenizer
 from lab.load import read_run
 from lab.parameters import count_parameters
-from lab.records import read_json
+from lab.records import read_record
 from model import POSITIONS
 from nets.thread_reader import ThreadReader
 
@@ -262,7 +262,7 @@ def echoes(tmp_path_factory):
 def test_results_of_every_view_and_depth(cli, echoes, tmp_path):
     done = cli("train_thread", *SHORT["train_thread"], data=echoes, out=tmp_path / "run")
     assert (done.code, done.err) == (0, "")
-    result, config = result_of(tmp_path / "run"), read_json(tmp_path / "run" / "config.json")
+    result, config = result_of(tmp_path / "run"), read_record(tmp_path / "run" / "config.json")
     measured = {
         f"perplexity/{part}-{view}{depth}"
         for part in ("valid", "test")
