@@ -89,7 +89,6 @@ LINE_LIMITS = {
     "beyond/train_tlm.py": 230,
     "beyond/train_thread.py": 240,
 }
-COLUMNS = 100
 LONGEST_COPY = 8  # lines in a row that two files may share
 TEST_NAME = 60  # characters
 # A line of three training scripts is a repetition from this length on. Shorter ones are calls and
@@ -365,16 +364,6 @@ def too_many_lines(house, path):
     return [f"{path}: {count} lines, at most {limit}"] if count > limit else []
 
 
-def long_lines(house):
-    """No line is wider than 100 columns."""
-    return [
-        f"{file.path}:{number}: {len(line)} columns"
-        for file in house.files
-        for number, line in enumerate(file.lines, start=1)
-        if len(line) > COLUMNS
-    ]
-
-
 def copied_passages(house):
     """No two files share more than eight lines in a row, blank lines and imports aside."""
     length, places = LONGEST_COPY + 1, defaultdict(list)
@@ -556,7 +545,7 @@ def noisy_imports(house):
 
 RULES = (
     *(import_order, lab_levels, foreign_packages, import_cycles, imports_in_functions, reexports),
-    *(renamed_modules, top_level_files, long_lines, copied_passages, repeated_lines),
+    *(renamed_modules, top_level_files, copied_passages, repeated_lines),
     *(imports_between_tests, long_test_names, unknown_guarantees),
 )
 
@@ -623,13 +612,8 @@ def test_a_valid_repository_gives_no_complaint(tmp_path):
 
 BROKEN = [
     (import_order, {"data/files.py": "import lab.errors\n"}, "data/files.py:1: may not import lab"),
-    (import_order, {"nets/a.py": "from lab import run\n"}, "nets/a.py:1: may not import lab.run"),
-    (import_order, {"lab/run.py": "import train_lm\n"}, "may not import train_lm"),
     (import_order, {"model.py": "import nets\n"}, "model.py:1: may not import nets"),
     (import_order, {"nets/cross_entropy.py": "import model\n"}, "may not import model"),
-    (import_order, {"sample.py": "from compare import x\n"}, "may not import compare"),
-    (import_order, {"studies/nope.py": "import train_lm\n"}, "may not import train_lm"),
-    (import_order, {"bench/speed.py": "from studies import nope\n"}, "import studies.nope"),
     (import_order, {"beyond/a.py": "import bench.speed\n", "bench/speed.py": ""}, "beyond/a.py:1"),
     (
         import_order,
@@ -643,12 +627,10 @@ BROKEN = [
         {"lab/errors.py": "import lab.flags\n"},
         "lab/errors.py:1: may not import lab.flags",
     ),
-    (lab_levels, {"lab/machine.py": "from lab import run\n"}, "lab/machine.py:1"),
     (lab_levels, {"lab/figures.py": "import lab.sources\n", "lab/sources.py": ""}, "lab.sources"),
     (lab_levels, {"lab/flags.py": "from lab import x\n"}, "may not import lab"),
     (lab_levels, {"lab/new.py": ""}, "lab/new.py: has no place in LAB_LEVELS"),
     (foreign_packages, {"model.py": "import numpy\n"}, "model.py:1: may not import numpy"),
-    (foreign_packages, {"nets/cross_entropy.py": "import triton\n"}, "may not import triton"),
     (foreign_packages, {"data/files.py": "from matplotlib import pyplot\n"}, "import matplotlib"),
     (foreign_packages, {"lab/run.py": "import sacrebleu\n"}, "may not import sacrebleu"),
     (import_cycles, {"data/corpus.py": "import data.files\n"}, "data.corpus, data.files"),
@@ -681,15 +663,8 @@ BROKEN = [
     (reexports, {"sample.py": "from data.files import np\n"}, "takes np from data.files"),
     (reexports, {"data/__init__.py": "from data.corpus import n\n"}, "data/__init__.py: imports n"),
     (renamed_modules, {"sample.py": "import model as models\n"}, "imports model as models"),
-    (renamed_modules, {"sample.py": "from lab import run as runs\n"}, "imports lab.run as runs"),
     (top_level_files, {"probe.py": ""}, "probe.py: does not belong at the top"),
     (top_level_files, {"compare.py": None}, "compare.py: missing"),
-    (long_lines, {"sample.py": "x = 1\n" + "y" * 101 + "\n"}, "sample.py:2: 101 columns"),
-    (
-        copied_passages,
-        {"sample.py": PASSAGE, "nets/a.py": "\n" + PASSAGE},
-        "sample.py:1 and nets/a.py:2",
-    ),
     (
         copied_passages,
         {"sample.py": PASSAGE + "z = 0\n", "nets/a.py": PASSAGE + "\nz = 0\n"},

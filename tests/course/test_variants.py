@@ -37,31 +37,16 @@ def test_a_known_mistake_gets_its_own_diagnosis(exercise, task):
             assert (verdict.status, verdict.message) == ("mistake", f"{task}: {diagnosis}")
 
 
-def test_mistakes_are_sentences_and_at_least_forty():
+def test_more_than_a_hundred_mistakes_have_a_sentence():
     found = [
         diagnosis for tasks in EXERCISES.values() for t in tasks.values() for diagnosis in t[3]
     ]
     diagnoses = [text for text in found if isinstance(text, str)]
-    assert len(diagnoses) == len(found) / 2 >= 40
+    assert len(diagnoses) == len(found) / 2 > 100
     assert all(text.endswith(".") and len(text) < 170 for text in diagnoses)
 
 
 # --------------------------------------------------------------------------------- 1. padding
-
-
-def pad_by_loop(sequences):
-    T = max(len(s) for s in sequences)
-    idx, mask = torch.zeros(len(sequences), T, dtype=torch.long), []
-    for row, s in zip(idx, sequences):
-        row[: len(s)] = s
-        mask.append([True] * len(s) + [False] * (T - len(s)))
-    return idx, torch.tensor(mask)
-
-
-def pad_by_stack(sequences):
-    T = max(map(len, sequences))
-    idx = torch.stack([F.pad(s, (0, T - len(s))) for s in sequences])
-    return idx, idx != 0
 
 
 def pad_as_list(sequences):
@@ -108,29 +93,12 @@ def attend_by_head(q, k, v, mask=None, bias=None, dropout=0.0):
     return torch.stack(outputs, 1), torch.stack(weights, 1)
 
 
-def split_by_chunks(x, n_head):
-    return torch.stack(x.chunk(n_head, dim=-1), dim=1)
-
-
-def split_by_view(x, n_head):
-    B, T, C = x.shape
-    return x.view(B, T, n_head, C // n_head).permute(0, 2, 1, 3).contiguous()
-
-
 def split_by_loop(x, n_head):
     D = x.size(-1) // n_head
     out = x.new_empty(len(x), n_head, x.size(1), D).double()
     for h in range(n_head):
         out[:, h] = x[:, :, h * D : (h + 1) * D]
     return out
-
-
-def join_by_cat(y):
-    return torch.cat([y[:, h] for h in range(y.size(1))], dim=-1)
-
-
-def join_by_view(y):
-    return y.transpose(1, 2).contiguous().view(y.size(0), y.size(2), -1)
 
 
 def join_by_flatten(y):
@@ -187,33 +155,10 @@ def slopes_in_float64(n_head):
     return 2.0 ** -torch.cat([first, second])[:n_head]
 
 
-def causal_by_loop(n_head, T):
-    bias = torch.full((n_head, T, T), float("-inf"))
-    for h, m in enumerate(slopes_of_the_authors(n_head)):
-        for i in range(T):
-            for j in range(i + 1):
-                bias[h, i, j] = -m * (i - j)
-    return bias
-
-
 def causal_by_triangle(n_head, T):
     t = torch.arange(T)
     future = torch.ones(T, T).triu(1).bool()
     return (slopes_in_float64(n_head).view(-1, 1, 1) * (t - t[:, None])).masked_fill(future, -1e9)
-
-
-def causal_by_addition(n_head, T):
-    bias = -slopes_of_the_authors(n_head)[:, None, None] * torch.arange(T)[:, None].sub(
-        torch.arange(T)
-    )
-    bias += torch.full((T, T), -math.inf).triu(1)
-    return bias
-
-
-def encoder_by_where(n_head, T, offset):
-    i, j = torch.arange(T)[:, None], torch.arange(T)[None]
-    penalty = torch.where(j > i, (j - i) - (0.5 if offset else 0.0), i - j)
-    return -slopes_of_the_authors(n_head)[:, None, None] * penalty
 
 
 def encoder_by_loop(n_head, T, offset):
@@ -227,27 +172,11 @@ def encoder_by_loop(n_head, T, offset):
 # ------------------------------------------------------------------------ 6., 9. and 10. layers
 
 
-def block_in_two_lines(x, norm1, attention, norm2, feed_forward, dropout):
-    x = x + dropout(attention(norm1(x)))
-    return x + dropout(feed_forward(norm2(x)))
-
-
-def block_by_residuals(x, norm1, attention, norm2, feed_forward, dropout):
-    for norm, sublayer in ((norm1, attention), (norm2, feed_forward)):
-        residual, x = x, sublayer(norm(x))
-        x = residual + dropout(x)
-    return x
-
-
 def block_in_place(x, norm1, attention, norm2, feed_forward, dropout):
     x = x.clone()
     x += dropout(attention(norm1(x)))
     x += dropout(feed_forward(norm2(x)))
     return x.double()
-
-
-def pool_by_loop(h, mask):
-    return torch.stack([states[real].mean(0) for states, real in zip(h, mask)])
 
 
 def pool_by_einsum(h, mask):
@@ -339,15 +268,6 @@ def next_by_padding(ids, T):
     return x, F.pad(ids[1:], (0, missing), value=-100).view(n, T)
 
 
-def next_by_loop(ids, T):
-    x, y = [], []
-    for start in range(0, len(ids) - 1, T):
-        part = ids[start : start + T + 1].tolist()
-        x.append(part[:-1] + [0] * (T + 1 - len(part)))
-        y.append(part[1:] + [-100] * (T + 1 - len(part)))
-    return torch.tensor(x), torch.tensor(y)
-
-
 def loss_by_cross_entropy(logits, targets):
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
@@ -356,10 +276,6 @@ def loss_by_gather(logits, targets):
     keep = targets >= 0
     log_p = logits.double().log_softmax(-1)[keep]
     return -log_p.gather(1, targets[keep][:, None]).mean()
-
-
-def loss_transposed(logits, targets):
-    return F.cross_entropy(logits.transpose(1, 2), targets, ignore_index=-100)
 
 
 def perplexity_by_loop(batches):
@@ -411,20 +327,20 @@ def mask_an_exact_share(idx, vocab_size, rate, gen):
 
 
 VARIANTS = {
-    "pad": [pad_by_loop, pad_by_stack, pad_as_list],
+    "pad": [pad_as_list],
     "attend": [attend_by_einsum, attend_in_float64, attend_by_head],
-    "split_heads": [split_by_chunks, split_by_view, split_by_loop],
-    "join_heads": [join_by_cat, join_by_view, join_by_flatten],
+    "split_heads": [split_by_loop],
+    "join_heads": [join_by_flatten],
     "sinusoids": [sinusoids_as_in_annotated, sinusoids_by_loop, sinusoids_by_phase],
     "slopes": [slopes_of_the_authors, slopes_in_float64],
-    "causal_bias": [causal_by_loop, causal_by_triangle, causal_by_addition],
-    "encoder_bias": [encoder_by_where, encoder_by_loop],
-    "block": [block_in_two_lines, block_by_residuals, block_in_place],
-    "next_words": [next_by_padding, next_by_loop],
-    "loss": [loss_by_cross_entropy, loss_by_gather, loss_transposed],
+    "causal_bias": [causal_by_triangle],
+    "encoder_bias": [encoder_by_loop],
+    "block": [block_in_place],
+    "next_words": [next_by_padding],
+    "loss": [loss_by_cross_entropy, loss_by_gather],
     "perplexity": [perplexity_by_loop, perplexity_at_once],
     "mask_words": [mask_by_dice, mask_as_in_transformers, mask_an_exact_share],
-    "mean_pool": [pool_by_loop, pool_by_einsum, pool_in_place],
+    "mean_pool": [pool_by_einsum, pool_in_place],
     "classify": [classify_by_matmul, classify_by_hand, classify_by_modules],
     "embed": [embed_by_norm, embed_by_where],
     "logits": [logits_by_einsum, logits_by_division],

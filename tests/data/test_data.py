@@ -11,7 +11,6 @@ from helpers import ROOT, SAID, sentence
 
 import data
 from data import batching
-from data.corpora.rows import read_rows
 from data.corpus import Corpus, hold_out, normalize
 from data.files import DataError, read_lines
 from data.tokenizer import (
@@ -42,13 +41,6 @@ TEXTS = [
 def test_lines_are_read_without_line_ends_mark_and_empty_end(tmp_path):
     (tmp_path / "a.txt").write_bytes("\ufeffone\n\n  two – é\n\n\n".encode())
     assert read_lines(tmp_path / "a.txt") == ["one", "", "  two – é"]
-
-
-def test_windows_line_ends_are_read_as_line_ends_with_a_note(tmp_path, capsys):
-    (tmp_path / "a.tsv").write_bytes(b"0\tone\r\n1\ttwo\r\n")
-    assert read_lines(tmp_path / "a.tsv") == ["0\tone", "1\ttwo"]
-    assert read_rows(tmp_path / "a.tsv") == [("0", "one"), ("1", "two")]
-    assert "a.tsv: Windows line ends" in capsys.readouterr().err
 
 
 # ---------------------------------------------------------------------------- corpora
@@ -390,23 +382,19 @@ def test_drawing_data_leaves_the_models_random_state_alone():
 # ---------------------------------------------------------------------------- sentences
 
 
-def test_long_sentences_are_cut_and_counted():
+@pytest.mark.parametrize(
+    "split, expected",
+    [
+        (False, ["a b", "a b c", "a b c", ""]),
+        (True, ["a b", "a b c", "d", "a b c", "d e f", "g", ""]),
+    ],
+)
+def test_long_sentences_are_cut_or_split_and_counted(split, expected):
     tokenizer = train_tokenizer("word", ["a b c d e f g"])
-    sequences, long = batching.sentences(
-        tokenizer, ["a b", "a b c d", "a b c d e f g", ""], block_size=4
-    )
-    assert [detokenize(tokenizer, s[1:]) for s in sequences] == ["a b", "a b c", "a b c", ""]
-    assert long == 2
-    assert all(s[0] == BOS and len(s) <= 4 for s in sequences)
-
-
-def test_long_sentences_are_split_without_loss_for_pretraining():
-    tokenizer = train_tokenizer("word", ["a b c d e f g"])
-    sequences, long = batching.sentences(
-        tokenizer, ["a b c d e f g", "a b c"], block_size=4, split=True
-    )
-    assert [detokenize(tokenizer, s[1:]) for s in sequences] == ["a b c", "d e f", "g", "a b c"]
-    assert long == 1
+    texts = ["a b", "a b c d", "a b c d e f g", ""]
+    found, long = batching.sentences(tokenizer, texts, block_size=4, split=split)
+    assert [detokenize(tokenizer, s[1:]) for s in found] == expected and long == 2
+    assert all(s[0] == BOS and len(s) <= 4 for s in found)
 
 
 def test_padding_is_at_the_end_and_masked():

@@ -43,7 +43,7 @@ def test_the_example_of_the_docstring(monkeypatch):
 
 
 @pytest.mark.parametrize("rate, mean_span", [(0.15, 3.0), (0.4, 5.0), (0.15, 1.0)])
-def test_rate_and_mean_span(rate, mean_span):
+def test_hidden_share_and_span_length_are_those_asked_for(rate, mean_span):
     hidden = spans.choose_spans(
         torch.full((500,), 200), 200, batching.generator(2), rate, mean_span
     )

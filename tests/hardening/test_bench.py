@@ -110,7 +110,7 @@ def test_rivals_have_the_same_size_and_starting_loss(task, library):
 
 
 @pytest.mark.parametrize("library", LIBRARIES[:1])
-def test_logits_are_computed_for_the_tokens_it_says(library):
+def test_rivals_compute_logits_for_the_tokens_they_name(library):
     batch = work.make_batches(SIZE, "masked")[0]
     masked = int((batch["targets"] != -100).sum())
     builders = rivals.rivals("masked")[0]
@@ -244,8 +244,3 @@ def test_a_small_figure_over_length_and_width(tmp_path):
 )
 def test_an_invalid_flag_costs_one_line(script, argv, named):
     assert_complains(call(script, *argv), named)
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
-def test_the_gpu_table_needs_a_gpu():
-    assert_complains(call("speed", "--device", "cuda"), "--device cuda")

@@ -34,7 +34,7 @@ from hypothesis import HealthCheck, given, settings
 import compare
 import model
 from data import batching, corpus, files, forest, load, masking, noise, shards, spans
-from data.corpora import pairs, threads, toy_threads
+from data.corpora import pairs, threads
 from data.corpora.rows import read_rows
 from data.files import DataError
 from data.tokenizer import (
@@ -52,7 +52,6 @@ from data.tokenizer import (
     word_starts,
 )
 from lab import panels
-from lab.checkpoint import read_checkpoint
 from lab.errors import UserError
 from lab.limits import make_config
 from lab.load import read_run
@@ -340,28 +339,6 @@ def test_any_tree_is_split_into_pieces_that_cover_it(found, size, near):
     assert sorted(targets) == list(range(1, len(tree.texts)))
 
 
-@cases(seed=seeds, n=st.integers(0, 4))
-def test_toy_threads_of_any_seed(seed, n):
-    made = toy_threads.generate(n, seed)
-    assert len(made) == n and made == toy_threads.generate(n, seed)
-    for texts, parents in made:
-        tree = threads.Tree(texts, parents)
-        assert max(tree.depths()) <= toy_threads.DEEPEST
-        assert all(threads.clean(text) == text and toy_threads.kinds_in(text) for text in texts)
-
-
-@cases(
-    text=st.one_of(
-        prose,
-        json_values.map(lambda value: json.dumps(value)),
-        st.text('[]{},:"0123456789.eE+-naNIfity ', max_size=30),
-    )
-)
-def test_json_that_is_accepted_can_be_written_again(text):
-    with contextlib.suppress(ValueError):
-        assert json.loads(json.dumps(files.parse_json(text), allow_nan=False)) is not ...
-
-
 @cases(text=st.one_of(prose, st.text(st.characters())))
 def test_any_text_prints_on_one_line(text):
     assert files.printable(text).isprintable()
@@ -521,39 +498,6 @@ def test_span_corruption_loses_nothing(texts, seed, rate, mean_span):
 # ------------------------------------------------------------------------------------------ batches
 
 
-@cases(n=st.integers(1, 60), block=st.integers(1, 12), stride=st.integers(0, 12))
-def test_consecutive_blocks_predict_each_token_once(n, block, stride):
-    stride = min(stride, block)
-    stream = torch.arange(n + 1) + 100
-    inputs, targets = batching.consecutive_blocks(stream, block, stride)
-    wanted = targets != -100
-    assert inputs.shape == targets.shape and sorted(targets[wanted].tolist()) == stream[1:].tolist()
-    assert (inputs[wanted] == targets[wanted] - 1).all()  # the token before
-    seen = torch.arange(block).expand_as(targets)  # tokens before each in its block
-    assert (seen[1:][wanted[1:]] >= block - (stride or block)).all()
-
-
-@cases(
-    lengths=st.lists(st.integers(0, 50), min_size=1, max_size=40),
-    size=st.integers(1, 9),
-    seed=st.one_of(st.none(), seeds),
-)
-def test_batches_by_length_hold_each_index_once(lengths, size, seed):
-    found = batching.length_batches(lengths, size, None if seed is None else gen(seed))
-    assert sorted(torch.cat(found).tolist()) == list(range(len(lengths)))
-    assert max(map(len, found)) <= size
-    if seed is None:
-        assert [lengths[i] for i in torch.cat(found)] == sorted(lengths)
-
-
-@cases(rows=rows_of_ids)
-def test_padding_is_distinguished_from_tokens(rows):
-    idx, mask = batching.pad([torch.tensor(row) for row in rows])
-    assert [line[real].tolist() for line, real in zip(idx, mask)] == rows
-    assert (idx[~mask] == PAD).all()
-    assert idx.size(1) == max(map(len, rows))
-
-
 @cases(texts=lines, block=st.integers(2, 9), kind=st.sampled_from(["word", "bpe"]))
 def test_split_sentences_lose_nothing(tokenizers, texts, block, kind):
     found, long = batching.sentences(tokenizers[kind], texts, block, split=True)
@@ -565,23 +509,6 @@ def test_split_sentences_lose_nothing(tokenizers, texts, block, kind):
     assert len(cut) == len(texts) and same == long
     stream = batching.stream(tokenizers[kind], texts)
     assert stream[0] == BOS and stream.dtype == torch.long
-
-
-@cases(rows=rows_of_ids, more=rows_of_ids)
-def test_pairs_are_joined_and_taken_apart(rows, more):
-    n = min(len(rows), len(more))
-    firsts, seconds = (
-        [torch.tensor(row) for row in rows[:n]],
-        [torch.tensor(row) for row in more[:n]],
-    )
-    idx, mask, more_of = batching.join(firsts, seconds)
-    for i in range(n):
-        assert idx[i][mask[i]].tolist() == [*rows[i], *more[i]]
-        assert more_of["positions"][i][mask[i]].tolist() == [
-            *range(len(firsts[i])),
-            *range(len(seconds[i])),
-        ]
-    assert more_of["positions"].max() < idx.size(1)
 
 
 # ---------------------------------------------------------------------------------------- attention
@@ -881,9 +808,9 @@ def works_or_says_why(use, *names):
 
 
 @pytest.mark.parametrize("script", ["train_lm", "train_mlm", "train_classifier", "train_seq2seq"])
-@pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "best.pt"])
 @cases(share=0.3, data=st.data())
-def test_a_run_with_a_damaged_description(script, name, place, finished, data):
+def test_a_run_with_a_damaged_file(script, name, place, finished, data):
     folder = place / script
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(finished(script), folder)
@@ -920,17 +847,6 @@ def test_a_comparison_with_a_damaged_run(name, place, finished, data):
 def muted(use, *args):
     with contextlib.redirect_stdout(io.StringIO()):
         return use(*args)
-
-
-@cases(share=0.6, data=st.data())
-def test_a_damaged_checkpoint(place, finished, data):
-    folder = place / "checkpoint"
-    if not folder.exists():
-        shutil.copytree(finished("train_lm"), folder)
-    path = folder / "best.pt"
-    path.write_bytes(damaged((finished("train_lm") / "best.pt").read_bytes(), data.draw(edits)))
-    works_or_says_why(lambda: read_checkpoint(path, "cpu"), path)
-    works_or_says_why(lambda: read_run(folder), path)
 
 
 @cases(share=0.4, data=st.data())

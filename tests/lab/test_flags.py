@@ -1,15 +1,9 @@
 """Flags: a given flag is obeyed or refused, never ignored; ranges and defaults are shown."""
 
-import pytest
 from helpers import assert_complains, call
 
 import sample
 from lab import command
-
-
-def test_help_shows_the_defaults_of_both_classifiers():
-    text = " ".join(call("train_classifier", "--help").out.split())
-    assert "peak learning rate (default: 0.001 jointly, 0.0003 frozen)" in text
 
 
 def test_a_given_default_that_contradicts_the_encoder_is_refused(finished, corpus, tmp_path):
@@ -25,20 +19,6 @@ def test_a_given_default_that_contradicts_the_encoder_is_refused(finished, corpu
 def test_members_of_a_source_cannot_be_changed(finished, corpus, tmp_path):
     argv = ("--init-from", finished("train_lm"), "--data", corpus, "--out", tmp_path / "run")
     assert_complains(call("train_lm", *argv, "--members", "2"), "--members 2", "has 1")
-
-
-@pytest.mark.parametrize(
-    "script, argv",
-    [("train_lm", []), ("train_mlm", ["--causal"]), ("train_classifier", ["--causal"])],
-)
-def test_a_causal_model_refuses_forms_of_alibi(script, argv, corpus, tmp_path):
-    given = ("--data", corpus, "--pos", "alibi", "--alibi", "offset", "--out", tmp_path / "run")
-    assert_complains(call(script, *argv, *given), "--alibi offset", "causal", "leave the flag out")
-
-
-def test_a_form_of_alibi_needs_alibi(corpus, tmp_path):
-    argv = ("--data", corpus, "--alibi", "symmetric", "--out", tmp_path / "run")
-    assert_complains(call("train_mlm", *argv), "--alibi symmetric", "--pos alibi")
 
 
 def test_underscores_of_a_text_are_kept():

@@ -171,11 +171,6 @@ def test_masks_are_filled_as_by_hand(n, tmp_path):
         assert found == list(zip(words, shares))
 
 
-def test_the_mask_of_a_comment_depends_on_its_ancestors(tmp_path):
-    thread = load_run(make_run(tmp_path / "thread", "thread"))
-    assert thread.fill(*THREAD) != thread.fill(THREAD[-1])
-
-
 def test_classes_and_features_are_the_models(tmp_path, capsys):
     run = load_run(make_run(tmp_path / "run", "classifier", block_size=4))
     ids = ids_of(run, TEXT)[:, :4]

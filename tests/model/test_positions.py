@@ -6,17 +6,7 @@ import pytest
 import torch
 from helpers import tiny_model
 
-from model import (
-    POSITIONS,
-    Config,
-    Decoder,
-    Encoder,
-    LanguageModel,
-    alibi_bias,
-    alibi_slopes,
-    rotate,
-    sinusoids,
-)
+from model import POSITIONS, Decoder, Encoder, alibi_bias, alibi_slopes, rotate, sinusoids
 
 VARIANTS = ("causal", "offset", "symmetric", "one-sided")
 
@@ -46,16 +36,6 @@ def test_every_entry_of_the_sinusoids_is_the_formula(C):
             angle = t / 10000 ** (i / C)
             assert table[t, i].item() == pytest.approx(math.sin(angle), abs=1e-5)
             assert table[t, i + 1].item() == pytest.approx(math.cos(angle), abs=1e-5)
-
-
-def test_sinusoids_do_not_drown_the_token():
-    model = LanguageModel(Encoder(Config(vocab_size=500, n_embd=64, pos="sinusoidal")))
-    idx = torch.arange(5, 37)[None]
-    token = model.body.token_vectors(idx)
-    assert token.std().item() == pytest.approx(
-        8 * 0.05, rel=0.1
-    )  # sqrt(n_embd) times the initial deviation
-    assert token.std() > sinusoids(32, 64).std() / 2
 
 
 # ---------------------------------------------------------------------------- ALiBi

@@ -194,7 +194,7 @@ def test_sentences_end_with_eos_and_are_no_longer_than_the_block(split, folder):
     assert batching.sentences(tokenizer, [text], len(ids) + 2)[1] == 0
 
 
-def test_older_folders(folder, tmp_path):
+def test_an_older_folder_gives_the_same_model(folder, tmp_path):
     """As on the hub: vocab.json and merges.txt, a pooler, half precision, a copy of tied words."""
     old = shutil.copytree(folder, tmp_path / "old")
     new, tokenizer = load_roberta(folder)
@@ -429,11 +429,6 @@ def test_flags_that_do_not_go_with_init(script, argv, told, cli, folder, corpus,
     outcome = cli(script, "--init", folder, *argv, "--data", corpus, "--out", tmp_path / "run")
     assert_complains(outcome, told, "--init")
     assert not (tmp_path / "run").exists()
-
-
-def test_untrained_needs_an_architecture(cli, corpus, tmp_path):
-    outcome = cli("train_classifier", "--untrained", "--data", corpus, "--out", tmp_path / "run")
-    assert_complains(outcome, "--untrained", "--encoder or --init")
 
 
 # ---------------------------------------------------------------------------- damaged folders

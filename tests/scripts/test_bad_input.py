@@ -3,7 +3,6 @@
 Nothing that was there is changed.
 """
 
-import json
 import shutil
 import subprocess
 import sys
@@ -244,16 +243,6 @@ def half(content):
     return content[: len(content) // 2]
 
 
-def without(*keys):
-    def remove(content):
-        value = json.loads(content)
-        for key in keys:
-            value.pop(key)
-        return json.dumps(value).encode()
-
-    return remove
-
-
 @pytest.mark.parametrize(
     "name, how, parts",
     [
@@ -261,7 +250,6 @@ def without(*keys):
         ("config.json", lambda _: b"[]", ["not a JSON object"]),
         ("config.json", lambda _: b"\xff\xfe", ["not valid JSON"]),
         ("config.json", lambda _: b"{}", ["kind"]),
-        ("config.json", without("model"), ["config.json: holds no model", "train the run again"]),
         (
             "config.json",
             lambda c: c.replace(b'"n_layer": 1', b'"n_layer": 2'),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import ROOT, assert_complains, call, result_of, succeed
+from helpers import ROOT, assert_complains, call, contents, result_of, succeed
 
 import data
 from data import batching
@@ -254,7 +254,7 @@ def rows(tmp_path):
     return path
 
 
-def test_command_on_text(text, tmp_path):
+def test_the_numbers_of_a_text_fit_together(text, tmp_path):
     out = tmp_path / "out"
     done = subprocess.run(
         [sys.executable, ROOT / "baselines.py", "--data", text, "--out", out, "--order", "3"],
@@ -284,7 +284,7 @@ def test_command_on_text(text, tmp_path):
     )
 
 
-def test_command_on_rows(rows, tmp_path):
+def test_rows_alone_give_accuracies_and_no_perplexity(rows, tmp_path):
     done = succeed(call("baselines", data=rows, out=tmp_path / "out"))
     result = result_of(tmp_path / "out")
     assert result["accuracy/test"] == result["accuracy/unseen"] == 1
@@ -345,14 +345,6 @@ def test_existing_run_is_kept_unless_told_otherwise(text, tmp_path):
     assert "perplexity/heldout@2-gram" in result_of(out) and not (out / "leftover.pt").exists()
 
 
-def test_a_folder_that_is_no_run_is_never_emptied(text, tmp_path):
-    (tmp_path / "config.json").write_text('{"model_type": "roberta"}')
-    (tmp_path / "model.safetensors").write_text("weights")
-    refused = call("baselines", data=text, out=tmp_path, order=1, overwrite=True)
-    assert_complains(refused, "holds no run", "another folder")
-    assert (tmp_path / "model.safetensors").read_text() == "weights"
-
-
 def test_default_folder_is_named_after_the_data(text, rows, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     succeed(call("baselines", data=text.name, order=1))
@@ -385,8 +377,10 @@ def test_bad_input_costs_one_line(argv, names, tmp_path, monkeypatch):
     Path("same").mkdir()
     for name in ("train_CLS.tsv", "test_CLS.tsv"):
         Path("same", name).write_text("0\tone thing\n1\tanother thing\n", encoding="utf-8")
+    Path("same", "config.json").write_text('{"model_type": "roberta"}')
+    before = contents(tmp_path)
     assert_complains(call("baselines", *argv), names)
-    assert not Path("out").exists()
+    assert contents(tmp_path) == before
 
 
 def test_speeches(speeches, tmp_path):

@@ -87,7 +87,7 @@ def test_states_are_those_of_the_real_tokens():
     torch.testing.assert_close(states[:, 12:15], torch.stack(alone)[:, 0], atol=1e-5, rtol=1e-5)
 
 
-def test_the_probe_is_the_sources():
+def test_the_probe_is_two_layers_without_biases():
     parts = probe_network.Probe(8, 20, scale=2.0)
     assert [tuple(p.shape) for p in parts.parameters()] == [(16, 8), (20, 16)]
     x = torch.randn(3, 8)
@@ -120,8 +120,6 @@ def test_seeds_are_one_row_and_an_encoder_can_be_probed_too(cli, corpus, finishe
 @pytest.mark.parametrize(
     "argv, part",
     [
-        (("nowhere",), "nowhere: no such run folder"),
-        ((), "runs"),
         (("run", "--steps", 0), "--steps must be at least 1"),
         (("run", "--blocks", 1), "--blocks must be at least 4"),
         (("run", "--out", "run"), "--out run: is a run"),

@@ -260,19 +260,6 @@ def test_a_damaged_thread_run_is_one_line(tmp_path, reader):
 # ---------------------------------------------------------------------------- classes, trained runs
 
 
-def test_class_probabilities(tmp_path):
-    folder = make_run(tmp_path / "run", "classifier", block_size=4)
-    code, out, _ = call("sample", folder, "--text", SHORT)
-    assert code == 0 and "only the first 4 tokens count" in out
-    rows = [re.fullmatch(r" *([\d.]+)%  (\w)", line).groups() for line in out.splitlines()[1:]]
-    run = read_run(folder)
-    shares = run.model(ids_of(run, SHORT)[None, :4])[0].softmax(-1)
-    assert {name: float(share) for share, name in rows} == pytest.approx(
-        {"a": 100 * shares[0].item(), "b": 100 * shares[1].item()}, abs=0.06
-    )
-    assert float(rows[0][0]) >= float(rows[1][0])
-
-
 @pytest.mark.parametrize(
     "kind, argv, message",
     [
@@ -298,18 +285,6 @@ def test_mistakes_are_one_line(tmp_path, kind, argv, message):
     done = call("sample", make_run(tmp_path / "run", kind), *argv)
     assert_complains(done, message)
     assert done.out == ""
-
-
-@pytest.mark.parametrize(
-    "argv, message",
-    [
-        ((), "required: run"),
-        (("nowhere",), "nowhere: no such run folder"),
-        (("nowhere", "--top-k", "x"), "--top-k"),
-    ],
-)
-def test_a_run_is_needed(argv, message):
-    assert_complains(call("sample", *argv), message)
 
 
 def test_a_run_that_has_not_ended_is_used_with_a_word_of_warning(tmp_path):

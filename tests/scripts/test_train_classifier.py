@@ -38,6 +38,8 @@ def test_the_classifier_learns_and_its_result_adds_up(cli, corpus, tmp_path):
     )
     # One of the six is held out while the best epoch is searched.
     assert "15 test rows" in done.out and "(5 of them also among the training rows)" in done.out
+    for line in read_metrics(tmp_path / "run"):
+        assert line["accuracy/seen"] * 5 == pytest.approx(round(line["accuracy/seen"] * 5))
 
 
 def test_predictions_are_those_of_the_rows_one_by_one(finished, corpus):

@@ -1,6 +1,5 @@
 """The surroundings of the training loops: counts of seen rows, clipping, clocks."""
 
-import json
 import re
 import types
 
@@ -8,9 +7,7 @@ import pytest
 import torch
 from helpers import SHORT, assert_complains, call
 
-import data
 import train_lm
-from data.corpus import hold_out, normalize
 from lab.live import LiveLine
 from lab.run import Run
 
@@ -22,22 +19,6 @@ def test_held_out_lines_of_unknown_words_are_refused(tmp_path):
     outcome = call("train_mlm", *argv, "--out", tmp_path / "run")
     assert_complains(outcome, "my.txt", "no word of the held-out lines", "--vocab-size")
     assert not (tmp_path / "run").exists()
-
-
-def test_seen_rows_are_those_trained_on(corpus, tmp_path):
-    argv = (*SHORT["train_classifier"], "--data", corpus, "--valid", "0.5", "--out", tmp_path / "r")
-    outcome = call("train_classifier", *argv)
-    read = data.load(str(corpus))
-    kept, held = hold_out(read.rows, 0.5, 0, key=lambda row: row[1])
-    test = {normalize(text) for _, text in read.test_rows}
-    seen = len(test & {normalize(text) for _, text in kept})
-    assert 0 < seen < len(test & {normalize(text) for _, text in read.rows})  # some are held out
-    assert f"({seen} of them also among the training rows)" in outcome.out
-    lines = [
-        json.loads(line) for line in (tmp_path / "r" / "metrics.jsonl").read_text().split("\n")[:-1]
-    ]
-    for line in lines:  # a share of `seen` rows
-        assert line["accuracy/seen"] * seen == pytest.approx(round(line["accuracy/seen"] * seen))
 
 
 def test_each_member_is_clipped_as_if_trained_alone(corpus, tmp_path, monkeypatch):
