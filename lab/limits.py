@@ -55,6 +55,7 @@ def check_pairs(values):
     """Return what does not fit together in a dictionary of valid values."""
     n_embd, n_head, pos = values["n_embd"], values["n_head"], values["pos"]
     rules = {
+        f"n_head must divide n_embd, got {n_head} and {n_embd}": n_embd % n_head == 0,
         f"pos=sinusoidal pairs sines with cosines: n_embd must be even, got {n_embd}": (
             pos != "sinusoidal" or n_embd % 2 == 0
         ),

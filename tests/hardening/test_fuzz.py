@@ -814,7 +814,8 @@ def test_a_run_with_a_damaged_file(script, name, place, finished, data):
     folder = place / script
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(finished(script), folder)
-    (folder / name).write_bytes(changed((folder / name).read_bytes(), data))
+    was = (folder / name).read_bytes()
+    (folder / name).write_bytes(changed(was, data, structured=name.endswith(".json")))
 
     def use():
         run = read_run(folder)

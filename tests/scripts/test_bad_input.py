@@ -59,7 +59,12 @@ ROWS = b"0\tone of them\n1\tanother one\n2\ta third one\n"
             ["train_CLS.tsv:4: not UTF-8 (byte 0xe9)", "save the file as UTF-8"],
         ),
         ("train_classifier", "train_CLS.tsv", None, ["holds no", "train_CLS.tsv"]),
-        ("train_classifier", "test_CLS.tsv", None, ["test_CLS.tsv: no such file", "--data"]),
+        (
+            "train_classifier",
+            "test_CLS.tsv",
+            None,
+            ["test_CLS.tsv: no such file", "check the path"],
+        ),
         ("train_lm", "train_LM.txt", b"", ["train_LM.txt: the file is empty"]),
         ("train_lm", "test_LM_obama.txt", b"", ["test_LM_obama.txt: the file is empty"]),
         (
