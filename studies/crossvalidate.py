@@ -118,17 +118,18 @@ def compare_with_bayes(out, chosen, parts, seeds):
     def rows(name, seed):
         return [row for i in parts for row in read_predictions(out / folder(name, i, seed))]
 
+    bayes = rows("bayes", 0) if "bayes" in chosen else []
     return [
         {
             "first": RECIPES[name][0],
             "second": RECIPES["bayes"][0],
             "results": [
-                {"seed": str(seed)} | mcnemar.compare_rows(rows(name, seed), rows("bayes", seed))
+                {"seed": str(seed)} | mcnemar.compare_rows(rows(name, seed), bayes)
                 for seed in seeds
             ],
         }
         for name in chosen
-        if "bayes" in chosen and name != "bayes"
+        if bayes and name != "bayes"
     ]
 
 
