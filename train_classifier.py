@@ -176,7 +176,7 @@ def fit(steps, model, rows, features, optimizer, balance, flags, run):
             else:
                 idx, mask = rows.batch(chosen)  # (B, T)
                 logits = model(send(idx, run.device), send(mask, run.device))
-            loss = balanced_loss(logits, rows.labels[chosen], balance)
+            loss = balanced_loss(logits, send(rows.labels[chosen], run.device), balance)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

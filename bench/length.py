@@ -7,7 +7,6 @@ the cost of attention grows with the length T: every token has T scores in every
 drawn beside each line is the time that the matrix products alone would take on this machine.
 """
 
-import os
 import shlex
 import statistics
 import sys
@@ -24,7 +23,7 @@ from lab import figures
 from lab.command import main
 from lab.errors import UserError, require
 from lab.flags import flag
-from lab.machine import git_revision, set_up_device, versions
+from lab.machine import cores, git_revision, set_up_device, versions
 from lab.optim import make_adamw
 from model import POSITIONS, Config, Decoder, LanguageModel
 
@@ -49,7 +48,7 @@ class Flags:
 
 def measure_lengths(flags):
     lengths, widths, positions = check(flags)
-    threads = flags.threads or os.cpu_count()
+    threads = flags.threads or cores()
     device = set_up_device(types.SimpleNamespace(device="cpu", threads=threads, seed=0))
     by_cpu = torch.get_num_threads() == 1  # CPU time leaves out the waiting for a busy core
     peak = measure.MatmulPeak(device, torch.float32)

@@ -14,7 +14,6 @@ the process, as in poslab's training scripts; with --apart each rival runs in a 
 where the C library returns freed memory to the system.
 """
 
-import os
 import shlex
 import sys
 import types
@@ -30,7 +29,7 @@ from data.files import write_json
 from lab.command import main
 from lab.errors import require
 from lab.flags import flag
-from lab.machine import git_revision, set_up_device, versions
+from lab.machine import cores, git_revision, set_up_device, versions
 from model import POSITIONS
 
 DTYPES = ("auto", "float32", "bfloat16")
@@ -64,7 +63,7 @@ def bench(flags):
         "command": shlex.join(["python", "-m", "bench.speed", *sys.argv[1:]]),
         "revision": git_revision(),
         "versions": versions(),
-        "cores": os.cpu_count(),
+        "cores": cores(),
         "sizes": {name: asdict(SIZES[name]) for name in sizes},
     }
     rows = []
@@ -154,7 +153,7 @@ def check(flags):
     tasks = chosen("tasks", flags.tasks, TASKS)
     positions = chosen("positions", flags.positions, POSITIONS)
     try:
-        threads = [os.cpu_count() if n == "all" else int(n) for n in flags.threads.split(",")]
+        threads = [cores() if n == "all" else int(n) for n in flags.threads.split(",")]
     except ValueError:
         threads = [0]
     on_cpu, folder = flags.device == "cpu", Path(flags.out).parent

@@ -24,6 +24,7 @@ def compare(others, positions, size, task, flags, peak, by_cpu):
     others: {name: builder} beside poslab's positions. A row has "error" if memory ran out or the
     process of the implementation has ended.
     """
+    torch._dynamo.reset()  # the shapes of the table before are not those of this one
     batches = make_batches(size, task)
     first, *names = [f"poslab {pos}" for pos in positions] + list(others)
     builders = others | {

@@ -8,6 +8,8 @@ from lab.errors import require
 from lab.machine import autocast
 from nets.device import send, send_all, send_mask
 
+ROWS = 4096  # tokens whose logits are in memory at once
+
 
 def require_targets(labels, what):
     """Raise UserError, beginning with `what`, if none of the labels [(B, T), ...] is a target."""
@@ -31,9 +33,10 @@ def measure_masked(model, batches, device, flags):
         read = send_all({"idx": inputs, "picked": picked, **more}, device)
         with autocast(flags, device):
             h = model.body(mask=send_mask(mask, device), **read)  # (N, C)
-            logits = model.head(h).float()  # (N, V)
-        nats = F.cross_entropy(logits, targets, reduction="sum")
-        sums.append(torch.stack([nats, (logits.argmax(-1) == targets).sum()]))
+            for part, target in zip(h.split(ROWS), targets.split(ROWS)):
+                logits = model.head(part).float()  # (n, V)
+                nats = F.cross_entropy(logits, target, reduction="sum")
+                sums.append(torch.stack([nats, (logits.argmax(-1) == target).sum()]))
         count += len(picked)
     model.train()
     nats, hits = sum(part.cpu().double() for part in sums)  # here a GPU is waited for

@@ -57,7 +57,12 @@ def set_up_device(flags, config=None):
 
 def default_threads(n_embd):
     """Return 1 for narrow models, which gain little from more, else this process's cores."""
-    return 1 if n_embd <= 128 else max(1, os.cpu_count() // processes.local_size())
+    return 1 if n_embd <= 128 else max(1, cores() // processes.local_size())
+
+
+def cores():
+    """Return how many cores this process may use; on a cluster, fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
 def keep_freed_memory():
@@ -72,10 +77,16 @@ def keep_freed_memory():
 
 
 def autocast(flags, device):
-    """Return the context of the forward pass: bfloat16 on CUDA unless --dtype says otherwise."""
-    if flags.dtype == "bfloat16" or flags.dtype == "auto" and device.type == "cuda":
+    """Return the context of the forward pass: bfloat16 on GPUs that compute it, unless --dtype says
+    otherwise."""
+    if flags.dtype == "bfloat16" or flags.dtype == "auto" and computes_bfloat16(device):
         return torch.autocast(device.type, dtype=torch.bfloat16)
     return contextlib.nullcontext()
+
+
+def computes_bfloat16(device):
+    """Return whether a device is a GPU that computes bfloat16 itself, and does not emulate it."""
+    return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
 def compile_blocks(model, backend="inductor"):

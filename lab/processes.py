@@ -184,8 +184,9 @@ def sum_gradients(model):
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
     flat = torch.cat([gradient.flatten() for gradient in gradients])
     dist.all_reduce(flat)
-    for gradient, total in zip(gradients, flat.split([g.numel() for g in gradients])):
-        gradient.copy_(total.view_as(gradient))
+    totals = flat.split([gradient.numel() for gradient in gradients])
+    totals = [total.view_as(gradient) for total, gradient in zip(totals, gradients)]
+    torch._foreach_copy_(gradients, totals)  # all in one kernel
 
 
 def copy_from_rank_0(model):

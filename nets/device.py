@@ -17,7 +17,7 @@ def is_gpu(device):
 def send(tensor, device):
     """Copy a tensor to a device. A GPU is not waited for: it reads pinned memory by itself."""
     if is_gpu(device) and tensor.device.type == "cpu":
-        tensor = tensor.pin_memory()
+        tensor = tensor.contiguous().pin_memory()  # strides of 0 cannot be pinned
     return tensor.to(device, non_blocking=True)
 
 

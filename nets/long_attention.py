@@ -16,10 +16,10 @@ import math
 import torch
 import torch.nn.functional as F
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.utils._triton import has_triton
 
 from model import Transformer, alibi_slopes
 
-FLEX_DEVICES = ("cuda",)
 FLEX_TOKENS = 256  # FlexAttention is faster from this length on
 FLEX_WIDTH = 16  # it cannot be compiled for narrower heads
 ROWS = 256  # scores that a decoder computes at a time on a CPU
@@ -42,7 +42,7 @@ def choose_kernel(body, T, mask, need_weights):
     wide = config.n_embd // config.n_head >= FLEX_WIDTH
     alibi = config.pos == "alibi"
     needs_table = alibi or config.window
-    if needs_table and T >= FLEX_TOKENS and device.type in FLEX_DEVICES and wide:
+    if needs_table and T >= FLEX_TOKENS and wide and has_flex(device):
         variant = "causal" if body.causal else config.alibi if alibi else "symmetric"
         return flex_kernel(config.n_head, T, alibi, variant, config.window, device, mask), None
     if body.causal and T > ROWS and device.type == "cpu":
@@ -68,7 +68,16 @@ def attend_in_rows(q, k, v, bias, dropout=0.0, is_causal=False):
 
 @functools.cache
 def compiled():
+    torch._dynamo.config.recompile_limit = 64  # else a ninth kind of batch is not compiled
     return torch.compile(flex_attention)
+
+
+@functools.cache
+def has_flex(device):
+    """Return whether FlexAttention can be compiled: for CUDA, with Triton and an Ampere GPU."""
+    if device.type != "cuda" or not has_triton():
+        return False
+    return torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def flex_kernel(n_head, T, alibi, variant, window, device, mask=None):
@@ -93,7 +102,7 @@ def flex_kernel(n_head, T, alibi, variant, window, device, mask=None):
     return lambda q, k, v, *_, **__: attend(q, k, v, score_mod=score, block_mask=blocks)
 
 
-@functools.lru_cache(maxsize=8)
+@functools.lru_cache(maxsize=64)
 def prepare(n_head, T, variant, window, device):
     """Return the slopes of ALiBi, and the blocks of scores that are not all hidden, or None.
 

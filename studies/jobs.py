@@ -18,6 +18,7 @@ from lab.errors import UserError, require
 from lab.flags import flag
 from lab.folder import MAY_CHANGE
 from lab.live import LiveLine, clock
+from lab.machine import cores
 from lab.records import can_resume, read_config, read_result
 
 ROOT = Path(__file__).parents[1]
@@ -84,7 +85,7 @@ def list_places(flags, n_gpus):
     gpus = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(n_gpus)))).split(",")
     if flags.device == "cpu" or not n_gpus:
         require((flags.device != "cuda", "--device cuda: no GPU was found; use --device cpu"))
-        return [{"CUDA_VISIBLE_DEVICES": ""}] * (flags.jobs or os.cpu_count())
+        return [{"CUDA_VISIBLE_DEVICES": ""}] * (flags.jobs or cores())
     return [{"CUDA_VISIBLE_DEVICES": gpus[i % n_gpus]} for i in range(flags.jobs or n_gpus)]
 
 

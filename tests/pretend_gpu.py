@@ -52,10 +52,7 @@ class PretendGPU(TorchDispatchMode):
         kwargs, packet = dict(kwargs or {}), func.overloadpacket
         tensors = [t for t in tree_flatten((args, kwargs))[0] if isinstance(t, torch.Tensor)]
         if packet in (aten.is_pinned, aten._pin_memory):
-            found = args[0].clone() if packet is aten._pin_memory else args[0] in self.pinned
-            if packet is aten._pin_memory:
-                self.pinned[found] = True
-            return found
+            return self.pin(args[0]) if packet is aten._pin_memory else args[0] in self.pinned
         on_gpu = [isinstance(t, OnGPU) for t in tensors]
         moves = packet in COPIES
         if any(on_gpu) and not moves:
@@ -78,6 +75,13 @@ class PretendGPU(TorchDispatchMode):
             return args[0] if func._schema.returns else None
         return tree_map(OnGPU, found) if to_gpu and tensor_like(found) else found
 
+    def pin(self, source):
+        """Return a pinned copy with the same strides, as a GPU's driver makes it."""
+        same = torch.empty_strided(source.size(), source.stride(), dtype=source.dtype)
+        found = same.copy_(source)  # raises RuntimeError for strides of 0
+        self.pinned[found] = True
+        return found
+
     def check_devices(self, packet, tensors):
         """Raise RuntimeError if tensors of both devices meet, except for single numbers."""
         for tensor in tensors:
@@ -91,7 +95,8 @@ class PretendGPU(TorchDispatchMode):
 
     def note_copy(self, packet, source, non_blocking):
         """A copy is waited for unless it leaves pinned memory and nobody asked to wait."""
-        if isinstance(source, OnGPU) or not (non_blocking and source in self.pinned):
+        pinned = source in self.pinned and source.is_contiguous()
+        if isinstance(source, OnGPU) or not (non_blocking and pinned):
             self.note(packet)
 
     def note(self, packet):

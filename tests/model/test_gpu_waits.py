@@ -7,7 +7,7 @@ import pytest
 import torch
 from pretend_gpu import META, OnGPU, PretendGPU
 
-from data.batching import join, pad
+from data.batching import join, pad, separate
 from lab.evaluation import measure_masked
 from model import POSITIONS, Config, Decoder, Encoder, LanguageModel
 from nets import device
@@ -83,9 +83,9 @@ def test_steps_of_encoders_and_decoders(pos, head, body, norm_first, full):
     compare(model, {"idx": idx}, mask, masked(idx, mask))
 
 
-@pytest.mark.parametrize("pos", POSITIONS)
-def test_steps_of_two_languages(pos):
-    idx, mask, where = join(TEXTS, TEXTS[::-1])
+@pytest.mark.parametrize("pos, batch", [*product(POSITIONS, (join, separate))])
+def test_steps_of_two_languages(pos, batch):
+    idx, mask, where = batch(TEXTS, TEXTS[::-1])
     model = LanguageModel(make_encoder(config(pos=pos, n_language=2)))
     compare(model, {"idx": idx, **where}, mask, masked(idx, mask))
 
