@@ -37,7 +37,7 @@ SETS = {
     "train": "training data",
     "valid": "held-out lines",
     "seen": "test, seen in training",
-    "unseen": "test, not seen",
+    "unseen": "test, unseen",
 }
 
 

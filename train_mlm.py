@@ -52,7 +52,7 @@ class Flags(MaskFlags, TrainFlags, ContinueFlags, ProcessFlags):
     scale_embd: bool = flag(False, "multiply them by sqrt(n_embd), as --pos sinusoidal does")
     unscaled: bool = flag(False, "do not multiply them with --pos sinusoidal")
     zero_mask: bool = flag(False, "[MASK] enters as the zero vector (zero-CLAP)")
-    omit_mask: bool = flag(False, "[MASK] is no output word, and output words have no bias")
+    omit_mask: bool = flag(False, "[MASK] cannot be predicted, and output words have no bias")
     causal: bool = flag(False, "predict every next word of each sentence instead")
     valid: float = flag(0.05, "share of lines held out to choose the best step", above=0, below=1)
     split: str = flag("full", "clean: leave out the sentences of the test rows; i/n: of part i")

@@ -1,6 +1,7 @@
 """The Corpus that every script reads, and how training text is kept apart from test text."""
 
 import random
+import re
 from dataclasses import dataclass, field, replace
 
 from data.files import DataError
@@ -74,25 +75,25 @@ class Corpus:
     def clean(self):
         """Remove the test rows' sentences from the training rows and the training text.
 
-        A line is removed if it is a test sentence, or contains one of at least five words.
-        Returns (corpus, number of rows removed, number of lines removed).
+        A row or line is removed if it is a test sentence, or contains one of at least five words.
+        Case, spaces and marks do not count. Returns (corpus, number of rows removed, number of
+        lines removed).
         """
-        tests = {normalize(text) for _, text in self.test_rows}
+        tests = {tuple(words_of(text)) for _, text in self.test_rows}
         long_tests = {}  # first five words -> the sentences that begin so
-        for text in tests:
-            words = text.split()
+        for words in tests:
             if len(words) >= 5:
-                long_tests.setdefault(tuple(words[:5]), []).append(words)
+                long_tests.setdefault(words[:5], []).append(words)
 
-        def contains_test(line):
-            words = normalize(line).split()
-            return " ".join(words) in tests or any(
+        def contains_test(text):
+            words = tuple(words_of(text))
+            return words in tests or any(
                 words[i : i + len(sentence)] == sentence
                 for i in range(len(words) - 4)
-                for sentence in long_tests.get(tuple(words[i : i + 5]), ())
+                for sentence in long_tests.get(words[i : i + 5], ())
             )
 
-        rows = [(label, text) for label, text in self.rows if normalize(text) not in tests]
+        rows = [(label, text) for label, text in self.rows if not contains_test(text)]
         lines = [line for line in self.lines if not contains_test(line)]
         n_rows, n_lines = len(self.rows) - len(rows), len(self.lines) - len(lines)
         return replace(self, rows=rows, lines=lines), n_rows, n_lines
@@ -113,6 +114,11 @@ def parse_fold(how):
 def normalize(text):
     """Return the text with white space folded, so that equal sentences compare equal."""
     return " ".join(text.split())
+
+
+def words_of(text):
+    """Return the words of a text in lower case, without marks; of one without words, its marks."""
+    return re.findall(r"\w+", text.lower()) or text.split()
 
 
 def hold_out(items, fraction, seed, key=lambda item: item):

@@ -2,7 +2,7 @@
 
     python -m studies.ancestor_words out/thread-cmv-learned-0 out/thread-cmv-learned-1
 
-Many hidden words also stand in an ancestor. A cache makes use of that (Kuhn & De Mori 1990): the
+Many masked words also stand in an ancestor. A cache makes use of that (Kuhn & De Mori 1990): the
 model that reads the comment alone gives a share of its probability to the frequencies of the
 words above it. The share is chosen on the validation trees. The same with another tree's ancestors
 shows how much is owed to this thread, the reader of beyond.train_thread how much a network finds.
@@ -55,13 +55,13 @@ def study(flags):
 
 
 def measure(run):
-    """Return {name: [perplexity of all hidden words, and of those that an ancestor has]} of the
+    """Return {name: [perplexity of all masked words, and of those that an ancestor has]} of the
     three views and two caches on the test trees, "count": [number of words] of both."""
     trained = run.config["flags"]
     _, tokenizer, forests, _ = read_forests(Namespace(**trained), run.tokenizer)
     texts = {n: losses_of(run, forests[n], trained, tokenizer) for n in ("valid", "test")}
     nats, again, caches = texts["test"]
-    none = "no hidden word of the test trees also stands in an ancestor"
+    none = "no masked word of the test trees also stands in an ancestor"
     require((again.any(), f"{run.folder}: {none}; train on more trees, or with a larger --test"))
     found = {"count": [len(again), int(again.sum())]}
     for view, words in VIEWS.items():
@@ -77,7 +77,7 @@ def measure(run):
 @torch.no_grad()
 def losses_of(run, forest, trained, tokenizer):
     """Return ({view: losses in nats (N,)}, whether each word stands in an ancestor (N,),
-    {cache: its probability of each word (N,)}) for the N hidden words of a forest."""
+    {cache: its probability of each word (N,)}) for the N masked words of a forest."""
     nats, again = {view: [] for view in VIEWS}, []
     caches = {words: [] for words in CACHES}
     starts, size = word_starts(tokenizer), tokenizer.get_vocab_size()
@@ -122,8 +122,8 @@ def write_table(stem, measured):
         for name in (*VIEWS.values(), *CACHES)
     ]
     n, n_again = measured[0]["count"]
-    header = ["read", f"{n:,} hidden words", f"{n_again:,} that an ancestor has"]
-    caption = "Perplexity of hidden words on the test trees; a cache is added to the comment alone"
+    header = ["read", f"{n:,} masked words", f"{n_again:,} that an ancestor has"]
+    caption = "Perplexity of masked words on the test trees; a cache is added to the comment alone"
     spread = ", ± sample standard deviation over the runs" * (len(measured) > 1)
     return tables.write(stem, header, rows, caption + spread + ".")
 

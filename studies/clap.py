@@ -17,15 +17,7 @@ from pathlib import Path
 from lab import tables
 from lab.command import main
 from lab.errors import require
-from lab.figures import (
-    POSITION_COLORS,
-    POSITION_NAMES,
-    new_figure,
-    over_seeds,
-    plain_log_ticks,
-    save,
-    styled,
-)
+from lab.figures import POSITION_COLORS, new_figure, over_seeds, plain_log_ticks, save, styled
 from lab.flags import flag
 from lab.records import read_metrics, read_result
 from studies.jobs import StudyFlags, options, run_all
@@ -58,6 +50,18 @@ CONTROLS = {
     "alibi, no dropout, zero mask": f"--pos alibi --zero-mask {WITHOUT}",
     "learned-clap, no dropout": "--pos learned --head clap --dropout 0 --attn-dropout 0",
 }
+# Names in figures
+NAMES = {
+    "baseline": "baseline (learned)",
+    "sinusoidal": "sinusoidal",
+    "alibi": "ALiBi",
+    "learned-clap": "learned-CLAP",
+    "zero-clap": "zero-CLAP (ALiBi)",
+    "baseline, no dropout": "baseline without dropout",
+    "alibi, no dropout": "ALiBi without dropout",
+    "alibi, no dropout, zero mask": "ALiBi without dropout, zero mask",
+    "learned-clap, no dropout": "learned-CLAP without dropout",
+}
 # As in the original: post-norm, GELU, tied weights, byte-level BPE, 15% masked, Adam (0.9, 0.98),
 # no clipping, a linear warm-up over 8% of the steps and a linear decay.
 COMMON = (
@@ -85,7 +89,7 @@ class Flags(StudyFlags):
     choose_lr: bool = flag(
         False, "first try half and twice the learning rate, in runs as long as --size says"
     )
-    out: str = flag("out/study-clap", "folder of all runs, figures and the report")
+    out: str = flag("out/study-clap", "folder of all runs, figures and tables")
 
 
 def study(flags):
@@ -175,7 +179,7 @@ def write_table(out, data_name, results, rates):
     header = [
         "configuration",
         "perplexity",
-        "found (%)",
+        "accuracy (%)",
         "learning rate",
         "parameters",
         "tokens/s",
@@ -194,8 +198,8 @@ def write_table(out, data_name, results, rates):
         for name, each in results.items()
     ]
     caption = (
-        f"Masked-LM perplexity and share of masked tokens found, on held-out lines of {data_name}: "
-        "mean ± sample standard deviation over the seeds. Tokens per second of processor time, "
+        "Masked-LM perplexity and share of masked tokens predicted correctly, on held-out lines of "
+        f"{data_name}: mean ± sample standard deviation over the seeds. Tokens per second of CPU time, "
         "evaluation included: median of the seeds."
     )
     return tables.write(out / "clap", header, rows, caption)
@@ -211,21 +215,19 @@ def draw(out, data_name, seeds):
     """Draw clap.png: perplexity over steps, and beta of the CLAP heads.
 
     Colors are position encodings. Lines are solid with the RoBERTa head, dashed with the CLAP
-    head, and dotted for options and controls.
+    head, and dotted for the controls. The options are in the table alone.
     """
     figure, axes = new_figure(1, 2, figsize=(8.4, 3.7), gridspec_kw={"width_ratios": [1.5, 1]})
     values = []
-    for name in seeds:
+    for name in [name for name in seeds if name not in VARIANTS]:
         logs = [read_metrics(out / folder(name, seed)) for seed in seeds[name]]
         words = all_configurations()[name].split()
         given = dict(zip(words, words[1:]))
         line = "-" if given["--head"] == "roberta" else "--"
-        style = dict(color=POSITION_COLORS[given["--pos"]], linestyle=line, label=name)
-        if name in CONFIGURATIONS:
-            style["label"] += f": {POSITION_NAMES[given['--pos']]}"
-        else:
-            marker = "xos^vD<>p*"[list(all_configurations()).index(name) % 10]
-            style |= dict(linestyle=":", linewidth=1, marker=marker, markersize=3)
+        style = dict(color=POSITION_COLORS[given["--pos"]], linestyle=line, label=NAMES[name])
+        if name in CONTROLS:
+            style |= dict(linestyle=":", linewidth=1, marker="os^v"[list(CONTROLS).index(name)])
+            style |= dict(markersize=3)
         steps = [entry["step"] for entry in logs[0]]
         for axis, key in zip(axes, ("perplexity/valid", "beta")):
             if key in logs[0][0]:

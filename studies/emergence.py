@@ -129,7 +129,7 @@ def draw(out, result):
         axis.set_xlim(-0.15 * first, 1.2 * max(steps[-1], first))
         axis.set_xticks(ticks, [f"{step:,}" for step in ticks])
         axis.minorticks_off()
-        axis.set_xlabel("training step")
+        axis.set_xlabel("training step (log scale)")
     figure.suptitle(
         f"When does a model learn where each word stands? Probes on {corpora_of(result)}"
     )

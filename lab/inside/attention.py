@@ -133,7 +133,10 @@ def describe(run):
     elif config.pos != "nope":
         words += " positions"
     words += f", window {config.window}" if config.window else ""
-    words += f", trained on {Path(flags['data']).name}" if "data" in flags else ""
+    if flags.get("steps") == 0:
+        words += ", untrained"
+    elif "data" in flags:
+        words += f", trained on {Path(flags['data']).name}"
     return words + (f", unfinished: {run.unfinished}" if run.unfinished else "")
 
 
