@@ -20,18 +20,17 @@ import torch
 
 import data
 from data import NAMES, batching
-from data.corpus import hold_out
+from data.corpus import hold_out, parse_fold
 from data.files import write_json
 from data.noise import noise_tokens
 from data.tokenizer import BOS, check_vocab_size, encode, train_tokenizer
 from lab.command import main
-from lab.errors import UserError, require
-from lab.flags import TokenizerFlags, flag
-from lab.folder import is_run_folder
+from lab.errors import require
+from lab.flags import TokenizerFlags, flag, given
+from lab.folder import open_folder
 from lab.machine import git_revision, versions
 from lab.optim import perplexity
 from lab.predictions import Predictions
-from lab.records import read_record
 from nets.naive_bayes import NaiveBayes, choose_smoothing
 from nets.ngrams import KneserNey, Mixture, mixing_weight
 
@@ -51,17 +50,28 @@ class Flags(TokenizerFlags):
     order: int = flag(5, "longest n-gram; 5 sees four tokens back", at_least=1, at_most=10)
     split: str = flag("full", "test rows, as in train_classifier.py; n-grams are not affected")
     overwrite: bool = flag(False, "delete the run in --out and start again")
+    resume = False  # without a type, so it is no flag
 
 
 def count(flags):
     started = time.perf_counter()
     check_vocab_size(flags.tokenizer, flags.vocab_size)
-    folder = run_folder(flags)
+    parse_fold(flags.split)
     corpus = data.load(flags.data)
+    running = bool(corpus.lines and corpus.tests)
+    asked = given(flags, "text", "rare_unknown")
+    needless = f"{asked}: for n-grams, but --data {flags.data} has no test text; leave it out"
+    require((running or not asked, needless))
+    larger = data.load(flags.text, "--text").lines if flags.text else []
+    require((larger or not flags.text, f"--text {flags.text}: no running text found; give another"))
+    name = flags.data if flags.data in NAMES else Path(flags.data).resolve().stem
+    split = "" if flags.split == "full" else "-" + flags.split.replace("/", "-of-")
+    folder = Path(flags.out or f"out/baselines-{name}{split}")
+    open_folder(folder, flags)
 
     result, summary, test = {}, [], None
-    if corpus.lines and corpus.tests:
-        result |= measure_ngrams(corpus, flags)
+    if running:
+        result |= measure_ngrams(corpus, larger, flags)
         values = (f"{name} {result[f'perplexity/{name}']:.1f}" for name in corpus.tests)
         summary.append(f"{flags.order}-gram perplexity {', '.join(values)}")
     if corpus.rows and corpus.test_rows:
@@ -73,10 +83,6 @@ def count(flags):
     problem = "neither test text nor test rows found; give a larger corpus"
     require((summary, f"--data {flags.data}: {problem}"))
 
-    folder.mkdir(parents=True, exist_ok=True)
-    for path in folder.iterdir():
-        if path.is_file() and path.name != "config.json":  # it marks a run folder
-            path.unlink()
     config = {"kind": "baselines", "flags": asdict(flags)}
     config |= {"revision": git_revision(), "versions": versions()}
     write_json(folder / "config.json", config)
@@ -89,27 +95,8 @@ def count(flags):
     print(f"{'; '.join(summary)}; {seconds:.1f} s, {folder}")
 
 
-def run_folder(flags):
-    """Return the run folder. UserError for a finished run without --overwrite, or other files."""
-    name = flags.data if flags.data in NAMES else Path(flags.data).resolve().stem
-    split = "" if flags.split == "full" else "-" + flags.split.replace("/", "-of-")
-    folder = Path(flags.out or f"out/baselines-{name}{split}")
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"--out {folder}: is a file; choose another folder")
-    files = {path.name for path in folder.iterdir()} if folder.exists() else set()
-    is_run = is_run_folder(folder)
-    kind = read_record(folder / "config.json")["kind"] if is_run else ""
-    early = files <= {"config.json", "config.json.partial", "result.json.partial"}
-    killed = kind == "baselines" and early  # before its result; a training run can look the same
-    if files <= {"config.json.partial"} or killed or is_run and flags.overwrite:
-        return folder
-    held = "holds a run; replace it with --overwrite"
-    problem = held if is_run else "is not empty and holds no run"
-    raise UserError(f"--out {folder}: {problem}, or choose another folder")
-
-
-def measure_ngrams(corpus, flags):
-    """Return the entries of result.json on n-grams of length 1 to --order."""
+def measure_ngrams(corpus, larger, flags):
+    """Return the entries of result.json on n-grams up to --order. larger: the lines of --text."""
     tokenizer = train_tokenizer(flags.tokenizer, corpus.texts(), flags.vocab_size)
     vocab_size = tokenizer.get_vocab_size()
     ids = with_rare_unknown(batching.stream(tokenizer, corpus.lines), vocab_size, flags)
@@ -136,7 +123,7 @@ def measure_ngrams(corpus, flags):
         n_bytes = sum(len(line.encode()) + 1 for line in lines)
         result[f"bits_per_byte/{name}"] = nats[name] / math.log(2) / n_bytes
     if flags.text:
-        mixture = mix_ngrams(model, corpus, tokenizer, flags)
+        mixture = mix_ngrams(model, corpus, larger, tokenizer, flags)
         label = f"  + {1 - mixture.weight:.0%} {Path(flags.text).stem}"
         values, _ = measure(mixture, label)
         result |= {f"perplexity/{name}@mixed": value for name, value in values.items()}
@@ -152,12 +139,13 @@ def measure_ngrams(corpus, flags):
     return result
 
 
-def mix_ngrams(model, corpus, tokenizer, flags):
+def mix_ngrams(model, corpus, larger, tokenizer, flags):
     """Return the Mixture of a model of --data and one of --text that suits held-out lines best."""
-    lines = data.load(flags.text, "--text").lines
-    require((lines, f"--text {flags.text}: no running text found; give another text"))
-    wide = KneserNey(batching.stream(tokenizer, lines), model.vocab_size, flags.order)
-    kept, held = (batching.stream(tokenizer, part) for part in hold_out(corpus.lines, 0.1, seed=0))
+    wide = KneserNey(batching.stream(tokenizer, larger), model.vocab_size, flags.order)
+    parts = hold_out(corpus.lines, 0.1, seed=0)
+    few = f"--text {flags.text}: --data {flags.data} has too few lines to hold some out for mixing"
+    require((all(parts), f"{few}; leave --text out"))
+    kept, held = (batching.stream(tokenizer, part) for part in parts)
     kept = with_rare_unknown(kept, model.vocab_size, flags)
     narrow = KneserNey(kept, model.vocab_size, flags.order)
     return Mixture((model, wide), mixing_weight((narrow, wide), held))

@@ -51,7 +51,9 @@ class Flags(CommonFlags):
     epochs: int = flag(15, "passes over the training rows", at_least=1)
     batch_size: int = flag(16, "sentences per update", at_least=1, at_most=LARGEST)
     lr: float = either(0.001, 0.0003, "peak learning rate", above=0)
-    decay: float = either(0.0, 1.0, "share of epochs in which it falls", at_least=0, at_most=1)
+    decay: float = either(
+        0.0, 1.0, "share of the epochs, at the end, when it falls", at_least=0, at_most=1
+    )
     weight_decay: float = either(0.01, 1.0, "weight decay of matrices", at_least=0)
     pool: str = either("mean", "mean+max+min", "pooling: mean, max, min, first, last, joined by +")
     layers: str = either("last", "all", "states to pool: last, all, or the number of a layer")
@@ -62,7 +64,7 @@ class Flags(CommonFlags):
     block_size: int = flag(32, "longest sentence, in tokens, with [BOS]", at_least=2)
     init_std: float = 0.1
     causal: bool = flag(False, "a decoder instead of an encoder, pooled at the last token")
-    split: str = flag("full", "clean: leave the test rows out; i/n: part i of n is the test set")
+    split: str = flag("full", "clean: no test sentence in training; i/n: test on part i of n")
     valid: float = flag(0.1, "share of rows held out to choose the best epoch", above=0, below=1)
     refit: bool = flag(True, "retrain from scratch on all rows, for the best number of epochs")
 
@@ -206,8 +208,9 @@ def say_data(run, corpus, note, sets, seen, model, source):
     if note:
         run.say(note)
     n = {name: f"{len(rows):,}" for name, rows in sets.items()}
+    stood = "removed from" if note else "also among"
     what = f"{corpus.name}: {n['train']} training rows, {n['valid']} for validation"
-    known = f"{int(seen.sum()):,} of them also among the training rows"
+    known = f"{int(seen.sum()):,} of them {stood} the training rows"
     say_start(run, f"{what}, {n['test']} test rows ({known})", model)
     for name, rows in sets.items():
         if rows.n_long:

@@ -37,7 +37,7 @@ from lab.machine import autocast, compile_blocks, set_up_device
 from lab.optim import learning_rate, perplexity
 from lab.report import Curves, above_floor, draw_curve, say_start
 from lab.run import Run
-from lab.sources import load_init_from, open_prepared
+from lab.sources import check_rows, load_init_from, open_prepared
 from model import Decoder, LanguageModel
 from nets.device import send
 from nets.ensemble import Ensemble
@@ -49,9 +49,11 @@ class Flags(TrainFlags, NoiseFlags, ContinueFlags, ProcessFlags):
     tie: bool = flag(True, "the output layer shares the word embeddings")
     anchor: bool = flag(False, "begin every block with [BOS], in training and evaluation")
     valid: float = share(0.0, "share of the lines held out to choose the best step")
-    split: str = flag("full", "clean: leave out the sentences of the test rows; i/n: of part i")
+    split: str = flag("full", "clean: leave out sentences of the test rows; i/n: those of part i")
     eval_block: str = flag("", "also evaluate in blocks of these lengths, for example 32,64,128")
-    eval_stride: int = flag(0, "tokens between evaluation blocks; 0: no overlap", at_least=0)
+    eval_stride: int = flag(
+        0, "tokens from one evaluation block to the next; 0: no overlap", at_least=0
+    )
     eval_train: int = flag(200_000, "training tokens to evaluate on, at most", at_least=1)
     eval_test: int = flag(0, "tokens of each test set to evaluate on, at most; 0: all", at_least=0)
 
@@ -73,7 +75,7 @@ def evaluate(model, ids, block_size, device, flags, batch_size=64):
         with autocast(flags, device):
             losses.append(model.loss(send(x, device), y))
     model.train()
-    nats = sum(loss.cpu().double() for loss in losses)  # at the end, where a GPU is waited for
+    nats = sum(loss.cpu().double() for loss in losses)  # only here the CPU waits for a GPU
     return processes.all_sum(nats).item()
 
 
@@ -81,9 +83,9 @@ def train(flags):
     # Data: each set is one long stream of ids that begins with [BOS]
     source = load_init_from(flags, "lm")
     lengths = check(flags, source)
-    how = flags.tokenizer, flags.vocab_size, flags.valid, flags.vocab_from
-    known = source and source.tokenizer
-    text = open_prepared(flags, source) or read_text(flags.data, *how, known, flags.split)
+    prepared = open_prepared(flags, source)
+    check_rows(flags, source, prepared)
+    text = prepared or read_text(flags, source and source.tokenizer)
     ids, vocab_size = text.streams["train"], text.tokenizer.get_vocab_size()
     short = f"--block-size {flags.block_size}: the training text has only {len(ids) - 1} tokens"
     require((len(ids) > flags.block_size, f"{short}; use a smaller block"))
@@ -110,7 +112,8 @@ def train(flags):
     if text.note:
         run.say(f"  {text.note}")
     if len(streams) == 1:
-        run.say("  note: no test set: perplexity is measured on the training text; try --valid 0.1")
+        remedy = f"{'prepare it' if prepared else 'try'} with --valid 0.1"
+        run.say(f"  note: no test set: perplexity is measured on the training text; {remedy}")
 
     # Loop
     def measure():

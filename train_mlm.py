@@ -55,7 +55,7 @@ class Flags(MaskFlags, TrainFlags, ContinueFlags, ProcessFlags):
     omit_mask: bool = flag(False, "[MASK] cannot be predicted, and output words have no bias")
     causal: bool = flag(False, "predict every next word of each sentence instead")
     valid: float = flag(0.05, "share of lines held out to choose the best step", above=0, below=1)
-    split: str = flag("full", "clean: leave out the sentences of the test rows; i/n: of part i")
+    split: str = flag("full", "clean: leave out sentences of the test rows; i/n: those of part i")
     init: str = flag("", "folder of a Hugging Face RoBERTa to start from")
 
 
@@ -87,9 +87,8 @@ def train(flags):
     source = load_init(flags) if flags.init else load_init_from(flags, kind)
     check(flags, source)
     prepared, T = open_prepared(flags, source), flags.block_size
-    known = source.tokenizer if source else None
-    how = flags.tokenizer, T, flags.vocab_size, flags.valid, flags.vocab_from, known, flags.split
-    text = read_blocks(prepared, T) if prepared else read_sentences(flags.data, *how)
+    known = source and source.tokenizer
+    text = read_blocks(prepared, T) if prepared else read_sentences(flags, known)
     vocab_size, starts = text.tokenizer.get_vocab_size(), word_starts(text.tokenizer)
     valid = fixed_batches(text.valid, flags, vocab_size, starts)
     targets = (labels for _, _, labels, _ in valid)

@@ -5,7 +5,8 @@
     python -m beyond.prepare --check out/big
 
 The text is never in memory as a whole. If preparing is stopped, the same command continues with the
-missing shards. Of several processes that run it at once, one works. --check compares all checksums.
+missing shards. If several processes run it at once, one works and the others wait. --check compares
+all checksums.
 """
 
 import os
@@ -200,7 +201,7 @@ class Progress:
         tenth = self.done * 10 // self.size
         self.done, self.tokens = self.done + n_bytes, self.tokens + tokens
         now, is_last = time.perf_counter(), self.done == self.size
-        rate = (self.done - self.before) / (now - self.started)
+        rate = max(1, self.done - self.before) / (now - self.started)
         line = (
             f"{self.done / self.size:6.1%}  {rate / MEGABYTE:5.1f} MB/s  {self.tokens:,} tokens  "
             f"{clock((self.size - self.done) / rate)} left"

@@ -1,4 +1,4 @@
-"""Classification by likelihood: a decoder for each class, and the one that finds a text likeliest.
+"""Classification by likelihood: one decoder per class, and the class that finds a text most likely.
 
     python -m beyond.train_generative --pos alibi --data speeches --split clean
     python -m beyond.train_generative --init-from out/lm-... --data speeches
@@ -40,7 +40,7 @@ class Flags(TrainFlags, NoiseFlags):
     class_steps: int = flag(300, "updates of each class, after the --steps shared ones", at_least=1)
     class_lr: float = flag(5e-4, "peak learning rate of the classes; it falls to zero", above=0)
     tune: str = flag("all", "what each class trains of its own", ("all", "biases"))
-    split: str = flag("full", "clean: leave the test rows out; i/n: part i of n is the test set")
+    split: str = flag("full", "clean: no test sentence in training; i/n: test on part i of n")
     valid: float = share(0.0, "share of rows held out, to try settings on")
     pos: str = "alibi"
     n_head: int = 4
@@ -96,8 +96,9 @@ def train(flags):
     optimizer = run.make_adamw(model)
     if note:
         run.say(note)
+    stood = "removed from" if note else "also in"
     n = f"{len(rows):,} training rows and {len(texts):,} texts, {len(corpus.test_rows):,} test rows"
-    say_start(run, f"{corpus.name}: {n} ({int(seen.sum()):,} of them also in training)", model)
+    say_start(run, f"{corpus.name}: {n} ({int(seen.sum()):,} of them {stood} training)", model)
 
     # Loop
     step = 0  # the last one begun, when measure() reads it

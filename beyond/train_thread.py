@@ -47,9 +47,10 @@ from nets.thread_reader import ThreadReader
 
 @dataclass
 class Flags(MaskFlags, TrainFlags, ProcessFlags):
+    data: str = flag("toy", "toy, or a .jsonl with a post and its comments per line")
     init_from: str = flag("", "run folder of train_mlm.py to start both encoders from")
     ancestors: int = flag(8, "ancestors of a comment that are read at most", at_least=1)
-    ancestor_positions: str = flag("learned", "their positions", ThreadReader.ANCESTOR_POSITIONS)
+    ancestor_positions: str = flag("learned", "of ancestors", ThreadReader.ANCESTOR_POSITIONS)
     alone_rate: float = flag(0.2, "share of the updates without ancestors", at_least=0, at_most=1)
     max_tree_size: int = flag(64, "comments in a tree; larger trees are split")
     valid: float = flag(0.1, "share of trees held out to choose the best step", above=0, below=1)
@@ -183,13 +184,13 @@ def train(flags):
             words = f"  {group.replace('-', ' '):<9}{n:>7,} words"
             run.say(f"{words}  {in_words(result, 'test', f'-{group}')}")
     of = f", of {result['floor/gain/test']:.3f} possible" if floor else ""
-    run.say(f"  the ancestors tell {result['gain/test']:.3f} nats per masked word{of}")
+    run.say(f"  knowing the ancestors saves {result['gain/test']:.3f} nats per masked word{of}")
     words = f"perplexity of test trees at step {best['step']}: {in_words(result, 'test')}"
     run.say_end(words)
 
 
 def gain(result, prefix):
-    """Return how many nats per masked word the ancestors tell."""
+    """Return how many nats per masked word the ancestors save."""
     alone, above = (result[f"{prefix}perplexity/test-{view}"] for view in ("alone", "ancestors"))
     return math.log(alone / above)
 

@@ -39,12 +39,13 @@ from nets.two_languages import make_encoder
 
 @dataclass
 class Flags(MaskFlags, TrainFlags):
+    data: str = flag("toy", "toy, a folder of sentence pairs, or a .tsv of them: see docs/data.md")
     init_from: str = flag(
-        "", "run of train_mlm.py or this script to start from; knows both languages"
+        "", "run of train_mlm.py or this script to start from; its vocabulary covers both"
     )
     languages: str = flag("", "endings of the folder's files, as in en-fr")
     pair_rate: float = flag(
-        0.8, "share of the updates on pairs, not on each sentence alone", at_least=0, at_most=1
+        0.8, "share of the updates that read pairs, not single sentences", at_least=0, at_most=1
     )
     valid: float = flag(0.05, "share of pairs held out to choose the best step", above=0, below=1)
     n_layer: int = 2

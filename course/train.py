@@ -54,12 +54,13 @@ class Flags:
     steps: int = flag(100, "number of updates", at_least=1, at_most=200)
     seed: int = flag(0, "seed of the weights and batches")
     device = "cpu"  # without a type, so it is no flag
+    tokenizer, vocab_size, vocab_from, valid, split = "word", 0, "", 0.0, "full"  # for read_text
 
 
 def train(flags):
     folder = answers_in(flags.folder)
     functions, faults = gather(folder, flags.pos)
-    text = read_text(flags.data, "word")
+    text = read_text(flags)
     ids, vocab_size = text.streams["train"], text.tokenizer.get_vocab_size()
     config = Config(vocab_size, n_ffn=100, pos=flags.pos, activation="relu")  # as in train_lm.py
     T = config.block_size

@@ -40,6 +40,7 @@ def download(folder, files, mirrors, schemes=("https",), attempts=3):
                 partial.write(content)
                 partial.flush()
                 os.fsync(partial.fileno())
+                partial.close()  # Windows cannot rename an open file
                 os.chmod(partial.name, 0o644)  # only its owner can read a temporary file
                 os.replace(partial.name, target)
             except BaseException:

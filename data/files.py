@@ -72,7 +72,8 @@ def parse_json(text):
         return value if math.isfinite(value) else refuse(digits)
 
     def parse_int(digits):
-        return int(digits) if len(digits) < 19 else refuse(digits)
+        value = int(digits[:20])
+        return value if -(2**63) <= value < 2**63 else refuse(digits)
 
     try:
         return json.loads(text, parse_constant=refuse, parse_float=parse_float, parse_int=parse_int)
@@ -111,9 +112,10 @@ def read_lines(path):
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
+        now = "UTF-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "WINDOWS-1252"
         raise DataError(
             f"{path}:{line}: not UTF-8 (byte 0x{raw[error.start]:02x}); save the file as UTF-8, "
-            "for example with: iconv -f WINDOWS-1252 -t UTF-8"
+            f"for example with: iconv -f {now} -t UTF-8"
         ) from None
     if "\0" in text:
         line = text[: text.index("\0")].count("\n") + 1

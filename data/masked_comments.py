@@ -88,6 +88,8 @@ def toy_floor(flags, forest, batches, tokenizer):
     if flags.init_from or not own_words or flags.ancestors < toy_threads.DEEPEST:
         return {}
     tokens, size = tokenizer.get_vocab(), tokenizer.get_vocab_size()
+    if not all(word in tokens for words in toy_threads.WORDS.values() for word in words):
+        return {}  # too few training trees
     zeros = torch.zeros(2, len(GROUPS), dtype=torch.float64)
     sums = {view: zeros.clone() for view in ("ancestors", "alone")}
     for rows, inputs, _, labels, _ in batches:

@@ -9,7 +9,7 @@ from data.masking import mask_tokens
 VIEWS = {
     "alone": "alone",
     "paired": "with its translation",
-    "mispaired": "with another translation",
+    "mispaired": "with another's translation",
 }
 
 

@@ -32,27 +32,27 @@ class Text:
     note: str = ""  # what --split removed
 
 
-def read_text(name, kind, vocab_size=0, valid=0.0, vocab_from="", tokenizer=None, split="full"):
-    """Read a corpus as a Text. Raises DataError as `data.load` does, and if it has no running text.
+def read_text(flags, tokenizer=None):
+    """Read the corpus of --data as a Text. tokenizer: one to use instead of training one.
 
-    kind, vocab_size: of the vocabulary, as in `train_tokenizer`. valid: the share of the lines to
-    hold out. vocab_from: the corpus to make the vocabulary of, if it is another. tokenizer: an
-    existing one to use instead. split: a value of --split, see `Corpus.split`.
+    Obeys --tokenizer, --vocab-size, --vocab-from, --valid and --split. Raises DataError as
+    `data.load` does, and if there is no running text.
     """
-    corpus, vocabulary, note = load_parts(name, vocab_from, split)
+    corpus, vocabulary, note = load_parts(flags)
     if not corpus.lines:
         raise DataError(
-            f"--data {name}: holds no running text to model; "
+            f"--data {flags.data}: holds no running text to model; "
             "give a corpus with train_LM.txt or a .txt"
         )
     lines, held_out = corpus.lines, []
-    if valid:
-        lines, held_out = hold_out(lines, valid, seed=0)
-        require_both(name, lines, held_out, valid)
+    if flags.valid:
+        lines, held_out = hold_out(lines, flags.valid, seed=0)
+        require_both(lines, held_out, flags)
     # The floor counts every word as one token, so it needs the full vocabulary of the own words.
-    own_words = kind == "word" and not (vocab_size or vocab_from or tokenizer)
+    other_words = flags.vocab_size or flags.vocab_from or tokenizer
+    own_words = flags.tokenizer == "word" and not other_words
     if tokenizer is None:
-        tokenizer = train_tokenizer(kind, vocabulary.texts(held_out), vocab_size)
+        tokenizer = train_tokenizer(flags.tokenizer, vocabulary.texts(held_out), flags.vocab_size)
     sets = {"train": lines} | ({"valid": held_out} if held_out else {}) | corpus.tests
     return Text(
         corpus.name,
@@ -64,29 +64,28 @@ def read_text(name, kind, vocab_size=0, valid=0.0, vocab_from="", tokenizer=None
     )
 
 
-def load_parts(name, vocab_from, split):
+def load_parts(flags):
     """Return (the corpus to train on, the one to make the vocabulary of, what --split removed).
 
-    Without vocab_from, the two are the same. --split is about the test rows of each; one of two
-    may have none.
+    Without --vocab-from, the two are the same. --split is applied to each that has test rows.
     """
-    corpora = [data.load(name)]
-    if vocab_from:
-        corpora.append(data.load(vocab_from, "--vocab-from"))
+    corpora = [data.load(flags.data)]
+    if flags.vocab_from:
+        corpora.append(data.load(flags.vocab_from, "--vocab-from"))
     labelled = [i for i, corpus in enumerate(corpora) if corpus.test_rows] or [0]
     notes = []
     for i in labelled:
-        corpora[i], _, note = corpora[i].split(split)
+        corpora[i], _, note = corpora[i].split(flags.split)
         notes.append(note)
     return corpora[0], corpora[-1], "; ".join(filter(None, notes))
 
 
-def require_both(name, kept, held_out, valid):
+def require_both(kept, held_out, flags):
     """Raise DataError if a text is too short for --valid: nothing is held out, or nothing left."""
     if not (kept and held_out):
         raise DataError(
-            f"--data {name}: {len(kept) + len(held_out)} lines are too few to hold out "
-            f"--valid {valid} of them; give more text, or another --valid"
+            f"--data {flags.data}: {len(kept) + len(held_out)} lines are too few to hold out "
+            f"--valid {flags.valid} of them; give more text, or another --valid"
         )
 
 
@@ -120,23 +119,21 @@ class Sentences:
         return lambda step: batching.pad([self.train[i] for i in rows(step)])
 
 
-def read_sentences(
-    name, kind, block_size, vocab_size=0, valid=0.05, vocab_from="", tokenizer=None, split="full"
-):
-    """Read a corpus as Sentences. Raises DataError as `data.load` does, and for too few lines.
+def read_sentences(flags, tokenizer=None):
+    """Read the corpus of --data as Sentences of at most --block-size tokens.
 
-    The arguments are those of `read_text`; split: a value of --split, see `Corpus.split`. The
-    validation lines depend on the corpus alone, so all runs are measured on the same ones.
+    As `read_text` does; raises DataError for too few lines too. The validation lines depend on the
+    corpus alone, so all runs are measured on the same ones.
     """
-    corpus, vocabulary, note = load_parts(name, vocab_from, split)
-    kept, held_out = hold_out(corpus.texts(), valid, seed=0)
+    corpus, vocabulary, note = load_parts(flags)
+    kept, held_out = hold_out(corpus.texts(), flags.valid, seed=0)
     kept = list(dict.fromkeys(kept))  # a line of both files is read once per epoch
     held_out = list(dict.fromkeys(held_out))
-    require_both(name, kept, held_out, valid)
+    require_both(kept, held_out, flags)
     if tokenizer is None:
-        tokenizer = train_tokenizer(kind, vocabulary.texts(), vocab_size)
-    train, n_long = batching.sentences(tokenizer, kept, block_size, split=True)
-    held, _ = batching.sentences(tokenizer, held_out, block_size, split=True)
+        tokenizer = train_tokenizer(flags.tokenizer, vocabulary.texts(), flags.vocab_size)
+    train, n_long = batching.sentences(tokenizer, kept, flags.block_size, split=True)
+    held, _ = batching.sentences(tokenizer, held_out, flags.block_size, split=True)
     return Sentences(corpus.name, tokenizer, train, held, n_long, note)
 
 

@@ -28,7 +28,7 @@ def measure_masked(model, batches, device, flags):
     model.eval()
     sums, count = [torch.zeros(2)], 0  # nats and hits of each batch
     for inputs, mask, labels, more in processes.my_share(batches):
-        picked = (labels.flatten() != -100).nonzero().squeeze(1)  # (N,), where no GPU is waited for
+        picked = (labels.flatten() != -100).nonzero().squeeze(1)  # (N,), on the CPU: no waiting
         targets = send(labels.flatten()[picked], device)
         read = send_all({"idx": inputs, "picked": picked, **more}, device)
         with autocast(flags, device):
@@ -39,5 +39,5 @@ def measure_masked(model, batches, device, flags):
                 sums.append(torch.stack([nats, (logits.argmax(-1) == target).sum()]))
         count += len(picked)
     model.train()
-    nats, hits = sum(part.cpu().double() for part in sums)  # here a GPU is waited for
+    nats, hits = sum(part.cpu().double() for part in sums)  # only here the CPU waits for a GPU
     return processes.all_sum(torch.stack([nats, hits, nats.new_tensor(count)])).tolist()

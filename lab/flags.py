@@ -127,8 +127,8 @@ class MaskFlags:
 class NoiseFlags:
     """what helps on a small text"""
 
-    drop_words: float = share(0.0, "share of the words read that become [UNK]")
-    swap_words: float = share(0.0, "share of the words read that become another word")
+    drop_words: float = share(0.0, "share of the input words replaced by [UNK]")
+    swap_words: float = share(0.0, "share of the input words replaced by other words")
     rare_unknown: float = flag(
         0.0, "share of the words found once that become [UNK]", at_least=0, at_most=1
     )

@@ -44,7 +44,8 @@ def open_folder(folder, flags):
         found = [path for path in found if path.suffix == ".partial"]
     elif found and not may_empty(folder, found, flags):
         is_run = is_run_folder(folder)
-        held = "already holds a run; continue it with --resume, replace it with --overwrite, or"
+        resume = "continue it with --resume, " * ("resume" in vars(flags))  # baselines has no flag
+        held = f"already holds a run; {resume}replace it with --overwrite, or"
         what = held if is_run else "is not empty and holds no run;"
         raise UserError(f"--out {folder}: {what} choose another folder")
     for path in sorted(found, key=lambda path: path.name == "config.json"):  # deleted last

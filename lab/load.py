@@ -112,8 +112,10 @@ def build_model(folder, kind, described, tokenizer, saved, weights):
         )
         require((fits, f"{path}: does not describe a thread reader; restore the file"))
     members = described.get("members", 1)
-    layers = f"the {config.n_layer} layers of config.json, {members} times"
-    few = f"{saved}: holds {len(weights)} tensors, which cannot be {layers}; restore the file"
+    layers = f"the {config.n_layer} layers of config.json" + f" × {members} members" * (
+        members != 1
+    )
+    few = f"{saved}: holds {len(weights)} tensors, too few for {layers}; restore the file"
     require((0 < members * config.n_layer <= len(weights), few))
     try:
         with torch.device("meta"):

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import data
 from data import NAMES, shards
 from data.tokenizer import is_word_level
 from lab.errors import UserError, require
@@ -79,7 +80,7 @@ def tokenizer_kind(tokenizer):
 
 def check_split(flags, source, where):
     """Raise UserError if the run to start from, or one that this was started from, has read the
-    test sentences that --split removes."""
+    test sentences that --split removes. The same data is known by its path only."""
     split = getattr(flags, "split", "full")
     if split == "full":
         return
@@ -91,6 +92,18 @@ def check_split(flags, source, where):
                 f"--split {split}: {where} was pretrained on test sentences; "
                 f"pretrain it with --split {split} too, or use --split full"
             )
+
+
+def check_rows(flags, source, prepared):
+    """Raise UserError if a run to start from has read labelled rows (train_mlm.py --causal): the
+    test sets of the same data may hold them."""
+    if prepared or not source:
+        return
+    for config in ancestry(source.config):
+        same = Path(flags.data).resolve() == Path(config["flags"]["data"]).resolve()
+        if same and config.get("script") == "train_mlm.py" and data.load(flags.data).rows:
+            where = f"--init-from {flags.init_from}: train_mlm.py trained it on the labelled rows"
+            raise UserError(f"{where}, which the test sets may hold; start from train_lm.py's")
 
 
 def ancestry(config):

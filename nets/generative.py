@@ -1,4 +1,4 @@
-"""Classification by likelihood: a decoder for each class, and the one that finds a text likeliest.
+"""Classification by likelihood: one decoder per class, and the class that finds a text most likely.
 
 With few rows, models of the text of each class generalise better than models of the boundary
 between them (Ng & Jordan 2002; Yogatama et al. 2017, "Generative and Discriminative Text

@@ -199,8 +199,8 @@ def write_table(out, data_name, results, rates):
     ]
     caption = (
         "Masked-LM perplexity and share of masked tokens predicted correctly, on held-out lines of "
-        f"{data_name}: mean ± sample standard deviation over the seeds. Tokens per second of CPU time, "
-        "evaluation included: median of the seeds."
+        f"{data_name}: mean ± sample standard deviation over the seeds. Tokens per second of CPU "
+        "time, evaluation included: median of the seeds."
     )
     return tables.write(out / "clap", header, rows, caption)
 

@@ -130,6 +130,7 @@ def load_folder(folder, languages):
         path.stem
         for path in folder.glob(f"*.{languages[0]}")
         if (folder / f"{path.stem}.{languages[1]}").exists()
+        and not path.stem.startswith("train.")  # the training text in another version
     }
     parts = {
         name: read_parallel(*(folder / f"{name}.{language}" for language in languages))

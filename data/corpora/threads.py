@@ -143,7 +143,7 @@ def read_tree(post, where, left_out):
             "since its parents form a cycle; correct their parent_id"
         )
 
-    title = clean("\n".join(str(post.get(part) or "") for part in ("title", "selftext")))
+    title = " ".join(clean(str(post.get(part) or "")) for part in ("title", "selftext")).strip()
     tree, index = Tree([title], [-1]), {root: 0}
     for name in order[1:]:
         if texts[name] in DELETED:

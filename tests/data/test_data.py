@@ -11,7 +11,7 @@ from helpers import ROOT, SAID, sentence
 
 import data
 from data import batching
-from data.corpus import Corpus, hold_out, normalize
+from data.corpus import Corpus, hold_out, words_of
 from data.files import DataError, read_lines
 from data.tokenizer import (
     BOS,
@@ -90,10 +90,10 @@ def test_the_speeches_are_what_the_documentation_says(speeches):
     assert sum(got.seen()) == 551
     assert len(got.lines) == 1553
     clean, n_rows, _ = got.clean()
-    assert n_rows == 553 and len(clean.rows) == 1539 and not any(clean.seen())
-    assert not {normalize(line) for line in clean.lines} & {
-        normalize(text) for _, text in got.test_rows
-    }
+    assert n_rows == 555 and len(clean.rows) == 1537 and not any(clean.seen())
+    texts = "".join(f" {' '.join(words_of(text))} /" for text in clean.texts())
+    tests = [words_of(text) for _, text in got.test_rows]
+    assert not [words for words in tests if len(words) > 4 and f" {' '.join(words)} " in texts]
     tokenizer = train_tokenizer("word", got.texts())
     assert tokenizer.get_vocab_size() == 5631
     assert {
@@ -136,13 +136,13 @@ def test_clean_removes_test_sentences_from_rows_and_lines(corpus):
         assert not any(test in text for text in cleaned.texts())
 
 
-def test_clean_ignores_white_space_and_keeps_short_overlaps():
+def test_clean_ignores_marks_and_case_and_keeps_short_overlaps():
     rows = [(0, "thank  you"), (1, "good people of the valley")]
     corpus = Corpus(
         "x",
         [
             "thank you very much",
-            "Thanks , good people of  the valley !",
+            "Thanks , Good people , of  the valley !",
             "good people of the hills",
             "thank you",
         ],

@@ -1,5 +1,7 @@
 """Corpora for language models: what is held out, known to the vocabulary, and read per step."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from helpers import sentence
@@ -13,6 +15,12 @@ from data.streams import read_sentences, read_text
 from data.tokenizer import UNK, encode, train_tokenizer
 
 
+def asked(data, **more):
+    """Flags as the scripts have them."""
+    flags = dict(tokenizer="word", vocab_size=0, vocab_from="", valid=0.0, split="full")
+    return SimpleNamespace(**{"data": data, "block_size": 99} | flags | more)
+
+
 @pytest.fixture
 def unique(tmp_path):
     """A .txt whose lines all have a word of their own, and its lines."""
@@ -22,7 +30,7 @@ def unique(tmp_path):
 
 
 def test_a_text_is_its_corpus_as_streams():
-    text, corpus = read_text("toy", "word"), data.load("toy")
+    text, corpus = read_text(asked("toy")), data.load("toy")
     assert text.name == "toy" and text.floor == corpus.floor
     assert list(text.streams) == ["train", *corpus.tests]
     for name, lines in {"train": corpus.lines, **corpus.tests}.items():
@@ -34,7 +42,7 @@ def test_a_text_is_its_corpus_as_streams():
 
 def test_held_out_lines_are_unknown_to_the_vocabulary(unique):
     path, lines = unique
-    text = read_text(path, "word", valid=0.25)
+    text = read_text(asked(path, valid=0.25))
     kept, held = hold_out(lines[:36], 0.25, seed=0)
     assert torch.equal(text.streams["train"], batching.stream(text.tokenizer, kept))
     assert torch.equal(text.streams["valid"], batching.stream(text.tokenizer, held))
@@ -43,31 +51,32 @@ def test_held_out_lines_are_unknown_to_the_vocabulary(unique):
 
 
 @pytest.mark.parametrize(
-    "more", [{"kind": "bpe"}, {"vocab_size": 99}, {"vocab_from": "pydocs"}, {"tokenizer": True}]
+    "more", [{"tokenizer": "bpe"}, {"vocab_size": 99}, {"vocab_from": "pydocs"}]
 )
 def test_the_floor_is_known_for_the_corpus_own_words_only(more):
-    if "tokenizer" in more:
-        more["tokenizer"] = train_tokenizer("word", ["a few words"])
-    text = read_text("toy", **{"kind": "word"} | more)
-    assert text.floor == {}
-    if "tokenizer" in more:
-        assert text.tokenizer is more["tokenizer"]
-    if "vocab_from" in more:
-        assert text.tokenizer.token_to_id("Python") and text.name == "toy"
+    assert read_text(asked("toy", **more)).floor == {}
+
+
+def test_a_given_tokenizer_and_the_words_of_another_corpus():
+    given = train_tokenizer("word", ["a few words"])
+    text = read_text(asked("toy"), given)
+    assert text.tokenizer is given and text.floor == {}
+    text = read_text(asked("toy", vocab_from="pydocs"))
+    assert text.tokenizer.token_to_id("Python") and text.name == "toy"
 
 
 def test_sentences_are_the_lines_and_rows_once_each(own_corpus):
-    text, corpus = read_sentences(own_corpus, "word", 99, valid=0.2), data.load(own_corpus)
+    text, corpus = read_sentences(asked(own_corpus, valid=0.2)), data.load(own_corpus)
     kept, held = (dict.fromkeys(part) for part in hold_out(corpus.texts(), 0.2, seed=0))
     for part, sequences in ((kept, text.train), (held, text.valid)):
         assert [s[1:].tolist() for s in sequences] == encode(text.tokenizer, part)
     assert text.n_tokens == sum(map(len, text.train)) and (text.n_long, text.note) == (0, "")
-    short = read_sentences(own_corpus, "word", 6, valid=0.2)
+    short = read_sentences(asked(own_corpus, block_size=6, valid=0.2))
     assert short.n_long == len(kept) and max(map(len, short.train)) == 6
 
 
 def test_a_split_removes_test_sentences_from_the_text(own_corpus):
-    text = read_sentences(own_corpus, "word", 99, split="clean")
+    text = read_sentences(asked(own_corpus, valid=0.05, split="clean"))
     assert text.note.startswith("--split clean: 15 test rows; 6 training rows and 1 lines")
     read = {tuple(s.tolist()) for s in text.train + text.valid}
     test = encode(text.tokenizer, [row for _, row in data.load(own_corpus).test_rows])
@@ -79,16 +88,16 @@ def test_a_split_removes_them_with_another_vocabulary_too(vocab_from, own_corpus
     """The vocabulary may come from a corpus without test rows, or be of test rows of its own."""
     vocab_from = vocab_from if vocab_from == "pydocs" else own_corpus
     more = {"vocab_from": vocab_from, "split": "clean"}
-    text, alone = (read_text(own_corpus, "word", **how) for how in (more, {"split": "clean"}))
+    text, alone = (read_text(asked(own_corpus, **how)) for how in (more, {"split": "clean"}))
     assert text.sizes["train"] == alone.sizes["train"]
     assert text.note.count("15 test rows") == 1 + (vocab_from == own_corpus)
-    assert read_text("pydocs", "word", vocab_from=own_corpus, split="clean").note
+    assert read_text(asked("pydocs", vocab_from=own_corpus, split="clean")).note
     with pytest.raises(DataError, match="--vocab-from nowhere: no such corpus"):
-        read_text(own_corpus, "word", vocab_from="nowhere")
+        read_text(asked(own_corpus, vocab_from="nowhere"))
 
 
 def test_every_step_has_its_batch_wherever_training_begins():
-    text = read_sentences("toy", "word", 32)
+    text = read_sentences(asked("toy", valid=0.05, block_size=32))
     n = -(-len(text.train) // 64)
     batch, again = (text.batches(64, seed=1) for _ in range(2))
     epoch = [batch(step) for step in range(n)]
@@ -106,9 +115,9 @@ def test_too_few_lines_to_hold_some_out(tmp_path):
     lines = [sentence("obama", 0), sentence("obama", 1)]
     (tmp_path / "mine.txt").write_text("\n".join(lines), encoding="utf-8")
     with pytest.raises(DataError, match="1 lines are too few to hold out --valid 0.05"):
-        read_sentences(tmp_path / "mine.txt", "word", 32)
+        read_sentences(asked(tmp_path / "mine.txt", valid=0.05))
     with pytest.raises(DataError, match="1 lines are too few to hold out --valid 0.1"):
-        read_text(tmp_path / "mine.txt", "word", valid=0.1)
+        read_text(asked(tmp_path / "mine.txt", valid=0.1))
 
 
 def test_tokens_are_counted_only_for_noise_that_needs_it():

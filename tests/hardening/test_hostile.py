@@ -196,12 +196,15 @@ def test_a_forged_checkpoint_is_not_resumed(change, cli, corpus, finished, tmp_p
 
 VAST = {
     "width": (dict(model__n_embd=10**7), "should be (77, 10000000)"),
-    "layers": (dict(model__n_layer=10**7), "cannot be the 10000000 layers"),
-    "members": (dict(members=10**9), "cannot be the 1 layers of config.json, 1000000000 times"),
+    "layers": (dict(model__n_layer=10**7), "too few for the 10000000 layers"),
+    "members": (
+        dict(members=10**9),
+        "too few for the 1 layers of config.json × 1000000000 members",
+    ),
     "feed-forward": (dict(model__n_ffn=16_000_000), "should be (16000000, 16)"),
     "positions": (dict(model__block_size=16_000_000), "should be (16000000, 16)"),
     "beyond all": (dict(model__n_embd=10**17), "n_embd must be at most 16,777,216"),
-    "members, none": (dict(members=0), "cannot be the 1 layers of config.json, 0 times"),
+    "members, none": (dict(members=0), "too few for the 1 layers of config.json × 0 members"),
 }
 
 

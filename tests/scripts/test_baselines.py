@@ -434,11 +434,3 @@ def test_a_killed_call_is_repeated(left, text, tmp_path):
         (out / name).write_text('{"kind": "baselines", "flags": {}}', encoding="utf-8")
     succeed(call("baselines", data=text, out=out, order=1))
     assert sorted(path.name for path in out.iterdir()) == ["config.json", "result.json"]
-
-
-def test_an_unfinished_training_run_is_not_deleted(text, tmp_path):
-    out = tmp_path / "out"
-    out.mkdir()
-    (out / "config.json").write_text('{"kind": "lm", "flags": {}}', encoding="utf-8")
-    assert_complains(call("baselines", data=text, out=out, order=1), "--overwrite")
-    assert len(list(out.iterdir())) == 1
