@@ -83,9 +83,10 @@ def show(flags):
             (0 <= flags.head <= H, f"--head {flags.head}: {run.folder} has heads 1 to {H}"),
         )
     several = f"--html: compares at most two runs, got {len(loaded)}; give one or two"
-    require((not flags.html or len(loaded) <= 2, several))
+    both = f"--mean and --head {flags.head}: one draws the mean of all heads; give one of them"
+    require((not flags.html or len(loaded) <= 2, several), (not (flags.mean and flags.head), both))
     names = name_runs(loaded, flags.labels)
-    texts = flags.text or default_texts(loaded)
+    texts = flags.text or default_texts(loaded)[: 1 if flags.numbers else None]  # a short one
     readings = []
     for run in loaded:
         print(f"{run.folder}: {describe(run)}")
@@ -109,7 +110,8 @@ def show(flags):
         about = {"text": text, "runs": [reading.as_json(number) for reading in shown]}
         drawn[f"{file}.{flags.format}"] = about
         if flags.html:
-            pages.append(folder / f"attention-{stem.removeprefix('map-')}.html")
+            file = joined(f"attention-{number + 1}-{slug(text)}", *beside.values())
+            pages.append(folder / f"{file}.html")
             write_text(pages[-1], page(shown, number, flags.title or text))
         if flags.save_weights:
             for reading in shown:
@@ -137,12 +139,12 @@ def joined(*parts):
 def name_runs(loaded, labels):
     """Return {run: its name}: of --labels, else of its folder."""
     given = [label.strip() for label in labels.split(",")] if labels else []
-    wrong = f"--labels {labels}: gives {len(given)} names for {len(loaded)} runs; give one for each"
+    wrong = f"--labels {labels}: gives {len(given)} names, for {len(loaded)} runs; give each a name"
     names = given or [short_name(run, loaded) for run in loaded]
-    where = f"--labels {labels}" if labels else f"the runs are called {' and '.join(names)}"
-    alike = f"{where}: figures are named by them; give different names with --labels"
+    where = f"--labels {labels}" if labels else f"several runs are called {names[0]}"
+    alike = f"{where}: files are named after the runs; give different names with --labels"
     require(
-        (not given or len(given) == len(loaded), wrong),
+        (not given or len(given) == len(loaded) and all(given), wrong),
         (not re.search(r"[/\\]", labels), f"--labels {labels}: give names without / and \\"),
         (len(set(names)) == len(names), alike),
     )
@@ -153,9 +155,9 @@ def draw(shown, number, names, flags):
     """Return the figure of one text: a column for each run, its attentions below each other."""
     columns = {}
     for reading in shown:
-        name = names[reading.run]
-        column = columns.setdefault(name, [])
-        title = [] if column else [flags.title] if flags.title else [name, describe(reading.run)]
+        column = columns.setdefault(reading.run, [])
+        named = [names[reading.run]] * (len(names) > 1 or not flags.title)
+        title = [] if column else [*named, flags.title or describe(reading.run)]
         title += [reading.part_name()] if reading.part else []
         column.append((title, *reading.picture(number)))
     how = flags.layer, flags.head, flags.bos, flags.mean, flags.scale, flags.numbers

@@ -4,8 +4,9 @@
 
 Runs that differ only in the seed are one configuration, named by the flags that differ from the
 others. In --out: compare.png over training, train-short-test-long.png over lengths (figures also
-as .pdf), the table as compare.md and compare.tex, and all numbers as compare.json. For classifiers,
-McNemar's test says which differences on the same test rows could be chance.
+as .pdf), the table as compare.md and compare.tex, and all numbers as compare.json. McNemar's test
+on the same test rows (classifiers) and a paired t-test over seeds (perplexities) say which
+differences could be chance.
 """
 
 from dataclasses import dataclass
@@ -125,8 +126,8 @@ def draw(out, configurations, others):
     over_steps = [panel(name, configurations, others, bool(in_epochs)) for name in names]
     xlabel, lines_are = "step", ""
     if in_epochs:
-        valid = in_epochs[0].flags.get("valid")
-        share = f"{valid:.0%} of" if isinstance(valid, float) else "some"
+        valid = {run.flags.get("valid") for run in in_epochs}
+        share = f"{min(valid):.0%} of" if len(valid) == 1 and None not in valid else "some"
         xlabel, lines_are = "epoch", f"search, {share} rows held out"
     finals_are = "final model, all rows"
     figures = {"compare": panels.draw_over_steps(title, over_steps, xlabel, lines_are, finals_are)}

@@ -22,7 +22,8 @@ from data.corpora.speeches import SPEAKERS
 from data.corpus import normalize
 from lab import load_run
 from lab.command import main
-from lab.flags import flag
+from lab.errors import require
+from lab.flags import flag, given
 from lab.inside.texts import encode, read_file
 from lab.machine import set_up_device
 from lab.predictions import write_predictions, write_rows
@@ -42,8 +43,8 @@ class Flags:
     table: str = flag(
         "", "file for all answers", shown="answers.tsv in the run folder, with --file"
     )
-    tokens: int = flag(40, "most tokens to write", at_least=1, at_most=100_000)
-    samples: int = flag(3, "texts to write", at_least=1, at_most=10_000)
+    tokens: int = flag(40, "write at most this many tokens", at_least=1, at_most=100_000)
+    samples: int = flag(3, "continuations or translations to draw", at_least=1, at_most=10_000)
     temperature: float = flag(0.8, "below 1: more likely words; 0: the most likely", at_least=0)
     top_k: int = flag(0, "words to choose from", shown="10 for a mask, 50 else", at_least=0)
     seed: int = flag(0, "seed of the sampling")
@@ -58,6 +59,10 @@ def sample(flags):
     for text in texts:
         encode(run, text)  # raises UserError before the first answer
     table = Path(flags.table or run.folder / "answers.tsv") if flags.file or flags.table else None
+    require((not (table and table.is_dir()), f"--table {table}: is a folder; give a file"))
+    writes = ("tokens", "samples", "temperature") if run.kind not in ("lm", "seq2seq") else ()
+    asked = given(flags, *writes, *(["top_k"] if run.kind == "classifier" else []))
+    require((not asked, f"{asked}: {run.folder} writes no text; leave that out"))
     if run.kind == "classifier" and table:
         classify_all(run, texts, labels, table)
         return
@@ -84,7 +89,7 @@ def read_texts(flags, run):
     Raises DataError for labels that are no classes of the run. The assignment's labels 0, 1 and 2
     stand for the speakers.
     """
-    if Path(flags.file).suffix not in (".tsv", ".csv"):
+    if Path(flags.file).suffix.lower() not in (".tsv", ".csv"):
         return [*flags.text, *(read_file(flags.file) if flags.file else [])] or [""], None
     classes = run.config["classes"] if run.kind == "classifier" else []
     names = {label: name for label, name in SPEAKERS.items() if name in classes}
@@ -116,8 +121,8 @@ def show_classes(run, text):
 
 
 def show_written(run, text, flags):
-    """Print the text continued, filled or translated, and return all answers: the likeliest, of a
-    decoder only at temperature 0, and samples."""
+    """Print the text continued, filled or translated, and return all answers: first the likeliest
+    (of a decoder only at temperature 0), then the samples."""
     how = flags.samples, flags.tokens, flags.temperature, flags.top_k or 50, flags.seed
     likeliest = run.kind == "seq2seq" or not flags.temperature
     first = run.sample(text, tokens=flags.tokens, temperature=0) if likeliest else []

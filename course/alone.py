@@ -26,6 +26,8 @@ def check():
     parser.add_argument("--watch", action="store_true", help="until Ctrl-C")
     parser.add_argument("--seconds", type=int, default=20, help="time for each function (20)")
     flags = parser.parse_args()
+    if flags.seconds < 1:
+        parser.error(f"--seconds {flags.seconds}: must be at least 1")
     wanted = [numbers.get(name, name) for name in flags.names]
     if unknown := set(wanted) - set(numbers.values()):
         known = ", ".join(numbers.values())

@@ -97,7 +97,9 @@ def find(folder, one):
     require((folder.is_dir(), f"{folder}: no such folder; give the folder of submissions"))
     found = sorted(path for path in folder.iterdir() if path.is_dir() and path.name[0] not in "._")
     exercises = "ex[0-9][0-9]_*.py"
-    if any(folder.glob(exercises)):
+    if stray := next(folder.glob(exercises), None):
+        below = one or not any(next(path.rglob(exercises), None) for path in found)
+        require((below, f"{stray}: is beside folders with submissions; move it into one of them"))
         return [folder.resolve()]
     if one:  # the files of one submission may be in several folders
         names = [name for each in found for name in {path.name for path in each.rglob(exercises)}]

@@ -56,7 +56,7 @@ def handout(flags):
     files = "\n".join(f"- `{file_name(name)}`" for name in names)
     text = README.format(files=files, first=file_name(names[0]), name=names[0])
     (folder / "README.md").write_text(text, encoding="utf-8")
-    print(f"{folder}: {len(names)} exercises, check.py, README.md; students need torch alone")
+    print(f"{folder}: {len(names)} exercises, check.py, README.md; students need only torch")
 
 
 if __name__ == "__main__":

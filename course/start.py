@@ -33,7 +33,7 @@ def start(flags):
         shutil.copyfile(STUBS / name, folder / name)
         print(f"  {folder / name}")
     if kept := len(names) - len(missing):
-        print(f"  {kept} other files were there already and are unchanged")
+        print(f"  already there and unchanged: {kept}")
     print(f"Write the functions in these files, then: python -m course.check {flags.folder}")
 
 

@@ -157,17 +157,18 @@ def compare_gradients(yours, reference):
     """Return the largest relative difference of a parameter's gradient."""
     pairs = zip(yours.parameters(), reference.parameters())
     grads = ((torch.zeros_like(b) if a.grad is None else a.grad, b.grad) for a, b in pairs)
-    return max(((a - b).norm() / b.norm()).item() for a, b in grads)
+    return torch.stack([(a - b).norm() / b.norm() for a, b in grads]).max().item()  # NaN stays
 
 
 def conclude(losses, gradients, faults):
     """Return a sentence on the losses of two trainings, [(yours, reference)], and on how far apart
     their first gradients are."""
-    most = max(abs(a - b) / b for a, b in losses)
+    mine, theirs = torch.tensor(losses, dtype=torch.float64).T
+    most = ((mine - theirs).abs() / theirs).max().item()  # NaN stays
     apart = f"the first gradients differ by {gradients:.1%}, the losses by at most {most:.2%}"
     if faults:
-        unmet = ": this training has no padding and no dropout, so it does not meet the mistake"
-        subtle = ". The losses alone would hardly tell" * (most < 0.01)
+        unmet = ": this training uses neither padding nor dropout, so the mistake may not matter"
+        subtle = ". The losses alone would hardly show it" * (most < 0.01)
         told = unmet if gradients < GRADIENT and most < LOSS else subtle
         return f"With {' and '.join(faults)} wrong, {apart}{told}."
     if gradients < GRADIENT and most < LOSS:
@@ -182,9 +183,12 @@ def draw(path, text, yours, reference):
     idx = list(text.streams.values())[-1][:SHOWN]
     words = [text.tokenizer.id_to_token(i) for i in idx.tolist()]
     future = torch.ones(len(idx), len(idx), dtype=torch.bool).triu(1)
-    columns = []
+    columns, shape = [], (len(idx), len(idx))
     for model, title in ((reference, "the reference's attention"), (yours, "your attention")):
         _, maps = model.body(idx[None], need_weights=True)
+        if maps[0].shape != (1, model.body.config.n_head, *shape):
+            print(f"Your attention is not drawn: its weights are {tuple(maps[0].shape)}")
+            return
         weights = torch.stack(maps)[:, 0].float().masked_fill(future, math.nan)  # (L, H, T, T)
         columns.append([([title], words, words, weights)])
     save(draw_maps(columns), path)

@@ -38,9 +38,9 @@ def load(name, flag_name="--data"):
         )
     if path.is_dir():
         return load_folder(path)
-    if path.suffix in READERS:
+    if path.suffix.lower() in READERS:
         note_test_sets(path, flag_name)
-        return READERS[path.suffix](path)
+        return READERS[path.suffix.lower()](path)
     if path.exists():
         raise DataError(
             f"{flag_name} {name}: only folders, .txt, .tsv and .csv files can be read; "

@@ -34,7 +34,6 @@ IGNORED = (
     "accumulate",
     "timeout",
     "compile",
-    "eval_every",
     "keep",
     "eval_block",
 )
@@ -202,9 +201,10 @@ def check_comparable(trained, baselines):
             "perplexities of different texts are not comparable "
             "(train_mlm.py --causal has no test sets); give runs of one script on the same text",
         )
-    if kind in ("mlm", "seq2seq"):
+    if kind in ("mlm", "seq2seq") or kind == "lm" and not trained[0].tokens:
         decide = {
-            "mlm": ("mask_rate", "mask_unit", "split"),
+            "mlm": ("mask_rate", "mask_unit", "split", "valid", "block_size"),
+            "lm": ("split", "valid", "block_size"),
             "seq2seq": ("task", "languages", "mask_rate", "mean_span", "block_size"),
         }[kind]
         agree(

@@ -70,8 +70,9 @@ def describe(tests):
     if not tests:
         return ""
     lines = [
-        "Paired t-test over seeds, on the mean log perplexity of the test sets, each configuration "
-        f"against the next worse one; p < {LEVEL} tells them apart.\n"
+        "Paired t-test over seeds, on the mean log perplexity of the test sets or, without any, "
+        "of the held-out lines, each configuration against the next worse one; "
+        f"p < {LEVEL} tells them apart.\n"
     ]
     for test in tests:
         p = f"p = {test['p']:.3f}" if test["p"] >= 0.001 else "p < 0.001"

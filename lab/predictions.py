@@ -58,7 +58,7 @@ def read_predictions(folder):
     try:
         return [(*row[:3], max(map(float, row[3:-1])), row[-1] == "yes") for row in table[1:]]
     except ValueError:
-        raise DataError(f"{path}: holds probabilities that are no numbers; {REMEDY}") from None
+        raise DataError(f"{path}: a probability in it is not a number; {REMEDY}") from None
 
 
 def quote(cell):

@@ -42,9 +42,10 @@ def chosen(wanted):
     """Return the names of exercises given by name or number, in order; all if none is given.
     Raises UserError."""
     numbered = {str(number): name for number, name in enumerate(EXERCISES, start=1)}
+    wanted = [word.strip() for word in wanted if word.strip()]
     for word in wanted:
         if numbered.get(word, word) not in EXERCISES:
-            raise UserError(f"{word}: no such exercise; there are {', '.join(EXERCISES)}")
+            raise UserError(f"{word}: no such exercise; there are 1 to 10: {', '.join(EXERCISES)}")
     names = {numbered.get(word, word) for word in wanted}
     return [name for name in EXERCISES if name in names or not names]
 

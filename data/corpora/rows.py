@@ -38,7 +38,7 @@ def read_rows(path, labels=None):
     a label or a text, and of a label that is not among `labels`, if these are given.
     """
     path = Path(path)
-    is_csv = path.suffix == ".csv"
+    is_csv = path.suffix.lower() == ".csv"
     records = read_csv(path) if is_csv else read_tsv(path)
     header, label_at, text_at = find_columns([cells for _, cells in records])
     note_columns(path, header, label_at, text_at, is_csv)

@@ -1,7 +1,7 @@
 """Measure the attention of a run on some texts.
 
 `readings_of` gives one `Reading` per attention of a run: the weights of every layer and head on a
-batch of texts, and the checks they passed. `AttentionView` is what a Reading says of one text.
+batch of texts, and the checks they passed. `AttentionView` (view.py) shows a Reading for one text.
 """
 
 import math
@@ -133,6 +133,10 @@ def describe(run):
     elif config.pos != "nope":
         words += " positions"
     words += f", window {config.window}" if config.window else ""
+    if run.config.get("body") == "generative":
+        words += f", decoder of {run.config['classes'][0]}"
+    if members := getattr(run.model, "members", ()):
+        words += f", first of {len(members)} members"
     if flags.get("steps") == 0:
         words += ", untrained"
     elif "data" in flags:

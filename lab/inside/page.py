@@ -45,7 +45,8 @@ ASKED = {  # what the rows of the answers are, and what they mean
     ),
     "classifier": (
         "text",
-        "The classes of the text and, below it, of the state of each word alone.",
+        "The classes of the text and, if the last layer alone is read, below it those of the state "
+        "of each word.",
     ),
 }
 
@@ -228,8 +229,6 @@ def notes(run, words, asked):
     """Return what else a reader of the answers has to know, "" if nothing."""
     text, n = "", len(asked.places)
     n_word = len(words) - words.count("[BOS]") - words.count("[EOS]")
-    if run.kind == "classifier" and run.model.layers != "last":
-        text += " Only the final answer is shown: it does not come from the last layer alone."
     if run.kind in ("mlm", "thread") and n < n_word:
         text += f" To save time, only {n} of {n_word} words were masked, evenly spread."
     if hasattr(run.model, "members"):

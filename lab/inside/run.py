@@ -1,8 +1,8 @@
 """A trained run in Python: `run = lab.load_run("out/lm-toy-alibi-0")`.
 
 Each method takes texts as they are typed. It reads them as training did: [BOS] in front, cut to
---block-size where the model cannot read more, unknown words as [UNK]. A note on stdout says what is
-unknown or cut.
+--block-size where the model cannot read more, unknown words as [UNK]. Most methods print a note on
+what is unknown or cut.
 """
 
 from dataclasses import dataclass
@@ -182,6 +182,7 @@ class OpenRun(LoadedRun):
     def classify(self, *texts):
         """Return {class: probability} for each text, the likeliest first. For classifiers."""
         self.can("classify", "classifier")
+        require((texts, "classify: no text; give one or more"))
         for text in texts:
             encode(self, text)  # raises UserError if the text has no words
         shares = torch.cat([self.model(*batch).softmax(-1) for batch in self.batches(texts)])
@@ -199,7 +200,9 @@ class OpenRun(LoadedRun):
 
     def embed(self, *texts):
         """Return one vector per text, a numpy array (N, C): the final hidden states, averaged over
-        the tokens. A classifier's are the features that its head reads, (N, n_features)."""
+        the tokens. A classifier's are the features that its head reads, (N, n_features), or the
+        log-likelihood of each class."""
+        require((texts, "embed: no text; give one or more"))
         return torch.cat([self.vectors(*batch) for batch in self.batches(texts)]).cpu().numpy()
 
     def vectors(self, idx, mask):

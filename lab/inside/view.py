@@ -1,5 +1,6 @@
 """The attention of a run on one text, as arrays, a figure or a web page."""
 
+import math
 from html import escape
 from pathlib import Path
 
@@ -84,6 +85,8 @@ class AttentionView:
         The page shows this text with all attentions of the run, what each layer answers, and what
         changes without each head. beside: the AttentionView of another run to compare with.
         """
+        same = beside is not None and beside.run is self.run
+        require((not same, "beside: is of the same run; give a view of another run"))
         readings = [r for view in (self, beside) if view for r in view.readings]
         text = page(readings, title=self.text)
         if path:
@@ -113,8 +116,11 @@ def maps_of(columns, layer=0, head=0, bos=True, mean=False, scale="sqrt", number
         [(heading, *adapt(*shown, bos, mean)) for heading, *shown in column] for column in columns
     ]
     longest = max(len(words) for column in columns for _, *both, _ in column for words in both)
-    many = f"numbers: {longest} tokens are too many; numbers fit into maps of {MOST_NUMBERS}"
-    require((longest <= MOST_NUMBERS or not numbers, f"{many}; give a shorter text"))
+    many = f"numbers: the text has {longest} tokens; numbers fit into maps of {MOST_NUMBERS}"
+    require(
+        (longest <= MOST_NUMBERS or not numbers, f"{many}; give a shorter text"),
+        (scale in ("sqrt", "linear"), f"scale {scale!r}: must be sqrt or linear"),
+    )
     layers = [layer - 1] if layer else []  # empty: all
     heads = [head - 1] if head and not mean else []
     return draw_maps(columns, layers, heads, scale == "linear", numbers, mean)
@@ -123,9 +129,10 @@ def maps_of(columns, layer=0, head=0, bos=True, mean=False, scale="sqrt", number
 def adapt(queries, keys, weights, bos, mean):
     """Return a picture's queries, keys and weights (L, H, T, S) without [BOS], or with the mean of
     the heads (L, 1, T, S)."""
-    if mean:
-        weights = weights.nanmean(1, keepdim=True)
+    if mean:  # of all heads: a key that a head may not see has the weight 0 there
+        nowhere = weights.isnan().all(1, keepdim=True)
+        weights = weights.nan_to_num().mean(1, keepdim=True).masked_fill(nowhere, math.nan)
     if not bos:
-        i, j = int(queries[0] == "[BOS]"), int(keys[0] == "[BOS]")
+        i, j = (int(words[0] == "[BOS]" and len(words) > 1) for words in (queries, keys))
         queries, keys, weights = queries[i:], keys[j:], weights[:, :, i:, j:]
     return queries, keys, weights

@@ -267,6 +267,21 @@ def test_train_compares_gradients_before_they_are_clipped(answers, corpus, cli):
     assert "With loss wrong, the first gradients differ by 51100.0%" in told
 
 
+@pytest.mark.parametrize(
+    "nan, given, told",
+    [
+        ("", "weights.mean(1)", "Your attention is not drawn: its weights are (1, 12, 12)"),
+        (".log().exp()", "weights", "the losses by at most nan%"),
+    ],
+)
+def test_train_notices_nan_and_weights_of_another_shape(nan, given, told, answers, corpus, cli):
+    body = f"""scores = q @ k.transpose(-2, -1) / q.size(-1) ** 0.5
+    weights = (scores if bias is None else scores + bias).softmax(-1){nan}
+    return torch.nn.functional.dropout(weights, dropout) @ v, {given}"""
+    answer(answers, "attention", "attend", body)
+    assert told in succeed(cli("course.train", answers, data=corpus, steps=2)).out
+
+
 def test_train_tells_a_lost_gradient_from_rounding(answers, corpus, cli, monkeypatch):
     monkeypatch.setattr("course.train.draw", lambda *_: None)
     body = "x = x + dropout(attention(norm1(x)))\n    return x + dropout(feed_forward(norm2(x)))"

@@ -95,12 +95,22 @@ def test_heatmaps_of_one_head_and_of_the_mean(tmp_path):
     assert (matplotlib.get_backend(), matplotlib.rcParams.copy()) == before
 
 
+def test_the_mean_of_heads_counts_keys_that_a_head_may_not_see(tmp_path):
+    run = load_run(make_run(tmp_path / "run", "mlm", pos="alibi", alibi="one-sided"))
+    shown = maps_of(run.attention(TEXT).plot(layer=1, mean=True))["layer 1, mean of heads"]
+    assert np.allclose(shown.filled(0).sum(-1), 1, atol=1e-5)
+
+
 def test_a_plot_that_cannot_be_is_refused(tmp_path):
     run = load_run(make_run(tmp_path / "run", pos="nope"))
     with pytest.raises(UserError, match="layer 3: .* has layers 1 to 2"):
         run.attention(TEXT).plot(layer=3)
-    with pytest.raises(UserError, match="26 tokens are too many"):
+    with pytest.raises(UserError, match="26 tokens; numbers fit into maps of 12"):
         run.attention(TEXT * 6).plot(numbers=True)
+    with pytest.raises(UserError, match="scale 'lin': must be sqrt or linear"):
+        run.attention(TEXT).plot(scale="lin")
+    with pytest.raises(UserError, match="beside: is of the same run"):
+        run.attention(TEXT).html(beside=run.attention("we will read"))
     with pytest.raises(UserError, match="NoPE has no position encoding"):
         run.positions()
 

@@ -510,9 +510,9 @@ def test_titles_labels_and_means(tmp_path, figures):
     titles = [axis.get_title() for axis in figure.axes if axis.get_title()]
     assert titles == ["layer 1, mean of heads", "layer 2, mean of heads"] * 2
     done = call("attention_maps", *runs, labels="one", text=SHORT)
-    assert_complains(done, "--labels one: gives 1 names for 2 runs")
-    for labels in ("same,same", "a/b,c"):  # would share a column, or name a missing folder
+    assert_complains(done, "--labels one: gives 1 names, for 2 runs")
+    for labels in ("same,same", "a/b,c", ",b"):  # would share a column, or name a missing folder
         done = call("attention_maps", *runs, labels=labels, text=SHORT)
         assert_complains(done, f"--labels {labels}: ")
     alike = [make_run(tmp_path / parent / "x" / "lm", pos="rope") for parent in "ab"]
-    assert_complains(call("attention_maps", *alike, text=SHORT), "x-lm and x-lm: ", "--labels")
+    assert_complains(call("attention_maps", *alike, text=SHORT), "are called x-lm: ", "--labels")

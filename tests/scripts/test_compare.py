@@ -556,6 +556,10 @@ MISTAKES = {
         lambda make, baseline: [make("a", "mlm", mask_rate=0.15), make("b", "mlm", mask_rate=0.4)],
         ["mask_rate=0.15", "mask_rate=0.4", "not comparable"],
     ),
+    "two validation shares": (
+        lambda make, baseline: [make("a", "mlm", valid=0.05), make("b", "mlm", valid=0.4)],
+        ["valid=0.05", "valid=0.4", "not comparable"],
+    ),
     "twice the same": (lambda make, baseline: [make("a"), make("b")], ["a and b", "same seed 0"]),
     "out is a run": (lambda make, baseline: [make("a"), "--out", "a"], ["--out a: is a run"]),
     "out is a file": (lambda make, baseline: [make("a"), "--out", "a/result.json"], ["is a file"]),

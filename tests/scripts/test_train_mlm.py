@@ -142,7 +142,10 @@ def test_a_causal_run_predicts_every_next_word(cli, corpus, tmp_path):
 def test_a_causal_run_is_a_language_model_for_other_scripts(cli, corpus, finished, tmp_path):
     argv = (*SHORT["train_mlm"], "--causal", "--data", corpus)
     succeed(cli("train_mlm", *argv, out=tmp_path / "clm"))
-    succeed(cli("train_lm", init_from=tmp_path / "clm", data=corpus, steps=0, out=tmp_path / "lm"))
+    outcome = cli("train_lm", init_from=tmp_path / "clm", data=corpus, steps=0, out=tmp_path / "lm")
+    assert_complains(outcome, "train_mlm.py trained it on the labelled rows", "the test sets")
+    lines = corpus / "train_LM.txt"
+    succeed(cli("train_lm", init_from=tmp_path / "clm", data=lines, steps=0, out=tmp_path / "lm"))
     given = dict(causal=True, init_from=tmp_path / "lm", data=corpus, out=tmp_path / "again")
     succeed(cli("train_mlm", **given, steps=0, valid=0.2))
     one, two = (
