@@ -78,7 +78,7 @@ def train(flags):
     before = "-".join(source.config.get("languages", languages) if source else languages)
     wrong = f"--init-from {flags.init_from}: its languages are {before}, not {'-'.join(languages)}"
     require((before == "-".join(languages), f"{wrong}; use --languages {before}"))
-    n_pairs, pairs = len(pairs.train), pairs.with_valid(flags.valid)
+    n_pairs, pairs = len(pairs.train), pairs.with_valid(flags)
     few = f"{where}: {n_pairs} pairs are too few to hold out --valid {flags.valid} of them"
     require((pairs.train and pairs.valid, f"{few}; give more, or another share"))
     kept, held_out = list(dict.fromkeys(pairs.train)), pairs.valid

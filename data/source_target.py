@@ -28,7 +28,7 @@ def read_examples(flags):
         lines, valid = hold_out(corpus.lines, flags.valid, seed=0)
         texts = corpus.texts(valid)
     else:
-        corpus = load_pairs(flags.data, flags.languages).with_valid(flags.valid)
+        corpus = load_pairs(flags.data, flags.languages).with_valid(flags)
         lines, valid, texts = corpus.train, corpus.valid, corpus.texts()
     few = f"--data {flags.data}: {len(lines) + len(valid)} examples are too few for --valid"
     if not (lines and valid):

@@ -49,8 +49,8 @@ class Run:
         self.saved = None  # step or epoch of the last checkpoint
         self.damaged = self.retraining = False
         self.live, self.losses, self.signals = LiveLine(), Losses(), Signals(self.how_to_resume)
-        steps = getattr(flags, "steps", 0) + getattr(flags, "class_steps", 0)
-        self.count_in_steps(steps, getattr(flags, "eval_every", 1))
+        self.unit, self.per_epoch, self.every = "step", 1, getattr(flags, "eval_every", 1)
+        self.total = getattr(flags, "steps", 0) + getattr(flags, "class_steps", 0)
         self.kept = flags.numbers("keep") if getattr(flags, "keep", "") else []
         for step in self.kept:
             late = f"--keep {step}: must be a step from 0 to {self.total}"
@@ -86,9 +86,6 @@ class Run:
         write_text(self.folder / "tokenizer.json", tokenizer.to_str(pretty=True))
 
     # ------------------------------------------------------------------------ the training loop
-
-    def count_in_steps(self, total, every):
-        self.unit, self.total, self.every, self.per_epoch = "step", total, every, 1
 
     def count_in_epochs(self, epochs, per_epoch):
         """Count in epochs of `per_epoch` steps, with an evaluation after each epoch."""

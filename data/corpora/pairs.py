@@ -26,12 +26,15 @@ class Pairs:
         """Return all training sentences of both languages. They make the vocabulary."""
         return [sentence for pair in self.train for sentence in pair]
 
-    def with_valid(self, share):
-        """Return these pairs if some are for validation, else with a share of the training pairs
-        held out for it."""
+    def with_valid(self, flags):
+        """Return these pairs if some are for validation, else with the share --valid of the
+        training pairs held out for it. Raises DataError if --valid was given without need."""
         if self.valid:
+            if "valid" in getattr(flags, "given", ()):
+                brings = f"--data {flags.data} has pairs for validation"
+                raise DataError(f"--valid {flags.valid}: {brings}; leave --valid out")
             return self
-        train, valid = hold_out(self.train, share, seed=0, key=lambda pair: pair[0])
+        train, valid = hold_out(self.train, flags.valid, seed=0, key=lambda pair: pair[0])
         return replace(self, train=train, valid=valid)
 
     def corpus(self):

@@ -17,7 +17,7 @@ Nobody knows how well a model could do at best on natural text. Here it is known
 Two notes on reading results against these floors. A test set is a sample: on 200 sentences even the
 grammar itself varies by a few percent around exp(H / L). And a model trained on all speakers is not
 told who speaks. Meeting each sentence by itself, the best it can do is the average of the three
-grammars, `perplexity(sentences)`, about 5% above exp(H / L).
+grammars, about 5% above exp(H / L).
 """
 
 import math
@@ -212,21 +212,6 @@ def mean_length(speaker):
 def perplexity_floor(speaker):
     """Return exp(H / L), the lowest perplexity per word token possible in the long run."""
     return math.exp(entropy(speaker) / mean_length(speaker))
-
-
-def perplexity(sentences, speaker=None):
-    """Return the grammar's own perplexity per word token on these sentences.
-
-    With a speaker: exp(-sum log P(s | speaker) / tokens). Without: P(s) is the average over the
-    speakers, the best for a model that is not told who speaks and meets each sentence by itself.
-    """
-    speakers = SPEAKERS if speaker is None else (speaker,)
-    nats = tokens = 0
-    for sentence in sentences:
-        logs = [log_probability(sentence, s) for s in speakers]
-        nats -= max(logs) + math.log(sum(math.exp(x - max(logs)) for x in logs) / len(logs))
-        tokens += len(re.findall(r"\w+|[^\w\s]", sentence))
-    return math.exp(nats / tokens)
 
 
 def best_accuracy(rows):
