@@ -161,7 +161,8 @@ def curves(panels, xlabel):
         axis.set_xticks(step_ticks([x for xs, *_ in lines.values() for x in xs]))
         note = f" (not shown: untrained model at {xlabel} 0)" if cut else ""
         axis.set(title=title, xlabel=xlabel + note, ylabel=ylabel)
-        axis.legend(fontsize=8)
+        below = dict(loc="upper center", bbox_to_anchor=(0.5, -0.19), ncols=2)
+        axis.legend(fontsize=8, **below if len(lines) + len(dashed) > 3 else {})
     return figure
 
 
