@@ -26,7 +26,7 @@ from lab.machine import autocast, compile_blocks, set_up_device
 from lab.optim import learning_rate, make_adamw
 from lab.report import Curves, draw_curve, report_predictions, say_start
 from lab.run import Run
-from lab.sources import load_encoder
+from lab.sources import load_encoder, sha256_of
 from model import Decoder
 from nets.classifier import Classifier
 from nets.device import send
@@ -93,6 +93,7 @@ def train(flags):
     head |= {"n_component": min(flags.n_component, len(kept))}
     described = {"classifier": head, "classes": corpus.classes}
     described |= {"body": "decoder" if flags.causal else "encoder"}
+    described |= {"encoder_sha256": sha256_of(source)}
     name = "frozen" if frozen else "tuned" if source else ""
     run = Run("classifier", flags, config, tokenizer, device, name, **described)
     model, features, optimizer, balance = start(config, head, source, sets, flags, device)

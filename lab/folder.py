@@ -111,6 +111,14 @@ def check_tokenizer(folder, tokenizer, data):
         )
 
 
+def check_encoder(folder, sha256, flags):
+    """Raise UserError if --encoder has other weights than when the run was started: a checkpoint on
+    a frozen encoder holds only the head."""
+    if read_config(folder).get("encoder_sha256", sha256) != sha256:
+        changed = f"--resume: --encoder {flags.encoder} has changed since {folder} was started"
+        raise UserError(f"{changed}; restore it, or start again with another --out")
+
+
 def figures_folder(out):
     """Return --out of a script that draws, as a path. Raises UserError for a file, and for a run,
     whose files the figures would mix with."""

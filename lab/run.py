@@ -20,7 +20,7 @@ from lab import processes
 from lab.checkpoint import Corrupt, load_optimizer, load_weights, read_checkpoint, write_checkpoint
 from lab.errors import UserError, require
 from lab.flags import script_of
-from lab.folder import check_tokenizer, name_folder, open_folder
+from lab.folder import check_encoder, check_tokenizer, name_folder, open_folder
 from lab.live import LiveLine, clock
 from lab.machine import git_revision, peak_memory, versions
 from lab.optim import make_adamw
@@ -70,6 +70,7 @@ class Run:
         open_folder(self.folder, flags)
         if flags.resume:
             check_tokenizer(self.folder, tokenizer, flags.data)
+            check_encoder(self.folder, described.get("encoder_sha256", ""), flags)
             return
         command = [*processes.launcher(), *script.split(), *sys.argv[1:]]
         described |= {

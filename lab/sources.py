@@ -4,6 +4,7 @@ from pathlib import Path
 
 import data
 from data import NAMES, shards
+from data.download import sha256
 from data.tokenizer import is_word_level
 from lab.errors import UserError, require
 from lab.flags import adopt, given
@@ -65,6 +66,12 @@ def load_encoder(flags):
     flags.causal = decoder
     check_split(flags, source, where)
     return source
+
+
+def sha256_of(source):
+    """Return the sha256 of the weights of a run to start from, "" for anything else."""
+    path = source and source.folder / "best.pt"
+    return sha256(path) if path and path.exists() else ""
 
 
 def take_over(flags, model, tokenizer, where):

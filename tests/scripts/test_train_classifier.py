@@ -1,6 +1,7 @@
 """train_classifier.py: accuracies counted by hand, jointly, frozen and fine-tuned."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -98,6 +99,17 @@ def test_balance_weights_a_rare_class_like_a_common_one(cli, tmp_path):
         shares = answer(loaded, "number unheard of them").softmax(0)
         share[how] = shares[loaded.config["classes"].index("rare")].item()
     assert share["none"] < 0.33 < share["weights"] < 0.6 < share["prior"]
+
+
+def test_a_frozen_run_is_not_resumed_on_another_encoder(cli, corpus, finished, tmp_path):
+    encoder, run = shutil.copytree(finished("train_mlm"), tmp_path / "encoder"), tmp_path / "run"
+    succeed(cli("train_classifier", encoder=encoder, data=corpus, epochs=2, out=run))
+    (run / "result.json").unlink()
+    succeed(cli("train_classifier", "--resume", out=run))
+    saved = torch.load(encoder / "best.pt", weights_only=True)
+    saved["model"]["body.embedding.weight"] += 1
+    torch.save(saved, encoder / "best.pt")
+    assert_complains(cli("train_classifier", "--resume", out=run), f"--encoder {encoder} has chan")
 
 
 def test_head_dropout_works_with_a_frozen_encoder(cli, corpus, finished, tmp_path):
