@@ -83,10 +83,9 @@ def show(flags):
             (0 <= flags.head <= H, f"--head {flags.head}: {run.folder} has heads 1 to {H}"),
         )
     several = f"--html: compares at most two runs, got {len(loaded)}; give one or two"
-    both = f"--mean and --head {flags.head}: one draws the mean of all heads; give one of them"
-    require((not flags.html or len(loaded) <= 2, several), (not (flags.mean and flags.head), both))
+    require((not flags.html or len(loaded) <= 2, several))
     names = name_runs(loaded, flags.labels)
-    texts = flags.text or default_texts(loaded)[: 1 if flags.numbers else None]  # a short one
+    texts = flags.text or default_texts(loaded, short=flags.numbers)
     readings = []
     for run in loaded:
         print(f"{run.folder}: {describe(run)}")
@@ -141,7 +140,8 @@ def name_runs(loaded, labels):
     given = [label.strip() for label in labels.split(",")] if labels else []
     wrong = f"--labels {labels}: gives {len(given)} names, for {len(loaded)} runs; give each a name"
     names = given or [short_name(run, loaded) for run in loaded]
-    where = f"--labels {labels}" if labels else f"several runs are called {names[0]}"
+    twice = next((name for name in names if names.count(name) > 1), "")
+    where = f"--labels {labels}" if labels else f"several runs are called {twice}"
     alike = f"{where}: files are named after the runs; give different names with --labels"
     require(
         (not given or len(given) == len(loaded) and all(given), wrong),
@@ -172,12 +172,12 @@ def save_weights(path, view):
     np.savez_compressed(path, **arrays)
 
 
-def default_texts(loaded):
-    """Return example texts whose words the runs know."""
+def default_texts(loaded, short):
+    """Return example texts whose words the runs know; with `short`, one text."""
     if any(run.kind == "thread" for run in loaded):
-        return TOY_THREAD
+        return TOY_THREAD[-1:] if short else TOY_THREAD
     toy = all(run.config["flags"].get("data") in ("toy", "toy-pairs") for run in loaded)
-    return TOY_TEXTS if toy else TEXTS
+    return (TOY_TEXTS if toy else TEXTS)[: 1 if short else None]
 
 
 def short_name(run, loaded):
@@ -218,7 +218,7 @@ def print_report(reading):
     if "distance" in formats:
         columns = "distance in tokens, weight on the first token and on itself, entropy in nats"
     tokens = int(reading.mask.sum())
-    print(f"  averages over {tokens} tokens: {columns} (last row: equal weights)")
+    print(f"  means over {tokens} tokens: {columns} (last row: equal weights)")
     print("  layer  head  " + "  ".join(f"{name:>8}" for name in formats))
     for row in [*reading.heads(), uniform]:
         numbers = "  ".join(f"{row[name]:{form}}" for name, form in formats.items())

@@ -63,7 +63,17 @@ def count(flags):
     needless = f"{asked}: for n-grams, but --data {flags.data} has no test text; leave it out"
     require((running or not asked, needless))
     larger = data.load(flags.text, "--text").lines if flags.text else []
-    require((larger or not flags.text, f"--text {flags.text}: no running text found; give another"))
+    held_out = hold_out(corpus.lines, 0.1, seed=0)
+    few = f"--text {flags.text}: --data {flags.data} has too few lines to hold some out for mixing"
+    labelled = bool(corpus.rows and corpus.test_rows)
+    problem = "neither test text nor test rows found; give a larger corpus"
+    require(
+        (larger or not flags.text, f"--text {flags.text}: no running text found; give another"),
+        (all(held_out) or not flags.text, f"{few}; leave --text out"),
+        (running or labelled, f"--data {flags.data}: {problem}"),
+    )
+    if labelled:
+        corpus.split(flags.split)  # raises DataError if that leaves no rows
     name = flags.data if flags.data in NAMES else Path(flags.data).resolve().stem
     split = "" if flags.split == "full" else "-" + flags.split.replace("/", "-of-")
     folder = Path(flags.out or f"out/baselines-{name}{split}")
@@ -74,15 +84,12 @@ def count(flags):
         result |= measure_ngrams(corpus, larger, flags)
         values = (f"{name} {result[f'perplexity/{name}']:.1f}" for name in corpus.tests)
         summary.append(f"{flags.order}-gram perplexity {', '.join(values)}")
-    if corpus.rows and corpus.test_rows:
+    if labelled:
         numbers, test = measure_classifier(corpus, flags)
         result |= numbers
         summary.append(f"naive Bayes accuracy {result['accuracy/test']:.1%}")
         if "accuracy/unseen" in result:
             summary[-1] += f", {result['accuracy/unseen']:.1%} on unseen sentences"
-    problem = "neither test text nor test rows found; give a larger corpus"
-    require((summary, f"--data {flags.data}: {problem}"))
-
     config = {"kind": "baselines", "flags": asdict(flags)}
     config |= {"revision": git_revision(), "versions": versions()}
     write_json(folder / "config.json", config)
@@ -142,10 +149,7 @@ def measure_ngrams(corpus, larger, flags):
 def mix_ngrams(model, corpus, larger, tokenizer, flags):
     """Return the Mixture of a model of --data and one of --text that suits held-out lines best."""
     wide = KneserNey(batching.stream(tokenizer, larger), model.vocab_size, flags.order)
-    parts = hold_out(corpus.lines, 0.1, seed=0)
-    few = f"--text {flags.text}: --data {flags.data} has too few lines to hold some out for mixing"
-    require((all(parts), f"{few}; leave --text out"))
-    kept, held = (batching.stream(tokenizer, part) for part in parts)
+    kept, held = (batching.stream(tokenizer, part) for part in hold_out(corpus.lines, 0.1, seed=0))
     kept = with_rare_unknown(kept, model.vocab_size, flags)
     narrow = KneserNey(kept, model.vocab_size, flags.order)
     return Mixture((model, wide), mixing_weight((narrow, wide), held))

@@ -43,7 +43,7 @@ class Flags:
     table: str = flag(
         "", "file for all answers", shown="answers.tsv in the run folder, with --file"
     )
-    tokens: int = flag(40, "write at most this many tokens", at_least=1, at_most=100_000)
+    tokens: int = flag(40, "decoders: write at most this many tokens", at_least=1, at_most=100_000)
     samples: int = flag(3, "continuations or translations to draw", at_least=1, at_most=10_000)
     temperature: float = flag(0.8, "below 1: more likely words; 0: the most likely", at_least=0)
     top_k: int = flag(0, "words to choose from", shown="10 for a mask, 50 else", at_least=0)

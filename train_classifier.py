@@ -93,7 +93,7 @@ def train(flags):
     head |= {"n_component": min(flags.n_component, len(kept))}
     described = {"classifier": head, "classes": corpus.classes}
     described |= {"body": "decoder" if flags.causal else "encoder"}
-    described |= {"encoder_sha256": sha256_of(source)}
+    described |= {"encoder_sha256": "" if flags.untrained else sha256_of(source)}
     name = "frozen" if frozen else "tuned" if source else ""
     run = Run("classifier", flags, config, tokenizer, device, name, **described)
     model, features, optimizer, balance = start(config, head, source, sets, flags, device)
@@ -209,9 +209,9 @@ def say_data(run, corpus, note, sets, seen, model, source):
     if note:
         run.say(note)
     n = {name: f"{len(rows):,}" for name, rows in sets.items()}
-    stood = "removed from" if note else "also among"
     what = f"{corpus.name}: {n['train']} training rows, {n['valid']} for validation"
-    known = f"{int(seen.sum()):,} of them {stood} the training rows"
+    stood = "were" if note else "also"  # before --split removed them
+    known = f"{int(seen.sum()):,} of them {stood} among the training rows"
     say_start(run, f"{what}, {n['test']} test rows ({known})", model)
     for name, rows in sets.items():
         if rows.n_long:

@@ -51,7 +51,7 @@ class Flags:
     )
     threads: str = flag("1,all", "CPU threads, comma-separated; one table for each")
     device: str = flag("cpu", "where to compute", ("cpu", "cuda"))
-    dtype: str = flag("auto", "bfloat16 autocast or float32; auto: bfloat16 on CUDA", DTYPES)
+    dtype: str = flag("auto", "bfloat16 autocast or float32; auto: as in the scripts", DTYPES)
     compile: bool = flag(False, "torch.compile every implementation")
     apart: bool = flag(False, "run each rival in a process of its own")
     out: str = flag("", "JSON file to write all numbers to")

@@ -96,9 +96,13 @@ def train(flags):
     optimizer = run.make_adamw(model)
     if note:
         run.say(note)
-    stood = "removed from" if note else "also in"
+    stood = "were" if note else "also"  # before --split removed them
     n = f"{len(rows):,} training rows and {len(texts):,} texts, {len(corpus.test_rows):,} test rows"
-    say_start(run, f"{corpus.name}: {n} ({int(seen.sum()):,} of them {stood} training)", model)
+    say_start(
+        run,
+        f"{corpus.name}: {n} ({int(seen.sum()):,} of them {stood} among the training rows)",
+        model,
+    )
 
     # Loop
     step = 0  # the last one begun, when measure() reads it

@@ -39,7 +39,8 @@ def load(name, flag_name="--data"):
     if path.is_dir():
         return load_folder(path)
     if path.suffix.lower() in READERS:
-        note_test_sets(path, flag_name)
+        if flag_name == "--data":
+            note_test_sets(path)
         return READERS[path.suffix.lower()](path)
     if path.exists():
         raise DataError(
@@ -60,12 +61,12 @@ def load_folder(folder):
     return speeches.load(folder)
 
 
-def note_test_sets(path, flag_name):
+def note_test_sets(path):
     """Print a note on stderr if a single file is the training part of a folder with test sets."""
     if path.stem.startswith("train_") and any(path.parent.glob("test_*")):
         print(
             printable(
-                f"note: {flag_name} {path}: its test sets are in the same folder; "
+                f"note: --data {path}: its test sets are in the same folder; "
                 "give the folder to measure on them"
             ),
             file=sys.stderr,

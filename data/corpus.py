@@ -1,7 +1,7 @@
 """The Corpus that every script reads, and how training text is kept apart from test text."""
 
 import random
-import re
+import unicodedata
 from dataclasses import dataclass, field, replace
 
 from data.files import DataError
@@ -116,9 +116,20 @@ def normalize(text):
     return " ".join(text.split())
 
 
+class Marks(dict):
+    """A table for str.translate: a space for each mark and symbol, in any script."""
+
+    def __missing__(self, code):
+        is_mark = unicodedata.category(chr(code))[0] in "PS"
+        return self.setdefault(code, " " if is_mark else code)
+
+
+MARKS = Marks()
+
+
 def words_of(text):
     """Return the words of a text in lower case, without marks; of one without words, its marks."""
-    return re.findall(r"\w+", text.lower()) or text.split()
+    return unicodedata.normalize("NFC", text.lower()).translate(MARKS).split() or text.split()
 
 
 def hold_out(items, fraction, seed, key=lambda item: item):

@@ -23,7 +23,7 @@ KINDS = {
 }
 METRICS = "perplexity|bits_per_byte|accuracy|macro_f1|exact|bleu|chrf"
 NUMBERS = rf"((?:{METRICS})/[^@]+(?:@\d+)?|parameters|seconds)"
-# The seed, and flags that do not change the trained model. All other flags make a configuration.
+# The seed, and flags that never change the trained model. All other flags make a configuration.
 IGNORED = (
     "seed",
     "out",
@@ -201,7 +201,7 @@ def check_comparable(trained, baselines):
             "perplexities of different texts are not comparable "
             "(train_mlm.py --causal has no test sets); give runs of one script on the same text",
         )
-    if kind in ("mlm", "seq2seq") or kind == "lm" and not trained[0].tokens:
+    if kind in ("mlm", "seq2seq") or kind == "lm" and not measured_sets(trained[0]):
         decide = {
             "mlm": ("mask_rate", "mask_unit", "split", "valid", "block_size"),
             "lm": ("split", "valid", "block_size"),
@@ -224,13 +224,17 @@ def check_comparable(trained, baselines):
         agree(runs, test_sizes, "the data has changed; train them again on the same files")
 
 
+def measured_sets(run):
+    """Return the names of the test sets of a language model."""
+    return sorted(run.tokens.keys() - {"train", "valid"})
+
+
 def test_sets(run):
-    names = sorted(run.tokens.keys() - {"train", "valid"})
-    return f"test sets {', '.join(names)}" if run.tokens else "held-out sentences"
+    return f"test sets {', '.join(measured_sets(run))}" if run.tokens else "held-out sentences"
 
 
 def test_sizes(run):
-    sizes = (f"{run.tokens[name]:,}" for name in sorted(run.tokens.keys() - {"train", "valid"}))
+    sizes = (f"{run.tokens[name]:,}" for name in measured_sets(run))
     return f"test sets of {', '.join(sizes)} tokens"
 
 

@@ -173,7 +173,7 @@ class MachineFlags:
         "auto", "where to compute; auto: CUDA if present", ("auto", "cpu", "cuda", "mps")
     )
     dtype: str = flag(
-        "auto", "precision; auto: bfloat16 on CUDA, else float32", ("auto", "float32", "bfloat16")
+        "auto", "precision; auto: bfloat16 on GPUs that compute it", ("auto", "float32", "bfloat16")
     )
     threads: int = flag(
         0,

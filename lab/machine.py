@@ -57,7 +57,7 @@ def set_up_device(flags, config=None):
 
 def default_threads(n_embd):
     """Return 1 for narrow models, which gain little from more, else this process's cores."""
-    return 1 if n_embd <= 128 else max(1, cores() // processes.local_size())
+    return 1 if n_embd <= 128 else min(cores(), max(1, os.cpu_count() // processes.local_size()))
 
 
 def cores():

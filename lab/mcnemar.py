@@ -76,8 +76,8 @@ def describe(tests):
     if not tests:
         return ""
     lines = [
-        "McNemar's exact test. Two models differ on a test row that only one of them gets right "
-        f"(the first to the second); p < {LEVEL} tells them apart.\n"
+        "McNemar's exact test. It counts the test rows that only one of two models gets right (in "
+        f"brackets: those of the first to those of the second). p < {LEVEL} tells them apart.\n"
     ]
     for test in tests:
         counts = "; ".join(map(spell, test["results"]))
@@ -100,4 +100,4 @@ def verdict(test):
         return "told apart" if apart else "not told apart"
     seeds = ", ".join(result["seed"] for result in results)
     opposite = ", in opposite directions" if len(set(apart)) > 1 else ""
-    return f"told apart with {len(apart)} of {len(results)} seeds ({seeds}){opposite}"
+    return f"told apart for {len(apart)} of the {len(results)} seeds {seeds}{opposite}"

@@ -36,7 +36,8 @@ ENTRIES = {
     "members": int,
     "first_sentinel": int,
 }
-FLAGS = {"encoder": str, "init": str, "split": str, "mask_rate": float, "mean_span": float}
+FLAGS = {"encoder": str, "init": str, "split": str, "valid": float}
+FLAGS |= {"mask_rate": float, "mean_span": float}
 FLAGS |= {
     field.name: field.type
     for group in (RunFlags, ModelFlags, LoopFlags, TokenizerFlags, ContinueFlags, MachineFlags)

@@ -69,7 +69,7 @@ def load_encoder(flags):
 
 
 def sha256_of(source):
-    """Return the sha256 of the weights of a run to start from, "" for anything else."""
+    """Return the sha256 of the weights of a run to start from, "" for RoBERTa or nothing."""
     path = source and source.folder / "best.pt"
     return sha256(path) if path and path.exists() else ""
 
@@ -103,12 +103,15 @@ def check_split(flags, source, where):
 
 def check_rows(flags, source, prepared):
     """Raise UserError if a run to start from has read labelled rows (train_mlm.py --causal): the
-    test sets of the same data may hold them."""
-    if prepared or not source:
+    test sets of the same data may hold them. The same data is known by its path only."""
+    if prepared or not source or flags.resume:
         return
     for config in ancestry(source.config):
         same = Path(flags.data).resolve() == Path(config["flags"]["data"]).resolve()
-        if same and config.get("script") == "train_mlm.py" and data.load(flags.data).rows:
+        if not same or config.get("script") != "train_mlm.py":
+            continue
+        corpus = data.load(flags.data)
+        if corpus.rows and corpus.tests:
             where = f"--init-from {flags.init_from}: train_mlm.py trained it on the labelled rows"
             raise UserError(f"{where}, which the test sets may hold; start from train_lm.py's")
 

@@ -215,18 +215,20 @@ def draw(out, data_name, seeds):
     """Draw clap.png: perplexity over steps, and beta of the CLAP heads.
 
     Colors are position encodings. Lines are solid with the RoBERTa head, dashed with the CLAP
-    head, and dotted for the controls. The options are in the table alone.
+    head, and dotted for the controls. The options are in the table alone, if others are drawn.
     """
     figure, axes = new_figure(1, 2, figsize=(8.4, 3.7), gridspec_kw={"width_ratios": [1.5, 1]})
     values = []
-    for name in [name for name in seeds if name not in VARIANTS]:
+    for i, name in enumerate([name for name in seeds if name not in VARIANTS] or seeds):
         logs = [read_metrics(out / folder(name, seed)) for seed in seeds[name]]
         words = all_configurations()[name].split()
         given = dict(zip(words, words[1:]))
         line = "-" if given["--head"] == "roberta" else "--"
-        style = dict(color=POSITION_COLORS[given["--pos"]], linestyle=line, label=NAMES[name])
-        if name in CONTROLS:
-            style |= dict(linestyle=":", linewidth=1, marker="os^v"[list(CONTROLS).index(name)])
+        style = dict(
+            color=POSITION_COLORS[given["--pos"]], linestyle=line, label=NAMES.get(name, name)
+        )
+        if name not in CONFIGURATIONS:
+            style |= dict(linestyle=":", linewidth=1, marker="^vDos"[i % 5])
             style |= dict(markersize=3)
         steps = [entry["step"] for entry in logs[0]]
         for axis, key in zip(axes, ("perplexity/valid", "beta")):

@@ -69,7 +69,7 @@ def load_pairs(name, languages=""):
         return make_toy(pair or ("english", "lami"))
     if path.is_dir():
         return load_folder(path, pair)
-    if path.suffix == ".tsv":
+    if path.suffix.lower() == ".tsv":
         rows = read_pair_rows(path)
         train, heldout = hold_out(rows, 0.1, seed=0, key=lambda row: row[0])
         if not (train and heldout):

@@ -82,8 +82,8 @@ def attentions(body):
 def ablate(run, questions):
     """Return the Effect of the whole model and of each head that is switched off.
 
-    The loss of an answer is that of the true word. Where there is none, it is that of the answer of
-    the whole model. Of an ensemble, only the first member is measured.
+    Losses are those of the true words, or where they are unknown, of the whole model's own answers.
+    Of an ensemble, only the first member is measured.
     """
     model, read, called = first_member(run.model), {}, set()  # read: the input of each block
     found = attentions(model.body)

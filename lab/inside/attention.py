@@ -137,7 +137,7 @@ def describe(run):
         words += f", decoder of {run.config['classes'][0]}"
     if members := getattr(run.model, "members", ()):
         words += f", first of {len(members)} members"
-    if flags.get("steps") == 0:
+    if flags.get("steps") == 0 and not any(map(flags.get, ("init_from", "init", "class_steps"))):
         words += ", untrained"
     elif "data" in flags:
         words += f", trained on {Path(flags['data']).name}"

@@ -45,8 +45,8 @@ ASKED = {  # what the rows of the answers are, and what they mean
     ),
     "classifier": (
         "text",
-        "The classes of the text and, if the last layer alone is read, below it those of the state "
-        "of each word.",
+        "The classes of the text. If the classifier reads the last layer alone, those of each "
+        "word's state stand below.",
     ),
 }
 

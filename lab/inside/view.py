@@ -120,9 +120,10 @@ def maps_of(columns, layer=0, head=0, bos=True, mean=False, scale="sqrt", number
     require(
         (longest <= MOST_NUMBERS or not numbers, f"{many}; give a shorter text"),
         (scale in ("sqrt", "linear"), f"scale {scale!r}: must be sqrt or linear"),
+        (not (mean and head), f"mean and head {head}: give one of them"),
     )
     layers = [layer - 1] if layer else []  # empty: all
-    heads = [head - 1] if head and not mean else []
+    heads = [head - 1] if head else []
     return draw_maps(columns, layers, heads, scale == "linear", numbers, mean)
 
 
