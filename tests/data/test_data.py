@@ -157,6 +157,11 @@ def test_clean_ignores_marks_and_case_and_keeps_short_overlaps():
     assert cleaned.rows == [(1, "kept")]
 
 
+def test_words_of_any_script_are_told_apart():
+    assert words_of("की, का!") == ["की", "का"] != words_of("के का")
+    assert words_of("E\u0301te\u0301") == words_of("été") and words_of("...") == ["..."]
+
+
 def test_cross_validation_tests_every_sentence_exactly_once():
     rows = [(i % 2, f"sentence number {i} of the corpus") for i in range(20)]
     whole = Corpus(

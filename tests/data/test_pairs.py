@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from types import SimpleNamespace
 
 import pytest
 
@@ -90,7 +91,12 @@ def test_a_folder_of_parallel_files(tmp_path):
         test_fr="quatre\n",
         notes_en="x\n",
     )
+    for language in ("en", "fr"):  # the training text in another version is no test set
+        (folder / f"train.tok.{language}").write_text("one\ntwo\n", encoding="utf-8")
     pairs = load_pairs(folder)
+    given = SimpleNamespace(data=folder, valid=0.3, given={"valid"})
+    with pytest.raises(DataError, match="--valid 0.3: .* has pairs for validation; leave"):
+        pairs.with_valid(given)
     assert pairs.name == "mine"
     assert pairs.languages == ("en", "fr")
     assert pairs.train == [("one", "un"), ("two", "deux")]

@@ -514,5 +514,7 @@ def test_titles_labels_and_means(tmp_path, figures):
     for labels in ("same,same", "a/b,c", ",b"):  # would share a column, or name a missing folder
         done = call("attention_maps", *runs, labels=labels, text=SHORT)
         assert_complains(done, f"--labels {labels}: ")
+    done = call("attention_maps", *runs, *argv, "--head", 2)
+    assert_complains(done, "mean and head 2: give one of them")
     alike = [make_run(tmp_path / parent / "x" / "lm", pos="rope") for parent in "ab"]
     assert_complains(call("attention_maps", *alike, text=SHORT), "are called x-lm: ", "--labels")

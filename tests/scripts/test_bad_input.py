@@ -73,7 +73,12 @@ ROWS = b"0\tone of them\n1\tanother one\n2\ta third one\n"
             "one\ntwo\nna\xefve\n".encode("latin-1"),
             ["train_LM.txt:3: not UTF-8 (byte 0xef)"],
         ),
-        ("train_lm", "train_LM.txt", "words\n".encode("utf-16"), ["train_LM.txt:1: not UTF-8"]),
+        (
+            "train_lm",
+            "train_LM.txt",
+            "words\n".encode("utf-16"),
+            ["train_LM.txt:1: not UTF-8", "UTF-16"],
+        ),
         ("train_lm", "train_LM.txt", b"one\ntwo\0\n", ["train_LM.txt:2: holds a NUL character"]),
         ("train_lm", "test_LM_valid.txt", b"one\n", ["valid is the name of another set", "rename"]),
         ("train_lm", "train_LM.txt", b"too short\n", ["--block-size 12", "use a smaller block"]),

@@ -368,12 +368,17 @@ def test_default_folder_is_named_after_the_data(text, rows, tmp_path, monkeypatc
         (["--out", "latin.txt"], "latin.txt"),
         (["--out", "same", "--overwrite"], "no run"),
         (["--text", "nowhere"], "--text nowhere: no such corpus"),
+        (["--data", "few.txt", "--text", "toy"], "has too few lines to hold some out"),
+        (["--data", "rows.tsv", "--rare-unknown", "0.3"], "--rare-unknown 0.3: for n-grams, but"),
     ],
 )
 def test_bad_input_costs_one_line(argv, names, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("latin.txt").write_bytes(b"fine\ncaf\xe9\n")
     Path("two.tsv").write_text("0\tone\n1\ttwo\n", encoding="utf-8")  # too few rows to hold one out
+    Path("few.txt").write_text("one\ntwo\nthree\nfour\n", encoding="utf-8")
+    lines = (f"{i % 2}\tword {i}\n" for i in range(9))
+    Path("rows.tsv").write_text("".join(lines), encoding="utf-8")
     Path("same").mkdir()
     for name in ("train_CLS.tsv", "test_CLS.tsv"):
         Path("same", name).write_text("0\tone thing\n1\tanother thing\n", encoding="utf-8")

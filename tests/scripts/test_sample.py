@@ -279,6 +279,9 @@ def test_a_damaged_thread_run_is_one_line(tmp_path, reader):
         ("lm", ("--temperature", "nan"), "--temperature"),
         ("classifier", ("--text", " "), "contains no words"),
         ("mlm", ("--text", "[MASK] " * 40), "learned positions end at 32; shorten it"),
+        ("mlm", ("--text", "[MASK]", "--tokens", "3"), "--tokens 3: "),
+        ("classifier", ("--text", SHORT, "--top-k", "3"), "writes no text; leave that out"),
+        ("lm", ("--text", SHORT, "--table", "."), "--table .: is a folder; give a file"),
     ],
 )
 def test_mistakes_are_one_line(tmp_path, kind, argv, message):
