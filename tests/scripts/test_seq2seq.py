@@ -170,7 +170,11 @@ def test_folders_of_pairs_and_their_val_set(cli, tmp_path):
                 "".join(pair(number)[side] + "\n" for number in numbers) + "mice " * 60 + "\n",
                 encoding="utf-8",
             )
-    argv = (*TRANSLATE, *"--block-size 40 --tokenizer bpe --vocab-size 300".split())
+    argv = [*TRANSLATE, *"--block-size 40 --tokenizer bpe --vocab-size 300".split()]
+    outcome = cli("train_seq2seq", *argv, data=folder, languages="fr-en", out=tmp_path / "run")
+    assert_complains(outcome, "--valid", "has pairs for validation; leave --valid out")
+    at = argv.index("--valid")
+    del argv[at : at + 2]
     done = cli("train_seq2seq", *argv, data=folder, languages="fr-en", out=tmp_path / "run")
     assert (done.code, done.err) == (0, "") and "fr to en" in done.out
     assert "1 pairs of train are longer than --block-size 40: left out" in done.out
