@@ -46,6 +46,24 @@ def read_predictions(folder):
 
     Raises DataError without a valid table.
     """
+    _, rows = read_table(folder)
+    return [(text, gold, predicted, max(p), seen) for text, gold, predicted, p, seen in rows]
+
+
+def average_predictions(folders):
+    """Return [(text, gold, predicted), ...] of several run folders with the same test rows: the
+    class with the highest mean log-probability is predicted."""
+    tables = [read_table(folder) for folder in folders]
+    classes, rows = tables[0]
+    probabilities = torch.tensor(
+        [[row[3] for row in rows] for _, rows in tables]
+    )  # (M, N, n_class)
+    best = probabilities.clamp(min=1e-9).log().sum(0).argmax(1).tolist()
+    return [(text, gold, classes[i]) for (text, gold, *_), i in zip(rows, best)]
+
+
+def read_table(folder):
+    """Return the classes, and [(text, gold, predicted, probabilities, seen), ...]."""
     path = Path(folder) / FILE
     try:
         lines = read_bytes(path, LIMIT, REMEDY).decode("utf-8").split("\n")[:-1]
@@ -56,9 +74,10 @@ def read_predictions(folder):
     if not named or len({len(row) for row in table}) > 1:
         raise DataError(f"{path}: not a table of text, gold and predicted; {REMEDY}")
     try:
-        return [(*row[:3], max(map(float, row[3:-1])), row[-1] == "yes") for row in table[1:]]
+        rows = [(*row[:3], [*map(float, row[3:-1])], row[-1] == "yes") for row in table[1:]]
     except ValueError:
         raise DataError(f"{path}: a probability in it is not a number; {REMEDY}") from None
+    return table[0][3:-1], rows
 
 
 def quote(cell):

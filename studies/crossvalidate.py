@@ -23,7 +23,7 @@ from lab.configurations import mean_and_deviation
 from lab.errors import UserError, require
 from lab.figures import new_figure, save, styled
 from lab.flags import flag
-from lab.predictions import read_predictions
+from lab.predictions import average_predictions, read_predictions
 from lab.records import read_result
 from model import POSITIONS
 from studies.jobs import JobFlags, options, run_all
@@ -98,9 +98,10 @@ def crossvalidate(flags):
     for name, of_parts in values.items():
         mean, deviation = mean_and_deviation(of_parts)
         result[name] = {"mean": mean, "deviation": deviation, "values": of_parts}
+        result[name]["averaged"] = [accuracy_of_average(out, name, i, seeds) for i in parts]
     draw(out, corpus.name, result)
     tests = compare_with_bayes(out, chosen, parts, seeds)
-    print(write_table(out, corpus.name, n_distinct, values, flags.seeds, mcnemar.describe(tests)))
+    print(write_table(out, corpus.name, n_distinct, result, flags.seeds, mcnemar.describe(tests)))
     numbers = {f"accuracy/{name}": r for name, r in result.items()} | {"mcnemar": tests}
     files = ("crossvalidate.md", "crossvalidate.tex", "crossvalidate.png")
     about = {"folds": flags.folds, "seeds": flags.seeds, "sentences": n_distinct}
@@ -110,6 +111,12 @@ def crossvalidate(flags):
 def folder(name, part, seed):
     """Return the folder of a run. Naive Bayes has no seeds."""
     return f"{name}-{part}" if name == "bayes" else f"{name}-{part}-{seed}"
+
+
+def accuracy_of_average(out, name, part, seeds):
+    """Return the accuracy on a part of the answers that all seeds give together."""
+    rows = average_predictions(dict.fromkeys(out / folder(name, part, seed) for seed in seeds))
+    return statistics.fmean(gold == predicted for _, gold, predicted in rows)
 
 
 def compare_with_bayes(out, chosen, parts, seeds):
@@ -160,19 +167,21 @@ def in_quotes(name, text):
         raise UserError(f"{name} {text}: {error}; close the quotation") from None
 
 
-def write_table(out, data_name, n_distinct, values, seeds, tested):
+def write_table(out, data_name, n_distinct, result, seeds, tested):
     """Write crossvalidate.md and .tex, and return the Markdown."""
-    n = len(next(iter(values.values())))
-    header = ["recipe", "accuracy (%)", *(f"part {i + 1}" for i in range(n))]
-    rows = [
-        [RECIPES[name][0], tables.spread([100 * v for v in vs]), *(f"{100 * v:.1f}" for v in vs)]
-        for name, vs in values.items()
-    ]
+    n = len(next(iter(result.values()))["values"])
+    header = ["recipe", "accuracy (%)", *(f"part {i + 1}" for i in range(n)), "seeds averaged"]
+    rows = []
+    for name, r in result.items():
+        percent, averaged = ([100 * v for v in r[key]] for key in ("values", "averaged"))
+        cells = [tables.spread(percent), *(f"{v:.1f}" for v in percent), tables.spread(averaged)]
+        rows.append([RECIPES[name][0], *cells])
     caption = (
         f"Accuracy on {n_distinct:,} distinct labelled sentences of {data_name}, {n}-fold "
         "cross-validation: mean ± sample standard deviation over the parts "
-        f"({seeds} seed{'s' * (seeds > 1)} each). The sentences of a test part are removed from "
-        "its training rows and its pretraining text."
+        f"({seeds} seed{'s' * (seeds > 1)} each). Last column: of all seeds together, by "
+        "the mean of their log-probabilities. The sentences of a test part are removed from its "
+        "training rows and its pretraining text."
     )
     return tables.write(out / "crossvalidate", header, rows, caption, more=tested)
 

@@ -6,7 +6,13 @@ import pytest
 import torch
 
 from data.files import DataError
-from lab.predictions import FILE, Predictions, read_predictions, write_predictions
+from lab.predictions import (
+    FILE,
+    Predictions,
+    average_predictions,
+    read_predictions,
+    write_predictions,
+)
 
 # True classes a a a a b b c, predicted a a a b b c b; d is neither.
 ROWS = [(0, "one"), (0, "two"), (0, "three"), (0, "four"), (1, "five"), (1, "six"), (2, "seven")]
@@ -60,6 +66,16 @@ def test_any_text_stays_in_its_cell(tmp_path):
     found = [row[:3] for row in read_predictions(tmp_path)]
     assert found == [(text, classes[0], classes[0]) for text in folded]
     assert len((tmp_path / FILE).read_text(encoding="utf-8").splitlines()) == 6
+
+
+def test_the_average_of_runs_is_that_of_log_probabilities(tmp_path):
+    """Two are unsure, one is sure of the other class: it wins by 0.6^2 * 0.01 < 0.4^2 * 0.99."""
+    for name, shares in {"a": [0.6, 0.4], "b": [0.6, 0.4], "c": [0.01, 0.99]}.items():
+        (tmp_path / name).mkdir()
+        write_predictions(tmp_path / name / FILE, ["x"], [shares], ["one", "two"], [0], [True])
+    folders = [tmp_path / name for name in "abc"]
+    assert average_predictions(folders) == [("x", "one", "two")]
+    assert average_predictions(folders[:2]) == [("x", "one", "one")]
 
 
 def test_texts_without_labels_have_no_gold_and_no_seen(tmp_path):

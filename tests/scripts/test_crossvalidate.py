@@ -23,6 +23,8 @@ def test_cross_validation_of_three_recipes(corpus, tmp_path, jobs_in_process):
     assert bayes["values"] == runs and bayes["mean"] == statistics.fmean(runs)
     of_seeds = [result_of(out / f"random-2-{seed}")["accuracy/test"] for seed in (0, 1)]
     assert result_of(out)["accuracy/random"]["values"][1] == statistics.fmean(of_seeds)
+    bayes = result_of(out)["accuracy/bayes"]
+    assert bayes["averaged"] == bayes["values"]  # it has no seeds
     encoder = read_record(out / "untrained-1-0" / "config.json")["flags"]
     assert encoder["split"] == "1/2" and encoder["steps"] == 0
     decoders = read_record(out / "likelihood-2-1" / "config.json")["flags"]
