@@ -103,18 +103,18 @@ def show(flags):
         shown = [reading for reading in readings if reading.has(number)]
         if not shown:  # a thread run leaves out distant ancestors
             continue
-        stem = f"map-{number + 1}-{slug(text)}"
-        file = joined(stem, layer, head, "mean" if flags.mean else "", *beside.values())
+        which = f"{number + 1}-{slug(text)}"
+        file = joined(f"map-{which}", layer, head, "mean" if flags.mean else "", *beside.values())
         save(draw(shown, number, names, flags), folder / f"{file}.{flags.format}")
         about = {"text": text, "runs": [reading.as_json(number) for reading in shown]}
         drawn[f"{file}.{flags.format}"] = about
         if flags.html:
-            file = joined(f"attention-{number + 1}-{slug(text)}", *beside.values())
+            file = joined(f"attention-{which}", *beside.values())
             pages.append(folder / f"{file}.html")
             write_text(pages[-1], page(shown, number, flags.title or text))
         if flags.save_weights:
             for reading in shown:
-                file = joined(stem, beside[reading.run], reading.part)
+                file = joined(f"map-{which}", beside[reading.run], reading.part)
                 view = AttentionView([reading], reading.part, number, text)
                 save_weights(folder / f"{file}.npz", view)
     for reading in readings if flags.positions else ():

@@ -27,7 +27,7 @@ from data.tokenizer import BOS, check_vocab_size, encode, train_tokenizer
 from lab.command import main
 from lab.errors import require
 from lab.flags import TokenizerFlags, flag, given
-from lab.folder import open_folder
+from lab.folder import name_folder, open_folder
 from lab.machine import git_revision, versions
 from lab.optim import perplexity
 from lab.predictions import Predictions
@@ -63,29 +63,26 @@ def count(flags):
     needless = f"{asked}: for n-grams, but --data {flags.data} has no test text; leave it out"
     require((running or not asked, needless))
     larger = data.load(flags.text, "--text").lines if flags.text else []
-    held_out = hold_out(corpus.lines, 0.1, seed=0)
+    parts = hold_out(corpus.lines, 0.1, seed=0) if larger else ()  # kept, held out
     few = f"--text {flags.text}: --data {flags.data} has too few lines to hold some out for mixing"
     labelled = bool(corpus.rows and corpus.test_rows)
     problem = "neither test text nor test rows found; give a larger corpus"
     require(
         (larger or not flags.text, f"--text {flags.text}: no running text found; give another"),
-        (all(held_out) or not flags.text, f"{few}; leave --text out"),
+        (all(parts), f"{few}; leave --text out"),
         (running or labelled, f"--data {flags.data}: {problem}"),
     )
-    if labelled:
-        corpus.split(flags.split)  # raises DataError if that leaves no rows
-    name = flags.data if flags.data in NAMES else Path(flags.data).resolve().stem
-    split = "" if flags.split == "full" else "-" + flags.split.replace("/", "-of-")
-    folder = Path(flags.out or f"out/baselines-{name}{split}")
+    split = corpus.split(flags.split) if labelled else ()
+    folder = name_folder(flags, "baselines")
     open_folder(folder, flags)
 
     result, summary, test = {}, [], None
     if running:
-        result |= measure_ngrams(corpus, larger, flags)
+        result |= measure_ngrams(corpus, larger, parts, flags)
         values = (f"{name} {result[f'perplexity/{name}']:.1f}" for name in corpus.tests)
         summary.append(f"{flags.order}-gram perplexity {', '.join(values)}")
     if labelled:
-        numbers, test = measure_classifier(corpus, flags)
+        numbers, test = measure_classifier(*split, flags)
         result |= numbers
         summary.append(f"naive Bayes accuracy {result['accuracy/test']:.1%}")
         if "accuracy/unseen" in result:
@@ -102,8 +99,11 @@ def count(flags):
     print(f"{'; '.join(summary)}; {seconds:.1f} s, {folder}")
 
 
-def measure_ngrams(corpus, larger, flags):
-    """Return the entries of result.json on n-grams up to --order. larger: the lines of --text."""
+def measure_ngrams(corpus, larger, parts, flags):
+    """Return the entries of result.json on n-grams up to --order.
+
+    larger: the lines of --text. parts: lines of --data, kept and held out to weigh them by.
+    """
     tokenizer = train_tokenizer(flags.tokenizer, corpus.texts(), flags.vocab_size)
     vocab_size = tokenizer.get_vocab_size()
     ids = with_rare_unknown(batching.stream(tokenizer, corpus.lines), vocab_size, flags)
@@ -130,7 +130,7 @@ def measure_ngrams(corpus, larger, flags):
         n_bytes = sum(len(line.encode()) + 1 for line in lines)
         result[f"bits_per_byte/{name}"] = nats[name] / math.log(2) / n_bytes
     if flags.text:
-        mixture = mix_ngrams(model, corpus, larger, tokenizer, flags)
+        mixture = mix_ngrams(model, larger, parts, tokenizer, flags)
         label = f"  + {1 - mixture.weight:.0%} {Path(flags.text).stem}"
         values, _ = measure(mixture, label)
         result |= {f"perplexity/{name}@mixed": value for name, value in values.items()}
@@ -146,10 +146,10 @@ def measure_ngrams(corpus, larger, flags):
     return result
 
 
-def mix_ngrams(model, corpus, larger, tokenizer, flags):
+def mix_ngrams(model, larger, parts, tokenizer, flags):
     """Return the Mixture of a model of --data and one of --text that suits held-out lines best."""
     wide = KneserNey(batching.stream(tokenizer, larger), model.vocab_size, flags.order)
-    kept, held = (batching.stream(tokenizer, part) for part in hold_out(corpus.lines, 0.1, seed=0))
+    kept, held = (batching.stream(tokenizer, part) for part in parts)
     kept = with_rare_unknown(kept, model.vocab_size, flags)
     narrow = KneserNey(kept, model.vocab_size, flags.order)
     return Mixture((model, wide), mixing_weight((narrow, wide), held))
@@ -161,9 +161,11 @@ def with_rare_unknown(ids, vocab_size, flags):
     return noise_tokens(ids, ids, counts, batching.generator(0), rare=flags.rare_unknown)[1]
 
 
-def measure_classifier(corpus, flags):
-    """Return the entries of result.json on naive Bayes, and its Predictions of the test rows."""
-    corpus, seen, left_out = corpus.split(flags.split)
+def measure_classifier(corpus, seen, left_out, flags):
+    """Return the entries of result.json on naive Bayes, and its Predictions of the test rows.
+
+    corpus, seen, left_out: what `Corpus.split` returns.
+    """
     seen = np.array(seen)
     if left_out:
         print(left_out)

@@ -98,6 +98,12 @@ def read_json(path, remedy, limit=JSON_LIMIT):
     return value
 
 
+def how_to_convert(raw):
+    """Return in words how to make a file UTF-8 that begins with these bytes."""
+    now = "UTF-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "WINDOWS-1252"
+    return f"save the file as UTF-8, for example with: iconv -f {now} -t UTF-8"
+
+
 def read_lines(path):
     """Return the lines of a UTF-8 text file, without line ends and without empty lines at the end.
 
@@ -112,11 +118,8 @@ def read_lines(path):
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
-        now = "UTF-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "WINDOWS-1252"
-        raise DataError(
-            f"{path}:{line}: not UTF-8 (byte 0x{raw[error.start]:02x}); save the file as UTF-8, "
-            f"for example with: iconv -f {now} -t UTF-8"
-        ) from None
+        byte = f"byte 0x{raw[error.start]:02x}"
+        raise DataError(f"{path}:{line}: not UTF-8 ({byte}); {how_to_convert(raw)}") from None
     if "\0" in text:
         line = text[: text.index("\0")].count("\n") + 1
         raise DataError(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from data.corpora import wikitext
 from data.corpus import normalize
-from data.files import DataError, check_file, non_empty_lines
+from data.files import DataError, check_file, how_to_convert, non_empty_lines
 
 PIECE = 2**20  # bytes read at a time, about
 LONGEST_LINE = 2**24  # bytes
@@ -98,8 +98,7 @@ def split_lines(source, at, raw):
         position = at + error.start
         raise DataError(
             f"{locate(source.file, position)}: not UTF-8 (byte 0x{raw[error.start]:02x} at "
-            f"position {position:,}); save the file as UTF-8, for example with: "
-            "iconv -f WINDOWS-1252 -t UTF-8"
+            f"position {position:,}); {how_to_convert(raw)}"
         ) from None
     if "\0" in text:
         raise DataError(

@@ -16,11 +16,11 @@ MAY_CHANGE = ("resume", "overwrite", "out", "device", "threads", "accumulate", "
 EARLY = ("config.json", "tokenizer.json", "metrics.jsonl", "best.pt")  # before a checkpoint
 
 
-def name_folder(flags, kind, pos):
-    """Return --out, or out/KIND-DATA-POS-SEED with the split if it is not full."""
+def name_folder(flags, kind, *more):
+    """Return --out, or out/KIND-DATA-MORE with the split if it is not full."""
     data = flags.data if flags.data in NAMES else Path(flags.data).resolve().stem
     split = getattr(flags, "split", "full").replace("/", "-of-")
-    name = f"{kind}-{data}-{pos}-{flags.seed}" + (f"-{split}" if split != "full" else "")
+    name = "-".join(map(str, (kind, data, *more))) + (f"-{split}" if split != "full" else "")
     return Path(flags.out or f"out/{name}")
 
 

@@ -112,9 +112,8 @@ def build_model(folder, kind, described, tokenizer, saved, weights):
         )
         require((fits, f"{path}: does not describe a thread reader; restore the file"))
     members = described.get("members", 1)
-    layers = f"the {config.n_layer} layers of config.json" + f" × {members} members" * (
-        members != 1
-    )
+    times = "" if members == 1 else f" × {members} members"
+    layers = f"the {config.n_layer} layers of config.json{times}"
     few = f"{saved}: holds {len(weights)} tensors, too few for {layers}; restore the file"
     require((0 < members * config.n_layer <= len(weights), few))
     try:

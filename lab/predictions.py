@@ -55,10 +55,10 @@ def average_predictions(folders):
     class with the highest mean log-probability is predicted."""
     tables = [read_table(folder) for folder in folders]
     classes, rows = tables[0]
-    probabilities = torch.tensor(
-        [[row[3] for row in rows] for _, rows in tables]
-    )  # (M, N, n_class)
-    best = probabilities.clamp(min=1e-9).log().sum(0).argmax(1).tolist()
+    shares = [[probabilities for *_, probabilities, _ in rows] for _, rows in tables]
+    best = (
+        torch.tensor(shares).clamp(min=1e-9).log().sum(0).argmax(1).tolist()
+    )  # (M, N, n_class) -> (N,)
     return [(text, gold, classes[i]) for (text, gold, *_), i in zip(rows, best)]
 
 

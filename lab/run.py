@@ -41,7 +41,7 @@ class Run:
 
     def __init__(self, kind, flags, config, tokenizer, device, name="", **described):
         self.flags, self.device = flags, device
-        self.folder = name_folder(flags, name or kind, config.pos)
+        self.folder = name_folder(flags, name or kind, config.pos, flags.seed)
         self.started, self.earlier = time.perf_counter(), [0.0, 0.0]  # seconds: wall, CPU
         self.first_step = self.tokens = self.best_step = 0
         self.vocab_size = config.vocab_size

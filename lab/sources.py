@@ -87,14 +87,12 @@ def tokenizer_kind(tokenizer):
 
 def check_split(flags, source, where):
     """Raise UserError if the run to start from, or one that this was started from, has read the
-    test sentences that --split removes. The same data is known by its path only."""
+    test sentences that --split removes."""
     split = getattr(flags, "split", "full")
     if split == "full":
         return
-    for config in ancestry(source.config):
-        before = config["flags"]
-        same = Path(flags.data).resolve() == Path(before["data"]).resolve()
-        if same and split != before.get("split"):
+    for config in ancestry(source.config, flags.data):
+        if split != config["flags"].get("split"):
             raise UserError(
                 f"--split {split}: {where} was pretrained on test sentences; "
                 f"pretrain it with --split {split} too, or use --split full"
@@ -103,24 +101,24 @@ def check_split(flags, source, where):
 
 def check_rows(flags, source, prepared):
     """Raise UserError if a run to start from has read labelled rows (train_mlm.py --causal): the
-    test sets of the same data may hold them. The same data is known by its path only."""
+    test sets of the same data may hold them."""
     if prepared or not source or flags.resume:
         return
-    for config in ancestry(source.config):
-        same = Path(flags.data).resolve() == Path(config["flags"]["data"]).resolve()
-        if not same or config.get("script") != "train_mlm.py":
-            continue
+    before = (config.get("script") for config in ancestry(source.config, flags.data))
+    if "train_mlm.py" in before:
         corpus = data.load(flags.data)
-        if corpus.rows and corpus.tests:
-            where = f"--init-from {flags.init_from}: train_mlm.py trained it on the labelled rows"
-            raise UserError(f"{where}, which the test sets may hold; start from train_lm.py's")
+        where = f"--init-from {flags.init_from}: train_mlm.py trained it on the labelled rows"
+        remedy = "which the test sets may hold; start from train_lm.py's"
+        require((not (corpus.rows and corpus.tests), f"{where}, {remedy}"))
 
 
-def ancestry(config):
-    """Yield config.json of a run, of the run that it was started from, and so on."""
+def ancestry(config, path):
+    """Yield config.json of a run, of the run that it was started from, and so on: of those whose
+    --data is `path`. The same data at another path is not recognised."""
     folders = set()
     while config:
-        yield config
+        if Path(path).resolve() == Path(config["flags"]["data"]).resolve():
+            yield config
         folder = config["flags"].get("init_from", "")
         known = folder not in folders and folder and (Path(folder) / "config.json").exists()
         folders.add(folder)

@@ -228,8 +228,7 @@ def draw(out, data_name, seeds):
             color=POSITION_COLORS[given["--pos"]], linestyle=line, label=NAMES.get(name, name)
         )
         if name not in CONFIGURATIONS:
-            style |= dict(linestyle=":", linewidth=1, marker="^vDos"[i % 5])
-            style |= dict(markersize=3)
+            style |= dict(linestyle=":", linewidth=1, marker="^vDos"[i % 5], markersize=3)
         steps = [entry["step"] for entry in logs[0]]
         for axis, key in zip(axes, ("perplexity/valid", "beta")):
             if key in logs[0][0]:
