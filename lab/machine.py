@@ -38,12 +38,8 @@ def set_up_device(flags, config=None):
     require((not missing, f"--device {device}: {nothing}"))
     if processes.size() > 1:
         require((device != "mps", "--device mps: works with one process; use --device cpu"))
-    if processes.size() > 1 and device == "cuda":
-        n, cards = processes.local_size(), torch.cuda.device_count()
-        more = f"--device cuda: {n} processes on a machine with {cards} GPUs"
-        remedy = "start one process per GPU (--nproc_per_node)"
-        require((processes.local_rank() < cards, f"{more}; {remedy}"))
-        torch.cuda.set_device(processes.local_rank())
+    if processes.size() > 1 and device == "cuda":  # more processes than GPUs share them
+        torch.cuda.set_device(processes.local_rank() % torch.cuda.device_count())
     n_embd = config.n_embd if config else 0
     torch.set_num_threads(getattr(flags, "threads", 0) or default_threads(n_embd))
     # Far-away tokens get weights too small for normal floats, and denormal floats are slow.

@@ -72,7 +72,8 @@ def start(timeout):
     """Join the other processes; afterwards none waits longer than `timeout` seconds for another.
     Raises RuntimeError if they do not come."""
     if size() > 1:
-        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+        own_gpu = torch.cuda.device_count() >= local_size()  # nccl refuses to share one
+        backend = "cpu:gloo,cuda:nccl" if own_gpu else "gloo"
         dist.init_process_group(
             backend,
             store=meet(JOIN),

@@ -26,6 +26,11 @@ from studies import jobs
 torch.set_num_threads(1)  # more threads make tiny tensors slower
 
 
+def pytest_runtest_setup(item):
+    if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+        pytest.skip("no GPU")
+
+
 @pytest.fixture(autouse=True)
 def seeded():
     """Each test draws the same numbers, alone or among others."""

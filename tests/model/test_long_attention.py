@@ -8,6 +8,13 @@ from nets import long_attention
 
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 LONG = 260
+CASES = [
+    ("alibi", {"window": 7}),
+    ("alibi", {"alibi": "one-sided"}),
+    ("alibi", {"alibi": "offset"}),
+    ("rope", {"window": 7}),
+    ("learned", {"window": 200, "block_size": LONG}),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -33,16 +40,7 @@ def test_flex_attends_as_with_the_table(variant):
 
 @pytest.mark.parametrize("body", [Encoder, Decoder])
 @pytest.mark.parametrize("padded", [True, False])
-@pytest.mark.parametrize(
-    "pos, more",
-    [
-        ("alibi", {"window": 7}),
-        ("alibi", {"alibi": "one-sided"}),
-        ("alibi", {"alibi": "offset"}),
-        ("rope", {"window": 7}),
-        ("learned", {"window": 200, "block_size": LONG}),
-    ],
-)
+@pytest.mark.parametrize("pos, more", CASES)
 @torch.no_grad()  # on the CPU, FlexAttention has no backward pass
 def test_flex_gives_the_states_of_the_table(body, padded, pos, more, monkeypatch):
     model = tiny(body, pos, n_head=2, n_embd=32, **more)
@@ -55,6 +53,28 @@ def test_flex_gives_the_states_of_the_table(body, padded, pos, more, monkeypatch
     if padded:
         with_table, without = with_table[mask], without[mask]
     torch.testing.assert_close(without, with_table, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype, rtol", [(torch.float32, 1e-3), (torch.bfloat16, 3e-2)])
+@pytest.mark.parametrize("padded", [True, False])
+@pytest.mark.parametrize("pos, more", CASES)
+@pytest.mark.parametrize("body", [Encoder, Decoder])
+def test_flex_on_a_gpu_forward_and_backward(body, pos, more, padded, dtype, rtol, monkeypatch):
+    model = tiny(body, pos, n_head=2, n_embd=32, **more).cuda()
+    idx = torch.randint(5, 30, (2, LONG), device="cuda")
+    mask = (torch.arange(LONG) < torch.tensor([[LONG], [150]])).cuda() if padded else None
+    real, direction = mask if padded else ..., torch.randn(2, LONG, 32, device="cuda")
+    results = []
+    for kernel in (long_attention.choose_kernel, None):
+        monkeypatch.setattr(Transformer, "long_attention", kernel)
+        model.zero_grad()
+        with torch.autocast("cuda", dtype, enabled=dtype != torch.float32):
+            h = model(idx, mask)
+        (h.float() * direction)[real].sum().backward()
+        results.append([h.detach()[real], *(p.grad.clone() for p in model.parameters())])
+    for got, expected in zip(*results, strict=True):
+        assert (got - expected).norm() < rtol * expected.norm() + 1e-3
 
 
 @pytest.mark.parametrize("n_head, chosen", [(4, True), (8, False)])

@@ -1,0 +1,85 @@
+"""The scripts on a GPU: the numbers of the CPU, and runs that are stopped and resumed."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from helpers import ROOT, SHORT, TRAINING, call, free_port, start_two, succeed
+
+from lab.records import read_metrics
+
+pytestmark = pytest.mark.gpu
+COST = ("seconds", "tokens", "memory", "time")  # of these numbers no agreement is expected
+LENGTH = {"train_classifier": "--epochs 15", "train_generative": "--steps 100 --class-steps 100"}
+LONG = "--steps 200 --eval-every 20"
+
+
+def train(name, inputs, out, *more, device="cuda"):
+    """Train in this process in float32; return the lines of metrics.jsonl."""
+    flags = [*inputs(name), *SHORT[name], *LENGTH.get(name, LONG).split(), *more]
+    succeed(call(name, *flags, device=device, dtype="float32", out=out))
+    return read_metrics(out)
+
+
+def assert_close(found, expected):
+    """Assert that two curves have the same numbers, up to rounding that has added up."""
+    assert len(found) == len(expected) > 3
+    for line, other in zip(found, expected):
+        assert line.keys() == other.keys()
+        known = [key for key in line if not key.startswith(COST)]
+        assert [line[key] for key in known] == [
+            pytest.approx(other[key], rel=0.01, abs=0.02) for key in known
+        ]
+
+
+@pytest.mark.parametrize("name", TRAINING)
+def test_curves_are_those_of_the_cpu(name, inputs, tmp_path):
+    expected = train(name, inputs, tmp_path / "cpu", device="cpu")
+    assert_close(train(name, inputs, tmp_path / "gpu"), expected)
+
+
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGKILL])
+def test_a_stopped_run_resumes_with_the_same_curve(stop, inputs, tmp_path):
+    out, flags = tmp_path / "stopped", ("--steps", "2000", "--dropout", "0.1")
+    expected = train("train_lm", inputs, tmp_path / "whole", *flags)
+    words = [*inputs("train_lm"), *SHORT["train_lm"], *LONG.split(), *flags, "--out", out]
+    command = [ROOT / "train_lm.py", *words, "--device", "cuda", "--dtype", "float32"]
+    process = subprocess.Popen([sys.executable, *map(str, command)], stderr=subprocess.PIPE)
+    while process.poll() is None and len(read_metrics(out)) < 4:
+        time.sleep(0.01)
+    process.send_signal(stop)
+    process.communicate()
+    assert process.returncode in (143, -signal.SIGKILL)
+    succeed(call("train_lm", "--resume", out=out))
+    assert_close(read_metrics(out), expected)
+
+
+def test_two_processes_have_the_curve_of_one(inputs, tmp_path):
+    expected = train("train_lm", inputs, tmp_path / "one")
+    words = [*inputs("train_lm"), *SHORT["train_lm"], *LONG.split(), "--out", tmp_path / "two"]
+    script = [ROOT / "train_lm.py", *words, "--device", "cuda", "--dtype", "float32"]
+    processes = start_two(tmp_path, *script, port=free_port())
+    assert [process.wait(300) for process in processes] == [0, 0]
+    assert_close(read_metrics(tmp_path / "two"), expected)
+
+
+@pytest.mark.parametrize("flags", [["--compile"], ["--dtype", "bfloat16"]])
+def test_compiled_and_in_bfloat16_a_decoder_learns_as_well(flags, inputs, tmp_path):
+    expected = train("train_lm", inputs, tmp_path / "plain")
+    words = [*inputs("train_lm"), *SHORT["train_lm"], *LONG.split(), *flags]
+    succeed(call("train_lm", *words, device="cuda", out=tmp_path / "other"))
+    last = read_metrics(tmp_path / "other")[-1]["loss/train"]
+    assert last == pytest.approx(expected[-1]["loss/train"], abs=0.1)
+
+
+def test_attention_and_samples_are_those_of_the_cpu(finished, tmp_path):
+    run = finished("train_lm")
+    drawn = call("attention_maps", run, "--positions", text="hope", device="cuda", out=tmp_path)
+    assert "ok" in succeed(drawn).out
+    written = {
+        succeed(call("sample", run, text="hope and", temperature=0, device=device)).out
+        for device in ("cpu", "cuda")
+    }
+    assert len(written) == 1
