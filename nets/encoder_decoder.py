@@ -22,22 +22,13 @@ class EncoderDecoder(nn.Module):
         self.encoder, self.decoder = Encoder(config), Decoder(config, cross=True)
         self.embedding = self.decoder.embedding = self.encoder.embedding
 
-    def forward(self, idx, mask=None, *, source, source_mask=None, need_weights=False, picked=None):
+    def forward(self, idx, mask=None, *, source, source_mask=None, picked=None):
         """idx (B, T), the target so far, and source (B, S), with their masks -> h (B, T, C).
 
         picked (N,): return only these of the B * T states, (N, C).
-        need_weights: return (h, maps), n_layer maps each under "encoder" (B, H, S, S),
-        "decoder" (B, H, T, T) and "cross" (B, H, T, S).
         """
-        if not need_weights:
-            memory = self.encoder(source, source_mask)
-            return self.decoder(idx, mask, memory=memory, memory_mask=source_mask, picked=picked)
-        memory, encoder_maps = self.encoder(source, source_mask, need_weights=True)
-        h, pairs = self.decoder(
-            idx, mask, need_weights=True, memory=memory, memory_mask=source_mask
-        )
-        decoder_maps, cross_maps = map(list, zip(*pairs))
-        return h, {"encoder": encoder_maps, "decoder": decoder_maps, "cross": cross_maps}
+        memory = self.encoder(source, source_mask)
+        return self.decoder(idx, mask, memory=memory, memory_mask=source_mask, picked=picked)
 
 
 @torch.no_grad()

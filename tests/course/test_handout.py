@@ -7,7 +7,6 @@ import subprocess
 import sys
 
 import pytest
-import torch
 from helpers import ROOT, assert_complains, contents, succeed
 
 from course.exercises import EXERCISES, file_name
@@ -50,11 +49,6 @@ def test_a_handout_contains_no_answer(handout):
         assert not [line for line in answers if line in code], name
         imported = re.findall(r"^\s*(?:from|import) ([\w.]+)", text, re.MULTILINE)
         assert not [module for module in imported if re.match(OWN, module)], name
-
-
-def test_its_sheets_are_tensors_and_words_only(handout):
-    sheets = torch.load(handout / "course" / "sheets.pt", weights_only=True)
-    assert list(sheets) == [file_name(name) for name in EXERCISES]
 
 
 def check_alone(folder, *words):

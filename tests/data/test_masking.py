@@ -168,11 +168,6 @@ def noisy(seed=0, n=3000, **more):
     )
 
 
-def test_no_noise_changes_nothing():
-    idx, targets, _, (x, y) = noisy()
-    assert torch.equal(idx, x) and torch.equal(targets, y)
-
-
 def test_noise_drops_and_swaps_words_at_their_rates():
     idx, targets, counts, (x, y) = noisy(drop=0.1, swap=0.2)
     words = idx != BOS

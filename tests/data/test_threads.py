@@ -342,12 +342,6 @@ def test_words_of_sampled_threads_cost_what_the_formula_says(kind, trees):
     assert all(abs(n / said.total() * K - 1) < 0.1 for n in said.values()) and len(said) == K
 
 
-def test_entropy_of_one_ancestor_is_that_of_one_likely_word():
-    likely, other = 0.8 + 0.2 / 9, 0.2 / 9
-    assert entropy(9, 1) == pytest.approx(-likely * math.log(likely) - 8 * other * math.log(other))
-    assert entropy(9, 1) < entropy(9, 2) < entropy(9, 5) < entropy(9, 0)
-
-
 def test_the_cost_of_a_disguised_word_agrees_with_drawn_masks():
     # Draw words by their probability and disguise them with mask_tokens. Where x is shown, the
     # share of a word must be exp(-nats).

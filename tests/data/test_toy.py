@@ -253,17 +253,6 @@ def test_best_accuracy_agrees_with_the_posterior(spoken):
     assert toy.best_accuracy([((label + 1) % 3, text) for label, text in rows]) < 0.1
 
 
-def test_perplexity_of_the_grammar_on_its_own_sentences(spoken):
-    for speaker in toy.SPEAKERS:
-        own, mixed = perplexity(spoken[speaker], speaker), perplexity(spoken[speaker])
-        assert own == pytest.approx(toy.perplexity_floor(speaker), rel=0.02)
-        # Not knowing who speaks costs something, but at most log 3 nats per sentence.
-        assert own * 1.01 < mixed < own * math.exp(math.log(3) / toy.mean_length(speaker)) * 1.01
-        assert all(
-            perplexity(spoken[speaker], other) > mixed for other in toy.SPEAKERS if other != speaker
-        )
-
-
 # Sentences
 
 

@@ -482,10 +482,3 @@ def test_control_characters_do_not_reach_the_terminal(cli, own_corpus, tmp_path)
     path.write_text("\n".join(f"{number} of \x1b[31m words" for number in range(40)) + "\n")
     outcome = cli("train_lm", *SHORT["train_lm"], steps=0, data=path, out=tmp_path / "\x1bout")
     assert outcome.code == 0 and "\x1b" not in outcome.out + outcome.err
-
-
-def test_an_export_of_an_invalid_run_writes_nothing(finished, tmp_path):
-    folder = copied(finished, "train_mlm", tmp_path)
-    edited(folder / "config.json", model__n_embd=10**6)
-    assert_complains(call("export", folder, out=tmp_path / "exported"), folder, "restore")
-    assert not (tmp_path / "exported").exists()

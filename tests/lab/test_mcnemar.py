@@ -77,15 +77,6 @@ def test_opposite_differences_are_told(entry):
     )
 
 
-def test_a_baseline_goes_with_every_seed(entry):
-    a, bayes = entry("a", {"3": "110000000000"}), entry("bayes", {"": "111111111000"})
-    (test,), notes = compare_pairs([a, bayes])
-    assert test["results"][0]["seed"] == "3" and notes == []
-    assert describe([test]).endswith(
-        "- a and bayes differ on 7 rows (0 to 7), p = 0.016: told apart"
-    )
-
-
 def test_what_is_not_tested_is_noted(entry):
     marks = "1" * 12
     a, other = entry("a", {"0": marks}), entry("other", {"0": marks}, TEXTS[::-1])

@@ -155,15 +155,6 @@ def test_logits_are_those_of_transformers(config, tmp_path):
     compare_models(model, tokenizer, there, tmp_path)
 
 
-def test_the_last_position_is_that_of_transformers(folder, tmp_path):
-    longest = read_here(load_roberta(folder)[1], TEXTS)[0].size(1)
-    there = write_folder(tmp_path, max_position_embeddings=longest + 2)
-    model, tokenizer = load_roberta(tmp_path)
-    compare_models(model, tokenizer, there, tmp_path)
-    with pytest.raises(ValueError, match=f"block_size={longest}, got {longest + 1}"):
-        model(torch.full((1, longest + 1), 7))
-
-
 def test_special_tokens_get_our_ids_and_others_keep_their_order(tmp_path):
     write_folder(tmp_path, trained_tokenizer(last=("<mask>", "<later>")))
     _, tokenizer = load_roberta(tmp_path)
@@ -488,24 +479,6 @@ WRONG = {
         change_tensors(lambda t: t.update({KEY: torch.zeros(16, 8)})),
         [f"{KEY} is (16, 8), but (16, 16) in config.json"],
     ),
-    "shape that would broadcast": (
-        change_tensors(lambda t: t.update({"lm_head.dense.bias": torch.zeros(1)})),
-        ["lm_head.dense.bias is (1,), but (16,)"],
-    ),
-    "fewer positions": (
-        change_tensors(
-            lambda t: t.update(
-                {"roberta.embeddings.position_embeddings.weight": torch.zeros(40, 16)}
-            )
-        ),
-        ["(40, 16), but (50, 16)"],
-    ),
-    "fewer words": (
-        change_tensors(
-            lambda t: t.update({"roberta.embeddings.word_embeddings.weight": torch.zeros(9, 16)})
-        ),
-        ["word_embeddings.weight is (9, 16)"],
-    ),
     "more layers": (
         change_config(num_hidden_layers=1),
         ["roberta.encoder.layer.1", "no place in the 1 layers"],
@@ -516,7 +489,6 @@ WRONG = {
     ),
     "no config": (change_file("config.json"), ["config.json: no such file"]),
     "cut config": (change_file("config.json", lambda c: c[:40]), ["config.json: not valid JSON"]),
-    "no object": (change_file("config.json", lambda _: b"[]"), ["not a JSON object"]),
     "no weights": (
         change_file("model.safetensors"),
         ["model.safetensors: no such file", "whole model"],
@@ -528,10 +500,6 @@ WRONG = {
     "pickled weights": (
         only_bin,
         ["model.safetensors: no such file, only pytorch_model.bin", "save_pretrained"],
-    ),
-    "no weights in it": (
-        change_file("model.safetensors", lambda _: b""),
-        ["not a readable safetensors file"],
     ),
     "no tokenizer": (
         change_file("tokenizer.json"),
@@ -557,13 +525,8 @@ WRONG = {
         ["position_embedding_type is 'relative_key'"],
     ),
     "decoder": (change_config(is_decoder=True), ["is_decoder is True"]),
-    "no width": (change_config(hidden_size="gone"), ["hidden_size must be a whole number"]),
     "width in words": (change_config(hidden_size="16"), ["hidden_size must be a whole number"]),
     "heads": (change_config(num_attention_heads=3), ["config.json: n_head must divide"]),
-    "vast width": (
-        change_config(hidden_size=10**7, intermediate_size=10**7),
-        ["word_embeddings.weight is"],
-    ),
     "vast number of layers": (
         change_config(num_hidden_layers=10**7),
         ["too few for the 10,000,000 layers"],
@@ -572,7 +535,6 @@ WRONG = {
         change_config(hidden_size=10**12),
         ["hidden_size must be a whole number from 1 to 16,777,216"],
     ),
-    "no width at all": (change_config(hidden_size=0), ["hidden_size must be a whole number"]),
     "not a number": (
         change_tensors(lambda t: t[KEY][0].fill_(torch.nan)),
         [f"{KEY} does not hold finite floating-point numbers"],
@@ -580,14 +542,6 @@ WRONG = {
     "whole numbers": (
         change_tensors(lambda t: t.update({KEY: torch.zeros(16, 16, dtype=torch.long)})),
         [f"{KEY} does not hold finite floating-point numbers"],
-    ),
-    "deep": (
-        change_file("config.json", lambda _: b'{"model_type": ' + b"[" * 10**5),
-        ["config.json: not valid JSON"],
-    ),
-    "NaN": (
-        change_file("config.json", lambda c: c.replace(b"1e-05", b"NaN")),
-        ["NaN is not a number"],
     ),
     "epsilon in words": (
         change_config(layer_norm_eps="small"),

@@ -206,34 +206,14 @@ def test_summary_of_known_weights():
     T = 4
     first = torch.zeros(T, T)
     first[:, 0] = 1.0
-    weights = torch.stack([torch.eye(T), torch.full((T, T), 1 / T), first])[
-        None, None
-    ]  # (1, 1, 3, T, T)
-    itself, even, beginning = summary(weights, torch.ones(1, T, dtype=torch.bool))
-    assert itself == {
-        "layer": 1,
-        "head": 1,
-        "distance": 0,
-        "first": 0.25,
-        "itself": 1,
-        "entropy": 0,
-    }
-    assert even == {
-        "layer": 1,
-        "head": 2,
-        "distance": 1.25,
-        "first": 0.25,
-        "itself": 0.25,
-        "entropy": round(math.log(4), 4),
-    }
-    assert beginning == {
-        "layer": 1,
-        "head": 3,
-        "distance": 1.5,
-        "first": 1,
-        "itself": 0.25,
-        "entropy": 0,
-    }
+    weights = torch.stack([torch.eye(T), torch.full((T, T), 1 / T), first])  # (3, T, T)
+    heads = summary(weights[None, None], torch.ones(1, T, dtype=torch.bool))
+    assert list(heads[0]) == ["layer", "head", "distance", "first", "itself", "entropy"]
+    assert [tuple(head.values()) for head in heads] == [
+        (1, 1, 0, 0.25, 1, 0),  # each token sees itself
+        (1, 2, 1.25, 0.25, 0.25, round(math.log(4), 4)),  # all tokens alike
+        (1, 3, 1.5, 1, 0.25, 0),  # the first token
+    ]
 
 
 def test_padding_does_not_count_in_the_summary():
@@ -434,12 +414,6 @@ def test_unknown_words_and_cuts_are_told(tmp_path, figures):
     assert code == 0
     assert "text 1: 2 of 5 tokens are unknown to this run and read as [UNK]: zorg* qwx*" in out
     assert "note: text 2 has 20 tokens with [BOS]; truncated to --block-size 6" in out
-
-
-def test_mask_token_is_one_token(tmp_path, figures):
-    call("attention_maps", make_run(tmp_path / "run", "mlm"), "--text", "this [MASK] is")
-    (report,) = entry(tmp_path / "run" / "maps", "map-1-this-mask-is.png")
-    assert report["queries"] == report["keys"] == ["[BOS]", "this", "[MASK]", "is"]
 
 
 @pytest.mark.parametrize(

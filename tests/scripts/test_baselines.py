@@ -89,15 +89,6 @@ def test_bigrams_by_hand():
     )
 
 
-def test_order_one_counts_occurrences():
-    # Text: a a b. Counts a 2, b 1: n1 = n2 = 1, Y = 1/3.
-    # D1 = 1 - 2 * 1/3 * 1/1 = 1/3; D2 = 2 - 0 would take everything: 1 instead.
-    # rest = (1 + 1/3) / 3 = 4/9, a tenth of it to each of 10 ids.
-    # p(a) = 1/3 + 4/90, p(b) = (2/3)/3 + 4/90
-    p = distribution(KneserNey([BOS, A, A, B], vocab_size=10, order=1), [B, B])
-    assert p[[A, B, C, BOS]] == pytest.approx([1 / 3 + 4 / 90, 2 / 9 + 4 / 90, 4 / 90, 4 / 90])
-
-
 def plain_kneser_ney(ids, vocab_size, order, word, history):
     """The same probability by the definition, with tuples and dictionaries and nothing shared."""
     padded = (BOS,) * (order - 2) + tuple(ids)

@@ -390,12 +390,6 @@ def test_figures_are_written_and_a_stale_one_goes(make, baseline):
     assert not (folder / "train-short-test-long.png").exists()
 
 
-@pytest.mark.parametrize("kind", ["mlm", "classifier"])
-def test_other_kinds_are_drawn_too(kind, make):
-    code, *_ = call("compare", make("a", kind), make("b", kind, seed=1))
-    assert code == 0 and is_picture(Path("out/compare/compare.png"))
-
-
 @pytest.mark.parametrize(
     "low, high", [(4.1, 12.3), (2.3, 65), (100, 7000), (310, 330), (0.9, 3e9), (16.1, 16.4)]
 )

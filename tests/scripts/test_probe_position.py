@@ -8,7 +8,7 @@ import torch
 from helpers import SHORT, assert_complains, call, result_of, succeed, tiny_model
 
 from model import Decoder, Encoder
-from studies import probe_network, probe_position
+from studies import probe_network
 from studies.probes import labelled
 
 FLAGS = probe_network.FitFlags(runs=[], steps=150, batch_size=256, lr=5e-3)
@@ -55,13 +55,6 @@ def test_without_positions_a_decoder_learns_some_an_encoder_none():
     assert after[Decoder] < 2.4 < 3 < after[Encoder]
 
 
-def test_chance_is_the_formula():
-    for n in (2, 7, 32):
-        assert probe_position.random_guess(torch.arange(n), n) == pytest.approx(
-            (n * n - 1) / (3 * n)
-        )
-
-
 def test_the_scores_of_a_known_distribution():
     # Position 0 has 0.4, position 1 has 0.3, position 3 has 0.3: the median is 1.
     model, layer = body("nope"), probe_network.Probe(32, 12)
@@ -85,15 +78,6 @@ def test_states_are_those_of_the_real_tokens():
     )  # whatever stands in the padding
     _, alone = model(idx[1:2, :3], need_states=True)
     torch.testing.assert_close(states[:, 12:15], torch.stack(alone)[:, 0], atol=1e-5, rtol=1e-5)
-
-
-def test_the_probe_is_two_layers_without_biases():
-    parts = probe_network.Probe(8, 20, scale=2.0)
-    assert [tuple(p.shape) for p in parts.parameters()] == [(16, 8), (20, 16)]
-    x = torch.randn(3, 8)
-    torch.testing.assert_close(
-        parts(x), torch.relu(x / 2 @ parts.layers[0].weight.T) @ parts.layers[2].weight.T
-    )
 
 
 def test_seeds_are_one_row_and_an_encoder_can_be_probed_too(cli, corpus, finished, tmp_path):

@@ -418,7 +418,7 @@ EVERY = [
     (["--tokenizer", "bpe", "--vocab-size", "100"], ["--vocab-size 100", "at least 261"]),
     (["--weight-decay", "-2"], ["--weight-decay"]),
     (["--valid", "1"], ["--valid", "below 1"]),
-    (["--block-size", "0"], ["--block-size", "at least"]),
+    (["--block-size", "1"], ["--block-size", "at least 2"]),
     (["--data", "nowhere"], ["--data nowhere", "no such"]),
 ]
 SOME = [
@@ -443,13 +443,11 @@ SOME = [
     ("train_mlm", ["--alibi", "symmetric"], ["--alibi symmetric", "--pos alibi"]),
     ("train_classifier", ["--untrained"], ["--untrained", "--encoder or --init"]),
     ("train_mlm", ["--valid", "0"], ["--valid", "above 0"]),
-    ("train_mlm", ["--block-size", "1"], ["--block-size", "at least 2"]),
     ("train_classifier", ["--pool", "mean+median"], ["--pool mean+median", "mean", "last"]),
     ("train_classifier", ["--tune", "all"], ["--tune all", "--encoder"]),
     ("train_classifier", ["--epochs", "0"], ["--epochs", "at least 1"]),
     ("train_classifier", ["--layers", "first"], ["--layers"]),
     ("train_classifier", ["--n-hidden", "-2"], ["--n-hidden"]),
-    ("train_classifier", ["--block-size", "1"], ["--block-size", "at least 2"]),
     ("train_seq2seq", ["--mask-rate", "0"], ["--mask-rate", "above 0"]),
     (
         "train_seq2seq",
@@ -465,7 +463,6 @@ SOME = [
     ("train_seq2seq", ["--languages", "en-fr"], ["--languages en-fr", "--task translate"]),
     ("train_tlm", ["--pair-rate", "2"], ["--pair-rate", "1"]),
     ("train_tlm", ["--mask-rate", "0"], ["--mask-rate", "above 0"]),
-    ("train_tlm", ["--block-size", "1"], ["--block-size", "at least 2"]),
     ("train_tlm", ["--languages", "en"], ["--languages en", "hyphen"]),
     ("train_tlm", ["--languages", "en-de"], ["train.de: no such file"]),
     ("train_thread", ["--ancestors", "0"], ["--ancestors", "at least 1"]),
@@ -478,7 +475,6 @@ SOME = [
     ),
     ("train_thread", ["--mask-rate", "1"], ["--mask-rate", "above 0"]),
     ("train_thread", ["--test", "0"], ["--test", "above 0"]),
-    ("train_thread", ["--block-size", "1"], ["--block-size", "at least 2"]),
     ("train_thread", ["--valid", "0.01"], ["trees are too few"]),
     ("train_thread", ["--data", "speeches"], ["--data speeches"]),
     ("crossvalidate", ["--recipes", "bayes,magic"], ["--recipes", "magic"]),
