@@ -1,6 +1,6 @@
 """Compare runs in one figure and one table: means over seeds, beside baselines and the floor.
 
-    python compare.py out/lm-* --out out/compare
+    python compare.py out/lm-speeches-*
 
 Runs that differ only in the seed are one configuration, named by the flags that differ from the
 others. In --out: compare.png over training, train-short-test-long.png over lengths (figures also

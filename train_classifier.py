@@ -2,9 +2,9 @@
 
     python train_classifier.py --pos alibi --data speeches            jointly from scratch
     python train_classifier.py --encoder out/mlm-... --data speeches  on a frozen pretrained encoder
-    python train_classifier.py --encoder out/mlm-... --tune all       fine-tuning it
+    python train_classifier.py --encoder out/mlm-... --tune all --lr 1e-4     fine-tuning it
     python train_classifier.py --encoder out/lm-...                   on a frozen causal decoder
-    python train_classifier.py --init roberta-base --tune all         fine-tuning RoBERTa
+    python train_classifier.py --init PATH --tune all --lr 2e-5       fine-tuning RoBERTa
 
 The features of a frozen body are computed once and kept, so an epoch takes a fraction of a second.
 """

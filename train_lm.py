@@ -31,6 +31,7 @@ from lab.flags import (
     model_config,
     share,
     was_given,
+    whole_numbers,
 )
 from lab.limits import LARGEST
 from lab.machine import autocast, compile_blocks, set_up_device
@@ -184,9 +185,8 @@ def check(flags, source):
         other = f"--init-from {flags.init_from} has {members}; leave --members out"
         raise UserError(f"--members {flags.members}: {other}")
     flags.members = members
-    T, where = flags.block_size, f"--eval-block {flags.eval_block}"
-    stride = flags.eval_stride
-    lengths = flags.numbers("eval_block")
+    T, stride, where = flags.block_size, flags.eval_stride, f"--eval-block {flags.eval_block}"
+    lengths = whole_numbers(flags, "eval_block")
     beyond = f"{where}: learned positions end at --block-size {T}; use another --pos to go beyond"
     require(
         (stride <= T, f"--eval-stride {stride}: must be at most --block-size {T}"),

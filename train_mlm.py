@@ -48,9 +48,8 @@ class Flags(MaskFlags, TrainFlags, ContinueFlags, ProcessFlags):
     decay: float = 1.0
     head: str = "roberta"
     beta2: float = flag(0.98, "decay of Adam's second moment", at_least=0, below=1)
-    unit_embd: bool = flag(None, "word vectors of length 1", shown="with --head clap")
-    scale_embd: bool = flag(False, "multiply them by sqrt(n_embd), as --pos sinusoidal does")
-    unscaled: bool = flag(False, "do not multiply them with --pos sinusoidal")
+    scale_embd: bool = flag(False, "multiply word vectors by sqrt(n_embd)")
+    unscaled: bool = flag(False, "--pos sinusoidal: do not multiply them so")
     zero_mask: bool = flag(False, "[MASK] enters as the zero vector (zero-CLAP)")
     omit_mask: bool = flag(False, "[MASK] cannot be predicted, and output words have no bias")
     causal: bool = flag(False, "predict every next word of each sentence instead")
@@ -95,7 +94,7 @@ def train(flags):
     require_targets(targets, f"--data {flags.data}: no word of the held-out lines")
 
     # Model
-    unit_embd = flags.head == "clap" if flags.unit_embd is None else flags.unit_embd
+    unit_embd = flags.head == "clap"  # word vectors of length 1
     config = model_config(flags, source, flags.causal, vocab_size=vocab_size, unit_embd=unit_embd)
     device = set_up_device(flags, config)
     run = Run(kind, flags, config, text.tokenizer, device, name="clm" if flags.causal else "")
@@ -174,6 +173,10 @@ def check(flags, source):
     require(
         (not ensemble, f"--init-from {flags.init_from}: is an ensemble; give a run of one model"),
         (not masking, f"--causal masks no words; leave {masking} out"),
+        (
+            source or not flags.unscaled or flags.pos == "sinusoidal",
+            "--unscaled: give --pos sinusoidal",
+        ),
         (not roberta, f"--init {flags.init}: brings an encoder; leave {roberta} out"),
     )
 

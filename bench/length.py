@@ -21,8 +21,8 @@ from bench import measure
 from data.files import write_json
 from lab import figures
 from lab.command import main
-from lab.errors import UserError, require
-from lab.flags import flag
+from lab.errors import require
+from lab.flags import flag, whole_numbers
 from lab.machine import cores, git_revision, set_up_device, versions
 from lab.optim import make_adamw
 from model import POSITIONS, Config, Decoder, LanguageModel
@@ -178,26 +178,20 @@ def draw(path, rows, widths, positions, lengths):
 def check(flags):
     """Return the lengths, widths and positions. Raise UserError for invalid flags."""
 
-    def numbers(name):
-        text = getattr(flags, name)
-        try:
-            return [int(value) for value in text.split(",")]
-        except ValueError:
-            raise UserError(f"--{name} {text}: must be comma-separated whole numbers") from None
-
-    lengths, widths, positions = numbers("lengths"), numbers("widths"), flags.positions.split(",")
+    lengths, widths = whole_numbers(flags, "lengths"), whole_numbers(flags, "widths")
+    positions = flags.positions.split(",")
     known, out = set(positions) <= set(POSITIONS), Path(flags.out)
     require(
-        (min(lengths) > 0, f"--lengths {flags.lengths}: must be at least 1 each"),
+        (lengths and min(lengths) > 0, f"--lengths {flags.lengths}: must be at least 1 each"),
         (
-            all(C > 0 and C % 64 == 0 for C in widths),
+            widths and all(C > 0 and C % 64 == 0 for C in widths),
             f"--widths {flags.widths}: must be multiples of 64, the width of a head",
         ),
         (known, f"--positions {flags.positions}: must be a list of {', '.join(POSITIONS)}"),
         (out.suffix in (".png", ".pdf", ".svg"), f"--out {out}: must end in .png, .pdf or .svg"),
         (out.parent.is_dir(), f"--out {out}: folder {out.parent} does not exist; create it first"),
     )
-    return sorted(set(lengths)), list(dict.fromkeys(widths)), list(dict.fromkeys(positions))
+    return lengths, widths, list(dict.fromkeys(positions))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@
         source    [BOS] We choose hope .
         target    Nous choisissons l'espoir . [EOS]
 
-Gaps are drawn as in T5 (data/spans.py): 15% of the tokens, three at a time, new ones at every step.
+Gaps are about those of T5 (data/spans.py): 15% of the tokens, three at a time, new at every step.
 The perplexity is that of a target's tokens, with the nearly certain sentinels and [EOS];
 `perplexity_words` leaves these out. Compare neither with that of train_lm.py or train_mlm.py.
 """
@@ -24,7 +24,7 @@ from torch.nn.utils import clip_grad_norm_
 from data import spans
 from data.batching import by_epoch, fraction_unknown, generator, length_batches, pad
 from data.source_target import fixed_batches, length, make_batch, read_examples
-from data.tokenizer import BOS, EOS, detokenize, encode
+from data.tokenizer import EOS, detokenize, encode
 from lab import processes
 from lab.command import main
 from lab.errors import require
@@ -85,7 +85,7 @@ def translate(model, examples, tokenizer, device, flags):
     for rows in processes.my_share(batches):
         source, mask = (send(tensor, device) for tensor in pad([examples[i][0] for i in rows]))
         with autocast(flags, device):
-            ids = generate(model, source, mask, BOS, EOS, flags.block_size).cpu()
+            ids = generate(model, source, mask, flags.block_size).cpu()
         written[rows, : ids.size(1)] = ids
     found = processes.all_sum(written).tolist()
     return [detokenize(tokenizer, ids[: ids.index(EOS)] if EOS in ids else ids) for ids in found]
@@ -97,11 +97,8 @@ def score(outputs, targets, tokenizer):
 
     spaced = [detokenize(tokenizer, ids) for ids in encode(tokenizer, targets)]  # like the outputs
     exact = sum(output == target for output, target in zip(outputs, spaced)) / len(outputs)
-    bleu, chrf = (
-        sacrebleu.corpus_bleu(outputs, [targets]),
-        sacrebleu.corpus_chrf(outputs, [targets]),
-    )
-    return {"exact": exact, "bleu": bleu.score, "chrf": chrf.score}
+    bleu = sacrebleu.corpus_bleu(outputs, [targets]).score
+    return {"exact": exact, "bleu": bleu, "chrf": sacrebleu.corpus_chrf(outputs, [targets]).score}
 
 
 def train(flags):

@@ -137,16 +137,6 @@ def by_epoch(n_items, batch_size, make):
     return lambda step: batches(step // n)[step % n]
 
 
-class RandomBatches:
-    """The indices 0..n-1, each once, as batches in random order; 8 bytes of memory per index."""
-
-    def __init__(self, n, batch_size, gen):
-        self.order, self.batch_size = torch.randperm(n, generator=gen), batch_size
-
-    def __getitem__(self, i):
-        return self.order[i * self.batch_size : (i + 1) * self.batch_size]
-
-
 def fraction_unknown(ids):
     """Return the share of ids that are unknown to the vocabulary."""
     return (ids == UNK).float().mean().item()

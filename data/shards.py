@@ -86,11 +86,10 @@ def read_index(path):
 def read_shards(path):
     """Return the Shards in a .done.json. Raises DataError if the file holds anything else."""
     remedy = "delete it and run the same beyond.prepare command again"
+    found = read_json(path, remedy)
     try:
-        return [parse_shard(shard) for shard in read_json(path, remedy)["shards"]]
+        return [parse_shard(shard) for shard in found["shards"]]
     except (KeyError, TypeError, ValueError) as error:
-        if isinstance(error, DataError):
-            raise
         raise DataError(
             f"{path}: not a valid list of shards ({str(error)[:80]}); {remedy}"
         ) from None
@@ -157,10 +156,7 @@ def verify(folder):
     """
     if not is_prepared(folder):
         raise DataError(f"{folder}: no prepared folder; give one that beyond.prepare wrote")
-    Prepared(folder)
-    index = read_index(folder / "index.json")
-    check_files(folder, index, compare_checksums=True)
-    return index
+    return Prepared(folder, compare_checksums=True).index
 
 
 # ---------------------------------------------------------------------------- reading
@@ -180,7 +176,7 @@ class Prepared:
 
     floor, note = {}, ""
 
-    def __init__(self, folder):
+    def __init__(self, folder, compare_checksums=False):
         self.folder = folder = Path(folder)
         path = folder / "index.json"
         if not path.is_file():
@@ -188,11 +184,11 @@ class Prepared:
                 f"{folder}: is not completely prepared; run the same beyond.prepare command again, "
                 "which continues"
             )
-        index = read_index(path)
+        self.index = index = read_index(path)
         self.name, self.settings = folder.resolve().name, index.settings
         self.tokenizer = load_tokenizer(folder / "tokenizer.json")
         size = sum(shard_size(shard, index.dtype) for shard in index.shards)
-        check_files(folder, index, compare_checksums=size <= HASHED_AT_OPENING)
+        check_files(folder, index, compare_checksums or size <= HASHED_AT_OPENING)
         sets = {}
         for shard in index.shards:
             sets.setdefault(shard.set, []).append(shard)
@@ -221,7 +217,7 @@ class Stream:
         self.folder, self.shards, self.vocab_size = Path(folder), shards, vocab_size
         self.dtype = np.dtype(dtype).newbyteorder("<")
         self.ends = np.cumsum([shard.tokens for shard in shards])
-        self.maps = [None] * len(shards)
+        self.maps = [np.memmap(self.folder / shard.file, self.dtype, "r") for shard in shards]
 
     def __len__(self):
         return 1 + int(self.ends[-1])
@@ -235,15 +231,9 @@ class Stream:
         for i in np.unique(shard[shard >= 0]):
             here = shard == i
             begin = self.ends[i] - self.shards[i].tokens
-            ids[here] = self.map_shard(i)[token[here] - begin]
+            ids[here] = self.maps[i][token[here] - begin]
             self.require_known(i, ids[here])
         return torch.from_numpy(ids).reshape(where.shape)
-
-    def map_shard(self, i):
-        """Return the ids of shard i as an array on disk."""
-        if self.maps[i] is None:
-            self.maps[i] = np.memmap(self.folder / self.shards[i].file, self.dtype, "r")
-        return self.maps[i]
 
     def require_known(self, i, ids):
         """Raise DataError if shard i holds ids that are not in the vocabulary."""
@@ -259,7 +249,7 @@ class Stream:
         counts = np.bincount([BOS], minlength=minlength)
         for i, shard in enumerate(self.shards):
             for at in range(0, shard.tokens, 2**20):
-                ids = self.map_shard(i)[at : at + 2**20]
+                ids = self.maps[i][at : at + 2**20]
                 self.require_known(i, ids)
                 counts += np.bincount(ids, minlength=minlength)
         return torch.from_numpy(counts)

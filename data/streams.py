@@ -112,7 +112,7 @@ class Sentences:
         def shuffled(epoch):
             gen = batching.generator(seed, "epoch", epoch)
             if self.lengths is None:
-                return batching.RandomBatches(len(self.train), batch_size, gen)
+                return torch.randperm(len(self.train), generator=gen).split(batch_size)
             return batching.length_batches(self.lengths, batch_size, gen)
 
         rows = batching.by_epoch(len(self.train), batch_size, shuffled)

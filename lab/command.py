@@ -27,7 +27,7 @@ def main(run_script, flags_class, description, argv=None):
     A UserError or DataError, a full disk and a lack of memory end in one line on stderr and exit
     code 2, a signal in exit code 128 + its number.
     """
-    flags = None
+    flags, prog = None, program(flags_class)
     try:
         with own_signals():
             flags = parse(flags_class, description, argv)
@@ -40,31 +40,31 @@ def main(run_script, flags_class, description, argv=None):
                 flags = parse(flags_class, description, argv, started)
             run_script(flags)
     except (UserError, DataError) as error:
-        fail(flags_class, error)
+        fail(prog, error)
     except Interrupted as signalled:
-        fail(flags_class, f"interrupted; {signalled.remedy}", 128 + signalled.number)
+        fail(prog, f"interrupted; {signalled.remedy}", 128 + signalled.number)
     except KeyboardInterrupt:
-        fail(flags_class, "interrupted", 130)
+        fail(prog, "interrupted", 130)
     except BrokenPipeError:  # the reader of the output has gone, as `| head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        fail(flags_class, "stopped: nothing reads the output any more", 1)
+        fail(prog, "stopped: nothing reads the output any more", 1)
     except OSError as error:
         if error.filename is None and error.errno is None:
             raise
         where = error.filename or getattr(flags, "out", "") or "the run folder"
         remedy = "check the path, free some space, or choose another --out"
-        fail(flags_class, f"{where}: {error.strerror}; {remedy}")
+        fail(prog, f"{where}: {error.strerror}; {remedy}")
     except (MemoryError, RuntimeError) as error:
         full = isinstance(error, (MemoryError, torch.OutOfMemoryError))
         if full or "allocate memory" in str(error):
             remedy = "make the model, the batch or the blocks smaller"
-            fail(flags_class, f"out of memory ({str(error)[:120]}); {remedy}")
+            fail(prog, f"out of memory ({str(error)[:120]}); {remedy}")
         if not processes.is_lost_peer(error):
             raise
         try:
             lost = f"one of the {processes.size()} processes ended or did not answer"
             remedy = "continue with --resume, with any number of processes"
-            fail(flags_class, f"--timeout {flags.timeout}: {lost} in time; {remedy}", 1)
+            fail(prog, f"--timeout {flags.timeout}: {lost} in time; {remedy}", 1)
         finally:
             sys.stdout.flush()
             os._exit(1)  # threads that wait for the lost process would keep this one alive
@@ -78,11 +78,10 @@ def program(flags_class):
     return Path(sys.modules[flags_class.__module__].__file__).name
 
 
-def fail(flags_class, message, code=2):
+def fail(prog, message, code=2):
     """Exit with one line on stderr. Of several processes, only the first to fail prints."""
     if processes.first_to_fail():
-        line = f"{program(flags_class)}: {' '.join(str(message).split())}"
-        print(printable(line), file=sys.stderr)
+        print(printable(f"{prog}: {' '.join(str(message).split())}"), file=sys.stderr)
     raise SystemExit(code)
 
 
@@ -92,10 +91,10 @@ def fail(flags_class, message, code=2):
 FIRST = ("RunFlags", "ModelFlags", "LoopFlags")  # groups in --help before the script's own
 
 
-def parse(flags_class, description="", argv=None, started_with=None):
+def parse(flags_class, description="", argv=None, saved=None):
     """Return the command line as an instance of a flags dataclass, with the set `given`.
 
-    --n-head and --n_head are the same flag. started_with: {name: value} that replace defaults.
+    --n-head and --n_head are the same flag. saved: {name: value} that replace defaults.
     An unknown flag or a malformed value exits with code 2. A value out of range raises UserError.
     """
     parser = LineParser(
@@ -124,7 +123,7 @@ def parse(flags_class, description="", argv=None, started_with=None):
         if isinstance(value, list) and (field.type != list[str] or [] in value):  # from --data=--
             parser.error(f"argument {spelled(field.name)}: expected a value, not --")
     defaults = {field.name: field.default for field in fields}
-    flags = flags_class(**defaults | (started_with or {}) | given)
+    flags = flags_class(**defaults | (saved or {}) | given)
     flags.given = frozenset(given)
     require(*(check_limits(name, getattr(flags, name), about[name]) for name in about))
     for group in type(flags).__mro__:
@@ -222,8 +221,4 @@ class LineParser(argparse.ArgumentParser):
             known = [name for action in self._actions for name in action.option_strings]
             near = difflib.get_close_matches(unknown[1], known, 1)
             message += "".join(f"; did you mean {name}?" for name in near)
-        message = message.replace("_number value", " number")
-        if processes.first_to_fail():
-            line = f"{self.prog}: {' '.join(message.split())}; see --help"
-            print(printable(line), file=sys.stderr)
-        raise SystemExit(2)
+        fail(self.prog, f"{message.replace('_number value', ' number')}; see --help")

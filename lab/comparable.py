@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lab.errors import UserError, require
+from lab.folder import MAY_CHANGE
 from lab.records import (
     check_entries,
     read_config,
@@ -24,19 +25,7 @@ KINDS = {
 METRICS = "perplexity|bits_per_byte|accuracy|macro_f1|exact|bleu|chrf"
 NUMBERS = rf"((?:{METRICS})/[^@]+(?:@\d+)?|parameters|seconds)"
 # The seed, and flags that never change the trained model. All other flags make a configuration.
-IGNORED = (
-    "seed",
-    "out",
-    "resume",
-    "overwrite",
-    "device",
-    "threads",
-    "accumulate",
-    "timeout",
-    "compile",
-    "keep",
-    "eval_block",
-)
+IGNORED = (*MAY_CHANGE, "seed", "keep", "eval_block")
 
 
 @dataclass

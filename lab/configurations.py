@@ -9,17 +9,7 @@ from lab.errors import UserError, require
 from lab.figures import POSITION_NAMES
 
 # Flags of train_classifier.py whose defaults depend on --encoder. A label names them only if given.
-DERIVED = (
-    "pool",
-    "layers",
-    "lr",
-    "decay",
-    "weight_decay",
-    "n_hidden",
-    "head_dropout",
-    "balance",
-    "init_std",
-)
+DERIVED = "pool layers lr decay weight_decay n_hidden n_component head_dropout balance".split()
 
 
 @dataclass

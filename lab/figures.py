@@ -32,7 +32,6 @@ STYLE = {
     "axes.grid": True,
     "grid.alpha": 0.25,
     "figure.dpi": 150,
-    "savefig.bbox": "tight",
     "legend.frameon": False,
     "axes.prop_cycle": f"cycler('color', {list(COLORS)})",
 }

@@ -101,15 +101,6 @@ class LoopFlags:
     eval_every: int = flag(100, "steps between evaluations", at_least=1)
     keep: str = flag("", "also keep the weights of these steps, as step-N.pt, for example 0,100")
 
-    def numbers(self, name):
-        """Return the numbers of a flag like --keep 0,100 in order. Raises UserError."""
-        text = getattr(self, name)
-        try:
-            return sorted({int(number) for number in text.split(",") if number})
-        except ValueError:
-            example = "must be whole numbers joined by commas, like 32,64,128"
-            raise UserError(f"{spelled(name, text)}: {example}") from None
-
 
 @dataclass
 class MaskFlags:
@@ -161,7 +152,7 @@ class ContinueFlags:
 
     vocab_from: str = flag("", "corpus to take the vocabulary from, instead of --data")
     init_from: str = flag(
-        "", "run folder of the same script to start from: its weights, architecture, vocabulary"
+        "", "run folder of the same kind to start from: its weights, architecture, vocabulary"
     )
 
 
@@ -191,9 +182,7 @@ class MachineFlags:
 class ProcessFlags:
     """several processes (torchrun), and a batch in several parts"""
 
-    accumulate: int = flag(
-        1, "parts into which a batch is split to save memory; the result is the same", at_least=1
-    )
+    accumulate: int = flag(1, "parts into which a batch is split, to save memory", at_least=1)
     timeout: int = flag(600, "seconds to wait for another process", at_least=1)
 
     def check_together(self):
@@ -232,8 +221,20 @@ def given(flags, *names):
     return " and ".join(typed)
 
 
+def whole_numbers(flags, name):
+    """Return the numbers of a flag like --keep 0,100 in order. Raises UserError."""
+    text = getattr(flags, name)
+    try:
+        return sorted({int(number) for number in text.split(",") if number})
+    except ValueError:
+        example = "must be whole numbers joined by commas, like 32,64,128"
+        raise UserError(f"{spelled(name, text)}: {example}") from None
+
+
 def spelled(name, value=None):
-    """Return a field name as it is typed: "--n-head", or with a value "--n-head 4"."""
+    """Return a field name as it is typed: "--n-head", with a value "--n-head 4" or "--no-tie"."""
+    if isinstance(value, bool):
+        return f"--{'' if value else 'no-'}{name.replace('_', '-')}"
     return f"--{name.replace('_', '-')}" + ("" if value is None else f" {value}")
 
 

@@ -10,7 +10,7 @@ import torch
 from data.files import printable
 from data.tokenizer import load_tokenizer
 from lab import processes
-from lab.checkpoint import check_weights, load_weights, read_checkpoint
+from lab.checkpoint import check_weights, read_checkpoint
 from lab.errors import UserError, require
 from lab.limits import make_config
 from lab.records import read_config
@@ -129,7 +129,7 @@ def build_model(folder, kind, described, tokenizer, saved, weights):
         other = f"{path}: names {n_class} classes, but the classifier has another number"
         require((fits, f"{other}; restore the file"))
     model = make_model(kind, config, described)
-    load_weights(model, weights, saved)
+    model.load_state_dict(weights)
     return model
 
 

@@ -71,16 +71,14 @@ def meet(timeout):
 def start(timeout):
     """Join the other processes; afterwards none waits longer than `timeout` seconds for another.
     Raises RuntimeError if they do not come."""
-    if size() > 1:
-        own_gpu = torch.cuda.device_count() >= local_size()  # nccl refuses to share one
-        backend = "cpu:gloo,cuda:nccl" if own_gpu else "gloo"
-        dist.init_process_group(
-            backend,
-            store=meet(JOIN),
-            rank=rank(),
-            world_size=size(),
-            timeout=datetime.timedelta(seconds=timeout),
-        )
+    own_gpu = torch.cuda.device_count() >= local_size()  # nccl refuses to share one
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if own_gpu else "gloo",
+        store=meet(JOIN),
+        rank=rank(),
+        world_size=size(),
+        timeout=datetime.timedelta(seconds=timeout),
+    )
 
 
 def end():

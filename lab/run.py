@@ -19,7 +19,7 @@ from data.files import write_json, write_text
 from lab import processes
 from lab.checkpoint import Corrupt, load_optimizer, load_weights, read_checkpoint, write_checkpoint
 from lab.errors import UserError, require
-from lab.flags import script_of
+from lab.flags import script_of, whole_numbers
 from lab.folder import check_encoder, check_tokenizer, name_folder, open_folder
 from lab.live import LiveLine, clock
 from lab.machine import git_revision, peak_memory, versions
@@ -51,7 +51,7 @@ class Run:
         self.live, self.losses, self.signals = LiveLine(), Losses(), Signals(self.how_to_resume)
         self.unit, self.per_epoch, self.every = "step", 1, getattr(flags, "eval_every", 1)
         self.total = getattr(flags, "steps", 0) + getattr(flags, "class_steps", 0)
-        self.kept = flags.numbers("keep") if getattr(flags, "keep", "") else []
+        self.kept = whole_numbers(flags, "keep") if getattr(flags, "keep", "") else []
         for step in self.kept:
             late = f"--keep {step}: must be a step from 0 to {self.total}"
             require((0 <= step <= self.total, late))
@@ -285,21 +285,18 @@ class Run:
         processes.keep_rank_0()
         self.live.clear()
         seconds = self.seconds()
-        start = {"step": self.best_step} if self.unit == "step" else {}
-        result = (
-            start
-            | {"vocab_size": self.vocab_size}
-            | result
-            | {
-                "parameters": count_parameters(model),
-                "seconds": round(seconds, 2),
-                "cpu_seconds": round(self.cpu_seconds(), 2),
-                "tokens_per_second": round(self.tokens / seconds, 1),
-                "peak_memory_mb": peak_memory(self.device),
-                "processes": processes.size(),
-                "command": read_config(self.folder).get("command", ""),
-            }
-        )
+        result = {
+            **({"step": self.best_step} if self.unit == "step" else {}),
+            "vocab_size": self.vocab_size,
+            **result,
+            "parameters": count_parameters(model),
+            "seconds": round(seconds, 2),
+            "cpu_seconds": round(self.cpu_seconds(), 2),
+            "tokens_per_second": round(self.tokens / seconds, 1),
+            "peak_memory_mb": peak_memory(self.device),
+            "processes": processes.size(),
+            "command": read_config(self.folder).get("command", ""),
+        }
         write_json(self.folder / "result.json", result)
 
     def seconds(self):
@@ -323,15 +320,9 @@ class Run:
         load_optimizer(optimizer, state["optimizer"], path)
         step, seconds, more = state["step"], state["seconds"], state["more"]
         numbers = isinstance(seconds, list) and list(map(type, seconds)) == [float, float]
-        require(
-            (
-                type(step) is int
-                and 0 <= step <= self.total
-                and isinstance(more, dict)
-                and numbers,
-                f"{path}: step, seconds or counts are not as a run saves them; restore the file",
-            )
-        )
+        counts = type(step) is int and 0 <= step <= self.total and isinstance(more, dict)
+        bad = f"{path}: step, seconds or counts are not as a run saves them; restore the file"
+        require((numbers and counts, bad))
         old = "was saved by an earlier version, or on other data; train again with --overwrite"
         require((self.per_epoch in (1, more.get("per_epoch")), f"{path}: {old}"))
         self.restore_random(state, path)

@@ -5,6 +5,7 @@ import math
 import torch
 import torch.nn as nn
 
+from data.tokenizer import BOS, EOS
 from model import Decoder, Encoder
 from nets.cached import CachedReader
 
@@ -32,19 +33,19 @@ class EncoderDecoder(nn.Module):
 
 
 @torch.no_grad()
-def generate(model, source, source_mask, bos, eos, n_tokens, choose=None):
-    """Write a target for each row of source (B, S): ids (B, at most n_tokens) after bos.
+def generate(model, source, source_mask, n_tokens, choose=None):
+    """Write a target for each row of source (B, S): ids (B, at most n_tokens) after [BOS].
 
-    Writing stops when every row has an eos; ignore what follows an eos. Ids below eos are special
-    tokens and never chosen.
+    Writing stops when every row has an [EOS]; ignore what follows it. No other special token is
+    chosen.
     choose: function from the next word's logits (B, V) to ids (B,); None: the most likely word.
     """
     memory = model.body.encoder(source, source_mask)
-    idx, reader = torch.full_like(source[:, :1], bos), CachedReader(model.body.decoder)
-    while idx.size(1) <= n_tokens and not (idx == eos).any(1).all():
+    idx, reader = torch.full_like(source[:, :1], BOS), CachedReader(model.body.decoder)
+    while idx.size(1) <= n_tokens and not (idx == EOS).any(1).all():
         h = reader.read(idx[:, -1:], memory=memory, memory_mask=source_mask)[:, -1]  # (B, C)
         logits = model.head(h).float()  # (B, V)
-        logits[:, :eos] = -math.inf
+        logits[:, :EOS] = -math.inf
         chosen = choose(logits) if choose else logits.argmax(-1)
         idx = torch.cat([idx, chosen[:, None]], dim=1)
     return idx[:, 1:]

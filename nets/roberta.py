@@ -49,13 +49,8 @@ FREE = (
 )
 # Sizes in their config.json with the least value, and rates with the default of transformers
 SIZES = {
-    "vocab_size": 1,
-    "hidden_size": 1,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 1,
-    "intermediate_size": 1,
-    "max_position_embeddings": 1,
-    "type_vocab_size": 1,
+    **dict.fromkeys(("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"), 1),
+    **dict.fromkeys(("intermediate_size", "max_position_embeddings", "type_vocab_size"), 1),
     "pad_token_id": 0,
 }
 LARGEST = 2**24  # upper limit of every size

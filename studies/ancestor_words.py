@@ -57,9 +57,8 @@ def study(flags):
 def measure(run):
     """Return {name: [perplexity of all masked words, and of those that an ancestor has]} of the
     three views and two caches on the test trees, "count": [number of words] of both."""
-    trained = run.config["flags"]
-    _, tokenizer, forests, _ = read_forests(Namespace(**trained), run.tokenizer)
-    texts = {n: losses_of(run, forests[n], trained, tokenizer) for n in ("valid", "test")}
+    _, _, forests, _ = read_forests(Namespace(**run.config["flags"]), run.tokenizer)
+    texts = {n: losses_of(run, forests[n]) for n in ("valid", "test")}
     nats, again, caches = texts["test"]
     none = "no masked word of the test trees also stands in an ancestor"
     require((again.any(), f"{run.folder}: {none}; train on more trees, or with a larger --test"))
@@ -75,15 +74,14 @@ def measure(run):
 
 
 @torch.no_grad()
-def losses_of(run, forest, trained, tokenizer):
+def losses_of(run, forest):
     """Return ({view: losses in nats (N,)}, whether each word stands in an ancestor (N,),
     {cache: its probability of each word (N,)}) for the N masked words of a forest."""
     nats, again = {view: [] for view in VIEWS}, []
     caches = {words: [] for words in CACHES}
-    starts, size = word_starts(tokenizer), tokenizer.get_vocab_size()
-    for rows, inputs, mask, labels, views in fixed_batches(
-        forest, Namespace(**trained), size, starts
-    ):
+    flags, size = Namespace(**run.config["flags"]), run.tokenizer.get_vocab_size()
+    fixed = fixed_batches(forest, flags, size, word_starts(run.tokenizer))
+    for rows, inputs, mask, labels, views in fixed:
         words = send_all({"idx": inputs, "mask": mask}, run.device)
         for view, read in views.items():
             losses = run.model.losses(targets=labels, **words, **send_all(read, run.device))

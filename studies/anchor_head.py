@@ -27,6 +27,7 @@ from studies.probe_network import FitFlags, fit_probes, layer_name, read_positio
 from studies.probes import (
     corpora_of,
     count_ticks,
+    layer_cells,
     loss_of,
     measure_runs,
     spread_of,
@@ -125,9 +126,7 @@ def write_table(out, result):
             ("reread", f"without head {heads}, new probes"),
         ):
             loss = tables.spread([seed["loss"] for seed in r[kind]], 3)
-            layers = zip(*(seed["median"] for seed in r[kind]))
-            cells = [tables.spread(values, 2) for values in layers]
-            rows.append([name, loss, *cells, *["–"] * (columns - len(cells))])
+            rows.append([name, loss, *layer_cells([seed["median"] for seed in r[kind]], columns)])
     caption = (
         "Loss on test text in nats per token, and mean distance in tokens from the probe's median "
         f"position, with all heads and without one (layer.head, one per seed){spread_of(result)}."

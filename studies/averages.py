@@ -27,7 +27,9 @@ from studies.probes import (
     ProbeFlags,
     corpora_of,
     count_ticks,
+    layer_cells,
     measure_runs,
+    middles,
     spread_of,
     styles,
     texts_of,
@@ -137,15 +139,11 @@ def write_table(out, result):
     for label, r in result.items():
         for kind, name in (("trained", label), ("untrained", f"{label}, untrained")):
             error = tables.spread([100 * seed["error"] for seed in r[kind]])
-            layers = zip(*(seed["median"] for seed in r[kind]))
-            cells = [tables.spread(values, 2) for values in layers]
-            rows.append([name, error, *cells, *["–"] * (columns - len(cells))])
-    middle = ", ".join(sorted({f"{r['middle'][0]:.2f}" for r in result.values()}))
+            rows.append([name, error, *layer_cells([seed["median"] for seed in r[kind]], columns)])
     caption = (
         "Mean difference of the squared length of the first attention's output from the prediction "
         "|m|² + s²/t, and mean distance in tokens of the position that is guessed from the length "
-        f"of each layer's output alone, on test text{spread_of(result)}. "
-        f"Always guessing the middle gives {middle}."
+        f"of each layer's output alone, on test text{spread_of(result)}. {middles(result)}"
     )
     layers = [f"layer {i + 1}" for i in range(columns)]
     return tables.write(out / "averages", ["model", "difference (%)", *layers], rows, caption)

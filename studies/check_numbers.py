@@ -14,13 +14,10 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 from lab.command import main
 from lab.errors import UserError, require
-from lab.flags import flag
-
-ROOT = Path(__file__).parents[1]
+from lab.flags import ROOT, flag
 
 
 @dataclass(frozen=True)

@@ -85,19 +85,12 @@ def crossvalidate(flags):
 
     # Results
     n_distinct = sum(len(corpus.split(f"{i}/{flags.folds}")[0].test_rows) for i in parts)
-    values = {
-        name: [
-            statistics.fmean(
-                read_result(out / folder(name, i, seed))["accuracy/test"] for seed in seeds
-            )
-            for i in parts
-        ]
-        for name in chosen
-    }
     result = {}
-    for name, of_parts in values.items():
-        mean, deviation = mean_and_deviation(of_parts)
-        result[name] = {"mean": mean, "deviation": deviation, "values": of_parts}
+    for name in chosen:
+        runs = [[read_result(out / folder(name, i, seed)) for seed in seeds] for i in parts]
+        values = [statistics.fmean(r["accuracy/test"] for r in of_part) for of_part in runs]
+        mean, deviation = mean_and_deviation(values)
+        result[name] = {"mean": mean, "deviation": deviation, "values": values}
         result[name]["averaged"] = [accuracy_of_average(out, name, i, seeds) for i in parts]
     draw(out, corpus.name, result)
     tests = compare_with_bayes(out, chosen, parts, seeds)
@@ -142,20 +135,13 @@ def compare_with_bayes(out, chosen, parts, seeds):
 
 def check(flags, chosen):
     """Return the corpus. UserError for flags that do not fit it."""
-    require(
-        (
-            all(name in RECIPES for name in chosen),
-            f"--recipes {flags.recipes}: must be of {', '.join(RECIPES)}, joined by commas",
-        )
-    )
+    known = ", ".join(RECIPES)
+    unknown = f"--recipes {flags.recipes}: must be of {known}, joined by commas"
+    require((all(name in RECIPES for name in chosen), unknown))
     corpus = load_labelled(flags.data)
     n_rows = len(corpus.rows + corpus.test_rows)
-    require(
-        (
-            flags.folds <= max(2, n_rows),
-            f"--folds {flags.folds}: {flags.data} has only {n_rows} labelled rows; give fewer",
-        )
-    )
+    few = f"--folds {flags.folds}: {flags.data} has only {n_rows} labelled rows; give fewer"
+    require((flags.folds <= max(2, n_rows), few))
     return corpus
 
 

@@ -26,7 +26,17 @@ from studies.probe_network import (
     read_positions,
     scores,
 )
-from studies.probes import corpora_of, loss_of, measure_runs, spread_of, styles, texts_of
+from studies.probes import (
+    corpora_of,
+    layer_cells,
+    loss_of,
+    mark_middle,
+    measure_runs,
+    middles,
+    spread_of,
+    styles,
+    texts_of,
+)
 from studies.report import finish
 
 
@@ -78,16 +88,12 @@ def write_table(out, result):
     rows = []
     for label, r in result.items():
         for i, step in enumerate(r["kept"][0]):
-            layers = zip(*(seed[i] for seed in r["median"]))
-            cells = [tables.spread(values, 2) for values in layers]
-            cells += ["–"] * (columns - len(cells))
+            cells = layer_cells([seed[i] for seed in r["median"]], columns)
             loss = tables.spread([seed[i] for seed in r["loss"]], 3)
             rows.append([label, f"{step:,}", loss, *cells])
-    middle = ", ".join(sorted({f"{r['middle'][0]:.2f}" for r in result.values()}))
     caption = (
         "Loss on test text in nats per token, and mean distance in tokens from the probe's median "
-        f"position, by step of the training{spread_of(result)}. "
-        f"Always guessing the middle gives {middle}."
+        f"position, by step of the training{spread_of(result)}. {middles(result)}"
     )
     header = ["positions", "step", "loss", *map(layer_name, range(columns))]
     return tables.write(out / "emergence", header, rows, caption)
@@ -107,10 +113,7 @@ def draw(out, result):
             shade = str(0.75 - 0.75 * layer / (n_layers - 1))  # later layers are darker
             look = dict(color=shade, marker="o", markersize=3, linewidth=1.3)
             over_seeds(axis, steps, seeds, **look, label=layer_name(layer))
-        axis.axhline(r["middle"][0], color="0.6", linewidth=0.9, linestyle=":")
-        edge = axis.get_yaxis_transform()
-        words = "always the middle"
-        axis.text(0.03, r["middle"][0], words, transform=edge, fontsize=7, color="0.4", va="bottom")
+        mark_middle(axis, r["middle"][0])
         axis.set_ylim(0, 1.15 * r["middle"][0])
         axis.set_title(style["label"], fontsize=9)
         over_seeds(last, steps, r["loss"], **style)

@@ -15,13 +15,12 @@ from pathlib import Path
 import torch
 
 from lab.errors import UserError, require
-from lab.flags import flag
+from lab.flags import ROOT, flag
 from lab.folder import MAY_CHANGE
 from lab.live import LiveLine, clock
 from lab.machine import cores
 from lab.records import can_resume, read_config, read_result
 
-ROOT = Path(__file__).parents[1]
 # The file that marks a finished run. A comparison is always repeated: it may have more runs now.
 FINISHED = {"attention_maps": "maps.json", "compare": ""}
 

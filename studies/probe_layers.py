@@ -7,7 +7,6 @@ those of encoders with the same configuration and vocabulary but random weights 
 Several seeds each. Finished runs are not repeated.
 """
 
-import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,17 +54,16 @@ def probe(flags):
 
     # Results: percentages of all seeds by "pretrained/layer-1/test"
     runs = {name: read_result(out / name) for name, _, _ in jobs}
+    parts = [p for p in ("test", "unseen") if all(f"accuracy/{p}" in r for r in runs.values())]
     values = {
         f"{kind}/layer-{layer}/{part}": [
-            100 * runs[f"{kind}-layer-{layer}-{seed}"].get(f"accuracy/{part}", math.nan)
+            100 * runs[f"{kind}-layer-{layer}-{seed}"][f"accuracy/{part}"]
             for seed in range(flags.seeds)
         ]
         for kind in ENCODERS
         for layer in layers
-        for part in ("test", "unseen")
+        for part in parts
     }
-    values = {name: vs for name, vs in values.items() if not any(map(math.isnan, vs))}
-    parts = [part for part in ("test", "unseen") if f"untrained/layer-all/{part}" in values]
     title = f"{source.folder.name}, data {Path(corpus).stem}"
     color = POSITION_COLORS[source.model.body.config.pos]
     draw(out, title, color, layers, values, parts[-1])

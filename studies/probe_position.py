@@ -34,7 +34,15 @@ from studies.probe_network import (
     scores,
     untrained,
 )
-from studies.probes import corpora_of, measure_runs, spread_of, styles, texts_of
+from studies.probes import (
+    corpora_of,
+    layer_cells,
+    mark_middle,
+    measure_runs,
+    spread_of,
+    styles,
+    texts_of,
+)
 from studies.report import finish
 
 
@@ -106,15 +114,9 @@ def write_table(out, result, score, words, nothing):
     for label, r in result.items():
         level = f"{r['nothing'][0][score]:.2f}"
         for kind, name in (("trained", label), ("untrained", f"{label}, untrained")):
-            cells = [tables.spread(values, 2) for values in by_layer(r, kind, score)]
-            rows.append([name, *cells, *["–"] * (columns - len(cells)), level])
+            rows.append([name, *layer_cells([seed[score] for seed in r[kind]], columns), level])
     header = ["positions", *map(layer_name, range(columns)), nothing]
     return tables.write(out / score, header, rows, f"{words}, on test text{spread_of(result)}.")
-
-
-def by_layer(r, kind, score):
-    """Return the values of the seeds for each layer."""
-    return list(zip(*(seed[score] for seed in r[kind])))
 
 
 @styled
@@ -132,7 +134,8 @@ def draw(out, result):
     for (r, style), axis in zip(styles(result), right):
         seeds = [seed["median"] for seed in r["trained"]]
         means = over_seeds(left, range(len(seeds[0])), seeds, **style)
-        blank = [statistics.fmean(values) for values in by_layer(r, "untrained", "median")]
+        blank = zip(*(seed["median"] for seed in r["untrained"]))
+        blank = [statistics.fmean(values) for values in blank]
         left.plot(range(len(blank)), blank, ":", color=style["color"], linewidth=1.3)
         best = min(range(len(means)), key=means.__getitem__)
         true, guessed = r["example"][0]["true"], r["example"][0]["guessed"][best]
@@ -143,16 +146,7 @@ def draw(out, result):
         axis.set_title(f"{style['label']}, {layer_name(best)}", fontsize=8)
     left.plot([], [], "k:", label="untrained model")
     for level in sorted({round(r["nothing"][0]["median"], 1) for r in result.values()}):
-        left.axhline(level, color="0.6", linewidth=0.9)
-        left.text(
-            0.02,
-            level,
-            "always the middle",
-            transform=left.get_yaxis_transform(),
-            fontsize=7,
-            color="0.4",
-            va="bottom",
-        )
+        mark_middle(left, level)
     left.set_xticks(range(n_layers), ["embed-\ndings", *map(str, range(1, n_layers))])
     left.set_ylim(-0.03 * left.get_ylim()[1], 1.05 * left.get_ylim()[1])
     left.set(xlabel="layer that the probe reads", ylabel="distance from the true position (tokens)")

@@ -9,7 +9,7 @@ import torch
 import data
 from data import batching
 from data.corpus import hold_out
-from lab import comparable
+from lab import comparable, tables
 from lab.configurations import group, set_labels
 from lab.errors import require
 from lab.figures import COLORS, POSITION_COLORS, POSITION_NAMES
@@ -107,6 +107,26 @@ def styles(result):
         dashes = ("-", "--", "-.", (0, (6, 1, 1, 1)))[nth % 4]
         style = dict(color=color, linestyle=dashes, marker=marker, markersize=3.5, linewidth=1.3)
         yield r, style | {"label": label}
+
+
+def layer_cells(seeds, columns):
+    """Return "mean ± deviation" of each layer over the seeds, each a list over layers; "–" for
+    layers that the model lacks."""
+    cells = [tables.spread(values, 2) for values in zip(*seeds)]
+    return cells + ["–"] * (columns - len(cells))
+
+
+def middles(result):
+    """Return the words of a caption for the distance of a guess that is always the middle."""
+    found = sorted({f"{r['middle'][0]:.2f}" for r in result.values()})
+    return f"Always guessing the middle gives {', '.join(found)}."
+
+
+def mark_middle(axis, distance):
+    """Draw the distance of a guess that is always the middle as a line with its name."""
+    axis.axhline(distance, color="0.6", linewidth=0.9)
+    how = dict(transform=axis.get_yaxis_transform(), fontsize=7, color="0.4", va="bottom")
+    axis.text(0.02, distance, "always the middle", **how)
 
 
 def count_ticks(axis, most):

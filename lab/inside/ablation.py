@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-import torch.nn as nn
 import torch.nn.functional as F
 
 from lab.inside.lens import final_logits, first_member
@@ -23,29 +22,6 @@ class Effect:
     part: str = ""  # encoder, decoder or cross, if the run has several attentions
     layer: int = 0  # counted from 1; 0: no head is off
     head: int = 0
-
-
-class KnownOutput(nn.Module):
-    """Stands for a block whose output x (B, T, C) is known."""
-
-    def __init__(self, x):
-        super().__init__()
-        self.x = x
-
-    def forward(self, x, **how):
-        return self.x, None
-
-
-@contextmanager
-def skip_blocks(transformer, n, read):
-    """Skip the first n blocks of a transformer. read: what each block reads, (B, T, C)."""
-    blocks = transformer.blocks
-    known = [KnownOutput(read[block]) for block in blocks[1 : n + 1]]  # what the blocks before gave
-    transformer.blocks = nn.ModuleList([*known, *blocks[n:]])
-    try:
-        yield
-    finally:
-        transformer.blocks = blocks
 
 
 @contextmanager
@@ -66,17 +42,17 @@ def switched_off(attention, head):
 
 
 def attentions(body):
-    """Return all attentions of a body, [(part, transformer, index of the block, Attention)]."""
+    """Return all attentions of a body, [(part, index of the block, Attention)]."""
     if not hasattr(body, "decoder"):
-        return [("", body, i, block.attention) for i, block in enumerate(body.blocks)]
+        return [("", i, block.attention) for i, block in enumerate(body.blocks)]
     found = [
-        (part, side, i, block.attention)
+        (part, i, block.attention)
         for part, side in (("encoder", body.encoder), ("decoder", body.decoder))
         for i, block in enumerate(side.blocks)
     ]
-    decoder = body.decoder
-    cross = [block.cross_attention for block in decoder.blocks]
-    return found + [("cross", decoder, i, attention) for i, attention in enumerate(cross)]
+    return found + [
+        ("cross", i, block.cross_attention) for i, block in enumerate(body.decoder.blocks)
+    ]
 
 
 def ablate(run, questions):
@@ -85,14 +61,9 @@ def ablate(run, questions):
     Losses are those of the true words, or where they are unknown, of the whole model's own answers.
     Of an ensemble, only the first member is measured.
     """
-    model, read, called = first_member(run.model), {}, set()  # read: the input of each block
+    model, called = first_member(run.model), set()
     found = attentions(model.body)
     hooks = [
-        block.register_forward_pre_hook(lambda block, args: read.update({block: args[0]}))
-        for side in {side for _, side, *_ in found}
-        for block in side.blocks
-    ]
-    hooks += [
         attention.register_forward_pre_hook(lambda attention, _: called.add(attention))
         for *_, attention in found
     ]
@@ -106,11 +77,11 @@ def ablate(run, questions):
         return Effect(losses.cpu(), logits.argmax(-1).cpu(), *name)
 
     whole, effects = effect(logits), []
-    for part, side, i, attention in found:
+    for part, i, attention in found:
         if attention not in called:  # a comment without ancestors has no encoder and no cross
             continue
         for head in range(attention.n_head):
-            with switched_off(attention, head), skip_blocks(side, i, read):
+            with switched_off(attention, head):
                 off = final_logits(model, questions)
             effects.append(effect(off, part, i + 1, head + 1))
     return whole, effects

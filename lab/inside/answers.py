@@ -105,7 +105,7 @@ def rewrite(model, source, first, n_tokens, temperature, top_k, gen):
             ends.pop(0)
         return word
 
-    ids = generate(model, source[None], None, BOS, EOS, n_tokens, choose)[0].tolist()
+    ids = generate(model, source[None], None, n_tokens, choose)[0].tolist()
     return ids[: ids.index(EOS)] if EOS in ids else ids
 
 

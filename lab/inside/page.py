@@ -149,7 +149,7 @@ def answers_data(readings, number):
     asked = ask(reading, number)
     found = read_layers(run, asked)
     n_head = sum(attention.n_head for *_, attention in attentions(run.model.body))
-    fewer = ask(reading, number, n_head // 2 + 1)  # a pass without a head costs half of one
+    fewer = ask(reading, number, n_head + 1)  # one pass for each head and one with all
     whole, effects = ablate(run, fewer)
     used = [found.words.flatten(), whole.words, *(effect.words for effect in effects)]
     used = torch.cat(used).unique()

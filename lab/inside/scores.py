@@ -34,15 +34,14 @@ def take_apart(reading):
     turned = torch.stack([part for _, part in parts]).float().cpu()
     if reading.newest_first:
         content, turned = content.flip(-1), turned.flip(-1)
-    T = content.size(-2)
-    may = reading.allowed() & reading.keys()[1][:, None, None, :]  # (B, H, T, S)
-    both = [content, None]
+    position = None
     if not cross and body.config.pos == "rope":
-        both[1] = turned - content
+        position = turned - content
     elif not cross and body.config.pos == "alibi":
-        both[1] = body.attention_bias(T).float().cpu().expand_as(content)
-    parts = (part if part is None else part.masked_fill(~may, -math.inf) for part in both)
-    return tuple(parts)
+        position = body.attention_bias(content.size(-2)).float().cpu().expand_as(content)
+    hidden = ~(reading.allowed() & reading.keys()[1][:, None, None, :])  # (B, H, T, S)
+    both = content, position
+    return tuple(p if p is None else p.masked_fill(hidden, -math.inf) for p in both)
 
 
 def split_scores(attention, call):

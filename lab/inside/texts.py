@@ -137,7 +137,7 @@ def read_both(run, texts):
             ]
         if target is None:
             tokens = config.block_size - 1
-            target = generate(run.model, source[None].to(run.device), None, BOS, EOS, tokens).cpu()
+            target = generate(run.model, source[None].to(run.device), None, tokens).cpu()
         ids = [BOS, *target[0].tolist()]
         targets.append(ids[: ids.index(EOS)] if EOS in ids else ids)
         idx[b] = torch.nn.functional.pad(source, (0, idx.size(1) - len(source)))

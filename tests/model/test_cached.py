@@ -51,7 +51,7 @@ def test_translations_are_those_written_without_a_cache(pos):
     model = LanguageModel(EncoderDecoder(Config(pos=pos, **sizes))).eval()
     source = torch.randint(5, 40, (3, 7))
     mask = torch.arange(7) < torch.tensor([[7], [4], [5]])
-    found = generate(model, source, mask, 3, 4, 10)
+    found = generate(model, source, mask, 10)
     idx = torch.full((3, 1), 3)
     for _ in range(found.size(1)):
         logits = model(idx, source=source, source_mask=mask)[:, -1].clone()

@@ -266,10 +266,13 @@ def test_seeds_of_encoders_do_not_make_configurations(make, table):
     scratch = make("scratch", "classifier", encoder="", tune="frozen", pos="alibi")
     assert list(table(*names[:2], scratch)) == ["encoder=pretrained", "encoder=none"]
     # Defaults that follow from the encoder need no naming, unless they are all that differs.
-    linear = make("linear", "classifier", encoder="mlm-alibi-0", tune="frozen", n_hidden=0, lr=4e-4)
-    joint = make("joint", "classifier", encoder="", tune="frozen", n_hidden=100, lr=1e-3)
+    frozen = dict(encoder="mlm-alibi-0", tune="frozen", n_component=1000, lr=4e-4)
+    linear = make("linear", "classifier", **frozen, n_hidden=0)
+    joint = make(
+        "joint", "classifier", encoder="", tune="frozen", n_component=0, n_hidden=100, lr=1e-3
+    )
     assert list(table(joint, linear)) == ["encoder=none", "encoder=pretrained"]
-    other = make("other", "classifier", encoder="mlm-alibi-0", tune="frozen", n_hidden=300, lr=4e-4)
+    other = make("other", "classifier", **frozen, n_hidden=300)
     assert list(table(linear, other)) == ["n-hidden=0", "n-hidden=300"]
 
 

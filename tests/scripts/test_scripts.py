@@ -442,6 +442,7 @@ SOME = [
     ("train_classifier", ["--causal", "--pos", "alibi", "--alibi", "offset"], ["--alibi offset"]),
     ("train_mlm", ["--alibi", "symmetric"], ["--alibi symmetric", "--pos alibi"]),
     ("train_classifier", ["--untrained"], ["--untrained", "--encoder or --init"]),
+    ("train_mlm", ["--unscaled"], ["--unscaled", "--pos sinusoidal"]),
     ("train_mlm", ["--valid", "0"], ["--valid", "above 0"]),
     ("train_classifier", ["--pool", "mean+median"], ["--pool mean+median", "mean", "last"]),
     ("train_classifier", ["--tune", "all"], ["--tune all", "--encoder"]),

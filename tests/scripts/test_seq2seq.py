@@ -124,7 +124,7 @@ def test_translation_learns_and_its_numbers_are_those_by_hand(translator):
         nats += losses_by_hand(loaded.model, ids, wanted)
         outputs.append(
             loaded.tokenizer.decode(
-                generate(loaded.model, torch.tensor([ids]), None, BOS, EOS, 12)[0].tolist()
+                generate(loaded.model, torch.tensor([ids]), None, 12)[0].tolist()
             ).replace(" .", ".")
         )
     assert result["perplexity/heldout"] == pytest.approx(math.exp(sum(nats) / len(nats)), rel=1e-4)
@@ -218,10 +218,10 @@ def tiny():
 def test_generation_ends_when_every_row_has_ended():
     model = tiny()
     model.head.bias.data[EOS] = 1e4
-    assert generate(model, torch.randint(5, 30, (3, 4)), None, BOS, EOS, 10).tolist() == [[EOS]] * 3
+    assert generate(model, torch.randint(5, 30, (3, 4)), None, 10).tolist() == [[EOS]] * 3
     # special tokens below [EOS] are never written, however likely
     model.head.bias.data[: EOS + 1] = torch.tensor([1e4, 1e4, 1e4, 1e4, -1e4])
-    assert (generate(model, torch.randint(5, 30, (3, 4)), None, BOS, EOS, 7) > EOS).all()
+    assert (generate(model, torch.randint(5, 30, (3, 4)), None, 7) > EOS).all()
 
 
 def test_every_gap_is_filled_though_the_model_would_end():
