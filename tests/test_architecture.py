@@ -90,10 +90,6 @@ LINE_LIMITS = {
     "beyond/train_thread.py": 240,
 }
 LONGEST_COPY = 8  # lines in a row that two files may share
-TEST_NAME = 60  # characters
-# A line of three training scripts is a repetition from this length on. Shorter ones are calls and
-# headers such as `optimizer.step()`.
-REPEATED_LINE = 40
 
 
 # -------------------------------------------------------------------------------- reading the files
@@ -392,46 +388,6 @@ def copied_passages(house):
     return found
 
 
-def repeated_lines(house):
-    """No line of code is in more than two training scripts.
-
-    Imports and lines below 40 characters do not count, nor do the lines of the loop over
-    run.steps, which each script shows in full.
-    """
-    places = defaultdict(dict)
-    for source in house.sources:
-        if not source.path.split("/")[-1].startswith("train_"):
-            continue
-        skipped = source.imported_lines | lines_that_may_repeat(source.tree)
-        for number, line in enumerate(source.lines, start=1):
-            text = line.strip()
-            if len(text) >= REPEATED_LINE and text[0] != "#" and number not in skipped:
-                places[text].setdefault(source.path, number)
-    return [
-        f"{', '.join(f'{path}:{number}' for path, number in where.items())}: {text}"
-        for text, where in sorted(places.items())
-        if len(where) > 2
-    ]
-
-
-def lines_that_may_repeat(tree):
-    """Numbers of the lines of docstrings, of `for step in run.steps(...)` and of the last `if`."""
-
-    def may(node):
-        if isinstance(node, ast.Expr):
-            return isinstance(node.value, ast.Constant)
-        if isinstance(node, ast.For):
-            return "run.steps(" in ast.unparse(node.iter)
-        return isinstance(node, ast.If) and "__main__" in ast.unparse(node.test)
-
-    return {
-        line
-        for node in ast.walk(tree)
-        if may(node)
-        for line in range(node.lineno, node.end_lineno + 1)
-    }
-
-
 # ---------------------------------------------------------------------------------------- the tests
 
 
@@ -444,17 +400,6 @@ def imports_between_tests(house):
         for test in house.tests
         for one in house.imports(test)
         if one.module.split(".")[-1] in private
-    ]
-
-
-def long_test_names(house):
-    """The name of a test function has at most 60 characters."""
-    return [
-        f"{test.path}:{node.lineno}: {node.name} has {len(node.name)} characters"
-        for test in house.tests
-        for node in ast.walk(test.tree)
-        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
-        if len(node.name) > TEST_NAME
     ]
 
 
@@ -545,8 +490,8 @@ def noisy_imports(house):
 
 RULES = (
     *(import_order, lab_levels, foreign_packages, import_cycles, imports_in_functions, reexports),
-    *(renamed_modules, top_level_files, copied_passages, repeated_lines),
-    *(imports_between_tests, long_test_names, unknown_guarantees),
+    *(renamed_modules, top_level_files, copied_passages),
+    *(imports_between_tests, unknown_guarantees),
 )
 
 
@@ -593,7 +538,6 @@ FINE = {
     "README.md": "short\n",
 }
 PASSAGE = "".join(f"x{number} = {number}\n" for number in range(LONGEST_COPY + 1))
-LONG = "n_layer: int = 2 + 2 + 2  # a long line of a training script\n"
 
 
 def build(root, **changed):
@@ -666,11 +610,6 @@ BROKEN = [
         f": {LONGEST_COPY + 2} equal lines",
     ),
     (
-        repeated_lines,
-        {f"{name}.py": LONG for name in ("train_lm", "train_mlm", "beyond/train_tlm")},
-        "train_mlm.py:1",
-    ),
-    (
         imports_between_tests,
         {"tests/test_a.py": "from test_b import x\n", "tests/test_b.py": ""},
         "test_b",
@@ -679,11 +618,6 @@ BROKEN = [
         imports_between_tests,
         {"tests/conftest.py": "", "tests/test_a.py": "import conftest\n"},
         "conftest",
-    ),
-    (
-        long_test_names,
-        {"tests/test_a.py": f"def test_{'a' * 56}():\n    pass\n"},
-        "has 61 characters",
     ),
     (unknown_guarantees, {"docs/guarantees.md": "`tests/test_x.py::test_n`"}, "does not exist"),
     (
@@ -705,12 +639,6 @@ def test_a_broken_rule_is_reported(rule, changed, complaint, tmp_path):
 ALLOWED = [
     (copied_passages, {"sample.py": PASSAGE, "nets/a.py": PASSAGE.replace("x4", "y4")}),
     (copied_passages, {f"{name}.py": "import os\n" * 20 for name in ("sample", "compare")}),
-    (repeated_lines, {f"{name}.py": LONG for name in ("train_lm", "train_mlm", "sample")}),
-    (
-        repeated_lines,
-        {f"{name}.py": f"for step in run.steps(model):\n    {LONG}" for name in TOP if "_" in name},
-    ),
-    (repeated_lines, {f"{name}.py": "optimizer.step()\n" for name in TOP if "_" in name}),
     (unknown_guarantees, {"docs/guarantees.md": "`tests/data/test_corpus.py` and `tests/x`"}),
 ]
 

@@ -307,29 +307,12 @@ def test_a_checkpoint_that_holds_something_else(what, cli, corpus, finished, tmp
         assert contents(folder) == before
 
 
-def test_an_unknown_encoder(cli, corpus, tmp_path):
-    outcome = cli("train_classifier", encoder=tmp_path / "nowhere", data=corpus)
-    assert_complains(outcome, f"--encoder {tmp_path / 'nowhere'}", "no such run folder")
-    done = cli("train_classifier", encoder=corpus, data=corpus)
-    assert_complains(done, f"--encoder {corpus}", "no config.json")
-
-
-def test_an_encoder_of_another_kind(cli, corpus, finished, tmp_path):
-    outcome = cli(
-        "train_classifier", encoder=finished("train_classifier"), data=corpus, out=tmp_path / "run"
-    )
-    assert_complains(
-        outcome,
-        f"--encoder {finished('train_classifier')}",
-        "of kind 'classifier'",
-        "'mlm' or 'lm' is needed",
-    )
-    assert not (tmp_path / "run").exists()
-
-
-def test_decoders_that_cannot_classify(cli, corpus, finished, tmp_path):
+def test_an_encoder_that_does_not_fit(cli, corpus, finished, tmp_path):
     succeed(cli("train_lm", *SHORT["train_lm"], data=corpus, members=2, out=tmp_path / "two"))
     for encoder, argv, parts in (
+        (tmp_path / "nowhere", (), ["no such run folder"]),
+        (corpus, (), ["no config.json"]),
+        (finished("train_classifier"), (), ["of kind 'classifier'", "'mlm' or 'lm' is needed"]),
         (tmp_path / "two", (), ["is an ensemble", "give a run of one model"]),
         (finished("train_mlm"), ("--causal",), ["--causal", "is an encoder", "leave --causal out"]),
     ):

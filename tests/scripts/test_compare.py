@@ -436,35 +436,24 @@ def test_what_a_short_run_reached_stays_in_sight():
     assert low < 5 and 60 < high < 540  # where they began need not be seen
 
 
-def test_a_retrained_classifier_is_a_point_beside_the_baseline(make, baseline, monkeypatch):
+def test_classifiers_without_epochs_to_draw_are_points(make, baseline, monkeypatch):
     drawn = []
     monkeypatch.setattr(panels, "draw_over_steps", lambda *arguments: drawn.append(arguments))
     monkeypatch.setattr(compare, "save", lambda figure, path: None)
     names = [
         make("a", "classifier", pos="alibi", epochs=15, refit=True, result={"accuracy/test": 0.8}),
         make("b", "classifier", pos="nope", epochs=15, refit=False),
+        make("c", "classifier", pos="learned", result={"accuracy/test": 0.7}),  # counts steps
         baseline("base", {"accuracy/test": 0.9}),
     ]
     assert call("compare", *names)[0] == 0
     title, (_, test, *_), xlabel, lines_are, finals_are = drawn[0]
     assert (title, xlabel) == ("Classification on toy", "epoch")
-    assert test.lines.keys() == {"ALiBi, refit=yes", "NoPE, refit=no"}
-    assert test.finals == {"ALiBi, refit=yes": (80.0, 0.0)}
+    assert test.lines["NoPE, refit=no"][0] == [0, 100, 200]
+    assert test.lines["learned"] == ([], [], [])
+    assert test.finals == {"ALiBi, refit=yes": (80.0, 0.0), "learned": (70.0, 0.0)}
     assert test.levels == {"naive Bayes, all rows": (90.0, "--")}
     assert "rows held out" in lines_are and "all rows" in finals_are
-
-
-def test_classifiers_that_count_steps_are_points_beside_epochs(make, monkeypatch):
-    drawn = []
-    monkeypatch.setattr(panels, "draw_over_steps", lambda *arguments: drawn.append(arguments))
-    monkeypatch.setattr(compare, "save", lambda figure, path: None)
-    decoders = make("a", "classifier", pos="alibi", result={"accuracy/test": 0.9})
-    assert call("compare", decoders, make("b", "classifier", pos="nope", epochs=15))[0] == 0
-    _, (_, test, *_), xlabel, *_ = drawn[0]
-    assert xlabel == "epoch"
-    assert test.lines["ALiBi"] == ([], [], [])
-    assert test.lines["NoPE"][0] == [0, 100, 200]
-    assert test.finals == {"ALiBi": (90.0, 0.0)}
 
 
 def test_lengths_of_evaluation_begin_with_that_of_training(make):
