@@ -9,8 +9,6 @@ compare directly.
 """
 
 import math
-import shlex
-import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -31,6 +29,7 @@ from lab.folder import name_folder, open_folder
 from lab.machine import git_revision, versions
 from lab.optim import perplexity
 from lab.predictions import Predictions
+from lab.records import typed_command
 from nets.naive_bayes import NaiveBayes, choose_smoothing
 from nets.ngrams import KneserNey, Mixture, mixing_weight
 
@@ -94,8 +93,7 @@ def count(flags):
         test.write(folder)
     seconds = time.perf_counter() - started
     cost = {"seconds": round(seconds, 2), "cpu_seconds": round(time.process_time(), 2)}
-    command = shlex.join(["python", Path(sys.argv[0]).name, *sys.argv[1:]])
-    write_json(folder / "result.json", result | cost | {"command": command})
+    write_json(folder / "result.json", result | cost | {"command": typed_command(flags)})
     print(f"{'; '.join(summary)}; {seconds:.1f} s, {folder}")
 
 

@@ -7,9 +7,7 @@ the cost of attention grows with the length T: every token has T scores in every
 drawn beside each line is the time that the matrix products alone would take on this machine.
 """
 
-import shlex
 import statistics
-import sys
 import types
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +23,7 @@ from lab.errors import require
 from lab.flags import flag, whole_numbers
 from lab.machine import cores, git_revision, set_up_device, versions
 from lab.optim import make_adamw
+from lab.records import typed_command
 from model import POSITIONS, Config, Decoder, LanguageModel
 
 HEADER = (
@@ -54,7 +53,7 @@ def measure_lengths(flags):
     peak = measure.MatmulPeak(device, torch.float32)
     out, rows = Path(flags.out), []
     described = {
-        "command": shlex.join(["python", "-m", "bench.length", *sys.argv[1:]]),
+        "command": typed_command(flags),
         "revision": git_revision(),
         "versions": versions(),
         "clock": "CPU" if by_cpu else "wall",

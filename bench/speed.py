@@ -14,8 +14,6 @@ the process, as in poslab's training scripts; with --apart each rival runs in a 
 where the C library returns freed memory to the system.
 """
 
-import shlex
-import sys
 import types
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -30,6 +28,7 @@ from lab.command import main
 from lab.errors import require
 from lab.flags import flag
 from lab.machine import cores, git_revision, set_up_device, versions
+from lab.records import typed_command
 from model import POSITIONS
 
 DTYPES = ("auto", "float32", "bfloat16")
@@ -60,7 +59,7 @@ class Flags:
 def bench(flags):
     sizes, tasks, positions, threads = check(flags)
     described = {
-        "command": shlex.join(["python", "-m", "bench.speed", *sys.argv[1:]]),
+        "command": typed_command(flags),
         "revision": git_revision(),
         "versions": versions(),
         "cores": cores(),

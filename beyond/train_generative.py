@@ -29,6 +29,7 @@ from lab.report import Curves, draw_curve, report_predictions, say_start
 from lab.run import Run
 from lab.sources import load_init_from
 from nets.device import send
+from nets.ensemble import members_of
 from nets.features import compute_logits
 from nets.generative import GenerativeClassifier, following
 
@@ -90,7 +91,7 @@ def train(flags):
         compile_blocks(model)
     shared = model.members_of_class[0]
     if source:
-        weights = getattr(source.model, "members", [source.model])
+        weights = members_of(source.model)
         for i, member in enumerate(shared):
             member.load_state_dict(weights[i % len(weights)].state_dict())
     optimizer = run.make_adamw(model)

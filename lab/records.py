@@ -3,10 +3,12 @@
 import dataclasses
 import re
 import shlex
+import sys
 from pathlib import Path
 
 from data import files
 from data.files import MEGABYTE
+from lab import processes
 from lab.errors import UserError, require
 from lab.flags import (
     ContinueFlags,
@@ -145,6 +147,11 @@ def script_of_run(config):
     """Return the script of a run, as `flags.script_of` does; "" if config.json names none."""
     script = config.get("script", "")
     return script if re.fullmatch(r"train_\w+\.py|-m beyond\.train_\w+", script) else ""
+
+
+def typed_command(flags):
+    """Return the command line of this script, as it was typed."""
+    return shlex.join([*processes.launcher(), *script_of(flags).split(), *sys.argv[1:]])
 
 
 def resume_command(script, folder, launcher=("python",)):

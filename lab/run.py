@@ -8,7 +8,6 @@ import dataclasses
 import json
 import math
 import os
-import shlex
 import signal
 import sys
 import time
@@ -25,7 +24,7 @@ from lab.live import LiveLine, clock
 from lab.machine import git_revision, peak_memory, versions
 from lab.optim import make_adamw
 from lab.parameters import count_parameters
-from lab.records import Record, read_config, read_metrics, resume_command
+from lab.records import Record, read_config, read_metrics, resume_command, typed_command
 from lab.signals import Interrupted, Losses, Signals
 
 CHECKPOINT = ("model", "optimizer", "step", "rng", "cuda_rng", "seconds", "more")
@@ -72,10 +71,9 @@ class Run:
             check_tokenizer(self.folder, tokenizer, flags.data)
             check_encoder(self.folder, described.get("encoder_sha256", ""), flags)
             return
-        command = [*processes.launcher(), *script.split(), *sys.argv[1:]]
         described |= {
             "script": script,
-            "command": shlex.join(command),
+            "command": typed_command(flags),
             "flags": dataclasses.asdict(flags),
             "given": sorted(getattr(flags, "given", ())),
             "seed": flags.seed,

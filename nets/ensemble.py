@@ -6,6 +6,11 @@ import torch
 import torch.nn as nn
 
 
+def members_of(model):
+    """Return the language models of an ensemble, or the model itself in a list."""
+    return list(getattr(model, "members", [model]))
+
+
 class Ensemble(nn.Module):
     """Language models of one architecture, each trained separately: p(w) = sum_m p_m(w) / M.
 

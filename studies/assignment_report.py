@@ -25,7 +25,7 @@ from studies.assignment_runs import (
     three_digits,
     write_table,
 )
-from studies.report import literal, perplexity, picture
+from studies.report import joint_perplexity, literal, picture
 
 LIKELIHOOD = "ALiBi, a decoder per class"
 
@@ -206,7 +206,7 @@ def language_model(runs):
         f"{settings['block_size']} tokens. Every token of a test set is predicted exactly once.",
         write_table(runs, "perplexity", header, rows, caption),
         f"{conclude(values, min, 'perplexity of all test sets together')} A {label} model "
-        f"(modified Kneser-Ney), which counts words, has {perplexity(ngrams, tests):,.1f}.",
+        f"(modified Kneser-Ney), which counts words, has {joint_perplexity(ngrams, tests):,.1f}.",
         picture(
             "compare-lm/compare.png",
             f"Perplexity of the training text and the test sets of {runs.data} during training. "

@@ -8,7 +8,7 @@ from pathlib import Path
 from data.corpus import Corpus
 from lab import tables
 from lab.records import read_config, read_result
-from studies.report import literal, perplexity
+from studies.report import joint_perplexity, literal
 
 COMPARED = ("learned", "sinusoidal", "alibi", "nope")
 FORMS = ("offset", "symmetric", "one-sided", "nope")  # of ALiBi in an encoder, and without it
@@ -56,7 +56,9 @@ class Runs:
 
     def perplexities(self, pos, at=""):
         """Return the perplexity of all test sets together, for every seed of a decoder."""
-        return [perplexity(result, self.corpus.tests, at) for result in self.results(f"lm-{pos}")]
+        return [
+            joint_perplexity(result, self.corpus.tests, at) for result in self.results(f"lm-{pos}")
+        ]
 
 
 # ---------------------------------------------------------------------------- tables and words

@@ -23,7 +23,7 @@ from lab.figures import POSITION_NAMES
 from lab.flags import flag
 from lab.records import read_result
 from studies.jobs import StudyFlags, options, run_all
-from studies.report import finish, perplexity, picture, read_table, write_report
+from studies.report import finish, joint_perplexity, picture, read_table, write_report
 
 COMPARED = ("nope", "learned", "sinusoidal", "alibi", "rope")
 ANCHORS = (False, True)  # whether every block begins with [BOS]
@@ -121,7 +121,7 @@ def study(flags):
 
     # Results: the perplexity of all test sets together, of every seed of every model
     result = {
-        model: [perplexity(read_result(out / name), corpus.tests) for name in model.names()]
+        model: [joint_perplexity(read_result(out / name), corpus.tests) for name in model.names()]
         for model in models
     }
     masked = {

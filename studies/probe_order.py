@@ -21,6 +21,7 @@ from lab.errors import require
 from lab.figures import new_figure, over_seeds, save, styled
 from lab.flags import flag
 from nets.device import device_of
+from nets.ensemble import members_of
 from studies.probes import ProbeFlags, corpora_of, measure_runs, spread_of, styles
 from studies.report import finish
 
@@ -81,7 +82,7 @@ def losses_of(model, x, y):
 
     Of an ensemble, only the first member is measured.
     """
-    model = getattr(model, "members", [model])[0]
+    model = members_of(model)[0]
     device = device_of(model)
     return torch.cat(
         [model.losses(a.to(device), b.to(device)).cpu() for a, b in zip(x.split(64), y.split(64))]

@@ -54,7 +54,7 @@ def literal(text, most=200):
     return re.sub(r"([\\`*_\[\]<>&~$!])", r"\\\1", printable(text, most))
 
 
-def perplexity(result, tests, at=""):
+def joint_perplexity(result, tests, at=""):
     """Return the perplexity of all test sets together. at: "@64" for that of longer blocks."""
     nats = sum(
         result[f"tokens/{name}"] * math.log(result[f"perplexity/{name}{at}"]) for name in tests

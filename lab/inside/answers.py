@@ -11,6 +11,7 @@ from data.tokenizer import BOS, EOS, MASK, SPECIAL
 from nets.cached import CachedReader
 from nets.device import device_of
 from nets.encoder_decoder import generate
+from nets.ensemble import members_of
 
 
 def no_specials(logits):
@@ -68,7 +69,7 @@ def draw_word(words, probabilities, gen):
 @torch.no_grad()
 def write(model, ids, n_tokens, temperature, top_k, gen, anchor=False):
     """Return ids (T,) continued by n_tokens, as `next_words` continues them one by one."""
-    config, members = model.body.config, getattr(model, "members", [model])
+    config, members = model.body.config, members_of(model)
     readers = [CachedReader(member.body) for member in members]
     for _ in range(n_tokens):
         if config.pos == "learned" and len(ids) > config.block_size:  # all positions change

@@ -12,6 +12,7 @@ import torch
 from data.tokenizer import BOS, EOS, MASK
 from model import LanguageModel
 from nets.classifier import pool_tokens
+from nets.ensemble import members_of
 
 MOST_WORK = 6 * 10**11  # multiplications, about half a minute of a CPU
 GPU = 100  # times as fast, at least
@@ -92,7 +93,7 @@ def writer(body):
 
 def first_member(model):
     """Return the model whose attention is shown: the first of an ensemble, or the model itself."""
-    return getattr(model, "members", [model])[0]
+    return members_of(model)[0]
 
 
 # ---------------------------------------------------------------------------- answers
@@ -125,7 +126,7 @@ def read_layers(run, questions, k=5):
     if model is not run.model:
         names = [*names, f"all {len(run.model.members)} members"]
         logits = [*logits, run.model(questions.inputs["idx"])[0]]
-    layers = [judge(layer, questions.targets, k) for layer in logits]
+    layers = [rank(layer, questions.targets, k) for layer in logits]
     return Answers(names, *(torch.stack(values).cpu() for values in zip(*layers)))
 
 
@@ -159,7 +160,7 @@ def class_logits(model, states):
     return model.head(model.project(features))
 
 
-def judge(logits, targets, k):
+def rank(logits, targets, k):
     """Return the k best words (M, k), their probabilities, and those and the ranks of the targets.
 
     logits (M, V); targets are (M,), or (1,) for a text and its words, none of which has one.
