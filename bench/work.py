@@ -39,8 +39,9 @@ SIZES = {
     "roberta-base": Size(12, 768, 12, 512, 32, 50_265, tasks=("masked",)),
     "gpt2-small": Size(12, 768, 12, 1024, 16, 50_257, tasks=("causal",)),
     "long": Size(12, 768, 12, 8192, 1, 50_257, tasks=("masked", "causal"), train=False),
+    "longer": Size(12, 768, 12, 32_768, 1, 50_257, tasks=("masked", "causal"), train=False),
 }
-DEFAULT_SIZES = {"cpu": "assignment,small,base", "cuda": "roberta-base,gpt2-small,long"}
+DEFAULT_SIZES = {"cpu": "assignment,small,base", "cuda": "roberta-base,gpt2-small,long,longer"}
 
 
 def n_predicted(size, task):
