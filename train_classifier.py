@@ -229,11 +229,11 @@ def draw(run, corpus):
     names = {"train": "train", "valid": "validation", "test": "test"}
     names |= {"seen": "test, seen in training", "unseen": "test, unseen"}
     lines = {label: f"accuracy/{name}" for name, label in names.items()}
-    floor = corpus.floor.get("accuracy/test")
     title = f"Classification of {corpus.name}, {figures.POSITION_NAMES[run.flags.pos]}"
-    panels = [Curves(title, "accuracy", lines, {"best possible": floor} if floor else {})]
-    panels += [Curves(title, "loss", {n: f"loss/{key}" for key, n in names.items()})]
-    draw_curve(run, panels, "epoch")
+    floor = corpus.floor.get("accuracy/test")
+    left = Curves(title, "accuracy", lines, {"best possible": floor} if floor else {})
+    right = Curves("", "loss", {label: f"loss/{name}" for name, label in names.items()})
+    draw_curve(run, [left, right], "epoch of the search")
 
 
 if __name__ == "__main__":

@@ -54,6 +54,10 @@ def report_predictions(run, corpus, logits, seen, result, model):
     figures.save(figures.confusion(test.confusion, corpus.classes), run.folder / "confusion.png")
     for line in test.describe_scores() + test.describe_errors():
         run.say(line)
+    own = result["accuracy/train"]
+    if getattr(run.flags, "refit", False) and own < result["accuracy/valid"]:
+        why = "too few steps for so few rows; --no-refit keeps the model of the search"
+        run.say(f"note: the final model is right on only {own:.1%} of its training rows: {why}")
 
 
 def above_floor(value, floor):

@@ -339,7 +339,8 @@ class Run:
         if processes.is_rank_0():  # lines after the checkpoint will be written again
             text = "".join(json.dumps(line) + "\n" for line in kept)
             write_text(log, text)
-        last = ", the last; the results are computed again" if step == self.total else ""
+        longer = " (to train longer: --init-from)" if hasattr(self.flags, "init_from") else ""
+        last = f", the last; the results are computed again{longer}" if step == self.total else ""
         self.say(f"resuming from {self.unit} {number}{last}")
 
     def restore_random(self, state, path):

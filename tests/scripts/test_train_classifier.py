@@ -8,6 +8,7 @@ import torch
 from helpers import SAID, SHORT, assert_complains, result_of, succeed
 
 import data
+import train_classifier
 from data.corpus import hold_out
 from data.labelled import Rows
 from data.tokenizer import BOS, encode
@@ -146,6 +147,15 @@ def body_of(folder):
         for name, value in torch.load(folder / "best.pt", weights_only=True)["model"].items()
         if name.startswith("body.")
     }
+
+
+def test_a_final_model_that_has_learned_nothing_is_reported(cli, corpus, tmp_path, monkeypatch):
+    fits = iter((train_classifier.fit, lambda *_: None))  # the search, then no training at all
+    monkeypatch.setattr(train_classifier, "fit", lambda *args: next(fits)(*args))
+    done = succeed(
+        cli("train_classifier", *SHORT["train_classifier"], *LEARN, data=corpus, out=tmp_path / "a")
+    )
+    assert "the final model is right on only" in done.out and "--no-refit" in done.out
 
 
 @pytest.mark.parametrize("tune", ["frozen", "all"])
