@@ -1,6 +1,7 @@
 """Text in, tensors out: corpora, tokenizers, batches and masks. `data.load` opens any corpus."""
 
 import sys
+from difflib import get_close_matches
 from pathlib import Path
 
 from data import shards
@@ -47,9 +48,9 @@ def load(name, flag_name="--data"):
             f"{flag_name} {name}: only folders, .txt, .tsv and .csv files can be read; "
             "rename or convert the file"
         )
-    raise DataError(
-        f"{flag_name} {name}: no such corpus, folder or file; the names are {', '.join(NAMES)}"
-    )
+    near = "".join(f"; did you mean {known}?" for known in get_close_matches(str(name), NAMES, 1))
+    names = near or f"; the names are {', '.join(NAMES)}"
+    raise DataError(f"{flag_name} {name}: no such corpus, folder or file{names}")
 
 
 def load_folder(folder):

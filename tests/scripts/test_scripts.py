@@ -422,6 +422,7 @@ EVERY = [
     (["--data", "nowhere"], ["--data nowhere", "no such"]),
 ]
 SOME = [
+    ("train_lm", ["--data", "speach"], ["--data speach", "did you mean speeches?"]),
     ("train_lm", ["--steps", "-1"], ["--steps must be at least 0, got -1"]),
     ("train_lm", ["--label-smoothing", "1"], ["--label-smoothing must", "below 1, got 1.0"]),
     ("train_lm", ["--accumulate", "17"], ["--accumulate 17: is more than --batch-size 4"]),
