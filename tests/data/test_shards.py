@@ -232,6 +232,11 @@ def test_an_encoder_reads_every_block_once_an_epoch_and_resumes(causal, cli, tex
     assert all(block[0] == BOS for block in blocks)
     assert {len(block) for block in blocks[:-1]} == {12}
     assert torch.equal(torch.cat([block[1:] for block in blocks]), stream[1:])
+    for batch_size in (3, 4, len(blocks)):  # an epoch is every block once
+        batch = read_blocks(folder, 12).batches(batch_size, seed=0)
+        steps = map(batch, range(-(-len(blocks) // batch_size)))
+        rows = [row[mask].tolist() for idx, masks in steps for row, mask in zip(idx, masks)]
+        assert sorted(rows) == sorted(block.tolist() for block in blocks)
     argv = (*TINY, *causal, *"--eval-every 4 --decay 0".split(), "--data", tmp_path / "prepared")
     argv = ("train_mlm", *argv, "--batch-size", len(blocks) // 3)  # four batches per epoch
     succeed(cli(*argv, steps=12, out=tmp_path / "whole"))

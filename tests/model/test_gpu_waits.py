@@ -60,8 +60,10 @@ class Real(contextlib.nullcontext):
     @contextlib.contextmanager
     def nothing_waits(self):
         torch.cuda.set_sync_debug_mode("error")
-        yield
-        torch.cuda.set_sync_debug_mode("default")
+        try:
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
 
 
 @pytest.fixture(autouse=True)

@@ -16,10 +16,15 @@ LENGTH = {"train_classifier": "--epochs 15", "train_generative": "--steps 100 --
 LONG = "--steps 200 --eval-every 20"
 
 
+def words(name, inputs, out, *more, device="cuda"):
+    """The flags of a training in float32."""
+    short = [*inputs(name), *SHORT[name], *LENGTH.get(name, LONG).split()]
+    return [*short, "--device", device, "--dtype", "float32", "--out", out, *more]
+
+
 def train(name, inputs, out, *more, device="cuda"):
-    """Train in this process in float32; return the lines of metrics.jsonl."""
-    flags = [*inputs(name), *SHORT[name], *LENGTH.get(name, LONG).split(), *more]
-    succeed(call(name, *flags, device=device, dtype="float32", out=out))
+    """Train in this process; return the lines of metrics.jsonl."""
+    succeed(call(name, *words(name, inputs, out, *more, device=device)))
     return read_metrics(out)
 
 
@@ -44,9 +49,8 @@ def test_curves_are_those_of_the_cpu(name, inputs, tmp_path):
 def test_a_stopped_run_resumes_with_the_same_curve(stop, inputs, tmp_path):
     out, flags = tmp_path / "stopped", ("--steps", "2000", "--dropout", "0.1")
     expected = train("train_lm", inputs, tmp_path / "whole", *flags)
-    words = [*inputs("train_lm"), *SHORT["train_lm"], *LONG.split(), *flags, "--out", out]
-    command = [ROOT / "train_lm.py", *words, "--device", "cuda", "--dtype", "float32"]
-    process = subprocess.Popen([sys.executable, *map(str, command)], stderr=subprocess.PIPE)
+    command = [sys.executable, ROOT / "train_lm.py", *words("train_lm", inputs, out, *flags)]
+    process = subprocess.Popen(list(map(str, command)), stderr=subprocess.PIPE)
     while process.poll() is None and len(read_metrics(out)) < 4:
         time.sleep(0.01)
     process.send_signal(stop)
@@ -58,9 +62,8 @@ def test_a_stopped_run_resumes_with_the_same_curve(stop, inputs, tmp_path):
 
 def test_two_processes_have_the_curve_of_one(inputs, tmp_path):
     expected = train("train_lm", inputs, tmp_path / "one")
-    words = [*inputs("train_lm"), *SHORT["train_lm"], *LONG.split(), "--out", tmp_path / "two"]
-    script = [ROOT / "train_lm.py", *words, "--device", "cuda", "--dtype", "float32"]
-    processes = start_two(tmp_path, *script, port=free_port())
+    flags = words("train_lm", inputs, tmp_path / "two")
+    processes = start_two(tmp_path, ROOT / "train_lm.py", *flags, port=free_port())
     assert [process.wait(300) for process in processes] == [0, 0]
     assert_close(read_metrics(tmp_path / "two"), expected)
 
@@ -68,9 +71,7 @@ def test_two_processes_have_the_curve_of_one(inputs, tmp_path):
 @pytest.mark.parametrize("flags", [["--compile"], ["--dtype", "bfloat16"]])
 def test_compiled_and_in_bfloat16_a_decoder_learns_as_well(flags, inputs, tmp_path):
     expected = train("train_lm", inputs, tmp_path / "plain")
-    words = [*inputs("train_lm"), *SHORT["train_lm"], *LONG.split(), *flags]
-    succeed(call("train_lm", *words, device="cuda", out=tmp_path / "other"))
-    last = read_metrics(tmp_path / "other")[-1]["loss/train"]
+    last = train("train_lm", inputs, tmp_path / "other", *flags)[-1]["loss/train"]
     assert last == pytest.approx(expected[-1]["loss/train"], abs=0.1)
 
 
