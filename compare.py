@@ -17,12 +17,13 @@ from lab import mcnemar, paired, panels, tables
 from lab.command import main
 from lab.comparable import KINDS, check_comparable, read
 from lab.configurations import group, references, set_labels
-from lab.errors import UserError
+from lab.errors import UserError, require
 from lab.figures import save
 from lab.flags import flag
 from lab.folder import figures_folder
 from lab.panels import Panel
 from lab.summary import METRICS, SHARES, make_table
+from lab.together import answer_together
 
 LENGTHS = "train-short-test-long"
 NOTES = {
@@ -51,6 +52,9 @@ class Flags:
     labels: str = flag(
         "", "one name per configuration, joined by commas (default: flags that differ)"
     )
+    together: bool = flag(
+        False, "also what the classifiers answer together, by the mean of their log-probabilities"
+    )
 
 
 def compare(flags):
@@ -62,7 +66,12 @@ def compare(flags):
     configurations = group(trained)
     set_labels(configurations, flags.labels)
     others, tests, skipped = references(runs), [], []
-    if trained[0].kind == "classifier":
+    is_classifier = trained[0].kind == "classifier"
+    none = f"--together: {KINDS[trained[0].kind]} runs give no answers to average; leave it out"
+    require((is_classifier or not flags.together, none))
+    if flags.together:
+        others.insert(0, answer_together(configurations, out))
+    if is_classifier:
         tests, skipped = mcnemar.compare_pairs(configurations + others)
     orders = paired.compare_neighbours(configurations)
     tested = mcnemar.describe(tests) or paired.describe(orders)

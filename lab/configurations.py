@@ -89,17 +89,19 @@ class Configuration:
 
 @dataclass
 class Reference:
-    """A baseline, or the best possible: a row of the table and a horizontal line of the figure."""
+    """A baseline, the best possible, or what several runs answer together: a row of the table and
+    a horizontal line of the figure."""
 
     label: str
     numbers: dict
     style: object = "--"  # of the line
     ranked: bool = True  # can be the best of a column
-    folders: dict = field(default_factory=dict)  # {"": run folder} of a baseline
-    seeds = ""
+    folders: dict = field(default_factory=dict)  # {seed: run folder}; a baseline's seed is ""
+    deviations: dict = field(default_factory=dict)  # of the numbers over the seeds
+    seeds: str = ""
 
     def summary(self):
-        return {name: (value, None) for name, value in self.numbers.items()}
+        return {name: (n, self.deviations.get(name)) for name, n in self.numbers.items()}
 
 
 def references(runs):

@@ -50,18 +50,6 @@ def read_predictions(folder):
     return [(text, gold, predicted, max(p), seen) for text, gold, predicted, p, seen in rows]
 
 
-def average_predictions(folders):
-    """Return [(text, gold, predicted), ...] of several run folders with the same test rows: the
-    class with the highest mean log-probability is predicted."""
-    tables = [read_table(folder) for folder in folders]
-    classes, rows = tables[0]
-    shares = [[probabilities for *_, probabilities, _ in rows] for _, rows in tables]
-    best = (
-        torch.tensor(shares).clamp(min=1e-9).log().sum(0).argmax(1).tolist()
-    )  # (M, N, n_class) -> (N,)
-    return [(text, gold, classes[i]) for (text, gold, *_), i in zip(rows, best)]
-
-
 def read_table(folder):
     """Return the classes, and [(text, gold, predicted, probabilities, seen), ...]."""
     path = Path(folder) / FILE
@@ -108,6 +96,13 @@ class Predictions:
         n = len(self.classes)
         counts = (self.gold * n + self.predicted).bincount(minlength=n * n)
         self.confusion = counts.view(n, n).tolist()  # [i][j]: rows of class i that were given j
+
+    def accuracies(self):
+        """Return {"accuracy/test": share of all rows, "accuracy/seen", "accuracy/unseen"}, without
+        those of no rows."""
+        right = (self.predicted == self.gold).double()
+        parts = {"test": right, "seen": right[self.seen], "unseen": right[~self.seen]}
+        return {f"accuracy/{name}": part.mean().item() for name, part in parts.items() if len(part)}
 
     def write(self, folder):
         """Write predictions.tsv into a run folder."""
@@ -158,3 +153,19 @@ class Predictions:
         n = f"{len(lines) - 1} of {len(wrong):,}"
         table = ["  ".join(cells).rstrip() for cells in align(lines, left=4)]
         return [f"most confident errors ({n}; all rows are in {FILE})", *table]
+
+
+def average_predictions(folders):
+    """Return the Predictions that run folders with the same test rows give together: the class with
+    the highest mean log-probability. Raises DataError for other test rows."""
+    (classes, rows), *others = tables = [read_table(folder) for folder in folders]
+    texts = [row[:2] for row in rows]
+    if not {gold for _, gold in texts} <= set(classes):
+        raise DataError(f"{folders[0]}/{FILE}: a true class is none of its classes; {REMEDY}")
+    for folder, (names, found) in zip(folders[1:], others):
+        if names != classes or [row[:2] for row in found] != texts:
+            raise DataError(f"{folder}: has other test rows than {folders[0]}; leave it out")
+    shares = torch.tensor([[row[3] for row in rows] for _, rows in tables]).double()
+    labelled = [(classes.index(gold), text) for text, gold in texts]
+    logits = shares.clamp(min=1e-9).log().mean(0)  # (M, N, n_class) -> (N, n_class)
+    return Predictions(labelled, classes, logits, torch.tensor([row[4] for row in rows]))

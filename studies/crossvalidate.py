@@ -13,6 +13,7 @@ import itertools
 import shlex
 import statistics
 import time
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,8 +24,7 @@ from lab.configurations import mean_and_deviation
 from lab.errors import UserError, require
 from lab.figures import new_figure, save, styled
 from lab.flags import flag
-from lab.predictions import average_predictions, read_predictions
-from lab.records import read_result
+from lab.predictions import average_predictions
 from model import POSITIONS
 from studies.jobs import JobFlags, options, run_all
 from studies.report import finish
@@ -53,7 +53,9 @@ class Flags(JobFlags):
     recipes: str = flag(",".join(RECIPES), "recipes to compare, joined by commas")
     pos: str = flag("alibi", "position encoding of every encoder", POSITIONS)
     mlm: str = flag("", "more flags for train_mlm.py, in quotes: '--steps 500'")
-    likelihood: str = flag("", "more flags for the decoders per class, in quotes")
+    likelihood: list[str] = flag(
+        (), "more flags for the decoders per class, in quotes; those of several answer together"
+    )
     seeds: int = flag(1, "seeds of each training; the parts are always the same", at_least=1)
     out: str = flag("", "folder of all runs (default: out/crossvalidate-DATA)")
 
@@ -62,12 +64,14 @@ def crossvalidate(flags):
     started = time.perf_counter()
     chosen = list(dict.fromkeys(name.strip() for name in flags.recipes.split(",")))
     corpus = check(flags, chosen)
-    mlm, likelihood = in_quotes("--mlm", flags.mlm), in_quotes("--likelihood", flags.likelihood)
+    mlm = in_quotes("--mlm", flags.mlm)
+    kinds = [in_quotes("--likelihood", text) for text in flags.likelihood or [""]]
     out = Path(flags.out or f"out/crossvalidate-{Path(flags.data).resolve().stem}")
     seeds, parts = range(flags.seeds), range(1, flags.folds + 1)
 
     # Jobs: first the encoders, then the classifiers that use them
     encoders, classifiers = {}, {}  # {folder: (module, flags)}
+    folders = defaultdict(list)  # {(recipe, part, seed): runs that answer together}
     for seed, i in itertools.product(seeds, parts):
         split = options(data=flags.data, split=f"{i}/{flags.folds}")
         common = [*split, *options(seed=seed, pos=flags.pos, threads=1)]
@@ -76,24 +80,32 @@ def crossvalidate(flags):
             encoders[folder(state, i, seed)] = "train_mlm", [*common, *mlm, *steps]
         for name in chosen:
             _, module, state, more = RECIPES[name]
-            more = [*more, *(likelihood if name == "likelihood" else [])]
             encoder = options(encoder=out / folder(state, i, seed)) if state else []
             given = split if module == "baselines" else [*common, *more, *encoder]
-            classifiers[folder(name, i, seed)] = module, given
+            for k, kind in enumerate(kinds if name == "likelihood" else [[]]):
+                classifiers[folder(name, i, seed, k)] = module, [*given, *kind]
+                folders[name, i, seed].append(out / folder(name, i, seed, k))
     stages = [[(name, *job) for name, job in jobs.items()] for jobs in (encoders, classifiers)]
     run_all(out, stages, flags)
+
+    def answer(name, part, seeds):
+        """Return the Predictions of a recipe on a part, those of several seeds averaged."""
+        runs = [run for seed in seeds for run in folders[name, part, seed]]
+        return average_predictions(list(dict.fromkeys(runs)))
+
+    def accuracy(*which):
+        return answer(*which).accuracies()["accuracy/test"]
 
     # Results
     n_distinct = sum(len(corpus.split(f"{i}/{flags.folds}")[0].test_rows) for i in parts)
     result = {}
     for name in chosen:
-        runs = [[read_result(out / folder(name, i, seed)) for seed in seeds] for i in parts]
-        values = [statistics.fmean(r["accuracy/test"] for r in of_part) for of_part in runs]
+        values = [statistics.fmean(accuracy(name, i, [seed]) for seed in seeds) for i in parts]
         mean, deviation = mean_and_deviation(values)
         result[name] = {"mean": mean, "deviation": deviation, "values": values}
-        result[name]["averaged"] = [accuracy_of_average(out, name, i, seeds) for i in parts]
+        result[name]["averaged"] = [accuracy(name, i, seeds) for i in parts]
     draw(out, corpus.name, result)
-    tests = compare_with_bayes(out, chosen, parts, seeds)
+    tests = compare_with_bayes(chosen, parts, seeds, answer)
     print(write_table(out, corpus.name, n_distinct, result, flags.seeds, mcnemar.describe(tests)))
     numbers = {f"accuracy/{name}": r for name, r in result.items()} | {"mcnemar": tests}
     files = ("crossvalidate.md", "crossvalidate.tex", "crossvalidate.png")
@@ -101,22 +113,19 @@ def crossvalidate(flags):
     finish(out, started, about | numbers, files)
 
 
-def folder(name, part, seed):
-    """Return the folder of a run. Naive Bayes has no seeds."""
-    return f"{name}-{part}" if name == "bayes" else f"{name}-{part}-{seed}"
+def folder(name, part, seed, kind=0):
+    """Return the folder of a run. Naive Bayes has no seeds; kind: which --likelihood."""
+    run = f"{name}-{part}" if name == "bayes" else f"{name}-{part}-{seed}"
+    return f"{run}-{kind}" if kind else run
 
 
-def accuracy_of_average(out, name, part, seeds):
-    """Return the accuracy on a part of the answers that all seeds give together."""
-    rows = average_predictions(dict.fromkeys(out / folder(name, part, seed) for seed in seeds))
-    return statistics.fmean(gold == predicted for _, gold, predicted in rows)
-
-
-def compare_with_bayes(out, chosen, parts, seeds):
+def compare_with_bayes(chosen, parts, seeds, answer):
     """Return McNemar's test of each recipe against naive Bayes, on the rows of all parts."""
 
     def rows(name, seed):
-        return [row for i in parts for row in read_predictions(out / folder(name, i, seed))]
+        found = [answer(name, i, [seed]) for i in parts]
+        pairs = [zip(one.gold.tolist(), one.predicted.tolist()) for one in found]
+        return [("", *pair) for part in pairs for pair in part]
 
     bayes = rows("bayes", 0) if "bayes" in chosen else []
     return [

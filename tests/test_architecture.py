@@ -48,7 +48,7 @@ LAB_LEVELS = (
     ("evaluation",),
     ("command", "run"),
     ("figures", "tables", "predictions", "mcnemar", "paired", "comparable"),
-    ("configurations", "summary", "panels", "sources", "report"),
+    ("configurations", "summary", "panels", "sources", "report", "together"),
     ("inside", "inside.texts", "inside.answers", "inside.checks", "inside.scores"),
     ("inside.heatmaps",),
     ("inside.attention", "inside.positions"),

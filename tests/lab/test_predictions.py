@@ -74,8 +74,13 @@ def test_the_average_of_runs_is_that_of_log_probabilities(tmp_path):
         (tmp_path / name).mkdir()
         write_predictions(tmp_path / name / FILE, ["x"], [shares], ["one", "two"], [0], [True])
     folders = [tmp_path / name for name in "abc"]
-    assert average_predictions(folders) == [("x", "one", "two")]
-    assert average_predictions(folders[:2]) == [("x", "one", "one")]
+    assert average_predictions(folders).predicted.tolist() == [1]
+    two = average_predictions(folders[:2])
+    assert two.predicted.tolist() == [0]
+    assert two.accuracies() == {"accuracy/test": 1.0, "accuracy/seen": 1.0}
+    write_predictions(tmp_path / "b" / FILE, ["y"], [[0.6, 0.4]], ["one", "two"], [0], [True])
+    with pytest.raises(DataError, match="b: has other test rows than .*a; leave it out"):
+        average_predictions(folders)
 
 
 def test_texts_without_labels_have_no_gold_and_no_seen(tmp_path):

@@ -334,6 +334,40 @@ def test_classifiers_are_tested_on_the_same_rows(make, baseline, table):
     ]
 
 
+def answers(folder, sure):
+    """Write predictions of four rows of the class "yes", the probabilities of which are given."""
+    shares = [[1 - p, p] for p in sure]
+    labels = dict(gold=[1] * 4, seen=[True, True, False, False])
+    write_predictions(Path(folder, "predictions.tsv"), "abcd", shares, ["no", "yes"], **labels)
+
+
+def test_classifiers_answer_together(make, baseline, table):
+    """Each is wrong on two rows but unsure there, so together they are right on three of four."""
+    names = [make(f"a{seed}", "classifier", pos="alibi", seed=seed) for seed in (0, 1)]
+    names += [make(f"b{seed}", "classifier", pos="nope", seed=seed) for seed in (0, 1)]
+    for name in names:
+        answers(name, [0.9, 0.45, 0.9, 0.3] if name[0] == "a" else [0.45, 0.9, 0.9, 0.45])
+    answers("b1", [0.45, 0.9, 0.9, 0.9])
+    rows = table(*names, baseline("base", {"accuracy/test": 0.5}), "--together")
+    assert list(rows) == ["ALiBi", "NoPE", "together", "naive Bayes"]
+    assert rows["together"]["seeds"] == "0, 1"
+    assert rows["together"]["accuracy test (%)"] == "**87.5** ± 17.7"
+    assert rows["together"]["accuracy seen (%)"] == "**100.0** ± 0.0"
+    text = Path("out/compare/compare.md").read_text(encoding="utf-8")
+    assert "- ALiBi and together differ on 1 row (0 to 1), p = 1.000; 2 rows (0 to 2)" in text
+    (folder, other) = (Path("out/compare", f"together-{seed}") for seed in (0, 1))
+    assert (folder / "predictions.tsv").exists() and (other / "predictions.tsv").exists()
+
+    alone = table("b0", "b1", "--together")  # all seeds of one configuration
+    assert alone["together"]["accuracy unseen (%)"] == "**100.0**"
+    write_predictions(Path("b1", "predictions.tsv"), ["other"], [[0.5, 0.5]], ["no", "yes"], [1])
+    assert_complains(call("compare", "b0", "b1", "--together"), "b1", "leave it out")
+    found = call("compare", "a0", "b1", "--together")
+    assert_complains(found, "--together", "share no seed", "same seeds")
+    found = call("compare", make("lm"), "--together")
+    assert_complains(found, "--together", "no answers", "leave it out")
+
+
 def test_runs_without_predictions_cost_one_note(make):
     names = [make(name, "classifier", pos=name) for name in ("alibi", "nope")]
     code, out, _ = call("compare", *names)

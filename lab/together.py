@@ -1,0 +1,40 @@
+"""Classifiers that answer together: the class with the highest mean log-probability is given."""
+
+import re
+
+from lab.configurations import Reference, mean_and_deviation
+from lab.errors import require
+from lab.predictions import average_predictions
+
+
+def answer_together(configurations, out):
+    """Return what all configurations answer together, as a Reference with a value for each seed.
+
+    A single configuration answers with all its seeds at once. The answers are written to
+    out/together-SEED/predictions.tsv. Raises UserError if the configurations share no seed, and
+    DataError for runs without predictions or with other test rows.
+    """
+    first, *others = configurations
+    groups = {"": list(first.folders.values())}
+    if others:
+        shared = [seed for seed in first.folders if all(seed in c.folders for c in others)]
+        groups = {seed: [c.folders[seed] for c in configurations] for seed in shared}
+    problem = "--together: the configurations share no seed; give runs with the same seeds"
+    require((groups, problem))
+
+    folders, numbers = {}, []
+    for seed, members in groups.items():
+        predictions = average_predictions(members)
+        folders[seed] = out / re.sub(r"\W+", "-", f"together-{seed}").strip("-")
+        folders[seed].mkdir(parents=True, exist_ok=True)
+        predictions.write(folders[seed])
+        numbers.append(predictions.accuracies())
+    spread = {name: mean_and_deviation([each[name] for each in numbers]) for name in numbers[0]}
+    return Reference(
+        "together",
+        {name: mean for name, (mean, _) in spread.items()},
+        style=(0, (3, 1, 1, 1)),
+        folders=folders,
+        deviations={name: deviation for name, (_, deviation) in spread.items()},
+        seeds=", ".join(groups) or first.seeds,
+    )
