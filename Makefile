@@ -6,7 +6,6 @@ SEED ?= 0
 SEEDS ?= 1
 SPLIT ?= full
 TEXT ?=
-MEMBERS ?= 1
 CASES ?= 500
 
 PY = .venv/bin/python
@@ -78,13 +77,27 @@ recipe-frozen-pretrained: .venv/ready need-text  ## the same, pretrained on TEXT
 	$(PY) train_classifier.py --encoder out/recipe-frozen-both-$(SEED)-$(SPLIT) --data $(DATA) \
 		$(FROZEN) --out out/recipe-frozen-pretrained-$(SEED)$(CLEAN)
 
-recipe-likelihood: .venv/ready need-text  ## a decoder per class, pretrained on TEXT=path first (MEMBERS=4: averaged)
-	$(PY) train_lm.py --data $(TEXT) --vocab-from $(DATA) $(FROZEN) --pos alibi --n-embd 128 \
-		--n-head 4 --n-ffn 512 --block-size 64 --lr 2e-3 --warmup 100 --decay 0.7 --steps 4000 \
-		--eval-every 2000 --out out/recipe-likelihood-text-$(SEED)-$(SPLIT)
-	$(PY) -m beyond.train_generative --init-from out/recipe-likelihood-text-$(SEED)-$(SPLIT) \
-		--data $(DATA) $(FROZEN) --swap-words 0.1 --steps 300 --lr 5e-4 --class-steps 300 \
-		--class-lr 3e-4 --members $(MEMBERS) --out out/recipe-likelihood-$(SEED)$(CLEAN)
+# The decoders of a larger text are trained once, for all splits and seeds.
+LIKELIHOOD = out/recipe-likelihood
+CLASSES = --data $(DATA) $(FROZEN) --members 2 --swap-words 0.1 --rare-unknown 0 --steps 300 \
+	--lr 5e-4 --class-lr 3e-4
+
+recipe-likelihood: .venv/ready need-text $(LIKELIHOOD)-bpe/result.json $(LIKELIHOOD)-words/result.json  ## decoders per class, pretrained on TEXT=path first
+	$(PY) -m beyond.train_generative --init-from $(LIKELIHOOD)-bpe $(CLASSES) \
+		--out $(LIKELIHOOD)-bpe-$(SEED)$(CLEAN)
+	$(PY) -m beyond.train_generative --init-from $(LIKELIHOOD)-words $(CLASSES) \
+		--out $(LIKELIHOOD)-words-$(SEED)$(CLEAN)
+	$(PY) compare.py $(LIKELIHOOD)-bpe-$(SEED)$(CLEAN) $(LIKELIHOOD)-words-$(SEED)$(CLEAN) \
+		--together --out $(LIKELIHOOD)-$(SEED)$(CLEAN)
+
+TEXT_DECODER = $(PY) train_lm.py --data $(TEXT) --pos alibi --n-embd 128 --n-head 4 --n-ffn 512 \
+	--block-size 64 --lr 2e-3 --warmup 100 --decay 0.7 --eval-every 4000
+
+$(LIKELIHOOD)-bpe/result.json: | .venv/ready need-text
+	$(TEXT_DECODER) --tokenizer bpe --steps 12000 --out $(@D)
+
+$(LIKELIHOOD)-words/result.json: | .venv/ready need-text
+	$(TEXT_DECODER) --vocab-size 10000 --steps 4000 --out $(@D)
 
 need-text:
 	@test -n "$(TEXT)" || { echo "make: TEXT is missing: name the text to pretrain on," \

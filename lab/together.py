@@ -28,7 +28,8 @@ def answer_together(configurations, out):
         folders[seed] = out / re.sub(r"\W+", "-", f"together-{seed}").strip("-")
         folders[seed].mkdir(parents=True, exist_ok=True)
         predictions.write(folders[seed])
-        numbers.append(predictions.accuracies())
+        macro_f1 = {"macro_f1/test": predictions.scores()["macro_f1/test"]}
+        numbers.append(predictions.accuracies() | macro_f1)
     spread = {name: mean_and_deviation([each[name] for each in numbers]) for name in numbers[0]}
     return Reference(
         "together",
