@@ -79,7 +79,7 @@ recipe-frozen-pretrained: .venv/ready need-text  ## the same, pretrained on TEXT
 
 # The decoders of a larger text are trained once, for all splits and seeds.
 LIKELIHOOD = out/recipe-likelihood
-CLASSES = --data $(DATA) $(FROZEN) --members 2 --swap-words 0.1 --rare-unknown 0 --steps 300 \
+CLASSES = --data $(DATA) $(FROZEN) --swap-words 0.1 --rare-unknown 0 --steps 300 \
 	--lr 5e-4 --class-lr 3e-4
 
 recipe-likelihood: .venv/ready need-text $(LIKELIHOOD)-bpe/result.json $(LIKELIHOOD)-words/result.json  ## decoders per class, pretrained on TEXT=path first
@@ -88,7 +88,7 @@ recipe-likelihood: .venv/ready need-text $(LIKELIHOOD)-bpe/result.json $(LIKELIH
 	$(PY) -m beyond.train_generative --init-from $(LIKELIHOOD)-words $(CLASSES) \
 		--out $(LIKELIHOOD)-words-$(SEED)$(CLEAN)
 	$(PY) compare.py $(LIKELIHOOD)-bpe-$(SEED)$(CLEAN) $(LIKELIHOOD)-words-$(SEED)$(CLEAN) \
-		--together --out $(LIKELIHOOD)-$(SEED)$(CLEAN)
+		--together --labels "BPE,words" --out $(LIKELIHOOD)-$(SEED)$(CLEAN)
 
 TEXT_DECODER = $(PY) train_lm.py --data $(TEXT) --pos alibi --n-embd 128 --n-head 4 --n-ffn 512 \
 	--block-size 64 --lr 2e-3 --warmup 100 --decay 0.7 --eval-every 4000

@@ -28,7 +28,7 @@ from lab.together import answer_together
 LENGTHS = "train-short-test-long"
 NOTES = {
     "lm": "Perplexity per token; lower is better.",
-    "mlm": "Masked-LM perplexity sees the words on both sides, so it is not comparable with a "
+    "mlm": "A masked LM sees the words on both sides, so its perplexity is not comparable with a "
     "causal LM's.",
     "seq2seq": "Perplexity of the decoder's text given the source.",
     "classifier": "Test sentences that also appear in the training data (seen) are partly "
@@ -53,7 +53,7 @@ class Flags:
         "", "one name per configuration, joined by commas (default: flags that differ)"
     )
     together: bool = flag(
-        False, "also what the classifiers answer together, by the mean of their log-probabilities"
+        False, "also evaluate the classifiers as one, by the mean of their log-probabilities"
     )
 
 

@@ -159,7 +159,7 @@ class Attention(nn.Module):
         """x (B, T, C) -> the output (B, T, C), and the weights (B, H, T, S) or None.
 
         Queries come from x; keys and values come from x too, or from memory (B, S, C).
-        If causal, a bias must hide the future. kernel: see nets/long_attention.py.
+        In a causal layer, a bias must also hide the future. kernel: see nets/long_attention.py.
         """
         (B, T, C), H = x.shape, self.n_head
         if memory is None:
@@ -200,10 +200,10 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x, cross=None, picked=None, **how):
-        """x (B, T, C) -> (B, T, C), and the attention weights; with cross those of both attentions.
+        """x (B, T, C) -> (B, T, C) and the attention weights; with cross, those of both attentions.
 
-        how, cross: arguments of the self- and the cross-attention. picked (N,): after them, keep
-        only these of all B * T tokens, (N, C).
+        how, cross: arguments of the self- and the cross-attention. picked (N,): indices into the
+        B * T tokens; the feed-forward layer reads only these, and the result is (N, C).
         """
         pre = self.norm_first  # normalise the input of each sublayer, or the sum after it
         a, weights = self.attention(self.norm1(x) if pre else x, **how)
@@ -378,7 +378,7 @@ class LanguageModel(nn.Module):
         smoothing: share of each target spread over all words (Szegedy et al. 2016, section 7).
         """
         picked = (targets.flatten() != -100).nonzero().squeeze(1)  # (N,), on the CPU: no waiting
-        targets, picked = (send(t, idx.device) for t in (targets.flatten()[picked], picked))
+        targets, picked = send(targets.flatten()[picked], idx.device), send(picked, idx.device)
         h = self.body(idx, mask, picked=picked, **more)  # (N, C): only these meet the words
         return compute(*self.head.project(h), targets, smoothing)
 
@@ -392,7 +392,7 @@ def init_weights(model, config):
     """Draw normal weights and set biases to zero. Layers that add to the stream start smaller."""
     for name, module in model.named_modules():
         if isinstance(module, (nn.Linear, nn.Embedding)):
-            # As in GPT-2. Without a dot, so that cross_attention.out is meant too
+            # As in GPT-2. Without a leading dot, so that cross_attention.out matches too
             adds = name.endswith(("attention.out", ".feed_forward.down"))
             std = config.init_std / (math.sqrt(2 * config.n_layer) if adds else 1)
             nn.init.normal_(module.weight, std=std)

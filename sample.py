@@ -60,8 +60,9 @@ def sample(flags):
         encode(run, text)  # raises UserError before the first answer
     table = Path(flags.table or run.folder / "answers.tsv") if flags.file or flags.table else None
     require((not (table and table.is_dir()), f"--table {table}: is a folder; give a file"))
-    writes = ("tokens", "samples", "temperature") if run.kind not in ("lm", "seq2seq") else ()
-    asked = given(flags, *writes, *(["top_k"] if run.kind == "classifier" else []))
+    useless = [] if run.kind in ("lm", "seq2seq") else ["tokens", "samples", "temperature"]
+    useless += ["top_k"] if run.kind == "classifier" else []
+    asked = given(flags, *useless)
     require((not asked, f"{asked}: {run.folder} writes no text; leave that out"))
     if run.kind == "classifier" and table:
         classify_all(run, texts, labels, table)

@@ -52,7 +52,7 @@ class Flags(CommonFlags):
     batch_size: int = flag(16, "sentences per update", at_least=1, at_most=LARGEST)
     lr: float = either(0.001, 0.0003, "peak learning rate", above=0)
     decay: float = either(
-        0.0, 1.0, "share of the epochs, at the end, when it falls", at_least=0, at_most=1
+        0.0, 1.0, "share of the epochs, at the end, over which --lr falls", at_least=0, at_most=1
     )
     weight_decay: float = either(0.01, 1.0, "weight decay of matrices", at_least=0)
     pool: str = either("mean", "mean+max+min", "pooling: mean, max, min, first, last, joined by +")

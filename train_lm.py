@@ -64,8 +64,8 @@ def evaluate(model, ids, block_size, device, flags, batch_size=64):
     """Return the loss in nats, summed over the stream ids (N + 1,): each of its N tokens is
     predicted exactly once.
 
-    The stream is cut into consecutive blocks, as in training: the first word of a block sees only
-    one before it, unless --eval-stride lets the blocks overlap.
+    The stream is cut into consecutive blocks. As in training, the first prediction of a block sees
+    only one token, unless --eval-stride lets the blocks overlap.
     """
     model.eval()
     stride = min(flags.eval_stride, block_size)

@@ -4,7 +4,7 @@
     python train_mlm.py --data my.txt --n-layer 4 --n-embd 128 --lr 1e-3
     python train_mlm.py --init-from out/mlm-wikitext2-alibi-0 --data speeches
 
-Its perplexity is that of masked words with both sides visible. train_lm.py's does not compare.
+Its perplexity is of masked words with both sides visible, so not comparable with train_lm.py's.
 With --causal the same stack predicts every next word of the same sentences instead.
 """
 
@@ -49,7 +49,7 @@ class Flags(MaskFlags, TrainFlags, ContinueFlags, ProcessFlags):
     head: str = "roberta"
     beta2: float = flag(0.98, "decay of Adam's second moment", at_least=0, below=1)
     scale_embd: bool = flag(False, "multiply word vectors by sqrt(n_embd)")
-    unscaled: bool = flag(False, "--pos sinusoidal: do not multiply them so")
+    unscaled: bool = flag(False, "with --pos sinusoidal: do not multiply the word vectors")
     zero_mask: bool = flag(False, "[MASK] enters as the zero vector (zero-CLAP)")
     omit_mask: bool = flag(False, "[MASK] cannot be predicted, and output words have no bias")
     causal: bool = flag(False, "predict every next word of each sentence instead")
@@ -175,7 +175,7 @@ def check(flags, source):
         (not masking, f"--causal masks no words; leave {masking} out"),
         (
             source or not flags.unscaled or flags.pos == "sinusoidal",
-            "--unscaled: give --pos sinusoidal",
+            "--unscaled: has no effect without --pos sinusoidal; add that, or leave --unscaled out",
         ),
         (not roberta, f"--init {flags.init}: brings an encoder; leave {roberta} out"),
     )

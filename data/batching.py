@@ -6,6 +6,7 @@ reads what it would have read, and evaluating more often changes nothing.
 
 import functools
 import hashlib
+import math
 
 import torch
 
@@ -15,7 +16,7 @@ from data.tokenizer import BOS, PAD, UNK, encode, frame
 def generator(*numbers):
     """Return a torch.Generator for these numbers, e.g. generator(seed, step).
 
-    It is reproducible, and those of neighbouring numbers have nothing in common.
+    The same numbers always give the same stream; neighbouring numbers give unrelated streams.
     """
     digest = hashlib.sha256(repr(numbers).encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
@@ -46,7 +47,7 @@ def consecutive_blocks(ids, block_size, stride=0, anchor=False):
     elsewhere are -100. anchor: every block begins with [BOS], in place of its first token.
     """
     stride, count = stride or block_size, len(ids) - 1
-    n = 1 + max(0, -(-(count - block_size) // stride))
+    n = 1 + max(0, math.ceil((count - block_size) / stride))
     length = (n - 1) * stride + block_size
     inputs, targets = torch.full((length,), PAD), torch.full((length,), -100)
     inputs[:count], targets[:count] = ids[:-1], ids[1:]
@@ -119,7 +120,8 @@ def separate(firsts, seconds):
 def length_batches(lengths, batch_size, gen=None):
     """Return the indices 0..n-1, each once, as batches of similar length.
 
-    Without a generator, batches are sorted by length. With one, neighbours and order are random.
+    Without a generator, sequences and batches are sorted by length. With one, sequences of nearly
+    equal length are mixed, and the batches are shuffled.
     """
     lengths = torch.as_tensor(lengths, dtype=torch.float)
     noise = 0 if gen is None else 2 * torch.rand(len(lengths), generator=gen)
@@ -130,9 +132,9 @@ def length_batches(lengths, batch_size, gen=None):
 
 
 def by_epoch(n_items, batch_size, make):
-    """Return a function of the step that returns its batch, where make(epoch) makes the batches of
-    an epoch from all items."""
-    n = -(-n_items // batch_size)
+    """Return a function that maps a step to its batch. make(epoch) returns the batches of an epoch,
+    which hold each of the n_items once."""
+    n = math.ceil(n_items / batch_size)
     batches = functools.lru_cache(maxsize=1)(make)  # those of the present epoch are kept
     return lambda step: batches(step // n)[step % n]
 

@@ -76,8 +76,8 @@ class Corpus:
         """Remove the test rows' sentences from the training rows and the training text.
 
         A row or line is removed if it is a test sentence, or contains one of at least five words.
-        Case, spaces and marks do not count. Returns (corpus, number of rows removed, number of
-        lines removed).
+        Case, spaces and punctuation do not count. Returns (corpus, number of rows removed, number
+        of lines removed).
         """
         tests = {tuple(words_of(text)) for _, text in self.test_rows}
         long_tests = {}  # first five words -> the sentences that begin so
@@ -128,7 +128,7 @@ MARKS = Marks()
 
 
 def words_of(text):
-    """Return the words of a text in lower case, without marks; of one without words, its marks."""
+    """Return the lower-case words of a text, without punctuation; if it has none, its symbols."""
     return unicodedata.normalize("NFC", text.lower()).translate(MARKS).split() or text.split()
 
 

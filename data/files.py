@@ -126,7 +126,7 @@ def read_lines(path):
             f"{path}:{line}: holds a NUL character, so it is not a text file; save it as UTF-8 text"
         )
     if "\r\n" in text:
-        print(printable(f"note: {path}: Windows line ends, read as line ends"), file=sys.stderr)
+        print(printable(f"note: {path}: Windows line ends (CRLF) are accepted"), file=sys.stderr)
         text = text.replace("\r\n", "\n")
     lines = text.split("\n")
     while lines and not lines[-1].strip():

@@ -50,8 +50,8 @@ class Forest:
         return batching.pad([self.sequences[row] for row in rows])
 
     def repeated(self, rows, labels):
-        """Return for each of the N targets of these comments, labels (B, T), whether the word also
-        stands in an ancestor that is read, (N,). Unknown words and -100 do not count."""
+        """Return (N,) bool: whether each target, labels (B, T), also appears in an ancestor that is
+        read. Labels of -100 are skipped; [UNK] always counts as not appearing."""
         found = []
         for row, words in zip(rows, labels.tolist()):
             above = {i for a in self.chains[row] for i in self.sequences[a].tolist()} - {UNK}

@@ -1,5 +1,7 @@
 """Labelled sentences as tensors, and how well a classifier does on them."""
 
+import math
+
 import torch
 import torch.nn.functional as F
 
@@ -47,7 +49,7 @@ class Rows:
 
     def n_batches(self, batch_size):
         """Return the number of batches in an epoch."""
-        return -(-len(self) // batch_size)
+        return math.ceil(len(self) / batch_size)
 
     def balance(self, n_class, how):
         """Return what makes up for classes of unequal size: weights of the loss (n_class,) and
@@ -66,8 +68,10 @@ class Rows:
 
 
 def seen_in_training(corpus, seen, held_out):
-    """Return (N,) bool: which test rows are also among the training rows, without the held-out
-    ones. seen: which are among all of them."""
+    """Return (N,) bool: whether each test row is also among the training rows not held out.
+
+    seen: whether it is among all training rows.
+    """
     held = {normalize(text) for _, text in held_out}
     kept = [normalize(text) not in held for _, text in corpus.test_rows]
     return torch.tensor(seen) & torch.tensor(kept)

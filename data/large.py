@@ -131,7 +131,7 @@ def is_held_out(line, share):
 
 
 def sample_lines(sources, size, valid=0.0):
-    """Yield lines of about `size` bytes, spread evenly over the texts, without those held out.
+    """Yield lines, about `size` bytes in all, spread evenly over the texts, without those held out.
 
     Raises DataError if no line is left.
     """
@@ -153,7 +153,7 @@ def no_text(sources):
 
 
 def choose_pieces(sources, size):
-    """Return [(source, begin, end), ...] of about `size` bytes, or of everything there is."""
+    """Return [(source, begin, end), ...], about `size` bytes in all, or everything there is."""
     ends = list(itertools.accumulate(source.size for source in sources))
     if ends[-1] <= size:
         return [(source, 0, source.size) for source in sources]

@@ -64,8 +64,10 @@ def fixed_batches(forest, flags, vocab_size, starts):
 
 
 def sum_by_group(forest, rows, labels, losses, again):
-    """Return the summed losses (N,) of the targets, and their number, (2, GROUPS). again (N,): what
-    `Forest.repeated` returns."""
+    """Return (2, GROUPS): the summed losses of each group's targets, and their number.
+
+    losses (N,): one per target. again (N,) bool: as `Forest.repeated` returns it.
+    """
     depths = (forest.depths[rows].clamp(max=DEEPEST) - 1)[:, None]  # (B, 1)
     depths = depths.expand_as(labels)[labels != -100]  # (N,)
     sums = torch.zeros(2, len(GROUPS), dtype=torch.float64)

@@ -35,11 +35,15 @@ def mask_tokens(idx, vocab_size, gen, rate=0.15, unit="token", starts=None, mean
     # Shuffle the units of each row. Tokens of one unit get neighbouring ranks.
     order = torch.rand(B, T + 1, generator=gen).gather(1, unit_of).masked_fill(~usable, 2.0)
     rank = order.argsort(dim=1, stable=True).argsort(dim=1)  # (B, T)
-    lowest = torch.full((B, T + 1), T)
-    lowest = lowest.scatter_reduce(1, unit_of, rank.masked_fill(~usable, T), "amin")
-    lowest = lowest.gather(1, unit_of)  # (B, T) the lowest rank in a token's unit
-    size = torch.zeros(B, T + 1, dtype=torch.long).scatter_add(1, unit_of, usable.long())
-    size = size.gather(1, unit_of)  # (B, T) the number of tokens in a token's unit
+
+    def in_unit(values, how):
+        """Return (B, T): the sum or the least ("amin") of the values in each token's unit."""
+        of_unit = torch.zeros(B, T + 1, dtype=torch.long)
+        of_unit.scatter_reduce_(1, unit_of, values, how, include_self=False)
+        return of_unit.gather(1, unit_of)
+
+    lowest = in_unit(rank.masked_fill(~usable, T), "amin")
+    size = in_unit(usable.long(), "sum")
 
     dice = torch.rand(B, T, generator=gen)
     vocab_size = max(vocab_size, len(SPECIAL) + 1)

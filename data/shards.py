@@ -14,6 +14,7 @@ of the source and the tokenizer.
 """
 
 import dataclasses
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -268,7 +269,7 @@ class Blocks:
         self.tokens = len(stream) - 1
 
     def __len__(self):
-        return -(-self.tokens // self.room)
+        return math.ceil(self.tokens / self.room)
 
     def __getitem__(self, i):
         if not 0 <= i < len(self):

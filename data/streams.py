@@ -48,7 +48,7 @@ def read_text(flags, tokenizer=None):
     if flags.valid:
         lines, held_out = hold_out(lines, flags.valid, seed=0)
         require_both(lines, held_out, flags)
-    # The floor counts every word as one token, so it needs the full vocabulary of the own words.
+    # The floor counts each word as one token: it needs this corpus's own vocabulary, uncut.
     other_words = flags.vocab_size or flags.vocab_from or tokenizer
     own_words = flags.tokenizer == "word" and not other_words
     if tokenizer is None:

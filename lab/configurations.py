@@ -136,7 +136,7 @@ def as_line(points):
 def group(trained):
     """Return the configurations in the order of their first runs. UserError for a repeated seed.
 
-    A flag that is off counts as one that the version of the run did not know.
+    A flag that is off equals one that is missing, as in a run of an older version.
     """
     groups = {}
     for run in trained:

@@ -121,9 +121,9 @@ class NoiseFlags:
     drop_words: float = share(0.0, "share of the input words replaced by [UNK]")
     swap_words: float = share(0.0, "share of the input words replaced by other words")
     rare_unknown: float = flag(
-        0.0, "share of the words found once that become [UNK]", at_least=0, at_most=1
+        0.0, "share of rare targets (words seen once) replaced by [UNK]", at_least=0, at_most=1
     )
-    label_smoothing: float = share(0.0, "share of each target given to all words alike")
+    label_smoothing: float = share(0.0, "share of each target spread over all words")
 
     @property
     def noise(self):

@@ -70,7 +70,7 @@ def is_run_folder(folder):
 
 
 def may_empty(folder, found, flags):
-    """Return whether nothing is lost: --overwrite, or a run stopped before a checkpoint."""
+    """Return whether to empty a run's folder: with --overwrite, or if it has no checkpoint yet."""
     if [path.name for path in found] == ["config.json.partial"]:
         return True
     log = folder / "metrics.jsonl"

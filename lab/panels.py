@@ -79,8 +79,8 @@ def draw_over_lengths(title, panels, trained, undefined=()):
 
 def begin(title, panels):
     """Return a figure, its axes, the color of each label, and an empty legend {label: handle}."""
-    rows = -(-len(panels) // 4)
-    figure, axes = new_figure(rows, -(-len(panels) // rows), squeeze=False, dpi=250)
+    rows = math.ceil(len(panels) / 4)
+    figure, axes = new_figure(rows, math.ceil(len(panels) / rows), squeeze=False, dpi=250)
     figure.suptitle(title, fontsize=9.5, parse_math=False)
     return figure, axes, line_colors(dict.fromkeys(x for p in panels for x in p.lines)), {}
 

@@ -121,7 +121,7 @@ class Run:
         return make_adamw(model, flags.lr, flags.weight_decay, getattr(flags, "beta2", 0.999))
 
     def updated(self, step, loss, tokens):
-        """Note that a step is done: check its loss and show the live line.
+        """Record a finished step: check its loss and show the live line.
 
         loss: this process's share of the loss, a scalar tensor. tokens: how many the step read.
         """
@@ -354,7 +354,7 @@ class Run:
             raise UserError(f"{path}: its random state is not valid; restore the file") from None
 
     def newest_checkpoint(self, has_best):
-        """Return name and content of checkpoint.pt, or of previous.pt with a note that says why.
+        """Return name and content of checkpoint.pt, else of previous.pt, and print a note on why.
 
         Raises UserError if both are corrupt, and DataError if best.pt is, which the run may still
         need.

@@ -24,7 +24,7 @@ class CachedReader:
         x = body.token_vectors(idx)
         if (vectors := body.position_vectors(T)) is not None:
             x = x + vectors[begin:]
-        length = -(-T // STEP) * STEP
+        length = math.ceil(T / STEP) * STEP
         bias, angles = body.attention_bias(length), body.angles(length)
         if bias is None:  # only the future is hidden
             places = torch.arange(T, device=x.device)

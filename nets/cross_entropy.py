@@ -68,8 +68,9 @@ class LinearCrossEntropySum(torch.autograd.Function):
 def rows_at_a_time(x, weight):
     """Return how many rows of x (N, C) to compute at once with weight (V, C).
 
-    On a CPU few rows, which fit into its cache. But each chunk reads all weights, so wide weights
-    need many rows. On a GPU, where a chunk takes several kernels, half a GiB of logits.
+    On a CPU, a chunk has few rows, so that its logits fit into the cache. It has more if states are
+    wide, because each chunk reads all weights. On a GPU, where each chunk launches several kernels,
+    a chunk has half a GiB of logits.
     """
     few = max(64, 2 * x.size(1))
     return max(few, 2**27 // len(weight)) if x.is_cuda else few

@@ -15,7 +15,7 @@ def is_gpu(device):
 
 
 def send(tensor, device):
-    """Copy a tensor to a device. A GPU is not waited for: it reads pinned memory by itself."""
+    """Copy a tensor to a device. For a GPU it is pinned first, so the CPU does not have to wait."""
     if is_gpu(device) and tensor.device.type == "cpu":
         tensor = tensor.contiguous().pin_memory()  # strides of 0 cannot be pinned
     return tensor.to(device, non_blocking=True)

@@ -56,7 +56,7 @@ class GenerativeClassifier(nn.Module):
             members.load_state_dict(first.state_dict())
 
     def train_only_biases(self):
-        """Freeze all weights but biases and the scales of layer norms, the vectors."""
+        """Freeze all weights except vectors: the biases and the scales of layer norms."""
         for weight in self.parameters():
             weight.requires_grad_(weight.dim() == 1)
 

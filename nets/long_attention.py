@@ -1,8 +1,8 @@
 """Faster attention for long sequences, with the same results.
 
-On a GPU, ALiBi and windows need no T x T table. With 12 heads and 8,192 tokens ALiBi's takes 3 GB,
-which every layer reads. FlexAttention (Dong et al. 2024) compiles a kernel that computes the
-penalty from the two positions and skips blocks of scores that are all hidden.
+On a GPU, ALiBi and windows do without a T x T table. With 12 heads and 8,192 tokens, ALiBi's would
+take 3 GB, and every layer would read it. FlexAttention (Dong et al. 2024) compiles a kernel that
+computes the penalty from the two positions and skips blocks of scores that are all hidden.
 
 On a CPU, PyTorch's kernel computes all scores, even those that the bias of a decoder hides.
 Attending in slices of rows skips most of them.
@@ -38,7 +38,7 @@ def choose_kernel(body, T, mask, need_weights):
     """
     config, device = body.config, body.embedding.weight.device
     if need_weights or body.training and config.attn_dropout:
-        return None  # attention is written out
+        return None  # these kernels return no weights and have no dropout
     wide = config.n_embd // config.n_head >= FLEX_WIDTH
     alibi = config.pos == "alibi"
     needs_table = alibi or config.window

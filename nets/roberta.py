@@ -5,7 +5,7 @@
     # transformers: RobertaForMaskedLM.from_pretrained("folder")
 
 RoBERTa (Liu et al. 2019) is the post-norm encoder of model.py with learned positions and the head
-"roberta". Only the storage differs:
+"roberta". Only the storage differs ("there" is in RoBERTa's files, "here" is in model.py):
 
 - There, q, k and v are three matrices. Here they are stacked in one.
 - There, positions count from pad_token_id + 1, and earlier rows are never read. Here they count

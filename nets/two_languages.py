@@ -44,7 +44,7 @@ class TwoLanguageEncoder(Encoder):
         x = self.token_vectors(idx) + (first if languages is None else self.languages(languages))
         end = T
         if positions is not None and self.config.pos == "learned":
-            # To read the largest position, a GPU would have to be waited for
+            # Reading the largest position from a GPU would make the CPU wait
             whole = min(T, self.config.block_size)
             end = whole if is_gpu(positions.device) else int(positions.max()) + 1
         vectors, angles = self.position_vectors(end), self.angles(T)

@@ -124,7 +124,7 @@ def draw(out, result):
     """Draw probe.png: the median's distance over layers, and the guesses for one text at the best
     layer."""
     rows = 1 if len(result) <= 3 else 2  # of example panels
-    columns = -(-len(result) // rows)
+    columns = math.ceil(len(result) / rows)
     figure = make_figure(figsize=(4 + 2 * columns, 1.9 + 1.4 * rows), layout="constrained")
     grid = figure.add_gridspec(rows, columns + 1, width_ratios=[2] + [1] * columns)
     left = figure.add_subplot(grid[:, 0])

@@ -125,7 +125,7 @@ def draw_tables(panels, title, common=""):
     from matplotlib import colormaps
 
     columns = min(4, len(panels))
-    rows = -(-len(panels) // columns)
+    rows = math.ceil(len(panels) / columns)
     size = (3 * columns + 0.8, 2.8 * rows + 0.4)
     figure, axes = new_figure(rows, columns, squeeze=False, figsize=size)
     finite = [table[table.isfinite()] for _, table, *_ in panels]

@@ -139,7 +139,7 @@ def test_windows_line_ends_give_a_note_and_equal_results(script, cli, own_corpus
     windows = cli(script, *SHORT[script], data=own_corpus, out=tmp_path / "windows")
     assert windows.code == 0
     assert all(
-        line.startswith("note: ") and line.endswith("read as line ends")
+        line.startswith("note: ") and line.endswith("(CRLF) are accepted")
         for line in windows.err.splitlines()
     )
     assert "train_LM.txt: Windows line ends" in windows.err
