@@ -77,27 +77,26 @@ recipe-frozen-pretrained: .venv/ready need-text  ## the same, pretrained on TEXT
 	$(PY) train_classifier.py --encoder out/recipe-frozen-both-$(SEED)-$(SPLIT) --data $(DATA) \
 		$(FROZEN) --out out/recipe-frozen-pretrained-$(SEED)$(CLEAN)
 
-# The decoders of a larger text are trained once, for all splits and seeds.
-LIKELIHOOD = out/recipe-likelihood
-CLASSES = --data $(DATA) $(FROZEN) --swap-words 0.1 --rare-unknown 0 --steps 300 \
-	--lr 5e-4 --class-lr 3e-4
+# TEXT's decoders, one of BPE and one of DATA's words, are trained once for all seeds.
+TEXT_LM = $(PY) train_lm.py --data $(TEXT) --pos alibi --n-embd 128 --n-head 4 --n-ffn 512 \
+	--block-size 64 --lr 2e-3 --warmup 100 --decay 0.7 --steps 4000 --eval-every 2000
+TEXT_BPE = out/recipe-likelihood-text-bpe
+TEXT_WORDS = out/recipe-likelihood-text-words-$(SPLIT)
+LIKELIHOOD = $(PY) -m beyond.train_generative --data $(DATA) $(FROZEN) --members 4 --swap-words 0.1 \
+	--steps 300 --lr 5e-4 --class-lr 3e-4
 
-recipe-likelihood: .venv/ready need-text $(LIKELIHOOD)-bpe/result.json $(LIKELIHOOD)-words/result.json  ## decoders per class, pretrained on TEXT=path first
-	$(PY) -m beyond.train_generative --init-from $(LIKELIHOOD)-bpe $(CLASSES) \
-		--out $(LIKELIHOOD)-bpe-$(SEED)$(CLEAN)
-	$(PY) -m beyond.train_generative --init-from $(LIKELIHOOD)-words $(CLASSES) \
-		--out $(LIKELIHOOD)-words-$(SEED)$(CLEAN)
-	$(PY) compare.py $(LIKELIHOOD)-bpe-$(SEED)$(CLEAN) $(LIKELIHOOD)-words-$(SEED)$(CLEAN) \
-		--together --labels "BPE,words" --out $(LIKELIHOOD)-$(SEED)$(CLEAN)
+recipe-likelihood: .venv/ready need-text $(TEXT_BPE)/result.json $(TEXT_WORDS)/result.json  ## decoders per class, pretrained on TEXT=path first
+	$(LIKELIHOOD) --init-from $(TEXT_BPE) --rare-unknown 0 --out out/recipe-likelihood-bpe-$(SEED)$(CLEAN)
+	$(LIKELIHOOD) --init-from $(TEXT_WORDS) --out out/recipe-likelihood-words-$(SEED)$(CLEAN)
+	$(PY) compare.py out/recipe-likelihood-bpe-$(SEED)$(CLEAN) \
+		out/recipe-likelihood-words-$(SEED)$(CLEAN) --together --labels "BPE,words" \
+		--out out/recipe-likelihood-$(SEED)$(CLEAN)
 
-TEXT_DECODER = $(PY) train_lm.py --data $(TEXT) --pos alibi --n-embd 128 --n-head 4 --n-ffn 512 \
-	--block-size 64 --lr 2e-3 --warmup 100 --decay 0.7 --eval-every 4000
+$(TEXT_BPE)/result.json: | .venv/ready need-text
+	$(TEXT_LM) --tokenizer bpe --out $(@D)
 
-$(LIKELIHOOD)-bpe/result.json: | .venv/ready need-text
-	$(TEXT_DECODER) --tokenizer bpe --steps 12000 --out $(@D)
-
-$(LIKELIHOOD)-words/result.json: | .venv/ready need-text
-	$(TEXT_DECODER) --vocab-size 10000 --steps 4000 --out $(@D)
+$(TEXT_WORDS)/result.json: | .venv/ready need-text
+	$(TEXT_LM) --vocab-from $(DATA) --split $(SPLIT) --out $(@D)
 
 need-text:
 	@test -n "$(TEXT)" || { echo "make: TEXT is missing: name the text to pretrain on," \

@@ -81,6 +81,10 @@ def test_the_average_of_runs_is_that_of_log_probabilities(tmp_path):
     write_predictions(tmp_path / "b" / FILE, ["y"], [[0.6, 0.4]], ["one", "two"], [0], [True])
     with pytest.raises(DataError, match="b: has other test rows than .*a; leave it out"):
         average_predictions(folders)
+    table = tmp_path / "a" / FILE
+    table.write_text(table.read_text().replace("\tone\tone\t", "\tthree\tone\t"))
+    with pytest.raises(DataError, match="a true class is none of its classes"):
+        average_predictions(folders)
 
 
 def test_texts_without_labels_have_no_gold_and_no_seen(tmp_path):
