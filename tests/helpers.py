@@ -5,6 +5,7 @@ import importlib
 import io
 import json
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -221,9 +222,13 @@ def command_line(argv, flags):
 
 
 def free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
+    """Return a port that nothing uses. It is below those of outgoing connections: one of them, of
+    this very test too, could take it before it is listened on."""
+    while True:
+        port = 20_000 + secrets.randbelow(12_000)
+        with socket.socket() as tried:
+            if tried.connect_ex(("127.0.0.1", port)):
+                return port
 
 
 def start_two(folder, *words, port=0):
