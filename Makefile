@@ -78,19 +78,22 @@ recipe-frozen-pretrained: .venv/ready need-text  ## the same, pretrained on TEXT
 		$(FROZEN) --out out/recipe-frozen-pretrained-$(SEED)$(CLEAN)
 
 # TEXT's decoders, one of BPE and one of DATA's words, are trained once for all seeds.
+NAME_OF = $(basename $(notdir $(patsubst %/,%,$(1))))
 TEXT_LM = $(PY) train_lm.py --data $(TEXT) --pos alibi --n-embd 128 --n-head 4 --n-ffn 512 \
 	--block-size 64 --lr 2e-3 --warmup 100 --decay 0.7 --steps 4000 --eval-every 2000
-TEXT_BPE = out/recipe-likelihood-text-bpe
-TEXT_WORDS = out/recipe-likelihood-text-words-$(SPLIT)
+TEXT_BPE = out/recipe-likelihood-$(call NAME_OF,$(TEXT))-bpe
+TEXT_WORDS = out/recipe-likelihood-$(call NAME_OF,$(TEXT))-words-of-$(call NAME_OF,$(DATA))-$(SPLIT)
 LIKELIHOOD = $(PY) -m beyond.train_generative --data $(DATA) $(FROZEN) --members 4 --swap-words 0.1 \
 	--steps 300 --lr 5e-4 --class-lr 3e-4
 
 recipe-likelihood: .venv/ready need-text $(TEXT_BPE)/result.json $(TEXT_WORDS)/result.json  ## decoders per class, pretrained on TEXT=path first
 	$(LIKELIHOOD) --init-from $(TEXT_BPE) --rare-unknown 0 --out out/recipe-likelihood-bpe-$(SEED)$(CLEAN)
 	$(LIKELIHOOD) --init-from $(TEXT_WORDS) --out out/recipe-likelihood-words-$(SEED)$(CLEAN)
+	$(PY) baselines.py --data $(DATA) --split $(SPLIT) --out out/recipe-likelihood-bayes$(CLEAN) \
+		--overwrite
 	$(PY) compare.py out/recipe-likelihood-bpe-$(SEED)$(CLEAN) \
-		out/recipe-likelihood-words-$(SEED)$(CLEAN) --together --labels "BPE,words" \
-		--out out/recipe-likelihood-$(SEED)$(CLEAN)
+		out/recipe-likelihood-words-$(SEED)$(CLEAN) out/recipe-likelihood-bayes$(CLEAN) \
+		--together --labels "BPE,words" --out out/recipe-likelihood-$(SEED)$(CLEAN)
 
 $(TEXT_BPE)/result.json: | .venv/ready need-text
 	$(TEXT_LM) --tokenizer bpe --out $(@D)
