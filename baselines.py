@@ -13,7 +13,6 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 
 import data
@@ -164,7 +163,7 @@ def measure_classifier(corpus, seen, left_out, flags):
 
     corpus, seen, left_out: what `Corpus.split` returns.
     """
-    seen = np.array(seen)
+    seen = torch.tensor(seen)
     if left_out:
         print(left_out)
     tokenizer = train_tokenizer(flags.tokenizer, corpus.texts(), flags.vocab_size)
@@ -177,22 +176,21 @@ def measure_classifier(corpus, seen, left_out, flags):
     smoothing = choose_smoothing(sentences, labels, n_class)
     model = NaiveBayes(sentences, labels, n_class, smoothing)
     scores = torch.from_numpy(model.scores(test))  # (N, n_class)
-    predictions = Predictions(corpus.test_rows, corpus.classes, scores, torch.from_numpy(seen))
-    correct = (predictions.predicted == predictions.gold).numpy()
+    predictions = Predictions(corpus.test_rows, corpus.classes, scores, seen)
+    shares = predictions.accuracies()
 
     result, floor = {"smoothing": smoothing} | predictions.scores(), corpus.floor
     best = ["best possible"] if "accuracy/test" in floor else []
     print_row("accuracy", ["test rows", "naive Bayes", *best])
     stood = "seen in full training" if flags.split == "clean" else "seen in training"
-    parts = {"test": ("all", correct), "seen": (stood, correct[seen])}
-    for name, (label, part) in (parts | {"unseen": ("unseen", correct[~seen])}).items():
-        if len(part):
-            key = f"accuracy/{name}"
-            values = {key: float(part.mean())}
+    parts = {"test": ("all", len(seen)), "seen": (stood, int(seen.sum()))}
+    for name, (label, n) in (parts | {"unseen": ("unseen", int((~seen).sum()))}).items():
+        key = f"accuracy/{name}"
+        if key in shares:
+            values = {key: shares[key]}
             values |= {f"floor/{key}": floor[key]} if key in floor else {}
             result |= values
-            shares = [f"{value:.1%}" for value in values.values()]
-            print_row("  " + label, [f"{len(part):,}", *shares])
+            print_row("  " + label, [f"{n:,}", *(f"{value:.1%}" for value in values.values())])
     print_row("macro-F1", ["", f"{result['macro_f1/test']:.1%}"])
     print_row("smoothing", ["", f"{smoothing:g}"])
     return result, predictions

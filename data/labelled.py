@@ -83,7 +83,7 @@ def accuracies(logits, sets, seen):
 
     seen (N,) bool: whether a test row is also among the rows trained on.
     """
-    right = {name: (logits[name].argmax(-1) == rows.labels).float() for name, rows in sets.items()}
+    right = {name: (logits[name].argmax(-1) == rows.labels).double() for name, rows in sets.items()}
     right |= {"seen": right["test"][seen], "unseen": right["test"][~seen]}
     return {f"accuracy/{name}": hits.mean().item() for name, hits in right.items() if len(hits)}
 

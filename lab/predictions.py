@@ -161,7 +161,7 @@ def average_predictions(folders):
     (classes, rows), *others = tables = [read_table(folder) for folder in folders]
     texts = [row[:2] for row in rows]
     if not {gold for _, gold in texts} <= set(classes):
-        raise DataError(f"{folders[0]}/{FILE}: a true class is none of its classes; {REMEDY}")
+        raise DataError(f"{folders[0]}/{FILE}: a gold label is not among its classes; {REMEDY}")
     for folder, (names, found) in zip(folders[1:], others):
         if names != classes or [row[:2] for row in found] != texts:
             raise DataError(f"{folder}: has other test rows than {folders[0]}; leave it out")

@@ -83,7 +83,7 @@ def test_the_average_of_runs_is_that_of_log_probabilities(tmp_path):
         average_predictions(folders)
     table = tmp_path / "a" / FILE
     table.write_text(table.read_text().replace("\tone\tone\t", "\tthree\tone\t"))
-    with pytest.raises(DataError, match="a true class is none of its classes"):
+    with pytest.raises(DataError, match="a gold label is not among its classes"):
         average_predictions(folders)
 
 
