@@ -117,7 +117,7 @@ def study(flags):
         ("order", "studies.probe_order", runs(out, probed)),
         ("compare", "compare", runs(out, main_models)),
     ]
-    run_all(out, (jobs, looks), flags, cost)
+    run_all(out, (jobs, looks), flags, lambda arguments: cost(arguments, jobs[0][-1]))
 
     # Results: the perplexity of all test sets together, of every seed of every model
     result = {
@@ -188,11 +188,11 @@ def main_shape(size):
     return size["depths"][1], size["lengths"][0]
 
 
-def cost(arguments):
-    """Estimate the floating-point operations of a training, or of a look."""
-    if "--n-embd" not in arguments:
-        return 1e12
-    given = dict(zip(arguments[::2], arguments[1::2]))
+def cost(arguments, first):
+    """Estimate the floating-point operations of a training. A look takes about as long as the
+    first training."""
+    words = arguments if "--n-embd" in arguments else first
+    given = dict(zip(words[::2], words[1::2]))
     n_layer, n_embd, *tokens = (
         int(given[f"--{name}"])
         for name in ("n-layer", "n-embd", "steps", "batch-size", "block-size")
