@@ -22,53 +22,29 @@ A sentence is <s> words </s> there. The returned tokenizer frames sentences in t
 `frame` in data/tokenizer.py).
 """
 
-import json
-import os
 from pathlib import Path
 
 import torch
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
-from data.files import TOKENIZER_LIMIT, DataError, check_file, read_bytes, read_json
-from data.tokenizer import SPECIAL, frame
+from data.files import DataError
+from data.tokenizer import frame
 from model import Config, Encoder, LanguageModel
+from nets.roberta_files import (
+    THEIRS,
+    Tensors,
+    read_config,
+    read_tokenizer,
+    renamed,
+    require_safetensors,
+    write_files,
+)
 
-try:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file, save_file
-except ImportError:  # an extra that only this file needs
-    load_file = save_file = None
-
-# Their special tokens in the order of our ids, and the reverse
-OURS = dict(zip(("<pad>", "<unk>", "<mask>", "<s>", "</s>"), SPECIAL))
-THEIRS = {ours: theirs for theirs, ours in OURS.items()}
 # Options that may differ between RoBERTas, or that do not matter with learned positions
 FREE = (
     *("vocab_size", "block_size", "n_layer", "n_head", "n_embd", "n_ffn", "activation"),
     *("norm_eps", "dropout", "attn_dropout", "tie", "init_std", "alibi", "mask_id"),
 )
-# Sizes in their config.json with the least value, and rates with the default of transformers
-SIZES = {
-    **dict.fromkeys(("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"), 1),
-    **dict.fromkeys(("intermediate_size", "max_position_embeddings", "type_vocab_size"), 1),
-    "pad_token_id": 0,
-}
-LARGEST = 2**24  # upper limit of every size
-RATES = {
-    "layer_norm_eps": 1e-12,
-    "hidden_dropout_prob": 0.1,
-    "attention_probs_dropout_prob": 0.1,
-    "initializer_range": 0.02,
-}
 UNUSED = 2  # first rows of an exported position table, never read because <pad> has id 1
-
-
-def require_safetensors():
-    """Raise DataError if safetensors is not installed."""
-    if load_file is None:
-        raise DataError(
-            "RoBERTa's weights need safetensors; install it with: pip install safetensors"
-        )
 
 
 def load_roberta(path, head=True):
@@ -84,80 +60,40 @@ def load_roberta(path, head=True):
     folder = Path(path)
     described = read_config(folder)
     tokenizer, rows = read_tokenizer(folder, described)  # rows (V,): their ids in our order
-    tensors, V = read_tensors(folder), described["vocab_size"]
-    weights = folder / "model.safetensors"
-    floats = (torch.float, torch.half, torch.bfloat16, torch.double)
-
-    def take(name, *shape):
-        if name not in tensors:
-            advice = "restore the file, or save the model again with save_pretrained"
-            if name.startswith("lm_head."):
-                advice = (
-                    "a masked language model needs it; give a folder saved from RobertaForMaskedLM "
-                    "(a classifier does not need it)"
-                )
-            raise DataError(f"{weights}: holds no tensor {name}; {advice}")
-        if tensors[name].shape != shape:
-            raise DataError(
-                f"{weights}: {name} is {tuple(tensors[name].shape)}, "
-                f"but {shape} in config.json; these are different models, restore the right file"
-            )
-        if tensors[name].dtype not in floats or not tensors[name].isfinite().all():
-            raise DataError(
-                f"{weights}: {name} does not hold finite floating-point numbers; restore the file"
-            )
-        return tensors.pop(name).float()
-
-    words = tensors.get("roberta.embeddings.word_embeddings.weight")
-    output = tensors.get("lm_head.decoder.weight")
-    tie = True
-    if head and words is not None and output is not None:
-        tie = words.dtype == output.dtype and torch.equal(words, output)
+    tensors = Tensors(folder)
+    tie = not head or tensors.tied()
     try:
         config = our_config(described, len(rows), tie)
     except (TypeError, ValueError) as error:
         raise DataError(f"{folder / 'config.json'}: {error}; restore the file") from None
-    if config.n_layer > len(tensors):
-        raise DataError(
-            f"{weights}: holds {len(tensors)} tensors, "
-            f"too few for the {config.n_layer:,} layers of config.json; restore the right one"
-        )
+    tensors.check_layers(config.n_layer)
     # Only the shapes: a wrong config.json must not take memory before the tensors match it
     with torch.device("meta"):
         shapes = {
             name: parameter.shape
             for name, parameter in LanguageModel(Encoder(config)).named_parameters()
         }
-    C = config.n_embd
-    state = {"body.embedding.weight": take("roberta.embeddings.word_embeddings.weight", V, C)[rows]}
-    positions = take(
-        "roberta.embeddings.position_embeddings.weight", described["max_position_embeddings"], C
-    )
-    kinds = take("roberta.embeddings.token_type_embeddings.weight", described["type_vocab_size"], C)
-    state["body.positions.weight"] = positions[-config.block_size :] + kinds[0]
+    V, C, take = described["vocab_size"], config.n_embd, tensors.take
+    n_position, n_type = described["max_position_embeddings"], described["type_vocab_size"]
+    words = take("roberta.embeddings.word_embeddings.weight", V, C)
+    positions = take("roberta.embeddings.position_embeddings.weight", n_position, C)
+    types = take("roberta.embeddings.token_type_embeddings.weight", n_type, C)
+    state = {
+        "body.embedding.weight": words[rows],
+        "body.positions.weight": positions[-config.block_size :] + types[0],
+    }
     for ours, theirs in modules(config.n_layer, head):
         for end in (".weight", ".bias"):
             length, *width = shapes[ours + end]
-            state[ours + end] = torch.cat(
-                [take(name + end, length // len(theirs), *width) for name in theirs]
-            )
+            parts = [take(name + end, length // len(theirs), *width) for name in theirs]
+            state[ours + end] = torch.cat(parts)
     if head:
-        state["head.bias"] = take(
-            "lm_head.decoder.bias" if "lm_head.decoder.bias" in tensors else "lm_head.bias", V
-        )[rows]
+        untied = "lm_head.decoder.bias" in tensors.left
+        bias = take("lm_head.decoder.bias" if untied else "lm_head.bias", V)
+        state["head.bias"] = bias[rows]
     if not tie:
         state["head.words.weight"] = take("lm_head.decoder.weight", V, C)[rows]
-    left = [
-        name
-        for name in tensors
-        if name.startswith(("roberta.embeddings.", "roberta.encoder."))
-        and not name.endswith(".position_ids")
-    ]
-    if left:
-        raise DataError(
-            f"{weights}: {left[0]} has no place in the {config.n_layer} layers of config.json; "
-            "restore the right file"
-        )
+    tensors.check_all_taken(config.n_layer)
     model = LanguageModel(Encoder(config))
     model.load_state_dict(state, strict=False)  # tied word vectors have two names
     return model.eval(), tokenizer
@@ -185,59 +121,6 @@ def modules(n_layer, head=True):
     return pairs
 
 
-# ---------------------------------------------------------------------------- reading
-
-
-def read_config(folder):
-    """Return config.json as a dictionary. Raises DataError unless it is a RoBERTa."""
-    if not folder.is_dir():
-        raise DataError(
-            f"{folder}: no such folder; give one written by save_pretrained, with config.json, "
-            "model.safetensors and a tokenizer"
-        )
-    path = folder / "config.json"
-    described = read_json(path, "give the folder of a whole model, as save_pretrained writes it")
-    kind = described.get("model_type")
-    if kind != "roberta" and "kind" in described:
-        raise DataError(
-            f"{path}: is from a run of this project; continue it with --init-from, "
-            "or classify with --encoder"
-        )
-    if kind != "roberta":
-        raise DataError(
-            f"{path}: model_type is {kind!r}; only 'roberta' can be read (RoBERTa, DistilRoBERTa)"
-        )
-    for name, allowed in (
-        ("hidden_act", ("gelu", "relu")),
-        ("position_embedding_type", ("absolute",)),
-        ("is_decoder", (False,)),
-        ("add_cross_attention", (False,)),
-    ):
-        if described.get(name, allowed[0]) not in allowed:
-            choices = " or ".join(map(repr, allowed))
-            raise DataError(f"{path}: {name} is {described[name]!r}; only {choices} can be read")
-    described = {"pad_token_id": 1, "type_vocab_size": 2, "hidden_act": "gelu"} | RATES | described
-    wrong = [
-        f"{name} must be a whole number from {least} to {LARGEST:,}"
-        for name, least in SIZES.items()
-        if type(described.get(name)) is not int or not least <= described[name] <= LARGEST
-    ]
-    wrong += [
-        f"{name} must be a number from 0 to below 1"
-        for name in RATES
-        if type(described[name]) not in (int, float) or not 0 <= described[name] < 1
-    ]
-    if wrong:
-        raise DataError(f"{path}: {', '.join(wrong)}; restore the file")
-    if described["max_position_embeddings"] < described["pad_token_id"] + 4:
-        raise DataError(
-            f"{path}: max_position_embeddings {described['max_position_embeddings']} are too few "
-            f"for a sentence: RoBERTa never reads the first {described['pad_token_id'] + 1}; "
-            "restore the file"
-        )
-    return described
-
-
 def our_config(described, vocab_size, tie):
     """Return our Config from theirs. Raises ValueError for sizes that do not fit together."""
     return Config(
@@ -257,128 +140,6 @@ def our_config(described, vocab_size, tie):
         attn_dropout=described["attention_probs_dropout_prob"],
         init_std=described["initializer_range"],
     )
-
-
-def read_tensors(folder):
-    """Return {name: tensor}. The tensors of a bare RobertaModel get the prefix "roberta."."""
-    path = folder / "model.safetensors"
-    if not path.is_file():
-        others = [
-            name
-            for name in ("pytorch_model.bin", "model.safetensors.index.json")
-            if (folder / name).exists()
-        ]
-        raise DataError(
-            f"{path}: no such file"
-            + (
-                f", only {others[0]}; load the model with transformers and save_pretrained it again"
-                if others
-                else "; give the folder of a whole model"
-            )
-        )
-    try:
-        tensors = load_file(path)
-    except (SafetensorError, ValueError, KeyError) as error:
-        raise DataError(
-            f"{path}: not a readable safetensors file ({' '.join(str(error).split())[:80]}); "
-            "restore it or download it again"
-        ) from None
-    return {
-        ("roberta." if name.startswith(("embeddings.", "encoder.")) else "") + name: tensor
-        for name, tensor in tensors.items()
-    }
-
-
-def read_tokenizer(folder, described):
-    """Return (tokenizer with our special tokens, (V,) ids of its tokens in the folder)."""
-    path, vocabulary, merges = (
-        folder / name for name in ("tokenizer.json", "vocab.json", "merges.txt")
-    )
-    try:
-        if path.is_file():
-            tokenizer = Tokenizer.from_str(
-                read_bytes(path, TOKENIZER_LIMIT, "restore the file").decode("utf-8")
-            )
-        elif vocabulary.is_file() and merges.is_file():
-            for path in (merges, vocabulary):
-                check_file(path, TOKENIZER_LIMIT, "restore the file")
-            tokenizer = Tokenizer(models.BPE.from_file(os.fspath(vocabulary), os.fspath(merges)))
-            tokenizer.pre_tokenizer, tokenizer.decoder = (
-                pre_tokenizers.ByteLevel(add_prefix_space=False),
-                decoders.ByteLevel(),
-            )
-        else:
-            raise DataError(
-                f"{path}: no such file, nor vocab.json with merges.txt; "
-                "a model can be used only with its tokenizer"
-            )
-    except DataError:
-        raise
-    except Exception as error:  # the library raises a bare Exception
-        raise DataError(
-            f"{path}: not a tokenizer file ({str(error)[:80]}); restore it or download it again"
-        ) from None
-    ids = tokenizer.get_vocab()
-    missing = [token for token in OURS if token not in ids]
-    if missing:
-        raise DataError(
-            f"{path}: has no token {', '.join(missing)}; RoBERTa's tokenizers have {' '.join(OURS)}"
-        )
-    if not isinstance(tokenizer.model, (models.BPE, models.WordLevel)):
-        raise DataError(
-            f"{path}: is of type {type(tokenizer.model).__name__}; "
-            "only BPE, which RoBERTa uses, or WordLevel can be read"
-        )
-    if max(ids.values()) >= described["vocab_size"]:
-        raise DataError(
-            f"{path}: has ids up to {max(ids.values())}, "
-            f"but config.json says vocab_size {described['vocab_size']}; "
-            "the files are from different models, restore the right one"
-        )
-    if ids["<pad>"] != described["pad_token_id"]:
-        raise DataError(
-            f"{path}: <pad> is {ids['<pad>']}, "
-            f"but config.json says pad_token_id {described['pad_token_id']}; "
-            "the files are from different models, restore the right one"
-        )
-    tokens = [*OURS, *sorted(ids.keys() - OURS.keys(), key=ids.get)]
-    # A tokenizer that export_roberta wrote may add <s> alone
-    around = () if tokenizer.num_special_tokens_to_add(False) == 1 else ("[BOS]", "[EOS]")
-    rows = torch.tensor([ids[token] for token in tokens])
-    return renamed(tokenizer, tokens, OURS, *around), rows
-
-
-def renamed(tokenizer, tokens, names, begin="", end=""):
-    """Return the tokenizer with the vocabulary `tokens`, in that order.
-
-    names: new names of the special tokens. begin, end: tokens around a sentence, "" for none.
-    """
-    ids = {token: i for i, token in enumerate(tokens)}
-    file = json.loads(tokenizer.to_str())
-    file["model"]["vocab"] = {names.get(token, token): i for token, i in ids.items()}
-    file["model"]["unk_token"] = names.get(file["model"]["unk_token"], file["model"]["unk_token"])
-    file["added_tokens"] = [
-        added | {"id": ids[added["content"]]}
-        for added in file["added_tokens"]
-        if added["content"] not in names
-    ]
-    file |= {"truncation": None, "padding": None, "post_processor": None}
-    tokenizer = Tokenizer.from_str(json.dumps(file))
-    mask = names.get("<mask>", "<mask>")
-    tokenizer.add_special_tokens(
-        [AddedToken(name, special=True, lstrip=name == mask) for name in names.values()]
-    )
-    if begin:
-        one, two = [begin, "$A", end], [begin, "$A", end, end, "$B:0", end]
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single=list(filter(None, one)),
-            pair=list(filter(None, two)),
-            special_tokens=[(name, tokenizer.token_to_id(name)) for name in (begin, end) if name],
-        )
-    return tokenizer
-
-
-# ---------------------------------------------------------------------------- writing
 
 
 def export_roberta(run, path):
@@ -463,13 +224,4 @@ def export_roberta(run, path):
         "pad_token": "<pad>",
         "mask_token": "<mask>",
     }
-
-    folder.mkdir(parents=True, exist_ok=True)
-    partial = folder / "model.safetensors.partial"
-    save_file(
-        {name: tensor.cpu().clone() for name, tensor in tensors.items()}, partial, {"format": "pt"}
-    )
-    os.replace(partial, folder / "model.safetensors")
-    tokenizer.save(os.fspath(folder / "tokenizer.json"))
-    for name, value in (("tokenizer_config.json", about), ("config.json", described)):
-        (folder / name).write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+    write_files(folder, tensors, tokenizer, {"tokenizer_config": about, "config": described})

@@ -23,7 +23,8 @@ from data.tokenizer import BOS, EOS, MASK, SPECIAL, train_tokenizer
 from lab.load import read_run
 from lab.records import read_metrics, read_record
 from model import Config, Encoder, LanguageModel
-from nets.roberta import OURS, export_roberta, load_roberta
+from nets.roberta import export_roberta, load_roberta
+from nets.roberta_files import OURS
 
 transformers = pytest.importorskip("transformers")
 logging.getLogger("transformers").setLevel(logging.ERROR)

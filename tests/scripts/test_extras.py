@@ -5,19 +5,19 @@ import sys
 import pytest
 from helpers import SHORT, assert_complains, call, make_run
 
-from nets import roberta
+from nets import roberta_files
 
 
 @pytest.mark.parametrize("script", ["train_mlm", "train_classifier"])
 def test_init_without_safetensors_names_the_package(cli, tmp_path, monkeypatch, script):
-    monkeypatch.setattr(roberta, "load_file", None)
+    monkeypatch.setattr(roberta_files, "load_file", None)
     done = cli(script, *SHORT[script], "--init", tmp_path, "--out", tmp_path / "run")
     assert_complains(done, "pip install safetensors")
     assert not (tmp_path / "run").exists()
 
 
 def test_export_without_safetensors_names_the_package(tmp_path, monkeypatch):
-    monkeypatch.setattr(roberta, "load_file", None)
+    monkeypatch.setattr(roberta_files, "load_file", None)
     run = make_run(tmp_path / "mlm", "mlm", norm_first=False, head="roberta")
     done = call("export", run, "--out", tmp_path / "folder")
     assert_complains(done, "pip install safetensors")
