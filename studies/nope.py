@@ -229,34 +229,22 @@ def write_tables(out, data_name, size, result, masked):
         for p in ("nope", "learned")
     ]
     bags = [[POSITION_NAMES[p], tables.spread(values, 2)] for p, values in masked.items()]
-    return [
-        tables.write(
-            out / "encodings",
-            ["positions", *anchors],
-            encodings,
-            about.format(f" by position encoding, {shape}"),
-        ),
-        tables.write(
-            out / "depths",
-            ["NoPE", *anchors],
-            depths,
-            about.format(f" of NoPE by depth, blocks of {T}"),
-        ),
-        tables.write(
-            out / "lengths",
-            ["positions", *(f"{length} tokens" for length in size["lengths"])],
-            lengths,
-            about.format(f" by length of the blocks, with anchor, {n_layer} layers"),
-        ),
-        tables.write(
-            out / "masked",
-            ["positions", "masked-LM perplexity"],
-            bags,
-            f"Masked-LM perplexity on held-out lines of {data_name}, {shape}, "
-            f"{size['mlm']['steps']:,} steps of {size['mlm']['batch_size']} sequences. An encoder "
-            f"without positions sees a bag of words. {spread}",
-        ),
-    ]
+    tokens_of = [f"{length} tokens" for length in size["lengths"]]
+    masks = f"{size['mlm']['steps']:,} steps of {size['mlm']['batch_size']} sequences"
+    captions = {
+        "encodings": about.format(f" by position encoding, {shape}"),
+        "depths": about.format(f" of NoPE by depth, blocks of {T}"),
+        "lengths": about.format(f" by length of the blocks, with anchor, {n_layer} layers"),
+        "masked": f"Masked-LM perplexity on held-out lines of {data_name}, {shape}, {masks}. An "
+        f"encoder without positions sees a bag of words. {spread}",
+    }
+    written = {
+        "encodings": (["positions", *anchors], encodings),
+        "depths": (["NoPE", *anchors], depths),
+        "lengths": (["positions", *tokens_of], lengths),
+        "masked": (["positions", "masked-LM perplexity"], bags),
+    }
+    return [tables.write(out / name, *part, captions[name]) for name, part in written.items()]
 
 
 def report_parts(out, written):
