@@ -130,7 +130,7 @@ def cost(flags, C, T, B, pos, peak, by_cpu):
 STYLES = (("-", "o"), ("--", "s"), (":", "x"), ("-.", "^"))  # line style and marker by width
 
 
-@figures.styled
+@figures.styled()
 def draw(path, rows, widths, positions, lengths):
     """Draw time per token, memory per token and attention's share of the time over the length.
 

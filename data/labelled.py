@@ -16,7 +16,7 @@ def load_labelled(name):
     corpus = data.load(name)
     if corpus.rows and not corpus.test_rows:
         raise DataError(f"--data {name}: has too few labelled rows to test on; give more")
-    if not (corpus.rows and corpus.test_rows):
+    if not corpus.rows:
         remedy = "give a .tsv, a .csv, or a folder with train_CLS.tsv and test_CLS.tsv"
         raise DataError(f"--data {name}: holds no labelled rows; {remedy}")
     return corpus

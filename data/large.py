@@ -130,7 +130,7 @@ def is_held_out(line, share):
     return int.from_bytes(digest, "big") < share * 2**56
 
 
-def sample_lines(sources, size, valid=0.0):
+def sample_lines(sources, size, valid):
     """Yield lines, about `size` bytes in all, spread evenly over the texts, without those held out.
 
     Raises DataError if no line is left.

@@ -44,18 +44,15 @@ def unlock_folders():
 def try_lock(file):
     """Lock an open file or descriptor until it is closed. Return False if it is locked already."""
     try:
-        import fcntl
-    except ImportError:  # Windows
-        import msvcrt
+        if os.name == "nt":
+            import msvcrt
 
-        file.seek(0)
-        try:
+            file.seek(0)
             msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-        except OSError:
-            return False
-        return True
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+        else:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):  # the second on Windows
         return False
     return True

@@ -70,9 +70,8 @@ def sum_by_group(forest, rows, labels, losses, again):
     """
     depths = (forest.depths[rows].clamp(max=DEEPEST) - 1)[:, None]  # (B, 1)
     depths = depths.expand_as(labels)[labels != -100]  # (N,)
-    sums = torch.zeros(2, len(GROUPS), dtype=torch.float64)
-    sums[0].index_add_(0, depths, losses)
-    sums[1].index_add_(0, depths, torch.ones_like(losses))
+    n = len(GROUPS)
+    sums = torch.stack([depths.bincount(losses, n), depths.bincount(minlength=n)])
     sums[:, -1] = torch.stack([losses[again].sum(), again.sum()])
     return sums
 
@@ -92,8 +91,7 @@ def toy_floor(flags, forest, batches, tokenizer):
     tokens, size = tokenizer.get_vocab(), tokenizer.get_vocab_size()
     if not all(word in tokens for words in toy_threads.WORDS.values() for word in words):
         return {}  # too few training trees
-    zeros = torch.zeros(2, len(GROUPS), dtype=torch.float64)
-    sums = {view: zeros.clone() for view in ("ancestors", "alone")}
+    sums = {v: torch.zeros(2, len(GROUPS), dtype=torch.float64) for v in ("ancestors", "alone")}
     for rows, inputs, _, labels, _ in batches:
         for row, shown, masked in zip(rows, inputs.tolist(), labels != -100):
             places = masked.nonzero().flatten().tolist()

@@ -106,8 +106,8 @@ def write_shards(folder, index, tokenizer, number, part, on_progress):
     return written
 
 
-def map_ahead(function, items, ahead=4):
-    """Yield function(*item) for each item in order; two threads work up to `ahead` items ahead.
+def map_ahead(function, items):
+    """Yield function(*item) for each item in order; two threads work up to 4 items ahead.
 
     While the tokenizers library encodes one piece on all cores, others are read, split and written.
     """
@@ -115,7 +115,7 @@ def map_ahead(function, items, ahead=4):
         waiting = deque()
         for item in items:
             waiting.append(pool.submit(function, *item))
-            if len(waiting) == ahead:
+            if len(waiting) == 4:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()

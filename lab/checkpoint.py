@@ -45,8 +45,8 @@ def write_checkpoint(path, state, previous=None):
     os.replace(partial, path)
 
 
-def read_checkpoint(path, device, parts=("model",)):
-    """Return the dictionary of a checkpoint, without executing anything in it.
+def read_checkpoint(path, parts=("model",)):
+    """Return the dictionary of a checkpoint on the CPU, without executing anything in it.
 
     Raises Corrupt if the file is not readable or a checksum is wrong, DataError if it is missing
     or lacks one of the parts.
@@ -55,7 +55,7 @@ def read_checkpoint(path, device, parts=("model",)):
         check_archive(path)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            state = torch.load(path, map_location=device, weights_only=True)
+            state = torch.load(path, map_location="cpu", weights_only=True)
     except (DataError, PermissionError):
         raise
     except Exception as error:  # a truncated or forged file raises almost anything
@@ -86,13 +86,6 @@ def check_archive(path):
             raise zipfile.BadZipFile("marked as something other than a file")
         if archive.testzip():
             raise zipfile.BadZipFile(CHECKSUM)
-
-
-def load_weights(model, weights, path):
-    """Load weights into a model. Raises DataError, and leaves the model as it is, if they do not
-    fit."""
-    check_weights(model, weights, path)
-    model.load_state_dict(weights)
 
 
 def load_optimizer(optimizer, state, path):

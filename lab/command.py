@@ -5,6 +5,7 @@ import argparse
 import dataclasses
 import difflib
 import math
+import operator
 import os
 import re
 import sys
@@ -21,7 +22,7 @@ from lab.records import started_with
 from lab.signals import Interrupted, own_signals
 
 
-def main(run_script, flags_class, description, argv=None):
+def main(run_script, flags_class, description):
     """Parse the flags and run a script: `run_script(flags)`.
 
     A UserError or DataError, a full disk and a lack of memory end in one line on stderr and exit
@@ -30,14 +31,14 @@ def main(run_script, flags_class, description, argv=None):
     flags, prog = None, program(flags_class)
     try:
         with own_signals():
-            flags = parse(flags_class, description, argv)
+            flags = parse(flags_class, description)
             if processes.size() > 1:
                 alone = "runs in one process; start it with python instead of torchrun"
                 require((hasattr(flags, "timeout"), alone))
                 processes.start(flags.timeout)
             if getattr(flags, "resume", False) and was_given(flags, "out"):
                 started = processes.from_rank_0(lambda: started_with(flags_class, flags.out))
-                flags = parse(flags_class, description, argv, started)
+                flags = parse(flags_class, description, saved=started)
             run_script(flags)
     except (UserError, DataError) as error:
         fail(prog, error)
@@ -183,18 +184,18 @@ def add_argument(group, field, about):
 
 
 LIMITS = {
-    "above": ("above", lambda value, limit: value > limit),
-    "at_least": ("at least", lambda value, limit: value >= limit),
-    "below": ("below", lambda value, limit: value < limit),
-    "at_most": ("at most", lambda value, limit: value <= limit),
+    "above": operator.gt,
+    "at_least": operator.ge,
+    "below": operator.lt,
+    "at_most": operator.le,
 }
 
 
 def check_limits(name, value, about):
     """Return (whether a value is within the limits of its flag, the message otherwise)."""
-    limits = [(*LIMITS[kind], limit) for kind, limit in about["limits"].items()]
-    words = " and ".join(f"{word} {limit:,}" for word, _, limit in limits)
-    within = value is None or all(holds(value, limit) for _, holds, limit in limits)
+    limits = about["limits"].items()
+    words = " and ".join(f"{kind.replace('_', ' ')} {limit:,}" for kind, limit in limits)
+    within = value is None or all(LIMITS[kind](value, limit) for kind, limit in limits)
     return within, f"{spelled(name)} must be {words}, got {value}"
 
 

@@ -4,11 +4,12 @@ Importing this module changes no setting of matplotlib. Figures are made without
 style is active only inside functions decorated with `styled`.
 """
 
-import functools
+import contextlib
 import io
 import math
-import statistics
 import warnings
+
+import numpy as np
 
 COLORS = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377", "#777777")
 POSITION_COLORS = {
@@ -37,20 +38,16 @@ STYLE = {
 }
 
 
-def styled(draw):
-    """Decorate a drawing function: use STYLE inside it, restore matplotlib's settings after it."""
+@contextlib.contextmanager
+def styled():
+    """Use STYLE in a `with` block or a decorated function, then restore matplotlib's settings."""
+    import matplotlib
 
-    @functools.wraps(draw)
-    def draw_in_style(*args, **more):
-        import matplotlib
-
-        with matplotlib.rc_context(STYLE):
-            return draw(*args, **more)
-
-    return draw_in_style
+    with matplotlib.rc_context(STYLE):
+        yield
 
 
-@styled
+@styled()
 def make_figure(**more):
     """Return an empty matplotlib Figure, made without pyplot. A notebook shows it as a picture."""
     from matplotlib.figure import Figure
@@ -70,10 +67,11 @@ def make_figure(**more):
 def new_figure(rows=1, columns=1, figsize=None, dpi=None, **more):
     """Return a figure and its axes as pyplot.subplots does, without pyplot."""
     figure = make_figure(figsize=figsize, layout="constrained", dpi=dpi)
-    return figure, styled(figure.subplots)(rows, columns, **more)
+    with styled():
+        return figure, figure.subplots(rows, columns, **more)
 
 
-@styled
+@styled()
 def save(figure, path):
     """Write a figure; the ending of the path gives the format."""
     with warnings.catch_warnings():
@@ -128,7 +126,7 @@ def without_untrained(lines):
     return (later, True) if (first / max(rest)) ** 3 > first / min(rest) else (lines, False)
 
 
-@styled
+@styled()
 def curves(panels, xlabel):
     """Return a figure of one line chart per panel.
 
@@ -165,30 +163,23 @@ def curves(panels, xlabel):
     return figure
 
 
-@styled
+@styled()
 def over_seeds(axis, xs, seeds, **style):
     """Plot the mean over seeds with a band of ± the sample standard deviation; return the means.
 
     seeds: one list of ys per seed.
     """
-    means = [statistics.fmean(ys) for ys in zip(*seeds)]
+    means = np.mean(seeds, axis=0)
     (line,) = axis.plot(xs, means, **style)
     if len(seeds) > 1:
-        deviations = [statistics.stdev(ys) for ys in zip(*seeds)]
-        axis.fill_between(
-            xs,
-            [m - d for m, d in zip(means, deviations)],
-            [m + d for m, d in zip(means, deviations)],
-            color=line.get_color(),
-            alpha=0.18,
-            linewidth=0,
-        )
-    return means
+        d, color = np.std(seeds, axis=0, ddof=1), line.get_color()
+        axis.fill_between(xs, means - d, means + d, color=color, alpha=0.18, linewidth=0)
+    return means.tolist()
 
 
 def plain_log_ticks(axis):
     """Put about five ticks with plain numbers on a log y axis whose limits are final."""
-    from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
+    from matplotlib.ticker import MaxNLocator, NullLocator
 
     low, high = axis.get_ylim()
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
@@ -210,13 +201,11 @@ def plain_log_ticks(axis):
     axis.set_ylim(low, high)
     axis.yaxis.set_minor_locator(NullLocator())
     axis.yaxis.set_major_formatter(
-        FuncFormatter(
-            lambda y, _: f"{y:.0e}" if y >= 1e6 else f"{y:,.0f}" if y >= 1000 else f"{y:.4g}"
-        )
+        lambda y, _: f"{y:.0e}" if y >= 1e6 else f"{y:,.0f}" if y >= 1000 else f"{y:.4g}"
     )
 
 
-@styled
+@styled()
 def confusion(counts, classes):
     """Return a figure of a confusion matrix.
 

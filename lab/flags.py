@@ -281,13 +281,10 @@ def adopt(flags, config, source=""):
     source: the flag and folder the model comes from, for the message. Raises UserError for a
     given flag that asks for another value.
     """
-    for field in dataclasses.fields(config):
-        if not hasattr(flags, field.name) or field.name == "vocab_size":  # as a flag, a limit
+    for name, used in vars(config).items():
+        if not hasattr(flags, name) or name == "vocab_size":  # as a flag, a limit
             continue
-        asked, used = getattr(flags, field.name), getattr(config, field.name)
-        if source and was_given(flags, field.name) and asked != used:
-            raise UserError(
-                f"{spelled(field.name, asked)}: {source} has {used}, which cannot be changed; "
-                "leave the flag out"
-            )
-        setattr(flags, field.name, used)
+        asked, fixed = getattr(flags, name), "which cannot be changed; leave the flag out"
+        if source and was_given(flags, name) and asked != used:
+            raise UserError(f"{spelled(name, asked)}: {source} has {used}, {fixed}")
+        setattr(flags, name, used)

@@ -18,14 +18,13 @@ RELATED = ("n_embd", "n_head", "pos", "alibi", "head", "tie")  # read by check_p
 def make_config(values):
     """Return Config(**values). Raises ValueError naming every invalid field."""
     types = {field.name: field.type for field in fields(Config)}
-    defaults = {field.name: field.default for field in fields(Config)}
     found = {
         name: check_value(name, value, types[name]) if name in types else f"{name} is not an option"
         for name, value in values.items()
     }
     wrong = [message for message in found.values() if message]
     if not any(found.get(name) for name in RELATED):
-        wrong += check_pairs(defaults | values)
+        wrong += check_pairs(vars(Config()) | values)
     if wrong:
         raise ValueError("; ".join(wrong))
     return Config(**values)

@@ -74,7 +74,7 @@ def read_run(folder, kinds=tuple(SCRIPTS), device="cpu", flag_name="", step=None
     if not weights.exists():
         remedy = "finish the run with --resume" if step is None else f"train with --keep {step}"
         raise UserError(f"{where}: no {weights.name} yet; {remedy}")
-    checkpoint = read_checkpoint(weights, device)
+    checkpoint = read_checkpoint(weights)
     model = build_model(folder, kind, config, tokenizer, weights, checkpoint["model"])
     unfinished = ""
     if not (folder / "result.json").exists():

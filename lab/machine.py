@@ -28,14 +28,9 @@ def set_up_device(flags, config=None):
     device = flags.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    missing = (
-        device == "cuda"
-        and not torch.cuda.is_available()
-        or device == "mps"
-        and not torch.backends.mps.is_available()
-    )
+    gpu = {"cuda": torch.cuda, "mps": torch.backends.mps}.get(device)
     nothing = "this machine or this build of torch has none; use --device cpu"
-    require((not missing, f"--device {device}: {nothing}"))
+    require((gpu is None or gpu.is_available(), f"--device {device}: {nothing}"))
     if processes.size() > 1:
         require((device != "mps", "--device mps: works with one process; use --device cpu"))
     if processes.size() > 1 and device == "cuda":  # more processes than GPUs share them
@@ -108,14 +103,10 @@ def peak_memory(device):
 
 def git_revision():
     """Return the commit of the code, with a + if files changed; "unknown" outside a checkout."""
-
-    def git(*words):
-        how = {"cwd": Path(__file__).parents[1], "capture_output": True, "text": True}
-        return subprocess.run(["git", *words], check=True, **how).stdout.strip()
-
+    command = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]  # without tags
+    how = {"cwd": Path(__file__).parents[1], "capture_output": True, "text": True}
     try:
-        changed = git("status", "--porcelain", "-uno")
-        return git("rev-parse", "--short", "HEAD") + ("+" if changed else "")
+        return subprocess.run(command, check=True, **how).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
 

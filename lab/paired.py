@@ -54,14 +54,11 @@ def scores(configuration):
     """Return {seed: mean log perplexity} of a configuration, {} without perplexities."""
     found = {}
     for run in configuration.runs:
-        values = {
-            name: value
-            for name, value in run.numbers.items()
-            if name.startswith("perplexity/") and "@" not in name and name != "perplexity/train"
-        }
-        tests = {name: value for name, value in values.items() if name != "perplexity/valid"}
-        if logs := [math.log(value) for value in (tests or values).values()]:
-            found[run.seed] = statistics.fmean(logs)
+        names = {n for n in run.numbers if n.startswith("perplexity/") and "@" not in n}
+        names -= {"perplexity/train"}
+        names = names - {"perplexity/valid"} or names
+        if names:
+            found[run.seed] = statistics.fmean(math.log(run.numbers[name]) for name in names)
     return found
 
 

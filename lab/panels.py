@@ -28,7 +28,7 @@ class Panel:
         return self.ylabel.endswith("(%)")
 
 
-@styled
+@styled()
 def draw_over_steps(title, panels, xlabel, lines_are="", finals_are=""):
     """Return a figure of metrics over the training.
 
@@ -51,13 +51,13 @@ def draw_over_steps(title, panels, xlabel, lines_are="", finals_are=""):
     return finish(figure, axes, panels, xlabel, handles)
 
 
-@styled
-def draw_over_lengths(title, panels, trained, undefined=()):
+@styled()
+def draw_over_lengths(title, panels, trained, undefined):
     """Return a figure of metrics over the length of evaluation.
 
     trained: lengths in training. undefined: labels of models that cannot read longer texts.
     """
-    from matplotlib.ticker import FuncFormatter, NullLocator
+    from matplotlib.ticker import NullLocator
 
     figure, axes, colors, handles = begin(title, panels)
     for axis, panel in zip(axes.flat, panels):
@@ -72,7 +72,7 @@ def draw_over_lengths(title, panels, trained, undefined=()):
         scale_log(axis, panel, lambda x, xs: True)
         axis.set_xscale("log", base=2)
         axis.set_xticks(sorted({x for xs, *_ in panel.lines.values() for x in xs}))
-        axis.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+        axis.xaxis.set_major_formatter("{x:g}")
         axis.xaxis.set_minor_locator(NullLocator())
     return finish(figure, axes, panels, "evaluation length (tokens)", handles)
 

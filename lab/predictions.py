@@ -7,6 +7,7 @@ import torch
 
 from data.corpus import normalize
 from data.files import MEGABYTE, DataError, printable, read_bytes, write_text
+from data.labelled import accuracies
 from lab.tables import align
 
 FILE = "predictions.tsv"  # in a run folder
@@ -91,23 +92,21 @@ class Predictions:
 
     def __post_init__(self):
         self.probabilities = self.logits.double().softmax(1)  # (N, n_class)
-        self.gold = torch.tensor([label for label, _ in self.rows])
+        self.labels = torch.tensor([label for label, _ in self.rows])
         self.predicted = self.probabilities.argmax(1)
         n = len(self.classes)
-        counts = (self.gold * n + self.predicted).bincount(minlength=n * n)
+        counts = (self.labels * n + self.predicted).bincount(minlength=n * n)
         self.confusion = counts.view(n, n).tolist()  # [i][j]: rows of class i that were given j
 
     def accuracies(self):
         """Return {"accuracy/test": share of all rows, "accuracy/seen", "accuracy/unseen"}, without
         those of no rows."""
-        right = (self.predicted == self.gold).double()
-        parts = {"test": right, "seen": right[self.seen], "unseen": right[~self.seen]}
-        return {f"accuracy/{name}": part.mean().item() for name, part in parts.items() if len(part)}
+        return accuracies({"test": self.logits}, {"test": self}, self.seen)
 
     def write(self, folder):
         """Write predictions.tsv into a run folder."""
         texts = [text for _, text in self.rows]
-        columns = texts, self.probabilities, self.classes, self.gold, self.seen
+        columns = texts, self.probabilities, self.classes, self.labels, self.seen
         write_predictions(Path(folder) / FILE, *columns)
 
     def scores(self):
@@ -140,14 +139,14 @@ class Predictions:
 
     def describe_errors(self, most=5):
         """Return the errors with the highest probabilities as lines of a table."""
-        wrong = (self.predicted != self.gold).nonzero().flatten()
+        wrong = (self.predicted != self.labels).nonzero().flatten()
         if not len(wrong):
             return ["no errors on the test rows"]
         shares = self.probabilities.max(1).values
         order = shares[wrong].argsort(descending=True, stable=True)
         lines = [("predicted", "", "true", "text")]
         for i in wrong[order][:most].tolist():
-            names = [printable(self.classes[j], 20) for j in (self.predicted[i], self.gold[i])]
+            names = [printable(self.classes[j], 20) for j in (self.predicted[i], self.labels[i])]
             text = printable(normalize(self.rows[i][1]), 60)
             lines.append((names[0], f"{shares[i]:6.1%}", names[1], text))
         n = f"{len(lines) - 1} of {len(wrong):,}"

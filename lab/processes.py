@@ -9,7 +9,6 @@ prints and writes. With one process, everything here is a no-op.
 """
 
 import datetime
-import io
 import os
 import time
 
@@ -126,26 +125,18 @@ def from_rank_0(make):
     """
     if size() == 1:
         return make()
-    sent, error, buffer = {"value": None}, None, io.BytesIO()
+    sent, error = [None], None  # what is sent: [value], or None for an error
     if is_rank_0():
         try:
-            sent["value"] = make()
+            sent = [[make()]]
         except BaseException as caught:
-            sent, error = {}, caught
-        torch.save(sent, buffer)
-    length = torch.tensor(buffer.getbuffer().nbytes)
-    dist.broadcast(length, 0)
-    content = torch.empty(int(length), dtype=torch.uint8)
-    if is_rank_0():
-        content = torch.frombuffer(buffer.getbuffer(), dtype=torch.uint8)
-    dist.broadcast(content, 0)
+            error = caught
+    dist.broadcast_object_list(sent)
     if error:
         raise error
-    if not is_rank_0():
-        sent = torch.load(io.BytesIO(content.numpy()), map_location="cpu", weights_only=True)
-    if "value" not in sent:
+    if sent[0] is None:
         raise SystemExit(2)
-    return sent["value"]
+    return sent[0][0]
 
 
 # ---------------------------------------------------------------------------- one step

@@ -16,7 +16,7 @@ import torch
 
 from data.files import write_json, write_text
 from lab import processes
-from lab.checkpoint import Corrupt, load_optimizer, load_weights, read_checkpoint, write_checkpoint
+from lab.checkpoint import Corrupt, check_weights, load_optimizer, read_checkpoint, write_checkpoint
 from lab.errors import UserError, require
 from lab.flags import script_of, whole_numbers
 from lab.folder import check_encoder, check_tokenizer, name_folder, open_folder
@@ -271,7 +271,7 @@ class Run:
     def load_best(self, model):
         """Load best.pt into the model and return its step and numbers."""
         path = self.folder / "best.pt"
-        best = processes.from_rank_0(lambda: read_checkpoint(path, self.device))
+        best = processes.from_rank_0(lambda: read_checkpoint(path))
         model.load_state_dict(best.pop("model"))
         self.best_step = best["step"]
         if self.best_step != self.total // self.per_epoch:
@@ -314,7 +314,8 @@ class Run:
             return
         name, state = processes.from_rank_0(lambda: self.newest_checkpoint(has_best))
         path = self.folder / name
-        load_weights(model, state["model"], path)
+        check_weights(model, state["model"], path)
+        model.load_state_dict(state["model"])
         load_optimizer(optimizer, state["optimizer"], path)
         step, seconds, more = state["step"], state["seconds"], state["more"]
         numbers = isinstance(seconds, list) and list(map(type, seconds)) == [float, float]
@@ -346,10 +347,10 @@ class Run:
     def restore_random(self, state, path):
         """Restore the random state of the CPU and of this process's GPU."""
         try:
-            torch.set_rng_state(state["rng"].cpu())
+            torch.set_rng_state(state["rng"])
             cuda = state["cuda_rng"]
             if self.device.type == "cuda" and len(cuda):
-                torch.cuda.set_rng_state(cuda.cpu(), self.device)
+                torch.cuda.set_rng_state(cuda, self.device)
         except (AttributeError, IndexError, RuntimeError, TypeError):
             raise UserError(f"{path}: its random state is not valid; restore the file") from None
 
@@ -364,14 +365,14 @@ class Run:
             if not path.exists():
                 continue
             try:
-                state = read_checkpoint(path, self.device, CHECKPOINT)
+                state = read_checkpoint(path, CHECKPOINT)
             except Corrupt as error:
                 damages.append(error.what)
                 continue
             step = state["step"]
             early = self.unit == "epoch" and isinstance(step, int) and step < self.per_epoch
             if has_best and not early:  # before the end of an epoch, there is no best one
-                read_checkpoint(self.folder / "best.pt", "cpu")
+                read_checkpoint(self.folder / "best.pt")
             if path.name == "previous.pt":
                 why = damages[0] if damages else "checkpoint.pt is missing"
                 print(f"note: {why}; resuming from {path}", file=sys.stderr)

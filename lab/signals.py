@@ -71,7 +71,7 @@ class Losses:
 
     def add(self, step, lr, loss):
         """Add a loss, a scalar tensor; return whether it is time to check."""
-        self.unseen.append((step, lr, loss.detach()))
+        self.unseen.append((step, lr, loss))
         return loss.device.type == "cpu" or len(self.unseen) == LOOK_EVERY
 
     def first_wrong(self):

@@ -48,7 +48,7 @@ def align(lines, left=1):
     ]
 
 
-def latex(header, rows, caption, label, left=1, wide=False):
+def latex(header, rows, caption, label, left, wide):
     """Return a LaTeX table (booktabs)."""
     table = "table*" if wide else "table"
     names = [cell if isinstance(cell, str) else cell[1] for cell in header]

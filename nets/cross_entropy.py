@@ -36,7 +36,8 @@ class LinearCrossEntropySum(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, weight, bias, targets, smoothing):
-        x_grad, weight_grad, bias_grad = torch.empty_like(x), None, None
+        x_grad, weight_grad = torch.empty_like(x), torch.zeros_like(weight)
+        bias_grad = None if bias is None else torch.zeros_like(bias)
         total, n = 0.0, rows_at_a_time(x, weight)
         for part, target, part_grad in zip(x.split(n), targets.split(n), x_grad.split(n)):
             logits = F.linear(part, weight, bias)  # (n, V)
@@ -51,9 +52,9 @@ class LinearCrossEntropySum(torch.autograd.Function):
                 total = total - smoothing * logits.mean(-1, dtype=p.dtype).sum()
                 p -= smoothing / len(weight)
             if bias is not None:
-                bias_grad = add(bias_grad, p.sum(0).to(bias.dtype))
+                bias_grad += p.sum(0)
             p = p.to(logits.dtype)
-            weight_grad = add(weight_grad, (p.t() @ part).to(weight.dtype))
+            weight_grad += p.t() @ part
             part_grad.copy_(p @ weight)
         ctx.save_for_backward(x_grad, weight_grad, bias_grad)
         return total
@@ -79,7 +80,3 @@ def rows_at_a_time(x, weight):
 def precise(logits):
     """Return the dtype for a softmax: a sum over the vocabulary needs more bits than bfloat16."""
     return torch.promote_types(logits.dtype, torch.float32)
-
-
-def add(total, part):
-    return part if total is None else total.add_(part)

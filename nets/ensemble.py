@@ -37,9 +37,13 @@ class Ensemble(nn.Module):
         In training, idx (M * B, T) has B rows for each member, and the members' losses are added.
         In evaluation, it is the loss of the averaged probabilities.
         """
+        if not self.training:
+            return self.losses(idx, targets).sum()
         M = len(self.members)
-        if self.training:
-            parts = zip(self.members, idx.chunk(M), targets.chunk(M))
-            return sum(member.loss(x, y, smoothing=smoothing) for member, x, y in parts)
-        losses = torch.stack([member.losses(idx, targets) for member in self.members])
-        return -(torch.logsumexp(-losses, 0) - math.log(M)).sum()  # (M, N) -> (N,) -> ()
+        parts = zip(self.members, idx.chunk(M), targets.chunk(M))
+        return sum(member.loss(x, y, smoothing=smoothing) for member, x, y in parts)
+
+    def losses(self, idx, targets):
+        """Return the (N,) losses of the averaged probabilities, as `LanguageModel.losses`."""
+        losses = torch.stack([member.losses(idx, targets) for member in self.members])  # (M, N)
+        return math.log(len(self.members)) - torch.logsumexp(-losses, 0)

@@ -9,13 +9,7 @@ from nets.device import send
 def compute_features(model, rows, device):
     """Return the pooled states (N, n_features) of all rows."""
     model.eval()
-    features = None
-    for chosen in rows.batches(256):
-        idx, mask = rows.batch(chosen)
-        part = model.features(send(idx, device), send(mask, device))  # (B, n_features)
-        if features is None:
-            features = torch.zeros(len(rows), part.size(1), device=device)
-        features[send(chosen, device)] = part
+    features = over_rows(model.features, rows, device)
     model.train()
     return features
 
@@ -25,14 +19,13 @@ def compute_logits(model, rows, device, features=None):
     """Return the logits (N, n_class) of all rows on the CPU, from features (N, n_features) if they
     are given."""
     model.eval()
-    parts, order = [], []
-    for chosen in rows.batches(256):
-        if features is None:
-            idx, mask = rows.batch(chosen)
-            part = model(send(idx, device), send(mask, device))  # (B, n_class)
-        else:
-            part = model.head(features[send(chosen, device)])
-        parts.append(part.float())
-        order.append(chosen)
+    logits = over_rows(model, rows, device) if features is None else model.head(features)
     model.train()
-    return torch.cat(parts).cpu()[torch.cat(order).argsort()]
+    return logits.float().cpu()
+
+
+def over_rows(compute, rows, device):
+    """Return compute(idx, mask) of all rows in order. Each batch has rows of similar length."""
+    batches = rows.batches(256)
+    parts = [compute(*(send(x, device) for x in rows.batch(chosen))) for chosen in batches]
+    return torch.cat(parts)[torch.cat(batches).argsort()]

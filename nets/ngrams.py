@@ -81,9 +81,7 @@ class KneserNey:
             self.levels.append(Level(keys))
             nodes.append(node)
 
-        counts = np.bincount(
-            nodes[-1][len(nodes[-1]) - count :], minlength=len(self.levels[-1].keys)
-        )
+        counts = np.bincount(nodes[-1][-count:], minlength=len(self.levels[-1].keys))
         for k in range(order, 0, -1):
             n_context = len(self.levels[k - 2].keys) if k > 1 else 1
             self.levels[k - 1].set_counts(counts, vocab_size, n_context)

@@ -39,11 +39,20 @@ from nets.roberta_files import (
     write_files,
 )
 
-# Options that may differ between RoBERTas, or that do not matter with learned positions
-FREE = (
-    *("vocab_size", "block_size", "n_layer", "n_head", "n_embd", "n_ffn", "activation"),
-    *("norm_eps", "dropout", "attn_dropout", "tie", "init_std", "alibi", "mask_id"),
-)
+# Options that have a name in their config.json, and others that may differ or do not matter
+NAMES = {
+    "n_layer": "num_hidden_layers",
+    "n_head": "num_attention_heads",
+    "n_embd": "hidden_size",
+    "n_ffn": "intermediate_size",
+    "activation": "hidden_act",
+    "norm_eps": "layer_norm_eps",
+    "dropout": "hidden_dropout_prob",
+    "attn_dropout": "attention_probs_dropout_prob",
+    "init_std": "initializer_range",
+}
+FREE = (*NAMES, "vocab_size", "block_size", "tie", "alibi", "mask_id")
+FIXED = {"pos": "learned", "norm_first": False, "head": "roberta"}
 UNUSED = 2  # first rows of an exported position table, never read because <pad> has id 1
 
 
@@ -126,19 +135,9 @@ def our_config(described, vocab_size, tie):
     return Config(
         vocab_size=vocab_size,
         block_size=described["max_position_embeddings"] - described["pad_token_id"] - 1,
-        n_layer=described["num_hidden_layers"],
-        n_head=described["num_attention_heads"],
-        n_embd=described["hidden_size"],
-        n_ffn=described["intermediate_size"],
-        pos="learned",
-        norm_first=False,
-        head="roberta",
         tie=tie,
-        activation=described["hidden_act"],
-        norm_eps=described["layer_norm_eps"],
-        dropout=described["hidden_dropout_prob"],
-        attn_dropout=described["attention_probs_dropout_prob"],
-        init_std=described["initializer_range"],
+        **{ours: described[theirs] for ours, theirs in NAMES.items()},
+        **FIXED,
     )
 
 
@@ -149,12 +148,7 @@ def export_roberta(run, path):
     """
     require_safetensors()
     folder, config, state = Path(path), run.model.body.config, run.model.state_dict()
-    nearest = Config(
-        **{name: getattr(config, name) for name in FREE},
-        pos="learned",
-        norm_first=False,
-        head="roberta",
-    )
+    nearest = Config(**{name: getattr(config, name) for name in FREE}, **FIXED)
     differing = [
         f"{name}={value}" for name, value in vars(config).items() if value != getattr(nearest, name)
     ]
@@ -196,17 +190,9 @@ def export_roberta(run, path):
         "architectures": ["RobertaForMaskedLM"],
         "model_type": "roberta",
         "vocab_size": config.vocab_size,
-        "hidden_size": C,
-        "num_hidden_layers": config.n_layer,
-        "num_attention_heads": config.n_head,
-        "intermediate_size": config.n_ffn,
+        **{theirs: getattr(config, ours) for ours, theirs in NAMES.items()},
         "max_position_embeddings": config.block_size + UNUSED,
         "type_vocab_size": 1,
-        "hidden_act": config.activation,
-        "layer_norm_eps": config.norm_eps,
-        "hidden_dropout_prob": config.dropout,
-        "attention_probs_dropout_prob": config.attn_dropout,
-        "initializer_range": config.init_std,
         "tie_word_embeddings": config.tie,
         "bos_token_id": 0,
         "pad_token_id": 1,

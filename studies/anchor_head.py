@@ -135,7 +135,7 @@ def write_table(out, result):
     return tables.write(out / "anchor", header, rows, caption)
 
 
-@styled
+@styled()
 def draw(out, result):
     """Draw anchor.png: for each configuration, the weight of the heads on the first token."""
     figure, axes = new_figure(1, len(result), figsize=(3.4 * len(result) + 0.6, 3.3), squeeze=False)

@@ -149,7 +149,7 @@ def write_table(out, result):
     return tables.write(out / "averages", ["model", "difference (%)", *layers], rows, caption)
 
 
-@styled
+@styled()
 def draw(out, result):
     """Draw averages.png: squared lengths over positions, measured and predicted."""
     figure, axes = new_figure(

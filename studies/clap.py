@@ -210,7 +210,7 @@ def speed(result):
     return result["tokens_per_second"] * result["seconds"] / result["cpu_seconds"]
 
 
-@styled
+@styled()
 def draw(out, data_name, seeds):
     """Draw clap.png: perplexity over steps, and beta of the CLAP heads.
 

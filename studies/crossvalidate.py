@@ -124,7 +124,7 @@ def compare_with_bayes(chosen, parts, seeds, answer):
 
     def rows(name, seed):
         found = [answer(name, i, [seed]) for i in parts]
-        pairs = [zip(one.gold.tolist(), one.predicted.tolist()) for one in found]
+        pairs = [zip(one.labels.tolist(), one.predicted.tolist()) for one in found]
         return [("", *pair) for part in pairs for pair in part]
 
     bayes = rows("bayes", 0) if "bayes" in chosen else []
@@ -181,7 +181,7 @@ def write_table(out, data_name, n_distinct, result, seeds, tested):
     return tables.write(out / "crossvalidate", header, rows, caption, more=tested)
 
 
-@styled
+@styled()
 def draw(out, data_name, result):
     """Draw crossvalidate.png: a dot for each part, and a bar at their mean."""
     figure, axis = new_figure(figsize=(6, 0.45 * len(result) + 1.1))

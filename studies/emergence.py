@@ -99,7 +99,7 @@ def write_table(out, result):
     return tables.write(out / "emergence", header, rows, caption)
 
 
-@styled
+@styled()
 def draw(out, result):
     """Draw emergence.png: the probe's distance over steps, a panel per configuration, and the
     losses."""

@@ -95,7 +95,7 @@ def write_table(out, run_name, flags, layers, values, parts):
     return tables.write(out / "layers", header, rows, caption + ".")
 
 
-@styled
+@styled()
 def draw(out, title, color, layers, values, part):
     """Draw layers.png: accuracy over layers, dotted for the untrained encoder."""
     figure, axis = new_figure(figsize=(0.6 * len(layers) + 2.8, 3))

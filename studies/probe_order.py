@@ -101,7 +101,7 @@ def write_table(stem, result):
     return tables.write(stem, header, rows, caption + spread_of(result) + ".")
 
 
-@styled
+@styled()
 def draw(out, result):
     """Draw order.png: loss over the number of ordered words, and loss along the block."""
     figure, (left, right) = new_figure(1, 2, figsize=(7.6, 3.3))

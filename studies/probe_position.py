@@ -119,7 +119,7 @@ def write_table(out, result, score, words, nothing):
     return tables.write(out / score, header, rows, f"{words}, on test text{spread_of(result)}.")
 
 
-@styled
+@styled()
 def draw(out, result):
     """Draw probe.png: the median's distance over layers, and the guesses for one text at the best
     layer."""

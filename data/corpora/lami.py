@@ -46,9 +46,7 @@ def lexicon():
         }
     )
     rng = random.Random("lami")
-    stems = [
-        "".join(letters) for letters in itertools.product("bdfgklmnprstvz", "aeiou", "dgklmnprstvz")
-    ]
+    stems = map("".join, itertools.product("bdfgklmnprstvz", "aeiou", "dgklmnprstvz"))
     taken = {word[:3] for word in words}
     stems = rng.sample([stem for stem in stems if stem not in taken], len(words))
     return {word: stem + rng.choice("aeo") for word, stem in zip(words, stems)}
@@ -62,8 +60,7 @@ def translate(sentence):
     # Words and marks in turn
     clauses = [list(clause) for _, clause in itertools.groupby(words, str.isalpha)]
     lami = [translate_clause(clause) if clause[0].isalpha() else clause for clause in clauses]
-    text = " ".join(itertools.chain(*lami))
-    text = re.sub(r" (?=[^\w\s])", "", text)
+    text = toy.join_tokens(itertools.chain(*lami))
     return text[0].upper() + text[1:]
 
 

@@ -61,15 +61,12 @@ def generate(n_trees=1200, seed=0):
 
 def sample(rng):
     """Draw a post and 4 to 12 comments, each a reply to a text that is not too deep."""
-    parents, depths = [-1], [0]
+    parents, chains = [-1], [[]]  # chains: of each text its ancestors, the parent first
     words = [{kind: rng.choice(words) for kind, words in WORDS.items()}]
     texts = [rng.choice(POSTS).format(**words[0])]
     for _ in range(rng.randint(4, 12)):
-        parent = rng.choice([i for i, depth in enumerate(depths) if depth < DEEPEST])
-        chain, above = [], parent
-        while above >= 0:
-            chain.append(above)
-            above = parents[above]
+        parent = rng.choice([i for i, chain in enumerate(chains) if len(chain) < DEEPEST])
+        chain = [parent, *chains[parent]]
         said = {}
         for kind, choices in WORDS.items():
             source = rng.choices(chain, taken_from(len(chain)))[0]
@@ -77,7 +74,7 @@ def sample(rng):
         words.append(said)
         texts.append(rng.choice(REPLIES).format(**said))
         parents.append(parent)
-        depths.append(depths[parent] + 1)
+        chains.append(chain)
     return texts, parents
 
 

@@ -4,13 +4,13 @@ A head is switched off by zeros in place of its output, before the output projec
 (Michel et al. 2019, "Are sixteen heads really better than one?").
 """
 
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 
-from lab.inside.lens import final_logits, first_member
+from lab.inside.lens import final_logits
+from nets.ensemble import members_of
 
 
 @dataclass
@@ -24,9 +24,8 @@ class Effect:
     head: int = 0
 
 
-@contextmanager
 def switched_off(attention, head):
-    """Switch off one head, counted from 0, of an Attention."""
+    """Switch off one head, counted from 0, of an Attention, in a `with` block."""
     D = attention.out.in_features // attention.n_head
 
     def zero(module, args):
@@ -34,11 +33,7 @@ def switched_off(attention, head):
         y[..., head * D : (head + 1) * D] = 0
         return (y,)
 
-    hook = attention.out.register_forward_pre_hook(zero)
-    try:
-        yield
-    finally:
-        hook.remove()
+    return attention.out.register_forward_pre_hook(zero)
 
 
 def attentions(body):
@@ -61,15 +56,11 @@ def ablate(run, questions):
     Losses are those of the true words, or where they are unknown, of the whole model's own answers.
     Of an ensemble, only the first member is measured.
     """
-    model, called = first_member(run.model), set()
+    model = members_of(run.model)[0]
     found = attentions(model.body)
-    hooks = [
-        attention.register_forward_pre_hook(lambda attention, _: called.add(attention))
-        for *_, attention in found
-    ]
+    if run.kind == "thread" and "texts" not in questions.inputs:  # no ancestors to read
+        found = [entry for entry in found if entry[0] == "decoder"]
     logits = final_logits(model, questions)
-    for hook in hooks:
-        hook.remove()
     targets = torch.where(questions.targets >= 0, questions.targets, logits.argmax(-1))
 
     def effect(logits, *name):
@@ -78,8 +69,6 @@ def ablate(run, questions):
 
     whole, effects = effect(logits), []
     for part, i, attention in found:
-        if attention not in called:  # a comment without ancestors has no encoder and no cross
-            continue
         for head in range(attention.n_head):
             with switched_off(attention, head):
                 off = final_logits(model, questions)

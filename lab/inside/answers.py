@@ -4,7 +4,6 @@ The functions take models and ids. `OpenRun` (lab/inside/run.py) takes texts and
 """
 
 import torch
-import torch.nn.functional as F
 
 from data.batching import consecutive_blocks
 from data.tokenizer import BOS, EOS, MASK, SPECIAL
@@ -114,32 +113,30 @@ def rewrite(model, source, first, n_tokens, temperature, top_k, gen):
 
 
 @torch.no_grad()
-def losses_of_stream(model, ids, block_size, stride=0, anchor=False, batch_size=64):
+def losses_of_stream(model, ids, block_size, stride=0, anchor=False):
     """Return the loss in nats (N,) of each token after the first of ids (N + 1,), on the CPU.
 
     The ids are cut into blocks, as train_lm.py does to measure perplexity (`consecutive_blocks`).
     """
     inputs, targets = consecutive_blocks(ids, block_size, stride, anchor)  # (n, T)
     losses = []
-    for x, y in zip(inputs.split(batch_size), targets.split(batch_size)):
-        logits = model(x.to(device_of(model))).float().cpu()  # (B, T, V)
-        losses.append(F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none"))
-        losses[-1] = losses[-1][y.flatten() != -100]
+    for x, y in zip(inputs.split(64), targets.split(64)):
+        losses.append(model.losses(x.to(device_of(model)), y).cpu())
     return torch.cat(losses)
 
 
 @torch.no_grad()
-def losses_of_masked(model, ids, batch_size=64):
+def losses_of_masked(model, ids):
     """Return the loss in nats (N,) of each word of ids (T,), masked while all others stay.
 
     The words are all but the special tokens that frame a sentence.
     """
     places = ((ids != BOS) & (ids != EOS)).nonzero().squeeze(1)  # (N,)
     losses = []
-    for some in places.split(batch_size):
+    for some in places.split(64):
         x = ids.repeat(len(some), 1)  # (B, T)
         rows = torch.arange(len(some))
-        x[rows, some] = MASK
-        h = model.body(x.to(device_of(model)))[rows, some]  # (B, C)
-        losses.append(F.cross_entropy(model.head(h).float().cpu(), ids[some], reduction="none"))
+        y = torch.full_like(x, -100)
+        y[rows, some], x[rows, some] = ids[some], MASK
+        losses.append(model.losses(x.to(device_of(model)), y).cpu())
     return torch.cat(losses)

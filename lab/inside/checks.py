@@ -65,7 +65,7 @@ def examine(body, idx, mask, memory=None, memory_mask=None):
     for b, n in enumerate(mask.sum(1).tolist()):
         source = {"memory": memory[b : b + 1, : memory_mask[b].sum()]} if cross else {}
         alone.append(body(idx[b : b + 1, :n], **source)[0] - h[b, :n])
-    maps, cross_maps = map(list, zip(*maps)) if cross else (maps, None)
+    maps, cross_maps = zip(*maps) if cross else (maps, None)
     weights = torch.stack(maps)
     ahead = steps_ahead(idx.size(1)).to(idx.device)
     may = allowed(body, idx.size(1)).to(idx.device)

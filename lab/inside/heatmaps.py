@@ -12,7 +12,7 @@ GAP, TITLE = 0.15, 0.3  # inches between two maps side by side, and above each
 LONGEST_WORD = 16  # letters; the rest of a longer token is not shown
 
 
-@styled
+@styled()
 def draw_maps(columns, layers=(), heads=(), linear=False, numbers=False, means=False):
     """Return a figure of one map per layer (row) and head (column), several attentions below each
     other.
@@ -114,7 +114,7 @@ def name_tokens(axis, words, every, size, wanted, label, **more):
     axis.set_label_text(label if wanted else "", fontsize=8)
 
 
-@styled
+@styled()
 def draw_tables(panels, title, common=""):
     """Return a figure of a position encoding's tables side by side, counted from 1.
 

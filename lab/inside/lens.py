@@ -91,11 +91,6 @@ def writer(body):
     return getattr(body, "decoder", body)
 
 
-def first_member(model):
-    """Return the model whose attention is shown: the first of an ensemble, or the model itself."""
-    return members_of(model)[0]
-
-
 # ---------------------------------------------------------------------------- answers
 
 
@@ -109,13 +104,13 @@ def final_logits(model, questions):
 
 
 @torch.no_grad()
-def read_layers(run, questions, k=5):
+def read_layers(run, questions):
     """Return the Answers after each layer. The last ones are those of the run.
 
     For an ensemble the layers are those of the first member, and the answers of all members follow.
     A classifier that pools several layers has only its last answers.
     """
-    model = first_member(run.model)
+    model = members_of(run.model)[0]
     names = ["embedding", *(f"layer {i + 1}" for i in range(len(writer(model.body).blocks)))]
     if run.kind == "classifier" and model.layers != "last":
         names, logits = ["all layers"], [final_logits(model, questions)]
@@ -126,7 +121,7 @@ def read_layers(run, questions, k=5):
     if model is not run.model:
         names = [*names, f"all {len(run.model.members)} members"]
         logits = [*logits, run.model(questions.inputs["idx"])[0]]
-    layers = [rank(layer, questions.targets, k) for layer in logits]
+    layers = [rank(layer, questions.targets, 5) for layer in logits]
     return Answers(names, *(torch.stack(values).cpu() for values in zip(*layers)))
 
 

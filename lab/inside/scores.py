@@ -29,9 +29,8 @@ def take_apart(reading):
     reading.run.model.body(**reading.inputs)
     for hook in hooks:
         hook.remove()
-    parts = [split_scores(*call) for call in zip(modules, seen)]
-    content = torch.stack([part for part, _ in parts]).float().cpu()
-    turned = torch.stack([part for _, part in parts]).float().cpu()
+    parts = zip(*map(split_scores, modules, seen))
+    content, turned = (torch.stack(part).float().cpu() for part in parts)
     if reading.newest_first:
         content, turned = content.flip(-1), turned.flip(-1)
     position = None

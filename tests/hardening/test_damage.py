@@ -38,7 +38,7 @@ POINTS = int(os.environ.get("POSLAB_FUZZ", 0))  # damaged places of a file; 0: a
 @pytest.mark.parametrize("name", ["checkpoint.pt", "best.pt"])
 def test_a_flipped_byte_is_noticed_or_changes_nothing(name, finished, tmp_path):
     content, path = (finished("train_lm") / name).read_bytes(), tmp_path / name
-    whole = checkpoint.read_checkpoint(finished("train_lm") / name, "cpu")
+    whole = checkpoint.read_checkpoint(finished("train_lm") / name)
     # Every so many bytes of the file, and more of the table of contents at its end.
     places = {
         *range(0, len(content), max(1, len(content) // (POINTS or 150))),
@@ -52,7 +52,7 @@ def test_a_flipped_byte_is_noticed_or_changes_nothing(name, finished, tmp_path):
             + content[place + 1 :]
         )
         try:
-            assert same(checkpoint.read_checkpoint(path, "cpu"), whole), place
+            assert same(checkpoint.read_checkpoint(path), whole), place
             harmless += 1
         except DataError as error:
             assert str(path) in str(error) and "restore" in str(error) and "\n" not in str(error)
@@ -69,7 +69,7 @@ def test_a_truncated_checkpoint_is_not_read(finished, tmp_path):
     ]:
         path.write_bytes(content[:size])
         with pytest.raises(DataError, match="not a readable checkpoint"):
-            checkpoint.read_checkpoint(path, "cpu")
+            checkpoint.read_checkpoint(path)
 
 
 def one_byte(content):

@@ -115,7 +115,7 @@ def test_a_compressed_checkpoint_is_not_read(finished, tmp_path):
 
 def tampered(change):
     def apply(folder):
-        state = read_checkpoint(folder / "best.pt", "cpu")
+        state = read_checkpoint(folder / "best.pt")
         change(state["model"])
         write_checkpoint(folder / "best.pt", state)
 
@@ -185,7 +185,7 @@ CONTINUED = {
 @pytest.mark.parametrize("change", CONTINUED.values(), ids=CONTINUED)
 def test_a_forged_checkpoint_is_not_resumed(change, cli, corpus, finished, tmp_path):
     folder = copied(finished, "train_mlm", tmp_path)
-    state = read_checkpoint(folder / "checkpoint.pt", "cpu")
+    state = read_checkpoint(folder / "checkpoint.pt")
     change(state)
     write_checkpoint(folder / "checkpoint.pt", state)
     before = contents(folder)
