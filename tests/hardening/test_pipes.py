@@ -27,7 +27,7 @@ def test_a_closed_pipe_ends_other_scripts_with_a_line():
     program = (
         "import sys; from lab import command; import train_lm\n"
         "def script(flags): raise BrokenPipeError\n"
-        "command.main(script, train_lm.Flags, '', [])"
+        "command.main(script, train_lm.Flags, '')"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 1
