@@ -185,8 +185,7 @@ def train(flags):
             run.say(f"{words}  {in_words(result, 'test', f'-{group}')}")
     of = f", of {result['floor/gain/test']:.3f} possible" if floor else ""
     run.say(f"  knowing the ancestors saves {result['gain/test']:.3f} nats per masked word{of}")
-    words = f"perplexity of test trees at step {best['step']}: {in_words(result, 'test')}"
-    run.say_end(words)
+    run.say_end(f"perplexity of test trees at step {best['step']}: {in_words(result, 'test')}")
 
 
 def gain(result, prefix):

@@ -110,8 +110,8 @@ def train(flags):
             require_targets(labels, f"{where}: no word of {language} in {name}")
 
     # Model
-    options = {"vocab_size": vocab_size, "unit_embd": flags.head == "clap", "n_language": 2}
-    config = dataclasses.replace(model_config(flags, source, **options), n_language=2)
+    config = model_config(flags, source, vocab_size=vocab_size, unit_embd=flags.head == "clap")
+    config = dataclasses.replace(config, n_language=2)
     device = set_up_device(flags, config)
     run = Run("mlm", flags, config, tokenizer, device, name="tlm", languages=languages)
     model = LanguageModel(make_encoder(config)).to(device)

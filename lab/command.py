@@ -118,13 +118,11 @@ def parse(flags_class, description="", argv=None, saved=None):
     if any("\udc80" <= c <= "\udcff" for word in words for c in word):
         parser.error("the command line is not UTF-8")  # config.json could not hold it
     given = vars(parser.parse_args(words))
-    fields = dataclasses.fields(flags_class)
-    for field in fields:
+    for field in dataclasses.fields(flags_class):
         value = given.get(field.name)
         if isinstance(value, list) and (field.type != list[str] or [] in value):  # from --data=--
             parser.error(f"argument {spelled(field.name)}: expected a value, not --")
-    defaults = {field.name: field.default for field in fields}
-    flags = flags_class(**defaults | (saved or {}) | given)
+    flags = flags_class(**(saved or {}) | given)
     flags.given = frozenset(given)
     require(*(check_limits(name, getattr(flags, name), about[name]) for name in about))
     for group in type(flags).__mro__:
@@ -160,7 +158,7 @@ def grouped(flags_class):
 def add_argument(group, field, about):
     """Add one field of a flags dataclass to an argparse group."""
     default = about["shown"] or field.default
-    unknown = default in ("", None, (), dataclasses.MISSING) or default is False  # unlike 0
+    unknown = default in ("", None, ()) or default is False  # unlike 0
     known = not unknown and not about["positional"]
     turn_off = f"on; turn off with --no-{spelled(field.name)[2:]}"
     text = about["help"] + (f" (default: {turn_off if default is True else default})" * known)

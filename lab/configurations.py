@@ -1,7 +1,6 @@
 """Group finished runs into configurations: means over seeds, labels, and references beside them."""
 
 import json
-import math
 import statistics
 from dataclasses import dataclass, field
 
@@ -46,12 +45,7 @@ class Configuration:
     def curve(self, name, factor=1):
         """Return (steps, means, deviations) of a logged number, at the steps all seeds have."""
         logged = [
-            {
-                m["step"]: factor * m[name]
-                for m in run.metrics
-                if math.isfinite(m.get(name, math.nan))
-            }
-            for run in self.runs
+            {m["step"]: factor * m[name] for m in run.metrics if name in m} for run in self.runs
         ]
         shared = set.intersection(*map(set, logged))
         return as_line({s: mean_and_deviation([values[s] for values in logged]) for s in shared})
@@ -71,12 +65,7 @@ class Configuration:
     def described(self):
         """Return what compare.json says of the configuration."""
         numbers = {
-            name: {
-                "mean": mean,
-                "deviation": deviation,
-                "values": [r.numbers[name] for r in self.runs],
-            }
-            for name, (mean, deviation) in self.summary().items()
+            name: with_values([run.numbers[name] for run in self.runs]) for name in self.summary()
         }
         return {
             "label": self.label,
@@ -125,6 +114,12 @@ def references(runs):
 def mean_and_deviation(values):
     """Return (mean, sample standard deviation); the deviation of a single value is None."""
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
+
+
+def with_values(values):
+    """Return mean, deviation and values as a study's JSON file has them."""
+    mean, deviation = mean_and_deviation(values)
+    return {"mean": mean, "deviation": deviation, "values": values}
 
 
 def as_line(points):

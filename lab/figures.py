@@ -86,12 +86,12 @@ def line_colors(labels):
     that encoding. If several labels begin with the same one, only the first gets it. The other
     labels share the remaining colors.
     """
-    encodings = {name.lower(): pos for pos, name in POSITION_NAMES.items()}
-    encodings |= {pos: pos for pos in POSITION_NAMES}
+    names = {name.lower(): POSITION_COLORS[pos] for pos, name in POSITION_NAMES.items()}
+    known = names | POSITION_COLORS
     colors = {}
     for label in labels:
         word = label.removeprefix("pos=").replace(",", " ").split(" ")[0].lower()
-        color = POSITION_COLORS.get(encodings.get(word))
+        color = known.get(word)
         if color and color not in colors.values():
             colors[label] = color
     free = [color for color in COLORS if color not in colors.values()] or COLORS
@@ -112,18 +112,16 @@ def step_ticks(xs, most=6):
     return ticks if len(ticks) > 1 else [xs[0], xs[-1]]
 
 
-def without_untrained(lines):
-    """Return the lines without step 0, and True; or the same lines and False if step 0 fits in.
+def untrained_dominates(lines):
+    """Return whether step 0 would take more than a third of a log axis.
 
-    An untrained model's perplexity is about the size of the vocabulary. It is left out if it would
-    take more than a third of a log axis.
+    An untrained model's perplexity is about the size of the vocabulary.
     """
-    later = {label: (xs[1:], ys[1:]) for label, (xs, ys) in lines.items()}
     if not all(len(xs) > 2 and xs[0] == 0 for xs, _ in lines.values()):
-        return lines, False
+        return False
     first = max(ys[0] for _, ys in lines.values())
-    rest = [y for _, ys in later.values() for y in ys]
-    return (later, True) if (first / max(rest)) ** 3 > first / min(rest) else (lines, False)
+    rest = [y for _, ys in lines.values() for y in ys[1:]]
+    return (first / max(rest)) ** 3 > first / min(rest)
 
 
 @styled()
@@ -136,11 +134,11 @@ def curves(panels, xlabel):
     """
     figure, axes = new_figure(1, len(panels), figsize=(4.2 * len(panels), 3.2), squeeze=False)
     for axis, (title, ylabel, lines, dashed, log) in zip(axes[0], panels):
-        lines, cut = without_untrained(lines) if log else (lines, False)
-        own = [
-            label for label in lines if label.removeprefix("floor ") not in lines.keys() - {label}
-        ]
-        colors = line_colors(own)
+        cut = log and untrained_dominates(lines)
+        if cut:
+            lines = {label: (xs[1:], ys[1:]) for label, (xs, ys) in lines.items()}
+        floors = {f"floor {label}" for label in lines}
+        colors = line_colors([label for label in lines if label not in floors])
         for label, (xs, ys) in lines.items():
             if label in colors:
                 color = colors[label]

@@ -43,10 +43,9 @@ def open_folder(folder, flags):
         check_resume(folder, flags)
         found = [path for path in found if path.suffix == ".partial"]
     elif found and not may_empty(folder, found, flags):
-        is_run = is_run_folder(folder)
         resume = "continue it with --resume, " * ("resume" in vars(flags))  # baselines has no flag
         held = f"already holds a run; {resume}replace it with --overwrite, or"
-        what = held if is_run else "is not empty and holds no run;"
+        what = held if is_run_folder(folder) else "is not empty and holds no run;"
         raise UserError(f"--out {folder}: {what} choose another folder")
     for path in sorted(found, key=lambda path: path.name == "config.json"):  # deleted last
         if path.is_file():

@@ -112,10 +112,16 @@ def build_model(folder, kind, described, tokenizer, saved, weights):
         )
         require((fits, f"{path}: does not describe a thread reader; restore the file"))
     members = described.get("members", 1)
+    if kind == "classifier":
+        head, n_class = described["classifier"], len(described["classes"])
+        other = f"{path}: names {n_class} classes, but the classifier has another number"
+        require((n_class == head.get("n_class"), f"{other}; restore the file"))
+        if described.get("body") == "generative":
+            members = n_class * head.get("members", 1)
     times = "" if members == 1 else f" × {members} members"
     layers = f"the {config.n_layer} layers of config.json{times}"
     few = f"{saved}: holds {len(weights)} tensors, too few for {layers}; restore the file"
-    require((0 < members * config.n_layer <= len(weights), few))
+    require((type(members) is int and 0 < members * config.n_layer <= len(weights), few))
     try:
         with torch.device("meta"):
             model = make_model(kind, config, described)
@@ -123,11 +129,6 @@ def build_model(folder, kind, described, tokenizer, saved, weights):
         why = str(error)[:200]
         raise UserError(f"{path}: does not describe a model ({why}); train again") from None
     check_weights(model, weights, saved)
-    if kind == "classifier":
-        n_class = len(described["classes"])
-        fits = n_class == described["classifier"].get("n_class")
-        other = f"{path}: names {n_class} classes, but the classifier has another number"
-        require((fits, f"{other}; restore the file"))
     model = make_model(kind, config, described)
     model.load_state_dict(weights)
     return model

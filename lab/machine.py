@@ -68,16 +68,13 @@ def keep_freed_memory():
 
 
 def autocast(flags, device):
-    """Return the context of the forward pass: bfloat16 on GPUs that compute it, unless --dtype says
-    otherwise."""
-    if flags.dtype == "bfloat16" or flags.dtype == "auto" and computes_bfloat16(device):
-        return torch.autocast(device.type, dtype=torch.bfloat16)
-    return contextlib.nullcontext()
-
-
-def computes_bfloat16(device):
-    """Return whether a device is a GPU that computes bfloat16 itself, and does not emulate it."""
-    return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    """Return the context of the forward pass: bfloat16 on GPUs that compute it without emulation,
+    unless --dtype says otherwise."""
+    bfloat16 = flags.dtype == "bfloat16"
+    if flags.dtype == "auto" and device.type == "cuda":
+        bfloat16 = torch.cuda.is_bf16_supported(including_emulation=False)
+    exact = contextlib.nullcontext()
+    return torch.autocast(device.type, dtype=torch.bfloat16) if bfloat16 else exact
 
 
 def compile_blocks(model, backend="inductor"):

@@ -1,5 +1,6 @@
 """McNemar's test: is one of two classifiers better on the same rows, or could it be chance?"""
 
+import math
 from itertools import combinations
 
 from lab.predictions import FILE, read_predictions
@@ -15,10 +16,8 @@ def p_value(first, second):
 
         p = 2 P(at most min(first, second) heads in n tosses), at most 1.
     """
-    n, ways, total = first + second, 1, 1
-    for k in range(min(first, second)):
-        ways = ways * (n - k) // (k + 1)  # n choose k + 1
-        total += ways
+    n = first + second
+    total = sum(math.comb(n, k) for k in range(min(first, second) + 1))
     return min(1.0, 2 * total / 2**n)
 
 
@@ -33,8 +32,8 @@ def compare_pairs(entries):
     if len(entries) < 2:
         return [], []
     folders = [folder for entry in entries for folder in entry.folders.values()]
-    missing = [str(folder) for folder in folders if not (folder / FILE).exists()]
     answers = {folder: read_predictions(folder) for folder in folders if (folder / FILE).exists()}
+    missing = [str(folder) for folder in folders if folder not in answers]
 
     tests, notes = [], []
     if missing:
@@ -95,9 +94,9 @@ def spell(result):
 def verdict(test):
     """Return in words whether the models of all seeds are told apart."""
     results = test["results"]
-    apart = [r["only_first"] > r["only_second"] for r in results if r["p"] < LEVEL]
+    first_better = [r["only_first"] > r["only_second"] for r in results if r["p"] < LEVEL]
     if len(results) == 1:
-        return "told apart" if apart else "not told apart"
+        return "told apart" if first_better else "not told apart"
     seeds = ", ".join(result["seed"] for result in results)
-    opposite = ", in opposite directions" if len(set(apart)) > 1 else ""
-    return f"told apart for {len(apart)} of the {len(results)} seeds {seeds}{opposite}"
+    opposite = ", in opposite directions" if len(set(first_better)) > 1 else ""
+    return f"told apart for {len(first_better)} of the {len(results)} seeds {seeds}{opposite}"

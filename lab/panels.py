@@ -38,11 +38,10 @@ def draw_over_steps(title, panels, xlabel, lines_are="", finals_are=""):
     for axis, panel in zip(axes.flat, panels):
         plot_lines(axis, panel, colors, handles)
         plot_finals(axis, panel, colors)
-        steps = sorted({x for xs, *_ in panel.lines.values() for x in xs})
         if panel.log:
             # The first quarter may lie outside: an untrained model would flatten the rest.
             scale_log(axis, panel, lambda x, xs: x >= max(xs) / 4, room=1.5)
-        axis.set_xticks(step_ticks(steps, most=4))
+        axis.set_xticks(step_ticks([x for xs, *_ in panel.lines.values() for x in xs], most=4))
     share_one_scale(axes, panels)
     if lines_are:
         handles[lines_are] = example(color="0.4", linewidth=1.1)
@@ -154,14 +153,12 @@ def example(**style):
 def finish(figure, axes, panels, xlabel, handles):
     """Label the axes, add the legend, and return the figure."""
     rows, columns = axes.shape
-    before = None
     for i, (axis, panel) in enumerate(zip(axes.flat, panels)):
         axis.set_title(panel.title, fontsize=9, parse_math=False)
         axis.set_xlabel(xlabel if i + columns >= len(panels) else "", fontsize=8)
-        repeated = i % columns and panel.ylabel == before
+        repeated = i % columns and panel.ylabel == panels[i - 1].ylabel
         axis.set_ylabel("" if repeated else panel.ylabel, fontsize=8)
         axis.tick_params(labelsize=7.5)
-        before = panel.ylabel
     for axis in axes.flat[len(panels) :]:
         axis.set_axis_off()
 

@@ -60,7 +60,7 @@ def read_table(folder):
         raise DataError(f"{path}: not UTF-8 ({error.reason}); {REMEDY}") from None
     table = [[unquote(cell) for cell in line.split("\t")] for line in lines]
     named = len(table) > 1 and table[0][:3] == ["text", "gold", "predicted"]
-    if not named or len({len(row) for row in table}) > 1:
+    if not named or len(table[0]) < 5 or len({len(row) for row in table}) > 1:
         raise DataError(f"{path}: not a table of text, gold and predicted; {REMEDY}")
     try:
         rows = [(*row[:3], [*map(float, row[3:-1])], row[-1] == "yes") for row in table[1:]]

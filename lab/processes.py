@@ -113,11 +113,6 @@ def my_share(batches):
     return batches[rank() :: size()]
 
 
-def any_rank(condition):
-    """Return whether a condition holds in any process; all of them must call."""
-    return bool(all_sum(torch.tensor(int(condition))))
-
-
 def from_rank_0(make):
     """Return what make() returns in rank 0: tensors, numbers, text, lists and dictionaries.
 

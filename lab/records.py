@@ -175,8 +175,7 @@ def started_with(flags_class, folder):
         for field in dataclasses.fields(flags_class)
         if field.name in saved and field.name not in ("out", "resume", "overwrite")
     }
-    types = {name: field.type for name, field in kept.items()}
-    check_entries(path, saved, types)
+    check_entries(path, saved, {name: field.type for name, field in kept.items()})
     choices = {name: field.metadata.get("choices") for name, field in kept.items()}
     wrong = [spelled(n, saved[n]) for n in kept if choices[n] and saved[n] not in choices[n]]
     require((not wrong, f"{path}: {', '.join(wrong)}: no such choice; {REMEDY}"))

@@ -45,7 +45,7 @@ class Run:
         self.first_step = self.tokens = self.best_step = 0
         self.vocab_size = config.vocab_size
         self.recent, self.best = [], None  # losses since the last evaluation; best number so far
-        self.saved = None  # step or epoch of the last checkpoint
+        self.saved = None  # step of the last checkpoint
         self.damaged = self.retraining = False
         self.live, self.losses, self.signals = LiveLine(), Losses(), Signals(self.how_to_resume)
         self.unit, self.per_epoch, self.every = "step", 1, getattr(flags, "eval_every", 1)
@@ -65,14 +65,14 @@ class Run:
 
     def begin(self, described, tokenizer):
         """Open the folder and, for a new run, write config.json and tokenizer.json."""
-        flags, script = self.flags, script_of(self.flags)
+        flags = self.flags
         open_folder(self.folder, flags)
         if flags.resume:
             check_tokenizer(self.folder, tokenizer, flags.data)
             check_encoder(self.folder, described.get("encoder_sha256", ""), flags)
             return
         described |= {
-            "script": script,
+            "script": script_of(flags),
             "command": typed_command(flags),
             "flags": dataclasses.asdict(flags),
             "given": sorted(getattr(flags, "given", ())),
@@ -129,13 +129,14 @@ class Run:
         self.recent.append(loss)
         self.tokens += tokens
         self.new_tokens += tokens
-        if self.losses.add(step + 1, self.lr(), loss):
+        lr = self.optimizer.param_groups[0]["lr"]
+        if self.losses.add(step + 1, lr, loss):
             self.check_losses()
         if processes.is_rank_0() and self.live.is_due():
             seconds = time.perf_counter() - self.loop_started
             left = seconds / (step + 1 - self.loop_first) * (self.total - step - 1)
             self.live.show(
-                f"{step + 1}/{self.total}  loss {float(loss):.3f}  lr {self.lr():.1e}  "
+                f"{step + 1}/{self.total}  loss {float(loss):.3f}  lr {lr:.1e}  "
                 f"{self.new_tokens / seconds:,.0f} tokens/s  {clock(left)} left"
             )
 
@@ -150,9 +151,6 @@ class Run:
         """Start to measure the speed of a loop."""
         self.loop_started, self.loop_first = time.perf_counter(), self.first_step
         self.new_tokens = 0
-
-    def lr(self):
-        return self.optimizer.param_groups[0]["lr"]
 
     def is_due(self, step):
         """Return whether a step begins with an evaluation that is not logged already."""
@@ -184,7 +182,7 @@ class Run:
         """Save and raise Interrupted if a signal has come. After the last step, a signal ends the
         script at once."""
         self.signals.waiting = step != self.total
-        if processes.any_rank(self.signals.asked):
+        if processes.all_sum(torch.tensor(self.signals.asked)):  # in any process
             # from_rank_0 holds the other processes until the file is written
             processes.from_rank_0(lambda: self.save_checkpoint(model, optimizer, step))
             self.saved = step

@@ -102,6 +102,9 @@ def escaped(text):
         "≥": r"$\geq$",
         "−": "$-$",
         "–": "--",
+        "<": "$<$",
+        ">": "$>$",
+        "|": r"\textbar{}",
     } | {c: "\\" + c for c in "&%$#_{}"}
     return "".join(special.get(c, c) for c in text)
 

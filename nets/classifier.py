@@ -35,8 +35,7 @@ class Classifier(nn.Module):
         n_states = n_layer + 1 if layers == "all" else 1
         n_features = body.config.n_embd * len(self.pool) * n_states
         self.n_component = min(n_component, n_features)
-        n_input = self.n_component or n_features
-        self.head = ClassifierHead(n_input, n_class, n_hidden, dropout)
+        self.head = ClassifierHead(self.n_component or n_features, n_class, n_hidden, dropout)
         if self.n_component:
             self.shift = nn.Buffer(torch.zeros(n_features))
             self.projection = nn.Buffer(torch.eye(n_features, self.n_component))

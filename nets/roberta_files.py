@@ -22,11 +22,9 @@ except ImportError:  # an extra that only RoBERTa's weights need
 OURS = dict(zip(("<pad>", "<unk>", "<mask>", "<s>", "</s>"), SPECIAL))
 THEIRS = {ours: theirs for theirs, ours in OURS.items()}
 # Sizes in their config.json with the least value, and rates with the default of transformers
-SIZES = {
-    **dict.fromkeys(("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"), 1),
-    **dict.fromkeys(("intermediate_size", "max_position_embeddings", "type_vocab_size"), 1),
-    "pad_token_id": 0,
-}
+SIZES = dict.fromkeys(("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"), 1)
+SIZES |= dict.fromkeys(("intermediate_size", "max_position_embeddings", "type_vocab_size"), 1)
+SIZES |= {"pad_token_id": 0}
 LARGEST = 2**24  # upper limit of every size
 RATES = {
     "layer_norm_eps": 1e-12,

@@ -58,15 +58,14 @@ def measure(run):
     """Return {name: [perplexity of all masked words, and of those that an ancestor has]} of the
     three views and two caches on the test trees, "count": [number of words] of both."""
     _, _, forests, _ = read_forests(Namespace(**run.config["flags"]), run.tokenizer)
-    texts = {n: losses_of(run, forests[n]) for n in ("valid", "test")}
-    nats, again, caches = texts["test"]
+    nats, again, caches = losses_of(run, forests["test"])
+    valid, _, known = losses_of(run, forests["valid"])
     none = "no masked word of the test trees also stands in an ancestor"
     require((again.any(), f"{run.folder}: {none}; train on more trees, or with a larger --test"))
     found = {"count": [len(again), int(again.sum())]}
     for view, words in VIEWS.items():
         found[words] = perplexities(nats[view], again)
     for words in CACHES:
-        valid, _, known = texts["valid"]
         share = min(SHARES, key=lambda s: mixed(valid["alone"], known[words], s).mean())
         found[words] = perplexities(mixed(nats["alone"], caches[words], share), again)
         found[f"share of the {words}"] = share

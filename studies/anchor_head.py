@@ -69,9 +69,9 @@ def measure(run, corpus, flags):
         distances = scores(*read_positions(body, probes, *text))["median"]
         return {"loss": loss_of(model, text[0]), "median": distances}
 
-    def without(layer, head, measure, *text):
+    def without(layer, head, compute, *arguments):
         with switched_off(body.blocks[layer].attention, head):
-            return measure(*text)
+            return compute(*arguments)
 
     n_head, known = body.config.n_head, numbers(choosing)["median"]
     best = min(range(1, len(known)), key=known.__getitem__)  # heads of later layers cannot matter

@@ -28,8 +28,8 @@ def attention(runs):
 def attention_maps(runs):
     """Return {folder of a run: figures of its attention}."""
     maps = {}
-    for part in ("classifier", "lm"):
-        for pos in COMPARED if part in runs.parts else ():
+    for part in [part for part in runs.parts if part != "frozen"]:
+        for pos in COMPARED:
             folder = runs.out / f"{part}-{pos}-0" / "maps"
             about = read_record(folder / "maps.json")
             maps[f"{part}-{pos}-0"] = [
@@ -52,7 +52,7 @@ def appendix(runs):
         *(frozen_appendix(runs) if "frozen" in runs.parts else []),
         *(decoder_appendix(runs) if "lm" in runs.parts else []),
         *(["### More attention maps"] if maps else []),
-        *(figure for name in maps for figure in maps[name][name in MAPS_SHOWN :]),
+        *(figure for name in maps for figure in maps[name][1 if name in MAPS_SHOWN else 0 :]),
         *(["### More position encodings"] if maps else []),
         *position_pictures(runs),
     ]
@@ -100,8 +100,8 @@ def decoder_appendix(runs):
 def position_pictures(runs):
     """Return figures of the position encodings of seed 0 that part 3 does not show."""
     pictures = []
-    for part in ("classifier", "lm"):
-        for pos in COMPARED if part in runs.parts else ():
+    for part in [part for part in runs.parts if part != "frozen"]:
+        for pos in COMPARED:
             path = f"{part}-{pos}-0/maps/positions.png"
             if (runs.out / path).exists() and (part, pos) != ("lm", "alibi"):
                 words = f"Position encoding of the {model_name(part, pos)}, after training on "

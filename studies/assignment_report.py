@@ -287,14 +287,12 @@ def longer_blocks(runs):
     lengths = dict(sorted((lengths | {T: ""}).items()))  # {32: "", 64: "@64", ...}
     longest = max(lengths)
     able = [pos for pos in COMPARED if all(runs.have(entry, f"lm-{pos}") for entry in longer)]
-    rows = [
-        [POSITION_NAMES[pos]]
-        + [
-            three_digits(runs.perplexities(pos, at)) if pos in able or not at else "–"
-            for at in lengths.values()
-        ]
-        for pos in COMPARED
-    ]
+    rows = []
+    for pos in COMPARED:
+        rows.append([POSITION_NAMES[pos]])
+        for at in lengths.values():
+            known = pos in able or not at
+            rows[-1].append(three_digits(runs.perplexities(pos, at)) if known else "–")
     changes = []
     for pos in able:
         pairs = zip(runs.perplexities(pos, lengths[longest]), runs.perplexities(pos))

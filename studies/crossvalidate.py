@@ -20,7 +20,7 @@ from pathlib import Path
 from data.labelled import load_labelled
 from lab import mcnemar, tables
 from lab.command import main
-from lab.configurations import mean_and_deviation
+from lab.configurations import with_values
 from lab.errors import UserError, require
 from lab.figures import new_figure, save, styled
 from lab.flags import flag
@@ -101,9 +101,8 @@ def crossvalidate(flags):
     result = {}
     for name in chosen:
         values = [statistics.fmean(accuracy(name, i, [seed]) for seed in seeds) for i in parts]
-        mean, deviation = mean_and_deviation(values)
-        result[name] = {"mean": mean, "deviation": deviation, "values": values}
-        result[name]["averaged"] = [accuracy(name, i, seeds) for i in parts]
+        averaged = [accuracy(name, i, seeds) for i in parts]
+        result[name] = with_values(values) | {"averaged": averaged}
     draw(out, corpus.name, result)
     tests = compare_with_bayes(chosen, parts, seeds, answer)
     print(write_table(out, corpus.name, n_distinct, result, flags.seeds, mcnemar.describe(tests)))

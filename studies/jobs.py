@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from lab.errors import UserError, require
-from lab.flags import ROOT, flag
+from lab.flags import ROOT, flag, spelled
 from lab.folder import MAY_CHANGE
 from lab.live import LiveLine, clock
 from lab.machine import cores
@@ -48,11 +48,7 @@ class StudyFlags(JobFlags):
 
 def options(**values):
     """Return flags as they are typed: options(n_layer=4) is ["--n-layer", "4"]."""
-    return [
-        word
-        for name, value in values.items()
-        for word in (f"--{name.replace('_', '-')}", str(value))
-    ]
+    return [word for name, value in values.items() for word in (spelled(name), str(value))]
 
 
 def run_all(out, stages, flags, cost=lambda arguments: 1.0):
@@ -104,8 +100,7 @@ def run_job(out, folder, module, arguments, progress, places):
     progress.begin(folder, steps)
     environment = os.environ | {"PYTHONPATH": str(ROOT)} | place
     try:
-        how = dict(capture_output=True, text=True, encoding="utf-8", env=environment)
-        done = subprocess.run(command, **how)
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", env=environment)
     finally:
         places.put(place)
     if done.returncode:
@@ -182,11 +177,9 @@ class Progress:
     def share(self, folder, steps):
         """Return the finished share of a training, from the last line of its metrics.jsonl."""
         try:
-            *_, last = (
-                (self.out / folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-            )
-            return min(1.0, json.loads(last)["step"] / steps)
-        except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError):
+            lines = (self.out / folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+            return min(1.0, json.loads(lines[-1])["step"] / steps)
+        except (OSError, ValueError, LookupError, TypeError, ZeroDivisionError):
             return 0.0  # not begun, an incomplete line, or not a training
 
     def watch(self):

@@ -209,7 +209,7 @@ def write_tables(out, data_name, size, result, masked):
     steps, tokens, width = size["steps"], size["tokens"], size["n_embd"]
     spread = "± is the sample standard deviation over seeds."
     how = f"Data {data_name}, width {width}, {steps:,} steps of {tokens:,} tokens. {spread}"
-    shape, about = f"{n_layer} layers, blocks of {T}", f"Test perplexity{{}}. {how}"
+    shape = f"{n_layer} layers, blocks of {T}"
     by_shape = {(m.pos, m.n_layer, m.length, m.anchor): values for m, values in result.items()}
 
     def row(name, *keys):
@@ -232,9 +232,9 @@ def write_tables(out, data_name, size, result, masked):
     tokens_of = [f"{length} tokens" for length in size["lengths"]]
     masks = f"{size['mlm']['steps']:,} steps of {size['mlm']['batch_size']} sequences"
     captions = {
-        "encodings": about.format(f" by position encoding, {shape}"),
-        "depths": about.format(f" of NoPE by depth, blocks of {T}"),
-        "lengths": about.format(f" by length of the blocks, with anchor, {n_layer} layers"),
+        "encodings": f"Test perplexity by position encoding, {shape}. {how}",
+        "depths": f"Test perplexity of NoPE by depth, blocks of {T}. {how}",
+        "lengths": f"Test perplexity by length of the blocks, with anchor, {n_layer} layers. {how}",
         "masked": f"Masked-LM perplexity on held-out lines of {data_name}, {shape}, {masks}. An "
         f"encoder without positions sees a bag of words. {spread}",
     }

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from lab import tables
 from lab.command import main
-from lab.configurations import mean_and_deviation
+from lab.configurations import mean_and_deviation, with_values
 from lab.figures import POSITION_COLORS, new_figure, save, styled
 from lab.flags import flag
 from lab.load import read_run
@@ -68,10 +68,7 @@ def probe(flags):
     color = POSITION_COLORS[source.model.body.config.pos]
     draw(out, title, color, layers, values, parts[-1])
     print(write_table(out, source.folder.name, flags, layers, values, parts))
-    result = {}
-    for name, vs in values.items():
-        mean, deviation = mean_and_deviation(vs)
-        result[name] = {"mean": mean, "deviation": deviation, "values": vs}
+    result = {name: with_values(percentages) for name, percentages in values.items()}
     finish(out, started, result, ("layers.md", "layers.tex", "layers.png"))
 
 

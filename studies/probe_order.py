@@ -20,7 +20,7 @@ from lab.command import main
 from lab.errors import require
 from lab.figures import new_figure, over_seeds, save, styled
 from lab.flags import flag
-from nets.device import device_of
+from lab.inside.answers import losses_of_blocks
 from nets.ensemble import members_of
 from studies.probes import ProbeFlags, corpora_of, measure_runs, spread_of, styles
 from studies.report import finish
@@ -44,11 +44,10 @@ def probe(flags):
     finish(out, started, {"runs": result}, ("order.png", "order.md", "order.tex"))
 
 
-@torch.no_grad()
 def measure(run, corpus, flags):
     """Return {"kept": the values of k, "shuffled": the loss of the last word for each, "segments":
     the loss in each part of the block}, losses in nats."""
-    T = run.model.body.config.block_size
+    model, T = members_of(run.model)[0], run.model.body.config.block_size  # of an ensemble, one
     ids = batching.stream(run.tokenizer, [line for part in corpus.tests.values() for line in part])
     problem = f"too little test text for blocks of {T} tokens; give another corpus"
     require((len(ids) > T, f"--data {corpus.name}: {problem}"))
@@ -59,14 +58,14 @@ def measure(run, corpus, flags):
         x = batching.anchored(x)
         order[:, 0] = -1  # shuffled words stay behind the anchor
 
-    losses = losses_of(run.model, x, y).view(-1, T).mean(0)  # (T,)
+    losses = losses_of_blocks(model, x, y).view(-1, T).mean(0)  # (T,)
     last = torch.full_like(y, -100)
     last[:, -1] = y[:, -1]
     kept = [k for k in KEPT if k < T] + [T]
     inputs = (shuffle_all_but_last(x, order, k) for k in kept)
     return {
         "kept": kept,
-        "shuffled": [losses_of(run.model, shuffled, last).mean().item() for shuffled in inputs],
+        "shuffled": [losses_of_blocks(model, part, last).mean().item() for part in inputs],
         "segments": [part.mean().item() for part in losses.tensor_split(min(SEGMENTS, T))],
     }
 
@@ -75,18 +74,6 @@ def shuffle_all_but_last(x, order, k):
     """Return x (N, T) with the first T - k tokens of each row sorted by `order` (N, T)."""
     n = x.size(1) - k
     return torch.cat([x[:, :n].gather(1, order[:, :n].argsort(1)), x[:, n:]], dim=1)
-
-
-def losses_of(model, x, y):
-    """Return (N,): the losses in nats of the targets that are not -100.
-
-    Of an ensemble, only the first member is measured.
-    """
-    model = members_of(model)[0]
-    device = device_of(model)
-    return torch.cat(
-        [model.losses(a.to(device), b.to(device)).cpu() for a, b in zip(x.split(64), y.split(64))]
-    )
 
 
 def write_table(stem, result):

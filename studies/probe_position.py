@@ -137,7 +137,7 @@ def draw(out, result):
         blank = zip(*(seed["median"] for seed in r["untrained"]))
         blank = [statistics.fmean(values) for values in blank]
         left.plot(range(len(blank)), blank, ":", color=style["color"], linewidth=1.3)
-        best = min(range(len(means)), key=means.__getitem__)
+        best = means.index(min(means))
         true, guessed = r["example"][0]["true"], r["example"][0]["guessed"][best]
         axis.plot(true, true, color="0.6", linewidth=0.9)
         axis.plot(true, guessed, "o", markersize=3, alpha=0.8, color=style["color"])

@@ -144,8 +144,8 @@ def texts_of(run, corpus, n, seed):
     """
     T = run.model.body.config.block_size
     tests = [line for part in corpus.tests.values() for line in part]
+    pairs = []
     if run.kind == "lm":
-        pairs = []
         for lines, count, key in ((corpus.lines, n, "probe"), (tests, n // 4, "probe test")):
             ids = batching.stream(run.tokenizer, lines)
             problem = f"too little text for blocks of {T} tokens; give another corpus"
@@ -155,14 +155,13 @@ def texts_of(run, corpus, n, seed):
             if run.config["flags"].get("anchor"):
                 blocks = batching.anchored(blocks)
             pairs.append((blocks, torch.ones_like(blocks, dtype=torch.bool)))
-        return tuple(pairs)
+        return pairs
     lines, held_out = corpus.texts(), tests or [text for _, text in corpus.test_rows]
     if not held_out:
         lines, held_out = hold_out(lines, 0.2, seed=0)
-    pairs = []
     for part, count in ((lines, n), (held_out, max(1, n // 4))):
         sequences, _ = batching.sentences(run.tokenizer, part, T)
         chosen = torch.randperm(len(sequences), generator=batching.generator("probe", seed))[:count]
         require((len(chosen) > 0, f"--data {corpus.name}: no sentences found; give another corpus"))
         pairs.append(batching.pad([sequences[i] for i in chosen]))
-    return tuple(pairs)
+    return pairs

@@ -5,7 +5,6 @@ The functions take models and ids. `OpenRun` (lab/inside/run.py) takes texts and
 
 import torch
 
-from data.batching import consecutive_blocks
 from data.tokenizer import BOS, EOS, MASK, SPECIAL
 from nets.cached import CachedReader
 from nets.device import device_of
@@ -113,30 +112,19 @@ def rewrite(model, source, first, n_tokens, temperature, top_k, gen):
 
 
 @torch.no_grad()
-def losses_of_stream(model, ids, block_size, stride=0, anchor=False):
-    """Return the loss in nats (N,) of each token after the first of ids (N + 1,), on the CPU.
-
-    The ids are cut into blocks, as train_lm.py does to measure perplexity (`consecutive_blocks`).
-    """
-    inputs, targets = consecutive_blocks(ids, block_size, stride, anchor)  # (n, T)
-    losses = []
-    for x, y in zip(inputs.split(64), targets.split(64)):
-        losses.append(model.losses(x.to(device_of(model)), y).cpu())
-    return torch.cat(losses)
+def losses_of_blocks(model, inputs, targets):
+    """Return the losses in nats (N,) of the targets (n, T) that are not -100, on the CPU."""
+    device, parts = device_of(model), zip(inputs.split(64), targets.split(64))
+    return torch.cat([model.losses(x.to(device), y).cpu() for x, y in parts])
 
 
-@torch.no_grad()
 def losses_of_masked(model, ids):
     """Return the loss in nats (N,) of each word of ids (T,), masked while all others stay.
 
     The words are all but the special tokens that frame a sentence.
     """
     places = ((ids != BOS) & (ids != EOS)).nonzero().squeeze(1)  # (N,)
-    losses = []
-    for some in places.split(64):
-        x = ids.repeat(len(some), 1)  # (B, T)
-        rows = torch.arange(len(some))
-        y = torch.full_like(x, -100)
-        y[rows, some], x[rows, some] = ids[some], MASK
-        losses.append(model.losses(x.to(device_of(model)), y).cpu())
-    return torch.cat(losses)
+    inputs, rows = ids.repeat(len(places), 1), torch.arange(len(places))  # (N, T), (N,)
+    targets = torch.full_like(inputs, -100)
+    targets[rows, places], inputs[rows, places] = ids[places], MASK
+    return losses_of_blocks(model, inputs, targets)

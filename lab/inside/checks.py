@@ -4,9 +4,9 @@ Nothing here uses model.py's own tables, so the checks can find errors in model.
 lab/inside/attention.py call `examine`, and attention_maps.py prints what it finds.
 """
 
-import math
-
 import torch
+
+from lab.inside.scores import split_scores
 
 
 def steps_ahead(T):
@@ -15,10 +15,7 @@ def steps_ahead(T):
 
 
 def allowed(body, T):
-    """Return (H, T, T) bool, True where query i may attend to key j.
-
-    Derived from the definitions, since model.py's tables are what is checked.
-    """
+    """Return (H, T, T) bool, True where query i may attend to key j."""
     config, ahead = body.config, steps_ahead(T)
     may = ((ahead <= 0) | (not body.causal)).repeat(config.n_head, 1, 1)
     if config.window:
@@ -107,12 +104,9 @@ def examine(body, idx, mask, memory=None, memory_mask=None):
         bias = torch.stack(
             [-slope(body, head) * (ahead.abs() - nearer * (ahead > 0)) for head in range(len(may))]
         )  # (H, T, T)
-        added = torch.stack(
-            [
-                added_to_scores(block.attention, x, w)
-                for block, x, w in zip(body.blocks, inputs, weights)
-            ]
-        )
+        scores = [split_scores(b.attention, (x, {}))[0] for b, x in zip(body.blocks, inputs)]
+        # What was added to q k^T / sqrt(D), each row up to a constant, which a softmax removes
+        added = weights.log() - torch.stack(scores)  # (L, B, H, T, T)
         most = weights.argmax(-1, keepdim=True)
         wrong = added - added.gather(-1, most) - (bias - bias.expand_as(weights).gather(-1, most))
         # The logarithm of a smaller weight is too inexact. ~(<) instead of >= keeps NaN as wrong.
@@ -134,19 +128,6 @@ def examine(body, idx, mask, memory=None, memory_mask=None):
             checks=cross_checks,
         )
     return weights.float().cpu(), checks, cross_weights.float().cpu(), cross_checks
-
-
-def added_to_scores(attention, x, weights):
-    """Recover what was added to q k^T / sqrt(D), from the input x (B, T, C) and the weights.
-
-    Returns (B, H, T, T) like the weights, each row up to a constant, which a softmax removes.
-    """
-    B, T, C = x.shape
-    D = C // attention.n_head
-    q, k, _ = (
-        attention.qkv(x).view(B, T, 3, attention.n_head, D).permute(2, 0, 3, 1, 4)
-    )  # 3 of (B, H, T, D)
-    return weights.log() - q @ k.transpose(-2, -1) / math.sqrt(D)
 
 
 def holds(check):

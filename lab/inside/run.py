@@ -160,7 +160,8 @@ class OpenRun(LoadedRun):
         if self.kind == "lm":
             ids = batching.stream(self.tokenizer, lines)
             stride = min(self.config["flags"].get("eval_stride") or block_size, block_size)
-            losses = answers.losses_of_stream(self.model, ids, block_size, stride, self.anchor)
+            blocks = batching.consecutive_blocks(ids, block_size, stride, self.anchor)
+            losses = answers.losses_of_blocks(self.model, *blocks)
             words = token_strings(self.tokenizer, ids[1:].tolist())
         else:
             parts, _ = batching.sentences(self.tokenizer, lines, block_size, split=True)

@@ -32,15 +32,16 @@ def take_apart(reading):
     parts = zip(*map(split_scores, modules, seen))
     content, turned = (torch.stack(part).float().cpu() for part in parts)
     if reading.newest_first:
-        content, turned = content.flip(-1), turned.flip(-1)
+        content = content.flip(-1)
     position = None
     if not cross and body.config.pos == "rope":
         position = turned - content
     elif not cross and body.config.pos == "alibi":
         position = body.attention_bias(content.size(-2)).float().cpu().expand_as(content)
     hidden = ~(reading.allowed() & reading.keys()[1][:, None, None, :])  # (B, H, T, S)
-    both = content, position
-    return tuple(p if p is None else p.masked_fill(hidden, -math.inf) for p in both)
+    if position is not None:
+        position = position.masked_fill(hidden, -math.inf)
+    return content.masked_fill(hidden, -math.inf), position
 
 
 def split_scores(attention, call):

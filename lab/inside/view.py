@@ -70,7 +70,7 @@ class AttentionView:
         does not exist, and for numbers in large maps.
         """
         columns = []
-        for view in (self, *([beside] if beside else [])):
+        for view in filter(None, (self, beside)):
             L, H = view.weights.shape[:2]
             require(
                 (0 <= layer <= L, f"layer {layer}: {view.run.folder} has layers 1 to {L}"),

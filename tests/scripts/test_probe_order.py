@@ -24,13 +24,13 @@ def test_losses_are_the_cross_entropy_of_each_target():
     with torch.no_grad():
         logits = model(x)
         torch.testing.assert_close(
-            probe_order.losses_of(model, x, y),
+            probe_order.losses_of_blocks(model, x, y),
             F.cross_entropy(logits.reshape(-1, 30), y.reshape(-1), reduction="none"),
         )
         last = torch.full_like(y, -100)
         last[:, -1] = y[:, -1]
         torch.testing.assert_close(
-            probe_order.losses_of(model, x, last),
+            probe_order.losses_of_blocks(model, x, last),
             F.cross_entropy(logits[:, -1], y[:, -1], reduction="none"),
         )
 
@@ -63,7 +63,7 @@ def test_one_layer_without_positions_sees_a_bag_of_words():
     y[:, -1] = 7
     with torch.no_grad():
         losses = {
-            k: probe_order.losses_of(model, probe_order.shuffle_all_but_last(x, order, k), y)
+            k: probe_order.losses_of_blocks(model, probe_order.shuffle_all_but_last(x, order, k), y)
             for k in (0, 1, 5, 12)
         }
     torch.testing.assert_close(losses[1], losses[12], atol=1e-5, rtol=1e-5)
