@@ -17,7 +17,7 @@ from data import locks
 from data.files import DataError, printable
 from lab import processes
 from lab.errors import UserError, require
-from lab.flags import spelled, was_given
+from lab.flags import script_of, spelled, was_given
 from lab.records import started_with
 from lab.signals import Interrupted, own_signals
 
@@ -100,7 +100,7 @@ def parse(flags_class, description="", argv=None, saved=None):
     """
     parser = LineParser(
         description=description,
-        usage="%(prog)s [flags]" if flags_class.__mro__[1:-1] else None,
+        usage=f"python {script_of(flags_class)} [flags]" if flags_class.__mro__[1:-1] else None,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         prog=program(flags_class),
         argument_default=argparse.SUPPRESS,
