@@ -102,12 +102,8 @@ TABLE = (
         falls="loss/valid",
     ),
     Script(
-        *(
-            "beyond.train_generative",
-            "train",
-            CORPUS,
-            (*STEPS, "--steps", "4", "--class-steps", "4"),
-        ),
+        *("beyond.train_generative", "train", CORPUS),
+        (*STEPS, *"--steps 4 --class-steps 4".split()),
         (*RUN_FILES, "confusion.png", "predictions.tsv"),
         kind="generative",
     ),
@@ -234,27 +230,15 @@ def free_port():
 def start_two(folder, *words, port=0):
     """Start python with these words as the two processes of a training. Their stderr goes into
     err-0.txt and err-1.txt."""
-    processes = []
-    for rank in range(2):
-        there = {
-            "RANK": str(rank),
-            "LOCAL_RANK": str(rank),
-            "WORLD_SIZE": "2",
-            "LOCAL_WORLD_SIZE": "2",
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-            "OMP_NUM_THREADS": "1",
-        }
+    processes, argv = [], [sys.executable, *map(str, words)]
+    env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    env |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    for rank in ("0", "1"):
+        given = dict(cwd=folder, env=env | {"RANK": rank, "LOCAL_RANK": rank})
         with open(folder / f"err-{rank}.txt", "w") as err:
-            processes.append(
-                subprocess.Popen(
-                    [sys.executable, *map(str, words)],
-                    cwd=folder,
-                    env=os.environ | {"PYTHONPATH": str(ROOT)} | there,
-                    stdout=subprocess.DEVNULL,
-                    stderr=err,
-                )
-            )
+            started = subprocess.Popen(argv, **given, stdout=subprocess.DEVNULL, stderr=err)
+            processes.append(started)
     return processes
 
 
@@ -362,16 +346,9 @@ def make_run(folder, kind="lm", tokenizer="word", **config):
         body = (Decoder if kind == "lm" else Encoder)(config)
     model = Classifier(body, n_class=2) if kind == "classifier" else LanguageModel(body)
     folder.mkdir(parents=True)
-    write_json(
-        folder / "config.json",
-        {
-            "kind": kind,
-            "model": vars(config),
-            "classifier": {"n_class": 2},
-            "classes": ["a", "b"],
-            "reader": reader,
-        },
-    )
+    described = {"kind": kind, "model": vars(config), "reader": reader}
+    described |= {"classifier": {"n_class": 2}, "classes": ["a", "b"]}
+    write_json(folder / "config.json", described)
     tokenizer.save(str(folder / "tokenizer.json"))
     torch.save({"model": model.state_dict()}, folder / "best.pt")
     write_json(folder / "result.json", {})
@@ -383,6 +360,17 @@ def tiny_model(body=Encoder, **more):
     torch.manual_seed(0)
     sizes = dict(vocab_size=30, block_size=12, n_layer=2, n_head=2, n_embd=16, n_ffn=20)
     return LanguageModel(body(Config(**sizes | {"init_std": 0.3} | more))).eval()
+
+
+# The parts of torch's own layers: their names there and here
+TORCHS = {
+    "self_attn.in_proj_": "attention.qkv.",
+    "self_attn.out_proj.": "attention.out.",
+    "linear1.": "feed_forward.up.",
+    "linear2.": "feed_forward.down.",
+    "norm1.": "norm1.",
+    "norm2.": "norm2.",
+}
 
 
 # ---------------------------------------------------------------------------------------- comparing

@@ -1,4 +1,4 @@
-"""Reading files, corpora, tokenizers and batches. Wrong files are in tests/hardening."""
+"""Reading files, corpora, tokenizers and batches. Wrong files: scripts/test_bad_input.py."""
 
 import os
 import subprocess
@@ -101,13 +101,11 @@ def test_the_speeches_are_what_the_documentation_says(speeches):
     } == {"obama": 5523, "hbush": 4779, "wbush": 4802}
 
 
-@pytest.mark.parametrize("name", ["toy", "pydocs"])
-def test_offline_corpora_are_reproducible_and_complete(name):
-    got, again = data.load(name), data.load(name)
-    assert got == again
+def test_pydocs_are_reproducible_and_complete():
+    got = data.load("pydocs")
+    assert got == data.load("pydocs")
     assert len(got.lines) > 200 and got.tests
-    tests = {line for lines in got.tests.values() for line in lines}
-    assert name == "toy" or not set(got.lines) & tests  # toy's grammar may repeat a sentence
+    assert not set(got.lines) & {line for lines in got.tests.values() for line in lines}
 
 
 def test_hold_out_keeps_copies_together_and_the_order():
@@ -138,22 +136,12 @@ def test_clean_removes_test_sentences_from_rows_and_lines(corpus):
 
 def test_clean_ignores_marks_and_case_and_keeps_short_overlaps():
     rows = [(0, "thank  you"), (1, "good people of the valley")]
-    corpus = Corpus(
-        "x",
-        [
-            "thank you very much",
-            "Thanks , Good people , of  the valley !",
-            "good people of the hills",
-            "thank you",
-        ],
-        {},
-        [(0, "thank you "), (1, "kept")],
-        rows,
-        ["a", "b"],
-    )
+    kept = ["thank you very much", "good people of the hills"]
+    lines = [*kept, "Thanks , Good people , of  the valley !", "thank you"]
+    corpus = Corpus("x", lines, {}, [(0, "thank you "), (1, "kept")], rows, ["a", "b"])
     cleaned, n_rows, n_lines = corpus.clean()
     assert (n_rows, n_lines) == (1, 2)
-    assert cleaned.lines == ["thank you very much", "good people of the hills"]
+    assert cleaned.lines == kept
     assert cleaned.rows == [(1, "kept")]
 
 
@@ -164,14 +152,9 @@ def test_words_of_any_script_are_told_apart():
 
 def test_cross_validation_tests_every_sentence_exactly_once():
     rows = [(i % 2, f"sentence number {i} of the corpus") for i in range(20)]
-    whole = Corpus(
-        "c",
-        [f"{rows[3][1]} and more", "another line"],
-        {},
-        rows + rows[:5],
-        [(i % 2, f"test number {i} of all") for i in range(5)] + rows[:2],
-        ["a", "b"],
-    )
+    test_rows = [(i % 2, f"test number {i} of all") for i in range(5)] + rows[:2]
+    lines = [f"{rows[3][1]} and more", "another line"]
+    whole = Corpus("c", lines, {}, rows + rows[:5], test_rows, ["a", "b"])
     tested = []
     for i in range(1, 6):
         part, seen, words = whole.split(f"{i}/5")
@@ -223,18 +206,13 @@ def test_words_are_split_as_in_the_penn_treebank():
 
 def test_word_ids_follow_frequency_then_spelling():
     tokenizer = train_tokenizer("word", ["b a c c", "c b a d"])
-    assert [tokenizer.id_to_token(i) for i in range(tokenizer.get_vocab_size())] == [
-        *SPECIAL,
-        "c",
-        "a",
-        "b",
-        "d",
-    ]
+    words = [tokenizer.id_to_token(i) for i in range(tokenizer.get_vocab_size())]
+    assert words == [*SPECIAL, "c", "a", "b", "d"]
     small = train_tokenizer("word", ["b a c c", "c b a d"], vocab_size=7)
     assert small.get_vocab_size() == 7 and encode(small, ["a b c d"]) == [[6, UNK, 5, UNK]]
 
 
-def test_ids_and_held_out_texts_are_the_same_in_every_process():
+def test_ids_and_held_out_texts_are_the_same_in_every_process(capsys):
     # The hash seed decides the order of Python's sets.
     program = (
         "from data.tokenizer import train_tokenizer; from data.corpus import hold_out\n"
@@ -242,17 +220,10 @@ def test_ids_and_held_out_texts_are_the_same_in_every_process():
         "for kind in ('word', 'bpe'): print(train_tokenizer(kind, texts, 400).to_str())\n"
         "print(hold_out(' '.join(texts).split(), 0.3, 0))"
     )
-    told = {
-        subprocess.run(
-            [sys.executable, "-c", program],
-            cwd=ROOT,
-            env=os.environ | {"PYTHONHASHSEED": seed, "PYTHONUTF8": "1"},
-            capture_output=True,
-            check=True,
-        ).stdout
-        for seed in ("1", "2")
-    }
-    assert len(told) == 1 and len(told.pop()) > 1000
+    exec(program, {})
+    env = os.environ | {"PYTHONHASHSEED": "1", "PYTHONUTF8": "1"}
+    told = subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=env, capture_output=True)
+    assert told.stdout.decode() == capsys.readouterr().out and len(told.stdout) > 1000
 
 
 def test_the_vocabulary_holds_no_word_of_a_test_set(finished):
@@ -292,15 +263,8 @@ def test_word_starts_mark_where_words_of_bpe_pieces_begin():
         if starts[i] or not words:
             words.append([])
         words[-1].append(i)
-    assert [detokenize(tokenizer, word) for word in words] == [
-        "the",
-        " rangers",
-        " doubt",
-        ",",
-        " unafraid",
-        ":",
-        " café",
-    ]
+    found = [detokenize(tokenizer, word) for word in words]
+    assert found == ["the", " rangers", " doubt", ",", " unafraid", ":", " café"]
 
 
 def test_detokenized_words_are_spaced_as_in_english():

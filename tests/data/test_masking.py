@@ -60,9 +60,8 @@ def test_the_share_of_hidden_tokens_is_the_rate_on_average(unit, rate):
     idx = some_rows(1000, 200)[:, :130]
     idx = idx[(idx >= len(SPECIAL)).sum(1) > 90]
     _, labels = hide(idx, unit=unit, rate=rate)
-    assert (labels != -100).sum().item() / (idx >= len(SPECIAL)).sum().item() == pytest.approx(
-        rate, rel=0.03
-    )
+    share = (labels != -100).sum().item() / (idx >= len(SPECIAL)).sum().item()
+    assert share == pytest.approx(rate, rel=0.03)
 
 
 def test_every_row_hides_the_rounded_share_and_at_least_one():
@@ -153,19 +152,14 @@ def test_spans_are_runs_of_about_three_tokens():
 # ---------------------------------------------------------------------------- noise
 
 
-def noisy(seed=0, n=3000, **more):
+def noisy(seed=0, **more):
     gen = torch.Generator().manual_seed(1)
-    idx = torch.randint(len(SPECIAL), V, (n, 20), generator=gen)
+    idx = torch.randint(len(SPECIAL), V, (3000, 20), generator=gen)
     idx[:, 0] = BOS
-    targets = idx.roll(-1, 1)
-    counts = torch.ones(V, dtype=torch.long)
+    targets, counts = idx.roll(-1, 1), torch.ones(V, dtype=torch.long)
     counts[V // 2 :] = 3
-    return (
-        idx,
-        targets,
-        counts,
-        noise_tokens(idx, targets, counts, batching.generator(seed), **more),
-    )
+    noised = noise_tokens(idx, targets, counts, batching.generator(seed), **more)
+    return idx, targets, counts, noised
 
 
 def test_noise_drops_and_swaps_words_at_their_rates():

@@ -73,26 +73,20 @@ def test_languages_share_no_word_and_words_share_no_stem():
 # ---------------------------------------------------------------------------- readers
 
 
-def write(folder, **files):
+def write(folder, languages=("en", "fr"), **texts):
+    """Write train.en and train.fr for train=("one\\n", "un\\n"), and so on; return the folder."""
     folder.mkdir(exist_ok=True)
-    for name, text in files.items():
-        (folder / name.replace("_", ".")).write_text(text, encoding="utf-8")
+    for name, sides in texts.items():
+        for language, text in zip(languages, sides):
+            (folder / f"{name}.{language}").write_text(text, encoding="utf-8")
     return folder
 
 
 def test_a_folder_of_parallel_files(tmp_path):
-    folder = write(
-        tmp_path / "mine",
-        train_en="one\n\ntwo \n",
-        train_fr="un\n \ndeux\n",
-        val_en="three\n",
-        val_fr="trois\n",
-        test_en="four\n",
-        test_fr="quatre\n",
-        notes_en="x\n",
-    )
-    for language in ("en", "fr"):  # the training text in another version is no test set
-        (folder / f"train.tok.{language}").write_text("one\ntwo\n", encoding="utf-8")
+    texts = dict(train=("one\n\ntwo \n", "un\n \ndeux\n"), val=("three\n", "trois\n"))
+    folder = write(tmp_path / "mine", **texts, test=("four\n", "quatre\n"), notes=("x\n",))
+    # the training text in another version is no test set
+    write(folder, ("tok.en", "tok.fr"), train=("one\ntwo\n", "one\ntwo\n"))
     pairs = load_pairs(folder)
     given = SimpleNamespace(data=folder, valid=0.3, given={"valid"})
     with pytest.raises(DataError, match="--valid 0.3: .* has pairs for validation; leave"):
@@ -105,13 +99,12 @@ def test_a_folder_of_parallel_files(tmp_path):
     assert pairs.texts() == ["one", "un", "two", "deux"]
     turned = load_pairs(folder, "fr-en")
     assert turned.languages == ("fr", "en") and turned.train == [("un", "one"), ("deux", "two")]
-    write(folder, dev_en="five\n", dev_fr="cinq\n")
+    write(folder, dev=("five\n", "cinq\n"))
     assert load_pairs(folder).valid == [("three", "trois"), ("five", "cinq")]
-    write(folder, train_de="eins\n\nzwei\n")
+    write(folder, ("de",), train=("eins\n\nzwei\n",))
     assert load_pairs(folder, "de-en").train == [("eins", "one"), ("zwei", "two")]
-    with pytest.raises(
-        DataError, match="train in de, en, fr; choose two, for example --languages de-en"
-    ):
+    told = "train in de, en, fr; choose two, for example --languages de-en"
+    with pytest.raises(DataError, match=told):
         load_pairs(folder)
 
 
@@ -137,15 +130,8 @@ def test_toy_can_be_reversed():
 def test_pairs_as_plain_text_in_both_languages(tmp_path):
     assert data.load("toy-pairs").texts() == TOY.texts()
     assert data.load("toy-pairs").tests.keys() == {"test-english", "test-lami"}
-    corpus = data.load(
-        write(
-            tmp_path / "mine",
-            train_en="one\n",
-            train_fr="un\n",
-            test_en="four\n",
-            test_fr="quatre\n",
-        )
-    )
+    texts = dict(train=("one\n", "un\n"), test=("four\n", "quatre\n"))
+    corpus = data.load(write(tmp_path / "mine", **texts))
     assert corpus.lines == ["one", "un"]
     assert corpus.tests == {"test-en": ["four"], "test-fr": ["quatre"]}
 
@@ -154,34 +140,30 @@ def test_pairs_as_plain_text_in_both_languages(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "files, message",
+    "texts, message",
     [
-        (dict(train_en="one\ntwo\n", train_fr="un\n"), r"train.fr: 1 lines, but .*train.en has 2"),
-        (dict(train_en="one\ntwo\n", train_fr="un\n\ntrois\n"), "train.fr: 3 lines"),
+        (dict(train=("one\ntwo\n", "un\n")), "train.fr: 1 lines, but .*train.en has 2"),
         (
-            dict(train_en="one\n\nthree\n", train_fr="un\ndeux\ntrois\n"),
-            r"train.en:2: empty, but train.fr has a sentence there",
+            dict(train=("one\n\nthree\n", "un\ndeux\ntrois\n")),
+            "train.en:2: empty, but train.fr has",
         ),
+        (dict(train=("one\ntwo\nthree\n", "un\n \ntrois\n")), "train.fr:2: empty, but train.en"),
+        (dict(train=("one\n",)), "only train.en; a folder of pairs has"),
+        (dict(test=("one\n", "un\n")), "no train file"),
+        (dict(train=("one\n", "")), "train.fr: the file is empty"),
         (
-            dict(train_en="one\ntwo\nthree\n", train_fr="un\n \ntrois\n"),
-            r"train.fr:2: empty, but train.en",
-        ),
-        (dict(train_en="one\n"), "only train.en; a folder of pairs has"),
-        (dict(test_en="one\n", test_fr="un\n"), "no train file"),
-        (dict(train_en="one\n", train_fr=""), "train.fr: the file is empty"),
-        (
-            dict(train_en="one\n", train_fr="un\n", test_en="two\n", test_fr="deux\ntrois\n"),
-            r"test.fr: 2 lines, but .*test.en has 1",
+            dict(train=("one\n", "un\n"), test=("two\n", "deux\ntrois\n")),
+            "test.fr: 2 lines, but .*test.en has 1",
         ),
     ],
 )
-def test_a_wrong_folder_of_parallel_files_is_refused(files, message, tmp_path):
+def test_a_wrong_folder_of_parallel_files_is_refused(texts, message, tmp_path):
     with pytest.raises(DataError, match=message):
-        load_pairs(write(tmp_path / "mine", **files))
+        load_pairs(write(tmp_path / "mine", **texts))
 
 
 def test_a_file_of_the_folder_that_is_missing_or_not_utf8(tmp_path):
-    folder = write(tmp_path / "mine", train_en="one\n", train_fr="un\n")
+    folder = write(tmp_path / "mine", train=("one\n", "un\n"))
     with pytest.raises(DataError, match="train.de: no such file"):
         load_pairs(folder, "en-de")
     (folder / "train.fr").write_bytes("un\nété\n".encode("latin-1"))
@@ -192,10 +174,7 @@ def test_a_file_of_the_folder_that_is_missing_or_not_utf8(tmp_path):
 @pytest.mark.parametrize(
     "text, message",
     [
-        (
-            "one\tun\ntwo deux\n",
-            ":2: no tab; each line must be a sentence, a tab, and its translation",
-        ),
+        ("one\tun\ntwo deux\n", ":2: no tab; each line must be a sentence, a tab, and its trans"),
         ("one\tun\n\n", "too few"),
         ("one\tun\ttwo\n", ":1: more than one tab"),
         ("one\tun\n\tdeux\n", ":2: no sentence before the tab"),

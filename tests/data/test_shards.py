@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import random
+import shutil
 import sys
 import time
 
@@ -20,6 +21,7 @@ from helpers import (
     sentence,
     succeed,
 )
+from one_of_two import stop_at
 
 from data import batching, large
 from data.corpus import normalize
@@ -48,6 +50,14 @@ def write_text(path, n=200):
 def text(tmp_path):
     """A text of about 20 kB."""
     return write_text(tmp_path / "text.txt")
+
+
+@pytest.fixture(scope="module")
+def ready(tmp_path_factory):
+    """A prepared folder with a validation set. Tests that change it copy it first."""
+    folder = tmp_path_factory.mktemp("prepared")
+    text = write_text(folder / "text.txt")
+    return prepared(folder / "ready", text, *SMALL, "--valid", 0.1).folder
 
 
 @pytest.fixture(scope="module")
@@ -97,43 +107,27 @@ def test_the_shards_together_are_the_stream_of_the_text(
 
 def test_indexing_shards_equals_indexing_the_joined_stream(text, tmp_path):
     folder = prepared(tmp_path / "out", text, *SMALL, "--valid", 0)
-    stream, joined = (
-        folder.streams["train"],
-        batching.stream(folder.tokenizer, read_non_empty_lines(text)),
-    )
+    stream = folder.streams["train"]
+    joined = batching.stream(folder.tokenizer, read_non_empty_lines(text))
     assert len(stream) == len(joined) and len(stream.shards) > 5
     for T in (1, 5, 64):  # blocks at every place, also across the borders of shards
         at = torch.arange(len(joined) - T)[:, None] + torch.arange(T + 1)
         assert torch.equal(stream[at], joined[at])
-    for part in (
-        slice(None),
-        slice(1, None),
-        slice(5, 1500),
-        slice(-7, -1),
-        slice(3, 3),
-        slice(0, 10**9),
-    ):
-        assert torch.equal(stream[part], joined[part])
+    for a, b in ((None, None), (1, None), (5, 1500), (-7, -1), (3, 3), (0, 10**9)):
+        assert torch.equal(stream[a:b], joined[a:b])
     for mine, theirs in zip(
         batching.random_blocks(stream, 9, 50, batching.generator(1)),
         batching.random_blocks(joined, 9, 50, batching.generator(1)),
     ):
         assert torch.equal(mine, theirs)
-    assert torch.equal(
-        stream.bincount(minlength=folder.tokenizer.get_vocab_size()),
-        joined.bincount(minlength=folder.tokenizer.get_vocab_size()),
-    )
+    V = folder.tokenizer.get_vocab_size()
+    assert torch.equal(stream.bincount(minlength=V), joined.bincount(minlength=V))
 
 
-def test_a_prepared_folder_as_sentences_is_its_blocks(text, tmp_path):
-    folder = prepared(tmp_path / "out", text, *SMALL, "--valid", 0.1)
+def test_blocks_for_an_encoder_need_a_validation_set(ready, text, tmp_path):
+    folder = Prepared(ready)
     read = read_blocks(folder, 12)
-    blocks = list(Blocks(folder.streams["train"], folder.tokenizer, 12))
-    assert read.n_tokens == len(folder.streams["train"]) - 1 and read.name == "out"
-    batch = read.batches(50, seed=0)
-    steps = [batch(step) for step in range(-(-len(blocks) // 50))]
-    found = [tuple(ids[real].tolist()) for batch in steps for ids, real in zip(*batch)]
-    assert sorted(found) == sorted(tuple(block.tolist()) for block in blocks)
+    assert read.n_tokens == len(folder.streams["train"]) - 1 and read.name == "ready"
     assert all(torch.equal(a, b) for a, b in zip(read.valid, read_blocks(folder, 12).valid))
     without = prepared(tmp_path / "without", text, *SMALL, "--valid", 0)
     with pytest.raises(DataError, match="without a validation set.*--valid 0.01"):
@@ -225,8 +219,10 @@ def test_training_on_tokens_equals_training_on_the_text(cli, wiki, tmp_path):
 
 
 @pytest.mark.parametrize("causal", [(), ("--causal",)])
-def test_an_encoder_reads_every_block_once_an_epoch_and_resumes(causal, cli, text, tmp_path):
-    folder = prepared(tmp_path / "prepared", text, *SMALL, "--valid", 0.1)
+def test_an_encoder_reads_every_block_once_an_epoch_and_resumes(
+    causal, ready, cli, tmp_path, monkeypatch
+):
+    folder = Prepared(ready)
     stream = folder.streams["train"]
     blocks = list(Blocks(stream, folder.tokenizer, 12))
     assert all(block[0] == BOS for block in blocks)
@@ -237,17 +233,14 @@ def test_an_encoder_reads_every_block_once_an_epoch_and_resumes(causal, cli, tex
         steps = map(batch, range(-(-len(blocks) // batch_size)))
         rows = [row[mask].tolist() for idx, masks in steps for row, mask in zip(idx, masks)]
         assert sorted(rows) == sorted(block.tolist() for block in blocks)
-    argv = (*TINY, *causal, *"--eval-every 4 --decay 0".split(), "--data", tmp_path / "prepared")
+    argv = (*TINY, *causal, *"--eval-every 4 --decay 0".split(), "--data", ready)
     argv = ("train_mlm", *argv, "--batch-size", len(blocks) // 3)  # four batches per epoch
     succeed(cli(*argv, steps=12, out=tmp_path / "whole"))
-    succeed(cli(*argv, steps=4, out=tmp_path / "parts"))
-    config = json.loads((tmp_path / "parts" / "config.json").read_text())
-    config["flags"]["steps"] = 12  # as if stopped at step 4 of 12
-    (tmp_path / "parts" / "config.json").write_text(json.dumps(config))
+    with monkeypatch.context() as patch:
+        stop_at(patch, 2)  # at step 4
+        assert cli(*argv, steps=12, out=tmp_path / "parts").code == 130
     succeed(cli("train_mlm", resume=True, out=tmp_path / "parts"))
-    assert (tmp_path / "parts" / "metrics.jsonl").read_bytes() == (
-        tmp_path / "whole" / "metrics.jsonl"
-    ).read_bytes()
+    assert_same_run(tmp_path / "parts", tmp_path / "whole")
 
 
 @pytest.mark.parametrize(
@@ -264,12 +257,10 @@ def test_an_encoder_reads_every_block_once_an_epoch_and_resumes(causal, cli, tex
     ],
 )
 def test_flags_and_scripts_that_conflict_with_a_prepared_folder(
-    script, argv, parts, cli, text, tmp_path
+    script, argv, parts, cli, ready, tmp_path
 ):
-    prepared(tmp_path / "tokens", text, *SMALL, "--valid", 0.1)
-    assert_complains(
-        cli(script, *SHORT[script], *argv, data=tmp_path / "tokens", out=tmp_path / "run"), *parts
-    )
+    outcome = cli(script, *SHORT[script], *argv, data=ready, out=tmp_path / "run")
+    assert_complains(outcome, *parts)
     assert not (tmp_path / "run").exists()
 
 
@@ -427,9 +418,8 @@ def shard_with(**more):
         ("tokenizer.json", lambda c: c[:100], ["tokenizer.json: not a tokenizer file"]),
     ],
 )
-def test_a_prepared_folder_with_a_corrupt_file_is_refused(name, how, parts, cli, text, tmp_path):
-    folder = tmp_path / "out"
-    prepared(folder, text, *SMALL)
+def test_a_prepared_folder_with_a_corrupt_file_is_refused(name, how, parts, cli, ready, tmp_path):
+    folder = shutil.copytree(ready, tmp_path / "out")
     (folder / name).write_bytes(how((folder / name).read_bytes()))
     before = contents(folder)
     for outcome in (

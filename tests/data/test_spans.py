@@ -7,20 +7,9 @@ import torch
 
 from beyond import train_seq2seq
 from data import batching, spans
-from data.tokenizer import BOS, EOS, SPECIAL, add_sentinels, encode, token_strings, train_tokenizer
+from data.tokenizer import BOS, EOS, add_sentinels, encode, token_strings, train_tokenizer
 
 FIRST = 1000
-
-
-def texts(n, longest=40, shortest=1):
-    """Return idx, mask of n texts of random words and lengths."""
-    lengths = torch.randint(shortest, longest + 1, (n,))
-    return batching.pad(
-        [
-            torch.tensor([BOS, *torch.randint(len(SPECIAL), FIRST, (length,)).tolist()])
-            for length in lengths.tolist()
-        ]
-    )
 
 
 def test_the_example_of_the_docstring(monkeypatch):

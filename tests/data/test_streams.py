@@ -84,7 +84,7 @@ def test_a_split_removes_test_sentences_from_the_text(own_corpus):
 
 
 @pytest.mark.parametrize("vocab_from", ["pydocs", "own"])
-def test_a_split_removes_them_with_another_vocabulary_too(vocab_from, own_corpus):
+def test_a_split_removes_test_sentences_whatever_the_vocabulary(vocab_from, own_corpus):
     """The vocabulary may come from a corpus without test rows, or be of test rows of its own."""
     vocab_from = vocab_from if vocab_from == "pydocs" else own_corpus
     more = {"vocab_from": vocab_from, "split": "clean"}

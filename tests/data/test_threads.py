@@ -23,12 +23,8 @@ def comment(name, parent, body="", **more):
 
 
 def post(*comments, **more):
-    return {
-        "id": "p",
-        "title": "A title",
-        "selftext": "and a text",
-        "comments": list(comments),
-    } | more
+    head = {"id": "p", "title": "A title", "selftext": "and a text"}
+    return head | {"comments": list(comments)} | more
 
 
 FLAT = (
@@ -41,10 +37,8 @@ FLAT = (
 
 
 def write(path, *posts):
-    path.write_text(
-        "".join((p if isinstance(p, str) else json.dumps(p)) + "\n" for p in posts),
-        encoding="utf-8",
-    )
+    lines = (each if isinstance(each, str) else json.dumps(each) for each in posts)
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
 
 
@@ -73,14 +67,19 @@ EXPECTED = {
 }
 
 
-def nested(listing, ids=True):
-    """Return the comments of FLAT, each in the replies of its parent, in the form of `listing`."""
+def listing(*children):
+    """Replies as Reddit's interface gives them."""
+    return {"data": {"children": list(children)}}
+
+
+def nested(form, ids=True):
+    """Return the comments of FLAT, each in the replies of its parent, in this form."""
 
     def below(parent):
         return [
             entry
             | ({} if ids else {"parent_id": None})
-            | {"replies": listing(below("t1_" + entry["id"]))}
+            | {"replies": form(below("t1_" + entry["id"]))}
             for entry in FLAT
             if entry["parent_id"] == parent
         ]
@@ -95,22 +94,9 @@ def nested(listing, ids=True):
         FLAT[::-1],
         nested(list),
         nested(list, ids=False),
-        nested(
-            lambda found: (
-                {"data": {"children": [{"kind": "t1", "data": c} for c in found]}} if found else ""
-            )
-        ),
-        [entry | {"replies": {"data": {"children": ["a", "b"]}}} for entry in FLAT],
-        [
-            *FLAT[:4],
-            comment(
-                "e",
-                "t3_p",
-                replies={
-                    "data": {"children": [{"kind": "more", "data": {"id": "_", "children": ["x"]}}]}
-                },
-            ),
-        ],
+        nested(lambda found: listing(*({"kind": "t1", "data": c} for c in found)) if found else ""),
+        [entry | {"replies": listing("a", "b")} for entry in FLAT],
+        [*FLAT[:4], FLAT[4] | {"replies": listing({"kind": "more", "data": {"children": ["x"]}})}],
     ],
 )
 def test_flat_and_nested_comments_are_the_same_tree(comments, tmp_path):
@@ -123,9 +109,8 @@ def test_flat_and_nested_comments_are_the_same_tree(comments, tmp_path):
     "body", ["[deleted]", "[removed]", " \n", None, "> only a quote", "&gt; the same"]
 )
 def test_a_deleted_comment_leaves_its_replies_to_its_parent(body, tmp_path):
-    threads = read(
-        tmp_path, post(*[entry | ({"body": body} if entry["id"] in "ac" else {}) for entry in FLAT])
-    )
+    comments = [entry | ({"body": body} if entry["id"] in "ac" else {}) for entry in FLAT]
+    threads = read(tmp_path, post(*comments))
     root = EXPECTED["said a"]
     assert answers(threads.trees[0]) == {root: None, "said b": root, "said d": root, "said e": root}
     assert threads.left_out == {"deleted or empty comments": 2}
@@ -217,14 +202,12 @@ def test_a_mistake_in_a_file_of_posts_names_its_line(bad, parts, tmp_path):
 
 def test_files_without_threads_are_refused(tmp_path):
     (tmp_path / "a.txt").write_text("x")
+    deleted = write(tmp_path / "deleted.jsonl", post(comment("a", "", "[deleted]")))
     for name, part in (
         (tmp_path / "no.jsonl", "no such file"),
         (tmp_path / "a.txt", "read from .jsonl"),
         ("nothing", "no such threads"),
-        (
-            write(tmp_path / "deleted.jsonl", post(comment("a", "", "[deleted]"))),
-            "no post has a comment with text",
-        ),
+        (deleted, "no post has a comment with text"),
     ):
         with pytest.raises(DataError, match=part):
             load_threads(name)
@@ -293,9 +276,8 @@ def test_word_probabilities_given_ancestors_sum_to_one():
     chain = [toy_threads.sample(random.Random(i))[0][0] for i in range(4)]
     for kind, words in toy_threads.WORDS.items():
         for ancestors in ([], chain[:1], chain):
-            assert math.isclose(
-                sum(toy_threads.probability(word, kind, ancestors) for word in words), 1
-            )
+            total = sum(toy_threads.probability(word, kind, ancestors) for word in words)
+            assert math.isclose(total, 1)
     assert taken_from(3) == [4 / 7, 2 / 7, 1 / 7]
 
 
@@ -345,9 +327,8 @@ def test_words_of_sampled_threads_cost_what_the_formula_says(kind, trees):
 def test_the_cost_of_a_disguised_word_agrees_with_drawn_masks():
     # Draw words by their probability and disguise them with mask_tokens. Where x is shown, the
     # share of a word must be exp(-nats).
-    ancestors = [
-        toy_threads.POSTS[0].format(people="widows", building="mill", event="frost", virtue="hope")
-    ]
+    said = dict(people="widows", building="mill", event="frost", virtue="hope")
+    ancestors = [toy_threads.POSTS[0].format(**said)]
     frame = "The widows say: hope, mill, {}."
     events, first = toy_threads.WORDS["event"], len(SPECIAL)
     tokens = {word: first + i for i, word in enumerate([*events, "mill", "widows", "hope"])}

@@ -15,27 +15,18 @@ import pytest
 from helpers import ROOT
 
 from data.corpora import toy
-
-# A copy of the project's word tokenizer, so that the two are compared.
-TOKEN = re.compile(
-    r"\w+(?=n['’]t\b)|n['’]t\b|['’](?:s|re|ve|d|m|ll|S)\b|\d[\d,.]*\d|\w+(?:[-.&]\w+)*"
-    r"|\.\.\.|--+|[^\w\s]"
-)
+from data.tokenizer import WORD
 
 
-def perplexity(sentences, speaker=None):
-    """Return the grammar's own perplexity per word token on these sentences.
+def words_of(text):
+    """The tokens of the word tokenizer."""
+    return re.findall(WORD, text)
 
-    With a speaker: exp(-sum log P(s | speaker) / tokens). Without: P(s) is the average over the
-    speakers, the best for a model that is not told who speaks and meets each sentence by itself.
-    """
-    speakers = toy.SPEAKERS if speaker is None else (speaker,)
-    nats = tokens = 0
-    for sentence in sentences:
-        logs = [toy.log_probability(sentence, s) for s in speakers]
-        nats -= max(logs) + math.log(sum(math.exp(x - max(logs)) for x in logs) / len(logs))
-        tokens += len(re.findall(r"\w+|[^\w\s]", sentence))
-    return math.exp(nats / tokens)
+
+def perplexity(sentences, speaker):
+    """A speaker's own perplexity per word token on these sentences."""
+    nats = -sum(toy.log_probability(sentence, speaker) for sentence in sentences)
+    return math.exp(nats / sum(len(words_of(sentence)) for sentence in sentences))
 
 
 @pytest.fixture(scope="module")
@@ -146,20 +137,8 @@ def derivations_meet(bodies):
 
 def test_no_sentence_of_the_language_has_two_derivations():
     assert derivations_meet(toy.BODIES) is None
-
-
-@pytest.mark.parametrize(
-    "symbol, body, ambiguous",
-    [
-        ("Virtue", ("hope",), True),
-        ("Objects", ("old", "nets"), True),
-        ("Statement", ("the", "Folk.plural", "Place", "deserve", "Reward"), True),
-        ("Virtue", ("thrift",), False),
-    ],
-)
-def test_the_proof_finds_a_planted_ambiguity(symbol, body, ambiguous):
-    bodies = toy.BODIES | {symbol: toy.BODIES[symbol] + [body]}
-    assert (derivations_meet(bodies) is not None) == ambiguous
+    planted = ("the", "Folk.plural", "Place", "deserve", "Reward")  # this one would be found
+    assert derivations_meet(toy.BODIES | {"Statement": [*toy.BODIES["Statement"], planted]})
 
 
 # A small grammar of the same rules, enumerated
@@ -219,11 +198,11 @@ def test_formulas_are_exact_on_a_language_that_can_be_enumerated(thinned):
 # The formulas on the whole grammar, against samples
 
 
-def assert_mean(values, expected, errors=3):
-    """Assert that the mean of the values is within some standard errors of the expected one."""
+def assert_mean(values, expected):
+    """Assert that the mean of the values is within three standard errors of the expected one."""
     error = statistics.stdev(values) / math.sqrt(len(values))
     assert error < 0.02 * abs(expected), "too few samples to tell"
-    assert abs(statistics.fmean(values) - expected) < errors * error
+    assert abs(statistics.fmean(values) - expected) < 3 * error
 
 
 @pytest.mark.parametrize("speaker", toy.SPEAKERS)
@@ -256,56 +235,42 @@ def test_best_accuracy_agrees_with_the_posterior(spoken):
 # Sentences
 
 
-@pytest.mark.parametrize(
-    "sentence, inside",
-    [
-        ("The clerks near the docks deserve a better supper.", True),
-        ("The clerks near the docks deserves a better supper.", False),
-        (
-            "Shipmates, the clerk who counts the nets before dawn has no time for empty promises.",
-            True,
-        ),
-        (
-            "Shipmates, the clerk who counts the nets before dawn have no time for empty promises.",
-            False,
-        ),
-        (
-            "The gentle carters gave us the roads, and nobody may trade them for a vault of gold.",
-            True,
-        ),
-        (
-            "The gentle carters gave us the roads, and nobody may trade it for a vault of gold.",
-            False,
-        ),
-        (
-            "The gentle sailors gave us the roads, and nobody may trade them for a vault of gold.",
-            False,
-        ),
-        ("I swear that we will repair the mill before the next frost.", True),
-        ("i swear that we will repair the mill before the next frost.", False),
-        ("the clerks near the docks deserve a better supper.", False),
-        ("THE clerks near the docks deserve a better supper.", False),
-        ("The Clerks near the docks deserve a better supper.", False),
-        ("The clerks near the docks deserve a better supper .", False),
-        ("The clerks  near the docks deserve a better supper.", False),
-        ("The clerks near the docks deserve a better supper", False),
-        ("The clerks near the docks deserve a better supper. ", False),
-        ("The clerks near the docks deserve a better supper..", False),
-        ("", False),
-        (".", False),
-    ],
-)
-def test_sentences_outside_the_language_have_probability_zero(sentence, inside):
+INSIDE = [
+    "The clerks near the docks deserve a better supper.",
+    "Shipmates, the clerk who counts the nets before dawn has no time for empty promises.",
+    "The gentle carters gave us the roads, and nobody may trade them for a vault of gold.",
+    "I swear that we will repair the mill before the next frost.",
+]
+OUTSIDE = [
+    "The clerks near the docks deserves a better supper.",
+    "Shipmates, the clerk who counts the nets before dawn have no time for empty promises.",
+    "The gentle carters gave us the roads, and nobody may trade it for a vault of gold.",
+    "The gentle sailors gave us the roads, and nobody may trade them for a vault of gold.",
+    "i swear that we will repair the mill before the next frost.",
+    "the clerks near the docks deserve a better supper.",
+    "THE clerks near the docks deserve a better supper.",
+    "The Clerks near the docks deserve a better supper.",
+    "The clerks near the docks deserve a better supper .",
+    "The clerks  near the docks deserve a better supper.",
+    "The clerks near the docks deserve a better supper",
+    "The clerks near the docks deserve a better supper. ",
+    "The clerks near the docks deserve a better supper..",
+    *("", "."),
+]
+
+
+@pytest.mark.parametrize("sentence", INSIDE + OUTSIDE)
+def test_sentences_outside_the_language_have_probability_zero(sentence):
     for speaker in toy.SPEAKERS:
-        assert math.isfinite(toy.log_probability(sentence, speaker)) == inside
-        assert inside or toy.log_probability(sentence, speaker) == -math.inf
+        log = toy.log_probability(sentence, speaker)
+        assert math.isfinite(log) if sentence in INSIDE else log == -math.inf
 
 
 def test_text_and_tokens_are_the_same_sentence(drawn):
     for sentences in drawn.values():
         for tokens in sentences:
             text = toy.join_tokens(tokens)
-            assert TOKEN.findall(text) == tokens
+            assert words_of(text) == tokens
             assert text[0].isupper() and text == text.strip() and "  " not in text
             # The floor needs marks that occur at the end of a sentence only.
             assert tokens[-1] in (".", "?", "!") and not {".", "?", "!"} & set(tokens[:-1])
@@ -356,10 +321,8 @@ def test_test_sentences_rarely_repeat_training_sentences(corpus):
 
 
 def test_training_text_has_nearly_every_word(corpus):
-    known = {token for text in corpus.lines for token in TOKEN.findall(text)}
-    tests = [
-        token for each in corpus.tests.values() for text in each for token in TOKEN.findall(text)
-    ]
+    known = {token for text in corpus.lines for token in words_of(text)}
+    tests = [token for each in corpus.tests.values() for text in each for token in words_of(text)]
     assert 450 < len(known) < 560
     assert sum(token not in known for token in tests) < 0.001 * len(tests)
 
@@ -369,14 +332,13 @@ def test_the_same_seed_gives_the_same_corpus_in_every_process(corpus):
         "import dataclasses, json, sys; from data.corpora import toy; "
         "json.dump(dataclasses.asdict(toy.load(0)), sys.stdout)"
     )
-    for hash_seed in ("1", "2"):
-        printed = subprocess.run(
-            [sys.executable, "-c", program],
-            cwd=ROOT,
-            env=os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONIOENCODING": "utf-8"},
-            capture_output=True,
-            check=True,
-            encoding="utf-8",
-        ).stdout
-        assert json.loads(printed) == json.loads(json.dumps(dataclasses.asdict(corpus)))
+    printed = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONHASHSEED": "1", "PYTHONIOENCODING": "utf-8"},
+        capture_output=True,
+        check=True,
+        encoding="utf-8",
+    ).stdout
+    assert json.loads(printed) == json.loads(json.dumps(dataclasses.asdict(corpus)))
     assert toy.load(1).lines != corpus.lines

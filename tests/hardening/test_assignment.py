@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 from itertools import combinations
 
 import pytest
-from helpers import STEPS, TINY, call
+from helpers import STEPS, TINY, call, succeed
 
 import data
 from studies import assignment, assignment_appendix, assignment_report, jobs
@@ -57,8 +57,7 @@ def assign(corpus, out, *argv):
 def done(corpus, tmp_path_factory):
     """The folder of an assignment with two seeds."""
     out = tmp_path_factory.mktemp("assignment") / "out"
-    outcome = assign(corpus, out, "--seeds", 2, "--mlm-steps", 8)
-    assert outcome.code == 0, outcome.err
+    succeed(assign(corpus, out, "--seeds", 2, "--mlm-steps", 8))
     return out
 
 
@@ -144,7 +143,7 @@ def test_latex_tables_fit_one_column(done):
         assert len(columns) <= 5
 
 
-def test_captions_name_data_and_seeds(done, corpus):
+def test_captions_name_data_and_seeds(done):
     markdown = read(done / "report.md")
     captions = re.findall(r"^!\[(.*)\]", markdown, re.MULTILINE)
     over = "over seeds 0, 1; bands and bars: ± sample standard deviation"
@@ -166,8 +165,7 @@ def test_errors_are_left_out_where_absent(done, corpus, tmp_path, monkeypatch):
 def test_a_corpus_without_rows(own_corpus, tmp_path):
     for name in ("train_CLS.tsv", "test_CLS.tsv"):
         (own_corpus / name).unlink()
-    outcome = assign(own_corpus, tmp_path / "out", "--split", "clean")
-    assert outcome.code == 0, outcome.err
+    succeed(assign(own_corpus, tmp_path / "out", "--split", "clean"))
     page = read(tmp_path / "out" / "report.html")
     assert "Part 1" not in page and "Part 2" in page and "Three forms" in page
 
@@ -175,8 +173,7 @@ def test_a_corpus_without_rows(own_corpus, tmp_path):
 def test_a_corpus_without_text(own_corpus, tmp_path):
     for path in own_corpus.glob("*_LM*"):
         path.unlink()
-    outcome = assign(own_corpus, tmp_path / "out", "--split", "clean", "--mlm-steps", 0)
-    assert outcome.code == 0, outcome.err
+    succeed(assign(own_corpus, tmp_path / "out", "--split", "clean", "--mlm-steps", 0))
     page = read(tmp_path / "out" / "report.html")
     assert "Part 1" in page and "Part 2" not in page and "Train short" not in page
     assert "trained jointly on 54 rows" in page and "One seed cannot tell" in page

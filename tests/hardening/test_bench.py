@@ -9,7 +9,7 @@ import math
 
 import pytest
 import torch
-from helpers import assert_complains, call
+from helpers import assert_complains, call, succeed
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -18,15 +18,6 @@ from bench import contestants, measure, rivals, work
 SIZE = work.Size(2, 24, 3, 16, 3, 70, n_ffn=45, activation="relu")
 QUICK = ("--sizes", "tiny", "--threads", "1", "--repeats", "1", "--seconds", "0")
 CAUSAL = (*QUICK, "--tasks", "causal", "--positions", "learned")
-LIBRARIES = [
-    pytest.param(
-        library,
-        marks=pytest.mark.skipif(
-            not importlib.util.find_spec(library), reason=f"{library} is not installed"
-        ),
-    )
-    for library in rivals.LIBRARIES
-]
 
 
 @pytest.fixture(autouse=True)
@@ -43,9 +34,7 @@ def only(monkeypatch):
 
 def table(*argv):
     """Run bench.speed. Return what it prints."""
-    done = call("speed", *argv)
-    assert done.code == 0, done.err
-    return done.out
+    return succeed(call("speed", *argv)).out
 
 
 def rows_of(path):
@@ -88,9 +77,10 @@ def test_batches_have_the_announced_targets(task):
 # ---------------------------------------------------------------------------- the rivals
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("library", rivals.LIBRARIES)
 @pytest.mark.parametrize("task", ["masked", "causal"])
 def test_rivals_have_the_same_size_and_starting_loss(task, library):
+    pytest.importorskip(library)
     builders, _ = rivals.rivals(task)
     batch = work.make_batches(SIZE, task)[0]
     ours = sum(p.numel() for p in contestants.Poslab(SIZE, task, "learned").parameters())
@@ -109,8 +99,8 @@ def test_rivals_have_the_same_size_and_starting_loss(task, library):
                 assert parameter.grad is not None, (name, weight)
 
 
-@pytest.mark.parametrize("library", LIBRARIES[:1])
-def test_rivals_compute_logits_for_the_tokens_they_name(library):
+def test_rivals_compute_logits_for_the_tokens_they_name():
+    pytest.importorskip("transformers")
     batch = work.make_batches(SIZE, "masked")[0]
     masked = int((batch["targets"] != -100).sum())
     builders = rivals.rivals("masked")[0]
@@ -209,8 +199,7 @@ def test_evaluation_alone_in_bfloat16(tmp_path, monkeypatch):
 def test_a_small_figure_over_length_and_width(tmp_path):
     small = ("--lengths", "8,16", "--widths", "64", "--positions", "learned,alibi")
     more = ("--tokens", "32", "--repeats", "1", "--out", tmp_path / "length.png")
-    done = call("length", *small, *more)
-    assert done.code == 0, done.err
+    succeed(call("length", *small, *more))
     rows = rows_of(tmp_path / "length.json")
     expected = [(pos, T) for T in (8, 16) for pos in ("learned", "alibi")]
     assert [(row["pos"], row["length"]) for row in rows] == expected

@@ -46,11 +46,8 @@ def test_a_flipped_byte_is_noticed_or_changes_nothing(name, finished, tmp_path):
     }
     harmless, dice = 0, random.Random(name)
     for place in places:
-        path.write_bytes(
-            content[:place]
-            + bytes([content[place] ^ dice.randrange(1, 256)])
-            + content[place + 1 :]
-        )
+        other = bytes([content[place] ^ dice.randrange(1, 256)])
+        path.write_bytes(content[:place] + other + content[place + 1 :])
         try:
             assert same(checkpoint.read_checkpoint(path), whole), place
             harmless += 1
@@ -61,12 +58,9 @@ def test_a_flipped_byte_is_noticed_or_changes_nothing(name, finished, tmp_path):
 
 def test_a_truncated_checkpoint_is_not_read(finished, tmp_path):
     content, path = (finished("train_lm") / "best.pt").read_bytes(), tmp_path / "best.pt"
-    for size in [
-        0,
-        1,
-        len(content) - 1,
-        *(random.Random(0).randrange(len(content)) for _ in range(POINTS or 40)),
-    ]:
+    dice = random.Random(0)
+    sizes = [dice.randrange(len(content)) for _ in range(POINTS or 40)]
+    for size in (0, 1, len(content) - 1, *sizes):
         path.write_bytes(content[:size])
         with pytest.raises(DataError, match="not a readable checkpoint"):
             checkpoint.read_checkpoint(path)
@@ -131,21 +125,17 @@ def test_corrupt_best_weights_are_noticed_on_resume(cli, corpus, finished, tmp_p
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs a file size limit of Linux")
-def test_a_full_disk_while_a_checkpoint_is_written(corpus, finished, tmp_path, monkeypatch):
+def test_a_full_disk_while_a_checkpoint_is_written(corpus, finished, tmp_path):
     import resource  # not on Windows
     import signal
 
-    folder, argv = (
-        shutil.copytree(finished("train_lm"), tmp_path / "run"),
-        (*SHORT["train_lm"], "--data", corpus, "--out", tmp_path / "run"),
-    )
+    folder = shutil.copytree(finished("train_lm"), tmp_path / "run")
+    argv = (*SHORT["train_lm"], "--data", corpus, "--out", folder)
     shutil.copy(folder / "previous.pt", folder / "checkpoint.pt")  # as if the run had stopped there
     (folder / "previous.pt").unlink()
     size, before = (folder / "checkpoint.pt").stat().st_size, contents(folder)
-    limits, ignored = (
-        resource.getrlimit(resource.RLIMIT_FSIZE),
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN),
-    )
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     for room in (size * 3 // 4, size // 2, size - 10):
         resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
         try:
@@ -155,10 +145,8 @@ def test_a_full_disk_while_a_checkpoint_is_written(corpus, finished, tmp_path, m
             signal.signal(signal.SIGXFSZ, ignored)
         assert_complains(done, "run", "File too large", "free some space")
         after = contents(folder)
-        assert all(
-            after[name] == before[name]
-            for name in ("checkpoint.pt", "config.json", "tokenizer.json")
-        )
+        for name in ("checkpoint.pt", "config.json", "tokenizer.json"):
+            assert after[name] == before[name]
         assert not list(folder.glob("*.partial"))
     succeed(call("train_lm", *argv, resume=True))
     assert numbers(folder) == numbers(finished("train_lm"))
@@ -202,23 +190,21 @@ def spoil(monkeypatch, value, at):
 def test_a_nan_or_infinite_loss_ends_the_run_at_once(
     script, value, cli, inputs, tmp_path, monkeypatch
 ):
-    spoil(monkeypatch, value, at=6 if script != "train_classifier" else 15)
-    constant = ("--decay" if script == "train_classifier" else "--warmup", 0)
+    in_epochs = script == "train_classifier"  # of 12 steps
+    at, good, saved = (15, "epoch 1", 12) if in_epochs else (6, "step 4", 4)
+    spoil(monkeypatch, value, at)
+    constant = ("--decay" if in_epochs else "--warmup", 0)
     argv = (*SHORT[script], *inputs(script), *"--device cpu --lr 0.002".split(), *constant)
     done = cli(script, *argv, out=tmp_path / "run")
-    expected = (
-        ("at step 15", "epoch 1 in") if script == "train_classifier" else ("at step 6", "step 4 in")
-    )
     assert_complains(
         done,
-        f"--lr 0.002: training diverged, {expected[0]}, with learning rate 0.00",
+        f"--lr 0.002: training diverged, at step {at}, with learning rate 0.00",
         f"the loss is {value}",
-        f"the last good checkpoint is that of {expected[1]} {tmp_path / 'run'}",
+        f"the last good checkpoint is that of {good} in {tmp_path / 'run'}",
         "smaller --lr",
     )
-    assert torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)["step"] == (
-        12 if script == "train_classifier" else 4
-    )
+    state = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)
+    assert state["step"] == saved
 
 
 def test_nan_weights_do_not_replace_good_ones(finished, tmp_path):

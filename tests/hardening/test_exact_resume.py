@@ -39,14 +39,10 @@ pytestmark = pytest.mark.skipif(
 
 POINTS = int(os.environ.get("POSLAB_FUZZ", 0)) // 10  # moments for each script; 0: a few
 STEPS = tuple("--steps 8 --eval-every 3".split())  # the last evaluation is not at a multiple of 3
+BEST_FIRST = tuple("--valid 0.2 --lr 1 --decay 0".split())  # so the best value must be restored
 WAYS = {
     "lm": ("train_lm", *DROPOUT, *STEPS),
-    "lm, best by validation": (
-        "train_lm",
-        *DROPOUT,
-        *STEPS,
-        *"--valid 0.2 --lr 1 --decay 0".split(),
-    ),
+    "lm, best by validation": ("train_lm", *DROPOUT, *STEPS, *BEST_FIRST),
     "mlm": ("train_mlm", *DROPOUT, *STEPS),
     "seq2seq": ("train_seq2seq", *DROPOUT, *STEPS),
     "tlm": ("train_tlm", *DROPOUT, *STEPS),
@@ -148,25 +144,18 @@ def in_a_copy(script, argv, point, numbers):
 
 def moments(way, trace, n):
     """Draw n line numbers, in turn from each kind of PLACES."""
-    dice, kinds = (
-        random.Random(way),
-        [
-            [number for number, function in enumerate(trace, start=1) if place(function)]
-            for place in PLACES
-        ],
-    )
+    dice, lines = random.Random(way), list(enumerate(trace, start=1))
+    kinds = [[number for number, function in lines if place(function)] for place in PLACES]
     return [dice.choice(kinds[i % len(kinds)]) for i in range(POINTS or n)]
 
 
 def again(script, argv, folder):
     """The same command again, with --resume where there is a checkpoint."""
-    if not can_resume(folder):
-        assert_complains(
-            call(script, *argv, out=folder, resume=True),
-            folder,
-            "holds no checkpoint.pt; leave --resume out",
-        )
-    return [*argv, "--out", folder, *(["--resume"] if can_resume(folder) else [])]
+    if can_resume(folder):
+        return [*argv, "--out", folder, "--resume"]
+    outcome = call(script, *argv, out=folder, resume=True)
+    assert_complains(outcome, folder, "holds no checkpoint.pt; leave --resume out")
+    return [*argv, "--out", folder]
 
 
 # ------------------------------------------------------------------------------------- being killed
@@ -178,17 +167,11 @@ def test_a_run_killed_at_any_line_resumes_bit_for_bit(way, undisturbed, tmp_path
     argv, whole, trace = undisturbed(way)
     for number, point in enumerate(moments(way, trace, 6)):
         folder = tmp_path / str(number)
-        assert (
-            in_a_copy(script, [*argv, "--out", folder], point, [signal.SIGKILL])[0]
-            == -signal.SIGKILL
-        )
+        code, _ = in_a_copy(script, [*argv, "--out", folder], point, [signal.SIGKILL])
+        assert code == -signal.SIGKILL
         if number % 3 == 0:  # killed a second time
-            in_a_copy(
-                script,
-                again(script, argv, folder),
-                random.Random(point).randrange(1, len(trace)),
-                [signal.SIGKILL],
-            )
+            later = random.Random(point).randrange(1, len(trace))
+            in_a_copy(script, again(script, argv, folder), later, [signal.SIGKILL])
         torch.rand(number)  # what the process did before must not matter
         done = call(script, *again(script, argv, folder))
         assert done.code == 0, (point, done.err)
@@ -227,11 +210,8 @@ def test_a_run_stopped_at_any_line_resumes_bit_for_bit(way, undisturbed, tmp_pat
         folder, asked = tmp_path / str(number), (signal.SIGTERM, signal.SIGINT)[number % 2]
         code, err = in_a_copy(script, [*argv, "--out", folder], point, [asked])
         # Before there is a run, SIGTERM kills the process as usual.
-        assert code in (128 + asked, -asked if asked == signal.SIGTERM else None), (
-            point,
-            len(trace),
-            err,
-        )
+        ends = (128 + asked, -asked if asked == signal.SIGTERM else None)
+        assert code in ends, (point, len(trace), err)
         assert code < 0 or "interrupted; " in err and err.strip().count("\n") == 0
         done = call(script, *again(script, argv, folder))
         assert done.code == 0, (point, done.err)
@@ -282,9 +262,8 @@ def test_time_is_summed_and_the_first_command_is_kept(undisturbed, tmp_path, mon
     succeed(call("train_lm", resume=True, out=tmp_path / "run"))
     result = result_of(tmp_path / "run")
     assert result["seconds"] > first[0] and result["cpu_seconds"] > first[1] > 0
-    assert result["command"] == shlex.join(
-        map(str, ["python", "train_lm.py", *argv, "--out", tmp_path / "run"])
-    )
+    words = ["python", "train_lm.py", *argv, "--out", tmp_path / "run"]
+    assert result["command"] == shlex.join(map(str, words))
 
 
 def test_a_second_signal_ends_at_once(undisturbed, tmp_path, monkeypatch):

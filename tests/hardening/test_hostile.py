@@ -126,13 +126,9 @@ KEY = "body.blocks.0.feed_forward.up.weight"
 WEIGHTS = {
     "missing": (lambda w: w.pop(KEY), [f"{KEY} is missing"]),
     "without a place": (lambda w: w.update(extra=torch.zeros(2)), ["extra has no place"]),
-    "another shape": (
-        lambda w: w.update({KEY: torch.zeros(20, 17)}),
-        [f"{KEY} is (20, 17) and should be (20, 16)"],
-    ),
     "one that would broadcast": (
         lambda w: w.update({KEY: torch.zeros(1, 16)}),
-        [f"{KEY} is (1, 16)"],
+        [f"{KEY} is (1, 16) and should be (20, 16)"],
     ),
     "another type": (
         lambda w: w.update({KEY: torch.zeros(20, 16, dtype=torch.long)}),
@@ -164,7 +160,7 @@ def averages(state):
     return state["optimizer"]["state"][0]
 
 
-CONTINUED = {
+FORGED = {
     "other shape": lambda s: averages(s).update(exp_avg=torch.zeros(2)),
     "no tensor": lambda s: averages(s).update(exp_avg="x"),
     "not finite": lambda s: averages(s)["exp_avg"].fill_(torch.inf),
@@ -182,7 +178,7 @@ CONTINUED = {
 }
 
 
-@pytest.mark.parametrize("change", CONTINUED.values(), ids=CONTINUED)
+@pytest.mark.parametrize("change", FORGED.values(), ids=FORGED)
 def test_a_forged_checkpoint_is_not_resumed(change, cli, corpus, finished, tmp_path):
     folder = copied(finished, "train_mlm", tmp_path)
     state = read_checkpoint(folder / "checkpoint.pt")
@@ -237,35 +233,20 @@ def deep(content):
     return b'{"kind": ' + b"[" * 200_000 + b"]" * 200_000 + b"}"
 
 
+def swap(old, new):
+    """Replace some bytes of the file."""
+    return lambda content: content.replace(old, new)
+
+
+CONTROL, SHOWN = "\x1b[2J\x07\u202elm\nlm", "\\x1b[2J\\x07\\u202elm"
 BOTH = {  # for every reader of a run
     "deep": ("config.json", deep, "nested too deeply"),
-    "NaN": (
-        "config.json",
-        lambda c: c.replace(b'"seed": 0', b'"seed": NaN'),
-        "NaN is not a number JSON can hold",
-    ),
-    "Infinity": (
-        "config.json",
-        lambda c: c.replace(b'"dropout": 0.0', b'"dropout": -Infinity'),
-        "-Infinity is not a number JSON can hold",
-    ),
-    "huge": (
-        "config.json",
-        lambda c: c.replace(b'"seed": 0', b'"seed": ' + b"9" * 5000),
-        "is not a number JSON can hold",
-    ),
-    "exponent": (
-        "config.json",
-        lambda c: c.replace(b'"dropout": 0.0', b'"dropout": 1e999'),
-        "is not a number JSON can hold",
-    ),
+    "NaN": ("config.json", swap(b'"seed": 0', b'"seed": NaN'), "NaN is not a number JSON can hold"),
+    "Infinity": ("config.json", swap(b": 0.0", b": -Infinity"), "-Infinity is not a number JSON"),
+    "huge": ("config.json", swap(b": 0.0", b": " + b"9" * 5000), "is not a number JSON can hold"),
+    "exponent": ("config.json", swap(b": 0.0", b": 1e999"), "is not a number JSON can hold"),
     "true for a number": ("config.json", entry(flags__seed=True), "seed of a wrong type"),
-    "float for a whole number": (
-        "config.json",
-        entry(flags__block_size=12.0),
-        "block_size of a wrong type",
-    ),
-    "words for a number": ("config.json", entry(flags__seed="0"), "seed of a wrong type"),
+    "float for an integer": ("config.json", entry(flags__n_embd=12.0), "n_embd of a wrong type"),
     "list for flags": ("config.json", entry(flags=[1]), "flags of a wrong type"),
     "nested flags": ("config.json", entry(flags__data_of={"a": 1}), "not as a run writes them"),
     "NUL in a path": ("config.json", entry(flags__data="a\0b"), "not as a run writes them"),
@@ -274,74 +255,30 @@ BOTH = {  # for every reader of a run
 }
 ONLY_OPENED = {
     "null for a model": ("config.json", entry(model=None), "holds no model"),
-    "control characters": (
-        "config.json",
-        entry(kind="lm", **{"flags__\x1b[2J\x07\u202elm\nlm": [1]}),
-        "not as a run writes them",
-    ),
-    "control characters of a kind": (
-        "config.json",
-        entry(kind="\x1b[2J\x07\u202elm\nlm"),
-        "\\x1b[2J\\x07\\u202elm",
-    ),
-    "control characters of a field": (
-        "config.json",
-        entry(**{"model__\x1b[2J\x07\u202elm\nlm": 1}),
-        "\\x1b[2J\\x07\\u202elm",
-    ),
+    "control characters": ("config.json", entry(**{f"flags__{CONTROL}": [1]}), "not as a run"),
+    "control characters of a kind": ("config.json", entry(kind=CONTROL), SHOWN),
+    "control characters of a field": ("config.json", entry(**{f"model__{CONTROL}": 1}), SHOWN),
     "type of a size": ("config.json", entry(model__n_layer=1.0), "n_layer must be of type int"),
-    "true for a size": ("config.json", entry(model__n_layer=True), "n_layer must be of type int"),
-    "negative": ("config.json", entry(model__n_embd=-16), "n_embd must be at least 1"),
-    "list for a choice": ("config.json", entry(model__pos=["alibi"]), "pos must be of type str"),
     "unknown": ("config.json", entry(model__layers=3), "does not describe a model"),
     "half a character": ("config.json", entry(flags__data="\ud800"), "half a character"),
     "tokenizer's depth": ("tokenizer.json", deep, "not a tokenizer file"),
-    "tokenizer with gaps": (
-        "tokenizer.json",
-        lambda c: c.replace(b'"and": ', b'"and": 9'),
-        "without a gap",
-    ),
+    "tokenizer with gaps": ("tokenizer.json", swap(b'"and": ', b'"and": 9'), "without a gap"),
     "tokenizer without unknown": (
         "tokenizer.json",
-        lambda c: c.replace(b'"unk_token": "[UNK]"', b'"unk_token": "[UNX]"'),
+        swap(b'"unk_token": "[UNK]"', b'"unk_token": "[UNX]"'),
         "not a tokenizer file",
     ),
 }
+OBAMA, WRONG = "perplexity/obama", "cannot have been measured"
 ONLY_COMPARED = {
-    "result in words": (
-        "result.json",
-        entry(**{"perplexity/obama": "low"}),
-        "cannot have been measured",
-    ),
-    "result true": (
-        "result.json",
-        entry(**{"perplexity/obama": True}),
-        "cannot have been measured",
-    ),
-    "perplexity below zero": (
-        "result.json",
-        entry(**{"perplexity/obama": -1}),
-        "cannot have been measured",
-    ),
+    "result true": ("result.json", entry(**{OBAMA: True}), WRONG),
+    "perplexity below zero": ("result.json", entry(**{OBAMA: -1}), WRONG),
     "result deep": ("result.json", deep, "nested too deeply"),
     "metrics deep": ("metrics.jsonl", lambda c: deep(c) + b"\n", "nested too deeply"),
-    "metrics in words": (
-        "metrics.jsonl",
-        lambda c: c.replace(b'"step": 0', b'"step": "0"'),
-        "not readable",
-    ),
+    "metrics in words": ("metrics.jsonl", swap(b'"step": 0', b'"step": "0"'), "not readable"),
     "metrics lists": ("metrics.jsonl", lambda c: b'["step"]\n' + c, "not readable"),
-    "metrics NaN": (
-        "metrics.jsonl",
-        lambda c: b'{"step": 0, "loss": NaN}\n',
-        "NaN is not a number JSON can hold",
-    ),
+    "metrics NaN": ("metrics.jsonl", swap(b'"step": 0', b'"step": NaN'), "NaN is not a number"),
     "metrics no text": ("metrics.jsonl", lambda c: b"\xff\n", "not readable"),
-    "a circle": (
-        "config.json",
-        lambda c: entry(flags__init_from=".")(c),
-        "more than 20 runs that start from each other",
-    ),
 }
 
 
@@ -352,27 +289,25 @@ ONLY_COMPARED = {
 )
 @pytest.mark.parametrize("name, how, part", BOTH.values(), ids=BOTH)
 def test_a_run_with_invalid_settings(reader, name, how, part, finished, tmp_path):
-    strange(reader, name, how, part, finished, tmp_path)
+    refuses(reader, name, how, part, finished, tmp_path)
 
 
 @pytest.mark.parametrize("name, how, part", ONLY_OPENED.values(), ids=ONLY_OPENED)
 def test_a_run_with_an_invalid_model_or_tokenizer(name, how, part, finished, tmp_path):
-    strange(opened, name, how, part, finished, tmp_path)
+    refuses(opened, name, how, part, finished, tmp_path)
 
 
 @pytest.mark.parametrize("name, how, part", ONLY_COMPARED.values(), ids=ONLY_COMPARED)
 def test_a_run_with_invalid_numbers(name, how, part, finished, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    strange(lambda folder: call("compare", folder, out="out"), name, how, part, finished, tmp_path)
+    refuses(lambda folder: call("compare", folder, out="out"), name, how, part, finished, tmp_path)
 
 
-def strange(reader, name, how, part, finished, tmp_path):
+def refuses(reader, name, how, part, finished, tmp_path):
     folder = copied(finished, "train_lm", tmp_path)
     content = how((folder / name).read_bytes())
     assert content != (folder / name).read_bytes()
     (folder / name).write_bytes(content)
-    if part == "more than 20 runs that start from each other":
-        edited(folder / name, flags__init_from=str(folder))
     before = contents(tmp_path)
     outcome = reader(folder)
     assert_complains(outcome, folder / name if "\\x1b" not in part else folder, part)
@@ -381,16 +316,20 @@ def strange(reader, name, how, part, finished, tmp_path):
     assert contents(tmp_path) == before
 
 
+def test_runs_that_start_from_each_other_end_with_a_line(finished, tmp_path):
+    folder = copied(finished, "train_lm", tmp_path)
+    edited(folder / "config.json", flags__init_from=str(folder))
+    done = call("compare", folder, out=tmp_path / "out")
+    assert_complains(done, folder / "config.json", "more than 20 runs that start from each other")
+
+
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "metrics.jsonl", "result.json"])
 def test_a_file_of_a_run_that_is_too_large_is_not_read(name, finished, tmp_path):
     folder = copied(finished, "train_lm", tmp_path)
     os.truncate(folder / name, 2**40)  # a sparse file: no space on disk, a terabyte in memory
-    reader = (
-        opened
-        if name == "tokenizer.json"
-        else lambda folder: call("compare", folder, out=tmp_path / "out")
-    )
-    assert_complains(reader(folder), folder / name, "is larger than", "MB")
+    opens = name == "tokenizer.json"
+    done = opened(folder) if opens else call("compare", folder, out=tmp_path / "out")
+    assert_complains(done, folder / name, "is larger than", "MB")
 
 
 def test_a_classifier_that_is_misdescribed(finished, tmp_path):
@@ -466,10 +405,8 @@ def test_half_a_surrogate_in_a_thread_can_be_tokenized(tmp_path):
 
 
 def test_control_characters_do_not_reach_the_terminal(cli, own_corpus, tmp_path):
-    assert (
-        printable("a\x1b[31mb\x9b2J\u202e\x00\ud800é –")
-        == "a\\x1b[31mb\\x9b2J\\u202e\\x00\\ud800é –"
-    )
+    escaped = "a\\x1b[31mb\\x9b2J\\u202e\\x00\\ud800é –"
+    assert printable("a\x1b[31mb\x9b2J\u202e\x00\ud800é –") == escaped
     (own_corpus / "train_CLS.tsv").write_text("\x1b[2J\x1b]0;owned\x07\ttext\n")
     folder = own_corpus.rename(tmp_path / "a\x1b[31m\nb")
     outcome = cli("train_classifier", data=folder, out=tmp_path / "run")

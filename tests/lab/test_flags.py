@@ -1,4 +1,4 @@
-"""Flags: a given flag is obeyed or refused, never ignored; ranges and defaults are shown."""
+"""Flags: a given flag is obeyed or refused, never ignored."""
 
 from helpers import assert_complains, call
 

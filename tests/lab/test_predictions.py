@@ -51,14 +51,9 @@ def test_the_table_has_a_line_per_row_in_order(tmp_path):
 
 
 def test_any_text_stays_in_its_cell(tmp_path):
-    texts = [
-        '"Yes", he said',
-        "two\tcells",
-        "two\nlines\r\nthree\u2028four",
-        'a "quoted" word',
-        "é",
-    ]
-    folded = ['"Yes", he said', "two cells", "two lines three four", 'a "quoted" word', "é"]
+    plain = ['"Yes", he said', 'a "quoted" word', "é"]
+    texts = [*plain, "two\tcells", "two\nlines\r\nthree\u2028four"]
+    folded = [*plain, "two cells", "two lines three four"]
     shares = torch.full((5, 2), 0.5)
     classes = ['the "first"', "second\tclass"]
     write_predictions(tmp_path / FILE, texts, shares, classes, [0] * 5, [True] * 5)
@@ -132,13 +127,14 @@ def test_the_most_confident_errors_come_first():
     assert right.describe_errors() == ["no errors on the test rows"]
 
 
+HEADER = b"text\tgold\tpredicted\n"
+
+
 @pytest.mark.parametrize(
-    "content", [b"", b"text\tgold\n", b"text\tgold\tpredicted\n", b"a\tb\tc\n1\t2\t3\n", b"\xff\n"]
+    "content",
+    [b"", b"text\tgold\n", HEADER, HEADER + b"a\tb\tc\na\tb\n", b"a\tb\tc\n1\t2\t3\n", b"\xff\n"],
 )
 def test_a_damaged_table_is_named(content, tmp_path):
     (tmp_path / FILE).write_bytes(content)
-    with pytest.raises(DataError, match=FILE):
-        read_predictions(tmp_path)
-    (tmp_path / FILE).write_text("text\tgold\tpredicted\na\tb\tc\na\tb\n", encoding="utf-8")
-    with pytest.raises(DataError, match="not a table"):
+    with pytest.raises(DataError, match=f"{FILE}: not "):
         read_predictions(tmp_path)

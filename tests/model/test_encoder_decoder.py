@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from helpers import tiny_model
+from helpers import TORCHS, tiny_model
 from torch import nn
 
 from lab.parameters import count_parameters
@@ -35,34 +35,15 @@ def batch():
 def torchs_transformer(body):
     """Return nn.Transformer with the weights of a body, and {its parameter's name: ours}."""
     c = body.config
-    theirs = nn.Transformer(
-        c.n_embd,
-        c.n_head,
-        c.n_layer,
-        c.n_layer,
-        c.n_ffn,
-        0.0,
-        c.activation,
-        batch_first=True,
-        norm_first=c.norm_first,
-    )
-    inside = {
-        "self_attn.in_proj_": "attention.qkv.",
-        "self_attn.out_proj.": "attention.out.",
-        "linear1.": "feed_forward.up.",
-        "linear2.": "feed_forward.down.",
-        "norm1.": "norm1.",
+    sizes = (c.n_embd, c.n_head, c.n_layer, c.n_layer, c.n_ffn, 0.0, c.activation)
+    theirs = nn.Transformer(*sizes, batch_first=True, norm_first=c.norm_first)
+    cross = {
+        "multihead_attn.in_proj_": "cross_attention.qkv.",
+        "multihead_attn.out_proj.": "cross_attention.out.",
+        "norm2.": "cross_norm.",
+        "norm3.": "norm2.",
     }
-    of_half = {
-        "encoder": inside | {"norm2.": "norm2."},
-        "decoder": inside
-        | {
-            "multihead_attn.in_proj_": "cross_attention.qkv.",
-            "multihead_attn.out_proj.": "cross_attention.out.",
-            "norm2.": "cross_norm.",
-            "norm3.": "norm2.",
-        },
-    }
+    of_half = {"encoder": TORCHS, "decoder": TORCHS | cross}
     pairs = {
         f"{half}.layers.{layer}.{name}{kind}": f"{half}.blocks.{layer}.{ours}{kind}"
         for half, names in of_half.items()
@@ -79,16 +60,14 @@ def torchs_transformer(body):
     else:  # each block has normalised already
         theirs.encoder.norm = theirs.decoder.norm = None
     ours = body.state_dict()
-    theirs.load_state_dict(
-        {name: ours[our_name] for name, our_name in pairs.items()}
-    )  # strict: all of its weights
+    # strict: all of its weights
+    theirs.load_state_dict({name: ours[our_name] for name, our_name in pairs.items()})
     return theirs, pairs
 
 
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor")  # torch's note on its pre-norm encoder
-@pytest.mark.parametrize(
-    "pos", ["nope", "learned", "sinusoidal"]
-)  # added before the first block, so torch's can have them too
+# added before the first block, so torch's can have them too
+@pytest.mark.parametrize("pos", ["nope", "learned", "sinusoidal"])
 @pytest.mark.parametrize("norm_first", [True, False])
 def test_it_is_torchs_transformer_forward_and_backward(norm_first, pos):
     body = tiny(pos, norm_first=norm_first, activation="relu").body
@@ -170,22 +149,16 @@ def test_cross_attention_has_no_positions():
 
 
 def test_an_encoder_can_read_a_memory_or_do_without():
-    torch.manual_seed(0)
-    body, idx, memory = (
-        Encoder(Config(vocab_size=30, n_embd=16, n_layer=2, pos="alibi", init_std=0.3), cross=True),
-        torch.randint(5, 30, (2, 6)),
-        torch.randn(2, 3, 16),
-    )
+    config = Config(vocab_size=30, n_embd=16, n_layer=2, pos="alibi", init_std=0.3)
+    body, plain = Encoder(config, cross=True), Encoder(config)
+    idx, memory = torch.randint(5, 30, (2, 6)), torch.randn(2, 3, 16)
     changed = idx.clone()
     changed[:, -1] = (idx[:, -1] - 5 + 7) % 25 + 5
-    assert (body(changed, memory=memory) - body(idx, memory=memory))[
-        :, 0
-    ].abs().max() > 1e-4  # the future is visible
-    assert (body(idx, memory=memory) - body(idx))[:, 0].abs().max() > 1e-3
-    plain = Encoder(body.config)
-    plain.load_state_dict(
-        {name: weight for name, weight in body.state_dict().items() if "cross" not in name}
-    )
+    first = body(idx, memory=memory)[:, 0]
+    assert (body(changed, memory=memory)[:, 0] - first).abs().max() > 1e-4  # the future is visible
+    assert (body(idx)[:, 0] - first).abs().max() > 1e-3
+    weights = body.state_dict()
+    plain.load_state_dict({name: weights[name] for name in weights if "cross" not in name})
     torch.testing.assert_close(body(idx), plain(idx))
 
 

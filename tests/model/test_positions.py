@@ -110,9 +110,8 @@ def test_the_model_rotates_q_and_k_by_these_angles():
     model, idx = tiny("rope", n_layer=1), torch.randint(5, 30, (1, 7))
     _, (weights,) = model(idx, need_weights=True)
     block = model.blocks[0]
-    q, k, _ = (
-        block.attention.qkv(block.norm1(model.embedding(idx))).view(7, 3, 4, 4).permute(1, 2, 0, 3)
-    )  # (H, T, D)
+    qkv = block.attention.qkv(block.norm1(model.embedding(idx)))
+    q, k, _ = qkv.view(7, 3, 4, 4).permute(1, 2, 0, 3)  # (H, T, D)
     scores = rotate(q, angles(7, 4)) @ rotate(k, angles(7, 4)).transpose(1, 2) / 2  # sqrt(D) = 2
     torch.testing.assert_close(weights[0], scores.softmax(-1))
 
@@ -141,7 +140,7 @@ def test_only_learned_positions_end_at_the_block_size(pos, body):
 
 
 @pytest.mark.parametrize("pos", POSITIONS)
-def test_positions_exclude_each_other(pos):
+def test_positions_enter_the_embedding_or_the_attention(pos):
     model = tiny(pos)
     assert any("positions" in name for name in model.state_dict()) == (pos == "learned")
     # Where positions enter attention, the same token has the same embedding everywhere.

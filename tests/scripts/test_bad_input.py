@@ -9,7 +9,7 @@ import sys
 
 import pytest
 import torch
-from helpers import ROOT, SHORT, assert_complains, contents, result_of, succeed
+from helpers import ROOT, SHORT, assert_complains, assert_same_run, contents, succeed
 
 from data.tokenizer import train_tokenizer
 from lab.records import read_metrics
@@ -28,76 +28,39 @@ def test_a_process_ends_with_one_line_and_exit_code_2(shell, tmp_path):
 # -------------------------------------------------------------------------------------------- files
 
 ROWS = b"0\tone of them\n1\tanother one\n2\ta third one\n"
+FILES = {  # {script: (file, its content, what the message says)}
+    "train_classifier": [
+        ("train_CLS.tsv", b" \n\n\n", ["train_CLS.tsv: the file is empty"]),
+        ("train_CLS.tsv", ROWS + b"7\tnobody\n", ["train_CLS.tsv:4: unknown label '7'", "0, 1, 2"]),
+        ("test_CLS.tsv", b"obama\ta\n", ["test_CLS.tsv:1: unknown label 'obama'", "one of 0, 1"]),
+        ("train_CLS.tsv", None, ["holds no", "train_CLS.tsv"]),
+        ("test_CLS.tsv", None, ["test_CLS.tsv: no such file", "check the path"]),
+    ],
+    "train_lm": [
+        ("train_LM.txt", b"", ["train_LM.txt: the file is empty", "give a file with text"]),
+        ("test_LM_obama.txt", b"", ["test_LM_obama.txt: the file is empty"]),
+        (
+            "train_LM.txt",
+            b"a\n\xef\n",
+            ["train_LM.txt:2: not UTF-8 (byte 0xef)", "save the file as"],
+        ),
+        ("train_LM.txt", "words\n".encode("utf-16"), ["train_LM.txt:1: not UTF-8", "UTF-16"]),
+        ("train_LM.txt", b"one\ntwo\0\n", ["train_LM.txt:2: holds a NUL character"]),
+        ("test_LM_valid.txt", b"one\n", ["valid is the name of another set", "rename"]),
+        ("train_LM.txt", b"too short\n", ["--block-size 12", "use a smaller block"]),
+        ("train_LM.txt", None, ["holds no running text", "train_LM.txt"]),
+    ],
+    "train_mlm": [("train_LM.txt", b"one\ntwo \xff\n", ["train_LM.txt:2: not UTF-8 (byte 0xff)"])],
+    "train_seq2seq": [
+        ("train_LM.txt", b"one line\n", ["1 examples are too few for --valid 0.2"]),
+        ("train_LM.txt", None, ["holds no running text", "--task translate"]),
+    ],
+}
 
 
 @pytest.mark.parametrize(
     "script, name, content, parts",
-    [
-        (
-            "train_classifier",
-            "train_CLS.tsv",
-            b"",
-            ["train_CLS.tsv: the file is empty", "give a file with text"],
-        ),
-        ("train_classifier", "train_CLS.tsv", b" \n\n\n", ["train_CLS.tsv: the file is empty"]),
-        (
-            "train_classifier",
-            "train_CLS.tsv",
-            ROWS + b"7\tby nobody\n",
-            ["train_CLS.tsv:4: unknown label '7'", "expected one of 0, 1, 2"],
-        ),
-        (
-            "train_classifier",
-            "test_CLS.tsv",
-            b"obama\tspelled out\n",
-            ["test_CLS.tsv:1: unknown label 'obama'", "0, 1, 2"],
-        ),
-        (
-            "train_classifier",
-            "train_CLS.tsv",
-            ROWS + "0\tcafé\n".encode("latin-1"),
-            ["train_CLS.tsv:4: not UTF-8 (byte 0xe9)", "save the file as UTF-8"],
-        ),
-        ("train_classifier", "train_CLS.tsv", None, ["holds no", "train_CLS.tsv"]),
-        (
-            "train_classifier",
-            "test_CLS.tsv",
-            None,
-            ["test_CLS.tsv: no such file", "check the path"],
-        ),
-        ("train_lm", "train_LM.txt", b"", ["train_LM.txt: the file is empty"]),
-        ("train_lm", "test_LM_obama.txt", b"", ["test_LM_obama.txt: the file is empty"]),
-        (
-            "train_lm",
-            "train_LM.txt",
-            "one\ntwo\nna\xefve\n".encode("latin-1"),
-            ["train_LM.txt:3: not UTF-8 (byte 0xef)"],
-        ),
-        (
-            "train_lm",
-            "train_LM.txt",
-            "words\n".encode("utf-16"),
-            ["train_LM.txt:1: not UTF-8", "UTF-16"],
-        ),
-        ("train_lm", "train_LM.txt", b"one\ntwo\0\n", ["train_LM.txt:2: holds a NUL character"]),
-        ("train_lm", "test_LM_valid.txt", b"one\n", ["valid is the name of another set", "rename"]),
-        ("train_lm", "train_LM.txt", b"too short\n", ["--block-size 12", "use a smaller block"]),
-        ("train_lm", "train_LM.txt", None, ["holds no running text", "train_LM.txt"]),
-        (
-            "train_mlm",
-            "train_LM.txt",
-            b"one\ntwo \xff\n",
-            ["train_LM.txt:2: not UTF-8 (byte 0xff)"],
-        ),
-        ("train_seq2seq", "train_LM.txt", b"", ["train_LM.txt: the file is empty"]),
-        (
-            "train_seq2seq",
-            "train_LM.txt",
-            b"one line\n",
-            ["1 examples are too few for --valid 0.2"],
-        ),
-        ("train_seq2seq", "train_LM.txt", None, ["holds no running text", "--task translate"]),
-    ],
+    [(script, *row) for script, rows in FILES.items() for row in rows],
 )
 def test_a_file_that_is_wrong(script, name, content, parts, cli, own_corpus, tmp_path):
     if content is None:
@@ -132,26 +95,19 @@ def test_a_corpus_that_cannot_be_read(name, content, parts, cli, tmp_path):
 
 
 @pytest.mark.parametrize("script", CORPUS_SCRIPTS)
-def test_windows_line_ends_give_a_note_and_equal_results(script, cli, own_corpus, tmp_path):
-    succeed(cli(script, *SHORT[script], data=own_corpus, out=tmp_path / "unix"))
+def test_windows_line_ends_give_a_note_and_equal_results(
+    script, cli, own_corpus, finished, tmp_path
+):
+    unix = finished(script)  # on the same text
     for path in own_corpus.iterdir():
         path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
-    windows = cli(script, *SHORT[script], data=own_corpus, out=tmp_path / "windows")
-    assert windows.code == 0
+    windows = succeed(cli(script, *SHORT[script], data=own_corpus, out=tmp_path / "windows"))
     assert all(
         line.startswith("note: ") and line.endswith("(CRLF) are accepted")
         for line in windows.err.splitlines()
     )
     assert "train_LM.txt: Windows line ends" in windows.err
-    assert (tmp_path / "unix" / "metrics.jsonl").read_text() == (
-        tmp_path / "windows" / "metrics.jsonl"
-    ).read_text()
-    unix, windows = (result_of(tmp_path / name) for name in ("unix", "windows"))
-    assert all(
-        windows[name] == unix[name]
-        for name in unix
-        if name.startswith(("bits_per_byte", "accuracy", "perplexity"))
-    )
+    assert_same_run(tmp_path / "windows", unix)
 
 
 @pytest.mark.parametrize(
@@ -173,8 +129,7 @@ def test_sentences_longer_than_a_block_are_counted(script, told, cli, corpus, tm
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot lock a folder")
-@pytest.mark.parametrize("argv", [[], ["--overwrite"], ["--resume"]])
-def test_a_folder_in_use_by_another_process_is_left_alone(argv, cli, corpus, finished, tmp_path):
+def test_a_folder_in_use_by_another_process_is_left_alone(cli, corpus, finished, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(finished("train_lm"), folder)
     (folder / "checkpoint.pt").unlink()  # looks like a run that has just begun
@@ -190,10 +145,11 @@ def test_a_folder_in_use_by_another_process_is_left_alone(argv, cli, corpus, fin
         text=True,
     ) as other:
         assert other.stdout.readline() == "held\n"
-        outcome = cli("train_lm", *SHORT["train_lm"], "--data", corpus, "--out", folder, *argv)
+        for argv in ([], ["--overwrite"], ["--resume"]):
+            outcome = cli("train_lm", *SHORT["train_lm"], *argv, data=corpus, out=folder)
+            assert_complains(outcome, "another process is training there")
+            assert contents(folder) == before
         other.stdin.close()
-    assert_complains(outcome, "another process is training there")
-    assert contents(folder) == before
     # the other process has gone
     succeed(cli("train_lm", *SHORT["train_lm"], data=corpus, out=folder, overwrite=True))
 
@@ -217,14 +173,14 @@ def test_a_folder_with_something_else_is_left_alone(there, argv, cli, corpus, tm
     assert contents(folder) == before
 
 
-def test_a_run_just_begun_with_a_users_file_is_kept(cli, corpus, tmp_path):
-    folder, argv = tmp_path / "run", (*SHORT["train_lm"], "--data", corpus)
-    succeed(cli("train_lm", *argv, out=folder))
+def test_a_run_just_begun_with_a_users_file_is_kept(cli, corpus, finished, tmp_path):
+    folder = shutil.copytree(finished("train_lm"), tmp_path / "run")
     for path in folder.iterdir():  # as if it was interrupted before its first checkpoint
         if path.name not in ("config.json", "tokenizer.json"):
             path.unlink()
     (folder / "notes.txt").write_text("my observations")
-    assert_complains(cli("train_lm", *argv, out=folder), folder, "already holds a run")
+    outcome = cli("train_lm", *SHORT["train_lm"], data=corpus, out=folder)
+    assert_complains(outcome, folder, "already holds a run")
     assert (folder / "notes.txt").read_text() == "my observations"
 
 
@@ -257,8 +213,6 @@ def half(content):
     "name, how, parts",
     [
         ("config.json", half, ["not valid JSON", "restore"]),
-        ("config.json", lambda _: b"[]", ["not a JSON object"]),
-        ("config.json", lambda _: b"\xff\xfe", ["not valid JSON"]),
         ("config.json", lambda _: b"{}", ["kind"]),
         (
             "config.json",
@@ -267,7 +221,6 @@ def half(content):
         ),
         ("config.json", None, ["no config.json"]),
         ("tokenizer.json", half, ["not a tokenizer file", "restore the file"]),
-        ("tokenizer.json", lambda _: b"{}", ["not a tokenizer file"]),
         ("tokenizer.json", None, ["no such file"]),
         (
             "tokenizer.json",
@@ -280,8 +233,6 @@ def half(content):
             ["does not begin with [PAD]"],
         ),
         ("best.pt", half, ["not a readable checkpoint", "train the run again"]),
-        ("best.pt", lambda _: b"", ["not a readable checkpoint"]),
-        ("best.pt", lambda _: b"no zip file at all", ["not a readable checkpoint"]),
         ("best.pt", None, ["no best.pt", "--resume"]),
     ],
 )
@@ -324,20 +275,14 @@ def test_an_encoder_that_does_not_fit(cli, corpus, finished, tmp_path):
 # -------------------------------------------------------------------------------- the run to resume
 
 
-@pytest.mark.parametrize("script", CORPUS_SCRIPTS)
 @pytest.mark.parametrize(
     "name, how, parts",
     [
         ("checkpoint.pt", half, ["checkpoint.pt: not a readable checkpoint", "restore"]),
-        ("checkpoint.pt", lambda _: b"", ["checkpoint.pt: not a readable checkpoint"]),
         ("checkpoint.pt", None, ["--resume", "holds no checkpoint.pt", "leave --resume out"]),
         ("config.json", half, ["config.json: not valid JSON"]),
         ("tokenizer.json", half, ["tokenizer.json: not a tokenizer file", "restore"]),
-        (
-            "metrics.jsonl",
-            lambda content: b"{\n" + content,
-            ["metrics.jsonl: not readable", "restore"],
-        ),
+        ("metrics.jsonl", lambda c: b"{\n" + c, ["metrics.jsonl: not readable", "restore"]),
         ("metrics.jsonl", None, ["metrics.jsonl: lacks the evaluations", "--overwrite"]),
         (
             "config.json",
@@ -351,14 +296,13 @@ def test_an_encoder_that_does_not_fit(cli, corpus, finished, tmp_path):
         ),
     ],
 )
-def test_a_run_that_cannot_be_resumed(script, name, how, parts, cli, corpus, finished, tmp_path):
-    folder = damaged(finished, script, tmp_path, name, how)
+def test_a_run_that_cannot_be_resumed(name, how, parts, cli, corpus, finished, tmp_path):
+    folder = damaged(finished, "train_lm", tmp_path, name, how)
     if name == "checkpoint.pt":
         (folder / "previous.pt").unlink()  # or the run would resume from that
     before = contents(folder)
-    assert_complains(
-        cli(script, *SHORT[script], data=corpus, out=folder, resume=True), folder, *parts
-    )
+    outcome = cli("train_lm", *SHORT["train_lm"], data=corpus, out=folder, resume=True)
+    assert_complains(outcome, folder, *parts)
     assert contents(folder) == before
 
 
@@ -397,12 +341,8 @@ def test_resume_without_a_run(cli, corpus, tmp_path):
 
 
 def test_a_log_with_a_truncated_last_line_is_repaired(cli, corpus, finished, tmp_path):
-    folder = damaged(
-        finished,
-        "train_lm",
-        tmp_path,
-        "metrics.jsonl",
-        lambda content: content + b'{"step": 8, "tok',
-    )
+    folder = shutil.copytree(finished("train_lm"), tmp_path / "run")
+    with open(folder / "metrics.jsonl", "a", encoding="utf-8") as file:
+        file.write('{"step": 8, "tok')
     succeed(cli("train_lm", *SHORT["train_lm"], data=corpus, out=folder, resume=True))
     assert read_metrics(folder) == read_metrics(finished("train_lm"))

@@ -2,7 +2,7 @@
 
 import statistics
 
-from helpers import assert_complains, call, result_of
+from helpers import assert_complains, call, result_of, succeed
 
 from lab.predictions import average_predictions
 from lab.records import read_record
@@ -18,14 +18,12 @@ def test_cross_validation_of_three_recipes(corpus, tmp_path, jobs_in_process):
     argv += ("--out", out, "--mlm", f"{TINY} --valid 0.2")
     argv += ("--likelihood", f"{TINY} --steps 2 --class-steps 1")
     argv += ("--likelihood", f"{TINY} --steps 2 --class-steps 1 --tokenizer bpe --vocab-size 270")
-    done = call("crossvalidate", *argv)
-    assert done.code == 0, done.err
+    done = succeed(call("crossvalidate", *argv))
     runs = [result_of(out / f"bayes-{i}")["accuracy/test"] for i in (1, 2)]
     bayes = result_of(out)["accuracy/bayes"]
     assert bayes["values"] == runs and bayes["mean"] == statistics.fmean(runs)
     of_seeds = [result_of(out / f"random-2-{seed}")["accuracy/test"] for seed in (0, 1)]
     assert result_of(out)["accuracy/random"]["values"][1] == statistics.fmean(of_seeds)
-    bayes = result_of(out)["accuracy/bayes"]
     assert bayes["averaged"] == bayes["values"]  # it has no seeds
     encoder = read_record(out / "untrained-1-0" / "config.json")["flags"]
     assert encoder["split"] == "1/2" and encoder["steps"] == 0
@@ -38,7 +36,6 @@ def test_cross_validation_of_three_recipes(corpus, tmp_path, jobs_in_process):
     assert result_of(out)["accuracy/likelihood"]["values"][1] == statistics.fmean(means)
     assert crossvalidate.RECIPES["bayes"][0] in done.out
     assert (out / "crossvalidate.png").stat().st_size > 5000
-    again = call("crossvalidate", *argv)
-    assert again.code == 0 and again.out.count("finished before") == 18
+    assert succeed(call("crossvalidate", *argv)).out.count("finished before") == 18
     other = call("crossvalidate", *argv, "--pos", "nope")
     assert_complains(other, "finished with --pos alibi, not nope", "--out")

@@ -1,44 +1,31 @@
 """probe_layers.py: layers of an encoder beside an untrained one, and the table of their runs."""
 
 import pytest
-from helpers import SHORT, assert_complains, call, result_of
+from helpers import SHORT, assert_complains, call, result_of, succeed
 
 from lab.records import read_record
 
 
-def test_layers_of_a_tiny_encoder(corpus, finished, tmp_path, jobs_in_process):
-    argv = (finished("train_mlm"), "--seeds", 1, "--jobs", 1, "--out", tmp_path / "layers")
-    done = call("probe_layers", *argv)
-    assert done.code == 0, done.err
-    result = result_of(tmp_path / "layers")
+def test_layers_of_an_encoder_and_of_its_untrained_double(cli, corpus, tmp_path, jobs_in_process):
+    flags = ("--zero-mask", "--scale-embd", "--head", "clap", "--attn-dropout", 0.1)
+    run, layers = tmp_path / "run", tmp_path / "layers"
+    succeed(cli("train_mlm", *SHORT["train_mlm"], *flags, "--data", corpus, "--out", run))
+    done = succeed(call("probe_layers", run, "--seeds", 1, "--jobs", 1, "--out", layers))
+    result = result_of(layers)
     assert {name for name in result if name.endswith("/test")} == {
         f"{kind}/layer-{layer}/test"
         for kind in ("pretrained", "untrained")
         for layer in (0, 1, "all")
     }
     for kind in ("pretrained", "untrained"):
-        one = result_of(tmp_path / "layers" / f"{kind}-layer-1-0")["accuracy/test"]
+        one = result_of(layers / f"{kind}-layer-1-0")["accuracy/test"]
         assert result[f"{kind}/layer-1/test"]["values"][0] == pytest.approx(100 * one)
-    described = read_record(tmp_path / "layers" / "untrained-layer-0-0" / "config.json")
+        model = read_record(layers / f"{kind}-layer-1-0" / "config.json")["model"]
+        assert model["zero_mask"] and model == read_record(run / "config.json")["model"]
+    described = read_record(layers / "untrained-layer-0-0" / "config.json")
     assert described["classifier"]["layers"] == "0"
     assert "| embeddings |" in done.out
-    assert (tmp_path / "layers" / "layers.png").stat().st_size > 5000
-
-
-def test_the_untrained_double_has_the_configuration_of_the_run(
-    cli, corpus, tmp_path, jobs_in_process
-):
-    flags = ("--zero-mask", "--scale-embd", "--head", "clap", "--attn-dropout", 0.1)
-    run, layers = tmp_path / "run", tmp_path / "layers"
-    made = cli("train_mlm", *SHORT["train_mlm"], *flags, "--data", corpus, "--out", run)
-    assert made.code == 0, made.err
-    done = call("probe_layers", run, "--seeds", 1, "--jobs", 1, "--out", layers)
-    assert done.code == 0, done.err
-    models = [
-        read_record(folder / "config.json")["model"]
-        for folder in (run, layers / "untrained-layer-1-0", layers / "pretrained-layer-1-0")
-    ]
-    assert models[0]["zero_mask"] and models[0] == models[1] == models[2]
+    assert (layers / "layers.png").stat().st_size > 5000
 
 
 def test_what_is_no_encoder_is_refused(cli, finished):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import assert_complains, call, result_of, tiny_model
+from helpers import assert_complains, call, result_of, succeed, tiny_model
 
 from model import Decoder
 from studies import probe_order
@@ -21,26 +21,23 @@ def test_shuffling_keeps_all_words_and_the_last_k_in_place(k):
 def test_losses_are_the_cross_entropy_of_each_target():
     model = tiny_model(Decoder, n_layer=1, n_ffn=0, pos="nope")
     x, y = torch.randint(5, 30, (70, 12)), torch.randint(5, 30, (70, 12))
+    last = torch.full_like(y, -100)
+    last[:, -1] = y[:, -1]
     with torch.no_grad():
         logits = model(x)
-        torch.testing.assert_close(
-            probe_order.losses_of_blocks(model, x, y),
-            F.cross_entropy(logits.reshape(-1, 30), y.reshape(-1), reduction="none"),
-        )
-        last = torch.full_like(y, -100)
-        last[:, -1] = y[:, -1]
-        torch.testing.assert_close(
-            probe_order.losses_of_blocks(model, x, last),
-            F.cross_entropy(logits[:, -1], y[:, -1], reduction="none"),
-        )
+        found = [probe_order.losses_of_blocks(model, x, targets) for targets in (y, last)]
+        expected = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none")
+        torch.testing.assert_close(found[0], expected)
+        expected = F.cross_entropy(logits[:, -1], y[:, -1], reduction="none")
+        torch.testing.assert_close(found[1], expected)
 
 
-def test_a_run_through_the_command_line(shell, finished, tmp_path):
-    done = shell("probe_order", finished("train_lm"), "--blocks", 30, "--out", "order")
-    assert done.code == 0, done.err
-    result = result_of(tmp_path / "order")["runs"]["learned"]
+def test_a_run_through_the_command_line(finished, tmp_path):
+    order = tmp_path / "order"
+    done = succeed(call("probe_order", finished("train_lm"), "--blocks", 30, "--out", order))
+    result = result_of(order)["runs"]["learned"]
     assert result["kept"][0] == [0, 1, 2, 4, 8, 12] and len(result["segments"][0]) == 8
-    assert "last 4" in done.out and (tmp_path / "order" / "order.png").stat().st_size > 10_000
+    assert "last 4" in done.out and (order / "order.png").stat().st_size > 10_000
     refused = call("probe_order", finished("train_mlm"))
     assert_complains(refused, "train_lm.py")
 

@@ -20,15 +20,12 @@ def body(pos, kind=Decoder, init_std=0.05):
 
 def probed(model, learn, judge, flags=FLAGS):
     """The readings of probes trained on one text, of another, and the true positions."""
-    return probe_network.read_positions(
-        model, probe_network.fit_probes(model, *learn, flags), *judge
-    )
+    probes = probe_network.fit_probes(model, *learn, flags)
+    return probe_network.read_positions(model, probes, *judge)
 
 
-def text(n, T=12):
-    return torch.randint(5, 30, (n, T), generator=torch.Generator().manual_seed(n)), torch.ones(
-        n, T, dtype=torch.bool
-    )
+def text(n):
+    return torch.randint(5, 30, (n, 12)), torch.ones(n, 12, dtype=torch.bool)
 
 
 @pytest.mark.parametrize(
@@ -69,13 +66,13 @@ def test_the_scores_of_a_known_distribution():
 
 def test_states_are_those_of_the_real_tokens():
     model = body("alibi", Encoder)
-    idx, mask = text(5)
+    idx, _ = text(5)
     mask = torch.arange(12) < torch.tensor([12, 3, 7, 1, 9])[:, None]
     states = probe_network.states_of_tokens(model, idx, mask, "cpu")
     assert states.shape == (3, int(mask.sum()), 32)
-    assert torch.equal(
-        states, probe_network.states_of_tokens(model, idx.masked_fill(~mask, 0), mask, "cpu")
-    )  # whatever stands in the padding
+    # whatever stands in the padding
+    other = probe_network.states_of_tokens(model, idx.masked_fill(~mask, 0), mask, "cpu")
+    assert torch.equal(states, other)
     _, alone = model(idx[1:2, :3], need_states=True)
     torch.testing.assert_close(states[:, 12:15], torch.stack(alone)[:, 0], atol=1e-5, rtol=1e-5)
 
@@ -121,9 +118,8 @@ def test_runs_that_differ_in_more_than_the_seed_are_named_by_it(cli, corpus, tmp
     for name, more in runs.items():
         succeed(cli("train_lm", *SHORT["train_lm"], data=corpus, out=tmp_path / name, **more))
     folders = [tmp_path / name for name in runs]
-    assert list(labelled(folders)) == [
-        "n-embd=8, anchor=no", "n-embd=16, anchor=no", "n-embd=16, anchor=yes",
-    ]  # fmt: skip
+    expected = ["n-embd=8, anchor=no", "n-embd=16, anchor=no", "n-embd=16, anchor=yes"]
+    assert list(labelled(folders)) == expected
     assert list(labelled(folders, "x, y, z")) == ["x", "y", "z"]
 
 

@@ -15,7 +15,7 @@ from lab.inside.answers import fill, next_words, write
 from lab.load import read_run
 
 N_SPECIAL = len(SPECIAL)
-SHORT = "this is a small sentence"
+TEXT = "this is a small sentence"
 
 
 def ids_of(run, text):
@@ -57,7 +57,7 @@ def test_a_byte_level_mask_has_no_space_of_its_own(tmp_path, monkeypatch):
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
 def test_next_words_are_a_tempered_distribution(tmp_path, temperature):
     run = read_run(make_run(tmp_path / "run", pos="rope"))
-    ids = ids_of(run, SHORT)
+    ids = ids_of(run, TEXT)
     words, probabilities = next_words(run.model, ids, temperature, 7)
     logits = run.model(ids[None])[0, -1]
     best = logits[N_SPECIAL:].argsort(descending=True)[:7] + N_SPECIAL
@@ -68,7 +68,7 @@ def test_next_words_are_a_tempered_distribution(tmp_path, temperature):
 
 def test_a_temperature_of_next_to_nothing_is_greedy(tmp_path):
     run = read_run(make_run(tmp_path / "run", pos="rope"))
-    _, probabilities = next_words(run.model, ids_of(run, SHORT), 1e-320, 7)
+    _, probabilities = next_words(run.model, ids_of(run, TEXT), 1e-320, 7)
     # where a processor flushes such a number to 0, there is only the one
     assert probabilities[0] == 1 and probabilities.sum() == 1
 
@@ -86,27 +86,21 @@ def test_specials_are_never_written(tmp_path):
     with torch.no_grad():
         run.model.head.bias[:N_SPECIAL] = 50.0  # all that the model wants to say
     for temperature in (0, 1.0, 1e6):
-        assert (
-            write(run.model, torch.tensor([BOS]), 40, temperature, 10**6, batching.generator(1))[
-                1:
-            ].min()
-            >= N_SPECIAL
-        )
+        gen = batching.generator(1)
+        written = write(run.model, torch.tensor([BOS]), 40, temperature, 10**6, gen)
+        assert written[1:].min() >= N_SPECIAL
     assert fill(run.model, torch.tensor([BOS, MASK]), 10**6)[0].min() >= N_SPECIAL
 
 
 def test_learned_positions_see_the_last_block_only(tmp_path):
     for pos in ("learned", "nope"):
         run = read_run(make_run(tmp_path / pos, pos=pos, block_size=5))
-        ids = torch.randint(N_SPECIAL, run.tokenizer.get_vocab_size(), (12,))
+        V = run.tokenizer.get_vocab_size()
+        ids = torch.randint(N_SPECIAL, V, (12,))
         changed = ids.clone()
-        changed[0] = (
-            ids[0] % (run.tokenizer.get_vocab_size() - N_SPECIAL) + N_SPECIAL
-        )  # another word
-        same = torch.equal(
-            next_words(run.model, ids, 1.0, 9)[1], next_words(run.model, changed, 1.0, 9)[1]
-        )
-        assert same == (pos == "learned")
+        changed[0] = ids[0] % (V - N_SPECIAL) + N_SPECIAL  # another word
+        shares = [next_words(run.model, text, 1.0, 9)[1] for text in (ids, changed)]
+        assert torch.equal(*shares) == (pos == "learned")
 
 
 def test_the_same_seed_writes_the_same_text(tmp_path):
@@ -263,7 +257,7 @@ def test_a_damaged_thread_run_is_one_line(tmp_path, reader):
 @pytest.mark.parametrize(
     "kind, argv, message",
     [
-        ("mlm", ("--text", SHORT), "no [MASK] found"),
+        ("mlm", ("--text", TEXT), "no [MASK] found"),
         ("mlm", (), "no [MASK] found"),
         ("lm", ("--text", "this [MASK]"), "run of train_mlm.py"),
         (
@@ -280,8 +274,8 @@ def test_a_damaged_thread_run_is_one_line(tmp_path, reader):
         ("classifier", ("--text", " "), "contains no words"),
         ("mlm", ("--text", "[MASK] " * 40), "learned positions end at 32; shorten it"),
         ("mlm", ("--text", "[MASK]", "--tokens", "3"), "--tokens 3: "),
-        ("classifier", ("--text", SHORT, "--top-k", "3"), "writes no text; leave that out"),
-        ("lm", ("--text", SHORT, "--table", "."), "--table .: is a folder; give a file"),
+        ("classifier", ("--text", TEXT, "--top-k", "3"), "writes no text; leave that out"),
+        ("lm", ("--text", TEXT, "--table", "."), "--table .: is a folder; give a file"),
     ],
 )
 def test_mistakes_are_one_line(tmp_path, kind, argv, message):
@@ -292,12 +286,10 @@ def test_mistakes_are_one_line(tmp_path, kind, argv, message):
 
 def test_a_run_that_has_not_ended_is_used_with_a_word_of_warning(tmp_path):
     folder = make_run(tmp_path / "cut")
-    for expected in (
-        "",
-        f"note: the run in {folder} has not ended; its weights are those of step 3\n",
-    ):
-        code, out, err = call("sample", folder, "--text", "this is", "--samples", 1, "--tokens", 2)
-        assert code == 0 and err == expected
+    note = f"note: the run in {folder} has not ended; its weights are those of step 3\n"
+    for expected in ("", note):
+        done = call("sample", folder, text="this is", samples=1, tokens=2)
+        assert (done.code, done.err) == (0, expected)
         (folder / "result.json").unlink(missing_ok=True)
         state = torch.load(folder / "best.pt", weights_only=True)
         torch.save(state | {"step": 3}, folder / "best.pt")

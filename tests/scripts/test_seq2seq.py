@@ -20,11 +20,9 @@ from lab.load import read_run
 from lab.records import read_metrics
 from nets.encoder_decoder import EncoderDecoder, generate
 
-COUNTS, COLOURS, NOUNS = (
-    ("one un", "two deux", "three trois", "four quatre"),
-    ("red rouge", "blue bleu", "black noir"),
-    ("cats chats", "dogs chiens", "birds oiseaux", "mice souris"),
-)
+COUNTS = ("one un", "two deux", "three trois", "four quatre")
+COLOURS = ("red rouge", "blue bleu", "black noir")
+NOUNS = ("cats chats", "dogs chiens", "birds oiseaux", "mice souris")
 
 
 def pair(number):
@@ -48,15 +46,14 @@ LEARN = (
 
 @pytest.fixture(scope="session")
 def translator(tmp_path_factory):
-    """(run folder, pairs.tsv, printed text) of a run that has learned to translate."""
+    """(run folder, printed text) of a run that has learned to translate."""
     folder = tmp_path_factory.mktemp("translator")
     path = folder / "pairs.tsv"
-    path.write_text(
-        "".join("{}\t{}\n".format(*pair(number)) for number in range(192)), encoding="utf-8"
-    )
+    lines = ("\t".join(pair(number)) + "\n" for number in range(192))
+    path.write_text("".join(lines), encoding="utf-8")
     done = call("train_seq2seq", *TRANSLATE, *LEARN, data=path, out=folder / "run")
     assert (done.code, done.err) == (0, "")
-    return folder / "run", path, done.out
+    return folder / "run", done.out
 
 
 @torch.no_grad()
@@ -93,10 +90,9 @@ def test_perplexity_of_infilling_is_that_by_hand(finished, corpus):
             words += [loss for loss, i in zip(found, target) if i < first and i != EOS]
     assert sorted(texts) == sorted(pieces * DRAWS)  # every line, whole
     assert result["tokens/obama"] == len(nats) > len(words) > 0
-    assert result["perplexity/obama"] == pytest.approx(math.exp(sum(nats) / len(nats)), rel=1e-4)
-    assert result["perplexity_words/obama"] == pytest.approx(
-        math.exp(sum(words) / len(words)), rel=1e-4
-    )
+    for metric, losses in (("perplexity", nats), ("perplexity_words", words)):
+        expected = math.exp(sum(losses) / len(losses))
+        assert result[f"{metric}/obama"] == pytest.approx(expected, rel=1e-4)
     assert read_metrics(folder)[-1].keys() >= {
         f"perplexity/{name}" for name in ("valid", "obama", "wbush", "hbush")
     }
@@ -112,34 +108,24 @@ def test_all_runs_are_measured_on_the_same_gaps():
 
 
 def test_translation_learns_and_its_numbers_are_those_by_hand(translator):
-    folder, path, out = translator
+    folder, out = translator
     loaded, result = read_run(folder), result_of(folder)
     _, heldout = hold_out([pair(number) for number in range(192)], 0.1, 0, key=lambda row: row[0])
     nats, outputs = [], []
     for source, target in heldout:
-        ids, wanted = (
-            [BOS, *encode(loaded.tokenizer, [source])[0]],
-            [*encode(loaded.tokenizer, [target])[0], EOS],
-        )
-        nats += losses_by_hand(loaded.model, ids, wanted)
-        outputs.append(
-            loaded.tokenizer.decode(
-                generate(loaded.model, torch.tensor([ids]), None, 12)[0].tolist()
-            ).replace(" .", ".")
-        )
+        ids, wanted = encode(loaded.tokenizer, [source, target])
+        ids = [BOS, *ids]
+        nats += losses_by_hand(loaded.model, ids, [*wanted, EOS])
+        written = generate(loaded.model, torch.tensor([ids]), None, 12)[0].tolist()
+        outputs.append(loaded.tokenizer.decode(written).replace(" .", "."))
     assert result["perplexity/heldout"] == pytest.approx(math.exp(sum(nats) / len(nats)), rel=1e-4)
     assert result["tokens/heldout"] == len(nats)
-    exact = sum(
-        output == target.replace(" .", ".") for output, (_, target) in zip(outputs, heldout)
-    ) / len(heldout)
-    assert result["exact/heldout"] == exact > 0.8
     targets = [target for _, target in heldout]
-    assert result["bleu/heldout"] == pytest.approx(
-        sacrebleu.BLEU().corpus_score(outputs, [targets]).score
-    )
-    assert result["chrf/heldout"] == pytest.approx(
-        sacrebleu.CHRF().corpus_score(outputs, [targets]).score
-    )
+    exact = [output == target.replace(" .", ".") for output, target in zip(outputs, targets)]
+    assert result["exact/heldout"] == sum(exact) / len(exact) > 0.8
+    for name, metric in (("bleu", sacrebleu.BLEU()), ("chrf", sacrebleu.CHRF())):
+        score = metric.corpus_score(outputs, [targets]).score
+        assert result[f"{name}/heldout"] == pytest.approx(score)
     assert "BLEU" in out and "source to target" in out.splitlines()[-1]
     assert "[S0]" not in loaded.tokenizer.get_vocab()
     assert set(targets[0].split()) <= loaded.tokenizer.get_vocab().keys()
@@ -148,32 +134,24 @@ def test_translation_learns_and_its_numbers_are_those_by_hand(translator):
 def test_folders_of_pairs_and_their_val_set(cli, tmp_path):
     folder = tmp_path / "pairs"
     folder.mkdir()
-    for name, numbers in (
-        ("train", range(40)),
-        ("val", range(40, 50)),
-        ("test_2016", range(50, 60)),
-    ):
+    parts = {"train": range(40), "val": range(40, 50), "test_2016": range(50, 60)}
+    for name, numbers in parts.items():
         for side, ending in enumerate(("en", "fr")):
-            (folder / f"{name}.{ending}").write_text(
-                "".join(pair(number)[side] + "\n" for number in numbers) + "mice " * 60 + "\n",
-                encoding="utf-8",
-            )
+            lines = [*(pair(number)[side] for number in numbers), "mice " * 60]
+            (folder / f"{name}.{ending}").write_text("\n".join(lines) + "\n", encoding="utf-8")
     argv = [*TRANSLATE, *"--block-size 40 --tokenizer bpe --vocab-size 300".split()]
-    outcome = cli("train_seq2seq", *argv, data=folder, languages="fr-en", out=tmp_path / "run")
+    given = dict(data=folder, languages="fr-en", out=tmp_path / "run")
+    outcome = cli("train_seq2seq", *argv, **given)
     assert_complains(outcome, "--valid", "has pairs for validation; leave --valid out")
     at = argv.index("--valid")
     del argv[at : at + 2]
-    done = cli("train_seq2seq", *argv, data=folder, languages="fr-en", out=tmp_path / "run")
+    done = cli("train_seq2seq", *argv, **given)
     assert (done.code, done.err) == (0, "") and "fr to en" in done.out
     assert "1 pairs of train are longer than --block-size 40: left out" in done.out
     assert "1 pairs of test_2016 are longer than --block-size 40: truncated" in done.out
-    assert {
-        "perplexity/valid",
-        "perplexity/test_2016",
-        "exact/test_2016",
-        "bleu/valid",
-        "chrf/test_2016",
-    } <= result_of(tmp_path / "run").keys()
+    metrics = ("perplexity", "exact", "bleu", "chrf")
+    measured = {f"{metric}/{part}" for metric in metrics for part in ("valid", "test_2016")}
+    assert measured <= result_of(tmp_path / "run").keys()
 
 
 # ---------------------------------------------------------------------------------------- bad input
@@ -203,9 +181,8 @@ def test_a_text_that_cannot_be_filled(argv, parts, finished):
 
 
 def test_a_mask_for_a_translator(translator):
-    assert_complains(
-        call("sample", translator[0], text="two [MASK] cats"), "translates", "--task infill"
-    )
+    done = call("sample", translator[0], text="two [MASK] cats")
+    assert_complains(done, "translates", "--task infill")
 
 
 # --------------------------------------------------------------------------------------- generation
@@ -261,10 +238,9 @@ def test_a_translation_is_the_one_learned(translator):
 def test_a_byte_level_gap_includes_the_space_before_it(cli, corpus, tmp_path):
     argv = (*SHORT["train_seq2seq"], *"--tokenizer bpe --vocab-size 300 --pos nope".split())
     succeed(cli("train_seq2seq", *argv, data=corpus, out=tmp_path / "run"))
-    told = call("sample", tmp_path / "run", text="hope [MASK] work.", temperature=0, tokens=5)
-    assert told.code == 0
-    assert told.out.splitlines()[1].startswith("hope")
-    assert told.out.splitlines()[1].endswith(" work.")
+    ask = dict(text="hope [MASK] work.", temperature=0, tokens=5)
+    filled = succeed(call("sample", tmp_path / "run", **ask)).out.splitlines()[1]
+    assert filled.startswith("hope") and filled.endswith(" work.")
 
 
 # --------------------------------------------------------------------------------------------- maps
@@ -275,12 +251,8 @@ def test_three_attentions_are_drawn_and_pass(finished, translator, tmp_path, fig
     texts = ["hope and change", "two cats and birds ."]
     code, out, _ = call("attention_maps", *runs, text=texts, positions=True, out=tmp_path / "maps")
     assert code == 0 and "FAIL" not in out
-    for part in (
-        "encoder self-attention",
-        "decoder self-attention",
-        "cross-attention from decoder to source",
-    ):
-        assert out.count(part) == 2
+    for part in ("encoder self", "decoder self", "cross"):
+        assert out.count(f"{part}-attention") == 2
     assert out.count("ok    no weight on padding") >= 4
     assert out.count("ok    nothing above the diagonal") == 2
     assert out.count("ok    fused") == 4
@@ -288,11 +260,8 @@ def test_three_attentions_are_drawn_and_pass(finished, translator, tmp_path, fig
         "map-1-hope-and-change-train_seq2seq-run.png",
         "map-2-two-cats-and-birds-train_seq2seq-run.png",
     ]
-    assert {name for name, _ in figures[2:]} == {
-        f"positions-{half}-{run}.png"
-        for half in ("encoder", "decoder")
-        for run in ("train_seq2seq", "run")
-    }
+    both = [(half, run) for half in ("encoder", "decoder") for run in ("train_seq2seq", "run")]
+    assert {name for name, _ in figures[2:]} == {f"positions-{h}-{run}.png" for h, run in both}
     report = json.loads((tmp_path / "maps" / "maps.json").read_text())
     described = report["map-2-two-cats-and-birds-train_seq2seq-run.png"]["runs"]
     assert [run["attention"] for run in described] == ["encoder", "decoder", "cross"] * 2
@@ -321,13 +290,8 @@ def test_gaps_of_a_map_are_those_typed_or_drawn(finished, tmp_path, figures):
     assert cross["keys"] == drawn
     assert written[:2] == ["[BOS]", "[S0]"] and cross["queries"] == written
     at = drawn.index("[S0]")
-    assert drawn[:at] + written[2:] + drawn[at + 1 :] == [
-        "[BOS]",
-        "hope",
-        "and",
-        "change",
-        "matter",
-    ]
+    whole = drawn[:at] + written[2:] + drawn[at + 1 :]
+    assert whole == ["[BOS]", "hope", "and", "change", "matter"]
 
 
 @pytest.mark.parametrize("memory_only", [False, True])
@@ -352,10 +316,9 @@ def test_maps_of_attention_to_padding_fail(translator, tmp_path, figures, monkey
 
 
 def test_only_runs_of_one_task_are_compared(cli, corpus, finished, translator, tmp_path):
-    for name, argv in (("other", ("--pos", "nope")), ("more", ("--mask-rate", "0.16"))):
-        succeed(
-            cli("train_seq2seq", *SHORT["train_seq2seq"], *argv, data=corpus, out=tmp_path / name)
-        )
+    argv = (*SHORT["train_seq2seq"], "--data", corpus)
+    succeed(cli("train_seq2seq", *argv, pos="nope", out=tmp_path / "other"))
+    succeed(cli("train_seq2seq", *argv, mask_rate=0.16, out=tmp_path / "more"))
     infill, out = finished("train_seq2seq"), tmp_path / "compare"
     told = succeed(call("compare", infill, tmp_path / "other", out=out)).out
     for part in ("learned", "NoPE", "Encoder-decoder on tiny", "perplexity obama"):

@@ -21,89 +21,49 @@ def test_study_nope(corpus, tmp_path, monkeypatch, jobs_in_process):
     argv = ("--data", corpus, *"--size quick --seeds 1 --jobs 1".split(), "--out", study)
     done = succeed(call("nope", *argv))
     result, one = result_of(study), result_of(study / "lm-nope-1-8-anchor-0")
-    nats = sum(
-        one[f"tokens/{name}"] * math.log(one[f"perplexity/{name}"]) for name in result["tests"]
-    )
-    assert result["perplexity/lm-nope-1-8-anchor-SEED"] == pytest.approx(
-        [math.exp(nats / sum(one[f"tokens/{name}"] for name in result["tests"]))]
-    )
-    assert result["masked perplexity/learned"] == [
-        result_of(study / "mlm-learned-0")["perplexity/valid"]
-    ]
-    assert {f"perplexity/obama@{length}" for length in (16, 32, 64)} < set(
-        one
-    )  # train short, test long
+    tokens = {name: one[f"tokens/{name}"] for name in result["tests"]}
+    nats = sum(n * math.log(one[f"perplexity/{name}"]) for name, n in tokens.items())
+    expected = [math.exp(nats / sum(tokens.values()))]
+    assert result["perplexity/lm-nope-1-8-anchor-SEED"] == pytest.approx(expected)
+    masked = result_of(study / "mlm-learned-0")["perplexity/valid"]
+    assert result["masked perplexity/learned"] == [masked]
+    # train short, test long
+    assert {f"perplexity/obama@{length}" for length in (16, 32, 64)} < set(one)
     assert not any("@" in name for name in result_of(study / "lm-learned-1-8-0"))
     report = (study / "report.md").read_text(encoding="utf-8")
-    for figure in (
-        "compare/compare.png",
-        "compare/train-short-test-long.png",
-        "probe/probe.png",
-        "order/order.png",
-        "emergence/emergence.png",
-        "anchor/anchor.png",
-        "averages/averages.png",
-    ):
+    looks = ("compare", "probe", "order", "emergence", "anchor", "averages")
+    for figure in (*(f"{name}/{name}.png" for name in looks), "compare/train-short-test-long.png"):
         assert figure in report and (study / figure).stat().st_size > 5000
     assert (study / "encodings.tex").exists() and "| learned" in done.out
     emerged = result_of(study / "emergence")["runs"]["NoPE + anchor"]
     assert emerged["kept"] == [[0, 4, 8]] and len(emerged["median"][0][2]) == 2
-    again = call("nope", *argv)
-    assert again.code == 0 and again.out.count("finished before") == 16  # all but the comparison
+    again = succeed(call("nope", *argv))
+    assert again.out.count("finished before") == 16  # all but the comparison
 
 
 def test_study_clap(corpus, tmp_path, monkeypatch, jobs_in_process):
-    tiny = dict(
-        vocab_size=300,
-        n_layer=1,
-        n_embd=16,
-        n_head=2,
-        n_ffn=20,
-        block_size=12,
-        batch_size=4,
-        lr=1e-3,
-        steps=10,
-    )
-    monkeypatch.setattr(clap, "SIZES", {"quick": tiny})
-    monkeypatch.setattr(
-        clap,
-        "CONFIGURATIONS",
-        {name: clap.CONFIGURATIONS[name] for name in ("baseline", "zero-clap")},
-    )
-    monkeypatch.setattr(
-        clap,
-        "VARIANTS",
-        {
-            name: words
-            for name, words in clap.VARIANTS.items()
-            if "scaled" in name or "plain" in name
-        },
-    )
-    monkeypatch.setattr(clap, "CONTROLS", {"alibi, no dropout": clap.CONTROLS["alibi, no dropout"]})
+    tiny = dict(vocab_size=300, n_layer=1, n_embd=16, n_head=2, n_ffn=20, block_size=12)
+    monkeypatch.setattr(clap, "SIZES", {"quick": tiny | dict(batch_size=4, lr=1e-3, steps=10)})
+    variants = [name for name in clap.VARIANTS if "scaled" in name or "plain" in name]
+    kept = {"CONFIGURATIONS": ("baseline", "zero-clap"), "CONTROLS": ("alibi, no dropout",)}
+    for table, names in (kept | {"VARIANTS": variants}).items():
+        monkeypatch.setattr(clap, table, {name: getattr(clap, table)[name] for name in names})
     study = tmp_path / "study"
     succeed(call("clap", data=corpus, size="quick", seeds=2, jobs=1, out=study))
     result = result_of(study)
     assert result["zero-clap"]["perplexity"] == [
         result_of(study / f"zero-clap-{seed}")["perplexity/valid"] for seed in (0, 1)
     ]
-    models = {
-        name: read_record(study / f"{name}-0" / "config.json")["model"]
-        for name in (
-            "baseline",
-            "zero-clap",
-            "zero-clap-plain-embeddings",
-            "zero-clap-scaled-embeddings",
-        )
+    expected = {
+        "baseline": ("roberta", False, False, False, False),
+        "zero-clap": ("clap", True, False, True, False),
+        "zero-clap-plain-embeddings": ("plain-clap", False, False, True, False),
+        "zero-clap-scaled-embeddings": ("clap", True, True, True, False),
     }
-    assert [
-        (m["head"], m["unit_embd"], m["scale_embd"], m["zero_mask"], m["norm_first"])
-        for m in models.values()
-    ] == [
-        ("roberta", False, False, False, False),
-        ("clap", True, False, True, False),
-        ("plain-clap", False, False, True, False),
-        ("clap", True, True, True, False),
-    ]
+    for name, values in expected.items():
+        model = read_record(study / f"{name}-0" / "config.json")["model"]
+        options = ("head", "unit_embd", "scale_embd", "zero_mask", "norm_first")
+        assert tuple(model[option] for option in options) == values
     assert (study / "clap.png").stat().st_size > 10_000
     assert "zero-clap, scaled embeddings" in (study / "clap.tex").read_text(encoding="utf-8")
     assert (study / "compare" / "compare.md").exists()
@@ -122,11 +82,11 @@ def test_study_clap(corpus, tmp_path, monkeypatch, jobs_in_process):
     assert_complains(wrong, "--only alibis", "alibi-no-dropout")
 
 
-def test_an_interrupted_job_is_resumed(tmp_path, jobs_in_process):
-    argv = [*SHORT["train_seq2seq"], "--data", "toy"]
-    run_all(tmp_path, [[("run", "beyond.train_seq2seq", argv)]], JobFlags(jobs=1))
+def test_an_interrupted_job_is_resumed(corpus, tmp_path, jobs_in_process):
+    jobs = [[("run", "beyond.train_seq2seq", [*SHORT["train_seq2seq"], "--data", corpus])]]
+    run_all(tmp_path, jobs, JobFlags(jobs=1))
     (tmp_path / "run" / "result.json").unlink()  # as if it had been stopped before its end
-    run_all(tmp_path, [[("run", "beyond.train_seq2seq", argv)]], JobFlags(jobs=1))
+    run_all(tmp_path, jobs, JobFlags(jobs=1))
     assert (tmp_path / "run" / "result.json").exists()
 
 

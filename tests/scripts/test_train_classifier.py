@@ -1,11 +1,10 @@
 """train_classifier.py: accuracies counted by hand, jointly, frozen and fine-tuned."""
 
-import json
 import shutil
 
 import pytest
 import torch
-from helpers import SAID, SHORT, assert_complains, result_of, succeed
+from helpers import SAID, SHORT, assert_complains, result_of, succeed, weights
 
 import data
 import train_classifier
@@ -142,11 +141,7 @@ def test_refit_trains_on_all_rows_for_the_best_epochs(cli, corpus, tmp_path):
 
 
 def body_of(folder):
-    return {
-        name: value
-        for name, value in torch.load(folder / "best.pt", weights_only=True)["model"].items()
-        if name.startswith("body.")
-    }
+    return {k: v for k, v in weights(folder / "best.pt").items() if k.startswith("body.")}
 
 
 def test_a_final_model_that_has_learned_nothing_is_reported(cli, corpus, tmp_path, monkeypatch):
@@ -167,31 +162,18 @@ def test_on_a_pretrained_encoder(tune, cli, corpus, finished, tmp_path):
     before, after = body_of(encoder), body_of(tmp_path / "run")
     changed = [name for name in before if not torch.equal(before[name], after[name])]
     assert before.keys() == after.keys() and bool(changed) == (tune == "all"), changed
-    assert (tmp_path / "run" / "tokenizer.json").read_text() == (
-        encoder / "tokenizer.json"
-    ).read_text()
+    loaded = read_run(tmp_path / "run")
+    assert loaded.tokenizer.to_str() == read_run(encoder).tokenizer.to_str()
     assert result_of(tmp_path / "run")["accuracy/test"] > 0.6
     body, head = (
-        sum(
-            p.numel()
-            for name, p in read_run(tmp_path / "run").model.named_parameters()
-            if name.startswith(part)
-        )
-        for part in ("body.", "head.")
+        sum(p.numel() for p in part.parameters()) for part in (loaded.model.body, loaded.model.head)
     )
     trained = f", {head:,} of them trained" if tune == "frozen" else ""
     assert f"{head + body:,} parameters{trained}, pos=" in done.out
-    # the encoder's width, not the flag's default
-    assert (
-        json.loads((tmp_path / "run" / "config.json").read_text(encoding="utf-8"))["flags"][
-            "n_embd"
-        ]
-        == 16
-    )
+    assert loaded.config["flags"]["n_embd"] == 16  # the encoder's width, not the flag's default
     # By default a frozen encoder is pooled in three ways at every layer.
-    assert read_run(tmp_path / "run").model.features(torch.tensor([[2, 6, 7]])).size(1) == (
-        16 * 3 * 2 if tune == "frozen" else 16
-    )
+    width = 16 * 3 * 2 if tune == "frozen" else 16
+    assert loaded.model.features(torch.tensor([[2, 6, 7]])).size(1) == width
 
 
 def test_cached_features_of_a_frozen_encoder_are_the_models(cli, corpus, finished, tmp_path):
@@ -237,14 +219,9 @@ def test_on_a_causal_decoder_by_its_last_word(tune, cli, corpus, finished, tmp_p
     assert result_of(run)["accuracy/test"] == pytest.approx(sum(right).item() / 15)
     # sample.py and attention_maps.py read the run.
     if tune == "all":
-        asked, maps = (
-            cli("sample", run, text="hope and change matter"),
-            cli("attention_maps", run, text="hope and change matter"),
-        )
-        assert asked.code == 0
-        assert "obama" in asked.out
-        assert maps.code == 0
-        assert "nothing above the diagonal" in maps.out
+        asked = succeed(cli("sample", run, text="hope and change matter"))
+        maps = succeed(cli("attention_maps", run, text="hope and change matter"))
+        assert "obama" in asked.out and "nothing above the diagonal" in maps.out
 
 
 def test_a_decoder_from_scratch(cli, corpus, tmp_path):
@@ -257,8 +234,7 @@ def test_a_decoder_from_scratch(cli, corpus, tmp_path):
 
 def test_clean_split_trains_without_the_test_sentences(cli, corpus, tmp_path):
     argv = (*SHORT["train_classifier"], *LEARN, "--split", "clean")
-    done = cli("train_classifier", *argv, data=corpus, out=tmp_path / "run")
-    assert done.code == 0
+    done = succeed(cli("train_classifier", *argv, data=corpus, out=tmp_path / "run"))
     assert "6 training rows and 1 lines of text with their sentences are removed" in done.out
     assert "43 training rows, 11 for validation" in done.out  # of 54
     # Seen and unseen rows are those of the full split, so that the two compare.

@@ -41,41 +41,29 @@ def test_perplexity_and_bits_per_byte_are_those_by_hand(cli, corpus, tmp_path):
         assert count % 12  # the last block is shorter, so a mean over blocks would differ
         for block, at in ((12, ""), (5, "@5"), (40, "@40")):
             nats = nats_by_hand(loaded.model, ids, block)
-            assert result[f"perplexity/{name}{at}"] == pytest.approx(
-                math.exp(nats / count), rel=1e-4
-            )
-            assert result[f"bits_per_byte/{name}{at}"] == pytest.approx(
-                nats / math.log(2) / len(text.encode()), rel=1e-4
-            )
-    assert result["perplexity/obama"] == pytest.approx(
-        read_metrics(tmp_path / "run")[-1]["perplexity/obama"]
-    )
+            bits = nats / math.log(2) / len(text.encode())
+            expected = pytest.approx((math.exp(nats / count), bits), rel=1e-4)
+            found = (result[f"{metric}/{name}{at}"] for metric in ("perplexity", "bits_per_byte"))
+            assert tuple(found) == expected
+    last = read_metrics(tmp_path / "run")[-1]
+    assert result["perplexity/obama"] == pytest.approx(last["perplexity/obama"])
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 64])
 def test_evaluation_does_not_depend_on_the_batch_size(batch_size, finished, corpus):
     loaded = read_run(finished("train_lm"))
     ids = batching.stream(loaded.tokenizer, data.load(corpus).tests["obama"])
-    flags = train_lm.Flags()
-    once = train_lm.evaluate(loaded.model, ids, 12, torch.device("cpu"), flags, batch_size=len(ids))
-    assert train_lm.evaluate(
-        loaded.model, ids, 12, torch.device("cpu"), flags, batch_size
-    ) == pytest.approx(once, rel=1e-5)
+    given = (loaded.model, ids, 12, torch.device("cpu"), train_lm.Flags())
+    once = train_lm.evaluate(*given, batch_size=len(ids))
+    assert train_lm.evaluate(*given, batch_size) == pytest.approx(once, rel=1e-5)
 
 
-def test_training_text_is_evaluated_whole_or_from_its_start(cli, corpus, tmp_path):
-    for name, limit in (("whole", 200_000), ("part", 50)):
-        succeed(
-            cli("train_lm", *SHORT["train_lm"], data=corpus, eval_train=limit, out=tmp_path / name)
-        )
-    whole, part = result_of(tmp_path / "whole"), result_of(tmp_path / "part")
-    tokens = sum(
-        len(ids)
-        for ids in encode(
-            load_tokenizer(tmp_path / "whole" / "tokenizer.json"), data.load(corpus).lines
-        )
-    )
-    assert whole["tokens/train"] == tokens and part["tokens/train"] == 50
+def test_training_text_is_evaluated_whole_or_from_its_start(cli, corpus, finished, tmp_path):
+    argv = (*SHORT["train_lm"], "--data", corpus)
+    succeed(cli("train_lm", *argv, eval_train=50, out=tmp_path / "part"))
+    whole, part = result_of(finished("train_lm")), result_of(tmp_path / "part")
+    ids = encode(read_run(tmp_path / "part").tokenizer, data.load(corpus).lines)
+    assert whole["tokens/train"] == sum(map(len, ids)) and part["tokens/train"] == 50
     assert part["perplexity/obama"] == whole["perplexity/obama"]
     assert part["perplexity/train"] != whole["perplexity/train"]
 
@@ -101,22 +89,16 @@ def test_all_options_for_small_texts_together(cli, corpus, tmp_path):
     nats = 0.0
     for i in range(1, len(ids)):
         begin = 0 if i <= 12 else -(-(i - 12) // 5) * 5
-        p = (
-            sum(
-                member(ids[None, begin:i])[0, -1].softmax(-1)[ids[i]].item()
-                for member in loaded.model.members
-            )
-            / 2
-        )
-        nats -= math.log(p)
+        shares = [
+            member(ids[None, begin:i])[0, -1].softmax(-1)[ids[i]] for member in loaded.model.members
+        ]
+        nats -= math.log(sum(shares).item() / 2)
     assert result["perplexity/obama"] == pytest.approx(math.exp(nats / (len(ids) - 1)), rel=1e-4)
     # The model expects more unknown words than without these options.
     succeed(cli("train_lm", *argv, out=tmp_path / "plain"))
-    plain, known = read_run(tmp_path / "plain").model, ids[None, :12]
-    assert (
-        loaded.model(known).softmax(-1)[..., UNK].mean()
-        > 3 * plain(known).softmax(-1)[..., UNK].mean()
-    )
+    models = (loaded.model, read_run(tmp_path / "plain").model)
+    unknown, plain = (model(ids[None, :12]).softmax(-1)[..., UNK].mean() for model in models)
+    assert unknown > 3 * plain
     # The other scripts read such a run too.
     assert cli("attention_maps", tmp_path / "run", text="hope and change matter").code == 0
     assert cli("sample", tmp_path / "run", text="hope and").code == 0
@@ -144,7 +126,7 @@ def test_anchored_blocks_are_trained_measured_and_read_alike(cli, corpus, tmp_pa
 
     monkeypatch.setattr(LanguageModel, "loss", watched)
     argv = (*SHORT["train_lm"], "--anchor")
-    assert cli("train_lm", *argv, data=corpus, out=tmp_path / "run").code == 0
+    succeed(cli("train_lm", *argv, data=corpus, out=tmp_path / "run"))
     assert all((idx[:, 0] == BOS).all() for idx in seen)
     run = load_run(tmp_path / "run")
     for name, lines in data.load(corpus).tests.items():

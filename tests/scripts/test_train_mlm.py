@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from helpers import SHORT, assert_complains, call, result_of, succeed
+from helpers import SHORT, assert_complains, call, result_of, same, succeed, weights
 
 import data
 import train_mlm
@@ -14,36 +14,22 @@ from lab.evaluation import measure_masked
 from lab.load import read_run
 from lab.records import read_metrics
 
+OPTIONS = ("", "--head clap", "--head clap --zero-mask", "--head clap --omit-mask", "--head linear")
+OPTIONS += ("--mask-unit span", "--mask-unit word --tokenizer bpe", "--no-norm-first")
+OPTIONS += ("--alibi one-sided --pos alibi", "--window 3", "--split clean")
 
-@pytest.mark.parametrize(
-    "argv",
-    [
-        (),
-        ("--head", "clap"),
-        ("--head", "clap", "--zero-mask"),
-        ("--head", "clap", "--omit-mask"),
-        ("--head", "linear"),
-        ("--mask-unit", "span"),
-        tuple("--mask-unit word --tokenizer bpe".split()),
-        ("--no-norm-first",),
-        tuple("--alibi one-sided --pos alibi".split()),
-        ("--window", "3"),
-        ("--split", "clean"),
-    ],
-)
-def test_every_option_of_pretraining_learns(argv, cli, corpus, tmp_path):
-    learn = "--steps 30 --eval-every 15 --lr 0.01 --warmup 5".split()
-    flags = (*SHORT["train_mlm"], *argv, *learn)
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_every_option_of_pretraining_learns(options, cli, corpus, tmp_path):
+    learn = "--steps 30 --eval-every 15 --lr 0.01 --warmup 5"
+    flags = (*SHORT["train_mlm"], *options.split(), *learn.split())
     done = cli("train_mlm", *flags, data=corpus, out=tmp_path / "run")
     assert (done.code, done.err) == (0, "")
     first, middle, last = read_metrics(tmp_path / "run")
     assert last["loss/valid"] < first["loss/valid"]
     assert last["tokens"] > middle["tokens"] > first["tokens"] == 0
-    assert (
-        ("beta" in last)
-        == ("clap" in argv)
-        == read_run(tmp_path / "run").model.body.config.unit_embd
-    )
+    unit_embd = read_run(tmp_path / "run").model.body.config.unit_embd
+    assert ("beta" in last) == ("clap" in options) == unit_embd
     result = result_of(tmp_path / "run")
     assert result["perplexity/valid"] == pytest.approx(math.exp(result["loss/valid"]))
     assert 0 <= result["accuracy/valid"] <= 1
@@ -60,15 +46,8 @@ def test_masks_of_the_validation_set_are_always_the_same():
 def test_masked_perplexity_is_a_mean_over_hidden_tokens(finished):
     loaded, flags = read_run(finished("train_mlm")), train_mlm.Flags()
     V = loaded.tokenizer.get_vocab_size()
-    sequences = [
-        torch.cat(
-            [
-                torch.tensor([BOS]),
-                torch.randint(5, V, (n,), generator=torch.Generator().manual_seed(n)),
-            ]
-        )
-        for n in (2, 3, 11, 11, 11)
-    ]
+    words = [torch.randint(5, V, (n,)).tolist() for n in (2, 3, 11, 11, 11)]
+    sequences = [torch.tensor([BOS, *ids]) for ids in words]
     batches = train_mlm.fixed_batches(sequences, flags, V, None)
     nats, hits, count = measure_masked(loaded.model, batches, torch.device("cpu"), flags)
     expected, right, hidden = 0.0, 0, 0
@@ -93,19 +72,14 @@ def test_training_on_keeps_the_kind_of_the_tokenizer(cli, corpus, tmp_path):
 
 @pytest.mark.parametrize("script", ["train_lm", "train_mlm"])
 def test_training_on_from_a_run_with_another_text(script, cli, corpus, own_corpus, tmp_path):
-    (own_corpus / "train_LM.txt").write_text(
-        "another text of other words and freedom matter\n" * 9
-        + "and more of it\n" * 3
-        + "hope and light\n",
-        encoding="utf-8",
-    )
-    begun = cli(script, *SHORT[script], data=own_corpus, vocab_from=corpus, out=tmp_path / "begun")
-    assert begun.code == 0, begun.err
+    lines = "another text of other words and freedom matter\n" * 9 + "and more of it\n" * 3
+    (own_corpus / "train_LM.txt").write_text(lines + "hope and light\n", encoding="utf-8")
+    given = dict(data=own_corpus, vocab_from=corpus, out=tmp_path / "begun")
+    succeed(cli(script, *SHORT[script], **given))
     vocabulary = load_tokenizer(tmp_path / "begun" / "tokenizer.json").get_vocab()
     assert "Zanzibar" not in vocabulary and "another" not in vocabulary and "ranch" in vocabulary
     given = dict(init_from=tmp_path / "begun", data=corpus)
-    further = cli(script, *SHORT[script][-4:], **given, steps=0, out=tmp_path / "on")
-    assert further.code == 0, further.err
+    succeed(cli(script, *SHORT[script][-4:], **given, steps=0, out=tmp_path / "on"))
     a, b = (read_run(tmp_path / name) for name in ("begun", "on"))
     assert a.tokenizer.to_str() == b.tokenizer.to_str()
     assert a.model.body.config == b.model.body.config
@@ -130,13 +104,11 @@ def test_a_causal_run_predicts_every_next_word(cli, corpus, tmp_path):
         for begin in range(0, len(ids), 11):  # [BOS] and 11 words fill a block
             piece = [BOS, *ids[begin : begin + 11]]
             for t in range(1, len(piece)):
-                nats -= (
-                    loaded.model(torch.tensor([piece[:t]]))[0, -1].log_softmax(-1)[piece[t]].item()
-                )
+                logits = loaded.model(torch.tensor([piece[:t]]))[0, -1]
+                nats -= logits.log_softmax(-1)[piece[t]].item()
                 count += 1
-    assert result_of(tmp_path / "run")["perplexity/valid"] == pytest.approx(
-        math.exp(nats / count), rel=1e-4
-    )
+    found = result_of(tmp_path / "run")["perplexity/valid"]
+    assert found == pytest.approx(math.exp(nats / count), rel=1e-4)
 
 
 def test_a_causal_run_is_a_language_model_for_other_scripts(cli, corpus, finished, tmp_path):
@@ -148,20 +120,12 @@ def test_a_causal_run_is_a_language_model_for_other_scripts(cli, corpus, finishe
     succeed(cli("train_lm", init_from=tmp_path / "clm", data=lines, steps=0, out=tmp_path / "lm"))
     given = dict(causal=True, init_from=tmp_path / "lm", data=corpus, out=tmp_path / "again")
     succeed(cli("train_mlm", **given, steps=0, valid=0.2))
-    one, two = (
-        torch.load(tmp_path / name / "best.pt", weights_only=True)["model"]
-        for name in ("clm", "again")
-    )
-    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert same(*(weights(tmp_path / name / "best.pt") for name in ("clm", "again")))
     given = dict(causal=True, data=corpus, out=tmp_path / "x")
     wrong = cli("train_mlm", **given, init_from=finished("train_mlm"))
     assert_complains(wrong, "of kind 'mlm'", "'lm' is needed")
     outcome = cli("train_mlm", *argv, mask_rate=0.2, out=tmp_path / "x")
     assert_complains(outcome, "--causal masks no words", "--mask-rate")
-    succeed(
-        cli("train_lm", *SHORT["train_lm"], members=2, steps=1, data=corpus, out=tmp_path / "two")
-    )
-    assert_complains(
-        cli("train_mlm", causal=True, init_from=tmp_path / "two", data=corpus, out=tmp_path / "x"),
-        "is an ensemble",
-    )
+    two = tmp_path / "two"
+    succeed(cli("train_lm", *SHORT["train_lm"], members=2, steps=1, data=corpus, out=two))
+    assert_complains(cli("train_mlm", **given, init_from=two), "is an ensemble")

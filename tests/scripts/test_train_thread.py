@@ -76,9 +76,8 @@ def test_a_batch_gives_the_states_of_its_comments_one_by_one(pos, ancestor_posit
             memory=(vectors + tables[ancestor_positions][: len(chain)])[None],
         )[0]
         torch.testing.assert_close(found[row], alone, atol=2e-5, rtol=1e-4)
-    assert not torch.allclose(
-        found[4], body(where.sequences[4][None])[0], atol=1e-2
-    )  # without its ancestors it differs
+    # without its ancestors it differs
+    assert not torch.allclose(found[4], body(where.sequences[4][None])[0], atol=1e-2)
 
 
 def test_both_halves_share_embeddings_and_every_part_learns():
@@ -165,28 +164,18 @@ def echoes(tmp_path_factory):
     So a comment's ancestors tell the animal, and those of another tree do not.
     """
     path = tmp_path_factory.mktemp("threads") / "echoes.jsonl"
-    with open(path, "w", encoding="utf-8") as file:
-        for n in range(60):
-            animal, other = ANIMALS[n % 8], ANIMALS[(n // 8 + n) % 8]
-            comments = [
-                ("a", f"t3_{n}", f"a {animal} , a {other} ?"),
-                ("b", "t1_a", f"> quoted\nyes a {other} !"),
-                ("c", f"t3_{n}", f"the {animal} number {n % 5}"),
-            ]
-            file.write(
-                json.dumps(
-                    {
-                        "id": str(n),
-                        "title": f"my {animal}",
-                        "selftext": f"and a {other}",
-                        "comments": [
-                            {"id": name, "parent_id": parent, "body": body}
-                            for name, parent, body in comments
-                        ],
-                    }
-                )
-                + "\n"
-            )
+    posts = []
+    for n in range(60):
+        animal, other = ANIMALS[n % 8], ANIMALS[(n // 8 + n) % 8]
+        said = [
+            ("a", f"t3_{n}", f"a {animal} , a {other} ?"),
+            ("b", "t1_a", f"> quoted\nyes a {other} !"),
+            ("c", f"t3_{n}", f"the {animal} number {n % 5}"),
+        ]
+        comments = [dict(zip(("id", "parent_id", "body"), each)) for each in said]
+        post = {"id": str(n), "title": f"my {animal}", "selftext": f"and a {other}"}
+        posts.append(post | {"comments": comments})
+    path.write_text("\n".join(map(json.dumps, posts)), encoding="utf-8")
     return path
 
 
@@ -243,11 +232,7 @@ def test_ancestors_tell_the_word_and_another_trees_do_not(cli, tmp_path):
     succeed(cli("train_thread", *argv, out=tmp_path / "run"))
     result = result_of(tmp_path / "run")
     ancestors, alone, shuffled = (result[f"perplexity/test-{view}"] for view in VIEWS)
-    assert ancestors < 0.6 * alone and alone < 8 and shuffled > 1.5 * alone, (
-        ancestors,
-        alone,
-        shuffled,
-    )
+    assert ancestors < 0.6 * alone and alone < 8 and shuffled > 1.5 * alone, result
 
 
 @pytest.mark.parametrize("ancestor_positions", ThreadReader.ANCESTOR_POSITIONS)
@@ -256,41 +241,28 @@ def test_the_perplexities_are_those_by_hand(ancestor_positions, cli, echoes, tmp
     succeed(cli("train_thread", *argv, data=echoes, lr=0.02, out=tmp_path / "run"))
     loaded = read_run(tmp_path / "run")
     model, tokenizer = loaded.model, loaded.tokenizer
+    table = torch.zeros(3, 16)
+    if ancestor_positions != "none":
+        learned = ancestor_positions == "learned"
+        table = model.body.positions.weight if learned else model.body.distances
     _, test = hold_out(load_threads(echoes).trees, 0.2, seed=0, key=lambda tree: tree.text())
     flags = train_thread.Flags(ancestors=3, max_tree_size=5, block_size=12)
-    where, found = (
-        Forest(test, tokenizer, flags.block_size, flags.ancestors, flags.max_tree_size),
-        {},
-    )
-    ids = [
-        torch.tensor([BOS, *row])
-        for row in encode(tokenizer, [text for tree in test for text in tree.texts])
-    ]
-    for rows, inputs, mask, labels, _ in fixed_batches(
-        where, flags, tokenizer.get_vocab_size(), None
-    ):
+    where, found = Forest(test, tokenizer, 12, 3, 5), {}
+    texts = [text for tree in test for text in tree.texts]
+    ids = [torch.tensor([BOS, *row]) for row in encode(tokenizer, texts)]
+    batches = fixed_batches(where, flags, tokenizer.get_vocab_size(), None)
+    for rows, inputs, mask, labels, _ in batches:
         for row, shown, real, label in zip(rows, inputs, mask, labels):
             for view, chain in (
                 ("ancestors", where.chains[row]),
                 ("alone", []),
                 ("shuffled", where.others[row]),
             ):
+                memory = {}
                 if chain:
-                    vectors = torch.stack(
-                        [model.body.encoder(ids[a][None])[0].mean(0) for a in chain]
-                    )
-                    if ancestor_positions != "none":
-                        vectors = (
-                            vectors
-                            + (
-                                model.body.positions.weight
-                                if ancestor_positions == "learned"
-                                else model.body.distances
-                            )[: len(chain)]
-                        )
-                h = model.body.decoder(
-                    shown[real][None], **({"memory": vectors[None]} if chain else {})
-                )[0].detach()
+                    states = [model.body.encoder(ids[a][None])[0].mean(0) for a in chain]
+                    memory["memory"] = torch.stack(states)[None] + table[: len(chain)]
+                h = model.body.decoder(shown[real][None], **memory)[0].detach()
                 logs = model.head(h).log_softmax(-1)
                 above = {i for a in where.chains[row] for i in ids[a].tolist()} - {UNK}
                 for t in (label[real] != -100).nonzero().flatten():

@@ -1,11 +1,11 @@
-"""The surroundings of the training loops: counts of seen rows, clipping, clocks."""
+"""The surroundings of the training loops: held-out lines, clipping, random states, clocks."""
 
 import re
 import types
 
 import pytest
 import torch
-from helpers import SHORT, assert_complains, call
+from helpers import SHORT, assert_complains, call, succeed
 
 import train_lm
 from lab.live import LiveLine
@@ -52,12 +52,9 @@ def test_retraining_has_a_clock_of_its_own(corpus, tmp_path, monkeypatch):
     monkeypatch.setattr(LiveLine, "show", lambda self, text: shown.append(text))
     monkeypatch.setattr(LiveLine, "clear", lambda self: None)
     monkeypatch.setattr(LiveLine, "is_due", lambda self: True)
-    outcome = call("train_classifier", *SHORT["train_classifier"], data=corpus, out=tmp_path / "r")
-    assert outcome.code == 0, outcome
-    starts = [text for text in shown if re.match(r"1/\d+ ", text)]
+    argv = (*SHORT["train_classifier"], "--data", corpus, "--out", tmp_path / "run")
+    succeed(call("train_classifier", *argv))
+    starts = re.findall(r"^1/(\d+) .* tokens/s  (\d+):(\d+) left$", "\n".join(shown), re.MULTILINE)
     assert len(starts) == 2  # of the search and of retraining
-    seconds = [int(text.split("tokens/s")[1].split(":")[1].split()[0]) for text in starts]
-    minutes = [int(text.split("tokens/s")[1].split(":")[0]) for text in starts]
-    total = [int(text.split("/")[1].split()[0]) for text in starts]
-    for m, s, n in zip(minutes, seconds, total):  # one tick of the clock per step
-        assert 60 * m + s <= 3 * n
+    for total, minutes, seconds in starts:  # one tick of the clock per step
+        assert 60 * int(minutes) + int(seconds) <= 3 * int(total)
