@@ -344,6 +344,16 @@ def test_a_classifier_that_is_misdescribed(finished, tmp_path):
         assert_complains(opened(folder), folder / "config.json", "does not describe a model")
 
 
+@pytest.mark.parametrize(
+    "forged, part",
+    [({"members": 10**9}, "too few"), ({"members": "2"}, ""), ({"n_class": 10**9}, "3 classes")],
+)
+def test_a_classifier_of_a_billion_models_is_not_built(forged, part, finished, tmp_path):
+    folder = copied(finished, "train_generative", tmp_path)
+    edited(folder / "config.json", **{f"classifier__{k}": value for k, value in forged.items()})
+    assert_complains(opened(folder), folder, part)
+
+
 def test_flags_that_are_missing_are_named(finished, tmp_path):
     folder = copied(finished, "train_lm", tmp_path)
     described = json.loads((folder / "config.json").read_text())

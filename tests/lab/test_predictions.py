@@ -127,12 +127,13 @@ def test_the_most_confident_errors_come_first():
     assert right.describe_errors() == ["no errors on the test rows"]
 
 
-HEADER = b"text\tgold\tpredicted\n"
+HEADER = b"text\tgold\tpredicted\ta\tseen\n"
+NO_SHARE = b"text\tgold\tpredicted\tseen\nx\ta\ta\tyes\n"
 
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"text\tgold\n", HEADER, HEADER + b"a\tb\tc\na\tb\n", b"a\tb\tc\n1\t2\t3\n", b"\xff\n"],
+    [b"", b"text\tgold\n", HEADER, HEADER + b"x\ta\ta\t1\n", NO_SHARE, b"a\tb\n1\t2\n", b"\xff\n"],
 )
 def test_a_damaged_table_is_named(content, tmp_path):
     (tmp_path / FILE).write_bytes(content)
