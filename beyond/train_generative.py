@@ -1,11 +1,12 @@
-"""Classification by likelihood: one decoder per class, and the class that finds a text most likely.
+"""Classification by likelihood: a language model per class; the one that fits a text best wins.
 
     python -m beyond.train_generative --pos alibi --data speeches --split clean
-    python -m beyond.train_generative --init-from out/lm-... --data speeches
-    python -m beyond.train_generative --tune biases --class-lr 1e-2
+    python -m beyond.train_generative --init-from out/lm-... --data speeches     from a decoder
+    python -m beyond.train_generative --init-from out/mlm-... --data speeches    a frozen encoder
 
 First one decoder learns all texts of the corpus. Then each class trains a copy of it, or with
 --tune biases only its biases and layer norms, on the rows of the class. No class gets a prior.
+With an encoder of train_mlm.py, the likelihood is that of every fourth word given the others.
 """
 
 import math
@@ -17,37 +18,46 @@ from torch.nn.utils import clip_grad_norm_
 from data.batching import generator, pad, sentences
 from data.corpus import hold_out
 from data.labelled import Rows, accuracies, in_words, load_labelled, seen_in_training
+from data.masking import mask_tokens
 from data.noise import count_tokens, noise_tokens
 from data.tokenizer import train_tokenizer
 from lab import figures
 from lab.command import main
 from lab.errors import require
-from lab.flags import NoiseFlags, TrainFlags, flag, model_config, share
+from lab.flags import NoiseFlags, TrainFlags, flag, given, model_config, resolve_pairs, share
 from lab.machine import autocast, compile_blocks, set_up_device
 from lab.optim import learning_rate
 from lab.report import Curves, draw_curve, report_predictions, say_start
 from lab.run import Run
 from lab.sources import load_init_from
-from nets.device import send
+from nets.device import send, send_mask
 from nets.ensemble import members_of
 from nets.features import compute_logits
 from nets.generative import GenerativeClassifier, following
 
 
+def either(decoder, encoder, help, choices=None, **limits):
+    """Return a flag whose default depends on what the classes have models of."""
+    shown = f"{decoder} for decoders, {encoder} for encoders"
+    return flag(None, help, choices, shown=shown, pair=(decoder, encoder), **limits)
+
+
 @dataclass
 class Flags(TrainFlags, NoiseFlags):
-    init_from: str = flag("", "run folder of train_lm.py to start from")
-    members: int = flag(1, "decoders per class, trained apart and averaged", at_least=1)
+    init_from: str = flag("", "run folder of train_lm.py or train_mlm.py to start from")
+    members: int = flag(1, "models per class, trained apart and averaged", at_least=1)
+    steps: int = either(1500, 0, "updates of one model on all texts", at_least=0)
     class_steps: int = flag(300, "updates of each class, after the --steps shared ones", at_least=1)
-    class_lr: float = flag(5e-4, "peak learning rate of the classes; it falls to zero", above=0)
-    tune: str = flag("all", "what each class trains of its own", ("all", "biases"))
+    class_lr: float = either(
+        5e-4, 0.03, "peak learning rate of the classes; it falls to zero", above=0
+    )
+    tune: str = either("all", "biases", "what each class trains of its own", ("all", "biases"))
     split: str = flag("full", "clean: no test sentence in training; i/n: test on part i of n")
     valid: float = share(0.0, "share of rows held out, to try settings on")
     pos: str = "alibi"
     n_head: int = 4
     n_ffn: int = 256
     activation: str = "gelu"
-    steps: int = 1500
     lr: float = 2e-3
     decay: float = 1.0
     eval_every: int = 300
@@ -59,19 +69,22 @@ class Flags(TrainFlags, NoiseFlags):
 
 def train(flags):
     # Data
-    source = load_init_from(flags, "lm")
+    source = load_init_from(flags, "lm", "mlm")
+    masked = bool(source) and not source.model.body.causal
+    check(flags, masked)
     corpus = load_labelled(flags.data)
     corpus, seen, note = corpus.split(flags.split)
     rows, held_out = hold_out(corpus.rows, flags.valid, 0, key=lambda row: row[1])
     known = source.tokenizer if source else None
     tokenizer = known or train_tokenizer(flags.tokenizer, corpus.texts(), flags.vocab_size)
-    config = model_config(flags, source, True, vocab_size=tokenizer.get_vocab_size())
+    vocab_size = tokenizer.get_vocab_size()
+    config = model_config(flags, source, not masked, vocab_size=vocab_size)
     parts = {"train": rows, "valid": held_out, "test": corpus.test_rows}
     sets = {name: Rows(part, tokenizer, config.block_size) for name, part in parts.items() if part}
     seen = seen_in_training(corpus, seen, held_out)
     texts = corpus.texts([text for _, text in held_out])
     texts, _ = sentences(tokenizer, texts, config.block_size, split=True)
-    counts = count_tokens(torch.cat(texts), config.vocab_size, flags.swap_words, flags.rare_unknown)
+    counts = count_tokens(torch.cat(texts), vocab_size, flags.swap_words, flags.rare_unknown)
     n_class, labels = len(corpus.classes), sets["train"].labels.tolist()
     of_class = [
         [text for text, label in zip(sets["train"].sequences, labels) if label == c]
@@ -83,7 +96,7 @@ def train(flags):
 
     # Model
     device = set_up_device(flags, config)
-    head = {"n_class": n_class, "members": flags.members}
+    head = {"n_class": n_class, "members": flags.members, "masked": masked}
     described = {"classifier": head, "classes": corpus.classes, "body": "generative"}
     run = Run("classifier", flags, config, tokenizer, device, "generative", **described)
     model = GenerativeClassifier(config, **head).to(device)
@@ -110,7 +123,7 @@ def train(flags):
 
     def measure():
         if step < flags.steps:
-            return {}, "one decoder for all classes"
+            return {}, "one model for all classes"
         logits.update(answer())
         numbers = accuracies(logits, sets, seen)
         words = "  ".join(f"{name} {numbers[f'accuracy/{name}']:6.1%}" for name in sets)
@@ -118,10 +131,10 @@ def train(flags):
 
     for step in run.steps(model, optimizer, measure):
         gen = generator(flags.seed, step)
-        if step < flags.steps:  # the decoders of the first class learn all texts
+        if step < flags.steps:  # the models of the first class learn all texts
             parts = [(shared, texts)]
             lr = learning_rate(step, flags.steps, flags.lr, flags.warmup, flags.decay)
-        else:  # the decoders of every class learn its rows
+        else:  # the models of every class learn its rows
             parts = list(zip(model.members_of_class, of_class))
             lr = learning_rate(step - flags.steps, flags.class_steps, flags.class_lr, 0, 1)
             if step == flags.steps:
@@ -137,10 +150,15 @@ def train(flags):
         for member, part in trained:
             chosen = torch.randint(len(part), (flags.batch_size,), generator=gen)
             idx, mask = pad([part[i] for i in chosen])  # (B, T)
-            x, y = noise_tokens(idx, following(idx, mask), counts, gen, *flags.noise)
+            if masked:
+                x, y = mask_tokens(idx, vocab_size, gen, source.config["flags"]["mask_rate"])
+                real = send_mask(mask, device)
+            else:
+                x, y = noise_tokens(idx, following(idx, mask), counts, gen, *flags.noise)
+                real = None
             with autocast(flags, device):
-                nats = member.loss(send(x, device), y, smoothing=flags.label_smoothing)
-                loss = nats / int(mask.sum())
+                nats = member.loss(send(x, device), y, real, flags.label_smoothing)
+                loss = nats / max(1, int((y != -100).sum()))
             loss.backward()
             clip_grad_norm_(member.parameters(), flags.clip or math.inf)
             total, n_tokens = total + loss.detach(), n_tokens + int(mask.sum())
@@ -156,6 +174,19 @@ def train(flags):
     title = f"Classification of {corpus.name} by likelihood, {figures.POSITION_NAMES[config.pos]}"
     draw_curve(run, [Curves(title, "accuracy", lines)])
     run.say_end(f"test accuracy {result['accuracy/test']:.1%}{in_words(result)}")
+
+
+def check(flags, masked):
+    """Give the flags made by `either` their defaults, and an encoder's training no noise. Raises
+    UserError for noise that was asked for."""
+    resolve_pairs(flags, masked)
+    if masked:
+        noise = "drop_words", "swap_words", "rare_unknown", "label_smoothing"
+        where = f"--init-from {flags.init_from} is an encoder, which is trained by masking"
+        asked = given(flags, *noise)
+        require((not asked, f"{asked}: {where}; leave that out"))
+        for name in noise:
+            setattr(flags, name, 0.0)
 
 
 if __name__ == "__main__":

@@ -14,14 +14,15 @@ from nets.ensemble import Ensemble
 from nets.roberta import load_roberta
 
 
-def load_init_from(flags, kind):
-    """Load the run of --init-from and give the flags its architecture; without the flag, return
-    None. Raises UserError for flags that ask for something else, and as `check_split` does."""
+def load_init_from(flags, *kinds):
+    """Load the run of --init-from, which must be of one of the kinds, and give the flags its
+    architecture; without the flag, return None. Raises UserError for flags that ask for something
+    else, and as `check_split` does."""
     if not flags.init_from:
         return None
     where = f"--init-from {flags.init_from}"
     check_vocabulary_flags(flags, where)
-    source = read_run(flags.init_from, (kind,), flag_name="--init-from")
+    source = read_run(flags.init_from, kinds, flag_name="--init-from")
     take_over(flags, source.model, source.tokenizer, where)
     check_split(flags, source, where)
     return source

@@ -1,4 +1,4 @@
-"""Classification by likelihood: one decoder per class, and the class that finds a text most likely.
+"""Classification by likelihood: a language model per class; the one that fits a text best wins.
 
 With few rows, models of the text of each class generalise better than models of the boundary
 between them (Ng & Jordan 2002; Yogatama et al. 2017, "Generative and Discriminative Text
@@ -8,41 +8,57 @@ Classification with Recurrent Neural Networks").
 import torch
 import torch.nn as nn
 
-from data.tokenizer import EOS
+from data.tokenizer import EOS, MASK, SPECIAL
 from model import Decoder, LanguageModel
+from nets.two_languages import make_encoder
+
+HIDDEN = 4  # an encoder reads a text four times, each time with every fourth word hidden
 
 
 class GenerativeClassifier(nn.Module):
     """log p(text | class) for each class: the sum over the words and [EOS], no prior.
 
-    Several members, each with a decoder per class, are averaged in log-likelihood.
+    masked: the models are masked LMs, and the score is a pseudo-log-likelihood (Salazar et al.
+    2020): the sum over the words of log p(word | the other three quarters of the words). Several
+    members, each with a model per class, are averaged in log-likelihood.
     """
 
     layers = "none"  # no states are pooled: there is no answer by layer to look at
 
-    def __init__(self, config, n_class, members=1):
+    def __init__(self, config, n_class, members=1, masked=False):
         super().__init__()
+        self.masked, body = masked, make_encoder if masked else Decoder
         self.members_of_class = nn.ModuleList(
-            nn.ModuleList(LanguageModel(Decoder(config)) for _ in range(members))
+            nn.ModuleList(LanguageModel(body(config)) for _ in range(members))
             for _ in range(n_class)
         )
 
     @property
     def body(self):
-        """The decoder of the first class, to look inside."""
+        """The body of the first class, to look inside."""
         return self.members_of_class[0][0].body
 
     def forward(self, idx, mask=None):
         """idx, mask (B, T), texts that begin with [BOS] -> log-likelihoods in nats (B, n_class)."""
         mask = torch.ones_like(idx, dtype=torch.bool) if mask is None else mask
-        targets = following(idx, mask)  # (B, T)
-        rows = (targets != -100).nonzero()[:, 0]  # the text of each of the N targets
-        scores = []
-        for members in self.members_of_class:
-            losses = torch.stack([member.losses(idx, targets) for member in members])  # (M, N)
-            losses = losses.mean(0)  # (N,)
-            scores.append(losses.new_zeros(len(idx)).index_add(0, rows, -losses.float()))
-        return torch.stack(scores, dim=1)
+        scores = torch.zeros(len(idx), len(self.members_of_class), device=idx.device)
+        for inputs, targets, real in self.questions(idx, mask):
+            text = (targets != -100).nonzero()[:, 0]  # (N,): the text of each target
+            for c, members in enumerate(self.members_of_class):
+                losses = [member.losses(inputs, targets, real) for member in members]  # M of (N,)
+                scores[:, c].index_add_(0, text, -torch.stack(losses).mean(0).float())
+        return scores
+
+    def questions(self, idx, mask):
+        """Yield inputs, targets and masks, all (B, T), which together ask for every word of texts
+        idx, mask (B, T)."""
+        if not self.masked:
+            yield idx, following(idx, mask), None  # no word of a decoder sees the padding behind it
+            return
+        words = mask & (idx >= len(SPECIAL))  # (B, T)
+        for i in range(HIDDEN):
+            hidden = words & (words.cumsum(1) % HIDDEN == i)
+            yield idx.masked_fill(hidden, MASK), idx.masked_fill(~hidden, -100), mask
 
     def project(self, features):
         return features
@@ -50,7 +66,7 @@ class GenerativeClassifier(nn.Module):
     features = forward  # what OpenRun.embed returns
 
     def copy_to_classes(self):
-        """Give the decoders of every class the weights of those of the first class."""
+        """Give the models of every class the weights of those of the first class."""
         first, *others = self.members_of_class
         for members in others:
             members.load_state_dict(first.state_dict())

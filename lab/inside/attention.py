@@ -134,7 +134,7 @@ def describe(run):
         words += " positions"
     words += f", window {config.window}" if config.window else ""
     if run.config.get("body") == "generative":
-        words += f", decoder of {run.config['classes'][0]}"
+        words += f", model of {run.config['classes'][0]}"
     if members := getattr(run.model, "members", ()):
         words += f", first of {len(members)} members"
     if flags.get("steps") == 0 and not any(map(flags.get, ("init_from", "init", "class_steps"))):

@@ -6,16 +6,16 @@ from helpers import SHORT, assert_complains, result_of, succeed
 
 import data
 from data.batching import pad
-from data.tokenizer import BOS, EOS, encode
+from data.tokenizer import BOS, EOS, MASK, UNK, encode
 from lab import load_run
 from model import Config
 from nets.generative import GenerativeClassifier, following
 
 
-def make(n_class=3, members=2):
+def make(n_class=3, members=2, masked=False):
     torch.manual_seed(0)
     config = Config(vocab_size=30, block_size=12, n_layer=1, n_head=2, n_embd=16, init_std=0.5)
-    return GenerativeClassifier(config, n_class, members).eval()
+    return GenerativeClassifier(config, n_class, members, masked).eval()
 
 
 def test_targets_are_the_next_words_and_the_end():
@@ -36,6 +36,21 @@ def test_the_score_is_the_likelihood_of_the_text_by_hand():
             assert scores[text, label].item() == pytest.approx(nats, abs=1e-4)
     alone = model(torch.tensor([[BOS, 9]]))
     torch.testing.assert_close(alone[0], scores[1], atol=1e-4, rtol=1e-5)
+
+
+def test_an_encoder_is_asked_for_every_fourth_word_given_the_others():
+    model, text = make(masked=True), [BOS, 7, UNK, 8, 9, 10, 11]
+    idx, mask = pad([torch.tensor(text), torch.tensor([BOS])])
+    scores = model(idx, mask)
+    for label, members in enumerate(model.members_of_class):
+        nats = 0
+        for member in members:
+            for places in ([1, 6], [3], [4], [5]):  # 7 and 11; 8; 9; 10: an unknown word is no word
+                hidden = torch.tensor([[MASK if i in places else w for i, w in enumerate(text)]])
+                logs = member(hidden)[0].log_softmax(-1)
+                nats += sum(logs[place, text[place]].item() for place in places) / 2
+        assert scores[0, label].item() == pytest.approx(nats, abs=1e-4)
+    assert scores[1].tolist() == [0, 0, 0]  # no word, nothing to tell
 
 
 def test_classes_begin_alike_and_may_train_only_vectors():
@@ -109,5 +124,18 @@ def test_it_starts_from_a_decoder(cli, corpus, finished, tmp_path):
     succeed(cli("train_generative", *argv, out=tmp_path / "run"))
     done = cli("train_generative", *argv, split="clean", out=tmp_path / "clean")
     assert_complains(done, "--split clean", "was pretrained on test sentences")
-    encoder = (*SHORT["train_generative"], "--init-from", finished("train_mlm"))
-    assert_complains(cli("train_generative", *encoder, data=corpus), "train_lm.py")
+
+
+def test_on_a_frozen_encoder_each_class_trains_biases_alone(cli, corpus, finished, tmp_path):
+    encoder = finished("train_mlm")
+    argv = ("--init-from", encoder, "--data", corpus, "--class-steps", 30, "--eval-every", 20)
+    done = succeed(cli("train_generative", *argv, "--class-lr", "0.1", out=tmp_path / "run"))
+    assert "step    30  accuracy" in done.out
+    pretrained = load_run(encoder).model.state_dict()
+    for c in range(len(result_of(tmp_path / "run")["classes"])):
+        weights = load_run(tmp_path / "run").model.members_of_class[c][0].state_dict()
+        changed = {name for name, weight in weights.items() if (weight != pretrained[name]).any()}
+        assert changed and all(weights[name].dim() == 1 for name in changed)
+    assert result_of(tmp_path / "run")["accuracy/train"] > 0.5  # chance is 1/3
+    noisy = cli("train_generative", *argv, label_smoothing="0.1", out=tmp_path / "noisy")
+    assert_complains(noisy, "--label-smoothing 0.1", "trained by masking", "leave that out")
