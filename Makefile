@@ -63,11 +63,17 @@ recipe-decoder-pretrained: .venv/ready need-text  ## a decoder pretrained on TEX
 		--lr 5e-4 --steps 600 --decay 1 $(NOISE) --swap-words 0.1 --eval-stride 16 --eval-every 200 \
 		--out out/recipe-decoder-pretrained-$(SEED)
 
-recipe-frozen: .venv/ready  ## a frozen encoder pretrained on DATA (SPLIT=clean: no test sentences)
-	$(PY) train_mlm.py --pos alibi --data $(DATA) $(FROZEN) \
-		--out out/recipe-frozen-text-$(SEED)-$(SPLIT)
-	$(PY) train_classifier.py --encoder out/recipe-frozen-text-$(SEED)-$(SPLIT) --data $(DATA) \
-		$(FROZEN) --out out/recipe-frozen-$(SEED)$(CLEAN)
+FROZEN_TEXT = out/recipe-frozen-text-$(SEED)-$(SPLIT)
+FROZEN_HEAD = out/recipe-frozen-head-$(SEED)$(CLEAN)
+FROZEN_BIASES = out/recipe-frozen-biases-$(SEED)$(CLEAN)
+
+recipe-frozen: .venv/ready  ## a frozen encoder with two classifiers (SPLIT=clean: no test sentences)
+	$(PY) train_mlm.py --pos alibi --data $(DATA) $(FROZEN) --out $(FROZEN_TEXT)
+	$(PY) train_classifier.py --encoder $(FROZEN_TEXT) --data $(DATA) $(FROZEN) --out $(FROZEN_HEAD)
+	$(PY) -m beyond.train_generative --init-from $(FROZEN_TEXT) --data $(DATA) $(FROZEN) \
+		--out $(FROZEN_BIASES)
+	$(PY) compare.py $(FROZEN_HEAD) $(FROZEN_BIASES) --together --labels "head,biases" \
+		--out out/recipe-frozen-$(SEED)$(CLEAN)
 
 recipe-frozen-pretrained: .venv/ready need-text  ## the same, pretrained on TEXT=path first
 	$(PY) train_mlm.py --pos alibi --data $(TEXT) --vocab-from $(DATA) $(FROZEN) --steps 500 \

@@ -5,8 +5,6 @@ import importlib
 import io
 import json
 import os
-import secrets
-import socket
 import subprocess
 import sys
 from dataclasses import dataclass, fields
@@ -15,6 +13,7 @@ from types import SimpleNamespace
 from typing import NamedTuple
 
 import torch
+from torch.distributed import TCPStore
 
 from data.files import write_json
 from data.tokenizer import train_tokenizer
@@ -217,14 +216,13 @@ def command_line(argv, flags):
     return words
 
 
-def free_port():
-    """Return a port that nothing uses. It is below those of outgoing connections: one of them, of
-    this very test too, could take it before it is listened on."""
-    while True:
-        port = 20_000 + secrets.randbelow(12_000)
-        with socket.socket() as tried:
-            if tried.connect_ex(("127.0.0.1", port)):
-                return port
+stores = []  # kept until the tests end
+
+
+def open_store():
+    """Return the port of a new key-value store for several processes, which torchrun keeps too."""
+    stores.append(TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False))
+    return stores[-1].port
 
 
 def start_two(folder, *words, port=0):
@@ -234,6 +232,7 @@ def start_two(folder, *words, port=0):
     env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     env |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
     env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    env |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
     for rank in ("0", "1"):
         given = dict(cwd=folder, env=env | {"RANK": rank, "LOCAL_RANK": rank})
         with open(folder / f"err-{rank}.txt", "w") as err:

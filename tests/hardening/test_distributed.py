@@ -14,7 +14,7 @@ from helpers import (
     TINY,
     call,
     contents,
-    free_port,
+    open_store,
     result_of,
     script_of,
     start_two,
@@ -110,7 +110,7 @@ def together(tmp_path_factory, data):
     ]
     for job in jobs:
         job |= {
-            "port": free_port(),
+            "port": open_store(),
             "stop_at": job.get("stop_at", 0),
             "argv": list(map(str, job.get("argv", ()))),
         }
@@ -252,7 +252,7 @@ def test_when_a_process_is_killed_the_other_says_how_to_resume(together):
 def test_a_process_that_no_longer_answers_ends_the_other(data, tmp_path):
     endless = "--steps 1000000 --eval-every 1000 --timeout 5".split()
     argv = [*TINY, "--data", data["text"], *endless, "--out", tmp_path / "run"]
-    processes = start_two(tmp_path, ROOT / "train_lm.py", *argv, port=free_port())
+    processes = start_two(tmp_path, ROOT / "train_lm.py", *argv, port=open_store())
     try:
         wait_for(lambda: len(read_metrics(tmp_path / "run")) > 0, processes)
         processes[1].send_signal(signal.SIGSTOP)

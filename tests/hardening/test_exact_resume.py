@@ -21,7 +21,7 @@ from helpers import (
     assert_complains,
     assert_same_run,
     call,
-    free_port,
+    open_store,
     result_of,
     script_module,
     start_two,
@@ -332,7 +332,7 @@ def test_a_process_that_is_stopped_says_how_to_resume(corpus, tmp_path):
 def test_a_signal_to_one_of_two_processes_stops_both(corpus, tmp_path):
     endless = (*SHORT["train_lm"], *"--steps 100000 --device cpu".split())
     argv = ("--data", corpus, *endless, "--out", tmp_path / "run")
-    processes = start_two(tmp_path, ROOT / "train_lm.py", *argv, port=free_port())
+    processes = start_two(tmp_path, ROOT / "train_lm.py", *argv, port=open_store())
     while processes[1].poll() is None and len(read_metrics(tmp_path / "run")) < 2:
         time.sleep(0.01)
     processes[1].send_signal(signal.SIGTERM)

@@ -6,7 +6,7 @@ import sys
 import time
 
 import pytest
-from helpers import ROOT, SHORT, TRAINING, call, free_port, start_two, succeed
+from helpers import ROOT, SHORT, TRAINING, call, open_store, start_two, succeed
 
 from lab.records import read_metrics
 
@@ -63,7 +63,7 @@ def test_a_stopped_run_resumes_with_the_same_curve(stop, inputs, tmp_path):
 def test_two_processes_have_the_curve_of_one(inputs, tmp_path):
     expected = train("train_lm", inputs, tmp_path / "one")
     flags = words("train_lm", inputs, tmp_path / "two")
-    processes = start_two(tmp_path, ROOT / "train_lm.py", *flags, port=free_port())
+    processes = start_two(tmp_path, ROOT / "train_lm.py", *flags, port=open_store())
     assert [process.wait(300) for process in processes] == [0, 0]
     assert_close(read_metrics(tmp_path / "two"), expected)
 
