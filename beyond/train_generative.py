@@ -1,4 +1,4 @@
-"""Classification by likelihood: a language model per class; the one that fits a text best wins.
+"""Classification by likelihood: one language model per class; the most likely class is chosen.
 
     python -m beyond.train_generative --pos alibi --data speeches --split clean
     python -m beyond.train_generative --init-from out/lm-... --data speeches     from a decoder
@@ -6,7 +6,10 @@
 
 First one decoder learns all texts of the corpus. Then each class trains a copy of it, or with
 --tune biases only its biases and layer norms, on the rows of the class. No class gets a prior.
-With an encoder of train_mlm.py, the likelihood is that of every fourth word given the others.
+
+An encoder of train_mlm.py skips the first stage and gets no noise, and each class trains only its
+biases and layer norms. It reads a text four times, each time with every fourth word hidden; the
+score is the sum over all hidden words.
 """
 
 import math
@@ -37,7 +40,7 @@ from nets.generative import GenerativeClassifier, following
 
 
 def either(decoder, encoder, help, choices=None, **limits):
-    """Return a flag whose default depends on what the classes have models of."""
+    """Return a flag with one default for decoders and another for encoders."""
     shown = f"{decoder} for decoders, {encoder} for encoders"
     return flag(None, help, choices, shown=shown, pair=(decoder, encoder), **limits)
 
@@ -71,7 +74,7 @@ def train(flags):
     # Data
     source = load_init_from(flags, "lm", "mlm")
     masked = bool(source) and not source.model.body.causal
-    check(flags, masked)
+    complete(flags, masked)
     corpus = load_labelled(flags.data)
     corpus, seen, note = corpus.split(flags.split)
     rows, held_out = hold_out(corpus.rows, flags.valid, 0, key=lambda row: row[1])
@@ -107,6 +110,8 @@ def train(flags):
         weights = members_of(source.model)
         for i, member in enumerate(shared):
             member.load_state_dict(weights[i % len(weights)].state_dict())
+    if flags.tune == "biases" and not flags.steps:
+        model.train_only_biases()
     optimizer = run.make_adamw(model)
     if note:
         run.say(note)
@@ -116,7 +121,7 @@ def train(flags):
     say_start(run, f"{corpus.name}: {n} ({also})", model)
 
     # Loop
-    step, logits = -1, {}  # the last step begun, and the last answers, as measure() finds them
+    step, logits = -1, {}  # the step last begun, and the latest answers: used by measure()
 
     def answer():
         return {name: compute_logits(model, part, device) for name, part in sets.items()}
@@ -150,7 +155,7 @@ def train(flags):
         for member, part in trained:
             chosen = torch.randint(len(part), (flags.batch_size,), generator=gen)
             idx, mask = pad([part[i] for i in chosen])  # (B, T)
-            if masked:
+            if masked:  # single tokens, as they are hidden when a text is scored
                 x, y = mask_tokens(idx, vocab_size, gen, source.config["flags"]["mask_rate"])
                 real = send_mask(mask, device)
             else:
@@ -166,7 +171,7 @@ def train(flags):
         run.updated(step, total / len(trained), n_tokens)
 
     # Results
-    run.load_best(model)  # that of the last step
+    run.load_best(model)  # the weights of the last step
     logits = logits or answer()
     result = accuracies(logits, sets, seen)
     report_predictions(run, corpus, logits["test"], seen, result, model)
@@ -176,9 +181,9 @@ def train(flags):
     run.say_end(f"test accuracy {result['accuracy/test']:.1%}{in_words(result)}")
 
 
-def check(flags, masked):
-    """Give the flags made by `either` their defaults, and an encoder's training no noise. Raises
-    UserError for noise that was asked for."""
+def complete(flags, masked):
+    """Set the defaults of the flags made by `either`. For an encoder, set all noise to 0. Raises
+    UserError if a noise flag was given."""
     resolve_pairs(flags, masked)
     if masked:
         noise = "drop_words", "swap_words", "rare_unknown", "label_smoothing"

@@ -100,12 +100,13 @@ def parse(flags_class, description="", argv=None, saved=None):
     """
     parser = LineParser(
         description=description,
-        usage=f"python {script_of(flags_class)} [flags]" if flags_class.__mro__[1:-1] else None,
+        usage="%(prog)s [flags]" if flags_class.__mro__[1:-1] else None,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        prog=program(flags_class),
+        prog=f"python {script_of(flags_class)}",
         argument_default=argparse.SUPPRESS,
         allow_abbrev=False,
     )
+    parser.script = program(flags_class)
     about = describe(flags_class)
     for title, fields in grouped(flags_class):
         group = parser.add_argument_group(title) if title else parser
@@ -220,4 +221,4 @@ class LineParser(argparse.ArgumentParser):
             known = [name for action in self._actions for name in action.option_strings]
             near = difflib.get_close_matches(unknown[1], known, 1)
             message += "".join(f"; did you mean {name}?" for name in near)
-        fail(self.prog, f"{message.replace('_number value', ' number')}; see --help")
+        fail(self.script, f"{message.replace('_number value', ' number')}; see --help")

@@ -117,7 +117,7 @@ def mean_and_deviation(values):
 
 
 def with_values(values):
-    """Return mean, deviation and values as a study's JSON file has them."""
+    """Return {"mean", "deviation", "values"} for a JSON file."""
     mean, deviation = mean_and_deviation(values)
     return {"mean": mean, "deviation": deviation, "values": values}
 

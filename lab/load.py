@@ -117,7 +117,8 @@ def build_model(folder, kind, described, tokenizer, saved, weights):
         other = f"{path}: names {n_class} classes, but the classifier has another number"
         require((n_class == head.get("n_class"), f"{other}; restore the file"))
         if described.get("body") == "generative":
-            members = n_class * head.get("members", 1)
+            each = head.get("members", 1)
+            members = n_class * each if type(each) is int else each
     times = "" if members == 1 else f" × {members} members"
     layers = f"the {config.n_layer} layers of config.json{times}"
     few = f"{saved}: holds {len(weights)} tensors, too few for {layers}; restore the file"

@@ -73,8 +73,8 @@ def autocast(flags, device):
     bfloat16 = flags.dtype == "bfloat16"
     if flags.dtype == "auto" and device.type == "cuda":
         bfloat16 = torch.cuda.is_bf16_supported(including_emulation=False)
-    exact = contextlib.nullcontext()
-    return torch.autocast(device.type, dtype=torch.bfloat16) if bfloat16 else exact
+    unchanged = contextlib.nullcontext()
+    return torch.autocast(device.type, dtype=torch.bfloat16) if bfloat16 else unchanged
 
 
 def compile_blocks(model, backend="inductor"):

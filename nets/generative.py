@@ -1,4 +1,4 @@
-"""Classification by likelihood: a language model per class; the one that fits a text best wins.
+"""Classification by likelihood: one language model per class; the most likely class is chosen.
 
 With few rows, models of the text of each class generalise better than models of the boundary
 between them (Ng & Jordan 2002; Yogatama et al. 2017, "Generative and Discriminative Text
@@ -18,9 +18,10 @@ HIDDEN = 4  # an encoder reads a text four times, each time with every fourth wo
 class GenerativeClassifier(nn.Module):
     """log p(text | class) for each class: the sum over the words and [EOS], no prior.
 
-    masked: the models are masked LMs, and the score is a pseudo-log-likelihood (Salazar et al.
-    2020): the sum over the words of log p(word | the other three quarters of the words). Several
-    members, each with a model per class, are averaged in log-likelihood.
+    masked: the models are masked LMs, and the score is a pseudo-log-likelihood, the sum over the
+    known words of log p(word | the text with every fourth word hidden). Salazar et al. 2020 hide
+    one word at a time. Several members, each with a model per class, are averaged in
+    log-likelihood.
     """
 
     layers = "none"  # no states are pooled: there is no answer by layer to look at
@@ -50,10 +51,10 @@ class GenerativeClassifier(nn.Module):
         return scores
 
     def questions(self, idx, mask):
-        """Yield inputs, targets and masks, all (B, T), which together ask for every word of texts
-        idx, mask (B, T)."""
+        """Yield inputs and targets (B, T), and a mask (B, T) or None. Together they ask for every
+        word of texts idx, mask (B, T)."""
         if not self.masked:
-            yield idx, following(idx, mask), None  # no word of a decoder sees the padding behind it
+            yield idx, following(idx, mask), None  # in a decoder no word sees the padding after it
             return
         words = mask & (idx >= len(SPECIAL))  # (B, T)
         for i in range(HIDDEN):

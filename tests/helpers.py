@@ -220,7 +220,7 @@ stores = []  # kept until the tests end
 
 
 def open_store():
-    """Return the port of a new key-value store for several processes, which torchrun keeps too."""
+    """Start a key-value store, as torchrun does, and return its port."""
     stores.append(TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False))
     return stores[-1].port
 

@@ -346,7 +346,12 @@ def test_a_classifier_that_is_misdescribed(finished, tmp_path):
 
 @pytest.mark.parametrize(
     "forged, part",
-    [({"members": 10**9}, "too few"), ({"members": "2"}, ""), ({"n_class": 10**9}, "3 classes")],
+    [
+        ({"members": 10**9}, "too few"),
+        ({"members": "2"}, "too few"),
+        ({"members": None}, "too few"),
+        ({"n_class": 10**9}, "3 classes"),
+    ],
 )
 def test_a_classifier_of_a_billion_models_is_not_built(forged, part, finished, tmp_path):
     folder = copied(finished, "train_generative", tmp_path)

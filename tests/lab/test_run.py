@@ -42,6 +42,13 @@ def test_only_matrices_decay_and_each_parameter_has_one_group(head):
         assert decay[id(p)] == (0.0 if spared else 0.1), name
 
 
+def test_frozen_parameters_are_left_out_of_the_optimizer():
+    model = LanguageModel(Encoder(Config(vocab_size=30, n_embd=16)))
+    model.body.requires_grad_(False)
+    trained = [p for group in make_adamw(model, 1e-3, 0.1).param_groups for p in group["params"]]
+    assert [id(p) for p in trained] == [id(model.head.bias)]
+
+
 def test_perplexity_is_the_exponential_of_the_mean_over_tokens():
     assert perplexity(10 * math.log(7), 10) == pytest.approx(7)
     assert perplexity(0.0, 5) == 1 and perplexity(1e9, 2) > 1e300  # no OverflowError

@@ -504,6 +504,10 @@ MISTAKES = {
         lambda make, baseline: [make("a"), make("b", tokenizer="bpe", vocab_size=4000)],
         ["a (word vocabulary of 542) and b (bpe vocabulary of 4,000)", "bits_per_byte"],
     ),
+    "two mask rates": (
+        lambda make, baseline: [make("a", "mlm", mask_rate=0.15), make("b", "mlm", mask_rate=0.4)],
+        ["mask_rate=0.15", "mask_rate=0.4", "not comparable"],
+    ),
     "two validation shares": (
         lambda make, baseline: [make("a", "mlm", valid=0.05), make("b", "mlm", valid=0.4)],
         ["valid=0.05", "valid=0.4", "not comparable"],

@@ -227,6 +227,7 @@ WAYS = {  # other than those of tests/hardening/test_exact_resume.py
     "mlm, clap": ("train_mlm", *DROPOUT, "--head", "clap"),
     "thread, partly alone": ("train_thread", *DROPOUT, "--alone-rate", "0.5"),
     "classifier, generative": ("train_generative", *DROPOUT, "--members", "2"),
+    "classifier, generative, frozen": ("train_generative", "--members", "2", "--init-from"),
     "classifier, fine-tuned": ("train_classifier", "--tune", "all", "--encoder"),
 }
 
@@ -234,7 +235,7 @@ WAYS = {  # other than those of tests/hardening/test_exact_resume.py
 @pytest.mark.parametrize("way", WAYS)
 def test_an_interrupted_run_resumes_bit_for_bit(way, cli, inputs, finished, tmp_path, monkeypatch):
     name, *argv = WAYS[way]
-    if argv[-1] == "--encoder":
+    if argv[-1] in ("--encoder", "--init-from"):
         argv.append(finished("train_mlm"))
     argv = (*SHORT[name], *argv, *inputs(name))
     succeed(cli(name, *argv, out=tmp_path / "whole"))

@@ -45,12 +45,12 @@ def test_an_encoder_is_asked_for_every_fourth_word_given_the_others():
     for label, members in enumerate(model.members_of_class):
         nats = 0
         for member in members:
-            for places in ([1, 6], [3], [4], [5]):  # 7 and 11; 8; 9; 10: an unknown word is no word
+            for places in ([1, 6], [3], [4], [5]):  # 7 and 11; 8; 9; 10: [UNK] is not scored
                 hidden = torch.tensor([[MASK if i in places else w for i, w in enumerate(text)]])
                 logs = member(hidden)[0].log_softmax(-1)
                 nats += sum(logs[place, text[place]].item() for place in places) / 2
         assert scores[0, label].item() == pytest.approx(nats, abs=1e-4)
-    assert scores[1].tolist() == [0, 0, 0]  # no word, nothing to tell
+    assert scores[1].tolist() == [0, 0, 0]  # no word to score
 
 
 def test_classes_begin_alike_and_may_train_only_vectors():
