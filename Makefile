@@ -75,7 +75,7 @@ recipe-frozen: .venv/ready  ## a frozen encoder with two classifiers (SPLIT=clea
 	$(PY) compare.py $(FROZEN_HEAD) $(FROZEN_BIASES) --together --labels "head,biases" \
 		--out out/recipe-frozen-$(SEED)$(CLEAN)
 
-recipe-frozen-pretrained: .venv/ready need-text  ## the same, pretrained on TEXT=path first
+recipe-frozen-pretrained: .venv/ready need-text  ## its first classifier, on an encoder pretrained on TEXT=path first
 	$(PY) train_mlm.py --pos alibi --data $(TEXT) --vocab-from $(DATA) $(FROZEN) --steps 500 \
 		--out out/recipe-frozen-wide-$(SEED)-$(SPLIT)
 	$(PY) train_mlm.py --init-from out/recipe-frozen-wide-$(SEED)-$(SPLIT) --data $(DATA) $(FROZEN) \

@@ -13,7 +13,7 @@ score is the sum over all hidden words.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch.nn.utils import clip_grad_norm_
@@ -186,7 +186,7 @@ def complete(flags, masked):
     UserError if a noise flag was given."""
     resolve_pairs(flags, masked)
     if masked:
-        noise = "drop_words", "swap_words", "rare_unknown", "label_smoothing"
+        noise = [field.name for field in fields(NoiseFlags)]
         where = f"--init-from {flags.init_from} is an encoder, which is trained by masking"
         asked = given(flags, *noise)
         require((not asked, f"{asked}: {where}; leave that out"))
