@@ -57,10 +57,7 @@ def bench(flags):
 
 
 def compared(seconds):
-    """Return the median of each of two lists, and of their ratios pair by pair.
-
-    seconds: {name: list}, {name: list} of equal length.
-    """
+    """Return the median of each of two lists, {name: list}, and of their ratios pair by pair."""
     ratios = [a / b for a, b in zip(*seconds.values())]
     return {name: statistics.median(s) for name, s in seconds.items()} | {
         "ratio": statistics.median(ratios)
@@ -82,9 +79,7 @@ def cpu_seconds(module, *arguments):
     Raise UserError with its last line if it fails.
     """
     before = os.times()
-    done = subprocess.run(
-        command(module, *arguments), capture_output=True, text=True, encoding="utf-8"
-    )
+    done = subprocess.run(command(module, *arguments), capture_output=True, encoding="utf-8")
     after = os.times()
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
@@ -96,7 +91,7 @@ def cpu_seconds(module, *arguments):
 def epoch_seconds(*arguments):
     """Return the median wall time between the lines that train_classifier.py prints per epoch."""
     stamps, run = [], command("train_classifier", *arguments, "--no-refit")
-    with subprocess.Popen(run, stdout=subprocess.PIPE, text=True, encoding="utf-8") as process:
+    with subprocess.Popen(run, stdout=subprocess.PIPE, encoding="utf-8") as process:
         for line in process.stdout:
             if re.match(r"epoch +\d+ ", line):
                 stamps.append(time.perf_counter())

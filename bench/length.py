@@ -20,7 +20,7 @@ from data.files import write_json
 from lab import figures
 from lab.command import main
 from lab.errors import require
-from lab.flags import flag, whole_numbers
+from lab.flags import flag, known_names, whole_numbers
 from lab.machine import cores, git_revision, set_up_device, versions
 from lab.optim import make_adamw
 from lab.records import typed_command
@@ -48,7 +48,7 @@ class Flags:
 def measure_lengths(flags):
     lengths, widths, positions = check(flags)
     threads = flags.threads or cores()
-    device = set_up_device(types.SimpleNamespace(device="cpu", threads=threads, seed=0))
+    device = set_up_device(types.SimpleNamespace(device="cpu", threads=threads))
     by_cpu = torch.get_num_threads() == 1  # CPU time leaves out the waiting for a busy core
     peak = measure.MatmulPeak(device, torch.float32)
     out, rows = Path(flags.out), []
@@ -176,21 +176,18 @@ def draw(path, rows, widths, positions, lengths):
 
 def check(flags):
     """Return the lengths, widths and positions. Raise UserError for invalid flags."""
-
     lengths, widths = whole_numbers(flags, "lengths"), whole_numbers(flags, "widths")
-    positions = flags.positions.split(",")
-    known, out = set(positions) <= set(POSITIONS), Path(flags.out)
+    positions, out = known_names(flags, "positions", POSITIONS), Path(flags.out)
     require(
         (lengths and min(lengths) > 0, f"--lengths {flags.lengths}: must be at least 1 each"),
         (
             widths and all(C > 0 and C % 64 == 0 for C in widths),
             f"--widths {flags.widths}: must be multiples of 64, the width of a head",
         ),
-        (known, f"--positions {flags.positions}: must be a list of {', '.join(POSITIONS)}"),
         (out.suffix in (".png", ".pdf", ".svg"), f"--out {out}: must end in .png, .pdf or .svg"),
         (out.parent.is_dir(), f"--out {out}: folder {out.parent} does not exist; create it first"),
     )
-    return lengths, widths, list(dict.fromkeys(positions))
+    return lengths, widths, positions
 
 
 if __name__ == "__main__":

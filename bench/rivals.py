@@ -21,14 +21,16 @@ LIBRARIES = ("transformers", "x_transformers")
 
 def rivals(task):
     """Return {name: function of a Size that builds the module}, and the missing libraries."""
+    if task == "seq2seq":
+        return {}, []  # none has an encoder-decoder
     missing = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
     builders = {"usual GPT": UsualGPT} if task == "causal" else {}
-    if task != "seq2seq" and "transformers" not in missing:
+    if "transformers" not in missing:
         for name, model, options in TRANSFORMERS[task]:
             builders[name] = lambda size, model=model, options=options: FromTransformers(
                 model(size, **options)
             )
-    if task != "seq2seq" and "x_transformers" not in missing:
+    if "x_transformers" not in missing:
         builders["x-transformers"] = lambda size: FromXTransformers(size, task)
     return builders, [name.replace("_", "-") for name in missing]
 

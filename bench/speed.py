@@ -26,8 +26,8 @@ from bench.work import DEFAULT_SIZES, SIZES, TASKS
 from data.files import write_json
 from lab.command import main
 from lab.errors import require
-from lab.flags import flag
-from lab.machine import cores, git_revision, set_up_device, versions
+from lab.flags import flag, known_names
+from lab.machine import autocast, cores, git_revision, set_up_device, versions
 from lab.records import typed_command
 from model import POSITIONS
 
@@ -68,11 +68,9 @@ def bench(flags):
     rows = []
     print(LEGEND, flush=True)
     for n_threads in threads:
-        device = set_up_device(
-            types.SimpleNamespace(device=flags.device, threads=n_threads, seed=0)
-        )
+        device = set_up_device(types.SimpleNamespace(device=flags.device, threads=n_threads))
         on_gpu = device.type == "cuda"
-        half = flags.dtype == "bfloat16" or flags.dtype == "auto" and on_gpu
+        half = isinstance(autocast(flags, device), torch.autocast)
         dtype = "bfloat16" if half else "float32"
         peak = measure.MatmulPeak(device, getattr(torch, dtype))
         where = torch.cuda.get_device_name() if on_gpu else f"CPU threads: {n_threads}"
@@ -90,7 +88,7 @@ def bench(flags):
                 if flags.out:  # after each row, so that an interrupted table is kept
                     write_json(Path(flags.out), described | {"rows": rows})
             print(f"  matrix products: {row['matmul_gflops']:,.0f} GFLOP/s")
-            for library in missing if task != "seq2seq" else ():
+            for library in missing:
                 print(f"  left out: {library} is not installed; make bench installs it")
 
 
@@ -141,16 +139,8 @@ def line(row):
 
 def check(flags):
     """Return the sizes, tasks, positions (learned first) and thread counts. Raise UserError."""
-
-    def chosen(name, text, allowed):
-        values = [value for value in text.split(",") if value]
-        known = values and all(value in allowed for value in values)
-        require((known, f"--{name} {text}: must be a comma-separated list of {', '.join(allowed)}"))
-        return values
-
-    sizes = chosen("sizes", flags.sizes or DEFAULT_SIZES[flags.device], SIZES)
-    tasks = chosen("tasks", flags.tasks, TASKS)
-    positions = chosen("positions", flags.positions, POSITIONS)
+    flags.sizes = flags.sizes or DEFAULT_SIZES[flags.device]
+    sizes, tasks = known_names(flags, "sizes", SIZES), known_names(flags, "tasks", TASKS)
     try:
         threads = [cores() if n == "all" else int(n) for n in flags.threads.split(",")]
     except ValueError:
@@ -167,8 +157,8 @@ def check(flags):
         ),
         (folder.is_dir(), f"--out {flags.out}: folder {folder} does not exist; create it first"),
     )
-    positions = list(dict.fromkeys(["learned", *positions]))
-    return sizes, tasks, positions, list(dict.fromkeys(threads if on_cpu else threads[:1]))
+    positions = dict.fromkeys(["learned", *known_names(flags, "positions", POSITIONS)])
+    return sizes, tasks, list(positions), list(dict.fromkeys(threads if on_cpu else threads[:1]))
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ class Flags:
 
 
 def grade(flags):
-    names = chosen(flags.exercises.split(",") if flags.exercises else ())
+    names = chosen(flags.exercises.split(","))
     one_file = flags.gradescope.endswith(".json")
     submissions = find(Path(flags.submissions), one_file)
     results, grades = where(flags), {}

@@ -46,9 +46,9 @@ class Flags:
 
 def handout(flags):
     folder = Path(flags.folder)
-    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder}: exists and is not an empty folder; give a new one")
-    names = chosen(flags.exercises.split(",") if flags.exercises else ())
+    names = chosen(flags.exercises.split(","))
     write_tools(folder, names, seed=0, files=["report.py"])
     for name in names:
         shutil.copyfile(STUBS / file_name(name), folder / file_name(name))

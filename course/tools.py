@@ -11,7 +11,7 @@ HERE = Path(__file__).parent
 TOKENS = "from data.tokenizer import MASK, SPECIAL\n"  # all that the judge takes from outside
 
 
-def write_tools(folder, names, seed, files=()):
+def write_tools(folder, names, seed, files):
     """Write folder/course/: the judge, more files of course/, and sheets.pt with {file: sheet}."""
     room = Path(folder) / "course"
     room.mkdir(parents=True)

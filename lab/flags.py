@@ -231,6 +231,15 @@ def whole_numbers(flags, name):
         raise UserError(f"{spelled(name, text)}: {example}") from None
 
 
+def known_names(flags, name, known):
+    """Return the names of a flag like --only a,b, each once. Raises UserError for one not known."""
+    text = getattr(flags, name)
+    found = list(dict.fromkeys(part.strip() for part in text.split(",")))
+    problem = f"{spelled(name, text)}: must be one or more of {', '.join(known)}, joined by commas"
+    require((set(found) <= set(known), problem))
+    return found
+
+
 def spelled(name, value=None):
     """Return a field name as it is typed: "--n-head", with a value "--n-head 4" or "--no-tie"."""
     if isinstance(value, bool):

@@ -51,12 +51,13 @@ def study(flags):
     out.mkdir(parents=True, exist_ok=True)
     print(write_table(out / "ancestors", measured))
     numbers = {"runs": dict(zip(map(str, folders), measured))}
-    finish(out, started, numbers, ("ancestors.md", "ancestors.tex"))
+    finish(flags, out, started, numbers, ("ancestors.md", "ancestors.tex"))
 
 
 def measure(run):
     """Return {name: [perplexity of all masked words, and of those that an ancestor has]} of the
-    three views and two caches on the test trees, "count": [number of words] of both."""
+    three views and two caches on the test trees, "count": [number of words] of both, and the share
+    of each cache."""
     _, _, forests, _ = read_forests(Namespace(**run.config["flags"]), run.tokenizer)
     nats, again, caches = losses_of(run, forests["test"])
     valid, _, known = losses_of(run, forests["valid"])

@@ -23,6 +23,7 @@ from lab.figures import new_figure, over_seeds, save, styled
 from lab.flags import flag
 from lab.inside.ablation import switched_off
 from nets.device import device_of
+from nets.ensemble import members_of
 from studies.probe_network import FitFlags, fit_probes, layer_name, read_positions, scores
 from studies.probes import (
     corpora_of,
@@ -48,7 +49,7 @@ def study(flags):
     print(write_table(out, result))
     draw(out, result)
     files = ("anchor.png", "anchor.md", "anchor.tex")
-    finish(out, started, {"runs": result}, files)
+    finish(flags, out, started, {"runs": result}, files)
 
 
 def measure(run, corpus, flags):
@@ -60,7 +61,7 @@ def measure(run, corpus, flags):
         the counting head; the same with new probes; without another head of its layer, their mean
     harm: {"layer.head": distance at the best layer without this head}, by which it is chosen
     """
-    model, body = run.model, run.model.body
+    model, body = members_of(run.model)[0], run.model.body  # of an ensemble, one
     train, test = texts_of(run, corpus, flags.blocks, flags.seed)
     choosing = [part[: len(test[0])] for part in train]
     probes = fit_probes(body, *train, flags)

@@ -53,8 +53,9 @@ def assignment(flags):
     trainings = [("baselines", "baselines", [*options(data=flags.data), *split])]
     frozen = []
     for seed in range(flags.seeds):
+        same = options(data=flags.data, threads=1, seed=seed)
         for pos in COMPARED:
-            common = options(data=flags.data, threads=1, pos=pos, seed=seed)
+            common = [*same, *options(pos=pos)]
             encoder = f"mlm-{pos}-{seed}"
             if "frozen" in parts:
                 steps = options(steps=flags.mlm_steps)
@@ -68,13 +69,12 @@ def assignment(flags):
                 job = (f"classifier-{pos}-{seed}", "train_classifier", [*common, *split])
                 trainings.append(job)
         if "classifier" in parts:
-            how = [*options(data=flags.data, threads=1, pos="alibi", seed=seed), *split]
+            how = [*same, *options(pos="alibi"), *split]
             trainings.append((f"likelihood-alibi-{seed}", "beyond.train_generative", how))
         for form in FORMS:
             how = options(pos="nope") if form == "nope" else options(pos="alibi", alibi=form)
-            common = options(data=flags.data, threads=1, seed=seed)
             how += split if "classifier" in parts else []
-            trainings.append((f"form-{form}-{seed}", "train_mlm", [*common, *how, *ENCODER]))
+            trainings.append((f"form-{form}-{seed}", "train_mlm", [*same, *how, *ENCODER]))
     drawn = [f"{part}-{pos}-0" for part in parts if part != "frozen" for pos in COMPARED]
     figures = [(f"{name}/maps", "attention_maps", [out / name, *MAPS]) for name in drawn]
     for part in parts:
@@ -87,7 +87,7 @@ def assignment(flags):
         corpus, seen, _ = corpus.split(flags.split)
     runs = Runs(out, corpus, seen, flags.split, flags.seeds, parts)
     written = report_parts(runs)
-    write_report(out, f"The assignment on {literal(corpus.name)}", written)
+    write_report(flags, out, f"The assignment on {literal(corpus.name)}", written)
     n_figures = sum(part.startswith("![") for part in written)
     seconds = time.perf_counter() - started
     more = f"{n_figures} figures; as report.md too, tables as LaTeX in tables/"

@@ -51,7 +51,7 @@ def study(flags):
     out, result = measure_runs(flags, ("lm",), "averages", measure)
     print(write_table(out, result))
     draw(out, result)
-    finish(out, started, {"runs": result}, ("averages.png", "averages.md", "averages.tex"))
+    finish(flags, out, started, {"runs": result}, ("averages.png", "averages.md", "averages.tex"))
 
 
 def measure(run, corpus, flags):

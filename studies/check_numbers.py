@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass
 
 from lab.command import main
-from lab.errors import UserError, require
+from lab.errors import require
 from lab.flags import ROOT, flag
 
 
@@ -100,7 +100,7 @@ def check_all(flags):
 
 
 def run(words):
-    """Return what a script prints, run in an empty folder. Raises UserError if it fails."""
+    """Return what a script prints, which leaves nothing behind. Raises UserError if it fails."""
     script, *rest = words
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
@@ -115,13 +115,8 @@ def run(words):
 def compare(check, output):
     """Return in words which numbers of the output differ from those of the page, or ""."""
     page = (ROOT / check.page).read_text(encoding="utf-8")
-    stated, printed = numbers(check.stated, page), numbers(check.printed, output)
-    if stated is None or printed is None:
-        what = check.page if stated is None else f"the output of {check.command}"
-        pattern = check.stated if stated is None else check.printed
-        raise UserError(
-            f"{what}: {pattern!r} not found; correct CHECKS in studies/check_numbers.py"
-        )
+    stated = numbers(check.stated, page, check.page)
+    printed = numbers(check.printed, output, f"the output of {check.command}")
     drifted = [
         f"{stated[name]:g} is {printed[name]:g}"
         for name in stated
@@ -130,13 +125,14 @@ def compare(check, output):
     return f"DRIFTED, {', '.join(drifted)}" if drifted else ""
 
 
-def numbers(pattern, text):
-    """Return {name: number} at the places {name} of a pattern where the text first matches it, or
-    None if it does not."""
-    pattern = re.escape(pattern).replace(r"\ ", r"\s+")
+def numbers(words, text, where):
+    """Return {name: number} at the places {name} of some words where they first stand in a text.
+    Raises UserError, beginning with `where`, if they do not."""
+    pattern = re.escape(words).replace(r"\ ", r"\s+")
     pattern = re.sub(r"\\{(\w+)\\}", r"(?P<\1>\\d[\\d,]*(?:\\.\\d+)?)", pattern)
     found = re.search(pattern, text)
-    return found and {k: float(v.replace(",", "")) for k, v in found.groupdict().items()}
+    require((found, f"{where}: {words!r} not found; correct CHECKS in studies/check_numbers.py"))
+    return {name: float(value.replace(",", "")) for name, value in found.groupdict().items()}
 
 
 if __name__ == "__main__":

@@ -16,11 +16,10 @@ from pathlib import Path
 
 from lab import tables
 from lab.command import main
-from lab.errors import require
 from lab.figures import POSITION_COLORS, new_figure, over_seeds, plain_log_ticks, save, styled
-from lab.flags import flag
+from lab.flags import flag, known_names
 from lab.records import read_metrics, read_result
-from studies.jobs import StudyFlags, options, run_all
+from studies.jobs import StudyFlags, options, run_all, typed_flags
 from studies.report import finish
 
 ROBERTA = "--head roberta --dropout 0.1 --attn-dropout 0.1"
@@ -95,7 +94,7 @@ class Flags(StudyFlags):
 def study(flags):
     started, out = time.perf_counter(), Path(flags.out)
     size = SIZES[flags.size]
-    steps, names = flags.steps or size["steps"], choose(flags.only)
+    steps, names = flags.steps or size["steps"], choose(flags)
 
     # Jobs: the first seed of all, then the second
     rates = choose_rates(out, names, flags) if flags.choose_lr else dict.fromkeys(names, size["lr"])
@@ -119,7 +118,7 @@ def study(flags):
         name: {"perplexity": [r["perplexity/valid"] for r in each], "lr": rates[name]}
         for name, each in results.items()
     }
-    finish(out, started, numbers, ("clap.png", "clap.md", "clap.tex", "compare/"))
+    finish(flags, out, started, numbers, ("clap.png", "clap.md", "clap.tex", "compare/"))
 
 
 def training(name, seed, where, flags, steps, lr):
@@ -151,14 +150,11 @@ def choose_rates(out, names, flags):
     return {name: best(name) * lr for name in names}
 
 
-def choose(only):
+def choose(flags):
     """Return the names of the configurations that --only names as their folders are named, or all.
     Raises UserError for an unknown one."""
     known = {slug(name): name for name in all_configurations()}
-    wanted = [part.strip() for part in only.split(",")] if only else list(known)
-    unknown = [part for part in wanted if part not in known]
-    require((not unknown, f"--only {only}: must be of {', '.join(known)}, joined by commas"))
-    return [known[part] for part in dict.fromkeys(wanted)]
+    return [known[part] for part in (known_names(flags, "only", known) if flags.only else known)]
 
 
 def all_configurations():
@@ -214,8 +210,7 @@ def draw(out, data_name, seeds):
     values = []
     for i, name in enumerate([name for name in seeds if name not in VARIANTS] or seeds):
         logs = [read_metrics(out / folder(name, seed)) for seed in seeds[name]]
-        words = all_configurations()[name].split()
-        given = dict(zip(words, words[1:]))
+        given = typed_flags(all_configurations()[name].split())
         line = "-" if given["--head"] == "roberta" else "--"
         style = dict(
             color=POSITION_COLORS[given["--pos"]], linestyle=line, label=NAMES.get(name, name)

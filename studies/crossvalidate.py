@@ -23,14 +23,14 @@ from lab.command import main
 from lab.configurations import with_values
 from lab.errors import UserError, require
 from lab.figures import new_figure, save, styled
-from lab.flags import flag
+from lab.flags import flag, known_names
 from lab.predictions import average_predictions
 from model import POSITIONS
 from studies.jobs import JobFlags, options, run_all
 from studies.report import finish
 
-# name: (description, module, the encoder it needs from train_mlm.py, flags of the module)
 CLASSIFIER = "train_classifier"
+# name: (description, module, the encoder it needs from train_mlm.py, flags of the module)
 RECIPES = {
     "bayes": ("naive Bayes, words and word pairs", "baselines", "", ()),
     "likelihood": ("a decoder per class, by likelihood", "beyond.train_generative", "", ()),
@@ -62,8 +62,7 @@ class Flags(JobFlags):
 
 def crossvalidate(flags):
     started = time.perf_counter()
-    chosen = list(dict.fromkeys(name.strip() for name in flags.recipes.split(",")))
-    corpus = check(flags, chosen)
+    chosen, corpus = known_names(flags, "recipes", RECIPES), check(flags)
     mlm = in_quotes("--mlm", flags.mlm)
     kinds = [in_quotes("--likelihood", text) for text in flags.likelihood or [""]]
     out = Path(flags.out or f"out/crossvalidate-{Path(flags.data).resolve().stem}")
@@ -109,7 +108,7 @@ def crossvalidate(flags):
     numbers = {f"accuracy/{name}": r for name, r in result.items()} | {"mcnemar": tests}
     files = ("crossvalidate.md", "crossvalidate.tex", "crossvalidate.png")
     about = {"folds": flags.folds, "seeds": flags.seeds, "sentences": n_distinct}
-    finish(out, started, about | numbers, files)
+    finish(flags, out, started, about | numbers, files)
 
 
 def folder(name, part, seed, kind=0):
@@ -141,11 +140,8 @@ def compare_with_bayes(chosen, parts, seeds, answer):
     ]
 
 
-def check(flags, chosen):
-    """Return the corpus. UserError for flags that do not fit it."""
-    known = ", ".join(RECIPES)
-    unknown = f"--recipes {flags.recipes}: must be of {known}, joined by commas"
-    require((all(name in RECIPES for name in chosen), unknown))
+def check(flags):
+    """Return the corpus. UserError if it has fewer rows than --folds."""
     corpus = load_labelled(flags.data)
     n_rows = len(corpus.rows + corpus.test_rows)
     few = f"--folds {flags.folds}: {flags.data} has only {n_rows} labelled rows; give fewer"

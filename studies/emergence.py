@@ -54,7 +54,7 @@ def study(flags):
     print(write_table(out, result))
     draw(out, result)
     files = ("emergence.png", "emergence.md", "emergence.tex")
-    finish(out, started, {"runs": result}, files)
+    finish(flags, out, started, {"runs": result}, files)
 
 
 def measure(run, corpus, flags):

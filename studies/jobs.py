@@ -19,7 +19,7 @@ from lab.flags import ROOT, flag, spelled
 from lab.folder import MAY_CHANGE
 from lab.live import LiveLine, clock
 from lab.machine import cores
-from lab.records import can_resume, read_config, read_result
+from lab.records import can_resume, read_result
 
 # The file that marks a finished run. A comparison is always repeated: it may have more runs now.
 FINISHED = {"attention_maps": "maps.json", "compare": ""}
@@ -86,18 +86,16 @@ def list_places(flags, n_gpus):
 
 def run_job(out, folder, module, arguments, progress, places):
     """Run one job in a process of its own, in a free place, unless it is finished."""
-    path, arguments = out / folder, list(map(str, arguments))
+    path, arguments = out / folder, [*map(str, arguments), "--out", str(out / folder)]
     finished = FINISHED.get(module, "result.json")
     if finished and (path / finished).exists() and not is_outdated(path, arguments):
         check_flags(path, arguments)
         progress.end(folder, "finished before", new=False)
         return
-    trains = module.rpartition(".")[2].startswith("train_")
-    resume = ["--resume"] if trains and can_resume(path) else []
-    command = [sys.executable, "-m", module, *arguments, *resume, "--out", str(path)]
-    steps = int(arguments[arguments.index("--steps") + 1]) if "--steps" in arguments else 0
+    resume = ["--resume"] if can_resume(path) else []
+    command = [sys.executable, "-m", module, *arguments, *resume]
     place = places.get()
-    progress.begin(folder, steps)
+    progress.begin(folder, typed_flags(arguments).get("--steps"))
     environment = os.environ | {"PYTHONPATH": str(ROOT)} | place
     try:
         done = subprocess.run(command, capture_output=True, encoding="utf-8", env=environment)
@@ -114,23 +112,24 @@ def is_outdated(path, arguments):
     """Return whether a look at several runs was made with other arguments, such as fewer runs."""
     if (path / "config.json").exists() or not (path / "result.json").exists():
         return False
-    command = read_result(path)["command"]
-    return not command.endswith(shlex.join([*arguments, "--out", str(path)]))
+    return not read_result(path)["command"].endswith(shlex.join(arguments))
 
 
 def check_flags(path, arguments):
-    """Raise UserError if the finished run in a folder had other flags than these."""
-    then = read_config(path)["flags"] if (path / "config.json").exists() else {}
-    given = {word: value for word, value in zip(arguments, arguments[1:]) if word.startswith("--")}
-    for word, value in given.items():  # of a flag given twice, the last value
-        name = word.removeprefix("--").replace("-", "_")
-        had = then.get(name)
-        resolved = (name, value) == ("n_ffn", "0")  # into four times the width
-        if name in MAY_CHANGE or had is None or isinstance(had, bool) or resolved:
-            continue
-        same = value == str(had) if isinstance(had, str) else float(value) == had
+    """Raise UserError if the finished run in a folder was given other flags than these."""
+    if not (path / "config.json").exists():
+        return  # no run, but figures
+    then, now = typed_flags(shlex.split(read_result(path)["command"])), typed_flags(arguments)
+    for name in then | now:
+        had, given = then.get(name, "its default"), now.get(name, "its default")
+        same = had == given or name in map(spelled, MAY_CHANGE)
         remedy = "choose another --out, or delete or rename that folder"
-        require((same, f"{path}: finished with {word} {had}, not {value}; {remedy}"))
+        require((same, f"{path}: finished with {name} {had}, not {given}; {remedy}"))
+
+
+def typed_flags(words):
+    """Return {flag: the word after it} of a command line; of a flag given twice, the last."""
+    return {word: after for word, after in zip(words, words[1:]) if word.startswith("--")}
 
 
 class Progress:
@@ -138,7 +137,7 @@ class Progress:
 
     def __init__(self, out, costs):
         self.out, self.left = out, dict(costs)  # {folder: cost} of the jobs that are not finished
-        self.running = {}  # {folder: number of steps}
+        self.running = {}  # {folder: --steps as typed}
         self.ended, self.spent = 0, 0.0  # jobs, and the cost of those run in this process
         self.started, self.live = time.perf_counter(), LiveLine()
         self.lock, self.over = threading.Lock(), threading.Event()
@@ -178,7 +177,7 @@ class Progress:
         """Return the finished share of a training, from the last line of its metrics.jsonl."""
         try:
             lines = (self.out / folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-            return min(1.0, json.loads(lines[-1])["step"] / steps)
+            return min(1.0, json.loads(lines[-1])["step"] / int(steps))
         except (OSError, ValueError, LookupError, TypeError, ZeroDivisionError):
             return 0.0  # not begun, an incomplete line, or not a training
 

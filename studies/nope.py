@@ -22,7 +22,7 @@ from lab.errors import require
 from lab.figures import POSITION_NAMES
 from lab.flags import flag
 from lab.records import read_result
-from studies.jobs import StudyFlags, options, run_all
+from studies.jobs import StudyFlags, options, run_all, typed_flags
 from studies.report import finish, joint_perplexity, picture, read_table, write_report
 
 COMPARED = ("nope", "learned", "sinusoidal", "alibi", "rope")
@@ -129,11 +129,13 @@ def study(flags):
         for pos in pairs
     }
     written = write_tables(out, corpus.name, size, result, masked)
-    write_report(out, "Models without positions still learn positions", report_parts(out, written))
+    title = "Models without positions still learn positions"
+    write_report(flags, out, title, report_parts(out, written))
     print("\n".join(written))
     numbers = {f"perplexity/{model.name('SEED')}": values for model, values in result.items()}
     numbers |= {f"masked perplexity/{pos}": values for pos, values in masked.items()}
-    finish(out, started, {"tests": list(corpus.tests), **numbers}, ("report.md", "its tables"))
+    numbers |= {"tests": list(corpus.tests)}
+    finish(flags, out, started, numbers, ("report.md", "its tables"))
 
 
 # ---------------------------------------------------------------------------- jobs
@@ -191,8 +193,7 @@ def main_shape(size):
 def cost(arguments, first):
     """Estimate the floating-point operations of a training. A look takes about as long as the
     first training."""
-    words = arguments if "--n-embd" in arguments else first
-    given = dict(zip(words[::2], words[1::2]))
+    given = typed_flags(arguments if "--n-embd" in arguments else first)
     n_layer, n_embd, *tokens = (
         int(given[f"--{name}"])
         for name in ("n-layer", "n-embd", "steps", "batch-size", "block-size")

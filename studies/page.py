@@ -13,7 +13,6 @@ import struct
 from data.files import MEGABYTE, read_bytes
 
 LIMIT, REMEDY = 64 * MEGABYTE, "delete the folder it belongs to, and repeat the command"
-IMAGES = {".png": "image/png", ".svg": "image/svg+xml"}
 MARKS = re.compile(
     r"\\(?P<character>[^\w\s]|_)"
     r"|`(?P<code>[^`]+)`"
@@ -108,12 +107,12 @@ def element(block, folder):
 
 
 def source(path):
-    """Return the attributes of an <img> that holds an image file, and shows a PNG in the size it
-    was drawn for. Raises DataError if it cannot be read."""
+    """Return the attributes of an <img> that holds a PNG file and shows it in the size it was drawn
+    for. Raises DataError if it cannot be read."""
     content = read_bytes(path, LIMIT, REMEDY)
-    url = f'src="data:{IMAGES[path.suffix]};base64,{base64.b64encode(content).decode()}"'
+    url = f'src="data:image/png;base64,{base64.b64encode(content).decode()}"'
     _, found, density = content.partition(b"pHYs")
-    if path.suffix != ".png" or not found:
+    if not found:
         return url
     pixels, per_meter = struct.unpack(">I", content[16:20])[0], struct.unpack(">I", density[:4])[0]
     return f'{url} width="{pixels / per_meter / 0.0254 * 96:.0f}"'

@@ -69,7 +69,7 @@ def probe(flags):
     draw(out, title, color, layers, values, parts[-1])
     print(write_table(out, source.folder.name, flags, layers, values, parts))
     result = {name: with_values(percentages) for name, percentages in values.items()}
-    finish(out, started, result, ("layers.md", "layers.tex", "layers.png"))
+    finish(flags, out, started, result, ("layers.md", "layers.tex", "layers.png"))
 
 
 def write_table(out, run_name, flags, layers, values, parts):

@@ -51,12 +51,12 @@ class Probe(nn.Module):
 
 
 @torch.no_grad()
-def states_of_tokens(body, idx, mask, device):
+def states_of_tokens(body, idx, mask):
     """Return (n_layer + 1, N, C): the states of the N real tokens of idx, mask (B, T).
 
     The embeddings come first. Padding is left out.
     """
-    parts = []
+    device, parts = device_of(body), []
     for rows, real in zip(idx.split(64), mask.split(64)):
         rows, real = rows.to(device), real.to(device)
         _, states = body(rows, None if real.all() else real, need_states=True)
@@ -70,7 +70,7 @@ def fit_probes(body, idx, mask, flags):
     device = device_of(body)
     positions = torch.arange(idx.size(1)).expand_as(idx)[mask].to(device)  # (N,)
     probes = []
-    for states in states_of_tokens(body, idx, mask, device):  # (N, C)
+    for states in states_of_tokens(body, idx, mask):  # (N, C)
         torch.manual_seed(flags.seed)
         scale = states.pow(2).mean().sqrt().item()
         probe = Probe(states.size(1), body.config.block_size, scale).to(device)
@@ -96,7 +96,7 @@ def read_positions(body, probes, idx, mask):
     """
     truth = torch.arange(idx.size(1)).expand_as(idx)[mask]  # (N,)
     readings = []
-    for probe, states in zip(probes, states_of_tokens(body, idx, mask, device_of(body))):
+    for probe, states in zip(probes, states_of_tokens(body, idx, mask)):
         log_p = probe(states).log_softmax(-1).cpu()  # (N, n_position)
         nats = -log_p.gather(1, truth[:, None]).squeeze(1)
         median = (log_p.exp().cumsum(-1) < 0.5).sum(-1).clamp(max=log_p.size(1) - 1)

@@ -55,10 +55,10 @@ class Flags(FitFlags):
 def probe(flags):
     started = time.perf_counter()
     out, result = measure_runs(flags, ("lm", "mlm", "classifier"), "probe", measure)
-    tables_of_scores = [write_table(out, result, *score) for score in SCORES]
-    print("\n".join(tables_of_scores))
+    print("\n".join(write_table(out, result, *score) for score in SCORES))
     draw(out, result)
-    finish(out, started, {"runs": result}, ("probe.png", "argmax, median and nats as .md and .tex"))
+    files = ("probe.png", "argmax, median and nats as .md and .tex")
+    finish(flags, out, started, {"runs": result}, files)
 
 
 def measure(run, corpus, flags):

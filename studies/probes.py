@@ -15,9 +15,9 @@ from lab.errors import require
 from lab.figures import COLORS, POSITION_COLORS, POSITION_NAMES
 from lab.flags import flag
 from lab.folder import figures_folder
+from lab.inside.answers import losses_of_blocks
 from lab.load import read_run
 from lab.machine import set_up_device
-from nets.device import device_of
 
 
 @dataclass
@@ -72,17 +72,9 @@ def labelled(folders, labels=""):
     return {configuration.label: configuration for configuration in found}
 
 
-@torch.no_grad()
-def total_loss(model, x, y):
-    """Return the loss in nats, summed over the targets y (n, T) that are not -100."""
-    device = device_of(model)
-    parts = zip(x.to(device).split(64), y.split(64))
-    return sum(model.loss(inputs, targets.to(device)).item() for inputs, targets in parts)
-
-
 def loss_of(model, idx):
     """Return the loss in nats per token of the words in blocks idx (N, T), but the first ones."""
-    return total_loss(model, idx[:, :-1], idx[:, 1:]) / idx[:, 1:].numel()
+    return losses_of_blocks(model, idx[:, :-1], idx[:, 1:]).mean().item()
 
 
 def spread_of(result):

@@ -2,35 +2,28 @@
 
 import math
 import re
-import shlex
-import sys
 import time
-from pathlib import Path
 
 from data.files import printable, write_json, write_text
 from lab.machine import git_revision
+from lab.records import typed_command
 from studies.page import make_page
 
 
-def command():
-    """Return the command line of this study, as it is typed from the repository root."""
-    return shlex.join(["python", "-m", f"studies.{Path(sys.argv[0]).stem}", *sys.argv[1:]])
-
-
-def finish(out, started, result, files):
+def finish(flags, out, started, result, files):
     """Write result.json, with the seconds since `started` and the command; print what there is."""
     seconds = time.perf_counter() - started
-    about = {"seconds": round(seconds, 1), "command": command()}
+    about = {"seconds": round(seconds, 1), "command": typed_command(flags)}
     write_json(out / "result.json", result | about)
     print(f"{out}: {', '.join(files)} and result.json; {seconds:.0f} s")
 
 
-def write_report(out, title, parts):
+def write_report(flags, out, title, parts):
     """Write report.md and report.html: a title, the command that made them, and the parts.
 
     parts: pieces of Markdown, of the kind that studies/page.py understands.
     """
-    made = f"Made by `{command()}` at revision {git_revision()}."
+    made = f"Made by `{typed_command(flags)}` at revision {git_revision()}."
     text = "\n\n".join(part.strip() for part in (f"# {title}", made, *parts)) + "\n"
     write_text(out / "report.md", text)
     write_text(out / "report.html", make_page(text, out))

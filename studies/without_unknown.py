@@ -23,8 +23,9 @@ from lab import tables
 from lab.command import main
 from lab.errors import require
 from lab.flags import flag
+from lab.inside.answers import losses_of_blocks
 from lab.optim import perplexity
-from studies.probes import ProbeFlags, corpora_of, measure_runs, spread_of, total_loss
+from studies.probes import ProbeFlags, corpora_of, measure_runs, spread_of
 from studies.report import finish
 
 
@@ -37,10 +38,9 @@ def study(flags):
     started = time.perf_counter()
     out, result = measure_runs(flags, ("lm",), "unknown", measure)
     print(write_table(out / "unknown", result))
-    finish(out, started, {"runs": result}, ("unknown.md", "unknown.tex"))
+    finish(flags, out, started, {"runs": result}, ("unknown.md", "unknown.tex"))
 
 
-@torch.no_grad()
 def measure(run, corpus, flags):
     """Return numbers over all test sets together: perplexities, and the share of <unk>."""
     trained = run.config["flags"]
@@ -50,10 +50,8 @@ def measure(run, corpus, flags):
     for lines in corpus.tests.values():
         ids, known = encode(run.tokenizer, lines)  # (N + 1,), (N,)
         x, y = batching.consecutive_blocks(ids, T, stride, trained.get("anchor", False))  # (n, T)
-        only_known = torch.cat([ids[:1], ids[1:].masked_fill(~known, -100)])
-        _, y_known = batching.consecutive_blocks(only_known, T, stride)
-        nats += total_loss(run.model, x, y)
-        known_nats += total_loss(run.model, x, y_known)
+        losses = losses_of_blocks(run.model, x, y).double()  # (N,)
+        nats, known_nats = nats + losses.sum().item(), known_nats + losses[known].sum().item()
         tokens, known_tokens = tokens + len(known), known_tokens + int(known.sum())
         words += sum(len(line.split()) + 1 for line in lines)
     return {

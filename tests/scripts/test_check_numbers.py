@@ -10,7 +10,8 @@ N_GRAMS = "5-gram perplexity hbush {h}, obama {o}, wbush {w}; naive Bayes accura
 
 @pytest.mark.parametrize("check", check_numbers.CHECKS, ids=lambda check: check.stated[:30])
 def test_every_number_is_on_its_page_and_named_alike(check):
-    stated = check_numbers.numbers(check.stated, (ROOT / check.page).read_text(encoding="utf-8"))
+    page = (ROOT / check.page).read_text(encoding="utf-8")
+    stated = check_numbers.numbers(check.stated, page, check.page)
     assert stated and all(f"{{{name}}}" in check.printed for name in stated)
 
 

@@ -68,10 +68,10 @@ def test_states_are_those_of_the_real_tokens():
     model = body("alibi", Encoder)
     idx, _ = text(5)
     mask = torch.arange(12) < torch.tensor([12, 3, 7, 1, 9])[:, None]
-    states = probe_network.states_of_tokens(model, idx, mask, "cpu")
+    states = probe_network.states_of_tokens(model, idx, mask)
     assert states.shape == (3, int(mask.sum()), 32)
     # whatever stands in the padding
-    other = probe_network.states_of_tokens(model, idx.masked_fill(~mask, 0), mask, "cpu")
+    other = probe_network.states_of_tokens(model, idx.masked_fill(~mask, 0), mask)
     assert torch.equal(states, other)
     _, alone = model(idx[1:2, :3], need_states=True)
     torch.testing.assert_close(states[:, 12:15], torch.stack(alone)[:, 0], atol=1e-5, rtol=1e-5)
