@@ -190,7 +190,7 @@ def short_name(run, loaded):
 def slug(text, most=40):
     """Return the first words of a text for a file name: "We, the people" gives we-the-people."""
     name = "-".join(re.findall(r"\w+", text.lower()))
-    return name if len(name) <= most else name[: most + 1].rpartition("-")[0][:most] or name[:most]
+    return name if len(name) <= most else name[: most + 1].rpartition("-")[0] or name[:most]
 
 
 def write_report(path, drawn):

@@ -158,14 +158,14 @@ def with_rare_unknown(ids, vocab_size, flags):
     return noise_tokens(ids, ids, counts, batching.generator(0), rare=flags.rare_unknown)[1]
 
 
-def measure_classifier(corpus, seen, left_out, flags):
+def measure_classifier(corpus, seen, note, flags):
     """Return the entries of result.json on naive Bayes, and its Predictions of the test rows.
 
-    corpus, seen, left_out: what `Corpus.split` returns.
+    corpus, seen, note: what `Corpus.split` returns.
     """
     seen = torch.tensor(seen)
-    if left_out:
-        print(left_out)
+    if note:
+        print(note)
     tokenizer = train_tokenizer(flags.tokenizer, corpus.texts(), flags.vocab_size)
     # With [BOS], as in the encoder: its pair with the first word tells how sentences begin.
     sentences, test = (

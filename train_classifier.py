@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from data.batching import by_epoch, generator
+from data.batching import by_epoch
 from data.corpus import hold_out
 from data.labelled import Rows, accuracies, balanced_loss, in_words, load_labelled, seen_in_training
 from data.tokenizer import train_tokenizer
@@ -164,11 +164,7 @@ def fit(steps, model, rows, features, optimizer, balance, flags, run):
     """Train for the given steps: every row once per epoch, in an order that depends on seed and
     epoch alone. The learning rate falls over all --epochs, even if there are fewer steps."""
     n = rows.n_batches(flags.batch_size)
-
-    def shuffled(epoch):
-        return rows.batches(flags.batch_size, generator(flags.seed, "epoch", 1 + epoch))
-
-    batch = by_epoch(len(rows), flags.batch_size, shuffled)
+    batch = by_epoch(len(rows), flags.batch_size, flags.seed, rows.batches, first=1)
     for step in steps:
         chosen = batch(step)
         for group in optimizer.param_groups:

@@ -125,7 +125,7 @@ def train(flags):
         words = "  ".join(f"{name} {numbers[f'perplexity/{name}']:,.1f}" for name in streams)
         return numbers, f"perplexity  {words}"
 
-    judge = "perplexity/valid" if flags.valid and "valid" in streams else ""
+    judge = "perplexity/valid" if "valid" in streams else ""
     n_rows, n_tokens = flags.members * flags.batch_size, flags.batch_size * flags.block_size
     for step in run.steps(model, optimizer, measure, judge):
         gen = generator(flags.seed, step)  # the batch depends on seed and step alone
@@ -157,7 +157,7 @@ def train(flags):
         for name, stream in streams.items():
             nats = evaluate(model, stream, length, device, flags)
             result[f"perplexity/{name}{at}"] = perplexity(nats, len(stream) - 1)
-            if len(stream) == len(text.streams[name]) and name in text.sizes:
+            if len(stream) == len(text.streams[name]):
                 result[f"bits_per_byte/{name}{at}"] = nats / math.log(2) / text.sizes[name]
     for name, stream in streams.items():
         result[f"tokens/{name}"] = len(stream) - 1

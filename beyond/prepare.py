@@ -166,7 +166,7 @@ def begin(folder, flags, settings, sources):
         )
     path = folder / "tokenizer.json"
     write_whole(path, tokenizer.to_str(pretty=True).encode())
-    dtype = shards.DTYPES[vocab_size > 2**16]
+    dtype = "uint32" if vocab_size > 2**16 else "uint16"
     index = shards.Index(dtype, vocab_size, sha256(path), settings, sources)
     index.write(folder / "plan.json")
     return index
@@ -176,7 +176,7 @@ def write_ranges(folder, index):
     """Return the Shards of all ranges of the text, after writing those that are missing."""
     tokenizer = load_tokenizer(folder / "tokenizer.json")
     ranges = sharding.list_ranges(index)
-    done = [sharding.find_shards(folder, index, *item) for item in enumerate(ranges)]
+    done = [sharding.find_shards(folder, index, n, part) for n, part in enumerate(ranges)]
     sizes = [end - begin for _, begin, end in ranges]
     there = [size for size, found in zip(sizes, done) if found is not None]
     if there:

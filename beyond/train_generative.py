@@ -78,6 +78,10 @@ def train(flags):
     corpus = load_labelled(flags.data)
     corpus, seen, note = corpus.split(flags.split)
     rows, held_out = hold_out(corpus.rows, flags.valid, 0, key=lambda row: row[1])
+    labels = {label for label, _ in rows}
+    empty = [name for c, name in enumerate(corpus.classes) if c not in labels]
+    few = f"--split {flags.split}, --valid {flags.valid}: leave no training rows of"
+    require((not empty, f"{few} {', '.join(empty)}; choose others"))
     known = source.tokenizer if source else None
     tokenizer = known or train_tokenizer(flags.tokenizer, corpus.texts(), flags.vocab_size)
     vocab_size = tokenizer.get_vocab_size()
@@ -88,18 +92,13 @@ def train(flags):
     texts = corpus.texts([text for _, text in held_out])
     texts, _ = sentences(tokenizer, texts, config.block_size, split=True)
     counts = count_tokens(torch.cat(texts), vocab_size, flags.swap_words, flags.rare_unknown)
-    n_class, labels = len(corpus.classes), sets["train"].labels.tolist()
-    of_class = [
-        [text for text, label in zip(sets["train"].sequences, labels) if label == c]
-        for c in range(n_class)
-    ]
-    empty = [name for name, part in zip(corpus.classes, of_class) if not part]
-    few = f"--split {flags.split}, --valid {flags.valid}: leave no training rows of"
-    require((not empty, f"{few} {', '.join(empty)}; choose others"))
+    of_class = [[] for _ in corpus.classes]
+    for (label, _), sequence in zip(rows, sets["train"].sequences):
+        of_class[label].append(sequence)
 
     # Model
     device = set_up_device(flags, config)
-    head = {"n_class": n_class, "members": flags.members, "masked": masked}
+    head = {"n_class": len(corpus.classes), "members": flags.members, "masked": masked}
     described = {"classifier": head, "classes": corpus.classes, "body": "generative"}
     run = Run("classifier", flags, config, tokenizer, device, "generative", **described)
     model = GenerativeClassifier(config, **head).to(device)

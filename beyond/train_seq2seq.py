@@ -16,6 +16,7 @@ The perplexity is that of a target's tokens, with the nearly certain sentinels a
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 
 import torch
@@ -112,9 +113,8 @@ def train(flags):
     # Model
     config = model_config(flags, vocab_size=tokenizer.get_vocab_size())
     device = set_up_device(flags, config)
-    described = {"first_sentinel": first} if infill else {}
-    kind = "" if infill else "translate"
-    run = Run("seq2seq", flags, config, tokenizer, device, kind, **described)
+    described = {"first_sentinel": first} if infill else {"name": "translate"}
+    run = Run("seq2seq", flags, config, tokenizer, device, **described)
     model = LanguageModel(EncoderDecoder(config)).to(device)
     if flags.compile:
         compile_blocks(model)
@@ -139,10 +139,7 @@ def train(flags):
         words = "  ".join(f"{n} {numbers[f'perplexity/{n}']:,.2f}" for n in found)
         return numbers, f"perplexity  {words}"
 
-    def shuffled(epoch):
-        return length_batches(lengths, flags.batch_size, generator(flags.seed, "epoch", epoch))
-
-    batch = by_epoch(len(lengths), flags.batch_size, shuffled)
+    batch = by_epoch(len(lengths), flags.batch_size, flags.seed, partial(length_batches, lengths))
     for step in run.steps(model, optimizer, measure, judge="perplexity/valid"):
         examples = [sets["train"][i] for i in batch(step)]
         gen = generator(flags.seed, "gaps", step)

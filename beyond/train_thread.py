@@ -137,10 +137,7 @@ def train(flags):
         valid = (1 - flags.alone_rate) * loss["ancestors"] + flags.alone_rate * loss["alone"]
         return {"loss/valid": valid} | numbers, f"perplexity  {in_words(numbers, 'valid')}"
 
-    def shuffled(epoch):
-        return known.batches(flags.batch_size, generator(flags.seed, "epoch", epoch))
-
-    batch = by_epoch(len(known.pieces), flags.batch_size, shuffled)
+    batch = by_epoch(len(known.pieces), flags.batch_size, flags.seed, known.batches)
     for step in run.steps(model, optimizer, measure, judge="loss/valid"):
         comments = batch(step)
         gen = generator(flags.seed, "masks", step)

@@ -9,15 +9,15 @@ sentence, and each word has a vector of its language. Afterwards the same masked
 three times: from the sentence alone, beside its translation, and beside another translation.
 """
 
-import dataclasses
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch.nn.utils import clip_grad_norm_
 
 from data import batching
-from data.batching import fraction_unknown, generator, length_batches, sentences
+from data.batching import by_epoch, fraction_unknown, generator, length_batches, sentences
 from data.corpora.pairs import load_pairs
 from data.masked_pairs import VIEWS, masked_test_set
 from data.masking import mask_tokens
@@ -58,29 +58,26 @@ class Flags(MaskFlags, TrainFlags):
     eval_every: int = 250
 
 
-def evaluate(model, sets, device, flags):
-    """Return {"perplexity/LANGUAGE-VIEW": ..., "accuracy/LANGUAGE-VIEW": ...} of
-    {language: {view: batches}}."""
+def evaluate(model, sets, name, device, flags):
+    """Return {"perplexity/NAME-LANGUAGE-VIEW": ..., "accuracy/NAME-LANGUAGE-VIEW": ...} of the set
+    with this name. sets: {name: {language: {view: batches}}}."""
     numbers = {}
-    for language, views in sets.items():
+    for language, views in sets[name].items():
         for view, batches in views.items():
             nats, hits, count = measure_masked(model, batches, device, flags)
-            numbers[f"perplexity/{language}-{view}"] = perplexity(nats, count)
-            numbers[f"accuracy/{language}-{view}"] = hits / count
+            numbers[f"perplexity/{name}-{language}-{view}"] = perplexity(nats, count)
+            numbers[f"accuracy/{name}-{language}-{view}"] = hits / count
     return numbers
 
 
 def train(flags):
     # Data: pairs of sentences, each side a list of sequences that begin with [BOS]
     source = load_init_from(flags, "mlm")
-    pairs = load_pairs(flags.data, flags.languages)
+    pairs = load_pairs(flags.data, flags.languages).with_valid(flags)
     languages, where = pairs.languages, f"--data {flags.data}"
     before = "-".join(source.config.get("languages", languages) if source else languages)
     wrong = f"--init-from {flags.init_from}: its languages are {before}, not {'-'.join(languages)}"
     require((before == "-".join(languages), f"{wrong}; use --languages {before}"))
-    n_pairs, pairs = len(pairs.train), pairs.with_valid(flags)
-    few = f"{where}: {n_pairs} pairs are too few to hold out --valid {flags.valid} of them"
-    require((pairs.train and pairs.valid, f"{few}; give more, or another share"))
     kept, held_out = list(dict.fromkeys(pairs.train)), pairs.valid
     vocabulary = flags.tokenizer, [text for pair in kept for text in pair], flags.vocab_size
     tokenizer = source.tokenizer if source else train_tokenizer(*vocabulary)
@@ -111,7 +108,7 @@ def train(flags):
 
     # Model
     config = model_config(flags, source, vocab_size=vocab_size, unit_embd=flags.head == "clap")
-    config = dataclasses.replace(config, n_language=2)
+    config = replace(config, n_language=2)
     device = set_up_device(flags, config)
     run = Run("mlm", flags, config, tokenizer, device, name="tlm", languages=languages)
     model = LanguageModel(make_encoder(config)).to(device)
@@ -130,20 +127,17 @@ def train(flags):
 
     # Loop
     def measure():
-        numbers = evaluate(model, sets["valid"], device, flags)
+        numbers = evaluate(model, sets, "valid", device, flags)
         loss = {
-            view: sum(math.log(numbers[f"perplexity/{n}-{view}"]) for n in languages) / 2
+            view: sum(math.log(numbers[f"perplexity/valid-{n}-{view}"]) for n in languages) / 2
             for view in VIEWS
         }
         # Weight both losses by how often each is trained
         valid = flags.pair_rate * loss["paired"] + (1 - flags.pair_rate) * loss["alone"]
-        words = "   ".join(in_words(numbers, language) for language in languages)
-        return {"loss/valid": valid} | in_set("valid", numbers), f"masked-LM perplexity  {words}"
+        words = "   ".join(in_words(numbers, "valid", language) for language in languages)
+        return {"loss/valid": valid} | numbers, f"masked-LM perplexity  {words}"
 
-    def shuffled(epoch):
-        return length_batches(lengths, flags.batch_size, generator(flags.seed, "epoch", epoch))
-
-    batch = batching.by_epoch(len(kept), flags.batch_size, shuffled)
+    batch = by_epoch(len(kept), flags.batch_size, flags.seed, partial(length_batches, lengths))
     for step in run.steps(model, optimizer, measure, judge="loss/valid"):
         gen = generator(flags.seed, "masks", step)
         paired = torch.rand((), generator=gen) < flags.pair_rate
@@ -163,9 +157,8 @@ def train(flags):
 
     # Results
     best, result = run.load_best(model), {}
-    found = {name: evaluate(model, part, device, flags) for name, part in sets.items()}
-    for name, numbers in found.items():
-        result |= in_set(name, numbers)
+    for name in sets:
+        result |= evaluate(model, sets, name, device, flags)
     run.finish(result, model)
     panels = []
     for language in languages:
@@ -173,19 +166,15 @@ def train(flags):
         keys = {words: f"perplexity/valid-{language}-{view}" for view, words in VIEWS.items()}
         panels.append(Curves(title, "perplexity (log scale)", keys, log=True))
     draw_curve(run, panels)
-    for name, numbers in found.items():
-        run.say(f"  {name}: {'; '.join(in_words(numbers, language) for language in languages)}")
+    for name in sets:
+        run.say(f"  {name}: {'; '.join(in_words(result, name, each) for each in languages)}")
     run.say_end(f"masked-LM perplexity at step {best['step']}")
 
 
-def in_set(name, numbers):
-    """Return {"perplexity/SET-LANGUAGE-VIEW": number} of {"perplexity/LANGUAGE-VIEW": number}."""
-    return {key.replace("/", f"/{name}-"): value for key, value in numbers.items()}
-
-
-def in_words(numbers, language):
-    """Return the perplexities of one language in words."""
-    found = {words: numbers[f"perplexity/{language}-{view}"] for view, words in VIEWS.items()}
+def in_words(numbers, name, language):
+    """Return the perplexities of a set in one language in words."""
+    key = f"perplexity/{name}-{language}"
+    found = {words: numbers[f"{key}-{view}"] for view, words in VIEWS.items()}
     return f"{language} " + ", ".join(f"{value:,.2f} {words}" for words, value in found.items())
 
 

@@ -131,11 +131,15 @@ def length_batches(lengths, batch_size, gen=None):
     return batches
 
 
-def by_epoch(n_items, batch_size, make):
-    """Return a function that maps a step to its batch. make(epoch) returns the batches of an epoch,
-    which hold each of the n_items once."""
+def by_epoch(n_items, batch_size, seed, make, first=0):
+    """Return a function that maps a step to its batch. make(batch_size, gen) returns the batches of
+    an epoch, which hold each of the n_items once. Epochs are counted from `first`."""
     n = math.ceil(n_items / batch_size)
-    batches = functools.lru_cache(maxsize=1)(make)  # those of the present epoch are kept
+
+    @functools.lru_cache(maxsize=1)  # the batches of the present epoch are kept
+    def batches(epoch):
+        return make(batch_size, generator(seed, "epoch", first + epoch))
+
     return lambda step: batches(step // n)[step % n]
 
 

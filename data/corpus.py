@@ -142,3 +142,15 @@ def hold_out(items, fraction, seed, key=lambda item: item):
     held = set(texts[: round(fraction * len(texts))])
     kept = [item for item in items if normalize(key(item)) not in held]
     return kept, [item for item in items if normalize(key(item)) in held]
+
+
+def hold_out_valid(items, flags, key=lambda item: item):
+    """Hold out the share --valid, the same items in every run. Raises DataError if one side is
+    empty."""
+    kept, held_out = hold_out(items, flags.valid, 0, key)
+    if not (kept and held_out):
+        raise DataError(
+            f"--data {flags.data}: {len(items)} lines are too few to hold out "
+            f"--valid {flags.valid} of them; give more text, or another --valid"
+        )
+    return kept, held_out

@@ -25,10 +25,8 @@ class Forest:
             chains = [[root + a for a in chain] for chain in tree.ancestors(n_ancestors)]
             chains_of.append(chains)
             self.chains += chains
-            self.pieces += [
-                [root + i for i in targets]
-                for _, targets in split_tree(tree, max_tree_size, n_ancestors)
-            ]
+            pieces = split_tree(tree, max_tree_size, n_ancestors)
+            self.pieces += [[root + i for i in piece] for piece in pieces]
         # The other tree is the next deeper one.
         order = sorted(range(len(trees)), key=lambda k: max(trees[k].depths()))
         other_of = dict(zip(order, order[1:] + order[:1]))
@@ -79,15 +77,14 @@ class Forest:
 
 
 def split_tree(tree, max_size, n_ancestors):
-    """Split a tree into pieces of at most max_size comments.
+    """Split a tree into pieces: lists of indices, which hold each comment once and not the post.
 
-    A piece is one thread down to a comment, then that comment's whole subtree. Yields (context,
-    targets), lists of indices without the post. Each comment is a target of exactly one piece.
-    context: comments above the targets, at least the nearest n_ancestors of each. A comment whose
-    own subtree is too large is a target of the first piece below it. A tree that is small enough is
-    one piece without context. The sizes of pieces vary as widely as those of subtrees.
+    A piece is one thread down to a comment, then that comment's whole subtree. With the nearest
+    n_ancestors of all its comments, it has at most max_size comments. A comment whose own subtree
+    is too large is in the first piece below it. A tree that is small enough is one piece. The sizes
+    of pieces vary as widely as those of subtrees.
 
-        0 ── 1 ── 2 ── 3    max_size=3, n_ancestors=2:  ([], [1, 2, 3]), ([1, 2], [4]), ([], [5])
+        0 ── 1 ── 2 ── 3    max_size=3, n_ancestors=2:  [1, 2, 3], [4], [5]
                   └── 4
         └── 5
 
@@ -103,7 +100,7 @@ def split_tree(tree, max_size, n_ancestors):
         size[tree.parents[i]] += size[i]
         children[tree.parents[i]].append(i)
     if size[0] - 1 <= max_size:
-        yield [], list(range(1, len(tree.parents)))
+        yield list(range(1, len(tree.parents)))
         return
 
     above = tree.ancestors(n_ancestors)
@@ -112,8 +109,7 @@ def split_tree(tree, max_size, n_ancestors):
     while waiting:
         i = waiting.pop()
         first_target = begun[0] if begun else i
-        context = [a for a in reversed(above[first_target]) if a > 0]  # without the post
-        used = len(context) + len(begun)
+        used = len(begun) + sum(a > 0 for a in above[first_target])  # without the post
         is_whole = used + size[i] <= max_size
         if not is_whole and used + 1 < max_size:
             begun = [*begun, i]
@@ -125,5 +121,5 @@ def split_tree(tree, max_size, n_ancestors):
                 subtree += reversed(children[j])
         else:
             waiting += children[i]
-        yield context, begun + subtree
+        yield begun + subtree
         begun = []

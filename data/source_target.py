@@ -10,7 +10,7 @@ import data
 from data import spans
 from data.batching import generator, length_batches, pad, sentences
 from data.corpora.pairs import load_pairs
-from data.corpus import hold_out
+from data.corpus import hold_out_valid
 from data.files import DataError
 from data.tokenizer import BOS, EOS, add_sentinels, encode, train_tokenizer
 
@@ -25,14 +25,11 @@ def read_examples(flags):
         corpus = data.load(flags.data)
         if not corpus.lines:
             raise DataError(f"--data {flags.data}: holds no running text; see --task translate")
-        lines, valid = hold_out(corpus.lines, flags.valid, seed=0)
+        lines, valid = hold_out_valid(corpus.lines, flags)
         texts = corpus.texts(valid)
     else:
         corpus = load_pairs(flags.data, flags.languages).with_valid(flags)
         lines, valid, texts = corpus.train, corpus.valid, corpus.texts()
-    few = f"--data {flags.data}: {len(lines) + len(valid)} examples are too few for --valid"
-    if not (lines and valid):
-        raise DataError(f"{few} {flags.valid}; give more, or another share")
     sets = {"train": lines, "valid": valid} | corpus.tests
     tokenizer = train_tokenizer(flags.tokenizer, texts, flags.vocab_size)
     first = tokenizer.get_vocab_size()

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 import data
 from data import batching
-from data.corpus import hold_out
+from data.corpus import hold_out_valid
 from data.files import DataError
 from data.shards import Blocks
 from data.tokenizer import train_tokenizer
@@ -46,8 +46,7 @@ def read_text(flags, tokenizer=None):
         )
     lines, held_out = corpus.lines, []
     if flags.valid:
-        lines, held_out = hold_out(lines, flags.valid, seed=0)
-        require_both(lines, held_out, flags)
+        lines, held_out = hold_out_valid(lines, flags)
     # The floor counts each word as one token: it needs this corpus's own vocabulary, uncut.
     other_words = flags.vocab_size or flags.vocab_from or tokenizer
     own_words = flags.tokenizer == "word" and not other_words
@@ -80,15 +79,6 @@ def load_parts(flags):
     return corpora[0], corpora[-1], "; ".join(filter(None, notes))
 
 
-def require_both(kept, held_out, flags):
-    """Raise DataError if a text is too short for --valid: nothing is held out, or nothing left."""
-    if not (kept and held_out):
-        raise DataError(
-            f"--data {flags.data}: {len(kept) + len(held_out)} lines are too few to hold out "
-            f"--valid {flags.valid} of them; give more text, or another --valid"
-        )
-
-
 @dataclass
 class Sentences:
     """Sentences as tensors of ids that begin with [BOS], or blocks of a prepared folder on disk."""
@@ -109,27 +99,24 @@ class Sentences:
         """Return a function of the step that returns idx, mask (B, T): sentences of similar length,
         each once per epoch."""
 
-        def shuffled(epoch):
-            gen = batching.generator(seed, "epoch", epoch)
+        def shuffled(batch_size, gen):
             if self.lengths is None:
                 return torch.randperm(len(self.train), generator=gen).split(batch_size)
             return batching.length_batches(self.lengths, batch_size, gen)
 
-        rows = batching.by_epoch(len(self.train), batch_size, shuffled)
+        rows = batching.by_epoch(len(self.train), batch_size, seed, shuffled)
         return lambda step: batching.pad([self.train[i] for i in rows(step)])
 
 
 def read_sentences(flags, tokenizer=None):
     """Read the corpus of --data as Sentences of at most --block-size tokens.
 
-    As `read_text` does; raises DataError for too few lines too. The validation lines depend on the
-    corpus alone, so all runs are measured on the same ones.
+    Obeys the flags that `read_text` does. Raises DataError as `data.load` does, and for too few
+    lines. The validation lines depend on the corpus alone, so all runs are measured on the same.
     """
     corpus, vocabulary, note = load_parts(flags)
-    kept, held_out = hold_out(corpus.texts(), flags.valid, seed=0)
-    kept = list(dict.fromkeys(kept))  # a line of both files is read once per epoch
-    held_out = list(dict.fromkeys(held_out))
-    require_both(kept, held_out, flags)
+    texts = list(dict.fromkeys(corpus.texts()))  # a line of both files is read once per epoch
+    kept, held_out = hold_out_valid(texts, flags)
     if tokenizer is None:
         tokenizer = train_tokenizer(flags.tokenizer, vocabulary.texts(), flags.vocab_size)
     train, n_long = batching.sentences(tokenizer, kept, flags.block_size, split=True)

@@ -167,7 +167,7 @@ def set_labels(configurations, labels=""):
             f"--labels {labels}: give {len(configurations)} different names, "
             f"for {'; '.join(c.label for c in configurations)}"
         )
-        require((len(chosen) == len(configurations) == len(set(chosen)), problem))
+        require((all(chosen) and len(chosen) == len(configurations) == len(set(chosen)), problem))
         for configuration, text in zip(configurations, chosen):
             configuration.label = text
 

@@ -47,12 +47,10 @@ class Classifier(nn.Module):
         """idx, mask (B, T) -> (B, n_features)."""
         if mask is None:
             mask = torch.ones_like(idx, dtype=torch.bool)
-        if self.layers == "last":
-            states = [self.body(idx, mask)]
-        else:
-            h, states = self.body(idx, mask, need_states=True)
-            states = [*states[:-1], h]
-            states = states if self.layers == "all" else [states[int(self.layers)]]
+        h, states = self.body(idx, mask, need_states=True)
+        states = [*states[:-1], h]  # h: the last state after the final norm
+        if self.layers != "all":
+            states = [h if self.layers == "last" else states[int(self.layers)]]
         return torch.cat([pool_tokens(h, mask, how) for h in states for how in self.pool], dim=-1)
 
     def project(self, features):

@@ -12,7 +12,6 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 from model import Encoder
-from nets.device import is_gpu
 
 
 def make_encoder(config):
@@ -36,18 +35,14 @@ class TwoLanguageEncoder(Encoder):
         """idx (B, T) long -> h (B, T, C), as `Transformer.forward`.
 
         languages (B, T) long; None: all tokens are of the first language.
-        positions (B, T) long, below T; None: 0, 1, 2, ...
-        Raises ValueError for a position beyond the table of learned positions.
+        positions (B, T) long, below T, learned ones below block_size; None: 0, 1, 2, ...
         """
         T = idx.size(1)
         first = self.languages.weight[0]
         x = self.token_vectors(idx) + (first if languages is None else self.languages(languages))
-        end = T
-        if positions is not None and self.config.pos == "learned":
-            # Reading the largest position from a GPU would make the CPU wait
-            whole = min(T, self.config.block_size)
-            end = whole if is_gpu(positions.device) else int(positions.max()) + 1
-        vectors, angles = self.position_vectors(end), self.angles(T)
+        restarted = positions is not None and self.config.pos == "learned"
+        vectors = self.position_vectors(min(T, self.config.block_size) if restarted else T)
+        angles = self.angles(T)
         if positions is None:
             bias = self.attention_bias(T, mask)
         else:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from data.corpora import lami, toy
-from data.corpus import Corpus, hold_out
+from data.corpus import Corpus, hold_out, hold_out_valid
 from data.files import DataError, read_lines
 
 VALID_NAMES = ("val", "valid", "dev")
@@ -28,13 +28,13 @@ class Pairs:
 
     def with_valid(self, flags):
         """Return these pairs if some are for validation, else with the share --valid of the
-        training pairs held out for it. Raises DataError if --valid was given without need."""
+        training pairs held out for it. Raises DataError for a needless --valid or too few pairs."""
         if self.valid:
             if "valid" in getattr(flags, "given", ()):
                 brings = f"--data {flags.data} has pairs for validation"
                 raise DataError(f"--valid {flags.valid}: {brings}; leave --valid out")
             return self
-        train, valid = hold_out(self.train, flags.valid, seed=0, key=lambda pair: pair[0])
+        train, valid = hold_out_valid(self.train, flags, key=lambda pair: pair[0])
         return replace(self, train=train, valid=valid)
 
     def corpus(self):

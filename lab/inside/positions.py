@@ -1,10 +1,8 @@
 """Draw the position encoding of a model: ALiBi's bias, vectors, or angles of rotation."""
 
-import math
-
-from lab.inside.checks import allowed, slope
+from lab.inside.checks import slope
 from lab.inside.heatmaps import draw_tables
-from model import alibi_bias, position_angles, sinusoids
+from model import position_angles, score_bias, sinusoids
 
 
 def draw_positions(body, title):
@@ -21,8 +19,7 @@ def position_tables(body):
     if config.pos == "nope":
         return []
     if config.pos == "alibi":
-        bias = alibi_bias(config.n_head, T, "causal" if body.causal else config.alibi)
-        bias = bias.masked_fill(~allowed(body, T), -math.inf)  # (H, T, T)
+        bias = score_bias(T, config, body.causal)[0]  # (H, T, T)
         names = [f"head {h + 1}: bias, slope 1/{1 / slope(body, h):.4g}" for h in range(len(bias))]
         return [(name, table, "query", "key") for name, table in zip(names, bias)]
     if config.pos == "rope":

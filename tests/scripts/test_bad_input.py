@@ -52,7 +52,7 @@ FILES = {  # {script: (file, its content, what the message says)}
     ],
     "train_mlm": [("train_LM.txt", b"one\ntwo \xff\n", ["train_LM.txt:2: not UTF-8 (byte 0xff)"])],
     "train_seq2seq": [
-        ("train_LM.txt", b"one line\n", ["1 examples are too few for --valid 0.2"]),
+        ("train_LM.txt", b"one line\n", ["1 lines are too few to hold out --valid 0.2"]),
         ("train_LM.txt", None, ["holds no running text", "--task translate"]),
     ],
 }

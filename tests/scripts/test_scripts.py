@@ -418,6 +418,7 @@ SOME = [
         ["--task translate has no gaps; leave --mask-rate 0.3 out"],
     ),
     ("train_seq2seq", ["--languages", "en-fr"], ["--languages en-fr", "--task translate"]),
+    ("train_generative", ["--valid", "0.9999"], ["--valid 0.9999", "leave no training rows of"]),
     ("train_tlm", ["--pair-rate", "2"], ["--pair-rate", "1"]),
     ("train_tlm", ["--mask-rate", "0"], ["--mask-rate", "above 0"]),
     ("train_tlm", ["--languages", "en"], ["--languages en", "hyphen"]),

@@ -111,12 +111,6 @@ def test_the_padding_of_a_pair_is_invisible(pos):
         torch.testing.assert_close(h[row, mask[row]], alone, atol=1e-5, rtol=1e-4)
 
 
-def test_a_sentence_longer_than_learned_positions():
-    idx, mask, where = batching.join(sequences(3), sequences(11))
-    with pytest.raises(ValueError, match="block_size=9, got 11"):
-        bilingual("learned").body(idx, mask, **where)
-
-
 def test_a_model_without_languages_has_no_weights_for_them():
     one, two = bilingual(n_language=0), bilingual()
     assert two.state_dict().keys() - one.state_dict().keys() == {"body.languages.weight"}
