@@ -161,7 +161,7 @@ def add_argument(group, field, about):
     default = about["shown"] or field.default
     unknown = default in ("", None, ()) or default is False  # unlike 0
     known = not unknown and not about["positional"]
-    turn_off = f"on; turn off with --no-{spelled(field.name)[2:]}"
+    turn_off = f"on; turn off with {spelled(field.name, False)}"
     text = about["help"] + (f" (default: {turn_off if default is True else default})" * known)
     options = {"help": text.replace("%", "%%")}
     if field.type == list[str]:

@@ -48,13 +48,6 @@ class Finished:
 
 def read(folder):
     """Read a finished run. UserError if the folder is not a run, or its run is not finished."""
-    if not folder.is_dir():
-        raise UserError(f"{folder}: no such run folder; check the path")
-    if not (folder / "config.json").exists():
-        raise UserError(
-            f"{folder}: not a run folder, config.json is missing; "
-            "give folders written by train_*.py or baselines.py"
-        )
     config = read_config(folder)
     kind, flags, model = config.get("kind"), config["flags"], config.get("model", {})
     check_entries(folder / "config.json", model, {"vocab_size": int, "pos": str})

@@ -180,21 +180,17 @@ def plain_log_ticks(axis):
     from matplotlib.ticker import MaxNLocator, NullLocator
 
     low, high = axis.get_ylim()
+
+    def inside(ticks):
+        return [tick for tick in ticks if low <= tick <= high]
+
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for digits in ((1, 1.5, 2, 3, 4, 5, 6, 8), (1, 2, 5), (1, 3), (1,)):
-        ticks = [
-            tick
-            for tick in (digit * 10.0**power for power in powers for digit in digits)
-            if low <= tick <= high
-        ]
+        ticks = inside(digit * 10.0**power for power in powers for digit in digits)
         if len(ticks) <= 6:
             break
     if len(ticks) < 3:
-        ticks = [
-            tick
-            for tick in MaxNLocator(4, steps=[1, 2, 5, 10]).tick_values(low, high)
-            if low <= tick <= high
-        ]
+        ticks = inside(MaxNLocator(4, steps=[1, 2, 5, 10]).tick_values(low, high))
     axis.set_yticks(ticks)
     axis.set_ylim(low, high)
     axis.yaxis.set_minor_locator(NullLocator())

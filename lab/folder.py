@@ -3,7 +3,7 @@
 import shutil
 from pathlib import Path
 
-from data import NAMES, locks
+from data import locks
 from data.tokenizer import load_tokenizer
 from lab.errors import UserError, require
 from lab.flags import ContinueFlags, spelled
@@ -18,7 +18,7 @@ EARLY = ("config.json", "tokenizer.json", "metrics.jsonl", "best.pt")  # before 
 
 def name_folder(flags, kind, *more):
     """Return --out, or out/KIND-DATA-MORE with the split if it is not full."""
-    data = flags.data if flags.data in NAMES else Path(flags.data).resolve().stem
+    data = Path(flags.data).resolve().stem
     split = getattr(flags, "split", "full").replace("/", "-of-")
     name = "-".join(map(str, (kind, data, *more))) + (f"-{split}" if split != "full" else "")
     return Path(flags.out or f"out/{name}")
@@ -34,11 +34,11 @@ def open_folder(folder, flags):
     require((not (flags.resume and flags.overwrite), both))
     if folder.exists() and not folder.is_dir():
         raise UserError(f"--out {folder}: is a file; choose another folder")
-    if not folder.exists() and not flags.resume:
-        folder.mkdir(parents=True, exist_ok=True)
-    found = list(folder.iterdir()) if folder.exists() else []
-    if folder.exists():
-        lock(folder)
+    absent = f"--resume: {folder}: no such run folder; check --out, or leave --resume out"
+    require((folder.exists() or not flags.resume, f"{absent} to start it"))
+    folder.mkdir(parents=True, exist_ok=True)
+    lock(folder)
+    found = list(folder.iterdir())
     if flags.resume:
         check_resume(folder, flags)
         found = [path for path in found if path.suffix == ".partial"]
@@ -80,11 +80,8 @@ def may_empty(folder, found, flags):
 
 def check_resume(folder, flags):
     """Raise UserError unless the folder has a checkpoint of a run with the same flags."""
-    start = "leave --resume out to start it"
     where = "" if flags.out else "; name the run with --out RUN"
-    missing = f"--resume: {folder}: no such run folder; check --out, or {start}"
-    empty = f"--resume: {folder} holds no checkpoint.pt; {start}{where}"
-    require((folder.exists(), missing))
+    empty = f"--resume: {folder} holds no checkpoint.pt; leave --resume out to start it{where}"
     require((can_resume(folder), empty))
     now, then = vars(flags), read_config(folder)["flags"]
     changed = [

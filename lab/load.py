@@ -57,12 +57,7 @@ def read_run(folder, kinds=tuple(SCRIPTS), device="cpu", flag_name="", step=None
     is no such run or its parts do not fit together.
     """
     folder, where = Path(folder), f"{flag_name} {folder}".strip()
-    if not folder.is_dir():
-        raise UserError(f"{where}: no such run folder; train one first or check the path")
-    if not (folder / "config.json").exists():
-        remedy = "give a folder that a training script wrote"
-        raise UserError(f"{where}: no config.json, so this is not a run folder; {remedy}")
-    config = read_config(folder)
+    config = read_config(folder, where)
     kind = config.get("kind")
     if kind not in kinds:
         wanted = " or ".join(repr(k) for k in kinds)

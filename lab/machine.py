@@ -33,8 +33,8 @@ def set_up_device(flags, config=None):
     require((gpu is None or gpu.is_available(), f"--device {device}: {nothing}"))
     if processes.size() > 1:
         require((device != "mps", "--device mps: works with one process; use --device cpu"))
-    if processes.size() > 1 and device == "cuda":  # more processes than GPUs share them
-        torch.cuda.set_device(processes.local_rank() % torch.cuda.device_count())
+        if device == "cuda":  # more processes than GPUs share them
+            torch.cuda.set_device(processes.local_rank() % torch.cuda.device_count())
     n_embd = config.n_embd if config else 0
     torch.set_num_threads(getattr(flags, "threads", 0) or default_threads(n_embd))
     # Far-away tokens get weights too small for normal floats, and denormal floats are slow.

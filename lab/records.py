@@ -39,7 +39,7 @@ ENTRIES = {
     "first_sentinel": int,
 }
 FLAGS = {"encoder": str, "init": str, "split": str, "valid": float}
-FLAGS |= {"mask_rate": float, "mean_span": float}
+FLAGS |= {"mask_rate": float, "mean_span": float, "eval_stride": int}
 FLAGS |= {
     field.name: field.type
     for group in (RunFlags, ModelFlags, LoopFlags, TokenizerFlags, ContinueFlags, MachineFlags)
@@ -76,9 +76,16 @@ def check_entries(path, entries, types):
     require((not wrong, f"{path}: {', '.join(wrong)} of a wrong type; {REMEDY}"))
 
 
-def read_config(folder):
-    """Read config.json as a Record, its flags as another. Raises UserError and DataError."""
-    path = Path(folder) / "config.json"
+def read_config(folder, where=""):
+    """Read config.json as a Record, its flags as another. Raises UserError and DataError.
+
+    where: flag and folder as the user gave them, for messages; without it, the folder.
+    """
+    path, where = Path(folder) / "config.json", where or folder
+    other = f"{where}: no config.json, so this is not a run folder; give one that a script wrote"
+    absent = f"{where}: no such run folder; train one first or check the path"
+    require((path.parent.is_dir(), absent))
+    require((path.exists(), other))
     config = without_null(read_record(path))
     check_entries(path, config, ENTRIES)
     flags = config["flags"] = without_null(Record(path, config.get("flags", {})))

@@ -45,7 +45,7 @@ def draw_curve(run, panels, xlabel="step"):
 
 def report_predictions(run, corpus, logits, seen, result, model):
     """Write predictions.tsv, result.json and confusion.png, and print the scores of each class and
-    the surest errors. logits (N, n_class), seen (N,): of the test rows."""
+    the most confident errors. logits (N, n_class), seen (N,): of the test rows."""
     test = Predictions(corpus.test_rows, corpus.classes, logits, seen)
     test.write(run.folder)
     about = {"classes": corpus.classes, "confusion": test.confusion}

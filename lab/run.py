@@ -18,7 +18,7 @@ from data.files import write_json, write_text
 from lab import processes
 from lab.checkpoint import Corrupt, check_weights, load_optimizer, read_checkpoint, write_checkpoint
 from lab.errors import UserError, require
-from lab.flags import script_of, whole_numbers
+from lab.flags import ContinueFlags, script_of, whole_numbers
 from lab.folder import check_encoder, check_tokenizer, name_folder, open_folder
 from lab.live import LiveLine, clock
 from lab.machine import git_revision, peak_memory, versions
@@ -56,12 +56,9 @@ class Run:
             require((0 <= step <= self.total, late))
         described |= {"kind": kind, "model": dataclasses.asdict(config)}
         processes.from_rank_0(lambda: self.begin(described, tokenizer))
-        if processes.size() > 1:
-            same = processes.from_rank_0(tokenizer.to_str) == tokenizer.to_str()
-            other = (
-                f"--data {flags.data}: process {processes.rank()} reads another text than rank 0"
-            )
-            require((same, f"{other}; give all machines the same files"))
+        same = processes.from_rank_0(tokenizer.to_str) == tokenizer.to_str()
+        other = f"--data {flags.data}: process {processes.rank()} reads another text than rank 0"
+        require((same, f"{other}; give all machines the same files"))
 
     def begin(self, described, tokenizer):
         """Open the folder and, for a new run, write config.json and tokenizer.json."""
@@ -338,7 +335,7 @@ class Run:
         if processes.is_rank_0():  # lines after the checkpoint will be written again
             text = "".join(json.dumps(line) + "\n" for line in kept)
             write_text(log, text)
-        longer = " (to train longer: --init-from)" if hasattr(self.flags, "init_from") else ""
+        longer = " (to train longer: --init-from)" * isinstance(self.flags, ContinueFlags)
         last = f", the last; the results are computed again{longer}" if step == self.total else ""
         self.say(f"resuming from {self.unit} {number}{last}")
 

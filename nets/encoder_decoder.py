@@ -23,13 +23,13 @@ class EncoderDecoder(nn.Module):
         self.encoder, self.decoder = Encoder(config), Decoder(config, cross=True)
         self.embedding = self.decoder.embedding = self.encoder.embedding
 
-    def forward(self, idx, mask=None, *, source, source_mask=None, picked=None):
+    def forward(self, idx, mask=None, *, source, source_mask=None, **more):
         """idx (B, T), the target so far, and source (B, S), with their masks -> h (B, T, C).
 
-        picked (N,): return only these of the B * T states, (N, C).
+        more: see `Transformer.run_blocks`.
         """
         memory = self.encoder(source, source_mask)
-        return self.decoder(idx, mask, memory=memory, memory_mask=source_mask, picked=picked)
+        return self.decoder(idx, mask, memory=memory, memory_mask=source_mask, **more)
 
 
 @torch.no_grad()

@@ -45,18 +45,18 @@ class ThreadReader(nn.Module):
         texts_mask=None,
         ancestors=None,
         ancestors_mask=None,
-        picked=None,
+        **more,
     ):
-        """idx, mask (B, T): the comments -> h (B, T, C), or with picked (N,) only those states.
+        """idx, mask (B, T): the comments -> h (B, T, C). more: see `Transformer.run_blocks`.
 
         texts, texts_mask (M, U): all ancestors of all comments; None: read the comments alone.
         ancestors (B, A) long: rows of texts that are the ancestors of each comment.
         ancestors_mask (B, A): True for real ancestors, at least one in each row.
         """
         if texts is None:
-            return self.decoder(idx, mask, picked=picked)
+            return self.decoder(idx, mask, **more)
         memory = self.read_ancestors(texts, texts_mask, ancestors)  # (B, A, C)
-        return self.decoder(idx, mask, memory=memory, memory_mask=ancestors_mask, picked=picked)
+        return self.decoder(idx, mask, memory=memory, memory_mask=ancestors_mask, **more)
 
     def read_ancestors(self, texts, texts_mask, ancestors):
         """Return one vector per ancestor (B, A, C), its distance added. Shapes as in forward."""

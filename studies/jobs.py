@@ -160,8 +160,7 @@ class Progress:
             self.ended += 1
             cost = self.left.pop(folder)
             self.spent += cost if new else 0
-            self.live.clear()
-            print(f"[{self.state()}] {folder}: {words}", flush=True)
+            self.live.say(f"[{self.state()}] {folder}: {words}")
 
     def state(self):
         """Return "3/8, about 2 min left"; without a time before anything is computed."""

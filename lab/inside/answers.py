@@ -1,4 +1,4 @@
-"""Ask a trained model: words for masks, continuations, translations, classes, losses.
+"""Ask a trained model: words for masks, continuations, translations, losses.
 
 The functions take models and ids. `OpenRun` (lab/inside/run.py) takes texts and gives texts.
 """
@@ -119,12 +119,12 @@ def losses_of_blocks(model, inputs, targets):
 
 
 def losses_of_masked(model, ids):
-    """Return the loss in nats (N,) of each word of ids (T,), masked while all others stay.
-
-    The words are all but the special tokens that frame a sentence.
-    """
-    places = ((ids != BOS) & (ids != EOS)).nonzero().squeeze(1)  # (N,)
-    inputs, rows = ids.repeat(len(places), 1), torch.arange(len(places))  # (N, T), (N,)
-    targets = torch.full_like(inputs, -100)
-    targets[rows, places], inputs[rows, places] = ids[places], MASK
-    return losses_of_blocks(model, inputs, targets)
+    """Return the words (N,) of ids (T,), all but the special tokens that frame a sentence, and the
+    loss in nats (N,) of each, masked while all others stay."""
+    places = ((ids != BOS) & (ids != EOS)).nonzero()  # (N, 1)
+    losses = [torch.zeros(0)]
+    for i in range(0, len(places), 64):
+        here = torch.arange(len(ids)) == places[i : i + 64]  # (n, T), the masked word of each row
+        inputs, targets = torch.where(here, MASK, ids), torch.where(here, ids, -100)
+        losses.append(losses_of_blocks(model, inputs, targets))
+    return ids[places.squeeze(1)], torch.cat(losses)

@@ -1,7 +1,7 @@
 """Measure the attention of a run on some texts.
 
 `readings_of` gives one `Reading` per attention of a run: the weights of every layer and head on a
-batch of texts, and the checks they passed. `AttentionView` (view.py) shows a Reading for one text.
+batch of texts, and what was checked. `AttentionView` (view.py) shows a Reading for one text.
 """
 
 import math

@@ -108,12 +108,12 @@ def read_layers(run, questions):
     """Return the Answers after each layer. The last ones are those of the run.
 
     For an ensemble the layers are those of the first member, and the answers of all members follow.
-    A classifier that pools several layers has only its last answers.
+    A classifier that reads anything but the last layer's states has only its own answers.
     """
     model = members_of(run.model)[0]
     names = ["embedding", *(f"layer {i + 1}" for i in range(len(writer(model.body).blocks)))]
     if run.kind == "classifier" and model.layers != "last":
-        names, logits = ["all layers"], [final_logits(model, questions)]
+        names, logits = ["answer"], [final_logits(model, questions)]
     elif run.kind == "classifier":
         logits = class_logits(model, states_of(model.body, questions, whole=True))
     else:
@@ -130,16 +130,9 @@ def states_of(body, questions, whole=False):
 
     (n_layer + 1, M, C), or with whole those of all tokens, (n_layer + 1, N, T, C).
     """
-    blocks, states = writer(body).blocks, []
-
-    def keep(x):
-        states.append(x if whole else x[questions.rows, questions.places])
-
-    hooks = [blocks[0].register_forward_pre_hook(lambda block, args: keep(args[0]))]
-    hooks += [block.register_forward_hook(lambda block, args, y: keep(y[0])) for block in blocks]
-    body(**questions.inputs)
-    for hook in hooks:
-        hook.remove()
+    _, states = body(**questions.inputs, need_states=True)
+    if not whole:
+        states = [x[questions.rows, questions.places] for x in states]
     return writer(body).norm(torch.stack(states))
 
 

@@ -11,7 +11,7 @@ import torch
 
 from data import batching, spans
 from data.files import non_empty_lines
-from data.tokenizer import BOS, EOS, MASK, detokenize, token_strings
+from data.tokenizer import MASK, detokenize, token_strings
 from lab.errors import UserError, require
 from lab.inside import answers
 from lab.inside.attention import KINDS, describe, readings_of
@@ -159,14 +159,14 @@ class OpenRun(LoadedRun):
         require((lines, "losses: the text contains no words"))
         if self.kind == "lm":
             ids = batching.stream(self.tokenizer, lines)
-            stride = min(self.config["flags"].get("eval_stride") or block_size, block_size)
+            stride = min(self.config["flags"].get("eval_stride", 0), block_size)
             blocks = batching.consecutive_blocks(ids, block_size, stride, self.anchor)
             losses = answers.losses_of_blocks(self.model, *blocks)
             words = token_strings(self.tokenizer, ids[1:].tolist())
         else:
             parts, _ = batching.sentences(self.tokenizer, lines, block_size, split=True)
-            losses = torch.cat([answers.losses_of_masked(self.model, ids) for ids in parts])
-            asked = torch.cat([ids[(ids != BOS) & (ids != EOS)] for ids in parts])
+            found = [answers.losses_of_masked(self.model, ids) for ids in parts]
+            asked, losses = map(torch.cat, zip(*found))
             words = token_strings(self.tokenizer, asked.tolist())
         require((len(losses), "losses: the text contains no words"))
         return list(zip(words, losses.tolist()))
@@ -222,8 +222,8 @@ class OpenRun(LoadedRun):
             raise self.cannot(what, " or ".join(SCRIPTS[kind] for kind in kinds))
 
     def cannot(self, what, scripts):
-        kind = KINDS[self.kind]
-        return UserError(f"{self.folder}: a {kind} cannot {what}; load a run of {scripts}")
+        kind = "an encoder-decoder" if self.kind == "seq2seq" else f"a {KINDS[self.kind]}"
+        return UserError(f"{self.folder}: {kind} cannot {what}; load a run of {scripts}")
 
     def read(self, text, above=()):
         """Return a text as it is shown and its ids (T,); print a note of unknown words."""

@@ -81,7 +81,8 @@ def read(run, texts, first=0):
     sequences, shown, block_size = [], [], run.model.body.config.block_size
     for number, text in enumerate(texts, first + 1):
         encoding = run.tokenizer.encode(text, add_special_tokens=False)
-        require((encoding.ids, f"--text {text!r}: contains no words; give a sentence with --text"))
+        empty = f"--text {text!r}: contains no words; give a sentence with --text"
+        require((set(encoding.ids) - {BOS, EOS}, empty))
         typed = [text[start:end] for start, end in encoding.offsets]
         tokens = token_strings(run.tokenizer, encoding.ids)
         words = [

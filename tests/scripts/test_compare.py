@@ -460,7 +460,7 @@ def broken(file, text):
 
 
 MISTAKES = {
-    "no run": (lambda make, baseline: ["."], ["config.json is missing"]),
+    "no run": (lambda make, baseline: ["."], ["no config.json"]),
     "unfinished": (lambda make, baseline: unfinished(make), ["a:", "not finished", "--resume"]),
     "no kind": (broken("config.json", "{}"), ["a:", "describes no run"]),
     "broken config": (broken("config.json", "{"), ["config.json", "not valid JSON"]),
