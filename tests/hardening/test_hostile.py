@@ -247,6 +247,7 @@ BOTH = {  # for every reader of a run
     "exponent": ("config.json", swap(b": 0.0", b": 1e999"), "is not a number JSON can hold"),
     "true for a number": ("config.json", entry(flags__seed=True), "seed of a wrong type"),
     "float for an integer": ("config.json", entry(flags__n_embd=12.0), "n_embd of a wrong type"),
+    "word for a stride": ("config.json", entry(flags__eval_stride="x"), "eval_stride of a wrong"),
     "list for flags": ("config.json", entry(flags=[1]), "flags of a wrong type"),
     "nested flags": ("config.json", entry(flags__data_of={"a": 1}), "not as a run writes them"),
     "NUL in a path": ("config.json", entry(flags__data="a\0b"), "not as a run writes them"),

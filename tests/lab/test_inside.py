@@ -149,11 +149,11 @@ def test_masked_losses_are_those_of_one_mask_at_a_time(tmp_path):
 
 def test_losses_skip_special_tokens_and_empty_lines(tmp_path):
     run = load_run(make_run(tmp_path / "run", "mlm", pos="alibi"))
-    lines = [TEXT, f"{TEXT} [EOS]", TEXT]
+    lines = [TEXT, f"{TEXT} [EOS]", "[EOS]", TEXT]
     one, both = run.losses(TEXT), run.losses("\n\n".join(lines))
     assert [word for word, _ in both] == 3 * [word for word, _ in one]
     assert [loss for _, loss in both[: len(one)]] == pytest.approx([loss for _, loss in one])
-    for nothing in ("", "\n \n"):
+    for nothing in ("", "\n \n", "[EOS]"):
         with pytest.raises(UserError, match="contains no words"):
             run.losses(nothing)
     with pytest.raises(UserError, match="give one text"):

@@ -401,6 +401,7 @@ def test_unknown_words_and_cuts_are_told(tmp_path, figures):
         (("RUN", "--head", "9", "--layer", "9"), "has heads 1 to 2"),
         (("RUN", "--text", ""), "--text '': contains no words"),
         (("RUN", "--text", " \n"), "contains no words"),
+        (("RUN", "--text", "[EOS]"), "contains no words"),
         (("RUN", "--format", "gif"), "gif"),
         (("RUN", "--out", "RUN/config.json"), "config.json: File exists"),
     ],

@@ -11,6 +11,7 @@ import pytest
 import torch
 from helpers import ROOT, SHORT, assert_complains, assert_same_run, contents, succeed
 
+from data import locks
 from data.tokenizer import train_tokenizer
 from lab.records import read_metrics
 
@@ -152,6 +153,19 @@ def test_a_folder_in_use_by_another_process_is_left_alone(cli, corpus, finished,
         other.stdin.close()
     # the other process has gone
     succeed(cli("train_lm", *SHORT["train_lm"], data=corpus, out=folder, overwrite=True))
+
+
+def test_a_run_that_ends_just_before_the_folder_is_locked_is_kept(
+    cli, corpus, finished, tmp_path, monkeypatch
+):
+    folder = tmp_path / "run"
+
+    def lock_folder(path):
+        shutil.copytree(finished("train_lm"), folder, dirs_exist_ok=True)
+
+    monkeypatch.setattr(locks, "lock_folder", lock_folder)
+    outcome = cli("train_lm", *SHORT["train_lm"], data=corpus, out=folder)
+    assert_complains(outcome, folder, "already holds a run", "--overwrite")
 
 
 @pytest.mark.parametrize("argv", [[], ["--overwrite"]])
