@@ -4,7 +4,7 @@
 
 The assignment's test set has few sentences that are not in the training data as well, too few to
 tell recipes apart. Here training and test rows are put together, and duplicates are removed. The
-sentences of a test part are neither in the training rows nor in the pretraining text.
+sentences of the tested fold are neither in the training rows nor in the pretraining text.
 
 Each run is a folder of its own. Finished runs are not repeated.
 """
@@ -49,14 +49,14 @@ RECIPES = {
 @dataclass
 class Flags(JobFlags):
     data: str = flag("speeches", "corpus, as in the training scripts")
-    folds: int = flag(5, "number of test parts", at_least=2)
+    folds: int = flag(5, "number of folds, each tested once", at_least=2)
     recipes: str = flag(",".join(RECIPES), "recipes to compare, joined by commas")
     pos: str = flag("alibi", "position encoding of every encoder", POSITIONS)
     mlm: str = flag("", "more flags for train_mlm.py, in quotes: '--steps 500'")
     likelihood: list[str] = flag(
         (), "more flags for the decoders per class, in quotes; those of several answer together"
     )
-    seeds: int = flag(1, "seeds of each training; the parts are always the same", at_least=1)
+    seeds: int = flag(1, "seeds of each training; the folds are always the same", at_least=1)
     out: str = flag("", "folder of all runs (default: out/crossvalidate-DATA)")
 
 
@@ -66,12 +66,12 @@ def crossvalidate(flags):
     mlm = in_quotes("--mlm", flags.mlm)
     kinds = [in_quotes("--likelihood", text) for text in flags.likelihood or [""]]
     out = Path(flags.out or f"out/crossvalidate-{Path(flags.data).resolve().stem}")
-    seeds, parts = range(flags.seeds), range(1, flags.folds + 1)
+    seeds, folds = range(flags.seeds), range(1, flags.folds + 1)
 
     # Jobs: first the encoders, then the classifiers that use them
     encoders, classifiers = {}, {}  # {folder: (module, flags)}
-    folders = defaultdict(list)  # {(recipe, part, seed): runs that answer together}
-    for seed, i in itertools.product(seeds, parts):
+    folders = defaultdict(list)  # {(recipe, fold, seed): runs that answer together}
+    for seed, i in itertools.product(seeds, folds):
         split = options(data=flags.data, split=f"{i}/{flags.folds}")
         common = [*split, *options(seed=seed, pos=flags.pos, threads=1)]
         for state in sorted({RECIPES[name][2] for name in chosen} - {""}):
@@ -87,23 +87,23 @@ def crossvalidate(flags):
     stages = [[(name, *job) for name, job in jobs.items()] for jobs in (encoders, classifiers)]
     run_all(out, stages, flags)
 
-    def answer(name, part, seeds):
-        """Return the Predictions of a recipe on a part, those of several seeds averaged."""
-        runs = [run for seed in seeds for run in folders[name, part, seed]]
+    def answer(name, fold, seeds):
+        """Return the Predictions of a recipe on a fold, those of several seeds averaged."""
+        runs = [run for seed in seeds for run in folders[name, fold, seed]]
         return average_predictions(list(dict.fromkeys(runs)))
 
     def accuracy(*which):
         return answer(*which).accuracies()["accuracy/test"]
 
     # Results
-    n_distinct = sum(len(corpus.split(f"{i}/{flags.folds}")[0].test_rows) for i in parts)
+    n_distinct = sum(len(corpus.split(f"{i}/{flags.folds}")[0].test_rows) for i in folds)
     result = {}
     for name in chosen:
-        values = [statistics.fmean(accuracy(name, i, [seed]) for seed in seeds) for i in parts]
-        averaged = [accuracy(name, i, seeds) for i in parts]
+        values = [statistics.fmean(accuracy(name, i, [seed]) for seed in seeds) for i in folds]
+        averaged = [accuracy(name, i, seeds) for i in folds]
         result[name] = with_values(values) | {"averaged": averaged}
     draw(out, corpus.name, result)
-    tests = compare_with_bayes(chosen, parts, seeds, answer)
+    tests = compare_with_bayes(chosen, folds, seeds, answer)
     print(write_table(out, corpus.name, n_distinct, result, flags.seeds, mcnemar.describe(tests)))
     numbers = {f"accuracy/{name}": r for name, r in result.items()} | {"mcnemar": tests}
     files = ("crossvalidate.md", "crossvalidate.tex", "crossvalidate.png")
@@ -111,19 +111,19 @@ def crossvalidate(flags):
     finish(flags, out, started, about | numbers, files)
 
 
-def folder(name, part, seed, kind=0):
+def folder(name, fold, seed, kind=0):
     """Return the folder of a run. Naive Bayes has no seeds; kind: which --likelihood."""
-    run = f"{name}-{part}" if name == "bayes" else f"{name}-{part}-{seed}"
+    run = f"{name}-{fold}" if name == "bayes" else f"{name}-{fold}-{seed}"
     return f"{run}-{kind}" if kind else run
 
 
-def compare_with_bayes(chosen, parts, seeds, answer):
-    """Return McNemar's test of each recipe against naive Bayes, on the rows of all parts."""
+def compare_with_bayes(chosen, folds, seeds, answer):
+    """Return McNemar's test of each recipe against naive Bayes, on the rows of all folds."""
 
     def rows(name, seed):
-        found = [answer(name, i, [seed]) for i in parts]
+        found = [answer(name, i, [seed]) for i in folds]
         pairs = [zip(one.labels.tolist(), one.predicted.tolist()) for one in found]
-        return [("", *pair) for part in pairs for pair in part]
+        return [("", *pair) for fold in pairs for pair in fold]
 
     bayes = rows("bayes", 0) if "bayes" in chosen else []
     return [
@@ -160,7 +160,7 @@ def in_quotes(name, text):
 def write_table(out, data_name, n_distinct, result, seeds, tested):
     """Write crossvalidate.md and .tex, and return the Markdown."""
     n = len(next(iter(result.values()))["values"])
-    header = ["recipe", "accuracy (%)", *(f"part {i + 1}" for i in range(n)), "seeds averaged"]
+    header = ["recipe", "accuracy (%)", *(f"fold {i + 1}" for i in range(n)), "seeds averaged"]
     rows = []
     for name, r in result.items():
         percent, averaged = ([100 * v for v in r[key]] for key in ("values", "averaged"))
@@ -168,9 +168,9 @@ def write_table(out, data_name, n_distinct, result, seeds, tested):
         rows.append([RECIPES[name][0], *cells])
     caption = (
         f"Accuracy on {n_distinct:,} distinct labelled sentences of {data_name}, {n}-fold "
-        "cross-validation: mean ± sample standard deviation over the parts "
+        "cross-validation: mean ± sample standard deviation over the folds "
         f"({seeds} seed{'s' * (seeds > 1)} each). Last column: of all seeds together, by "
-        "the mean of their log-probabilities. The sentences of a test part are removed from its "
+        "the mean of their log-probabilities. The sentences of a tested fold are removed from its "
         "training rows and its pretraining text."
     )
     return tables.write(out / "crossvalidate", header, rows, caption, more=tested)
@@ -178,7 +178,7 @@ def write_table(out, data_name, n_distinct, result, seeds, tested):
 
 @styled()
 def draw(out, data_name, result):
-    """Draw crossvalidate.png: a dot for each part, and a bar at their mean."""
+    """Draw crossvalidate.png: a dot for each fold, and a bar at their mean."""
     figure, axis = new_figure(figsize=(6, 0.45 * len(result) + 1.1))
     for row, r in enumerate(result.values()):
         shares = [100 * v for v in r["values"]]
@@ -187,7 +187,7 @@ def draw(out, data_name, result):
         axis.plot([100 * r["mean"]], [row], "|", **bar)
     axis.set_yticks(range(len(result)), [RECIPES[name][0] for name in result])
     axis.set_ylim(len(result) - 0.5, -0.5)
-    axis.set_xlabel("accuracy (%); dots: test parts, bar: their mean")
+    axis.set_xlabel("accuracy (%); dots: folds, bar: their mean")
     axis.set_title(f"Classification of {data_name}, cross-validation", loc="left")
     save(figure, out / "crossvalidate.png")
 
