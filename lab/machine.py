@@ -22,8 +22,8 @@ from nets import long_attention
 def set_up_device(flags, config=None):
     """Seed the random numbers, choose the number of threads, and return the torch device.
 
-    On the CPU, denormal floats become zeros and freed memory is kept. Raises UserError if the
-    device is not there.
+    On the CPU, denormal floats become zeros and freed memory is kept. On a GPU, attention does not
+    use cuDNN. Raises UserError if the device is not there.
     """
     device = flags.device
     if device == "auto":
@@ -41,6 +41,8 @@ def set_up_device(flags, config=None):
     torch.set_flush_denormal(True)
     torch.manual_seed(getattr(flags, "seed", 0))
     long_attention.install()
+    if device == "cuda":  # cuDNN's plans every new shape; its gradients may be NaN (pytorch#196678)
+        torch.backends.cuda.enable_cudnn_sdp(False)
     if device == "cpu":
         keep_freed_memory()
     return torch.device(device)

@@ -14,7 +14,7 @@ def linear_cross_entropy(x, weight, bias, targets, smoothing=0.0):
     smoothing: share of each target spread over all words (Szegedy et al. 2016, section 7).
     For evaluation only: with gradients, autograd would store the probabilities of all chunks.
     """
-    n, losses = rows_at_a_time(x, weight), []
+    n, losses, weight = rows_at_a_time(x, weight), [], cast(weight, x)
     for part, target in zip(x.split(n), targets.split(n)):
         logits = F.linear(part, weight, bias)  # (n, V)
         logits = logits.to(precise(logits))
@@ -36,9 +36,10 @@ class LinearCrossEntropySum(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, weight, bias, targets, smoothing):
-        x_grad, weight_grad = torch.empty_like(x), torch.zeros_like(weight)
+        x_grad = torch.empty_like(x)
+        weight_grad = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None  # else frozen
         bias_grad = None if bias is None else torch.zeros_like(bias)
-        total, n = 0.0, rows_at_a_time(x, weight)
+        total, n, weight = 0.0, rows_at_a_time(x, weight), cast(weight, x)
         for part, target, part_grad in zip(x.split(n), targets.split(n), x_grad.split(n)):
             logits = F.linear(part, weight, bias)  # (n, V)
             p = logits.softmax(-1, dtype=precise(logits))
@@ -54,7 +55,8 @@ class LinearCrossEntropySum(torch.autograd.Function):
             if bias is not None:
                 bias_grad += p.sum(0)
             p = p.to(logits.dtype)
-            weight_grad += p.t() @ part
+            if weight_grad is not None:
+                weight_grad += p.t() @ part
             part_grad.copy_(p @ weight)
         ctx.save_for_backward(x_grad, weight_grad, bias_grad)
         return total
@@ -75,6 +77,11 @@ def rows_at_a_time(x, weight):
     """
     few = max(64, 2 * x.size(1))
     return max(few, 2**27 // len(weight)) if x.is_cuda else few
+
+
+def cast(weight, x):
+    """Return the weight in the dtype that autocast chooses, or it casts CLAP's in each chunk."""
+    return weight.to(F.linear(x[:0], weight[:1]).dtype)
 
 
 def precise(logits):

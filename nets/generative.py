@@ -10,6 +10,7 @@ import torch.nn as nn
 
 from data.tokenizer import EOS, MASK, SPECIAL
 from model import Decoder, LanguageModel
+from nets.device import send
 from nets.two_languages import make_encoder
 
 HIDDEN = 4  # an encoder reads a text four times, each time with every fourth word hidden
@@ -44,7 +45,8 @@ class GenerativeClassifier(nn.Module):
         mask = torch.ones_like(idx, dtype=torch.bool) if mask is None else mask
         scores = torch.zeros(len(idx), len(self.members_of_class), device=idx.device)
         for inputs, targets, real in self.questions(idx, mask):
-            text = (targets != -100).nonzero()[:, 0]  # (N,): the text of each target
+            targets = targets.cpu()  # losses look at them: one wait for a GPU, not one per model
+            text = send((targets != -100).nonzero()[:, 0], idx.device)  # (N,): of each target
             for c, members in enumerate(self.members_of_class):
                 losses = [member.losses(inputs, targets, real) for member in members]  # M of (N,)
                 scores[:, c].index_add_(0, text, -torch.stack(losses).mean(0).float())

@@ -21,7 +21,7 @@ from torch.utils._triton import has_triton
 from model import Transformer, alibi_slopes
 
 FLEX_TOKENS = 256  # FlexAttention is faster from this length on
-FLEX_WIDTH = 16  # it cannot be compiled for narrower heads
+FLEX_WIDTHS = range(16, 257)  # of heads; for others it cannot be compiled
 ROWS = 256  # scores that a decoder computes at a time on a CPU
 
 
@@ -39,7 +39,7 @@ def choose_kernel(body, T, mask, need_weights):
     config, device = body.config, body.embedding.weight.device
     if need_weights or body.training and config.attn_dropout:
         return None  # these kernels return no weights and have no dropout
-    wide = config.n_embd // config.n_head >= FLEX_WIDTH
+    wide = config.n_embd // config.n_head in FLEX_WIDTHS
     alibi = config.pos == "alibi"
     needs_table = alibi or config.window
     if needs_table and T >= FLEX_TOKENS and wide and has_flex(device):
@@ -67,9 +67,9 @@ def attend_in_rows(q, k, v, bias, dropout=0.0, is_causal=False):
 
 
 @functools.cache
-def compiled():
+def compiled(function):
     torch._dynamo.config.recompile_limit = 64  # else a ninth kind of batch is not compiled
-    return torch.compile(flex_attention)
+    return torch.compile(function)
 
 
 @functools.cache
@@ -98,7 +98,7 @@ def flex_kernel(n_head, T, alibi, variant, window, device, mask=None):
             s = torch.where(mask[b, j] | (i == j), s, -math.inf)
         return s
 
-    attend = compiled() if device.type == "cuda" else flex_attention
+    attend = compiled(flex_attention) if device.type == "cuda" else flex_attention
     return lambda q, k, v, *_, **__: attend(q, k, v, score_mod=score, block_mask=blocks)
 
 
@@ -124,4 +124,6 @@ def prepare(n_head, T, variant, window, device):
     if not (variant in ("causal", "one-sided") or window):
         return slopes, None
     n_side = n_head if variant == "one-sided" else None
-    return slopes, create_block_mask(allowed, None, n_side, T, T, device=device)
+    # Not compiled, it would make a table of all T x T pairs
+    make = compiled(create_block_mask) if device.type == "cuda" else create_block_mask
+    return slopes, make(allowed, None, n_side, T, T, device=device)

@@ -12,7 +12,7 @@ import traceback
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils._pytree import tree_flatten, tree_map, tree_map_only
 from torch.utils.weak import WeakIdKeyDictionary
 
 aten = torch.ops.aten
@@ -73,7 +73,7 @@ class PretendGPU(TorchDispatchMode):
         to_gpu = asked.type == "meta" if asked is not None else any(on_gpu)
         if func._schema.is_mutable and func._schema.name.endswith("_"):
             return args[0] if func._schema.returns else None
-        return tree_map(OnGPU, found) if to_gpu and tensor_like(found) else found
+        return tree_map_only(torch.Tensor, OnGPU, found) if to_gpu else found
 
     def pin(self, source):
         """Return a pinned copy with the same strides, as a GPU's driver makes it."""
@@ -107,7 +107,3 @@ class PretendGPU(TorchDispatchMode):
 
 def numbers(value):
     return value.here if isinstance(value, OnGPU) else value
-
-
-def tensor_like(found):
-    return any(isinstance(t, torch.Tensor) for t in tree_flatten(found)[0])
