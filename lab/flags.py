@@ -234,9 +234,9 @@ def whole_numbers(flags, name):
 def known_names(flags, name, known):
     """Return the names of a flag like --only a,b, each once. Raises UserError for one not known."""
     text = getattr(flags, name)
-    found = list(dict.fromkeys(part.strip() for part in text.split(",")))
+    found = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     problem = f"{spelled(name, text)}: must be one or more of {', '.join(known)}, joined by commas"
-    require((set(found) <= set(known), problem))
+    require((found and set(found) <= set(known), problem))
     return found
 
 

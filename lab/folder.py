@@ -3,7 +3,7 @@
 import shutil
 from pathlib import Path
 
-from data import locks
+from data import NAMES, locks
 from data.tokenizer import load_tokenizer
 from lab.errors import UserError, require
 from lab.flags import ContinueFlags, spelled
@@ -18,7 +18,7 @@ EARLY = ("config.json", "tokenizer.json", "metrics.jsonl", "best.pt")  # before 
 
 def name_folder(flags, kind, *more):
     """Return --out, or out/KIND-DATA-MORE with the split if it is not full."""
-    data = Path(flags.data).resolve().stem
+    data = flags.data if flags.data in NAMES else Path(flags.data).resolve().stem
     split = getattr(flags, "split", "full").replace("/", "-of-")
     name = "-".join(map(str, (kind, data, *more))) + (f"-{split}" if split != "full" else "")
     return Path(flags.out or f"out/{name}")

@@ -82,7 +82,8 @@ def read_config(folder, where=""):
     where: flag and folder as the user gave them, for messages; without it, the folder.
     """
     path, where = Path(folder) / "config.json", where or folder
-    other = f"{where}: no config.json, so this is not a run folder; give one that a script wrote"
+    remedy = "give one that train_*.py or baselines.py wrote"
+    other = f"{where}: no config.json, so this is not a run folder; {remedy}"
     absent = f"{where}: no such run folder; train one first or check the path"
     require((path.parent.is_dir(), absent))
     require((path.exists(), other))

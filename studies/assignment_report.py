@@ -116,14 +116,16 @@ def accuracy(runs, part, name, what):
 
 
 def compare_rows(runs, part):
-    """Say how many pairs of encodings McNemar's test tells apart."""
-    found = read_record(runs.out / f"compare-{part}" / "compare.json")["mcnemar"]
+    """Say how many pairs of encodings McNemar's test tells apart, if compare.py could run it."""
+    found = read_record(runs.out / f"compare-{part}" / "compare.json").get("mcnemar", [])
     pairs = [test["results"] for test in found if "naive" not in test["first"] + test["second"]]
     apart = [
         all(result["p"] < LEVEL for result in results)
         and len({result["only_first"] > result["only_second"] for result in results}) == 1
         for results in pairs
     ]
+    if not pairs:
+        return ""
     seeds = " with every seed" * (runs.seeds > 1)
     return (
         f" McNemar's test on all test rows tells {sum(apart)} of {len(pairs)} pairs of encodings "
@@ -146,9 +148,10 @@ def class_scores(runs):
 
 
 def worst_errors(runs):
-    """Return a table of the most confident errors, if there are any."""
+    """Return a table of the most confident errors, if there is a predictions.tsv."""
     folder = runs.out / "classifier-alibi-0"
-    wrong = [answer for answer in read_predictions(folder) if answer[1] != answer[2]]
+    answers = read_predictions(folder) if (folder / FILE).exists() else []
+    wrong = [answer for answer in answers if answer[1] != answer[2]]
     rows = [
         [literal(text, 150), literal(gold, 40), literal(predicted, 40), f"{share:.1%}"]
         for text, gold, predicted, share, _ in sorted(wrong, key=lambda a: -a[3])[:5]
@@ -275,9 +278,11 @@ def four_positions(runs):
 
 
 def longer_blocks(runs):
-    """Compare perplexities in longer blocks than those of training."""
+    """Compare perplexities in longer blocks than those of training, if the decoders have them."""
     T, name = runs.settings("lm-alibi")["block_size"], f"perplexity/{next(iter(runs.corpus.tests))}"
     longer = [entry for entry in runs.results("lm-alibi")[0] if entry.startswith(f"{name}@")]
+    if not longer:
+        return []
     lengths = {int(entry.partition("@")[2]): entry.removeprefix(name) for entry in longer}
     lengths = dict(sorted((lengths | {T: ""}).items()))  # {32: "", 64: "@64", ...}
     longest = max(lengths)

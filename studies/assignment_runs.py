@@ -127,5 +127,5 @@ def three_digits(values):
 
 def join(words, conjunction="and"):
     """Return "a, b and c"."""
-    *first, last = words
+    *first, last = words or [""]
     return f"{', '.join(first)} {conjunction} {last}" if first else last

@@ -211,9 +211,9 @@ def draw(out, data_name, seeds):
     for i, name in enumerate([name for name in seeds if name not in VARIANTS] or seeds):
         logs = [read_metrics(out / folder(name, seed)) for seed in seeds[name]]
         given = typed_flags(all_configurations()[name].split())
-        line = "-" if given["--head"] == "roberta" else "--"
+        line = "-" if given["head"] == "roberta" else "--"
         style = dict(
-            color=POSITION_COLORS[given["--pos"]], linestyle=line, label=NAMES.get(name, name)
+            color=POSITION_COLORS[given["pos"]], linestyle=line, label=NAMES.get(name, name)
         )
         if name not in CONFIGURATIONS:
             style |= dict(linestyle=":", linewidth=1, marker="^vDos"[i % 5], markersize=3)

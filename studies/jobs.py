@@ -19,7 +19,7 @@ from lab.flags import ROOT, flag, spelled
 from lab.folder import MAY_CHANGE
 from lab.live import LiveLine, clock
 from lab.machine import cores
-from lab.records import can_resume, read_result
+from lab.records import can_resume, read_config, read_result
 
 # The file that marks a finished run. A comparison is always repeated: it may have more runs now.
 FINISHED = {"attention_maps": "maps.json", "compare": ""}
@@ -95,7 +95,7 @@ def run_job(out, folder, module, arguments, progress, places):
     resume = ["--resume"] if can_resume(path) else []
     command = [sys.executable, "-m", module, *arguments, *resume]
     place = places.get()
-    progress.begin(folder, typed_flags(arguments).get("--steps"))
+    progress.begin(folder, typed_flags(arguments).get("steps"))
     environment = os.environ | {"PYTHONPATH": str(ROOT)} | place
     try:
         done = subprocess.run(command, capture_output=True, encoding="utf-8", env=environment)
@@ -112,24 +112,45 @@ def is_outdated(path, arguments):
     """Return whether a look at several runs was made with other arguments, such as fewer runs."""
     if (path / "config.json").exists() or not (path / "result.json").exists():
         return False
-    return not read_result(path)["command"].endswith(shlex.join(arguments))
+    return not str(read_result(path).get("command")).endswith(shlex.join(arguments))
 
 
 def check_flags(path, arguments):
     """Raise UserError if the finished run in a folder was given other flags than these."""
     if not (path / "config.json").exists():
         return  # no run, but figures
-    then, now = typed_flags(shlex.split(read_result(path)["command"])), typed_flags(arguments)
-    for name in then | now:
-        had, given = then.get(name, "its default"), now.get(name, "its default")
-        same = had == given or name in map(spelled, MAY_CHANGE)
+    config, now = read_config(path), typed_flags(arguments)
+    then = [name for name in config.get("given") or () if isinstance(name, str)]
+    for name in dict.fromkeys([*now, *then]):
+        had, given = config["flags"].get(name), now.get(name, "its default")
+        resolved = (name, given) == ("n_ffn", "0")  # into four times the width
+        known = had is None or name in MAY_CHANGE or resolved or is_same(had, given)
         remedy = "choose another --out, or delete or rename that folder"
-        require((same, f"{path}: finished with {name} {had}, not {given}; {remedy}"))
+        require((known, f"{path}: finished with {spelled(name)} {had}, not {given}; {remedy}"))
 
 
 def typed_flags(words):
-    """Return {flag: the word after it} of a command line; of a flag given twice, the last."""
-    return {word: after for word, after in zip(words, words[1:]) if word.startswith("--")}
+    """Return {field: value, as typed} of a command line; of a flag given twice, the last value.
+    Switches have the value True or False."""
+    found = {}
+    for word, after in zip(words, [*words[1:], "--"]):
+        start, equals, value = word.partition("=")
+        name = start.removeprefix("--").replace("-", "_")
+        if not start.startswith("--"):
+            continue
+        if equals or not after.startswith("--"):
+            found[name] = value if equals else after
+        else:
+            found[name.removeprefix("no_")] = str(not name.startswith("no_"))
+    return found
+
+
+def is_same(had, given):
+    """Return whether a value of config.json is the one typed: 0.001 is also 1e-3."""
+    try:
+        return str(had) == given or float(given) == had
+    except ValueError:
+        return False
 
 
 class Progress:

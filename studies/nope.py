@@ -195,8 +195,7 @@ def cost(arguments, first):
     first training."""
     given = typed_flags(arguments if "--n-embd" in arguments else first)
     n_layer, n_embd, *tokens = (
-        int(given[f"--{name}"])
-        for name in ("n-layer", "n-embd", "steps", "batch-size", "block-size")
+        int(given[name]) for name in ("n_layer", "n_embd", "steps", "batch_size", "block_size")
     )
     return 6 * (12 * n_layer * n_embd**2 + 4000 * n_embd) * math.prod(tokens)
 

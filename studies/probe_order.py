@@ -21,6 +21,7 @@ from lab.errors import require
 from lab.figures import new_figure, over_seeds, save, styled
 from lab.flags import flag
 from lab.inside.answers import losses_of_blocks
+from nets.ensemble import members_of
 from studies.probes import ProbeFlags, corpora_of, measure_runs, spread_of, styles
 from studies.report import finish
 
@@ -46,7 +47,7 @@ def probe(flags):
 def measure(run, corpus, flags):
     """Return {"kept": the values of k, "shuffled": the loss of the last word for each, "segments":
     the loss in each part of the block}, losses in nats."""
-    model, T = run.model, run.model.body.config.block_size
+    model, T = members_of(run.model)[0], run.model.body.config.block_size  # of an ensemble, one
     ids = batching.stream(run.tokenizer, [line for part in corpus.tests.values() for line in part])
     problem = f"too little test text for blocks of {T} tokens; give another corpus"
     require((len(ids) > T, f"--data {corpus.name}: {problem}"))

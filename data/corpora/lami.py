@@ -79,5 +79,6 @@ def translate_clause(words):
     lami = [PARTICLE if word == PARTICLE else lexicon()[word] for word in words]
     for i, word in enumerate(words):
         partner = i + 1 if word in DETERMINERS else i - 1 if word in ADJECTIVES else i
-        lami[i] = lami[i][:-1] + lexicon().get(words[partner], PARTICLE)[-1]
+        if 0 <= partner < len(words):
+            lami[i] = lami[i][:-1] + lexicon().get(words[partner], PARTICLE)[-1]
     return lami

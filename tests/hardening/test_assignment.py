@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import statistics
 import subprocess
 import types
@@ -11,8 +12,10 @@ from itertools import combinations
 import pytest
 from helpers import STEPS, TINY, call, succeed
 
+import data
 from studies import assignment, assignment_appendix, assignment_report, jobs
-from studies.assignment_runs import conclude
+from studies.assignment_report import report_parts
+from studies.assignment_runs import Runs, conclude
 from studies.page import make_page
 from studies.report import literal, picture
 
@@ -28,6 +31,12 @@ SMALL = {  # flags that make each script of the assignment tiny
 }
 
 
+def compare_two(patch):
+    """Let the assignment compare two position encodings instead of four."""
+    for module in (assignment, assignment_report, assignment_appendix):
+        patch.setattr(module, "COMPARED", ("learned", "alibi"))
+
+
 def assign(corpus, out, *argv):
     """Run the assignment on a corpus: two encodings, every job tiny and in this process."""
 
@@ -38,8 +47,7 @@ def assign(corpus, out, *argv):
         return subprocess.CompletedProcess(words, done.code, done.out, done.err)
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (assignment, assignment_report, assignment_appendix):
-            patch.setattr(module, "COMPARED", ("learned", "alibi"))  # instead of four
+        compare_two(patch)
         patch.setattr(jobs, "subprocess", types.SimpleNamespace(run=run))
         flags = "--data", corpus, "--out", out, "--jobs", 1, *argv
         return call("assignment", *flags)
@@ -140,9 +148,18 @@ def test_captions_name_data_and_seeds(done):
     captions = re.findall(r"^!\[(.*)\]", markdown, re.MULTILINE)
     over = "over seeds 0, 1; bands and bars: ± sample standard deviation"
     assert sum(over in caption for caption in captions) == 4
-    assert "The most confident errors" in markdown and "McNemar's test on all" in markdown
     assert markdown.count("Mean ± sample standard deviation over seeds 0, 1.") > 5
     assert all("seed" in caption or "slope" in caption for caption in captions)
+
+
+def test_errors_are_left_out_where_absent(done, corpus, tmp_path, monkeypatch):
+    assert "The most confident errors" in read(done / "report.md")
+    copy = shutil.copytree(done, tmp_path / "copy")
+    (copy / "classifier-alibi-0" / "predictions.tsv").unlink()
+    compare_two(monkeypatch)
+    rows, seen, _ = data.load(str(corpus)).split("full")
+    parts = report_parts(Runs(copy, rows, seen, "full", 2, ["classifier", "frozen", "lm"]))
+    assert not any("The most confident errors" in part for part in parts)
 
 
 def test_a_corpus_without_rows(own_corpus, tmp_path):

@@ -39,6 +39,13 @@ def test_cross_validation_of_three_recipes(corpus, tmp_path, jobs_in_process):
     assert succeed(call("crossvalidate", *argv)).out.count("finished before") == 18
     other = call("crossvalidate", *argv, "--pos", "nope")
     assert_complains(other, "finished with --pos alibi, not nope", "--out")
-    for mlm in ("--valid 0.2", f"{TINY} --valid=0.3", f"{TINY} --valid 0.2 --lr abc"):
-        other = call("crossvalidate", *argv, "--mlm", mlm)
-        assert_complains(other, "untrained-1-0: finished with --", "its default")
+    same = call("crossvalidate", *argv, "--mlm", f"{TINY} --valid=2e-1")
+    assert succeed(same).out.count("finished before") == 18
+    for change, told in [
+        ("--valid 0.2 --no-norm-first", "--norm-first True, not False"),
+        ("--valid=0.3", "--valid 0.2, not 0.3"),
+        ("--valid abc", "--valid 0.2, not abc"),
+        ("", "--valid 0.2, not its default"),
+    ]:
+        other = call("crossvalidate", *argv, "--mlm", f"{TINY} {change}")
+        assert_complains(other, "untrained-1-0: finished with " + told)
