@@ -41,7 +41,8 @@ def set_up_device(flags, config=None):
     torch.set_flush_denormal(True)
     torch.manual_seed(getattr(flags, "seed", 0))
     long_attention.install()
-    if device == "cuda":  # cuDNN's plans every new shape; its gradients may be NaN (pytorch#196678)
+    # cuDNN's attention makes a plan for every new shape, and NaN of some masks (pytorch#196678)
+    if device == "cuda":
         torch.backends.cuda.enable_cudnn_sdp(False)
     if device == "cpu":
         keep_freed_memory()

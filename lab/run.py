@@ -335,7 +335,8 @@ class Run:
         if processes.is_rank_0():  # lines after the checkpoint will be written again
             text = "".join(json.dumps(line) + "\n" for line in kept)
             write_text(log, text)
-        longer = " (to train longer: --init-from)" * isinstance(self.flags, ContinueFlags)
+        continues = isinstance(self.flags, ContinueFlags)
+        longer = " (to train longer: --init-from)" if continues else ""
         last = f", the last; the results are computed again{longer}" if step == self.total else ""
         self.say(f"resuming from {self.unit} {number}{last}")
 

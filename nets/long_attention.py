@@ -67,7 +67,10 @@ def attend_in_rows(q, k, v, bias, dropout=0.0, is_causal=False):
 
 
 @functools.cache
-def compiled(function):
+def compiled(function, device):
+    """Return a function compiled for a GPU, or as it is for a CPU."""
+    if device.type != "cuda":
+        return function
     torch._dynamo.config.recompile_limit = 64  # else a ninth kind of batch is not compiled
     return torch.compile(function)
 
@@ -98,7 +101,7 @@ def flex_kernel(n_head, T, alibi, variant, window, device, mask=None):
             s = torch.where(mask[b, j] | (i == j), s, -math.inf)
         return s
 
-    attend = compiled(flex_attention) if device.type == "cuda" else flex_attention
+    attend = compiled(flex_attention, device)
     return lambda q, k, v, *_, **__: attend(q, k, v, score_mod=score, block_mask=blocks)
 
 
@@ -125,5 +128,5 @@ def prepare(n_head, T, variant, window, device):
         return slopes, None
     n_side = n_head if variant == "one-sided" else None
     # Not compiled, it would make a table of all T x T pairs
-    make = compiled(create_block_mask) if device.type == "cuda" else create_block_mask
+    make = compiled(create_block_mask, device)
     return slopes, make(allowed, None, n_side, T, T, device=device)

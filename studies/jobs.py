@@ -134,14 +134,16 @@ def typed_flags(words):
     Switches have the value True or False."""
     found = {}
     for word, after in zip(words, [*words[1:], "--"]):
-        start, equals, value = word.partition("=")
-        name = start.removeprefix("--").replace("-", "_")
-        if not start.startswith("--"):
+        if not word.startswith("--"):
             continue
-        if equals or not after.startswith("--"):
-            found[name] = value if equals else after
-        else:
+        name, equals, value = word[2:].partition("=")
+        name = name.replace("-", "_")
+        if equals:
+            found[name] = value
+        elif after.startswith("--"):
             found[name.removeprefix("no_")] = str(not name.startswith("no_"))
+        else:
+            found[name] = after
     return found
 
 
