@@ -37,6 +37,8 @@ def set_up_device(flags, config=None):
             torch.cuda.set_device(processes.local_rank() % torch.cuda.device_count())
     n_embd = config.n_embd if config else 0
     torch.set_num_threads(getattr(flags, "threads", 0) or default_threads(n_embd))
+    # numpy before 2.4 warns if it measures the smallest float after denormals have become zeros
+    numpy.finfo(numpy.float32), numpy.finfo(numpy.float64)
     # Far-away tokens get weights too small for normal floats, and denormal floats are slow.
     torch.set_flush_denormal(True)
     torch.manual_seed(getattr(flags, "seed", 0))

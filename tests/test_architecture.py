@@ -426,7 +426,7 @@ def unknown_guarantees(house):
 # rooms need are hidden, as if they were not installed.
 WATCH = """
 import contextlib, importlib, io, logging, os, random, signal, sys, threading, warnings
-import matplotlib, numpy, torch
+import matplotlib, numpy, torch, torch.nn.attention.flex_attention
 for name in {hidden!r}:
     sys.modules[name] = None
 
