@@ -117,12 +117,11 @@ def alibi_bias(n_head, T, variant):
 
 def score_bias(T, config, causal):
     """Return the (1, H or 1, T, T) bias of ALiBi, the window and the causal mask together."""
-    bias = torch.zeros(1, 1, T, T)
-    if config.pos == "alibi":
-        bias = alibi_bias(config.n_head, T, "causal" if causal else config.alibi)[None]
-    distance = torch.arange(T)[:, None] - torch.arange(T)  # (T, T)
-    future, far = distance < 0, distance.abs() >= (config.window or T)
-    return bias.masked_fill((future & causal) | far, -math.inf)
+    alibi, variant = config.pos == "alibi", "causal" if causal else config.alibi
+    bias = alibi_bias(config.n_head, T, variant) if alibi else torch.zeros(1, T, T)
+    W = config.window or T  # each query i sees the keys from i - W + 1 to i, or to i + W - 1
+    seen = torch.ones(T, T, dtype=torch.bool).triu(1 - W).tril(0 if causal else W - 1)  # (T, T)
+    return bias.masked_fill_(~seen, -math.inf)[None]
 
 
 def rotate(x, angles):
