@@ -137,10 +137,10 @@ bench-assignment: .venv/ready  ## CPU seconds of the assignment beside a plain i
 
 PYTEST = $(PY) -m pytest -q -n 2 --dist loadfile
 
-test: .venv/ready-to-test  ## every test but the long ones: four minutes on two cores
+test: .venv/ready-to-test  ## every test but the long ones: two minutes on two cores
 	$(PYTEST) --ignore tests/hardening
 
-test-all: .venv/ready-to-test  ## every test, as in CI
+test-all: .venv/ready-to-test  ## every test, as in CI: five minutes
 	$(PYTEST)
 
 fuzz: .venv/ready-to-test  ## the hardening tests with CASES=500 generated inputs each, 9 minutes
