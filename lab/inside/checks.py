@@ -71,34 +71,21 @@ def examine(body, idx, mask, memory=None, memory_mask=None):
     checks, cross_checks = [], []
 
     def check(what, values, where, limit=0.0, checks=checks):
-        checks.append(
-            {
-                "check": what,
-                "worst": torch.where(where, values, 0).abs().max().item(),
-                "limit": limit,
-            }
-        )
+        worst = torch.where(where, values, 0).abs().max().item()
+        checks.append({"check": what, "worst": worst, "limit": limit})
 
     check("rows sum to 1", weights.sum(-1, keepdim=True) - 1, real, 1e-5)
     if not mask.all():
         check("no weight on padding", weights, real & ~mask[:, None, None, :])
     if body.causal:
         check("nothing above the diagonal", weights, real & (ahead > 0))
-    if body.config.window:
-        check(
-            f"nothing {body.config.window} or more tokens away",
-            weights,
-            real & (ahead.abs() >= body.config.window),
-        )
+    if W := body.config.window:
+        check(f"nothing {W} or more tokens away", weights, real & (ahead.abs() >= W))
     if (may != may[0]).any():
         check("each half of the heads looks one way", weights, real & ~may)
     check("fused attention gives the same output", fused - h, mask[:, :, None], 1e-4)
-    check(
-        "each text alone gives the same output",
-        torch.cat(alone),
-        torch.tensor(True, device=idx.device),
-        1e-4,
-    )
+    everywhere = torch.tensor(True, device=idx.device)
+    check("each text alone gives the same output", torch.cat(alone), everywhere, 1e-4)
     if body.config.pos == "alibi":
         nearer = 0.5 if body.config.alibi == "offset" and not body.causal else 0.0
         bias = torch.stack(
@@ -110,23 +97,15 @@ def examine(body, idx, mask, memory=None, memory_mask=None):
         most = weights.argmax(-1, keepdim=True)
         wrong = added - added.gather(-1, most) - (bias - bias.expand_as(weights).gather(-1, most))
         # The logarithm of a smaller weight is too inexact. ~(<) instead of >= keeps NaN as wrong.
-        check(
-            "the weights hold -slope * distance",
-            wrong,
-            real & mask[:, None, None, :] & may & ~(weights < 1e-30),
-            1e-3,
-        )
+        exact = real & mask[:, None, None, :] & may & ~(weights < 1e-30)
+        check("the weights hold -slope * distance", wrong, exact, 1e-3)
     if not cross:
         return weights.float().cpu(), checks
     cross_weights = torch.stack(cross_maps)
     check("rows sum to 1", cross_weights.sum(-1, keepdim=True) - 1, real, 1e-5, cross_checks)
     if not memory_mask.all():
-        check(
-            "no weight on padding",
-            cross_weights,
-            real & ~memory_mask[:, None, None, :],
-            checks=cross_checks,
-        )
+        padding = real & ~memory_mask[:, None, None, :]
+        check("no weight on padding", cross_weights, padding, checks=cross_checks)
     return weights.float().cpu(), checks, cross_weights.float().cpu(), cross_checks
 
 
