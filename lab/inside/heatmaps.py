@@ -46,29 +46,19 @@ def draw_maps(columns, layers=(), heads=(), linear=False, numbers=False, means=F
             height = max(0.5 if len(column) > 1 else 1.0, pitch * len(queries))
             breadth = max(1.0, pitch * len(keys))
             width = len(across) * (breadth + GAP) - GAP
-            lines = [textwrap.fill(line, max(24, int(width / 0.075))) for line in heading]
+            letters = max(24, int(width / 0.075))  # in a line
+            text = "\n".join(textwrap.fill(line, letters) for line in heading)
             if place:  # below the names of the keys above
-                top -= room(column[place - 1][2]) + 0.3 + 0.15 * "\n".join(lines).count("\n")
-            figure.text(
-                left + width / 2,
-                top - 0.08,
-                "\n".join(lines),
-                ha="center",
-                va="bottom",
-                fontsize=9,
-                parse_math=False,
-            )
+                top -= room(column[place - 1][2]) + 0.3 + 0.15 * text.count("\n")
+            style = dict(ha="center", va="bottom", fontsize=9, parse_math=False)
+            figure.text(left + width / 2, top - 0.08, text, **style)
             for i in rows:
                 top -= height + TITLE
                 for j, head in enumerate(across):
                     axis = figure.add_axes([left + j * (breadth + GAP), top, breadth, height])
-                    image = axis.imshow(
-                        weights[i, head].numpy(),
-                        cmap=colors,
-                        norm=PowerNorm(1.0 if linear else 0.5, 0, 1),
-                        interpolation="nearest",
-                        aspect="auto",
-                    )
+                    style = dict(cmap=colors, interpolation="nearest", aspect="auto")
+                    style["norm"] = PowerNorm(1.0 if linear else 0.5, 0, 1)
+                    image = axis.imshow(weights[i, head].numpy(), **style)
                     which = "mean of heads" if means else f"head {head + 1}"
                     axis.set_title(f"layer {i + 1}, {which}", fontsize=8, pad=3)
                     if numbers:
