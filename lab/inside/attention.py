@@ -185,33 +185,31 @@ def readings_of_thread(run, texts):
 
     Ancestors are shown in the order given, the post first. With a single text there are none.
     """
-    body, n_text = run.model.body, len(texts)
-    n_above = min(n_text - 1, run.config["reader"]["n_ancestors"])
-    if n_above < n_text - 1:
-        print(f"  note: only the nearest {n_above} of {n_text - 1} ancestors are read")
-    first = n_text - 1 - n_above
-    above = read(run, texts[first:-1], first) if n_above else None
-    idx, mask, words = read(run, texts[-1:], n_text - 1)
+    body, last = run.model.body, len(texts) - 1
+    n_above = min(last, run.config["reader"]["n_ancestors"])
+    if n_above < last:
+        print(f"  note: only the nearest {n_above} of {last} ancestors are read")
+    first = last - n_above
+    above = read(run, texts[first:last], first) if n_above else None
+    idx, mask, words = read(run, texts[last:], last)
     comment = send_all({"idx": idx, "mask": mask}, run.device)
     if not above:
         checked = examine(body.decoder, **comment)
-        return [Reading(run, words, mask, *checked, comment, "decoder", first=n_text - 1)]
+        return [Reading(run, words, mask, *checked, comment, "decoder", first=last)]
     inputs = send_all(ancestor_inputs(*above[:2]), run.device)
     with torch.no_grad():
         memory = body.read_ancestors(inputs["texts"], inputs["texts_mask"], inputs["ancestors"])
     of_encoder = examine(body.encoder, inputs["texts"], inputs["texts_mask"])
-    of_decoder = examine(
-        body.decoder, **comment, memory=memory, memory_mask=inputs["ancestors_mask"]
-    )
-    cross_weights, cross_checks = of_decoder[2].flip(-1), of_decoder[3]  # the post first
+    read_memory = {"memory": memory, "memory_mask": inputs["ancestors_mask"]}
+    *of_decoder, cross_weights, cross_checks = examine(body.decoder, **comment, **read_memory)
+    of_cross = cross_weights.flip(-1), cross_checks  # the post first
     names = [f"{i} {' '.join(words[1:])}" for i, words in enumerate(above[2], first + 1)]
-    source_mask = torch.ones(1, n_above, dtype=torch.bool)
+    source = [names], torch.ones(1, n_above, dtype=torch.bool)
     inputs |= comment
-    of_cross = cross_weights, cross_checks, inputs, "cross", [names], source_mask, n_text - 1
     return [
         Reading(run, above[2], above[1], *of_encoder, inputs, "encoder", first=first),
-        Reading(run, words, mask, *of_decoder[:2], inputs, "decoder", first=n_text - 1),
-        Reading(run, words, mask, *of_cross, newest_first=True),
+        Reading(run, words, mask, *of_decoder, inputs, "decoder", first=last),
+        Reading(run, words, mask, *of_cross, inputs, "cross", *source, last, newest_first=True),
     ]
 
 
