@@ -36,15 +36,8 @@ AUXILIARIES = frozenset(
 @cache
 def lexicon():
     """Return {word of the toy grammar: its word in Lami}. No two share a stem, none is English."""
-    words = sorted(
-        {
-            part
-            for bodies in toy.BODIES.values()
-            for body in bodies
-            for part in body
-            if part not in toy.BODIES and part.isalpha()
-        }
-    )
+    parts = {part for bodies in toy.BODIES.values() for body in bodies for part in body}
+    words = sorted(part for part in parts if part not in toy.BODIES and part.isalpha())
     rng = random.Random("lami")
     stems = map("".join, itertools.product("bdfgklmnprstvz", "aeiou", "dgklmnprstvz"))
     taken = {word[:3] for word in words}
