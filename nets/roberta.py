@@ -78,10 +78,7 @@ def load_roberta(path, head=True):
     tensors.check_layers(config.n_layer)
     # Only the shapes: a wrong config.json must not take memory before the tensors match it
     with torch.device("meta"):
-        shapes = {
-            name: parameter.shape
-            for name, parameter in LanguageModel(Encoder(config)).named_parameters()
-        }
+        shapes = {name: p.shape for name, p in LanguageModel(Encoder(config)).named_parameters()}
     V, C, take = described["vocab_size"], config.n_embd, tensors.take
     n_position, n_type = described["max_position_embeddings"], described["type_vocab_size"]
     words = take("roberta.embeddings.word_embeddings.weight", V, C)
@@ -113,11 +110,9 @@ def modules(n_layer, head=True):
     pairs = [("body.embedding_norm", ["roberta.embeddings.LayerNorm"])]
     for i in range(n_layer):
         ours, theirs = f"body.blocks.{i}.", f"roberta.encoder.layer.{i}."
+        qkv = [theirs + "attention.self." + name for name in ("query", "key", "value")]
         pairs += [
-            (
-                ours + "attention.qkv",
-                [theirs + "attention.self." + name for name in ("query", "key", "value")],
-            ),
+            (ours + "attention.qkv", qkv),
             (ours + "attention.out", [theirs + "attention.output.dense"]),
             (ours + "norm1", [theirs + "attention.output.LayerNorm"]),
             (ours + "feed_forward.up", [theirs + "intermediate.dense"]),
@@ -183,9 +178,8 @@ def export_roberta(run, path):
         }
     for ours, theirs in modules(config.n_layer):
         for end in (".weight", ".bias"):
-            tensors |= {
-                name + end: part for name, part in zip(theirs, state[ours + end].chunk(len(theirs)))
-            }
+            parts = state[ours + end].chunk(len(theirs))
+            tensors |= {name + end: part for name, part in zip(theirs, parts)}
     described = {
         "architectures": ["RobertaForMaskedLM"],
         "model_type": "roberta",
