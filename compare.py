@@ -166,15 +166,11 @@ def panel(name, configurations, others, in_epochs):
     kind, factor = configurations[0].runs[0].kind, 100 if metric in SHARES else 1
     ylabel = "perplexity (log scale)" if metric == "perplexity" else f"{METRICS[metric][0]} (%)"
     note = ", all rows" if kind == "classifier" else ""
-    levels = {
-        reference.label + note * reference.ranked: (
-            factor * reference.numbers[name],
-            reference.style,
-        )
-        for reference in others
-        if name in reference.numbers
-    }
-    lines, finals = {}, {}
+    lines, levels, finals = {}, {}, {}
+    for reference in others:
+        if name in reference.numbers:
+            label = reference.label + note * reference.ranked
+            levels[label] = factor * reference.numbers[name], reference.style
     for c in configurations:
         has_line = ("epochs" in c.runs[0].flags) == in_epochs
         lines[c.legend] = c.curve(name, factor) if has_line else ([], [], [])
