@@ -65,10 +65,5 @@ def load_folder(folder):
 def note_test_sets(path):
     """Print a note on stderr if a single file is the training part of a folder with test sets."""
     if path.stem.startswith("train_") and any(path.parent.glob("test_*")):
-        print(
-            printable(
-                f"note: --data {path}: its test sets are in the same folder; "
-                "give the folder to measure on them"
-            ),
-            file=sys.stderr,
-        )
+        there = "its test sets are in the same folder; give the folder to measure on them"
+        print(printable(f"note: --data {path}: {there}"), file=sys.stderr)
