@@ -135,8 +135,6 @@ def read_blocks(prepared, block_size):
             f"--data {prepared.folder}: was prepared without a validation set, which chooses the "
             "best checkpoint; prepare it with --valid 0.01"
         )
-    train, held = (
-        Blocks(stream, prepared.tokenizer, block_size)
-        for stream in (prepared.streams["train"], valid)
-    )
+    how = prepared.tokenizer, block_size
+    train, held = Blocks(prepared.streams["train"], *how), Blocks(valid, *how)
     return Sentences(prepared.name, prepared.tokenizer, train, list(held))

@@ -100,11 +100,8 @@ def build_model(folder, kind, described, tokenizer, saved, weights):
         )
     if kind == "thread":
         n, position = (described["reader"].get(k) for k in ("n_ancestors", "ancestor_positions"))
-        fits = (
-            type(n) is int
-            and 0 < n <= MOST_ANCESTORS
-            and position in ThreadReader.ANCESTOR_POSITIONS
-        )
+        known = position in ThreadReader.ANCESTOR_POSITIONS
+        fits = known and type(n) is int and 0 < n <= MOST_ANCESTORS
         require((fits, f"{path}: does not describe a thread reader; restore the file"))
     members = described.get("members", 1)
     if kind == "classifier":

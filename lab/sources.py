@@ -55,12 +55,9 @@ def load_encoder(flags):
         return load_init(flags, head=False)
     check_vocabulary_flags(flags, where)
     source = read_run(flags.encoder, ("mlm", "lm"), flag_name="--encoder")
-    decoder = source.model.body.causal
+    decoder, several = source.model.body.causal, isinstance(source.model, Ensemble)
     require(
-        (
-            not isinstance(source.model, Ensemble),
-            f"{where}: is an ensemble; give a run of one model",
-        ),
+        (not several, f"{where}: is an ensemble; give a run of one model"),
         (decoder or not flags.causal, f"--causal: {where} is an encoder; leave --causal out"),
     )
     take_over(flags, source.model, source.tokenizer, where)
