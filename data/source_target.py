@@ -75,11 +75,9 @@ def length(example):
 
 def fixed_batches(examples, flags, first):
     """Return batches whose gaps depend on neither the seed nor the step."""
-    lengths = [length(example) for example in examples]
-    draws = range(DRAWS if flags.task == "infill" else 1)
-    chosen = [(draw, rows) for draw in draws for rows in length_batches(lengths, 64)]
-    gens = [generator("gaps", draw, *rows.tolist()) for draw, rows in chosen]
-    return [
-        make_batch([examples[i] for i in rows], gen, flags, first)
-        for (_, rows), gen in zip(chosen, gens)
-    ]
+    batches = []
+    for draw in range(DRAWS if flags.task == "infill" else 1):
+        for rows in length_batches([length(example) for example in examples], 64):
+            gen = generator("gaps", draw, *rows.tolist())
+            batches.append(make_batch([examples[i] for i in rows], gen, flags, first))
+    return batches
