@@ -51,18 +51,16 @@ def choose_kernel(body, T, mask, need_weights):
     return None
 
 
-def attend_in_rows(q, k, v, bias, dropout=0.0, is_causal=False):
+def attend_in_rows(q, k, v, bias, *_, **__):
     """Compute causal attention ROWS queries at a time. q, k, v (B, H, T, D) -> (B, H, T, D).
 
-    bias is broadcastable to (B, H, T, T) and hides the future. dropout must be 0.
+    bias is broadcastable to (B, H, T, T) and hides the future.
     """
-    parts = [
-        F.scaled_dot_product_attention(
-            q[:, :, i : i + ROWS], k[:, :, : i + ROWS], v[:, :, : i + ROWS],
-            attn_mask=bias[:, :, i : i + ROWS, : i + ROWS],
-        )
-        for i in range(0, q.size(2), ROWS)
-    ]  # fmt: skip
+    parts = []
+    for i in range(0, q.size(2), ROWS):
+        rows, seen = slice(i, i + ROWS), slice(i + ROWS)
+        part = q[:, :, rows], k[:, :, seen], v[:, :, seen], bias[:, :, rows, seen]
+        parts.append(F.scaled_dot_product_attention(*part))
     return torch.cat(parts, dim=2)
 
 
