@@ -34,7 +34,6 @@ def train_tokenizer(kind, texts, vocab_size=0):
         splitter = pre_tokenizers.Split(Regex(WORD), behavior="removed", invert=True)
         counts = Counter(word for text in texts for word, _ in splitter.pre_tokenize_str(text))
         words = sorted(counts, key=lambda word: (-counts[word], word))
-        words = [word for word in words if word not in SPECIAL]
         if vocab_size:
             words = words[: vocab_size - len(SPECIAL)]
         vocabulary = {word: i for i, word in enumerate([*SPECIAL, *words])}
