@@ -24,7 +24,7 @@ from lab.live import LiveLine, clock
 from lab.machine import git_revision, peak_memory, versions
 from lab.optim import make_adamw
 from lab.parameters import count_parameters
-from lab.records import Record, read_config, read_metrics, resume_command, typed_command
+from lab.records import read_config, read_metrics, resume_command, typed_command
 from lab.signals import Interrupted, Losses, Signals
 
 CHECKPOINT = ("model", "optimizer", "step", "rng", "cuda_rng", "seconds", "more")
@@ -322,9 +322,9 @@ class Run:
         self.restore_random(state, path)
         self.earlier, self.first_step, self.saved = seconds, step, step
         number = step // self.per_epoch
-        lines = processes.from_rank_0(lambda: [dict(line) for line in read_metrics(self.folder)])
+        lines = processes.from_rank_0(lambda: read_metrics(self.folder))
         log = self.folder / "metrics.jsonl"
-        kept = [Record(log, line) for line in lines if line["step"] <= number]
+        kept = [line for line in lines if line["step"] <= number]
         lost = f"{log}: lacks the evaluations up to {self.unit} {number}"
         require((kept or not number, f"{lost}; restore it, or train again with --overwrite"))
         for line in kept if judge else []:
