@@ -27,7 +27,7 @@ from pathlib import Path
 from data.corpora import toy_threads
 from data.files import DataError, parse_json, read_lines
 
-DELETED = ("[deleted]", "[removed]", "")
+DELETED = ("[deleted]", "[removed]")
 
 
 @dataclass
@@ -146,7 +146,7 @@ def read_tree(post, where, left_out):
     title = " ".join(clean(str(post.get(part) or "")) for part in ("title", "selftext")).strip()
     tree, index = Tree([title], [-1]), {root: 0}
     for name in order[1:]:
-        if texts[name] in DELETED:
+        if not texts[name]:
             index[name] = index[parents[name]]  # so that its replies get the next text above
             left_out["deleted or empty comments"] += 1
         else:
