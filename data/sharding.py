@@ -5,7 +5,6 @@ import os
 import re
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 
@@ -22,7 +21,7 @@ class ShardWriter:
     """One shard file, written piece by piece. It gets its name only in `close`."""
 
     def __init__(self, folder, name, dtype):
-        self.path, self.dtype, self.hash = Path(folder) / name, dtype, hashlib.sha256()
+        self.path, self.dtype, self.hash = folder / name, dtype, hashlib.sha256()
         self.partial = self.path.with_name(name + ".partial")
         self.file, self.tokens, self.bytes = open(self.partial, "wb"), 0, 0
 

@@ -125,13 +125,13 @@ def shard_size(shard, dtype):
 
 def is_complete(folder, shard, dtype):
     """Return whether the file of a shard exists and has the right size."""
-    path = Path(folder) / shard.file
+    path = folder / shard.file
     return path.is_file() and path.stat().st_size == shard_size(shard, dtype)
 
 
 def check_files(folder, index, compare_checksums):
     """Raise DataError naming every shard that is missing, truncated or, if compared, altered."""
-    folder, wrong = Path(folder), []
+    wrong = []
     for shard in index.shards:
         path = folder / shard.file
         if not path.is_file():
@@ -215,10 +215,10 @@ class Stream:
     """
 
     def __init__(self, folder, shards, dtype, vocab_size):
-        self.folder, self.shards, self.vocab_size = Path(folder), shards, vocab_size
+        self.folder, self.shards, self.vocab_size = folder, shards, vocab_size
         self.dtype = np.dtype(dtype).newbyteorder("<")
         self.ends = np.cumsum([shard.tokens for shard in shards])
-        self.maps = [np.memmap(self.folder / shard.file, self.dtype, "r") for shard in shards]
+        self.maps = [np.memmap(folder / shard.file, self.dtype, "r") for shard in shards]
 
     def __len__(self):
         return 1 + int(self.ends[-1])
