@@ -40,13 +40,11 @@ def attentions(body):
     """Return all attentions of a body, [(part, index of the block, Attention)]."""
     if not hasattr(body, "decoder"):
         return [("", i, block.attention) for i, block in enumerate(body.blocks)]
-    found = [
-        (part, i, block.attention)
-        for part, side in (("encoder", body.encoder), ("decoder", body.decoder))
-        for i, block in enumerate(side.blocks)
-    ]
-    return found + [
-        ("cross", i, block.cross_attention) for i, block in enumerate(body.decoder.blocks)
+    encoder, decoder = body.encoder.blocks, body.decoder.blocks
+    return [
+        *(("encoder", i, block.attention) for i, block in enumerate(encoder)),
+        *(("decoder", i, block.attention) for i, block in enumerate(decoder)),
+        *(("cross", i, block.cross_attention) for i, block in enumerate(decoder)),
     ]
 
 
