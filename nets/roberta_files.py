@@ -202,9 +202,8 @@ def read_tokenizer(folder, described):
 
 def open_tokenizer(folder):
     """Return (path, tokenizer) of tokenizer.json, or else of vocab.json and merges.txt."""
-    path, vocabulary, merges = (
-        folder / name for name in ("tokenizer.json", "vocab.json", "merges.txt")
-    )
+    path = folder / "tokenizer.json"
+    vocabulary, merges = folder / "vocab.json", folder / "merges.txt"
     try:
         if path.is_file():
             text = read_bytes(path, TOKENIZER_LIMIT, "restore the file").decode("utf-8")
@@ -248,10 +247,9 @@ def renamed(tokenizer, tokens, names, begin="", end=""):
         [AddedToken(name, special=True, lstrip=name == mask) for name in names.values()]
     )
     if begin:
-        one, two = [begin, "$A", end], [begin, "$A", end, end, "$B:0", end]
         tokenizer.post_processor = processors.TemplateProcessing(
-            single=list(filter(None, one)),
-            pair=list(filter(None, two)),
+            single=f"{begin} $A {end}".split(),
+            pair=f"{begin} $A {end} {end} $B:0 {end}".split(),
             special_tokens=[(name, tokenizer.token_to_id(name)) for name in (begin, end) if name],
         )
     return tokenizer
