@@ -20,12 +20,11 @@ def take_apart(reading):
     body, cross = reading.body(), reading.part == "cross"
     seen = []  # what each layer's attention is called with
     modules = [block.cross_attention if cross else block.attention for block in body.blocks]
-    hooks = [
-        module.register_forward_pre_hook(
-            lambda module, args, more: seen.append((args[0], more)), with_kwargs=True
-        )
-        for module in modules
-    ]
+
+    def look(module, args, more):
+        seen.append((args[0], more))
+
+    hooks = [module.register_forward_pre_hook(look, with_kwargs=True) for module in modules]
     reading.run.model.body(**reading.inputs)
     for hook in hooks:
         hook.remove()
