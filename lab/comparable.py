@@ -74,7 +74,7 @@ def read(folder):
         data=corpus_name(flags),
         vocabulary=f"{flags.get('tokenizer')} vocabulary of {size:,}",
         flags=flags,
-        given=tuple(name for name in config.get("given") or () if isinstance(name, str)),
+        given=tuple(name for name in config.get("given", ()) if isinstance(name, str)),
         settings=settings,
         seed=seed,
         numbers=matching(result, NUMBERS),
@@ -124,10 +124,10 @@ def configuration_of(config, depth=0):
     if flags.get("init"):
         settings["init"] = Path(flags["init"]).name
     for name in ("encoder", "init_from"):
-        source = Path(flags.get(name) or "") / "config.json"
-        if not (flags.get(name) and source.exists()):
+        folder = flags.get(name, "")
+        if not (folder and (Path(folder) / "config.json").exists()):
             continue
-        pretrained, source_seed = configuration_of(read_config(source.parent), depth + 1)
+        pretrained, source_seed = configuration_of(read_config(folder), depth + 1)
         option = name.replace("_", "-")
         settings[name] = "pretrained"
         for key, value in pretrained.items():
