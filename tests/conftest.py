@@ -14,6 +14,7 @@ from helpers import (
     call,
     command_line,
     script_of,
+    succeed,
     write_corpus,
     write_pairs,
     write_threads,
@@ -149,8 +150,7 @@ def trained(tmp_path_factory, corpus, pairs, threads):
             script = script_of(name)
             data = [word.format(**places) for word in script.inputs]
             outcome = call(name, *data, *script.tiny, out=folder / name)
-            assert (outcome.code, outcome.err) == (0, ""), outcome.err
-            made[name] = folder / name, outcome
+            made[name] = folder / name, succeed(outcome)
         return made[name]
 
     return get

@@ -225,8 +225,7 @@ def rows(tmp_path):
 
 def test_the_numbers_of_a_text_fit_together(text, shell, tmp_path):
     out = tmp_path / "out"
-    done = shell("baselines", data=text, out=out, order=3)
-    assert (done.code, done.err) == (0, "")
+    done = succeed(shell("baselines", data=text, out=out, order=3))
     result = result_of(out)
     # 2 of 20 lines are held out, 7 tokens each. A newline is no token, but it is a byte.
     assert result["tokens/heldout"] == 14 and result["unknown/heldout"] == 0
