@@ -1,6 +1,7 @@
 """Fixtures of all tests."""
 
 import os
+import shutil
 import subprocess
 import sys
 import types
@@ -158,5 +159,11 @@ def trained(tmp_path_factory, corpus, pairs, threads):
 
 @pytest.fixture(scope="session")
 def finished(trained):
-    """finished("train_lm") -> its folder. Tests that change it copy it first."""
+    """finished("train_lm") -> its folder. Tests that change it use `copied`."""
     return lambda name: trained(name)[0]
+
+
+@pytest.fixture
+def copied(finished, tmp_path):
+    """copied("train_lm") -> a copy of this finished run, in tmp_path / "run"."""
+    return lambda name: shutil.copytree(finished(name), tmp_path / "run")

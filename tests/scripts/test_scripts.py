@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import shutil
 import signal
 from pathlib import Path
 
@@ -269,8 +268,8 @@ def test_an_interrupted_refit_is_repeated(cli, corpus, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", TRAINING)
-def test_resuming_a_finished_run_changes_no_number(name, cli, inputs, finished, tmp_path):
-    folder = shutil.copytree(finished(name), tmp_path / "run")
+def test_resuming_a_finished_run_changes_no_number(name, cli, inputs, finished, copied):
+    folder = copied(name)
     succeed(cli(name, *SHORT[name], *inputs(name), out=folder, resume=True))
     assert_same_run(folder, finished(name))
 
@@ -310,8 +309,8 @@ def test_an_existing_run_is_kept(name, cli, inputs, finished):
 
 
 @pytest.mark.parametrize("name", TRAINING)
-def test_overwrite_replaces_a_run(name, cli, inputs, finished, tmp_path):
-    folder = shutil.copytree(finished(name), tmp_path / "run")
+def test_overwrite_replaces_a_run(name, cli, inputs, copied):
+    folder = copied(name)
     first = read_metrics(folder)
     succeed(cli(name, *SHORT[name], *inputs(name), out=folder, seed=2, overwrite=True))
     second = read_metrics(folder)
