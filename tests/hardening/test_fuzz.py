@@ -485,54 +485,7 @@ def test_split_sentences_lose_nothing(tokenizers, texts, block, kind):
     assert stream[0] == BOS and stream.dtype == torch.long
 
 
-# ---------------------------------------------------------------------------------------- attention
-
-
-configurations = st.fixed_dictionaries(
-    {
-        "pos": st.sampled_from(model.POSITIONS),
-        "alibi": st.sampled_from(model.ALIBI_VARIANTS),
-        "window": st.integers(0, 4),
-        "norm_first": st.booleans(),
-    }
-)
-
-
-@cases(share=0.6, more=configurations, causal=st.booleans(), rows=rows_of_ids, seed=seeds)
-def test_no_token_sees_padding_or_a_decoder_the_future(more, causal, rows, seed):
-    torch.manual_seed(seed)
-    config = model.Config(
-        vocab_size=V, block_size=12, n_layer=2, n_head=2, n_embd=8, n_ffn=8, init_std=0.5, **more
-    )
-    body = (model.Decoder if causal else model.Encoder)(config).eval()
-    idx, mask = batching.pad([torch.tensor(row) for row in rows])
-    T = idx.size(1)
-    with torch.no_grad():
-        bias, h = body.attention_bias(T, mask), body(idx, mask)
-        assert h.isfinite().all() and bias.amax(-1).isfinite().all() and (bias <= 0).all()
-        distance = torch.arange(T)[:, None] - torch.arange(T)
-        may = (distance >= 0) | torch.tensor(not causal)
-        if config.window:
-            may = may & (distance.abs() < config.window)
-        may = may & (mask[:, None, :] | torch.eye(T, dtype=torch.bool))  # (B, T, T)
-        if config.pos == "alibi" and config.alibi == "one-sided" and not causal:
-            sides = torch.stack([distance >= 0, distance <= 0])  # one head each
-            assert torch.equal(bias.isfinite(), may[:, None] & sides)
-        else:
-            assert torch.equal(bias.isfinite().all(1), may)
-            assert torch.equal(bias.isfinite().any(1), may)
-        other = torch.where(
-            mask, idx, torch.randint(len(SPECIAL), V, idx.shape, generator=gen(seed))
-        )
-        torch.testing.assert_close(body(other, mask)[mask], h[mask], rtol=1e-4, atol=1e-5)
-        if causal:
-            t = int(torch.randint(T, (), generator=gen(seed)))
-            torch.testing.assert_close(
-                body(idx[:, : t + 1], mask[:, : t + 1])[mask[:, : t + 1]],
-                h[:, : t + 1][mask[:, : t + 1]],
-                rtol=1e-4,
-                atol=1e-5,
-            )
+# ------------------------------------------------------------------------------------------ configs
 
 
 @cases(
