@@ -1,6 +1,7 @@
 """Fixtures of all tests."""
 
 import os
+import shutil
 import subprocess
 import sys
 import types
@@ -14,6 +15,7 @@ from helpers import (
     call,
     command_line,
     script_of,
+    succeed,
     write_corpus,
     write_pairs,
     write_threads,
@@ -149,8 +151,7 @@ def trained(tmp_path_factory, corpus, pairs, threads):
             script = script_of(name)
             data = [word.format(**places) for word in script.inputs]
             outcome = call(name, *data, *script.tiny, out=folder / name)
-            assert (outcome.code, outcome.err) == (0, ""), outcome.err
-            made[name] = folder / name, outcome
+            made[name] = folder / name, succeed(outcome)
         return made[name]
 
     return get
@@ -158,5 +159,11 @@ def trained(tmp_path_factory, corpus, pairs, threads):
 
 @pytest.fixture(scope="session")
 def finished(trained):
-    """finished("train_lm") -> its folder. Tests that change it copy it first."""
+    """finished("train_lm") -> its folder. Tests that change it use `copied`."""
     return lambda name: trained(name)[0]
+
+
+@pytest.fixture
+def copied(finished, tmp_path):
+    """copied("train_lm") -> a copy of this finished run, in tmp_path / "run"."""
+    return lambda name: shutil.copytree(finished(name), tmp_path / "run")

@@ -422,8 +422,8 @@ def assert_same_run(folder, other, names=("checkpoint.pt", "best.pt")):
 
 
 def succeed(outcome):
-    """Assert that a command ended with exit code 0, and return its Outcome."""
-    assert outcome.code == 0, outcome.err
+    """Assert that a command ended with exit code 0 and an empty stderr; return its Outcome."""
+    assert (outcome.code, outcome.err) == (0, ""), outcome.err
     return outcome
 
 

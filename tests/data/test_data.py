@@ -119,10 +119,6 @@ def test_hold_out_keeps_copies_together_and_the_order():
     assert hold_out(items, 0.2, seed=4) != (kept, held)
 
 
-def test_seen_marks_test_rows_that_appear_in_training_rows(corpus):
-    assert data.load(corpus).seen() == [True] * 6 + [False] * 9
-
-
 def test_clean_removes_test_sentences_from_rows_and_lines(corpus):
     got = data.load(corpus)
     cleaned, n_rows, n_lines = got.clean()

@@ -81,9 +81,9 @@ def one_byte(content):
     "how", [lambda content: content[:-100], one_byte, None], ids=["truncated", "a byte", "missing"]
 )
 def test_a_corrupt_checkpoint_falls_back_on_the_previous_one(
-    script, how, cli, inputs, finished, tmp_path
+    script, how, cli, inputs, finished, copied
 ):
-    whole, folder = finished(script), shutil.copytree(finished(script), tmp_path / "run")
+    whole, folder = finished(script), copied(script)
     if how:
         (folder / "checkpoint.pt").write_bytes(how((folder / "checkpoint.pt").read_bytes()))
     else:
@@ -102,8 +102,8 @@ def test_a_corrupt_checkpoint_falls_back_on_the_previous_one(
     assert_same_run(folder, whole, ("checkpoint.pt", "best.pt", "previous.pt"))
 
 
-def test_two_corrupt_checkpoints_are_both_named(cli, corpus, finished, tmp_path):
-    folder = shutil.copytree(finished("train_lm"), tmp_path / "run")
+def test_two_corrupt_checkpoints_are_both_named(cli, corpus, copied):
+    folder = copied("train_lm")
     for name in ("checkpoint.pt", "previous.pt"):
         (folder / name).write_bytes(one_byte((folder / name).read_bytes()))
     before = contents(folder)
@@ -112,8 +112,8 @@ def test_two_corrupt_checkpoints_are_both_named(cli, corpus, finished, tmp_path)
     assert contents(folder) == before
 
 
-def test_corrupt_best_weights_are_noticed_on_resume(cli, corpus, finished, tmp_path):
-    folder = shutil.copytree(finished("train_mlm"), tmp_path / "run")
+def test_corrupt_best_weights_are_noticed_on_resume(cli, corpus, copied):
+    folder = copied("train_mlm")
     (folder / "best.pt").write_bytes(one_byte((folder / "best.pt").read_bytes()))
     before = contents(folder)
     outcome = cli("train_mlm", *SHORT["train_mlm"], data=corpus, out=folder, resume=True)
@@ -125,11 +125,11 @@ def test_corrupt_best_weights_are_noticed_on_resume(cli, corpus, finished, tmp_p
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs a file size limit of Linux")
-def test_a_full_disk_while_a_checkpoint_is_written(corpus, finished, tmp_path):
+def test_a_full_disk_while_a_checkpoint_is_written(corpus, finished, copied):
     import resource  # not on Windows
     import signal
 
-    folder = shutil.copytree(finished("train_lm"), tmp_path / "run")
+    folder = copied("train_lm")
     argv = (*SHORT["train_lm"], "--data", corpus, "--out", folder)
     shutil.copy(folder / "previous.pt", folder / "checkpoint.pt")  # as if the run had stopped there
     (folder / "previous.pt").unlink()
@@ -158,8 +158,8 @@ def as_anyone():
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs capabilities of Linux")
-def test_a_folder_that_cannot_be_written(shell, corpus, finished, tmp_path):
-    folder = shutil.copytree(finished("train_lm"), tmp_path / "run")
+def test_a_folder_that_cannot_be_written(shell, corpus, copied):
+    folder = copied("train_lm")
     before = contents(folder)
     folder.chmod(0o555)
     try:
@@ -207,8 +207,8 @@ def test_a_nan_or_infinite_loss_ends_the_run_at_once(
     assert state["step"] == saved
 
 
-def test_nan_weights_do_not_replace_good_ones(finished, tmp_path):
-    folder = shutil.copytree(finished("train_lm"), tmp_path / "run")
+def test_nan_weights_do_not_replace_good_ones(copied):
+    folder = copied("train_lm")
     before, run = contents(folder), object.__new__(Run)
     run.folder, run.unit, run.saved, run.flags = folder, "step", 8, RunFlags()
     run.flags.lr, run.per_epoch = 1.0, 1

@@ -25,8 +25,9 @@ def opened(folder):
     return call("sample", folder, text="hope and change")
 
 
-def copied(finished, script, tmp_path):
-    return shutil.copytree(finished(script), tmp_path / "run")
+def compared(folder):
+    """The Outcome of comparing a run."""
+    return call("compare", folder, out=folder.parent / "out")
 
 
 def edited(path, **changes):
@@ -77,8 +78,8 @@ def plain(state, path):
 
 @pytest.mark.parametrize("write", [zipped, legacy, plain])
 @pytest.mark.parametrize("name", ["best.pt", "checkpoint.pt"])
-def test_code_in_a_pickle_is_not_executed(write, name, cli, corpus, finished, tmp_path):
-    folder, marker = copied(finished, "train_mlm", tmp_path), tmp_path / "marker"
+def test_code_in_a_pickle_is_not_executed(write, name, cli, corpus, copied, tmp_path):
+    folder, marker = copied("train_mlm"), tmp_path / "marker"
     with open(folder / name, "rb") as file:
         state = torch.load(file, weights_only=True)
     write(state | {"more": Marks(marker)}, folder / name)
@@ -99,8 +100,8 @@ def test_code_in_a_pickle_is_not_executed(write, name, cli, corpus, finished, tm
     assert not marker.exists() and contents(folder) == before
 
 
-def test_a_compressed_checkpoint_is_not_read(finished, tmp_path):
-    folder = copied(finished, "train_lm", tmp_path)
+def test_a_compressed_checkpoint_is_not_read(finished, copied):
+    folder = copied("train_lm")
     with (
         zipfile.ZipFile(finished("train_lm") / "best.pt") as source,
         zipfile.ZipFile(folder / "best.pt", "w", zipfile.ZIP_DEFLATED) as target,
@@ -148,8 +149,8 @@ WEIGHTS = {
 
 
 @pytest.mark.parametrize("change, parts", WEIGHTS.values(), ids=WEIGHTS)
-def test_weights_that_do_not_fit_are_named(change, parts, finished, tmp_path):
-    folder = copied(finished, "train_lm", tmp_path)
+def test_weights_that_do_not_fit_are_named(change, parts, copied):
+    folder = copied("train_lm")
     tampered(change)(folder)
     assert_complains(
         opened(folder), folder / "best.pt", "the weights do not fit config.json", *parts
@@ -179,8 +180,8 @@ FORGED = {
 
 
 @pytest.mark.parametrize("change", FORGED.values(), ids=FORGED)
-def test_a_forged_checkpoint_is_not_resumed(change, cli, corpus, finished, tmp_path):
-    folder = copied(finished, "train_mlm", tmp_path)
+def test_a_forged_checkpoint_is_not_resumed(change, cli, corpus, copied):
+    folder = copied("train_mlm")
     state = read_checkpoint(folder / "checkpoint.pt")
     change(state)
     write_checkpoint(folder / "checkpoint.pt", state)
@@ -190,30 +191,39 @@ def test_a_forged_checkpoint_is_not_resumed(change, cli, corpus, finished, tmp_p
     assert contents(folder) == before
 
 
-VAST = {
-    "width": (dict(model__n_embd=10**7), "should be (77, 10000000)"),
-    "layers": (dict(model__n_layer=10**7), "too few for the 10000000 layers"),
+VAST = {  # the run, what its config.json asks for, what the message says
+    "width": ("train_lm", dict(model__n_embd=10**7), "should be (77, 10000000)"),
+    "layers": ("train_lm", dict(model__n_layer=10**7), "too few for the 10000000 layers"),
     "members": (
+        "train_lm",
         dict(members=10**9),
         "too few for the 1 layers of config.json × 1000000000 members",
     ),
-    "feed-forward": (dict(model__n_ffn=16_000_000), "should be (16000000, 16)"),
-    "positions": (dict(model__block_size=16_000_000), "should be (16000000, 16)"),
-    "beyond all": (dict(model__n_embd=10**17), "n_embd must be at most 16,777,216"),
-    "members, none": (dict(members=0), "too few for the 1 layers of config.json × 0 members"),
+    "feed-forward": ("train_lm", dict(model__n_ffn=16_000_000), "should be (16000000, 16)"),
+    "positions": ("train_lm", dict(model__block_size=16_000_000), "should be (16000000, 16)"),
+    "beyond all": ("train_lm", dict(model__n_embd=10**17), "n_embd must be at most 16,777,216"),
+    "members, none": (
+        "train_lm",
+        dict(members=0),
+        "too few for the 1 layers of config.json × 0 members",
+    ),
+    "classifiers": ("train_generative", dict(classifier__members=10**9), "too few"),
+    "classifiers, in words": ("train_generative", dict(classifier__members="2"), "too few"),
+    "classifiers, none": ("train_generative", dict(classifier__members=None), "too few"),
+    "classes": ("train_generative", dict(classifier__n_class=10**9), "3 classes"),
 }
 
 
-@pytest.mark.parametrize("changes, part", VAST.values(), ids=VAST)
-def test_a_config_larger_than_its_checkpoint_builds_nothing(changes, part, finished, tmp_path):
-    folder = copied(finished, "train_lm", tmp_path)
+@pytest.mark.parametrize("script, changes, part", VAST.values(), ids=VAST)
+def test_a_config_larger_than_its_checkpoint_builds_nothing(script, changes, part, copied):
+    folder = copied(script)
     edited(folder / "config.json", **changes)
     assert_complains(opened(folder), folder, part)
 
 
-def test_a_huge_model_of_a_few_numbers_builds_nothing(finished, tmp_path):
+def test_a_huge_model_of_a_few_numbers_builds_nothing(copied):
     """Config and checkpoint agree on terabytes, but each tensor is one number, expanded."""
-    folder = copied(finished, "train_lm", tmp_path)
+    folder = copied("train_lm")
     edited(folder / "config.json", model__n_embd=4_000_000, model__n_ffn=1_000_000)
     with torch.device("meta"):
         vast = LanguageModel(
@@ -283,58 +293,51 @@ ONLY_COMPARED = {
 }
 
 
-@pytest.mark.parametrize(
-    "reader",
-    [opened, lambda folder: call("compare", folder, out=folder.parent / "out")],
-    ids=["opened", "compared"],
-)
+@pytest.mark.parametrize("reader", [opened, compared])
 @pytest.mark.parametrize("name, how, part", BOTH.values(), ids=BOTH)
-def test_a_run_with_invalid_settings(reader, name, how, part, finished, tmp_path):
-    refuses(reader, name, how, part, finished, tmp_path)
+def test_a_run_with_invalid_settings(reader, name, how, part, copied):
+    refuses(reader, name, how, part, copied("train_lm"))
 
 
 @pytest.mark.parametrize("name, how, part", ONLY_OPENED.values(), ids=ONLY_OPENED)
-def test_a_run_with_an_invalid_model_or_tokenizer(name, how, part, finished, tmp_path):
-    refuses(opened, name, how, part, finished, tmp_path)
+def test_a_run_with_an_invalid_model_or_tokenizer(name, how, part, copied):
+    refuses(opened, name, how, part, copied("train_lm"))
 
 
 @pytest.mark.parametrize("name, how, part", ONLY_COMPARED.values(), ids=ONLY_COMPARED)
-def test_a_run_with_invalid_numbers(name, how, part, finished, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    refuses(lambda folder: call("compare", folder, out="out"), name, how, part, finished, tmp_path)
+def test_a_run_with_invalid_numbers(name, how, part, copied):
+    refuses(compared, name, how, part, copied("train_lm"))
 
 
-def refuses(reader, name, how, part, finished, tmp_path):
-    folder = copied(finished, "train_lm", tmp_path)
+def refuses(reader, name, how, part, folder):
     content = how((folder / name).read_bytes())
     assert content != (folder / name).read_bytes()
     (folder / name).write_bytes(content)
-    before = contents(tmp_path)
+    before = contents(folder.parent)
     outcome = reader(folder)
     assert_complains(outcome, folder / name if "\\x1b" not in part else folder, part)
     assert outcome.err[:-1].isprintable()
     assert len(outcome.err) < 3000
-    assert contents(tmp_path) == before
+    assert contents(folder.parent) == before
 
 
-def test_runs_that_start_from_each_other_end_with_a_line(finished, tmp_path):
-    folder = copied(finished, "train_lm", tmp_path)
+def test_runs_that_start_from_each_other_end_with_a_line(copied):
+    folder = copied("train_lm")
     edited(folder / "config.json", flags__init_from=str(folder))
-    done = call("compare", folder, out=tmp_path / "out")
+    done = compared(folder)
     assert_complains(done, folder / "config.json", "more than 20 runs that start from each other")
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "metrics.jsonl", "result.json"])
-def test_a_file_of_a_run_that_is_too_large_is_not_read(name, finished, tmp_path):
-    folder = copied(finished, "train_lm", tmp_path)
+def test_a_file_of_a_run_that_is_too_large_is_not_read(name, copied):
+    folder = copied("train_lm")
     os.truncate(folder / name, 2**40)  # a sparse file: no space on disk, a terabyte in memory
-    opens = name == "tokenizer.json"
-    done = opened(folder) if opens else call("compare", folder, out=tmp_path / "out")
+    done = opened(folder) if name == "tokenizer.json" else compared(folder)
     assert_complains(done, folder / name, "is larger than", "MB")
 
 
-def test_a_classifier_that_is_misdescribed(finished, tmp_path):
-    folder = copied(finished, "train_classifier", tmp_path)
+def test_a_classifier_that_is_misdescribed(finished, copied):
+    folder = copied("train_classifier")
     edited(folder / "config.json", classes=["one"])
     assert_complains(opened(folder), folder / "config.json", "names 1 classes")
     edited(folder / "config.json", classes=["one", "two", 3])
@@ -345,23 +348,8 @@ def test_a_classifier_that_is_misdescribed(finished, tmp_path):
         assert_complains(opened(folder), folder / "config.json", "does not describe a model")
 
 
-@pytest.mark.parametrize(
-    "forged, part",
-    [
-        ({"members": 10**9}, "too few"),
-        ({"members": "2"}, "too few"),
-        ({"members": None}, "too few"),
-        ({"n_class": 10**9}, "3 classes"),
-    ],
-)
-def test_a_classifier_of_a_billion_models_is_not_built(forged, part, finished, tmp_path):
-    folder = copied(finished, "train_generative", tmp_path)
-    edited(folder / "config.json", **{f"classifier__{k}": value for k, value in forged.items()})
-    assert_complains(opened(folder), folder, part)
-
-
-def test_flags_that_are_missing_are_named(finished, tmp_path):
-    folder = copied(finished, "train_lm", tmp_path)
+def test_flags_that_are_missing_are_named(copied):
+    folder = copied("train_lm")
     described = json.loads((folder / "config.json").read_text())
     del described["flags"]["data"]
     (folder / "config.json").write_text(json.dumps(described))

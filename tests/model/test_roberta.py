@@ -302,10 +302,10 @@ def test_a_run_goes_out_and_in_again(cli, corpus, finished, tmp_path):
     argv = ("--data", corpus, *SHORT["train_mlm"][-4:])
     learn = "--no-norm-first --steps 30 --lr 0.01 --warmup 3".split()
     succeed(cli("train_mlm", *SHORT["train_mlm"], *argv, *learn, out=tmp_path / "run"))
-    done = call("export", tmp_path / "run")
-    assert (done.code, done.err) == (0, "") and str(tmp_path / "run" / "roberta") in done.out
-    on = cli("train_mlm", *argv, init=tmp_path / "run" / "roberta", steps=2, out=tmp_path / "on")
-    assert (on.code, on.err) == (0, "")
+    done = succeed(call("export", tmp_path / "run"))
+    assert str(tmp_path / "run" / "roberta") in done.out
+    given = dict(init=tmp_path / "run" / "roberta", steps=2, out=tmp_path / "on")
+    succeed(cli("train_mlm", *argv, **given))
     before, after = read_record(tmp_path / "run" / "result.json"), read_metrics(tmp_path / "on")
     assert after[0]["perplexity/valid"] == pytest.approx(before["perplexity/valid"], rel=1e-5)
     assert after[-1] != after[0]
@@ -339,8 +339,7 @@ def test_continuing_and_resuming_from_roberta(cli, folder, corpus, tmp_path):
 )
 def test_classifying_with_roberta_and_with_random_weights(argv, cli, folder, corpus, tmp_path):
     short = "--epochs 3 --batch-size 8 --no-refit --seed 3".split()
-    done = cli("train_classifier", *argv, *short, init=folder, data=corpus, out=tmp_path / "run")
-    assert (done.code, done.err) == (0, "")
+    succeed(cli("train_classifier", *argv, *short, init=folder, data=corpus, out=tmp_path / "run"))
     loaded, there = read_run(tmp_path / "run"), load_roberta(folder, head=False)[0]
     same = [
         torch.equal(a, b) for a, b in zip(loaded.model.body.parameters(), there.body.parameters())

@@ -45,8 +45,7 @@ def maps_of(figure):
 
 
 def test_from_the_shell_files_and_report(shell, tmp_path):
-    done = shell("attention_maps", make_run(tmp_path / "run", pos="alibi"), "--positions")
-    assert (done.code, done.err) == (0, "")
+    done = succeed(shell("attention_maps", make_run(tmp_path / "run", pos="alibi"), "--positions"))
     assert sorted(path.name for path in (tmp_path / "run" / "maps").iterdir()) == [
         "map-1-this-is-a-test-sentence.png",
         "map-2-when-the-members-of-the-senate-return-to.png",
@@ -75,8 +74,8 @@ def test_from_the_shell_files_and_report(shell, tmp_path):
 )
 def test_a_healthy_run_of_any_kind_passes(tmp_path, figures, kind, more):
     run = make_run(tmp_path / "run", kind, **more)
-    code, out, err = call("attention_maps", run, text=[SHORT, LONG], positions=True)
-    assert (code, err) == (0, "") and "FAIL" not in out
+    out = succeed(call("attention_maps", run, text=[SHORT, LONG], positions=True)).out
+    assert "FAIL" not in out
     assert ("nothing above the diagonal" in out) == (kind == "lm")
     assert ("-slope * distance" in out) == (more["pos"] == "alibi")
     assert ("or more tokens away" in out) == ("window" in more)
@@ -285,9 +284,9 @@ def test_long_texts_and_odd_letters(tmp_path, figures):
 @pytest.mark.parametrize("ending, magic", [("pdf", b"%PDF"), ("svg", b"<?xml")])
 def test_pdf_and_svg_are_drawn_with_any_letters(tmp_path, ending, magic):
     run, text = make_run(tmp_path / "run", n_layer=1), "\N{CJK UNIFIED IDEOGRAPH-65E5} $is$ a"
-    code, _, err = call("attention_maps", run, text=text, format=ending)
+    succeed(call("attention_maps", run, text=text, format=ending))
     drawn = tmp_path / "run" / "maps" / f"map-1-\N{CJK UNIFIED IDEOGRAPH-65E5}-is-a.{ending}"
-    assert (code, err) == (0, "") and drawn.read_bytes().startswith(magic)
+    assert drawn.read_bytes().startswith(magic)
 
 
 # ---------------------------------------------------------------------------- several calls
@@ -310,8 +309,7 @@ def test_a_report_describes_only_the_figures_there_are(tmp_path, figures, damage
     folder = make_run(tmp_path / "run", n_layer=1)
     (folder / "maps").mkdir()
     (folder / "maps" / "maps.json").write_text(damage)
-    code, _, err = call("attention_maps", folder, "--text", SHORT)
-    assert (code, err) == (0, "")
+    succeed(call("attention_maps", folder, "--text", SHORT))
     assert list(json.loads((folder / "maps" / "maps.json").read_text())) == [SHORT_MAP]
 
 
@@ -337,8 +335,8 @@ POST, REPLY, COMMENT = "the people of the world", "we will work with us", "this 
 def test_a_thread_has_maps_of_ancestors_comment_and_between(tmp_path, figures):
     folder = make_run(tmp_path / "run", "thread", pos="alibi")
     texts = [word for text in (POST, REPLY, COMMENT) for word in ("--text", text)]
-    code, out, err = call("attention_maps", folder, *texts, "--positions")
-    assert (code, err) == (0, "") and "FAIL" not in out
+    out = succeed(call("attention_maps", folder, *texts, "--positions")).out
+    assert "FAIL" not in out
     names = [name for name, _ in figures]
     assert names[:3] == [
         "map-1-the-people-of-the-world.png",
@@ -436,8 +434,7 @@ def test_a_page_and_the_weights_of_each_text(tmp_path, figures):
     run = make_run(tmp_path / "run", pos="alibi")
     out = tmp_path / "maps"
     argv = ("--text", SHORT, "--text", "we will read", "--html", "--save-weights", "--out", out)
-    code, told, err = call("attention_maps", run, *argv)
-    assert (code, err) == (0, "")
+    told = succeed(call("attention_maps", run, *argv)).out
     for number, text in enumerate((SHORT, "we will read"), 1):
         path = out / f"attention-{number}-{text.replace(' ', '-')}.html"
         assert f"open {path} in a browser" in told

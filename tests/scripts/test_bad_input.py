@@ -102,8 +102,8 @@ def test_windows_line_ends_give_a_note_and_equal_results(
     unix = finished(script)  # on the same text
     for path in own_corpus.iterdir():
         path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
-    windows = succeed(cli(script, *SHORT[script], data=own_corpus, out=tmp_path / "windows"))
-    assert all(
+    windows = cli(script, *SHORT[script], data=own_corpus, out=tmp_path / "windows")
+    assert windows.code == 0 and all(
         line.startswith("note: ") and line.endswith("(CRLF) are accepted")
         for line in windows.err.splitlines()
     )
@@ -130,9 +130,8 @@ def test_sentences_longer_than_a_block_are_counted(script, told, cli, corpus, tm
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot lock a folder")
-def test_a_folder_in_use_by_another_process_is_left_alone(cli, corpus, finished, tmp_path):
-    folder = tmp_path / "run"
-    shutil.copytree(finished("train_lm"), folder)
+def test_a_folder_in_use_by_another_process_is_left_alone(cli, corpus, copied):
+    folder = copied("train_lm")
     (folder / "checkpoint.pt").unlink()  # looks like a run that has just begun
     before = contents(folder)
     holds = (
@@ -187,8 +186,8 @@ def test_a_folder_with_something_else_is_left_alone(there, argv, cli, corpus, tm
     assert contents(folder) == before
 
 
-def test_a_run_just_begun_with_a_users_file_is_kept(cli, corpus, finished, tmp_path):
-    folder = shutil.copytree(finished("train_lm"), tmp_path / "run")
+def test_a_run_just_begun_with_a_users_file_is_kept(cli, corpus, copied):
+    folder = copied("train_lm")
     for path in folder.iterdir():  # as if it was interrupted before its first checkpoint
         if path.name not in ("config.json", "tokenizer.json"):
             path.unlink()
@@ -209,14 +208,12 @@ def test_a_file_where_the_folder_should_be(cli, corpus, tmp_path):
 # ---------------------------------------------------------------------------------- the run to read
 
 
-def damaged(finished, script, tmp_path, name, how):
-    """Copy a finished run with one file changed by `how`, or without it if `how` is None."""
-    folder = shutil.copytree(finished(script), tmp_path / "damaged")
+def damage(folder, name, how):
+    """Change one file by `how`, or delete it if `how` is None."""
     if how is None:
         (folder / name).unlink()
     else:
         (folder / name).write_bytes(how((folder / name).read_bytes()))
-    return folder
 
 
 def half(content):
@@ -250,12 +247,13 @@ def half(content):
         ("best.pt", None, ["no best.pt", "--resume"]),
     ],
 )
-def test_an_encoder_that_is_damaged(name, how, parts, cli, corpus, finished, tmp_path):
-    folder = damaged(finished, "train_mlm", tmp_path, name, how)
+def test_an_encoder_that_is_damaged(name, how, parts, cli, corpus, copied, tmp_path):
+    folder = copied("train_mlm")
+    damage(folder, name, how)
     before = contents(folder)
-    outcome = cli("train_classifier", encoder=folder, data=corpus, out=tmp_path / "run")
+    outcome = cli("train_classifier", encoder=folder, data=corpus, out=tmp_path / "new")
     assert_complains(outcome, folder, *parts)
-    assert contents(folder) == before and not (tmp_path / "run").exists()
+    assert contents(folder) == before and not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize("what", ["a list", "a dictionary of something else"])
@@ -310,8 +308,9 @@ def test_an_encoder_that_does_not_fit(cli, corpus, finished, tmp_path):
         ),
     ],
 )
-def test_a_run_that_cannot_be_resumed(name, how, parts, cli, corpus, finished, tmp_path):
-    folder = damaged(finished, "train_lm", tmp_path, name, how)
+def test_a_run_that_cannot_be_resumed(name, how, parts, cli, corpus, copied):
+    folder = copied("train_lm")
+    damage(folder, name, how)
     if name == "checkpoint.pt":
         (folder / "previous.pt").unlink()  # or the run would resume from that
     before = contents(folder)
@@ -354,8 +353,8 @@ def test_resume_without_a_run(cli, corpus, tmp_path):
     assert not (tmp_path / "nowhere").exists()
 
 
-def test_a_log_with_a_truncated_last_line_is_repaired(cli, corpus, finished, tmp_path):
-    folder = shutil.copytree(finished("train_lm"), tmp_path / "run")
+def test_a_log_with_a_truncated_last_line_is_repaired(cli, corpus, finished, copied):
+    folder = copied("train_lm")
     with open(folder / "metrics.jsonl", "a", encoding="utf-8") as file:
         file.write('{"step": 8, "tok')
     succeed(cli("train_lm", *SHORT["train_lm"], data=corpus, out=folder, resume=True))

@@ -5,7 +5,7 @@ import re
 
 import pytest
 import torch
-from helpers import WORDS, assert_complains, call, make_run
+from helpers import WORDS, assert_complains, call, make_run, succeed
 
 from data import batching
 from data.tokenizer import BOS, MASK, SPECIAL
@@ -28,8 +28,8 @@ def ids_of(run, text):
 @pytest.mark.parametrize("tokenizer", ["word", "bpe"])
 def test_masks_from_the_command_line(tmp_path, tokenizer):
     folder = make_run(tmp_path / "run", "mlm", tokenizer, block_size=20)
-    code, out, err = call("sample", folder, "--text", "this [MASK] small [MASK] qwx", "--top-k", 3)
-    assert (code, err) == (0, "")
+    ask = ("--text", "this [MASK] small [MASK] qwx", "--top-k", 3)
+    out = succeed(call("sample", folder, *ask)).out
     lines = out.splitlines()
     tables = lines[:-1] if tokenizer == "bpe" else lines[1:-1]
     assert ("note: unknown words, read as [UNK]: qwx" in out) == (tokenizer == "word")
@@ -148,8 +148,7 @@ def test_every_text_has_an_answer_that_says_which(tmp_path):
 
 def test_texts_from_standard_input(shell, tmp_path):
     folder = make_run(tmp_path / "run", "classifier")
-    done = shell("sample", folder, "--file", "-", input="this is\n\nthe world\n")
-    assert (done.code, done.err) == (0, "")
+    done = succeed(shell("sample", folder, "--file", "-", input="this is\n\nthe world\n"))
     assert re.findall(r"[ab] +\d+\.\d%  (.*)", done.out) == ["this is", "the world"]
 
 
@@ -202,8 +201,8 @@ def ask(texts):
 
 def test_the_comment_of_a_thread_is_filled_given_its_ancestors(tmp_path):
     folder = make_run(tmp_path / "run", "thread")
-    code, out, err = call("sample", folder, *ask(THREAD), "--top-k", 3)
-    assert (code, err) == (0, "") and out.count("mask ") == 1
+    out = succeed(call("sample", folder, *ask(THREAD), "--top-k", 3)).out
+    assert out.count("mask ") == 1
     assert "note: unknown words, read as [UNK]: us" in out
     run = read_run(folder)
     texts, _ = batching.sentences(run.tokenizer, THREAD[1::-1], 32)  # the parent first

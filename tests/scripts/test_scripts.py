@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import shutil
 import signal
 from pathlib import Path
 
@@ -91,8 +90,8 @@ def test_a_training_as_a_user_starts_it(name, inputs, shell, cli, tmp_path, monk
     monkeypatch.undo()  # the curves are drawn
     monkeypatch.chdir(tmp_path)
     start = shell if name in ("train_lm", "train_tlm") else cli  # other processes start alike
-    done = start(name, *script.tiny, *words, pos="alibi", seed=5)
-    assert (done.code, done.err) == (0, "")  # no live line without a terminal, and no warnings
+    # no live line without a terminal, and no warnings
+    done = succeed(start(name, *script.tiny, *words, pos="alibi", seed=5))
     (folder,) = (tmp_path / "out").iterdir()  # the default place
     assert folder.name == f"{script.kind}-{Path(words[1]).stem}-alibi-5"
     assert {path.name for path in folder.iterdir()} == set(script.writes)
@@ -114,8 +113,8 @@ def test_a_tiny_run_writes_its_files(name, inputs, cli, tmp_path, monkeypatch, j
     script, argv = script_of(name), [*inputs(name), *script_of(name).tiny]
     monkeypatch.chdir(tmp_path)
     before = contents(tmp_path)
-    done = cli(name, *argv, **({"out": "out"} if "out" in script.flags else {}))
-    assert (done.code, done.err) == (0, "") and done.out.strip()
+    done = succeed(cli(name, *argv, **({"out": "out"} if "out" in script.flags else {})))
+    assert done.out.strip()
     out = tmp_path / "out"
     for pattern in script.writes:
         found = list(out.glob(pattern))
@@ -132,8 +131,7 @@ def test_a_tiny_run_writes_its_files(name, inputs, cli, tmp_path, monkeypatch, j
 @pytest.mark.parametrize("name", TRAINING)
 def test_every_position_trains(name, pos, cli, inputs, tmp_path):
     argv = (*SHORT[name], *inputs(name))
-    done = cli(name, *argv, pos=pos, lr=0.01, out=tmp_path / "run")
-    assert (done.code, done.err) == (0, "")
+    succeed(cli(name, *argv, pos=pos, lr=0.01, out=tmp_path / "run"))
     first, *_, last = read_metrics(tmp_path / "run")
     metric = script_of(name).falls
     assert not metric or last[metric] < first[metric]
@@ -142,8 +140,7 @@ def test_every_position_trains(name, pos, cli, inputs, tmp_path):
 @pytest.mark.parametrize("name", TRAINING)
 def test_bfloat16_and_byte_level_pieces_run(name, cli, inputs, tmp_path):
     argv = (*SHORT[name], *inputs(name), *"--tokenizer bpe --vocab-size 300".split())
-    done = cli(name, *argv, dtype="bfloat16", pos="rope", out=tmp_path / "run")
-    assert (done.code, done.err) == (0, "")
+    succeed(cli(name, *argv, dtype="bfloat16", pos="rope", out=tmp_path / "run"))
     described = json.loads((tmp_path / "run" / "config.json").read_text(encoding="utf-8"))
     n_sentinels = 1 if name == "train_seq2seq" else 0
     assert described["model"]["vocab_size"] <= 300 + n_sentinels
@@ -271,8 +268,8 @@ def test_an_interrupted_refit_is_repeated(cli, corpus, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", TRAINING)
-def test_resuming_a_finished_run_changes_no_number(name, cli, inputs, finished, tmp_path):
-    folder = shutil.copytree(finished(name), tmp_path / "run")
+def test_resuming_a_finished_run_changes_no_number(name, cli, inputs, finished, copied):
+    folder = copied(name)
     succeed(cli(name, *SHORT[name], *inputs(name), out=folder, resume=True))
     assert_same_run(folder, finished(name))
 
@@ -312,8 +309,8 @@ def test_an_existing_run_is_kept(name, cli, inputs, finished):
 
 
 @pytest.mark.parametrize("name", TRAINING)
-def test_overwrite_replaces_a_run(name, cli, inputs, finished, tmp_path):
-    folder = shutil.copytree(finished(name), tmp_path / "run")
+def test_overwrite_replaces_a_run(name, cli, inputs, copied):
+    folder = copied(name)
     first = read_metrics(folder)
     succeed(cli(name, *SHORT[name], *inputs(name), out=folder, seed=2, overwrite=True))
     second = read_metrics(folder)

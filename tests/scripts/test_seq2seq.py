@@ -51,8 +51,7 @@ def translator(tmp_path_factory):
     path = folder / "pairs.tsv"
     lines = ("\t".join(pair(number)) + "\n" for number in range(192))
     path.write_text("".join(lines), encoding="utf-8")
-    done = call("train_seq2seq", *TRANSLATE, *LEARN, data=path, out=folder / "run")
-    assert (done.code, done.err) == (0, "")
+    done = succeed(call("train_seq2seq", *TRANSLATE, *LEARN, data=path, out=folder / "run"))
     return folder / "run", done.out
 
 
@@ -145,8 +144,8 @@ def test_folders_of_pairs_and_their_val_set(cli, tmp_path):
     assert_complains(outcome, "--valid", "has pairs for validation; leave --valid out")
     at = argv.index("--valid")
     del argv[at : at + 2]
-    done = cli("train_seq2seq", *argv, **given)
-    assert (done.code, done.err) == (0, "") and "fr to en" in done.out
+    done = succeed(cli("train_seq2seq", *argv, **given))
+    assert "fr to en" in done.out
     assert "1 pairs of train are longer than --block-size 40: left out" in done.out
     assert "1 pairs of test_2016 are longer than --block-size 40: truncated" in done.out
     metrics = ("perplexity", "exact", "bleu", "chrf")

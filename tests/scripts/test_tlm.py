@@ -226,8 +226,7 @@ def test_without_val_files_some_pairs_are_held_out(cli, tmp_path):
     lines = (f"word {n}\tmot {n}\n" for n in range(60))
     (tmp_path / "mine.tsv").write_text("".join(lines), encoding="utf-8")
     argv = (*SHORT["train_tlm"], *"--valid 0.2 --pair-rate 0".split())
-    done = cli("train_tlm", *argv, data=tmp_path / "mine.tsv", out=tmp_path / "run")
-    assert (done.code, done.err) == (0, "")
+    done = succeed(cli("train_tlm", *argv, data=tmp_path / "mine.tsv", out=tmp_path / "run"))
     assert "43 training pairs" in done.out
     assert "11 for validation" in done.out
     assert "perplexity/heldout-target-paired" in result_of(tmp_path / "run")

@@ -156,9 +156,8 @@ def test_a_final_model_that_has_learned_nothing_is_reported(cli, corpus, tmp_pat
 @pytest.mark.parametrize("tune", ["frozen", "all"])
 def test_on_a_pretrained_encoder(tune, cli, corpus, finished, tmp_path):
     encoder = finished("train_mlm")
-    argv = (*LEARN, *"--lr 0.01 --batch-size 8 --tune".split(), tune)
-    done = cli("train_classifier", *argv, encoder=encoder, data=corpus, out=tmp_path / "run")
-    assert (done.code, done.err) == (0, "")
+    argv = (*LEARN, *"--lr 0.01 --batch-size 8 --tune".split(), tune, "--encoder", encoder)
+    done = succeed(cli("train_classifier", *argv, data=corpus, out=tmp_path / "run"))
     before, after = body_of(encoder), body_of(tmp_path / "run")
     changed = [name for name in before if not torch.equal(before[name], after[name])]
     assert before.keys() == after.keys() and bool(changed) == (tune == "all"), changed
@@ -194,10 +193,8 @@ def test_cached_features_of_a_frozen_encoder_are_the_models(cli, corpus, finishe
 @pytest.mark.parametrize("tune", ["frozen", "all"])
 def test_on_a_causal_decoder_by_its_last_word(tune, cli, corpus, finished, tmp_path):
     decoder, run = finished("train_lm"), tmp_path / "run"
-    done = cli(
-        "train_classifier", *LEARN, encoder=decoder, tune=tune, data=corpus, batch_size=8, out=run
-    )
-    assert (done.code, done.err) == (0, "")
+    given = dict(encoder=decoder, tune=tune, data=corpus, batch_size=8, out=run)
+    succeed(cli("train_classifier", *LEARN, **given))
     changed = [
         not torch.equal(value, body_of(run)[name]) for name, value in body_of(decoder).items()
     ]
@@ -226,8 +223,8 @@ def test_on_a_causal_decoder_by_its_last_word(tune, cli, corpus, finished, tmp_p
 
 def test_a_decoder_from_scratch(cli, corpus, tmp_path):
     argv = (*SHORT["train_classifier"], *LEARN, "--causal")
-    done = cli("train_classifier", *argv, data=corpus, out=tmp_path / "run")
-    assert (done.code, done.err) == (0, "") and result_of(tmp_path / "run")["accuracy/train"] > 0.6
+    succeed(cli("train_classifier", *argv, data=corpus, out=tmp_path / "run"))
+    assert result_of(tmp_path / "run")["accuracy/train"] > 0.6
     loaded = read_run(tmp_path / "run")
     assert loaded.model.body.causal and loaded.model.pool == ["last"]
 

@@ -180,8 +180,7 @@ def echoes(tmp_path_factory):
 
 
 def test_results_of_every_view_and_depth(cli, echoes, tmp_path):
-    done = cli("train_thread", *SHORT["train_thread"], data=echoes, out=tmp_path / "run")
-    assert (done.code, done.err) == (0, "")
+    done = succeed(cli("train_thread", *SHORT["train_thread"], data=echoes, out=tmp_path / "run"))
     result, config = result_of(tmp_path / "run"), read_record(tmp_path / "run" / "config.json")
     measured = {
         f"perplexity/{part}-{view}{depth}"
@@ -286,8 +285,8 @@ def test_toy_prints_the_distance_to_the_floor(cli, tmp_path, monkeypatch):
         *SHORT["train_thread"],
         *"--block-size 32 --ancestors 5 --max-tree-size 20 --steps 0".split(),
     )
-    done = cli("train_thread", *argv, out=tmp_path / "run")
-    assert (done.code, done.err) == (0, "") and "(floor 1." in done.out.splitlines()[-1]
+    done = succeed(cli("train_thread", *argv, out=tmp_path / "run"))
+    assert "(floor 1." in done.out.splitlines()[-1]
     result = result_of(tmp_path / "run")
     # At the floor, a hidden word of a slot costs the entropy of its kind, or less if it is not
     # replaced by [MASK]. Other words cost nothing.
