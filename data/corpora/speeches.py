@@ -61,10 +61,12 @@ def load(folder):
             raise DataError(
                 f"{folder}: train_LM.txt without a test_LM_*.txt; add at least one test set"
             )
-        for name in corpus.tests.keys() & {"train", "valid"}:
-            raise DataError(
-                f"{folder / f'test_LM_{name}.txt'}: {name} is the name of another set; rename it"
-            )
+        for name in corpus.tests:
+            path = folder / f"test_LM_{name}.txt"
+            if name in ("train", "valid"):
+                raise DataError(f"{path}: {name} is the name of another set; rename it")
+            if "@" in name:  # perplexity/NAME@64 is that of blocks of 64 tokens
+                raise DataError(f"{path}: the name of a set must not contain @; rename it")
     if has_rows:
         assignment = set(corpus.tests) == set(SPEAKERS.values())
         rows = read_rows(folder / "train_CLS.tsv", set(SPEAKERS) if assignment else None)

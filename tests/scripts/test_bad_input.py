@@ -48,6 +48,7 @@ FILES = {  # {script: (file, its content, what the message says)}
         ("train_LM.txt", "words\n".encode("utf-16"), ["train_LM.txt:1: not UTF-8", "UTF-16"]),
         ("train_LM.txt", b"one\ntwo\0\n", ["train_LM.txt:2: holds a NUL character"]),
         ("test_LM_valid.txt", b"one\n", ["valid is the name of another set", "rename"]),
+        ("test_LM_a@b.txt", b"one\n", ["must not contain @", "rename"]),
         ("train_LM.txt", b"too short\n", ["--block-size 12", "use a smaller block"]),
         ("train_LM.txt", None, ["holds no running text", "train_LM.txt"]),
     ],
