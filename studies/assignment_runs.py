@@ -11,6 +11,7 @@ from lab.records import read_config, read_result
 from studies.report import joint_perplexity, literal
 
 COMPARED = ("learned", "sinusoidal", "alibi", "nope")
+LENGTHS = (32, 64, 128, 256)  # of evaluation: 1, 2, 4 and 8 times the blocks of training
 FORMS = ("offset", "symmetric", "one-sided", "nope")  # of ALiBi in an encoder, and without it
 
 
