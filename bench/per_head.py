@@ -22,9 +22,9 @@ class Head(nn.Module):
 
     def __init__(self, n_embd, head_size, block_size, causal):
         super().__init__()
-        self.query, self.key, self.value = (
-            nn.Linear(n_embd, head_size, bias=False) for _ in range(3)
-        )
+        self.query = nn.Linear(n_embd, head_size, bias=False)
+        self.key = nn.Linear(n_embd, head_size, bias=False)
+        self.value = nn.Linear(n_embd, head_size, bias=False)
         self.register_buffer("visible", torch.tril(torch.ones(block_size, block_size)))
         self.causal = causal
 
@@ -69,10 +69,8 @@ class PerHeadTransformer(nn.Module):
         self, vocab_size, n_embd=64, n_head=2, n_layer=4, n_ffn=100, block_size=32, causal=False
     ):
         super().__init__()
-        self.words, self.positions = (
-            nn.Embedding(vocab_size, n_embd),
-            nn.Embedding(block_size, n_embd),
-        )
+        self.words = nn.Embedding(vocab_size, n_embd)
+        self.positions = nn.Embedding(block_size, n_embd)
         self.layers = nn.ModuleList(
             Layer(n_embd, n_head, n_ffn, block_size, causal) for _ in range(n_layer)
         )
@@ -150,9 +148,7 @@ def train_classifier(folder, epochs=15, batch_size=16, block_size=32):
 
     def tensors(rows):
         sequences, _ = batching.sentences(tokenizer, [text for _, text in rows], block_size)
-        idx = torch.stack(
-            [F.pad(sequence, (0, block_size - len(sequence))) for sequence in sequences]
-        )
+        idx = torch.stack([F.pad(ids, (0, block_size - len(ids))) for ids in sequences])
         return idx, torch.tensor([label for label, _ in rows])
 
     train, test = tensors(corpus.rows), tensors(corpus.test_rows)

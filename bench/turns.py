@@ -43,12 +43,12 @@ def compare(others, positions, size, task, flags, peak, by_cpu):
         steps[phase] = max(1, math.ceil(flags.seconds / seconds))
 
     our_turns = {phase: [] for phase in steps}
-    for name in names or [None]:
+    for name in names:
         theirs = None  # frees the memory of the one before
         try:
             if flags.apart and name in others:
                 theirs = Apart(name, size, task, flags)
-            elif name:
+            else:
                 theirs = Contestant(builders[name], batches, size, flags, peak.device)
             pairs = {phase: [] for phase in steps}
             for _ in range(flags.repeats):
@@ -56,15 +56,17 @@ def compare(others, positions, size, task, flags, peak, by_cpu):
                     rate = peak.rate()
                     mine = Turn(ours.turn(phase, n_steps), rate)
                     our_turns[phase].append(mine)
-                    if theirs:
-                        pairs[phase].append((mine, Turn(theirs.turn(phase, n_steps), rate)))
-            if theirs:
-                turns = {phase: [b for _, b in both] for phase, both in pairs.items()}
-                yield {"name": name, **summary(theirs, turns, work, by_cpu, pairs)}
+                    pairs[phase].append((mine, Turn(theirs.turn(phase, n_steps), rate)))
+            turns = {phase: [b for _, b in both] for phase, both in pairs.items()}
+            yield {"name": name, **summary(theirs, turns, work, by_cpu, pairs)}
         except torch.OutOfMemoryError:
             yield {"name": name, "error": "out of memory"}
         except GONE:
             yield {"name": name, "error": "its process has ended"}
+    for phase in [phase for phase in steps if not our_turns[phase]]:  # no other came so far
+        for _ in range(flags.repeats):
+            rate = peak.rate()
+            our_turns[phase].append(Turn(ours.turn(phase, steps[phase]), rate))
     yield {"name": first, **summary(ours, our_turns, work, by_cpu)}
 
 

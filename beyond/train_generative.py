@@ -136,10 +136,11 @@ def train(flags):
     for step in run.steps(model, optimizer, measure):
         gen = generator(flags.seed, step)
         if step < flags.steps:  # the models of the first class learn all texts
-            parts = [(shared, texts)]
+            trained = [(member, texts) for member in shared]
             lr = learning_rate(step, flags.steps, flags.lr, flags.warmup, flags.decay)
         else:  # the models of every class learn its rows
-            parts = list(zip(model.members_of_class, of_class))
+            pairs = zip(model.members_of_class, of_class)
+            trained = [(member, part) for members, part in pairs for member in members]
             lr = learning_rate(step - flags.steps, flags.class_steps, flags.class_lr, 0, 1)
             if step == flags.steps:
                 model.copy_to_classes()
@@ -150,7 +151,6 @@ def train(flags):
             group["lr"] = lr
         optimizer.zero_grad()
         total, n_tokens = 0.0, 0
-        trained = [(member, part) for members, part in parts for member in members]
         for member, part in trained:
             chosen = torch.randint(len(part), (flags.batch_size,), generator=gen)
             idx, mask = pad([part[i] for i in chosen])  # (B, T)

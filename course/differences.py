@@ -45,7 +45,7 @@ def comparable(tensor):
     return tensor.double().masked_fill(hidden, -torch.inf)
 
 
-def written(number, digits=".4g"):
+def written(number, digits):
     value = number.item()
     return f"{value + 0.0:{digits}}" if isinstance(value, float) else str(value)  # 0.0: not -0
 

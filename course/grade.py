@@ -69,11 +69,12 @@ def grade(flags):
             pool.shutdown(cancel_futures=True)
     if flags.out:
         write_text(flags.out, table(grades, names))
-    if results and not one_file:
-        results.mkdir()
-    for submission, found in grades.items() if results else ():
-        path = results if one_file else results / f"{submission}.json"
-        write_json(path, {"score": total(found), "tests": found})
+    if results:
+        if not one_file:
+            results.mkdir()
+        for submission, found in grades.items():
+            path = results if one_file else results / f"{submission}.json"
+            write_json(path, {"score": total(found), "tests": found})
 
 
 def total(tests):

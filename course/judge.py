@@ -92,12 +92,12 @@ def judge_function(path, function, name, task, seconds=20):
         if "positional argument" in message and "line" not in message:
             message += f". It is called as {name}({', '.join(task['arguments'])})"
         return compare(name, task, found) or Verdict("error", message, detail)
-    cut = [argument for argument in task["learns"] if argument not in learns]
-    words = (
-        f"{name}: the numbers are right, but no gradient reaches {', '.join(cut)} (detach, item?)"
-    )
-    lost = Verdict("mistake", words) if cut else None
-    return compare(name, task, found) or lost or Verdict("done")
+    if verdict := compare(name, task, found):
+        return verdict
+    if cut := [argument for argument in task["learns"] if argument not in learns]:
+        lost = f"no gradient reaches {', '.join(cut)} (detach, item?)"
+        return Verdict("mistake", f"{name}: the numbers are right, but {lost}")
+    return Verdict("done")
 
 
 def compare(name, task, found):

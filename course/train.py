@@ -102,17 +102,18 @@ def train(flags):
 def gather(folder, pos):
     """Return the functions of a model, the student's where they run, else the reference's; and the
     names of those that are wrong."""
-    found, faults, sheets = {}, [], {name: make_sheet(name) for name in set(USED.values())}
+    found, faults = {}, []
     for function, exercise in USED.items():
         if ONLY_FOR.get(function, pos) != pos:
             continue
-        path, task = folder / file_name(exercise), sheets[exercise][function]
+        path, task = folder / file_name(exercise), make_sheet(exercise)[function]
         answers, verdict = load(path)
         mine = getattr(answers, function, None)
         verdict = verdict or judge_function(path, mine, function, task)
         runs = verdict.status in ("done", "mistake", "difference")
         found[function] = mine if runs else EXERCISES[exercise][function][0]
-        faults += [function] * (runs and verdict.status != "done")
+        if runs and verdict.status != "done":
+            faults.append(function)
         said = (verdict.message or verdict.status).removeprefix(f"{function}: ")
         print(f"  {function:<12} {'yours' if runs else 'the reference':<14} {said}")
     return SimpleNamespace(**found), faults
@@ -166,12 +167,13 @@ def conclude(losses, gradients, faults):
     mine, theirs = torch.tensor(losses, dtype=torch.float64).T
     most = ((mine - theirs).abs() / theirs).max().item()  # NaN stays
     apart = f"the first gradients differ by {gradients:.1%}, the losses by at most {most:.2%}"
+    rounding = gradients < GRADIENT and most < LOSS
     if faults:
-        unmet = ": this training uses neither padding nor dropout, so the mistake may not matter"
-        subtle = ". The losses alone would hardly show it" * (most < 0.01)
-        told = unmet if gradients < GRADIENT and most < LOSS else subtle
+        told = ". The losses alone would hardly show it" * (most < 0.01)
+        if rounding:
+            told = ": this training uses neither padding nor dropout, so the mistake may not matter"
         return f"With {' and '.join(faults)} wrong, {apart}{told}."
-    if gradients < GRADIENT and most < LOSS:
+    if rounding:
         return f"Your model trains as the reference does: {apart}, which is rounding."
     lost = "is a gradient lost, by .detach(), .data or torch.no_grad?"
     return f"The check finds no mistake, but {apart}: {lost}"

@@ -17,12 +17,11 @@ import data
 from lab.command import main
 from lab.flags import flag
 from studies.assignment_report import report_parts
-from studies.assignment_runs import COMPARED, FORMS, Runs
+from studies.assignment_runs import COMPARED, FORMS, LENGTHS, Runs
 from studies.jobs import JobFlags, options, run_all
 from studies.report import literal, write_report
 
 MAPS = ["--positions", "--html"]  # what attention_maps.py makes of every run, besides heatmaps
-LENGTHS = "32,64,128,256"  # of evaluation: 1, 2, 4 and 8 times the blocks of training
 # The encoders that compare the forms of ALiBi: of the assignment's size, trained for 20 s each
 ENCODER = options(n_layer=4, n_head=2, n_embd=64, n_ffn=100, activation="relu", head="linear")
 ENCODER += options(init_std=0.05, dropout=0, lr=2e-3, warmup=40, steps=400)
@@ -63,7 +62,7 @@ def assignment(flags):
                 arguments = [*common, *split, *options(encoder=out / encoder)]
                 frozen.append((f"frozen-{pos}-{seed}", "train_classifier", arguments))
             if "lm" in parts:
-                longer = options(eval_block=LENGTHS) if pos != "learned" else []
+                longer = options(eval_block=",".join(map(str, LENGTHS))) if pos != "learned" else []
                 trainings.append((f"lm-{pos}-{seed}", "train_lm", [*common, *longer]))
             if "classifier" in parts:
                 job = (f"classifier-{pos}-{seed}", "train_classifier", [*common, *split])

@@ -18,6 +18,7 @@ from studies.assignment_appendix import appendix, attention
 from studies.assignment_runs import (
     COMPARED,
     FORMS,
+    LENGTHS,
     conclude,
     join,
     percent,
@@ -68,7 +69,7 @@ def classification(runs):
             f"Accuracy on {runs.data}. Lines: after each epoch of the search for the best epoch, "
             f"while some training rows are held out. Stars: the final models. {runs.lines}",
         ),
-        *class_scores(runs),
+        class_scores(runs),
         picture(
             "classifier-alibi-0/confusion.png",
             f"Confusion matrix of the {n:,} test rows of {runs.data}: ALiBi, seed 0. Colors are "
@@ -134,17 +135,17 @@ def compare_rows(runs, part):
 
 
 def class_scores(runs):
-    """Return a table of the scores of each class, if the runs have them."""
+    """Return a table of the scores of each class that is true or predicted with every seed."""
     rows = []
     first = runs.results("classifier-alibi")[0]
     for name, counts in zip(first["classes"], first["confusion"]):
-        entries = [f"{score}/{name}" for score in ("precision", "recall", "f1")]
-        if all(runs.have(entry, "classifier-alibi") for entry in entries):
+        if runs.have(f"f1/{name}", "classifier-alibi"):
+            entries = [f"{score}/{name}" for score in ("precision", "recall", "f1")]
             cells = (percent(runs.values("classifier-alibi", entry)) for entry in entries)
             rows.append([name, *cells, f"{sum(counts):,}"])
     header = ["class", "precision (%)", "recall (%)", "F1 (%)", "rows"]
     caption = f"Scores of ALiBi for each class of the test rows of {runs.name}. {runs.numbers}"
-    return [write_table(runs, "classes", header, rows, caption)] if rows else []
+    return write_table(runs, "classes", header, rows, caption)
 
 
 def worst_errors(runs):
@@ -278,27 +279,19 @@ def four_positions(runs):
 
 
 def longer_blocks(runs):
-    """Compare perplexities in longer blocks than those of training, if the decoders have them."""
-    T, name = runs.settings("lm-alibi")["block_size"], f"perplexity/{next(iter(runs.corpus.tests))}"
-    longer = [entry for entry in runs.results("lm-alibi")[0] if entry.startswith(f"{name}@")]
-    if not longer:
-        return []
-    lengths = {int(entry.partition("@")[2]): entry.removeprefix(name) for entry in longer}
-    lengths = dict(sorted((lengths | {T: ""}).items()))  # {32: "", 64: "@64", ...}
-    longest = max(lengths)
-    able = [pos for pos in COMPARED if all(runs.have(entry, f"lm-{pos}") for entry in longer)]
-    rows = []
+    """Compare perplexities in longer blocks than those of training."""
+    T, longest = runs.settings("lm-alibi")["block_size"], LENGTHS[-1]
+    longer = [f"@{length}" for length in LENGTHS if length != T]
+    rows, changes = [], []
     for pos in COMPARED:
-        rows.append([POSITION_NAMES[pos]])
-        for at in lengths.values():
-            known = pos in able or not at
-            rows[-1].append(three_digits(runs.perplexities(pos, at)) if known else "–")
-    changes = []
-    for pos in able:
-        pairs = zip(runs.perplexities(pos, lengths[longest]), runs.perplexities(pos))
-        change = signed([100 * (long / short - 1) for long, short in pairs])
-        changes.append(f"{change}% with {POSITION_NAMES[pos]}")
-    header = ["positions", *(f"{length} tokens" for length in lengths)]
+        values = [runs.perplexities(pos)]
+        if pos != "learned":
+            values += [runs.perplexities(pos, at) for at in longer]
+            change = signed([100 * (b / a - 1) for a, b in zip(values[0], values[-1])])
+            changes.append(f"{change}% with {POSITION_NAMES[pos]}")
+        cells = [three_digits(each) for each in values]
+        rows.append([POSITION_NAMES[pos], *cells, *["–"] * (len(longer) + 1 - len(cells))])
+    header = ["positions", f"{T} tokens", *(f"{at[1:]} tokens" for at in longer)]
     caption = (
         f"Perplexity of all test sets of {runs.name} together, evaluated in blocks of different "
         f"lengths. All models were trained with {T} tokens. {runs.numbers}"

@@ -1,6 +1,7 @@
 """The finished runs of the assignment, and how its report puts their numbers."""
 
 import math
+import operator
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from lab.records import read_config, read_result
 from studies.report import joint_perplexity, literal
 
 COMPARED = ("learned", "sinusoidal", "alibi", "nope")
+LENGTHS = (32, 64, 128, 256)  # of evaluation: 1, 2, 4 and 8 times the blocks of training
 FORMS = ("offset", "symmetric", "one-sided", "nope")  # of ALiBi in an encoder, and without it
 
 
@@ -80,9 +82,10 @@ def conclude(values, best, what, unit=""):
     """Say which label of {label: a value for each seed} has the best mean, and which others have no
     seed as good as any of its seeds. best: min or max."""
     means = {label: statistics.fmean(each) for label, each in values.items()}
-    worst, extreme, other = max, "lowest", "highest"
-    if best is max:
-        worst, extreme, other = min, "highest", "lowest"
+    if best is min:
+        worst, better, extreme, other = max, operator.lt, "lowest", "highest"
+    else:
+        worst, better, extreme, other = min, operator.gt, "highest", "lowest"
     first, last = best(means, key=means.get), worst(means, key=means.get)
     if len(values[first]) == 1:
         return (
@@ -90,11 +93,9 @@ def conclude(values, best, what, unit=""):
             f"{means[last]:,.1f}{unit} ({last}). One seed cannot tell how much of this difference "
             "comes from the seed: repeat it with `--seeds 3`."
         )
-    apart, near = [], []
-    for label in (label for label in values if label != first):
-        edge = worst(values[first])
-        is_apart = edge not in values[label] and best(edge, *values[label]) == edge
-        (apart if is_apart else near).append(label)
+    edge, others = worst(values[first]), [label for label in values if label != first]
+    apart = [label for label in others if better(edge, best(values[label]))]
+    near = [label for label in others if label not in apart]
     text = f"The {extreme} {what} is {tables.spread(values[first])}{unit} ({first})."
     if apart:
         n = len(values[first])

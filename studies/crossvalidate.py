@@ -119,13 +119,15 @@ def folder(name, fold, seed, kind=0):
 
 def compare_with_bayes(chosen, folds, seeds, answer):
     """Return McNemar's test of each recipe against naive Bayes, on the rows of all folds."""
+    if "bayes" not in chosen:
+        return []
 
     def rows(name, seed):
         found = [answer(name, i, [seed]) for i in folds]
         pairs = [zip(one.labels.tolist(), one.predicted.tolist()) for one in found]
         return [("", *pair) for fold in pairs for pair in fold]
 
-    bayes = rows("bayes", 0) if "bayes" in chosen else []
+    bayes = rows("bayes", 0)
     return [
         {
             "first": RECIPES[name][0],
@@ -136,7 +138,7 @@ def compare_with_bayes(chosen, folds, seeds, answer):
             ],
         }
         for name in chosen
-        if bayes and name != "bayes"
+        if name != "bayes"
     ]
 
 

@@ -231,20 +231,19 @@ def write_tables(out, data_name, size, result, masked):
     bags = [[POSITION_NAMES[p], tables.spread(values, 2)] for p, values in masked.items()]
     tokens_of = [f"{length} tokens" for length in size["lengths"]]
     masks = f"{size['mlm']['steps']:,} steps of {size['mlm']['batch_size']} sequences"
-    captions = {
-        "encodings": f"Test perplexity by position encoding, {shape}. {how}",
-        "depths": f"Test perplexity of NoPE by depth, blocks of {T}. {how}",
-        "lengths": f"Test perplexity by length of the blocks, with anchor, {n_layer} layers. {how}",
-        "masked": f"Masked-LM perplexity on held-out lines of {data_name}, {shape}, {masks}. An "
-        f"encoder without positions sees a bag of words. {spread}",
-    }
-    written = {
-        "encodings": (["positions", *anchors], encodings),
-        "depths": (["NoPE", *anchors], depths),
-        "lengths": (["positions", *tokens_of], lengths),
-        "masked": (["positions", "masked-LM perplexity"], bags),
-    }
-    return [tables.write(out / name, *part, captions[name]) for name, part in written.items()]
+    by_encoding = f"Test perplexity by position encoding, {shape}. {how}"
+    by_depth = f"Test perplexity of NoPE by depth, blocks of {T}. {how}"
+    by_length = f"Test perplexity by length of the blocks, with anchor, {n_layer} layers. {how}"
+    of_masked = (
+        f"Masked-LM perplexity on held-out lines of {data_name}, {shape}, {masks}. An encoder "
+        f"without positions sees a bag of words. {spread}"
+    )
+    return [
+        tables.write(out / "encodings", ["positions", *anchors], encodings, by_encoding),
+        tables.write(out / "depths", ["NoPE", *anchors], depths, by_depth),
+        tables.write(out / "lengths", ["positions", *tokens_of], lengths, by_length),
+        tables.write(out / "masked", ["positions", "masked-LM perplexity"], bags, of_masked),
+    ]
 
 
 def report_parts(out, written):

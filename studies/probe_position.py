@@ -74,7 +74,8 @@ def measure(run, corpus, flags):
     readings, truth = read_positions(body, probes, *test)
     readings_of_blank, _ = read_positions(blank, fit_probes(blank, *train, flags), *test)
 
-    text = test[0][0][test[1][0]]
+    idx, mask = test  # (N, T)
+    text = idx[0][mask[0]]
     if flags.text:
         text = batching.sentences(run.tokenizer, [flags.text], T)[0][0]
     whole = torch.ones_like(text[None], dtype=torch.bool)

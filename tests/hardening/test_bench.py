@@ -182,6 +182,8 @@ def test_out_of_memory_costs_only_its_own_line(only):
     out = table(*CAUSAL)
     assert "too large          out of memory" in out
     assert "  usual GPT " in out and "  poslab learned " in out
+    only({"too large": too_large})
+    assert "  poslab learned " in table(*CAUSAL)  # also where nobody is left to take turns with
 
 
 def test_evaluation_alone_in_bfloat16(tmp_path, monkeypatch):
