@@ -136,7 +136,8 @@ def require_own(folder):
     if not folder.exists():
         return
     require((folder.is_dir(), f"--out {folder}: is a file; choose another folder"))
-    own = (folder / ".lock").exists() or shards.is_prepared(folder) or not any(folder.iterdir())
+    # Another process may begin now. It writes .lock first, so ask whether the folder is empty first
+    own = not any(folder.iterdir()) or (folder / ".lock").exists() or shards.is_prepared(folder)
     other = "is not empty and holds no prepared text; choose another folder"
     require((own, f"--out {folder}: {other}"))
 

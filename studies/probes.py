@@ -47,6 +47,7 @@ def measure_runs(flags, kinds, subfolder, measure):
         runs = [loaded[folder] for folder in configuration.folders.values()]
         measured = []
         for run in runs:
+            print(f"measuring {run.folder}", flush=True)
             corpus = data.load(flags.data or run.config["flags"]["data"])
             measured.append({"data": corpus.name} | measure(run, corpus, flags))
         config = runs[0].model.body.config

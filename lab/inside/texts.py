@@ -33,11 +33,18 @@ def unknown_words(run, text):
     return [text[start:end] for i, (start, end) in offsets if i == UNK]
 
 
+def require_text(text):
+    """Raise UserError for a list of texts, or whatever else is not a text."""
+    several = "give strings, several as separate arguments: classify(*texts)"
+    require((isinstance(text, str), f"{str(text)[:40]}: is not a text; {several}"))
+
+
 def encode(run, text):
     """Return a text as it is shown, and its ids (T,) as the run reads them, [BOS] in front.
 
     Raises UserError for a text that this kind of run cannot answer.
     """
+    require_text(text)
     config, first = run.model.body.config, run.config.get("first_sentinel")
     fills = run.kind in ("mlm", "thread") or first is not None
     text = text.rstrip() if run.kind == "lm" else text.strip()
@@ -80,6 +87,7 @@ def read(run, texts, first=0):
     """
     sequences, shown, block_size = [], [], run.model.body.config.block_size
     for number, text in enumerate(texts, first + 1):
+        require_text(text)
         encoding = run.tokenizer.encode(text, add_special_tokens=False)
         empty = f"--text {text!r}: contains no words; give a sentence with --text"
         require((set(encoding.ids) - {BOS, EOS}, empty))

@@ -119,3 +119,16 @@ def test_a_mistake_names_the_line_and_the_remedy(name, text, message, tmp_path):
     with pytest.raises(DataError) as error:
         read_rows(tmp_path / name)
     assert message in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("header", ["", "label;text\n"])
+@pytest.mark.parametrize("text", ["plain", "one, comma", "two, of, them"])
+def test_semicolons_between_columns_are_refused(header, text, tmp_path):
+    path = write(tmp_path / "mine.csv", header, [("ham", text), ("spam", text)], "{};{}\n")
+    with pytest.raises(DataError, match="semicolons separate the columns"):
+        read_rows(path)
+
+
+def test_a_header_of_unknown_names_is_suspected(tmp_path, capsys):
+    read_rows(write(tmp_path / "mine.csv", "Bewertung,Satz\n", line="{},{}\n"))
+    assert "if row 1 ('Bewertung') is a header, name its columns" in capsys.readouterr().err

@@ -216,6 +216,17 @@ def test_a_run_says_what_it_cannot_do_and_which_can(tmp_path, kind, method, name
         getattr(run, method)(TEXT)
 
 
+@pytest.mark.parametrize(
+    "kind, method",
+    [("lm", "sample"), ("lm", "attention"), ("mlm", "fill"), ("classifier", "classify")]
+    + [(kind, "embed") for kind in ("lm", "classifier")],
+)
+def test_a_list_of_texts_is_refused(tmp_path, kind, method):
+    run = load_run(make_run(tmp_path / "run", kind))
+    with pytest.raises(UserError, match="is not a text; give strings"):
+        getattr(run, method)([TEXT, TEXT])
+
+
 def test_a_run_is_opened_without_gradients(finished):
     run = load_run(finished("train_lm"))
     assert not run.model.training and not any(p.requires_grad for p in run.model.parameters())
