@@ -101,7 +101,7 @@ def read_json(path, remedy, limit=JSON_LIMIT):
 def how_to_convert(raw):
     """Return in words how to make a file UTF-8 that begins with these bytes."""
     now = "UTF-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "WINDOWS-1252"
-    return f"save the file as UTF-8, for example with: iconv -f {now} -t UTF-8"
+    return f"save the file as UTF-8 (in Excel: CSV UTF-8), or convert it: iconv -f {now} -t UTF-8"
 
 
 def read_lines(path):
