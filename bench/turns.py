@@ -63,10 +63,11 @@ def compare(others, positions, size, task, flags, peak, by_cpu):
             yield {"name": name, "error": "out of memory"}
         except GONE:
             yield {"name": name, "error": "its process has ended"}
-    for phase in [phase for phase in steps if not our_turns[phase]]:  # no other came so far
-        for _ in range(flags.repeats):
-            rate = peak.rate()
-            our_turns[phase].append(Turn(ours.turn(phase, steps[phase]), rate))
+    for phase, n_steps in steps.items():
+        if not our_turns[phase]:  # there was no other, or each ran out of memory before
+            for _ in range(flags.repeats):
+                rate = peak.rate()
+                our_turns[phase].append(Turn(ours.turn(phase, n_steps), rate))
     yield {"name": first, **summary(ours, our_turns, work, by_cpu)}
 
 

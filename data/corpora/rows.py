@@ -41,7 +41,7 @@ def read_rows(path, labels=None):
     is_csv = path.suffix.lower() == ".csv"
     records = read_csv(path) if is_csv else read_tsv(path)
     header, label_at, text_at = find_columns([cells for _, cells in records])
-    note_columns(path, header, label_at, text_at, is_csv, [cells[0] for _, cells in records])
+    note_columns(path, header, label_at, text_at, is_csv, records)
     if header and len(records) == 1:
         raise DataError(f"{path}: a header but no rows; add a label and a text per line")
 
@@ -120,7 +120,7 @@ def find_columns(records):
     return None, 0, 1
 
 
-def note_columns(path, header, label_at, text_at, is_csv, first_cells):
+def note_columns(path, header, label_at, text_at, is_csv, records):
     """Print on stderr which columns are read, unless it is a plain `label<TAB>text` file."""
     if header:
         names = header[label_at].strip(), header[text_at].strip()
@@ -130,8 +130,9 @@ def note_columns(path, header, label_at, text_at, is_csv, first_cells):
         )
     elif is_csv:
         said = "no header; labels are column 1, texts column 2"
-        if first_cells.count(first_cells[0]) == 1:
-            said += f"; if row 1 ({first_cells[0]!r}) is a header, name its columns label and text"
+        labels = [cells[0].strip() for _, cells in records]
+        if labels.count(labels[0]) == 1:
+            said += f"; if row 1 ({labels[0]!r}) is a header, name its columns label and text"
     else:
         return
     print(printable(f"note: {path}: {said}"), file=sys.stderr)

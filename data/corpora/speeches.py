@@ -56,17 +56,16 @@ def load(folder):
     if has_text:
         corpus.lines = read_non_empty_lines(folder / "train_LM.txt")
         for path in sorted(folder.glob("test_LM_*.txt")):
-            corpus.tests[path.stem.removeprefix("test_LM_")] = read_non_empty_lines(path)
-        if not corpus.tests:
-            raise DataError(
-                f"{folder}: train_LM.txt without a test_LM_*.txt; add at least one test set"
-            )
-        for name in corpus.tests:
-            path = folder / f"test_LM_{name}.txt"
+            name = path.stem.removeprefix("test_LM_")
             if name in ("train", "valid"):
                 raise DataError(f"{path}: {name} is the name of another set; rename it")
             if "@" in name:  # perplexity/NAME@64 is that of blocks of 64 tokens
                 raise DataError(f"{path}: the name of a set must not contain @; rename it")
+            corpus.tests[name] = read_non_empty_lines(path)
+        if not corpus.tests:
+            raise DataError(
+                f"{folder}: train_LM.txt without a test_LM_*.txt; add at least one test set"
+            )
     if has_rows:
         assignment = set(corpus.tests) == set(SPEAKERS.values())
         rows = read_rows(folder / "train_CLS.tsv", set(SPEAKERS) if assignment else None)

@@ -17,7 +17,7 @@ from lab.inside import answers
 from lab.inside.attention import KINDS, describe, readings_of
 from lab.inside.lens import writer
 from lab.inside.positions import draw_positions
-from lab.inside.texts import encode, require_text, unknown_words
+from lab.inside.texts import encode, unknown_words
 from lab.inside.view import AttentionView
 from lab.load import SCRIPTS, LoadedRun
 from lab.predictions import read_predictions
@@ -240,10 +240,8 @@ class OpenRun(LoadedRun):
     def batches(self, texts):
         """Yield idx, mask (B, T) of texts, cut to --block-size as in training, with notes."""
         block_size = self.model.body.config.block_size
-        for text in texts:
-            require_text(text)
-        sequences, n_long = batching.sentences(self.tokenizer, texts, block_size)
         self.note_unknown(*texts)
+        sequences, n_long = batching.sentences(self.tokenizer, texts, block_size)
         if n_long:
             print(
                 f"note: only the first {block_size} tokens count, as in training "

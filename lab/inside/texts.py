@@ -26,17 +26,18 @@ def read_file(path):
     return texts
 
 
+def require_text(text):
+    """Raise UserError if a text is not a string, for example a list of texts."""
+    several = "give strings, several as separate arguments: classify(*texts)"
+    require((isinstance(text, str), f"{str(text)[:40]}: is not a text; {several}"))
+
+
 def unknown_words(run, text):
     """Return the words of a text that the run does not know, in order."""
+    require_text(text)
     encoding = run.tokenizer.encode(text, add_special_tokens=False)
     offsets = zip(encoding.ids, encoding.offsets)
     return [text[start:end] for i, (start, end) in offsets if i == UNK]
-
-
-def require_text(text):
-    """Raise UserError for a list of texts, or whatever else is not a text."""
-    several = "give strings, several as separate arguments: classify(*texts)"
-    require((isinstance(text, str), f"{str(text)[:40]}: is not a text; {several}"))
 
 
 def encode(run, text):
