@@ -57,8 +57,8 @@ class Flags:
         "a sentence to draw; may be repeated. Thread runs: the post, replies, last the comment "
         "(default: two example sentences, or one example thread)",
     )
-    layer: int = flag(0, "draw only this layer, counted from 1; 0: all")
-    head: int = flag(0, "draw only this head, counted from 1; 0: all")
+    layer: int = flag(None, "draw only this layer, counted from 1", shown="all", at_least=1)
+    head: int = flag(None, "draw only this head, counted from 1", shown="all", at_least=1)
     positions: bool = flag(False, "also draw the position encoding: bias, table or angles")
     html: bool = flag(False, "also write a page per text to explore the heads in a browser")
     save_weights: bool = flag(False, "also write words and weights as .npz, a file per attention")
@@ -79,8 +79,8 @@ def show(flags):
     for run in loaded:
         L, H = run.model.body.config.n_layer, run.model.body.config.n_head
         require(
-            (0 <= flags.layer <= L, f"--layer {flags.layer}: {run.folder} has layers 1 to {L}"),
-            (0 <= flags.head <= H, f"--head {flags.head}: {run.folder} has heads 1 to {H}"),
+            ((flags.layer or 0) <= L, f"--layer {flags.layer}: {run.folder} has layers 1 to {L}"),
+            ((flags.head or 0) <= H, f"--head {flags.head}: {run.folder} has heads 1 to {H}"),
         )
     several = f"--html: compares at most two runs, got {len(loaded)}; give one or two"
     require((not flags.html or len(loaded) <= 2, several))

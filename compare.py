@@ -109,7 +109,7 @@ def caption(configurations):
             unequal += f" Not trained alike: {name.replace('_', ' ')} {', '.join(values)}."
     return (
         f"{KINDS[first.kind]} on {first.data}: {spread}. {NOTES[first.kind]} "
-        f"The best mean of each column is bold.{unequal}"
+        f"The best of each column is bold.{unequal}"
     )
 
 

@@ -4,7 +4,6 @@ import json
 import math
 import os
 import stat
-import sys
 from pathlib import Path
 
 MEGABYTE = 2**20
@@ -107,8 +106,8 @@ def how_to_convert(raw):
 def read_lines(path):
     """Return the lines of a UTF-8 text file, without line ends and without empty lines at the end.
 
-    Drops a byte-order mark. Accepts Windows line ends, with a note on stderr. Raises DataError for
-    a file that is missing, empty, unreadable or not UTF-8, naming the line.
+    Drops a byte-order mark and accepts Windows line ends (CRLF). Raises DataError for a file that
+    is missing, empty, unreadable or not UTF-8, naming the line.
     """
     path = Path(path)
     raw = read_bytes(
@@ -125,10 +124,7 @@ def read_lines(path):
         raise DataError(
             f"{path}:{line}: holds a NUL character, so it is not a text file; save it as UTF-8 text"
         )
-    if "\r\n" in text:
-        print(printable(f"note: {path}: Windows line ends (CRLF) are accepted"), file=sys.stderr)
-        text = text.replace("\r\n", "\n")
-    lines = text.split("\n")
+    lines = text.replace("\r\n", "\n").split("\n")
     while lines and not lines[-1].strip():
         lines.pop()
     if not lines:

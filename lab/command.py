@@ -218,7 +218,9 @@ class LineParser(argparse.ArgumentParser):
     def error(self, message):
         unknown = re.match(r"unrecognized arguments: (--[^\s=]+)", message)
         if unknown:
-            known = [name for action in self._actions for name in action.option_strings]
-            near = difflib.get_close_matches(unknown[1], known, 1)
-            message += "".join(f"; did you mean {name}?" for name in near)
+            known = {name: action for action in self._actions for name in action.option_strings}
+            words = unknown[1].strip("-").replace("-", " ")  # --learning-rate: in the help of --lr
+            near = [name for name in known if " " in words and words in known[name].help]
+            near = near or difflib.get_close_matches(unknown[1], known, 1)
+            message += f"; did you mean {near[0]}?" if near else ""
         fail(self.script, f"{message.replace('_number value', ' number')}; see --help")

@@ -9,6 +9,7 @@ from lab.figures import make_figure, new_figure, styled
 
 GREY = "0.88"  # attention not allowed; no color of the maps
 GAP, TITLE = 0.15, 0.3  # inches between two maps side by side, and above each
+WIDEST = 50.0  # inches of a figure, if a map of 2 inches for each head fits
 LONGEST_WORD = 16  # letters; the rest of a longer token is not shown
 
 
@@ -29,9 +30,10 @@ def draw_maps(columns, layers=(), heads=(), linear=False, numbers=False, means=F
 
     shown = [picture for column in columns for picture in column]
     longest = max(len(words) for _, *both, _ in shown for words in both)
-    pitch = max(0.13, min(0.3, 2.0 / longest)) if longest <= 64 else 8.0 / longest  # inches a token
-    pitch = 0.3 if numbers else pitch
-    every = math.ceil(longest / 64)  # of more than 64 tokens, not each can be named
+    side = WIDEST / sum(len(heads) or column[0][-1].size(1) for column in columns)
+    pitch = max(0.13, min(0.3, 2.0 / longest))  # inches a token
+    pitch = 0.3 if numbers else min(pitch, max(2.0, min(8.0, side)) / longest)
+    every = math.ceil(0.125 / pitch)  # of many tokens, not each can be named
     size = min(8.0, 54 * pitch * every)
     colors = colormaps["Blues"].with_extremes(bad=GREY)
     figure, right, bottom = make_figure(figsize=(1, 1)), -GAP, 0.0

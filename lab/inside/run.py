@@ -17,7 +17,7 @@ from lab.inside import answers
 from lab.inside.attention import KINDS, describe, readings_of
 from lab.inside.lens import writer
 from lab.inside.positions import draw_positions
-from lab.inside.texts import encode, unknown_words
+from lab.inside.texts import encode, require_text, unknown_words
 from lab.inside.view import AttentionView
 from lab.load import SCRIPTS, LoadedRun
 from lab.predictions import read_predictions
@@ -111,6 +111,10 @@ class OpenRun(LoadedRun):
         top_k: words to choose from. Each sample has random numbers of its own.
         """
         self.can("write text", "lm", "seq2seq")
+        require(
+            (temperature >= 0, f"temperature {temperature}: must be at least 0"),
+            (top_k >= 1, f"top_k {top_k}: must be at least 1"),
+        )
         shown, ids = self.read(text)
         write = self.continued if self.kind == "lm" else self.rewritten
         return [
@@ -155,6 +159,7 @@ class OpenRun(LoadedRun):
         """
         self.can("tell the loss of a text", "lm", "mlm")
         block_size = self.model.body.config.block_size
+        require_text(text)
         lines = non_empty_lines(text)
         require((lines, "losses: the text contains no words"))
         if self.kind == "lm":

@@ -219,12 +219,20 @@ def test_a_run_says_what_it_cannot_do_and_which_can(tmp_path, kind, method, name
 @pytest.mark.parametrize(
     "kind, method",
     [("lm", "sample"), ("lm", "attention"), ("mlm", "fill"), ("classifier", "classify")]
+    + [("lm", "losses"), ("mlm", "perplexity")]
     + [(kind, "embed") for kind in ("lm", "classifier")],
 )
 def test_a_list_of_texts_is_refused(tmp_path, kind, method):
     run = load_run(make_run(tmp_path / "run", kind))
     with pytest.raises(UserError, match="is not a text; give strings"):
         getattr(run, method)([TEXT, TEXT])
+
+
+@pytest.mark.parametrize("option", [{"temperature": -1}, {"top_k": 0}])
+def test_impossible_sampling_is_refused(tmp_path, option):
+    run = load_run(make_run(tmp_path / "run", "lm"))
+    with pytest.raises(UserError, match="must be at least"):
+        run.sample(TEXT, **option)
 
 
 def test_a_run_is_opened_without_gradients(finished):
