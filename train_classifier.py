@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from data.batching import by_epoch
-from data.corpus import hold_out
+from data.corpus import hold_out_valid
 from data.labelled import Rows, accuracies, balanced_loss, in_words, load_labelled, seen_in_training
 from data.tokenizer import train_tokenizer
 from lab import figures
@@ -74,9 +74,7 @@ def train(flags):
     source = load_encoder(flags)
     corpus = load_labelled(flags.data)
     corpus, seen, note = corpus.split(flags.split)
-    kept, held_out = hold_out(corpus.rows, flags.valid, 0, key=lambda row: row[1])
-    few = f"--valid {flags.valid}: leaves no rows to {'validate' if kept else 'train'} on"
-    require((kept and held_out, f"{few}; choose another share"))
+    kept, held_out = hold_out_valid(corpus.rows, flags, key=lambda row: row[1])
     vocabulary = flags.tokenizer, corpus.texts(), flags.vocab_size
     tokenizer = source.tokenizer if source else train_tokenizer(*vocabulary)
     config = model_config(flags, source, flags.causal, vocab_size=tokenizer.get_vocab_size())

@@ -149,8 +149,6 @@ def hold_out_valid(items, flags, key=lambda item: item):
     empty."""
     kept, held_out = hold_out(items, flags.valid, 0, key)
     if not (kept and held_out):
-        raise DataError(
-            f"--data {flags.data}: {len(items)} lines are too few to hold out "
-            f"--valid {flags.valid} of them; give more text, or another --valid"
-        )
+        problem = f"too little text to hold out --valid {flags.valid} of it, and train on the rest"
+        raise DataError(f"--data {flags.data}: {problem}; give more text, or another --valid")
     return kept, held_out

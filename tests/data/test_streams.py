@@ -114,9 +114,9 @@ def test_every_step_has_its_batch_wherever_training_begins():
 def test_too_few_lines_to_hold_some_out(tmp_path):
     lines = [sentence("obama", 0), sentence("obama", 1)]
     (tmp_path / "mine.txt").write_text("\n".join(lines), encoding="utf-8")
-    with pytest.raises(DataError, match="1 lines are too few to hold out --valid 0.05"):
+    with pytest.raises(DataError, match="too little text to hold out --valid 0.05"):
         read_sentences(asked(tmp_path / "mine.txt", valid=0.05))
-    with pytest.raises(DataError, match="1 lines are too few to hold out --valid 0.1"):
+    with pytest.raises(DataError, match="too little text to hold out --valid 0.1"):
         read_text(asked(tmp_path / "mine.txt", valid=0.1))
 
 

@@ -54,7 +54,7 @@ FILES = {  # {script: (file, its content, what the message says)}
     ],
     "train_mlm": [("train_LM.txt", b"one\ntwo \xff\n", ["train_LM.txt:2: not UTF-8 (byte 0xff)"])],
     "train_seq2seq": [
-        ("train_LM.txt", b"one line\n", ["1 lines are too few to hold out --valid 0.2"]),
+        ("train_LM.txt", b"one line\n", ["too little text to hold out --valid 0.2"]),
         ("train_LM.txt", None, ["holds no running text", "--task translate"]),
     ],
 }
@@ -97,9 +97,7 @@ def test_a_corpus_that_cannot_be_read(name, content, parts, cli, tmp_path):
 
 
 @pytest.mark.parametrize("script", CORPUS_SCRIPTS)
-def test_windows_line_ends_give_equal_results(
-    script, cli, own_corpus, finished, tmp_path
-):
+def test_windows_line_ends_give_equal_results(script, cli, own_corpus, finished, tmp_path):
     unix = finished(script)  # on the same text
     for path in own_corpus.iterdir():
         path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
