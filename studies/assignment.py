@@ -75,7 +75,7 @@ def assignment(flags):
             how += split if "classifier" in parts else []
             trainings.append((f"form-{form}-{seed}", "train_mlm", [*same, *how, *ENCODER]))
     drawn = [f"{part}-{pos}-0" for part in parts if part != "frozen" for pos in COMPARED]
-    figures = [(f"{name}/maps", "attention_maps", [out / name, *MAPS]) for name in drawn]
+    figures = [(f"maps-{name}", "attention_maps", [out / name, *MAPS]) for name in drawn]
     for part in parts:
         runs = [out / f"{part}-{pos}-{seed}" for pos in COMPARED for seed in range(flags.seeds)]
         figures.append((f"compare-{part}", "compare", [*runs, out / "baselines"]))

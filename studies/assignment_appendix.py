@@ -10,9 +10,9 @@ MAPS_SHOWN = ("classifier-alibi-0", "lm-alibi-0")  # whose first map is not in t
 
 
 def attention(runs):
-    found = runs.out.glob("*/maps/attention-1-*.html")
+    found = runs.out.glob("maps-*/attention-1-*.html")
     pages = sorted(path.relative_to(runs.out) for path in found)
-    links = join([f"[{page.parts[0]}]({page.as_posix()})" for page in pages])
+    links = join([f"[{page.parts[0].removeprefix('maps-')}]({page.as_posix()})" for page in pages])
     maps = attention_maps(runs)
     return [
         "## Attention",
@@ -30,11 +30,10 @@ def attention_maps(runs):
     maps = {}
     for part in [part for part in runs.parts if part != "frozen"]:
         for pos in COMPARED:
-            folder = runs.out / f"{part}-{pos}-0" / "maps"
-            about = read_record(folder / "maps.json")
+            about = read_record(runs.out / f"maps-{part}-{pos}-0" / "maps.json")
             maps[f"{part}-{pos}-0"] = [
                 picture(
-                    f"{part}-{pos}-0/maps/{name}",
+                    f"maps-{part}-{pos}-0/{name}",
                     f"Attention of the {model_name(part, pos)}, trained on {runs.data}, in "
                     f"“{literal(about[name]['text'])}”.",
                 )
@@ -102,7 +101,7 @@ def position_pictures(runs):
     pictures = []
     for part in [part for part in runs.parts if part != "frozen"]:
         for pos in COMPARED:
-            path = f"{part}-{pos}-0/maps/positions.png"
+            path = f"maps-{part}-{pos}-0/positions.png"
             if (runs.out / path).exists() and (part, pos) != ("lm", "alibi"):
                 words = f"Position encoding of the {model_name(part, pos)}, after training on "
                 pictures.append(picture(path, f"{words}{runs.data}."))

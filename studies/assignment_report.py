@@ -221,7 +221,7 @@ def language_model(runs):
 
 def alibi(runs):
     bias = picture(
-        "lm-alibi-0/maps/positions.png",
+        "maps-lm-alibi-0/positions.png",
         "What ALiBi adds to the attention scores of the decoder, for each head. It is fixed, so it "
         "is the same with every seed.",
     )

@@ -12,7 +12,7 @@ import struct
 
 from data.files import MEGABYTE, read_bytes
 
-LIMIT, REMEDY = 64 * MEGABYTE, "delete the folder it belongs to, and repeat the command"
+LIMIT = 64 * MEGABYTE
 MARKS = re.compile(
     r"\\(?P<character>[^\w\s]|_)"
     r"|`(?P<code>[^`]+)`"
@@ -109,7 +109,7 @@ def element(block, folder):
 def source(path):
     """Return the attributes of an <img> that holds a PNG file and shows it in the size it was drawn
     for. Raises DataError if it cannot be read."""
-    content = read_bytes(path, LIMIT, REMEDY)
+    content = read_bytes(path, LIMIT, f"delete {path.parent} and repeat the command")
     url = f'src="data:image/png;base64,{base64.b64encode(content).decode()}"'
     _, found, density = content.partition(b"pHYs")
     if not found:
