@@ -64,7 +64,8 @@ def grade(flags):
             }
             for folder, running in tests.items():
                 grades[folder.name] = found = [test.result() for test in running]
-                print(f"{printable(folder.name):<30} {total(found):g} of {len(names)}", flush=True)
+                points = f"{total(found):g} of {len(names)} points"
+                print(f"{printable(folder.name):<30} {points}", flush=True)
         finally:
             pool.shutdown(cancel_futures=True)
     if flags.out:
@@ -136,7 +137,8 @@ def grade_file(folder, name, tools, flags):
     found = [path for path in folder.rglob(file) if path.is_file() and not path.is_symlink()]
     path = min(found, key=lambda path: len(path.parts), default=None)
     if path is None:
-        said = f"{file} was not handed in"
+        near = sorted(path.name for path in folder.rglob(f"{Path(file).stem}*"))
+        said = f"{file} was not handed in" + "".join(f"; rename {name}" for name in near[:1])
     elif path.stat().st_size > LARGEST:
         said = f"{file} is larger than a megabyte"
     else:

@@ -1,4 +1,4 @@
-"""Write the ten exercises of the course into a folder, one small file each.
+"""Write the exercises of the course into a folder, one small file each.
 
     python -m course.start answers/
 

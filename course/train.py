@@ -77,7 +77,7 @@ def train(flags):
         theirs = reference.loss(x, y) / y.numel()
         theirs.backward()
         try:
-            mine = functions.loss(yours(x), y)
+            mine = functions.loss(yours(x), y.contiguous())
             mine.backward()
         except Exception as error:
             frames = traceback.extract_tb(error.__traceback__)
@@ -120,7 +120,7 @@ def gather(folder, pos):
 
 
 def put_in(functions, body):
-    """Let a Decoder compute with other functions than those of model.py."""
+    """Let a Decoder compute with other functions than those of model.py, which may use float64."""
     config = body.config
 
     def forward(layer, x, bias, **_):
@@ -131,17 +131,17 @@ def put_in(functions, body):
             q, k, v = (functions.split_heads(t, config.n_head) for t in qkv)
             y, weights = functions.attend(q, k, v, None, bias, 0.0)
             maps.append(weights)
-            return layer.attention.out(functions.join_heads(y))
+            return layer.attention.out(functions.join_heads(y).float())
 
         parts = layer.norm1, attention, layer.norm2, layer.feed_forward, layer.dropout
-        return functions.block(x, *parts), maps[0]
+        return functions.block(x, *parts).float(), maps[0]
 
     for layer in body.blocks:
         layer.forward = partial(forward, layer)
     if config.pos == "sinusoidal":
-        body.position_vectors = lambda T: functions.sinusoids(T, config.n_embd)
+        body.position_vectors = lambda T: functions.sinusoids(T, config.n_embd).float()
     if config.pos == "alibi":
-        body.attention_bias = lambda T, mask: functions.causal_bias(config.n_head, T)
+        body.attention_bias = lambda T, mask: functions.causal_bias(config.n_head, T).float()
     else:
         body.attention_bias = lambda T, mask: torch.full((T, T), -math.inf).triu(1)
 

@@ -89,9 +89,11 @@ def classifier(ask, *args):
 
 
 def disguises(ask, idx, vocab_size, rate):
-    """Mask many words and measure shares."""
-    found = ask(idx, vocab_size, rate, torch.Generator().manual_seed(0))
+    """Mask many words and measure shares. Raises Wrong if equal generators give other words."""
+    found, again = (ask(idx, vocab_size, rate, torch.Generator().manual_seed(1)) for _ in range(2))
     require_shapes(found, inputs=idx.shape, labels=idx.shape)
+    if not all(torch.equal(found[name], again[name]) for name in found):
+        raise Wrong("draws random numbers without gen. Give generator=gen to each torch function.")
     inputs, labels = found["inputs"], found["labels"]
     words, chosen = idx >= len(SPECIAL), labels != -100
     drawn = chosen & (inputs != idx) & (inputs != MASK)

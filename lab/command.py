@@ -165,7 +165,8 @@ def add_argument(group, field, about):
     text = about["help"] + (f" (default: {turn_off if default is True else default})" * known)
     options = {"help": text.replace("%", "%%")}
     if field.type == list[str]:
-        several = {"nargs": "*" if about["shown"] else "+"}  # with a default, none is allowed
+        none = {"nargs": "*", "default": argparse.SUPPRESS}  # allowed for a flag with a default
+        several = none if about["shown"] else {"nargs": "+"}
         options |= several if about["positional"] else {"action": "append", "metavar": "STR"}
     elif field.type is bool:
         off = field.default is False

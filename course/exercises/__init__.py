@@ -34,6 +34,7 @@ def answers_in(folder):
     """Return a student's folder as a path. Raises UserError if it has no file of the course."""
     folder = Path(folder)
     begun = any((folder / file_name(name)).exists() for name in EXERCISES)
+    require((not folder.is_file(), f"{folder}: is a file; give its folder, {folder.parent}"))
     require((begun, f"{folder}: has no exercises; python -m course.start {folder} writes them"))
     return folder
 
@@ -42,10 +43,10 @@ def chosen(wanted):
     """Return the names of exercises given by name or number, in order; all if none is given.
     Raises UserError."""
     numbered = {str(number): name for number, name in enumerate(EXERCISES, start=1)}
-    wanted = [word.strip() for word in wanted if word.strip()]
+    wanted, known = [word.strip() for word in wanted if word.strip()], ", ".join(EXERCISES)
     for word in wanted:
         if numbered.get(word, word) not in EXERCISES:
-            raise UserError(f"{word}: no such exercise; there are 1 to 10: {', '.join(EXERCISES)}")
+            raise UserError(f"{word}: no such exercise; there are 1 to {len(EXERCISES)}: {known}")
     names = {numbered.get(word, word) for word in wanted}
     return [name for name in EXERCISES if name in names or not names]
 

@@ -164,6 +164,8 @@ def heads_cases(gen, joined):
 SPLIT = (
     "view(B, H, T, D) mixes positions and channels. Make it (B, T, H, D), then transpose.",
     lambda x, H: x.reshape(len(x), H, x.size(1), -1),
+    "transpose(1, 2) before the split mixes the heads. Make it (B, T, H, D), then transpose.",
+    lambda x, H: x.mT.reshape(len(x), H, x.size(1), -1),
     "a head gets every H-th channel. Head h has D neighbours: h * D, ..., h * D + D - 1.",
     lambda x, H: x.unflatten(-1, (-1, H)).permute(0, 3, 1, 2),
     "the result is (B, T, H, D). Attention works on the last two, so transpose to (B, H, T, D).",

@@ -82,6 +82,8 @@ BLOCKS = (
     lambda x, n1, a, n2, f, d: n2((y := n1(x + d(a(x)))) + d(f(y))),
     "the norm is on the residual path too. Add to x itself, not to norm(x).",
     lambda x, n1, a, n2, f, d: n2(y := n1(x) + d(a(n1(x)))) + d(f(n2(y))),
+    "norm1(x) replaces x, so the residual path is normalised. Add to x itself: x + attention(...).",
+    lambda x, n1, a, n2, f, d: (y := n1(x) + d(a(n1(x)))) + d(f(n2(y))),
     "the norm is applied to what a sublayer returns. Apply it to what the sublayer gets.",
     lambda x, n1, a, n2, f, d: (y := x + d(n1(a(x)))) + d(n2(f(y))),
     "norm1 is used twice. The feed-forward layer has its own norm2.",

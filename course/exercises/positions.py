@@ -117,6 +117,8 @@ ENCODER = (
     lambda n, T, offset: bias(n, distance(T).abs() + half(T, offset, lambda d: d < 0)),
     "the offset is on both sides, so left and right are alike again. It is for j > i only.",
     lambda n, T, offset: bias(n, distance(T).abs() - half(T, offset, lambda d: d != 0)),
+    "the offset is everywhere, which the softmax ignores. It is for j > i only.",
+    lambda n, T, offset: bias(n, distance(T).abs() - half(T, offset, lambda d: d == d)),
     "the offset is there also when it is not asked for.",
     lambda n, T, offset: encoder_bias(n, T, True),
     "the offset is there when it is not asked for, and not when it is.",

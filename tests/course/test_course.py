@@ -104,6 +104,15 @@ def test_answers_that_are_wrong_in_some_cases_only(function, old, new, told, ans
     assert verdict.status in ("mistake", "difference") and told in verdict.message, verdict
 
 
+def test_every_random_number_comes_from_the_generator(answers):
+    body = """chosen = (torch.rand(idx.shape, generator=gen) < rate) & (idx >= 5)
+    dice = torch.rand(idx.shape)
+    inputs = idx.masked_fill(chosen & (dice < 0.8), 2)
+    return inputs, idx.masked_fill(~chosen, -100)"""
+    verdict = verdict_on(answers, "masking", body, "mask_words")
+    assert "without gen" in verdict.message, verdict
+
+
 # --------------------------------------------------------------------------------------- check
 
 
@@ -251,6 +260,16 @@ ALIBI = """distance = torch.arange(T)[:, None] - torch.arange(T)
 def test_train_without_an_answer_is_the_reference(answers, corpus, cli):
     told = succeed(cli("course.train", answers, data=corpus, steps=2)).out
     assert "Your model trains as the reference does" in told
+
+
+def test_train_takes_what_the_check_takes(answers, corpus, cli):
+    answer(answers, "alibi", "causal_bias", f"{ALIBI}.double()")
+    body = RIGHT["attend"].replace("q @ k.mT", "(q @ k.mT).double()").replace("@ v", "@ v.double()")
+    answer(answers, "attention", "attend", body)
+    mean = "cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1))"
+    answer(answers, "perplexity", "loss", f"return torch.nn.functional.{mean}")
+    told = succeed(cli("course.train", answers, data=corpus, steps=2)).out
+    assert told.count(" yours ") == 3 and "the losses by at most 0.00%" in told
 
 
 def test_train_runs_the_students_functions(answers, corpus, cli):

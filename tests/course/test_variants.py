@@ -304,12 +304,13 @@ def mask_by_dice(idx, vocab_size, rate, gen):
 def mask_as_in_transformers(idx, vocab_size, rate, gen):
     inputs, labels = idx.clone(), idx.clone()
     chances = torch.full(labels.shape, rate).masked_fill(idx < 5, 0.0)
-    masked = torch.bernoulli(chances).bool()  # without the generator
+    masked = torch.bernoulli(chances, generator=gen).bool()
     labels[~masked] = -100
-    replaced = torch.bernoulli(torch.full(labels.shape, 0.8)).bool() & masked
+    replaced = torch.bernoulli(torch.full(labels.shape, 0.8), generator=gen).bool() & masked
     inputs[replaced] = 2
-    drawn = torch.bernoulli(torch.full(labels.shape, 0.5)).bool() & masked & ~replaced
-    inputs[drawn] = torch.randint(5, vocab_size, labels.shape)[drawn]
+    drawn = torch.bernoulli(torch.full(labels.shape, 0.5), generator=gen).bool()
+    drawn &= masked & ~replaced
+    inputs[drawn] = torch.randint(5, vocab_size, labels.shape, generator=gen)[drawn]
     return inputs, labels
 
 

@@ -62,6 +62,7 @@ def graded(tmp_path_factory, cli):
     files = {name: text for name, (text, *_) in BAD.items()}
     folder = submit(root / "in", **files, ada=heads())
     (folder / "late").mkdir()
+    (folder / "late" / "ex03_heads (1).py").write_text("", encoding="utf-8")
     before = contents(folder)
     flags = {"exercises": "3", "out": root / "grades.csv", "gradescope": root / "results"}
     told = succeed(cli("course.grade", folder, seconds=1, jobs=2, **flags)).out
@@ -79,8 +80,8 @@ def test_a_bad_submission_costs_only_itself(name, graded):
 def test_points_and_feedback(graded):
     rows, results, told = graded
     assert list(rows["ada"].values()) == ["ada", "1.0", "1.0", "heads: done"]
-    assert rows["late"]["feedback"] == "heads: ex03_heads.py was not handed in"
-    assert len(rows) == len(BAD) + 2 == told.count(" of 1\n")
+    assert rows["late"]["feedback"] == "heads: ex03_heads.py was not handed in; rename ex03_heads (1).py"
+    assert len(rows) == len(BAD) + 2 == told.count(" of 1 points\n")
     test = {"name": "heads", "score": 1.0, "max_score": 1, "output": "done"}
     written = json.loads((results / "ada.json").read_text(encoding="utf-8"))
     assert written == {"score": 1.0, "tests": [test]}
