@@ -176,13 +176,14 @@ def train(flags):
     title = f"{'Gaps' if infill else 'Translation'}, {name}, {POSITION_NAMES[config.pos]}"
     keys = {n: f"perplexity/{n}" for n in fixed}
     draw_curve(run, [Curves(title, "perplexity of targets (log scale)", keys, log=True)])
+    width = max(map(len, fixed)) + 2
     for n in fixed:
         found = f"perplexity {result[f'perplexity/{n}']:>8,.2f}"
         found += f", of words alone {result[f'perplexity_words/{n}']:>8,.2f}"
         if not infill:
             exact, bleu, chrf = (result[f"{metric}/{n}"] for metric in ("exact", "bleu", "chrf"))
             found += f"; exact {exact:.1%}, BLEU {bleu:.1f}, chrF {chrf:.1f}"
-        run.say(f"  {n:<18}{found}")
+        run.say(f"  {n:<{width}}{found}")
     run.say_end(f"{name}, step {best['step']}")
 
 

@@ -21,6 +21,16 @@ from lab.flags import script_of, spelled, was_given
 from lab.records import started_with
 from lab.signals import Interrupted, own_signals
 
+OTHER_NAMES = {  # of flags, as other codebases call them
+    "--learning-rate": "--lr",
+    "--epochs": "--steps",
+    "--steps": "--epochs",
+    "--layers": "--n-layer",
+    "--heads": "--n-head",
+    "--num-heads": "--n-head",
+    "--hidden-size": "--n-embd",
+}
+
 
 def main(run_script, flags_class, description):
     """Parse the flags and run a script: `run_script(flags)`.
@@ -217,11 +227,12 @@ class LineParser(argparse.ArgumentParser):
     """argparse, but a mistake takes one line instead of a page."""
 
     def error(self, message):
-        unknown = re.match(r"unrecognized arguments: (--[^\s=]+)", message)
-        if unknown:
-            known = {name: action for action in self._actions for name in action.option_strings}
-            words = unknown[1].strip("-").replace("-", " ")  # --learning-rate: in the help of --lr
-            near = [name for name in known if " " in words and words in known[name].help]
-            near = near or difflib.get_close_matches(unknown[1], known, 1)
-            message += f"; did you mean {near[0]}?" if near else ""
+        unknown = re.match(r"unrecognized arguments: ([^\s=]+)", message)
+        if unknown and not unknown[1].startswith("--"):
+            message += "; put quotes around a text with spaces, and -- before the name of a flag"
+        elif unknown:
+            known = [name for action in self._actions for name in action.option_strings]
+            usual = OTHER_NAMES.get(unknown[1])
+            near = [usual] if usual in known else difflib.get_close_matches(unknown[1], known, 1)
+            message += "".join(f"; did you mean {name}?" for name in near)
         fail(self.script, f"{message.replace('_number value', ' number')}; see --help")

@@ -60,9 +60,8 @@ def read_run(folder, kinds=tuple(SCRIPTS), device="cpu", flag_name="", step=None
     config = read_config(folder, where)
     kind = config.get("kind")
     if kind not in kinds:
-        wanted = " or ".join(repr(k) for k in kinds)
         scripts = " or ".join(SCRIPTS[k] for k in kinds)
-        what = f"is a run of kind {str(kind)[:40]!r}, but {wanted} is needed here"
+        what = f"is a run of kind {str(kind)[:40]!r}" if kind else "its config.json has no kind"
         raise UserError(f"{where}: {what}; give a folder written by {scripts}")
     tokenizer = load_tokenizer(folder / "tokenizer.json")
     weights = folder / ("best.pt" if step is None else f"step-{step}.pt")

@@ -85,6 +85,7 @@ def read_config(folder, where=""):
     remedy = "give one that train_*.py or baselines.py wrote"
     other = f"{where}: no config.json, so this is not a run folder; {remedy}"
     absent = f"{where}: no such run folder; train one first or check the path"
+    require((not path.parent.is_file(), f"{where}: is a file; give the folder of a run"))
     require((path.parent.is_dir(), absent))
     require((path.exists(), other))
     config = without_null(read_record(path))

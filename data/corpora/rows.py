@@ -75,7 +75,13 @@ def read_csv(path):
 
     Quoted cells may hold commas, quotes and line ends; a line end becomes a space.
     """
-    reader = csv.reader((line + "\n" for line in read_lines(path)), strict=True)
+    lines = read_lines(path)
+    if all(";" in line.partition(",")[0] for line in lines if line):
+        raise DataError(
+            f"{path}: semicolons separate the columns, as spreadsheets write them in some "
+            "languages; save it with commas, or with tabs as a .tsv"
+        )
+    reader = csv.reader((line + "\n" for line in lines), strict=True)
     records, number = [], 1
     try:
         for cells in reader:
@@ -87,11 +93,6 @@ def read_csv(path):
             f"{path}:{number}: not valid CSV ({error}); "
             "put quotes around texts that hold commas or quotes, and double the quotes in them"
         ) from None
-    if records and all(";" in cells[0] for _, cells in records):
-        raise DataError(
-            f"{path}: semicolons separate the columns, as spreadsheets write them in some "
-            "languages; save it with commas, or with tabs as a .tsv"
-        )
     return records
 
 

@@ -13,9 +13,9 @@ def take_apart(reading):
     """Return content and position, each (L, B, H, T, S), of a Reading: softmax(content + position)
     are its weights.
 
-    content is q k^T / sqrt(D). position is ALiBi's bias, or with rotary positions what the rotation
-    changes; None where position is no part of the score: learned, sinusoidal, NoPE and
-    cross-attention. Entries where attention is not allowed are -inf in both.
+    content is q k^T / sqrt(D). position is the bias, as of ALiBi, and what a rotation changes; None
+    where position is no part of the score: learned, sinusoidal, NoPE and cross-attention. Entries
+    where attention is not allowed are -inf in both.
     """
     body, cross = reading.body(), reading.part == "cross"
     seen = []  # what each layer's attention is called with
@@ -30,17 +30,16 @@ def take_apart(reading):
         hook.remove()
     parts = zip(*map(split_scores, modules, seen))
     content, turned = (torch.stack(part).float().cpu() for part in parts)
+    position = turned - content
+    bias = None if cross else body.attention_bias(content.size(-2))
+    if bias is not None:
+        position = position + bias.float().cpu()
     if reading.newest_first:
-        content = content.flip(-1)
-    position = None
-    if not cross and body.config.pos == "rope":
-        position = turned - content
-    elif not cross and body.config.pos == "alibi":
-        position = body.attention_bias(content.size(-2)).float().cpu().expand_as(content)
+        content, position = content.flip(-1), position.flip(-1)
     hidden = ~(reading.allowed() & reading.keys()[1][:, None, None, :])  # (B, H, T, S)
-    if position is not None:
-        position = position.masked_fill(hidden, -math.inf)
-    return content.masked_fill(hidden, -math.inf), position
+    content, position = (part.masked_fill(hidden, -math.inf) for part in (content, position))
+    in_scores = position.nan_to_num(neginf=0.0).any()
+    return content, position if in_scores else None
 
 
 def split_scores(attention, call):

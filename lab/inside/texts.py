@@ -28,7 +28,7 @@ def read_file(path):
 
 def require_text(text):
     """Raise UserError if a text is not a string, for example a list of texts."""
-    several = "give strings, several as separate arguments: classify(*texts)"
+    several = "give strings, each text as an argument of its own"
     require((isinstance(text, str), f"{str(text)[:40]}: is not a text; {several}"))
 
 

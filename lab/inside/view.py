@@ -62,6 +62,12 @@ class AttentionView:
         part = self.reading.part_name()
         return describe(self.run) + f", {part}" * bool(part)
 
+    def with_other(self, beside):
+        """Return this view and, unless it is None, the one beside it. Raises UserError."""
+        other = "beside: is not the attention of a text; give run.attention(text)"
+        require((beside is None or isinstance(beside, AttentionView), other))
+        return [self] if beside is None else [self, beside]
+
     def plot(self, layer=0, head=0, beside=None, title="", **how):
         """Return a matplotlib figure of heatmaps. Layers and heads count from 1; 0 shows all.
 
@@ -70,7 +76,7 @@ class AttentionView:
         does not exist, and for numbers in large maps.
         """
         columns = []
-        for view in filter(None, (self, beside)):
+        for view in self.with_other(beside):
             L, H = view.weights.shape[:2]
             require(
                 (0 <= layer <= L, f"layer {layer}: {view.run.folder} has layers 1 to {L}"),
@@ -85,9 +91,10 @@ class AttentionView:
         The page shows this text with all attentions of the run, what each layer answers, and what
         changes without each head. beside: the AttentionView of another run to compare with.
         """
+        views = self.with_other(beside)
         same = beside is not None and beside.run is self.run
         require((not same, "beside: is of the same run; give a view of another run"))
-        readings = [r for view in (self, beside) if view for r in view.readings]
+        readings = [reading for view in views for reading in view.readings]
         text = page(readings, title=self.text)
         if path:
             write_text(Path(path), text)

@@ -80,7 +80,8 @@ def test_a_bad_submission_costs_only_itself(name, graded):
 def test_points_and_feedback(graded):
     rows, results, told = graded
     assert list(rows["ada"].values()) == ["ada", "1.0", "1.0", "heads: done"]
-    assert rows["late"]["feedback"] == "heads: ex03_heads.py was not handed in; rename ex03_heads (1).py"
+    missing = "heads: ex03_heads.py was not handed in; rename ex03_heads (1).py"
+    assert rows["late"]["feedback"] == missing
     assert len(rows) == len(BAD) + 2 == told.count(" of 1 points\n")
     test = {"name": "heads", "score": 1.0, "max_score": 1, "output": "done"}
     written = json.loads((results / "ada.json").read_text(encoding="utf-8"))

@@ -41,7 +41,7 @@ def test_content_and_position_make_the_weights(tmp_path, kind, pos):
     assert attention.words == ["[BOS]", *TEXT.split()] == attention.keys
     assert attention.weights.shape == (2, 2, 6, 6)
     position = 0 if attention.position is None else attention.position
-    assert (attention.position is not None) == (pos in ("alibi", "rope"))
+    assert (attention.position is None) == (pos in ("learned", "sinusoidal", "nope"))
     assert np.allclose(softmax(attention.content + position), attention.weights, atol=1e-6)
     _, maps = run.model.body(ids_of(run, TEXT), need_weights=True)
     assert np.allclose(attention.weights, torch.stack(maps)[:, 0].numpy(), atol=1e-6)

@@ -352,7 +352,8 @@ def test_a_malformed_flag_is_named(name):
 # For every training script: flags, and what the message names.
 EVERY = [
     (["--position", "alibi"], ["--position alibi; did you mean --pos?"]),
-    (["--learning-rate", "1"], ["--learning-rate 1; did you mean --lr?"]),
+    (["--heads", "1"], ["--heads 1; did you mean --n-head?"]),
+    (["pos", "alibi"], ["pos alibi; put quotes around", "-- before the name of a flag"]),
     (["--block", "8"], ["--block"]),
     (["stray"], ["stray"]),
     (["--pos", "rotary"], ["--pos", "rotary", "learned", "nope"]),

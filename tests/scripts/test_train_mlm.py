@@ -123,7 +123,7 @@ def test_a_causal_run_is_a_language_model_for_other_scripts(cli, corpus, finishe
     assert same(*(weights(tmp_path / name / "best.pt") for name in ("clm", "again")))
     given = dict(causal=True, data=corpus, out=tmp_path / "x")
     wrong = cli("train_mlm", **given, init_from=finished("train_mlm"))
-    assert_complains(wrong, "of kind 'mlm'", "'lm' is needed")
+    assert_complains(wrong, "of kind 'mlm'", "written by train_lm.py")
     outcome = cli("train_mlm", *argv, mask_rate=0.2, out=tmp_path / "x")
     assert_complains(outcome, "--causal masks no words", "--mask-rate")
     two = tmp_path / "two"
