@@ -211,11 +211,11 @@ def say_data(run, corpus, note, sets, seen, model, source):
         if rows.n_long:
             long = f"{rows.n_long} of {n[name]} {name} sentences are longer than --block-size"
             run.say(f"  {long} {model.body.config.block_size} and were truncated")
-    unknown = sets["train"].unknown()
-    if unknown > 0.1:
-        own = "the vocabulary; give a larger --vocab-size"
+    for name in ("train", "test"):
+        unknown, own = sets[name].unknown(), "the vocabulary; try --tokenizer bpe"
         whose = f"{source.folder}; pretrain it on text of the same kind" if source else own
-        run.say(f"  note: {unknown:.0%} of the training words are unknown to {whose}")
+        if unknown > 0.1:
+            run.say(f"  note: {unknown:.0%} of the {name} words are unknown to {whose}")
 
 
 def draw(run, corpus):

@@ -7,6 +7,7 @@ style is active only inside functions decorated with `styled`.
 import contextlib
 import io
 import math
+import re
 import warnings
 
 import numpy as np
@@ -74,24 +75,26 @@ def new_figure(rows=1, columns=1, figsize=None, dpi=None, **more):
 @styled()
 def save(figure, path):
     """Write a figure; the ending of the path gives the format."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph")  # letters that the font lacks become boxes
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.filterwarnings("always", "Glyph")
         figure.savefig(path)
+    if any("Glyph" in str(warning.message) for warning in caught):
+        print(f"note: {path}: letters that the font lacks are drawn as boxes")
 
 
 def line_colors(labels):
     """Return {label: color}.
 
-    A label that begins with a position encoding ("ALiBi (3 seeds)", "pos=rope") gets the color of
-    that encoding. If several labels begin with the same one, only the first gets it. The other
+    A label that names a position encoding ("ALiBi (3 seeds)", "steps=500, pos=rope") gets the
+    color of that encoding. If several labels name the same one, only the first gets it. The other
     labels share the remaining colors.
     """
     names = {name.lower(): POSITION_COLORS[pos] for pos, name in POSITION_NAMES.items()}
     known = names | POSITION_COLORS
     colors = {}
     for label in labels:
-        word = label.removeprefix("pos=").replace(",", " ").split(" ")[0].lower()
-        color = known.get(word)
+        words = re.split("[ ,=]+", label.lower())
+        color = next((known[word] for word in words if word in known), None)
         if color and color not in colors.values():
             colors[label] = color
     free = [color for color in COLORS if color not in colors.values()] or COLORS
@@ -200,7 +203,7 @@ def plain_log_ticks(axis):
 
 
 @styled()
-def confusion(counts, classes):
+def confusion(counts, classes, title=""):
     """Return a figure of a confusion matrix.
 
     counts[i][j]: rows of true class i that were given class j. Colors are shares of the true class.
@@ -218,7 +221,7 @@ def confusion(counts, classes):
     slant = slanted if max(map(len, classes)) > 10 else {}
     axis.set_xticks(range(len(classes)), classes, parse_math=False, **slant)
     axis.set_yticks(range(len(classes)), classes, parse_math=False)
-    title = f"test rows: {right:.1%} correct"
-    axis.set(xlabel="predicted class", ylabel="true class", title=title)
+    axis.set(xlabel="predicted class", ylabel="true class")
+    axis.set_title(f"{title}\ntest rows: {right:.1%} correct".strip(), parse_math=False)
     axis.grid(False)
     return figure

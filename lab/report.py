@@ -51,7 +51,9 @@ def report_predictions(run, corpus, logits, seen, result, model):
     about = {"classes": corpus.classes, "confusion": test.confusion}
     floor = {f"floor/{name}": value for name, value in corpus.floor.items() if name in result}
     run.finish(about | result | test.scores() | floor, model)
-    figures.save(figures.confusion(test.confusion, corpus.classes), run.folder / "confusion.png")
+    title = f"Classification of {corpus.name}, {figures.POSITION_NAMES[run.flags.pos]}"
+    drawn = figures.confusion(test.confusion, corpus.classes, title)
+    figures.save(drawn, run.folder / "confusion.png")
     for line in test.describe_scores() + test.describe_errors():
         run.say(line)
     own = result["accuracy/train"]

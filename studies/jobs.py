@@ -4,6 +4,7 @@ import json
 import os
 import queue
 import shlex
+import signal
 import subprocess
 import sys
 import threading
@@ -20,6 +21,7 @@ from lab.folder import MAY_CHANGE
 from lab.live import LiveLine, clock
 from lab.machine import cores
 from lab.records import can_resume, read_config, read_result
+from lab.signals import Interrupted
 
 # The file that marks a finished run. A comparison is always repeated: it may have more runs now.
 FINISHED = {"attention_maps": "maps.json", "compare": ""}
@@ -70,9 +72,12 @@ def run_all(out, stages, flags, cost=lambda arguments: 1.0):
         for folder, _, arguments in stage
     }
     with Progress(out, costs) as progress:
-        for stage in stages:
-            with ThreadPoolExecutor(len(environments)) as pool:
-                list(pool.map(lambda job: run_job(out, *job, progress, places), stage))
+        try:
+            for stage in stages:
+                with ThreadPoolExecutor(len(environments)) as pool:
+                    list(pool.map(lambda job: run_job(out, *job, progress, places), stage))
+        except KeyboardInterrupt:
+            raise Interrupted(signal.SIGINT, "the same command continues") from None
 
 
 def list_places(flags, n_gpus):

@@ -90,6 +90,15 @@ def test_an_interrupted_job_is_resumed(corpus, tmp_path, jobs_in_process):
     assert (tmp_path / "run" / "result.json").exists()
 
 
+def test_ctrl_c_says_how_to_continue(corpus, tmp_path, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("studies.jobs.run_job", stop)
+    stopped = call("assignment", "--data", corpus, "--out", tmp_path / "stopped")
+    assert stopped.code == 130 and "the same command continues" in stopped.err
+
+
 def test_a_look_with_other_arguments_is_made_again(tmp_path, finished, jobs_in_process, capsys):
     def look(*argv):
         run_all(tmp_path, [[("look", "studies.averages", argv)]], JobFlags(jobs=1))
