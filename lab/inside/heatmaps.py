@@ -75,9 +75,12 @@ def draw_maps(columns, layers=(), heads=(), linear=False, numbers=False, means=F
     figure.colorbar(image, cax=bar, ticks=[0, 0.5, 1] if linear else [0, 0.05, 0.2, 0.5, 1])
     bar.set_ylabel("attention weight" + "\n(square-root scale)" * (not linear), fontsize=8)
     bar.tick_params(labelsize=7)
-    starred = any(word.endswith("*") for _, *both, _ in shown for words in both for word in words)
+    tokens = [word for _, *both, _ in shown for words in both for word in words]
+    starred = any(word.removesuffix(" …").endswith("*") for word in tokens)
+    truncated = any(word.endswith(" …") for word in tokens)
     key = [Patch(color=GREY, label="not allowed")] * any(w.isnan().any() for *_, w in shown)
     key += [Patch(alpha=0, label="* unknown word")] * starred
+    key += [Patch(alpha=0, label="… text truncated")] * truncated
     if key:
         corner = (right + 0.15, bottom - 0.05)
         figure.legend(

@@ -83,7 +83,7 @@ def encode(run, text):
 def read(run, texts, first=0):
     """Encode texts as the run reads them: idx (B, T), mask (B, T), and the tokens as shown.
 
-    An unknown word is shown as it was typed, with a star. Notes on stdout name what is unknown and
+    An unknown word is shown as it was typed, with a star; … follows a truncated text. Notes on stdout name what is unknown and
     what is truncated; texts are counted from first + 1. Raises UserError for a text without words.
     """
     sequences, shown, block_size = [], [], run.model.body.config.block_size
@@ -102,6 +102,7 @@ def read(run, texts, first=0):
         ids = frame(run.tokenizer, encoding.ids[: block_size - around])
         words = ["[BOS]", *words[: block_size - around], *["[EOS]"] * (around - 1)]
         if len(encoding.ids) + around > block_size:
+            words[-1] += " …"
             print(
                 f"  note: text {number} has {len(encoding.ids) + around} tokens with [BOS]"
                 f"{' and [EOS]' * (around > 1)}; truncated to --block-size {block_size}"

@@ -16,8 +16,8 @@ MOST_NUMBERS = 12  # tokens of a map whose weights can be written into its cells
 class AttentionView:
     """One attention of a run on one text.
 
-    words, keys: the tokens of queries and keys, as they are shown; a star marks unknown words. They
-    differ only in cross-attention. weights: numpy array (n_layer, n_head, T, S), weight [i, j] of
+    words, keys: the tokens of queries and keys, as they are shown: a star marks unknown words, …
+    the end of a truncated text. They differ only in cross-attention. weights: numpy array (n_layer, n_head, T, S), weight [i, j] of
     query i on key j. checks: what was checked, {"check", "worst", "limit"} each.
     """
 
