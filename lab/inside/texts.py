@@ -83,8 +83,9 @@ def encode(run, text):
 def read(run, texts, first=0):
     """Encode texts as the run reads them: idx (B, T), mask (B, T), and the tokens as shown.
 
-    An unknown word is shown as it was typed, with a star; … follows a truncated text. Notes on stdout name what is unknown and
-    what is truncated; texts are counted from first + 1. Raises UserError for a text without words.
+    An unknown word is shown as it was typed, with a star; … ends a truncated text. Notes on stdout
+    name what is unknown and what is truncated; texts are counted from first + 1. Raises UserError
+    for a text without words.
     """
     sequences, shown, block_size = [], [], run.model.body.config.block_size
     for number, text in enumerate(texts, first + 1):

@@ -17,8 +17,9 @@ class AttentionView:
     """One attention of a run on one text.
 
     words, keys: the tokens of queries and keys, as they are shown: a star marks unknown words, …
-    the end of a truncated text. They differ only in cross-attention. weights: numpy array (n_layer, n_head, T, S), weight [i, j] of
-    query i on key j. checks: what was checked, {"check", "worst", "limit"} each.
+    the end of a truncated text. They differ only in cross-attention. weights: numpy array
+    (n_layer, n_head, T, S), weight [i, j] of query i on key j. checks: what was checked, {"check",
+    "worst", "limit"} each.
     """
 
     def __init__(self, readings, part, number, text):
