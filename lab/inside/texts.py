@@ -52,28 +52,29 @@ def encode(run, text):
     if not is_word_level(run.tokenizer):  # a byte-level token brings its own space
         text = re.sub(r" +(?=\[MASK\])", "", text)
     ids = frame(run.tokenizer, run.tokenizer.encode(text, add_special_tokens=False).ids)
+    named = f"text {text[:80]!r}"
     masks, gaps = ids.count(MASK), config.vocab_size - (first or 0)
     does = "continues a text" if run.kind == "lm" else "translates"
     require(
-        (masks or not fills, f"--text {text!r}: no [MASK] found; put one where a word is missing"),
+        (masks or not fills, f"{named}: no [MASK] found; put one where a word is missing"),
         (
             not masks or fills or run.kind == "classifier",
-            f"--text {text!r}: {run.folder} {does}; for [MASK] use a run of train_mlm.py "
+            f"{named}: {run.folder} {does}; for [MASK] use a run of train_mlm.py "
             "or of beyond.train_seq2seq --task infill",
         ),
         (
             not first or masks <= gaps,
-            f"--text has {masks} [MASK]s, but {run.folder} was trained with at most {gaps} gaps",
+            f"{named}: has {masks} [MASK]s; {run.folder} was trained with at most {gaps} gaps",
         ),
         (
             run.kind == "lm" or len(ids) > len(frame(run.tokenizer, [])),
-            f"--text {text!r}: contains no words; give a sentence with --text or --file",
+            f"{named}: contains no words; give a sentence",
         ),
         (
             run.kind in ("lm", "classifier")
             or config.pos != "learned"
             or len(ids) <= config.block_size,
-            f"--text has {len(ids)} tokens with [BOS], but learned positions end at "
+            f"{named}: has {len(ids)} tokens with [BOS], but learned positions end at "
             f"{config.block_size}; shorten it",
         ),
     )
@@ -91,7 +92,7 @@ def read(run, texts, first=0):
     for number, text in enumerate(texts, first + 1):
         require_text(text)
         encoding = run.tokenizer.encode(text, add_special_tokens=False)
-        empty = f"--text {text!r}: contains no words; give a sentence with --text"
+        empty = f"text {text!r}: contains no words; give a sentence"
         require((set(encoding.ids) - {BOS, EOS}, empty))
         typed = [text[start:end] for start, end in encoding.offsets]
         tokens = token_strings(run.tokenizer, encoding.ids)
@@ -141,7 +142,8 @@ def read_both(run, texts):
             source, words[b] = source[0], token_strings(run.tokenizer, source[0])
         elif first is not None:
             most = config.vocab_size - first
-            require((masks <= most, f"--text has {masks} [MASK]s; {run.folder} has at most {most}"))
+            many = f"a text has {masks} [MASK]s; {run.folder} was trained with at most {most} gaps"
+            require((masks <= most, many))
             source[source == MASK] = torch.arange(first, first + masks)
             words[b] = [
                 run.tokenizer.id_to_token(i) if i >= first else word

@@ -398,7 +398,7 @@ def test_unknown_words_and_cuts_are_told(tmp_path, figures):
         (("RUN", "--layer", "3"), "--layer 3: {run} has layers 1 to 2"),
         (("RUN", "--layer", "0"), "--layer must be at least 1"),
         (("RUN", "--head", "9", "--layer", "9"), "has heads 1 to 2"),
-        (("RUN", "--text", ""), "--text '': contains no words"),
+        (("RUN", "--text", ""), "text '': contains no words"),
         (("RUN", "--text", " \n"), "contains no words"),
         (("RUN", "--text", "[EOS]"), "contains no words"),
         (("RUN", "--format", "gif"), "gif"),

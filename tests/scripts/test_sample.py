@@ -177,7 +177,7 @@ def test_labelled_rows_are_scored(tmp_path):
         (b"", "texts.txt: contains no text"),
         (b" \n\n", "texts.txt: contains no text"),
         (b"caf\xe9\n", "texts.txt: not UTF-8"),
-        (b"this [MASK]\nthis\n", "--text 'this': no [MASK] found"),  # before any answer
+        (b"this [MASK]\nthis\n", "text 'this': no [MASK] found"),  # before any answer
         (None, "texts.txt: no such file"),
     ],
 )
@@ -227,7 +227,7 @@ def test_a_comment_alone_is_read_without_ancestors(tmp_path):
 def test_the_comment_of_a_thread_needs_a_mask(tmp_path):
     folder = make_run(tmp_path / "run", "thread")
     done = call("sample", folder, *ask(THREAD[::-1]))
-    assert_complains(done, f"--text {THREAD[0]!r}: no [MASK] found")
+    assert_complains(done, f"text {THREAD[0]!r}: no [MASK] found")
     assert done.out == ""
 
 

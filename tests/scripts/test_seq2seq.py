@@ -170,7 +170,7 @@ def test_training_pairs_longer_than_a_block(cli, tmp_path):
         (("--text", "[MASK] a [MASK] b [MASK] c [MASK]"), ["has 4 [MASK]s", "at most"]),
         (
             ("--text", "[MASK]" + " we" * 20),
-            ["--text has 22 tokens with [BOS]", "learned positions end at 12"],
+            [": has 22 tokens with [BOS]", "learned positions end at 12"],
         ),
         (tuple("--text [MASK] --tokens 0".split()), ["--tokens must be at least 1"]),
     ],
