@@ -2,7 +2,6 @@
 
 METRICS = {  # columns in this order: (heading, the best value of a column, digits)
     "perplexity": ("perplexity", min, 1),
-    "bits_per_byte": ("bits/byte", min, 3),
     "accuracy": ("accuracy", max, 1),
     "macro_f1": ("macro-F1", max, 1),
     "exact": ("exact", max, 1),
@@ -12,7 +11,6 @@ METRICS = {  # columns in this order: (heading, the best value of a column, digi
     "seconds": ("seconds", None, 0),
 }
 SHARES = ("accuracy", "macro_f1", "exact")  # metrics from 0 to 1, shown in percent
-WITHOUT_SPREAD = ("parameters", "bits_per_byte")  # the latter is perplexity in another unit
 
 
 def make_table(configurations, others):
@@ -20,7 +18,7 @@ def make_table(configurations, others):
     entries = configurations + others
     summaries = [entry.summary() for entry in entries]
     names = {name: 0 for c in configurations for name in c.summary() if "@" not in name}
-    names.pop("bits_per_byte/train", None)
+    names = [name for name in names if name.partition("/")[0] in METRICS]
     names = sorted(names, key=lambda name: list(METRICS).index(name.partition("/")[0]))
     columns = [column(name, entries, summaries) for name in names]
     rows = [[entry.label, entry.seeds or "–", *cells] for entry, *cells in zip(entries, *columns)]
@@ -55,7 +53,7 @@ def column(name, entries, summaries):
         mean, deviation = summary.get(name, (None, None))
         cell = "–" if mean is None else text(mean)
         cell = f"**{cell}**" if entry.ranked and cell == best else cell
-        if deviation is not None and metric not in WITHOUT_SPREAD:
+        if deviation is not None and metric != "parameters":
             cell += f" ± {text(deviation)}"
         cells.append(cell)
     return cells
