@@ -9,7 +9,7 @@ from lab.figures import make_figure, new_figure, styled
 
 GREY = "0.88"  # attention not allowed; no color of the maps
 GAP, TITLE = 0.15, 0.3  # inches between two maps side by side, and above each
-WIDEST = 50.0  # inches of a figure, if a map of 2 inches for each head fits
+WIDEST = 50.0  # inches of a figure, if maps of 3 inches fit
 LONGEST_WORD = 16  # letters; the rest of a longer token is not shown
 
 
@@ -32,7 +32,7 @@ def draw_maps(columns, layers=(), heads=(), linear=False, numbers=False, means=F
     longest = max(len(words) for _, *both, _ in shown for words in both)
     side = WIDEST / sum(len(heads) or column[0][-1].size(1) for column in columns)
     pitch = max(0.13, min(0.3, 2.0 / longest))  # inches a token
-    pitch = 0.3 if numbers else min(pitch, max(2.0, min(8.0, side)) / longest)
+    pitch = 0.3 if numbers else min(pitch, max(3.0, min(8.0, side)) / longest)
     every = math.ceil(0.125 / pitch)  # of many tokens, not each can be named
     size = min(8.0, 54 * pitch * every)
     colors = colormaps["Blues"].with_extremes(bad=GREY)
