@@ -131,8 +131,9 @@ def train(flags):
     logits, seen = answer(), seen_in_training(corpus, seen, []) if flags.refit else seen_now
     result = {"epoch": epoch, "unknown/test": sets["test"].unknown()}
     result |= accuracies(logits, sets, seen) | {"accuracy/valid": valid}
-    report_predictions(run, corpus, logits["test"], seen, result, model)
-    draw(run, corpus)
+    title = f"Classification of {corpus.name}, {figures.POSITION_NAMES[config.pos]}"
+    report_predictions(run, corpus, title, logits["test"], seen, result, model)
+    draw(run, title, corpus.floor.get("accuracy/test"))
     words = f"test accuracy {result['accuracy/test']:.1%}{in_words(result)}"
     if "accuracy/test" in corpus.floor:
         words += f", the best possible is {corpus.floor['accuracy/test']:.1%}"
@@ -218,13 +219,11 @@ def say_data(run, corpus, note, sets, seen, model, source):
             run.say(f"  note: {unknown:.0%} of the {name} words are unknown to {whose}")
 
 
-def draw(run, corpus):
+def draw(run, title, floor):
     """Draw accuracy and loss over epochs as curve.png."""
     names = {"train": "train", "valid": "validation", "test": "test"}
     names |= {"seen": "test, seen in training", "unseen": "test, unseen"}
     lines = {label: f"accuracy/{name}" for name, label in names.items()}
-    title = f"Classification of {corpus.name}, {figures.POSITION_NAMES[run.flags.pos]}"
-    floor = corpus.floor.get("accuracy/test")
     left = Curves(title, "accuracy", lines, {"best possible": floor} if floor else {})
     right = Curves("", "loss", {label: f"loss/{name}" for name, label in names.items()})
     draw_curve(run, [left, right], "epoch of the search")

@@ -173,9 +173,9 @@ def train(flags):
     run.load_best(model)  # the weights of the last step
     logits = logits or answer()
     result = accuracies(logits, sets, seen)
-    report_predictions(run, corpus, logits["test"], seen, result, model)
-    lines = {name: f"accuracy/{name}" for name in (*sets, "seen", "unseen")}
     title = f"Classification of {corpus.name} by likelihood, {figures.POSITION_NAMES[config.pos]}"
+    report_predictions(run, corpus, title, logits["test"], seen, result, model)
+    lines = {name: f"accuracy/{name}" for name in (*sets, "seen", "unseen")}
     draw_curve(run, [Curves(title, "accuracy", lines)])
     run.say_end(f"test accuracy {result['accuracy/test']:.1%}{in_words(result)}")
 

@@ -79,7 +79,7 @@ def save(figure, path):
         warnings.filterwarnings("always", "Glyph")
         figure.savefig(path)
     if any("Glyph" in str(warning.message) for warning in caught):
-        print(f"note: {path}: letters that the font lacks are drawn as boxes")
+        print("note: the font lacks some letters of a figure; they are drawn as boxes")
 
 
 def line_colors(labels):
@@ -203,7 +203,7 @@ def plain_log_ticks(axis):
 
 
 @styled()
-def confusion(counts, classes, title=""):
+def confusion(counts, classes, title):
     """Return a figure of a confusion matrix.
 
     counts[i][j]: rows of true class i that were given class j. Colors are shares of the true class.
@@ -222,6 +222,6 @@ def confusion(counts, classes, title=""):
     axis.set_xticks(range(len(classes)), classes, parse_math=False, **slant)
     axis.set_yticks(range(len(classes)), classes, parse_math=False)
     axis.set(xlabel="predicted class", ylabel="true class")
-    axis.set_title(f"{title}\ntest rows: {right:.1%} correct".strip(), parse_math=False)
+    axis.set_title(f"{title}\ntest rows: {right:.1%} correct", parse_math=False)
     axis.grid(False)
     return figure

@@ -43,15 +43,15 @@ def draw_curve(run, panels, xlabel="step"):
     figures.save(figures.curves(drawn, xlabel), run.folder / "curve.png")
 
 
-def report_predictions(run, corpus, logits, seen, result, model):
+def report_predictions(run, corpus, title, logits, seen, result, model):
     """Write predictions.tsv, result.json and confusion.png, and print the scores of each class and
-    the most confident errors. logits (N, n_class), seen (N,): of the test rows."""
+    the most confident errors. title: of the figure. logits (N, n_class), seen (N,): of the test
+    rows."""
     test = Predictions(corpus.test_rows, corpus.classes, logits, seen)
     test.write(run.folder)
     about = {"classes": corpus.classes, "confusion": test.confusion}
     floor = {f"floor/{name}": value for name, value in corpus.floor.items() if name in result}
     run.finish(about | result | test.scores() | floor, model)
-    title = f"Classification of {corpus.name}, {figures.POSITION_NAMES[run.flags.pos]}"
     drawn = figures.confusion(test.confusion, corpus.classes, title)
     figures.save(drawn, run.folder / "confusion.png")
     for line in test.describe_scores() + test.describe_errors():

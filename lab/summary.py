@@ -17,9 +17,8 @@ def make_table(configurations, others):
     """Return (header, rows) for lab.tables: configurations, a line, baselines and the floor."""
     entries = configurations + others
     summaries = [entry.summary() for entry in entries]
-    names = {name: 0 for c in configurations for name in c.summary() if "@" not in name}
-    names = [name for name in names if name.partition("/")[0] in METRICS]
-    names = sorted(names, key=lambda name: list(METRICS).index(name.partition("/")[0]))
+    found = dict.fromkeys(name for c in configurations for name in c.summary() if "@" not in name)
+    names = [name for m in METRICS for name in found if name.partition("/")[0] == m]
     columns = [column(name, entries, summaries) for name in names]
     rows = [[entry.label, entry.seeds or "–", *cells] for entry, *cells in zip(entries, *columns)]
     if others:

@@ -146,6 +146,5 @@ def check_width(where, cells, width, is_csv):
     if len(cells) == 1:
         raise DataError(f"{where}: 1 column, expected a label and a text separated by a comma")
     if len(cells) != width:
-        quoted = "quote texts that hold a comma, or name the columns label and text in a header"
-        remedy = quoted if is_csv else "complete the line"
+        remedy = "quote texts that hold a comma" if is_csv else "complete the line"
         raise DataError(f"{where}: {len(cells)} columns, expected {width}; {remedy}")

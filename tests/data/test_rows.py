@@ -122,7 +122,7 @@ def test_a_mistake_names_the_line_and_the_remedy(name, text, message, tmp_path):
 
 
 @pytest.mark.parametrize("header", ["", "label;text\n"])
-@pytest.mark.parametrize("text", ["plain", "one, comma", "two, of, them"])
+@pytest.mark.parametrize("text", ["plain", "one, comma", "two, of, them", '"in; quotes, too"'])
 def test_semicolons_between_columns_are_refused(header, text, tmp_path):
     path = write(tmp_path / "mine.csv", header, [("ham", text), ("spam", text)], "{};{}\n")
     with pytest.raises(DataError, match="semicolons separate the columns"):

@@ -109,6 +109,8 @@ def test_a_plot_that_cannot_be_is_refused(tmp_path):
         run.attention(TEXT * 6).plot(numbers=True)
     with pytest.raises(UserError, match="scale 'lin': must be sqrt or linear"):
         run.attention(TEXT).plot(scale="lin")
+    with pytest.raises(UserError, match="beside: is not the attention of a text"):
+        run.attention(TEXT).plot(beside=run)
     with pytest.raises(UserError, match="beside: is of the same run"):
         run.attention(TEXT).html(beside=run.attention("we will read"))
     with pytest.raises(UserError, match="NoPE has no position encoding"):
@@ -233,6 +235,11 @@ def test_impossible_sampling_is_refused(tmp_path, option):
     run = load_run(make_run(tmp_path / "run", "lm"))
     with pytest.raises(UserError, match="must be at least"):
         run.sample(TEXT, **option)
+
+
+def test_a_device_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(UserError, match="device tpu: cannot be used"):
+        load_run(make_run(tmp_path / "run"), device="tpu")
 
 
 def test_a_run_is_opened_without_gradients(finished):

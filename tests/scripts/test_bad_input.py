@@ -101,8 +101,7 @@ def test_windows_line_ends_give_equal_results(script, cli, own_corpus, finished,
     unix = finished(script)  # on the same text
     for path in own_corpus.iterdir():
         path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
-    windows = cli(script, *SHORT[script], data=own_corpus, out=tmp_path / "windows")
-    assert windows.code == 0 and not windows.err
+    succeed(cli(script, *SHORT[script], data=own_corpus, out=tmp_path / "windows"))
     assert_same_run(tmp_path / "windows", unix)
 
 

@@ -17,10 +17,17 @@ def test_drawing_changes_no_setting_of_matplotlib(tmp_path):
     before = {name: matplotlib.rcParams[name] for name in matplotlib.rcParams}
     curve = ("t", "y", {"alibi": ([1, 2], [3, 4])}, {}, True)
     figures.save(figures.curves([curve], "step"), tmp_path / "x.png")
-    figures.confusion([[1, 2], [3, 4]], ["a", "b"])
+    figures.confusion([[1, 2], [3, 4]], ["a", "b"], "t")
     panels.draw_over_steps("t", [Panel("p", "y", {"ALiBi": ([1, 2], [3, 4], [1, 1])})], "step")
     assert {name: matplotlib.rcParams[name] for name in matplotlib.rcParams} == before
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_letters_that_the_font_lacks_are_told(tmp_path, capsys):
+    figures.save(figures.confusion([[1, 2], [3, 4]], ["a", "b"], "known"), tmp_path / "x.png")
+    assert not capsys.readouterr().out
+    figures.save(figures.confusion([[1, 2], [3, 4]], ["正", "负"], "t"), tmp_path / "x.png")
+    assert capsys.readouterr().out.startswith("note: the font lacks some letters")
 
 
 def test_every_encoding_has_a_name_and_a_color_of_its_own():
