@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data import large, sharding, shards
+from data.corpus import check_set_name
 from data.download import sha256
 from data.files import MEGABYTE, write_whole
 from data.locks import wait_for_lock
@@ -105,7 +106,9 @@ def open_sources(flags):
             if path.suffix in (".tsv", ".csv", ".jsonl"):
                 print(f"note: {path} is read as plain text: whole lines, with all their columns")
     tests = [large.open_source(path, Path(path).stem) for path in flags.test]
-    names = ["train", "valid", *(source.set for source in sources + tests)]
+    for test in tests:
+        check_set_name(test.set, test.file)
+    names = [source.set for source in sources + tests]
     taken = [test.file for test in tests if names.count(test.set) > 1]
     require((not taken, f"--test {' '.join(taken)}: another set has that name; rename the file"))
     return sorted(sources + tests, key=lambda source: source.set != "train")

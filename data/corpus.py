@@ -152,3 +152,12 @@ def hold_out_valid(items, flags, key=lambda item: item):
         problem = f"too little text to hold out --valid {flags.valid} of it, and train on the rest"
         raise DataError(f"--data {flags.data}: {problem}; give more text, or another --valid")
     return kept, held_out
+
+
+def check_set_name(name, path):
+    """Raise DataError if a test set's name is that of another set, or contains @: results name the
+    perplexity in blocks of 64 tokens perplexity/NAME@64."""
+    if name in ("train", "valid"):
+        raise DataError(f"{path}: {name} is the name of another set; rename the file")
+    if "@" in name:
+        raise DataError(f"{path}: the name of a set must not contain @; rename the file")

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from data.corpora import lami, toy
-from data.corpus import Corpus, hold_out, hold_out_valid
+from data.corpus import Corpus, check_set_name, hold_out, hold_out_valid
 from data.files import DataError, read_lines
 
 VALID_NAMES = ("val", "valid", "dev")
@@ -140,6 +140,8 @@ def load_folder(folder, languages):
         for name in ["train", *sorted(names - {"train"})]
     }
     valid = [pair for name in VALID_NAMES for pair in parts.pop(name, [])]
+    for name in parts.keys() - {"train"}:
+        check_set_name(name, folder / f"{name}.{languages[0]}")
     return Pairs(folder.resolve().name, languages, parts.pop("train"), valid, parts)
 
 

@@ -8,7 +8,7 @@ licence, so it is not part of this project.
 from pathlib import Path
 
 from data.corpora.rows import read_rows
-from data.corpus import Corpus
+from data.corpus import Corpus, check_set_name
 from data.download import download as fetch
 from data.files import DataError, read_non_empty_lines
 
@@ -57,10 +57,7 @@ def load(folder):
         corpus.lines = read_non_empty_lines(folder / "train_LM.txt")
         for path in sorted(folder.glob("test_LM_*.txt")):
             name = path.stem.removeprefix("test_LM_")
-            if name in ("train", "valid"):
-                raise DataError(f"{path}: {name} is the name of another set; rename it")
-            if "@" in name:  # perplexity/NAME@64 is that of blocks of 64 tokens
-                raise DataError(f"{path}: the name of a set must not contain @; rename it")
+            check_set_name(name, path)
             corpus.tests[name] = read_non_empty_lines(path)
         if not corpus.tests:
             raise DataError(

@@ -101,6 +101,9 @@ def test_a_folder_of_parallel_files(tmp_path):
     assert turned.languages == ("fr", "en") and turned.train == [("un", "one"), ("deux", "two")]
     write(folder, dev=("five\n", "cinq\n"))
     assert load_pairs(folder).valid == [("three", "trois"), ("five", "cinq")]
+    write(folder, **{"a@b": ("six\n", "six\n")})
+    with pytest.raises(DataError, match="a@b.en: the name of a set must not contain @"):
+        load_pairs(folder)
     write(folder, ("de",), train=("eins\n\nzwei\n",))
     assert load_pairs(folder, "de-en").train == [("eins", "one"), ("zwei", "two")]
     told = "train in de, en, fr; choose two, for example --languages de-en"

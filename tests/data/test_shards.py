@@ -496,7 +496,8 @@ def test_a_line_too_long_for_memory_is_refused(tmp_path, monkeypatch):
         (("--vocab-from", "nowhere"), ["--vocab-from nowhere", "no such tokenizer.json"]),
         (("--vocab-from", "nowhere", "--vocab-size", 500), ["leave --vocab-size 500 out"]),
         (("--test", "nowhere.txt"), ["nowhere.txt: no such file"]),
-        (("--test", "valid.txt"), ["--test valid.txt", "rename the file"]),
+        (("--test", "valid.txt"), ["valid.txt: valid is the name of another set", "rename"]),
+        (("--test", "a@b.txt"), ["a@b.txt: the name of a set must not contain @"]),
         (("--out", ""), ["--out is missing"]),
         (("--out", "valid.txt"), ["--out valid.txt: is a file"]),
         (("--check",), ["text.txt: no prepared folder"]),
@@ -504,7 +505,8 @@ def test_a_line_too_long_for_memory_is_refused(tmp_path, monkeypatch):
 )
 def test_invalid_flags_are_refused(argv, parts, text, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    write_text(tmp_path / "valid.txt", 3)
+    for name in ("valid.txt", "a@b.txt"):
+        write_text(tmp_path / name, 3)
     before = contents(tmp_path)
     assert_complains(call("prepare", "text.txt", "--out", "out", *argv), *parts)
     assert contents(tmp_path) == before
