@@ -129,6 +129,7 @@ def test_semicolons_between_columns_are_refused(header, text, tmp_path):
         read_rows(path)
 
 
-def test_a_header_of_unknown_names_is_suspected(tmp_path, capsys):
-    read_rows(write(tmp_path / "mine.csv", "Bewertung,Satz\n", line="{},{}\n"))
+@pytest.mark.parametrize("name, tab", [("mine.csv", ","), ("mine.tsv", "\t")])
+def test_a_header_of_unknown_names_is_suspected(name, tab, tmp_path, capsys):
+    read_rows(write(tmp_path / name, f"Bewertung{tab}Satz\n", line=f"{{}}{tab}{{}}\n"))
     assert "if row 1 ('Bewertung') is a header, name its columns" in capsys.readouterr().err
