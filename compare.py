@@ -79,7 +79,7 @@ def compare(flags):
     out.mkdir(parents=True, exist_ok=True)
     drawn = draw(out, configurations, others)
     header, rows, note = *make_table(configurations, others), caption(configurations)
-    about = {"left": 2, "wide": True, "label": out.name, "more": tested}
+    about = {"left": 2, "label": out.name, "more": tested}
     text = tables.write(out / "compare", header, rows, note, **about)
     numbers = {
         "kind": trained[0].kind,

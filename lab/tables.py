@@ -12,17 +12,16 @@ from itertools import groupby
 from data.files import write_text
 
 
-def write(stem, header, rows, caption, left=1, wide=False, label="", more=""):
+def write(stem, header, rows, caption, left=1, label="", more=""):
     """Write stem.md and stem.tex, and return the Markdown, which is readable as plain text.
 
-    left: number of left-aligned columns. wide: LaTeX lets the table span two columns of text.
-    label: name in LaTeX, after "tab:"; by default the file's name. more: a paragraph for the
-    Markdown alone, below the caption.
+    left: number of left-aligned columns. label: name in LaTeX, after "tab:"; by default the file's
+    name. more: a paragraph for the Markdown alone, below the caption.
     """
     text = f"{markdown(header, rows, left)}\n{caption}\n" + (f"\n{more}\n" if more else "")
     write_text(stem.with_suffix(".md"), text)
     label = label or stem.name
-    write_text(stem.with_suffix(".tex"), latex(header, rows, caption, label, left, wide))
+    write_text(stem.with_suffix(".tex"), latex(header, rows, caption, label, left))
     return text
 
 
@@ -47,18 +46,21 @@ def align(lines, left=1):
     ]
 
 
-def latex(header, rows, caption, label, left, wide):
-    """Return a LaTeX table (booktabs)."""
-    table = "table*" if wide else "table"
+def latex(header, rows, caption, label, left):
+    """Return a LaTeX table, no wider than the text. If the text has two columns, a table of more
+    than five spans both."""
+    table = "table*" if len(header) > 5 else "table"
     names = [cell if isinstance(cell, str) else cell[1] for cell in header]
     lines = [
-        r"% \usepackage{booktabs}",
+        r"% \usepackage{booktabs, graphicx}",
         rf"\begin{{{table}}}",
         r"\centering",
         rf"\caption{{{escaped(caption)}}}",
         rf"\label{{tab:{label}}}",
+        r"\smallskip",
         r"\small",
         r"\setlength{\tabcolsep}{4pt}",
+        r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
         rf"\begin{{tabular}}{{@{{}}{'l' * left}{'r' * (len(header) - left)}@{{}}}}",
         r"\toprule",
         *common_headings(header),
@@ -66,7 +68,7 @@ def latex(header, rows, caption, label, left, wide):
         r"\midrule",
         *(latex_row(row) if row else r"\midrule" for row in rows),
         r"\bottomrule",
-        r"\end{tabular}",
+        r"\end{tabular}}",
         rf"\end{{{table}}}",
     ]
     return "\n".join(lines) + "\n"
@@ -100,12 +102,13 @@ def escaped(text):
         "±": r"$\pm$",
         "≥": r"$\geq$",
         "−": "$-$",
-        "–": "--",
+        "–": r"\textendash{}",
         "<": "$<$",
         ">": "$>$",
         "|": r"\textbar{}",
     } | {c: "\\" + c for c in "&%$#_{}"}
-    return "".join(special.get(c, c) for c in text)
+    text = "".join(special.get(c, c) for c in text).replace("--", "-{}-")
+    return re.sub("`(.+?)`", r"\\texttt{\1}", text)
 
 
 def spread(values, digits=1):

@@ -67,13 +67,13 @@ class Runs:
 
 
 def write_table(runs, name, header, rows, caption):
-    """Write tables/NAME.md and .tex, for one column if it has at most five; return the Markdown.
+    """Write tables/NAME.md and .tex; return the Markdown.
 
     caption: plain text, without the marks of Markdown.
     """
     folder = runs.out / "tables"
     folder.mkdir(exist_ok=True)
-    tables.write(folder / name, header, rows, caption, wide=len(header) > 5)
+    tables.write(folder / name, header, rows, caption)
     link = f"LaTeX: [tables/{name}.tex](tables/{name}.tex)"
     return f"{tables.markdown(header, rows)}\n*{literal(caption, 1000)} {link}*"
 
