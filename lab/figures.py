@@ -34,6 +34,7 @@ STYLE = {
     "axes.grid": True,
     "grid.alpha": 0.25,
     "figure.dpi": 150,
+    "pdf.fonttype": 42,  # TrueType; many conferences refuse Type 3
     "legend.frameon": False,
     "axes.prop_cycle": f"cycler('color', {list(COLORS)})",
 }

@@ -347,6 +347,7 @@ def is_picture(path):
         path.read_bytes().startswith(b"\x89PNG\r\n")
         and path.stat().st_size > 5000
         and path.with_suffix(".pdf").stat().st_size > 1000
+        and b"/Type3" not in path.with_suffix(".pdf").read_bytes()
     )
 
 
