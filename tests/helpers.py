@@ -427,6 +427,11 @@ def succeed(outcome):
     return outcome
 
 
+def train(name, /, *argv, **flags):
+    """Run a training script with its tiny sizes, a flag given here wins; return its Outcome."""
+    return succeed(call(name, *SHORT[name], *argv, **flags))
+
+
 def assert_complains(outcome, *parts):
     """Assert that a command ended with exit code 2 and one line on stderr with all these parts."""
     assert outcome.code == 2, outcome

@@ -20,6 +20,7 @@ from helpers import (
     result_of,
     sentence,
     succeed,
+    train,
 )
 from one_of_two import stop_at
 
@@ -207,20 +208,20 @@ def test_notes_on_a_small_text_and_on_a_table(tmp_path):
 # ---------------------------------------------------------------------------- training on it
 
 
-def test_training_on_tokens_equals_training_on_the_text(cli, wiki, tmp_path):
+def test_training_on_tokens_equals_training_on_the_text(wiki, tmp_path):
     """Compare all results bit for bit, with the noise that needs word counts."""
     prepared(tmp_path / "prepared", wiki, *SMALL)
     noise = dict(swap_words=0.2, rare_unknown=0.3, eval_block="4,8", pos="alibi")
     text, tokens = tmp_path / "text", tmp_path / "tokens"
     for corpus, out in ((wiki, text), (tmp_path / "prepared", tokens)):
-        succeed(cli("train_lm", *SHORT["train_lm"], **noise, data=corpus, out=out))
+        train("train_lm", **noise, data=corpus, out=out)
     assert_same_run(tokens, text)
     assert {"bits_per_byte/wiki-test@4", "unknown/wiki-test"} <= result_of(tokens).keys()
 
 
 @pytest.mark.parametrize("causal", [(), ("--causal",)])
 def test_an_encoder_reads_every_block_once_an_epoch_and_resumes(
-    causal, ready, cli, tmp_path, monkeypatch
+    causal, ready, tmp_path, monkeypatch
 ):
     folder = Prepared(ready)
     stream = folder.streams["train"]
@@ -235,11 +236,11 @@ def test_an_encoder_reads_every_block_once_an_epoch_and_resumes(
         assert sorted(rows) == sorted(block.tolist() for block in blocks)
     argv = (*TINY, *causal, *"--eval-every 4 --decay 0".split(), "--data", ready)
     argv = ("train_mlm", *argv, "--batch-size", len(blocks) // 3)  # four batches per epoch
-    succeed(cli(*argv, steps=12, out=tmp_path / "whole"))
+    succeed(call(*argv, steps=12, out=tmp_path / "whole"))
     with monkeypatch.context() as patch:
         stop_at(patch, 2)  # at step 4
-        assert cli(*argv, steps=12, out=tmp_path / "parts").code == 130
-    succeed(cli("train_mlm", resume=True, out=tmp_path / "parts"))
+        assert call(*argv, steps=12, out=tmp_path / "parts").code == 130
+    succeed(call("train_mlm", resume=True, out=tmp_path / "parts"))
     assert_same_run(tmp_path / "parts", tmp_path / "whole")
 
 
@@ -257,21 +258,21 @@ def test_an_encoder_reads_every_block_once_an_epoch_and_resumes(
     ],
 )
 def test_flags_and_scripts_that_conflict_with_a_prepared_folder(
-    script, argv, parts, cli, ready, tmp_path
+    script, argv, parts, ready, tmp_path
 ):
-    outcome = cli(script, *SHORT[script], *argv, data=ready, out=tmp_path / "run")
+    outcome = call(script, *SHORT[script], *argv, data=ready, out=tmp_path / "run")
     assert_complains(outcome, *parts)
     assert not (tmp_path / "run").exists()
 
 
-def test_continuing_from_a_run_of_another_vocabulary(cli, finished, text, tmp_path):
+def test_continuing_from_a_run_of_another_vocabulary(finished, text, tmp_path):
     prepared(tmp_path / "other", text, *SMALL)
     source = finished("train_lm")
     argv = ("train_lm", *SHORT["train_lm"], "--init-from", source, "--out", tmp_path / "run")
     told = ("another vocabulary", f"--vocab-from {source}")
-    assert_complains(cli(*argv, data=tmp_path / "other"), tmp_path / "other", *told)
+    assert_complains(call(*argv, data=tmp_path / "other"), tmp_path / "other", *told)
     prepared(tmp_path / "same", text, "--vocab-from", source)
-    succeed(cli(*argv, data=tmp_path / "same"))
+    succeed(call(*argv, data=tmp_path / "same"))
 
 
 # ---------------------------------------------------------------------------- interruptions
@@ -352,14 +353,14 @@ def alter(path):
     "harm, words",
     [(cut, "bytes instead of"), (alter, "was altered"), (lambda path: path.unlink(), "is missing")],
 )
-def test_a_corrupt_shard_is_named_and_made_again(harm, words, cli, text, tmp_path):
+def test_a_corrupt_shard_is_named_and_made_again(harm, words, text, tmp_path):
     folder = tmp_path / "out"
     prepared(folder, text, *SMALL, "--valid", 0.1)
     before, shard = contents(folder), folder / "train-00002.bin"
     harm(shard)
     for outcome in (
         call("prepare", "--check", folder),
-        cli("train_lm", *SHORT["train_lm"], "--data", folder, "--out", tmp_path / "run"),
+        call("train_lm", *SHORT["train_lm"], "--data", folder, "--out", tmp_path / "run"),
     ):
         assert_complains(outcome, f"{shard}: ", words, "same beyond.prepare command again")
     assert not (tmp_path / "run").exists()
@@ -369,14 +370,14 @@ def test_a_corrupt_shard_is_named_and_made_again(harm, words, cli, text, tmp_pat
     assert contents(folder) == before and call("prepare", "--check", folder).code == 0
 
 
-def test_an_altered_shard_of_a_large_folder_is_found(cli, text, tmp_path, monkeypatch):
+def test_an_altered_shard_of_a_large_folder_is_found(text, tmp_path, monkeypatch):
     monkeypatch.setattr("data.shards.HASHED_AT_OPENING", 0)
     prepared(tmp_path / "out", text, *SMALL)
     shard = tmp_path / "out" / "train-00000.bin"
     shard.write_bytes(b"\xff" * shard.stat().st_size)
     Prepared(tmp_path / "out")
     assert_complains(call("prepare", "--check", tmp_path / "out"), shard, "was altered")
-    outcome = cli("train_lm", *SHORT["train_lm"], data=tmp_path / "out", out=tmp_path / "run")
+    outcome = call("train_lm", *SHORT["train_lm"], data=tmp_path / "out", out=tmp_path / "run")
     assert_complains(outcome, shard, "holds id 65535 of a vocabulary of", "was altered")
 
 
@@ -418,13 +419,13 @@ def shard_with(**more):
         ("tokenizer.json", lambda c: c[:100], ["tokenizer.json: not a tokenizer file"]),
     ],
 )
-def test_a_prepared_folder_with_a_corrupt_file_is_refused(name, how, parts, cli, ready, tmp_path):
+def test_a_prepared_folder_with_a_corrupt_file_is_refused(name, how, parts, ready, tmp_path):
     folder = shutil.copytree(ready, tmp_path / "out")
     (folder / name).write_bytes(how((folder / name).read_bytes()))
     before = contents(folder)
     for outcome in (
         call("prepare", "--check", folder),
-        cli("train_lm", *SHORT["train_lm"], "--data", folder, "--out", tmp_path / "run"),
+        call("train_lm", *SHORT["train_lm"], "--data", folder, "--out", tmp_path / "run"),
     ):
         assert_complains(outcome, folder, *parts)
     assert contents(folder) == before and not (tmp_path / "run").exists()

@@ -78,7 +78,7 @@ def plain(state, path):
 
 @pytest.mark.parametrize("write", [zipped, legacy, plain])
 @pytest.mark.parametrize("name", ["best.pt", "checkpoint.pt"])
-def test_code_in_a_pickle_is_not_executed(write, name, cli, corpus, copied, tmp_path):
+def test_code_in_a_pickle_is_not_executed(write, name, corpus, copied, tmp_path):
     folder, marker = copied("train_mlm"), tmp_path / "marker"
     with open(folder / name, "rb") as file:
         state = torch.load(file, weights_only=True)
@@ -94,7 +94,7 @@ def test_code_in_a_pickle_is_not_executed(write, name, cli, corpus, copied, tmp_
     outcome = (
         opened(folder)
         if name == "best.pt"
-        else cli("train_mlm", *SHORT["train_mlm"], data=corpus, out=folder, resume=True)
+        else call("train_mlm", *SHORT["train_mlm"], data=corpus, out=folder, resume=True)
     )
     assert_complains(outcome, folder / name, "not a readable checkpoint", "restore")
     assert not marker.exists() and contents(folder) == before
@@ -180,13 +180,13 @@ FORGED = {
 
 
 @pytest.mark.parametrize("change", FORGED.values(), ids=FORGED)
-def test_a_forged_checkpoint_is_not_resumed(change, cli, corpus, copied):
+def test_a_forged_checkpoint_is_not_resumed(change, corpus, copied):
     folder = copied("train_mlm")
     state = read_checkpoint(folder / "checkpoint.pt")
     change(state)
     write_checkpoint(folder / "checkpoint.pt", state)
     before = contents(folder)
-    outcome = cli("train_mlm", *SHORT["train_mlm"], data=corpus, out=folder, resume=True)
+    outcome = call("train_mlm", *SHORT["train_mlm"], data=corpus, out=folder, resume=True)
     assert_complains(outcome, folder / "checkpoint.pt", "restore")
     assert contents(folder) == before
 
@@ -408,18 +408,18 @@ def test_half_a_surrogate_in_a_thread_can_be_tokenized(tmp_path):
     assert load_threads(tmp_path / "a.jsonl").trees[0].texts == ["t", "so ? far"]
 
 
-def test_control_characters_do_not_reach_the_terminal(cli, own_corpus, tmp_path):
+def test_control_characters_do_not_reach_the_terminal(own_corpus, tmp_path):
     escaped = "a\\x1b[31mb\\x9b2J\\u202e\\x00\\ud800é –"
     assert printable("a\x1b[31mb\x9b2J\u202e\x00\ud800é –") == escaped
     (own_corpus / "train_CLS.tsv").write_text("\x1b[2J\x1b]0;owned\x07\ttext\n")
     folder = own_corpus.rename(tmp_path / "a\x1b[31m\nb")
-    outcome = cli("train_classifier", data=folder, out=tmp_path / "run")
+    outcome = call("train_classifier", data=folder, out=tmp_path / "run")
     assert_complains(outcome, "a\\x1b[31m b", "train_CLS.tsv:1: unknown label '\\x1b[2J")
     assert outcome.err[:-1].isprintable()
-    outcome = cli("train_classifier", "--data", folder, "--n-\x1b[31mlayer", 3)
+    outcome = call("train_classifier", "--data", folder, "--n-\x1b[31mlayer", 3)
     assert_complains(outcome, "\\x1b[31m")
     (tmp_path / "lines").mkdir()
     path = tmp_path / "lines" / "a\x1bb.txt"
     path.write_text("\n".join(f"{number} of \x1b[31m words" for number in range(40)) + "\n")
-    outcome = cli("train_lm", *SHORT["train_lm"], steps=0, data=path, out=tmp_path / "\x1bout")
+    outcome = call("train_lm", *SHORT["train_lm"], steps=0, data=path, out=tmp_path / "\x1bout")
     assert outcome.code == 0 and "\x1b" not in outcome.out + outcome.err

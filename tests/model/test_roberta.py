@@ -198,7 +198,7 @@ def test_a_tokenizer_that_pads_and_cuts_by_itself_does_not_here(folder, tmp_path
 
 
 @pytest.mark.parametrize("cls", ["RobertaModel", "RobertaForSequenceClassification"])
-def test_a_folder_without_an_lm_head_has_a_body(cls, tmp_path, cli, corpus):
+def test_a_folder_without_an_lm_head_has_a_body(cls, tmp_path, corpus):
     there = write_folder(tmp_path / "there", cls=cls)
     model, tokenizer = load_roberta(tmp_path / "there", head=False)
     idx, mask = read_here(tokenizer, TEXTS)
@@ -208,11 +208,11 @@ def test_a_folder_without_an_lm_head_has_a_body(cls, tmp_path, cli, corpus):
     torch.testing.assert_close(model.body(idx, mask)[mask], expected[mask], atol=1e-4, rtol=0)
     with pytest.raises(ValueError, match="holds no tensor lm_head.*RobertaForMaskedLM"):
         load_roberta(tmp_path / "there")
-    outcome = cli("train_mlm", init=tmp_path / "there", data=corpus, out=tmp_path / "run")
+    outcome = call("train_mlm", init=tmp_path / "there", data=corpus, out=tmp_path / "run")
     assert_complains(outcome, "lm_head")
     assert not (tmp_path / "run").exists()
     given = dict(init=tmp_path / "there", data=corpus, epochs=1, out=tmp_path / "run")
-    succeed(cli("train_classifier", **given))
+    succeed(call("train_classifier", **given))
 
 
 # ---------------------------------------------------------------------------- out
@@ -297,15 +297,15 @@ def test_a_run_that_is_no_roberta_is_not_written(config, told, tmp_path):
 # ---------------------------------------------------------------------------- in the scripts
 
 
-def test_a_run_goes_out_and_in_again(cli, corpus, finished, tmp_path):
+def test_a_run_goes_out_and_in_again(corpus, finished, tmp_path):
     """Export a trained run and read it with --init: its perplexity is that of the run."""
     argv = ("--data", corpus, *SHORT["train_mlm"][-4:])
     learn = "--no-norm-first --steps 30 --lr 0.01 --warmup 3".split()
-    succeed(cli("train_mlm", *SHORT["train_mlm"], *argv, *learn, out=tmp_path / "run"))
+    succeed(call("train_mlm", *SHORT["train_mlm"], *argv, *learn, out=tmp_path / "run"))
     done = succeed(call("export", tmp_path / "run"))
     assert str(tmp_path / "run" / "roberta") in done.out
     given = dict(init=tmp_path / "run" / "roberta", steps=2, out=tmp_path / "on")
-    succeed(cli("train_mlm", *argv, **given))
+    succeed(call("train_mlm", *argv, **given))
     before, after = read_record(tmp_path / "run" / "result.json"), read_metrics(tmp_path / "on")
     assert after[0]["perplexity/valid"] == pytest.approx(before["perplexity/valid"], rel=1e-5)
     assert after[-1] != after[0]
@@ -319,13 +319,13 @@ def test_a_run_goes_out_and_in_again(cli, corpus, finished, tmp_path):
     assert contents(tmp_path / "run") == there and not new.exists()
 
 
-def test_continuing_and_resuming_from_roberta(cli, folder, corpus, tmp_path):
+def test_continuing_and_resuming_from_roberta(folder, corpus, tmp_path):
     argv = "--valid 0.2 --lr 0.01 --warmup 2 --eval-every 5 --batch-size 8 --steps 10".split()
     argv += ["--init", folder, "--data", corpus, "--out", tmp_path / "run"]
-    succeed(cli("train_mlm", *argv))
+    succeed(call("train_mlm", *argv))
     first, _, last = read_metrics(tmp_path / "run")
     assert last["loss/valid"] < first["loss/valid"]
-    succeed(cli("train_mlm", *argv, "--resume"))
+    succeed(call("train_mlm", *argv, "--resume"))
     loaded = read_run(tmp_path / "run")
     assert loaded.tokenizer.to_str() == load_roberta(folder)[1].to_str()
     # What was trained from RoBERTa can be written again.
@@ -337,9 +337,9 @@ def test_continuing_and_resuming_from_roberta(cli, folder, corpus, tmp_path):
 @pytest.mark.parametrize(
     "argv", [(), ("--tune", "all"), ("--tune", "all", "--untrained"), ("--untrained",)]
 )
-def test_classifying_with_roberta_and_with_random_weights(argv, cli, folder, corpus, tmp_path):
+def test_classifying_with_roberta_and_with_random_weights(argv, folder, corpus, tmp_path):
     short = "--epochs 3 --batch-size 8 --no-refit --seed 3".split()
-    succeed(cli("train_classifier", *argv, *short, init=folder, data=corpus, out=tmp_path / "run"))
+    succeed(call("train_classifier", *argv, *short, init=folder, data=corpus, out=tmp_path / "run"))
     loaded, there = read_run(tmp_path / "run"), load_roberta(folder, head=False)[0]
     same = [
         torch.equal(a, b) for a, b in zip(loaded.model.body.parameters(), there.body.parameters())
@@ -361,8 +361,8 @@ def test_classifying_with_roberta_and_with_random_weights(argv, cli, folder, cor
         ("train_classifier", ("--n-layer", 3), "--n-layer 3: --init"),
     ],
 )
-def test_flags_that_do_not_go_with_init(script, argv, told, cli, folder, corpus, tmp_path):
-    outcome = cli(script, "--init", folder, *argv, "--data", corpus, "--out", tmp_path / "run")
+def test_flags_that_do_not_go_with_init(script, argv, told, folder, corpus, tmp_path):
+    outcome = call(script, "--init", folder, *argv, "--data", corpus, "--out", tmp_path / "run")
     assert_complains(outcome, told, "--init")
     assert not (tmp_path / "run").exists()
 
@@ -492,20 +492,20 @@ WRONG = {
 
 
 @pytest.mark.parametrize("change, parts", WRONG.values(), ids=WRONG)
-def test_a_folder_that_is_wrong(change, parts, cli, folder, corpus, tmp_path):
+def test_a_folder_that_is_wrong(change, parts, folder, corpus, tmp_path):
     wrong = shutil.copytree(folder, tmp_path / "wrong")
     change(wrong)
     before = contents(wrong)
-    outcome = cli("train_mlm", "--init", wrong, "--data", corpus, "--out", tmp_path / "run")
+    outcome = call("train_mlm", "--init", wrong, "--data", corpus, "--out", tmp_path / "run")
     assert_complains(outcome, wrong, *parts)
     assert contents(wrong) == before and not (tmp_path / "run").exists()
 
 
-def test_a_folder_that_is_not_there_or_a_run(cli, corpus, finished, tmp_path):
+def test_a_folder_that_is_not_there_or_a_run(corpus, finished, tmp_path):
     for script in ("train_mlm", "train_classifier"):
         for path, told in (
             (tmp_path / "nowhere", "no such folder"),
             (finished("train_mlm"), "--init-from"),
         ):
-            outcome = cli(script, "--init", path, "--data", corpus, "--out", tmp_path / "run")
+            outcome = call(script, "--init", path, "--data", corpus, "--out", tmp_path / "run")
             assert_complains(outcome, told, path)

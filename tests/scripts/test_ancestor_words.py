@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from helpers import SHORT, call, result_of, succeed
+from helpers import call, result_of, succeed, train
 
 from data.corpora.threads import Tree
 from data.forest import Forest
@@ -32,7 +32,7 @@ def test_frequencies_are_counted_in_the_ancestors():
     )
 
 
-def test_the_views_are_those_of_the_run(cli, tmp_path):
+def test_the_views_are_those_of_the_run(tmp_path):
     posts = [
         {"id": str(n), "title": f"post {n} of a {word}", "comments": []}
         | {
@@ -44,8 +44,7 @@ def test_the_views_are_those_of_the_run(cli, tmp_path):
         for word in [("cat", "dog", "hen", "owl")[n % 4]]
     ]
     (tmp_path / "posts.jsonl").write_text("\n".join(map(json.dumps, posts)), encoding="utf-8")
-    argv = (*SHORT["train_thread"], "--data", tmp_path / "posts.jsonl")
-    succeed(cli("train_thread", *argv, out=tmp_path / "run"))
+    train("train_thread", "--data", tmp_path / "posts.jsonl", out=tmp_path / "run")
     runs = (tmp_path / "run", "--out", tmp_path / "words")
     succeed(call("ancestor_words", *runs))
     (found,) = result_of(tmp_path / "words")["runs"].values()

@@ -334,14 +334,14 @@ def test_speeches(speeches, tmp_path):
     assert result["accuracy/test"] > 0.90 and result["accuracy/unseen"] > 0.66
 
 
-def test_rare_words_read_as_unknown_make_unknown_words_likelier(cli, corpus, tmp_path):
+def test_rare_words_read_as_unknown_make_unknown_words_likelier(corpus, tmp_path):
     for share in (0, 0.5):
         out = tmp_path / str(share)
-        succeed(cli("baselines", data=corpus, rare_unknown=share, out=out))
+        succeed(call("baselines", data=corpus, rare_unknown=share, out=out))
     plain, rare = result_of(tmp_path / "0"), result_of(tmp_path / "0.5")
     assert rare["perplexity/obama"] < plain["perplexity/obama"]
     assert rare["accuracy/test"] == plain["accuracy/test"]
-    wrong = cli("baselines", data=corpus, rare_unknown=1.5, out=tmp_path / "no")
+    wrong = call("baselines", data=corpus, rare_unknown=1.5, out=tmp_path / "no")
     assert_complains(wrong, "--rare-unknown")
 
 

@@ -6,7 +6,17 @@ from functools import partial
 
 import pytest
 import torch
-from helpers import SHORT, TINY, assert_complains, call, contents, result_of, succeed, tiny_model
+from helpers import (
+    SHORT,
+    TINY,
+    assert_complains,
+    call,
+    contents,
+    result_of,
+    succeed,
+    tiny_model,
+    train,
+)
 
 from beyond import train_thread
 from data.corpora import toy_threads
@@ -179,8 +189,8 @@ def echoes(tmp_path_factory):
     return path
 
 
-def test_results_of_every_view_and_depth(cli, echoes, tmp_path):
-    done = succeed(cli("train_thread", *SHORT["train_thread"], data=echoes, out=tmp_path / "run"))
+def test_results_of_every_view_and_depth(echoes, tmp_path):
+    done = train("train_thread", data=echoes, out=tmp_path / "run")
     result, config = result_of(tmp_path / "run"), read_record(tmp_path / "run" / "config.json")
     measured = {
         f"perplexity/{part}-{view}{depth}"
@@ -197,22 +207,22 @@ def test_results_of_every_view_and_depth(cli, echoes, tmp_path):
     assert "with another tree's" in done.out.splitlines()[-1]
 
 
-def test_from_a_pretrained_encoder(cli, echoes, finished, tmp_path):
+def test_from_a_pretrained_encoder(echoes, finished, tmp_path):
     given = dict(init_from=finished("train_mlm"), data=echoes, steps=0, out=tmp_path / "run")
-    succeed(cli("train_thread", *"--valid 0.2 --test 0.2".split(), **given))
+    succeed(call("train_thread", *"--valid 0.2 --test 0.2".split(), **given))
     loaded, pretrained = read_run(tmp_path / "run"), read_run(finished("train_mlm"))
     assert loaded.tokenizer.to_str() == pretrained.tokenizer.to_str()
     idx = torch.randint(4, 40, (3, 9))
     expected = pretrained.model.body(idx)
     torch.testing.assert_close(loaded.model.body.encoder(idx), expected)
     torch.testing.assert_close(loaded.model(idx), pretrained.model.head(expected))
-    succeed(cli("train_thread", **given | {"data": "toy", "out": tmp_path / "toy"}))
+    succeed(call("train_thread", **given | {"data": "toy", "out": tmp_path / "toy"}))
     assert not any("floor" in name for name in result_of(tmp_path / "toy"))  # other words
-    wrong = cli("train_thread", init_from=finished("train_lm"), data=echoes, out=tmp_path / "no")
+    wrong = call("train_thread", init_from=finished("train_lm"), data=echoes, out=tmp_path / "no")
     assert_complains(wrong, "--init-from", "train_mlm.py")
 
 
-def test_ancestors_tell_the_word_and_another_trees_do_not(cli, tmp_path):
+def test_ancestors_tell_the_word_and_another_trees_do_not(tmp_path):
     posts = (
         {
             "id": str(n),
@@ -228,16 +238,16 @@ def test_ancestors_tell_the_word_and_another_trees_do_not(cli, tmp_path):
     (tmp_path / "same.jsonl").write_text("\n".join(map(json.dumps, posts)))
     learn = "--n-embd 32 --steps 150 --eval-every 150 --lr 0.01 --warmup 20".split()
     argv = (*TINY, *learn, "--data", tmp_path / "same.jsonl")
-    succeed(cli("train_thread", *argv, out=tmp_path / "run"))
+    succeed(call("train_thread", *argv, out=tmp_path / "run"))
     result = result_of(tmp_path / "run")
     ancestors, alone, shuffled = (result[f"perplexity/test-{view}"] for view in VIEWS)
     assert ancestors < 0.6 * alone and alone < 8 and shuffled > 1.5 * alone, result
 
 
 @pytest.mark.parametrize("ancestor_positions", ThreadReader.ANCESTOR_POSITIONS)
-def test_the_perplexities_are_those_by_hand(ancestor_positions, cli, echoes, tmp_path):
-    argv = (*SHORT["train_thread"], "--ancestor-positions", ancestor_positions)
-    succeed(cli("train_thread", *argv, data=echoes, lr=0.02, out=tmp_path / "run"))
+def test_the_perplexities_are_those_by_hand(ancestor_positions, echoes, tmp_path):
+    given = dict(ancestor_positions=ancestor_positions, data=echoes, out=tmp_path / "run")
+    train("train_thread", **given, lr=0.02)
     loaded = read_run(tmp_path / "run")
     model, tokenizer = loaded.model, loaded.tokenizer
     table = torch.zeros(3, 16)
@@ -277,7 +287,7 @@ def test_the_perplexities_are_those_by_hand(ancestor_positions, cli, echoes, tmp
         )
 
 
-def test_toy_prints_the_distance_to_the_floor(cli, tmp_path, monkeypatch):
+def test_toy_prints_the_distance_to_the_floor(tmp_path, monkeypatch):
     monkeypatch.setattr(
         toy_threads, "generate", lambda n=0, generate=toy_threads.generate: generate(40)
     )
@@ -285,7 +295,7 @@ def test_toy_prints_the_distance_to_the_floor(cli, tmp_path, monkeypatch):
         *SHORT["train_thread"],
         *"--block-size 32 --ancestors 5 --max-tree-size 20 --steps 0".split(),
     )
-    done = succeed(cli("train_thread", *argv, out=tmp_path / "run"))
+    done = succeed(call("train_thread", *argv, out=tmp_path / "run"))
     assert "(floor 1." in done.out.splitlines()[-1]
     result = result_of(tmp_path / "run")
     # At the floor, a hidden word of a slot costs the entropy of its kind, or less if it is not
@@ -317,12 +327,12 @@ def test_toy_prints_the_distance_to_the_floor(cli, tmp_path, monkeypatch):
         ("--vocab-size", 80),
         tuple("--tokenizer bpe --vocab-size 300".split()),
     ):
-        succeed(cli("train_thread", *argv, *more, out=tmp_path / "other", overwrite=True))
+        succeed(call("train_thread", *argv, *more, out=tmp_path / "other", overwrite=True))
         assert not any(name.startswith("floor") for name in result_of(tmp_path / "other"))
 
 
-def test_runs_of_threads_are_sampled_drawn_and_not_compared(cli, echoes, corpus, tmp_path):
-    succeed(cli("train_thread", *SHORT["train_thread"], data=echoes, out=tmp_path / "run"))
+def test_runs_of_threads_are_sampled_drawn_and_not_compared(echoes, corpus, tmp_path):
+    train("train_thread", data=echoes, out=tmp_path / "run")
     before = contents(tmp_path)
     assert_complains(
         call("compare", tmp_path / "run"), tmp_path / "run", "no run that can be compared"
@@ -333,5 +343,5 @@ def test_runs_of_threads_are_sampled_drawn_and_not_compared(cli, echoes, corpus,
     assert contents(tmp_path) == before
     drawn = call("attention_maps", *thread, "--out", tmp_path / "maps")
     assert drawn.code == 0 and "FAIL" not in drawn.out and len(contents(tmp_path / "maps")) == 4
-    outcome = cli("train_classifier", encoder=tmp_path / "run", data=corpus, out=tmp_path / "x")
+    outcome = call("train_classifier", encoder=tmp_path / "run", data=corpus, out=tmp_path / "x")
     assert_complains(outcome, "of kind 'thread'")

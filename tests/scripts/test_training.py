@@ -5,7 +5,7 @@ import types
 
 import pytest
 import torch
-from helpers import SHORT, assert_complains, call, succeed
+from helpers import SHORT, assert_complains, call, train
 
 import train_lm
 from lab.live import LiveLine
@@ -52,8 +52,7 @@ def test_retraining_has_a_clock_of_its_own(corpus, tmp_path, monkeypatch):
     monkeypatch.setattr(LiveLine, "show", lambda self, text: shown.append(text))
     monkeypatch.setattr(LiveLine, "clear", lambda self: None)
     monkeypatch.setattr(LiveLine, "is_due", lambda self: True)
-    argv = (*SHORT["train_classifier"], "--data", corpus, "--out", tmp_path / "run")
-    succeed(call("train_classifier", *argv))
+    train("train_classifier", "--data", corpus, "--out", tmp_path / "run")
     starts = re.findall(r"^1/(\d+) .* tokens/s  (\d+):(\d+) left$", "\n".join(shown), re.MULTILINE)
     assert len(starts) == 2  # of the search and of retraining
     for total, minutes, seconds in starts:  # one tick of the clock per step
