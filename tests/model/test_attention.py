@@ -76,15 +76,6 @@ def test_fused_and_explicit_attention_agree(pos, body, window):
     torch.testing.assert_close(model(idx, mask), model(idx, mask, need_weights=True)[0])
 
 
-def test_states_begin_with_the_embedding_and_end_before_the_norm():
-    model, idx = tiny(Encoder, "learned"), torch.randint(5, 30, (2, 9))
-    h, states = model(idx, need_states=True)
-    assert len(states) == 3
-    torch.testing.assert_close(states[0], model.embedding(idx) + model.positions.weight[:9])
-    torch.testing.assert_close(h, model(idx))
-    torch.testing.assert_close(h, model.norm(states[-1]))
-
-
 @pytest.mark.parametrize("mask", [None, torch.arange(9) < torch.tensor([[9], [6]])])
 @pytest.mark.parametrize("body", [Encoder, Decoder])
 @pytest.mark.parametrize("pos, alibi", ENCODERS)
