@@ -163,7 +163,7 @@ def script_of(name):
 
 
 def script_module(name):
-    """The module of a script, in whichever room it is."""
+    """The module of a script, in whichever folder it is."""
     return importlib.import_module(script_of(name).module)
 
 

@@ -41,11 +41,11 @@ TINY_RUNS = [script.name for script in TABLE if script.tiny is not None and not 
 
 
 def test_every_script_is_in_the_table():
-    rooms = ("", "beyond/", "studies/", "course/", "bench/")
+    folders = ("", "beyond/", "studies/", "course/", "bench/")
     scripts = {
         path.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".")
-        for room in rooms
-        for path in ROOT.glob(f"{room}*.py")
+        for folder in folders
+        for path in ROOT.glob(f"{folder}*.py")
         if "\n    main(" in path.read_text(encoding="utf-8")
     }
     assert scripts == set(MODULES)
