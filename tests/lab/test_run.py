@@ -1,12 +1,9 @@
-"""The learning-rate schedule, the optimizer's groups, the parsing of flags, and saving."""
+"""The learning-rate schedule, the optimizer's groups, and the script that a run names."""
 
 import math
-from dataclasses import dataclass
 
 import pytest
 
-from lab.command import parse
-from lab.flags import flag
 from lab.optim import learning_rate, make_adamw, perplexity
 from lab.records import script_of_run
 from model import Config, Encoder, LanguageModel
@@ -52,33 +49,6 @@ def test_frozen_parameters_are_left_out_of_the_optimizer():
 def test_perplexity_is_the_exponential_of_the_mean_over_tokens():
     assert perplexity(10 * math.log(7), 10) == pytest.approx(7)
     assert perplexity(0.0, 5) == 1 and perplexity(1e9, 2) > 1e300  # no OverflowError
-
-
-# -------------------------------------------------------------------------------------------- flags
-
-
-@dataclass
-class Some:
-    n_head: int = flag(2, "heads")
-    pos: str = flag("learned", "positions", ("learned", "nope"))
-    lr: float = flag(1e-3, "rate")
-    tie: bool = flag(True, "share")
-
-
-@pytest.mark.parametrize(
-    "argv, expected",
-    [
-        ([], Some()),
-        (["--n-head", "4"], Some(n_head=4)),
-        (["--n_head", "4"], Some(n_head=4)),
-        ("--pos nope --lr 2e-4".split(), Some(pos="nope", lr=2e-4)),
-        (["--no-tie"], Some(tie=False)),
-        (["--n-head=3"], Some(n_head=3)),
-        (["--pos", "NoPE"], Some(pos="nope")),
-    ],
-)
-def test_flags_are_the_fields_with_hyphens_or_underscores(argv, expected):
-    assert parse(Some, "", argv) == expected
 
 
 # ----------------------------------------------------------------------------------- the run folder

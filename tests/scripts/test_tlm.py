@@ -90,15 +90,6 @@ def test_the_embedding_is_the_sum_of_its_parts():
     torch.testing.assert_close(states[0][0], torch.stack(parts))
 
 
-def test_alibi_is_the_distance_of_restarted_positions():
-    model = bilingual("alibi", alibi="symmetric").body
-    _, mask, where = batching.join(sequences(3), sequences(4))
-    p = [0, 1, 2, 0, 1, 2, 3]
-    expected = torch.tensor([[[-m * abs(i - j) for j in p] for i in p] for m in (2**-4, 2**-8)])
-    torch.testing.assert_close(model.restarted_bias(7, mask, where["positions"])[0], expected)
-    assert expected[0, 0, 3] == expected[0, 2, 5] == 0  # the n-th words of both
-
-
 @pytest.mark.parametrize("pos", POSITIONS)
 def test_the_padding_of_a_pair_is_invisible(pos):
     # A pair may be longer than the learned table of 9, since each half starts at 0.
