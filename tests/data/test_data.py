@@ -1,13 +1,10 @@
 """Reading files, corpora, tokenizers and batches. Wrong files: scripts/test_bad_input.py."""
 
-import os
-import subprocess
-import sys
 from collections import Counter
 
 import pytest
 import torch
-from helpers import ROOT, SAID, sentence
+from helpers import SAID, output_of, sentence
 
 import data
 from data import batching
@@ -217,9 +214,8 @@ def test_ids_and_held_out_texts_are_the_same_in_every_process(capsys):
         "print(hold_out(' '.join(texts).split(), 0.3, 0))"
     )
     exec(program, {})
-    env = os.environ | {"PYTHONHASHSEED": "1", "PYTHONUTF8": "1"}
-    told = subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=env, capture_output=True)
-    assert told.stdout.decode() == capsys.readouterr().out and len(told.stdout) > 1000
+    told = output_of(program)
+    assert told == capsys.readouterr().out and len(told) > 1000
 
 
 def test_the_vocabulary_holds_no_word_of_a_test_set(finished):

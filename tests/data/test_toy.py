@@ -3,16 +3,13 @@
 import dataclasses
 import json
 import math
-import os
 import random
 import re
 import statistics
-import subprocess
-import sys
 from functools import cache
 
 import pytest
-from helpers import ROOT
+from helpers import output_of
 
 from data.corpora import toy
 from data.tokenizer import WORD
@@ -58,9 +55,8 @@ def test_the_probabilities_of_every_symbol_sum_to_one():
     for speaker in toy.SPEAKERS:
         assert toy.PROBABILITY[speaker].keys() == toy.BODIES.keys()
         for symbol, probabilities in toy.PROBABILITY[speaker].items():
-            assert len(probabilities) == len(toy.BODIES[symbol]) == len(set(toy.BODIES[symbol])), (
-                symbol
-            )
+            bodies = toy.BODIES[symbol]
+            assert len(probabilities) == len(bodies) == len(set(bodies)), symbol
             assert min(probabilities) > 0, symbol
             assert sum(probabilities) == pytest.approx(1, abs=1e-12), symbol
 
@@ -150,13 +146,8 @@ def thinned(monkeypatch):
     bodies, probability = {}, {speaker: {} for speaker in toy.SPEAKERS}
     for symbol, written in toy.BODIES.items():
         is_list = not any(part in toy.BODIES for body in written for part in body)
-        keep = (
-            len(written)
-            if not is_list
-            else 2
-            if symbol in ("Kind", "Virtue", "Person.plural")
-            else 1
-        )
+        keep = 2 if symbol in ("Kind", "Virtue", "Person.plural") else 1
+        keep = keep if is_list else len(written)
         bodies[symbol] = written[:keep]
         for speaker in toy.SPEAKERS:
             kept = toy.PROBABILITY[speaker][symbol][:keep]
@@ -288,9 +279,8 @@ def test_sentences_read_as_speeches_do(drawn):
         for tokens in sentences:
             for article, word in zip(tokens, tokens[1:]):
                 if article.lower() in ("a", "an"):
-                    assert (article.lower() == "an") == (word[0] in "aeiou" or word == "honest"), (
-                        tokens
-                    )
+                    vowel = word[0] in "aeiou" or word == "honest"
+                    assert (article.lower() == "an") == vowel, tokens
 
 
 # The corpus
@@ -332,13 +322,5 @@ def test_the_same_seed_gives_the_same_corpus_in_every_process(corpus):
         "import dataclasses, json, sys; from data.corpora import toy; "
         "json.dump(dataclasses.asdict(toy.load(0)), sys.stdout)"
     )
-    printed = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONHASHSEED": "1", "PYTHONIOENCODING": "utf-8"},
-        capture_output=True,
-        check=True,
-        encoding="utf-8",
-    ).stdout
-    assert json.loads(printed) == json.loads(json.dumps(dataclasses.asdict(corpus)))
+    assert json.loads(output_of(program)) == json.loads(json.dumps(dataclasses.asdict(corpus)))
     assert toy.load(1).lines != corpus.lines
