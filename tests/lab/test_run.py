@@ -1,11 +1,14 @@
-"""The learning-rate schedule, the optimizer's groups, and the script that a run names."""
+"""The learning-rate schedule, the optimizer's groups, and what a run keeps."""
 
 import math
+import types
 
 import pytest
+import torch
 
 from lab.optim import learning_rate, make_adamw, perplexity
 from lab.records import script_of_run
+from lab.run import Run
 from model import Config, Encoder, LanguageModel
 
 # --------------------------------------------------------------------------- schedule and optimizer
@@ -66,3 +69,12 @@ def test_perplexity_is_the_exponential_of_the_mean_over_tokens():
 )
 def test_the_script_of_a_run_can_be_started_again(config, script):
     assert script_of_run(config) == script
+
+
+def test_only_the_state_of_the_gpu_in_use_is_restored(monkeypatch, tmp_path):
+    restored = []
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda *args: restored.append(args))
+    run = types.SimpleNamespace(device=torch.device("cuda", 0))
+    state = {"rng": torch.get_rng_state(), "cuda_rng": torch.tensor([1])}
+    Run.restore_random(run, state, tmp_path)
+    assert [(int(kept), str(device)) for kept, device in restored] == [(1, "cuda:0")]

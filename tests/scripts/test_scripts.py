@@ -282,18 +282,6 @@ def test_resume_with_other_flags_names_them(name, inputs, finished):
     assert contents(folder) == before
 
 
-def test_a_run_stopped_before_a_checkpoint_starts_again(corpus, tmp_path, monkeypatch):
-    argv = (*SHORT["train_classifier"], "--data", corpus, "--out", tmp_path / "run")
-
-    def pressed(*args, **more):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Run, "log", pressed)
-        assert call("train_classifier", *argv).code == 130
-    succeed(call("train_classifier", *argv))
-
-
 # -------------------------------------------------------------------------------------- overwriting
 
 

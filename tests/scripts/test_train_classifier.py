@@ -1,6 +1,8 @@
 """train_classifier.py: accuracies counted by hand, jointly, frozen and fine-tuned."""
 
+import re
 import shutil
+import types
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ import train_classifier
 from data.corpus import hold_out
 from data.labelled import Rows
 from data.tokenizer import BOS, encode
+from lab.live import LiveLine
 from lab.load import read_run
 from lab.records import read_metrics
 from nets.features import compute_features, compute_logits
@@ -135,6 +138,20 @@ def test_refit_trains_on_all_rows_for_the_best_epochs(corpus, tmp_path):
     right = [answer(loaded, text).argmax() == label for label, text in data.load(corpus).rows]
     # of all 60 rows, not of the 48 that were not held out
     assert refit["accuracy/train"] == pytest.approx(sum(right).item() / 60)
+
+
+def test_retraining_has_a_clock_of_its_own(corpus, tmp_path, monkeypatch):
+    shown, now = [], iter(range(10**9))
+    clock = types.SimpleNamespace(perf_counter=lambda: next(now), process_time=lambda: 0.0)
+    monkeypatch.setattr("lab.run.time", clock)
+    monkeypatch.setattr(LiveLine, "show", lambda self, text: shown.append(text))
+    monkeypatch.setattr(LiveLine, "clear", lambda self: None)
+    monkeypatch.setattr(LiveLine, "is_due", lambda self: True)
+    train("train_classifier", "--data", corpus, "--out", tmp_path / "run")
+    starts = re.findall(r"^1/(\d+) .* tokens/s  (\d+):(\d+) left$", "\n".join(shown), re.MULTILINE)
+    assert len(starts) == 2  # of the search and of retraining
+    for total, minutes, seconds in starts:  # one tick of the clock per step
+        assert 60 * int(minutes) + int(seconds) <= 3 * int(total)
 
 
 def body_of(folder):

@@ -132,3 +132,17 @@ def test_anchored_blocks_are_trained_measured_and_read_alike(corpus, tmp_path, m
         assert run.perplexity("\n".join(lines)) == pytest.approx(expected, rel=1e-5)
     run.anchor = False
     assert run.perplexity("\n".join(lines)) != pytest.approx(expected, rel=1e-5)
+
+
+def test_each_member_is_clipped_as_if_trained_alone(corpus, tmp_path, monkeypatch):
+    norms = []
+
+    def clip(parameters, most):
+        gradients = [p.grad for p in parameters]
+        norms.append(torch.stack([gradient.norm() for gradient in gradients]).norm().item())
+
+    monkeypatch.setattr(train_lm, "clip_grad_norm_", clip)
+    for members in (1, 3):
+        train("train_lm", data=corpus, steps=1, members=members, out=tmp_path / str(members))
+    alone, *together = norms
+    assert len(together) == 3 and together == pytest.approx([alone] * 3, rel=0.4)  # not a third

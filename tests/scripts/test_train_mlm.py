@@ -89,6 +89,15 @@ def test_training_on_from_a_run_with_another_text(script, corpus, own_corpus, tm
     assert_complains(refused, "--n-embd 48", "--init-from")
 
 
+def test_held_out_lines_of_unknown_words_are_refused(tmp_path):
+    lines = ["zoo " * 50, *(f"word{i} other{i}" for i in range(40))]  # the first is not held out
+    (tmp_path / "my.txt").write_text("\n".join(lines))
+    argv = (*SHORT["train_mlm"], "--data", tmp_path / "my.txt", "--vocab-size", "6")
+    outcome = call("train_mlm", *argv, "--out", tmp_path / "run")
+    assert_complains(outcome, "my.txt", "no word of the held-out lines", "--vocab-size")
+    assert not (tmp_path / "run").exists()
+
+
 # ----------------------------------------------------------------------------------------- --causal
 
 
