@@ -18,7 +18,6 @@ from data.tokenizer import (
     UNK,
     detokenize,
     encode,
-    is_word_level,
     load_tokenizer,
     token_strings,
     train_tokenizer,
@@ -236,15 +235,6 @@ def test_byte_level_pieces_lose_nothing():
 def test_a_special_token_typed_in_a_text_is_that_token(kind):
     (ids,) = encode(train_tokenizer(kind, TEXTS), ["the [MASK] ranger"])
     assert ids.count(MASK) == 1
-
-
-@pytest.mark.parametrize("kind", ["word", "bpe"])
-def test_a_saved_tokenizer_is_the_same_tokenizer(kind, tmp_path):
-    tokenizer = train_tokenizer(kind, TEXTS)
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    again = load_tokenizer(tmp_path / "tokenizer.json")
-    assert encode(again, TEXTS) == encode(tokenizer, TEXTS)
-    assert is_word_level(again) == (kind == "word")
 
 
 def test_word_starts_mark_where_words_of_bpe_pieces_begin():

@@ -70,30 +70,23 @@ def test_every_symbol_is_defined_and_used():
     assert 300 <= len(words) <= 500
 
 
+def share(speaker, symbol, *parts):
+    """The probability of a symbol's alternatives that hold all these parts."""
+    alternatives = zip(toy.PROBABILITY[speaker][symbol], toy.BODIES[symbol])
+    return sum(p for p, body in alternatives if set(parts) <= set(body))
+
+
 def test_topics_and_numbers_share_the_weight_that_is_written():
-    bodies = toy.BODIES["Topic"]
-    share = {
-        (speaker, thing): sum(
-            p for p, body in zip(toy.PROBABILITY[speaker]["Topic"], bodies) if thing in body
-        )
-        for speaker in toy.SPEAKERS
-        for thing in ("bridge", "ferries", "orchard")
-    }
     for speaker, thing in zip(toy.SPEAKERS, ("bridge", "ferries", "orchard")):
-        others = [share[other, thing] for other in toy.SPEAKERS if other != speaker]
-        assert [share[speaker, thing] / other for other in others] == pytest.approx(
-            [toy.FAVOUR] * 2
-        )
+        others = [share(other, "Topic", thing) for other in toy.SPEAKERS if other != speaker]
+        found = [share(speaker, "Topic", thing) / other for other in others]
+        assert found == pytest.approx([toy.FAVOUR] * 2)
     # Alternatives with topics or numbers keep the weight that is written.
-    for symbol, word, part in (("Question", "answer", 1 / 5), ("Call", "trade", 1 / 3)):
-        for speaker in toy.SPEAKERS:
-            probabilities = zip(toy.PROBABILITY[speaker][symbol], toy.BODIES[symbol])
-            assert sum(p for p, body in probabilities if word in body) == pytest.approx(part)
+    for speaker in toy.SPEAKERS:
+        assert share(speaker, "Question", "answer") == pytest.approx(1 / 5)
+        assert share(speaker, "Call", "trade") == pytest.approx(1 / 3)
     for number in ("Folk.singular", "Folk.plural"):
-        probabilities = zip(toy.PROBABILITY["ada"]["Question"], toy.BODIES["Question"])
-        assert sum(
-            p for p, body in probabilities if body[0] == "how" and number in body
-        ) == pytest.approx(1 / 5)
+        assert share("ada", "Question", "how", number) == pytest.approx(1 / 5)
 
 
 # One derivation per sentence

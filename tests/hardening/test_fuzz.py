@@ -258,18 +258,6 @@ def tokenizers():
     }
 
 
-def without_specials(text):
-    return not any(token in text for token in SPECIAL)
-
-
-@cases(text=prose.filter(without_specials))
-def test_byte_level_bpe_gives_any_text_back(tokenizers, text):
-    tokenizer = tokenizers["bpe"]
-    found = encode(tokenizer, [text])[0]
-    assert tokenizer.decode(found) == text
-    assert all(len(SPECIAL) <= i < tokenizer.get_vocab_size() for i in found)
-
-
 @cases(text=prose, kind=st.sampled_from(["word", "bpe"]))
 def test_any_text_is_encoded_within_the_vocabulary(tokenizers, text, kind):
     tokenizer = tokenizers[kind]

@@ -9,18 +9,13 @@ from data.batching import pad
 from data.tokenizer import BOS, EOS, MASK, UNK, encode
 from lab import load_run
 from model import Config
-from nets.generative import GenerativeClassifier, following
+from nets.generative import GenerativeClassifier
 
 
 def make(n_class=3, members=2, masked=False):
     torch.manual_seed(0)
     config = Config(vocab_size=30, block_size=12, n_layer=1, n_head=2, n_embd=16, init_std=0.5)
     return GenerativeClassifier(config, n_class, members, masked).eval()
-
-
-def test_targets_are_the_next_words_and_the_end():
-    idx, mask = pad([torch.tensor([BOS, 7, 8]), torch.tensor([BOS, 9])])
-    assert following(idx, mask).tolist() == [[7, 8, EOS], [9, EOS, -100]]
 
 
 def test_the_score_is_the_likelihood_of_the_text_by_hand():
