@@ -40,11 +40,7 @@ FILES = {  # {script: (file, its content, what the message says)}
     "train_lm": [
         ("train_LM.txt", b"", ["train_LM.txt: the file is empty", "give a file with text"]),
         ("test_LM_obama.txt", b"", ["test_LM_obama.txt: the file is empty"]),
-        (
-            "train_LM.txt",
-            b"a\n\xef\n",
-            ["train_LM.txt:2: not UTF-8 (byte 0xef)", "save the file as"],
-        ),
+        ("train_LM.txt", b"a\n\xef\n", ["LM.txt:2: not UTF-8 (byte 0xef)", "save the file as"]),
         ("train_LM.txt", "words\n".encode("utf-16"), ["train_LM.txt:1: not UTF-8", "UTF-16"]),
         ("train_LM.txt", b"one\ntwo\0\n", ["train_LM.txt:2: holds a NUL character"]),
         ("test_LM_valid.txt", b"one\n", ["valid is the name of another set", "rename"]),
@@ -107,10 +103,7 @@ def test_windows_line_ends_give_equal_results(script, own_corpus, finished, tmp_
 @pytest.mark.parametrize(
     "script, told",
     [
-        (
-            "train_classifier",
-            "15 of 15 test sentences are longer than --block-size 6 and were truncated",
-        ),
+        ("train_classifier", "15 of 15 test sentences are longer than --block-size 6 and"),
         ("train_mlm", "lines are longer than --block-size 6 and were split"),
     ],
 )
@@ -213,29 +206,24 @@ def half(content):
     return content[: len(content) // 2]
 
 
+def swap(old, new):
+    return lambda content: content.replace(old, new)
+
+
+FEW_WORDS = train_tokenizer("word", ["too few words"]).to_str().encode()
+
+
 @pytest.mark.parametrize(
     "name, how, parts",
     [
         ("config.json", half, ["not valid JSON", "restore"]),
         ("config.json", lambda _: b"{}", ["kind"]),
-        (
-            "config.json",
-            lambda c: c.replace(b'"n_layer": 1', b'"n_layer": 2'),
-            ["best.pt: the weights do not fit config.json"],
-        ),
+        ("config.json", swap(b'"n_layer": 1', b'"n_layer": 2'), ["best.pt: the weights do not"]),
         ("config.json", None, ["no config.json"]),
         ("tokenizer.json", half, ["not a tokenizer file", "restore the file"]),
         ("tokenizer.json", None, ["no such file"]),
-        (
-            "tokenizer.json",
-            lambda _: train_tokenizer("word", ["too few words"]).to_str().encode(),
-            ["has 8 entries", "different runs"],
-        ),
-        (
-            "tokenizer.json",
-            lambda c: c.replace(b"[MASK]", b"[HIDE]"),
-            ["does not begin with [PAD]"],
-        ),
+        ("tokenizer.json", lambda _: FEW_WORDS, ["has 8 entries", "different runs"]),
+        ("tokenizer.json", swap(b"[MASK]", b"[HIDE]"), ["does not begin with [PAD]"]),
         ("best.pt", half, ["not a readable checkpoint", "train the run again"]),
         ("best.pt", None, ["no best.pt", "--resume"]),
     ],
@@ -289,16 +277,8 @@ def test_an_encoder_that_does_not_fit(corpus, finished, tmp_path):
         ("tokenizer.json", half, ["tokenizer.json: not a tokenizer file", "restore"]),
         ("metrics.jsonl", lambda c: b"{\n" + c, ["metrics.jsonl: not readable", "restore"]),
         ("metrics.jsonl", None, ["metrics.jsonl: lacks the evaluations", "--overwrite"]),
-        (
-            "config.json",
-            lambda c: c.replace(b'"seed": 0', b'"seed": "0"'),
-            ["config.json: seed of a wrong type"],
-        ),
-        (
-            "config.json",
-            lambda c: c.replace(b'"dtype": "auto"', b'"dtype": "half"'),
-            ["config.json: --dtype half: no such choice", "restore the file"],
-        ),
+        ("config.json", swap(b'"seed": 0', b'"seed": "0"'), ["seed of a wrong type"]),
+        ("config.json", swap(b'"auto"', b'"half"'), ["half: no such choice", "restore the file"]),
     ],
 )
 def test_a_run_that_cannot_be_resumed(name, how, parts, corpus, copied):
@@ -330,13 +310,8 @@ def test_resume_with_data_that_has_changed(own_corpus, tmp_path):
     text = (own_corpus / "train_LM.txt").read_text(encoding="utf-8")
     (own_corpus / "train_LM.txt").write_text(text.replace("ranch", "farm"), encoding="utf-8")
     before = contents(tmp_path)
-    assert_complains(
-        call("train_lm", *argv, resume=True),
-        own_corpus,
-        tmp_path / "run" / "tokenizer.json",
-        "another vocabulary",
-        "restore the data",
-    )
+    told = (tmp_path / "run" / "tokenizer.json", "another vocabulary", "restore the data")
+    assert_complains(call("train_lm", *argv, resume=True), own_corpus, *told)
     assert contents(tmp_path) == before
 
 
