@@ -230,17 +230,6 @@ def test_projected_features_are_the_principal_components():
     torch.testing.assert_close(out @ out.T, standard @ standard.T, atol=1e-3, rtol=1e-3)
 
 
-def test_a_class_is_the_head_of_the_projected_features():
-    model = Classifier(tiny_model().body, 3, pool="mean+max", n_component=5).eval()
-    idx = torch.randint(5, 30, (9, 6))
-    features = model.features(idx)
-    assert features.shape == (9, 32)
-    model.fit_projection(features)
-    torch.testing.assert_close(model(idx), model.head(model.project(features)))
-    plain = Classifier(tiny_model().body, 3, pool="mean+max")
-    torch.testing.assert_close(plain.project(features), features)
-
-
 # ---------------------------------------------------------------------------- ensemble
 
 
