@@ -405,6 +405,14 @@ def contents(folder):
     }
 
 
+@contextlib.contextmanager
+def unchanged(folder):
+    """Assert that a `with` block changes no file below a folder."""
+    before = contents(folder)
+    yield
+    assert contents(folder) == before
+
+
 def same(a, b):
     """Whether two nested values are equal bit for bit."""
     if isinstance(a, torch.Tensor):

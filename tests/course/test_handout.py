@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from helpers import ROOT, assert_complains, call, contents, succeed
+from helpers import ROOT, assert_complains, call, contents, succeed, unchanged
 
 from course.exercises import EXERCISES, file_name
 
@@ -86,8 +86,7 @@ def test_a_handout_works_alone(tmp_path):
 
 
 def test_a_handout_overwrites_nothing(handout, tmp_path):
-    before = contents(handout)
-    assert_complains(call("course.handout", handout), handout, "not an empty folder")
-    assert contents(handout) == before
+    with unchanged(handout):
+        assert_complains(call("course.handout", handout), handout, "not an empty folder")
     assert_complains(call("course.handout", tmp_path / "new", exercises="2,99"), "99", "no such")
     assert not (tmp_path / "new").exists()

@@ -21,6 +21,7 @@ from helpers import (
     sentence,
     succeed,
     train,
+    unchanged,
 )
 from one_of_two import stop_at
 
@@ -30,7 +31,7 @@ from data.files import DataError, read_non_empty_lines
 from data.large import find_line_start
 from data.shards import Blocks, Prepared
 from data.streams import read_blocks
-from data.tokenizer import BOS, UNK, load_tokenizer
+from data.tokenizer import BOS, UNK
 
 SMALL = ("--shard-mb", 0.002, "--tokenizer", "word")  # shards of 2 kB
 
@@ -68,11 +69,8 @@ def wiki(tmp_path_factory):
     folder.mkdir()
     for name, n in (("train", 60), ("valid", 15), ("test", 20)):
         write_text(folder / f"{name}.txt", n)
-    (folder / "train.txt").write_text(
-        (folder / "train.txt").read_text(encoding="utf-8")
-        + "\n = Well @-@ known = \n \n 3 @.@ 5 <unk> \n",
-        encoding="utf-8",
-    )
+    with open(folder / "train.txt", "a", encoding="utf-8") as file:
+        file.write("\n = Well @-@ known = \n \n 3 @.@ 5 <unk> \n")
     return folder
 
 
@@ -95,15 +93,11 @@ def test_the_shards_together_are_the_stream_of_the_text(
     ]
     path = tmp_path / "text.txt"
     path.write_bytes((begins + line_end.join(lines) + ending).encode())
-    folder = prepared(
-        tmp_path / "out", path, "--tokenizer", kind, "--valid", 0, "--shard-mb", 0.003
-    )
-    expected = batching.stream(folder.tokenizer, read_non_empty_lines(path))
+    argv = (path, "--tokenizer", kind, "--valid", 0, "--shard-mb", 0.003)
+    folder, read = prepared(tmp_path / "out", *argv), read_non_empty_lines(path)
     assert len(folder.streams["train"].shards) > 4
-    assert torch.equal(folder.streams["train"][:], expected)
-    assert folder.sizes == {
-        "train": sum(len(line.encode()) + 1 for line in read_non_empty_lines(path))
-    }
+    assert torch.equal(folder.streams["train"][:], batching.stream(folder.tokenizer, read))
+    assert folder.sizes == {"train": sum(len(line.encode()) + 1 for line in read)}
 
 
 def test_indexing_shards_equals_indexing_the_joined_stream(text, tmp_path):
@@ -116,11 +110,8 @@ def test_indexing_shards_equals_indexing_the_joined_stream(text, tmp_path):
         assert torch.equal(stream[at], joined[at])
     for a, b in ((None, None), (1, None), (5, 1500), (-7, -1), (3, 3), (0, 10**9)):
         assert torch.equal(stream[a:b], joined[a:b])
-    for mine, theirs in zip(
-        batching.random_blocks(stream, 9, 50, batching.generator(1)),
-        batching.random_blocks(joined, 9, 50, batching.generator(1)),
-    ):
-        assert torch.equal(mine, theirs)
+    drawn = (batching.random_blocks(x, 9, 50, batching.generator(1)) for x in (stream, joined))
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(*drawn))
     V = folder.tokenizer.get_vocab_size()
     assert torch.equal(stream.bincount(minlength=V), joined.bincount(minlength=V))
 
@@ -136,16 +127,13 @@ def test_blocks_for_an_encoder_need_a_validation_set(ready, text, tmp_path):
 
 
 def test_a_vocabulary_of_more_than_16_bits(tmp_path):
-    (tmp_path / "text.txt").write_text(
-        "\n".join(f"w{i} w{i + 1}" for i in range(0, 70_000, 2)), encoding="utf-8"
-    )
+    lines = [f"w{i} w{i + 1}" for i in range(0, 70_000, 2)]
+    (tmp_path / "text.txt").write_text("\n".join(lines), encoding="utf-8")
     folder = prepared(tmp_path / "out", tmp_path / "text.txt", "--tokenizer", "word", "--valid", 0)
     stream = folder.streams["train"]
     assert stream.dtype.itemsize == 4
     assert stream[:].max() == folder.tokenizer.get_vocab_size() - 1 > 2**16
-    assert torch.equal(
-        stream[:], batching.stream(folder.tokenizer, read_non_empty_lines(tmp_path / "text.txt"))
-    )
+    assert torch.equal(stream[:], batching.stream(folder.tokenizer, lines))
 
 
 def test_held_out_lines_are_their_own_set_outside_the_vocabulary(tmp_path):
@@ -164,13 +152,9 @@ def test_held_out_lines_are_their_own_set_outside_the_vocabulary(tmp_path):
 def test_several_texts_test_sets_and_another_vocabulary(text, tmp_path):
     more, test = write_text(tmp_path / "more.txt", 30), write_text(tmp_path / "unheard.txt", 10)
     first = prepared(tmp_path / "first", text, more, "--test", test, *SMALL, "--valid", 0)
-    assert torch.equal(
-        first.streams["train"][:],
-        batching.stream(first.tokenizer, read_non_empty_lines(text) + read_non_empty_lines(more)),
-    )
-    assert torch.equal(
-        first.streams["unheard"][:], batching.stream(first.tokenizer, read_non_empty_lines(test))
-    )
+    for name, files in {"train": (text, more), "unheard": (test,)}.items():
+        lines = [line for file in files for line in read_non_empty_lines(file)]
+        assert torch.equal(first.streams[name][:], batching.stream(first.tokenizer, lines))
     for origin in (tmp_path / "first", tmp_path / "first" / "tokenizer.json"):
         again = prepared(tmp_path / f"again{origin.suffix}", more, "--vocab-from", origin)
         assert again.tokenizer.to_str() == first.tokenizer.to_str()
@@ -349,6 +333,15 @@ def alter(path):
     path.write_bytes(raw)
 
 
+def assert_unusable(folder, *parts):
+    """Assert that --check and a training refuse a folder with a line that has these parts."""
+    run = folder.parent / "run"
+    assert_complains(call("prepare", "--check", folder), folder, *parts)
+    outcome = call("train_lm", *SHORT["train_lm"], data=folder, out=run)
+    assert_complains(outcome, folder, *parts)
+    assert not run.exists()
+
+
 @pytest.mark.parametrize(
     "harm, words",
     [(cut, "bytes instead of"), (alter, "was altered"), (lambda path: path.unlink(), "is missing")],
@@ -358,12 +351,7 @@ def test_a_corrupt_shard_is_named_and_made_again(harm, words, text, tmp_path):
     prepared(folder, text, *SMALL, "--valid", 0.1)
     before, shard = contents(folder), folder / "train-00002.bin"
     harm(shard)
-    for outcome in (
-        call("prepare", "--check", folder),
-        call("train_lm", *SHORT["train_lm"], "--data", folder, "--out", tmp_path / "run"),
-    ):
-        assert_complains(outcome, f"{shard}: ", words, "same beyond.prepare command again")
-    assert not (tmp_path / "run").exists()
+    assert_unusable(folder, f"{shard}: ", words, "same beyond.prepare command again")
     if words == "was altered":
         shard.unlink()  # as the message says
     prepared(folder, text, *SMALL, "--valid", 0.1)
@@ -422,30 +410,22 @@ def shard_with(**more):
 def test_a_prepared_folder_with_a_corrupt_file_is_refused(name, how, parts, ready, tmp_path):
     folder = shutil.copytree(ready, tmp_path / "out")
     (folder / name).write_bytes(how((folder / name).read_bytes()))
-    before = contents(folder)
-    for outcome in (
-        call("prepare", "--check", folder),
-        call("train_lm", *SHORT["train_lm"], "--data", folder, "--out", tmp_path / "run"),
-    ):
-        assert_complains(outcome, folder, *parts)
-    assert contents(folder) == before and not (tmp_path / "run").exists()
+    with unchanged(tmp_path):
+        assert_unusable(folder, *parts)
 
 
 def test_a_text_changed_since_it_was_begun_is_refused(text, tmp_path):
     folder = tmp_path / "out"
     prepared(folder, text, *SMALL)
-    before = contents(folder)
     content = text.read_text(encoding="utf-8")
-    for changed in (content + "one line more\n", content.replace("word7 ", "word8 ")):
-        text.write_text(changed, encoding="utf-8")
-        outcome = call("prepare", text, *SMALL, "--out", folder)
-        assert_complains(outcome, f"{text}: has changed since {folder} was begun", "--overwrite")
-    assert contents(folder) == before
+    with unchanged(folder):
+        for changed in (content + "one line more\n", content.replace("word7 ", "word8 ")):
+            text.write_text(changed, encoding="utf-8")
+            told = f"{text}: has changed since {folder} was begun", "--overwrite"
+            assert_complains(call("prepare", text, *SMALL, "--out", folder), *told)
     new = prepared(folder, text, *SMALL, "--overwrite", "--valid", 0)
-    assert torch.equal(
-        new.streams["train"][:],
-        batching.stream(load_tokenizer(folder / "tokenizer.json"), read_non_empty_lines(text)),
-    )
+    expected = batching.stream(new.tokenizer, read_non_empty_lines(text))
+    assert torch.equal(new.streams["train"][:], expected)
 
 
 # ---------------------------------------------------------------------------- mistakes
@@ -508,30 +488,27 @@ def test_invalid_flags_are_refused(argv, parts, text, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("valid.txt", "a@b.txt"):
         write_text(tmp_path / name, 3)
-    before = contents(tmp_path)
-    assert_complains(call("prepare", "text.txt", "--out", "out", *argv), *parts)
-    assert contents(tmp_path) == before
+    with unchanged(tmp_path):
+        assert_complains(call("prepare", "text.txt", "--out", "out", *argv), *parts)
 
 
 def test_a_folder_with_other_files_is_left_alone(text, tmp_path, finished):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "tokenizer.json").write_text("precious")
     for folder in (tmp_path / "mine", finished("train_lm")):
-        before = contents(folder)
-        outcome = call("prepare", text, "--out", folder, "--overwrite")
-        assert_complains(outcome, f"--out {folder}: is not empty", "choose another folder")
-        assert contents(folder) == before
+        with unchanged(folder):
+            outcome = call("prepare", text, "--out", folder, "--overwrite")
+            assert_complains(outcome, f"--out {folder}: is not empty", "choose another folder")
 
 
 def test_a_folder_begun_with_other_flags_or_texts_is_refused(text, tmp_path):
     folder = tmp_path / "out"
     prepared(folder, text, *SMALL, "--valid", 0.1)
-    before = contents(folder)
-    outcome = call("prepare", text, *SMALL, "--valid", 0.2, "--vocab-size", 50, "--out", folder)
-    assert_complains(outcome, folder, "begun with --vocab-size 0, --valid 0.1", "--overwrite")
-    outcome = call("prepare", text, text, *SMALL, "--valid", 0.1, "--out", folder)
-    assert_complains(outcome, folder, "begun with other texts", text)
-    assert contents(folder) == before
+    with unchanged(folder):
+        outcome = call("prepare", text, *SMALL, "--valid", 0.2, "--vocab-size", 50, "--out", folder)
+        assert_complains(outcome, folder, "begun with --vocab-size 0, --valid 0.1", "--overwrite")
+        outcome = call("prepare", text, text, *SMALL, "--valid", 0.1, "--out", folder)
+        assert_complains(outcome, folder, "begun with other texts", text)
 
 
 def test_the_search_for_a_line_start_ends_with_the_file(tmp_path):

@@ -23,6 +23,7 @@ from helpers import (
     numbers,
     same,
     succeed,
+    unchanged,
 )
 
 from data.files import DataError
@@ -104,19 +105,17 @@ def test_two_corrupt_checkpoints_are_both_named(corpus, copied):
     folder = copied("train_lm")
     for name in ("checkpoint.pt", "previous.pt"):
         (folder / name).write_bytes(one_byte((folder / name).read_bytes()))
-    before = contents(folder)
-    outcome = call("train_lm", *SHORT["train_lm"], data=corpus, out=folder, resume=True)
-    assert_complains(outcome, folder / "checkpoint.pt", folder / "previous.pt", "restore")
-    assert contents(folder) == before
+    with unchanged(folder):
+        outcome = call("train_lm", *SHORT["train_lm"], data=corpus, out=folder, resume=True)
+        assert_complains(outcome, folder / "checkpoint.pt", folder / "previous.pt", "restore")
 
 
 def test_corrupt_best_weights_are_noticed_on_resume(corpus, copied):
     folder = copied("train_mlm")
     (folder / "best.pt").write_bytes(one_byte((folder / "best.pt").read_bytes()))
-    before = contents(folder)
-    outcome = call("train_mlm", *SHORT["train_mlm"], data=corpus, out=folder, resume=True)
-    assert_complains(outcome, folder / "best.pt", "not a readable checkpoint")
-    assert contents(folder) == before
+    with unchanged(folder):
+        outcome = call("train_mlm", *SHORT["train_mlm"], data=corpus, out=folder, resume=True)
+        assert_complains(outcome, folder / "best.pt", "not a readable checkpoint")
 
 
 # -------------------------------------------------------------------------------------- a full disk
@@ -158,15 +157,14 @@ def as_anyone():
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs capabilities of Linux")
 def test_a_folder_that_cannot_be_written(shell, corpus, copied):
     folder = copied("train_lm")
-    before = contents(folder)
-    folder.chmod(0o555)
-    try:
-        argv = (*SHORT["train_lm"], "--data", corpus, "--out", folder, "--resume")
-        done = shell("train_lm", *argv, preexec_fn=as_anyone)
-    finally:
-        folder.chmod(0o755)
-    assert_complains(done, folder, "Permission denied", "--out")
-    assert contents(folder) == before
+    with unchanged(folder):
+        folder.chmod(0o555)
+        try:
+            argv = (*SHORT["train_lm"], "--data", corpus, "--out", folder, "--resume")
+            done = shell("train_lm", *argv, preexec_fn=as_anyone)
+        finally:
+            folder.chmod(0o755)
+        assert_complains(done, folder, "Permission denied", "--out")
 
 
 # ----------------------------------------------------------------------------- NaN or infinite loss

@@ -4,7 +4,7 @@ import csv
 import json
 
 import pytest
-from helpers import assert_complains, call, contents, succeed
+from helpers import assert_complains, call, succeed, unchanged
 
 from course import grade
 from course.exercises import file_name
@@ -63,10 +63,9 @@ def graded(tmp_path_factory):
     folder = submit(root / "in", **files, ada=heads())
     (folder / "late").mkdir()
     (folder / "late" / "ex03_heads (1).py").write_text("", encoding="utf-8")
-    before = contents(folder)
-    flags = {"exercises": "3", "out": root / "grades.csv", "gradescope": root / "results"}
-    told = succeed(call("course.grade", folder, seconds=1, jobs=2, **flags)).out
-    assert contents(folder) == before
+    with unchanged(folder):
+        flags = {"exercises": "3", "out": root / "grades.csv", "gradescope": root / "results"}
+        told = succeed(call("course.grade", folder, seconds=1, jobs=2, **flags)).out
     return rows_of(root / "grades.csv"), root / "results", told
 
 

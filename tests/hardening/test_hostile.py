@@ -8,7 +8,7 @@ import zipfile
 
 import pytest
 import torch
-from helpers import SHORT, assert_complains, call, contents
+from helpers import SHORT, assert_complains, call, contents, unchanged
 
 from data.corpora.pairs import load_pairs
 from data.corpora.rows import read_rows
@@ -172,10 +172,9 @@ def test_a_forged_checkpoint_is_not_resumed(change, corpus, copied):
     state = read_checkpoint(folder / "checkpoint.pt")
     change(state)
     write_checkpoint(folder / "checkpoint.pt", state)
-    before = contents(folder)
-    outcome = call("train_mlm", *SHORT["train_mlm"], data=corpus, out=folder, resume=True)
-    assert_complains(outcome, folder / "checkpoint.pt", "restore")
-    assert contents(folder) == before
+    with unchanged(folder):
+        outcome = call("train_mlm", *SHORT["train_mlm"], data=corpus, out=folder, resume=True)
+        assert_complains(outcome, folder / "checkpoint.pt", "restore")
 
 
 VAST = {  # the run, what its config.json asks for, what the message says
@@ -289,12 +288,11 @@ def refuses(reader, name, how, part, folder):
     content = how((folder / name).read_bytes())
     assert content != (folder / name).read_bytes()
     (folder / name).write_bytes(content)
-    before = contents(folder.parent)
-    outcome = reader(folder)
-    assert_complains(outcome, folder / name if "\\x1b" not in part else folder, part)
-    assert outcome.err[:-1].isprintable()
-    assert len(outcome.err) < 3000
-    assert contents(folder.parent) == before
+    with unchanged(folder.parent):
+        outcome = reader(folder)
+        assert_complains(outcome, folder / name if "\\x1b" not in part else folder, part)
+        assert outcome.err[:-1].isprintable()
+        assert len(outcome.err) < 3000
 
 
 def test_runs_that_start_from_each_other_end_with_a_line(copied):

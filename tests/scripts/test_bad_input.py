@@ -9,7 +9,17 @@ import sys
 
 import pytest
 import torch
-from helpers import ROOT, SHORT, assert_complains, assert_same_run, call, contents, succeed, train
+from helpers import (
+    ROOT,
+    SHORT,
+    assert_complains,
+    assert_same_run,
+    call,
+    contents,
+    succeed,
+    train,
+    unchanged,
+)
 
 from data import locks
 from data.tokenizer import train_tokenizer
@@ -65,9 +75,10 @@ def test_a_file_that_is_wrong(script, name, content, parts, own_corpus, tmp_path
         (own_corpus / name).unlink()
     else:
         (own_corpus / name).write_bytes(content)
-    before = contents(tmp_path)
-    assert_complains(call(script, *SHORT[script], data=own_corpus, out=tmp_path / "run"), *parts)
-    assert contents(tmp_path) == before and not (tmp_path / "run").exists()
+    with unchanged(tmp_path):
+        outcome = call(script, *SHORT[script], data=own_corpus, out=tmp_path / "run")
+        assert_complains(outcome, *parts)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
@@ -166,10 +177,9 @@ def test_a_folder_with_something_else_is_left_alone(there, argv, corpus, tmp_pat
     folder.mkdir()
     for name in there:
         (folder / name).write_text('{"architectures": ["of somebody else"]}')
-    before = contents(folder)
-    outcome = call("train_lm", *SHORT["train_lm"], "--data", corpus, "--out", folder, *argv)
-    assert_complains(outcome, f"--out {folder}", "not empty", "choose another folder")
-    assert contents(folder) == before
+    with unchanged(folder):
+        outcome = call("train_lm", *SHORT["train_lm"], "--data", corpus, "--out", folder, *argv)
+        assert_complains(outcome, f"--out {folder}", "not empty", "choose another folder")
 
 
 def test_a_run_just_begun_with_a_users_file_is_kept(corpus, copied):
@@ -231,10 +241,10 @@ FEW_WORDS = train_tokenizer("word", ["too few words"]).to_str().encode()
 def test_an_encoder_that_is_damaged(name, how, parts, corpus, copied, tmp_path):
     folder = copied("train_mlm")
     damage(folder, name, how)
-    before = contents(folder)
-    outcome = call("train_classifier", encoder=folder, data=corpus, out=tmp_path / "new")
-    assert_complains(outcome, folder, *parts)
-    assert contents(folder) == before and not (tmp_path / "new").exists()
+    with unchanged(folder):
+        outcome = call("train_classifier", encoder=folder, data=corpus, out=tmp_path / "new")
+        assert_complains(outcome, folder, *parts)
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize("what", ["a list", "a dictionary of something else"])
@@ -245,10 +255,9 @@ def test_a_checkpoint_that_holds_something_else(what, corpus, finished, tmp_path
     ):
         folder = shutil.copytree(finished("train_mlm"), tmp_path / name)
         torch.save([1, 2] if what == "a list" else {"weights": torch.zeros(2)}, folder / name)
-        before = contents(folder)
-        more = ("--out", tmp_path / "run") if name == "best.pt" else ()
-        assert_complains(call(*argv, folder, "--data", corpus, *more), folder / name, "restore")
-        assert contents(folder) == before
+        with unchanged(folder):
+            more = ("--out", tmp_path / "run") if name == "best.pt" else ()
+            assert_complains(call(*argv, folder, "--data", corpus, *more), folder / name, "restore")
 
 
 def test_an_encoder_that_does_not_fit(corpus, finished, tmp_path):
@@ -286,22 +295,20 @@ def test_a_run_that_cannot_be_resumed(name, how, parts, corpus, copied):
     damage(folder, name, how)
     if name == "checkpoint.pt":
         (folder / "previous.pt").unlink()  # or the run would resume from that
-    before = contents(folder)
-    outcome = call("train_lm", *SHORT["train_lm"], data=corpus, out=folder, resume=True)
-    assert_complains(outcome, folder, *parts)
-    assert contents(folder) == before
+    with unchanged(folder):
+        outcome = call("train_lm", *SHORT["train_lm"], data=corpus, out=folder, resume=True)
+        assert_complains(outcome, folder, *parts)
 
 
 def test_resume_with_another_script_names_the_right_one(finished):
     folder = finished("train_classifier")
-    before = contents(folder)
-    outcome = call("train_lm", resume=True, out=folder)
-    assert_complains(
-        outcome,
-        f"{folder} is a run of train_classifier.py",
-        f"python train_classifier.py --resume --out {folder}",
-    )
-    assert contents(folder) == before
+    with unchanged(folder):
+        outcome = call("train_lm", resume=True, out=folder)
+        assert_complains(
+            outcome,
+            f"{folder} is a run of train_classifier.py",
+            f"python train_classifier.py --resume --out {folder}",
+        )
 
 
 def test_resume_with_data_that_has_changed(own_corpus, tmp_path):
@@ -309,10 +316,9 @@ def test_resume_with_data_that_has_changed(own_corpus, tmp_path):
     succeed(call("train_lm", *argv))
     text = (own_corpus / "train_LM.txt").read_text(encoding="utf-8")
     (own_corpus / "train_LM.txt").write_text(text.replace("ranch", "farm"), encoding="utf-8")
-    before = contents(tmp_path)
-    told = (tmp_path / "run" / "tokenizer.json", "another vocabulary", "restore the data")
-    assert_complains(call("train_lm", *argv, resume=True), own_corpus, *told)
-    assert contents(tmp_path) == before
+    with unchanged(tmp_path):
+        told = (tmp_path / "run" / "tokenizer.json", "another vocabulary", "restore the data")
+        assert_complains(call("train_lm", *argv, resume=True), own_corpus, *told)
 
 
 def test_resume_without_a_run(corpus, tmp_path):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import assert_complains, call, contents, result_of, succeed
+from helpers import assert_complains, call, result_of, succeed, unchanged
 
 from data.tokenizer import BOS, SPECIAL, UNK
 from lab.predictions import read_predictions
@@ -314,9 +314,8 @@ def test_bad_input_costs_one_line(argv, names, tmp_path, monkeypatch):
     for name in ("train_CLS.tsv", "test_CLS.tsv"):
         Path("same", name).write_text("0\tone thing\n1\tanother thing\n", encoding="utf-8")
     Path("same", "config.json").write_text('{"model_type": "roberta"}')
-    before = contents(tmp_path)
-    assert_complains(call("baselines", *argv), names)
-    assert contents(tmp_path) == before
+    with unchanged(tmp_path):
+        assert_complains(call("baselines", *argv), names)
 
 
 def test_speeches(speeches, tmp_path):

@@ -27,6 +27,7 @@ from helpers import (
     script_of,
     succeed,
     train,
+    unchanged,
     weights,
 )
 from one_of_two import stop_at
@@ -275,11 +276,10 @@ def test_resuming_a_finished_run_changes_no_number(name, inputs, finished, copie
 @pytest.mark.parametrize("name", TRAINING)
 def test_resume_with_other_flags_names_them(name, inputs, finished):
     folder = finished(name)
-    before = contents(folder)
-    argv = (*SHORT[name], *inputs(name), "--resume", "--out", folder)
-    outcome = call(name, *argv, n_embd=32, seed=9)
-    assert_complains(outcome, folder, "--n-embd 16", "32", "--seed 0", "9", "--out")
-    assert contents(folder) == before
+    with unchanged(folder):
+        argv = (*SHORT[name], *inputs(name), "--resume", "--out", folder)
+        outcome = call(name, *argv, n_embd=32, seed=9)
+        assert_complains(outcome, folder, "--n-embd 16", "32", "--seed 0", "9", "--out")
 
 
 # -------------------------------------------------------------------------------------- overwriting
@@ -288,10 +288,9 @@ def test_resume_with_other_flags_names_them(name, inputs, finished):
 @pytest.mark.parametrize("name", TRAINING)
 def test_an_existing_run_is_kept(name, inputs, finished):
     folder = finished(name)
-    before = contents(folder)
-    outcome = call(name, *SHORT[name], *inputs(name), out=folder)
-    assert_complains(outcome, folder, "already holds a run", "--resume", "--overwrite")
-    assert contents(folder) == before
+    with unchanged(folder):
+        outcome = call(name, *SHORT[name], *inputs(name), out=folder)
+        assert_complains(outcome, folder, "already holds a run", "--resume", "--overwrite")
 
 
 @pytest.mark.parametrize("name", TRAINING)

@@ -15,6 +15,7 @@ from helpers import (
     succeed,
     tiny_model,
     train,
+    unchanged,
     write_posts,
 )
 
@@ -298,13 +299,12 @@ def test_toy_prints_the_distance_to_the_floor(tmp_path, monkeypatch):
 
 def test_runs_of_threads_are_sampled_drawn_and_not_compared(echoes, corpus, tmp_path):
     train("train_thread", data=echoes, out=tmp_path / "run")
-    before = contents(tmp_path)
-    refused = call("compare", tmp_path / "run")
-    assert_complains(refused, tmp_path / "run", "no run that can be compared")
-    thread = (tmp_path / "run", "--text", "a cat", "--text", "a dog", "--text", "a [MASK]")
-    filled = call("sample", *thread)
-    assert filled.code == 0 and filled.out.count("mask ") == 1
-    assert contents(tmp_path) == before
+    with unchanged(tmp_path):
+        refused = call("compare", tmp_path / "run")
+        assert_complains(refused, tmp_path / "run", "no run that can be compared")
+        thread = (tmp_path / "run", "--text", "a cat", "--text", "a dog", "--text", "a [MASK]")
+        filled = call("sample", *thread)
+        assert filled.code == 0 and filled.out.count("mask ") == 1
     drawn = call("attention_maps", *thread, "--out", tmp_path / "maps")
     assert drawn.code == 0 and "FAIL" not in drawn.out and len(contents(tmp_path / "maps")) == 4
     outcome = call("train_classifier", encoder=tmp_path / "run", data=corpus, out=tmp_path / "x")
