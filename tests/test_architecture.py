@@ -233,7 +233,7 @@ def import_order(repo):
 def lab_levels(repo):
     """A file of lab/ imports from its own level and from those before it."""
     levels = {f"lab.{name}": number for number, names in enumerate(LAB_LEVELS) for name in names}
-    levels["lab"] = len(LAB_LEVELS)  # the door for notebooks may open on anything
+    levels["lab"] = len(LAB_LEVELS)  # collects names for notebooks
     found = []
     for source in repo.sources:
         if source.group != "lab":
