@@ -69,12 +69,6 @@ def jobs_in_process(monkeypatch):
 
 
 @pytest.fixture(scope="session")
-def cli():
-    """cli("train_lm", steps=2) -> Outcome."""
-    return call
-
-
-@pytest.fixture(scope="session")
 def speeches():
     """The folder of the real speeches. Without it the test is skipped, and says so."""
     folder = Path(os.environ.get("POSLAB_SPEECHES") or ROOT / "data" / "speeches").resolve()

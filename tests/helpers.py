@@ -163,7 +163,7 @@ def script_of(name):
 
 
 def script_module(name):
-    """The module of a script, in whichever room it is."""
+    """The module of a script, in whichever folder it is."""
     return importlib.import_module(script_of(name).module)
 
 
@@ -214,6 +214,19 @@ def command_line(argv, flags):
             words.append("--" + name.replace("_", "-"))
             words += [] if each is True else [str(each)]
     return words
+
+
+def start(script, *argv, **how):
+    """Start a script of the top level in a process of its own. how: arguments of Popen."""
+    words, env = [sys.executable, ROOT / f"{script}.py", *map(str, argv)], {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(words, text=True, env=os.environ | env, **how)
+
+
+def output_of(program):
+    """What a program prints in a process whose sets have another order."""
+    env = os.environ | {"PYTHONHASHSEED": "1", "PYTHONUTF8": "1"}
+    told = subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=env, capture_output=True)
+    return told.stdout.decode()
 
 
 stores = []  # kept until the tests end
@@ -303,26 +316,34 @@ def write_pairs(folder):
 FIVE = ("one", "two", "three", "four", "five")
 
 
+def write_posts(path, posts):
+    """Write posts, each a title and its comments (id, id of the comment it answers, body).
+
+    The id None is that of the post. Returns the path.
+    """
+    lines = []
+    for n, (title, *comments) in enumerate(posts):
+        said = [
+            {"id": name, "parent_id": f"t1_{above}" if above else f"t3_{n}", "body": body}
+            for name, above, body in comments
+        ]
+        lines.append(json.dumps({"id": str(n), "title": title, "comments": said}))
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
 def write_threads(path):
     """Write 25 posts with one to five comments each, some of them answers; return the path."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    posts = [
-        {
-            "id": str(n),
-            "title": f"{FIVE[n % 5]} {FIVE[n // 5 % 5]}",
-            "comments": [
-                {
-                    "id": f"c{k}",
-                    "parent_id": f"t1_c{k - 1 - k % 2}" if k > 1 else f"t3_{n}",
-                    "body": " ".join(FIVE[(n + k * j) % 5] for j in range(2 + k)),
-                }
-                for k in range(1 + n % 5)
-            ],
-        }
+
+    def comment(n, k):
+        body = " ".join(FIVE[(n + k * j) % 5] for j in range(2 + k))
+        return f"c{k}", f"c{k - 1 - k % 2}" if k > 1 else None, body
+
+    posts = (
+        (f"{FIVE[n % 5]} {FIVE[n // 5]}", *(comment(n, k) for k in range(1 + n % 5)))
         for n in range(25)
-    ]
-    path.write_text("\n".join(map(json.dumps, posts)), encoding="utf-8")
-    return path
+    )
+    return write_posts(path, posts)
 
 
 WORDS = "this is a small sentence and we will work with the people of the world today . , ?"
@@ -384,6 +405,14 @@ def contents(folder):
     }
 
 
+@contextlib.contextmanager
+def unchanged(folder):
+    """Assert that a `with` block changes no file below a folder."""
+    before = contents(folder)
+    yield
+    assert contents(folder) == before
+
+
 def same(a, b):
     """Whether two nested values are equal bit for bit."""
     if isinstance(a, torch.Tensor):
@@ -425,6 +454,11 @@ def succeed(outcome):
     """Assert that a command ended with exit code 0 and an empty stderr; return its Outcome."""
     assert (outcome.code, outcome.err) == (0, ""), outcome.err
     return outcome
+
+
+def train(name, /, *argv, **flags):
+    """Run a training script with its tiny sizes, a flag given here wins; return its Outcome."""
+    return succeed(call(name, *SHORT[name], *argv, **flags))
 
 
 def assert_complains(outcome, *parts):

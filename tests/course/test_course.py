@@ -4,7 +4,7 @@ import threading
 import time
 
 import pytest
-from helpers import assert_complains, contents, succeed
+from helpers import assert_complains, call, contents, succeed
 
 from course import report
 from course.exercises import EXERCISES, STUBS, file_name, make_sheet
@@ -12,8 +12,8 @@ from course.judge import judge
 
 
 @pytest.fixture
-def answers(tmp_path, cli):
-    succeed(cli("course.start", tmp_path / "answers"))
+def answers(tmp_path):
+    succeed(call("course.start", tmp_path / "answers"))
     return tmp_path / "answers"
 
 
@@ -34,21 +34,21 @@ def verdict_on(folder, name, body, function="", **more):
 # --------------------------------------------------------------------------------------- start
 
 
-def test_start_writes_ten_files_that_are_not_begun(answers, cli):
+def test_start_writes_ten_files_that_are_not_begun(answers):
     assert sorted(path.name for path in answers.iterdir()) == [file_name(n) for n in EXERCISES]
-    told = succeed(cli("course.check", answers)).out
+    told = succeed(call("course.check", answers)).out
     assert told.count("not begun\n") == 10 and "[----------] 0 of 10 done" in told
     assert f"Next: {answers / 'ex01_padding.py'}" in told
 
 
-def test_start_never_overwrites_answers(answers, cli):
+def test_start_never_overwrites_answers(answers):
     answer(answers, "alibi", "slopes", "return 1")
     before = contents(answers)
-    assert_complains(cli("course.start", answers), answers, "nothing was overwritten", "delete")
+    assert_complains(call("course.start", answers), answers, "nothing was overwritten", "delete")
     (answers / "ex03_heads.py").unlink()
-    told = succeed(cli("course.start", answers)).out
+    told = succeed(call("course.start", answers)).out
     assert "ex03_heads.py" in told and "ex05" not in told and contents(answers) == before
-    assert_complains(cli("course.start", answers / "ex05_alibi.py"), "is a file")
+    assert_complains(call("course.start", answers / "ex05_alibi.py"), "is a file")
 
 
 @pytest.mark.parametrize("name", EXERCISES)
@@ -116,17 +116,17 @@ def test_every_random_number_comes_from_the_generator(answers):
 # --------------------------------------------------------------------------------------- check
 
 
-def test_check_prints_done_the_mistake_and_what_is_next(answers, cli):
+def test_check_prints_done_the_mistake_and_what_is_next(answers):
     answer(answers, "heads", "split_heads", "return x.unflatten(2, (n_head, -1)).transpose(1, 2)")
     answer(answers, "heads", "join_heads", "return y.transpose(1, 2).flatten(2)")
     answer(answers, "block", "block", "x = x + dropout(attention(norm1(x)))\n    return norm2(x)")
     answer(answers, "attention", "attend", "return (q @ k.mT).softmax(-1) @ v")
-    lines = succeed(cli("course.check", answers)).out.splitlines()
+    lines = succeed(call("course.check", answers)).out.splitlines()
     assert lines[2].split() == ["3", "heads", "done"]
     assert lines[1].endswith("attend returns one value, expected 2 (output, weights)")
     assert "output[0, 0, 0] is " in lines[5] and "24 of 24 numbers differ" in lines[5]
     assert lines[-2] == "[#---------] 1 of 10 done"
-    told = succeed(cli("course.check", answers, "6")).out
+    told = succeed(call("course.check", answers, "6")).out
     assert "expected" in told and "|" in told and "[-] 0 of 1 done" in told
 
 
@@ -211,7 +211,7 @@ def test_code_that_fails_gets_a_plain_sentence(body, sentence, answers, capfd):
     assert "\n" not in verdict.message and capfd.readouterr() == ("", "")
 
 
-def test_other_names_arguments_and_files_are_explained(answers, cli):
+def test_other_names_arguments_and_files_are_explained(answers):
     path, sheet = answers / "ex02_attention.py", make_sheet("attention")
     path.write_text("def attend(q, k, v):\n    return q\n", encoding="utf-8")
     assert "It is called as attend(q, k, v, mask, bias, dropout)" in judge(path, sheet).message
@@ -221,14 +221,14 @@ def test_other_names_arguments_and_files_are_explained(answers, cli):
     assert judge(path, sheet).message.startswith("line 1 (`import numpie`): ModuleNotFoundError")
     path.unlink()
     assert judge(path, sheet).message == "ex02_attention.py is missing"
-    told = succeed(cli("course.check", answers, "2")).out
+    told = succeed(call("course.check", answers, "2")).out
     assert f"ex02_attention.py is missing; python -m course.start {answers} writes it" in told
 
 
-def test_what_the_code_prints_is_kept_from_the_screen(answers, cli, capfd):
+def test_what_the_code_prints_is_kept_from_the_screen(answers, capfd):
     verdict = verdict_on(answers, "sinusoids", "print('here')\n    return torch.zeros(T, n_embd)")
     assert set(verdict.printed.split()) == {"here"} and capfd.readouterr() == ("", "")
-    told = succeed(cli("course.check", answers, "sinusoids")).out
+    told = succeed(call("course.check", answers, "sinusoids")).out
     assert "(what it printed is not shown)" in told
 
 
@@ -244,10 +244,10 @@ def test_watch_notices_a_saved_file(answers):
     assert seen == [None]
 
 
-def test_check_refuses_other_folders_and_names(answers, tmp_path, cli):
-    assert_complains(cli("course.check", tmp_path), "has no exercises", "course.start")
-    assert_complains(cli("course.check", answers, "alibis"), "no such exercise", "padding, att")
-    assert_complains(cli("course.train", tmp_path), "has no exercises", "course.start")
+def test_check_refuses_other_folders_and_names(answers, tmp_path):
+    assert_complains(call("course.check", tmp_path), "has no exercises", "course.start")
+    assert_complains(call("course.check", answers, "alibis"), "no such exercise", "padding, att")
+    assert_complains(call("course.train", tmp_path), "has no exercises", "course.start")
 
 
 # --------------------------------------------------------------------------------------- train
@@ -257,32 +257,32 @@ ALIBI = """distance = torch.arange(T)[:, None] - torch.arange(T)
     return (-m[:, None, None] * distance).masked_fill(distance < 0, -torch.inf)"""
 
 
-def test_train_without_an_answer_is_the_reference(answers, corpus, cli):
-    told = succeed(cli("course.train", answers, data=corpus, steps=2)).out
+def test_train_without_an_answer_is_the_reference(answers, corpus):
+    told = succeed(call("course.train", answers, data=corpus, steps=2)).out
     assert "Your model trains as the reference does" in told
 
 
-def test_train_takes_what_the_check_takes(answers, corpus, cli):
+def test_train_takes_what_the_check_takes(answers, corpus):
     answer(answers, "alibi", "causal_bias", f"{ALIBI}.double()")
     body = RIGHT["attend"].replace("q @ k.mT", "(q @ k.mT).double()").replace("@ v", "@ v.double()")
     answer(answers, "attention", "attend", body)
     mean = "cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1))"
     answer(answers, "perplexity", "loss", f"return torch.nn.functional.{mean}")
-    told = succeed(cli("course.train", answers, data=corpus, steps=2)).out
+    told = succeed(call("course.train", answers, data=corpus, steps=2)).out
     assert told.count(" yours ") == 3 and "the losses by at most 0.00%" in told
 
 
-def test_train_runs_the_students_functions(answers, corpus, cli):
+def test_train_runs_the_students_functions(answers, corpus):
     answer(answers, "alibi", "causal_bias", ALIBI.replace("[:, None, None] * ", "[0] * "))
-    told = succeed(cli("course.train", answers, data=corpus, steps=4)).out
+    told = succeed(call("course.train", answers, data=corpus, steps=4)).out
     assert "With causal_bias wrong, the first gradients differ by " in told
     assert (answers / "attention-alibi.png").exists()
 
 
-def test_train_compares_gradients_before_they_are_clipped(answers, corpus, cli):
+def test_train_compares_gradients_before_they_are_clipped(answers, corpus):
     body = "return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())"
     answer(answers, "perplexity", "loss", f"{body} * targets.numel()")
-    told = succeed(cli("course.train", answers, data=corpus, steps=1)).out
+    told = succeed(call("course.train", answers, data=corpus, steps=1)).out
     assert "With loss wrong, the first gradients differ by 51100.0%" in told
 
 
@@ -293,25 +293,25 @@ def test_train_compares_gradients_before_they_are_clipped(answers, corpus, cli):
         (".log().exp()", "weights", "the losses by at most nan%"),
     ],
 )
-def test_train_notices_nan_and_weights_of_another_shape(nan, given, told, answers, corpus, cli):
+def test_train_notices_nan_and_weights_of_another_shape(nan, given, told, answers, corpus):
     body = f"""scores = q @ k.transpose(-2, -1) / q.size(-1) ** 0.5
     weights = (scores if bias is None else scores + bias).softmax(-1){nan}
     return torch.nn.functional.dropout(weights, dropout) @ v, {given}"""
     answer(answers, "attention", "attend", body)
-    assert told in succeed(cli("course.train", answers, data=corpus, steps=2)).out
+    assert told in succeed(call("course.train", answers, data=corpus, steps=2)).out
 
 
-def test_train_tells_a_lost_gradient_from_rounding(answers, corpus, cli, monkeypatch):
+def test_train_tells_a_lost_gradient_from_rounding(answers, corpus, monkeypatch):
     monkeypatch.setattr("course.train.draw", lambda *_: None)
     body = "x = x + dropout(attention(norm1(x)))\n    return x + dropout(feed_forward(norm2(x)))"
     answer(answers, "block", "block", body)
     path, flags = answers / "ex06_block.py", dict(data=corpus, steps=3, pos="sinusoidal")
-    told = succeed(cli("course.train", answers, **flags)).out
+    told = succeed(call("course.train", answers, **flags)).out
     assert "Your model trains as the reference does" in told and "rounding" in told
     right = path.read_text(encoding="utf-8")
     wrong = right.replace("attention(norm1(x))", "attention(norm1(x)).detach()")
     path.write_text(wrong, encoding="utf-8")
-    told = succeed(cli("course.train", answers, **flags)).out
+    told = succeed(call("course.train", answers, **flags)).out
     assert "The check finds no mistake, but" in told and "is a gradient lost" in told
     answer(
         answers,
@@ -320,4 +320,4 @@ def test_train_tells_a_lost_gradient_from_rounding(answers, corpus, cli, monkeyp
         "return 1.0 + torch.nn.functional.cross_entropy(logits"
         ".flatten(0, 1), targets.flatten()).item()",
     )
-    assert_complains(cli("course.train", answers, **flags), "training stops", "no .item()")
+    assert_complains(call("course.train", answers, **flags), "training stops", "no .item()")

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from helpers import ROOT, assert_complains, contents, succeed
+from helpers import ROOT, assert_complains, call, contents, succeed, unchanged
 
 from course.exercises import EXERCISES, file_name
 
@@ -21,9 +21,9 @@ SOLUTIONS = [
 
 
 @pytest.fixture(scope="module")
-def handout(tmp_path_factory, cli):
+def handout(tmp_path_factory):
     folder = tmp_path_factory.mktemp("teacher") / "handout"
-    succeed(cli("course.handout", folder))
+    succeed(call("course.handout", folder))
     return folder
 
 
@@ -66,9 +66,9 @@ def check_alone(folder, *words):
     )
 
 
-def test_a_handout_works_alone(tmp_path, cli):
+def test_a_handout_works_alone(tmp_path):
     folder = tmp_path / "handout"
-    succeed(cli("course.handout", folder, exercises="7,heads"))
+    succeed(call("course.handout", folder, exercises="7,heads"))
     path = folder / "ex03_heads.py"
     stub, wrong = (
         path.read_text(encoding="utf-8"),
@@ -85,9 +85,8 @@ def test_a_handout_works_alone(tmp_path, cli):
     assert "alibi: no such exercise" in check_alone(folder, "alibi").stderr
 
 
-def test_a_handout_overwrites_nothing(handout, tmp_path, cli):
-    before = contents(handout)
-    assert_complains(cli("course.handout", handout), handout, "not an empty folder")
-    assert contents(handout) == before
-    assert_complains(cli("course.handout", tmp_path / "new", exercises="2,99"), "99", "no such")
+def test_a_handout_overwrites_nothing(handout, tmp_path):
+    with unchanged(handout):
+        assert_complains(call("course.handout", handout), handout, "not an empty folder")
+    assert_complains(call("course.handout", tmp_path / "new", exercises="2,99"), "99", "no such")
     assert not (tmp_path / "new").exists()

@@ -20,6 +20,8 @@ from helpers import (
     result_of,
     sentence,
     succeed,
+    train,
+    unchanged,
 )
 from one_of_two import stop_at
 
@@ -29,7 +31,7 @@ from data.files import DataError, read_non_empty_lines
 from data.large import find_line_start
 from data.shards import Blocks, Prepared
 from data.streams import read_blocks
-from data.tokenizer import BOS, UNK, load_tokenizer
+from data.tokenizer import BOS, UNK
 
 SMALL = ("--shard-mb", 0.002, "--tokenizer", "word")  # shards of 2 kB
 
@@ -67,11 +69,8 @@ def wiki(tmp_path_factory):
     folder.mkdir()
     for name, n in (("train", 60), ("valid", 15), ("test", 20)):
         write_text(folder / f"{name}.txt", n)
-    (folder / "train.txt").write_text(
-        (folder / "train.txt").read_text(encoding="utf-8")
-        + "\n = Well @-@ known = \n \n 3 @.@ 5 <unk> \n",
-        encoding="utf-8",
-    )
+    with open(folder / "train.txt", "a", encoding="utf-8") as file:
+        file.write("\n = Well @-@ known = \n \n 3 @.@ 5 <unk> \n")
     return folder
 
 
@@ -94,15 +93,11 @@ def test_the_shards_together_are_the_stream_of_the_text(
     ]
     path = tmp_path / "text.txt"
     path.write_bytes((begins + line_end.join(lines) + ending).encode())
-    folder = prepared(
-        tmp_path / "out", path, "--tokenizer", kind, "--valid", 0, "--shard-mb", 0.003
-    )
-    expected = batching.stream(folder.tokenizer, read_non_empty_lines(path))
+    argv = (path, "--tokenizer", kind, "--valid", 0, "--shard-mb", 0.003)
+    folder, read = prepared(tmp_path / "out", *argv), read_non_empty_lines(path)
     assert len(folder.streams["train"].shards) > 4
-    assert torch.equal(folder.streams["train"][:], expected)
-    assert folder.sizes == {
-        "train": sum(len(line.encode()) + 1 for line in read_non_empty_lines(path))
-    }
+    assert torch.equal(folder.streams["train"][:], batching.stream(folder.tokenizer, read))
+    assert folder.sizes == {"train": sum(len(line.encode()) + 1 for line in read)}
 
 
 def test_indexing_shards_equals_indexing_the_joined_stream(text, tmp_path):
@@ -115,11 +110,8 @@ def test_indexing_shards_equals_indexing_the_joined_stream(text, tmp_path):
         assert torch.equal(stream[at], joined[at])
     for a, b in ((None, None), (1, None), (5, 1500), (-7, -1), (3, 3), (0, 10**9)):
         assert torch.equal(stream[a:b], joined[a:b])
-    for mine, theirs in zip(
-        batching.random_blocks(stream, 9, 50, batching.generator(1)),
-        batching.random_blocks(joined, 9, 50, batching.generator(1)),
-    ):
-        assert torch.equal(mine, theirs)
+    drawn = (batching.random_blocks(x, 9, 50, batching.generator(1)) for x in (stream, joined))
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(*drawn))
     V = folder.tokenizer.get_vocab_size()
     assert torch.equal(stream.bincount(minlength=V), joined.bincount(minlength=V))
 
@@ -135,16 +127,13 @@ def test_blocks_for_an_encoder_need_a_validation_set(ready, text, tmp_path):
 
 
 def test_a_vocabulary_of_more_than_16_bits(tmp_path):
-    (tmp_path / "text.txt").write_text(
-        "\n".join(f"w{i} w{i + 1}" for i in range(0, 70_000, 2)), encoding="utf-8"
-    )
+    lines = [f"w{i} w{i + 1}" for i in range(0, 70_000, 2)]
+    (tmp_path / "text.txt").write_text("\n".join(lines), encoding="utf-8")
     folder = prepared(tmp_path / "out", tmp_path / "text.txt", "--tokenizer", "word", "--valid", 0)
     stream = folder.streams["train"]
     assert stream.dtype.itemsize == 4
     assert stream[:].max() == folder.tokenizer.get_vocab_size() - 1 > 2**16
-    assert torch.equal(
-        stream[:], batching.stream(folder.tokenizer, read_non_empty_lines(tmp_path / "text.txt"))
-    )
+    assert torch.equal(stream[:], batching.stream(folder.tokenizer, lines))
 
 
 def test_held_out_lines_are_their_own_set_outside_the_vocabulary(tmp_path):
@@ -163,13 +152,9 @@ def test_held_out_lines_are_their_own_set_outside_the_vocabulary(tmp_path):
 def test_several_texts_test_sets_and_another_vocabulary(text, tmp_path):
     more, test = write_text(tmp_path / "more.txt", 30), write_text(tmp_path / "unheard.txt", 10)
     first = prepared(tmp_path / "first", text, more, "--test", test, *SMALL, "--valid", 0)
-    assert torch.equal(
-        first.streams["train"][:],
-        batching.stream(first.tokenizer, read_non_empty_lines(text) + read_non_empty_lines(more)),
-    )
-    assert torch.equal(
-        first.streams["unheard"][:], batching.stream(first.tokenizer, read_non_empty_lines(test))
-    )
+    for name, files in {"train": (text, more), "unheard": (test,)}.items():
+        lines = [line for file in files for line in read_non_empty_lines(file)]
+        assert torch.equal(first.streams[name][:], batching.stream(first.tokenizer, lines))
     for origin in (tmp_path / "first", tmp_path / "first" / "tokenizer.json"):
         again = prepared(tmp_path / f"again{origin.suffix}", more, "--vocab-from", origin)
         assert again.tokenizer.to_str() == first.tokenizer.to_str()
@@ -207,20 +192,20 @@ def test_notes_on_a_small_text_and_on_a_table(tmp_path):
 # ---------------------------------------------------------------------------- training on it
 
 
-def test_training_on_tokens_equals_training_on_the_text(cli, wiki, tmp_path):
+def test_training_on_tokens_equals_training_on_the_text(wiki, tmp_path):
     """Compare all results bit for bit, with the noise that needs word counts."""
     prepared(tmp_path / "prepared", wiki, *SMALL)
     noise = dict(swap_words=0.2, rare_unknown=0.3, eval_block="4,8", pos="alibi")
     text, tokens = tmp_path / "text", tmp_path / "tokens"
     for corpus, out in ((wiki, text), (tmp_path / "prepared", tokens)):
-        succeed(cli("train_lm", *SHORT["train_lm"], **noise, data=corpus, out=out))
+        train("train_lm", **noise, data=corpus, out=out)
     assert_same_run(tokens, text)
     assert {"bits_per_byte/wiki-test@4", "unknown/wiki-test"} <= result_of(tokens).keys()
 
 
 @pytest.mark.parametrize("causal", [(), ("--causal",)])
 def test_an_encoder_reads_every_block_once_an_epoch_and_resumes(
-    causal, ready, cli, tmp_path, monkeypatch
+    causal, ready, tmp_path, monkeypatch
 ):
     folder = Prepared(ready)
     stream = folder.streams["train"]
@@ -235,11 +220,11 @@ def test_an_encoder_reads_every_block_once_an_epoch_and_resumes(
         assert sorted(rows) == sorted(block.tolist() for block in blocks)
     argv = (*TINY, *causal, *"--eval-every 4 --decay 0".split(), "--data", ready)
     argv = ("train_mlm", *argv, "--batch-size", len(blocks) // 3)  # four batches per epoch
-    succeed(cli(*argv, steps=12, out=tmp_path / "whole"))
+    succeed(call(*argv, steps=12, out=tmp_path / "whole"))
     with monkeypatch.context() as patch:
         stop_at(patch, 2)  # at step 4
-        assert cli(*argv, steps=12, out=tmp_path / "parts").code == 130
-    succeed(cli("train_mlm", resume=True, out=tmp_path / "parts"))
+        assert call(*argv, steps=12, out=tmp_path / "parts").code == 130
+    succeed(call("train_mlm", resume=True, out=tmp_path / "parts"))
     assert_same_run(tmp_path / "parts", tmp_path / "whole")
 
 
@@ -257,21 +242,21 @@ def test_an_encoder_reads_every_block_once_an_epoch_and_resumes(
     ],
 )
 def test_flags_and_scripts_that_conflict_with_a_prepared_folder(
-    script, argv, parts, cli, ready, tmp_path
+    script, argv, parts, ready, tmp_path
 ):
-    outcome = cli(script, *SHORT[script], *argv, data=ready, out=tmp_path / "run")
+    outcome = call(script, *SHORT[script], *argv, data=ready, out=tmp_path / "run")
     assert_complains(outcome, *parts)
     assert not (tmp_path / "run").exists()
 
 
-def test_continuing_from_a_run_of_another_vocabulary(cli, finished, text, tmp_path):
+def test_continuing_from_a_run_of_another_vocabulary(finished, text, tmp_path):
     prepared(tmp_path / "other", text, *SMALL)
     source = finished("train_lm")
     argv = ("train_lm", *SHORT["train_lm"], "--init-from", source, "--out", tmp_path / "run")
     told = ("another vocabulary", f"--vocab-from {source}")
-    assert_complains(cli(*argv, data=tmp_path / "other"), tmp_path / "other", *told)
+    assert_complains(call(*argv, data=tmp_path / "other"), tmp_path / "other", *told)
     prepared(tmp_path / "same", text, "--vocab-from", source)
-    succeed(cli(*argv, data=tmp_path / "same"))
+    succeed(call(*argv, data=tmp_path / "same"))
 
 
 # ---------------------------------------------------------------------------- interruptions
@@ -348,35 +333,39 @@ def alter(path):
     path.write_bytes(raw)
 
 
+def assert_unusable(folder, *parts):
+    """Assert that --check and a training refuse a folder with a line that has these parts."""
+    run = folder.parent / "run"
+    assert_complains(call("prepare", "--check", folder), folder, *parts)
+    outcome = call("train_lm", *SHORT["train_lm"], data=folder, out=run)
+    assert_complains(outcome, folder, *parts)
+    assert not run.exists()
+
+
 @pytest.mark.parametrize(
     "harm, words",
     [(cut, "bytes instead of"), (alter, "was altered"), (lambda path: path.unlink(), "is missing")],
 )
-def test_a_corrupt_shard_is_named_and_made_again(harm, words, cli, text, tmp_path):
+def test_a_corrupt_shard_is_named_and_made_again(harm, words, text, tmp_path):
     folder = tmp_path / "out"
     prepared(folder, text, *SMALL, "--valid", 0.1)
     before, shard = contents(folder), folder / "train-00002.bin"
     harm(shard)
-    for outcome in (
-        call("prepare", "--check", folder),
-        cli("train_lm", *SHORT["train_lm"], "--data", folder, "--out", tmp_path / "run"),
-    ):
-        assert_complains(outcome, f"{shard}: ", words, "same beyond.prepare command again")
-    assert not (tmp_path / "run").exists()
+    assert_unusable(folder, f"{shard}: ", words, "same beyond.prepare command again")
     if words == "was altered":
         shard.unlink()  # as the message says
     prepared(folder, text, *SMALL, "--valid", 0.1)
     assert contents(folder) == before and call("prepare", "--check", folder).code == 0
 
 
-def test_an_altered_shard_of_a_large_folder_is_found(cli, text, tmp_path, monkeypatch):
+def test_an_altered_shard_of_a_large_folder_is_found(text, tmp_path, monkeypatch):
     monkeypatch.setattr("data.shards.HASHED_AT_OPENING", 0)
     prepared(tmp_path / "out", text, *SMALL)
     shard = tmp_path / "out" / "train-00000.bin"
     shard.write_bytes(b"\xff" * shard.stat().st_size)
     Prepared(tmp_path / "out")
     assert_complains(call("prepare", "--check", tmp_path / "out"), shard, "was altered")
-    outcome = cli("train_lm", *SHORT["train_lm"], data=tmp_path / "out", out=tmp_path / "run")
+    outcome = call("train_lm", *SHORT["train_lm"], data=tmp_path / "out", out=tmp_path / "run")
     assert_complains(outcome, shard, "holds id 65535 of a vocabulary of", "was altered")
 
 
@@ -418,33 +407,25 @@ def shard_with(**more):
         ("tokenizer.json", lambda c: c[:100], ["tokenizer.json: not a tokenizer file"]),
     ],
 )
-def test_a_prepared_folder_with_a_corrupt_file_is_refused(name, how, parts, cli, ready, tmp_path):
+def test_a_prepared_folder_with_a_corrupt_file_is_refused(name, how, parts, ready, tmp_path):
     folder = shutil.copytree(ready, tmp_path / "out")
     (folder / name).write_bytes(how((folder / name).read_bytes()))
-    before = contents(folder)
-    for outcome in (
-        call("prepare", "--check", folder),
-        cli("train_lm", *SHORT["train_lm"], "--data", folder, "--out", tmp_path / "run"),
-    ):
-        assert_complains(outcome, folder, *parts)
-    assert contents(folder) == before and not (tmp_path / "run").exists()
+    with unchanged(tmp_path):
+        assert_unusable(folder, *parts)
 
 
 def test_a_text_changed_since_it_was_begun_is_refused(text, tmp_path):
     folder = tmp_path / "out"
     prepared(folder, text, *SMALL)
-    before = contents(folder)
     content = text.read_text(encoding="utf-8")
-    for changed in (content + "one line more\n", content.replace("word7 ", "word8 ")):
-        text.write_text(changed, encoding="utf-8")
-        outcome = call("prepare", text, *SMALL, "--out", folder)
-        assert_complains(outcome, f"{text}: has changed since {folder} was begun", "--overwrite")
-    assert contents(folder) == before
+    with unchanged(folder):
+        for changed in (content + "one line more\n", content.replace("word7 ", "word8 ")):
+            text.write_text(changed, encoding="utf-8")
+            told = f"{text}: has changed since {folder} was begun", "--overwrite"
+            assert_complains(call("prepare", text, *SMALL, "--out", folder), *told)
     new = prepared(folder, text, *SMALL, "--overwrite", "--valid", 0)
-    assert torch.equal(
-        new.streams["train"][:],
-        batching.stream(load_tokenizer(folder / "tokenizer.json"), read_non_empty_lines(text)),
-    )
+    expected = batching.stream(new.tokenizer, read_non_empty_lines(text))
+    assert torch.equal(new.streams["train"][:], expected)
 
 
 # ---------------------------------------------------------------------------- mistakes
@@ -507,30 +488,27 @@ def test_invalid_flags_are_refused(argv, parts, text, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("valid.txt", "a@b.txt"):
         write_text(tmp_path / name, 3)
-    before = contents(tmp_path)
-    assert_complains(call("prepare", "text.txt", "--out", "out", *argv), *parts)
-    assert contents(tmp_path) == before
+    with unchanged(tmp_path):
+        assert_complains(call("prepare", "text.txt", "--out", "out", *argv), *parts)
 
 
 def test_a_folder_with_other_files_is_left_alone(text, tmp_path, finished):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "tokenizer.json").write_text("precious")
     for folder in (tmp_path / "mine", finished("train_lm")):
-        before = contents(folder)
-        outcome = call("prepare", text, "--out", folder, "--overwrite")
-        assert_complains(outcome, f"--out {folder}: is not empty", "choose another folder")
-        assert contents(folder) == before
+        with unchanged(folder):
+            outcome = call("prepare", text, "--out", folder, "--overwrite")
+            assert_complains(outcome, f"--out {folder}: is not empty", "choose another folder")
 
 
 def test_a_folder_begun_with_other_flags_or_texts_is_refused(text, tmp_path):
     folder = tmp_path / "out"
     prepared(folder, text, *SMALL, "--valid", 0.1)
-    before = contents(folder)
-    outcome = call("prepare", text, *SMALL, "--valid", 0.2, "--vocab-size", 50, "--out", folder)
-    assert_complains(outcome, folder, "begun with --vocab-size 0, --valid 0.1", "--overwrite")
-    outcome = call("prepare", text, text, *SMALL, "--valid", 0.1, "--out", folder)
-    assert_complains(outcome, folder, "begun with other texts", text)
-    assert contents(folder) == before
+    with unchanged(folder):
+        outcome = call("prepare", text, *SMALL, "--valid", 0.2, "--vocab-size", 50, "--out", folder)
+        assert_complains(outcome, folder, "begun with --vocab-size 0, --valid 0.1", "--overwrite")
+        outcome = call("prepare", text, text, *SMALL, "--valid", 0.1, "--out", folder)
+        assert_complains(outcome, folder, "begun with other texts", text)
 
 
 def test_the_search_for_a_line_start_ends_with_the_file(tmp_path):

@@ -21,14 +21,6 @@ def asked(data, **more):
     return SimpleNamespace(**{"data": data, "block_size": 99} | flags | more)
 
 
-@pytest.fixture
-def unique(tmp_path):
-    """A .txt whose lines all have a word of their own, and its lines."""
-    lines = [f"line with word{i}" for i in range(40)]
-    (tmp_path / "mine.txt").write_text("\n".join(lines), encoding="utf-8")
-    return tmp_path / "mine.txt", lines
-
-
 def test_a_text_is_its_corpus_as_streams():
     text, corpus = read_text(asked("toy")), data.load("toy")
     assert text.name == "toy" and text.floor == corpus.floor
@@ -40,9 +32,10 @@ def test_a_text_is_its_corpus_as_streams():
     assert text.tokenizer.to_str() == words.to_str()
 
 
-def test_held_out_lines_are_unknown_to_the_vocabulary(unique):
-    path, lines = unique
-    text = read_text(asked(path, valid=0.25))
+def test_held_out_lines_are_unknown_to_the_vocabulary(tmp_path):
+    lines = [f"line with word{i}" for i in range(40)]
+    (tmp_path / "mine.txt").write_text("\n".join(lines), encoding="utf-8")
+    text = read_text(asked(tmp_path / "mine.txt", valid=0.25))
     kept, held = hold_out(lines[:36], 0.25, seed=0)
     assert torch.equal(text.streams["train"], batching.stream(text.tokenizer, kept))
     assert torch.equal(text.streams["valid"], batching.stream(text.tokenizer, held))

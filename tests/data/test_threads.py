@@ -233,6 +233,18 @@ def test_a_piece_is_a_thread_and_the_whole_subtree_below_it():
             next(split_tree(tree, max_size, near))
 
 
+def test_pieces_cover_any_tree_and_stay_within_their_size():
+    dice = random.Random(0)
+    for _ in range(200):
+        n, near = dice.randrange(2, 40), dice.randrange(1, 4)
+        tree = Tree(["x"] * n, [-1, *(dice.randrange(max(0, i - 3), i) for i in range(1, n))])
+        above, size = tree.ancestors(near), near + dice.randrange(1, 6)
+        pieces = list(split_tree(tree, size, near))
+        assert sorted(i for piece in pieces for i in piece) == list(range(1, n))
+        for piece in pieces:
+            assert len({*piece, *(a for i in piece for a in above[i])} - {0}) <= size
+
+
 def test_a_very_long_thread_is_split(tmp_path):
     names = [f"c{i}" for i in range(3000)]
     (tree,) = read(tmp_path, edges(*zip(names, ["t3_p"] + ["t1_" + name for name in names]))).trees

@@ -3,16 +3,13 @@
 import dataclasses
 import json
 import math
-import os
 import random
 import re
 import statistics
-import subprocess
-import sys
 from functools import cache
 
 import pytest
-from helpers import ROOT
+from helpers import output_of
 
 from data.corpora import toy
 from data.tokenizer import WORD
@@ -58,9 +55,8 @@ def test_the_probabilities_of_every_symbol_sum_to_one():
     for speaker in toy.SPEAKERS:
         assert toy.PROBABILITY[speaker].keys() == toy.BODIES.keys()
         for symbol, probabilities in toy.PROBABILITY[speaker].items():
-            assert len(probabilities) == len(toy.BODIES[symbol]) == len(set(toy.BODIES[symbol])), (
-                symbol
-            )
+            bodies = toy.BODIES[symbol]
+            assert len(probabilities) == len(bodies) == len(set(bodies)), symbol
             assert min(probabilities) > 0, symbol
             assert sum(probabilities) == pytest.approx(1, abs=1e-12), symbol
 
@@ -74,30 +70,23 @@ def test_every_symbol_is_defined_and_used():
     assert 300 <= len(words) <= 500
 
 
+def share(speaker, symbol, *parts):
+    """The probability of a symbol's alternatives that hold all these parts."""
+    alternatives = zip(toy.PROBABILITY[speaker][symbol], toy.BODIES[symbol])
+    return sum(p for p, body in alternatives if set(parts) <= set(body))
+
+
 def test_topics_and_numbers_share_the_weight_that_is_written():
-    bodies = toy.BODIES["Topic"]
-    share = {
-        (speaker, thing): sum(
-            p for p, body in zip(toy.PROBABILITY[speaker]["Topic"], bodies) if thing in body
-        )
-        for speaker in toy.SPEAKERS
-        for thing in ("bridge", "ferries", "orchard")
-    }
     for speaker, thing in zip(toy.SPEAKERS, ("bridge", "ferries", "orchard")):
-        others = [share[other, thing] for other in toy.SPEAKERS if other != speaker]
-        assert [share[speaker, thing] / other for other in others] == pytest.approx(
-            [toy.FAVOUR] * 2
-        )
+        others = [share(other, "Topic", thing) for other in toy.SPEAKERS if other != speaker]
+        found = [share(speaker, "Topic", thing) / other for other in others]
+        assert found == pytest.approx([toy.FAVOUR] * 2)
     # Alternatives with topics or numbers keep the weight that is written.
-    for symbol, word, part in (("Question", "answer", 1 / 5), ("Call", "trade", 1 / 3)):
-        for speaker in toy.SPEAKERS:
-            probabilities = zip(toy.PROBABILITY[speaker][symbol], toy.BODIES[symbol])
-            assert sum(p for p, body in probabilities if word in body) == pytest.approx(part)
+    for speaker in toy.SPEAKERS:
+        assert share(speaker, "Question", "answer") == pytest.approx(1 / 5)
+        assert share(speaker, "Call", "trade") == pytest.approx(1 / 3)
     for number in ("Folk.singular", "Folk.plural"):
-        probabilities = zip(toy.PROBABILITY["ada"]["Question"], toy.BODIES["Question"])
-        assert sum(
-            p for p, body in probabilities if body[0] == "how" and number in body
-        ) == pytest.approx(1 / 5)
+        assert share("ada", "Question", "how", number) == pytest.approx(1 / 5)
 
 
 # One derivation per sentence
@@ -150,13 +139,8 @@ def thinned(monkeypatch):
     bodies, probability = {}, {speaker: {} for speaker in toy.SPEAKERS}
     for symbol, written in toy.BODIES.items():
         is_list = not any(part in toy.BODIES for body in written for part in body)
-        keep = (
-            len(written)
-            if not is_list
-            else 2
-            if symbol in ("Kind", "Virtue", "Person.plural")
-            else 1
-        )
+        keep = 2 if symbol in ("Kind", "Virtue", "Person.plural") else 1
+        keep = keep if is_list else len(written)
         bodies[symbol] = written[:keep]
         for speaker in toy.SPEAKERS:
             kept = toy.PROBABILITY[speaker][symbol][:keep]
@@ -214,6 +198,12 @@ def test_entropy_and_length_agree_with_samples(speaker, drawn, spoken):
     assert toy.perplexity_floor(speaker) == math.exp(
         toy.entropy(speaker) / toy.mean_length(speaker)
     )
+
+
+def test_each_speaker_mentions_an_own_topic_most(drawn):
+    for speaker, thing in zip(toy.SPEAKERS, ("bridge", "ferries", "orchard")):
+        said = {other: sum(thing in tokens for tokens in drawn[other]) for other in toy.SPEAKERS}
+        assert said.pop(speaker) > 2 * max(said.values()), thing
 
 
 def test_best_accuracy_agrees_with_the_posterior(spoken):
@@ -288,9 +278,8 @@ def test_sentences_read_as_speeches_do(drawn):
         for tokens in sentences:
             for article, word in zip(tokens, tokens[1:]):
                 if article.lower() in ("a", "an"):
-                    assert (article.lower() == "an") == (word[0] in "aeiou" or word == "honest"), (
-                        tokens
-                    )
+                    vowel = word[0] in "aeiou" or word == "honest"
+                    assert (article.lower() == "an") == vowel, tokens
 
 
 # The corpus
@@ -332,13 +321,5 @@ def test_the_same_seed_gives_the_same_corpus_in_every_process(corpus):
         "import dataclasses, json, sys; from data.corpora import toy; "
         "json.dump(dataclasses.asdict(toy.load(0)), sys.stdout)"
     )
-    printed = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONHASHSEED": "1", "PYTHONIOENCODING": "utf-8"},
-        capture_output=True,
-        check=True,
-        encoding="utf-8",
-    ).stdout
-    assert json.loads(printed) == json.loads(json.dumps(dataclasses.asdict(corpus)))
+    assert json.loads(output_of(program)) == json.loads(json.dumps(dataclasses.asdict(corpus)))
     assert toy.load(1).lines != corpus.lines

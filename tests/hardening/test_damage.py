@@ -23,6 +23,7 @@ from helpers import (
     numbers,
     same,
     succeed,
+    unchanged,
 )
 
 from data.files import DataError
@@ -80,15 +81,13 @@ def one_byte(content):
 @pytest.mark.parametrize(
     "how", [lambda content: content[:-100], one_byte, None], ids=["truncated", "a byte", "missing"]
 )
-def test_a_corrupt_checkpoint_falls_back_on_the_previous_one(
-    script, how, cli, inputs, finished, copied
-):
+def test_a_corrupt_checkpoint_falls_back_on_the_previous_one(script, how, inputs, finished, copied):
     whole, folder = finished(script), copied(script)
     if how:
         (folder / "checkpoint.pt").write_bytes(how((folder / "checkpoint.pt").read_bytes()))
     else:
         (folder / "checkpoint.pt").unlink()
-    done = cli(script, *SHORT[script], *inputs(script), out=folder, resume=True)
+    done = call(script, *SHORT[script], *inputs(script), out=folder, resume=True)
     step = torch.load(finished(script) / "previous.pt", weights_only=True)["step"]
     unit = "epoch" if script == "train_classifier" else "step"
     assert done.code == 0 and done.err.count("\n") == 1
@@ -102,23 +101,21 @@ def test_a_corrupt_checkpoint_falls_back_on_the_previous_one(
     assert_same_run(folder, whole, ("checkpoint.pt", "best.pt", "previous.pt"))
 
 
-def test_two_corrupt_checkpoints_are_both_named(cli, corpus, copied):
+def test_two_corrupt_checkpoints_are_both_named(corpus, copied):
     folder = copied("train_lm")
     for name in ("checkpoint.pt", "previous.pt"):
         (folder / name).write_bytes(one_byte((folder / name).read_bytes()))
-    before = contents(folder)
-    outcome = cli("train_lm", *SHORT["train_lm"], data=corpus, out=folder, resume=True)
-    assert_complains(outcome, folder / "checkpoint.pt", folder / "previous.pt", "restore")
-    assert contents(folder) == before
+    with unchanged(folder):
+        outcome = call("train_lm", *SHORT["train_lm"], data=corpus, out=folder, resume=True)
+        assert_complains(outcome, folder / "checkpoint.pt", folder / "previous.pt", "restore")
 
 
-def test_corrupt_best_weights_are_noticed_on_resume(cli, corpus, copied):
+def test_corrupt_best_weights_are_noticed_on_resume(corpus, copied):
     folder = copied("train_mlm")
     (folder / "best.pt").write_bytes(one_byte((folder / "best.pt").read_bytes()))
-    before = contents(folder)
-    outcome = cli("train_mlm", *SHORT["train_mlm"], data=corpus, out=folder, resume=True)
-    assert_complains(outcome, folder / "best.pt", "not a readable checkpoint")
-    assert contents(folder) == before
+    with unchanged(folder):
+        outcome = call("train_mlm", *SHORT["train_mlm"], data=corpus, out=folder, resume=True)
+        assert_complains(outcome, folder / "best.pt", "not a readable checkpoint")
 
 
 # -------------------------------------------------------------------------------------- a full disk
@@ -160,15 +157,14 @@ def as_anyone():
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs capabilities of Linux")
 def test_a_folder_that_cannot_be_written(shell, corpus, copied):
     folder = copied("train_lm")
-    before = contents(folder)
-    folder.chmod(0o555)
-    try:
-        argv = (*SHORT["train_lm"], "--data", corpus, "--out", folder, "--resume")
-        done = shell("train_lm", *argv, preexec_fn=as_anyone)
-    finally:
-        folder.chmod(0o755)
-    assert_complains(done, folder, "Permission denied", "--out")
-    assert contents(folder) == before
+    with unchanged(folder):
+        folder.chmod(0o555)
+        try:
+            argv = (*SHORT["train_lm"], "--data", corpus, "--out", folder, "--resume")
+            done = shell("train_lm", *argv, preexec_fn=as_anyone)
+        finally:
+            folder.chmod(0o755)
+        assert_complains(done, folder, "Permission denied", "--out")
 
 
 # ----------------------------------------------------------------------------- NaN or infinite loss
@@ -187,15 +183,13 @@ def spoil(monkeypatch, value, at):
 
 @pytest.mark.parametrize("script", TRAINING)
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_nan_or_infinite_loss_ends_the_run_at_once(
-    script, value, cli, inputs, tmp_path, monkeypatch
-):
+def test_a_nan_or_infinite_loss_ends_the_run_at_once(script, value, inputs, tmp_path, monkeypatch):
     in_epochs = script == "train_classifier"  # of 12 steps
     at, good, saved = (15, "epoch 1", 12) if in_epochs else (6, "step 4", 4)
     spoil(monkeypatch, value, at)
     constant = ("--decay" if in_epochs else "--warmup", 0)
     argv = (*SHORT[script], *inputs(script), *"--device cpu --lr 0.002".split(), *constant)
-    done = cli(script, *argv, out=tmp_path / "run")
+    done = call(script, *argv, out=tmp_path / "run")
     assert_complains(
         done,
         f"--lr 0.002: training diverged, at step {at}, with learning rate 0.00",

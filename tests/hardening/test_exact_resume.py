@@ -24,6 +24,7 @@ from helpers import (
     open_store,
     result_of,
     script_module,
+    start,
     start_two,
     succeed,
 )
@@ -181,14 +182,10 @@ def test_a_run_killed_at_any_line_resumes_bit_for_bit(way, undisturbed, tmp_path
 def test_a_process_killed_at_any_time_resumes_bit_for_bit(corpus, tmp_path):
     argv = ["--data", str(corpus), *SHORT["train_lm"], *DROPOUT]
     argv += "--steps 200 --eval-every 5".split()
-    start = [sys.executable, ROOT / "train_lm.py", *argv, "--out", tmp_path / "parts"]
     succeed(call("train_lm", *argv, out=tmp_path / "whole"))
     for sitting in range(max(1, POINTS // 10)):
-        process = subprocess.Popen(
-            [*start, *(["--resume"] if sitting else [])],
-            stdout=subprocess.DEVNULL,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-        )
+        more = ["--out", tmp_path / "parts", *(["--resume"] if sitting else [])]
+        process = start("train_lm", *argv, *more, stdout=subprocess.DEVNULL)
         before = len(read_metrics(tmp_path / "parts"))
         while process.poll() is None and len(read_metrics(tmp_path / "parts")) < before + 2:
             time.sleep(0.01)
@@ -312,13 +309,7 @@ def test_a_second_signal_during_a_save_keeps_the_old_file(undisturbed, tmp_path,
 
 def test_a_process_that_is_stopped_says_how_to_resume(corpus, tmp_path):
     argv = ["--data", corpus, *SHORT["train_lm"], "--steps", 100_000, "--out", tmp_path / "run"]
-    process = subprocess.Popen(
-        [sys.executable, ROOT / "train_lm.py", *map(str, argv)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
+    process = start("train_lm", *argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     while process.poll() is None and len(read_metrics(tmp_path / "run")) < 3:
         time.sleep(0.01)
     process.send_signal(signal.SIGTERM)

@@ -25,6 +25,7 @@ from helpers import (
     script_module,
     script_of,
     succeed,
+    train,
     write_corpus,
     write_pairs,
     write_threads,
@@ -73,14 +74,9 @@ def cases(share=1.0, **strategies):
             test(*fixtures, **values)
 
         number = max(1, round((CASES or 15) * share))
-        how = settings(
-            max_examples=number,
-            deadline=None,
-            derandomize=not CASES,
-            database=None,
-            suppress_health_check=list(HealthCheck),
-        )
-        return how(given(**strategies)(counted))
+        how = dict(max_examples=number, derandomize=not CASES, deadline=None, database=None)
+        allowed = settings(**how, suppress_health_check=list(HealthCheck))
+        return allowed(given(**strategies)(counted))
 
     return decorate
 
@@ -96,10 +92,8 @@ def counted():
         print()
         for name, n in COUNTS.items():
             print(f"{n:>7,}  {name.removeprefix('test_').replace('_', ' ')}")
-        print(
-            f"{sum(COUNTS.values()):>7,}  generated cases in all; "
-            f"{sum(REACHED.values()):,} of the command lines passed all checks"
-        )
+        print(f"{sum(COUNTS.values()):>7,}  generated cases in all")
+        print(f"{sum(REACHED.values()):>7,}  of the command lines passed all checks")
 
 
 @pytest.fixture(scope="module")
@@ -117,29 +111,17 @@ PIECES = (
     *("--", "é", "\ufeff", "\0", "\x1b[2J", "\u2028", "\u202e", "\u200d", "👩‍👩‍👧", "日本", "> "),
     *("[a](b)", "https://x", "&amp;", "&#0;"),
 )
-words = st.one_of(
-    st.sampled_from(PIECES),
-    st.sampled_from("the of and we will hope change".split()),
-    st.text(max_size=6),
-)
+some_words = st.sampled_from("the of and we will hope change".split())
+words = st.sampled_from(PIECES) | some_words | st.text(max_size=6)
 prose = st.lists(words, max_size=12).map("".join)
 lines = st.lists(prose, min_size=1, max_size=8)
-raw = st.one_of(
-    lines.map("\n".join).map(str.encode),
-    st.binary(max_size=60),
-    lines.map(lambda found: "\t".join(found).encode("utf-16")),
-)
+utf_16 = lines.map(lambda found: "\t".join(found).encode("utf-16"))
+raw = lines.map("\n".join).map(str.encode) | st.binary(max_size=60) | utf_16
 seeds = st.integers(0, 2**32)
+odd_values = st.sampled_from([10**400, -1, 2**63, "", "\ud800", "alibi", "0"])
 json_values = st.recursive(
-    st.one_of(
-        st.none(),
-        st.booleans(),
-        st.integers(),
-        st.floats(),
-        prose,
-        st.sampled_from([10**400, -1, 2**63, "", "\ud800", "alibi", "0"]),
-    ),
-    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(prose, inner, max_size=3)),
+    st.none() | st.booleans() | st.integers() | st.floats() | prose | odd_values,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(prose, inner, max_size=3),
     max_leaves=6,
 )
 
@@ -160,33 +142,21 @@ def test_lines_of_any_bytes(place, content):
     except DataError as error:
         assert str(path) in str(error) and "\n" not in str(error)
         return
-    assert (
-        "\n".join(found)
-        == content.decode("utf-8-sig").replace("\r\n", "\n")[: len("\n".join(found))]
-    )
+    assert content.decode("utf-8-sig").replace("\r\n", "\n").startswith("\n".join(found))
     assert found[-1].strip()
     assert not any("\n" in line or "\0" in line for line in found)
     assert files.read_non_empty_lines(path) == [line for line in found if line.strip()]
 
 
-@cases(
-    content=st.one_of(
-        raw,
-        st.lists(st.tuples(st.sampled_from("ab 0"), prose), min_size=1).map(
-            lambda rows: "\n".join(map("\t".join, rows)).encode()
-        ),
-    )
-)
+tables = st.lists(st.tuples(st.sampled_from("ab 0"), prose), min_size=1)
+
+
+@cases(content=raw | tables.map(lambda rows: "\n".join(map("\t".join, rows)).encode()))
 def test_rows_of_any_bytes(place, content):
     path = place / "any.tsv"
     path.write_bytes(content)
-    for read in (
-        read_rows,
-        pairs.read_pair_rows,
-        load,
-        lambda path: pairs.load_pairs(path),
-        lambda path: read_rows(path, {"a", "b"}),
-    ):
+    of_classes = functools.partial(read_rows, labels={"a", "b"})
+    for read in (read_rows, of_classes, pairs.read_pair_rows, pairs.load_pairs, load):
         try:
             found = read(path)
         except DataError as error:
@@ -213,61 +183,43 @@ def test_parallel_files_of_any_bytes(place, first, second):
         assert all(a and b for a, b in found.train)
 
 
-@cases(
-    content=st.one_of(raw, lines.map("\n".join).map(str.encode)),
-    how=st.sampled_from(["full", "clean", "1/2", "2/3", "0/1", "x", "1/1"]),
-)
+@cases(content=raw, how=st.sampled_from(["full", "clean", "1/2", "2/3", "0/1", "x", "1/1"]))
 def test_a_corpus_of_any_bytes(place, content, how):
     path = place / "corpus.txt"
     path.write_bytes(content)
     with contextlib.suppress(DataError):
         found = load(path)
-        assert found.lines
-        assert found.tests["heldout"]
-        assert not {corpus.normalize(line) for line in found.lines} & {
-            corpus.normalize(line) for line in found.tests["heldout"]
-        }
+        kept, held = (
+            set(map(corpus.normalize, part)) for part in (found.lines, *found.tests.values())
+        )
+        assert kept and held and not kept & held
         found.split(how)
 
 
+parents = st.sampled_from(["t1_a", "t1_b", "t1_c", "t3_p", "", None]) | json_values
+bodies = prose | st.none() | st.just("[deleted]")
+comment = {"id": st.sampled_from("abcdefgh"), "body": bodies}
+answered = {"id": st.sampled_from("ijklmnop"), "body": prose}
+no_replies = st.just({"data": {"children": []}}) | json_values
 comments = st.recursive(
-    st.fixed_dictionaries(
-        {
-            "id": st.sampled_from("abcdefgh"),
-            "body": st.one_of(prose, st.none(), st.just("[deleted]")),
-        },
-        optional={
-            "parent_id": st.one_of(
-                st.sampled_from(["t1_a", "t1_b", "t1_c", "t3_p", "", None]), json_values
-            )
-        },
-    ),
+    st.fixed_dictionaries(comment, optional={"parent_id": parents}),
     lambda inner: st.fixed_dictionaries(
-        {
-            "id": st.sampled_from("ijklmnop"),
-            "body": prose,
-            "replies": st.one_of(
-                st.lists(inner, max_size=3), st.just({"data": {"children": []}}), json_values
-            ),
-        }
+        answered | {"replies": st.lists(inner, max_size=3) | no_replies}
     ),
     max_leaves=5,
 )
 posts = st.fixed_dictionaries(
-    {"id": st.sampled_from(["p", "q", ""]), "title": st.one_of(prose, json_values)},
+    {"id": st.sampled_from(["p", "q", ""]), "title": prose | json_values},
     optional={
-        "selftext": st.one_of(prose, json_values),
-        "comments": st.one_of(st.lists(comments, max_size=5), json_values),
+        "selftext": prose | json_values,
+        "comments": st.lists(comments, max_size=5) | json_values,
     },
 )
+posts_or_not = st.sampled_from([posts, posts, json_values]).flatmap(lambda each: each)
 
 
 @cases(
-    found=st.lists(
-        st.one_of(posts.map(json.dumps), posts.map(json.dumps), json_values.map(json.dumps), prose),
-        min_size=1,
-        max_size=3,
-    ),
+    found=st.lists(posts_or_not.map(json.dumps) | prose, min_size=1, max_size=3),
     size=st.integers(3, 6),
     near=st.integers(1, 2),
 )
@@ -284,33 +236,9 @@ def test_threads_of_any_json(place, found, size, near):
         assert tree.parents[0] == -1
         assert all(0 <= parent < i for i, parent in enumerate(tree.parents) if i)
         assert all(tree.texts[1:])
-        assert all(
-            text == " ".join(text.split()) and text.encode().decode() == text for text in tree.texts
-        )
+        assert all(text == " ".join(text.encode().decode().split()) for text in tree.texts)
         targets = [i for piece in forest.split_tree(tree, size, near) for i in piece]
         assert sorted(targets) == list(range(1, len(tree.texts)))
-
-
-@cases(
-    found=st.lists(st.integers(0, 10), max_size=40),
-    size=st.integers(2, 12),
-    near=st.integers(1, 11),
-)
-def test_any_tree_is_split_into_pieces_that_cover_it(found, size, near):
-    tree = threads.Tree(
-        ["x"] * (len(found) + 1), [-1, *(parent % (i + 1) for i, parent in enumerate(found))]
-    )
-    if near >= size:
-        with pytest.raises(ValueError):
-            list(forest.split_tree(tree, size, near))
-        return
-    above, targets = tree.ancestors(near), []
-    pieces = list(forest.split_tree(tree, size, near))
-    assert len(pieces) < 2 or len(found) > size
-    for piece in pieces:
-        assert len(set(piece).union(*(above[i] for i in piece)) - {0}) <= size
-        targets += piece
-    assert sorted(targets) == list(range(1, len(tree.texts)))
 
 
 @cases(text=st.one_of(prose, st.text(st.characters())))
@@ -328,18 +256,6 @@ def tokenizers():
     return {
         kind: train_tokenizer(kind, sample, 300 if kind == "bpe" else 0) for kind in ("word", "bpe")
     }
-
-
-def without_specials(text):
-    return not any(token in text for token in SPECIAL)
-
-
-@cases(text=prose.filter(without_specials))
-def test_byte_level_bpe_gives_any_text_back(tokenizers, text):
-    tokenizer = tokenizers["bpe"]
-    found = encode(tokenizer, [text])[0]
-    assert tokenizer.decode(found) == text
-    assert all(len(SPECIAL) <= i < tokenizer.get_vocab_size() for i in found)
 
 
 @cases(text=prose, kind=st.sampled_from(["word", "bpe"]))
@@ -370,12 +286,8 @@ def test_a_tokenizer_of_any_text(place, texts, kind, size):
     assert [tokenizer.token_to_id(token) for token in SPECIAL] == list(range(len(SPECIAL)))
     assert len(word_starts(tokenizer)) == tokenizer.get_vocab_size()
     if kind == "word" and not size:
-        assert UNK not in [
-            i
-            for line, text in zip(encode(tokenizer, texts), texts)
-            if "[UNK]" not in text
-            for i in line
-        ]
+        known = [text for text in texts if "[UNK]" not in text]
+        assert not any(UNK in ids for ids in encode(tokenizer, known))
     tokenizer.save(str(place / "tokenizer.json"))
     assert load_tokenizer(place / "tokenizer.json").to_str() == tokenizer.to_str()
 
@@ -383,11 +295,9 @@ def test_a_tokenizer_of_any_text(place, texts, kind, size):
 # ---------------------------------------------------------------------------------- masks and noise
 
 V = 30
-rows_of_ids = st.lists(
-    st.lists(st.integers(0, V - 1), min_size=1, max_size=12), min_size=1, max_size=5
-)
-padded = rows_of_ids.map(lambda rows: batching.pad([torch.tensor(row) for row in rows]))
-rates = st.one_of(st.floats(0.01, 0.99), st.sampled_from([0.15, 0.5]))
+row_of_ids = st.lists(st.integers(0, V - 1), min_size=1, max_size=12).map(torch.tensor)
+padded = st.lists(row_of_ids, min_size=1, max_size=5).map(batching.pad)
+rates = st.floats(0.01, 0.99) | st.sampled_from([0.15, 0.5])
 
 
 @cases(
@@ -405,9 +315,8 @@ def test_masks_for_masked_language_modelling(batch, seed, rate, unit, mean_span)
     assert not (chosen & ~usable).any()
     assert (inputs[~chosen] == idx[~chosen]).all()
     assert (chosen.any(1) == usable.any(1)).all()
-    assert (
-        (inputs[chosen] == MASK) | (inputs[chosen] >= len(SPECIAL)) & (inputs[chosen] < V)
-    ).all()
+    shown = inputs[chosen]
+    assert ((shown == MASK) | (shown >= len(SPECIAL)) & (shown < V)).all()
     if unit == "token":
         assert ((chosen.sum(1) - rate * usable.sum(1)).abs() < 1 + 1e-4).all()
     if unit == "word":  # a word is hidden whole
@@ -469,37 +378,15 @@ def test_span_corruption_loses_nothing(texts, seed, rate, mean_span):
         assert torch.equal(real, real.long().cummin(1).values.bool())  # padding is at the end
 
 
-# ------------------------------------------------------------------------------------------ batches
-
-
-@cases(texts=lines, block=st.integers(2, 9), kind=st.sampled_from(["word", "bpe"]))
-def test_split_sentences_lose_nothing(tokenizers, texts, block, kind):
-    found, long = batching.sentences(tokenizers[kind], texts, block, split=True)
-    assert all(sequence[0] == BOS and len(sequence) <= block for sequence in found)
-    assert [i for sequence in found for i in sequence[1:].tolist()] == [
-        i for line in encode(tokenizers[kind], texts) for i in line
-    ]
-    cut, same = batching.sentences(tokenizers[kind], texts, block)
-    assert len(cut) == len(texts) and same == long
-    stream = batching.stream(tokenizers[kind], texts)
-    assert stream[0] == BOS and stream.dtype == torch.long
-
-
 # ------------------------------------------------------------------------------------------ configs
 
 
-@cases(
-    values=st.dictionaries(
-        st.sampled_from([field.name for field in dataclasses.fields(model.Config)]),
-        st.one_of(
-            json_values,
-            st.integers(-2, 70),
-            st.floats(-1, 2),
-            st.sampled_from(["rope", "clap", "symmetric", "relu"]),
-        ),
-        max_size=4,
-    )
-)
+options = st.sampled_from([field.name for field in dataclasses.fields(model.Config)])
+choices = st.sampled_from(["rope", "clap", "symmetric", "relu"])
+option_values = json_values | st.integers(-2, 70) | st.floats(-1, 2) | choices
+
+
+@cases(values=st.dictionaries(options, option_values, max_size=4))
 def test_an_invalid_config_says_what_is_wrong(values):
     try:
         config = make_config(values)
@@ -531,55 +418,39 @@ def data_of(place):
     return {"train_tlm": "pairs", "train_thread": "posts.jsonl", "prepare": "tiny/train_LM.txt"}
 
 
-OTHERS = [  # without course.check, since --watch never ends
-    script.name
-    for script in TABLE
-    if not script.kind and not script.module.startswith(("bench.", "course."))
-]
-whole = st.one_of(
-    st.integers(-3, 40),
-    st.integers(1, 9),
-    st.sampled_from([2**24, 2**31, 2**63, 2**64, -(2**64), 10**30, 10**400]),
-).map(str)
-decimal = st.one_of(
-    st.floats(0, 1), st.floats(), st.sampled_from([0.0, -1.0, math.inf, math.nan, 1e-320])
-).map(str)
+LEFT_OUT = ("bench.", "course.")  # course.check --watch never ends
+OTHERS = [each.name for each in TABLE if not each.kind and not each.module.startswith(LEFT_OUT)]
+vast = st.sampled_from([2**24, 2**31, 2**63, 2**64, -(2**64), 10**30, 10**400])
+whole = (st.integers(-3, 40) | st.integers(1, 9) | vast).map(str)
+extreme = st.sampled_from([0.0, -1.0, math.inf, math.nan, 1e-320])
+decimal = (st.floats(0, 1) | st.floats() | extreme).map(str)
 ODD = (
     *("", " ", ",", "1/2", "a,b", "en-fr", "-", "--", "'", "\\", "../x", "a" * 300, "\udcff"),
     *("toy", "tiny", "32,64", "mean+max", "last", "."),
 )
 some_text = st.text(st.characters(blacklist_characters="\0"), max_size=8)
-anything = st.one_of(whole, decimal, some_text, st.sampled_from(ODD))
+anything = whole | decimal | some_text | st.sampled_from(ODD)
 
 
 def command_lines(script):
     """Up to four flags of a script, most of them with values of the right type."""
     fields = [
-        (name, field)
+        (name.replace("_", "-"), field)
         for name, field in script_of(script).flags.items()
         if name not in ("out", "device", "data", "text") and not field.metadata["positional"]
     ]
 
     def flag_of(named):
-        name, field = "--" + named[0].replace("_", "-"), named[1]
+        name, field = named
         if field.type is bool:
-            return st.sampled_from([[name], [name.replace("--", "--no-", 1)]])
-        choices = (
-            st.sampled_from([*map(str, field.metadata["choices"])])
-            if field.metadata["choices"]
-            else whole
-            if field.type is int
-            else decimal
-            if field.type is float
-            else anything
-        )
-        return st.one_of(*[choices] * 8, anything).map(lambda value: [name + "=" + value])
+            return st.sampled_from([f"--{name}", f"--no-{name}"])
+        right = {int: whole, float: decimal}.get(field.type, anything)
+        if field.metadata["choices"]:
+            right = st.sampled_from([*map(str, field.metadata["choices"])])
+        return st.one_of(*[right] * 8, anything).map(lambda value: f"--{name}={value}")
 
-    junk = anything.map(lambda word: [word])
-    some = st.sampled_from(fields).flatmap(flag_of) if fields else junk
-    return st.lists(st.one_of(*[some] * 12, junk), max_size=4).map(
-        lambda found: [word for words in found for word in words]
-    )
+    some = st.sampled_from(fields).flatmap(flag_of) if fields else anything
+    return st.lists(st.one_of(*[some] * 12, anything), max_size=4)
 
 
 def runs_or_says_why(script, argv):
@@ -603,9 +474,7 @@ def test_any_command_line_of_a_training_script(script, place, data_of, data):
     argv = data.draw(command_lines(script))
     with pytest.MonkeyPatch.context() as patch:
         opened, threads_before = Run.__init__, torch.get_num_threads()
-        patch.setattr(
-            Run, "__init__", lambda self, *args, **more: (opened(self, *args, **more), reach())
-        )
+        patch.setattr(Run, "__init__", lambda *args, **more: (opened(*args, **more), reach()))
         patch.setattr("lab.run.git_revision", lambda: "")
         data_flag = ["--data", data_of.get(script, "tiny")]
         runs_or_says_why(script, [*data_flag, "--out", "run", *argv])
@@ -617,21 +486,12 @@ def test_any_command_line_of_a_training_script(script, place, data_of, data):
 @cases(share=0.2, data=st.data(), text=st.lists(anything, max_size=2))
 def test_any_command_line_of_another_script(script, place, data_of, finished, data, text):
     argv, module = data.draw(command_lines(script)), script_module(script)
-    names = script_of(script).flags
-    given = (
-        [str(finished("train_mlm" if script in ("export", "probe_layers") else "train_lm"))]
-        if {"run", "runs"} & set(names)
-        else [data_of[script]]
-        if script == "prepare"
-        else []
-    )
-    given += (
-        ["--data", "tiny"] * ("data" in names)
-        + ["--out", "out"]
-        + [word for value in text for word in ("--text", value)]
-        * ("text" in names and not names["text"].metadata["positional"])
-    )
-    given = [word for word in given if "out" in names or word not in ("--out", "out")]
+    flags, given = script_of(script).flags, [data_of[script]] if script == "prepare" else []
+    if flags.keys() & {"run", "runs"}:
+        given += [finished("train_mlm" if script in ("export", "probe_layers") else "train_lm")]
+    for name, values in {"data": ["tiny"], "out": ["out"], "text": text}.items():
+        if name in flags and not flags[name].metadata["positional"]:
+            given += [word for value in values for word in (f"--{name}", value)]
     with pytest.MonkeyPatch.context() as patch:
         threads_before = torch.get_num_threads()
         patch.setattr("lab.run.git_revision", lambda: "")
@@ -768,8 +628,8 @@ def test_a_run_that_resumes_from_a_damaged_file(corpus, place, finished, name, d
 def hugging_face(corpus, tmp_path_factory):
     """A small RoBERTa in the form of Hugging Face."""
     folder = tmp_path_factory.mktemp("roberta")
-    argv = (*SHORT["train_mlm"], *"--no-norm-first --tokenizer bpe --vocab-size 300".split())
-    succeed(call("train_mlm", *argv, data=corpus, out=folder / "run"))
+    flags = dict(no_norm_first=True, tokenizer="bpe", vocab_size=300)
+    train("train_mlm", **flags, data=corpus, out=folder / "run")
     export_roberta(read_run(folder / "run"), folder / "hf")
     return folder / "hf"
 

@@ -4,7 +4,7 @@ import csv
 import json
 
 import pytest
-from helpers import assert_complains, contents, succeed
+from helpers import assert_complains, call, succeed, unchanged
 
 from course import grade
 from course.exercises import file_name
@@ -56,17 +56,16 @@ BAD = {  # {name: (text, part of the feedback, points)}
 
 
 @pytest.fixture(scope="module")
-def graded(tmp_path_factory, cli):
+def graded(tmp_path_factory):
     """All bad submissions, with good ones between them, graded at once."""
     root = tmp_path_factory.mktemp("course")
     files = {name: text for name, (text, *_) in BAD.items()}
     folder = submit(root / "in", **files, ada=heads())
     (folder / "late").mkdir()
     (folder / "late" / "ex03_heads (1).py").write_text("", encoding="utf-8")
-    before = contents(folder)
-    flags = {"exercises": "3", "out": root / "grades.csv", "gradescope": root / "results"}
-    told = succeed(cli("course.grade", folder, seconds=1, jobs=2, **flags)).out
-    assert contents(folder) == before
+    with unchanged(folder):
+        flags = {"exercises": "3", "out": root / "grades.csv", "gradescope": root / "results"}
+        told = succeed(call("course.grade", folder, seconds=1, jobs=2, **flags)).out
     return rows_of(root / "grades.csv"), root / "results", told
 
 
@@ -89,9 +88,9 @@ def test_points_and_feedback(graded):
     assert len(list(results.iterdir())) == len(rows)
 
 
-def test_one_submission_for_gradescope(tmp_path, cli):
+def test_one_submission_for_gradescope(tmp_path):
     folder, results = submit(tmp_path, one=heads()) / "one", tmp_path / "results.json"
-    succeed(cli("course.grade", folder, exercises="3,2", gradescope=results))
+    succeed(call("course.grade", folder, exercises="3,2", gradescope=results))
     found = json.loads(results.read_text(encoding="utf-8"))
     assert found["score"] == 1
     assert [(test["name"], test["output"]) for test in found["tests"]] == [
@@ -100,22 +99,22 @@ def test_one_submission_for_gradescope(tmp_path, cli):
     ]
 
 
-def test_nothing_is_overwritten_and_mistakes_are_explained(tmp_path, cli):
+def test_nothing_is_overwritten_and_mistakes_are_explained(tmp_path):
     folder, out = submit(tmp_path / "in", ada="", bob=""), tmp_path / "grades.csv"
     out.write_text("mine", encoding="utf-8")
-    assert_complains(cli("course.grade", folder, out=out), out, "exists")
+    assert_complains(call("course.grade", folder, out=out), out, "exists")
     assert out.read_text(encoding="utf-8") == "mine"
-    assert_complains(cli("course.grade", folder), "nothing to write", "--out")
-    assert_complains(cli("course.grade", tmp_path / "no", out=out), "no such folder")
-    assert_complains(cli("course.grade", folder, gradescope="r.json"), "several submissions")
-    assert_complains(cli("course.grade", folder, out=tmp_path / "no" / "g.csv"), "no such folder")
+    assert_complains(call("course.grade", folder), "nothing to write", "--out")
+    assert_complains(call("course.grade", tmp_path / "no", out=out), "no such folder")
+    assert_complains(call("course.grade", folder, gradescope="r.json"), "several submissions")
+    assert_complains(call("course.grade", folder, out=tmp_path / "no" / "g.csv"), "no such folder")
     (tmp_path / "empty").mkdir()
-    assert_complains(cli("course.grade", tmp_path / "empty", out=out), "has no submissions")
+    assert_complains(call("course.grade", tmp_path / "empty", out=out), "has no submissions")
 
 
-def test_a_fault_of_the_machine_is_no_zero_for_all(tmp_path, cli, monkeypatch):
+def test_a_fault_of_the_machine_is_no_zero_for_all(tmp_path, monkeypatch):
     folder, out = submit(tmp_path / "in", ada=heads()), tmp_path / "grades.csv"
     monkeypatch.setattr(grade, "STUBS", submit(tmp_path / "broken", stub="import torhc"))
-    told = cli("course.grade", folder, exercises="heads", out=out)
+    told = call("course.grade", folder, exercises="heads", out=out)
     assert_complains(told, "the grader does not work here", "torhc")
     assert not out.exists()

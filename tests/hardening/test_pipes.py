@@ -3,18 +3,13 @@
 import subprocess
 import sys
 
-from helpers import ROOT, TINY, result_of
+from helpers import ROOT, TINY, result_of, start
 
 
 def test_a_closed_pipe_does_not_end_a_training(corpus, tmp_path):
     steps, out = "--steps 30 --eval-every 1".split(), tmp_path / "run"
     argv = [*TINY, *steps, "--data", corpus, "--out", out]
-    process = subprocess.Popen(
-        [sys.executable, ROOT / "train_lm.py", *argv],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = start("train_lm", *argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     process.stdout.readline()
     process.stdout.close()
     process.stderr.read()

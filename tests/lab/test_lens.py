@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-from helpers import make_run
+from helpers import call, make_run
 
 from data.tokenizer import MASK
 from lab import load_run
@@ -106,9 +106,9 @@ def test_a_mask_in_the_text_stays_and_has_no_true_word(opened):
     assert (asked.inputs["idx"] == MASK).sum(1).tolist() == [2, 1, 2, 2]
 
 
-def test_an_ensemble_adds_the_answers_of_all_members(cli, corpus, tmp_path):
+def test_an_ensemble_adds_the_answers_of_all_members(corpus, tmp_path):
     sizes = "--n-layer 1 --n-embd 16 --block-size 12 --batch-size 4 --steps 2 --members 2".split()
-    assert cli("train_lm", "--data", corpus, "--out", tmp_path / "run", *sizes).code == 0
+    assert call("train_lm", "--data", corpus, "--out", tmp_path / "run", *sizes).code == 0
     run = load_run(tmp_path / "run")
     (reading,) = readings_of(run, ["hope and change"])
     found = read_layers(run, ask(reading, 0))

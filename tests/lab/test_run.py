@@ -1,14 +1,14 @@
-"""The learning-rate schedule, the optimizer's groups, the parsing of flags, and saving."""
+"""The learning-rate schedule, the optimizer's groups, and what a run keeps."""
 
 import math
-from dataclasses import dataclass
+import types
 
 import pytest
+import torch
 
-from lab.command import parse
-from lab.flags import flag
 from lab.optim import learning_rate, make_adamw, perplexity
 from lab.records import script_of_run
+from lab.run import Run
 from model import Config, Encoder, LanguageModel
 
 # --------------------------------------------------------------------------- schedule and optimizer
@@ -54,33 +54,6 @@ def test_perplexity_is_the_exponential_of_the_mean_over_tokens():
     assert perplexity(0.0, 5) == 1 and perplexity(1e9, 2) > 1e300  # no OverflowError
 
 
-# -------------------------------------------------------------------------------------------- flags
-
-
-@dataclass
-class Some:
-    n_head: int = flag(2, "heads")
-    pos: str = flag("learned", "positions", ("learned", "nope"))
-    lr: float = flag(1e-3, "rate")
-    tie: bool = flag(True, "share")
-
-
-@pytest.mark.parametrize(
-    "argv, expected",
-    [
-        ([], Some()),
-        (["--n-head", "4"], Some(n_head=4)),
-        (["--n_head", "4"], Some(n_head=4)),
-        ("--pos nope --lr 2e-4".split(), Some(pos="nope", lr=2e-4)),
-        (["--no-tie"], Some(tie=False)),
-        (["--n-head=3"], Some(n_head=3)),
-        (["--pos", "NoPE"], Some(pos="nope")),
-    ],
-)
-def test_flags_are_the_fields_with_hyphens_or_underscores(argv, expected):
-    assert parse(Some, "", argv) == expected
-
-
 # ----------------------------------------------------------------------------------- the run folder
 
 
@@ -96,3 +69,12 @@ def test_flags_are_the_fields_with_hyphens_or_underscores(argv, expected):
 )
 def test_the_script_of_a_run_can_be_started_again(config, script):
     assert script_of_run(config) == script
+
+
+def test_only_the_state_of_the_gpu_in_use_is_restored(monkeypatch, tmp_path):
+    restored = []
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda *args: restored.append(args))
+    run = types.SimpleNamespace(device=torch.device("cuda", 0))
+    state = {"rng": torch.get_rng_state(), "cuda_rng": torch.tensor([1])}
+    Run.restore_random(run, state, tmp_path)
+    assert [(int(kept), str(device)) for kept, device in restored] == [(1, "cuda:0")]

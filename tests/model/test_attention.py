@@ -1,4 +1,4 @@
-"""Attention against loops written from the formula, and which tokens a token may attend to."""
+"""Attention against its formula, and which tokens a token may attend to."""
 
 import math
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from helpers import tiny_model
 
-from model import POSITIONS, Attention, Config, Decoder, Encoder, attend
+from model import POSITIONS, Decoder, Encoder, attend
 
 ENCODERS = [(pos, "offset") for pos in POSITIONS] + [("alibi", "symmetric"), ("alibi", "one-sided")]
 
@@ -18,53 +18,15 @@ def tiny(body, pos, **more):
 # ---------------------------------------------------------------------------- the formula
 
 
-def attention_by_loops(q, k, v, bias):
-    """Compute softmax(q . k / sqrt(D) + bias) v, one query of one head at a time."""
-    B, H, T, D = q.shape
-    y, weights = torch.zeros(B, H, T, D), torch.zeros(B, H, T, k.size(2))
-    for b in range(B):
-        for h in range(H):
-            for i in range(T):
-                scores = [
-                    sum(q[b, h, i, d].item() * k[b, h, j, d].item() for d in range(D))
-                    / math.sqrt(D)
-                    + bias[b, h, i, j].item()
-                    for j in range(k.size(2))
-                ]
-                largest = max(scores)
-                e = [math.exp(score - largest) for score in scores]
-                for j, share in enumerate(e):
-                    weights[b, h, i, j] = share / sum(e)
-                    y[b, h, i] += weights[b, h, i, j] * v[b, h, j]
-    return y, weights
-
-
 def test_attend_is_the_formula():
     q, k, v = torch.randn(2, 3, 4, 6), torch.randn(2, 3, 5, 6), torch.randn(2, 3, 5, 6)
     bias = torch.randn(2, 3, 4, 5)
     bias[:, :, :, 3] = -math.inf
+    e = (torch.einsum("bhid, bhjd -> bhij", q, k) / math.sqrt(6) + bias).exp()
+    expected = e / e.sum(-1, keepdim=True)
     y, weights = attend(q, k, v, bias)
-    expected_y, expected_weights = attention_by_loops(q, k, v, bias)
-    torch.testing.assert_close(y, expected_y)
-    torch.testing.assert_close(weights, expected_weights)
-
-
-@pytest.mark.parametrize("need_weights", [False, True])
-def test_attention_is_the_formula_in_every_head(need_weights):
-    attention, x = Attention(Config(n_head=3, n_embd=12)), torch.randn(2, 5, 12)
-    bias = torch.randn(1, 3, 5, 5)
-    # Rows of the joint projection: q of all heads, k of all heads, v of all heads.
-    weight, b = attention.qkv.weight, attention.qkv.bias
-    q, k, v = (
-        (x @ weight[i : i + 12].T + b[i : i + 12]).view(2, 5, 3, 4).transpose(1, 2)
-        for i in (0, 12, 24)
-    )
-    y, weights = attention_by_loops(q, k, v, bias.expand(2, 3, 5, 5))
-    expected = y.transpose(1, 2).reshape(2, 5, 12) @ attention.out.weight.T + attention.out.bias
-    got, got_weights = attention(x, bias, need_weights=need_weights)
-    torch.testing.assert_close(got, expected)
-    if need_weights:
-        torch.testing.assert_close(got_weights, weights)
+    torch.testing.assert_close(weights, expected)
+    torch.testing.assert_close(y, torch.einsum("bhij, bhjd -> bhid", expected, v))
 
 
 @pytest.mark.parametrize("window", [0, 3])
@@ -74,15 +36,6 @@ def test_fused_and_explicit_attention_agree(pos, body, window):
     model, idx = tiny(body, pos, window=window), torch.randint(5, 30, (2, 9))
     mask = None if body is Decoder else torch.arange(9) < torch.tensor([[9], [6]])
     torch.testing.assert_close(model(idx, mask), model(idx, mask, need_weights=True)[0])
-
-
-def test_states_begin_with_the_embedding_and_end_before_the_norm():
-    model, idx = tiny(Encoder, "learned"), torch.randint(5, 30, (2, 9))
-    h, states = model(idx, need_states=True)
-    assert len(states) == 3
-    torch.testing.assert_close(states[0], model.embedding(idx) + model.positions.weight[:9])
-    torch.testing.assert_close(h, model(idx))
-    torch.testing.assert_close(h, model.norm(states[-1]))
 
 
 @pytest.mark.parametrize("mask", [None, torch.arange(9) < torch.tensor([[9], [6]])])

@@ -123,19 +123,6 @@ def test_the_target_sees_the_whole_source_but_not_its_future(pos):
         assert (h - alone).abs().amax(-1).min() > 1e-5  # even the first token sees it
 
 
-@pytest.mark.parametrize("norm_first", [True, False])
-@pytest.mark.parametrize("pos", POSITIONS)
-def test_padding_of_the_source_changes_nothing(pos, norm_first):
-    body, (idx, _, source, mask) = tiny(pos, norm_first=norm_first).body, batch()
-    h = body(idx, source=source, source_mask=mask)
-    for b, n in enumerate(mask.sum(1).tolist()):
-        torch.testing.assert_close(
-            body(idx[b : b + 1], source=source[b : b + 1, :n])[0], h[b], atol=1e-5, rtol=1e-5
-        )
-    other = torch.where(mask, source, (source - 5 + 7) % 25 + 5)
-    torch.testing.assert_close(body(idx, source=other, source_mask=mask), h, atol=1e-5, rtol=1e-5)
-
-
 def test_cross_attention_has_no_positions():
     """Reordering the memory changes nothing."""
     body, (idx, *_) = tiny("rope").body, batch()

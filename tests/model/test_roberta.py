@@ -11,7 +11,7 @@ import torch
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported: nothing may ask a network
 
-from helpers import SHORT, assert_complains, call, contents, succeed
+from helpers import SHORT, assert_complains, call, contents, succeed, train, unchanged
 from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers, processors, trainers
 from tokenizers.models import BPE, Unigram
@@ -198,7 +198,7 @@ def test_a_tokenizer_that_pads_and_cuts_by_itself_does_not_here(folder, tmp_path
 
 
 @pytest.mark.parametrize("cls", ["RobertaModel", "RobertaForSequenceClassification"])
-def test_a_folder_without_an_lm_head_has_a_body(cls, tmp_path, cli, corpus):
+def test_a_folder_without_an_lm_head_has_a_body(cls, tmp_path, corpus):
     there = write_folder(tmp_path / "there", cls=cls)
     model, tokenizer = load_roberta(tmp_path / "there", head=False)
     idx, mask = read_here(tokenizer, TEXTS)
@@ -208,11 +208,11 @@ def test_a_folder_without_an_lm_head_has_a_body(cls, tmp_path, cli, corpus):
     torch.testing.assert_close(model.body(idx, mask)[mask], expected[mask], atol=1e-4, rtol=0)
     with pytest.raises(ValueError, match="holds no tensor lm_head.*RobertaForMaskedLM"):
         load_roberta(tmp_path / "there")
-    outcome = cli("train_mlm", init=tmp_path / "there", data=corpus, out=tmp_path / "run")
+    outcome = call("train_mlm", init=tmp_path / "there", data=corpus, out=tmp_path / "run")
     assert_complains(outcome, "lm_head")
     assert not (tmp_path / "run").exists()
     given = dict(init=tmp_path / "there", data=corpus, epochs=1, out=tmp_path / "run")
-    succeed(cli("train_classifier", **given))
+    succeed(call("train_classifier", **given))
 
 
 # ---------------------------------------------------------------------------- out
@@ -297,15 +297,15 @@ def test_a_run_that_is_no_roberta_is_not_written(config, told, tmp_path):
 # ---------------------------------------------------------------------------- in the scripts
 
 
-def test_a_run_goes_out_and_in_again(cli, corpus, finished, tmp_path):
+def test_a_run_goes_out_and_in_again(corpus, finished, tmp_path):
     """Export a trained run and read it with --init: its perplexity is that of the run."""
     argv = ("--data", corpus, *SHORT["train_mlm"][-4:])
     learn = "--no-norm-first --steps 30 --lr 0.01 --warmup 3".split()
-    succeed(cli("train_mlm", *SHORT["train_mlm"], *argv, *learn, out=tmp_path / "run"))
+    train("train_mlm", *argv, *learn, out=tmp_path / "run")
     done = succeed(call("export", tmp_path / "run"))
     assert str(tmp_path / "run" / "roberta") in done.out
     given = dict(init=tmp_path / "run" / "roberta", steps=2, out=tmp_path / "on")
-    succeed(cli("train_mlm", *argv, **given))
+    succeed(call("train_mlm", *argv, **given))
     before, after = read_record(tmp_path / "run" / "result.json"), read_metrics(tmp_path / "on")
     assert after[0]["perplexity/valid"] == pytest.approx(before["perplexity/valid"], rel=1e-5)
     assert after[-1] != after[0]
@@ -319,13 +319,13 @@ def test_a_run_goes_out_and_in_again(cli, corpus, finished, tmp_path):
     assert contents(tmp_path / "run") == there and not new.exists()
 
 
-def test_continuing_and_resuming_from_roberta(cli, folder, corpus, tmp_path):
+def test_continuing_and_resuming_from_roberta(folder, corpus, tmp_path):
     argv = "--valid 0.2 --lr 0.01 --warmup 2 --eval-every 5 --batch-size 8 --steps 10".split()
     argv += ["--init", folder, "--data", corpus, "--out", tmp_path / "run"]
-    succeed(cli("train_mlm", *argv))
+    succeed(call("train_mlm", *argv))
     first, _, last = read_metrics(tmp_path / "run")
     assert last["loss/valid"] < first["loss/valid"]
-    succeed(cli("train_mlm", *argv, "--resume"))
+    succeed(call("train_mlm", *argv, "--resume"))
     loaded = read_run(tmp_path / "run")
     assert loaded.tokenizer.to_str() == load_roberta(folder)[1].to_str()
     # What was trained from RoBERTa can be written again.
@@ -337,9 +337,9 @@ def test_continuing_and_resuming_from_roberta(cli, folder, corpus, tmp_path):
 @pytest.mark.parametrize(
     "argv", [(), ("--tune", "all"), ("--tune", "all", "--untrained"), ("--untrained",)]
 )
-def test_classifying_with_roberta_and_with_random_weights(argv, cli, folder, corpus, tmp_path):
+def test_classifying_with_roberta_and_with_random_weights(argv, folder, corpus, tmp_path):
     short = "--epochs 3 --batch-size 8 --no-refit --seed 3".split()
-    succeed(cli("train_classifier", *argv, *short, init=folder, data=corpus, out=tmp_path / "run"))
+    succeed(call("train_classifier", *argv, *short, init=folder, data=corpus, out=tmp_path / "run"))
     loaded, there = read_run(tmp_path / "run"), load_roberta(folder, head=False)[0]
     same = [
         torch.equal(a, b) for a, b in zip(loaded.model.body.parameters(), there.body.parameters())
@@ -361,8 +361,8 @@ def test_classifying_with_roberta_and_with_random_weights(argv, cli, folder, cor
         ("train_classifier", ("--n-layer", 3), "--n-layer 3: --init"),
     ],
 )
-def test_flags_that_do_not_go_with_init(script, argv, told, cli, folder, corpus, tmp_path):
-    outcome = cli(script, "--init", folder, *argv, "--data", corpus, "--out", tmp_path / "run")
+def test_flags_that_do_not_go_with_init(script, argv, told, folder, corpus, tmp_path):
+    outcome = call(script, "--init", folder, *argv, "--data", corpus, "--out", tmp_path / "run")
     assert_complains(outcome, told, "--init")
     assert not (tmp_path / "run").exists()
 
@@ -372,16 +372,16 @@ def test_flags_that_do_not_go_with_init(script, argv, told, cli, folder, corpus,
 KEY = "roberta.encoder.layer.1.attention.self.key.weight"
 
 
-def change_tensors(change):
+def in_tensors(change):
     def apply(folder):
-        tensors = load_file(folder / "model.safetensors")
-        change(tensors)
-        save_file(tensors, folder / "model.safetensors")
+        found = load_file(folder / "model.safetensors")
+        change(found)
+        save_file(found, folder / "model.safetensors")
 
     return apply
 
 
-def change_config(**values):
+def in_config(**values):
     def apply(folder):
         described = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         write_json(folder / "config.json", described | values)
@@ -389,7 +389,7 @@ def change_config(**values):
     return apply
 
 
-def change_file(name, change=None):
+def in_file(name, change=None):
     def apply(folder):
         content = (folder / name).read_bytes()
         (folder / name).unlink()
@@ -408,104 +408,67 @@ def only_bin(folder):
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
 
 
-WRONG = {
-    "missing tensor": (
-        change_tensors(lambda t: t.pop(KEY)),
-        ["model.safetensors", f"holds no tensor {KEY}", "restore"],
-    ),
+NO_NUMBERS = f"{KEY} does not hold finite floating-point numbers"
+WRONG = {  # what is done to a folder, and what the message says
+    "missing tensor": (in_tensors(lambda t: t.pop(KEY)), f"holds no tensor {KEY}", "restore"),
     "missing bias": (
-        change_tensors(lambda t: t.pop("lm_head.bias")),
-        ["holds no tensor lm_head.bias", "RobertaForMaskedLM"],
+        in_tensors(lambda t: t.pop("lm_head.bias")),
+        *("holds no tensor lm_head.bias", "RobertaForMaskedLM"),
     ),
     "other shape": (
-        change_tensors(lambda t: t.update({KEY: torch.zeros(16, 8)})),
-        [f"{KEY} is (16, 8), but (16, 16) in config.json"],
+        in_tensors(lambda t: t.update({KEY: torch.zeros(16, 8)})),
+        f"{KEY} is (16, 8), but (16, 16) in config.json",
     ),
+    "not a number": (in_tensors(lambda t: t[KEY][0].fill_(torch.nan)), NO_NUMBERS),
+    "whole numbers": (in_tensors(lambda t: t.update({KEY: t[KEY].long()})), NO_NUMBERS),
     "more layers": (
-        change_config(num_hidden_layers=1),
-        ["roberta.encoder.layer.1", "no place in the 1 layers"],
+        in_config(num_hidden_layers=1),
+        *("roberta.encoder.layer.1", "no place in the 1 layers"),
     ),
-    "no config": (change_file("config.json"), ["config.json: no such file"]),
-    "cut config": (change_file("config.json", lambda c: c[:40]), ["config.json: not valid JSON"]),
-    "no weights": (
-        change_file("model.safetensors"),
-        ["model.safetensors: no such file", "whole model"],
-    ),
-    "cut weights": (
-        change_file("model.safetensors", lambda c: c[:-30]),
-        ["model.safetensors: not a readable safetensors file"],
-    ),
-    "pickled weights": (
-        only_bin,
-        ["model.safetensors: no such file, only pytorch_model.bin", "save_pretrained"],
-    ),
-    "no tokenizer": (
-        change_file("tokenizer.json"),
-        ["tokenizer.json: no such file, nor vocab.json with merges.txt"],
-    ),
-    "cut tokenizer": (
-        change_file("tokenizer.json", lambda c: c[:100]),
-        ["tokenizer.json: not a tokenizer file"],
-    ),
+    "other model": (in_config(model_type="bert"), "model_type is 'bert'", "only 'roberta'"),
+    "other activation": (in_config(hidden_act="gelu_new"), "is 'gelu_new'", "'gelu' or 'relu'"),
+    "relative positions": (in_config(position_embedding_type="relative_key"), "is 'relative_key'"),
+    "decoder": (in_config(is_decoder=True), "is_decoder is True"),
+    "width in words": (in_config(hidden_size="16"), "hidden_size must be a whole number"),
+    "heads": (in_config(num_attention_heads=3), "config.json: n_head must divide"),
+    "vast layers": (in_config(num_hidden_layers=10**7), "too few for the 10,000,000 layers"),
+    "beyond all": (in_config(hidden_size=10**12), "a whole number from 1 to 16,777,216"),
+    "epsilon in words": (in_config(layer_norm_eps="small"), "must be a number", "restore"),
+    "all dropped": (in_config(hidden_dropout_prob=1.0), "hidden_dropout_prob must be"),
+    "small vocabulary": (in_config(vocab_size=100), "has ids up to", "vocab_size 100"),
+    "other padding": (in_config(pad_token_id=0), "<pad> is 1", "pad_token_id 0"),
+    "one position": (in_config(max_position_embeddings=4), "max_position_embeddings 4"),
+    "no config": (in_file("config.json"), "config.json: no such file"),
+    "cut config": (in_file("config.json", lambda c: c[:40]), "config.json: not valid JSON"),
+    "no weights": (in_file("model.safetensors"), "safetensors: no such file", "whole model"),
+    "cut weights": (in_file("model.safetensors", lambda c: c[:-30]), "not a readable safetensors"),
+    "pickled weights": (only_bin, "no such file, only pytorch_model.bin", "save_pretrained"),
+    "no tokenizer": (in_file("tokenizer.json"), "no such file, nor vocab.json with merges.txt"),
+    "cut tokenizer": (in_file("tokenizer.json", lambda c: c[:100]), "not a tokenizer file"),
     "no mask": (
-        change_file("tokenizer.json", lambda c: c.replace(b"<mask>", b"<hide>")),
-        ["has no token <mask>"],
+        in_file("tokenizer.json", lambda c: c.replace(b"<mask>", b"<hide>")),
+        "has no token <mask>",
     ),
-    "other kind of tokenizer": (another_tokenizer, ["is of type Unigram", "only BPE"]),
-    "other model": (change_config(model_type="bert"), ["model_type is 'bert'", "only 'roberta'"]),
-    "other activation": (
-        change_config(hidden_act="gelu_new"),
-        ["hidden_act is 'gelu_new'", "'gelu' or 'relu'"],
-    ),
-    "relative positions": (
-        change_config(position_embedding_type="relative_key"),
-        ["position_embedding_type is 'relative_key'"],
-    ),
-    "decoder": (change_config(is_decoder=True), ["is_decoder is True"]),
-    "width in words": (change_config(hidden_size="16"), ["hidden_size must be a whole number"]),
-    "heads": (change_config(num_attention_heads=3), ["config.json: n_head must divide"]),
-    "vast number of layers": (
-        change_config(num_hidden_layers=10**7),
-        ["too few for the 10,000,000 layers"],
-    ),
-    "beyond all": (
-        change_config(hidden_size=10**12),
-        ["hidden_size must be a whole number from 1 to 16,777,216"],
-    ),
-    "not a number": (
-        change_tensors(lambda t: t[KEY][0].fill_(torch.nan)),
-        [f"{KEY} does not hold finite floating-point numbers"],
-    ),
-    "whole numbers": (
-        change_tensors(lambda t: t.update({KEY: torch.zeros(16, 16, dtype=torch.long)})),
-        [f"{KEY} does not hold finite floating-point numbers"],
-    ),
-    "epsilon in words": (
-        change_config(layer_norm_eps="small"),
-        ["layer_norm_eps must be a number", "restore"],
-    ),
-    "all dropped": (change_config(hidden_dropout_prob=1.0), ["hidden_dropout_prob must be"]),
-    "small vocabulary": (change_config(vocab_size=100), ["has ids up to", "vocab_size 100"]),
-    "other padding": (change_config(pad_token_id=0), ["<pad> is 1", "pad_token_id 0"]),
-    "hardly a position": (change_config(max_position_embeddings=4), ["max_position_embeddings 4"]),
+    "other kind of tokenizer": (another_tokenizer, "is of type Unigram", "only BPE"),
 }
 
 
-@pytest.mark.parametrize("change, parts", WRONG.values(), ids=WRONG)
-def test_a_folder_that_is_wrong(change, parts, cli, folder, corpus, tmp_path):
-    wrong = shutil.copytree(folder, tmp_path / "wrong")
-    change(wrong)
-    before = contents(wrong)
-    outcome = cli("train_mlm", "--init", wrong, "--data", corpus, "--out", tmp_path / "run")
-    assert_complains(outcome, wrong, *parts)
-    assert contents(wrong) == before and not (tmp_path / "run").exists()
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_folder_that_is_wrong(wrong, folder, corpus, tmp_path):
+    change, *parts = WRONG[wrong]
+    copy = shutil.copytree(folder, tmp_path / "wrong")
+    change(copy)
+    with unchanged(copy):
+        outcome = call("train_mlm", "--init", copy, "--data", corpus, "--out", tmp_path / "run")
+        assert_complains(outcome, copy, *parts)
+    assert not (tmp_path / "run").exists()
 
 
-def test_a_folder_that_is_not_there_or_a_run(cli, corpus, finished, tmp_path):
+def test_a_folder_that_is_not_there_or_a_run(corpus, finished, tmp_path):
     for script in ("train_mlm", "train_classifier"):
         for path, told in (
             (tmp_path / "nowhere", "no such folder"),
             (finished("train_mlm"), "--init-from"),
         ):
-            outcome = cli(script, "--init", path, "--data", corpus, "--out", tmp_path / "run")
+            outcome = call(script, "--init", path, "--data", corpus, "--out", tmp_path / "run")
             assert_complains(outcome, told, path)

@@ -1,10 +1,8 @@
 """ancestor_words.py: a cache of the ancestors' words, beside the reader of train_thread.py."""
 
-import json
-
 import pytest
 import torch
-from helpers import SHORT, call, result_of, succeed
+from helpers import call, result_of, succeed, train, write_posts
 
 from data.corpora.threads import Tree
 from data.forest import Forest
@@ -32,20 +30,13 @@ def test_frequencies_are_counted_in_the_ancestors():
     )
 
 
-def test_the_views_are_those_of_the_run(cli, tmp_path):
-    posts = [
-        {"id": str(n), "title": f"post {n} of a {word}", "comments": []}
-        | {
-            "comments": [
-                {"id": "a", "parent_id": f"t3_{n}", "body": f"{word} {word} {word} {n % 5}"}
-            ]
-        }
-        for n in range(60)
-        for word in [("cat", "dog", "hen", "owl")[n % 4]]
-    ]
-    (tmp_path / "posts.jsonl").write_text("\n".join(map(json.dumps, posts)), encoding="utf-8")
-    argv = (*SHORT["train_thread"], "--data", tmp_path / "posts.jsonl")
-    succeed(cli("train_thread", *argv, out=tmp_path / "run"))
+def test_the_views_are_those_of_the_run(tmp_path):
+    posts = (
+        (f"post {n} of a {word}", ("a", None, f"{word} {word} {word} {n % 5}"))
+        for n, word in enumerate(["cat", "dog", "hen", "owl"] * 15)
+    )
+    data = write_posts(tmp_path / "posts.jsonl", posts)
+    train("train_thread", data=data, out=tmp_path / "run")
     runs = (tmp_path / "run", "--out", tmp_path / "words")
     succeed(call("ancestor_words", *runs))
     (found,) = result_of(tmp_path / "words")["runs"].values()

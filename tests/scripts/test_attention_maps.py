@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from helpers import WORDS, assert_complains, call, contents, make_run, succeed
+from helpers import WORDS, assert_complains, call, make_run, succeed, unchanged
 
 import attention_maps
 import data
@@ -93,9 +93,8 @@ def test_a_healthy_run_of_any_kind_passes(tmp_path, figures, kind, more):
 
 def test_trained_runs_are_left_alone(tmp_path, figures):
     folder = make_run(tmp_path / "run")
-    before = contents(folder)
-    call("attention_maps", folder, "--out", tmp_path / "elsewhere")
-    assert contents(folder) == before
+    with unchanged(folder):
+        call("attention_maps", folder, "--out", tmp_path / "elsewhere")
     assert (tmp_path / "elsewhere" / "maps.json").exists()
 
 

@@ -9,7 +9,17 @@ import sys
 
 import pytest
 import torch
-from helpers import ROOT, SHORT, assert_complains, assert_same_run, contents, succeed
+from helpers import (
+    ROOT,
+    SHORT,
+    assert_complains,
+    assert_same_run,
+    call,
+    contents,
+    succeed,
+    train,
+    unchanged,
+)
 
 from data import locks
 from data.tokenizer import train_tokenizer
@@ -40,11 +50,7 @@ FILES = {  # {script: (file, its content, what the message says)}
     "train_lm": [
         ("train_LM.txt", b"", ["train_LM.txt: the file is empty", "give a file with text"]),
         ("test_LM_obama.txt", b"", ["test_LM_obama.txt: the file is empty"]),
-        (
-            "train_LM.txt",
-            b"a\n\xef\n",
-            ["train_LM.txt:2: not UTF-8 (byte 0xef)", "save the file as"],
-        ),
+        ("train_LM.txt", b"a\n\xef\n", ["LM.txt:2: not UTF-8 (byte 0xef)", "save the file as"]),
         ("train_LM.txt", "words\n".encode("utf-16"), ["train_LM.txt:1: not UTF-8", "UTF-16"]),
         ("train_LM.txt", b"one\ntwo\0\n", ["train_LM.txt:2: holds a NUL character"]),
         ("test_LM_valid.txt", b"one\n", ["valid is the name of another set", "rename"]),
@@ -64,14 +70,15 @@ FILES = {  # {script: (file, its content, what the message says)}
     "script, name, content, parts",
     [(script, *row) for script, rows in FILES.items() for row in rows],
 )
-def test_a_file_that_is_wrong(script, name, content, parts, cli, own_corpus, tmp_path):
+def test_a_file_that_is_wrong(script, name, content, parts, own_corpus, tmp_path):
     if content is None:
         (own_corpus / name).unlink()
     else:
         (own_corpus / name).write_bytes(content)
-    before = contents(tmp_path)
-    assert_complains(cli(script, *SHORT[script], data=own_corpus, out=tmp_path / "run"), *parts)
-    assert contents(tmp_path) == before and not (tmp_path / "run").exists()
+    with unchanged(tmp_path):
+        outcome = call(script, *SHORT[script], data=own_corpus, out=tmp_path / "run")
+        assert_complains(outcome, *parts)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
@@ -87,36 +94,32 @@ def test_a_file_that_is_wrong(script, name, content, parts, cli, own_corpus, tmp
         ("mine.tsv", b"a\tone\nb\ttwo\nc\tthree\nd\tfour\n", ["4 different labels in 4 rows"]),
     ],
 )
-def test_a_corpus_that_cannot_be_read(name, content, parts, cli, tmp_path):
+def test_a_corpus_that_cannot_be_read(name, content, parts, tmp_path):
     if content:
         (tmp_path / name).write_bytes(content)
-    assert_complains(
-        cli("train_classifier", data=tmp_path / name, out=tmp_path / "run"), tmp_path / name, *parts
-    )
+    outcome = call("train_classifier", data=tmp_path / name, out=tmp_path / "run")
+    assert_complains(outcome, tmp_path / name, *parts)
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("script", CORPUS_SCRIPTS)
-def test_windows_line_ends_give_equal_results(script, cli, own_corpus, finished, tmp_path):
+def test_windows_line_ends_give_equal_results(script, own_corpus, finished, tmp_path):
     unix = finished(script)  # on the same text
     for path in own_corpus.iterdir():
         path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
-    succeed(cli(script, *SHORT[script], data=own_corpus, out=tmp_path / "windows"))
+    train(script, data=own_corpus, out=tmp_path / "windows")
     assert_same_run(tmp_path / "windows", unix)
 
 
 @pytest.mark.parametrize(
     "script, told",
     [
-        (
-            "train_classifier",
-            "15 of 15 test sentences are longer than --block-size 6 and were truncated",
-        ),
+        ("train_classifier", "15 of 15 test sentences are longer than --block-size 6 and"),
         ("train_mlm", "lines are longer than --block-size 6 and were split"),
     ],
 )
-def test_sentences_longer_than_a_block_are_counted(script, told, cli, corpus, tmp_path):
-    done = cli(script, *SHORT[script], block_size=6, data=corpus, out=tmp_path / "run")
+def test_sentences_longer_than_a_block_are_counted(script, told, corpus, tmp_path):
+    done = call(script, *SHORT[script], block_size=6, data=corpus, out=tmp_path / "run")
     assert done.code == 0 and told in done.out and done.err == ""
 
 
@@ -124,7 +127,7 @@ def test_sentences_longer_than_a_block_are_counted(script, told, cli, corpus, tm
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot lock a folder")
-def test_a_folder_in_use_by_another_process_is_left_alone(cli, corpus, copied):
+def test_a_folder_in_use_by_another_process_is_left_alone(corpus, copied):
     folder = copied("train_lm")
     (folder / "checkpoint.pt").unlink()  # looks like a run that has just begun
     before = contents(folder)
@@ -140,16 +143,16 @@ def test_a_folder_in_use_by_another_process_is_left_alone(cli, corpus, copied):
     ) as other:
         assert other.stdout.readline() == "held\n"
         for argv in ([], ["--overwrite"], ["--resume"]):
-            outcome = cli("train_lm", *SHORT["train_lm"], *argv, data=corpus, out=folder)
+            outcome = call("train_lm", *SHORT["train_lm"], *argv, data=corpus, out=folder)
             assert_complains(outcome, "another process is training there")
             assert contents(folder) == before
         other.stdin.close()
     # the other process has gone
-    succeed(cli("train_lm", *SHORT["train_lm"], data=corpus, out=folder, overwrite=True))
+    train("train_lm", data=corpus, out=folder, overwrite=True)
 
 
 def test_a_run_that_ends_just_before_the_folder_is_locked_is_kept(
-    cli, corpus, finished, tmp_path, monkeypatch
+    corpus, finished, tmp_path, monkeypatch
 ):
     folder = tmp_path / "run"
 
@@ -157,7 +160,7 @@ def test_a_run_that_ends_just_before_the_folder_is_locked_is_kept(
         shutil.copytree(finished("train_lm"), folder, dirs_exist_ok=True)
 
     monkeypatch.setattr(locks, "lock_folder", lock_folder)
-    outcome = cli("train_lm", *SHORT["train_lm"], data=corpus, out=folder)
+    outcome = call("train_lm", *SHORT["train_lm"], data=corpus, out=folder)
     assert_complains(outcome, folder, "already holds a run", "--overwrite")
 
 
@@ -169,32 +172,31 @@ def test_a_run_that_ends_just_before_the_folder_is_locked_is_kept(
         ["config.json", "tokenizer.json", "model.safetensors"],  # a model of another library
     ],
 )
-def test_a_folder_with_something_else_is_left_alone(there, argv, cli, corpus, tmp_path):
+def test_a_folder_with_something_else_is_left_alone(there, argv, corpus, tmp_path):
     folder = tmp_path / "mine"
     folder.mkdir()
     for name in there:
         (folder / name).write_text('{"architectures": ["of somebody else"]}')
-    before = contents(folder)
-    outcome = cli("train_lm", *SHORT["train_lm"], "--data", corpus, "--out", folder, *argv)
-    assert_complains(outcome, f"--out {folder}", "not empty", "choose another folder")
-    assert contents(folder) == before
+    with unchanged(folder):
+        outcome = call("train_lm", *SHORT["train_lm"], "--data", corpus, "--out", folder, *argv)
+        assert_complains(outcome, f"--out {folder}", "not empty", "choose another folder")
 
 
-def test_a_run_just_begun_with_a_users_file_is_kept(cli, corpus, copied):
+def test_a_run_just_begun_with_a_users_file_is_kept(corpus, copied):
     folder = copied("train_lm")
     for path in folder.iterdir():  # as if it was interrupted before its first checkpoint
         if path.name not in ("config.json", "tokenizer.json"):
             path.unlink()
     (folder / "notes.txt").write_text("my observations")
-    outcome = cli("train_lm", *SHORT["train_lm"], data=corpus, out=folder)
+    outcome = call("train_lm", *SHORT["train_lm"], data=corpus, out=folder)
     assert_complains(outcome, folder, "already holds a run")
     assert (folder / "notes.txt").read_text() == "my observations"
 
 
-def test_a_file_where_the_folder_should_be(cli, corpus, tmp_path):
+def test_a_file_where_the_folder_should_be(corpus, tmp_path):
     (tmp_path / "file").write_text("precious")
     for out in (tmp_path / "file", tmp_path / "file" / "run"):
-        outcome = cli("train_lm", *SHORT["train_lm"], data=corpus, out=out)
+        outcome = call("train_lm", *SHORT["train_lm"], data=corpus, out=out)
         assert_complains(outcome, tmp_path / "file", "choose another")
     assert (tmp_path / "file").read_text() == "precious"
 
@@ -214,58 +216,52 @@ def half(content):
     return content[: len(content) // 2]
 
 
+def swap(old, new):
+    return lambda content: content.replace(old, new)
+
+
+FEW_WORDS = train_tokenizer("word", ["too few words"]).to_str().encode()
+
+
 @pytest.mark.parametrize(
     "name, how, parts",
     [
         ("config.json", half, ["not valid JSON", "restore"]),
         ("config.json", lambda _: b"{}", ["kind"]),
-        (
-            "config.json",
-            lambda c: c.replace(b'"n_layer": 1', b'"n_layer": 2'),
-            ["best.pt: the weights do not fit config.json"],
-        ),
+        ("config.json", swap(b'"n_layer": 1', b'"n_layer": 2'), ["best.pt: the weights do not"]),
         ("config.json", None, ["no config.json"]),
         ("tokenizer.json", half, ["not a tokenizer file", "restore the file"]),
         ("tokenizer.json", None, ["no such file"]),
-        (
-            "tokenizer.json",
-            lambda _: train_tokenizer("word", ["too few words"]).to_str().encode(),
-            ["has 8 entries", "different runs"],
-        ),
-        (
-            "tokenizer.json",
-            lambda c: c.replace(b"[MASK]", b"[HIDE]"),
-            ["does not begin with [PAD]"],
-        ),
+        ("tokenizer.json", lambda _: FEW_WORDS, ["has 8 entries", "different runs"]),
+        ("tokenizer.json", swap(b"[MASK]", b"[HIDE]"), ["does not begin with [PAD]"]),
         ("best.pt", half, ["not a readable checkpoint", "train the run again"]),
         ("best.pt", None, ["no best.pt", "--resume"]),
     ],
 )
-def test_an_encoder_that_is_damaged(name, how, parts, cli, corpus, copied, tmp_path):
+def test_an_encoder_that_is_damaged(name, how, parts, corpus, copied, tmp_path):
     folder = copied("train_mlm")
     damage(folder, name, how)
-    before = contents(folder)
-    outcome = cli("train_classifier", encoder=folder, data=corpus, out=tmp_path / "new")
-    assert_complains(outcome, folder, *parts)
-    assert contents(folder) == before and not (tmp_path / "new").exists()
+    with unchanged(folder):
+        outcome = call("train_classifier", encoder=folder, data=corpus, out=tmp_path / "new")
+        assert_complains(outcome, folder, *parts)
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize("what", ["a list", "a dictionary of something else"])
-def test_a_checkpoint_that_holds_something_else(what, cli, corpus, finished, tmp_path):
+def test_a_checkpoint_that_holds_something_else(what, corpus, finished, tmp_path):
     for name, argv in (
         ("best.pt", ("train_classifier", "--encoder")),
         ("checkpoint.pt", ("train_mlm", *SHORT["train_mlm"], "--resume", "--out")),
     ):
         folder = shutil.copytree(finished("train_mlm"), tmp_path / name)
         torch.save([1, 2] if what == "a list" else {"weights": torch.zeros(2)}, folder / name)
-        before = contents(folder)
-        more = ("--out", tmp_path / "run") if name == "best.pt" else ()
-        assert_complains(cli(*argv, folder, "--data", corpus, *more), folder / name, "restore")
-        assert contents(folder) == before
+        with unchanged(folder):
+            more = ("--out", tmp_path / "run") if name == "best.pt" else ()
+            assert_complains(call(*argv, folder, "--data", corpus, *more), folder / name, "restore")
 
 
-def test_an_encoder_that_does_not_fit(cli, corpus, finished, tmp_path):
-    succeed(cli("train_lm", *SHORT["train_lm"], data=corpus, members=2, out=tmp_path / "two"))
+def test_an_encoder_that_does_not_fit(corpus, finished, tmp_path):
+    train("train_lm", data=corpus, members=2, out=tmp_path / "two")
     for encoder, argv, parts in (
         (tmp_path / "nowhere", (), ["no such run folder"]),
         (corpus, (), ["no config.json"]),
@@ -273,8 +269,8 @@ def test_an_encoder_that_does_not_fit(cli, corpus, finished, tmp_path):
         (tmp_path / "two", (), ["is an ensemble", "give a run of one model"]),
         (finished("train_mlm"), ("--causal",), ["--causal", "is an encoder", "leave --causal out"]),
     ):
-        outcome = cli("train_classifier", *argv, encoder=encoder, data=corpus, out=tmp_path / "run")
-        assert_complains(outcome, encoder, *parts)
+        given = dict(encoder=encoder, data=corpus, out=tmp_path / "run")
+        assert_complains(call("train_classifier", *argv, **given), encoder, *parts)
     assert not (tmp_path / "run").exists()
 
 
@@ -290,66 +286,50 @@ def test_an_encoder_that_does_not_fit(cli, corpus, finished, tmp_path):
         ("tokenizer.json", half, ["tokenizer.json: not a tokenizer file", "restore"]),
         ("metrics.jsonl", lambda c: b"{\n" + c, ["metrics.jsonl: not readable", "restore"]),
         ("metrics.jsonl", None, ["metrics.jsonl: lacks the evaluations", "--overwrite"]),
-        (
-            "config.json",
-            lambda c: c.replace(b'"seed": 0', b'"seed": "0"'),
-            ["config.json: seed of a wrong type"],
-        ),
-        (
-            "config.json",
-            lambda c: c.replace(b'"dtype": "auto"', b'"dtype": "half"'),
-            ["config.json: --dtype half: no such choice", "restore the file"],
-        ),
+        ("config.json", swap(b'"seed": 0', b'"seed": "0"'), ["seed of a wrong type"]),
+        ("config.json", swap(b'"auto"', b'"half"'), ["half: no such choice", "restore the file"]),
     ],
 )
-def test_a_run_that_cannot_be_resumed(name, how, parts, cli, corpus, copied):
+def test_a_run_that_cannot_be_resumed(name, how, parts, corpus, copied):
     folder = copied("train_lm")
     damage(folder, name, how)
     if name == "checkpoint.pt":
         (folder / "previous.pt").unlink()  # or the run would resume from that
-    before = contents(folder)
-    outcome = cli("train_lm", *SHORT["train_lm"], data=corpus, out=folder, resume=True)
-    assert_complains(outcome, folder, *parts)
-    assert contents(folder) == before
+    with unchanged(folder):
+        outcome = call("train_lm", *SHORT["train_lm"], data=corpus, out=folder, resume=True)
+        assert_complains(outcome, folder, *parts)
 
 
-def test_resume_with_another_script_names_the_right_one(cli, finished):
+def test_resume_with_another_script_names_the_right_one(finished):
     folder = finished("train_classifier")
-    before = contents(folder)
-    outcome = cli("train_lm", resume=True, out=folder)
-    assert_complains(
-        outcome,
-        f"{folder} is a run of train_classifier.py",
-        f"python train_classifier.py --resume --out {folder}",
-    )
-    assert contents(folder) == before
+    with unchanged(folder):
+        outcome = call("train_lm", resume=True, out=folder)
+        assert_complains(
+            outcome,
+            f"{folder} is a run of train_classifier.py",
+            f"python train_classifier.py --resume --out {folder}",
+        )
 
 
-def test_resume_with_data_that_has_changed(cli, own_corpus, tmp_path):
+def test_resume_with_data_that_has_changed(own_corpus, tmp_path):
     argv = (*SHORT["train_lm"], "--data", own_corpus, "--out", tmp_path / "run")
-    succeed(cli("train_lm", *argv))
+    succeed(call("train_lm", *argv))
     text = (own_corpus / "train_LM.txt").read_text(encoding="utf-8")
     (own_corpus / "train_LM.txt").write_text(text.replace("ranch", "farm"), encoding="utf-8")
-    before = contents(tmp_path)
-    assert_complains(
-        cli("train_lm", *argv, resume=True),
-        own_corpus,
-        tmp_path / "run" / "tokenizer.json",
-        "another vocabulary",
-        "restore the data",
-    )
-    assert contents(tmp_path) == before
+    with unchanged(tmp_path):
+        told = (tmp_path / "run" / "tokenizer.json", "another vocabulary", "restore the data")
+        assert_complains(call("train_lm", *argv, resume=True), own_corpus, *told)
 
 
-def test_resume_without_a_run(cli, corpus, tmp_path):
-    outcome = cli("train_lm", data=corpus, out=tmp_path / "nowhere", resume=True)
+def test_resume_without_a_run(corpus, tmp_path):
+    outcome = call("train_lm", data=corpus, out=tmp_path / "nowhere", resume=True)
     assert_complains(outcome, tmp_path / "nowhere", "leave --resume out")
     assert not (tmp_path / "nowhere").exists()
 
 
-def test_a_log_with_a_truncated_last_line_is_repaired(cli, corpus, finished, copied):
+def test_a_log_with_a_truncated_last_line_is_repaired(corpus, finished, copied):
     folder = copied("train_lm")
     with open(folder / "metrics.jsonl", "a", encoding="utf-8") as file:
         file.write('{"step": 8, "tok')
-    succeed(cli("train_lm", *SHORT["train_lm"], data=corpus, out=folder, resume=True))
+    train("train_lm", data=corpus, out=folder, resume=True)
     assert read_metrics(folder) == read_metrics(finished("train_lm"))

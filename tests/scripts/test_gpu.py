@@ -2,11 +2,10 @@
 
 import signal
 import subprocess
-import sys
 import time
 
 import pytest
-from helpers import ROOT, SHORT, TRAINING, call, open_store, start_two, succeed
+from helpers import ROOT, SHORT, TRAINING, call, open_store, start, start_two, succeed
 
 from lab.records import read_metrics
 
@@ -52,8 +51,7 @@ def test_curves_are_those_of_the_cpu(name, inputs, tmp_path):
 def test_a_stopped_run_resumes_with_the_same_curve(stop, inputs, tmp_path):
     out, flags = tmp_path / "stopped", ("--steps", "2000", "--dropout", "0.1")
     expected = train("train_lm", inputs, tmp_path / "whole", *flags)
-    command = [sys.executable, ROOT / "train_lm.py", *words("train_lm", inputs, out, *flags)]
-    process = subprocess.Popen(list(map(str, command)), stderr=subprocess.PIPE)
+    process = start("train_lm", *words("train_lm", inputs, out, *flags), stderr=subprocess.PIPE)
     while process.poll() is None and len(read_metrics(out)) < 4:
         time.sleep(0.01)
     process.send_signal(stop)

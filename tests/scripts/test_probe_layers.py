@@ -1,15 +1,15 @@
 """probe_layers.py: layers of an encoder beside an untrained one, and the table of their runs."""
 
 import pytest
-from helpers import SHORT, assert_complains, call, result_of, succeed
+from helpers import assert_complains, call, result_of, succeed, train
 
 from lab.records import read_record
 
 
-def test_layers_of_an_encoder_and_of_its_untrained_double(cli, corpus, tmp_path, jobs_in_process):
+def test_layers_of_an_encoder_and_of_its_untrained_double(corpus, tmp_path, jobs_in_process):
     flags = ("--zero-mask", "--scale-embd", "--head", "clap", "--attn-dropout", 0.1)
     run, layers = tmp_path / "run", tmp_path / "layers"
-    succeed(cli("train_mlm", *SHORT["train_mlm"], *flags, "--data", corpus, "--out", run))
+    train("train_mlm", *flags, "--data", corpus, "--out", run)
     done = succeed(call("probe_layers", run, "--seeds", 1, "--jobs", 1, "--out", layers))
     result = result_of(layers)
     assert {name for name in result if name.endswith("/test")} == {
@@ -28,11 +28,11 @@ def test_layers_of_an_encoder_and_of_its_untrained_double(cli, corpus, tmp_path,
     assert (layers / "layers.png").stat().st_size > 5000
 
 
-def test_what_is_no_encoder_is_refused(cli, finished):
-    assert_complains(cli("probe_layers", finished("train_lm")), "train_mlm.py")
+def test_what_is_no_encoder_is_refused(finished):
+    assert_complains(call("probe_layers", finished("train_lm")), "train_mlm.py")
 
 
-def test_a_layer_the_encoder_does_not_have(cli, corpus, finished, tmp_path):
+def test_a_layer_the_encoder_does_not_have(corpus, finished, tmp_path):
     given = dict(encoder=finished("train_mlm"), data=corpus, out=tmp_path / "run")
-    done = cli("train_classifier", **given, layers=2)
+    done = call("train_classifier", **given, layers=2)
     assert_complains(done, "--layers 2", "one of last, all, 0, 1")

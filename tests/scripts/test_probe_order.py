@@ -51,17 +51,3 @@ def test_runs_of_two_lengths_share_the_columns(tmp_path):
     header, _, short, _ = probe_order.write_table(tmp_path / "order", result).splitlines()[:4]
     cells = dict(zip(*([cell.strip() for cell in line.split("|")] for line in (header, short))))
     assert (cells["last 1"], cells["last 2"], cells["none shuffled"]) == ("2.00", "–", "1.00")
-
-
-def test_one_layer_without_positions_sees_a_bag_of_words():
-    model = tiny_model(Decoder, n_layer=1, n_ffn=0, pos="nope")
-    x, order = torch.randint(5, 30, (40, 12)), torch.rand(40, 12)
-    y = torch.full((40, 12), -100)
-    y[:, -1] = 7
-    with torch.no_grad():
-        losses = {
-            k: probe_order.losses_of_blocks(model, probe_order.shuffle_all_but_last(x, order, k), y)
-            for k in (0, 1, 5, 12)
-        }
-    torch.testing.assert_close(losses[1], losses[12], atol=1e-5, rtol=1e-5)
-    assert (losses[0] - losses[12]).abs().max() > 0.01

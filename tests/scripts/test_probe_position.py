@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from helpers import SHORT, assert_complains, call, result_of, succeed, tiny_model
+from helpers import SHORT, assert_complains, call, result_of, succeed, tiny_model, train
 
 from model import Decoder, Encoder
 from studies import probe_network
@@ -77,14 +77,14 @@ def test_states_are_those_of_the_real_tokens():
     torch.testing.assert_close(states[:, 12:15], torch.stack(alone)[:, 0], atol=1e-5, rtol=1e-5)
 
 
-def test_seeds_are_one_row_and_an_encoder_can_be_probed_too(cli, corpus, finished, tmp_path):
+def test_seeds_are_one_row_and_an_encoder_can_be_probed_too(corpus, finished, tmp_path):
     runs = [tmp_path / f"nope-{seed}" for seed in (1, 2)]
     for seed, run in enumerate(runs, 1):
         argv = (*SHORT["train_lm"], "--data", corpus, "--pos", "nope")
-        succeed(cli("train_lm", *argv, seed=seed, out=run))
+        succeed(call("train_lm", *argv, seed=seed, out=run))
     tiny, out = ("--steps", 20, "--blocks", 20), tmp_path / "probe"
     argv = (*runs, finished("train_lm"), *tiny, "--text", "hope and change")
-    done = succeed(cli("probe_position", *argv, out=out))
+    done = succeed(call("probe_position", *argv, out=out))
     result = result_of(out)["runs"]
     assert list(result) == ["NoPE", "learned"] and len(result["NoPE"]["trained"]) == 2
     assert len(result["NoPE"]["trained"][0]["median"]) == 2
@@ -94,7 +94,9 @@ def test_seeds_are_one_row_and_an_encoder_can_be_probed_too(cli, corpus, finishe
     assert len(result["NoPE"]["example"][0]["true"]) == 4  # [BOS] and three words
     assert "±" in done.out and (out / "probe.png").stat().st_size > 10_000
     assert "NoPE, untrained" in (out / "argmax.tex").read_text(encoding="utf-8")
-    encoder = succeed(cli("probe_position", finished("train_mlm"), *tiny, out=tmp_path / "encoder"))
+    encoder = succeed(
+        call("probe_position", finished("train_mlm"), *tiny, out=tmp_path / "encoder")
+    )
     assert "layer 1" in encoder.out
 
 
@@ -113,10 +115,10 @@ def test_mistakes_are_named(finished, tmp_path, monkeypatch, argv, part):
     assert_complains(done, part)
 
 
-def test_runs_that_differ_in_more_than_the_seed_are_named_by_it(cli, corpus, tmp_path):
+def test_runs_that_differ_in_more_than_the_seed_are_named_by_it(corpus, tmp_path):
     runs = {"a": {"n_embd": 8}, "b": {"seed": 1}, "c": {"anchor": True}}
     for name, more in runs.items():
-        succeed(cli("train_lm", *SHORT["train_lm"], data=corpus, out=tmp_path / name, **more))
+        train("train_lm", data=corpus, out=tmp_path / name, **more)
     folders = [tmp_path / name for name in runs]
     expected = ["n-embd=8, anchor=no", "n-embd=16, anchor=no", "n-embd=16, anchor=yes"]
     assert list(labelled(folders)) == expected

@@ -17,6 +17,7 @@ from helpers import (
     TRAINING,
     assert_complains,
     assert_same_run,
+    call,
     call_main,
     contents,
     numbers,
@@ -25,12 +26,14 @@ from helpers import (
     script_module,
     script_of,
     succeed,
+    train,
+    unchanged,
     weights,
 )
 from one_of_two import stop_at
 
 from lab.load import read_run
-from lab.records import read_metrics
+from lab.records import read_metrics, read_record
 from lab.run import Run
 from model import POSITIONS
 
@@ -39,11 +42,11 @@ TINY_RUNS = [script.name for script in TABLE if script.tiny is not None and not 
 
 
 def test_every_script_is_in_the_table():
-    rooms = ("", "beyond/", "studies/", "course/", "bench/")
+    folders = ("", "beyond/", "studies/", "course/", "bench/")
     scripts = {
         path.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".")
-        for room in rooms
-        for path in ROOT.glob(f"{room}*.py")
+        for folder in folders
+        for path in ROOT.glob(f"{folder}*.py")
         if "\n    main(" in path.read_text(encoding="utf-8")
     }
     assert scripts == set(MODULES)
@@ -53,8 +56,8 @@ def test_every_script_is_in_the_table():
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_help_shows_usage_and_every_flag(name, cli):
-    told = cli(name, "--help")
+def test_help_shows_usage_and_every_flag(name):
+    told = call(name, "--help")
     assert told.code == 0 and told.err == "" and told.out.startswith("usage: ")
     example = f"python -m {name} " if "." in name else f"python {name}.py "
     assert example in script_module(name).__doc__
@@ -70,8 +73,8 @@ def test_help_shows_usage_and_every_flag(name, cli):
 
 
 @pytest.mark.parametrize("name", TRAINING)
-def test_help_has_the_flags_in_groups(name, cli):
-    text = cli(name, "--help").out
+def test_help_has_the_flags_in_groups(name):
+    text = call(name, "--help").out
     titles = ["the run:", "the model:", "the length of the training:", "this script:"]
     titles += ["the vocabulary:", "the machine:"]
     if name == "train_classifier":  # counts epochs, in flags of its own
@@ -85,11 +88,11 @@ def test_help_has_the_flags_in_groups(name, cli):
 
 
 @pytest.mark.parametrize("name", TRAINING)
-def test_a_training_as_a_user_starts_it(name, inputs, shell, cli, tmp_path, monkeypatch):
+def test_a_training_as_a_user_starts_it(name, inputs, shell, tmp_path, monkeypatch):
     script, words = script_of(name), inputs(name)
     monkeypatch.undo()  # the curves are drawn
     monkeypatch.chdir(tmp_path)
-    start = shell if name in ("train_lm", "train_tlm") else cli  # other processes start alike
+    start = shell if name in ("train_lm", "train_tlm") else call  # other processes start alike
     # no live line without a terminal, and no warnings
     done = succeed(start(name, *script.tiny, *words, pos="alibi", seed=5))
     (folder,) = (tmp_path / "out").iterdir()  # the default place
@@ -109,11 +112,11 @@ def test_a_training_as_a_user_starts_it(name, inputs, shell, cli, tmp_path, monk
 
 
 @pytest.mark.parametrize("name", TINY_RUNS)
-def test_a_tiny_run_writes_its_files(name, inputs, cli, tmp_path, monkeypatch, jobs_in_process):
+def test_a_tiny_run_writes_its_files(name, inputs, tmp_path, monkeypatch, jobs_in_process):
     script, argv = script_of(name), [*inputs(name), *script_of(name).tiny]
     monkeypatch.chdir(tmp_path)
     before = contents(tmp_path)
-    done = succeed(cli(name, *argv, **({"out": "out"} if "out" in script.flags else {})))
+    done = succeed(call(name, *argv, **({"out": "out"} if "out" in script.flags else {})))
     assert done.out.strip()
     out = tmp_path / "out"
     for pattern in script.writes:
@@ -129,27 +132,25 @@ def test_a_tiny_run_writes_its_files(name, inputs, cli, tmp_path, monkeypatch, j
 
 @pytest.mark.parametrize("pos", POSITIONS)
 @pytest.mark.parametrize("name", TRAINING)
-def test_every_position_trains(name, pos, cli, inputs, tmp_path):
-    argv = (*SHORT[name], *inputs(name))
-    succeed(cli(name, *argv, pos=pos, lr=0.01, out=tmp_path / "run"))
+def test_every_position_trains(name, pos, inputs, tmp_path):
+    train(name, *inputs(name), pos=pos, lr=0.01, out=tmp_path / "run")
     first, *_, last = read_metrics(tmp_path / "run")
     metric = script_of(name).falls
     assert not metric or last[metric] < first[metric]
 
 
 @pytest.mark.parametrize("name", TRAINING)
-def test_bfloat16_and_byte_level_pieces_run(name, cli, inputs, tmp_path):
-    argv = (*SHORT[name], *inputs(name), *"--tokenizer bpe --vocab-size 300".split())
-    succeed(cli(name, *argv, dtype="bfloat16", pos="rope", out=tmp_path / "run"))
-    described = json.loads((tmp_path / "run" / "config.json").read_text(encoding="utf-8"))
+def test_bfloat16_and_byte_level_pieces_run(name, inputs, tmp_path):
+    flags = dict(tokenizer="bpe", vocab_size=300, dtype="bfloat16", pos="rope")
+    train(name, *inputs(name), **flags, out=tmp_path / "run")
     n_sentinels = 1 if name == "train_seq2seq" else 0
-    assert described["model"]["vocab_size"] <= 300 + n_sentinels
-    assert described["model"]["vocab_size"] > 260
+    model = read_record(tmp_path / "run" / "config.json")["model"]
+    assert 260 < model["vocab_size"] <= 300 + n_sentinels
 
 
 @pytest.mark.parametrize("name", TRAINING)
 def test_config_json_holds_all_that_repeats_the_run(name, finished, inputs):
-    described = json.loads((finished(name) / "config.json").read_text(encoding="utf-8"))
+    described = read_record(finished(name) / "config.json")
     kind = script_of(name).kind
     kind = {"tlm": "mlm", "generative": "classifier"}.get(kind, kind)
     assert described["kind"] == kind and described["seed"] == 0
@@ -173,11 +174,10 @@ def test_a_run_opens_with_its_best_weights(name, finished):
 
 
 @pytest.mark.parametrize("name", TRAINING)
-def test_a_seed_gives_the_same_run_bit_for_bit(name, cli, inputs, tmp_path):
+def test_a_seed_gives_the_same_run_bit_for_bit(name, inputs, tmp_path):
     for run, seed in (("one", 3), ("two", 3), ("other", 4)):
         torch.rand(5)  # what the process did before must not matter
-        argv = (*SHORT[name], *DROPOUT, *inputs(name))
-        succeed(cli(name, *argv, seed=seed, out=tmp_path / run))
+        train(name, *DROPOUT, *inputs(name), seed=seed, out=tmp_path / run)
     one, two, other = (
         (tmp_path / run / "metrics.jsonl").read_bytes() for run in ("one", "two", "other")
     )
@@ -187,20 +187,19 @@ def test_a_seed_gives_the_same_run_bit_for_bit(name, cli, inputs, tmp_path):
 
 
 @pytest.mark.parametrize("name", [name for name in TRAINING if name != "train_classifier"])
-def test_evaluating_more_often_does_not_change_training(name, cli, inputs, tmp_path):
+def test_evaluating_more_often_does_not_change_training(name, inputs, tmp_path):
     for every in (5, 10):
-        argv = (*SHORT[name], *DROPOUT, *inputs(name))
-        succeed(cli(name, *argv, steps=10, eval_every=every, out=tmp_path / str(every)))
+        train(name, *DROPOUT, *inputs(name), steps=10, eval_every=every, out=tmp_path / str(every))
     a, b = (weights(tmp_path / every / "checkpoint.pt") for every in ("5", "10"))
     assert same(a, b)
 
 
 @pytest.mark.parametrize("steps", [1, 9])
 @pytest.mark.parametrize("name", [n for n in TRAINING if script_of(n).falls])  # not in two stages
-def test_n_steps_are_n_updates(name, steps, cli, inputs, tmp_path):
+def test_n_steps_are_n_updates(name, steps, inputs, tmp_path):
     # a step without ancestors updates only a part of the reader of threads
-    argv = (*SHORT[name], *inputs(name), *(("--alone-rate", 0) if name == "train_thread" else ()))
-    succeed(cli(name, *argv, steps=steps, out=tmp_path / "run"))
+    more = {"alone_rate": 0} if name == "train_thread" else {}
+    train(name, *inputs(name), **more, steps=steps, out=tmp_path / "run")
     checkpoint = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)
     states = checkpoint["optimizer"]["state"].values()
     assert checkpoint["step"] == steps and {state["step"].item() for state in states} == {steps}
@@ -230,25 +229,25 @@ WAYS = {  # other than those of tests/hardening/test_exact_resume.py
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_an_interrupted_run_resumes_bit_for_bit(way, cli, inputs, finished, tmp_path, monkeypatch):
+def test_an_interrupted_run_resumes_bit_for_bit(way, inputs, finished, tmp_path, monkeypatch):
     name, *argv = WAYS[way]
     if argv[-1] in ("--encoder", "--init-from"):
         argv.append(finished("train_mlm"))
     argv = (*SHORT[name], *argv, *inputs(name))
-    succeed(cli(name, *argv, out=tmp_path / "whole"))
+    succeed(call(name, *argv, out=tmp_path / "whole"))
     with monkeypatch.context() as patch:
         stop_at(patch, 2)
-        assert cli(name, *argv, out=tmp_path / "parts").code == 130
+        assert call(name, *argv, out=tmp_path / "parts").code == 130
     assert not (tmp_path / "parts" / "result.json").exists()
     torch.rand(11)  # what the process did before must not matter
-    succeed(cli(name, *argv, out=tmp_path / "parts", resume=True))
+    succeed(call(name, *argv, out=tmp_path / "parts", resume=True))
     assert_same_run(tmp_path / "parts", tmp_path / "whole")
 
 
-def test_an_interrupted_refit_is_repeated(cli, corpus, tmp_path, monkeypatch):
+def test_an_interrupted_refit_is_repeated(corpus, tmp_path, monkeypatch):
     argv = (*SHORT["train_classifier"], "--data", corpus)
     retrain = Run.retrain
-    succeed(cli("train_classifier", *argv, out=tmp_path / "whole"))
+    succeed(call("train_classifier", *argv, out=tmp_path / "whole"))
 
     def pressed(*args):
         for step in retrain(*args):
@@ -258,61 +257,47 @@ def test_an_interrupted_refit_is_repeated(cli, corpus, tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(Run, "retrain", pressed)
-        stopped = cli("train_classifier", *argv, out=tmp_path / "parts")
+        stopped = call("train_classifier", *argv, out=tmp_path / "parts")
     assert stopped.code == 130
     assert "epoch 4 is saved; the final training is not, and starts again" in stopped.err
-    succeed(cli("train_classifier", *argv, out=tmp_path / "parts", resume=True))
+    succeed(call("train_classifier", *argv, out=tmp_path / "parts", resume=True))
     whole, parts = (weights(tmp_path / run / "best.pt") for run in ("whole", "parts"))
     assert same(whole, parts)
     assert numbers(tmp_path / "whole") == numbers(tmp_path / "parts")
 
 
 @pytest.mark.parametrize("name", TRAINING)
-def test_resuming_a_finished_run_changes_no_number(name, cli, inputs, finished, copied):
+def test_resuming_a_finished_run_changes_no_number(name, inputs, finished, copied):
     folder = copied(name)
-    succeed(cli(name, *SHORT[name], *inputs(name), out=folder, resume=True))
+    train(name, *inputs(name), out=folder, resume=True)
     assert_same_run(folder, finished(name))
 
 
 @pytest.mark.parametrize("name", TRAINING)
-def test_resume_with_other_flags_names_them(name, cli, inputs, finished):
+def test_resume_with_other_flags_names_them(name, inputs, finished):
     folder = finished(name)
-    before = contents(folder)
-    argv = (*SHORT[name], *inputs(name), "--resume", "--out", folder)
-    outcome = cli(name, *argv, n_embd=32, seed=9)
-    assert_complains(outcome, folder, "--n-embd 16", "32", "--seed 0", "9", "--out")
-    assert contents(folder) == before
-
-
-def test_a_run_stopped_before_a_checkpoint_starts_again(cli, corpus, tmp_path, monkeypatch):
-    argv = (*SHORT["train_classifier"], "--data", corpus, "--out", tmp_path / "run")
-
-    def pressed(*args, **more):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Run, "log", pressed)
-        assert cli("train_classifier", *argv).code == 130
-    succeed(cli("train_classifier", *argv))
+    with unchanged(folder):
+        argv = (*SHORT[name], *inputs(name), "--resume", "--out", folder)
+        outcome = call(name, *argv, n_embd=32, seed=9)
+        assert_complains(outcome, folder, "--n-embd 16", "32", "--seed 0", "9", "--out")
 
 
 # -------------------------------------------------------------------------------------- overwriting
 
 
 @pytest.mark.parametrize("name", TRAINING)
-def test_an_existing_run_is_kept(name, cli, inputs, finished):
+def test_an_existing_run_is_kept(name, inputs, finished):
     folder = finished(name)
-    before = contents(folder)
-    outcome = cli(name, *SHORT[name], *inputs(name), out=folder)
-    assert_complains(outcome, folder, "already holds a run", "--resume", "--overwrite")
-    assert contents(folder) == before
+    with unchanged(folder):
+        outcome = call(name, *SHORT[name], *inputs(name), out=folder)
+        assert_complains(outcome, folder, "already holds a run", "--resume", "--overwrite")
 
 
 @pytest.mark.parametrize("name", TRAINING)
-def test_overwrite_replaces_a_run(name, cli, inputs, copied):
+def test_overwrite_replaces_a_run(name, inputs, copied):
     folder = copied(name)
     first = read_metrics(folder)
-    succeed(cli(name, *SHORT[name], *inputs(name), out=folder, seed=2, overwrite=True))
+    train(name, *inputs(name), out=folder, seed=2, overwrite=True)
     second = read_metrics(folder)
     assert read_run(folder).config["seed"] == 2
     assert second != first and len(second) == len(first)
@@ -351,136 +336,128 @@ def test_a_malformed_flag_is_named(name):
 
 # For every training script: flags, and what the message names.
 EVERY = [
-    (["--position", "alibi"], ["--position alibi; did you mean --pos?"]),
-    (["--heads", "1"], ["--heads 1; did you mean --n-head?"]),
-    (["pos", "alibi"], ["pos alibi; put quotes around", "-- before the name of a flag"]),
-    (["--block", "8"], ["--block"]),
-    (["stray"], ["stray"]),
-    (["--pos", "rotary"], ["--pos", "rotary", "learned", "nope"]),
-    (["--n-head", "3"], ["--n-head", "--n-embd", "16"]),
-    (["--n-layer", "0"], ["--n-layer", "at least 1"]),
-    (["--pos", "rope", "--n-embd", "6"], ["--n-embd", "--n-head", "even"]),
-    (["--dropout", "1.5"], ["dropout", "below 1"]),
-    (["--lr", "0"], ["--lr must be above 0, got 0.0"]),
-    (["--seed", "9" * 30], ["--seed"]),
-    (["--threads", "5000"], ["--threads", "4,096"]),
-    (["--threads", "-1"], ["--threads"]),
-    (["--batch-size", "2000000000"], ["--batch-size", "at most"]),
-    (["--batch-size", "0"], ["--batch-size", "at least 1"]),
-    (["--n-embd", "2000000000"], ["--n-embd", "at most 16,777,216"]),
-    (["--init-std", "-1"], ["--init-std"]),
-    (["--vocab-size", "3"], ["--vocab-size 3", "at least 6"]),
-    (["--tokenizer", "bpe", "--vocab-size", "100"], ["--vocab-size 100", "at least 261"]),
-    (["--weight-decay", "-2"], ["--weight-decay"]),
-    (["--valid", "1"], ["--valid", "below 1"]),
-    (["--block-size", "1"], ["--block-size", "at least 2"]),
-    (["--data", "nowhere"], ["--data nowhere", "no such"]),
+    ("--pos rotary", "--pos", "rotary", "learned", "nope"),
+    ("--n-head 3", "--n-head", "--n-embd", "16"),
+    ("--n-layer 0", "--n-layer", "at least 1"),
+    ("--pos rope --n-embd 6", "--n-embd", "--n-head", "even"),
+    ("--dropout 1.5", "dropout", "below 1"),
+    ("--lr 0", "--lr must be above 0, got 0.0"),
+    ("--seed 999999999999999999999999999999", "--seed"),
+    ("--threads 5000", "--threads", "4,096"),
+    ("--threads -1", "--threads"),
+    ("--batch-size 2000000000", "--batch-size", "at most"),
+    ("--batch-size 0", "--batch-size", "at least 1"),
+    ("--n-embd 2000000000", "--n-embd", "at most 16,777,216"),
+    ("--init-std -1", "--init-std"),
+    ("--vocab-size 3", "--vocab-size 3", "at least 6"),
+    ("--tokenizer bpe --vocab-size 100", "--vocab-size 100", "at least 261"),
+    ("--weight-decay -2", "--weight-decay"),
+    ("--valid 1", "--valid", "below 1"),
+    ("--block-size 1", "--block-size", "at least 2"),
+    ("--data nowhere", "--data nowhere", "no such"),
 ]
-SOME = [
-    ("train_lm", ["--data", "speach"], ["--data speach", "did you mean speeches?"]),
-    ("train_lm", ["--steps", "-1"], ["--steps must be at least 0, got -1"]),
-    ("train_lm", ["--label-smoothing", "1"], ["--label-smoothing must", "below 1, got 1.0"]),
-    ("train_lm", ["--accumulate", "17"], ["--accumulate 17: is more than --batch-size 4"]),
-    ("train_lm", ["--eval-every", "0"], ["--eval-every", "at least 1"]),
-    ("train_lm", ["--decay", "2"], ["--decay must be at least 0 and at most 1, got 2.0"]),
-    ("train_lm", ["--eval-block", "8,x"], ["--eval-block 8,x", "32,64,128"]),
-    ("train_lm", ["--eval-block", "40"], ["--eval-block 40", "--block-size 12", "another --pos"]),
-    ("train_lm", ["--eval-train", "0"], ["--eval-train", "at least 1"]),
-    ("train_lm", ["--warmup", "-1"], ["--warmup"]),
-    ("train_lm", ["--keep", "0,x"], ["--keep", "whole numbers joined by commas"]),
-    ("train_lm", ["--keep", "0,99"], ["--keep 99: must be a step from 0"]),
-    ("train_lm", ["--clip", "-1"], ["--clip"]),
-    ("train_mlm", ["--beta2", "1"], ["--beta2"]),
-    ("train_mlm", ["--mask-rate", "1"], ["--mask-rate", "below 1"]),
-    ("train_lm", ["--pos", "alibi", "--alibi", "offset"], ["--alibi offset", "causal"]),
-    ("train_mlm", ["--causal", "--pos", "alibi", "--alibi", "offset"], ["--alibi offset"]),
-    ("train_classifier", ["--causal", "--pos", "alibi", "--alibi", "offset"], ["--alibi offset"]),
-    ("train_mlm", ["--alibi", "symmetric"], ["--alibi symmetric", "--pos alibi"]),
-    ("train_classifier", ["--untrained"], ["--untrained", "--encoder or --init"]),
-    ("train_mlm", ["--unscaled"], ["--unscaled", "--pos sinusoidal"]),
-    ("train_mlm", ["--valid", "0"], ["--valid", "above 0"]),
-    ("train_classifier", ["--pool", "mean+median"], ["--pool mean+median", "mean", "last"]),
-    ("train_classifier", ["--tune", "all"], ["--tune all", "--encoder"]),
-    ("train_classifier", ["--epochs", "0"], ["--epochs", "at least 1"]),
-    ("train_classifier", ["--layers", "first"], ["--layers"]),
-    ("train_classifier", ["--n-hidden", "-2"], ["--n-hidden"]),
-    ("train_seq2seq", ["--mask-rate", "0"], ["--mask-rate", "above 0"]),
+SOME = [  # the same with the script
+    ("train_lm --position alibi", "--position alibi; did you mean --pos?"),
+    ("train_lm --heads 1", "--heads 1; did you mean --n-head?"),
+    ("train_lm pos alibi", "pos alibi; put quotes around", "-- before the name of a flag"),
+    ("train_lm --block 8", "--block"),
+    ("train_lm stray", "stray"),
+    ("train_lm --data speach", "--data speach", "did you mean speeches?"),
+    ("train_lm --steps -1", "--steps must be at least 0, got -1"),
+    ("train_lm --label-smoothing 1", "--label-smoothing must", "below 1, got 1.0"),
+    ("train_lm --accumulate 17", "--accumulate 17: is more than --batch-size 4"),
+    ("train_lm --eval-every 0", "--eval-every", "at least 1"),
+    ("train_lm --decay 2", "--decay must be at least 0 and at most 1, got 2.0"),
+    ("train_lm --eval-block 8,x", "--eval-block 8,x", "32,64,128"),
+    ("train_lm --eval-block 40", "--eval-block 40", "--block-size 12", "another --pos"),
+    ("train_lm --eval-train 0", "--eval-train", "at least 1"),
+    ("train_lm --warmup -1", "--warmup"),
+    ("train_lm --keep 0,x", "--keep", "whole numbers joined by commas"),
+    ("train_lm --keep 0,99", "--keep 99: must be a step from 0"),
+    ("train_lm --clip -1", "--clip"),
+    ("train_mlm --beta2 1", "--beta2"),
+    ("train_mlm --mask-rate 1", "--mask-rate", "below 1"),
+    ("train_lm --pos alibi --alibi offset", "--alibi offset", "causal"),
+    ("train_mlm --causal --pos alibi --alibi offset", "--alibi offset"),
+    ("train_classifier --causal --pos alibi --alibi offset", "--alibi offset"),
+    ("train_mlm --alibi symmetric", "--alibi symmetric", "--pos alibi"),
+    ("train_classifier --untrained", "--untrained", "--encoder or --init"),
+    ("train_mlm --unscaled", "--unscaled", "--pos sinusoidal"),
+    ("train_mlm --valid 0", "--valid", "above 0"),
+    ("train_classifier --pool mean+median", "--pool mean+median", "mean", "last"),
+    ("train_classifier --tune all", "--tune all", "--encoder"),
+    ("train_classifier --epochs 0", "--epochs", "at least 1"),
+    ("train_classifier --layers first", "--layers"),
+    ("train_classifier --n-hidden -2", "--n-hidden"),
+    ("train_seq2seq --mask-rate 0", "--mask-rate", "above 0"),
+    ("train_seq2seq --mask-rate 0.8 --mean-span 1", "--mask-rate 0.8", "size 12", "--mean-span"),
+    ("train_seq2seq --mean-span 0.5", "--mean-span", "at least 1"),
+    ("train_seq2seq --task translate --mask-rate 0.3", "has no gaps; leave --mask-rate 0.3 out"),
+    ("train_seq2seq --languages en-fr", "--languages en-fr", "--task translate"),
+    ("train_generative --valid 0.9999", "--valid 0.9999", "leave no training rows of"),
+    ("train_tlm --pair-rate 2", "--pair-rate", "1"),
+    ("train_tlm --mask-rate 0", "--mask-rate", "above 0"),
+    ("train_tlm --languages en", "--languages en", "hyphen"),
+    ("train_tlm --languages en-de", "train.de: no such file"),
+    ("train_thread --ancestors 0", "--ancestors", "at least 1"),
+    ("train_thread --max-tree-size 3", "--max-tree-size", "--ancestors 3"),
+    ("train_thread --alone-rate 2", "--alone-rate", "1"),
     (
-        "train_seq2seq",
-        ["--mask-rate", "0.8", "--mean-span", "1"],
-        ["--mask-rate 0.8", "--block-size 12", "--mean-span"],
+        "train_thread --ancestor-positions sinusoidal --n-embd 15 --n-head 1",
+        "--ancestor-positions sinusoidal",
+        "--n-embd",
     ),
-    ("train_seq2seq", ["--mean-span", "0.5"], ["--mean-span", "at least 1"]),
-    (
-        "train_seq2seq",
-        ["--task", "translate", "--mask-rate", "0.3"],
-        ["--task translate has no gaps; leave --mask-rate 0.3 out"],
-    ),
-    ("train_seq2seq", ["--languages", "en-fr"], ["--languages en-fr", "--task translate"]),
-    ("train_generative", ["--valid", "0.9999"], ["--valid 0.9999", "leave no training rows of"]),
-    ("train_tlm", ["--pair-rate", "2"], ["--pair-rate", "1"]),
-    ("train_tlm", ["--mask-rate", "0"], ["--mask-rate", "above 0"]),
-    ("train_tlm", ["--languages", "en"], ["--languages en", "hyphen"]),
-    ("train_tlm", ["--languages", "en-de"], ["train.de: no such file"]),
-    ("train_thread", ["--ancestors", "0"], ["--ancestors", "at least 1"]),
-    ("train_thread", ["--max-tree-size", "3"], ["--max-tree-size", "--ancestors 3"]),
-    ("train_thread", ["--alone-rate", "2"], ["--alone-rate", "1"]),
-    (
-        "train_thread",
-        ["--ancestor-positions", "sinusoidal", "--n-embd", "15", "--n-head", "1"],
-        ["--ancestor-positions sinusoidal", "--n-embd"],
-    ),
-    ("train_thread", ["--mask-rate", "1"], ["--mask-rate", "above 0"]),
-    ("train_thread", ["--test", "0"], ["--test", "above 0"]),
-    ("train_thread", ["--valid", "0.01"], ["trees are too few"]),
-    ("train_thread", ["--data", "speeches"], ["--data speeches"]),
-    ("crossvalidate", ["--recipes", "bayes,magic"], ["--recipes", "magic"]),
-    ("crossvalidate", ["--mlm", "--steps '5"], ["--mlm --steps '5: No closing quotation"]),
-    ("crossvalidate", ["--likelihood", "--lr '5"], ["--likelihood --lr '5: No closing quotation"]),
-    ("crossvalidate", ["--folds", 10**9], ["--folds 1000000000", "75 labelled rows"]),
-    ("clap", ["--seeds", 10**9], ["--seeds", "1000"]),
-    ("clap", ["--seeds", 0], ["--seeds", "1"]),
-    ("nope", ["--seeds", 0], ["--seeds", "1"]),
+    ("train_thread --mask-rate 1", "--mask-rate", "above 0"),
+    ("train_thread --test 0", "--test", "above 0"),
+    ("train_thread --valid 0.01", "trees are too few"),
+    ("train_thread --data speeches", "--data speeches"),
+    ("crossvalidate --recipes bayes,magic", "--recipes", "magic"),
+    ("crossvalidate --mlm '5", "--mlm '5: No closing quotation"),
+    ("crossvalidate --likelihood '5", "--likelihood '5: No closing quotation"),
+    ("crossvalidate --folds 1000000000", "--folds 1000000000", "75 labelled rows"),
+    ("clap --seeds 1000000000", "--seeds", "1000"),
+    ("clap --seeds 0", "--seeds", "1"),
+    ("nope --seeds 0", "--seeds", "1"),
 ]
 
 
 @pytest.mark.parametrize(
-    "name, argv, parts",
-    [(name, argv, parts) for name in TRAINING for argv, parts in EVERY] + SOME,
-    ids=lambda value: " ".join(map(str, value)) if isinstance(value, list) else value,
+    "row",
+    [(f"{n} {flags}", *told) for n in TRAINING for flags, *told in EVERY] + SOME,
+    ids=lambda row: row[0],
 )
-def test_a_flag_or_value_that_cannot_work(name, argv, parts, cli, inputs, tmp_path):
+def test_a_flag_or_value_that_cannot_work(row, inputs, tmp_path):
+    (name, *argv), *parts = row[0].split(), *row[1:]
     tiny = SHORT.get(name, ())
-    outcome = cli(name, *tiny, *inputs(name), "--out", tmp_path / "run", *argv)
+    outcome = call(name, *tiny, *inputs(name), "--out", tmp_path / "run", *argv)
     assert_complains(outcome, *parts)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_command_line_that_is_not_utf_8(cli, corpus, tmp_path):
-    outcome = cli("train_lm", data=corpus, out=f"{tmp_path}/a\udcff")
+def test_a_command_line_that_is_not_utf_8(corpus, tmp_path):
+    outcome = call("train_lm", data=corpus, out=f"{tmp_path}/a\udcff")
     assert_complains(outcome, "the command line is not UTF-8")
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_device_that_is_not_there(cli, corpus, tmp_path):
-    outcome = cli("train_lm", data=corpus, device="cuda", out=tmp_path / "run")
+def test_a_device_that_is_not_there(corpus, tmp_path):
+    outcome = call("train_lm", data=corpus, device="cuda", out=tmp_path / "run")
     assert_complains(outcome, "--device cuda", "use --device cpu")
 
 
-def test_all_bad_flags_of_a_model_are_reported_at_once(cli, corpus, tmp_path):
-    outcome = cli("train_lm", data=corpus, n_head=3, window=-1, dropout=2, out=tmp_path / "run")
+def test_all_bad_flags_of_a_model_are_reported_at_once(corpus, tmp_path):
+    outcome = call("train_lm", data=corpus, n_head=3, window=-1, dropout=2, out=tmp_path / "run")
     assert_complains(outcome, "--n-head", "window", "dropout")
 
 
 # --------------------------------------------------------------------------------- the best weights
 
 
-def test_the_best_step_is_chosen_by_the_validation_lines(cli, corpus, tmp_path):
+def test_the_best_step_is_chosen_by_the_validation_lines(corpus, tmp_path):
     # The learning rate rises until it is far too high, so the perplexity falls and then rises.
     schedule = "--steps 40 --eval-every 5 --lr 1 --warmup 40 --decay 0 --seed 1".split()
-    argv = (*SHORT["train_lm"], "--data", corpus, *schedule)
-    succeed(cli("train_lm", *argv, valid=0.2, out=tmp_path / "run"))
+    train("train_lm", "--data", corpus, *schedule, valid=0.2, out=tmp_path / "run")
     lines, result = read_metrics(tmp_path / "run"), result_of(tmp_path / "run")
     best = min(lines, key=lambda line: line["perplexity/valid"])
     assert result["step"] == best["step"] < 40
@@ -488,7 +465,7 @@ def test_the_best_step_is_chosen_by_the_validation_lines(cli, corpus, tmp_path):
         assert result[name] == pytest.approx(best[name])
 
 
-def test_the_best_epoch_is_chosen_by_the_validation_rows(cli, own_corpus, tmp_path):
+def test_the_best_epoch_is_chosen_by_the_validation_rows(own_corpus, tmp_path):
     # Random labels are memorised, and each set has its best epoch at another time.
     dice, path = random.Random(0), own_corpus / "train_CLS.tsv"
     rows = path.read_text(encoding="utf-8").splitlines()
@@ -497,7 +474,7 @@ def test_the_best_epoch_is_chosen_by_the_validation_rows(cli, own_corpus, tmp_pa
     )
     argv = "--n-embd 32 --lr 0.005 --head-dropout 0 --epochs 8 --no-refit".split()
     argv = (*SHORT["train_classifier"], "--data", own_corpus, *argv)
-    succeed(cli("train_classifier", *argv, out=tmp_path / "run"))
+    succeed(call("train_classifier", *argv, out=tmp_path / "run"))
     lines, result = read_metrics(tmp_path / "run"), result_of(tmp_path / "run")
     best = max(lines, key=lambda line: line["accuracy/valid"])  # the first of equals
     assert result["epoch"] == best["step"]

@@ -6,7 +6,7 @@ import math
 import pytest
 import sacrebleu
 import torch
-from helpers import SHORT, assert_complains, call, result_of, succeed, tiny_model
+from helpers import SHORT, assert_complains, call, result_of, succeed, tiny_model, train
 
 import model
 from beyond import train_seq2seq
@@ -130,7 +130,7 @@ def test_translation_learns_and_its_numbers_are_those_by_hand(translator):
     assert set(targets[0].split()) <= loaded.tokenizer.get_vocab().keys()
 
 
-def test_folders_of_pairs_and_their_val_set(cli, tmp_path):
+def test_folders_of_pairs_and_their_val_set(tmp_path):
     folder = tmp_path / "pairs"
     folder.mkdir()
     parts = {"train": range(40), "val": range(40, 50), "test_2016": range(50, 60)}
@@ -140,11 +140,11 @@ def test_folders_of_pairs_and_their_val_set(cli, tmp_path):
             (folder / f"{name}.{ending}").write_text("\n".join(lines) + "\n", encoding="utf-8")
     argv = [*TRANSLATE, *"--block-size 40 --tokenizer bpe --vocab-size 300".split()]
     given = dict(data=folder, languages="fr-en", out=tmp_path / "run")
-    outcome = cli("train_seq2seq", *argv, **given)
+    outcome = call("train_seq2seq", *argv, **given)
     assert_complains(outcome, "--valid", "has pairs for validation; leave --valid out")
     at = argv.index("--valid")
     del argv[at : at + 2]
-    done = succeed(cli("train_seq2seq", *argv, **given))
+    done = succeed(call("train_seq2seq", *argv, **given))
     assert "fr to en" in done.out
     assert "1 pairs of train are longer than --block-size 40: left out" in done.out
     assert "1 pairs of test_2016 are longer than --block-size 40: truncated" in done.out
@@ -156,9 +156,9 @@ def test_folders_of_pairs_and_their_val_set(cli, tmp_path):
 # ---------------------------------------------------------------------------------------- bad input
 
 
-def test_training_pairs_longer_than_a_block(cli, tmp_path):
+def test_training_pairs_longer_than_a_block(tmp_path):
     (tmp_path / "pairs.tsv").write_text("".join(f"{n} {'x ' * 30}\t{n}\n" for n in range(40)))
-    outcome = cli("train_seq2seq", *TRANSLATE, data=tmp_path / "pairs.tsv", out=tmp_path / "run")
+    outcome = call("train_seq2seq", *TRANSLATE, data=tmp_path / "pairs.tsv", out=tmp_path / "run")
     assert_complains(outcome, "--block-size 12: every training pair is longer")
     assert not (tmp_path / "run").exists()
 
@@ -234,9 +234,9 @@ def test_a_translation_is_the_one_learned(translator):
     assert told.out.splitlines() == ["--- most likely words", "deux chiens bleu et souris."]
 
 
-def test_a_byte_level_gap_includes_the_space_before_it(cli, corpus, tmp_path):
-    argv = (*SHORT["train_seq2seq"], *"--tokenizer bpe --vocab-size 300 --pos nope".split())
-    succeed(cli("train_seq2seq", *argv, data=corpus, out=tmp_path / "run"))
+def test_a_byte_level_gap_includes_the_space_before_it(corpus, tmp_path):
+    flags = dict(tokenizer="bpe", vocab_size=300, pos="nope")
+    train("train_seq2seq", **flags, data=corpus, out=tmp_path / "run")
     ask = dict(text="hope [MASK] work.", temperature=0, tokens=5)
     filled = succeed(call("sample", tmp_path / "run", **ask)).out.splitlines()[1]
     assert filled.startswith("hope") and filled.endswith(" work.")
@@ -314,10 +314,10 @@ def test_maps_of_attention_to_padding_fail(translator, tmp_path, figures, monkey
 # --------------------------------------------------------------------------------------- comparison
 
 
-def test_only_runs_of_one_task_are_compared(cli, corpus, finished, translator, tmp_path):
-    argv = (*SHORT["train_seq2seq"], "--data", corpus)
-    succeed(cli("train_seq2seq", *argv, pos="nope", out=tmp_path / "other"))
-    succeed(cli("train_seq2seq", *argv, mask_rate=0.16, out=tmp_path / "more"))
+def test_only_runs_of_one_task_are_compared(corpus, finished, translator, tmp_path):
+    argv = ("--data", corpus)
+    train("train_seq2seq", *argv, pos="nope", out=tmp_path / "other")
+    train("train_seq2seq", *argv, mask_rate=0.16, out=tmp_path / "more")
     infill, out = finished("train_seq2seq"), tmp_path / "compare"
     told = succeed(call("compare", infill, tmp_path / "other", out=out)).out
     for part in ("learned", "NoPE", "Encoder-decoder on tiny", "perplexity obama"):

@@ -6,7 +6,7 @@ import random
 
 import pytest
 import torch
-from helpers import SHORT, assert_complains, result_of, succeed, tiny_model
+from helpers import SHORT, assert_complains, call, result_of, succeed, tiny_model, train
 
 from beyond import train_tlm
 from data import batching
@@ -90,15 +90,6 @@ def test_the_embedding_is_the_sum_of_its_parts():
     torch.testing.assert_close(states[0][0], torch.stack(parts))
 
 
-def test_alibi_is_the_distance_of_restarted_positions():
-    model = bilingual("alibi", alibi="symmetric").body
-    _, mask, where = batching.join(sequences(3), sequences(4))
-    p = [0, 1, 2, 0, 1, 2, 3]
-    expected = torch.tensor([[[-m * abs(i - j) for j in p] for i in p] for m in (2**-4, 2**-8)])
-    torch.testing.assert_close(model.restarted_bias(7, mask, where["positions"])[0], expected)
-    assert expected[0, 0, 3] == expected[0, 2, 5] == 0  # the n-th words of both
-
-
 @pytest.mark.parametrize("pos", POSITIONS)
 def test_the_padding_of_a_pair_is_invisible(pos):
     # A pair may be longer than the learned table of 9, since each half starts at 0.
@@ -155,10 +146,10 @@ def test_results_of_every_part_language_and_view(trained):
     assert read_run(folder, ("mlm",)).model.body.languages.weight.shape == (2, 16)
 
 
-def test_a_translation_tells_the_word_and_another_does_not(cli, ciphers, tmp_path):
+def test_a_translation_tells_the_word_and_another_does_not(ciphers, tmp_path):
     size = "--pos rope --n-layer 1 --n-embd 32 --n-head 2 --n-ffn 64 --pair-rate 0.7".split()
     learn = "--steps 150 --eval-every 150 --lr 0.01 --warmup 20".split()
-    succeed(cli("train_tlm", *size, *learn, data=ciphers, out=tmp_path / "run"))
+    succeed(call("train_tlm", *size, *learn, data=ciphers, out=tmp_path / "run"))
     result = result_of(tmp_path / "run")
     for language in ("en", "xx"):
         alone, paired, mispaired = (result[f"perplexity/test-{language}-{view}"] for view in VIEWS)
@@ -199,9 +190,8 @@ def test_the_three_views_ask_for_the_same_words(ciphers):
         assert all(beside["paired"]) and not any(beside["mispaired"]) and len(whole) == 40
 
 
-def test_the_perplexities_are_those_by_hand(cli, ciphers, tmp_path):
-    argv = (*SHORT["train_tlm"], *"--pos sinusoidal --lr 0.02".split())
-    succeed(cli("train_tlm", *argv, data=ciphers, out=tmp_path / "run"))
+def test_the_perplexities_are_those_by_hand(ciphers, tmp_path):
+    train("train_tlm", *"--pos sinusoidal --lr 0.02".split(), data=ciphers, out=tmp_path / "run")
     loaded, flags = read_run(tmp_path / "run"), train_tlm.Flags()
     sides = [
         [torch.tensor([BOS, *ids]) for ids in encode(loaded.tokenizer, side)]
@@ -222,11 +212,11 @@ def test_the_perplexities_are_those_by_hand(cli, ciphers, tmp_path):
             assert found == pytest.approx(math.exp(nats / count), rel=1e-4)
 
 
-def test_without_val_files_some_pairs_are_held_out(cli, tmp_path):
+def test_without_val_files_some_pairs_are_held_out(tmp_path):
     lines = (f"word {n}\tmot {n}\n" for n in range(60))
     (tmp_path / "mine.tsv").write_text("".join(lines), encoding="utf-8")
-    argv = (*SHORT["train_tlm"], *"--valid 0.2 --pair-rate 0".split())
-    done = succeed(cli("train_tlm", *argv, data=tmp_path / "mine.tsv", out=tmp_path / "run"))
+    given = dict(data=tmp_path / "mine.tsv", out=tmp_path / "run")
+    done = train("train_tlm", valid=0.2, pair_rate=0, **given)
     assert "43 training pairs" in done.out
     assert "11 for validation" in done.out
     assert "perplexity/heldout-target-paired" in result_of(tmp_path / "run")
@@ -234,35 +224,35 @@ def test_without_val_files_some_pairs_are_held_out(cli, tmp_path):
     assert (len(kept), len(held)) == (43, 11)
 
 
-def test_a_run_starts_with_the_weights_of_an_mlm_run(cli, ciphers, tmp_path):
+def test_a_run_starts_with_the_weights_of_an_mlm_run(ciphers, tmp_path):
     # train_mlm.py reads both languages as one text
-    succeed(cli("train_mlm", *SHORT["train_mlm"], lr=0.01, data=ciphers, out=tmp_path / "mlm"))
+    train("train_mlm", lr=0.01, data=ciphers, out=tmp_path / "mlm")
     for source, out in (("mlm", "tlm"), ("tlm", "again")):
         given = dict(init_from=tmp_path / source, data=ciphers, out=tmp_path / out)
-        succeed(cli("train_tlm", **given, steps=0))
+        succeed(call("train_tlm", **given, steps=0))
     mlm, tlm, again = (read_run(tmp_path / name).model for name in ("mlm", "tlm", "again"))
     idx = torch.tensor([[BOS, 5, 6, 7]])
     assert torch.equal(tlm(idx, languages=torch.ones_like(idx)), mlm(idx))
     assert torch.equal(again(idx), mlm(idx))
     assert not tlm.body.languages.weight.any()
     given = dict(init_from=tmp_path / "tlm", data=ciphers, languages="xx-en")
-    turned = cli("train_tlm", **given, out=tmp_path / "run")
+    turned = call("train_tlm", **given, out=tmp_path / "run")
     told = "its languages are en-xx, not xx-en"
     assert_complains(turned, "--init-from", told, "--languages en-xx")
 
 
-def test_an_mlm_run_without_the_words_of_a_language(cli, finished, ciphers, tmp_path):
+def test_an_mlm_run_without_the_words_of_a_language(finished, ciphers, tmp_path):
     mlm = finished("train_mlm")
-    outcome = cli("train_tlm", init_from=mlm, data=ciphers, out=tmp_path / "run")
+    outcome = call("train_tlm", init_from=mlm, data=ciphers, out=tmp_path / "run")
     told = (f"--init-from {mlm}", "does not know most words of en", f"--vocab-from {ciphers}")
     assert_complains(outcome, *told)
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_in_two_languages_is_an_encoder_to_classify_with(cli, corpus, ciphers, tmp_path):
+def test_a_run_in_two_languages_is_an_encoder_to_classify_with(corpus, ciphers, tmp_path):
     tlm, argv = tmp_path / "tlm", (*SHORT["train_tlm"], *"--tokenizer bpe --vocab-size 300".split())
-    succeed(cli("train_tlm", *argv, data=ciphers, out=tlm))
-    succeed(cli("train_classifier", encoder=tlm, data=corpus, epochs=1, out=tmp_path / "run"))
+    succeed(call("train_tlm", *argv, data=ciphers, out=tlm))
+    succeed(call("train_classifier", encoder=tlm, data=corpus, epochs=1, out=tmp_path / "run"))
 
 
 @pytest.mark.parametrize(
@@ -272,10 +262,10 @@ def test_a_run_in_two_languages_is_an_encoder_to_classify_with(cli, corpus, ciph
         (("a b\nc\n", "x\ny\n"), ("--vocab-size", 15), ["no word of en in test", "--vocab-size"]),
     ],
 )
-def test_a_test_set_that_cannot_be_measured(test, argv, parts, cli, ciphers, tmp_path):
+def test_a_test_set_that_cannot_be_measured(test, argv, parts, ciphers, tmp_path):
     for name in ("train.en", "train.xx", "val.en", "val.xx"):
         (tmp_path / name).write_text((ciphers / name).read_text())
     (tmp_path / "test.en").write_text(test[0]), (tmp_path / "test.xx").write_text(test[1])
-    outcome = cli("train_tlm", *SHORT["train_tlm"], *argv, data=tmp_path, out=tmp_path / "run")
+    outcome = call("train_tlm", *SHORT["train_tlm"], *argv, data=tmp_path, out=tmp_path / "run")
     assert_complains(outcome, *parts)
     assert not (tmp_path / "run").exists()

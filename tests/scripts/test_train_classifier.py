@@ -1,16 +1,19 @@
 """train_classifier.py: accuracies counted by hand, jointly, frozen and fine-tuned."""
 
+import re
 import shutil
+import types
 
 import pytest
 import torch
-from helpers import SAID, SHORT, assert_complains, result_of, succeed, weights
+from helpers import SAID, assert_complains, call, result_of, succeed, train, weights
 
 import data
 import train_classifier
 from data.corpus import hold_out
 from data.labelled import Rows
 from data.tokenizer import BOS, encode
+from lab.live import LiveLine
 from lab.load import read_run
 from lab.records import read_metrics
 from nets.features import compute_features, compute_logits
@@ -24,10 +27,8 @@ def answer(loaded, text):
     return loaded.model(torch.tensor([[BOS, *encode(loaded.tokenizer, [text])[0]][:12]]))[0]
 
 
-def test_the_classifier_learns_and_its_result_adds_up(cli, corpus, tmp_path):
-    done = cli(
-        "train_classifier", *SHORT["train_classifier"], *LEARN, data=corpus, out=tmp_path / "run"
-    )
+def test_the_classifier_learns_and_its_result_adds_up(corpus, tmp_path):
+    done = train("train_classifier", *LEARN, data=corpus, out=tmp_path / "run")
     result = result_of(tmp_path / "run")
     # Each speaker has words of his own; chance is 1/3.
     assert result["accuracy/train"] > 0.6 and result["accuracy/unseen"] > 0.5
@@ -72,9 +73,9 @@ def test_a_run_ends_with_scores_errors_and_accuracy(trained):
     assert lines[-1].startswith("test accuracy ")
 
 
-def test_the_validation_loss_is_that_of_the_held_out_rows(cli, corpus, tmp_path):
-    argv = (*SHORT["train_classifier"], *LEARN, "--no-refit", "--balance", "none")
-    succeed(cli("train_classifier", *argv, data=corpus, out=tmp_path / "run"))
+def test_the_validation_loss_is_that_of_the_held_out_rows(corpus, tmp_path):
+    flags = dict(no_refit=True, balance="none")
+    train("train_classifier", *LEARN, **flags, data=corpus, out=tmp_path / "run")
     loaded, epoch = read_run(tmp_path / "run"), result_of(tmp_path / "run")["epoch"]
     _, held_out = hold_out(data.load(corpus).rows, 0.2, 0, key=lambda row: row[1])
     losses = [-answer(loaded, text).log_softmax(0)[label].item() for label, text in held_out]
@@ -82,7 +83,7 @@ def test_the_validation_loss_is_that_of_the_held_out_rows(cli, corpus, tmp_path)
     assert logged[epoch] == pytest.approx(sum(losses) / len(losses), rel=1e-5)
 
 
-def test_balance_weights_a_rare_class_like_a_common_one(cli, tmp_path):
+def test_balance_weights_a_rare_class_like_a_common_one(tmp_path):
     # The text tells nothing about the class, so the model answers with the share of the class as
     # the loss sees it: 1/5, or 1/2 with weights. Training adds the prior a second time and the
     # finished model leaves it out, which turns odds of 1/4 into odds of 4.
@@ -94,37 +95,36 @@ def test_balance_weights_a_rare_class_like_a_common_one(cli, tmp_path):
     share = {}
     for how in ("none", "weights", "prior"):
         argv = (*"--n-layer 1 --n-embd 16 --epochs 3 --lr 0.01 --balance".split(), how)
-        succeed(cli("train_classifier", *argv, data=tmp_path / "mine.tsv", out=tmp_path / how))
+        succeed(call("train_classifier", *argv, data=tmp_path / "mine.tsv", out=tmp_path / how))
         loaded = read_run(tmp_path / how)
         shares = answer(loaded, "number unheard of them").softmax(0)
         share[how] = shares[loaded.config["classes"].index("rare")].item()
     assert share["none"] < 0.33 < share["weights"] < 0.6 < share["prior"]
 
 
-def test_a_frozen_run_is_not_resumed_on_another_encoder(cli, corpus, finished, tmp_path):
+def test_a_frozen_run_is_not_resumed_on_another_encoder(corpus, finished, tmp_path):
     encoder, run = shutil.copytree(finished("train_mlm"), tmp_path / "encoder"), tmp_path / "run"
-    succeed(cli("train_classifier", encoder=encoder, data=corpus, epochs=2, out=run))
+    succeed(call("train_classifier", encoder=encoder, data=corpus, epochs=2, out=run))
     (run / "result.json").unlink()
-    succeed(cli("train_classifier", "--resume", out=run))
+    succeed(call("train_classifier", "--resume", out=run))
     saved = torch.load(encoder / "best.pt", weights_only=True)
     saved["model"]["body.embedding.weight"] += 1
     torch.save(saved, encoder / "best.pt")
-    assert_complains(cli("train_classifier", "--resume", out=run), f"--encoder {encoder} has chan")
+    assert_complains(call("train_classifier", "--resume", out=run), f"--encoder {encoder} has chan")
 
 
-def test_head_dropout_works_with_a_frozen_encoder(cli, corpus, finished, tmp_path):
+def test_head_dropout_works_with_a_frozen_encoder(corpus, finished, tmp_path):
     for rate in ("0.0", "0.5"):
         given = dict(encoder=finished("train_mlm"), data=corpus, epochs=1, out=tmp_path / rate)
-        succeed(cli("train_classifier", **given, head_dropout=rate))
+        succeed(call("train_classifier", **given, head_dropout=rate))
     assert not torch.equal(
         *(read_run(tmp_path / rate).model.head.layers[-1].weight for rate in ("0.0", "0.5"))
     )
 
 
-def test_refit_trains_on_all_rows_for_the_best_epochs(cli, corpus, tmp_path):
-    argv = (*SHORT["train_classifier"], *LEARN, "--data", corpus)
+def test_refit_trains_on_all_rows_for_the_best_epochs(corpus, tmp_path):
     for name, how in (("refit", "--refit"), ("kept", "--no-refit")):
-        succeed(cli("train_classifier", *argv, how, out=tmp_path / name))
+        train("train_classifier", *LEARN, "--data", corpus, how, out=tmp_path / name)
     assert (tmp_path / "refit" / "metrics.jsonl").read_text() == (
         tmp_path / "kept" / "metrics.jsonl"
     ).read_text()
@@ -140,24 +140,36 @@ def test_refit_trains_on_all_rows_for_the_best_epochs(cli, corpus, tmp_path):
     assert refit["accuracy/train"] == pytest.approx(sum(right).item() / 60)
 
 
+def test_retraining_has_a_clock_of_its_own(corpus, tmp_path, monkeypatch):
+    shown, now = [], iter(range(10**9))
+    clock = types.SimpleNamespace(perf_counter=lambda: next(now), process_time=lambda: 0.0)
+    monkeypatch.setattr("lab.run.time", clock)
+    monkeypatch.setattr(LiveLine, "show", lambda self, text: shown.append(text))
+    monkeypatch.setattr(LiveLine, "clear", lambda self: None)
+    monkeypatch.setattr(LiveLine, "is_due", lambda self: True)
+    train("train_classifier", "--data", corpus, "--out", tmp_path / "run")
+    starts = re.findall(r"^1/(\d+) .* tokens/s  (\d+):(\d+) left$", "\n".join(shown), re.MULTILINE)
+    assert len(starts) == 2  # of the search and of retraining
+    for total, minutes, seconds in starts:  # one tick of the clock per step
+        assert 60 * int(minutes) + int(seconds) <= 3 * int(total)
+
+
 def body_of(folder):
     return {k: v for k, v in weights(folder / "best.pt").items() if k.startswith("body.")}
 
 
-def test_a_final_model_that_has_learned_nothing_is_reported(cli, corpus, tmp_path, monkeypatch):
+def test_a_final_model_that_has_learned_nothing_is_reported(corpus, tmp_path, monkeypatch):
     fits = iter((train_classifier.fit, lambda *_: None))  # the search, then no training at all
     monkeypatch.setattr(train_classifier, "fit", lambda *args: next(fits)(*args))
-    done = succeed(
-        cli("train_classifier", *SHORT["train_classifier"], *LEARN, data=corpus, out=tmp_path / "a")
-    )
+    done = train("train_classifier", *LEARN, data=corpus, out=tmp_path / "a")
     assert "the final model is right on only" in done.out and "--no-refit" in done.out
 
 
 @pytest.mark.parametrize("tune", ["frozen", "all"])
-def test_on_a_pretrained_encoder(tune, cli, corpus, finished, tmp_path):
+def test_on_a_pretrained_encoder(tune, corpus, finished, tmp_path):
     encoder = finished("train_mlm")
     argv = (*LEARN, *"--lr 0.01 --batch-size 8 --tune".split(), tune, "--encoder", encoder)
-    done = succeed(cli("train_classifier", *argv, data=corpus, out=tmp_path / "run"))
+    done = succeed(call("train_classifier", *argv, data=corpus, out=tmp_path / "run"))
     before, after = body_of(encoder), body_of(tmp_path / "run")
     changed = [name for name in before if not torch.equal(before[name], after[name])]
     assert before.keys() == after.keys() and bool(changed) == (tune == "all"), changed
@@ -175,9 +187,9 @@ def test_on_a_pretrained_encoder(tune, cli, corpus, finished, tmp_path):
     assert loaded.model.features(torch.tensor([[2, 6, 7]])).size(1) == width
 
 
-def test_cached_features_of_a_frozen_encoder_are_the_models(cli, corpus, finished, tmp_path):
+def test_cached_features_of_a_frozen_encoder_are_the_models(corpus, finished, tmp_path):
     given = dict(encoder=finished("train_mlm"), data=corpus, out=tmp_path / "run")
-    succeed(cli("train_classifier", *LEARN, **given))
+    succeed(call("train_classifier", *LEARN, **given))
     loaded, result = read_run(tmp_path / "run"), result_of(tmp_path / "run")
     rows = Rows(data.load(corpus).test_rows, loaded.tokenizer, 12)
     right = compute_logits(loaded.model, rows, torch.device("cpu")).argmax(1) == rows.labels
@@ -191,10 +203,10 @@ def test_cached_features_of_a_frozen_encoder_are_the_models(cli, corpus, finishe
 
 
 @pytest.mark.parametrize("tune", ["frozen", "all"])
-def test_on_a_causal_decoder_by_its_last_word(tune, cli, corpus, finished, tmp_path):
+def test_on_a_causal_decoder_by_its_last_word(tune, corpus, finished, tmp_path):
     decoder, run = finished("train_lm"), tmp_path / "run"
     given = dict(encoder=decoder, tune=tune, data=corpus, batch_size=8, out=run)
-    succeed(cli("train_classifier", *LEARN, **given))
+    succeed(call("train_classifier", *LEARN, **given))
     changed = [
         not torch.equal(value, body_of(run)[name]) for name, value in body_of(decoder).items()
     ]
@@ -216,38 +228,36 @@ def test_on_a_causal_decoder_by_its_last_word(tune, cli, corpus, finished, tmp_p
     assert result_of(run)["accuracy/test"] == pytest.approx(sum(right).item() / 15)
     # sample.py and attention_maps.py read the run.
     if tune == "all":
-        asked = succeed(cli("sample", run, text="hope and change matter"))
-        maps = succeed(cli("attention_maps", run, text="hope and change matter"))
+        asked = succeed(call("sample", run, text="hope and change matter"))
+        maps = succeed(call("attention_maps", run, text="hope and change matter"))
         assert "obama" in asked.out and "nothing above the diagonal" in maps.out
 
 
-def test_a_decoder_from_scratch(cli, corpus, tmp_path):
-    argv = (*SHORT["train_classifier"], *LEARN, "--causal")
-    succeed(cli("train_classifier", *argv, data=corpus, out=tmp_path / "run"))
+def test_a_decoder_from_scratch(corpus, tmp_path):
+    train("train_classifier", *LEARN, "--causal", data=corpus, out=tmp_path / "run")
     assert result_of(tmp_path / "run")["accuracy/train"] > 0.6
     loaded = read_run(tmp_path / "run")
     assert loaded.model.body.causal and loaded.model.pool == ["last"]
 
 
-def test_clean_split_trains_without_the_test_sentences(cli, corpus, tmp_path):
-    argv = (*SHORT["train_classifier"], *LEARN, "--split", "clean")
-    done = succeed(cli("train_classifier", *argv, data=corpus, out=tmp_path / "run"))
+def test_clean_split_trains_without_the_test_sentences(corpus, tmp_path):
+    done = train("train_classifier", *LEARN, "--split", "clean", data=corpus, out=tmp_path / "run")
     assert "6 training rows and 1 lines of text with their sentences are removed" in done.out
     assert "43 training rows, 11 for validation" in done.out  # of 54
     # Seen and unseen rows are those of the full split, so that the two compare.
     assert {"accuracy/seen", "accuracy/unseen"} <= result_of(tmp_path / "run").keys()
 
 
-def test_clean_split_refuses_an_encoder_that_saw_the_test(cli, corpus, finished, tmp_path):
+def test_clean_split_refuses_an_encoder_that_saw_the_test(corpus, finished, tmp_path):
     given = dict(data=corpus, split="clean", epochs=1, valid=0.2, out=tmp_path / "run")
-    refused = cli("train_classifier", **given, encoder=finished("train_mlm"))
+    refused = call("train_classifier", **given, encoder=finished("train_mlm"))
     assert_complains(refused, "pretrain it with --split clean too")
     start = dict(data=corpus, split="clean", init_from=finished("train_mlm"), out=tmp_path / "run")
-    assert_complains(cli("train_mlm", **start), "pretrain it with --split clean too")
+    assert_complains(call("train_mlm", **start), "pretrain it with --split clean too")
     further = dict(data="pydocs", init_from=finished("train_mlm"), steps=0, out=tmp_path / "on")
-    succeed(cli("train_mlm", **further))
-    refused = cli("train_classifier", **given, encoder=tmp_path / "on")
+    succeed(call("train_mlm", **further))
+    refused = call("train_classifier", **given, encoder=tmp_path / "on")
     assert_complains(refused, "on was pretrained on test sentences")  # by the run before it
     clean = tmp_path / "clean"
-    succeed(cli("train_mlm", *SHORT["train_mlm"], data=corpus, split="clean", out=clean))
-    succeed(cli("train_classifier", **given, encoder=clean))
+    train("train_mlm", data=corpus, split="clean", out=clean)
+    succeed(call("train_classifier", **given, encoder=clean))

@@ -2,25 +2,20 @@
 
 import pytest
 import torch
-from helpers import SHORT, assert_complains, result_of, succeed
+from helpers import SHORT, assert_complains, call, result_of, succeed, train
 
 import data
 from data.batching import pad
 from data.tokenizer import BOS, EOS, MASK, UNK, encode
 from lab import load_run
 from model import Config
-from nets.generative import GenerativeClassifier, following
+from nets.generative import GenerativeClassifier
 
 
 def make(n_class=3, members=2, masked=False):
     torch.manual_seed(0)
     config = Config(vocab_size=30, block_size=12, n_layer=1, n_head=2, n_embd=16, init_std=0.5)
     return GenerativeClassifier(config, n_class, members, masked).eval()
-
-
-def test_targets_are_the_next_words_and_the_end():
-    idx, mask = pad([torch.tensor([BOS, 7, 8]), torch.tensor([BOS, 9])])
-    assert following(idx, mask).tolist() == [[7, 8, EOS], [9, EOS, -100]]
 
 
 def test_the_score_is_the_likelihood_of_the_text_by_hand():
@@ -65,11 +60,10 @@ def test_classes_begin_alike_and_may_train_only_vectors():
 
 
 @pytest.fixture(scope="module")
-def run(cli, corpus, tmp_path_factory):
+def run(corpus, tmp_path_factory):
     folder = tmp_path_factory.mktemp("generative") / "run"
-    argv = (*SHORT["train_generative"], "--data", corpus, "--split", "clean")
     more = "--steps 30 --class-steps 30 --eval-every 20 --lr 0.02 --class-lr 0.02 --members 2"
-    succeed(cli("train_generative", *argv, *more.split(), out=folder))
+    train("train_generative", "--data", corpus, "--split", "clean", *more.split(), out=folder)
     return folder
 
 
@@ -85,29 +79,29 @@ def test_it_learns_and_python_reads_it(run, corpus):
     assert max(answers[0].values()) == pytest.approx(by_hand, abs=1e-5)
 
 
-def test_the_other_scripts_read_it(run, cli, finished, tmp_path):
-    asked = succeed(cli("sample", run, text="hope and change matter"))
+def test_the_other_scripts_read_it(run, finished, tmp_path):
+    asked = succeed(call("sample", run, text="hope and change matter"))
     assert "obama" in asked.out
-    maps = succeed(cli("attention_maps", run, "--html", text="hope and change matter"))
+    maps = succeed(call("attention_maps", run, "--html", text="hope and change matter"))
     assert "nothing above the diagonal" in maps.out
-    done = succeed(cli("compare", run, finished("train_classifier"), out=tmp_path / "out"))
+    done = succeed(call("compare", run, finished("train_classifier"), out=tmp_path / "out"))
     assert "accuracy" in done.out
 
 
-def test_steps_of_the_classes_can_be_kept_and_decay_is_obeyed(cli, corpus, tmp_path):
+def test_steps_of_the_classes_can_be_kept_and_decay_is_obeyed(corpus, tmp_path):
     argv = (*SHORT["train_generative"], "--data", corpus, "--steps", 4, "--class-steps", 4)
     for decay in (0, 1):
-        succeed(cli("train_generative", *argv, keep="8", decay=decay, out=tmp_path / str(decay)))
+        succeed(call("train_generative", *argv, keep="8", decay=decay, out=tmp_path / str(decay)))
         assert load_run(tmp_path / str(decay), step=8)
     weights = [load_run(tmp_path / name).model.state_dict() for name in "01"]
     assert any(not torch.equal(*pair) for pair in zip(*(w.values() for w in weights)))
-    late = cli("train_generative", *argv, keep="9", out=tmp_path / "late")
+    late = call("train_generative", *argv, keep="9", out=tmp_path / "late")
     assert_complains(late, "--keep 9", "from 0 to 8")
 
 
-def test_biases_leave_the_matrices_shared(cli, corpus, tmp_path):
-    argv = (*SHORT["train_generative"], "--data", corpus, "--tune", "biases", "--weight-decay", "0")
-    succeed(cli("train_generative", *argv, out=tmp_path / "run"))
+def test_biases_leave_the_matrices_shared(corpus, tmp_path):
+    flags = dict(tune="biases", weight_decay=0)
+    train("train_generative", **flags, data=corpus, out=tmp_path / "run")
     weights = dict(load_run(tmp_path / "run").model.named_parameters())
     same = {
         weight.dim()
@@ -118,18 +112,18 @@ def test_biases_leave_the_matrices_shared(cli, corpus, tmp_path):
     assert same == {2}
 
 
-def test_it_starts_from_a_decoder(cli, corpus, finished, tmp_path):
+def test_it_starts_from_a_decoder(corpus, finished, tmp_path):
     argv = (*SHORT["train_generative"], "--init-from", finished("train_lm"))
     argv += ("--steps", "0", "--data", corpus)
-    succeed(cli("train_generative", *argv, out=tmp_path / "run"))
-    done = cli("train_generative", *argv, split="clean", out=tmp_path / "clean")
+    succeed(call("train_generative", *argv, out=tmp_path / "run"))
+    done = call("train_generative", *argv, split="clean", out=tmp_path / "clean")
     assert_complains(done, "--split clean", "was pretrained on test sentences")
 
 
-def test_on_a_frozen_encoder_each_class_trains_biases_alone(cli, corpus, finished, tmp_path):
+def test_on_a_frozen_encoder_each_class_trains_biases_alone(corpus, finished, tmp_path):
     encoder = finished("train_mlm")
     argv = ("--init-from", encoder, "--data", corpus, "--class-steps", 30, "--eval-every", 20)
-    done = succeed(cli("train_generative", *argv, "--class-lr", "0.1", out=tmp_path / "run"))
+    done = succeed(call("train_generative", *argv, "--class-lr", "0.1", out=tmp_path / "run"))
     assert "step    30  accuracy" in done.out
     pretrained = load_run(encoder).model.state_dict()
     for c in range(len(result_of(tmp_path / "run")["classes"])):
@@ -137,5 +131,5 @@ def test_on_a_frozen_encoder_each_class_trains_biases_alone(cli, corpus, finishe
         changed = {name for name, weight in weights.items() if (weight != pretrained[name]).any()}
         assert changed and all(weights[name].dim() == 1 for name in changed)
     assert result_of(tmp_path / "run")["accuracy/train"] > 0.5  # chance is 1/3
-    noisy = cli("train_generative", *argv, label_smoothing="0.1", out=tmp_path / "noisy")
+    noisy = call("train_generative", *argv, label_smoothing="0.1", out=tmp_path / "noisy")
     assert_complains(noisy, "--label-smoothing 0.1", "trained by masking", "leave that out")

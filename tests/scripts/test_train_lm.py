@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 import torch
-from helpers import SAID, SHORT, result_of, succeed
+from helpers import SAID, call, result_of, train
 
 import data
 import train_lm
@@ -28,9 +28,9 @@ def nats_by_hand(model, ids, block):
     return nats
 
 
-def test_perplexity_and_bits_per_byte_are_those_by_hand(cli, corpus, tmp_path):
-    argv = (*SHORT["train_lm"], *"--pos alibi --lr 0.01 --eval-block 5,40".split())
-    succeed(cli("train_lm", *argv, data=corpus, out=tmp_path / "run"))
+def test_perplexity_and_bits_per_byte_are_those_by_hand(corpus, tmp_path):
+    flags = dict(pos="alibi", lr=0.01, eval_block="5,40")
+    train("train_lm", **flags, data=corpus, out=tmp_path / "run")
     loaded, result = read_run(tmp_path / "run"), result_of(tmp_path / "run")
     for name in SAID:
         text = (corpus / f"test_LM_{name}.txt").read_text(encoding="utf-8")
@@ -59,9 +59,8 @@ def test_evaluation_does_not_depend_on_the_batch_size(batch_size, finished, corp
     assert train_lm.evaluate(*given, batch_size) == pytest.approx(once, rel=1e-5)
 
 
-def test_training_text_is_evaluated_whole_or_from_its_start(cli, corpus, finished, tmp_path):
-    argv = (*SHORT["train_lm"], "--data", corpus)
-    succeed(cli("train_lm", *argv, eval_train=50, out=tmp_path / "part"))
+def test_training_text_is_evaluated_whole_or_from_its_start(corpus, finished, tmp_path):
+    train("train_lm", "--data", corpus, eval_train=50, out=tmp_path / "part")
     whole, part = result_of(finished("train_lm")), result_of(tmp_path / "part")
     ids = encode(read_run(tmp_path / "part").tokenizer, data.load(corpus).lines)
     assert whole["tokens/train"] == sum(map(len, ids)) and part["tokens/train"] == 50
@@ -75,10 +74,10 @@ RECIPE = (
 )
 
 
-def test_all_options_for_small_texts_together(cli, corpus, tmp_path):
+def test_all_options_for_small_texts_together(corpus, tmp_path):
     learn = "--steps 60 --lr 0.02 --eval-every 30 --valid 0.2".split()
-    argv = (*SHORT["train_lm"], "--data", corpus, *learn)
-    succeed(cli("train_lm", *argv, *RECIPE, out=tmp_path / "run"))
+    argv = ("--data", corpus, *learn)
+    train("train_lm", *argv, *RECIPE, out=tmp_path / "run")
     first, *_, last = read_metrics(tmp_path / "run")
     assert last["perplexity/valid"] < 0.5 * first["perplexity/valid"]
     result = result_of(tmp_path / "run")
@@ -95,16 +94,16 @@ def test_all_options_for_small_texts_together(cli, corpus, tmp_path):
         nats -= math.log(sum(shares).item() / 2)
     assert result["perplexity/obama"] == pytest.approx(math.exp(nats / (len(ids) - 1)), rel=1e-4)
     # The model expects more unknown words than without these options.
-    succeed(cli("train_lm", *argv, out=tmp_path / "plain"))
+    train("train_lm", *argv, out=tmp_path / "plain")
     models = (loaded.model, read_run(tmp_path / "plain").model)
     unknown, plain = (model(ids[None, :12]).softmax(-1)[..., UNK].mean() for model in models)
     assert unknown > 3 * plain
     # The other scripts read such a run too.
-    assert cli("attention_maps", tmp_path / "run", text="hope and change matter").code == 0
-    assert cli("sample", tmp_path / "run", text="hope and").code == 0
+    assert call("attention_maps", tmp_path / "run", text="hope and change matter").code == 0
+    assert call("sample", tmp_path / "run", text="hope and").code == 0
 
 
-def test_split_keeps_test_sentences_out_of_the_vocabulary(cli, own_corpus, tmp_path):
+def test_split_keeps_test_sentences_out_of_the_vocabulary(own_corpus, tmp_path):
     for name in ("train_CLS.tsv", "test_CLS.tsv"):
         with open(own_corpus / name, "a", encoding="utf-8") as file:
             file.write("0\tOnly the word Zeppelin is new here .\n")
@@ -112,12 +111,12 @@ def test_split_keeps_test_sentences_out_of_the_vocabulary(cli, own_corpus, tmp_p
     for split in ("full", "clean"):
         run = tmp_path / split
         argv = ("--vocab-from", own_corpus, "--split", split, "--data", lines)
-        succeed(cli("train_lm", *SHORT["train_lm"], *argv, out=run))
+        train("train_lm", *argv, out=run)
         words[split] = load_tokenizer(run / "tokenizer.json").get_vocab()
     assert "Zeppelin" in words["full"] and "Zeppelin" not in words["clean"]
 
 
-def test_anchored_blocks_are_trained_measured_and_read_alike(cli, corpus, tmp_path, monkeypatch):
+def test_anchored_blocks_are_trained_measured_and_read_alike(corpus, tmp_path, monkeypatch):
     seen, loss = [], LanguageModel.loss
 
     def watched(self, idx, *more, **how):
@@ -125,8 +124,7 @@ def test_anchored_blocks_are_trained_measured_and_read_alike(cli, corpus, tmp_pa
         return loss(self, idx, *more, **how)
 
     monkeypatch.setattr(LanguageModel, "loss", watched)
-    argv = (*SHORT["train_lm"], "--anchor")
-    succeed(cli("train_lm", *argv, data=corpus, out=tmp_path / "run"))
+    train("train_lm", "--anchor", data=corpus, out=tmp_path / "run")
     assert all((idx[:, 0] == BOS).all() for idx in seen)
     run = load_run(tmp_path / "run")
     for name, lines in data.load(corpus).tests.items():
@@ -134,3 +132,17 @@ def test_anchored_blocks_are_trained_measured_and_read_alike(cli, corpus, tmp_pa
         assert run.perplexity("\n".join(lines)) == pytest.approx(expected, rel=1e-5)
     run.anchor = False
     assert run.perplexity("\n".join(lines)) != pytest.approx(expected, rel=1e-5)
+
+
+def test_each_member_is_clipped_as_if_trained_alone(corpus, tmp_path, monkeypatch):
+    norms = []
+
+    def clip(parameters, most):
+        gradients = [p.grad for p in parameters]
+        norms.append(torch.stack([gradient.norm() for gradient in gradients]).norm().item())
+
+    monkeypatch.setattr(train_lm, "clip_grad_norm_", clip)
+    for members in (1, 3):
+        train("train_lm", data=corpus, steps=1, members=members, out=tmp_path / str(members))
+    alone, *together = norms
+    assert len(together) == 3 and together == pytest.approx([alone] * 3, rel=0.4)  # not a third

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 import torch
-from helpers import SHORT, assert_complains, call, result_of, same, succeed, weights
+from helpers import SHORT, assert_complains, call, result_of, same, succeed, train, weights
 
 import data
 import train_mlm
@@ -21,10 +21,10 @@ OPTIONS += ("--alibi one-sided --pos alibi", "--window 3", "--split clean")
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_every_option_of_pretraining_learns(options, cli, corpus, tmp_path):
+def test_every_option_of_pretraining_learns(options, corpus, tmp_path):
     learn = "--steps 30 --eval-every 15 --lr 0.01 --warmup 5"
     flags = (*SHORT["train_mlm"], *options.split(), *learn.split())
-    succeed(cli("train_mlm", *flags, data=corpus, out=tmp_path / "run"))
+    succeed(call("train_mlm", *flags, data=corpus, out=tmp_path / "run"))
     first, middle, last = read_metrics(tmp_path / "run")
     assert last["loss/valid"] < first["loss/valid"]
     assert last["tokens"] > middle["tokens"] > first["tokens"] == 0
@@ -62,39 +62,48 @@ def test_masked_perplexity_is_a_mean_over_hidden_tokens(finished):
     assert (hits, count) == (right, hidden) and nats == pytest.approx(expected, rel=1e-4)
 
 
-def test_training_on_keeps_the_kind_of_the_tokenizer(cli, corpus, tmp_path):
+def test_training_on_keeps_the_kind_of_the_tokenizer(corpus, tmp_path):
     begun, on = tmp_path / "begun", tmp_path / "on"
-    succeed(cli("train_lm", *SHORT["train_lm"], data=corpus, tokenizer="bpe", out=begun))
-    succeed(cli("train_lm", init_from=begun, data=corpus, steps=0, out=on))
+    train("train_lm", data=corpus, tokenizer="bpe", out=begun)
+    succeed(call("train_lm", init_from=begun, data=corpus, steps=0, out=on))
     assert read_run(on).config["flags"]["tokenizer"] == "bpe"
     succeed(call("compare", begun, on, out=tmp_path / "compared"))
 
 
 @pytest.mark.parametrize("script", ["train_lm", "train_mlm"])
-def test_training_on_from_a_run_with_another_text(script, cli, corpus, own_corpus, tmp_path):
+def test_training_on_from_a_run_with_another_text(script, corpus, own_corpus, tmp_path):
     lines = "another text of other words and freedom matter\n" * 9 + "and more of it\n" * 3
     (own_corpus / "train_LM.txt").write_text(lines + "hope and light\n", encoding="utf-8")
     given = dict(data=own_corpus, vocab_from=corpus, out=tmp_path / "begun")
-    succeed(cli(script, *SHORT[script], **given))
+    train(script, **given)
     vocabulary = load_tokenizer(tmp_path / "begun" / "tokenizer.json").get_vocab()
     assert "Zanzibar" not in vocabulary and "another" not in vocabulary and "ranch" in vocabulary
     given = dict(init_from=tmp_path / "begun", data=corpus)
-    succeed(cli(script, *SHORT[script][-4:], **given, steps=0, out=tmp_path / "on"))
+    succeed(call(script, *SHORT[script][-4:], **given, steps=0, out=tmp_path / "on"))
     a, b = (read_run(tmp_path / name) for name in ("begun", "on"))
     assert a.tokenizer.to_str() == b.tokenizer.to_str()
     assert a.model.body.config == b.model.body.config
     assert all(torch.equal(p, q) for p, q in zip(a.model.parameters(), b.model.parameters()))
-    assert cli(script, **given, vocab_from=corpus, out=tmp_path / "no").code == 2
-    refused = cli(script, **given, n_embd=48, out=tmp_path / "no")
+    assert call(script, **given, vocab_from=corpus, out=tmp_path / "no").code == 2
+    refused = call(script, **given, n_embd=48, out=tmp_path / "no")
     assert_complains(refused, "--n-embd 48", "--init-from")
+
+
+def test_held_out_lines_of_unknown_words_are_refused(tmp_path):
+    lines = ["zoo " * 50, *(f"word{i} other{i}" for i in range(40))]  # the first is not held out
+    (tmp_path / "my.txt").write_text("\n".join(lines))
+    argv = (*SHORT["train_mlm"], "--data", tmp_path / "my.txt", "--vocab-size", "6")
+    outcome = call("train_mlm", *argv, "--out", tmp_path / "run")
+    assert_complains(outcome, "my.txt", "no word of the held-out lines", "--vocab-size")
+    assert not (tmp_path / "run").exists()
 
 
 # ----------------------------------------------------------------------------------------- --causal
 
 
-def test_a_causal_run_predicts_every_next_word(cli, corpus, tmp_path):
-    argv = (*SHORT["train_mlm"], *"--causal --pos alibi --lr 0.02".split())
-    done = succeed(cli("train_mlm", *argv, data=corpus, out=tmp_path / "run"))
+def test_a_causal_run_predicts_every_next_word(corpus, tmp_path):
+    flags = dict(causal=True, pos="alibi", lr=0.02)
+    done = train("train_mlm", **flags, data=corpus, out=tmp_path / "run")
     assert "next-word perplexity" in done.out
     loaded = read_run(tmp_path / "run", ("lm",))
     assert loaded.model.body.causal
@@ -111,21 +120,21 @@ def test_a_causal_run_predicts_every_next_word(cli, corpus, tmp_path):
     assert found == pytest.approx(math.exp(nats / count), rel=1e-4)
 
 
-def test_a_causal_run_is_a_language_model_for_other_scripts(cli, corpus, finished, tmp_path):
+def test_a_causal_run_is_a_language_model_for_other_scripts(corpus, finished, tmp_path):
     argv = (*SHORT["train_mlm"], "--causal", "--data", corpus)
-    succeed(cli("train_mlm", *argv, out=tmp_path / "clm"))
-    outcome = cli("train_lm", init_from=tmp_path / "clm", data=corpus, steps=0, out=tmp_path / "lm")
+    succeed(call("train_mlm", *argv, out=tmp_path / "clm"))
+    given = dict(init_from=tmp_path / "clm", steps=0, out=tmp_path / "lm")
+    outcome = call("train_lm", **given, data=corpus)
     assert_complains(outcome, "train_mlm.py trained it on the labelled rows", "the test sets")
-    lines = shutil.copy(corpus / "train_LM.txt", tmp_path)
-    succeed(cli("train_lm", init_from=tmp_path / "clm", data=lines, steps=0, out=tmp_path / "lm"))
+    succeed(call("train_lm", **given, data=shutil.copy(corpus / "train_LM.txt", tmp_path)))
     given = dict(causal=True, init_from=tmp_path / "lm", data=corpus, out=tmp_path / "again")
-    succeed(cli("train_mlm", **given, steps=0, valid=0.2))
+    succeed(call("train_mlm", **given, steps=0, valid=0.2))
     assert same(*(weights(tmp_path / name / "best.pt") for name in ("clm", "again")))
     given = dict(causal=True, data=corpus, out=tmp_path / "x")
-    wrong = cli("train_mlm", **given, init_from=finished("train_mlm"))
+    wrong = call("train_mlm", **given, init_from=finished("train_mlm"))
     assert_complains(wrong, "of kind 'mlm'", "written by train_lm.py")
-    outcome = cli("train_mlm", *argv, mask_rate=0.2, out=tmp_path / "x")
+    outcome = call("train_mlm", *argv, mask_rate=0.2, out=tmp_path / "x")
     assert_complains(outcome, "--causal masks no words", "--mask-rate")
     two = tmp_path / "two"
-    succeed(cli("train_lm", *SHORT["train_lm"], members=2, steps=1, data=corpus, out=two))
-    assert_complains(cli("train_mlm", **given, init_from=two), "is an ensemble")
+    train("train_lm", members=2, steps=1, data=corpus, out=two)
+    assert_complains(call("train_mlm", **given, init_from=two), "is an ensemble")

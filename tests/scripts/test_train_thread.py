@@ -1,12 +1,23 @@
 """The reader of comments and their ancestors, and train_thread.py."""
 
-import json
 import math
 from functools import partial
 
 import pytest
 import torch
-from helpers import SHORT, TINY, assert_complains, call, contents, result_of, succeed, tiny_model
+from helpers import (
+    SHORT,
+    TINY,
+    assert_complains,
+    call,
+    contents,
+    result_of,
+    succeed,
+    tiny_model,
+    train,
+    unchanged,
+    write_posts,
+)
 
 from beyond import train_thread
 from data.corpora import toy_threads
@@ -18,7 +29,7 @@ from data.tokenizer import BOS, UNK, encode, train_tokenizer
 from lab.load import read_run
 from lab.parameters import count_parameters
 from lab.records import read_record
-from model import POSITIONS
+from model import POSITIONS, sinusoids
 from nets.thread_reader import ThreadReader
 
 #  p0 ── a1 ── b2 ── d4        and a second tree
@@ -61,12 +72,7 @@ def test_a_batch_gives_the_states_of_its_comments_one_by_one(pos, ancestor_posit
     tables = {
         "none": torch.zeros(3, 16),
         "learned": body.positions.weight if ancestor_positions == "learned" else None,
-        "sinusoidal": torch.tensor(
-            [
-                [f(t / 10000 ** (2 * i / 16)) for i in range(8) for f in (math.sin, math.cos)]
-                for t in range(3)
-            ]
-        ),
+        "sinusoidal": sinusoids(3, 16),
     }
     for row, chain in ((1, [0]), (2, [1, 0]), (4, [2, 1, 0]), (5, [0]), (8, [7, 6])):
         # one text at a time, without padding
@@ -146,9 +152,8 @@ def test_the_masks_are_the_same_for_every_seed_and_view():
     assert not (labels[~mask] != -100).any()
     assert ((labels != -100).sum(1) >= 1).all()
     for row, shown, real, label in zip(rows, inputs, mask, labels):
-        assert (
-            torch.where(label != -100, label, shown)[real].tolist() == where.sequences[row].tolist()
-        )
+        whole = torch.where(label != -100, label, shown)[real]
+        assert torch.equal(whole, where.sequences[row])
 
 
 # --------------------------------------------------------------------------------------- the script
@@ -163,24 +168,18 @@ def echoes(tmp_path_factory):
 
     So a comment's ancestors tell the animal, and those of another tree do not.
     """
-    path = tmp_path_factory.mktemp("threads") / "echoes.jsonl"
     posts = []
     for n in range(60):
         animal, other = ANIMALS[n % 8], ANIMALS[(n // 8 + n) % 8]
-        said = [
-            ("a", f"t3_{n}", f"a {animal} , a {other} ?"),
-            ("b", "t1_a", f"> quoted\nyes a {other} !"),
-            ("c", f"t3_{n}", f"the {animal} number {n % 5}"),
-        ]
-        comments = [dict(zip(("id", "parent_id", "body"), each)) for each in said]
-        post = {"id": str(n), "title": f"my {animal}", "selftext": f"and a {other}"}
-        posts.append(post | {"comments": comments})
-    path.write_text("\n".join(map(json.dumps, posts)), encoding="utf-8")
-    return path
+        first = ("a", None, f"a {animal} , a {other} ?")
+        second = ("b", "a", f"> quoted\nyes a {other} !")
+        third = ("c", None, f"the {animal} number {n % 5}")
+        posts.append((f"my {animal} and a {other}", first, second, third))
+    return write_posts(tmp_path_factory.mktemp("threads") / "echoes.jsonl", posts)
 
 
-def test_results_of_every_view_and_depth(cli, echoes, tmp_path):
-    done = succeed(cli("train_thread", *SHORT["train_thread"], data=echoes, out=tmp_path / "run"))
+def test_results_of_every_view_and_depth(echoes, tmp_path):
+    done = train("train_thread", data=echoes, out=tmp_path / "run")
     result, config = result_of(tmp_path / "run"), read_record(tmp_path / "run" / "config.json")
     measured = {
         f"perplexity/{part}-{view}{depth}"
@@ -197,47 +196,38 @@ def test_results_of_every_view_and_depth(cli, echoes, tmp_path):
     assert "with another tree's" in done.out.splitlines()[-1]
 
 
-def test_from_a_pretrained_encoder(cli, echoes, finished, tmp_path):
+def test_from_a_pretrained_encoder(echoes, finished, tmp_path):
     given = dict(init_from=finished("train_mlm"), data=echoes, steps=0, out=tmp_path / "run")
-    succeed(cli("train_thread", *"--valid 0.2 --test 0.2".split(), **given))
+    succeed(call("train_thread", *"--valid 0.2 --test 0.2".split(), **given))
     loaded, pretrained = read_run(tmp_path / "run"), read_run(finished("train_mlm"))
     assert loaded.tokenizer.to_str() == pretrained.tokenizer.to_str()
     idx = torch.randint(4, 40, (3, 9))
     expected = pretrained.model.body(idx)
     torch.testing.assert_close(loaded.model.body.encoder(idx), expected)
     torch.testing.assert_close(loaded.model(idx), pretrained.model.head(expected))
-    succeed(cli("train_thread", **given | {"data": "toy", "out": tmp_path / "toy"}))
+    succeed(call("train_thread", **given | {"data": "toy", "out": tmp_path / "toy"}))
     assert not any("floor" in name for name in result_of(tmp_path / "toy"))  # other words
-    wrong = cli("train_thread", init_from=finished("train_lm"), data=echoes, out=tmp_path / "no")
+    wrong = call("train_thread", init_from=finished("train_lm"), data=echoes, out=tmp_path / "no")
     assert_complains(wrong, "--init-from", "train_mlm.py")
 
 
-def test_ancestors_tell_the_word_and_another_trees_do_not(cli, tmp_path):
+def test_ancestors_tell_the_word_and_another_trees_do_not(tmp_path):
     posts = (
-        {
-            "id": str(n),
-            "title": f"{animal} {n % 9} {n // 9 % 9} {n // 81}",
-            "comments": [
-                {"id": "a", "parent_id": f"t3_{n}", "body": animal},
-                {"id": "b", "parent_id": "t1_a", "body": animal},
-            ],
-        }
-        for n in range(240)
-        for animal in [ANIMALS[torch.randint(8, ()).item()]]
+        (f"{animal} {n % 9} {n // 9 % 9} {n // 81}", ("a", None, animal), ("b", "a", animal))
+        for n, animal in enumerate(ANIMALS[i] for i in torch.randint(8, (240,)))
     )
-    (tmp_path / "same.jsonl").write_text("\n".join(map(json.dumps, posts)))
     learn = "--n-embd 32 --steps 150 --eval-every 150 --lr 0.01 --warmup 20".split()
-    argv = (*TINY, *learn, "--data", tmp_path / "same.jsonl")
-    succeed(cli("train_thread", *argv, out=tmp_path / "run"))
+    argv = (*TINY, *learn, "--data", write_posts(tmp_path / "same.jsonl", posts))
+    succeed(call("train_thread", *argv, out=tmp_path / "run"))
     result = result_of(tmp_path / "run")
     ancestors, alone, shuffled = (result[f"perplexity/test-{view}"] for view in VIEWS)
     assert ancestors < 0.6 * alone and alone < 8 and shuffled > 1.5 * alone, result
 
 
 @pytest.mark.parametrize("ancestor_positions", ThreadReader.ANCESTOR_POSITIONS)
-def test_the_perplexities_are_those_by_hand(ancestor_positions, cli, echoes, tmp_path):
-    argv = (*SHORT["train_thread"], "--ancestor-positions", ancestor_positions)
-    succeed(cli("train_thread", *argv, data=echoes, lr=0.02, out=tmp_path / "run"))
+def test_the_perplexities_are_those_by_hand(ancestor_positions, echoes, tmp_path):
+    given = dict(ancestor_positions=ancestor_positions, data=echoes, out=tmp_path / "run")
+    train("train_thread", **given, lr=0.02)
     loaded = read_run(tmp_path / "run")
     model, tokenizer = loaded.model, loaded.tokenizer
     table = torch.zeros(3, 16)
@@ -252,11 +242,8 @@ def test_the_perplexities_are_those_by_hand(ancestor_positions, cli, echoes, tmp
     batches = fixed_batches(where, flags, tokenizer.get_vocab_size(), None)
     for rows, inputs, mask, labels, _ in batches:
         for row, shown, real, label in zip(rows, inputs, mask, labels):
-            for view, chain in (
-                ("ancestors", where.chains[row]),
-                ("alone", []),
-                ("shuffled", where.others[row]),
-            ):
+            chains = dict(ancestors=where.chains[row], alone=[], shuffled=where.others[row])
+            for view, chain in chains.items():
                 memory = {}
                 if chain:
                     states = [model.body.encoder(ids[a][None])[0].mean(0) for a in chain]
@@ -277,30 +264,23 @@ def test_the_perplexities_are_those_by_hand(ancestor_positions, cli, echoes, tmp
         )
 
 
-def test_toy_prints_the_distance_to_the_floor(cli, tmp_path, monkeypatch):
+def test_toy_prints_the_distance_to_the_floor(tmp_path, monkeypatch):
     monkeypatch.setattr(
         toy_threads, "generate", lambda n=0, generate=toy_threads.generate: generate(40)
     )
-    argv = (
-        *SHORT["train_thread"],
-        *"--block-size 32 --ancestors 5 --max-tree-size 20 --steps 0".split(),
-    )
-    done = succeed(cli("train_thread", *argv, out=tmp_path / "run"))
+    size = "--block-size 32 --ancestors 5 --max-tree-size 20 --steps 0".split()
+    argv = (*SHORT["train_thread"], *size)
+    done = succeed(call("train_thread", *argv, out=tmp_path / "run"))
     assert "(floor 1." in done.out.splitlines()[-1]
     result = result_of(tmp_path / "run")
     # At the floor, a hidden word of a slot costs the entropy of its kind, or less if it is not
     # replaced by [MASK]. Other words cost nothing.
-    _, test = hold_out(
-        [Tree(*tree) for tree in toy_threads.generate(40)],
-        0.2,
-        seed=0,
-        key=lambda tree: tree.text(),
-    )
+    trees = [Tree(*tree) for tree in toy_threads.generate(40)]
+    _, test = hold_out(trees, 0.2, seed=0, key=lambda tree: tree.text())
     texts = [text for tree in test for text in tree.texts[1:]]
     words = sum(len(row) for row in encode(train_tokenizer("word", texts), texts))
-    least = (
-        sum(math.log(len(choices)) for choices in toy_threads.WORDS.values()) * len(texts) / words
-    )
+    nats = sum(math.log(len(choices)) for choices in toy_threads.WORDS.values())
+    least = nats * len(texts) / words
     assert 0.75 * least < math.log(result["floor/perplexity/test-alone"]) < 1.05 * least
     assert 1 < result["floor/perplexity/test-ancestors"] < result["floor/perplexity/test-alone"]
     assert "floor/perplexity/test-shuffled" not in result
@@ -312,26 +292,20 @@ def test_toy_prints_the_distance_to_the_floor(cli, tmp_path, monkeypatch):
         math.log(result["perplexity/test-alone"] / result["perplexity/test-ancestors"])
     )
     # no floor is reported where it would bound nothing
-    for more in (
-        ("--ancestors", 4),
-        ("--vocab-size", 80),
-        tuple("--tokenizer bpe --vocab-size 300".split()),
-    ):
-        succeed(cli("train_thread", *argv, *more, out=tmp_path / "other", overwrite=True))
+    for more in (dict(ancestors=4), dict(vocab_size=80), dict(tokenizer="bpe", vocab_size=300)):
+        succeed(call("train_thread", *argv, **more, out=tmp_path / "other", overwrite=True))
         assert not any(name.startswith("floor") for name in result_of(tmp_path / "other"))
 
 
-def test_runs_of_threads_are_sampled_drawn_and_not_compared(cli, echoes, corpus, tmp_path):
-    succeed(cli("train_thread", *SHORT["train_thread"], data=echoes, out=tmp_path / "run"))
-    before = contents(tmp_path)
-    assert_complains(
-        call("compare", tmp_path / "run"), tmp_path / "run", "no run that can be compared"
-    )
-    thread = (tmp_path / "run", "--text", "a cat", "--text", "a dog", "--text", "a [MASK]")
-    filled = call("sample", *thread)
-    assert filled.code == 0 and filled.out.count("mask ") == 1
-    assert contents(tmp_path) == before
+def test_runs_of_threads_are_sampled_drawn_and_not_compared(echoes, corpus, tmp_path):
+    train("train_thread", data=echoes, out=tmp_path / "run")
+    with unchanged(tmp_path):
+        refused = call("compare", tmp_path / "run")
+        assert_complains(refused, tmp_path / "run", "no run that can be compared")
+        thread = (tmp_path / "run", "--text", "a cat", "--text", "a dog", "--text", "a [MASK]")
+        filled = call("sample", *thread)
+        assert filled.code == 0 and filled.out.count("mask ") == 1
     drawn = call("attention_maps", *thread, "--out", tmp_path / "maps")
     assert drawn.code == 0 and "FAIL" not in drawn.out and len(contents(tmp_path / "maps")) == 4
-    outcome = cli("train_classifier", encoder=tmp_path / "run", data=corpus, out=tmp_path / "x")
+    outcome = call("train_classifier", encoder=tmp_path / "run", data=corpus, out=tmp_path / "x")
     assert_complains(outcome, "of kind 'thread'")

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from helpers import SHORT, result_of, succeed
+from helpers import call, result_of, succeed, train
 
 from data.tokenizer import train_tokenizer
 from studies.without_unknown import encode
@@ -23,13 +23,13 @@ def test_known_tokens_spell_the_text_without_unk(kind):
     assert tokenizer.decode(ids[1:][known].tolist(), skip_special_tokens=False) == text
 
 
-def test_perplexities_of_a_run_on_text_with_unk(cli, own_corpus, tmp_path):
+def test_perplexities_of_a_run_on_text_with_unk(own_corpus, tmp_path):
     for path in own_corpus.glob("t*_LM*.txt"):
         text = path.read_text(encoding="utf-8").replace("and ", "<unk> ")
         path.write_text(text, encoding="utf-8")
-    argv = (*SHORT["train_lm"], "--data", own_corpus, "--anchor", "--tokenizer", "bpe")
-    succeed(cli("train_lm", *argv, steps=60, lr=0.01, vocab_size=300, out=tmp_path / "run"))
-    succeed(cli("without_unknown", tmp_path / "run", out=tmp_path / "unknown"))
+    flags = dict(anchor=True, tokenizer="bpe", vocab_size=300, steps=60, lr=0.01)
+    train("train_lm", **flags, data=own_corpus, out=tmp_path / "run")
+    succeed(call("without_unknown", tmp_path / "run", out=tmp_path / "unknown"))
     (found,) = result_of(tmp_path / "unknown")["runs"].values()
     result, texts = result_of(tmp_path / "run"), sorted(own_corpus.glob("test_LM_*.txt"))
     names = [path.stem.removeprefix("test_LM_") for path in texts]

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from helpers import SHORT, assert_complains, result_of, succeed, tiny_model
+from helpers import SHORT, assert_complains, call, result_of, succeed, tiny_model, train
 
 from lab.load import read_run
 from model import Decoder
@@ -51,21 +51,21 @@ def test_a_length_tells_the_position_as_far_as_it_differs():
 
 
 @pytest.fixture(scope="module")
-def kept(cli, corpus, tmp_path_factory):
+def kept(corpus, tmp_path_factory):
     """The folders of two seeds of a model with an anchor that kept its weights."""
     place = tmp_path_factory.mktemp("kept")
     for seed in (1, 2):
-        argv = (*SHORT["train_lm"], "--anchor", "--keep", "8,0,3")
-        succeed(cli("train_lm", *argv, pos="nope", data=corpus, seed=seed, out=place / str(seed)))
+        flags = dict(pos="nope", anchor=True, keep="8,0,3", seed=seed)
+        train("train_lm", **flags, data=corpus, out=place / str(seed))
     return [place / "1", place / "2"]
 
 
-def test_kept_weights_are_those_of_their_step(kept, cli, corpus, tmp_path):
+def test_kept_weights_are_those_of_their_step(kept, corpus, tmp_path):
     short = [*SHORT["train_lm"], "--decay", "0"]
     short[short.index("--steps") + 1] = "3"
     for name, argv in {"whole": SHORT["train_lm"] + ("--decay", "0"), "short": short}.items():
         keep = () if name == "short" else ("--keep", "3")
-        succeed(cli("train_lm", *argv, *keep, data=corpus, out=tmp_path / name))
+        succeed(call("train_lm", *argv, *keep, data=corpus, out=tmp_path / name))
     early = read_run(tmp_path / "whole", step=3).model.state_dict()
     for name, value in read_run(tmp_path / "short").model.state_dict().items():
         assert torch.equal(early[name], value), name
@@ -74,9 +74,9 @@ def test_kept_weights_are_those_of_their_step(kept, cli, corpus, tmp_path):
         assert torch.equal(last[name], value), name
 
 
-def test_emergence_measures_every_kept_step(kept, cli, tmp_path):
+def test_emergence_measures_every_kept_step(kept, tmp_path):
     argv = ("--blocks", 20, "--steps", 5)
-    done = succeed(cli("emergence", *kept, *argv, out=tmp_path / "out"))
+    done = succeed(call("emergence", *kept, *argv, out=tmp_path / "out"))
     (runs,) = result_of(tmp_path / "out")["runs"].values()
     assert runs["kept"] == [[0, 3, 8]] * 2 and "±" in done.out
     losses = runs["loss"][0]
@@ -84,21 +84,21 @@ def test_emergence_measures_every_kept_step(kept, cli, tmp_path):
     assert (tmp_path / "out" / "emergence.png").stat().st_size > 10_000
 
 
-def test_seeds_that_kept_other_steps_are_refused(kept, cli, corpus, tmp_path):
-    argv = (*SHORT["train_lm"], "--anchor", "--keep", "0,8")
-    succeed(cli("train_lm", *argv, pos="nope", data=corpus, seed=3, out=tmp_path / "3"))
-    done = cli("emergence", kept[0], tmp_path / "3", blocks=20, steps=5, out=tmp_path / "out")
+def test_seeds_that_kept_other_steps_are_refused(kept, corpus, tmp_path):
+    flags = dict(pos="nope", anchor=True, keep="0,8", seed=3)
+    train("train_lm", **flags, data=corpus, out=tmp_path / "3")
+    done = call("emergence", kept[0], tmp_path / "3", blocks=20, steps=5, out=tmp_path / "out")
     assert_complains(done, "its seeds kept other steps", "--keep")
 
 
-def test_a_run_without_kept_weights_is_refused(cli, finished, tmp_path):
-    done = cli("emergence", finished("train_lm"), out=tmp_path / "out")
+def test_a_run_without_kept_weights_is_refused(finished, tmp_path):
+    done = call("emergence", finished("train_lm"), out=tmp_path / "out")
     assert_complains(done, "holds no weights of earlier steps", "--keep")
 
 
-def test_the_counting_head_of_every_seed(kept, cli, tmp_path):
+def test_the_counting_head_of_every_seed(kept, tmp_path):
     argv = ("--blocks", 20, "--steps", 5)
-    done = succeed(cli("anchor_head", *kept, *argv, out=tmp_path / "out"))
+    done = succeed(call("anchor_head", *kept, *argv, out=tmp_path / "out"))
     (runs,) = result_of(tmp_path / "out")["runs"].values()
     assert len(runs["head"]) == 2 and "new probes" in done.out
     (layer, head), harm = runs["head"][0], runs["harm"][0]
