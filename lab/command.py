@@ -4,6 +4,7 @@ line on stderr and exit code 2."""
 import argparse
 import dataclasses
 import difflib
+import inspect
 import math
 import operator
 import os
@@ -154,11 +155,12 @@ def describe(flags_class):
 
 def grouped(flags_class):
     """Return [(title, fields)]: run, model and length, then the script's own, then the rest."""
-    groups = {owner: [] for owner in flags_class.__mro__ if vars(owner).get("__annotations__")}
+    names = {owner: inspect.get_annotations(owner) for owner in flags_class.__mro__}
+    groups = {owner: [] for owner in names if names[owner]}
     first = [owner for name in FIRST for owner in groups if owner.__name__ == name]
     rest = [owner for owner in groups if owner not in (*first, flags_class)]
     for field in dataclasses.fields(flags_class):  # belongs to the group that defines it first
-        owners = [owner for owner in groups if field.name in owner.__annotations__]
+        owners = [owner for owner in groups if field.name in names[owner]]
         groups[owners[-1]].append(field)
     alone = not (first or rest)
     titles = {flags_class: "" if alone else "this script"}
