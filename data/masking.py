@@ -28,11 +28,9 @@ def mask_tokens(idx, vocab_size, gen, rate=0.15, unit="token", starts=None, mean
     else:
         begins = torch.rand(B, T, generator=gen) < 1 / mean_span
     unit_of = begins.long().cumsum(1)  # (B, T) which unit a token belongs to
-    count = usable.sum(1)
-    wanted = (rate * count + torch.rand(B, generator=gen)).floor()
-    wanted = wanted.clamp(min=1).minimum(count)  # (B,) how many tokens to choose
+    wanted = (rate * usable.sum(1) + torch.rand(B, generator=gen)).floor()  # (B,) tokens to choose
 
-    # Shuffle the units of each row. Tokens of one unit get neighbouring ranks.
+    # Shuffle the units of each row. Tokens of one unit get neighbouring ranks, special ones the last
     order = torch.rand(B, T + 1, generator=gen).gather(1, unit_of).masked_fill(~usable, 2.0)
     rank = order.argsort(dim=1, stable=True).argsort(dim=1)  # (B, T)
 
@@ -42,14 +40,14 @@ def mask_tokens(idx, vocab_size, gen, rate=0.15, unit="token", starts=None, mean
         of_unit.scatter_reduce_(1, unit_of, values, how, include_self=False)
         return of_unit.gather(1, unit_of)
 
-    lowest = in_unit(rank.masked_fill(~usable, T), "amin")
+    lowest = in_unit(rank, "amin")
     size = in_unit(usable.long(), "sum")
 
     dice = torch.rand(B, T, generator=gen)
     vocab_size = max(vocab_size, len(SPECIAL) + 1)
     random_words = torch.randint(len(SPECIAL), vocab_size, (B, T), generator=gen)
-    # Choose units by rank until enough tokens are covered. A unit that would overshoot is chosen
-    # with the probability that keeps the expected number as wanted.
+    # Choose the first unit, then others by rank until enough tokens are covered. One that would
+    # overshoot is chosen with the probability that keeps the expected number as wanted.
     luck = torch.rand(B, 1, generator=gen)
     chosen = usable & ((lowest + luck * size < wanted[:, None]) | (lowest == 0))
 

@@ -138,6 +138,15 @@ def test_whole_words_are_hidden_with_all_their_pieces():
     assert hidden.float().mean().item() == pytest.approx(0.2, rel=0.2)
 
 
+def test_a_special_token_ends_a_word():
+    pieces = [BOS, 10, 11, EOS, 13, 14, EOS]  # none of them has the mark of a word's beginning
+    _, labels = hide(torch.tensor([pieces]).expand(200, -1), unit="word", rate=0.3)
+    first, second = (labels[:, part] != -100 for part in (slice(1, 3), slice(4, 6)))
+    for hidden in (first, second):
+        assert torch.equal(hidden.any(1), hidden.all(1))
+    assert not (first & second).all(1).any()
+
+
 def test_spans_are_runs_of_about_three_tokens():
     idx = torch.randint(len(SPECIAL), V, (500, 100))
     lengths = {
