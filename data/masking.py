@@ -30,7 +30,7 @@ def mask_tokens(idx, vocab_size, gen, rate=0.15, unit="token", starts=None, mean
     unit_of = begins.long().cumsum(1)  # (B, T) which unit a token belongs to
     wanted = (rate * usable.sum(1) + torch.rand(B, generator=gen)).floor()  # (B,) tokens to choose
 
-    # Shuffle the units of each row. Tokens of one unit get neighbouring ranks, special ones the last
+    # Shuffle the units of each row. Tokens of a unit get neighbouring ranks, special ones the last.
     order = torch.rand(B, T + 1, generator=gen).gather(1, unit_of).masked_fill(~usable, 2.0)
     rank = order.argsort(dim=1, stable=True).argsort(dim=1)  # (B, T)
 
