@@ -129,11 +129,10 @@ def parse(flags_class, description="", argv=None, saved=None):
     ]
     if any("\udc80" <= c <= "\udcff" for word in words for c in word):
         parser.error("the command line is not UTF-8")  # config.json could not hold it
+    for word in words:
+        if re.fullmatch(r"--[\w-]+=--", word):  # which argparse reads as an empty list
+            parser.error(f"argument {word[:-3]}: expected a value, not --")
     given = vars(parser.parse_args(words))
-    for field in dataclasses.fields(flags_class):
-        value = given.get(field.name)
-        if isinstance(value, list) and (field.type != list[str] or [] in value):  # from --data=--
-            parser.error(f"argument {spelled(field.name)}: expected a value, not --")
     flags = flags_class(**(saved or {}) | given)
     flags.given = frozenset(given)
     require(*(check_limits(name, getattr(flags, name), about[name]) for name in about))
