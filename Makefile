@@ -168,6 +168,8 @@ works = $(1)/bin/python -c '$(FIND)'
 unless-it-works = $(shell $(works) >/dev/null 2>&1 || echo rebuild)
 
 .venv/ready: requirements.txt requirements.lock $(call unless-it-works,.venv)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "make: $(PYTHON) is not" \
+		"Python 3.10 or newer; name one that is, for example PYTHON=python3.12" >&2; exit 2; }
 	@echo "Installing into .venv takes a few minutes."
 	$(PYTHON) -m venv --clear .venv
 	.venv/$(INSTALL) -r requirements.txt
