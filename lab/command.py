@@ -5,6 +5,7 @@ import argparse
 import dataclasses
 import difflib
 import inspect
+import io
 import math
 import operator
 import os
@@ -40,6 +41,8 @@ def main(run_script, flags_class, description):
     code 2, a signal in exit code 128 + its number.
     """
     flags, prog = None, program(flags_class)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # for letters that its encoding lacks
     try:
         with own_signals():
             flags = parse(flags_class, description)

@@ -101,7 +101,8 @@ def run_job(out, folder, module, arguments, progress, places):
     command = [sys.executable, "-m", module, *arguments, *resume]
     place = places.get()
     progress.begin(folder, typed_flags(arguments).get("steps"))
-    environment = os.environ | {"PYTHONPATH": str(ROOT)} | place
+    own = {"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"}  # Windows has another
+    environment = os.environ | own | place
     try:
         done = subprocess.run(command, capture_output=True, encoding="utf-8", env=environment)
     finally:

@@ -1,5 +1,6 @@
-"""A reader of the output that goes away, as in `python train_lm.py | head`."""
+"""Outputs that end early, as in `python train_lm.py | head`, or that lack letters."""
 
+import os
 import subprocess
 import sys
 
@@ -18,12 +19,23 @@ def test_a_closed_pipe_does_not_end_a_training(corpus, tmp_path):
     assert result_of(out)["step"] == 30
 
 
-def test_a_closed_pipe_ends_other_scripts_with_a_line():
+def run_script(body, **env):
+    """Run a script with the flags of train_lm.py in a process; return what it wrote."""
     program = (
         "import sys; from lab import command; import train_lm\n"
-        "def script(flags): raise BrokenPipeError\n"
+        f"def script(flags): {body}\n"
         "command.main(script, train_lm.Flags, '')"
     )
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    command, env = [sys.executable, "-c", program], os.environ | env
+    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
+
+
+def test_a_closed_pipe_ends_other_scripts_with_a_line():
+    done = run_script("raise BrokenPipeError")
     assert done.returncode == 1
     assert done.stderr == ("train_lm.py: stopped: nothing reads the output any more\n")
+
+
+def test_letters_that_the_output_lacks_become_escapes():
+    done = run_script("print('a 世')", PYTHONIOENCODING="ascii")
+    assert done.stdout == "a \\u4e16\n" and not done.stderr
