@@ -18,7 +18,7 @@ DEEPEST = 6  # comments at least this deep are counted together
 GROUPS = (*(f"depth-{d}" for d in range(1, DEEPEST + 1)), "repeated")
 
 
-def read_forests(flags, tokenizer=None):
+def read_forests(flags, tokenizer):
     """Return (name, tokenizer, {set: Forest}, {what was changed in the data: how often}).
 
     Whole trees are held out, the same in every run. tokenizer: None makes one of the rest. Raises
