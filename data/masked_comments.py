@@ -95,7 +95,7 @@ def toy_floor(flags, forest, batches, tokenizer):
     for rows, inputs, _, labels, _ in batches:
         for row, shown, masked in zip(rows, inputs.tolist(), labels != -100):
             places = masked.nonzero().flatten().tolist()
-            depth = forest.depths[row].clamp(max=DEEPEST) - 1
+            depth = forest.depths[row] - 1  # toy_threads.DEEPEST is below DEEPEST
             for view, chain in (("ancestors", forest.chains[row]), ("alone", [])):
                 above = [forest.texts[a] for a in chain]
                 nats = toy_threads.nats(forest.texts[row], above, tokens, shown, places, size)

@@ -52,6 +52,6 @@ def mask_tokens(idx, vocab_size, gen, rate=0.15, unit="token", starts=None, mean
     chosen = usable & ((lowest + luck * size < wanted[:, None]) | (lowest == 0))
 
     labels = idx.masked_fill(~chosen, -100)
-    inputs = torch.where(chosen & (dice < 0.8), MASK, idx)
-    inputs = torch.where(chosen & (dice >= 0.8) & (dice < 0.9), random_words, inputs)
+    inputs = torch.where(chosen & (dice < 0.9), random_words, idx)
+    inputs = torch.where(chosen & (dice < 0.8), MASK, inputs)
     return inputs, labels

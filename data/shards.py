@@ -133,11 +133,10 @@ def check_files(folder, index, compare_checksums):
     """Raise DataError naming every shard that is missing, truncated or, if compared, altered."""
     wrong = []
     for shard in index.shards:
-        path = folder / shard.file
+        path, expected = folder / shard.file, shard_size(shard, index.dtype)
         if not path.is_file():
             wrong.append(f"{path}: is missing; {REMAKE}")
-        elif not is_complete(folder, shard, index.dtype):
-            found, expected = path.stat().st_size, shard_size(shard, index.dtype)
+        elif (found := path.stat().st_size) != expected:
             wrong.append(f"{path}: has {found:,} bytes instead of {expected:,}; {REMAKE}")
         elif compare_checksums and sha256(path) != shard.sha256:
             wrong.append(f"{path}: was altered (its checksum differs); delete it and {REMAKE}")

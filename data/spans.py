@@ -44,7 +44,7 @@ def choose_spans(counts, T, gen, rate, mean_span):
     """Return (B, T) bool: which of a row's first counts (B,) tokens are corrupted."""
     B, place = len(counts), torch.arange(T + 1)
     luck = torch.rand(2, B, generator=gen)
-    n_corrupted = (rate * counts + luck[0]).floor().long().clamp(min=1).minimum(counts)  # (B,)
+    n_corrupted = (rate * counts + luck[0]).floor().long().clamp(min=1)  # (B,)
     n_kept = counts - n_corrupted
     n_spans = (n_corrupted / mean_span + luck[1]).floor().long().clamp(min=1)
     n_spans = n_spans.minimum(n_corrupted).minimum(n_kept + 1)
@@ -77,8 +77,8 @@ def squeeze(values, keep):
 
 def most(n_tokens, rate, mean_span):
     """Return the most (corrupted tokens, spans) that `corrupt` can choose in a text of n_tokens."""
-    n_corrupted = min(n_tokens, max(1, math.floor(rate * n_tokens) + 1))
-    return n_corrupted, min(n_corrupted, max(1, math.floor(n_corrupted / mean_span) + 1))
+    n_corrupted = min(n_tokens, math.floor(rate * n_tokens) + 1)
+    return n_corrupted, min(n_corrupted, math.floor(n_corrupted / mean_span) + 1)
 
 
 def restore(source, target, first):

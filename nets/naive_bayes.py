@@ -24,7 +24,7 @@ class NaiveBayes:
         total = counts.sum(1, keepdims=True) + smoothing * size
         self.weights = np.log((counts + smoothing) / total)  # (n_class, F)
         with np.errstate(divide="ignore"):  # a class without rows has probability 0
-            self.prior = np.log(np.bincount(labels, minlength=n_class) / max(1, len(labels)))
+            self.prior = np.log(np.bincount(labels, minlength=n_class) / len(labels))
 
     @staticmethod
     def features(sentences):

@@ -47,7 +47,7 @@ class Level:
         total = np.bincount(context, counts, n_context)
         # Number -1, an unseen n-gram or context, reads the appended last entry:
         # it leaves everything to the lower order.
-        self.kept = np.append((counts - D) / np.maximum(total[context], 1), 0.0)
+        self.kept = np.append((counts - D) / total[context], 0.0)
         self.rest = np.append(
             np.where(total > 0, np.bincount(context, D, n_context) / np.maximum(total, 1), 1.0), 1.0
         )
