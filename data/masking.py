@@ -27,7 +27,7 @@ def mask_tokens(idx, vocab_size, gen, rate=0.15, unit="token", starts=None, mean
         begins = starts[idx] | ~usable
     else:
         begins = torch.rand(B, T, generator=gen) < 1 / mean_span
-    unit_of = begins.long().cumsum(1)  # (B, T) which unit a token belongs to
+    unit_of = begins.cumsum(1)  # (B, T) which unit a token belongs to
     wanted = (rate * usable.sum(1) + torch.rand(B, generator=gen)).floor()  # (B,) tokens to choose
 
     # Shuffle the units of each row. Tokens of a unit get neighbouring ranks, special ones the last.

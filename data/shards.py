@@ -220,7 +220,7 @@ class Stream:
         self.maps = [np.memmap(folder / shard.file, self.dtype, "r") for shard in shards]
 
     def __len__(self):
-        return 1 + int(self.ends[-1])
+        return 1 + self.ends[-1]
 
     def __getitem__(self, where):
         if isinstance(where, slice):

@@ -67,5 +67,5 @@ def choose_smoothing(sentences, labels, n_class, grid=(0.03, 0.1, 0.3, 1.0, 3.0)
         questions, answers = zip(*held)
         for smoothing in grid:
             model = NaiveBayes(*zip(*kept), n_class, smoothing)
-            correct[smoothing] += int((model.predict(questions) == np.array(answers)).sum())
+            correct[smoothing] += (model.predict(questions) == answers).sum()
     return max(grid, key=correct.get)

@@ -17,7 +17,7 @@ def discounts(counts):
     n_j is the number of n-grams counted j times. In a small corpus an n_j can be zero. The formula
     is then undefined or gives a discount outside (0, j), and j / 2 takes its place.
     """
-    n1, n2, n3, n4 = (int((counts == j).sum()) for j in (1, 2, 3, 4))
+    n1, n2, n3, n4 = ((counts == j).sum() for j in (1, 2, 3, 4))
     Y = n1 / (n1 + 2 * n2) if n1 else 0.0
     estimates = [
         j - (j + 1) * Y * more / n if n else 0.0
