@@ -185,7 +185,7 @@ class Attention(nn.Module):
 class Block(nn.Module):
     """Attention moves information between tokens, the feed-forward layer works on each alone."""
 
-    def __init__(self, config, cross=False, causal=False):
+    def __init__(self, config, cross, causal):
         super().__init__()
         C, self.norm_first = config.n_embd, config.norm_first
         self.norm1, self.attention = nn.LayerNorm(C, config.norm_eps), Attention(config, causal)

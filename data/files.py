@@ -109,7 +109,6 @@ def read_lines(path):
     Drops a byte-order mark and accepts Windows line ends (CRLF). Raises DataError for a file that
     is missing, empty, unreadable or not UTF-8, naming the line.
     """
-    path = Path(path)
     raw = read_bytes(
         path, TEXT_LIMIT, "check the path", "prepare it with beyond.prepare, or split it"
     )

@@ -28,7 +28,7 @@ class Rows:
     def __init__(self, rows, tokenizer, block_size):
         texts = [text for _, text in rows]
         self.sequences, self.n_long = batching.sentences(tokenizer, texts, block_size)
-        self.labels = torch.tensor([label for label, _ in rows], dtype=torch.long)
+        self.labels = torch.tensor([label for label, _ in rows])
         self.lengths = [len(sequence) for sequence in self.sequences]
 
     def __len__(self):

@@ -81,7 +81,7 @@ def read_pieces(source, begin, end, size):
     """Yield (position, bytes) of a range, about `size` bytes at a time and always whole lines."""
     with open(source.file, "rb") as file:
         while begin < end:
-            stop = min(end, find_line_start(file, min(begin + size, end)))
+            stop = find_line_start(file, min(begin + size, end))
             file.seek(begin)
             yield begin, file.read(stop - begin)
             begin = stop
@@ -115,7 +115,7 @@ def locate(path, position):
     """Return "file:line" of a byte."""
     line = 1
     with open(path, "rb") as file:
-        while position > 0 and (raw := file.read(min(PIECE, position))):
+        while raw := file.read(min(PIECE, position)):
             line += raw.count(b"\n")
             position -= len(raw)
     return f"{path}:{line}"

@@ -6,7 +6,6 @@ The system unlocks it when the process ends, however it ends.
 import contextlib
 import os
 import time
-from pathlib import Path
 
 locked_folders = []  # open descriptors of the folders this process has locked
 
@@ -14,7 +13,7 @@ locked_folders = []  # open descriptors of the folders this process has locked
 @contextlib.contextmanager
 def wait_for_lock(folder, on_wait):
     """Hold a lock on a folder's file .lock; call `on_wait()` before waiting for another process."""
-    with open(Path(folder) / ".lock", "ab") as file:
+    with open(folder / ".lock", "ab") as file:
         if not try_lock(file):
             on_wait()
             while not try_lock(file):

@@ -18,7 +18,7 @@ DEEPEST = 6  # comments at least this deep are counted together
 GROUPS = (*(f"depth-{d}" for d in range(1, DEEPEST + 1)), "repeated")
 
 
-def read_forests(flags, tokenizer=None):
+def read_forests(flags, tokenizer):
     """Return (name, tokenizer, {set: Forest}, {what was changed in the data: how often}).
 
     Whole trees are held out, the same in every run. tokenizer: None makes one of the rest. Raises
@@ -95,7 +95,7 @@ def toy_floor(flags, forest, batches, tokenizer):
     for rows, inputs, _, labels, _ in batches:
         for row, shown, masked in zip(rows, inputs.tolist(), labels != -100):
             places = masked.nonzero().flatten().tolist()
-            depth = forest.depths[row].clamp(max=DEEPEST) - 1
+            depth = forest.depths[row] - 1  # toy_threads.DEEPEST is below DEEPEST
             for view, chain in (("ancestors", forest.chains[row]), ("alone", [])):
                 above = [forest.texts[a] for a in chain]
                 nats = toy_threads.nats(forest.texts[row], above, tokens, shown, places, size)

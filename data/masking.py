@@ -27,7 +27,7 @@ def mask_tokens(idx, vocab_size, gen, rate=0.15, unit="token", starts=None, mean
         begins = starts[idx] | ~usable
     else:
         begins = torch.rand(B, T, generator=gen) < 1 / mean_span
-    unit_of = begins.long().cumsum(1)  # (B, T) which unit a token belongs to
+    unit_of = begins.cumsum(1)  # (B, T) which unit a token belongs to
     wanted = (rate * usable.sum(1) + torch.rand(B, generator=gen)).floor()  # (B,) tokens to choose
 
     # Shuffle the units of each row. Tokens of a unit get neighbouring ranks, special ones the last.
@@ -52,6 +52,6 @@ def mask_tokens(idx, vocab_size, gen, rate=0.15, unit="token", starts=None, mean
     chosen = usable & ((lowest + luck * size < wanted[:, None]) | (lowest == 0))
 
     labels = idx.masked_fill(~chosen, -100)
-    inputs = torch.where(chosen & (dice < 0.8), MASK, idx)
-    inputs = torch.where(chosen & (dice >= 0.8) & (dice < 0.9), random_words, inputs)
+    inputs = torch.where(chosen & (dice < 0.9), random_words, idx)
+    inputs = torch.where(chosen & (dice < 0.8), MASK, inputs)
     return inputs, labels

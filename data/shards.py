@@ -133,11 +133,10 @@ def check_files(folder, index, compare_checksums):
     """Raise DataError naming every shard that is missing, truncated or, if compared, altered."""
     wrong = []
     for shard in index.shards:
-        path = folder / shard.file
+        path, expected = folder / shard.file, shard_size(shard, index.dtype)
         if not path.is_file():
             wrong.append(f"{path}: is missing; {REMAKE}")
-        elif not is_complete(folder, shard, index.dtype):
-            found, expected = path.stat().st_size, shard_size(shard, index.dtype)
+        elif (found := path.stat().st_size) != expected:
             wrong.append(f"{path}: has {found:,} bytes instead of {expected:,}; {REMAKE}")
         elif compare_checksums and sha256(path) != shard.sha256:
             wrong.append(f"{path}: was altered (its checksum differs); delete it and {REMAKE}")
@@ -221,7 +220,7 @@ class Stream:
         self.maps = [np.memmap(folder / shard.file, self.dtype, "r") for shard in shards]
 
     def __len__(self):
-        return 1 + int(self.ends[-1])
+        return 1 + self.ends[-1]
 
     def __getitem__(self, where):
         if isinstance(where, slice):

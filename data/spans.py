@@ -30,7 +30,7 @@ def corrupt(idx, mask, first, gen, rate=0.15, mean_span=3):
     corrupted[:, 1:] = choose_spans(mask.sum(1) - 1, T - 1, gen, rate, mean_span)
     begins = corrupted.clone()
     begins[:, 1:] &= ~corrupted[:, :-1]
-    sentinels = first + begins.long().cumsum(1) - 1  # (B, T)
+    sentinels = first + begins.cumsum(1) - 1  # (B, T)
     source, source_mask = squeeze(torch.where(begins, sentinels, idx), mask & (begins | ~corrupted))
     # The target has a place for a sentinel before each token, and one for [EOS] at the end.
     target = torch.stack([sentinels, idx], dim=2).view(B, 2 * T)
@@ -44,18 +44,18 @@ def choose_spans(counts, T, gen, rate, mean_span):
     """Return (B, T) bool: which of a row's first counts (B,) tokens are corrupted."""
     B, place = len(counts), torch.arange(T + 1)
     luck = torch.rand(2, B, generator=gen)
-    n_corrupted = (rate * counts + luck[0]).floor().long().clamp(min=1).minimum(counts)  # (B,)
+    n_corrupted = (rate * counts + luck[0]).floor().long().clamp(min=1)  # (B,)
     n_kept = counts - n_corrupted
     n_spans = (n_corrupted / mean_span + luck[1]).floor().long().clamp(min=1)
     n_spans = n_spans.minimum(n_corrupted).minimum(n_kept + 1)
     # Cut the corrupted tokens into spans: all but the first begin at chosen tokens.
     cuts = draw((place > 0) & (place < n_corrupted[:, None]), n_spans - 1, gen)  # (B, T + 1)
-    span_of = cuts.long().cumsum(1)
+    span_of = cuts.cumsum(1)
     lengths = torch.zeros(B, T + 1, dtype=torch.long)
     lengths = lengths.scatter_add(1, span_of, (place < n_corrupted[:, None]).long())
     # Put each span before a chosen token of those that stay, or after the last one.
     slots = draw(place <= n_kept[:, None], n_spans, gen)  # (B, T + 1)
-    lengths = lengths.gather(1, (slots.long().cumsum(1) - 1).clamp(min=0)) * slots
+    lengths = lengths.gather(1, (slots.cumsum(1) - 1).clamp(min=0)) * slots
     # The place of each token that stays is its number plus the lengths of the spans before it.
     stays = (place + lengths.cumsum(1)).masked_fill(place >= n_kept[:, None], T)  # (B, T + 1)
     kept = torch.zeros(B, T + 1, dtype=torch.bool).scatter(1, stays, True)
@@ -77,8 +77,8 @@ def squeeze(values, keep):
 
 def most(n_tokens, rate, mean_span):
     """Return the most (corrupted tokens, spans) that `corrupt` can choose in a text of n_tokens."""
-    n_corrupted = min(n_tokens, max(1, math.floor(rate * n_tokens) + 1))
-    return n_corrupted, min(n_corrupted, max(1, math.floor(n_corrupted / mean_span) + 1))
+    n_corrupted = min(n_tokens, math.floor(rate * n_tokens) + 1)
+    return n_corrupted, min(n_corrupted, math.floor(n_corrupted / mean_span) + 1)
 
 
 def restore(source, target, first):

@@ -4,7 +4,7 @@ Each function reads one value of --data, holds out validation lines, and makes t
 token streams, the vocabulary leaves the held-out lines out, as it does every test set.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from tokenizers import Tokenizer
@@ -28,8 +28,8 @@ class Text:
     # The same -> bytes of its text in UTF-8
     sizes: dict[str, int]
     # The lowest possible values of metrics, if they are known
-    floor: dict[str, float] = field(default_factory=dict)
-    note: str = ""  # what --split removed
+    floor: dict[str, float]
+    note: str  # what --split removed
 
 
 def read_text(flags, tokenizer=None):

@@ -160,8 +160,5 @@ def word_starts(tokenizer):
         return torch.ones(tokenizer.get_vocab_size(), dtype=torch.bool)
     tokens = (tokenizer.id_to_token(i) for i in range(tokenizer.get_vocab_size()))
     return torch.tensor(
-        [
-            token in SPECIAL or token[0] in "ĠĊ" or token[0].isascii() and not token[0].isalnum()
-            for token in tokens
-        ]
+        [token[0] in "ĠĊ" or token[0].isascii() and not token[0].isalnum() for token in tokens]
     )

@@ -44,7 +44,7 @@ def generate(model, source, source_mask, n_tokens, choose=None):
     idx, reader = torch.full_like(source[:, :1], BOS), CachedReader(model.body.decoder)
     while idx.size(1) <= n_tokens and not (idx == EOS).any(1).all():
         h = reader.read(idx[:, -1:], memory=memory, memory_mask=source_mask)[:, -1]  # (B, C)
-        logits = model.head(h).float()  # (B, V)
+        logits = model.head(h)  # (B, V)
         logits[:, :EOS] = -math.inf
         chosen = choose(logits) if choose else logits.argmax(-1)
         idx = torch.cat([idx, chosen[:, None]], dim=1)

@@ -21,7 +21,7 @@ def compute_logits(model, rows, device, features=None):
     model.eval()
     logits = over_rows(model, rows, device) if features is None else model.head(features)
     model.train()
-    return logits.float().cpu()
+    return logits.cpu()
 
 
 def over_rows(compute, rows, device):

@@ -49,7 +49,7 @@ class GenerativeClassifier(nn.Module):
             text = send((targets != -100).nonzero()[:, 0], idx.device)  # (N,): of each target
             for c, members in enumerate(self.members_of_class):
                 losses = [member.losses(inputs, targets, real) for member in members]  # M of (N,)
-                scores[:, c].index_add_(0, text, -torch.stack(losses).mean(0).float())
+                scores[:, c].index_add_(0, text, -torch.stack(losses).mean(0))
         return scores
 
     def questions(self, idx, mask):

@@ -24,7 +24,7 @@ class NaiveBayes:
         total = counts.sum(1, keepdims=True) + smoothing * size
         self.weights = np.log((counts + smoothing) / total)  # (n_class, F)
         with np.errstate(divide="ignore"):  # a class without rows has probability 0
-            self.prior = np.log(np.bincount(labels, minlength=n_class) / max(1, len(labels)))
+            self.prior = np.log(np.bincount(labels, minlength=n_class) / len(labels))
 
     @staticmethod
     def features(sentences):
@@ -67,5 +67,5 @@ def choose_smoothing(sentences, labels, n_class, grid=(0.03, 0.1, 0.3, 1.0, 3.0)
         questions, answers = zip(*held)
         for smoothing in grid:
             model = NaiveBayes(*zip(*kept), n_class, smoothing)
-            correct[smoothing] += int((model.predict(questions) == np.array(answers)).sum())
+            correct[smoothing] += (model.predict(questions) == answers).sum()
     return max(grid, key=correct.get)

@@ -17,7 +17,7 @@ def discounts(counts):
     n_j is the number of n-grams counted j times. In a small corpus an n_j can be zero. The formula
     is then undefined or gives a discount outside (0, j), and j / 2 takes its place.
     """
-    n1, n2, n3, n4 = (int((counts == j).sum()) for j in (1, 2, 3, 4))
+    n1, n2, n3, n4 = ((counts == j).sum() for j in (1, 2, 3, 4))
     Y = n1 / (n1 + 2 * n2) if n1 else 0.0
     estimates = [
         j - (j + 1) * Y * more / n if n else 0.0
@@ -47,7 +47,7 @@ class Level:
         total = np.bincount(context, counts, n_context)
         # Number -1, an unseen n-gram or context, reads the appended last entry:
         # it leaves everything to the lower order.
-        self.kept = np.append((counts - D) / np.maximum(total[context], 1), 0.0)
+        self.kept = np.append((counts - D) / total[context], 0.0)
         self.rest = np.append(
             np.where(total > 0, np.bincount(context, D, n_context) / np.maximum(total, 1), 1.0), 1.0
         )

@@ -19,7 +19,7 @@ class ThreadReader(nn.Module):
 
     ANCESTOR_POSITIONS = ("none", "learned", "sinusoidal")
 
-    def __init__(self, config, n_ancestors=8, ancestor_positions="none"):
+    def __init__(self, config, n_ancestors, ancestor_positions):
         super().__init__()
         self.config = config
         self.encoder, self.decoder = Encoder(config), Encoder(config, cross=True)

@@ -72,6 +72,5 @@ def translate_clause(words):
     lami = [PARTICLE if word == PARTICLE else lexicon()[word] for word in words]
     for i, word in enumerate(words):
         partner = i + 1 if word in DETERMINERS else i - 1 if word in ADJECTIVES else i
-        if 0 <= partner < len(words):
-            lami[i] = lami[i][:-1] + lexicon().get(words[partner], PARTICLE)[-1]
+        lami[i] = lami[i][:-1] + lami[partner][-1]
     return lami

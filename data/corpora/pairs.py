@@ -1,6 +1,6 @@
 """Sentence pairs: the same sentences in two languages."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from data.corpora import lami, toy
@@ -18,9 +18,9 @@ class Pairs:
     languages: tuple[str, str]
     train: list[tuple[str, str]]
     # For choosing a checkpoint; may be empty
-    valid: list[tuple[str, str]] = field(default_factory=list)
+    valid: list[tuple[str, str]]
     # Name of a test set -> its pairs
-    tests: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+    tests: dict[str, list[tuple[str, str]]]
 
     def texts(self):
         """Return all training sentences of both languages. They make the vocabulary."""

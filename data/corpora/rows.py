@@ -18,7 +18,6 @@ def load(path):
 
     Raises DataError as `read_rows` does, and unless there are at least two classes of several rows.
     """
-    path = Path(path)
     labelled = read_rows(path)
     classes = sorted({label for label, _ in labelled})
     if not 2 <= len(classes) <= max(2, len(labelled) // 4):

@@ -45,7 +45,6 @@ def load(folder):
     Labels 0, 1 and 2 get names if the test sets are the assignment's. Raises DataError as the
     readers do, and if files are missing.
     """
-    folder = Path(folder)
     corpus = Corpus(folder.resolve().name)
     has_rows, has_text = (folder / "train_CLS.tsv").exists(), (folder / "train_LM.txt").exists()
     if not has_rows and not has_text:

@@ -1,7 +1,5 @@
 """A plain text file as a corpus: a sentence or paragraph per line."""
 
-from pathlib import Path
-
 from data.corpus import Corpus, normalize
 from data.files import DataError, read_non_empty_lines
 
@@ -12,7 +10,6 @@ def load(path):
     Raises DataError as `read_non_empty_lines` does, for a single line, and if no held-out line is
     new.
     """
-    path = Path(path)
     lines = read_non_empty_lines(path)
     cut = len(lines) - max(1, len(lines) // 10)
     if cut < 1:

@@ -29,10 +29,10 @@ def load(folder):
     Raises DataError as the readers do.
     """
     train, valid, test = (
-        [repair(line) for line in read_non_empty_lines(Path(folder) / f"{name}.txt")]
+        [repair(line) for line in read_non_empty_lines(folder / f"{name}.txt")]
         for name in ("train", "valid", "test")
     )
-    name = Path(folder).resolve().name
+    name = folder.resolve().name
     return Corpus(name, train, {"wiki-valid": valid, "wiki-test": test})
 
 

@@ -94,6 +94,7 @@ def test_rows_without_words_hide_nothing():
     assert (labels[:2] == -100).all()
     assert torch.equal(inputs[:2], idx[:2])
     assert labels[2].tolist() == [-100, 50, -100]
+    assert (mask_tokens(idx[:2], len(SPECIAL), batching.generator(0))[1] == -100).all()
 
 
 @pytest.mark.parametrize("unit", UNITS)

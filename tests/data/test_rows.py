@@ -62,6 +62,13 @@ def test_a_header_in_the_assignments_folder(which, own_corpus, capsys):
     assert capsys.readouterr().err.count("is a header") == 1 + (which == "both")
 
 
+@pytest.mark.parametrize(
+    "rows", [[("good", "nice")], [("other", "two words"), ("0", "one"), ("1", "two")]]
+)
+def test_a_row_alone_or_with_a_sentence_is_no_header(rows, tmp_path):
+    assert read_rows(write(tmp_path / "mine.tsv", "", rows)) == rows
+
+
 # ---------------------------------------------------------------------------- .csv
 
 
@@ -100,12 +107,14 @@ def test_a_csv_file_is_a_corpus(tmp_path):
         ("a.tsv", "one\n", "a.tsv:1: no tab, expected a label, a tab and a text"),
         ("a.tsv", "label\ttext\n", "a.tsv: a header but no rows"),
         ("a.tsv", "a\tone\n\ttwo\n", "a.tsv:2: empty label"),
+        ("a.tsv", "\tone\n0\ttwo\n", "a.tsv:1: empty label"),
         ("a.tsv", "a\tone\n\nb\ttwo\n", "a.tsv:2: no tab"),
         ("a.tsv", "a\tone\na\t \n", "a.tsv:2: empty text; complete the line or remove it"),
         ("a.tsv", "id\ttext\tlabel\n1\ta b\n", "a.tsv:2: 2 columns, expected 3"),
         ("a.csv", "one\n", "a.csv:1: 1 column, expected a label and a text"),
         ("a.csv", "a,one, two\n", "a.csv:1: 3 columns, expected 2; quote texts that hold a comma"),
         ("a.csv", "label,text\na,one, two\n", "a.csv:2: 3 columns, expected 2; quote"),
+        ("a.csv", "label,one,two\na,b,c\n", "a.csv:1: 3 columns, expected 2; quote"),
         ("a.csv", "label,text\n", "a.csv: a header but no rows"),
         ("a.csv", "a,one\n,two\n", "a.csv:2: empty label"),
         ("a.csv", "a,one\na,\n", "a.csv:2: empty text"),
@@ -121,7 +130,7 @@ def test_a_mistake_names_the_line_and_the_remedy(name, text, message, tmp_path):
     assert message in str(error.value) and "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("header", ["", "label;text\n"])
+@pytest.mark.parametrize("header", ["", "label;text\n", "\n"])
 @pytest.mark.parametrize("text", ["plain", "one, comma", "two, of, them", '"in; quotes, too"'])
 def test_semicolons_between_columns_are_refused(header, text, tmp_path):
     path = write(tmp_path / "mine.csv", header, [("ham", text), ("spam", text)], "{};{}\n")

@@ -85,6 +85,9 @@ def test_a_split_removes_test_sentences_whatever_the_vocabulary(vocab_from, own_
     assert text.sizes["train"] == alone.sizes["train"]
     assert text.note.count("15 test rows") == 1 + (vocab_from == own_corpus)
     assert read_text(asked("pydocs", vocab_from=own_corpus, split="clean")).note
+    assert read_text(asked(own_corpus, vocab_from=vocab_from)).note == ""
+    with pytest.raises(DataError, match="--split clean: leaves no rows"):
+        read_text(asked("pydocs", split="clean"))
     with pytest.raises(DataError, match="--vocab-from nowhere: no such corpus"):
         read_text(asked(own_corpus, vocab_from="nowhere"))
 

@@ -71,6 +71,7 @@ def test_a_file_comes_from_the_first_mirror_that_has_it_right(hows, server, tmp_
         == tmp_path / "data"
     )
     assert contents(tmp_path) == {"data/train.txt": TEXT}
+    assert (tmp_path / "data" / "train.txt").stat().st_mode & 0o044 == 0o044  # all may read it
     asked = len(server.asked)
     download(tmp_path / "data", FILES, server.address(*hows), ("http",))
     assert len(server.asked) == asked  # an existing file is not downloaded again
@@ -96,9 +97,9 @@ def test_a_file_other_than_the_pinned_one_gets_no_name(how, why, server, tmp_pat
 def test_an_unreachable_mirror_is_asked_again(tmp_path, monkeypatch):
     waited = []
     monkeypatch.setattr("time.sleep", waited.append)
-    with pytest.raises(DataError, match="127.0.0.1:9: .*check the network"):
+    with pytest.raises(DataError, match="127.0.0.1:9: .*check the network") as error:
         download(tmp_path, FILES, ("http://127.0.0.1:9/",), ("http",), attempts=3)
-    assert waited == [0, 1, 2]
+    assert waited == [0, 1, 2] and str(error.value).count("127.0.0.1:9") == 1
 
 
 def test_only_https_unless_told_otherwise(server, tmp_path):

@@ -158,6 +158,11 @@ def test_classifier_head_has_one_hidden_layer_with_relu():
     assert sum(p.numel() for p in linear.parameters()) == 64 * 3 + 3
 
 
+def test_a_linear_classifier_begins_without_an_opinion():
+    model, idx = Classifier(tiny_model().body, 3, n_hidden=0), torch.randint(5, 30, (2, 8))
+    assert torch.equal(model(idx), torch.zeros(2, 3))
+
+
 # ---------------------------------------------------------------------------- losses
 
 

@@ -11,8 +11,8 @@ from helpers import SAID, assert_complains, call, result_of, succeed, train, wei
 import data
 import train_classifier
 from data.corpus import hold_out
-from data.labelled import Rows
-from data.tokenizer import BOS, encode
+from data.labelled import Rows, balanced_loss
+from data.tokenizer import BOS, encode, train_tokenizer
 from lab.live import LiveLine
 from lab.load import read_run
 from lab.records import read_metrics
@@ -100,6 +100,12 @@ def test_balance_weights_a_rare_class_like_a_common_one(tmp_path):
         shares = answer(loaded, "number unheard of them").softmax(0)
         share[how] = shares[loaded.config["classes"].index("rare")].item()
     assert share["none"] < 0.33 < share["weights"] < 0.6 < share["prior"]
+
+
+@pytest.mark.parametrize("how", ["weights", "prior"])
+def test_balance_without_a_training_row_of_a_class_keeps_the_loss_finite(how):
+    rows = Rows([(0, "one"), (2, "two")], train_tokenizer("word", ["one two"]), 8)
+    assert balanced_loss(torch.zeros(1, 3), torch.tensor([1]), rows.balance(3, how)).isfinite()
 
 
 def test_a_frozen_run_is_not_resumed_on_another_encoder(corpus, finished, tmp_path):

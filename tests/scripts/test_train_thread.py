@@ -24,7 +24,7 @@ from data.corpora import toy_threads
 from data.corpora.threads import Tree, load_threads
 from data.corpus import hold_out
 from data.forest import Forest
-from data.masked_comments import VIEWS, fixed_batches
+from data.masked_comments import VIEWS, fixed_batches, sum_by_group
 from data.tokenizer import BOS, UNK, encode, train_tokenizer
 from lab.load import read_run
 from lab.parameters import count_parameters
@@ -137,6 +137,14 @@ def test_each_comment_has_one_piece_and_a_control_elsewhere():
                 len(chain) for chain, k in zip(where.chains, tree_of) if k == tree_of[other[0]]
             )
             assert len(other) == min(len(own), deepest)
+
+
+def test_the_deepest_comments_are_counted_together():
+    thread = Tree([f"word {i}" for i in range(9)], [-1, *range(8)])  # depths 1 to 8
+    labels = torch.tensor([[-100, 7]] * 8)
+    losses, again = torch.ones(8).double(), torch.zeros(8, dtype=torch.bool)
+    sums = sum_by_group(forest([thread]), list(range(1, 9)), labels, losses, again)
+    assert sums.tolist() == [[1, 1, 1, 1, 1, 3, 0]] * 2
 
 
 def test_the_masks_are_the_same_for_every_seed_and_view():
