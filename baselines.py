@@ -134,10 +134,10 @@ def measure_ngrams(corpus, larger, parts, flags):
         result["weight"] = mixture.weight
 
     # The floor holds for word tokens with the full vocabulary only.
-    floor = {name: corpus.floor.get(f"perplexity/{name}") for name in streams}
-    if any(floor.values()) and flags.tokenizer == "word" and not flags.vocab_size:
-        result |= named("floor/perplexity/", {name: v for name, v in floor.items() if v})
-        print_row("  floor", [f"{value:,.1f}" if value else "" for value in floor.values()])
+    floor = {name: value for name, value in corpus.floor.items() if name in result}
+    if floor and flags.tokenizer == "word" and not flags.vocab_size:
+        result |= named("floor/", floor)
+        print_row("  floor", [f"{value:,.1f}" for value in floor.values()])
     print_row("tokens", [f"{n:,}" for n in n_tokens.values()])
     print_row("out of vocabulary", [f"{share:.1%}" for share in unknown.values()])
     return result

@@ -50,15 +50,15 @@ def n_predicted(size, task):
     return max(1, round(0.15 * tokens)) if task == "masked" else tokens
 
 
-def make_batches(size, task, n=4):
-    """Return n batches of random ids, the same at every call.
+def make_batches(size, task):
+    """Return four batches of random ids, the same at every call.
 
     Each has idx and targets (B, T), where -100 means no target; for seq2seq also source (B, T).
     """
     gen = torch.Generator().manual_seed(0)
     B, T = size.batch_size, size.block_size
     batches = []
-    for _ in range(n):
+    for _ in range(4):
         # Ids below 5 are special tokens
         blocks = torch.randint(5, size.vocab_size, (B, T + 1), generator=gen)
         idx, targets = blocks[:, :-1].contiguous(), blocks[:, 1:].contiguous()

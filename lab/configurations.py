@@ -149,7 +149,7 @@ def group(trained):
     ]
 
 
-def set_labels(configurations, labels=""):
+def set_labels(configurations, labels):
     """Label each configuration by the flags that differ, or by --labels, names joined by commas.
 
     A position encoding is written as its name alone. If the flags do not tell a configuration from

@@ -49,7 +49,6 @@ def styled():
         yield
 
 
-@styled()
 def make_figure(**more):
     """Return an empty matplotlib Figure, made without pyplot. A notebook shows it as a picture."""
     from matplotlib.figure import Figure
@@ -69,8 +68,7 @@ def make_figure(**more):
 def new_figure(rows=1, columns=1, figsize=None, dpi=None, **more):
     """Return a figure and its axes as pyplot.subplots does, without pyplot."""
     figure = make_figure(figsize=figsize, layout="constrained", dpi=dpi)
-    with styled():
-        return figure, figure.subplots(rows, columns, **more)
+    return figure, figure.subplots(rows, columns, **more)
 
 
 @styled()
@@ -98,7 +96,7 @@ def line_colors(labels):
         color = next((known[word] for word in words if word in known), None)
         if color and color not in colors.values():
             colors[label] = color
-    free = [color for color in COLORS if color not in colors.values()] or COLORS
+    free = [color for color in COLORS if color not in colors.values()]
     free = sorted(free, key=lambda color: color in POSITION_COLORS.values())  # theirs come last
     others = [label for label in labels if label not in colors]
     return colors | {label: free[i % len(free)] for i, label in enumerate(others)}
@@ -165,7 +163,6 @@ def curves(panels, xlabel):
     return figure
 
 
-@styled()
 def over_seeds(axis, xs, seeds, **style):
     """Plot the mean over seeds with a band of ± the sample standard deviation; return the means.
 
@@ -196,7 +193,6 @@ def plain_log_ticks(axis):
     if len(ticks) < 3:
         ticks = inside(MaxNLocator(4, steps=[1, 2, 5, 10]).tick_values(low, high))
     axis.set_yticks(ticks)
-    axis.set_ylim(low, high)
     axis.yaxis.set_minor_locator(NullLocator())
     axis.yaxis.set_major_formatter(
         lambda y, _: f"{y:.0e}" if y >= 1e6 else f"{y:,.0f}" if y >= 1000 else f"{y:.4g}"
@@ -217,7 +213,7 @@ def confusion(counts, classes, title):
         for j, n in enumerate(row):
             color = "white" if shares[i][j] > 0.5 else "black"
             axis.text(j, i, n, ha="center", va="center", color=color)
-    right = sum(row[i] for i, row in enumerate(counts)) / max(1, sum(map(sum, counts)))
+    right = sum(row[i] for i, row in enumerate(counts)) / sum(map(sum, counts))
     slanted = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"}  # long names would overlap
     slant = slanted if max(map(len, classes)) > 10 else {}
     axis.set_xticks(range(len(classes)), classes, parse_math=False, **slant)

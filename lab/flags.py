@@ -278,7 +278,7 @@ def model_config(flags, source=None, causal=False, **more):
     try:
         config = make_config(values)
     except ValueError as error:
-        fields = re.compile(rf"\b({'|'.join(names)})(?= must|=)|\b(n_head|n_embd|block_size)\b")
+        fields = re.compile(rf"\b({'|'.join(names)})(?= must|=)|\bn_embd\b")
         raise UserError(fields.sub(lambda found: spelled(found[0]), str(error))) from None
     adopt(flags, config)
     return config

@@ -56,14 +56,12 @@ def draw_over_lengths(title, panels, trained, undefined):
 
     trained: lengths in training. undefined: labels of models that cannot read longer texts.
     """
-    from matplotlib.ticker import NullLocator
-
     figure, axes, colors, handles = begin(title, panels)
     for axis, panel in zip(axes.flat, panels):
         plot_lines(axis, panel, colors, handles)
         for label in panel.lines.keys() & set(undefined):
             xs, means, _ = panel.lines[label]
-            style = dict(color="0.2", marker="x", markersize=6, linestyle="none")
+            style = dict(color="0.2", marker="x", linestyle="none")
             (handles["learned positions end here"],) = axis.plot(xs[-1:], means[-1:], **style)
         for x in trained:
             line = axis.axvline(x, color="0.6", linewidth=3, alpha=0.5, zorder=0)
@@ -72,7 +70,6 @@ def draw_over_lengths(title, panels, trained, undefined):
         axis.set_xscale("log", base=2)
         axis.set_xticks(sorted({x for xs, *_ in panel.lines.values() for x in xs}))
         axis.xaxis.set_major_formatter("{x:g}")
-        axis.xaxis.set_minor_locator(NullLocator())
     return finish(figure, axes, panels, "evaluation length (tokens)", handles)
 
 
@@ -81,7 +78,7 @@ def begin(title, panels):
     rows = math.ceil(len(panels) / 4)
     figure, axes = new_figure(rows, math.ceil(len(panels) / rows), squeeze=False, dpi=250)
     figure.suptitle(title, fontsize=9.5, parse_math=False)
-    return figure, axes, line_colors(dict.fromkeys(x for p in panels for x in p.lines)), {}
+    return figure, axes, line_colors(panels[0].lines), {}
 
 
 def plot_lines(axis, panel, colors, handles):
@@ -105,14 +102,12 @@ def plot_lines(axis, panel, colors, handles):
 
 def plot_finals(axis, panel, colors):
     """Plot the marked points side by side, to the right of the lines."""
-    if not panel.finals:
-        return
     steps = [x for xs, *_ in panel.lines.values() for x in xs]
     span = max(steps) - min(steps)
     for i, (label, (y, deviation)) in enumerate(panel.finals.items()):
         x = max(steps) + span * (0.08 + 0.15 * i / len(panel.finals))
-        style = dict(color=colors[label], fmt="*", markersize=6, elinewidth=0.9, zorder=3)
-        axis.errorbar([x], [y], [deviation or 0.0], **style)
+        style = dict(color=colors[label], fmt="*", elinewidth=0.9)
+        axis.errorbar([x], [y], [deviation], **style)
 
 
 def scale_log(axis, panel, is_seen, room=1.0):
@@ -163,7 +158,7 @@ def finish(figure, axes, panels, xlabel, handles):
         axis.set_axis_off()
 
     width = 0.056 * max(map(len, handles)) + 0.6  # of a legend entry, in inches of a page of 7
-    across = max(1, min(len(handles), int(7 / width)))
+    across = max(1, int(7 / width))
     style = dict(loc="outside lower center", fontsize=8, ncols=across)
     legend = figure.legend(handles.values(), handles, **style)
     for text in legend.get_texts():

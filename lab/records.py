@@ -92,7 +92,7 @@ def read_config(folder, where=""):
     check_entries(path, config, ENTRIES)
     flags = config["flags"] = without_null(Record(path, config.get("flags", {})))
     check_entries(path, flags, FLAGS)
-    names = [*config.get("classes", ()), *config.get("languages", ()), *flags]
+    names = [*config.get("classes", ()), *config.get("languages", ())]
     nested = any(isinstance(value, (list, dict)) for value in flags.values())
     nul = any("\0" in value for value in flags.values() if isinstance(value, str))
     plain = all(isinstance(name, str) for name in names) and not nested and not nul

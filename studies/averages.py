@@ -125,7 +125,7 @@ def distance_by_length(learned, lengths):
     parts = order.tensor_split(min(BINS, len(order)))
     edges = torch.stack([learned.flatten()[part[-1]] for part in parts[:-1]])
     guesses = torch.stack([positions[part].median() for part in parts])
-    guessed = guesses[torch.bucketize(lengths.contiguous(), edges)]  # (M, T)
+    guessed = guesses[torch.bucketize(lengths, edges)]  # (M, T)
     return (guessed - torch.arange(lengths.size(1))).abs().float().mean().item()
 
 

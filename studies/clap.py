@@ -52,7 +52,6 @@ CONTROLS = {
 # Names in figures
 NAMES = {
     "baseline": "baseline (learned)",
-    "sinusoidal": "sinusoidal",
     "alibi": "ALiBi",
     "learned-clap": "learned-CLAP",
     "zero-clap": "zero-CLAP (ALiBi)",

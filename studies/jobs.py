@@ -11,7 +11,6 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
@@ -62,7 +61,7 @@ def run_all(out, stages, flags, cost=lambda arguments: 1.0):
 
     Raises UserError with the last line of a script that fails.
     """
-    out, places = Path(out), queue.SimpleQueue()
+    places = queue.SimpleQueue()
     environments = list_places(flags, torch.cuda.device_count())
     for environment in environments:
         places.put(environment)
@@ -165,7 +164,7 @@ class Progress:
     """Print a line for each finished job, and on a terminal a live line with the time left."""
 
     def __init__(self, out, costs):
-        self.out, self.left = out, dict(costs)  # {folder: cost} of the jobs that are not finished
+        self.out, self.left = out, costs  # {folder: cost} of the jobs that are not finished
         self.running = {}  # {folder: --steps as typed}
         self.ended, self.spent = 0, 0.0  # jobs, and the cost of those run in this process
         self.started, self.live = time.perf_counter(), LiveLine()

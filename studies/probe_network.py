@@ -99,7 +99,7 @@ def read_positions(body, probes, idx, mask):
     for probe, states in zip(probes, states_of_tokens(body, idx, mask)):
         log_p = probe(states).log_softmax(-1).cpu()  # (N, n_position)
         nats = -log_p.gather(1, truth[:, None]).squeeze(1)
-        median = (log_p.exp().cumsum(-1) < 0.5).sum(-1).clamp(max=log_p.size(1) - 1)
+        median = (log_p.exp().cumsum(-1) < 0.5).sum(-1)
         readings.append({"argmax": log_p.argmax(-1), "median": median, "nats": nats})
     return readings, truth
 

@@ -144,7 +144,7 @@ def texts_of(run, corpus, n, seed):
             problem = f"too little text for blocks of {T} tokens; give another corpus"
             require((len(ids) > T, f"--data {corpus.name}: {problem}"))
             gen = batching.generator(key, seed)
-            blocks, _ = batching.random_blocks(ids, T, max(1, count), gen)
+            blocks, _ = batching.random_blocks(ids, T, count, gen)
             if run.config["flags"].get("anchor"):
                 blocks = batching.anchored(blocks)
             pairs.append((blocks, torch.ones_like(blocks, dtype=torch.bool)))
@@ -152,7 +152,7 @@ def texts_of(run, corpus, n, seed):
     lines, held_out = corpus.texts(), tests or [text for _, text in corpus.test_rows]
     if not held_out:
         lines, held_out = hold_out(lines, 0.2, seed=0)
-    for part, count in ((lines, n), (held_out, max(1, n // 4))):
+    for part, count in ((lines, n), (held_out, n // 4)):
         sequences, _ = batching.sentences(run.tokenizer, part, T)
         chosen = torch.randperm(len(sequences), generator=batching.generator("probe", seed))[:count]
         require((len(chosen) > 0, f"--data {corpus.name}: no sentences found; give another corpus"))

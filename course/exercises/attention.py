@@ -57,7 +57,7 @@ def plus(scores, mask):
     return scores if mask is None else scores + mask[:, None, None]
 
 
-def with_nan(scores, v, p=0.0, dim=-1):
+def with_nan(scores, v, p, dim=-1):
     weights = scores.softmax(dim)
     return F.dropout(weights, p) @ v, weights
 
@@ -135,7 +135,7 @@ ATTEND = (
 
 def passed_through(x, n_head, kernel):
     """Return what Attention makes of x (B, T, C) if its layers copy and `kernel` attends."""
-    layer = SimpleNamespace(n_head=n_head, attn_dropout=0.0, training=False, causal=False)
+    layer = SimpleNamespace(n_head=n_head, training=False, causal=False)
     layer.qkv, layer.out = lambda x: x.repeat(1, 1, 3), lambda y: y
     return Attention.forward(layer, x, kernel=kernel)[0]
 

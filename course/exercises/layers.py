@@ -47,7 +47,7 @@ def classifier_cases(gen):
     yield torch.ones(500, 20), eye, one, eye, one, 0.3, True
 
 
-def layers(x, w1, b1, w2, b2, p=0.3, training=False, act=torch.relu):
+def layers(x, w1, b1, w2, b2, p, training, act=torch.relu):
     return F.linear(F.dropout(act(F.linear(x, w1, b1)), p, training), w2, b2)
 
 

@@ -7,8 +7,8 @@ import torch
 from model import alibi_bias, alibi_slopes, sinusoids
 
 
-def waves(T, n_embd, base=10000.0, double=2):
-    angles = torch.arange(T)[:, None] * base ** (-double * torch.arange(n_embd // 2) / n_embd)
+def waves(T, n_embd, double=2):
+    angles = torch.arange(T)[:, None] * 10000.0 ** (-double * torch.arange(n_embd // 2) / n_embd)
     return torch.stack([angles.sin(), angles.cos()], -1).flatten(1)
 
 

@@ -62,7 +62,7 @@ def ablate(run, questions):
     targets = torch.where(questions.targets >= 0, questions.targets, logits.argmax(-1))
 
     def effect(logits, *name):
-        losses = F.cross_entropy(logits.float(), targets, reduction="none")
+        losses = F.cross_entropy(logits, targets, reduction="none")
         return Effect(losses.cpu(), logits.argmax(-1).cpu(), *name)
 
     whole, effects = effect(logits), []

@@ -14,7 +14,7 @@ from nets.ensemble import members_of
 
 def no_specials(logits):
     """Return logits (..., V) with -inf for [PAD], [UNK], [MASK], [BOS] and [EOS]."""
-    logits = logits.float().clone()
+    logits = logits.clone()
     logits[..., : len(SPECIAL)] = -torch.inf
     return logits
 
@@ -75,7 +75,7 @@ def write(model, ids, n_tokens, temperature, top_k, gen, anchor=False):
         else:
             unread = ids[None, readers[0].n_read :]
             h = [reader.read(unread)[0, -1] for reader in readers]  # of each member (C,)
-            logs = [member.head(each).float().log_softmax(-1) for member, each in zip(members, h)]
+            logs = [member.head(each).log_softmax(-1) for member, each in zip(members, h)]
             words = top_words(no_specials(torch.stack(logs).logsumexp(0)), temperature, top_k)
         ids = torch.cat([ids, draw_word(*words, gen)])
     return ids

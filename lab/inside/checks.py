@@ -100,13 +100,13 @@ def examine(body, idx, mask, memory=None, memory_mask=None):
         exact = real & mask[:, None, None, :] & may & ~(weights < 1e-30)
         check("the weights hold -slope * distance", wrong, exact, 1e-3)
     if not cross:
-        return weights.float().cpu(), checks
+        return weights.cpu(), checks
     cross_weights = torch.stack(cross_maps)
     check("rows sum to 1", cross_weights.sum(-1, keepdim=True) - 1, real, 1e-5, cross_checks)
     if not memory_mask.all():
         padding = real & ~memory_mask[:, None, None, :]
         check("no weight on padding", cross_weights, padding, checks=cross_checks)
-    return weights.float().cpu(), checks, cross_weights.float().cpu(), cross_checks
+    return weights.cpu(), checks, cross_weights.cpu(), cross_checks
 
 
 def holds(check):

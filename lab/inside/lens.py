@@ -153,7 +153,7 @@ def rank(logits, targets, k):
 
     logits (M, V); targets are (M,), or (1,) for a text and its words, none of which has one.
     """
-    probabilities = logits.float().softmax(-1)
+    probabilities = logits.softmax(-1)
     best, words = probabilities.topk(min(k, logits.size(-1)))
     targets = targets.expand(len(logits))
     known = targets >= 0

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 
 from data.tokenizer import token_strings
-from lab.errors import require
 from lab.figures import POSITION_COLORS
 from lab.inside.ablation import ablate, attentions
 from lab.inside.attention import describe
@@ -55,12 +54,11 @@ def page(readings, number=0, title="Attention"):
     """Return an HTML page on text `number` of the Readings of one or two runs.
 
     Every Reading of a run is one of its attentions. For a thread reader all texts are shown, with
-    the last one as the comment. Raises UserError for more than two runs.
+    the last one as the comment.
     """
     groups = {}
     for reading in readings:
         groups.setdefault(reading.run, []).append(reading)
-    require((len(groups) <= 2, f"the page compares two runs, got {len(groups)}; give one or two"))
     names = ("A: ", "B: ") if len(groups) > 1 else ("",)
     runs = [run_data(group, number, name) for name, group in zip(names, groups.values())]
     values = {"title": html.escape(title), "data": as_json({"title": title, "runs": runs})}

@@ -29,11 +29,11 @@ def take_apart(reading):
     for hook in hooks:
         hook.remove()
     parts = zip(*map(split_scores, modules, seen))
-    content, turned = (torch.stack(part).float().cpu() for part in parts)
+    content, turned = (torch.stack(part).cpu() for part in parts)
     position = turned - content
     bias = None if cross else body.attention_bias(content.size(-2))
     if bias is not None:
-        position = position + bias.float().cpu()
+        position = position + bias.cpu()
     if reading.newest_first:
         content, position = content.flip(-1), position.flip(-1)
     hidden = ~(reading.allowed() & reading.keys()[1][:, None, None, :])  # (B, H, T, S)

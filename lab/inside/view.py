@@ -30,8 +30,7 @@ class AttentionView:
         self.reading, self.run = reading, reading.run
         self.row = number - reading.first  # which of the reading's texts
         self.words, self.keys, _ = reading.picture(number)
-        self.part, self.checks = reading.part, reading.checks
-        self.weights = self.cut(reading.weights)
+        self.checks, self.weights = reading.checks, self.cut(reading.weights)
 
     def __repr__(self):
         L, H, T, S = self.weights.shape

@@ -73,6 +73,7 @@ def test_opposite_differences_are_told(entry):
     a = entry("a", {"0": "111111111111", "1": "000000000000"})
     b = entry("b", {"0": "000000000000", "1": "111111111111"})
     assert describe(compare_pairs([a, b])[0]).endswith(
+        "12 rows (12 to 0), p < 0.001; 12 rows (0 to 12), p < 0.001: "
         "told apart for 2 of the 2 seeds 0, 1, in opposite directions"
     )
 

@@ -19,8 +19,9 @@ def test_p_at_the_points_of_the_table(n):
 
 
 def configuration(label, perplexities):
+    others = {"perplexity/a@64": 1.0, "perplexity/train": 1.0}  # which do not count
     runs = [
-        SimpleNamespace(seed=seed, numbers={"perplexity/a": p, "perplexity/train": 1.0})
+        SimpleNamespace(seed=seed, numbers={"perplexity/a": p} | others)
         for seed, p in perplexities.items()
     ]
     return SimpleNamespace(label=label, runs=runs)
@@ -38,3 +39,11 @@ def test_seeds_are_paired_and_neighbours_are_compared():
     assert test["p"] == pytest.approx(p_value(0.01488 / (0.00492 / 3**0.5), 2), abs=1e-3)
     assert "next is 1.5 ± 0.5% above best over 3 seeds, p = 0.03" in describe(first)
     assert compare_neighbours([alone]) == [] and describe([]) == ""
+
+
+def test_shared_seeds_decide_and_may_differ_all_alike():
+    best = configuration("best", {"0": 100.0, "1": 100.0, "7": 900.0})  # seed 7 is not shared
+    other = configuration("other", {"0": 110.0, "1": 110.0})
+    tests = compare_neighbours([best, other])
+    line = "other is 10.0 ± 0.0% above best over 2 seeds, p < 0.001: told apart"
+    assert describe(tests).endswith(line)
