@@ -137,7 +137,8 @@ def read_tree(post, where, left_out):
     for name in order:  # the list grows: parents before their replies
         order += children[name]
     if len(order) <= len(texts):
-        lost = next(name for name in texts if name not in set(order))
+        reached = set(order)
+        lost = next(name for name in texts if name not in reached)
         raise DataError(
             f"{where}: the comment {lost[3:]} does not lead up to the post, "
             "since its parents form a cycle; correct their parent_id"
