@@ -107,7 +107,7 @@ def escaped(text):
         ">": "$>$",
         "|": r"\textbar{}",
     } | {c: "\\" + c for c in "&%$#_{}"}
-    text = "".join(special.get(c, c) for c in text).replace("--", "-{}-")
+    text = re.sub("-(?=-)", "-{}", "".join(special.get(c, c) for c in text))
     return re.sub("`(.+?)`", r"\\texttt{\1}", text)
 
 

@@ -311,9 +311,9 @@ def test_runs_without_predictions_cost_one_note(make):
 
 def test_latex_is_escaped_and_its_rows_are_of_one_length(make):
     assert (
-        tables.escaped("a_b & 5% of $x^2 #{~\\} < |m| `--c`")
+        tables.escaped("a_b & 5% of $x^2 #{~\\} < |m| `---c`")
         == r"a\_b \& 5\% of \$x\textasciicircum{}2 \#\{\textasciitilde{}\textbackslash{}\} $<$ "
-        r"\textbar{}m\textbar{} \texttt{-{}-c}"
+        r"\textbar{}m\textbar{} \texttt{-{}-{}-c}"
     )
     better = make("b_0", "mlm", pos="alibi", result={"perplexity/valid": 7.0})
     succeed(call("compare", make("a_0", "mlm"), better))
