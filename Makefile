@@ -110,7 +110,7 @@ need-text:
 	@test -n "$(TEXT)" || { echo "make: TEXT is missing: name the text to pretrain on," \
 		"for example TEXT=wikitext2" >&2; exit 2; }
 
-## Studies: an hour each. QUICK=1 takes minutes, FULL=1 needs a GPU. DATA=path is optional.
+## Studies: an hour each. QUICK=1 takes minutes, FULL=1 is for a GPU. DATA=path is optional.
 
 STUDY = $(if $(QUICK),--size quick,$(if $(FULL),--size full,--size laptop)) \
 	$(if $(filter-out file undefined,$(origin DATA)),--data $(DATA))
