@@ -54,6 +54,7 @@ def make_figure(**more):
     from matplotlib.figure import Figure
 
     class Picture(Figure):
+        @styled()
         def savefig(self, *args, bbox_inches="tight", **more):
             super().savefig(*args, bbox_inches=bbox_inches, **more)
 
@@ -71,7 +72,6 @@ def new_figure(rows=1, columns=1, figsize=None, dpi=None, **more):
     return figure, figure.subplots(rows, columns, **more)
 
 
-@styled()
 def save(figure, path):
     """Write a figure; the ending of the path gives the format."""
     with warnings.catch_warnings(record=True) as caught:

@@ -124,7 +124,7 @@ def find_columns(records):
 def note_columns(path, header, label_at, text_at, is_csv, records):
     """Print on stderr which columns are read, unless it is a plain `label<TAB>text` file."""
     first, *others = [cells[0].strip() for _, cells in records]
-    suspect = others and first not in others and 1 not in Counter(others).values()
+    suspect = first not in others and (is_csv or others and 1 not in Counter(others).values())
     if header:
         names = header[label_at].strip(), header[text_at].strip()
         said = (
