@@ -165,11 +165,13 @@ INSTALL = bin/pip install -qq --disable-pip-version-check -c requirements.lock
 PACKAGES = "matplotlib", "numpy", "tokenizers", "torch"
 FIND = from importlib.util import find_spec; assert all(map(find_spec, [$(PACKAGES)]))
 works = $(1)/bin/python -c '$(FIND)'
+check-python = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	{ echo "make: $(PYTHON) is not Python 3.10 or newer;" \
+		"name one that is, for example PYTHON=python3.12" >&2; exit 2; }
 unless-it-works = $(shell $(works) >/dev/null 2>&1 || echo rebuild)
 
 .venv/ready: requirements.txt requirements.lock $(call unless-it-works,.venv)
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "make: $(PYTHON) is not" \
-		"Python 3.10 or newer; name one that is, for example PYTHON=python3.12" >&2; exit 2; }
+	@$(check-python)
 	@echo "Installing into .venv takes a few minutes."
 	$(PYTHON) -m venv --clear .venv
 	.venv/$(INSTALL) -r requirements.txt
@@ -181,6 +183,7 @@ unless-it-works = $(shell $(works) >/dev/null 2>&1 || echo rebuild)
 	touch .venv/ready $@
 
 .venv-bench/ready: requirements-bench.txt requirements.lock $(call unless-it-works,.venv-bench)
+	@$(check-python)
 	@echo "Installing into .venv-bench takes a few minutes."
 	$(PYTHON) -m venv --clear .venv-bench
 	.venv-bench/$(INSTALL) -r requirements-bench.txt

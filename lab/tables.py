@@ -47,8 +47,8 @@ def align(lines, left=1):
 
 
 def latex(header, rows, caption, label, left):
-    """Return a LaTeX table, no wider than the text. If the text has two columns, a table of more
-    than five spans both."""
+    """Return a LaTeX table, no wider than the text. In a text of two columns, a table of more than
+    five columns spans both."""
     table = "table*" if len(header) > 5 else "table"
     names = [cell if isinstance(cell, str) else cell[1] for cell in header]
     lines = [

@@ -140,9 +140,10 @@ def load_folder(folder, languages):
         for name in ["train", *sorted(names - {"train"})]
     }
     valid = [pair for name in VALID_NAMES for pair in parts.pop(name, [])]
-    for name in parts.keys() - {"train"}:
+    train = parts.pop("train")
+    for name in parts:
         check_set_name(name, folder / f"{name}.{languages[0]}")
-    return Pairs(folder.resolve().name, languages, parts.pop("train"), valid, parts)
+    return Pairs(folder.resolve().name, languages, train, valid, parts)
 
 
 def read_parallel(first, second):

@@ -123,20 +123,20 @@ def find_columns(records):
 
 def note_columns(path, header, label_at, text_at, is_csv, records):
     """Print on stderr which columns are read, unless it is a plain `label<TAB>text` file."""
-    first, *others = [cells[0].strip() for _, cells in records]
-    suspect = first not in others and (is_csv or others and 1 not in Counter(others).values())
     if header:
         names = header[label_at].strip(), header[text_at].strip()
         said = (
             f"the first row is a header: labels are column {label_at + 1} ({names[0]!r}), "
             f"texts column {text_at + 1} ({names[1]!r})"
         )
-    elif is_csv or suspect:
+    else:
+        first, *others = [cells[0].strip() for _, cells in records]
+        suspect = first not in others and (is_csv or others and 1 not in Counter(others).values())
+        if not (is_csv or suspect):
+            return
         said = "no header; labels are column 1, texts column 2"
         if suspect:
             said += f"; if row 1 ({first!r}) is a header, name its columns label and text"
-    else:
-        return
     print(printable(f"note: {path}: {said}"), file=sys.stderr)
 
 
