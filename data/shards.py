@@ -231,28 +231,20 @@ class Stream:
         for i in np.unique(shard[shard >= 0]):
             here = shard == i
             begin = self.ends[i] - self.shards[i].tokens
-            ids[here] = self.maps[i][token[here] - begin]
-            self.require_known(i, ids[here])
+            found = self.maps[i][token[here] - begin]
+            if found.max() >= self.vocab_size:
+                path = self.folder / self.shards[i].file
+                raise DataError(
+                    f"{path}: holds id {found.max()} of a vocabulary of {self.vocab_size}, "
+                    f"so it was altered; delete it and {REMAKE}"
+                )
+            ids[here] = found
         return torch.from_numpy(ids).reshape(where.shape)
-
-    def require_known(self, i, ids):
-        """Raise DataError if shard i holds ids that are not in the vocabulary."""
-        if ids.max() >= self.vocab_size:
-            path = self.folder / self.shards[i].file
-            raise DataError(
-                f"{path}: holds id {ids.max()} of a vocabulary of {self.vocab_size}, "
-                f"so it was altered; delete it and {REMAKE}"
-            )
 
     def bincount(self, minlength):
         """Return how often each id occurs in the stream, as torch.bincount does."""
-        counts = np.bincount([BOS], minlength=minlength)
-        for i, shard in enumerate(self.shards):
-            for at in range(0, shard.tokens, 2**20):
-                ids = self.maps[i][at : at + 2**20]
-                self.require_known(i, ids)
-                counts += np.bincount(ids, minlength=minlength)
-        return torch.from_numpy(counts)
+        parts = (self[at : at + 2**20] for at in range(0, len(self), 2**20))
+        return sum(part.bincount(minlength=minlength) for part in parts)
 
 
 class Blocks:
