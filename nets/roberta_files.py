@@ -9,7 +9,7 @@ import os
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
-from data.files import TOKENIZER_LIMIT, DataError, check_file, read_bytes, read_json, write_json
+from data.files import TOKENIZER_LIMIT, DataError, read_bytes, read_json, write_json
 from data.tokenizer import SPECIAL
 
 try:
@@ -209,8 +209,7 @@ def open_tokenizer(folder):
             text = read_bytes(path, TOKENIZER_LIMIT, "restore the file").decode("utf-8")
             return path, Tokenizer.from_str(text)
         if vocabulary.is_file() and merges.is_file():
-            for path in (merges, vocabulary):
-                check_file(path, TOKENIZER_LIMIT, "restore the file")
+            path = vocabulary
             tokenizer = Tokenizer(models.BPE.from_file(os.fspath(vocabulary), os.fspath(merges)))
             tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
             tokenizer.decoder = decoders.ByteLevel()
