@@ -85,8 +85,6 @@ def load_tokenizer(path):
     text = read_bytes(path, TOKENIZER_LIMIT, "a run folder holds the tokenizer it was trained with")
     try:
         tokenizer = Tokenizer.from_str(text.decode("utf-8"))
-        tokenizer.no_padding()
-        tokenizer.no_truncation()
         tokenizer.encode("\0")  # no vocabulary of words has it, so this needs [UNK]
     except Exception as error:  # the library raises a bare Exception for anything it cannot parse
         raise DataError(
