@@ -426,6 +426,9 @@ def test_a_text_changed_since_it_was_begun_is_refused(text, tmp_path):
     new = prepared(folder, text, *SMALL, "--overwrite", "--valid", 0)
     expected = batching.stream(new.tokenizer, read_non_empty_lines(text))
     assert torch.equal(new.streams["train"][:], expected)
+    (folder / "index.json").unlink()  # as if overwriting had been interrupted
+    (folder / "00000.done.json").write_text('{"shards": []}')
+    assert len(prepared(folder, text, *SMALL, "--valid", 0).streams["train"]) == len(expected)
 
 
 # ---------------------------------------------------------------------------- mistakes

@@ -300,7 +300,10 @@ def test_toy_prints_the_distance_to_the_floor(tmp_path, monkeypatch):
         math.log(result["perplexity/test-alone"] / result["perplexity/test-ancestors"])
     )
     # no floor is reported where it would bound nothing
-    for more in (dict(ancestors=4), dict(vocab_size=80), dict(tokenizer="bpe", vocab_size=300)):
+    for more in (
+        *(dict(ancestors=4), dict(vocab_size=80), dict(tokenizer="bpe", vocab_size=300)),
+        dict(test=0.7),  # too few training trees for all words
+    ):
         succeed(call("train_thread", *argv, **more, out=tmp_path / "other", overwrite=True))
         assert not any(name.startswith("floor") for name in result_of(tmp_path / "other"))
 
