@@ -84,12 +84,11 @@ def save(figure, path):
 def line_colors(labels):
     """Return {label: color}.
 
-    A label that names a position encoding ("ALiBi (3 seeds)", "steps=500, pos=rope") gets the
+    A label that names a position encoding ("ALiBi (3 seeds)", "steps=500, rotary") gets the
     color of that encoding. If several labels name the same one, only the first gets it. The other
     labels share the remaining colors.
     """
-    names = {name.lower(): POSITION_COLORS[pos] for pos, name in POSITION_NAMES.items()}
-    known = names | POSITION_COLORS
+    known = POSITION_COLORS | {"rotary": POSITION_COLORS["rope"]}
     colors = {}
     for label in labels:
         words = re.split("[ ,=]+", label.lower())

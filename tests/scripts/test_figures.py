@@ -36,10 +36,11 @@ def test_every_encoding_has_a_name_and_a_color_of_its_own():
 
 
 def test_lines_of_encodings_have_their_color_in_any_order():
-    labels = ["NoPE (3 seeds)", "steps=9, pos=rope", "alibi", "ALiBi, window=8", "other"]
+    labels = ["NoPE (3 seeds)", "steps=9, rotary", "pos=alibi", "learned", "ALiBi, window=8"]
+    labels += ["other", "third"]
     colors = figures.line_colors(labels)
-    expected = [figures.POSITION_COLORS[pos] for pos in ("nope", "rope", "alibi")]
-    assert [colors[label] for label in labels[:3]] == expected
+    expected = [figures.POSITION_COLORS[pos] for pos in ("nope", "rope", "alibi", "learned")]
+    assert [colors[label] for label in labels[:4]] == expected
     assert len(set(colors.values())) == len(labels)
 
 
