@@ -36,7 +36,7 @@ def draw_maps(columns, layers=(), heads=(), linear=False, numbers=False, means=F
     every = math.ceil(0.125 / pitch)  # of many tokens, not each can be named
     size = min(8.0, 54 * pitch * every)
     colors = colormaps["Blues"].with_extremes(bad=GREY)
-    figure, right, bottom = make_figure(figsize=(1, 1)), -GAP, 0.0
+    figure, right, bottom = make_figure(figsize=(1, 1)), 0.0, 0.0
 
     def room(words):  # inches for the names of tokens and the label of the axis
         return min(LONGEST_WORD, max(map(len, words))) * size * 0.6 / 72 + 0.3

@@ -403,6 +403,7 @@ def test_unknown_words_and_cuts_are_told(tmp_path, figures):
         (("RUN", "--text", " \n"), "contains no words"),
         (("RUN", "--text", "[EOS]"), "contains no words"),
         (("RUN", "--format", "gif"), "gif"),
+        (("RUN", "RUN", "RUN", "--html"), "--html: compares at most two runs, got 3"),
         (("RUN", "--out", "RUN/config.json"), "config.json: File exists"),
     ],
 )
