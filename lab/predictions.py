@@ -1,7 +1,6 @@
 """The predictions of a classifier: a table of all rows, scores per class, the worst errors."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
@@ -53,7 +52,7 @@ def read_predictions(folder):
 
 def read_table(folder):
     """Return the classes, and [(text, gold, predicted, probabilities, seen), ...]."""
-    path = Path(folder) / FILE
+    path = folder / FILE
     try:
         lines = read_bytes(path, LIMIT, REMEDY).decode("utf-8").split("\n")[:-1]
     except UnicodeDecodeError as error:
@@ -107,7 +106,7 @@ class Predictions:
         """Write predictions.tsv into a run folder."""
         texts = [text for _, text in self.rows]
         columns = texts, self.probabilities, self.classes, self.labels, self.seen
-        write_predictions(Path(folder) / FILE, *columns)
+        write_predictions(folder / FILE, *columns)
 
     def scores(self):
         """Return {"macro_f1/test": ..., "precision/CLASS": ..., "recall/CLASS": ..., "f1/CLASS":

@@ -46,7 +46,7 @@ def test_the_table_has_a_line_per_row_in_order(tmp_path):
     assert "".join(row["predicted"] for row in table) == "aaabbcb"
     assert [float(row[row["predicted"]]) for row in table] == pytest.approx(SURE, abs=1e-6)
     assert [row["seen"] for row in table] == ["yes", "no"] * 3 + ["yes"]
-    assert read_predictions(tmp_path)[3][:3] == ("four", "a", "b")
+    assert read_predictions(tmp_path)[3] == ("four", "a", "b", 0.6, False)
     assert not list(tmp_path.glob("*.partial"))
 
 
@@ -133,7 +133,7 @@ NO_SHARE = b"text\tgold\tpredicted\tseen\nx\ta\ta\tyes\n"
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"text\tgold\n", HEADER, HEADER + b"x\ta\ta\t1\n", NO_SHARE, b"a\tb\n1\t2\n", b"\xff\n"],
+    [b"", HEADER, HEADER + b"x\ta\ta\t1\n", NO_SHARE, b"a\tb\tc\td\te\n1\t2\t3\t4\t5\n", b"\xff\n"],
 )
 def test_a_damaged_table_is_named(content, tmp_path):
     (tmp_path / FILE).write_bytes(content)
