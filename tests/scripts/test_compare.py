@@ -145,7 +145,7 @@ def test_macro_f1_has_a_column(make, table):
 
 def test_runs_differing_in_seed_and_folder_are_one_configuration(make, table):
     names = [
-        make("a", seed=0),
+        make("a", seed=0, result={"perplexity/ada@64": 9.0}),  # which b lacks
         make("b", seed=1, device="cpu", threads=2, overwrite=True, eval_block="32,64"),
         make("c", seed=2, dropout=0.1),
     ]
@@ -424,14 +424,15 @@ def test_lengths_of_evaluation_begin_with_that_of_training(make):
     read = comparable.read(Path(make("a", result=result | {"perplexity/bruno@64": 9.0})))
     found = Configuration([read]).by_length("perplexity/ada")
     assert found == ([32, 64, 128], [1.0, 2.0, 3.0], [0.0, 0.0, 0.0])
+    assert Configuration([read, read], "label").legend == "label (2 seeds)"
 
 
 # ---------------------------------------------------------------------------- mistakes
 
 
-def unfinished(make):
-    Path(make("a"), "result.json").unlink()
-    return ["a"]
+def unfinished(name):
+    Path(name, "result.json").unlink()
+    return [name]
 
 
 def broken(file, text):
@@ -444,7 +445,8 @@ def broken(file, text):
 
 MISTAKES = {
     "no run": (lambda make, baseline: ["."], ["no config.json"]),
-    "unfinished": (lambda make, baseline: unfinished(make), ["a:", "not finished", "--resume"]),
+    "unfinished": (lambda make, _: unfinished(make("a")), ["a:", "python train_KIND.py --resume"]),
+    "unfinished n-grams": (lambda make, base: unfinished(base("b", {})), ["b:", "its command"]),
     "no kind": (broken("config.json", "{}"), ["a:", "describes no run"]),
     "broken config": (broken("config.json", "{"), ["config.json", "not valid JSON"]),
     "broken metrics": (broken("metrics.jsonl", '{"step": 1\n'), ["metrics.jsonl", "not readable"]),
