@@ -1,5 +1,6 @@
 """One line on a terminal that is rewritten in place, and plain lines beside it."""
 
+import contextlib
 import os
 import sys
 import time
@@ -23,22 +24,28 @@ class LiveLine:
         """Show a text in place of the last one, if it is due."""
         if self.is_due():
             self.shown, self.on_screen = time.perf_counter(), True
-            print(f"\r{text[:WIDTH]:<{WIDTH}}", end="", file=sys.stderr, flush=True)
+            write_stderr(f"\r{text[:WIDTH]:<{WIDTH}}")
 
     def clear(self):
         """Remove the line from the screen."""
         if self.on_screen:
-            print("\r" + " " * WIDTH + "\r", end="", file=sys.stderr, flush=True)
+            write_stderr("\r" + " " * WIDTH + "\r")
             self.on_screen = False
 
     def say(self, text):
-        """Print a plain line on stdout. If nothing reads stdout any more, go on without it."""
+        """Print a plain line on stdout. If stdout cannot be written, go on without it."""
         self.clear()
         try:
             print(printable(text), flush=True)
-        except BrokenPipeError:
+        except OSError:  # `| head` has ended, the terminal was closed, or the disk is full
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            print("note: nothing reads the output any more; going on without it", file=sys.stderr)
+            write_stderr("note: the output can no longer be written; going on without it\n")
+
+
+def write_stderr(text):
+    """Write to stderr. If the terminal was closed, do nothing."""
+    with contextlib.suppress(OSError):
+        print(text, end="", file=sys.stderr, flush=True)
 
 
 def clock(seconds):

@@ -4,18 +4,20 @@ import os
 import subprocess
 import sys
 
+import pytest
 from helpers import ROOT, TINY, result_of, start
 
 
-def test_a_closed_pipe_does_not_end_a_training(corpus, tmp_path):
+@pytest.mark.parametrize("ends", ["pipe", "openpty"])
+def test_a_closed_pipe_or_terminal_does_not_end_a_training(ends, corpus, tmp_path):
     steps, out = "--steps 30 --eval-every 1".split(), tmp_path / "run"
     argv = [*TINY, *steps, "--data", corpus, "--out", out]
-    process = start("train_lm", *argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    process.stdout.readline()
-    process.stdout.close()
-    process.stderr.read()
-    process.wait()
-    assert process.returncode == 0
+    ours, theirs = getattr(os, ends)()
+    process = start("train_lm", *argv, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    os.read(ours, 1)
+    os.close(ours)
+    assert process.wait() == 0
     assert result_of(out)["step"] == 30
 
 
