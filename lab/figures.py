@@ -36,6 +36,7 @@ STYLE = {
     "figure.dpi": 150,
     "pdf.fonttype": 42,  # TrueType; many conferences refuse Type 3
     "legend.frameon": False,
+    "text.usetex": False,  # names such as train_lm are not LaTeX
     "axes.prop_cycle": f"cycler('color', {list(COLORS)})",
 }
 

@@ -13,7 +13,8 @@ def blank_curves():
     """Draw the figures of runs, which conftest.py leaves empty for other tests."""
 
 
-def test_drawing_changes_no_setting_of_matplotlib(tmp_path):
+def test_drawing_changes_no_setting_of_matplotlib(tmp_path, monkeypatch):
+    monkeypatch.setitem(matplotlib.rcParams, "text.usetex", True)  # as a user may have set
     before = {name: matplotlib.rcParams[name] for name in matplotlib.rcParams}
     curve = ("t", "y", {"alibi": ([1, 2], [3, 4])}, {}, True)
     figures.save(figures.curves([curve], "step"), tmp_path / "x.png")
