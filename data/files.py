@@ -97,8 +97,13 @@ def read_json(path, remedy, limit=JSON_LIMIT):
     return value
 
 
+DOCUMENTS = (b"%PDF", b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # begin PDF, .docx and .xlsx, .doc
+
+
 def how_to_convert(raw):
     """Return in words how to make a file UTF-8 that begins with these bytes."""
+    if raw.startswith(DOCUMENTS):
+        return "it is a PDF, Word, Excel or zip file; open it and save its text as UTF-8"
     now = "UTF-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "WINDOWS-1252"
     return f"save the file as UTF-8 (in Excel: CSV UTF-8), or convert it: iconv -f {now} -t UTF-8"
 

@@ -89,6 +89,7 @@ def test_a_file_that_is_wrong(script, name, content, parts, own_corpus, tmp_path
         ("nowhere.txt", None, ["no such file", "check the path"]),
         ("nowhere.tsv", None, ["no such file"]),
         ("mine.json", b"{}\n", ["only folders, .txt, .tsv and .csv", "rename or convert"]),
+        ("mine.txt", b"%PDF-1.4\n\xe2\n", ["mine.txt:2: not UTF-8", "it is a PDF, Word"]),
         ("mine.txt", b"a single line\n", ["single line", "break it into lines"]),
         ("mine.tsv", b"a\tone\na\ttwo\n", ["1 different labels in 2 rows", "at least two classes"]),
         ("mine.tsv", b"a\tone\nb\ttwo\nc\tthree\nd\tfour\n", ["4 different labels in 4 rows"]),
