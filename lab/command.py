@@ -41,6 +41,9 @@ def main(run_script, flags_class, description):
     code 2, a signal in exit code 128 + its number.
     """
     flags, prog = None, program(flags_class)
+    for name, mode in {"stdin": "r", "stdout": "w", "stderr": "w"}.items():
+        if getattr(sys, name) is None:  # closed, as by 2>&-, or a program without a console
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # for letters that its encoding lacks
     try:

@@ -21,11 +21,13 @@ def test_a_closed_pipe_or_terminal_does_not_end_a_training(ends, corpus, tmp_pat
     assert result_of(out)["step"] == 30
 
 
-def run_script(body, **env):
-    """Run a script with the flags of train_lm.py in a process; return what it wrote."""
+def run_script(body, closed="", **env):
+    """Run a script with the flags of train_lm.py in a process; return what it wrote. closed: the
+    streams that Python finds closed."""
     program = (
         "import sys; from lab import command; import train_lm\n"
         f"def script(flags): {body}\n"
+        f"for name in {closed.split()}: setattr(sys, name, None)\n"
         "command.main(script, train_lm.Flags, '')"
     )
     command, env = [sys.executable, "-c", program], os.environ | env
@@ -41,3 +43,8 @@ def test_a_closed_pipe_ends_other_scripts_with_a_line():
 def test_letters_that_the_output_lacks_become_escapes():
     done = run_script("print('a 世')", PYTHONIOENCODING="ascii")
     assert done.stdout == "a \\u4e16\n" and not done.stderr
+
+
+def test_streams_that_are_closed_are_empty():
+    done = run_script("print([sys.stdin.read(), sys.stderr.isatty()])", closed="stdin stderr")
+    assert done.stdout == "['', False]\n" and done.returncode == 0
