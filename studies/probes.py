@@ -48,7 +48,7 @@ def measure_runs(flags, kinds, subfolder, measure):
         measured = []
         for run in runs:
             print(f"measuring {run.folder}", flush=True)
-            corpus = data.load(flags.data or run.config["flags"]["data"])
+            corpus = load_corpus(flags.data, run)
             measured.append({"data": corpus.name} | measure(run, corpus, flags))
         config = runs[0].model.body.config
         result[label] = {
@@ -60,6 +60,16 @@ def measure_runs(flags, kinds, subfolder, measure):
         }
     out.mkdir(parents=True, exist_ok=True)
     return out, result
+
+
+def load_corpus(name, run):
+    """Return the corpus of --data, or the one that the run was trained on. Raises UserError if that
+    is no longer there, as on another machine."""
+    name, asked = name or run.config["flags"]["data"], name
+    there = asked or name in data.NAMES or Path(name).exists()
+    gone = f"{run.folder}: was trained on --data {name}, which is not here; name it with --data"
+    require((there, gone))
+    return data.load(name)
 
 
 def labelled(folders, labels=""):

@@ -7,6 +7,7 @@ import pytest
 import torch
 from helpers import SHORT, assert_complains, call, result_of, succeed, tiny_model, train
 
+from data.files import read_json, write_json
 from model import Decoder, Encoder
 from studies import probe_network
 from studies.probes import labelled
@@ -127,3 +128,10 @@ def test_runs_that_differ_in_more_than_the_seed_are_named_by_it(corpus, tmp_path
 
 def test_runs_without_one_order_of_words_are_refused(finished):
     assert_complains(call("probe_position", finished("train_seq2seq")), "train_lm.py")
+
+
+def test_a_run_whose_corpus_is_on_another_machine_is_named(copied):
+    run = copied("train_lm")
+    config = read_json(run / "config.json", "")
+    write_json(run / "config.json", config | {"flags": config["flags"] | {"data": "gone.txt"}})
+    assert_complains(call("probe_position", run), "--data gone.txt", "name it with --data")
