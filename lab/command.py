@@ -234,8 +234,11 @@ class LineParser(argparse.ArgumentParser):
     """argparse, but a mistake takes one line instead of a page."""
 
     def error(self, message):
+        message = message.replace("ignored explicit argument", "takes no value, got")
         unknown = re.match(r"unrecognized arguments: ([^\s=]+)", message)
-        if unknown and not unknown[1].startswith("--"):
+        if unknown and unknown[1].lower() in ("true", "false"):
+            message += "; a flag that is on or off takes no value: --NAME or --no-NAME"
+        elif unknown and not unknown[1].startswith("--"):
             message += "; put quotes around a text with spaces, and -- before the name of a flag"
         elif unknown:
             known = [name for action in self._actions for name in action.option_strings]

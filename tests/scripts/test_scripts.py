@@ -360,6 +360,8 @@ SOME = [  # the same with the script
     ("train_lm --position alibi", "--position alibi; did you mean --pos?"),
     ("train_lm --heads 1", "--heads 1; did you mean --n-head?"),
     ("train_lm pos alibi", "pos alibi; put quotes around", "-- before the name of a flag"),
+    ("train_lm --tie False", "False; a flag that is on or off takes no value"),
+    ("train_lm --compile=False", "argument --compile: takes no value, got 'False'"),
     ("train_lm --block 8", "--block"),
     ("train_lm stray", "stray"),
     ("train_lm --data speach", "--data speach", "did you mean speeches?"),
