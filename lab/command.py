@@ -77,6 +77,9 @@ def main(run_script, flags_class, description):
         if full or "allocate memory" in str(error):
             remedy = "make the model, the batch or the blocks smaller"
             fail(prog, f"out of memory ({str(error)[:120]}); {remedy}")
+        compiles = getattr(flags, "compile", False)
+        if compiles and isinstance(error, torch._dynamo.exc.TorchDynamoException):
+            fail(prog, f"--compile: failed ({str(error)[:120]}); leave --compile out")
         if not processes.is_lost_peer(error):
             raise
         try:

@@ -36,6 +36,15 @@ def test_a_process_ends_with_one_line_and_exit_code_2(shell, tmp_path):
     assert outcome.out == "" and [path.name for path in tmp_path.iterdir()] == ["bad.tsv"]
 
 
+def test_without_a_compiler_compile_gives_one_line(monkeypatch, tmp_path):
+    def fail(model):
+        raise torch._dynamo.exc.TorchDynamoException("No working C++ compiler found")
+
+    monkeypatch.setattr("train_lm.compile_blocks", fail)
+    outcome = call("train_lm", "--compile", out=tmp_path / "run")
+    assert_complains(outcome, "--compile: failed (No working C++ compiler", "leave --compile out")
+
+
 # -------------------------------------------------------------------------------------------- files
 
 ROWS = b"0\tone of them\n1\tanother one\n2\ta third one\n"
