@@ -31,6 +31,10 @@ def set_up_device(flags, config=None):
     gpu = {"cuda": torch.cuda, "mps": torch.backends.mps}.get(device)
     nothing = "this machine or this build of torch has none; use --device cpu"
     require((gpu is None or gpu.is_available(), f"--device {device}: {nothing}"))
+    # Before 2.13, some of its attention lets tokens see the future (pytorch#195910, #184180)
+    wrong = f"--device mps: torch {torch.__version__} computes attention wrongly there"
+    recent = device != "mps" or torch.__version__ >= (2, 13)
+    require((recent, f"{wrong}; install torch 2.13 or newer, or use --device cpu"))
     if processes.size() > 1:
         require((device != "mps", "--device mps: works with one process; use --device cpu"))
         if device == "cuda":  # more processes than GPUs share them

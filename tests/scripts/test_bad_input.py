@@ -45,6 +45,13 @@ def test_without_a_compiler_compile_gives_one_line(monkeypatch, tmp_path):
     assert_complains(outcome, "--compile: failed (No working C++ compiler", "leave --compile out")
 
 
+def test_mps_of_an_older_torch_is_refused(monkeypatch, tmp_path):
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    monkeypatch.setattr(torch, "__version__", torch.torch_version.TorchVersion("2.12.1"))
+    outcome = call("train_lm", device="mps", out=tmp_path / "run")
+    assert_complains(outcome, "torch 2.12.1 computes attention wrongly", "--device cpu")
+
+
 # -------------------------------------------------------------------------------------------- files
 
 ROWS = b"0\tone of them\n1\tanother one\n2\ta third one\n"
