@@ -54,4 +54,6 @@ def try_lock(file):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):  # the second on Windows
         return False
+    except OSError:  # some network file systems have no locks: go on without
+        pass
     return True

@@ -3,6 +3,7 @@
 Nothing that was there is changed.
 """
 
+import errno
 import shutil
 import subprocess
 import sys
@@ -141,6 +142,16 @@ def test_sentences_longer_than_a_block_are_counted(script, told, corpus, tmp_pat
 
 
 # ------------------------------------------------------------------------------ the folder to write
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot lock a folder")
+def test_a_file_system_without_locks_can_be_used(monkeypatch, tmp_path):
+    def refuse(*_):
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    locks.lock_folder(tmp_path)
+    locks.unlock_folders()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot lock a folder")
