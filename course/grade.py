@@ -136,7 +136,9 @@ def grade_file(folder, name, tools, flags):
     file, n_right = file_name(name), 0
     found = [path for path in folder.rglob(file) if path.is_file() and not path.is_symlink()]
     path = min(found, key=lambda path: len(path.parts), default=None)
-    if path is None:
+    if not os.access(path or folder, os.R_OK):
+        said = f"{(path or folder).name} cannot be read: permission denied"
+    elif path is None:
         near = sorted(path.name for path in folder.rglob(f"{Path(file).stem}*"))
         said = f"{file} was not handed in" + "".join(f"; rename {name}" for name in near[:1])
     elif path.stat().st_size > LARGEST:

@@ -88,6 +88,15 @@ def test_points_and_feedback(graded):
     assert len(list(results.iterdir())) == len(rows)
 
 
+def test_what_cannot_be_read_costs_only_itself(tmp_path, monkeypatch):
+    file, folder = submit(tmp_path, ada=heads()) / "ada" / FILE, tmp_path / "bob"
+    folder.mkdir()  # one that cannot be read shows no files
+    monkeypatch.setattr(grade.os, "access", lambda path, mode: path not in (file, folder))
+    for submission, name in ((tmp_path / "ada", FILE), (folder, "bob")):
+        test = grade.grade_file(submission, "heads", tools="", flags=None)
+        assert test["output"] == f"{name} cannot be read: permission denied"
+
+
 def test_one_submission_for_gradescope(tmp_path):
     folder, results = submit(tmp_path, one=heads()) / "one", tmp_path / "results.json"
     succeed(call("course.grade", folder, exercises="3,2", gradescope=results))
