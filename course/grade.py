@@ -140,7 +140,8 @@ def grade_file(folder, name, tools, flags):
         said = f"{(path or folder).name} cannot be read: permission denied"
     elif path is None:
         near = sorted(path.name for path in folder.rglob(f"{Path(file).stem}*"))
-        said = f"{file} was not handed in" + "".join(f"; rename {name}" for name in near[:1])
+        how = "export" if near and near[0].endswith(".ipynb") else "rename"
+        said = f"{file} was not handed in" + "".join(f"; {how} {name}" for name in near[:1])
     elif path.stat().st_size > LARGEST:
         said = f"{file} is larger than a megabyte"
     else:

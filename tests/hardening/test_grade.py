@@ -61,8 +61,9 @@ def graded(tmp_path_factory):
     root = tmp_path_factory.mktemp("course")
     files = {name: text for name, (text, *_) in BAD.items()}
     folder = submit(root / "in", **files, ada=heads())
-    (folder / "late").mkdir()
-    (folder / "late" / "ex03_heads (1).py").write_text("", encoding="utf-8")
+    for name, file in {"late": "ex03_heads (1).py", "notebook": "ex03_heads.ipynb"}.items():
+        (folder / name).mkdir()
+        (folder / name / file).write_text("", encoding="utf-8")
     with unchanged(folder):
         flags = {"exercises": "3", "out": root / "grades.csv", "gradescope": root / "results"}
         told = succeed(call("course.grade", folder, seconds=1, jobs=2, **flags)).out
@@ -79,9 +80,10 @@ def test_a_bad_submission_costs_only_itself(name, graded):
 def test_points_and_feedback(graded):
     rows, results, told = graded
     assert list(rows["ada"].values()) == ["ada", "1.0", "1.0", "heads: done"]
-    missing = "heads: ex03_heads.py was not handed in; rename ex03_heads (1).py"
-    assert rows["late"]["feedback"] == missing
-    assert len(rows) == len(BAD) + 2 == told.count(" of 1 points\n")
+    missing = "heads: ex03_heads.py was not handed in"
+    assert rows["late"]["feedback"] == f"{missing}; rename ex03_heads (1).py"
+    assert rows["notebook"]["feedback"] == f"{missing}; export ex03_heads.ipynb"
+    assert len(rows) == len(BAD) + 3 == told.count(" of 1 points\n")
     test = {"name": "heads", "score": 1.0, "max_score": 1, "output": "done"}
     written = json.loads((results / "ada.json").read_text(encoding="utf-8"))
     assert written == {"score": 1.0, "tests": [test]}
