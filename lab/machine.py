@@ -109,7 +109,8 @@ def peak_memory(device):
 
 def git_revision():
     """Return the commit of the code, with a + if files changed; "unknown" outside a checkout."""
-    command = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]  # without tags
+    owned = ["-c", "safe.directory=*"]  # also where another user has installed the code
+    command = ["git", *owned, "describe", "--always", "--dirty=+", "--exclude=*"]  # without tags
     how = {"cwd": Path(__file__).parents[1], "capture_output": True, "text": True}
     try:
         return subprocess.run(command, check=True, **how).stdout.strip()

@@ -33,6 +33,7 @@ from helpers import (
 from one_of_two import stop_at
 
 from lab.load import read_run
+from lab.machine import git_revision
 from lab.records import read_metrics, read_record
 from lab.run import Run
 from model import POSITIONS
@@ -160,6 +161,12 @@ def test_config_json_holds_all_that_repeats_the_run(name, finished, inputs):
     assert described["flags"].keys() == script_of(name).flags.keys()
     assert described["flags"]["n_embd"] == 16 and described["flags"]["data"] == inputs(name)[1]
     assert described["model"]["n_ffn"] == 20 and described["model"]["vocab_size"] > 8
+
+
+def test_the_revision_is_known_where_another_user_has_installed_the_code(monkeypatch):
+    known = git_revision()
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    assert git_revision() == known
 
 
 @pytest.mark.parametrize("name", TRAINING)
