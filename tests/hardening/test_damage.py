@@ -155,16 +155,19 @@ def as_anyone():
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs capabilities of Linux")
-def test_a_folder_that_cannot_be_written(shell, corpus, copied):
+@pytest.mark.parametrize("script, remedy", [("train_lm", "--out"), ("sample", "--table")])
+def test_a_folder_that_cannot_be_written(script, remedy, shell, corpus, copied):
     folder = copied("train_lm")
+    argv = [folder, "--tokens", 1, "--file", corpus / "train_LM.txt"]
+    if script == "train_lm":
+        argv = [*SHORT["train_lm"], "--data", corpus, "--out", folder, "--resume"]
     with unchanged(folder):
         folder.chmod(0o555)
         try:
-            argv = (*SHORT["train_lm"], "--data", corpus, "--out", folder, "--resume")
-            done = shell("train_lm", *argv, preexec_fn=as_anyone)
+            done = shell(script, *argv, preexec_fn=as_anyone)
         finally:
             folder.chmod(0o755)
-        assert_complains(done, folder, "Permission denied", "--out")
+        assert_complains(done, folder, "Permission denied", f"choose another {remedy}")
 
 
 # ----------------------------------------------------------------------------- NaN or infinite loss
