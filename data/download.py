@@ -22,6 +22,12 @@ def download(folder, files, mirrors, schemes=("https",), attempts=3):
     mirror delivers.
     """
     folder = Path(folder)
+    missing = not all((folder / name).exists() for name in files)
+    if missing and not os.access(folder if folder.exists() else folder.parent, os.W_OK):
+        raise DataError(
+            f"{folder}: cannot be written, so nothing can be downloaded there; ask its owner to "
+            "download the files, or pass the folder of a copy: --data PATH"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     for name, (size, digest) in files.items():
         target = folder / name

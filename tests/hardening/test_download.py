@@ -102,6 +102,14 @@ def test_an_unreachable_mirror_is_asked_again(tmp_path, monkeypatch):
     assert waited == [0, 1, 2] and str(error.value).count("127.0.0.1:9") == 1
 
 
+@pytest.mark.parametrize("folder", ["", "data"])  # code that another user has installed
+def test_a_folder_that_cannot_be_written_is_named_first(folder, server, tmp_path, monkeypatch):
+    monkeypatch.setattr("os.access", lambda path, mode: path != tmp_path)
+    with pytest.raises(DataError, match="cannot be written.*--data PATH"):
+        download(tmp_path / folder, FILES, server.address("good"), ("http",))
+    assert contents(tmp_path) == {} and server.asked == []
+
+
 def test_only_https_unless_told_otherwise(server, tmp_path):
     with pytest.raises(DataError, match="http:// is not allowed, only https"):
         download(tmp_path, FILES, server.address("good"), attempts=1)
