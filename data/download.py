@@ -38,6 +38,7 @@ def download(folder, files, mirrors, schemes=("https",), attempts=3):
                     "delete the file to download it again"
                 )
             continue
+        print(f"downloading {target} ...", flush=True)
         content = fetch(name, size, digest, mirrors, schemes, attempts)
         with tempfile.NamedTemporaryFile(
             dir=folder, prefix=f".{name}.", suffix=".partial", delete=False
@@ -52,7 +53,6 @@ def download(folder, files, mirrors, schemes=("https",), attempts=3):
             except BaseException:
                 os.unlink(partial.name)
                 raise
-        print(f"downloaded {target} ({len(content):,} bytes)")
     return folder
 
 
