@@ -26,7 +26,8 @@ def p_value(t, n):
 
 
 def compare_neighbours(configurations):
-    """Test each configuration against the next worse one, on its mean log perplexity.
+    """Test each configuration of several seeds against the next worse one, on its mean log
+    perplexity.
 
     Perplexities of test sets are compared, without test sets those of the held-out sentences.
     Returns a list of {"better", "worse": labels, "seeds": number, "percent": by how much the
@@ -34,7 +35,7 @@ def compare_neighbours(configurations):
     least two seeds.
     """
     scored = [(scores(c), c.label) for c in configurations]
-    scored = [(values, label) for values, label in scored if values]
+    scored = [(values, label) for values, label in scored if len(values) > 1]
     ranked = sorted(scored, key=lambda pair: statistics.fmean(pair[0].values()))
     tests = []
     for (low, better), (high, worse) in zip(ranked, ranked[1:]):
@@ -68,7 +69,7 @@ def describe(tests):
         return ""
     lines = [
         "Paired t-test over seeds, on the mean log perplexity of the test sets or, without any, "
-        "of the held-out lines, each configuration against the next worse one; "
+        "of the held-out lines, each configuration of several seeds against the next worse one; "
         f"p < {LEVEL} tells them apart.\n"
     ]
     for test in tests:

@@ -30,7 +30,7 @@ def configuration(label, perplexities):
 def test_seeds_are_paired_and_neighbours_are_compared():
     best = configuration("best", {"0": 100.0, "1": 200.0, "2": 300.0})
     next_best = configuration("next", {"2": 306.0, "0": 101.0, "1": 203.0})
-    alone = configuration("alone", {"7": 900.0})
+    alone = configuration("alone", {"7": 183.0})  # between them
     first = compare_neighbours([alone, next_best, best])
     (test,) = first
     assert (test["better"], test["worse"], test["seeds"]) == ("best", "next", 3)
