@@ -159,10 +159,12 @@ def judge_apart(path, n_functions, tools, flags):
         shutil.copytree(tools, room / "tools")
         told = (path.name, room / "result.json", flags.seconds, flags.memory)
         kept = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
+        more = os.environ.get("PYTHONPATH", "").split(os.pathsep)  # where a cluster may have torch
+        paths = [str(room / "tools"), *(path for path in more if path.endswith("-packages"))]
         process = subprocess.Popen(
             [sys.executable, "-m", "course.worker", *map(str, told)],
             cwd=room / "work",
-            env=kept | {"PYTHONPATH": str(room / "tools"), "TMPDIR": str(room / "work")},
+            env=kept | {"PYTHONPATH": os.pathsep.join(paths), "TMPDIR": str(room / "work")},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
