@@ -109,9 +109,10 @@ def peak_memory(device):
 
 def git_revision():
     """Return the commit of the code, with a + if files changed; "unknown" outside a checkout."""
-    owned = ["-c", "safe.directory=*"]  # also where another user has installed the code
+    root = Path(__file__).parents[1]
+    owned = ["-c", f"safe.directory={root.as_posix()}"]  # another user may have installed the code
     command = ["git", *owned, "describe", "--always", "--dirty=+", "--exclude=*"]  # without tags
-    how = {"cwd": Path(__file__).parents[1], "capture_output": True, "text": True}
+    how = {"cwd": root, "capture_output": True, "text": True}
     try:
         return subprocess.run(command, check=True, **how).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
