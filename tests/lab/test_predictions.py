@@ -103,6 +103,8 @@ def test_scores_are_those_by_hand():
     never = predictions([(0, "x"), (1, "y"), (1, "z")], [0, 0, 0], [0.9] * 3, "ab").scores()
     assert never["f1/b"] == never["precision/b"] == never["recall/b"] == 0
     assert never["macro_f1/test"] == pytest.approx((2 / 4 + 0) / 2)
+    absent = predictions([(0, "x"), (0, "y")], [0, 1], [0.9] * 2, "ab").scores()
+    assert absent["precision/a"] == 1 and absent["recall/b"] == absent["f1/b"] == 0
 
 
 def test_scores_are_described_in_aligned_columns():
