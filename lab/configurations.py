@@ -201,4 +201,4 @@ def in_label(name, value):
         return POSITION_NAMES.get(value, str(value))
     if isinstance(value, bool):
         value = "yes" if value else "no"
-    return f"{name.replace('_', '-')}={'none' if value in ('', None) else value}"
+    return f"{name.replace('_', '-')}={'none' if value == '' else value}"
