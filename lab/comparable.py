@@ -74,7 +74,7 @@ def read(folder):
         data=corpus_name(flags),
         vocabulary=f"{flags.get('tokenizer')} vocabulary of {size:,}",
         flags=flags,
-        given=tuple(name for name in config.get("given", ()) if isinstance(name, str)),
+        given=tuple(config.get("given", ())),
         settings=settings,
         seed=seed,
         numbers=matching(result, NUMBERS),

@@ -92,11 +92,12 @@ def read_config(folder, where=""):
     check_entries(path, config, ENTRIES)
     flags = config["flags"] = without_null(Record(path, config.get("flags", {})))
     check_entries(path, flags, FLAGS)
-    names = [*config.get("classes", ()), *config.get("languages", ())]
+    names = [name for key in ("given", "classes", "languages") for name in config.get(key, ())]
     nested = any(isinstance(value, (list, dict)) for value in flags.values())
     nul = any("\0" in value for value in flags.values() if isinstance(value, str))
     plain = all(isinstance(name, str) for name in names) and not nested and not nul
-    require((plain, f"{path}: flags, classes or languages are not as a run writes them; {REMEDY}"))
+    wrong = "flags, given, classes or languages are not as a run writes them"
+    require((plain, f"{path}: {wrong}; {REMEDY}"))
     return config
 
 

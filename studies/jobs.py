@@ -125,8 +125,7 @@ def check_flags(path, arguments):
     if not (path / "config.json").exists():
         return  # no run, but figures
     config, now = read_config(path), typed_flags(arguments)
-    then = [name for name in config.get("given") or () if isinstance(name, str)]
-    for name in dict.fromkeys([*now, *then]):
+    for name in dict.fromkeys([*now, *config.get("given", ())]):
         had, given = config["flags"].get(name), now.get(name, "its default")
         resolved = (name, given) == ("n_ffn", "0")  # into four times the width
         known = had is None or name in MAY_CHANGE or resolved or is_same(had, given)

@@ -235,6 +235,7 @@ BOTH = {  # for every reader of a run
     "word for a stride": ("config.json", entry(flags__eval_stride="x"), "eval_stride of a wrong"),
     "list for flags": ("config.json", entry(flags=[1]), "flags of a wrong type"),
     "nested flags": ("config.json", entry(flags__data_of={"a": 1}), "not as a run writes them"),
+    "given number": ("config.json", entry(given=[1]), "not as a run writes them"),
     "NUL in a path": ("config.json", entry(flags__data="a\0b"), "not as a run writes them"),
     "kind": ("config.json", entry(kind=["lm"]), "kind of a wrong type"),
     "model": ("config.json", entry(model="lm"), "model of a wrong type"),
