@@ -131,7 +131,7 @@ def configuration_of(config, depth=0):
         option = name.replace("_", "-")
         settings[name] = "pretrained"
         for key, value in pretrained.items():
-            if key != "pos" and (name, key) != ("encoder", "data"):
+            if key != "pos":
                 settings[f"{option} {key}"] = value
         if source_seed != seed:
             seed += f" ({option} {source_seed})"
