@@ -215,6 +215,10 @@ def test_seeds_of_encoders_do_not_make_configurations(make, table):
     encoders = [make(f"mlm-{data}", "mlm", data=data) for data in ("toy", "ada")]
     frozen = [make(f"on-{encoder}", "classifier", encoder=encoder) for encoder in encoders]
     assert list(table(*frozen)) == ["encoder data=toy", "encoder data=ada"]
+    roberta = [make(f"on-{seed}", "classifier", init=f"{seed}/base", seed=seed) for seed in (0, 1)]
+    assert [cells["seeds"] for cells in table(*roberta).values()] == ["0, 1"]
+    by_likelihood = [make(tune, "classifier", tune=tune) for tune in ("all", "biases")]
+    assert list(table(*by_likelihood)) == ["tune=all", "tune=biases"]
 
 
 # ---------------------------------------------------------------------------- baselines, floor
@@ -451,6 +455,7 @@ MISTAKES = {
     "unfinished": (lambda make, _: unfinished(make("a")), ["a:", "python train_KIND.py --resume"]),
     "unfinished n-grams": (lambda make, base: unfinished(base("b", {})), ["b:", "its command"]),
     "no kind": (broken("config.json", "{}"), ["a:", "describes no run"]),
+    "no flags": (broken("config.json", '{"kind": "lm"}'), ["a:", "describes no run"]),
     "broken config": (broken("config.json", "{"), ["config.json", "not valid JSON"]),
     "broken metrics": (broken("metrics.jsonl", '{"step": 1\n'), ["metrics.jsonl", "not readable"]),
     "no metrics": (broken("metrics.jsonl", ""), ["a:", "metrics.jsonl"]),
@@ -498,6 +503,10 @@ MISTAKES = {
     ),
     "two validation shares": (
         lambda make, baseline: [make("a", "mlm", valid=0.05), make("b", "mlm", valid=0.4)],
+        ["valid=0.05", "valid=0.4", "not comparable"],
+    ),
+    "two validation shares of a decoder without test sets": (
+        lambda make, baseline: [make("a", valid=0.05), make("b", valid=0.4)],
         ["valid=0.05", "valid=0.4", "not comparable"],
     ),
     "twice the same": (lambda make, baseline: [make("a"), make("b")], ["a and b", "same seed 0"]),
