@@ -212,6 +212,7 @@ def test_seeds_of_encoders_do_not_make_configurations(make, table):
     assert list(table(joint, linear)) == ["encoder=none", "encoder=pretrained"]
     other = make("other", "classifier", **frozen, n_hidden=300)
     assert list(table(linear, other)) == ["n-hidden=0", "n-hidden=300"]
+    assert all("n-hidden=" in label for label in table(joint, linear, other))
     encoders = [make(f"mlm-{data}", "mlm", data=data) for data in ("toy", "ada")]
     frozen = [make(f"on-{encoder}", "classifier", encoder=encoder) for encoder in encoders]
     assert list(table(*frozen)) == ["encoder data=toy", "encoder data=ada"]
