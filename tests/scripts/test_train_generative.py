@@ -93,6 +93,8 @@ def test_steps_of_the_classes_can_be_kept_and_decay_is_obeyed(corpus, tmp_path):
     for decay in (0, 1):
         succeed(call("train_generative", *argv, keep="8", decay=decay, out=tmp_path / str(decay)))
         assert load_run(tmp_path / str(decay), step=8)
+    kept = torch.load(tmp_path / "1" / "checkpoint.pt", weights_only=True)["optimizer"]["state"]
+    assert {int(state["step"]) for state in kept.values()} == {4}  # no averages of the first stage
     weights = [load_run(tmp_path / name).model.state_dict() for name in "01"]
     assert any(not torch.equal(*pair) for pair in zip(*(w.values() for w in weights)))
     late = call("train_generative", *argv, keep="9", out=tmp_path / "late")
@@ -124,7 +126,7 @@ def test_on_a_frozen_encoder_each_class_trains_biases_alone(corpus, finished, tm
     encoder = finished("train_mlm")
     argv = ("--init-from", encoder, "--data", corpus, "--class-steps", 30, "--eval-every", 20)
     done = succeed(call("train_generative", *argv, "--class-lr", "0.1", out=tmp_path / "run"))
-    assert "step    30  accuracy" in done.out
+    assert "step    30  accuracy" in done.out and "of them trained" in done.out
     pretrained = load_run(encoder).model.state_dict()
     for c in range(len(result_of(tmp_path / "run")["classes"])):
         weights = load_run(tmp_path / "run").model.members_of_class[c][0].state_dict()
