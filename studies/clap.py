@@ -49,6 +49,7 @@ CONTROLS = {
     "alibi, no dropout, zero mask": f"--pos alibi --zero-mask {WITHOUT}",
     "learned-clap, no dropout": "--pos learned --head clap --dropout 0 --attn-dropout 0",
 }
+ALL = CONFIGURATIONS | VARIANTS | CONTROLS
 # Names in figures
 NAMES = {
     "baseline": "baseline (learned)",
@@ -125,7 +126,7 @@ def training(name, seed, where, flags, steps, lr):
     size = SIZES[flags.size] | {"steps": steps, "lr": lr}
     schedule = dict(warmup=steps * 8 // 100, eval_every=max(1, steps // 20))
     common = [*COMMON.split(), *options(data=flags.data, threads=1, **schedule, **size)]
-    return where, "train_mlm", [*common, *all_configurations()[name].split(), *options(seed=seed)]
+    return where, "train_mlm", [*common, *ALL[name].split(), *options(seed=seed)]
 
 
 def choose_rates(out, names, flags):
@@ -152,13 +153,8 @@ def choose_rates(out, names, flags):
 def choose(flags):
     """Return the names of the configurations that --only names as their folders are named, or all.
     Raises UserError for an unknown one."""
-    known = {slug(name): name for name in all_configurations()}
+    known = {slug(name): name for name in ALL}
     return [known[part] for part in (known_names(flags, "only", known) if flags.only else known)]
-
-
-def all_configurations():
-    """Return {name: flags} of everything that is trained; of all but the five, one seed."""
-    return CONFIGURATIONS | VARIANTS | CONTROLS
 
 
 def slug(name):
@@ -209,7 +205,7 @@ def draw(out, data_name, seeds):
     values = []
     for i, name in enumerate([name for name in seeds if name not in VARIANTS] or seeds):
         logs = [read_metrics(out / folder(name, seed)) for seed in seeds[name]]
-        given = typed_flags(all_configurations()[name].split())
+        given = typed_flags(ALL[name].split())
         line = "-" if given["head"] == "roberta" else "--"
         style = dict(
             color=POSITION_COLORS[given["pos"]], linestyle=line, label=NAMES.get(name, name)
