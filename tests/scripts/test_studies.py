@@ -83,11 +83,14 @@ def test_study_clap(corpus, tmp_path, monkeypatch, jobs_in_process):
 
 
 def test_an_interrupted_job_is_resumed(corpus, tmp_path, jobs_in_process):
-    jobs = [[("run", "beyond.train_seq2seq", [*SHORT["train_seq2seq"], "--data", corpus])]]
+    argv = [*SHORT["train_seq2seq"], "--data", corpus, "--n-ffn", 0, "--no-norm-first"]
+    jobs = [[("run", "beyond.train_seq2seq", argv)]]
     run_all(tmp_path, jobs, JobFlags(jobs=1))
     (tmp_path / "run" / "result.json").unlink()  # as if it had been stopped before its end
     run_all(tmp_path, jobs, JobFlags(jobs=1))
     assert (tmp_path / "run" / "result.json").exists()
+    # Finished with the same flags, though --n-ffn was resolved and --out is named differently
+    run_all(tmp_path / "run" / "..", jobs, JobFlags(jobs=1))
 
 
 def test_ctrl_c_says_how_to_continue(corpus, tmp_path, monkeypatch):
