@@ -193,9 +193,9 @@ def test_notes_on_a_small_text_and_on_a_table(tmp_path):
 
 
 def test_training_on_tokens_equals_training_on_the_text(wiki, tmp_path):
-    """Compare all results bit for bit, with the noise that needs word counts."""
+    """Compare all results bit for bit. The noise needs word counts; --tokenizer changes nothing."""
     prepared(tmp_path / "prepared", wiki, *SMALL)
-    noise = dict(swap_words=0.2, rare_unknown=0.3, eval_block="4,8", pos="alibi")
+    noise = dict(swap_words=0.2, rare_unknown=0.3, eval_block="4,8", pos="alibi", tokenizer="word")
     text, tokens = tmp_path / "text", tmp_path / "tokens"
     for corpus, out in ((wiki, text), (tmp_path / "prepared", tokens)):
         train("train_lm", **noise, data=corpus, out=out)
