@@ -100,7 +100,7 @@ def check_split(flags, source, where):
 def check_rows(flags, source, prepared):
     """Raise UserError if a run to start from has read labelled rows (train_mlm.py --causal): the
     test sets of the same data may hold them."""
-    if prepared or not source or flags.resume:
+    if prepared or not source:
         return
     before = (config.get("script") for config in ancestry(source.config, flags.data))
     if "train_mlm.py" in before:
