@@ -94,7 +94,8 @@ def check_flags(flags):
 
 
 def open_sources(flags):
-    """Return the Sources, the training text first. Raises DataError for an unusable file."""
+    """Return the Sources, the training text first. Raises DataError for an unusable file and
+    UserError for sets of one name."""
     sources = []
     for path in map(Path, flags.text):
         if path.is_dir():  # with the names of data/corpora/wikitext.py

@@ -89,7 +89,7 @@ def make_page(markdown, folder):
 
 
 def element(block, folder):
-    """Return the HTML element of a heading, a figure, a table or a paragraph."""
+    """Return the HTML element of a heading, a figure, a table, a list or a paragraph."""
     if heading := re.fullmatch(r"(#{1,3}) (.*)", block):
         level = len(heading[1])
         return f"<h{level}>{inline(heading[2])}</h{level}>"
