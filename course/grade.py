@@ -140,8 +140,9 @@ def grade_file(folder, name, tools, flags):
         said = f"{(path or folder).name} cannot be read: permission denied"
     elif path is None:
         near = sorted(path.name for path in folder.rglob(f"{Path(file).stem}*"))
-        how = "export" if near and near[0].endswith(".ipynb") else "rename"
-        said = f"{file} was not handed in" + "".join(f"; {how} {name}" for name in near[:1])
+        said = f"{file} was not handed in"
+        if near:
+            said += f"; {'export' if near[0].endswith('.ipynb') else 'rename'} {near[0]}"
     elif path.stat().st_size > LARGEST:
         said = f"{file} is larger than a megabyte"
     else:

@@ -70,8 +70,8 @@ def main(run_script, flags_class, description):
         if error.filename is None and error.errno is None:
             raise
         where = error.filename or getattr(flags, "out", "") or "the run folder"
-        other = [f"--{name}" for name in ("out", "table") if hasattr(flags, name)] or ["folder"]
-        remedy = f"check the path, free some space, or choose another {other[0]}"
+        place = next((f"--{name}" for name in ("out", "table") if hasattr(flags, name)), "folder")
+        remedy = f"check the path, free some space, or choose another {place}"
         fail(prog, f"{where}: {error.strerror}; {remedy}")
     except (MemoryError, RuntimeError) as error:
         full = isinstance(error, (MemoryError, torch.OutOfMemoryError))

@@ -89,7 +89,8 @@ def crossvalidate(flags):
 
     def answer(name, fold, seeds):
         """Return the Predictions of a recipe on a fold, those of several seeds averaged."""
-        return average_predictions([run for seed in seeds for run in folders[name, fold, seed]])
+        runs = [run for seed in seeds for run in folders[name, fold, seed]]
+        return average_predictions(list(dict.fromkeys(runs)))  # naive Bayes has one for all seeds
 
     def accuracy(*which):
         return answer(*which).accuracies()["accuracy/test"]

@@ -19,6 +19,7 @@ from lab.flags import flag
 from lab.load import read_run
 from lab.records import read_result
 from studies.jobs import JobFlags, options, run_all
+from studies.probes import corpus_of
 from studies.report import finish
 
 ENCODERS = {"pretrained": [], "untrained": ["--untrained"]}  # flags of train_classifier.py
@@ -36,7 +37,7 @@ class Flags(JobFlags):
 def probe(flags):
     source, started = read_run(flags.run, ("mlm",)), time.perf_counter()
     out = Path(flags.out or f"out/layers-{source.folder.name}")
-    corpus = flags.data or source.config["flags"]["data"]
+    corpus = corpus_of(source, flags.data)
     layers = [*map(str, range(source.model.body.config.n_layer + 1)), "all"]
 
     common = options(encoder=source.folder, data=corpus, split=flags.split, threads=1)

@@ -48,7 +48,7 @@ def measure_runs(flags, kinds, subfolder, measure):
         measured = []
         for run in runs:
             print(f"measuring {run.folder}", flush=True)
-            corpus = load_corpus(flags.data, run)
+            corpus = data.load(corpus_of(run, flags.data))
             measured.append({"data": corpus.name} | measure(run, corpus, flags))
         config = runs[0].model.body.config
         result[label] = {
@@ -62,14 +62,13 @@ def measure_runs(flags, kinds, subfolder, measure):
     return out, result
 
 
-def load_corpus(name, run):
-    """Return the corpus of --data, or the one that the run was trained on. Raises UserError if that
-    is no longer there, as on another machine."""
-    name, asked = name or run.config["flags"]["data"], name
-    there = asked or name in data.NAMES or Path(name).exists()
-    gone = f"{run.folder}: was trained on --data {name}, which is not here; name it with --data"
-    require((there, gone))
-    return data.load(name)
+def corpus_of(run, asked):
+    """Return the --data that was asked for or, without one, that of the run. Raises UserError if
+    the run's is no longer there, as on another machine."""
+    own = run.config["flags"]["data"]
+    gone = f"{run.folder}: was trained on --data {own}, which is not here; name it with --data"
+    require((asked or own in data.NAMES or Path(own).exists(), gone))
+    return asked or own
 
 
 def labelled(folders, labels=""):

@@ -183,6 +183,7 @@ WRONG = [
         "return 1, torch.ones(2) * 1j",
         "returns mask as torch.Tensor, expected a torch.Tensor of real",
     ),
+    ("return torch.eye(3).to_sparse(), 1", "idx has shape (3, 3), expected (3, 5)"),
     ("return torch.ones(3, 5).long().to_sparse(), 1", "idx[0, 0] is 1, expected"),
     ("return sequences[0]", "returns one value, expected 2 (idx, mask)"),
     ("return 1, 2, 3", "returns 3 values, expected 2 (idx, mask)"),

@@ -198,6 +198,7 @@ def test_a_wrong_table_of_pairs_is_refused(text, message, tmp_path):
         ("nowhere.tsv", "", "nowhere.tsv: no such file"),
         ("mine.txt", "", "rename or convert"),
         ("toy", "en-fr", "toy has english-lami"),
+        ("toy", "english", "joined by a hyphen"),
         ("toy", "english-", "joined by a hyphen"),
         ("toy", "lami-lami", "two different names"),
     ],

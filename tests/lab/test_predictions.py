@@ -135,10 +135,15 @@ OTHER = b"a\tb\tc\td\te\n1\t2\t3\t4\t5\n"
 
 
 @pytest.mark.parametrize(
-    "content",
-    [HEADER, HEADER + b"x\ta\ta\t1\n", HEADER + b"x\ta\ta\tp\tyes\n", NO_SHARE, OTHER, b"\xff\n"],
+    "content", [b"", b"text\tgold\n", HEADER, HEADER + b"x\ta\ta\t1\n", NO_SHARE, OTHER, b"\xff\n"]
 )
 def test_a_damaged_table_is_named(content, tmp_path):
     (tmp_path / FILE).write_bytes(content)
-    with pytest.raises(DataError, match=f"{FILE}: .*not "):
+    with pytest.raises(DataError, match=f"{FILE}: not "):
+        read_predictions(tmp_path)
+
+
+def test_a_probability_that_is_no_number_is_named(tmp_path):
+    (tmp_path / FILE).write_bytes(HEADER + b"x\ta\ta\tp\tyes\n")
+    with pytest.raises(DataError, match=f"{FILE}: a probability in it is not a number"):
         read_predictions(tmp_path)

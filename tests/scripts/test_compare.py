@@ -453,8 +453,14 @@ def broken(file, text):
 
 MISTAKES = {
     "no run": (lambda make, baseline: ["."], ["no config.json"]),
-    "unfinished": (lambda make, _: unfinished(make("a")), ["a:", "python train_KIND.py --resume"]),
-    "unfinished n-grams": (lambda make, base: unfinished(base("b", {})), ["b:", "its command"]),
+    "unfinished": (
+        lambda make, baseline: unfinished(make("a")),
+        ["a:", "not finished", "python train_KIND.py --resume"],
+    ),
+    "unfinished n-grams": (
+        lambda make, baseline: unfinished(baseline("b", {})),
+        ["b:", "not finished", "repeat its command"],
+    ),
     "no kind": (broken("config.json", "{}"), ["a:", "describes no run"]),
     "no flags": (broken("config.json", '{"kind": "lm"}'), ["a:", "describes no run"]),
     "broken config": (broken("config.json", "{"), ["config.json", "not valid JSON"]),

@@ -37,7 +37,7 @@ def test_every_encoding_has_a_name_and_a_color_of_its_own():
 
 
 def test_lines_of_encodings_have_their_color_in_any_order():
-    labels = ["NoPE (3 seeds)", "steps=9, rotary", "pos=alibi", "learned", "ALiBi, window=8"]
+    labels = ["NoPE (3 seeds)", "steps=9, rotary", "alibi", "pos=learned", "ALiBi, window=8"]
     labels += ["other", "third"]
     colors = figures.line_colors(labels)
     expected = [figures.POSITION_COLORS[pos] for pos in ("nope", "rope", "alibi", "learned")]

@@ -7,7 +7,8 @@ import pytest
 import torch
 from helpers import SHORT, assert_complains, call, result_of, succeed, tiny_model, train
 
-from data.files import read_json, write_json
+from data.files import write_json
+from lab.records import read_config
 from model import Decoder, Encoder
 from studies import probe_network
 from studies.probes import labelled
@@ -132,6 +133,7 @@ def test_runs_without_one_order_of_words_are_refused(finished):
 
 def test_a_run_whose_corpus_is_on_another_machine_is_named(copied):
     run = copied("train_lm")
-    config = read_json(run / "config.json", "")
-    write_json(run / "config.json", config | {"flags": config["flags"] | {"data": "gone.txt"}})
+    config = read_config(run)
+    config["flags"]["data"] = "gone.txt"
+    write_json(run / "config.json", config)
     assert_complains(call("probe_position", run), "--data gone.txt", "name it with --data")
