@@ -41,12 +41,13 @@ def compare_neighbours(configurations):
     for (low, better), (high, worse) in zip(ranked, ranked[1:]):
         differences = [high[seed] - low[seed] for seed in low if seed in high]
         if len(differences) > 1:
+            if statistics.fmean(differences) < 0:  # over the shared seeds it is the other way round
+                better, worse, differences = worse, better, [-d for d in differences]
             mean, deviation = statistics.fmean(differences), statistics.stdev(differences)
-            if mean < 0:  # over the shared seeds it is the other way round
-                better, worse, mean = worse, better, -mean
             t = mean / max(deviation / math.sqrt(len(differences)), 1e-12)
+            spread = statistics.stdev(map(math.expm1, differences))
             test = {"better": better, "worse": worse, "seeds": len(differences)}
-            test |= {"percent": 100 * math.expm1(mean), "deviation": 100 * deviation}
+            test |= {"percent": 100 * math.expm1(mean), "deviation": 100 * spread}
             tests.append(test | {"p": p_value(t, len(differences) - 1)})
     return tests
 

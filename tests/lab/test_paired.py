@@ -35,7 +35,7 @@ def test_seeds_are_paired_and_neighbours_are_compared():
     (test,) = first
     assert (test["better"], test["worse"], test["seeds"]) == ("best", "next", 3)
     assert test["percent"] == pytest.approx(1.5, abs=0.01)
-    assert test["deviation"] == pytest.approx(0.49, abs=0.01)
+    assert test["deviation"] == pytest.approx(0.5)  # of 1.0, 1.5 and 2.0%
     assert test["p"] == pytest.approx(p_value(0.01488 / (0.00492 / 3**0.5), 2), abs=1e-3)
     assert "next is 1.5 ± 0.5% above best over 3 seeds, p = 0.03" in describe(first)
     assert compare_neighbours([alone]) == [] and describe([]) == ""
@@ -47,3 +47,11 @@ def test_shared_seeds_decide_and_may_differ_all_alike():
     tests = compare_neighbours([best, other])
     line = "other is 10.0 ± 0.0% above best over 2 seeds, p < 0.001: told apart"
     assert describe(tests).endswith(line)
+
+
+def test_the_deviation_of_a_large_difference_is_that_of_its_percentages():
+    best = configuration("best", {"0": 10.0, "1": 10.0})
+    other = configuration("other", {"0": 20.0, "1": 40.0})  # 100 and 300% above
+    (test,) = compare_neighbours([other, best])
+    assert test["percent"] == pytest.approx(100 * (8**0.5 - 1))
+    assert test["deviation"] == pytest.approx(100 * 2**0.5)
