@@ -61,13 +61,13 @@ def judge(path, sheet, seconds=20):
 
 def load(path, seconds=20):
     """Run a student's file. Return its module and None, or None and a Verdict."""
+    if not path.exists():
+        return None, Verdict("error", f"{path.name} is missing")
     module = types.ModuleType(path.stem)
     try:
         with time_limit(seconds):
             exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
         return module, None
-    except FileNotFoundError:
-        return None, Verdict("error", f"{path.name} is missing")
     except (Exception, SystemExit, TimeUp) as error:
         return None, Verdict("error", explain(error, path, seconds))
 

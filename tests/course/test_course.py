@@ -220,6 +220,8 @@ def test_other_names_arguments_and_files_are_explained(answers):
     assert judge(path, sheet).message == "ex02_attention.py has no function attend"
     path.write_text("import numpie\n", encoding="utf-8")
     assert judge(path, sheet).message.startswith("line 1 (`import numpie`): ModuleNotFoundError")
+    path.write_text("open('words.txt')\n", encoding="utf-8")
+    assert judge(path, sheet).message.startswith("line 1 (`open('words.txt')`): FileNotFoundError")
     path.unlink()
     assert judge(path, sheet).message == "ex02_attention.py is missing"
     told = succeed(call("course.check", answers, "2")).out
