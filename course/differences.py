@@ -14,10 +14,9 @@ def first_difference(found, right):
     """
     for name in sorted(right, key=lambda name: name != "weights"):
         expected = right[name]
-        mine, tolerance = found.get(name), RANDOM if " " in name else EXACT
-        if mine is None or mine.shape != expected.shape:
-            shape = None if mine is None else tuple(mine.shape)
-            return f"{name} has shape {shape}, expected {tuple(expected.shape)}", ""
+        mine, tolerance = found[name], RANDOM if " " in name else EXACT
+        if mine.shape != expected.shape:
+            return f"{name} has shape {tuple(mine.shape)}, expected {tuple(expected.shape)}", ""
         if kind(mine) != kind(expected):
             return f"{name} has dtype {mine.dtype}, expected {expected.dtype}", ""
         a, b = comparable(mine), comparable(expected)

@@ -188,7 +188,7 @@ def describe(code):
     """Return a sentence on a process that ended without a result."""
     if code >= 0:
         return f"ends the program with exit code {code} before its answers can be compared"
-    if -code in (signal.SIGKILL, getattr(signal, "SIGXCPU", None)):
+    if -code in (signal.SIGKILL, signal.SIGXCPU):
         return "was stopped by the system: it takes too much time or memory"
     return f"crashes Python ({signal.Signals(-code).name})"
 

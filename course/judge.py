@@ -161,7 +161,7 @@ def get_gradients(function, task):
     if task["watcher"] not in ("call", "dropout"):
         return []
     floats = {n: a for n, a in given.items() if torch.is_tensor(a) and a.is_floating_point()}
-    with torch.random.fork_rng(devices=[]), torch.enable_grad():
+    with torch.enable_grad():
         result = function(*(a.requires_grad_() if n in floats else a for n, a in given.items()))
         result = result[0] if isinstance(result, (list, tuple)) else result
         if not (torch.is_tensor(result) and result.requires_grad):

@@ -36,13 +36,13 @@ def limit(seconds, memory):
 
         used = Path("/proc/self/statm")
         pages = int(used.read_text().split()[0]) if used.exists() else 0
-        for name, most in (
-            ("RLIMIT_CORE", 0),
-            ("RLIMIT_CPU", seconds),
-            ("RLIMIT_FSIZE", LARGEST_FILE),
-            ("RLIMIT_AS", pages * resource.getpagesize() + memory),
+        for limited, most in (
+            (resource.RLIMIT_CORE, 0),
+            (resource.RLIMIT_CPU, seconds),
+            (resource.RLIMIT_FSIZE, LARGEST_FILE),
+            (resource.RLIMIT_AS, pages * resource.getpagesize() + memory),
         ):
-            resource.setrlimit(getattr(resource, name), (most, most))
+            resource.setrlimit(limited, (most, most))
 
 
 if __name__ == "__main__":
