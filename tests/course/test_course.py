@@ -113,6 +113,14 @@ def test_every_random_number_comes_from_the_generator(answers):
     assert "without gen" in verdict.message, verdict
 
 
+def test_random_results_of_another_shape_are_no_other_shares(answers):
+    verdict = verdict_on(answers, "masking", "return idx[0], idx", "mask_words")
+    assert "mask_words returns inputs of shape (" in verdict.message
+    body = RIGHT["attend"].replace("@ v, w", "@ v, w.mean(1) if dropout else w")
+    verdict = verdict_on(answers, "attention", body)
+    assert "attend returns weights of shape (4, 64, 64), expected" in verdict.message
+
+
 # --------------------------------------------------------------------------------------- check
 
 
@@ -251,6 +259,9 @@ def test_check_refuses_other_folders_and_names(answers, tmp_path):
     assert_complains(call("course.check", tmp_path), "has no exercises", "course.start")
     assert_complains(call("course.check", answers, "alibis"), "no such exercise", "padding, att")
     assert_complains(call("course.train", tmp_path), "has no exercises", "course.start")
+    (tmp_path / "few.txt").write_text("We choose hope.\nYes we can.", encoding="utf-8")
+    few = call("course.train", answers, data=tmp_path / "few.txt")
+    assert_complains(few, "few.txt: has too little text")
 
 
 # --------------------------------------------------------------------------------------- train
@@ -279,13 +290,14 @@ def test_train_runs_the_students_functions(answers, corpus):
     answer(answers, "alibi", "causal_bias", ALIBI.replace("[:, None, None] * ", "[0] * "))
     told = succeed(call("course.train", answers, data=corpus, steps=4)).out
     assert "With causal_bias wrong, the first gradients differ by " in told
+    assert "step    4   your loss " in told
     assert (answers / "attention-alibi.png").exists()
 
 
 def test_train_compares_gradients_before_they_are_clipped(answers, corpus):
     body = "return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())"
     answer(answers, "perplexity", "loss", f"{body} * targets.numel()")
-    told = succeed(call("course.train", answers, data=corpus, steps=1)).out
+    told = succeed(call("course.train", answers, data=corpus, steps=2)).out
     assert "With loss wrong, the first gradients differ by 51100.0%" in told
 
 
