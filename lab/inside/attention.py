@@ -169,8 +169,7 @@ def readings_of_seq2seq(run, texts):
     inputs = {"idx": idx, "mask": mask, "source": source, "source_mask": source_mask}
     inputs = send_all(inputs, run.device)
     read_by_encoder = inputs["source"], inputs["source_mask"]
-    with torch.no_grad():
-        memory = body.encoder(*read_by_encoder)
+    memory = body.encoder(*read_by_encoder)
     of_encoder = examine(body.encoder, *read_by_encoder)
     of_decoder = examine(body.decoder, inputs["idx"], inputs["mask"], memory, inputs["source_mask"])
     return [
@@ -197,8 +196,7 @@ def readings_of_thread(run, texts):
         checked = examine(body.decoder, **comment)
         return [Reading(run, words, mask, *checked, comment, "decoder", first=last)]
     inputs = send_all(ancestor_inputs(*above[:2]), run.device)
-    with torch.no_grad():
-        memory = body.read_ancestors(inputs["texts"], inputs["texts_mask"], inputs["ancestors"])
+    memory = body.read_ancestors(inputs["texts"], inputs["texts_mask"], inputs["ancestors"])
     of_encoder = examine(body.encoder, inputs["texts"], inputs["texts_mask"])
     read_memory = {"memory": memory, "memory_mask": inputs["ancestors_mask"]}
     *of_decoder, cross_weights, cross_checks = examine(body.decoder, **comment, **read_memory)
