@@ -19,7 +19,7 @@ from pathlib import Path
 
 from data.files import write_json
 from lab.command import main
-from lab.errors import UserError
+from lab.errors import UserError, require
 from lab.flags import flag
 
 PARTS = (("lm", "train_lm", ()), ("classifier", "train_classifier", ("--no-refit",)))
@@ -33,6 +33,8 @@ class Flags:
 
 
 def bench(flags):
+    at, folder = f"--out {flags.out}", Path(flags.out).parent
+    require((folder.is_dir(), f"{at}: folder {folder} does not exist; create it first"))
     rows, data = {}, ("--data", flags.data)
     with tempfile.TemporaryDirectory() as scratch:
         for part, script, more in PARTS:
@@ -53,7 +55,7 @@ def bench(flags):
         rows["epoch"] = compared({"frozen": frozen, "joint": joint})
         report("epoch", rows["epoch"], "wall time")
     if flags.out:
-        write_json(Path(flags.out), rows)
+        write_json(flags.out, rows)
 
 
 def compared(seconds):

@@ -231,6 +231,7 @@ def test_a_small_figure_over_length_and_width(tmp_path):
         ("length", ["--out", "nowhere/x.png"], "--out nowhere"),
         ("length", ["--out", "x.txt"], "--out x.txt"),
         ("bench.assignment", ["--repeats", "0"], "--repeats"),
+        ("bench.assignment", ["--out", "nowhere/x.json"], "--out nowhere"),
     ],
 )
 def test_an_invalid_flag_costs_one_line(script, argv, named):
