@@ -86,7 +86,7 @@ def bench(flags):
                 rows.append(setting | row)
                 print(line(row), flush=True)
                 if flags.out:  # after each row, so that an interrupted table is kept
-                    write_json(Path(flags.out), described | {"rows": rows})
+                    write_json(flags.out, described | {"rows": rows})
             print(f"  matrix products: {row['matmul_gflops']:,.0f} GFLOP/s")
             for library in missing:
                 print(f"  left out: {library} is not installed; make bench installs it")

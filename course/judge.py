@@ -15,7 +15,6 @@ import threading
 import traceback
 import types
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
@@ -42,8 +41,7 @@ class TimeUp(BaseException):
 
 def judge(path, sheet, seconds=20):
     """Return the Verdict on the answers in a file. seconds: time limit of each function."""
-    path, printed = Path(path), io.StringIO()
-    warnings = io.StringIO()  # PyTorch's, which are not shown
+    printed, warnings = io.StringIO(), io.StringIO()  # PyTorch's warnings are not shown
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(warnings):
         answers, trouble = load(path, seconds)
         verdicts = [

@@ -65,9 +65,9 @@ def make_sheet(name, seed=0):
 def fill(reference, cases, outputs, mistakes, watcher="call", *, gen):
     task = {
         "arguments": list(inspect.signature(reference).parameters),
-        "outputs": list(outputs),
+        "outputs": outputs,
         "watcher": watcher,
-        "cases": [list(case) for case in cases(gen)],
+        "cases": list(cases(gen)),
     }
     task["learns"] = get_gradients(reference, task)
     task["right"] = [observe(reference, task, case) for case in task["cases"]]

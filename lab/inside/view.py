@@ -2,7 +2,6 @@
 
 import math
 from html import escape
-from pathlib import Path
 
 from data.files import write_text
 from lab.errors import require
@@ -97,7 +96,7 @@ class AttentionView:
         readings = [reading for view in views for reading in view.readings]
         text = page(readings, title=self.text)
         if path:
-            write_text(Path(path), text)
+            write_text(path, text)
         return Page(text)
 
 
