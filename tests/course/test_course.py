@@ -230,6 +230,11 @@ def test_other_names_arguments_and_files_are_explained(answers):
     assert judge(path, sheet).message.startswith("line 1 (`import numpie`): ModuleNotFoundError")
     path.write_text("open('words.txt')\n", encoding="utf-8")
     assert judge(path, sheet).message.startswith("line 1 (`open('words.txt')`): FileNotFoundError")
+    own = "def f(x):\n    pass\ndef attend(q, k, v, mask, bias, dropout):\n    return f()\n"
+    path.write_text(own, encoding="utf-8")  # a call of its own lacks an argument
+    assert judge(path, sheet).message.endswith("missing 1 required positional argument: 'x'")
+    path.write_text("while True:\n    pass\n", encoding="utf-8")
+    assert "not finished after 1 seconds" in judge(path, sheet, seconds=1).message
     path.unlink()
     assert judge(path, sheet).message == "ex02_attention.py is missing"
     told = succeed(call("course.check", answers, "2")).out
@@ -237,7 +242,8 @@ def test_other_names_arguments_and_files_are_explained(answers):
 
 
 def test_what_the_code_prints_is_kept_from_the_screen(answers, capfd):
-    verdict = verdict_on(answers, "sinusoids", "print('here')\n    return torch.zeros(T, n_embd)")
+    body = "import sys; print('here'); print(1, file=sys.stderr)\n    return torch.zeros(T, n_embd)"
+    verdict = verdict_on(answers, "sinusoids", body)
     assert set(verdict.printed.split()) == {"here"} and capfd.readouterr() == ("", "")
     told = succeed(call("course.check", answers, "sinusoids")).out
     assert "(what it printed is not shown)" in told
