@@ -61,7 +61,9 @@ def graded(tmp_path_factory):
     root = tmp_path_factory.mktemp("course")
     files = {name: text for name, (text, *_) in BAD.items()}
     folder = submit(root / "in", **files, ada=heads())
-    for name, file in {"late": "ex03_heads (1).py", "notebook": "ex03_heads.ipynb"}.items():
+    (folder / "list.csv").touch()  # neither this nor a folder with _ is a submission
+    others = {"late": "ex03_heads (1).py", "notebook": "ex03_heads.ipynb", "_old": FILE}
+    for name, file in others.items():
         (folder / name).mkdir()
         (folder / name / file).write_text("", encoding="utf-8")
     with unchanged(folder):
@@ -125,6 +127,9 @@ def test_nothing_is_overwritten_and_mistakes_are_explained(tmp_path):
     assert_complains(call("course.grade", folder, out=tmp_path / "no" / "g.csv"), "no such folder")
     (tmp_path / "empty").mkdir()
     assert_complains(call("course.grade", tmp_path / "empty", out=out), "has no submissions")
+    (folder / FILE).touch()
+    told = call("course.grade", folder, out=tmp_path / "new.csv")
+    assert_complains(told, f"{FILE}: is beside folders with submissions")
 
 
 def test_a_fault_of_the_machine_is_no_zero_for_all(tmp_path, monkeypatch):
