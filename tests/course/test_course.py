@@ -158,6 +158,8 @@ def test_an_exercise_in_parts_says_what_is_missing(answers):
     verdict = verdict_on(answers, "alibi", body)
     assert (verdict.status, verdict.n_right) == ("mistake", 0)
     assert "power of two" in verdict.message
+    called, first = verdict.detail.splitlines()[:2]
+    assert called == "slopes was called with n_head 6" and first.startswith("slopes[")
     answer(answers, "heads", "split_heads", "return torch.stack(x.chunk(n_head, -1), 1)")
     verdict = judge(answers / "ex03_heads.py", make_sheet("heads"))
     assert (verdict.status, verdict.n_right) == ("begun", 1)
@@ -174,7 +176,9 @@ def test_a_mistake_is_named_though_dropout_is_missing_too(dropped, answers):
     return DROPPED @ v, weights""".replace("DROPPED", dropped)
     size, path = "q.size(-1) ** 0.5", answers / "ex02_attention.py"
     stub = path.read_text(encoding="utf-8")
+    once = "(q.size(-1) * (1 if mask is None or bias is not None else q.size(1))) ** 0.5"
     for scale, dim, found in (
+        (once, "-1", "sqrt(n_embd)"),
         ("(q.size(1) * q.size(-1)) ** 0.5", "-1", "sqrt(n_embd)"),
         (size, "-2", "over the queries"),
         (size, "-1", "dropout is never applied" if dropped == "weights" else ""),
