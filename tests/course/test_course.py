@@ -253,7 +253,7 @@ def test_what_the_code_prints_is_kept_from_the_screen(answers, capfd):
     assert "(what it printed is not shown)" in told
 
 
-def test_watch_notices_a_saved_file(answers):
+def test_watch_notices_a_saved_file(answers, monkeypatch):
     seen = []
     changes = report.changes(answers, pause=0.01)
     watcher = threading.Thread(target=lambda: seen.append(next(changes)), daemon=True)
@@ -263,6 +263,9 @@ def test_watch_notices_a_saved_file(answers):
     answer(answers, "alibi", "slopes", "return 1")
     watcher.join(10)
     assert seen == [None]
+    monkeypatch.setattr(report, "changes", lambda folder: seen)
+    told = succeed(call("course.check", answers, "alibi", "--watch")).out
+    assert told.count("0 of 1 done") == 2
 
 
 def test_check_refuses_other_folders_and_names(answers, tmp_path):
