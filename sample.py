@@ -59,7 +59,8 @@ def sample(flags):
     for text in texts:
         encode(run, text)  # raises UserError before the first answer
     table = Path(flags.table or run.folder / "answers.tsv") if flags.file or flags.table else None
-    require((not (table and table.is_dir()), f"--table {table}: is a folder; give a file"))
+    fits = not table or table.parent.is_dir() and not table.is_dir()
+    require((fits, f"--table {table}: give a file, in a folder that exists"))
     useless = [] if run.kind in ("lm", "seq2seq") else ["tokens", "samples", "temperature"]
     useless += ["top_k"] if run.kind == "classifier" else []
     asked = given(flags, *useless)

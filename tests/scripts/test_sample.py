@@ -274,7 +274,8 @@ def test_a_damaged_thread_run_is_one_line(tmp_path, reader):
         ("mlm", ("--text", "[MASK] " * 40), "learned positions end at 32; shorten it"),
         ("mlm", ("--text", "[MASK]", "--tokens", "3"), "--tokens 3: "),
         ("classifier", ("--text", TEXT, "--top-k", "3"), "writes no text; leave that out"),
-        ("lm", ("--text", TEXT, "--table", "."), "--table .: is a folder; give a file"),
+        ("lm", ("--text", TEXT, "--table", "."), "--table .: give a file, in a folder that exists"),
+        ("lm", ("--text", TEXT, "--table", "no/t.tsv"), "--table no/t.tsv: give a file"),
     ],
 )
 def test_mistakes_are_one_line(tmp_path, kind, argv, message):
