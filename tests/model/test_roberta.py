@@ -370,7 +370,7 @@ def test_flags_that_do_not_go_with_init(script, argv, told, folder, corpus, tmp_
 # ---------------------------------------------------------------------------- damaged folders
 
 KEY = "roberta.encoder.layer.1.attention.self.key.weight"
-WORDS = "roberta.embeddings.word_embeddings.weight"
+EMBEDDING = "roberta.embeddings.word_embeddings.weight"
 
 
 def in_tensors(change):
@@ -413,8 +413,8 @@ NO_NUMBERS = f"{KEY} does not hold finite floating-point numbers"
 WRONG = {  # what is done to a folder, and what the message says
     "missing tensor": (in_tensors(lambda t: t.pop(KEY)), f"holds no tensor {KEY}", "restore"),
     "an output but no words": (
-        in_tensors(lambda t: t.update({"lm_head.decoder.weight": t.pop(WORDS)})),
-        f"holds no tensor {WORDS}",
+        in_tensors(lambda t: t.update({"lm_head.decoder.weight": t.pop(EMBEDDING)})),
+        f"holds no tensor {EMBEDDING}",
         "restore",
     ),
     "missing bias": (
