@@ -266,17 +266,6 @@ def test_floor_of_words_is_not_held_against_other_tokens(kind, size, tmp_path):
     assert not any(name.startswith("floor/perplexity") for name in result_of(tmp_path / "out"))
 
 
-def test_existing_run_is_kept_unless_told_otherwise(text, tmp_path):
-    out = tmp_path / "out"
-    succeed(call("baselines", data=text, out=out, order=1))
-    before = (out / "result.json").read_bytes()
-    (out / "leftover.pt").write_text("of another run")
-    assert_complains(call("baselines", data=text, out=out, order=2), "--overwrite")
-    assert (out / "result.json").read_bytes() == before
-    succeed(call("baselines", data=text, out=out, order=2, overwrite=True))
-    assert "perplexity/heldout@2-gram" in result_of(out) and not (out / "leftover.pt").exists()
-
-
 def test_default_folder_is_named_after_the_data(text, rows, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     succeed(call("baselines", data=text.name, order=1))
