@@ -250,14 +250,10 @@ def swap(old, new):
 
 
 def saved(value):
-    """What torch.save writes instead of the file."""
-
-    def write(_):
-        file = io.BytesIO()
-        torch.save(value, file)
-        return file.getvalue()
-
-    return write
+    """What torch.save writes, whatever the file held."""
+    file = io.BytesIO()
+    torch.save(value, file)
+    return lambda _: file.getvalue()
 
 
 FEW_WORDS = train_tokenizer("word", ["too few words"]).to_str().encode()
