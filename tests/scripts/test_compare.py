@@ -204,8 +204,10 @@ def test_seeds_of_encoders_do_not_make_configurations(make, table):
     assert seeds == {"ALiBi": "0, 1", "rotary": "0, 1"}
     scratch = make("scratch", "classifier", encoder="", tune="frozen", pos="alibi")
     assert list(table(*names[:2], scratch)) == ["encoder=pretrained", "encoder=none"]
-    # Defaults that follow from the encoder need no naming, unless they are all that differs.
-    frozen = dict(encoder="mlm-alibi-0", tune="frozen", n_component=1000, lr=4e-4)
+
+
+def test_flags_that_follow_from_the_encoder_are_named_only_where_nothing_else_differs(make, table):
+    frozen = dict(encoder=make("mlm", "mlm"), tune="frozen", n_component=1000, lr=4e-4)
     linear = make("linear", "classifier", **frozen, n_hidden=0)
     alone = dict(encoder="", tune="frozen", n_component=0, lr=1e-3)
     joint = make("joint", "classifier", **alone, n_hidden=100)
@@ -213,11 +215,20 @@ def test_seeds_of_encoders_do_not_make_configurations(make, table):
     other = make("other", "classifier", **frozen, n_hidden=300)
     assert list(table(linear, other)) == ["n-hidden=0", "n-hidden=300"]
     assert all("n-hidden=" in label for label in table(joint, linear, other))
+
+
+def test_the_corpus_of_an_encoder_makes_a_configuration(make, table):
     encoders = [make(f"mlm-{data}", "mlm", data=data) for data in ("toy", "ada")]
     frozen = [make(f"on-{encoder}", "classifier", encoder=encoder) for encoder in encoders]
     assert list(table(*frozen)) == ["encoder data=toy", "encoder data=ada"]
+
+
+def test_the_same_roberta_at_two_places_is_one_configuration(make, table):
     roberta = [make(f"on-{seed}", "classifier", init=f"{seed}/base", seed=seed) for seed in (0, 1)]
     assert [cells["seeds"] for cells in table(*roberta).values()] == ["0, 1"]
+
+
+def test_what_a_classifier_tunes_makes_a_configuration(make, table):
     by_likelihood = [make(tune, "classifier", tune=tune) for tune in ("all", "biases")]
     assert list(table(*by_likelihood)) == ["tune=all", "tune=biases"]
 
@@ -298,12 +309,20 @@ def test_classifiers_answer_together(make, baseline, table):
 
     alone = table("b0", "b1", "--together")  # all seeds of one configuration
     assert alone["together"]["accuracy unseen (%)"] == "**100.0**"
-    write_predictions(Path("b1", "predictions.tsv"), ["other"], [[0.5, 0.5]], ["no", "yes"], [1])
-    assert_complains(call("compare", "b0", "b1", "--together"), "b1", "leave it out")
-    found = call("compare", "a0", "b1", "--together")
-    assert_complains(found, "--together", "share no seed", "same seeds")
-    found = call("compare", make("lm"), "--together")
-    assert_complains(found, "--together", "no answers", "leave it out")
+
+
+def test_runs_that_cannot_answer_together_are_named(make):
+    rows = {"a0": ["one"], "b1": ["one"], "b0": ["another"]}
+    for name, texts in rows.items():
+        make(name, "classifier", pos="alibi" if name[0] == "a" else "nope", seed=int(name[1]))
+        path = Path(name, "predictions.tsv")
+        write_predictions(path, texts, [[0.5, 0.5]], ["no", "yes"], [1], [True])
+    for names, *parts in (
+        (["b0", "b1"], "b1", "leave it out"),
+        (["a0", "b1"], "--together", "share no seed", "same seeds"),
+        ([make("lm")], "--together", "no answers", "leave it out"),
+    ):
+        assert_complains(call("compare", *names, "--together"), *parts)
 
 
 def test_runs_without_predictions_cost_one_note(make):
@@ -438,95 +457,91 @@ def test_lengths_of_evaluation_begin_with_that_of_training(make):
 # ---------------------------------------------------------------------------- mistakes
 
 
-def unfinished(name):
-    Path(name, "result.json").unlink()
-    return [name]
+def run(*args, **more):
+    """A run to be made by the fixture `make`."""
+    return lambda make, baseline: make(*args, **more)
 
 
-def broken(file, text):
-    def build(make, baseline):
-        Path(make("a"), file).write_text(text)
-        return ["a"]
+def ngrams(name, result):
+    """A run to be made by the fixture `baseline`."""
+    return lambda make, baseline: baseline(name, result)
+
+
+def damaged(made, file, text=None):
+    """A run in which a file holds this text, or which lacks it."""
+
+    def build(*fixtures):
+        path = Path(made(*fixtures), file)
+        path.unlink() if text is None else path.write_text(text)
+        return path.parent.name
 
     return build
 
 
-MISTAKES = {
-    "no run": (lambda make, baseline: ["."], ["no config.json"]),
+A, TRIGRAMS = run("a"), ngrams("base", {"perplexity/ada": 3.0})
+UNLIKE_VALID = ["valid=0.05", "valid=0.4", "not comparable"]
+MISTAKES = {  # what is compared, and what the message says
+    "no run": (["."], ["no config.json"]),
     "unfinished": (
-        lambda make, baseline: unfinished(make("a")),
+        [damaged(A, "result.json")],
         ["a:", "not finished", "python train_KIND.py --resume"],
     ),
     "unfinished n-grams": (
-        lambda make, baseline: unfinished(baseline("b", {})),
-        ["b:", "not finished", "repeat its command"],
+        [damaged(TRIGRAMS, "result.json")],
+        ["base:", "not finished", "repeat its command"],
     ),
-    "no kind": (broken("config.json", "{}"), ["a:", "describes no run"]),
-    "no flags": (broken("config.json", '{"kind": "lm"}'), ["a:", "describes no run"]),
-    "broken config": (broken("config.json", "{"), ["config.json", "not valid JSON"]),
-    "broken metrics": (broken("metrics.jsonl", '{"step": 1\n'), ["metrics.jsonl", "not readable"]),
-    "no metrics": (broken("metrics.jsonl", ""), ["a:", "metrics.jsonl"]),
+    "no kind": ([damaged(A, "config.json", "{}")], ["a:", "describes no run"]),
+    "no flags": ([damaged(A, "config.json", '{"kind": "lm"}')], ["a:", "describes no run"]),
+    "no metrics": ([damaged(A, "metrics.jsonl", "")], ["a:", "metrics.jsonl"]),
     "two kinds": (
-        lambda make, baseline: [make("a"), make("b", "mlm")],
+        [A, run("b", "mlm")],
         ["a (Causal LM) and b (Masked LM)", "not comparable", "each kind on its own"],
     ),
-    "masked LM and n-grams": (
-        lambda make, baseline: [make("a", "mlm"), baseline("base", {"perplexity/ada": 3.0})],
-        ["base", "not comparable"],
-    ),
-    "only baselines": (
-        lambda make, baseline: [make("x") and baseline("base", {"perplexity/ada": 3.0})],
-        ["base", "at least one run"],
-    ),
+    "masked LM and n-grams": ([run("a", "mlm"), TRIGRAMS], ["base", "not comparable"]),
+    "only baselines": ([TRIGRAMS], ["base", "at least one run"]),
     "a baseline of something else": (
-        lambda make, baseline: [make("a"), baseline("base", {"accuracy/test": 0.5})],
+        [A, ngrams("base", {"accuracy/test": 0.5})],
         ["base", "leave it out"],
     ),
     "two corpora": (
-        lambda make, baseline: [make("a"), make("b", data="speeches")],
+        [A, run("b", data="speeches")],
         ["a (--data toy) and b (--data speeches)", "same data"],
     ),
     "changed corpus": (
-        lambda make, baseline: [
-            make("a", result={"tokens/ada": 50}),
-            make("b", seed=1, result={"tokens/ada": 60}),
-        ],
+        [run("a", result={"tokens/ada": 50}), run("b", seed=1, result={"tokens/ada": 60})],
         ["50", "60", "same files"],
     ),
     "two test parts": (
-        lambda make, baseline: [
-            make("a", "classifier", split="1/5"),
-            make("b", "classifier", split="2/5"),
-        ],
+        [run("a", "classifier", split="1/5"), run("b", "classifier", split="2/5")],
         ["a (--split 1/5) and b (--split 2/5)", "give runs on one part"],
     ),
     "two tokenizers": (
-        lambda make, baseline: [make("a"), make("b", tokenizer="bpe", vocab_size=4000)],
+        [A, run("b", tokenizer="bpe", vocab_size=4000)],
         ["a (word vocabulary of 542) and b (bpe vocabulary of 4,000)", "bits_per_byte"],
     ),
     "two mask rates": (
-        lambda make, baseline: [make("a", "mlm", mask_rate=0.15), make("b", "mlm", mask_rate=0.4)],
+        [run("a", "mlm", mask_rate=0.15), run("b", "mlm", mask_rate=0.4)],
         ["mask_rate=0.15", "mask_rate=0.4", "not comparable"],
     ),
     "two validation shares": (
-        lambda make, baseline: [make("a", "mlm", valid=0.05), make("b", "mlm", valid=0.4)],
-        ["valid=0.05", "valid=0.4", "not comparable"],
+        [run("a", "mlm", valid=0.05), run("b", "mlm", valid=0.4)],
+        UNLIKE_VALID,
     ),
     "two validation shares of a decoder without test sets": (
-        lambda make, baseline: [make("a", valid=0.05), make("b", valid=0.4)],
-        ["valid=0.05", "valid=0.4", "not comparable"],
+        [run("a", valid=0.05), run("b", valid=0.4)],
+        UNLIKE_VALID,
     ),
-    "twice the same": (lambda make, baseline: [make("a"), make("b")], ["a and b", "same seed 0"]),
-    "out is a run": (lambda make, baseline: [make("a"), "--out", "a"], ["--out a: is a run"]),
-    "out is a file": (lambda make, baseline: [make("a"), "--out", "a/result.json"], ["is a file"]),
+    "twice the same": ([A, run("b")], ["a and b", "same seed 0"]),
+    "out is a run": ([A, "--out", "a"], ["--out a: is a run"]),
+    "out is a file": ([A, "--out", "a/result.json"], ["is a file"]),
 }
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_costs_one_line_that_says_what_to_do(mistake, make, baseline):
-    build, words = MISTAKES[mistake]
-    done = call("compare", *build(make, baseline))
-    assert_complains(done, *words)
+@pytest.mark.parametrize("given, parts", MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_costs_one_line_that_says_what_to_do(given, parts, make, baseline):
+    words = [word if isinstance(word, str) else word(make, baseline) for word in given]
+    done = call("compare", *words)
+    assert_complains(done, *parts)
     assert done.out == "" and done.err.startswith("compare.py: ")
 
 
