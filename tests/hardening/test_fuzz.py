@@ -506,33 +506,20 @@ def test_any_command_line_of_another_script(script, place, data_of, finished, da
 
 # ----------------------------------------------------------------------------------- files of a run
 
-edits = st.lists(
-    st.tuples(
-        st.floats(0, 1, exclude_max=True),
-        st.sampled_from(["set", "insert", "delete", "cut", "repeat"]),
-        st.one_of(st.integers(0, 255), st.sampled_from(list(b'0123456789"{}[],:-etfn\n'))),
-    ),
-    min_size=1,
-    max_size=4,
-)
+# Where in the file, how many bytes are removed there, and what is inserted.
+shares = st.floats(0, 1, exclude_max=True)
+lengths = st.integers(0, 64) | st.sampled_from([0, 1, 10**9])  # up to the end of the file
+json_bytes = st.sampled_from([bytes([byte]) for byte in b'0123456789"{}[],:-etfn\n'])
+inserted = st.binary(max_size=2) | json_bytes
+edits = st.lists(st.tuples(shares, lengths, inserted), min_size=1, max_size=4)
 
 
 def damaged(content, changes):
-    """Bytes with some of them changed, inserted, removed, truncated or repeated."""
-    content = bytearray(content)
-    for share, how, byte in changes:
+    """Bytes with some of them changed, inserted, removed or truncated."""
+    for share, length, new in changes:
         at = int(share * len(content))
-        if how == "set" and content:
-            content[at] = byte
-        elif how == "insert":
-            content.insert(at, byte)
-        elif how == "delete":
-            del content[at : at + 1 + byte % 7]
-        elif how == "cut":
-            del content[len(content) - byte % 64 :]
-        elif how == "repeat":
-            content[at:at] = content[at : at + byte]
-    return bytes(content)
+        content = content[:at] + new + content[at + length :]
+    return content
 
 
 def replaced(content, where, new):
