@@ -151,7 +151,8 @@ class Repository:
     def imports(self, file):
         """All imports of a file, in the order of its lines."""
         if file.path not in self.found:
-            self.found[file.path] = sorted(self.search(file, file.tree, False), key=line_of)
+            found = self.search(file, file.tree, False)
+            self.found[file.path] = sorted(found, key=lambda one: one.line)
         return self.found[file.path]
 
     def search(self, file, parent, inside):
@@ -183,14 +184,6 @@ class Repository:
     def own(self, file):
         """The imports of modules of this repository."""
         return [one for one in self.imports(file) if one.module in self.modules]
-
-
-def name_of(one):
-    return f"{one.module}.{one.name}" if one.name else one.module
-
-
-def line_of(one):
-    return one.line
 
 
 # ------------------------------------------------------------------------------------- import rules
@@ -249,7 +242,7 @@ def import_cycles(repo):
 def imports_in_functions(repo):
     """Modules of this repository are imported at the top of a file."""
     return [
-        f"{file.path}:{one.line}: imports {name_of(one)} inside a function"
+        f"{file.path}:{one.line}: imports {one.module} inside a function"
         for file in repo.files
         for one in repo.own(file)
         if one.inside
