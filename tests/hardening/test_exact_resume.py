@@ -263,48 +263,57 @@ def test_time_is_summed_and_the_first_command_is_kept(undisturbed, tmp_path, mon
     assert result["command"] == shlex.join(map(str, words))
 
 
+def assert_kept_step_3(done, folder, argv, whole):
+    """Assert that a run ended with only step 3 saved, no partial file, and resumes bit for bit."""
+    assert "step 3 is saved" in done.err
+    assert not list(folder.glob("*.partial"))
+    succeed(call("train_lm", *argv, out=folder, resume=True))
+    assert_same_run(folder, whole)
+
+
 def test_a_second_signal_ends_at_once(undisturbed, tmp_path, monkeypatch):
     argv, whole, _ = undisturbed("lm")
     with monkeypatch.context() as patch:
         at_update(patch, 5, signal.SIGINT, signal.SIGTERM)
         done = call("train_lm", *argv, out=tmp_path / "run")
     assert done.code == 143
-    assert "step 3 is saved" in done.err
-    assert not list((tmp_path / "run").glob("*.partial"))
-    succeed(call("train_lm", *argv, out=tmp_path / "run", resume=True))
-    assert_same_run(tmp_path / "run", whole)
+    assert_kept_step_3(done, tmp_path / "run", argv, whole)
+
+
+class InterruptedFile:
+    """A file that sends SIGINT to this process at the ninth piece written."""
+
+    def __init__(self, file):
+        self.file, self.n_written = file, 0
+
+    def write(self, content):
+        self.n_written += 1
+        if self.n_written == 9:
+            os.kill(os.getpid(), signal.SIGINT)
+        return self.file.write(content)
+
+    def __getattr__(self, name):
+        return getattr(self.file, name)
 
 
 def test_a_second_signal_during_a_save_keeps_the_old_file(undisturbed, tmp_path, monkeypatch):
     argv, whole, _ = undisturbed("lm")
-    save, written = torch.save, []
+    save, interrupted = torch.save, []
 
-    class Slow:
-        def __init__(self, file):
-            self.file = file
-
-        def write(self, content):
-            written.append(len(content))
-            if len(written) == 9:
-                os.kill(os.getpid(), signal.SIGINT)
-            return self.file.write(content)
-
-        def __getattr__(self, name):
-            return getattr(self.file, name)
-
-    def slow(state, file):
-        return save(state, Slow(file) if state["step"] == 5 else file)
+    def save_or_stop(state, file):
+        if state["step"] == 5:
+            file = InterruptedFile(file)
+            interrupted.append(file)
+        return save(state, file)
 
     with monkeypatch.context() as patch:
         at_update(patch, 5, signal.SIGINT)
-        patch.setattr(torch, "save", slow)
+        patch.setattr(torch, "save", save_or_stop)
         done = call("train_lm", *argv, out=tmp_path / "run")
-    assert written
+    (file,) = interrupted
+    assert file.n_written >= 9
     assert done.code == 130
-    assert "step 3 is saved" in done.err
-    assert not list((tmp_path / "run").glob("*.partial"))
-    succeed(call("train_lm", *argv, out=tmp_path / "run", resume=True))
-    assert_same_run(tmp_path / "run", whole)
+    assert_kept_step_3(done, tmp_path / "run", argv, whole)
 
 
 def test_a_process_that_is_stopped_says_how_to_resume(corpus, tmp_path):
