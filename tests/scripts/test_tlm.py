@@ -156,38 +156,33 @@ def test_a_translation_tells_the_word_and_another_does_not(ciphers, tmp_path):
         assert paired < 1.5 and 0.8 * WORDS < alone < 1.3 * WORDS and mispaired > alone, result
 
 
-def test_the_three_views_ask_for_the_same_words(ciphers):
+def rows_without_padding(batches, side):
+    """Yield the words of this side, their labels, and the words of the other side of each row."""
+    for inputs, mask, labels, where in batches:
+        for row, real, label, language in zip(inputs, mask, labels, where["languages"]):
+            own, other = real & (language == side), real & (language != side)
+            assert (label[~own] == -100).all()
+            yield row[own].tolist(), label[own].tolist(), row[other].tolist()
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_the_three_views_ask_for_the_same_words(side, ciphers):
     texts, flags = load_pairs(ciphers).tests["test"], train_tlm.Flags()
     tokenizer = train_tokenizer("word", [sentence for pair in texts for sentence in pair])
-    sides = [batching.sentences(tokenizer, side, 12)[0] for side in zip(*texts)]
-    for side in (0, 1):
-        views, found = masked_test_set(sides, side, flags, tokenizer.get_vocab_size(), None), {}
-        for view, batches in views.items():
-            rows = found[view] = []
-            for inputs, mask, labels, where in batches:
-                for row, real, label, language in zip(inputs, mask, labels, where["languages"]):
-                    assert (label[~real] == -100).all()
-                    assert (label[real & (language != side)] == -100).all()
-                    assert not (row[real & (language != side)] == MASK).any()
-                    own, other = real & (language == side), real & (language != side)
-                    rows.append((row[own].tolist(), label[own].tolist(), row[other].tolist()))
-        asked = [[row[:2] for row in rows] for rows in found.values()]
-        assert asked[0] == asked[1] == asked[2]
-        assert all(not row[2] for row in found["alone"])
-        assert any(MASK in row[0] for row in found["alone"])
-        whole = [
-            [label if label != -100 else token for token, label in zip(*row[:2])]
-            for row in found["paired"]
-        ]
-        known = {(tuple(first.tolist()), tuple(second.tolist())) for first, second in zip(*sides)}
-        beside = {
-            view: [
-                tuple(map(tuple, (own, row[2]) if side == 0 else (row[2], own))) in known
-                for own, row in zip(whole, found[view])
-            ]
-            for view in ("paired", "mispaired")
-        }
-        assert all(beside["paired"]) and not any(beside["mispaired"]) and len(whole) == 40
+    sides = [batching.sentences(tokenizer, each, 12)[0] for each in zip(*texts)]
+    views = masked_test_set(sides, side, flags, tokenizer.get_vocab_size(), None)
+    assert list(views) == ["alone", "paired", "mispaired"]
+    alone, paired, mispaired = (
+        list(rows_without_padding(batches, side)) for batches in views.values()
+    )
+    assert len(alone) == len(paired) == len(mispaired) == 40
+    translation = {tuple(a.tolist()): b.tolist() for a, b in zip(sides[side], sides[1 - side])}
+    for (words, labels, nothing), (*same, beside), (*again, other) in zip(alone, paired, mispaired):
+        assert [words, labels] == same == again and nothing == []
+        whole = tuple(word if label == -100 else label for word, label in zip(words, labels))
+        assert beside == translation[whole] != other
+        assert MASK not in other
+    assert any(MASK in words for words, *_ in alone)
 
 
 def test_the_perplexities_are_those_by_hand(ciphers, tmp_path):
