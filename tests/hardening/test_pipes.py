@@ -40,11 +40,7 @@ def test_a_closed_pipe_ends_other_scripts_with_a_line():
     assert done.stderr == ("train_lm.py: stopped: nothing reads the output any more\n")
 
 
-def test_letters_that_the_output_lacks_become_escapes():
-    done = run_script("print('a 世')", PYTHONIOENCODING="ascii")
-    assert done.stdout == "a \\u4e16\n" and not done.stderr
-
-
-def test_streams_that_are_closed_are_empty():
-    done = run_script("print([sys.stdin.read(), sys.stderr.isatty()])", closed="stdin stderr")
-    assert done.stdout == "['', False]\n" and done.returncode == 0
+def test_letters_that_the_output_lacks_become_escapes_and_closed_streams_are_empty():
+    body = "print('a 世', [sys.stdin.read(), sys.stderr.isatty()])"
+    done = run_script(body, closed="stdin stderr", PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "a \\u4e16 ['', False]\n", "")
