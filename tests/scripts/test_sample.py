@@ -5,7 +5,7 @@ import re
 
 import pytest
 import torch
-from helpers import WORDS, assert_complains, call, make_run, succeed
+from helpers import assert_complains, call, make_run, succeed
 
 from data import batching
 from data.tokenizer import BOS, MASK, SPECIAL
@@ -120,12 +120,6 @@ def test_a_prompt_is_shown_as_typed_and_greedy_is_written_once(tmp_path):
     assert code == 0 and "read as [UNK]: Zorg" in out and out.count("---") == 1
     assert out.splitlines()[-1].startswith("this  Zorg is") and "[UNK]" not in out.splitlines()[-1]
     assert call("sample", folder, tokens=3, samples=1)[0] == 0  # a text can begin with nothing
-
-
-def test_byte_level_words_are_joined(tmp_path):
-    folder = make_run(tmp_path / "run", tokenizer="bpe")
-    told = call("sample", folder, text=WORDS, tokens=2, temperature=0)
-    assert told.out.splitlines()[1].startswith(WORDS)
 
 
 # ---------------------------------------------------------------------------- several texts
