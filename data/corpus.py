@@ -116,20 +116,12 @@ def normalize(text):
     return " ".join(text.split())
 
 
-class Marks(dict):
-    """A table for str.translate: a space for each mark and symbol, in any script."""
-
-    def __missing__(self, code):
-        is_mark = unicodedata.category(chr(code))[0] in "PS"
-        return self.setdefault(code, " " if is_mark else code)
-
-
-MARKS = Marks()
-
-
 def words_of(text):
     """Return the lower-case words of a text, without punctuation; if it has none, its symbols."""
-    return unicodedata.normalize("NFC", text.lower()).translate(MARKS).split() or text.split()
+    letters = unicodedata.normalize("NFC", text.lower())
+    # P and S: punctuation and symbols of any script. \W would also split words at vowel signs
+    plain = "".join(" " if unicodedata.category(c)[0] in "PS" else c for c in letters)
+    return plain.split() or text.split()
 
 
 def hold_out(items, fraction, seed, key=lambda item: item):
