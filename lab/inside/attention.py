@@ -52,10 +52,14 @@ class Reading:
     checks: list  # {"check": what must hold, "worst": value seen, "limit": largest value allowed}
     inputs: dict  # what run.model.body reads, by the names of its arguments
     part: str = ""  # encoder, decoder or cross, if the run has several attentions
-    source: list = None  # keys of cross-attention, like words
-    source_mask: torch.Tensor = None  # (B, S)
+    keys: list = None  # like words: those of the source for cross-attention, else the words
+    key_mask: torch.Tensor = None  # (B, S)
     first: int = 0  # which of the texts given is the first of these B
     newest_first: bool = False  # whether the model reads the source from its end: ancestors
+
+    def __post_init__(self):
+        if self.keys is None:
+            self.keys, self.key_mask = self.words, self.mask
 
     @cached_property
     def scores(self):
@@ -66,10 +70,6 @@ class Reading:
         """Return the transformer that has this attention."""
         name = "decoder" if self.part == "cross" else self.part
         return getattr(self.run.model.body, name) if name else self.run.model.body
-
-    def keys(self):
-        """Return words and mask of the keys."""
-        return (self.source, self.source_mask) if self.part == "cross" else (self.words, self.mask)
 
     def allowed(self):
         """Return (H, T, S) bool, True where query i may attend to key j."""
@@ -90,7 +90,7 @@ class Reading:
         A weight is NaN where attention is not allowed; a positive weight there remains visible.
         """
         b = number - self.first
-        queries, keys = self.words[b], self.keys()[0][b]
+        queries, keys = self.words[b], self.keys[b]
         weights = self.weights[:, b, :, : len(queries), : len(keys)]
         forbidden = ~self.allowed()[:, : len(queries), : len(keys)] & (weights == 0)
         return queries, keys, weights.masked_fill(forbidden, math.nan)
@@ -101,7 +101,7 @@ class Reading:
 
     def uniform(self):
         """Return what `heads` would give if all allowed weights were equal, as one dictionary."""
-        even = (self.allowed() & self.keys()[1][:, None, None, :]).float()  # (B, H, T, S)
+        even = (self.allowed() & self.key_mask[:, None, None, :]).float()  # (B, H, T, S)
         even = even / even.sum(-1, keepdim=True).clamp(min=1)
         heads = summary(even[None], self.mask, own=self.part != "cross")
         return {name: sum(head[name] for head in heads) / len(heads) for name in heads[0]}
@@ -166,16 +166,16 @@ def readings_of_seq2seq(run, texts):
     """Return the readings of encoder, decoder and cross-attention."""
     body = run.model.body
     (source, source_mask, words), (idx, mask, written) = read_both(run, texts)
-    inputs = {"idx": idx, "mask": mask, "source": source, "source_mask": source_mask}
-    inputs = send_all(inputs, run.device)
+    inputs = send_all(dict(idx=idx, mask=mask, source=source, source_mask=source_mask), run.device)
     read_by_encoder = inputs["source"], inputs["source_mask"]
     memory = body.encoder(*read_by_encoder)
     of_encoder = examine(body.encoder, *read_by_encoder)
-    of_decoder = examine(body.decoder, inputs["idx"], inputs["mask"], memory, inputs["source_mask"])
+    read_by_decoder = inputs["idx"], inputs["mask"], memory, inputs["source_mask"]
+    of_decoder, of_cross = examine(body.decoder, *read_by_decoder)
     return [
         Reading(run, words, source_mask, *of_encoder, inputs, "encoder"),
-        Reading(run, written, mask, *of_decoder[:2], inputs, "decoder"),
-        Reading(run, written, mask, *of_decoder[2:], inputs, "cross", words, source_mask),
+        Reading(run, written, mask, *of_decoder, inputs, "decoder"),
+        Reading(run, written, mask, *of_cross, inputs, "cross", words, source_mask),
     ]
 
 
@@ -199,8 +199,8 @@ def readings_of_thread(run, texts):
     memory = body.read_ancestors(inputs["texts"], inputs["texts_mask"], inputs["ancestors"])
     of_encoder = examine(body.encoder, inputs["texts"], inputs["texts_mask"])
     read_memory = {"memory": memory, "memory_mask": inputs["ancestors_mask"]}
-    *of_decoder, cross_weights, cross_checks = examine(body.decoder, **comment, **read_memory)
-    of_cross = cross_weights.flip(-1), cross_checks  # the post first
+    of_decoder, (weights, checks) = examine(body.decoder, **comment, **read_memory)
+    of_cross = weights.flip(-1), checks  # the post first
     names = [f"{i} {' '.join(words[1:])}" for i, words in enumerate(above[2], first + 1)]
     source = [names], torch.ones(1, n_above, dtype=torch.bool)
     inputs |= comment

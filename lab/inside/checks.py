@@ -45,8 +45,8 @@ def slope(body, head):
 def examine(body, idx, mask, memory=None, memory_mask=None):
     """Compute the weights (L, B, H, T, T), on the CPU, and the checks of idx, mask (B, T).
 
-    With a memory (B, S, C) and its mask (B, S), also return the weights (L, B, H, T, S) of the
-    cross-attention and their checks.
+    With a memory (B, S, C) and its mask (B, S), return two such pairs, the second of the
+    cross-attention, with weights (L, B, H, T, S).
     """
     inputs = []  # of the attention of each layer, (B, T, C)
     hooks = [
@@ -91,7 +91,7 @@ def examine(body, idx, mask, memory=None, memory_mask=None):
         bias = torch.stack(
             [-slope(body, head) * (ahead.abs() - nearer * (ahead > 0)) for head in range(len(may))]
         )  # (H, T, T)
-        scores = [split_scores(b.attention, (x, {}))[0] for b, x in zip(body.blocks, inputs)]
+        scores = [split_scores(b.attention, x)[0] for b, x in zip(body.blocks, inputs)]
         # What was added to q k^T / sqrt(D), each row up to a constant, which a softmax removes
         added = weights.log() - torch.stack(scores)  # (L, B, H, T, T)
         most = weights.argmax(-1, keepdim=True)
@@ -106,7 +106,7 @@ def examine(body, idx, mask, memory=None, memory_mask=None):
     if not memory_mask.all():
         padding = real & ~memory_mask[:, None, None, :]
         check("no weight on padding", cross_weights, padding, checks=cross_checks)
-    return weights.cpu(), checks, cross_weights.cpu(), cross_checks
+    return (weights.cpu(), checks), (cross_weights.cpu(), cross_checks)
 
 
 def holds(check):

@@ -18,39 +18,38 @@ def take_apart(reading):
     where attention is not allowed are -inf in both.
     """
     body, cross = reading.body(), reading.part == "cross"
-    seen = []  # what each layer's attention is called with
-    modules = [block.cross_attention if cross else block.attention for block in body.blocks]
+    parts = []  # of the scores of each layer
 
     def look(module, args, more):
-        seen.append((args[0], more))
+        parts.append(split_scores(module, *args, more.get("memory"), more.get("angles")))
 
+    modules = [block.cross_attention if cross else block.attention for block in body.blocks]
     hooks = [module.register_forward_pre_hook(look, with_kwargs=True) for module in modules]
     reading.run.model.body(**reading.inputs)
     for hook in hooks:
         hook.remove()
-    parts = zip(*map(split_scores, modules, seen))
-    content, turned = (torch.stack(part).cpu() for part in parts)
+    content, turned = (torch.stack(part).cpu() for part in zip(*parts))
     position = turned - content
     bias = None if cross else body.attention_bias(content.size(-2))
     if bias is not None:
         position = position + bias.cpu()
     if reading.newest_first:
         content, position = content.flip(-1), position.flip(-1)
-    hidden = ~(reading.allowed() & reading.keys()[1][:, None, None, :])  # (B, H, T, S)
+    hidden = ~(reading.allowed() & reading.key_mask[:, None, None, :])  # (B, H, T, S)
     content, position = (part.masked_fill(hidden, -math.inf) for part in (content, position))
     in_scores = position.nan_to_num(neginf=0.0).any()
     return content, position if in_scores else None
 
 
-def split_scores(attention, call):
-    """Return q k^T / sqrt(D) without and with the rotation, both (B, H, T, S)."""
-    x, more = call
-    source = x if more.get("memory") is None else more["memory"]
+def split_scores(attention, x, memory=None, angles=None):
+    """Return q k^T / sqrt(D) without and with the rotation, both (B, H, T, S).
+    x, memory, angles: as in `Attention.forward`."""
+    source = x if memory is None else memory
     C, H = x.size(-1), attention.n_head
     q = F.linear(x, attention.qkv.weight[:C], attention.qkv.bias[:C])  # (B, T, C)
     k = F.linear(source, attention.qkv.weight[C : 2 * C], attention.qkv.bias[C : 2 * C])
     q, k = (t.view(len(x), -1, H, C // H).transpose(1, 2) for t in (q, k))  # (B, H, T or S, D)
-    angles, scale = more.get("angles"), math.sqrt(C // H)
+    scale = math.sqrt(C // H)
     plain = q @ k.transpose(-2, -1) / scale
     if angles is None:
         return plain, plain
