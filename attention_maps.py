@@ -106,8 +106,8 @@ def show(flags):
         which = f"{number + 1}-{slug(text)}"
         file = joined(f"map-{which}", layer, head, "mean" if flags.mean else "", *beside.values())
         save(draw(shown, number, names, flags), folder / f"{file}.{flags.format}")
-        about = {"text": text, "runs": [reading.as_json(number) for reading in shown]}
-        drawn[f"{file}.{flags.format}"] = about
+        runs = [reading.as_json(number) for reading in shown]
+        drawn[f"{file}.{flags.format}"] = {"text": text, "runs": runs}
         if flags.html:
             file = joined(f"attention-{which}", *beside.values())
             pages.append(folder / f"{file}.html")
@@ -166,9 +166,9 @@ def draw(shown, number, names, flags):
 
 def save_weights(path, view):
     """Write the words, weights and scores of a text: numpy.load opens the file."""
-    arrays = {"queries": view.words, "keys": view.keys, "weights": view.weights}
-    arrays |= {"content": view.content}
-    arrays |= {} if view.position is None else {"position": view.position}
+    arrays = dict(queries=view.words, keys=view.keys, weights=view.weights, content=view.content)
+    if view.position is not None:
+        arrays["position"] = view.position
     np.savez_compressed(path, **arrays)
 
 

@@ -14,14 +14,14 @@ LONGEST_WORD = 16  # letters; the rest of a longer token is not shown
 
 
 @styled()
-def draw_maps(columns, layers=(), heads=(), linear=False, numbers=False, means=False):
+def draw_maps(columns, layer=0, head=0, linear=False, numbers=False, means=False):
     """Return a figure of one map per layer (row) and head (column), several attentions below each
     other.
 
     columns: one list per run of (heading lines, queries, keys, weights (L, H, T, S)); NaN is drawn
-    grey. layers, heads: which to draw, counted from 0; () for all. linear: colors follow the
-    weights, not their square roots. numbers: write each weight into its cell. means: each map is
-    the mean of a layer's heads.
+    grey. layer, head: which to draw, counted from 1; 0 for all. linear: colors follow the weights,
+    not their square roots. numbers: write each weight into its cell. means: each map is the mean of
+    a layer's heads.
     The figure is 1 x 1 inch, so that positions on it are inches; saving grows it to its content.
     """
     from matplotlib import colormaps
@@ -30,7 +30,7 @@ def draw_maps(columns, layers=(), heads=(), linear=False, numbers=False, means=F
 
     shown = [picture for column in columns for picture in column]
     longest = max(len(words) for _, *both, _ in shown for words in both)
-    side = WIDEST / sum(len(heads) or column[0][-1].size(1) for column in columns)
+    side = WIDEST / sum(1 if head else column[0][-1].size(1) for column in columns)
     pitch = max(0.13, min(0.3, 2.0 / longest))  # inches a token
     pitch = 0.3 if numbers else min(pitch, max(3.0, min(8.0, side)) / longest)
     every = math.ceil(0.125 / pitch)  # of many tokens, not each can be named
@@ -44,7 +44,8 @@ def draw_maps(columns, layers=(), heads=(), linear=False, numbers=False, means=F
     for column in columns:
         left, top = right + GAP + max(room(queries) for _, queries, _, _ in column), 0.0
         for place, (heading, queries, keys, weights) in enumerate(column):
-            rows, across = layers or range(weights.size(0)), heads or range(weights.size(1))
+            rows = [layer - 1] if layer else range(weights.size(0))
+            across = [head - 1] if head else range(weights.size(1))
             height = max(0.5 if len(column) > 1 else 1.0, pitch * len(queries))
             breadth = max(1.0, pitch * len(keys))
             width = len(across) * (breadth + GAP) - GAP
@@ -56,15 +57,15 @@ def draw_maps(columns, layers=(), heads=(), linear=False, numbers=False, means=F
             figure.text(left + width / 2, top - 0.08, text, **style)
             for i in rows:
                 top -= height + TITLE
-                for j, head in enumerate(across):
+                for j, h in enumerate(across):
                     axis = figure.add_axes([left + j * (breadth + GAP), top, breadth, height])
                     style = dict(cmap=colors, interpolation="nearest", aspect="auto")
                     style["norm"] = PowerNorm(1.0 if linear else 0.5, 0, 1)
-                    image = axis.imshow(weights[i, head].numpy(), **style)
-                    which = "mean of heads" if means else f"head {head + 1}"
+                    image = axis.imshow(weights[i, h].numpy(), **style)
+                    which = "mean of heads" if means else f"head {h + 1}"
                     axis.set_title(f"layer {i + 1}, {which}", fontsize=8, pad=3)
                     if numbers:
-                        write_numbers(axis, weights[i, head])
+                        write_numbers(axis, weights[i, h])
                     name_tokens(axis.xaxis, keys, every, size, i == rows[-1], "key", rotation=90)
                     name_tokens(axis.yaxis, queries, every, size, j == 0, "query")
                     axis.tick_params(length=0, pad=2)

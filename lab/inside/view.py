@@ -112,7 +112,7 @@ class Page:
 
 
 def maps_of(columns, layer=0, head=0, bos=True, mean=False, scale="sqrt", numbers=False):
-    """Return the figure of `draw_maps`, with layer and head counted from 1 and 0 for all.
+    """Return the figure of `draw_maps`.
 
     bos: keep the row and column of [BOS]. mean: draw the mean of a layer's heads. scale: colors
     follow the weights (linear) or their square roots (sqrt). numbers: write the weights into the
@@ -128,9 +128,7 @@ def maps_of(columns, layer=0, head=0, bos=True, mean=False, scale="sqrt", number
         (scale in ("sqrt", "linear"), f"scale {scale!r}: must be sqrt or linear"),
         (not (mean and head), f"mean and head {head}: give one of them"),
     )
-    layers = [layer - 1] if layer else []  # empty: all
-    heads = [head - 1] if head else []
-    return draw_maps(columns, layers, heads, scale == "linear", numbers, mean)
+    return draw_maps(columns, layer, head, scale == "linear", numbers, mean)
 
 
 def adapt(queries, keys, weights, bos, mean):
