@@ -98,9 +98,10 @@ class Run:
         to_save: the model whose weights go into best.pt, if not `model`; None: write no best.pt.
         """
         to_save = model if to_save is True else to_save
-        self.restore(model, optimizer, judge, to_save is not None)
+        if self.flags.resume:
+            self.restore(model, optimizer, judge, to_save is not None)
         processes.copy_from_rank_0(model)
-        self.start_clock()
+        self.start_loop(optimizer)
         model.train()
         for step in self.signals.wait_in(range(self.first_step, self.total + 1)):
             if self.is_due(step):
@@ -140,12 +141,12 @@ class Run:
     def retrain(self, optimizer, steps):
         """Yield the steps of a second training, which is neither evaluated nor saved."""
         self.retraining, self.first_step, self.total = True, 0, steps
-        self.optimizer = optimizer
-        self.start_clock()
+        self.start_loop(optimizer)
         yield from range(steps)
 
-    def start_clock(self):
-        """Start to measure the speed of a loop."""
+    def start_loop(self, optimizer):
+        """Start to measure the speed of a loop, and note whose learning rate `updated` shows."""
+        self.optimizer = optimizer
         self.loop_started, self.loop_first = time.perf_counter(), self.first_step
         self.new_tokens = 0
 
@@ -303,10 +304,7 @@ class Run:
     # ------------------------------------------------------------------------ resuming
 
     def restore(self, model, optimizer, judge, has_best):
-        """With --resume, load the newest checkpoint that is not corrupt. Otherwise do nothing."""
-        self.optimizer = optimizer
-        if not self.flags.resume:
-            return
+        """Load the newest checkpoint that is not corrupt."""
         name, state = processes.from_rank_0(lambda: self.newest_checkpoint(has_best))
         path = self.folder / name
         check_weights(model, state["model"], path)
@@ -322,19 +320,18 @@ class Run:
         self.restore_random(state, path)
         self.earlier, self.first_step, self.saved = seconds, step, step
         number = step // self.per_epoch
-        lines = processes.from_rank_0(lambda: read_metrics(self.folder))
         log = self.folder / "metrics.jsonl"
-        kept = [line for line in lines if line["step"] <= number]
+        lines = processes.from_rank_0(lambda: read_metrics(self.folder))
+        lines = [line for line in lines if line["step"] <= number]
         lost = f"{log}: lacks the evaluations up to {self.unit} {number}"
-        require((kept or not number, f"{lost}; restore it, or train again with --overwrite"))
-        for line in kept if judge else []:
+        require((lines or not number, f"{lost}; restore it, or train again with --overwrite"))
+        for line in lines if judge else []:
             if self.improves(line, judge):
                 self.best = line["step"], line[judge]
         self.tokens = more.get("tokens", 0)
         self.recent = [torch.tensor(float(x), device=self.device) for x in more.get("losses", [])]
         if processes.is_rank_0():  # lines after the checkpoint will be written again
-            text = "".join(json.dumps(line) + "\n" for line in kept)
-            write_text(log, text)
+            write_text(log, "".join(json.dumps(line) + "\n" for line in lines))
         continues = isinstance(self.flags, ContinueFlags)
         longer = " (to train longer: --init-from)" if continues else ""
         last = f", the last; the results are computed again{longer}" if step == self.total else ""
