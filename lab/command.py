@@ -128,7 +128,7 @@ def parse(flags_class, description="", argv=None, saved=None):
         allow_abbrev=False,
     )
     parser.script = program(flags_class)
-    about = describe(flags_class)
+    about = metadata_of(flags_class)
     for title, fields in grouped(flags_class):
         group = parser.add_argument_group(title) if title else parser
         for field in fields:
@@ -152,7 +152,7 @@ def parse(flags_class, description="", argv=None, saved=None):
     return flags
 
 
-def describe(flags_class):
+def metadata_of(flags_class):
     """Return {name: metadata of `flag`}: a group may change only the default of a flag."""
     found = {}
     for owner in reversed(flags_class.__mro__):
@@ -164,26 +164,24 @@ def describe(flags_class):
 
 def grouped(flags_class):
     """Return [(title, fields)]: run, model and length, then the script's own, then the rest."""
-    names = {owner: inspect.get_annotations(owner) for owner in flags_class.__mro__}
-    groups = {owner: [] for owner in names if names[owner]}
-    first = [owner for name in FIRST for owner in groups if owner.__name__ == name]
-    rest = [owner for owner in groups if owner not in (*first, flags_class)]
+    groups = {owner: [] for owner in flags_class.__mro__}
     for field in dataclasses.fields(flags_class):  # belongs to the group that defines it first
-        owners = [owner for owner in groups if field.name in names[owner]]
+        owners = [owner for owner in groups if field.name in inspect.get_annotations(owner)]
         groups[owners[-1]].append(field)
-    alone = not (first or rest)
-    titles = {flags_class: "" if alone else "this script"}
-    order = [*first, flags_class, *rest]
-    return [(titles.get(owner, owner.__doc__), groups[owner]) for owner in order if groups[owner]]
+    groups = {owner: fields for owner, fields in groups.items() if fields}
+    titles = {flags_class: "this script" if len(groups) > 1 else ""}
+    first = [owner for name in FIRST for owner in groups if owner.__name__ == name]
+    order = dict.fromkeys([*first, flags_class, *groups])
+    return [(titles.get(owner, owner.__doc__), groups[owner]) for owner in order if owner in groups]
 
 
 def add_argument(group, field, about):
     """Add one field of a flags dataclass to an argparse group."""
     default = about["shown"] or field.default
-    unknown = default in ("", None, ()) or default is False  # unlike 0
-    known = not unknown and not about["positional"]
+    empty = default in ("", None, ()) or default is False  # unlike 0
+    shown = not empty and not about["positional"]
     turn_off = f"on; turn off with {spelled(field.name, False)}"
-    text = about["help"] + (f" (default: {turn_off if default is True else default})" * known)
+    text = about["help"] + (f" (default: {turn_off if default is True else default})" * shown)
     options = {"help": text.replace("%", "%%")}
     if field.type == list[str]:
         none = {"nargs": "*", "default": argparse.SUPPRESS}  # allowed for a flag with a default

@@ -61,7 +61,7 @@ class Script:
     def flags(self):
         """{name: field} of all flags, with the metadata that `flag` gave to the flag."""
         flags_class = script_module(self.module).Flags
-        about = command.describe(flags_class)
+        about = command.metadata_of(flags_class)
         return {
             field.name: SimpleNamespace(
                 type=field.type, default=field.default, metadata=about[field.name]
