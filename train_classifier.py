@@ -15,7 +15,7 @@ import torch
 
 from data.batching import by_epoch
 from data.corpus import hold_out_valid
-from data.labelled import Rows, accuracies, balanced_loss, in_words, load_labelled, seen_in_training
+from data.labelled import Rows, accuracies, balanced_loss, by_seen, load_labelled, seen_in_training
 from data.tokenizer import train_tokenizer
 from lab import figures
 from lab.command import main
@@ -106,10 +106,11 @@ def train(flags):
         loss = balanced_loss(logits["valid"], sets["valid"].labels, balance)
         numbers = accuracies(logits, sets, seen_now) | {"loss/valid": loss.item()}
         words = "  ".join(f"{n} {numbers[f'accuracy/{n}']:6.1%}" for n in sets)
-        return numbers, f"accuracy  {words}{in_words(numbers)}"
+        return numbers, f"accuracy  {words}{by_seen(numbers)}"
 
     run.count_in_epochs(flags.epochs, sets["train"].n_batches(flags.batch_size))
-    trained, to_save = model.head if frozen else model, None if flags.refit else model
+    trained = model.head if frozen else model
+    to_save = None if flags.refit else model
     steps = run.steps(trained, optimizer, measure, "accuracy/valid", to_save)
     fit(steps, model, sets["train"], features, optimizer, balance, flags, run)
     epoch, valid = run.best
@@ -133,10 +134,10 @@ def train(flags):
     result |= accuracies(logits, sets, seen) | {"accuracy/valid": valid}
     title = f"Classification of {corpus.name}, {figures.POSITION_NAMES[config.pos]}"
     report_predictions(run, corpus, title, logits["test"], seen, result, model)
-    draw(run, title, corpus.floor.get("accuracy/test"))
-    words = f"test accuracy {result['accuracy/test']:.1%}{in_words(result)}"
-    if "accuracy/test" in corpus.floor:
-        words += f", the best possible is {corpus.floor['accuracy/test']:.1%}"
+    floor = corpus.floor.get("accuracy/test")
+    draw(run, title, floor)
+    words = f"test accuracy {result['accuracy/test']:.1%}{by_seen(result)}"
+    words += f", the best possible is {floor:.1%}" if floor else ""
     words += f", after {epoch} epoch{'s' * (epoch > 1)}" + " on all training rows" * flags.refit
     run.say_end(words)
 

@@ -152,13 +152,16 @@ def train(flags):
 
     # Results
     best, result = run.load_best(model), {}
-    ends = {length: "" if length == flags.block_size else f"@{length}" for length in lengths}
-    for length, at in ends.items():
+    for length in lengths:
+        at = "" if length == flags.block_size else f"@{length}"
         for name, stream in streams.items():
             nats = evaluate(model, stream, length, device, flags)
-            result[f"perplexity/{name}{at}"] = perplexity(nats, len(stream) - 1)
+            found = result[f"perplexity/{name}{at}"] = perplexity(nats, len(stream) - 1)
+            words = f"  {f'{name}@{length}':<14} perplexity {found:>9,.1f}"
             if len(stream) == len(text.streams[name]):
-                result[f"bits_per_byte/{name}{at}"] = nats / math.log(2) / text.sizes[name]
+                bits = result[f"bits_per_byte/{name}{at}"] = nats / math.log(2) / text.sizes[name]
+                words += f"  {bits:.3f} bits per byte"
+            run.say(words)
     for name, stream in streams.items():
         result[f"tokens/{name}"] = len(stream) - 1
         result[f"unknown/{name}"] = fraction_unknown(stream[1:])
@@ -168,12 +171,6 @@ def train(flags):
     floors = {f"floor {name}": floor[key] for name, key in keys.items() if key in floor}
     title = f"Causal LM on {text.name}, {POSITION_NAMES[config.pos]}"
     draw_curve(run, [Curves(title, "perplexity (log scale)", keys, floors, log=True)])
-    for length, at in ends.items():
-        for name in streams:
-            bits = result.get(f"bits_per_byte/{name}{at}")
-            rest = f"  {bits:.3f} bits per byte" if bits else ""
-            label, found = f"{name}@{length}", result[f"perplexity/{name}{at}"]
-            run.say(f"  {label:<14} perplexity {found:>9,.1f}{rest}")
     words = [f"{n} {result[k]:.1f}{above_floor(result[k], floor.get(k))}" for n, k in keys.items()]
     run.say_end(f"perplexity at step {best['step']}: {', '.join(words)}")
 

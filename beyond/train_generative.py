@@ -20,7 +20,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from data.batching import generator, pad, sentences
 from data.corpus import hold_out
-from data.labelled import Rows, accuracies, in_words, load_labelled, seen_in_training
+from data.labelled import Rows, accuracies, by_seen, load_labelled, seen_in_training
 from data.masking import mask_tokens
 from data.noise import count_tokens, noise_tokens
 from data.tokenizer import train_tokenizer
@@ -131,7 +131,7 @@ def train(flags):
         logits.update(answer())
         numbers = accuracies(logits, sets, seen)
         words = "  ".join(f"{name} {numbers[f'accuracy/{name}']:6.1%}" for name in sets)
-        return numbers, f"accuracy  {words}{in_words(numbers)}"
+        return numbers, f"accuracy  {words}{by_seen(numbers)}"
 
     for step in run.steps(model, optimizer, measure):
         gen = generator(flags.seed, step)
@@ -177,7 +177,7 @@ def train(flags):
     report_predictions(run, corpus, title, logits["test"], seen, result, model)
     lines = {name: f"accuracy/{name}" for name in (*sets, "seen", "unseen")}
     draw_curve(run, [Curves(title, "accuracy", lines)])
-    run.say_end(f"test accuracy {result['accuracy/test']:.1%}{in_words(result)}")
+    run.say_end(f"test accuracy {result['accuracy/test']:.1%}{by_seen(result)}")
 
 
 def complete(flags, masked):

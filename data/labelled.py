@@ -88,7 +88,7 @@ def accuracies(logits, sets, seen):
     return {f"accuracy/{name}": hits.mean().item() for name, hits in right.items() if len(hits)}
 
 
-def in_words(numbers):
+def by_seen(numbers):
     """Return the accuracy on seen and unseen test rows in words, if there are both."""
     if not {"accuracy/seen", "accuracy/unseen"} <= set(numbers):
         return ""
