@@ -117,8 +117,8 @@ def alibi_bias(n_head, T, variant):
 
 def score_bias(T, config, causal):
     """Return the (1, H or 1, T, T) bias of ALiBi, the window and the causal mask together."""
-    alibi, variant = config.pos == "alibi", "causal" if causal else config.alibi
-    bias = alibi_bias(config.n_head, T, variant) if alibi else torch.zeros(1, T, T)
+    variant = "causal" if causal else config.alibi
+    bias = alibi_bias(config.n_head, T, variant) if config.pos == "alibi" else torch.zeros(1, T, T)
     W = config.window or T  # each query i sees the keys from i - W + 1 to i, or to i + W - 1
     seen = torch.ones(T, T, dtype=torch.bool).triu(1 - W).tril(0 if causal else W - 1)  # (T, T)
     return bias.masked_fill_(~seen, -math.inf)[None]
@@ -170,14 +170,14 @@ class Attention(nn.Module):
         q, k, v = (t.view(B, -1, H, C // H).transpose(1, 2) for t in (q, k, v))  # (B, H, T or S, D)
         if angles is not None:
             q, k = rotate(q, angles), rotate(k, angles)
-        dropout, weights = self.attn_dropout if self.training else 0.0, None
+        dropout = self.attn_dropout if self.training else 0.0
         if need_weights or (dropout and not x.is_cuda):  # the CPU's kernel has no dropout
             if self.causal and bias is None:
                 bias = torch.full((T, T), -math.inf, dtype=x.dtype, device=x.device).triu(1)
             y, weights = attend(q, k, v, bias, dropout)
         else:  # PyTorch's kernel takes a bias or is_causal, not both
             kernel = kernel or F.scaled_dot_product_attention
-            y = kernel(q, k, v, bias, dropout, is_causal=self.causal and bias is None)
+            y, weights = kernel(q, k, v, bias, dropout, self.causal and bias is None), None
         return self.out(y.transpose(1, 2).reshape(B, T, C)), weights  # (B, H, T, D) -> (B, T, C)
 
 

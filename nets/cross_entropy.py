@@ -17,7 +17,7 @@ def linear_cross_entropy(x, weight, bias, targets, smoothing=0.0):
     n, losses, weight = rows_at_a_time(x, weight), [], cast(weight, x)
     for part, target in zip(x.split(n), targets.split(n)):
         logits = F.linear(part, weight, bias)  # (n, V)
-        logits = logits.to(precise(logits))
+        logits = logits.to(precise_dtype(logits))
         losses.append(F.cross_entropy(logits, target, reduction="none", label_smoothing=smoothing))
     return torch.cat(losses)
 
@@ -42,7 +42,7 @@ class LinearCrossEntropySum(torch.autograd.Function):
         total, n, weight = 0.0, rows_at_a_time(x, weight), cast(weight, x)
         for part, target, part_grad in zip(x.split(n), targets.split(n), x_grad.split(n)):
             logits = F.linear(part, weight, bias)  # (n, V)
-            p = logits.softmax(-1, dtype=precise(logits))
+            p = logits.softmax(-1, dtype=precise_dtype(logits))
             rows = torch.arange(len(part), device=x.device)
             # p = exp(logit) / sum, so log sum = logit - log p. Use the likeliest word: its p is at
             # least 1 / V.
@@ -80,10 +80,10 @@ def rows_at_a_time(x, weight):
 
 
 def cast(weight, x):
-    """Return the weight in the dtype that autocast chooses, or it casts CLAP's in each chunk."""
+    """Return weight in autocast's dtype. It would cast CLAP's, not a parameter, in each chunk."""
     return weight.to(F.linear(x[:0], weight[:1]).dtype)
 
 
-def precise(logits):
+def precise_dtype(logits):
     """Return the dtype for a softmax: a sum over the vocabulary needs more bits than bfloat16."""
     return torch.promote_types(logits.dtype, torch.float32)
