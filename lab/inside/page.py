@@ -141,7 +141,7 @@ def pack(weights, unit):
 def answers_data(readings, number):
     """Return the answers of a run by layer, and the effect of every head.
 
-    Answers are places in the list of strings. Other numbers: see `codes`.
+    Answers are places in the list of strings. Other numbers: see `thousandths`.
     """
     reading, run = readings[0], readings[0].run
     asked = ask(reading, number)
@@ -161,7 +161,7 @@ def answers_data(readings, number):
         return effect.losses - whole.losses
 
     title, meaning = ASKED[run.kind]
-    words = words_of(readings, number)
+    words = asked_words(readings, number)
     return {
         "strings": name_answers(run, used),
         "answers": {
@@ -171,22 +171,22 @@ def answers_data(readings, number):
             **rows_data(run, words, asked, found.words.size(1)),
             "layers": found.layers,
             "words": places(found.words),
-            "probabilities": codes(found.probabilities),
-            "true": codes(found.true),
+            "probabilities": thousandths(found.probabilities),
+            "true": thousandths(found.true),
             "ranks": found.ranks.tolist(),
         },
         "heads": {
             "help": notes(run, words, fewer),
             **rows_data(run, words, fewer, len(whole.losses)),
-            "losses": codes(whole.losses),
+            "losses": thousandths(whole.losses),
             "words": places(whole.words),
             "effects": [
                 {
                     "part": effect.part,
                     "layer": effect.layer,
                     "head": effect.head,
-                    "mean": codes(changes(effect)[counted].mean()),
-                    "changes": codes(changes(effect)),
+                    "mean": thousandths(changes(effect)[counted].mean()),
+                    "changes": thousandths(changes(effect)),
                     "words": places(effect.words),
                 }
                 for effect in sorted(effects, key=lambda one: -changes(one)[counted].mean())
@@ -202,7 +202,7 @@ def name_answers(run, ids):
     return token_strings(run.tokenizer, ids)
 
 
-def words_of(readings, number):
+def asked_words(readings, number):
     """Return the words of the text that the run is asked about, as they are shown."""
     for reading in readings:
         if reading.part != "encoder":
@@ -235,6 +235,6 @@ def notes(run, words, asked):
     return text
 
 
-def codes(values):
+def thousandths(values):
     """Return numbers in units of 0.001, as nested lists of integers; NaN becomes -1."""
     return (values.double() * 1000).round().nan_to_num(-1).long().tolist()
