@@ -129,7 +129,8 @@ def train(flags):
         run.load_best(model)
 
     # Results
-    logits, seen = answer(), seen_in_training(corpus, seen, []) if flags.refit else seen_now
+    logits = answer()
+    seen = seen_in_training(corpus, seen, []) if flags.refit else seen_now
     result = {"epoch": epoch, "unknown/test": sets["test"].unknown()}
     result |= accuracies(logits, sets, seen) | {"accuracy/valid": valid}
     title = f"Classification of {corpus.name}, {figures.POSITION_NAMES[config.pos]}"
