@@ -141,17 +141,15 @@ def curves(panels, xlabel):
             lines = {label: (xs[1:], ys[1:]) for label, (xs, ys) in lines.items()}
         floors = {f"floor {label}" for label in lines}
         colors = line_colors([label for label in lines if label not in floors])
+        dash = dict(linestyle="--", linewidth=0.9)
         for label, (xs, ys) in lines.items():
-            if label in colors:
-                color = colors[label]
-                style = dict(marker="o" if len(xs) < 25 else None, markersize=3, linewidth=1.4)
-            else:
-                color = colors[label.removeprefix("floor ")]
-                style = dict(linestyle="--", linewidth=0.9)
+            solid = dict(marker="o" if len(xs) < 25 else None, markersize=3, linewidth=1.4)
+            style = dash if label in floors else solid
+            color = colors.get(label) or colors[label.removeprefix("floor ")]
             axis.plot(xs, ys, label=POSITION_NAMES.get(label, label), color=color, **style)
         for label, y in dashed.items():
             color = colors.get(label.removeprefix("floor "), "0.35")
-            axis.axhline(y, color=color, linestyle="--", linewidth=0.9, label=label)
+            axis.axhline(y, color=color, label=label, **dash)
         if log:
             axis.set_yscale("log")
             plain_log_ticks(axis)
