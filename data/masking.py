@@ -34,21 +34,20 @@ def mask_tokens(idx, vocab_size, gen, rate=0.15, unit="token", starts=None, mean
     order = torch.rand(B, T + 1, generator=gen).gather(1, unit_of).masked_fill(~usable, 2.0)
     rank = order.argsort(dim=1, stable=True).argsort(dim=1)  # (B, T)
 
+    dice = torch.rand(B, T, generator=gen)
+    vocab_size = max(vocab_size, len(SPECIAL) + 1)
+    random_words = torch.randint(len(SPECIAL), vocab_size, (B, T), generator=gen)
+    luck = torch.rand(B, 1, generator=gen)
+
     def in_unit(values, how):
         """Return (B, T): the sum or the least ("amin") of the values in each token's unit."""
         of_unit = torch.zeros(B, T + 1, dtype=torch.long)
         of_unit.scatter_reduce_(1, unit_of, values, how, include_self=False)
         return of_unit.gather(1, unit_of)
 
-    lowest = in_unit(rank, "amin")
-    size = in_unit(usable.long(), "sum")
-
-    dice = torch.rand(B, T, generator=gen)
-    vocab_size = max(vocab_size, len(SPECIAL) + 1)
-    random_words = torch.randint(len(SPECIAL), vocab_size, (B, T), generator=gen)
     # Choose the first unit, then others by rank until enough tokens are covered. One that would
     # overshoot is chosen with the probability that keeps the expected number as wanted.
-    luck = torch.rand(B, 1, generator=gen)
+    lowest, size = in_unit(rank, "amin"), in_unit(usable.long(), "sum")  # (B, T)
     chosen = usable & ((lowest + luck * size < wanted[:, None]) | (lowest == 0))
 
     labels = idx.masked_fill(~chosen, -100)
