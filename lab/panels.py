@@ -44,9 +44,9 @@ def draw_over_steps(title, panels, xlabel, lines_are="", finals_are=""):
         axis.set_xticks(step_ticks([x for xs, *_ in panel.lines.values() for x in xs], most=4))
     share_one_scale(axes, panels)
     if lines_are:
-        handles[lines_are] = example(color="0.4", linewidth=1.1)
+        handles[lines_are] = legend_line(color="0.4", linewidth=1.1)
     if any(panel.finals for panel in panels):
-        handles[finals_are] = example(color="0.4", marker="*", markersize=7, linestyle="none")
+        handles[finals_are] = legend_line(color="0.4", marker="*", markersize=7, linestyle="none")
     return finish(figure, axes, panels, xlabel, handles)
 
 
@@ -95,7 +95,7 @@ def plot_lines(axis, panel, colors, handles):
         axis.fill_between(xs, low, high, color=color, alpha=0.2, linewidth=0)
         if any(deviations):
             handles.pop(DEVIATION, None)  # last in the legend
-            handles[DEVIATION] = example(color="0.5", linewidth=6, alpha=0.3)
+            handles[DEVIATION] = legend_line(color="0.5", linewidth=6, alpha=0.3)
     for label, (y, style) in panel.levels.items():
         handles[label] = axis.axhline(y, color="0.3", linestyle=style, linewidth=0.9)
 
@@ -138,8 +138,7 @@ def share_one_scale(axes, panels):
         axis.set_ylim(max(min(ends), 0), min(max(ends), 102))
 
 
-def example(**style):
-    """Return a line for the legend."""
+def legend_line(**style):
     from matplotlib.lines import Line2D
 
     return Line2D([], [], **style)

@@ -201,7 +201,7 @@ def readings_of_thread(run, texts):
     read_memory = {"memory": memory, "memory_mask": inputs["ancestors_mask"]}
     of_decoder, (weights, checks) = examine(body.decoder, **comment, **read_memory)
     of_cross = weights.flip(-1), checks  # the post first
-    names = [f"{i} {' '.join(words[1:])}" for i, words in enumerate(above[2], first + 1)]
+    names = [f"{i} {' '.join(text[1:])}" for i, text in enumerate(above[2], first + 1)]
     source = [names], torch.ones(1, n_above, dtype=torch.bool)
     inputs |= comment
     return [
