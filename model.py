@@ -177,7 +177,8 @@ class Attention(nn.Module):
             y, weights = attend(q, k, v, bias, dropout)
         else:  # PyTorch's kernel takes a bias or is_causal, not both
             kernel = kernel or F.scaled_dot_product_attention
-            y, weights = kernel(q, k, v, bias, dropout, self.causal and bias is None), None
+            y = kernel(q, k, v, bias, dropout, is_causal=self.causal and bias is None)
+            weights = None
         return self.out(y.transpose(1, 2).reshape(B, T, C)), weights  # (B, H, T, D) -> (B, T, C)
 
 

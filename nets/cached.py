@@ -36,7 +36,7 @@ class CachedReader:
         self.n_read, self.layer = T, 0
         return body.run_blocks(x, how | dict(need_weights=False, kernel=self.attend), **more)
 
-    def attend(self, q, k, v, bias, *_):
+    def attend(self, q, k, v, bias, *_, **__):
         """Attend from the new tokens, q, k, v (B, H, n, D), to them and to all before."""
         if self.past[self.layer] is not None:
             k, v = (torch.cat(pair, dim=2) for pair in zip(self.past[self.layer], (k, v)))

@@ -51,7 +51,7 @@ def choose_kernel(body, T, mask, need_weights):
     return None
 
 
-def attend_in_rows(q, k, v, bias, *_):
+def attend_in_rows(q, k, v, bias, *_, **__):
     """Compute causal attention ROWS queries at a time. q, k, v (B, H, T, D) -> (B, H, T, D).
 
     bias is broadcastable to (B, H, T, T) and hides the future.
@@ -100,7 +100,7 @@ def flex_kernel(n_head, T, alibi, variant, window, device, mask=None):
         return s
 
     attend = compiled(flex_attention, device)
-    return lambda q, k, v, *_: attend(q, k, v, score_mod=score, block_mask=blocks)
+    return lambda q, k, v, *_, **__: attend(q, k, v, score_mod=score, block_mask=blocks)
 
 
 @functools.lru_cache(maxsize=64)
