@@ -61,7 +61,7 @@ def read_run(folder, kinds=tuple(SCRIPTS), device="cpu", flag_name="", step=None
     kind = config.get("kind")
     if kind not in kinds:
         scripts = " or ".join(SCRIPTS[k] for k in kinds)
-        what = f"is a run of kind {str(kind)[:40]!r}" if kind else "its config.json has no kind"
+        what = f"is a run of kind {kind[:40]!r}" if kind else "its config.json has no kind"
         raise UserError(f"{where}: {what}; give a folder written by {scripts}")
     tokenizer = load_tokenizer(folder / "tokenizer.json")
     weights = folder / ("best.pt" if step is None else f"step-{step}.pt")
@@ -112,8 +112,9 @@ def build_model(folder, kind, described, tokenizer, saved, weights):
             members = n_class * each if type(each) is int else each
     times = "" if members == 1 else f" × {members} members"
     layers = f"the {config.n_layer} layers of config.json{times}"
-    few = f"{saved}: holds {len(weights)} tensors, too few for {layers}; restore the file"
-    require((type(members) is int and 0 < members * config.n_layer <= len(weights), few))
+    n_tensors = len(weights) if isinstance(weights, dict) else 0
+    few = f"{saved}: holds {n_tensors} tensors, too few for {layers}; restore the file"
+    require((type(members) is int and 0 < members * config.n_layer <= n_tensors, few))
     try:
         with torch.device("meta"):
             model = make_model(kind, config, described)

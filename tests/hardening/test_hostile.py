@@ -206,6 +206,8 @@ def test_a_huge_model_of_a_few_numbers_builds_nothing(copied):
     expanded = {name: torch.zeros(1).expand(tensor.shape) for name, tensor in vast.items()}
     write_checkpoint(folder / "best.pt", {"model": expanded})
     assert_complains(opened(folder), folder / "best.pt", "not in one piece")
+    write_checkpoint(folder / "best.pt", {"model": 4})
+    assert_complains(opened(folder), folder / "best.pt", "holds 0 tensors")
 
 
 # --------------------------------------------------------------------------------------------- JSON
