@@ -183,7 +183,7 @@ def started_with(flags_class, folder):
     kept = {
         field.name: field
         for field in dataclasses.fields(flags_class)
-        if field.name in saved and field.name not in ("out", "resume", "overwrite")
+        if field.name in saved and field.name != "overwrite"
     }
     check_entries(path, saved, {name: field.type for name, field in kept.items()})
     choices = {name: field.metadata.get("choices") for name, field in kept.items()}
