@@ -42,7 +42,7 @@ class Run:
         self.flags, self.device = flags, device
         self.folder = name_folder(flags, name or kind, config.pos, flags.seed)
         self.started, self.earlier = time.perf_counter(), [0.0, 0.0]  # seconds: wall, CPU
-        self.first_step = self.tokens = self.best_step = 0
+        self.first_step = self.tokens = 0
         self.vocab_size = config.vocab_size
         self.recent, self.best = [], None  # losses since the last evaluation; best number so far
         self.saved = None  # step of the last checkpoint
@@ -198,8 +198,7 @@ class Run:
 
     def check_losses(self):
         """Raise UserError if a loss is NaN or infinite."""
-        wrong = self.losses.first_wrong()
-        if wrong:
+        if wrong := self.losses.first_wrong():
             step, lr, loss = wrong
             raise self.diverged(f"at step {step}, with learning rate {lr:g}, the loss is {loss}")
 
@@ -266,8 +265,7 @@ class Run:
 
     def load_best(self, model):
         """Load best.pt into the model and return its step and numbers."""
-        path = self.folder / "best.pt"
-        best = processes.from_rank_0(lambda: read_checkpoint(path))
+        best = processes.from_rank_0(lambda: read_checkpoint(self.folder / "best.pt"))
         model.load_state_dict(best.pop("model"))
         self.best_step = best["step"]
         if self.best_step != self.total // self.per_epoch:
@@ -332,8 +330,7 @@ class Run:
         self.recent = [torch.tensor(float(x), device=self.device) for x in more.get("losses", [])]
         if processes.is_rank_0():  # lines after the checkpoint will be written again
             write_text(log, "".join(json.dumps(line) + "\n" for line in lines))
-        continues = isinstance(self.flags, ContinueFlags)
-        longer = " (to train longer: --init-from)" if continues else ""
+        longer = " (to train longer: --init-from)" * isinstance(self.flags, ContinueFlags)
         last = f", the last; the results are computed again{longer}" if step == self.total else ""
         self.say(f"resuming from {self.unit} {number}{last}")
 
@@ -344,7 +341,7 @@ class Run:
             cuda = state["cuda_rng"]
             if self.device.type == "cuda" and len(cuda):
                 torch.cuda.set_rng_state(cuda, self.device)
-        except (AttributeError, IndexError, RuntimeError, TypeError):
+        except (AttributeError, RuntimeError, TypeError):
             raise UserError(f"{path}: its random state is not valid; restore the file") from None
 
     def newest_checkpoint(self, has_best):
