@@ -112,9 +112,9 @@ def git_revision():
     root = Path(__file__).parents[1]
     owned = ["-c", f"safe.directory={root.as_posix()}"]  # another user may have installed the code
     command = ["git", *owned, "describe", "--always", "--dirty=+", "--exclude=*"]  # without tags
-    how = {"cwd": root, "capture_output": True, "text": True}
     try:
-        return subprocess.run(command, check=True, **how).stdout.strip()
+        done = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True)
+        return done.stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
 
