@@ -99,7 +99,7 @@ def decoder_appendix(runs):
 def position_pictures(runs):
     """Return figures of the position encodings of seed 0 that part 3 does not show."""
     pictures = []
-    for part in [part for part in runs.parts if part != "frozen"]:
+    for part in runs.parts:
         for pos in COMPARED:
             path = f"maps-{part}-{pos}-0/positions.png"
             if (runs.out / path).exists() and (part, pos) != ("lm", "alibi"):

@@ -186,7 +186,7 @@ def frozen_encoder(runs):
 
 
 def language_model(runs):
-    tests, ngrams = list(runs.corpus.tests), runs.baselines()
+    tests, ngrams = runs.corpus.tests, runs.baselines()
     n_tokens, settings = runs.values("lm-alibi", "tokens/train")[0], runs.settings("lm-alibi")
     label = f"{read_config(runs.out / 'baselines')['flags']['order']}-gram"
     rows = [
