@@ -185,8 +185,7 @@ def draw(out, data_name, result):
     for row, r in enumerate(result.values()):
         shares = [100 * v for v in r["values"]]
         axis.plot(shares, [row] * len(shares), "o", markersize=4, alpha=0.6, color="0.4")
-        bar = dict(markersize=18, markeredgewidth=2, color="0.2")
-        axis.plot([100 * r["mean"]], [row], "|", **bar)
+        axis.plot([100 * r["mean"]], [row], "|", markersize=18, markeredgewidth=2, color="0.2")
     axis.set_yticks(range(len(result)), [RECIPES[name][0] for name in result])
     axis.set_ylim(len(result) - 0.5, -0.5)
     axis.set_xlabel("accuracy (%); dots: folds, bar: their mean")
