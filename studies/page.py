@@ -79,7 +79,7 @@ def make_page(markdown, folder):
     lines = []
     for block in re.split(r"\n\s*\n", markdown.strip()):
         caption = re.fullmatch(r"\*([^*].*)\*", block)
-        if caption and lines and lines[-1].endswith("</figure>"):
+        if caption and lines[-1].endswith("</figure>"):
             words = f"<figcaption>{inline(caption[1])}</figcaption></figure>"
             lines[-1] = lines[-1].removesuffix("</figure>") + words
         else:
@@ -134,8 +134,7 @@ def table(block):
 
 
 def split_row(line):
-    cells = re.split(r"(?<!\\)\|", line.strip())[1:-1]
-    return [cell.strip().replace(r"\|", "|") for cell in cells]
+    return [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
 
 
 def inline(text):
