@@ -165,7 +165,7 @@ class Progress:
     def __init__(self, out, costs):
         self.out, self.left = out, costs  # {folder: cost} of the jobs that are not finished
         self.running = {}  # {folder: --steps as typed}
-        self.ended, self.spent = 0, 0.0  # jobs, and the cost of those run in this process
+        self.n_jobs, self.spent = len(costs), 0.0  # spent: the cost of jobs run in this process
         self.started, self.live = time.perf_counter(), LiveLine()
         self.lock, self.over = threading.Lock(), threading.Event()
 
@@ -184,7 +184,6 @@ class Progress:
     def end(self, folder, words, new=True):
         with self.lock:
             self.running.pop(folder, None)
-            self.ended += 1
             cost = self.left.pop(folder)
             self.spent += cost if new else 0
             self.live.say(f"[{self.state()}] {folder}: {words}")
@@ -194,7 +193,7 @@ class Progress:
         running = self.running.items()
         partly = sum(self.left[folder] * self.share(folder, steps) for folder, steps in running)
         done, left = self.spent + partly, sum(self.left.values()) - partly
-        count = f"{self.ended}/{self.ended + len(self.left)}"
+        count = f"{self.n_jobs - len(self.left)}/{self.n_jobs}"
         if not done:
             return count
         return f"{count}, about {clock((time.perf_counter() - self.started) / done * left)} left"

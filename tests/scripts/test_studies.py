@@ -8,7 +8,7 @@ from helpers import SHORT, assert_complains, call, result_of, succeed
 from lab.errors import UserError
 from lab.records import read_record
 from studies import clap, nope
-from studies.jobs import JobFlags, list_places, run_all
+from studies.jobs import JobFlags, Progress, list_places, run_all
 
 
 def test_study_nope(corpus, tmp_path, monkeypatch, jobs_in_process):
@@ -111,6 +111,13 @@ def test_a_look_with_other_arguments_is_made_again(tmp_path, finished, jobs_in_p
     assert "finished before" not in look(run, "--blocks", 20)
     assert "finished before" in look(run, "--blocks", 20)
     assert "finished before" not in look(run, "--blocks", 30)
+
+
+def test_the_time_left_counts_unfinished_trainings(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 4}\n', encoding="utf-8")
+    progress = Progress(tmp_path, {"": 1.0})
+    assert [progress.share("", steps) for steps in ("8", "2", "0", None)] == [0.5, 1, 0, 0]
+    assert progress.share("not begun", "8") == 0
 
 
 def test_jobs_share_the_gpus_or_leave_them_alone(monkeypatch):
