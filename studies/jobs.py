@@ -22,9 +22,6 @@ from lab.machine import cores
 from lab.records import can_resume, read_config, read_result
 from lab.signals import Interrupted
 
-# The file that marks a finished run. A comparison is always repeated: it may have more runs now.
-FINISHED = {"attention_maps": "maps.json", "compare": ""}
-
 
 @dataclass
 class JobFlags:
@@ -91,8 +88,9 @@ def list_places(flags, n_gpus):
 def run_job(out, folder, module, arguments, progress, places):
     """Run one job in a process of its own, in a free place, unless it is finished."""
     path, arguments = out / folder, [*map(str, arguments), "--out", str(out / folder)]
-    finished = FINISHED.get(module, "result.json")
-    if finished and (path / finished).exists() and not is_outdated(path, arguments):
+    # compare.py leaves neither, and so is always repeated: it may have more runs now
+    finished = path / ("maps.json" if module == "attention_maps" else "result.json")
+    if finished.exists() and not is_outdated(path, arguments):
         check_flags(path, arguments)
         progress.end(folder, "finished before", new=False)
         return
