@@ -105,9 +105,9 @@ def run_job(out, folder, module, arguments, progress, places):
     finally:
         places.put(place)
     if done.returncode:
-        lines = (done.stderr or done.stdout).strip().splitlines()
-        said = lines[-1] if lines else f"exit code {done.returncode}"
-        raise UserError(f"{said} (in the job {path}; its command: {shlex.join(command)})")
+        lines = (done.stderr or done.stdout).strip().splitlines() or ["no output"]
+        job = f"in the job {path}, exit code {done.returncode}; its command: {shlex.join(command)}"
+        raise UserError(f"{lines[-1]} ({job})")
     progress.end(folder, done.stdout.strip().splitlines()[-1])
 
 
