@@ -41,10 +41,10 @@ class Flags(JobFlags):
 def assignment(flags):
     started, out = time.perf_counter(), Path(flags.out)
     corpus, seen = data.load(flags.data), []
-    parts = ["classifier", "frozen"] if corpus.rows and corpus.test_rows else []
+    parts = ["classifier", "frozen"] if corpus.test_rows else []
     if not flags.mlm_steps:
         parts = parts[:1]
-    if corpus.lines and corpus.tests:
+    if corpus.tests:
         parts.append("lm")
 
     # Jobs: trainings, classifiers on pretrained encoders, figures
