@@ -20,6 +20,7 @@ from data.files import DataError, printable
 from lab import processes
 from lab.errors import UserError, require
 from lab.flags import script_of, spelled, was_given
+from lab.live import LiveLine
 from lab.records import started_with
 from lab.signals import Interrupted, own_signals
 
@@ -103,6 +104,7 @@ def program(flags_class):
 def fail(prog, message, code=2):
     """Exit with one line on stderr. Of several processes, only the first to fail prints."""
     if processes.first_to_fail():
+        LiveLine().clear()
         print(printable(f"{prog}: {' '.join(str(message).split())}"), file=sys.stderr)
     raise SystemExit(code)
 

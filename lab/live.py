@@ -13,8 +13,7 @@ WIDTH, SECONDS = 100, 0.2  # of the line; between two texts
 class LiveLine:
     """A line on stderr for what is going on now. Where stderr is no terminal, nothing is shown."""
 
-    def __init__(self):
-        self.shown, self.on_screen = 0.0, False
+    shown, on_screen = 0.0, False  # on_screen: of the class, since all lines share a terminal
 
     def is_due(self):
         """Return whether there is a terminal, and SECONDS have passed since the last text."""
@@ -23,14 +22,14 @@ class LiveLine:
     def show(self, text):
         """Show a text in place of the last one, if it is due."""
         if self.is_due():
-            self.shown, self.on_screen = time.perf_counter(), True
+            self.shown, LiveLine.on_screen = time.perf_counter(), True
             write_stderr(f"\r{text[:WIDTH]:<{WIDTH}}")
 
     def clear(self):
         """Remove the line from the screen."""
         if self.on_screen:
             write_stderr("\r" + " " * WIDTH + "\r")
-            self.on_screen = False
+            LiveLine.on_screen = False
 
     def say(self, text):
         """Print a plain line on stdout. If stdout cannot be written, go on without it."""

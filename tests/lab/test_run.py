@@ -1,11 +1,14 @@
 """The learning-rate schedule, the optimizer's groups, and what a run keeps."""
 
 import math
+import sys
 import types
 
 import pytest
 import torch
 
+from lab.command import fail
+from lab.live import WIDTH, LiveLine
 from lab.optim import learning_rate, make_adamw, perplexity
 from lab.records import script_of_run
 from lab.run import Run
@@ -78,3 +81,18 @@ def test_only_the_state_of_the_gpu_in_use_is_restored(monkeypatch, tmp_path):
     state = {"rng": torch.get_rng_state(), "cuda_rng": torch.tensor([1])}
     Run.restore_random(run, state, tmp_path)
     assert [(int(kept), str(device)) for kept, device in restored] == [(1, "cuda:0")]
+
+
+def test_the_live_line_is_gone_before_a_plain_line_and_before_an_error(monkeypatch, capsys):
+    live, blank = LiveLine(), "\r" + " " * WIDTH + "\r"
+    live.show("no terminal")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    live.show("first")
+    live.show("too soon")
+    live.say("plain")
+    assert capsys.readouterr() == ("plain\n", f"\r{'first':<{WIDTH}}{blank}")
+    live.shown = 0.0
+    live.show("second")
+    with pytest.raises(SystemExit):
+        fail("train_lm.py", "wrong")
+    assert capsys.readouterr() == ("", f"\r{'second':<{WIDTH}}{blank}train_lm.py: wrong\n")
