@@ -124,15 +124,13 @@ def configuration_of(config, depth=0):
     if flags.get("init"):
         settings["init"] = Path(flags["init"]).name
     for name in ("encoder", "init_from"):
-        folder = flags.get(name, "")
+        folder = flags.get(name)
         if not (folder and (Path(folder) / "config.json").exists()):
             continue
         pretrained, source_seed = configuration_of(read_config(folder), depth + 1)
         option = name.replace("_", "-")
         settings[name] = "pretrained"
-        for key, value in pretrained.items():
-            if key != "pos":
-                settings[f"{option} {key}"] = value
+        settings |= {f"{option} {key}": v for key, v in pretrained.items() if key != "pos"}
         if source_seed != seed:
             seed += f" ({option} {source_seed})"
     return settings, seed
@@ -173,9 +171,6 @@ def check_comparable(trained, baselines):
             raise UserError(
                 f"{run.folder}: has no number in common with {trained[0].folder}; leave it out"
             )
-    if kind == "classifier":
-        other = "accuracies on different test rows are not comparable; give runs on one part"
-        agree(runs, test_rows, other)
     if kind == "lm":
         agree(
             trained,
@@ -195,14 +190,16 @@ def check_comparable(trained, baselines):
             "these flags decide what is predicted, so the numbers are not comparable; "
             "give runs with the same",
         )
-    if kind in ("lm", "mlm", "seq2seq"):
+    if kind == "classifier":
+        other = "accuracies on different test rows are not comparable; give runs on one part"
+        agree(runs, test_rows, other)
+    else:
         agree(
             runs,
             lambda run: run.vocabulary,
             "perplexities of different vocabularies are not comparable; "
             "compare the bits_per_byte in their result.json",
         )
-    if kind in ("lm", "seq2seq"):
         agree(runs, test_sizes, "the data has changed; train them again on the same files")
 
 

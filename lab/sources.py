@@ -117,7 +117,7 @@ def ancestry(config, path):
     while config:
         if Path(path).resolve() == Path(config["flags"]["data"]).resolve():
             yield config
-        folder = config["flags"].get("init_from", "")
+        folder = config["flags"].get("init_from")
         known = folder not in folders and folder and (Path(folder) / "config.json").exists()
         folders.add(folder)
         config = read_config(folder) if known else None

@@ -223,6 +223,19 @@ def test_the_corpus_of_an_encoder_makes_a_configuration(make, table):
     assert list(table(*frozen)) == ["encoder data=toy", "encoder data=ada"]
 
 
+def test_a_size_is_that_of_the_encoder_and_what_is_tuned_concerns_encoders_alone(make, table):
+    encoders = [make(f"mlm-{n}", "mlm", n_embd=n) for n in (64, 128)]
+    small, large = [  # its size also replaces the flags of the run itself
+        make(f"on-{encoder}", "classifier", encoder=encoder, tune="all", n_embd=n)
+        for encoder, n in zip(encoders, (64, 128))
+    ]
+    assert list(table(small, large)) == ["encoder n-embd=64", "encoder n-embd=128"]
+    scratch = make("scratch", "classifier", encoder="", init="", tune="frozen", n_embd=64)
+    assert list(table(large, scratch)) == ["encoder=pretrained", "encoder=none"]
+    roberta = make("r", "classifier", encoder="", init="/x/roberta", tune="all", n_embd=768)
+    assert list(table(roberta, scratch)) == ["init=roberta", "init=none"]
+
+
 def test_the_same_roberta_at_two_places_is_one_configuration(make, table):
     roberta = [make(f"on-{seed}", "classifier", init=f"{seed}/base", seed=seed) for seed in (0, 1)]
     assert [cells["seeds"] for cells in table(*roberta).values()] == ["0, 1"]
