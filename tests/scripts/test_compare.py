@@ -198,12 +198,14 @@ def test_seeds_of_encoders_do_not_make_configurations(make, table):
         for seed in range(2):
             encoder = make(f"mlm-{pos}-{seed}", "mlm", pos=pos, seed=seed, mask_rate=0.15)
             # the encoder's positions count, whatever --pos was
-            frozen = dict(encoder=encoder, tune="frozen", seed=seed, pos_of_model=pos)
-            names.append(make(f"frozen-{pos}-{seed}", "classifier", **frozen))
+            tuned = dict(encoder=encoder, tune="all", seed=seed, pos_of_model=pos)
+            names.append(make(f"tuned-{pos}-{seed}", "classifier", **tuned))
     seeds = {label: cells["seeds"] for label, cells in table(*names).items()}
     assert seeds == {"ALiBi": "0, 1", "rotary": "0, 1"}
     scratch = make("scratch", "classifier", encoder="", tune="frozen", pos="alibi")
     assert list(table(*names[:2], scratch)) == ["encoder=pretrained", "encoder=none"]
+    crossed = make("crossed", "classifier", **tuned | {"seed": 0})  # on the encoder of seed 1
+    assert [cells["seeds"] for cells in table(names[2], crossed).values()] == ["0, 0 (encoder 1)"]
 
 
 def test_flags_that_follow_from_the_encoder_are_named_only_where_nothing_else_differs(make, table):
@@ -219,26 +221,17 @@ def test_flags_that_follow_from_the_encoder_are_named_only_where_nothing_else_di
 
 def test_the_corpus_of_an_encoder_makes_a_configuration(make, table):
     encoders = [make(f"mlm-{data}", "mlm", data=data) for data in ("toy", "ada")]
-    frozen = [make(f"on-{encoder}", "classifier", encoder=encoder) for encoder in encoders]
+    # the size is the encoder's, whatever --n-embd was
+    frozen = [make(f"on-{e}", "classifier", encoder=e, n_embd=n) for n, e in enumerate(encoders)]
     assert list(table(*frozen)) == ["encoder data=toy", "encoder data=ada"]
-
-
-def test_a_size_is_that_of_the_encoder_and_what_is_tuned_concerns_encoders_alone(make, table):
-    encoders = [make(f"mlm-{n}", "mlm", n_embd=n) for n in (64, 128)]
-    small, large = [  # its size also replaces the flags of the run itself
-        make(f"on-{encoder}", "classifier", encoder=encoder, tune="all", n_embd=n)
-        for encoder, n in zip(encoders, (64, 128))
-    ]
-    assert list(table(small, large)) == ["encoder n-embd=64", "encoder n-embd=128"]
-    scratch = make("scratch", "classifier", encoder="", init="", tune="frozen", n_embd=64)
-    assert list(table(large, scratch)) == ["encoder=pretrained", "encoder=none"]
-    roberta = make("r", "classifier", encoder="", init="/x/roberta", tune="all", n_embd=768)
-    assert list(table(roberta, scratch)) == ["init=roberta", "init=none"]
 
 
 def test_the_same_roberta_at_two_places_is_one_configuration(make, table):
     roberta = [make(f"on-{seed}", "classifier", init=f"{seed}/base", seed=seed) for seed in (0, 1)]
     assert [cells["seeds"] for cells in table(*roberta).values()] == ["0, 1"]
+    scratch = make("scratch", "classifier", init="", n_embd=64)
+    larger = make("larger", "classifier", init="large", n_embd=1024)
+    assert list(table(larger, scratch)) == ["init=large", "init=none"]
 
 
 def test_what_a_classifier_tunes_makes_a_configuration(make, table):
@@ -378,12 +371,13 @@ def is_picture(path):
 
 
 def test_figures_are_written_and_a_stale_one_goes(make, baseline):
-    long = {"perplexity/ada@64": 21.0, "perplexity/ada@128": 23.0, "floor/perplexity/ada": 2.5}
+    test = {"tokens/ada": 50, "floor/perplexity/ada": 2.5}
+    long = test | {"perplexity/ada@64": 21.0, "perplexity/ada@128": 23.0}
     names = [
         make("a", pos="alibi", result=long),
         make("b", pos="alibi", result=long, seed=1),
-        make("c", block_size=32),
-        baseline("base", {"perplexity/ada": 15.0}),
+        make("c", block_size=16, result=test),
+        baseline("base", test | {"perplexity/ada": 15.0}),
     ]
     out, folder = succeed(call("compare", *names)).out, Path("out/compare")
     assert is_picture(folder / "compare.png")
@@ -391,7 +385,7 @@ def test_figures_are_written_and_a_stale_one_goes(make, baseline):
     assert out.splitlines()[-1].startswith(
         "configurations: 2, runs: 3; out/compare: compare.png, train-short-test-long.png"
     )
-    succeed(call("compare", "c", make("d", seed=1)))
+    succeed(call("compare", "c", make("d", seed=1, result=test)))
     assert is_picture(folder / "compare.png")
     assert not (folder / "train-short-test-long.png").exists()
 
@@ -543,6 +537,10 @@ MISTAKES = {  # what is compared, and what the message says
     "two validation shares of a decoder without test sets": (
         [run("a", valid=0.05), run("b", valid=0.4)],
         UNLIKE_VALID,
+    ),
+    "a decoder of train_lm.py and one of train_mlm.py": (
+        [run("a", result={"tokens/ada": 50}), run("b")],
+        ["a (test sets ada) and b (held-out sentences)", "different texts"],
     ),
     "twice the same": ([A, run("b")], ["a and b", "same seed 0"]),
     "out is a run": ([A, "--out", "a"], ["--out a: is a run"]),
