@@ -227,7 +227,7 @@ class Run:
         Raises UserError for NaN and infinite numbers."""
         self.check_losses()
         for name, value in metrics.items():
-            if isinstance(value, float) and not math.isfinite(value):
+            if not math.isfinite(value):
                 raise self.diverged(f"at {self.unit} {number} {name} is {value}")
         if processes.is_rank_0():
             with open(self.folder / "metrics.jsonl", "a", encoding="utf-8") as file:
