@@ -123,7 +123,7 @@ def draw(out, configurations, others):
     names = [
         name
         for name in configurations[0].summary()
-        if "/" in name and all(name in c.summary() and c.curve(name)[0] for c in configurations)
+        if all(name in c.summary() and c.curve(name)[0] for c in configurations)
     ]
     if first.kind == "classifier" and len(names) > 1:
         names = [name for name in names if name != "accuracy/valid"]  # it chose the epoch
