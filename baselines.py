@@ -203,7 +203,7 @@ def named(prefix, values):
 
 def print_row(label, values):
     """Print one line of a table with columns of a fixed width."""
-    print(f"{label:<24}" + "".join(f"{value:>15}" for value in values).rstrip())
+    print(f"{label:<24}" + "".join(f"{value:>15}" for value in values))
 
 
 if __name__ == "__main__":
