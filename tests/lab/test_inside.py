@@ -30,6 +30,22 @@ def softmax(scores):
     return scores / scores.sum(-1, keepdims=True)
 
 
+@pytest.mark.parametrize(
+    "kind, config, flags, words",
+    [
+        ("lm", {"pos": "alibi", "window": 4}, {}, "causal LM, ALiBi, window 4"),
+        ("mlm", {"pos": "alibi", "alibi": "one-sided"}, {}, "masked LM, ALiBi (one-sided)"),
+        ("lm", {}, {"data": "a/b"}, "causal LM, learned positions, trained on b"),
+        ("mlm", {"pos": "nope"}, {"steps": 0}, "masked LM, NoPE, untrained"),
+        ("lm", {"pos": "nope"}, {"steps": 0, "init": "a"}, "causal LM, NoPE"),
+    ],
+)
+def test_a_run_is_described(tmp_path, kind, config, flags, words):
+    run = load_run(make_run(tmp_path / "run", kind, **config))
+    run.config["flags"] |= flags
+    assert repr(run) == f"<{run.folder}: {words}>"
+
+
 # ---------------------------------------------------------------------------- attention
 
 
