@@ -171,6 +171,7 @@ def test_losses_skip_special_tokens_and_empty_lines(tmp_path):
     one, both = run.losses(TEXT), run.losses("\n\n".join(lines))
     assert [word for word, _ in both] == 3 * [word for word, _ in one]
     assert [loss for _, loss in both[: len(one)]] == pytest.approx([loss for _, loss in one])
+    assert len(run.losses(" ".join(20 * [TEXT]))) == 20 * len(one)  # more than a block
     for nothing in ("", "\n \n", "[EOS]"):
         with pytest.raises(UserError, match="contains no words"):
             run.losses(nothing)
@@ -206,6 +207,10 @@ def test_classes_and_features_are_the_models(tmp_path, capsys):
     (found,) = run.classify(TEXT)
     assert found == pytest.approx(expected) and list(found.values()) == sorted(found.values())[::-1]
     assert "only the first 4 tokens count" in capsys.readouterr().out
+    assert run.classify("a") and "note" not in capsys.readouterr().out
+    with pytest.raises(UserError, match="contains no words"):
+        run.classify("a", "")
+    run.model.pool = ["max"]
     assert np.allclose(run.embed(TEXT), run.model.features(ids).numpy(), atol=1e-6)
 
 
@@ -244,6 +249,13 @@ def test_a_list_of_texts_is_refused(tmp_path, kind, method):
     run = load_run(make_run(tmp_path / "run", kind))
     with pytest.raises(UserError, match="is not a text; give strings"):
         getattr(run, method)([TEXT, TEXT])
+
+
+@pytest.mark.parametrize("method", ["fill", "attention", "embed"])
+def test_no_text_is_refused(tmp_path, method):
+    run = load_run(make_run(tmp_path / "run", "thread"))
+    with pytest.raises(UserError, match=f"^{method}: "):
+        getattr(run, method)()
 
 
 @pytest.mark.parametrize("option", [{"temperature": -1}, {"top_k": 0}])
