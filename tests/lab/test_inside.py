@@ -171,7 +171,8 @@ def test_losses_skip_special_tokens_and_empty_lines(tmp_path):
     one, both = run.losses(TEXT), run.losses("\n\n".join(lines))
     assert [word for word, _ in both] == 3 * [word for word, _ in one]
     assert [loss for _, loss in both[: len(one)]] == pytest.approx([loss for _, loss in one])
-    assert len(run.losses(" ".join(20 * [TEXT]))) == 20 * len(one)  # more than a block
+    assert len(run.losses(20 * f"{TEXT} ")) == 20 * len(one)  # more than a block
+    assert len(run.fill(20 * f"{TEXT} [MASK] ")) == 20
     for nothing in ("", "\n \n", "[EOS]"):
         with pytest.raises(UserError, match="contains no words"):
             run.losses(nothing)
