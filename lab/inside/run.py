@@ -66,7 +66,7 @@ class OpenRun(LoadedRun):
         require((texts, "attention: give a text"))
         one = self.kind == "thread" or len(texts) == 1
         require((one, "attention: give one text; only a thread has several"))
-        readings = readings_of(self, list(texts))
+        readings = readings_of(self, texts)
         last = {reading.part: reading.first + len(reading.words) - 1 for reading in readings}
         views = {part: AttentionView(readings, part, last[part], texts[-1]) for part in last}
         return views[""] if "" in views else views

@@ -35,7 +35,7 @@ def require_text(text):
 def unknown_words(run, text):
     """Return the words of a text that the run does not know, in order."""
     require_text(text)
-    encoding = run.tokenizer.encode(text, add_special_tokens=False)
+    encoding = run.tokenizer.encode(text)
     offsets = zip(encoding.ids, encoding.offsets)
     return [text[start:end] for i, (start, end) in offsets if i == UNK]
 
