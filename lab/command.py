@@ -32,6 +32,7 @@ OTHER_NAMES = {  # of flags, as other codebases call them
     "--heads": "--n-head",
     "--num-heads": "--n-head",
     "--hidden-size": "--n-embd",
+    "--prompt": "--text",
 }
 
 
@@ -243,7 +244,7 @@ class LineParser(argparse.ArgumentParser):
         if unknown and unknown[1].lower() in ("true", "false"):
             message += "; a flag that is on or off takes no value: --NAME or --no-NAME"
         elif unknown and not unknown[1].startswith("--"):
-            message += "; put quotes around a text with spaces, and -- before the name of a flag"
+            message += "; a flag is --NAME and one value, in quotes if it has spaces"
         elif unknown:
             known = [name for action in self._actions for name in action.option_strings]
             usual = OTHER_NAMES.get(unknown[1])

@@ -43,10 +43,13 @@ def open_folder(folder, flags):
         check_resume(folder, flags)
         found = [path for path in found if path.suffix == ".partial"]
     elif found and not may_empty(folder, found, flags):
-        resume = "continue it with --resume, " * ("resume" in vars(flags))  # baselines has no flag
-        held = f"already holds a run; {resume}replace it with --overwrite, or"
-        what = held if is_run_folder(folder) else "is not empty and holds no run;"
-        raise UserError(f"--out {folder}: {what} choose another folder")
+        what, remedy = "is not empty and holds no run", "choose another folder"
+        if is_run_folder(folder):
+            changed = changed_flags(folder, flags)
+            resume = "" if changed or "resume" not in vars(flags) else ", continue it with --resume"
+            what = "already holds a run" + f" with {'; '.join(changed[:3])}" * bool(changed)
+            remedy += f"{resume} or replace it with --overwrite"
+        raise UserError(f"--out {folder}: {what}; {remedy}")
     for path in sorted(found, key=lambda path: path.name == "config.json"):  # deleted last
         if path.is_file():
             path.unlink()
@@ -83,18 +86,23 @@ def check_resume(folder, flags):
     where = "" if flags.out else "; name the run with --out RUN"
     empty = f"--resume: {folder} holds no checkpoint.pt; leave --resume out to start it{where}"
     require((can_resume(folder), empty))
-    now, then = vars(flags), read_config(folder)["flags"]
-    changed = [
-        f"{spelled(name)} {str(then.get(name))[:40] or 'empty'}, not {str(now[name]) or 'empty'}"
-        for name in sorted(now)
-        if name not in (*MAY_CHANGE, "given") and now[name] != then.get(name)
-    ]
+    changed = changed_flags(folder, flags)
     remedy = "leave these out" if flags.out else f"use the same, or --resume --out {folder} alone"
     remedy += ", or use another --out"
     if isinstance(flags, ContinueFlags):
         remedy += f"; to start from its weights: --init-from {folder}, without --resume"
     started = f"--resume: {folder} was started with {'; '.join(changed)}; {remedy}"
     require((not changed, started))
+
+
+def changed_flags(folder, flags):
+    """Return in words the flags that a run was started with and that now have another value."""
+    now, then = vars(flags), read_config(folder)["flags"]
+    return [
+        f"{spelled(name)} {str(then.get(name))[:40] or 'empty'}, not {str(now[name]) or 'empty'}"
+        for name in sorted(now)
+        if name not in (*MAY_CHANGE, "given") and now[name] != then.get(name)
+    ]
 
 
 def check_tokenizer(folder, tokenizer, data):

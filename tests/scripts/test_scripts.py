@@ -298,6 +298,9 @@ def test_an_existing_run_is_kept(name, inputs, finished):
     with unchanged(folder):
         outcome = call(name, *SHORT[name], *inputs(name), out=folder)
         assert_complains(outcome, folder, "already holds a run", "--resume", "--overwrite")
+        other = call(name, *SHORT[name], *inputs(name), out=folder, n_embd=32)
+        assert_complains(other, "run with --n-embd 16, not 32; choose another", "--overwrite")
+        assert "--resume" not in other.err
 
 
 @pytest.mark.parametrize("name", TRAINING)
@@ -366,7 +369,8 @@ EVERY = [
 SOME = [  # the same with the script
     ("train_lm --position alibi", "--position alibi; did you mean --pos?"),
     ("train_lm --heads 1", "--heads 1; did you mean --n-head?"),
-    ("train_lm pos alibi", "pos alibi; put quotes around", "-- before the name of a flag"),
+    ("train_lm pos alibi", "pos alibi; a flag is --NAME and one value, in quotes"),
+    ("train_lm --seed 0 1", "arguments: 1; a flag is --NAME and one value"),
     ("train_lm --tie False", "False; a flag that is on or off takes no value"),
     ("train_lm --compile=False", "argument --compile: takes no value, got 'False'"),
     ("train_lm --block 8", "--block"),
