@@ -100,12 +100,13 @@ def read_json(path, remedy, limit=JSON_LIMIT):
 DOCUMENTS = (b"%PDF", b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # begin PDF, .docx and .xlsx, .doc
 
 
-def how_to_convert(raw):
+def how_to_convert(path, raw):
     """Return in words how to make a file UTF-8 that begins with these bytes."""
     if raw.startswith(DOCUMENTS):
         return "it is a PDF, Word, Excel or zip file; open it and save its text as UTF-8"
     now = "UTF-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "WINDOWS-1252"
-    return f"save the file as UTF-8 (in Excel: CSV UTF-8), or convert it: iconv -f {now} -t UTF-8"
+    command = f'iconv -f {now} -t UTF-8 "{path}" > new.txt'
+    return f"save the file as UTF-8 (in Excel: CSV UTF-8), or convert it: {command}"
 
 
 def read_lines(path):
@@ -122,7 +123,7 @@ def read_lines(path):
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
         byte = f"byte 0x{raw[error.start]:02x}"
-        raise DataError(f"{path}:{line}: not UTF-8 ({byte}); {how_to_convert(raw)}") from None
+        raise DataError(f"{path}:{line}: not UTF-8 ({byte}); {how_to_convert(path, raw)}") from None
     if "\0" in text:
         line = text[: text.index("\0")].count("\n") + 1
         raise DataError(

@@ -98,7 +98,7 @@ def split_lines(source, at, raw):
         position = at + error.start
         raise DataError(
             f"{locate(source.file, position)}: not UTF-8 (byte 0x{raw[error.start]:02x} at "
-            f"position {position:,}); {how_to_convert(raw)}"
+            f"position {position:,}); {how_to_convert(source.file, raw)}"
         ) from None
     if "\0" in text:
         raise DataError(

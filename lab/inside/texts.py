@@ -6,7 +6,7 @@ import sys
 import torch
 
 from data import batching, spans
-from data.files import TEXT_LIMIT, non_empty_lines, read_bytes
+from data.files import TEXT_LIMIT, how_to_convert, non_empty_lines, read_bytes
 from data.tokenizer import BOS, EOS, MASK, UNK, frame, is_word_level, token_strings
 from lab.errors import UserError, require
 from nets.encoder_decoder import generate
@@ -21,7 +21,7 @@ def read_file(path):
     try:
         texts = non_empty_lines(raw.decode("utf-8-sig"))
     except UnicodeDecodeError:
-        raise UserError(f"--file {path}: not UTF-8; save it as UTF-8 text") from None
+        raise UserError(f"--file {path}: not UTF-8; {how_to_convert(path, raw)}") from None
     require((texts, f"--file {path}: contains no text; give one text per line"))
     return texts
 

@@ -68,7 +68,7 @@ FILES = {  # {script: (file, its content, what the message says)}
     "train_lm": [
         ("train_LM.txt", b"", ["train_LM.txt: the file is empty", "give a file with text"]),
         ("test_LM_obama.txt", b"", ["test_LM_obama.txt: the file is empty"]),
-        ("train_LM.txt", b"a\n\xef\n", ["LM.txt:2: not UTF-8 (byte 0xef)", "save the file as"]),
+        ("train_LM.txt", b"a\n\xef\n", ["LM.txt:2: not UTF-8 (byte 0xef)", 'LM.txt" > new.txt']),
         ("train_LM.txt", "words\n".encode("utf-16"), ["train_LM.txt:1: not UTF-8", "UTF-16"]),
         ("train_LM.txt", b"one\ntwo\0\n", ["train_LM.txt:2: holds a NUL character"]),
         ("test_LM_valid.txt", b"one\n", ["valid is the name of another set", "rename"]),

@@ -170,7 +170,7 @@ def test_labelled_rows_are_scored(tmp_path):
     [
         (b"", "texts.txt: contains no text"),
         (b" \n\n", "texts.txt: contains no text"),
-        (b"caf\xe9\n", "texts.txt: not UTF-8"),
+        (b"caf\xe9\n", "texts.txt: not UTF-8; save the file as UTF-8"),
         (b"this [MASK]\nthis\n", "text 'this': no [MASK] found"),  # before any answer
         (None, "texts.txt: no such file"),
     ],
