@@ -117,7 +117,8 @@ def write_table(out, result, score, words, nothing):
         for kind, name in (("trained", label), ("untrained", f"{label}, untrained")):
             rows.append([name, *layer_cells([seed[score] for seed in r[kind]], columns), level])
     header = ["positions", *map(layer_name, range(columns)), nothing]
-    return tables.write(out / score, header, rows, f"{words}, on test text{spread_of(result)}.")
+    caption = f"{words}, on test text{spread_of(result)}. The lower, the more the layer knows."
+    return tables.write(out / score, header, rows, caption)
 
 
 @styled()

@@ -127,8 +127,8 @@ def middles(result):
 def mark_middle(axis, distance):
     """Draw the distance of a guess that is always the middle as a line with its name."""
     axis.axhline(distance, color="0.6", linewidth=0.9)
-    how = dict(transform=axis.get_yaxis_transform(), fontsize=7, color="0.4", va="bottom")
-    axis.text(0.02, distance, "always the middle", **how)
+    how = dict(transform=axis.get_yaxis_transform(), fontsize=7, color="0.4", ha="right")
+    axis.text(0.98, distance, "always the middle", va="bottom", **how)
 
 
 def count_ticks(axis, most):
