@@ -192,7 +192,6 @@ def measure_classifier(corpus, seen, note, flags):
             result |= values
             print_row("  " + label, [f"{n:,}", *(f"{value:.1%}" for value in values.values())])
     print_row("macro-F1", ["", f"{result['macro_f1/test']:.1%}"])
-    print_row("smoothing", ["", f"{smoothing:g}"])
     return result, predictions
 
 

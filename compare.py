@@ -32,8 +32,8 @@ NOTES = {
     "causal LM's.",
     "seq2seq": "Perplexity of the decoder's text given the source.",
     "classifier": "Test sentences that also appear in the training data (seen) are partly "
-    "memorised. Curves and `valid` are of the search for the best epoch, which holds out rows; "
-    "all other numbers are of the final model.",
+    "memorised. `valid` is of the search for the best epoch, which holds out rows; all others are "
+    "of the final model.",
 }
 SETS = {
     "train": "training data",
@@ -76,6 +76,8 @@ def compare(flags):
     orders = paired.compare_neighbours(configurations)
     tested = mcnemar.describe(tests) or paired.describe(orders)
 
+    replaced = "; replaced an older comparison (--out NAME keeps both)"
+    older = replaced * (out / "compare.json").exists()
     out.mkdir(parents=True, exist_ok=True)
     drawn = draw(out, configurations, others)
     header, rows, note = *make_table(configurations, others), caption(configurations)
@@ -92,7 +94,7 @@ def compare(flags):
     write_json(out / "compare.json", numbers)
     print(text, *(printable(f"note: {why}") + "\n" for why in skipped), sep="\n")
     files = ", ".join([*drawn, "compare.md", "compare.tex", "compare.json"])
-    print(f"configurations: {len(configurations)}, runs: {len(trained)}; {out}: {files}")
+    print(f"configurations: {len(configurations)}, runs: {len(trained)}; {out}: {files}{older}")
 
 
 def caption(configurations):
@@ -109,7 +111,7 @@ def caption(configurations):
             unequal += f" Not trained alike: {name.replace('_', ' ')} {', '.join(values)}."
     return (
         f"{KINDS[first.kind]} on {first.data}: {spread}. {NOTES[first.kind]} "
-        f"The best of each column is bold.{unequal}"
+        f"The best of each column is bold, even if the difference may be chance.{unequal}"
     )
 
 

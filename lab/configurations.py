@@ -201,4 +201,5 @@ def in_label(name, value):
         return POSITION_NAMES.get(value, str(value))
     if isinstance(value, bool):
         value = "yes" if value else "no"
-    return f"{name.replace('_', '-')}={'none' if value == '' else value}"
+    missing = "scratch" if name in ("encoder", "init_from", "init") else "none"
+    return f"{name.replace('_', '-')}={missing if value == '' else value}"

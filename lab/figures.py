@@ -119,10 +119,10 @@ def untrained_dominates(lines):
 
     An untrained model's perplexity is about the size of the vocabulary.
     """
-    if not all(len(xs) > 2 and xs[0] == 0 for xs, _ in lines.values()):
+    if not all(len(xs) > 2 and xs[0] == 0 for xs, *_ in lines.values()):
         return False
-    first = max(ys[0] for _, ys in lines.values())
-    rest = [y for _, ys in lines.values() for y in ys[1:]]
+    first = max(ys[0] for _, ys, *_ in lines.values())
+    rest = [y for _, ys, *_ in lines.values() for y in ys[1:]]
     return (first / max(rest)) ** 3 > first / min(rest)
 
 

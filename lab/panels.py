@@ -6,7 +6,14 @@ They have the width of a page with two columns, and are written as .png and as .
 import math
 from dataclasses import dataclass, field
 
-from lab.figures import line_colors, new_figure, plain_log_ticks, step_ticks, styled
+from lab.figures import (
+    line_colors,
+    new_figure,
+    plain_log_ticks,
+    step_ticks,
+    styled,
+    untrained_dominates,
+)
 
 MARKERS = "os^Dv"
 DEVIATION = "± standard deviation"
@@ -36,11 +43,12 @@ def draw_over_steps(title, panels, xlabel, lines_are="", finals_are=""):
     """
     figure, axes, colors, handles = begin(title, panels)
     for axis, panel in zip(axes.flat, panels):
+        if panel.log and untrained_dominates(panel.lines):  # it would flatten the rest
+            panel.lines = {c: [part[1:] for part in line] for c, line in panel.lines.items()}
         plot_lines(axis, panel, colors, handles)
         plot_finals(axis, panel, colors)
         if panel.log:
-            # The first quarter may lie outside: an untrained model would flatten the rest.
-            scale_log(axis, panel, lambda x, xs: x >= max(xs) / 4, room=1.5)
+            scale_log(axis, panel)
         axis.set_xticks(step_ticks([x for xs, *_ in panel.lines.values() for x in xs], most=4))
     share_one_scale(axes, panels)
     if lines_are:
@@ -66,7 +74,7 @@ def draw_over_lengths(title, panels, trained, undefined):
         for x in trained:
             line = axis.axvline(x, color="0.6", linewidth=3, alpha=0.5, zorder=0)
             handles["length in training"] = line
-        scale_log(axis, panel, lambda x, xs: True)
+        scale_log(axis, panel)
         axis.set_xscale("log", base=2)
         axis.set_xticks(sorted({x for xs, *_ in panel.lines.values() for x in xs}))
         axis.xaxis.set_major_formatter("{x:g}")
@@ -110,23 +118,22 @@ def plot_finals(axis, panel, colors):
         axis.errorbar([x], [y], [deviation], **style)
 
 
-def scale_log(axis, panel, is_seen, room=1.0):
-    """Give the y axis a log scale that shows the points with is_seen(x, xs) and all levels.
+def scale_log(axis, panel):
+    """Give the y axis a log scale that shows all lines and levels.
 
     The top is at least 30% above the bottom, so that small differences look small.
     """
-    seen = [
+    shown = [
         y
-        for xs, means, deviations in panel.lines.values()
-        for x, m, d in zip(xs, means, deviations)
-        if is_seen(x, xs)
+        for _, means, deviations in panel.lines.values()
+        for m, d in zip(means, deviations)
         for y in (max(m - d, m / 2), m + d)
     ]
-    seen += [y for y, _ in panel.levels.values()]
-    low, high = min(seen), max(seen)
+    shown += [y for y, _ in panel.levels.values()]
+    low, high = min(shown), max(shown)
     margin = max((high / low) ** 0.05 * 1.02, (1.3 * low / high) ** 0.5)
     axis.set_yscale("log")
-    axis.set_ylim(low / margin, high * margin * room)
+    axis.set_ylim(low / margin, high * margin)
     plain_log_ticks(axis)
 
 

@@ -8,7 +8,6 @@ METRICS = {  # columns in this order: (heading, the best value of a column, digi
     "bleu": ("BLEU", max, 1),
     "chrf": ("chrF", max, 1),
     "parameters": ("parameters", None, 0),
-    "seconds": ("seconds", None, 0),
 }
 SHARES = ("accuracy", "macro_f1", "exact")  # metrics from 0 to 1, shown in percent
 
@@ -27,10 +26,10 @@ def make_table(configurations, others):
 
 
 def heading(name):
-    """Return ("accuracy", "test (%)") for accuracy/test, "seconds" for seconds."""
+    """Return ("accuracy (%)", "test") for accuracy/test, "parameters" for parameters."""
     metric, _, part = name.partition("/")
     unit = " (%)" if metric in SHARES else ""
-    return (METRICS[metric][0], part + unit) if part else metric
+    return (METRICS[metric][0] + unit, part) if part else metric
 
 
 def column(name, entries, summaries):

@@ -126,18 +126,18 @@ def test_curves_are_means_over_seeds():
     [
         ("lm", "perplexity ada", (12.04, 11.96, 20.0), ["**12.0**", "**12.0**", "20.0"]),
         ("lm", "perplexity ada", (4.378, 20.0), ["**4.38**", "20.00"]),
-        ("classifier", "accuracy test (%)", (0.8566, 0.5), ["**85.7**", "50.0"]),
+        ("classifier", "accuracy (%) test", (0.8566, 0.5), ["**85.7**", "50.0"]),
     ],
 )
 def test_the_best_of_a_column_is_bold_and_so_are_ties(kind, heading, values, cells, make, table):
-    entry = heading.removesuffix(" (%)").replace(" ", "/")
+    entry = heading.replace(" (%)", "").replace(" ", "/")
     names = [make(p, kind, pos=p, result={entry: v}) for p, v in zip(POSITIONS, values)]
     assert [row[heading] for row in table(*names).values()] == cells
 
 
 def test_macro_f1_has_a_column(make, table):
     cells = table(make("c", "classifier", pos="alibi", result={"macro_f1/test": 0.5}))
-    assert [row["macro-F1 test (%)"] for row in cells.values()] == ["50.0"]
+    assert [row["macro-F1 (%) test"] for row in cells.values()] == ["50.0"]
 
 
 # ---------------------------------------------------------------------------- configurations
@@ -162,7 +162,7 @@ def test_seeds_of_pretraining_do_not_make_configurations(make, table):
         make(f"text-{seed}", "lm", seed=seed)
     names = [make(f"then-{seed}", "lm", seed=seed, init_from=f"text-{seed}") for seed in (0, 1)]
     scratch = make("scratch", "lm", seed=0, init_from="")
-    assert list(table(*names, scratch)) == ["init-from=pretrained", "init-from=none"]
+    assert list(table(*names, scratch)) == ["init-from=pretrained", "init-from=scratch"]
 
 
 def test_labels_are_the_flags_that_differ_spelled_as_flags(make, table):
@@ -203,7 +203,7 @@ def test_seeds_of_encoders_do_not_make_configurations(make, table):
     seeds = {label: cells["seeds"] for label, cells in table(*names).items()}
     assert seeds == {"ALiBi": "0, 1", "rotary": "0, 1"}
     scratch = make("scratch", "classifier", encoder="", tune="frozen", pos="alibi")
-    assert list(table(*names[:2], scratch)) == ["encoder=pretrained", "encoder=none"]
+    assert list(table(*names[:2], scratch)) == ["encoder=pretrained", "encoder=scratch"]
     crossed = make("crossed", "classifier", **tuned | {"seed": 0})  # on the encoder of seed 1
     assert [cells["seeds"] for cells in table(names[2], crossed).values()] == ["0, 0 (encoder 1)"]
 
@@ -213,7 +213,7 @@ def test_flags_that_follow_from_the_encoder_are_named_only_where_nothing_else_di
     linear = make("linear", "classifier", **frozen, n_hidden=0)
     alone = dict(encoder="", tune="frozen", n_component=0, lr=1e-3)
     joint = make("joint", "classifier", **alone, n_hidden=100)
-    assert list(table(joint, linear)) == ["encoder=none", "encoder=pretrained"]
+    assert list(table(joint, linear)) == ["encoder=scratch", "encoder=pretrained"]
     other = make("other", "classifier", **frozen, n_hidden=300)
     assert list(table(linear, other)) == ["n-hidden=0", "n-hidden=300"]
     assert all("n-hidden=" in label for label in table(joint, linear, other))
@@ -231,7 +231,7 @@ def test_the_same_roberta_at_two_places_is_one_configuration(make, table):
     assert [cells["seeds"] for cells in table(*roberta).values()] == ["0, 1"]
     scratch = make("scratch", "classifier", init="", n_embd=64)
     larger = make("larger", "classifier", init="large", n_embd=1024)
-    assert list(table(larger, scratch)) == ["init=large", "init=none"]
+    assert list(table(larger, scratch)) == ["init=large", "init=scratch"]
 
 
 def test_what_a_classifier_tunes_makes_a_configuration(make, table):
@@ -306,15 +306,15 @@ def test_classifiers_answer_together(make, baseline, table):
     rows = table(*names, baseline("base", {"accuracy/test": 0.5}), "--together")
     assert list(rows) == ["ALiBi", "NoPE", "together", "naive Bayes"]
     assert rows["together"]["seeds"] == "0, 1"
-    assert rows["together"]["accuracy test (%)"] == "**87.5** ± 17.7"
-    assert rows["together"]["accuracy seen (%)"] == "**100.0** ± 0.0"
+    assert rows["together"]["accuracy (%) test"] == "**87.5** ± 17.7"
+    assert rows["together"]["accuracy (%) seen"] == "**100.0** ± 0.0"
     text = Path("out/compare/compare.md").read_text(encoding="utf-8")
     assert "- ALiBi and together differ on 1 row (0 to 1), p = 1.000; 2 rows (0 to 2)" in text
     (folder, other) = (Path("out/compare", f"together-{seed}") for seed in (0, 1))
     assert (folder / "predictions.tsv").exists() and (other / "predictions.tsv").exists()
 
     alone = table("b0", "b1", "--together")  # all seeds of one configuration
-    assert alone["together"]["accuracy unseen (%)"] == "**100.0**"
+    assert alone["together"]["accuracy (%) unseen"] == "**100.0**"
 
 
 def test_runs_that_cannot_answer_together_are_named(make):
@@ -352,13 +352,13 @@ def test_latex_is_escaped_and_its_rows_are_of_one_length(make):
     succeed(call("compare", make("a_0", "mlm"), better))
     lines = Path("out/compare/compare.tex").read_text(encoding="utf-8").splitlines()
     rows = [line for line in lines if line.endswith(r"\\")]
-    assert rows[1] == r"configuration & seeds & valid & valid (\%) & parameters & seconds \\"
+    assert rows[1] == r"configuration & seeds & valid & valid & parameters \\"
     assert (
-        rows[0] == r" &  & \multicolumn{1}{c}{perplexity} & \multicolumn{1}{c}{accuracy} &  &  \\"
+        rows[0] == r" &  & \multicolumn{1}{c}{perplexity} & \multicolumn{1}{c}{accuracy (\%)} &  \\"
     )
-    assert rows[3] == r"ALiBi & 0 & \textbf{7.00} & \textbf{50.0} & 154,798 & 11 \\"
+    assert rows[3] == r"ALiBi & 0 & \textbf{7.00} & \textbf{50.0} & 154,798 \\"
     assert r"\cmidrule(lr){3-3} \cmidrule(lr){4-4}" in lines
-    assert {line.strip(r"\ ").replace(r"\&", "").count("&") for line in rows} == {5}
+    assert {line.strip(r"\ ").replace(r"\&", "").count("&") for line in rows} == {4}
 
 
 def is_picture(path):
@@ -385,7 +385,10 @@ def test_figures_are_written_and_a_stale_one_goes(make, baseline):
     assert out.splitlines()[-1].startswith(
         "configurations: 2, runs: 3; out/compare: compare.png, train-short-test-long.png"
     )
-    succeed(call("compare", "c", make("d", seed=1, result=test)))
+    again = succeed(call("compare", "c", make("d", seed=1, result=test))).out
+    assert "replaced" not in out and again.endswith(
+        "replaced an older comparison (--out NAME keeps both)\n"
+    )
     assert is_picture(folder / "compare.png")
     assert not (folder / "train-short-test-long.png").exists()
 
@@ -430,7 +433,8 @@ def test_what_a_short_run_reached_stays_in_sight():
     both = Panel("both", "perplexity (log scale)", lines, log=True)
     (axis,) = panels.draw_over_steps("title", [both], "step").axes
     low, high = axis.get_ylim()
-    assert low < 5 and 60 < high < 540  # where they began need not be seen
+    assert low < 5 and 60 < high < 540  # where they began is not drawn
+    assert {min(line.get_xdata()) for line in axis.lines} == {50, 500}
 
 
 def test_classifiers_without_epochs_to_draw_are_points(make, baseline, monkeypatch):
