@@ -25,6 +25,7 @@ from helpers import (
 )
 from one_of_two import stop_at
 
+from beyond import prepare
 from data import batching, large
 from data.corpus import normalize
 from data.files import DataError, read_non_empty_lines
@@ -147,6 +148,13 @@ def test_held_out_lines_are_their_own_set_outside_the_vocabulary(tmp_path):
     assert (valid[1:] == UNK).sum() == len(held)
     assert not (train[1:] == UNK).any()  # both copies are on the same side
     assert sum(folder.sizes.values()) == (tmp_path / "text.txt").stat().st_size
+
+
+def test_by_default_a_hundredth_is_held_out_but_at_most_a_megabyte(text, tmp_path, monkeypatch):
+    assert prepared(tmp_path / "small", text, *SMALL).settings["valid"] == 0.01
+    monkeypatch.setattr(prepare, "MEGABYTE", 50)
+    share = prepared(tmp_path / "large", text, *SMALL).settings["valid"]
+    assert share == 50 / text.stat().st_size
 
 
 def test_several_texts_test_sets_and_another_vocabulary(text, tmp_path):
