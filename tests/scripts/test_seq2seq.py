@@ -326,4 +326,4 @@ def test_only_runs_of_one_task_are_compared(corpus, finished, translator, tmp_pa
     assert_complains(unlike, "mask_rate=0.15", "mask_rate=0.16")
     assert_complains(call("compare", infill, finished("train_lm"), out=out), "not comparable")
     told = succeed(call("compare", translator[0], out=out)).out
-    assert "exact heldout (%)" in told and "BLEU heldout" in told
+    assert "exact (%) heldout" in told and "BLEU heldout" in told
