@@ -48,10 +48,9 @@ def load(folder):
     corpus = Corpus(folder.resolve().name)
     has_rows, has_text = (folder / "train_CLS.tsv").exists(), (folder / "train_LM.txt").exists()
     if not has_rows and not has_text:
-        raise DataError(
-            f"{folder}: holds neither train_CLS.tsv nor train_LM.txt; "
-            "give a folder in the assignment's form"
-        )
+        below = [*folder.glob("*/train_CLS.tsv"), *folder.glob("*/train_LM.txt")]
+        place = f"its folder {below[0].parent.name}" if below else "one in the assignment's form"
+        raise DataError(f"{folder}: holds neither train_CLS.tsv nor train_LM.txt; give {place}")
     if has_text:
         corpus.lines = read_non_empty_lines(folder / "train_LM.txt")
         for path in sorted(folder.glob("test_LM_*.txt")):

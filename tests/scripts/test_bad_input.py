@@ -121,6 +121,11 @@ def test_a_corpus_that_cannot_be_read(name, content, parts, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_the_folder_around_a_corpus_names_it(own_corpus):
+    told = call("train_lm", data=own_corpus.parent)
+    assert_complains(told, "neither train_CLS.tsv nor", f"give its folder {own_corpus.name}")
+
+
 @pytest.mark.parametrize("script", CORPUS_SCRIPTS)
 def test_windows_line_ends_give_equal_results(script, own_corpus, finished, tmp_path):
     unix = finished(script)  # on the same text
