@@ -6,8 +6,8 @@ from pathlib import Path
 from data import NAMES, locks
 from data.tokenizer import load_tokenizer
 from lab.errors import UserError, require
-from lab.flags import ContinueFlags, spelled
-from lab.records import can_resume, read_config, read_record
+from lab.flags import ContinueFlags, script_of, spelled
+from lab.records import can_resume, read_config, read_record, script_of_run
 
 # Written by other scripts; deleted with the run
 ANALYSIS_FOLDERS = ("maps", "probe", "order", "emergence", "anchor", "averages")
@@ -96,8 +96,11 @@ def check_resume(folder, flags):
 
 
 def changed_flags(folder, flags):
-    """Return in words the flags that a run was started with and that now have another value."""
-    now, then = vars(flags), read_config(folder)["flags"]
+    """Return in words the flags, or the script, that a run was started with and that now differ."""
+    config, script = read_config(folder), script_of(flags)
+    before, now, then = script_of_run(config), vars(flags), config["flags"]
+    if before not in ("", script):
+        return [f"{before}, not {script}"]
     return [
         f"{spelled(name)} {str(then.get(name))[:40] or 'empty'}, not {str(now[name]) or 'empty'}"
         for name in sorted(now)

@@ -303,6 +303,13 @@ def test_an_existing_run_is_kept(name, inputs, finished):
         assert "--resume" not in other.err
 
 
+def test_an_existing_run_of_another_script_is_named(corpus, finished):
+    for name, kept in (("train_mlm", "train_lm"), ("baselines", "train_mlm")):
+        outcome = call(name, data=corpus, out=finished(kept))
+        assert_complains(outcome, f"holds a run with {kept}.py, not {name}.py; choose another")
+        assert "--resume" not in outcome.err
+
+
 @pytest.mark.parametrize("name", TRAINING)
 def test_overwrite_replaces_a_run(name, inputs, copied):
     folder = copied(name)
