@@ -4,7 +4,7 @@ They have the width of a page with two columns, and are written as .png and as .
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from lab.figures import (
     line_colors,
@@ -44,7 +44,8 @@ def draw_over_steps(title, panels, xlabel, lines_are="", finals_are=""):
     figure, axes, colors, handles = begin(title, panels)
     for axis, panel in zip(axes.flat, panels):
         if panel.log and untrained_dominates(panel.lines):  # it would flatten the rest
-            panel.lines = {c: [part[1:] for part in line] for c, line in panel.lines.items()}
+            lines = {label: [part[1:] for part in line] for label, line in panel.lines.items()}
+            panel = replace(panel, lines=lines)
         plot_lines(axis, panel, colors, handles)
         plot_finals(axis, panel, colors)
         if panel.log:
