@@ -66,8 +66,10 @@ def read_run(folder, kinds=tuple(SCRIPTS), device="cpu", flag_name="", step=None
     tokenizer = load_tokenizer(folder / "tokenizer.json")
     weights = folder / ("best.pt" if step is None else f"step-{step}.pt")
     if not weights.exists():
-        remedy = "finish the run with --resume" if step is None else f"train with --keep {step}"
-        raise UserError(f"{where}: no {weights.name} yet; {remedy}")
+        kept = sorted((path.name for path in folder.glob("step-*.pt")), key=lambda n: (len(n), n))
+        other = f"it has {', '.join(kept) or 'no such file'}; train with --keep {step}"
+        remedy = "finish the run with --resume" if step is None else other
+        raise UserError(f"{where}: no {weights.name}; {remedy}")
     checkpoint = read_checkpoint(weights)
     model = build_model(folder, kind, config, tokenizer, weights, checkpoint["model"])
     unfinished = ""

@@ -155,7 +155,8 @@ def draw(out, result):
         means = over_seeds(
             axis, count, chosen, color=style["color"], linewidth=1.8, label="counting head"
         )
-        c = means[-1] * (T - 1) / max(1 - means[-1], 1e-6)  # the first token counts c times
+        last = min(max(means[-1], 1e-6), 1 - 1e-6)  # a window hides the first token: 0
+        c = last * (T - 1) / (1 - last)  # the first token counts c times
         fitted = [c / (c + t - 1) for t in count]
         axis.plot(count, fitted, "k--", linewidth=1, label=f"c/(c + t − 1), c = {c:.2g}")
         axis.plot(count, [1 / t for t in count], "k:", linewidth=1.2, label="1/t")

@@ -4,6 +4,7 @@ import pytest
 import torch
 from helpers import SHORT, assert_complains, call, result_of, succeed, tiny_model, train
 
+from lab.errors import UserError
 from lab.load import read_run
 from model import Decoder
 from studies import anchor_head, averages
@@ -72,6 +73,8 @@ def test_kept_weights_are_those_of_their_step(kept, corpus, tmp_path):
     last = read_run(kept[0], step=8).model.state_dict()
     for name, value in read_run(kept[0]).model.state_dict().items():
         assert torch.equal(last[name], value), name
+    with pytest.raises(UserError, match="no step-5.pt; it has step-0.pt, step-3.pt, step-8.pt; "):
+        read_run(kept[0], step=5)
 
 
 def test_emergence_measures_every_kept_step(kept, tmp_path):
@@ -105,3 +108,11 @@ def test_the_counting_head_of_every_seed(kept, tmp_path):
     assert harm[f"{layer}.{head}"] == max(harm.values())
     # Without a head, the layers before it know what they knew.
     assert runs["off"][0]["median"][:layer] == runs["whole"][0]["median"][:layer]
+
+
+def test_a_window_that_hides_the_first_token_is_drawn(corpus, tmp_path):
+    train("train_lm", data=corpus, window=3, out=tmp_path / "run")
+    succeed(
+        call("anchor_head", tmp_path / "run", "--blocks", 20, "--steps", 5, out=tmp_path / "out")
+    )
+    assert (tmp_path / "out" / "anchor.png").exists()
