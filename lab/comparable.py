@@ -198,7 +198,7 @@ def check_comparable(trained, baselines):
             runs,
             lambda run: run.vocabulary,
             "perplexities of different vocabularies are not comparable; "
-            "compare the bits_per_byte in their result.json",
+            "compare the bits_per_byte in their result.json (train without --eval-test)",
         )
         agree(runs, test_sizes, "the data has changed; train them again on the same files")
 

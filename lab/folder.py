@@ -6,7 +6,7 @@ from pathlib import Path
 from data import NAMES, locks
 from data.tokenizer import load_tokenizer
 from lab.errors import UserError, require
-from lab.flags import ContinueFlags, script_of, spelled
+from lab.flags import ContinueFlags, script_of, spelled, was_given
 from lab.records import can_resume, read_config, read_record, script_of_run
 
 # Written by other scripts; deleted with the run
@@ -103,7 +103,7 @@ def changed_flags(folder, flags):
         return [f"{before}, not {script}"]
     return [
         f"{spelled(name)} {str(then.get(name))[:40] or 'empty'}, not {str(now[name]) or 'empty'}"
-        for name in sorted(now)
+        for name in sorted(sorted(now), key=lambda name: not was_given(flags, name))  # typed first
         if name not in (*MAY_CHANGE, "given") and now[name] != then.get(name)
     ]
 
