@@ -188,10 +188,10 @@ def test_a_folder_in_use_by_another_process_is_left_alone(corpus, copied):
 def test_a_run_that_ends_just_before_the_folder_is_locked_is_kept(
     corpus, finished, tmp_path, monkeypatch
 ):
-    folder = tmp_path / "run"
+    folder, other = tmp_path / "run", finished("train_lm")  # which trains, before locks are patched
 
     def lock_folder(path):
-        shutil.copytree(finished("train_lm"), folder, dirs_exist_ok=True)
+        shutil.copytree(other, folder, dirs_exist_ok=True)
 
     monkeypatch.setattr(locks, "lock_folder", lock_folder)
     outcome = call("train_lm", *SHORT["train_lm"], data=corpus, out=folder)
