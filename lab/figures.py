@@ -114,16 +114,19 @@ def step_ticks(xs, most=6):
     return ticks if len(ticks) > 1 else [xs[0], xs[-1]]
 
 
-def untrained_dominates(lines):
-    """Return whether step 0 would take more than a third of a log axis.
+def without_untrained(lines):
+    """Return {label: (xs, ys, ...)} without step 0 if that would take more than a third of a log
+    axis, else the same lines.
 
     An untrained model's perplexity is about the size of the vocabulary.
     """
     if not all(len(xs) > 2 and xs[0] == 0 for xs, *_ in lines.values()):
-        return False
+        return lines
     first = max(ys[0] for _, ys, *_ in lines.values())
     rest = [y for _, ys, *_ in lines.values() for y in ys[1:]]
-    return (first / max(rest)) ** 3 > first / min(rest)
+    if (first / max(rest)) ** 3 <= first / min(rest):
+        return lines
+    return {label: tuple(part[1:] for part in line) for label, line in lines.items()}
 
 
 @styled()
@@ -135,10 +138,8 @@ def curves(panels, xlabel):
     its name.
     """
     figure, axes = new_figure(1, len(panels), figsize=(4.2 * len(panels), 3.2), squeeze=False)
-    for axis, (title, ylabel, lines, dashed, log) in zip(axes[0], panels):
-        cut = log and untrained_dominates(lines)
-        if cut:
-            lines = {label: (xs[1:], ys[1:]) for label, (xs, ys) in lines.items()}
+    for axis, (title, ylabel, whole, dashed, log) in zip(axes[0], panels):
+        lines = without_untrained(whole) if log else whole
         floors = {f"floor {label}" for label in lines}
         colors = line_colors([label for label in lines if label not in floors])
         dash = dict(linestyle="--", linewidth=0.9)
@@ -154,7 +155,7 @@ def curves(panels, xlabel):
             axis.set_yscale("log")
             plain_log_ticks(axis)
         axis.set_xticks(step_ticks([x for xs, *_ in lines.values() for x in xs]))
-        note = f" (not shown: untrained model at {xlabel} 0)" if cut else ""
+        note = f" (not shown: untrained model at {xlabel} 0)" if lines is not whole else ""
         axis.set(title=title, xlabel=xlabel + note, ylabel=ylabel)
         below = dict(loc="upper center", bbox_to_anchor=(0.5, -0.19), ncols=2)
         axis.legend(fontsize=8, **below if len(lines) + len(dashed) > 3 else {})

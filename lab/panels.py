@@ -12,7 +12,7 @@ from lab.figures import (
     plain_log_ticks,
     step_ticks,
     styled,
-    untrained_dominates,
+    without_untrained,
 )
 
 MARKERS = "os^Dv"
@@ -43,9 +43,8 @@ def draw_over_steps(title, panels, xlabel, lines_are="", finals_are=""):
     """
     figure, axes, colors, handles = begin(title, panels)
     for axis, panel in zip(axes.flat, panels):
-        if panel.log and untrained_dominates(panel.lines):  # it would flatten the rest
-            lines = {label: [part[1:] for part in line] for label, line in panel.lines.items()}
-            panel = replace(panel, lines=lines)
+        if panel.log:
+            panel = replace(panel, lines=without_untrained(panel.lines))
         plot_lines(axis, panel, colors, handles)
         plot_finals(axis, panel, colors)
         if panel.log:
