@@ -1,5 +1,6 @@
 """Load finished and unfinished runs."""
 
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,9 +67,10 @@ def read_run(folder, kinds=tuple(SCRIPTS), device="cpu", flag_name="", step=None
     tokenizer = load_tokenizer(folder / "tokenizer.json")
     weights = folder / ("best.pt" if step is None else f"step-{step}.pt")
     if not weights.exists():
-        kept = sorted((path.name for path in folder.glob("step-*.pt")), key=lambda n: (len(n), n))
-        other = f"it has {', '.join(kept) or 'no such file'}; train with --keep {step}"
-        remedy = "finish the run with --resume" if step is None else other
+        remedy = "finish the run with --resume"
+        if step is not None:
+            kept = ", ".join(f"step-{kept}.pt" for kept in kept_steps(folder))
+            remedy = f"it has {kept or 'no such file'}; train with --keep {step}"
         raise UserError(f"{where}: no {weights.name}; {remedy}")
     checkpoint = read_checkpoint(weights)
     model = build_model(folder, kind, config, tokenizer, weights, checkpoint["model"])
@@ -80,6 +82,12 @@ def read_run(folder, kinds=tuple(SCRIPTS), device="cpu", flag_name="", step=None
             note = f"note: the run in {folder} has not ended; its weights are those of {unfinished}"
             print(printable(note), file=sys.stderr)
     return LoadedRun(folder, kind, config, model.to(device).eval(), tokenizer, unfinished)
+
+
+def kept_steps(folder):
+    """Return the steps whose weights a run has kept (--keep), in order."""
+    names = [re.fullmatch(r"step-(\d+)\.pt", path.name) for path in folder.iterdir()]
+    return sorted(int(name[1]) for name in names if name)
 
 
 def build_model(folder, kind, described, tokenizer, saved, weights):

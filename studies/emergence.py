@@ -6,7 +6,6 @@
 Reads the weights that --keep kept. Runs that differ only in the seed are averaged.
 """
 
-import re
 import time
 from dataclasses import dataclass
 
@@ -17,7 +16,7 @@ from lab.command import main
 from lab.errors import require
 from lab.figures import new_figure, over_seeds, save, styled
 from lab.flags import flag
-from lab.load import read_run
+from lab.load import kept_steps, read_run
 from studies.probe_network import (
     FitFlags,
     fit_probes,
@@ -61,8 +60,7 @@ def measure(run, corpus, flags):
     """Return {"kept": the steps, "loss": nats per token of test text, one per step, "median": the
     probe's distance per step and layer, "middle": that of the middle}."""
     train, test = texts_of(run, corpus, flags.blocks, flags.seed)
-    names = [re.fullmatch(r"step-(\d+)\.pt", path.name) for path in run.folder.iterdir()]
-    kept = sorted(int(name[1]) for name in names if name)
+    kept = kept_steps(run.folder)
     remedy = "train it with --keep 0,100,200 or other steps"
     require((kept, f"{run.folder}: holds no weights of earlier steps; {remedy}"))
     losses, distances = [], []
