@@ -15,12 +15,12 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 from data.files import write_json
 from lab.command import main
-from lab.errors import UserError, require
+from lab.errors import UserError
 from lab.flags import flag
+from lab.folder import check_folder_of
 
 PARTS = (("lm", "train_lm", ()), ("classifier", "train_classifier", ("--no-refit",)))
 
@@ -33,8 +33,7 @@ class Flags:
 
 
 def bench(flags):
-    at, folder = f"--out {flags.out}", Path(flags.out).parent
-    require((folder.is_dir(), f"{at}: folder {folder} does not exist; create it first"))
+    check_folder_of(flags.out)
     rows, data = {}, ("--data", flags.data)
     with tempfile.TemporaryDirectory() as scratch:
         for part, script, more in PARTS:

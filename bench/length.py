@@ -21,6 +21,7 @@ from lab import figures
 from lab.command import main
 from lab.errors import require
 from lab.flags import flag, known_names, whole_numbers
+from lab.folder import check_folder_of
 from lab.machine import cores, git_revision, set_up_device, versions
 from lab.optim import make_adamw
 from lab.records import typed_command
@@ -185,8 +186,8 @@ def check(flags):
             f"--widths {flags.widths}: must be multiples of 64, the width of a head",
         ),
         (out.suffix in (".png", ".pdf", ".svg"), f"--out {out}: must end in .png, .pdf or .svg"),
-        (out.parent.is_dir(), f"--out {out}: folder {out.parent} does not exist; create it first"),
     )
+    check_folder_of(out)
     return lengths, widths, positions
 
 

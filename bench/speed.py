@@ -16,7 +16,6 @@ where the C library returns freed memory to the system.
 
 import types
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import torch
 
@@ -27,6 +26,7 @@ from data.files import write_json
 from lab.command import main
 from lab.errors import require
 from lab.flags import flag, known_names
+from lab.folder import check_folder_of
 from lab.machine import autocast, cores, git_revision, set_up_device, versions
 from lab.records import typed_command
 from model import POSITIONS
@@ -145,7 +145,7 @@ def check(flags):
         threads = [cores() if n == "all" else int(n) for n in flags.threads.split(",")]
     except ValueError:
         threads = [0]
-    on_cpu, folder = flags.device == "cpu", Path(flags.out).parent
+    on_cpu = flags.device == "cpu"
     require(
         (
             min(threads) > 0,
@@ -155,8 +155,8 @@ def check(flags):
             on_cpu or not flags.apart,
             "--apart: compares CPU memory; leave it out or use --device cpu",
         ),
-        (folder.is_dir(), f"--out {flags.out}: folder {folder} does not exist; create it first"),
     )
+    check_folder_of(flags.out)
     positions = dict.fromkeys(["learned", *known_names(flags, "positions", POSITIONS)])
     return sizes, tasks, list(positions), list(dict.fromkeys(threads if on_cpu else threads[:1]))
 

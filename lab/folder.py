@@ -43,13 +43,7 @@ def open_folder(folder, flags):
         check_resume(folder, flags)
         found = [path for path in found if path.suffix == ".partial"]
     elif found and not may_empty(folder, found, flags):
-        what, remedy = "is not empty and holds no run", "choose another folder"
-        if is_run_folder(folder):
-            changed = changed_flags(folder, flags)
-            resume = "" if changed or "resume" not in vars(flags) else ", continue it with --resume"
-            what = "already holds a run" + f" with {'; '.join(changed[:3])}" * bool(changed)
-            remedy += f"{resume} or replace it with --overwrite"
-        raise UserError(f"--out {folder}: {what}; {remedy}")
+        raise UserError(f"--out {folder}: {what_it_holds(folder, flags)}")
     for path in sorted(found, key=lambda path: path.name == "config.json"):  # deleted last
         if path.is_file():
             path.unlink()
@@ -69,6 +63,17 @@ def lock(folder):
 def is_run_folder(folder):
     """Return whether config.json is that of a run; other scripts write one too."""
     return (folder / "config.json").exists() and "kind" in read_record(folder / "config.json")
+
+
+def what_it_holds(folder, flags):
+    """Return in words what a folder holds that would be lost, and what to do instead."""
+    if not is_run_folder(folder):
+        return "is not empty and holds no run; choose another folder"
+    changed, remedy = changed_flags(folder, flags), "choose another folder"
+    if not changed and "resume" in vars(flags):  # baselines.py has no such flag
+        remedy += ", continue it with --resume"
+    run = f"a run with {'; '.join(changed[:3])}" if changed else "a run"
+    return f"already holds {run}; {remedy} or replace it with --overwrite"
 
 
 def may_empty(folder, found, flags):
@@ -103,7 +108,7 @@ def changed_flags(folder, flags):
         return [f"{before}, not {script}"]
     return [
         f"{spelled(name)} {str(then.get(name))[:40] or 'empty'}, not {str(now[name]) or 'empty'}"
-        for name in sorted(sorted(now), key=lambda name: not was_given(flags, name))  # typed first
+        for name in sorted(now, key=lambda name: (not was_given(flags, name), name))  # typed first
         if name not in (*MAY_CHANGE, "given") and now[name] != then.get(name)
     ]
 
@@ -124,6 +129,12 @@ def check_encoder(folder, sha256, flags):
     if read_config(folder).get("encoder_sha256", sha256) != sha256:
         changed = f"--resume: --encoder {flags.encoder} has changed since {folder} was started"
         raise UserError(f"{changed}; restore it, or start again with another --out")
+
+
+def check_folder_of(out):
+    """Raise UserError unless the folder exists in which --out is a file to write."""
+    folder = Path(out).parent
+    require((folder.is_dir(), f"--out {out}: folder {folder} does not exist; create it first"))
 
 
 def figures_folder(out):
