@@ -50,7 +50,7 @@ class Flags:
     )
     out: str = flag("out/compare", "folder of the figures and tables; older ones are replaced")
     labels: str = flag(
-        "", "one name per configuration, joined by commas (default: flags that differ)"
+        "", "one name per configuration, joined by commas (default: flags that differ, or folders)"
     )
     together: bool = flag(
         False, "also evaluate the classifiers as one, by the mean of their log-probabilities"

@@ -9,6 +9,7 @@ from lab.figures import POSITION_NAMES
 
 # Flags of train_classifier.py whose defaults depend on --encoder. A label names them only if given.
 DERIVED = "pool layers lr decay weight_decay n_hidden n_component head_dropout balance".split()
+LONGEST = 60  # characters of a label made of flags
 
 
 @dataclass
@@ -152,14 +153,20 @@ def group(trained):
 def set_labels(configurations, labels):
     """Label each configuration by the flags that differ, or by --labels, names joined by commas.
 
-    A position encoding is written as its name alone. If the flags do not tell a configuration from
-    the others, its folder is the label. Raises UserError for a wrong number of labels.
+    A position encoding is written as its name alone. A configuration that the flags do not tell
+    from the others is labelled by its folder, and so are all of them if the flags of one would take
+    more than LONGEST characters. Raises UserError for a wrong number of labels.
     """
-    named = differing_flags(configurations)
-    for configuration, name in zip(configurations, named):
-        folder = configuration.runs[0].folder.resolve().name
-        if len(configurations) == 1:
-            folder = folder.removesuffix(f"-{configuration.runs[0].seed}")
+    named, firsts = differing_flags(configurations), [c.runs[0] for c in configurations]
+    folders = [run.folder.resolve().name for run in firsts]
+    seedless = [name.removesuffix(f"-{run.seed}") for name, run in zip(folders, firsts)]
+    if len(set(seedless)) == len(seedless):
+        folders = seedless
+    if max(map(len, named)) > LONGEST and len(set(folders)) == len(folders):
+        named = folders
+        if not labels:
+            print("note: rows have the names of folders, since many flags differ; see --labels")
+    for configuration, name, folder in zip(configurations, named, folders):
         configuration.label = name if name and named.count(name) == 1 else folder
     if labels:
         chosen = [text.strip() for text in labels.split(",")]
