@@ -182,8 +182,8 @@ def measure_classifier(corpus, seen, note, flags):
     result, floor = {"smoothing": smoothing} | predictions.scores(), corpus.floor
     best = ["best possible"] if "accuracy/test" in floor else []
     print_row("accuracy", ["test rows", "naive Bayes", *best])
-    stood = "seen in full training" if flags.split == "clean" else "seen in training"
-    parts = {"test": ("all", len(seen)), "seen": (stood, int(seen.sum()))}
+    which = "removed from" if flags.split == "clean" else "seen in"
+    parts = {"test": ("all", len(seen)), "seen": (f"{which} training", int(seen.sum()))}
     for name, (label, n) in (parts | {"unseen": ("unseen", int((~seen).sum()))}).items():
         key = f"accuracy/{name}"
         if key in shares:

@@ -31,9 +31,9 @@ NOTES = {
     "mlm": "A masked LM sees the words on both sides, so its perplexity is not comparable with a "
     "causal LM's.",
     "seq2seq": "Perplexity of the decoder's text given the source.",
-    "classifier": "Test sentences that also appear in the training data (seen) are partly "
-    "memorised. `valid` is of the search for the best epoch, which holds out rows; all others are "
-    "of the final model.",
+    "classifier": "Seen test sentences are also in the training files: partly memorised, unless "
+    "--split clean removed them. `valid` is of the search for the best epoch, which holds out "
+    "rows; all others are of the final model.",
 }
 SETS = {
     "train": "training data",
@@ -179,7 +179,10 @@ def panel(name, configurations, others, in_epochs):
         if not has_line or all(run.flags.get("refit") is True for run in c.runs):
             mean, deviation = c.summary()[name]
             finals[c.legend] = factor * mean, factor * (deviation or 0.0)
-    return Panel(SETS.get(part, part), ylabel, lines, levels, finals, metric == "perplexity")
+    title = SETS.get(part, part)
+    if part == "seen" and {c.runs[0].flags.get("split") for c in configurations} == {"clean"}:
+        title = "test, removed from training"
+    return Panel(title, ylabel, lines, levels, finals, metric == "perplexity")
 
 
 if __name__ == "__main__":

@@ -224,7 +224,8 @@ def say_data(run, corpus, note, sets, seen, model, source):
 def draw(run, title, floor):
     """Draw accuracy and loss over epochs as curve.png."""
     names = {"train": "train", "valid": "validation", "test": "test"}
-    names |= {"seen": "test, seen in training", "unseen": "test, unseen"}
+    seen = "removed from" if run.flags.split == "clean" else "seen in"
+    names |= {"seen": f"test, {seen} training", "unseen": "test, unseen"}
     lines = {label: f"accuracy/{name}" for name, label in names.items()}
     left = Curves(title, "accuracy", lines, {"best possible": floor} if floor else {})
     right = Curves("", "loss", {label: f"loss/{name}" for name, label in names.items()})

@@ -83,7 +83,7 @@ def write_table(stem, result):
     for label, r in result.items():
         cells = [tables.spread(values, 2) for values in zip(*r["shuffled"])]
         rows.append([label, *cells[:-1], *["–"] * (len(kept) - len(cells)), cells[-1]])
-    header = ["positions", "all shuffled", *(f"last {k}" for k in kept[1:-1]), "none shuffled"]
+    header = ["positions", *(f"last {k}" for k in kept[:-1]), "all"]
     caption = "Loss in nats of the last word when only the last words before it keep their order"
     return tables.write(stem, header, rows, caption + spread_of(result) + ".")
 

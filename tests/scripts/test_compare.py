@@ -180,6 +180,16 @@ def test_runs_that_were_not_trained_alike_are_told(make):
     assert "Not trained alike" not in call("compare", names[0], alike).out
 
 
+def test_sentences_that_clean_removed_are_not_called_seen_in_training(make):
+    read = [
+        comparable.read(Path(make(split, "classifier", split=split))) for split in ("full", "clean")
+    ]
+    titles = [
+        compare.panel("accuracy/seen", [Configuration([run])], [], False).title for run in read
+    ]
+    assert titles == ["test, seen in training", "test, removed from training"]
+
+
 def test_where_nothing_differs_the_folder_is_the_label(make, table):
     assert list(table(make("lm-toy-0", seed=0), make("lm-toy-1", seed=1))) == ["lm-toy"]
 
