@@ -43,7 +43,7 @@ class LoadedRun:
     config: dict  # config.json
     model: torch.nn.Module
     tokenizer: tokenizers.Tokenizer
-    unfinished: str = ""  # which weights a run that has not ended has: "step 100"
+    weights_of: str = ""  # which weights, unless the final ones: "step 100", "unfinished: epoch 3"
 
     @property
     def device(self):
@@ -74,14 +74,15 @@ def read_run(folder, kinds=tuple(SCRIPTS), device="cpu", flag_name="", step=None
         raise UserError(f"{where}: no {weights.name}; {remedy}")
     checkpoint = read_checkpoint(weights)
     model = build_model(folder, kind, config, tokenizer, weights, checkpoint["model"])
-    unfinished = ""
+    weights_of = "" if step is None else f"step {step}"
     if not (folder / "result.json").exists():
         unit = "epoch" if "epochs" in config["flags"] else "step"
-        unfinished = f"{unit} {checkpoint.get('step', '?')}"
+        when = f"{unit} {checkpoint.get('step', '?')}"
+        weights_of = f"unfinished: {when}"
         if processes.is_rank_0():
-            note = f"note: the run in {folder} has not ended; its weights are those of {unfinished}"
+            note = f"note: the run in {folder} has not ended; its weights are those of {when}"
             print(printable(note), file=sys.stderr)
-    return LoadedRun(folder, kind, config, model.to(device).eval(), tokenizer, unfinished)
+    return LoadedRun(folder, kind, config, model.to(device).eval(), tokenizer, weights_of)
 
 
 def kept_steps(folder):

@@ -141,7 +141,7 @@ def describe(run):
         words += ", untrained"
     elif "data" in flags:
         words += f", trained on {Path(flags['data']).name}"
-    return words + (f", unfinished: {run.unfinished}" if run.unfinished else "")
+    return words + (f", {run.weights_of}" if run.weights_of else "")
 
 
 # ---------------------------------------------------------------------------- readings

@@ -67,8 +67,8 @@ class AttentionView:
         require((beside is None or isinstance(beside, AttentionView), other))
         return [self] if beside is None else [self, beside]
 
-    def plot(self, layer=0, head=0, beside=None, title="", **how):
-        """Return a matplotlib figure of heatmaps. Layers and heads count from 1; 0 shows all.
+    def plot(self, layer=None, head=None, beside=None, title="", **how):
+        """Return a matplotlib figure of heatmaps. Layers and heads count from 1; None: all.
 
         beside: another AttentionView to draw to the right. title: instead of the run's description.
         how: bos, mean, scale and numbers of `maps_of`. Raises UserError for a layer or head that
@@ -76,13 +76,13 @@ class AttentionView:
         """
         columns = []
         for view in self.with_other(beside):
-            L, H = view.weights.shape[:2]
+            (L, H), has = view.weights.shape[:2], f"{view.run.folder} has"
             require(
-                (0 <= layer <= L, f"layer {layer}: {view.run.folder} has layers 1 to {L}"),
-                (0 <= head <= H, f"head {head}: {view.run.folder} has heads 1 to {H}"),
+                (layer in (None, *range(1, L + 1)), f"layer {layer}: {has} layers 1 to {L}"),
+                (head in (None, *range(1, H + 1)), f"head {head}: {has} heads 1 to {H}"),
             )
             columns.append([([title or view.name()], *view.reading.picture(view.number))])
-        return maps_of(columns, layer, head, **how)
+        return maps_of(columns, layer or 0, head or 0, **how)
 
     def html(self, path=None, beside=None):
         """Return the attention page, which a notebook shows; with a path, also write it to a file.

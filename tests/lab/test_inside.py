@@ -121,6 +121,8 @@ def test_a_plot_that_cannot_be_is_refused(tmp_path):
     run = load_run(make_run(tmp_path / "run", pos="nope"))
     with pytest.raises(UserError, match="layer 3: .* has layers 1 to 2"):
         run.attention(TEXT).plot(layer=3)
+    with pytest.raises(UserError, match="head 0: .* has heads 1 to 2"):  # arrays count from 0
+        run.attention(TEXT).plot(head=0)
     with pytest.raises(UserError, match="26 tokens; numbers fit into maps of 12"):
         run.attention(TEXT * 6).plot(numbers=True)
     with pytest.raises(UserError, match="scale 'lin': must be sqrt or linear"):

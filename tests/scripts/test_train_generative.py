@@ -92,7 +92,7 @@ def test_steps_of_the_classes_can_be_kept_and_decay_is_obeyed(corpus, tmp_path):
     argv = (*SHORT["train_generative"], "--data", corpus, "--steps", 4, "--class-steps", 4)
     for decay in (0, 1):
         succeed(call("train_generative", *argv, keep="8", decay=decay, out=tmp_path / str(decay)))
-        assert load_run(tmp_path / str(decay), step=8)
+        assert ", step 8>" in repr(load_run(tmp_path / str(decay), step=8))
     kept = torch.load(tmp_path / "1" / "checkpoint.pt", weights_only=True)["optimizer"]["state"]
     assert {int(state["step"]) for state in kept.values()} == {4}  # no averages of the first stage
     weights = [load_run(tmp_path / name).model.state_dict() for name in "01"]
