@@ -8,7 +8,7 @@ from pathlib import Path
 from data.corpus import Corpus, hold_out
 from data.files import DataError, printable, read_lines
 
-LABEL_NAMES = frozenset("label labels class category target sentiment speaker".split())
+LABEL_NAMES = frozenset("label labels class category target sentiment speaker author".split())
 TEXT_NAMES = frozenset("text texts sentence content message review tweet document".split())
 TEST_SHARE = 0.2
 

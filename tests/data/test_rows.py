@@ -15,7 +15,7 @@ def write(path, header, rows=SENTENCES, line="{}\t{}\n"):
     return path
 
 
-@pytest.mark.parametrize("header", ["label\ttext\n", "Label \t Sentence\n", "class\tx y z\n"])
+@pytest.mark.parametrize("header", ["label\ttext\n", "Label \t Sentence\n", "author\tx y z\n"])
 def test_a_header_is_noted_and_is_no_class(header, tmp_path, capsys):
     corpus = data.load(write(tmp_path / "mine.tsv", header))
     assert corpus.classes == ["ham", "spam"]
