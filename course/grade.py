@@ -1,4 +1,4 @@
-"""Grade a folder of submissions: a point per exercise, and the mistakes in words.
+"""Grade a folder of submissions: a point per exercise, and a line for each function that fails.
 
 python -m course.grade submissions/ --exercises 2,5,7 --out grades.csv
 python -m course.grade submissions/ --gradescope results/        # results/NAME.json of each
@@ -88,9 +88,9 @@ def table(grades, names):
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["submission", *names, "total", "feedback"])
     for submission, tests in grades.items():
-        feedback = "\n".join(f"{test['name']}: {test['output']}" for test in tests)
+        lines = [f"{test['name']}: {line}" for test in tests for line in test["output"].split("\n")]
         scores = [test["score"] for test in tests]
-        writer.writerow([submission, *scores, total(tests), feedback])
+        writer.writerow([submission, *scores, total(tests), "\n".join(lines)])
     return text.getvalue()
 
 
@@ -137,22 +137,24 @@ def grade_file(folder, name, tools, flags):
     found = [path for path in folder.rglob(file) if path.is_file() and not path.is_symlink()]
     path = min(found, key=lambda path: len(path.parts), default=None)
     if not os.access(path or folder, os.R_OK):
-        said = f"{(path or folder).name} cannot be read: permission denied"
+        lines = [f"{(path or folder).name} cannot be read: permission denied"]
     elif path is None:
         near = sorted(path.name for path in folder.rglob(f"{Path(file).stem}*"))
         said = f"{file} was not handed in"
         if near:
             said += f"; {'export' if near[0].endswith('.ipynb') else 'rename'} {near[0]}"
+        lines = [said]
     elif path.stat().st_size > LARGEST:
-        said = f"{file} is larger than a megabyte"
+        lines = [f"{file} is larger than a megabyte"]
     else:
-        n_right, said = judge_apart(path, len(EXERCISES[name]), tools, flags)
+        n_right, lines = judge_apart(path, len(EXERCISES[name]), tools, flags)
     score = round(n_right / len(EXERCISES[name]), 2)
-    return {"name": name, "score": score, "max_score": 1, "output": printable(said, 500)}
+    output = "\n".join(printable(line, 500) for line in lines)
+    return {"name": name, "score": score, "max_score": 1, "output": output}
 
 
 def judge_apart(path, n_functions, tools, flags):
-    """Judge a copy of a file in a process of its own; return (n_right, sentence)."""
+    """Judge a copy of a file in a process of its own; return (n_right, sentences)."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as room:
         room, most = Path(room), START + flags.seconds * (n_functions + 2)
         (room / "work").mkdir()
@@ -179,9 +181,10 @@ def judge_apart(path, n_functions, tools, flags):
             stop(process)
         try:
             found = json.loads((room / "result.json").read_text(encoding="utf-8"))
-            return min(max(int(found["n_right"]), 0), n_functions), str(found["message"])
+            lines = [str(line) for line in found["lines"][:n_functions]]
+            return min(max(int(found["n_right"]), 0), n_functions), lines
         except (OSError, ValueError, KeyError, TypeError):
-            return 0, ended
+            return 0, [ended]
 
 
 def describe(code):

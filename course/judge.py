@@ -14,7 +14,7 @@ import signal
 import threading
 import traceback
 import types
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -26,13 +26,15 @@ from course.differences import first_difference
 class Verdict:
     """status: "done", "not begun", "begun" (a function is missing, the others are right), "mistake"
     (a known one), "difference" (an unknown one) or "error" (the code fails, or what it returns
-    cannot be compared). message: one line. detail: several. printed: what the code printed."""
+    cannot be compared). message: one line. detail: several. printed: what the code printed.
+    faults: of a file, a line for each function that is not done."""
 
     status: str
     message: str = ""
     detail: str = ""
     n_right: int = 0
     printed: str = ""
+    faults: list = field(default_factory=list)
 
 
 class TimeUp(BaseException):
@@ -54,6 +56,9 @@ def judge(path, sheet, seconds=20):
     begun = Verdict("begun", f"right so far; {', '.join(waiting)} not begun")
     verdict = faults[0] if faults else verdicts[0] if len(set(statuses)) == 1 else begun
     verdict.n_right, verdict.printed = statuses.count("done"), printed.getvalue()
+    left = [pair for pair in zip(sheet, verdicts) if pair[1].status != "done"]
+    lines = [each.message or f"{name}: not begun" for name, each in left]
+    verdict.faults = list(dict.fromkeys(lines))  # one line of a file that does not load
     return verdict
 
 

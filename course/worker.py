@@ -16,14 +16,16 @@ LARGEST_FILE = 100 * 2**20  # bytes
 
 
 def work(file, result, seconds, memory):
-    """Write {n_right, message} of a file in the current folder. seconds: for each function;
+    """Write {n_right, lines} of a file in the current folder. seconds: for each function;
     memory: in GB, besides what torch takes."""
     sheet = torch.load(Path(__file__).with_name("sheets.pt"), weights_only=True)[file]
     torch.set_num_threads(1)
     limit(seconds * (len(sheet) + 2), int(memory * 2**30))
     verdict = judge(Path(file), sheet, seconds)
-    message = re.sub(NO_MEMORY, f"needs more than {memory:g} GB of memory", verdict.message)
-    found = {"n_right": verdict.n_right, "message": message or verdict.status}
+    lines = verdict.faults if verdict.message else [verdict.status]
+    too_much = f"needs more than {memory:g} GB of memory"
+    lines = [re.sub(NO_MEMORY, too_much, line) for line in lines]
+    found = {"n_right": verdict.n_right, "lines": lines}
     partial = f"{result}.{os.getpid()}"  # a submission that forks comes here several times
     Path(partial).write_text(json.dumps(found), encoding="utf-8")
     os.replace(partial, result)

@@ -92,6 +92,22 @@ def test_points_and_feedback(graded):
     assert len(list(results.iterdir())) == len(rows)
 
 
+def test_each_function_that_fails_has_a_line(tmp_path):
+    missing = "    raise NotImplementedError\n"
+    files = {"ada": heads(missing, "    return y\n"), "bob": heads("    return x\n", missing)}
+    folder, results = submit(tmp_path / "in", **files, cy="import x\n"), tmp_path / "results"
+    flags = {"exercises": "3", "out": tmp_path / "grades.csv", "gradescope": results}
+    succeed(call("course.grade", folder, **flags))
+    lines = {name: row["feedback"].split("\n") for name, row in rows_of(flags["out"]).items()}
+    assert lines["ada"][0] == "heads: split_heads: not begun"
+    assert lines["ada"][1].startswith("heads: join_heads: output has shape (")
+    assert lines["bob"][0].startswith("heads: split_heads: output has shape (")
+    assert lines["bob"][1] == "heads: join_heads: not begun"
+    assert [len(lines[name]) for name in ("ada", "bob", "cy")] == [2, 2, 1]
+    (test,) = json.loads((results / "bob.json").read_text(encoding="utf-8"))["tests"]
+    assert [f"heads: {line}" for line in test["output"].split("\n")] == lines["bob"]
+
+
 def test_what_cannot_be_read_costs_only_itself(tmp_path, monkeypatch):
     file, folder = submit(tmp_path, ada=heads()) / "ada" / FILE, tmp_path / "bob"
     folder.mkdir()  # one that cannot be read shows no files
