@@ -56,10 +56,21 @@ def judge(path, sheet, seconds=20):
     begun = Verdict("begun", f"right so far; {', '.join(waiting)} not begun")
     verdict = faults[0] if faults else verdicts[0] if len(set(statuses)) == 1 else begun
     verdict.n_right, verdict.printed = statuses.count("done"), printed.getvalue()
-    left = [pair for pair in zip(sheet, verdicts) if pair[1].status != "done"]
-    lines = [each.message or f"{name}: not begun" for name, each in left]
+    left = {name: each for name, each in zip(sheet, verdicts) if each.status != "done"}
+    for name, each in left.items():
+        used = names_in(getattr(getattr(answers, name, None), "__code__", None)) - {name}
+        if each.message and (wrong := [other for other in left if other in used]):
+            each.message = f"{each.message.rstrip('.')}. It calls {wrong[0]}: correct that first."
+    lines = [each.message or f"{name}: not begun" for name, each in left.items()]
     verdict.faults = list(dict.fromkeys(lines))  # one line of a file that does not load
     return verdict
+
+
+def names_in(code):
+    """Return the set of names that a function's code, and what is nested in it, looks up."""
+    if not isinstance(code, types.CodeType):
+        return set()
+    return set(code.co_names).union(*map(names_in, code.co_consts))
 
 
 def load(path, seconds=20):
@@ -89,9 +100,12 @@ def judge_function(path, function, name, task, seconds=20):
     except watch.Wrong as wrong:
         return compare(name, task, found) or Verdict("error", f"{name} {wrong}", detail)
     except (Exception, SystemExit, TimeUp) as error:
-        if isinstance(error, NotImplementedError) and not str(error):  # torch's have a text
-            return Verdict("not begun")
         message = f"{name}: {explain(error, path, seconds)}"
+        if isinstance(error, NotImplementedError) and not str(error):  # torch's have a text
+            raised_by = traceback.extract_tb(error.__traceback__)[-1].name
+            if raised_by == name:
+                return Verdict("not begun")
+            message = f"{name}: {raised_by} is not begun"
         if "positional argument" in message and "line" not in message:
             message += f". It is called as {name}({', '.join(task['arguments'])})"
         return compare(name, task, found) or Verdict("error", message, detail)

@@ -166,6 +166,21 @@ def test_an_exercise_in_parts_says_what_is_missing(answers):
     assert verdict.message == "right so far; join_heads not begun"
 
 
+def test_a_function_that_calls_another_one_says_so(answers):
+    answer(answers, "perplexity", "perplexity", "return sum(loss(*b) for b in batches).exp()")
+    path, sheet = answers / "ex07_perplexity.py", make_sheet("perplexity")
+    verdict = judge(path, sheet)
+    assert verdict.status == "error" and verdict.faults == [
+        "next_words: not begun",
+        "loss: not begun",
+        "perplexity: loss is not begun. It calls loss: correct that first.",
+    ]
+    answer(answers, "perplexity", "loss", "return logits.mean()")
+    lines = judge(path, sheet).faults
+    assert lines[2].startswith("perplexity is ") and "calls" not in lines[1]
+    assert lines[2].endswith(". It calls loss: correct that first.")
+
+
 @pytest.mark.parametrize("dropped", ["weights", "F.dropout(weights, dropout)"])
 def test_a_mistake_is_named_though_dropout_is_missing_too(dropped, answers):
     body = """import torch.nn.functional as F
