@@ -226,7 +226,7 @@ class Transformer(nn.Module):
 
     def __init__(self, config, cross=False):
         super().__init__()
-        C, self.config, self.tables = config.n_embd, config, {}
+        C, L, self.config, self.tables = config.n_embd, config.n_layer, config, {}
         self.embedding = nn.Embedding(config.vocab_size, C)
         if config.pos == "learned":
             self.positions = nn.Embedding(config.block_size, C)
@@ -234,8 +234,7 @@ class Transformer(nn.Module):
         plain = config.norm_first or config.unit_embd or config.head == "plain-clap"
         self.embedding_norm = nn.Identity() if plain else nn.LayerNorm(C, config.norm_eps)
         self.dropout = nn.Dropout(config.dropout)
-        blocks = (Block(config, cross, self.causal) for _ in range(config.n_layer))
-        self.blocks = nn.ModuleList(blocks)
+        self.blocks = nn.ModuleList(Block(config, cross, self.causal) for _ in range(L))
         self.norm = nn.LayerNorm(C, config.norm_eps) if config.norm_first else nn.Identity()
 
     def forward(self, idx, mask=None, need_weights=False, **more):
@@ -312,6 +311,7 @@ class Transformer(nn.Module):
         if self.config.pos == "rope":
             return self.table(position_angles, T, self.config.n_embd // self.config.n_head)[:T]
 
+    @torch.inference_mode(False)  # a table made in inference mode could not be trained with
     def table(self, make, T, *args):
         """Return make(T, *args) or a longer one made before. Axis -2 counts the tokens."""
         table, device = self.tables.get(make), self.embedding.weight.device

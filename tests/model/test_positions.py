@@ -157,3 +157,11 @@ def test_one_table_per_name_serves_all_lengths(pos, alibi, body, window):
         assert torch.equal(model(idx[:, :T]), expected)
     lengths = [table.size(-2) for table in model.tables.values()]
     assert lengths == [9] * len(lengths)
+
+
+@pytest.mark.parametrize("pos", POSITIONS)
+def test_a_model_can_be_trained_after_its_first_use_in_inference_mode(pos):
+    model, idx = tiny_model(Decoder, pos=pos, window=3), torch.randint(5, 30, (2, 8))
+    with torch.inference_mode():
+        model(idx)
+    model.loss(idx, idx).backward()
