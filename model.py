@@ -8,7 +8,7 @@ which `Transformer.forward` brings together. NoPE uses none of them.
     Place 3: angles that rotate q and k      rotary ("rope")
 
 Shapes: B sequences of T tokens, C = n_embd channels, H heads of D = C / H channels, V words.
-Masks are boolean, True = may attend. Targets of -100 are ignored.
+Masks are boolean, True = may attend. Negative targets, such as -100, are ignored.
 """
 
 import math
@@ -373,11 +373,11 @@ class LanguageModel(nn.Module):
         return self.head(self.body(idx, mask, **more))
 
     def losses(self, idx, targets, mask=None, smoothing=0.0, compute=linear_cross_entropy, **more):
-        """Return the (N,) cross-entropies in nats of the N targets (B, T) that are not -100.
+        """Return the (N,) cross-entropies in nats of the N targets (B, T) that are not negative.
 
         smoothing: share of each target spread over all words (Szegedy et al. 2016, section 7).
         """
-        picked = (targets.flatten() != -100).nonzero().squeeze(1)  # (N,), on the CPU: no waiting
+        picked = (targets.flatten() >= 0).nonzero().squeeze(1)  # (N,), on the CPU: no waiting
         targets, picked = send(targets.flatten()[picked], idx.device), send(picked, idx.device)
         h = self.body(idx, mask, picked=picked, **more)  # (N, C): only these meet the words
         return compute(*self.head.project(h), targets, smoothing)

@@ -32,7 +32,7 @@ class Ensemble(nn.Module):
         return torch.stack(logs).logsumexp(0) - math.log(len(self.members))  # (M, B, T, V) before
 
     def loss(self, idx, targets, smoothing=0.0):
-        """Return the summed loss of the targets that are not -100.
+        """Return the summed loss of the targets that are not negative.
 
         In training, idx (M * B, T) has B rows for each member, and the members' losses are added.
         In evaluation, it is the loss of the averaged probabilities.

@@ -113,7 +113,7 @@ def rewrite(model, source, first, n_tokens, temperature, top_k, gen):
 
 @torch.no_grad()
 def losses_of_blocks(model, inputs, targets):
-    """Return the losses in nats (N,) of the targets (n, T) that are not -100, on the CPU."""
+    """Return the losses in nats (N,) of the targets (n, T) that are not negative, on the CPU."""
     device, parts = device_of(model), zip(inputs.split(64), targets.split(64))
     return torch.cat([model.losses(x.to(device), y).cpu() for x, y in parts])
 

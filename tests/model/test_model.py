@@ -177,6 +177,8 @@ def test_loss_sums_over_all_targets_that_are_not_ignored(body, norm_first, kind)
         model(idx, mask).flatten(0, 1), targets.flatten(), ignore_index=-100, reduction="sum"
     )
     torch.testing.assert_close(model.loss(idx, targets, mask), expected)
+    other = targets.masked_fill(targets < 0, -1)  # as other codebases mark them
+    torch.testing.assert_close(model.loss(idx, other, mask), expected)
 
 
 # ---------------------------------------------------------------------------- classifier
