@@ -264,6 +264,7 @@ def test_a_damaged_thread_run_is_one_line(tmp_path, reader):
             f"--tokens must be at least 1 and at most 100,000, got {2**24}",
         ),
         ("lm", ("--temperature", "nan"), "--temperature"),
+        ("lm", ("--top-k", "0"), "--top-k must be at least 1, got 0"),
         ("classifier", ("--text", " "), "contains no words"),
         ("mlm", ("--text", "[MASK] " * 40), "learned positions end at 32; shorten it"),
         ("mlm", ("--text", "[MASK]", "--tokens", "3"), "--tokens 3: "),
