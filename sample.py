@@ -142,8 +142,9 @@ def show_fillings(run, texts, n):
         print(f"mask {number}")
         for word, share in candidates:
             print(f"  {share:6.1%}  {word}")
-    best = iter(candidates[0][0] for candidates in fillings)
-    filled = re.sub(r"\[MASK\]", lambda _: next(best), texts[-1]).strip()
+    best = iter(candidates[0][0].replace("␣", " ") for candidates in fillings)
+    shown, _ = encode(run, texts[-1])  # without the spaces that BPE pieces bring
+    filled = re.sub(r"\[MASK\]", lambda _: next(best), shown).strip()
     print(filled)
     return [filled]
 

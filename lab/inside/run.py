@@ -264,6 +264,5 @@ class OpenRun(LoadedRun):
         return send_all(ancestor_inputs(*batching.pad(ids)), self.device)
 
     def named(self, ids, probabilities):
-        """Return [(word, probability)] of ids and probabilities (n,)."""
-        words = [self.tokenizer.decode([i]).strip() for i in ids.tolist()]
-        return list(zip(words, probabilities.tolist()))
+        """Return [(word, probability)] of ids and probabilities (n,), the words as in figures."""
+        return list(zip(token_strings(self.tokenizer, ids), probabilities.tolist()))

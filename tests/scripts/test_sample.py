@@ -36,8 +36,11 @@ def test_masks_from_the_command_line(tmp_path, tokenizer):
     assert tables[0] == "mask 1" and tables[4] == "mask 2" and len(tables) == 8
     assert all(re.match(r"  +\d+\.\d%  ", line) for line in tables[1:4] + tables[5:])
     assert "[MASK]" not in lines[-1] and lines[-1].startswith("this") and lines[-1].endswith("qwx")
+    first, second = (tables[i].split("%  ")[1] for i in (1, 5))
     if tokenizer == "word":
-        assert lines[-1] == f"this {tables[1].split()[-1]} small {tables[5].split()[-1]} qwx"
+        assert lines[-1] == f"this {first} small {second} qwx"
+    else:
+        assert lines[-1] == f"this{first} small{second} qwx".replace("␣", " ")
 
 
 def test_a_byte_level_mask_has_no_space_of_its_own(tmp_path, monkeypatch):
@@ -49,6 +52,12 @@ def test_a_byte_level_mask_has_no_space_of_its_own(tmp_path, monkeypatch):
     tokenizer = read_run(folder).tokenizer
     assert seen[0].tolist() == ids_of(read_run(folder), "this[MASK] is").tolist()
     assert tokenizer.decode([seen[0][-1].item()]) == " is"
+
+
+def test_byte_level_words_show_their_space(tmp_path):
+    run = load_run(make_run(tmp_path / "run", "mlm", "bpe", block_size=20))
+    words = [word for word, _ in run.fill("this [MASK] is", n=10**6)[0]]
+    assert {"is", "␣is", "␣", "⏎"} <= set(words) and not {"", " ", "\n"} & set(words)
 
 
 # ---------------------------------------------------------------------------- continuations
