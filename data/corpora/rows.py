@@ -19,7 +19,8 @@ def load(path):
     Raises DataError as `read_rows` does, and unless there are at least two classes of several rows.
     """
     labelled = read_rows(path)
-    classes = sorted({label for label, _ in labelled})
+    labels = {label for label, _ in labelled}
+    classes = sorted(labels, key=lambda label: (len(label) * label.isdecimal(), label))  # 9 < 10
     if not 2 <= len(classes) <= max(2, len(labelled) // 4):
         raise DataError(
             f"{path}: {len(classes)} different labels in {len(labelled)} rows, expected "

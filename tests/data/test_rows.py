@@ -31,6 +31,12 @@ def test_numbered_classes_reveal_a_header_of_any_name(tmp_path, capsys):
     assert "is a header" in capsys.readouterr().err
 
 
+def test_numbered_classes_are_in_the_order_of_numbers(tmp_path):
+    rows = [(str(i % 11), f"message number {i}") for i in range(44)]
+    corpus = data.load(write(tmp_path / "mine.tsv", "", rows))
+    assert corpus.classes == [str(i) for i in range(11)]
+
+
 @pytest.mark.parametrize(
     "first",
     [
