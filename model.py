@@ -238,7 +238,7 @@ class Transformer(nn.Module):
         self.norm = nn.LayerNorm(C, config.norm_eps) if config.norm_first else nn.Identity()
 
     def forward(self, idx, mask=None, need_weights=False, **more):
-        """idx (B, T) long -> h (B, T, C). mask (B, T): True for real tokens; None: all are.
+        """idx (B, T) long -> h (B, T, C). mask (B, T): True on tokens, False on padding after them.
 
         need_weights: return (h, maps), n_layer maps (B, H, T, T). more: see `run_blocks`.
         Raises ValueError for a sequence longer than the table of learned positions.
