@@ -19,8 +19,9 @@ def load(path):
     Raises DataError as `read_rows` does, and unless there are at least two classes of several rows.
     """
     labelled = read_rows(path)
-    labels = {label for label, _ in labelled}
-    classes = sorted(labels, key=lambda label: (len(label) * label.isdecimal(), label))  # 9 < 10
+    classes = sorted({label for label, _ in labelled})
+    if all(map(str.isdecimal, classes)):
+        classes.sort(key=len)  # 9 before 10
     if not 2 <= len(classes) <= max(2, len(labelled) // 4):
         raise DataError(
             f"{path}: {len(classes)} different labels in {len(labelled)} rows, expected "
