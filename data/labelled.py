@@ -79,12 +79,13 @@ def seen_in_training(corpus, seen, held_out):
 
 def accuracies(logits, sets, seen):
     """Return {"accuracy/train": share, ...} of logits {set: (N, n_class)}, with "accuracy/seen" and
-    "accuracy/unseen" of the test rows.
+    "accuracy/unseen" of the test rows if any is seen.
 
     seen (N,) bool: whether a test row is also among the rows trained on.
     """
     right = {name: (logits[name].argmax(-1) == rows.labels).double() for name, rows in sets.items()}
-    right |= {"seen": right["test"][seen], "unseen": right["test"][~seen]}
+    if seen.any():
+        right |= {"seen": right["test"][seen], "unseen": right["test"][~seen]}
     return {f"accuracy/{name}": hits.mean().item() for name, hits in right.items() if len(hits)}
 
 

@@ -98,8 +98,8 @@ class Predictions:
         self.confusion = counts.view(n, n).tolist()  # [i][j]: rows of class i that were given j
 
     def accuracies(self):
-        """Return {"accuracy/test": share of all rows, "accuracy/seen", "accuracy/unseen"}, without
-        those of no rows."""
+        """Return {"accuracy/test": share of all rows}, and with "accuracy/seen" and
+        "accuracy/unseen" if any row is seen, without those of no rows."""
         return accuracies({"test": self.logits}, {"test": self}, self.seen)
 
     def write(self, folder):
