@@ -29,6 +29,10 @@ from studies.assignment_runs import (
 from studies.report import joint_perplexity, literal, picture
 
 LIKELIHOOD = "ALiBi, a decoder per class"
+ABSENT = {
+    "classifier": "Part 1, classification, is left out: the data have no labelled rows.",
+    "lm": "Part 2, language modelling, is left out: the data have no texts to test on.",
+}
 
 
 def report_parts(runs):
@@ -37,6 +41,7 @@ def report_parts(runs):
     return [
         f"{runs.numbers}{rest} Every folder beside this file is a run, with its settings in "
         "`config.json` and its command and results in `result.json`.",
+        *(said for part, said in ABSENT.items() if part not in runs.parts),
         *(classification(runs) if "classifier" in runs.parts else []),
         *(frozen_encoder(runs) if "frozen" in runs.parts else []),
         *(language_model(runs) if "lm" in runs.parts else []),
@@ -265,9 +270,10 @@ def four_positions(runs):
             f"All seeds agree that it is better in {always}, and that it is worse in {never}. By "
             f"chance, {runs.seeds} seeds agree in 1 of {2 ** (runs.seeds - 1)} comparisons."
         )
+    which = "Perplexity: of all test sets together. " if "lm" in runs.parts else ""
     caption = (
         f"Difference between ALiBi and each other encoding on {runs.name}, of runs with the same "
-        f"seed. Perplexity: of all test sets together. {runs.numbers}"
+        f"seed. {which}{runs.numbers}"
     )
     return [
         "### Four position encodings",

@@ -167,7 +167,8 @@ def test_a_corpus_without_rows(own_corpus, tmp_path):
         (own_corpus / name).unlink()
     succeed(assign(own_corpus, tmp_path / "out", "--split", "clean"))
     page = read(tmp_path / "out" / "report.html")
-    assert "Part 1" not in page and "Part 2" in page and "Three forms" in page
+    assert "Part 1, classification, is left out" in page and "Part 1:" not in page
+    assert "Part 2:" in page and "Three forms" in page
 
 
 def test_a_corpus_without_text(own_corpus, tmp_path):
@@ -175,7 +176,8 @@ def test_a_corpus_without_text(own_corpus, tmp_path):
         path.unlink()
     succeed(assign(own_corpus, tmp_path / "out", "--split", "clean", "--mlm-steps", 0))
     page = read(tmp_path / "out" / "report.html")
-    assert "Part 1" in page and "Part 2" not in page and "Train short" not in page
+    assert "Part 2, language modelling, is left out" in page and "Part 2:" not in page
+    assert "Part 1:" in page and "Train short" not in page and "Perplexity: of all" not in page
     assert "trained jointly on 54 rows" in page and "One seed cannot tell" in page
 
 
