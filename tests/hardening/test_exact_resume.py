@@ -192,7 +192,8 @@ def test_a_process_killed_at_any_time_resumes_bit_for_bit(corpus, tmp_path):
         time.sleep(random.Random(sitting).random() / 10)
         process.kill()
         assert process.wait() in (-signal.SIGKILL, 0)
-    succeed(call("train_lm", *argv, out=tmp_path / "parts", resume=True))
+    done = call("train_lm", *argv, out=tmp_path / "parts", resume=True)
+    assert done.code == 0, done.err  # with a note if it was killed while files changed names
     assert_same_run(tmp_path / "parts", tmp_path / "whole")
 
 
