@@ -218,9 +218,13 @@ def test_a_folder_with_something_else_is_left_alone(there, argv, corpus, tmp_pat
 
 def test_a_run_just_begun_with_a_users_file_is_kept(corpus, copied):
     folder = copied("train_lm")
-    for path in folder.iterdir():  # as if it was interrupted before its first checkpoint
-        if path.name not in ("config.json", "tokenizer.json"):
+    for path in folder.iterdir():
+        if path.name not in ("config.json", "tokenizer.json", "metrics.jsonl", "best.pt"):
             path.unlink()
+    with unchanged(folder):  # two evaluations: its checkpoints were deleted to save space
+        outcome = call("train_lm", *SHORT["train_lm"], data=corpus, out=folder)
+        assert_complains(outcome, folder, "already holds a run")
+    (folder / "metrics.jsonl").unlink()  # as if it was interrupted before its first checkpoint
     (folder / "notes.txt").write_text("my observations")
     outcome = call("train_lm", *SHORT["train_lm"], data=corpus, out=folder)
     assert_complains(outcome, folder, "already holds a run")
@@ -229,9 +233,9 @@ def test_a_run_just_begun_with_a_users_file_is_kept(corpus, copied):
 
 def test_a_file_where_the_folder_should_be(corpus, tmp_path):
     (tmp_path / "file").write_text("precious")
-    for out in (tmp_path / "file", tmp_path / "file" / "run"):
-        outcome = call("train_lm", *SHORT["train_lm"], data=corpus, out=out)
-        assert_complains(outcome, tmp_path / "file", "choose another")
+    for out, what in (("file", "file: is a file; "), ("file/run", "")):
+        outcome = call("train_lm", *SHORT["train_lm"], data=corpus, out=tmp_path / out)
+        assert_complains(outcome, tmp_path / "file", f"{what}choose another")
     assert (tmp_path / "file").read_text() == "precious"
 
 

@@ -287,6 +287,8 @@ def test_resume_with_other_flags_names_them(name, inputs, finished):
         argv = (*SHORT[name], *inputs(name), "--resume", "--out", folder)
         outcome = call(name, *argv, n_embd=32, seed=9)
         assert_complains(outcome, folder, "--n-embd 16", "32", "--seed 0", "9", "--out")
+        copied = f"to start from its weights: --init-from {folder}, without --resume"
+        assert (copied in outcome.err) == (name in ("train_lm", "train_mlm"))
 
 
 # -------------------------------------------------------------------------------------- overwriting
@@ -301,6 +303,8 @@ def test_an_existing_run_is_kept(name, inputs, finished):
         other = call(name, *SHORT[name], *inputs(name), out=folder, n_embd=32)
         assert_complains(other, "run with --n-embd 16, not 32; choose another", "--overwrite")
         assert "--resume" not in other.err
+        both = call(name, *SHORT[name], *inputs(name), "--resume", "--overwrite", out=folder)
+        assert_complains(both, "--resume and --overwrite", "give one of them")
 
 
 def test_an_existing_run_of_another_script_is_named(corpus, finished):
@@ -308,6 +312,8 @@ def test_an_existing_run_of_another_script_is_named(corpus, finished):
         outcome = call(name, data=corpus, out=finished(kept))
         assert_complains(outcome, f"holds a run with {kept}.py, not {name}.py; choose another")
         assert "--resume" not in outcome.err
+    again = call("baselines", data=corpus, order=3, out=finished("baselines"))
+    assert_complains(again, "already holds a run; choose another folder or replace it")
 
 
 @pytest.mark.parametrize("name", TRAINING)
@@ -318,6 +324,21 @@ def test_overwrite_replaces_a_run(name, inputs, copied):
     second = read_metrics(folder)
     assert read_run(folder).config["seed"] == 2
     assert second != first and len(second) == len(first)
+
+
+def test_an_interrupted_overwrite_can_be_repeated(corpus, copied, monkeypatch):
+    folder, unlink = copied("train_lm"), Path.unlink
+
+    def stopped(path, **more):
+        if len(list(folder.iterdir())) == 1:
+            raise KeyboardInterrupt
+        unlink(path, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", stopped)
+        assert call("train_lm", data=corpus, out=folder, overwrite=True).code == 130
+    train("train_lm", data=corpus, out=folder, overwrite=True)
+    succeed(call("train_lm", resume=True, out=folder))  # which does not repeat --overwrite
 
 
 # ---------------------------------------------------------------------------------------- bad flags
