@@ -198,10 +198,14 @@ def test_a_nan_or_infinite_loss_ends_the_run_at_once(script, value, inputs, tmp_
         f"--lr 0.002: training diverged, at step {at}, with learning rate 0.00",
         f"the loss is {value}",
         f"the last good checkpoint is that of {good} in {tmp_path / 'run'}",
-        "smaller --lr",
+        f"smaller {'--lr or --class-lr' if script == 'train_generative' else '--lr'}\n",
     )
     state = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)
     assert state["step"] == saved
+    if in_epochs:
+        spoil(monkeypatch, value, 1)
+        done = call(script, *argv, out=tmp_path / "early")
+        assert_complains(done, "at step 1, ", "no checkpoint was written before; start again")
 
 
 def test_nan_weights_do_not_replace_good_ones(copied):

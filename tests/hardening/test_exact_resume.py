@@ -245,6 +245,7 @@ def test_a_signal_saves_the_step_at_which_it_came(
     assert list(map(type, state["more"]["losses"])) == [float] * (5 if per_epoch == 12 else 2)
     assert done.code == code and done.err.count("\n") == 1 + done.err.startswith("\n")
     assert f" {5 // per_epoch} " in done.err and script in done.err
+    assert ("and the start of the next is saved" in done.err) == (per_epoch > 1)
     assert done.err.endswith(f" --resume --out {tmp_path / 'run'}\n")
     assert handlers == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     succeed(call(script, *done.err.split()[-3:]))  # no other flag is needed
@@ -279,6 +280,12 @@ def test_a_second_signal_ends_at_once(undisturbed, tmp_path, monkeypatch):
         done = call("train_lm", *argv, out=tmp_path / "run")
     assert done.code == 143
     assert_kept_step_3(done, tmp_path / "run", argv, whole)
+    argv, *_ = undisturbed("classifier")  # saves nothing before the first epoch ends
+    with monkeypatch.context() as patch:
+        at_update(patch, 2, signal.SIGINT, signal.SIGTERM)
+        done = call("train_classifier", *argv, out=tmp_path / "early")
+    assert done.code == 143
+    assert "nothing new was saved; the same command starts again" in done.err
 
 
 class InterruptedFile:
