@@ -303,7 +303,8 @@ def test_an_encoder_that_does_not_fit(corpus, finished, tmp_path):
         (finished("train_mlm"), ("--causal",), ["--causal", "is an encoder", "leave --causal out"]),
     ):
         given = dict(encoder=encoder, data=corpus, out=tmp_path / "run")
-        assert_complains(call("train_classifier", *argv, **given), encoder, *parts)
+        told = call("train_classifier", *argv, **given)
+        assert_complains(told, f"--encoder {encoder}", *parts)
     assert not (tmp_path / "run").exists()
 
 
@@ -320,7 +321,9 @@ def test_an_encoder_that_does_not_fit(corpus, finished, tmp_path):
         ("tokenizer.json", half, ["tokenizer.json: not a tokenizer file", "restore"]),
         ("metrics.jsonl", lambda c: b"{\n" + c, ["metrics.jsonl: not readable", "restore"]),
         ("metrics.jsonl", None, ["metrics.jsonl: lacks the evaluations", "--overwrite"]),
+        ("config.json", None, ["run: no config.json"]),
         ("config.json", swap(b'"seed": 0', b'"seed": "0"'), ["seed of a wrong type"]),
+        ("config.json", swap(b'"accumulate": 1', b'"accumulate": "1"'), ["accumulate of a wrong"]),
         ("config.json", swap(b'"auto"', b'"half"'), ["half: no such choice", "restore the file"]),
     ],
 )
