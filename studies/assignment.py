@@ -75,7 +75,8 @@ def assignment(flags):
             how += split if "classifier" in parts else []
             trainings.append((f"form-{form}-{seed}", "train_mlm", [*same, *how, *ENCODER]))
     drawn = [f"{part}-{pos}-0" for part in parts if part != "frozen" for pos in COMPARED]
-    figures = [(f"maps-{name}", "attention_maps", [out / name, *MAPS]) for name in drawn]
+    maps = [*MAPS, *example(corpus)]
+    figures = [(f"maps-{name}", "attention_maps", [out / name, *maps]) for name in drawn]
     for part in parts:
         runs = [out / f"{part}-{pos}-{seed}" for pos in COMPARED for seed in range(flags.seeds)]
         figures.append((f"compare-{part}", "compare", [*runs, out / "baselines"]))
@@ -91,6 +92,13 @@ def assignment(flags):
     seconds = time.perf_counter() - started
     more = f"{n_figures} figures; as report.md too, tables as LaTeX in tables/"
     print(f"{out / 'report.html'}: report with {more}; {seconds:.0f} s")
+
+
+def example(corpus):
+    """Return --text and a short test sentence, or [] where attention_maps.py has to choose."""
+    lines = [text for _, text in corpus.test_rows] or sum(corpus.tests.values(), [])
+    short = [line for line in lines if 5 <= len(line.split()) <= 16]
+    return [f"--text={short[0]}"] if short else []
 
 
 if __name__ == "__main__":

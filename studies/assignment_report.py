@@ -244,11 +244,11 @@ def alibi(runs):
 def four_positions(runs):
     """Compare ALiBi with each other encoding, seed by seed."""
     columns = []  # (heading, {pos: a value for each seed}, difference, 1 if higher is better)
-    for part in ("test", "unseen") if "classifier" in runs.parts else ():
-        entry, names = f"accuracy/{part}", {pos: f"classifier-{pos}" for pos in COMPARED}
-        if runs.have(entry, *names.values()):
-            values = {pos: runs.values(names[pos], entry) for pos in COMPARED}
-            columns.append((("accuracy (points)", part), values, lambda a, b: 100 * (a - b), 1))
+    if "classifier" in runs.parts:
+        names = {pos: f"classifier-{pos}" for pos in COMPARED}
+        part = "unseen" if runs.have("accuracy/unseen", *names.values()) else "test"
+        values = {pos: runs.values(names[pos], f"accuracy/{part}") for pos in COMPARED}
+        columns.append((("accuracy (points)", part), values, lambda a, b: 100 * (a - b), 1))
     if "lm" in runs.parts:
         values = {pos: runs.perplexities(pos) for pos in COMPARED}
         columns.append(("perplexity (%)", values, lambda a, b: 100 * (a / b - 1), -1))

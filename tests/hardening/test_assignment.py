@@ -26,7 +26,7 @@ SMALL = {  # flags that make each script of the assignment tiny
     "train_classifier": (*TINY, "--epochs", "2", "--valid", "0.2"),
     "frozen": ("--epochs", "2", "--valid", "0.2", "--n-hidden", "8"),
     "beyond.train_generative": (*STEPS, "--class-steps", "1"),
-    "attention_maps": ("--text", "hope and change"),
+    "attention_maps": (),
     "compare": (),
 }
 
@@ -143,8 +143,9 @@ def test_latex_tables_fit_one_column(done):
         assert len(columns) <= 5
 
 
-def test_captions_name_data_and_seeds(done):
-    markdown = read(done / "report.md")
+def test_captions_name_data_seeds_and_a_test_sentence(done, corpus):
+    markdown, (_, sentence) = read(done / "report.md"), data.load(str(corpus)).test_rows[0]
+    assert f"in “{sentence}”." in markdown
     captions = re.findall(r"^!\[(.*)\]", markdown, re.MULTILINE)
     over = "over seeds 0, 1; bands and bars: ± sample standard deviation"
     assert sum(over in caption for caption in captions) == 4
