@@ -139,10 +139,11 @@ def grade_file(folder, name, tools, flags):
     if not os.access(path or folder, os.R_OK):
         lines = [f"{(path or folder).name} cannot be read: permission denied"]
     elif path is None:
-        near = sorted(path.name for path in folder.rglob(f"{Path(file).stem}*"))
+        near = sorted(folder.rglob(f"{Path(file).stem}*")) or sorted(folder.rglob("*.zip"))
         said = f"{file} was not handed in"
         if near:
-            said += f"; {'export' if near[0].endswith('.ipynb') else 'rename'} {near[0]}"
+            remedies = {".ipynb": "export", ".zip": "unpack"}
+            said += f"; {remedies.get(near[0].suffix, 'rename')} {near[0].name}"
         lines = [said]
     elif path.stat().st_size > LARGEST:
         lines = [f"{file} is larger than a megabyte"]

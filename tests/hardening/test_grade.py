@@ -63,6 +63,7 @@ def graded(tmp_path_factory):
     folder = submit(root / "in", **files, ada=heads())
     (folder / "list.csv").touch()  # neither this nor a folder with _ is a submission
     others = {"late": "ex03_heads (1).py", "notebook": "ex03_heads.ipynb", "_old": FILE}
+    others["moodle"] = "answers.zip"
     for name, file in others.items():
         (folder / name).mkdir()
         (folder / name / file).write_text("", encoding="utf-8")
@@ -85,7 +86,8 @@ def test_points_and_feedback(graded):
     missing = "heads: ex03_heads.py was not handed in"
     assert rows["late"]["feedback"] == f"{missing}; rename ex03_heads (1).py"
     assert rows["notebook"]["feedback"] == f"{missing}; export ex03_heads.ipynb"
-    assert len(rows) == len(BAD) + 3 == told.count(" of 1 points\n")
+    assert rows["moodle"]["feedback"] == f"{missing}; unpack answers.zip"
+    assert len(rows) == len(BAD) + 4 == told.count(" of 1 points\n")
     test = {"name": "heads", "score": 1.0, "max_score": 1, "output": "done"}
     written = json.loads((results / "ada.json").read_text(encoding="utf-8"))
     assert written == {"score": 1.0, "tests": [test]}
