@@ -34,8 +34,8 @@ def attention_maps(runs):
             maps[f"{part}-{pos}-0"] = [
                 picture(
                     f"maps-{part}-{pos}-0/{name}",
-                    f"Attention of the {model_name(part, pos)}, trained on {runs.data}, in "
-                    f"“{literal(about[name]['text'])}”.",
+                    f"Attention of the {model_name(part, pos)}, trained on {runs.data}: "
+                    f"“{literal(about[name]['text'])}”",
                 )
                 for name in sorted(about)
                 if name.endswith(".png")

@@ -145,7 +145,7 @@ def test_latex_tables_fit_one_column(done):
 
 def test_captions_name_data_seeds_and_a_test_sentence(done, corpus):
     markdown, (_, sentence) = read(done / "report.md"), data.load(str(corpus)).test_rows[0]
-    assert f"in “{sentence}”." in markdown
+    assert f": “{sentence}”" in markdown
     captions = re.findall(r"^!\[(.*)\]", markdown, re.MULTILINE)
     over = "over seeds 0, 1; bands and bars: ± sample standard deviation"
     assert sum(over in caption for caption in captions) == 4
