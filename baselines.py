@@ -27,7 +27,7 @@ from lab.flags import TokenizerFlags, flag, given
 from lab.folder import name_folder, open_folder
 from lab.machine import git_revision, versions
 from lab.optim import perplexity
-from lab.predictions import Predictions
+from lab.predictions import Predictions, label_of_seen
 from lab.records import typed_command
 from nets.naive_bayes import NaiveBayes, choose_smoothing
 from nets.ngrams import KneserNey, Mixture, mixing_weight
@@ -182,8 +182,8 @@ def measure_classifier(corpus, seen, note, flags):
     result, floor = {"smoothing": smoothing} | predictions.scores(), corpus.floor
     best = ["best possible"] if "accuracy/test" in floor else []
     print_row("accuracy", ["test rows", "naive Bayes", *best])
-    which = "removed from" if flags.split == "clean" else "seen in"
-    parts = {"test": ("all", len(seen)), "seen": (f"{which} training", int(seen.sum()))}
+    stood = label_of_seen(flags.split == "clean")
+    parts = {"test": ("all", len(seen)), "seen": (stood, int(seen.sum()))}
     for name, (label, n) in (parts | {"unseen": ("unseen", int((~seen).sum()))}).items():
         key = f"accuracy/{name}"
         if key in shares:

@@ -22,6 +22,7 @@ from lab.figures import save
 from lab.flags import flag
 from lab.folder import figures_folder
 from lab.panels import Panel
+from lab.predictions import label_of_seen
 from lab.summary import METRICS, SHARES, make_table
 from lab.together import answer_together
 
@@ -31,16 +32,11 @@ NOTES = {
     "mlm": "A masked LM sees the words on both sides, so its perplexity is not comparable with a "
     "causal LM's.",
     "seq2seq": "Perplexity of the decoder's text given the source.",
-    "classifier": "Seen test sentences are also in the training files: partly memorised, unless "
-    "--split clean removed them. `valid` is of the search for the best epoch, which holds out "
-    "rows; all others are of the final model.",
+    "classifier": "Seen test sentences also appear in the training files. They are partly "
+    "memorised, unless --split clean removed them. `valid` is of the search for the best epoch, "
+    "which holds out rows; all others are of the final model.",
 }
-SETS = {
-    "train": "training data",
-    "valid": "held-out lines",
-    "seen": "test, seen in training",
-    "unseen": "test, unseen",
-}
+SETS = {"train": "training data", "valid": "held-out lines", "unseen": "test, unseen"}
 
 
 @dataclass
@@ -180,8 +176,9 @@ def panel(name, configurations, others, in_epochs):
             mean, deviation = c.summary()[name]
             finals[c.legend] = factor * mean, factor * (deviation or 0.0)
     title = SETS.get(part, part)
-    if part == "seen" and {c.runs[0].flags.get("split") for c in configurations} == {"clean"}:
-        title = "test, removed from training"
+    if part == "seen":
+        clean = all(c.runs[0].flags.get("split") == "clean" for c in configurations)
+        title = f"test, {label_of_seen(clean)}"
     return Panel(title, ylabel, lines, levels, finals, metric == "perplexity")
 
 

@@ -24,6 +24,7 @@ from lab.flags import CommonFlags, flag, model_config, resolve_pairs
 from lab.limits import LARGEST
 from lab.machine import autocast, compile_blocks, set_up_device
 from lab.optim import learning_rate, make_adamw
+from lab.predictions import label_of_seen
 from lab.report import Curves, draw_curve, report_predictions, say_start
 from lab.run import Run
 from lab.sources import load_encoder, sha256_of
@@ -224,8 +225,8 @@ def say_data(run, corpus, note, sets, seen, model, source):
 def draw(run, title, floor):
     """Draw accuracy and loss over epochs as curve.png."""
     names = {"train": "train", "valid": "validation", "test": "test"}
-    seen = "removed from" if run.flags.split == "clean" else "seen in"
-    names |= {"seen": f"test, {seen} training", "unseen": "test, unseen"}
+    seen = label_of_seen(run.flags.split == "clean")
+    names |= {"seen": f"test, {seen}", "unseen": "test, unseen"}
     lines = {label: f"accuracy/{name}" for name, label in names.items()}
     left = Curves(title, "accuracy", lines, {"best possible": floor} if floor else {})
     right = Curves("", "loss", {label: f"loss/{name}" for name, label in names.items()})

@@ -76,6 +76,11 @@ def unquote(cell):
     return cell[1:-1].replace('""', '"') if cell.startswith('"') else cell
 
 
+def label_of_seen(clean):
+    """Return how a table or figure names the seen test rows, which --split clean removes."""
+    return "removed from training" if clean else "seen in training"
+
+
 @dataclass
 class Predictions:
     """The answers of a classifier to labelled rows.
