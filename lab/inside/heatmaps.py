@@ -14,12 +14,12 @@ LONGEST_WORD = 16  # letters; the rest of a longer token is not shown
 
 
 @styled()
-def draw_maps(columns, layer=0, head=0, linear=False, numbers=False, means=False):
+def draw_maps(columns, layer=None, head=None, linear=False, numbers=False, means=False):
     """Return a figure of one map per layer (row) and head (column), several attentions below each
     other.
 
     columns: one list per run of (heading lines, queries, keys, weights (L, H, T, S)); NaN is drawn
-    grey. layer, head: which to draw, counted from 1; 0 for all. linear: colors follow the weights,
+    grey. layer, head: which to draw, counted from 1; None: all. linear: colors follow the weights,
     not their square roots. numbers: write each weight into its cell. means: each map is the mean of
     a layer's heads.
     The figure is 1 x 1 inch, so that positions on it are inches; saving grows it to its content.

@@ -82,7 +82,7 @@ class AttentionView:
                 (head in (None, *range(1, H + 1)), f"head {head}: {has} heads 1 to {H}"),
             )
             columns.append([([title or view.name()], *view.reading.picture(view.number))])
-        return maps_of(columns, layer or 0, head or 0, **how)
+        return maps_of(columns, layer, head, **how)
 
     def html(self, path=None, beside=None):
         """Return the attention page, which a notebook shows; with a path, also write it to a file.
@@ -111,7 +111,7 @@ class Page:
         return f'<iframe srcdoc="{escape(self.text)}" style="{style}"></iframe>'
 
 
-def maps_of(columns, layer=0, head=0, bos=True, mean=False, scale="sqrt", numbers=False):
+def maps_of(columns, layer=None, head=None, bos=True, mean=False, scale="sqrt", numbers=False):
     """Return the figure of `draw_maps`.
 
     bos: keep the row and column of [BOS]. mean: draw the mean of a layer's heads. scale: colors
