@@ -57,13 +57,20 @@ def judge(path, sheet, seconds=20):
     verdict = faults[0] if faults else verdicts[0] if len(set(statuses)) == 1 else begun
     verdict.n_right, verdict.printed = statuses.count("done"), printed.getvalue()
     left = {name: each for name, each in zip(sheet, verdicts) if each.status != "done"}
-    for name, each in left.items():
-        used = names_in(getattr(getattr(answers, name, None), "__code__", None)) - {name}
-        if each.message and (wrong := [other for other in left if other in used]):
-            each.message = f"{each.message.rstrip('.')}. It calls {wrong[0]}: correct that first."
+    tell_callers(left, answers)
     lines = [each.message or f"{name}: not begun" for name, each in left.items()]
     verdict.faults = list(dict.fromkeys(lines))  # one line of a file that does not load
     return verdict
+
+
+def tell_callers(left, answers):
+    """Add to the message of a function that is not done which other such function it calls."""
+    for name, verdict in left.items():
+        used = names_in(getattr(getattr(answers, name, None), "__code__", None)) - {name}
+        wrong = [other for other in left if other in used]
+        if verdict.message and wrong:
+            said = verdict.message.rstrip(".")
+            verdict.message = f"{said}. It calls {wrong[0]}: correct that first."
 
 
 def names_in(code):

@@ -96,9 +96,10 @@ def assignment(flags):
 
 def example(corpus):
     """Return --text and a short test sentence, or [] where attention_maps.py has to choose."""
-    lines = [text for _, text in corpus.test_rows] or sum(corpus.tests.values(), [])
-    short = [line for line in lines if 5 <= len(line.split()) <= 16]
-    return [f"--text={short[0]}"] if short else []
+    rows = [text for _, text in corpus.test_rows]
+    lines = rows or [line for part in corpus.tests.values() for line in part]
+    short = next((line for line in lines if 5 <= len(line.split()) <= 16), "")
+    return [f"--text={short}"] if short else []
 
 
 if __name__ == "__main__":
