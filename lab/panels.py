@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass, field, replace
 
 from lab.figures import (
+    legend_below,
     line_colors,
     new_figure,
     plain_log_ticks,
@@ -163,11 +164,6 @@ def finish(figure, axes, panels, xlabel, handles):
     for axis in axes.flat[len(panels) :]:
         axis.set_axis_off()
 
-    width = 0.056 * max(map(len, handles)) + 0.6  # of a legend entry, in inches of a page of 7
-    across = max(1, int(7 / width))
-    style = dict(loc="outside lower center", fontsize=8, ncols=across)
-    legend = figure.legend(handles.values(), handles, **style)
-    for text in legend.get_texts():
-        text.set_parse_math(False)  # a folder's name may contain $
-    figure.set_size_inches(7, 1.8 * rows + 0.17 * math.ceil(len(handles) / across) + 0.35)
+    below = legend_below(figure, handles, 7)
+    figure.set_size_inches(7, 1.8 * rows + 0.17 * below + 0.35)
     return figure

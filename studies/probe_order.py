@@ -18,7 +18,7 @@ from data import batching
 from lab import tables
 from lab.command import main
 from lab.errors import require
-from lab.figures import new_figure, over_seeds, save, styled
+from lab.figures import legend_below, new_figure, over_seeds, save, styled
 from lab.flags import flag
 from lab.inside.answers import losses_of_blocks
 from nets.ensemble import members_of
@@ -106,8 +106,8 @@ def draw(out, result):
     right.set_title("Every word, nothing shuffled", fontsize=9)
     right.set(xlabel="position in the block", ylabel="loss (nats per token)")
     figure.suptitle(f"Does a causal LM use word order? Test text of {corpora_of(result)}")
-    handles = left.get_legend_handles_labels()
-    figure.legend(*handles, loc="outside lower center", ncols=5, fontsize=8)
+    handles, labels = left.get_legend_handles_labels()
+    legend_below(figure, dict(zip(labels, handles)), 7.6)
     save(figure, out / "order.png")
 
 

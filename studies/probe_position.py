@@ -15,6 +15,7 @@ Three numbers say how good the probe is. A layer that knows nothing gets the num
 
 import math
 import statistics
+import textwrap
 import time
 from dataclasses import dataclass
 
@@ -23,7 +24,7 @@ import torch
 from data import batching
 from lab import tables
 from lab.command import main
-from lab.figures import make_figure, over_seeds, save, styled
+from lab.figures import legend_below, make_figure, over_seeds, save, styled
 from lab.flags import flag
 from studies.probe_network import (
     FitFlags,
@@ -145,7 +146,8 @@ def draw(out, result):
         axis.plot(true, guessed, "o", markersize=3, alpha=0.8, color=style["color"])
         ends = (-0.03 * r["block_size"], 1.03 * r["block_size"])
         axis.set(xlabel="true position", xlim=ends, ylim=ends, aspect="equal")
-        axis.set_title(f"{style['label']}, {layer_name(best)}", fontsize=8)
+        title = textwrap.fill(f"{style['label']}, {layer_name(best)}", 24)
+        axis.set_title(title, fontsize=8, parse_math=False)
     left.plot([], [], "k:", label="untrained model")
     for level in sorted({round(r["nothing"][0]["median"], 1) for r in result.values()}):
         mark_middle(left, level)
@@ -155,8 +157,8 @@ def draw(out, result):
     left.set_title("All test text", fontsize=9)
     right[0].set_ylabel("guessed position, one text")
     figure.suptitle(f"Which layers know a word's position? Probes on {corpora_of(result)}")
-    handles = left.get_legend_handles_labels()
-    figure.legend(*handles, loc="outside lower center", ncols=6, fontsize=8)
+    handles, labels = left.get_legend_handles_labels()
+    legend_below(figure, dict(zip(labels, handles)), figure.get_figwidth())
     save(figure, out / "probe.png")
 
 
