@@ -10,6 +10,7 @@ from data.files import DataError, printable, read_lines
 
 LABEL_NAMES = frozenset("label labels class category target sentiment speaker author".split())
 TEXT_NAMES = frozenset("text texts sentence content message review tweet document".split())
+SEPARATORS = {"\t": "tab", ",": "comma", ";": "semicolon"}
 TEST_SHARE = 0.2
 
 
@@ -41,7 +42,7 @@ def read_rows(path, labels=None):
     """
     path = Path(path)
     is_csv = path.suffix.lower() == ".csv"
-    records = read_csv(path) if is_csv else read_tsv(path)
+    separator, records = read_csv(path) if is_csv else read_tsv(path)
     header, label_at, text_at = find_columns([cells for _, cells in records])
     note_columns(path, header, label_at, text_at, is_csv, records)
     if header and len(records) == 1:
@@ -51,7 +52,7 @@ def read_rows(path, labels=None):
     for number, cells in records[bool(header) :]:
         if not is_csv:  # a text may hold tabs
             cells = "\t".join(cells).split("\t", width - 1)
-        check_width(f"{path}:{number}", cells, width, is_csv)
+        check_width(f"{path}:{number}", cells, width, separator)
         label, text = cells[label_at].strip(), cells[text_at].strip()
         if not label or not text:
             raise DataError(
@@ -68,22 +69,21 @@ def read_rows(path, labels=None):
 
 
 def read_tsv(path):
-    """Return [(line number, cells), ...] of a tab-separated file."""
-    return [(number, line.split("\t")) for number, line in enumerate(read_lines(path), start=1)]
+    """Return a tab and [(line number, cells), ...] of a tab-separated file."""
+    lines = enumerate(read_lines(path), start=1)
+    return "\t", [(number, line.split("\t")) for number, line in lines]
 
 
 def read_csv(path):
-    """Return [(number of the first line, cells), ...] of a comma-separated file.
+    """Return the separator and [(number of the first line, cells), ...] of a .csv.
 
-    Quoted cells may hold commas, quotes and line ends; a line end becomes a space.
+    It is a semicolon if one comes before any comma, as spreadsheets write it in some languages.
+    Quoted cells may hold separators, quotes and line ends; a line end becomes a space.
     """
     lines = read_lines(path)
-    if all(";" in line.partition(",")[0] for line in lines if line):
-        raise DataError(
-            f"{path}: semicolons separate the columns, as spreadsheets write them in some "
-            "languages; save it with commas, or with tabs as a .tsv"
-        )
-    reader = csv.reader((line + "\n" for line in lines), strict=True)
+    first = next(filter(None, lines))
+    separator = ";" if ";" in first.partition(",")[0] else ","
+    reader = csv.reader((line + "\n" for line in lines), delimiter=separator, strict=True)
     records, number = [], 1
     try:
         for cells in reader:
@@ -92,10 +92,10 @@ def read_csv(path):
             number = reader.line_num + 1
     except csv.Error as error:
         raise DataError(
-            f"{path}:{number}: not valid CSV ({error}); "
-            "put quotes around texts that hold commas or quotes, and double the quotes in them"
+            f"{path}:{number}: not valid CSV ({error}); put quotes around texts that hold "
+            f"{SEPARATORS[separator]}s or quotes, and double the quotes in them"
         ) from None
-    return records
+    return separator, records
 
 
 def find_columns(records):
@@ -142,12 +142,13 @@ def note_columns(path, header, label_at, text_at, is_csv, records):
     print(printable(f"note: {path}: {said}"), file=sys.stderr)
 
 
-def check_width(where, cells, width, is_csv):
+def check_width(where, cells, width, separator):
     """Raise DataError, which begins with `where`, for a row of too few or too many columns."""
-    if len(cells) == 1 and not is_csv:
+    name = SEPARATORS[separator]
+    if len(cells) == 1 and separator == "\t":
         raise DataError(f"{where}: no tab, expected a label, a tab and a text; complete the line")
     if len(cells) == 1:
-        raise DataError(f"{where}: 1 column, expected a label and a text separated by a comma")
+        raise DataError(f"{where}: 1 column, expected a label and a text separated by a {name}")
     if len(cells) != width:
-        remedy = "quote texts that hold a comma" if is_csv else "complete the line"
+        remedy = "complete the line" if separator == "\t" else f"quote texts that hold a {name}"
         raise DataError(f"{where}: {len(cells)} columns, expected {width}; {remedy}")
