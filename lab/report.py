@@ -56,10 +56,13 @@ def report_predictions(run, corpus, title, logits, seen, result, model):
     figures.save(drawn, run.folder / "confusion.png")
     for line in test.describe_scores() + test.describe_errors():
         run.say(line)
-    own = result["accuracy/train"]
-    if getattr(run.flags, "refit", False) and own < result["accuracy/valid"]:
-        why = "too few steps for so few rows; --no-refit keeps the model of the search"
-        run.say(f"note: the final model is right on only {own:.1%} of its training rows: {why}")
+    if getattr(run.flags, "refit", False):
+        searched = {line["step"]: line["accuracy/train"] for line in read_metrics(run.folder)}
+        own, earlier = result["accuracy/train"], searched[result["epoch"]]
+        if own < earlier - 0.05:
+            why = "too few steps for so few rows; --no-refit keeps that model"
+            known = f"{own:.1%} of its training rows, that of the search on {earlier:.1%}"
+            run.say(f"note: the final model is right on only {known}: {why}")
 
 
 def above_floor(value, floor):

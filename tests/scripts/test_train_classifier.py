@@ -1,5 +1,6 @@
 """train_classifier.py: accuracies counted by hand, jointly, frozen and fine-tuned."""
 
+import itertools
 import re
 import shutil
 import types
@@ -169,6 +170,24 @@ def test_a_final_model_that_has_learned_nothing_is_reported(corpus, tmp_path, mo
     monkeypatch.setattr(train_classifier, "fit", lambda *args: next(fits)(*args))
     done = train("train_classifier", *LEARN, data=corpus, out=tmp_path / "a")
     assert "the final model is right on only" in done.out and "--no-refit" in done.out
+
+
+def test_wrong_labels_are_not_taken_for_too_few_steps(tmp_path):
+    orders, path = list(itertools.permutations("abcde")), tmp_path / "a.tsv"
+    rows = [(word, f"{word} {' '.join(order)}") for word in ("yes", "no") for order in orders]
+
+    def write(wrong):
+        labelled = [("no" if text in wrong else word, text) for word, text in rows]
+        path.write_text("".join(f"{word}\t{text}\n" for word, text in labelled))
+
+    write([])
+    kept, _ = hold_out(data.load(path).rows, 0.1, 0, key=lambda row: row[1])
+    write([text for _, text in kept[::5]])  # of the rows to train on alone
+    how = dict(lr=0.01, epochs=2, valid=0.1, pos="nope", head_dropout=0, n_embd=16)
+    done = train("train_classifier", data=path, **how, out=tmp_path / "run")
+    result = result_of(tmp_path / "run")
+    assert result["accuracy/train"] < result["accuracy/valid"] == 1
+    assert "the final model" not in done.out
 
 
 @pytest.mark.parametrize("tune", ["frozen", "all"])
