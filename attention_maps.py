@@ -13,9 +13,9 @@ thread: the post, its replies, and last the comment, which attends to one vector
 Attention weights show which vectors a head mixed. They do not explain a model's answer.
 """
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
+from unicodedata import category
 
 import numpy as np
 
@@ -145,7 +145,7 @@ def name_runs(loaded, labels):
     alike = f"{where}: files are named after the runs; give different names with --labels"
     require(
         (not given or len(given) == len(loaded) and all(given), wrong),
-        (not re.search(r"[/\\]", labels), f"--labels {labels}: give names without / and \\"),
+        (not set(labels) & {"/", "\\"}, f"--labels {labels}: give names without / and \\"),
         (len(set(names)) == len(names), alike),
     )
     return dict(zip(loaded, names))
@@ -188,8 +188,8 @@ def short_name(run, loaded):
 
 
 def slug(text, most=40):
-    """Return the first words of a text for a file name: "We, the people" gives we-the-people."""
-    name = "-".join(re.findall(r"\w+", text.lower()))
+    """Return the first words of a text, their letters, marks and numbers alone, for a file name."""
+    name = "-".join("".join(c if category(c)[0] in "LMN" else " " for c in text.lower()).split())
     return name if len(name) <= most else name[: most + 1].rpartition("-")[0] or name[:most]
 
 

@@ -320,6 +320,7 @@ def test_a_report_describes_only_the_figures_there_are(tmp_path, figures, damage
         ("x" * 300, "x" * 40),
         ("word " * 30, "word-word-word-word-word-word-word-word"),
         ("?!", ""),
+        ("हिन्दी में\0", "हिन्दी-में"),  # vowels are marks
     ],
 )
 def test_slugs_are_short_and_safe(text, name):
