@@ -2,6 +2,7 @@
 
 import math
 import textwrap
+from unicodedata import east_asian_width
 
 import torch
 
@@ -39,7 +40,7 @@ def draw_maps(columns, layer=None, head=None, linear=False, numbers=False, means
     figure, right, bottom = make_figure(figsize=(1, 1)), 0.0, 0.0
 
     def room(words):  # inches for the names of tokens and the label of the axis
-        return min(LONGEST_WORD, max(map(len, words))) * size * 0.6 / 72 + 0.3
+        return max(map(width_of, map(shorten, words))) * size * 0.6 / 72 + 0.3
 
     for column in columns:
         left, top = right + GAP + max(room(queries) for _, queries, _, _ in column), 0.0
@@ -100,12 +101,20 @@ def write_numbers(axis, weights):
                 axis.text(j, i, text, ha="center", va="center", fontsize=5.5, color=color)
 
 
+def shorten(word):
+    """Return a token cut to LONGEST_WORD letters; an unknown word keeps its star."""
+    star = "*" * word.removesuffix(" …").endswith("*")
+    return word if len(word) <= LONGEST_WORD else word[: LONGEST_WORD - 1 - len(star)] + "…" + star
+
+
+def width_of(word):
+    """Return the width of a word in Latin letters; a Chinese one is nearly twice as wide."""
+    return sum(1.7 if east_asian_width(letter) in "WF" else 1 for letter in word)
+
+
 def name_tokens(axis, words, every, size, wanted, label, **more):
-    """Name the tokens along an axis, cut to LONGEST_WORD letters, and label it, if wanted."""
-    words = [
-        word if len(word) <= LONGEST_WORD else word[: LONGEST_WORD - 1] + "…" for word in words
-    ]
-    names = [word if wanted else "" for word in words[::every]]
+    """Name the tokens along an axis, and label it, if wanted."""
+    names = [shorten(word) if wanted else "" for word in words[::every]]
     axis.set_ticks(range(0, len(words), every), names, fontsize=size, parse_math=False, **more)
     axis.set_label_text(label if wanted else "", fontsize=8)
 

@@ -278,6 +278,16 @@ def test_long_texts_and_odd_letters(tmp_path, figures):
     for _, figure in figures:
         width, height = figure.get_tightbbox().size
         assert width < 25 and height < 25
+    last = figures[1][1].axes[0].get_yticklabels()[-1].get_text()
+    assert last == "x" * 14 + "…*"  # still marked as unknown
+
+
+@pytest.mark.filterwarnings("ignore:Glyph")
+def test_names_of_wide_letters_do_not_reach_the_other_run(tmp_path, figures):
+    a, b = (make_run(tmp_path / name, n_layer=1, n_head=1) for name in "ab")
+    succeed(call("attention_maps", a, b, text="\N{CJK UNIFIED IDEOGRAPH-65E5}" * 12))
+    left, right = (axis for axis in figures[0][1].axes if axis.get_title())
+    assert left.get_window_extent().x1 < right.yaxis.get_tightbbox().x0
 
 
 @pytest.mark.parametrize("ending, magic", [("pdf", b"%PDF"), ("svg", b"<?xml")])
