@@ -88,10 +88,14 @@ def conclude(values, best, what, unit=""):
         worst, better, extreme, other = min, operator.gt, "highest", "lowest"
     first, last = best(means, key=means.get), worst(means, key=means.get)
     if len(values[first]) == 1:
+        ends = [[label for label in means if means[label] == means[end]] for end in (first, last)]
+        of_first, of_last = map(join, ends)
+        if of_first == of_last:
+            return f"The {what} is {means[first]:,.1f}{unit} for all: {of_first}."
         return (
-            f"The {extreme} {what} is {means[first]:,.1f}{unit} ({first}), the {other} "
-            f"{means[last]:,.1f}{unit} ({last}). One seed cannot tell how much of this difference "
-            "comes from the seed: repeat it with `--seeds 3`."
+            f"The {extreme} {what} is {means[first]:,.1f}{unit} ({of_first}), the {other} "
+            f"{means[last]:,.1f}{unit} ({of_last}). One seed cannot tell how much of this "
+            "difference comes from the seed: repeat it with `--seeds 3`."
         )
     edge, others = worst(values[first]), [label for label in values if label != first]
     apart = [label for label in others if better(edge, best(values[label]))]

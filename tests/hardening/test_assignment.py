@@ -206,6 +206,9 @@ def test_a_missing_figure_is_named(tmp_path):
 def test_conclusions_follow_from_the_seeds():
     one = conclude({"a": [1.0], "b": [2.0]}, min, "perplexity")
     assert "1.0 (a)" in one and "2.0 (b)" in one and "One seed cannot tell" in one
+    tied = conclude({"a": [2.0], "b": [1.0], "c": [2.0]}, max, "accuracy", "%")
+    assert "2.0% (a and c)" in tied and "1.0% (b)" in tied
+    assert conclude({"a": [2.0], "b": [2.0]}, max, "x") == "The x is 2.0 for all: a and b."
     three = conclude({"a": [1.0, 2.0, 3.0], "b": [4.0, 5.0, 9.0], "c": [3.0, 4.0, 5.0]}, min, "x")
     assert three.startswith("The lowest x is 2.0 ± 1.0 (a).")
     assert "better than every seed of b." in three and "overlap with those of c:" in three
