@@ -216,7 +216,9 @@ def confusion(counts, classes, title):
 
     counts[i][j]: rows of true class i that were given class j. Colors are shares of the true class.
     """
-    size = 0.8 * len(classes)
+    digits = len(str(max(map(max, counts))))
+    cell = max(0.1 * digits, 0.2, min(0.8, 6 / len(classes)))  # inches; many classes fit on a page
+    size = cell * len(classes)
     figure, axis = new_figure(figsize=(size + 1.6, size + 0.8))
     shares = [[n / max(1, sum(row)) for n in row] for row in counts]
     axis.imshow(shares, cmap="Blues", vmin=0, vmax=1)
@@ -226,7 +228,7 @@ def confusion(counts, classes, title):
             axis.text(j, i, n, ha="center", va="center", color=color)
     right = sum(row[i] for i, row in enumerate(counts)) / sum(map(sum, counts))
     slanted = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"}  # long names would overlap
-    slant = slanted if max(map(len, classes)) > 10 else {}
+    slant = slanted if max(map(len, classes)) > 13 * cell else {}
     axis.set_xticks(range(len(classes)), classes, parse_math=False, **slant)
     axis.set_yticks(range(len(classes)), classes, parse_math=False)
     axis.set(xlabel="predicted class", ylabel="true class")

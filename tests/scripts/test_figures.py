@@ -31,6 +31,13 @@ def test_letters_that_the_font_lacks_are_told(tmp_path, capsys):
     assert capsys.readouterr().out.startswith("note: the font lacks some letters")
 
 
+def test_a_confusion_matrix_of_many_classes_fits_on_a_page():
+    few, many = (figures.confusion([[9] * n] * n, ["class"] * n, "t") for n in (3, 30))
+    assert few.get_figwidth() == pytest.approx(4.0) and many.get_figwidth() < 8
+    cell = figures.confusion([[1234] * 30] * 30, ["class"] * 30, "t").get_figwidth() / 30
+    assert cell > 0.4  # room for four digits
+
+
 def test_every_encoding_has_a_name_and_a_color_of_its_own():
     assert set(figures.POSITION_NAMES) == set(figures.POSITION_COLORS) == set(POSITIONS)
     assert len(set(figures.POSITION_COLORS.values())) == len(POSITIONS)
