@@ -79,7 +79,11 @@ def save(figure, path):
         warnings.filterwarnings("always", "Glyph")
         figure.savefig(path)
     if any("Glyph" in str(warning.message) for warning in caught):
-        print("note: the font lacks some letters of a figure; they are drawn as boxes")
+        print(
+            "note: the font lacks some letters of a figure, which are drawn as boxes; to use the "
+            "installed font FONT for them, write the line `font.family: DejaVu Sans, FONT` into "
+            "a file matplotlibrc in this folder"
+        )
 
 
 def line_colors(labels):

@@ -31,6 +31,13 @@ def test_letters_that_the_font_lacks_are_told(tmp_path, capsys):
     assert capsys.readouterr().out.startswith("note: the font lacks some letters")
 
 
+def test_a_second_font_has_letters_that_the_first_lacks(tmp_path, capsys):
+    for fonts, noted in (["STIXSizeOneSym"], True), (["STIXSizeOneSym", "DejaVu Sans"], False):
+        with matplotlib.rc_context({"font.family": fonts}):  # as a file matplotlibrc sets it
+            figures.save(figures.confusion([[1, 2], [3, 4]], ["я", "б"], "t"), tmp_path / "x.png")
+        assert ("note: the font lacks" in capsys.readouterr().out) == noted
+
+
 def test_a_confusion_matrix_of_many_classes_fits_on_a_page():
     few, many = (figures.confusion([[9] * n] * n, ["class"] * n, "t") for n in (3, 30))
     assert few.get_figwidth() == pytest.approx(4.0) and many.get_figwidth() < 8
