@@ -19,6 +19,10 @@ WORD = (
     r"\w+(?=n['’]t\b)|n['’]t\b|['’](?:s|re|ve|d|m|ll|S)\b|"
     r"\d[\d,.]*\d|\w+(?:[-.&]\w+)*|\.\.\.|--+|[^\w\s]"
 )
+# Byte-level BPE writes bytes as characters: those of Latin-1 that can be seen, then from Ā on
+SEEN = [byte for byte in range(256) if chr(byte).isprintable() and byte != ord(" ")]
+BYTES = {chr(byte): bytes([byte]) for byte in SEEN}
+BYTES |= {chr(256 + n): bytes([byte]) for n, byte in enumerate(sorted({*range(256)} - {*SEEN}))}
 
 
 def train_tokenizer(kind, texts, vocab_size=0):
@@ -124,13 +128,16 @@ def frame(tokenizer, ids):
 
 
 def token_strings(tokenizer, ids):
-    """Return tokens for a figure's axis: words as they are, BPE pieces with a visible space."""
+    """Return tokens for a figure's axis: words as they are, BPE pieces with a visible space.
+
+    Of a letter that BPE takes apart, a piece shows the bytes: \\xe4.
+    """
+    tokens = [tokenizer.id_to_token(int(i)) for i in ids]
     if is_word_level(tokenizer):
-        return [tokenizer.id_to_token(int(i)) for i in ids]
-    return [
-        tokenizer.decode([int(i)], skip_special_tokens=False).replace(" ", "␣").replace("\n", "⏎")
-        for i in ids
-    ]
+        return tokens
+    pieces = (b"".join(BYTES.get(c) or c.encode() for c in token) for token in tokens)
+    texts = (piece.decode("utf-8", "backslashreplace") for piece in pieces)
+    return [text.replace(" ", "␣").replace("\n", "⏎") for text in texts]
 
 
 def detokenize(tokenizer, ids):

@@ -196,6 +196,14 @@ def test_words_are_split_as_in_the_penn_treebank():
     assert token_strings(tokenizer, ids) == "The ranger does n't fear 1,000 ranger 's .".split()
 
 
+def test_a_piece_of_a_letter_is_shown_as_its_bytes():
+    tokenizer = train_tokenizer("bpe", ["es war war war"], 262)
+    (ids,) = encode(tokenizer, ["war für\nalle"])
+    shown = ["w", "ar", "␣", "f", r"\xc3", r"\xbc", "r", "⏎", "a", "l", "l", "e"]
+    assert token_strings(tokenizer, ids) == shown
+    assert detokenize(tokenizer, ids) == "war für\nalle"
+
+
 def test_word_ids_follow_frequency_then_spelling():
     tokenizer = train_tokenizer("word", ["b a c c", "c b a d"])
     words = [tokenizer.id_to_token(i) for i in range(tokenizer.get_vocab_size())]
