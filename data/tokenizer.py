@@ -147,7 +147,7 @@ def detokenize(tokenizer, ids):
     text = ""
     for token in token_strings(tokenizer, ids):
         joins = (
-            token in ".,;:?!)%…”"
+            token in ".,;:?!)%…”،؛؟।，。、；：？！）"
             or token in ("n't", "n’t", "...")
             or (token[0] in "'’" and len(token) > 1)
         )

@@ -261,6 +261,9 @@ def test_detokenized_words_are_spaced_as_in_english():
     tokenizer = train_tokenizer("word", TEXTS)
     (ids,) = encode(tokenizer, ["Freedom , he said , is worth the ranger 's light !"])
     assert detokenize(tokenizer, ids) == "Freedom, he said, is worth the ranger's light!"
+    for text in "मैच जीता। फिर", "هل جاء؟ نعم، اليوم":
+        tokenizer = train_tokenizer("word", [text])
+        assert detokenize(tokenizer, encode(tokenizer, [text])[0]) == text
 
 
 # ---------------------------------------------------------------------------- streams and blocks
