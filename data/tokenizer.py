@@ -5,6 +5,7 @@ where BERT has [CLS]. Only with RoBERTa's own tokenizer do sentences end with [E
 """
 
 from collections import Counter
+from unicodedata import category, name
 
 import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -158,12 +159,16 @@ def detokenize(tokenizer, ids):
 def word_starts(tokenizer):
     """Return (V,) bool: whether a token begins a word.
 
-    In byte-level BPE, punctuation does, and tokens that begin with a space or a line end, which BPE
-    writes as Ġ and Ċ.
+    In byte-level BPE, spaces, line ends and punctuation do, and any Chinese or Japanese piece, as
+    these languages have no spaces.
     """
     if is_word_level(tokenizer):
         return torch.ones(tokenizer.get_vocab_size(), dtype=torch.bool)
-    tokens = (tokenizer.id_to_token(i) for i in range(tokenizer.get_vocab_size()))
-    return torch.tensor(
-        [token[0] in "ĠĊ" or token[0].isascii() and not token[0].isalnum() for token in tokens]
-    )
+    pieces = token_strings(tokenizer, range(tokenizer.get_vocab_size()))
+    return torch.tensor([begins_word(piece) for piece in pieces])
+
+
+def begins_word(piece):
+    """Return whether a piece of byte-level BPE, as `token_strings` shows it, begins a word."""
+    punctuation = category(piece[0])[0] in "PS" and not piece.startswith(r"\x")  # of a byte
+    return punctuation or name(piece[0], "").startswith(("CJK", "HIRAGANA", "KATAKANA"))

@@ -246,15 +246,17 @@ def test_a_special_token_typed_in_a_text_is_that_token(kind):
 
 
 def test_word_starts_mark_where_words_of_bpe_pieces_begin():
-    tokenizer = train_tokenizer("bpe", TEXTS, 280)  # few merges: most words are several pieces
-    starts, text = word_starts(tokenizer), "the rangers doubt, unafraid: café"
+    # Few merges: most words, and the letter é, are several pieces
+    tokenizer = train_tokenizer("bpe", [*TEXTS, *["天\n雨\n— 한국"] * 3], 290)
+    starts, text = word_starts(tokenizer), "the rangers doubt, unafraid: café—雨天 한국"
     words, (ids,) = [], encode(tokenizer, [text])
     for i in ids:
         if starts[i] or not words:
             words.append([])
         words[-1].append(i)
     found = [detokenize(tokenizer, word) for word in words]
-    assert found == ["the", " rangers", " doubt", ",", " unafraid", ":", " café"]
+    words = ["the", " rangers", " doubt", ",", " unafraid", ":", " café", "—", "雨", "天", " 한국"]
+    assert found == words
 
 
 def test_detokenized_words_are_spaced_as_in_english():
