@@ -32,10 +32,13 @@ NOTES = {
     "mlm": "A masked LM sees the words on both sides, so its perplexity is not comparable with a "
     "causal LM's.",
     "seq2seq": "Perplexity of the decoder's text given the source.",
-    "classifier": "Seen test sentences also appear in the training files. They are partly "
-    "memorised, unless --split clean removed them. `valid` is of the search for the best epoch, "
-    "which holds out rows; all others are of the final model.",
+    "classifier": "`valid` is of the search for the best epoch, which holds out rows; all others "
+    "are of the final model.",
 }
+SEEN = (
+    " Seen test sentences also appear in the training files. They are partly memorised, unless "
+    "--split clean removed them."
+)
 SETS = {"train": "training data", "valid": "held-out lines", "unseen": "test, unseen"}
 
 
@@ -105,8 +108,9 @@ def caption(configurations):
         if len(values) > 1:
             values = sorted(values, key=lambda value: (len(value), value))
             unequal += f" Not trained alike: {name.replace('_', ' ')} {', '.join(values)}."
+    seen = SEEN * any("accuracy/seen" in c.summary() for c in configurations)
     return (
-        f"{KINDS[first.kind]} on {first.data}: {spread}. {NOTES[first.kind]} "
+        f"{KINDS[first.kind]} on {first.data}: {spread}. {NOTES[first.kind]}{seen} "
         f"The best of each column is bold, even if the difference may be chance.{unequal}"
     )
 

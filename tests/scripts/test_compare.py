@@ -1,6 +1,7 @@
 """compare.py on run folders made by hand, whose means, spreads and best values are known."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -178,6 +179,14 @@ def test_runs_that_were_not_trained_alike_are_told(make):
     assert "Not trained alike: steps 200, 1000." in call("compare", *names).out
     alike = make("c", pos="alibi", steps=200, batch_size=16)
     assert "Not trained alike" not in call("compare", names[0], alike).out
+
+
+def test_seen_sentences_are_explained_only_where_there_are_any(make):
+    run = Path(make("a", "classifier"))
+    assert "Seen test sentences" in succeed(call("compare", run)).out
+    for path in (run / "result.json", run / "metrics.jsonl"):
+        path.write_text(re.sub(r',\s*"accuracy/(un)?seen": [0-9.]+', "", path.read_text()))
+    assert "Seen test sentences" not in succeed(call("compare", run)).out
 
 
 def test_sentences_that_clean_removed_are_not_called_seen_in_training(make):
