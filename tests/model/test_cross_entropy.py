@@ -92,8 +92,17 @@ def test_a_second_backward_pass_over_the_same_loss_is_refused():
         loss.backward()
 
 
+def test_a_gradient_of_the_gradient_is_refused():
+    (x, weight, bias), targets = tensors(3, 4)
+    loss = LinearCrossEntropySum.apply(x, weight, bias, targets, 0.0)
+    (grad,) = torch.autograd.grad(loss.square(), x, create_graph=True)
+    with pytest.raises(RuntimeError):
+        grad.sum().backward()
+
+
 def test_under_autocast_both_ways_round_alike():
     leaves, targets = tensors(300, 16, words=50, scale=3.0)
+    leaves[2].data += 100  # then a sum of rounded means would be far off
     with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad():
         assert WAYS["sum"](*leaves, targets, 0.05).item() == pytest.approx(
             WAYS["rows"](*leaves, targets, 0.05).item(), rel=1e-5
