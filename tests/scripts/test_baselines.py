@@ -4,6 +4,7 @@ import json
 import math
 import random
 from collections import Counter
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -140,6 +141,7 @@ def test_naive_bayes_by_hand():
     )
     # bc: 0.75*0.3*0.1*0.1 < 0.25*(2/8)^3
     assert model.predict([[A, B, 9], [B, C]]).tolist() == [0, 1]
+    assert model.predict([[]]).tolist() == [0]
 
 
 def test_naive_bayes_without_rows_of_a_class_never_answers_it():
@@ -167,6 +169,20 @@ def test_smoothing_is_chosen_without_copies_across_folds(monkeypatch):
     labels = [sentence[0] % 2 for sentence in sentences]
     assert choose_smoothing(sentences, labels, 2, grid=(0.1, 1.0)) in (0.1, 1.0)
     assert seen and not any(seen)
+
+
+def test_the_smoothing_chosen_is_right_most_often_over_all_folds():
+    rng, grid = random.Random(6), (0.03, 0.3, 3.0)  # with this seed the last fold misleads
+    labels = [rng.randrange(2) for _ in range(60)]
+    sentences = [[A + rng.randrange(20) + 3 * y for _ in range(5)] for y in labels]
+    assert len(set(map(tuple, sentences))) == 60  # no copies: row i is in fold i % 10
+    right = dict.fromkeys(grid, 0)
+    for i, smoothing in product(range(60), grid):
+        kept = [j for j in range(60) if j % 10 != i % 10]
+        rows = [sentences[j] for j in kept], [labels[j] for j in kept]
+        found = NaiveBayes(*rows, 2, smoothing).predict([sentences[i]])
+        right[smoothing] += found[0] == labels[i]
+    assert choose_smoothing(sentences, labels, 2, grid) == max(grid, key=right.get) == 3.0
 
 
 def test_smoothing_of_a_single_sentence_does_not_fail():
