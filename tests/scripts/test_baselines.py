@@ -122,6 +122,12 @@ def test_every_distribution_sums_to_one(order, n):
         assert p.sum() == pytest.approx(1, abs=1e-12)
 
 
+@pytest.mark.parametrize("order", [1, 2])
+def test_a_text_of_unknown_words_alone(order):
+    p = distribution(KneserNey([BOS, UNK, UNK], vocab_size=8, order=order), [])
+    assert p.sum() == pytest.approx(1) and p.argmax() == UNK
+
+
 # ---------------------------------------------------------------------------- naive Bayes
 
 
