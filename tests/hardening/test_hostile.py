@@ -319,9 +319,9 @@ def test_a_classifier_that_is_misdescribed(finished, copied):
     assert_complains(opened(folder), folder / "config.json", "names 1 classes")
     edited(folder / "config.json", classes=["one", "two", 3])
     assert_complains(opened(folder), folder / "config.json", "classes")
-    shutil.copy(finished("train_classifier") / "config.json", folder)
-    for wrong in ("mode", 3):
-        edited(folder / "config.json", classifier__pool=wrong)
+    for name, wrong in (("pool", "mode"), ("pool", 3), ("layers", "2")):  # it has one layer
+        shutil.copy(finished("train_classifier") / "config.json", folder)
+        edited(folder / "config.json", **{f"classifier__{name}": wrong})
         assert_complains(opened(folder), folder / "config.json", "does not describe a model")
 
 

@@ -221,6 +221,11 @@ def test_features_of_all_layers_pool_embedding_to_output():
         dim=1,
     )
     torch.testing.assert_close(model.features(idx), expected)
+    for number in (0, 1, 2):
+        alone = Classifier(model.body, 3, layers=str(number)).eval()  # draws new weights
+        h, states = model.body(idx, need_states=True)
+        state = (*states[:-1], h)[number]
+        torch.testing.assert_close(alone.features(idx), state.mean(1))
 
 
 def test_projected_features_are_the_principal_components():
