@@ -41,7 +41,7 @@ class TwoLanguageEncoder(Encoder):
         first = self.languages.weight[0]
         x = self.token_vectors(idx) + (first if languages is None else self.languages(languages))
         restarted = positions is not None and self.config.pos == "learned"
-        vectors = self.position_vectors(min(T, self.config.block_size) if restarted else T)
+        vectors = self.position_vectors(self.config.block_size if restarted else T)
         angles = self.angles(T)
         if positions is None:
             bias = self.attention_bias(T, mask)

@@ -102,8 +102,28 @@ def test_the_padding_of_a_pair_is_invisible(pos):
         torch.testing.assert_close(h[row, mask[row]], alone, atol=1e-5, rtol=1e-4)
 
 
+def test_padding_far_from_every_word_is_invisible():
+    # With this window it sees no word. If it did not see itself, its weights would be NaN.
+    model, (a, b) = bilingual("nope", window=2).body, sequences(3, 3)
+    idx, mask, where = batching.join([a, sequences(9)[0]], [b, sequences(1)[0]])
+    where["positions"][0, 6:] = 8
+    alone, _, own = batching.join([a], [b])
+    h, _ = model(idx, mask, need_weights=True, **where)
+    torch.testing.assert_close(h[0, :6], model(alone, **own)[0])
+
+
+def test_only_learned_positions_end_at_the_block_size():
+    idx, mask, where = batching.join(sequences(10), sequences(10))
+    assert bilingual("sinusoidal").body(idx, mask, **where).isfinite().all()
+    with pytest.raises(ValueError, match="learned positions end at block_size=9, got 20 tokens"):
+        bilingual("learned").body(idx, mask)
+
+
 def test_a_model_without_languages_has_no_weights_for_them():
     one, two = bilingual(n_language=0), bilingual()
+    # optimizer states in checkpoints have this order
+    order = ["embedding.weight", "positions.weight", "languages.weight"]
+    assert list(two.body.state_dict())[:3] == order
     assert two.state_dict().keys() - one.state_dict().keys() == {"body.languages.weight"}
     assert count_parameters(two)["embedding"] - count_parameters(one)["embedding"] == 2 * 16
 
