@@ -1,9 +1,11 @@
 """Kernels for long sequences against plain attention. FlexAttention runs uncompiled on the CPU."""
 
+from itertools import product
+
 import pytest
 import torch
 
-from model import Config, Decoder, Encoder, Transformer, alibi_bias, attend
+from model import Config, Decoder, Encoder, Transformer, alibi_bias, attend, score_bias
 from nets import long_attention
 
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
@@ -77,10 +79,23 @@ def test_flex_on_a_gpu_forward_and_backward(body, pos, more, padded, dtype, rtol
         assert (got - expected).norm() < rtol * expected.norm() + 1e-3
 
 
-@pytest.mark.parametrize("n_head, chosen", [(4, True), (8, False)])
-def test_flex_is_not_chosen_for_heads_narrower_than_16(n_head, chosen, monkeypatch):
+@pytest.mark.parametrize("variant, window", [("causal", 0), ("one-sided", 0), ("symmetric", 99)])
+def test_only_blocks_of_hidden_scores_are_skipped(variant, window):
+    """Uncompiled, FlexAttention computes all blocks, so look at the plan."""
+    _, plan = long_attention.prepare(2, 384, variant, window, torch.device("cpu"))
+    causal = variant == "causal"
+    config = Config(pos="alibi", alibi="offset" if causal else variant, window=window, n_head=2)
+    seen = (score_bias(384, config, causal)[0] > -torch.inf).view(2, 3, 128, 3, 128)
+    computed = plan.to_dense().bool().expand(1, 2, 3, 3)[0]  # 3 x 3 blocks for each head
+    assert torch.equal(computed, seen.any(4).any(2)) and not computed.all()
+
+
+@pytest.mark.parametrize(
+    "pos, n_head, chosen", [("alibi", 4, True), ("alibi", 8, False), ("rope", 4, False)]
+)
+def test_flex_is_chosen_for_tables_and_heads_of_16_or_wider(pos, n_head, chosen, monkeypatch):
     monkeypatch.setattr(long_attention, "has_flex", lambda device: True)
-    model = tiny(Encoder, "alibi", n_head=n_head, n_embd=64)
+    model = tiny(Encoder, pos, n_head=n_head, n_embd=64)
     assert (long_attention.choose_kernel(model, LONG, None, False) is not None) == chosen
 
 
@@ -97,7 +112,7 @@ def test_no_kernel_replaces_attention_that_is_written_out(monkeypatch):
 
 @pytest.mark.parametrize(
     "pos, window, padded",
-    [("alibi", 0, False), ("alibi", 100, True), ("nope", 300, False), ("rope", 0, True)],
+    [*product(("alibi", "rope"), (0, 100), (False, True)), ("nope", 300, False)],
 )
 def test_attention_in_rows_has_the_same_states_and_gradients(pos, window, padded):
     """600 tokens are not a multiple of the 256 rows computed at a time."""
