@@ -58,7 +58,7 @@ class GenerativeClassifier(nn.Module):
         if not self.masked:
             yield idx, following(idx, mask), None  # in a decoder no word sees the padding after it
             return
-        words = mask & (idx >= len(SPECIAL))  # (B, T)
+        words = idx >= len(SPECIAL)  # (B, T)
         for i in range(HIDDEN):
             hidden = words & (words.cumsum(1) % HIDDEN == i)
             yield idx.masked_fill(hidden, MASK), idx.masked_fill(~hidden, -100), mask
