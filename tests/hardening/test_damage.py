@@ -3,6 +3,7 @@
 Each gives one line, and no good checkpoint is lost.
 """
 
+import contextlib
 import ctypes
 import io
 import os
@@ -121,25 +122,37 @@ def test_corrupt_best_weights_are_noticed_on_resume(corpus, copied):
 # -------------------------------------------------------------------------------------- a full disk
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs a file size limit of Linux")
-def test_a_full_disk_while_a_checkpoint_is_written(corpus, finished, copied):
+needs_linux = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="needs a file size limit of Linux"
+)
+
+
+@contextlib.contextmanager
+def largest_file(size):
+    """Let this process write no file larger than this, as if the disk were full."""
     import resource  # not on Windows
     import signal
 
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, ignored)
+
+
+@needs_linux
+def test_a_full_disk_while_a_checkpoint_is_written(corpus, finished, copied):
     folder = copied("train_lm")
     argv = (*SHORT["train_lm"], "--data", corpus, "--out", folder)
     shutil.copy(folder / "previous.pt", folder / "checkpoint.pt")  # as if the run had stopped there
     (folder / "previous.pt").unlink()
     size, before = (folder / "checkpoint.pt").stat().st_size, contents(folder)
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     for room in (size * 3 // 4, size // 2, size - 10):
-        resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
-        try:
+        with largest_file(room):
             done = call("train_lm", *argv, resume=True)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-            signal.signal(signal.SIGXFSZ, ignored)
         assert_complains(done, "run", "File too large", "free some space")
         after = contents(folder)
         for name in ("checkpoint.pt", "config.json", "tokenizer.json"):
@@ -147,6 +160,19 @@ def test_a_full_disk_while_a_checkpoint_is_written(corpus, finished, copied):
         assert not list(folder.glob("*.partial"))
     succeed(call("train_lm", *argv, resume=True))
     assert numbers(folder) == numbers(finished("train_lm"))
+
+
+@needs_linux
+def test_a_disk_that_is_full_at_any_byte_is_named(tmp_path):
+    """Depending on the byte, torch raises an OSError, or a RuntimeError of its own instead."""
+    path, state = tmp_path / "best.pt", {str(i): torch.randn(40, 40) for i in range(5)}
+    checkpoint.write_checkpoint(path, state)
+    before = contents(tmp_path)
+    for room in range(0, path.stat().st_size, 997):
+        with largest_file(room), pytest.raises(OSError, match="File too large") as error:
+            checkpoint.write_checkpoint(path, state)
+        assert error.value.filename == str(path)
+    assert contents(tmp_path) == before
 
 
 def as_anyone():

@@ -97,7 +97,14 @@ def test_code_in_a_pickle_is_not_executed(write, name, corpus, copied, tmp_path)
         else call("train_mlm", *SHORT["train_mlm"], data=corpus, out=folder, resume=True)
     )
     assert_complains(outcome, folder / name, "not a readable checkpoint", "restore")
+    assert "only" not in outcome.err, "torch's advice to load it without weights_only"
     assert not marker.exists() and contents(folder) == before
+
+
+def test_a_number_is_no_checkpoint(copied):
+    folder = copied("train_lm")
+    write_checkpoint(folder / "best.pt", 4)
+    assert_complains(opened(folder), folder / "best.pt", "not the checkpoint it should be")
 
 
 def test_a_compressed_checkpoint_is_not_read(finished, copied):
