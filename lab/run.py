@@ -103,7 +103,8 @@ class Run:
         processes.copy_from_rank_0(model)
         self.start_loop(optimizer)
         model.train()
-        for step in self.signals.wait_in(range(self.first_step, self.total + 1)):
+        self.signals.waiting = True  # until `stop_if_asked` at the last step
+        for step in range(self.first_step, self.total + 1):
             if self.is_due(step):
                 self.evaluate(step, measure, judge, to_save)
                 self.save_checkpoint(model, optimizer, step)

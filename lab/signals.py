@@ -51,14 +51,6 @@ class Signals:
             raise Interrupted(number, self.remedy())
         self.asked = number
 
-    def wait_in(self, steps):
-        """Yield the steps of a loop that checks `asked` in each of them."""
-        self.waiting = True
-        try:
-            yield from steps
-        finally:
-            self.waiting = False
-
 
 class Losses:
     """Losses that have not been checked yet. On the CPU each is checked at once, on a GPU many at
