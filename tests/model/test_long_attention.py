@@ -14,7 +14,7 @@ CASES = [
     ("alibi", {"window": 7}),
     ("alibi", {"alibi": "one-sided"}),
     ("alibi", {"alibi": "offset"}),
-    ("rope", {"window": 7}),
+    ("rope", {"window": 7, "alibi": "one-sided"}),  # which is for ALiBi alone
     ("learned", {"window": 200, "block_size": LONG}),
 ]
 
@@ -118,6 +118,8 @@ def test_attention_in_rows_has_the_same_states_and_gradients(pos, window, padded
     """600 tokens are not a multiple of the 256 rows computed at a time."""
     idx = torch.randint(5, 30, (2, 600))
     mask = torch.arange(600) < torch.tensor([[600], [290]]) if padded else None
+    chosen = long_attention.choose_kernel(tiny(Decoder, pos, window=window), 600, mask, False)
+    assert (chosen is None) == (pos == "rope" and not window and not padded)  # is_causal suffices
     results, direction = [], torch.randn(2, 600, 16)
     for need_weights in (False, True):
         model = tiny(Decoder, pos, window=window)
