@@ -8,7 +8,15 @@ import zipfile
 
 import pytest
 import torch
-from helpers import SHORT, assert_complains, call, contents, unchanged
+from helpers import (
+    SHORT,
+    assert_complains,
+    assert_same_run,
+    call,
+    contents,
+    succeed,
+    unchanged,
+)
 
 from data.corpora.pairs import load_pairs
 from data.corpora.rows import read_rows
@@ -182,6 +190,16 @@ def test_a_forged_checkpoint_is_not_resumed(change, corpus, copied):
     with unchanged(folder):
         outcome = call("train_mlm", *SHORT["train_mlm"], data=corpus, out=folder, resume=True)
         assert_complains(outcome, folder / "checkpoint.pt", "restore")
+
+
+def test_rates_in_a_checkpoint_are_not_used(corpus, finished, copied):
+    """They may be forged, or those of another device, such as fused."""
+    folder = copied("train_mlm")
+    state = read_checkpoint(folder / "previous.pt")
+    state["optimizer"]["param_groups"][0].update(weight_decay=0.9, betas=(0.5, 0.5))
+    write_checkpoint(folder / "checkpoint.pt", state)
+    succeed(call("train_mlm", *SHORT["train_mlm"], data=corpus, out=folder, resume=True))
+    assert_same_run(folder, finished("train_mlm"))
 
 
 VAST = {  # the run, what its config.json asks for, what the message says
