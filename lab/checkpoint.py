@@ -91,7 +91,7 @@ def check_archive(path):
 def load_optimizer(optimizer, state, path):
     """Load the averages of an optimizer; its own rates and decays stay. Raises DataError if they do
     not belong to its parameters."""
-    own = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
+    own = [dict(group) for group in optimizer.param_groups]
     try:
         optimizer.load_state_dict(state)
         fits = all(

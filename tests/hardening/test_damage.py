@@ -116,7 +116,7 @@ def test_corrupt_best_weights_are_noticed_on_resume(corpus, copied):
     (folder / "best.pt").write_bytes(one_byte((folder / "best.pt").read_bytes()))
     with unchanged(folder):
         outcome = call("train_mlm", *SHORT["train_mlm"], data=corpus, out=folder, resume=True)
-        assert_complains(outcome, folder / "best.pt", "not a readable checkpoint")
+        assert_complains(outcome, folder / "best.pt", "not a readable", "(a checksum is wrong)")
 
 
 # -------------------------------------------------------------------------------------- a full disk
@@ -247,6 +247,7 @@ def test_nan_weights_do_not_replace_good_ones(copied):
 
 def test_losses_on_another_device_are_checked_together():
     losses = Losses()
+    assert losses.add(0, 0.1, torch.tensor(1.0)) and losses.first_wrong() is None  # on the CPU
     waits = [
         losses.add(step, 0.1, torch.tensor(float("nan") if step > 40 else 1.0, device="meta"))
         for step in range(1, LOOK_EVERY + 1)
