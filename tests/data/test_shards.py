@@ -153,7 +153,8 @@ def test_held_out_lines_are_their_own_set_outside_the_vocabulary(tmp_path):
 def test_by_default_a_hundredth_is_held_out_but_at_most_a_megabyte(text, tmp_path, monkeypatch):
     assert prepared(tmp_path / "small", text, *SMALL).settings["valid"] == 0.01
     monkeypatch.setattr(prepare, "MEGABYTE", 50)
-    share = prepared(tmp_path / "large", text, *SMALL).settings["valid"]
+    test = write_text(tmp_path / "test.txt", 50)
+    share = prepared(tmp_path / "large", text, "--test", test, *SMALL).settings["valid"]
     assert share == 50 / text.stat().st_size
 
 
@@ -195,6 +196,7 @@ def test_notes_on_a_small_text_and_on_a_table(tmp_path):
     outcome = call("prepare", path, "--vocab-size", 900, "--valid", 0, "--out", tmp_path / "out")
     assert outcome.code == 0 and f"note: {path} is read as plain text" in outcome.out
     assert "entries in the vocabulary, all the text has, from 1.0 of 1.0 kB of text" in outcome.out
+    assert "100.0%" in outcome.out
 
 
 # ---------------------------------------------------------------------------- training on it
@@ -319,6 +321,17 @@ def test_four_processes_at_once(tmp_path):
         process.join()
     assert [process.exitcode for process in processes] == [0] * 4
     assert contents(tmp_path / "together") == contents(tmp_path / "alone")
+
+
+def test_ctrl_c_says_how_to_continue(text, tmp_path, monkeypatch):
+    def pressed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(prepare.sharding, "write_shards", pressed)
+        done = call("prepare", text, *SMALL, "--out", tmp_path / "out")
+    assert done.code == 130 and "interrupted; continue with the same command" in done.err
+    prepared(tmp_path / "out", text, *SMALL)
 
 
 def test_a_finished_folder_is_left_as_it_is(text, tmp_path):
@@ -485,6 +498,7 @@ def test_a_line_too_long_for_memory_is_refused(tmp_path, monkeypatch):
         (("--vocab-from", "nowhere", "--vocab-size", 500), ["leave --vocab-size 500 out"]),
         (("--test", "nowhere.txt"), ["nowhere.txt: no such file"]),
         (("--test", "valid.txt"), ["valid.txt: valid is the name of another set", "rename"]),
+        (("--test", "text.txt", "--test", "text.txt"), ["another set has that name; rename the file"]),
         (("--test", "a@b.txt"), ["a@b.txt: the name of a set must not contain @"]),
         (("--out", ""), ["--out is missing"]),
         (("--out", "valid.txt"), ["--out valid.txt: is a file"]),
