@@ -1,5 +1,7 @@
 """train_generative.py: likelihoods by hand, its two stages, and the tools that read its runs."""
 
+import re
+
 import pytest
 import torch
 from helpers import SHORT, assert_complains, call, result_of, succeed, train
@@ -89,15 +91,18 @@ def test_the_other_scripts_read_it(run, finished, tmp_path):
     assert "accuracy" in done.out
 
 
-def test_steps_of_the_classes_can_be_kept_and_decay_is_obeyed(corpus, tmp_path):
+def test_steps_of_the_classes_can_be_kept_and_flags_are_obeyed(corpus, tmp_path):
     argv = (*SHORT["train_generative"], "--data", corpus, "--steps", 4, "--class-steps", 4)
-    for decay in (0, 1):
-        succeed(call("train_generative", *argv, keep="8", decay=decay, out=tmp_path / str(decay)))
-        assert ", step 8>" in repr(load_run(tmp_path / str(decay), step=8))
-    kept = torch.load(tmp_path / "1" / "checkpoint.pt", weights_only=True)["optimizer"]["state"]
+    ways = {"decay": 0, "label_smoothing": 0.5, "clip": 0.1, "swap_words": 0}
+    found = []
+    for name, value in [("decay", 1), *ways.items()]:
+        out = tmp_path / f"{name}-{value}"
+        succeed(call("train_generative", *argv, keep="8", out=out, **{name: value}))
+        assert ", step 8>" in repr(load_run(out, step=8))
+        found.append(torch.cat([w.flatten() for w in load_run(out).model.state_dict().values()]))
+    kept = torch.load(out / "checkpoint.pt", weights_only=True)["optimizer"]["state"]
     assert {int(state["step"]) for state in kept.values()} == {4}  # no averages of the first stage
-    weights = [load_run(tmp_path / name).model.state_dict() for name in "01"]
-    assert any(not torch.equal(*pair) for pair in zip(*(w.values() for w in weights)))
+    assert not any(torch.equal(found[0], other) for other in found[1:])
     late = call("train_generative", *argv, keep="9", out=tmp_path / "late")
     assert_complains(late, "--keep 9", "from 0 to 8")
 
@@ -113,6 +118,17 @@ def test_biases_leave_the_matrices_shared(corpus, tmp_path):
         and torch.equal(weight, weights[name.replace("class.0.", "class.1.")])
     }
     assert same == {2}
+
+
+def test_rows_held_out_leave_both_stages(corpus, tmp_path):
+    argv, found = ("train_generative", *SHORT["train_generative"], "--data", corpus), []
+    for valid in (0, 0.5):
+        told = succeed(call(*argv, valid=valid, out=tmp_path / str(valid))).out
+        found.append([int(n) for n in re.findall(r"(\d+) training rows and (\d+) texts", told)[0]])
+    (rows, texts), (fewer_rows, fewer_texts) = found
+    assert fewer_rows == rows / 2 and texts - fewer_texts >= rows / 2
+    few = call(*argv, valid=0.99, out=tmp_path / "few")
+    assert_complains(few, "--valid 0.99: leave no training rows of")
 
 
 def test_it_starts_from_a_decoder(corpus, finished, tmp_path):
