@@ -130,6 +130,24 @@ def test_translation_learns_and_its_numbers_are_those_by_hand(translator):
     assert set(targets[0].split()) <= loaded.tokenizer.get_vocab().keys()
 
 
+def test_a_batch_is_translated_as_each_sentence_alone(translator):
+    loaded, flags = read_run(translator[0]), train_seq2seq.Flags(block_size=12)
+    texts = ["two red cats and mice .", "one blue", "black birds and dogs .", "three"]
+    sources = [torch.tensor([BOS, *ids]) for ids in encode(loaded.tokenizer, texts)]
+
+    def translate(*chosen):
+        pairs, cpu = [(source, None) for source in chosen], torch.device("cpu")
+        return train_seq2seq.translate(loaded.model, pairs, loaded.tokenizer, cpu, flags)
+
+    assert translate(*sources) == [translate(source)[0] for source in sources]
+
+
+def test_bleu_compares_with_the_targets_as_they_were_given(translator):
+    text = "deux girafes noir et souris ."  # one of these words is unknown to the vocabulary
+    found = train_seq2seq.score([text], [text], read_run(translator[0]).tokenizer)
+    assert found["bleu"] == pytest.approx(100) and found["chrf"] == pytest.approx(100)
+
+
 def test_folders_of_pairs_and_their_val_set(tmp_path):
     folder = tmp_path / "pairs"
     folder.mkdir()
