@@ -5,14 +5,17 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import TORCHS, tiny_model
+from helpers import TORCHS, WORDS, tiny_model
 from torch import nn
 
+from data.labelled import Rows
+from data.tokenizer import train_tokenizer
 from lab.machine import compile_blocks
 from lab.parameters import count_parameters
 from model import Config, Decoder, Encoder, LanguageModel, LMHead
 from nets.classifier import Classifier, ClassifierHead, pool_tokens
 from nets.ensemble import Ensemble
+from nets.features import compute_logits
 
 # ---------------------------------------------------------------------------- config
 
@@ -240,6 +243,15 @@ def test_projected_features_are_the_principal_components():
     )
     # nothing but the orientation has changed
     torch.testing.assert_close(out @ out.T, standard @ standard.T, atol=1e-3, rtol=1e-3)
+
+
+def test_rows_are_answered_in_their_order():
+    """Batches have rows of similar length."""
+    model, tokenizer = Classifier(tiny_model().body, 3).eval(), train_tokenizer("word", [WORDS])
+    texts = [" ".join(WORDS.split()[: 1 + 7 * n % 10]) for n in range(300)]
+    rows = Rows([(0, text) for text in texts], tokenizer, 12)
+    expected = torch.cat([model(*rows.batch([n])) for n in range(300)])
+    torch.testing.assert_close(compute_logits(model, rows, torch.device("cpu")), expected)
 
 
 # ---------------------------------------------------------------------------- ensemble

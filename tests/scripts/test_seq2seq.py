@@ -213,6 +213,9 @@ def test_generation_ends_when_every_row_has_ended():
     model = tiny()
     model.head.bias.data[EOS] = 1e4
     assert generate(model, torch.randint(5, 30, (3, 4)), None, 10).tolist() == [[EOS]] * 3
+    words = iter(torch.tensor([[EOS, 9], [9, EOS], [9, 9]]))  # of two rows, at each step
+    written = generate(model, torch.randint(5, 30, (2, 4)), None, 10, lambda _: next(words))
+    assert written.tolist() == [[EOS, 9], [9, EOS]]
     # special tokens below [EOS] are never written, however likely
     model.head.bias.data[: EOS + 1] = torch.tensor([1e4, 1e4, 1e4, 1e4, -1e4])
     assert (generate(model, torch.randint(5, 30, (3, 4)), None, 7) > EOS).all()
