@@ -7,6 +7,7 @@ import types
 import pytest
 import torch
 
+from lab import processes
 from lab.command import fail
 from lab.live import WIDTH, LiveLine
 from lab.optim import learning_rate, make_adamw, perplexity
@@ -96,3 +97,17 @@ def test_the_live_line_is_gone_before_a_plain_line_and_before_an_error(monkeypat
     with pytest.raises(SystemExit):
         fail("train_lm.py", "wrong")
     assert capsys.readouterr() == ("", f"\r{'second':<{WIDTH}}{blank}train_lm.py: wrong\n")
+
+
+@pytest.mark.parametrize(
+    "size, local_size, expected",
+    [
+        ("1", "1", "python"),
+        ("4", "4", "torchrun --nproc_per_node=4"),
+        ("8", "4", "torchrun --nnodes=2 --nproc_per_node=4"),
+    ],
+)
+def test_the_command_to_resume_starts_as_many_processes(size, local_size, expected, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", size)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", local_size)
+    assert processes.launcher() == expected.split()

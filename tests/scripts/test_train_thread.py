@@ -217,6 +217,8 @@ def test_from_a_pretrained_encoder(echoes, finished, tmp_path):
     assert not any("floor" in name for name in result_of(tmp_path / "toy"))  # other words
     wrong = call("train_thread", init_from=finished("train_lm"), data=echoes, out=tmp_path / "no")
     assert_complains(wrong, "--init-from", "train_mlm.py")
+    two = call("train_thread", init_from=finished("train_tlm"), data=echoes, out=tmp_path / "no")
+    assert_complains(two, "--init-from", "reads two languages")
 
 
 def test_ancestors_tell_the_word_and_another_trees_do_not(tmp_path):
