@@ -102,6 +102,8 @@ def test_steps_of_the_classes_can_be_kept_and_flags_are_obeyed(corpus, tmp_path)
         found.append(torch.cat([w.flatten() for w in load_run(out).model.state_dict().values()]))
     kept = torch.load(out / "checkpoint.pt", weights_only=True)["optimizer"]["state"]
     assert {int(state["step"]) for state in kept.values()} == {4}  # no averages of the first stage
+    groups = torch.load(out / "checkpoint.pt", weights_only=True)["optimizer"]["param_groups"]
+    assert groups[0]["lr"] == pytest.approx(5e-4 / 4)  # the last of four steps down to zero
     assert not any(torch.equal(found[0], other) for other in found[1:])
     late = call("train_generative", *argv, keep="9", out=tmp_path / "late")
     assert_complains(late, "--keep 9", "from 0 to 8")
@@ -118,6 +120,8 @@ def test_biases_leave_the_matrices_shared(corpus, tmp_path):
         and torch.equal(weight, weights[name.replace("class.0.", "class.1.")])
     }
     assert same == {2}
+    groups = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)["optimizer"]
+    assert groups["param_groups"][0]["params"]  # the first stage trains the matrices too
 
 
 def test_rows_held_out_leave_both_stages(corpus, tmp_path):
@@ -126,6 +130,7 @@ def test_rows_held_out_leave_both_stages(corpus, tmp_path):
         told = succeed(call(*argv, valid=valid, out=tmp_path / str(valid))).out
         found.append([int(n) for n in re.findall(r"(\d+) training rows and (\d+) texts", told)[0]])
     (rows, texts), (fewer_rows, fewer_texts) = found
+    assert texts > 121  # lines and rows: long ones are split
     assert fewer_rows == rows / 2 and texts - fewer_texts >= rows / 2
     few = call(*argv, valid=0.99, out=tmp_path / "few")
     assert_complains(few, "--valid 0.99: leave no training rows of")
@@ -145,6 +150,7 @@ def test_on_a_frozen_encoder_each_class_trains_biases_alone(corpus, finished, tm
     done = succeed(call("train_generative", *argv, "--class-lr", "0.1", out=tmp_path / "run"))
     assert "step    30  accuracy" in done.out and "of them trained" in done.out
     pretrained = load_run(encoder).model.state_dict()
+    assert not load_run(tmp_path / "run").config["flags"]["label_smoothing"]
     for c in range(len(result_of(tmp_path / "run")["classes"])):
         weights = load_run(tmp_path / "run").model.members_of_class[c][0].state_dict()
         changed = {name for name, weight in weights.items() if (weight != pretrained[name]).any()}
