@@ -337,6 +337,7 @@ def test_ctrl_c_says_how_to_continue(text, tmp_path, monkeypatch):
 def test_a_finished_folder_is_left_as_it_is(text, tmp_path):
     prepared(tmp_path / "out", text, *SMALL)
     times = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*.bin")}
+    (tmp_path / "out" / ".lock").unlink()  # as in a copy without hidden files
     prepared(tmp_path / "out", text, *SMALL)
     assert times == {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*.bin")}
 
@@ -498,7 +499,7 @@ def test_a_line_too_long_for_memory_is_refused(tmp_path, monkeypatch):
         (("--vocab-from", "nowhere", "--vocab-size", 500), ["leave --vocab-size 500 out"]),
         (("--test", "nowhere.txt"), ["nowhere.txt: no such file"]),
         (("--test", "valid.txt"), ["valid.txt: valid is the name of another set", "rename"]),
-        (("--test", "text.txt", "--test", "text.txt"), ["another set has that name; rename the file"]),
+        (("--test", "text.txt", "--test", "text.txt"), ["another set has that name; rename"]),
         (("--test", "a@b.txt"), ["a@b.txt: the name of a set must not contain @"]),
         (("--out", ""), ["--out is missing"]),
         (("--out", "valid.txt"), ["--out valid.txt: is a file"]),

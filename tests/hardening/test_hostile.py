@@ -8,15 +8,7 @@ import zipfile
 
 import pytest
 import torch
-from helpers import (
-    SHORT,
-    assert_complains,
-    assert_same_run,
-    call,
-    contents,
-    succeed,
-    unchanged,
-)
+from helpers import SHORT, assert_complains, assert_same_run, call, contents, succeed, unchanged
 
 from data.corpora.pairs import load_pairs
 from data.corpora.rows import read_rows
