@@ -5,10 +5,19 @@ where BERT has [CLS]. Only with RoBERTa's own tokenizer do sentences end with [E
 """
 
 from collections import Counter
-from unicodedata import category, name
+from unicodedata import category, name, normalize
 
 import torch
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    trainers,
+)
 
 from data.files import TOKENIZER_LIMIT, DataError, read_bytes
 
@@ -37,12 +46,15 @@ def train_tokenizer(kind, texts, vocab_size=0):
     check_vocab_size(kind, vocab_size)
     if kind == "word":
         splitter = pre_tokenizers.Split(Regex(WORD), behavior="removed", invert=True)
-        counts = Counter(word for text in texts for word, _ in splitter.pre_tokenize_str(text))
+        counts = Counter(
+            word for text in texts for word, _ in splitter.pre_tokenize_str(normalize("NFC", text))
+        )
         words = sorted(counts, key=lambda word: (-counts[word], word))
         if vocab_size:
             words = words[: vocab_size - len(SPECIAL)]
         vocabulary = {word: i for i, word in enumerate([*SPECIAL, *words])}
         tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+        tokenizer.normalizer = normalizers.NFC()  # an ä of two characters is that of one
         tokenizer.pre_tokenizer = splitter
     else:
         tokenizer = Tokenizer(models.BPE())

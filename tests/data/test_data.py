@@ -231,6 +231,11 @@ def test_the_vocabulary_holds_no_word_of_a_test_set(finished):
     assert encode(tokenizer, ["Zanzibar"]) == [[UNK]]
 
 
+def test_words_of_combined_characters_are_known():
+    tokenizer = train_tokenizer("word", ["Ko\u0308ln ist Köln"])  # ö of two characters, and of one
+    assert encode(tokenizer, ["Ko\u0308ln Köln"]) == [[tokenizer.token_to_id("Köln")] * 2]
+
+
 def test_byte_level_pieces_lose_nothing():
     tokenizer, text = train_tokenizer("bpe", TEXTS, 300), "Zanzibar’s  café\n— 漢字 🙂"
     (ids,) = encode(tokenizer, [text])
