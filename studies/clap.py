@@ -16,7 +16,15 @@ from pathlib import Path
 
 from lab import tables
 from lab.command import main
-from lab.figures import POSITION_COLORS, new_figure, over_seeds, plain_log_ticks, save, styled
+from lab.figures import (
+    POSITION_COLORS,
+    legend_below,
+    new_figure,
+    over_seeds,
+    plain_log_ticks,
+    save,
+    styled,
+)
 from lab.flags import flag, known_names
 from lab.records import read_metrics, read_result
 from studies.jobs import StudyFlags, options, run_all, typed_flags
@@ -32,20 +40,23 @@ CONFIGURATIONS = {
     "zero-clap": f"{ZERO_CLAP} --attn-dropout 0",
 }
 # Options of the original comparison, as it has them: plain embeddings are neither normalised nor
-# have a layer norm, nor are the head's; scaled ones come with attention dropout.
+# have a layer norm, nor are the head's; scaled ones come with attention dropout. One-sided is ours.
 VARIANTS = {
     "alibi, symmetric": f"--pos alibi --alibi symmetric {ROBERTA}",
+    "alibi, one-sided": f"--pos alibi --alibi one-sided {ROBERTA}",
     "sinusoidal, unscaled embeddings": f"--pos sinusoidal --unscaled {ROBERTA}",
     "zero-clap, attention dropout": f"{ZERO_CLAP} --attn-dropout 0.1",
     "zero-clap, mask no output": f"{ZERO_CLAP} --attn-dropout 0 --omit-mask",
     "zero-clap, plain embeddings": f"{ZERO_CLAP} --attn-dropout 0 --head plain-clap",
     "zero-clap, scaled embeddings": f"{ZERO_CLAP} --attn-dropout 0.1 --scale-embd",
+    "zero-clap, one-sided": f"{ZERO_CLAP} --attn-dropout 0 --alibi one-sided",
 }
 # The original gives dropout to RoBERTa's head alone. These show what is left without it.
 WITHOUT = "--head roberta --dropout 0 --attn-dropout 0"
 CONTROLS = {
     "baseline, no dropout": f"--pos learned {WITHOUT}",
     "alibi, no dropout": f"--pos alibi {WITHOUT}",
+    "alibi, no dropout, one-sided": f"--pos alibi --alibi one-sided {WITHOUT}",
     "alibi, no dropout, zero mask": f"--pos alibi --zero-mask {WITHOUT}",
     "learned-clap, no dropout": "--pos learned --head clap --dropout 0 --attn-dropout 0",
 }
@@ -58,6 +69,7 @@ NAMES = {
     "zero-clap": "zero-CLAP (ALiBi)",
     "baseline, no dropout": "baseline without dropout",
     "alibi, no dropout": "ALiBi without dropout",
+    "alibi, no dropout, one-sided": "one-sided ALiBi without dropout",
     "alibi, no dropout, zero mask": "ALiBi without dropout, zero mask",
     "learned-clap, no dropout": "learned-CLAP without dropout",
 }
@@ -84,7 +96,7 @@ FACTORS = (0.5, 1, 2)  # of the learning rate, for --choose-lr
 @dataclass
 class Flags(StudyFlags):
     steps: int = flag(0, "updates of each run", shown="as --size says", at_least=0)
-    only: str = flag("", "configurations to train, joined by commas", shown="all")
+    only: str = flag("", "configurations to train, joined by commas, with all seeds", shown="all")
     choose_lr: bool = flag(
         False, "first try half and twice the learning rate, in runs as long as --size says"
     )
@@ -98,7 +110,8 @@ def study(flags):
 
     # Jobs: the first seed of all, then the second
     rates = choose_rates(out, names, flags) if flags.choose_lr else dict.fromkeys(names, size["lr"])
-    seeds = {name: range(flags.seeds if name in CONFIGURATIONS else 1) for name in names}
+    several = names if flags.only else CONFIGURATIONS  # these have all seeds
+    seeds = {name: range(flags.seeds if name in several else 1) for name in names}
     pairs = [(name, seed) for seed in range(flags.seeds) for name in names if seed in seeds[name]]
     jobs = [
         training(name, seed, folder(name, seed), flags, steps, rates[name]) for name, seed in pairs
@@ -226,8 +239,8 @@ def draw(out, data_name, seeds):
     for axis in axes:
         axis.locator_params("x", nbins=5)
     figure.suptitle(f"Masked LM on {data_name}: position encodings and output heads")
-    handles = axes[0].get_legend_handles_labels()
-    figure.legend(*handles, loc="outside lower center", ncols=3, fontsize=8)
+    handles, labels = axes[0].get_legend_handles_labels()
+    legend_below(figure, dict(zip(labels, handles)), 8.4)
     save(figure, out / "clap.png")
 
 

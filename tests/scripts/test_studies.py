@@ -68,16 +68,18 @@ def test_study_clap(corpus, tmp_path, monkeypatch, jobs_in_process):
     assert "zero-clap, scaled embeddings" in (study / "clap.tex").read_text(encoding="utf-8")
     assert (study / "compare" / "compare.md").exists()
 
-    argv = ("--data", corpus, "--size", "quick", "--seeds", 1, "--jobs", 1)
-    longer = tmp_path / "longer"
-    chosen = "--only", "zero-clap", "--choose-lr", "--steps", 15, "--out", longer
-    succeed(call("clap", *argv, *chosen))
-    tried = {lr: result_of(longer / f"lr-{lr / 1e-3:g}-zero-clap-0") for lr in (5e-4, 1e-3, 2e-3)}
+    assert not (study / "alibi-no-dropout-1").exists()
+
+    argv = ("--data", corpus, "--size", "quick", "--seeds", 2, "--jobs", 1)
+    longer, name = tmp_path / "longer", "alibi-no-dropout"
+    succeed(call("clap", *argv, "--only", name, "--choose-lr", "--steps", 15, "--out", longer))
+    tried = {lr: result_of(longer / f"lr-{lr / 1e-3:g}-{name}-0") for lr in (5e-4, 1e-3, 2e-3)}
     assert {found["step"] for found in tried.values()} == {10}
     best = min(tried, key=lambda lr: tried[lr]["perplexity/valid"])
-    assert read_record(longer / "zero-clap-0" / "config.json")["flags"]["lr"] == best
-    assert result_of(longer / "zero-clap-0")["step"] == 15
-    assert list(result_of(longer)["zero-clap"].items())[1] == ("lr", best)
+    for seed in (0, 1):  # a configuration that --only names has all seeds
+        assert read_record(longer / f"{name}-{seed}" / "config.json")["flags"]["lr"] == best
+        assert result_of(longer / f"{name}-{seed}")["step"] == 15
+    assert list(result_of(longer)["alibi, no dropout"].items())[1] == ("lr", best)
     wrong = call("clap", *argv, "--only", "alibis", "--out", longer)
     assert_complains(wrong, "--only alibis", "alibi-no-dropout")
 
