@@ -17,6 +17,7 @@ def linear_cross_entropy(x, weight, bias, targets, smoothing=0.0):
     n, losses, weight = rows_at_a_time(x, weight), [], cast(weight, x)
     for part, target in zip(x.split(n), targets.split(n)):
         logits = F.linear(part, weight, bias)  # (n, V)
+        logits = logits.to(precise_dtype(logits))  # autocast does it on a CPU alone
         losses.append(F.cross_entropy(logits, target, reduction="none", label_smoothing=smoothing))
     return torch.cat(losses)
 

@@ -83,6 +83,14 @@ def test_under_autocast_sums_are_exact(smoothing, way):
         assert a.dtype == torch.float32 and (a - b).norm() < 0.01 * b.norm()
 
 
+@pytest.mark.parametrize("way", ["rows", "sum"])
+def test_losses_of_bfloat16_logits_are_not_rounded(way):
+    """Autocast on a GPU computes them in bfloat16, that on a CPU does not."""
+    leaves, targets = tensors(100, 64, words=50, dtype=torch.bfloat16)
+    expected = F.cross_entropy(F.linear(*leaves).float(), targets, reduction="sum")
+    torch.testing.assert_close(WAYS[way](*leaves, targets, 0.0), expected)
+
+
 def test_a_second_backward_pass_over_the_same_loss_is_refused():
     """The gradients are scaled in place: a second pass would scale them twice."""
     (x, weight, bias), targets = tensors(3, 4)
