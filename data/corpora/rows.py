@@ -77,8 +77,8 @@ def read_tsv(path):
 def read_csv(path):
     """Return the separator and [(number of the first line, cells), ...] of a .csv.
 
-    It is a semicolon if one comes before any comma, as spreadsheets write it in some languages.
-    Quoted cells may hold separators, quotes and line ends; a line end becomes a space.
+    It is a semicolon, as in spreadsheets of some languages, if the first line has one before any
+    comma. Quoted cells may hold separators, quotes and line ends; a line end becomes a space.
     """
     lines = read_lines(path)
     first = next(filter(None, lines))

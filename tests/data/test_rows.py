@@ -146,6 +146,11 @@ def test_semicolons_between_columns_are_read(header, text, tmp_path):
     assert read_rows(path) == [("ham", read), ("spam", read)]
 
 
+def test_a_semicolon_after_a_comma_separates_no_cells(tmp_path):
+    rows = [("ham", "one; two"), ("spam", "three")]
+    assert read_rows(write(tmp_path / "mine.csv", "", rows, "{},{}\n")) == rows
+
+
 @pytest.mark.parametrize("name, tab", [("mine.csv", ","), ("mine.tsv", "\t")])
 def test_a_header_of_unknown_names_is_suspected(name, tab, tmp_path, capsys):
     read_rows(write(tmp_path / name, f"Bewertung{tab}Satz\n", line=f"{{}}{tab}{{}}\n"))
