@@ -188,7 +188,7 @@ def short_name(run, loaded):
 
 
 def slug(text, most=40):
-    """Return the first words of a text, their letters, marks and numbers alone, for a file name."""
+    """Return the first words of a text for a file name: letters, marks and numbers with hyphens."""
     name = "-".join("".join(c if category(c)[0] in "LMN" else " " for c in text.lower()).split())
     return name if len(name) <= most else name[: most + 1].rpartition("-")[0] or name[:most]
 

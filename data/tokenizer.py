@@ -29,10 +29,11 @@ WORD = (
     r"\w+(?=n['’]t\b)|n['’]t\b|['’](?:s|re|ve|d|m|ll|S)\b|"
     r"\d[\d,.]*\d|\w+(?:[-.&]\w+)*|\.\.\.|--+|[^\w\s]"
 )
-# Byte-level BPE writes bytes as characters: those of Latin-1 that can be seen, then from Ā on
-SEEN = [byte for byte in range(256) if chr(byte).isprintable() and byte != ord(" ")]
-BYTES = {chr(byte): bytes([byte]) for byte in SEEN}
-BYTES |= {chr(256 + n): bytes([byte]) for n, byte in enumerate(sorted({*range(256)} - {*SEEN}))}
+# Byte-level BPE writes a byte as its character of Latin-1, or if that is invisible, as Ā, ā, Ă, ...
+VISIBLE = [byte for byte in range(256) if chr(byte).isprintable() and byte != ord(" ")]
+OTHERS = [byte for byte in range(256) if byte not in VISIBLE]
+BYTES = {chr(byte): bytes([byte]) for byte in VISIBLE}
+BYTES |= {chr(256 + n): bytes([byte]) for n, byte in enumerate(OTHERS)}
 
 
 def train_tokenizer(kind, texts, vocab_size=0):
@@ -143,7 +144,7 @@ def frame(tokenizer, ids):
 def token_strings(tokenizer, ids):
     """Return tokens for a figure's axis: words as they are, BPE pieces with a visible space.
 
-    Of a letter that BPE takes apart, a piece shows the bytes: \\xe4.
+    A piece of a letter is shown as its bytes: \\xe4.
     """
     tokens = [tokenizer.id_to_token(int(i)) for i in ids]
     if is_word_level(tokenizer):
@@ -182,5 +183,5 @@ def word_starts(tokenizer):
 
 def begins_word(piece):
     """Return whether a piece of byte-level BPE, as `token_strings` shows it, begins a word."""
-    punctuation = category(piece[0])[0] in "PS" and not piece.startswith(r"\x")  # of a byte
+    punctuation = category(piece[0])[0] in "PS" and not piece.startswith(r"\x")  # a byte
     return punctuation or name(piece[0], "").startswith(("CJK", "HIRAGANA", "KATAKANA"))
