@@ -183,5 +183,5 @@ def word_starts(tokenizer):
 
 def begins_word(piece):
     """Return whether a piece of byte-level BPE, as `token_strings` shows it, begins a word."""
-    punctuation = category(piece[0])[0] in "PS" and not piece.startswith(r"\x")  # a byte
+    punctuation = category(piece[0])[0] in "PSZ" and not piece.startswith(r"\x")  # a byte
     return punctuation or name(piece[0], "").startswith(("CJK", "HIRAGANA", "KATAKANA"))

@@ -179,11 +179,11 @@ def over_seeds(axis, xs, seeds, **style):
     return means.tolist()
 
 
-def legend_below(figure, handles, inches):
-    """Put a legend {label: handle} below the axes of a figure of this width, in as many columns as
-    fit; return its number of rows."""
+def legend_below(figure, handles):
+    """Put a legend {label: handle} below the axes, in as many columns as fit; return its number of
+    rows."""
     width = 0.056 * max(map(len, handles)) + 0.6  # of an entry, in inches
-    columns = max(1, int(inches / width))
+    columns = max(1, int(figure.get_figwidth() / width))
     style = dict(loc="outside lower center", fontsize=8, ncols=columns)
     legend = figure.legend(handles.values(), handles, **style)
     for text in legend.get_texts():

@@ -116,7 +116,7 @@ def changed_flags(folder, flags):
 def check_tokenizer(folder, tokenizer, data):
     """Raise UserError if the data now gives another vocabulary than the run has."""
     path = folder / "tokenizer.json"
-    if load_tokenizer(path).to_str() != tokenizer.to_str():
+    if load_tokenizer(path).get_vocab() != tokenizer.get_vocab():
         raise UserError(
             f"--resume: --data {data} gives another vocabulary than {path}: the data has changed; "
             "restore the data, or start again with another --out"

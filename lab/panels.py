@@ -164,6 +164,6 @@ def finish(figure, axes, panels, xlabel, handles):
     for axis in axes.flat[len(panels) :]:
         axis.set_axis_off()
 
-    below = legend_below(figure, handles, 7)
-    figure.set_size_inches(7, 1.8 * rows + 0.17 * below + 0.35)
+    figure.set_figwidth(7)
+    figure.set_figheight(1.8 * rows + 0.17 * legend_below(figure, handles) + 0.35)
     return figure

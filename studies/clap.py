@@ -240,7 +240,7 @@ def draw(out, data_name, seeds):
         axis.locator_params("x", nbins=5)
     figure.suptitle(f"Masked LM on {data_name}: position encodings and output heads")
     handles, labels = axes[0].get_legend_handles_labels()
-    legend_below(figure, dict(zip(labels, handles)), 8.4)
+    legend_below(figure, dict(zip(labels, handles)))
     save(figure, out / "clap.png")
 
 

@@ -107,7 +107,7 @@ def draw(out, result):
     right.set(xlabel="position in the block", ylabel="loss (nats per token)")
     figure.suptitle(f"Does a causal LM use word order? Test text of {corpora_of(result)}")
     handles, labels = left.get_legend_handles_labels()
-    legend_below(figure, dict(zip(labels, handles)), 7.6)
+    legend_below(figure, dict(zip(labels, handles)))
     save(figure, out / "order.png")
 
 

@@ -158,7 +158,7 @@ def draw(out, result):
     right[0].set_ylabel("guessed position, one text")
     figure.suptitle(f"Which layers know a word's position? Probes on {corpora_of(result)}")
     handles, labels = left.get_legend_handles_labels()
-    legend_below(figure, dict(zip(labels, handles)), figure.get_figwidth())
+    legend_below(figure, dict(zip(labels, handles)))
     save(figure, out / "probe.png")
 
 
