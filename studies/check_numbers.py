@@ -74,6 +74,14 @@ CHECKS = (
         "perplexity {words}, accuracy {accuracy}% on held-out lines",
         percent=5.0,
     ),
+    Check(
+        "docs/positions.md",
+        "the encoder of `make demo` | 16.9 ± 0.6 | | {words} ± 0.6 |",
+        "train_mlm.py --pos alibi --alibi one-sided --n-embd 128 --n-layer 2 --lr 1e-3 "
+        "--init-std 0.05 --steps 600",
+        "perplexity {words}, accuracy {accuracy}% on held-out lines",
+        percent=10.0,
+    ),
 )
 
 
