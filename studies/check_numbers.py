@@ -47,7 +47,7 @@ CHECKS = (
         "test accuracy {all}% (seen {seen}%, unseen {unseen}%), after 9 epochs",
         "train_classifier.py --pos alibi --data DATA",
         "test accuracy {all}% (seen {seen}%, unseen {unseen}%), after",
-        percent=10.0,
+        percent=11.0,  # of 54.8 points: the 6 that README grants to machines
     ),
     Check(
         "README.md",
