@@ -146,12 +146,18 @@ def token_strings(tokenizer, ids):
 
     A piece of a letter is shown as its bytes: \\xe4.
     """
-    tokens = [tokenizer.id_to_token(int(i)) for i in ids]
+    ids = [int(i) for i in ids]
     if is_word_level(tokenizer):
-        return tokens
-    pieces = (b"".join(BYTES.get(c) or c.encode() for c in token) for token in tokens)
-    texts = (piece.decode("utf-8", "backslashreplace") for piece in pieces)
-    return [text.replace(" ", "␣").replace("\n", "⏎") for text in texts]
+        return [tokenizer.id_to_token(i) for i in ids]
+    return [piece_string(tokenizer, i).replace(" ", "␣").replace("\n", "⏎") for i in ids]
+
+
+def piece_string(tokenizer, i):
+    """Return the text of a BPE piece; of bytes that are no whole letter, the bytes."""
+    text, token = tokenizer.decode([i], skip_special_tokens=False), tokenizer.id_to_token(i)
+    if "\ufffd" not in text or not set(token) <= BYTES.keys():
+        return text
+    return b"".join(map(BYTES.get, token)).decode("utf-8", "backslashreplace")
 
 
 def detokenize(tokenizer, ids):

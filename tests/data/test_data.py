@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 import torch
 from helpers import SAID, output_of, sentence
+from tokenizers import Tokenizer, models
 
 import data
 from data import batching
@@ -202,6 +203,8 @@ def test_a_piece_of_a_letter_is_shown_as_its_bytes():
     shown = ["w", "ar", "␣", "f", r"\xc3", r"\xbc", "r", "⏎", "a", "l", "l", "e"]
     assert token_strings(tokenizer, ids) == shown
     assert detokenize(tokenizer, ids) == "war für\nalle"
+    letters = Tokenizer(models.BPE({"é": 0, "\ufffd": 1}, []))  # not byte-level, so é is no byte
+    assert token_strings(letters, [0, 1]) == ["é", "\ufffd"]
 
 
 def test_word_ids_follow_frequency_then_spelling():
