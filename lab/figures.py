@@ -179,16 +179,15 @@ def over_seeds(axis, xs, seeds, **style):
     return means.tolist()
 
 
-def legend_below(figure, handles):
-    """Put a legend {label: handle} below the axes, in as many columns as fit; return its number of
-    rows."""
-    width = 0.056 * max(map(len, handles)) + 0.6  # of an entry, in inches
+def legend_below(figure, handles, labels):
+    """Put a legend below the axes, in as many columns as fit; return its number of rows."""
+    width = 0.056 * max(map(len, labels)) + 0.6  # of an entry, in inches
     columns = max(1, int(figure.get_figwidth() / width))
     style = dict(loc="outside lower center", fontsize=8, ncols=columns)
-    legend = figure.legend(handles.values(), handles, **style)
+    legend = figure.legend(handles, labels, **style)
     for text in legend.get_texts():
         text.set_parse_math(False)  # a folder's name may contain $
-    return math.ceil(len(handles) / columns)
+    return math.ceil(len(labels) / columns)
 
 
 def plain_log_ticks(axis):

@@ -165,5 +165,6 @@ def finish(figure, axes, panels, xlabel, handles):
         axis.set_axis_off()
 
     figure.set_figwidth(7)
-    figure.set_figheight(1.8 * rows + 0.17 * legend_below(figure, handles) + 0.35)
+    below = legend_below(figure, handles.values(), handles)
+    figure.set_figheight(1.8 * rows + 0.17 * below + 0.35)
     return figure

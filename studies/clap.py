@@ -239,8 +239,7 @@ def draw(out, data_name, seeds):
     for axis in axes:
         axis.locator_params("x", nbins=5)
     figure.suptitle(f"Masked LM on {data_name}: position encodings and output heads")
-    handles, labels = axes[0].get_legend_handles_labels()
-    legend_below(figure, dict(zip(labels, handles)))
+    legend_below(figure, *axes[0].get_legend_handles_labels())
     save(figure, out / "clap.png")
 
 

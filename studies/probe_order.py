@@ -106,8 +106,7 @@ def draw(out, result):
     right.set_title("Every word, nothing shuffled", fontsize=9)
     right.set(xlabel="position in the block", ylabel="loss (nats per token)")
     figure.suptitle(f"Does a causal LM use word order? Test text of {corpora_of(result)}")
-    handles, labels = left.get_legend_handles_labels()
-    legend_below(figure, dict(zip(labels, handles)))
+    legend_below(figure, *left.get_legend_handles_labels())
     save(figure, out / "order.png")
 
 

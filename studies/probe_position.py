@@ -157,8 +157,7 @@ def draw(out, result):
     left.set_title("All test text", fontsize=9)
     right[0].set_ylabel("guessed position, one text")
     figure.suptitle(f"Which layers know a word's position? Probes on {corpora_of(result)}")
-    handles, labels = left.get_legend_handles_labels()
-    legend_below(figure, dict(zip(labels, handles)))
+    legend_below(figure, *left.get_legend_handles_labels())
     save(figure, out / "probe.png")
 
 
