@@ -12,7 +12,6 @@ The counting head is the one without which the probe of the best layer loses mos
 text that the probes were trained on. All numbers are of test text.
 """
 
-import time
 from dataclasses import dataclass
 
 import torch
@@ -25,17 +24,7 @@ from lab.inside.ablation import switched_off
 from nets.device import device_of
 from nets.ensemble import members_of
 from studies.probe_network import FitFlags, fit_probes, layer_name, read_positions, scores
-from studies.probes import (
-    corpora_of,
-    count_ticks,
-    layer_cells,
-    loss_of,
-    measure_runs,
-    spread_of,
-    styles,
-    texts_of,
-)
-from studies.report import finish
+from studies.probes import count_ticks, layer_cells, loss_of, measure_runs, texts_of
 
 
 @dataclass
@@ -44,12 +33,10 @@ class Flags(FitFlags):
 
 
 def study(flags):
-    started = time.perf_counter()
-    out, result = measure_runs(flags, ("lm",), "anchor", measure)
-    print(write_table(out, result))
-    draw(out, result)
-    files = ("anchor.png", "anchor.md", "anchor.tex")
-    finish(flags, out, started, {"runs": result}, files)
+    measured = measure_runs(flags, ("lm",), "anchor", measure)
+    print(write_table(measured))
+    draw(measured)
+    measured.finish("anchor.png", "anchor.md", "anchor.tex")
 
 
 def measure(run, corpus, flags):
@@ -113,12 +100,12 @@ def weights_on_first(body, idx):
 # ---------------------------------------------------------------------------- results
 
 
-def write_table(out, result):
+def write_table(measured):
     """Write anchor.md and .tex: four rows per configuration, with and without heads; return the
     Markdown."""
-    columns = max(len(r["whole"][0]["median"]) for r in result.values())
+    columns = max(len(r["whole"][0]["median"]) for r in measured.results.values())
     rows = []
-    for label, r in result.items():
+    for label, r in measured.results.items():
         heads = ", ".join(f"{layer}.{head}" for layer, head in r["head"])
         for kind, name in (
             ("whole", label),
@@ -130,17 +117,19 @@ def write_table(out, result):
             rows.append([name, loss, *layer_cells([seed["median"] for seed in r[kind]], columns)])
     caption = (
         "Loss on test text in nats per token, and mean distance in tokens from the probe's median "
-        f"position, with all heads and without one (layer.head, one per seed){spread_of(result)}."
+        f"position, with all heads and without one (layer.head, one per seed){measured.spread}."
     )
     header = ["model", "loss", *map(layer_name, range(columns))]
-    return tables.write(out / "anchor", header, rows, caption)
+    return tables.write(measured.out / "anchor", header, rows, caption)
 
 
 @styled()
-def draw(out, result):
+def draw(measured):
     """Draw anchor.png: for each configuration, the weight of the heads on the first token."""
-    figure, axes = new_figure(1, len(result), figsize=(3.4 * len(result) + 0.6, 3.3), squeeze=False)
-    for (r, style), axis in zip(styles(result), axes[0]):
+    figure, axes = new_figure(
+        1, len(measured.results), figsize=(3.4 * len(measured.results) + 0.6, 3.3), squeeze=False
+    )
+    for (r, style), axis in zip(measured.with_styles(), axes[0]):
         T = len(r["weights"][0][0][0])
         count = range(1, T + 1)  # words so far
         (layer, head), weights = r["head"][0], r["weights"][0]
@@ -166,9 +155,9 @@ def draw(out, result):
         axis.legend(fontsize=7, loc="lower left")
     axes[0][0].set_ylabel("attention weight on the first token")
     figure.suptitle(
-        f"Which head counts? Weights on the first token, test text of {corpora_of(result)}"
+        f"Which head counts? Weights on the first token, test text of {measured.corpora}"
     )
-    save(figure, out / "anchor.png")
+    save(figure, measured.out / "anchor.png")
 
 
 if __name__ == "__main__":

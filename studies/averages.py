@@ -11,7 +11,6 @@ parameter, and guesses the position from its length alone.
 """
 
 import statistics
-import time
 from dataclasses import dataclass
 
 import torch
@@ -23,18 +22,7 @@ from lab.figures import new_figure, over_seeds, save, styled
 from lab.flags import flag
 from nets.device import device_of
 from studies.probe_network import middle_of, untrained
-from studies.probes import (
-    ProbeFlags,
-    corpora_of,
-    count_ticks,
-    layer_cells,
-    measure_runs,
-    middles,
-    spread_of,
-    styles,
-    texts_of,
-)
-from studies.report import finish
+from studies.probes import ProbeFlags, count_ticks, layer_cells, measure_runs, middles, texts_of
 
 BINS = 200  # of the lengths, from which positions are guessed
 
@@ -47,11 +35,10 @@ class Flags(ProbeFlags):
 
 
 def study(flags):
-    started = time.perf_counter()
-    out, result = measure_runs(flags, ("lm",), "averages", measure)
-    print(write_table(out, result))
-    draw(out, result)
-    finish(flags, out, started, {"runs": result}, ("averages.png", "averages.md", "averages.tex"))
+    measured = measure_runs(flags, ("lm",), "averages", measure)
+    print(write_table(measured))
+    draw(measured)
+    measured.finish("averages.png", "averages.md", "averages.tex")
 
 
 def measure(run, corpus, flags):
@@ -132,30 +119,34 @@ def distance_by_length(learned, lengths):
 # ---------------------------------------------------------------------------- results
 
 
-def write_table(out, result):
+def write_table(measured):
     """Write averages.md and .tex: two rows per configuration; return the Markdown."""
-    columns = max(len(r["trained"][0]["median"]) for r in result.values())
+    columns = max(len(r["trained"][0]["median"]) for r in measured.results.values())
     rows = []
-    for label, r in result.items():
+    for label, r in measured.results.items():
         for kind, name in (("trained", label), ("untrained", f"{label}, untrained")):
             error = tables.spread([100 * seed["error"] for seed in r[kind]])
             rows.append([name, error, *layer_cells([seed["median"] for seed in r[kind]], columns)])
     caption = (
         "Mean difference of the squared length of the first attention's output from the prediction "
         "|m|² + s²/t, and mean distance in tokens of the position that is guessed from the length "
-        f"of each layer's output alone, on test text{spread_of(result)}. {middles(result)}"
+        f"of each layer's output alone, on test text{measured.spread}. {middles(measured.results)}"
     )
-    layers = [f"layer {i + 1}" for i in range(columns)]
-    return tables.write(out / "averages", ["model", "difference (%)", *layers], rows, caption)
+    header = ["model", "difference (%)", *(f"layer {i + 1}" for i in range(columns))]
+    return tables.write(measured.out / "averages", header, rows, caption)
 
 
 @styled()
-def draw(out, result):
+def draw(measured):
     """Draw averages.png: squared lengths over positions, measured and predicted."""
     figure, axes = new_figure(
-        1, len(result), figsize=(3.4 * len(result) + 0.6, 3.3), squeeze=False, sharey=True
+        1,
+        len(measured.results),
+        figsize=(3.4 * len(measured.results) + 0.6, 3.3),
+        squeeze=False,
+        sharey=True,
     )
-    for (r, style), axis in zip(styles(result), axes[0]):
+    for (r, style), axis in zip(measured.with_styles(), axes[0]):
         for kind, filling, dashes in (("untrained", "white", "-"), ("trained", None, "--")):
             seeds = [seed["measured"] for seed in r[kind]]
             t = range(1, len(seeds[0]) + 1)
@@ -168,8 +159,8 @@ def draw(out, result):
         axis.set_title(style["label"], fontsize=9)
     axes[0][0].set_ylabel("squared length of the first attention's output")
     axes[0][0].legend(fontsize=7)
-    figure.suptitle(f"Averages over more words are shorter: test text of {corpora_of(result)}")
-    save(figure, out / "averages.png")
+    figure.suptitle(f"Averages over more words are shorter: test text of {measured.corpora}")
+    save(figure, measured.out / "averages.png")
 
 
 if __name__ == "__main__":

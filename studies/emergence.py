@@ -6,7 +6,6 @@
 Reads the weights that --keep kept. Runs that differ only in the seed are averaged.
 """
 
-import time
 from dataclasses import dataclass
 
 import torch
@@ -25,18 +24,7 @@ from studies.probe_network import (
     read_positions,
     scores,
 )
-from studies.probes import (
-    corpora_of,
-    layer_cells,
-    loss_of,
-    mark_middle,
-    measure_runs,
-    middles,
-    spread_of,
-    styles,
-    texts_of,
-)
-from studies.report import finish
+from studies.probes import layer_cells, loss_of, mark_middle, measure_runs, middles, texts_of
 
 
 @dataclass
@@ -45,15 +33,13 @@ class Flags(FitFlags):
 
 
 def study(flags):
-    started = time.perf_counter()
-    out, result = measure_runs(flags, ("lm",), "emergence", measure)
-    for label, r in result.items():
+    measured = measure_runs(flags, ("lm",), "emergence", measure)
+    for label, r in measured.results.items():
         alike = all(steps == r["kept"][0] for steps in r["kept"])
         require((alike, f"{label}: its seeds kept other steps; train them with the same --keep"))
-    print(write_table(out, result))
-    draw(out, result)
-    files = ("emergence.png", "emergence.md", "emergence.tex")
-    finish(flags, out, started, {"runs": result}, files)
+    print(write_table(measured))
+    draw(measured)
+    measured.finish("emergence.png", "emergence.md", "emergence.tex")
 
 
 def measure(run, corpus, flags):
@@ -80,31 +66,31 @@ def measure(run, corpus, flags):
 # ---------------------------------------------------------------------------- results
 
 
-def write_table(out, result):
+def write_table(measured):
     """Write emergence.md and .tex: a row per configuration and step; return the Markdown."""
-    columns = max(len(r["median"][0][0]) for r in result.values())
+    columns = max(len(r["median"][0][0]) for r in measured.results.values())
     rows = []
-    for label, r in result.items():
+    for label, r in measured.results.items():
         for i, step in enumerate(r["kept"][0]):
             cells = layer_cells([seed[i] for seed in r["median"]], columns)
             loss = tables.spread([seed[i] for seed in r["loss"]], 3)
             rows.append([label, f"{step:,}", loss, *cells])
     caption = (
         "Loss on test text in nats per token, and mean distance in tokens from the probe's median "
-        f"position, by step of the training{spread_of(result)}. {middles(result)}"
+        f"position, by step of the training{measured.spread}. {middles(measured.results)}"
     )
     header = ["positions", "step", "loss", *map(layer_name, range(columns))]
-    return tables.write(out / "emergence", header, rows, caption)
+    return tables.write(measured.out / "emergence", header, rows, caption)
 
 
 @styled()
-def draw(out, result):
+def draw(measured):
     """Draw emergence.png: the probe's distance over steps, a panel per configuration, and the
     losses."""
-    n = len(result)
+    n = len(measured.results)
     figure, axes = new_figure(1, n + 1, figsize=(2.9 * (n + 1) + 0.5, 3.2))
     *panels, last = axes
-    for (r, style), axis in zip(styles(result), panels):
+    for (r, style), axis in zip(measured.with_styles(), panels):
         steps, n_layers = r["kept"][0], len(r["median"][0][0])
         for layer in range(n_layers):
             seeds = [[distances[layer] for distances in seed] for seed in r["median"]]
@@ -120,7 +106,7 @@ def draw(out, result):
     last.set(ylabel="loss on test text (nats per token)")
     last.set_title("Loss", fontsize=9)
     last.legend(fontsize=7)
-    steps = sorted({step for r in result.values() for step in r["kept"][0]})
+    steps = sorted({step for r in measured.results.values() for step in r["kept"][0]})
     first, ticks = next((step for step in steps if step), 1), []
     for step in reversed(steps):
         if not ticks or 2.2 * step <= ticks[-1]:
@@ -131,10 +117,8 @@ def draw(out, result):
         axis.set_xticks(ticks, [f"{step:,}" for step in ticks])
         axis.minorticks_off()
         axis.set_xlabel("training step (log scale)")
-    figure.suptitle(
-        f"When does a model learn where each word stands? Probes on {corpora_of(result)}"
-    )
-    save(figure, out / "emergence.png")
+    figure.suptitle(f"When does a model learn where each word stands? Probes on {measured.corpora}")
+    save(figure, measured.out / "emergence.png")
 
 
 if __name__ == "__main__":

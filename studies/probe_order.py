@@ -9,7 +9,6 @@ would not notice, unless it has learned the order by itself.
 The second measurement is the loss at each position of the block.
 """
 
-import time
 from dataclasses import dataclass
 
 import torch
@@ -22,8 +21,7 @@ from lab.figures import legend_below, new_figure, over_seeds, save, styled
 from lab.flags import flag
 from lab.inside.answers import losses_of_blocks
 from nets.ensemble import members_of
-from studies.probes import ProbeFlags, corpora_of, measure_runs, spread_of, styles
-from studies.report import finish
+from studies.probes import ProbeFlags, measure_runs
 
 SEGMENTS = 8  # parts of a block over which its losses are averaged
 KEPT = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -37,11 +35,10 @@ class Flags(ProbeFlags):
 
 
 def probe(flags):
-    started = time.perf_counter()
-    out, result = measure_runs(flags, ("lm",), "order", measure)
-    print(write_table(out / "order", result))
-    draw(out, result)
-    finish(flags, out, started, {"runs": result}, ("order.png", "order.md", "order.tex"))
+    measured = measure_runs(flags, ("lm",), "order", measure)
+    print(write_table(measured))
+    draw(measured)
+    measured.finish("order.png", "order.md", "order.tex")
 
 
 def measure(run, corpus, flags):
@@ -76,24 +73,24 @@ def shuffle_all_but_last(x, order, k):
     return torch.cat([x[:, :n].gather(1, order[:, :n].argsort(1)), x[:, n:]], dim=1)
 
 
-def write_table(stem, result):
+def write_table(measured):
     """Write order.md and order.tex, and return the Markdown."""
-    kept = max((r["kept"][0] for r in result.values()), key=len)
+    kept = max((r["kept"][0] for r in measured.results.values()), key=len)
     rows = []
-    for label, r in result.items():
+    for label, r in measured.results.items():
         cells = [tables.spread(values, 2) for values in zip(*r["shuffled"])]
         rows.append([label, *cells[:-1], *["–"] * (len(kept) - len(cells)), cells[-1]])
     header = ["positions", *(f"last {k}" for k in kept[:-1]), "all"]
     caption = "Loss in nats of the last word when only the last words before it keep their order"
-    return tables.write(stem, header, rows, caption + spread_of(result) + ".")
+    return tables.write(measured.out / "order", header, rows, caption + measured.spread + ".")
 
 
 @styled()
-def draw(out, result):
+def draw(measured):
     """Draw order.png: loss over the number of ordered words, and loss along the block."""
     figure, (left, right) = new_figure(1, 2, figsize=(7.6, 3.3))
-    kept = max((r["kept"][0] for r in result.values()), key=len)
-    for r, style in styles(result):
+    kept = max((r["kept"][0] for r in measured.results.values()), key=len)
+    for r, style in measured.with_styles():
         # The loss with all words shuffled is so high that it would flatten the other lines
         xs = [*range(len(r["kept"][0]) - 2), len(kept) - 2]
         over_seeds(left, xs, [ys[1:] for ys in r["shuffled"]], **style)
@@ -105,9 +102,9 @@ def draw(out, result):
     left.set(xlabel="preceding words kept in order", ylabel="loss of the last word (nats)")
     right.set_title("Every word, nothing shuffled", fontsize=9)
     right.set(xlabel="position in the block", ylabel="loss (nats per token)")
-    figure.suptitle(f"Does a causal LM use word order? Test text of {corpora_of(result)}")
+    figure.suptitle(f"Does a causal LM use word order? Test text of {measured.corpora}")
     legend_below(figure, *left.get_legend_handles_labels())
-    save(figure, out / "order.png")
+    save(figure, measured.out / "order.png")
 
 
 if __name__ == "__main__":

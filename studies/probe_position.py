@@ -16,7 +16,6 @@ Three numbers say how good the probe is. A layer that knows nothing gets the num
 import math
 import statistics
 import textwrap
-import time
 from dataclasses import dataclass
 
 import torch
@@ -35,16 +34,7 @@ from studies.probe_network import (
     scores,
     untrained,
 )
-from studies.probes import (
-    corpora_of,
-    layer_cells,
-    mark_middle,
-    measure_runs,
-    spread_of,
-    styles,
-    texts_of,
-)
-from studies.report import finish
+from studies.probes import layer_cells, mark_middle, measure_runs, texts_of
 
 
 @dataclass
@@ -54,12 +44,10 @@ class Flags(FitFlags):
 
 
 def probe(flags):
-    started = time.perf_counter()
-    out, result = measure_runs(flags, ("lm", "mlm", "classifier"), "probe", measure)
-    print("\n".join(write_table(out, result, *score) for score in SCORES))
-    draw(out, result)
-    files = ("probe.png", "argmax, median and nats as .md and .tex")
-    finish(flags, out, started, {"runs": result}, files)
+    measured = measure_runs(flags, ("lm", "mlm", "classifier"), "probe", measure)
+    print("\n".join(write_table(measured, *score) for score in SCORES))
+    draw(measured)
+    measured.finish("probe.png", "argmax, median and nats as .md and .tex")
 
 
 def measure(run, corpus, flags):
@@ -108,33 +96,33 @@ SCORES = (  # name, what the caption says, what the column of a layer that knows
 )
 
 
-def write_table(out, result, score, words, nothing):
+def write_table(measured, score, words, nothing):
     """Write one of SCORES as .md and .tex, with two rows per configuration and a column per layer;
     return the Markdown."""
-    columns = max(len(r["trained"][0][score]) for r in result.values())
+    columns = max(len(r["trained"][0][score]) for r in measured.results.values())
     rows = []
-    for label, r in result.items():
+    for label, r in measured.results.items():
         level = f"{r['nothing'][0][score]:.2f}"
         for kind, name in (("trained", label), ("untrained", f"{label}, untrained")):
             rows.append([name, *layer_cells([seed[score] for seed in r[kind]], columns), level])
     header = ["positions", *map(layer_name, range(columns)), nothing]
-    caption = f"{words}, on test text{spread_of(result)}. The lower, the more the layer knows."
-    return tables.write(out / score, header, rows, caption)
+    caption = f"{words}, on test text{measured.spread}. The lower, the more the layer knows."
+    return tables.write(measured.out / score, header, rows, caption)
 
 
 @styled()
-def draw(out, result):
+def draw(measured):
     """Draw probe.png: the median's distance over layers, and the guesses for one text at the best
     layer."""
-    rows = 1 if len(result) <= 3 else 2  # of example panels
-    columns = math.ceil(len(result) / rows)
+    rows = 1 if len(measured.results) <= 3 else 2  # of example panels
+    columns = math.ceil(len(measured.results) / rows)
     figure = make_figure(figsize=(4 + 2 * columns, 1.9 + 1.4 * rows), layout="constrained")
     grid = figure.add_gridspec(rows, columns + 1, width_ratios=[2] + [1] * columns)
     left = figure.add_subplot(grid[:, 0])
-    places = [grid[i // columns, 1 + i % columns] for i in range(len(result))]
+    places = [grid[i // columns, 1 + i % columns] for i in range(len(measured.results))]
     right = [figure.add_subplot(place) for place in places]
-    n_layers = max(len(r["trained"][0]["median"]) for r in result.values())
-    for (r, style), axis in zip(styles(result), right):
+    n_layers = max(len(r["trained"][0]["median"]) for r in measured.results.values())
+    for (r, style), axis in zip(measured.with_styles(), right):
         seeds = [seed["median"] for seed in r["trained"]]
         means = over_seeds(left, range(len(seeds[0])), seeds, **style)
         blank = zip(*(seed["median"] for seed in r["untrained"]))
@@ -149,16 +137,16 @@ def draw(out, result):
         title = textwrap.fill(f"{style['label']}, {layer_name(best)}", 24)
         axis.set_title(title, fontsize=8, parse_math=False)
     left.plot([], [], "k:", label="untrained model")
-    for level in sorted({round(r["nothing"][0]["median"], 1) for r in result.values()}):
+    for level in sorted({round(r["nothing"][0]["median"], 1) for r in measured.results.values()}):
         mark_middle(left, level)
     left.set_xticks(range(n_layers), ["embed-\ndings", *map(str, range(1, n_layers))])
     left.set_ylim(-0.03 * left.get_ylim()[1], 1.05 * left.get_ylim()[1])
     left.set(xlabel="layer that the probe reads", ylabel="distance from the true position (tokens)")
     left.set_title("All test text", fontsize=9)
     right[0].set_ylabel("guessed position, one text")
-    figure.suptitle(f"Which layers know a word's position? Probes on {corpora_of(result)}")
+    figure.suptitle(f"Which layers know a word's position? Probes on {measured.corpora}")
     legend_below(figure, *left.get_legend_handles_labels())
-    save(figure, out / "probe.png")
+    save(figure, measured.out / "probe.png")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The common parts of the position probes: flags, runs grouped by configuration, labels."""
 
+import time
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from lab.folder import figures_folder
 from lab.inside.answers import losses_of_blocks
 from lab.load import read_run
 from lab.machine import set_up_device
+from studies.report import finish
 
 
 @dataclass
@@ -32,17 +34,50 @@ class ProbeFlags:
     device: str = flag("auto", "where to compute", ("auto", "cpu", "cuda", "mps"))
 
 
-def measure_runs(flags, kinds, subfolder, measure):
-    """Measure every run, and group the runs that differ only in the seed.
+@dataclass
+class Measured:
+    """What was measured of each configuration: of the runs that differ only in the seed."""
 
-    measure(run, corpus, flags) returns {name: number or list}. Returns (folder for the results,
-    {label: {"folders", "seeds", "data", "pos", "block_size", **{name: [value of each seed]}}}).
-    """
-    device = set_up_device(flags)
+    flags: ProbeFlags
+    started: float
+    out: Path  # folder for the results
+    # {label: {"folders", "seeds", "data", "pos", "block_size", **{name: [value of each seed]}}}
+    results: dict
+
+    @property
+    def spread(self):
+        """Return the words of a caption for the ± of its numbers, "" for single runs."""
+        seeds = max(len(r["seeds"]) for r in self.results.values())
+        return f", ± sample standard deviation over {seeds} seeds" * (seeds > 1)
+
+    @property
+    def corpora(self):
+        """Return the names of the corpora that were read."""
+        return ", ".join(sorted({name for r in self.results.values() for name in r["data"]}))
+
+    def with_styles(self):
+        """Yield each configuration with the style of its line: a color for each encoding, and other
+        dashes where several configurations have the same one."""
+        drawn = Counter()
+        for i, (label, r) in enumerate(self.results.items()):
+            nth, marker = drawn[r["pos"]], "os^Dv"[i % 5]
+            drawn[r["pos"]] += 1
+            color = COLORS[i % len(COLORS)] if nth > 3 else POSITION_COLORS[r["pos"]]
+            dashes = ("-", "--", "-.", (0, (6, 1, 1, 1)))[nth % 4]
+            style = dict(color=color, linestyle=dashes, marker=marker, label=label)
+            yield r, style | dict(markersize=3.5, linewidth=1.3)
+
+    def finish(self, *files):
+        finish(self.flags, self.out, self.started, {"runs": self.results}, files)
+
+
+def measure_runs(flags, kinds, subfolder, measure):
+    """Return the Measured runs. measure(run, corpus, flags) returns {name: number or list}."""
+    started, device = time.perf_counter(), set_up_device(flags)
     folders = list(dict.fromkeys(map(Path, flags.runs)))
     loaded = {folder: read_run(folder, kinds, device=device) for folder in folders}
     out = figures_folder(flags.out or folders[0] / subfolder)
-    result = {}
+    results = {}
     for label, configuration in labelled(folders, flags.labels).items():
         runs = [loaded[folder] for folder in configuration.folders.values()]
         measured = []
@@ -51,7 +86,7 @@ def measure_runs(flags, kinds, subfolder, measure):
             corpus = data.load(corpus_of(run, flags.data))
             measured.append({"data": corpus.name} | measure(run, corpus, flags))
         config = runs[0].model.body.config
-        result[label] = {
+        results[label] = {
             "folders": [str(run.folder) for run in runs],
             "seeds": [run.config["flags"]["seed"] for run in runs],
             "pos": config.pos,
@@ -59,7 +94,7 @@ def measure_runs(flags, kinds, subfolder, measure):
             **{name: [each[name] for each in measured] for name in measured[0]},
         }
     out.mkdir(parents=True, exist_ok=True)
-    return out, result
+    return Measured(flags, started, out, results)
 
 
 def corpus_of(run, asked):
@@ -87,30 +122,6 @@ def loss_of(model, idx):
     return losses_of_blocks(model, idx[:, :-1], idx[:, 1:]).mean().item()
 
 
-def spread_of(result):
-    """Return the words of a caption for the ± of its numbers, "" for single runs."""
-    seeds = max(len(r["seeds"]) for r in result.values())
-    return f", ± sample standard deviation over {seeds} seeds" * (seeds > 1)
-
-
-def corpora_of(result):
-    """Return the names of the corpora that were read, for a title."""
-    return ", ".join(sorted({name for r in result.values() for name in r["data"]}))
-
-
-def styles(result):
-    """Yield for each configuration (its result, the style of its line): a color for each encoding,
-    and other dashes where several configurations have the same one."""
-    drawn = Counter()
-    for i, (label, r) in enumerate(result.items()):
-        nth, marker = drawn[r["pos"]], "os^Dv"[i % 5]
-        drawn[r["pos"]] += 1
-        color = COLORS[i % len(COLORS)] if nth > 3 else POSITION_COLORS[r["pos"]]
-        dashes = ("-", "--", "-.", (0, (6, 1, 1, 1)))[nth % 4]
-        style = dict(color=color, linestyle=dashes, marker=marker, markersize=3.5, linewidth=1.3)
-        yield r, style | {"label": label}
-
-
 def layer_cells(seeds, columns):
     """Return "mean ± deviation" of each layer over the seeds, each a list over layers; "–" for
     layers that the model lacks."""
@@ -118,9 +129,9 @@ def layer_cells(seeds, columns):
     return cells + ["–"] * (columns - len(cells))
 
 
-def middles(result):
+def middles(results):
     """Return the words of a caption for the distance of a guess that is always the middle."""
-    found = sorted({f"{r['middle'][0]:.2f}" for r in result.values()})
+    found = sorted({f"{r['middle'][0]:.2f}" for r in results.values()})
     return f"Always guessing the middle gives {', '.join(found)}."
 
 

@@ -12,7 +12,6 @@ and their models read longer contexts.
 """
 
 import re
-import time
 from dataclasses import dataclass
 
 import torch
@@ -25,8 +24,7 @@ from lab.errors import require
 from lab.flags import flag
 from lab.inside.answers import losses_of_blocks
 from lab.optim import perplexity
-from studies.probes import ProbeFlags, corpora_of, measure_runs, spread_of
-from studies.report import finish
+from studies.probes import ProbeFlags, measure_runs
 
 
 @dataclass
@@ -35,10 +33,9 @@ class Flags(ProbeFlags):
 
 
 def study(flags):
-    started = time.perf_counter()
-    out, result = measure_runs(flags, ("lm",), "unknown", measure)
-    print(write_table(out / "unknown", result))
-    finish(flags, out, started, {"runs": result}, ("unknown.md", "unknown.tex"))
+    measured = measure_runs(flags, ("lm",), "unknown", measure)
+    print(write_table(measured))
+    measured.finish("unknown.md", "unknown.tex")
 
 
 def measure(run, corpus, flags):
@@ -75,7 +72,7 @@ def encode(tokenizer, lines):
     return batching.stream(tokenizer, lines), torch.tensor(known)
 
 
-def write_table(stem, result):
+def write_table(measured):
     """Write unknown.md and unknown.tex, and return the Markdown."""
     header = ["model", "perplexity", "without <unk>", "share of <unk> (%)", "per word"]
     rows = [
@@ -86,12 +83,10 @@ def write_table(stem, result):
             f"{100 * r['share'][0]:.1f}",
             tables.spread(r["per word"], 2),
         ]
-        for label, r in result.items()
+        for label, r in measured.results.items()
     ]
-    caption = (
-        f"Perplexity per token on the test sets of {corpora_of(result)}, with and without <unk>"
-    )
-    return tables.write(stem, header, rows, caption + spread_of(result) + ".")
+    caption = f"Perplexity per token on the test sets of {measured.corpora}, with and without <unk>"
+    return tables.write(measured.out / "unknown", header, rows, caption + measured.spread + ".")
 
 
 if __name__ == "__main__":

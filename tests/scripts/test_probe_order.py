@@ -7,6 +7,7 @@ from helpers import assert_complains, call, result_of, succeed, tiny_model
 
 from model import Decoder
 from studies import probe_order
+from studies.probes import Measured
 
 
 @pytest.mark.parametrize("k", [0, 1, 4, 9])
@@ -44,10 +45,11 @@ def test_a_run_through_the_command_line(finished, tmp_path):
 
 def test_runs_of_two_lengths_share_the_columns(tmp_path):
     one = {"seeds": [0], "pos": "nope", "data": ["x"]}
-    result = {
+    results = {
         "short": one | {"kept": [[0, 1, 12]], "shuffled": [[3.0, 2.0, 1.0]]},
         "long": one | {"kept": [[0, 1, 2, 24]], "shuffled": [[3.5, 2.5, 2.2, 1.5]]},
     }
-    header, _, short, _ = probe_order.write_table(tmp_path / "order", result).splitlines()[:4]
+    measured = Measured(None, 0.0, tmp_path, results)
+    header, _, short, _ = probe_order.write_table(measured).splitlines()[:4]
     cells = dict(zip(*([cell.strip() for cell in line.split("|")] for line in (header, short))))
     assert (cells["last 1"], cells["last 2"], cells["all"]) == ("2.00", "–", "1.00")
