@@ -16,17 +16,19 @@ import data
 from data import batching
 from data.tokenizer import train_tokenizer
 
+N_EMBD, N_HEAD, N_LAYER, N_FFN, BLOCK_SIZE, BATCH_SIZE = 64, 2, 4, 100, 32, 16
+
 
 class Head(nn.Module):
-    """One attention head. Returns (values (B, T, head_size), weights (B, T, T))."""
+    """One attention head: x (B, T, N_EMBD) -> (B, T, N_EMBD / N_HEAD)."""
 
-    def __init__(self, n_embd, head_size, block_size, causal):
+    def __init__(self, causal):
         super().__init__()
-        self.query = nn.Linear(n_embd, head_size, bias=False)
-        self.key = nn.Linear(n_embd, head_size, bias=False)
-        self.value = nn.Linear(n_embd, head_size, bias=False)
-        self.register_buffer("visible", torch.tril(torch.ones(block_size, block_size)))
-        self.causal = causal
+        head_size, self.causal = N_EMBD // N_HEAD, causal
+        self.query = nn.Linear(N_EMBD, head_size, bias=False)
+        self.key = nn.Linear(N_EMBD, head_size, bias=False)
+        self.value = nn.Linear(N_EMBD, head_size, bias=False)
+        self.register_buffer("visible", torch.tril(torch.ones(BLOCK_SIZE, BLOCK_SIZE)))
 
     def forward(self, x):
         q, k, v = self.query(x), self.key(x), self.value(x)  # (B, T, head_size)
@@ -34,55 +36,40 @@ class Head(nn.Module):
         scores = q @ k.transpose(1, 2) / math.sqrt(k.size(-1))
         if self.causal:
             scores = scores.masked_fill(self.visible[:T, :T] == 0, float("-inf"))
-        weights = F.softmax(scores, dim=-1)
-        return weights @ v, weights
+        return F.softmax(scores, dim=-1) @ v
 
 
 class Layer(nn.Module):
     """Pre-norm block: attention by a list of heads, then a feed-forward layer."""
 
-    def __init__(self, n_embd, n_head, n_ffn, block_size, causal):
+    def __init__(self, causal):
         super().__init__()
-        self.heads = nn.ModuleList(
-            Head(n_embd, n_embd // n_head, block_size, causal) for _ in range(n_head)
-        )
-        self.project = nn.Linear(n_embd, n_embd)
+        self.heads = nn.ModuleList(Head(causal) for _ in range(N_HEAD))
+        self.project = nn.Linear(N_EMBD, N_EMBD)
         self.feed_forward = nn.Sequential(
-            nn.Linear(n_embd, n_ffn), nn.ReLU(), nn.Linear(n_ffn, n_embd)
+            nn.Linear(N_EMBD, N_FFN), nn.ReLU(), nn.Linear(N_FFN, N_EMBD)
         )
-        self.norm1, self.norm2 = nn.LayerNorm(n_embd), nn.LayerNorm(n_embd)
+        self.norm1, self.norm2 = nn.LayerNorm(N_EMBD), nn.LayerNorm(N_EMBD)
 
     def forward(self, x):
         normed = self.norm1(x)
-        outputs, maps = zip(*(head(normed) for head in self.heads))
-        x = x + self.project(torch.cat(outputs, dim=-1))
-        return x + self.feed_forward(self.norm2(x)), maps
+        x = x + self.project(torch.cat([head(normed) for head in self.heads], dim=-1))
+        return x + self.feed_forward(self.norm2(x))
 
 
 class PerHeadTransformer(nn.Module):
-    """Returns (hidden states (B, T, C), a list of attention maps (B, T, T)).
+    """idx (B, T) -> hidden states (B, T, N_EMBD). Padding is attended to like any other token."""
 
-    Padding is attended to like any other token.
-    """
-
-    def __init__(
-        self, vocab_size, n_embd=64, n_head=2, n_layer=4, n_ffn=100, block_size=32, causal=False
-    ):
+    def __init__(self, vocab_size, causal):
         super().__init__()
-        self.words = nn.Embedding(vocab_size, n_embd)
-        self.positions = nn.Embedding(block_size, n_embd)
-        self.layers = nn.ModuleList(
-            Layer(n_embd, n_head, n_ffn, block_size, causal) for _ in range(n_layer)
-        )
-        self.norm = nn.LayerNorm(n_embd)
+        self.words = nn.Embedding(vocab_size, N_EMBD)
+        self.positions = nn.Embedding(BLOCK_SIZE, N_EMBD)
+        self.layers = nn.Sequential(*(Layer(causal) for _ in range(N_LAYER)))
+        self.norm = nn.LayerNorm(N_EMBD)
 
     def forward(self, idx):
         x = self.words(idx) + self.positions(torch.arange(idx.size(1)))
-        all_maps = []
-        for layer in self.layers:
-            x, maps = layer(x)
-            all_maps.extend(maps)
-        return self.norm(x), all_maps
+        return self.norm(self.layers(x))
 
 
 class PerHeadLanguageModel(nn.Module):
@@ -91,10 +78,10 @@ class PerHeadLanguageModel(nn.Module):
     def __init__(self, vocab_size):
         super().__init__()
         self.body = PerHeadTransformer(vocab_size, causal=True)
-        self.head = nn.Linear(64, vocab_size)
+        self.head = nn.Linear(N_EMBD, vocab_size)
 
     def forward(self, idx, targets):
-        logits = self.head(self.body(idx)[0])
+        logits = self.head(self.body(idx))
         return F.cross_entropy(logits.view(-1, logits.size(-1)), targets.reshape(-1))
 
 
@@ -103,17 +90,17 @@ class PerHeadClassifier(nn.Module):
 
     def __init__(self, vocab_size, n_class):
         super().__init__()
-        self.body = PerHeadTransformer(vocab_size)
-        self.head = nn.Sequential(nn.Linear(64, 100), nn.ReLU(), nn.Linear(100, n_class))
+        self.body = PerHeadTransformer(vocab_size, causal=False)
+        self.head = nn.Sequential(nn.Linear(N_EMBD, 100), nn.ReLU(), nn.Linear(100, n_class))
 
     def logits(self, idx):
-        return self.head(self.body(idx)[0].mean(1))
+        return self.head(self.body(idx).mean(1))
 
     def forward(self, idx, targets):
         return F.cross_entropy(self.logits(idx), targets)
 
 
-def train_lm(folder, steps=500, batch_size=16, block_size=32):
+def train_lm(folder, steps=500):
     """Train a decoder and print the perplexity of every set at every 100 steps (part 2)."""
     corpus = data.load(folder)
     tokenizer = train_tokenizer("word", corpus.texts())
@@ -127,35 +114,35 @@ def train_lm(folder, steps=500, batch_size=16, block_size=32):
         if step % 100 == 0:
             model.eval()
             for name, ids in sets.items():
-                nats, blocks = 0.0, batching.consecutive_blocks(ids, block_size)
-                for x, y in zip(*(part.split(batch_size) for part in blocks)):
+                nats, blocks = 0.0, batching.consecutive_blocks(ids, BLOCK_SIZE)
+                for x, y in zip(*(part.split(BATCH_SIZE) for part in blocks)):
                     with torch.no_grad():
                         nats += model(x, y).item() * (y != -100).sum().item()
                 print(step, name, round(math.exp(nats / (len(ids) - 1)), 1), flush=True)
             model.train()
         if step < steps:
             gen = batching.generator(0, step)
-            loss = model(*batching.random_blocks(sets["train"], block_size, batch_size, gen))
+            loss = model(*batching.random_blocks(sets["train"], BLOCK_SIZE, BATCH_SIZE, gen))
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
 
 
-def train_classifier(folder, epochs=15, batch_size=16, block_size=32):
+def train_classifier(folder, epochs=15):
     """Train a classifier and print the accuracy on train and test after every epoch (part 1)."""
     corpus = data.load(folder)
     tokenizer = train_tokenizer("word", corpus.texts())
 
     def tensors(rows):
-        sequences, _ = batching.sentences(tokenizer, [text for _, text in rows], block_size)
-        idx = torch.stack([F.pad(ids, (0, block_size - len(ids))) for ids in sequences])
+        sequences, _ = batching.sentences(tokenizer, [text for _, text in rows], BLOCK_SIZE)
+        idx = torch.stack([F.pad(ids, (0, BLOCK_SIZE - len(ids))) for ids in sequences])
         return idx, torch.tensor([label for label, _ in rows])
 
     train, test = tensors(corpus.rows), tensors(corpus.test_rows)
     model = PerHeadClassifier(tokenizer.get_vocab_size(), len(corpus.classes))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     for epoch in range(epochs):
-        for which in torch.randperm(len(train[0])).split(batch_size):
+        for which in torch.randperm(len(train[0])).split(BATCH_SIZE):
             loss = model(train[0][which], train[1][which])
             optimizer.zero_grad()
             loss.backward()
@@ -164,9 +151,9 @@ def train_classifier(folder, epochs=15, batch_size=16, block_size=32):
 
 
 @torch.no_grad()
-def accuracy(model, idx, labels, batch_size=16):
+def accuracy(model, idx, labels):
     """Return the share of rows idx (N, T) whose most probable class is the label (N,)."""
-    batches = zip(idx.split(batch_size), labels.split(batch_size))
+    batches = zip(idx.split(BATCH_SIZE), labels.split(BATCH_SIZE))
     return sum((model.logits(x).argmax(-1) == y).sum().item() for x, y in batches) / len(idx)
 
 
