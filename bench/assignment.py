@@ -42,8 +42,7 @@ def bench(flags):
                 out = f"{scratch}/{part}-{i}"
                 ours.append(cpu_seconds(script, *data, "--seed", i, "--out", out, *more))
                 theirs.append(cpu_seconds("bench.per_head", part, flags.data))
-            rows[part] = compared({"poslab": ours, "per_head": theirs})
-            report(part, rows[part], "CPU time")
+            rows[part] = compare(part, "CPU time", poslab=ours, per_head=theirs)
 
         encoder, joint, frozen = f"{scratch}/encoder", [], []
         cpu_seconds("train_mlm", *data, "--steps", 100, "--out", encoder)
@@ -51,23 +50,18 @@ def bench(flags):
             joint.append(epoch_seconds(*data, "--out", f"{scratch}/joint-{i}"))
             out = f"{scratch}/frozen-{i}"
             frozen.append(epoch_seconds(*data, "--out", out, "--encoder", encoder))
-        rows["epoch"] = compared({"frozen": frozen, "joint": joint})
-        report("epoch", rows["epoch"], "wall time")
+        rows["epoch"] = compare("epoch", "wall time", frozen=frozen, joint=joint)
     if flags.out:
         write_json(flags.out, rows)
 
 
-def compared(seconds):
-    """Return the median of each of two lists, {name: list}, and of their ratios pair by pair."""
-    ratios = [a / b for a, b in zip(*seconds.values())]
-    return {name: statistics.median(s) for name, s in seconds.items()} | {
-        "ratio": statistics.median(ratios)
-    }
-
-
-def report(part, row, clock):
-    medians = "   ".join(f"{name} {row[name]:.3f} s" for name in row if name != "ratio")
-    print(f"{part:<12}{medians}   ratio {row['ratio']:.2f}   (medians of {clock})", flush=True)
+def compare(part, clock, **seconds):
+    """Print and return the medians of two lists of seconds, and that of their ratios by pair."""
+    medians = {name: statistics.median(each) for name, each in seconds.items()}
+    ratio = statistics.median(a / b for a, b in zip(*seconds.values()))
+    shown = "   ".join(f"{name} {median:.3f} s" for name, median in medians.items())
+    print(f"{part:<12}{shown}   ratio {ratio:.2f}   (medians of {clock})", flush=True)
+    return medians | {"ratio": ratio}
 
 
 def command(module, *arguments):
