@@ -86,27 +86,24 @@ def classification(runs):
 
 def accuracy(runs, part, name, what):
     """Return a table of the test accuracies of a part, and what can be concluded from it."""
-    names = {pos: f"{part}-{pos}" for pos in COMPARED}
-    parts = [p for p in ("test", "seen", "unseen") if runs.have(f"accuracy/{p}", *names.values())]
-    rows = [
-        [POSITION_NAMES[pos], *(percent(runs.values(names[pos], f"accuracy/{p}")) for p in parts)]
-        for pos in COMPARED
-    ]
     bayes = runs.baselines()
-    rows += [
-        None,
-        [LIKELIHOOD, *(percent(runs.values("likelihood-alibi", f"accuracy/{p}")) for p in parts)],
-        ["naive Bayes", *(percent([bayes[f"accuracy/{p}"]]) for p in parts)],
-    ]
-    header = ["positions", *parts]
+    shares = [p for p in ("test", "seen", "unseen") if f"accuracy/{p}" in bayes]
+
+    def row(label, name):
+        return [label, *(percent(runs.values(name, f"accuracy/{share}")) for share in shares)]
+
+    rows = [row(POSITION_NAMES[pos], f"{part}-{pos}") for pos in COMPARED]
+    rows += [None, row(LIKELIHOOD, "likelihood-alibi")]
+    rows += [["naive Bayes", *(percent([bayes[f"accuracy/{share}"]]) for share in shares)]]
+    header = ["positions", *shares]
     caption = f"Accuracy (%) of {what} on the test rows of {runs.name}. {runs.numbers}"
 
     # Test rows that also appear in the training data may be memory, so the others count
     shown, rows_are, n = "test", "test rows", len(runs.seen)
-    if "unseen" in parts and runs.split == "full":
+    if "unseen" in shares and runs.split == "full":
         shown, rows_are, n = "unseen", "unseen test rows", n - sum(runs.seen)
     values = {
-        POSITION_NAMES[pos]: [100 * share for share in runs.values(names[pos], f"accuracy/{shown}")]
+        POSITION_NAMES[pos]: [100 * a for a in runs.values(f"{part}-{pos}", f"accuracy/{shown}")]
         for pos in COMPARED
     }
     best = max(statistics.fmean(shares) for shares in values.values()) / 100
@@ -141,10 +138,9 @@ def compare_rows(runs, part):
 
 def class_scores(runs):
     """Return a table of the scores of each class that is true or predicted with every seed."""
-    rows = []
-    first = runs.results("classifier-alibi")[0]
-    for name, counts in zip(first["classes"], first["confusion"]):
-        if runs.have(f"f1/{name}", "classifier-alibi"):
+    rows, results = [], runs.results("classifier-alibi")
+    for name, counts in zip(results[0]["classes"], results[0]["confusion"]):
+        if all(f"f1/{name}" in result for result in results):
             entries = [f"{score}/{name}" for score in ("precision", "recall", "f1")]
             cells = (percent(runs.values("classifier-alibi", entry)) for entry in entries)
             rows.append([name, *cells, f"{sum(counts):,}"])
@@ -245,10 +241,9 @@ def four_positions(runs):
     """Compare ALiBi with each other encoding, seed by seed."""
     columns = []  # (heading, {pos: a value for each seed}, difference, 1 if higher is better)
     if "classifier" in runs.parts:
-        names = {pos: f"classifier-{pos}" for pos in COMPARED}
-        part = "unseen" if runs.have("accuracy/unseen", *names.values()) else "test"
-        values = {pos: runs.values(names[pos], f"accuracy/{part}") for pos in COMPARED}
-        columns.append((("accuracy (points)", part), values, lambda a, b: 100 * (a - b), 1))
+        share = "unseen" if "accuracy/unseen" in runs.baselines() else "test"
+        values = {pos: runs.values(f"classifier-{pos}", f"accuracy/{share}") for pos in COMPARED}
+        columns.append((("accuracy (points)", share), values, lambda a, b: 100 * (a - b), 1))
     if "lm" in runs.parts:
         values = {pos: runs.perplexities(pos) for pos in COMPARED}
         columns.append(("perplexity (%)", values, lambda a, b: 100 * (a / b - 1), -1))

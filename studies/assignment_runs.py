@@ -45,10 +45,6 @@ class Runs:
         """Return an entry of result.json of every seed of a run."""
         return [result[entry] for result in self.results(name)]
 
-    def have(self, entry, *names):
-        """Return whether result.json of all these runs has an entry, with every seed."""
-        return all(entry in result for name in names for result in self.results(name))
-
     def settings(self, name):
         """Return the flags of a run."""
         return read_config(self.out / f"{name}-0")["flags"]
