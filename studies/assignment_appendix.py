@@ -20,7 +20,7 @@ def attention(runs):
         "`attention_maps.py` has checked this for each run, and also that no weight is on padding "
         "or on tokens that a decoder must not see. Attention weights show which vectors a head "
         "mixed. They do not explain an answer.",
-        *([f"To look at single heads in a browser: {links}."] if links else []),
+        f"To look at single heads in a browser: {links}.",
         *(maps[name][0] for name in MAPS_SHOWN if name in maps),
     ]
 
@@ -50,9 +50,9 @@ def appendix(runs):
         *(classifier_appendix(runs) if "classifier" in runs.parts else []),
         *(frozen_appendix(runs) if "frozen" in runs.parts else []),
         *(decoder_appendix(runs) if "lm" in runs.parts else []),
-        *(["### More attention maps"] if maps else []),
+        "### More attention maps",
         *(figure for name in maps for figure in maps[name][1 if name in MAPS_SHOWN else 0 :]),
-        *(["### More position encodings"] if maps else []),
+        "### More position encodings",
         *position_pictures(runs),
     ]
 
