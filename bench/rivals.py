@@ -11,6 +11,7 @@ In masked LM the rivals compute the logits of every token, but poslab only those
 """
 
 import importlib.util
+from functools import partial
 
 import torch.nn as nn
 
@@ -26,12 +27,10 @@ def rivals(task):
     missing = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
     builders = {"usual GPT": UsualGPT} if task == "causal" else {}
     if "transformers" not in missing:
-        for name, model, options in TRANSFORMERS[task]:
-            builders[name] = lambda size, model=model, options=options: FromTransformers(
-                model(size, **options)
-            )
+        for name, options, kernel in TRANSFORMERS[task]:
+            builders[name] = partial(FromTransformers, options, kernel)
     if "x_transformers" not in missing:
-        builders["x-transformers"] = lambda size: FromXTransformers(size, task)
+        builders["x-transformers"] = partial(FromXTransformers, task)
     return builders, [name.replace("_", "-") for name in missing]
 
 
@@ -41,79 +40,75 @@ def rivals(task):
 class FromTransformers(nn.Module):
     """A model of transformers, which computes the loss itself."""
 
-    def __init__(self, model):
+    def __init__(self, options, kernel, size):
+        from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
+        from transformers.utils import logging
+
         super().__init__()
-        self.model = model
-        self.logits = "masked" if getattr(model.config, "sparse_prediction", False) else "all"
+        logging.set_verbosity_error()  # GPT-2 prints a remark about the default loss
+        config = AutoConfig.for_model(**options(size), attn_implementation=kernel)
+        self.causal = config.model_type == "gpt2"
+        auto_model = AutoModelForCausalLM if self.causal else AutoModelForMaskedLM
+        self.model = auto_model.from_config(config)
+        self.logits = "masked" if getattr(config, "sparse_prediction", False) else "all"
 
     def forward(self, idx, targets):
-        if self.model.config.model_type == "gpt2":  # shift_labels: targets are shifted already
-            return self.model(idx, labels=targets, shift_labels=targets).loss
-        return self.model(idx, labels=targets).loss
+        # As `labels` alone, GPT-2 would shift targets that are shifted already
+        more = {"shift_labels": targets} if self.causal else {}
+        return self.model(idx, labels=targets, **more).loss
 
 
-def encoder_options(size, kernel):
+def encoder(size):
     return dict(
         vocab_size=size.vocab_size,
         hidden_size=size.n_embd,
         num_hidden_layers=size.n_layer,
         num_attention_heads=size.n_head,
-        attn_implementation=kernel,
     )
 
 
-def bert_options(size, kernel):
-    return encoder_options(size, kernel) | dict(
+def bert(size):
+    return encoder(size) | dict(
+        model_type="bert",
         intermediate_size=size.n_ffn,
         hidden_act=size.activation,
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
+        max_position_embeddings=size.block_size,
     )
 
 
-def roberta(size, kernel):
-    from transformers import RobertaConfig, RobertaForMaskedLM
-
-    more = dict(max_position_embeddings=size.block_size + 2, type_vocab_size=1)
-    return RobertaForMaskedLM(RobertaConfig(**bert_options(size, kernel), **more))
+def roberta(size):
+    positions = dict(max_position_embeddings=size.block_size + 2, type_vocab_size=1)
+    return bert(size) | positions | dict(model_type="roberta")
 
 
-def bert(size, kernel):
-    from transformers import BertConfig, BertForMaskedLM
-
-    more = dict(max_position_embeddings=size.block_size)
-    return BertForMaskedLM(BertConfig(**bert_options(size, kernel), **more))
-
-
-def modernbert(size, kernel, sparse=False):
+def modernbert(size):
     """ModernBERT: rotary positions, its own mixture of local and global attention.
 
-    Its gated feed-forward layers get as many weights as the others'. sparse: compute only the
-    logits of tokens that have a target.
+    Its gated feed-forward layers get as many weights as the others'.
     """
-    from transformers import ModernBertConfig, ModernBertForMaskedLM
-
-    config = ModernBertConfig(
-        **encoder_options(size, kernel),
+    return encoder(size) | dict(
+        model_type="modernbert",
         intermediate_size=2 * size.n_ffn // 3,
         hidden_activation=size.activation,
         max_position_embeddings=size.block_size,
-        sparse_prediction=sparse,
         pad_token_id=0,
         bos_token_id=3,
         cls_token_id=3,
         eos_token_id=4,
         sep_token_id=4,
     )
-    return ModernBertForMaskedLM(config)
 
 
-def gpt2(size, kernel):
-    from transformers import GPT2Config, GPT2LMHeadModel
-    from transformers.utils import logging
+def sparse_modernbert(size):
+    """ModernBERT that computes only the logits of tokens that have a target."""
+    return modernbert(size) | dict(sparse_prediction=True)
 
-    logging.set_verbosity_error()  # it prints a remark about the default loss
-    config = GPT2Config(
+
+def gpt2(size):
+    return dict(
+        model_type="gpt2",
         vocab_size=size.vocab_size,
         n_positions=size.block_size,
         n_embd=size.n_embd,
@@ -127,20 +122,18 @@ def gpt2(size, kernel):
         use_cache=False,
         bos_token_id=3,
         eos_token_id=4,
-        attn_implementation=kernel,
     )
-    return GPT2LMHeadModel(config)
 
 
-# By task: name in the table, builder, its options
+# By task: name in the table, options, kernel of attention
 TRANSFORMERS = {
     "masked": [
-        (f"{name} {kernel}", build, {"kernel": kernel})
-        for name, build in (("RoBERTa", roberta), ("BERT", bert), ("ModernBERT", modernbert))
+        (f"{name} {kernel}", options, kernel)
+        for name, options in (("RoBERTa", roberta), ("BERT", bert), ("ModernBERT", modernbert))
         for kernel in ("eager", "sdpa")
     ]
-    + [("ModernBERT sparse", modernbert, {"kernel": "sdpa", "sparse": True})],
-    "causal": [(f"GPT-2 {kernel}", gpt2, {"kernel": kernel}) for kernel in ("eager", "sdpa")],
+    + [("ModernBERT sparse", sparse_modernbert, "sdpa")],
+    "causal": [(f"GPT-2 {kernel}", gpt2, kernel) for kernel in ("eager", "sdpa")],
 }
 
 
@@ -152,7 +145,7 @@ class FromXTransformers(nn.Module):
 
     logits = "all"
 
-    def __init__(self, size, task):
+    def __init__(self, task, size):
         from x_transformers import Decoder, Encoder, TransformerWrapper
 
         super().__init__()
