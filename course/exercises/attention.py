@@ -53,10 +53,6 @@ def soft(scores, v, p=0.0, change=lambda weights: weights, dim=-1):
     return F.dropout(weights, p) @ v, weights
 
 
-def plus(scores, mask):
-    return scores if mask is None else scores + mask[:, None, None]
-
-
 def with_nan(scores, v, p, dim=-1):
     weights = scores.softmax(dim)
     return F.dropout(weights, p) @ v, weights
@@ -97,7 +93,9 @@ ATTEND = (
         raw(q, k, None, bias), v, p, lambda w: w if mask is None else w * mask[:, None, None]
     ),
     "the mask is added to the scores as 0 and 1, which hides nothing. Give padding -inf.",
-    lambda q, k, v, mask, bias, p: soft(plus(raw(q, k, None, bias), mask), v, p),
+    lambda q, k, v, mask, bias, p: soft(
+        raw(q, k, None, bias) + (0 if mask is None else mask[:, None, None]), v, p
+    ),
     "the mask is on the values. Padding still takes its share of the weights: hide its scores.",
     lambda q, k, v, mask, bias, p: (
         attend(q, k, v if mask is None else v * mask[:, None, :, None], None, bias, p)[0],
@@ -151,14 +149,15 @@ def join_heads(y):
     return passed_through(torch.zeros(B, T, H * D), H, lambda *_, **__: y)
 
 
-def heads_cases(gen, joined):
+def split_cases(gen):
     for _ in range(3):
         B, H, T, D = sizes(gen, 4)
-        yield (
-            (torch.randn(B, T, H * D, generator=gen), H)
-            if joined
-            else (torch.randn(B, H, T, D, generator=gen),)
-        )
+        yield torch.randn(B, T, H * D, generator=gen), H
+
+
+def join_cases(gen):
+    for _ in range(3):
+        yield (torch.randn(sizes(gen, 4), generator=gen),)
 
 
 SPLIT = (
@@ -179,6 +178,6 @@ JOIN = (
 )
 ATTENTION = {"attend": (attend, attention_cases, ("output", "weights"), ATTEND, "dropout")}
 HEADS = {
-    "split_heads": (split_heads, lambda gen: heads_cases(gen, True), ("output",), SPLIT),
-    "join_heads": (join_heads, lambda gen: heads_cases(gen, False), ("output",), JOIN),
+    "split_heads": (split_heads, split_cases, ("output",), SPLIT),
+    "join_heads": (join_heads, join_cases, ("output",), JOIN),
 }

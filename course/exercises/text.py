@@ -38,12 +38,7 @@ def shifted(ids, T, n):
     """Return the targets, n instead of one word later."""
     targets = next_words(ids, T)[1]
     moved = F.pad(ids, (1, 1))[1 + n :][: len(ids) - 1]
-    moved = torch.cat([moved, torch.full((targets.numel() - len(moved),), -100)])
-    return moved.view_as(targets)
-
-
-def last_lost(targets):
-    return torch.cat([targets[:, :-1], torch.full_like(targets[:, :1], -100)], dim=1)
+    return F.pad(moved, (0, targets.numel() - len(moved)), value=-100).view_as(targets)
 
 
 def loss(logits, targets):
@@ -136,7 +131,7 @@ NEXT = (
     ),
     "the last target of each block is lost. It is the first word of the next block: shift the "
     "whole text, then cut it.",
-    lambda ids, T: (x := next_words(ids, T)) and (x[0], last_lost(x[1])),
+    lambda ids, T: (x := next_words(ids, T)) and (x[0], F.pad(x[1][:, :-1], (0, 1), value=-100)),
     "blocks of T ids give T - 1 targets: the first word of each block is never predicted.",
     lambda ids, T: tuple(next_words(ids, T)[0][:, a : a + T - 1] for a in (0, 1)),
 )
