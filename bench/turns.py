@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -26,10 +27,8 @@ def compare(others, positions, size, task, flags, peak, by_cpu):
     """
     torch._dynamo.reset()  # the shapes of the table before are not those of this one
     batches = make_batches(size, task)
-    first, *names = [f"poslab {pos}" for pos in positions] + list(others)
-    builders = others | {
-        f"poslab {pos}": lambda size, pos=pos: Poslab(size, task, pos) for pos in positions
-    }
+    builders = {f"poslab {pos}": partial(Poslab, task=task, pos=pos) for pos in positions} | others
+    first, *names = builders
     ours = Contestant(builders[first], batches, size, flags, peak.device)
     config, n = ours.model.config, n_predicted(size, task)
     flops = measure.forward_flops(config, task, size.batch_size, size.block_size, n)
