@@ -34,15 +34,7 @@ def check():
         parser.error(f"{', '.join(unknown)}: no such exercise; there are {known}")
     chosen = {file: sheet for file, sheet in sheets.items() if title(file) in wanted or not wanted}
     torch.set_num_threads(1)  # for tiny tensors
-    keep_reporting(
-        here,
-        chosen,
-        flags.seconds,
-        len(wanted),
-        flags.watch,
-        command="python check.py",
-        again="take it from the handout again",
-    )
+    keep_reporting(here, chosen, flags, "python check.py", "take it from the handout again")
 
 
 if __name__ == "__main__":

@@ -28,15 +28,8 @@ class Flags:
 def check(flags):
     torch.set_num_threads(1)  # for tiny tensors
     folder, names = answers_in(flags.folder), chosen(flags.names)
-    keep_reporting(
-        folder,
-        make_sheets(names),
-        flags.seconds,
-        len(flags.names),
-        flags.watch,
-        command=f"python -m course.check {folder}",
-        again=f"python -m course.start {folder} writes it again",
-    )
+    again = f"python -m course.start {folder} writes it again"
+    keep_reporting(folder, make_sheets(names), flags, f"python -m course.check {folder}", again)
 
 
 if __name__ == "__main__":

@@ -5,20 +5,19 @@ import time
 from course.judge import judge
 
 
-def keep_reporting(folder, sheets, seconds, details, watch, command, again):
-    """Print a report, and with `watch` another one whenever a Python file has changed.
+def keep_reporting(folder, sheets, flags, command, again):
+    """Print a report, and with --watch another one whenever a Python file has changed.
 
-    sheets: {file name: sheet}; details: how many exercises are shown with their first difference.
-    command checks the folder; `again` says how to get a missing file.
+    sheets: {file name: sheet}. command checks the folder; `again` says how to get a missing file.
     """
-    report(folder, sheets, seconds, details, command, again)
-    for _ in changes(folder) if watch else ():
+    report(folder, sheets, flags.seconds, len(flags.names), command, again)
+    for _ in changes(folder) if flags.watch else ():
         print(f"\n{time.strftime('%H:%M:%S')}")
-        report(folder, sheets, seconds, 1, command, again)
+        report(folder, sheets, flags.seconds, 1, command, again)
 
 
 def report(folder, sheets, seconds, details, command, again):
-    """Print a line per exercise, the first differences of some that are wrong, and what is next."""
+    """Print a line per exercise, the first difference of `details` wrong ones, and the next."""
     verdicts = {}
     for file, sheet in sheets.items():
         verdict = verdicts[file] = judge(folder / file, sheet, seconds)
