@@ -11,7 +11,7 @@ from pathlib import Path
 
 from course.exercises import EXERCISES, STUBS, file_name
 from lab.command import main
-from lab.errors import UserError
+from lab.errors import require
 from lab.flags import flag
 
 
@@ -22,12 +22,11 @@ class Flags:
 
 def start(flags):
     folder, names = Path(flags.folder), [file_name(name) for name in EXERCISES]
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder}: is a file; give a folder for your answers")
+    other = f"{folder}: is a file; give a folder for your answers"
+    require((folder.is_dir() or not folder.exists(), other))
     missing = [name for name in names if not (folder / name).exists()]
-    if not missing:
-        remedy = "delete or rename the file of an exercise to begin it again"
-        raise UserError(f"{folder}: all exercises are there, nothing was overwritten; {remedy}")
+    remedy = "delete or rename the file of an exercise to begin it again"
+    require((missing, f"{folder}: all exercises are there, nothing was overwritten; {remedy}"))
     folder.mkdir(parents=True, exist_ok=True)
     for name in missing:
         shutil.copyfile(STUBS / name, folder / name)

@@ -6,7 +6,7 @@ from pathlib import Path
 from course.exercises import attention, layers, positions, text
 from course.judge import get_gradients, observe
 from data.batching import generator
-from lab.errors import UserError, require
+from lab.errors import require
 
 STUBS = Path(__file__).parents[1] / "stubs"
 # Of each exercise {function: (reference, cases, names of the outputs, known mistakes, watcher)}.
@@ -44,10 +44,9 @@ def chosen(wanted):
     Raises UserError."""
     numbered = {str(number): name for number, name in enumerate(EXERCISES, start=1)}
     wanted, known = [word.strip() for word in wanted if word.strip()], ", ".join(EXERCISES)
-    for word in wanted:
-        if numbered.get(word, word) not in EXERCISES:
-            raise UserError(f"{word}: no such exercise; there are 1 to {len(EXERCISES)}: {known}")
-    names = {numbered.get(word, word) for word in wanted}
+    names = [numbered.get(word, word) for word in wanted]
+    unknown = ", ".join(name for name in names if name not in EXERCISES)
+    require((not unknown, f"{unknown}: no such exercise; there are 1 to {len(EXERCISES)}: {known}"))
     return [name for name in EXERCISES if name in names or not names]
 
 
