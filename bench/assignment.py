@@ -69,10 +69,7 @@ def command(module, *arguments):
 
 
 def cpu_seconds(module, *arguments):
-    """Return user and system time of one finished command, start-up included.
-
-    Raise UserError with its last line if it fails.
-    """
+    """Return user and system time of a command. Raise UserError if it fails."""
     before = os.times()
     done = subprocess.run(command(module, *arguments), capture_output=True, encoding="utf-8")
     after = os.times()

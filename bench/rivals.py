@@ -84,13 +84,10 @@ def roberta(size):
 
 
 def modernbert(size):
-    """ModernBERT: rotary positions, its own mixture of local and global attention.
-
-    Its gated feed-forward layers get as many weights as the others'.
-    """
+    """ModernBERT: rotary positions, its own mixture of local and global attention."""
     return encoder(size) | dict(
         model_type="modernbert",
-        intermediate_size=2 * size.n_ffn // 3,
+        intermediate_size=2 * size.n_ffn // 3,  # gated: as many weights as in the others
         hidden_activation=size.activation,
         max_position_embeddings=size.block_size,
         pad_token_id=0,

@@ -62,8 +62,7 @@ class Flags(TrainFlags, ProcessFlags):
 
 @torch.no_grad()
 def evaluate(model, batches, device, flags, first):
-    """Return (nats, tokens, nats of words, words) over all targets. Words are what is neither a
-    sentinel nor [EOS]."""
+    """Return (nats, tokens, nats of words, words); sentinels and [EOS] are not words."""
     model.eval()
     sums = torch.zeros(4, dtype=torch.float64)
     for source, mask, inputs, labels in processes.my_share(batches):

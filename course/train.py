@@ -100,8 +100,7 @@ def train(flags):
 
 
 def gather(folder, pos):
-    """Return the functions of a model, the student's where they run, else the reference's; and the
-    names of those that are wrong."""
+    """Return the functions of a model, the student's if they run, and the names of wrong ones."""
     found, faults = {}, []
     for function, exercise in USED.items():
         if ONLY_FOR.get(function, pos) != pos:
@@ -162,8 +161,7 @@ def compare_gradients(yours, reference):
 
 
 def conclude(losses, gradients, faults):
-    """Return a sentence on the losses of two trainings, [(yours, reference)], and on how far apart
-    their first gradients are."""
+    """Return a sentence on losses [(yours, reference)] and the difference of first gradients."""
     mine, theirs = torch.tensor(losses, dtype=torch.float64).T
     most = ((mine - theirs).abs() / theirs).max().item()  # NaN stays
     apart = f"the first gradients differ by {gradients:.1%}, the losses by at most {most:.2%}"

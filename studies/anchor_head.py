@@ -88,8 +88,7 @@ def measure(run, corpus, flags):
 
 @torch.no_grad()
 def weights_on_first(body, idx):
-    """Return (n_layer, n_head, T): the mean weight of each head on the first token of idx (N, T),
-    by the position of the query."""
+    """Return (n_layer, n_head, T): the mean weight on the first token of idx (N, T) by query."""
     device, total = device_of(body), 0
     for rows in idx.split(64):
         _, maps = body(rows.to(device), need_weights=True)
@@ -101,8 +100,7 @@ def weights_on_first(body, idx):
 
 
 def write_table(measured):
-    """Write anchor.md and .tex: four rows per configuration, with and without heads; return the
-    Markdown."""
+    """Write anchor.md and .tex: four rows per configuration; return the Markdown."""
     columns = max(len(r["whole"][0]["median"]) for r in measured.results.values())
     rows = []
     for label, r in measured.results.items():

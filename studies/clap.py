@@ -143,8 +143,7 @@ def training(name, seed, where, flags, steps, lr):
 
 
 def choose_rates(out, names, flags):
-    """Return {name: learning rate}: the best on the held-out lines of three, after runs of as many
-    steps as --size has."""
+    """Return {name: learning rate}: the best of three on held-out lines, after --size's steps."""
     steps, lr = SIZES[flags.size]["steps"], SIZES[flags.size]["lr"]
 
     def trial(name, factor):
@@ -164,8 +163,7 @@ def choose_rates(out, names, flags):
 
 
 def choose(flags):
-    """Return the names of the configurations that --only names as their folders are named, or all.
-    Raises UserError for an unknown one."""
+    """Return the configurations whose folders --only names, or all. Raises UserError."""
     known = {slug(name): name for name in ALL}
     return [known[part] for part in (known_names(flags, "only", known) if flags.only else known)]
 

@@ -85,8 +85,7 @@ def write_table(measured):
 
 @styled()
 def draw(measured):
-    """Draw emergence.png: the probe's distance over steps, a panel per configuration, and the
-    losses."""
+    """Draw emergence.png: the probe's distance over steps, by configuration, and the losses."""
     n = len(measured.results)
     figure, axes = new_figure(1, n + 1, figsize=(2.9 * (n + 1) + 0.5, 3.2))
     *panels, last = axes

@@ -132,8 +132,7 @@ def check_flags(path, arguments):
 
 
 def typed_flags(words):
-    """Return {field: value, as typed} of a command line; of a flag given twice, the last value.
-    Switches have the value True or False."""
+    """Return {field: last value as typed} of a command line; a switch is "True" or "False"."""
     found = {}
     for word, after in zip(words, [*words[1:], "--"]):
         if not word.startswith("--"):

@@ -191,8 +191,7 @@ def main_shape(size):
 
 
 def cost(arguments, first):
-    """Estimate the floating-point operations of a training. A look takes about as long as the
-    first training."""
+    """Estimate the FLOPs of a training; a look takes about as long as the first one."""
     given = typed_flags(arguments if "--n-embd" in arguments else first)
     n_layer, n_embd, *tokens = (
         int(given[name]) for name in ("n_layer", "n_embd", "steps", "batch_size", "block_size")

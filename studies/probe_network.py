@@ -52,10 +52,7 @@ class Probe(nn.Module):
 
 @torch.no_grad()
 def states_of_tokens(body, idx, mask):
-    """Return (n_layer + 1, N, C): the states of the N real tokens of idx, mask (B, T).
-
-    The embeddings come first. Padding is left out.
-    """
+    """Return embeddings and states (n_layer + 1, N, C) of the N real tokens of idx, mask (B, T)."""
     device, parts = device_of(body), []
     for rows, real in zip(idx.split(64), mask.split(64)):
         rows, real = rows.to(device), real.to(device)
@@ -111,8 +108,7 @@ def untrained(body, seed):
 
 
 def scores(readings, truth):
-    """Return {"argmax", "median": mean distance in tokens, "nats": mean loss}, a list of layers
-    each."""
+    """Return {"argmax", "median": mean distance in tokens, "nats": mean loss} of each layer."""
     return {
         "argmax": [(r["argmax"] - truth).abs().float().mean().item() for r in readings],
         "median": [(r["median"] - truth).abs().float().mean().item() for r in readings],

@@ -97,8 +97,7 @@ SCORES = (  # name, what the caption says, what the column of a layer that knows
 
 
 def write_table(measured, score, words, nothing):
-    """Write one of SCORES as .md and .tex, with two rows per configuration and a column per layer;
-    return the Markdown."""
+    """Write one of SCORES as .md and .tex, a column per layer; return the Markdown."""
     columns = max(len(r["trained"][0][score]) for r in measured.results.values())
     rows = []
     for label, r in measured.results.items():
@@ -112,8 +111,7 @@ def write_table(measured, score, words, nothing):
 
 @styled()
 def draw(measured):
-    """Draw probe.png: the median's distance over layers, and the guesses for one text at the best
-    layer."""
+    """Draw probe.png: distances over layers, and the guesses for one text at the best layer."""
     rows = 1 if len(measured.results) <= 3 else 2  # of example panels
     columns = math.ceil(len(measured.results) / rows)
     figure = make_figure(figsize=(4 + 2 * columns, 1.9 + 1.4 * rows), layout="constrained")

@@ -19,10 +19,7 @@ def finish(flags, out, started, result, files):
 
 
 def write_report(flags, out, title, parts):
-    """Write report.md and report.html: a title, the command that made them, and the parts.
-
-    parts: pieces of Markdown, of the kind that studies/page.py understands.
-    """
+    """Write report.md and report.html: a title, the command, and parts in page.py's Markdown."""
     made = f"Made by `{typed_command(flags)}` at revision {git_revision()}."
     text = "\n\n".join(part.strip() for part in (f"# {title}", made, *parts)) + "\n"
     write_text(out / "report.md", text)
@@ -40,10 +37,7 @@ def read_table(path):
 
 
 def literal(text, most=200):
-    """Return one line of Markdown that shows a text of unknown content as it is.
-
-    `|` is left to lab/tables.py, which escapes it.
-    """
+    """Return one line of Markdown that shows any text as it is; lab/tables.py escapes its `|`."""
     return re.sub(r"([\\`*_\[\]<>&~$!])", r"\\\1", printable(text, most))
 
 

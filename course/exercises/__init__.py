@@ -40,8 +40,7 @@ def answers_in(folder):
 
 
 def chosen(wanted):
-    """Return the names of exercises given by name or number, in order; all if none is given.
-    Raises UserError."""
+    """Return the exercises given by name or number, in order, or all. Raises UserError."""
     numbered = {str(number): name for number, name in enumerate(EXERCISES, start=1)}
     wanted, known = [word.strip() for word in wanted if word.strip()], ", ".join(EXERCISES)
     names = [numbered.get(word, word) for word in wanted]
