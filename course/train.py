@@ -91,7 +91,11 @@ def train(flags):
             gradients = compare_gradients(yours, reference)
         rate = learning_rate(step, flags.steps, 1e-3, 0, 0.5)
         for model, optimizer in zip((yours, reference), optimizers):
-            update(model, optimizer, rate)
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+            clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
         if (step + 1) % max(1, flags.steps // 5) == 0:
             said = "step {:>4}   your loss {:.4f}   the reference's {:.4f}"
             print(said.format(step + 1, *losses[-1]), flush=True)
@@ -143,14 +147,6 @@ def put_in(functions, body):
         body.attention_bias = lambda T, mask: functions.causal_bias(config.n_head, T).float()
     else:
         body.attention_bias = lambda T, mask: torch.full((T, T), -math.inf).triu(1)
-
-
-def update(model, optimizer, rate):
-    for group in optimizer.param_groups:
-        group["lr"] = rate
-    clip_grad_norm_(model.parameters(), 1.0)
-    optimizer.step()
-    optimizer.zero_grad()
 
 
 def compare_gradients(yours, reference):

@@ -62,7 +62,10 @@ class Flags(JobFlags):
 
 def crossvalidate(flags):
     started = time.perf_counter()
-    chosen, corpus = known_names(flags, "recipes", RECIPES), check(flags)
+    chosen, corpus = known_names(flags, "recipes", RECIPES), load_labelled(flags.data)
+    n_rows = len(corpus.rows + corpus.test_rows)
+    few = f"--folds {flags.folds}: {flags.data} has only {n_rows} labelled rows; give fewer"
+    require((flags.folds <= n_rows, few))
     mlm = in_quotes("--mlm", flags.mlm)
     kinds = [in_quotes("--likelihood", text) for text in flags.likelihood or [""]]
     out = Path(flags.out or f"out/crossvalidate-{Path(flags.data).resolve().stem}")
@@ -140,15 +143,6 @@ def compare_with_bayes(chosen, folds, seeds, answer):
         for name in chosen
         if name != "bayes"
     ]
-
-
-def check(flags):
-    """Return the corpus. UserError if it has fewer rows than --folds."""
-    corpus = load_labelled(flags.data)
-    n_rows = len(corpus.rows + corpus.test_rows)
-    few = f"--folds {flags.folds}: {flags.data} has only {n_rows} labelled rows; give fewer"
-    require((flags.folds <= n_rows, few))
-    return corpus
 
 
 def in_quotes(name, text):

@@ -67,23 +67,17 @@ def measure(run, corpus, flags):
     text = idx[0][mask[0]]
     if flags.text:
         text = batching.sentences(run.tokenizer, [flags.text], T)[0][0]
-    whole = torch.ones_like(text[None], dtype=torch.bool)
-    example, true = read_positions(body, probes, text[None], whole)
+    example, true = read_positions(body, probes, *batching.pad([text]))
     return {
         "trained": scores(readings, truth),
         "untrained": scores(readings_of_blank, truth),
         "nothing": {
-            "argmax": random_guess(truth, T),
+            "argmax": (torch.arange(T)[:, None] - truth).abs().float().mean().item(),
             "median": middle_of(truth),
             "nats": math.log(T),
         },
         "example": {"guessed": [r["median"].tolist() for r in example], "true": true.tolist()},
     }
-
-
-def random_guess(truth, n_position):
-    """Return the expected error of a random position; (n^2 - 1) / 3n if all are as frequent."""
-    return (torch.arange(n_position)[:, None] - truth).abs().float().mean().item()
 
 
 # ---------------------------------------------------------------------------- results
