@@ -106,7 +106,10 @@ class Flags(StudyFlags):
 def study(flags):
     started, out = time.perf_counter(), Path(flags.out)
     size = SIZES[flags.size]
-    steps, names = flags.steps or size["steps"], choose(flags)
+    steps = flags.steps or size["steps"]
+    by_slug = {slug(name): name for name in ALL}
+    chosen = known_names(flags, "only", by_slug) if flags.only else by_slug
+    names = [by_slug[each] for each in chosen]
 
     # Jobs: the first seed of all, then the second
     rates = choose_rates(out, names, flags) if flags.choose_lr else dict.fromkeys(names, size["lr"])
@@ -144,28 +147,15 @@ def training(name, seed, where, flags, steps, lr):
 
 def choose_rates(out, names, flags):
     """Return {name: learning rate}: the best of three on held-out lines, after --size's steps."""
-    steps, lr = SIZES[flags.size]["steps"], SIZES[flags.size]["lr"]
-
-    def trial(name, factor):
-        return f"lr-{factor:g}-{folder(name, 0)}"
-
-    def best(name):
-        found = {f: read_result(out / trial(name, f))["perplexity/valid"] for f in FACTORS}
-        return min(found, key=found.get)
-
+    size = SIZES[flags.size]
+    trials = {(name, f): f"lr-{f:g}-{folder(name, 0)}" for name in names for f in FACTORS}
     jobs = [
-        training(name, 0, trial(name, factor), flags, steps, factor * lr)
-        for name in names
-        for factor in FACTORS
+        training(name, 0, trial, flags, size["steps"], f * size["lr"])
+        for (name, f), trial in trials.items()
     ]
     run_all(out, (jobs,), flags)
-    return {name: best(name) * lr for name in names}
-
-
-def choose(flags):
-    """Return the configurations whose folders --only names, or all. Raises UserError."""
-    known = {slug(name): name for name in ALL}
-    return [known[part] for part in (known_names(flags, "only", known) if flags.only else known)]
+    found = {key: read_result(out / trial)["perplexity/valid"] for key, trial in trials.items()}
+    return {name: size["lr"] * min(FACTORS, key=lambda f: found[name, f]) for name in names}
 
 
 def slug(name):
