@@ -63,9 +63,9 @@ class Flags(JobFlags):
 def crossvalidate(flags):
     started = time.perf_counter()
     chosen, corpus = known_names(flags, "recipes", RECIPES), load_labelled(flags.data)
-    n_rows = len(corpus.rows + corpus.test_rows)
-    few = f"--folds {flags.folds}: {flags.data} has only {n_rows} labelled rows; give fewer"
-    require((flags.folds <= n_rows, few))
+    n_distinct = len(corpus.fold(1, 1).test_rows)
+    few = f"--folds {flags.folds}: {flags.data} has only {n_distinct} distinct labelled rows"
+    require((flags.folds <= n_distinct, f"{few}; give fewer"))
     mlm = in_quotes("--mlm", flags.mlm)
     kinds = [in_quotes("--likelihood", text) for text in flags.likelihood or [""]]
     out = Path(flags.out or f"out/crossvalidate-{Path(flags.data).resolve().stem}")
@@ -99,7 +99,6 @@ def crossvalidate(flags):
         return answer(*which).accuracies()["accuracy/test"]
 
     # Results
-    n_distinct = sum(len(corpus.split(f"{i}/{flags.folds}")[0].test_rows) for i in folds)
     result = {}
     for name in chosen:
         values = [statistics.fmean(accuracy(name, i, [seed]) for seed in seeds) for i in folds]
