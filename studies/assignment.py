@@ -21,7 +21,6 @@ from studies.assignment_runs import COMPARED, FORMS, LENGTHS, Runs
 from studies.jobs import JobFlags, options, run_all
 from studies.report import literal, write_report
 
-MAPS = ["--positions", "--html"]  # what attention_maps.py makes of every run, besides heatmaps
 # The encoders that compare the forms of ALiBi: of the assignment's size, trained for 20 s each
 ENCODER = options(n_layer=4, n_head=2, n_embd=64, n_ffn=100, activation="relu", head="linear")
 ENCODER += options(init_std=0.05, dropout=0, lr=2e-3, warmup=40, steps=400)
@@ -75,7 +74,7 @@ def assignment(flags):
             how += split if "classifier" in parts else []
             trainings.append((f"form-{form}-{seed}", "train_mlm", [*same, *how, *ENCODER]))
     drawn = [f"{part}-{pos}-0" for part in parts if part != "frozen" for pos in COMPARED]
-    maps = [*MAPS, *example(corpus)]
+    maps = ["--positions", "--html", *example(corpus)]
     figures = [(f"maps-{name}", "attention_maps", [out / name, *maps]) for name in drawn]
     for part in parts:
         runs = [out / f"{part}-{pos}-{seed}" for pos in COMPARED for seed in range(flags.seeds)]

@@ -28,18 +28,15 @@ def attention(runs):
 def attention_maps(runs):
     """Return {folder of a run: figures of its attention}."""
     maps = {}
-    for part in [part for part in runs.parts if part != "frozen"]:
-        for pos in COMPARED:
-            about = read_record(runs.out / f"maps-{part}-{pos}-0" / "maps.json")
-            maps[f"{part}-{pos}-0"] = [
-                picture(
-                    f"maps-{part}-{pos}-0/{name}",
-                    f"Attention of the {model_name(part, pos)}, trained on {runs.data}: "
-                    f"“{literal(about[name]['text'])}”",
-                )
-                for name in sorted(about)
-                if name.endswith(".png")
-            ]
+    for part, pos in drawn(runs):
+        folder = f"maps-{part}-{pos}-0"
+        about = read_record(runs.out / folder / "maps.json")
+        what = f"Attention of the {model_name(part, pos)}, trained on {runs.data}"
+        maps[f"{part}-{pos}-0"] = [
+            picture(f"{folder}/{name}", f"{what}: “{literal(about[name]['text'])}”")
+            for name in sorted(about)
+            if name.endswith(".png")
+        ]
     return maps
 
 
@@ -99,13 +96,17 @@ def decoder_appendix(runs):
 def position_pictures(runs):
     """Return figures of the position encodings of seed 0 that part 3 does not show."""
     pictures = []
-    for part in runs.parts:
-        for pos in COMPARED:
-            path = f"maps-{part}-{pos}-0/positions.png"
-            if (runs.out / path).exists() and (part, pos) != ("lm", "alibi"):
-                words = f"Position encoding of the {model_name(part, pos)}, after training on "
-                pictures.append(picture(path, f"{words}{runs.data}."))
+    for part, pos in drawn(runs):
+        path = f"maps-{part}-{pos}-0/positions.png"
+        if (runs.out / path).exists() and (part, pos) != ("lm", "alibi"):
+            what = f"Position encoding of the {model_name(part, pos)}, after training on"
+            pictures.append(picture(path, f"{what} {runs.data}."))
     return pictures
+
+
+def drawn(runs):
+    """Return (part, pos) of the models that attention_maps.py has drawn."""
+    return [(part, pos) for part in runs.parts if part != "frozen" for pos in COMPARED]
 
 
 def model_name(part, pos):
