@@ -179,12 +179,10 @@ def check(flags):
     """Return the lengths, widths and positions. Raise UserError for invalid flags."""
     lengths, widths = whole_numbers(flags, "lengths"), whole_numbers(flags, "widths")
     positions, out = known_names(flags, "positions", POSITIONS), Path(flags.out)
+    heads = f"--widths {flags.widths}: must be multiples of 64, the width of a head"
     require(
         (lengths and min(lengths) > 0, f"--lengths {flags.lengths}: must be at least 1 each"),
-        (
-            widths and all(C > 0 and C % 64 == 0 for C in widths),
-            f"--widths {flags.widths}: must be multiples of 64, the width of a head",
-        ),
+        (widths and all(C > 0 and C % 64 == 0 for C in widths), heads),
         (out.suffix in (".png", ".pdf", ".svg"), f"--out {out}: must end in .png, .pdf or .svg"),
     )
     check_folder_of(out)

@@ -146,16 +146,9 @@ def check(flags):
     except ValueError:
         threads = [0]
     on_cpu = flags.device == "cpu"
-    require(
-        (
-            min(threads) > 0,
-            f'--threads {flags.threads}: must be positive numbers or "all", comma-separated',
-        ),
-        (
-            on_cpu or not flags.apart,
-            "--apart: compares CPU memory; leave it out or use --device cpu",
-        ),
-    )
+    wrong = f'--threads {flags.threads}: must be positive numbers or "all", comma-separated'
+    gpu = "--apart: compares CPU memory; leave it out or use --device cpu"
+    require((min(threads) > 0, wrong), (on_cpu or not flags.apart, gpu))
     check_folder_of(flags.out)
     positions = dict.fromkeys(["learned", *known_names(flags, "positions", POSITIONS)])
     return sizes, tasks, list(positions), list(dict.fromkeys(threads if on_cpu else threads[:1]))
