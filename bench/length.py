@@ -87,14 +87,8 @@ def cost(flags, C, T, B, pos, peak, by_cpu):
     """
     torch.manual_seed(0)
     memory = measure.PeakMemory(peak.device)
-    config = Config(
-        vocab_size=flags.vocab_size,
-        block_size=T,
-        n_layer=flags.n_layer,
-        n_head=C // 64,
-        n_embd=C,
-        pos=pos,
-    )
+    shape = dict(n_layer=flags.n_layer, n_head=C // 64, n_embd=C)
+    config = Config(vocab_size=flags.vocab_size, block_size=T, pos=pos, **shape)
     model = LanguageModel(Decoder(config))
     optimizer = make_adamw(model, 1e-4, 0.01)
     idx = torch.randint(5, flags.vocab_size, (B, T + 1))
