@@ -59,7 +59,8 @@ class Flags:
 
 def train(flags):
     folder = answers_in(flags.folder)
-    functions, faults = gather(folder, flags.pos)
+    functions, written, faults = gather(folder, flags.pos)
+    require((written, f"{folder}: none of these functions is written yet; write one, then train"))
     text = read_text(flags)
     ids, vocab_size = text.streams["train"], text.tokenizer.get_vocab_size()
     config = Config(vocab_size, n_ffn=100, pos=flags.pos, activation="relu")  # as in train_lm.py
@@ -104,8 +105,9 @@ def train(flags):
 
 
 def gather(folder, pos):
-    """Return the functions of a model, the student's if they run, and the names of wrong ones."""
-    found, faults = {}, []
+    """Return the functions of a model, the student's if they run; the names of these, and of the
+    wrong ones."""
+    found, written, faults = {}, [], []
     for function, exercise in USED.items():
         if ONLY_FOR.get(function, pos) != pos:
             continue
@@ -115,11 +117,12 @@ def gather(folder, pos):
         verdict = verdict or judge_function(path, mine, function, task)
         runs = verdict.status in ("done", "mistake", "difference")
         found[function] = mine if runs else EXERCISES[exercise][function][0]
-        if runs and verdict.status != "done":
-            faults.append(function)
+        if runs:
+            written.append(function)
+            faults += [function] * (verdict.status != "done")
         said = (verdict.message or verdict.status).removeprefix(f"{function}: ")
         print(f"  {function:<12} {'yours' if runs else 'the reference':<14} {said}")
-    return SimpleNamespace(**found), faults
+    return SimpleNamespace(**found), written, faults
 
 
 def put_in(functions, body):

@@ -288,6 +288,7 @@ def test_check_refuses_other_folders_and_names(answers, tmp_path):
     assert_complains(call("course.check", answers, "alibis"), "no such exercise", "padding, att")
     assert_complains(call("course.train", tmp_path), "has no exercises", "course.start")
     (tmp_path / "few.txt").write_text("We choose hope.\nYes we can.", encoding="utf-8")
+    answer(answers, "perplexity", "loss", "return logits.sum()")
     few = call("course.train", answers, data=tmp_path / "few.txt")
     assert_complains(few, "few.txt: has too little text")
 
@@ -299,9 +300,8 @@ ALIBI = """distance = torch.arange(T)[:, None] - torch.arange(T)
     return (-m[:, None, None] * distance).masked_fill(distance < 0, -torch.inf)"""
 
 
-def test_train_without_an_answer_is_the_reference(answers, corpus):
-    told = succeed(call("course.train", answers, data=corpus, steps=2)).out
-    assert "Your model trains as the reference does" in told
+def test_train_needs_an_answer(answers, corpus):
+    assert_complains(call("course.train", answers, data=corpus, steps=2), "is written yet")
 
 
 def test_train_takes_what_the_check_takes(answers, corpus):
