@@ -25,9 +25,10 @@ from lab.machine import git_revision, peak_memory, versions
 from lab.optim import make_adamw
 from lab.parameters import count_parameters
 from lab.records import read_config, read_metrics, resume_command, typed_command
-from lab.signals import Interrupted, Losses, Signals
+from lab.signals import Interrupted, Signals
 
 CHECKPOINT = ("model", "optimizer", "step", "rng", "cuda_rng", "seconds", "more")
+LOOK_EVERY = 100  # steps between looks at losses on a GPU, since each look waits for the GPU
 
 
 class Run:
@@ -44,10 +45,11 @@ class Run:
         self.started, self.earlier = time.perf_counter(), [0.0, 0.0]  # seconds: wall, CPU
         self.first_step = self.tokens = 0
         self.vocab_size = config.vocab_size
-        self.recent, self.best = [], None  # losses since the last evaluation; best number so far
+        self.recent, self.unchecked = [], []  # losses since the last evaluation, the last check
+        self.best = None  # (step, number) of the best evaluation so far
         self.saved = None  # step of the last checkpoint
         self.damaged = self.retraining = False
-        self.live, self.losses, self.signals = LiveLine(), Losses(), Signals(self.how_to_resume)
+        self.live, self.signals = LiveLine(), Signals(self.how_to_resume)
         self.unit, self.per_epoch, self.every = "step", 1, getattr(flags, "eval_every", 1)
         self.total = getattr(flags, "steps", 0) + getattr(flags, "class_steps", 0)
         self.kept = whole_numbers(flags, "keep") if getattr(flags, "keep", "") else []
@@ -129,7 +131,8 @@ class Run:
         self.tokens += tokens
         self.new_tokens += tokens
         lr = self.optimizer.param_groups[0]["lr"]
-        if self.losses.add(step + 1, lr, loss):
+        self.unchecked.append((step + 1, lr, loss))
+        if loss.device.type == "cpu" or len(self.unchecked) == LOOK_EVERY:
             self.check_losses()
         if processes.is_rank_0() and self.live.is_due():
             seconds = time.perf_counter() - self.loop_started
@@ -198,10 +201,13 @@ class Run:
         return f"{self.unit} {number}{begun} is saved{lost}; to resume: {command}"
 
     def check_losses(self):
-        """Raise UserError if a loss is NaN or infinite."""
-        if wrong := self.losses.first_wrong():
-            step, lr, loss = wrong
-            raise self.diverged(f"at step {step}, with learning rate {lr:g}, the loss is {loss}")
+        """Raise UserError naming the first loss that is NaN or infinite since the last check."""
+        unchecked, self.unchecked = self.unchecked, []
+        losses = torch.stack([loss for *_, loss in unchecked]).tolist() if unchecked else []
+        for (step, lr, _), loss in zip(unchecked, losses):
+            if not math.isfinite(loss):
+                where = f"at step {step}, with learning rate {lr:g}"
+                raise self.diverged(f"{where}, the loss is {loss}")
 
     def diverged(self, what):
         good = "no checkpoint was written before"

@@ -1,14 +1,10 @@
-"""End a training early: at a signal, or at a loss that is NaN or infinite."""
+"""End a training early, at a signal."""
 
 import contextlib
-import math
 import signal
 import threading
 
-import torch
-
 SIGNALS = (signal.SIGINT, signal.SIGTERM)  # Ctrl-C, and a scheduler that stops a job
-LOOK_EVERY = 100  # steps between looks at losses on a GPU, since each look waits for the GPU
 
 
 class Interrupted(KeyboardInterrupt):
@@ -50,25 +46,3 @@ class Signals:
         if self.asked or not self.waiting:
             raise Interrupted(number, self.remedy())
         self.asked = number
-
-
-class Losses:
-    """Losses that have not been checked yet. On the CPU each is checked at once, on a GPU many at
-    a time."""
-
-    def __init__(self):
-        self.unseen = []
-
-    def add(self, step, lr, loss):
-        """Add a loss, a scalar tensor; return whether it is time to check."""
-        self.unseen.append((step, lr, loss))
-        return loss.device.type == "cpu" or len(self.unseen) == LOOK_EVERY
-
-    def first_wrong(self):
-        """Return (step, learning rate, loss) of the first loss that is NaN or infinite, or None."""
-        unseen, self.unseen = self.unseen, []
-        values = torch.stack([loss for *_, loss in unseen]).tolist() if unseen else []
-        for (step, lr, _), value in zip(unseen, values):
-            if not math.isfinite(value):
-                return step, lr, value
-        return None

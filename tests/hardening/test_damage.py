@@ -31,8 +31,8 @@ from data.files import DataError
 from lab import checkpoint
 from lab.errors import UserError
 from lab.flags import RunFlags
-from lab.run import Run
-from lab.signals import LOOK_EVERY, Losses
+from lab.live import LiveLine
+from lab.run import LOOK_EVERY, Run
 
 POINTS = int(os.environ.get("POSLAB_FUZZ", 0))  # damaged places of a file; 0: a few
 
@@ -245,18 +245,23 @@ def test_nan_weights_do_not_replace_good_ones(copied):
     assert contents(folder) == before
 
 
-def test_losses_on_another_device_are_checked_together():
-    losses = Losses()
-    assert losses.add(0, 0.1, torch.tensor(1.0)) and losses.first_wrong() is None  # on the CPU
-    waits = [
-        losses.add(step, 0.1, torch.tensor(float("nan") if step > 40 else 1.0, device="meta"))
-        for step in range(1, LOOK_EVERY + 1)
-    ]
-    assert waits == [False] * (LOOK_EVERY - 1) + [True]
+def test_losses_on_another_device_are_checked_together(monkeypatch):
+    run, checked = object.__new__(Run), []
+    run.recent, run.unchecked, run.tokens, run.new_tokens = [], [], 0, 0
+    run.optimizer, run.live = torch.optim.SGD([torch.zeros(1)], lr=0.1), LiveLine()
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "check_losses", lambda run: checked.append(len(run.unchecked)))
+        for step in range(LOOK_EVERY):
+            run.updated(step, torch.tensor(1.0, device="meta"), 16)
+    assert checked == [LOOK_EVERY]
+
+    run.flags, run.saved = RunFlags(), None
+    run.flags.lr = 0.1
     # tensors on the meta device have no values, so replace them
-    losses.unseen = [
+    run.unchecked = [
         (step, lr, torch.tensor(float("nan") if step > 40 else 1.0))
-        for step, lr, _ in losses.unseen
+        for step, lr, _ in run.unchecked
     ]
-    step, lr, loss = losses.first_wrong()
-    assert (step, lr) == (41, 0.1) and loss != loss and losses.first_wrong() is None
+    with pytest.raises(UserError, match="at step 41, with learning rate 0.1, the loss is nan"):
+        run.check_losses()
+    assert run.unchecked == []
