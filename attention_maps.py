@@ -115,8 +115,7 @@ def show(flags):
         if flags.save_weights:
             for reading in shown:
                 file = joined(f"map-{which}", beside[reading.run], reading.part)
-                view = AttentionView([reading], reading.part, number, text)
-                save_weights(folder / f"{file}.npz", view)
+                save_weights(folder / f"{file}.npz", AttentionView(reading, number, text))
     for reading in readings if flags.positions else ():
         if reading.part != "cross":
             file = joined("positions", reading.part, beside[reading.run])

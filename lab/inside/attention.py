@@ -84,16 +84,20 @@ class Reading:
         """Return whether text `number` of those given is one of these B."""
         return 0 <= number - self.first < len(self.words)
 
+    def cut(self, number, values):
+        """Return values (L, B, H, T, S) of one text without padding, (L, H, T, S)."""
+        b = number - self.first
+        return values[:, b, :, : len(self.words[b]), : len(self.keys[b])]
+
     def picture(self, number):
         """Return queries, keys and weights (L, H, T, S) of a text without padding.
 
         A weight is NaN where attention is not allowed; a positive weight there remains visible.
         """
-        b = number - self.first
-        queries, keys = self.words[b], self.keys[b]
-        weights = self.weights[:, b, :, : len(queries), : len(keys)]
-        forbidden = ~self.allowed()[:, : len(queries), : len(keys)] & (weights == 0)
-        return queries, keys, weights.masked_fill(forbidden, math.nan)
+        b, weights = number - self.first, self.cut(number, self.weights)
+        T, S = weights.shape[2:]
+        forbidden = ~self.allowed()[:, :T, :S] & (weights == 0)
+        return self.words[b], self.keys[b], weights.masked_fill(forbidden, math.nan)
 
     def heads(self):
         """Return the `summary` of all texts, one dictionary per head."""
@@ -109,14 +113,13 @@ class Reading:
     def as_json(self, number):
         """Return what the figure of a text shows. The checks are those of all texts of the call."""
         b = number - self.first
-        queries, keys, _ = self.picture(number)
         heads = summary(self.weights[:, b : b + 1], self.mask[b : b + 1], own=self.part != "cross")
         return {
             "run": str(self.run.folder),
             "model": describe(self.run),
             **({"attention": self.part} if self.part else {}),
-            "queries": queries,
-            "keys": keys,
+            "queries": self.words[b],
+            "keys": self.keys[b],
             "checks": finite(self.checks),
             "heads": finite(heads),
         }

@@ -102,11 +102,10 @@ def parts_data(reading, number):
     parts = []
     for text in texts:
         queries, keys, weights = reading.picture(text)
-        row = text - reading.first
         maps = {"both": pack(weights, 10_000)}
         for name, scores in (("content", content), ("position", position)):
             if position is not None:
-                alone = scores[:, row, :, : len(queries), : len(keys)].softmax(-1)
+                alone = reading.cut(text, scores).softmax(-1)
                 maps[name] = pack(alone.masked_fill(weights.isnan(), torch.nan), 1000)
         several = reading.part == "encoder" and len(texts) > 1
         parts.append(

@@ -67,9 +67,11 @@ class OpenRun(LoadedRun):
         one = self.kind == "thread" or len(texts) == 1
         require((one, "attention: give one text; only a thread has several"))
         readings = readings_of(self, texts)
-        last = {reading.part: reading.first + len(reading.words) - 1 for reading in readings}
-        views = {part: AttentionView(readings, part, last[part], texts[-1]) for part in last}
-        return views[""] if "" in views else views
+        views = {}
+        for reading in readings:
+            last = reading.first + len(reading.words) - 1
+            views[reading.part] = AttentionView(reading, last, texts[-1], readings)
+        return views.get("", views)
 
     def positions(self):
         """Return a figure of the position encoding. Raises UserError for NoPE."""

@@ -21,23 +21,17 @@ class AttentionView:
     "worst", "limit"} each.
     """
 
-    def __init__(self, readings, part, number, text):
-        """part: that of one of the readings, which are all attentions of the run on its texts.
-        number: which of the texts; text: as it was typed."""
-        self.readings, self.number, self.text = readings, number, text
-        (reading,) = [reading for reading in readings if reading.part == part]
-        self.reading, self.run = reading, reading.run
-        self.row = number - reading.first  # which of the reading's texts
+    def __init__(self, reading, number, text, readings=()):
+        """number: which of the texts; text: as it was typed. readings: all attentions of the run on
+        its texts, for `html`."""
+        self.reading, self.number, self.text, self.readings = reading, number, text, readings
+        self.run, self.checks = reading.run, reading.checks
         self.words, self.keys, _ = reading.picture(number)
-        self.checks, self.weights = reading.checks, self.cut(reading.weights)
+        self.weights = reading.cut(number, reading.weights).numpy()
 
     def __repr__(self):
         L, H, T, S = self.weights.shape
         return f"<{self.name()}: {L} layers, {H} heads, {T} x {S} tokens>"
-
-    def cut(self, values):
-        """Return values (L, B, H, T, S) of a reading for this text alone, without padding."""
-        return values[:, self.row, :, : len(self.words), : len(self.keys)].numpy()
 
     @property
     def content(self):
@@ -45,7 +39,7 @@ class AttentionView:
 
         The weights are softmax(content + position) over the last dimension.
         """
-        return self.cut(self.reading.scores[0])
+        return self.reading.cut(self.number, self.reading.scores[0]).numpy()
 
     @property
     def position(self):
@@ -55,7 +49,7 @@ class AttentionView:
         positions are part of the content.
         """
         position = self.reading.scores[1]
-        return None if position is None else self.cut(position)
+        return None if position is None else self.reading.cut(self.number, position).numpy()
 
     def name(self):
         part = self.reading.part_name()
