@@ -37,8 +37,10 @@ def load(name, flag_name="--data"):
             f"{flag_name} {name}: holds tokens of beyond.prepare, "
             "which only train_lm.py and train_mlm.py can read; give the text itself"
         )
-    if path.is_dir():
-        return load_folder(path)
+    if path.is_dir():  # its files tell its form
+        if pairs.is_parallel(path):
+            return pairs.load_pairs(path).corpus()
+        return (wikitext if (path / "train.txt").exists() else speeches).load(path)
     if path.suffix.lower() in READERS:
         if flag_name == "--data":
             note_test_sets(path)
@@ -51,15 +53,6 @@ def load(name, flag_name="--data"):
     near = "".join(f"; did you mean {known}?" for known in get_close_matches(str(name), NAMES, 1))
     names = near or f"; the names are {', '.join(NAMES)}"
     raise DataError(f"{flag_name} {name}: no such corpus, folder or file{names}")
-
-
-def load_folder(folder):
-    """Return the Corpus in a folder, whose files tell its form."""
-    if pairs.is_parallel(folder):
-        return pairs.load_pairs(folder).corpus()
-    if (folder / "train.txt").exists():
-        return wikitext.load(folder)
-    return speeches.load(folder)
 
 
 def note_test_sets(path):
