@@ -109,27 +109,30 @@ def how_to_convert(path, raw):
     return f"save the file as UTF-8 (in Excel: CSV UTF-8), or convert it: {command}"
 
 
+def decode_text(path, raw, line_of):
+    """Return the text of bytes of a file. Raises DataError naming the line if they are not UTF-8
+    text. line_of(i): the line of byte i."""
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError as error:
+        where, byte = f"{path}:{line_of(error.start)}", f"byte 0x{raw[error.start]:02x}"
+        raise DataError(f"{where}: not UTF-8 ({byte}); {how_to_convert(path, raw)}") from None
+    if "\0" in text:
+        nul = "holds a NUL character, so it is not a text file; save it as UTF-8 text"
+        raise DataError(f"{path}:{line_of(raw.index(0))}: {nul}")
+    return text
+
+
 def read_lines(path):
     """Return the lines of a UTF-8 text file, without line ends and without empty lines at the end.
 
     Drops a byte-order mark and accepts Windows line ends (CRLF). Raises DataError for a file that
     is missing, empty, unreadable or not UTF-8, naming the line.
     """
-    raw = read_bytes(
-        path, TEXT_LIMIT, "check the path", "prepare it with beyond.prepare, or split it"
-    )
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = raw[: error.start].count(b"\n") + 1
-        byte = f"byte 0x{raw[error.start]:02x}"
-        raise DataError(f"{path}:{line}: not UTF-8 ({byte}); {how_to_convert(path, raw)}") from None
-    if "\0" in text:
-        line = text[: text.index("\0")].count("\n") + 1
-        raise DataError(
-            f"{path}:{line}: holds a NUL character, so it is not a text file; save it as UTF-8 text"
-        )
-    lines = text.replace("\r\n", "\n").split("\n")
+    smaller = "prepare it with beyond.prepare, or split it"
+    raw = read_bytes(path, TEXT_LIMIT, "check the path", smaller)
+    text = decode_text(path, raw, lambda at: 1 + raw.count(b"\n", 0, at))
+    lines = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
     while lines and not lines[-1].strip():
         lines.pop()
     if not lines:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from data.corpora import wikitext
 from data.corpus import normalize
-from data.files import DataError, check_file, how_to_convert, non_empty_lines
+from data.files import DataError, check_file, decode_text, non_empty_lines
 
 PIECE = 2**20  # bytes read at a time, about
 LONGEST_LINE = 2**24  # bytes
@@ -92,33 +92,21 @@ def split_lines(source, at, raw):
 
     Raises DataError naming the line if the piece is not UTF-8 text.
     """
-    try:
-        text = raw.decode()
-    except UnicodeDecodeError as error:
-        position = at + error.start
-        raise DataError(
-            f"{locate(source.file, position)}: not UTF-8 (byte 0x{raw[error.start]:02x} at "
-            f"position {position:,}); {how_to_convert(source.file, raw)}"
-        ) from None
-    if "\0" in text:
-        raise DataError(
-            f"{locate(source.file, at + raw.index(0))}: holds a NUL character, so it is not a text "
-            "file; save it as UTF-8 text"
-        )
+    text = decode_text(source.file, raw, lambda i: find_line(source.file, at + i))
     if at == 0:
         text = text.removeprefix("\ufeff")
     found = non_empty_lines(text)
     return [wikitext.repair(line) for line in found] if source.wikitext else found
 
 
-def locate(path, position):
-    """Return "file:line" of a byte."""
+def find_line(path, position):
+    """Return the number of the line that a byte is in."""
     line = 1
     with open(path, "rb") as file:
         while raw := file.read(min(PIECE, position)):
             line += raw.count(b"\n")
             position -= len(raw)
-    return f"{path}:{line}"
+    return line
 
 
 def is_held_out(line, share):

@@ -458,13 +458,10 @@ def test_a_text_changed_since_it_was_begun_is_refused(text, tmp_path):
         (None, ["text.txt: no such file", "give a text file"]),
         (b"", ["text.txt: the file is empty"]),
         (b" \n\r\n\n", ["text.txt: holds no text to train on"]),
-        (
-            b"one\ntwo\nna\xefve\n",
-            ["text.txt:3: not UTF-8 (byte 0xef at position 10)", "save the file as UTF-8"],
-        ),
-        ("words\n".encode("utf-16"), ["text.txt:1: not UTF-8 (byte 0xff at position 0)"]),
+        (b"one\ntwo\nna\xefve\n", ["text.txt:3: not UTF-8 (byte 0xef)", "save the file as UTF-8"]),
+        ("words\n".encode("utf-16"), ["text.txt:1: not UTF-8 (byte 0xff)"]),
         (b"one\n" * 2000 + b"two\0\n", ["text.txt:2001: holds a NUL character"]),
-        (b"one\n" * 2000 + b"tw\xff", ["text.txt:2001: not UTF-8 (byte 0xff at position 8,002)"]),
+        (b"one\n" * 2000 + b"tw\xff", ["text.txt:2001: not UTF-8 (byte 0xff)"]),
     ],
 )
 @pytest.mark.parametrize("vocabulary", [(), ("--vocab-from", "run")])

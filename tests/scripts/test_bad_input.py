@@ -76,7 +76,9 @@ FILES = {  # {script: (file, its content, what the message says)}
         ("train_LM.txt", b"too short\n", ["--block-size 12", "use a smaller block"]),
         ("train_LM.txt", None, ["holds no running text", "train_LM.txt"]),
     ],
-    "train_mlm": [("train_LM.txt", b"one\ntwo \xff\n", ["train_LM.txt:2: not UTF-8 (byte 0xff)"])],
+    "train_mlm": [
+        ("train_LM.txt", b"\xef\xbb\xbfone\ntwo \xff\n", ["train_LM.txt:2: not UTF-8 (byte 0xff)"])
+    ],
     "train_seq2seq": [
         ("train_LM.txt", b"one line\n", ["too little text to hold out --valid 0.2"]),
         ("train_LM.txt", None, ["holds no running text", "--task translate"]),
