@@ -56,7 +56,7 @@ def prepare(flags):
     check_flags(flags)
     if flags.check:
         for folder in map(Path, flags.text):
-            index = shards.verify(folder)
+            index = shards.Prepared(folder, compare_checksums=True).index
             print(f"{shards.summarize(folder, index)}: no file was altered")
         return
     if flags.threads:  # the tokenizers library reads this when it first works in parallel

@@ -149,16 +149,6 @@ def check_files(folder, index, compare_checksums):
         raise DataError("; ".join(wrong))
 
 
-def verify(folder):
-    """Return the Index of a prepared folder, all of whose files are as they were written.
-
-    Raises DataError naming those that are not.
-    """
-    if not is_prepared(folder):
-        raise DataError(f"{folder}: no prepared folder; give one that beyond.prepare wrote")
-    return Prepared(folder, compare_checksums=True).index
-
-
 # ---------------------------------------------------------------------------- reading
 
 
@@ -170,8 +160,8 @@ def is_prepared(path):
 class Prepared:
     """A prepared folder, open for reading. It has the fields of `streams.Text`, and `settings`.
 
-    Raises DataError if it is unfinished or corrupt. Comparing the checksums of a large folder takes
-    minutes, so that is left to `beyond.prepare --check` (see HASHED_AT_OPENING).
+    Raises DataError if it is missing, unfinished or corrupt. Comparing the checksums of a large
+    folder takes minutes, so that is left to `beyond.prepare --check` (see HASHED_AT_OPENING).
     """
 
     floor, note = {}, ""
@@ -179,6 +169,8 @@ class Prepared:
     def __init__(self, folder, compare_checksums=False):
         self.folder = folder = Path(folder)
         path = folder / "index.json"
+        if not is_prepared(folder):
+            raise DataError(f"{folder}: no prepared folder; give one that beyond.prepare wrote")
         if not path.is_file():
             raise DataError(
                 f"{folder}: is not completely prepared; run the same beyond.prepare command again, "
