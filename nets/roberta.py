@@ -72,7 +72,13 @@ def load_roberta(path, head=True):
     tensors = Tensors(folder)
     tie = not head or tensors.tied()
     try:
-        config = our_config(described, len(rows), tie)
+        config = Config(
+            vocab_size=len(rows),
+            block_size=described["max_position_embeddings"] - described["pad_token_id"] - 1,
+            tie=tie,
+            **{ours: described[theirs] for ours, theirs in NAMES.items()},
+            **FIXED,
+        )
     except (TypeError, ValueError) as error:
         raise DataError(f"{folder / 'config.json'}: {error}; restore the file") from None
     tensors.check_layers(config.n_layer)
@@ -123,17 +129,6 @@ def modules(n_layer, head=True):
         pairs += [("head.transform.0", ["lm_head.dense"])]
         pairs += [("head.transform.2", ["lm_head.layer_norm"])]
     return pairs
-
-
-def our_config(described, vocab_size, tie):
-    """Return our Config from theirs. Raises ValueError for sizes that do not fit together."""
-    return Config(
-        vocab_size=vocab_size,
-        block_size=described["max_position_embeddings"] - described["pad_token_id"] - 1,
-        tie=tie,
-        **{ours: described[theirs] for ours, theirs in NAMES.items()},
-        **FIXED,
-    )
 
 
 def export_roberta(run, path):
