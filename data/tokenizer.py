@@ -4,8 +4,7 @@ Both are plain `tokenizers` files. Every sequence begins with [BOS], in decoders
 where BERT has [CLS]. Only with RoBERTa's own tokenizer do sentences end with [EOS], see `frame`.
 """
 
-from collections import Counter
-from unicodedata import category, name, normalize
+from unicodedata import category, name
 
 import torch
 from tokenizers import (
@@ -46,29 +45,23 @@ def train_tokenizer(kind, texts, vocab_size=0):
     """
     check_vocab_size(kind, vocab_size)
     if kind == "word":
-        splitter = pre_tokenizers.Split(Regex(WORD), behavior="removed", invert=True)
-        counts = Counter(
-            word for text in texts for word, _ in splitter.pre_tokenize_str(normalize("NFC", text))
-        )
-        words = sorted(counts, key=lambda word: (-counts[word], word))
-        if vocab_size:
-            words = words[: vocab_size - len(SPECIAL)]
-        vocabulary = {word: i for i, word in enumerate([*SPECIAL, *words])}
-        tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+        tokenizer = Tokenizer(models.WordLevel(unk_token="[UNK]"))
         tokenizer.normalizer = normalizers.NFC()  # an ä of two characters is that of one
-        tokenizer.pre_tokenizer = splitter
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(WORD), "removed", invert=True)
+        trainer = trainers.WordLevelTrainer(
+            vocab_size=vocab_size or 2**32, special_tokens=list(SPECIAL), show_progress=False
+        )
     else:
         tokenizer = Tokenizer(models.BPE())
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         tokenizer.decoder = decoders.ByteLevel()
-        alphabet = pre_tokenizers.ByteLevel.alphabet()
         trainer = trainers.BpeTrainer(
             vocab_size=vocab_size or 4000,
             special_tokens=list(SPECIAL),
-            initial_alphabet=alphabet,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
             show_progress=False,
         )
-        tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.train_from_iterator(texts, trainer)
     # As a special token, "[MASK]" typed in a sentence is the mask, not punctuation around a word.
     # It includes the space before it, which byte-level BPE would otherwise make a token of.
     tokenizer.add_special_tokens(
