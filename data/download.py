@@ -10,7 +10,7 @@ import urllib.parse
 import urllib.request
 from pathlib import Path
 
-from data.files import DataError
+from data.files import DataError, write_whole
 
 
 def download(folder, files, mirrors, schemes=("https",), attempts=3):
@@ -40,19 +40,10 @@ def download(folder, files, mirrors, schemes=("https",), attempts=3):
             continue
         print(f"downloading {target} ...", flush=True)
         content = fetch(name, size, digest, mirrors, schemes, attempts)
-        with tempfile.NamedTemporaryFile(
-            dir=folder, prefix=f".{name}.", suffix=".partial", delete=False
-        ) as partial:
-            try:
-                partial.write(content)
-                partial.flush()
-                os.fsync(partial.fileno())
-                partial.close()  # Windows cannot rename an open file
-                os.chmod(partial.name, 0o644)  # only its owner can read a temporary file
-                os.replace(partial.name, target)
-            except BaseException:
-                os.unlink(partial.name)
-                raise
+        # In a folder of its own, since another process may download the same file
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".") as own:
+            write_whole(Path(own, name), content)
+            os.replace(Path(own, name), target)
     return folder
 
 
