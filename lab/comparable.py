@@ -145,61 +145,44 @@ def test_rows(run):
 def check_comparable(trained, baselines):
     """Raise UserError naming two runs whose numbers do not measure the same thing."""
     if not trained:
-        raise UserError(
-            f"{baselines[0].folder}: is a baseline; add at least one run of a train_*.py script"
-        )
+        remedy = "add at least one run of a train_*.py script"
+        raise UserError(f"{baselines[0].folder}: is a baseline; {remedy}")
     kind, runs = trained[0].kind, trained + baselines
-    agree(
-        trained,
-        lambda run: KINDS[run.kind],
-        "numbers of different kinds are not comparable, since each predicts something else; "
-        "compare each kind on its own",
-    )
+    each = "numbers of different kinds are not comparable, since each predicts something else"
+    agree(trained, lambda run: KINDS[run.kind], f"{each}; compare each kind on its own")
     if baselines and kind in ("mlm", "seq2seq"):
         sees = "the source" if kind == "seq2seq" else "the words on both sides"
-        raise UserError(
-            f"{baselines[0].folder}: not comparable, since n-grams do not see {sees}; "
-            "leave the baselines out"
-        )
-    agree(
-        runs,
-        lambda run: f"--data {run.data}",
-        "the test sentences differ; give runs on the same data",
-    )
+        why = f"not comparable, since n-grams do not see {sees}; leave the baselines out"
+        raise UserError(f"{baselines[0].folder}: {why}")
+    other = "the test sentences differ; give runs on the same data"
+    agree(runs, lambda run: f"--data {run.data}", other)
     for run in baselines:
         if not any(name in trained[0].numbers for name in run.numbers if "/" in name):
-            raise UserError(
-                f"{run.folder}: has no number in common with {trained[0].folder}; leave it out"
-            )
+            none = f"has no number in common with {trained[0].folder}; leave it out"
+            raise UserError(f"{run.folder}: {none}")
     if kind == "lm":
-        agree(
-            trained,
-            test_sets,
-            "perplexities of different texts are not comparable "
-            "(train_mlm.py --causal has no test sets); give runs of one script on the same text",
-        )
+        other = "perplexities of different texts are not comparable"
+        none = "train_mlm.py --causal has no test sets"
+        agree(trained, test_sets, f"{other} ({none}); give runs of one script on the same text")
     if kind in ("mlm", "seq2seq") or kind == "lm" and not measured_sets(trained[0]):
         decide = {
             "mlm": ("mask_rate", "mask_unit", "split", "valid", "block_size"),
             "lm": ("split", "valid", "block_size"),
             "seq2seq": ("task", "languages", "mask_rate", "mean_span", "block_size"),
         }[kind]
-        agree(
-            trained,
-            lambda run: ", ".join(f"{name}={run.flags.get(name)}" for name in decide),
-            "these flags decide what is predicted, so the numbers are not comparable; "
-            "give runs with the same",
-        )
+        other = "these flags decide what is predicted, so the numbers are not comparable"
+
+        def values(run):
+            return ", ".join(f"{name}={run.flags.get(name)}" for name in decide)
+
+        agree(trained, values, f"{other}; give runs with the same")
     if kind == "classifier":
         other = "accuracies on different test rows are not comparable; give runs on one part"
         agree(runs, test_rows, other)
     else:
-        agree(
-            runs,
-            lambda run: run.vocabulary,
-            "perplexities of different vocabularies are not comparable; "
-            "compare the bits_per_byte in their result.json (train without --eval-test)",
-        )
+        other = "perplexities of different vocabularies are not comparable"
+        remedy = "compare the bits_per_byte in their result.json (train without --eval-test)"
+        agree(runs, lambda run: run.vocabulary, f"{other}; {remedy}")
         agree(runs, test_sizes, "the data has changed; train them again on the same files")
 
 
