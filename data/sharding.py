@@ -1,7 +1,6 @@
 """Write the shards of a prepared folder (see shards.py), one range of a source file at a time."""
 
 import hashlib
-import os
 import re
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
@@ -10,39 +9,11 @@ import numpy as np
 
 from data import large, shards
 from data.download import sha256
-from data.files import MEGABYTE, DataError, write_json
+from data.files import MEGABYTE, DataError, write_json, write_whole
 from data.tokenizer import encode
 
 # Every file that a prepared folder can hold
 OWN_FILES = re.compile(r"(index|plan|tokenizer|\d+\.done)\.json|.+-\d{5,}\.bin|.+\.partial")
-
-
-class ShardWriter:
-    """One shard file, written piece by piece. It gets its name only in `close`."""
-
-    def __init__(self, folder, name, dtype):
-        self.path, self.dtype, self.hash = folder / name, dtype, hashlib.sha256()
-        self.partial = self.path.with_name(name + ".partial")
-        self.file, self.tokens, self.bytes = open(self.partial, "wb"), 0, 0
-
-    def add(self, ids, n_bytes):
-        """Append an array of ids, which stand for n_bytes of text."""
-        raw = ids.astype(np.dtype(self.dtype).newbyteorder("<")).tobytes()
-        self.file.write(raw)
-        self.hash.update(raw)
-        self.tokens, self.bytes = self.tokens + len(ids), self.bytes + n_bytes
-
-    def close(self, name, source, begin, end):
-        """Finish the file and return [its Shard], or remove it and return [] if it is empty."""
-        self.file.flush()
-        os.fsync(self.file.fileno())
-        self.file.close()
-        if not self.tokens:
-            self.partial.unlink()
-            return []
-        os.replace(self.partial, self.path)
-        about = self.tokens, self.bytes, self.hash.hexdigest()
-        return [shards.Shard(self.path.name, name, source, (begin, end), *about)]
 
 
 def list_ranges(index):
@@ -76,7 +47,8 @@ def write_shards(folder, index, tokenizer, number, part, on_progress):
     i, begin, end = part
     source, valid = index.sources[i], index.settings["valid"]
     names = ["train", "valid"] if source.set == "train" and valid else [source.set]
-    writers = {name: ShardWriter(folder, f"{name}-{number:05}.bin", index.dtype) for name in names}
+    dtype = np.dtype(index.dtype).newbyteorder("<")
+    parts, sizes = {name: [] for name in names}, dict.fromkeys(names, 0)  # ids; bytes of their text
 
     def tokenize(at, raw):
         """Return (bytes read, {set: (ids, bytes of their text)})."""
@@ -86,21 +58,26 @@ def write_shards(folder, index, tokenizer, number, part, on_progress):
             sets["valid" if held_out else source.set].append(line + "\n")
         encoded = {}
         for name, lines in sets.items():
-            ids = np.array([i for line in encode(tokenizer, lines) for i in line], dtype=np.uint32)
+            ids = np.array([i for line in encode(tokenizer, lines) for i in line], dtype)
             encoded[name] = ids, len("".join(lines).encode())
         return len(raw), encoded
 
     for n_bytes, encoded in map_ahead(tokenize, large.read_pieces(source, begin, end, large.PIECE)):
         for name, (ids, text_bytes) in encoded.items():
-            writers[name].add(ids, text_bytes)
+            parts[name].append(ids.tobytes())
+            sizes[name] += text_bytes
         on_progress(n_bytes, sum(len(ids) for ids, _ in encoded.values()))
     if large.has_changed(source):
         raise DataError(
             f"{source.file}: was changed while it was prepared; start again with --overwrite"
         )
-    written = [
-        shard for name, writer in writers.items() for shard in writer.close(name, i, begin, end)
-    ]
+    written = []
+    for name in names:
+        if raw := b"".join(parts[name]):
+            file, checksum = f"{name}-{number:05}.bin", hashlib.sha256(raw).hexdigest()
+            write_whole(folder / file, raw)
+            about = len(raw) // dtype.itemsize, sizes[name], checksum
+            written.append(shards.Shard(file, name, i, (begin, end), *about))
     write_json(folder / f"{number:05}.done.json", {"shards": [vars(shard) for shard in written]})
     return written
 
