@@ -44,7 +44,6 @@ class Run:
         self.folder = name_folder(flags, name or kind, config.pos, flags.seed)
         self.started, self.earlier = time.perf_counter(), [0.0, 0.0]  # seconds: wall, CPU
         self.first_step = self.tokens = 0
-        self.vocab_size = config.vocab_size
         self.recent, self.unchecked = [], []  # losses since the last evaluation, the last check
         self.best = None  # (step, number) of the best evaluation so far
         self.saved = None  # step of the last checkpoint
@@ -286,7 +285,7 @@ class Run:
         seconds = self.seconds()
         result = {
             **({"step": self.best_step} if self.unit == "step" else {}),
-            "vocab_size": self.vocab_size,
+            "vocab_size": model.body.config.vocab_size,
             **result,
             "parameters": count_parameters(model),
             "seconds": round(seconds, 2),
