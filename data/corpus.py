@@ -29,10 +29,8 @@ class Corpus:
     def texts(self, without=()):
         """Return all training text, the lines and then the rows' texts, but none of `without`. It
         makes the vocabulary."""
-        texts = self.lines + [text for _, text in self.rows]
-        if not without:
-            return texts
         left_out = {normalize(text) for text in without}
+        texts = self.lines + [text for _, text in self.rows]
         return [text for text in texts if normalize(text) not in left_out]
 
     def seen(self):
