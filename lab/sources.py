@@ -7,7 +7,7 @@ from data import NAMES, shards
 from data.download import sha256
 from data.tokenizer import is_word_level
 from lab.errors import UserError, require
-from lab.flags import adopt, given
+from lab.flags import adopt, given, spelled
 from lab.load import LoadedRun, read_run
 from lab.records import read_config
 from nets.ensemble import Ensemble
@@ -15,15 +15,16 @@ from nets.roberta import load_roberta
 
 
 def load_init_from(flags, *kinds):
-    """Load the run of --init-from, which must be of one of the kinds, and give the flags its
-    architecture; without the flag, return None. Raises UserError for flags that ask for something
-    else, and as `check_split` does."""
-    if not flags.init_from:
-        return None
-    where = f"--init-from {flags.init_from}"
-    check_vocabulary_flags(flags, where)
-    source = read_run(flags.init_from, kinds, flag_name="--init-from")
-    take_over(flags, source.model, source.tokenizer, where)
+    """Load the run of --init-from as `load_source` does; without the flag, return None."""
+    return load_source(flags, "init_from", kinds) if flags.init_from else None
+
+
+def load_source(flags, name, kinds):
+    """Load the run that the flag `name` gives, which must be of one of the kinds, and give the
+    flags its architecture. Raises UserError as `take_over` and `check_split` do."""
+    source = read_run(getattr(flags, name), kinds, flag_name=spelled(name))
+    where = spelled(name, source.folder)
+    take_over(flags, source, where)
     check_split(flags, source, where)
     return source
 
@@ -31,11 +32,10 @@ def load_init_from(flags, *kinds):
 def load_init(flags, head=True):
     """Load the RoBERTa of --init as if it were a run, and give the flags its architecture.
     Raises DataError as `load_roberta` does."""
-    where = f"--init {flags.init}"
-    check_vocabulary_flags(flags, where)
     model, tokenizer = load_roberta(flags.init, head)
-    take_over(flags, model, tokenizer, where)
-    return LoadedRun(Path(flags.init), "roberta", {"flags": {}}, model, tokenizer)
+    source = LoadedRun(Path(flags.init), "roberta", {"flags": {}}, model, tokenizer)
+    take_over(flags, source, f"--init {flags.init}")
+    return source
 
 
 def load_encoder(flags):
@@ -53,16 +53,13 @@ def load_encoder(flags):
         return None
     if flags.init:
         return load_init(flags, head=False)
-    check_vocabulary_flags(flags, where)
-    source = read_run(flags.encoder, ("mlm", "lm"), flag_name="--encoder")
+    source = load_source(flags, "encoder", ("mlm", "lm"))
     decoder, several = source.model.body.causal, isinstance(source.model, Ensemble)
     require(
         (not several, f"{where}: is an ensemble; give a run of one model"),
         (decoder or not flags.causal, f"--causal: {where} is an encoder; leave --causal out"),
     )
-    take_over(flags, source.model, source.tokenizer, where)
     flags.causal = decoder
-    check_split(flags, source, where)
     return source
 
 
@@ -72,10 +69,13 @@ def sha256_of(source):
     return sha256(path) if path and path.exists() else ""
 
 
-def take_over(flags, model, tokenizer, where):
-    """Give the flags the architecture and the kind of tokenizer that a training starts from."""
-    adopt(flags, model.body.config, where)
-    flags.tokenizer = tokenizer_kind(tokenizer)
+def take_over(flags, source, where):
+    """Give the flags the architecture and the kind of tokenizer of a LoadedRun to start from.
+    Raises UserError for flags that ask for others."""
+    asked = given(flags, "tokenizer", "vocab_size", "vocab_from")
+    require((not asked, f"{asked}: {where} brings its vocabulary along; leave that out"))
+    adopt(flags, source.model.body.config, where)
+    flags.tokenizer = tokenizer_kind(source.tokenizer)
 
 
 def tokenizer_kind(tokenizer):
@@ -121,12 +121,6 @@ def ancestry(config, path):
         known = folder not in folders and folder and (Path(folder) / "config.json").exists()
         folders.add(folder)
         config = read_config(folder) if known else None
-
-
-def check_vocabulary_flags(flags, where):
-    """Raise UserError for flags of the vocabulary where a run or RoBERTa brings its own."""
-    asked = given(flags, "tokenizer", "vocab_size", "vocab_from")
-    require((not asked, f"{asked}: {where} brings its vocabulary along; leave that out"))
 
 
 def open_prepared(flags, source):
