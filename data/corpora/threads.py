@@ -84,15 +84,15 @@ def load_threads(name):
     for number, line in enumerate(read_lines(path), start=1):
         if not line.strip():
             continue
-        where = f"{path}:{number}"
-        post = parse_post(line, where)
-        if post["id"] and post["id"] in line_of:
-            raise DataError(
-                f"{where}: the post {post['id']} is already in line {line_of[post['id']]}; "
-                "remove one of them"
-            )
-        line_of[post["id"]] = number
-        tree = read_tree(post, where, left_out)
+        try:
+            post = parse_post(line)
+            if post["id"] and post["id"] in line_of:
+                known = f"the post {post['id']} is already in line {line_of[post['id']]}"
+                raise DataError(f"{known}; remove one of them")
+            line_of[post["id"]] = number
+            tree = read_tree(post, left_out)
+        except DataError as error:
+            raise DataError(f"{path}:{number}: {error}") from None
         if len(tree.texts) > 1:
             trees.append(tree)
         else:
@@ -104,33 +104,33 @@ def load_threads(name):
     return Threads(path.stem, trees, left_out)
 
 
-def parse_post(line, where):
-    """Return the JSON object of a line. Raises DataError, which begins with `where`."""
+# The functions below raise DataError without the place of the error, which load_threads adds.
+
+
+def parse_post(line):
+    """Return the JSON object of a line."""
     try:
         post = parse_json(line)
     except ValueError as error:
-        raise DataError(
-            f"{where}: not JSON ({str(error)[:60]}); each line must be one post as a JSON object"
-        ) from None
+        why = f"not JSON ({str(error)[:60]})"
+        raise DataError(f"{why}; each line must be one post as a JSON object") from None
     if not isinstance(post, dict) or not isinstance(post.get("id"), str):
-        raise DataError(
-            f'{where}: not a post; each line must be a JSON object with an "id", '
-            'a "title" or "selftext", and "comments"'
-        )
+        parts = 'an "id", a "title" or "selftext", and "comments"'
+        raise DataError(f"not a post; each line must be a JSON object with {parts}")
     return post
 
 
-def read_tree(post, where, left_out):
-    """Return a post as a Tree, and count in `left_out` what was left out. Raises DataError."""
+def read_tree(post, left_out):
+    """Return a post as a Tree, and count in `left_out` what was left out."""
     root = "t3_" + post["id"]
-    texts, parents = read_comments(post, root, where, left_out)
+    texts, parents = read_comments(post, root, left_out)
     children = {name: [] for name in (root, *texts)}
     for name, parent in parents.items():
         if parent not in children:
+            known = f"{root} nor t1_ and the id of one of its comments"
             raise DataError(
-                f"{where}: the comment {name[3:]} answers {parent[:40]}, which is neither {root} "
-                "nor t1_ and the id of one of its comments; correct its parent_id, or leave it "
-                "empty for a reply to the post"
+                f"the comment {name[3:]} answers {parent[:40]}, which is neither {known}; "
+                "correct its parent_id, or leave it empty for a reply to the post"
             )
         children[parent].append(name)
     order = [root]
@@ -140,7 +140,7 @@ def read_tree(post, where, left_out):
         reached = set(order)
         lost = next(name for name in texts if name not in reached)
         raise DataError(
-            f"{where}: the comment {lost[3:]} does not lead up to the post, "
+            f"the comment {lost[3:]} does not lead up to the post, "
             "since its parents form a cycle; correct their parent_id"
         )
 
@@ -157,26 +157,24 @@ def read_tree(post, where, left_out):
     return tree
 
 
-def read_comments(post, root, where, left_out):
-    """Return {name: text} and {name: name of the parent} of all comments. Raises DataError."""
-    comments = [(comment, root) for comment in list_replies(post.get("comments"), where)]
+def read_comments(post, root, left_out):
+    """Return {name: text} and {name: name of the parent} of all comments."""
+    comments = [(comment, root) for comment in list_replies(post.get("comments"))]
     for comment, _ in comments:  # the list grows: replies are searched for replies, too
         inside = "t1_" + str(comment.get("id"))
-        comments += [(reply, inside) for reply in list_replies(comment.get("replies"), where)]
+        comments += [(reply, inside) for reply in list_replies(comment.get("replies"))]
     if not comments:
-        raise DataError(
-            f"{where}: the post {post['id']} has no comments; "
-            'remove the line or complete its "comments"'
-        )
+        none = f"the post {post['id']} has no comments"
+        raise DataError(f'{none}; remove the line or complete its "comments"')
     texts, parents = {}, {}
     for comment, listed_in in comments:
         name, body = comment.get("id"), comment.get("body")
         if not isinstance(name, str) or not name or not isinstance(body, str | None):
             raise DataError(
-                f'{where}: a comment without an "id" and a "body" of text; complete it or remove it'
+                'a comment without an "id" and a "body" of text; complete it or remove it'
             )
         if "t1_" + name in texts:
-            raise DataError(f"{where}: two comments have the id {name}; remove one of them")
+            raise DataError(f"two comments have the id {name}; remove one of them")
         if not comment.get("parent_id") and listed_in == root:
             left_out["comments without a parent_id, taken as replies to the post"] += 1
         texts["t1_" + name] = clean(body or "")
@@ -184,8 +182,8 @@ def read_comments(post, root, where, left_out):
     return texts, parents
 
 
-def list_replies(listing, where):
-    """Return the comments in a `comments` or `replies` entry. Raises DataError.
+def list_replies(listing):
+    """Return the comments in a `comments` or `replies` entry.
 
     The entry is a list, Reddit's {"data": {"children": [...]}}, or missing. Ids in it are skipped:
     the comments they name are in the flat list and have a parent_id.
@@ -195,9 +193,7 @@ def list_replies(listing, where):
         listing = listing.get("children") if isinstance(listing, dict) else listing
     listing = listing or []
     if not isinstance(listing, list) or not all(isinstance(e, (dict, str)) for e in listing):
-        raise DataError(
-            f'{where}: "comments" and "replies" must be lists of comments; correct the line'
-        )
+        raise DataError('"comments" and "replies" must be lists of comments; correct the line')
     found = []
     for entry in listing:
         if isinstance(entry, dict) and isinstance(entry.get("data"), dict):
