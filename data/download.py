@@ -12,14 +12,16 @@ from pathlib import Path
 
 from data.files import DataError, write_whole
 
+SCHEMES = ("https",)  # allowed for an address and its redirects
+ATTEMPTS = 3  # per mirror
 
-def download(folder, files, mirrors, schemes=("https",), attempts=3):
+
+def download(folder, files, mirrors):
     """Download the missing files from the first mirror that has them, and return the folder.
 
     files: {name: (size in bytes, sha256)}. A file gets its name only when it is complete and its
-    sha256 is right, so several processes may download at once. schemes: those allowed for an
-    address and its redirects. Raises DataError for an existing file with another sha256, and if no
-    mirror delivers.
+    sha256 is right, so several processes may download at once. Raises DataError for an existing
+    file with another sha256, and if no mirror delivers.
     """
     folder = Path(folder)
     missing = not all((folder / name).exists() for name in files)
@@ -39,7 +41,7 @@ def download(folder, files, mirrors, schemes=("https",), attempts=3):
                 )
             continue
         print(f"downloading {target} ...", flush=True)
-        content = fetch(name, size, digest, mirrors, schemes, attempts)
+        content = fetch(name, size, digest, mirrors)
         # In a folder of its own, since another process may download the same file
         with tempfile.TemporaryDirectory(dir=folder, prefix=".") as own:
             write_whole(Path(own, name), content)
@@ -47,17 +49,14 @@ def download(folder, files, mirrors, schemes=("https",), attempts=3):
     return folder
 
 
-def fetch(name, size, digest, mirrors, schemes, attempts):
-    """Return the bytes of one file, after up to `attempts` per mirror. Raises DataError.
-
-    A mirror that sends wrong content is not asked again.
-    """
+def fetch(name, size, digest, mirrors):
+    """Return the bytes of one file. A mirror that sends wrong content is not asked again."""
     failures = []
     for mirror in mirrors:
         address = urllib.parse.urlsplit(mirror + name)
-        for attempt in range(attempts):
+        for attempt in range(ATTEMPTS):
             try:
-                content = read(mirror + name, size, schemes)
+                content = read(mirror + name, size)
                 if len(content) < size:
                     raise OSError(f"only {len(content):,} of {size:,} bytes came")
             except (OSError, http.client.HTTPException) as error:  # URLError is an OSError
@@ -76,27 +75,19 @@ def fetch(name, size, digest, mirrors, schemes, attempts):
     )
 
 
-def read(address, size, schemes):
-    """Return the content of an address, at most one byte more than `size`.
-
-    Raises OSError or HTTPException.
-    """
-
-    class Redirects(urllib.request.HTTPRedirectHandler):
-        def redirect_request(self, request, answer, code, message, headers, new):
-            check_scheme(new, schemes)
-            return super().redirect_request(request, answer, code, message, headers, new)
-
-    check_scheme(address, schemes)
-    with urllib.request.build_opener(Redirects).open(address, timeout=20) as answer:
+def read(address, size):
+    """Return at most size + 1 bytes of an address. Raises OSError or HTTPException."""
+    with urllib.request.build_opener(CheckScheme).open(address, timeout=20) as answer:
         return answer.read(size + 1)
 
 
-def check_scheme(address, schemes):
-    """Raise URLError unless the address begins with one of the schemes."""
-    scheme = urllib.parse.urlsplit(address).scheme
-    if scheme not in schemes:
-        raise urllib.error.URLError(f"{scheme}:// is not allowed, only {', '.join(schemes)}")
+class CheckScheme(urllib.request.BaseHandler):
+    """Refuses an address, or that of a redirect, whose scheme is not one of SCHEMES."""
+
+    def default_open(self, request):  # urllib calls it before it opens an address
+        if request.type not in SCHEMES:
+            allowed = ", ".join(SCHEMES)
+            raise urllib.error.URLError(f"{request.type}:// is not allowed, only {allowed}")
 
 
 def sha256(path):

@@ -50,8 +50,10 @@ class Server(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def server():
+def server(monkeypatch):
     """server.address(how, ...) is a tuple of mirrors; server.asked lists the requested paths."""
+    monkeypatch.setattr("data.download.SCHEMES", ("http",))
+    monkeypatch.setattr("data.download.ATTEMPTS", 1)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server) as found:
         found.asked = []
         found.address = lambda *hows: tuple(
@@ -66,14 +68,11 @@ def server():
     "hows", [["good"], ["wrong", "good"], ["gone", "endless", "good"], ["cut", "more", "elsewhere"]]
 )
 def test_a_file_comes_from_the_first_mirror_that_has_it_right(hows, server, tmp_path):
-    assert (
-        download(tmp_path / "data", FILES, server.address(*hows), ("http",), attempts=1)
-        == tmp_path / "data"
-    )
+    assert download(tmp_path / "data", FILES, server.address(*hows)) == tmp_path / "data"
     assert contents(tmp_path) == {"data/train.txt": TEXT}
     assert (tmp_path / "data" / "train.txt").stat().st_mode & 0o044 == 0o044  # all may read it
     asked = len(server.asked)
-    download(tmp_path / "data", FILES, server.address(*hows), ("http",))
+    download(tmp_path / "data", FILES, server.address(*hows))
     assert len(server.asked) == asked  # an existing file is not downloaded again
 
 
@@ -90,15 +89,16 @@ def test_a_file_comes_from_the_first_mirror_that_has_it_right(hows, server, tmp_
 )
 def test_a_file_other_than_the_pinned_one_gets_no_name(how, why, server, tmp_path):
     with pytest.raises(DataError, match=f"train.txt could not be downloaded.*{why}.*--data PATH"):
-        download(tmp_path, FILES, server.address(how), ("http",), attempts=1)
+        download(tmp_path, FILES, server.address(how))
     assert contents(tmp_path) == {}
 
 
 def test_an_unreachable_mirror_is_asked_again(tmp_path, monkeypatch):
     waited = []
+    monkeypatch.setattr("data.download.SCHEMES", ("http",))
     monkeypatch.setattr("time.sleep", waited.append)
     with pytest.raises(DataError, match="127.0.0.1:9: .*check the network") as error:
-        download(tmp_path, FILES, ("http://127.0.0.1:9/",), ("http",), attempts=3)
+        download(tmp_path, FILES, ("http://127.0.0.1:9/",))
     assert waited == [0, 1, 2] and str(error.value).count("127.0.0.1:9") == 1
 
 
@@ -106,13 +106,14 @@ def test_an_unreachable_mirror_is_asked_again(tmp_path, monkeypatch):
 def test_a_folder_that_cannot_be_written_is_named_first(folder, server, tmp_path, monkeypatch):
     monkeypatch.setattr("os.access", lambda path, mode: path != tmp_path)
     with pytest.raises(DataError, match="cannot be written.*--data PATH"):
-        download(tmp_path / folder, FILES, server.address("good"), ("http",))
+        download(tmp_path / folder, FILES, server.address("good"))
     assert contents(tmp_path) == {} and server.asked == []
 
 
-def test_only_https_unless_told_otherwise(server, tmp_path):
+def test_only_https_is_allowed(server, tmp_path, monkeypatch):
+    monkeypatch.setattr("data.download.SCHEMES", ("https",))
     with pytest.raises(DataError, match="http:// is not allowed, only https"):
-        download(tmp_path, FILES, server.address("good"), attempts=1)
+        download(tmp_path, FILES, server.address("good"))
     assert server.asked == []
     assert all(mirror.startswith("https://") for mirror in speeches.MIRRORS + wikitext.MIRRORS)
 
@@ -120,6 +121,7 @@ def test_only_https_unless_told_otherwise(server, tmp_path):
 def test_a_redirect_to_another_scheme_is_refused(server, tmp_path, monkeypatch):
     import urllib.request
 
+    monkeypatch.setattr("data.download.SCHEMES", ("https",))
     # The server seems to speak https, and redirects to http.
     monkeypatch.setattr(
         urllib.request.HTTPSHandler,
@@ -135,7 +137,7 @@ def test_a_redirect_to_another_scheme_is_refused(server, tmp_path, monkeypatch):
 
     monkeypatch.setattr(Server, "do_GET", absolute)
     with pytest.raises(DataError, match="http:// is not allowed"):
-        download(tmp_path, FILES, (address,), attempts=1)
+        download(tmp_path, FILES, (address,))
     assert contents(tmp_path) == {}
 
 
@@ -144,14 +146,14 @@ def test_a_file_altered_after_the_download_is_named(server, tmp_path):
     with pytest.raises(
         DataError, match="train.txt: its sha256 is not the pinned one; delete the file"
     ):
-        download(tmp_path, FILES, server.address("good"), ("http",))
+        download(tmp_path, FILES, server.address("good"))
     assert contents(tmp_path) == {"train.txt": TEXT[:-2]} and server.asked == []
 
 
 def test_four_processes_download_at_once(server, tmp_path):
     code = (
-        "from data.download import download; "
-        f"download({str(tmp_path / 'data')!r}, {FILES!r}, {server.address('good')!r}, ('http',))"
+        "from data import download; download.SCHEMES = ('http',); "
+        f"download.download({str(tmp_path / 'data')!r}, {FILES!r}, {server.address('good')!r})"
     )
     started = [
         subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.PIPE)
