@@ -88,10 +88,7 @@ def read_pieces(source, begin, end, size):
 
 
 def split_lines(source, at, raw):
-    """Return the lines of a piece at byte `at`, as `files.read_non_empty_lines` reads them.
-
-    Raises DataError naming the line if the piece is not UTF-8 text.
-    """
+    """Return the lines of a piece at byte `at`, as `files.read_non_empty_lines` reads them."""
     text = decode_text(source.file, raw, lambda i: find_line(source.file, at + i))
     if at == 0:
         text = text.removeprefix("\ufeff")
@@ -119,10 +116,7 @@ def is_held_out(line, share):
 
 
 def sample_lines(sources, size, valid):
-    """Yield lines, about `size` bytes in all, spread evenly over the texts, without those held out.
-
-    Raises DataError if no line is left.
-    """
+    """Yield about `size` bytes of lines, spread evenly over the texts, without those held out."""
     found = False
     for source, begin, end in choose_pieces(sources, size):
         for at, raw in read_pieces(source, begin, end, PIECE):

@@ -125,10 +125,7 @@ def read_sentences(flags, tokenizer=None):
 
 
 def read_blocks(prepared, block_size):
-    """Return a prepared folder as Sentences: full blocks, in which lines follow one another.
-
-    Raises DataError if it was prepared without a validation set.
-    """
+    """Return a prepared folder as Sentences: full blocks, in which lines follow one another."""
     valid = prepared.streams.get("valid") or prepared.streams.get("wiki-valid")
     if not valid:
         raise DataError(

@@ -147,10 +147,7 @@ def load_folder(folder, languages):
 
 
 def read_parallel(first, second):
-    """Return [(line of the first file, the same line of the second), ...], without empty lines.
-
-    Raises DataError for a line that is empty in one file only, and if one file has more lines.
-    """
+    """Return [(line of the first file, the same line of the second), ...], without empty lines."""
     sides = [[line.strip() for line in read_lines(path)] for path in (first, second)]
     if len(sides[0]) != len(sides[1]):
         raise DataError(
@@ -168,10 +165,7 @@ def read_parallel(first, second):
 
 
 def read_pair_rows(path):
-    """Return [(source, target), ...] of a file of `source<TAB>target` lines.
-
-    Raises DataError for a line without exactly one tab, or with an empty side.
-    """
+    """Return [(source, target), ...] of a file of `source<TAB>target` lines."""
     rows = []
     for number, line in enumerate(read_lines(path), start=1):
         sides = [side.strip() for side in line.split("\t")]

@@ -65,10 +65,7 @@ class Threads:
 
 
 def load_threads(name):
-    """Return the Threads called toy (see toy_threads.py), or in a .jsonl of one post per line.
-
-    Raises DataError naming the file, the line and the remedy.
-    """
+    """Return the Threads called toy (see toy_threads.py), or in a .jsonl of one post per line."""
     path = Path(name)
     if name == "toy":
         return Threads("toy", [Tree(*tree) for tree in toy_threads.generate()])

@@ -24,10 +24,7 @@ REPAIRS = ((" @-@ ", "-"), (" @,@ ", ","), (" @.@ ", "."), ("<unk>", "[UNK]"))
 
 
 def load(folder):
-    """Return the Corpus of train.txt, with valid.txt and test.txt as test sets.
-
-    Raises DataError as the readers do.
-    """
+    """Return the Corpus of train.txt, with valid.txt and test.txt as test sets."""
     train, valid, test = (
         [repair(line) for line in read_non_empty_lines(folder / f"{name}.txt")]
         for name in ("train", "valid", "test")
