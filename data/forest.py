@@ -19,23 +19,21 @@ class Forest:
         self.sequences, self.n_long = batching.sentences(tokenizer, self.texts, block_size)
         self.depths = torch.tensor([depth for tree in trees for depth in tree.depths()])
         self.chains, self.others, self.pieces = [], [], []
-        chains_of = []  # the chains of each tree
-        for tree in trees:
+        by_depth = [{} for _ in trees]  # of each tree {depth: chains of its texts}
+        for tree, chains_at in zip(trees, by_depth):
             root = len(self.chains)
-            chains = [[root + a for a in chain] for chain in tree.ancestors(n_ancestors)]
-            chains_of.append(chains)
-            self.chains += chains
+            for chain, depth in zip(tree.ancestors(n_ancestors), tree.depths()):
+                self.chains.append([root + a for a in chain])
+                chains_at.setdefault(depth, []).append(self.chains[-1])
             pieces = split_tree(tree, max_tree_size, n_ancestors)
             self.pieces += [[root + i for i in piece] for piece in pieces]
         # The other tree is the next deeper one.
-        order = sorted(range(len(trees)), key=lambda k: max(trees[k].depths()))
+        order = sorted(range(len(trees)), key=lambda k: max(by_depth[k]))
         other_of = dict(zip(order, order[1:] + order[:1]))
         for k, tree in enumerate(trees):
-            by_depth = {}
-            for chain, depth in zip(chains_of[other_of[k]], trees[other_of[k]].depths()):
-                by_depth.setdefault(depth, []).append(chain)
+            chains_at = by_depth[other_of[k]]
             for i, depth in enumerate(tree.depths()):
-                chains = by_depth[min(depth, max(by_depth))]
+                chains = chains_at[min(depth, max(chains_at))]
                 self.others.append(chains[i % len(chains)])
 
     def batches(self, batch_size, gen):
