@@ -99,6 +99,6 @@ def toy_floor(flags, forest, batches, tokenizer):
             for view, chain in (("ancestors", forest.chains[row]), ("alone", [])):
                 above = [forest.texts[a] for a in chain]
                 nats = toy_threads.nats(forest.texts[row], above, tokens, shown, places, size)
-                found = [nats, len(places)]
-                sums[view][:, depth] += torch.tensor(found, dtype=torch.float64)
+                sums[view][0, depth] += nats
+                sums[view][1, depth] += len(places)
     return sums
