@@ -38,13 +38,10 @@ ENTRIES = {
     "members": int,
     "first_sentinel": int,
 }
-FLAGS = {"encoder": str, "init": str, "split": str, "valid": float}
+GROUPS = (RunFlags, ModelFlags, LoopFlags, TokenizerFlags, ContinueFlags, MachineFlags)
+FLAGS = {field.name: field.type for group in GROUPS for field in dataclasses.fields(group)}
+FLAGS |= {"encoder": str, "init": str, "split": str, "valid": float}
 FLAGS |= {"mask_rate": float, "mean_span": float, "eval_stride": int}
-FLAGS |= {
-    field.name: field.type
-    for group in (RunFlags, ModelFlags, LoopFlags, TokenizerFlags, ContinueFlags, MachineFlags)
-    for field in dataclasses.fields(group)
-}
 
 
 class Record(dict):
