@@ -138,23 +138,21 @@ def pack(weights, unit):
 
 
 def answers_data(readings, number):
-    """Return the answers of a run by layer, and the effect of every head.
-
-    Answers are places in the list of strings. Other numbers: see `thousandths`.
-    """
+    """Return the answers of a run by layer, and the effect of every head."""
     reading, run = readings[0], readings[0].run
     asked = ask(reading, number)
     found = read_layers(run, asked)
     n_head = sum(attention.n_head for *_, attention in attentions(run.model.body))
     fewer = ask(reading, number, n_head + 1)  # one pass for each head and one with all
     whole, effects = ablate(run, fewer)
-    used = [found.words.flatten(), whole.words, *(effect.words for effect in effects)]
-    used = torch.cat(used).unique()
+    tokens = token_strings(run.tokenizer, range(run.tokenizer.get_vocab_size()))
+    names = run.config["classes"] if run.kind == "classifier" else tokens
+    names = np.array(names, dtype=object)  # an entry per word or class
     known = fewer.targets.cpu() >= 0
     counted = known if known.any() else ~known
 
-    def places(words):
-        return torch.searchsorted(used, words).tolist()
+    def named(ids):
+        return names[ids.numpy()].tolist()
 
     def changes(effect):
         return effect.losses - whole.losses
@@ -162,43 +160,35 @@ def answers_data(readings, number):
     title, meaning = ASKED[run.kind]
     words = asked_words(readings, number)
     return {
-        "strings": name_answers(run, used),
         "answers": {
             "asked": title,
             "next": run.kind in WRITES,
             "help": meaning + notes(run, words, asked),
             **rows_data(run, words, asked, found.words.size(1)),
             "layers": found.layers,
-            "words": places(found.words),
-            "probabilities": thousandths(found.probabilities),
-            "true": thousandths(found.true),
+            "words": named(found.words),
+            "probabilities": rounded(found.probabilities),
+            "true": rounded(found.true),
             "ranks": found.ranks.tolist(),
         },
         "heads": {
             "help": notes(run, words, fewer),
             **rows_data(run, words, fewer, len(whole.losses)),
-            "losses": thousandths(whole.losses),
-            "words": places(whole.words),
+            "losses": rounded(whole.losses),
+            "words": named(whole.words),
             "effects": [
                 {
                     "part": effect.part,
                     "layer": effect.layer,
                     "head": effect.head,
-                    "mean": thousandths(changes(effect)[counted].mean()),
-                    "changes": thousandths(changes(effect)),
-                    "words": places(effect.words),
+                    "mean": rounded(changes(effect)[counted].mean()),
+                    "changes": rounded(changes(effect)),
+                    "words": named(effect.words),
                 }
                 for effect in sorted(effects, key=lambda one: -changes(one)[counted].mean())
             ],
         },
     }
-
-
-def name_answers(run, ids):
-    """Return the words, or the classes, of ids (n,)."""
-    if run.kind == "classifier":
-        return [run.config["classes"][i] for i in ids]
-    return token_strings(run.tokenizer, ids)
 
 
 def asked_words(readings, number):
@@ -234,6 +224,6 @@ def notes(run, words, asked):
     return text
 
 
-def thousandths(values):
-    """Return numbers in units of 0.001, as nested lists of integers; NaN becomes -1."""
-    return (values.double() * 1000).round().nan_to_num(-1).long().tolist()
+def rounded(values):
+    """Return numbers to three digits, as nested lists; NaN becomes 0."""
+    return values.double().round(decimals=3).nan_to_num(0).tolist()
