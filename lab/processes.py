@@ -120,15 +120,12 @@ def from_rank_0(make):
     """
     if size() == 1:
         return make()
-    sent, error = [None], None  # what is sent: [value], or None for an error
-    if is_rank_0():
-        try:
+    sent = [None]  # becomes [[value]], unless make() raises
+    try:
+        if is_rank_0():
             sent = [[make()]]
-        except BaseException as caught:
-            error = caught
-    dist.broadcast_object_list(sent)
-    if error:
-        raise error
+    finally:
+        dist.broadcast_object_list(sent)
     if sent[0] is None:
         raise SystemExit(2)
     return sent[0][0]
