@@ -50,16 +50,16 @@ class Corpus:
             return self, self.seen(), ""
         part = parse_fold(how)
         corpus = self.fold(*part) if part else self
-        cleaned, n_rows, n_lines = corpus.clean()
+        cleaned = corpus.clean()
         if not (cleaned.rows and cleaned.test_rows):
             raise DataError(
                 f"--split {how}: leaves no rows to {'test' if cleaned.rows else 'train'} on; "
                 "use --split full"
             )
-        note = (
-            f"--split {how}: {len(cleaned.test_rows)} test rows; {n_rows} training rows and "
-            f"{n_lines} lines of text with their sentences are removed"
-        )
+        n_rows = len(corpus.rows) - len(cleaned.rows)
+        n_lines = len(corpus.lines) - len(cleaned.lines)
+        removed = f"{n_rows} training rows and {n_lines} lines of text with their sentences"
+        note = f"--split {how}: {len(cleaned.test_rows)} test rows; {removed} are removed"
         return cleaned, corpus.seen(), note
 
     def fold(self, i, n):
@@ -71,11 +71,10 @@ class Corpus:
         return replace(self, rows=rows, test_rows=distinct[i - 1 :: n], floor={})
 
     def clean(self):
-        """Remove the test rows' sentences from the training rows and the training text.
+        """Return the corpus without the test rows' sentences in its training rows and text.
 
         A row or line is removed if it is a test sentence, or contains one of at least five words.
-        Case, spaces and punctuation do not count. Returns (corpus, number of rows removed, number
-        of lines removed).
+        Case, spaces and punctuation do not count.
         """
         tests = {tuple(words_of(text)) for _, text in self.test_rows}
         long_tests = {}  # first five words -> the sentences that begin so
@@ -93,8 +92,7 @@ class Corpus:
 
         rows = [(label, text) for label, text in self.rows if not contains_test(text)]
         lines = [line for line in self.lines if not contains_test(line)]
-        n_rows, n_lines = len(self.rows) - len(rows), len(self.lines) - len(lines)
-        return replace(self, rows=rows, lines=lines), n_rows, n_lines
+        return replace(self, rows=rows, lines=lines)
 
 
 def parse_fold(how):

@@ -86,8 +86,8 @@ def test_the_speeches_are_what_the_documentation_says(speeches):
     assert len(got.test_rows) == 750
     assert sum(got.seen()) == 551
     assert len(got.lines) == 1553
-    clean, n_rows, _ = got.clean()
-    assert n_rows == 555 and len(clean.rows) == 1537 and not any(clean.seen())
+    clean = got.clean()
+    assert len(clean.rows) == 1537 and not any(clean.seen())
     texts = "".join(f" {' '.join(words_of(text))} /" for text in clean.texts())
     tests = [words_of(text) for _, text in got.test_rows]
     assert not [words for words in tests if len(words) > 4 and f" {' '.join(words)} " in texts]
@@ -118,8 +118,8 @@ def test_hold_out_keeps_copies_together_and_the_order():
 
 def test_clean_removes_test_sentences_from_rows_and_lines(corpus):
     got = data.load(corpus)
-    cleaned, n_rows, n_lines = got.clean()
-    assert (n_rows, n_lines) == (6, 1)
+    cleaned, _, note = got.split("clean")
+    assert "; 6 training rows and 1 lines of text with" in note
     assert not any(cleaned.seen())
     assert cleaned.test_rows == got.test_rows
     assert len(cleaned.rows) == 54
@@ -132,8 +132,7 @@ def test_clean_ignores_marks_and_case_and_keeps_short_overlaps():
     kept = ["thank you very much", "good people of the hills"]
     lines = [*kept, "Thanks , Good people , of  the valley !", "thank you"]
     corpus = Corpus("x", lines, {}, [(0, "thank you "), (1, "kept")], rows, ["a", "b"])
-    cleaned, n_rows, n_lines = corpus.clean()
-    assert (n_rows, n_lines) == (1, 2)
+    cleaned = corpus.clean()
     assert cleaned.lines == kept
     assert cleaned.rows == [(1, "kept")]
 
