@@ -30,10 +30,15 @@ def make_config(values):
     return Config(**values)
 
 
+def has_type(value, kind):
+    """Return whether a value is of a type; a whole number is also a float."""
+    return type(value) is kind or (type(value), kind) == (int, float)
+
+
 def check_value(name, value, kind):
     """Return what is wrong with the value of a field of this type, "" if nothing is."""
     shown = str(value)[:40]
-    if type(value) is not kind and (type(value), kind) != (int, float):
+    if not has_type(value, kind):
         return f"{name} must be of type {kind.__name__}, got {shown!r}"
     if name in CHOICES and value not in CHOICES[name]:
         return f"{name} must be one of {', '.join(CHOICES[name])}, got {shown!r}"

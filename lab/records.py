@@ -20,6 +20,7 @@ from lab.flags import (
     script_of,
     spelled,
 )
+from lab.limits import has_type
 
 METRICS_LIMIT = 256 * MEGABYTE
 REMEDY = "restore the file or train the run again"
@@ -61,15 +62,9 @@ def read_record(path):
 
 
 def check_entries(path, entries, types):
-    """Raise UserError unless the entries named in `types`, {name: type}, have these types; a whole
-    number is also a float."""
-    wrong = [
-        name
-        for name, wanted in types.items()
-        if name in entries
-        and type(entries[name]) is not wanted
-        and (type(entries[name]), wanted) != (int, float)
-    ]
+    """Raise UserError unless the entries named in `types`, {name: type}, have these types."""
+    found = [name for name in types if name in entries]
+    wrong = [name for name in found if not has_type(entries[name], types[name])]
     require((not wrong, f"{path}: {', '.join(wrong)} of a wrong type; {REMEDY}"))
 
 
