@@ -1,6 +1,16 @@
 """The size of a model."""
 
 PARTS = ("embedding", "positions", "attention", "feed-forward", "norm", "head")
+# Part of a parameter whose name contains a word: the first of these that it contains
+PART_OF = {
+    ".head.": "head",
+    ".embedding.": "embedding",
+    ".languages.": "embedding",
+    ".positions.": "positions",
+    "attention.": "attention",  # also cross-attention
+    ".feed_forward.": "feed-forward",
+    "norm": "norm",
+}
 
 
 def count_parameters(model):
@@ -10,22 +20,8 @@ def count_parameters(model):
     """
     counts = dict.fromkeys(PARTS, 0)
     for name, parameter in model.named_parameters():
-        counts[part_of(f".{name}")] += parameter.numel()
+        parts = [part for word, part in PART_OF.items() if word in f".{name}"]
+        if not parts:
+            raise ValueError(f"{name}: belongs to no part; add it to PART_OF")
+        counts[parts[0]] += parameter.numel()
     return {**counts, "total": sum(counts.values())}
-
-
-def part_of(name):
-    """Return the part that a parameter belongs to: ".members.0.head.bias" -> "head"."""
-    if ".head." in name:
-        return "head"
-    if ".embedding." in name or ".languages." in name:
-        return "embedding"
-    if ".positions." in name:
-        return "positions"
-    if "attention." in name:  # also cross-attention
-        return "attention"
-    if ".feed_forward." in name:
-        return "feed-forward"
-    if "norm" in name:
-        return "norm"
-    raise ValueError(f"{name}: belongs to no part; add it to part_of")
