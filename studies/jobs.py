@@ -86,7 +86,11 @@ def list_places(flags, n_gpus):
 
 
 def run_job(out, folder, module, arguments, progress, places):
-    """Run one job in a process of its own, in a free place, unless it is finished."""
+    """Run one job in a process of its own, in a free place, unless it is finished.
+
+    A folder with result.json (figures: maps.json) is finished. If it is a run, which has a
+    config.json, its flags must be these. Any other job is repeated when its arguments change.
+    """
     path, arguments = out / folder, [*map(str, arguments), "--out", str(out / folder)]
     # compare.py leaves neither, and so is always repeated: it may have more runs now
     finished = path / ("maps.json" if module == "attention_maps" else "result.json")
@@ -112,7 +116,7 @@ def run_job(out, folder, module, arguments, progress, places):
 
 
 def is_outdated(path, arguments):
-    """Return whether a look at several runs was made with other arguments, such as fewer runs."""
+    """Return whether a job that is no run was finished with other arguments, such as fewer runs."""
     if (path / "config.json").exists() or not (path / "result.json").exists():
         return False
     return not str(read_result(path).get("command")).endswith(shlex.join(arguments))
