@@ -407,12 +407,10 @@ def test_unknown_words_and_cuts_are_told(tmp_path, figures):
     [
         (("RUN", "nowhere"), "nowhere: no such run folder"),
         (("RUN", "--layer", "3"), "--layer 3: {run} has layers 1 to 2"),
-        (("RUN", "--layer", "0"), "--layer must be at least 1"),
         (("RUN/config.json",), "is a file; give the folder of a run"),
         (("RUN", "--head", "9", "--layer", "9"), "has heads 1 to 2"),
         (("RUN", "--text", ""), "text '': contains no words"),
         (("RUN", "--text", "[EOS]"), "contains no words"),
-        (("RUN", "--format", "gif"), "gif"),
         (("RUN", "RUN", "RUN", "--html"), "--html: compares at most two runs, got 3"),
         (("RUN", "--out", "RUN/config.json"), "config.json: File exists"),
     ],

@@ -102,19 +102,9 @@ def test_seeds_are_one_row_and_an_encoder_can_be_probed_too(corpus, finished, tm
     assert "layer 1" in encoder.out
 
 
-@pytest.mark.parametrize(
-    "argv, part",
-    [
-        (("run", "--steps", 0), "--steps must be at least 1"),
-        (("run", "--blocks", 1), "--blocks must be at least 4"),
-        (("run", "--out", "run"), "--out run: is a run"),
-    ],
-)
-def test_mistakes_are_named(finished, tmp_path, monkeypatch, argv, part):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "run").symlink_to(finished("train_lm"))
-    done = call("probe_position", *argv)
-    assert_complains(done, part)
+def test_results_are_not_written_into_a_run(finished):
+    run = finished("train_lm")
+    assert_complains(call("probe_position", run, out=run), f"--out {run}: is a run")
 
 
 def test_runs_that_differ_in_more_than_the_seed_are_named_by_it(corpus, tmp_path):

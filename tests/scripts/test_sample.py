@@ -234,6 +234,9 @@ def test_the_comment_of_a_thread_needs_a_mask(tmp_path):
     assert done.out == ""
 
 
+# ---------------------------------------------------------------------------- classes, trained runs
+
+
 @pytest.mark.parametrize(
     "reader",
     [
@@ -253,27 +256,12 @@ def test_a_damaged_thread_run_is_one_line(tmp_path, reader):
     assert done.out == ""
 
 
-# ---------------------------------------------------------------------------- classes, trained runs
-
-
 @pytest.mark.parametrize(
     "kind, argv, message",
     [
         ("mlm", ("--text", TEXT), "no [MASK] found"),
         ("mlm", (), "no [MASK] found"),
         ("lm", ("--text", "this [MASK]"), "run of train_mlm.py"),
-        (
-            "lm",
-            ("--temperature", "-1", "--tokens", "0", "--samples", "0", "--top-k", "-5"),
-            "--samples must be at least 1 and at most 10,000, got 0; --temperature",
-        ),
-        (
-            "lm",
-            ("--tokens", str(2**24)),
-            f"--tokens must be at least 1 and at most 100,000, got {2**24}",
-        ),
-        ("lm", ("--temperature", "nan"), "--temperature"),
-        ("lm", ("--top-k", "0"), "--top-k must be at least 1, got 0"),
         ("classifier", ("--text", " "), "contains no words"),
         ("mlm", ("--text", "[MASK] " * 40), "learned positions end at 32; shorten it"),
         ("mlm", ("--text", "[MASK]", "--tokens", "3"), "--tokens 3: "),
