@@ -203,6 +203,10 @@ VAST = {  # the run, what its config.json asks for, what the message says
     "classifiers": ("train_generative", dict(classifier__members=10**9), "too few"),
     "classifiers, in words": ("train_generative", dict(classifier__members="2"), "too few"),
     "classes": ("train_generative", dict(classifier__n_class=10**9), "3 classes"),
+    "ancestors": ("train_thread", dict(reader__n_ancestors=10**12), "describe a thread reader"),
+    "ancestors, none": ("train_thread", dict(reader__n_ancestors=0), "describe a thread reader"),
+    "reader": ("train_thread", dict(reader={}), "describe a thread reader"),
+    "reader, more": ("train_thread", dict(reader__more=1), "does not describe a model"),
 }
 
 

@@ -1,6 +1,5 @@
 """Sampling: filled masks, continuations, classes, several texts, and threads."""
 
-import json
 import re
 
 import pytest
@@ -235,25 +234,6 @@ def test_the_comment_of_a_thread_needs_a_mask(tmp_path):
 
 
 # ---------------------------------------------------------------------------- classes, trained runs
-
-
-@pytest.mark.parametrize(
-    "reader",
-    [
-        {},
-        {"n_ancestors": 0, "ancestor_positions": "none"},
-        {"n_ancestors": 10**12, "ancestor_positions": "sinusoidal"},
-        {"n_ancestors": 8, "ancestor_positions": "rotary"},
-        {"n_ancestors": 8, "ancestor_positions": "none", "more": 1},
-    ],
-)
-def test_a_damaged_thread_run_is_one_line(tmp_path, reader):
-    path = make_run(tmp_path / "run", "thread") / "config.json"
-    described = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps(described | {"reader": reader}), encoding="utf-8")
-    done = call("sample", path.parent, *ask(THREAD))
-    assert_complains(done, path)
-    assert done.out == ""
 
 
 @pytest.mark.parametrize(
