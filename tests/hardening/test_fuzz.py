@@ -34,21 +34,18 @@ from hypothesis import HealthCheck, given, settings
 
 import compare
 import model
-from data import batching, corpus, files, forest, load, masking, noise, shards, spans
+from data import batching, corpus, files, forest, load, shards, spans
 from data.corpora import pairs, threads
 from data.corpora.rows import read_rows
 from data.files import DataError
 from data.tokenizer import (
     BOS,
     EOS,
-    MASK,
     PAD,
     SPECIAL,
     UNK,
-    detokenize,
     encode,
     load_tokenizer,
-    token_strings,
     train_tokenizer,
     word_starts,
 )
@@ -169,20 +166,6 @@ def test_rows_of_any_bytes(place, content):
             )
 
 
-@cases(first=raw, second=raw)
-def test_parallel_files_of_any_bytes(place, first, second):
-    folder = place / "parallel"
-    folder.mkdir(exist_ok=True)
-    (folder / "train.en").write_bytes(first)
-    (folder / "train.fr").write_bytes(second)
-    try:
-        found = pairs.load_pairs(folder)
-    except DataError as error:
-        assert "train." in str(error) and "\n" not in str(error)
-    else:
-        assert all(a and b for a, b in found.train)
-
-
 @cases(content=raw, how=st.sampled_from(["full", "clean", "1/2", "2/3", "0/1", "x", "1/1"]))
 def test_a_corpus_of_any_bytes(place, content, how):
     path = place / "corpus.txt"
@@ -250,26 +233,6 @@ def test_any_text_prints_on_one_line(text):
 # --------------------------------------------------------------------------------------- tokenizers
 
 
-@pytest.fixture(scope="module")
-def tokenizers():
-    sample = ["the cats don't sleep, we hope for 3,000 of them"] * 3 + ["and they won't"]
-    return {
-        kind: train_tokenizer(kind, sample, 300 if kind == "bpe" else 0) for kind in ("word", "bpe")
-    }
-
-
-@cases(text=prose, kind=st.sampled_from(["word", "bpe"]))
-def test_any_text_is_encoded_within_the_vocabulary(tokenizers, text, kind):
-    tokenizer = tokenizers[kind]
-    found = encode(tokenizer, [text, text])
-    assert found[0] == found[1] and all(0 <= i < tokenizer.get_vocab_size() for i in found[0])
-    assert {i for i in found[0] if i < len(SPECIAL) and i != UNK} <= {
-        SPECIAL.index(token) for token in SPECIAL if token in text
-    }
-    assert isinstance(detokenize(tokenizer, found[0]), str)
-    assert len(token_strings(tokenizer, found[0])) == len(found[0])
-
-
 @cases(
     share=0.5,
     texts=lines,
@@ -292,60 +255,10 @@ def test_a_tokenizer_of_any_text(place, texts, kind, size):
     assert load_tokenizer(place / "tokenizer.json").to_str() == tokenizer.to_str()
 
 
-# ---------------------------------------------------------------------------------- masks and noise
+# ------------------------------------------------------------------------------------------- spans
 
 V = 30
-row_of_ids = st.lists(st.integers(0, V - 1), min_size=1, max_size=12).map(torch.tensor)
-padded = st.lists(row_of_ids, min_size=1, max_size=5).map(batching.pad)
 rates = st.floats(0.01, 0.99) | st.sampled_from([0.15, 0.5])
-
-
-@cases(
-    batch=padded,
-    seed=seeds,
-    rate=rates,
-    unit=st.sampled_from(masking.UNITS),
-    mean_span=st.integers(1, 5),
-)
-def test_masks_for_masked_language_modelling(batch, seed, rate, unit, mean_span):
-    idx, starts = batch[0], torch.rand(V, generator=gen(seed)) < 0.5
-    inputs, labels = masking.mask_tokens(idx, V, gen(seed), rate, unit, starts, mean_span)
-    chosen, usable = labels != -100, idx >= len(SPECIAL)
-    assert (labels[chosen] == idx[chosen]).all()
-    assert not (chosen & ~usable).any()
-    assert (inputs[~chosen] == idx[~chosen]).all()
-    assert (chosen.any(1) == usable.any(1)).all()
-    shown = inputs[chosen]
-    assert ((shown == MASK) | (shown >= len(SPECIAL)) & (shown < V)).all()
-    if unit == "token":
-        assert ((chosen.sum(1) - rate * usable.sum(1)).abs() < 1 + 1e-4).all()
-    if unit == "word":  # a word is hidden whole
-        for row, hidden, real in zip(idx, chosen, usable):
-            begins = [t for t in range(len(row)) if starts[row[t]] or not real[t]]
-            assert all(
-                len({bool(h) for h, r in zip(hidden[a:b], real[a:b]) if r}) < 2
-                for a, b in zip([0, *begins], [*begins, len(row)])
-            )
-
-
-@cases(
-    batch=padded, seed=seeds, drop=st.floats(0, 0.5), swap=st.floats(0, 0.49), rare=st.floats(0, 1)
-)
-def test_noise_leaves_special_tokens_and_the_shape_alone(batch, seed, drop, swap, rare):
-    idx = batch[0]
-    targets = idx.roll(-1, 1).masked_fill(idx == PAD, -100)
-    counts = torch.randint(0, 3, (V,), generator=gen(seed)) * (torch.arange(V) >= len(SPECIAL))
-    counts[len(SPECIAL)] += 1
-    noisy, wanted = noise.noise_tokens(idx, targets, counts, gen(seed), drop, swap, rare)
-    special = idx < len(SPECIAL)
-    assert (noisy[special] == idx[special]).all()
-    assert ((noisy == idx) | (noisy == UNK) | (counts[noisy] > 0)).all()
-    changed = wanted != targets
-    assert (wanted[changed] == UNK).all() and (counts[targets[changed]] == 1).all()
-    if not drop + swap:
-        assert torch.equal(noisy, idx)
-    if not rare:
-        assert not changed.any()
 
 
 @cases(
