@@ -76,23 +76,6 @@ def attend_in_float64(q, k, v, mask=None, bias=None, dropout=0.0):
     return attend_by_einsum(q.double(), k.double(), v.double(), mask, bias, dropout)
 
 
-def attend_by_head(q, k, v, mask=None, bias=None, dropout=0.0):
-    outputs, weights = [], []
-    for h in range(q.size(1)):
-        scores = q[:, h] @ k[:, h].transpose(1, 2)
-        scores /= math.sqrt(q.size(-1))
-        if bias is not None:
-            scores += bias[h]
-        if mask is not None:
-            scores.masked_fill_(~mask[:, None], -math.inf)
-        e = (scores - scores.amax(-1, keepdim=True)).exp()
-        w = e / e.sum(-1, keepdim=True)
-        keep = torch.rand(w.shape) >= dropout
-        outputs.append(w * keep / (1 - dropout) @ v[:, h])
-        weights.append(w)
-    return torch.stack(outputs, 1), torch.stack(weights, 1)
-
-
 def split_by_loop(x, n_head):
     D = x.size(-1) // n_head
     out = x.new_empty(len(x), n_head, x.size(1), D).double()
@@ -115,35 +98,10 @@ def sinusoids_as_in_annotated(T, n_embd):
     return table
 
 
-def sinusoids_by_loop(T, n_embd):
-    rows = [
-        [
-            (math.cos if c % 2 else math.sin)(t / 10000 ** ((c - c % 2) / n_embd))
-            for c in range(n_embd)
-        ]
-        for t in range(T)
-    ]
-    return torch.tensor(rows, dtype=torch.float64)
-
-
 def sinusoids_by_phase(T, n_embd):
     c = torch.arange(n_embd)
     angles = torch.outer(torch.arange(T), 10000.0 ** -((c // 2 * 2) / n_embd))
     return torch.sin(angles + (c % 2) * math.pi / 2)
-
-
-def slopes_of_the_authors(n_head):
-    def power_of_two(n):
-        start = 2 ** (-(2 ** -(math.log2(n) - 3)))
-        return [start * start**i for i in range(n)]
-
-    def all_of_them(n):
-        if math.log2(n).is_integer():
-            return power_of_two(n)
-        nearest = 2 ** math.floor(math.log2(n))
-        return power_of_two(nearest) + all_of_them(2 * nearest)[0::2][: n - nearest]
-
-    return torch.tensor(all_of_them(n_head))
 
 
 def slopes_in_float64(n_head):
@@ -184,12 +142,6 @@ def pool_by_einsum(h, mask):
     return einsum("btc,bt->bc", h.double(), weights)
 
 
-def pool_in_place(h, mask):
-    h = h.clone()
-    h[~mask] = 0
-    return h.sum(dim=1).div(mask.sum(dim=1).unsqueeze(-1))
-
-
 def classify_by_matmul(x, w1, b1, w2, b2, dropout, training):
     return F.dropout((x @ w1.T + b1).clamp(min=0), dropout, training) @ w2.T + b2
 
@@ -199,13 +151,6 @@ def classify_by_hand(x, w1, b1, w2, b2, dropout, training):
     if training:
         hidden = hidden * (torch.rand_like(hidden) > dropout) / (1 - dropout)
     return F.linear(hidden, w2, b2)
-
-
-def classify_by_modules(x, w1, b1, w2, b2, dropout, training):
-    first, second = torch.nn.Linear(*w1.T.shape), torch.nn.Linear(*w2.T.shape)
-    first.weight.data, first.bias.data, second.weight.data, second.bias.data = w1, b1, w2, b2
-    layers = torch.nn.Sequential(first, torch.nn.ReLU(), torch.nn.Dropout(dropout), second)
-    return layers.train(training)(x)
 
 
 WRONG_DROPOUT = [
@@ -239,19 +184,9 @@ def test_a_beta_that_gets_no_gradient_is_wrong():
     assert "gradient" in verdict_on(logits, "clap", "logits").message
 
 
-def embed_by_norm(idx, table, mask_id):
-    vectors = (table / table.norm(dim=-1, keepdim=True))[idx]
-    vectors[idx == mask_id] = 0
-    return vectors
-
-
 def embed_by_where(idx, table, mask_id):
     x = F.embedding(idx, F.normalize(table.double(), dim=1))
     return torch.where((idx == mask_id)[:, :, None], 0.0, x)
-
-
-def logits_by_einsum(h, table, beta):
-    return einsum("btc,vc->btv", h, F.normalize(table, dim=-1)) * beta
 
 
 def logits_by_division(h, table, beta):
@@ -278,14 +213,6 @@ def loss_by_gather(logits, targets):
     return -log_p.gather(1, targets[keep][:, None]).mean()
 
 
-def perplexity_by_loop(batches):
-    nats = tokens = 0
-    for logits, targets in batches:
-        n = (targets != -100).sum().item()
-        nats, tokens = nats + loss_by_cross_entropy(logits, targets).item() * n, tokens + n
-    return math.exp(nats / tokens)
-
-
 def perplexity_at_once(batches):
     logits = torch.cat([x.flatten(0, 1) for x, _ in batches])
     return F.cross_entropy(logits, torch.cat([y.flatten() for _, y in batches])).exp()
@@ -298,19 +225,6 @@ def mask_by_dice(idx, vocab_size, rate, gen):
     inputs[chosen & (dice < 0.8)] = 2
     swap = chosen & (dice >= 0.9)
     inputs[swap] = torch.randint(5, vocab_size, (swap.sum().item(),), generator=gen)
-    return inputs, labels
-
-
-def mask_as_in_transformers(idx, vocab_size, rate, gen):
-    inputs, labels = idx.clone(), idx.clone()
-    chances = torch.full(labels.shape, rate).masked_fill(idx < 5, 0.0)
-    masked = torch.bernoulli(chances, generator=gen).bool()
-    labels[~masked] = -100
-    replaced = torch.bernoulli(torch.full(labels.shape, 0.8), generator=gen).bool() & masked
-    inputs[replaced] = 2
-    drawn = torch.bernoulli(torch.full(labels.shape, 0.5), generator=gen).bool()
-    drawn &= masked & ~replaced
-    inputs[drawn] = torch.randint(5, vocab_size, labels.shape, generator=gen)[drawn]
     return inputs, labels
 
 
@@ -329,22 +243,22 @@ def mask_an_exact_share(idx, vocab_size, rate, gen):
 
 VARIANTS = {
     "pad": [pad_as_list],
-    "attend": [attend_by_einsum, attend_in_float64, attend_by_head],
+    "attend": [attend_by_einsum, attend_in_float64],
     "split_heads": [split_by_loop],
     "join_heads": [join_by_flatten],
-    "sinusoids": [sinusoids_as_in_annotated, sinusoids_by_loop, sinusoids_by_phase],
-    "slopes": [slopes_of_the_authors, slopes_in_float64],
+    "sinusoids": [sinusoids_as_in_annotated, sinusoids_by_phase],
+    "slopes": [slopes_in_float64],
     "causal_bias": [causal_by_triangle],
     "encoder_bias": [encoder_by_loop],
     "block": [block_in_place],
     "next_words": [next_by_padding],
     "loss": [loss_by_cross_entropy, loss_by_gather],
-    "perplexity": [perplexity_by_loop, perplexity_at_once],
-    "mask_words": [mask_by_dice, mask_as_in_transformers, mask_an_exact_share],
-    "mean_pool": [pool_by_einsum, pool_in_place],
-    "classify": [classify_by_matmul, classify_by_hand, classify_by_modules],
-    "embed": [embed_by_norm, embed_by_where],
-    "logits": [logits_by_einsum, logits_by_division],
+    "perplexity": [perplexity_at_once],
+    "mask_words": [mask_by_dice, mask_an_exact_share],
+    "mean_pool": [pool_by_einsum],
+    "classify": [classify_by_matmul, classify_by_hand],
+    "embed": [embed_by_where],
+    "logits": [logits_by_division],
 }
 
 
