@@ -1,15 +1,15 @@
 """The attention page in a real browser: what it shows, its keys, and texts that are markup."""
 
-import copy
 import shutil
 
 import pytest
 import torch
-import torch.nn.functional as F
 from helpers import make_run
 
 from lab import load_run
+from lab.inside.ablation import ablate
 from lab.inside.attention import readings_of
+from lab.inside.lens import ask
 from lab.inside.page import page
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -108,8 +108,9 @@ def test_every_head_opens_with_the_numbers_of_its_weights(show, tmp_path):
     assert tab.inner_text(".told") == f"“a” attends to “is” {weights[2, 1, 3, 2]:.2%}"
 
 
-def test_the_score_is_taken_apart(show, tmp_path):
-    run, reading = opened(tmp_path / "run", "mlm", pos="rope")
+@pytest.mark.parametrize("pos", ["rope", "alibi"])
+def test_the_score_is_taken_apart(show, tmp_path, pos):
+    run, reading = opened(tmp_path / "run", "mlm", pos=pos)
     tab, attention = show(page([reading])), run.attention(TEXT)
     for name, scores in (("content", attention.content), ("position", attention.position)):
         tab.click(f"text={name} alone")
@@ -126,30 +127,23 @@ def test_the_score_is_taken_apart(show, tmp_path):
 
 def test_heads_are_sorted_by_what_happens_without_them(show, tmp_path):
     run, reading = opened(tmp_path / "run", pos="rope")
-    tab, ids = show(page([reading])), reading.inputs["idx"]
-
-    def losses(model):
-        return F.cross_entropy(model(ids)[0, :-1], ids[0, 1:], reduction="none")
-
-    changes = {}
-    for layer in range(2):
-        for head in range(2):
-            model = copy.deepcopy(run.model)
-            out = model.body.blocks[layer].attention.out
-            out.weight.data[:, head * 8 : head * 8 + 8] = 0
-            name = f"layer {layer + 1}, head {head + 1}"
-            changes[name] = losses(model) - losses(run.model), model(ids)[0].argmax(-1)
-    order = sorted(changes, key=lambda name: -changes[name][0].mean())
+    tab = show(page([reading]))
+    whole, effects = ablate(run, ask(reading, 0))  # checked by tests/lab/test_lens.py
+    known = slice(0, -1)  # nothing follows the last word
+    effects.sort(key=lambda effect: -effect.losses[known].mean())
     buttons = tab.locator("#heads li button")
-    for n, name in enumerate(order):
-        change, words = changes[name]
+    for n, effect in enumerate(effects):
+        change, name = (
+            (effect.losses - whole.losses)[known],
+            f"layer {effect.layer}, head {effect.head}",
+        )
         text = buttons.nth(n).inner_text().replace("−", "-")
         assert text.split("\n") == [name, f"{change.mean().item():+.3f}"]
         buttons.nth(n).click()
         rows = [row.replace("−", "-").split("\t") for row in rows_of(tab, "#heads")]
         assert [row[3] for row in rows[:-1]] == [f"{value:+.3f}" for value in change.tolist()]
         answers = [row[4].split(" → ")[-1] for row in rows]
-        assert answers == [run.tokenizer.id_to_token(i) for i in words]
+        assert answers == [run.tokenizer.id_to_token(i) for i in effect.words]
     tab.click("text=show its attention")  # of the head clicked last
     assert buttons.last.inner_text().lower().startswith(tab.inner_text("#place").lower())
 

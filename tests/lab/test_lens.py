@@ -1,12 +1,7 @@
 """The answers of models by layer and without a head, against smaller models called by hand."""
 
-import base64
 import copy
-import json
-import re
-import zlib
 
-import numpy as np
 import pytest
 import torch
 import torch.nn as nn
@@ -167,41 +162,6 @@ def without_head(model, part, layer, head):
     D = attention.out.in_features // attention.n_head
     attention.out.weight.data[:, (head - 1) * D : head * D] = 0
     return model
-
-
-# ---------------------------------------------------------------------------- the page's data
-
-
-def data_of(text):
-    return json.loads(re.search(r'id="data">(.*?)</script>', text)[1])["runs"][0]
-
-
-def unpacked(packed):
-    planes = np.frombuffer(zlib.decompress(base64.b64decode(packed["data"])), np.uint8)
-    low, high = planes.reshape(2, -1).astype(int)
-    codes = (low + 256 * high).reshape(packed["shape"])
-    return np.where(codes == 65535, np.nan, codes / packed["unit"])
-
-
-@pytest.mark.parametrize("kind", ["lm", "mlm"])
-@pytest.mark.parametrize("pos", ["alibi", "rope", "learned"])
-def test_the_page_has_the_weights_and_both_parts(opened, kind, pos):
-    run, reading, number = opened(kind, pos=pos)
-    maps = data_of(page([reading], number))["parts"][0]["maps"]
-    attention = run.attention(TEXT)
-    allowed = np.isfinite(attention.content)
-
-    def agrees(shown, expected, rounding):
-        shown = np.broadcast_to(shown, expected.shape)
-        assert (np.isnan(shown) == ~allowed).all()
-        assert np.abs(shown - expected)[allowed].max() <= rounding + 1e-6
-
-    agrees(unpacked(maps["both"]), attention.weights, 0.00005)
-    assert set(maps) == ({"both"} if pos == "learned" else {"both", "content", "position"})
-    if pos != "learned":
-        for name, scores in (("content", attention.content), ("position", attention.position)):
-            agrees(unpacked(maps[name]), torch.tensor(scores).softmax(-1).numpy(), 0.0005)
-        assert maps["position"]["shape"][0] == (1 if pos == "alibi" else 2)  # ALiBi: all layers
 
 
 def test_a_large_page_is_below_two_megabytes(tmp_path, monkeypatch):
