@@ -157,11 +157,9 @@ def test_folders_of_pairs_and_their_val_set(tmp_path):
             lines = [*(pair(number)[side] for number in numbers), "mice " * 60]
             (folder / f"{name}.{ending}").write_text("\n".join(lines) + "\n", encoding="utf-8")
     argv = [*TRANSLATE, *"--block-size 40 --tokenizer bpe --vocab-size 300".split()]
-    given = dict(data=folder, languages="fr-en", out=tmp_path / "run")
-    outcome = call("train_seq2seq", *argv, **given)
-    assert_complains(outcome, "--valid", "has pairs for validation; leave --valid out")
     at = argv.index("--valid")
-    del argv[at : at + 2]
+    del argv[at : at + 2]  # the val files are the validation set
+    given = dict(data=folder, languages="fr-en", out=tmp_path / "run")
     done = succeed(call("train_seq2seq", *argv, **given))
     assert "fr to en" in done.out
     assert "1 pairs of train are longer than --block-size 40: left out" in done.out
@@ -190,7 +188,6 @@ def test_training_pairs_longer_than_a_block(tmp_path):
             ("--text", "[MASK]" + " we" * 20),
             [": has 22 tokens with [BOS]", "learned positions end at 12"],
         ),
-        (tuple("--text [MASK] --tokens 0".split()), ["--tokens must be at least 1"]),
     ],
 )
 def test_a_text_that_cannot_be_filled(argv, parts, finished):
@@ -266,36 +263,6 @@ def test_a_byte_level_gap_includes_the_space_before_it(corpus, tmp_path):
 # --------------------------------------------------------------------------------------------- maps
 
 
-def test_three_attentions_are_drawn_and_pass(finished, translator, tmp_path, figures):
-    runs = (finished("train_seq2seq"), translator[0])
-    texts = ["hope and change", "two cats and birds ."]
-    code, out, _ = call("attention_maps", *runs, text=texts, positions=True, out=tmp_path / "maps")
-    assert code == 0 and "FAIL" not in out
-    for part in ("encoder self", "decoder self", "cross"):
-        assert out.count(f"{part}-attention") == 2
-    assert out.count("ok    no weight on padding") >= 4
-    assert out.count("ok    nothing above the diagonal") == 2
-    assert out.count("ok    fused") == 4
-    assert [name for name, _ in figures][:2] == [
-        "map-1-hope-and-change-train_seq2seq-run.png",
-        "map-2-two-cats-and-birds-train_seq2seq-run.png",
-    ]
-    both = [(half, run) for half in ("encoder", "decoder") for run in ("train_seq2seq", "run")]
-    assert {name for name, _ in figures[2:]} == {f"positions-{h}-{run}.png" for h, run in both}
-    report = json.loads((tmp_path / "maps" / "maps.json").read_text())
-    described = report["map-2-two-cats-and-birds-train_seq2seq-run.png"]["runs"]
-    assert [run["attention"] for run in described] == ["encoder", "decoder", "cross"] * 2
-    assert described[5]["keys"] == ["[BOS]", "two", "cats", "and", "birds", "."]
-    assert described[5]["queries"][0] == "[BOS]"
-    sides = {
-        (axis.get_title(), axis.images[0].get_array().shape)
-        for axis in figures[1][1].axes
-        if axis.get_title()
-    }
-    assert ("layer 1, head 1", (len(described[5]["queries"]), 6)) in sides
-    assert ("layer 1, head 2", (6, 6)) in sides
-
-
 TWO_MAPS = ("1-hope-and-mask", "2-hope-and-change")
 
 
@@ -335,16 +302,10 @@ def test_maps_of_attention_to_padding_fail(translator, tmp_path, figures, monkey
 # --------------------------------------------------------------------------------------- comparison
 
 
-def test_only_runs_of_one_task_are_compared(corpus, finished, translator, tmp_path):
-    argv = ("--data", corpus)
-    train("train_seq2seq", *argv, pos="nope", out=tmp_path / "other")
-    train("train_seq2seq", *argv, mask_rate=0.16, out=tmp_path / "more")
+def test_only_runs_of_one_task_are_compared(finished, translator, tmp_path):
     infill, out = finished("train_seq2seq"), tmp_path / "compare"
-    told = succeed(call("compare", infill, tmp_path / "other", out=out)).out
-    for part in ("learned", "NoPE", "Encoder-decoder on tiny", "perplexity obama"):
-        assert part in told
-    unlike = call("compare", infill, tmp_path / "more", out=out)
-    assert_complains(unlike, "mask_rate=0.15", "mask_rate=0.16")
-    assert_complains(call("compare", infill, finished("train_lm"), out=out), "not comparable")
+    told = succeed(call("compare", infill, out=out)).out
+    assert "Encoder-decoder on tiny" in told and "perplexity obama" in told
     told = succeed(call("compare", translator[0], out=out)).out
     assert "exact (%) heldout" in told and "BLEU heldout" in told
+    assert_complains(call("compare", infill, translator[0], out=out), "same data")

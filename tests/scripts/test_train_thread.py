@@ -10,12 +10,10 @@ from helpers import (
     TINY,
     assert_complains,
     call,
-    contents,
     result_of,
     succeed,
     tiny_model,
     train,
-    unchanged,
     write_posts,
 )
 
@@ -28,7 +26,6 @@ from data.masked_comments import VIEWS, fixed_batches, sum_by_group
 from data.tokenizer import BOS, UNK, encode, train_tokenizer
 from lab.load import read_run
 from lab.parameters import count_parameters
-from lab.records import read_record
 from model import POSITIONS, sinusoids
 from nets.thread_reader import ThreadReader
 
@@ -186,24 +183,6 @@ def echoes(tmp_path_factory):
     return write_posts(tmp_path_factory.mktemp("threads") / "echoes.jsonl", posts)
 
 
-def test_results_of_every_view_and_depth(echoes, tmp_path):
-    done = train("train_thread", data=echoes, out=tmp_path / "run")
-    result, config = result_of(tmp_path / "run"), read_record(tmp_path / "run" / "config.json")
-    measured = {
-        f"perplexity/{part}-{view}{depth}"
-        for part in ("valid", "test")
-        for view in VIEWS
-        for depth in ("", "-depth-1", "-depth-2")
-    }
-    assert measured <= result.keys()
-    assert not any("floor" in name or "depth-3" in name for name in result)
-    tokens = [result[f"tokens/test{depth}"] for depth in ("", "-depth-1", "-depth-2")]
-    assert tokens[0] == tokens[1] + tokens[2]
-    assert config["reader"] == {"n_ancestors": 3, "ancestor_positions": "learned"}
-    assert "38 training trees (114 comments" in done.out
-    assert "with another tree's" in done.out.splitlines()[-1]
-
-
 def test_from_a_pretrained_encoder(echoes, finished, tmp_path):
     given = dict(init_from=finished("train_mlm"), data=echoes, steps=0, out=tmp_path / "run")
     succeed(call("train_thread", *"--valid 0.2 --test 0.2".split(), **given))
@@ -267,7 +246,8 @@ def test_the_perplexities_are_those_by_hand(ancestor_positions, echoes, tmp_path
                     for kind in kinds:
                         found.setdefault(view + kind, []).append(-logs[t, label[t]].item())
     assert {"ancestors-depth-1", "alone-depth-2", "shuffled", "alone-repeated"} <= found.keys()
-    assert result_of(tmp_path / "run")["tokens/test-repeated"] == len(found["alone-repeated"])
+    for part in ("repeated", "depth-1", "depth-2"):
+        assert result_of(tmp_path / "run")[f"tokens/test-{part}"] == len(found[f"alone-{part}"])
     for name, nats in found.items():
         assert result_of(tmp_path / "run")[f"perplexity/test-{name}"] == pytest.approx(
             math.exp(sum(nats) / len(nats)), rel=1e-4
@@ -310,15 +290,8 @@ def test_toy_prints_the_distance_to_the_floor(tmp_path, monkeypatch):
         assert not any(name.startswith("floor") for name in result_of(tmp_path / "other"))
 
 
-def test_runs_of_threads_are_sampled_drawn_and_not_compared(echoes, corpus, tmp_path):
-    train("train_thread", data=echoes, out=tmp_path / "run")
-    with unchanged(tmp_path):
-        refused = call("compare", tmp_path / "run")
-        assert_complains(refused, tmp_path / "run", "no run that can be compared")
-        thread = (tmp_path / "run", "--text", "a cat", "--text", "a dog", "--text", "a [MASK]")
-        filled = call("sample", *thread)
-        assert filled.code == 0 and filled.out.count("mask ") == 1
-    drawn = call("attention_maps", *thread, "--out", tmp_path / "maps")
-    assert drawn.code == 0 and "FAIL" not in drawn.out and len(contents(tmp_path / "maps")) == 4
-    outcome = call("train_classifier", encoder=tmp_path / "run", data=corpus, out=tmp_path / "x")
+def test_runs_of_threads_are_neither_compared_nor_encoders(finished, corpus, tmp_path):
+    run = finished("train_thread")
+    assert_complains(call("compare", run), run, "no run that can be compared")
+    outcome = call("train_classifier", encoder=run, data=corpus, out=tmp_path / "x")
     assert_complains(outcome, "of kind 'thread'")
