@@ -77,16 +77,6 @@ def test_kept_weights_are_those_of_their_step(kept, corpus, tmp_path):
         read_run(kept[0], step=5)
 
 
-def test_emergence_measures_every_kept_step(kept, tmp_path):
-    argv = ("--blocks", 20, "--steps", 5)
-    done = succeed(call("emergence", *kept, *argv, out=tmp_path / "out"))
-    (runs,) = result_of(tmp_path / "out")["runs"].values()
-    assert runs["kept"] == [[0, 3, 8]] * 2 and "±" in done.out
-    losses = runs["loss"][0]
-    assert losses[2] < losses[0] and len(runs["median"][0]) == 3
-    assert (tmp_path / "out" / "emergence.png").stat().st_size > 10_000
-
-
 def test_seeds_that_kept_other_steps_are_refused(kept, corpus, tmp_path):
     flags = dict(pos="nope", anchor=True, keep="0,8", seed=3)
     train("train_lm", **flags, data=corpus, out=tmp_path / "3")
