@@ -117,10 +117,7 @@ def compare_models(model, tokenizer, there, folder):
 SHAPES = {
     "as RoBERTa": {},
     "transformers' defaults": {"layer_norm_eps": 1e-12, "type_vocab_size": 2},
-    "one token type": {"type_vocab_size": 1},
-    "one layer, wide feed-forward": {"num_hidden_layers": 1, "intermediate_size": 70},
     "four heads": {"hidden_size": 24, "num_attention_heads": 4, "num_hidden_layers": 3},
-    "many positions": {"max_position_embeddings": 130},
     "a large epsilon": {"layer_norm_eps": 0.1},
     "relu": {"hidden_act": "relu"},
     "an output of its own": {"tie_word_embeddings": False},
@@ -249,6 +246,9 @@ def test_transformers_reads_what_is_written(kind, config, tmp_path):
     assert not any(told.values()), told
     assert not list((tmp_path / "out").glob("*.partial"))
     compare_models(run.model, run.tokenizer, there.eval(), tmp_path / "out")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert (theirs.pad_token, theirs.mask_token) == ("<pad>", "<mask>")
+    assert theirs.model_max_length == run.model.body.config.block_size
     # And back: the same model, with the same ids.
     model, tokenizer = load_roberta(tmp_path / "out")
     assert tokenizer.get_vocab() == run.tokenizer.get_vocab()
@@ -257,24 +257,6 @@ def test_transformers_reads_what_is_written(kind, config, tmp_path):
         assert torch.equal(a, b), name
     # without [EOS], as it was trained
     assert torch.equal(read_here(tokenizer, TEXTS)[0], read_here(run.tokenizer, TEXTS)[0])
-
-
-def test_roberta_comes_out_as_it_went_in(tmp_path):
-    there = write_folder(tmp_path / "in")
-    model, tokenizer = load_roberta(tmp_path / "in")
-    run = SimpleNamespace(model=model, tokenizer=tokenizer, folder=tmp_path / "run")
-    export_roberta(run, tmp_path / "out")
-    a, b = (transformers.AutoTokenizer.from_pretrained(tmp_path / name) for name in ("in", "out"))
-    batch = a(TEXTS, padding=True, return_tensors="pt")
-    assert a.get_vocab() == b.get_vocab()
-    assert b(TEXTS, padding=True)["input_ids"] == batch["input_ids"].tolist()
-    assert b("hope", "light")["input_ids"] == a("hope", "light")["input_ids"]
-    assert b.decode(batch["input_ids"][1], skip_special_tokens=True) == TEXTS[1]
-    again = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "out").eval()
-    mask = batch["attention_mask"].bool()
-    found, expected = (model(**batch).logits[mask] for model in (again, there))
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
-    assert b.pad_token_id == 1 and b.mask_token_id == a.mask_token_id and b.model_max_length == 48
 
 
 @pytest.mark.parametrize(
