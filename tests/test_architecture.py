@@ -504,18 +504,14 @@ def build(root, **changed):
 BROKEN = [
     (import_order, {"data/files.py": "import lab.errors\n"}, "data/files.py:1: may not import lab"),
     (import_order, {"model.py": "import nets\n"}, "model.py:1: may not import nets"),
-    (import_order, {"nets/cross_entropy.py": "import model\n"}, "may not import model"),
     (
         import_order,
         {"studies/a.py": "import studies.b\n", "studies/b.py": FINE["train_lm.py"]},
         "studies/a.py:1: imports the script studies.b",
     ),
-    (import_order, {"data/files.py": "def f():\n    import model\n"}, "data/files.py:2"),
     (foreign_packages, {"model.py": "import numpy\n"}, "model.py:1: may not import numpy"),
-    (foreign_packages, {"data/files.py": "from matplotlib import pyplot\n"}, "import matplotlib"),
     (import_cycles, {"lab/errors.py": "import lab.run\n"}, "lab.errors, lab.flags, lab.run"),
     (import_cycles, {"lab/flags.py": "from . import run\n"}, "lab.flags, lab.run"),
-    (import_cycles, {"lab/flags.py": "from lab import x\n"}, "lab, lab.flags, lab.run"),
     (imports_in_functions, {"sample.py": "def f():\n    import model\n"}, "sample.py:2: imports"),
     (imports_in_functions, {"tests/a.py": "def f():\n    import model\n"}, "tests/a.py:2: imports"),
     (
@@ -524,7 +520,6 @@ BROKEN = [
         "lab/run.py:3: takes UserError from lab.flags",
     ),
     (reexports, {"sample.py": "from lab import x\n"}, "sample.py:1: takes x from lab"),
-    (reexports, {"sample.py": "from data.files import np\n"}, "takes np from data.files"),
     (reexports, {"data/__init__.py": "from data.corpus import n\n"}, "data/__init__.py: imports n"),
     (renamed_modules, {"sample.py": "import model as models\n"}, "imports model as models"),
     (top_level_files, {"probe.py": ""}, "probe.py: does not belong at the top"),
@@ -536,7 +531,6 @@ BROKEN = [
         f": {LONGEST_COPY + 2} equal lines",
     ),
     (imports_between_tests, {"tests/a.py": "import test_b\n", "tests/test_b.py": ""}, "test_b"),
-    (imports_between_tests, {"tests/a.py": "import conftest\n"}, "imports conftest"),
     (unknown_guarantees, {"docs/guarantees.md": "`tests/test_x.py::test_n`"}, "does not exist"),
     (unknown_guarantees, {"docs/guarantees.md": "a\n`tests/helpers.py::test_m`"}, ".md:2:"),
 ]

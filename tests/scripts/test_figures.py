@@ -24,13 +24,6 @@ def test_drawing_changes_no_setting_of_matplotlib(tmp_path, monkeypatch):
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_letters_that_the_font_lacks_are_told(tmp_path, capsys):
-    figures.save(figures.confusion([[1, 2], [3, 4]], ["a", "b"], "known"), tmp_path / "x.png")
-    assert not capsys.readouterr().out
-    figures.save(figures.confusion([[1, 2], [3, 4]], ["正", "负"], "t"), tmp_path / "x.png")
-    assert capsys.readouterr().out.startswith("note: the font lacks some letters")
-
-
 def test_a_second_font_has_letters_that_the_first_lacks(tmp_path, capsys):
     for fonts, noted in (["STIXSizeOneSym"], True), (["STIXSizeOneSym", "DejaVu Sans"], False):
         with matplotlib.rc_context({"font.family": fonts}):  # as a file matplotlibrc sets it

@@ -78,18 +78,6 @@ def test_help_shows_usage_and_every_flag(name):
 
 
 @pytest.mark.parametrize("name", TRAINING)
-def test_help_has_the_flags_in_groups(name):
-    text = call(name, "--help").out
-    titles = ["the run:", "the model:", "the length of the training:", "this script:"]
-    titles += ["the vocabulary:", "the machine:"]
-    if name == "train_classifier":  # counts epochs, in flags of its own
-        titles.remove("the length of the training:")
-    places = [text.index(title) for title in titles]
-    assert places == sorted(places)
-    assert places[0] < text.index("--seed ") < places[1] < text.index("--pos {") < places[2]
-
-
-@pytest.mark.parametrize("name", TRAINING)
 def test_a_training_as_a_user_starts_it(name, inputs, shell, tmp_path, monkeypatch):
     script, words = script_of(name), inputs(name)
     monkeypatch.undo()  # the curves are drawn
@@ -187,14 +175,6 @@ def test_the_revision_is_known_where_another_user_has_installed_the_code(monkeyp
 
 
 # ---------------------------------------------------------------------------------------- repeating
-
-
-@pytest.mark.parametrize("name", TRAINING)
-def test_a_run_opens_with_its_best_weights(name, finished):
-    loaded = read_run(finished(name))
-    assert not any(module.training for module in loaded.model.modules())
-    assert same(dict(loaded.model.state_dict()), dict(weights(finished(name) / "best.pt")))
-    assert loaded.tokenizer.get_vocab_size() == loaded.config["model"]["vocab_size"]
 
 
 @pytest.mark.parametrize("name", TRAINING)
