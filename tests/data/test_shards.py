@@ -186,6 +186,14 @@ def test_a_text_is_read_in_pieces_of_whole_lines(text):
         assert all(piece.endswith(b"\n") and len(piece) < size + 200 for _, piece in found)
 
 
+def test_notes_on_a_small_text_and_on_a_table(tmp_path):
+    path = tmp_path / "few.tsv"
+    path.write_text("obama\tyes we can\n" * 30 + "bush\tno new taxes\n" * 30, encoding="utf-8")
+    told = succeed(call("prepare", path, "--vocab-size", 900, "--valid", 0, out=tmp_path / "out"))
+    assert f"note: {path} is read as plain text" in told.out
+    assert "entries in the vocabulary, all the text has, from 1.0 of 1.0 kB" in told.out
+
+
 # ---------------------------------------------------------------------------- training on it
 
 

@@ -3,8 +3,9 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import assert_complains, call, tiny_model
+from helpers import assert_complains, call, succeed, tiny_model
 
+from lab.records import read_result
 from model import Decoder
 from studies import probe_order
 from studies.probes import Measured
@@ -22,15 +23,18 @@ def test_shuffling_keeps_all_words_and_the_last_k_in_place(k):
 def test_losses_are_the_cross_entropy_of_each_target():
     model = tiny_model(Decoder, n_layer=1, n_ffn=0, pos="nope")
     x, y = torch.randint(5, 30, (70, 12)), torch.randint(5, 30, (70, 12))
-    last = torch.full_like(y, -100)
-    last[:, -1] = y[:, -1]
     with torch.no_grad():
-        logits = model(x)
-        found = [probe_order.losses_of_blocks(model, x, targets) for targets in (y, last)]
-        expected = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none")
-        torch.testing.assert_close(found[0], expected)
-        expected = F.cross_entropy(logits[:, -1], y[:, -1], reduction="none")
-        torch.testing.assert_close(found[1], expected)
+        found, logits = probe_order.losses_of_blocks(model, x, y), model(x)
+    expected = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none")
+    torch.testing.assert_close(found, expected)
+
+
+def test_the_loss_of_shuffled_words_is_that_of_the_last(finished, tmp_path, monkeypatch):
+    monkeypatch.setattr(probe_order, "SEGMENTS", 12)  # one for each token of a block
+    succeed(call("probe_order", finished("train_lm"), blocks=20, out=tmp_path / "order"))
+    (run,) = read_result(tmp_path / "order")["runs"].values()
+    (in_order,) = [losses[-1] for losses in run["shuffled"]]
+    assert in_order == pytest.approx(run["segments"][0][-1])
 
 
 def test_a_run_of_masked_words_is_refused(finished):
