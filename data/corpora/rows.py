@@ -150,5 +150,7 @@ def check_width(where, cells, width, separator):
     if len(cells) == 1:
         raise DataError(f"{where}: 1 column, expected a label and a text separated by a {name}")
     if len(cells) != width:
-        remedy = "complete the line" if separator == "\t" else f"quote texts that hold a {name}"
+        columns = "name the columns label and text in the first row"
+        quote = f"quote texts that hold a {name}, or {columns}"
+        remedy = "complete the line" if separator == "\t" else quote
         raise DataError(f"{where}: {len(cells)} columns, expected {width}; {remedy}")
