@@ -49,11 +49,3 @@ def test_cross_validation_of_three_recipes(corpus, tmp_path, jobs_in_process):
     ]:
         other = call("crossvalidate", *argv, "--mlm", f"{TINY} {change}")
         assert_complains(other, "untrained-1-0: finished with " + told)
-
-
-def test_more_folds_than_distinct_sentences_are_refused_before_any_job(tmp_path):
-    rows = 2 * "a\twe choose hope\nb\tthey fear war\n" + "a\thope is ours\n"
-    (tmp_path / "rows.tsv").write_text(f"label\ttext\n{rows}", encoding="utf-8")
-    done = call("crossvalidate", data=tmp_path / "rows.tsv", folds=4, out=tmp_path / "out")
-    assert done.code == 2 and "has only 3 distinct labelled rows; give fewer" in done.err
-    assert not (tmp_path / "out").exists()
