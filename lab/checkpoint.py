@@ -13,11 +13,11 @@ CHECKSUM = "a checksum is wrong"
 
 
 class Corrupt(DataError):
-    """Some bytes of a checkpoint are not as they were written; `what` says so without a remedy."""
+    """Some bytes of a checkpoint are not as they were written; `problem` says where."""
 
-    def __init__(self, what):
-        super().__init__(f"{what}; restore it or train the run again")
-        self.what = what
+    def __init__(self, problem):
+        super().__init__(f"{problem}; restore it or train the run again")
+        self.problem = problem
 
 
 def write_checkpoint(path, state, previous=None):
@@ -64,8 +64,8 @@ def read_checkpoint(path, parts=("model",)):
         raise Corrupt(f"{path}: not a readable checkpoint{why}") from None
     missing = [part for part in parts if not isinstance(state, dict) or part not in state]
     if missing:
-        what = f"not the checkpoint it should be (it holds no {', '.join(missing)})"
-        raise DataError(f"{path}: {what}; restore the file the run wrote")
+        problem = f"not the checkpoint it should be (it holds no {', '.join(missing)})"
+        raise DataError(f"{path}: {problem}; restore the file the run wrote")
     return state
 
 
@@ -102,18 +102,18 @@ def load_optimizer(optimizer, state, path):
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):
         fits = False
     if not fits:
-        what = "the optimizer's state does not fit the model"
-        raise DataError(f"{path}: {what}; restore the file the run wrote")
+        problem = "the optimizer's state does not fit the model"
+        raise DataError(f"{path}: {problem}; restore the file the run wrote")
     for group, values in zip(optimizer.param_groups, own):
         group.update(values)
 
 
 def check_weights(model, weights, path):
     """Raise DataError unless the weights fit the model, which may be on the meta device."""
-    found = next(misfits(model.state_dict(), weights), "")
-    if found:
-        what = f"the weights do not fit config.json ({found})"
-        raise DataError(f"{path}: {what}; restore the file the run wrote")
+    problem = next(misfits(model.state_dict(), weights), "")
+    if problem:
+        problem = f"the weights do not fit config.json ({problem})"
+        raise DataError(f"{path}: {problem}; restore the file the run wrote")
 
 
 def misfits(expected, weights):

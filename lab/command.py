@@ -52,8 +52,8 @@ def main(run_script, flags_class, description):
         with own_signals():
             flags = parse(flags_class, description)
             if processes.size() > 1:
-                alone = "runs in one process; start it with python instead of torchrun"
-                require((hasattr(flags, "timeout"), alone))
+                problem = "runs in one process; start it with python instead of torchrun"
+                require((hasattr(flags, "timeout"), problem))
                 processes.start(flags.timeout)
             if getattr(flags, "resume", False) and was_given(flags, "out"):
                 started = processes.from_rank_0(lambda: started_with(flags_class, flags.out))
@@ -86,9 +86,9 @@ def main(run_script, flags_class, description):
         if not processes.is_lost_peer(error):
             raise
         try:
-            lost = f"one of the {processes.size()} processes ended or did not answer"
+            problem = f"one of the {processes.size()} processes ended or did not answer in time"
             remedy = "continue with --resume, with any number of processes"
-            fail(prog, f"--timeout {flags.timeout}: {lost} in time; {remedy}", 1)
+            fail(prog, f"--timeout {flags.timeout}: {problem}; {remedy}", 1)
         finally:
             sys.stdout.flush()
             os._exit(1)  # threads that wait for the lost process would keep this one alive

@@ -148,41 +148,41 @@ def check_comparable(trained, baselines):
         remedy = "add at least one run of a train_*.py script"
         raise UserError(f"{baselines[0].folder}: is a baseline; {remedy}")
     kind, runs = trained[0].kind, trained + baselines
-    each = "numbers of different kinds are not comparable, since each predicts something else"
-    agree(trained, lambda run: KINDS[run.kind], f"{each}; compare each kind on its own")
+    problem = "numbers of different kinds are not comparable, since each predicts something else"
+    agree(trained, lambda run: KINDS[run.kind], f"{problem}; compare each kind on its own")
     if baselines and kind in ("mlm", "seq2seq"):
         sees = "the source" if kind == "seq2seq" else "the words on both sides"
-        why = f"not comparable, since n-grams do not see {sees}; leave the baselines out"
-        raise UserError(f"{baselines[0].folder}: {why}")
-    other = "the test sentences differ; give runs on the same data"
-    agree(runs, lambda run: f"--data {run.data}", other)
+        problem = f"not comparable, since n-grams do not see {sees}"
+        raise UserError(f"{baselines[0].folder}: {problem}; leave the baselines out")
+    problem = "the test sentences differ; give runs on the same data"
+    agree(runs, lambda run: f"--data {run.data}", problem)
     for run in baselines:
         if not any(name in trained[0].numbers for name in run.numbers if "/" in name):
-            none = f"has no number in common with {trained[0].folder}; leave it out"
-            raise UserError(f"{run.folder}: {none}")
+            problem = f"has no number in common with {trained[0].folder}"
+            raise UserError(f"{run.folder}: {problem}; leave it out")
     if kind == "lm":
-        other = "perplexities of different texts are not comparable"
-        none = "train_mlm.py --causal has no test sets"
-        agree(trained, test_sets, f"{other} ({none}); give runs of one script on the same text")
+        problem = "perplexities of different texts are not comparable"
+        remedy = "give runs of one script on the same text"
+        agree(trained, test_sets, f"{problem} (train_mlm.py --causal has no test sets); {remedy}")
     if kind in ("mlm", "seq2seq") or kind == "lm" and not measured_sets(trained[0]):
         decide = {
             "mlm": ("mask_rate", "mask_unit", "split", "valid", "block_size"),
             "lm": ("split", "valid", "block_size"),
             "seq2seq": ("task", "languages", "mask_rate", "mean_span", "block_size"),
         }[kind]
-        other = "these flags decide what is predicted, so the numbers are not comparable"
+        problem = "these flags decide what is predicted, so the numbers are not comparable"
 
         def values(run):
             return ", ".join(f"{name}={run.flags.get(name)}" for name in decide)
 
-        agree(trained, values, f"{other}; give runs with the same")
+        agree(trained, values, f"{problem}; give runs with the same")
     if kind == "classifier":
-        other = "accuracies on different test rows are not comparable; give runs on one part"
-        agree(runs, test_rows, other)
+        problem = "accuracies on different test rows are not comparable; give runs on one part"
+        agree(runs, test_rows, problem)
     else:
-        other = "perplexities of different vocabularies are not comparable"
+        problem = "perplexities of different vocabularies are not comparable"
         remedy = "compare the bits_per_byte in their result.json (train without --eval-test)"
-        agree(runs, lambda run: run.vocabulary, f"{other}; {remedy}")
+        agree(runs, lambda run: run.vocabulary, f"{problem}; {remedy}")
         agree(runs, test_sizes, "the data has changed; train them again on the same files")
 
 

@@ -132,8 +132,8 @@ class NoiseFlags:
 
     def check_together(self):
         share = self.drop_words + self.swap_words
-        limit = f"--drop-words and --swap-words must be below 1 together, got {share:g}"
-        require((share < 1, limit))
+        problem = f"--drop-words and --swap-words must be below 1 together, got {share:g}"
+        require((share < 1, problem))
 
 
 @dataclass
@@ -186,8 +186,8 @@ class ProcessFlags:
     timeout: int = flag(600, "seconds to wait for another process", at_least=1)
 
     def check_together(self):
-        few = f"--accumulate {self.accumulate}: is more than --batch-size {self.batch_size}"
-        require((self.accumulate <= self.batch_size, few))
+        problem = f"--accumulate {self.accumulate}: is more than --batch-size {self.batch_size}"
+        require((self.accumulate <= self.batch_size, problem))
 
 
 @dataclass
@@ -227,8 +227,8 @@ def whole_numbers(flags, name):
     try:
         return sorted({int(number) for number in text.split(",") if number})
     except ValueError:
-        example = "must be whole numbers joined by commas, like 32,64,128"
-        raise UserError(f"{spelled(name, text)}: {example}") from None
+        problem = "must be whole numbers joined by commas, like 32,64,128"
+        raise UserError(f"{spelled(name, text)}: {problem}") from None
 
 
 def known_names(flags, name, known):
@@ -267,12 +267,10 @@ def model_config(flags, source=None, causal=False, **more):
     if source:
         return source.model.body.config
     if was_given(flags, "alibi"):
-        one_form = "a causal model has one form of ALiBi; leave the flag out"
-        other = f"--pos {flags.pos} has no such form; add --pos alibi, or leave the flag out"
-        require(
-            (not causal, f"--alibi {flags.alibi}: {one_form}"),
-            (causal or flags.pos == "alibi", f"--alibi {flags.alibi}: {other}"),
-        )
+        problem = f"--alibi {flags.alibi}: a causal model has one form of ALiBi"
+        require((not causal, f"{problem}; leave the flag out"))
+        problem = f"--alibi {flags.alibi}: --pos {flags.pos} has no such form"
+        require((flags.pos == "alibi", f"{problem}; add --pos alibi, or leave the flag out"))
     names = {field.name for field in dataclasses.fields(Config)}
     values = {name: value for name, value in vars(flags).items() if name in names} | more
     try:
@@ -293,7 +291,8 @@ def adopt(flags, config, source=""):
     for name, used in vars(config).items():
         if not hasattr(flags, name) or name == "vocab_size":  # as a flag, a limit
             continue
-        asked, fixed = getattr(flags, name), "which cannot be changed; leave the flag out"
+        asked = getattr(flags, name)
         if source and was_given(flags, name) and asked != used:
-            raise UserError(f"{spelled(name, asked)}: {source} has {used}, {fixed}")
+            problem = f"{source} has {used}, which cannot be changed"
+            raise UserError(f"{spelled(name, asked)}: {problem}; leave the flag out")
         setattr(flags, name, used)

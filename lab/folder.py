@@ -30,12 +30,13 @@ def open_folder(folder, flags):
     Raises UserError if it holds something that would be lost, if another process trains there, or
     if --resume finds no checkpoint or a run with other flags.
     """
-    both = "--resume and --overwrite: one continues the run, the other deletes it; give one of them"
-    require((not (flags.resume and flags.overwrite), both))
+    problem = "--resume and --overwrite: one continues the run, the other deletes it"
+    require((not (flags.resume and flags.overwrite), f"{problem}; give one of them"))
     if folder.exists() and not folder.is_dir():
         raise UserError(f"--out {folder}: is a file; choose another folder")
-    absent = f"--resume: {folder}: no such run folder; check --out, or leave --resume out"
-    require((folder.exists() or not flags.resume, f"{absent} to start it"))
+    if flags.resume and not folder.exists():
+        remedy = "check --out, or leave --resume out to start it"
+        raise UserError(f"--resume: {folder}: no such run folder; {remedy}")
     folder.mkdir(parents=True, exist_ok=True)
     lock(folder)
     found = list(folder.iterdir())
@@ -56,8 +57,8 @@ def lock(folder):
     try:
         locks.lock_folder(folder)
     except BlockingIOError:
-        busy = "another process is training there; wait for it, or choose another folder"
-        raise UserError(f"--out {folder}: {busy}") from None
+        problem = f"--out {folder}: another process is training there"
+        raise UserError(f"{problem}; wait for it, or choose another folder") from None
 
 
 def is_run_folder(folder):
@@ -88,16 +89,16 @@ def may_empty(folder, found, flags):
 
 def check_resume(folder, flags):
     """Raise UserError unless the folder has a checkpoint of a run with the same flags."""
-    where = "" if flags.out else "; name the run with --out RUN"
-    empty = f"--resume: {folder} holds no checkpoint.pt; leave --resume out to start it{where}"
-    require((can_resume(folder), empty))
+    remedy = "leave --resume out to start it"
+    remedy += "" if flags.out else "; name the run with --out RUN"
+    require((can_resume(folder), f"--resume: {folder} holds no checkpoint.pt; {remedy}"))
     changed = changed_flags(folder, flags)
     remedy = "leave these out" if flags.out else f"use the same, or --resume --out {folder} alone"
     remedy += ", or use another --out"
     if isinstance(flags, ContinueFlags):
         remedy += f"; to start from its weights: --init-from {folder}, without --resume"
-    started = f"--resume: {folder} was started with {'; '.join(changed)}; {remedy}"
-    require((not changed, started))
+    problem = f"--resume: {folder} was started with {'; '.join(changed)}"
+    require((not changed, f"{problem}; {remedy}"))
 
 
 def changed_flags(folder, flags):
@@ -127,8 +128,8 @@ def check_encoder(folder, sha256, flags):
     """Raise UserError if --encoder has other weights than when the run was started: a checkpoint on
     a frozen encoder holds only the head."""
     if read_config(folder).get("encoder_sha256", sha256) != sha256:
-        changed = f"--resume: --encoder {flags.encoder} has changed since {folder} was started"
-        raise UserError(f"{changed}; restore it, or start again with another --out")
+        problem = f"--resume: --encoder {flags.encoder} has changed since {folder} was started"
+        raise UserError(f"{problem}; restore it, or start again with another --out")
 
 
 def check_folder_of(out):

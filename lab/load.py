@@ -62,8 +62,8 @@ def read_run(folder, kinds=tuple(SCRIPTS), device="cpu", flag_name="", step=None
     kind = config.get("kind")
     if kind not in kinds:
         scripts = " or ".join(SCRIPTS[k] for k in kinds)
-        what = f"is a run of kind {kind[:40]!r}" if kind else "its config.json has no kind"
-        raise UserError(f"{where}: {what}; give a folder written by {scripts}")
+        problem = f"is a run of kind {kind[:40]!r}" if kind else "its config.json has no kind"
+        raise UserError(f"{where}: {problem}; give a folder written by {scripts}")
     tokenizer = load_tokenizer(folder / "tokenizer.json")
     weights = folder / ("best.pt" if step is None else f"step-{step}.pt")
     if not weights.exists():
@@ -116,16 +116,17 @@ def build_model(folder, kind, described, tokenizer, saved, weights):
     members = described.get("members", 1)
     if kind == "classifier":
         head, n_class = described["classifier"], len(described["classes"])
-        other = f"{path}: names {n_class} classes, but the classifier has another number"
-        require((n_class == head.get("n_class"), f"{other}; restore the file"))
+        problem = f"{path}: names {n_class} classes, but the classifier has another number"
+        require((n_class == head.get("n_class"), f"{problem}; restore the file"))
         if described.get("body") == "generative":
             each = head.get("members", 1)
             members = n_class * each if type(each) is int else each
     times = "" if members == 1 else f" × {members} members"
     layers = f"the {config.n_layer} layers of config.json{times}"
     n_tensors = len(weights) if isinstance(weights, dict) else 0
-    few = f"{saved}: holds {n_tensors} tensors, too few for {layers}; restore the file"
-    require((type(members) is int and 0 < members * config.n_layer <= n_tensors, few))
+    problem = f"{saved}: holds {n_tensors} tensors, too few for {layers}"
+    fits = type(members) is int and 0 < members * config.n_layer <= n_tensors
+    require((fits, f"{problem}; restore the file"))
     try:
         with torch.device("meta"):
             model = make_model(kind, config, described)

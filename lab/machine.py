@@ -29,16 +29,16 @@ def set_up_device(flags, config=None):
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     gpu = {"cuda": torch.cuda, "mps": torch.backends.mps}.get(device)
-    nothing = "this machine or this build of torch has none; use --device cpu"
-    require((gpu is None or gpu.is_available(), f"--device {device}: {nothing}"))
-    # Before 2.13, some of its attention lets tokens see the future (pytorch#195910, #184180)
-    wrong = f"--device mps: torch {torch.__version__} computes attention wrongly there"
-    recent = device != "mps" or torch.__version__ >= (2, 13)
-    require((recent, f"{wrong}; install torch 2.13 or newer, or use --device cpu"))
-    if processes.size() > 1:
-        require((device != "mps", "--device mps: works with one process; use --device cpu"))
-        if device == "cuda":  # more processes than GPUs share them
-            torch.cuda.set_device(processes.local_rank() % torch.cuda.device_count())
+    problem = f"--device {device}: this machine or this build of torch has none"
+    require((gpu is None or gpu.is_available(), f"{problem}; use --device cpu"))
+    if device == "mps":
+        # Before 2.13, some of its attention lets tokens see the future (pytorch#195910, #184180)
+        problem = f"--device mps: torch {torch.__version__} computes attention wrongly there"
+        remedy = "install torch 2.13 or newer, or use --device cpu"
+        require((torch.__version__ >= (2, 13), f"{problem}; {remedy}"))
+        require((processes.size() == 1, "--device mps: works with one process; use --device cpu"))
+    if device == "cuda" and processes.size() > 1:  # more processes than GPUs share them
+        torch.cuda.set_device(processes.local_rank() % torch.cuda.device_count())
     n_embd = config.n_embd if config else 0
     torch.set_num_threads(getattr(flags, "threads", 0) or default_threads(n_embd))
     # numpy before 2.4 warns if it measures the smallest float after denormals have become zeros

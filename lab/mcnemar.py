@@ -53,8 +53,8 @@ def compare_pairs(entries):
             results = [{"seed": seed} | compare_rows(x, y) for seed, x, y in same]
             tests.append({"first": a.label, "second": b.label, "results": results})
         elif known or not pairs:
-            why = "other test rows" if known else "no seed in common"
-            notes.append(f"{a.label} and {b.label} are not tested for differences: {why}")
+            problem = "other test rows" if known else "no seed in common"
+            notes.append(f"{a.label} and {b.label} are not tested for differences: {problem}")
     return tests, notes
 
 

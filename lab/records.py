@@ -74,12 +74,11 @@ def read_config(folder, where=""):
     where: flag and folder as the user gave them, for messages; without it, the folder.
     """
     path, where = Path(folder) / "config.json", where or folder
-    remedy = "give one that train_*.py or baselines.py wrote"
-    other = f"{where}: no config.json, so this is not a run folder; {remedy}"
-    absent = f"{where}: no such run folder; train one first or check the path"
     require((not path.parent.is_file(), f"{where}: is a file; give the folder of a run"))
-    require((path.parent.is_dir(), absent))
-    require((path.exists(), other))
+    remedy = "train one first or check the path"
+    require((path.parent.is_dir(), f"{where}: no such run folder; {remedy}"))
+    remedy = "give one that train_*.py or baselines.py wrote"
+    require((path.exists(), f"{where}: no config.json, so this is not a run folder; {remedy}"))
     config = without_null(read_record(path))
     check_entries(path, config, ENTRIES)
     flags = config["flags"] = without_null(Record(path, config.get("flags", {})))
@@ -88,8 +87,8 @@ def read_config(folder, where=""):
     nested = any(isinstance(value, (list, dict)) for value in flags.values())
     nul = any("\0" in value for value in flags.values() if isinstance(value, str))
     plain = all(isinstance(name, str) for name in names) and not nested and not nul
-    wrong = "flags, given, classes or languages are not as a run writes them"
-    require((plain, f"{path}: {wrong}; {REMEDY}"))
+    problem = "flags, given, classes or languages are not as a run writes them"
+    require((plain, f"{path}: {problem}; {REMEDY}"))
     return config
 
 
@@ -170,8 +169,9 @@ def started_with(flags_class, folder):
         return {}
     path, config = Path(folder) / "config.json", read_config(folder)
     script, saved = script_of_run(config), config["flags"]
-    other = f"--resume: {folder} is a run of {script}; resume it with"
-    require((script in ("", script_of(flags_class)), f"{other}: {resume_command(script, folder)}"))
+    same = script in ("", script_of(flags_class))
+    remedy = f"resume it with: {resume_command(script, folder)}"
+    require((same, f"--resume: {folder} is a run of {script}; {remedy}"))
     kept = {
         field.name: field
         for field in dataclasses.fields(flags_class)

@@ -53,13 +53,13 @@ class Run:
         self.total = getattr(flags, "steps", 0) + getattr(flags, "class_steps", 0)
         self.kept = whole_numbers(flags, "keep") if getattr(flags, "keep", "") else []
         for step in self.kept:
-            late = f"--keep {step}: must be a step from 0 to {self.total}"
-            require((0 <= step <= self.total, late))
+            problem = f"--keep {step}: must be a step from 0 to {self.total}"
+            require((0 <= step <= self.total, problem))
         described |= {"kind": kind, "model": dataclasses.asdict(config)}
         processes.from_rank_0(lambda: self.begin(described, tokenizer))
         same = processes.from_rank_0(tokenizer.to_str) == tokenizer.to_str()
-        other = f"--data {flags.data}: process {processes.rank()} reads another text than rank 0"
-        require((same, f"{other}; give all machines the same files"))
+        problem = f"--data {flags.data}: process {processes.rank()} reads another text than rank 0"
+        require((same, f"{problem}; give all machines the same files"))
 
     def begin(self, described, tokenizer):
         """Open the folder and, for a new run, write config.json and tokenizer.json."""
@@ -208,14 +208,15 @@ class Run:
                 where = f"at step {step}, with learning rate {lr:g}"
                 raise self.diverged(f"{where}, the loss is {loss}")
 
-    def diverged(self, what):
-        good = "no checkpoint was written before"
+    def diverged(self, problem):
+        """Return the UserError that names the last good checkpoint."""
+        kept = "no checkpoint was written before"
         if self.saved is not None:
             number = self.saved // self.per_epoch
-            good = f"the last good checkpoint is that of {self.unit} {number} in {self.folder}"
+            kept = f"the last good checkpoint is that of {self.unit} {number} in {self.folder}"
         rates = "--lr or --class-lr" if hasattr(self.flags, "class_lr") else "--lr"
-        remedy = f"start again with a smaller {rates}"
-        return UserError(f"--lr {self.flags.lr:g}: training diverged, {what}; {good}; {remedy}")
+        problem = f"--lr {self.flags.lr:g}: training diverged, {problem}"
+        return UserError(f"{problem}; {kept}; start again with a smaller {rates}")
 
     # ------------------------------------------------------------------------ what is written
 
@@ -315,20 +316,21 @@ class Run:
         model.load_state_dict(state["model"])
         load_optimizer(optimizer, state["optimizer"], path)
         step, seconds, more = state["step"], state["seconds"], state["more"]
-        numbers = isinstance(seconds, list) and list(map(type, seconds)) == [float, float]
-        counts = type(step) is int and 0 <= step <= self.total and isinstance(more, dict)
-        bad = f"{path}: step, seconds or counts are not as a run saves them; restore the file"
-        require((numbers and counts, bad))
-        old = "was saved by an earlier version, or on other data; train again with --overwrite"
-        require((self.per_epoch in (1, more.get("per_epoch")), f"{path}: {old}"))
+        valid = isinstance(seconds, list) and list(map(type, seconds)) == [float, float]
+        valid &= type(step) is int and 0 <= step <= self.total and isinstance(more, dict)
+        problem = f"{path}: step, seconds or counts are not as a run saves them"
+        require((valid, f"{problem}; restore the file"))
+        same = self.per_epoch in (1, more.get("per_epoch"))
+        problem = f"{path}: was saved by an earlier version, or on other data"
+        require((same, f"{problem}; train again with --overwrite"))
         self.restore_random(state, path)
         self.earlier, self.first_step, self.saved = seconds, step, step
         number = step // self.per_epoch
         log = self.folder / "metrics.jsonl"
         lines = processes.from_rank_0(lambda: read_metrics(self.folder))
         lines = [line for line in lines if line["step"] <= number]
-        lost = f"{log}: lacks the evaluations up to {self.unit} {number}"
-        require((lines or not number, f"{lost}; restore it, or train again with --overwrite"))
+        problem = f"{log}: lacks the evaluations up to {self.unit} {number}"
+        require((lines or not number, f"{problem}; restore it, or train again with --overwrite"))
         for line in lines if judge else []:
             if self.improves(line, judge):
                 self.best = line["step"], line[judge]
@@ -363,7 +365,7 @@ class Run:
             try:
                 state = read_checkpoint(path, CHECKPOINT)
             except Corrupt as error:
-                damages.append(error.what)
+                damages.append(error.problem)
                 continue
             step = state["step"]
             early = self.unit == "epoch" and isinstance(step, int) and step < self.per_epoch

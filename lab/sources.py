@@ -105,9 +105,9 @@ def check_rows(flags, source, prepared):
     before = (config.get("script") for config in ancestry(source.config, flags.data))
     if "train_mlm.py" in before:
         corpus = data.load(flags.data)
-        where = f"--init-from {flags.init_from}: train_mlm.py trained it on the labelled rows"
-        remedy = "which the test sets may hold; start from train_lm.py's"
-        require((not (corpus.rows and corpus.tests), f"{where}, {remedy}"))
+        problem = "train_mlm.py trained it on the labelled rows, which the test sets may hold"
+        message = f"--init-from {flags.init_from}: {problem}; start from train_lm.py's"
+        require((not (corpus.rows and corpus.tests), message))
 
 
 def ancestry(config, path):
@@ -141,9 +141,9 @@ def open_prepared(flags, source):
         "split": "full",
     }
     asked = given(flags, *(name for name in decided if getattr(flags, name, "") != decided[name]))
-    fixed = f"--data {flags.data} is prepared, with its own tokenizer and sets"
+    problem = f"--data {flags.data} is prepared, with its own tokenizer and sets"
     remedy = "leave that out, or prepare the text again with it"
-    require((not asked, f"{asked}: {fixed}; {remedy}"))
+    require((not asked, f"{asked}: {problem}; {remedy}"))
     if source and source.tokenizer.to_str() != prepared.tokenizer.to_str():
         raise UserError(
             f"--data {flags.data}: was prepared with another vocabulary than that of "
