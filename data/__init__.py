@@ -58,5 +58,5 @@ def load(name, flag_name="--data"):
 def note_test_sets(path):
     """Print a note on stderr if a single file is the training part of a folder with test sets."""
     if path.stem.startswith("train_") and any(path.parent.glob("test_*")):
-        there = "its test sets are in the same folder; give the folder to measure on them"
-        print(printable(f"note: --data {path}: {there}"), file=sys.stderr)
+        note = "its test sets are in the same folder; give the folder to measure on them"
+        print(printable(f"note: --data {path}: {note}"), file=sys.stderr)

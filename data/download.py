@@ -66,8 +66,8 @@ def fetch(name, size, digest, mirrors):
                 continue
             if hashlib.sha256(content).hexdigest() == digest:
                 return content
-            wrong = f"more than {size:,} bytes" if len(content) > size else "wrong sha256"
-            failures.append(f"{address.netloc}: {wrong}")
+            problem = f"more than {size:,} bytes" if len(content) > size else "wrong sha256"
+            failures.append(f"{address.netloc}: {problem}")
             break
     raise DataError(
         f"{name} could not be downloaded ({'; '.join(dict.fromkeys(failures))}); "

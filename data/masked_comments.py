@@ -28,9 +28,11 @@ def read_forests(flags, tokenizer):
     rest, test = hold_out(threads.trees, flags.test, seed=0, key=lambda tree: tree.text())
     kept, valid = hold_out(rest, flags.valid, seed=1, key=lambda tree: tree.text())
     if not kept or min(len(valid), len(test)) < 2:
-        few = f"--data {flags.data}: {len(threads.trees)} trees are too few to hold out"
-        asked = f"--valid {flags.valid} and --test {flags.test}, at least two each"
-        raise DataError(f"{few} {asked}; give more trees, or other shares")
+        raise DataError(
+            f"--data {flags.data}: {len(threads.trees)} trees are too few to hold out --valid "
+            f"{flags.valid} and --test {flags.test}, at least two each; "
+            "give more trees, or other shares"
+        )
     texts = [text for tree in kept for text in tree.texts]
     tokenizer = tokenizer or train_tokenizer(flags.tokenizer, texts, flags.vocab_size)
     how = tokenizer, flags.block_size, flags.ancestors, flags.max_tree_size

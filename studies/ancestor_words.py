@@ -61,8 +61,8 @@ def measure(run):
     _, _, forests, _ = read_forests(Namespace(**run.config["flags"]), run.tokenizer)
     nats, again, caches = losses_of(run, forests["test"])
     valid, _, known = losses_of(run, forests["valid"])
-    none = "no masked word of the test trees also stands in an ancestor"
-    require((again.any(), f"{run.folder}: {none}; train on more trees, or with a larger --test"))
+    problem = f"{run.folder}: no masked word of the test trees also stands in an ancestor"
+    require((again.any(), f"{problem}; train on more trees, or with a larger --test"))
     found = {"count": [len(again), int(again.sum())]}
     for view, words in VIEWS.items():
         found[words] = perplexities(nats[view], again)

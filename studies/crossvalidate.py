@@ -64,8 +64,8 @@ def crossvalidate(flags):
     started = time.perf_counter()
     chosen, corpus = known_names(flags, "recipes", RECIPES), load_labelled(flags.data)
     n_distinct = len(corpus.fold(1, 1).test_rows)
-    few = f"--folds {flags.folds}: {flags.data} has only {n_distinct} distinct labelled rows"
-    require((flags.folds <= n_distinct, f"{few}; give fewer"))
+    problem = f"--folds {flags.folds}: {flags.data} has only {n_distinct} distinct labelled rows"
+    require((flags.folds <= n_distinct, f"{problem}; give fewer"))
     mlm = in_quotes("--mlm", flags.mlm)
     kinds = [in_quotes("--likelihood", text) for text in flags.likelihood or [""]]
     out = Path(flags.out or f"out/crossvalidate-{Path(flags.data).resolve().stem}")

@@ -130,9 +130,9 @@ def check_flags(path, arguments):
     for name in dict.fromkeys([*now, *config.get("given", ())]):
         had, given = config["flags"].get(name), now.get(name, "its default")
         resolved = (name, given) == ("n_ffn", "0")  # into four times the width
-        known = had is None or name in MAY_CHANGE or resolved or is_same(had, given)
+        fits = had is None or name in MAY_CHANGE or resolved or is_same(had, given)
         remedy = "choose another --out, or delete or rename that folder"
-        require((known, f"{path}: finished with {spelled(name)} {had}, not {given}; {remedy}"))
+        require((fits, f"{path}: finished with {spelled(name)} {had}, not {given}; {remedy}"))
 
 
 def typed_flags(words):

@@ -101,8 +101,9 @@ def corpus_of(run, asked):
     """Return the --data that was asked for or, without one, that of the run. Raises UserError if
     the run's is no longer there, as on another machine."""
     own = run.config["flags"]["data"]
-    gone = f"{run.folder}: was trained on --data {own}, which is not here; name it with --data"
-    require((asked or own in data.NAMES or Path(own).exists(), gone))
+    problem = f"{run.folder}: was trained on --data {own}, which is not here"
+    found = asked or own in data.NAMES or Path(own).exists()
+    require((found, f"{problem}; name it with --data"))
     return asked or own
 
 

@@ -31,8 +31,8 @@ class Pairs:
         training pairs held out for it. Raises DataError for a needless --valid or too few pairs."""
         if self.valid:
             if "valid" in getattr(flags, "given", ()):
-                brings = f"--data {flags.data} has pairs for validation"
-                raise DataError(f"--valid {flags.valid}: {brings}; leave --valid out")
+                problem = f"--data {flags.data} has pairs for validation"
+                raise DataError(f"--valid {flags.valid}: {problem}; leave --valid out")
             return self
         train, valid = hold_out_valid(self.train, flags, key=lambda pair: pair[0])
         return replace(self, train=train, valid=valid)
@@ -119,15 +119,11 @@ def load_folder(folder, languages):
     found = find_languages(folder)
     if not languages and len(found) != 2:
         if len(found) > 2:
-            example = f"{found[0]}-{found[1]}"
-            raise DataError(
-                f"{folder}: train in {', '.join(found)}; "
-                f"choose two, for example --languages {example}"
-            )
-        there = f"only train.{found[0]}" if found else "no train file"
-        raise DataError(
-            f"{folder}: {there}; a folder of pairs has train.en and train.fr, or two other endings"
-        )
+            remedy = f"choose two, for example --languages {found[0]}-{found[1]}"
+            raise DataError(f"{folder}: train in {', '.join(found)}; {remedy}")
+        problem = f"only train.{found[0]}" if found else "no train file"
+        remedy = "a folder of pairs has train.en and train.fr, or two other endings"
+        raise DataError(f"{folder}: {problem}; {remedy}")
     languages = languages or tuple(found)
     names = {
         path.stem

@@ -84,8 +84,8 @@ def load_threads(name):
         try:
             post = parse_post(line)
             if post["id"] and post["id"] in line_of:
-                known = f"the post {post['id']} is already in line {line_of[post['id']]}"
-                raise DataError(f"{known}; remove one of them")
+                problem = f"the post {post['id']} is already in line {line_of[post['id']]}"
+                raise DataError(f"{problem}; remove one of them")
             line_of[post["id"]] = number
             tree = read_tree(post, left_out)
         except DataError as error:
@@ -109,8 +109,8 @@ def parse_post(line):
     try:
         post = parse_json(line)
     except ValueError as error:
-        why = f"not JSON ({str(error)[:60]})"
-        raise DataError(f"{why}; each line must be one post as a JSON object") from None
+        problem = f"not JSON ({str(error)[:60]})"
+        raise DataError(f"{problem}; each line must be one post as a JSON object") from None
     if not isinstance(post, dict) or not isinstance(post.get("id"), str):
         parts = 'an "id", a "title" or "selftext", and "comments"'
         raise DataError(f"not a post; each line must be a JSON object with {parts}")
@@ -124,9 +124,9 @@ def read_tree(post, left_out):
     children = {name: [] for name in (root, *texts)}
     for name, parent in parents.items():
         if parent not in children:
-            known = f"{root} nor t1_ and the id of one of its comments"
             raise DataError(
-                f"the comment {name[3:]} answers {parent[:40]}, which is neither {known}; "
+                f"the comment {name[3:]} answers {parent[:40]}, which is neither {root} nor t1_ "
+                "and the id of one of its comments; "
                 "correct its parent_id, or leave it empty for a reply to the post"
             )
         children[parent].append(name)
@@ -161,8 +161,8 @@ def read_comments(post, root, left_out):
         inside = "t1_" + str(comment.get("id"))
         comments += [(reply, inside) for reply in list_replies(comment.get("replies"))]
     if not comments:
-        none = f"the post {post['id']} has no comments"
-        raise DataError(f'{none}; remove the line or complete its "comments"')
+        problem = f"the post {post['id']} has no comments"
+        raise DataError(f'{problem}; remove the line or complete its "comments"')
     texts, parents = {}, {}
     for comment, listed_in in comments:
         name, body = comment.get("id"), comment.get("body")
