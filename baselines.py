@@ -58,17 +58,17 @@ def count(flags):
     corpus = data.load(flags.data)
     running = bool(corpus.lines and corpus.tests)
     asked = given(flags, "text", "rare_unknown")
-    needless = f"{asked}: for n-grams, but --data {flags.data} has no test text; leave it out"
-    require((running or not asked, needless))
+    problem = f"{asked}: for n-grams, but --data {flags.data} has no test text"
+    require((running or not asked, f"{problem}; leave it out"))
     larger = data.load(flags.text, "--text").lines if flags.text else []
     parts = hold_out(corpus.lines, 0.1, seed=0) if larger else ()  # kept, held out
-    few = f"--text {flags.text}: --data {flags.data} has too few lines to hold some out for mixing"
     labelled = bool(corpus.rows and corpus.test_rows)
-    problem = "neither test text nor test rows found; give a larger corpus"
+    problem = f"--text {flags.text}: --data {flags.data} has too few lines to hold some out"
+    remedy = "give a larger corpus"
     require(
         (larger or not flags.text, f"--text {flags.text}: no running text found; give another"),
-        (all(parts), f"{few}; leave --text out"),
-        (running or labelled, f"--data {flags.data}: {problem}"),
+        (all(parts), f"{problem} for mixing; leave --text out"),
+        (running or labelled, f"--data {flags.data}: no test text or test rows found; {remedy}"),
     )
     split = corpus.split(flags.split) if labelled else ()
     folder = name_folder(flags, "baselines")

@@ -66,8 +66,8 @@ def compare(flags):
     set_labels(configurations, flags.labels)
     others, tests, skipped = references(runs), [], []
     is_classifier = trained[0].kind == "classifier"
-    none = f"--together: {KINDS[trained[0].kind]} runs give no answers to average; leave it out"
-    require((is_classifier or not flags.together, none))
+    problem = f"--together: {KINDS[trained[0].kind]} runs give no answers to average"
+    require((is_classifier or not flags.together, f"{problem}; leave it out"))
     if flags.together:
         others.insert(0, answer_together(configurations, out))
     if is_classifier:

@@ -88,8 +88,8 @@ def train(flags):
     check_rows(flags, source, prepared)
     text = prepared or read_text(flags, source and source.tokenizer)
     ids, vocab_size = text.streams["train"], text.tokenizer.get_vocab_size()
-    short = f"--block-size {flags.block_size}: the training text has only {len(ids) - 1} tokens"
-    require((len(ids) > flags.block_size, f"{short}; use a smaller block"))
+    problem = f"--block-size {flags.block_size}: the training text has only {len(ids) - 1} tokens"
+    require((len(ids) > flags.block_size, f"{problem}; use a smaller block"))
     counts = count_tokens(ids, vocab_size, flags.swap_words, flags.rare_unknown)
     most = {name: flags.eval_test or len(stream) for name, stream in text.streams.items()}
     most["train"] = flags.eval_train
