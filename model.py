@@ -73,7 +73,7 @@ class Config:
 
 # --------------------------------------------------------------------------------- 2. Positions
 def position_angles(T, D):
-    """Return the (T, D/2) angles t / 10000^(2i / D), which grow the slower the larger i is."""
+    """Return the (T, D/2) angles t / 10000^(2i / D) of token t. A larger i turns more slowly."""
     return torch.arange(T)[:, None] * 10000.0 ** (-torch.arange(0, D, 2) / D)
 
 
@@ -100,11 +100,10 @@ def alibi_bias(n_head, T, variant):
 
     causal      -m (i - j), and -inf for j > i  (Press et al. 2022)
     symmetric   -m |i - j|
-    offset      -m (|i - j| - 0.5 [j > i]), so that the left and the right neighbour differ
+    offset      -m (|i - j| - 0.5 [j > i]), so a later key counts as half a token nearer
     one-sided   half of the heads see only j <= i, the others only j >= i, with n_head / 2 slopes
     """
-    t = torch.arange(T, dtype=torch.float32)
-    distance = t[:, None] - t  # (T, T), positive towards the past
+    distance = torch.arange(T)[:, None] - torch.arange(T)  # (T, T): i - j, positive for the past
     if variant == "one-sided":
         bias = -alibi_slopes(n_head // 2).repeat(2)[:, None, None] * distance.abs()  # (H, T, T)
         bias[: n_head // 2].masked_fill_(distance < 0, -math.inf)
@@ -119,7 +118,7 @@ def score_bias(T, config, causal):
     """Return the (1, H or 1, T, T) bias of ALiBi, the window and the causal mask together."""
     variant = "causal" if causal else config.alibi
     bias = alibi_bias(config.n_head, T, variant) if config.pos == "alibi" else torch.zeros(1, T, T)
-    W = config.window or T  # each query i sees the keys from i - W + 1 to i, or to i + W - 1
+    W = config.window or T  # query i sees keys i - W + 1 to i (causal), or to i + W - 1
     seen = torch.ones(T, T, dtype=torch.bool).triu(1 - W).tril(0 if causal else W - 1)  # (T, T)
     return bias.masked_fill_(~seen, -math.inf)[None]
 
@@ -127,7 +126,7 @@ def score_bias(T, config, causal):
 def rotate(x, angles):
     """Rotate channels (i, i + D/2) of x (B, H, T, D) by angles (T, D/2): Su et al. 2021, eq. 34."""
     cos, sin = torch.cos(angles).to(x.dtype), torch.sin(angles).to(x.dtype)
-    a, b = x.chunk(2, dim=-1)  # 2 of (B, H, T, D/2)
+    a, b = x.chunk(2, dim=-1)  # 2 of (B, H, T, D/2); the paper pairs channels 2i and 2i + 1
     return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)
 
 
@@ -199,14 +198,14 @@ class Block(nn.Module):
         self.feed_forward = nn.Sequential(OrderedDict(up=up, act=act, down=down))
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, x, cross=None, picked=None, **how):
+    def forward(self, x, cross=None, picked=None, **args):
         """x (B, T, C) -> (B, T, C) and the attention weights; with cross, those of both attentions.
 
-        how, cross: arguments of the self- and the cross-attention. picked (N,): indices into the
+        args, cross: arguments of the self- and the cross-attention. picked (N,): indices into the
         B * T tokens; the feed-forward layer reads only these, and the result is (N, C).
         """
         pre = self.norm_first  # normalise the input of each sublayer, or the sum after it
-        a, weights = self.attention(self.norm1(x) if pre else x, **how)
+        a, weights = self.attention(self.norm1(x) if pre else x, **args)
         x = x + self.dropout(a) if pre else self.norm1(x + self.dropout(a))
         if cross:
             a, cross_weights = self.cross_attention(self.cross_norm(x) if pre else x, **cross)
@@ -222,11 +221,12 @@ class Transformer(nn.Module):
     """Token ids to hidden states. With cross, every block also reads a memory."""
 
     causal = False
-    long_attention = None  # hook: nets/long_attention.py puts kernels for long sequences here
+    long_attention = None  # nets/long_attention.py makes it a method that chooses faster kernels
 
     def __init__(self, config, cross=False):
         super().__init__()
-        C, L, self.config, self.tables = config.n_embd, config.n_layer, config, {}
+        C, L = config.n_embd, config.n_layer
+        self.config, self.tables = config, {}  # tables: see `table`
         self.embedding = nn.Embedding(config.vocab_size, C)
         if config.pos == "learned":
             self.positions = nn.Embedding(config.block_size, C)
@@ -241,19 +241,18 @@ class Transformer(nn.Module):
         """idx (B, T) long -> h (B, T, C). mask (B, T): True on tokens, False on padding after them.
 
         need_weights: return (h, maps), n_layer maps (B, H, T, T). more: see `run_blocks`.
-        Raises ValueError for a sequence longer than the table of learned positions.
         """
         T = idx.size(1)
         x = self.token_vectors(idx)
         if (vectors := self.position_vectors(T)) is not None:  # Place 1
             x = x + vectors
-        long = self.long_attention and self.long_attention(T, mask, need_weights)
-        kernel, bias = long or (None, self.attention_bias(T, mask))  # Place 2
+        faster = self.long_attention and self.long_attention(T, mask, need_weights)
+        kernel, bias = faster or (None, self.attention_bias(T, mask))  # Place 2
         angles = self.angles(T)  # Place 3
-        how = dict(bias=bias, angles=angles, need_weights=need_weights, kernel=kernel)
-        return self.run_blocks(x, how, **more)
+        args = dict(bias=bias, angles=angles, need_weights=need_weights, kernel=kernel)
+        return self.run_blocks(x, args, **more)
 
-    def run_blocks(self, x, how, need_states=False, memory=None, memory_mask=None, picked=None):
+    def run_blocks(self, x, args, need_states=False, memory=None, memory_mask=None, picked=None):
         """x (B, T, C) -> h (B, T, C), or with picked (N,) only these of the B * T tokens, (N, C).
 
         need_states: return (h, states), the n_layer + 1 states before, between and after blocks.
@@ -261,26 +260,28 @@ class Transformer(nn.Module):
         needs one True. The maps are then pairs, (B, H, T, T) and (B, H, T, S).
         """
         if memory is not None:  # cross-attention gets no positions
-            how["cross"] = dict(memory=memory, need_weights=how["need_weights"])
+            args["cross"] = dict(memory=memory, need_weights=args["need_weights"])
             if memory_mask is not None:
                 zeros = x.new_zeros(len(x), 1, 1, memory.size(1))  # (B, 1, 1, S)
-                how["cross"]["bias"] = zeros.masked_fill(~memory_mask[:, None, None], -math.inf)
+                args["cross"]["bias"] = zeros.masked_fill(~memory_mask[:, None, None], -math.inf)
         x = self.dropout(self.embedding_norm(x))
         maps, states = [], [x]
-        for block in self.blocks:
-            x, weights = block(x, picked=picked if block is self.blocks[-1] else None, **how)
+        for block in self.blocks:  # only the last can skip tokens: later attention reads them all
+            x, weights = block(x, picked=picked if block is self.blocks[-1] else None, **args)
             maps.append(weights)
             states.append(x)
         h = self.norm(x)
-        return (h, maps) if how["need_weights"] else (h, states) if need_states else h
+        if args["need_weights"]:
+            return h, maps
+        return (h, states) if need_states else h
 
     def token_vectors(self, idx):
         """idx (B, T) -> (B, T, C), without positions."""
         x = self.embedding(idx)  # (B, T, C)
         if self.config.unit_embd:
             x = F.normalize(x, dim=-1)
-        if self.config.scale_embd or self.config.pos == "sinusoidal" and not self.config.unscaled:
-            x = x * math.sqrt(self.config.n_embd)  # or the sinusoids drown it (Vaswani, 3.4)
+        if self.config.scale_embd or (self.config.pos == "sinusoidal" and not self.config.unscaled):
+            x = x * math.sqrt(self.config.n_embd)  # as large as the sinusoids (Vaswani, 3.4)
         if self.config.zero_mask:
             x = x * (idx != self.config.mask_id)[:, :, None]
         return x
@@ -377,9 +378,9 @@ class LanguageModel(nn.Module):
 
         smoothing: share of each target spread over all words (Szegedy et al. 2016, section 7).
         """
-        picked = (targets.flatten() >= 0).nonzero().squeeze(1)  # (N,), on the CPU: no waiting
+        picked = (targets.flatten() >= 0).nonzero().squeeze(1)  # (N,), without waiting for a GPU
         targets, picked = send(targets.flatten()[picked], idx.device), send(picked, idx.device)
-        h = self.body(idx, mask, picked=picked, **more)  # (N, C): only these meet the words
+        h = self.body(idx, mask, picked=picked, **more)  # (N, C): no logits of other tokens
         return compute(*self.head.project(h), targets, smoothing)
 
     def loss(self, *args, **more):
@@ -389,11 +390,10 @@ class LanguageModel(nn.Module):
 
 
 def init_weights(model, config):
-    """Draw normal weights and set biases to zero. Layers that add to the stream start smaller."""
+    """Draw weights, zero biases. Layers that add to the residual stream start smaller (GPT-2)."""
     for name, module in model.named_modules():
         if isinstance(module, (nn.Linear, nn.Embedding)):
-            # As in GPT-2. Without a leading dot, so that cross_attention.out matches too
-            adds = name.endswith(("attention.out", ".feed_forward.down"))
+            adds = name.endswith(("attention.out", ".feed_forward.down"))  # cross_attention too
             std = config.init_std / (math.sqrt(2 * config.n_layer) if adds else 1)
             nn.init.normal_(module.weight, std=std)
         if isinstance(module, nn.Linear):

@@ -28,7 +28,7 @@ def measure_masked(model, batches, device, flags):
     model.eval()
     sums, count = [torch.zeros(2)], 0  # nats and hits of each batch
     for inputs, mask, labels, more in processes.my_share(batches):
-        picked = (labels.flatten() != -100).nonzero().squeeze(1)  # (N,), on the CPU: no waiting
+        picked = (labels.flatten() != -100).nonzero().squeeze(1)  # (N,), without waiting for a GPU
         targets = send(labels.flatten()[picked], device)
         read = send_all({"idx": inputs, "picked": picked, **more}, device)
         with autocast(flags, device):

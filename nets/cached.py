@@ -32,9 +32,9 @@ class CachedReader:
             bias = x.new_zeros(1, 1, T - begin, T).masked_fill(future, -math.inf)
         else:
             bias = bias[:, :, begin:T, :T]
-        how = dict(bias=bias, angles=None if angles is None else angles[begin:T])
+        args = dict(bias=bias, angles=None if angles is None else angles[begin:T])
         self.n_read, self.layer = T, 0
-        return body.run_blocks(x, how | dict(need_weights=False, kernel=self.attend), **more)
+        return body.run_blocks(x, args | dict(need_weights=False, kernel=self.attend), **more)
 
     def attend(self, q, k, v, bias, *_, **__):
         """Attend from the new tokens, q, k, v (B, H, n, D), to them and to all before."""
