@@ -76,12 +76,14 @@ def train(flags):
     corpus = load_labelled(flags.data)
     corpus, seen, note = corpus.split(flags.split)
     kept, held_out = hold_out_valid(corpus.rows, flags, key=lambda row: row[1])
-    vocabulary = flags.tokenizer, corpus.texts(), flags.vocab_size
-    tokenizer = source.tokenizer if source else train_tokenizer(*vocabulary)
+    if source:
+        tokenizer = source.tokenizer
+    else:
+        tokenizer = train_tokenizer(flags.tokenizer, corpus.texts(), flags.vocab_size)
     config = model_config(flags, source, flags.causal, vocab_size=tokenizer.get_vocab_size())
     parts = {"train": kept, "valid": held_out, "test": corpus.test_rows}
     sets = {name: Rows(rows, tokenizer, config.block_size) for name, rows in parts.items()}
-    seen_now = seen_in_training(corpus, seen, held_out)
+    seen_in_search = seen_in_training(corpus, seen, held_out)
 
     # Model
     device = set_up_device(flags, config)
@@ -90,22 +92,22 @@ def train(flags):
     head = {"n_class": len(corpus.classes), "pool": flags.pool, "layers": flags.layers}
     head |= {"n_hidden": flags.n_hidden, "dropout": flags.head_dropout}
     head |= {"n_component": min(flags.n_component, len(kept))}
-    described = {"classifier": head, "classes": corpus.classes}
-    described |= {"body": "decoder" if flags.causal else "encoder"}
-    described |= {"encoder_sha256": "" if flags.untrained else sha256_of(source)}
+    about = {"classifier": head, "classes": corpus.classes}
+    about |= {"body": "decoder" if flags.causal else "encoder"}
+    about |= {"encoder_sha256": "" if flags.untrained else sha256_of(source)}
     name = "frozen" if frozen else "tuned" if source else ""
-    run = Run("classifier", flags, config, tokenizer, device, name, **described)
+    run = Run("classifier", flags, config, tokenizer, device, name, **about)
     model, features, optimizer, balance = start(config, head, source, sets, flags, device)
-    say_data(run, corpus, note, sets, seen_now, model, source)
+    say_data(run, corpus, note, sets, seen_in_search, model, source)
 
-    def answer():
+    def logits_of_sets():  # of the model at the time: retraining replaces it
         return {n: compute_logits(model, rows, device, features.get(n)) for n, rows in sets.items()}
 
     # Search: accuracy on all sets after every epoch, the best epoch by the validation rows alone
     def measure():
-        logits = answer()
+        logits = logits_of_sets()
         loss = balanced_loss(logits["valid"], sets["valid"].labels, balance)
-        numbers = accuracies(logits, sets, seen_now) | {"loss/valid": loss.item()}
+        numbers = accuracies(logits, sets, seen_in_search) | {"loss/valid": loss.item()}
         words = "  ".join(f"{n} {numbers[f'accuracy/{n}']:6.1%}" for n in sets)
         return numbers, f"accuracy  {words}{by_seen(numbers)}"
 
@@ -118,8 +120,8 @@ def train(flags):
 
     # Retrain: with the number of epochs known, the held-out rows can be trained on too
     if flags.refit:
-        on_all = f"retraining from scratch on all {len(corpus.rows):,} training rows"
-        run.say(f"best epoch on the validation rows: {epoch}; {on_all}")
+        next_part = f"retraining from scratch on all {len(corpus.rows):,} training rows"
+        run.say(f"best epoch on the validation rows: {epoch}; {next_part}")
         torch.manual_seed(flags.seed)
         sets["train"] = Rows(corpus.rows, tokenizer, config.block_size)
         model, features, optimizer, balance = start(config, head, source, sets, flags, device)
@@ -130,8 +132,8 @@ def train(flags):
         run.load_best(model)
 
     # Results
-    logits = answer()
-    seen = seen_in_training(corpus, seen, []) if flags.refit else seen_now
+    logits = logits_of_sets()
+    seen = torch.tensor(seen) if flags.refit else seen_in_search
     result = {"epoch": epoch, "unknown/test": sets["test"].unknown()}
     result |= accuracies(logits, sets, seen) | {"accuracy/valid": valid}
     title = f"Classification of {corpus.name}, {figures.POSITION_NAMES[config.pos]}"
@@ -140,7 +142,8 @@ def train(flags):
     draw(run, title, floor)
     words = f"test accuracy {result['accuracy/test']:.1%}{by_seen(result)}"
     words += f", the best possible is {floor:.1%}" if floor else ""
-    words += f", after {epoch} epoch{'s' * (epoch > 1)}" + " on all training rows" * flags.refit
+    words += f", after {epoch} epoch" + ("s" if epoch > 1 else "")
+    words += " on all training rows" if flags.refit else ""
     run.say_end(words)
 
 
@@ -190,15 +193,13 @@ def resolve(flags, frozen, n_layer):
         flags.pool = "last"  # the only state that has seen every word
     resolve_pairs(flags, frozen)
     layers, pools = ["last", "all", *map(str, range(n_layer + 1))], Classifier.POOLS
-    known = all(part in pools for part in flags.pool.split("+"))
+    allowed = all(part in pools for part in flags.pool.split("+"))
+    problem = f"--n-component {flags.n_component}: needs a frozen body"
+    remedy = "leave it out, or give --encoder without --tune all"
     require(
         (flags.layers in layers, f"--layers {flags.layers}: must be one of {', '.join(layers)}"),
-        (known, f"--pool {flags.pool}: must be one or more of {', '.join(pools)}, joined by +"),
-        (
-            frozen or not flags.n_component,
-            f"--n-component {flags.n_component}: needs a frozen body; leave it out, or give "
-            "--encoder without --tune all",
-        ),
+        (allowed, f"--pool {flags.pool}: must be one or more of {', '.join(pools)}, joined by +"),
+        (frozen or not flags.n_component, f"{problem}; {remedy}"),
     )
 
 
@@ -207,19 +208,21 @@ def say_data(run, corpus, note, sets, seen, model, source):
     if note:
         run.say(note)
     n = {name: f"{len(rows):,}" for name, rows in sets.items()}
-    what = f"{corpus.name}: {n['train']} training rows, {n['valid']} for validation"
-    stood = "were" if note else "also"  # before --split removed them
-    known = f"{int(seen.sum()):,} of them {stood} among the training rows"
-    say_start(run, f"{what}, {n['test']} test rows ({known})", model)
+    rows = f"{n['train']} training rows, {n['valid']} for validation, {n['test']} test rows"
+    among = "were" if note else "also"  # before --split removed them
+    seen_rows = f"{int(seen.sum()):,} of them {among} among the training rows"
+    say_start(run, f"{corpus.name}: {rows} ({seen_rows})", model)
     for name, rows in sets.items():
         if rows.n_long:
             long = f"{rows.n_long} of {n[name]} {name} sentences are longer than --block-size"
             run.say(f"  {long} {model.body.config.block_size} and were truncated")
+    vocabulary = "the vocabulary; try --tokenizer bpe"
+    if source:
+        vocabulary = f"{source.folder}; pretrain it on text of the same kind"
     for name in ("train", "test"):
-        unknown, own = sets[name].unknown(), "the vocabulary; try --tokenizer bpe"
-        whose = f"{source.folder}; pretrain it on text of the same kind" if source else own
+        unknown = sets[name].unknown()
         if unknown > 0.1:
-            run.say(f"  note: {unknown:.0%} of the {name} words are unknown to {whose}")
+            run.say(f"  note: {unknown:.0%} of the {name} words are unknown to {vocabulary}")
 
 
 def draw(run, title, floor):
