@@ -83,7 +83,7 @@ def evaluate(model, ids, block_size, device, flags, batch_size=64):
 def train(flags):
     # Data: each set is one long stream of ids that begins with [BOS]
     source = load_init_from(flags, "lm")
-    lengths = check(flags, source)
+    check(flags, source)
     prepared = open_prepared(flags, source)
     check_rows(flags, source, prepared)
     text = prepared or read_text(flags, source and source.tokenizer)
@@ -91,9 +91,9 @@ def train(flags):
     problem = f"--block-size {flags.block_size}: the training text has only {len(ids) - 1} tokens"
     require((len(ids) > flags.block_size, f"{problem}; use a smaller block"))
     counts = count_tokens(ids, vocab_size, flags.swap_words, flags.rare_unknown)
-    most = {name: flags.eval_test or len(stream) for name, stream in text.streams.items()}
-    most["train"] = flags.eval_train
-    streams = {name: stream[: most[name] + 1] for name, stream in text.streams.items()}
+    n_eval = {name: flags.eval_test or len(stream) for name, stream in text.streams.items()}
+    n_eval["train"] = flags.eval_train
+    streams = {name: stream[: n_eval[name] + 1] for name, stream in text.streams.items()}
 
     # Model
     config = model_config(flags, source, causal=True, vocab_size=vocab_size)
@@ -129,10 +129,10 @@ def train(flags):
     n_rows, n_tokens = flags.members * flags.batch_size, flags.batch_size * flags.block_size
     for step in run.steps(model, optimizer, measure, judge):
         gen = generator(flags.seed, step)  # the batch depends on seed and step alone
-        x, y = random_blocks(ids, flags.block_size, n_rows, gen)  # (B, T)
+        x, y = random_blocks(ids, flags.block_size, n_rows, gen)  # (n_rows, T)
         x, y = noise_tokens(x, y, counts, gen, *flags.noise)
         every = 1 if flags.anchor else flags.batch_size  # without --anchor, one block per member
-        x[::every, 0] = BOS  # as at the start of a prompt
+        x[::every, 0] = BOS  # so that the model learns how a prompt begins
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, flags.steps, flags.lr, flags.warmup, flags.decay)
         optimizer.zero_grad()
@@ -152,13 +152,13 @@ def train(flags):
 
     # Results
     best, result = run.load_best(model), {}
-    for length in lengths:
+    for length in sorted({flags.block_size, *whole_numbers(flags, "eval_block")}):
         at = "" if length == flags.block_size else f"@{length}"
         for name, stream in streams.items():
             nats = evaluate(model, stream, length, device, flags)
-            found = result[f"perplexity/{name}{at}"] = perplexity(nats, len(stream) - 1)
-            words = f"  {f'{name}@{length}':<14} perplexity {found:>9,.1f}"
-            if len(stream) == len(text.streams[name]):
+            ppl = result[f"perplexity/{name}{at}"] = perplexity(nats, len(stream) - 1)
+            words = f"  {f'{name}@{length}':<14} perplexity {ppl:>9,.1f}"
+            if len(stream) == len(text.streams[name]):  # the size in bytes is of the whole text
                 bits = result[f"bits_per_byte/{name}{at}"] = nats / math.log(2) / text.sizes[name]
                 words += f"  {bits:.3f} bits per byte"
             run.say(words)
@@ -176,21 +176,21 @@ def train(flags):
 
 
 def check(flags, source):
-    """Return the lengths of the blocks to evaluate in. Raises UserError."""
+    """Give --members its value in the run to start from. Raises UserError."""
     members = source.config.get("members", 1) if source else flags.members
     if was_given(flags, "members") and members != flags.members:
-        other = f"--init-from {flags.init_from} has {members}; leave --members out"
-        raise UserError(f"--members {flags.members}: {other}")
+        problem = f"--init-from {flags.init_from} has {members}"
+        raise UserError(f"--members {flags.members}: {problem}; leave --members out")
     flags.members = members
     T, stride, where = flags.block_size, flags.eval_stride, f"--eval-block {flags.eval_block}"
     lengths = whole_numbers(flags, "eval_block")
-    beyond = f"{where}: learned positions end at --block-size {T}; use another --pos to go beyond"
+    problem = f"{where}: learned positions end at --block-size {T}"
+    within = flags.pos != "learned" or all(length <= T for length in lengths)
     require(
         (stride <= T, f"--eval-stride {stride}: must be at most --block-size {T}"),
         (all(0 < n <= LARGEST for n in lengths), f"{where}: must be from 1 to {LARGEST:,}"),
-        (flags.pos != "learned" or all(length <= T for length in lengths), beyond),
+        (within, f"{problem}; use another --pos to go beyond"),
     )
-    return sorted({T, *lengths})
 
 
 if __name__ == "__main__":
