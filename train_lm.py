@@ -125,9 +125,9 @@ def train(flags):
         words = "  ".join(f"{name} {numbers[f'perplexity/{name}']:,.1f}" for name in streams)
         return numbers, f"perplexity  {words}"
 
-    judge = "perplexity/valid" if "valid" in streams else ""
+    monitor = "perplexity/valid" if "valid" in streams else ""
     n_rows, n_tokens = flags.members * flags.batch_size, flags.batch_size * flags.block_size
-    for step in run.steps(model, optimizer, measure, judge):
+    for step in run.steps(model, optimizer, measure, monitor):
         gen = generator(flags.seed, step)  # the batch depends on seed and step alone
         x, y = random_blocks(ids, flags.block_size, n_rows, gen)  # (n_rows, T)
         x, y = noise_tokens(x, y, counts, gen, *flags.noise)

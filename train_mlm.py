@@ -123,7 +123,7 @@ def train(flags):
         return numbers, in_words(what, numbers)
 
     batch = text.batches(flags.batch_size, flags.seed)
-    for step in run.steps(model, optimizer, measure, judge="loss/valid"):
+    for step in run.steps(model, optimizer, measure, monitor="loss/valid"):
         idx, mask = batch(step)  # (B, T)
         gen = generator(flags.seed, "masks", step)  # masks depend on seed and step alone
         inputs, labels = make_task(idx, mask, gen, flags, vocab_size, starts)

@@ -139,7 +139,7 @@ def train(flags):
         return numbers, f"perplexity  {words}"
 
     batch = by_epoch(len(lengths), flags.batch_size, flags.seed, partial(length_batches, lengths))
-    for step in run.steps(model, optimizer, measure, judge="perplexity/valid"):
+    for step in run.steps(model, optimizer, measure, monitor="perplexity/valid"):
         examples = [sets["train"][i] for i in batch(step)]
         gen = generator(flags.seed, "gaps", step)
         source, source_mask, inputs, labels = make_batch(examples, gen, flags, first)

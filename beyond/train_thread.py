@@ -138,7 +138,7 @@ def train(flags):
         return {"loss/valid": valid} | numbers, f"perplexity  {in_words(numbers, 'valid')}"
 
     batch = by_epoch(len(known.pieces), flags.batch_size, flags.seed, known.batches)
-    for step in run.steps(model, optimizer, measure, judge="loss/valid"):
+    for step in run.steps(model, optimizer, measure, monitor="loss/valid"):
         comments = batch(step)
         gen = generator(flags.seed, "masks", step)
         alone = torch.rand((), generator=gen) < flags.alone_rate

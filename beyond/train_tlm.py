@@ -138,7 +138,7 @@ def train(flags):
         return {"loss/valid": valid} | numbers, f"masked-LM perplexity  {words}"
 
     batch = by_epoch(len(kept), flags.batch_size, flags.seed, partial(length_batches, lengths))
-    for step in run.steps(model, optimizer, measure, judge="loss/valid"):
+    for step in run.steps(model, optimizer, measure, monitor="loss/valid"):
         gen = generator(flags.seed, "masks", step)
         paired = torch.rand((), generator=gen) < flags.pair_rate
         rows = ([side[i] for i in batch(step)] for side in sides)

@@ -89,25 +89,25 @@ class Run:
         self.unit, self.total = "epoch", epochs * per_epoch
         self.every = self.per_epoch = per_epoch
 
-    def steps(self, model, optimizer, measure, judge="", to_save=True):
+    def steps(self, model, optimizer, measure, monitor="", to_save=True):
         """Yield the steps that are left to train, counted from 0.
 
         Resumes with --resume. Evaluates every --eval-every steps and at the end: `measure()`
         returns ({name: number} for metrics.jsonl, the words to print). best.pt then gets the
-        weights of `model` if the number named `judge` has improved, or always without a judge.
+        weights of `model` if the number named `monitor` has improved, or always without a monitor.
         checkpoint.pt follows. Between steps, a signal saves a checkpoint and ends the script.
-        to_save: the model whose weights go into best.pt, if not `model`; None: write no best.pt.
+        to_save: the model whose weights go into best.pt; True: `model`, None: write no best.pt.
         """
         to_save = model if to_save is True else to_save
         if self.flags.resume:
-            self.restore(model, optimizer, judge, to_save is not None)
+            self.restore(model, optimizer, monitor, to_save is not None)
         processes.copy_from_rank_0(model)
         self.start_loop(optimizer)
         model.train()
         self.signals.waiting = True  # until `stop_if_asked` at the last step
         for step in range(self.first_step, self.total + 1):
             if self.is_due(step):
-                self.evaluate(step, measure, judge, to_save)
+                self.evaluate(step, measure, monitor, to_save)
                 self.save_checkpoint(model, optimizer, step)
             if step in self.kept:
                 self.save(f"step-{step}.pt", model=model.state_dict(), step=step)
@@ -159,7 +159,7 @@ class Run:
         start = self.unit == "epoch" and step == 0
         return (step % self.every == 0 or step == self.total) and not logged and not start
 
-    def evaluate(self, step, measure, judge, to_save):
+    def evaluate(self, step, measure, monitor, to_save):
         """Measure, log, print, and save best.pt if there is an improvement."""
         numbers, words = measure()
         if self.recent:
@@ -167,17 +167,17 @@ class Run:
         self.recent, number = [], step // self.per_epoch
         self.log(number, tokens=self.tokens, **numbers)
         self.say(f"{self.unit} {number:>5}  {words}")
-        if self.improves(numbers, judge):
-            self.best = number, numbers.get(judge)
+        if self.improves(numbers, monitor):
+            self.best = number, numbers.get(monitor)
             if to_save is not None:
                 self.save("best.pt", model=to_save.state_dict(), step=number, **numbers)
 
-    def improves(self, numbers, judge):
+    def improves(self, numbers, monitor):
         """Return whether a number is better than the best: an accuracy higher, others lower."""
-        if self.best is None or not judge:
+        if self.best is None or not monitor:
             return True
-        new, old = numbers[judge], self.best[1]
-        return new > old if judge.startswith("accuracy") else new < old
+        new, old = numbers[monitor], self.best[1]
+        return new > old if monitor.startswith("accuracy") else new < old
 
     def stop_if_asked(self, model, optimizer, step):
         """Save and raise Interrupted if a signal has come. After the last step, a signal ends the
@@ -308,7 +308,7 @@ class Run:
 
     # ------------------------------------------------------------------------ resuming
 
-    def restore(self, model, optimizer, judge, has_best):
+    def restore(self, model, optimizer, monitor, has_best):
         """Load the newest checkpoint that is not corrupt."""
         name, state = processes.from_rank_0(lambda: self.newest_checkpoint(has_best))
         path = self.folder / name
@@ -331,9 +331,9 @@ class Run:
         lines = [line for line in lines if line["step"] <= number]
         problem = f"{log}: lacks the evaluations up to {self.unit} {number}"
         require((lines or not number, f"{problem}; restore it, or train again with --overwrite"))
-        for line in lines if judge else []:
-            if self.improves(line, judge):
-                self.best = line["step"], line[judge]
+        for line in lines if monitor else []:
+            if self.improves(line, monitor):
+                self.best = line["step"], line[monitor]
         self.tokens = more.get("tokens", 0)
         self.recent = [torch.tensor(float(x), device=self.device) for x in more.get("losses", [])]
         if processes.is_rank_0():  # lines after the checkpoint will be written again
