@@ -184,7 +184,7 @@ def fit(steps, model, rows, features, optimizer, balance, flags, run):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        run.updated(step, loss, sum(rows.lengths[i] for i in chosen.tolist()))
+        run.record_step(step, loss, sum(rows.lengths[i] for i in chosen.tolist()))
 
 
 def resolve(flags, frozen, n_layer):

@@ -138,7 +138,7 @@ def train(flags):
         optimizer.zero_grad()
         total = 0.0
         # All rows at once, unless several processes or --accumulate split them
-        for rows, targets in processes.shares(flags, step, y, flags.members):
+        for rows, targets in processes.micro_batches(flags, step, y, flags.members):
             with autocast(flags, device):
                 nats = model.loss(send(x[rows], device), targets, smoothing=flags.label_smoothing)
                 loss = nats / n_tokens
@@ -148,7 +148,7 @@ def train(flags):
         for member in members:
             clip_grad_norm_(member.parameters(), flags.clip or math.inf)
         optimizer.step()
-        run.updated(step, total / flags.members, n_tokens)
+        run.record_step(step, total / flags.members, n_tokens)
 
     # Results
     best, result = run.load_best(model), {}

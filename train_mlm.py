@@ -133,7 +133,7 @@ def train(flags):
         optimizer.zero_grad()
         total = 0.0
         # All rows at once, unless several processes or --accumulate split them
-        for rows, targets in processes.shares(flags, step, labels):
+        for rows, targets in processes.micro_batches(flags, step, labels):
             with autocast(flags, device):
                 real = send_mask(mask[rows], device)
                 loss = model.loss(send(inputs[rows], device), targets, real) / count
@@ -142,7 +142,7 @@ def train(flags):
         processes.sum_gradients(model)
         clip_grad_norm_(model.parameters(), flags.clip or math.inf)
         optimizer.step()
-        run.updated(step, total, int(mask.sum()))
+        run.record_step(step, total, int(mask.sum()))
 
     # Results
     best = run.load_best(model)

@@ -167,7 +167,7 @@ def train(flags):
             clip_grad_norm_(member.parameters(), flags.clip or math.inf)
             total, n_tokens = total + loss.detach(), n_tokens + int(mask.sum())
         optimizer.step()
-        run.updated(step, total / len(trained), n_tokens)
+        run.record_step(step, total / len(trained), n_tokens)
 
     # Results
     run.load_best(model)  # the weights of the last step

@@ -149,7 +149,7 @@ def train(flags):
         optimizer.zero_grad()
         total = 0.0
         # All rows at once, unless several processes or --accumulate split them
-        for rows, wanted in processes.shares(flags, step, labels):
+        for rows, wanted in processes.micro_batches(flags, step, labels):
             read = {"idx": inputs, "source": source, "source_mask": source_mask}
             read = send_all({name: tensor[rows] for name, tensor in read.items()}, device)
             with autocast(flags, device):
@@ -159,7 +159,7 @@ def train(flags):
         processes.sum_gradients(model)
         clip_grad_norm_(model.parameters(), flags.clip or math.inf)
         optimizer.step()
-        run.updated(step, total, int(source_mask.sum()) + count)
+        run.record_step(step, total, int(source_mask.sum()) + count)
 
     # Results
     best, result = run.load_best(model), {}

@@ -150,7 +150,7 @@ def train(flags):
         optimizer.zero_grad()
         total = 0.0
         # All rows at once, unless several processes or --accumulate split them
-        for rows, targets in processes.shares(flags, step, labels):
+        for rows, targets in processes.micro_batches(flags, step, labels):
             read = {} if alone else known.above(comments[rows].tolist(), known.chains)
             read = send_all({"idx": inputs[rows], "mask": mask[rows], **read}, device)
             with autocast(flags, device):
@@ -161,7 +161,7 @@ def train(flags):
         clip_grad_norm_(model.parameters(), flags.clip or math.inf)
         optimizer.step()
         above = set() if alone else {a for row in comments.tolist() for a in known.chains[row]}
-        run.updated(step, total, int(mask.sum()) + sum(len(known.sequences[a]) for a in above))
+        run.record_step(step, total, int(mask.sum()) + sum(len(known.sequences[a]) for a in above))
 
     # Results
     best, result = run.load_best(model), {}

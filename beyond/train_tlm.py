@@ -153,7 +153,7 @@ def train(flags):
         loss.backward()
         clip_grad_norm_(model.parameters(), flags.clip or math.inf)
         optimizer.step()
-        run.updated(step, loss, int(mask.sum()))
+        run.record_step(step, loss, int(mask.sum()))
 
     # Results
     best, result = run.load_best(model), {}

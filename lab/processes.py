@@ -134,13 +134,14 @@ def from_rank_0(make):
 # ---------------------------------------------------------------------------- one step
 
 
-def shares(flags, step, labels, members=1):
-    """Yield what this process computes of a step's batch: (rows, labels of these rows), for each
-    of the --accumulate parts.
+def micro_batches(flags, step, labels, members=1):
+    """Yield the micro-batches of this process, one for each of the --accumulate parts: (indices of
+    rows, labels of these rows).
 
-    labels (M * B, T) hold B rows for each of the M members of an ensemble, and so does each part.
-    One process and one part: all rows at once. A process without a row gets one without targets,
-    so that it has gradients to sum. With several processes, dropout depends on seed, step and rank.
+    labels (M * B, T) hold B rows for each of the M members of an ensemble. Each micro-batch holds
+    equally many rows of every member. One process and one part: all rows at once. A process
+    without a row gets one without targets, so that it has gradients to sum. With several
+    processes, dropout depends on seed, step and rank.
     """
     n = size() * flags.accumulate
     if n == 1:

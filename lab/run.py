@@ -120,7 +120,7 @@ class Run:
         flags = self.flags
         return make_adamw(model, flags.lr, flags.weight_decay, getattr(flags, "beta2", 0.999))
 
-    def updated(self, step, loss, tokens):
+    def record_step(self, step, loss, tokens):
         """Record a finished step: check its loss and show the live line.
 
         loss: this process's share of the loss, a scalar tensor. tokens: how many the step read.
@@ -148,7 +148,7 @@ class Run:
         yield from range(steps)
 
     def start_loop(self, optimizer):
-        """Start to measure the speed of a loop, and note whose learning rate `updated` shows."""
+        """Start to measure the speed of a loop, and note whose rate `record_step` shows."""
         self.optimizer = optimizer
         self.loop_started, self.loop_first = time.perf_counter(), self.first_step
         self.new_tokens = 0

@@ -28,7 +28,7 @@ def draws():
     flags, found = types.SimpleNamespace(seed=3, accumulate=2), {}
     labels = torch.zeros(5, 2, dtype=torch.long)
     for name, step in (("7", 7), ("8", 8), ("7 again", 7)):
-        found[name] = [torch.rand(3).tolist() for _ in processes.shares(flags, step, labels)]
+        found[name] = [torch.rand(3).tolist() for _ in processes.micro_batches(flags, step, labels)]
     return found
 
 

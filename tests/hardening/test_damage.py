@@ -202,12 +202,12 @@ def test_a_folder_that_cannot_be_written(script, remedy, shell, corpus, copied):
 def spoil(monkeypatch, value, at):
     """Multiply the loss of update number `at` by the value."""
     number = iter(range(1, 1000))
-    updated = Run.updated
+    updated = Run.record_step
 
     def seen(self, step, loss, tokens):
         updated(self, step, loss * value if next(number) == at else loss, tokens)
 
-    monkeypatch.setattr(Run, "updated", seen)
+    monkeypatch.setattr(Run, "record_step", seen)
 
 
 @pytest.mark.parametrize("script", TRAINING)
@@ -252,7 +252,7 @@ def test_losses_on_another_device_are_checked_together(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(Run, "check_losses", lambda run: checked.append(len(run.unchecked)))
         for step in range(LOOK_EVERY):
-            run.updated(step, torch.tensor(1.0, device="meta"), 16)
+            run.record_step(step, torch.tensor(1.0, device="meta"), 16)
     assert checked == [LOOK_EVERY]
 
     run.flags, run.saved = RunFlags(), None

@@ -218,7 +218,7 @@ def test_a_run_stopped_at_any_line_resumes_bit_for_bit(way, undisturbed, tmp_pat
 
 def at_update(monkeypatch, number, *signals):
     """Send signals to this process after that many updates."""
-    updated, count = Run.updated, iter(range(1, 1000))
+    updated, count = Run.record_step, iter(range(1, 1000))
 
     def seen(self, *args):
         updated(self, *args)
@@ -226,7 +226,7 @@ def at_update(monkeypatch, number, *signals):
             for each in signals:
                 os.kill(os.getpid(), each)
 
-    monkeypatch.setattr(Run, "updated", seen)
+    monkeypatch.setattr(Run, "record_step", seen)
 
 
 @pytest.mark.parametrize("way", WAYS)
