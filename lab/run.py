@@ -42,17 +42,19 @@ class Run:
     def __init__(self, kind, flags, config, tokenizer, device, name="", **described):
         self.flags, self.device = flags, device
         self.folder = name_folder(flags, name or kind, config.pos, flags.seed)
-        self.started, self.earlier = time.perf_counter(), [0.0, 0.0]  # seconds: wall, CPU
+        self.started = time.perf_counter()
+        self.earlier = [0.0, 0.0]  # seconds before a resume: wall time, CPU time
         self.first_step = self.tokens = 0
         self.recent, self.unchecked = [], []  # losses since the last evaluation, the last check
-        self.best = None  # (step, number) of the best evaluation so far
+        self.best = None  # (step or epoch, number) of the best evaluation so far
         self.saved = None  # step of the last checkpoint
-        self.damaged = self.retraining = False
+        self.damaged = self.retraining = False  # damaged: checkpoint.pt is corrupt
         self.live, self.signals = LiveLine(), Signals(self.how_to_resume)
-        self.unit, self.per_epoch, self.every = "step", 1, getattr(flags, "eval_every", 1)
+        self.unit, self.per_epoch = "step", 1  # see `count_in_epochs`
+        self.every = getattr(flags, "eval_every", 1)
         self.total = getattr(flags, "steps", 0) + getattr(flags, "class_steps", 0)
-        self.kept = whole_numbers(flags, "keep") if getattr(flags, "keep", "") else []
-        for step in self.kept:
+        self.to_keep = whole_numbers(flags, "keep") if getattr(flags, "keep", "") else []
+        for step in self.to_keep:
             problem = f"--keep {step}: must be a step from 0 to {self.total}"
             require((0 <= step <= self.total, problem))
         described |= {"kind": kind, "model": dataclasses.asdict(config)}
@@ -109,7 +111,7 @@ class Run:
             if self.is_due(step):
                 self.evaluate(step, measure, monitor, to_save)
                 self.save_checkpoint(model, optimizer, step)
-            if step in self.kept:
+            if step in self.to_keep:
                 self.save(f"step-{step}.pt", model=model.state_dict(), step=step)
             self.stop_if_asked(model, optimizer, step)
             if step < self.total:
@@ -148,16 +150,17 @@ class Run:
         yield from range(steps)
 
     def start_loop(self, optimizer):
-        """Start to measure the speed of a loop, and note whose rate `record_step` shows."""
-        self.optimizer = optimizer
+        """Start to measure the speed of a loop."""
+        self.optimizer = optimizer  # whose learning rate `record_step` shows
         self.loop_started, self.loop_first = time.perf_counter(), self.first_step
         self.new_tokens = 0
 
     def is_due(self, step):
         """Return whether a step begins with an evaluation that is not logged already."""
-        logged = self.flags.resume and step == self.first_step
-        start = self.unit == "epoch" and step == 0
-        return (step % self.every == 0 or step == self.total) and not logged and not start
+        is_logged = self.flags.resume and step == self.first_step
+        if is_logged or (self.unit == "epoch" and step == 0):
+            return False
+        return step % self.every == 0 or step == self.total
 
     def evaluate(self, step, measure, monitor, to_save):
         """Measure, log, print, and save best.pt if there is an improvement."""
@@ -194,10 +197,10 @@ class Run:
         if self.saved is None:
             return "nothing new was saved; the same command starts again from the beginning"
         number, rest = divmod(self.saved, self.per_epoch)
-        begun = " and the start of the next" if rest else ""
-        lost = "; the final training is not, and starts again" if self.retraining else ""
+        saved = f"{self.unit} {number}{' and the start of the next' if rest else ''} is saved"
+        saved += "; the final training is not, and starts again" if self.retraining else ""
         command = resume_command(script_of(self.flags), self.folder, processes.launcher())
-        return f"{self.unit} {number}{begun} is saved{lost}; to resume: {command}"
+        return f"{saved}; to resume: {command}"
 
     def check_losses(self):
         """Raise UserError naming the first loss that is NaN or infinite since the last check."""
@@ -338,9 +341,10 @@ class Run:
         self.recent = [torch.tensor(float(x), device=self.device) for x in more.get("losses", [])]
         if processes.is_rank_0():  # lines after the checkpoint will be written again
             write_text(log, "".join(json.dumps(line) + "\n" for line in lines))
-        longer = " (to train longer: --init-from)" * isinstance(self.flags, ContinueFlags)
-        last = f", the last; the results are computed again{longer}" if step == self.total else ""
-        self.say(f"resuming from {self.unit} {number}{last}")
+        note = ", the last; the results are computed again" if step == self.total else ""
+        if note and isinstance(self.flags, ContinueFlags):
+            note += " (to train longer: --init-from)"
+        self.say(f"resuming from {self.unit} {number}{note}")
 
     def restore_random(self, state, path):
         """Restore the random state of the CPU and of this process's GPU."""
@@ -372,8 +376,8 @@ class Run:
             if has_best and not early:  # before the end of an epoch, there is no best one
                 read_checkpoint(self.folder / "best.pt")
             if path.name == "previous.pt":
-                why = damages[0] if damages else "checkpoint.pt is missing"
-                print(f"note: {why}; resuming from {path}", file=sys.stderr)
+                problem = damages[0] if damages else "checkpoint.pt is missing"
+                print(f"note: {problem}; resuming from {path}", file=sys.stderr)
             self.damaged = bool(damages)
             return path.name, state
         raise UserError(f"{'; '.join(damages)}; restore one of them or train the run again")
