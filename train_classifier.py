@@ -169,9 +169,9 @@ def fit(steps, model, rows, features, optimizer, balance, flags, run):
     """Train for the given steps: every row once per epoch, in an order that depends on seed and
     epoch alone. The learning rate falls over all --epochs, even if there are fewer steps."""
     n = rows.n_batches(flags.batch_size)
-    batch = by_epoch(len(rows), flags.batch_size, flags.seed, rows.batches, first=1)
+    rows_of = by_epoch(len(rows), flags.batch_size, flags.seed, rows.batches, first=1)
     for step in steps:
-        chosen = batch(step)
+        chosen = rows_of(step)  # (B,)
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, flags.epochs * n, flags.lr, 0, flags.decay)
         with autocast(flags, run.device):

@@ -138,9 +138,9 @@ def train(flags):
         words = "  ".join(f"{n} {numbers[f'perplexity/{n}']:,.2f}" for n in found)
         return numbers, f"perplexity  {words}"
 
-    batch = by_epoch(len(lengths), flags.batch_size, flags.seed, partial(length_batches, lengths))
+    rows_of = by_epoch(len(lengths), flags.batch_size, flags.seed, partial(length_batches, lengths))
     for step in run.steps(model, optimizer, measure, monitor="perplexity/valid"):
-        examples = [sets["train"][i] for i in batch(step)]
+        examples = [sets["train"][i] for i in rows_of(step)]
         gen = generator(flags.seed, "gaps", step)
         source, source_mask, inputs, labels = make_batch(examples, gen, flags, first)
         count = (labels != -100).sum().item()

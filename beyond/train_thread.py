@@ -137,9 +137,9 @@ def train(flags):
         valid = (1 - flags.alone_rate) * loss["ancestors"] + flags.alone_rate * loss["alone"]
         return {"loss/valid": valid} | numbers, f"perplexity  {in_words(numbers, 'valid')}"
 
-    batch = by_epoch(len(known.pieces), flags.batch_size, flags.seed, known.batches)
+    rows_of = by_epoch(len(known.pieces), flags.batch_size, flags.seed, known.batches)
     for step in run.steps(model, optimizer, measure, monitor="loss/valid"):
-        comments = batch(step)
+        comments = rows_of(step)
         gen = generator(flags.seed, "masks", step)
         alone = torch.rand((), generator=gen) < flags.alone_rate
         idx, mask = known.comments(comments.tolist())  # (B, T)

@@ -137,11 +137,11 @@ def train(flags):
         words = "   ".join(in_words(numbers, "valid", language) for language in languages)
         return {"loss/valid": valid} | numbers, f"masked-LM perplexity  {words}"
 
-    batch = by_epoch(len(kept), flags.batch_size, flags.seed, partial(length_batches, lengths))
+    rows_of = by_epoch(len(kept), flags.batch_size, flags.seed, partial(length_batches, lengths))
     for step in run.steps(model, optimizer, measure, monitor="loss/valid"):
         gen = generator(flags.seed, "masks", step)
         paired = torch.rand((), generator=gen) < flags.pair_rate
-        rows = ([side[i] for i in batch(step)] for side in sides)
+        rows = ([side[i] for i in rows_of(step)] for side in sides)
         idx, mask, more = (batching.join if paired else batching.separate)(*rows)  # (B, T)
         inputs, labels = mask_tokens(idx, vocab_size, gen, flags.mask_rate, flags.mask_unit, starts)
         for group in optimizer.param_groups:
