@@ -59,8 +59,8 @@ class Flags(MaskFlags, TrainFlags, ContinueFlags, ProcessFlags):
 
 
 def make_task(idx, mask, gen, flags, vocab_size, starts):
-    """Return inputs and labels (B, T) of idx, mask (B, T): masked words to find, or with --causal
-    every next word."""
+    """Return inputs and labels (B, T) of idx, mask (B, T): masked words to predict, or with
+    --causal every next word. starts: see `word_starts`."""
     if not flags.causal:
         return mask_tokens(idx, vocab_size, gen, flags.mask_rate, flags.mask_unit, starts)
     labels = idx.masked_fill(~mask, -100).roll(-1, dims=1)
@@ -76,7 +76,7 @@ def fixed_batches(sequences, flags, vocab_size, starts):
         idx, mask = pad([sequences[i] for i in rows])  # (B, T)
         gen = generator("validation masks", *rows.tolist())
         inputs, labels = make_task(idx, mask, gen, flags, vocab_size, starts)
-        batches.append((inputs, mask, labels, {}))
+        batches.append((inputs, mask, labels, {}))  # {}: no other inputs of the model
     return batches
 
 
@@ -86,12 +86,14 @@ def train(flags):
     source = load_init(flags) if flags.init else load_init_from(flags, kind)
     check(flags, source)
     prepared, T = open_prepared(flags, source), flags.block_size
-    known = source and source.tokenizer
-    text = read_blocks(prepared, T) if prepared else read_sentences(flags, known)
+    if prepared:
+        text = read_blocks(prepared, T)
+    else:
+        text = read_sentences(flags, source and source.tokenizer)
     vocab_size, starts = text.tokenizer.get_vocab_size(), word_starts(text.tokenizer)
     valid = fixed_batches(text.valid, flags, vocab_size, starts)
-    targets = (labels for _, _, labels, _ in valid)
-    require_targets(targets, f"--data {flags.data}: no word of the held-out lines")
+    all_labels = (labels for _, _, labels, _ in valid)
+    require_targets(all_labels, f"--data {flags.data}: no word of the held-out lines")
 
     # Model
     unit_embd = flags.head == "clap"  # word vectors of length 1
@@ -122,9 +124,9 @@ def train(flags):
             numbers["beta"] = model.head.beta.item()
         return numbers, in_words(what, numbers)
 
-    batch = text.batches(flags.batch_size, flags.seed)
+    batch_of = text.batches(flags.batch_size, flags.seed)
     for step in run.steps(model, optimizer, measure, monitor="loss/valid"):
-        idx, mask = batch(step)  # (B, T)
+        idx, mask = batch_of(step)  # (B, T)
         gen = generator(flags.seed, "masks", step)  # masks depend on seed and step alone
         inputs, labels = make_task(idx, mask, gen, flags, vocab_size, starts)
         count = max(1, (labels != -100).sum().item())
@@ -167,17 +169,16 @@ def in_words(what, numbers):
 
 def check(flags, source):
     """Raise UserError for flags that contradict each other or the run to start from."""
-    masking = given(flags, "mask_rate", "mask_unit", "zero_mask") if flags.causal else ""
-    roberta = given(flags, "init_from", "causal") if flags.init else ""
+    with_causal = given(flags, "mask_rate", "mask_unit", "zero_mask") if flags.causal else ""
+    with_init = given(flags, "init_from", "causal") if flags.init else ""
     ensemble = source and source.config.get("members", 1) > 1
+    unused = flags.unscaled and flags.pos != "sinusoidal" and not source
+    remedy = "add that, or leave --unscaled out"
     require(
         (not ensemble, f"--init-from {flags.init_from}: is an ensemble; give a run of one model"),
-        (not masking, f"--causal masks no words; leave {masking} out"),
-        (
-            source or not flags.unscaled or flags.pos == "sinusoidal",
-            "--unscaled: has no effect without --pos sinusoidal; add that, or leave --unscaled out",
-        ),
-        (not roberta, f"--init {flags.init}: brings an encoder; leave {roberta} out"),
+        (not with_causal, f"--causal masks no words; leave {with_causal} out"),
+        (not unused, f"--unscaled: has no effect without --pos sinusoidal; {remedy}"),
+        (not with_init, f"--init {flags.init}: brings an encoder; leave {with_init} out"),
     )
 
 
