@@ -47,9 +47,9 @@ def read_text(flags, tokenizer=None):
     lines, held_out = corpus.lines, []
     if flags.valid:
         lines, held_out = hold_out_valid(lines, flags)
-    # The floor counts each word as one token: it needs this corpus's own vocabulary, uncut.
+    # The floor is per word: it holds if the vocabulary has every word of this corpus
     other_words = flags.vocab_size or flags.vocab_from or tokenizer
-    own_words = flags.tokenizer == "word" and not other_words
+    floor = corpus.floor if flags.tokenizer == "word" and not other_words else {}
     if tokenizer is None:
         tokenizer = train_tokenizer(flags.tokenizer, vocabulary.texts(held_out), flags.vocab_size)
     sets = {"train": lines} | ({"valid": held_out} if held_out else {}) | corpus.tests
@@ -58,7 +58,7 @@ def read_text(flags, tokenizer=None):
         tokenizer,
         {name: batching.stream(tokenizer, part) for name, part in sets.items()},
         {name: sum(len(line.encode()) + 1 for line in part) for name, part in sets.items()},
-        corpus.floor if own_words else {},
+        floor,
         note,
     )
 
@@ -71,9 +71,9 @@ def load_parts(flags):
     corpora = [data.load(flags.data)]
     if flags.vocab_from:
         corpora.append(data.load(flags.vocab_from, "--vocab-from"))
-    labelled = [i for i, corpus in enumerate(corpora) if corpus.test_rows] or [0]
     notes = []
-    for i in labelled:
+    # If none has test rows, split the first one: it raises DataError unless --split is full
+    for i in [i for i, corpus in enumerate(corpora) if corpus.test_rows] or [0]:
         corpora[i], _, note = corpora[i].split(flags.split)
         notes.append(note)
     return corpora[0], corpora[-1], "; ".join(filter(None, notes))
@@ -132,6 +132,6 @@ def read_blocks(prepared, block_size):
             f"--data {prepared.folder}: was prepared without a validation set, which chooses the "
             "best checkpoint; prepare it with --valid 0.01"
         )
-    how = prepared.tokenizer, block_size
-    train, held = Blocks(prepared.streams["train"], *how), Blocks(valid, *how)
-    return Sentences(prepared.name, prepared.tokenizer, train, list(held))
+    tokenizer = prepared.tokenizer
+    train = Blocks(prepared.streams["train"], tokenizer, block_size)
+    return Sentences(prepared.name, tokenizer, train, list(Blocks(valid, tokenizer, block_size)))
