@@ -19,7 +19,7 @@ def generator(*numbers):
     The same numbers always give the same stream; neighbouring numbers give unrelated streams.
     """
     digest = hashlib.sha256(repr(numbers).encode()).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+    return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))  # at most 64 bits fit
 
 
 # ---------------------------------------------------------------------------- streams
@@ -41,10 +41,10 @@ def random_blocks(ids, block_size, batch_size, gen):
 def consecutive_blocks(ids, block_size, stride=0, anchor=False):
     """Cut ids (N + 1,) into inputs and targets (n, T), each of the N tokens a target exactly once.
 
-    Each block begins `stride` tokens after the one before (0: where that one ends). With a stride
-    below block_size, blocks overlap. Then only the last `stride` tokens of a block are targets (all
-    of the first one's), so each is predicted from at least block_size - stride tokens. Targets
-    elsewhere are -100. anchor: every block begins with [BOS], in place of its first token.
+    Each block begins `stride` tokens after the one before. 0 means block_size: blocks do not
+    overlap. In an overlapping block, only the last `stride` tokens are targets, the others are
+    -100. So the model sees at least block_size - stride tokens before each of them.
+    anchor: every block begins with [BOS], in place of its first token.
     """
     stride, count = stride or block_size, len(ids) - 1
     n = 1 + max(0, math.ceil((count - block_size) / stride))
@@ -133,7 +133,7 @@ def length_batches(lengths, batch_size, gen=None):
 
 def by_epoch(n_items, batch_size, seed, make, first=0):
     """Return a function that maps a step to its batch. make(batch_size, gen) returns the batches of
-    an epoch, which hold each of the n_items once. Epochs are counted from `first`."""
+    one epoch, which hold each of the n_items once. first: number of the first epoch."""
     n = math.ceil(n_items / batch_size)
 
     @functools.lru_cache(maxsize=1)  # the batches of the present epoch are kept

@@ -52,10 +52,10 @@ class Rows:
         return math.ceil(len(self) / batch_size)
 
     def balance(self, n_class, how):
-        """Return what makes up for classes of unequal size: weights of the loss (n_class,) and
-        additions to the logits in training (n_class,).
+        """Return a correction for classes of unequal size: weights of the loss (n_class,), and a
+        prior (n_class,) to add to the logits in training.
 
-        how: "none", "weights", or "prior": twice the log of the class shares is added. When every
+        how: "none", "weights", or "prior", which is twice the log of the class shares. When every
         row is memorised, weights hardly matter, but the prior does (Menon et al. 2021).
         """
         counts = self.labels.bincount(minlength=n_class).clamp(min=1)

@@ -30,12 +30,13 @@ def mask_tokens(idx, vocab_size, gen, rate=0.15, unit="token", starts=None, mean
     unit_of = begins.cumsum(1)  # (B, T) which unit a token belongs to
     wanted = (rate * usable.sum(1) + torch.rand(B, generator=gen)).floor()  # (B,) tokens to choose
 
-    # Shuffle the units of each row. Tokens of a unit get neighbouring ranks, special ones the last.
+    # Shuffle the units of each row: one random number per unit, special tokens come last. A
+    # token's rank is its place in this order, so the tokens of a unit have neighbouring ranks.
     order = torch.rand(B, T + 1, generator=gen).gather(1, unit_of).masked_fill(~usable, 2.0)
     rank = order.argsort(dim=1, stable=True).argsort(dim=1)  # (B, T)
 
     dice = torch.rand(B, T, generator=gen)
-    vocab_size = max(vocab_size, len(SPECIAL) + 1)
+    vocab_size = max(vocab_size, len(SPECIAL) + 1)  # randint raises if there is no word
     random_words = torch.randint(len(SPECIAL), vocab_size, (B, T), generator=gen)
     luck = torch.rand(B, 1, generator=gen)
 
@@ -45,8 +46,9 @@ def mask_tokens(idx, vocab_size, gen, rate=0.15, unit="token", starts=None, mean
         of_unit.scatter_reduce_(1, unit_of, values, how, include_self=False)
         return of_unit.gather(1, unit_of)
 
-    # Choose the first unit, then others by rank until enough tokens are covered. One that would
-    # overshoot is chosen with the probability that keeps the expected number as wanted.
+    # A unit has the ranks lowest to lowest + size - 1. Choose the first unit, and each whose ranks
+    # are all below `wanted`. Choose one that crosses this limit with probability
+    # (wanted - lowest) / size, so that the expected number of tokens is `wanted`.
     lowest, size = in_unit(rank, "amin"), in_unit(usable.long(), "sum")  # (B, T)
     chosen = usable & ((lowest + luck * size < wanted[:, None]) | (lowest == 0))
 

@@ -12,9 +12,8 @@ def noise_tokens(idx, targets, counts, gen, drop=0.0, swap=0.0, rare=0.0):
     """Return idx and targets, both (B, T), with noise. Special tokens stay as they are.
 
     drop: the share of the words in idx that becomes [UNK]. swap: the share that becomes another
-    token, drawn by its frequency ([BOS] included). rare: of the targets that occur once in the
-    training text, the share that becomes [UNK], because a new text may have any unknown word in
-    such a place.
+    token, drawn by its frequency ([BOS] included). rare: the share of targets that occur once in
+    the training text that becomes [UNK]. So the model learns where a new text has unknown words.
     counts (V,): how often each token occurs in the training text.
     """
     words = idx >= len(SPECIAL)

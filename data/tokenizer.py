@@ -46,7 +46,7 @@ def train_tokenizer(kind, texts, vocab_size=0):
     check_vocab_size(kind, vocab_size)
     if kind == "word":
         tokenizer = Tokenizer(models.WordLevel(unk_token="[UNK]"))
-        tokenizer.normalizer = normalizers.NFC()  # an ä of two characters is that of one
+        tokenizer.normalizer = normalizers.NFC()  # one character for ä, not a and two dots
         tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(WORD), "removed", invert=True)
         trainer = trainers.WordLevelTrainer(
             vocab_size=vocab_size or 2**32, special_tokens=list(SPECIAL), show_progress=False

@@ -17,7 +17,7 @@ def linear_cross_entropy(x, weight, bias, targets, smoothing=0.0):
     n, losses, weight = rows_at_a_time(x, weight), [], cast(weight, x)
     for part, target in zip(x.split(n), targets.split(n)):
         logits = F.linear(part, weight, bias)  # (n, V)
-        logits = logits.to(precise_dtype(logits))  # autocast does it on a CPU alone
+        logits = logits.to(precise_dtype(logits))  # autocast does this on a CPU, not on a GPU
         losses.append(F.cross_entropy(logits, target, reduction="none", label_smoothing=smoothing))
     return torch.cat(losses)
 
@@ -74,12 +74,13 @@ def rows_at_a_time(x, weight):
     wide, because each chunk reads all weights. On a GPU, where each chunk launches several kernels,
     a chunk has half a GiB of logits.
     """
-    few = max(64, 2 * x.size(1))
-    return max(few, 2**27 // len(weight)) if x.is_cuda else few
+    n = max(64, 2 * x.size(1))
+    return max(n, 2**27 // len(weight)) if x.is_cuda else n
 
 
 def cast(weight, x):
-    """Return weight in autocast's dtype. It would cast CLAP's, not a parameter, in each chunk."""
+    """Return weight in autocast's dtype. Autocast caches the casts of parameters only, and would
+    cast CLAP's normalised weight in each chunk."""
     return weight.to(F.linear(x[:0], weight[:1]).dtype)
 
 
