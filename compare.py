@@ -75,8 +75,7 @@ def compare(flags):
     orders = paired.compare_neighbours(configurations)
     tested = mcnemar.describe(tests) or paired.describe(orders)
 
-    replaced = "; replaced an older comparison (--out NAME keeps both)"
-    older = replaced * (out / "compare.json").exists()
+    older_exists = (out / "compare.json").exists()
     out.mkdir(parents=True, exist_ok=True)
     drawn = draw(out, configurations, others)
     header, rows, note = *make_table(configurations, others), caption(configurations)
@@ -93,6 +92,7 @@ def compare(flags):
     write_json(out / "compare.json", numbers)
     print(text, *(printable(f"note: {why}") + "\n" for why in skipped), sep="\n")
     files = ", ".join([*drawn, "compare.md", "compare.tex", "compare.json"])
+    older = "; replaced an older comparison (--out NAME keeps both)" if older_exists else ""
     print(f"configurations: {len(configurations)}, runs: {len(trained)}; {out}: {files}{older}")
 
 

@@ -61,9 +61,9 @@ def sample(flags):
     table = Path(flags.table or run.folder / "answers.tsv") if flags.file or flags.table else None
     fits = not table or table.parent.is_dir() and not table.is_dir()
     require((fits, f"--table {table}: give a file, in a folder that exists"))
-    useless = [] if run.kind in ("lm", "seq2seq") else ["tokens", "samples", "temperature"]
-    useless += ["top_k"] if run.kind == "classifier" else []
-    asked = given(flags, *useless)
+    unused = [] if run.kind in ("lm", "seq2seq") else ["tokens", "samples", "temperature"]
+    unused += ["top_k"] if run.kind == "classifier" else []
+    asked = given(flags, *unused)
     require((not asked, f"{asked}: {run.folder} writes no text; leave that out"))
     if run.kind == "classifier" and table:
         classify_all(run, texts, labels, table)

@@ -182,14 +182,17 @@ def add_argument(group, field, about):
     """Add one field of a flags dataclass to an argparse group."""
     default = about["shown"] or field.default
     empty = default in ("", None, ()) or default is False  # unlike 0
-    shown = not empty and not about["positional"]
-    turn_off = f"on; turn off with {spelled(field.name, False)}"
-    text = about["help"] + (f" (default: {turn_off if default is True else default})" * shown)
+    if default is True:
+        default = f"on; turn off with {spelled(field.name, False)}"
+    text = about["help"]
+    if not empty and not about["positional"]:
+        text += f" (default: {default})"
     options = {"help": text.replace("%", "%%")}
-    if field.type == list[str]:
-        none = {"nargs": "*", "default": argparse.SUPPRESS}  # allowed for a flag with a default
-        several = none if about["shown"] else {"nargs": "+"}
-        options |= several if about["positional"] else {"action": "append", "metavar": "STR"}
+    if field.type == list[str] and about["positional"]:
+        any_number = {"nargs": "*", "default": argparse.SUPPRESS}
+        options |= any_number if about["shown"] else {"nargs": "+"}
+    elif field.type == list[str]:
+        options |= {"action": "append", "metavar": "STR"}
     elif field.type is bool:
         off = field.default is False
         options["action"] = "store_true" if off else argparse.BooleanOptionalAction
@@ -250,4 +253,5 @@ class LineParser(argparse.ArgumentParser):
             usual = OTHER_NAMES.get(unknown[1])
             near = [usual] if usual in known else difflib.get_close_matches(unknown[1], known, 1)
             message += "".join(f"; did you mean {name}?" for name in near)
-        fail(self.script, f"{message.replace('_number value', ' number')}; see --help")
+        message = message.replace("_number value", " number")  # "invalid whole_number value"
+        fail(self.script, f"{message}; see --help")

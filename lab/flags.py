@@ -33,8 +33,8 @@ def flag(default, help, choices=None, *, shown=None, positional=False, pair=None
     defaults of which the script chooses one.
     limits: above, at_least, below, at_most. A flag of type list[str] can be given several times.
     """
-    about = {"help": help, "choices": choices, "shown": shown, "limits": limits, "pair": pair}
-    return dataclasses.field(default=default, metadata=about | {"positional": positional})
+    about = {"help": help, "choices": choices, "shown": shown, "positional": positional}
+    return dataclasses.field(default=default, metadata=about | {"pair": pair, "limits": limits})
 
 
 def share(default, help):
@@ -204,7 +204,7 @@ class TrainFlags(CommonFlags, LoopFlags):
 
 
 def resolve_pairs(flags, second):
-    """Set each flag that was not given to the first or second of its two defaults."""
+    """Set each flag that has two defaults and was not given. second: whether to take the second."""
     for field in dataclasses.fields(flags):
         if field.metadata.get("pair") and getattr(flags, field.name) is None:
             setattr(flags, field.name, field.metadata["pair"][second])
@@ -275,7 +275,7 @@ def model_config(flags, source=None, causal=False, **more):
     values = {name: value for name, value in vars(flags).items() if name in names} | more
     try:
         config = make_config(values)
-    except ValueError as error:
+    except ValueError as error:  # "n_head must ..." becomes "--n-head must ..."
         fields = re.compile(rf"\b({'|'.join(names)})(?= must|=)|\bn_embd\b")
         raise UserError(fields.sub(lambda found: spelled(found[0]), str(error))) from None
     adopt(flags, config)
@@ -289,7 +289,7 @@ def adopt(flags, config, source=""):
     given flag that asks for another value.
     """
     for name, used in vars(config).items():
-        if not hasattr(flags, name) or name == "vocab_size":  # as a flag, a limit
+        if not hasattr(flags, name) or name == "vocab_size":  # the flag is an upper limit
             continue
         asked = getattr(flags, name)
         if source and was_given(flags, name) and asked != used:

@@ -103,10 +103,11 @@ def check_resume(folder, flags):
 
 def changed_flags(folder, flags):
     """Return in words the flags, or the script, that a run was started with and that now differ."""
-    config, script = read_config(folder), script_of(flags)
-    before, now, then = script_of_run(config), vars(flags), config["flags"]
-    if before not in ("", script):
-        return [f"{before}, not {script}"]
+    config = read_config(folder)
+    first_script, script = script_of_run(config), script_of(flags)
+    if first_script not in ("", script):
+        return [f"{first_script}, not {script}"]
+    now, then = vars(flags), config["flags"]
     return [
         f"{spelled(name)} {str(then.get(name))[:40] or 'empty'}, not {str(now[name]) or 'empty'}"
         for name in sorted(now, key=lambda name: (not was_given(flags, name), name))  # typed first

@@ -120,7 +120,7 @@ def from_rank_0(make):
     """
     if size() == 1:
         return make()
-    sent = [None]  # becomes [[value]], unless make() raises
+    sent = [None]  # becomes [[value]] unless make() raises: the value itself may be None
     try:
         if is_rank_0():
             sent = [[make()]]

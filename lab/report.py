@@ -57,12 +57,12 @@ def report_predictions(run, corpus, title, logits, seen, result, model):
     for line in test.describe_scores() + test.describe_errors():
         run.say(line)
     if getattr(run.flags, "refit", False):
-        searched = {line["step"]: line["accuracy/train"] for line in read_metrics(run.folder)}
-        own, earlier = result["accuracy/train"], searched[result["epoch"]]
-        if own < earlier - 0.05:
+        logged = {line["step"]: line["accuracy/train"] for line in read_metrics(run.folder)}
+        final, search = result["accuracy/train"], logged[result["epoch"]]
+        if final < search - 0.05:
+            shares = f"{final:.1%} of its training rows, that of the search on {search:.1%}"
             why = "too few steps for so few rows; --no-refit keeps that model"
-            known = f"{own:.1%} of its training rows, that of the search on {earlier:.1%}"
-            run.say(f"note: the final model is right on only {known}: {why}")
+            run.say(f"note: the final model is right on only {shares}: {why}")
 
 
 def above_floor(value, floor):

@@ -42,21 +42,21 @@ def load_encoder(flags):
     """Load the run of --encoder or the RoBERTa of --init and give the flags its architecture;
     without either, return None. Raises UserError for flags that contradict each other."""
     where = f"--encoder {flags.encoder}" if flags.encoder else f"--init {flags.init}"
-    alone = not (flags.encoder or flags.init)
+    from_scratch = not (flags.encoder or flags.init)
     require(
         (not (flags.encoder and flags.init), f"{where} and --init {flags.init}: give one of them"),
-        (not (alone and flags.tune == "all"), "--tune all: needs --encoder or --init"),
-        (not (alone and flags.untrained), "--untrained: needs --encoder or --init"),
+        (not (from_scratch and flags.tune == "all"), "--tune all: needs --encoder or --init"),
+        (not (from_scratch and flags.untrained), "--untrained: needs --encoder or --init"),
         (not (flags.init and flags.causal), f"--causal: {where} is an encoder; leave --causal out"),
     )
-    if alone:
+    if from_scratch:
         return None
     if flags.init:
         return load_init(flags, head=False)
     source = load_source(flags, "encoder", ("mlm", "lm"))
-    decoder, several = source.model.body.causal, isinstance(source.model, Ensemble)
+    decoder, ensemble = source.model.body.causal, isinstance(source.model, Ensemble)
     require(
-        (not several, f"{where}: is an ensemble; give a run of one model"),
+        (not ensemble, f"{where}: is an ensemble; give a run of one model"),
         (decoder or not flags.causal, f"--causal: {where} is an encoder; leave --causal out"),
     )
     flags.causal = decoder
@@ -113,14 +113,14 @@ def check_rows(flags, source, prepared):
 def ancestry(config, path):
     """Yield config.json of a run, of the run that it was started from, and so on: of those whose
     --data is `path`. The same data at another path is not recognised."""
-    folders = set()
+    read = set()
     while config:
         if Path(path).resolve() == Path(config["flags"]["data"]).resolve():
             yield config
         folder = config["flags"].get("init_from")
-        known = folder not in folders and folder and (Path(folder) / "config.json").exists()
-        folders.add(folder)
-        config = read_config(folder) if known else None
+        is_new = folder not in read and folder and (Path(folder) / "config.json").exists()
+        read.add(folder)
+        config = read_config(folder) if is_new else None
 
 
 def open_prepared(flags, source):
