@@ -101,8 +101,8 @@ def read_csv(path):
 def find_columns(records):
     """Return (header or None, column of the labels, column of the texts).
 
-    The first row is a header if it names both columns. It also is one if its first cell is the
-    name of a label column and no class, or if it is the only label that is not a number.
+    The first row is a header if it names both columns. With two columns, it is also one if its
+    first cell is a name for labels and not itself a label, or if all other labels are numbers.
     """
     header = records[0]
     names = [cell.strip().lower() for cell in header]
@@ -112,13 +112,13 @@ def find_columns(records):
         return header, label_at[0], text_at[0]
 
     labels = {cells[0].strip() for cells in records[1:]}
-    only_name = names[0] in LABEL_NAMES and header[0].strip() not in labels
-    only_word = (
+    names_labels = names[0] in LABEL_NAMES and header[0].strip() not in labels
+    heads_numbers = (
         not names[0].isdecimal()
         and all(label.isdecimal() for label in labels)
         and len(header[-1].split()) == 1
     )
-    if len(header) == 2 and names[0] and labels and (only_name or only_word):
+    if len(header) == 2 and names[0] and labels and (names_labels or heads_numbers):
         return header, 0, 1
     return None, 0, 1
 
