@@ -71,7 +71,7 @@ def evaluate(model, ids, block_size, device, flags, batch_size=64):
     stride = min(flags.eval_stride, block_size)
     inputs, targets = consecutive_blocks(ids, block_size, stride, flags.anchor)  # (n, T)
     batches = list(zip(inputs.split(batch_size), targets.split(batch_size)))
-    losses = [torch.zeros(())]
+    losses = [torch.zeros(())]  # the sum of a process without batches
     for x, y in processes.my_share(batches):
         with autocast(flags, device):
             losses.append(model.loss(send(x, device), y))
@@ -165,7 +165,7 @@ def train(flags):
     for name, stream in streams.items():
         result[f"tokens/{name}"] = len(stream) - 1
         result[f"unknown/{name}"] = fraction_unknown(stream[1:])
-    floor = {name: value for name, value in text.floor.items() if name in result}
+    floor = {name: value for name, value in text.floor.items() if name in result}  # if known
     run.finish(result | {f"floor/{name}": value for name, value in floor.items()}, model)
     keys = {name: f"perplexity/{name}" for name in streams}
     floors = {f"floor {name}": floor[key] for name, key in keys.items() if key in floor}

@@ -1,4 +1,4 @@
-"""Checkpoint files: under their name only when complete and on disk, trusted only after checks."""
+"""Write checkpoint files, and check them before they are used."""
 
 import math
 import os
@@ -21,10 +21,10 @@ class Corrupt(DataError):
 
 
 def write_checkpoint(path, state, previous=None):
-    """Write a dictionary of tensors and numbers in one step: even if the process dies, a complete
-    file is there.
+    """Write a dictionary of tensors and numbers. The file gets its name only when it is complete
+    and on disk, so a complete file is there even if the process dies.
 
-    previous: where the file that has the name so far is kept. Raises OSError with the path if the
+    previous: new path of the file that has the name so far. Raises OSError with the path if the
     disk is full.
     """
     partial = path.with_name(path.name + ".partial")

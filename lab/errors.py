@@ -1,4 +1,4 @@
-"""Errors that a user can mend."""
+"""Errors that a user can correct."""
 
 
 class UserError(Exception):
@@ -7,6 +7,6 @@ class UserError(Exception):
 
 def require(*checks):
     """Raise UserError with the messages of all checks, (condition, message), that do not hold."""
-    wrong = [message for holds, message in checks if not holds]
-    if wrong:
-        raise UserError("; ".join(wrong))
+    messages = [message for holds, message in checks if not holds]
+    if messages:
+        raise UserError("; ".join(messages))

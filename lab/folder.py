@@ -1,4 +1,4 @@
-"""A run folder, before training begins: made, emptied, or found fit to resume."""
+"""Make, empty or check a run folder before training begins."""
 
 import shutil
 from pathlib import Path

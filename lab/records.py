@@ -1,4 +1,4 @@
-"""The JSON files of a run folder, read without trust: any may be missing, corrupt or forged."""
+"""Read the JSON files of a run folder. Any of them may be missing, corrupt or forged."""
 
 import dataclasses
 import re

@@ -1,4 +1,4 @@
-"""Load the start of a training: another run, RoBERTa's weights, or prepared text."""
+"""Load what a training starts from: another run, RoBERTa's weights, or prepared text."""
 
 from pathlib import Path
 
