@@ -182,9 +182,10 @@ def measure_classifier(corpus, seen, note, flags):
     result, floor = {"smoothing": smoothing} | predictions.scores(), corpus.floor
     best = ["best possible"] if "accuracy/test" in floor else []
     print_row("accuracy", ["test rows", "naive Bayes", *best])
-    stood = label_of_seen(flags.split == "clean")
-    parts = {"test": ("all", len(seen)), "seen": (stood, int(seen.sum()))}
-    for name, (label, n) in (parts | {"unseen": ("unseen", int((~seen).sum()))}).items():
+    parts = {"test": ("all", len(seen))}
+    parts["seen"] = label_of_seen(flags.split == "clean"), int(seen.sum())
+    parts["unseen"] = "unseen", int((~seen).sum())
+    for name, (label, n) in parts.items():
         key = f"accuracy/{name}"
         if key in shares:
             values = {key: shares[key]}

@@ -35,8 +35,8 @@ class Corpus:
 
     def seen(self):
         """Return for each test row whether its text also appears in a training row."""
-        known = {normalize(text) for _, text in self.rows}
-        return [normalize(text) in known for _, text in self.test_rows]
+        training = {normalize(text) for _, text in self.rows}
+        return [normalize(text) in training for _, text in self.test_rows]
 
     def split(self, how):
         """Return (corpus, seen, note) for a value of --split.

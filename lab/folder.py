@@ -143,7 +143,6 @@ def figures_folder(out):
     """Return --out of a script that draws, as a path. Raises UserError for a file, and for a run,
     whose files the figures would mix with."""
     out = Path(out)
-    what = "a file" if out.is_file() else "a run"
-    mixed = (out / "config.json").exists() or out.is_file()
-    require((not mixed, f"--out {out}: is {what}; choose another folder"))
+    taken_by = "a file" if out.is_file() else "a run" if (out / "config.json").exists() else ""
+    require((not taken_by, f"--out {out}: is {taken_by}; choose another folder"))
     return out

@@ -58,14 +58,14 @@ def classification(runs):
     names = [literal(name, 40) for name in runs.corpus.classes]
     which = join(names, "or") if len(names) < 8 else f"one of {len(names)} classes"
     n, n_seen = len(runs.seen), sum(runs.seen)
-    known = f"{n_seen:,} also appear in the training rows, with their label"
+    seen = f"{n_seen:,} also appear in the training rows, with their label"
     if runs.split == "clean":
-        known = f"{n_seen:,} were in the training rows before all test sentences were removed there"
+        seen = f"{n_seen:,} were in the training rows before all test sentences were removed there"
     table, conclusion = accuracy(runs, "classifier", "accuracy", "jointly trained classifiers")
     return [
         "## Part 1: classification",
         f"Can a transformer tell the class of a sentence: {which}? An encoder and a classifier are "
-        f"trained jointly on {len(runs.corpus.rows):,} rows. Of the {n:,} test rows, {known} "
+        f"trained jointly on {len(runs.corpus.rows):,} rows. Of the {n:,} test rows, {seen} "
         "(seen). The best epoch is chosen on held-out training rows.",
         table,
         conclusion,

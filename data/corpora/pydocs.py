@@ -16,8 +16,8 @@ def load():
     for number, (_, text) in enumerate(sorted(topics.items())):
         prose = [" ".join(part.split()) for part in re.split(r"\n\s*\n", text) if is_prose(part)]
         (heldout if number % 10 == 9 else lines).extend(prose)
-    known = set(lines)
-    return Corpus("pydocs", lines, {"heldout": [line for line in heldout if line not in known]})
+    training = set(lines)
+    return Corpus("pydocs", lines, {"heldout": [line for line in heldout if line not in training]})
 
 
 def is_prose(paragraph):

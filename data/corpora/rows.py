@@ -127,7 +127,7 @@ def note_columns(path, header, label_at, text_at, is_csv, records):
     """Print on stderr which columns are read, unless it is a plain `label<TAB>text` file."""
     if header:
         names = header[label_at].strip(), header[text_at].strip()
-        said = (
+        note = (
             f"the first row is a header: labels are column {label_at + 1} ({names[0]!r}), "
             f"texts column {text_at + 1} ({names[1]!r})"
         )
@@ -136,10 +136,10 @@ def note_columns(path, header, label_at, text_at, is_csv, records):
         suspect = first not in others and (is_csv or others and 1 not in Counter(others).values())
         if not (is_csv or suspect):
             return
-        said = "no header; labels are column 1, texts column 2"
+        note = "no header; labels are column 1, texts column 2"
         if suspect:
-            said += f"; if row 1 ({first!r}) is a header, name its columns label and text"
-    print(printable(f"note: {path}: {said}"), file=sys.stderr)
+            note += f"; if row 1 ({first!r}) is a header, name its columns label and text"
+    print(printable(f"note: {path}: {note}"), file=sys.stderr)
 
 
 def check_width(where, cells, width, separator):

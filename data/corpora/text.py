@@ -17,8 +17,8 @@ def load(path):
             f"{path}: a single line cannot be split into training and test text; "
             "break it into lines"
         )
-    known = {normalize(line) for line in lines[:cut]}
-    heldout = [line for line in lines[cut:] if normalize(line) not in known]
+    training = {normalize(line) for line in lines[:cut]}
+    heldout = [line for line in lines[cut:] if normalize(line) not in training]
     if not heldout:
         raise DataError(
             f"{path}: every line of the last tenth also appears earlier, so there is no test text; "
