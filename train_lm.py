@@ -153,13 +153,15 @@ def train(flags):
     # Results
     best, result = run.load_best(model), {}
     for length in sorted({flags.block_size, *whole_numbers(flags, "eval_block")}):
-        at = "" if length == flags.block_size else f"@{length}"
+        suffix = "" if length == flags.block_size else f"@{length}"
         for name, stream in streams.items():
             nats = evaluate(model, stream, length, device, flags)
-            ppl = result[f"perplexity/{name}{at}"] = perplexity(nats, len(stream) - 1)
+            ppl = perplexity(nats, len(stream) - 1)
+            result[f"perplexity/{name}{suffix}"] = ppl
             words = f"  {f'{name}@{length}':<14} perplexity {ppl:>9,.1f}"
             if len(stream) == len(text.streams[name]):  # the size in bytes is of the whole text
-                bits = result[f"bits_per_byte/{name}{at}"] = nats / math.log(2) / text.sizes[name]
+                bits = nats / math.log(2) / text.sizes[name]
+                result[f"bits_per_byte/{name}{suffix}"] = bits
                 words += f"  {bits:.3f} bits per byte"
             run.say(words)
     for name, stream in streams.items():

@@ -114,7 +114,7 @@ def train(flags):
         run.say(f"  {text.n_long} lines are longer than --block-size {T} and were split")
 
     # Loop
-    what = "next-word" if flags.causal else "masked-LM"
+    task = "next-word" if flags.causal else "masked-LM"
 
     def measure():
         nats, hits, count = measure_masked(model, valid, device, flags)
@@ -122,7 +122,7 @@ def train(flags):
         numbers["perplexity/valid"] = perplexity(nats, count)
         if flags.head.endswith("clap"):
             numbers["beta"] = model.head.beta.item()
-        return numbers, in_words(what, numbers)
+        return numbers, in_words(task, numbers)
 
     batch_of = text.batches(flags.batch_size, flags.seed)
     for step in run.steps(model, optimizer, measure, monitor="loss/valid"):
@@ -158,13 +158,13 @@ def train(flags):
     if flags.head.endswith("clap"):
         panels += [Curves("CLAP head", "beta", {"beta": "beta"})]
     draw_curve(run, panels)
-    run.say_end(f"{in_words(what, best)} on held-out lines at step {best['step']}")
+    run.say_end(f"{in_words(task, best)} on held-out lines at step {best['step']}")
 
 
-def in_words(what, numbers):
+def in_words(task, numbers):
     """Return the numbers of an evaluation in words."""
     ppl, accuracy = numbers["perplexity/valid"], numbers["accuracy/valid"]
-    return f"{what} perplexity {ppl:,.1f}, accuracy {accuracy:.1%}"
+    return f"{task} perplexity {ppl:,.1f}, accuracy {accuracy:.1%}"
 
 
 def check(flags, source):
