@@ -208,10 +208,10 @@ def say_data(run, corpus, note, sets, seen, model, source):
     if note:
         run.say(note)
     n = {name: f"{len(rows):,}" for name, rows in sets.items()}
-    rows = f"{n['train']} training rows, {n['valid']} for validation, {n['test']} test rows"
+    sizes = f"{n['train']} training rows, {n['valid']} for validation, {n['test']} test rows"
     among = "were" if note else "also"  # before --split removed them
     seen_rows = f"{int(seen.sum()):,} of them {among} among the training rows"
-    say_start(run, f"{corpus.name}: {rows} ({seen_rows})", model)
+    say_start(run, f"{corpus.name}: {sizes} ({seen_rows})", model)
     for name, rows in sets.items():
         if rows.n_long:
             long = f"{rows.n_long} of {n[name]} {name} sentences are longer than --block-size"
