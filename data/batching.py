@@ -42,8 +42,8 @@ def consecutive_blocks(ids, block_size, stride=0, anchor=False):
     """Cut ids (N + 1,) into inputs and targets (n, T), each of the N tokens a target exactly once.
 
     Each block begins `stride` tokens after the one before. 0 means block_size: blocks do not
-    overlap. In an overlapping block, only the last `stride` tokens are targets, the others are
-    -100. So the model sees at least block_size - stride tokens before each of them.
+    overlap. If they do, only the last `stride` tokens of each later block are targets, the others
+    are -100. So the model sees at least block_size - stride tokens before each of these targets.
     anchor: every block begins with [BOS], in place of its first token.
     """
     stride, count = stride or block_size, len(ids) - 1

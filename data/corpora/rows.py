@@ -102,7 +102,8 @@ def find_columns(records):
     """Return (header or None, column of the labels, column of the texts).
 
     The first row is a header if it names both columns. With two columns, it is also one if its
-    first cell is a name for labels and not itself a label, or if all other labels are numbers.
+    first cell is a name for labels and no label of another row, or if all other labels are numbers
+    and its second cell is one word.
     """
     header = records[0]
     names = [cell.strip().lower() for cell in header]
