@@ -130,8 +130,8 @@ def resolve_settings(flags, sources):
 def find_tokenizer(vocab_from):
     """Return the path of the tokenizer.json that --vocab-from names. Raises UserError."""
     path = Path(vocab_from) / "tokenizer.json" if Path(vocab_from).is_dir() else Path(vocab_from)
-    missing = f"--vocab-from {vocab_from}: no such tokenizer.json; give that file or its folder"
-    require((path.is_file(), missing))
+    problem = f"--vocab-from {vocab_from}: no such tokenizer.json"
+    require((path.is_file(), f"{problem}; give that file or its folder"))
     return path
 
 
@@ -142,8 +142,8 @@ def require_own(folder):
     require((folder.is_dir(), f"--out {folder}: is a file; choose another folder"))
     # Another process may begin now. It writes .lock first, so ask whether the folder is empty first
     own = not any(folder.iterdir()) or (folder / ".lock").exists() or shards.is_prepared(folder)
-    other = "is not empty and holds no prepared text; choose another folder"
-    require((own, f"--out {folder}: {other}"))
+    problem = "is not empty and holds no prepared text; choose another folder"
+    require((own, f"--out {folder}: {problem}"))
 
 
 # ---------------------------------------------------------------------------- the tokens

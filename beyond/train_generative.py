@@ -80,8 +80,8 @@ def train(flags):
     rows, held_out = hold_out(corpus.rows, flags.valid, 0, key=lambda row: row[1])
     labels = {label for label, _ in rows}
     empty = [name for c, name in enumerate(corpus.classes) if c not in labels]
-    few = f"--split {flags.split}, --valid {flags.valid}: leave no training rows of"
-    require((not empty, f"{few} {', '.join(empty)}; choose others"))
+    problem = f"--split {flags.split}, --valid {flags.valid}: leave no training rows of"
+    require((not empty, f"{problem} {', '.join(empty)}; choose others"))
     known = source.tokenizer if source else None
     tokenizer = known or train_tokenizer(flags.tokenizer, corpus.texts(), flags.vocab_size)
     vocab_size = tokenizer.get_vocab_size()

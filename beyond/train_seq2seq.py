@@ -190,10 +190,10 @@ def check(flags):
     """Raise UserError for flags that contradict each other."""
     if flags.task == "translate":
         gaps = given(flags, "mask_rate", "mean_span")
-        missing = "--task translate: BLEU needs sacrebleu; install it with: pip install sacrebleu"
+        problem = "--task translate: BLEU needs sacrebleu"
         require(
             (not gaps, f"--task translate has no gaps; leave {gaps} out"),
-            (find_spec("sacrebleu"), missing),
+            (find_spec("sacrebleu"), f"{problem}; install it with: pip install sacrebleu"),
         )
         return
     T, rate = flags.block_size, f"--mask-rate {flags.mask_rate}"

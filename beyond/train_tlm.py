@@ -76,8 +76,9 @@ def train(flags):
     pairs = load_pairs(flags.data, flags.languages).with_valid(flags)
     languages, where = pairs.languages, f"--data {flags.data}"
     before = "-".join(source.config.get("languages", languages) if source else languages)
-    wrong = f"--init-from {flags.init_from}: its languages are {before}, not {'-'.join(languages)}"
-    require((before == "-".join(languages), f"{wrong}; use --languages {before}"))
+    now = "-".join(languages)
+    problem = f"--init-from {flags.init_from}: its languages are {before}, not {now}"
+    require((before == now, f"{problem}; use --languages {before}"))
     kept, held_out = list(dict.fromkeys(pairs.train)), pairs.valid
     vocabulary = flags.tokenizer, [text for pair in kept for text in pair], flags.vocab_size
     tokenizer = source.tokenizer if source else train_tokenizer(*vocabulary)

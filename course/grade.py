@@ -105,8 +105,8 @@ def find(folder, one):
         return [folder.resolve()]
     if one:  # the files of one submission may be in several folders
         names = [name for each in found for name in {path.name for path in each.rglob(exercises)}]
-        several = f"{folder}: has several submissions; give --gradescope a folder"
-        require((len(names) == len(set(names)), several))
+        problem = f"{folder}: has several submissions; give --gradescope a folder"
+        require((len(names) == len(set(names)), problem))
         return [folder.resolve()]
     require((found, f"{folder}: has no submissions; give each a folder of its own in it"))
     return found

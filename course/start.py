@@ -22,8 +22,8 @@ class Flags:
 
 def start(flags):
     folder, names = Path(flags.folder), [file_name(name) for name in EXERCISES]
-    other = f"{folder}: is a file; give a folder for your answers"
-    require((folder.is_dir() or not folder.exists(), other))
+    problem = f"{folder}: is a file; give a folder for your answers"
+    require((folder.is_dir() or not folder.exists(), problem))
     missing = [name for name in names if not (folder / name).exists()]
     remedy = "delete or rename the file of an exercise to begin it again"
     require((missing, f"{folder}: all exercises are there, nothing was overwritten; {remedy}"))

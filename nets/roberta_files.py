@@ -66,8 +66,8 @@ def read_config(folder):
         remedy = "continue it with --init-from, or classify with --encoder"
         raise DataError(f"{path}: is from a run of this project; {remedy}")
     if kind != "roberta":
-        known = "only 'roberta' can be read (RoBERTa, DistilRoBERTa)"
-        raise DataError(f"{path}: model_type is {kind!r}; {known}")
+        remedy = "only 'roberta' can be read (RoBERTa, DistilRoBERTa)"
+        raise DataError(f"{path}: model_type is {kind!r}; {remedy}")
     for name, values in READABLE.items():
         if described.get(name, values[0]) not in values:
             choices = " or ".join(map(repr, values))
@@ -87,8 +87,9 @@ def read_config(folder):
         raise DataError(f"{path}: {', '.join(wrong)}; restore the file")
     rows, unused = described["max_position_embeddings"], described["pad_token_id"] + 1
     if rows < unused + 3:
-        few = f"max_position_embeddings {rows} are too few for a sentence"
-        raise DataError(f"{path}: {few}: RoBERTa never reads the first {unused}; restore the file")
+        problem = f"max_position_embeddings {rows} are too few for a sentence"
+        why = f"RoBERTa never reads the first {unused}"
+        raise DataError(f"{path}: {problem}: {why}; restore the file")
     return described
 
 
@@ -143,8 +144,8 @@ class Tensors:
                 f"but {shape} in config.json; these are different models, restore the right file"
             )
         if tensor.dtype not in FLOATS or not tensor.isfinite().all():
-            wrong = f"{name} does not hold finite floating-point numbers"
-            raise DataError(f"{self.path}: {wrong}; restore the file")
+            problem = f"{name} does not hold finite floating-point numbers"
+            raise DataError(f"{self.path}: {problem}; restore the file")
         return tensor.float()
 
     def tied(self):
@@ -158,8 +159,8 @@ class Tensors:
     def check_layers(self, n_layer):
         """Raise DataError if the file cannot hold so many layers."""
         if n_layer > len(self.left):
-            few = f"holds {len(self.left)} tensors, too few for the {n_layer:,} layers"
-            raise DataError(f"{self.path}: {few} of config.json; restore the right one")
+            problem = f"holds {len(self.left)} tensors, too few for the {n_layer:,} layers"
+            raise DataError(f"{self.path}: {problem} of config.json; restore the right one")
 
     def check_all_taken(self, n_layer):
         """Raise DataError if the encoder has tensors that were not taken."""
@@ -183,16 +184,16 @@ def read_tokenizer(folder, described):
             f"{path}: has no token {', '.join(missing)}; RoBERTa's tokenizers have {' '.join(OURS)}"
         )
     if not isinstance(tokenizer.model, (models.BPE, models.WordLevel)):
-        known = "only BPE, which RoBERTa uses, or WordLevel can be read"
-        raise DataError(f"{path}: is of type {type(tokenizer.model).__name__}; {known}")
+        remedy = "only BPE, which RoBERTa uses, or WordLevel can be read"
+        raise DataError(f"{path}: is of type {type(tokenizer.model).__name__}; {remedy}")
     V, padding = described["vocab_size"], described["pad_token_id"]
-    other = "the files are from different models, restore the right one"
+    remedy = "the files are from different models, restore the right one"
     if max(ids.values()) >= V:
-        found = f"has ids up to {max(ids.values())}, but config.json says vocab_size {V}"
-        raise DataError(f"{path}: {found}; {other}")
+        problem = f"has ids up to {max(ids.values())}, but config.json says vocab_size {V}"
+        raise DataError(f"{path}: {problem}; {remedy}")
     if ids["<pad>"] != padding:
-        found = f"<pad> is {ids['<pad>']}, but config.json says pad_token_id {padding}"
-        raise DataError(f"{path}: {found}; {other}")
+        problem = f"<pad> is {ids['<pad>']}, but config.json says pad_token_id {padding}"
+        raise DataError(f"{path}: {problem}; {remedy}")
     tokens = [*OURS, *sorted(ids.keys() - OURS.keys(), key=ids.get)]
     # A tokenizer that export_roberta wrote may add <s> alone
     around = () if tokenizer.num_special_tokens_to_add(False) == 1 else ("[BOS]", "[EOS]")
