@@ -27,9 +27,10 @@ from lab.figures import save
 from lab.flags import flag
 from lab.inside.attention import describe, readings_of
 from lab.inside.checks import holds
+from lab.inside.heatmaps import Picture, draw_maps
 from lab.inside.page import page
 from lab.inside.positions import draw_positions
-from lab.inside.view import AttentionView, maps_of
+from lab.inside.view import AttentionView
 from lab.machine import set_up_device
 
 TEXTS = (
@@ -158,9 +159,9 @@ def draw(shown, number, names, flags):
         named = [names[reading.run]] * (len(names) > 1 or not flags.title)
         title = [] if column else [*named, flags.title or describe(reading.run)]
         title += [reading.part_name()] if reading.part else []
-        column.append((title, *reading.picture(number)))
+        column.append(Picture(title, *reading.picture(number)))
     how = flags.layer, flags.head, flags.bos, flags.mean, flags.scale, flags.numbers
-    return maps_of(list(columns.values()), *how)
+    return draw_maps(list(columns.values()), *how)
 
 
 def save_weights(path, view):

@@ -27,7 +27,7 @@ from lab.command import main
 from lab.errors import UserError, require
 from lab.figures import save
 from lab.flags import flag
-from lab.inside.heatmaps import draw_maps
+from lab.inside.heatmaps import Picture, draw_maps
 from lab.machine import set_up_device
 from lab.optim import learning_rate, make_adamw
 from model import Config, Decoder, LanguageModel
@@ -189,7 +189,7 @@ def draw(path, text, yours, reference):
             print(f"Your attention is not drawn: its weights are {tuple(maps[0].shape)}")
             return
         weights = torch.stack(maps)[:, 0].float().masked_fill(future, math.nan)  # (L, H, T, T)
-        columns.append([([title], words, words, weights)])
+        columns.append([Picture([title], words, words, weights)])
     save(draw_maps(columns), path)
     print(f"The attention of both: {path}")
 

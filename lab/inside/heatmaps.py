@@ -2,36 +2,72 @@
 
 import math
 import textwrap
+from typing import NamedTuple
 from unicodedata import east_asian_width
 
 import torch
 
+from lab.errors import require
 from lab.figures import make_figure, new_figure, styled
 
 GREY = "0.88"  # attention not allowed; no color of the maps
 GAP, TITLE = 0.15, 0.3  # inches between two maps side by side, and above each
 WIDEST = 50.0  # inches of a figure, if maps of 3 inches fit
+MOST_NUMBERS = 12  # tokens of a map whose weights can be written into its cells
 LONGEST_WORD = 16  # letters; the rest of a longer token is not shown
 
 
-@styled()
-def draw_maps(columns, layer=None, head=None, linear=False, numbers=False, means=False):
-    """Return a figure of one map per layer (row) and head (column), several attentions below each
-    other.
+class Picture(NamedTuple):
+    """One attention on one text, as it is drawn."""
 
-    columns: one list per run of (heading lines, queries, keys, weights (L, H, T, S)); NaN is drawn
-    grey. layer, head: which to draw, counted from 1; None: all. linear: colors follow the weights,
-    not their square roots. numbers: write each weight into its cell. means: each map is the mean of
-    a layer's heads.
+    heading: list  # lines
+    queries: list  # T words
+    keys: list  # S words
+    weights: torch.Tensor  # (L, H, T, S), NaN where attention is not allowed: grey
+
+    def mean_of_heads(self):
+        """Return a picture with one map per layer; a key that a head may not see counts as 0."""
+        nowhere = self.weights.isnan().all(1, keepdim=True)
+        mean = self.weights.nan_to_num().mean(1, keepdim=True)  # (L, 1, T, S)
+        return self._replace(weights=mean.masked_fill(nowhere, math.nan))
+
+    def without_bos(self):
+        """Return a picture without the row and the column of [BOS]."""
+        both = self.queries, self.keys
+        i, j = (int(words[0] == "[BOS]" and len(words) > 1) for words in both)
+        return Picture(self.heading, self.queries[i:], self.keys[j:], self.weights[:, :, i:, j:])
+
+
+@styled()
+def draw_maps(columns, layer=None, head=None, bos=True, mean=False, scale="sqrt", numbers=False):
+    """Return a figure of one map per layer (row) and head (column).
+
+    columns: for each run a list of Pictures, drawn below each other. layer, head: which to draw,
+    counted from 1; None: all. bos: keep the row and column of [BOS]. mean: draw the mean of a
+    layer's heads. scale: colors follow the weights (linear) or their square roots (sqrt). numbers:
+    write each weight into its cell. Raises UserError for numbers in maps of more than MOST_NUMBERS
+    tokens.
     The figure is 1 x 1 inch, so that positions on it are inches; saving grows it to its content.
     """
     from matplotlib import colormaps
     from matplotlib.colors import PowerNorm
     from matplotlib.patches import Patch
 
+    if mean:
+        columns = [[picture.mean_of_heads() for picture in column] for column in columns]
+    if not bos:
+        columns = [[picture.without_bos() for picture in column] for column in columns]
     shown = [picture for column in columns for picture in column]
-    longest = max(len(words) for _, *both, _ in shown for words in both)
-    side = WIDEST / sum(1 if head else column[0][-1].size(1) for column in columns)
+    axes = [words for picture in shown for words in (picture.queries, picture.keys)]
+    longest = max(map(len, axes))
+    many = f"numbers: the text has {longest} tokens; numbers fit into maps of {MOST_NUMBERS}"
+    require(
+        (longest <= MOST_NUMBERS or not numbers, f"{many}; give a shorter text"),
+        (scale in ("sqrt", "linear"), f"scale {scale!r}: must be sqrt or linear"),
+        (not (mean and head), f"mean and head {head}: give one of them"),
+    )
+    linear = scale == "linear"
+    side = WIDEST / sum(1 if head else column[0].weights.size(1) for column in columns)
     pitch = max(0.13, min(0.3, 2.0 / longest))  # inches a token
     pitch = 0.3 if numbers else min(pitch, max(3.0, min(8.0, side)) / longest)
     every = math.ceil(0.125 / pitch)  # of many tokens, not each can be named
@@ -43,7 +79,7 @@ def draw_maps(columns, layer=None, head=None, linear=False, numbers=False, means
         return max(map(width_of, map(shorten, words))) * size * 0.6 / 72 + 0.3
 
     for column in columns:
-        left, top = right + GAP + max(room(queries) for _, queries, _, _ in column), 0.0
+        left, top = right + GAP + max(room(picture.queries) for picture in column), 0.0
         for place, (heading, queries, keys, weights) in enumerate(column):
             rows = [layer - 1] if layer else range(weights.size(0))
             across = [head - 1] if head else range(weights.size(1))
@@ -53,7 +89,7 @@ def draw_maps(columns, layer=None, head=None, linear=False, numbers=False, means
             letters = max(24, int(width / 0.075))  # in a line
             text = "\n".join(textwrap.fill(line, letters) for line in heading)
             if place:  # below the names of the keys above
-                top -= room(column[place - 1][2]) + 0.3 + 0.15 * text.count("\n")
+                top -= room(column[place - 1].keys) + 0.3 + 0.15 * text.count("\n")
             style = dict(ha="center", va="bottom", fontsize=9, parse_math=False)
             figure.text(left + width / 2, top - 0.08, text, **style)
             for i in rows:
@@ -63,7 +99,7 @@ def draw_maps(columns, layer=None, head=None, linear=False, numbers=False, means
                     style = dict(cmap=colors, interpolation="nearest", aspect="auto")
                     style["norm"] = PowerNorm(1.0 if linear else 0.5, 0, 1)
                     image = axis.imshow(weights[i, h].numpy(), **style)
-                    which = "mean of heads" if means else f"head {h + 1}"
+                    which = "mean of heads" if mean else f"head {h + 1}"
                     axis.set_title(f"layer {i + 1}, {which}", fontsize=8, pad=3)
                     if numbers:
                         write_numbers(axis, weights[i, h])
@@ -77,10 +113,11 @@ def draw_maps(columns, layer=None, head=None, linear=False, numbers=False, means
     figure.colorbar(image, cax=bar, ticks=[0, 0.5, 1] if linear else [0, 0.05, 0.2, 0.5, 1])
     bar.set_ylabel("attention weight" + "\n(square-root scale)" * (not linear), fontsize=8)
     bar.tick_params(labelsize=7)
-    tokens = [word for _, *both, _ in shown for words in both for word in words]
+    tokens = [word for words in axes for word in words]
     starred = any(word.removesuffix(" …").endswith("*") for word in tokens)
     truncated = any(word.endswith(" …") for word in tokens)
-    key = [Patch(color=GREY, label="not allowed")] * any(w.isnan().any() for *_, w in shown)
+    grey = any(picture.weights.isnan().any() for picture in shown)
+    key = [Patch(color=GREY, label="not allowed")] * grey
     key += [Patch(alpha=0, label="* unknown word")] * starred
     key += [Patch(alpha=0, label="… text truncated")] * truncated
     if key:

@@ -1,15 +1,12 @@
 """The attention of a run on one text, as arrays, a figure or a web page."""
 
-import math
 from html import escape
 
 from data.files import write_text
 from lab.errors import require
 from lab.inside.attention import describe
-from lab.inside.heatmaps import draw_maps
+from lab.inside.heatmaps import Picture, draw_maps
 from lab.inside.page import page
-
-MOST_NUMBERS = 12  # tokens of a map whose weights can be written into its cells
 
 
 class AttentionView:
@@ -65,7 +62,7 @@ class AttentionView:
         """Return a matplotlib figure of heatmaps. Layers and heads count from 1; None: all.
 
         beside: another AttentionView to draw to the right. title: instead of the run's description.
-        how: bos, mean, scale and numbers of `maps_of`. Raises UserError for a layer or head that
+        how: bos, mean, scale and numbers of `draw_maps`. Raises UserError for a layer or head that
         does not exist, and for numbers in large maps.
         """
         columns = []
@@ -75,8 +72,9 @@ class AttentionView:
                 (layer in (None, *range(1, L + 1)), f"layer {layer}: {has} layers 1 to {L}"),
                 (head in (None, *range(1, H + 1)), f"head {head}: {has} heads 1 to {H}"),
             )
-            columns.append([([title or view.name()], *view.reading.picture(view.number))])
-        return maps_of(columns, layer, head, **how)
+            shown = view.reading.picture(view.number)
+            columns.append([Picture([title or view.name()], *shown)])
+        return draw_maps(columns, layer, head, **how)
 
     def html(self, path=None, beside=None):
         """Return the attention page, which a notebook shows; with a path, also write it to a file.
@@ -103,35 +101,3 @@ class Page:
     def _repr_html_(self):
         style = "width: 100%; height: 800px; border: 0"
         return f'<iframe srcdoc="{escape(self.text)}" style="{style}"></iframe>'
-
-
-def maps_of(columns, layer=None, head=None, bos=True, mean=False, scale="sqrt", numbers=False):
-    """Return the figure of `draw_maps`.
-
-    bos: keep the row and column of [BOS]. mean: draw the mean of a layer's heads. scale: colors
-    follow the weights (linear) or their square roots (sqrt). numbers: write the weights into the
-    cells. Raises UserError for numbers in maps of more than MOST_NUMBERS tokens.
-    """
-    columns = [
-        [(heading, *adapt(*shown, bos, mean)) for heading, *shown in column] for column in columns
-    ]
-    longest = max(len(words) for column in columns for _, *both, _ in column for words in both)
-    many = f"numbers: the text has {longest} tokens; numbers fit into maps of {MOST_NUMBERS}"
-    require(
-        (longest <= MOST_NUMBERS or not numbers, f"{many}; give a shorter text"),
-        (scale in ("sqrt", "linear"), f"scale {scale!r}: must be sqrt or linear"),
-        (not (mean and head), f"mean and head {head}: give one of them"),
-    )
-    return draw_maps(columns, layer, head, scale == "linear", numbers, mean)
-
-
-def adapt(queries, keys, weights, bos, mean):
-    """Return a picture's queries, keys and weights (L, H, T, S) without [BOS], or with the mean of
-    the heads (L, 1, T, S)."""
-    if mean:  # of all heads: a key that a head may not see has the weight 0 there
-        nowhere = weights.isnan().all(1, keepdim=True)
-        weights = weights.nan_to_num().mean(1, keepdim=True).masked_fill(nowhere, math.nan)
-    if not bos:
-        i, j = (int(words[0] == "[BOS]" and len(words) > 1) for words in (queries, keys))
-        queries, keys, weights = queries[i:], keys[j:], weights[:, :, i:, j:]
-    return queries, keys, weights
