@@ -25,8 +25,9 @@ from lab.command import main
 from lab.errors import require
 from lab.figures import save
 from lab.flags import flag
-from lab.inside.attention import describe, readings_of
+from lab.inside.attention import readings_of
 from lab.inside.checks import holds
+from lab.inside.describe import describe
 from lab.inside.heatmaps import Picture, draw_maps
 from lab.inside.page import page
 from lab.inside.positions import draw_positions
@@ -93,7 +94,6 @@ def show(flags):
         for reading in readings_of(run, texts):
             print_report(reading)
             readings.append(reading)
-
     folder = Path(flags.out) if flags.out else loaded[0].folder / "maps"
     folder.mkdir(parents=True, exist_ok=True)
     layer = f"layer-{flags.layer}" if flags.layer else ""

@@ -7,35 +7,16 @@ batch of texts, and what was checked. `AttentionView` (view.py) shows a Reading 
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 import torch
 
-from lab.figures import POSITION_NAMES
 from lab.inside.checks import allowed, examine, steps_ahead
+from lab.inside.describe import describe, name_part
 from lab.inside.scores import take_apart
 from lab.inside.texts import read, read_both
 from lab.load import LoadedRun
 from nets.device import send_all
 from nets.thread_reader import ancestor_inputs
-
-KINDS = {
-    "lm": "causal LM",
-    "mlm": "masked LM",
-    "classifier": "classifier",
-    "seq2seq": "encoder-decoder",
-    "thread": "thread reader",
-}
-PARTS = {
-    "encoder": "encoder self-attention",
-    "decoder": "decoder self-attention",
-    "cross": "cross-attention from decoder to source",
-}
-THREAD_PARTS = {
-    "encoder": "encoder self-attention of the ancestors",
-    "decoder": "self-attention of the comment",
-    "cross": "cross-attention from comment to ancestors",
-}
 
 
 @dataclass
@@ -78,7 +59,7 @@ class Reading:
 
     def part_name(self):
         """Return the name of this attention, "" if the run has only one."""
-        return (THREAD_PARTS if self.run.kind == "thread" else PARTS).get(self.part, "")
+        return name_part(self.run, self.part)
 
     def has(self, number):
         """Return whether text `number` of those given is one of these B."""
@@ -123,28 +104,6 @@ class Reading:
             "checks": finite(self.checks),
             "heads": finite(heads),
         }
-
-
-def describe(run):
-    """Return a run's model and data in a few words, for headings."""
-    config, flags = run.model.body.config, run.config["flags"]
-    causal = getattr(run.model.body, "causal", False)
-    words = KINDS[run.kind] + " on a decoder" * (run.kind == "classifier" and causal)
-    words += f", {POSITION_NAMES[config.pos]}"
-    if config.pos == "alibi":
-        words += "" if causal else f" ({config.alibi})"
-    elif config.pos != "nope":
-        words += " positions"
-    words += f", window {config.window}" if config.window else ""
-    if run.config.get("body") == "generative":
-        words += f", model of {run.config['classes'][0]}"
-    if members := getattr(run.model, "members", ()):
-        words += f", first of {len(members)} members"
-    if flags.get("steps") == 0 and not any(map(flags.get, ("init_from", "init", "class_steps"))):
-        words += ", untrained"
-    elif "data" in flags:
-        words += f", trained on {Path(flags['data']).name}"
-    return words + (f", {run.weights_of}" if run.weights_of else "")
 
 
 # ---------------------------------------------------------------------------- readings

@@ -18,7 +18,7 @@ import torch
 from data.tokenizer import token_strings
 from lab.figures import POSITION_COLORS
 from lab.inside.ablation import ablate, attentions
-from lab.inside.attention import describe
+from lab.inside.describe import describe
 from lab.inside.lens import ask, inputs_of, read_layers
 
 TEMPLATE = Path(__file__).with_name("page.html")

@@ -14,7 +14,8 @@ from data.files import non_empty_lines
 from data.tokenizer import MASK, detokenize, token_strings
 from lab.errors import UserError, require
 from lab.inside import answers
-from lab.inside.attention import KINDS, describe, readings_of
+from lab.inside.attention import readings_of
+from lab.inside.describe import KINDS, describe
 from lab.inside.lens import writer
 from lab.inside.positions import draw_positions
 from lab.inside.texts import encode, require_text, unknown_words

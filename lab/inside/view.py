@@ -4,7 +4,7 @@ from html import escape
 
 from data.files import write_text
 from lab.errors import require
-from lab.inside.attention import describe
+from lab.inside.describe import describe
 from lab.inside.heatmaps import Picture, draw_maps
 from lab.inside.page import page
 

@@ -1,0 +1,50 @@
+"""Name runs and their attentions in headings."""
+
+from pathlib import Path
+
+from lab.figures import POSITION_NAMES
+
+KINDS = {
+    "lm": "causal LM",
+    "mlm": "masked LM",
+    "classifier": "classifier",
+    "seq2seq": "encoder-decoder",
+    "thread": "thread reader",
+}
+PARTS = {
+    "encoder": "encoder self-attention",
+    "decoder": "decoder self-attention",
+    "cross": "cross-attention from decoder to source",
+}
+THREAD_PARTS = {
+    "encoder": "encoder self-attention of the ancestors",
+    "decoder": "self-attention of the comment",
+    "cross": "cross-attention from comment to ancestors",
+}
+
+
+def describe(run):
+    """Return a run's model and data in a few words, for headings."""
+    config, flags = run.model.body.config, run.config["flags"]
+    causal = getattr(run.model.body, "causal", False)
+    words = KINDS[run.kind] + " on a decoder" * (run.kind == "classifier" and causal)
+    words += f", {POSITION_NAMES[config.pos]}"
+    if config.pos == "alibi":
+        words += "" if causal else f" ({config.alibi})"
+    elif config.pos != "nope":
+        words += " positions"
+    words += f", window {config.window}" if config.window else ""
+    if run.config.get("body") == "generative":
+        words += f", model of {run.config['classes'][0]}"
+    if members := getattr(run.model, "members", ()):
+        words += f", first of {len(members)} members"
+    if flags.get("steps") == 0 and not any(map(flags.get, ("init_from", "init", "class_steps"))):
+        words += ", untrained"
+    elif "data" in flags:
+        words += f", trained on {Path(flags['data']).name}"
+    return words + (f", {run.weights_of}" if run.weights_of else "")
+
+
+def name_part(run, part):
+    """Return the name of an attention of a run, "" if the run has only one."""
+    return (THREAD_PARTS if run.kind == "thread" else PARTS).get(part, "")
