@@ -10,7 +10,7 @@ from functools import cached_property
 
 import torch
 
-from lab.inside.checks import allowed, examine, steps_ahead
+from lab.inside.checks import allowed, examine, examine_cross, steps_ahead
 from lab.inside.describe import describe, name_part
 from lab.inside.scores import take_apart
 from lab.inside.texts import read, read_both
@@ -120,7 +120,7 @@ def readings_of(run, texts):
         return readings_of_thread(run, texts)
     idx, mask, words = read(run, texts)
     inputs = send_all({"idx": idx, "mask": mask}, run.device)
-    weights, checks = examine(run.model.body, **inputs)
+    weights, checks = examine(run.model.body, inputs)
     return [Reading(run, words, mask, weights, checks, inputs)]
 
 
@@ -129,11 +129,14 @@ def readings_of_seq2seq(run, texts):
     body = run.model.body
     (source, source_mask, words), (idx, mask, written) = read_both(run, texts)
     inputs = send_all(dict(idx=idx, mask=mask, source=source, source_mask=source_mask), run.device)
-    read_by_encoder = inputs["source"], inputs["source_mask"]
-    memory = body.encoder(*read_by_encoder)
-    of_encoder = examine(body.encoder, *read_by_encoder)
-    read_by_decoder = inputs["idx"], inputs["mask"], memory, inputs["source_mask"]
-    of_decoder, of_cross = examine(body.decoder, *read_by_decoder)
+    for_encoder = {"idx": inputs["source"], "mask": inputs["source_mask"]}
+    memory = {"memory": body.encoder(**for_encoder), "memory_mask": inputs["source_mask"]}
+    for_decoder = {"idx": inputs["idx"], "mask": inputs["mask"]} | memory
+    of_encoder = examine(body.encoder, for_encoder)
+    of_decoder, of_cross = (
+        examine(body.decoder, for_decoder),
+        examine_cross(body.decoder, for_decoder),
+    )
     return [
         Reading(run, words, source_mask, *of_encoder, inputs, "encoder"),
         Reading(run, written, mask, *of_decoder, inputs, "decoder"),
@@ -155,13 +158,14 @@ def readings_of_thread(run, texts):
     idx, mask, words = read(run, texts[last:], last)
     comment = send_all({"idx": idx, "mask": mask}, run.device)
     if not above:
-        checked = examine(body.decoder, **comment)
+        checked = examine(body.decoder, comment)
         return [Reading(run, words, mask, *checked, comment, "decoder", first=last)]
     inputs = send_all(ancestor_inputs(*above[:2]), run.device)
     memory = body.read_ancestors(inputs["texts"], inputs["texts_mask"], inputs["ancestors"])
-    of_encoder = examine(body.encoder, inputs["texts"], inputs["texts_mask"])
-    read_memory = {"memory": memory, "memory_mask": inputs["ancestors_mask"]}
-    of_decoder, (weights, checks) = examine(body.decoder, **comment, **read_memory)
+    of_encoder = examine(body.encoder, {"idx": inputs["texts"], "mask": inputs["texts_mask"]})
+    for_decoder = comment | {"memory": memory, "memory_mask": inputs["ancestors_mask"]}
+    of_decoder = examine(body.decoder, for_decoder)
+    weights, checks = examine_cross(body.decoder, for_decoder)
     of_cross = weights.flip(-1), checks  # the post first
     names = [f"{i} {' '.join(text[1:])}" for i, text in enumerate(above[2], first + 1)]
     source = [names], torch.ones(1, n_above, dtype=torch.bool)

@@ -1,7 +1,7 @@
 """Check attention weights against the definitions.
 
-Nothing here uses model.py's own tables, so the checks can find errors in model.py. The readings of
-lab/inside/attention.py call `examine`, and attention_maps.py prints what it finds.
+Nothing here uses model.py's own tables, so the checks can find errors in model.py. attention.py
+calls `examine`, and attention_maps.py prints what it finds.
 """
 
 import torch
@@ -41,72 +41,82 @@ def slope(body, head):
     )
 
 
-@torch.no_grad()
-def examine(body, idx, mask, memory=None, memory_mask=None):
-    """Compute the weights (L, B, H, T, T), on the CPU, and the checks of idx, mask (B, T).
+def check(what, values, where, limit=0.0):
+    """Check that values are 0, up to a limit, wherever `where` is True."""
+    worst = torch.where(where, values, 0).abs().max().item()
+    return {"check": what, "worst": worst, "limit": limit}
 
-    With a memory (B, S, C) and its mask (B, S), return two such pairs, the second of the
-    cross-attention, with weights (L, B, H, T, S).
+
+def check_rows(weights, mask, key_mask):
+    """Return the checks of all attentions: weights (L, B, H, T, S), masks (B, T) and (B, S)."""
+    real = mask[:, None, :, None]  # rows of real tokens, (B, 1, T, 1)
+    checks = [check("rows sum to 1", weights.sum(-1, keepdim=True) - 1, real, 1e-5)]
+    if not key_mask.all():
+        padding = real & ~key_mask[:, None, None, :]
+        checks.append(check("no weight on padding", weights, padding))
+    return checks
+
+
+@torch.no_grad()
+def examine_cross(body, inputs):
+    """Compute the weights (L, B, H, T, S) of the cross-attention, on the CPU, and their checks."""
+    _, maps = body(**inputs, need_weights=True)
+    weights = torch.stack([to_memory for _, to_memory in maps])
+    return weights.cpu(), check_rows(weights, inputs["mask"], inputs["memory_mask"])
+
+
+@torch.no_grad()
+def examine(body, inputs):
+    """Compute the weights (L, B, H, T, T) of the self-attention, on the CPU, and their checks.
+
+    inputs: what the body reads, idx and mask (B, T), and with cross-attention memory (B, S, C) and
+    memory_mask (B, S).
     """
-    inputs = []  # of the attention of each layer, (B, T, C)
+    idx, mask, memory = inputs["idx"], inputs["mask"], inputs.get("memory")
+    read = []  # by the attention of each layer, (B, T, C)
     hooks = [
-        block.attention.register_forward_pre_hook(lambda module, args: inputs.append(args[0]))
+        block.attention.register_forward_pre_hook(lambda module, args: read.append(args[0]))
         for block in body.blocks
     ]
-    cross = {} if memory is None else dict(memory=memory, memory_mask=memory_mask)
-    h, maps = body(idx, mask, need_weights=True, **cross)
+    h, maps = body(**inputs, need_weights=True)
     for hook in hooks:
         hook.remove()
-    fused = body(idx, mask, **cross)
+    fused = body(**inputs)
     alone = []  # each text read by itself, without padding, minus its row of h
     for b, n in enumerate(mask.sum(1).tolist()):
-        source = {"memory": memory[b : b + 1, : memory_mask[b].sum()]} if cross else {}
-        alone.append(body(idx[b : b + 1, :n], **source)[0] - h[b, :n])
-    maps, cross_maps = zip(*maps) if cross else (maps, None)
-    weights = torch.stack(maps)
+        source = None if memory is None else memory[b : b + 1, : inputs["memory_mask"][b].sum()]
+        alone.append(body(idx[b : b + 1, :n], memory=source)[0] - h[b, :n])
+    weights = torch.stack(maps if memory is None else [own for own, _ in maps])
     ahead = steps_ahead(idx.size(1)).to(idx.device)
     may = allowed(body, idx.size(1)).to(idx.device)
     real = mask[:, None, :, None]  # rows of real tokens, (B, 1, T, 1)
-
-    checks, cross_checks = [], []
-
-    def check(what, values, where, limit=0.0, checks=checks):
-        worst = torch.where(where, values, 0).abs().max().item()
-        checks.append({"check": what, "worst": worst, "limit": limit})
-
-    check("rows sum to 1", weights.sum(-1, keepdim=True) - 1, real, 1e-5)
-    if not mask.all():
-        check("no weight on padding", weights, real & ~mask[:, None, None, :])
-    if body.causal:
-        check("nothing above the diagonal", weights, real & (ahead > 0))
-    if W := body.config.window:
-        check(f"nothing {W} or more tokens away", weights, real & (ahead.abs() >= W))
-    if (may != may[0]).any():
-        check("each half of the heads looks one way", weights, real & ~may)
-    check("fused attention gives the same output", fused - h, mask[:, :, None], 1e-4)
     everywhere = torch.tensor(True, device=idx.device)
-    check("each text alone gives the same output", torch.cat(alone), everywhere, 1e-4)
+
+    checks = check_rows(weights, mask, mask)
+    if body.causal:
+        checks.append(check("nothing above the diagonal", weights, real & (ahead > 0)))
+    if W := body.config.window:
+        far = real & (ahead.abs() >= W)
+        checks.append(check(f"nothing {W} or more tokens away", weights, far))
+    if (may != may[0]).any():
+        checks.append(check("each half of the heads looks one way", weights, real & ~may))
+    same = "gives the same output"
+    checks.append(check(f"fused attention {same}", fused - h, mask[:, :, None], 1e-4))
+    checks.append(check(f"each text alone {same}", torch.cat(alone), everywhere, 1e-4))
     if body.config.pos == "alibi":
         nearer = 0.5 if body.config.alibi == "offset" and not body.causal else 0.0
         bias = torch.stack(
             [-slope(body, head) * (ahead.abs() - nearer * (ahead > 0)) for head in range(len(may))]
         )  # (H, T, T)
-        scores = [split_scores(b.attention, x)[0] for b, x in zip(body.blocks, inputs)]
+        scores = [split_scores(b.attention, x)[0] for b, x in zip(body.blocks, read)]
         # What was added to q k^T / sqrt(D), each row up to a constant, which a softmax removes
         added = weights.log() - torch.stack(scores)  # (L, B, H, T, T)
         most = weights.argmax(-1, keepdim=True)
         wrong = added - added.gather(-1, most) - (bias - bias.expand_as(weights).gather(-1, most))
         # The logarithm of a smaller weight is too inexact. ~(<) instead of >= keeps NaN as wrong.
         exact = real & mask[:, None, None, :] & may & ~(weights < 1e-30)
-        check("the weights hold -slope * distance", wrong, exact, 1e-3)
-    if not cross:
-        return weights.cpu(), checks
-    cross_weights = torch.stack(cross_maps)
-    check("rows sum to 1", cross_weights.sum(-1, keepdim=True) - 1, real, 1e-5, cross_checks)
-    if not memory_mask.all():
-        padding = real & ~memory_mask[:, None, None, :]
-        check("no weight on padding", cross_weights, padding, checks=cross_checks)
-    return (weights.cpu(), checks), (cross_weights.cpu(), cross_checks)
+        checks.append(check("the weights hold -slope * distance", wrong, exact, 1e-3))
+    return weights.cpu(), checks
 
 
 def holds(check):

@@ -210,7 +210,8 @@ def test_padding_does_not_count_in_the_summary():
     heads = []
     for group in (texts, texts[:1], texts[1:]):
         idx, mask = batching.pad(group)
-        heads.append(summary(examine(body, idx, mask)[0], mask))
+        weights, _ = examine(body, {"idx": idx, "mask": mask})
+        heads.append(summary(weights, mask))
     for both, short, long in zip(*heads):
         expected = (3 * short["distance"] + 9 * long["distance"]) / 12
         assert both["distance"] == pytest.approx(expected, abs=1e-3)
