@@ -25,13 +25,12 @@ from lab.command import main
 from lab.errors import require
 from lab.figures import save
 from lab.flags import flag
-from lab.inside.attention import readings_of
+from lab.inside.attention import body_of, readings_of
 from lab.inside.checks import holds
-from lab.inside.describe import describe
-from lab.inside.heatmaps import Picture, draw_maps
+from lab.inside.describe import describe, name_part
+from lab.inside.heatmaps import draw_maps
 from lab.inside.page import page
 from lab.inside.positions import draw_positions
-from lab.inside.view import AttentionView
 from lab.machine import set_up_device
 
 TEXTS = (
@@ -94,6 +93,7 @@ def show(flags):
         for reading in readings_of(run, texts):
             print_report(reading)
             readings.append(reading)
+
     folder = Path(flags.out) if flags.out else loaded[0].folder / "maps"
     folder.mkdir(parents=True, exist_ok=True)
     layer = f"layer-{flags.layer}" if flags.layer else ""
@@ -101,22 +101,22 @@ def show(flags):
     beside = {run: name if len(loaded) > 1 else "" for run, name in names.items()}
     drawn, pages = {}, []
     for number, text in enumerate(texts):
-        shown = [reading for reading in readings if reading.has(number)]
+        shown = [view for reading in readings for view in reading.views if view.number == number]
         if not shown:  # a thread run leaves out distant ancestors
             continue
         which = f"{number + 1}-{slug(text)}"
         file = joined(f"map-{which}", layer, head, "mean" if flags.mean else "", *beside.values())
-        save(draw(shown, number, names, flags), folder / f"{file}.{flags.format}")
-        runs = [reading.as_json(number) for reading in shown]
+        save(draw(shown, names, flags), folder / f"{file}.{flags.format}")
+        runs = [view.entry() for view in shown]
         drawn[f"{file}.{flags.format}"] = {"text": text, "runs": runs}
         if flags.html:
             file = joined(f"attention-{which}", *beside.values())
             pages.append(folder / f"{file}.html")
-            write_text(pages[-1], page(shown, number, flags.title or text))
+            write_text(pages[-1], page(shown, flags.title or text))
         if flags.save_weights:
-            for reading in shown:
-                file = joined(f"map-{which}", beside[reading.run], reading.part)
-                save_weights(folder / f"{file}.npz", AttentionView(reading, number, text))
+            for view in shown:
+                file = joined(f"map-{which}", beside[view.run], view.part)
+                save_weights(folder / f"{file}.npz", view)
     for reading in readings if flags.positions else ():
         if reading.part != "cross":
             file = joined("positions", reading.part, beside[reading.run])
@@ -151,15 +151,15 @@ def name_runs(loaded, labels):
     return dict(zip(loaded, names))
 
 
-def draw(shown, number, names, flags):
+def draw(shown, names, flags):
     """Return the figure of one text: a column for each run, its attentions below each other."""
     columns = {}
-    for reading in shown:
-        column = columns.setdefault(reading.run, [])
-        named = [names[reading.run]] * (len(names) > 1 or not flags.title)
-        title = [] if column else [*named, flags.title or describe(reading.run)]
-        title += [reading.part_name()] if reading.part else []
-        column.append(Picture(title, *reading.picture(number)))
+    for view in shown:
+        column = columns.setdefault(view.run, [])
+        named = [names[view.run]] * (len(names) > 1 or not flags.title)
+        title = [] if column else [*named, flags.title or describe(view.run)]
+        title += [name_part(view.run, view.part)] if view.part else []
+        column.append(view.picture(title))
     how = flags.layer, flags.head, flags.bos, flags.mean, flags.scale, flags.numbers
     return draw_maps(list(columns.values()), *how)
 
@@ -206,21 +206,19 @@ def write_report(path, drawn):
 def print_report(reading):
     """Print the checks of a reading and the means of every head."""
     if reading.part:
-        print(f"  {reading.part_name()}")
+        print(f"  {name_part(reading.run, reading.part)}")
     for check in reading.checks:
         verdict = "ok  " if holds(check) else "FAIL"
         worst, limit = f"worst {check['worst']:.1e}", f"limit {check['limit']:.0e}"
         print(f"  {verdict}  {check['check']:<38} {worst}, {limit}")
-    uniform = reading.uniform() | {"layer": "equal", "head": ""}
     formats = {"distance": "8.2f", "first": "8.1%", "itself": "8.1%", "entropy": "8.2f"}
-    formats = {name: form for name, form in formats.items() if name in uniform}
+    formats = {name: form for name, form in formats.items() if name in reading.means[0]}
     columns = "weight on the first token, entropy in nats"
     if "distance" in formats:
         columns = "distance in tokens, weight on the first token and on itself, entropy in nats"
-    tokens = int(reading.mask.sum())
-    print(f"  means over {tokens} tokens: {columns} (last row: equal weights)")
+    print(f"  means over {reading.n_token} tokens: {columns} (last row: equal weights)")
     print("  layer  head  " + "  ".join(f"{name:>8}" for name in formats))
-    for row in [*reading.heads(), uniform]:
+    for row in reading.means:
         numbers = "  ".join(f"{row[name]:{form}}" for name, form in formats.items())
         print(f"  {row['layer']:>5}  {row['head']:>4}  {numbers}")
 
@@ -228,7 +226,7 @@ def print_report(reading):
 def draw_encoding(path, reading, name):
     """Draw the position encoding of a reading's model, for all positions it was trained with."""
     title = f"{name}: {describe(reading.run)}" + f", {reading.part}" * bool(reading.part)
-    figure = draw_positions(reading.body(), title)
+    figure = draw_positions(body_of(reading.run, reading.part), title)
     if figure:
         save(figure, path)
         print(f"{path}: the position encoding")

@@ -6,7 +6,7 @@ calls `examine`, and attention_maps.py prints what it finds.
 
 import torch
 
-from lab.inside.scores import split_scores
+from lab.inside.scores import scores_of
 
 
 def steps_ahead(T):
@@ -73,14 +73,7 @@ def examine(body, inputs):
     memory_mask (B, S).
     """
     idx, mask, memory = inputs["idx"], inputs["mask"], inputs.get("memory")
-    read = []  # by the attention of each layer, (B, T, C)
-    hooks = [
-        block.attention.register_forward_pre_hook(lambda module, args: read.append(args[0]))
-        for block in body.blocks
-    ]
     h, maps = body(**inputs, need_weights=True)
-    for hook in hooks:
-        hook.remove()
     fused = body(**inputs)
     alone = []  # each text read by itself, without padding, minus its row of h
     for b, n in enumerate(mask.sum(1).tolist()):
@@ -108,9 +101,9 @@ def examine(body, inputs):
         bias = torch.stack(
             [-slope(body, head) * (ahead.abs() - nearer * (ahead > 0)) for head in range(len(may))]
         )  # (H, T, T)
-        scores = [split_scores(b.attention, x)[0] for b, x in zip(body.blocks, read)]
+        content, _ = scores_of(body, inputs | {"need_weights": True})
         # What was added to q k^T / sqrt(D), each row up to a constant, which a softmax removes
-        added = weights.log() - torch.stack(scores)  # (L, B, H, T, T)
+        added = weights.log() - content  # (L, B, H, T, T)
         most = weights.argmax(-1, keepdim=True)
         wrong = added - added.gather(-1, most) - (bias - bias.expand_as(weights).gather(-1, most))
         # The logarithm of a smaller weight is too inexact. ~(<) instead of >= keeps NaN as wrong.

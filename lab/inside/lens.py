@@ -43,13 +43,13 @@ class Answers:
     ranks: torch.Tensor  # (L, M) rank of the target counted from 1, 0 where unknown
 
 
-def ask(reading, number, n_pass=1):
-    """Return the Questions of one text, for n_pass passes through the model.
+def ask(view, n_pass=1):
+    """Return the Questions of the text of an AttentionView, for n_pass passes through the model.
 
     Words are masked in turn, also if some are [MASK] already. If all would be too much work, only
     some are, evenly spread.
     """
-    inputs, kind = inputs_of(reading, number), reading.run.kind
+    inputs, kind = view.inputs, view.run.kind
     (ids,) = inputs["idx"]
     if kind in ("lm", "seq2seq"):
         places = torch.arange(len(ids), device=ids.device)
@@ -60,7 +60,7 @@ def ask(reading, number, n_pass=1):
         row, place, target = (ids.new_tensor([i]) for i in (0, -1, -100))
         return Questions(inputs, row, place, target)
     places = ((ids != BOS) & (ids != EOS)).nonzero().squeeze(1)
-    body = reading.run.model.body
+    body = view.run.model.body
     n_weight = sum(weight.numel() for weight in body.parameters()) - body.embedding.weight.numel()
     work = len(ids) * n_weight * n_pass  # for one masked word
     most = MOST_WORK * (1 if ids.device.type == "cpu" else GPU) // work
@@ -73,17 +73,6 @@ def ask(reading, number, n_pass=1):
     rows = torch.arange(n, device=ids.device)
     inputs["idx"][rows, places] = MASK
     return Questions(inputs, rows, places, ids[places].masked_fill(ids[places] == MASK, -100))
-
-
-def inputs_of(reading, number):
-    """Return what the body reads of one text: one row of each input, without padding."""
-    b = 0 if reading.run.kind == "thread" else number
-    inputs = {}
-    for name, mask in (("idx", "mask"), ("source", "source_mask")):
-        if name in reading.inputs:
-            inputs[name] = reading.inputs[name][b : b + 1, : int(reading.inputs[mask][b].sum())]
-    ancestors = ("texts", "texts_mask", "ancestors", "ancestors_mask")
-    return inputs | {name: reading.inputs[name] for name in ancestors if name in reading.inputs}
 
 
 def writer(body):

@@ -18,8 +18,8 @@ import torch
 from data.tokenizer import token_strings
 from lab.figures import POSITION_COLORS
 from lab.inside.ablation import ablate, attentions
-from lab.inside.describe import describe
-from lab.inside.lens import ask, inputs_of, read_layers
+from lab.inside.describe import describe, name_part
+from lab.inside.lens import ask, read_layers
 
 TEMPLATE = Path(__file__).with_name("page.html")
 NOT_ALLOWED = 65535  # the code of a weight where attention is not allowed
@@ -50,17 +50,17 @@ ASKED = {  # what the rows of the answers are, and what they mean
 }
 
 
-def page(readings, number=0, title="Attention"):
-    """Return an HTML page on text `number` of the Readings of one or two runs.
+def page(views, title="Attention"):
+    """Return an HTML page of the AttentionViews of one or two runs.
 
-    Every Reading of a run is one of its attentions. For a thread reader all texts are shown, with
-    the last one as the comment.
+    All views of a run are of one text, or of one thread, which the answers are about. Each brings
+    those with it that are shown together.
     """
     groups = {}
-    for reading in readings:
-        groups.setdefault(reading.run, []).append(reading)
+    for view in views:
+        groups.setdefault(view.run, []).extend(view.together or [view])
     names = ("A: ", "B: ") if len(groups) > 1 else ("",)
-    runs = [run_data(group, number, name) for name, group in zip(names, groups.values())]
+    runs = [run_data(group, name) for name, group in zip(names, groups.values())]
     values = {"title": html.escape(title), "data": as_json({"title": title, "runs": runs})}
     template = TEMPLATE.read_text(encoding="utf-8")
     for tag in ("script", "style"):  # the page may run this script and no other
@@ -76,49 +76,41 @@ def as_json(value):
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def run_data(readings, number, name):
+def run_data(views, name):
     """Return all that the page shows of one run."""
-    run = readings[0].run
+    run = views[0].run
+    ancestors = sum(view.part == "encoder" for view in views)  # of a thread
     return {
         "name": name,
         "folder": run.folder.resolve().name,
         "model": describe(run),
         "color": POSITION_COLORS[run.model.body.config.pos],
-        "parts": [part for reading in readings for part in parts_data(reading, number)],
-        **answers_data(readings, number),
+        "parts": [part_data(view, numbered=ancestors > 1) for view in views],
+        **answers_data(views),
     }
 
 
 # ---------------------------------------------------------------------------- attention
 
 
-def parts_data(reading, number):
-    """Return the attentions of a Reading that the page shows: one, or one per ancestor."""
-    run, texts = reading.run, [number]
-    if run.kind == "thread":
-        texts = range(reading.first, reading.first + len(reading.words))
-    content, position = reading.scores
-    why = NO_POSITION.get("cross" if reading.part == "cross" else run.model.body.config.pos, "")
-    parts = []
-    for text in texts:
-        queries, keys, weights = reading.picture(text)
-        maps = {"both": pack(weights, 10_000)}
-        for name, scores in (("content", content), ("position", position)):
-            if position is not None:
-                alone = reading.cut(text, scores).softmax(-1)
-                maps[name] = pack(alone.masked_fill(weights.isnan(), torch.nan), 1000)
-        several = reading.part == "encoder" and len(texts) > 1
-        parts.append(
-            {
-                "part": reading.part,
-                "name": reading.part_name() + f" {text + 1}" * several,
-                "queries": queries,
-                "keys": keys,
-                "maps": maps,
-                "why": why,
-            }
-        )
-    return parts
+def part_data(view, numbered):
+    """Return one attention of a run. numbered: the encoder's is one of several ancestors."""
+    weights = view.shown()
+    maps = {"both": pack(weights, 10_000)}
+    if view.position is not None:
+        for name, scores in (("content", view.content), ("position", view.position)):
+            alone = torch.from_numpy(scores).softmax(-1).masked_fill(weights.isnan(), torch.nan)
+            maps[name] = pack(alone, 1000)
+    number = f" {view.number + 1}" * (numbered and view.part == "encoder")
+    encoding = "cross" if view.part == "cross" else view.run.model.body.config.pos
+    return {
+        "part": view.part,
+        "name": name_part(view.run, view.part) + number,
+        "queries": view.words,
+        "keys": view.keys,
+        "maps": maps,
+        "why": NO_POSITION.get(encoding, ""),
+    }
 
 
 def pack(weights, unit):
@@ -137,13 +129,13 @@ def pack(weights, unit):
 # ---------------------------------------------------------------------------- answers
 
 
-def answers_data(readings, number):
+def answers_data(views):
     """Return the answers of a run by layer, and the effect of every head."""
-    reading, run = readings[0], readings[0].run
-    asked = ask(reading, number)
+    run = views[0].run
+    asked = ask(views[0])
     found = read_layers(run, asked)
     n_head = sum(attention.n_head for *_, attention in attentions(run.model.body))
-    fewer = ask(reading, number, n_head + 1)  # one pass for each head and one with all
+    fewer = ask(views[0], n_head + 1)  # one pass for each head and one with all
     whole, effects = ablate(run, fewer)
     tokens = token_strings(run.tokenizer, range(run.tokenizer.get_vocab_size()))
     names = run.config["classes"] if run.kind == "classifier" else tokens
@@ -158,7 +150,7 @@ def answers_data(readings, number):
         return effect.losses - whole.losses
 
     title, meaning = ASKED[run.kind]
-    words = asked_words(readings, number)
+    words = asked_words(views)
     return {
         "answers": {
             "asked": title,
@@ -191,13 +183,11 @@ def answers_data(readings, number):
     }
 
 
-def asked_words(readings, number):
+def asked_words(views):
     """Return the words of the text that the run is asked about, as they are shown."""
-    for reading in readings:
-        if reading.part != "encoder":
-            return reading.words[0 if reading.run.kind == "thread" else number]
-    ids = inputs_of(readings[0], number)["idx"][0].tolist()
-    return token_strings(readings[0].run.tokenizer, ids)
+    words = [view.words for view in views if view.part != "encoder"]
+    ids = views[0].inputs["idx"][0].tolist()  # if only the ancestors of a comment are shown
+    return words[0] if words else token_strings(views[0].run.tokenizer, ids)
 
 
 def rows_data(run, words, asked, n):

@@ -19,7 +19,6 @@ from lab.inside.describe import KINDS, describe
 from lab.inside.lens import writer
 from lab.inside.positions import draw_positions
 from lab.inside.texts import encode, require_text, unknown_words
-from lab.inside.view import AttentionView
 from lab.load import SCRIPTS, LoadedRun
 from lab.predictions import read_predictions
 from lab.records import read_metrics, read_result
@@ -68,10 +67,10 @@ class OpenRun(LoadedRun):
         one = self.kind == "thread" or len(texts) == 1
         require((one, "attention: give one text; only a thread has several"))
         readings = readings_of(self, texts)
-        views = {}
-        for reading in readings:
-            last = reading.first + len(reading.words) - 1
-            views[reading.part] = AttentionView(reading, last, texts[-1], readings)
+        together = [view for reading in readings for view in reading.views]
+        for view in together:
+            view.together, view.title = together, texts[-1]
+        views = {reading.part: reading.views[-1] for reading in readings}
         return views.get("", views)
 
     def positions(self):

@@ -9,36 +9,37 @@ from model import rotate
 
 
 @torch.no_grad()
-def take_apart(reading):
-    """Return content and position, each (L, B, H, T, S), of a Reading: softmax(content + position)
-    are its weights.
+def take_apart(body, inputs, cross, may):
+    """Return content and position, each (L, B, H, T, S): softmax(content + position) are the
+    weights of a transformer's self-attention, or with cross of its cross-attention.
 
     content is q k^T / sqrt(D). position is the bias, as of ALiBi, and what a rotation changes; None
-    where position is no part of the score: learned, sinusoidal, NoPE and cross-attention. Entries
-    where attention is not allowed are -inf in both.
+    where position is no part of the score: learned, sinusoidal, NoPE and cross-attention. inputs:
+    what the body reads. Entries that may (B, H, T, S) not be attended to are -inf in both.
     """
-    body, cross = reading.body(), reading.part == "cross"
-    parts = []  # of the scores of each layer
-
-    def look(module, args, more):
-        parts.append(split_scores(module, *args, more.get("memory"), more.get("angles")))
-
-    modules = [block.cross_attention if cross else block.attention for block in body.blocks]
-    hooks = [module.register_forward_pre_hook(look, with_kwargs=True) for module in modules]
-    reading.run.model.body(**reading.inputs)
-    for hook in hooks:
-        hook.remove()
-    content, turned = (torch.stack(part).cpu() for part in zip(*parts))
+    content, turned = (scores.cpu() for scores in scores_of(body, inputs, cross))
     position = turned - content
     bias = None if cross else body.attention_bias(content.size(-2))
     if bias is not None:
         position = position + bias.cpu()
-    if reading.newest_first:
-        content, position = content.flip(-1), position.flip(-1)
-    hidden = ~(reading.allowed() & reading.key_mask[:, None, None, :])  # (B, H, T, S)
-    content, position = (part.masked_fill(hidden, -math.inf) for part in (content, position))
+    content, position = (part.masked_fill(~may, -math.inf) for part in (content, position))
     in_scores = position.nan_to_num(neginf=0.0).any()
     return content, position if in_scores else None
+
+
+def scores_of(body, inputs, cross=False):
+    """Return q k^T / sqrt(D) of all layers, without and with the rotation, both (L, B, H, T, S)."""
+    found = []  # a pair for each layer
+
+    def look(module, args, more):
+        found.append(split_scores(module, *args, more.get("memory"), more.get("angles")))
+
+    modules = [block.cross_attention if cross else block.attention for block in body.blocks]
+    hooks = [module.register_forward_pre_hook(look, with_kwargs=True) for module in modules]
+    body(**inputs)
+    for hook in hooks:
+        hook.remove()
+    return [torch.stack(layers) for layers in zip(*found)]
 
 
 def split_scores(attention, x, memory=None, angles=None):

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from dataclasses import dataclass
 
 import torch
 
@@ -9,6 +10,7 @@ from data import batching, spans
 from data.files import TEXT_LIMIT, how_to_convert, non_empty_lines, read_bytes
 from data.tokenizer import BOS, EOS, MASK, UNK, frame, is_word_level, token_strings
 from lab.errors import UserError, require
+from nets.device import send_all
 from nets.encoder_decoder import generate
 
 
@@ -81,12 +83,29 @@ def encode(run, text):
     return text, torch.tensor(ids, device=run.device)
 
 
+@dataclass
+class Texts:
+    """B texts as a run reads them, padded to T tokens."""
+
+    idx: torch.Tensor  # (B, T)
+    mask: torch.Tensor  # (B, T) bool, True for real tokens
+    words: list  # the tokens of each text as they are shown, without padding
+    first: int = 0  # number of the first of them among all texts given, counted from 0
+
+    def inputs(self, device):
+        """Return what a transformer reads, as keyword arguments."""
+        return send_all({"idx": self.idx, "mask": self.mask}, device)
+
+    def rows(self, device):
+        """Return the ids (1, T) of each text without padding."""
+        return [ids[None, : len(words)].to(device) for ids, words in zip(self.idx, self.words)]
+
+
 def read(run, texts, first=0):
-    """Encode texts as the run reads them: idx (B, T), mask (B, T), and the tokens as shown.
+    """Return the Texts that the run reads. first: the number of the first one.
 
     An unknown word is shown as it was typed, with a star; … ends a truncated text. Notes on stdout
-    name what is unknown and what is truncated; texts are counted from first + 1. Raises UserError
-    for a text without words.
+    name what is unknown and what is truncated. Raises UserError for a text without words.
     """
     sequences, shown, block_size = [], [], run.model.body.config.block_size
     for number, text in enumerate(texts, first + 1):
@@ -117,17 +136,18 @@ def read(run, texts, first=0):
             )
         sequences.append(torch.tensor(ids))
         shown.append(words)
-    return *batching.pad(sequences), shown
+    return Texts(*batching.pad(sequences), shown, first)
 
 
 def read_both(run, texts):
-    """Encode texts for an encoder-decoder: idx, mask, words of the sources, and of the targets.
+    """Return the Texts that an encoder-decoder reads, sources and targets.
 
     The target of a text with [MASK] is the most likely filling. In a text without one, gaps are
     drawn, the same ones every time, and the target is the text that was there. A run that
     translates writes the most likely translation.
     """
-    idx, mask, words = read(run, texts)
+    sources = read(run, texts)
+    idx, mask, words = sources.idx, sources.mask, sources.words
     first, config = run.config.get("first_sentinel"), run.model.body.config
     targets = []
     for b, n in enumerate(mask.sum(1).tolist()):
@@ -157,4 +177,4 @@ def read_both(run, texts):
         idx[b] = torch.nn.functional.pad(source, (0, idx.size(1) - len(source)))
         mask[b] = torch.arange(idx.size(1)) < len(source)
     written = [token_strings(run.tokenizer, ids) for ids in targets]
-    return (idx, mask, words), (*batching.pad([torch.tensor(ids) for ids in targets]), written)
+    return sources, Texts(*batching.pad([torch.tensor(ids) for ids in targets]), written)

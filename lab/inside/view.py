@@ -1,56 +1,77 @@
 """The attention of a run on one text, as arrays, a figure or a web page."""
 
+import math
+from dataclasses import dataclass
 from html import escape
+
+import numpy as np
+import torch
 
 from data.files import write_text
 from lab.errors import require
-from lab.inside.describe import describe
+from lab.inside.describe import describe, name_part
 from lab.inside.heatmaps import Picture, draw_maps
 from lab.inside.page import page
+from lab.load import LoadedRun
 
 
+@dataclass(repr=False, eq=False)
 class AttentionView:
     """One attention of a run on one text.
 
     words, keys: the tokens of queries and keys, as they are shown: a star marks unknown words, …
-    the end of a truncated text. They differ only in cross-attention. weights: numpy array
-    (n_layer, n_head, T, S), weight [i, j] of query i on key j. checks: what was checked, {"check",
-    "worst", "limit"} each.
+    the end of a truncated text. They differ only in cross-attention. The arrays have the shape
+    (n_layer, n_head, T, S); their entry [i, j] is that of query i and key j. The weights are
+    softmax(content + position) over the last dimension.
     """
 
-    def __init__(self, reading, number, text, readings=()):
-        """number: which of the texts; text: as it was typed. readings: all attentions of the run on
-        its texts, for `html`."""
-        self.reading, self.number, self.text, self.readings = reading, number, text, readings
-        self.run, self.checks = reading.run, reading.checks
-        self.words, self.keys, _ = reading.picture(number)
-        self.weights = reading.cut(number, reading.weights).numpy()
+    run: LoadedRun
+    part: str  # encoder, decoder or cross; "" if the run has only one attention
+    number: int  # which of the texts given, counted from 0
+    words: list
+    keys: list
+    checks: list  # of all texts of a call: {"check", "worst", "limit"}
+    heads: list  # the `summary` of this text: see lab/inside/attention.py
+    inputs: dict  # what run.model.body reads: this text, or its whole thread
+    weights: np.ndarray
+    content: np.ndarray  # q k^T / sqrt(D), without positions; -inf if not allowed
+    # What positions add to the scores: ALiBi's bias, or what a rotation changes. None if nothing:
+    # learned and sinusoidal positions are part of the content.
+    position: np.ndarray | None = None
+    together: list = ()  # the views that share a page with it, such as all ancestors of a comment
+    title: str = ""  # of this page
 
     def __repr__(self):
         L, H, T, S = self.weights.shape
         return f"<{self.name()}: {L} layers, {H} heads, {T} x {S} tokens>"
 
-    @property
-    def content(self):
-        """q k^T / sqrt(D), without positions: (n_layer, n_head, T, S), -inf if not allowed.
-
-        The weights are softmax(content + position) over the last dimension.
-        """
-        return self.reading.cut(self.number, self.reading.scores[0]).numpy()
-
-    @property
-    def position(self):
-        """The part of the scores that positions add: (n_layer, n_head, T, S), or None.
-
-        ALiBi's bias, or what the rotation of rotary positions changes. Learned and sinusoidal
-        positions are part of the content.
-        """
-        position = self.reading.scores[1]
-        return None if position is None else self.reading.cut(self.number, position).numpy()
-
     def name(self):
-        part = self.reading.part_name()
+        part = name_part(self.run, self.part)
         return describe(self.run) + f", {part}" * bool(part)
+
+    def shown(self):
+        """Return the weights as a tensor, NaN where attention is not allowed.
+
+        A positive weight there remains visible.
+        """
+        weights, content = torch.from_numpy(self.weights), torch.from_numpy(self.content)
+        return weights.masked_fill((content == -math.inf) & (weights == 0), math.nan)
+
+    def picture(self, heading):
+        """Return what `draw_maps` draws. heading: a list of lines."""
+        return Picture(heading, self.words, self.keys, self.shown())
+
+    def entry(self):
+        """Return what maps.json tells of this view."""
+        return {
+            "run": str(self.run.folder),
+            "model": describe(self.run),
+            **({"attention": self.part} if self.part else {}),
+            "queries": self.words,
+            "keys": self.keys,
+            "checks": finite(self.checks),
+            "heads": finite(self.heads),
+        }
 
     def with_other(self, beside):
         """Return this view and, unless it is None, the one beside it. Raises UserError."""
@@ -65,15 +86,14 @@ class AttentionView:
         how: bos, mean, scale and numbers of `draw_maps`. Raises UserError for a layer or head that
         does not exist, and for numbers in large maps.
         """
-        columns = []
-        for view in self.with_other(beside):
+        views = self.with_other(beside)
+        for view in views:
             (L, H), has = view.weights.shape[:2], f"{view.run.folder} has"
             require(
                 (layer in (None, *range(1, L + 1)), f"layer {layer}: {has} layers 1 to {L}"),
                 (head in (None, *range(1, H + 1)), f"head {head}: {has} heads 1 to {H}"),
             )
-            shown = view.reading.picture(view.number)
-            columns.append([Picture([title or view.name()], *shown)])
+        columns = [[view.picture([title or view.name()])] for view in views]
         return draw_maps(columns, layer, head, **how)
 
     def html(self, path=None, beside=None):
@@ -85,11 +105,19 @@ class AttentionView:
         views = self.with_other(beside)
         same = beside is not None and beside.run is self.run
         require((not same, "beside: is of the same run; give a view of another run"))
-        readings = [reading for view in views for reading in view.readings]
-        text = page(readings, title=self.text)
+        text = page(views, self.title)
         if path:
             write_text(path, text)
         return Page(text)
+
+
+def finite(rows):
+    """Return the dictionaries with None for NaN and infinity, which JSON does not have."""
+    none = (math.inf, -math.inf)
+    return [
+        {name: None if value != value or value in none else value for name, value in row.items()}
+        for row in rows
+    ]
 
 
 class Page:

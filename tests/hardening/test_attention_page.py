@@ -8,7 +8,6 @@ from helpers import make_run
 
 from lab import load_run
 from lab.inside.ablation import ablate
-from lab.inside.attention import readings_of
 from lab.inside.lens import ask
 from lab.inside.page import page
 
@@ -63,9 +62,9 @@ def show(browser, tmp_path):
 
 
 def opened(folder, kind="lm", **config):
-    """A run with random weights and its Reading of TEXT."""
+    """A run with random weights and its AttentionView of TEXT."""
     run = load_run(make_run(folder, kind, **config))
-    return run, readings_of(run, [TEXT])[0]
+    return run, run.attention(TEXT)
 
 
 def percents(weights):
@@ -86,11 +85,11 @@ def open_head(tab, layer, head):
 
 
 def test_every_head_opens_with_the_numbers_of_its_weights(show, tmp_path):
-    run, reading = opened(tmp_path / "run", pos="alibi", n_layer=3)
-    tab = show(page([reading], 0, TEXT))
+    _, view = opened(tmp_path / "run", pos="alibi", n_layer=3)
+    tab = show(page([view], TEXT))
     names = tab.locator("#maps button").evaluate_all("all => all.map((one) => one.ariaLabel)")
     assert names == [f"layer {layer}, head {head}" for layer in (1, 2, 3) for head in (1, 2)]
-    weights = run.attention(TEXT).weights
+    weights = view.weights
     open_head(tab, 3, 2)
     assert tab.inner_text("#place") == "Layer 3, head 2"
     for i in (0, 3, 5):
@@ -110,9 +109,9 @@ def test_every_head_opens_with_the_numbers_of_its_weights(show, tmp_path):
 
 @pytest.mark.parametrize("pos", ["rope", "alibi"])
 def test_the_score_is_taken_apart(show, tmp_path, pos):
-    run, reading = opened(tmp_path / "run", "mlm", pos=pos)
-    tab, attention = show(page([reading])), run.attention(TEXT)
-    for name, scores in (("content", attention.content), ("position", attention.position)):
+    _, view = opened(tmp_path / "run", "mlm", pos=pos)
+    tab = show(page([view]))
+    for name, scores in (("content", view.content), ("position", view.position)):
         tab.click(f"text={name} alone")
         open_head(tab, 2, 1)
         tab.hover("ol.queries li >> nth=2")
@@ -126,9 +125,9 @@ def test_the_score_is_taken_apart(show, tmp_path, pos):
 
 
 def test_heads_are_sorted_by_what_happens_without_them(show, tmp_path):
-    run, reading = opened(tmp_path / "run", pos="rope")
-    tab = show(page([reading]))
-    whole, effects = ablate(run, ask(reading, 0))  # checked by tests/lab/test_lens.py
+    run, view = opened(tmp_path / "run", pos="rope")
+    tab = show(page([view]))
+    whole, effects = ablate(run, ask(view))  # checked by tests/lab/test_lens.py
     known = slice(0, -1)  # nothing follows the last word
     effects.sort(key=lambda effect: -effect.losses[known].mean())
     buttons = tab.locator("#heads li button")
@@ -153,14 +152,14 @@ def rows_of(tab, section):
 
 
 def test_answers_stand_beside_each_word_and_layer(show, tmp_path):
-    run, reading = opened(tmp_path / "run", pos="nope")
-    tab, ids = show(page([reading])), reading.inputs["idx"]
+    run, view = opened(tmp_path / "run", pos="nope")
+    tab, ids = show(page([view])), view.inputs["idx"]
     _, states = run.model.body(ids, need_states=True)
     layers = [run.model.head(run.model.body.norm(x))[0].softmax(-1) for x in states]
     for place, row in enumerate(rows_of(tab, "#answers")[:-1]):
         word, true, p, rank, _, *cells = row.split("\t")
         i = ids[0, place + 1]
-        assert (word, true) == (reading.words[0][place], reading.words[0][place + 1])
+        assert (word, true) == (view.words[place], view.words[place + 1])
         expected = layers[-1][place]
         assert p == chance(expected[i]) and int(rank) == 1 + (expected > expected[i]).sum()
         for cell, probabilities in zip(cells, layers):
@@ -171,8 +170,8 @@ def test_answers_stand_beside_each_word_and_layer(show, tmp_path):
 
 
 def test_arrows_move_between_heads_and_escape_goes_back(show, tmp_path):
-    _, reading = opened(tmp_path / "run", n_layer=3)
-    tab = show(page([reading]))
+    _, view = opened(tmp_path / "run", n_layer=3)
+    tab = show(page([view]))
     tab.focus("#maps [data-place='0,0']")
     for key in ("ArrowDown", "ArrowRight", "ArrowRight", "Enter"):  # there is no third head
         tab.keyboard.press(key)
@@ -194,25 +193,25 @@ def test_arrows_move_between_heads_and_escape_goes_back(show, tmp_path):
 
 
 def test_two_runs_stand_side_by_side_or_as_a_difference(show, tmp_path):
-    a, first = opened(tmp_path / "a", pos="alibi")
+    _, first = opened(tmp_path / "a", pos="alibi")
     b, second = opened(tmp_path / "b", pos="learned")
     tab = show(page([first, second]))
     open_head(tab, 1, 2)
     tab.hover("ol.queries li >> nth=5")
-    rows = [run.attention(TEXT).weights[0, 1, 5] for run in (a, b)]
+    rows = [view.weights[0, 1, 5] for view in (first, second)]
     assert [numbers(tab, "keys", panel) for panel in (0, 1)] == [percents(row) for row in rows]
     tab.click("text=A minus B")
     tab.hover("ol.queries li >> nth=5")
     shown = [float(text.replace("−", "-")[:-1]) for text in numbers(tab, "keys")]
     assert shown == pytest.approx((100 * (rows[0] - rows[1])).tolist(), abs=0.011)
-    longer = readings_of(b, [TEXT + " and"])
-    tab = show(page([first, *longer]))
+    tab = show(page([first, b.attention(TEXT + " and")]))
     assert tab.is_disabled("input[name=view] >> nth=1")
 
 
 def test_an_encoder_decoder_has_three_attentions(show, finished):
     run = load_run(finished("train_seq2seq"))
-    tab = show(page(readings_of(run, ["hope and change matter"])))
+    cross = run.attention("hope and change matter")["cross"]
+    tab = show(page([cross]))
     labels = tab.locator("#controls fieldset >> nth=0 >> label").all_inner_texts()
     assert [label.strip().split("-")[0].split(" ")[0] for label in labels] == [
         "encoder",
@@ -221,7 +220,6 @@ def test_an_encoder_decoder_has_three_attentions(show, finished):
     ]
     tab.click("#controls label >> nth=2")
     open_head(tab, 1, 1)
-    cross = run.attention("hope and change matter")["cross"]
     weights = cross.weights[0, 0]
     by_target = [(word, cross.keys[j]) for word, j in zip(cross.words, weights.argmax(1))]
     by_source = [(word, cross.words[i]) for word, i in zip(cross.keys, weights.argmax(0))]
@@ -232,8 +230,11 @@ def test_an_encoder_decoder_has_three_attentions(show, finished):
 @pytest.mark.parametrize("kind", ["mlm", "classifier", "thread"])
 def test_the_other_kinds_of_runs_have_a_page(show, tmp_path, kind):
     run = load_run(make_run(tmp_path / "run", kind))
-    texts = ["we will", "this [MASK] is small"] if kind == "thread" else [TEXT]
-    tab = show(page(readings_of(run, texts), len(texts) - 1))
+    if kind == "thread":
+        view = run.attention("we will", "this [MASK] is small")["decoder"]
+    else:
+        view = run.attention(TEXT)
+    tab = show(page([view]))
     words = {"mlm": TEXT.split(), "classifier": ["(the whole text)", "[BOS]", *TEXT.split()]}
     words["thread"] = ["this", "[MASK]", "is", "small"]
     assert [row.split("\t")[0] for row in rows_of(tab, "#answers")] == words[kind]
@@ -242,9 +243,9 @@ def test_the_other_kinds_of_runs_have_a_page(show, tmp_path, kind):
 
 def test_texts_that_are_markup_are_text(show, tmp_path):
     run = load_run(make_run(tmp_path / "<b>&{{data}}", "mlm"))
-    (reading,) = readings_of(run, [" ".join(["work"] * (len(HOSTILE) - 1))])
-    reading.words = [HOSTILE]
-    tab = show(page([reading], 0, HOSTILE[1]))
+    view = run.attention(" ".join(["work"] * (len(HOSTILE) - 1)))
+    view.words = view.keys = HOSTILE
+    tab = show(page([view], HOSTILE[1]))
     assert tab.title() == tab.inner_text("h1") == HOSTILE[1]
     open_head(tab, 1, 1)
     shown = tab.locator("ol.queries bdi").evaluate_all("all => all.map((one) => one.textContent)")
@@ -257,13 +258,13 @@ def test_texts_that_are_markup_are_text(show, tmp_path):
 
 
 def test_two_pages_share_a_notebook(browser, tmp_path):
-    _, reading = opened(tmp_path / "run")
+    _, view = opened(tmp_path / "run")
     tab, seen = browser.new_page(), []
     tab.on("console", lambda message: seen.append(message.text))
     tab.on("request", lambda request: seen.append(request.url))
     tab.set_content("<iframe></iframe><iframe></iframe>")
     fill = "html => document.querySelectorAll('iframe').forEach((one) => { one.srcdoc = html; })"
-    tab.evaluate(fill, page([reading]))
+    tab.evaluate(fill, page([view]))
     for frame in tab.frames[1:]:
         frame.wait_for_selector("body[data-ready]")
         assert frame.locator("#maps button").count() == 4

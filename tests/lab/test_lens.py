@@ -13,7 +13,7 @@ from lab import load_run
 from lab.inside import lens
 from lab.inside.ablation import ablate
 from lab.inside.attention import readings_of
-from lab.inside.lens import ask, final_logits, inputs_of, read_layers
+from lab.inside.lens import ask, final_logits, read_layers
 from lab.inside.page import page
 
 TEXT = "this is a small sentence and we"
@@ -22,14 +22,14 @@ THREAD = ["this is a small sentence", "we will read", "this [MASK] is small"]
 
 @pytest.fixture
 def opened(tmp_path, finished):
-    """opened("lm", pos="rope") -> a run, its Reading of a text, and the number of this text."""
+    """opened("lm", pos="rope") -> a run and its last AttentionView of a text."""
 
     def get(kind, **config):
         made = kind == "seq2seq"  # by training; the others have random weights
         folder = finished("train_seq2seq") if made else make_run(tmp_path / kind, kind, **config)
         run = load_run(folder)
         texts = THREAD if kind == "thread" else ["we will work", TEXT]
-        return run, readings_of(run, texts)[-1], len(texts) - 1
+        return run, readings_of(run, texts)[-1].views[-1]
 
     return get
 
@@ -59,8 +59,8 @@ KINDS = [
 
 @pytest.mark.parametrize("kind, config", KINDS)
 def test_each_layer_answers_as_a_model_that_ends_there(opened, kind, config):
-    run, reading, number = opened(kind, **config)
-    inputs, found = inputs_of(reading, number), read_layers(run, ask(reading, number))
+    run, view = opened(kind, **config)
+    inputs, found = view.inputs, read_layers(run, ask(view))
     writer = lens.writer(run.model.body)
     assert len(found.layers) == len(writer.blocks) + 1
     for layer in range(len(found.layers)):
@@ -75,9 +75,9 @@ def test_each_layer_answers_as_a_model_that_ends_there(opened, kind, config):
 
 
 def test_the_last_layer_answers_as_the_model(opened):
-    run, reading, number = opened("lm", pos="rope")
-    ids = inputs_of(reading, number)["idx"]
-    found = read_layers(run, ask(reading, number))
+    run, view = opened("lm", pos="rope")
+    ids = view.inputs["idx"]
+    found = read_layers(run, ask(view))
     probabilities = run.model(ids)[0].softmax(-1)
     for place, true in enumerate(ids[0, 1:]):
         p = probabilities[place, true]
@@ -87,16 +87,16 @@ def test_the_last_layer_answers_as_the_model(opened):
 
 
 def test_words_alone_have_classes_too(opened):
-    run, reading, number = opened("classifier", pos="alibi")
-    found = read_layers(run, ask(reading, number))
-    h = run.model.body(inputs_of(reading, number)["idx"])[0]
+    run, view = opened("classifier", pos="alibi")
+    found = read_layers(run, ask(view))
+    h = run.model.body(view.inputs["idx"])[0]
     expected = run.model.head(h).softmax(-1).sort(-1, descending=True).values
     assert torch.allclose(found.probabilities[-1, 1:], expected, atol=1e-6)
 
 
 def test_a_mask_in_the_text_stays_and_has_no_true_word(opened):
-    run, reading, number = opened("thread")
-    asked = ask(reading, number)
+    run, view = opened("thread")
+    asked = ask(view)
     assert asked.targets.tolist()[1] == -100 and (asked.targets >= 0).sum() == 3
     assert (asked.inputs["idx"] == MASK).sum(1).tolist() == [2, 1, 2, 2]
 
@@ -105,24 +105,24 @@ def test_an_ensemble_adds_the_answers_of_all_members(corpus, tmp_path):
     sizes = "--n-layer 1 --n-embd 16 --block-size 12 --batch-size 4 --steps 2 --members 2".split()
     assert call("train_lm", "--data", corpus, "--out", tmp_path / "run", *sizes).code == 0
     run = load_run(tmp_path / "run")
-    (reading,) = readings_of(run, ["hope and change"])
-    found = read_layers(run, ask(reading, 0))
+    view = run.attention("hope and change")
+    found = read_layers(run, ask(view))
     assert found.layers == ["embedding", "layer 1", "all 2 members"]
-    members = [member(reading.inputs["idx"])[0].softmax(-1) for member in run.model.members]
+    members = [member(view.inputs["idx"])[0].softmax(-1) for member in run.model.members]
     for layer, probabilities in ((1, members[0]), (2, sum(members) / 2)):
         assert torch.allclose(found.probabilities[layer], probabilities.topk(5).values, atol=1e-6)
 
 
 def test_too_long_a_text_is_asked_in_part(opened, monkeypatch):
     monkeypatch.setattr(lens, "MOST_WORK", 1)
-    _, reading, number = opened("mlm")
-    assert ask(reading, number).places.tolist() == [1, 3, 5, 7]
+    _, view = opened("mlm")
+    assert ask(view).places.tolist() == [1, 3, 5, 7]
 
 
 @pytest.mark.parametrize("kind, config", KINDS)
 def test_a_head_that_is_off_has_no_output_weights(opened, kind, config):
-    run, reading, number = opened(kind, **config)
-    asked = ask(reading, number)
+    run, view = opened(kind, **config)
+    asked = ask(view)
     before = copy.deepcopy(run.model.state_dict())
     whole, effects = ablate(run, asked)
     logits = final_logits(run.model, asked)
@@ -147,9 +147,9 @@ def test_a_head_that_is_off_has_no_output_weights(opened, kind, config):
 
 
 def test_a_comment_alone_has_the_heads_of_its_own_words(opened):
-    run, _, _ = opened("thread")
-    (alone,) = readings_of(run, THREAD[-1:])
-    _, effects = ablate(run, ask(alone, 0))
+    run, _ = opened("thread")
+    (alone,) = run.attention(THREAD[-1]).values()
+    _, effects = ablate(run, ask(alone))
     assert {one.part for one in effects} == {"decoder"}
 
 
@@ -169,6 +169,6 @@ def test_a_large_page_is_below_two_megabytes(tmp_path, monkeypatch):
     size = {"n_layer": 12, "n_head": 12, "n_embd": 96, "block_size": 64, "init_std": 0.05}
     run = load_run(make_run(tmp_path / "run", "mlm", pos="rope", **size))
     text = " ".join(["this is a small sentence and we will work with the people"] * 6)
-    (reading,) = readings_of(run, [text])
-    assert reading.weights.shape == (12, 1, 12, 64, 64)
-    assert len(page([reading], 0, text).encode()) < 2_000_000
+    view = run.attention(text)
+    assert view.weights.shape == (12, 12, 64, 64)
+    assert len(page([view], text).encode()) < 2_000_000
