@@ -65,7 +65,7 @@ def readings_of_thread(run, texts):
 
     With a single text there are no ancestors.
     """
-    last = len(texts) - 1
+    body, last = run.model.body, len(texts) - 1
     n_above = min(last, run.config["reader"]["n_ancestors"])
     if n_above < last:
         print(f"  note: only the nearest {n_above} of {last} ancestors are read")
@@ -77,9 +77,7 @@ def readings_of_thread(run, texts):
         return [measure(run, "decoder", for_decoder, comment, comment, [alone])]
     thread = send_all(ancestor_inputs(above.idx, above.mask), run.device)
     alone |= thread
-    memory = run.model.body.read_ancestors(
-        thread["texts"], thread["texts_mask"], thread["ancestors"]
-    )
+    memory = body.read_ancestors(thread["texts"], thread["texts_mask"], thread["ancestors"])
     for_decoder |= {"memory": memory, "memory_mask": thread["ancestors_mask"]}
     names = [f"{i} {' '.join(words[1:])}" for i, words in enumerate(above.words, above.first + 1)]
     ancestors = Texts(None, torch.ones(1, n_above, dtype=torch.bool), [names])
@@ -108,7 +106,7 @@ def measure(run, part, inputs, queries, keys, alone):
     body, cross = body_of(run, part), part == "cross"
     weights, checks = (examine_cross if cross else examine)(body, inputs)  # (L, B, H, T, S)
     H, T = weights.shape[2:4]
-    may = keys.mask[:, None, None, :].expand(-1, H, T, -1)  # (B, H, T, S)
+    may = keys.mask[:, None, None, :].expand(-1, H, T, -1)  # attend, (B, H, T, S)
     if not cross:
         may = may & allowed(body, T)
     content, position = take_apart(body, inputs, cross, may)
@@ -132,10 +130,7 @@ def measure(run, part, inputs, queries, keys, alone):
             together=views if run.kind == "thread" else (),
         )
         views.append(view)
-    equal = may.float() / may.sum(-1, keepdim=True).clamp(min=1)
-    heads = summary(equal[None], queries.mask, cross)
-    mean = {name: sum(head[name] for head in heads) / H for name in heads[0]}
-    means = [*summary(weights, queries.mask, cross), mean | {"layer": "equal", "head": ""}]
+    means = [*summary(weights, queries.mask, cross), equal_weights(may, queries.mask, cross)]
     return Reading(run, part, checks, int(queries.mask.sum()), means, views)
 
 
@@ -161,3 +156,11 @@ def summary(weights, mask, cross=False):
         for layer in range(weights.size(0))
         for head in range(weights.size(2))
     ]
+
+
+def equal_weights(may, mask, cross):
+    """Return the mean `summary` of heads with equal weights wherever they may (B, H, T, S) be."""
+    weights = may.float() / may.sum(-1, keepdim=True).clamp(min=1)
+    heads = summary(weights[None], mask, cross)
+    means = {name: sum(head[name] for head in heads) / len(heads) for name in heads[0]}
+    return means | {"layer": "equal", "head": ""}
