@@ -25,17 +25,16 @@ class Picture(NamedTuple):
     keys: list  # S words
     weights: torch.Tensor  # (L, H, T, S), NaN where attention is not allowed: grey
 
-    def mean_of_heads(self):
-        """Return a picture with one map per layer; a key that a head may not see counts as 0."""
-        nowhere = self.weights.isnan().all(1, keepdim=True)
-        mean = self.weights.nan_to_num().mean(1, keepdim=True)  # (L, 1, T, S)
-        return self._replace(weights=mean.masked_fill(nowhere, math.nan))
-
-    def without_bos(self):
-        """Return a picture without the row and the column of [BOS]."""
-        both = self.queries, self.keys
-        i, j = (int(words[0] == "[BOS]" and len(words) > 1) for words in both)
-        return Picture(self.heading, self.queries[i:], self.keys[j:], self.weights[:, :, i:, j:])
+    def adapted(self, bos, mean):
+        """Return a picture without the row and column of [BOS], or with the mean of the heads."""
+        heading, queries, keys, weights = self
+        if mean:  # of all heads: a key that a head may not see has the weight 0 there
+            nowhere = weights.isnan().all(1, keepdim=True)  # (L, 1, T, S)
+            weights = weights.nan_to_num().mean(1, keepdim=True).masked_fill(nowhere, math.nan)
+        if not bos:
+            i, j = (int(words[0] == "[BOS]" and len(words) > 1) for words in (queries, keys))
+            queries, keys, weights = queries[i:], keys[j:], weights[:, :, i:, j:]
+        return Picture(heading, queries, keys, weights)
 
 
 @styled()
@@ -53,10 +52,7 @@ def draw_maps(columns, layer=None, head=None, bos=True, mean=False, scale="sqrt"
     from matplotlib.colors import PowerNorm
     from matplotlib.patches import Patch
 
-    if mean:
-        columns = [[picture.mean_of_heads() for picture in column] for column in columns]
-    if not bos:
-        columns = [[picture.without_bos() for picture in column] for column in columns]
+    columns = [[picture.adapted(bos, mean) for picture in column] for column in columns]
     shown = [picture for column in columns for picture in column]
     axes = [words for picture in shown for words in (picture.queries, picture.keys)]
     longest = max(map(len, axes))

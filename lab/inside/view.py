@@ -113,11 +113,11 @@ class AttentionView:
 
 def finite(rows):
     """Return the dictionaries with None for NaN and infinity, which JSON does not have."""
-    none = (math.inf, -math.inf)
-    return [
-        {name: None if value != value or value in none else value for name, value in row.items()}
-        for row in rows
-    ]
+
+    def known(value):
+        return value if isinstance(value, str) or math.isfinite(value) else None
+
+    return [{name: known(value) for name, value in row.items()} for row in rows]
 
 
 class Page:
