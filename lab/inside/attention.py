@@ -40,9 +40,9 @@ def readings_of(run, texts):
         return readings_of_seq2seq(run, texts)
     if run.kind == "thread":
         return readings_of_thread(run, texts)
-    words = read(run, texts)
-    alone = [{"idx": ids} for ids in words.rows(run.device)]
-    return [measure(run, "", words.inputs(run.device), words, words, alone)]
+    queries = read(run, texts)
+    alone = [{"idx": ids} for ids in queries.rows(run.device)]
+    return [measure(run, "", queries.inputs(run.device), queries, queries, alone)]
 
 
 def readings_of_seq2seq(run, texts):
