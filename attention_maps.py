@@ -61,7 +61,7 @@ class Flags:
     layer: int = flag(None, "draw only this layer, counted from 1", shown="all", at_least=1)
     head: int = flag(None, "draw only this head, counted from 1", shown="all", at_least=1)
     positions: bool = flag(False, "also draw the position encoding: bias, table or angles")
-    html: bool = flag(False, "also write a page per text to explore the heads in a browser")
+    html: bool = flag(False, "also write a page per text or thread to explore heads in a browser")
     save_weights: bool = flag(False, "also write words and weights as .npz, a file per attention")
     mean: bool = flag(False, "draw the mean of each layer's heads")
     bos: bool = flag(True, "draw the row and the column of [BOS]")
@@ -109,10 +109,12 @@ def show(flags):
         save(draw(shown, names, flags), folder / f"{file}.{flags.format}")
         runs = [view.entry() for view in shown]
         drawn[f"{file}.{flags.format}"] = {"text": text, "runs": runs}
-        if flags.html:
+        is_last = number == len(texts) - 1  # a thread has one page
+        explored = [view for view in shown if view.run.kind != "thread" or is_last]
+        if flags.html and explored:
             file = joined(f"attention-{which}", *beside.values())
             pages.append(folder / f"{file}.html")
-            write_text(pages[-1], page(shown, flags.title or text))
+            write_text(pages[-1], page(explored, flags.title or text))
         if flags.save_weights:
             for view in shown:
                 file = joined(f"map-{which}", beside[view.run], view.part)

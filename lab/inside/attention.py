@@ -37,12 +37,21 @@ def readings_of(run, texts):
     A thread reader takes all texts as one thread: the post, replies, and last the comment.
     """
     if run.kind == "seq2seq":
-        return readings_of_seq2seq(run, texts)
-    if run.kind == "thread":
-        return readings_of_thread(run, texts)
-    queries = read(run, texts)
-    alone = [{"idx": ids} for ids in queries.rows(run.device)]
-    return [measure(run, "", queries.inputs(run.device), queries, queries, alone)]
+        readings = readings_of_seq2seq(run, texts)
+    elif run.kind == "thread":
+        readings = readings_of_thread(run, texts)
+    else:
+        queries = read(run, texts)
+        alone = [{"idx": ids} for ids in queries.rows(run.device)]
+        readings = [measure(run, "", queries.inputs(run.device), queries, queries, alone)]
+    views = [view for reading in readings for view in reading.views]
+    for view in views:
+        if run.kind == "thread":  # all of its texts share a page
+            view.together, view.title = views, texts[-1]
+        else:
+            view.together = [other for other in views if other.number == view.number]
+            view.title = texts[view.number]
+    return readings
 
 
 def readings_of_seq2seq(run, texts):
@@ -127,7 +136,6 @@ def measure(run, part, inputs, queries, keys, alone):
             checks=checks,
             heads=summary(weights[:, b : b + 1], queries.mask[b : b + 1], cross),
             inputs=alone[b],
-            together=views if run.kind == "thread" else (),
         )
         views.append(view)
     means = [*summary(weights, queries.mask, cross), equal_weights(may, queries.mask, cross)]

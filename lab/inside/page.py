@@ -53,12 +53,10 @@ ASKED = {  # what the rows of the answers are, and what they mean
 def page(views, title="Attention"):
     """Return an HTML page of the AttentionViews of one or two runs.
 
-    All views of a run are of one text, or of one thread, which the answers are about. Each brings
-    those with it that are shown together.
+    All views of a run are of one text, or of one thread, which the answers are about. The page
+    shows each together with the others of its text or thread.
     """
-    groups = {}
-    for view in views:
-        groups.setdefault(view.run, []).extend(view.together or [view])
+    groups = {view.run: view.together for view in views}
     names = ("A: ", "B: ") if len(groups) > 1 else ("",)
     runs = [run_data(group, name) for name, group in zip(names, groups.values())]
     values = {"title": html.escape(title), "data": as_json({"title": title, "runs": runs})}
@@ -150,7 +148,7 @@ def answers_data(views):
         return effect.losses - whole.losses
 
     title, meaning = ASKED[run.kind]
-    words = asked_words(views)
+    words = next(view.words for view in views if view.part != "encoder")  # the run is asked about
     return {
         "answers": {
             "asked": title,
@@ -181,13 +179,6 @@ def answers_data(views):
             ],
         },
     }
-
-
-def asked_words(views):
-    """Return the words of the text that the run is asked about, as they are shown."""
-    words = [view.words for view in views if view.part != "encoder"]
-    ids = views[0].inputs["idx"][0].tolist()  # if only the ancestors of a comment are shown
-    return words[0] if words else token_strings(views[0].run.tokenizer, ids)
 
 
 def rows_data(run, words, asked, n):

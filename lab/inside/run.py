@@ -67,9 +67,6 @@ class OpenRun(LoadedRun):
         one = self.kind == "thread" or len(texts) == 1
         require((one, "attention: give one text; only a thread has several"))
         readings = readings_of(self, texts)
-        together = [view for reading in readings for view in reading.views]
-        for view in together:
-            view.together, view.title = together, texts[-1]
         views = {reading.part: reading.views[-1] for reading in readings}
         return views.get("", views)
 

@@ -38,7 +38,7 @@ class AttentionView:
     # What positions add to the scores: ALiBi's bias, or what a rotation changes. None if nothing:
     # learned and sinusoidal positions are part of the content.
     position: np.ndarray | None = None
-    together: list = ()  # the views that share a page with it, such as all ancestors of a comment
+    together: list = ()  # the views that share a page: of a text, or of all texts of a thread
     title: str = ""  # of this page
 
     def __repr__(self):

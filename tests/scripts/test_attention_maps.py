@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -346,8 +347,12 @@ POST, REPLY, COMMENT = "the people of the world", "we will work with us", "this 
 def test_a_thread_has_maps_of_ancestors_comment_and_between(tmp_path, figures):
     folder = make_run(tmp_path / "run", "thread", pos="alibi")
     texts = [word for text in (POST, REPLY, COMMENT) for word in ("--text", text)]
-    out = succeed(call("attention_maps", folder, *texts, "--positions")).out
+    out = succeed(call("attention_maps", folder, *texts, "--positions", "--html")).out
     assert "FAIL" not in out
+    (page,) = (folder / "maps").glob("*.html")  # all attentions of the thread
+    parts = re.findall(r'"part":"(\w+)","name"', page.read_text(encoding="utf-8"))
+    assert page.stem == "attention-3-this-mask-is-a-world"
+    assert parts == ["encoder", "encoder", "decoder", "cross"]
     names = [name for name, _ in figures]
     assert names[:3] == [
         "map-1-the-people-of-the-world.png",
