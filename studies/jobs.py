@@ -116,7 +116,7 @@ def run_job(out, folder, module, arguments, progress, places):
 
 
 def is_outdated(path, arguments):
-    """Return whether a job that is no run was finished with other arguments, such as fewer runs."""
+    """Return whether a finished job without config.json had other arguments, such as fewer runs."""
     if (path / "config.json").exists() or not (path / "result.json").exists():
         return False
     return not str(read_result(path).get("command")).endswith(shlex.join(arguments))

@@ -36,7 +36,7 @@ class ProbeFlags:
 
 @dataclass
 class Measured:
-    """What was measured of each configuration: of the runs that differ only in the seed."""
+    """Measurements of each configuration, whose runs differ only in the seed."""
 
     flags: ProbeFlags
     started: float
