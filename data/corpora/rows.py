@@ -52,7 +52,7 @@ def read_rows(path, labels=None):
     for number, cells in records[bool(header) :]:
         if not is_csv:  # a text may hold tabs
             cells = "\t".join(cells).split("\t", width - 1)
-        check_width(f"{path}:{number}", cells, width, separator)
+        check_width(f"{path}:{number}", cells, width, separator, header)
         label, text = cells[label_at].strip(), cells[text_at].strip()
         if not label or not text:
             raise DataError(
@@ -143,7 +143,7 @@ def note_columns(path, header, label_at, text_at, is_csv, records):
     print(printable(f"note: {path}: {note}"), file=sys.stderr)
 
 
-def check_width(where, cells, width, separator):
+def check_width(where, cells, width, separator, header):
     """Raise DataError, which begins with `where`, for a row of too few or too many columns."""
     name = SEPARATORS[separator]
     if len(cells) == 1 and separator == "\t":
@@ -151,7 +151,7 @@ def check_width(where, cells, width, separator):
     if len(cells) == 1:
         raise DataError(f"{where}: 1 column, expected a label and a text separated by a {name}")
     if len(cells) != width:
-        columns = "name the columns label and text in the first row"
-        quote = f"quote texts that hold a {name}, or {columns}"
-        remedy = "complete the line" if separator == "\t" else quote
+        remedy = "complete the line" if separator == "\t" else f"quote texts that hold a {name}"
+        if separator != "\t" and not header:
+            remedy += ", or name the columns label and text in the first row"
         raise DataError(f"{where}: {len(cells)} columns, expected {width}; {remedy}")

@@ -136,6 +136,12 @@ def test_a_mistake_names_the_line_and_the_remedy(name, text, message, tmp_path):
     assert message in str(error.value) and "\n" not in str(error.value)
 
 
+def test_a_header_that_is_there_is_not_asked_for(tmp_path):
+    path = write(tmp_path / "mine.csv", "label,text\n", [("ham", "one, two")], "{},{}\n")
+    with pytest.raises(DataError, match="quote texts that hold a comma$"):
+        read_rows(path)
+
+
 @pytest.mark.parametrize("header", ["", "label;text\n", "\n"])
 @pytest.mark.parametrize("text", ["plain", "one, comma", "two, of, them", '"in; quotes,\ntoo"'])
 def test_semicolons_between_columns_are_read(header, text, tmp_path):
