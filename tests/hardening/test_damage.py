@@ -202,10 +202,10 @@ def test_a_folder_that_cannot_be_written(script, remedy, shell, corpus, copied):
 def spoil(monkeypatch, value, at):
     """Multiply the loss of update number `at` by the value."""
     number = iter(range(1, 1000))
-    updated = Run.record_step
+    record_step = Run.record_step
 
     def seen(self, step, loss, tokens):
-        updated(self, step, loss * value if next(number) == at else loss, tokens)
+        record_step(self, step, loss * value if next(number) == at else loss, tokens)
 
     monkeypatch.setattr(Run, "record_step", seen)
 

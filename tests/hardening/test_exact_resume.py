@@ -218,10 +218,10 @@ def test_a_run_stopped_at_any_line_resumes_bit_for_bit(way, undisturbed, tmp_pat
 
 def at_update(monkeypatch, number, *signals):
     """Send signals to this process after that many updates."""
-    updated, count = Run.record_step, iter(range(1, 1000))
+    record_step, count = Run.record_step, iter(range(1, 1000))
 
     def seen(self, *args):
-        updated(self, *args)
+        record_step(self, *args)
         if next(count) == number:
             for each in signals:
                 os.kill(os.getpid(), each)

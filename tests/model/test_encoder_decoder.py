@@ -146,6 +146,3 @@ def test_an_encoder_can_read_a_memory_or_do_without():
     weights = body.state_dict()
     plain.load_state_dict({name: weights[name] for name in weights if "cross" not in name})
     torch.testing.assert_close(body(idx), plain(idx))
-
-
-# ---------------------------------------------------------------------------- the language model
