@@ -28,4 +28,4 @@ def over_rows(compute, rows, device):
     """Return compute(idx, mask) of all rows in order. Each batch has rows of similar length."""
     batches = rows.batches(256)
     parts = [compute(*(send(x, device) for x in rows.batch(chosen))) for chosen in batches]
-    return torch.cat(parts)[torch.cat(batches).argsort()]  # from the order of batches to rows'
+    return torch.cat(parts)[torch.cat(batches).argsort()]  # back into the order of rows
