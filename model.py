@@ -386,7 +386,7 @@ class LanguageModel(nn.Module):
     def loss(self, *args, **more):
         """Return the sum of `losses`; compute its gradient without storing all logits."""
         compute = LinearCrossEntropySum.apply if torch.is_grad_enabled() else linear_cross_entropy
-        return self.losses(*args, compute=compute, **more).sum()  # in training, of one number
+        return self.losses(*args, compute=compute, **more).sum()  # in training a sum already
 
 
 def init_weights(model, config):

@@ -3,7 +3,6 @@
 import hashlib
 import http.client
 import os
-import tempfile
 import time
 import urllib.error
 import urllib.parse
@@ -42,10 +41,9 @@ def download(folder, files, mirrors):
             continue
         print(f"downloading {target} ...", flush=True)
         content = fetch(name, size, digest, mirrors)
-        # In a folder of its own, since another process may download the same file
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".") as own:
-            write_whole(Path(own, name), content)
-            os.replace(Path(own, name), target)
+        own = folder / f".{name}.{os.getpid()}"  # another process may download the same file
+        write_whole(own, content)
+        os.replace(own, target)
     return folder
 
 
