@@ -135,8 +135,10 @@ def answers_data(views):
     n_head = sum(attention.n_head for *_, attention in attentions(run.model.body))
     fewer = ask(views[0], n_head + 1)  # one pass for each head and one with all
     whole, effects = ablate(run, fewer)
-    tokens = token_strings(run.tokenizer, range(run.tokenizer.get_vocab_size()))
-    names = run.config["classes"] if run.kind == "classifier" else tokens
+    if run.kind == "classifier":
+        names = run.config["classes"]
+    else:
+        names = token_strings(run.tokenizer, range(run.tokenizer.get_vocab_size()))
     names = np.array(names, dtype=object)  # an entry per word or class
     known = fewer.targets.cpu() >= 0
     counted = known if known.any() else ~known
