@@ -157,10 +157,14 @@ def write_whole(path, content):
     """Write bytes to a file that gets its name only when it is complete and on disk."""
     path = Path(path)
     partial = path.with_name(path.name + ".partial")
-    with open(partial, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with open(partial, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
     os.replace(partial, path)
 
 

@@ -1,5 +1,6 @@
 """Downloads from a local server that sends wrong, cut, endless and redirected content."""
 
+import errno
 import hashlib
 import http.server
 import subprocess
@@ -148,6 +149,16 @@ def test_a_file_altered_after_the_download_is_named(server, tmp_path):
     ):
         download(tmp_path, FILES, server.address("good"))
     assert contents(tmp_path) == {"train.txt": TEXT[:-2]} and server.asked == []
+
+
+def test_a_full_disk_leaves_no_part_of_a_file(server, tmp_path, monkeypatch):
+    def fail(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", fail)
+    with pytest.raises(OSError, match="No space left"):
+        download(tmp_path / "data", FILES, server.address("good"))
+    assert contents(tmp_path) == {}
 
 
 def test_four_processes_download_at_once(server, tmp_path):
