@@ -7,7 +7,7 @@ from data import NAMES, shards
 from data.download import sha256
 from data.tokenizer import is_word_level
 from lab.errors import UserError, require
-from lab.flags import adopt, given, spelled
+from lab.flags import adopt, given
 from lab.load import LoadedRun, read_run
 from lab.records import read_config
 from nets.ensemble import Ensemble
@@ -15,15 +15,13 @@ from nets.roberta import load_roberta
 
 
 def load_init_from(flags, *kinds):
-    """Load the run of --init-from as `load_source` does; without the flag, return None."""
-    return load_source(flags, "init_from", kinds) if flags.init_from else None
-
-
-def load_source(flags, name, kinds):
-    """Load the run that the flag `name` gives, which must be of one of the kinds, and give the
-    flags its architecture. Raises UserError as `take_over` and `check_split` do."""
-    source = read_run(getattr(flags, name), kinds, flag_name=spelled(name))
-    where = spelled(name, source.folder)
+    """Load the run of --init-from, which must be of one of the kinds, and give the flags its
+    architecture; without the flag, return None. Raises UserError as `take_over` and `check_split`
+    do."""
+    if not flags.init_from:
+        return None
+    source = read_run(flags.init_from, kinds, flag_name="--init-from")
+    where = f"--init-from {flags.init_from}"
     take_over(flags, source, where)
     check_split(flags, source, where)
     return source
@@ -53,12 +51,14 @@ def load_encoder(flags):
         return None
     if flags.init:
         return load_init(flags, head=False)
-    source = load_source(flags, "encoder", ("mlm", "lm"))
+    source = read_run(flags.encoder, ("mlm", "lm"), flag_name="--encoder")
     decoder, ensemble = source.model.body.causal, isinstance(source.model, Ensemble)
     require(
         (not ensemble, f"{where}: is an ensemble; give a run of one model"),
         (decoder or not flags.causal, f"--causal: {where} is an encoder; leave --causal out"),
     )
+    take_over(flags, source, where)
+    check_split(flags, source, where)
     flags.causal = decoder
     return source
 

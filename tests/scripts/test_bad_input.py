@@ -293,7 +293,7 @@ def test_an_encoder_that_does_not_fit(corpus, finished, tmp_path):
         (tmp_path / "nowhere", (), ["no such run folder"]),
         (corpus, (), ["no config.json"]),
         (finished("train_classifier"), (), ["of kind 'classifier'", "train_mlm.py or train_lm.py"]),
-        (tmp_path / "two", (), ["is an ensemble", "give a run of one model"]),
+        (tmp_path / "two", ("--pos", "nope"), ["is an ensemble", "give a run of one model"]),
         (finished("train_mlm"), ("--causal",), ["--causal", "is an encoder", "leave --causal out"]),
     ):
         given = dict(encoder=encoder, data=corpus, out=tmp_path / "run")
