@@ -178,35 +178,33 @@ def log_probability(sentence, speaker):
 # ---------------------------------------------------------------------------- the floors
 
 
-def expect(speaker, local):
-    """Return the expected sum of local(p, bodies) over all symbols rewritten in a sentence.
+def expect(speaker, value):
+    """Return the expected sum of value(p, body) over all rewritings that make a sentence.
 
-    p, bodies: the probabilities and alternatives of a symbol A. The sum obeys
+    body: what replaces a symbol; p: the probability of this alternative. For a symbol A,
 
-        total(A) = local(A) + sum over the alternatives r of A: p(r) * sum of total(B) for B in r
+        total(A) = sum over its alternatives of p * (value(p, body) + sum of total(B) for B in body)
     """
 
     @cache
     def total(symbol):
-        p, bodies = PROBABILITY[speaker][symbol], BODIES[symbol]
-        below = (sum(total(part) for part in body if part in BODIES) for body in bodies)
-        return local(p, bodies) + sum(q * each for q, each in zip(p, below))
+        alternatives = zip(PROBABILITY[speaker][symbol], BODIES[symbol])
+        return sum(
+            p * (value(p, body) + sum(total(part) for part in body if part in BODIES))
+            for p, body in alternatives
+        )
 
     return total("Sentence")
 
 
 def entropy(speaker):
-    """Return H in nats per sentence: -sum p log p at each symbol rewritten."""
-    return expect(speaker, lambda p, bodies: -sum(q * math.log(q) for q in p))
+    """Return H in nats per sentence: each rewriting costs -log p."""
+    return expect(speaker, lambda p, body: -math.log(p))
 
 
 def mean_length(speaker):
-    """Return L in word tokens per sentence, marks included: the words of each alternative."""
-
-    def count_words(p, bodies):
-        return sum(q * sum(part not in BODIES for part in body) for q, body in zip(p, bodies))
-
-    return expect(speaker, count_words)
+    """Return L in word tokens per sentence, marks included."""
+    return expect(speaker, lambda p, body: sum(part not in BODIES for part in body))
 
 
 def perplexity_floor(speaker):
