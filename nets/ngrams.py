@@ -29,28 +29,24 @@ def discounts(counts):
 class Level:
     """The n-grams of one length k, numbered by their sorted keys.
 
-    The key of an n-gram is (number of its first k - 1 tokens) * vocab_size + its last token.
+    The key of an n-gram is (number of its context, the first k - 1 tokens) * vocab_size + its last
+    token.
     """
 
-    def __init__(self, keys):
-        self.keys = keys
+    def __init__(self, keys, counts, vocab_size, n_context):
+        """Compute `kept`, the discounted share of each n-gram, and `rest` of each context."""
+        D, context = discounts(counts)[np.minimum(counts, 3)], keys // vocab_size
+        total, spared = (np.bincount(context, part, n_context) for part in (counts, D))
+        # Number -1, an unseen n-gram or context, reads the additional last entry: it leaves
+        # everything to the lower order. So does a context that nothing follows.
+        self.keys, self.kept, self.rest = keys, np.zeros(len(keys) + 1), np.ones(n_context + 1)
+        self.kept[:-1] = (counts - D) / total[context]
+        np.divide(spared, total, out=self.rest[:-1], where=total > 0)
 
     def find(self, keys):
         """Return the numbers of these n-grams, -1 for an n-gram not in the text."""
         at = np.searchsorted(self.keys, keys).clip(max=len(self.keys) - 1)
         return np.where(self.keys[at] == keys, at, -1)
-
-    def set_counts(self, counts, vocab_size, n_context):
-        """Compute `kept`, the discounted share of each n-gram, and `rest` of each context."""
-        D = discounts(counts)[np.minimum(counts, 3)]
-        context = self.keys // vocab_size
-        total = np.bincount(context, counts, n_context)
-        # Number -1, an unseen n-gram or context, reads the appended last entry:
-        # it leaves everything to the lower order.
-        self.kept = np.append((counts - D) / total[context], 0.0)
-        self.rest = np.append(
-            np.where(total > 0, np.bincount(context, D, n_context) / np.maximum(total, 1), 1.0), 1.0
-        )
 
 
 class KneserNey:
@@ -71,40 +67,38 @@ class KneserNey:
     def __init__(self, ids, vocab_size, order=5):
         """Count the n-grams of ids (N + 1,): [BOS], then N > 0 training tokens."""
         self.order, self.vocab_size, self.levels = order, vocab_size, []
-        tokens, count = self.padded(ids), len(ids) - 1
+        tokens = self.padded(ids)
 
-        # Number all n-grams of the text, longer ones by their prefix.
-        # nodes[k - 1][i] is the number of the k-gram ending at tokens[i + k - 1].
-        node, nodes = np.zeros(len(tokens) + 1, dtype=np.int64), []
-        for k in range(1, order + 1):
-            keys, node = np.unique(node[:-1] * vocab_size + tokens[k - 1 :], return_inverse=True)
-            self.levels.append(Level(keys))
+        # nodes[k][i] is the number of the k-gram tokens[i : i + k]; there is one empty 0-gram.
+        nodes, keys = [np.zeros(len(tokens) + 1, dtype=np.int64)], []
+        for k in range(order):
+            longer = nodes[k][:-1] * vocab_size + tokens[k:]
+            found, node = np.unique(longer, return_inverse=True)
+            keys.append(found)
             nodes.append(node)
 
-        counts = np.bincount(nodes[-1][-count:], minlength=len(self.levels[-1].keys))
-        for k in range(order, 0, -1):
-            n_context = len(self.levels[k - 2].keys) if k > 1 else 1
-            self.levels[k - 1].set_counts(counts, vocab_size, n_context)
-            if k > 1:
-                suffix = np.zeros(len(counts), dtype=np.int64)
-                suffix[nodes[k - 1]] = nodes[k - 2][1:]  # each n-gram without its first token
-                counts = np.bincount(suffix[counts > 0], minlength=n_context)
+        counts = np.bincount(nodes[order])
+        for k in reversed(range(order)):
+            n_context = nodes[k].max() + 1
+            self.levels.insert(0, Level(keys[k], counts, vocab_size, n_context))
+            suffix = np.empty_like(counts)
+            suffix[nodes[k + 1]] = nodes[k][1:]  # each n-gram without its first token
+            counts = np.bincount(suffix[counts > 0], minlength=n_context)
 
     def padded(self, ids):
-        """Return the ids after enough [BOS] to give the first prediction a full context."""
-        return np.array([BOS] * (self.order - 2) + list(map(int, ids)), dtype=np.int64)
+        """Return the tokens ids[1:] after enough [BOS] to give the first one a full context."""
+        return np.array([BOS] * (self.order - 1) + list(map(int, ids[1:])), dtype=np.int64)
 
     def log_probabilities(self, ids):
         """Return (N,): the natural log of the probability of ids[1:], for ids (N + 1,)."""
-        tokens, count = self.padded(ids), len(ids) - 1
-        p = np.full(count, 1 / self.vocab_size)
-        node = np.zeros(len(tokens) + 1, dtype=np.int64)
-        for k, level in enumerate(self.levels, start=1):
+        tokens = self.padded(ids)
+        node = np.zeros(len(tokens) + 1, dtype=np.int64)  # as nodes[0] in __init__
+        p = np.full(len(tokens) + 1, 1 / self.vocab_size)
+        for k, level in enumerate(self.levels):
             context = node[:-1]
             # The key of an unseen context is negative, so no longer n-gram is found in it either.
-            node = level.find(context * self.vocab_size + tokens[k - 1 :])
-            kept = level.kept[node[len(node) - count :]]
-            p = kept + level.rest[context[len(context) - count :]] * p
+            node = level.find(context * self.vocab_size + tokens[k:])
+            p = level.kept[node] + level.rest[context] * p[1:]
         return np.log(p)
 
 
