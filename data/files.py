@@ -109,9 +109,10 @@ def how_to_convert(path, raw):
     return f"save the file as UTF-8 (in Excel: CSV UTF-8), or convert it: {command}"
 
 
-def decode_text(path, raw, line_of):
-    """Return the text of bytes of a file. Raises DataError naming the line if they are not UTF-8
-    text. line_of(i): the line of byte i."""
+def decode_text(path, raw, line_of=None):
+    """Return the text of a file's bytes. Raises DataError naming the line if they are not UTF-8
+    text. line_of(i): the line of byte i, for bytes that do not begin the file."""
+    line_of = line_of or (lambda i: 1 + raw.count(b"\n", 0, i))
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:
@@ -131,8 +132,7 @@ def read_lines(path):
     """
     smaller = "prepare it with beyond.prepare, or split it"
     raw = read_bytes(path, TEXT_LIMIT, "check the path", smaller)
-    text = decode_text(path, raw, lambda at: 1 + raw.count(b"\n", 0, at))
-    lines = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
+    lines = decode_text(path, raw).removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
     while lines and not lines[-1].strip():
         lines.pop()
     if not lines:

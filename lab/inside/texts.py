@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 
 from data import batching, spans
-from data.files import TEXT_LIMIT, how_to_convert, non_empty_lines, read_bytes
+from data.files import TEXT_LIMIT, decode_text, non_empty_lines, read_bytes
 from data.tokenizer import BOS, EOS, MASK, UNK, frame, is_word_level, token_strings
-from lab.errors import UserError, require
+from lab.errors import require
 from nets.device import send_all
 from nets.encoder_decoder import generate
 
@@ -20,10 +20,7 @@ def read_file(path):
     Raises DataError or UserError if it cannot be read, is not UTF-8 or is empty.
     """
     raw = sys.stdin.buffer.read() if path == "-" else read_bytes(path, TEXT_LIMIT, "check --file")
-    try:
-        texts = non_empty_lines(raw.decode("utf-8-sig"))
-    except UnicodeDecodeError:
-        raise UserError(f"--file {path}: not UTF-8; {how_to_convert(path, raw)}") from None
+    texts = non_empty_lines(decode_text(path, raw).removeprefix("\ufeff"))
     require((texts, f"--file {path}: contains no text; give one text per line"))
     return texts
 

@@ -178,7 +178,8 @@ def test_labelled_rows_are_scored(tmp_path):
     [
         (b"", "texts.txt: contains no text"),
         (b" \n\n", "texts.txt: contains no text"),
-        (b"caf\xe9\n", "texts.txt: not UTF-8; save the file as UTF-8"),
+        (b"one\ncaf\xe9\n", "texts.txt:2: not UTF-8 (byte 0xe9); save the file as UTF-8"),
+        (b"one\ntwo\0\n", "texts.txt:2: holds a NUL character"),
         (b"this [MASK]\nthis\n", "text 'this': no [MASK] found"),  # before any answer
         (None, "texts.txt: no such file"),
     ],
