@@ -45,7 +45,12 @@ class Flags:
     )
     test: list[str] = flag((), "text file that becomes a test set of its name")
     sample_mb: float = flag(64, "megabytes of text to make the tokenizer from", above=0)
-    shard_mb: float = flag(64, "megabytes per shard, the most lost when stopped", at_least=0.001)
+    shard_mb: float = flag(
+        64,
+        "megabytes of text per shard, kept in memory and lost when stopped",
+        at_least=0.001,
+        at_most=1024,
+    )
     threads: int = flag(0, "CPU threads", shown="all", at_least=0)
     overwrite: bool = flag(False, "delete the tokens in --out and start again")
     check: bool = flag(False, "only compare prepared folders with their checksums")

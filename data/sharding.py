@@ -45,16 +45,15 @@ def write_shards(folder, index, tokenizer, number, part, on_progress):
     on_progress(bytes, tokens) is called after every piece. Raises DataError if the source changes.
     """
     i, begin, end = part
-    source, valid = index.sources[i], index.settings["valid"]
-    names = ["train", "valid"] if source.set == "train" and valid else [source.set]
-    dtype = np.dtype(index.dtype).newbyteorder("<")
-    parts, sizes = {name: [] for name in names}, dict.fromkeys(names, 0)  # ids; bytes of their text
+    source, dtype = index.sources[i], np.dtype(index.dtype).newbyteorder("<")
+    share = index.settings["valid"] if source.set == "train" else 0
+    pieces = {name: [] for name in ([source.set, "valid"] if share else [source.set])}
 
     def tokenize(at, raw):
         """Return (bytes read, {set: (ids, bytes of their text)})."""
-        sets = {name: [] for name in names}
+        sets = {name: [] for name in pieces}
         for line in large.split_lines(source, at, raw):
-            held_out = len(names) == 2 and large.is_held_out(line, valid)
+            held_out = share and large.is_held_out(line, share)
             sets["valid" if held_out else source.set].append(line + "\n")
         encoded = {}
         for name, lines in sets.items():
@@ -63,20 +62,20 @@ def write_shards(folder, index, tokenizer, number, part, on_progress):
         return len(raw), encoded
 
     for n_bytes, encoded in map_ahead(tokenize, large.read_pieces(source, begin, end, large.PIECE)):
-        for name, (ids, text_bytes) in encoded.items():
-            parts[name].append(ids.tobytes())
-            sizes[name] += text_bytes
+        for name, piece in encoded.items():
+            pieces[name].append(piece)
         on_progress(n_bytes, sum(len(ids) for ids, _ in encoded.values()))
     if large.has_changed(source):
         raise DataError(
             f"{source.file}: was changed while it was prepared; start again with --overwrite"
         )
     written = []
-    for name in names:
-        if raw := b"".join(parts[name]):
-            file, checksum = f"{name}-{number:05}.bin", hashlib.sha256(raw).hexdigest()
-            write_whole(folder / file, raw)
-            about = len(raw) // dtype.itemsize, sizes[name], checksum
+    for name, found in pieces.items():
+        ids = np.concatenate([ids for ids, _ in found])
+        if len(ids):
+            file = f"{name}-{number:05}.bin"
+            write_whole(folder / file, ids.data)
+            about = len(ids), sum(n for _, n in found), hashlib.sha256(ids.data).hexdigest()
             written.append(shards.Shard(file, name, i, (begin, end), *about))
     write_json(folder / f"{number:05}.done.json", {"shards": [vars(shard) for shard in written]})
     return written

@@ -59,6 +59,13 @@ class Index:
         """Write index.json or plan.json."""
         write_json(path, {"format": FORMAT, "version": VERSION, **dataclasses.asdict(self)})
 
+    def sets(self):
+        """Return {set: its shards, in the order of the text}."""
+        sets = {}
+        for shard in self.shards:
+            sets.setdefault(shard.set, []).append(shard)
+        return sets
+
 
 def read_index(path):
     """Return the Index in index.json or plan.json. Raises DataError if the file is not one."""
@@ -181,9 +188,7 @@ class Prepared:
         self.tokenizer = load_tokenizer(folder / "tokenizer.json")
         size = sum(shard_size(shard, index.dtype) for shard in index.shards)
         check_files(folder, index, compare_checksums or size <= HASHED_AT_OPENING)
-        sets = {}
-        for shard in index.shards:
-            sets.setdefault(shard.set, []).append(shard)
+        sets = index.sets()
         if "train" not in sets:
             raise DataError(f"{path}: lists no training text; {RESTORE}")
         if self.tokenizer.get_vocab_size() != index.vocab_size:
@@ -263,12 +268,9 @@ class Blocks:
 
 def summarize(folder, index):
     """Return the tokens of each set of a prepared folder, for printing."""
-    sets = {}
-    for shard in index.shards:
-        tokens, n_bytes = sets.get(shard.set, (0, 0))
-        sets[shard.set] = tokens + shard.tokens, n_bytes + shard.bytes
-    words = [
-        f"{name} {tokens:,} tokens ({n_bytes / tokens:.2f} bytes each)"
-        for name, (tokens, n_bytes) in sets.items()
-    ]
+    words = []
+    for name, shards in index.sets().items():
+        tokens = sum(shard.tokens for shard in shards)
+        bytes_each = sum(shard.bytes for shard in shards) / tokens
+        words.append(f"{name} {tokens:,} tokens ({bytes_each:.2f} bytes each)")
     return f"{', '.join(words)}; {len(index.shards)} shards in {folder}"
