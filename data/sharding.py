@@ -9,7 +9,7 @@ import numpy as np
 
 from data import large, shards
 from data.download import sha256
-from data.files import MEGABYTE, DataError, write_json, write_whole
+from data.files import MEGABYTE, DataError, read_json, write_json, write_whole
 from data.tokenizer import encode
 
 # Every file that a prepared folder can hold
@@ -27,10 +27,14 @@ def list_ranges(index):
 
 
 def find_shards(folder, index, number, part):
-    """Return the Shards of range `number`, (source number, begin, end); None if one is missing."""
+    """Return the Shards of range `number`, (source number, begin, end); None if they are to be
+    written, because a file is missing or corrupt."""
     path = folder / f"{number:05}.done.json"
     if path.is_file():
-        found = shards.read_shards(path)
+        try:
+            found = [shards.parse_shard(shard) for shard in read_json(path, "")["shards"]]
+        except (KeyError, TypeError, ValueError):  # DataError is a ValueError
+            return None
     elif index.shards:  # a finished folder of which a file may be lost
         found = [shard for shard in index.shards if (shard.source, *shard.range) == part]
     else:

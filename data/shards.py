@@ -91,18 +91,6 @@ def read_index(path):
     return index
 
 
-def read_shards(path):
-    """Return the Shards in a .done.json. Raises DataError if the file holds anything else."""
-    remedy = "delete it and run the same beyond.prepare command again"
-    found = read_json(path, remedy)
-    try:
-        return [parse_shard(shard) for shard in found["shards"]]
-    except (KeyError, TypeError, ValueError) as error:
-        raise DataError(
-            f"{path}: not a valid list of shards ({str(error)[:80]}); {remedy}"
-        ) from None
-
-
 def parse_shard(value):
     """Return the Shard of a JSON object. Raises KeyError, TypeError or ValueError."""
     shard = parse_fields(Shard, value)

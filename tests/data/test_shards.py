@@ -373,6 +373,18 @@ def test_a_corrupt_shard_is_named_and_made_again(harm, words, text, tmp_path):
     assert contents(folder) == before and call("prepare", "--check", folder).code == 0
 
 
+@pytest.mark.parametrize("content", ["{", '{"shards": [{"file": "../text.txt"}]}'])
+def test_a_corrupt_list_of_shards_is_made_again(content, text, tmp_path):
+    folder = tmp_path / "out"
+    index = prepared(folder, text, *SMALL).folder / "index.json"
+    before = contents(folder)
+    (folder / "plan.json").write_bytes(index_with(shards=[])(index.read_bytes()))
+    index.unlink()
+    (folder / "00000.done.json").write_text(content)
+    prepared(folder, text, *SMALL)
+    assert contents(folder) == before
+
+
 def test_an_altered_shard_of_a_large_folder_is_found(text, tmp_path, monkeypatch):
     monkeypatch.setattr("data.shards.HASHED_AT_OPENING", 0)
     prepared(tmp_path / "out", text, *SMALL)
