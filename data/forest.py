@@ -110,7 +110,7 @@ def split_tree(tree, max_size, n_ancestors):
         used = len(begun) + sum(a > 0 for a in above[first_target])  # without the post
         is_whole = used + size[i] <= max_size
         if not is_whole and used + 1 < max_size:
-            begun = [*begun, i]
+            begun.append(i)
             waiting += children[i]
             continue
         subtree = [i]

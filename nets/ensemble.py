@@ -29,7 +29,7 @@ class Ensemble(nn.Module):
     def forward(self, idx):
         """idx (B, T) -> the logarithm of the averaged probabilities (B, T, V)."""
         logs = [member(idx).log_softmax(-1) for member in self.members]
-        return torch.stack(logs).logsumexp(0) - math.log(len(self.members))  # (M, B, T, V) before
+        return torch.stack(logs).logsumexp(0) - math.log(len(self.members))  # (B, T, V)
 
     def loss(self, idx, targets, smoothing=0.0):
         """Return the summed loss of the targets that are not negative.

@@ -49,17 +49,17 @@ class NaiveBayes:
         return self.scores(sentences).argmax(1)
 
 
-def choose_smoothing(sentences, labels, n_class, grid=(0.03, 0.1, 0.3, 1.0, 3.0), folds=10):
-    """Choose the smoothing of `grid` by cross-validation on the training rows.
+def choose_smoothing(sentences, labels, n_class, grid=(0.03, 0.1, 0.3, 1.0, 3.0)):
+    """Choose the smoothing of `grid` by 10-fold cross-validation on the training rows.
 
     All copies of a sentence go into the same fold. Otherwise the smallest smoothing would win by
     memorising.
     """
     numbers = {}
-    fold = [numbers.setdefault(tuple(sentence), len(numbers)) % folds for sentence in sentences]
+    fold = [numbers.setdefault(tuple(sentence), len(numbers)) % 10 for sentence in sentences]
     correct = dict.fromkeys(grid, 0)
     rows = list(zip(sentences, labels, fold))
-    for k in range(folds):
+    for k in range(10):
         kept = [(sentence, label) for sentence, label, number in rows if number != k]
         held = [(sentence, label) for sentence, label, number in rows if number == k]
         if not (kept and held):

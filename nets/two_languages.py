@@ -58,8 +58,8 @@ class TwoLanguageEncoder(Encoder):
         bias = self.attention_bias(T)  # (1, 1 or H, T, T), None if it does not depend on positions
         if bias is None:
             return self.attention_bias(T, mask)
-        rows, columns = positions[:, :, None], positions[:, None, :]
-        bias = bias[0][:, rows, columns].transpose(0, 1)  # (H, B, T, T) -> (B, H, T, T)
+        i, j = positions[:, :, None], positions[:, None, :]  # of query and key
+        bias = bias[0][:, i, j].transpose(0, 1)  # (H, T, T) -> (H, B, T, T) -> (B, H, T, T)
         if mask is None:
             return bias
         itself = torch.eye(T, dtype=torch.bool, device=mask.device)  # (T, T)
