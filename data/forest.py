@@ -86,13 +86,8 @@ def split_tree(tree, max_size, n_ancestors):
                   └── 4
         └── 5
 
-    Raises ValueError unless max_size > n_ancestors > 0.
+    max_size must be above n_ancestors, so that there is room for a comment.
     """
-    if not max_size > n_ancestors > 0:
-        raise ValueError(
-            f"a piece of max_size={max_size} comments must have room for a comment and its "
-            f"n_ancestors={n_ancestors}"
-        )
     children, size = [[] for _ in tree.parents], [1] * len(tree.parents)
     for i in range(len(tree.parents) - 1, 0, -1):
         size[tree.parents[i]] += size[i]

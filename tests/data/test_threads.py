@@ -227,9 +227,6 @@ def test_a_piece_is_a_thread_and_the_whole_subtree_below_it():
     assert list(split_tree(tree, 3, 2)) == [[1, 2, 3], [4], [5]]
     assert list(split_tree(tree, 5, 2)) == [[1, 2, 3, 4, 5]]
     assert sorted(split_tree(tree, 4, 2)) == [[1, 2, 3, 4], [5]]
-    for max_size, near in ((2, 2), (3, 0)):
-        with pytest.raises(ValueError, match="max_size"):
-            next(split_tree(tree, max_size, near))
 
 
 def test_pieces_cover_any_tree_and_stay_within_their_size():
