@@ -15,7 +15,7 @@ SCHEMES = ("https",)  # allowed for an address and its redirects
 ATTEMPTS = 3  # per mirror
 
 
-def download(folder, files, mirrors):
+def download_files(folder, files, mirrors):
     """Download the missing files from the first mirror that has them, and return the folder.
 
     files: {name: (size in bytes, sha256)}. A file gets its name only when it is complete and its

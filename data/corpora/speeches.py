@@ -9,7 +9,7 @@ from pathlib import Path
 
 from data.corpora.rows import read_rows
 from data.corpus import Corpus, check_set_name
-from data.download import download as fetch
+from data.download import download_files
 from data.files import DataError, read_non_empty_lines
 
 SPEAKERS = {"0": "obama", "1": "wbush", "2": "hbush"}  # the assignment's labels
@@ -74,4 +74,4 @@ def load(folder):
 
 def download(folder=Path(__file__).parents[1] / "speeches"):
     """Download the files that are missing and return the folder. Raises DataError."""
-    return fetch(folder, FILES, MIRRORS)
+    return download_files(folder, FILES, MIRRORS)

@@ -8,7 +8,7 @@ text is Wikipedia's, under CC BY-SA.
 from pathlib import Path
 
 from data.corpus import Corpus
-from data.download import download as fetch
+from data.download import download_files
 from data.files import read_non_empty_lines
 
 MIRRORS = (
@@ -35,7 +35,7 @@ def load(folder):
 
 def download(folder=Path(__file__).parents[1] / "wikitext2"):
     """Download the files of WikiText-2 that are missing and return the folder. Raises DataError."""
-    return fetch(folder, FILES, MIRRORS)
+    return download_files(folder, FILES, MIRRORS)
 
 
 def repair(line):

@@ -11,7 +11,7 @@ import pytest
 from helpers import ROOT, contents
 
 from data.corpora import speeches, wikitext
-from data.download import download
+from data.download import download_files
 from data.files import DataError
 
 TEXT = b"Four score and seven years ago\n" * 20_000
@@ -69,11 +69,11 @@ def server(monkeypatch):
     "hows", [["good"], ["wrong", "good"], ["gone", "endless", "good"], ["cut", "more", "elsewhere"]]
 )
 def test_a_file_comes_from_the_first_mirror_that_has_it_right(hows, server, tmp_path):
-    assert download(tmp_path / "data", FILES, server.address(*hows)) == tmp_path / "data"
+    assert download_files(tmp_path / "data", FILES, server.address(*hows)) == tmp_path / "data"
     assert contents(tmp_path) == {"data/train.txt": TEXT}
     assert (tmp_path / "data" / "train.txt").stat().st_mode & 0o044 == 0o044  # all may read it
     asked = len(server.asked)
-    download(tmp_path / "data", FILES, server.address(*hows))
+    download_files(tmp_path / "data", FILES, server.address(*hows))
     assert len(server.asked) == asked  # an existing file is not downloaded again
 
 
@@ -90,7 +90,7 @@ def test_a_file_comes_from_the_first_mirror_that_has_it_right(hows, server, tmp_
 )
 def test_a_file_other_than_the_pinned_one_gets_no_name(how, why, server, tmp_path):
     with pytest.raises(DataError, match=f"train.txt could not be downloaded.*{why}.*--data PATH"):
-        download(tmp_path, FILES, server.address(how))
+        download_files(tmp_path, FILES, server.address(how))
     assert contents(tmp_path) == {}
 
 
@@ -99,7 +99,7 @@ def test_an_unreachable_mirror_is_asked_again(tmp_path, monkeypatch):
     monkeypatch.setattr("data.download.SCHEMES", ("http",))
     monkeypatch.setattr("time.sleep", waited.append)
     with pytest.raises(DataError, match="127.0.0.1:9: .*check the network") as error:
-        download(tmp_path, FILES, ("http://127.0.0.1:9/",))
+        download_files(tmp_path, FILES, ("http://127.0.0.1:9/",))
     assert waited == [0, 1, 2] and str(error.value).count("127.0.0.1:9") == 1
 
 
@@ -107,14 +107,14 @@ def test_an_unreachable_mirror_is_asked_again(tmp_path, monkeypatch):
 def test_a_folder_that_cannot_be_written_is_named_first(folder, server, tmp_path, monkeypatch):
     monkeypatch.setattr("os.access", lambda path, mode: path != tmp_path)
     with pytest.raises(DataError, match="cannot be written.*--data PATH"):
-        download(tmp_path / folder, FILES, server.address("good"))
+        download_files(tmp_path / folder, FILES, server.address("good"))
     assert contents(tmp_path) == {} and server.asked == []
 
 
 def test_only_https_is_allowed(server, tmp_path, monkeypatch):
     monkeypatch.setattr("data.download.SCHEMES", ("https",))
     with pytest.raises(DataError, match="http:// is not allowed, only https"):
-        download(tmp_path, FILES, server.address("good"))
+        download_files(tmp_path, FILES, server.address("good"))
     assert server.asked == []
     assert all(mirror.startswith("https://") for mirror in speeches.MIRRORS + wikitext.MIRRORS)
 
@@ -138,7 +138,7 @@ def test_a_redirect_to_another_scheme_is_refused(server, tmp_path, monkeypatch):
 
     monkeypatch.setattr(Server, "do_GET", absolute)
     with pytest.raises(DataError, match="http:// is not allowed"):
-        download(tmp_path, FILES, (address,))
+        download_files(tmp_path, FILES, (address,))
     assert contents(tmp_path) == {}
 
 
@@ -147,7 +147,7 @@ def test_a_file_altered_after_the_download_is_named(server, tmp_path):
     with pytest.raises(
         DataError, match="train.txt: its sha256 is not the pinned one; delete the file"
     ):
-        download(tmp_path, FILES, server.address("good"))
+        download_files(tmp_path, FILES, server.address("good"))
     assert contents(tmp_path) == {"train.txt": TEXT[:-2]} and server.asked == []
 
 
@@ -157,14 +157,14 @@ def test_a_full_disk_leaves_no_part_of_a_file(server, tmp_path, monkeypatch):
 
     monkeypatch.setattr("os.fsync", fail)
     with pytest.raises(OSError, match="No space left"):
-        download(tmp_path / "data", FILES, server.address("good"))
+        download_files(tmp_path / "data", FILES, server.address("good"))
     assert contents(tmp_path) == {}
 
 
 def test_four_processes_download_at_once(server, tmp_path):
+    args = f"{str(tmp_path / 'data')!r}, {FILES!r}, {server.address('good')!r}"
     code = (
-        "from data import download; download.SCHEMES = ('http',); "
-        f"download.download({str(tmp_path / 'data')!r}, {FILES!r}, {server.address('good')!r})"
+        f"from data import download; download.SCHEMES = ('http',); download.download_files({args})"
     )
     started = [
         subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.PIPE)
