@@ -21,7 +21,7 @@ from data import NAMES
 from data.masking import UNITS
 from lab.errors import UserError, require
 from lab.limits import LARGEST, make_config
-from model import ALIBI_VARIANTS, HEADS, POSITIONS, Config
+from model import ALIBI_VARIANTS, CHOICES, HEADS, POSITIONS, Config
 
 ROOT = Path(__file__).parents[1]
 
@@ -76,7 +76,7 @@ class ModelFlags:
     dropout: float = flag(0.0, "dropout of embeddings and sublayer outputs")
     attn_dropout: float = flag(0.0, "dropout of attention weights")
     norm_first: bool = flag(True, "layer norm before each sublayer (GPT-2), not after (RoBERTa)")
-    activation: str = flag("relu", "activation of the feed-forward layer", ("relu", "gelu"))
+    activation: str = flag("relu", "activation of the feed-forward layer", CHOICES["activation"])
     window: int = flag(0, "attend only to tokens less than this far away; 0: to all")
     alibi: str = flag("offset", "form of ALiBi in an encoder", ALIBI_VARIANTS)
     init_std: float = flag(0.05, "standard deviation of the initial weights")
