@@ -24,7 +24,7 @@ from model import Config
         (dict(n_layer=1.0), "n_layer must be of type int, got '1.0'"),
         (dict(n_layer=True), "n_layer must be of type int, got 'True'"),
         (dict(pos=["alibi"]), "pos must be of type str"),
-        (dict(pos="rotary"), "pos must be one of learned, sinusoidal, alibi, rope, nope"),
+        (dict(pos="rotary"), "pos must be one of learned, sinusoidal"),
         (dict(layers=3), "layers is not an option"),
         (dict(n_embd=64, n_head=5), "n_head must divide n_embd"),
         (dict(pos="rope", n_embd=6, n_head=2), "n_embd / n_head must be even"),
