@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 import torch
 
-from model import Config, Decoder, Encoder, Transformer, alibi_bias, attend, score_bias
+from model import POSITIONS, Config, Decoder, Encoder, Transformer, alibi_bias, attend, score_bias
 from nets import long_attention
 
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
@@ -55,6 +55,16 @@ def test_flex_gives_the_states_of_the_table(body, padded, pos, more, monkeypatch
     if padded:
         with_table, without = with_table[mask], without[mask]
     torch.testing.assert_close(without, with_table, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("pos", POSITIONS)
+@torch.no_grad()
+def test_no_position_encoding_is_lost(pos, monkeypatch):
+    # A bias that FlexAttention does not compute must be left to the table
+    model, idx = tiny(Encoder, pos, window=7, block_size=LONG), torch.randint(5, 30, (2, LONG))
+    with_table = model(idx)
+    monkeypatch.setattr(long_attention, "has_flex", lambda device: True)
+    torch.testing.assert_close(model(idx), with_table, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.gpu
