@@ -19,7 +19,8 @@ import torch
 from torch.nn.utils import clip_grad_norm_
 
 from course.exercises import EXERCISES, answers_in, file_name, make_sheet
-from course.judge import explain, judge_function, load
+from course.explain import explain
+from course.judge import judge_function, load
 from data.batching import generator, random_blocks
 from data.streams import read_text
 from data.tokenizer import BOS

@@ -4,7 +4,7 @@ import inspect
 from pathlib import Path
 
 from course.exercises import attention, layers, positions, text
-from course.judge import get_gradients, observe
+from course.observe import get_gradients, observe
 from data.batching import generator
 from lab.errors import require
 
