@@ -1,13 +1,18 @@
 """The course as a student meets it: start, check, train, and the sentences they print."""
 
+import math
 import threading
 import time
+from pathlib import Path
 
 import pytest
+import torch
+import torch.nn.functional as F
 from helpers import assert_complains, call, contents, succeed
 
 from course import report
 from course.exercises import EXERCISES, STUBS, file_name, make_sheet
+from course.explain import explain
 from course.judge import judge
 
 
@@ -237,6 +242,42 @@ def test_code_that_fails_gets_a_plain_sentence(body, sentence, answers, capfd):
     verdict = verdict_on(answers, "padding", body, seconds=1)
     assert verdict.status in ("error", "difference") and sentence in verdict.message
     assert "\n" not in verdict.message and capfd.readouterr() == ("", "")
+
+
+TYPICAL = [  # code on x (2, 3, 4), ids (2, 3) and a mask (2, 3), and a part of the sentence
+    ("x + ids", "sizes 4 and 3 do not broadcast (dimension 2 of the result)"),
+    ("x[:, :2] = x", "a tensor of shape [2, 3, 4] does not fit into the shape [2, 2, 4]"),
+    ("x[0] @ x[0]", "(3, 4) @ (3, 4): the inner sizes 4 and 3 must be equal"),
+    ("x @ x", "(..., 4) @ (..., 3, ...): the inner sizes 4 and 3 must be equal"),
+    ("x.view(2, 3, 5)", "24 numbers do not fit into the shape [2, 3, 5]"),
+    ("x.mT.view(2, 12)", "Use reshape"),
+    ("not mask", "`not` need one True or False"),
+    ("x and mask", "Use torch.where, &, | or ~"),
+    ("math.sqrt(x)", "Use the functions of torch, not those of math"),
+    ("torch.tensor(list(x))", "torch.stack, not torch.tensor"),
+    ("x.item()", "a single number is expected"),
+    ("torch.exp(2)", "torch.exp takes a tensor, and this is a number (int)"),
+    ("x @ x.mT.double()", "one tensor is Float, the other Double"),
+    ("F.linear(x, x[0].long())", "one tensor is float, the other long int"),
+    ("ids.softmax(-1)", "the tensor holds integers"),
+    ("ids.mean()", "Convert it with .float()"),
+    ("torch.stack([x[0], x[0, 0]])", "equal shapes, and these are [3, 4] and [4]"),
+    ("F.cross_entropy(x, ids)", "logits (N, V) and targets (N,)"),
+    ("F.cross_entropy(x.flatten(0, 1), ids[0])", "logits (N, V) and targets (N,)"),
+    ("F.embedding(ids - 1, x[0])", "an id is negative or too large"),
+    ("w.numpy()", "NumPy computes no gradients"),
+    ("y = w.exp(); y += 1; y.sum().backward()", "changed in place"),
+    ("x + None", "something is None"),
+]
+
+
+@pytest.mark.parametrize("code, sentence", TYPICAL)
+def test_typical_errors_of_pytorch_get_a_plain_sentence(code, sentence):
+    x, ids = torch.ones(2, 3, 4), torch.zeros(2, 3, dtype=torch.long)
+    names = {"x": x, "ids": ids, "mask": ids == 0, "w": torch.ones(3, requires_grad=True)}
+    with pytest.raises(Exception) as raised:
+        exec(code, {"torch": torch, "F": F, "math": math, **names})
+    assert sentence in explain(raised.value, Path("ex01_padding.py"))
 
 
 def test_other_names_arguments_and_files_are_explained(answers):
