@@ -11,9 +11,11 @@ A sheet holds words and tensors only; `make_sheet` in course/exercises makes it:
 import contextlib
 import io
 import signal
+import sys
 import threading
 import types
 from dataclasses import dataclass, field
+from unittest import mock
 
 from course.differences import first_difference
 from course.explain import TimeUp, called, explain, unwritten
@@ -83,7 +85,7 @@ def load(path, seconds=20):
         return None, Verdict("error", f"{path.name} is missing")
     module = types.ModuleType(path.stem)
     try:
-        with time_limit(seconds):
+        with no_exit(), time_limit(seconds):
             exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
         return module, None
     except (Exception, SystemExit, TimeUp) as error:
@@ -99,7 +101,7 @@ def judge_function(path, function, name, task, seconds=20):
         return Verdict("error", f"{path.name} has no function {name}")
     found, trouble, call = [], None, ""
     try:
-        with time_limit(seconds):
+        with no_exit(), time_limit(seconds):
             for args in task["cases"]:
                 call = called(name, task, args)
                 found.append(observe(function, task, args))
@@ -149,6 +151,11 @@ def diagnose(found, task, wrong):
         if wrong[0] in same and len(same & alike) >= min(2, len(alike)):
             n_explained[diagnosis] = len(same)
     return max(n_explained, key=n_explained.get, default=None)
+
+
+def no_exit():
+    """Return a context in which os._exit raises SystemExit, as sys.exit does, and ends nothing."""
+    return mock.patch("os._exit", sys.exit)
 
 
 @contextlib.contextmanager

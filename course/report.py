@@ -20,11 +20,12 @@ def report(folder, sheets, seconds, details, command, again):
     """Print a line per exercise, the first difference of `details` wrong ones, and the next."""
     verdicts = {}
     for file, sheet in sheets.items():
+        # First the name, so that it can be seen which file crashes Python.
+        print(f"{int(file[2:4]):>3} {title(file):<11} ", end="", flush=True)
         verdict = verdicts[file] = judge(folder / file, sheet, seconds)
         said = " (what it printed is not shown)" if verdict.printed else ""
         said += "" if (folder / file).exists() else f"; {again}"
-        sentence = f"{verdict.message or verdict.status}{said}"
-        print(f"{int(file[2:4]):>3} {title(file):<11} {sentence}", flush=True)
+        print(f"{verdict.message or verdict.status}{said}", flush=True)
     left = [file for file, verdict in verdicts.items() if verdict.status != "done"]
     for file in left[:details]:
         if verdicts[file].detail:

@@ -226,6 +226,7 @@ WRONG = [
     ("return sequences[9]", "pad: line 14 (`return sequences[9]`): IndexError: list index"),
     ("return nonsense", "NameError: name 'nonsense' is not defined"),
     ("exit()", "ends the program. A function should return a value instead."),
+    ("import os; os._exit(0)", "ends the program. A function should return a value instead."),
     ("return pad(sequences)", "RecursionError: maximum recursion depth"),
     ("raise NotImplementedError('bool')", "line 14"),
     ("return (", "line 14 is not valid Python"),

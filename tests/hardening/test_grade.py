@@ -44,7 +44,11 @@ BAD = {  # {name: (text, part of the feedback, points)}
         0.5,
     ),
     "exits": (heads(split="    exit(0)\n"), "ends the program. A function should return", 0.5),
-    "leaves": (heads(split="    import os; os._exit(7)\n"), "ends the program with exit code 7", 0),
+    "leaves": (
+        heads(split="    import posix; posix._exit(7)\n"),
+        "ends the program with exit code 7",
+        0,
+    ),
     "loops": (heads(split="    while True: pass\n"), "not finished after 1 seconds", 0.5),
     "prints": (
         heads(top="import os\nos.fork()\nprint('x' * 2**25)\n", join="    1 / 0\n"),
