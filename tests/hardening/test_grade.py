@@ -98,6 +98,12 @@ def test_points_and_feedback(graded):
     assert len(list(results.iterdir())) == len(rows)
 
 
+def test_three_thirds_are_a_point():
+    for n in range(1, 4):
+        assert grade.total([{"score": 1 / 3}] * 3 * n + [{"score": 2 / 3}] * 3) == n + 2
+    assert grade.total([{"score": 2 / 3}]) == 0.6667
+
+
 def test_each_function_that_fails_has_a_line(tmp_path):
     missing = "    raise NotImplementedError\n"
     files = {"ada": heads(missing, "    return y\n"), "bob": heads("    return x\n", missing)}
