@@ -10,20 +10,15 @@ that loops, crashes or deletes its folder costs only itself. This is no sandbox:
 read your files and use the network. Grade strangers' code in a container, see docs/course.md.
 """
 
-import contextlib
 import csv
 import io
-import json
 import os
-import shutil
-import signal
-import subprocess
-import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from course.apart import judge_apart
 from course.exercises import EXERCISES, STUBS, chosen, file_name
 from course.tools import write_tools
 from data.files import printable, write_json, write_text
@@ -31,9 +26,7 @@ from lab.command import main
 from lab.errors import require
 from lab.flags import flag
 
-START = 60  # seconds for a process to start; importing torch can take long on a busy machine
 LARGEST = 2**20  # bytes of a file
-ENVIRONMENT = ("PATH", "HOME", "LD_LIBRARY_PATH", "SYSTEMROOT")  # which a process gets to see
 
 
 @dataclass
@@ -152,56 +145,6 @@ def grade_file(folder, name, tools, flags):
     score = n_right / len(EXERCISES[name])
     output = "\n".join(printable(line, 500) for line in lines)
     return {"name": name, "score": score, "max_score": 1, "output": output}
-
-
-def judge_apart(path, n_functions, tools, flags):
-    """Judge a copy of a file in a process of its own; return (n_right, sentences)."""
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as room:
-        room, most = Path(room), START + flags.seconds * (n_functions + 2)
-        (room / "work").mkdir()
-        shutil.copyfile(path, room / "work" / path.name)
-        shutil.copytree(tools, room / "tools")
-        told = (path.name, room / "result.json", flags.seconds, flags.memory)
-        kept = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
-        more = os.environ.get("PYTHONPATH", "").split(os.pathsep)  # where a cluster may have torch
-        paths = [str(room / "tools"), *(path for path in more if path.endswith("-packages"))]
-        process = subprocess.Popen(
-            [sys.executable, "-m", "course.worker", *map(str, told)],
-            cwd=room / "work",
-            env=kept | {"PYTHONPATH": os.pathsep.join(paths), "TMPDIR": str(room / "work")},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        try:
-            ended = describe(process.wait(most))
-        except subprocess.TimeoutExpired:
-            ended = f"not finished after {most} seconds. Does a loop never end?"
-        finally:
-            stop(process)
-        try:
-            found = json.loads((room / "result.json").read_text(encoding="utf-8"))
-            lines = [str(line) for line in found["lines"][:n_functions]]
-            return min(max(int(found["n_right"]), 0), n_functions), lines
-        except (OSError, ValueError, KeyError, TypeError):
-            return 0, [ended]
-
-
-def describe(code):
-    """Return a sentence on a process that ended without a result."""
-    if code >= 0:
-        return f"ends the program with exit code {code} before its answers can be compared"
-    if -code in (signal.SIGKILL, signal.SIGXCPU):
-        return "was stopped by the system: it takes too much time or memory"
-    return f"crashes Python ({signal.Signals(-code).name})"
-
-
-def stop(process):
-    """End a process and what it has started."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL) if hasattr(os, "killpg") else process.kill()
-    process.wait()
 
 
 if __name__ == "__main__":
