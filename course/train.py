@@ -11,16 +11,14 @@ import copy
 import math
 import traceback
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import torch
 from torch.nn.utils import clip_grad_norm_
 
-from course.exercises import EXERCISES, answers_in, file_name, make_sheet
+from course.exercises import answers_in
 from course.explain import explain
-from course.judge import judge_function, load
+from course.functions import gather, put_in
 from data.batching import generator, random_blocks
 from data.streams import read_text
 from data.tokenizer import BOS
@@ -33,16 +31,6 @@ from lab.machine import set_up_device
 from lab.optim import learning_rate, make_adamw
 from model import Config, Decoder, LanguageModel
 
-USED = {  # function: its exercise
-    "attend": "attention",
-    "split_heads": "heads",
-    "join_heads": "heads",
-    "block": "block",
-    "loss": "perplexity",
-    "sinusoids": "sinusoids",
-    "causal_bias": "alibi",
-}
-ONLY_FOR = {"sinusoids": "sinusoidal", "causal_bias": "alibi"}
 SHOWN = 12  # tokens in the figure
 GRADIENT, LOSS = 1e-4, 1e-3  # relative differences by rounding: at first, and in 200 steps
 
@@ -82,12 +70,7 @@ def train(flags):
             mine = functions.loss(yours(x), y.contiguous())
             mine.backward()
         except Exception as error:
-            frames = traceback.extract_tb(error.__traceback__)
-            paths = [path for f in frames if (path := Path(f.filename)).parent == folder]
-            path = [folder, *paths][-1]
-            problem = f"{path}: {explain(error, path)}"
-            remedy = "correct what the check finds, and keep gradients: no .item() or .detach()"
-            raise UserError(f"training stops: {problem}; {remedy}") from None
+            raise stopped(error, folder) from None
         losses.append((mine.item(), theirs.item()))
         if step == 0:
             gradients = compare_gradients(yours, reference)
@@ -105,52 +88,13 @@ def train(flags):
     draw(folder / f"attention-{flags.pos}.png", text, yours, reference)
 
 
-def gather(folder, pos):
-    """Return the functions of a model, the student's if they run; the names of these, and of the
-    wrong ones."""
-    found, written, faults = {}, [], []
-    for function, exercise in USED.items():
-        if ONLY_FOR.get(function, pos) != pos:
-            continue
-        path, task = folder / file_name(exercise), make_sheet(exercise)[function]
-        answers, verdict = load(path)
-        mine = getattr(answers, function, None)
-        verdict = verdict or judge_function(path, mine, function, task)
-        runs = verdict.status in ("done", "mistake", "difference")
-        found[function] = mine if runs else EXERCISES[exercise][function][0]
-        if runs:
-            written.append(function)
-            faults += [function] * (verdict.status != "done")
-        said = (verdict.message or verdict.status).removeprefix(f"{function}: ")
-        print(f"  {function:<12} {'yours' if runs else 'the reference':<14} {said}")
-    return SimpleNamespace(**found), written, faults
-
-
-def put_in(functions, body):
-    """Let a Decoder compute with other functions than those of model.py, which may use float64."""
-    config = body.config
-
-    def forward(layer, x, bias, **_):
-        maps = []
-
-        def attention(x):
-            qkv = layer.attention.qkv(x).chunk(3, dim=-1)
-            q, k, v = (functions.split_heads(t, config.n_head) for t in qkv)
-            y, weights = functions.attend(q, k, v, None, bias, 0.0)
-            maps.append(weights)
-            return layer.attention.out(functions.join_heads(y).float())
-
-        parts = layer.norm1, attention, layer.norm2, layer.feed_forward, layer.dropout
-        return functions.block(x, *parts).float(), maps[0]
-
-    for layer in body.blocks:
-        layer.forward = partial(forward, layer)
-    if config.pos == "sinusoidal":
-        body.position_vectors = lambda T: functions.sinusoids(T, config.n_embd).float()
-    if config.pos == "alibi":
-        body.attention_bias = lambda T, mask: functions.causal_bias(config.n_head, T).float()
-    else:
-        body.attention_bias = lambda T, mask: torch.full((T, T), -math.inf).triu(1)
+def stopped(error, folder):
+    """Return a UserError that names the student's file in which an error was raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    path = [folder, *(path for f in frames if (path := Path(f.filename)).parent == folder)][-1]
+    remedy = "correct what the check finds, and keep gradients: no .item() or .detach()"
+    problem = explain(error, path).rstrip(".")
+    return UserError(f"training stops: {path}: {problem}; {remedy}")
 
 
 def compare_gradients(yours, reference):
