@@ -14,13 +14,15 @@ def first_difference(found, right):
     """
     for name in sorted(right, key=lambda name: name != "weights"):
         expected = right[name]
-        mine, tolerance = found[name], RANDOM if " " in name else EXACT
+        mine = found[name]
+        tolerance = RANDOM if " " in name else EXACT
         if mine.shape != expected.shape:
             return f"{name} has shape {tuple(mine.shape)}, expected {tuple(expected.shape)}", ""
         if kind(mine) != kind(expected):
             return f"{name} has dtype {mine.dtype}, expected {expected.dtype}", ""
         a, b = comparable(mine), comparable(expected)
-        if not (close := torch.isclose(a, b, tolerance, tolerance, equal_nan=True)).all():
+        close = torch.isclose(a, b, tolerance, tolerance, equal_nan=True)
+        if not close.all():
             index = tuple((~close).nonzero()[0].tolist())
             alike = written(mine[index], ".4g") == written(expected[index], ".4g")
             digits = ".9g" if alike else ".4g"
@@ -53,24 +55,23 @@ def picture(name, mine, right, close, index):
     """Return the surroundings of a place in both tensors as text; * marks what differs."""
     row, column = (0, *index)[-2:]
     top, left = max(0, row - WINDOW // 2), max(0, column - WINDOW // 2)
+    matrices = [t[index[:-2]] if t.dim() > 1 else t[None] for t in (right, mine, close)]
+    below, beyond = matrices[0].size(0) > top + WINDOW, matrices[0].size(1) > left + WINDOW
+    right, mine, close = (t[top : top + WINDOW, left : left + WINDOW] for t in matrices)
 
-    def cells(tensor, same):
-        tensor, same = (t[None] if t.dim() == 1 else t[index[:-2]] for t in (tensor, same))
-        bottom, end = tensor.size(0) > top + WINDOW, tensor.size(1) > left + WINDOW
-        tensor, same = (t[top : top + WINDOW, left : left + WINDOW] for t in (tensor, same))
+    def lines(matrix, same):
         rows = [
-            [written(n, ".3f") + (" " if ok else "*") for n, ok in zip(*p)]
-            for p in zip(tensor, same)
+            [written(number, ".3f") + (" " if ok else "*") for number, ok in zip(*pair)]
+            for pair in zip(matrix, same)
         ]
         width = max(len(cell) for row in rows for cell in row) + 1
-        lines = ["".join(cell.rjust(width) for cell in row) + "  …" * end for row in rows]
-        return lines + ["…".rjust(width - 1)] * bottom
+        text = ["".join(cell.rjust(width) for cell in row) + "  …" * beyond for row in rows]
+        return text + ["…".rjust(width - 1)] * below
 
-    starts = (("row", top), ("column", left))
-    place = [name + "".join(f"[{i}]" for i in index[:-2])] + [
-        f"{w}s from {n}" for w, n in starts if n
-    ]
-    columns = [["  expected", *cells(right, close | True)], ["  yours", *cells(mine, close)]]
-    width = max(map(len, columns[0]))
-    columns[1][0] += f" ({', '.join(place)})" * (len(index) > 2 or len(place) > 1)
-    return "\n".join(f"  {a.ljust(width)}  |{b}" for a, b in zip(*columns))
+    place = [name + "".join(f"[{i}]" for i in index[:-2])]
+    place += [f"rows from {top}"] * (top > 0) + [f"columns from {left}"] * (left > 0)
+    shown = f" ({', '.join(place)})" if len(index) > 2 or len(place) > 1 else ""
+    expected = ["  expected", *lines(right, torch.ones_like(close))]
+    yours = [f"  yours{shown}", *lines(mine, close)]
+    width = max(map(len, expected))
+    return "\n".join(f"  {a.ljust(width)}  |{b}" for a, b in zip(expected, yours))
