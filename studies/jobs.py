@@ -86,16 +86,9 @@ def list_places(flags, n_gpus):
 
 
 def run_job(out, folder, module, arguments, progress, places):
-    """Run one job in a process of its own, in a free place, unless it is finished.
-
-    A folder with result.json (figures: maps.json) is finished. If it is a run, which has a
-    config.json, its flags must be these. Any other job is repeated when its arguments change.
-    """
+    """Run one job in a process of its own, in a free place, unless it is finished."""
     path, arguments = out / folder, [*map(str, arguments), "--out", str(out / folder)]
-    # compare.py leaves neither, and so is always repeated: it may have more runs now
-    finished = path / ("maps.json" if module == "attention_maps" else "result.json")
-    if finished.exists() and not is_outdated(path, arguments):
-        check_flags(path, arguments)
+    if is_finished(path, arguments):
         progress.end(folder, "finished before", new=False)
         return
     resume = ["--resume"] if can_resume(path) else []
@@ -115,17 +108,20 @@ def run_job(out, folder, module, arguments, progress, places):
     progress.end(folder, done.stdout.strip().splitlines()[-1])
 
 
-def is_outdated(path, arguments):
-    """Return whether a finished job without config.json had other arguments, such as fewer runs."""
-    if (path / "config.json").exists() or not (path / "result.json").exists():
-        return False
-    return not str(read_result(path).get("command")).endswith(shlex.join(arguments))
+def is_finished(path, arguments):
+    """Return whether a job need not run again. Raises UserError for a run with other flags."""
+    if not (path / "result.json").exists():
+        # Maps are drawn once. compare.py leaves neither file: it may have more runs now
+        return (path / "maps.json").exists()
+    if (path / "config.json").exists():
+        check_flags(path, arguments)
+        return True
+    # No run, but a look at runs: repeated with other arguments, such as more runs
+    return str(read_result(path).get("command")).endswith(shlex.join(arguments))
 
 
 def check_flags(path, arguments):
     """Raise UserError if the finished run in a folder was given other flags than these."""
-    if not (path / "config.json").exists():
-        return  # no run, but figures
     config, now = read_config(path), typed_flags(arguments)
     for name in dict.fromkeys([*now, *config.get("given", ())]):
         had, given = config["flags"].get(name), now.get(name, "its default")
