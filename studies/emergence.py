@@ -33,23 +33,27 @@ class Flags(FitFlags):
 
 
 def study(flags):
-    measured = measure_runs(flags, ("lm",), "emergence", measure)
-    for label, r in measured.results.items():
-        alike = all(steps == r["kept"][0] for steps in r["kept"])
-        require((alike, f"{label}: its seeds kept other steps; train them with the same --keep"))
+    measured = measure_runs(flags, ("lm",), "emergence", measure, check_kept)
     print(write_table(measured))
     draw(measured)
     measured.finish("emergence.png", "emergence.md", "emergence.tex")
+
+
+def check_kept(label, runs):
+    """Raise UserError unless all seeds of a configuration kept the same steps."""
+    remedy = "train it with --keep 0,100,200 or other steps"
+    for run in runs:
+        kept = kept_steps(run.folder)
+        require((kept, f"{run.folder}: holds no weights of earlier steps; {remedy}"))
+        alike = kept == kept_steps(runs[0].folder)
+        require((alike, f"{label}: its seeds kept other steps; train them with the same --keep"))
 
 
 def measure(run, corpus, flags):
     """Return {"kept": the steps, "loss": nats per token of test text, one per step, "median": the
     probe's distance per step and layer, "middle": that of the middle}."""
     train, test = texts_of(run, corpus, flags.blocks, flags.seed)
-    kept = kept_steps(run.folder)
-    remedy = "train it with --keep 0,100,200 or other steps"
-    require((kept, f"{run.folder}: holds no weights of earlier steps; {remedy}"))
-    losses, distances = [], []
+    kept, losses, distances = kept_steps(run.folder), [], []
     for step in kept:
         model = read_run(run.folder, device=run.device, step=step).model
         probes = fit_probes(model.body, *train, flags)

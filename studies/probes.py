@@ -71,15 +71,23 @@ class Measured:
         finish(self.flags, self.out, self.started, {"runs": self.results}, files)
 
 
-def measure_runs(flags, kinds, subfolder, measure):
-    """Return the Measured runs. measure(run, corpus, flags) returns {name: number or list}."""
+def measure_runs(flags, kinds, subfolder, measure, check=lambda label, runs: None):
+    """Return the Measured runs. measure(run, corpus, flags) returns {name: number or list}.
+
+    check(label, runs) may refuse a configuration before anything is measured.
+    """
     started, device = time.perf_counter(), set_up_device(flags)
     folders = list(dict.fromkeys(map(Path, flags.runs)))
     loaded = {folder: read_run(folder, kinds, device=device) for folder in folders}
     out = figures_folder(flags.out or folders[0] / subfolder)
+    groups = {
+        label: [loaded[folder] for folder in configuration.folders.values()]
+        for label, configuration in labelled(folders, flags.labels).items()
+    }
+    for label, runs in groups.items():
+        check(label, runs)
     results = {}
-    for label, configuration in labelled(folders, flags.labels).items():
-        runs = [loaded[folder] for folder in configuration.folders.values()]
+    for label, runs in groups.items():
         measured = []
         for run in runs:
             print(f"measuring {run.folder}", flush=True)

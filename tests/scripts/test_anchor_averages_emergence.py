@@ -82,6 +82,7 @@ def test_seeds_that_kept_other_steps_are_refused(kept, corpus, tmp_path):
     train("train_lm", **flags, data=corpus, out=tmp_path / "3")
     done = call("emergence", kept[0], tmp_path / "3", blocks=20, steps=5, out=tmp_path / "out")
     assert_complains(done, "its seeds kept other steps", "--keep")
+    assert "measuring" not in done.out
 
 
 def test_a_run_without_kept_weights_is_refused(finished, tmp_path):
