@@ -16,12 +16,11 @@ import torch
 from data import batching
 from lab import tables
 from lab.command import main
-from lab.errors import require
 from lab.figures import legend_below, new_figure, over_seeds, save, styled
 from lab.flags import flag
 from lab.inside.answers import losses_of_blocks
 from nets.ensemble import members_of
-from studies.probes import ProbeFlags, measure_runs
+from studies.probes import ProbeFlags, blocks_of, measure_runs
 
 SEGMENTS = 8  # parts of a block over which its losses are averaged
 KEPT = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -45,14 +44,10 @@ def measure(run, corpus, flags):
     """Return {"kept": the values of k, "shuffled": the loss of the last word for each, "segments":
     the loss in each part of the block}, losses in nats."""
     model, T = members_of(run.model)[0], run.model.body.config.block_size  # of an ensemble, one
-    ids = batching.stream(run.tokenizer, [line for part in corpus.tests.values() for line in part])
-    problem = f"too little test text for blocks of {T} tokens; give another corpus"
-    require((len(ids) > T, f"--data {corpus.name}: {problem}"))
     gen = batching.generator("order", flags.seed)
-    x, y = batching.random_blocks(ids, T, flags.blocks, gen)  # (N, T)
+    x, y = blocks_of(run, corpus, "test", flags.blocks, gen)  # (N, T)
     order = torch.rand(x.shape, generator=gen)
     if run.config["flags"].get("anchor"):
-        x = batching.anchored(x)
         order[:, 0] = -1  # shuffled words stay behind the anchor
 
     losses = losses_of_blocks(model, x, y).view(-1, T).mean(0)  # (T,)

@@ -158,31 +158,37 @@ def count_ticks(axis, most):
     axis.minorticks_off()
 
 
+def blocks_of(run, corpus, part, n, gen):
+    """Return n blocks of running text, inputs and targets (n, T), as in the run's training.
+
+    part: training or test, of the corpus. Raises UserError for too little text.
+    """
+    T, tests = run.model.body.config.block_size, corpus.tests.values()
+    lines = corpus.lines if part == "training" else [line for each in tests for line in each]
+    ids = batching.stream(run.tokenizer, lines)
+    problem = f"too little {part} text for blocks of {T} tokens; give another corpus"
+    require((len(ids) > T, f"--data {corpus.name}: {problem}"))
+    x, y = batching.random_blocks(ids, T, n, gen)
+    return (batching.anchored(x) if run.config["flags"].get("anchor") else x), y
+
+
 def texts_of(run, corpus, n, seed):
     """Return sequences to train and to test probes on, two pairs idx, mask (N, T).
 
     A causal model reads blocks of running text, an encoder padded sentences, as in its training.
     Raises UserError for too little text.
     """
-    T = run.model.body.config.block_size
-    tests = [line for part in corpus.tests.values() for line in part]
-    pairs = []
     if run.kind == "lm":
-        for lines, count, key in ((corpus.lines, n, "probe"), (tests, n // 4, "probe test")):
-            ids = batching.stream(run.tokenizer, lines)
-            problem = f"too little text for blocks of {T} tokens; give another corpus"
-            require((len(ids) > T, f"--data {corpus.name}: {problem}"))
-            gen = batching.generator(key, seed)
-            blocks, _ = batching.random_blocks(ids, T, count, gen)
-            if run.config["flags"].get("anchor"):
-                blocks = batching.anchored(blocks)
-            pairs.append((blocks, torch.ones_like(blocks, dtype=torch.bool)))
-        return pairs
+        train, _ = blocks_of(run, corpus, "training", n, batching.generator("probe", seed))
+        test, _ = blocks_of(run, corpus, "test", n // 4, batching.generator("probe test", seed))
+        return [(idx, torch.ones_like(idx, dtype=torch.bool)) for idx in (train, test)]
+    tests = [line for part in corpus.tests.values() for line in part]
     lines, held_out = corpus.texts(), tests or [text for _, text in corpus.test_rows]
     if not held_out:
         lines, held_out = hold_out(lines, 0.2, seed=0)
+    pairs = []
     for part, count in ((lines, n), (held_out, n // 4)):
-        sequences, _ = batching.sentences(run.tokenizer, part, T)
+        sequences, _ = batching.sentences(run.tokenizer, part, run.model.body.config.block_size)
         chosen = torch.randperm(len(sequences), generator=batching.generator("probe", seed))[:count]
         require((len(chosen) > 0, f"--data {corpus.name}: no sentences found; give another corpus"))
         pairs.append(batching.pad([sequences[i] for i in chosen]))
