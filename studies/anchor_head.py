@@ -124,9 +124,8 @@ def write_table(measured):
 @styled()
 def draw(measured):
     """Draw anchor.png: for each configuration, the weight of the heads on the first token."""
-    figure, axes = new_figure(
-        1, len(measured.results), figsize=(3.4 * len(measured.results) + 0.6, 3.3), squeeze=False
-    )
+    n = len(measured.results)
+    figure, axes = new_figure(1, n, figsize=(3.4 * n + 0.6, 3.3), squeeze=False)
     for (r, style), axis in zip(measured.with_styles(), axes[0]):
         T = len(r["weights"][0][0][0])
         count = range(1, T + 1)  # words so far
@@ -136,12 +135,10 @@ def draw(measured):
                 if (i + 1, h + 1) != (layer, head):
                     axis.plot(count, values, color="0.8", linewidth=0.8)
         axis.plot([], [], color="0.8", linewidth=0.8, label="other heads, one seed")
-        chosen = [
-            weights[layer - 1][head - 1] for (layer, head), weights in zip(r["head"], r["weights"])
-        ]
-        means = over_seeds(
-            axis, count, chosen, color=style["color"], linewidth=1.8, label="counting head"
-        )
+        seeds = zip(r["head"], r["weights"])
+        chosen = [weights[layer - 1][head - 1] for (layer, head), weights in seeds]
+        look = dict(color=style["color"], linewidth=1.8, label="counting head")
+        means = over_seeds(axis, count, chosen, **look)
         last = min(max(means[-1], 1e-6), 1 - 1e-6)  # a window hides the first token: 0
         c = last * (T - 1) / (1 - last)  # the first token counts c times
         fitted = [c / (c + t - 1) for t in count]

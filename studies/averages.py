@@ -139,13 +139,8 @@ def write_table(measured):
 @styled()
 def draw(measured):
     """Draw averages.png: squared lengths over positions, measured and predicted."""
-    figure, axes = new_figure(
-        1,
-        len(measured.results),
-        figsize=(3.4 * len(measured.results) + 0.6, 3.3),
-        squeeze=False,
-        sharey=True,
-    )
+    n = len(measured.results)
+    figure, axes = new_figure(1, n, figsize=(3.4 * n + 0.6, 3.3), squeeze=False, sharey=True)
     for (r, style), axis in zip(measured.with_styles(), axes[0]):
         for kind, filling, dashes in (("untrained", "white", "-"), ("trained", None, "--")):
             seeds = [seed["measured"] for seed in r[kind]]
