@@ -105,7 +105,9 @@ def run_job(out, folder, module, arguments, progress, places):
         lines = (done.stderr or done.stdout).strip().splitlines() or ["no output"]
         job = f"in the job {path}, exit code {done.returncode}; its command: {shlex.join(command)}"
         raise UserError(f"{lines[-1]} ({job})")
-    progress.end(folder, done.stdout.strip().splitlines()[-1])
+    *lines, last = done.stdout.strip().splitlines()
+    notes = [line.strip() for line in lines if line.lstrip().startswith("note: ")]
+    progress.end(folder, "; ".join([last, *notes]))
 
 
 def is_finished(path, arguments):

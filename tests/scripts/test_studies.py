@@ -96,6 +96,12 @@ def test_an_interrupted_job_is_resumed(corpus, tmp_path, jobs_in_process):
     run_all(tmp_path / "run" / "..", jobs, JobFlags(jobs=1))
 
 
+def test_notes_of_a_job_follow_its_last_line(corpus, tmp_path, jobs_in_process, capsys):
+    argv = [*SHORT["train_classifier"], "--data", corpus, "--vocab-size", 15]
+    run_all(tmp_path, [[("run", "train_classifier", argv)]], JobFlags(jobs=1))
+    assert capsys.readouterr().out.count("% of the test words are unknown to the vocabulary") == 1
+
+
 def test_ctrl_c_says_how_to_continue(corpus, tmp_path, monkeypatch):
     def stop(*_):
         raise KeyboardInterrupt
