@@ -23,7 +23,7 @@ from data.noise import noise_tokens
 from data.tokenizer import BOS, check_vocab_size, encode, train_tokenizer
 from lab.command import main
 from lab.errors import require
-from lab.flags import TokenizerFlags, flag, given
+from lab.flags import TokenizerFlags, flag, given, script_of
 from lab.folder import name_folder, open_folder
 from lab.machine import git_revision, versions
 from lab.optim import perplexity
@@ -85,7 +85,7 @@ def count(flags):
         summary.append(f"naive Bayes accuracy {result['accuracy/test']:.1%}")
         if "accuracy/unseen" in result:
             summary[-1] += f", {result['accuracy/unseen']:.1%} on unseen sentences"
-    config = {"kind": "baselines", "flags": asdict(flags)}
+    config = {"kind": "baselines", "script": script_of(flags), "flags": asdict(flags)}
     config |= {"revision": git_revision(), "versions": versions()}
     write_json(folder / "config.json", config)
     if test:

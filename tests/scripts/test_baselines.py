@@ -223,6 +223,7 @@ def test_the_numbers_of_a_text_fit_together(text, shell, tmp_path):
     assert result["seconds"] >= 0 and result["command"].startswith("python baselines.py --data ")
     config = json.loads((out / "config.json").read_text(encoding="utf-8"))
     assert config["kind"] == "baselines" and config["flags"]["order"] == 3
+    assert config["script"] == "baselines.py"
     assert done.out.splitlines()[-1].startswith(f"3-gram perplexity heldout {found:.1f}; ")
 
 
