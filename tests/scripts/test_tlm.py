@@ -16,6 +16,7 @@ from data.masked_pairs import VIEWS, masked_test_set
 from data.tokenizer import BOS, MASK, encode, train_tokenizer
 from lab.load import read_run
 from lab.parameters import count_parameters
+from lab.records import read_metrics
 from model import POSITIONS
 from nets.two_languages import make_encoder
 
@@ -200,6 +201,13 @@ def test_perplexities_and_accuracies_are_those_by_hand(ciphers, tmp_path):
             result, name = result_of(tmp_path / "run"), f"test-{language}-{view}"
             assert result[f"perplexity/{name}"] == pytest.approx(math.exp(nats / count), rel=1e-4)
             assert result[f"accuracy/{name}"] == pytest.approx(right / count)
+    last = read_metrics(tmp_path / "run")[-1]
+    alone, paired = (
+        sum(math.log(last[f"perplexity/valid-{language}-{view}"]) / 2 for language in ("en", "xx"))
+        for view in ("alone", "paired")
+    )
+    expected = 0.8 * paired + 0.2 * alone  # as often as each is trained
+    assert last["loss/valid"] == pytest.approx(expected, rel=1e-9)
 
 
 def test_without_val_files_some_pairs_are_held_out(tmp_path):

@@ -10,6 +10,7 @@ import data
 from data.batching import pad
 from data.tokenizer import BOS, EOS, MASK, UNK, encode
 from lab import load_run
+from lab.records import read_metrics
 from model import Config
 from nets.generative import GenerativeClassifier
 
@@ -92,8 +93,8 @@ def test_the_other_scripts_read_it(run, finished, tmp_path):
 
 
 def test_steps_of_the_classes_can_be_kept_and_flags_are_obeyed(corpus, tmp_path):
-    argv = (*SHORT["train_generative"], "--data", corpus, "--steps", 4, "--class-steps", 4)
-    ways = {"decay": 0, "label_smoothing": 0.5, "clip": 0.1, "swap_words": 0}
+    argv = (*SHORT["train_generative"], "--data", corpus, "--eval-every", 1)
+    ways = {"decay": 0, "label_smoothing": 0.5, "clip": 0.1, "swap_words": 0, "warmup": 3}
     found = []
     for name, value in [("decay", 1), *ways.items()]:
         out = tmp_path / f"{name}-{value}"
@@ -103,7 +104,10 @@ def test_steps_of_the_classes_can_be_kept_and_flags_are_obeyed(corpus, tmp_path)
     kept = torch.load(out / "checkpoint.pt", weights_only=True)["optimizer"]["state"]
     assert {int(state["step"]) for state in kept.values()} == {4}  # no averages of the first stage
     groups = torch.load(out / "checkpoint.pt", weights_only=True)["optimizer"]["param_groups"]
-    assert groups[0]["lr"] == pytest.approx(5e-4 / 4)  # the last of four steps down to zero
+    # The last of four steps down to zero: the classes have no warm-up
+    assert groups[0]["lr"] == pytest.approx(5e-4 / 4)
+    tokens = [line["tokens"] for line in read_metrics(out)]
+    assert tokens[4] != 4 * tokens[1]  # each step reads another batch
     assert not any(torch.equal(found[0], other) for other in found[1:])
     late = call("train_generative", *argv, keep="9", out=tmp_path / "late")
     assert_complains(late, "--keep 9", "from 0 to 8")

@@ -26,6 +26,7 @@ from data.masked_comments import VIEWS, fixed_batches, sum_by_group
 from data.tokenizer import BOS, UNK, encode, train_tokenizer
 from lab.load import read_run
 from lab.parameters import count_parameters
+from lab.records import read_metrics
 from model import POSITIONS, sinusoids
 from nets.thread_reader import ThreadReader
 
@@ -252,6 +253,10 @@ def test_the_perplexities_are_those_by_hand(ancestor_positions, echoes, tmp_path
         assert result_of(tmp_path / "run")[f"perplexity/test-{name}"] == pytest.approx(
             math.exp(sum(nats) / len(nats)), rel=1e-4
         )
+    last = read_metrics(tmp_path / "run")[-1]
+    with_ancestors, alone, _ = (math.log(last[f"perplexity/valid-{view}"]) for view in VIEWS)
+    expected = 0.8 * with_ancestors + 0.2 * alone  # as often as each is trained
+    assert last["loss/valid"] == pytest.approx(expected, rel=1e-9)
 
 
 def test_toy_prints_the_distance_to_the_floor(tmp_path, monkeypatch):
