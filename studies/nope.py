@@ -26,6 +26,7 @@ from studies.jobs import StudyFlags, options, run_all, typed_flags
 from studies.report import finish, joint_perplexity, picture, read_table, write_report
 
 COMPARED = ("nope", "learned", "sinusoidal", "alibi", "rope")
+PAIR = ("nope", "learned")  # have --seeds seeds, and are compared in every respect
 ANCHORS = (False, True)  # whether every block begins with [BOS]
 
 # depths: numbers of layers, of which the second is the main model. lengths: of blocks; the main
@@ -89,20 +90,20 @@ def study(flags):
     problem = f"--data {flags.data}: no running text with a test set found; give another corpus"
     require((corpus.lines and corpus.tests, problem))
     n_layer, T = main_shape(size)
-    few, pairs = flags.seeds_beside, ("nope", "learned")
+    few = flags.seeds_beside
 
     # The main model with each encoding, then NoPE of other depths, then other lengths of block
     main_models = [
-        Model(pos, n_layer, T, anchor, flags.seeds if pos in pairs else few)
+        Model(pos, n_layer, T, anchor, flags.seeds if pos in PAIR else few)
         for pos in COMPARED
         for anchor in ANCHORS
-        if anchor or pos in pairs
+        if anchor or pos in PAIR
     ]
     depths = [Model("nope", n, T, a, few) for n in size["depths"] if n != n_layer for a in ANCHORS]
-    lengths = [Model(p, n_layer, n, True, few) for n in size["lengths"] if n != T for p in pairs]
+    lengths = [Model(p, n_layer, n, True, few) for n in size["lengths"] if n != T for p in PAIR]
     models = [*main_models, *depths, *lengths]
     jobs = [causal_job(flags, size, model, seed) for model in models for seed in range(model.seeds)]
-    jobs += [masked_job(flags, size, pos, seed) for seed in range(few) for pos in pairs]
+    jobs += [masked_job(flags, size, pos, seed) for seed in range(few) for pos in PAIR]
 
     # What is looked at: the main models, those with the anchor beside NoPE, NoPE alone, its depths
     nope = [model for model in main_models if model.pos == "nope"]
@@ -126,7 +127,7 @@ def study(flags):
     }
     masked = {
         pos: [read_result(out / f"mlm-{pos}-{seed}")["perplexity/valid"] for seed in range(few)]
-        for pos in pairs
+        for pos in PAIR
     }
     written = write_tables(out, corpus.name, size, result, masked)
     title = "Models without positions still learn positions"
@@ -224,8 +225,7 @@ def write_tables(out, data_name, size, result, masked):
         for n in size["depths"]
     ]
     lengths = [
-        row(POSITION_NAMES[p], *((p, n_layer, n, True) for n in size["lengths"]))
-        for p in ("nope", "learned")
+        row(POSITION_NAMES[p], *((p, n_layer, n, True) for n in size["lengths"])) for p in PAIR
     ]
     bags = [[POSITION_NAMES[p], tables.spread(values, 2)] for p, values in masked.items()]
     tokens_of = [f"{length} tokens" for length in size["lengths"]]
