@@ -134,7 +134,8 @@ def study(flags):
         name: {"perplexity": [r["perplexity/valid"] for r in each], "lr": rates[name]}
         for name, each in results.items()
     }
-    finish(flags, out, started, numbers, ("clap.png", "clap.md", "clap.tex", "compare/"))
+    files = ("clap.png", "clap.md", "clap.tex", *(["compare/"] if folders else []))
+    finish(flags, out, started, numbers, files)
 
 
 def training(name, seed, where, flags, steps, lr):
