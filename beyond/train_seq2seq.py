@@ -62,7 +62,8 @@ class Flags(TrainFlags, ProcessFlags):
 
 @torch.no_grad()
 def evaluate(model, batches, device, flags, first):
-    """Return (nats, tokens, nats of words, words); sentinels and [EOS] are not words."""
+    """Return (nats, tokens, nats of words, words). [EOS] and the sentinels, which have the ids from
+    `first` on, are not words."""
     model.eval()
     sums = torch.zeros(4, dtype=torch.float64)
     for source, mask, inputs, labels in processes.my_share(batches):

@@ -98,7 +98,8 @@ def train(flags):
     source = load_init_from(flags, "mlm")
     check(flags, source)
     name, tokenizer, forests, notes = read_forests(flags, source and source.tokenizer)
-    vocab_size, starts, known = tokenizer.get_vocab_size(), word_starts(tokenizer), forests["train"]
+    vocab_size, starts = tokenizer.get_vocab_size(), word_starts(tokenizer)
+    forest = forests["train"]
     fixed = {n: fixed_batches(forests[n], flags, vocab_size, starts) for n in ("valid", "test")}
     floor = {}
     for n, part in fixed.items():
@@ -118,9 +119,9 @@ def train(flags):
     if flags.compile:
         compile_blocks(model)
     optimizer = run.make_adamw(model)
-    trees = {n: int((forest.depths == 0).sum()) for n, forest in forests.items()}
-    n_tokens = sum(map(len, known.sequences))
-    what = f"{len(known.texts) - trees['train']:,} comments, {n_tokens:,} tokens"
+    trees = {n: int((each.depths == 0).sum()) for n, each in forests.items()}
+    n_tokens = sum(map(len, forest.sequences))
+    what = f"{len(forest.texts) - trees['train']:,} comments, {n_tokens:,} tokens"
     sizes = f"{trees['valid']:,} for validation, {trees['test']:,} for the test"
     say_start(run, f"{name}: {trees['train']:,} training trees ({what}), {sizes}", model)
     words = torch.cat([sequence[1:] for sequence in forests["test"].sequences])
@@ -137,12 +138,12 @@ def train(flags):
         valid = (1 - flags.alone_rate) * loss["ancestors"] + flags.alone_rate * loss["alone"]
         return {"loss/valid": valid} | numbers, f"perplexity  {in_words(numbers, 'valid')}"
 
-    rows_of = by_epoch(len(known.pieces), flags.batch_size, flags.seed, known.batches)
+    rows_of = by_epoch(len(forest.pieces), flags.batch_size, flags.seed, forest.batches)
     for step in run.steps(model, optimizer, measure, monitor="loss/valid"):
         comments = rows_of(step)
         gen = generator(flags.seed, "masks", step)
         alone = torch.rand((), generator=gen) < flags.alone_rate
-        idx, mask = known.comments(comments.tolist())  # (B, T)
+        idx, mask = forest.comments(comments.tolist())  # (B, T)
         inputs, labels = mask_tokens(idx, vocab_size, gen, flags.mask_rate, flags.mask_unit, starts)
         count = max(1, (labels != -100).sum().item())
         for group in optimizer.param_groups:
@@ -151,7 +152,7 @@ def train(flags):
         total = 0.0
         # All rows at once, unless several processes or --accumulate split them
         for rows, targets in processes.micro_batches(flags, step, labels):
-            read = {} if alone else known.above(comments[rows].tolist(), known.chains)
+            read = {} if alone else forest.above(comments[rows].tolist(), forest.chains)
             read = send_all({"idx": inputs[rows], "mask": mask[rows], **read}, device)
             with autocast(flags, device):
                 loss = model.loss(targets=targets, **read) / count
@@ -160,8 +161,8 @@ def train(flags):
         processes.sum_gradients(model)
         clip_grad_norm_(model.parameters(), flags.clip or math.inf)
         optimizer.step()
-        above = set() if alone else {a for row in comments.tolist() for a in known.chains[row]}
-        run.record_step(step, total, int(mask.sum()) + sum(len(known.sequences[a]) for a in above))
+        above = set() if alone else {a for row in comments.tolist() for a in forest.chains[row]}
+        run.record_step(step, total, int(mask.sum()) + sum(len(forest.sequences[a]) for a in above))
 
     # Results
     best, result = run.load_best(model), {}
