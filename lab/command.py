@@ -19,7 +19,7 @@ from data import locks
 from data.files import DataError, printable
 from lab import processes
 from lab.errors import UserError, require
-from lab.flags import script_of, spelled, was_given
+from lab.flags import LoopFlags, ModelFlags, RunFlags, script_of, spelled, was_given
 from lab.live import LiveLine
 from lab.records import started_with
 from lab.signals import Interrupted, own_signals
@@ -113,29 +113,30 @@ def fail(prog, message, code=2):
 # ---------------------------------------------------------------------------- parsing
 
 
-FIRST = ("RunFlags", "ModelFlags", "LoopFlags")  # groups in --help before the script's own
+FIRST = (RunFlags, ModelFlags, LoopFlags)  # groups in --help before the script's own
 
 
 def parse(flags_class, description="", argv=None, saved=None):
     """Return the command line as an instance of a flags dataclass, with the set `given`.
 
     --n-head and --n_head are the same flag. saved: {name: value} that replace defaults.
-    An unknown flag or a malformed value exits with code 2. A value out of range raises UserError.
+    Raises UserError.
     """
+    has_groups = flags_class.__bases__ != (object,)
     parser = LineParser(
         description=description,
-        usage="%(prog)s [flags]" if flags_class.__mro__[1:-1] else None,
+        usage="%(prog)s [flags]" if has_groups else None,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         prog=f"python {script_of(flags_class)}",
         argument_default=argparse.SUPPRESS,
         allow_abbrev=False,
     )
-    parser.script = program(flags_class)
     about = metadata_of(flags_class)
-    for title, fields in grouped(flags_class):
-        group = parser.add_argument_group(title) if title else parser
+    for group, fields in grouped(flags_class):
+        title = "this script" if group is flags_class else group.__doc__
+        section = parser.add_argument_group(title) if has_groups else parser
         for field in fields:
-            add_argument(group, field, about[field.name])
+            add_argument(section, field, about[field.name])
     words = [
         re.sub(r"^--[\w-]+(?==|\Z)", lambda found: found[0].replace("_", "-"), word)
         for word in (sys.argv[1:] if argv is None else argv)
@@ -156,30 +157,25 @@ def parse(flags_class, description="", argv=None, saved=None):
 
 
 def metadata_of(flags_class):
-    """Return {name: metadata of `flag`}: a group may change only the default of a flag."""
-    found = {}
-    for owner in reversed(flags_class.__mro__):
-        for field in owner.__dict__.get("__dataclass_fields__", {}).values():
-            if field.metadata:
-                found[field.name] = field.metadata
-    return found
+    """Return {name: metadata of `flag`}. A subclass that sets only another default, as in
+    `n_layer: int = 1`, keeps the metadata of the group."""
+    groups = [base for base in reversed(flags_class.__mro__) if dataclasses.is_dataclass(base)]
+    fields = [field for group in groups for field in dataclasses.fields(group)]
+    return {field.name: field.metadata for field in fields if field.metadata}
 
 
 def grouped(flags_class):
-    """Return [(title, fields)]: run, model and length, then the script's own, then the rest."""
-    groups = {owner: [] for owner in flags_class.__mro__}
+    """Return [(group, fields)] in the order of --help: FIRST, the script's own flags, the rest."""
+    ancestors = flags_class.__mro__  # begins with flags_class
+    groups = {group: [] for group in (*FIRST, *ancestors)}
     for field in dataclasses.fields(flags_class):  # belongs to the group that defines it first
-        owners = [owner for owner in groups if field.name in inspect.get_annotations(owner)]
-        groups[owners[-1]].append(field)
-    groups = {owner: fields for owner, fields in groups.items() if fields}
-    titles = {flags_class: "this script" if len(groups) > 1 else ""}
-    first = [owner for name in FIRST for owner in groups if owner.__name__ == name]
-    order = dict.fromkeys([*first, flags_class, *groups])
-    return [(titles.get(owner, owner.__doc__), groups[owner]) for owner in order if owner in groups]
+        owner = next(c for c in reversed(ancestors) if field.name in inspect.get_annotations(c))
+        groups[owner].append(field)
+    return [(group, fields) for group, fields in groups.items() if fields]
 
 
-def add_argument(group, field, about):
-    """Add one field of a flags dataclass to an argparse group."""
+def add_argument(section, field, about):
+    """Add one field of a flags dataclass to a section of --help."""
     default = about["shown"] or field.default
     empty = default in ("", None, ()) or default is False  # unlike 0
     if default is True:
@@ -203,9 +199,9 @@ def add_argument(group, field, about):
         if not (about["choices"] or about["positional"]):
             options["metavar"] = field.type.__name__.upper()
     if about["positional"]:
-        group.add_argument(field.name, **options)
+        section.add_argument(field.name, **options)
     else:
-        group.add_argument(spelled(field.name), dest=field.name, **options)
+        section.add_argument(spelled(field.name), dest=field.name, **options)
 
 
 LIMITS = {
@@ -239,7 +235,7 @@ def finite_number(word):
 
 
 class LineParser(argparse.ArgumentParser):
-    """argparse, but a mistake takes one line instead of a page."""
+    """argparse, but a mistake raises UserError instead of printing a page."""
 
     def error(self, message):
         message = message.replace("ignored explicit argument", "takes no value, got")
@@ -254,4 +250,4 @@ class LineParser(argparse.ArgumentParser):
             near = [usual] if usual in known else difflib.get_close_matches(unknown[1], known, 1)
             message += "".join(f"; did you mean {name}?" for name in near)
         message = message.replace("_number value", " number")  # "invalid whole_number value"
-        fail(self.script, f"{message}; see --help")
+        raise UserError(f"{message}; see --help")
