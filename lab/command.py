@@ -42,12 +42,9 @@ def main(run_script, flags_class, description):
     A UserError or DataError, a full disk and a lack of memory end in one line on stderr and exit
     code 2, a signal in exit code 128 + its number.
     """
-    flags, prog = None, program(flags_class)
-    for name, mode in {"stdin": "r", "stdout": "w", "stderr": "w"}.items():
-        if getattr(sys, name) is None:  # closed, as by 2>&-, or a program without a console
-            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # for letters that its encoding lacks
+    flags = None
+    prog = Path(sys.modules[flags_class.__module__].__file__).name
+    prepare_streams()
     try:
         with own_signals():
             flags = parse(flags_class, description)
@@ -68,21 +65,10 @@ def main(run_script, flags_class, description):
     except BrokenPipeError:  # the reader of the output has gone, as `| head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         fail(prog, "stopped: nothing reads the output any more", 1)
-    except OSError as error:
-        if error.filename is None and error.errno is None:
-            raise
-        where = error.filename or getattr(flags, "out", "") or "the run folder"
-        place = next((f"--{name}" for name in ("out", "table") if hasattr(flags, name)), "folder")
-        remedy = f"check the path, free some space, or choose another {place}"
-        fail(prog, f"{where}: {error.strerror}; {remedy}")
-    except (MemoryError, RuntimeError) as error:
-        full = isinstance(error, (MemoryError, torch.OutOfMemoryError))
-        if full or "allocate memory" in str(error):
-            remedy = "make the model, the batch or the blocks smaller"
-            fail(prog, f"out of memory ({str(error)[:120]}); {remedy}")
-        compiles = getattr(flags, "compile", False)
-        if compiles and isinstance(error, torch._dynamo.exc.TorchDynamoException):
-            fail(prog, f"--compile: failed ({str(error)[:120]}); leave --compile out")
+    except (OSError, MemoryError, RuntimeError) as error:
+        message = explain(error, flags)
+        if message:
+            fail(prog, message)
         if not processes.is_lost_peer(error):
             raise
         try:
@@ -97,9 +83,32 @@ def main(run_script, flags_class, description):
         processes.end()
 
 
-def program(flags_class):
-    """Return the name of the script of these flags, such as train_lm.py."""
-    return Path(sys.modules[flags_class.__module__].__file__).name
+def prepare_streams():
+    """Let the script print anywhere: to closed streams, and letters that the encoding lacks."""
+    for name, mode in {"stdin": "r", "stdout": "w", "stderr": "w"}.items():
+        if getattr(sys, name) is None:  # closed, as by 2>&-, or a program without a console
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def explain(error, flags):
+    """Return what failed on this machine and the remedy, "" for an error in the code."""
+    why = str(error)[:120]
+    if isinstance(error, OSError):
+        if error.filename is None and error.errno is None:  # not from the system
+            return ""
+        where = error.filename or getattr(flags, "out", "") or "the run folder"
+        place = next((f"--{name}" for name in ("out", "table") if hasattr(flags, name)), "folder")
+        remedy = f"check the path, free some space, or choose another {place}"
+        return f"{where}: {error.strerror}; {remedy}"
+    full = isinstance(error, (MemoryError, torch.OutOfMemoryError))
+    if full or "allocate memory" in str(error):
+        return f"out of memory ({why}); make the model, the batch or the blocks smaller"
+    compiles = getattr(flags, "compile", False)
+    if compiles and isinstance(error, torch._dynamo.exc.TorchDynamoException):
+        return f"--compile: failed ({why}); leave --compile out"
+    return ""
 
 
 def fail(prog, message, code=2):

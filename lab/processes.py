@@ -183,10 +183,12 @@ def copy_from_rank_0(model):
 
 
 def is_lost_peer(error):
-    """Return whether a RuntimeError comes from waiting for a process that has ended."""
+    """Return whether an error comes from waiting for a process that has ended."""
+    if size() == 1 or not isinstance(error, RuntimeError):
+        return False
     words = ("gloo", "nccl", "connection closed", "connection reset", "broken pipe", "timed out")
     named = any(word in str(error).lower() for word in words)
-    return size() > 1 and (isinstance(error, dist.DistError) or named)
+    return named or isinstance(error, dist.DistError)
 
 
 def first_to_fail():
