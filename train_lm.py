@@ -35,7 +35,7 @@ from lab.flags import (
 )
 from lab.limits import LARGEST
 from lab.machine import autocast, compile_blocks, set_up_device
-from lab.optim import learning_rate, perplexity
+from lab.optim import learning_rate, make_adamw, perplexity
 from lab.report import Curves, above_floor, draw_curve, say_start
 from lab.run import Run
 from lab.sources import check_rows, load_init_from, open_prepared
@@ -105,7 +105,7 @@ def train(flags):
         compile_blocks(model)
     if source:
         model.load_state_dict(source.model.state_dict())
-    optimizer = run.make_adamw(model)
+    optimizer = make_adamw(model, flags.lr, flags.weight_decay)
     say_start(run, f"{text.name}: {len(ids) - 1:,} training tokens", model)
     for name, stream in streams.items():
         unknown = f"{fraction_unknown(stream[1:]):6.1%} out of vocabulary"

@@ -23,7 +23,7 @@ from lab.errors import require
 from lab.evaluation import measure_masked, require_targets
 from lab.flags import ContinueFlags, MaskFlags, ProcessFlags, TrainFlags, flag, given, model_config
 from lab.machine import autocast, compile_blocks, set_up_device
-from lab.optim import learning_rate, perplexity
+from lab.optim import learning_rate, make_adamw, perplexity
 from lab.report import Curves, draw_curve, say_start
 from lab.run import Run
 from lab.sources import load_init, load_init_from, open_prepared
@@ -105,7 +105,7 @@ def train(flags):
         compile_blocks(model)
     if source:
         model.load_state_dict(source.model.state_dict())
-    optimizer = run.make_adamw(model)
+    optimizer = make_adamw(model, flags.lr, flags.weight_decay, flags.beta2)
     if text.note:
         run.say(text.note)
     sizes = f"{len(text.train):,} training sequences ({text.n_tokens:,} tokens)"

@@ -29,7 +29,7 @@ from lab.command import main
 from lab.errors import require
 from lab.flags import NoiseFlags, TrainFlags, flag, given, model_config, resolve_pairs, share
 from lab.machine import autocast, compile_blocks, set_up_device
-from lab.optim import learning_rate
+from lab.optim import learning_rate, make_adamw
 from lab.report import Curves, draw_curve, report_predictions, say_start
 from lab.run import Run
 from lab.sources import load_init_from
@@ -111,7 +111,7 @@ def train(flags):
             member.load_state_dict(weights[i % len(weights)].state_dict())
     if flags.tune == "biases" and not flags.steps:
         model.train_only_biases()
-    optimizer = run.make_adamw(model)
+    optimizer = make_adamw(model, flags.lr, flags.weight_decay)
     if note:
         run.say(note)
     stood = "were" if note else "also"  # before --split removed them

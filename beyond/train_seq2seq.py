@@ -32,7 +32,7 @@ from lab.errors import require
 from lab.figures import POSITION_NAMES
 from lab.flags import ProcessFlags, TrainFlags, flag, given, model_config
 from lab.machine import autocast, compile_blocks, set_up_device
-from lab.optim import learning_rate, perplexity
+from lab.optim import learning_rate, make_adamw, perplexity
 from lab.report import Curves, draw_curve, say_start
 from lab.run import Run
 from model import LanguageModel
@@ -118,7 +118,7 @@ def train(flags):
     model = LanguageModel(EncoderDecoder(config)).to(device)
     if flags.compile:
         compile_blocks(model)
-    optimizer = run.make_adamw(model)
+    optimizer = make_adamw(model, flags.lr, flags.weight_decay)
     things = "sequences" if infill else "pairs"
     say_start(run, f"{name}: {len(lengths):,} training {things} ({sum(lengths):,} tokens)", model)
     for n, batches in fixed.items():

@@ -36,7 +36,7 @@ from lab.evaluation import require_targets
 from lab.flags import MaskFlags, ProcessFlags, TrainFlags, flag, model_config
 from lab.limits import LARGEST
 from lab.machine import autocast, compile_blocks, set_up_device
-from lab.optim import learning_rate, perplexity
+from lab.optim import learning_rate, make_adamw, perplexity
 from lab.report import Curves, draw_curve, say_start
 from lab.run import Run
 from lab.sources import load_init_from
@@ -118,7 +118,7 @@ def train(flags):
         model.head.load_state_dict(source.model.head.state_dict())
     if flags.compile:
         compile_blocks(model)
-    optimizer = run.make_adamw(model)
+    optimizer = make_adamw(model, flags.lr, flags.weight_decay)
     trees = {n: int((each.depths == 0).sum()) for n, each in forests.items()}
     n_tokens = sum(map(len, forest.sequences))
     what = f"{len(forest.texts) - trees['train']:,} comments, {n_tokens:,} tokens"

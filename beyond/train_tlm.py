@@ -28,7 +28,7 @@ from lab.evaluation import measure_masked, require_targets
 from lab.figures import POSITION_NAMES
 from lab.flags import MaskFlags, TrainFlags, flag, model_config
 from lab.machine import autocast, compile_blocks, set_up_device
-from lab.optim import learning_rate, perplexity
+from lab.optim import learning_rate, make_adamw, perplexity
 from lab.report import Curves, draw_curve, say_start
 from lab.run import Run
 from lab.sources import load_init_from
@@ -118,7 +118,7 @@ def train(flags):
     if source:
         torch.nn.init.zeros_(model.body.languages.weight)  # if the source has no languages
         model.load_state_dict(model.state_dict() | source.model.state_dict())
-    optimizer = run.make_adamw(model)
+    optimizer = make_adamw(model, flags.lr, flags.weight_decay)
     what = f"{pairs.name}: {len(kept):,} training pairs ({sum(lengths):,} tokens)"
     say_start(run, f"{what}, {len(held_out):,} for validation", model)
     for language, share in zip(languages, unknown):

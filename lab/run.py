@@ -22,7 +22,6 @@ from lab.flags import ContinueFlags, script_of, whole_numbers
 from lab.folder import check_encoder, check_tokenizer, name_folder, open_folder
 from lab.live import LiveLine, clock
 from lab.machine import git_revision, peak_memory, versions
-from lab.optim import make_adamw
 from lab.parameters import count_parameters
 from lab.records import read_config, read_metrics, resume_command, typed_command
 from lab.signals import Interrupted, Signals
@@ -116,11 +115,6 @@ class Run:
             self.stop_if_asked(model, optimizer, step)
             if step < self.total:
                 yield step
-
-    def make_adamw(self, model):
-        """Return AdamW with the flags' learning rate, weight decay and --beta2."""
-        flags = self.flags
-        return make_adamw(model, flags.lr, flags.weight_decay, getattr(flags, "beta2", 0.999))
 
     def record_step(self, step, loss, tokens):
         """Record a finished step: check its loss and show the live line.
