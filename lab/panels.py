@@ -68,7 +68,7 @@ def draw_over_lengths(title, panels, trained, undefined):
     figure, axes, colors, handles = begin(title, panels)
     for axis, panel in zip(axes.flat, panels):
         plot_lines(axis, panel, colors, handles)
-        for label in panel.lines.keys() & undefined:
+        for label in undefined:
             xs, means, _ = panel.lines[label]
             style = dict(color="0.2", marker="x", linestyle="none")
             (handles["learned positions end here"],) = axis.plot(xs[-1:], means[-1:], **style)
