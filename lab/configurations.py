@@ -157,11 +157,7 @@ def set_labels(configurations, labels):
     from the others is labelled by its folder, and so are all of them if the flags of one would take
     more than LONGEST characters. Raises UserError for a wrong number of labels.
     """
-    named, firsts = differing_flags(configurations), [c.runs[0] for c in configurations]
-    folders = [run.folder.resolve().name for run in firsts]
-    seedless = [name.removesuffix(f"-{run.seed}") for name, run in zip(folders, firsts)]
-    if len(set(seedless)) == len(seedless):
-        folders = seedless
+    named, folders = differing_flags(configurations), folder_names(configurations)
     if max(map(len, named)) > LONGEST and len(set(folders)) == len(folders):
         named = folders
         if not labels:
@@ -177,6 +173,14 @@ def set_labels(configurations, labels):
         require((all(chosen) and len(chosen) == len(configurations) == len(set(chosen)), problem))
         for configuration, text in zip(configurations, chosen):
             configuration.label = text
+
+
+def folder_names(configurations):
+    """Return the names of the first runs' folders, without the seed if they still differ."""
+    runs = [configuration.runs[0] for configuration in configurations]
+    names = [run.folder.resolve().name for run in runs]
+    short = [name.removesuffix(f"-{run.seed}") for name, run in zip(names, runs)]
+    return short if len(set(short)) == len(short) else names
 
 
 def differing_flags(configurations):
