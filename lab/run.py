@@ -323,6 +323,17 @@ class Run:
         self.restore_random(state, path)
         self.earlier, self.first_step, self.saved = seconds, step, step
         number = step // self.per_epoch
+        self.tokens = more.get("tokens", 0)
+        self.recent = [torch.tensor(float(x), device=self.device) for x in more.get("losses", [])]
+        self.restore_log(number, monitor)
+        note = ", the last; the results are computed again" if step == self.total else ""
+        if note and isinstance(self.flags, ContinueFlags):
+            note += " (to train longer: --init-from)"
+        self.say(f"resuming from {self.unit} {number}{note}")
+
+    def restore_log(self, number, monitor):
+        """Find the best evaluation up to the checkpoint's step or epoch in metrics.jsonl, and
+        remove the later lines, which will be written again."""
         log = self.folder / "metrics.jsonl"
         lines = processes.from_rank_0(lambda: read_metrics(self.folder))
         lines = [line for line in lines if line["step"] <= number]
@@ -331,14 +342,8 @@ class Run:
         for line in lines if monitor else []:
             if self.improves(line, monitor):
                 self.best = line["step"], line[monitor]
-        self.tokens = more.get("tokens", 0)
-        self.recent = [torch.tensor(float(x), device=self.device) for x in more.get("losses", [])]
-        if processes.is_rank_0():  # lines after the checkpoint will be written again
+        if processes.is_rank_0():
             write_text(log, "".join(json.dumps(line) + "\n" for line in lines))
-        note = ", the last; the results are computed again" if step == self.total else ""
-        if note and isinstance(self.flags, ContinueFlags):
-            note += " (to train longer: --init-from)"
-        self.say(f"resuming from {self.unit} {number}{note}")
 
     def restore_random(self, state, path):
         """Restore the random state of the CPU and of this process's GPU."""
