@@ -13,18 +13,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data.files import printable, write_json
-from lab import mcnemar, paired, panels, tables
+from lab import tables
 from lab.command import main
-from lab.comparable import KINDS, check_comparable, read
-from lab.configurations import group, references, set_labels
+from lab.comparison import mcnemar, paired, panels
+from lab.comparison.comparable import check_comparable
+from lab.comparison.configurations import make_configurations, references
+from lab.comparison.finished import KINDS, read_finished
+from lab.comparison.labels import set_labels
+from lab.comparison.panels import Panel
+from lab.comparison.table import METRICS, SHARES, make_table
+from lab.comparison.together import answer_together
 from lab.errors import UserError, require
 from lab.figures import save
 from lab.flags import flag
 from lab.folder import figures_folder
-from lab.panels import Panel
 from lab.predictions import label_of_seen
-from lab.summary import METRICS, SHARES, make_table
-from lab.together import answer_together
 
 LENGTHS = "train-short-test-long"
 NOTES = {
@@ -58,11 +61,11 @@ class Flags:
 
 def compare(flags):
     out = figures_folder(flags.out)
-    runs = [read(folder) for folder in dict.fromkeys(map(Path, flags.runs))]
+    runs = [read_finished(folder) for folder in dict.fromkeys(map(Path, flags.runs))]
     trained = [run for run in runs if run.kind != "baselines"]
     check_comparable(trained, [run for run in runs if run.kind == "baselines"])
 
-    configurations = group(trained)
+    configurations = make_configurations(trained)
     set_labels(configurations, flags.labels)
     others, tests, skipped = references(runs), [], []
     is_classifier = trained[0].kind == "classifier"

@@ -8,9 +8,9 @@ import math
 import statistics
 
 from lab import tables
+from lab.comparison.mcnemar import LEVEL
 from lab.figures import POSITION_NAMES, save
 from lab.inside.heatmaps import draw_tables
-from lab.mcnemar import LEVEL
 from lab.predictions import FILE, read_predictions
 from lab.records import read_config, read_record
 from model import alibi_bias

@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data.labelled import load_labelled
-from lab import mcnemar, tables
+from lab import tables
 from lab.command import main
-from lab.configurations import with_values
+from lab.comparison import mcnemar
+from lab.comparison.configurations import with_values
 from lab.errors import UserError, require
 from lab.figures import new_figure, save, styled
 from lab.flags import flag, known_names

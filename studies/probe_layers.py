@@ -13,7 +13,7 @@ from pathlib import Path
 
 from lab import tables
 from lab.command import main
-from lab.configurations import mean_and_deviation, with_values
+from lab.comparison.configurations import mean_and_deviation, with_values
 from lab.figures import POSITION_COLORS, new_figure, save, styled
 from lab.flags import flag
 from lab.load import read_run

@@ -10,8 +10,10 @@ import torch
 import data
 from data import batching
 from data.corpus import hold_out
-from lab import comparable, tables
-from lab.configurations import group, set_labels
+from lab import tables
+from lab.comparison.configurations import make_configurations
+from lab.comparison.finished import read_finished
+from lab.comparison.labels import set_labels
 from lab.errors import require
 from lab.figures import COLORS, POSITION_COLORS, POSITION_NAMES
 from lab.flags import flag
@@ -118,7 +120,7 @@ def corpus_of(run, asked):
 def labelled(folders, labels=""):
     """Return {label: Configuration} of finished runs: their position encodings, or if these are not
     enough all that differs, or the names of --labels."""
-    found = group([comparable.read(folder) for folder in folders])
+    found = make_configurations([read_finished(folder) for folder in folders])
     set_labels(found, labels)
     positions = [POSITION_NAMES[c.runs[0].settings["pos"]] for c in found]
     if len(set(positions)) == len(found) and not labels:

@@ -49,7 +49,7 @@ from data.tokenizer import (
     train_tokenizer,
     word_starts,
 )
-from lab import panels
+from lab.comparison import panels
 from lab.errors import UserError
 from lab.limits import make_config
 from lab.load import read_run

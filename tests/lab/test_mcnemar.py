@@ -7,7 +7,7 @@ from math import comb
 import pytest
 import torch
 
-from lab.mcnemar import compare_pairs, describe, p_value
+from lab.comparison.mcnemar import compare_pairs, describe, p_value
 from lab.predictions import FILE, write_predictions
 
 TEXTS = [f"row {number}" for number in range(12)]

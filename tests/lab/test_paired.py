@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lab.paired import compare_neighbours, describe, p_value
+from lab.comparison.paired import compare_neighbours, describe, p_value
 
 # Two-sided 5% and 1% points of Student's t, from any table
 POINTS = {1: (12.706, 63.657), 2: (4.3027, 9.9248), 3: (3.1824, 5.8409), 4: (2.7764, 4.6041)}

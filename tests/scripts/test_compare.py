@@ -9,9 +9,11 @@ from helpers import assert_complains, call, succeed
 
 import compare
 from data.files import write_json
-from lab import comparable, figures, panels, tables
-from lab.configurations import Configuration
-from lab.panels import Panel
+from lab import figures, tables
+from lab.comparison import panels
+from lab.comparison.configurations import Configuration
+from lab.comparison.finished import Finished, read_finished
+from lab.comparison.panels import Panel
 from lab.predictions import write_predictions
 from model import POSITIONS
 
@@ -115,7 +117,7 @@ def test_curves_are_means_over_seeds():
     made = []
     for i in range(2):
         metrics = [{"step": 0, "x": 4.0 + i}, {"step": 10, "x": 1.0 + 2 * i}]
-        made.append(comparable.Finished(Path(), "lm", seed=str(i), metrics=metrics))
+        made.append(Finished(Path(), "lm", seed=str(i), metrics=metrics))
     made[1].metrics.append({"step": 20, "x": 1.0})
     steps, means, deviations = Configuration(made).curve("x")
     assert (steps, means) == ([0, 10], [4.5, 2.0])
@@ -191,7 +193,7 @@ def test_seen_sentences_are_explained_only_where_there_are_any(make):
 
 def test_sentences_that_clean_removed_are_not_called_seen_in_training(make):
     read = [
-        comparable.read(Path(make(split, "classifier", split=split))) for split in ("full", "clean")
+        read_finished(Path(make(split, "classifier", split=split))) for split in ("full", "clean")
     ]
     titles = [
         compare.panel("accuracy/seen", [Configuration([run])], [], False).title for run in read
@@ -484,7 +486,7 @@ def test_classifiers_without_epochs_to_draw_are_points(make, baseline, monkeypat
 
 def test_lengths_of_evaluation_begin_with_that_of_training(make):
     result = {"perplexity/ada@128": 3.0, "perplexity/ada@64": 2.0, "perplexity/ada": 1.0}
-    read = comparable.read(Path(make("a", result=result | {"perplexity/bruno@64": 9.0})))
+    read = read_finished(Path(make("a", result=result | {"perplexity/bruno@64": 9.0})))
     found = Configuration([read]).by_length("perplexity/ada")
     assert found == ([32, 64, 128], [1.0, 2.0, 3.0], [0.0, 0.0, 0.0])
     assert Configuration([read, read], "label").legend == "label (2 seeds)"

@@ -3,8 +3,9 @@
 import matplotlib
 import pytest
 
-from lab import figures, panels
-from lab.panels import Panel
+from lab import figures
+from lab.comparison import panels
+from lab.comparison.panels import Panel
 from model import POSITIONS
 
 

@@ -2,7 +2,7 @@
 
 import re
 
-from lab.configurations import Reference, mean_and_deviation
+from lab.comparison.configurations import Reference, mean_and_deviation
 from lab.errors import require
 from lab.predictions import average_predictions
 

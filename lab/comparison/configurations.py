@@ -1,15 +1,10 @@
-"""Group finished runs into configurations: means over seeds, labels, and references beside them."""
+"""Group finished runs into configurations: means over seeds, and references beside them."""
 
 import json
 import statistics
 from dataclasses import dataclass, field
 
-from lab.errors import UserError, require
-from lab.figures import POSITION_NAMES
-
-# Flags of train_classifier.py whose defaults depend on --encoder. A label names them only if given.
-DERIVED = "pool layers lr decay weight_decay n_hidden n_component head_dropout balance".split()
-LONGEST = 60  # characters of a label made of flags
+from lab.errors import UserError
 
 
 @dataclass
@@ -129,7 +124,7 @@ def as_line(points):
     return xs, [points[x][0] for x in xs], [points[x][1] or 0.0 for x in xs]
 
 
-def group(trained):
+def make_configurations(trained):
     """Return the configurations in the order of their first runs. UserError for a repeated seed.
 
     A flag that is off equals one that is missing, as in a run of an older version.
@@ -148,69 +143,3 @@ def group(trained):
         Configuration([seeds[seed] for seed in sorted(seeds, key=lambda s: int(s.split()[0]))])
         for seeds in groups.values()
     ]
-
-
-def set_labels(configurations, labels):
-    """Label each configuration by the flags that differ, or by --labels, names joined by commas.
-
-    A position encoding is written as its name alone. A configuration that the flags do not tell
-    from the others is labelled by its folder, and so are all of them if the flags of one would take
-    more than LONGEST characters. Raises UserError for a wrong number of labels.
-    """
-    named, folders = differing_flags(configurations), folder_names(configurations)
-    if max(map(len, named)) > LONGEST and len(set(folders)) == len(folders):
-        named = folders
-        if not labels:
-            print("note: rows have the names of folders, since many flags differ; see --labels")
-    for configuration, name, folder in zip(configurations, named, folders):
-        configuration.label = name if name and named.count(name) == 1 else folder
-    if labels:
-        chosen = [text.strip() for text in labels.split(",")]
-        problem = (
-            f"--labels {labels}: give {len(configurations)} different names, "
-            f"for {'; '.join(c.label for c in configurations)}"
-        )
-        require((all(chosen) and len(chosen) == len(configurations) == len(set(chosen)), problem))
-        for configuration, text in zip(configurations, chosen):
-            configuration.label = text
-
-
-def folder_names(configurations):
-    """Return the names of the first runs' folders, without the seed if they still differ."""
-    runs = [configuration.runs[0] for configuration in configurations]
-    names = [run.folder.resolve().name for run in runs]
-    short = [name.removesuffix(f"-{run.seed}") for name, run in zip(names, runs)]
-    return short if len(set(short)) == len(short) else names
-
-
-def differing_flags(configurations):
-    """Return for each configuration the flags that differ from another's, as text."""
-    settings = [c.runs[0].settings for c in configurations]
-    differing = [
-        name
-        for name in dict.fromkeys(name for each in settings for name in each)
-        if len({json.dumps(each[name]) for each in settings if name in each}) > 1
-    ]
-    given = {name for c in configurations for run in c.runs for name in run.given}
-    named = [name for name in differing if name not in DERIVED or name in given]
-
-    def words(names):
-        return [
-            ", ".join(in_label(name, each[name]) for name in names if name in each)
-            for each in settings
-        ]
-
-    short = words(named)
-    if "encoder" in differing and len(set(short)) == len(short):
-        return short
-    return words(differing)
-
-
-def in_label(name, value):
-    """Return "ALiBi" for pos, "norm-first=yes" for another setting."""
-    if name == "pos":
-        return POSITION_NAMES.get(value, str(value))
-    if isinstance(value, bool):
-        value = "yes" if value else "no"
-    missing = "scratch" if name in ("encoder", "init_from", "init") else "none"
-    return f"{name.replace('_', '-')}={missing if value == '' else value}"

@@ -1,0 +1,1 @@
+"""Compare finished runs: configurations, tests of their differences, table and figures."""
