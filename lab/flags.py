@@ -131,9 +131,9 @@ class NoiseFlags:
         return self.drop_words, self.swap_words, self.rare_unknown
 
     def check_together(self):
-        share = self.drop_words + self.swap_words
-        problem = f"--drop-words and --swap-words must be below 1 together, got {share:g}"
-        require((share < 1, problem))
+        replaced = self.drop_words + self.swap_words
+        problem = f"--drop-words and --swap-words must be below 1 together, got {replaced:g}"
+        require((replaced < 1, problem))
 
 
 @dataclass

@@ -58,16 +58,13 @@ def check_value(name, value, kind):
 def check_pairs(values):
     """Return what does not fit together in a dictionary of valid values."""
     n_embd, n_head, pos = values["n_embd"], values["n_head"], values["pos"]
-    rules = {
-        f"n_head must divide n_embd, got {n_head} and {n_embd}": n_embd % n_head == 0,
-        f"pos=sinusoidal pairs sines with cosines: n_embd must be even, got {n_embd}": (
-            pos != "sinusoidal" or n_embd % 2 == 0
-        ),
-        f"alibi=one-sided halves the heads: n_head must be even, got {n_head}": (
-            pos != "alibi" or values["alibi"] != "one-sided" or n_head % 2 == 0
-        ),
-        "head=clap compares with the token embeddings: it needs tie": (
-            values["head"] != "clap" or values["tie"]
-        ),
-    }
-    return [rule for rule, holds in rules.items() if not holds]
+    wrong = []
+    if n_embd % n_head:
+        wrong.append(f"n_head must divide n_embd, got {n_head} and {n_embd}")
+    if pos == "sinusoidal" and n_embd % 2:
+        wrong.append(f"pos=sinusoidal pairs sines with cosines: n_embd must be even, got {n_embd}")
+    if (pos, values["alibi"]) == ("alibi", "one-sided") and n_head % 2:
+        wrong.append(f"alibi=one-sided halves the heads: n_head must be even, got {n_head}")
+    if values["head"] == "clap" and not values["tie"]:
+        wrong.append("head=clap compares with the token embeddings: it needs tie")
+    return wrong
