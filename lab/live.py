@@ -7,7 +7,8 @@ import time
 
 from data.files import printable
 
-WIDTH, SECONDS = 100, 0.2  # of the line; between two texts
+WIDTH = 100  # of the line, in characters
+SECONDS = 0.2  # between two texts
 
 
 class LiveLine:

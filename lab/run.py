@@ -44,10 +44,12 @@ class Run:
         self.started = time.perf_counter()
         self.earlier = [0.0, 0.0]  # seconds before a resume: wall time, CPU time
         self.first_step = self.tokens = 0
-        self.recent, self.unchecked = [], []  # losses since the last evaluation, the last check
+        self.recent = []  # losses since the last evaluation
+        self.unchecked = []  # (step, learning rate, loss) since the last look at losses
         self.best = None  # (step or epoch, number) of the best evaluation so far
         self.saved = None  # step of the last checkpoint
-        self.damaged = self.retraining = False  # damaged: checkpoint.pt is corrupt
+        self.damaged = False  # whether checkpoint.pt is corrupt
+        self.retraining = False  # whether the loop of `retrain` has begun
         self.live, self.signals = LiveLine(), Signals(self.how_to_resume)
         self.unit, self.per_epoch = "step", 1  # see `count_in_epochs`
         self.every = getattr(flags, "eval_every", 1)
