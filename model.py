@@ -89,10 +89,9 @@ def alibi_slopes(n_head):
     For a power of two n: 2^(-8/n), 2^(-16/n), ..., 2^(-8). For other n, as in the authors' code:
     the slopes of the largest power of two below n, then every second slope of the next power.
     """
-    power = 2 ** int(math.log2(n_head))
-    exponents = [8 * (k + 1) / power for k in range(power)]
-    exponents += [8 * (k + 1) / (2 * power) for k in range(0, 2 * power, 2)]
-    return torch.tensor([2**-exponent for exponent in exponents[:n_head]])
+    n = 2 ** int(math.log2(n_head))  # the other heads have slopes between these
+    steps = [k + 1 for k in range(n)] + [k + 0.5 for k in range(n_head - n)]
+    return torch.tensor([2 ** (-8 * step / n) for step in steps])
 
 
 def alibi_bias(n_head, T, variant):
@@ -221,12 +220,10 @@ class Transformer(nn.Module):
     """Token ids to hidden states. With cross, every block also reads a memory."""
 
     causal = False
-    long_attention = None  # nets/long_attention.py makes it a method that chooses faster kernels
 
     def __init__(self, config, cross=False):
         super().__init__()
-        C, L = config.n_embd, config.n_layer
-        self.config, self.tables = config, {}  # tables: see `table`
+        C, self.config, self.tables = config.n_embd, config, {}  # tables: see `table`
         self.embedding = nn.Embedding(config.vocab_size, C)
         if config.pos == "learned":
             self.positions = nn.Embedding(config.block_size, C)
@@ -234,7 +231,8 @@ class Transformer(nn.Module):
         plain = config.norm_first or config.unit_embd or config.head == "plain-clap"
         self.embedding_norm = nn.Identity() if plain else nn.LayerNorm(C, config.norm_eps)
         self.dropout = nn.Dropout(config.dropout)
-        self.blocks = nn.ModuleList(Block(config, cross, self.causal) for _ in range(L))
+        blocks = (Block(config, cross, self.causal) for _ in range(config.n_layer))
+        self.blocks = nn.ModuleList(blocks)
         self.norm = nn.LayerNorm(C, config.norm_eps) if config.norm_first else nn.Identity()
 
     def forward(self, idx, mask=None, need_weights=False, **more):
@@ -246,8 +244,7 @@ class Transformer(nn.Module):
         x = self.token_vectors(idx)
         if (vectors := self.position_vectors(T)) is not None:  # Place 1
             x = x + vectors
-        faster = self.long_attention and self.long_attention(T, mask, need_weights)
-        kernel, bias = faster or (None, self.attention_bias(T, mask))  # Place 2
+        kernel, bias = self.choose_kernel(T, mask, need_weights)  # Place 2
         angles = self.angles(T)  # Place 3
         args = dict(bias=bias, angles=angles, need_weights=need_weights, kernel=kernel)
         return self.run_blocks(x, args, **more)
@@ -256,18 +253,17 @@ class Transformer(nn.Module):
         """x (B, T, C) -> h (B, T, C), or with picked (N,) only these of the B * T tokens, (N, C).
 
         need_states: return (h, states), the n_layer + 1 states before, between and after blocks.
-        memory (B, S, C), memory_mask (B, S): what the cross-attention reads. Each row of the mask
-        needs one True. The maps are then pairs, (B, H, T, T) and (B, H, T, S).
+        memory (B, S, C), memory_mask (B, S): what the cross-attention reads, without positions.
+        Each row of the mask needs one True. The maps are then pairs (B, H, T, T), (B, H, T, S).
         """
-        if memory is not None:  # cross-attention gets no positions
-            args["cross"] = dict(memory=memory, need_weights=args["need_weights"])
-            if memory_mask is not None:
-                zeros = x.new_zeros(len(x), 1, 1, memory.size(1))  # (B, 1, 1, S)
-                args["cross"]["bias"] = zeros.masked_fill(~memory_mask[:, None, None], -math.inf)
+        cross = {} if memory is None else dict(memory=memory, need_weights=args["need_weights"])
+        if memory_mask is not None:
+            zeros = x.new_zeros(len(x), 1, 1, memory.size(1))  # (B, 1, 1, S)
+            cross["bias"] = zeros.masked_fill(~memory_mask[:, None, None], -math.inf)
         x = self.dropout(self.embedding_norm(x))
         maps, states = [], [x]
         for block in self.blocks:  # only the last can skip tokens: later attention reads them all
-            x, weights = block(x, picked=picked if block is self.blocks[-1] else None, **args)
+            x, weights = block(x, cross, picked if block is self.blocks[-1] else None, **args)
             maps.append(weights)
             states.append(x)
         h = self.norm(x)
@@ -295,6 +291,10 @@ class Transformer(nn.Module):
                 raise ValueError(f"learned positions end at block_size={n}, got {T} tokens")
             return self.positions.weight[:T]
 
+    def choose_kernel(self, T, mask, need_weights):
+        """Return (PyTorch's own kernel: None, the bias). nets/long_attention.py replaces this."""
+        return None, self.attention_bias(T, mask)
+
     def attention_bias(self, T, mask=None):
         """Place 2: return a bias (1 or B, 1 or H, T, T) to add to the scores, or None."""
         if mask is None and self.config.pos != "alibi" and not self.config.window:
@@ -314,7 +314,7 @@ class Transformer(nn.Module):
 
     @torch.inference_mode(False)  # a table made in inference mode could not be trained with
     def table(self, make, T, *args):
-        """Return make(T, *args) or a longer one made before. Axis -2 counts the tokens."""
+        """Return make(T, *args), or one made before for more tokens (axis -2)."""
         table, device = self.tables.get(make), self.embedding.weight.device
         if table is None or table.size(-2) < T or table.device != device:
             table = self.tables[make] = make(T, *args).to(device)
@@ -378,7 +378,7 @@ class LanguageModel(nn.Module):
 
         smoothing: share of each target spread over all words (Szegedy et al. 2016, section 7).
         """
-        picked = (targets.flatten() >= 0).nonzero().squeeze(1)  # (N,), without waiting for a GPU
+        picked = (targets.flatten() >= 0).nonzero().squeeze(1)  # (N,); on a GPU, nonzero waits
         targets, picked = send(targets.flatten()[picked], idx.device), send(picked, idx.device)
         h = self.body(idx, mask, picked=picked, **more)  # (N, C): no logits of other tokens
         return compute(*self.head.project(h), targets, smoothing)

@@ -27,28 +27,28 @@ ROWS = 256  # scores that a decoder computes at a time on a CPU
 
 def install():
     """Let all models use these kernels where they are faster."""
-    Transformer.long_attention = choose_kernel
+    Transformer.choose_kernel = choose_kernel
 
 
 def choose_kernel(body, T, mask, need_weights):
-    """Return (kernel, bias) for T tokens, or None where PyTorch's own kernel is as good.
+    """Return (kernel, bias) for T tokens. The kernel is None where PyTorch's own is as good.
 
     body: a Transformer; T, mask, need_weights: as in its forward.
     kernel(q, k, v, bias, dropout, is_causal) -> (B, H, T, D).
     """
     config, device = body.config, body.embedding.weight.device
-    if need_weights or body.training and config.attn_dropout:
-        return None  # these kernels return no weights and have no dropout
+    # These kernels return no weights and have no dropout
+    written_out = need_weights or body.training and config.attn_dropout
     wide = config.n_embd // config.n_head in FLEX_WIDTHS
     alibi = config.pos == "alibi"
     needs_table = alibi or config.window
-    if needs_table and T >= FLEX_TOKENS and wide and has_flex(device):
+    if needs_table and not written_out and T >= FLEX_TOKENS and wide and has_flex(device):
         variant = "causal" if body.causal else config.alibi if alibi else "symmetric"
         return flex_kernel(config.n_head, T, alibi, variant, config.window, device, mask), None
-    if body.causal and T > ROWS and device.type == "cpu":
-        bias = body.attention_bias(T, mask)
-        return None if bias is None else (attend_in_rows, bias)
-    return None
+    bias = body.attention_bias(T, mask)
+    if bias is None or written_out or not body.causal or T <= ROWS or device.type != "cpu":
+        return None, bias
+    return attend_in_rows, bias
 
 
 def attend_in_rows(q, k, v, bias, *_, **__):

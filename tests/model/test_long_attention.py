@@ -10,6 +10,7 @@ from nets import long_attention
 
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 LONG = 260
+plain = Transformer.choose_kernel
 CASES = [
     ("alibi", {"window": 7}),
     ("alibi", {"alibi": "one-sided"}),
@@ -21,7 +22,7 @@ CASES = [
 
 @pytest.fixture(autouse=True)
 def installed(monkeypatch):
-    monkeypatch.setattr(Transformer, "long_attention", long_attention.choose_kernel)
+    monkeypatch.setattr(Transformer, "choose_kernel", long_attention.choose_kernel)
 
 
 def tiny(body, pos, **more):
@@ -78,8 +79,8 @@ def test_flex_on_a_gpu_forward_and_backward(body, pos, more, padded, dtype, rtol
     mask = (torch.arange(LONG) < torch.tensor([[LONG], [150]])).cuda() if padded else None
     real, direction = mask if padded else ..., torch.randn(2, LONG, 32, device="cuda")
     results = []
-    for kernel in (long_attention.choose_kernel, None):
-        monkeypatch.setattr(Transformer, "long_attention", kernel)
+    for choose in (long_attention.choose_kernel, plain):
+        monkeypatch.setattr(Transformer, "choose_kernel", choose)
         model.zero_grad()
         with torch.autocast("cuda", dtype, enabled=dtype != torch.float32):
             h = model(idx, mask)
@@ -106,15 +107,16 @@ def test_only_blocks_of_hidden_scores_are_skipped(variant, window):
 def test_flex_is_chosen_for_tables_and_heads_of_16_or_wider(pos, n_head, chosen, monkeypatch):
     monkeypatch.setattr(long_attention, "has_flex", lambda device: True)
     model = tiny(Encoder, pos, n_head=n_head, n_embd=64)
-    assert (long_attention.choose_kernel(model, LONG, None, False) is not None) == chosen
+    kernel, _ = long_attention.choose_kernel(model, LONG, None, False)
+    assert (kernel is not None) == chosen
 
 
 def test_no_kernel_replaces_attention_that_is_written_out(monkeypatch):
     monkeypatch.setattr(long_attention, "has_flex", lambda device: True)
     model = tiny(Decoder, "alibi", attn_dropout=0.1)
-    assert long_attention.choose_kernel(model.eval(), LONG, None, False)
-    assert not long_attention.choose_kernel(model.eval(), LONG, None, True)
-    assert not long_attention.choose_kernel(model.train(), LONG, None, False)
+    for train, need_weights in [(False, False), (False, True), (True, False)]:
+        kernel, _ = long_attention.choose_kernel(model.train(train), LONG, None, need_weights)
+        assert (kernel is None) == (train or need_weights)
 
 
 # ---------------------------------------------------------------------------- slices of rows
@@ -128,8 +130,8 @@ def test_attention_in_rows_has_the_same_states_and_gradients(pos, window, padded
     """600 tokens are not a multiple of the 256 rows computed at a time."""
     idx = torch.randint(5, 30, (2, 600))
     mask = torch.arange(600) < torch.tensor([[600], [290]]) if padded else None
-    chosen = long_attention.choose_kernel(tiny(Decoder, pos, window=window), 600, mask, False)
-    assert (chosen is None) == (pos == "rope" and not window and not padded)  # is_causal suffices
+    kernel, _ = long_attention.choose_kernel(tiny(Decoder, pos, window=window), 600, mask, False)
+    assert (kernel is None) == (pos == "rope" and not window and not padded)  # is_causal suffices
     results, direction = [], torch.randn(2, 600, 16)
     for need_weights in (False, True):
         model = tiny(Decoder, pos, window=window)
