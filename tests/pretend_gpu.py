@@ -36,6 +36,9 @@ class OnGPU(torch.Tensor):
     def __repr__(self):
         return f"OnGPU({self.here})"
 
+    def tolist(self):
+        return self.cpu().tolist()  # torch has none for such a class
+
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
         raise RuntimeError(f"{func} on the pretended GPU outside of `with PretendGPU()`")

@@ -6,6 +6,7 @@ Each gives one line, and no good checkpoint is lost.
 import contextlib
 import ctypes
 import io
+import math
 import os
 import random
 import shutil
@@ -26,13 +27,15 @@ from helpers import (
     succeed,
     unchanged,
 )
+from pretend_gpu import PretendGPU
 
+import train_lm
 from data.files import DataError
+from data.tokenizer import train_tokenizer
 from lab import checkpoint
 from lab.errors import UserError
-from lab.flags import RunFlags
-from lab.live import LiveLine
 from lab.run import LOOK_EVERY, Run
+from model import Config
 
 POINTS = int(os.environ.get("POSLAB_FUZZ", 0))  # damaged places of a file; 0: a few
 
@@ -90,15 +93,10 @@ def test_a_corrupt_checkpoint_falls_back_on_the_previous_one(script, how, inputs
         (folder / "checkpoint.pt").unlink()
     done = call(script, *SHORT[script], *inputs(script), out=folder, resume=True)
     step = torch.load(finished(script) / "previous.pt", weights_only=True)["step"]
-    unit = "epoch" if script == "train_classifier" else "step"
-    assert done.code == 0 and done.err.count("\n") == 1
-    number = step // 12 if script == "train_classifier" else step
-    assert f"resuming from {folder / 'previous.pt'}" in done.err
-    assert f"resuming from {unit} {number}\n" in done.out
-    assert (
-        "checkpoint.pt is missing" in done.err
-        or f"{folder / 'checkpoint.pt'}: not a readable checkpoint" in done.err
-    )
+    at = f"epoch {step // 12}" if script == "train_classifier" else f"step {step}"
+    assert done.code == 0 and done.err.count("\n") == 1 and f"resuming from {at}\n" in done.out
+    told = f"{folder / 'checkpoint.pt'}: not a readable checkpoint" if how else "pt is missing"
+    assert told in done.err and f"resuming from {folder / 'previous.pt'}" in done.err
     assert_same_run(folder, whole, ("checkpoint.pt", "best.pt", "previous.pt"))
 
 
@@ -121,10 +119,8 @@ def test_corrupt_best_weights_are_noticed_on_resume(corpus, copied):
 
 # -------------------------------------------------------------------------------------- a full disk
 
-
-needs_linux = pytest.mark.skipif(
-    not sys.platform.startswith("linux"), reason="needs a file size limit of Linux"
-)
+linux = sys.platform.startswith("linux")
+needs_linux = pytest.mark.skipif(not linux, reason="needs size limits and capabilities of Linux")
 
 
 @contextlib.contextmanager
@@ -180,7 +176,7 @@ def as_anyone():
     ctypes.CDLL(None).prctl(24, 1)  # PR_CAPBSET_DROP, CAP_DAC_OVERRIDE
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs capabilities of Linux")
+@needs_linux
 @pytest.mark.parametrize("script, remedy", [("train_lm", "--out"), ("sample", "--table")])
 def test_a_folder_that_cannot_be_written(script, remedy, shell, corpus, copied):
     folder = copied("train_lm")
@@ -211,7 +207,7 @@ def spoil(monkeypatch, value, at):
 
 
 @pytest.mark.parametrize("script", TRAINING)
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_nan_or_infinite_loss_ends_the_run_at_once(script, value, inputs, tmp_path, monkeypatch):
     in_epochs = script == "train_classifier"  # of 12 steps
     at, good, saved = (15, "epoch 1", 12) if in_epochs else (6, "step 4", 4)
@@ -234,34 +230,31 @@ def test_a_nan_or_infinite_loss_ends_the_run_at_once(script, value, inputs, tmp_
         assert_complains(done, "at step 1, ", "no checkpoint was written before; start again")
 
 
-def test_nan_weights_do_not_replace_good_ones(copied):
-    folder = copied("train_lm")
-    before, run = contents(folder), object.__new__(Run)
-    run.folder, run.unit, run.saved, run.flags = folder, "step", 8, RunFlags()
-    run.flags.lr, run.per_epoch = 1.0, 1
-    for value in (float("nan"), float("inf")):
-        with pytest.raises(UserError, match="last good checkpoint is that of step 8"):
-            run.save("best.pt", model={"weight": torch.tensor([1.0, value])}, step=9)
-    assert contents(folder) == before
+def new_run(folder):
+    """A run of train_lm.py in which nothing is trained yet."""
+    flags = train_lm.Flags(out=str(folder), steps=2 * LOOK_EVERY)
+    tokenizer = train_tokenizer("word", ["a few words"])
+    return Run("lm", flags, Config(vocab_size=8), tokenizer, torch.device("cpu"))
 
 
-def test_losses_on_another_device_are_checked_together(monkeypatch):
-    run, checked = object.__new__(Run), []
-    run.recent, run.unchecked, run.tokens, run.new_tokens = [], [], 0, 0
-    run.optimizer, run.live = torch.optim.SGD([torch.zeros(1)], lr=0.1), LiveLine()
-    with monkeypatch.context() as patch:
-        patch.setattr(Run, "check_losses", lambda run: checked.append(len(run.unchecked)))
-        for step in range(LOOK_EVERY):
-            run.record_step(step, torch.tensor(1.0, device="meta"), 16)
-    assert checked == [LOOK_EVERY]
+def test_nan_weights_do_not_replace_good_ones(tmp_path):
+    run = new_run(tmp_path / "run")
+    run.save("best.pt", model={"weight": torch.ones(2)}, step=8)
+    with unchanged(run.folder):
+        for value in (math.nan, math.inf):
+            with pytest.raises(UserError, match="at step 9 some weights are NaN or infinite"):
+                run.save("best.pt", model={"weight": torch.tensor([1.0, value])}, step=9)
 
-    run.flags, run.saved = RunFlags(), None
-    run.flags.lr = 0.1
-    # tensors on the meta device have no values, so replace them
-    run.unchecked = [
-        (step, lr, torch.tensor(float("nan") if step > 40 else 1.0))
-        for step, lr, _ in run.unchecked
-    ]
-    with pytest.raises(UserError, match="at step 41, with learning rate 0.1, the loss is nan"):
-        run.check_losses()
+
+def test_losses_on_another_device_are_checked_together(tmp_path):
+    run = new_run(tmp_path / "run")
+    run.start_loop(torch.optim.SGD([torch.zeros(1)], lr=0.1))
+    with PretendGPU() as gpu:
+        good, bad = (torch.tensor(loss).to("meta") for loss in (1.0, math.nan))
+        gpu.waits.clear()
+        for step in range(LOOK_EVERY - 1):
+            run.record_step(step, good if step < 40 else bad, 16)
+        assert not gpu.waits  # no loss has been read
+        with pytest.raises(UserError, match="at step 41, with learning rate 0.1, the loss is nan"):
+            run.record_step(LOOK_EVERY - 1, bad, 16)
     assert run.unchecked == []
