@@ -20,12 +20,9 @@ def tiny(pos="nope", **more):
 
 def batch():
     """Return a target (3, 7) and a source (3, 9) with masks; no row has equal lengths."""
-    return (
-        torch.randint(5, 30, (3, 7)),
-        torch.arange(7) < torch.tensor([[7], [4], [5]]),
-        torch.randint(5, 30, (3, 9)),
-        torch.arange(9) < torch.tensor([[6], [9], [3]]),
-    )
+    idx, source = torch.randint(5, 30, (3, 7)), torch.randint(5, 30, (3, 9))
+    mask = torch.arange(7) < torch.tensor([[7], [4], [5]])
+    return idx, mask, source, torch.arange(9) < torch.tensor([[6], [9], [3]])
 
 
 # ---------------------------------------------------------------------------- torch's transformer
@@ -51,11 +48,8 @@ def torchs_transformer(body):
         for kind in ("weight", "bias")
     }
     if c.norm_first:
-        pairs |= {
-            f"{half}.norm.{kind}": f"{half}.norm.{kind}"
-            for half in of_half
-            for kind in ("weight", "bias")
-        }
+        last = [f"{half}.norm.{kind}" for half in of_half for kind in ("weight", "bias")]
+        pairs |= {name: name for name in last}
     else:  # each block has normalised already
         theirs.encoder.norm = theirs.decoder.norm = None
     ours = body.state_dict()
@@ -92,9 +86,8 @@ def test_it_is_torchs_transformer_forward_and_backward(norm_first, pos):
     direction = torch.randn(16)
     (expected[mask] @ direction).pow(2).sum().backward()
     (got[mask] @ direction).pow(2).sum().backward()
-    their_grads = {
-        our_name: dict(theirs.named_parameters())[name].grad for name, our_name in pairs.items()
-    }
+    weights = dict(theirs.named_parameters())
+    their_grads = {our_name: weights[name].grad for name, our_name in pairs.items()}
     their_grads |= {name: p.grad for name, p in twin.named_parameters() if p.grad is not None}
     grads = {name: p.grad for name, p in body.named_parameters()}
     assert grads.keys() == their_grads.keys()
@@ -126,12 +119,8 @@ def test_cross_attention_has_no_positions():
     """Reordering the memory changes nothing."""
     body, (idx, *_) = tiny("rope").body, batch()
     memory, order = torch.randn(3, 9, 16), torch.randperm(9)
-    torch.testing.assert_close(
-        body.decoder(idx, memory=memory[:, order]),
-        body.decoder(idx, memory=memory),
-        atol=1e-5,
-        rtol=1e-5,
-    )
+    turned, plain = (body.decoder(idx, memory=m) for m in (memory[:, order], memory))
+    torch.testing.assert_close(turned, plain, atol=1e-5, rtol=1e-5)
 
 
 def test_an_encoder_can_read_a_memory_or_do_without():

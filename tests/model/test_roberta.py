@@ -29,17 +29,9 @@ transformers = pytest.importorskip("transformers")
 logging.getLogger("transformers").setLevel(logging.ERROR)
 transformers.utils.logging.disable_progress_bar()
 
-WORDS = [
-    "hope and change matter, my friends",
-    "freedom and the ranch in texas",
-    "a thousand points of light, a prudent gulf",
-    "so let us work harder today.",
-]
-TEXTS = [
-    "hope and <mask> matter",
-    "the ranch",
-    "a thousand points of light <mask> a gulf of texas.",
-]  # of different lengths
+WORDS = ["hope and change matter, my friends", "freedom and the ranch in texas"]
+WORDS += ["a thousand points of light, a prudent gulf", "so let us work harder today."]
+TEXTS = ["hope and <mask> matter", "the ranch", "a thousand points of light <mask> a gulf."]
 
 
 def trained_tokenizer(last=("<mask>",)):
@@ -47,17 +39,12 @@ def trained_tokenizer(last=("<mask>",)):
     tokenizer = Tokenizer(BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=300,
-        special_tokens=["<s>", "<pad>", "</s>", "<unk>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(WORDS, trainer)
+    special, letters = ["<s>", "<pad>", "</s>", "<unk>"], pre_tokenizers.ByteLevel.alphabet()
+    how = dict(special_tokens=special, initial_alphabet=letters, show_progress=False)
+    tokenizer.train_from_iterator(WORDS, trainers.BpeTrainer(vocab_size=300, **how))
     tokenizer.add_special_tokens([AddedToken(token, special=True, lstrip=True) for token in last])
-    tokenizer.post_processor = processors.RobertaProcessing(
-        ("</s>", 2), ("<s>", 0), trim_offsets=True, add_prefix_space=False
-    )
+    ends = ("</s>", 2), ("<s>", 0)
+    tokenizer.post_processor = processors.RobertaProcessing(*ends, add_prefix_space=False)
     return tokenizer
 
 
@@ -227,15 +214,12 @@ def random_run(tmp_path, kind="bpe", **config):
     return SimpleNamespace(model=model, tokenizer=tokenizer, folder=tmp_path / "run")
 
 
+RELU = {"activation": "relu", "tie": False}
+
+
 @pytest.mark.parametrize("kind", ["bpe", "word"])
 @pytest.mark.parametrize(
-    "config",
-    [
-        {},
-        {"n_layer": 1, "n_head": 4, "n_embd": 24, "block_size": 64},
-        {"activation": "relu", "tie": False},
-        {"norm_eps": 0.1, "dropout": 0.3},
-    ],
+    "config", [{"n_head": 4, "n_embd": 24}, RELU, {"norm_eps": 0.1, "dropout": 0.3}]
 )
 def test_transformers_reads_what_is_written(kind, config, tmp_path):
     run = random_run(tmp_path, kind, **config)
@@ -259,18 +243,13 @@ def test_transformers_reads_what_is_written(kind, config, tmp_path):
     assert torch.equal(read_here(tokenizer, TEXTS)[0], read_here(run.tokenizer, TEXTS)[0])
 
 
-@pytest.mark.parametrize(
-    "config, told",
-    [
-        ({"pos": "alibi"}, "pos=alibi"),
-        ({"norm_first": True}, "norm_first=True"),
-        ({"head": "linear"}, "head=linear"),
-        ({"window": 3}, "window=3"),
-        ({"head": "clap", "unit_embd": True}, "head=clap, unit_embd=True"),
-        ({"zero_mask": True}, "zero_mask=True"),
-    ],
-)
-def test_a_run_that_is_no_roberta_is_not_written(config, told, tmp_path):
+NO_ROBERTA = [{"pos": "alibi"}, {"norm_first": True}, {"head": "linear"}, {"window": 3}]
+NO_ROBERTA += [{"head": "clap", "unit_embd": True}, {"zero_mask": True}]
+
+
+@pytest.mark.parametrize("config", NO_ROBERTA)
+def test_a_run_that_is_no_roberta_is_not_written(config, tmp_path):
+    told = ", ".join(f"{name}={value}" for name, value in config.items())
     with pytest.raises(ValueError, match=rf"{told}.*--pos learned --no-norm-first --head roberta"):
         export_roberta(random_run(tmp_path, **config), tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -323,9 +302,8 @@ def test_classifying_with_roberta_and_with_random_weights(argv, folder, corpus, 
     short = "--epochs 3 --batch-size 8 --no-refit --seed 3".split()
     succeed(call("train_classifier", *argv, *short, init=folder, data=corpus, out=tmp_path / "run"))
     loaded, there = read_run(tmp_path / "run"), load_roberta(folder, head=False)[0]
-    same = [
-        torch.equal(a, b) for a, b in zip(loaded.model.body.parameters(), there.body.parameters())
-    ]
+    both = zip(loaded.model.body.parameters(), there.body.parameters())
+    same = [torch.equal(a, b) for a, b in both]
     assert all(same) if argv == () else not any(same)
     gap = (loaded.model.body.embedding.weight - there.body.embedding.weight).abs().max()
     assert (gap > 0.3) == ("--untrained" in argv)  # fine-tuning moves the weights, but not far
@@ -333,18 +311,18 @@ def test_classifying_with_roberta_and_with_random_weights(argv, folder, corpus, 
 
 
 @pytest.mark.parametrize(
-    "script, argv, told",
+    "command, told",
     [
-        ("train_mlm", ("--init-from", "out/run"), "leave --init-from out/run out"),
-        ("train_mlm", ("--vocab-from", "toy"), "brings its vocabulary along; leave that out"),
-        ("train_mlm", ("--n-layer", 3), "--n-layer 3: --init"),
-        ("train_classifier", ("--encoder", "out/run"), "give one of them"),
-        ("train_classifier", ("--causal",), "is an encoder"),
-        ("train_classifier", ("--n-layer", 3), "--n-layer 3: --init"),
+        ("train_mlm --init-from out/run", "leave --init-from out/run out"),
+        ("train_mlm --vocab-from toy", "brings its vocabulary along; leave that out"),
+        ("train_mlm --n-layer 3", "--n-layer 3: --init"),
+        ("train_classifier --encoder out/run", "give one of them"),
+        ("train_classifier --causal", "is an encoder"),
+        ("train_classifier --n-layer 3", "--n-layer 3: --init"),
     ],
 )
-def test_flags_that_do_not_go_with_init(script, argv, told, folder, corpus, tmp_path):
-    outcome = call(script, "--init", folder, *argv, "--data", corpus, "--out", tmp_path / "run")
+def test_flags_that_do_not_go_with_init(command, told, folder, corpus, tmp_path):
+    outcome = call(*command.split(), init=folder, data=corpus, out=tmp_path / "run")
     assert_complains(outcome, told, "--init")
     assert not (tmp_path / "run").exists()
 
@@ -352,7 +330,7 @@ def test_flags_that_do_not_go_with_init(script, argv, told, folder, corpus, tmp_
 # ---------------------------------------------------------------------------- damaged folders
 
 KEY = "roberta.encoder.layer.1.attention.self.key.weight"
-EMBEDDING = "roberta.embeddings.word_embeddings.weight"
+EMBEDDING, BIAS = "roberta.embeddings.word_embeddings.weight", "lm_head.bias"
 
 
 def in_tensors(change):
@@ -387,6 +365,10 @@ def another_tokenizer(folder):
     tokenizer.save(str(folder / "tokenizer.json"))
 
 
+def hide_mask(content):
+    return content.replace(b"<mask>", b"<hide>")
+
+
 def only_bin(folder):
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
 
@@ -399,20 +381,14 @@ WRONG = {  # what is done to a folder, and what the message says
         f"holds no tensor {EMBEDDING}",
         "restore",
     ),
-    "missing bias": (
-        in_tensors(lambda t: t.pop("lm_head.bias")),
-        *("holds no tensor lm_head.bias", "RobertaForMaskedLM"),
-    ),
+    "missing bias": (in_tensors(lambda t: t.pop(BIAS)), f"no tensor {BIAS}", "ForMaskedLM"),
     "other shape": (
         in_tensors(lambda t: t.update({KEY: torch.zeros(16, 8)})),
         f"{KEY} is (16, 8), but (16, 16) in config.json",
     ),
     "not a number": (in_tensors(lambda t: t[KEY][0].fill_(torch.nan)), NO_NUMBERS),
     "whole numbers": (in_tensors(lambda t: t.update({KEY: t[KEY].long()})), NO_NUMBERS),
-    "more layers": (
-        in_config(num_hidden_layers=1),
-        *("roberta.encoder.layer.1", "no place in the 1 layers"),
-    ),
+    "more layers": (in_config(num_hidden_layers=1), "er.1", "no place in the 1 layers"),
     "other model": (in_config(model_type="bert"), "model_type is 'bert'", "only 'roberta'"),
     "other activation": (in_config(hidden_act="gelu_new"), "is 'gelu_new'", "'gelu' or 'relu'"),
     "relative positions": (in_config(position_embedding_type="relative_key"), "is 'relative_key'"),
@@ -433,10 +409,7 @@ WRONG = {  # what is done to a folder, and what the message says
     "pickled weights": (only_bin, "no such file, only pytorch_model.bin", "save_pretrained"),
     "no tokenizer": (in_file("tokenizer.json"), "no such file, nor vocab.json with merges.txt"),
     "cut tokenizer": (in_file("tokenizer.json", lambda c: c[:100]), "not a tokenizer file"),
-    "no mask": (
-        in_file("tokenizer.json", lambda c: c.replace(b"<mask>", b"<hide>")),
-        "has no token <mask>",
-    ),
+    "no mask": (in_file("tokenizer.json", hide_mask), "has no token <mask>"),
     "other kind of tokenizer": (another_tokenizer, "is of type Unigram", "only BPE"),
 }
 
@@ -453,10 +426,8 @@ def test_a_folder_that_is_wrong(wrong, folder, corpus, tmp_path):
 
 
 def test_a_folder_that_is_not_there_or_a_run(corpus, finished, tmp_path):
+    folders = {tmp_path / "nowhere": "no such folder", finished("train_mlm"): "--init-from"}
     for script in ("train_mlm", "train_classifier"):
-        for path, told in (
-            (tmp_path / "nowhere", "no such folder"),
-            (finished("train_mlm"), "--init-from"),
-        ):
-            outcome = call(script, "--init", path, "--data", corpus, "--out", tmp_path / "run")
+        for path, told in folders.items():
+            outcome = call(script, init=path, data=corpus, out=tmp_path / "run")
             assert_complains(outcome, told, path)
