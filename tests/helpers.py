@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -27,18 +27,13 @@ ROOT = Path(__file__).resolve().parents[1]
 # ----------------------------------------------------------------------------- the table of scripts
 
 # Flags that make any model and schedule tiny. A flag given later on the command line wins.
-TINY = tuple("--n-layer 1 --n-head 2 --n-embd 16 --n-ffn 20 --block-size 12 --batch-size 4".split())
-STEPS = (*TINY, "--steps", "8", "--eval-every", "4")
+SIZE = "--n-layer 1 --n-head 2 --n-embd 16 --n-ffn 20 --block-size 12 --batch-size 4"
+LENGTH = f"{SIZE} --steps 8 --eval-every 4"
+TINY, STEPS = tuple(SIZE.split()), tuple(LENGTH.split())
 DROPOUT = ("--dropout", "0.2", "--attn-dropout", "0.1")  # makes the random state count
 
-RUN_FILES = (
-    *("config.json", "tokenizer.json", "metrics.jsonl", "result.json", "curve.png"),
-    *("checkpoint.pt", "previous.pt", "best.pt"),
-)
 
-
-@dataclass(frozen=True)
-class Script:
+class Script(NamedTuple):
     """A script, and the command that runs it in a second.
 
     Names in braces stand for inputs: {corpus}, {pairs} and {threads} are data, {train_lm} is a
@@ -47,11 +42,11 @@ class Script:
 
     module: str  # as after `python -m`
     main: str  # the function that gets the flags
-    inputs: tuple = ()
-    tiny: tuple | None = None
-    writes: tuple = ()  # patterns of the files in --out
-    kind: str = ""  # of the runs of a training script
-    falls: str = ""  # a metric that falls in training
+    inputs: list
+    tiny: tuple | None
+    writes: list  # patterns of the files in --out
+    kind: str  # of the runs of a training script
+    falls: str  # a metric that falls in training
 
     @property
     def name(self):
@@ -70,88 +65,58 @@ class Script:
         }
 
 
-CORPUS = ("--data", "{corpus}")
+def script(module, main, inputs="", tiny=None, writes="", kind="", falls=""):
+    """Make a Script of strings of words."""
+    tiny = None if tiny is None else tuple(tiny.split())
+    return Script(module, main, inputs.split(), tiny, writes.split(), kind, falls)
+
+
+CORPUS, PAIRS, POSTS = "--data {corpus}", "--data {pairs}", "--data {threads}"
+LM, MLM = "{train_lm}", "{train_mlm}"
+HELD_OUT = f"{LENGTH} --valid 0.2"
+THREAD = f"{LENGTH} --ancestors 3 --max-tree-size 5 --valid 0.2 --test 0.2"
+CLASSIFIER = f"{SIZE} --epochs 4 --valid 0.2"
+GENERATIVE = f"{SIZE} --eval-every 4 --steps 4 --class-steps 4"
+RUN = "config.json tokenizer.json metrics.jsonl result.json curve.png"
+RUN += " checkpoint.pt previous.pt best.pt"
+ANSWERS = f"{RUN} confusion.png predictions.tsv"
+DEPTH, TOKENS = f"{RUN} depth.png", "tokenizer.json *.bin"
+PROBE, FOLDS = "--steps 2 --blocks 4", "--folds 2 --recipes bayes --jobs 1"
 TABLE = (
-    Script(*("train_lm", "train", CORPUS, STEPS, RUN_FILES), kind="lm", falls="perplexity/train"),
-    Script(
-        *("train_mlm", "train", CORPUS, (*STEPS, "--valid", "0.2"), RUN_FILES),
-        kind="mlm",
-        falls="perplexity/valid",
-    ),
-    Script(
-        *("train_classifier", "train", CORPUS, (*TINY, "--epochs", "4", "--valid", "0.2")),
-        (*RUN_FILES, "confusion.png", "predictions.tsv"),
-        kind="classifier",
-    ),
-    Script(
-        *("beyond.train_seq2seq", "train", CORPUS, (*STEPS, "--valid", "0.2"), RUN_FILES),
-        kind="seq2seq",
-        falls="perplexity/valid",
-    ),
-    Script(
-        *("beyond.train_tlm", "train", ("--data", "{pairs}"), STEPS, RUN_FILES),
-        kind="tlm",
-        falls="loss/valid",
-    ),
-    Script(
-        *("beyond.train_thread", "train", ("--data", "{threads}")),
-        (*STEPS, *"--ancestors 3 --max-tree-size 5 --valid 0.2 --test 0.2".split()),
-        (*RUN_FILES, "depth.png"),
-        kind="thread",
-        falls="loss/valid",
-    ),
-    Script(
-        *("beyond.train_generative", "train", CORPUS),
-        (*STEPS, *"--steps 4 --class-steps 4".split()),
-        (*RUN_FILES, "confusion.png", "predictions.tsv"),
-        kind="generative",
-    ),
-    Script("baselines", "count", CORPUS, ("--order", "3"), ("result.json",)),
-    Script(
-        *("attention_maps", "show", ("{train_lm}",), ("--text", "hope and change")),
-        ("maps*.json", "*.png"),
-    ),
-    Script("sample", "sample", ("{train_lm}",), ("--text", "hope and", "--tokens", "3")),
-    Script("compare", "compare", ("{train_lm}",), (), ("*.png", "*.md", "*.tex")),
-    Script(
-        *("beyond.prepare", "prepare", ("{corpus}/train_LM.txt",), ("--tokenizer", "word")),
-        ("tokenizer.json", "*.bin"),
-    ),
-    Script("beyond.export", "export", ("{train_mlm}",)),
-    Script("studies.assignment", "assignment", CORPUS),
-    Script("studies.clap", "study", CORPUS),
-    Script("studies.nope", "study", CORPUS),
-    Script("studies.check_numbers", "check_all", CORPUS),
-    Script(
-        *("studies.crossvalidate", "crossvalidate", CORPUS),
-        ("--folds", "2", "--recipes", "bayes", "--jobs", "1"),
-        ("*.json",),
-    ),
-    Script("studies.emergence", "study", ("{train_lm}",)),
-    Script(
-        *("studies.anchor_head", "study", ("{train_lm}",), ("--steps", "2", "--blocks", "4")),
-        ("*.json", "anchor.*"),
-    ),
-    Script(
-        *("studies.averages", "study", ("{train_lm}",), ("--blocks", "20")),
-        ("*.json", "averages.*"),
-    ),
-    Script("studies.probe_layers", "probe", ("{train_mlm}",)),
-    Script("studies.probe_order", "probe", ("{train_lm}",), ("--blocks", "30"), ("*.json",)),
-    Script(
-        *("studies.probe_position", "probe", ("{train_lm}",), ("--steps", "2", "--blocks", "4")),
-        ("*.json",),
-    ),
-    Script("studies.ancestor_words", "study"),
-    Script("studies.without_unknown", "study", ("{train_lm}",), (), ("*.json", "unknown.*")),
-    Script("course.start", "start"),
-    Script("course.check", "check"),
-    Script("course.train", "train"),
-    Script("course.handout", "handout"),
-    Script("course.grade", "grade"),
-    Script("bench.assignment", "bench", CORPUS),
-    Script("bench.length", "measure_lengths"),
-    Script("bench.speed", "bench"),
+    script("train_lm", "train", CORPUS, LENGTH, RUN, "lm", "perplexity/train"),
+    script("train_mlm", "train", CORPUS, HELD_OUT, RUN, "mlm", "perplexity/valid"),
+    script("train_classifier", "train", CORPUS, CLASSIFIER, ANSWERS, "classifier"),
+    script("beyond.train_seq2seq", "train", CORPUS, HELD_OUT, RUN, "seq2seq", "perplexity/valid"),
+    script("beyond.train_tlm", "train", PAIRS, LENGTH, RUN, "tlm", "loss/valid"),
+    script("beyond.train_thread", "train", POSTS, THREAD, DEPTH, "thread", "loss/valid"),
+    script("beyond.train_generative", "train", CORPUS, GENERATIVE, ANSWERS, "generative"),
+    script("baselines", "count", CORPUS, "--order 3", "result.json"),
+    script("attention_maps", "show", LM, "--text hope", "maps*.json *.png"),
+    script("sample", "sample", LM, "--text hope --tokens 3"),
+    script("compare", "compare", LM, "", "*.png *.md *.tex"),
+    script("beyond.prepare", "prepare", "{corpus}/train_LM.txt", "--tokenizer word", TOKENS),
+    script("beyond.export", "export", MLM),
+    script("studies.assignment", "assignment", CORPUS),
+    script("studies.clap", "study", CORPUS),
+    script("studies.nope", "study", CORPUS),
+    script("studies.check_numbers", "check_all", CORPUS),
+    script("studies.crossvalidate", "crossvalidate", CORPUS, FOLDS, "*.json"),
+    script("studies.emergence", "study", LM),
+    script("studies.anchor_head", "study", LM, PROBE, "*.json anchor.*"),
+    script("studies.averages", "study", LM, "--blocks 20", "*.json averages.*"),
+    script("studies.probe_layers", "probe", MLM),
+    script("studies.probe_order", "probe", LM, "--blocks 30", "*.json"),
+    script("studies.probe_position", "probe", LM, PROBE, "*.json"),
+    script("studies.ancestor_words", "study"),
+    script("studies.without_unknown", "study", LM, "", "*.json unknown.*"),
+    script("course.start", "start"),
+    script("course.check", "check"),
+    script("course.train", "train"),
+    script("course.handout", "handout"),
+    script("course.grade", "grade"),
+    script("bench.assignment", "bench", CORPUS),
+    script("bench.length", "measure_lengths"),
+    script("bench.speed", "bench"),
 )
 TRAINING = tuple(script.name for script in TABLE if script.kind)
 SHORT = {script.name: script.tiny for script in TABLE if script.kind}
