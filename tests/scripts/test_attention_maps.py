@@ -21,12 +21,8 @@ from lab.inside.checks import examine
 from lab.load import read_run
 from model import Config, Encoder
 
-SHORT, LONG = (
-    "this is a small sentence",
-    "we will work with the people of the world , and the world will work with us today .",
-)
-
-
+SHORT = "this is a small sentence"
+LONG = "we will work with the people of the world , and the world will work with us today ."
 SHORT_MAP = "map-1-this-is-a-small-sentence.png"
 LONG_MAP = "map-2-we-will-work-with-the-people-of-the.png"
 
@@ -47,12 +43,9 @@ def maps_of(figure):
 
 def test_from_the_shell_files_and_report(shell, tmp_path):
     done = succeed(shell("attention_maps", make_run(tmp_path / "run", pos="alibi"), "--positions"))
-    assert sorted(path.name for path in (tmp_path / "run" / "maps").iterdir()) == [
-        "map-1-this-is-a-test-sentence.png",
-        "map-2-when-the-members-of-the-senate-return-to.png",
-        "maps.json",
-        "positions.png",
-    ]
+    first, second = "this-is-a-test-sentence", "when-the-members-of-the-senate-return-to"
+    names = {f"map-1-{first}.png", f"map-2-{second}.png", "maps.json", "positions.png"}
+    assert {path.name for path in (tmp_path / "run" / "maps").iterdir()} == names
     for path in (tmp_path / "run" / "maps").glob("*.png"):
         assert path.read_bytes().startswith(b"\x89PNG")
     assert "FAIL" not in done.out and done.out.count("  ok  ") == 6
@@ -90,13 +83,6 @@ def test_a_healthy_run_of_any_kind_passes(tmp_path, figures, kind, more):
     assert [(head["layer"], head["head"]) for head in report["heads"]] == [
         (i, j) for i in (1, 2) for j in range(1, more.get("n_head", 2) + 1)
     ]
-
-
-def test_trained_runs_are_left_alone(tmp_path, figures):
-    folder = make_run(tmp_path / "run")
-    with unchanged(folder):
-        call("attention_maps", folder, "--out", tmp_path / "elsewhere")
-    assert (tmp_path / "elsewhere" / "maps.json").exists()
 
 
 # ---------------------------------------------------------------------------- broken models
@@ -140,16 +126,12 @@ def test_a_broken_attention_fails(tmp_path, figures, monkeypatch, broken, fails)
     failed = [line for line in out.splitlines() if line.startswith("  FAIL")]
     assert all(any(name in line for line in failed) for name in fails), out
     assert len(figures) == 2  # what is wrong can be looked at
-    json.loads(
-        (tmp_path / "run" / "maps" / "maps.json").read_text(),
-        parse_constant=lambda name: pytest.fail(f"{name} is not JSON"),
-    )
+    report = (tmp_path / "run" / "maps" / "maps.json").read_text()
+    json.loads(report, parse_constant=pytest.fail)  # NaN is not JSON
 
 
 @pytest.mark.parametrize("variant, factor", [("offset", 0.5), ("symmetric", 0.0)])
-def test_a_wrong_alibi_fails_though_both_attentions_agree(
-    tmp_path, figures, monkeypatch, variant, factor
-):
+def test_a_wrong_alibi_fails_in_both_attentions(tmp_path, figures, monkeypatch, variant, factor):
     right = model.alibi_bias
     monkeypatch.setattr(model, "alibi_bias", lambda *args: right(*args) * factor)
     folder = make_run(tmp_path / "run", "mlm", pos="alibi", alibi=variant)
@@ -177,9 +159,11 @@ def test_a_window_too_wide_fails(tmp_path, figures, monkeypatch):
 
 def test_attended_padding_fails(tmp_path, figures, monkeypatch):
     bias = model.Transformer.attention_bias
-    monkeypatch.setattr(
-        model.Transformer, "attention_bias", lambda body, T, mask=None: bias(body, T)
-    )
+
+    def without_mask(body, T, mask=None):
+        return bias(body, T)
+
+    monkeypatch.setattr(model.Transformer, "attention_bias", without_mask)
     folder = make_run(tmp_path / "run", "mlm", pos="learned")
     code, out, _ = call("attention_maps", folder, "--text", SHORT, "--text", LONG)
     assert code == 1
@@ -324,19 +308,10 @@ def test_a_report_describes_only_the_figures_there_are(tmp_path, figures, damage
     assert list(json.loads((folder / "maps" / "maps.json").read_text())) == [SHORT_MAP]
 
 
-@pytest.mark.parametrize(
-    "text, name",
-    [
-        ("This is a test.", "this-is-a-test"),
-        ("We'll [MASK] it, ../now", "we-ll-mask-it-now"),
-        ("x" * 300, "x" * 40),
-        ("word " * 30, "word-word-word-word-word-word-word-word"),
-        ("?!", ""),
-        ("हिन्दी में\0", "हिन्दी-में"),  # vowels are marks
-    ],
-)
-def test_slugs_are_short_and_safe(text, name):
-    assert slug(text) == name
+def test_slugs_are_short_and_safe():
+    assert slug("We'll [MASK] it, ../now") == "we-ll-mask-it-now"
+    assert slug("x" * 300) == "x" * 40 and slug("word " * 30) == "word-" * 7 + "word"
+    assert slug("?!") == "" and slug("हिन्दी में\0") == "हिन्दी-में"  # vowels are marks
 
 
 # ---------------------------------------------------------------------------- threads
@@ -354,11 +329,8 @@ def test_a_thread_has_maps_of_ancestors_comment_and_between(tmp_path, figures):
     assert page.stem == "attention-3-this-mask-is-a-world"
     assert parts == ["encoder", "encoder", "decoder", "cross"]
     names = [name for name, _ in figures]
-    assert names[:3] == [
-        "map-1-the-people-of-the-world.png",
-        "map-2-we-will-work-with-us.png",
-        "map-3-this-mask-is-a-world.png",
-    ]
+    slugs = "the-people-of-the-world", "we-will-work-with-us", "this-mask-is-a-world"
+    assert names[:3] == [f"map-{number}-{text}.png" for number, text in enumerate(slugs, 1)]
     assert names[3:] == ["positions-encoder.png", "positions-decoder.png"]
     (post,), (reply,) = (entry(folder / "maps", name) for name in names[:2])
     assert post["attention"] == "encoder" and post["queries"] == ["[BOS]", *POST.split()]
@@ -451,7 +423,8 @@ def test_a_page_and_the_weights_of_each_text(tmp_path, figures):
     run = make_run(tmp_path / "run", pos="alibi")
     out = tmp_path / "maps"
     argv = ("--text", SHORT, "--text", "we will read", "--html", "--save-weights", "--out", out)
-    told = succeed(call("attention_maps", run, *argv)).out
+    with unchanged(run):
+        told = succeed(call("attention_maps", run, *argv)).out
     for number, text in enumerate((SHORT, "we will read"), 1):
         path = out / f"attention-{number}-{text.replace(' ', '-')}.html"
         assert f"open {path} in a browser" in told
