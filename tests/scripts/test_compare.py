@@ -192,17 +192,10 @@ def test_seen_sentences_are_explained_only_where_there_are_any(make):
 
 
 def test_sentences_that_clean_removed_are_not_called_seen_in_training(make):
-    read = [
-        read_finished(Path(make(split, "classifier", split=split))) for split in ("full", "clean")
-    ]
-    titles = [
-        compare.panel("accuracy/seen", [Configuration([run])], [], False).title for run in read
-    ]
-    assert titles == ["test, seen in training", "test, removed from training"]
-
-
-def test_where_nothing_differs_the_folder_is_the_label(make, table):
-    assert list(table(make("lm-toy-0", seed=0), make("lm-toy-1", seed=1))) == ["lm-toy"]
+    for split, title in (("full", "seen in training"), ("clean", "removed from training")):
+        read = read_finished(Path(make(split, "classifier", split=split)))
+        panel = compare.panel("accuracy/seen", [Configuration([read])], [], False)
+        assert panel.title == f"test, {title}"
 
 
 def test_where_many_flags_differ_the_folders_are_the_labels(make, table):
@@ -380,9 +373,8 @@ def test_latex_is_escaped_and_its_rows_are_of_one_length(make):
     lines = Path("out/compare/compare.tex").read_text(encoding="utf-8").splitlines()
     rows = [line for line in lines if line.endswith(r"\\")]
     assert rows[1] == r"configuration & seeds & valid & valid & parameters \\"
-    assert (
-        rows[0] == r" &  & \multicolumn{1}{c}{perplexity} & \multicolumn{1}{c}{accuracy (\%)} &  \\"
-    )
+    two = r"\multicolumn{1}{c}{perplexity} & \multicolumn{1}{c}{accuracy (\%)}"
+    assert rows[0] == rf" &  & {two} &  \\"
     assert rows[3] == r"ALiBi & 0 & \textbf{7.00} & \textbf{50.0} & 154,798 \\"
     assert r"\cmidrule(lr){3-3} \cmidrule(lr){4-4}" in lines
     assert {line.strip(r"\ ").replace(r"\&", "").count("&") for line in rows} == {4}
@@ -430,14 +422,10 @@ def test_log_axes_have_a_few_plain_ticks_within_their_limits(low, high):
     figures.plain_log_ticks(axis)
     ticks = list(axis.get_yticks())
     assert axis.get_ylim() == (low, high)
-    assert 2 <= len(ticks) <= 11
-    assert low <= min(ticks)
-    assert max(ticks) <= high
+    assert 2 <= len(ticks) <= 11 and low <= min(ticks) and max(ticks) <= high
     texts = [axis.yaxis.get_major_formatter()(tick, 0) for tick in ticks]
+    assert [float(text.replace(",", "")) for text in texts] == pytest.approx(ticks)
     assert len(set(texts)) == len(texts)
-    assert all(
-        float(text.replace(",", "")) == pytest.approx(tick) for text, tick in zip(texts, ticks)
-    )
 
 
 def test_shares_have_one_scale_in_all_panels():
@@ -517,59 +505,38 @@ def damaged(made, file, text=None):
 
 
 A, TRIGRAMS = run("a"), ngrams("base", {"perplexity/ada": 3.0})
-UNLIKE_VALID = ["valid=0.05", "valid=0.4", "not comparable"]
+SHARES = ["valid=0.05", "valid=0.4", "not comparable"]
 MISTAKES = {  # what is compared, and what the message says
     "no run": (["."], ["no config.json"]),
-    "unfinished": (
-        [damaged(A, "result.json")],
-        ["a:", "not finished", "python train_KIND.py --resume"],
-    ),
-    "unfinished n-grams": (
-        [damaged(TRIGRAMS, "result.json")],
-        ["base:", "not finished", "repeat its command"],
-    ),
+    "unfinished": ([damaged(A, "result.json")], ["a: ", "not finished", "train_KIND.py --resume"]),
+    "n-grams": ([damaged(TRIGRAMS, "result.json")], ["base: ", "not finished", "repeat its com"]),
     "no kind": ([damaged(A, "config.json", "{}")], ["a:", "describes no run"]),
     "no flags": ([damaged(A, "config.json", '{"kind": "lm"}')], ["a:", "describes no run"]),
     "no metrics": ([damaged(A, "metrics.jsonl", "")], ["a:", "metrics.jsonl"]),
-    "two kinds": (
-        [A, run("b", "mlm")],
-        ["a (Causal LM) and b (Masked LM)", "not comparable", "each kind on its own"],
-    ),
+    "kinds": ([A, run("b", "mlm")], ["a (Causal LM) and b (Masked LM)", "each kind on its own"]),
     "masked LM and n-grams": ([run("a", "mlm"), TRIGRAMS], ["base", "not comparable"]),
     "only baselines": ([TRIGRAMS], ["base", "at least one run"]),
-    "a baseline of something else": (
-        [A, ngrams("base", {"accuracy/test": 0.5})],
-        ["base", "leave it out"],
-    ),
-    "two corpora": (
-        [A, run("b", data="speeches")],
-        ["a (--data toy) and b (--data speeches)", "same data"],
-    ),
+    "other baseline": ([A, ngrams("base", {"accuracy/test": 0.5})], ["base", "leave it out"]),
+    "corpora": ([A, run("b", data="c")], ["a (--data toy) and b (--data c)", "same data"]),
     "changed corpus": (
         [run("a", result={"tokens/ada": 50}), run("b", seed=1, result={"tokens/ada": 60})],
         ["50", "60", "same files"],
     ),
-    "two test parts": (
+    "test parts": (
         [run("a", "classifier", split="1/5"), run("b", "classifier", split="2/5")],
         ["a (--split 1/5) and b (--split 2/5)", "give runs on one part"],
     ),
-    "two tokenizers": (
+    "tokenizers": (
         [A, run("b", tokenizer="bpe", vocab_size=4000)],
         ["a (word vocabulary of 542) and b (bpe vocabulary of 4,000)", "bits_per_byte"],
     ),
-    "two mask rates": (
+    "mask rates": (
         [run("a", "mlm", mask_rate=0.15), run("b", "mlm", mask_rate=0.4)],
         ["mask_rate=0.15", "mask_rate=0.4", "not comparable"],
     ),
-    "two validation shares": (
-        [run("a", "mlm", valid=0.05), run("b", "mlm", valid=0.4)],
-        UNLIKE_VALID,
-    ),
-    "two validation shares of a decoder without test sets": (
-        [run("a", valid=0.05), run("b", valid=0.4)],
-        UNLIKE_VALID,
-    ),
-    "a decoder of train_lm.py and one of train_mlm.py": (
+    "shares": ([run("a", "mlm", valid=0.05), run("b", "mlm", valid=0.4)], SHARES),
+    "shares without test sets": ([run("a", valid=0.05), run("b", valid=0.4)], SHARES),
+    "decoders of train_lm.py and train_mlm.py": (
         [run("a", result={"tokens/ada": 50}), run("b")],
         ["a (test sets ada) and b (held-out sentences)", "different texts"],
     ),
