@@ -67,16 +67,14 @@ def test_the_end_of_a_text_file_is_its_test_set(tmp_path):
 
 def test_a_table_is_split_with_all_copies_of_a_text_on_one_side(tmp_path):
     rows = [(label, sentence("obama", number)) for number in range(30) for label in SAID]
-    (tmp_path / "mine.tsv").write_text(
-        "".join(f"{label}\t{text}\n" for label, text in rows), encoding="utf-8"
-    )
+    lines = "".join(f"{label}\t{text}\n" for label, text in rows)
+    (tmp_path / "mine.tsv").write_text(lines, encoding="utf-8")
     got = data.load(tmp_path / "mine.tsv")
     assert got.classes == sorted(SAID) and len(got.test_rows) == 18  # 6 of 30 texts
     assert not {text for _, text in got.rows} & {text for _, text in got.test_rows}
     assert not any(got.seen())
-    assert Counter(
-        (got.classes[label], text) for label, text in got.rows + got.test_rows
-    ) == Counter(rows)
+    both = [(got.classes[label], text) for label, text in got.rows + got.test_rows]
+    assert Counter(both) == Counter(rows)
 
 
 def test_the_speeches_are_what_the_documentation_says(speeches):

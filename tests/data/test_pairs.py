@@ -142,22 +142,19 @@ def test_pairs_as_plain_text_in_both_languages(tmp_path):
 # ---------------------------------------------------------------------------- mistakes
 
 
+ONE, TWO = ("one\n", "un\n"), ("one\n\nthree\n", "un\ndeux\ntrois\n")
+
+
 @pytest.mark.parametrize(
     "texts, message",
     [
-        (dict(train=("one\ntwo\n", "un\n")), "train.fr: 1 lines, but .*train.en has 2"),
-        (
-            dict(train=("one\n\nthree\n", "un\ndeux\ntrois\n")),
-            "train.en:2: empty, but train.fr has",
-        ),
-        (dict(train=("one\ntwo\nthree\n", "un\n \ntrois\n")), "train.fr:2: empty, but train.en"),
-        (dict(train=("one\n",)), "only train.en; a folder of pairs has"),
-        (dict(test=("one\n", "un\n")), "no train file"),
-        (dict(train=("one\n", "")), "train.fr: the file is empty"),
-        (
-            dict(train=("one\n", "un\n"), test=("two\n", "deux\ntrois\n")),
-            "test.fr: 2 lines, but .*test.en has 1",
-        ),
+        ({"train": ("one\ntwo\n", "un\n")}, "train.fr: 1 lines, but .*train.en has 2"),
+        ({"train": TWO}, "train.en:2: empty, but train.fr has"),
+        ({"train": ("one\ntwo\nthree\n", "un\n \ntrois\n")}, "train.fr:2: empty, but train.en"),
+        ({"train": ("one\n",)}, "only train.en; a folder of pairs has"),
+        ({"test": ONE}, "no train file"),
+        ({"train": ("one\n", "")}, "train.fr: the file is empty"),
+        ({"train": ONE, "test": ("two\n", "a\nb\n")}, "test.fr: 2 lines, but .*test.en has 1"),
     ],
 )
 def test_a_wrong_folder_of_parallel_files_is_refused(texts, message, tmp_path):

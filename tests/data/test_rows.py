@@ -37,14 +37,8 @@ def test_numbered_classes_are_in_the_order_of_numbers(tmp_path):
     assert corpus.classes == [str(i) for i in range(11)]
 
 
-@pytest.mark.parametrize(
-    "first",
-    [
-        "other\tmessage",  # a class of one row
-        "label\tone of a class that has this name",
-        "0\ttext",
-    ],
-)
+# A class of one row, and one that has this name
+@pytest.mark.parametrize("first", ["other\tmessage", "label\tone of this class", "0\ttext"])
 def test_a_row_that_is_no_header_is_kept(first, tmp_path, capsys):
     rows = [("label", "more of the class label"), *SENTENCES]
     found = read_rows(write(tmp_path / "mine.tsv", first + "\n", rows))

@@ -87,11 +87,8 @@ def test_the_shards_together_are_the_stream_of_the_text(
     kind, ending, begins, line_end, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(large, "PIECE", 700)  # bytes, so several pieces per shard
-    lines = [sentence("obama", i) + " naïve\u2028é∂𝄞 [MASK]" * (i % 3) for i in range(150)] + [
-        "long " * 1000,
-        "",
-        "  last  ",
-    ]
+    lines = [sentence("obama", i) + " naïve\u2028é∂𝄞 [MASK]" * (i % 3) for i in range(150)]
+    lines += ["long " * 1000, "", "  last  "]
     path = tmp_path / "text.txt"
     path.write_bytes((begins + line_end.join(lines) + ending).encode())
     argv = (path, "--tokenizer", kind, "--valid", 0, "--shard-mb", 0.003)
@@ -167,9 +164,8 @@ def test_several_texts_test_sets_and_another_vocabulary(text, tmp_path):
 
 def test_the_vocabulary_comes_from_all_over_the_text(tmp_path, monkeypatch):
     monkeypatch.setattr(large, "PIECE", 1000)
-    (tmp_path / "text.txt").write_text(
-        "".join(f"chapter{i // 100} has a line{i}\n" for i in range(3000)), encoding="utf-8"
-    )
+    lines = (f"chapter{i // 100} has a line{i}\n" for i in range(3000))
+    (tmp_path / "text.txt").write_text("".join(lines), encoding="utf-8")
     argv = (tmp_path / "text.txt", "--tokenizer", "word", "--sample-mb", 0.03, "--valid", 0)
     folder = prepared(tmp_path / "out", *argv)
     words = set(folder.tokenizer.get_vocab())
@@ -401,38 +397,41 @@ def index_with(**more):
 
 
 def shard_with(**more):
-    return lambda content: json.dumps(
-        (index := json.loads(content)) | {"shards": [index["shards"][0] | more]}
-    ).encode()
+    def change(content):
+        index = json.loads(content)
+        return json.dumps(index | {"shards": [index["shards"][0] | more]}).encode()
+
+    return change
 
 
-@pytest.mark.parametrize(
-    "name, how, parts",
-    [
-        ("index.json", lambda c: c[: len(c) // 2], ["index.json: not valid JSON"]),
-        ("index.json", lambda _: b"\xff", ["index.json: not valid JSON"]),
-        ("index.json", lambda _: b"[]", ["index.json: not a JSON object"]),
-        ("index.json", index_with(format="else"), ["not written by beyond.prepare"]),
-        ("index.json", index_with(version=2), ["another version"]),
-        ("index.json", index_with(shards=[]), ["no training text"]),
-        ("index.json", index_with(dtype="O"), ["not a valid index"]),
-        ("index.json", index_with(settings={"valid": "all"}), ["not a valid index"]),
-        ("index.json", index_with(vocab_size=9), ["index.json: has a vocabulary of 9 entries"]),
-        ("index.json", index_with(more=1), ["not a valid index"]),
-        ("index.json", shard_with(file="../text.bin"), ["not a valid index"]),
-        ("index.json", shard_with(tokens=-1), ["not a valid index"]),
-        ("index.json", shard_with(tokens=10**30), ["not valid JSON"]),
-        ("index.json", shard_with(tokens=10**12), ["bytes instead of"]),
-        ("index.json", shard_with(range=["a", 2]), ["not a valid index"]),
-        ("tokenizer.json", lambda c: c.replace(b"hope", b"cope"), ["tokenizer.json: was altered"]),
-        ("tokenizer.json", lambda c: c[:100], ["tokenizer.json: not a tokenizer file"]),
-    ],
-)
-def test_a_prepared_folder_with_a_corrupt_file_is_refused(name, how, parts, ready, tmp_path):
+CORRUPT = [  # how the content of index.json changes, and what the message says
+    (lambda c: c[: len(c) // 2], "index.json: not valid JSON"),
+    (lambda _: b"\xff", "index.json: not valid JSON"),
+    (lambda _: b"[]", "index.json: not a JSON object"),
+    (index_with(format="else"), "not written by beyond.prepare"),
+    (index_with(version=2), "another version"),
+    (index_with(shards=[]), "no training text"),
+    (index_with(dtype="O"), "not a valid index"),
+    (index_with(settings={"valid": "all"}), "not a valid index"),
+    (index_with(vocab_size=9), "index.json: has a vocabulary of 9 entries"),
+    (index_with(more=1), "not a valid index"),
+    (shard_with(file="../text.bin"), "not a valid index"),
+    (shard_with(tokens=-1), "not a valid index"),
+    (shard_with(tokens=10**30), "not valid JSON"),
+    (shard_with(tokens=10**12), "bytes instead of"),
+    (shard_with(range=["a", 2]), "not a valid index"),
+    (lambda c: c.replace(b"hope", b"cope"), "tokenizer.json: was altered"),
+    (lambda c: c[:100], "tokenizer.json: not a tokenizer file"),
+]
+
+
+@pytest.mark.parametrize("how, part", CORRUPT)
+def test_a_prepared_folder_with_a_corrupt_file_is_refused(how, part, ready, tmp_path):
     folder = shutil.copytree(ready, tmp_path / "out")
-    (folder / name).write_bytes(how((folder / name).read_bytes()))
+    path = folder / ("tokenizer.json" if part.startswith("tokenizer") else "index.json")
+    path.write_bytes(how(path.read_bytes()))
     with unchanged(tmp_path):
-        assert_unusable(folder, *parts)
+        assert_unusable(folder, part)
 
 
 def test_a_text_changed_since_it_was_begun_is_refused(text, tmp_path):

@@ -65,12 +65,9 @@ def test_content_and_position_make_the_weights(tmp_path, kind, pos):
 
 def test_what_alibi_adds_is_its_bias(tmp_path):
     attention = load_run(make_run(tmp_path / "run", pos="alibi")).attention(TEXT)
-    slopes = [2**-4, 2**-8]  # of two heads
-    for head, slope in enumerate(slopes):
-        for i in range(6):
-            for j in range(6):
-                expected = -slope * (i - j) if j <= i else -math.inf
-                assert attention.position[0, head, i, j] == pytest.approx(expected)
+    for slope, bias in zip([2**-4, 2**-8], attention.position[0]):  # of two heads
+        for (i, j), found in np.ndenumerate(bias):
+            assert found == pytest.approx(-slope * (i - j) if j <= i else -math.inf)
 
 
 def test_what_rotation_adds_vanishes_at_distance_0(tmp_path):

@@ -1,6 +1,7 @@
 """The answers of models by layer and without a head, against smaller models called by hand."""
 
 import copy
+from itertools import product
 
 import pytest
 import torch
@@ -130,12 +131,8 @@ def test_a_head_that_is_off_has_no_output_weights(opened, kind, config):
     assert torch.allclose(whole.losses, F.cross_entropy(logits, targets, reduction="none"))
     parts = ["encoder", "decoder", "cross"] if kind in ("seq2seq", "thread") else [""]
     size = run.model.body.config
-    assert [(one.part, one.layer, one.head) for one in effects] == [
-        (part, layer + 1, head + 1)
-        for part in parts
-        for layer in range(size.n_layer)
-        for head in range(size.n_head)
-    ]
+    heads = product(parts, range(1, size.n_layer + 1), range(1, size.n_head + 1))
+    assert [(one.part, one.layer, one.head) for one in effects] == list(heads)
     for effect in effects:
         zeroed = without_head(run.model, effect.part, effect.layer, effect.head)
         logits = final_logits(zeroed, asked)
