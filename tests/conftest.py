@@ -84,15 +84,10 @@ def shell(tmp_path):
     def start(name, /, *argv, preexec_fn=None, input=None, **flags):
         module = script_of(name).module
         script = ["-m", module] if "." in module else [ROOT / f"{module}.py"]
-        done = subprocess.run(
-            [sys.executable, *script, *command_line(argv, flags)],
-            cwd=tmp_path,
-            capture_output=True,
-            encoding="utf-8",
-            env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"},
-            preexec_fn=preexec_fn,
-            input=input,
-        )
+        env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"}
+        how = dict(cwd=tmp_path, env=env, capture_output=True, encoding="utf-8")
+        how |= dict(preexec_fn=preexec_fn, input=input)
+        done = subprocess.run([sys.executable, *script, *command_line(argv, flags)], **how)
         return Outcome(done.returncode, done.stdout, done.stderr)
 
     return start

@@ -53,19 +53,12 @@ def test_lines_of_encodings_have_their_color_in_any_order():
     assert len(set(colors.values())) == len(labels)
 
 
-@pytest.mark.parametrize(
-    "steps, ticks",
-    [
-        (range(0, 501, 100), [0, 100, 200, 300, 400, 500]),
-        (range(0, 1501, 150), [0, 300, 600, 900, 1200, 1500]),
-        ([0, 100, 200, 250], [0, 100, 200, 250]),
-        (range(1, 21), [5, 10, 15, 20]),
-        ([7], [7, 7]),
-        ([3, 10**6 + 1], [3, 10**6 + 1]),
-    ],
-)
-def test_ticks_are_evaluation_steps(steps, ticks):
-    assert figures.step_ticks(steps) == ticks
+def test_ticks_are_evaluation_steps():
+    for steps in ([0, 100, 200, 300, 400, 500], [0, 100, 200, 250], [3, 10**6 + 1]):
+        assert figures.step_ticks(steps) == steps
+    assert figures.step_ticks(range(0, 1501, 150)) == [0, 300, 600, 900, 1200, 1500]
+    assert figures.step_ticks(range(1, 21)) == [5, 10, 15, 20]
+    assert figures.step_ticks([7]) == [7, 7]
 
 
 def test_an_untrained_model_does_not_flatten_the_curve():

@@ -28,10 +28,6 @@ def test_layers_of_an_encoder_and_of_its_untrained_double(corpus, tmp_path, jobs
     assert (layers / "layers.png").stat().st_size > 5000
 
 
-def test_what_is_no_encoder_is_refused(finished):
-    assert_complains(call("probe_layers", finished("train_lm")), "train_mlm.py")
-
-
 def test_a_layer_the_encoder_does_not_have(corpus, finished, tmp_path):
     given = dict(encoder=finished("train_mlm"), data=corpus, out=tmp_path / "run")
     done = call("train_classifier", **given, layers=2)

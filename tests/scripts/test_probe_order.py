@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import assert_complains, call, succeed, tiny_model
+from helpers import call, succeed, tiny_model
 
 from lab.records import read_result
 from model import Decoder
@@ -35,10 +35,6 @@ def test_the_loss_of_shuffled_words_is_that_of_the_last(finished, tmp_path, monk
     (run,) = read_result(tmp_path / "order")["runs"].values()
     (in_order,) = [losses[-1] for losses in run["shuffled"]]
     assert in_order == pytest.approx(run["segments"][0][-1])
-
-
-def test_a_run_of_masked_words_is_refused(finished):
-    assert_complains(call("probe_order", finished("train_mlm")), "train_lm.py")
 
 
 def test_runs_of_two_lengths_share_the_columns(tmp_path):

@@ -117,8 +117,16 @@ def test_runs_that_differ_in_more_than_the_seed_are_named_by_it(corpus, tmp_path
     assert list(labelled(folders, "x, y, z")) == ["x", "y", "z"]
 
 
-def test_runs_without_one_order_of_words_are_refused(finished):
-    assert_complains(call("probe_position", finished("train_seq2seq")), "train_lm.py")
+@pytest.mark.parametrize(
+    "study, run, told",
+    [
+        ("probe_position", "train_seq2seq", "train_lm.py"),
+        ("probe_order", "train_mlm", "train_lm.py"),
+        ("probe_layers", "train_lm", "train_mlm.py"),
+    ],
+)
+def test_a_run_of_another_kind_is_refused(study, run, told, finished):
+    assert_complains(call(study, finished(run)), told)
 
 
 def test_a_run_whose_corpus_is_on_another_machine_is_named(copied):
