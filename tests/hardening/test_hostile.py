@@ -248,8 +248,6 @@ SETTINGS = {
     "NUL in a path": ("config.json", entry(flags__data="a\0b"), "not as a run writes them"),
     "kind": ("config.json", entry(kind=["lm"]), "kind of a wrong type"),
     "model": ("config.json", entry(model="lm"), "model of a wrong type"),
-}
-MODEL_OR_TOKENIZER = {
     "null for a model": ("config.json", entry(model=None), "holds no model"),
     "control characters": ("config.json", entry(**{f"flags__{CONTROL}": [1]}), "not as a run"),
     "control characters of a kind": ("config.json", entry(kind=CONTROL), SHOWN),
@@ -281,22 +279,17 @@ NUMBERS = {
 }
 
 
-@pytest.mark.parametrize("name, how, part", SETTINGS.values(), ids=SETTINGS)
-def test_a_run_with_invalid_settings(name, how, part, copied):
-    refuses(opened, name, how, part, copied("train_lm"))
+@pytest.mark.parametrize("row", SETTINGS.values(), ids=SETTINGS)
+def test_a_run_with_invalid_settings_model_or_tokenizer(row, copied):
+    refuses(opened, copied("train_lm"), *row)
 
 
-@pytest.mark.parametrize("name, how, part", MODEL_OR_TOKENIZER.values(), ids=MODEL_OR_TOKENIZER)
-def test_a_run_with_an_invalid_model_or_tokenizer(name, how, part, copied):
-    refuses(opened, name, how, part, copied("train_lm"))
+@pytest.mark.parametrize("row", NUMBERS.values(), ids=NUMBERS)
+def test_a_run_with_invalid_numbers(row, copied):
+    refuses(compared, copied("train_lm"), *row)
 
 
-@pytest.mark.parametrize("name, how, part", NUMBERS.values(), ids=NUMBERS)
-def test_a_run_with_invalid_numbers(name, how, part, copied):
-    refuses(compared, name, how, part, copied("train_lm"))
-
-
-def refuses(reader, name, how, part, folder):
+def refuses(reader, folder, name, how, part):
     content = how((folder / name).read_bytes())
     assert content != (folder / name).read_bytes()
     (folder / name).write_bytes(content)
