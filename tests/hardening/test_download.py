@@ -6,6 +6,7 @@ import http.server
 import subprocess
 import sys
 import threading
+import urllib.request
 
 import pytest
 from helpers import ROOT, contents
@@ -28,16 +29,11 @@ class Server(http.server.BaseHTTPRequestHandler):
             return self.send_error(404)
         if how in ("elsewhere", "local"):
             self.send_response(302)
-            self.send_header(
-                "Location", "/good/train.txt" if how == "elsewhere" else "file:///etc/hostname"
-            )
+            place = "/good/train.txt" if how == "elsewhere" else "file:///etc/hostname"
+            self.send_header("Location", place)
             return self.end_headers()
-        body = {
-            "wrong": TEXT[::-1],
-            "more": TEXT + b"x",
-            "endless": TEXT * 100,
-            "cut": TEXT[:-1],
-        }.get(how, TEXT)
+        odd = {"wrong": TEXT[::-1], "more": TEXT + b"x", "endless": TEXT * 100, "cut": TEXT[:-1]}
+        body = odd.get(how, TEXT)
         self.send_response(200)
         self.send_header("Content-Length", str(len(TEXT if how == "cut" else body)))
         self.end_headers()
@@ -77,17 +73,11 @@ def test_a_file_comes_from_the_first_mirror_that_has_it_right(hows, server, tmp_
     assert len(server.asked) == asked  # an existing file is not downloaded again
 
 
-@pytest.mark.parametrize(
-    "how, why",
-    [
-        ("wrong", "wrong sha256"),
-        ("more", "more than"),
-        ("endless", "more than"),
-        ("cut", "only 619,999 of 620,000 bytes"),
-        ("gone", "Not Found"),
-        ("local", "file"),
-    ],
-)
+WHY = {"wrong": "wrong sha256", "more": "more than", "endless": "more than", "gone": "Not Found"}
+WHY |= {"cut": "only 619,999 of 620,000 bytes", "local": "file"}
+
+
+@pytest.mark.parametrize("how, why", WHY.items())
 def test_a_file_other_than_the_pinned_one_gets_no_name(how, why, server, tmp_path):
     with pytest.raises(DataError, match=f"train.txt could not be downloaded.*{why}.*--data PATH"):
         download_files(tmp_path, FILES, server.address(how))
@@ -120,15 +110,10 @@ def test_only_https_is_allowed(server, tmp_path, monkeypatch):
 
 
 def test_a_redirect_to_another_scheme_is_refused(server, tmp_path, monkeypatch):
-    import urllib.request
-
     monkeypatch.setattr("data.download.SCHEMES", ("https",))
-    # The server seems to speak https, and redirects to http.
-    monkeypatch.setattr(
-        urllib.request.HTTPSHandler,
-        "https_open",
-        lambda self, request: urllib.request.HTTPHandler().http_open(request),
-    )
+    plain = urllib.request.HTTPHandler()  # the server seems to speak https, and redirects to http
+    name = "urllib.request.HTTPSHandler.https_open"
+    monkeypatch.setattr(name, lambda self, request: plain.http_open(request))
     address = server.address("elsewhere")[0].replace("http:", "https:")
 
     def absolute(self):
@@ -144,9 +129,7 @@ def test_a_redirect_to_another_scheme_is_refused(server, tmp_path, monkeypatch):
 
 def test_a_file_altered_after_the_download_is_named(server, tmp_path):
     (tmp_path / "train.txt").write_bytes(TEXT[:-2])
-    with pytest.raises(
-        DataError, match="train.txt: its sha256 is not the pinned one; delete the file"
-    ):
+    with pytest.raises(DataError, match="train.txt: its sha256 is not the pinned one; delete the"):
         download_files(tmp_path, FILES, server.address("good"))
     assert contents(tmp_path) == {"train.txt": TEXT[:-2]} and server.asked == []
 
@@ -166,10 +149,8 @@ def test_four_processes_download_at_once(server, tmp_path):
     code = (
         f"from data import download; download.SCHEMES = ('http',); download.download_files({args})"
     )
-    started = [
-        subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.PIPE)
-        for _ in range(4)
-    ]
+    words, how = [sys.executable, "-c", code], dict(cwd=ROOT, stderr=subprocess.PIPE)
+    started = [subprocess.Popen(words, **how) for _ in range(4)]
     target = tmp_path / "data" / "train.txt"
     while any(process.poll() is None for process in started):
         assert not target.exists() or target.read_bytes() == TEXT  # never a part of it
