@@ -112,16 +112,14 @@ def test_tables_hold_the_numbers_of_the_runs(done):
         return f"{statistics.mean(values):,.1f} ± {statistics.stdev(values):,.1f}"
 
     def row(table, label):
-        line = next(
-            line for line in read(done / "tables" / f"{table}.md").split("\n") if label in line
-        )
+        lines = read(done / "tables" / f"{table}.md").split("\n")
+        line = next(line for line in lines if label in line)
         return [cell.strip() for cell in line.split("|")[2:-1]]
 
     shares = ("accuracy/test", "accuracy/seen", "accuracy/unseen")
     assert row("accuracy", "ALiBi") == [mean("classifier-alibi", name, 100) for name in shares]
-    assert row("accuracy-frozen", "learned") == [
-        mean("frozen-learned", name, 100) for name in shares
-    ]
+    frozen = [mean("frozen-learned", name, 100) for name in shares]
+    assert row("accuracy-frozen", "learned") == frozen
     for table in ("accuracy", "accuracy-frozen"):
         means = [mean("likelihood-alibi", name, 100) for name in shares]
         assert row(table, "a decoder per class") == means
@@ -172,12 +170,8 @@ def test_a_corpus_without_text(own_corpus, tmp_path):
     assert "trained jointly on 54 rows" in page and "One seed cannot tell" in page
 
 
-HOSTILE = [
-    "<script>alert(1)</script>",
-    "*stars* **and** `code` [link](x.html) ![image](y.png)",
-    r"a\b \*c\* a|b # &amp; _under_ $x$ ~~gone~~ ![",
-    "# heading",
-]
+HOSTILE = ["<script>alert(1)</script>", "*stars* **and** `code` [link](x.html) ![image](y.png)"]
+HOSTILE += [r"a\b \*c\* a|b # &amp; _under_ $x$ ~~gone~~ ![", "# heading"]
 
 
 @pytest.mark.parametrize("text", HOSTILE)

@@ -31,18 +31,13 @@ def rows_of(path):
         return {row["submission"]: row for row in csv.DictReader(file)}
 
 
+LARGE, DELETE = "x = torch.zeros(50 * 2**28)", "import os, shutil\nshutil.rmtree(os.getcwd())\n"
+PRINT = "import os\nos.fork()\nprint('x' * 2**25)\n"
+FULL = "needs more than 2 GB of memory"
 BAD = {  # {name: (text, part of the feedback, points)}
-    "allocates": (
-        heads(top="import torch\nx = torch.zeros(50 * 2**28)\n"),
-        "line 2 (`x = torch.zeros(50 * 2**28)`): needs more than 2 GB of memory",
-        0,
-    ),
+    "allocates": (heads(top=f"import torch\n{LARGE}\n"), f"line 2 (`{LARGE}`): {FULL}", 0),
     "crashes": (heads(top="import ctypes\nctypes.string_at(0)\n"), "crashes Python (SIGSEGV)", 0),
-    "deletes": (
-        heads(top="import os, shutil\nshutil.rmtree(os.getcwd())\n", join="    return [0] * 2**40"),
-        "needs more than 2 GB of memory",
-        0.5,
-    ),
+    "deletes": (heads(top=DELETE, join="    return [0] * 2**40"), FULL, 0.5),
     "exits": (heads(split="    exit(0)\n"), "ends the program. A function should return", 0.5),
     "leaves": (
         heads(split="    import posix; posix._exit(7)\n"),
@@ -50,11 +45,7 @@ BAD = {  # {name: (text, part of the feedback, points)}
         0,
     ),
     "loops": (heads(split="    while True: pass\n"), "not finished after 1 seconds", 0.5),
-    "prints": (
-        heads(top="import os\nos.fork()\nprint('x' * 2**25)\n", join="    1 / 0\n"),
-        "(`1 / 0`): ZeroDivisionError",
-        0.5,
-    ),
+    "prints": (heads(top=PRINT, join="    1 / 0\n"), "(`1 / 0`): ZeroDivisionError", 0.5),
     "solves": (heads(top="import model\n"), "No module named 'model'", 0),
 }
 
