@@ -3,30 +3,21 @@
 import sys
 
 import pytest
-from helpers import SHORT, assert_complains, call, make_run
+from helpers import assert_complains, call, make_run
 
 from nets import roberta_files
 
+COMMANDS = ["train_mlm --init no/folder", "train_classifier --init no/folder", "export MLM"]
+COMMANDS += ["train_seq2seq --task translate"]
 
-@pytest.mark.parametrize("script", ["train_mlm", "train_classifier"])
-def test_init_without_safetensors_names_the_package(tmp_path, monkeypatch, script):
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_missing_package_is_named(command, tmp_path, monkeypatch):
     monkeypatch.setattr(roberta_files, "load_file", None)
-    done = call(script, *SHORT[script], "--init", tmp_path, "--out", tmp_path / "run")
-    assert_complains(done, "pip install safetensors")
-    assert not (tmp_path / "run").exists()
-
-
-def test_export_without_safetensors_names_the_package(tmp_path, monkeypatch):
-    monkeypatch.setattr(roberta_files, "load_file", None)
-    run = make_run(tmp_path / "mlm", "mlm", norm_first=False, head="roberta")
-    done = call("export", run, "--out", tmp_path / "folder")
-    assert_complains(done, "pip install safetensors")
-    assert not (tmp_path / "folder").exists()
-
-
-def test_translation_without_sacrebleu_names_the_package(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "sacrebleu", None)
-    more = ("--task", "translate", "--out", tmp_path / "run")
-    done = call("train_seq2seq", *SHORT["train_seq2seq"], *more)
-    assert_complains(done, "--task translate", "pip install sacrebleu")
-    assert not (tmp_path / "run").exists()
+    mlm = make_run(tmp_path / "mlm", "mlm", norm_first=False, head="roberta")
+    words = [mlm if word == "MLM" else word for word in command.split()]
+    done = call(*words, out=tmp_path / "new")
+    package = "sacrebleu" if "translate" in command else "safetensors"
+    assert_complains(done, f"pip install {package}")
+    assert not (tmp_path / "new").exists()
