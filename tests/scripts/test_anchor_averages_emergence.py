@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from helpers import SHORT, assert_complains, call, result_of, succeed, tiny_model, train
+from helpers import SHORT, assert_complains, call, result_of, same, succeed, tiny_model, train
 
 from lab.errors import UserError
 from lab.load import read_run
@@ -67,12 +67,10 @@ def test_kept_weights_are_those_of_their_step(kept, corpus, tmp_path):
     for name, argv in {"whole": SHORT["train_lm"] + ("--decay", "0"), "short": short}.items():
         keep = () if name == "short" else ("--keep", "3")
         succeed(call("train_lm", *argv, *keep, data=corpus, out=tmp_path / name))
-    early = read_run(tmp_path / "whole", step=3).model.state_dict()
-    for name, value in read_run(tmp_path / "short").model.state_dict().items():
-        assert torch.equal(early[name], value), name
-    last = read_run(kept[0], step=8).model.state_dict()
-    for name, value in read_run(kept[0]).model.state_dict().items():
-        assert torch.equal(last[name], value), name
+    early, whole = read_run(tmp_path / "whole", step=3), read_run(tmp_path / "short")
+    assert same(early.model.state_dict(), whole.model.state_dict())
+    last, whole = read_run(kept[0], step=8), read_run(kept[0])
+    assert same(last.model.state_dict(), whole.model.state_dict())
     with pytest.raises(UserError, match="no step-5.pt; it has step-0.pt, step-3.pt, step-8.pt; "):
         read_run(kept[0], step=5)
 

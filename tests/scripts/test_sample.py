@@ -176,7 +176,6 @@ def test_labelled_rows_are_scored(tmp_path):
 @pytest.mark.parametrize(
     "content, message",
     [
-        (b"", "texts.txt: contains no text"),
         (b" \n\n", "texts.txt: contains no text"),
         (b"one\ncaf\xe9\n", "texts.txt:2: not UTF-8 (byte 0xe9); save the file as UTF-8"),
         (b"one\ntwo\0\n", "texts.txt:2: holds a NUL character"),

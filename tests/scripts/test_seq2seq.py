@@ -92,9 +92,8 @@ def test_perplexity_of_infilling_is_that_by_hand(finished, corpus):
     for metric, losses in (("perplexity", nats), ("perplexity_words", words)):
         expected = math.exp(sum(losses) / len(losses))
         assert result[f"{metric}/obama"] == pytest.approx(expected, rel=1e-4)
-    assert read_metrics(folder)[-1].keys() >= {
-        f"perplexity/{name}" for name in ("valid", "obama", "wbush", "hbush")
-    }
+    names = {f"perplexity/{name}" for name in ("valid", "obama", "wbush", "hbush")}
+    assert read_metrics(folder)[-1].keys() >= names
 
 
 def test_all_runs_are_measured_on_the_same_gaps():
@@ -180,18 +179,15 @@ def test_training_pairs_longer_than_a_block(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "argv, parts",
+    "text, parts",
     [
-        (("--text", "We hope."), ["no [MASK] found", "put one where"]),
-        (("--text", "[MASK] a [MASK] b [MASK] c [MASK]"), ["has 4 [MASK]s", "at most"]),
-        (
-            ("--text", "[MASK]" + " we" * 20),
-            [": has 22 tokens with [BOS]", "learned positions end at 12"],
-        ),
+        ("We hope.", ["no [MASK] found", "put one where"]),
+        ("[MASK] a [MASK] b [MASK] c [MASK]", ["has 4 [MASK]s", "at most"]),
+        ("[MASK]" + " we" * 20, [": has 22 tokens with [BOS]", "learned positions end at 12"]),
     ],
 )
-def test_a_text_that_cannot_be_filled(argv, parts, finished):
-    assert_complains(call("sample", finished("train_seq2seq"), *argv), *parts)
+def test_a_text_that_cannot_be_filled(text, parts, finished):
+    assert_complains(call("sample", finished("train_seq2seq"), text=text), *parts)
 
 
 def test_a_mask_for_a_translator(translator):
@@ -239,10 +235,9 @@ def test_a_filled_sentence_keeps_what_was_typed(finished):
     heads, texts = told.out.splitlines()[::2], told.out.splitlines()[1::2]
     assert heads == ["--- most likely words", "--- sample 1", "--- sample 2"]
     assert len(set(texts)) == 3
-    assert all(
-        text.startswith("hope and") and text.endswith("matter, my friends.") and "[S0]" not in text
-        for text in texts
-    )
+    for text in texts:
+        assert text.startswith("hope and") and text.endswith("matter, my friends.")
+        assert "[S0]" not in text
     one = call(*ask, temperature=0)
     assert one.out.splitlines() == told.out.splitlines()[:2]
 
@@ -284,13 +279,12 @@ def test_gaps_of_a_map_are_those_typed_or_drawn(finished, tmp_path, figures):
 @pytest.mark.parametrize("memory_only", [False, True])
 def test_maps_of_attention_to_padding_fail(translator, tmp_path, figures, monkeypatch, memory_only):
     right = model.attend
-    monkeypatch.setattr(
-        model,
-        "attend",
-        lambda q, k, v, bias=None, dropout=0.0: right(
-            q, k, v, None if not memory_only or q.size(2) != k.size(2) else bias, dropout
-        ),
-    )
+
+    def attend(q, k, v, bias=None, dropout=0.0):
+        keeps = memory_only and q.size(2) == k.size(2)
+        return right(q, k, v, bias if keeps else None, dropout)
+
+    monkeypatch.setattr(model, "attend", attend)
     texts = ["two cats .", "one red cats and two blue dogs and cats ."]
     code, out, _ = call("attention_maps", translator[0], text=texts, out=tmp_path)
     assert code == 1

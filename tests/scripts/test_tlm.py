@@ -64,9 +64,8 @@ def test_the_order_of_the_two_sentences_does_not_matter(pos, window, alibi):
     h = model(idx, mask, **where)
     turned, _, _ = batching.join([b], [a])
     moved = {name: torch.cat([value[:, 4:], value[:, :4]], dim=1) for name, value in where.items()}
-    torch.testing.assert_close(
-        model(turned, mask, **moved), torch.cat([h[:, 4:], h[:, :4]], dim=1), atol=1e-5, rtol=1e-4
-    )
+    expected = torch.cat([h[:, 4:], h[:, :4]], dim=1)
+    torch.testing.assert_close(model(turned, mask, **moved), expected, atol=1e-5, rtol=1e-4)
     if pos != "nope" or window:  # restarted positions differ from the plain ones
         assert not torch.allclose(model(idx, mask, languages=where["languages"]), h, atol=1e-3)
 
@@ -83,12 +82,10 @@ def test_explicit_default_positions_and_languages_change_nothing(pos):
 def test_the_embedding_is_the_sum_of_its_parts():
     model = bilingual("learned").body
     idx, _, where = batching.join(sequences(3), sequences(4))
-    parts = [
-        model.embedding.weight[idx[0, t]] + model.positions.weight[p] + model.languages.weight[side]
-        for t, (p, side) in enumerate(zip([0, 1, 2, 0, 1, 2, 3], [0, 0, 0, 1, 1, 1, 1]))
-    ]
+    words, places = model.embedding.weight[idx[0]], model.positions.weight[[0, 1, 2, 0, 1, 2, 3]]
+    expected = words + places + model.languages.weight[[0, 0, 0, 1, 1, 1, 1]]
     _, states = model(idx, need_states=True, **where)
-    torch.testing.assert_close(states[0][0], torch.stack(parts))
+    torch.testing.assert_close(states[0][0], expected)
 
 
 @pytest.mark.parametrize("pos", POSITIONS)

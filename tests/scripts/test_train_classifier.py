@@ -35,10 +35,9 @@ def test_the_classifier_learns_and_its_result_adds_up(corpus, tmp_path):
     assert result["accuracy/train"] > 0.6 and result["accuracy/unseen"] > 0.5
     confusion, classes = result["confusion"], result["classes"]
     assert classes == list(SAID) and [sum(row) for row in confusion] == [5, 5, 5]
-    assert sum(confusion[i][i] for i in range(3)) / 15 == pytest.approx(result["accuracy/test"])
-    assert (6 * result["accuracy/seen"] + 9 * result["accuracy/unseen"]) / 15 == pytest.approx(
-        result["accuracy/test"]
-    )
+    accuracy = pytest.approx(result["accuracy/test"])
+    assert sum(confusion[i][i] for i in range(3)) / 15 == accuracy
+    assert (6 * result["accuracy/seen"] + 9 * result["accuracy/unseen"]) / 15 == accuracy
     # One of the six is held out while the best epoch is searched.
     assert "macro-F1" in done.out and "most confident errors" in done.out
     assert "15 test rows" in done.out and "(5 of them also among the training rows)" in done.out
@@ -78,10 +77,7 @@ def test_balance_weights_a_rare_class_like_a_common_one(tmp_path):
     # The text tells nothing about the class, so the model answers with the share of the class as
     # the loss sees it: 1/5, or 1/2 with weights. Training adds the prior a second time and the
     # finished model leaves it out, which turns odds of 1/4 into odds of 4.
-    rows = [
-        f"{'rare' if number % 5 == 0 else 'common'}\tnumber {number} of them\n"
-        for number in range(100)
-    ]
+    rows = [f"{'common' if n % 5 else 'rare'}\tnumber {n} of them\n" for n in range(100)]
     (tmp_path / "mine.tsv").write_text("".join(rows), encoding="utf-8")
     share = {}
     for how in ("none", "weights", "prior"):
@@ -114,24 +110,19 @@ def test_head_dropout_works_with_a_frozen_encoder(corpus, finished, tmp_path):
     for rate in ("0.0", "0.5"):
         given = dict(encoder=finished("train_mlm"), data=corpus, epochs=1, out=tmp_path / rate)
         succeed(call("train_classifier", **given, head_dropout=rate))
-    assert not torch.equal(
-        *(read_run(tmp_path / rate).model.head.layers[-1].weight for rate in ("0.0", "0.5"))
-    )
+    heads = (read_run(tmp_path / rate).model.head for rate in ("0.0", "0.5"))
+    assert not torch.equal(*(head.layers[-1].weight for head in heads))
 
 
 def test_refit_trains_on_all_rows_for_the_best_epochs(corpus, tmp_path):
     for name, how in (("refit", "--refit"), ("kept", "--no-refit")):
         train("train_classifier", *LEARN, "--data", corpus, how, out=tmp_path / name)
-    assert (tmp_path / "refit" / "metrics.jsonl").read_text() == (
-        tmp_path / "kept" / "metrics.jsonl"
-    ).read_text()
+    assert read_metrics(tmp_path / "refit") == read_metrics(tmp_path / "kept")
     refit, kept = result_of(tmp_path / "refit"), result_of(tmp_path / "kept")
     # Both report the search that chose the number of epochs.
     assert refit["epoch"] == kept["epoch"] and refit["accuracy/valid"] == kept["accuracy/valid"]
-    loaded = read_run(tmp_path / "refit")
-    assert not torch.equal(
-        loaded.model.head.layers[0].weight, read_run(tmp_path / "kept").model.head.layers[0].weight
-    )
+    loaded, other = read_run(tmp_path / "refit"), read_run(tmp_path / "kept")
+    assert not torch.equal(loaded.model.head.layers[0].weight, other.model.head.layers[0].weight)
     right = [answer(loaded, text).argmax() == label for label, text in data.load(corpus).rows]
     # of all 60 rows, not of the 48 that were not held out
     assert refit["accuracy/train"] == pytest.approx(sum(right).item() / 60)
@@ -210,9 +201,8 @@ def test_cached_features_of_a_frozen_encoder_are_the_models(corpus, finished, tm
     right = compute_logits(loaded.model, rows, torch.device("cpu")).argmax(1) == rows.labels
     assert right.float().mean().item() == pytest.approx(result["accuracy/test"])
     # The mean of the training rows is subtracted, and 54 rows have at most 54 components.
-    features = compute_features(
-        loaded.model, Rows(data.load(corpus).rows, loaded.tokenizer, 12), torch.device("cpu")
-    )
+    rows = Rows(data.load(corpus).rows, loaded.tokenizer, 12)
+    features = compute_features(loaded.model, rows, torch.device("cpu"))
     torch.testing.assert_close(loaded.model.shift, features.mean(0), atol=1e-5, rtol=1e-4)
     assert loaded.model.project(features).size(1) == loaded.model.head.layers[0].in_features <= 54
 
@@ -222,9 +212,8 @@ def test_on_a_causal_decoder_by_its_last_word(tune, corpus, finished, tmp_path):
     decoder, run = finished("train_lm"), tmp_path / "run"
     given = dict(encoder=decoder, tune=tune, data=corpus, batch_size=8, out=run)
     succeed(call("train_classifier", *LEARN, **given))
-    changed = [
-        not torch.equal(value, body_of(run)[name]) for name, value in body_of(decoder).items()
-    ]
+    now, before = body_of(run), body_of(decoder)
+    changed = [not torch.equal(value, now[name]) for name, value in before.items()]
     assert any(changed) == (tune == "all") and result_of(run)["accuracy/test"] > 0.5
     loaded = read_run(run)
     assert loaded.model.body.causal
@@ -233,10 +222,8 @@ def test_on_a_causal_decoder_by_its_last_word(tune, corpus, finished, tmp_path):
     # Also in a padded batch, the state of the last real word decides, which no later word changes.
     idx = torch.tensor([[BOS, 7, 8, 9, 6], [BOS, 9, 7, 0, 0]])
     mask = idx != 0
-    together = loaded.model.features(idx, mask)
-    torch.testing.assert_close(
-        together[1:], loaded.model.features(idx[1:, :3]), atol=1e-5, rtol=1e-4
-    )
+    together, alone = loaded.model.features(idx, mask), loaded.model.features(idx[1:, :3])
+    torch.testing.assert_close(together[1:], alone, atol=1e-5, rtol=1e-4)
     h = loaded.model.body(idx, mask)[torch.arange(2), torch.tensor([4, 2])]
     torch.testing.assert_close(together[:, -16:], h, atol=1e-6, rtol=1e-5)
     right = [answer(loaded, text).argmax() == label for label, text in data.load(corpus).test_rows]

@@ -88,10 +88,8 @@ def test_all_options_for_small_texts_together(corpus, tmp_path):
     nats = 0.0
     for i in range(1, len(ids)):
         begin = 0 if i <= 12 else -(-(i - 12) // 5) * 5
-        shares = [
-            member(ids[None, begin:i])[0, -1].softmax(-1)[ids[i]] for member in loaded.model.members
-        ]
-        nats -= math.log(sum(shares).item() / 2)
+        logits = [member(ids[None, begin:i])[0, -1] for member in loaded.model.members]
+        nats -= math.log(sum(each.softmax(-1)[ids[i]] for each in logits).item() / 2)
     assert result["perplexity/obama"] == pytest.approx(math.exp(nats / (len(ids) - 1)), rel=1e-4)
     # The model expects more unknown words than without these options.
     train("train_lm", *argv, out=tmp_path / "plain")

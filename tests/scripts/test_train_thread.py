@@ -131,9 +131,8 @@ def test_each_comment_has_one_piece_and_a_control_elsewhere():
             assert {tree_of[a] for a in own} == {tree_of[row]}
             assert len({tree_of[a] for a in other}) == 1
             assert tree_of[other[0]] != tree_of[row]
-            deepest = max(
-                len(chain) for chain, k in zip(where.chains, tree_of) if k == tree_of[other[0]]
-            )
+            beside = zip(where.chains, tree_of)
+            deepest = max(len(chain) for chain, k in beside if k == tree_of[other[0]])
             assert len(other) == min(len(own), deepest)
 
 
@@ -250,9 +249,8 @@ def test_the_perplexities_are_those_by_hand(ancestor_positions, echoes, tmp_path
     for part in ("repeated", "depth-1", "depth-2"):
         assert result_of(tmp_path / "run")[f"tokens/test-{part}"] == len(found[f"alone-{part}"])
     for name, nats in found.items():
-        assert result_of(tmp_path / "run")[f"perplexity/test-{name}"] == pytest.approx(
-            math.exp(sum(nats) / len(nats)), rel=1e-4
-        )
+        expected = pytest.approx(math.exp(sum(nats) / len(nats)), rel=1e-4)
+        assert result_of(tmp_path / "run")[f"perplexity/test-{name}"] == expected
     last = read_metrics(tmp_path / "run")[-1]
     with_ancestors, alone, _ = (math.log(last[f"perplexity/valid-{view}"]) for view in VIEWS)
     expected = 0.8 * with_ancestors + 0.2 * alone  # as often as each is trained
@@ -279,13 +277,10 @@ def test_toy_prints_the_distance_to_the_floor(tmp_path, monkeypatch):
     assert 0.75 * least < math.log(result["floor/perplexity/test-alone"]) < 1.05 * least
     assert 1 < result["floor/perplexity/test-ancestors"] < result["floor/perplexity/test-alone"]
     assert "floor/perplexity/test-shuffled" not in result
-    assert result["floor/gain/test"] == pytest.approx(
-        math.log(result["floor/perplexity/test-alone"] / result["floor/perplexity/test-ancestors"])
-    )
+    for floor in ("floor/", ""):
+        alone, ancestors = (result[f"{floor}perplexity/test-{v}"] for v in ("alone", "ancestors"))
+        assert result[f"{floor}gain/test"] == pytest.approx(math.log(alone / ancestors))
     assert f", of {result['floor/gain/test']:.3f} possible" in done.out
-    assert result["gain/test"] == pytest.approx(
-        math.log(result["perplexity/test-alone"] / result["perplexity/test-ancestors"])
-    )
     # no floor is reported where it would bound nothing
     for more in (
         *(dict(ancestors=4), dict(vocab_size=80), dict(tokenizer="bpe", vocab_size=300)),
