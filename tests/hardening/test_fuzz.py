@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import functools
 import io
+import itertools
 import json
 import math
 import os
@@ -159,11 +160,8 @@ def test_rows_of_any_bytes(place, content):
         except DataError as error:
             assert str(path) in str(error)
         else:
-            assert found is not None
-            assert not isinstance(found, list) or all(
-                left and right and left == left.strip() and right == right.strip()
-                for left, right in found
-            )
+            for cell in itertools.chain(*found if isinstance(found, list) else ()):
+                assert cell and cell == cell.strip()
 
 
 @cases(content=raw, how=st.sampled_from(["full", "clean", "1/2", "2/3", "0/1", "x", "1/1"]))
@@ -172,9 +170,8 @@ def test_a_corpus_of_any_bytes(place, content, how):
     path.write_bytes(content)
     with contextlib.suppress(DataError):
         found = load(path)
-        kept, held = (
-            set(map(corpus.normalize, part)) for part in (found.lines, *found.tests.values())
-        )
+        parts = found.lines, *found.tests.values()
+        kept, held = (set(map(corpus.normalize, part)) for part in parts)
         assert kept and held and not kept & held
         found.split(how)
 
@@ -271,9 +268,8 @@ rates = st.floats(0.01, 0.99) | st.sampled_from([0.15, 0.5])
 )
 def test_span_corruption_loses_nothing(texts, seed, rate, mean_span):
     idx, mask = batching.pad([torch.tensor([BOS, *text]) for text in texts])
-    source, source_mask, target, target_mask = spans.corrupt(
-        idx, mask, V, gen(seed), rate, mean_span
-    )
+    corrupted = spans.corrupt(idx, mask, V, gen(seed), rate, mean_span)
+    source, source_mask, target, target_mask = corrupted
     for row, text in enumerate(texts):
         kept, gaps = source[row][source_mask[row]].tolist(), target[row][target_mask[row]].tolist()
         assert spans.restore(kept, gaps, V) == [BOS, *text]
@@ -376,9 +372,8 @@ def runs_or_says_why(script, argv):
     assert outcome.code in (0, 2), outcome
     if outcome.code == 2:
         said = [line for line in outcome.err.split("\n") if line and not line.startswith("note: ")]
-        assert len(said) == 1 and said[0].startswith(script + ".py") and said[0].isprintable(), (
-            outcome
-        )
+        assert len(said) == 1 and said[0].startswith(script + ".py"), outcome
+        assert said[0].isprintable(), outcome
 
 
 @pytest.mark.parametrize("script", TRAINING)
@@ -456,9 +451,8 @@ def changed(content, data, structured):
         # one JSON text, or one per line
         texts = content.splitlines() if b"}\n{" in content else [content]
         line = data.draw(st.integers(0, len(texts) - 1))
-        texts[line] = replaced(
-            texts[line], data.draw(st.integers(0, 10**6)), data.draw(json_values)
-        )
+        where, new = data.draw(st.integers(0, 10**6)), data.draw(json_values)
+        texts[line] = replaced(texts[line], where, new)
         return b"".join(text + b"\n" for text in texts)
     return damaged(content, data.draw(edits))
 
@@ -488,9 +482,8 @@ def test_a_run_with_a_damaged_file(script, name, place, finished, data):
 
     def use():
         run = read_run(folder)
-        text = [BOS, *encode(run.tokenizer, ["hope and change, no one knows"])[0]][
-            : run.model.body.config.block_size
-        ]
+        text = [BOS, *encode(run.tokenizer, ["hope and change, no one knows"])[0]]
+        text = text[: run.model.body.config.block_size]
         more = {"source": torch.tensor([text])} if run.kind == "seq2seq" else {}
         with torch.no_grad():
             run.model(torch.tensor([text]), **more)
@@ -518,10 +511,8 @@ def test_a_run_that_resumes_from_a_damaged_file(corpus, place, finished, name, d
     folder = damaged_copy(finished("train_lm"), place / "resumed", name, data)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(script_module("train_lm"), "draw_curve", lambda *_: None)
-        runs_or_says_why(
-            "train_lm",
-            [*SHORT["train_lm"], "--data", str(corpus), "--out", str(folder), "--resume"],
-        )
+        argv = [*SHORT["train_lm"], "--data", corpus, "--out", folder, "--resume"]
+        runs_or_says_why("train_lm", argv)
 
 
 @pytest.fixture(scope="module")
@@ -555,6 +546,8 @@ def test_damaged_shards(place, data_of, data):
         succeed(call("prepare", place / "tiny" / "train_LM.txt", vocab_size=300, out=good))
     names = sorted(path.name for path in good.iterdir() if path.suffix in (".json", ".bin"))
     folder = damaged_copy(good, place / "prepared", data.draw(st.sampled_from(names)), data)
-    works_or_says_why(
-        lambda: [stream[0:5] for stream in shards.Prepared(folder).streams.values()], folder
-    )
+
+    def use():
+        return [stream[0:5] for stream in shards.Prepared(folder).streams.values()]
+
+    works_or_says_why(use, folder)
