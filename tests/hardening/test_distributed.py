@@ -209,7 +209,7 @@ def test_only_the_first_process_prints_and_writes(together, alone):
 @pytest.mark.parametrize(
     "name, part",
     [("taken", "taken: is not empty"), ("bad flag", "--lr"), ("unknown flag", "--speed")]
-    + [("not shared", "train_classifier.py")],
+    + [("not shared", "one process")],
 )
 def test_a_bad_flag_ends_all_processes_with_one_line(name, part, together):
     assert [done[name]["code"] for done in together.done] == [2, 2]
