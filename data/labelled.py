@@ -15,7 +15,8 @@ def load_labelled(name):
     """Read a corpus as `data.load` does. Raises DataError if it has no labelled rows."""
     corpus = data.load(name)
     if corpus.rows and not corpus.test_rows:
-        raise DataError(f"--data {name}: has too few labelled rows to test on; give more")
+        problem = f"{len(corpus.rows)} labelled rows are too few to test on"
+        raise DataError(f"--data {name}: {problem}; give more")
     if not corpus.rows:
         remedy = "give a .tsv, a .csv, or a folder with train_CLS.tsv and test_CLS.tsv"
         raise DataError(f"--data {name}: holds no labelled rows; {remedy}")

@@ -32,6 +32,9 @@ OTHER_NAMES = {  # of flags, as other codebases call them
     "--heads": "--n-head",
     "--num-heads": "--n-head",
     "--hidden-size": "--n-embd",
+    "--d-model": "--n-embd",
+    "--context-length": "--block-size",
+    "--encoder": "--init-from",
     "--prompt": "--text",
 }
 

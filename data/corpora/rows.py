@@ -50,8 +50,6 @@ def read_rows(path, labels=None):
 
     width, rows = len(header) if header else 2, []
     for number, cells in records[bool(header) :]:
-        if not is_csv:  # a text may hold tabs
-            cells = "\t".join(cells).split("\t", width - 1)
         check_width(f"{path}:{number}", cells, width, separator, header)
         label, text = cells[label_at].strip(), cells[text_at].strip()
         if not label or not text:
@@ -151,7 +149,8 @@ def check_width(where, cells, width, separator, header):
     if len(cells) == 1:
         raise DataError(f"{where}: 1 column, expected a label and a text separated by a {name}")
     if len(cells) != width:
-        remedy = "complete the line" if separator == "\t" else f"quote texts that hold a {name}"
-        if separator != "\t" and not header:
+        fewer = "remove tabs from texts" if name == "tab" else f"quote texts that hold a {name}"
+        remedy = "complete the line" if len(cells) < width else fewer
+        if len(cells) > width and not header:
             remedy += ", or name the columns label and text in the first row"
         raise DataError(f"{where}: {len(cells)} columns, expected {width}; {remedy}")

@@ -110,6 +110,11 @@ def test_a_csv_file_is_a_corpus(tmp_path):
         ("a.tsv", "a\tone\n\nb\ttwo\n", "a.tsv:2: no tab"),
         ("a.tsv", "a\tone\na\t \n", "a.tsv:2: empty text; complete the line or remove it"),
         ("a.tsv", "id\ttext\tlabel\n1\ta b\n", "a.tsv:2: 2 columns, expected 3"),
+        (
+            "a.tsv",
+            "a\tone\ttwo\n",
+            "a.tsv:1: 3 columns, expected 2; remove tabs from texts, or name",
+        ),
         ("a.csv", "one\n", "a.csv:1: 1 column, expected a label and a text"),
         ("a.csv", "a,one, two\n", "a.csv:1: 3 columns, expected 2; quote texts that hold a comma"),
         ("a.csv", "label,text\na,one, two\n", "a.csv:2: 3 columns, expected 2; quote"),
