@@ -159,7 +159,7 @@ def draw(out, configurations, others):
         (out / (LENGTHS + ending)).unlink(missing_ok=True)  # of an earlier comparison
         for name, figure in figures.items():
             save(figure, out / (name + ending))
-    return [f"{name}.png" for name in figures]
+    return [name + ending for name in figures for ending in (".png", ".pdf")]
 
 
 def panel(name, configurations, others, in_epochs):

@@ -17,9 +17,9 @@ from data.batching import by_epoch
 from data.corpus import hold_out_valid
 from data.labelled import Rows, accuracies, balanced_loss, by_seen, load_labelled, seen_in_training
 from data.tokenizer import train_tokenizer
-from lab import figures
 from lab.command import main
 from lab.errors import require
+from lab.figures import name_positions
 from lab.flags import CommonFlags, flag, model_config, resolve_pairs
 from lab.limits import LARGEST
 from lab.machine import autocast, compile_blocks, set_up_device
@@ -136,7 +136,7 @@ def train(flags):
     seen = torch.tensor(seen) if flags.refit else seen_in_search
     result = {"epoch": epoch, "unknown/test": sets["test"].unknown()}
     result |= accuracies(logits, sets, seen) | {"accuracy/valid": valid}
-    title = f"Classification of {corpus.name}, {figures.POSITION_NAMES[config.pos]}"
+    title = f"Classification of {corpus.name}, {name_positions(config.pos)}"
     report_predictions(run, corpus, title, logits["test"], seen, result, model)
     floor = corpus.floor.get("accuracy/test")
     draw(run, title, floor)

@@ -21,7 +21,7 @@ from data.tokenizer import BOS
 from lab import processes
 from lab.command import main
 from lab.errors import UserError, require
-from lab.figures import POSITION_NAMES
+from lab.figures import name_positions
 from lab.flags import (
     ContinueFlags,
     NoiseFlags,
@@ -171,7 +171,7 @@ def train(flags):
     run.finish(result | {f"floor/{name}": value for name, value in floor.items()}, model)
     keys = {name: f"perplexity/{name}" for name in streams}
     floors = {f"floor {name}": floor[key] for name, key in keys.items() if key in floor}
-    title = f"Causal LM on {text.name}, {POSITION_NAMES[config.pos]}"
+    title = f"Causal LM on {text.name}, {name_positions(config.pos)}"
     draw_curve(run, [Curves(title, "perplexity (log scale)", keys, floors, log=True)])
     words = [f"{n} {result[k]:.1f}{above_floor(result[k], floor.get(k))}" for n, k in keys.items()]
     run.say_end(f"perplexity at step {best['step']}: {', '.join(words)}")

@@ -24,9 +24,9 @@ from data.labelled import Rows, accuracies, by_seen, load_labelled, seen_in_trai
 from data.masking import mask_tokens
 from data.noise import count_tokens, noise_tokens
 from data.tokenizer import train_tokenizer
-from lab import figures
 from lab.command import main
 from lab.errors import require
+from lab.figures import name_positions
 from lab.flags import NoiseFlags, TrainFlags, flag, given, model_config, resolve_pairs, share
 from lab.machine import autocast, compile_blocks, set_up_device
 from lab.optim import learning_rate, make_adamw
@@ -173,7 +173,7 @@ def train(flags):
     run.load_best(model)  # the weights of the last step
     logits = logits or answer()
     result = accuracies(logits, sets, seen)
-    title = f"Classification of {corpus.name} by likelihood, {figures.POSITION_NAMES[config.pos]}"
+    title = f"Classification of {corpus.name} by likelihood, {name_positions(config.pos)}"
     report_predictions(run, corpus, title, logits["test"], seen, result, model)
     lines = {name: f"accuracy/{name}" for name in (*sets, "seen", "unseen")}
     draw_curve(run, [Curves(title, "accuracy", lines)])

@@ -29,7 +29,7 @@ from data.tokenizer import EOS, detokenize, encode
 from lab import processes
 from lab.command import main
 from lab.errors import require
-from lab.figures import POSITION_NAMES
+from lab.figures import name_positions
 from lab.flags import ProcessFlags, TrainFlags, flag, given, model_config
 from lab.machine import autocast, compile_blocks, set_up_device
 from lab.optim import learning_rate, make_adamw, perplexity
@@ -173,7 +173,7 @@ def train(flags):
             scores = score(outputs, targets[n], tokenizer)
             result |= {f"{metric}/{n}": value for metric, value in scores.items()}
     run.finish(result, model)
-    title = f"{'Gaps' if infill else 'Translation'}, {name}, {POSITION_NAMES[config.pos]}"
+    title = f"{'Gaps' if infill else 'Translation'}, {name}, {name_positions(config.pos)}"
     keys = {n: f"perplexity/{n}" for n in fixed}
     draw_curve(run, [Curves(title, "perplexity of targets (log scale)", keys, log=True)])
     width = max(map(len, fixed)) + 2

@@ -217,7 +217,7 @@ def check(flags, source):
 
 def draw(run, name, result):
     """Draw curve.png, the validation trees over steps, and depth.png, the test trees by depth."""
-    label, pos = "perplexity of masked words (log scale)", figures.POSITION_NAMES[run.flags.pos]
+    label, pos = "perplexity of masked words (log scale)", figures.name_positions(run.flags.pos)
     keys = {words: f"perplexity/valid-{view}" for view, words in VIEWS.items()}
     floors = {f"floor {w}": result[f"floor/{k}"] for w, k in keys.items() if f"floor/{k}" in result}
     draw_curve(run, [Curves(f"Held-out trees, {name}, {pos}", label, keys, floors, log=True)])

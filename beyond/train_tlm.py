@@ -25,7 +25,7 @@ from data.tokenizer import train_tokenizer, word_starts
 from lab.command import main
 from lab.errors import require
 from lab.evaluation import measure_masked, require_targets
-from lab.figures import POSITION_NAMES
+from lab.figures import name_positions
 from lab.flags import MaskFlags, TrainFlags, flag, model_config
 from lab.machine import autocast, compile_blocks, set_up_device
 from lab.optim import learning_rate, make_adamw, perplexity
@@ -163,7 +163,7 @@ def train(flags):
     run.finish(result, model)
     panels = []
     for language in languages:
-        title = f"Masked words of {language}, {pairs.name}, {POSITION_NAMES[config.pos]}"
+        title = f"Masked words of {language}, {pairs.name}, {name_positions(config.pos)}"
         keys = {words: f"perplexity/valid-{language}-{view}" for view, words in VIEWS.items()}
         panels.append(Curves(title, "perplexity (log scale)", keys, log=True))
     draw_curve(run, panels)

@@ -41,6 +41,11 @@ STYLE = {
 }
 
 
+def name_positions(pos):
+    """Return the name of a position encoding for headings: "learned positions", "ALiBi"."""
+    return POSITION_NAMES[pos] + " positions" * (pos not in ("alibi", "nope"))
+
+
 @contextlib.contextmanager
 def styled():
     """Use STYLE in a `with` block or a decorated function, then restore matplotlib's settings."""

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from lab.figures import POSITION_NAMES
+from lab.figures import name_positions
 
 KINDS = {
     "lm": "causal LM",
@@ -28,11 +28,8 @@ def describe(run):
     config, flags = run.model.body.config, run.config["flags"]
     causal = getattr(run.model.body, "causal", False)
     words = KINDS[run.kind] + " on a decoder" * (run.kind == "classifier" and causal)
-    words += f", {POSITION_NAMES[config.pos]}"
-    if config.pos == "alibi":
-        words += "" if causal else f" ({config.alibi})"
-    elif config.pos != "nope":
-        words += " positions"
+    words += f", {name_positions(config.pos)}"
+    words += f" ({config.alibi})" if config.pos == "alibi" and not causal else ""
     words += f", window {config.window}" if config.window else ""
     if run.config.get("body") == "generative":
         words += f", model of {run.config['classes'][0]}"
