@@ -46,7 +46,7 @@ def put_in(functions, body):
     """Let a Decoder compute with other functions than those of model.py, which may use float64."""
     config = body.config
 
-    def forward(layer, x, bias, **_):
+    def forward(layer, x, cross, picked, bias, **_):
         maps = []
 
         def attention(x):

@@ -401,9 +401,9 @@ def test_figures_are_written_and_a_stale_one_goes(make, baseline):
     out, folder = succeed(call("compare", *names)).out, Path("out/compare")
     assert is_picture(folder / "compare.png")
     assert is_picture(folder / "train-short-test-long.png")
-    assert out.splitlines()[-1].startswith(
-        "configurations: 2, runs: 3; out/compare: compare.png, train-short-test-long.png"
-    )
+    figures = "compare.png, compare.pdf, train-short-test-long.png, train-short-test-long.pdf"
+    expected = f"configurations: 2, runs: 3; out/compare: {figures}, compare.md, "
+    assert out.splitlines()[-1].startswith(expected)
     again = succeed(call("compare", "c", make("d", seed=1, result=test))).out
     assert "replaced" not in out and again.endswith(
         "replaced an older comparison (--out NAME keeps both)\n"
