@@ -16,8 +16,8 @@ PLAIN = {  # a pattern of a message of Python or PyTorch: what a student reads i
     r"shapes cannot be multiplied \((\d+)x(\d+) and (\d+)x(\d+)\)": (
         r"(\1, \2) @ (\3, \4): the inner sizes \2 and \3 must be equal. Transpose one of them?"
     ),
-    r"first two dimensions of batch2 tensor to be: \[\d+, (\d+)\] but got: \[\d+, (\d+)\]": (
-        r"(..., \1) @ (..., \2, ...): the inner sizes \1 and \2 must be equal. Transpose with .mT?"
+    r"first two dimensions of batch2 tensor to be: \[(\d+), (\d+)\] but got: \[\1, (\d+)\]": (
+        r"(..., \2) @ (..., \3, ...): the inner sizes \2 and \3 must be equal. Transpose with .mT?"
     ),
     r"shape '(\[.*\])' is invalid for input of size (\d+)": (
         r"\2 numbers do not fit into the shape \1."
@@ -29,7 +29,10 @@ PLAIN = {  # a pattern of a message of Python or PyTorch: what a student reads i
         r"`if`, `and`, `or` and `not` need one True or False, and this tensor has several. Use "
         r"torch.where, &, | or ~."
     ),
-    r"only one element tensors|only integer tensors of a single|cannot be converted to Scalar": (
+    r"only integer tensors of a single element": (
+        r"one whole number is expected here, not a tensor of several or of real numbers."
+    ),
+    r"only one element tensors|cannot be converted to Scalar": (
         r"a single number is expected here, not a tensor of several. Use the functions of torch, "
         r"not those of math; torch.stack, not torch.tensor."
     ),

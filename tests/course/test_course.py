@@ -250,6 +250,7 @@ TYPICAL = [  # code on x (2, 3, 4), ids (2, 3) and a mask (2, 3), and a part of 
     ("x[:, :2] = x", "a tensor of shape [2, 3, 4] does not fit into the shape [2, 2, 4]"),
     ("x[0] @ x[0]", "(3, 4) @ (3, 4): the inner sizes 4 and 3 must be equal"),
     ("x @ x", "(..., 4) @ (..., 3, ...): the inner sizes 4 and 3 must be equal"),
+    ("torch.bmm(x, torch.ones(5, 4, 3))", "RuntimeError: Expected size"),  # of batches
     ("x.view(2, 3, 5)", "24 numbers do not fit into the shape [2, 3, 5]"),
     ("x.mT.view(2, 12)", "Use reshape"),
     ("not mask", "`not` need one True or False"),
@@ -257,6 +258,7 @@ TYPICAL = [  # code on x (2, 3, 4), ids (2, 3) and a mask (2, 3), and a part of 
     ("math.sqrt(x)", "Use the functions of torch, not those of math"),
     ("torch.tensor(list(x))", "torch.stack, not torch.tensor"),
     ("x.item()", "a single number is expected"),
+    ("range(x.sum())", "not a tensor of several or of real numbers"),
     ("torch.exp(2)", "torch.exp takes a tensor, and this is a number (int)"),
     ("x @ x.mT.double()", "one tensor is Float, the other Double"),
     ("F.linear(x, x[0].long())", "one tensor is float, the other long int"),
