@@ -33,6 +33,7 @@ def rows_of(path):
 
 LARGE, DELETE = "x = torch.zeros(50 * 2**28)", "import os, shutil\nshutil.rmtree(os.getcwd())\n"
 PRINT = "import os\nos.fork()\nprint('x' * 2**25)\n"
+FORK = "import os\nchild = os.fork() or os._exit(7)\nassert os.waitpid(child, 0)[1] == 7 << 8\n"
 FULL = "needs more than 2 GB of memory"
 BAD = {  # {name: (text, part of the feedback, points)}
     "allocates": (heads(top=f"import torch\n{LARGE}\n"), f"line 2 (`{LARGE}`): {FULL}", 0),
@@ -44,6 +45,7 @@ BAD = {  # {name: (text, part of the feedback, points)}
         "ends the program with exit code 7",
         0,
     ),
+    "forks": (heads(top=FORK, join="    1 / 0\n"), "(`1 / 0`): ZeroDivisionError", 0.5),
     "loops": (heads(split="    while True: pass\n"), "not finished after 1 seconds", 0.5),
     "prints": (heads(top=PRINT, join="    1 / 0\n"), "(`1 / 0`): ZeroDivisionError", 0.5),
     "solves": (heads(top="import model\n"), "No module named 'model'", 0),
