@@ -292,7 +292,7 @@ class Transformer(nn.Module):
             return self.positions.weight[:T]
 
     def choose_kernel(self, T, mask, need_weights):
-        """Return (PyTorch's own kernel: None, the bias). nets/long_attention.py replaces this."""
+        """Return (kernel, bias); None is PyTorch's kernel. nets/long_attention.py replaces this."""
         return None, self.attention_bias(T, mask)
 
     def attention_bias(self, T, mask=None):
@@ -378,7 +378,7 @@ class LanguageModel(nn.Module):
 
         smoothing: share of each target spread over all words (Szegedy et al. 2016, section 7).
         """
-        picked = (targets.flatten() >= 0).nonzero().squeeze(1)  # (N,); on a GPU, nonzero waits
+        picked = (targets.flatten() >= 0).nonzero().squeeze(1)  # (N,); on a GPU this would wait
         targets, picked = send(targets.flatten()[picked], idx.device), send(picked, idx.device)
         h = self.body(idx, mask, picked=picked, **more)  # (N, C): no logits of other tokens
         return compute(*self.head.project(h), targets, smoothing)

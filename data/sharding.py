@@ -75,7 +75,7 @@ def write_shards(folder, index, tokenizer, number, part, on_progress):
         )
     written = []
     for name, found in pieces.items():
-        ids = np.concatenate([ids for ids, _ in found])
+        ids = np.concatenate([ids for ids, _ in found], dtype=dtype)  # little-endian
         if len(ids):
             file = f"{name}-{number:05}.bin"
             write_whole(folder / file, ids.data)

@@ -37,16 +37,16 @@ def choose_kernel(body, T, mask, need_weights):
     kernel(q, k, v, bias, dropout, is_causal) -> (B, H, T, D).
     """
     config, device = body.config, body.embedding.weight.device
-    # These kernels return no weights and have no dropout
-    written_out = need_weights or body.training and config.attn_dropout
+    # These kernels return no weights and have no dropout.
+    unsupported = need_weights or body.training and config.attn_dropout
     wide = config.n_embd // config.n_head in FLEX_WIDTHS
     alibi = config.pos == "alibi"
     needs_table = alibi or config.window
-    if needs_table and not written_out and T >= FLEX_TOKENS and wide and has_flex(device):
+    if needs_table and not unsupported and T >= FLEX_TOKENS and wide and has_flex(device):
         variant = "causal" if body.causal else config.alibi if alibi else "symmetric"
         return flex_kernel(config.n_head, T, alibi, variant, config.window, device, mask), None
     bias = body.attention_bias(T, mask)
-    if bias is None or written_out or not body.causal or T <= ROWS or device.type != "cpu":
+    if bias is None or unsupported or not body.causal or T <= ROWS or device.type != "cpu":
         return None, bias
     return attend_in_rows, bias
 

@@ -111,7 +111,7 @@ def test_flex_is_chosen_for_tables_and_heads_of_16_or_wider(pos, n_head, chosen,
     assert (kernel is not None) == chosen
 
 
-def test_no_kernel_replaces_attention_that_is_written_out(monkeypatch):
+def test_no_kernel_replaces_attention_with_weights_or_dropout(monkeypatch):
     monkeypatch.setattr(long_attention, "has_flex", lambda device: True)
     model = tiny(Decoder, "alibi", attn_dropout=0.1)
     for train, need_weights in [(False, False), (False, True), (True, False)]:
