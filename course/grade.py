@@ -82,7 +82,7 @@ def table(grades, names):
     writer.writerow(["submission", *names, "total", "feedback"])
     for submission, tests in grades.items():
         lines = [f"{test['name']}: {line}" for test in tests for line in test["output"].split("\n")]
-        scores = [test["score"] for test in tests]
+        scores = [round(test["score"], 4) for test in tests]
         writer.writerow([submission, *scores, total(tests), "\n".join(lines)])
     return text.getvalue()
 
