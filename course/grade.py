@@ -18,8 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from course.apart import judge_apart
 from course.exercises import EXERCISES, STUBS, chosen, file_name
+from course.isolated import judge_isolated
 from course.tools import write_tools
 from data.files import printable, write_json, write_text
 from lab.command import main
@@ -141,7 +141,7 @@ def grade_file(folder, name, tools, flags):
     elif path.stat().st_size > LARGEST:
         lines = [f"{file} is larger than a megabyte"]
     else:
-        n_right, lines = judge_apart(path, len(EXERCISES[name]), tools, flags)
+        n_right, lines = judge_isolated(path, len(EXERCISES[name]), tools, flags)
     score = n_right / len(EXERCISES[name])
     output = "\n".join(printable(line, 500) for line in lines)
     return {"name": name, "score": score, "max_score": 1, "output": output}

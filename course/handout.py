@@ -52,7 +52,7 @@ def handout(flags):
     write_tools(folder, names, seed=0, files=["report.py"])
     for name in names:
         shutil.copyfile(STUBS / file_name(name), folder / file_name(name))
-    shutil.copyfile(HERE / "alone.py", folder / "check.py")
+    shutil.copyfile(HERE / "handout_check.py", folder / "check.py")
     files = "\n".join(f"- `{file_name(name)}`" for name in names)
     text = README.format(files=files, first=file_name(names[0]), name=names[0])
     (folder / "README.md").write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Judge one file of a submission, in a process with limits. course/apart.py starts it."""
+"""Judge one file of a submission, in a process with limits. course/isolated.py starts it."""
 
 import contextlib
 import json

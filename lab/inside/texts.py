@@ -20,7 +20,8 @@ def read_file(path):
     Raises DataError or UserError if it cannot be read, is not UTF-8 or is empty.
     """
     raw = sys.stdin.buffer.read() if path == "-" else read_bytes(path, TEXT_LIMIT, "check --file")
-    texts = non_empty_lines(decode_text(path, raw).removeprefix("\ufeff"))
+    where = "standard input" if path == "-" else path
+    texts = non_empty_lines(decode_text(where, raw).removeprefix("\ufeff"))
     require((texts, f"--file {path}: contains no text; give one text per line"))
     return texts
 

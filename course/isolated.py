@@ -14,7 +14,7 @@ START = 60  # seconds for a process to start; importing torch can take long on a
 ENVIRONMENT = ("PATH", "HOME", "LD_LIBRARY_PATH", "SYSTEMROOT")  # which a process gets to see
 
 
-def judge_apart(path, n_functions, tools, flags):
+def judge_isolated(path, n_functions, tools, flags):
     """Judge a copy of a file in a process of its own; return (n_right, sentences)."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as room:
         room = Path(room)
