@@ -42,7 +42,8 @@ figures: assignment  ## redraw the README's figures from the assignment: DATA=pa
 	mkdir -p docs/figures
 	cp $(ASSIGNMENT)/compare-lm/compare.png docs/figures/compare-lm.png
 	cp $(ASSIGNMENT)/compare-classifier/compare.png docs/figures/compare-classifier.png
-	cp $(ASSIGNMENT)/maps-lm-alibi-0/map-1-this-is-a-test-sentence.png docs/figures/maps-lm-alibi.png
+	$(PY) attention_maps.py $(ASSIGNMENT)/lm-alibi-0 --text "This is a test sentence"
+	cp $(ASSIGNMENT)/lm-alibi-0/maps/map-1-this-is-a-test-sentence.png docs/figures/maps-lm-alibi.png
 
 ## Recipes: better results from a small text (docs/recipes.md). All take DATA=path SEED=n.
 

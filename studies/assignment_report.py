@@ -129,10 +129,10 @@ def compare_rows(runs, part):
     ]
     if not pairs:
         return ""
-    seeds = " with every seed" * (runs.seeds > 1)
+    what = "encodings apart with every seed" if runs.seeds > 1 else "these trained models apart"
     return (
-        f" McNemar's test on all test rows tells {sum(apart)} of {len(pairs)} pairs of encodings "
-        f"apart{seeds} (p < {LEVEL}; see the appendix)."
+        f" McNemar's test on all test rows tells {sum(apart)} of {len(pairs)} pairs of {what} "
+        f"(p < {LEVEL}; see the appendix)."
     )
 
 
