@@ -31,7 +31,7 @@ def judge_isolated(path, n_functions, tools, flags):
 
 
 def run(room, file, flags, most):
-    """Run course/worker.py for at most so many seconds. Return a sentence on how it ended."""
+    """Run course/worker.py for at most `most` seconds. Return a sentence on how it ended."""
     told = (file, room / "result.json", flags.seconds, flags.memory)
     kept = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
     more = os.environ.get("PYTHONPATH", "").split(os.pathsep)  # where a cluster may have torch

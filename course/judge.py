@@ -157,10 +157,10 @@ def diagnose(found, task, wrong):
 def no_exit():
     """Return a context in which os._exit raises SystemExit, as sys.exit does, and ends nothing but
     processes that the student's code has forked."""
-    judge, leave = os.getpid(), os._exit
+    parent, leave = os.getpid(), os._exit
 
     def end(code):
-        sys.exit(code) if os.getpid() == judge else leave(code)
+        sys.exit(code) if os.getpid() == parent else leave(code)
 
     return mock.patch("os._exit", end)
 

@@ -42,11 +42,11 @@ def study(flags):
 def check_kept(label, runs):
     """Raise UserError unless all seeds of a configuration kept the same steps."""
     remedy = "train it with --keep 0,100,200 or other steps"
-    for run in runs:
-        kept = kept_steps(run.folder)
-        require((kept, f"{run.folder}: holds no weights of earlier steps; {remedy}"))
-        alike = kept == kept_steps(runs[0].folder)
-        require((alike, f"{label}: its seeds kept other steps; train them with the same --keep"))
+    kept = [kept_steps(run.folder) for run in runs]
+    for run, steps in zip(runs, kept):
+        require((steps, f"{run.folder}: holds no weights of earlier steps; {remedy}"))
+    alike = all(steps == kept[0] for steps in kept)
+    require((alike, f"{label}: its seeds kept other steps; train them with the same --keep"))
 
 
 def measure(run, corpus, flags):

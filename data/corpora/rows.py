@@ -149,8 +149,9 @@ def check_width(where, cells, width, separator, header):
     if len(cells) == 1:
         raise DataError(f"{where}: 1 column, expected a label and a text separated by a {name}")
     if len(cells) != width:
-        fewer = "remove tabs from texts" if name == "tab" else f"quote texts that hold a {name}"
-        remedy = "complete the line" if len(cells) < width else fewer
-        if len(cells) > width and not header:
-            remedy += ", or name the columns label and text in the first row"
+        remedy = "complete the line"
+        if len(cells) > width:
+            tab = name == "tab"
+            remedy = "remove tabs from texts" if tab else f"quote texts that hold a {name}"
+            remedy += "" if header else ", or name the columns label and text in the first row"
         raise DataError(f"{where}: {len(cells)} columns, expected {width}; {remedy}")

@@ -1,4 +1,4 @@
-"""The course: right answers of many kinds pass, and each known mistake is told from all others."""
+"""The course: right answers of many kinds pass, and each known mistake is told apart."""
 
 import math
 from pathlib import Path
