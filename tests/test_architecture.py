@@ -27,7 +27,7 @@ EXTRAS, RIVALS = "safetensors sacrebleu", "transformers x_transformers"
 # The modules and the installed packages that a group may import. "top": the scripts at the top.
 MAY_IMPORT = {
     "data": ("data", "torch numpy tokenizers"),
-    "nets/cross_entropy": ("", "torch"),
+    "nets/cross_entropy": ("nets.device", "torch"),
     "nets/device": ("", "torch"),
     "model": ("nets.cross_entropy nets.device", "torch"),
     "nets": ("data model nets", f"{REQUIRED} safetensors"),

@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from nets import cross_entropy, device
 from nets.cross_entropy import LinearCrossEntropySum, linear_cross_entropy
 
 WAYS = {
@@ -15,6 +16,16 @@ WAYS = {
         F.linear(x, weight, bias), targets, reduction="sum", label_smoothing=smoothing
     ),
 }
+
+
+@pytest.fixture(name="as_on", params=["cpu", "gpu", "gpu, to compile"], autouse=True)
+def a_device(request, monkeypatch):
+    """Compute as on a CPU, or as on a GPU, where words are added to a multiple of 64."""
+    if request.param != "cpu":
+        monkeypatch.setattr(device, "GPUS", ("cpu",))
+    if request.param == "gpu, to compile":
+        to_compile = cross_entropy.chunk_gradient_to_compile
+        monkeypatch.setitem(cross_entropy.CHUNK, "gradient", to_compile)
 
 
 def tensors(rows, width, words=7, dtype=torch.float32, scale=1.0):
