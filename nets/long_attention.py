@@ -4,6 +4,8 @@ On a GPU, ALiBi and windows do without a T x T table. With 12 heads and 8,192 to
 take 3 GB, and every layer would read it. FlexAttention (Dong et al. 2024) compiles a kernel that
 computes the penalty from the two positions and skips blocks of scores that are all hidden.
 
+Blocks without any bias are attended to by cuDNN's kernel, which is faster than FlashAttention 2.
+
 On a CPU, PyTorch's kernel computes all scores, even those that the bias of a decoder hides.
 Attending in slices of rows skips most of them.
 
@@ -15,13 +17,20 @@ import math
 
 import torch
 import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.utils._triton import has_triton
 
 from model import Transformer, alibi_slopes
 
-FLEX_TOKENS = 256  # FlexAttention is faster from this length on
+LONG = 256  # tokens, from which these kernels are faster on a GPU
 FLEX_WIDTHS = range(16, 257)  # of heads; for others it cannot be compiled
+CUDNN_FIRST = [
+    SDPBackend.CUDNN_ATTENTION,
+    SDPBackend.FLASH_ATTENTION,
+    SDPBackend.EFFICIENT_ATTENTION,
+    SDPBackend.MATH,
+]
 ROWS = 256  # scores that a decoder computes at a time on a CPU
 
 
@@ -42,13 +51,24 @@ def choose_kernel(body, T, mask, need_weights):
     wide = config.n_embd // config.n_head in FLEX_WIDTHS
     alibi = config.pos == "alibi"
     needs_table = alibi or config.window
-    if needs_table and not unsupported and T >= FLEX_TOKENS and wide and has_flex(device):
+    if needs_table and not unsupported and T >= LONG and wide and has_flex(device):
         variant = "causal" if body.causal else config.alibi if alibi else "symmetric"
         return flex_kernel(config.n_head, T, alibi, variant, config.window, device, mask), None
     bias = body.attention_bias(T, mask)
+    if bias is None and T >= LONG and device.type == "cuda":
+        return attend_with_cudnn, None
     if bias is None or unsupported or not body.causal or T <= ROWS or device.type != "cpu":
         return None, bias
     return attend_in_rows, bias
+
+
+def attend_with_cudnn(q, k, v, bias, dropout, is_causal):
+    """Compute attention with cuDNN, or if it cannot with the next best kernel. Shapes as above.
+
+    Only without a bias: of some, it makes NaN (pytorch#196678).
+    """
+    with sdpa_kernel(CUDNN_FIRST, set_priority=True):
+        return F.scaled_dot_product_attention(q, k, v, bias, dropout, is_causal)
 
 
 def attend_in_rows(q, k, v, bias, *_, **__):

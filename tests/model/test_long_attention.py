@@ -71,9 +71,9 @@ def test_no_position_encoding_is_lost(pos, monkeypatch):
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype, rtol", [(torch.float32, 1e-3), (torch.bfloat16, 3e-2)])
 @pytest.mark.parametrize("padded", [True, False])
-@pytest.mark.parametrize("pos, more", CASES)
+@pytest.mark.parametrize("pos, more", [*CASES, ("nope", {}), ("rope", {})])
 @pytest.mark.parametrize("body", [Encoder, Decoder])
-def test_flex_on_a_gpu_forward_and_backward(body, pos, more, padded, dtype, rtol, monkeypatch):
+def test_kernels_on_a_gpu_forward_and_backward(body, pos, more, padded, dtype, rtol, monkeypatch):
     model = tiny(body, pos, n_head=2, n_embd=32, **more).cuda()
     idx = torch.randint(5, 30, (2, LONG), device="cuda")
     mask = (torch.arange(LONG) < torch.tensor([[LONG], [150]])).cuda() if padded else None
