@@ -40,6 +40,14 @@ def seeded():
 
 
 @pytest.fixture(autouse=True)
+def on_the_cpu(request, monkeypatch):
+    """Tests without the marker compute on the CPU, also in the processes that they start."""
+    if not request.node.get_closest_marker("gpu"):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+
+@pytest.fixture(autouse=True)
 def blank_curves(monkeypatch):
     """The figures of runs are empty, since drawing takes longer than a tiny training. Those of
     whole processes, and in test_figures.py, are drawn."""

@@ -446,7 +446,6 @@ def test_a_flag_or_value_that_cannot_work(row, inputs, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_device_that_is_not_there(corpus, tmp_path):
     outcome = call("train_lm", data=corpus, device="cuda", out=tmp_path / "run")
     assert_complains(outcome, "--device cuda", "use --device cpu")
