@@ -11,6 +11,7 @@ from bench.work import make_batches
 from lab.machine import autocast, compile_blocks
 from lab.optim import make_adamw
 from model import Block, Config, Decoder, Encoder, LanguageModel
+from nets.cross_entropy import LinearCrossEntropySum
 from nets.encoder_decoder import EncoderDecoder
 
 # Raised by a pipe whose other end has gone
@@ -25,7 +26,7 @@ class Poslab(nn.Module):
 
     on_cpu = ("targets",)  # the loss looks at them first; on the CPU no GPU has to be waited for
 
-    def __init__(self, size, task, pos):
+    def __init__(self, size, task, pos, window=0):
         super().__init__()
         encoder = task == "masked"
         self.logits = "masked" if encoder else "all"
@@ -38,6 +39,7 @@ class Poslab(nn.Module):
             n_ffn=size.n_ffn,
             activation=size.activation,
             pos=pos,
+            window=window,
             head="roberta" if encoder else "linear",
             norm_first=not encoder,
             init_std=0.02,
@@ -79,13 +81,23 @@ class Contestant:
             "peak_memory_mb": memory.megabytes(),
         }
 
+    @contextlib.contextmanager
+    def kernels(self):
+        """Let rivals choose cuDNN's attention, as outside of poslab's scripts (lab/machine.py)."""
+        enabled = torch.backends.cuda.cudnn_sdp_enabled()
+        torch.backends.cuda.enable_cudnn_sdp(enabled or not isinstance(self.model, Poslab))
+        try:
+            yield
+        finally:
+            torch.backends.cuda.enable_cudnn_sdp(enabled)
+
     def next_batch(self):
         self.count += 1
         return self.batches[self.count % len(self.batches)]
 
     def train(self):
         self.model.train()
-        with autocast(self.flags, self.device):
+        with autocast(self.flags, self.device), self.kernels():
             loss = self.call(**self.next_batch())
         loss.backward()
         self.optimizer.step()
@@ -95,7 +107,7 @@ class Contestant:
     def evaluate(self, batch=None):
         """Return the loss of a batch, by default of the next one."""
         self.model.eval()
-        with autocast(self.flags, self.device):
+        with autocast(self.flags, self.device), self.kernels():
             return self.call(**(batch or self.next_batch()))
 
     def turn(self, phase, n):
@@ -103,6 +115,43 @@ class Contestant:
         work = self.train if phase == "train" else self.evaluate
         wall, cpu = measure.timed(work, n, self.device)
         return wall / n, cpu / n
+
+
+class Graphed(Contestant):
+    """A decoder of poslab that trains by replaying a CUDA graph: the CPU launches one graph per
+    step, instead of hundreds of kernels. Every token has a target, so that no shape changes."""
+
+    def train(self):
+        batch = self.next_batch()
+        idx, targets = batch["idx"], batch["targets"].flatten()
+        if self.count == 1:  # not recorded: libraries reserve their memory in the first step
+            self.idx, self.targets = idx.clone(), targets.to(self.device)
+            with torch.cuda.stream(torch.cuda.Stream()):
+                self.step()
+            torch.cuda.synchronize()
+            return
+        self.idx.copy_(idx)
+        self.targets.copy_(targets)
+        if self.count == 2:
+            self.record()
+        self.graph.replay()
+
+    def record(self):
+        for group in self.optimizer.param_groups:
+            group["capturable"] = True
+        self.optimizer.zero_grad()
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.step()
+
+    def step(self):
+        self.model.train()
+        model = self.model.model
+        with autocast(self.flags, self.device):
+            h = model.body(self.idx).flatten(0, 1)  # (B * T, C)
+            loss = LinearCrossEntropySum.apply(*model.head.project(h), self.targets, 0.0)
+        (loss / len(self.targets)).backward()
+        self.optimizer.step()
 
 
 class Apart:

@@ -43,6 +43,8 @@ class Flags:
     )
     tasks: str = flag(",".join(TASKS), "comma-separated")
     positions: str = flag(",".join(POSITIONS), "poslab's, comma-separated; learned is always there")
+    window: int = flag(0, "also time learned positions with this window; 0: without", at_least=0)
+    graph: bool = flag(False, "on CUDA: also replay a causal training step as a CUDA graph")
     rivals: bool = flag(True, "also time the other implementations that are installed")
     repeats: int = flag(5, "turns per pair", at_least=1)
     seconds: float = flag(
@@ -100,8 +102,8 @@ rate of matrix products. CPU s/M: CPU seconds per million tokens. memory: the pe
 is built, evaluated and trained for two steps. logits: of all tokens, or of masked tokens only."""
 PHASE = f"{'tokens/s':>10} {'x ours':>7}{'(CPU)':>7} {'of peak':>7} {'CPU s/M':>7}   "
 HEADER = (
-    f"  {'':<19}{'training':>40}   {'evaluation':>40}\n"
-    f"  {'':<19}{PHASE}{PHASE}{'memory':>8} {'logits':>6} {'parameters':>11} {'loss':>7} "
+    f"  {'':<30}{'training':>40}   {'evaluation':>40}\n"
+    f"  {'':<30}{PHASE}{PHASE}{'memory':>8} {'logits':>6} {'parameters':>11} {'loss':>7} "
     f"{'2 steps on':>10}"
 )
 
@@ -117,7 +119,7 @@ def describe(size):
 def line(row):
     """Return a row of the table as text."""
     if "error" in row:
-        return f"  {row['name']:<19}{row['error']}"
+        return f"  {row['name']:<30}{row['error']}"
     cells = ""
     for phase in ("train", "eval"):
         if phase not in row:
@@ -129,7 +131,7 @@ def line(row):
         cells += f"{got['cpu_seconds_per_million_tokens']:7.1f}   "
     memory = f"{row['peak_memory_mb']:,.0f} MB" if row["peak_memory_mb"] is not None else "?"
     return (
-        f"  {row['name']:<19}{cells}{memory:>8} {row['logits']:>6} {row['parameters']:>11,} "
+        f"  {row['name']:<30}{cells}{memory:>8} {row['logits']:>6} {row['parameters']:>11,} "
         f"{row['loss_first']:7.3f} {row['loss_after_two_steps']:10.3f}"
     )
 
@@ -148,7 +150,12 @@ def check(flags):
     on_cpu = flags.device == "cpu"
     wrong = f'--threads {flags.threads}: must be positive numbers or "all", comma-separated'
     gpu = "--apart: compares CPU memory; leave it out or use --device cpu"
-    require((min(threads) > 0, wrong), (on_cpu or not flags.apart, gpu))
+    graph = "--graph: records a CUDA graph; leave it out or use --device cuda"
+    require(
+        (min(threads) > 0, wrong),
+        (on_cpu or not flags.apart, gpu),
+        (not (on_cpu and flags.graph), graph),
+    )
     check_folder_of(flags.out)
     positions = dict.fromkeys(["learned", *known_names(flags, "positions", POSITIONS)])
     return sizes, tasks, list(positions), list(dict.fromkeys(threads if on_cpu else threads[:1]))

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 from bench import measure
-from bench.contestants import GONE, Apart, Contestant, Poslab
+from bench.contestants import GONE, Apart, Contestant, Graphed, Poslab
 from bench.work import make_batches, n_predicted
 
 
@@ -29,6 +29,13 @@ def compare(others, positions, size, task, flags, peak, by_cpu):
     batches = make_batches(size, task)
     builders = {f"poslab {pos}": partial(Poslab, task=task, pos=pos) for pos in positions} | others
     first, *names = builders
+    if W := flags.window:
+        names.append(name := f"{first}, window {W}")
+        builders[name] = partial(builders[first], window=W)
+    recorded = f"{first}, CUDA graph"
+    if flags.graph and task == "causal":
+        builders[recorded] = builders[first]
+        names.append(recorded)
     ours = Contestant(builders[first], batches, size, flags, peak.device)
     config, n = ours.model.config, n_predicted(size, task)
     flops = measure.forward_flops(config, task, size.batch_size, size.block_size, n)
@@ -48,7 +55,8 @@ def compare(others, positions, size, task, flags, peak, by_cpu):
             if flags.apart and name in others:
                 theirs = Apart(name, size, task, flags)
             else:
-                theirs = Contestant(builders[name], batches, size, flags, peak.device)
+                contestant = Graphed if name == recorded else Contestant
+                theirs = contestant(builders[name], batches, size, flags, peak.device)
             pairs = {phase: [] for phase in steps}
             for _ in range(flags.repeats):
                 for phase, n_steps in steps.items():

@@ -1,5 +1,6 @@
 """The scripts on a GPU: the numbers of the CPU, and runs that are stopped and resumed."""
 
+import json
 import signal
 import subprocess
 import time
@@ -83,6 +84,16 @@ def test_compiled_and_in_bfloat16_a_model_learns_as_well(name, model, how, input
     expected = train(name, inputs, tmp_path / "plain", *model)[-1]["loss/train"]
     last = train(name, inputs, tmp_path / "other", *model, *how)[-1]["loss/train"]
     assert last == pytest.approx(expected, abs=0.1)
+
+
+def test_the_step_that_a_cuda_graph_replays_is_that_of_the_script(tmp_path):
+    how = "--sizes tiny --tasks causal --positions learned --repeats 1 --seconds 0".split()
+    more = ("--no-rivals", "--device", "cuda", "--graph", "--window", "4")
+    succeed(call("speed", *how, *more, out=tmp_path / "speed.json"))
+    window, graph, plain = json.loads((tmp_path / "speed.json").read_text())["rows"]
+    assert graph["name"] == "poslab learned, CUDA graph" and window["train"]["ratio"] > 0
+    for name in ("loss_first", "loss_after_two_steps"):
+        assert graph[name] == pytest.approx(plain[name], rel=1e-3)
 
 
 def test_attention_and_samples_are_those_of_the_cpu(finished, tmp_path):
