@@ -1,4 +1,4 @@
-"""docs/python.md and docs/tour.ipynb: every call is made, on the runs of `make demo`."""
+"""The pages: links lead somewhere, and each call of docs/python.md and docs/tour.ipynb is made."""
 
 import doctest
 import os
@@ -15,6 +15,7 @@ from helpers import ROOT
 FEWER = {"train_mlm": "--steps 200", "train_lm": "--steps 250 --eval-every 50"}
 FEWER |= {"train_seq2seq": "--steps 100"}
 PAGE, NOTEBOOK = ROOT / "docs" / "python.md", ROOT / "docs" / "tour.ipynb"
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def python(line, folder):
@@ -46,6 +47,23 @@ def shape(output):
     numbers = re.sub(r"-?\d+(\.\d*)?(e-?\d+)?|-?\binf\b", "#", output)
     words = re.sub(r"[^\W\d_#]+(['’-][^\W\d_]+)*", "w", numbers)
     return re.sub(r"w([\s,.;:?!'’\"-]+w)+[,.;:?!]*", "w", re.sub(r"\s+", " ", words))
+
+
+def headings(page):
+    """Return the anchors of a page's headings, as GitHub names them."""
+    found = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_of_a_page_leads_somewhere(page):
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    links = re.findall(r'\]\(([^)\s]+)\)|src="([^"]+)"', text)
+    for link in filter(lambda link: "://" not in link, map("".join, links)):
+        file, _, heading = link.partition("#")
+        target = page.parent / file if file else page
+        assert target.exists(), link
+        assert not heading or heading in headings(target), link
 
 
 def test_the_page_on_python_prints_what_it_shows(tmp_path, monkeypatch):
