@@ -216,6 +216,17 @@ def test_best_accuracy_agrees_with_the_posterior(spoken):
     assert toy.best_accuracy([((label + 1) % 3, text) for label, text in rows]) < 0.1
 
 
+def test_speakers_that_are_equally_likely_share_the_best_accuracy(spoken):
+    """Python's versions round sums differently, so rounding must not choose among them."""
+    shares = [
+        [toy.best_accuracy([(label, text)]) for label in range(3)]
+        for texts in spoken.values()
+        for text in texts[:100]
+    ]
+    assert {round(max(each), 3) for each in shares} >= {1, 0.5}
+    assert all(sum(each) == pytest.approx(1) for each in shares)
+
+
 # Sentences
 
 
