@@ -2,6 +2,7 @@
 
 import re
 import traceback
+from textwrap import shorten
 
 import torch
 
@@ -84,10 +85,11 @@ def explain(error, path, seconds=20):
     if isinstance(error, SystemExit):
         return f"{where}ends the program. A function should return a value instead."
     message = " ".join(str(error).split())
+    original = f"{type(error).__name__}: {message}"
     for pattern, sentence in PLAIN.items():
         if match := re.search(pattern, message):
-            return where + match.expand(sentence)
-    return f"{where}{type(error).__name__}: {message[:200]}"
+            return f"{where}{match.expand(sentence)} ({shorten(original, 120, placeholder=' ...')})"
+    return where + original[:200]
 
 
 def unwritten(error):
