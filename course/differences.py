@@ -28,9 +28,9 @@ def first_difference(found, right):
             digits = ".9g" if alike else ".4g"
             values = f"{written(mine[index], digits)}, expected {written(expected[index], digits)}"
             if not index:
-                return f"{name} is {values}", ""
+                return f"{name} is {values}{why_nan(mine)}", ""
             many = f"{(~close).sum().item()} of {close.numel()} numbers differ"
-            sentence = f"{name}{list(index)} is {values} ({many})"
+            sentence = f"{name}{list(index)} is {values} ({many}){why_nan(mine[index])}"
             return sentence, picture(name, mine, expected, close, index)
     return None
 
@@ -49,6 +49,11 @@ def comparable(tensor):
 def written(number, digits):
     value = number.item()
     return f"{value + 0.0:{digits}}" if isinstance(value, float) else str(value)  # 0.0: not -0
+
+
+def why_nan(number):
+    found = number != number
+    return ". NaN comes from 0 / 0, 0 * inf or a softmax over nothing but -inf" * found.item()
 
 
 def picture(name, mine, right, close, index):

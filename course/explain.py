@@ -26,31 +26,52 @@ PLAIN = {  # a pattern of a message of Python or PyTorch: what a student reads i
     r"view size is not compatible": (
         r"view needs the numbers in the order of memory, unlike after transpose. Use reshape."
     ),
+    r"shape mismatch: value tensor of shape (\[.*\]) .* indexing result of shape (\[.*\])": (
+        r"x[places] = values needs \2 values, one for each place, not \1. Write values[places], or "
+        r"torch.where(places, values, x)."
+    ),
     r"Boolean value of Tensor with more than one value": (
-        r"`if`, `and`, `or` and `not` need one True or False, and this tensor has several. Use "
-        r"torch.where, &, | or ~."
+        r"`if`, `and`, `or`, `not` and a < x < b need one True or False, and this tensor has "
+        r"several. Use torch.where, &, | or ~; or `if x is not None`."
+    ),
+    r"bitwise_\w+\W not implemented for 'Float'": (
+        r"& and | bind more tightly than < and ==. Write (a < b) & (c == d)."
     ),
     r"only integer tensors of a single element": (
-        r"one whole number is expected here, not a tensor of several or of real numbers."
+        r"one whole number is expected here, not a tensor of several or of real numbers. To join "
+        r"tensors of equal shape use torch.stack, not torch.tensor."
+    ),
+    r"expected sequence of length (\d+) at dim \d+ \(got (\d+)\)": (
+        r"torch.tensor needs rows of equal length, and these have \1 and \2. Pad them first."
+    ),
+    r"ints?, ?(not|but got|but found element of type) float|'float' object cannot be interpreted|"
+    r"slice indices must be|(zeros|ones|randn?|empty|reshape|expand)\(\) takes 1 positional|"
+    r"view\(\) received an invalid": (
+        r"a size or an index must be a whole number. Divide with //, not with /."
     ),
     r"only one element tensors|cannot be converted to Scalar": (
         r"a single number is expected here, not a tensor of several. Use the functions of torch, "
         r"not those of math; torch.stack, not torch.tensor."
     ),
     r"(\w+)\(\): argument 'input' \(position 1\) must be Tensor, not (int|float)": (
-        r"torch.\1 takes a tensor, and this is a number (\2). Give it torch.tensor(number)."
+        r"torch.\1 takes a tensor, and this is a number (\2). Use math, or torch.tensor(number)."
     ),
     r"expected scalar type (\w+) but found (\w+)|to have the same dtype, but got: (.+) != (.+)": (
         r"one tensor is \1\3, the other \2\4. Convert one of them, for example with .float()."
     ),
-    r"could not infer output dtype|not implemented for 'Long'": (
+    r"could not infer output dtype|not implemented for 'Long'|converted to type int64_t|"
+    r"Expected a floating point .* Got Long|Integers to negative integer powers": (
         r"the tensor holds integers, and this needs real numbers. Convert it with .float()."
     ),
     r"stack expects each tensor to be equal size, but got (\[.*\]) at entry 0 and (\[.*\])": (
         r"torch.stack needs equal shapes, and these are \1 and \2. Pad them first."
     ),
-    r"Expected target size|Expected input batch_size": (
+    r"Expected target size|Expected input batch_size|For 1D input|target with class prob": (
         r"cross_entropy takes logits (N, V) and targets (N,). Flatten (B, T) to N in both."
+    ),
+    r"-100 is out of bounds|Class values must be non-negative": (
+        r"a target of -100 stands for no word. Leave it out before you look up its probability; "
+        r"F.cross_entropy does so by itself."
     ),
     r"index out of range in self": (
         r"an id is negative or too large: ids go from 0 to the number of rows - 1."
@@ -59,7 +80,14 @@ PLAIN = {  # a pattern of a message of Python or PyTorch: what a student reads i
         r"NumPy computes no gradients. Use functions of torch."
     ),
     r"needed for gradient computation has been modified by an inplace operation": (
-        r"a tensor that the gradient needs is changed in place. Write x = x + y, not x += y."
+        r"a tensor that the gradient needs is changed in place, by x += y, x[...] = y or a method "
+        r"that ends in _. Write x = x + y, torch.where or masked_fill instead."
+    ),
+    r"'function' object has no attribute": (
+        r"this is a function, not its result. Call it, as in norm1(x)."
+    ),
+    r"block.<locals>.<lambda>\(\) takes 1": (
+        r"norm1, attention, norm2, feed_forward and dropout take one tensor each."
     ),
     r"NoneType": (
         r"something is None: an argument that is not given, or the result of a function without "

@@ -89,12 +89,16 @@ def classifier(ask, *args):
 
 
 def disguises(ask, idx, vocab_size, rate):
-    """Mask many words and measure shares. Raises Wrong if equal generators give other words."""
-    found, again = (ask(idx, vocab_size, rate, torch.Generator().manual_seed(1)) for _ in range(2))
+    """Mask many words and measure shares. Raises Wrong if the words do not depend on gen alone."""
+    found, again, other = (
+        ask(idx, vocab_size, rate, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)
+    )
     require_shapes(found, inputs=idx.shape, labels=idx.shape)
     if not all(torch.equal(found[name], again[name]) for name in found):
         raise Wrong("draws random numbers without gen. Give generator=gen to each torch function.")
     inputs, labels = found["inputs"], found["labels"]
+    if torch.equal(inputs, other["inputs"]) and not torch.equal(inputs, idx):
+        raise Wrong("chooses the same words whatever gen is. Use gen as it is, without a seed.")
     words, chosen = idx >= len(SPECIAL), labels != -100
     drawn = chosen & (inputs != idx) & (inputs != MASK)
     return {
@@ -104,6 +108,7 @@ def disguises(ask, idx, vocab_size, rate):
         "the share of labelled words that become [MASK]": share(inputs == MASK, chosen),
         "the share of labelled words that become another word": share(drawn, chosen),
         "the share of tokens without label that are changed": share(inputs != idx, ~chosen),
+        "whether words with the id 5 are chosen": (chosen & (idx == len(SPECIAL))).any(),
         "whether random words are special tokens": (drawn & (inputs < len(SPECIAL))).any(),
         "whether random words are outside the vocabulary": (drawn & (inputs >= vocab_size)).any(),
         "the deviation between columns of their share of labels": chosen.float().mean(0).std(),

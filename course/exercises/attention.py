@@ -105,7 +105,8 @@ ATTEND = (
     lambda q, k, v, mask, bias, p: attend(q, k, v, mask, None, p),
     "the bias is subtracted from the scores. Add it.",
     lambda q, k, v, mask, bias, p: with_nan(raw(q, k, mask, None if bias is None else -bias), v, p),
-    "the softmax is over the heads (dim=1). Each query's weights over the keys must sum to 1.",
+    "the softmax is over the heads (dim=1, or F.softmax without dim). Each query's weights over "
+    "the keys must sum to 1: dim=-1.",
     lambda q, k, v, mask, bias, p: soft(raw(q, k, mask, bias), v, p, dim=1),
     "the scores are multiplied by sqrt(D). Divide by it.",
     lambda q, k, v, mask, bias, p: attend(q * q.size(-1), k, v, mask, bias, p),

@@ -90,6 +90,15 @@ BLOCKS = (
     lambda x, n1, a, n2, f, d: (y := x + d(a(n1(x)))) + d(f(n1(y))),
     "there is no residual around the attention. Add its output to x.",
     lambda x, n1, a, n2, f, d: (y := d(a(n1(x)))) + d(f(n2(y))),
+    "there is no residual around the feed-forward layer. Add its output to x.",
+    lambda x, n1, a, n2, f, d: d(f(n2(x + d(a(n1(x)))))),
+    "the second sum begins with the old x, so the attention's output is lost from it. Begin with "
+    "the new x.",
+    lambda x, n1, a, n2, f, d: x + d(f(n2(x + d(a(n1(x)))))),
+    "the feed-forward layer gets the old x. It gets x after the attention's output is added.",
+    lambda x, n1, a, n2, f, d: x + d(a(n1(x))) + d(f(n2(x))),
+    "there is no norm before the feed-forward layer.",
+    lambda x, n1, a, n2, f, d: (y := x + d(a(n1(x)))) + d(f(y)),
     "dropout is missing on the outputs of the sublayers.",
     lambda x, n1, a, n2, f, d: (y := x + a(n1(x))) + f(n2(y)),
     "dropout is applied to the sum, so it also drops the residual. Apply it to the output alone.",
@@ -100,6 +109,8 @@ POOL = (
     lambda h, mask: h.mean(1),
     "padding is zeroed, but the sum is divided by T. Divide by the number of real tokens.",
     lambda h, mask: (h * mask[..., None]).mean(1),
+    "the mean is over the padding: the mask is read the wrong way round. True marks real tokens.",
+    lambda h, mask: mean_pool(h, ~mask),
     "the real tokens are summed and not divided by their number.",
     lambda h, mask: (h * mask[..., None]).sum(1),
 )
@@ -110,7 +121,8 @@ CLASSIFY = (
     lambda *args: layers(*args).softmax(-1),
     "the logits go through a ReLU, so none can be negative. It belongs after the first layer.",
     lambda *args: layers(*args).relu(),
-    "dropout is active in evaluation. Pass training on: F.dropout(x, p, training).",
+    "two calls in evaluation differ. Dropout needs F.dropout(x, p, training); layers of your own "
+    "have random weights, so use w1, b1, w2, b2.",
     lambda *args: layers(*args[:-1], True),
     "dropout is never active, not even in training.",
     lambda *args: layers(*args[:-1], False),
@@ -120,6 +132,8 @@ EMBED = (
     lambda idx, table, mask_id: unit(table[idx], dim=-1),
     "the vectors are not normalised to length 1.",
     lambda idx, table, mask_id: table[idx] * (idx != mask_id)[..., None],
+    "the norm is over the positions (dim=1, the default of F.normalize). Give it dim=-1.",
+    lambda idx, table, mask_id: unit(table[idx]) * (idx != mask_id)[..., None],
     "each column is normalised. Normalise each word's vector (dim=-1).",
     lambda idx, table, mask_id: unit(table, dim=0)[idx] * (idx != mask_id)[..., None],
 )

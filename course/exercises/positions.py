@@ -51,6 +51,12 @@ WAVES = (
     lambda T, C: waves(T, C).unflatten(1, (-1, 2)).flip(2).flatten(1),
     "the exponent is i / C. With i counting pairs of channels it is 2i / C.",
     lambda T, C: waves(T, C, double=1),
+    "the exponent is 4i / C. If i is counted in steps of two, it is the 2i of the formula.",
+    lambda T, C: waves(T, C, double=4),
+    "the sign of the exponent is wrong: t is divided by 10000^(2i / C).",
+    lambda T, C: waves(T, C, double=-2),
+    "the cosines have other frequencies than the sines. A pair shares one: the exponent is 2i / C.",
+    lambda T, C: torch.where(torch.arange(C) % 2 == 0, waves(T, C), waves(T, 2 * C)[:, 1::2]),
     "the positions are counted from 1. The first row is t = 0: sin 0 = 0, cos 0 = 1.",
     lambda T, C: waves(T + 1, C)[1:],
 )

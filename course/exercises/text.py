@@ -124,6 +124,11 @@ NEXT = (
     lambda ids, T: (next_words(ids, T)[0], next_words(ids[:-1], T)[1]),
     "the end is filled with 0 in the targets, so padding is predicted. Fill it with -100.",
     lambda ids, T: (x := next_words(ids, T)) and (x[0], x[1].clamp(min=0)),
+    "the last id is an input, but nothing follows it. The inputs are ids[:-1].",
+    lambda ids, T: (
+        F.pad(ids, (0, T))[: next_words(ids, T)[0].numel()].view(-1, T),
+        next_words(ids, T)[1],
+    ),
     "there is an empty block where T divides N, so the shape is wrong. Round up: n = -(-N // T).",
     lambda ids, T: tuple(
         F.pad(t, (0, 0, 0, (len(ids) - 1) // T + 1 - len(t)), value=fill)
@@ -150,6 +155,9 @@ LOSS = (
     lambda logits, targets: loss(logits[:, :-1], targets[:, 1:]),
     "the logits go through a softmax before cross_entropy, which applies its own.",
     lambda logits, targets: loss(logits.softmax(-1), targets),
+    "the softmax is over the positions (dim=1). The probabilities of all V words must sum to 1: "
+    "dim=-1.",
+    lambda logits, targets: F.nll_loss(logits.log_softmax(1).flatten(0, 1), targets.flatten()),
     "the loss of each sentence is averaged before the batch. Average over all tokens at once.",
     lambda logits, targets: torch.stack([loss(*pair) for pair in zip(logits, targets)]).mean(),
 )
@@ -205,6 +213,15 @@ DISGUISES = (
     lambda idx, V, rate, gen: disguised(idx, V, choose(idx, rate, gen), gen, other=1.0),
     "too few words become random: 10% of the chosen do, half of those that are not [MASK].",
     lambda idx, V, rate, gen: disguised(idx, V, choose(idx, rate, gen), gen, other=0.8),
+    "id 5 is never chosen, but 5 is a word: idx >= 5, not idx > 5.",
+    lambda idx, V, rate, gen: disguised(idx, V, choose(idx, rate, gen, 6), gen),
+    "the 10% random words replace some [MASK] again. Let one random number decide for each word.",
+    lambda idx, V, rate, gen: (
+        (x := disguised(idx, V, choose(idx, rate, gen), gen, other=0.0))
+        and (disguised(x[0], V, (x[1] != -100) & choose(idx, 0.1, gen), gen, 0, 1)[0], x[1])
+    ),
+    "the labels are 0 where no word is chosen. They are -100 there, which the loss ignores.",
+    lambda idx, V, rate, gen: (x := mask_words(idx, V, rate, gen)) and (x[0], x[1].clamp(min=0)),
     "every word has a label, also those that were not chosen. Their labels are -100.",
     lambda idx, V, rate, gen: (mask_words(idx, V, rate, gen)[0], idx.masked_fill(idx < 5, -100)),
     "the labels hold the disguise. They hold the original words: copy idx before you change it.",

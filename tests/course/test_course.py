@@ -109,13 +109,17 @@ def test_answers_that_are_wrong_in_some_cases_only(function, old, new, told, ans
     assert verdict.status in ("mistake", "difference") and told in verdict.message, verdict
 
 
-def test_every_random_number_comes_from_the_generator(answers):
-    body = """chosen = (torch.rand(idx.shape, generator=gen) < rate) & (idx >= 5)
+@pytest.mark.parametrize(
+    "first, told",
+    [("pass", "without gen"), ("torch.manual_seed(3)", "the same words whatever gen is")],
+)
+def test_every_random_number_comes_from_the_generator(first, told, answers):
+    body = f"""{first}; chosen = (torch.rand(idx.shape) < rate) & (idx >= 5)
     dice = torch.rand(idx.shape)
     inputs = idx.masked_fill(chosen & (dice < 0.8), 2)
     return inputs, idx.masked_fill(~chosen, -100)"""
     verdict = verdict_on(answers, "masking", body, "mask_words")
-    assert "without gen" in verdict.message, verdict
+    assert told in verdict.message, verdict
 
 
 def test_random_results_of_another_shape_are_no_other_shares(answers):
@@ -253,10 +257,21 @@ TYPICAL = [  # code on x (2, 3, 4), ids (2, 3) and a mask (2, 3), and a part of 
     ("torch.bmm(x, torch.ones(5, 4, 3))", "RuntimeError: Expected size"),  # of batches
     ("x.view(2, 3, 5)", "24 numbers do not fit into the shape [2, 3, 5]"),
     ("x.mT.view(2, 12)", "Use reshape"),
-    ("not mask", "`not` need one True or False"),
+    ("not mask", "`not` and a < x < b need one True or False"),
+    ("ids < 1 & x", "Write (a < b) & (c == d)"),
+    ("x[x > 0] = x.clone()", "needs [24] values, one for each place, not [2, 3, 4]"),
     ("x and mask", "Use torch.where, &, | or ~"),
     ("math.sqrt(x)", "Use the functions of torch, not those of math"),
     ("torch.tensor(list(x))", "torch.stack, not torch.tensor"),
+    ("torch.tensor(list(ids))", "use torch.stack, not torch.tensor"),
+    ("torch.tensor([[1], [1, 2]])", "rows of equal length, and these have 1 and 2"),
+    ("torch.zeros(4 / 2, 3)", "must be a whole number. Divide with //, not with /."),
+    ("x.view(2, 3, 4 / 2, 2)", "must be a whole number"),
+    ("x.view(4 / 2, 12)", "must be a whole number"),
+    ("x.reshape(4 / 2, 12)", "must be a whole number"),
+    ("torch.full((4 / 2,), 0)", "must be a whole number"),
+    ("range(4 / 2)", "must be a whole number"),
+    ("x[: 4 / 2]", "must be a whole number"),
     ("x.item()", "a single number is expected"),
     ("range(x.sum())", "not a tensor of several or of real numbers"),
     ("torch.exp(2)", "torch.exp takes a tensor, and this is a number (int)"),
@@ -264,6 +279,11 @@ TYPICAL = [  # code on x (2, 3, 4), ids (2, 3) and a mask (2, 3), and a part of 
     ("F.linear(x, x[0].long())", "one tensor is float, the other long int"),
     ("ids.softmax(-1)", "the tensor holds integers"),
     ("ids.mean()", "Convert it with .float()"),
+    ("ids.masked_fill(mask, -math.inf)", "Convert it with .float()"),
+    ("F.normalize(ids)", "Convert it with .float()"),
+    ("F.one_hot(ids - 100)", "a target of -100 stands for no word"),
+    ("x.gather(2, ids[..., None] - 100)", "a target of -100 stands for no word"),
+    ("F.softmax.sum(x)", "this is a function, not its result"),
     ("torch.stack([x[0], x[0, 0]])", "equal shapes, and these are [3, 4] and [4]"),
     ("F.cross_entropy(x, ids)", "logits (N, V) and targets (N,)"),
     ("F.cross_entropy(x.flatten(0, 1), ids[0])", "logits (N, V) and targets (N,)"),
