@@ -3,7 +3,8 @@
 A sheet holds words and tensors only; `make_sheet` in course/exercises makes it:
 
     {function: {"arguments": names, "outputs": names, "watcher": one of course/watch.py,
-                "cases": [[argument, ...], ...], "learns": which inputs get a gradient,
+                "cases": [[argument, ...], ...],
+                "gradients": [{argument: tensor} of the first cases],
                 "right": [{output: tensor} of each case],
                 "wrong": {diagnosis: [{output: tensor} of each case]}}}
 """
@@ -106,10 +107,7 @@ def judge_function(path, function, name, task, seconds=20):
             for args in task["cases"]:
                 call = called(name, task, args)
                 found.append(observe(function, task, args))
-            learns = get_gradients(function, task)
-            if cut := [argument for argument in task["learns"] if argument not in learns]:
-                lost = f"no gradient reaches {', '.join(cut)} (detach, item?)"
-                trouble = Verdict("mistake", f"{name}: the numbers are right, but {lost}")
+            trouble = compare_gradients(function, name, task)
     except Wrong as wrong:
         trouble = Verdict("error", f"{name} {wrong}", call)
     except (Exception, SystemExit, TimeUp) as error:
@@ -131,11 +129,24 @@ def compare(name, task, found):
     sentence, drawn = differences[wrong[0]]
     call = called(name, task, task["cases"][wrong[0]])
     if diagnosis := diagnose(found, task, wrong):
-        detail = "\n".join(filter(None, [call, sentence, drawn]))
-        return Verdict("mistake", f"{name}: {diagnosis}", detail)
-    detail = "\n".join(filter(None, [call, drawn]))
+        return Verdict("mistake", f"{name}: {diagnosis}", detail(call, sentence, drawn))
     prefix = "" if sentence.startswith(name) else f"{name}: "  # loss returns the loss
-    return Verdict("difference", prefix + sentence, detail)
+    return Verdict("difference", prefix + sentence, detail(call, drawn))
+
+
+def detail(*parts):
+    return "\n".join(filter(None, parts))
+
+
+def compare_gradients(function, name, task):
+    """Return the Verdict on the gradients of a function whose numbers are right, None if right."""
+    for args, right in zip(task["cases"], task["gradients"]):
+        if difference := first_difference(get_gradients(function, task, args), right):
+            sentence, drawn = difference
+            cut = "Is it cut by .detach(), .data, .item() or no_grad?"
+            said = f"{name}: the numbers are right, but the gradient of {sentence}. {cut}"
+            return Verdict("mistake", said, detail(called(name, task, args), drawn))
+    return None
 
 
 def diagnose(found, task, wrong):

@@ -6,8 +6,8 @@ from course import watch
 
 
 def observe(function, task, args):
-    """Return {output: tensor}: what a function gives in a case. Random numbers are the same in each
-    call. Raises watch.Wrong for a result that is no tensor, and for inputs changed in place."""
+    """Return {output: tensor}: what a function gives in a case. Raises watch.Wrong for a result
+    that is no tensor, and for inputs changed in place."""
 
     def ask(*args):
         given = copied(args)
@@ -21,25 +21,38 @@ def observe(function, task, args):
                 )
         return named(result, task["outputs"])
 
+    return watched(ask, task, args)
+
+
+def get_gradients(function, task, args):
+    """Return {argument: gradient} of the sum of the first output in a case."""
+    found = {}
+
+    def ask(*args):
+        leaves = [value.clone().requires_grad_() if real(value) else value for value in args]
+        inputs = {name: leaf for name, leaf in zip(task["arguments"], leaves) if real(leaf)}
+        found.update((name, torch.zeros_like(leaf)) for name, leaf in inputs.items())
+        result = function(*map(copied, leaves))  # copies may be changed in place, leaves may not
+        first = result[0] if isinstance(result, (list, tuple)) else result
+        if inputs and torch.is_tensor(first) and first.requires_grad:
+            given = torch.autograd.grad(first.sum(), inputs.values(), materialize_grads=True)
+            found.update(zip(inputs, given))
+        return named(result, task["outputs"])
+
+    with torch.enable_grad():
+        watched(ask, task, args)
+    return found
+
+
+def watched(ask, task, args):
+    """Return what the watcher of a task makes of a case. Random numbers are the same each time."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return getattr(watch, task["watcher"])(ask, *args)
 
 
-def get_gradients(function, task):
-    """Return the names of the arguments that get a gradient from the first output in the first
-    case; [] for a function that a watcher calls in another way."""
-    given = dict(zip(task["arguments"], copied(task["cases"][0])))
-    if task["watcher"] not in ("call", "dropout"):
-        return []
-    floats = {n: a for n, a in given.items() if torch.is_tensor(a) and a.is_floating_point()}
-    with torch.enable_grad():
-        result = function(*(a.requires_grad_() if n in floats else a for n, a in given.items()))
-        result = result[0] if isinstance(result, (list, tuple)) else result
-        if not (torch.is_tensor(result) and result.requires_grad):
-            return []
-        found = torch.autograd.grad(result.sum(), floats.values(), allow_unused=True)
-    return [name for name, gradient in zip(floats, found) if gradient is not None]
+def real(value):
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
 def copied(value):

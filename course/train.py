@@ -92,9 +92,8 @@ def stopped(error, folder):
     """Return a UserError that names the student's file in which an error was raised."""
     frames = traceback.extract_tb(error.__traceback__)
     path = [folder, *(path for f in frames if (path := Path(f.filename)).parent == folder)][-1]
-    remedy = "correct what the check finds, and keep gradients: no .item() or .detach()"
     problem = explain(error, path).rstrip(".")
-    return UserError(f"training stops: {path}: {problem}; {remedy}")
+    return UserError(f"training stops: {path}: {problem}; correct what the check finds")
 
 
 def compare_gradients(yours, reference):
@@ -117,8 +116,7 @@ def conclude(losses, gradients, faults):
         return f"With {' and '.join(faults)} wrong, {apart}{told}."
     if rounding:
         return f"Your model trains as the reference does: {apart}, which is rounding."
-    lost = "is a gradient lost, by .detach(), .data or torch.no_grad?"
-    return f"The check finds no mistake, but {apart}: {lost}"
+    return f"The check finds no mistake, but {apart}: is a function right for small sizes only?"
 
 
 @torch.no_grad()

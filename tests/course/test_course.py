@@ -84,7 +84,7 @@ RIGHT = {
 WRONG_IN_SOME_CASES = [  # function, what is changed in the right answer, what the verdict says
     ("next_words", "-(-(len(ids) - 1) // T)", "(len(ids) - 1) // T + 1", "shape"),
     ("next_words", "return", "targets[targets == 0] = -100; return", "is -100, expected 0"),
-    ("attend", "softmax(-1)", "softmax(-1).detach()", "no gradient reaches q, k"),
+    ("attend", "softmax(-1)", "softmax(-1).detach()", "gradient of q[0, 0, 0, 0] is 0, exp"),
     ("attend", "if mask is", "if bias is None or mask is", "padding is attended to"),
     ("attend", "if bias is", "if mask is None or bias is", "the bias is ignored"),
     ("attend", "(w, dropout, True)", "(w, 1 - dropout, dropout > 0)", "share of weights"),
@@ -417,10 +417,10 @@ def test_train_tells_a_lost_gradient_from_rounding(answers, corpus, monkeypatch)
     told = succeed(call("course.train", answers, **flags)).out
     assert "Your model trains as the reference does" in told and "rounding" in told
     right = path.read_text(encoding="utf-8")
-    wrong = right.replace("attention(norm1(x))", "attention(norm1(x)).detach()")
-    path.write_text(wrong, encoding="utf-8")
+    cut = "attention(norm1(x)) if len(x) < 9 else attention(norm1(x)).detach()"
+    path.write_text(right.replace("attention(norm1(x))", cut), encoding="utf-8")
     told = succeed(call("course.train", answers, **flags)).out
-    assert "The check finds no mistake, but" in told and "is a gradient lost" in told
+    assert "The check finds no mistake, but" in told and "for small sizes only" in told
     answer(
         answers,
         "perplexity",
@@ -428,4 +428,4 @@ def test_train_tells_a_lost_gradient_from_rounding(answers, corpus, monkeypatch)
         "return 1.0 + torch.nn.functional.cross_entropy(logits"
         ".flatten(0, 1), targets.flatten()).item()",
     )
-    assert_complains(call("course.train", answers, **flags), "training stops", "no .item()")
+    assert_complains(call("course.train", answers, **flags), "training stops", "what the check")

@@ -130,11 +130,41 @@ def encoder_by_loop(n_head, T, offset):
 # ------------------------------------------------------------------------ 6., 9. and 10. layers
 
 
+def block_in_float64(x, norm1, attention, norm2, feed_forward, dropout):
+    y = dropout(attention(norm1(x))).double()
+    y += x
+    return y + dropout(feed_forward(norm2(y.float())))
+
+
 def block_in_place(x, norm1, attention, norm2, feed_forward, dropout):
     x = x.clone()
     x += dropout(attention(norm1(x)))
     x += dropout(feed_forward(norm2(x)))
-    return x.double()
+    return x
+
+
+def attend_with_mask_in_place(q, k, v, mask=None, bias=None, dropout=0.0):
+    output, weights = attend_by_einsum(q, k, v, mask, bias, dropout)
+    if mask is not None:
+        weights.mul_(mask[:, None, None])
+    return output, weights
+
+
+def test_a_change_in_place_that_stops_the_backward_pass_is_found():
+    for function, exercise in (("block", "block"), ("attend", "attention")):
+        wrong = {"block": block_in_place, "attend": attend_with_mask_in_place}[function]
+        verdict = verdict_on(wrong, exercise, function)
+        assert verdict.status == "error" and "is changed in place, by x += y" in verdict.message
+        assert "(RuntimeError: one of the variables needed for gradient" in verdict.message
+
+
+def test_a_gradient_that_is_cut_in_one_branch_is_found():
+    def cut(x, norm1, attention, norm2, feed_forward, dropout):
+        x = x + dropout(attention(norm1(x))).detach()
+        return x + dropout(feed_forward(norm2(x)))
+
+    told = verdict_on(cut, "block", "block").message
+    assert told.startswith("block: the numbers are right, but the gradient of x[0, 0, 0] is ")
 
 
 def pool_by_einsum(h, mask):
@@ -182,6 +212,14 @@ def test_a_beta_that_gets_no_gradient_is_wrong():
         return beta.item() * h @ F.normalize(table, dim=-1).T
 
     assert "gradient" in verdict_on(logits, "clap", "logits").message
+
+
+def test_a_weight_that_gets_no_gradient_is_wrong():
+    def classify(x, w1, b1, w2, b2, dropout, training):
+        return classify_by_matmul(x, w1.data, b1, w2, b2, dropout, training)
+
+    told = verdict_on(classify, "classifier", "classify").message
+    assert "the gradient of w1[0, 0] is 0, expected " in told
 
 
 def embed_by_where(idx, table, mask_id):
@@ -250,7 +288,7 @@ VARIANTS = {
     "slopes": [slopes_in_float64],
     "causal_bias": [causal_by_triangle],
     "encoder_bias": [encoder_by_loop],
-    "block": [block_in_place],
+    "block": [block_in_float64],
     "next_words": [next_by_padding],
     "loss": [loss_by_cross_entropy, loss_by_gather],
     "perplexity": [perplexity_at_once],
