@@ -83,6 +83,7 @@ PLAIN = {  # a pattern of a message of Python or PyTorch: what a student reads i
         r"a tensor that the gradient needs is changed in place, by x += y, x[...] = y or a method "
         r"that ends in _. Write x = x + y, torch.where or masked_fill instead."
     ),
+    r"^NotImplementedError:$": r"delete this line: the function is to end with `return`.",
     r"'function' object has no attribute": (
         r"this is a function, not its result. Call it, as in norm1(x)."
     ),
@@ -112,19 +113,19 @@ def explain(error, path, seconds=20):
         return f"{where}not finished after {seconds} seconds. Does a loop never end?"
     if isinstance(error, SystemExit):
         return f"{where}ends the program. A function should return a value instead."
-    message = " ".join(str(error).split())
-    original = f"{type(error).__name__}: {message}"
+    original = " ".join(f"{type(error).__name__}: {error}".split())
     for pattern, sentence in PLAIN.items():
-        if match := re.search(pattern, message):
+        if match := re.search(pattern, original):
             return f"{where}{match.expand(sentence)} ({shorten(original, 120, placeholder=' ...')})"
     return where + original[:200]
 
 
 def unwritten(error):
-    """Return the name of the function that raises NotImplementedError as a stub does, or ""."""
+    """Return the name of the stub that raises NotImplementedError, or ""."""
     if not isinstance(error, NotImplementedError) or str(error):  # torch's have a text
         return ""
-    return traceback.extract_tb(error.__traceback__)[-1].name
+    code = list(traceback.walk_tb(error.__traceback__))[-1][0].f_code
+    return code.co_name if code.co_names == ("NotImplementedError",) else ""
 
 
 def called(name, task, args):

@@ -107,6 +107,9 @@ def judge_function(path, function, name, task, seconds=20):
             for args in task["cases"]:
                 call = called(name, task, args)
                 found.append(observe(function, task, args))
+            if first_difference(observe(function, task, task["cases"][0]), found[0]):
+                kept = "Does it keep something, such as a list that is a default argument?"
+                return Verdict("error", f"{name} returns something else when called again. {kept}")
             trouble = compare_gradients(function, name, task)
     except Wrong as wrong:
         trouble = Verdict("error", f"{name} {wrong}", call)

@@ -233,6 +233,14 @@ WRONG = [
     ("import os; os._exit(0)", "ends the program. A function should return a value instead."),
     ("return pad(sequences)", "RecursionError: maximum recursion depth"),
     ("raise NotImplementedError('bool')", "line 14"),
+    (
+        "x = len(sequences)\n    raise NotImplementedError",
+        "line 15 (`raise NotImplementedError`): dele",
+    ),
+    (
+        "KEPT.append(sequences); return 1, len(KEPT)\nKEPT = []",
+        "pad returns something else when ca",
+    ),
     ("return (", "line 14 is not valid Python"),
     ("while True:\n        pass", "not finished after 1 seconds. Does a loop never end?"),
     (
