@@ -49,12 +49,7 @@ def scaled(bias, factor):
 
 def soft(scores, v, p=0.0, change=lambda weights: weights, dim=-1):
     """Return the output, and the weights after a change."""
-    weights = change(scores.softmax(dim).nan_to_num())
-    return F.dropout(weights, p) @ v, weights
-
-
-def with_nan(scores, v, p, dim=-1):
-    weights = scores.softmax(dim)
+    weights = change(scores.softmax(dim))
     return F.dropout(weights, p) @ v, weights
 
 
@@ -66,18 +61,18 @@ ATTEND = (
     "the scores are not divided by sqrt(D). They grow with D, and the softmax becomes too sharp.",
     lambda q, k, v, mask, bias, p: attend(q * q.size(-1) ** 0.5, k, v, mask, bias, p),
     "the softmax is over the queries (dim=-2). Each query's weights over the keys must sum to 1.",
-    lambda q, k, v, mask, bias, p: soft(raw(q, k, mask, bias), v, p, dim=-2),
+    lambda q, k, v, mask, bias, p: soft(raw(q, k, mask, bias), v, p, torch.nan_to_num, dim=-2),
     "the softmax is over the queries (dim=-2), and NaN where a key is hidden from all of them. "
     "Each query's weights over the keys must sum to 1: dim=-1.",
-    lambda q, k, v, mask, bias, p: with_nan(raw(q, k, mask, bias), v, p, dim=-2),
+    lambda q, k, v, mask, bias, p: soft(raw(q, k, mask, bias), v, p, dim=-2),
     "the softmax is over the queries (dim=-2), so padding gets weight in spite of its -1e9. Each "
     "query's weights over the keys must sum to 1: dim=-1.",
-    lambda q, k, v, mask, bias, p: with_nan(raw(q, k, mask, bias, -1e9), v, p, dim=-2),
+    lambda q, k, v, mask, bias, p: soft(raw(q, k, mask, bias, -1e9), v, p, dim=-2),
     "padding has a score of 0 or nearly 0, which is an ordinary score. Give it -inf, or -1e9.",
     lambda q, k, v, mask, bias, p: soft(raw(q, k, mask, bias, 1e-9), v, p),
     "the mask is on the queries (the rows), whose scores all become -inf, and the softmax NaN. It "
     "is about the keys, the last dimension: mask[:, None, None, :].",
-    lambda q, k, v, mask, bias, p: with_nan(hide_queries(q, k, mask, bias, -math.inf), v, p),
+    lambda q, k, v, mask, bias, p: soft(hide_queries(q, k, mask, bias, -math.inf), v, p),
     "the mask is on the queries (the rows). It is about the keys, the last dimension: "
     "mask[:, None, None, :].",
     lambda q, k, v, mask, bias, p: soft(hide_queries(q, k, mask, bias, -1e9), v, p),
@@ -104,7 +99,7 @@ ATTEND = (
     "the bias is ignored. Add it to the scores.",
     lambda q, k, v, mask, bias, p: attend(q, k, v, mask, None, p),
     "the bias is subtracted from the scores. Add it.",
-    lambda q, k, v, mask, bias, p: with_nan(raw(q, k, mask, None if bias is None else -bias), v, p),
+    lambda q, k, v, mask, bias, p: soft(raw(q, k, mask, None if bias is None else -bias), v, p),
     "the softmax is over the heads (dim=1, or F.softmax without dim). Each query's weights over "
     "the keys must sum to 1: dim=-1.",
     lambda q, k, v, mask, bias, p: soft(raw(q, k, mask, bias), v, p, dim=1),
