@@ -45,7 +45,8 @@ def grade(flags):
     names = chosen(flags.exercises.split(","))
     one_file = flags.gradescope.endswith(".json")
     submissions = find(Path(flags.submissions), one_file)
-    results, grades = where(flags), {}
+    require_new(flags)
+    grades = {}
     with tempfile.TemporaryDirectory() as tools:
         write_tools(tools, names, flags.seed, files=["worker.py"])
         try_out(names[0], tools, flags)
@@ -63,7 +64,8 @@ def grade(flags):
             pool.shutdown(cancel_futures=True)
     if flags.out:
         write_text(flags.out, table(grades, names))
-    if results:
+    if flags.gradescope:
+        results = Path(flags.gradescope)
         if not one_file:
             results.mkdir()
         for submission, found in grades.items():
@@ -105,16 +107,15 @@ def find(folder, one):
     return found
 
 
-def where(flags):
-    """Return the path of --gradescope or None. Raises UserError if something is there already."""
-    paths = [Path(path) if path else None for path in (flags.out, flags.gradescope)]
-    require((any(paths), "nothing to write; give --out, --gradescope or both"))
-    for path in filter(None, paths):
+def require_new(flags):
+    """Raise UserError unless there is something to write, and a place for it."""
+    paths = [Path(path) for path in (flags.out, flags.gradescope) if path]
+    require((paths, "nothing to write; give --out, --gradescope or both"))
+    for path in paths:
         require(
             (not path.exists(), f"{path}: exists; delete it or choose another name"),
             (path.parent.is_dir(), f"{path.parent}: no such folder; make it or choose another one"),
         )
-    return paths[1]
 
 
 def try_out(name, tools, flags):
@@ -133,11 +134,10 @@ def grade_file(folder, name, tools, flags):
         lines = [f"{(path or folder).name} cannot be read: permission denied"]
     elif path is None:
         near = sorted(folder.rglob(f"{Path(file).stem}*")) or sorted(folder.rglob("*.zip"))
-        said = f"{file} was not handed in"
+        lines = [f"{file} was not handed in"]
         if near:
             remedies = {".ipynb": "export", ".zip": "unpack"}
-            said += f"; {remedies.get(near[0].suffix, 'rename')} {near[0].name}"
-        lines = [said]
+            lines[0] += f"; {remedies.get(near[0].suffix, 'rename')} {near[0].name}"
     elif path.stat().st_size > LARGEST:
         lines = [f"{file} is larger than a megabyte"]
     else:
