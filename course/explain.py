@@ -20,9 +20,6 @@ PLAIN = {  # a pattern of a message of Python or PyTorch: what a student reads i
     r"first two dimensions of batch2 tensor to be: \[(\d+), (\d+)\] but got: \[\1, (\d+)\]": (
         r"(..., \2) @ (..., \3, ...): the inner sizes \2 and \3 must be equal. Transpose with .mT?"
     ),
-    r"shape '(\[.*\])' is invalid for input of size (\d+)": (
-        r"\2 numbers do not fit into the shape \1."
-    ),
     r"view size is not compatible": (
         r"view needs the numbers in the order of memory, unlike after transpose. Use reshape."
     ),
@@ -62,9 +59,6 @@ PLAIN = {  # a pattern of a message of Python or PyTorch: what a student reads i
     r"could not infer output dtype|not implemented for 'Long'|converted to type int64_t|"
     r"Expected a floating point .* Got Long|Integers to negative integer powers": (
         r"the tensor holds integers, and this needs real numbers. Convert it with .float()."
-    ),
-    r"stack expects each tensor to be equal size, but got (\[.*\]) at entry 0 and (\[.*\])": (
-        r"torch.stack needs equal shapes, and these are \1 and \2. Pad them first."
     ),
     r"Expected target size|Expected input batch_size|For 1D input|target with class prob": (
         r"cross_entropy takes logits (N, V) and targets (N,). Flatten (B, T) to N in both."
