@@ -28,6 +28,16 @@ from studies import jobs
 torch.set_num_threads(1)  # more threads make tiny tensors slower
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """Tests without the marker compute on the CPU, also in their fixtures and processes."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not item.get_closest_marker("gpu"):
+            patch.setattr(torch.cuda, "is_available", lambda: False)
+            patch.setenv("CUDA_VISIBLE_DEVICES", "")
+        return (yield)
+
+
 def pytest_runtest_setup(item):
     if item.get_closest_marker("gpu") and not torch.cuda.is_available():
         pytest.skip("no GPU")
@@ -37,14 +47,6 @@ def pytest_runtest_setup(item):
 def seeded():
     """Each test draws the same numbers, alone or among others."""
     torch.manual_seed(0)
-
-
-@pytest.fixture(autouse=True)
-def on_the_cpu(request, monkeypatch):
-    """Tests without the marker compute on the CPU, also in the processes that they start."""
-    if not request.node.get_closest_marker("gpu"):
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
 
 
 @pytest.fixture(autouse=True)
