@@ -4,7 +4,7 @@ On a GPU, ALiBi and windows do without a T x T table. With 12 heads and 8,192 to
 take 3 GB, and every layer would read it. FlexAttention (Dong et al. 2024) compiles a kernel that
 computes the penalty from the two positions and skips blocks of scores that are all hidden.
 
-Blocks without any bias are attended to by cuDNN's kernel, which is faster than FlashAttention 2.
+Without a bias, a GPU uses cuDNN's kernel, which is faster than FlashAttention 2 on an H100.
 
 On a CPU, PyTorch's kernel computes all scores, even those that the bias of a decoder hides.
 Attending in slices of rows skips most of them.
@@ -22,8 +22,9 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.utils._triton import has_triton
 
 from model import Transformer, alibi_slopes
+from nets.device import is_gpu
 
-LONG = 256  # tokens, from which these kernels are faster on a GPU
+LONG = 256  # tokens, from which a GPU uses these kernels
 FLEX_WIDTHS = range(16, 257)  # of heads; for others it cannot be compiled
 CUDNN_FIRST = [
     SDPBackend.CUDNN_ATTENTION,
@@ -46,29 +47,30 @@ def choose_kernel(body, T, mask, need_weights):
     kernel(q, k, v, bias, dropout, is_causal) -> (B, H, T, D).
     """
     config, device = body.config, body.embedding.weight.device
-    # These kernels return no weights and have no dropout.
-    unsupported = need_weights or body.training and config.attn_dropout
+    # These kernels return no weights and have no dropout, which cuDNN rounds (pytorch#174245).
+    if need_weights or body.training and config.attn_dropout:
+        return None, body.attention_bias(T, mask)
     wide = config.n_embd // config.n_head in FLEX_WIDTHS
     alibi = config.pos == "alibi"
     needs_table = alibi or config.window
-    if needs_table and not unsupported and T >= LONG and wide and has_flex(device):
+    if needs_table and T >= LONG and wide and has_flex(device):
         variant = "causal" if body.causal else config.alibi if alibi else "symmetric"
         return flex_kernel(config.n_head, T, alibi, variant, config.window, device, mask), None
     bias = body.attention_bias(T, mask)
-    if bias is None and T >= LONG and device.type == "cuda":
+    if bias is None and T >= LONG and is_gpu(device):
         return attend_with_cudnn, None
-    if bias is None or unsupported or not body.causal or T <= ROWS or device.type != "cpu":
-        return None, bias
-    return attend_in_rows, bias
+    if bias is not None and T > ROWS and body.causal and device.type == "cpu":
+        return attend_in_rows, bias
+    return None, bias
 
 
-def attend_with_cudnn(q, k, v, bias, dropout, is_causal):
-    """Compute attention with cuDNN, or if it cannot with the next best kernel. Shapes as above.
+def attend_with_cudnn(q, k, v, *_, is_causal):
+    """Compute attention with cuDNN, or where it cannot with the next kernel. Shapes as above.
 
-    Only without a bias: of some, it makes NaN (pytorch#196678).
+    Only without a bias, since cuDNN makes NaN of some (pytorch#196678).
     """
     with sdpa_kernel(CUDNN_FIRST, set_priority=True):
-        return F.scaled_dot_product_attention(q, k, v, bias, dropout, is_causal)
+        return F.scaled_dot_product_attention(q, k, v, is_causal=is_causal)
 
 
 def attend_in_rows(q, k, v, bias, *_, **__):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from model import POSITIONS, Config, Decoder, Encoder, Transformer, alibi_bias, attend, score_bias
-from nets import long_attention
+from nets import device, long_attention
 
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 LONG = 260
@@ -117,6 +117,29 @@ def test_no_kernel_replaces_attention_with_weights_or_dropout(monkeypatch):
     for train, need_weights in [(False, False), (False, True), (True, False)]:
         kernel, _ = long_attention.choose_kernel(model.train(train), LONG, None, need_weights)
         assert (kernel is None) == (train or need_weights)
+
+
+# ---------------------------------------------------------------------------- cuDNN
+
+
+@pytest.mark.parametrize("body", [Encoder, Decoder])
+@torch.no_grad()
+def test_cudnn_attends_without_bias_dropout_and_weights_on_a_gpu(body, monkeypatch):
+    """On the CPU, the next kernel takes its place."""
+
+    def chosen(model, T=LONG, mask=None, need_weights=False):
+        kernel, _ = model.choose_kernel(T, mask, need_weights)
+        return kernel is long_attention.attend_with_cudnn
+
+    model, idx = tiny(body, "rope", attn_dropout=0.1).eval(), torch.randint(5, 30, (2, LONG))
+    assert not chosen(model)
+    expected = model(idx)
+    monkeypatch.setattr(device, "GPUS", ("cpu",))
+    assert chosen(model) and not chosen(model, T=255)
+    torch.testing.assert_close(model(idx), expected)
+    assert not chosen(model, mask=idx > 5) and not chosen(model, need_weights=True)
+    assert not chosen(model.train()) and not chosen(tiny(body, "alibi"))
+    assert not chosen(tiny(body, "rope", window=7))
 
 
 # ---------------------------------------------------------------------------- slices of rows
