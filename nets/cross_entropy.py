@@ -18,11 +18,11 @@ def linear_cross_entropy(x, weight, bias, targets, smoothing=0.0):
     smoothing: share of each target spread over all words (Szegedy et al. 2016, section 7).
     For evaluation only: with gradients, autograd would store the probabilities of all chunks.
     """
-    V, n, losses = len(weight), rows_at_a_time(x, weight), []
+    losses, n, V = [], rows_at_a_time(x, weight), len(weight)
     weight, bias = pad_words(cast(weight, x), bias)
     for part, target in zip(x.split(n), targets.split(n)):
         logits = F.linear(part, weight, bias)  # (n, V), or with padded words
-        losses.append(CHUNK["losses"](logits, target, smoothing, V))
+        losses.append(chunk_losses(logits, target, smoothing, V))
     return torch.cat(losses)
 
 
@@ -40,50 +40,44 @@ class LinearCrossEntropySum(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, weight, bias, targets, smoothing):
-        x_grad, V, dtype = torch.empty_like(x), len(weight), weight.dtype
+        x_grad = torch.empty_like(x)
+        weight_grad = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None  # else frozen
         bias_grad = None if bias is None else torch.zeros_like(bias)
-        total, n = 0.0, rows_at_a_time(x, weight)
+        total, n, V = 0.0, rows_at_a_time(x, weight), len(weight)
         weight, bias = pad_words(cast(weight, x), bias)
-        trained = ctx.needs_input_grad[1]  # else frozen
-        weight_grad = torch.zeros_like(weight, dtype=dtype) if trained else None
         for part, target, part_grad in zip(x.split(n), targets.split(n), x_grad.split(n)):
             logits = F.linear(part, weight, bias)  # (n, V), or with padded words
-            loss, grad, summed = CHUNK["gradient"](
-                logits, target, smoothing, V, bias_grad is not None
-            )
+            loss, grad, summed = chunk_gradient(logits, target, smoothing, V, bias_grad is not None)
             total = total + loss
             if bias_grad is not None:
                 bias_grad += summed[:V]
-            if trained:
-                weight_grad += grad.t() @ part
+            if weight_grad is not None:
+                weight_grad += (grad.t() @ part)[:V]
             part_grad.copy_(grad @ weight)
         ctx.save_for_backward(x_grad, weight_grad, bias_grad)
-        ctx.V = V
         return total
 
     @staticmethod
     def backward(ctx, grad):
-        x_grad, weight_grad, bias_grad = (
-            None if part is None else part.mul_(grad) for part in ctx.saved_tensors
-        )
-        return x_grad, None if weight_grad is None else weight_grad[: ctx.V], bias_grad, None, None
+        scaled = (None if part is None else part.mul_(grad) for part in ctx.saved_tensors)
+        return *scaled, None, None
 
 
-# ---------------------------------------------------------------------------- a chunk
+# ---------------------------------------------------------------------------- one chunk
+# logits (n, V), or with padded words: more columns of -inf, whose gradient is ignored
 
 
 def chunk_losses(logits, targets, smoothing, V):
-    """Return the (n,) cross-entropies of logits (n, V), or with more columns of -inf."""
-    logits = logits[:, :V] if smoothing else logits  # smoothing would spread to the others
+    """Return the (n,) cross-entropies of the logits with the targets (n,)."""
+    logits = logits[:, :V] if smoothing else logits  # with -inf, their mean would be infinite
     logits = logits.to(precise_dtype(logits))  # autocast does this on a CPU, not on a GPU
     return F.cross_entropy(logits, targets, reduction="none", label_smoothing=smoothing)
 
 
 def chunk_gradient(logits, targets, smoothing, V, with_sum):
-    """Return the sum of `chunk_losses` and its gradient p - q, rounded as the logits are.
+    """Return the sum of the losses and its gradient p - q, rounded to the dtype of the logits.
 
-    logits (n, V), or with more columns of -inf, whose gradient does not matter. with_sum: also
-    return the exact gradient summed over the rows, which is that of the bias; else None.
+    with_sum: also return the gradient summed over the rows, not rounded (for the bias), else None.
     """
     p = logits.softmax(-1, dtype=precise_dtype(logits))
     rows = torch.arange(len(p), device=p.device)
@@ -99,7 +93,10 @@ def chunk_gradient(logits, targets, smoothing, V, with_sum):
 
 
 def chunk_gradient_to_compile(logits, targets, smoothing, V, with_sum):
-    """The same as `chunk_gradient`, in formulas that torch.compile fuses into few passes."""
+    """Return the same as `chunk_gradient`, with formulas that torch.compile fuses.
+
+    On an H100, compiling both takes the loss of GPT-2 small from 31 to 10 ms.
+    """
     z = logits.to(precise_dtype(logits))
     log_sum = z.logsumexp(-1, keepdim=True)  # (n, 1)
     right = torch.arange(z.size(-1), device=z.device) == targets[:, None]  # as logits
@@ -112,13 +109,11 @@ def chunk_gradient_to_compile(logits, targets, smoothing, V, with_sum):
     return loss, grad.to(logits.dtype), grad.sum(0) if with_sum else None
 
 
-CHUNK = {"losses": chunk_losses, "gradient": chunk_gradient}  # what is computed with the logits
-
-
 def compile_chunks():
-    """Compile what is computed with the logits. For a GPU: a fifth of the time."""
-    CHUNK["losses"] = torch.compile(chunk_losses)
-    CHUNK["gradient"] = torch.compile(chunk_gradient_to_compile)
+    """Compile the two functions of a chunk, for a GPU."""
+    global chunk_losses, chunk_gradient
+    chunk_losses = torch.compile(chunk_losses)
+    chunk_gradient = torch.compile(chunk_gradient_to_compile)
 
 
 # ---------------------------------------------------------------------------- sizes and dtypes
@@ -136,8 +131,8 @@ def rows_at_a_time(x, weight):
 
 
 def pad_words(weight, bias):
-    """For a GPU, whose matrix products are several times as fast then, return weight (V, C) and
-    bias (V,) with words of probability 0 for V to be a multiple of 64."""
+    """On a GPU, add words of probability 0 until V is a multiple of 64: its matrix products are
+    then several times as fast. weight (V, C), bias (V,) or None -> weight, bias."""
     padding = -len(weight) % 64 if is_gpu(weight.device) else 0
     if not padding:
         return weight, bias

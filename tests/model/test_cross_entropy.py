@@ -4,10 +4,13 @@ import functools
 
 import pytest
 import torch
+import torch._dynamo.testing
 import torch.nn.functional as F
 
+from lab.machine import compile_blocks
+from model import Config, Decoder, LanguageModel
 from nets import cross_entropy, device
-from nets.cross_entropy import LinearCrossEntropySum, linear_cross_entropy
+from nets.cross_entropy import LinearCrossEntropySum, linear_cross_entropy, pad_words
 
 WAYS = {
     "rows": lambda *args: linear_cross_entropy(*args).sum(),
@@ -18,14 +21,16 @@ WAYS = {
 }
 
 
-@pytest.fixture(name="as_on", params=["cpu", "gpu", "gpu, to compile"], autouse=True)
-def a_device(request, monkeypatch):
+@pytest.fixture(params=["cpu", "gpu", "gpu, to compile"], autouse=True)
+def computed_as_on(request, monkeypatch):
     """Compute as on a CPU, or as on a GPU, where words are added to a multiple of 64."""
     if request.param != "cpu":
         monkeypatch.setattr(device, "GPUS", ("cpu",))
+        monkeypatch.setattr(cross_entropy, "rows_at_a_time", lambda *_: 64)  # several chunks
     if request.param == "gpu, to compile":
         to_compile = cross_entropy.chunk_gradient_to_compile
-        monkeypatch.setitem(cross_entropy.CHUNK, "gradient", to_compile)
+        monkeypatch.setattr(cross_entropy, "chunk_gradient", to_compile)
+    return request.param
 
 
 def tensors(rows, width, words=7, dtype=torch.float32, scale=1.0):
@@ -100,6 +105,37 @@ def test_losses_of_bfloat16_logits_are_not_rounded(way):
     leaves, targets = tensors(100, 64, words=50, dtype=torch.bfloat16)
     expected = F.cross_entropy(F.linear(*leaves).float(), targets, reduction="sum")
     torch.testing.assert_close(WAYS[way](*leaves, targets, 0.0), expected)
+
+
+@pytest.mark.parametrize("way", ["rows", "sum"])
+def test_frozen_words_get_no_gradient(way):
+    (x, weight, bias), targets = tensors(200, 4)
+    leaves = [x, weight.detach(), bias]
+    loss, *grads = results("plain", leaves, targets)
+    got = results(way, leaves, targets)
+    assert got[2] is None
+    for a, b in zip((got[0], got[1], got[3]), (loss, grads[0], grads[2]), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("words", [1, 63, 64, 65])
+def test_a_gpu_gets_a_multiple_of_64_words(words, computed_as_on):
+    (_, weight, bias), _ = tensors(1, 4, words)
+    for got in pad_words(weight, bias):
+        assert len(got) == (words if computed_as_on == "cpu" else 128 if words > 64 else 64)
+
+
+def test_with_compile_a_gpu_compiles_the_loss(computed_as_on, monkeypatch):
+    counted = torch._dynamo.testing.CompileCounter()
+    how = functools.partial(torch.compile, backend=counted, fullgraph=True)
+    monkeypatch.setattr(torch, "compile", how)
+    for name in ("chunk_losses", "chunk_gradient"):  # restored after the test
+        monkeypatch.setattr(cross_entropy, name, getattr(cross_entropy, name))
+    compile_blocks(LanguageModel(Decoder(Config(vocab_size=9, n_layer=1, n_embd=4))))
+    leaves, targets = tensors(64, 4)
+    for way in ("rows", "sum"):
+        torch.testing.assert_close(results(way, leaves, targets), results("plain", leaves, targets))
+    assert counted.frame_count == (0 if computed_as_on == "cpu" else 2)
 
 
 def test_a_second_backward_pass_over_the_same_loss_is_refused():
