@@ -126,6 +126,7 @@ class Graphed(Contestant):
         idx, targets = batch["idx"], batch["targets"].flatten()
         if self.count == 1:  # not recorded: libraries reserve their memory in the first step
             self.idx, self.targets = idx.clone(), targets.to(self.device)
+            torch.cuda.synchronize()  # another stream does not wait for the copies
             with torch.cuda.stream(torch.cuda.Stream()):
                 self.step()
             torch.cuda.synchronize()

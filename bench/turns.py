@@ -33,7 +33,7 @@ def compare(others, positions, size, task, flags, peak, by_cpu):
         names.append(name := f"{first}, window {W}")
         builders[name] = partial(builders[first], window=W)
     recorded = f"{first}, CUDA graph"
-    if flags.graph and task == "causal":
+    if flags.graph and task == "causal" and size.train:
         builders[recorded] = builders[first]
         names.append(recorded)
     ours = Contestant(builders[first], batches, size, flags, peak.device)

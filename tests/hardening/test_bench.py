@@ -184,10 +184,14 @@ def test_out_of_memory_costs_only_its_own_line(only):
 def test_evaluation_alone_in_bfloat16(tmp_path, monkeypatch):
     tiny = work.Size(1, 16, 2, 8, 2, 50, tasks=("causal",), train=False)
     monkeypatch.setitem(work.SIZES, "tiny", tiny)
-    table(*CAUSAL, "--no-rivals", "--dtype", "bfloat16", "--out", tmp_path / "speed.json")
-    (row,) = rows_of(tmp_path / "speed.json")
-    assert row["dtype"] == "bfloat16" and "train" not in row
-    assert row["loss_first"] == row["loss_after_two_steps"]
+    more = ("--no-rivals", "--dtype", "bfloat16", "--window", "3")
+    table(*CAUSAL, *more, "--out", tmp_path / "speed.json")
+    window, plain = rows_of(tmp_path / "speed.json")
+    assert window["name"] == "poslab learned, window 3"
+    assert window["loss_first"] != plain["loss_first"]
+    for row in (window, plain):
+        assert row["dtype"] == "bfloat16" and "train" not in row
+        assert row["loss_first"] == row["loss_after_two_steps"]
 
 
 # ---------------------------------------------------------------------------- bench.length, flags
@@ -212,6 +216,7 @@ SPEED = [
     "--threads 0",
     "--out no/x.json",
     "--apart --device cuda",
+    "--graph --device cpu",
 ]
 LENGTH = ["--lengths 0", "--widths 100", "--out no/x.png", "--out x.txt"]
 
