@@ -10,7 +10,12 @@ import torch.nn.functional as F
 from lab.machine import compile_blocks
 from model import Config, Decoder, LanguageModel
 from nets import cross_entropy, device
-from nets.cross_entropy import LinearCrossEntropySum, linear_cross_entropy, pad_words
+from nets.cross_entropy import (
+    LinearCrossEntropySum,
+    linear_cross_entropy,
+    pad_words,
+    rows_at_a_time,
+)
 
 WAYS = {
     "rows": lambda *args: linear_cross_entropy(*args).sum(),
@@ -99,6 +104,14 @@ def test_under_autocast_sums_are_exact(smoothing, way):
         assert a.dtype == torch.float32 and (a - b).norm() < 0.01 * b.norm()
 
 
+def test_under_autocast_the_gradient_of_the_bias_is_not_rounded():
+    """Each p - q sums to 0 over the words."""
+    leaves, targets = tensors(200, 4, words=5000)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        *_, bias_grad = results("sum", leaves, targets)
+    assert abs(bias_grad.sum()) < 1e-4 * bias_grad.abs().sum()
+
+
 @pytest.mark.parametrize("way", ["rows", "sum"])
 def test_losses_of_bfloat16_logits_are_not_rounded(way):
     """Autocast on a GPU computes them in bfloat16, that on a CPU does not."""
@@ -123,6 +136,11 @@ def test_a_gpu_gets_a_multiple_of_64_words(words, computed_as_on):
     (_, weight, bias), _ = tensors(1, 4, words)
     for got in pad_words(weight, bias):
         assert len(got) == (words if computed_as_on == "cpu" else 128 if words > 64 else 64)
+
+
+def test_a_chunk_has_twice_as_many_rows_as_channels_or_a_gib_of_logits(computed_as_on):
+    rows = rows_at_a_time(torch.empty(0, 768), torch.empty(50_000, 768))
+    assert rows == (2 * 768 if computed_as_on == "cpu" else 2**30 // (4 * 50_000))
 
 
 def test_with_compile_a_gpu_compiles_the_loss(computed_as_on, monkeypatch):
