@@ -109,6 +109,7 @@ def test_flex_is_chosen_for_tables_and_heads_of_16_or_wider(pos, n_head, chosen,
     model = tiny(Encoder, pos, n_head=n_head, n_embd=64)
     kernel, _ = long_attention.choose_kernel(model, LONG, None, False)
     assert (kernel is not None) == chosen
+    assert model.choose_kernel(255, None, False)[0] is None
 
 
 def test_no_kernel_replaces_attention_with_weights_or_dropout(monkeypatch):
@@ -155,6 +156,7 @@ def test_attention_in_rows_has_the_same_states_and_gradients(pos, window, padded
     mask = torch.arange(600) < torch.tensor([[600], [290]]) if padded else None
     kernel, _ = long_attention.choose_kernel(tiny(Decoder, pos, window=window), 600, mask, False)
     assert (kernel is None) == (pos == "rope" and not window and not padded)  # is_causal suffices
+    assert tiny(Decoder, pos, window=window).choose_kernel(256, None, False)[0] is None
     results, direction = [], torch.randn(2, 600, 16)
     for need_weights in (False, True):
         model = tiny(Decoder, pos, window=window)
