@@ -44,22 +44,19 @@ def choose_spans(counts, T, gen, rate, mean_span):
     """Return (B, T) bool: which of a row's first counts (B,) tokens are corrupted."""
     B, place = len(counts), torch.arange(T + 1)
     luck = torch.rand(2, B, generator=gen)
-    n_corrupted = (rate * counts + luck[0]).floor().long().clamp(min=1)  # (B,)
+    n_corrupted = (rate * counts + luck[0]).floor().long().clamp(min=1).minimum(counts)  # (B,)
     n_kept = counts - n_corrupted
     n_spans = (n_corrupted / mean_span + luck[1]).floor().long().clamp(min=1)
     n_spans = n_spans.minimum(n_corrupted).minimum(n_kept + 1)
-    # Cut the corrupted tokens into spans: all but the first begin at chosen tokens.
-    cuts = draw((place > 0) & (place < n_corrupted[:, None]), n_spans - 1, gen)  # (B, T + 1)
-    span_of = cuts.cumsum(1)
-    lengths = torch.zeros(B, T + 1, dtype=torch.long)
-    lengths = lengths.scatter_add(1, span_of, (place < n_corrupted[:, None]).long())
-    # Put each span before a chosen token of those that stay, or after the last one.
-    slots = draw(place <= n_kept[:, None], n_spans, gen)  # (B, T + 1)
-    lengths = lengths.gather(1, (slots.cumsum(1) - 1).clamp(min=0)) * slots
-    # The place of each token that stays is its number plus the lengths of the spans before it.
-    stays = (place + lengths.cumsum(1)).masked_fill(place >= n_kept[:, None], T)  # (B, T + 1)
-    kept = torch.zeros(B, T + 1, dtype=torch.bool).scatter(1, stays, True)
-    return ~kept[:, :T] & (place[:T] < counts[:, None])
+    # Cut the corrupted tokens 0, 1, ... into spans: all but the first begin at chosen tokens.
+    corrupted = place < n_corrupted[:, None]  # (B, T + 1)
+    span_of_token = draw(corrupted & (place > 0), n_spans - 1, gen).cumsum(1)
+    # Each span has a gap of its own: gap i comes after i kept tokens. The chosen gaps go first.
+    chosen = draw(place <= n_kept[:, None], n_spans, gen)  # (B, T + 1)
+    gap_of_span = (~chosen).long().argsort(dim=1, stable=True)
+    # Before a corrupted token are the corrupted ones with smaller numbers, and the kept ones.
+    places = (place + gap_of_span.gather(1, span_of_token)).masked_fill(~corrupted, T)
+    return torch.zeros(B, T + 1, dtype=torch.bool).scatter(1, places, True)[:, :T]
 
 
 def draw(allowed, k, gen):
