@@ -153,27 +153,26 @@ def train(flags):
     # Results
     best, result = run.load_best(model), {}
     for length in sorted({flags.block_size, *whole_numbers(flags, "eval_block")}):
-        suffix = "" if length == flags.block_size else f"@{length}"
         for name, stream in streams.items():
+            label = f"{name}@{length}"
+            key = name if length == flags.block_size else label
             nats = evaluate(model, stream, length, device, flags)
-            ppl = perplexity(nats, len(stream) - 1)
-            result[f"perplexity/{name}{suffix}"] = ppl
-            words = f"  {f'{name}@{length}':<14} perplexity {ppl:>9,.1f}"
+            result[f"perplexity/{key}"] = ppl = perplexity(nats, len(stream) - 1)
+            words = f"  {label:<14} perplexity {ppl:>9,.1f}"
             if len(stream) == len(text.streams[name]):  # the size in bytes is of the whole text
-                bits = nats / math.log(2) / text.sizes[name]
-                result[f"bits_per_byte/{name}{suffix}"] = bits
+                result[f"bits_per_byte/{key}"] = bits = nats / math.log(2) / text.sizes[name]
                 words += f"  {bits:.3f} bits per byte"
             run.say(words)
     for name, stream in streams.items():
         result[f"tokens/{name}"] = len(stream) - 1
         result[f"unknown/{name}"] = fraction_unknown(stream[1:])
-    floor = {name: value for name, value in text.floor.items() if name in result}  # if known
-    run.finish(result | {f"floor/{name}": value for name, value in floor.items()}, model)
+    result |= {f"floor/{key}": value for key, value in text.floor.items() if key in result}
+    run.finish(result, model)
     keys = {name: f"perplexity/{name}" for name in streams}
-    floors = {f"floor {name}": floor[key] for name, key in keys.items() if key in floor}
+    floors = {f"floor {name}": text.floor[key] for name, key in keys.items() if key in text.floor}
     title = f"Causal LM on {text.name}, {name_positions(config.pos)}"
     draw_curve(run, [Curves(title, "perplexity (log scale)", keys, floors, log=True)])
-    words = [f"{n} {result[k]:.1f}{above_floor(result[k], floor.get(k))}" for n, k in keys.items()]
+    words = [f"{name} {result[key]:.1f}{above_floor(result, key)}" for name, key in keys.items()]
     run.say_end(f"perplexity at step {best['step']}: {', '.join(words)}")
 
 

@@ -65,10 +65,10 @@ def report_predictions(run, corpus, title, logits, seen, result, model):
             run.say(f"note: the final model is right on only {shares}: {why}")
 
 
-def above_floor(value, floor):
+def above_floor(result, key):
     """Return in words how far a perplexity is above its floor, "" if that is unknown."""
-    if floor is None:
+    if (floor := result.get(f"floor/{key}")) is None:
         return ""
-    times = value / floor
+    times = result[key] / floor
     far = f"{times - 1:.0%} above the" if times < 10 else f"{times:.0f} times the"
     return f" ({far} floor of {floor:.2f})"
