@@ -1,5 +1,6 @@
 """Read text and JSON with errors that name file, line and remedy; write files atomically."""
 
+import contextlib
 import json
 import math
 import os
@@ -153,19 +154,29 @@ def non_empty_lines(text):
 # ---------------------------------------------------------------------------- writing
 
 
-def write_whole(path, content):
-    """Write bytes to a file that gets its name only when it is complete and on disk."""
+@contextlib.contextmanager
+def whole_file(path, previous=None):
+    """Open a file to write bytes to, which gets its name only when it is complete and on disk. So a
+    complete file is there even if the process dies. previous: new path of the file so far."""
     path = Path(path)
     partial = path.with_name(path.name + ".partial")
     try:
         with open(partial, "wb") as file:
-            file.write(content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+    if previous and path.exists():
+        os.replace(path, previous)
     os.replace(partial, path)
+
+
+def write_whole(path, content):
+    """Replace a file of bytes in one step."""
+    with whole_file(path) as file:
+        file.write(content)
 
 
 def write_text(path, text):

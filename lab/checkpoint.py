@@ -7,7 +7,7 @@ import zipfile
 
 import torch
 
-from data.files import DataError, check_file
+from data.files import DataError, check_file, whole_file
 
 CHECKSUM = "a checksum is wrong"
 
@@ -21,28 +21,17 @@ class Corrupt(DataError):
 
 
 def write_checkpoint(path, state, previous=None):
-    """Write a dictionary of tensors and numbers. The file gets its name only when it is complete
-    and on disk, so a complete file is there even if the process dies.
-
-    previous: new path of the file that has the name so far. Raises OSError with the path if the
-    disk is full.
-    """
-    partial = path.with_name(path.name + ".partial")
+    """Write a dictionary of tensors and numbers as a `whole_file`. Raises OSError with the path if
+    the disk is full."""
     try:
-        with open(partial, "wb") as file:
+        with whole_file(path, previous) as file:
             torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
-    except BaseException as error:
-        partial.unlink(missing_ok=True)
+    except (OSError, RuntimeError) as error:
         if isinstance(error, RuntimeError):  # torch hides the cause: missing bytes, no space
             error = error.__context__ or error
         if isinstance(error, OSError):
-            raise OSError(error.errno, error.strerror, str(path)) from None
+            error = OSError(error.errno, error.strerror, str(path))
         raise error from None
-    if previous and path.exists():
-        os.replace(path, previous)
-    os.replace(partial, path)
 
 
 def read_checkpoint(path, parts=("model",)):

@@ -54,7 +54,7 @@ WAYS = {
 # Functions in which the files of a run are made and get their names.
 SAVING = (
     *("begin", "open_folder", "evaluate", "log", "save", "save_checkpoint", "write_checkpoint"),
-    *("restore", "write_whole", "finish"),
+    *("restore", "whole_file", "finish"),
 )
 # Where a process is killed: at any line, while files are made, and inside a checkpoint.
 PLACES = (
