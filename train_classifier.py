@@ -113,8 +113,7 @@ def train(flags):
 
     run.count_in_epochs(flags.epochs, sets["train"].n_batches(flags.batch_size))
     trained = model.head if frozen else model
-    to_save = None if flags.refit else model
-    steps = run.steps(trained, optimizer, measure, "accuracy/valid", to_save)
+    steps = run.steps(trained, optimizer, measure, "accuracy/valid", model)
     fit(steps, model, sets["train"], features, optimizer, balance, flags, run)
     epoch, valid = run.best
 

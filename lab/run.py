@@ -48,6 +48,7 @@ class Run:
         self.unchecked = []  # (step, learning rate, loss) since the last look at losses
         self.best = None  # (step or epoch, number) of the best evaluation so far
         self.saved = None  # step of the last checkpoint
+        self.keeps_best = not getattr(flags, "refit", False)  # else the script does, in the end
         self.damaged = False  # whether checkpoint.pt is corrupt
         self.retraining = False  # whether the loop of `retrain` has begun
         self.live, self.signals = LiveLine(), Signals(self.how_to_resume)
@@ -92,25 +93,24 @@ class Run:
         self.unit, self.total = "epoch", epochs * per_epoch
         self.every = self.per_epoch = per_epoch
 
-    def steps(self, model, optimizer, measure, monitor="", to_save=True):
+    def steps(self, model, optimizer, measure, monitor="", whole=None):
         """Yield the steps that are left to train, counted from 0.
 
         Resumes with --resume. Evaluates every --eval-every steps and at the end: `measure()`
         returns ({name: number} for metrics.jsonl, the words to print). best.pt then gets the
         weights of `model` if the number named `monitor` has improved, or always without a monitor.
         checkpoint.pt follows. Between steps, a signal saves a checkpoint and ends the script.
-        to_save: the model whose weights go into best.pt; True: `model`, None: write no best.pt.
+        whole: the model for best.pt, if `model` is only the trained part of it.
         """
-        to_save = model if to_save is True else to_save
         if self.flags.resume:
-            self.restore(model, optimizer, monitor, to_save is not None)
+            self.restore(model, optimizer, monitor)
         processes.copy_from_rank_0(model)
         self.start_loop(optimizer)
         model.train()
         self.signals.waiting = True  # until `stop_if_asked` at the last step
         for step in range(self.first_step, self.total + 1):
             if self.is_due(step):
-                self.evaluate(step, measure, monitor, to_save)
+                self.evaluate(step, measure, monitor, model if whole is None else whole)
                 self.save_checkpoint(model, optimizer, step)
             if step in self.to_keep:
                 self.save(f"step-{step}.pt", model=model.state_dict(), step=step)
@@ -158,7 +158,7 @@ class Run:
             return False
         return step % self.every == 0 or step == self.total
 
-    def evaluate(self, step, measure, monitor, to_save):
+    def evaluate(self, step, measure, monitor, model):
         """Measure, log, print, and save best.pt if there is an improvement."""
         numbers, words = measure()
         if self.recent:
@@ -168,8 +168,8 @@ class Run:
         self.say(f"{self.unit} {number:>5}  {words}")
         if self.improves(numbers, monitor):
             self.best = number, numbers.get(monitor)
-            if to_save is not None:
-                self.save("best.pt", model=to_save.state_dict(), step=number, **numbers)
+            if self.keeps_best:
+                self.save("best.pt", model=model.state_dict(), step=number, **numbers)
 
     def improves(self, numbers, monitor):
         """Return whether a number is better than the best: an accuracy higher, others lower."""
@@ -307,9 +307,9 @@ class Run:
 
     # ------------------------------------------------------------------------ resuming
 
-    def restore(self, model, optimizer, monitor, has_best):
+    def restore(self, model, optimizer, monitor):
         """Load the newest checkpoint that is not corrupt."""
-        name, state = processes.from_rank_0(lambda: self.newest_checkpoint(has_best))
+        name, state = processes.from_rank_0(self.newest_checkpoint)
         path = self.folder / name
         check_weights(model, state["model"], path)
         model.load_state_dict(state["model"])
@@ -357,7 +357,7 @@ class Run:
         except (AttributeError, RuntimeError, TypeError):
             raise UserError(f"{path}: its random state is not valid; restore the file") from None
 
-    def newest_checkpoint(self, has_best):
+    def newest_checkpoint(self):
         """Return name and content of checkpoint.pt, else of previous.pt, and print a note on why.
 
         Raises UserError if both are corrupt, and DataError if best.pt is, which the run may still
@@ -374,7 +374,7 @@ class Run:
                 continue
             step = state["step"]
             early = self.unit == "epoch" and isinstance(step, int) and step < self.per_epoch
-            if has_best and not early:  # before the end of an epoch, there is no best one
+            if self.keeps_best and not early:  # before the end of an epoch, there is no best one
                 read_checkpoint(self.folder / "best.pt")
             if path.name == "previous.pt":
                 problem = damages[0] if damages else "checkpoint.pt is missing"
