@@ -46,12 +46,12 @@ def read_predictions(folder):
 
     Raises DataError without a valid table.
     """
-    _, rows = read_table(folder)
-    return [(text, gold, predicted, max(p), seen) for text, gold, predicted, p, seen in rows]
+    _, texts, gold, predicted, probabilities, seen = read_table(folder)
+    return list(zip(texts, gold, predicted, map(max, probabilities), seen))
 
 
 def read_table(folder):
-    """Return the classes, and [(text, gold, predicted, probabilities, seen), ...]."""
+    """Return the classes, and of all rows the texts, gold, predicted, probabilities and seen."""
     path = folder / FILE
     try:
         lines = read_bytes(path, LIMIT, REMEDY).decode("utf-8").split("\n")[:-1]
@@ -65,7 +65,7 @@ def read_table(folder):
         rows = [(*row[:3], [*map(float, row[3:-1])], row[-1] == "yes") for row in table[1:]]
     except ValueError:
         raise DataError(f"{path}: a probability in it is not a number; {REMEDY}") from None
-    return table[0][3:-1], rows
+    return table[0][3:-1], *zip(*rows)
 
 
 def quote(cell):
@@ -161,14 +161,14 @@ class Predictions:
 def average_predictions(folders):
     """Return the Predictions that run folders with the same test rows give together: the class with
     the highest mean log-probability. Raises DataError for other test rows."""
-    (classes, rows), *others = tables = [read_table(folder) for folder in folders]
-    texts = [row[:2] for row in rows]
-    if not {gold for _, gold in texts} <= set(classes):
+    tables = [read_table(folder) for folder in folders]
+    classes, texts, gold, _, _, seen = tables[0]
+    if not set(gold) <= set(classes):
         raise DataError(f"{folders[0]}/{FILE}: a gold label is not among its classes; {REMEDY}")
-    for folder, (names, found) in zip(folders[1:], others):
-        if names != classes or [row[:2] for row in found] != texts:
+    for folder, table in zip(folders, tables):
+        if table[:3] != (classes, texts, gold):
             raise DataError(f"{folder}: has other test rows than {folders[0]}; leave it out")
-    shares = torch.tensor([[row[3] for row in rows] for _, rows in tables]).double()
-    labelled = [(classes.index(gold), text) for text, gold in texts]
+    shares = torch.tensor([probabilities for *_, probabilities, _ in tables]).double()
     logits = shares.clamp(min=1e-9).log().mean(0)  # (M, N, n_class) -> (N, n_class)
-    return Predictions(labelled, classes, logits, torch.tensor([row[4] for row in rows]))
+    rows = list(zip(map(classes.index, gold), texts))
+    return Predictions(rows, classes, logits, torch.tensor(seen))
