@@ -17,13 +17,13 @@ def discounts(counts):
     n_j is the number of n-grams counted j times. In a small corpus an n_j can be zero. The formula
     is then undefined or gives a discount outside (0, j), and j / 2 takes its place.
     """
-    n1, n2, n3, n4 = ((counts == j).sum() for j in (1, 2, 3, 4))
-    Y = n1 / (n1 + 2 * n2) if n1 else 0.0
-    estimates = [
-        j - (j + 1) * Y * more / n if n else 0.0
-        for j, n, more in ((1, n1, n2), (2, n2, n3), (3, n3, n4))
-    ]
-    return np.array([0.0] + [D if 0 < D < j else j / 2 for j, D in enumerate(estimates, start=1)])
+    n = [(counts == j).sum() for j in range(5)]
+    Y = n[1] / (n[1] + 2 * n[2]) if n[1] else 0.0
+    D = np.zeros(4)
+    for j in (1, 2, 3):
+        estimate = j - (j + 1) * Y * n[j + 1] / n[j] if n[j] else 0.0
+        D[j] = estimate if 0 < estimate < j else j / 2
+    return D
 
 
 class Level:
