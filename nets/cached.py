@@ -27,9 +27,7 @@ class CachedReader:
         length = math.ceil(T / STEP) * STEP
         bias, angles = body.attention_bias(length), body.angles(length)
         if bias is None:  # only the future is hidden
-            places = torch.arange(T, device=x.device)
-            future = places > places[begin:, None]  # (n, T)
-            bias = x.new_zeros(1, 1, T - begin, T).masked_fill(future, -math.inf)
+            bias = x.new_full((1, 1, T - begin, T), -math.inf).triu(begin + 1)
         else:
             bias = bias[:, :, begin:T, :T]
         args = dict(bias=bias, angles=None if angles is None else angles[begin:T])
