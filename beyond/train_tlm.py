@@ -99,13 +99,12 @@ def train(flags):
     for name, part in ({"valid": held_out} | pairs.tests).items():
         require((len(part) > 1, f"{where}: {name} has a single pair; give at least two"))
         held, _ = encode(part)
-        sets[name] = {
-            language: masked_test_set(held, side, flags, vocab_size, starts)
-            for side, language in enumerate(languages)
-        }
-        for language, views in sets[name].items():
+        sets[name] = {}
+        for side, language in enumerate(languages):
+            views = masked_test_set(held, side, flags, vocab_size, starts)
             labels = (labels for _, _, labels, _ in views["alone"])
             require_targets(labels, f"{where}: no word of {language} in {name}")
+            sets[name][language] = views
 
     # Model
     config = model_config(flags, source, vocab_size=vocab_size, unit_embd=flags.head == "clap")
