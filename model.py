@@ -301,11 +301,11 @@ class Transformer(nn.Module):
             return None
         bias = self.table(score_bias, T, self.config, self.causal)[:, :, :T, :T]
         bias = bias.to(self.embedding.weight.dtype)
-        if mask is None:
-            return bias
-        # A token always sees itself: the softmax of a row without any key would be NaN
-        itself = torch.eye(T, dtype=torch.bool, device=mask.device)  # (T, T)
-        return bias.masked_fill(~(mask[:, None, None, :] | itself), -math.inf)  # (B, ., T, T)
+        return bias if mask is None else bias.masked_fill(~self.visible(mask), -math.inf)
+
+    def visible(self, mask):
+        """Return (B, 1, T, T): which keys a token sees. Itself always: an empty softmax is NaN."""
+        return mask[:, None, None] | torch.eye(mask.size(1), dtype=torch.bool, device=mask.device)
 
     def angles(self, T):
         """Place 3: return angles (T, D/2) that rotate q and k, or None."""

@@ -7,7 +7,6 @@ positions. The n-th words of both sentences have distance 0; only their language
 
 import math
 
-import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
@@ -60,7 +59,4 @@ class TwoLanguageEncoder(Encoder):
             return self.attention_bias(T, mask)
         i, j = positions[:, :, None], positions[:, None, :]  # of query and key
         bias = bias[0][:, i, j].transpose(0, 1)  # (H, T, T) -> (H, B, T, T) -> (B, H, T, T)
-        if mask is None:
-            return bias
-        itself = torch.eye(T, dtype=torch.bool, device=mask.device)  # (T, T)
-        return bias.masked_fill(~(mask[:, None, None, :] | itself), -math.inf)
+        return bias if mask is None else bias.masked_fill(~self.visible(mask), -math.inf)
