@@ -26,19 +26,17 @@ def masked_test_set(sides, side, flags, vocab_size, starts):
     partner[order] = order.roll(1)
     batches = {view: [] for view in VIEWS}
 
-    def join(sequences, others):
-        return batching.join(*((sequences, others) if side == 0 else (others, sequences)))
-
     for rows in order.split(64):
         idx, mask = batching.pad([sides[side][i] for i in rows])
         gen = generator("masks of side", side, *rows.tolist())
         inputs, labels = mask_tokens(idx, vocab_size, gen, flags.mask_rate, flags.mask_unit, starts)
         batches["alone"].append((inputs, mask, labels, {"languages": torch.full_like(idx, side)}))
-        masked, targets = ([row[real] for row, real in zip(x, mask)] for x in (inputs, labels))
+        masked = [row[real] for row, real in zip(inputs, mask)]
         for view, others in (("paired", rows), ("mispaired", partner[rows])):
             others = [sides[1 - side][i] for i in others]
-            joined, joined_mask, where = join(masked, others)
-            wanted = join(targets, [torch.full_like(other, -100) for other in others])[0]
-            wanted = wanted.masked_fill(~joined_mask, -100)
+            pair = (masked, others) if side == 0 else (others, masked)
+            joined, joined_mask, where = batching.join(*pair)  # (B, T)
+            mine = joined_mask & (where["languages"] == side)
+            wanted = torch.full_like(joined, -100).masked_scatter(mine, labels[mask])
             batches[view].append((joined, joined_mask, wanted, where))
     return batches
