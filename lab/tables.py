@@ -40,8 +40,7 @@ def align(lines, left=1):
     left-aligned."""
     widths = [max(map(len, column)) for column in zip(*lines)]
     return [
-        [cell.ljust(width) for cell, width in zip(line[:left], widths)]
-        + [cell.rjust(width) for cell, width in zip(line[left:], widths[left:])]
+        [c.ljust(n) if i < left else c.rjust(n) for i, (c, n) in enumerate(zip(line, widths))]
         for line in lines
     ]
 
