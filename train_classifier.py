@@ -124,7 +124,7 @@ def train(flags):
         torch.manual_seed(flags.seed)
         sets["train"] = Rows(corpus.rows, tokenizer, config.block_size)
         model, features, optimizer, balance = start(config, head, source, sets, flags, device)
-        steps = run.retrain(optimizer, epoch * sets["train"].n_batches(flags.batch_size))
+        steps = run.retrain(optimizer, sets["train"].n_batches(flags.batch_size), measure)
         fit(steps, model, sets["train"], features, optimizer, balance, flags, run)
         run.save("best.pt", model=model.state_dict(), step=epoch)
     else:
@@ -141,7 +141,8 @@ def train(flags):
     draw(run, title, floor)
     words = f"test accuracy {result['accuracy/test']:.1%}{by_seen(result)}"
     words += f", the best possible is {floor:.1%}" if floor else ""
-    words += f", after {epoch} epoch" + ("s" if epoch > 1 else "")
+    epochs = run.retrained or epoch
+    words += f", after {epochs} epoch" + ("s" if epochs > 1 else "")
     words += " on all training rows" if flags.refit else ""
     run.say_end(words)
 

@@ -51,6 +51,7 @@ class Run:
         self.keeps_best = not getattr(flags, "refit", False)  # else the script does, in the end
         self.damaged = False  # whether checkpoint.pt is corrupt
         self.retraining = False  # whether the loop of `retrain` has begun
+        self.retrained = 0  # epochs of that loop
         self.live, self.signals = LiveLine(), Signals(self.how_to_resume)
         self.unit, self.per_epoch = "step", 1  # see `count_in_epochs`
         self.every = getattr(flags, "eval_every", 1)
@@ -139,11 +140,22 @@ class Run:
                 f"{self.new_tokens / seconds:,.0f} tokens/s  {clock(left)} left"
             )
 
-    def retrain(self, optimizer, steps):
-        """Yield the steps of a second training, which is neither evaluated nor saved."""
-        self.retraining, self.first_step, self.total = True, 0, steps
+    def retrain(self, optimizer, per_epoch, measure):
+        """Yield the steps of a second training, which is neither logged nor saved.
+
+        It takes as many epochs as the best one of the search, and more if the accuracy on the
+        training rows is over 5 points lower by then. At most, it takes those of the search.
+        """
+        logged = {line["step"]: line["accuracy/train"] for line in read_metrics(self.folder)}
+        self.retraining, self.first_step = True, 0
         self.start_loop(optimizer)
-        yield from range(steps)
+        while self.retrained < max(logged):
+            if self.retrained >= self.best[0]:
+                if measure()[0]["accuracy/train"] >= logged[self.best[0]] - 0.05:
+                    break
+            self.total = max(self.best[0], self.retrained + 1) * per_epoch
+            yield from range(self.retrained * per_epoch, (self.retrained + 1) * per_epoch)
+            self.retrained += 1
 
     def start_loop(self, optimizer):
         """Start to measure the speed of a loop."""

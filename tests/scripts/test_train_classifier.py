@@ -17,6 +17,7 @@ from data.tokenizer import BOS, encode, train_tokenizer
 from lab.live import LiveLine
 from lab.load import read_run
 from lab.records import read_metrics
+from lab.run import Run
 from nets.features import compute_features, compute_logits
 
 LEARN = tuple("--lr 0.02 --epochs 8".split())
@@ -151,6 +152,19 @@ def test_a_final_model_that_has_learned_nothing_is_reported(corpus, tmp_path, mo
     monkeypatch.setattr(train_classifier, "fit", lambda *args: next(fits)(*args))
     done = train("train_classifier", *LEARN, data=corpus, out=tmp_path / "a")
     assert "the final model is right on only" in done.out and "--no-refit" in done.out
+
+
+@pytest.mark.parametrize("known, expected", [(0.0, 3), (1.0, 8)])
+def test_retraining_has_more_epochs_if_fewer_training_rows_are_right(
+    known, expected, corpus, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(Run, "improves", lambda run, *_: len(read_metrics(run.folder)) <= 3)
+    monkeypatch.setattr(
+        "lab.run.read_metrics",
+        lambda folder: [line | {"accuracy/train": known + 0.05} for line in read_metrics(folder)],
+    )
+    done = train("train_classifier", *LEARN, data=corpus, lr=1e-6, out=tmp_path / "a")
+    assert f"after {expected} epochs on all training rows" in done.out
 
 
 def test_wrong_labels_are_not_taken_for_too_few_steps(tmp_path):
