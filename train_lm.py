@@ -154,11 +154,10 @@ def train(flags):
     best, result = run.load_best(model), {}
     for length in sorted({flags.block_size, *whole_numbers(flags, "eval_block")}):
         for name, stream in streams.items():
-            label = f"{name}@{length}"
-            key = name if length == flags.block_size else label
+            key = name if length == flags.block_size else f"{name}@{length}"
             nats = evaluate(model, stream, length, device, flags)
             result[f"perplexity/{key}"] = ppl = perplexity(nats, len(stream) - 1)
-            words = f"  {label:<14} perplexity {ppl:>9,.1f}"
+            words = f"  {key:<14} perplexity {ppl:>9,.1f}"
             if len(stream) == len(text.streams[name]):  # the size in bytes is of the whole text
                 result[f"bits_per_byte/{key}"] = bits = nats / math.log(2) / text.sizes[name]
                 words += f"  {bits:.3f} bits per byte"

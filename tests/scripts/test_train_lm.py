@@ -1,6 +1,7 @@
 """train_lm.py: perplexities counted by hand, and what helps on a small text."""
 
 import math
+import re
 import shutil
 
 import pytest
@@ -30,7 +31,7 @@ def nats_by_hand(model, ids, block):
 
 def test_perplexity_and_bits_per_byte_are_those_by_hand(corpus, tmp_path):
     flags = dict(pos="alibi", lr=0.01, eval_block="5,40")
-    train("train_lm", **flags, data=corpus, out=tmp_path / "run")
+    done = train("train_lm", **flags, data=corpus, out=tmp_path / "run")
     loaded, result = read_run(tmp_path / "run"), result_of(tmp_path / "run")
     for name in SAID:
         text = (corpus / f"test_LM_{name}.txt").read_text(encoding="utf-8")
@@ -48,6 +49,8 @@ def test_perplexity_and_bits_per_byte_are_those_by_hand(corpus, tmp_path):
             assert tuple(found) == expected
     last = read_metrics(tmp_path / "run")[-1]
     assert result["perplexity/obama"] == pytest.approx(last["perplexity/obama"])
+    printed = re.findall(r"^  (\S+) +perplexity ", done.out, re.MULTILINE)
+    assert {f"perplexity/{name}" for name in printed} == {n for n in result if "perplexity" in n}
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 64])
