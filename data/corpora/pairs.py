@@ -71,12 +71,12 @@ def load_pairs(name, languages=""):
         return load_folder(path, pair)
     if path.suffix.lower() == ".tsv":
         rows = read_pair_rows(path)
-        train, heldout = hold_out(rows, 0.1, seed=0, key=lambda row: row[0])
-        if not (train and heldout):
+        train, test = hold_out(rows, 0.1, seed=0, key=lambda row: row[0])
+        if not (train and test):
             raise DataError(
                 f"{path}: {len(rows)} pairs are too few to hold out a tenth for testing; give more"
             )
-        return Pairs(path.stem, pair or ("source", "target"), train, [], {"heldout": heldout})
+        return Pairs(path.stem, pair or ("source", "target"), train, [], {"test": test})
     if path.exists():
         raise DataError(
             f"--data {name}: pairs are read from folders and .tsv files; rename or convert the file"

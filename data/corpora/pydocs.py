@@ -7,17 +7,17 @@ from data.corpus import Corpus
 
 
 def load():
-    """Return the Corpus of prose paragraphs; every tenth topic is the test set `heldout`.
+    """Return the Corpus of prose paragraphs; every tenth topic is in the test set.
 
     Code, grammar and tables are left out. The topics depend on the Python version, so only compare
     numbers of the same version.
     """
-    lines, heldout = [], []
+    lines, test = [], []
     for number, (_, text) in enumerate(sorted(topics.items())):
         prose = [" ".join(part.split()) for part in re.split(r"\n\s*\n", text) if is_prose(part)]
-        (heldout if number % 10 == 9 else lines).extend(prose)
+        (test if number % 10 == 9 else lines).extend(prose)
     training = set(lines)
-    return Corpus("pydocs", lines, {"heldout": [line for line in heldout if line not in training]})
+    return Corpus("pydocs", lines, {"test": [line for line in test if line not in training]})
 
 
 def is_prose(paragraph):

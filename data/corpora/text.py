@@ -5,7 +5,7 @@ from data.files import DataError, read_non_empty_lines
 
 
 def load(path):
-    """Return the Corpus of one file; the new lines of its last tenth become the test set `heldout`.
+    """Return the Corpus of one file; the new lines of its last tenth become the test set.
 
     Raises DataError as `read_non_empty_lines` does, for a single line, and if no held-out line is
     new.
@@ -18,10 +18,10 @@ def load(path):
             "break it into lines"
         )
     training = {normalize(line) for line in lines[:cut]}
-    heldout = [line for line in lines[cut:] if normalize(line) not in training]
-    if not heldout:
+    test = [line for line in lines[cut:] if normalize(line) not in training]
+    if not test:
         raise DataError(
             f"{path}: every line of the last tenth also appears earlier, so there is no test text; "
             "give a text that repeats itself less"
         )
-    return Corpus(path.stem, lines[:cut], {"heldout": heldout})
+    return Corpus(path.stem, lines[:cut], {"test": test})

@@ -62,7 +62,7 @@ def test_the_end_of_a_text_file_is_its_test_set(tmp_path):
     lines = [f"line {number}" for number in range(40)]
     (tmp_path / "mine.txt").write_text("\n\n".join(lines), encoding="utf-8")
     got = data.load(tmp_path / "mine.txt")
-    assert got.name == "mine" and got.lines == lines[:36] and got.tests == {"heldout": lines[36:]}
+    assert got.name == "mine" and got.lines == lines[:36] and got.tests == {"test": lines[36:]}
 
 
 def test_a_table_is_split_with_all_copies_of_a_text_on_one_side(tmp_path):

@@ -117,8 +117,8 @@ def test_a_table_of_pairs_holds_out_a_tenth_of_its_sources(tmp_path):
     pairs = load_pairs(path, "english-french")
     assert pairs.languages == ("english", "french")
     assert len(pairs.train) == 90
-    assert len(pairs.tests["heldout"]) == 10
-    assert not {first for first, _ in pairs.train} & {first for first, _ in pairs.tests["heldout"]}
+    assert len(pairs.tests["test"]) == 10
+    assert not {first for first, _ in pairs.train} & {first for first, _ in pairs.tests["test"]}
     assert load_pairs(path).languages == ("source", "target")
 
 

@@ -211,17 +211,17 @@ def test_the_numbers_of_a_text_fit_together(text, shell, tmp_path):
     done = succeed(shell("baselines", data=text, out=out, order=3))
     result = result_of(out)
     # 2 of 20 lines are held out, 7 tokens each. A newline is no token, but it is a byte.
-    assert result["tokens/heldout"] == 14 and result["unknown/heldout"] == 0
-    found = result["perplexity/heldout"]
-    assert found == result["perplexity/heldout@3-gram"] < result["perplexity/heldout@1-gram"]
+    assert result["tokens/test"] == 14 and result["unknown/test"] == 0
+    found = result["perplexity/test"]
+    assert found == result["perplexity/test@3-gram"] < result["perplexity/test@1-gram"]
     n_bytes = len("the dog sat on the mat .\nthe cat sat on the rug .\n")
-    assert result["bits_per_byte/heldout"] == pytest.approx(14 * math.log2(found) / n_bytes)
+    assert result["bits_per_byte/test"] == pytest.approx(14 * math.log2(found) / n_bytes)
     assert not any(name.startswith("accuracy") for name in result)
     assert result["seconds"] >= 0 and result["command"].startswith("python baselines.py --data ")
     config = json.loads((out / "config.json").read_text(encoding="utf-8"))
     assert config["kind"] == "baselines" and config["flags"]["order"] == 3
     assert config["script"] == "baselines.py"
-    assert done.out.splitlines()[-1].startswith(f"3-gram perplexity heldout {found:.1f}; ")
+    assert done.out.splitlines()[-1].startswith(f"3-gram perplexity test {found:.1f}; ")
 
 
 def test_rows_alone_give_accuracies_and_no_perplexity(own_corpus, tmp_path):

@@ -116,14 +116,14 @@ def test_translation_learns_and_its_numbers_are_those_by_hand(translator):
         nats += losses_by_hand(loaded.model, ids, [*wanted, EOS])
         written = generate(loaded.model, torch.tensor([ids]), None, 12)[0].tolist()
         outputs.append(loaded.tokenizer.decode(written).replace(" .", "."))
-    assert result["perplexity/heldout"] == pytest.approx(math.exp(sum(nats) / len(nats)), rel=1e-4)
-    assert result["tokens/heldout"] == len(nats)
+    assert result["perplexity/test"] == pytest.approx(math.exp(sum(nats) / len(nats)), rel=1e-4)
+    assert result["tokens/test"] == len(nats)
     targets = [target for _, target in heldout]
     exact = [output == target.replace(" .", ".") for output, target in zip(outputs, targets)]
-    assert result["exact/heldout"] == sum(exact) / len(exact) > 0.8
+    assert result["exact/test"] == sum(exact) / len(exact) > 0.8
     for name, metric in (("bleu", sacrebleu.BLEU()), ("chrf", sacrebleu.CHRF())):
         score = metric.corpus_score(outputs, [targets]).score
-        assert result[f"{name}/heldout"] == pytest.approx(score)
+        assert result[f"{name}/test"] == pytest.approx(score)
     assert "BLEU" in out and "source to target" in out.splitlines()[-1]
     assert "[S0]" not in loaded.tokenizer.get_vocab()
     assert set(targets[0].split()) <= loaded.tokenizer.get_vocab().keys()
@@ -301,5 +301,5 @@ def test_only_runs_of_one_task_are_compared(finished, translator, tmp_path):
     told = succeed(call("compare", infill, out=out)).out
     assert "Encoder-decoder on tiny" in told and "perplexity obama" in told
     told = succeed(call("compare", translator[0], out=out)).out
-    assert "exact (%) heldout" in told and "BLEU heldout" in told
+    assert "exact (%) test" in told and "BLEU test" in told
     assert_complains(call("compare", infill, translator[0], out=out), "same data")

@@ -214,7 +214,7 @@ def test_without_val_files_some_pairs_are_held_out(tmp_path):
     done = train("train_tlm", valid=0.2, pair_rate=0, **given)
     assert "43 training pairs" in done.out
     assert "22 for validation" in done.out
-    assert "perplexity/heldout-target-paired" in result_of(tmp_path / "run")
+    assert "perplexity/test-target-paired" in result_of(tmp_path / "run")
     kept, held = hold_out(load_pairs(tmp_path / "mine.tsv").train, 0.2, 0, key=lambda pair: pair[0])
     assert (len(set(kept)), len(held)) == (43, 22)
 
