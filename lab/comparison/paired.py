@@ -69,8 +69,8 @@ def describe(tests):
     if not tests:
         return ""
     lines = [
-        "Paired t-test over seeds, on the mean log perplexity of the test sets or, without any, "
-        "of the held-out lines, each configuration of several seeds against the next worse one; "
+        "Paired t-test over seeds, each configuration against the next worse one. It compares the "
+        "log perplexity, averaged over the test sets (without any, that of the held-out lines). "
         f"p < {LEVEL} tells them apart.\n"
     ]
     for test in tests:
