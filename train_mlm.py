@@ -21,6 +21,7 @@ from lab import processes
 from lab.command import main
 from lab.errors import require
 from lab.evaluation import measure_masked, require_targets
+from lab.figures import name_positions
 from lab.flags import ContinueFlags, MaskFlags, ProcessFlags, TrainFlags, flag, given, model_config
 from lab.machine import autocast, compile_blocks, set_up_device
 from lab.optim import learning_rate, make_adamw, perplexity
@@ -150,11 +151,12 @@ def train(flags):
     best = run.load_best(model)
     names = ("loss/valid", "perplexity/valid", "accuracy/valid")
     run.finish({name: best[name] for name in names}, model)
-    title = f"{'Causal' if flags.causal else 'Masked'} LM on {text.name}, held-out lines"
-    share = f"share of {'next' if flags.causal else 'masked'} words found"
-    ylabel, keys = "perplexity (log scale)", {config.pos: "perplexity/valid"}
-    panels = [Curves(title, ylabel, keys, log=True)]
-    panels += [Curves(title, share, {config.pos: "accuracy/valid"})]
+    title = f"{'Causal' if flags.causal else 'Masked'} LM on {text.name}, "
+    title += name_positions(config.pos)
+    panels = [
+        Curves(title, "perplexity (log scale)", {"held-out lines": "perplexity/valid"}, log=True),
+        Curves("", "accuracy", {"held-out lines": "accuracy/valid"}),
+    ]
     if flags.head.endswith("clap"):
         panels += [Curves("CLAP head", "beta", {"beta": "beta"})]
     draw_curve(run, panels)

@@ -143,8 +143,7 @@ def curves(panels, xlabel):
     """Return a figure of one line chart per panel.
 
     panels: [(title, ylabel, {label: (xs, ys)}, {label: y of a dashed line}, log), ...]. "floor X"
-    has the color of X and is dashed. A label that is a position encoding, as in --pos, is shown by
-    its name.
+    has the color of X and is dashed.
     """
     figure, axes = new_figure(1, len(panels), figsize=(4.2 * len(panels), 3.2), squeeze=False)
     for axis, (title, ylabel, whole, dashed, log) in zip(axes[0], panels):
@@ -156,7 +155,7 @@ def curves(panels, xlabel):
             solid = dict(marker="o" if len(xs) < 25 else None, markersize=3, linewidth=1.4)
             style = dash if label in floors else solid
             color = colors.get(label) or colors[label.removeprefix("floor ")]
-            axis.plot(xs, ys, label=POSITION_NAMES.get(label, label), color=color, **style)
+            axis.plot(xs, ys, label=label, color=color, **style)
         for label, y in dashed.items():
             color = colors.get(label.removeprefix("floor "), "0.35")
             axis.axhline(y, color=color, label=label, **dash)

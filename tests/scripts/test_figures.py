@@ -71,9 +71,3 @@ def test_an_untrained_model_does_not_flatten_the_curve():
     assert spike.lines[1].get_color() == spike.lines[0].get_color()
     for axis in (share, slow):
         assert list(axis.lines[0].get_xdata()) == [0, 50, 100] and axis.get_xlabel() == "step"
-
-
-def test_a_curve_of_one_encoding_has_its_name_and_color():
-    (axis,) = figures.curves([("t", "y", {"rope": ([1, 2], [3, 4])}, {}, False)], "step").axes
-    (line,) = axis.lines
-    assert (line.get_label(), line.get_color()) == ("rotary", figures.POSITION_COLORS["rope"])

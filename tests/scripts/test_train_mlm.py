@@ -12,6 +12,7 @@ import data
 import train_mlm
 from data.corpus import hold_out
 from data.tokenizer import BOS, encode, load_tokenizer
+from lab import figures
 from lab.evaluation import measure_masked
 from lab.load import read_run
 from lab.records import read_metrics
@@ -34,6 +35,18 @@ def test_every_option_of_pretraining_learns(options, corpus, tmp_path):
     result = result_of(tmp_path / "run")
     assert result["perplexity/valid"] == pytest.approx(math.exp(result["loss/valid"]))
     assert 0 <= result["accuracy/valid"] <= 1
+
+
+def test_the_figure_names_the_run_once(corpus, tmp_path, monkeypatch):
+    drawn = []
+    blank = figures.make_figure(figsize=(1, 1))
+    monkeypatch.setattr(figures, "curves", lambda panels, _: drawn.extend(panels) or blank)
+    train("train_mlm", data=corpus, pos="rope", out=tmp_path / "run")
+    assert [title for title, *_ in drawn] == [f"Masked LM on {corpus.name}, rotary positions", ""]
+    assert [(y, list(lines)) for _, y, lines, *_ in drawn] == [
+        ("perplexity (log scale)", ["held-out lines"]),
+        ("accuracy", ["held-out lines"]),
+    ]
 
 
 def test_masks_of_the_validation_set_are_always_the_same():
