@@ -36,7 +36,7 @@ def compare_pairs(entries):
     answers = {folder: read_predictions(folder) for folder in folders if (folder / FILE).exists()}
     missing = [str(folder) for folder in folders if folder not in answers]
 
-    tests, notes = [], []
+    tests, notes, untested = [], [], {}  # untested: {why: pairs}
     if missing:
         remedy = "repeat these runs to test for differences"
         notes.append(f"no {FILE} in {', '.join(missing)}; {remedy}")
@@ -53,8 +53,9 @@ def compare_pairs(entries):
             results = [{"seed": seed} | compare_rows(x, y) for seed, x, y in same]
             tests.append({"first": a.label, "second": b.label, "results": results})
         elif known or not pairs:
-            problem = "other test rows" if known else "no seed in common"
-            notes.append(f"{a.label} and {b.label} are not tested for differences: {problem}")
+            problem = "different test rows" if known else "no seed in common"
+            untested.setdefault(problem, []).append(f"{a.label} and {b.label}")
+    notes += [f"not tested, {problem}: {'; '.join(pairs)}" for problem, pairs in untested.items()]
     return tests, notes
 
 

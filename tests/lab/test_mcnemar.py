@@ -83,11 +83,11 @@ def test_what_is_not_tested_is_noted(entry):
     a, other = entry("a", {"0": marks}), entry("other", {"0": marks}, TEXTS[::-1])
     seed, old = entry("seed", {"5": marks}), entry("old", {"0": marks})
     (old.folders["0"] / FILE).unlink()
-    assert compare_pairs([a, other]) == (
-        [],
-        ["a and other are not tested for differences: other test rows"],
-    )
-    assert "no seed in common" in compare_pairs([a, seed])[1][0]
+    tests, notes = compare_pairs([a, other, seed])
+    assert tests == [] and notes == [
+        "not tested, different test rows: a and other",
+        "not tested, no seed in common: a and seed; other and seed",
+    ]
     tests, (note,) = compare_pairs([a, old])
     assert tests == [] and str(old.folders["0"]) in note and "repeat these runs" in note
     assert compare_pairs([old]) == ([], []) and describe([]) == ""
