@@ -60,9 +60,8 @@ def report_predictions(run, corpus, title, logits, seen, result, model):
         logged = {line["step"]: line["accuracy/train"] for line in read_metrics(run.folder)}
         final, search = result["accuracy/train"], logged[result["epoch"]]
         if final < search - 0.05:
-            shares = f"{final:.1%} of its training rows, that of the search on {search:.1%}"
-            why = "too few steps for so few rows; --no-refit keeps that model"
-            run.say(f"note: the final model is right on only {shares}: {why}")
+            shares = f"{final:.1%} of the training rows right, that of the search {search:.1%}"
+            run.say(f"note: the final model gets only {shares}; to keep the latter, add --no-refit")
 
 
 def above_floor(result, key):

@@ -151,7 +151,7 @@ def test_a_final_model_that_has_learned_nothing_is_reported(corpus, tmp_path, mo
     fits = iter((train_classifier.fit, lambda *_: None))  # the search, then no training at all
     monkeypatch.setattr(train_classifier, "fit", lambda *args: next(fits)(*args))
     done = train("train_classifier", *LEARN, data=corpus, out=tmp_path / "a")
-    assert "the final model is right on only" in done.out and "--no-refit" in done.out
+    assert "the final model gets only" in done.out and "--no-refit" in done.out
 
 
 @pytest.mark.parametrize("known, expected", [(0.0, 3), (1.0, 8)])
