@@ -112,7 +112,8 @@ def classify_all(run, texts, labels, table):
     write_predictions(table, texts, [[a[name] for name in classes] for a in answers], classes, gold)
     if labels:
         right = sum(next(iter(answer)) == label for answer, label in zip(answers, labels))
-        print(f"accuracy {right / len(texts):.1%} on {len(texts):,} labelled rows")
+        share = f"accuracy {right / len(texts):.1%} on {len(texts):,} labelled rows"
+        print(f"{share}, including any that the run was trained on")
     print(f"table of the answers: {table}")
 
 
