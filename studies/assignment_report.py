@@ -119,20 +119,20 @@ def accuracy(runs, part, name, what):
 
 
 def compare_rows(runs, part):
-    """Say how many pairs of encodings McNemar's test tells apart, if compare.py could run it."""
+    """Say how many encodings differ by McNemar's test, if compare.py could run it."""
     found = read_record(runs.out / f"compare-{part}" / "compare.json").get("mcnemar", [])
     pairs = [test["results"] for test in found if "naive" not in test["first"] + test["second"]]
-    apart = [
+    differ = [
         all(result["p"] < LEVEL for result in results)
         and len({result["only_first"] > result["only_second"] for result in results}) == 1
         for results in pairs
     ]
     if not pairs:
         return ""
-    what = "encodings apart with every seed" if runs.seeds > 1 else "these trained models apart"
+    what, how = ("encodings", " with every seed") if runs.seeds > 1 else ("these models", "")
     return (
-        f" McNemar's test on all test rows tells {sum(apart)} of {len(pairs)} pairs of {what} "
-        f"(p < {LEVEL}; see the appendix)."
+        f" By McNemar's test on all test rows, {sum(differ)} of {len(pairs)} pairs of {what} "
+        f"differ significantly{how} (p < {LEVEL}; see the appendix)."
     )
 
 

@@ -4,7 +4,7 @@ from itertools import combinations
 
 from lab.predictions import FILE, read_predictions
 
-LEVEL = 0.05  # two models are told apart if p is below
+LEVEL = 0.05  # a difference is significant if p is below
 
 
 def p_value(first, second):
@@ -78,7 +78,7 @@ def describe(tests):
         return ""
     lines = [
         "McNemar's exact test. It counts the test rows that only one of two models gets right (in "
-        f"brackets: those of the first to those of the second). p < {LEVEL} tells them apart.\n"
+        f"brackets: those of the first to those of the second). p < {LEVEL} is significant.\n"
     ]
     for test in tests:
         counts = "; ".join(map(spell, test["results"]))
@@ -94,11 +94,11 @@ def spell(result):
 
 
 def verdict(test):
-    """Return in words whether the models of all seeds are told apart."""
+    """Return in words for which seeds the difference is significant."""
     results = test["results"]
     first_better = [r["only_first"] > r["only_second"] for r in results if r["p"] < LEVEL]
     if len(results) == 1:
-        return "told apart" if first_better else "not told apart"
+        return "significant" if first_better else "not significant"
     seeds = ", ".join(result["seed"] for result in results)
     opposite = ", in opposite directions" if len(set(first_better)) > 1 else ""
-    return f"told apart for {len(first_better)} of the {len(results)} seeds {seeds}{opposite}"
+    return f"significant for {len(first_better)} of the {len(results)} seeds {seeds}{opposite}"

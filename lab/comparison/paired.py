@@ -6,7 +6,7 @@ Runs of the same seed are compared with each other, which removes what the seed 
 import math
 import statistics
 
-LEVEL = 0.05  # two configurations are told apart if p is below
+LEVEL = 0.05  # a difference is significant if p is below
 
 
 def p_value(t, n):
@@ -71,13 +71,13 @@ def describe(tests):
     lines = [
         "Paired t-test over seeds, each configuration against the next worse one. It compares the "
         "log perplexity, averaged over the test sets (without any, that of the held-out lines). "
-        f"p < {LEVEL} tells them apart.\n"
+        f"p < {LEVEL} is significant.\n"
     ]
     for test in tests:
         p = f"p = {test['p']:.3f}" if test["p"] >= 0.001 else "p < 0.001"
-        apart = "told apart" if test["p"] < LEVEL else "not told apart"
+        verdict = "significant" if test["p"] < LEVEL else "not significant"
         lines.append(
             f"- {test['worse']} is {test['percent']:.1f} ± {test['deviation']:.1f}% above "
-            f"{test['better']} over {test['seeds']} seeds, {p}: {apart}"
+            f"{test['better']} over {test['seeds']} seeds, {p}: {verdict}"
         )
     return "\n".join(lines)

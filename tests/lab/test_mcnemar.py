@@ -65,7 +65,7 @@ def test_runs_of_one_seed_are_compared_row_by_row(entry):
     line = describe([test]).splitlines()[-1]
     assert line == (
         "- a and b differ on 10 rows (10 to 0), p = 0.002; 1 row (0 to 1), p = 1.000: "
-        "told apart for 1 of the 2 seeds 0, 1"
+        "significant for 1 of the 2 seeds 0, 1"
     )
 
 
@@ -74,7 +74,7 @@ def test_opposite_differences_are_told(entry):
     b = entry("b", {"0": "000000000000", "1": "111111111111"})
     assert describe(compare_pairs([a, b])[0]).endswith(
         "12 rows (12 to 0), p < 0.001; 12 rows (0 to 12), p < 0.001: "
-        "told apart for 2 of the 2 seeds 0, 1, in opposite directions"
+        "significant for 2 of the 2 seeds 0, 1, in opposite directions"
     )
 
 

@@ -45,7 +45,7 @@ def test_shared_seeds_decide_and_may_differ_all_alike():
     best = configuration("best", {"0": 100.0, "1": 100.0, "7": 900.0})  # seed 7 is not shared
     other = configuration("other", {"0": 110.0, "1": 110.0})
     tests = compare_neighbours([best, other])
-    line = "other is 10.0 ± 0.0% above best over 2 seeds, p < 0.001: told apart"
+    line = "other is 10.0 ± 0.0% above best over 2 seeds, p < 0.001: significant"
     assert describe(tests).endswith(line)
 
 

@@ -309,7 +309,7 @@ def test_classifiers_are_tested_on_the_same_rows(make, baseline, table):
         answers(name, [0.9 if mark == "1" else 0.1 for mark in right])
     table(*names)
     text = Path("out/compare/compare.md").read_text(encoding="utf-8")
-    assert "- ALiBi and naive Bayes differ on 4 rows (4 to 0), p = 0.125: not told apart\n" in text
+    assert "- ALiBi and naive Bayes differ on 4 rows (4 to 0), p = 0.125: not significant\n" in text
     tests = outputs()["mcnemar"]
     assert (tests[0]["first"], tests[0]["second"], len(tests)) == ("ALiBi", "NoPE", 3)
     expected = {"seed": "0", "rows": 8, "only_first": 7, "only_second": 0, "p": 2 / 2**7}
