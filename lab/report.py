@@ -56,12 +56,10 @@ def report_predictions(run, corpus, title, logits, seen, result, model):
     figures.save(drawn, run.folder / "confusion.png")
     for line in test.describe_scores() + test.describe_errors():
         run.say(line)
-    if getattr(run.flags, "refit", False):
-        logged = {line["step"]: line["accuracy/train"] for line in read_metrics(run.folder)}
-        final, search = result["accuracy/train"], logged[result["epoch"]]
-        if final < search - 0.05:
-            shares = f"{final:.1%} of the training rows right, that of the search {search:.1%}"
-            run.say(f"note: the final model gets only {shares}; to keep the latter, add --no-refit")
+    if getattr(run.flags, "refit", False) and run.is_behind(final := result["accuracy/train"]):
+        shares = f"{final:.1%} of the training rows right, that of the search "
+        shares += f"{run.accuracy_of_search():.1%}"
+        run.say(f"note: the final model gets only {shares}; to keep the latter, add --no-refit")
 
 
 def above_floor(result, key):

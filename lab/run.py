@@ -143,19 +143,27 @@ class Run:
     def retrain(self, optimizer, per_epoch, measure):
         """Yield the steps of a second training, which is neither logged nor saved.
 
-        It takes as many epochs as the best one of the search, and more if the accuracy on the
-        training rows is over 5 points lower by then. At most, it takes those of the search.
+        It takes as many epochs as the best one of the search, and more while the model `is_behind`,
+        but not more than the search.
         """
-        logged = {line["step"]: line["accuracy/train"] for line in read_metrics(self.folder)}
+        best, last = self.best[0], self.total // self.per_epoch
         self.retraining, self.first_step = True, 0
         self.start_loop(optimizer)
-        while self.retrained < max(logged):
-            if self.retrained >= self.best[0]:
-                if measure()[0]["accuracy/train"] >= logged[self.best[0]] - 0.05:
-                    break
-            self.total = max(self.best[0], self.retrained + 1) * per_epoch
+        while self.retrained < best or (
+            self.retrained < last and self.is_behind(measure()[0]["accuracy/train"])
+        ):
+            self.total = max(best, self.retrained + 1) * per_epoch
             yield from range(self.retrained * per_epoch, (self.retrained + 1) * per_epoch)
             self.retrained += 1
+
+    def is_behind(self, accuracy):
+        """Return whether an accuracy on the training rows is over 5 points below the search's."""
+        return accuracy < self.accuracy_of_search() - 0.05
+
+    def accuracy_of_search(self):
+        """Return the accuracy on the training rows at the best epoch of the search."""
+        logged = {line["step"]: line["accuracy/train"] for line in read_metrics(self.folder)}
+        return logged[self.best[0]]
 
     def start_loop(self, optimizer):
         """Start to measure the speed of a loop."""
