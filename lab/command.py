@@ -21,7 +21,7 @@ from lab import processes
 from lab.errors import UserError, require
 from lab.flags import LoopFlags, ModelFlags, RunFlags, script_of, spelled, was_given
 from lab.live import LiveLine
-from lab.records import started_with
+from lab.resume import started_with
 from lab.signals import Interrupted, own_signals
 
 OTHER_NAMES = {  # of flags, as other codebases call them

@@ -4,15 +4,13 @@ import shutil
 from pathlib import Path
 
 from data import NAMES, locks
-from data.tokenizer import load_tokenizer
 from lab.errors import UserError, require
-from lab.flags import ContinueFlags, script_of, spelled, was_given
-from lab.records import can_resume, read_config, read_record, script_of_run
+from lab.records import read_record
+from lab.resume import changed_flags, check_resume
 
 # Written by other scripts; deleted with the run
 ANALYSIS_FOLDERS = ("maps", "probe", "order", "emergence", "anchor", "averages")
 ANALYSIS_FOLDERS += ("unknown", "ancestors", "roberta")
-MAY_CHANGE = ("resume", "overwrite", "out", "device", "threads", "accumulate", "timeout", "compile")
 EARLY = ("config.json", "tokenizer.json", "metrics.jsonl", "best.pt")  # before a checkpoint
 
 
@@ -85,52 +83,6 @@ def may_empty(folder, found, flags):
     early = all(path.name in EARLY or path.suffix == ".partial" for path in found)
     barely_begun = early and (not log.exists() or log.read_bytes().count(b"\n") < 2)
     return is_run_folder(folder) and (flags.overwrite or barely_begun)
-
-
-def check_resume(folder, flags):
-    """Raise UserError unless the folder has a checkpoint of a run with the same flags."""
-    remedy = "leave --resume out to start it"
-    remedy += "" if flags.out else "; name the run with --out RUN"
-    require((can_resume(folder), f"--resume: {folder} holds no checkpoint.pt; {remedy}"))
-    changed = changed_flags(folder, flags)
-    remedy = "leave these out" if flags.out else f"use the same, or --resume --out {folder} alone"
-    remedy += ", or use another --out"
-    if isinstance(flags, ContinueFlags):
-        remedy += f"; to start from its weights: --init-from {folder}, without --resume"
-    problem = f"--resume: {folder} was started with {'; '.join(changed)}"
-    require((not changed, f"{problem}; {remedy}"))
-
-
-def changed_flags(folder, flags):
-    """Return in words the flags, or the script, that a run was started with and that now differ."""
-    config = read_config(folder)
-    first_script, script = script_of_run(config), script_of(flags)
-    if first_script not in ("", script):
-        return [f"{first_script}, not {script}"]
-    now, then = vars(flags), config["flags"]
-    return [
-        f"{spelled(name)} {str(then.get(name))[:40] or 'empty'}, not {str(now[name]) or 'empty'}"
-        for name in sorted(now, key=lambda name: (not was_given(flags, name), name))  # typed first
-        if name not in (*MAY_CHANGE, "given") and now[name] != then.get(name)
-    ]
-
-
-def check_tokenizer(folder, tokenizer, data):
-    """Raise UserError if the data now gives another vocabulary than the run has."""
-    path = folder / "tokenizer.json"
-    if load_tokenizer(path).get_vocab() != tokenizer.get_vocab():
-        raise UserError(
-            f"--resume: --data {data} gives another vocabulary than {path}: the data has changed; "
-            "restore the data, or start again with another --out"
-        )
-
-
-def check_encoder(folder, sha256, flags):
-    """Raise UserError if --encoder has other weights than when the run was started: a checkpoint on
-    a frozen encoder holds only the head."""
-    if read_config(folder).get("encoder_sha256", sha256) != sha256:
-        problem = f"--resume: --encoder {flags.encoder} has changed since {folder} was started"
-        raise UserError(f"{problem}; restore it, or start again with another --out")
 
 
 def check_folder_of(out):

@@ -1,7 +1,6 @@
 """Read the JSON files of a run folder. Any of them may be missing, corrupt or forged."""
 
 import dataclasses
-import re
 import shlex
 import sys
 from pathlib import Path
@@ -18,7 +17,6 @@ from lab.flags import (
     RunFlags,
     TokenizerFlags,
     script_of,
-    spelled,
 )
 from lab.limits import has_type
 
@@ -136,49 +134,6 @@ def read_metrics(folder):
     return [Record(path, line) for line in lines]
 
 
-# ---------------------------------------------------------------------------- resuming
-
-
-def can_resume(folder):
-    """Return whether a run folder holds a checkpoint to resume from."""
-    return any((Path(folder) / name).exists() for name in ("checkpoint.pt", "previous.pt"))
-
-
-def script_of_run(config):
-    """Return the script of a run, as `flags.script_of` does; "" if config.json names none."""
-    script = config.get("script", "")
-    return script if re.fullmatch(r"train_\w+\.py|-m beyond\.train_\w+", script) else ""
-
-
 def typed_command(flags):
     """Return the command line of this script, as it was typed."""
     return shlex.join([*processes.launcher(), *script_of(flags).split(), *sys.argv[1:]])
-
-
-def resume_command(script, folder, launcher=("python",)):
-    """Return the command that resumes the run in a folder."""
-    return shlex.join([*launcher, *script.split(), "--resume", "--out", str(folder)])
-
-
-def started_with(flags_class, folder):
-    """Return {name: value} of the flags that a run was started with, {} without a checkpoint.
-
-    Raises UserError for a run of another script, and for values that its flags cannot have.
-    """
-    if not can_resume(folder):
-        return {}
-    path, config = Path(folder) / "config.json", read_config(folder)
-    script, saved = script_of_run(config), config["flags"]
-    same = script in ("", script_of(flags_class))
-    remedy = f"resume it with: {resume_command(script, folder)}"
-    require((same, f"--resume: {folder} is a run of {script}; {remedy}"))
-    kept = {
-        field.name: field
-        for field in dataclasses.fields(flags_class)
-        if field.name in saved and field.name != "overwrite"
-    }
-    check_entries(path, saved, {name: field.type for name, field in kept.items()})
-    choices = {name: field.metadata.get("choices") for name, field in kept.items()}
-    wrong = [spelled(n, saved[n]) for n in kept if choices[n] and saved[n] not in choices[n]]
-    require((not wrong, f"{path}: {', '.join(wrong)}: no such choice; {REMEDY}"))
-    return {name: saved[name] for name in kept}

@@ -9,24 +9,23 @@ import json
 import math
 import os
 import signal
-import sys
 import time
+from functools import partial
 
 import torch
 
 from data.files import write_json, write_text
-from lab import processes
-from lab.checkpoint import Corrupt, check_weights, load_optimizer, read_checkpoint, write_checkpoint
+from lab import processes, resume
+from lab.checkpoint import check_weights, load_optimizer, read_checkpoint, write_checkpoint
 from lab.errors import UserError, require
 from lab.flags import ContinueFlags, script_of, whole_numbers
-from lab.folder import check_encoder, check_tokenizer, name_folder, open_folder
+from lab.folder import name_folder, open_folder
 from lab.live import LiveLine, clock
 from lab.machine import git_revision, peak_memory, versions
 from lab.parameters import count_parameters
-from lab.records import read_config, read_metrics, resume_command, typed_command
+from lab.records import read_config, read_metrics, typed_command
 from lab.signals import Interrupted, Signals
 
-CHECKPOINT = ("model", "optimizer", "step", "rng", "cuda_rng", "seconds", "more")
 LOOK_EVERY = 100  # steps between looks at losses on a GPU, since each look waits for the GPU
 
 
@@ -71,8 +70,8 @@ class Run:
         flags = self.flags
         open_folder(self.folder, flags)
         if flags.resume:
-            check_tokenizer(self.folder, tokenizer, flags.data)
-            check_encoder(self.folder, described.get("encoder_sha256", ""), flags)
+            resume.check_tokenizer(self.folder, tokenizer, flags.data)
+            resume.check_encoder(self.folder, described.get("encoder_sha256", ""), flags)
             return
         described |= {
             "script": script_of(flags),
@@ -215,7 +214,7 @@ class Run:
         number, rest = divmod(self.saved, self.per_epoch)
         saved = f"{self.unit} {number}{' and the start of the next' if rest else ''} is saved"
         saved += "; the final training is not, and starts again" if self.retraining else ""
-        command = resume_command(script_of(self.flags), self.folder, processes.launcher())
+        command = resume.resume_command(script_of(self.flags), self.folder, processes.launcher())
         return f"{saved}; to resume: {command}"
 
     def check_losses(self):
@@ -328,77 +327,26 @@ class Run:
     # ------------------------------------------------------------------------ resuming
 
     def restore(self, model, optimizer, monitor):
-        """Load the newest checkpoint that is not corrupt."""
-        name, state = processes.from_rank_0(self.newest_checkpoint)
+        """Load the newest checkpoint that is not corrupt, and the best evaluation before it."""
+        first_best = self.per_epoch if self.unit == "epoch" else 0  # the step that writes best.pt
+        best_from = first_best if self.keeps_best else math.inf
+        find = partial(resume.newest_checkpoint, self.folder, best_from)
+        name, state, self.damaged = processes.from_rank_0(find)
         path = self.folder / name
         check_weights(model, state["model"], path)
         model.load_state_dict(state["model"])
         load_optimizer(optimizer, state["optimizer"], path)
-        step, seconds, more = state["step"], state["seconds"], state["more"]
-        valid = isinstance(seconds, list) and list(map(type, seconds)) == [float, float]
-        valid &= type(step) is int and 0 <= step <= self.total and isinstance(more, dict)
-        problem = f"{path}: step, seconds or counts are not as a run saves them"
-        require((valid, f"{problem}; restore the file"))
-        same = self.per_epoch in (1, more.get("per_epoch"))
-        problem = f"{path}: was saved by an earlier version, or on other data"
-        require((same, f"{problem}; train again with --overwrite"))
-        self.restore_random(state, path)
-        self.earlier, self.first_step, self.saved = seconds, step, step
-        number = step // self.per_epoch
+        resume.check_counts(path, state, self.total, self.per_epoch)
+        resume.restore_random(path, state, self.device)
+        self.earlier, step, more = state["seconds"], state["step"], state["more"]
+        self.first_step = self.saved = step
         self.tokens = more.get("tokens", 0)
         self.recent = [torch.tensor(float(x), device=self.device) for x in more.get("losses", [])]
-        self.restore_log(number, monitor)
+        number = step // self.per_epoch
+        for line in resume.cut_log(self.folder, number, self.unit):
+            if monitor and self.improves(line, monitor):
+                self.best = line["step"], line[monitor]
         note = ", the last; the results are computed again" if step == self.total else ""
         if note and isinstance(self.flags, ContinueFlags):
             note += " (to train longer: --init-from)"
         self.say(f"resuming from {self.unit} {number}{note}")
-
-    def restore_log(self, number, monitor):
-        """Find the best evaluation up to the checkpoint's step or epoch in metrics.jsonl, and
-        remove the later lines, which will be written again."""
-        log = self.folder / "metrics.jsonl"
-        lines = processes.from_rank_0(lambda: read_metrics(self.folder))
-        lines = [line for line in lines if line["step"] <= number]
-        problem = f"{log}: lacks the evaluations up to {self.unit} {number}"
-        require((lines or not number, f"{problem}; restore it, or train again with --overwrite"))
-        for line in lines if monitor else []:
-            if self.improves(line, monitor):
-                self.best = line["step"], line[monitor]
-        if processes.is_rank_0():
-            write_text(log, "".join(json.dumps(line) + "\n" for line in lines))
-
-    def restore_random(self, state, path):
-        """Restore the random state of the CPU and of this process's GPU."""
-        try:
-            torch.set_rng_state(state["rng"])
-            cuda = state["cuda_rng"]
-            if self.device.type == "cuda" and len(cuda):
-                torch.cuda.set_rng_state(cuda, self.device)
-        except (AttributeError, RuntimeError, TypeError):
-            raise UserError(f"{path}: its random state is not valid; restore the file") from None
-
-    def newest_checkpoint(self):
-        """Return name and content of checkpoint.pt, else of previous.pt, and print a note on why.
-
-        Raises UserError if both are corrupt, and DataError if best.pt is, which the run may still
-        need.
-        """
-        damages = []
-        for path in (self.folder / "checkpoint.pt", self.folder / "previous.pt"):
-            if not path.exists():
-                continue
-            try:
-                state = read_checkpoint(path, CHECKPOINT)
-            except Corrupt as error:
-                damages.append(error.problem)
-                continue
-            step = state["step"]
-            early = self.unit == "epoch" and isinstance(step, int) and step < self.per_epoch
-            if self.keeps_best and not early:  # before the end of an epoch, there is no best one
-                read_checkpoint(self.folder / "best.pt")
-            if path.name == "previous.pt":
-                problem = damages[0] if damages else "checkpoint.pt is missing"
-                print(f"note: {problem}; resuming from {path}", file=sys.stderr)
-            self.damaged = bool(damages)
-            return path.name, state
-        raise UserError(f"{'; '.join(damages)}; restore one of them or train the run again")

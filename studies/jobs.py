@@ -16,10 +16,10 @@ import torch
 
 from lab.errors import UserError, require
 from lab.flags import ROOT, flag, spelled
-from lab.folder import MAY_CHANGE
 from lab.live import LiveLine, clock
 from lab.machine import cores
-from lab.records import can_resume, read_config, read_result
+from lab.records import read_config, read_result
+from lab.resume import MAY_CHANGE, can_resume
 from lab.signals import Interrupted
 
 

@@ -5,15 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lab.errors import UserError, require
-from lab.folder import MAY_CHANGE
-from lab.records import (
-    check_entries,
-    read_config,
-    read_metrics,
-    read_result,
-    resume_command,
-    script_of_run,
-)
+from lab.records import check_entries, read_config, read_metrics, read_result
+from lab.resume import MAY_CHANGE, resume_command, script_of_run
 
 KINDS = {
     "lm": "Causal LM",

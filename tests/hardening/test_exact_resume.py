@@ -31,7 +31,8 @@ from helpers import (
 
 from data import files
 from lab import checkpoint, figures, folder, load, records, run, signals
-from lab.records import can_resume, read_metrics
+from lab.records import read_metrics
+from lab.resume import can_resume
 from lab.run import Run
 
 pytestmark = pytest.mark.skipif(

@@ -2,7 +2,6 @@
 
 import math
 import sys
-import types
 
 import pytest
 import torch
@@ -11,8 +10,7 @@ from lab import processes
 from lab.command import fail
 from lab.live import WIDTH, LiveLine
 from lab.optim import learning_rate, make_adamw, perplexity
-from lab.records import script_of_run
-from lab.run import Run
+from lab.resume import restore_random, script_of_run
 from model import Config, Encoder, LanguageModel
 
 # --------------------------------------------------------------------------- schedule and optimizer
@@ -71,9 +69,8 @@ def test_the_script_of_a_run_can_be_started_again():
 def test_only_the_state_of_the_gpu_in_use_is_restored(monkeypatch, tmp_path):
     restored = []
     monkeypatch.setattr(torch.cuda, "set_rng_state", lambda *args: restored.append(args))
-    run = types.SimpleNamespace(device=torch.device("cuda", 0))
     state = {"rng": torch.get_rng_state(), "cuda_rng": torch.tensor([1])}
-    Run.restore_random(run, state, tmp_path)
+    restore_random(tmp_path, state, torch.device("cuda", 0))
     assert [(int(kept), str(device)) for kept, device in restored] == [(1, "cuda:0")]
 
 
