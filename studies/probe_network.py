@@ -53,12 +53,14 @@ class Probe(nn.Module):
 @torch.no_grad()
 def states_of_tokens(body, idx, mask):
     """Return embeddings and states (n_layer + 1, N, C) of the N real tokens of idx, mask (B, T)."""
-    device, parts = device_of(body), []
+    device, config, end = device_of(body), body.config, 0
+    found = torch.empty(config.n_layer + 1, int(mask.sum()), config.n_embd, device=device)
     for rows, real in zip(idx.split(64), mask.split(64)):
         rows, real = rows.to(device), real.to(device)
         _, states = body(rows, None if real.all() else real, need_states=True)
-        parts.append(torch.stack(states)[:, real])
-    return torch.cat(parts, dim=1)
+        begin, end = end, end + int(real.sum())
+        found[:, begin:end] = torch.stack(states)[:, real]
+    return found
 
 
 def fit_probes(body, idx, mask, flags):
