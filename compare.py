@@ -81,7 +81,7 @@ def compare(flags):
     older_exists = (out / "compare.json").exists()
     out.mkdir(parents=True, exist_ok=True)
     drawn = draw(out, configurations, others)
-    header, rows, note = *make_table(configurations, others), caption(configurations)
+    header, rows, note = *make_table(configurations, others), caption(configurations, others)
     about = {"left": 2, "label": out.name, "more": tested}
     text = tables.write(out / "compare", header, rows, note, **about)
     numbers = {
@@ -99,9 +99,11 @@ def compare(flags):
     print(f"configurations: {len(configurations)}, runs: {len(trained)}; {out}: {files}{older}")
 
 
-def caption(configurations):
-    first = configurations[0].runs[0]
-    spread = "single runs, so differences may come from the seed"
+def caption(configurations, others):
+    first, best, spread = configurations[0].runs[0], "", "a single run"
+    if sum(entry.ranked for entry in configurations + others) > 1:
+        best = " The best of each column is bold, even if the difference may be chance."
+        spread = "single runs, so differences may come from the seed"
     if any(len(c.runs) > 1 for c in configurations):
         spread = "mean ± sample standard deviation over the seeds given"
     unequal = ""
@@ -113,8 +115,7 @@ def caption(configurations):
             unequal += f" Not trained alike: {name.replace('_', ' ')} {', '.join(values)}."
     seen = SEEN * any("accuracy/seen" in c.summary() for c in configurations)
     return (
-        f"{KINDS[first.kind]} on {first.data}: {spread}. {NOTES[first.kind]}{seen} "
-        f"The best of each column is bold, even if the difference may be chance.{unequal}"
+        f"{KINDS[first.kind]} on {first.data}: {spread}. {NOTES[first.kind]}{seen}{best}{unequal}"
     )
 
 

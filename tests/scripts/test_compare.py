@@ -183,6 +183,14 @@ def test_runs_that_were_not_trained_alike_are_told(make):
     assert "Not trained alike" not in call("compare", names[0], alike).out
 
 
+def test_a_single_configuration_is_not_told_of_differences(make, baseline):
+    lone = make("a", result={"floor/perplexity/ada": 2.5})
+    alone = succeed(call("compare", lone)).out
+    assert "a single run. " in alone and "difference" not in alone and "bold" not in alone
+    beside = succeed(call("compare", lone, baseline("n", {"perplexity/ada": 15.0}))).out
+    assert "difference" in beside and "bold" in beside
+
+
 def test_seen_sentences_are_explained_only_where_there_are_any(make):
     run = Path(make("a", "classifier"))
     assert "Seen test sentences" in succeed(call("compare", run)).out
