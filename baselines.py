@@ -178,21 +178,23 @@ def measure_classifier(corpus, seen, note, flags):
     scores = torch.from_numpy(model.scores(test))  # (N, n_class)
     predictions = Predictions(corpus.test_rows, corpus.classes, scores, seen)
     shares = predictions.accuracies()
+    prior = torch.from_numpy(model.scores([[]] * len(test)))  # knows the classes, but no words
+    majority = Predictions(corpus.test_rows, corpus.classes, prior, seen).accuracies()
 
     result, floor = {"smoothing": smoothing} | predictions.scores(), corpus.floor
     best = ["best possible"] if "accuracy/test" in floor else []
-    print_row("accuracy", ["test rows", "naive Bayes", *best])
+    print_row("accuracy", ["test rows", "majority class", "naive Bayes", *best])
     parts = {"test": ("all", len(seen))}
     parts["seen"] = label_of_seen(flags.split == "clean"), int(seen.sum())
     parts["unseen"] = "unseen", int((~seen).sum())
     for name, (label, n) in parts.items():
         key = f"accuracy/{name}"
         if key in shares:
-            values = {key: shares[key]}
+            values = {f"{key}@majority": majority[key], key: shares[key]}
             values |= {f"floor/{key}": floor[key]} if key in floor else {}
             result |= values
             print_row("  " + label, [f"{n:,}", *(f"{value:.1%}" for value in values.values())])
-    print_row("macro-F1", ["", f"{result['macro_f1/test']:.1%}"])
+    print_row("macro-F1", ["", "", f"{result['macro_f1/test']:.1%}"])
     return result, predictions
 
 

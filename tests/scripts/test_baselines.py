@@ -254,6 +254,19 @@ def test_clean_split_forgets_the_test_rows(tmp_path):
     assert "12 training rows" in done.out
 
 
+def test_the_majority_class_is_that_of_the_training_rows(tmp_path):
+    folder = tmp_path / "unequal"
+    folder.mkdir()
+    rows = "".join(f"{int(i > 2)}\tword{i} other{i}\n" for i in range(8))  # 3 of 0, 5 of 1
+    (folder / "train_CLS.tsv").write_text(rows, encoding="utf-8")
+    (folder / "test_CLS.tsv").write_text("0\tnew\n0\tnewer\n0\tother\n1\tword5 other5\n")
+    printed = succeed(call("baselines", data=folder, out=tmp_path / "out")).out
+    result = result_of(tmp_path / "out")
+    shares = {part: result[f"accuracy/{part}@majority"] for part in ("test", "seen", "unseen")}
+    assert shares == {"test": 0.25, "seen": 1, "unseen": 0}
+    assert ["all", "4", "25.0%"] in [line.split()[:3] for line in printed.splitlines()]
+
+
 def test_toy_shows_floors(tmp_path):
     printed = succeed(call("baselines", order=2, out=tmp_path / "out")).out
     result = result_of(tmp_path / "out")
