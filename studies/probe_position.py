@@ -47,7 +47,7 @@ def probe(flags):
     measured = measure_runs(flags, ("lm", "mlm", "classifier"), "probe", measure)
     print("\n".join(write_table(measured, *score) for score in SCORES))
     draw(measured)
-    measured.finish("probe.png", "argmax, median and nats as .md and .tex")
+    measured.finish("probe.png", "tables of argmax, median, nats")
 
 
 def measure(run, corpus, flags):
@@ -119,7 +119,8 @@ def draw(measured):
         means = over_seeds(left, range(len(seeds[0])), seeds, **style)
         blank = zip(*(seed["median"] for seed in r["untrained"]))
         blank = [statistics.fmean(values) for values in blank]
-        left.plot(range(len(blank)), blank, ":", color=style["color"], linewidth=1.3)
+        look = {name: style[name] for name in ("color", "marker", "markersize", "linewidth")}
+        left.plot(range(len(blank)), blank, ":", markerfacecolor="white", **look)
         best = means.index(min(means))
         true, guessed = r["example"][0]["true"], r["example"][0]["guessed"][best]
         axis.plot(true, true, color="0.6", linewidth=0.9)
@@ -128,7 +129,7 @@ def draw(measured):
         axis.set(xlabel="true position", xlim=ends, ylim=ends, aspect="equal")
         title = textwrap.fill(f"{style['label']}, {layer_name(best)}", 24)
         axis.set_title(title, fontsize=8, parse_math=False)
-    left.plot([], [], "k:", label="untrained model")
+    left.plot([], [], "k:o", markerfacecolor="white", markersize=3.5, label="untrained model")
     for level in sorted({round(r["nothing"][0]["median"], 1) for r in measured.results.values()}):
         mark_middle(left, level)
     left.set_xticks(range(n_layers), ["embed-\ndings", *map(str, range(1, n_layers))])
