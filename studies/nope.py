@@ -136,7 +136,7 @@ def study(flags):
     numbers = {f"perplexity/{model.name('SEED')}": values for model, values in result.items()}
     numbers |= {f"masked perplexity/{pos}": values for pos, values in masked.items()}
     numbers |= {"tests": list(corpus.tests)}
-    finish(flags, out, started, numbers, ("report.md", "its tables"))
+    finish(flags, out, started, numbers, ("report.html", "report.md", "its tables"))
 
 
 # ---------------------------------------------------------------------------- jobs

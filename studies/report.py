@@ -15,7 +15,7 @@ def finish(flags, out, started, result, files):
     seconds = time.perf_counter() - started
     about = {"seconds": round(seconds, 1), "command": typed_command(flags)}
     write_json(out / "result.json", result | about)
-    print(f"{out}: {', '.join(files)} and result.json; {seconds:.0f} s")
+    print(f"{', '.join(files)} and result.json; {seconds:.0f} s, {out}")
 
 
 def write_report(flags, out, title, parts):

@@ -38,6 +38,7 @@ def test_study_nope(corpus, tmp_path, monkeypatch, jobs_in_process):
     emerged = result_of(study / "emergence")["runs"]["NoPE + anchor"]
     assert emerged["kept"] == [[0, 4, 8]] and len(emerged["median"][0][2]) == 2
     assert emerged["loss"][0][2] < emerged["loss"][0][0]
+    assert "report.html, report.md, its tables and result.json; " in done.out
     again = succeed(call("nope", *argv))
     assert again.out.count("finished before") == 16  # all but the comparison
 
