@@ -61,7 +61,7 @@ CONTROLS = {
     "learned-clap, no dropout": "--pos learned --head clap --dropout 0 --attn-dropout 0",
 }
 ALL = CONFIGURATIONS | VARIANTS | CONTROLS
-# Names in figures
+# Names in figures and in the comparison
 NAMES = {
     "baseline": "baseline (learned)",
     "alibi": "ALiBi",
@@ -121,7 +121,8 @@ def study(flags):
     ]
     main_ones = [name for name in names if name in CONFIGURATIONS]
     folders = [out / folder(name, seed) for name in main_ones for seed in seeds[name]]
-    comparison = ("compare", "compare", [*folders, *options(labels=",".join(main_ones))])
+    labels = ",".join(NAMES.get(name, name) for name in main_ones)
+    comparison = ("compare", "compare", [*folders, *options(labels=labels)])
     run_all(out, (jobs, [comparison] if folders else []), flags)
 
     # Results

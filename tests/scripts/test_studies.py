@@ -68,7 +68,7 @@ def test_study_clap(corpus, tmp_path, monkeypatch, jobs_in_process):
         assert tuple(model[option] for option in options) == values
     assert (study / "clap.png").stat().st_size > 10_000
     assert "zero-clap, scaled embeddings" in (study / "clap.tex").read_text(encoding="utf-8")
-    assert (study / "compare" / "compare.md").exists()
+    assert "| zero-CLAP (ALiBi) " in (study / "compare" / "compare.md").read_text(encoding="utf-8")
 
     assert not (study / "alibi-no-dropout-1").exists()
 
