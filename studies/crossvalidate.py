@@ -162,12 +162,14 @@ def write_table(out, data_name, n_distinct, result, seeds, tested):
         percent, averaged = ([100 * v for v in r[key]] for key in ("values", "averaged"))
         cells = [tables.spread(percent), *(f"{v:.1f}" for v in percent), tables.spread(averaged)]
         rows.append([RECIPES[name][0], *cells])
+    averaged = "Last column: of all seeds together, by the mean of their log-probabilities. "
+    if seeds == 1:  # nothing to average
+        header, rows, averaged = header[:-1], [row[:-1] for row in rows], ""
     caption = (
         f"Accuracy on {n_distinct:,} distinct labelled sentences of {data_name}, {n}-fold "
         "cross-validation: mean ± sample standard deviation over the folds "
-        f"({seeds} seed{'s' * (seeds > 1)} each). Last column: of all seeds together, by "
-        "the mean of their log-probabilities. The sentences of a tested fold are removed from its "
-        "training rows and its pretraining text."
+        f"({seeds} seed{'s' * (seeds > 1)} each). {averaged}The sentences of a tested fold are "
+        "removed from its training rows and its pretraining text."
     )
     return tables.write(out / "crossvalidate", header, rows, caption, more=tested)
 

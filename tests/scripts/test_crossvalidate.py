@@ -34,7 +34,9 @@ def test_cross_validation_of_three_recipes(corpus, tmp_path, jobs_in_process):
     both = [average_predictions([out / f"likelihood-2-{s}{k}" for k in ("", "-1")]) for s in (0, 1)]
     means = [each.accuracies()["accuracy/test"] for each in both]
     assert result_of(out)["accuracy/likelihood"]["values"][1] == statistics.fmean(means)
-    assert crossvalidate.RECIPES["bayes"][0] in done.out
+    assert crossvalidate.RECIPES["bayes"][0] in done.out and "| seeds averaged" in done.out
+    one_seed = succeed(call("crossvalidate", *argv, "--seeds", 1)).out
+    assert "fold 2 |" in one_seed and "averaged" not in one_seed and "Last" not in one_seed
     assert (out / "crossvalidate.png").stat().st_size > 5000
     assert succeed(call("crossvalidate", *argv)).out.count("finished before") == 18
     other = call("crossvalidate", *argv, "--pos", "nope")
