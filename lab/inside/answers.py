@@ -88,19 +88,23 @@ def rewrite(model, source, first, n_tokens, temperature, top_k, gen):
     """Return what the decoder writes for source (S,) up to [EOS], a list of ids.
 
     first: id of the first sentinel, None for translation. The output starts with the first gap of
-    the source. Whatever ends a gap, a sentinel or [EOS], leads to the next gap of the source.
+    the source. Whatever ends a gap, a sentinel or [EOS], leads to the next gap of the source. Every
+    gap gets a word, as in training.
     """
     ends = [] if first is None else [*source[source >= first].tolist(), EOS]  # of what is written
+    is_empty = False  # the gap that is being filled
 
     def choose(logits):  # (1, V) -> (1,)
+        nonlocal is_empty
         logits = logits[0]
         if ends:
             any_end = torch.tensor([EOS, *range(first, len(logits))], device=logits.device)
             end = logits[any_end].logsumexp(0)
             logits[slice(None) if ends[0] == first else any_end] = -torch.inf
-            logits[ends[0]] = end
+            logits[ends[0]] = -torch.inf if is_empty else end
         word = draw_word(*top_words(logits, temperature, top_k), gen)
-        if ends and word == ends[0]:
+        is_empty = bool(ends) and word.item() == ends[0]
+        if is_empty:
             ends.pop(0)
         return word
 

@@ -217,12 +217,12 @@ def test_generation_ends_when_every_row_has_ended():
 def test_every_gap_is_filled_though_the_model_would_end():
     model, gen = tiny(), torch.Generator()
     source = torch.tensor([BOS, 7, 27, 8, 28, 9, 29])  # sentinels from 27 on
-    model.head.bias.data[EOS] = 1e4
-    assert answers.rewrite(model, source, 27, 20, 0, 50, gen) == [27, 28, 29]
+    model.head.bias.data[EOS], model.head.bias.data[12] = 1e4, 1e3
+    one_word_each = [27, 12, 28, 12, 29, 12]
+    assert answers.rewrite(model, source, 27, 20, 0, 50, gen) == one_word_each
     model.head.bias.data[EOS], model.head.bias.data[29] = 0, 1e4
-    assert answers.rewrite(model, source, 27, 20, 0.8, 50, gen) == [27, 28, 29]
+    assert answers.rewrite(model, source, 27, 20, 0.8, 50, gen) == one_word_each
     model.head.bias.data[29] = -1e4
-    model.head.bias.data[12] = 1e4
     # words are written as long as they are likelier than an end
     assert answers.rewrite(model, source, 27, 4, 0, 50, gen) == [27, 12, 12, 12]
 
