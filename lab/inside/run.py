@@ -137,10 +137,8 @@ class OpenRun(LoadedRun):
     def rewritten(self, text, source, tokens, *how):
         """Return a text with its gaps filled, or translated, as `answers.rewrite` does."""
         config, first = self.model.body.config, self.config.get("first_sentinel")
-        source = source.clone()
         if first is not None:
-            masks = source == MASK
-            source[masks] = first + torch.arange(int(masks.sum()), device=source.device)
+            source = spans.number_gaps(source, first)
         tokens = min(tokens, config.block_size) if config.pos == "learned" else tokens
         written = answers.rewrite(self.model, source, first, tokens, *how)
         if first is not None:  # [MASK] stays where `tokens` did not reach

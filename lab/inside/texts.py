@@ -10,8 +10,8 @@ from data import batching, spans
 from data.files import TEXT_LIMIT, decode_text, non_empty_lines, read_bytes
 from data.tokenizer import BOS, EOS, MASK, UNK, frame, is_word_level, token_strings
 from lab.errors import require
+from lab.inside import answers
 from nets.device import send_all
-from nets.encoder_decoder import generate
 
 
 def read_file(path):
@@ -149,29 +149,27 @@ def read_both(run, texts):
     first, config = run.config.get("first_sentinel"), run.model.body.config
     targets = []
     for b, n in enumerate(mask.sum(1).tolist()):
-        source, target = idx[b, :n], None
+        source = idx[b, :n]
         masks = int((source == MASK).sum())
         if first is not None and not masks:
-            gen, flags = batching.generator("gaps"), run.config["flags"]
-            rates = flags["mask_rate"], flags["mean_span"]
-            source, _, target, _ = spans.corrupt(
-                source[None], mask[b : b + 1, :n], first, gen, *rates
-            )
-            source, words[b] = source[0], token_strings(run.tokenizer, source[0])
-        elif first is not None:
-            most = config.vocab_size - first
-            many = f"a text has {masks} [MASK]s; {run.folder} was trained with at most {most} gaps"
-            require((masks <= most, many))
-            source[source == MASK] = torch.arange(first, first + masks)
-            words[b] = [
-                run.tokenizer.id_to_token(i) if i >= first else word
-                for i, word in zip(source.tolist(), words[b])
-            ]
-        if target is None:
-            tokens = config.block_size - 1
-            target = generate(run.model, source[None].to(run.device), None, tokens).cpu()
-        ids = [BOS, *target[0].tolist()]
-        targets.append(ids[: ids.index(EOS)] if EOS in ids else ids)
+            flags = run.config["flags"]
+            how = first, batching.generator("gaps"), flags["mask_rate"], flags["mean_span"]
+            source, _, target, _ = spans.corrupt(source[None], mask[b : b + 1, :n], *how)
+            source, target = source[0], target[0, :-1].tolist()  # without [EOS]
+            words[b] = token_strings(run.tokenizer, source)
+        else:
+            if first is not None:
+                most = config.vocab_size - first
+                many = f"a text has {masks} [MASK]s; {run.folder} was trained with at most {most}"
+                require((masks <= most, f"{many} gaps"))
+                source = spans.number_gaps(source, first)
+                words[b] = [
+                    run.tokenizer.id_to_token(i) if i >= first else word
+                    for i, word in zip(source.tolist(), words[b])
+                ]
+            how = dict(n_tokens=config.block_size - 1, temperature=0, top_k=None, gen=None)
+            target = answers.rewrite(run.model, source.to(run.device), first, **how)
+        targets.append([BOS, *target])
         idx[b] = torch.nn.functional.pad(source, (0, idx.size(1) - len(source)))
         mask[b] = torch.arange(idx.size(1)) < len(source)
     written = [token_strings(run.tokenizer, ids) for ids in targets]

@@ -15,6 +15,7 @@ from data.corpus import hold_out
 from data.files import read_lines
 from data.source_target import DRAWS, fixed_batches
 from data.tokenizer import BOS, EOS, PAD, encode
+from lab import load_run
 from lab.inside import answers
 from lab.load import read_run
 from lab.records import read_metrics
@@ -274,6 +275,15 @@ def test_gaps_of_a_map_are_those_typed_or_drawn(finished, tmp_path, figures):
     at = drawn.index("[S0]")
     whole = drawn[:at] + written[2:] + drawn[at + 1 :]
     assert whole == ["[BOS]", "hope", "and", "change", "matter"]
+
+
+def test_a_map_shows_the_words_that_sample_fills_in(finished):
+    run = load_run(finished("train_seq2seq"))
+    run.model.head.bias[EOS] = 1e4  # one word, though the model would write none
+    words = run.attention("hope and [MASK] matter")["decoder"].words
+    assert words[:2] == ["[BOS]", "[S0]"] and len(words) == 3
+    filled = run.sample("hope and [MASK] matter", temperature=0)[0]
+    assert filled.replace(" ", "") == f"hopeand{words[2]}matter"
 
 
 @pytest.mark.parametrize("memory_only", [False, True])
