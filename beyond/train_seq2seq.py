@@ -128,9 +128,7 @@ def train(flags):
     for n, long in n_long.items():
         if long:
             what = "left out" if n == "train" else "truncated"
-            run.say(
-                f"  {long} pairs of {n} are longer than --block-size {flags.block_size}: {what}"
-            )
+            run.say(f"  pairs of {n} longer than --block-size {flags.block_size}, {what}: {long}")
 
     # Loop
     def measure():

@@ -123,7 +123,7 @@ def train(flags):
     for language, share in zip(languages, unknown):
         run.say(f"  {language:<9}{share:6.1%} of the training words out of vocabulary")
     if n_long:
-        run.say(f"  {n_long} sentences are longer than --block-size and were truncated")
+        run.say(f"  sentences truncated to --block-size {flags.block_size}: {n_long}")
 
     # Loop
     def measure():

@@ -162,8 +162,8 @@ def test_folders_of_pairs_and_their_val_set(tmp_path):
     given = dict(data=folder, languages="fr-en", out=tmp_path / "run")
     done = succeed(call("train_seq2seq", *argv, **given))
     assert "fr to en" in done.out
-    assert "1 pairs of train are longer than --block-size 40: left out" in done.out
-    assert "1 pairs of test_2016 are longer than --block-size 40: truncated" in done.out
+    assert "pairs of train longer than --block-size 40, left out: 1" in done.out
+    assert "pairs of test_2016 longer than --block-size 40, truncated: 1" in done.out
     metrics = ("perplexity", "exact", "bleu", "chrf")
     measured = {f"{metric}/{part}" for metric in metrics for part in ("valid", "test_2016")}
     assert measured <= result_of(tmp_path / "run").keys()
