@@ -215,7 +215,7 @@ def print_report(reading):
         print(f"  {verdict}  {check['check']:<38} {worst}, {limit}")
     formats = {"distance": "8.2f", "first": "8.1%", "itself": "8.1%", "entropy": "8.2f"}
     formats = {name: form for name, form in formats.items() if name in reading.means[0]}
-    columns = "weight on the first token, entropy in nats"
+    columns = "weight on the first key, entropy in nats"
     if "distance" in formats:
         columns = "distance in tokens, weight on the first token and on itself, entropy in nats"
     print(f"  means over {reading.n_token} tokens: {columns} (last row: equal weights)")
