@@ -46,8 +46,8 @@ def read_finished(folder):
     check_entries(folder / "config.json", model, {"vocab_size": int, "pos": str})
     if kind not in KINDS or not flags:
         raise UserError(
-            f"{folder}: its config.json describes no run that can be compared; "
-            f"give runs of these kinds: {', '.join(KINDS)}"
+            f"{folder}: its config.json describes no run of a kind that is compared; "
+            f"give runs of {', '.join(KINDS)}"
         )
     if not (folder / "result.json").exists():
         finish = "repeat its command"

@@ -292,6 +292,6 @@ def test_toy_prints_the_distance_to_the_floor(tmp_path, monkeypatch):
 
 def test_runs_of_threads_are_neither_compared_nor_encoders(finished, corpus, tmp_path):
     run = finished("train_thread")
-    assert_complains(call("compare", run), run, "no run that can be compared")
+    assert_complains(call("compare", run), run, "no run of a kind that is compared")
     outcome = call("train_classifier", encoder=run, data=corpus, out=tmp_path / "x")
     assert_complains(outcome, "of kind 'thread'")
