@@ -6,7 +6,7 @@ from both (TLM, Lample & Conneau 2019, section 3).
 
 A pair is one sequence, [BOS] a sentence [BOS] its translation. Positions restart with the second
 sentence, and each word has a vector of its language. Afterwards the same masked words are predicted
-three times: from the sentence alone, beside its translation, and beside another translation.
+three times: in the sentence alone, beside its translation, and beside a wrong one.
 """
 
 import math

@@ -6,11 +6,7 @@ from data import batching
 from data.batching import generator
 from data.masking import mask_tokens
 
-VIEWS = {
-    "alone": "alone",
-    "paired": "with its translation",
-    "mispaired": "with another's translation",
-}
+VIEWS = {"alone": "alone", "paired": "beside its translation", "mispaired": "beside a wrong one"}
 
 
 def masked_test_set(sides, side, flags, vocab_size, starts):
@@ -18,8 +14,8 @@ def masked_test_set(sides, side, flags, vocab_size, starts):
     masked, the same in each view.
 
     sides: the sequences of both languages. alone: a sentence by itself. paired: beside its
-    translation, without masks. mispaired: beside the translation of another sentence of about its
-    length. The masks depend on neither the seed nor the step.
+    translation, without masks. mispaired: beside that of another sentence of about its length. The
+    masks depend on neither the seed nor the step.
     """
     order = torch.argsort(torch.tensor([len(sequence) for sequence in sides[0]]), stable=True)
     partner = torch.empty_like(order)
