@@ -79,7 +79,7 @@ def evaluate(model, batches, device, flags, first):
 
 
 def translate(model, examples, tokenizer, device, flags):
-    """Return the likeliest translation of each source, word after word, as text."""
+    """Return the greedy translation of each source as text: the likeliest word at each step."""
     model.eval()
     written = torch.zeros(len(examples), flags.block_size, dtype=torch.long)
     batches = length_batches([len(source) for source, _ in examples], 64)

@@ -122,7 +122,7 @@ class OpenRun(LoadedRun):
         ]
 
     def translate(self, *texts):
-        """Return the likeliest translation of each text. For runs that translate."""
+        """Return the greedy translation of each text. For runs that translate."""
         if self.config["flags"].get("task") != "translate":
             raise self.cannot("translate", "beyond.train_seq2seq --task translate")
         tokens = self.model.body.config.block_size

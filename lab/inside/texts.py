@@ -140,9 +140,9 @@ def read(run, texts, first=0):
 def read_both(run, texts):
     """Return the Texts that an encoder-decoder reads, sources and targets.
 
-    The target of a text with [MASK] is the most likely filling. In a text without one, gaps are
-    drawn, the same ones every time, and the target is the text that was there. A run that
-    translates writes the most likely translation.
+    The target of a text with [MASK] is its greedy filling, that of a run that translates its greedy
+    translation. In other texts, gaps are drawn, the same ones every time, and the target is the
+    text that was there.
     """
     sources = read(run, texts)
     idx, mask, words = sources.idx, sources.mask, sources.words
