@@ -82,11 +82,13 @@ def changed_flags(folder, flags):
     first_script, script = script_of_run(config), script_of(flags)
     if first_script not in ("", script):
         return [f"{first_script}, not {script}"]
-    now, then = vars(flags), config["flags"]
+    # A flag that is newer than the run had its default
+    defaults = {field.name: field.default for field in dataclasses.fields(flags)}
+    now, then = vars(flags), defaults | config["flags"]
     return [
-        f"{spelled(name)} {str(then.get(name))[:40] or 'empty'}, not {str(now[name]) or 'empty'}"
+        f"{spelled(name)} {str(then[name])[:40] or 'empty'}, not {str(now[name]) or 'empty'}"
         for name in sorted(now, key=lambda name: (not was_given(flags, name), name))  # typed first
-        if name not in (*MAY_CHANGE, "given") and now[name] != then.get(name)
+        if name not in (*MAY_CHANGE, "given") and now[name] != then[name]
     ]
 
 

@@ -33,6 +33,7 @@ from helpers import (
 )
 from one_of_two import stop_at
 
+from data.files import write_json
 from lab.load import read_run
 from lab.machine import git_revision
 from lab.records import read_metrics, read_record
@@ -274,6 +275,16 @@ def test_resuming_a_finished_run_changes_no_number(name, inputs, finished, copie
     folder = copied(name)
     train(name, *inputs(name), out=folder, resume=True)
     assert_same_run(folder, finished(name))
+
+
+def test_a_flag_newer_than_the_run_had_its_default(inputs, finished, copied):
+    folder = copied("train_lm")
+    config = read_record(folder / "config.json")
+    del config["flags"]["window"]  # as if --window had been added after the run
+    write_json(folder / "config.json", config)
+    train("train_lm", out=folder, resume=True)
+    outcome = call("train_lm", "--resume", "--out", folder, window=4)
+    assert_complains(outcome, folder, "--window 0, not 4")
 
 
 @pytest.mark.parametrize("name", TRAINING)
