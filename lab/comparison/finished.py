@@ -1,12 +1,13 @@
 """Read the finished runs that are compared."""
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from lab.errors import UserError, require
 from lab.records import check_entries, read_config, read_metrics, read_result
 from lab.resume import MAY_CHANGE, resume_command, script_of_run
+from model import Config
 
 KINDS = {
     "lm": "Causal LM",
@@ -105,11 +106,13 @@ def configuration_of(config, depth=0):
     problem = f"{config.path}: more than 20 runs that start from each other; restore the file"
     require((depth < 20, problem))
     seed = str(flags.get("seed", 0))
-    settings = {name: value for name, value in flags.items() if name not in IGNORED}
+    model = config.get("model", {})
+    # An option of the architecture that is newer than the run had its default
+    newer = {field.name: field.default for field in fields(Config) if field.name not in model}
+    settings = newer | {name: value for name, value in flags.items() if name not in IGNORED}
     settings["data"] = corpus_name(flags)
     if flags.get("encoder") or flags.get("init"):
-        model = config.get("model", {})
-        replaced = {*model, "tokenizer"}
+        replaced = {*model, *newer, "tokenizer"}
         settings = {name: value for name, value in settings.items() if name not in replaced}
         settings["pos"] = model.get("pos")
     elif "encoder" in flags:

@@ -160,6 +160,13 @@ def test_a_flag_that_is_off_is_as_one_unknown_to_older_runs(make, table):
     assert list(rows)[:2] == ["ALiBi", "learned"] and rows["ALiBi"]["seeds"] == "0, 1"
 
 
+def test_an_option_newer_than_a_run_had_its_default(make, table):
+    old, same = make("a"), make("b", seed=1, activation="gelu")
+    rows = table(old, same, make("c", activation="relu"))
+    assert list(rows)[:2] == ["activation=gelu", "activation=relu"]
+    assert rows["activation=gelu"]["seeds"] == "0, 1"
+
+
 def test_seeds_of_pretraining_do_not_make_configurations(make, table):
     for seed in (0, 1):
         make(f"text-{seed}", "lm", seed=seed)
