@@ -21,7 +21,7 @@ from lab.comparison.configurations import make_configurations, references
 from lab.comparison.finished import KINDS, read_finished
 from lab.comparison.labels import set_labels
 from lab.comparison.panels import Panel
-from lab.comparison.table import METRICS, SHARES, make_table
+from lab.comparison.table import SHARES, heading, make_table
 from lab.comparison.together import answer_together
 from lab.errors import UserError, require
 from lab.figures import save
@@ -170,7 +170,7 @@ def panel(name, configurations, others, in_epochs):
     """
     metric, _, part = name.partition("/")
     kind, factor = configurations[0].runs[0].kind, 100 if metric in SHARES else 1
-    ylabel = "perplexity (log scale)" if metric == "perplexity" else f"{METRICS[metric][0]} (%)"
+    ylabel = "perplexity (log scale)" if metric == "perplexity" else heading(name)[0]
     note = ", all rows" if kind == "classifier" else ""
     lines, levels, finals = {}, {}, {}
     for reference in others:

@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
+from lab.comparison.table import METRICS
 from lab.errors import UserError, require
 from lab.records import check_entries, read_config, read_metrics, read_result
 from lab.resume import MAY_CHANGE, resume_command, script_of_run
@@ -16,8 +17,7 @@ KINDS = {
     "seq2seq": "Encoder-decoder",
     "baselines": "Baselines",
 }
-METRICS = "perplexity|bits_per_byte|accuracy|macro_f1|exact|bleu|chrf"
-NUMBERS = rf"((?:{METRICS})/[^@]+(?:@\d+)?|parameters|seconds)"
+NUMBERS = rf"((?:{'|'.join(METRICS)}|bits_per_byte)/[^@]+(?:@\d+)?|parameters|seconds)"
 # The seed, and flags that never change the trained model. All other flags make a configuration.
 IGNORED = (*MAY_CHANGE, "seed", "keep", "eval_block")
 

@@ -467,6 +467,15 @@ def test_what_a_short_run_reached_stays_in_sight():
     assert {min(line.get_xdata()) for line in axis.lines} == {50, 500}
 
 
+@pytest.mark.parametrize("metric, ylabel", [("bleu", "BLEU"), ("exact", "exact (%)")])
+def test_only_shares_are_drawn_in_percent(metric, ylabel):
+    name = f"{metric}/test"
+    run = Finished(Path("a"), "seq2seq", numbers={name: 0.5}, metrics=[{"step": 0, name: 0.5}])
+    panel = compare.panel(name, [Configuration([run], "a")], [], in_epochs=False)
+    factor = 100 if ylabel.endswith("(%)") else 1
+    assert (panel.ylabel, panel.lines["a"][1]) == (ylabel, [0.5 * factor])
+
+
 def test_classifiers_without_epochs_to_draw_are_points(make, baseline, monkeypatch):
     drawn = []
     monkeypatch.setattr(panels, "draw_over_steps", lambda *arguments: drawn.append(arguments))
