@@ -43,7 +43,7 @@ STYLE = {
 
 def name_positions(pos):
     """Return the name of a position encoding for headings: "learned positions", "ALiBi"."""
-    return POSITION_NAMES[pos] + " positions" * (pos not in ("alibi", "nope"))
+    return POSITION_NAMES.get(pos, pos) + " positions" * (pos not in ("alibi", "nope"))
 
 
 @contextlib.contextmanager

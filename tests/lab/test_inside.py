@@ -70,6 +70,14 @@ def test_what_alibi_adds_is_its_bias(tmp_path):
             assert found == pytest.approx(-slope * (i - j) if j <= i else -math.inf)
 
 
+def test_the_picture_of_positions_shows_what_the_model_adds(tmp_path, monkeypatch):
+    run = load_run(make_run(tmp_path / "run", pos="alibi"))
+    bias = run.model.body.attention_bias
+    monkeypatch.setattr(run.model.body, "attention_bias", lambda *sizes: 3 * bias(*sizes))
+    (picture,) = run.positions().axes[0].images
+    assert picture.get_array()[2, 0] == -3 * 2**-4 * 2  # of the first head
+
+
 def test_what_rotation_adds_vanishes_at_distance_0(tmp_path):
     position = load_run(make_run(tmp_path / "run", "mlm", pos="rope")).attention(TEXT).position
     assert np.abs(np.diagonal(position, axis1=2, axis2=3)).max() < 1e-5 < np.abs(position).max()

@@ -25,6 +25,10 @@ def test_drawing_changes_no_setting_of_matplotlib(tmp_path, monkeypatch):
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_new_position_encoding_without_a_name_does_not_end_a_training():
+    assert figures.name_positions("random") == "random positions"
+
+
 def test_a_second_font_has_letters_that_the_first_lacks(tmp_path, capsys):
     for fonts, noted in (["STIXSizeOneSym"], True), (["STIXSizeOneSym", "DejaVu Sans"], False):
         with matplotlib.rc_context({"font.family": fonts}):  # as a file matplotlibrc sets it
