@@ -51,7 +51,7 @@ def train_tokenizer(kind, texts, vocab_size=0):
         trainer = trainers.WordLevelTrainer(
             vocab_size=vocab_size or 2**32, special_tokens=list(SPECIAL), show_progress=False
         )
-    else:
+    elif kind == "bpe":
         tokenizer = Tokenizer(models.BPE())
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         tokenizer.decoder = decoders.ByteLevel()
@@ -61,6 +61,8 @@ def train_tokenizer(kind, texts, vocab_size=0):
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
             show_progress=False,
         )
+    else:
+        raise ValueError(f"no tokenizer {kind!r} yet; add it here")
     tokenizer.train_from_iterator(texts, trainer)
     # As a special token, "[MASK]" typed in a sentence is the mask, not punctuation around a word.
     # It includes the space before it, which byte-level BPE would otherwise make a token of.

@@ -44,7 +44,8 @@ class Classifier(nn.Module):
             nn.init.zeros_(self.head.layers[-1].weight)
 
     def features(self, idx, mask=None):
-        """idx, mask (B, T) -> (B, n_features)."""
+        """idx, mask (B, T) -> (B, n_features). Those of a frozen body are computed only once, so
+        weights used here would not be trained; those of the head are."""
         if mask is None:
             mask = torch.ones_like(idx, dtype=torch.bool)
         h, states = self.body(idx, mask, need_states=True)
@@ -85,7 +86,9 @@ def pool_tokens(h, mask, how):
         return h.masked_fill(~real, math.inf).amin(1)
     if how == "first":
         return h[:, 0]
-    return h[torch.arange(len(h), device=h.device), mask.sum(1) - 1]
+    if how == "last":
+        return h[torch.arange(len(h), device=h.device), mask.sum(1) - 1]
+    raise ValueError(f"no pooling {how!r} yet; add it here")
 
 
 class ClassifierHead(nn.Module):

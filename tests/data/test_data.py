@@ -193,6 +193,11 @@ def test_words_are_split_as_in_the_penn_treebank():
     assert token_strings(tokenizer, ids) == "The ranger does n't fear 1,000 ranger 's .".split()
 
 
+def test_an_unknown_tokenizer_is_refused():
+    with pytest.raises(ValueError, match="'char'"):  # not taken for BPE
+        train_tokenizer("char", ["We choose hope."])
+
+
 def test_a_piece_of_a_letter_is_shown_as_its_bytes():
     tokenizer = train_tokenizer("bpe", ["es war war war"], 262)
     (ids,) = encode(tokenizer, ["war für\nalle"])

@@ -208,6 +208,11 @@ def test_a_class_does_not_depend_on_padding(pos, layers):
     torch.testing.assert_close(model(padded, mask), model(idx), atol=1e-5, rtol=1e-5)
 
 
+def test_an_unknown_pooling_is_refused():
+    with pytest.raises(ValueError, match="'attention'"):  # not taken for "last"
+        pool_tokens(torch.ones(1, 2, 4), torch.ones(1, 2, dtype=torch.bool), "attention")
+
+
 def test_features_of_all_layers_pool_embedding_to_output():
     model = Classifier(tiny_model().body, 3, pool="mean+first", layers="all").eval()
     idx = torch.randint(5, 30, (2, 5))
