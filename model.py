@@ -314,7 +314,7 @@ class Transformer(nn.Module):
 
     @torch.inference_mode(False)  # a table made in inference mode could not be trained with
     def table(self, make, T, *args):
-        """Return make(T, *args), or one made before for more tokens (axis -2)."""
+        """Return make(T, *args), or one for more tokens (axis -2), which must begin alike."""
         table, device = self.tables.get(make), self.embedding.weight.device
         if table is None or table.size(-2) < T or table.device != device:
             table = self.tables[make] = make(T, *args).to(device)
