@@ -165,7 +165,7 @@ class Attention(nn.Module):
             q = F.linear(x, self.qkv.weight[:C], self.qkv.bias[:C])  # (B, T, C)
             kv = F.linear(memory, self.qkv.weight[C:], self.qkv.bias[C:])  # (B, S, 2C)
             k, v = kv.split(C, dim=-1)  # 2 of (B, S, C)
-        q, k, v = (t.unflatten(-1, (-1, C // H)).transpose(1, 2) for t in (q, k, v))  # (B, H, ., D)
+        q, k, v = (t.view(B, -1, H, C // H).transpose(1, 2) for t in (q, k, v))  # (B, H, T or S, D)
         if angles is not None:
             q, k = rotate(q, angles), rotate(k, angles)
         dropout = self.attn_dropout if self.training else 0.0
@@ -314,7 +314,7 @@ class Transformer(nn.Module):
 
     @torch.inference_mode(False)  # a table made in inference mode could not be trained with
     def table(self, make, T, *args):
-        """Return make(T, *args), or one for more tokens (axis -2), which must begin alike."""
+        """Return make(T, *args), or one made before for more tokens, which must begin with it."""
         table, device = self.tables.get(make), self.embedding.weight.device
         if table is None or table.size(-2) < T or table.device != device:
             table = self.tables[make] = make(T, *args).to(device)
