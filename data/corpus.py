@@ -56,10 +56,10 @@ class Corpus:
                 f"--split {how}: leaves no rows to {'test' if cleaned.rows else 'train'} on; "
                 "use --split full"
             )
-        n_rows = len(corpus.rows) - len(cleaned.rows)
-        n_lines = len(corpus.lines) - len(cleaned.lines)
-        removed = f"{n_rows} training rows and {n_lines} lines of text with their sentences"
-        note = f"--split {how}: {len(cleaned.test_rows)} test rows; {removed} are removed"
+        rows = f"{len(corpus.rows) - len(cleaned.rows)} of {len(corpus.rows)} training rows"
+        lines = f"{len(corpus.lines) - len(cleaned.lines)} of {len(corpus.lines)} lines of text"
+        note = f"--split {how}: {len(cleaned.test_rows)} test rows; "
+        note += f"{rows} and {lines} with their sentences are removed"
         return cleaned, corpus.seen(), note
 
     def fold(self, i, n):

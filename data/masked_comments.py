@@ -29,7 +29,7 @@ def read_forests(flags, tokenizer):
     kept, valid = hold_out(rest, flags.valid, seed=1, key=lambda tree: tree.text())
     if not kept or min(len(valid), len(test)) < 2:
         raise DataError(
-            f"--data {flags.data}: {len(threads.trees)} trees are too few to hold out --valid "
+            f"--data {flags.data}: too few trees ({len(threads.trees)}) to hold out --valid "
             f"{flags.valid} and --test {flags.test}, at least two each; "
             "give more trees, or other shares"
         )

@@ -74,7 +74,7 @@ def load_pairs(name, languages=""):
         train, test = hold_out(rows, 0.1, seed=0, key=lambda row: row[0])
         if not (train and test):
             raise DataError(
-                f"{path}: {len(rows)} pairs are too few to hold out a tenth for testing; give more"
+                f"{path}: too few pairs ({len(rows)}) to hold out a tenth for testing; give more"
             )
         return Pairs(path.stem, pair or ("source", "target"), train, [], {"test": test})
     if path.exists():

@@ -25,8 +25,8 @@ def load(path):
         classes.sort(key=len)  # 9 before 10
     if not 2 <= len(classes) <= max(2, len(labelled) // 4):
         raise DataError(
-            f"{path}: {len(classes)} different labels in {len(labelled)} rows, expected "
-            "at least two classes of several rows each; check which column holds the labels"
+            f"{path}: expected at least two classes of several rows each, found {len(classes)} in "
+            f"{len(labelled)} rows; check which column holds the labels"
         )
     rows = [(classes.index(label), text) for label, text in labelled]
     rows, test_rows = hold_out(rows, TEST_SHARE, seed=0, key=lambda row: row[1])

@@ -116,7 +116,7 @@ def test_hold_out_keeps_copies_together_and_the_order():
 def test_clean_removes_test_sentences_from_rows_and_lines(corpus):
     got = data.load(corpus)
     cleaned, _, note = got.split("clean")
-    assert "; 6 training rows and 1 lines of text with" in note
+    assert "; 6 of 60 training rows and 1 of 61 lines of text with" in note
     assert not any(cleaned.seen())
     assert cleaned.test_rows == got.test_rows
     assert len(cleaned.rows) == 54

@@ -70,7 +70,7 @@ def test_sentences_are_the_lines_and_rows_once_each(own_corpus):
 
 def test_a_split_removes_test_sentences_from_the_text(own_corpus):
     text = read_sentences(asked(own_corpus, valid=0.05, split="clean"))
-    assert text.note.startswith("--split clean: 15 test rows; 6 training rows and 1 lines")
+    assert text.note.startswith("--split clean: 15 test rows; 6 of 60 training rows and 1 of 61")
     read = {tuple(s.tolist()) for s in text.train + text.valid}
     test = encode(text.tokenizer, [row for _, row in data.load(own_corpus).test_rows])
     assert not read & {(3, *ids) for ids in test}

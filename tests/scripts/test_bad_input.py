@@ -103,8 +103,8 @@ def test_a_file_that_is_wrong(script, row, own_corpus, tmp_path):
         ("mine.json", b"{}\n", ["only folders, .txt, .tsv and .csv", "rename or convert"]),
         ("mine.txt", b"%PDF-1.4\n\xe2\n", ["mine.txt:2: not UTF-8", "it is a PDF, Word"]),
         ("mine.txt", b"a single line\n", ["single line", "break it into lines"]),
-        ("mine.tsv", b"a\tone\na\ttwo\n", ["1 different labels in 2 rows", "at least two classes"]),
-        ("mine.tsv", b"a\tone\nb\ttwo\nc\tthree\nd\tfour\n", ["4 different labels in 4 rows"]),
+        ("mine.tsv", b"a\tone\na\ttwo\n", ["of several rows each, found 1 in 2 rows"]),
+        ("mine.tsv", b"a\tone\nb\ttwo\nc\tthree\nd\tfour\n", ["found 4 in 4 rows"]),
     ],
 )
 def test_a_corpus_that_cannot_be_read(name, content, parts, tmp_path):

@@ -436,7 +436,7 @@ SOME = [  # the same with the script
     ("train_tlm --languages en-de", "train.de: no such file"),
     ("train_thread --max-tree-size 3", "--max-tree-size", "--ancestors 3"),
     (f"train_thread {SINUSOIDAL} --n-embd 15 --n-head 1", SINUSOIDAL, "--n-embd"),
-    ("train_thread --valid 0.01", "trees are too few"),
+    ("train_thread --valid 0.01", "too few trees (25)"),
     ("train_thread --data speeches", "--data speeches"),
     ("crossvalidate --recipes bayes,magic", "--recipes", "magic"),
     ("crossvalidate --mlm '5", "--mlm '5: No closing quotation"),

@@ -258,7 +258,7 @@ def test_a_decoder_from_scratch(corpus, tmp_path):
 
 def test_clean_split_trains_without_the_test_sentences(corpus, tmp_path):
     done = train("train_classifier", *LEARN, "--split", "clean", data=corpus, out=tmp_path / "run")
-    assert "6 training rows and 1 lines of text with their sentences are removed" in done.out
+    assert "6 of 60 training rows and 1 of 61 lines of text with their sentences" in done.out
     assert "43 training rows, 11 for validation" in done.out  # of 54
     # Seen and unseen rows are those of the full split, so that the two compare.
     assert {"accuracy/seen", "accuracy/unseen"} <= result_of(tmp_path / "run").keys()
