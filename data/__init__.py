@@ -50,9 +50,9 @@ def load(name, flag_name="--data"):
             f"{flag_name} {name}: only folders, .txt, .tsv and .csv files can be read; "
             "rename or convert the file"
         )
-    near = "".join(f"; did you mean {known}?" for known in get_close_matches(str(name), NAMES, 1))
-    names = near or f"; the names are {', '.join(NAMES)}"
-    raise DataError(f"{flag_name} {name}: no such corpus, folder or file{names}")
+    near = get_close_matches(str(name), NAMES, 1)
+    remedy = f"did you mean {near[0]}?" if near else f"the names are {', '.join(NAMES)}"
+    raise DataError(f"{flag_name} {name}: no such corpus, folder or file; {remedy}")
 
 
 def note_test_sets(path):

@@ -14,12 +14,12 @@ from data.files import DataError
 def load_labelled(name):
     """Read a corpus as `data.load` does. Raises DataError if it has no labelled rows."""
     corpus = data.load(name)
-    if corpus.rows and not corpus.test_rows:
-        problem = f"{len(corpus.rows)} labelled rows are too few to test on"
-        raise DataError(f"--data {name}: {problem}; give more")
     if not corpus.rows:
         remedy = "give a .tsv, a .csv, or a folder with train_CLS.tsv and test_CLS.tsv"
         raise DataError(f"--data {name}: holds no labelled rows; {remedy}")
+    if not corpus.test_rows:
+        problem = f"{len(corpus.rows)} labelled rows are too few to test on"
+        raise DataError(f"--data {name}: {problem}; give more")
     return corpus
 
 

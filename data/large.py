@@ -48,12 +48,6 @@ def open_source(file, name, is_wikitext=False):
     return Source(os.fspath(file), name, is_wikitext, status.st_size, status.st_mtime_ns // 1000)
 
 
-def has_changed(source):
-    """Return whether the file of a Source was changed after it was opened."""
-    now = open_source(source.file, source.set)
-    return (now.size, now.mtime) != (source.size, source.mtime)
-
-
 def find_line_start(file, at):
     """Return the first byte from `at` on where a line begins, or the end of the file."""
     if at <= 0:

@@ -39,8 +39,11 @@ def find_shards(folder, index, number, part):
         found = [shard for shard in index.shards if (shard.source, *shard.range) == part]
     else:
         return None
-    complete = all(shards.is_complete(folder, shard, index.dtype) for shard in found)
-    return found if complete else None
+    for shard in found:
+        file = folder / shard.file
+        if not file.is_file() or file.stat().st_size != shards.shard_size(shard, index.dtype):
+            return None
+    return found
 
 
 def write_shards(folder, index, tokenizer, number, part, on_progress):
@@ -69,7 +72,7 @@ def write_shards(folder, index, tokenizer, number, part, on_progress):
         for name, piece in encoded.items():
             pieces[name].append(piece)
         on_progress(n_bytes, sum(len(ids) for ids, _ in encoded.values()))
-    if large.has_changed(source):
+    if large.open_source(source.file, source.set, source.wikitext) != source:
         raise DataError(
             f"{source.file}: was changed while it was prepared; start again with --overwrite"
         )

@@ -118,12 +118,6 @@ def shard_size(shard, dtype):
     return shard.tokens * np.dtype(dtype).itemsize
 
 
-def is_complete(folder, shard, dtype):
-    """Return whether the file of a shard exists and has the right size."""
-    path = folder / shard.file
-    return path.is_file() and path.stat().st_size == shard_size(shard, dtype)
-
-
 def check_files(folder, index, compare_checksums):
     """Raise DataError naming every shard that is missing, truncated or, if compared, altered."""
     wrong = []

@@ -42,7 +42,11 @@ def read_rows(path, labels=None):
     """
     path = Path(path)
     is_csv = path.suffix.lower() == ".csv"
-    separator, records = read_csv(path) if is_csv else read_tsv(path)
+    if is_csv:
+        separator, records = read_csv(path)
+    else:
+        lines = enumerate(read_lines(path), start=1)
+        separator, records = "\t", [(number, line.split("\t")) for number, line in lines]
     header, label_at, text_at = find_columns([cells for _, cells in records])
     note_columns(path, header, label_at, text_at, is_csv, records)
     if header and len(records) == 1:
@@ -64,12 +68,6 @@ def read_rows(path, labels=None):
             )
         rows.append((label, text))
     return rows
-
-
-def read_tsv(path):
-    """Return a tab and [(line number, cells), ...] of a tab-separated file."""
-    lines = enumerate(read_lines(path), start=1)
-    return "\t", [(number, line.split("\t")) for number, line in lines]
 
 
 def read_csv(path):

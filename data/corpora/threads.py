@@ -5,8 +5,8 @@ A file has one post per line, as JSON:
     {"id", "title", "selftext", "comments": [{"id", "parent_id", "body"}, ...]}
 
 The comments are in one flat list, or each is in the `replies` of its parent, as in Reddit's own
-files.
-A parent_id is t3_ and the post's id, or t1_ and that of a comment of the same post. Imperfect data:
+files. A parent_id is t3_ and the post's id, or t1_ and that of a comment of the same post.
+Imperfect data:
 
     deleted, removed or empty comment    left out; its replies become replies of its parent
     no parent_id (lost in collecting)    a reply to the comment it is listed in, else to the post
