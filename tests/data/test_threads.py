@@ -12,7 +12,6 @@ import torch
 from data import masking
 from data.corpora import toy_threads
 from data.corpora.threads import Tree, clean, load_threads
-from data.corpora.toy_threads import TAKEN, taken_from
 from data.files import DataError
 from data.forest import split_tree
 from data.tokenizer import MASK, SPECIAL, WORD
@@ -247,56 +246,26 @@ def test_the_same_seed_gives_the_same_threads():
     assert load_threads("toy").trees[0] == Tree(*toy_threads.generate(1)[0])
 
 
-def test_word_probabilities_given_ancestors_sum_to_one():
-    chain = [toy_threads.sample(random.Random(i))[0][0] for i in range(4)]
-    for kind, words in toy_threads.WORDS.items():
-        for ancestors in ([], chain[:1], chain):
-            total = sum(toy_threads.probability(word, kind, ancestors) for word in words)
-            assert math.isclose(total, 1)
-    assert taken_from(3) == [4 / 7, 2 / 7, 1 / 7]
-
-
-def entropy(K, n):
-    """Return the mean cost in nats of one of K words to a reader of its n ancestors.
-
-    Goes through all patterns of equality among the words of a post, its reply, the reply to that,
-    and so on. A text's word is that of an earlier text with probability P, or one of the K - m
-    words that differ from the m words before it.
-    """
-
-    def walk(chain, p):  # chain: the words so far, numbered as they first occur, nearest first
-        m = len(set(chain))
-        taken = dict.fromkeys(chain, 0.0)
-        for v, label in zip(taken_from(len(chain)), chain):
-            taken[label] += v
-        known = {label: TAKEN * v + (1 - TAKEN) / K for label, v in taken.items()} if chain else {}
-        new = ((1 - TAKEN) if chain else 1.0) / K  # each of the others
-        if len(chain) == n:
-            known_nats = sum(q * math.log(q) for q in known.values())
-            return -p * (known_nats + (K - m) * new * math.log(new))
-        total = sum(walk((label, *chain), p * q) for label, q in known.items())
-        return total + (walk((m, *chain), p * (K - m) * new) if m < K else 0.0)
-
-    return walk((), 1.0)
-
-
-@pytest.mark.parametrize("kind", toy_threads.KINDS)
-def test_words_of_sampled_threads_cost_what_the_formula_says(kind, trees):
-    K, found, said = len(toy_threads.WORDS[kind]), {}, Counter()
+@pytest.mark.parametrize("kind, words", toy_threads.WORDS.items())
+def test_replies_say_each_word_as_often_as_its_probability(kind, words, trees):
+    offered, taken, said, depths = Counter(), Counter(), Counter(), set()
     for tree in trees:
         for text, chain in zip(tree.texts[1:], tree.ancestors(9)[1:]):
-            word = toy_threads.kinds_in(text)[kind]
+            above, word = [tree.texts[a] for a in chain], toy_threads.kinds_in(text)[kind]
+            p = {each: round(toy_threads.probability(each, kind, above), 6) for each in words}
+            assert sum(p.values()) == pytest.approx(1, abs=1e-4)
+            offered.update(p.values())
+            taken[p[word]] += 1
             said[word] += 1
-            found.setdefault(len(chain), []).append(
-                -math.log(toy_threads.probability(word, kind, [tree.texts[a] for a in chain]))
-            )
-    for n in range(1, toy_threads.DEEPEST + 1):
-        costs = torch.tensor(found[n])
-        assert abs(costs.mean() - entropy(K, n)) < 5 * costs.std() / len(costs) ** 0.5, n
-    assert entropy(K, 0) == pytest.approx(math.log(K))
-    assert len(found) == toy_threads.DEEPEST
+            depths.add(len(chain))
+    for p, n in offered.items():  # within five standard errors
+        assert abs(taken[p] - n * p) < 5 * (1 + n * p * (1 - p)) ** 0.5, p
+    assert toy_threads.taken_from(3) == [4 / 7, 2 / 7, 1 / 7]
+    assert depths == set(range(1, toy_threads.DEEPEST + 1))
     # To a reader of the reply alone, all words are equally likely.
-    assert all(abs(n / said.total() * K - 1) < 0.1 for n in said.values()) and len(said) == K
+    assert toy_threads.probability(words[0], kind, []) == pytest.approx(1 / len(words))
+    assert said.keys() == set(words)
+    assert all(abs(n / said.total() * len(words) - 1) < 0.1 for n in said.values())
 
 
 def test_the_cost_of_a_disguised_word_agrees_with_drawn_masks():
