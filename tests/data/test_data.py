@@ -113,25 +113,16 @@ def test_hold_out_keeps_copies_together_and_the_order():
     assert hold_out(items, 0.2, seed=4) != (kept, held)
 
 
-def test_clean_removes_test_sentences_from_rows_and_lines(corpus):
-    got = data.load(corpus)
-    cleaned, _, note = got.split("clean")
-    assert "; 6 of 60 training rows and 1 of 61 lines of text with" in note
-    assert not any(cleaned.seen())
-    assert cleaned.test_rows == got.test_rows
-    assert len(cleaned.rows) == 54
-    for _, test in got.test_rows:
-        assert not any(test in text for text in cleaned.texts())
-
-
 def test_clean_ignores_marks_and_case_and_keeps_short_overlaps():
     rows = [(0, "thank  you"), (1, "good people of the valley")]
     kept = ["thank you very much", "good people of the hills"]
     lines = [*kept, "Thanks , Good people , of  the valley !", "thank you"]
     corpus = Corpus("x", lines, {}, [(0, "thank you "), (1, "kept")], rows, ["a", "b"])
-    cleaned = corpus.clean()
-    assert cleaned.lines == kept
-    assert cleaned.rows == [(1, "kept")]
+    cleaned, seen, note = corpus.split("clean")
+    assert (cleaned.lines, cleaned.rows, cleaned.test_rows) == (kept, [(1, "kept")], rows)
+    assert seen == [True, False]
+    removed = "1 of 2 training rows and 2 of 4 lines of text with their sentences are removed"
+    assert note == f"--split clean: 2 test rows; {removed}"
 
 
 def test_words_of_any_script_are_told_apart():
@@ -305,22 +296,18 @@ def test_consecutive_blocks_predict_each_token_once(count, stride):
         assert inputs.shape == targets.shape == (-(-count // 8), 8)
 
 
+def test_a_generator_depends_on_each_of_its_numbers():
+    asked = (0, 5), (0, 5), (0, 6), (1, 5)
+    same, again, *others = (batching.generator(*numbers).initial_seed() for numbers in asked)
+    assert same == again and len({same, *others}) == 3
+
+
 def test_targets_of_random_blocks_are_shifted_exactly_once():
     ids = torch.arange(1000, 1030)
     x, y = batching.random_blocks(ids, 8, 500, batching.generator(0))
     assert torch.equal(x + 1, y) and torch.equal(x[:, 1:], y[:, :-1])
     assert set(x[:, 0].tolist()) == set(range(1000, 1022))  # every start that fits
-
-
-def test_random_blocks_depend_on_seed_and_step():
-    ids = torch.arange(1000)
-
-    def draw(*numbers):
-        return batching.random_blocks(ids, 8, 4, batching.generator(*numbers))[0]
-
-    assert torch.equal(draw(0, 5), draw(0, 5))
-    assert not torch.equal(draw(0, 5), draw(0, 6))
-    assert not torch.equal(draw(0, 5), draw(1, 5))
+    assert torch.equal(x, batching.random_blocks(ids, 8, 500, batching.generator(0))[0])
 
 
 # ---------------------------------------------------------------------------- sentences

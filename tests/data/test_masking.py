@@ -1,5 +1,8 @@
 """Masking: which tokens are hidden, how often, and how they are disguised."""
 
+from itertools import groupby
+from statistics import mean
+
 import pytest
 import torch
 
@@ -109,18 +112,6 @@ def test_masks_depend_on_the_generator_alone(unit):
 # ---------------------------------------------------------------------------- words and spans
 
 
-def runs_of(row):
-    """Return the lengths of the stretches of True."""
-    lengths, length = [], 0
-    for hit in [*row.tolist(), False]:
-        if hit:
-            length += 1
-        elif length:
-            lengths.append(length)
-            length = 0
-    return lengths
-
-
 def test_whole_words_are_hidden_with_all_their_pieces():
     text = "unbelievable winters cover unforgettable harbours while fishermen mend everything"
     # So few merges that every word is several pieces
@@ -150,13 +141,17 @@ def test_a_special_token_ends_a_word():
 
 def test_spans_are_runs_of_about_three_tokens():
     idx = torch.randint(len(SPECIAL), V, (500, 100))
-    lengths = {
-        unit: [n for row in hide(idx, unit=unit)[1] != -100 for n in runs_of(row)]
+    tokens, spans = (
+        [
+            len(list(run))
+            for row in (hide(idx, unit=unit)[1] != -100).tolist()
+            for hidden, run in groupby(row)
+            if hidden
+        ]
         for unit in ("token", "span")
-    }
-    mean = {unit: sum(n) / len(n) for unit, n in lengths.items()}
-    assert mean["token"] == pytest.approx(1 / 0.85, rel=0.05)  # neighbours by chance only
-    assert 2.2 < mean["span"] < 4.2 and max(lengths["span"]) > 5
+    )
+    assert mean(tokens) == pytest.approx(1 / 0.85, rel=0.05)  # neighbours by chance only
+    assert 2.2 < mean(spans) < 4.2 and max(spans) > 5
 
 
 # ---------------------------------------------------------------------------- noise

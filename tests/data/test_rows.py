@@ -51,15 +51,13 @@ def test_a_header_orders_the_columns_of_a_tsv(tmp_path):
     assert read_rows(path) == SENTENCES
 
 
-@pytest.mark.parametrize("which", ["train", "test", "both"])
-def test_a_header_in_the_assignments_folder(which, own_corpus, capsys):
+def test_a_header_in_the_assignments_folder(own_corpus, capsys):
     expected = data.load(own_corpus)
-    for name in ("train", "test"):
-        if which in (name, "both"):
-            path = own_corpus / f"{name}_CLS.tsv"
-            path.write_text("label\ttext\n" + path.read_text(encoding="utf-8"), encoding="utf-8")
-    assert data.load(own_corpus) == expected
-    assert capsys.readouterr().err.count("is a header") == 1 + (which == "both")
+    for n, name in enumerate(("train", "test"), start=1):
+        path = own_corpus / f"{name}_CLS.tsv"
+        path.write_text("label\ttext\n" + path.read_text(encoding="utf-8"), encoding="utf-8")
+        assert data.load(own_corpus) == expected
+        assert capsys.readouterr().err.count("is a header") == n
 
 
 @pytest.mark.parametrize(
@@ -110,17 +108,10 @@ def test_a_csv_file_is_a_corpus(tmp_path):
         ("a.tsv", "a\tone\n\nb\ttwo\n", "a.tsv:2: no tab"),
         ("a.tsv", "a\tone\na\t \n", "a.tsv:2: empty text; complete the line or remove it"),
         ("a.tsv", "id\ttext\tlabel\n1\ta b\n", "a.tsv:2: 2 columns, expected 3"),
-        (
-            "a.tsv",
-            "a\tone\ttwo\n",
-            "a.tsv:1: 3 columns, expected 2; remove tabs from texts, or name",
-        ),
+        ("a.tsv", "a\tone\ttwo\n", "a.tsv:1: 3 columns, expected 2; remove tabs from texts, or"),
         ("a.csv", "one\n", "a.csv:1: 1 column, expected a label and a text"),
         ("a.csv", "a,one, two\n", "a.csv:1: 3 columns, expected 2; quote texts that hold a comma"),
-        ("a.csv", "label,text\na,one, two\n", "a.csv:2: 3 columns, expected 2; quote"),
         ("a.csv", "1,a,one two\n", "texts that hold a comma, or name the columns label and text"),
-        ("a.csv", "a,one\n,two\n", "a.csv:2: empty label"),
-        ("a.csv", "a,one\na,\n", "a.csv:2: empty text"),
         ("a.csv", "a;one; two\n", "a.csv:1: 3 columns, expected 2; quote texts that hold a semi"),
         ("a.csv", "a;one\nb\n", "a.csv:2: 1 column, expected a label and a text separated by a s"),
         ("a.csv", 'a,"one\n', "a.csv:1: not valid CSV"),

@@ -43,19 +43,14 @@ def test_held_out_lines_are_unknown_to_the_vocabulary(tmp_path):
     assert not (text.streams["train"] == UNK).any()
 
 
-@pytest.mark.parametrize(
-    "more", [{"tokenizer": "bpe"}, {"vocab_size": 99}, {"vocab_from": "pydocs"}]
-)
-def test_the_floor_is_known_for_the_corpus_own_words_only(more):
-    assert read_text(asked("toy", **more)).floor == {}
-
-
-def test_a_given_tokenizer_and_the_words_of_another_corpus():
+def test_with_another_vocabulary_the_floor_is_unknown():
     given = train_tokenizer("word", ["a few words"])
     text = read_text(asked("toy"), given)
     assert text.tokenizer is given and text.floor == {}
     text = read_text(asked("toy", vocab_from="pydocs"))
-    assert text.tokenizer.token_to_id("Python") and text.name == "toy"
+    assert text.tokenizer.token_to_id("Python") and text.name == "toy" and text.floor == {}
+    for more in ({"tokenizer": "bpe"}, {"vocab_size": 99}):
+        assert read_text(asked("toy", **more)).floor == {}
 
 
 def test_sentences_are_the_lines_and_rows_once_each(own_corpus):
