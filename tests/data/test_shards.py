@@ -451,6 +451,16 @@ def test_a_text_changed_since_it_was_begun_is_refused(text, tmp_path):
     assert len(prepared(folder, text, *SMALL, "--valid", 0).streams["train"]) == len(expected)
 
 
+def test_a_text_that_changes_while_it_is_prepared_is_refused(text, tmp_path, monkeypatch):
+    def add(*_):
+        with open(text, "a", encoding="utf-8") as file:
+            file.write("one line more\n")
+
+    monkeypatch.setattr(prepare.Progress, "add", add)  # called after every piece
+    outcome = call("prepare", text, *SMALL, "--out", tmp_path / "out")
+    assert_complains(outcome, f"{text}: was changed while it was prepared", "--overwrite")
+
+
 # ---------------------------------------------------------------------------- mistakes
 
 
