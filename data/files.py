@@ -156,8 +156,10 @@ def non_empty_lines(text):
 
 @contextlib.contextmanager
 def whole_file(path, previous=None):
-    """Open a file to write bytes to, which gets its name only when it is complete and on disk. So a
-    complete file is there even if the process dies. previous: new path of the file so far."""
+    """Open a file to write bytes to; it gets its name only when it is complete and on disk.
+
+    If the process dies, the file so far is still there. previous: a path to keep that file at.
+    """
     path = Path(path)
     partial = path.with_name(path.name + ".partial")
     try:

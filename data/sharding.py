@@ -27,8 +27,10 @@ def list_ranges(index):
 
 
 def find_shards(folder, index, number, part):
-    """Return the Shards of range `number`, (source number, begin, end); None if they are to be
-    written, because a file is missing or corrupt."""
+    """Return the Shards of range `number`, or None if a file of theirs is missing or corrupt.
+
+    part: (source number, begin, end).
+    """
     path = folder / f"{number:05}.done.json"
     if path.is_file():
         try:
@@ -157,7 +159,7 @@ def read_begun(folder, settings, sources):
 def finish(folder, index, written):
     """Write index.json with all shards, and remove what only an unfinished folder needs.
 
-    Raises DataError without training text, and if a shard that was lost is now another one.
+    Raises DataError without training text, and if a restored shard differs from the lost one.
     """
     if not any(shard.set == "train" for shard in written):
         raise large.no_text(index.sources)

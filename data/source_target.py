@@ -70,6 +70,7 @@ def make_batch(examples, gen, flags, first):
 
 
 def length(example):
+    """Return the tokens of a text, or of both sides of a pair."""
     return len(example) if torch.is_tensor(example) else sum(map(len, example))
 
 

@@ -148,7 +148,7 @@ def token_strings(tokenizer, ids):
 
 
 def piece_string(tokenizer, i):
-    """Return the text of a BPE piece; of bytes that are no whole letter, the bytes."""
+    """Return the text of a BPE piece, or its bytes if they are not whole letters."""
     text, token = tokenizer.decode([i], skip_special_tokens=False), tokenizer.id_to_token(i)
     if "\ufffd" not in text or not set(token) <= BYTES.keys():
         return text
