@@ -31,7 +31,6 @@ STYLE = {
     "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "axes.grid": True,
     "grid.alpha": 0.25,
     "figure.dpi": 150,
     "pdf.fonttype": 42,  # TrueType; many conferences refuse Type 3
@@ -47,11 +46,11 @@ def name_positions(pos):
 
 
 @contextlib.contextmanager
-def styled():
+def styled(grid=True):
     """Use STYLE in a `with` block or a decorated function, then restore matplotlib's settings."""
     import matplotlib
 
-    with matplotlib.rc_context(STYLE):
+    with matplotlib.rc_context(STYLE | {"axes.grid": grid}):
         yield
 
 
@@ -217,7 +216,7 @@ def plain_log_ticks(axis):
     )
 
 
-@styled()
+@styled(grid=False)
 def confusion(counts, classes, title):
     """Return a figure of a confusion matrix.
 
@@ -240,5 +239,4 @@ def confusion(counts, classes, title):
     axis.set_yticks(range(len(classes)), classes, parse_math=False)
     axis.set(xlabel="predicted class", ylabel="true class")
     axis.set_title(f"{title}\ntest rows: {right:.1%} correct", parse_math=False)
-    axis.grid(False)
     return figure

@@ -37,7 +37,7 @@ class Picture(NamedTuple):
         return Picture(heading, queries, keys, weights)
 
 
-@styled()
+@styled(grid=False)
 def draw_maps(columns, layer=None, head=None, bos=True, mean=False, scale="sqrt", numbers=False):
     """Return a figure of one map per layer (row) and head (column).
 
@@ -98,11 +98,10 @@ def draw_maps(columns, layer=None, head=None, bos=True, mean=False, scale="sqrt"
                     which = "mean of heads" if mean else f"head {h + 1}"
                     axis.set_title(f"layer {i + 1}, {which}", fontsize=8, pad=3)
                     if numbers:
-                        write_numbers(axis, weights[i, h])
+                        write_numbers(axis, weights[i, h], image.norm)
                     name_tokens(axis.xaxis, keys, every, size, i == rows[-1], "key", rotation=90)
                     name_tokens(axis.yaxis, queries, every, size, j == 0, "query")
                     axis.tick_params(length=0, pad=2)
-                    axis.grid(False)
             right, bottom = max(right, left + width), min(bottom, top)
     bottom = max(-2.6, min(bottom, -1.6))  # long enough for the label of the color bar
     bar = figure.add_axes([right + 0.25, bottom, 0.12, -bottom - TITLE])
@@ -124,12 +123,12 @@ def draw_maps(columns, layer=None, head=None, bos=True, mean=False, scale="sqrt"
     return figure
 
 
-def write_numbers(axis, weights):
+def write_numbers(axis, weights, norm):
     """Write the weights (T, S) into the cells of their map, those below 0.005 as 0."""
     for i, row in enumerate(weights.tolist()):
         for j, weight in enumerate(row):
             if not math.isnan(weight):
-                color = "white" if weight > 0.4 else "black"
+                color = "white" if norm(weight) > 0.63 else "black"  # on dark blue
                 text = f"{weight:.2f}".removeprefix("0") if weight >= 0.005 else "0"
                 axis.text(j, i, text, ha="center", va="center", fontsize=5.5, color=color)
 
@@ -152,7 +151,7 @@ def name_tokens(axis, words, every, size, wanted, label, **more):
     axis.set_label_text(label if wanted else "", fontsize=8)
 
 
-@styled()
+@styled(grid=False)
 def draw_tables(panels, title, common=""):
     """Return a figure of a position encoding's tables side by side, counted from 1.
 
@@ -187,7 +186,6 @@ def draw_tables(panels, title, common=""):
         )
         axis.set_title(heading, fontsize=9)
         axis.set(xlabel=xlabel, ylabel=ylabel)
-        axis.grid(False)
         if not common:
             figure.colorbar(image, ax=axis)
     if common:

@@ -104,8 +104,11 @@ def test_heatmaps_of_one_head_and_of_the_mean(tmp_path):
     figure = attention.plot(layer=2, head=1, numbers=True, scale="linear", title="Mine")
     (drawn,) = [a for title, a in maps_of(figure).items() if title == "layer 2, head 1"]
     assert np.allclose(drawn.filled(0), attention.weights[1, 0])
-    shown = [text.get_text() for axis in figure.axes for text in axis.texts]
-    assert len(shown) == 21 and f"{attention.weights[1, 0, 5, 0]:.2f}".lstrip("0") in shown
+    texts = [text for axis in figure.axes for text in axis.texts]
+    shown = {text.get_text(): text.get_color() for text in texts}
+    assert len(texts) == 21 and f"{attention.weights[1, 0, 5, 0]:.2f}".lstrip("0") in shown
+    assert (shown[".93"], shown[".53"]) == ("white", "black")  # on dark and on lighter blue
+    assert not any(line.get_visible() for axis in figure.axes for line in axis.get_ygridlines())
     assert figure.texts[0].get_text() == "Mine"
     figure.savefig(tmp_path / "head.png")
     height, width, _ = matplotlib.image.imread(tmp_path / "head.png").shape
