@@ -100,13 +100,16 @@ def read_layers(run, questions):
     A classifier that reads anything but the last layer's states has only its own answers.
     """
     model = members_of(run.model)[0]
-    names = ["embedding", *(f"layer {i + 1}" for i in range(len(writer(model.body).blocks)))]
     if run.kind == "classifier" and model.layers != "last":
         names, logits = ["answer"], [final_logits(model, questions)]
-    elif run.kind == "classifier":
-        logits = class_logits(model, states_of(model.body, questions, whole=True))
     else:
-        logits = map(model.head, states_of(model.body, questions))
+        _, states = model.body(**questions.inputs, need_states=True)  # n_layer + 1 of (N, T, C)
+        names = ["embedding", *(f"layer {i}" for i in range(1, len(states)))]
+        norm, asked = writer(model.body).norm, (questions.rows, questions.places)
+        if run.kind == "classifier":
+            logits = [class_logits(model, norm(h)) for h in states]
+        else:
+            logits = [model.head(norm(h[asked])) for h in states]
     if model is not run.model:
         names = [*names, f"all {len(run.model.members)} members"]
         logits = [*logits, run.model(questions.inputs["idx"])[0]]
@@ -114,27 +117,12 @@ def read_layers(run, questions):
     return Answers(names, *(torch.stack(values).cpu() for values in zip(*layers)))
 
 
-def states_of(body, questions, whole=False):
-    """Return the hidden states before, between and after the blocks, all through the final norm.
-
-    (n_layer + 1, M, C), or with whole those of all tokens, (n_layer + 1, N, T, C).
-    """
-    _, states = body(**questions.inputs, need_states=True)
-    if not whole:
-        states = [x[questions.rows, questions.places] for x in states]
-    return writer(body).norm(torch.stack(states))
-
-
-def class_logits(model, states):
-    """Return logits (n_layer + 1, 1 + T, n_class) of states (n_layer + 1, 1, T, C).
-
-    First those of the text, with the states pooled, then those of each word's state alone.
-    """
-    mask = torch.ones_like(states[0, :, :, 0], dtype=torch.bool)  # (1, T)
-    texts = [torch.cat([pool_tokens(h, mask, how) for how in model.pool], -1) for h in states]
-    words = states[:, 0].repeat(1, 1, len(model.pool))  # (n_layer + 1, T, n_features)
-    features = torch.cat([torch.stack(texts), words], dim=1)
-    return model.head(model.project(features))
+def class_logits(model, h):
+    """h (1, T, C) -> logits (1 + T, n_class) of the text, its states pooled, and of each word."""
+    mask = torch.ones_like(h[..., 0], dtype=torch.bool)  # (1, T)
+    text = torch.cat([pool_tokens(h, mask, how) for how in model.pool], -1)  # (1, n_features)
+    words = h[0].repeat(1, len(model.pool))  # (T, n_features)
+    return model.head(model.project(torch.cat([text, words])))
 
 
 def rank(logits, targets, k):
