@@ -12,7 +12,7 @@ import math
 
 import torch
 
-from data.tokenizer import EOS, MASK, PAD
+from data.tokenizer import EOS, PAD
 
 
 def corrupt(idx, mask, first, gen, rate=0.15, mean_span=3):
@@ -76,12 +76,6 @@ def most(n_tokens, rate, mean_span):
     """Return the most (corrupted tokens, spans) that `corrupt` can choose in a text of n_tokens."""
     n_corrupted = min(n_tokens, math.floor(rate * n_tokens) + 1)
     return n_corrupted, min(n_corrupted, math.floor(n_corrupted / mean_span) + 1)
-
-
-def number_gaps(ids, first):
-    """Return ids (T,) with the sentinels [S0], [S1], ... in place of [MASK]s."""
-    masks = ids == MASK
-    return torch.where(masks, first + masks.cumsum(0) - 1, ids)
 
 
 def restore(source, target, first):

@@ -137,8 +137,6 @@ class OpenRun(LoadedRun):
     def rewritten(self, text, source, tokens, *how):
         """Return a text with its gaps filled, or translated, as `answers.rewrite` does."""
         config, first = self.model.body.config, self.config.get("first_sentinel")
-        if first is not None:
-            source = spans.number_gaps(source, first)
         tokens = min(tokens, config.block_size) if config.pos == "learned" else tokens
         written = answers.rewrite(self.model, source, first, tokens, *how)
         if first is not None:  # [MASK] stays where `tokens` did not reach

@@ -46,14 +46,14 @@ def encode(run, text):
     Raises UserError for a text that this kind of run cannot answer.
     """
     require_text(text)
-    config, first = run.model.body.config, run.config.get("first_sentinel")
-    fills = run.kind in ("mlm", "thread") or first is not None
+    config = run.model.body.config
+    fills = run.kind in ("mlm", "thread") or "first_sentinel" in run.config
     text = text.rstrip() if run.kind == "lm" else text.strip()
     if not is_word_level(run.tokenizer):  # a byte-level token brings its own space
         text = re.sub(r" +(?=\[MASK\])", "", text)
     ids = frame(run.tokenizer, run.tokenizer.encode(text, add_special_tokens=False).ids)
     named = f"text {text[:80]!r}"
-    masks, gaps = ids.count(MASK), config.vocab_size - (first or 0)
+    masks = MASK in ids
     does = "continues a text" if run.kind == "lm" else "translates"
     require(
         (masks or not fills, f"{named}: no [MASK] found; put one where a word is missing"),
@@ -61,10 +61,6 @@ def encode(run, text):
             not masks or fills or run.kind == "classifier",
             f"{named}: {run.folder} {does}; for [MASK] use a run of train_mlm.py "
             "or of beyond.train_seq2seq --task infill",
-        ),
-        (
-            not first or masks <= gaps,
-            f"{named}: has {masks} [MASK]s; {run.folder} was trained with at most {gaps} gaps",
         ),
         (
             run.kind == "lm" or len(ids) > len(frame(run.tokenizer, [])),
@@ -78,7 +74,18 @@ def encode(run, text):
             f"{config.block_size}; shorten it",
         ),
     )
-    return text, torch.tensor(ids, device=run.device)
+    return text, number_gaps(run, text, torch.tensor(ids, device=run.device))
+
+
+def number_gaps(run, text, ids):
+    """Return ids with [S0], [S1], ... in place of each [MASK] if the run fills gaps."""
+    first, masked = run.config.get("first_sentinel"), ids == MASK
+    if first is None:
+        return ids
+    n, most = int(masked.sum()), run.model.body.config.vocab_size - first
+    many = f"has {n} [MASK]s; {run.folder} was trained with at most {most} gaps"
+    require((n <= most, f"text {text[:80]!r}: {many}"))
+    return ids.masked_scatter(masked, torch.arange(first, first + n, device=ids.device))
 
 
 @dataclass
@@ -144,33 +151,24 @@ def read_both(run, texts):
     translation. In other texts, gaps are drawn, the same ones every time, and the target is the
     text that was there.
     """
-    sources = read(run, texts)
-    idx, mask, words = sources.idx, sources.mask, sources.words
-    first, config = run.config.get("first_sentinel"), run.model.body.config
-    targets = []
-    for b, n in enumerate(mask.sum(1).tolist()):
-        source = idx[b, :n]
-        masks = int((source == MASK).sum())
-        if first is not None and not masks:
-            flags = run.config["flags"]
+    given, first = read(run, texts), run.config.get("first_sentinel")
+    sources, shown, targets = [], [], []
+    for text, ids, words in zip(texts, given.rows("cpu"), given.words):  # ids (1, T)
+        if first is not None and MASK not in ids:
+            flags, mask = run.config["flags"], torch.ones_like(ids, dtype=torch.bool)
             how = first, batching.generator("gaps"), flags["mask_rate"], flags["mean_span"]
-            source, _, target, _ = spans.corrupt(source[None], mask[b : b + 1, :n], *how)
-            source, target = source[0], target[0, :-1].tolist()  # without [EOS]
-            words[b] = token_strings(run.tokenizer, source)
+            ids, _, target, _ = spans.corrupt(ids, mask, *how)
+            words = token_strings(run.tokenizer, ids[0])
+            target = target[0, :-1].tolist()  # without [EOS]
         else:
-            if first is not None:
-                most = config.vocab_size - first
-                many = f"a text has {masks} [MASK]s; {run.folder} was trained with at most {most}"
-                require((masks <= most, f"{many} gaps"))
-                source = spans.number_gaps(source, first)
-                words[b] = [
-                    run.tokenizer.id_to_token(i) if i >= first else word
-                    for i, word in zip(source.tolist(), words[b])
-                ]
-            how = dict(n_tokens=config.block_size - 1, temperature=0, top_k=None, gen=None)
-            target = answers.rewrite(run.model, source.to(run.device), first, **how)
-        targets.append([BOS, *target])
-        idx[b] = torch.nn.functional.pad(source, (0, idx.size(1) - len(source)))
-        mask[b] = torch.arange(idx.size(1)) < len(source)
-    written = [token_strings(run.tokenizer, ids) for ids in targets]
-    return sources, Texts(*batching.pad([torch.tensor(ids) for ids in targets]), written)
+            ids, masked = number_gaps(run, text, ids), ids == MASK
+            names = zip(token_strings(run.tokenizer, ids[0]), words, masked[0])
+            words = [name if gap else word for name, word, gap in names]
+            tokens = run.model.body.config.block_size - 1
+            how = dict(n_tokens=tokens, temperature=0, top_k=None, gen=None)
+            target = answers.rewrite(run.model, ids[0].to(run.device), first, **how)
+        sources.append(ids[0])
+        shown.append(words)
+        targets.append(torch.tensor([BOS, *target]))
+    names = [token_strings(run.tokenizer, ids) for ids in targets]
+    return Texts(*batching.pad(sources), shown), Texts(*batching.pad(targets), names)
