@@ -239,6 +239,10 @@ def test_the_other_kinds_of_runs_have_a_page(show, tmp_path, kind):
     words["thread"] = ["this", "[MASK]", "is", "small"]
     assert [row.split("\t")[0] for row in rows_of(tab, "#answers")] == words[kind]
     assert tab.locator("#heads li button").count() == (12 if kind == "thread" else 4)
+    if kind == "thread":
+        tab.click("#controls label >> nth=2")  # whose maps have one narrow column
+    fits = "all => all.every((one) => one.scrollWidth <= one.clientWidth)"
+    assert tab.locator(".grid > span").evaluate_all(fits)
 
 
 def test_texts_that_are_markup_are_text(show, tmp_path):
