@@ -45,12 +45,10 @@ def readings_of(run, texts):
         alone = [{"idx": ids} for ids in queries.rows(run.device)]
         readings = [measure(run, "", queries.inputs(run.device), queries, queries, alone)]
     views = [view for reading in readings for view in reading.views]
+    thread = run.kind == "thread"  # all of its texts share a page
     for view in views:
-        if run.kind == "thread":  # all of its texts share a page
-            view.together, view.title = views, texts[-1]
-        else:
-            view.together = [other for other in views if other.number == view.number]
-            view.title = texts[view.number]
+        view.together = [other for other in views if thread or other.number == view.number]
+        view.title = texts[-1 if thread else view.number]
     return readings
 
 

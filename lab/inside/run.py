@@ -63,8 +63,7 @@ class OpenRun(LoadedRun):
         The texts of a thread are the post, its replies, and last the comment; the encoder's is that
         of the text which the comment answers.
         """
-        require((texts, "attention: give a text"))
-        one = self.kind == "thread" or len(texts) == 1
+        one = len(texts) == 1 or texts and self.kind == "thread"
         require((one, "attention: give one text; only a thread has several"))
         readings = readings_of(self, texts)
         views = {reading.part: reading.views[-1] for reading in readings}
