@@ -91,13 +91,13 @@ def speeches():
 def shell(tmp_path):
     """shell("train_lm", steps=2) -> Outcome of a process of its own, in the folder tmp_path."""
 
-    def start(name, /, *argv, preexec_fn=None, input=None, **flags):
+    def start(name, /, *argv, preexec_fn=None, **flags):
         module = script_of(name).module
         script = ["-m", module] if "." in module else [ROOT / f"{module}.py"]
         env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"}
-        how = dict(cwd=tmp_path, env=env, capture_output=True, encoding="utf-8")
-        how |= dict(preexec_fn=preexec_fn, input=input)
-        done = subprocess.run([sys.executable, *script, *command_line(argv, flags)], **how)
+        how = dict(cwd=tmp_path, env=env, capture_output=True, preexec_fn=preexec_fn)
+        words = [sys.executable, *script, *command_line(argv, flags)]
+        done = subprocess.run(words, **how, encoding="utf-8")
         return Outcome(done.returncode, done.stdout, done.stderr)
 
     return start

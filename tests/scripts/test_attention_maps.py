@@ -17,9 +17,7 @@ from data import batching
 from data.tokenizer import UNK, train_tokenizer
 from lab import load_run
 from lab.inside.attention import readings_of, summary
-from lab.inside.checks import examine
 from lab.load import read_run
-from model import Config, Encoder
 
 SHORT = "this is a small sentence"
 LONG = "we will work with the people of the world , and the world will work with us today ."
@@ -176,30 +174,18 @@ def test_attended_padding_fails(tmp_path, figures, monkeypatch):
 
 
 def test_summary_of_known_weights():
-    T = 4
-    first = torch.zeros(T, T)
-    first[:, 0] = 1.0
-    weights = torch.stack([torch.eye(T), torch.full((T, T), 1 / T), first])  # (3, T, T)
-    heads = summary(weights[None, None], torch.ones(1, T, dtype=torch.bool))
+    T, mask = 4, torch.tensor([[True, True, True, True, False, False]])
+    weights = torch.zeros(1, 1, 3, 6, 6)
+    weights[..., :T, :T] = torch.stack([torch.eye(T), torch.full((T, T), 1 / T), torch.zeros(T, T)])
+    weights[:, :, 2, :, 0] = 1.0
+    weights[..., T:, :] = 0.3  # the padding of a shorter text
+    heads = summary(weights, mask)
     assert list(heads[0]) == ["layer", "head", "distance", "first", "itself", "entropy"]
     assert [tuple(head.values()) for head in heads] == [
         (1, 1, 0, 0.25, 1, 0),  # each token sees itself
         (1, 2, 1.25, 0.25, 0.25, round(math.log(4), 4)),  # all tokens alike
         (1, 3, 1.5, 1, 0.25, 0),  # the first token
     ]
-
-
-def test_padding_does_not_count_in_the_summary():
-    body = Encoder(Config(vocab_size=50, n_layer=1, n_embd=16)).eval()
-    texts = [torch.randint(5, 50, (n,)) for n in (3, 9)]
-    heads = []
-    for group in (texts, texts[:1], texts[1:]):
-        idx, mask = batching.pad(group)
-        weights, _ = examine(body, {"idx": idx, "mask": mask})
-        heads.append(summary(weights, mask))
-    for both, short, long in zip(*heads):
-        expected = (3 * short["distance"] + 9 * long["distance"]) / 12
-        assert both["distance"] == pytest.approx(expected, abs=1e-3)
 
 
 # ---------------------------------------------------------------------------- drawing

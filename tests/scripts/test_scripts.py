@@ -417,6 +417,7 @@ SOME = [  # the same with the script
     ("train_lm --accumulate 17", "--accumulate 17: is more than --batch-size 4"),
     ("train_lm --eval-block 8,x", "--eval-block 8,x", "32,64,128"),
     ("train_lm --eval-block 40", "--eval-block 40", "--block-size 12", "another --pos"),
+    ("train_lm --device cuda", "--device cuda", "use --device cpu"),
     ("train_lm --keep 0,x", "--keep", "whole numbers joined by commas"),
     ("train_lm --keep 0,99", "--keep 99: must be a step from 0"),
     ("train_lm --pos alibi --alibi offset", "--alibi offset", "causal"),
@@ -455,11 +456,6 @@ def test_a_flag_or_value_that_cannot_work(row, inputs, tmp_path):
     outcome = call(name, *tiny, *inputs(name), "--out", tmp_path / "run", *argv)
     assert_complains(outcome, *parts)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_device_that_is_not_there(corpus, tmp_path):
-    outcome = call("train_lm", data=corpus, device="cuda", out=tmp_path / "run")
-    assert_complains(outcome, "--device cuda", "use --device cpu")
 
 
 # --------------------------------------------------------------------------------- the best weights
