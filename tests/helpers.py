@@ -389,6 +389,11 @@ def same(a, b):
     return a == b
 
 
+def maps_of(figure):
+    """{title: array} of the maps of a figure."""
+    return {axis.get_title(): axis.images[0].get_array() for axis in figure.axes if axis.images}
+
+
 def result_of(folder):
     return json.loads((folder / "result.json").read_text(encoding="utf-8"))
 

@@ -8,7 +8,7 @@ import matplotlib.image
 import numpy as np
 import pytest
 import torch
-from helpers import make_run
+from helpers import make_run, maps_of
 
 import data
 from data.tokenizer import BOS, MASK, SPECIAL
@@ -94,15 +94,11 @@ def test_some_runs_have_three_attentions(finished, script, texts):
         assert np.allclose(softmax(attention.content + position), attention.weights, atol=1e-5)
 
 
-def maps_of(figure):
-    return {axis.get_title(): axis.images[0].get_array() for axis in figure.axes if axis.images}
-
-
 def test_heatmaps_of_one_head_and_of_the_mean(tmp_path):
     before = matplotlib.get_backend(), matplotlib.rcParams.copy()
     attention = load_run(make_run(tmp_path / "run", pos="rope")).attention(TEXT)
     figure = attention.plot(layer=2, head=1, numbers=True, scale="linear", title="Mine")
-    (drawn,) = [a for title, a in maps_of(figure).items() if title == "layer 2, head 1"]
+    drawn = maps_of(figure)["layer 2, head 1"]
     assert np.allclose(drawn.filled(0), attention.weights[1, 0])
     texts = [text for axis in figure.axes for text in axis.texts]
     shown = {text.get_text(): text.get_color() for text in texts}

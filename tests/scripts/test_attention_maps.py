@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 import torch
-from helpers import WORDS, assert_complains, call, make_run, succeed, unchanged
+from helpers import WORDS, assert_complains, call, make_run, maps_of, succeed, unchanged
 
 import attention_maps
 import data
@@ -28,12 +28,6 @@ LONG_MAP = "map-2-we-will-work-with-the-people-of-the.png"
 def entry(folder, figure):
     """The entry of a figure in maps.json: one dictionary per attention of each run."""
     return json.loads((folder / "maps.json").read_text(encoding="utf-8"))[figure]["runs"]
-
-
-def maps_of(figure):
-    """{title: array} of the panels of a figure."""
-    titled = [axis for axis in figure.axes if axis.get_title()]
-    return {axis.get_title(): axis.images[0].get_array() for axis in titled}
 
 
 # ---------------------------------------------------------------------------- healthy runs
