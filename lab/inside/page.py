@@ -77,13 +77,12 @@ def as_json(value):
 def run_data(views, name):
     """Return all that the page shows of one run."""
     run = views[0].run
-    ancestors = sum(view.part == "encoder" for view in views)  # of a thread
     return {
         "name": name,
         "folder": run.folder.resolve().name,
         "model": describe(run),
         "color": POSITION_COLORS[run.model.body.config.pos],
-        "parts": [part_data(view, numbered=ancestors > 1) for view in views],
+        "parts": [part_data(view) for view in views],
         **answers_data(views),
     }
 
@@ -91,19 +90,18 @@ def run_data(views, name):
 # ---------------------------------------------------------------------------- attention
 
 
-def part_data(view, numbered):
-    """Return one attention of a run. numbered: the encoder's is one of several ancestors."""
+def part_data(view):
+    """Return one attention of a run."""
     weights = view.shown()
     maps = {"both": pack(weights, 10_000)}
     if view.position is not None:
         for name, scores in (("content", view.content), ("position", view.position)):
             alone = torch.from_numpy(scores).softmax(-1).masked_fill(weights.isnan(), torch.nan)
             maps[name] = pack(alone, 1000)
-    number = f" {view.number + 1}" * (numbered and view.part == "encoder")
     encoding = "cross" if view.part == "cross" else view.run.model.body.config.pos
     return {
         "part": view.part,
-        "name": name_part(view.run, view.part) + number,
+        "name": name_part(view.run, view.part).replace("the ancestors", f"text {view.number + 1}"),
         "queries": view.words,
         "keys": view.keys,
         "maps": maps,

@@ -305,9 +305,12 @@ def test_a_thread_has_maps_of_ancestors_comment_and_between(tmp_path, figures):
     out = succeed(call("attention_maps", folder, *texts, "--positions", "--html")).out
     assert "FAIL" not in out
     (page,) = (folder / "maps").glob("*.html")  # all attentions of the thread
-    parts = re.findall(r'"part":"(\w+)","name"', page.read_text(encoding="utf-8"))
+    parts = re.findall(r'"part":"\w+","name":"([^"]+)"', page.read_text(encoding="utf-8"))
     assert page.stem == "attention-3-this-mask-is-a-world"
-    assert parts == ["encoder", "encoder", "decoder", "cross"]
+    assert parts == [
+        *("encoder self-attention of text 1", "encoder self-attention of text 2"),
+        *("self-attention of the comment", "cross-attention from comment to ancestors"),
+    ]
     names = [name for name, _ in figures]
     slugs = "the-people-of-the-world", "we-will-work-with-us", "this-mask-is-a-world"
     assert names[:3] == [f"map-{number}-{text}.png" for number, text in enumerate(slugs, 1)]
