@@ -251,7 +251,7 @@ def test_clean_split_forgets_the_test_rows(tmp_path):
     assert full["accuracy/seen"] == full["accuracy/test"] == 1
     # nothing is known but the more frequent class
     assert clean["accuracy/seen"] == clean["accuracy/test"] == 0.5
-    assert "12 training rows" in done.out
+    assert "12 of 15 training rows" in done.out
 
 
 def test_the_majority_class_is_that_of_the_training_rows(tmp_path):
