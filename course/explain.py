@@ -43,7 +43,7 @@ PLAIN = {  # a pattern of a message of Python or PyTorch: what a student reads i
     ),
     r"ints?, ?(not|but got|but found element of type) float|'float' object cannot be interpreted|"
     r"slice indices must be|(zeros|ones|randn?|empty|reshape|expand)\(\) takes 1 positional|"
-    r"view\(\) received an invalid": (
+    r"(zeros|ones|randn?|empty|view)\(\) received an invalid": (
         r"a size or an index must be a whole number. Divide with //, not with /."
     ),
     r"only one element tensors|cannot be converted to Scalar": (
