@@ -108,7 +108,7 @@ def examine(body, inputs):
         wrong = added - added.gather(-1, most) - (bias - bias.expand_as(weights).gather(-1, most))
         # The logarithm of a smaller weight is too inexact. ~(<) instead of >= keeps NaN as wrong.
         exact = real & mask[:, None, None, :] & may & ~(weights < 1e-30)
-        checks.append(check("the weights hold -slope * distance", wrong, exact, 1e-3))
+        checks.append(check("the weights contain ALiBi's bias", wrong, exact, 1e-3))
     return weights.cpu(), checks
 
 

@@ -63,7 +63,7 @@ def test_a_healthy_run_of_any_kind_passes(tmp_path, figures, kind, more):
     out = succeed(call("attention_maps", run, text=[SHORT, LONG], positions=True)).out
     assert "FAIL" not in out
     assert ("nothing above the diagonal" in out) == (kind == "lm")
-    assert ("-slope * distance" in out) == (more["pos"] == "alibi")
+    assert ("ALiBi's bias" in out) == (more["pos"] == "alibi")
     assert ("or more tokens away" in out) == ("window" in more)
     assert ("looks one way" in out) == (more.get("alibi") == "one-sided")
     assert ("NoPE has no position encoding" in out) == (more["pos"] == "nope")
@@ -104,10 +104,10 @@ models_attend = model.attend
 @pytest.mark.parametrize(
     "broken, fails",
     [
-        (leaking, ["no weight on padding", "nothing above", "fused", "-slope * distance"]),
+        (leaking, ["no weight on padding", "nothing above", "fused", "ALiBi's bias"]),
         (unnormalised, ["rows sum to 1", "fused"]),
-        (not_a_number, ["rows sum to 1", "nothing above", "fused", "alone", "-slope * distance"]),
-        (unscaled, ["fused", "-slope * distance"]),
+        (not_a_number, ["rows sum to 1", "nothing above", "fused", "alone", "ALiBi's bias"]),
+        (unscaled, ["fused", "ALiBi's bias"]),
     ],
 )
 def test_a_broken_attention_fails(tmp_path, figures, monkeypatch, broken, fails):
@@ -130,7 +130,7 @@ def test_a_wrong_alibi_fails_in_both_attentions(tmp_path, figures, monkeypatch, 
     code, out, _ = call("attention_maps", folder, text=LONG)
     assert code == 1
     failed = [line for line in out.splitlines() if "FAIL" in line]
-    assert failed[0].startswith("  FAIL  the weights hold -slope * distance")
+    assert failed[0].startswith("  FAIL  the weights contain ALiBi's bias")
 
 
 def test_a_window_too_wide_fails(tmp_path, figures, monkeypatch):
