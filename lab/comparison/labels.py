@@ -72,5 +72,6 @@ def in_label(name, value):
         return POSITION_NAMES.get(value, str(value))
     if isinstance(value, bool):
         value = "yes" if value else "no"
-    missing = "scratch" if name in ("encoder", "init_from", "init") else "none"
-    return f"{name.replace('_', '-')}={missing if value == '' else value}"
+    if value == "" or (name == "window" and value == 0):
+        value = "scratch" if name in ("encoder", "init_from", "init") else "none"
+    return f"{name.replace('_', '-')}={value}"

@@ -181,6 +181,7 @@ def test_labels_are_the_flags_that_differ_spelled_as_flags(make, table):
         "norm-first=yes, dropout=0.0",
         "norm-first=no, dropout=0.1",
     ]
+    assert list(table(make("d", window=0), make("e", window=8))) == ["window=none", "window=8"]
 
 
 def test_runs_that_were_not_trained_alike_are_told(make):
