@@ -144,7 +144,7 @@ def draw(out, configurations, others):
         valid = {run.flags.get("valid") for run in in_epochs}
         share = f"{min(valid):.0%} of" if len(valid) == 1 and None not in valid else "some"
         xlabel, lines_are = "epoch", f"search, {share} rows held out"
-    finals_are = "final model, all rows"
+    finals_are = "final model, all training rows"
     figures = {"compare": panels.draw_over_steps(title, over_steps, xlabel, lines_are, finals_are)}
 
     over_lengths = [
@@ -171,7 +171,7 @@ def panel(name, configurations, others, in_epochs):
     metric, _, part = name.partition("/")
     kind, factor = configurations[0].runs[0].kind, 100 if metric in SHARES else 1
     ylabel = "perplexity (log scale)" if metric == "perplexity" else heading(name)[0]
-    note = ", all rows" if kind == "classifier" else ""
+    note = ", all training rows" if kind == "classifier" else ""
     lines, levels, finals = {}, {}, {}
     for reference in others:
         if name in reference.numbers:

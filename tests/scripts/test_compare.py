@@ -493,8 +493,8 @@ def test_classifiers_without_epochs_to_draw_are_points(make, baseline, monkeypat
     assert test.lines["NoPE, refit=no"][0] == [0, 100, 200]
     assert test.lines["learned"] == ([], [], [])
     assert test.finals == {"ALiBi, refit=yes": (80.0, 0.0), "learned": (70.0, 0.0)}
-    assert test.levels == {"naive Bayes, all rows": (90.0, "--")}
-    assert "rows held out" in lines_are and "all rows" in finals_are
+    assert test.levels == {"naive Bayes, all training rows": (90.0, "--")}
+    assert "rows held out" in lines_are and "all training rows" in finals_are
 
 
 def test_lengths_of_evaluation_begin_with_that_of_training(make):
