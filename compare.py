@@ -35,13 +35,9 @@ NOTES = {
     "mlm": "A masked LM sees the words on both sides, so its perplexity is not comparable with a "
     "causal LM's.",
     "seq2seq": "Perplexity of the decoder's text given the source.",
-    "classifier": "`valid` is of the search for the best epoch, which holds out rows; all others "
-    "are of the final model.",
+    "classifier": "`valid` is the accuracy on held-out rows at the best epoch of the search; all "
+    "other numbers are of the final model.",
 }
-SEEN = (
-    " Seen test sentences also appear in the training files. They are partly memorised, unless "
-    "--split clean removed them."
-)
 SETS = {"train": "training data", "valid": "held-out lines", "unseen": "test, unseen"}
 
 
@@ -113,7 +109,12 @@ def caption(configurations, others):
         if len(values) > 1:
             values = sorted(values, key=lambda value: (len(value), value))
             unequal += f" Not trained alike: {name.replace('_', ' ')} {', '.join(values)}."
-    seen = SEEN * any("accuracy/seen" in c.summary() for c in configurations)
+    seen = ""
+    if any("accuracy/seen" in c.summary() for c in configurations):
+        clean = [each.get("split") == "clean" for each in flags]
+        fate = "were removed from training" if all(clean) else "are partly memorised"
+        unless = " without --split clean" * (any(clean) and not all(clean))
+        seen = f" Seen test sentences also appear in the training files and {fate}{unless}."
     return (
         f"{KINDS[first.kind]} on {first.data}: {spread}. {NOTES[first.kind]}{seen}{best}{unequal}"
     )

@@ -212,6 +212,12 @@ def test_sentences_that_clean_removed_are_not_called_seen_in_training(make):
         read = read_finished(Path(make(split, "classifier", split=split)))
         panel = compare.panel("accuracy/seen", [Configuration([read])], [], False)
         assert panel.title == f"test, {title}"
+    for runs, told in (
+        (["full"], "and are partly memorised."),
+        (["clean"], "and were removed from training."),
+        (["full", "clean"], "and are partly memorised without --split clean."),
+    ):
+        assert told in succeed(call("compare", *runs)).out
 
 
 def test_where_many_flags_differ_the_folders_are_the_labels(make, table):
