@@ -3,6 +3,7 @@
 import dataclasses
 import shlex
 import sys
+from difflib import get_close_matches
 from pathlib import Path
 
 from data import files
@@ -66,6 +67,13 @@ def check_entries(path, entries, types):
     require((not wrong, f"{path}: {', '.join(wrong)} of a wrong type; {REMEDY}"))
 
 
+def near_runs(folder):
+    """Return at most one run of a similar name, in the same place or in out/."""
+    files = [*Path("out").glob("*/config.json"), *folder.parent.glob("*/config.json")]
+    runs = {file.parent.name: file.parent for file in files}
+    return [runs[name] for name in get_close_matches(folder.name, runs, 1, cutoff=0.8)]
+
+
 def read_config(folder, where=""):
     """Read config.json as a Record, its flags as another. Raises UserError and DataError.
 
@@ -73,8 +81,9 @@ def read_config(folder, where=""):
     """
     path, where = Path(folder) / "config.json", where or folder
     require((not path.parent.is_file(), f"{where}: is a file; give the folder of a run"))
-    remedy = "train one first or check the path"
-    require((path.parent.is_dir(), f"{where}: no such run folder; {remedy}"))
+    if not path.parent.is_dir():
+        near = "".join(f"; did you mean {run}?" for run in near_runs(path.parent))
+        raise UserError(f"{where}: no such run folder; train one first or check the path{near}")
     remedy = "give one that train_*.py or baselines.py wrote"
     require((path.exists(), f"{where}: no config.json, so this is not a run folder; {remedy}"))
     config = without_null(read_record(path))

@@ -367,6 +367,7 @@ def test_unknown_words_and_cuts_are_told(tmp_path, figures):
     "argv, message",
     [
         (("RUN", "nowhere"), "nowhere: no such run folder"),
+        (("RUNs",), "train one first or check the path; did you mean {run}?"),
         (("RUN", "--layer", "3"), "--layer 3: {run} has layers 1 to 2"),
         (("RUN/config.json",), "is a file; give the folder of a run"),
         (("RUN", "--head", "9", "--layer", "9"), "has heads 1 to 2"),
