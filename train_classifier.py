@@ -119,8 +119,8 @@ def train(flags):
 
     # Retrain: with the number of epochs known, the held-out rows can be trained on too
     if flags.refit:
-        next_part = f"retraining from scratch on all {len(corpus.rows):,} training rows"
-        run.say(f"best epoch on the validation rows: {epoch}; {next_part}")
+        next_part = f"retraining from scratch on all {len(corpus.rows):,} rows"
+        run.say(f"best epoch on the validation rows: {epoch}; {next_part}, {epoch} epochs or more")
         torch.manual_seed(flags.seed)
         sets["train"] = Rows(corpus.rows, tokenizer, config.block_size)
         model, features, optimizer, balance = start(config, head, source, sets, flags, device)
@@ -209,8 +209,8 @@ def say_data(run, corpus, note, sets, seen, model, source):
         run.say(note)
     n = {name: f"{len(rows):,}" for name, rows in sets.items()}
     sizes = f"{n['train']} training rows, {n['valid']} for validation, {n['test']} test rows"
-    among = "were" if note else "also"  # before --split removed them
-    seen_rows = f"{int(seen.sum()):,} of them {among} among the training rows"
+    among = "were among the training rows" if note else f"also among these {n['train']}"
+    seen_rows = f"{int(seen.sum()):,} of them {among}"  # "were": before --split removed them
     say_start(run, f"{corpus.name}: {sizes} ({seen_rows})", model)
     for name, rows in sets.items():
         if rows.n_long:
