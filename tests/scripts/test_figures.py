@@ -65,6 +65,15 @@ def test_ticks_are_evaluation_steps():
     assert figures.step_ticks([7]) == [7, 7]
 
 
+def test_accuracies_are_in_percent_and_losses_are_not():
+    line = {"test": ([1, 2], [0.5, 1.0])}
+    panels = [("", name, line, {}, False) for name in ("accuracy", "loss")]
+    accuracy, loss = (
+        axis.yaxis.get_major_formatter() for axis in figures.curves(panels, "epoch").axes
+    )
+    assert accuracy(0.5).endswith("%") and not loss(0.5).endswith("%")
+
+
 def test_an_untrained_model_does_not_flatten_the_curve():
     lines = {"train": ([0, 50, 100], [540, 6, 5]), "floor train": ([0, 50, 100], [3, 3, 3])}
     panels = [("spike", "y", lines, {}, True), ("share", "y", lines, {}, False)]
