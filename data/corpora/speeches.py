@@ -49,7 +49,7 @@ def load(folder):
     has_rows, has_text = (folder / "train_CLS.tsv").exists(), (folder / "train_LM.txt").exists()
     if not has_rows and not has_text:
         below = [*folder.glob("*/train_CLS.tsv"), *folder.glob("*/train_LM.txt")]
-        place = f"its folder {below[0].parent.name}" if below else "one in the assignment's form"
+        place = f"its folder {below[0].parent.name}" if below else "a file in it or another folder"
         raise DataError(f"{folder}: holds neither train_CLS.tsv nor train_LM.txt; give {place}")
     if has_text:
         corpus.lines = read_non_empty_lines(folder / "train_LM.txt")
