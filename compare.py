@@ -72,6 +72,9 @@ def compare(flags):
     if is_classifier:
         tests, skipped = mcnemar.compare_pairs(configurations + others)
     orders = paired.compare_neighbours(configurations)
+    lone = [c.label for c in configurations if len(c.runs) == 1]
+    if lone and len(configurations) > 1 and not is_classifier:
+        skipped = [f"not tested, a single seed: {'; '.join(lone)}; train with --seed 1 too"]
     tested = mcnemar.describe(tests) or paired.describe(orders)
 
     older_exists = (out / "compare.json").exists()
