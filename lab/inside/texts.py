@@ -136,8 +136,8 @@ def read(run, texts, first=0):
         if UNK in ids:
             unknown = [word for i, word in zip(ids, words) if i == UNK]
             print(
-                f"  note: text {number}: {len(unknown)} of {len(ids) - around} tokens are unknown "
-                f"to this run and read as [UNK]: {' '.join(unknown)}"
+                f"  note: text {number}: {len(unknown)} of {len(ids) - around} tokens unknown "
+                f"to this run, read as [UNK]: {' '.join(unknown)}"
             )
         sequences.append(torch.tensor(ids))
         shown.append(words)

@@ -358,7 +358,7 @@ def test_unknown_words_and_cuts_are_told(tmp_path, figures):
     folder = make_run(tmp_path / "run", block_size=6)
     code, out, _ = call("attention_maps", folder, text=["this zorg is a qwx", LONG])
     assert code == 0
-    assert "text 1: 2 of 5 tokens are unknown to this run and read as [UNK]: zorg* qwx*" in out
+    assert "text 1: 2 of 5 tokens unknown to this run, read as [UNK]: zorg* qwx*" in out
     assert "note: text 2 has 20 tokens with [BOS]; truncated to --block-size 6" in out
     assert load_run(folder).attention(LONG).words[-1].endswith(" …")
 
