@@ -119,8 +119,8 @@ def train(flags):
 
     # Retrain: with the number of epochs known, the held-out rows can be trained on too
     if flags.refit:
-        next_part = f"retraining from scratch on all {len(corpus.rows):,} rows"
-        run.say(f"best epoch on the validation rows: {epoch}; {next_part}, {epoch} epochs or more")
+        next_part = f"retraining from scratch on all {len(corpus.rows):,} rows, at least as long"
+        run.say(f"best epoch on the validation rows: {epoch}; {next_part}")
         torch.manual_seed(flags.seed)
         sets["train"] = Rows(corpus.rows, tokenizer, config.block_size)
         model, features, optimizer, balance = start(config, head, source, sets, flags, device)
