@@ -6,6 +6,7 @@ from pathlib import Path
 
 from lab.comparison.table import METRICS
 from lab.errors import UserError, require
+from lab.flags import ModelFlags
 from lab.records import check_entries, read_config, read_metrics, read_result
 from lab.resume import MAY_CHANGE, resume_command, script_of_run
 from model import Config
@@ -107,9 +108,10 @@ def configuration_of(config, depth=0):
     require((depth < 20, problem))
     seed = str(flags.get("seed", 0))
     model = config.get("model", {})
-    # An option of the architecture that is newer than the run had its default
-    newer = {field.name: field.default for field in fields(Config) if field.name not in model}
-    settings = newer | {name: value for name, value in flags.items() if name not in IGNORED}
+    settings = {name: value for name, value in flags.items() if name not in IGNORED}
+    # A flag of the architecture that is newer than the run had the default of Config
+    newer = [field.name for field in fields(ModelFlags) if field.name not in flags]
+    settings |= {name: model.get(name, getattr(Config, name)) for name in newer}
     settings["data"] = corpus_name(flags)
     if flags.get("encoder") or flags.get("init"):
         replaced = {*model, *newer, "tokenizer"}

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import asdict, fields
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,9 @@ from lab.comparison import panels
 from lab.comparison.configurations import Configuration
 from lab.comparison.finished import Finished, read_finished
 from lab.comparison.panels import Panel
+from lab.flags import ModelFlags
 from lab.predictions import write_predictions
-from model import POSITIONS
+from model import POSITIONS, Config
 
 FLAGS = dict(data="toy", tokenizer="word", vocab_size=0, pos="learned", norm_first=True, seed=0)
 FLAGS |= dict(dropout=0.0, block_size=32, device="auto", threads=0, eval_block="")
@@ -165,6 +167,14 @@ def test_an_option_newer_than_a_run_had_its_default(make, table):
     rows = table(old, same, make("c", activation="relu"))
     assert list(rows)[:2] == ["activation=gelu", "activation=relu"]
     assert rows["activation=gelu"]["seeds"] == "0, 1"
+
+
+def test_an_option_without_a_flag_makes_no_configuration(make, table):
+    shape = {field.name: getattr(Config, field.name) for field in fields(ModelFlags)}
+    old, new = make("a"), make("b", seed=1, **shape)
+    config = json.loads(Path(new, "config.json").read_text())
+    write_json(Path(new, "config.json"), config | {"model": asdict(Config(542))})
+    assert [cells["seeds"] for cells in table(old, new).values()] == ["0, 1"]
 
 
 def test_seeds_of_pretraining_do_not_make_configurations(make, table):
