@@ -81,7 +81,7 @@ def most(n_tokens, rate, mean_span):
 def restore(source, target, first):
     """Return the text of a source and a target, all lists of ids.
 
-    A gap that the target does not mention keeps its sentinel.
+    A gap for which the target has no words keeps its sentinel.
     """
     gaps, words = {}, []
     for i in target[: target.index(EOS)] if EOS in target else target:
@@ -89,4 +89,4 @@ def restore(source, target, first):
             words = gaps.setdefault(i, [])
         else:
             words.append(i)
-    return [word for i in source for word in gaps.get(i, [i])]
+    return [word for i in source for word in gaps.get(i) or [i]]

@@ -83,7 +83,7 @@ def number_gaps(run, text, ids):
     if first is None:
         return ids
     n, most = int(masked.sum()), run.model.body.config.vocab_size - first
-    many = f"has {n} [MASK]s; {run.folder} was trained with at most {most} gaps"
+    many = f"has {n} [MASK]s, more than the {most} that {run.folder} was trained with; use fewer"
     require((n <= most, f"text {text[:80]!r}: {many}"))
     return ids.masked_scatter(masked, torch.arange(first, first + n, device=ids.device))
 

@@ -65,10 +65,12 @@ def test_all_choices_of_spans_are_equally_likely(n, rate, mean_span, ways):
 
 
 def test_restore_accepts_whatever_a_model_writes():
-    """Missing gaps keep their sentinel, repeated ones are continued, other words are dropped."""
+    """Missing and empty gaps keep their sentinel, repeated ones are continued, other words are
+    dropped."""
     source = [BOS, 7, FIRST, 8, FIRST + 1, 9, FIRST + 2]
     target = [6, FIRST + 1, 20, 21, FIRST, FIRST + 1, 22, EOS, FIRST + 2, 30]
-    assert spans.restore(source, target, FIRST) == [BOS, 7, 8, 20, 21, 22, 9, FIRST + 2]
+    restored = [BOS, 7, FIRST, 8, 20, 21, 22, 9, FIRST + 2]
+    assert spans.restore(source, target, FIRST) == restored
 
 
 @pytest.mark.parametrize("kind", ["word", "bpe"])

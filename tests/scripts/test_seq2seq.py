@@ -183,7 +183,7 @@ def test_training_pairs_longer_than_a_block(tmp_path):
     "text, parts",
     [
         ("We hope.", ["no [MASK] found", "put one where"]),
-        ("[MASK] a [MASK] b [MASK] c [MASK]", ["has 4 [MASK]s", "at most"]),
+        ("[MASK] a [MASK] b [MASK] c [MASK]", ["has 4 [MASK]s", "more than the 1", "use fewer"]),
         ("[MASK]" + " we" * 20, [": has 22 tokens with [BOS]", "learned positions end at 12"]),
     ],
 )
