@@ -158,7 +158,7 @@ def non_empty_lines(text):
 def whole_file(path, previous=None):
     """Open a file to write bytes to; it gets its name only when it is complete and on disk.
 
-    If the process dies, the file so far is still there. previous: a path to keep that file at.
+    If the process dies before, the old file is still there. previous: a path to keep it at.
     """
     path = Path(path)
     partial = path.with_name(path.name + ".partial")

@@ -114,11 +114,10 @@ def check_encoder(folder, sha256, flags):
 
 
 def newest_checkpoint(folder, best_from):
-    """Return name and content of checkpoint.pt, else of previous.pt, and whether the former is
-    corrupt. Print a note if it is the latter.
+    """Return the name and content of a checkpoint, and whether checkpoint.pt is corrupt.
 
-    Raises UserError if both are corrupt, and DataError if best.pt is, which a run at step
-    `best_from` or later needs.
+    If checkpoint.pt is corrupt or missing, print a note and use previous.pt. Raises UserError if
+    both are corrupt, and DataError if best.pt is, which a run at step `best_from` or later needs.
     """
     damages = []
     for path in (folder / "checkpoint.pt", folder / "previous.pt"):
