@@ -5,6 +5,7 @@ import pytest
 import data
 from data.corpora.rows import read_rows
 from data.files import DataError
+from data.labelled import load_labelled
 
 SENTENCES = [(("ham", "spam")[i % 2], f"message number {i}") for i in range(20)]
 
@@ -124,6 +125,12 @@ def test_a_mistake_names_the_line_and_the_remedy(name, text, message, tmp_path):
     with pytest.raises(DataError) as error:
         read_rows(tmp_path / name)
     assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_rows_of_one_text_are_too_few_to_test_on(tmp_path):
+    path = write(tmp_path / "a.tsv", "", [("a", "one"), ("b", "one")] * 4)
+    with pytest.raises(DataError, match="8 labelled rows are too few to test on; give more"):
+        load_labelled(path)
 
 
 def test_a_header_that_is_there_is_not_asked_for(tmp_path):

@@ -111,6 +111,7 @@ def test_two_corrupt_checkpoints_are_both_named(corpus, copied):
 
 def test_corrupt_best_weights_are_noticed_on_resume(corpus, copied):
     folder = copied("train_mlm")
+    (folder / "previous.pt").replace(folder / "checkpoint.pt")  # before better weights replace them
     (folder / "best.pt").write_bytes(one_byte((folder / "best.pt").read_bytes()))
     with unchanged(folder):
         outcome = call("train_mlm", *SHORT["train_mlm"], data=corpus, out=folder, resume=True)

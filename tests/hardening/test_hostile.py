@@ -171,6 +171,16 @@ def test_a_forged_checkpoint_is_not_resumed(change, corpus, copied):
         assert_complains(outcome, folder / "checkpoint.pt", "restore")
 
 
+def test_a_checkpoint_with_epochs_of_another_length_is_not_resumed(corpus, copied):
+    folder = copied("train_classifier")
+    state = read_checkpoint(folder / "checkpoint.pt")
+    state["more"]["per_epoch"] += 1
+    write_checkpoint(folder / "checkpoint.pt", state)
+    argv = (*SHORT["train_classifier"], "--data", corpus)
+    outcome = call("train_classifier", *argv, out=folder, resume=True)
+    assert_complains(outcome, folder / "checkpoint.pt", "on other data", "--overwrite")
+
+
 def test_rates_in_a_checkpoint_are_not_used(corpus, finished, copied):
     """They may be forged, or those of another device, such as fused."""
     folder = copied("train_mlm")

@@ -74,8 +74,17 @@ def test_the_picture_of_positions_shows_what_the_model_adds(tmp_path, monkeypatc
     run = load_run(make_run(tmp_path / "run", pos="alibi"))
     bias = run.model.body.attention_bias
     monkeypatch.setattr(run.model.body, "attention_bias", lambda *sizes: 3 * bias(*sizes))
-    (picture,) = run.positions().axes[0].images
-    assert picture.get_array()[2, 0] == -3 * 2**-4 * 2  # of the first head
+    bias = maps_of(run.positions())["head 1: bias, slope 1/16"]
+    assert bias[2, 0] == -3 * 2**-4 * 2
+
+
+def test_pictures_of_position_vectors_and_of_rotation(tmp_path):
+    run = load_run(make_run(tmp_path / "learned"))
+    vectors, (shown, products) = run.model.body.positions.weight, maps_of(run.positions()).values()
+    assert np.array_equal(shown, vectors) and np.allclose(products, vectors @ vectors.T, atol=1e-6)
+    _, products = maps_of(load_run(make_run(tmp_path / "rope", pos="rope")).positions()).values()
+    assert np.allclose(products.diagonal(), 1) and products[0, 5] < 0.99
+    assert np.allclose(products[:-1, :-1], products[1:, 1:], atol=1e-5)  # only distances count
 
 
 def test_what_rotation_adds_vanishes_at_distance_0(tmp_path):
@@ -90,6 +99,7 @@ def test_some_runs_have_three_attentions(finished, script, texts):
     assert parts["cross"].words == parts["decoder"].words != parts["cross"].keys
     assert parts["cross"].position is None
     for attention in parts.values():
+        assert attention.title == texts[-1]
         position = 0 if attention.position is None else attention.position
         assert np.allclose(softmax(attention.content + position), attention.weights, atol=1e-5)
 
@@ -105,6 +115,8 @@ def test_heatmaps_of_one_head_and_of_the_mean(tmp_path):
     assert len(texts) == 21 and f"{attention.weights[1, 0, 5, 0]:.2f}".lstrip("0") in shown
     assert (shown[".93"], shown[".53"]) == ("white", "black")  # on dark and on lighter blue
     assert not any(line.get_visible() for axis in figure.axes for line in axis.get_ygridlines())
+    on_root_scale = attention.plot(layer=2, head=1, numbers=True).axes[0].texts
+    assert next(text for text in on_root_scale if text.get_text() == ".53").get_color() == "white"
     assert figure.texts[0].get_text() == "Mine"
     figure.savefig(tmp_path / "head.png")
     height, width, _ = matplotlib.image.imread(tmp_path / "head.png").shape

@@ -102,7 +102,12 @@ def by_label(found):
 def test_mean_and_sample_deviation_over_seeds(make, table):
     # 10, 12, 17: mean 13, squared distances 9 + 1 + 16 = 26, over n - 1 = 2: 13.
     names = [
-        make(f"a-{seed}", pos="alibi", seed=seed, result={"perplexity/ada": value})
+        make(
+            f"a-{seed}",
+            pos="alibi",
+            seed=seed,
+            result={"perplexity/ada": value, "bits_per_byte/ada": 1.5},
+        )
         for seed, value in enumerate((10.0, 12.0, 17.0))
     ]
     cells = table(*names, make("b", result={"perplexity/ada": 30.0}))
@@ -112,6 +117,7 @@ def test_mean_and_sample_deviation_over_seeds(make, table):
     number = by_label(outputs())["ALiBi"]["numbers"]["perplexity/ada"]
     deviation = pytest.approx(13**0.5)
     assert number == {"mean": 13.0, "deviation": deviation, "values": [10.0, 12.0, 17.0]}
+    assert by_label(outputs())["ALiBi"]["numbers"]["bits_per_byte/ada"]["mean"] == 1.5
     assert by_label(outputs())["learned"]["numbers"]["perplexity/ada"]["deviation"] is None
 
 
@@ -169,12 +175,17 @@ def test_an_option_newer_than_a_run_had_its_default(make, table):
     assert rows["activation=gelu"]["seeds"] == "0, 1"
 
 
-def test_an_option_without_a_flag_makes_no_configuration(make, table):
+@pytest.mark.parametrize("init", ["", "roberta"])
+def test_runs_before_and_after_config_has_grown_are_one_configuration(init, make, table):
     shape = {field.name: getattr(Config, field.name) for field in fields(ModelFlags)}
-    old, new = make("a"), make("b", seed=1, **shape)
-    config = json.loads(Path(new, "config.json").read_text())
-    write_json(Path(new, "config.json"), config | {"model": asdict(Config(542))})
-    assert [cells["seeds"] for cells in table(old, new).values()] == ["0, 1"]
+    for seed, newer in enumerate(((), ("alibi", "norm_eps"))):  # with a flag, and without
+        path = Path(make(f"run-{seed}", seed=seed, init=init, **shape), "config.json")
+        config = json.loads(path.read_text()) | {"model": asdict(Config(542))}
+        for name in newer:
+            config["flags"].pop(name, None)
+            del config["model"][name]
+        write_json(path, config)
+    assert [cells["seeds"] for cells in table("run-0", "run-1").values()] == ["0, 1"]
 
 
 def test_seeds_of_pretraining_do_not_make_configurations(make, table):

@@ -183,7 +183,7 @@ def test_training_pairs_longer_than_a_block(tmp_path):
     "text, parts",
     [
         ("We hope.", ["no [MASK] found", "put one where"]),
-        ("[MASK] a [MASK] b [MASK] c [MASK]", ["has 4 [MASK]s", "more than the 1", "use fewer"]),
+        ("[MASK] a [MASK]", ["has 2 [MASK]s, more than the 1", "use fewer"]),
         ("[MASK]" + " we" * 20, [": has 22 tokens with [BOS]", "learned positions end at 12"]),
     ],
 )
@@ -280,6 +280,8 @@ def test_gaps_of_a_map_are_those_typed_or_drawn(finished, tmp_path, figures):
 def test_a_map_shows_the_words_that_sample_fills_in(finished):
     run = load_run(finished("train_seq2seq"))
     run.model.head.bias[EOS] = 1e4  # one word, though the model would write none
+    views = run.attention("hope and [MASK] zebra")
+    assert views["encoder"].words == ["[BOS]", "hope", "and", "[S0]", "zebra*"]
     words = run.attention("hope and [MASK] matter")["decoder"].words
     assert words[:2] == ["[BOS]", "[S0]"] and len(words) == 3
     filled = run.sample("hope and [MASK] matter", temperature=0)[0]
