@@ -77,6 +77,9 @@ PLAIN = {  # a pattern of a message of Python or PyTorch: what a student reads i
         r"a tensor that the gradient needs is changed in place, by x += y, x[...] = y or a method "
         r"that ends in _. Write x = x + y, torch.where or masked_fill instead."
     ),
+    r"has no attribute 'backward'|does not require grad|grad can be implicitly created": (
+        r"loss has to return one number as a tensor; .item() and .detach() cut its gradient."
+    ),
     r"^NotImplementedError:$": r"delete this line: the function is to end with `return`.",
     r"'function' object has no attribute": (
         r"this is a function, not its result. Call it, as in norm1(x)."

@@ -427,11 +427,11 @@ def test_train_tells_a_lost_gradient_from_rounding(answers, corpus, monkeypatch)
     path.write_text(right.replace("attention(norm1(x))", cut), encoding="utf-8")
     told = succeed(call("course.train", answers, **flags)).out
     assert "The check finds no mistake, but" in told and "for small sizes only" in told
-    answer(
-        answers,
-        "perplexity",
-        "loss",
-        "return 1.0 + torch.nn.functional.cross_entropy(logits"
-        ".flatten(0, 1), targets.flatten()).item()",
-    )
-    assert_complains(call("course.train", answers, **flags), "training stops", "what the check")
+
+
+@pytest.mark.parametrize("end", [").item()", ").detach()", ", reduction='none')"])
+def test_train_needs_a_loss_with_a_gradient(end, answers, corpus):
+    body = f"return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(){end}"
+    answer(answers, "perplexity", "loss", body)
+    told = call("course.train", answers, data=corpus, steps=1)
+    assert_complains(told, "training stops", "loss has to return one number as a tensor")
