@@ -27,6 +27,9 @@ PLAIN = {  # a pattern of a message of Python or PyTorch: what a student reads i
         r"x[places] = values needs \2 values, one for each place, not \1. Write values[places], or "
         r"torch.where(places, values, x)."
     ),
+    r"shape of the mask (\[.*\]) at index .* the shape of the indexed tensor (\[.*\])": (
+        r"x[mask] does not broadcast \1 to \2. Use masked_fill, which does."
+    ),
     r"Boolean value of Tensor with more than one value": (
         r"`if`, `and`, `or`, `not` and a < x < b need one True or False, and this tensor has "
         r"several. Use torch.where, &, | or ~; or `if x is not None`."
@@ -57,7 +60,7 @@ PLAIN = {  # a pattern of a message of Python or PyTorch: what a student reads i
         r"one tensor is \1\3, the other \2\4. Convert one of them, for example with .float()."
     ),
     r"could not infer output dtype|not implemented for 'Long'|converted to type int64_t|"
-    r"Expected a floating point .* Got Long|Integers to negative integer powers": (
+    r"Expected a floating point .* Got Long|desired output type Long|Integers to negative": (
         r"the tensor holds integers, and this needs real numbers. Convert it with .float()."
     ),
     r"Expected target size|Expected input batch_size|For 1D input|target with class prob": (
@@ -83,9 +86,6 @@ PLAIN = {  # a pattern of a message of Python or PyTorch: what a student reads i
     r"^NotImplementedError:$": r"delete this line: the function is to end with `return`.",
     r"'function' object has no attribute": (
         r"this is a function, not its result. Call it, as in norm1(x)."
-    ),
-    r"block.<locals>.<lambda>\(\) takes 1": (
-        r"norm1, attention, norm2, feed_forward and dropout take one tensor each."
     ),
     r"NoneType": (
         r"something is None: an argument that is not given, or the result of a function without "

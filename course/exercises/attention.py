@@ -60,14 +60,9 @@ ATTEND = (
     lambda q, k, v, mask, bias, p: attend(q / q.size(-1) ** 0.5, k, v, mask, bias, p),
     "the scores are not divided by sqrt(D). They grow with D, and the softmax becomes too sharp.",
     lambda q, k, v, mask, bias, p: attend(q * q.size(-1) ** 0.5, k, v, mask, bias, p),
-    "the softmax is over the queries (dim=-2). Each query's weights over the keys must sum to 1.",
-    lambda q, k, v, mask, bias, p: soft(raw(q, k, mask, bias), v, p, torch.nan_to_num, dim=-2),
-    "the softmax is over the queries (dim=-2), and NaN where a key is hidden from all of them. "
-    "Each query's weights over the keys must sum to 1: dim=-1.",
+    "the softmax is over the queries (dim=-2). Each query's weights over the keys must sum to 1: "
+    "dim=-1.",
     lambda q, k, v, mask, bias, p: soft(raw(q, k, mask, bias), v, p, dim=-2),
-    "the softmax is over the queries (dim=-2), so padding gets weight in spite of its -1e9. Each "
-    "query's weights over the keys must sum to 1: dim=-1.",
-    lambda q, k, v, mask, bias, p: soft(raw(q, k, mask, bias, -1e9), v, p, dim=-2),
     "padding has a score of 0 or nearly 0, which is an ordinary score. Give it -inf, or -1e9.",
     lambda q, k, v, mask, bias, p: soft(raw(q, k, mask, bias, 1e-9), v, p),
     "the mask is on the queries (the rows), whose scores all become -inf, and the softmax NaN. It "
@@ -78,6 +73,8 @@ ATTEND = (
     lambda q, k, v, mask, bias, p: soft(hide_queries(q, k, mask, bias, -1e9), v, p),
     "the bias is divided by sqrt(D) together with the scores. Add it after the division.",
     lambda q, k, v, mask, bias, p: attend(q, k, v, mask, scaled(bias, q.size(-1) ** -0.5), p),
+    "mask and bias are ignored. Add the bias to the scores, and give padding a score of -inf.",
+    lambda q, k, v, mask, bias, p: attend(q, k, v, None, None, p),
     "padding is attended to. Keys where the mask is False need a score of -inf. masked_fill "
     "returns a new tensor.",
     lambda q, k, v, mask, bias, p: attend(q, k, v, None, bias, p),

@@ -37,7 +37,7 @@ def next_cases(gen):
 def shifted(ids, T, n):
     """Return the targets, n instead of one word later."""
     targets = next_words(ids, T)[1]
-    moved = F.pad(ids, (1, 1))[1 + n :][: len(ids) - 1]
+    moved = ids[n:][: len(ids) - 1]
     return F.pad(moved, (0, targets.numel() - len(moved)), value=-100).view_as(targets)
 
 
@@ -110,8 +110,6 @@ NEXT = (
     lambda ids, T: (next_words(ids, T)[0], shifted(ids, T, 0)),
     "the targets are shifted twice: the target of token t is token t + 1, not t + 2.",
     lambda ids, T: (next_words(ids, T)[0], shifted(ids, T, 2)),
-    "the targets are the previous words. The target of token t is token t + 1.",
-    lambda ids, T: (next_words(ids, T)[0], shifted(ids, T, -1)),
     "inputs and targets are returned in the wrong order.",
     lambda ids, T: next_words(ids, T)[::-1],
     "the targets go round: the last one is the first word again (roll?). Its target is ids[-1].",

@@ -267,6 +267,8 @@ TYPICAL = [  # code on x (2, 3, 4), ids (2, 3) and a mask (2, 3), and a part of 
     ("not mask", "`not` and a < x < b need one True or False"),
     ("ids < 1 & x", "Write (a < b) & (c == d)"),
     ("x[x > 0] = x.clone()", "needs [24] values, one for each place, not [2, 3, 4]"),
+    ("x[mask[:, None]] = 0", "does not broadcast [2, 1, 3] to [2, 3, 4]. Use masked_fill"),
+    ("ids += 0.5", "Convert it with .float()"),
     ("x and mask", "Use torch.where, &, | or ~"),
     ("math.sqrt(x)", "Use the functions of torch, not those of math"),
     ("torch.tensor(list(x))", "torch.stack, not torch.tensor"),
