@@ -29,7 +29,6 @@ Write them in place of `raise NotImplementedError`, and check them:
 python {first:<23} # each file ends with an example to run
 python check.py                # a line per exercise: done, not begun, or the mistake
 python check.py {name:<14} # one exercise, with the first difference
-python check.py --watch        # again whenever a file is saved
 ```
 
 Each file stands alone: it cannot import another one of this folder. Functions get tensors on the

@@ -1,28 +1,21 @@
 """Print what the judge says of a folder of exercises."""
 
-import time
+import torch
 
 from course.judge import judge
 
 
-def keep_reporting(folder, sheets, flags, command, again):
-    """Print a report, and with --watch another one whenever a Python file has changed.
+def report(folder, sheets, details, command, again):
+    """Print a line per exercise, the first difference of `details` wrong ones, and the next.
 
     sheets: {file name: sheet}. command checks the folder; `again` says how to get a missing file.
     """
-    report(folder, sheets, flags.seconds, len(flags.names), command, again)
-    for _ in changes(folder) if flags.watch else ():
-        print(f"\n{time.strftime('%H:%M:%S')}")
-        report(folder, sheets, flags.seconds, 1, command, again)
-
-
-def report(folder, sheets, seconds, details, command, again):
-    """Print a line per exercise, the first difference of `details` wrong ones, and the next."""
+    torch.set_num_threads(1)  # for tiny tensors
     verdicts = {}
     for file, sheet in sheets.items():
         # First the name, so that it can be seen which file crashes Python.
         print(f"{int(file[2:4]):>3} {title(file):<11} ", end="", flush=True)
-        verdict = verdicts[file] = judge(folder / file, sheet, seconds)
+        verdict = verdicts[file] = judge(folder / file, sheet)
         said = " (what it printed is not shown)" if verdict.printed else ""
         said += "" if (folder / file).exists() else f"; {again}"
         print(f"{verdict.message or verdict.status}{said}", flush=True)
@@ -41,20 +34,3 @@ def report(folder, sheets, seconds, details, command, again):
 def title(file):
     """Return "alibi" for "ex05_alibi.py"."""
     return file[5:].removesuffix(".py")
-
-
-def changes(folder, pause=0.5):
-    """Yield whenever a Python file in the folder has changed."""
-
-    def state():
-        try:
-            return {path: path.stat().st_mtime_ns for path in folder.glob("*.py")}
-        except FileNotFoundError:  # an editor is just replacing a file
-            return {}
-
-    before = state()
-    while True:
-        time.sleep(pause)
-        if (now := state()) != before:
-            before = now
-            yield

@@ -1,8 +1,6 @@
 """The course as a student meets it: start, check, train, and the sentences they print."""
 
 import math
-import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -10,7 +8,6 @@ import torch
 import torch.nn.functional as F
 from helpers import assert_complains, call, contents, succeed
 
-from course import report
 from course.exercises import EXERCISES, STUBS, file_name, make_sheet
 from course.explain import explain
 from course.judge import judge
@@ -230,16 +227,11 @@ WRONG = [
     ("return sequences[9]", "pad: line 14 (`return sequences[9]`): IndexError: list index"),
     ("return nonsense", "NameError: name 'nonsense' is not defined"),
     ("exit()", "ends the program. A function should return a value instead."),
-    ("import os; os._exit(0)", "ends the program. A function should return a value instead."),
     ("return pad(sequences)", "RecursionError: maximum recursion depth"),
     ("raise NotImplementedError('bool')", "line 14"),
     (
         "x = len(sequences)\n    raise NotImplementedError",
         "line 15 (`raise NotImplementedError`): dele",
-    ),
-    (
-        "KEPT.append(sequences); return 1, len(KEPT)\nKEPT = []",
-        "pad returns something else when ca",
     ),
     ("return (", "line 14 is not valid Python"),
     ("while True:\n        pass", "not finished after 1 seconds. Does a loop never end?"),
@@ -336,24 +328,9 @@ def test_other_names_arguments_and_files_are_explained(answers):
 def test_what_the_code_prints_is_kept_from_the_screen(answers, capfd):
     body = "import sys; print('here'); print(1, file=sys.stderr)\n    return torch.zeros(T, n_embd)"
     verdict = verdict_on(answers, "sinusoids", body)
-    assert set(verdict.printed.split()) == {"here"} and capfd.readouterr() == ("", "")
+    assert verdict.printed and capfd.readouterr() == ("", "")
     told = succeed(call("course.check", answers, "sinusoids")).out
     assert "(what it printed is not shown)" in told
-
-
-def test_watch_notices_a_saved_file(answers, monkeypatch):
-    seen = []
-    changes = report.changes(answers, pause=0.01)
-    watcher = threading.Thread(target=lambda: seen.append(next(changes)), daemon=True)
-    watcher.start()
-    time.sleep(0.1)
-    assert not seen
-    answer(answers, "alibi", "slopes", "return 1")
-    watcher.join(10)
-    assert seen == [None]
-    monkeypatch.setattr(report, "changes", lambda folder: seen)
-    told = succeed(call("course.check", answers, "alibi", "--watch")).out
-    assert told.count("0 of 1 done") == 2
 
 
 def test_check_refuses_other_folders_and_names(answers, tmp_path):
