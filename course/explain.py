@@ -83,6 +83,7 @@ PLAIN = {  # a pattern of a message of Python or PyTorch: what a student reads i
     r"has no attribute 'backward'|does not require grad|grad can be implicitly created": (
         r"loss has to return one number as a tensor; .item() and .detach() cut its gradient."
     ),
+    r"MemoryError|allocate memory": r"this needs more memory than there is.",
     r"^NotImplementedError:$": r"delete this line: the function is to end with `return`.",
     r"'function' object has no attribute": (
         r"this is a function, not its result. Call it, as in norm1(x)."

@@ -1,13 +1,12 @@
 """Grade a folder of submissions: a point per exercise, and a line for each function that fails.
 
 python -m course.grade submissions/ --exercises 2,5,7 --out grades.csv
-python -m course.grade submissions/ --gradescope results/        # results/NAME.json of each
-python -m course.grade submission/ --gradescope results.json     # Gradescope's autograder
+python -m course.grade submission/ --gradescope results.json     # one, in Gradescope's autograder
 
-Each folder in submissions/ is a submission, and a folder with the files of exercises is one by
-itself. A copy of each file is judged in a process with limits of time, memory and output, so code
-that loops, crashes or deletes its folder costs only itself. This is no sandbox: hostile code can
-read your files and use the network. Grade strangers' code in a container, see docs/course.md.
+Each folder in submissions/ is a submission. A copy of each file is judged in a process with limits
+of time and memory, so code that loops, crashes or deletes its folder costs only itself. This is no
+sandbox: hostile code can read your files and use the network. Grade strangers' code in a container,
+see docs/course.md.
 """
 
 import csv
@@ -26,29 +25,26 @@ from lab.command import main
 from lab.errors import require
 from lab.flags import flag
 
-LARGEST = 2**20  # bytes of a file
-
 
 @dataclass
 class Flags:
     submissions: str = flag(None, "folder of submissions", positional=True)
     exercises: str = flag("", "numbers or names, separated by commas", shown="all")
     out: str = flag("", "table to write, a .csv", shown="none")
-    gradescope: str = flag("", "Gradescope's results to write: a .json, or a folder", shown="none")
+    gradescope: str = flag("", "Gradescope's results.json to write, of one", shown="none")
     seconds: int = flag(20, "time for each function", at_least=1, at_most=3600)
-    memory: float = flag(2.0, "memory of a submission in GB, not on Windows", above=0)
+    memory: float = flag(2.0, "memory of a submission in GB, on Linux", above=0)
     jobs: int = flag(1, "files to judge at a time", at_least=1, at_most=256)
     seed: int = flag(1, "seed of the inputs; handouts have seed 0")
 
 
 def grade(flags):
     names = chosen(flags.exercises.split(","))
-    one_file = flags.gradescope.endswith(".json")
-    submissions = find(Path(flags.submissions), one_file)
+    submissions = find(Path(flags.submissions), one=flags.gradescope)
     require_new(flags)
     grades = {}
     with tempfile.TemporaryDirectory() as tools:
-        write_tools(tools, names, flags.seed, files=["worker.py"])
+        write_tools(tools, names, flags.seed, files=["isolated.py"])
         try_out(names[0], tools, flags)
         pool = ThreadPoolExecutor(flags.jobs)
         try:
@@ -65,12 +61,7 @@ def grade(flags):
     if flags.out:
         write_text(flags.out, table(grades, names))
     if flags.gradescope:
-        results = Path(flags.gradescope)
-        if not one_file:
-            results.mkdir()
-        for submission, found in grades.items():
-            path = results if one_file else results / f"{submission}.json"
-            write_json(path, {"score": total(found), "tests": found})
+        write_json(flags.gradescope, {"score": total(found), "tests": found})
 
 
 def total(tests):
@@ -90,28 +81,22 @@ def table(grades, names):
 
 
 def find(folder, one):
-    """Return the folders of submissions; with `one`, of a single one. Raises UserError."""
+    """Return the folders of submissions, or the folder itself if it is `one`. Raises UserError."""
     require((folder.is_dir(), f"{folder}: no such folder; give the folder of submissions"))
+    if one:
+        return [folder.resolve()]
     found = sorted(path for path in folder.iterdir() if path.is_dir() and path.name[0] not in "._")
-    exercises = "ex[0-9][0-9]_*.py"
-    if stray := next(folder.glob(exercises), None):
-        below = one or not any(next(path.rglob(exercises), None) for path in found)
-        require((below, f"{stray}: is beside folders with submissions; move it into one of them"))
-        return [folder.resolve()]
-    if one:  # the files of one submission may be in several folders
-        names = [name for each in found for name in {path.name for path in each.rglob(exercises)}]
-        problem = f"{folder}: has several submissions; give --gradescope a folder"
-        require((len(names) == len(set(names)), problem))
-        return [folder.resolve()]
-    require((found, f"{folder}: has no submissions; give each a folder of its own in it"))
+    problem = f"{folder}: has no submissions; give each a folder of its own in it"
+    require((found, problem))
+    stray = next(folder.glob("ex[0-9][0-9]_*.py"), None)
+    require((not stray, f"{stray}: is beside folders with submissions; move it into one of them"))
     return found
 
 
 def require_new(flags):
     """Raise UserError unless there is something to write, and a place for it."""
-    paths = [Path(path) for path in (flags.out, flags.gradescope) if path]
-    require((paths, "nothing to write; give --out, --gradescope or both"))
-    for path in paths:
+    require((flags.out or flags.gradescope, "nothing to write; give --out or --gradescope"))
+    for path in map(Path, filter(None, (flags.out, flags.gradescope))):
         require(
             (not path.exists(), f"{path}: exists; delete it or choose another name"),
             (path.parent.is_dir(), f"{path.parent}: no such folder; make it or choose another one"),
@@ -138,8 +123,6 @@ def grade_file(folder, name, tools, flags):
         if near:
             remedies = {".ipynb": "export", ".zip": "unpack"}
             lines[0] += f"; {remedies.get(near[0].suffix, 'rename')} {near[0].name}"
-    elif path.stat().st_size > LARGEST:
-        lines = [f"{file} is larger than a megabyte"]
     else:
         n_right, lines = judge_isolated(path, len(EXERCISES[name]), tools, flags)
     score = n_right / len(EXERCISES[name])

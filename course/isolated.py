@@ -1,4 +1,8 @@
-"""Judge a file in a process of its own, so that it can harm only its own result."""
+"""Judge a file in a process of its own, so that it can harm only its own result.
+
+course/grade.py calls judge_isolated. The process runs a copy of this file, beside one of the judge
+and without the rest of this codebase.
+"""
 
 import contextlib
 import json
@@ -10,36 +14,39 @@ import sys
 import tempfile
 from pathlib import Path
 
+import torch
+
+from course.judge import judge
+
 START = 60  # seconds for a process to start; importing torch can take long on a busy machine
-ENVIRONMENT = ("PATH", "HOME", "LD_LIBRARY_PATH", "SYSTEMROOT")  # which a process gets to see
 
 
 def judge_isolated(path, n_functions, tools, flags):
-    """Judge a copy of a file in a process of its own; return (n_right, sentences)."""
+    """Judge a copy of a file in a process of its own; return (n_right, sentences).
+
+    tools: folder with course/, see course/tools.py.
+    """
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as room:
-        room = Path(room)
-        (room / "work").mkdir()
-        shutil.copyfile(path, room / "work" / path.name)
-        shutil.copytree(tools, room / "tools")
-        ended = run(room, path.name, flags, START + flags.seconds * (n_functions + 2))
+        work, result = Path(room, "work"), Path(room, "result.json")
+        work.mkdir()
+        shutil.copyfile(path, work / path.name)
+        told = (path.name, result, flags.seconds, flags.memory)
+        ended = run(told, tools, work, START + flags.seconds * (n_functions + 2))
         try:
-            found = json.loads((room / "result.json").read_text(encoding="utf-8"))
-            lines = [str(line) for line in found["lines"][:n_functions]]
-            return min(max(int(found["n_right"]), 0), n_functions), lines
-        except (OSError, ValueError, KeyError, TypeError):
+            found = json.loads(result.read_text(encoding="utf-8"))
+            return found["n_right"], found["lines"]
+        except (OSError, ValueError):
             return 0, [ended]
 
 
-def run(room, file, flags, most):
-    """Run course/worker.py for at most `most` seconds. Return a sentence on how it ended."""
-    told = (file, room / "result.json", flags.seconds, flags.memory)
-    kept = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
+def run(told, tools, folder, most):
+    """Run this file in a folder for at most `most` seconds. Return a sentence on how it ended."""
     more = os.environ.get("PYTHONPATH", "").split(os.pathsep)  # where a cluster may have torch
-    paths = [str(room / "tools"), *(path for path in more if path.endswith("-packages"))]
+    paths = [str(tools), *(path for path in more if path.endswith("-packages"))]
     process = subprocess.Popen(
-        [sys.executable, "-m", "course.worker", *map(str, told)],
-        cwd=room / "work",
-        env=kept | {"PYTHONPATH": os.pathsep.join(paths), "TMPDIR": str(room / "work")},
+        [sys.executable, "-m", "course.isolated", *map(str, told)],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -50,20 +57,41 @@ def run(room, file, flags, most):
     except subprocess.TimeoutExpired:
         return f"not finished after {most} seconds. Does a loop never end?"
     finally:
-        stop(process)
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # what it started, too
+            os.killpg(process.pid, signal.SIGKILL) if hasattr(os, "killpg") else process.kill()
+        process.wait()
 
 
 def describe(code):
     """Return a sentence on a process that ended without a result."""
     if code >= 0:
         return f"ends the program with exit code {code} before its answers can be compared"
-    if -code in (signal.SIGKILL, signal.SIGXCPU):
-        return "was stopped by the system: it takes too much time or memory"
+    if -code == signal.SIGKILL:
+        return "was stopped by the system: it takes too much memory"
     return f"crashes Python ({signal.Signals(-code).name})"
 
 
-def stop(process):
-    """End a process and what it has started."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL) if hasattr(os, "killpg") else process.kill()
-    process.wait()
+def work(file, result, seconds, memory):
+    """Write {n_right, lines} of a file in the current folder. seconds: for each function;
+    memory: in GB, besides what torch takes."""
+    sheet = torch.load(Path(__file__).with_name("sheets.pt"), weights_only=True)[file]
+    torch.set_num_threads(1)
+    limit_memory(memory)
+    verdict = judge(Path(file), sheet, seconds)
+    lines = verdict.faults if verdict.message else [verdict.status]
+    found = {"n_right": verdict.n_right, "lines": lines}
+    Path(result).write_text(json.dumps(found), encoding="utf-8")
+
+
+def limit_memory(gigabytes):
+    """Limit what this process takes from now on, where the system can: on Linux."""
+    with contextlib.suppress(ImportError, OSError, ValueError):
+        import resource
+
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        most = pages * resource.getpagesize() + int(gigabytes * 2**30)
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+
+
+if __name__ == "__main__":
+    work(sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4]))

@@ -32,20 +32,14 @@ def rows_of(path):
 
 
 LARGE, DELETE = "x = torch.zeros(50 * 2**28)", "import os, shutil\nshutil.rmtree(os.getcwd())\n"
-PRINT = "import os\nos.fork()\nprint('x' * 2**25)\n"
-FORK = "import os\nchild = os.fork() or os._exit(7)\nassert os.waitpid(child, 0)[1] == 7 << 8\n"
-FULL = "needs more than 2 GB of memory"
+PRINT = "print('x' * 2**25)\n"
+FULL = "this needs more memory than there is"
 BAD = {  # {name: (text, part of the feedback, points)}
     "allocates": (heads(top=f"import torch\n{LARGE}\n"), f"line 2 (`{LARGE}`): {FULL}", 0),
     "crashes": (heads(top="import ctypes\nctypes.string_at(0)\n"), "crashes Python (SIGSEGV)", 0),
     "deletes": (heads(top=DELETE, join="    return [0] * 2**40"), FULL, 0.5),
     "exits": (heads(split="    exit(0)\n"), "ends the program. A function should return", 0.5),
-    "leaves": (
-        heads(split="    import posix; posix._exit(7)\n"),
-        "ends the program with exit code 7",
-        0,
-    ),
-    "forks": (heads(top=FORK, join="    1 / 0\n"), "(`1 / 0`): ZeroDivisionError", 0.5),
+    "leaves": (heads(split="    import os; os._exit(7)\n"), "ends the program with exit code 7", 0),
     "loops": (heads(split="    while True: pass\n"), "not finished after 1 seconds", 0.5),
     "prints": (heads(top=PRINT, join="    1 / 0\n"), "(`1 / 0`): ZeroDivisionError", 0.5),
     "solves": (heads(top="import model\n"), "No module named 'model'", 0),
@@ -65,9 +59,9 @@ def graded(tmp_path_factory):
         (folder / name).mkdir()
         (folder / name / file).write_text("", encoding="utf-8")
     with unchanged(folder):
-        flags = {"exercises": "3", "out": root / "grades.csv", "gradescope": root / "results"}
+        flags = {"exercises": "3", "out": root / "grades.csv"}
         told = succeed(call("course.grade", folder, seconds=1, jobs=2, **flags)).out
-    return rows_of(root / "grades.csv"), root / "results", told
+    return rows_of(root / "grades.csv"), told
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -78,17 +72,13 @@ def test_a_bad_submission_costs_only_itself(name, graded):
 
 
 def test_points_and_feedback(graded):
-    rows, results, told = graded
+    rows, told = graded
     assert list(rows["ada"].values()) == ["ada", "1.0", "1.0", "heads: done"]
     missing = "heads: ex03_heads.py was not handed in"
     assert rows["late"]["feedback"] == f"{missing}; rename ex03_heads (1).py"
     assert rows["notebook"]["feedback"] == f"{missing}; export ex03_heads.ipynb"
     assert rows["moodle"]["feedback"] == f"{missing}; unpack answers.zip"
     assert len(rows) == len(BAD) + 4 == told.count(" of 1 points\n")
-    test = {"name": "heads", "score": 1.0, "max_score": 1, "output": "done"}
-    written = json.loads((results / "ada.json").read_text(encoding="utf-8"))
-    assert written == {"score": 1.0, "tests": [test]}
-    assert len(list(results.iterdir())) == len(rows)
 
 
 def test_three_thirds_are_a_point():
@@ -101,8 +91,8 @@ def test_three_thirds_are_a_point():
 def test_each_function_that_fails_has_a_line(tmp_path):
     missing = "    raise NotImplementedError\n"
     files = {"ada": heads(missing, "    return y\n"), "bob": heads("    return x\n", missing)}
-    folder, results = submit(tmp_path / "in", **files, cy="import x\n"), tmp_path / "results"
-    flags = {"exercises": "3", "out": tmp_path / "grades.csv", "gradescope": results}
+    folder = submit(tmp_path / "in", **files, cy="import x\n")
+    flags = {"exercises": "3", "out": tmp_path / "grades.csv"}
     succeed(call("course.grade", folder, **flags))
     lines = {name: row["feedback"].split("\n") for name, row in rows_of(flags["out"]).items()}
     assert lines["ada"][0] == "heads: split_heads: not begun"
@@ -110,8 +100,6 @@ def test_each_function_that_fails_has_a_line(tmp_path):
     assert lines["bob"][0].startswith("heads: split_heads: output has shape (")
     assert lines["bob"][1] == "heads: join_heads: not begun"
     assert [len(lines[name]) for name in ("ada", "bob", "cy")] == [2, 2, 1]
-    (test,) = json.loads((results / "bob.json").read_text(encoding="utf-8"))["tests"]
-    assert [f"heads: {line}" for line in test["output"].split("\n")] == lines["bob"]
 
 
 def test_what_cannot_be_read_costs_only_itself(tmp_path, monkeypatch):
@@ -130,11 +118,12 @@ def test_one_submission_for_gradescope(tmp_path, monkeypatch):
     folder = submit(tmp_path, one=heads(top="import cluster\n")) / "one"
     results = tmp_path / "results.json"
     succeed(call("course.grade", folder, exercises="3,2", gradescope=results))
+    missing = "ex02_attention.py was not handed in"
     found = json.loads(results.read_text(encoding="utf-8"))
     assert found["score"] == 1
-    assert [(test["name"], test["output"]) for test in found["tests"]] == [
-        ("attention", "ex02_attention.py was not handed in"),
-        ("heads", "done"),
+    assert found["tests"] == [
+        {"name": "attention", "score": 0, "max_score": 1, "output": missing},
+        {"name": "heads", "score": 1, "max_score": 1, "output": "done"},
     ]
 
 
@@ -145,7 +134,6 @@ def test_nothing_is_overwritten_and_mistakes_are_explained(tmp_path):
     assert out.read_text(encoding="utf-8") == "mine"
     assert_complains(call("course.grade", folder), "nothing to write", "--out")
     assert_complains(call("course.grade", tmp_path / "no", out=out), "no such folder")
-    assert_complains(call("course.grade", folder, gradescope="r.json"), "several submissions")
     assert_complains(call("course.grade", folder, out=tmp_path / "no" / "g.csv"), "no such folder")
     (tmp_path / "empty").mkdir()
     assert_complains(call("course.grade", tmp_path / "empty", out=out), "has no submissions")
