@@ -44,7 +44,7 @@ def grade(flags):
     require_new(flags)
     grades = {}
     with tempfile.TemporaryDirectory() as tools:
-        write_tools(tools, names, flags.seed, files=["isolated.py"])
+        write_tools(tools, names, flags.seed, file="isolated.py")
         try_out(names[0], tools, flags)
         pool = ThreadPoolExecutor(flags.jobs)
         try:

@@ -48,7 +48,7 @@ def handout(flags):
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder}: exists and is not an empty folder; give a new one")
     names = chosen(flags.exercises.split(","))
-    write_tools(folder, names, seed=0, files=["report.py"])
+    write_tools(folder, names, seed=0, file="report.py")
     for name in names:
         shutil.copyfile(STUBS / file_name(name), folder / file_name(name))
     shutil.copyfile(HERE / "handout_check.py", folder / "check.py")

@@ -21,19 +21,16 @@ class Flags:
 
 
 def start(flags):
-    folder, names = Path(flags.folder), [file_name(name) for name in EXERCISES]
-    problem = f"{folder}: is a file; give a folder for your answers"
-    require((folder.is_dir() or not folder.exists(), problem))
-    missing = [name for name in names if not (folder / name).exists()]
-    remedy = "delete or rename the file of an exercise to begin it again"
-    require((missing, f"{folder}: all exercises are there, nothing was overwritten; {remedy}"))
+    folder = Path(flags.folder)
+    require((not folder.is_file(), f"{folder}: is a file; give a folder for your answers"))
     folder.mkdir(parents=True, exist_ok=True)
+    missing = [name for name in map(file_name, EXERCISES) if not (folder / name).exists()]
     for name in missing:
         shutil.copyfile(STUBS / name, folder / name)
         print(f"  {folder / name}")
-    if kept := len(names) - len(missing):
-        print(f"  already there and unchanged: {kept}")
-    print(f"Write the functions in these files, then: python -m course.check {flags.folder}")
+    if len(missing) < len(EXERCISES):
+        print("Files that were there are unchanged; delete or rename one to begin it again.")
+    print(f"Write the functions in these files, then: python -m course.check {folder}")
 
 
 if __name__ == "__main__":

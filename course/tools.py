@@ -1,23 +1,20 @@
 """Write the judge into a folder, with sheets instead of solutions, where it works alone."""
 
+import shutil
 from pathlib import Path
 
 import torch
 
 from course.exercises import make_sheets
-from data.tokenizer import MASK, SPECIAL
 
 HERE = Path(__file__).parent
-JUDGE = ("judge.py", "observe.py", "watch.py", "differences.py", "explain.py")
-TOKENS = "from data.tokenizer import MASK, SPECIAL\n"  # all that the judge takes from outside
+JUDGE = ("__init__.py", "judge.py", "observe.py", "watch.py", "differences.py", "explain.py")
 
 
-def write_tools(folder, names, seed, files):
-    """Write folder/course/: the judge, more files of course/, and sheets.pt with {file: sheet}."""
+def write_tools(folder, names, seed, file):
+    """Write folder/course/: the judge, a file of course/ that uses it, and {file: sheet}."""
     room = Path(folder) / "course"
     room.mkdir(parents=True)
-    for file in ("__init__.py", *JUDGE, *files):
-        text = (HERE / file).read_text(encoding="utf-8")
-        alone = text.replace(TOKENS, f"MASK, SPECIAL = {MASK}, {SPECIAL}\n")
-        (room / file).write_text(alone, encoding="utf-8")
+    for name in (*JUDGE, file):
+        shutil.copyfile(HERE / name, room / name)
     torch.save(make_sheets(names, seed), room / "sheets.pt")

@@ -8,8 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import einsum
 
-from course.exercises import EXERCISES, make_sheet
+from course import watch
+from course.exercises import EXERCISES, STUBS, make_sheet
 from course.judge import judge_function
+from data import tokenizer
 
 TASKS = [(exercise, task) for exercise, tasks in EXERCISES.items() for task in tasks]
 SHEETS = {}
@@ -35,6 +37,11 @@ def test_a_known_mistake_gets_its_own_diagnosis(exercise, task):
         for diagnosis, function in zip(mistakes[::2], mistakes[1::2]):
             verdict = verdict_on(function, exercise, task, seed)
             assert (verdict.status, verdict.message) == ("mistake", f"{task}: {diagnosis}")
+
+
+def test_the_judge_and_the_stub_know_the_ids_of_the_tokenizer():
+    assert (watch.MASK, watch.N_SPECIAL) == (tokenizer.MASK, len(tokenizer.SPECIAL))
+    assert "MASK, N_SPECIAL = 2, 5" in (STUBS / "ex08_masking.py").read_text(encoding="utf-8")
 
 
 def test_more_than_a_hundred_mistakes_have_a_sentence():
