@@ -95,13 +95,9 @@ ATTEND = (
     ),
     "the bias is ignored. Add it to the scores.",
     lambda q, k, v, mask, bias, p: attend(q, k, v, mask, None, p),
-    "the bias is subtracted from the scores. Add it.",
-    lambda q, k, v, mask, bias, p: soft(raw(q, k, mask, None if bias is None else -bias), v, p),
     "the softmax is over the heads (dim=1, or F.softmax without dim). Each query's weights over "
     "the keys must sum to 1: dim=-1.",
     lambda q, k, v, mask, bias, p: soft(raw(q, k, mask, bias), v, p, dim=1),
-    "the scores are multiplied by sqrt(D). Divide by it.",
-    lambda q, k, v, mask, bias, p: attend(q * q.size(-1), k, v, mask, bias, p),
     "the scores are divided by the root of the number of tokens. Divide by sqrt(D).",
     lambda q, k, v, mask, bias, p: attend(
         q * (q.size(-1) / q.size(-2)) ** 0.5, k, v, mask, bias, p

@@ -63,9 +63,6 @@ WAVES = (
 SLOPES = (
     "the first slope is 1. The exponents are counted from k = 1, so it is 2^(-8/n).",
     lambda n: alibi_slopes(n) * 2 ** (8 / 2 ** int(math.log2(n))),
-    "the first slope is 1, and the slopes are right only if n is a power of two. The exponents "
-    "are -8k/n from k = 1 on; for other n, see the text.",
-    lambda n: 2 ** (-8 * torch.arange(n) / n),
     "for n that is no power of two, the further slopes are the second, fourth, ... of the next "
     "power, which are those you have already. Take its first, third, ...",
     lambda n: further_slopes(n, slice(1, None, 2)),

@@ -182,8 +182,6 @@ PPL = (
         sum(loss(*batch) * batch[1].numel() for batch in batches)
         / sum(y.numel() for _, y in batches)
     ),
-    "this is e to the power of bits. With natural logarithms the base is e, with log2 it is 2.",
-    lambda batches: (perplexity(batches).log() / math.log(2)).exp(),
     "this is 2 to the power of nats. With natural logarithms the base is e.",
     lambda batches: 2 ** perplexity(batches).log(),
     "this is the mean loss. Perplexity is its exponential.",
