@@ -1,7 +1,7 @@
 """Judge a file in a process of its own, so that it can harm only its own result.
 
-course/grade.py calls judge_isolated. The process runs a copy of this file, beside one of the judge
-and without the rest of this codebase.
+course/grade.py calls judge_isolated. The process calls `work` in a copy of this file, beside one of
+the judge and without the rest of this codebase.
 """
 
 import contextlib
@@ -18,6 +18,7 @@ import torch
 
 from course.judge import judge
 
+COMMAND = "import sys; from course.isolated import work; work(*sys.argv[1:])"
 START = 60  # seconds for a process to start; importing torch can take long on a busy machine
 
 
@@ -40,11 +41,11 @@ def judge_isolated(path, n_functions, tools, flags):
 
 
 def run(told, tools, folder, most):
-    """Run this file in a folder for at most `most` seconds. Return a sentence on how it ended."""
+    """Run `work` in a folder for at most `most` seconds. Return a sentence on how it ended."""
     more = os.environ.get("PYTHONPATH", "").split(os.pathsep)  # where a cluster may have torch
     paths = [str(tools), *(path for path in more if path.endswith("-packages"))]
     process = subprocess.Popen(
-        [sys.executable, "-m", "course.isolated", *map(str, told)],
+        [sys.executable, "-c", COMMAND, *map(str, told)],
         cwd=folder,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
         stdin=subprocess.DEVNULL,
@@ -73,11 +74,11 @@ def describe(code):
 
 def work(file, result, seconds, memory):
     """Write {n_right, lines} of a file in the current folder. seconds: for each function;
-    memory: in GB, besides what torch takes."""
+    memory: in GB, besides what torch takes. All are words of a command line."""
     sheet = torch.load(Path(__file__).with_name("sheets.pt"), weights_only=True)[file]
     torch.set_num_threads(1)
-    limit_memory(memory)
-    verdict = judge(Path(file), sheet, seconds)
+    limit_memory(float(memory))
+    verdict = judge(Path(file), sheet, int(seconds))
     lines = verdict.faults if verdict.message else [verdict.status]
     found = {"n_right": verdict.n_right, "lines": lines}
     Path(result).write_text(json.dumps(found), encoding="utf-8")
@@ -91,7 +92,3 @@ def limit_memory(gigabytes):
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         most = pages * resource.getpagesize() + int(gigabytes * 2**30)
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
-
-
-if __name__ == "__main__":
-    work(sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4]))
