@@ -41,8 +41,7 @@ class Flags:
     pos: str = flag("alibi", "position encoding", ("alibi", "sinusoidal", "learned", "nope"))
     data: str = flag("toy", "a corpus, as in train_lm.py, for example speeches")
     steps: int = flag(100, "number of updates", at_least=1, at_most=200)
-    seed: int = flag(0, "seed of the weights and batches")
-    device = "cpu"  # without a type, so it is no flag
+    device, seed = "cpu", 0  # without a type, so these are no flags
     tokenizer, vocab_size, vocab_from, valid, split = "word", 0, "", 0.0, "full"  # for read_text
 
 

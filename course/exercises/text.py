@@ -153,6 +153,8 @@ LOSS = (
     lambda logits, targets: loss(logits[:, :-1], targets[:, 1:]),
     "the logits go through a softmax before cross_entropy, which applies its own.",
     lambda logits, targets: loss(logits.softmax(-1), targets),
+    "nll_loss gets probabilities. It takes their logarithms: log_softmax instead of softmax.",
+    lambda logits, targets: -each(logits, targets).neg().exp().mean(),
     "the softmax is over the positions (dim=1). The probabilities of all V words must sum to 1: "
     "dim=-1.",
     lambda logits, targets: F.nll_loss(logits.log_softmax(1).flatten(0, 1), targets.flatten()),

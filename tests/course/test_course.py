@@ -108,12 +108,16 @@ def test_answers_that_are_wrong_in_some_cases_only(function, old, new, told, ans
 
 
 @pytest.mark.parametrize(
-    "first, told",
-    [("pass", "without gen"), ("torch.manual_seed(3)", "the same words whatever gen is")],
+    "first, source, told",
+    [
+        ("pass", "", "without gen"),
+        ("torch.manual_seed(3)", "", "the same words whatever gen is"),
+        ("torch.manual_seed(3)", ", generator=gen", "the same words whatever gen is"),
+    ],
 )
-def test_every_random_number_comes_from_the_generator(first, told, answers):
+def test_every_random_number_comes_from_the_generator(first, source, told, answers):
     body = f"""{first}; chosen = (torch.rand(idx.shape) < rate) & (idx >= 5)
-    dice = torch.rand(idx.shape)
+    dice = torch.rand(idx.shape{source})
     inputs = idx.masked_fill(chosen & (dice < 0.8), 2)
     return inputs, idx.masked_fill(~chosen, -100)"""
     verdict = verdict_on(answers, "masking", body, "mask_words")
