@@ -136,7 +136,7 @@ NEXT = (
     "whole text, then cut it.",
     lambda ids, T: (x := next_words(ids, T)) and (x[0], F.pad(x[1][:, :-1], (0, 1), value=-100)),
     "blocks of T ids give T - 1 targets: the first word of each block is never predicted.",
-    lambda ids, T: tuple(next_words(ids, T)[0][:, a : a + T - 1] for a in (0, 1)),
+    lambda ids, T: tuple(next_words(F.pad(ids, (0, 1)), T)[0][:, a : a + T - 1] for a in (0, 1)),
 )
 LOSS = (
     "padding counts in the number of tokens. Divide by the number of targets that are not -100.",
@@ -220,8 +220,8 @@ DISGUISES = (
     ),
     "the labels are 0 where no word is chosen. They are -100 there, which the loss ignores.",
     lambda idx, V, rate, gen: (x := mask_words(idx, V, rate, gen)) and (x[0], x[1].clamp(min=0)),
-    "every word has a label, also those that were not chosen. Their labels are -100.",
-    lambda idx, V, rate, gen: (mask_words(idx, V, rate, gen)[0], idx.masked_fill(idx < 5, -100)),
+    "every token has a label, also those that were not chosen. Their labels are -100.",
+    lambda idx, V, rate, gen: (mask_words(idx, V, rate, gen)[0], idx),
     "the labels hold the disguise. They hold the original words: copy idx before you change it.",
     lambda idx, V, rate, gen: (
         (x := mask_words(idx, V, rate, gen)) and (x[0], x[0].masked_fill(x[1] == -100, -100))
