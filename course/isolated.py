@@ -20,6 +20,7 @@ from course.judge import judge
 
 COMMAND = "import sys; from course.isolated import work; work(*sys.argv[1:])"
 START = 60  # seconds for a process to start; importing torch can take long on a busy machine
+ENVIRONMENT = ("PATH", "HOME", "LD_LIBRARY_PATH", "SYSTEMROOT")  # what a process gets to see
 
 
 def judge_isolated(path, n_functions, tools, flags):
@@ -35,19 +36,21 @@ def judge_isolated(path, n_functions, tools, flags):
         ended = run(told, tools, work, START + flags.seconds * (n_functions + 2))
         try:
             found = json.loads(result.read_text(encoding="utf-8"))
-            return found["n_right"], found["lines"]
-        except (OSError, ValueError):
+            lines = [str(line) for line in found["lines"]]
+            return min(max(int(found["n_right"]), 0), n_functions), lines
+        except (OSError, ValueError, KeyError, TypeError):  # none, or a forged one
             return 0, [ended]
 
 
 def run(told, tools, folder, most):
     """Run `work` in a folder for at most `most` seconds. Return a sentence on how it ended."""
+    kept = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
     more = os.environ.get("PYTHONPATH", "").split(os.pathsep)  # where a cluster may have torch
     paths = [str(tools), *(path for path in more if path.endswith("-packages"))]
     process = subprocess.Popen(
         [sys.executable, "-c", COMMAND, *map(str, told)],
         cwd=folder,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+        env=kept | {"PYTHONPATH": os.pathsep.join(paths)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -33,6 +33,7 @@ def rows_of(path):
 
 LARGE, DELETE = "x = torch.zeros(50 * 2**28)", "import os, shutil\nshutil.rmtree(os.getcwd())\n"
 PRINT = "print('x' * 2**25)\n"
+FORGE = "import os, sys\nopen(sys.argv[2], 'w').write('[9]')\nos._exit(0)\n"
 FULL = "this needs more memory than there is"
 BAD = {  # {name: (text, part of the feedback, points)}
     "allocates": (heads(top=f"import torch\n{LARGE}\n"), f"line 2 (`{LARGE}`): {FULL}", 0),
@@ -40,6 +41,7 @@ BAD = {  # {name: (text, part of the feedback, points)}
     "deletes": (heads(top=DELETE, join="    return [0] * 2**40"), FULL, 0.5),
     "exits": (heads(split="    exit(0)\n"), "ends the program. A function should return", 0.5),
     "leaves": (heads(split="    import os; os._exit(7)\n"), "ends the program with exit code 7", 0),
+    "forges": (heads(top=FORGE), "ends the program with exit code 0", 0),
     "loops": (heads(split="    while True: pass\n"), "not finished after 1 seconds", 0.5),
     "prints": (heads(top=PRINT, join="    1 / 0\n"), "(`1 / 0`): ZeroDivisionError", 0.5),
     "solves": (heads(top="import model\n"), "No module named 'model'", 0),
