@@ -1,7 +1,6 @@
 """Resume a run: what --resume needs, and all that may be wrong with it."""
 
 import dataclasses
-import json
 import re
 import shlex
 import sys
@@ -9,7 +8,6 @@ from pathlib import Path
 
 import torch
 
-from data.files import write_text
 from data.tokenizer import load_tokenizer
 from lab import processes
 from lab.checkpoint import Corrupt, read_checkpoint
@@ -159,14 +157,11 @@ def restore_random(path, state, device):
         raise UserError(f"{path}: its random state is not valid; restore the file") from None
 
 
-def cut_log(folder, number, unit):
-    """Remove the lines of metrics.jsonl after the checkpoint's step or epoch, which will be written
-    again. Return the others."""
+def read_log(folder, number, unit):
+    """Return the lines of metrics.jsonl up to the checkpoint's step or epoch."""
     log = folder / "metrics.jsonl"
     lines = processes.from_rank_0(lambda: read_metrics(folder))
     lines = [line for line in lines if line["step"] <= number]
     problem = f"{log}: lacks the evaluations up to {unit} {number}"
     require((lines or not number, f"{problem}; restore it, or train again with --overwrite"))
-    if processes.is_rank_0():
-        write_text(log, "".join(json.dumps(line) + "\n" for line in lines))
     return lines

@@ -343,9 +343,12 @@ class Run:
         self.tokens = more.get("tokens", 0)
         self.recent = [torch.tensor(float(x), device=self.device) for x in more.get("losses", [])]
         number = step // self.per_epoch
-        for line in resume.cut_log(self.folder, number, self.unit):
-            if monitor and self.improves(line, monitor):
+        lines = resume.read_log(self.folder, number, self.unit)
+        for line in lines if monitor else []:
+            if self.improves(line, monitor):
                 self.best = line["step"], line[monitor]
+        if processes.is_rank_0():  # later lines will be written again
+            write_text(self.folder / "metrics.jsonl", "".join(json.dumps(x) + "\n" for x in lines))
         note = ", the last; the results are computed again" if step == self.total else ""
         if note and isinstance(self.flags, ContinueFlags):
             note += " (to train longer: --init-from)"
