@@ -1,11 +1,11 @@
-"""Measure what the words of a comment's ancestors tell, without a network that reads them.
+"""Measure what the words of a comment's ancestors tell without a network that reads them.
 
     python -m studies.ancestor_words out/thread-cmv-learned-0 out/thread-cmv-learned-1
 
-Many masked words also stand in an ancestor. A cache makes use of that (Kuhn & De Mori 1990): the
-model that reads the comment alone gives a share of its probability to the frequencies of the
-words above it. The share is chosen on the validation trees. The same with another tree's ancestors
-shows how much is owed to this thread, the reader of beyond.train_thread how much a network finds.
+Many masked words also occur in an ancestor. A cache makes use of that (Kuhn & De Mori 1990): the
+model reads the comment alone and gives a share of its probability to the words of the ancestors, by
+frequency. The share is chosen on the validation trees. The result is compared with a cache of
+another tree's ancestors, and with the model that reads the ancestors.
 """
 
 import time

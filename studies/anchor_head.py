@@ -1,15 +1,15 @@
-"""Which head counts? Heads that look at the first token, and what is lost without one of them.
+"""Find the head that counts positions: its attention to the first token, the loss without it.
 
     python -m studies.anchor_head out/nope
 
 A head that attends to all t tokens alike gives the first token the weight 1/t, and c / (c + t - 1)
 if the first one counts c times. If every block begins with the same token (train_lm.py --anchor),
 the output of such a head tells t (Kazemnejad et al. 2023, theorem 1). This study measures the
-weight of every head on the first token by position. It then switches off each head, and reads
-positions and loss again.
+weight of every head on the first token by position. It then switches off each head and measures the
+probes and the loss again.
 
-The counting head is the one without which the probe of the best layer loses most, on a part of the
-text that the probes were trained on. All numbers are of test text.
+The counting head is the one without which the error of the best layer's probe rises most, on a part
+of the text that the probes were trained on. All numbers are of test text.
 """
 
 from dataclasses import dataclass

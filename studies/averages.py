@@ -1,4 +1,4 @@
-"""Why does a decoder know positions before it is trained? Averages over more words vary less.
+"""Measure why an untrained decoder knows positions: averages over more words vary less.
 
     python -m studies.averages out/nope
 
@@ -6,7 +6,7 @@ An untrained head attends to all words so far almost alike, so its output at pos
 t vectors. The mean of t independent vectors has the squared length |m|^2 + s^2 / t, with m their
 mean and s^2 their variance (Chi et al. 2023, "Latent Positional Information is in the
 Self-Attention Variance of Transformer Language Models Without Positional Embeddings"). This study
-measures the output of the first layer's attention against this prediction, which has no free
+compares the output of the first layer's attention with this prediction, which has no free
 parameter, and guesses the position from its length alone.
 """
 

@@ -5,7 +5,7 @@
     python -m studies.clap --data path/to/wikitext-2 --steps 40000 --choose-lr --only baseline,alibi
 
 Five configurations with the same data, budget and masks; options of the original comparison; and
-controls, since it gives dropout to some configurations only. Each run is a folder of its own.
+controls, since it uses dropout in some configurations only. Each run is a folder of its own.
 Finished runs are not repeated.
 """
 

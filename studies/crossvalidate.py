@@ -2,9 +2,9 @@
 
     python -m studies.crossvalidate --data speeches --folds 5
 
-The assignment's test set has few sentences that are not in the training data as well, too few to
-tell recipes apart. Here training and test rows are put together, and duplicates are removed. The
-sentences of the tested fold are neither in the training rows nor in the pretraining text.
+Few of the assignment's test sentences are unseen in training, too few to tell recipes apart. Here
+training and test rows are put together, and duplicates are removed. The sentences of the tested
+fold are neither in the training rows nor in the pretraining text.
 
 Each run is a folder of its own. Finished runs are not repeated.
 """
@@ -55,7 +55,7 @@ class Flags(JobFlags):
     pos: str = flag("alibi", "position encoding of every encoder", POSITIONS)
     mlm: str = flag("", "more flags for train_mlm.py, in quotes: '--steps 500'")
     likelihood: list[str] = flag(
-        (), "more flags for the decoders per class, in quotes; those of several answer together"
+        (), "more flags for the decoders per class, in quotes; if repeated, models are averaged"
     )
     seeds: int = flag(1, "seeds of each training; the folds are always the same", at_least=1)
     out: str = flag("", "folder of all runs (default: out/crossvalidate-DATA)")

@@ -1,4 +1,4 @@
-"""When does a model learn where each word stands? The position probe, at steps of a training.
+"""Measure when a model learns positions: the position probe at several steps of the training.
 
     python train_lm.py --pos nope --anchor --keep 0,50,100,200,500 --out out/nope
     python -m studies.emergence out/nope

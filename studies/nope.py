@@ -1,4 +1,4 @@
-"""Show that models without positions learn positions: Haviv et al. 2022, scaled down.
+"""Show that decoders without position encodings learn positions: Haviv et al. 2022, scaled down.
 
     python -m studies.nope --size quick
     python -m studies.nope --data path/to/wikitext-2 --size laptop

@@ -1,4 +1,4 @@
-"""The probe: a small network that learns to tell from a word's state where the word stands.
+"""The probe: a small network that learns to predict a word's position from its state.
 
 As in Haviv et al. 2022, section 5, with the scores that `scores` explains.
 """

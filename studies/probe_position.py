@@ -2,9 +2,9 @@
 
     python -m studies.probe_position out/lm-speeches-nope-0 out/lm-speeches-alibi-0
 
-For every layer a small network, the probe, learns to tell from the frozen state of a word where the
-word stands. Its error on new text shows how much of the position the layer holds. The same is done
-with an untrained model of the same configuration.
+For every layer a small network, the probe, learns to predict a word's position from its frozen
+state. Its error on new text shows how much of the position the layer holds. The same is done with
+an untrained model of the same configuration.
 
 Three numbers say how good the probe is. A layer that knows nothing gets the number in brackets:
 

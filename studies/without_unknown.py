@@ -2,13 +2,14 @@
 
     python -m studies.without_unknown out/lm-wikitext2-alibi-0
 
-WikiText-2 has <unk> in place of each rare word; data/corpora/wikitext.py reads it as [UNK]. Where
-several tokens spell it, a model knows all but the first, so its perplexity falls. Here they are
-read, but not counted. Nor is a word that the model's own vocabulary lacks.
+WikiText-2 has <unk> in place of each rare word; data/corpora/wikitext.py reads it as [UNK]. With
+BPE several tokens spell it, and all but the first are nearly certain, which lowers the perplexity.
+Here these tokens are read but not counted, and neither are words missing from the model's
+vocabulary.
 
-The last column is per word, whatever the tokenizer: the loss of all tokens over the number of words
-and line ends. Published tables count somewhat more words, since WikiText splits "a @-@ b" in three,
-and their models read longer contexts.
+The last column is per word with any tokenizer: the loss of all tokens over the number of words and
+line ends. Published tables count somewhat more words, since WikiText splits "a @-@ b" in three, and
+their models read longer contexts.
 """
 
 import re
