@@ -1,12 +1,12 @@
 """Grade a folder of submissions: a point per exercise, and a line for each function that fails.
 
-python -m course.grade submissions/ --exercises 2,5,7 --out grades.csv
-python -m course.grade submission/ --gradescope results.json     # one, in Gradescope's autograder
+    python -m course.grade submissions/ --exercises 2,5,7 --out grades.csv
+    python -m course.grade submission/ --gradescope results.json    one, in Gradescope's autograder
 
 Each folder in submissions/ is a submission. A copy of each file is judged in a process with limits
-of time and memory, so code that loops, crashes or deletes its folder costs only itself. This is no
-sandbox: hostile code can read your files and use the network. Grade strangers' code in a container,
-see docs/course.md.
+of time and memory, so code that loops, crashes or deletes its folder affects only its own result.
+This is not a sandbox: hostile code can read your files and use the network. Grade strangers' code
+in a container, see docs/course.md.
 """
 
 import csv
@@ -31,7 +31,7 @@ class Flags:
     submissions: str = flag(None, "folder of submissions", positional=True)
     exercises: str = flag("", "numbers or names, separated by commas", shown="all")
     out: str = flag("", "table to write, a .csv", shown="none")
-    gradescope: str = flag("", "Gradescope's results.json to write, of one", shown="none")
+    gradescope: str = flag("", "results.json of one submission, for Gradescope", shown="none")
     seconds: int = flag(20, "time for each function", at_least=1, at_most=3600)
     memory: float = flag(2.0, "memory of a submission in GB, on Linux", above=0)
     jobs: int = flag(1, "files to judge at a time", at_least=1, at_most=256)

@@ -1,9 +1,9 @@
 """Write a folder to give to students: exercises and their checks, without solutions.
 
-python -m course.handout FOLDER --exercises 2,5,7
+    python -m course.handout FOLDER --exercises 2,5,7
 
-The folder works on its own where torch is installed. The checks hold tensors only: inputs, right
-results, and the results of the known mistakes.
+The folder needs only torch. The checks hold only tensors: inputs, right results, and the results of
+the known mistakes.
 """
 
 import shutil

@@ -2,7 +2,7 @@
 
     python -m course.start answers/
 
-Files that are there already are left as they are.
+Existing files are not changed.
 """
 
 import shutil

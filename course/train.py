@@ -2,8 +2,8 @@
 
     python -m course.train answers/ --pos alibi --data speeches
 
-Exercises 2, 3, 6 and 7 are used, with sinusoids also 4 and with ALiBi 5. A function that is not
-written yet, or fails, is the reference's. Both models start from the same weights and read the same
+Exercises 2, 3, 6 and 7 are used, with sinusoids also 4 and with ALiBi 5. Functions that are not
+written yet, or fail, are the reference's. Both models start from the same weights and read the same
 batches, so their gradients and losses should agree. A figure shows the attention of both.
 """
 
