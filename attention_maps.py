@@ -10,7 +10,7 @@ Each text becomes one figure, named after its first words; maps.json describes e
 exit code is 1 if a check fails. A run of beyond.train_seq2seq has three attentions: encoder,
 decoder, and cross-attention to the source. For a run of beyond.train_thread the texts are one
 thread: the post, its replies, and last the comment, which attends to one vector per ancestor.
-Attention weights show which vectors a head mixed. They do not explain a model's answer.
+Attention weights show which vectors a head mixed, not why the model answered as it did.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Compare runs in one figure and one table: means over seeds, beside baselines and the floor.
+"""Compare runs in one figure and one table: means over seeds, beside baselines.
 
     python compare.py out/lm-speeches-*
 

@@ -46,7 +46,7 @@ class Flags:
     tokens: int = flag(40, "decoders: write at most this many tokens", at_least=1, at_most=100_000)
     samples: int = flag(3, "continuations or translations to draw", at_least=1, at_most=10_000)
     temperature: float = flag(0.8, "below 1: more likely words; 0: the most likely", at_least=0)
-    top_k: int = flag(None, "words to choose from", shown="10 for a mask, 50 else", at_least=1)
+    top_k: int = flag(None, "words to choose from", shown="10 for a mask, otherwise 50", at_least=1)
     seed: int = flag(0, "seed of the sampling")
     device: str = flag("auto", "where to compute", ("auto", "cpu", "cuda", "mps"))
 

@@ -47,8 +47,8 @@ def either(joint, frozen, help, choices=None, **limits):
 class Flags(CommonFlags):
     encoder: str = flag("", "run folder of train_mlm.py or train_lm.py to start from")
     init: str = flag("", "folder of a Hugging Face RoBERTa to start from")
-    tune: str = flag("frozen", "what of --encoder or --init is trained", ("frozen", "all"))
-    untrained: bool = flag(False, "random weights in the architecture of --encoder or --init")
+    tune: str = flag("frozen", "frozen: train the head only; all: fine-tune", ("frozen", "all"))
+    untrained: bool = flag(False, "take only the architecture of --encoder or --init")
     epochs: int = flag(15, "passes over the training rows", at_least=1)
     batch_size: int = flag(16, "sentences per update", at_least=1, at_most=LARGEST)
     lr: float = either(0.001, 0.0003, "peak learning rate", above=0)

@@ -4,8 +4,9 @@
     python train_mlm.py --data my.txt --n-layer 4 --n-embd 128 --lr 1e-3
     python train_mlm.py --init-from out/mlm-wikitext2-alibi-0 --data speeches
 
-Its perplexity is of masked words with both sides visible, so not comparable with train_lm.py's.
-With --causal the same stack predicts every next word of the same sentences instead.
+Its perplexity is that of masked words with both sides visible. With --causal the same stack
+predicts every next word of single sentences instead, while train_lm.py reads one long stream.
+Neither perplexity is comparable with that of train_lm.py.
 """
 
 import math
@@ -50,12 +51,12 @@ class Flags(MaskFlags, TrainFlags, ContinueFlags, ProcessFlags):
     head: str = "roberta"
     beta2: float = flag(0.98, "decay of Adam's second moment", at_least=0, below=1)
     scale_embd: bool = flag(False, "multiply word vectors by sqrt(n_embd)")
-    unscaled: bool = flag(False, "with --pos sinusoidal: do not multiply the word vectors")
-    zero_mask: bool = flag(False, "[MASK] enters as the zero vector (zero-CLAP)")
+    unscaled: bool = flag(False, "with --pos sinusoidal: do not multiply by sqrt(n_embd)")
+    zero_mask: bool = flag(False, "the input vector of [MASK] is zero (zero-CLAP)")
     omit_mask: bool = flag(False, "[MASK] cannot be predicted, and output words have no bias")
     causal: bool = flag(False, "predict every next word of each sentence instead")
     valid: float = flag(0.05, "share of lines held out to choose the best step", above=0, below=1)
-    split: str = flag("full", "clean: leave out sentences of the test rows; i/n: those of part i")
+    split: str = flag("full", "clean: train on no labelled test row; i/n: on none of part i of n")
     init: str = flag("", "folder of a Hugging Face RoBERTa to start from")
 
 

@@ -5,7 +5,8 @@
     python -m beyond.train_generative --init-from out/mlm-... --data speeches    a frozen encoder
 
 First one decoder learns all texts of the corpus. Then each class trains a copy of it, or with
---tune biases only its biases and layer norms, on the rows of the class. No class gets a prior.
+--tune biases only its biases and layer norms, on the rows of the class. All classes have equal
+priors.
 
 An encoder of train_mlm.py skips the first stage and gets no noise, and each class trains only its
 biases and layer norms. It reads a text four times, each time with every fourth word hidden; the
@@ -48,7 +49,7 @@ def either(decoder, encoder, help, choices=None, **limits):
 @dataclass
 class Flags(TrainFlags, NoiseFlags):
     init_from: str = flag("", "run folder of train_lm.py or train_mlm.py to start from")
-    members: int = flag(1, "models per class, trained apart and averaged", at_least=1)
+    members: int = flag(1, "models per class, trained independently and averaged", at_least=1)
     steps: int = either(1500, 0, "updates of one model on all texts", at_least=0)
     class_steps: int = flag(300, "updates of each class, after the --steps shared ones", at_least=1)
     class_lr: float = either(

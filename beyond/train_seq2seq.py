@@ -9,9 +9,9 @@
         source    [BOS] We choose hope .
         target    Nous choisissons l'espoir . [EOS]
 
-Gaps are about those of T5 (data/spans.py): 15% of the tokens, three at a time, new at every step.
-The perplexity is that of a target's tokens, with the nearly certain sentinels and [EOS];
-`perplexity_words` leaves these out. Compare neither with that of train_lm.py or train_mlm.py.
+As in T5, gaps hide 15% of the tokens, three at a time, new at every step (data/spans.py). The
+perplexity is that of all tokens of the target. `perplexity_words` leaves out the markers [S0], ...
+and [EOS], which are nearly certain. Compare neither with that of train_lm.py or train_mlm.py.
 """
 
 import math

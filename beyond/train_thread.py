@@ -1,4 +1,4 @@
-"""Masked words of a comment, predicted from the comment and from what it answers.
+"""Predict masked words of a comment from the comment and from what it answers.
 
     python -m beyond.train_thread --data toy
     python -m beyond.train_thread --data threads.jsonl --max-tree-size 32
@@ -49,8 +49,8 @@ from nets.thread_reader import ThreadReader
 class Flags(MaskFlags, TrainFlags, ProcessFlags):
     data: str = flag("toy", "toy, or a .jsonl with a post and its comments per line")
     init_from: str = flag("", "run folder of train_mlm.py to start both encoders from")
-    ancestors: int = flag(8, "ancestors of a comment that are read at most", at_least=1)
-    ancestor_positions: str = flag("learned", "of ancestors", ThreadReader.ANCESTOR_POSITIONS)
+    ancestors: int = flag(8, "nearest ancestors of a comment to read, at most", at_least=1)
+    ancestor_positions: str = flag("learned", "their positions", ThreadReader.ANCESTOR_POSITIONS)
     alone_rate: float = flag(0.2, "share of the updates without ancestors", at_least=0, at_most=1)
     max_tree_size: int = flag(64, "comments in a tree; larger trees are split")
     valid: float = flag(0.1, "share of trees held out to choose the best step", above=0, below=1)

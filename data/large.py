@@ -1,6 +1,6 @@
 """Read texts larger than memory, in pieces of whole lines, with the errors of files.py.
 
-The lines of a range depend on the bytes of that range alone, so ranges can be read in any order.
+The lines of a range depend only on the bytes of that range, so ranges can be read in any order.
 """
 
 import bisect

@@ -1,7 +1,7 @@
 """Turn text into ids and back: word level (the assignment's) or byte-level BPE.
 
-Both are plain `tokenizers` files. Every sequence begins with [BOS], in decoders and in encoders,
-where BERT has [CLS]. Only with RoBERTa's own tokenizer do sentences end with [EOS], see `frame`.
+Both are plain `tokenizers` files. Every sequence begins with [BOS], in encoders too, where BERT
+has [CLS]. Sentences end with [EOS] only with RoBERTa's own tokenizer, see `frame`.
 """
 
 from unicodedata import category, name

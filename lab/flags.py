@@ -116,7 +116,7 @@ class MaskFlags:
 
 @dataclass
 class NoiseFlags:
-    """what helps on a small text"""
+    """noise and smoothing, against memorising a small text"""
 
     drop_words: float = share(0.0, "share of the input words replaced by [UNK]")
     swap_words: float = share(0.0, "share of the input words replaced by other words")

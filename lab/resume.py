@@ -1,4 +1,4 @@
-"""Resume a run: what --resume needs, and all that may be wrong with it."""
+"""Resume a run: load what --resume needs, and report everything that is wrong with it."""
 
 import dataclasses
 import re

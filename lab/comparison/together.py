@@ -1,4 +1,4 @@
-"""Classifiers that answer together: the class with the highest mean log-probability is given."""
+"""Combine classifiers: predict the class with the highest mean log-probability."""
 
 import re
 

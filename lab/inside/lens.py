@@ -1,4 +1,4 @@
-"""Ask a model at each word of a text, and after each of its layers.
+"""Read a model's predictions at each word of a text, after each of its layers.
 
 A causal model is asked for the next word after each word, a masked LM for each word, masked in
 turn, and a classifier for the class. The answers of a layer are read from its hidden states by the

@@ -1,4 +1,4 @@
-"""The attention page: one HTML file to play with the attention of one or two runs on a text.
+"""The attention page: one HTML file to explore the attention of one or two runs on a text.
 
 `page` collects what lab/inside/page.html shows: weights, scores taken apart, answers by layer, and
 the effect of every head. All of it is in the file, which loads nothing and runs without a server.
