@@ -50,7 +50,7 @@ class Flags(TrainFlags, NoiseFlags, ContinueFlags, ProcessFlags):
     tie: bool = flag(True, "the output layer shares the word embeddings")
     anchor: bool = flag(False, "begin every block with [BOS], in training and evaluation")
     valid: float = share(0.0, "share of the lines held out to choose the best step")
-    split: str = flag("full", "clean: train on no labelled test row; i/n: on none of part i of n")
+    split: str = flag("full", "clean: leave out sentences of the test rows; i/n: those of part i")
     eval_block: str = flag("", "also evaluate in blocks of these lengths, for example 32,64,128")
     eval_stride: int = flag(
         0, "tokens from one evaluation block to the next; 0: no overlap", at_least=0

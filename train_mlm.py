@@ -56,7 +56,7 @@ class Flags(MaskFlags, TrainFlags, ContinueFlags, ProcessFlags):
     omit_mask: bool = flag(False, "[MASK] cannot be predicted, and output words have no bias")
     causal: bool = flag(False, "predict every next word of each sentence instead")
     valid: float = flag(0.05, "share of lines held out to choose the best step", above=0, below=1)
-    split: str = flag("full", "clean: train on no labelled test row; i/n: on none of part i of n")
+    split: str = flag("full", "clean: leave out sentences of the test rows; i/n: those of part i")
     init: str = flag("", "folder of a Hugging Face RoBERTa to start from")
 
 
