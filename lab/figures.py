@@ -144,8 +144,6 @@ def curves(panels, xlabel):
     panels: [(title, ylabel, {label: (xs, ys)}, {label: y of a dashed line}, log), ...]. "floor X"
     has the color of X and is dashed.
     """
-    from matplotlib.ticker import PercentFormatter
-
     figure, axes = new_figure(1, len(panels), figsize=(4.2 * len(panels), 3.2), squeeze=False)
     for axis, (title, ylabel, whole, dashed, log) in zip(axes[0], panels):
         lines = without_untrained(whole) if log else whole
@@ -164,7 +162,7 @@ def curves(panels, xlabel):
             axis.set_yscale("log")
             plain_log_ticks(axis)
         elif ylabel == "accuracy":
-            axis.yaxis.set_major_formatter(PercentFormatter(1.0))
+            axis.yaxis.set_major_formatter(lambda share, _: f"{100 * share:g}%")
         axis.set_xticks(step_ticks([x for xs, *_ in lines.values() for x in xs]))
         note = f" (not shown: untrained model at {xlabel} 0)" if lines is not whole else ""
         axis.set(title=title, xlabel=xlabel + note, ylabel=ylabel)

@@ -71,7 +71,7 @@ def test_accuracies_are_in_percent_and_losses_are_not():
     accuracy, loss = (
         axis.yaxis.get_major_formatter() for axis in figures.curves(panels, "epoch").axes
     )
-    assert accuracy(0.5).endswith("%") and not loss(0.5).endswith("%")
+    assert (accuracy(0.5), accuracy(0.555)) == ("50%", "55.5%") and not loss(0.5).endswith("%")
 
 
 def test_an_untrained_model_does_not_flatten_the_curve():
