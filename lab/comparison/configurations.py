@@ -91,14 +91,15 @@ class Reference:
 
 def references(runs):
     """Return a Reference for every baseline, and one for the floor if the corpus knows it."""
-    kind = next(run.kind for run in runs if run.kind != "baselines")
-    found = {}
+    trained = [run for run in runs if run.kind != "baselines"]
+    kind, found = trained[0].kind, {}
+    option, default = ("rare_unknown", 0.0) if kind == "lm" else ("split", "full")
     for run in runs:
         if run.kind == "baselines":
             name = f"{run.flags.get('order', 'n')}-gram" if kind == "lm" else "naive Bayes"
-            option = "rare_unknown" if kind == "lm" else "split"
-            if run.flags.get(option, 0) not in (0, "full"):
-                name += f", {option.replace('_', '-')}={run.flags[option]}"
+            value = run.flags.get(option, default)
+            if any(other.flags.get(option, default) != value for other in trained):
+                name += f", {option.replace('_', '-')}={value}"
             name = str(run.folder) if name in found else name
             style = ("--", "-.", (0, (6, 2)))[len(found) % 3]
             found[name] = Reference(name, run.numbers, style, folders={"": run.folder})

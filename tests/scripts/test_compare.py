@@ -341,6 +341,12 @@ def test_baselines_of_a_classifier_are_naive_bayes(make, baseline, table):
     assert list(table(*names)) == ["a", "naive Bayes", "naive Bayes, split=clean"]
 
 
+def test_baselines_are_named_by_what_sets_them_apart_from_the_runs(make, baseline, table):
+    full, clean = (baseline(name, {"accuracy/test": 0.9}, split=name) for name in ("full", "clean"))
+    cells = table(full, clean, make("a", "classifier", split="clean"))
+    assert list(cells) == ["a", "naive Bayes, split=full", "naive Bayes"]
+
+
 # ---------------------------------------------------------------------------- McNemar's test
 
 
