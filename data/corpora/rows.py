@@ -145,7 +145,9 @@ def check_width(where, cells, width, separator, header):
     if len(cells) == 1 and separator == "\t":
         raise DataError(f"{where}: no tab, expected a label, a tab and a text; complete the line")
     if len(cells) == 1:
-        raise DataError(f"{where}: 1 column, expected a label and a text separated by a {name}")
+        remedy = "rename the file to .tsv" if "\t" in cells[0] else "complete the line"
+        expected = f"a label and a text separated by a {name}"
+        raise DataError(f"{where}: 1 column, expected {expected}; {remedy}")
     if len(cells) != width:
         remedy = "complete the line"
         if len(cells) > width:

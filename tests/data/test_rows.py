@@ -111,6 +111,7 @@ def test_a_csv_file_is_a_corpus(tmp_path):
         ("a.tsv", "id\ttext\tlabel\n1\ta b\n", "a.tsv:2: 2 columns, expected 3"),
         ("a.tsv", "a\tone\ttwo\n", "a.tsv:1: 3 columns, expected 2; remove tabs from texts, or"),
         ("a.csv", "one\n", "a.csv:1: 1 column, expected a label and a text"),
+        ("a.csv", "a\tone\n", "separated by a comma; rename the file to .tsv"),
         ("a.csv", "a,one, two\n", "a.csv:1: 3 columns, expected 2; quote texts that hold a comma"),
         ("a.csv", "1,a,one two\n", "texts that hold a comma, or name the columns label and text"),
         ("a.csv", "a;one; two\n", "a.csv:1: 3 columns, expected 2; quote texts that hold a semi"),
