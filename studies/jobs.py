@@ -20,7 +20,7 @@ from lab.live import LiveLine, clock
 from lab.machine import cores
 from lab.records import read_config, read_result
 from lab.resume import MAY_CHANGE, can_resume
-from lab.signals import Interrupted
+from lab.signals import Interrupted, own_signals, set_handlers
 
 
 @dataclass
@@ -67,13 +67,16 @@ def run_all(out, stages, flags, cost=lambda arguments: 1.0):
         for stage in stages
         for folder, _, arguments in stage
     }
-    with Progress(out, costs) as progress:
+    with Progress(out, costs) as progress, own_signals():
+        # Ctrl-C reaches the jobs as well; `kill` reaches this process alone
+        set_handlers({signal.SIGTERM: progress.stop})
         try:
             for stage in stages:
                 with ThreadPoolExecutor(len(environments)) as pool:
                     list(pool.map(lambda job: run_job(out, *job, progress, places), stage))
-        except KeyboardInterrupt:
-            raise Interrupted(signal.SIGINT, "the same command continues") from None
+        except KeyboardInterrupt as stopped:
+            number = getattr(stopped, "number", signal.SIGINT)
+            raise Interrupted(number, "the same command continues") from None
 
 
 def list_places(flags, n_gpus):
@@ -97,15 +100,18 @@ def run_job(out, folder, module, arguments, progress, places):
     progress.begin(folder, typed_flags(arguments).get("steps"))
     own = {"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"}  # Windows has another
     environment = os.environ | own | place
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8")
     try:
-        done = subprocess.run(command, capture_output=True, encoding="utf-8", env=environment)
+        job = subprocess.Popen(command, env=environment, **pipes)
+        progress.jobs.append(job)
+        stdout, stderr = job.communicate()
     finally:
         places.put(place)
-    if done.returncode:
-        lines = (done.stderr or done.stdout).strip().splitlines() or ["no output"]
-        job = f"in the job {path}, exit code {done.returncode}; its command: {shlex.join(command)}"
-        raise UserError(f"{lines[-1]} ({job})")
-    *lines, last = done.stdout.strip().splitlines()
+    if job.returncode:
+        lines = (stderr or stdout).strip().splitlines() or ["no output"]
+        what = f"in the job {path}, exit code {job.returncode}; its command: {shlex.join(command)}"
+        raise UserError(f"{lines[-1]} ({what})")
+    *lines, last = stdout.strip().splitlines()
     notes = [line.strip() for line in lines if line.lstrip().startswith("note: ")]
     progress.end(folder, "; ".join([last, *notes]))
 
@@ -164,6 +170,7 @@ class Progress:
     def __init__(self, out, costs):
         self.out, self.left = out, costs  # {folder: cost} of the jobs that are not finished
         self.running = {}  # {folder: --steps as typed}
+        self.jobs = []  # every process that was started
         self.n_jobs, self.spent = len(costs), 0.0  # spent: the cost of jobs run in this process
         self.started, self.live = time.perf_counter(), LiveLine()
         self.lock, self.over = threading.Lock(), threading.Event()
@@ -175,6 +182,12 @@ class Progress:
 
     def __exit__(self, *_):
         self.over.set()
+
+    def stop(self, number, frame):
+        """Handle a signal: end all jobs, which save a checkpoint, and then the study."""
+        for job in self.jobs:
+            job.terminate()
+        raise Interrupted(number, "")
 
     def begin(self, folder, steps):
         with self.lock:

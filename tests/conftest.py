@@ -71,11 +71,16 @@ def kept_figures(monkeypatch):
 def jobs_in_process(monkeypatch):
     """Let studies/jobs.py call its scripts in this process, which saves their start-ups."""
 
-    def run(argv, **_):
-        done = call(*argv[2:])  # python -m MODULE ...
-        return subprocess.CompletedProcess(argv, done.code, done.out, done.err)
+    class Popen:
+        def __init__(self, argv, **_):
+            self.argv = argv
 
-    monkeypatch.setattr(jobs, "subprocess", types.SimpleNamespace(run=run))
+        def communicate(self):
+            done = call(*self.argv[2:])  # python -m MODULE ...
+            self.returncode = done.code
+            return done.out, done.err
+
+    monkeypatch.setattr(jobs, "subprocess", types.SimpleNamespace(Popen=Popen, PIPE=None))
 
 
 @pytest.fixture(scope="session")

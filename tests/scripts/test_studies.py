@@ -1,12 +1,19 @@
 """The two studies, tiny: every run is there, the tables show its numbers, nothing runs twice."""
 
 import math
+import os
+import signal
+import sys
+import threading
+import time
 
 import pytest
 from helpers import SHORT, assert_complains, call, result_of, succeed
 
 from lab.errors import UserError
 from lab.records import read_record
+from lab.resume import can_resume
+from lab.signals import Interrupted
 from studies import clap, nope
 from studies.jobs import JobFlags, Progress, list_places, run_all
 
@@ -111,6 +118,22 @@ def test_ctrl_c_says_how_to_continue(corpus, tmp_path, monkeypatch):
     monkeypatch.setattr("studies.jobs.run_job", stop)
     stopped = call("assignment", "--data", corpus, "--out", tmp_path / "stopped")
     assert stopped.code == 130 and "the same command continues" in stopped.err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows ends a process without a signal")
+def test_kill_ends_the_jobs_too(corpus, tmp_path):
+    def kill():
+        while not (tmp_path / "run" / "metrics.jsonl").exists():
+            time.sleep(0.1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    argv = [*SHORT["train_lm"], "--data", corpus, "--steps", 100_000, "--threads", 1]
+    jobs = [[("run", "train_lm", argv), ("next", "train_lm", argv)]]
+    threading.Thread(target=kill, daemon=True).start()
+    with pytest.raises(Interrupted, match="the same command continues") as stopped:
+        run_all(tmp_path, jobs, JobFlags(jobs=1))
+    assert stopped.value.number == signal.SIGTERM
+    assert can_resume(tmp_path / "run") and not (tmp_path / "next").exists()
 
 
 def test_a_look_with_other_arguments_is_made_again(tmp_path, finished, jobs_in_process, capsys):
