@@ -11,10 +11,12 @@ def answer_together(configurations, out):
     """Return what all configurations answer together, as a Reference with a value for each seed.
 
     A single configuration answers with all its seeds at once. The answers are written to
-    out/together-SEED/predictions.tsv. Raises UserError if the configurations share no seed, and
-    DataError for runs without predictions or with other test rows.
+    out/together-SEED/predictions.tsv. Raises UserError for a single run and if the configurations
+    share no seed, and DataError for runs without predictions or with other test rows.
     """
     first, *others = configurations
+    lone = not others and len(first.runs) == 1
+    require((not lone, "--together: a single run cannot be averaged; name more runs"))
     groups = {"": list(first.folders.values())}
     if others:
         shared = [seed for seed in first.folders if all(seed in c.folders for c in others)]

@@ -404,6 +404,7 @@ def test_runs_that_cannot_answer_together_are_named(make):
     for names, *parts in (
         (["b0", "b1"], "b1", "leave it out"),
         (["a0", "b1"], "--together", "share no seed", "same seeds"),
+        (["a0"], "--together", "single run", "name more runs"),
         ([make("lm")], "--together", "no answers", "leave it out"),
     ):
         assert_complains(call("compare", *names, "--together"), *parts)
