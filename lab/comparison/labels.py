@@ -27,8 +27,8 @@ def set_labels(configurations, labels):
     if labels:
         chosen = [text.strip() for text in labels.split(",")]
         problem = (
-            f"--labels {labels}: give {len(configurations)} different names, "
-            f"for {'; '.join(c.label for c in configurations)}"
+            f"--labels {labels}: give one name for each configuration, all different: "
+            + "; ".join(c.label for c in configurations)
         )
         require((all(chosen) and len(chosen) == len(configurations) == len(set(chosen)), problem))
         for configuration, text in zip(configurations, chosen):

@@ -263,7 +263,7 @@ def test_labels_can_be_chosen_in_the_order_of_the_folders(make, table):
     assert list(table(*names, "--labels", "RoPE, A_L & B")) == ["RoPE", "A_L & B"]
     assert r"A\_L \& B" in Path("out/compare/compare.tex").read_text(encoding="utf-8")
     wrong = call("compare", *names, "--labels", "RoPE")
-    assert_complains(wrong, "give 2 different names, for rotary; ALiBi")
+    assert_complains(wrong, "one name for each configuration, all different: rotary; ALiBi")
 
 
 def test_seeds_of_encoders_do_not_make_configurations(make, table):
