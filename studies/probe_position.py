@@ -134,7 +134,8 @@ def draw(measured):
         mark_middle(left, level)
     left.set_xticks(range(n_layers), ["embed-\ndings", *map(str, range(1, n_layers))])
     left.set_ylim(-0.03 * left.get_ylim()[1], 1.05 * left.get_ylim()[1])
-    left.set(xlabel="layer that the probe reads", ylabel="distance from the true position (tokens)")
+    ylabel = "distance from the\ntrue position (tokens)"
+    left.set(xlabel="layer that the probe reads", ylabel=ylabel)
     left.set_title("All test text", fontsize=9)
     right[0].set_ylabel("guessed position, one text")
     figure.suptitle(f"Which layers know a word's position? Probes on {measured.corpora}")
