@@ -2,12 +2,12 @@
 
 import contextlib
 import os
+import shutil
 import sys
 import time
 
 from data.files import printable
 
-WIDTH = 100  # of the line, in characters
 SECONDS = 0.2  # between two texts
 
 
@@ -24,12 +24,12 @@ class LiveLine:
         """Show a text in place of the last one, if it is due."""
         if self.is_due():
             self.shown, LiveLine.on_screen = time.perf_counter(), True
-            write_stderr(f"\r{text[:WIDTH]:<{WIDTH}}")
+            write_stderr(f"\r{text[: width()]:<{width()}}")
 
     def clear(self):
         """Remove the line from the screen."""
         if self.on_screen:
-            write_stderr("\r" + " " * WIDTH + "\r")
+            write_stderr("\r" + " " * width() + "\r")
             LiveLine.on_screen = False
 
     def say(self, text):
@@ -40,6 +40,12 @@ class LiveLine:
         except OSError:  # `| head` has ended, the terminal was closed, or the disk is full
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             write_stderr("note: the output can no longer be written; going on without it\n")
+
+
+def width():
+    """Return how many characters fit into a row of the terminal: after a text that continues in
+    the next row, a carriage return would go back to that row only."""
+    return shutil.get_terminal_size().columns - 1
 
 
 def write_stderr(text):

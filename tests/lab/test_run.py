@@ -8,7 +8,7 @@ import torch
 
 from lab import processes
 from lab.command import fail
-from lab.live import WIDTH, LiveLine
+from lab.live import LiveLine
 from lab.optim import learning_rate, make_adamw, perplexity
 from lab.resume import restore_random, script_of_run
 from model import Config, Encoder, LanguageModel
@@ -75,18 +75,19 @@ def test_only_the_state_of_the_gpu_in_use_is_restored(monkeypatch, tmp_path):
 
 
 def test_the_live_line_is_gone_before_a_plain_line_and_before_an_error(monkeypatch, capsys):
-    live, blank = LiveLine(), "\r" + " " * WIDTH + "\r"
+    live, blank = LiveLine(), "\r" + " " * 9 + "\r"
     live.show("no terminal")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "10")  # the last column stays free, so that no line wraps
     live.show("first")
     live.show("too soon")
     live.say("plain")
-    assert capsys.readouterr() == ("plain\n", f"\r{'first':<{WIDTH}}{blank}")
+    assert capsys.readouterr() == ("plain\n", f"\rfirst    {blank}")
     live.shown = 0.0
-    live.show("second")
+    live.show("second, but too long")
     with pytest.raises(SystemExit):
         fail("train_lm.py", "wrong")
-    assert capsys.readouterr() == ("", f"\r{'second':<{WIDTH}}{blank}train_lm.py: wrong\n")
+    assert capsys.readouterr() == ("", f"\rsecond, b{blank}train_lm.py: wrong\n")
 
 
 def test_the_command_to_resume_starts_as_many_processes(monkeypatch):
