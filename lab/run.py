@@ -105,7 +105,6 @@ class Run:
         if self.flags.resume:
             self.restore(model, optimizer, monitor)
         processes.copy_from_rank_0(model)
-        self.start_loop(optimizer)
         model.train()
         self.signals.waiting = True  # until `stop_if_asked` at the last step
         for step in range(self.first_step, self.total + 1):
@@ -115,6 +114,8 @@ class Run:
             if step in self.to_keep:
                 self.save(f"step-{step}.pt", model=model.state_dict(), step=step)
             self.stop_if_asked(model, optimizer, step)
+            if step == self.first_step:
+                self.start_loop(optimizer)  # the speed leaves out the first evaluation
             if step < self.total:
                 yield step
 
@@ -133,7 +134,7 @@ class Run:
             self.check_losses()
         if processes.is_rank_0() and self.live.is_due():
             seconds = time.perf_counter() - self.loop_started
-            left = seconds / (step + 1 - self.loop_first) * (self.total - step - 1)
+            left = seconds / (step + 1 - self.first_step) * (self.total - step - 1)
             self.live.show(
                 f"{step + 1}/{self.total}  loss {float(loss):.3f}  lr {lr:.1e}  "
                 f"{self.new_tokens / seconds:,.0f} tokens/s  {clock(left)} left"
@@ -167,8 +168,7 @@ class Run:
     def start_loop(self, optimizer):
         """Start to measure the speed of a loop."""
         self.optimizer = optimizer  # whose learning rate `record_step` shows
-        self.loop_started, self.loop_first = time.perf_counter(), self.first_step
-        self.new_tokens = 0
+        self.loop_started, self.new_tokens = time.perf_counter(), 0
 
     def is_due(self, step):
         """Return whether a step begins with an evaluation that is not logged already."""

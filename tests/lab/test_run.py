@@ -2,15 +2,20 @@
 
 import math
 import sys
+import time
 
 import pytest
 import torch
 
+import train_lm
+from data.tokenizer import train_tokenizer
 from lab import processes
 from lab.command import fail
 from lab.live import LiveLine
 from lab.optim import learning_rate, make_adamw, perplexity
 from lab.resume import restore_random, script_of_run
+from lab.run import Run
+from lab.signals import own_signals
 from model import Config, Encoder, LanguageModel
 
 # --------------------------------------------------------------------------- schedule and optimizer
@@ -88,6 +93,25 @@ def test_the_live_line_is_gone_before_a_plain_line_and_before_an_error(monkeypat
     with pytest.raises(SystemExit):
         fail("train_lm.py", "wrong")
     assert capsys.readouterr() == ("", f"\rsecond, b{blank}train_lm.py: wrong\n")
+
+
+def test_the_time_left_is_estimated_without_the_first_evaluation(tmp_path, monkeypatch, capsys):
+    now = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+
+    def measure():
+        now[0] += 1000
+        return {"perplexity/train": 8.0}, "perplexity"
+
+    flags = train_lm.Flags(out=str(tmp_path / "run"), steps=200)
+    tokenizer, model = train_tokenizer("word", ["a few words"]), torch.nn.Linear(2, 2)
+    with own_signals():
+        run = Run("lm", flags, Config(vocab_size=8), tokenizer, torch.device("cpu"))
+        step = next(run.steps(model, torch.optim.SGD(model.parameters()), measure))
+        now[0] += 1
+        run.record_step(step, torch.tensor(1.0), tokens=16)
+    assert "16 tokens/s  3:19 left" in capsys.readouterr().err
 
 
 def test_the_command_to_resume_starts_as_many_processes(monkeypatch):
