@@ -5,6 +5,7 @@ from pathlib import Path
 
 from data import NAMES, locks
 from lab.errors import UserError, require
+from lab.flags import spelled
 from lab.records import read_record
 from lab.resume import changed_flags, check_resume
 
@@ -25,8 +26,8 @@ def name_folder(flags, kind, *more):
 def open_folder(folder, flags):
     """Make the folder of a run, empty it with --overwrite, or check it with --resume.
 
-    Raises UserError if it holds something that would be lost, if another process trains there, or
-    if --resume finds no checkpoint or a run with other flags.
+    Raises UserError if it holds something that would be lost, also the run to start from, if
+    another process trains there, or if --resume finds no checkpoint or a run with other flags.
     """
     problem = "--resume and --overwrite: one continues the run, the other deletes it"
     require((not (flags.resume and flags.overwrite), f"{problem}; give one of them"))
@@ -35,6 +36,11 @@ def open_folder(folder, flags):
     if flags.resume and not folder.exists():
         remedy = "check --out, or leave --resume out to start it"
         raise UserError(f"--resume: {folder}: no such run folder; {remedy}")
+    for name in ("init_from", "encoder"):
+        source = getattr(flags, name, "")
+        deleted = source and not flags.resume and Path(source).resolve() == folder.resolve()
+        problem = f"--out {folder}: is the run that {spelled(name)} reads"
+        require((not deleted, f"{problem}; choose another folder"))
     folder.mkdir(parents=True, exist_ok=True)
     lock(folder)
     found = list(folder.iterdir())

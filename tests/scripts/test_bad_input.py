@@ -211,6 +211,14 @@ def test_a_run_just_begun_with_a_users_file_is_kept(corpus, copied):
     assert (folder / "notes.txt").read_text() == "my observations"
 
 
+def test_a_run_to_start_from_is_not_overwritten(corpus, copied):
+    folder = copied("train_mlm")
+    for script, name in (("train_mlm", "--init-from"), ("train_classifier", "--encoder")):
+        argv = (name, folder, "--data", corpus, "--out", folder, "--overwrite")
+        with unchanged(folder):
+            assert_complains(call(script, *argv), f"--out {folder}", name, "another folder")
+
+
 def test_a_file_where_the_folder_should_be(corpus, tmp_path):
     (tmp_path / "file").write_text("precious")
     for out, what in (("file", "file: is a file; "), ("file/run", "")):
