@@ -210,7 +210,7 @@ class Run:
     def how_to_resume(self):
         """Return what was saved before a signal, and the command to resume from there."""
         if self.saved is None:
-            return "nothing new was saved; the same command starts again from the beginning"
+            return "nothing new was saved; the same command starts again"
         number, rest = divmod(self.saved, self.per_epoch)
         saved = f"{self.unit} {number}{' and the start of the next' if rest else ''} is saved"
         saved += "; the final training is not, and starts again" if self.retraining else ""
