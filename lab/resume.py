@@ -9,7 +9,6 @@ from pathlib import Path
 import torch
 
 from data.tokenizer import load_tokenizer
-from lab import processes
 from lab.checkpoint import Corrupt, read_checkpoint
 from lab.errors import UserError, require
 from lab.flags import ContinueFlags, script_of, spelled, was_given
@@ -159,9 +158,7 @@ def restore_random(path, state, device):
 
 def read_log(folder, number, unit):
     """Return the lines of metrics.jsonl up to the checkpoint's step or epoch."""
-    log = folder / "metrics.jsonl"
-    lines = processes.from_rank_0(lambda: read_metrics(folder))
-    lines = [line for line in lines if line["step"] <= number]
-    problem = f"{log}: lacks the evaluations up to {unit} {number}"
+    lines = [line for line in read_metrics(folder) if line["step"] <= number]
+    problem = f"{folder / 'metrics.jsonl'}: lacks the evaluations up to {unit} {number}"
     require((lines or not number, f"{problem}; restore it, or train again with --overwrite"))
     return lines

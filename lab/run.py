@@ -10,7 +10,6 @@ import math
 import os
 import signal
 import time
-from functools import partial
 
 import torch
 
@@ -330,8 +329,8 @@ class Run:
         """Load the newest checkpoint that is not corrupt, and the best evaluation before it."""
         first_best = self.per_epoch if self.unit == "epoch" else 0  # the step that writes best.pt
         best_from = first_best if self.keeps_best else math.inf
-        find = partial(resume.newest_checkpoint, self.folder, best_from)
-        name, state, self.damaged = processes.from_rank_0(find)
+        found = processes.from_rank_0(lambda: resume.newest_checkpoint(self.folder, best_from))
+        name, state, self.damaged = found
         path = self.folder / name
         check_weights(model, state["model"], path)
         model.load_state_dict(state["model"])
@@ -343,7 +342,7 @@ class Run:
         self.tokens = more.get("tokens", 0)
         self.recent = [torch.tensor(float(x), device=self.device) for x in more.get("losses", [])]
         number = step // self.per_epoch
-        lines = resume.read_log(self.folder, number, self.unit)
+        lines = processes.from_rank_0(lambda: resume.read_log(self.folder, number, self.unit))
         for line in lines if monitor else []:
             if self.improves(line, monitor):
                 self.best = line["step"], line[monitor]
