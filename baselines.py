@@ -21,14 +21,13 @@ from data.corpus import hold_out, parse_fold
 from data.files import write_json
 from data.noise import noise_tokens
 from data.tokenizer import BOS, check_vocab_size, encode, train_tokenizer
-from lab.command import main
+from lab.command import main, typed_command
 from lab.errors import require
 from lab.flags import TokenizerFlags, flag, given, script_of
 from lab.folder import name_folder, open_folder
 from lab.machine import git_revision, versions
 from lab.optim import perplexity
 from lab.predictions import Predictions, label_of_seen
-from lab.records import typed_command
 from nets.naive_bayes import NaiveBayes, choose_smoothing
 from nets.ngrams import KneserNey, Mixture, mixing_weight
 

@@ -18,13 +18,12 @@ from torch.profiler import ProfilerActivity, profile
 from bench import measure
 from data.files import write_json
 from lab import figures
-from lab.command import main
+from lab.command import main, typed_command
 from lab.errors import require
 from lab.flags import flag, known_names, whole_numbers
 from lab.folder import check_folder_of
 from lab.machine import cores, git_revision, set_up_device, versions
 from lab.optim import make_adamw
-from lab.records import typed_command
 from model import POSITIONS, Config, Decoder, LanguageModel
 
 HEADER = (

@@ -23,12 +23,11 @@ from bench import measure, rivals
 from bench.turns import compare
 from bench.work import DEFAULT_SIZES, SIZES, TASKS
 from data.files import write_json
-from lab.command import main
+from lab.command import main, typed_command
 from lab.errors import require
 from lab.flags import flag, known_names
 from lab.folder import check_folder_of
 from lab.machine import autocast, cores, git_revision, set_up_device, versions
-from lab.records import typed_command
 from model import POSITIONS
 
 DTYPES = ("auto", "float32", "bfloat16")

@@ -10,6 +10,7 @@ import math
 import operator
 import os
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -120,6 +121,11 @@ def fail(prog, message, code=2):
         LiveLine().clear()
         print(printable(f"{prog}: {' '.join(str(message).split())}"), file=sys.stderr)
     raise SystemExit(code)
+
+
+def typed_command(flags):
+    """Return the command line of this script, as it was typed."""
+    return shlex.join([*processes.launcher(), *script_of(flags).split(), *sys.argv[1:]])
 
 
 # ---------------------------------------------------------------------------- parsing

@@ -1,24 +1,13 @@
 """Read the JSON files of a run folder. Any of them may be missing, corrupt or forged."""
 
 import dataclasses
-import shlex
-import sys
 from difflib import get_close_matches
 from pathlib import Path
 
 from data import files
 from data.files import MEGABYTE
-from lab import processes
 from lab.errors import UserError, require
-from lab.flags import (
-    ContinueFlags,
-    LoopFlags,
-    MachineFlags,
-    ModelFlags,
-    RunFlags,
-    TokenizerFlags,
-    script_of,
-)
+from lab.flags import ContinueFlags, LoopFlags, MachineFlags, ModelFlags, RunFlags, TokenizerFlags
 from lab.limits import has_type
 
 METRICS_LIMIT = 256 * MEGABYTE
@@ -141,8 +130,3 @@ def read_metrics(folder):
     except ValueError as error:
         raise UserError(f"{path}: not readable ({error}); {REMEDY}") from None
     return [Record(path, line) for line in lines]
-
-
-def typed_command(flags):
-    """Return the command line of this script, as it was typed."""
-    return shlex.join([*processes.launcher(), *script_of(flags).split(), *sys.argv[1:]])

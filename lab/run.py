@@ -16,13 +16,14 @@ import torch
 from data.files import write_json, write_text
 from lab import processes, resume
 from lab.checkpoint import check_weights, load_optimizer, read_checkpoint, write_checkpoint
+from lab.command import typed_command
 from lab.errors import UserError, require
 from lab.flags import ContinueFlags, script_of, whole_numbers
 from lab.folder import name_folder, open_folder
 from lab.live import LiveLine, clock
 from lab.machine import git_revision, peak_memory, versions
 from lab.parameters import count_parameters
-from lab.records import read_config, read_metrics, typed_command
+from lab.records import read_config, read_metrics
 from lab.signals import Interrupted, Signals
 
 LOOK_EVERY = 100  # steps between looks at losses on a GPU, since each look waits for the GPU

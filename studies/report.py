@@ -5,8 +5,8 @@ import re
 import time
 
 from data.files import printable, write_json, write_text
+from lab.command import typed_command
 from lab.machine import git_revision
-from lab.records import typed_command
 from studies.page import make_page
 
 
