@@ -101,7 +101,7 @@ def compare(flags):
 def caption(configurations, others):
     first, best, spread = configurations[0].runs[0], "", "a single run"
     if sum(entry.ranked for entry in configurations + others) > 1:
-        best = " The best of each column is bold, even if the difference may be chance."
+        best = " The best on held-out and test data is bold, even if the difference may be chance."
         spread = "single runs, so differences may come from the seed"
     if any(len(c.runs) > 1 for c in configurations):
         spread = "mean ± sample standard deviation over the seeds given"

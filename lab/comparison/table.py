@@ -33,8 +33,11 @@ def heading(name):
 
 
 def column(name, entries, summaries):
-    """Return the cells of a number, all that read like the best in bold."""
-    metric = name.partition("/")[0]
+    """Return the cells of a number, all that read like the best in bold.
+
+    A column of training data has no best: whoever memorises most is not the best model.
+    """
+    metric, _, part = name.partition("/")
     factor = 100 if metric in SHARES else 1
     ranked = [s[name][0] for e, s in zip(entries, summaries) if e.ranked and name in s]
     _, choose, digits = METRICS[metric]
@@ -45,7 +48,8 @@ def column(name, entries, summaries):
         value *= factor
         return f"{value:.1e}" if value >= 1e7 and metric != "parameters" else f"{value:,.{digits}f}"
 
-    best = text(choose(ranked)) if choose and len(ranked) > 1 else None
+    has_best = choose and part != "train" and len(ranked) > 1
+    best = text(choose(ranked)) if has_best else None
     cells = []
     for entry, summary in zip(entries, summaries):
         mean, deviation = summary.get(name, (None, None))
