@@ -63,26 +63,22 @@ def compare(flags):
 
     configurations = make_configurations(trained)
     set_labels(configurations, flags.labels)
-    others, tests, skipped = references(runs), [], []
+    others = references(runs)
     is_classifier = trained[0].kind == "classifier"
     problem = f"--together: {KINDS[trained[0].kind]} runs give no answers to average"
     require((is_classifier or not flags.together, f"{problem}; leave it out"))
     if flags.together:
         others.insert(0, answer_together(configurations, out))
-    if is_classifier:
-        tests, skipped = mcnemar.compare_pairs(configurations + others)
-    orders = paired.compare_neighbours(configurations)
-    lone = [c.label for c in configurations if len(c.runs) == 1]
-    if lone and len(configurations) > 1 and not is_classifier:
-        skipped = [f"not tested, a single seed: {'; '.join(lone)}; train with --seed 1 too"]
+    tests, notes = mcnemar.compare_pairs(configurations + others) if is_classifier else ([], [])
+    orders, more_notes = paired.compare_neighbours(configurations)
     tested = mcnemar.describe(tests) or paired.describe(orders)
 
     older_exists = (out / "compare.json").exists()
     out.mkdir(parents=True, exist_ok=True)
     drawn = draw(out, configurations, others)
-    header, rows, note = *make_table(configurations, others), caption(configurations, others)
-    about = {"left": 2, "label": out.name, "more": tested}
-    text = tables.write(out / "compare", header, rows, note, **about)
+    header, rows = make_table(configurations, others)
+    words = caption(configurations, others)
+    text = tables.write(out / "compare", header, rows, words, left=2, label=out.name, more=tested)
     numbers = {
         "kind": trained[0].kind,
         "data": trained[0].data,
@@ -92,7 +88,7 @@ def compare(flags):
         "paired": orders,
     }
     write_json(out / "compare.json", numbers)
-    print(text, *(printable(f"note: {why}") + "\n" for why in skipped), sep="\n")
+    print(text, *(printable(f"note: {note}") + "\n" for note in notes + more_notes), sep="\n")
     files = ", ".join([*drawn, "compare.md", "compare.tex", "compare.json"])
     older = "; replaced an older comparison (--out NAME keeps both)" if older_exists else ""
     print(f"configurations: {len(configurations)}, runs: {len(trained)}; {out}: {files}{older}")

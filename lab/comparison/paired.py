@@ -30,26 +30,36 @@ def compare_neighbours(configurations):
     perplexity.
 
     Perplexities of test sets are compared, without test sets those of the held-out sentences.
-    Returns a list of {"better", "worse": labels, "seeds": number, "percent": by how much the
-    perplexity is higher, "deviation": of that over the seeds, "p"} for every two that share at
-    least two seeds.
+    Returns (tests, notes). A test is {"better", "worse": labels, "seeds": number, "percent": by how
+    much the perplexity is higher, "deviation": of that over the seeds, "p"}. A note says which
+    configurations are not tested, since they share fewer than two seeds.
     """
     scored = [(scores(c), c.label) for c in configurations]
-    scored = [(values, label) for values, label in scored if len(values) > 1]
-    ranked = sorted(scored, key=lambda pair: statistics.fmean(pair[0].values()))
-    tests = []
+    several = [(values, label) for values, label in scored if len(values) > 1]
+    lone = [label for values, label in scored if len(values) == 1]
+    ranked = sorted(several, key=lambda pair: statistics.fmean(pair[0].values()))
+    tests, apart = [], []
     for (low, better), (high, worse) in zip(ranked, ranked[1:]):
         differences = [high[seed] - low[seed] for seed in low if seed in high]
-        if len(differences) > 1:
-            if statistics.fmean(differences) < 0:  # over the shared seeds it is the other way round
-                better, worse, differences = worse, better, [-d for d in differences]
-            mean, deviation = statistics.fmean(differences), statistics.stdev(differences)
-            t = mean / max(deviation / math.sqrt(len(differences)), 1e-12)
-            spread = statistics.stdev(map(math.expm1, differences))
-            test = {"better": better, "worse": worse, "seeds": len(differences)}
-            test |= {"percent": 100 * math.expm1(mean), "deviation": 100 * spread}
-            tests.append(test | {"p": p_value(t, len(differences) - 1)})
-    return tests
+        if len(differences) < 2:
+            apart.append(f"{better} and {worse}")
+            continue
+        if statistics.fmean(differences) < 0:  # over the shared seeds it is the other way round
+            better, worse, differences = worse, better, [-d for d in differences]
+        mean, deviation = statistics.fmean(differences), statistics.stdev(differences)
+        t = mean / max(deviation / math.sqrt(len(differences)), 1e-12)
+        spread = statistics.stdev(map(math.expm1, differences))
+        test = {"better": better, "worse": worse, "seeds": len(differences)}
+        test |= {"percent": 100 * math.expm1(mean), "deviation": 100 * spread}
+        tests.append(test | {"p": p_value(t, len(differences) - 1)})
+
+    notes = []
+    if lone and len(scored) > 1:
+        notes.append(f"not tested, a single seed: {'; '.join(lone)}; train with more seeds")
+    if apart:
+        problem = f"not tested, fewer than two seeds in common: {'; '.join(apart)}"
+        notes.append(f"{problem}; train with the same seeds")
+    return tests, notes
 
 
 def scores(configuration):

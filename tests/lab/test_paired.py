@@ -31,20 +31,22 @@ def test_seeds_are_paired_and_neighbours_are_compared():
     best = configuration("best", {"0": 100.0, "1": 200.0, "2": 300.0})
     next_best = configuration("next", {"2": 306.0, "0": 101.0, "1": 203.0})
     alone = configuration("alone", {"7": 183.0})  # between them
-    first = compare_neighbours([alone, next_best, best])
-    (test,) = first
+    tests, notes = compare_neighbours([alone, next_best, best])
+    assert notes == ["not tested, a single seed: alone; train with more seeds"]
+    (test,) = tests
     assert (test["better"], test["worse"], test["seeds"]) == ("best", "next", 3)
     assert test["percent"] == pytest.approx(1.5, abs=0.01)
     assert test["deviation"] == pytest.approx(0.5)  # of 1.0, 1.5 and 2.0%
     assert test["p"] == pytest.approx(p_value(0.01488 / (0.00492 / 3**0.5), 2), abs=1e-3)
-    assert "next is 1.5 ± 0.5% above best over 3 seeds, p = 0.03" in describe(first)
-    assert compare_neighbours([alone]) == [] and describe([]) == ""
+    assert "next is 1.5 ± 0.5% above best over 3 seeds, p = 0.03" in describe(tests)
+    assert compare_neighbours([alone]) == ([], []) and describe([]) == ""
 
 
 def test_shared_seeds_decide_and_may_differ_all_alike():
     best = configuration("best", {"0": 100.0, "1": 100.0, "7": 900.0})  # seed 7 is not shared
     other = configuration("other", {"0": 110.0, "1": 110.0})
-    tests = compare_neighbours([best, other])
+    tests, notes = compare_neighbours([best, other])
+    assert notes == []
     line = "other is 10.0 ± 0.0% above best over 2 seeds, p < 0.001: significant"
     assert describe(tests).endswith(line)
 
@@ -52,6 +54,13 @@ def test_shared_seeds_decide_and_may_differ_all_alike():
 def test_the_deviation_of_a_large_difference_is_that_of_its_percentages():
     best = configuration("best", {"0": 10.0, "1": 10.0})
     other = configuration("other", {"0": 20.0, "1": 40.0})  # 100 and 300% above
-    (test,) = compare_neighbours([other, best])
+    (test,), _ = compare_neighbours([other, best])
     assert test["percent"] == pytest.approx(100 * (8**0.5 - 1))
     assert test["deviation"] == pytest.approx(100 * 2**0.5)
+
+
+def test_neighbours_without_two_shared_seeds_are_named():
+    best = configuration("best", {"0": 10.0, "1": 11.0})
+    other = configuration("other", {"1": 20.0, "2": 21.0})
+    note = "not tested, fewer than two seeds in common: best and other; train with the same seeds"
+    assert compare_neighbours([best, other]) == ([], [note])
