@@ -11,9 +11,11 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
+from data.download import sha256
 from lab.errors import UserError, require
 from lab.flags import ROOT, flag, spelled
 from lab.live import LiveLine, clock
@@ -120,16 +122,25 @@ def is_finished(path, arguments):
     """Return whether a job need not run again. Raises UserError for a run with other flags."""
     if not (path / "result.json").exists():
         # Maps are drawn once. compare.py leaves neither file: it may have more runs now
-        return (path / "maps.json").exists()
+        return is_up_to_date(path / "maps.json", arguments)
     if (path / "config.json").exists():
         check_flags(path, arguments)
         return True
     # No run, but a look at runs: repeated with other arguments, such as more runs
-    return str(read_result(path).get("command")).endswith(shlex.join(arguments))
+    same = str(read_result(path).get("command")).endswith(shlex.join(arguments))
+    return same and is_up_to_date(path / "result.json", arguments)
+
+
+def is_up_to_date(file, arguments):
+    """Return whether a look has written its file since the runs in its arguments were trained."""
+    runs = [os.path.join(word, "result.json") for word in arguments]
+    newest = max((os.path.getmtime(run) for run in runs if os.path.exists(run)), default=0)
+    return file.exists() and newest <= os.path.getmtime(file)
 
 
 def check_flags(path, arguments):
-    """Raise UserError if the finished run in a folder was given other flags than these."""
+    """Raise UserError if the finished run in a folder was given other flags than these, or if its
+    --encoder has been trained again."""
     config, now = read_config(path), typed_flags(arguments)
     for name in dict.fromkeys([*now, *config.get("given", ())]):
         had, given = config["flags"].get(name), now.get(name, "its default")
@@ -137,6 +148,10 @@ def check_flags(path, arguments):
         fits = had is None or name in MAY_CHANGE or resolved or is_same(had, given)
         remedy = "choose another --out, or delete or rename that folder"
         require((fits, f"{path}: finished with {spelled(name)} {had}, not {given}; {remedy}"))
+    weights, had = Path(now.get("encoder", "")) / "best.pt", config.get("encoder_sha256")
+    same = not had or not weights.exists() or sha256(weights) == had
+    problem = f"{path}: {weights.parent} was trained again since this was trained on it"
+    require((same, f"{problem}; delete or rename {path}"))
 
 
 def typed_flags(words):

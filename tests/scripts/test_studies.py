@@ -10,12 +10,14 @@ import time
 import pytest
 from helpers import SHORT, assert_complains, call, result_of, succeed
 
+from data.download import sha256
+from data.files import write_json
 from lab.errors import UserError
 from lab.records import read_record
 from lab.resume import can_resume
 from lab.signals import Interrupted
 from studies import clap, nope
-from studies.jobs import JobFlags, Progress, list_places, run_all
+from studies.jobs import JobFlags, Progress, is_finished, list_places, run_all
 
 
 def test_study_nope(corpus, tmp_path, monkeypatch, jobs_in_process):
@@ -136,15 +138,29 @@ def test_kill_ends_the_jobs_too(corpus, tmp_path):
     assert can_resume(tmp_path / "run") and not (tmp_path / "next").exists()
 
 
-def test_a_look_with_other_arguments_is_made_again(tmp_path, finished, jobs_in_process, capsys):
+def test_a_look_at_other_or_newer_runs_is_made_again(tmp_path, copied, jobs_in_process, capsys):
     def look(*argv):
         run_all(tmp_path, [[("look", "studies.averages", argv)]], JobFlags(jobs=1))
         return capsys.readouterr().out
 
-    run = finished("train_lm")
+    run = copied("train_lm")
     assert "finished before" not in look(run, "--blocks", 20)
     assert "finished before" in look(run, "--blocks", 20)
     assert "finished before" not in look(run, "--blocks", 30)
+    os.utime(run / "result.json")  # as if it had been trained again
+    assert "finished before" not in look(run, "--blocks", 30)
+    assert "finished before" in look(run, "--blocks", 30)
+
+
+def test_a_classifier_whose_encoder_was_trained_again_is_refused(tmp_path, finished):
+    encoder = finished("train_mlm")
+    config = {"flags": {"encoder": str(encoder)}, "encoder_sha256": sha256(encoder / "best.pt")}
+    write_json(tmp_path / "config.json", config)
+    write_json(tmp_path / "result.json", {})
+    assert is_finished(tmp_path, ["--encoder", str(encoder)])
+    write_json(tmp_path / "config.json", config | {"encoder_sha256": "of earlier weights"})
+    with pytest.raises(UserError, match=f"{encoder} was trained again"):
+        is_finished(tmp_path, ["--encoder", str(encoder)])
 
 
 def test_the_time_left_counts_unfinished_trainings(tmp_path):
