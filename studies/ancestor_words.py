@@ -20,11 +20,13 @@ from data.masked_comments import VIEWS, fixed_batches, read_forests
 from data.tokenizer import BOS, UNK, word_starts
 from lab import tables
 from lab.command import main
+from lab.comparison.finished import check_finished, configuration_of
 from lab.errors import require
 from lab.flags import flag
 from lab.folder import figures_folder
 from lab.load import read_run
 from lab.machine import set_up_device
+from lab.records import read_config
 from nets.device import send_all
 from studies.report import finish
 
@@ -46,12 +48,24 @@ class Flags:
 def study(flags):
     started, device = time.perf_counter(), set_up_device(flags)
     folders = list(dict.fromkeys(map(Path, flags.runs)))
+    check_same_but_seed(folders)
     measured = [measure(read_run(folder, ("thread",), device=device)) for folder in folders]
     out = figures_folder(flags.out or folders[0] / "ancestors")
     out.mkdir(parents=True, exist_ok=True)
     print(write_table(out / "ancestors", measured))
     numbers = {"runs": dict(zip(map(str, folders), measured))}
     finish(flags, out, started, numbers, ("ancestors.md", "ancestors.tex"))
+
+
+def check_same_but_seed(folders):
+    """Raise UserError for runs that are not finished, or that differ in more than the seed."""
+    first, _ = configuration_of(read_config(folders[0]))
+    for folder in folders:
+        config = read_config(folder)
+        check_finished(folder, config)
+        problem = f"{folder}: differs from {folders[0]} in more than the seed"
+        same = configuration_of(config)[0] == first
+        require((same, f"{problem}; give runs that differ in the seed alone"))
 
 
 def measure(run):

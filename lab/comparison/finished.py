@@ -51,13 +51,7 @@ def read_finished(folder):
             f"{folder}: its config.json describes no run of a kind that is compared; "
             f"give runs of {', '.join(KINDS)}"
         )
-    if not (folder / "result.json").exists():
-        finish = "repeat its command"
-        if kind != "baselines":
-            finish = resume_command(script_of_run(config) or "train_KIND.py", folder)
-        remedy = f"leave it out, or finish it with: {finish}"
-        raise UserError(f"{folder}: not finished, result.json is missing; {remedy}")
-
+    check_finished(folder, config)
     result = read_result(folder)
     if isinstance(result.get("parameters"), dict):
         result["parameters"] = result["parameters"].get("total")
@@ -77,6 +71,16 @@ def read_finished(folder):
         tokens=matching(result, "tokens/(.+)"),
         metrics=read_metrics(folder),
     )
+
+
+def check_finished(folder, config):
+    """Raise UserError unless a run has written result.json."""
+    finish = "repeat its command"
+    if config.get("kind") != "baselines":
+        finish = resume_command(script_of_run(config) or "train_KIND.py", folder)
+    remedy = f"leave it out, or finish it with: {finish}"
+    problem = f"{folder}: not finished, result.json is missing; {remedy}"
+    require(((folder / "result.json").exists(), problem))
 
 
 def matching(result, pattern):

@@ -1,10 +1,14 @@
 """ancestor_words.py: a cache of the ancestors' words, beside the reader of train_thread.py."""
 
+import json
+import shutil
+
 import pytest
 import torch
-from helpers import call, result_of, succeed, train, write_posts
+from helpers import assert_complains, call, result_of, succeed, train, write_posts
 
 from data.corpora.threads import Tree
+from data.files import write_json
 from data.forest import Forest
 from data.tokenizer import train_tokenizer
 from studies import ancestor_words
@@ -46,3 +50,11 @@ def test_the_views_are_those_of_the_run(tmp_path):
         assert found[words] == pytest.approx(expected, rel=1e-4)
     assert found["count"] == [result["tokens/test"], result["tokens/test-repeated"]]
     assert found["cache of its ancestors"][0] < 0.9 * found["alone"][0]
+
+    other = shutil.copytree(tmp_path / "run", tmp_path / "other")
+    config = json.loads((other / "config.json").read_text(encoding="utf-8"))
+    write_json(other / "config.json", config | {"flags": config["flags"] | {"mask_rate": 0.5}})
+    refused = call("ancestor_words", tmp_path / "run", other)
+    assert_complains(refused, f"{other}: differs from", "in the seed alone")
+    (other / "result.json").unlink()
+    assert_complains(call("ancestor_words", other), f"{other}: not finished")
