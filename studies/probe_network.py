@@ -123,5 +123,12 @@ def middle_of(positions):
     return (positions - positions.median()).abs().float().mean().item()
 
 
+def entropy_of(positions):
+    """Return the entropy in nats of positions (N,): the loss of a probe that knows only how often
+    each one occurs. It is log T for blocks of T tokens, and lower for sentences."""
+    shares = positions.bincount().double() / len(positions)
+    return torch.special.entr(shares).sum().item()
+
+
 def layer_name(i):
     return f"layer {i}" if i else "embeddings"

@@ -10,7 +10,7 @@ Three numbers say how good the probe is. A layer that knows nothing gets the num
 
     argmax   distance from the likeliest position to the true one, as in the source (random guess)
     median   distance from the median of the probe's distribution (always the middle)
-    nats     cross-entropy of the true position (log of the number of positions)
+    nats     cross-entropy of the true position (entropy of the positions)
 """
 
 import math
@@ -27,6 +27,7 @@ from lab.figures import legend_below, make_figure, over_seeds, save, styled
 from lab.flags import flag
 from studies.probe_network import (
     FitFlags,
+    entropy_of,
     fit_probes,
     layer_name,
     middle_of,
@@ -74,7 +75,7 @@ def measure(run, corpus, flags):
         "nothing": {
             "argmax": (torch.arange(T)[:, None] - truth).abs().float().mean().item(),
             "median": middle_of(truth),
-            "nats": math.log(T),
+            "nats": entropy_of(truth),
         },
         "example": {"guessed": [r["median"].tolist() for r in example], "true": true.tolist()},
     }
@@ -86,7 +87,7 @@ def measure(run, corpus, flags):
 SCORES = (  # name, what the caption says, what the column of a layer that knows nothing says
     ("argmax", "Mean distance in tokens from the probe's likeliest position", "random guess"),
     ("median", "Mean distance in tokens from the probe's median position", "always the middle"),
-    ("nats", "Cross-entropy of the probe in nats", "log T"),
+    ("nats", "Cross-entropy of the probe in nats", "entropy of positions"),
 )
 
 
