@@ -49,8 +49,9 @@ class Measured:
     @property
     def spread(self):
         """Return the words of a caption for the ± of its numbers, "" for single runs."""
-        seeds = max(len(r["seeds"]) for r in self.results.values())
-        return f", ± sample standard deviation over {seeds} seeds" * (seeds > 1)
+        several = sorted({len(r["seeds"]) for r in self.results.values()} - {1})
+        counts = " or ".join(map(str, several))
+        return f", ± sample standard deviation over {counts} seeds" if several else ""
 
     @property
     def corpora(self):

@@ -11,7 +11,7 @@ from data.files import write_json
 from lab.records import read_config
 from model import Decoder, Encoder
 from studies import probe_network
-from studies.probes import labelled
+from studies.probes import Measured, labelled
 
 FLAGS = probe_network.FitFlags(runs=[], steps=150, batch_size=256, lr=5e-3)
 
@@ -64,6 +64,21 @@ def test_the_scores_of_a_known_distribution():
     assert scores["argmax"] == pytest.approx([sum(range(12)) / 12])
     assert scores["median"] == pytest.approx([(1 + sum(range(11))) / 12])
     assert readings[0]["nats"][:2].tolist() == pytest.approx([-math.log(0.4), -math.log(0.3)])
+
+
+def test_a_probe_that_knows_only_frequencies_has_the_loss_of_their_entropy():
+    sentences = torch.tensor([0, 0, 1, 2])  # the first position is in every sentence
+    assert probe_network.entropy_of(sentences) == pytest.approx(1.5 * math.log(2))
+    assert probe_network.entropy_of(torch.arange(12).repeat(5)) == pytest.approx(math.log(12))
+
+
+def test_captions_name_the_numbers_of_seeds():
+    def spread(*counts):
+        results = {str(i): {"seeds": list(range(n))} for i, n in enumerate(counts)}
+        return Measured(None, 0, None, results).spread
+
+    assert spread(1, 1) == "" and spread(1, 3, 3).endswith("over 3 seeds")
+    assert spread(3, 2, 1).endswith("over 2 or 3 seeds")
 
 
 def test_states_are_those_of_the_real_tokens():
