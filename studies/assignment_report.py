@@ -98,10 +98,9 @@ def accuracy(runs, part, name, what):
     header = ["positions", *shares]
     caption = f"Accuracy (%) of {what} on the test rows of {runs.name}. {runs.numbers}"
 
-    # Test rows that also appear in the training data may be memory, so the others count
-    shown, rows_are, n = "test", "test rows", len(runs.seen)
-    if "unseen" in shares and runs.split == "full":
-        shown, rows_are, n = "unseen", "unseen test rows", n - sum(runs.seen)
+    shown, rows_are, n = runs.rows_that_count(), "test rows", len(runs.seen)
+    if shown == "unseen":
+        rows_are, n = "unseen test rows", n - sum(runs.seen)
     values = {
         POSITION_NAMES[pos]: [100 * a for a in runs.values(f"{part}-{pos}", f"accuracy/{shown}")]
         for pos in COMPARED
@@ -241,7 +240,7 @@ def four_positions(runs):
     """Compare ALiBi with each other encoding, seed by seed."""
     columns = []  # (heading, {pos: a value for each seed}, difference, 1 if higher is better)
     if "classifier" in runs.parts:
-        share = "unseen" if "accuracy/unseen" in runs.baselines() else "test"
+        share = runs.rows_that_count()
         values = {pos: runs.values(f"classifier-{pos}", f"accuracy/{share}") for pos in COMPARED}
         columns.append((("accuracy (points)", share), values, lambda a, b: 100 * (a - b), 1))
     if "lm" in runs.parts:

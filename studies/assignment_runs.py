@@ -52,6 +52,12 @@ class Runs:
     def baselines(self):
         return read_result(self.out / "baselines")
 
+    def rows_that_count(self):
+        """Return the part of the test rows on which models are compared. Rows that also appear in
+        the training data may be memory, so the others count."""
+        some_seen = "accuracy/unseen" in self.baselines()
+        return "unseen" if some_seen and self.split == "full" else "test"
+
     def perplexities(self, pos, at=""):
         """Return the perplexity of all test sets together, for every seed of a decoder."""
         return [

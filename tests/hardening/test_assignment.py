@@ -167,6 +167,7 @@ def test_a_corpus_without_text(own_corpus, tmp_path):
     page = read(tmp_path / "out" / "report.html")
     assert "Part 2, language modelling, is left out" in page and "Part 2:" not in page
     assert "Part 1:" in page and "Train short" not in page and "Perplexity: of all" not in page
+    assert "accuracy (points) test" in page  # none was seen in training
     assert "trained jointly on 54 rows" in page and "One seed cannot tell" in page
 
 
