@@ -71,13 +71,14 @@ class Runs:
 def write_table(runs, name, header, rows, caption):
     """Write tables/NAME.md and .tex; return the Markdown.
 
-    caption: plain text, without the marks of Markdown.
+    rows, caption: plain text, without the marks of Markdown.
     """
     folder = runs.out / "tables"
     folder.mkdir(exist_ok=True)
     tables.write(folder / name, header, rows, caption)
     link = f"LaTeX: [tables/{name}.tex](tables/{name}.tex)"
-    return f"{tables.markdown(header, rows)}\n*{literal(caption, 1000)} {link}*"
+    cells = [row and list(map(literal, row)) for row in rows]
+    return f"{tables.markdown(header, cells)}\n*{literal(caption, 1000)} {link}*"
 
 
 def conclude(values, best, what, unit=""):
