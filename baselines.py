@@ -183,9 +183,11 @@ def measure_classifier(corpus, seen, note, flags):
     result, floor = {"smoothing": smoothing} | predictions.scores(), corpus.floor
     best = ["best possible"] if "accuracy/test" in floor else []
     print_row("accuracy", ["test rows", "majority class", "naive Bayes", *best])
-    parts = {"test": ("all", len(seen))}
-    parts["seen"] = label_of_seen(flags.split == "clean"), int(seen.sum())
-    parts["unseen"] = "unseen", int((~seen).sum())
+    parts = {
+        "test": ("all", len(seen)),
+        "seen": (label_of_seen(flags.split == "clean"), int(seen.sum())),
+        "unseen": ("unseen", int((~seen).sum())),
+    }
     for name, (label, n) in parts.items():
         key = f"accuracy/{name}"
         if key in shares:

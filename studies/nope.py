@@ -206,43 +206,46 @@ def cost(arguments, first):
 def write_tables(out, data_name, size, result, masked):
     """Write encodings, depths, lengths and masked as .md and .tex; return the Markdown of all."""
     n_layer, T = main_shape(size)
-    steps, tokens, width = size["steps"], size["tokens"], size["n_embd"]
-    spread = "± is the sample standard deviation over seeds."
-    how = f"Data {data_name}, width {width}, {steps:,} steps of {tokens:,} tokens. {spread}"
     shape = f"{n_layer} layers, blocks of {T}"
+    spread = "± is the sample standard deviation over seeds."
+    budget = f"{size['steps']:,} steps of {size['tokens']:,} tokens"
+    how = f"Data {data_name}, width {size['n_embd']}, {budget}. {spread}"
     by_shape = {(m.pos, m.n_layer, m.length, m.anchor): values for m, values in result.items()}
 
     def row(name, *keys):
         found = [by_shape.get(key) for key in keys]
         return [name, *(tables.spread(values, 2) if values else "–" for values in found)]
 
-    anchors = ["no anchor", "anchor"]
-    encodings = [
-        row(POSITION_NAMES[p], *((p, n_layer, T, anchor) for anchor in ANCHORS)) for p in COMPARED
-    ]
-    depths = [
-        row(f"{n} layer{'s' * (n > 1)}", *(("nope", n, T, anchor) for anchor in ANCHORS))
-        for n in size["depths"]
-    ]
-    lengths = [
-        row(POSITION_NAMES[p], *((p, n_layer, n, True) for n in size["lengths"])) for p in PAIR
-    ]
-    bags = [[POSITION_NAMES[p], tables.spread(values, 2)] for p, values in masked.items()]
-    tokens_of = [f"{length} tokens" for length in size["lengths"]]
-    masks = f"{size['mlm']['steps']:,} steps of {size['mlm']['batch_size']} sequences"
-    by_encoding = f"Test perplexity by position encoding, {shape}. {how}"
-    by_depth = f"Test perplexity of NoPE by depth, blocks of {T}. {how}"
-    by_length = f"Test perplexity by length of the blocks, with anchor, {n_layer} layers. {how}"
-    of_masked = (
-        f"Masked-LM perplexity on held-out lines of {data_name}, {shape}, {masks}. An encoder "
-        f"without positions sees a bag of words. {spread}"
+    encodings = tables.write(
+        out / "encodings",
+        ["positions", "no anchor", "anchor"],
+        [row(POSITION_NAMES[p], *((p, n_layer, T, a) for a in ANCHORS)) for p in COMPARED],
+        f"Test perplexity by position encoding, {shape}. {how}",
     )
-    return [
-        tables.write(out / "encodings", ["positions", *anchors], encodings, by_encoding),
-        tables.write(out / "depths", ["NoPE", *anchors], depths, by_depth),
-        tables.write(out / "lengths", ["positions", *tokens_of], lengths, by_length),
-        tables.write(out / "masked", ["positions", "masked-LM perplexity"], bags, of_masked),
-    ]
+    depths = tables.write(
+        out / "depths",
+        ["NoPE", "no anchor", "anchor"],
+        [
+            row(f"{n} layer{'s' * (n > 1)}", *(("nope", n, T, a) for a in ANCHORS))
+            for n in size["depths"]
+        ],
+        f"Test perplexity of NoPE by depth, blocks of {T}. {how}",
+    )
+    lengths = tables.write(
+        out / "lengths",
+        ["positions", *(f"{length} tokens" for length in size["lengths"])],
+        [row(POSITION_NAMES[p], *((p, n_layer, n, True) for n in size["lengths"])) for p in PAIR],
+        f"Test perplexity by length of the blocks, with anchor, {n_layer} layers. {how}",
+    )
+    budget = f"{size['mlm']['steps']:,} steps of {size['mlm']['batch_size']} sequences"
+    of_masked = tables.write(
+        out / "masked",
+        ["positions", "masked-LM perplexity"],
+        [[POSITION_NAMES[p], tables.spread(values, 2)] for p, values in masked.items()],
+        f"Masked-LM perplexity on held-out lines of {data_name}, {shape}, {budget}. An encoder "
+        f"without positions sees a bag of words. {spread}",
+    )
+    return encodings, depths, lengths, of_masked
 
 
 def report_parts(out, written):
