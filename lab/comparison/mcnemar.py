@@ -89,9 +89,12 @@ def describe(tests):
 
 def spell(result):
     """Return "41 rows (25 to 16), p = 0.211"."""
-    a, b, p = result["only_first"], result["only_second"], result["p"]
-    rows = f"{a + b:,} row{'s' * (a + b != 1)} ({a:,} to {b:,})"
-    return f"{rows}, p = {p:.3f}" if p >= 0.001 else f"{rows}, p < 0.001"
+    a, b = result["only_first"], result["only_second"]
+    return f"{a + b:,} row{'s' * (a + b != 1)} ({a:,} to {b:,}), {spell_p(result['p'])}"
+
+
+def spell_p(p):
+    return f"p = {p:.3f}" if p >= 0.001 else "p < 0.001"
 
 
 def verdict(test):

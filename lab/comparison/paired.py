@@ -6,7 +6,7 @@ Runs of the same seed are compared with each other, which removes what the seed 
 import math
 import statistics
 
-LEVEL = 0.05  # a difference is significant if p is below
+from lab.comparison.mcnemar import LEVEL, spell_p
 
 
 def p_value(t, n):
@@ -84,10 +84,9 @@ def describe(tests):
         f"p < {LEVEL} is significant.\n"
     ]
     for test in tests:
-        p = f"p = {test['p']:.3f}" if test["p"] >= 0.001 else "p < 0.001"
         verdict = "significant" if test["p"] < LEVEL else "not significant"
         lines.append(
             f"- {test['worse']} is {test['percent']:.1f} ± {test['deviation']:.1f}% above "
-            f"{test['better']} over {test['seeds']} seeds, {p}: {verdict}"
+            f"{test['better']} over {test['seeds']} seeds, {spell_p(test['p'])}: {verdict}"
         )
     return "\n".join(lines)
