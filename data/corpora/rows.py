@@ -26,7 +26,8 @@ def load(path):
     if not 2 <= len(classes) <= max(2, len(labelled) // 4):
         raise DataError(
             f"{path}: expected at least two classes of several rows each, found {len(classes)} in "
-            f"{len(labelled)} rows; check which column holds the labels"
+            f"{len(labelled)} rows; check which column holds the labels, or read sentence pairs "
+            "with beyond.train_tlm or beyond.train_seq2seq --task translate"
         )
     rows = [(classes.index(label), text) for label, text in labelled]
     rows, test_rows = hold_out(rows, TEST_SHARE, seed=0, key=lambda row: row[1])

@@ -179,6 +179,12 @@ def test_training_pairs_longer_than_a_block(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_pairs_without_the_task_are_recognised(tmp_path):
+    (tmp_path / "pairs.tsv").write_text("".join(f"a cat {n}\tun chat {n}\n" for n in range(40)))
+    outcome = call("train_seq2seq", data=tmp_path / "pairs.tsv", out=tmp_path / "run")
+    assert_complains(outcome, "pairs.tsv: expected at least two classes", "--task translate")
+
+
 @pytest.mark.parametrize(
     "text, parts",
     [
