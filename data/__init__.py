@@ -16,6 +16,7 @@ NAMED = {
     "toy-pairs": lambda: pairs.load_pairs("toy").corpus(),
 }
 NAMES = tuple(NAMED)
+UNLABELLED = ("pydocs", "wikitext2", "toy-pairs")  # the NAMES without labelled rows
 READERS = {".txt": text.load, ".tsv": rows.load, ".csv": rows.load}
 
 

@@ -7,13 +7,14 @@ import torch.nn.functional as F
 
 import data
 from data import batching
-from data.corpus import normalize
+from data.corpus import Corpus, normalize
 from data.files import DataError
 
 
 def load_labelled(name):
     """Read a corpus as `data.load` does. Raises DataError if it has no labelled rows."""
-    corpus = data.load(name)
+    # A named corpus without rows is refused before it is downloaded
+    corpus = Corpus(name) if name in data.UNLABELLED else data.load(name)
     if not corpus.rows:
         remedy = "give a .tsv, a .csv, or a folder with train_CLS.tsv and test_CLS.tsv"
         raise DataError(f"--data {name}: holds no labelled rows; {remedy}")

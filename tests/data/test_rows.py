@@ -157,3 +157,12 @@ def test_a_semicolon_after_a_comma_separates_no_cells(tmp_path):
 def test_a_header_of_unknown_names_is_suspected(name, tab, tmp_path, capsys):
     read_rows(write(tmp_path / name, f"Bewertung{tab}Satz\n", line=f"{{}}{tab}{{}}\n"))
     assert "if row 1 ('Bewertung') is a header, name its columns" in capsys.readouterr().err
+
+
+def test_a_named_corpus_without_rows_is_refused_before_it_is_downloaded(monkeypatch):
+    monkeypatch.setitem(data.NAMED, "wikitext2", lambda: pytest.fail("downloads"))
+    for name in data.UNLABELLED:
+        with pytest.raises(DataError, match=f"--data {name}: holds no labelled rows"):
+            load_labelled(name)
+    assert not any(data.load(name).rows for name in ("pydocs", "toy-pairs"))
+    assert load_labelled("toy").rows
