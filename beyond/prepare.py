@@ -51,7 +51,7 @@ class Flags:
         at_least=0.001,
         at_most=1024,
     )
-    threads: int = flag(0, "CPU threads", shown="all", at_least=0)
+    threads: int = flag(0, "CPU threads", shown="all", at_least=0, at_most=4096)
     overwrite: bool = flag(False, "delete the tokens in --out and start again")
     check: bool = flag(False, "only compare prepared folders with their checksums")
 
@@ -89,7 +89,7 @@ def prepare(flags):
 
 def check_flags(flags):
     """Raise UserError or DataError for flags that are out of range or exclude each other."""
-    asked = given(flags, "tokenizer", "vocab_size") if flags.vocab_from else ""
+    asked = given(flags, "tokenizer", "vocab_size", "sample_mb") if flags.vocab_from else ""
     own = f"--vocab-from {flags.vocab_from}: has its own vocabulary; leave {asked} out"
     require(
         (flags.out or flags.check, "--out is missing; give the folder for the tokens"),
