@@ -17,6 +17,7 @@ import time
 from dataclasses import dataclass
 
 from data.files import write_json
+from data.labelled import load_labelled
 from lab.command import main
 from lab.errors import UserError
 from lab.flags import flag
@@ -34,6 +35,7 @@ class Flags:
 
 def bench(flags):
     check_folder_of(flags.out)
+    load_labelled(flags.data)  # the classifiers come last: complain about a corpus without rows now
     rows, data = {}, ("--data", flags.data)
     with tempfile.TemporaryDirectory() as scratch:
         for part, script, more in PARTS:

@@ -42,7 +42,7 @@ class Flags:
     vocab_size: int = flag(2000, "size of the vocabulary", at_least=6)
     tokens: int = flag(8192, "tokens per step; a longer sequence is a step of its own", at_least=1)
     repeats: int = flag(3, "steps per measurement; the median is drawn", at_least=1)
-    threads: int = flag(1, "CPU threads; 0: all cores", at_least=0)
+    threads: int = flag(1, "CPU threads; 0: all cores", at_least=0, at_most=4096)
 
 
 def measure_lengths(flags):

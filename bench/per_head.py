@@ -2,11 +2,11 @@
 
     python -m bench.per_head lm speeches
 
-bench.assignment times poslab against it. Nothing here is shared with model.py.
+bench.assignment times poslab against it. No part of the model is shared with model.py.
 """
 
 import math
-import sys
+from dataclasses import dataclass
 
 import torch
 import torch.nn as nn
@@ -14,9 +14,18 @@ import torch.nn.functional as F
 
 import data
 from data import batching
+from data.labelled import load_labelled
 from data.tokenizer import train_tokenizer
+from lab.command import main
+from lab.flags import flag
 
 N_EMBD, N_HEAD, N_LAYER, N_FFN, BLOCK_SIZE, BATCH_SIZE = 64, 2, 4, 100, 32, 16
+
+
+@dataclass
+class Flags:
+    part: str = flag("", "part of the assignment", ("lm", "classifier"), positional=True)
+    data: str = flag("", "corpus, as in the training scripts", positional=True)
 
 
 class Head(nn.Module):
@@ -100,9 +109,14 @@ class PerHeadClassifier(nn.Module):
         return F.cross_entropy(self.logits(idx), targets)
 
 
-def train_lm(folder, steps=500):
+def train(flags):
+    train_part = {"lm": train_lm, "classifier": train_classifier}[flags.part]
+    train_part(flags.data)
+
+
+def train_lm(name, steps=500):
     """Train a decoder and print the perplexity of every set at every 100 steps (part 2)."""
-    corpus = data.load(folder)
+    corpus = data.load(name)
     tokenizer = train_tokenizer("word", corpus.texts())
     sets = {
         name: batching.stream(tokenizer, lines)
@@ -128,9 +142,9 @@ def train_lm(folder, steps=500):
             optimizer.step()
 
 
-def train_classifier(folder, epochs=15):
+def train_classifier(name, epochs=15):
     """Train a classifier and print the accuracy on train and test after every epoch (part 1)."""
-    corpus = data.load(folder)
+    corpus = load_labelled(name)
     tokenizer = train_tokenizer("word", corpus.texts())
 
     def tensors(rows):
@@ -158,4 +172,4 @@ def accuracy(model, idx, labels):
 
 
 if __name__ == "__main__":
-    {"lm": train_lm, "classifier": train_classifier}[sys.argv[1]](sys.argv[2])
+    main(train, Flags, __doc__)

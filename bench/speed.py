@@ -58,13 +58,13 @@ class Flags:
 
 
 def bench(flags):
-    sizes, tasks, positions, threads = check(flags)
+    tables, positions, threads = check(flags)
     described = {
         "command": typed_command(flags),
         "revision": git_revision(),
         "versions": versions(),
         "cores": cores(),
-        "sizes": {name: asdict(SIZES[name]) for name in sizes},
+        "sizes": {name: asdict(SIZES[name]) for name, _ in tables},
     }
     rows = []
     print(LEGEND, flush=True)
@@ -76,7 +76,7 @@ def bench(flags):
         peak = measure.MatmulPeak(device, getattr(torch, dtype))
         where = torch.cuda.get_device_name() if on_gpu else f"CPU threads: {n_threads}"
         by_cpu = not on_gpu and n_threads == 1
-        for name, task in ((n, t) for n in sizes for t in SIZES[n].tasks if t in tasks):
+        for name, task in tables:
             print(
                 f"\n{name}: {describe(SIZES[name])}; {where}, {dtype}{', compiled' * flags.compile}"
             )
@@ -139,25 +139,27 @@ def line(row):
 
 
 def check(flags):
-    """Return the sizes, tasks, positions (learned first) and thread counts. Raise UserError."""
+    """Return [(size, task), ...], positions (learned first) and thread counts. Raise UserError."""
     flags.sizes = flags.sizes or DEFAULT_SIZES[flags.device]
     sizes, tasks = known_names(flags, "sizes", SIZES), known_names(flags, "tasks", TASKS)
+    tables = [(name, task) for name in sizes for task in SIZES[name].tasks if task in tasks]
     try:
         threads = [cores() if n == "all" else int(n) for n in flags.threads.split(",")]
     except ValueError:
         threads = [0]
     on_cpu = flags.device == "cpu"
-    wrong = f'--threads {flags.threads}: must be positive numbers or "all", comma-separated'
+    wrong = f'--threads {flags.threads}: must be 1 to 4096 or "all", comma-separated'
     gpu = "--apart: compares CPU memory; leave it out or use --device cpu"
     graph = "--graph: records a CUDA graph; leave it out or use --device cuda"
     require(
-        (min(threads) > 0, wrong),
+        (tables, f"--tasks {flags.tasks}: none is timed at --sizes {flags.sizes}; choose another"),
+        (0 < min(threads) and max(threads) <= 4096, wrong),
         (on_cpu or not flags.apart, gpu),
         (not (on_cpu and flags.graph), graph),
     )
     check_folder_of(flags.out)
     positions = dict.fromkeys(["learned", *known_names(flags, "positions", POSITIONS)])
-    return sizes, tasks, list(positions), list(dict.fromkeys(threads if on_cpu else threads[:1]))
+    return tables, list(positions), list(dict.fromkeys(threads if on_cpu else threads[:1]))
 
 
 if __name__ == "__main__":

@@ -115,6 +115,7 @@ TABLE = (
     script("course.handout", "handout"),
     script("course.grade", "grade"),
     script("bench.assignment", "bench", CORPUS),
+    script("bench.per_head", "train"),
     script("bench.length", "measure_lengths"),
     script("bench.speed", "bench"),
 )

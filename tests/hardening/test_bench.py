@@ -14,7 +14,7 @@ from helpers import assert_complains, call, succeed
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from bench import contestants, measure, rivals, work
+from bench import contestants, measure, per_head, rivals, work
 
 SIZE = work.Size(2, 24, 3, 16, 3, 70, n_ffn=45, activation="relu")
 QUICK = ("--sizes", "tiny", "--threads", "1", "--repeats", "1", "--seconds", "0")
@@ -214,6 +214,8 @@ SPEED = [
     "--sizes huge",
     "--positions t5",
     "--threads 0",
+    "--threads 1,9999999999999999",
+    "--tasks causal --sizes roberta-base",
     "--out no/x.json",
     "--apart --device cuda",
     "--graph --device cpu",
@@ -225,7 +227,29 @@ LENGTH = ["--lengths 0", "--widths 100", "--out no/x.png", "--out x.txt"]
     "script, argv",
     [("speed", argv) for argv in SPEED]
     + [("length", argv) for argv in LENGTH]
-    + [("bench.assignment", "--out no/x.json")],
+    + [("bench.assignment", argv) for argv in ("--out no/x.json", "--data toy-pairs")],
 )
 def test_an_invalid_flag_is_named(script, argv):
     assert_complains(call(script, *argv.split()), argv.split(" --")[0])
+
+
+def test_more_threads_than_torch_can_count_are_refused():
+    told = call("length", threads=10**16)
+    assert_complains(told, "--threads must be at least 0 and at most 4,096")
+
+
+def test_the_per_head_implementation_names_an_invalid_argument(tmp_path):
+    assert_complains(call("bench.per_head"), "required: part, data")
+    assert_complains(call("bench.per_head", "mlm", "toy"), "invalid choice: 'mlm'")
+    assert_complains(call("bench.per_head", "lm", tmp_path / "no"), f"{tmp_path / 'no'}: no such")
+    assert_complains(call("bench.per_head", "classifier", "toy-pairs"), "holds no labelled rows")
+
+
+def test_the_per_head_implementation_trains(corpus, capsys):
+    per_head.train_lm(corpus, steps=100)
+    per_head.train_classifier(corpus, epochs=1)
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    before, after = (float(line[2]) for line in lines if line[1] == "train")
+    assert after < before / 2
+    epoch, train, test = lines[-1]
+    assert epoch == "1" and 0 < float(train) <= 1 and 0 < float(test) <= 1
