@@ -28,15 +28,13 @@ def compare(others, positions, size, task, flags, peak, by_cpu):
     torch._dynamo.reset()  # the shapes of the table before are not those of this one
     batches = make_batches(size, task)
     builders = {f"poslab {pos}": partial(Poslab, task=task, pos=pos) for pos in positions} | others
-    first, *names = builders
-    if W := flags.window:
-        names.append(name := f"{first}, window {W}")
-        builders[name] = partial(builders[first], window=W)
+    first = f"poslab {positions[0]}"
     recorded = f"{first}, CUDA graph"
+    if W := flags.window:
+        builders[f"{first}, window {W}"] = partial(builders[first], window=W)
     if flags.graph and task == "causal" and size.train:
         builders[recorded] = builders[first]
-        names.append(recorded)
-    ours = Contestant(builders[first], batches, size, flags, peak.device)
+    ours = Contestant(builders.pop(first), batches, size, flags, peak.device)
     config, n = ours.model.config, n_predicted(size, task)
     flops = measure.forward_flops(config, task, size.batch_size, size.block_size, n)
     work = {
@@ -49,14 +47,14 @@ def compare(others, positions, size, task, flags, peak, by_cpu):
         steps[phase] = max(1, math.ceil(flags.seconds / seconds))
 
     our_turns = {phase: [] for phase in steps}
-    for name in names:
+    for name, build in builders.items():
         theirs = None  # frees the memory of the one before
         try:
             if flags.apart and name in others:
                 theirs = Apart(name, size, task, flags)
             else:
                 contestant = Graphed if name == recorded else Contestant
-                theirs = contestant(builders[name], batches, size, flags, peak.device)
+                theirs = contestant(build, batches, size, flags, peak.device)
             pairs = {phase: [] for phase in steps}
             for _ in range(flags.repeats):
                 for phase, n_steps in steps.items():

@@ -83,8 +83,10 @@ def train(flags):
     empty = [name for c, name in enumerate(corpus.classes) if c not in labels]
     problem = f"--split {flags.split}, --valid {flags.valid}: leave no training rows of"
     require((not empty, f"{problem} {', '.join(empty)}; choose others"))
-    known = source.tokenizer if source else None
-    tokenizer = known or train_tokenizer(flags.tokenizer, corpus.texts(), flags.vocab_size)
+    if source:
+        tokenizer = source.tokenizer
+    else:
+        tokenizer = train_tokenizer(flags.tokenizer, corpus.texts(), flags.vocab_size)
     vocab_size = tokenizer.get_vocab_size()
     config = model_config(flags, source, not masked, vocab_size=vocab_size)
     parts = {"train": rows, "valid": held_out, "test": corpus.test_rows}
