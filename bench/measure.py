@@ -21,14 +21,17 @@ def forward_flops(config, task, B, T, n_predicted):
     (k, m) counts 2 n k m; training takes three times as many. Only necessary work counts:
 
     - the head and the last feed-forward layer at the n_predicted positions that have a target
-    - attention between visible pairs, T (T + 1) / 2 per causal sequence (papers often count T * T)
+    - attention between visible pairs, T (T + 1) / 2 per causal sequence (papers often count T * T),
+      fewer with a window
     """
     L, C, tokens = config.n_layer, config.n_embd, B * T
-    causal = T * (T + 1) // 2
+    W = min(config.window or T, T)
+    causal = T * W - W * (W - 1) // 2  # a token sees itself and W - 1 before it, if there are any
+    both = 2 * causal - T  # and as many after it
     stacks, attentions, pairs = {
-        "masked": (1, 1, T * T),
+        "masked": (1, 1, both),
         "causal": (1, 1, causal),
-        "seq2seq": (2, 3, T * T + causal + T * T),  # in the encoder, in the decoder, and across
+        "seq2seq": (2, 3, both + causal + T * T),  # in the encoder, in the decoder, and across
     }[task]
     projections = L * attentions * tokens * 8 * C * C  # query, key, value and output
     feed_forward_tokens = stacks * L * tokens - (tokens - n_predicted)

@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -30,17 +31,19 @@ def compare(others, positions, size, task, flags, peak, by_cpu):
     builders = {f"poslab {pos}": partial(Poslab, task=task, pos=pos) for pos in positions} | others
     first = f"poslab {positions[0]}"
     recorded = f"{first}, CUDA graph"
-    if W := flags.window:
-        builders[f"{first}, window {W}"] = partial(builders[first], window=W)
+    windowed = f"{first}, window {flags.window}"
+    if flags.window:
+        builders[windowed] = partial(builders[first], window=flags.window)
     if flags.graph and task == "causal" and size.train:
         builders[recorded] = builders[first]
     ours = Contestant(builders.pop(first), batches, size, flags, peak.device)
-    config, n = ours.model.config, n_predicted(size, task)
-    flops = measure.forward_flops(config, task, size.batch_size, size.block_size, n)
-    work = {
-        "flops": sum(flops.values()),
-        "tokens": size.batch_size * size.block_size * (2 if task == "seq2seq" else 1),
-    }
+    B, T, n = size.batch_size, size.block_size, n_predicted(size, task)
+
+    def work_of(window):
+        config = replace(ours.model.config, window=window)
+        flops = sum(measure.forward_flops(config, task, B, T, n).values())
+        return {"flops": flops, "tokens": B * T * (2 if task == "seq2seq" else 1)}
+
     steps = {}
     for phase in ("train", "eval") if size.train else ("eval",):
         seconds = min(ours.turn(phase, 1)[0] for _ in range(2))
@@ -63,6 +66,7 @@ def compare(others, positions, size, task, flags, peak, by_cpu):
                     our_turns[phase].append(mine)
                     pairs[phase].append((mine, Turn(theirs.turn(phase, n_steps), rate)))
             turns = {phase: [b for _, b in both] for phase, both in pairs.items()}
+            work = work_of(flags.window if name == windowed else 0)
             yield {"name": name, **summary(theirs, turns, work, by_cpu, pairs)}
         except torch.OutOfMemoryError:
             yield {"name": name, "error": "out of memory"}
@@ -73,7 +77,7 @@ def compare(others, positions, size, task, flags, peak, by_cpu):
             for _ in range(flags.repeats):
                 rate = peak.rate()
                 our_turns[phase].append(Turn(ours.turn(phase, n_steps), rate))
-    yield {"name": first, **summary(ours, our_turns, work, by_cpu)}
+    yield {"name": first, **summary(ours, our_turns, work_of(window=0), by_cpu)}
 
 
 def summary(contestant, turns, work, by_cpu, pairs=None):

@@ -15,6 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from bench import contestants, measure, per_head, rivals, work
+from model import score_bias
 
 SIZE = work.Size(2, 24, 3, 16, 3, 70, n_ffn=45, activation="relu")
 QUICK = ("--sizes", "tiny", "--threads", "1", "--repeats", "1", "--seconds", "0")
@@ -60,6 +61,15 @@ def test_flops_are_those_that_torch_counts(task, pos):
     future = 0 if task == "masked" else SIZE.n_layer * B * T * (T - 1) // 2 * 4 * SIZE.n_embd
     assert forward.get_total_flops() == sum(flops.values()) + future
     assert training.get_total_flops() == 3 * forward.get_total_flops()
+
+
+@pytest.mark.parametrize("window", [1, 3, 8, 20])
+@pytest.mark.parametrize("task", ["masked", "causal"])
+def test_a_window_counts_only_the_pairs_that_are_visible(task, window):
+    config = contestants.Poslab(SIZE, task, "learned", window).config
+    seen = score_bias(8, config, task == "causal").isfinite().sum().item()
+    flops = measure.forward_flops(config, task, 1, 8, 8)["attention"]
+    assert flops == SIZE.n_layer * seen * 4 * SIZE.n_embd
 
 
 @pytest.mark.parametrize("task", work.TASKS)
