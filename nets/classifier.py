@@ -44,8 +44,10 @@ class Classifier(nn.Module):
             nn.init.zeros_(self.head.layers[-1].weight)
 
     def features(self, idx, mask=None):
-        """idx, mask (B, T) -> (B, n_features). Those of a frozen body are computed only once, so
-        weights used here would not be trained; those of the head are."""
+        """idx, mask (B, T) -> (B, n_features), the pooled states of each sentence.
+
+        With a frozen body they are computed only once, so put weights to train into the head.
+        """
         if mask is None:
             mask = torch.ones_like(idx, dtype=torch.bool)
         h, states = self.body(idx, mask, need_states=True)

@@ -135,7 +135,7 @@ def prepare(n_head, T, variant, window, device):
     slopes = alibi_slopes(half if variant == "one-sided" else n_head).to(device)
 
     def allowed(b, h, i, j):
-        seen = j >= 0
+        seen = j >= 0  # always true; a kernel needs a tensor
         if variant == "causal":
             seen = j <= i
         if variant == "one-sided":
