@@ -357,7 +357,8 @@ def test_a_malformed_flag_is_named(name):
         pytest.fail(f"accepts {flags}")
 
     # argparse reports a missing positional argument first
-    given = ["run"] if any(f.metadata["positional"] for f in script_of(name).flags.values()) else []
+    about = [field.metadata for field in script_of(name).flags.values()]
+    given = [(each["choices"] or ["run"])[0] for each in about if each["positional"]]
     bad = [["--no-such-flag"]]
     for flag, field in script_of(name).flags.items():
         option = "--" + flag.replace("_", "-")
@@ -384,7 +385,8 @@ WITHOUT = {"seed", "max_tree_size"} | {field.name for field in fields(Config)}  
 @pytest.mark.parametrize("name", MODULES)
 def test_a_number_beyond_the_limits_of_its_flag_is_refused(name):
     module = script_module(name)
-    given = ["run"] if any(f.metadata["positional"] for f in script_of(name).flags.values()) else []
+    about = [field.metadata for field in script_of(name).flags.values()]
+    given = [(each["choices"] or ["run"])[0] for each in about if each["positional"]]
     for flag, field in script_of(name).flags.items():
         limits = field.metadata["limits"]
         assert limits or field.type not in (int, float) or flag in WITHOUT, flag
