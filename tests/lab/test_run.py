@@ -112,6 +112,7 @@ def test_the_time_left_is_estimated_without_the_first_evaluation(tmp_path, monke
         now[0] += 1
         run.record_step(step, torch.tensor(1.0), tokens=16)
     assert "16 tokens/s  3:19 left" in capsys.readouterr().err
+    run.live.clear()  # all lines share a terminal, also those of later tests
 
 
 def test_the_command_to_resume_starts_as_many_processes(monkeypatch):
