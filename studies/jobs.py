@@ -94,7 +94,7 @@ def run_job(out, folder, module, arguments, progress, places):
     """Run one job in a process of its own, in a free place, unless it is finished."""
     path, arguments = out / folder, [*map(str, arguments), "--out", str(out / folder)]
     if is_finished(path, arguments):
-        progress.end(folder, "finished before", new=False)
+        progress.end(folder, "finished before")
         return
     resume = ["--resume"] if can_resume(path) else []
     command = [sys.executable, "-m", module, *arguments, *resume]
@@ -184,7 +184,7 @@ class Progress:
 
     def __init__(self, out, costs):
         self.out, self.left = out, costs  # {folder: cost} of the jobs that are not finished
-        self.running = {}  # {folder: --steps as typed}
+        self.running = {}  # {folder: (--steps as typed, the share that was trained before)}
         self.jobs = []  # every process that was started
         self.n_jobs, self.spent = len(costs), 0.0  # spent: the cost of jobs run in this process
         self.started, self.live = time.perf_counter(), LiveLine()
@@ -206,20 +206,21 @@ class Progress:
 
     def begin(self, folder, steps):
         with self.lock:
-            self.running[folder] = steps
+            self.running[folder] = steps, self.share(folder, steps)
 
-    def end(self, folder, words, new=True):
+    def end(self, folder, words):
         with self.lock:
-            self.running.pop(folder, None)
-            cost = self.left.pop(folder)
-            self.spent += cost if new else 0
+            _, before = self.running.pop(folder, (None, 1.0))
+            self.spent += self.left.pop(folder) * (1 - before)
             self.live.say(f"[{self.state()}] {folder}: {words}")
 
     def state(self):
         """Return "3/8, about 2 min left"; without a time before anything is computed."""
-        running = self.running.items()
-        partly = sum(self.left[folder] * self.share(folder, steps) for folder, steps in running)
-        done, left = self.spent + partly, sum(self.left.values()) - partly
+        done, left = self.spent, sum(self.left.values())
+        for folder, (steps, before) in self.running.items():
+            share = self.share(folder, steps)
+            done += self.left[folder] * (share - before)
+            left -= self.left[folder] * share
         count = f"{self.n_jobs - len(self.left)}/{self.n_jobs}"
         if not done:
             return count

@@ -1,5 +1,6 @@
 """The two studies, tiny: every run is there, the tables show its numbers, nothing runs twice."""
 
+import json
 import math
 import os
 import signal
@@ -11,7 +12,7 @@ import pytest
 from helpers import SHORT, assert_complains, call, result_of, succeed
 
 from data.download import sha256
-from data.files import write_json
+from data.files import write_json, write_text
 from lab.errors import UserError
 from lab.records import read_record
 from lab.resume import can_resume
@@ -147,7 +148,7 @@ def test_a_look_at_other_or_newer_runs_is_made_again(tmp_path, copied, jobs_in_p
     assert "finished before" not in look(run, "--blocks", 20)
     assert "finished before" in look(run, "--blocks", 20)
     assert "finished before" not in look(run, "--blocks", 30)
-    os.utime(run / "result.json")  # as if it had been trained again
+    os.utime(tmp_path / "look" / "result.json", (0, 0))  # as if the run had been trained since
     assert "finished before" not in look(run, "--blocks", 30)
     assert "finished before" in look(run, "--blocks", 30)
 
@@ -168,6 +169,25 @@ def test_the_time_left_counts_unfinished_trainings(tmp_path):
     progress = Progress(tmp_path, {"": 1.0})
     assert [progress.share("", steps) for steps in ("8", "2", "0", None)] == [0.5, 1, 0, 0]
     assert progress.share("not begun", "8") == 0
+
+
+def test_the_time_left_is_estimated_from_the_steps_of_this_call(tmp_path, monkeypatch):
+    def train_to(step):
+        write_text(tmp_path / "resumed" / "metrics.jsonl", json.dumps({"step": step}))
+
+    now = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    (tmp_path / "resumed").mkdir()
+    train_to(50)
+    progress = Progress(tmp_path, {"finished": 9.0, "resumed": 1.0, "next": 1.0})
+    progress.end("finished", "finished before")
+    progress.begin("resumed", "100")
+    now[0] = 60.0
+    assert progress.state() == "1/3"
+    train_to(75)
+    assert progress.state() == "1/3, about 5:00 left"  # a quarter of a training takes a minute
+    progress.end("resumed", "")
+    assert progress.state() == "2/3, about 2:00 left"
 
 
 def test_jobs_share_the_gpus_or_leave_them_alone(monkeypatch):
