@@ -348,17 +348,6 @@ def tiny_model(body=Encoder, **more):
     return LanguageModel(body(Config(**sizes | {"init_std": 0.3} | more))).eval()
 
 
-# The parts of torch's own layers: their names there and here
-TORCHS = {
-    "self_attn.in_proj_": "attention.qkv.",
-    "self_attn.out_proj.": "attention.out.",
-    "linear1.": "feed_forward.up.",
-    "linear2.": "feed_forward.down.",
-    "norm1.": "norm1.",
-    "norm2.": "norm2.",
-}
-
-
 # ---------------------------------------------------------------------------------------- comparing
 
 

@@ -1,11 +1,11 @@
-"""Blocks against torch's own; heads and losses by hand; pooling, sizes and initial weights."""
+"""Heads and losses by hand; pooling, sizes and initial weights."""
 
 import math
 
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import TORCHS, WORDS, tiny_model
+from helpers import WORDS, tiny_model
 from torch import nn
 
 from data.labelled import Rows
@@ -16,60 +16,6 @@ from model import Config, Decoder, Encoder, LanguageModel, LMHead
 from nets.classifier import Classifier, ClassifierHead, pool_tokens
 from nets.ensemble import Ensemble
 from nets.features import compute_logits
-
-# ---------------------------------------------------------------------------- config
-
-
-def test_a_config_names_the_choice_that_is_wrong():
-    with pytest.raises(ValueError, match="pos must be one of learned, sinusoidal, alibi"):
-        Config(pos="rotary")
-
-
-# ---------------------------------------------------------------------------- blocks
-
-
-def torchs_layer(block, config):
-    """Return torch's own encoder layer with the weights of a block, and the names of both."""
-    sizes = (config.n_embd, config.n_head, config.n_ffn, 0.0, config.activation)
-    layer = nn.TransformerEncoderLayer(*sizes, batch_first=True, norm_first=config.norm_first)
-    pairs = {a + kind: b + kind for a, b in TORCHS.items() for kind in ("weight", "bias")}
-    ours = block.state_dict()
-    layer.load_state_dict({theirs: ours[name] for theirs, name in pairs.items()})
-    return layer, pairs
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("activation", ["relu", "gelu"])
-@pytest.mark.parametrize("norm_first", [True, False])
-def test_blocks_are_torchs_layers_forward_and_backward(norm_first, activation, causal):
-    kind, how = Decoder if causal else Encoder, dict(norm_first=norm_first, activation=activation)
-    model = tiny_model(kind, pos="nope", **how).body
-    for p in model.parameters():  # initial biases and norms are 0 and 1 and would hide a mix-up
-        p.data += 0.1 * torch.randn_like(p)
-    idx = torch.randint(5, 30, (3, 7))
-    real = torch.arange(7) < torch.tensor([[7], [7], [7]] if causal else [[7], [4], [5]])
-    layers = [torchs_layer(block, model.config) for block in model.blocks]
-
-    x, hidden = model(idx, need_states=True)[1][0].detach(), {"src_key_padding_mask": ~real}
-    if causal:
-        future = nn.Transformer.generate_square_subsequent_mask(7)
-        hidden = {"src_mask": future, "is_causal": True}
-    for layer, _ in layers:
-        x = layer(x, **hidden)
-    expected = model.norm(x)
-    got = model(idx, None if causal else real)
-    torch.testing.assert_close(got[real], expected[real])
-
-    direction = torch.randn(16)
-    (expected[real] @ direction).pow(2).sum().backward()
-    (got[real] @ direction).pow(2).sum().backward()
-    for block, (layer, pairs) in zip(model.blocks, layers):
-        theirs, ours = dict(layer.named_parameters()), dict(block.named_parameters())
-        for name, our_name in pairs.items():
-            torch.testing.assert_close(
-                ours[our_name].grad, theirs[name].grad, atol=1e-4, rtol=1e-4, msg=our_name
-            )
-
 
 # ---------------------------------------------------------------------------- embeddings
 
