@@ -175,25 +175,6 @@ def test_labelled_rows_are_scored(tmp_path):
     assert_complains(call("sample", folder, "--file", path), "unknown label 'c'")
 
 
-@pytest.mark.parametrize(
-    "content, message",
-    [
-        (b" \n\n", "texts.txt: contains no text"),
-        (b"one\ncaf\xe9\n", "texts.txt:2: not UTF-8 (byte 0xe9); save the file as UTF-8"),
-        (b"one\ntwo\0\n", "texts.txt:2: holds a NUL character"),
-        (b"this [MASK]\nthis\n", "text 'this': no [MASK] found"),  # before any answer
-        (None, "texts.txt: no such file"),
-    ],
-)
-def test_a_bad_file_is_one_line(tmp_path, content, message):
-    path = tmp_path / "texts.txt"
-    if content is not None:
-        path.write_bytes(content)
-    done = call("sample", make_run(tmp_path / "run", "mlm"), "--file", path)
-    assert_complains(done, message)
-    assert done.out == ""
-
-
 # ---------------------------------------------------------------------------- threads
 
 THREAD = ("the people of the world", "we will work with us", "this [MASK] is a world")
@@ -231,6 +212,14 @@ def test_a_comment_alone_is_read_without_ancestors(tmp_path):
 # ---------------------------------------------------------------------------- classes, trained runs
 
 
+FILES = {  # each is a mistake, which is found before any answer is printed
+    "blank.txt": b" \n\n",
+    "latin.txt": b"one\ncaf\xe9\n",
+    "nul.txt": b"one\ntwo\0\n",
+    "late.txt": b"this [MASK]\nthis\n",
+}
+
+
 @pytest.mark.parametrize(
     "kind, argv, message",
     [
@@ -244,9 +233,17 @@ def test_a_comment_alone_is_read_without_ancestors(tmp_path):
         ("classifier", ("--text", TEXT, "--top-k", "3"), "writes no text; leave that out"),
         ("lm", ("--text", TEXT, "--table", "."), "--table .: give a file, in a folder that exists"),
         ("lm", ("--text", TEXT, "--table", "no/t.tsv"), "--table no/t.tsv: give a file"),
+        ("mlm", ("--file", "blank.txt"), "blank.txt: contains no text"),
+        ("mlm", ("--file", "latin.txt"), "latin.txt:2: not UTF-8 (byte 0xe9); save the file as"),
+        ("mlm", ("--file", "nul.txt"), "nul.txt:2: holds a NUL character"),
+        ("mlm", ("--file", "late.txt"), "text 'this': no [MASK] found"),
+        ("mlm", ("--file", "no.txt"), "no.txt: no such file"),
     ],
 )
-def test_mistakes_are_one_line(tmp_path, kind, argv, message):
+def test_mistakes_are_one_line(kind, argv, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, content in FILES.items():
+        (tmp_path / name).write_bytes(content)
     done = call("sample", make_run(tmp_path / "run", kind), *argv)
     assert_complains(done, message)
     assert done.out == ""
