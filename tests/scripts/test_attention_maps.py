@@ -80,88 +80,66 @@ def test_a_healthy_run_of_any_kind_passes(tmp_path, figures, kind, more):
 # ---------------------------------------------------------------------------- broken models
 
 
+attend, alibi_bias = model.attend, model.alibi_bias
+table, attention_bias = model.Transformer.table, model.Transformer.attention_bias
+
+
 def leaking(q, k, v, bias=None, dropout=0.0):
-    return models_attend(q, k, v, None, dropout)
+    return attend(q, k, v, None, dropout)
 
 
 def unnormalised(q, k, v, bias=None, dropout=0.0):
-    weights = models_attend(q, k, v, bias, dropout)[1] * 1.01
+    weights = attend(q, k, v, bias, dropout)[1] * 1.01
     return weights @ v, weights
 
 
 def not_a_number(q, k, v, bias=None, dropout=0.0):
-    y, weights = models_attend(q, k, v, bias, dropout)
+    y, weights = attend(q, k, v, bias, dropout)
     return y * math.nan, weights * math.nan
 
 
 def unscaled(q, k, v, bias=None, dropout=0.0):
-    return models_attend(q * 2, k, v, bias, dropout)
+    return attend(q * 2, k, v, bias, dropout)
 
 
-models_attend = model.attend
+def wide(body, *args):
+    body.config.window += 1
+    try:
+        return table(body, *args)
+    finally:
+        body.config.window -= 1
 
 
-@pytest.mark.parametrize(
-    "broken, fails",
-    [
-        (leaking, ["no weight on padding", "nothing above", "fused", "ALiBi's bias"]),
-        (unnormalised, ["rows sum to 1", "fused"]),
-        (not_a_number, ["rows sum to 1", "nothing above", "fused", "alone", "ALiBi's bias"]),
-        (unscaled, ["fused", "ALiBi's bias"]),
-    ],
-)
-def test_a_broken_attention_fails(tmp_path, figures, monkeypatch, broken, fails):
-    monkeypatch.setattr(model, "attend", broken)
-    folder = make_run(tmp_path / "run", pos="alibi")
+def unmasked(body, T, mask=None):
+    return attention_bias(body, T)
+
+
+BODY, ALIBI = model.Transformer, {"pos": "alibi"}
+FLAT = ALIBI | {"kind": "mlm", "alibi": "symmetric"}
+WINDOW = {"kind": "classifier", "window": 3}
+BROKEN = [  # what is replaced, by what, in which run, and the checks that fail
+    (model, "attend", leaking, ALIBI, "no weight on padding, nothing above, fused, ALiBi's bias"),
+    (model, "attend", unnormalised, ALIBI, "rows sum to 1, fused"),
+    (model, "attend", not_a_number, ALIBI, "rows sum to 1, above, fused, alone, ALiBi's bias"),
+    (model, "attend", unscaled, ALIBI, "fused, ALiBi's bias"),
+    (model, "alibi_bias", lambda *of: alibi_bias(*of) / 2, ALIBI | {"kind": "mlm"}, "ALiBi's bias"),
+    (model, "alibi_bias", lambda *of: alibi_bias(*of) * 0, FLAT, "ALiBi's bias"),
+    (BODY, "table", wide, WINDOW, "nothing 3 or more tokens away"),
+    (BODY, "attention_bias", unmasked, {"kind": "mlm"}, "no weight on padding, each text alone"),
+]
+
+
+@pytest.mark.parametrize("owner, name, broken, run, fails", BROKEN)
+def test_a_broken_model_fails(owner, name, broken, run, fails, tmp_path, figures, monkeypatch):
+    monkeypatch.setattr(owner, name, broken)
+    folder = make_run(tmp_path / "run", **run)
     code, out, err = call("attention_maps", folder, text=[SHORT, LONG])
     assert code == 1 and err == ""
     failed = [line for line in out.splitlines() if line.startswith("  FAIL")]
-    assert all(any(name in line for line in failed) for name in fails), out
+    assert all(any(check in line for line in failed) for check in fails.split(", ")), out
     assert len(figures) == 2  # what is wrong can be looked at
     report = (tmp_path / "run" / "maps" / "maps.json").read_text()
     json.loads(report, parse_constant=pytest.fail)  # NaN is not JSON
-
-
-@pytest.mark.parametrize("variant, factor", [("offset", 0.5), ("symmetric", 0.0)])
-def test_a_wrong_alibi_fails_in_both_attentions(tmp_path, figures, monkeypatch, variant, factor):
-    right = model.alibi_bias
-    monkeypatch.setattr(model, "alibi_bias", lambda *args: right(*args) * factor)
-    folder = make_run(tmp_path / "run", "mlm", pos="alibi", alibi=variant)
-    code, out, _ = call("attention_maps", folder, text=LONG)
-    assert code == 1
-    failed = [line for line in out.splitlines() if "FAIL" in line]
-    assert failed[0].startswith("  FAIL  the weights contain ALiBi's bias")
-
-
-def test_a_window_too_wide_fails(tmp_path, figures, monkeypatch):
-    folder = make_run(tmp_path / "run", "classifier", pos="learned", window=3)
-    table = model.Transformer.table
-
-    def wide(body, *args):
-        body.config.window, window = 4, body.config.window
-        try:
-            return table(body, *args)
-        finally:
-            body.config.window = window
-
-    monkeypatch.setattr(model.Transformer, "table", wide)
-    code, out, _ = call("attention_maps", folder, "--text", LONG)
-    assert code == 1 and "FAIL  nothing 3 or more tokens away" in out
-
-
-def test_attended_padding_fails(tmp_path, figures, monkeypatch):
-    bias = model.Transformer.attention_bias
-
-    def without_mask(body, T, mask=None):
-        return bias(body, T)
-
-    monkeypatch.setattr(model.Transformer, "attention_bias", without_mask)
-    folder = make_run(tmp_path / "run", "mlm", pos="learned")
-    code, out, _ = call("attention_maps", folder, "--text", SHORT, "--text", LONG)
-    assert code == 1
-    assert "FAIL  no weight on padding" in out
-    assert "FAIL  each text alone gives the same output" in out
-    succeed(call("attention_maps", folder, text=LONG))  # without padding, nothing is wrong
 
 
 # ---------------------------------------------------------------------------- numbers
