@@ -348,6 +348,41 @@ def tiny_model(body=Encoder, **more):
     return LanguageModel(body(Config(**sizes | {"init_std": 0.3} | more))).eval()
 
 
+# ----------------------------------------------------------------------------------- damaging files
+
+
+def edit(path, how):
+    """Change the content of a file by a function of bytes, or delete it if that is None."""
+    content = path.read_bytes()
+    path.unlink()
+    if how:
+        path.write_bytes(how(content))
+
+
+def half(content):
+    return content[: len(content) // 2]
+
+
+def swap(old, new):
+    return lambda content: content.replace(old, new)
+
+
+def entry(**changes):
+    """Set entries of a JSON file; model__n_head=3 sets an entry of an entry."""
+
+    def apply(content):
+        value = json.loads(content)
+        for name, new in changes.items():
+            *above, last = name.split("__")
+            inside = value
+            for step in above:
+                inside = inside[step]
+            inside[last] = new
+        return json.dumps(value).encode()
+
+    return apply
+
+
 # ---------------------------------------------------------------------------------------- comparing
 
 

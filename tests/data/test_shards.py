@@ -17,6 +17,9 @@ from helpers import (
     assert_same_run,
     call,
     contents,
+    edit,
+    entry,
+    half,
     result_of,
     sentence,
     succeed,
@@ -334,14 +337,10 @@ def test_a_finished_folder_is_left_as_it_is(text, tmp_path):
 # ---------------------------------------------------------------------------- cut, altered, changed
 
 
-def cut(path):
-    path.write_bytes(path.read_bytes()[:-2])
-
-
-def alter(path):
-    raw = bytearray(path.read_bytes())
+def alter(content):
+    raw = bytearray(content)
     raw[len(raw) // 2] ^= 1
-    path.write_bytes(raw)
+    return raw
 
 
 def assert_unusable(folder, *parts):
@@ -354,14 +353,14 @@ def assert_unusable(folder, *parts):
 
 
 @pytest.mark.parametrize(
-    "harm, words",
-    [(cut, "bytes instead of"), (alter, "was altered"), (lambda path: path.unlink(), "is missing")],
+    "how, words",
+    [(lambda content: content[:-2], "bytes instead of"), (alter, "was altered"), (None, "missing")],
 )
-def test_a_corrupt_shard_is_named_and_made_again(harm, words, text, tmp_path):
+def test_a_corrupt_shard_is_named_and_made_again(how, words, text, tmp_path):
     folder = tmp_path / "out"
     prepared(folder, text, *SMALL, "--valid", 0.1)
     before, shard = contents(folder), folder / "train-00002.bin"
-    harm(shard)
+    edit(shard, how)
     assert_unusable(folder, f"{shard}: ", words, "same beyond.prepare command again")
     if words == "was altered":
         shard.unlink()  # as the message says
@@ -374,7 +373,7 @@ def test_a_corrupt_list_of_shards_is_made_again(content, text, tmp_path):
     folder = tmp_path / "out"
     index = prepared(folder, text, *SMALL).folder / "index.json"
     before = contents(folder)
-    (folder / "plan.json").write_bytes(index_with(shards=[])(index.read_bytes()))
+    (folder / "plan.json").write_bytes(entry(shards=[])(index.read_bytes()))
     index.unlink()
     (folder / "00000.done.json").write_text(content)
     prepared(folder, text, *SMALL)
@@ -392,10 +391,6 @@ def test_an_altered_shard_of_a_large_folder_is_found(text, tmp_path, monkeypatch
     assert_complains(outcome, shard, "holds id 65535 of a vocabulary of", "was altered")
 
 
-def index_with(**more):
-    return lambda content: json.dumps(json.loads(content) | more).encode()
-
-
 def shard_with(**more):
     def change(content):
         index = json.loads(content)
@@ -405,16 +400,16 @@ def shard_with(**more):
 
 
 CORRUPT = [  # how the content of index.json changes, and what the message says
-    (lambda c: c[: len(c) // 2], "index.json: not valid JSON"),
+    (half, "index.json: not valid JSON"),
     (lambda _: b"\xff", "index.json: not valid JSON"),
     (lambda _: b"[]", "index.json: not a JSON object"),
-    (index_with(format="else"), "not written by beyond.prepare"),
-    (index_with(version=2), "another version"),
-    (index_with(shards=[]), "no training text"),
-    (index_with(dtype="O"), "not a valid index"),
-    (index_with(settings={"valid": "all"}), "not a valid index"),
-    (index_with(vocab_size=9), "index.json: has a vocabulary of 9 entries"),
-    (index_with(more=1), "not a valid index"),
+    (entry(format="else"), "not written by beyond.prepare"),
+    (entry(version=2), "another version"),
+    (entry(shards=[]), "no training text"),
+    (entry(dtype="O"), "not a valid index"),
+    (entry(settings={"valid": "all"}), "not a valid index"),
+    (entry(vocab_size=9), "index.json: has a vocabulary of 9 entries"),
+    (entry(more=1), "not a valid index"),
     (shard_with(file="../text.bin"), "not a valid index"),
     (shard_with(tokens=-1), "not a valid index"),
     (shard_with(tokens=10**30), "not valid JSON"),
@@ -428,8 +423,7 @@ CORRUPT = [  # how the content of index.json changes, and what the message says
 @pytest.mark.parametrize("how, part", CORRUPT)
 def test_a_prepared_folder_with_a_corrupt_file_is_refused(how, part, ready, tmp_path):
     folder = shutil.copytree(ready, tmp_path / "out")
-    path = folder / ("tokenizer.json" if part.startswith("tokenizer") else "index.json")
-    path.write_bytes(how(path.read_bytes()))
+    edit(folder / ("tokenizer.json" if part.startswith("tokenizer") else "index.json"), how)
     with unchanged(tmp_path):
         assert_unusable(folder, part)
 

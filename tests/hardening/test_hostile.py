@@ -9,7 +9,18 @@ import zipfile
 
 import pytest
 import torch
-from helpers import SHORT, assert_complains, assert_same_run, call, contents, succeed, unchanged
+from helpers import (
+    SHORT,
+    assert_complains,
+    assert_same_run,
+    call,
+    contents,
+    edit,
+    entry,
+    succeed,
+    swap,
+    unchanged,
+)
 
 from data.corpora.pairs import load_pairs
 from data.corpora.rows import read_rows
@@ -29,27 +40,6 @@ def opened(folder):
 def compared(folder):
     """The Outcome of comparing a run."""
     return call("compare", folder, out=folder.parent / "out")
-
-
-def edited(path, **changes):
-    """Change a JSON file; model__n_head=3 sets an entry of an entry."""
-    path.write_bytes(entry(**changes)(path.read_bytes()))
-
-
-def entry(**changes):
-    """What `edited` does to the content of the file."""
-
-    def apply(content):
-        value = json.loads(content)
-        for name, new in changes.items():
-            *above, last = name.split("__")
-            inside = value
-            for step in above:
-                inside = inside[step]
-            inside[last] = new
-        return json.dumps(value).encode()
-
-    return apply
 
 
 # ----------------------------------------------------------------------------- code in a checkpoint
@@ -210,14 +200,14 @@ VAST = {  # the run, what its config.json asks for, what the message says
 @pytest.mark.parametrize("script, changes, part", VAST.values(), ids=VAST)
 def test_a_config_larger_than_its_checkpoint_builds_nothing(script, changes, part, copied):
     folder = copied(script)
-    edited(folder / "config.json", **changes)
+    edit(folder / "config.json", entry(**changes))
     assert_complains(opened(folder), folder, part)
 
 
 def test_a_huge_model_of_a_few_numbers_builds_nothing(copied):
     """Config and checkpoint agree on terabytes, but each tensor is one number, expanded."""
     folder = copied("train_lm")
-    edited(folder / "config.json", model__n_embd=4_000_000, model__n_ffn=1_000_000)
+    edit(folder / "config.json", entry(model__n_embd=4_000_000, model__n_ffn=1_000_000))
     config = Config(**json.loads((folder / "config.json").read_text())["model"])
     with torch.device("meta"):
         vast = LanguageModel(Decoder(config)).state_dict()
@@ -235,11 +225,6 @@ def test_a_huge_model_of_a_few_numbers_builds_nothing(copied):
 
 def deep(content):
     return b'{"kind": ' + b"[" * 200_000 + b"]" * 200_000 + b"}"
-
-
-def swap(old, new):
-    """Replace some bytes of the file."""
-    return lambda content: content.replace(old, new)
 
 
 CONTROL, SHOWN = "\x1b[2J\x07\u202elm\nlm", "\\x1b[2J\\x07\\u202elm"
@@ -312,7 +297,7 @@ def refuses(reader, folder, name, how, part):
 
 def test_runs_that_start_from_each_other_end_with_a_line(copied):
     folder = copied("train_lm")
-    edited(folder / "config.json", flags__init_from=str(folder))
+    edit(folder / "config.json", entry(flags__init_from=str(folder)))
     done = compared(folder)
     assert_complains(done, folder / "config.json", "more than 20 runs that start from each other")
 
@@ -327,13 +312,13 @@ def test_a_file_of_a_run_that_is_too_large_is_not_read(name, copied):
 
 def test_a_classifier_that_is_misdescribed(finished, copied):
     folder = copied("train_classifier")
-    edited(folder / "config.json", classes=["one"])
+    edit(folder / "config.json", entry(classes=["one"]))
     assert_complains(opened(folder), folder / "config.json", "names 1 classes")
-    edited(folder / "config.json", classes=["one", "two", 3])
+    edit(folder / "config.json", entry(classes=["one", "two", 3]))
     assert_complains(opened(folder), folder / "config.json", "classes")
     for name, wrong in (("pool", "mode"), ("pool", 3), ("layers", "2")):  # it has one layer
         shutil.copy(finished("train_classifier") / "config.json", folder)
-        edited(folder / "config.json", **{f"classifier__{name}": wrong})
+        edit(folder / "config.json", entry(**{f"classifier__{name}": wrong}))
         assert_complains(opened(folder), folder / "config.json", "does not describe a model")
 
 

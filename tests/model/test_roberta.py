@@ -11,7 +11,18 @@ import torch
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported: nothing may ask a network
 
-from helpers import SHORT, assert_complains, call, contents, succeed, train, unchanged
+from helpers import (
+    SHORT,
+    assert_complains,
+    call,
+    contents,
+    edit,
+    entry,
+    succeed,
+    swap,
+    train,
+    unchanged,
+)
 from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers, processors, trainers
 from tokenizers.models import BPE, Unigram
@@ -342,31 +353,17 @@ def in_tensors(change):
     return apply
 
 
+def in_file(name, how=None):
+    return lambda folder: edit(folder / name, how)
+
+
 def in_config(**values):
-    def apply(folder):
-        described = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        write_json(folder / "config.json", described | values)
-
-    return apply
-
-
-def in_file(name, change=None):
-    def apply(folder):
-        content = (folder / name).read_bytes()
-        (folder / name).unlink()
-        if change:
-            (folder / name).write_bytes(change(content))
-
-    return apply
+    return in_file("config.json", entry(**values))
 
 
 def another_tokenizer(folder):
     tokenizer = Tokenizer(Unigram([(token, 0.0) for token in [*OURS, "a"]], 1))
     tokenizer.save(str(folder / "tokenizer.json"))
-
-
-def hide_mask(content):
-    return content.replace(b"<mask>", b"<hide>")
 
 
 def only_bin(folder):
@@ -409,7 +406,7 @@ WRONG = {  # what is done to a folder, and what the message says
     "pickled weights": (only_bin, "no such file, only pytorch_model.bin", "save_pretrained"),
     "no tokenizer": (in_file("tokenizer.json"), "no such file, nor vocab.json with merges.txt"),
     "cut tokenizer": (in_file("tokenizer.json", lambda c: c[:100]), "not a tokenizer file"),
-    "no mask": (in_file("tokenizer.json", hide_mask), "has no token <mask>"),
+    "no mask": (in_file("tokenizer.json", swap(b"<mask>", b"<hide>")), "has no token <mask>"),
     "other kind of tokenizer": (another_tokenizer, "is of type Unigram", "only BPE"),
 }
 

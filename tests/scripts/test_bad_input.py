@@ -18,7 +18,10 @@ from helpers import (
     assert_same_run,
     call,
     contents,
+    edit,
+    half,
     succeed,
+    swap,
     train,
     unchanged,
 )
@@ -230,22 +233,6 @@ def test_a_file_where_the_folder_should_be(corpus, tmp_path):
 # ---------------------------------------------------------------------------------- the run to read
 
 
-def damage(folder, name, how):
-    """Change one file by `how`, or delete it if `how` is None."""
-    if how is None:
-        (folder / name).unlink()
-    else:
-        (folder / name).write_bytes(how((folder / name).read_bytes()))
-
-
-def half(content):
-    return content[: len(content) // 2]
-
-
-def swap(old, new):
-    return lambda content: content.replace(old, new)
-
-
 def saved(value):
     """What torch.save writes, whatever the file held."""
     file = io.BytesIO()
@@ -269,7 +256,7 @@ FEW_WORDS = train_tokenizer("word", ["too few words"]).to_str().encode()
 )
 def test_an_encoder_that_is_damaged(name, how, parts, corpus, copied, tmp_path):
     folder = copied("train_mlm")
-    damage(folder, name, how)
+    edit(folder / name, how)
     with unchanged(folder):
         outcome = call("train_classifier", encoder=folder, data=corpus, out=tmp_path / "new")
         assert_complains(outcome, folder, *parts)
@@ -310,7 +297,7 @@ def test_an_encoder_that_does_not_fit(corpus, finished, tmp_path):
 )
 def test_a_run_that_cannot_be_resumed(name, how, parts, corpus, copied):
     folder = copied("train_lm")
-    damage(folder, name, how)
+    edit(folder / name, how)
     if name == "checkpoint.pt":
         (folder / "previous.pt").unlink()  # or the run would resume from that
     with unchanged(folder):
