@@ -32,7 +32,6 @@ from beyond import prepare
 from data import batching, large
 from data.corpus import normalize
 from data.files import DataError, read_non_empty_lines
-from data.large import find_line_start
 from data.shards import Blocks, Prepared
 from data.streams import read_blocks
 from data.tokenizer import BOS, UNK
@@ -174,15 +173,6 @@ def test_the_vocabulary_comes_from_all_over_the_text(tmp_path, monkeypatch):
     words = set(folder.tokenizer.get_vocab())
     assert sum(f"chapter{i}" in words for i in range(30)) > 25
     assert 800 < sum(f"line{i}" in words for i in range(3000)) < 1500
-
-
-def test_a_text_is_read_in_pieces_of_whole_lines(text):
-    source, raw = large.open_source(text, "train"), text.read_bytes()
-    for size in (1, 100, 1000, 10**6):
-        found = list(large.read_pieces(source, 0, source.size, size))
-        assert b"".join(piece for _, piece in found) == raw
-        assert [at for at, _ in found] == [raw.index(piece) for _, piece in found]
-        assert all(piece.endswith(b"\n") and len(piece) < size + 200 for _, piece in found)
 
 
 def test_notes_on_a_small_text_and_on_a_table(tmp_path):
@@ -530,9 +520,3 @@ def test_a_folder_begun_with_other_flags_or_texts_is_refused(text, tmp_path):
         assert_complains(outcome, folder, "begun with --vocab-size 0, --valid 0.1", "--overwrite")
         outcome = call("prepare", text, text, *SMALL, "--valid", 0.1, "--out", folder)
         assert_complains(outcome, folder, "begun with other texts", text)
-
-
-def test_the_search_for_a_line_start_ends_with_the_file(tmp_path):
-    (tmp_path / "text.txt").write_text("one\ntwo\n", encoding="utf-8")
-    with open(tmp_path / "text.txt", "rb") as file:
-        assert [find_line_start(file, at) for at in (0, 1, 4, 100)] == [0, 4, 4, 100]
