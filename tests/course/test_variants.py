@@ -98,13 +98,6 @@ def join_by_flatten(y):
 # ------------------------------------------------------------------------ 4. and 5. positions
 
 
-def sinusoids_as_in_annotated(T, n_embd):
-    table, t = torch.zeros(T, n_embd), torch.arange(T).unsqueeze(1)
-    factor = torch.exp(torch.arange(0, n_embd, 2) * (-math.log(10000.0) / n_embd))
-    table[:, 0::2], table[:, 1::2] = torch.sin(t * factor), torch.cos(t * factor)
-    return table
-
-
 def sinusoids_by_phase(T, n_embd):
     c = torch.arange(n_embd)
     angles = torch.outer(torch.arange(T), 10000.0 ** -((c // 2 * 2) / n_embd))
@@ -244,10 +237,6 @@ def next_by_padding(ids, T):
     return x, F.pad(ids[1:], (0, missing), value=-100).view(n, T)
 
 
-def loss_by_cross_entropy(logits, targets):
-    return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
-
-
 def loss_by_gather(logits, targets):
     keep = targets >= 0
     log_p = logits.double().log_softmax(-1)[keep]
@@ -287,13 +276,13 @@ VARIANTS = {
     "attend": [attend_by_einsum, attend_in_float64],
     "split_heads": [split_by_loop],
     "join_heads": [join_by_flatten],
-    "sinusoids": [sinusoids_as_in_annotated, sinusoids_by_phase],
+    "sinusoids": [sinusoids_by_phase],
     "slopes": [slopes_in_float64],
     "causal_bias": [causal_by_triangle],
     "encoder_bias": [encoder_by_loop],
     "block": [block_in_float64],
     "next_words": [next_by_padding],
-    "loss": [loss_by_cross_entropy, loss_by_gather],
+    "loss": [loss_by_gather],
     "perplexity": [perplexity_at_once],
     "mask_words": [mask_by_dice, mask_an_exact_share],
     "mean_pool": [pool_by_einsum],

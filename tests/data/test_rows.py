@@ -38,12 +38,21 @@ def test_numbered_classes_are_in_the_order_of_numbers(tmp_path):
     assert corpus.classes == [str(i) for i in range(11)]
 
 
-# A class of one row, and one that has this name
-@pytest.mark.parametrize("first", ["other\tmessage", "label\tone of this class", "0\ttext"])
-def test_a_row_that_is_no_header_is_kept(first, tmp_path, capsys):
-    rows = [("label", "more of the class label"), *SENTENCES]
-    found = read_rows(write(tmp_path / "mine.tsv", first + "\n", rows))
-    assert found == [tuple(first.split("\t")), *rows]
+NAMED = ("label", "more of the class label")
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [("other", "message"), NAMED, *SENTENCES],  # a class of one row
+        [("label", "one of this class"), NAMED, *SENTENCES],
+        [("0", "text"), NAMED, *SENTENCES],
+        [("good", "nice")],
+        [("other", "two words"), ("0", "one"), ("1", "two")],
+    ],
+)
+def test_a_row_that_is_no_header_is_kept(rows, tmp_path, capsys):
+    assert read_rows(write(tmp_path / "mine.tsv", "", rows)) == rows
     assert capsys.readouterr().err == ""
 
 
@@ -59,13 +68,6 @@ def test_a_header_in_the_assignments_folder(own_corpus, capsys):
         path.write_text("label\ttext\n" + path.read_text(encoding="utf-8"), encoding="utf-8")
         assert data.load(own_corpus) == expected
         assert capsys.readouterr().err.count("is a header") == n
-
-
-@pytest.mark.parametrize(
-    "rows", [[("good", "nice")], [("other", "two words"), ("0", "one"), ("1", "two")]]
-)
-def test_a_row_alone_or_with_a_sentence_is_no_header(rows, tmp_path):
-    assert read_rows(write(tmp_path / "mine.tsv", "", rows)) == rows
 
 
 # ---------------------------------------------------------------------------- .csv

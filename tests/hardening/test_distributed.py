@@ -42,7 +42,6 @@ WAYS = {
 class Session:
     folder: Path
     done: list[dict]  # {job: Outcome} of each process
-    killed: float  # seconds from the death of the second process to the end of the first
     code: int
     err: str
 
@@ -118,15 +117,13 @@ def together(tmp_path_factory, data):
     try:
         wait_for(lambda: len(read_metrics(folder / "endless")) > 0, processes)
         processes[1].send_signal(signal.SIGKILL)
-        since = time.monotonic()
         code = processes[0].wait(60)
-        killed = time.monotonic() - since
     finally:
         for process in processes:
             process.kill()
             process.wait()
     done = [json.loads((folder / f"jobs-{rank}.json").read_text()) for rank in (0, 1)]
-    return Session(folder, done, killed, code, (folder / "err-0.txt").read_text(encoding="utf-8"))
+    return Session(folder, done, code, (folder / "err-0.txt").read_text(encoding="utf-8"))
 
 
 def wait_for(happened, processes):
@@ -221,7 +218,7 @@ def test_a_bad_flag_ends_all_processes_with_one_line(name, part, together):
 
 def test_when_a_process_is_killed_the_other_says_how_to_resume(together):
     lines = [line for line in together.err.splitlines() if line.startswith("train_lm.py:")]
-    assert together.code == 1 and together.killed < 60
+    assert together.code == 1
     assert len(lines) == 1 and "ended or did not answer" in lines[0] and "--resume" in lines[0]
     assert "Traceback" not in together.err
     checkpoint = torch.load(together.folder / "endless" / "checkpoint.pt", weights_only=True)

@@ -213,16 +213,11 @@ def test_ancestors_tell_the_word_and_another_trees_do_not(tmp_path):
     assert ancestors < 0.6 * alone and alone < 8 and shuffled > 1.5 * alone, result
 
 
-@pytest.mark.parametrize("ancestor_positions", ThreadReader.ANCESTOR_POSITIONS)
-def test_the_perplexities_are_those_by_hand(ancestor_positions, echoes, tmp_path):
-    given = dict(ancestor_positions=ancestor_positions, data=echoes, out=tmp_path / "run")
-    train("train_thread", **given, lr=0.02)
+def test_the_perplexities_are_those_by_hand(echoes, tmp_path):
+    train("train_thread", data=echoes, lr=0.02, out=tmp_path / "run")
     loaded = read_run(tmp_path / "run")
     model, tokenizer = loaded.model, loaded.tokenizer
-    table = torch.zeros(3, 16)
-    if ancestor_positions != "none":
-        learned = ancestor_positions == "learned"
-        table = model.body.positions.weight if learned else model.body.distances
+    table = model.body.positions.weight
     _, test = hold_out(load_threads(echoes).trees, 0.2, seed=0, key=lambda tree: tree.text())
     flags = train_thread.Flags(ancestors=3, max_tree_size=5, block_size=12)
     where, found = Forest(test, tokenizer, 12, 3, 5), {}
