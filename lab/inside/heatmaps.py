@@ -13,6 +13,7 @@ from lab.figures import make_figure, new_figure, styled
 GREY = "0.88"  # attention not allowed; no color of the maps
 GAP, TITLE = 0.15, 0.3  # inches between two maps side by side, and above each
 WIDEST = 50.0  # inches of a figure, if maps of 3 inches fit
+ACROSS = 4  # heads per row, if the figure would be over six times as wide as high
 MOST_NUMBERS = 12  # tokens of a map whose weights can be written into its cells
 LONGEST_WORD = 16  # letters; the rest of a longer token is not shown
 
@@ -39,7 +40,7 @@ class Picture(NamedTuple):
 
 @styled(grid=False)
 def draw_maps(columns, layer=None, head=None, bos=True, mean=False, scale="sqrt", numbers=False):
-    """Return a figure of one map per layer (row) and head (column).
+    """Return a figure of one map per layer (row) and head (column), see `grid_of`.
 
     columns: for each run a list of Pictures, drawn below each other. layer, head: which to draw,
     counted from 1; None: all. bos: keep the row and column of [BOS]. mean: draw the mean of a
@@ -63,7 +64,7 @@ def draw_maps(columns, layer=None, head=None, bos=True, mean=False, scale="sqrt"
         (not (mean and head), f"mean and head {head}: give one of them"),
     )
     linear = scale == "linear"
-    side = WIDEST / sum(1 if head else column[0].weights.size(1) for column in columns)
+    side = WIDEST / sum(len(grid_of(column[0].weights, layer, head)[0]) for column in columns)
     pitch = max(0.13, min(0.3, 2.0 / longest))  # inches a token
     pitch = 0.3 if numbers else min(pitch, max(3.0, min(8.0, side)) / longest)
     every = math.ceil(0.125 / pitch)  # of many tokens, not each can be named
@@ -77,20 +78,19 @@ def draw_maps(columns, layer=None, head=None, bos=True, mean=False, scale="sqrt"
     for column in columns:
         left, top = right + GAP + max(room(picture.queries) for picture in column), 0.0
         for place, (heading, queries, keys, weights) in enumerate(column):
-            rows = [layer - 1] if layer else range(weights.size(0))
-            across = [head - 1] if head else range(weights.size(1))
+            rows = grid_of(weights, layer, head)
             height = max(0.5 if len(column) > 1 else 1.0, pitch * len(queries))
             breadth = max(1.0, pitch * len(keys))
-            width = len(across) * (breadth + GAP) - GAP
+            width = len(rows[0]) * (breadth + GAP) - GAP
             letters = max(24, int(width / 0.075))  # in a line
             text = "\n".join(textwrap.fill(line, letters) for line in heading)
             if place:  # below the names of the keys above
                 top -= room(column[place - 1].keys) + 0.3 + 0.15 * text.count("\n")
             style = dict(ha="center", va="bottom", fontsize=9, parse_math=False)
             figure.text(left + width / 2, top - 0.08, text, **style)
-            for i in rows:
+            for row, row_below in zip(rows, [*rows[1:], []]):
                 top -= height + TITLE
-                for j, h in enumerate(across):
+                for j, (i, h) in enumerate(row):
                     axis = figure.add_axes([left + j * (breadth + GAP), top, breadth, height])
                     style = dict(cmap=colors, interpolation="nearest", aspect="auto")
                     style["norm"] = PowerNorm(1.0 if linear else 0.5, 0, 1)
@@ -99,7 +99,8 @@ def draw_maps(columns, layer=None, head=None, bos=True, mean=False, scale="sqrt"
                     axis.set_title(f"layer {i + 1}, {which}", fontsize=8, pad=3)
                     if numbers:
                         write_numbers(axis, weights[i, h], image.norm)
-                    name_tokens(axis.xaxis, keys, every, size, i == rows[-1], "key", rotation=90)
+                    lowest = j >= len(row_below)
+                    name_tokens(axis.xaxis, keys, every, size, lowest, "key", rotation=90)
                     name_tokens(axis.yaxis, queries, every, size, j == 0, "query")
                     axis.tick_params(length=0, pad=2)
             right, bottom = max(right, left + width), min(bottom, top)
@@ -121,6 +122,17 @@ def draw_maps(columns, layer=None, head=None, bos=True, mean=False, scale="sqrt"
             handles=key, loc="upper left", fontsize=7, handlelength=1, bbox_to_anchor=corner
         )
     return figure
+
+
+def grid_of(weights, layer, head):
+    """Return the maps to draw of weights (L, H, T, S) as rows of (layer, head), counted from 0.
+
+    A row holds the heads of a layer, or ACROSS of them. layer, head: as in `draw_maps`.
+    """
+    layers = [layer - 1] if layer else range(weights.size(0))
+    heads = [head - 1] if head else range(weights.size(1))
+    n = len(heads) if len(heads) <= 6 * len(layers) else ACROSS
+    return [[(i, h) for h in heads[k : k + n]] for i in layers for k in range(0, len(heads), n)]
 
 
 def write_numbers(axis, weights, norm):

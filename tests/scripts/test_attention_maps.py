@@ -234,6 +234,17 @@ def test_names_of_wide_letters_do_not_reach_the_other_run(tmp_path, figures):
     assert left.get_window_extent().x1 < right.yaxis.get_tightbbox().x0
 
 
+def test_many_heads_of_one_layer_are_drawn_in_rows_of_four(tmp_path, figures):
+    folder = make_run(tmp_path / "run", n_layer=1, n_head=7, n_embd=14)
+    succeed(call("attention_maps", folder, "--text", SHORT))
+    maps = [axis for axis in figures[0][1].axes if axis.get_title()]
+    lefts, bottoms = zip(*(axis.get_position().p0.round(6) for axis in maps))
+    assert lefts == (*lefts[:4], *lefts[:3]) and len(set(lefts)) == 4
+    assert bottoms == (bottoms[0],) * 4 + (bottoms[4],) * 3 and bottoms[4] < bottoms[0]
+    words = [axis.get_xticklabels()[-1].get_text() for axis in maps]
+    assert words == ["", "", "", "sentence", *["sentence"] * 3]  # below the lowest map of each
+
+
 @pytest.mark.parametrize("ending, magic", [("pdf", b"%PDF"), ("svg", b"<?xml")])
 def test_pdf_and_svg_are_drawn_with_any_letters(tmp_path, ending, magic):
     run, text = make_run(tmp_path / "run", n_layer=1), "\N{CJK UNIFIED IDEOGRAPH-65E5} $is$ a"
