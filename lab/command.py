@@ -159,9 +159,9 @@ def parse(flags_class, description="", argv=None, saved=None):
         re.sub(r"^--[\w-]+(?==|\Z)", lambda found: found[0].replace("_", "-"), word)
         for word in (sys.argv[1:] if argv is None else argv)
     ]
-    if any("\udc80" <= c <= "\udcff" for word in words for c in word):
-        parser.error("the command line is not UTF-8")  # config.json could not hold it
     for word in words:
+        if any("\udc80" <= c <= "\udcff" for c in word):  # config.json could not hold it
+            parser.error(f"{printable(word)}: is not UTF-8; for such letters set LC_ALL=C.UTF-8")
         if re.fullmatch(r"--[\w-]+=--", word):  # which argparse reads as an empty list
             parser.error(f"argument {word[:-3]}: expected a value, not --")
     given = vars(parser.parse_args(words))
