@@ -128,7 +128,7 @@ def draw(measured):
     figure, axes = new_figure(1, n, figsize=(3.4 * n + 0.6, 3.3), squeeze=False)
     for (r, style), axis in zip(measured.with_styles(), axes[0]):
         T = len(r["weights"][0][0][0])
-        count = range(1, T + 1)  # words so far
+        count = range(1, T + 1)  # tokens so far
         (layer, head), weights = r["head"][0], r["weights"][0]
         for i, heads in enumerate(weights):
             for h, values in enumerate(heads):
@@ -144,7 +144,7 @@ def draw(measured):
         fitted = [c / (c + t - 1) for t in count]
         axis.plot(count, fitted, "k--", linewidth=1, label=f"c/(c + t − 1), c = {c:.2g}")
         axis.plot(count, [1 / t for t in count], "k:", linewidth=1.2, label="1/t")
-        axis.set(xscale="log", yscale="log", xlabel="words so far, t", ylim=(0.3 / T, 1.3))
+        axis.set(xscale="log", yscale="log", xlabel="tokens so far, t", ylim=(0.3 / T, 1.3))
         count_ticks(axis, T)
         axis.set_title(style["label"], fontsize=9)
         axis.legend(fontsize=7, loc="lower left")

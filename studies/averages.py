@@ -2,8 +2,8 @@
 
     python -m studies.averages out/nope
 
-An untrained head attends to all words so far almost alike, so its output at position t is a mean of
-t vectors. The mean of t independent vectors has the squared length |m|^2 + s^2 / t, with m their
+An untrained head attends to all tokens so far almost alike, so its output at position t is a mean
+of t vectors. The mean of t independent vectors has the squared length |m|^2 + s^2 / t, with m their
 mean and s^2 their variance (Chi et al. 2023, "Latent Positional Information is in the
 Self-Attention Variance of Transformer Language Models Without Positional Embeddings"). This study
 compares the output of the first layer's attention with this prediction, which has no free
@@ -149,12 +149,12 @@ def draw(measured):
             over_seeds(axis, t, seeds, linestyle="", marker="o", label=f"{kind}, measured", **dots)
             means = [statistics.fmean(ys) for ys in zip(*(seed["predicted"] for seed in r[kind]))]
             axis.plot(t, means, dashes, color="k", linewidth=1, label=f"{kind}, predicted")
-        axis.set(xscale="log", yscale="log", xlabel="words so far, t")
+        axis.set(xscale="log", yscale="log", xlabel="tokens so far, t")
         count_ticks(axis, len(t))
         axis.set_title(style["label"], fontsize=9)
     axes[0][0].set_ylabel("squared length of the first attention's output")
     axes[0][0].legend(fontsize=7)
-    figure.suptitle(f"Averages over more words are shorter: test text of {measured.corpora}")
+    figure.suptitle(f"Averages over more tokens are shorter: test text of {measured.corpora}")
     save(figure, measured.out / "averages.png")
 
 

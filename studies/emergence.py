@@ -119,7 +119,7 @@ def draw(measured):
         axis.set_xlim(-0.15 * first, 1.2 * max(steps[-1], first))
         axis.set_xticks(ticks, [f"{step:,}" for step in ticks])
         axis.minorticks_off()
-        axis.set_xlabel("training step (log scale)")
+        axis.set_xlabel(f"training step (log scale from {first:,} on)")
     figure.suptitle(f"When does a model learn where each word stands? Probes on {measured.corpora}")
     save(figure, measured.out / "emergence.png")
 
