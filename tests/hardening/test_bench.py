@@ -64,10 +64,11 @@ def test_flops_are_those_that_torch_counts(task, pos):
 
 
 @pytest.mark.parametrize("window", [1, 3, 8, 20])
-@pytest.mark.parametrize("task", ["masked", "causal"])
+@pytest.mark.parametrize("task", work.TASKS)
 def test_a_window_counts_only_the_pairs_that_are_visible(task, window):
     config = contestants.Poslab(SIZE, task, "learned", window).config
-    seen = score_bias(8, config, task == "causal").isfinite().sum().item()
+    both, causal = (score_bias(8, config, only).isfinite().sum().item() for only in (False, True))
+    seen = {"masked": both, "causal": causal, "seq2seq": both + causal + 8 * 8}[task]
     flops = measure.forward_flops(config, task, 1, 8, 8)["attention"]
     assert flops == SIZE.n_layer * seen * 4 * SIZE.n_embd
 
@@ -191,6 +192,12 @@ def test_out_of_memory_costs_only_its_own_line(only):
     assert "  poslab learned " in table(*CAUSAL)  # also where nobody is left to take turns with
 
 
+def flops_of(row):
+    """FLOPs per token of the evaluation, in units of 1,000."""
+    found = row["eval"]
+    return found["share_of_peak"] * row["matmul_gflops"] * found["cpu_seconds_per_million_tokens"]
+
+
 def test_evaluation_alone_in_bfloat16(tmp_path, monkeypatch):
     tiny = work.Size(1, 16, 2, 8, 2, 50, tasks=("causal",), train=False)
     monkeypatch.setitem(work.SIZES, "tiny", tiny)
@@ -199,6 +206,7 @@ def test_evaluation_alone_in_bfloat16(tmp_path, monkeypatch):
     window, plain = rows_of(tmp_path / "speed.json")
     assert window["name"] == "poslab learned, window 3"
     assert window["loss_first"] != plain["loss_first"]
+    assert flops_of(window) < flops_of(plain)
     for row in (window, plain):
         assert row["dtype"] == "bfloat16" and "train" not in row
         assert row["loss_first"] == row["loss_after_two_steps"]
