@@ -38,11 +38,14 @@ def compare_neighbours(configurations):
     several = [(values, label) for values, label in scored if len(values) > 1]
     lone = [label for values, label in scored if len(values) == 1]
     ranked = sorted(several, key=lambda pair: statistics.fmean(pair[0].values()))
-    tests, apart = [], []
+    tests, notes = [], []
+    if lone and len(scored) > 1:
+        notes.append(f"not tested, a single seed: {'; '.join(lone)}; train with more seeds")
     for (low, better), (high, worse) in zip(ranked, ranked[1:]):
         differences = [high[seed] - low[seed] for seed in low if seed in high]
         if len(differences) < 2:
-            apart.append(f"{better} and {worse}")
+            problem = "not tested, fewer than two seeds in common"
+            notes.append(f"{problem}: {better} and {worse}; train with the same seeds")
             continue
         if statistics.fmean(differences) < 0:  # over the shared seeds it is the other way round
             better, worse, differences = worse, better, [-d for d in differences]
@@ -52,13 +55,6 @@ def compare_neighbours(configurations):
         test = {"better": better, "worse": worse, "seeds": len(differences)}
         test |= {"percent": 100 * math.expm1(mean), "deviation": 100 * spread}
         tests.append(test | {"p": p_value(t, len(differences) - 1)})
-
-    notes = []
-    if lone and len(scored) > 1:
-        notes.append(f"not tested, a single seed: {'; '.join(lone)}; train with more seeds")
-    if apart:
-        problem = f"not tested, fewer than two seeds in common: {'; '.join(apart)}"
-        notes.append(f"{problem}; train with the same seeds")
     return tests, notes
 
 
