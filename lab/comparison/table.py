@@ -48,8 +48,7 @@ def column(name, entries, summaries):
         value *= factor
         return f"{value:.1e}" if value >= 1e7 and metric != "parameters" else f"{value:,.{digits}f}"
 
-    has_best = choose and part != "train" and len(ranked) > 1
-    best = text(choose(ranked)) if has_best else None
+    best = text(choose(ranked)) if choose and part != "train" and len(ranked) > 1 else None
     cells = []
     for entry, summary in zip(entries, summaries):
         mean, deviation = summary.get(name, (None, None))
