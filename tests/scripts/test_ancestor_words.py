@@ -55,6 +55,6 @@ def test_the_views_are_those_of_the_run(tmp_path):
     config = json.loads((other / "config.json").read_text(encoding="utf-8"))
     write_json(other / "config.json", config | {"flags": config["flags"] | {"mask_rate": 0.5}})
     refused = call("ancestor_words", tmp_path / "run", other)
-    assert_complains(refused, f"{other}: differs from", "in the seed alone")
+    assert_complains(refused, f"{other}: differs from", "leave it out")
     (other / "result.json").unlink()
     assert_complains(call("ancestor_words", other), f"{other}: not finished")
