@@ -22,7 +22,7 @@ from lab.live import LiveLine, clock
 from lab.machine import cores
 from lab.records import read_config, read_result
 from lab.resume import MAY_CHANGE, can_resume
-from lab.signals import Interrupted, own_signals, set_handlers
+from lab.signals import SIGNALS, Interrupted, own_signals, set_handlers
 
 
 @dataclass
@@ -70,15 +70,10 @@ def run_all(out, stages, flags, cost=lambda arguments: 1.0):
         for folder, _, arguments in stage
     }
     with Progress(out, costs) as progress, own_signals():
-        # Ctrl-C reaches the jobs as well; `kill` reaches this process alone
-        set_handlers({signal.SIGTERM: progress.stop})
-        try:
-            for stage in stages:
-                with ThreadPoolExecutor(len(environments)) as pool:
-                    list(pool.map(lambda job: run_job(out, *job, progress, places), stage))
-        except KeyboardInterrupt as stopped:
-            number = getattr(stopped, "number", signal.SIGINT)
-            raise Interrupted(number, "the same command continues") from None
+        set_handlers({number: progress.stop for number in SIGNALS})
+        for stage in stages:
+            with ThreadPoolExecutor(len(environments)) as pool:
+                list(pool.map(lambda job: run_job(out, *job, progress, places), stage))
 
 
 def list_places(flags, n_gpus):
@@ -199,10 +194,11 @@ class Progress:
         self.over.set()
 
     def stop(self, number, frame):
-        """Handle a signal: end all jobs, which save a checkpoint, and then the study."""
-        for job in self.jobs:
-            job.terminate()
-        raise Interrupted(number, "")
+        """Handle a signal: end the study and its jobs, which save a checkpoint."""
+        if number == signal.SIGTERM:  # `kill` reaches only this process, Ctrl-C the jobs too
+            for job in self.jobs:
+                job.terminate()
+        raise Interrupted(number, "the same command continues")
 
     def begin(self, folder, steps):
         with self.lock:

@@ -116,7 +116,7 @@ def test_notes_of_a_job_follow_its_last_line(corpus, tmp_path, jobs_in_process, 
 
 def test_ctrl_c_says_how_to_continue(corpus, tmp_path, monkeypatch):
     def stop(*_):
-        raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr("studies.jobs.run_job", stop)
     stopped = call("assignment", "--data", corpus, "--out", tmp_path / "stopped")
