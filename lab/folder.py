@@ -26,7 +26,7 @@ def name_folder(flags, kind, *more):
 def open_folder(folder, flags):
     """Make the folder of a run, empty it with --overwrite, or check it with --resume.
 
-    Raises UserError if it holds something that would be lost, also the run to start from, if
+    Raises UserError if it holds something that would be lost or is the run to start from, if
     another process trains there, or if --resume finds no checkpoint or a run with other flags.
     """
     problem = "--resume and --overwrite: one continues the run, the other deletes it"
