@@ -62,7 +62,8 @@ def test_runs_of_one_seed_are_compared_row_by_row(entry):
     assert [r["seed"] for r in test["results"]] == ["0", "1"]
     assert [(r["only_first"], r["only_second"]) for r in test["results"]] == [(10, 0), (0, 1)]
     assert test["results"][0]["p"] == pytest.approx(2 / 2**10) and test["results"][1]["p"] == 1
-    line = describe([test]).splitlines()[-1]
+    about, _, line = describe([test]).splitlines()
+    assert about.endswith("without a correction for the number of pairs.")
     assert line == (
         "- a and b differ on 10 rows (10 to 0), p = 0.002; 1 row (0 to 1), p = 1.000: "
         "significant for 1 of the 2 seeds 0, 1"

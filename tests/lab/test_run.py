@@ -108,10 +108,11 @@ def test_the_time_left_is_estimated_without_the_first_evaluation(tmp_path, monke
     tokenizer, model = train_tokenizer("word", ["a few words"]), torch.nn.Linear(2, 2)
     with own_signals():
         run = Run("lm", flags, Config(vocab_size=8), tokenizer, torch.device("cpu"))
+        run.first_step = 100  # as after --resume
         step = next(run.steps(model, torch.optim.SGD(model.parameters()), measure))
         now[0] += 1
         run.record_step(step, torch.tensor(1.0), tokens=16)
-    assert "16 tokens/s  3:19 left" in capsys.readouterr().err
+    assert "16 tokens/s  1:39 left" in capsys.readouterr().err
     run.live.clear()  # all lines share a terminal, also those of later tests
 
 

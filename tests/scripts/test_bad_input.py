@@ -217,7 +217,8 @@ def test_a_run_just_begun_with_a_users_file_is_kept(corpus, copied):
 def test_a_run_to_start_from_is_not_overwritten(corpus, copied):
     folder = copied("train_mlm")
     for script, name in (("train_mlm", "--init-from"), ("train_classifier", "--encoder")):
-        argv = (name, folder, "--data", corpus, "--out", folder, "--overwrite")
+        source = folder / ".." / folder.name  # spelled otherwise than --out
+        argv = (name, source, "--data", corpus, "--out", folder, "--overwrite")
         with unchanged(folder):
             assert_complains(call(script, *argv), f"--out {folder}", name, "another folder")
 
