@@ -17,6 +17,7 @@ from data import batching
 from data.tokenizer import UNK, train_tokenizer
 from lab import load_run
 from lab.inside.attention import readings_of, summary
+from lab.inside.heatmaps import WIDEST, Picture, draw_maps
 from lab.load import read_run
 
 SHORT = "this is a small sentence"
@@ -243,6 +244,14 @@ def test_many_heads_of_one_layer_are_drawn_in_rows_of_four(tmp_path, figures):
     assert bottoms == (bottoms[0],) * 4 + (bottoms[4],) * 3 and bottoms[4] < bottoms[0]
     words = [axis.get_xticklabels()[-1].get_text() for axis in maps]
     assert words == ["", "", "", "sentence", *["sentence"] * 3]  # below the lowest map of each
+
+
+def test_many_heads_of_two_layers_are_two_rows_of_limited_width():
+    words, weights = ["word"] * 64, torch.full((2, 12, 64, 64), 1 / 64)
+    figure = draw_maps([[Picture(["two layers"], words, words, weights)]])
+    places = [axis.get_position() for axis in figure.axes if axis.get_title()]  # in inches
+    assert len({place.y0 for place in places}) == 2
+    assert max(place.x1 for place in places) < 1.1 * WIDEST
 
 
 @pytest.mark.parametrize("ending, magic", [("pdf", b"%PDF"), ("svg", b"<?xml")])

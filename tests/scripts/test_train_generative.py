@@ -140,7 +140,8 @@ def test_rows_held_out_leave_both_stages(corpus, tmp_path):
     assert_complains(few, "--valid 0.99: leave no training rows of")
 
 
-def test_it_starts_from_a_decoder(corpus, finished, tmp_path):
+def test_it_starts_from_a_decoder(corpus, finished, tmp_path, monkeypatch):
+    monkeypatch.setattr("beyond.train_generative.train_tokenizer", None)  # the decoder has one
     argv = (*SHORT["train_generative"], "--init-from", finished("train_lm"))
     argv += ("--steps", "0", "--data", corpus)
     succeed(call("train_generative", *argv, out=tmp_path / "run"))
