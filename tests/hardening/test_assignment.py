@@ -190,6 +190,15 @@ def test_a_missing_figure_is_named(tmp_path):
         make_page(f"# T\n\n{picture('lost.png', 'A figure')}", tmp_path)
 
 
+@pytest.mark.parametrize(
+    "split, n_seen, rows", [("full", 5, "unseen"), ("full", 0, "test"), ("clean", 5, "test")]
+)
+def test_models_are_compared_on_rows_that_are_not_memory(split, n_seen, rows):
+    scores = {"accuracy/test": 0.8} | ({"accuracy/unseen": 0.6} if n_seen else {})
+    runs = types.SimpleNamespace(split=split, baselines=lambda: scores)
+    assert Runs.rows_that_count(runs) == rows
+
+
 def test_conclusions_follow_from_the_seeds():
     one = conclude({"a": [1.0], "b": [2.0]}, min, "perplexity")
     assert "1.0 (a)" in one and "2.0 (b)" in one and "One seed cannot tell" in one
