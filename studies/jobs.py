@@ -22,7 +22,7 @@ from lab.live import LiveLine, clock
 from lab.machine import cores
 from lab.records import read_config, read_result
 from lab.resume import MAY_CHANGE, can_resume
-from lab.signals import SIGNALS, Interrupted, own_signals, set_handlers
+from lab.signals import SIGNALS, Interrupted, set_handlers
 
 
 @dataclass
@@ -69,7 +69,7 @@ def run_all(out, stages, flags, cost=lambda arguments: 1.0):
         for stage in stages
         for folder, _, arguments in stage
     }
-    with Progress(out, costs) as progress, own_signals():
+    with Progress(out, costs) as progress:
         set_handlers({number: progress.stop for number in SIGNALS})
         for stage in stages:
             with ThreadPoolExecutor(len(environments)) as pool:

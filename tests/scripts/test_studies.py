@@ -16,7 +16,7 @@ from data.files import write_json, write_text
 from lab.errors import UserError
 from lab.records import read_record
 from lab.resume import can_resume
-from lab.signals import Interrupted
+from lab.signals import Interrupted, own_signals
 from studies import clap, nope
 from studies.jobs import JobFlags, Progress, is_finished, list_places, run_all
 
@@ -133,7 +133,7 @@ def test_kill_ends_the_jobs_too(corpus, tmp_path):
     argv = [*SHORT["train_lm"], "--data", corpus, "--steps", 100_000, "--threads", 1]
     jobs = [[("run", "train_lm", argv), ("next", "train_lm", argv)]]
     threading.Thread(target=kill, daemon=True).start()
-    with pytest.raises(Interrupted, match="the same command continues") as stopped:
+    with own_signals(), pytest.raises(Interrupted, match="the same command continues") as stopped:
         run_all(tmp_path, jobs, JobFlags(jobs=1))
     assert stopped.value.number == signal.SIGTERM
     assert can_resume(tmp_path / "run") and not (tmp_path / "next").exists()
@@ -141,7 +141,8 @@ def test_kill_ends_the_jobs_too(corpus, tmp_path):
 
 def test_a_look_at_other_or_newer_runs_is_made_again(tmp_path, copied, jobs_in_process, capsys):
     def look(*argv):
-        run_all(tmp_path, [[("look", "studies.averages", argv)]], JobFlags(jobs=1))
+        with own_signals():
+            run_all(tmp_path, [[("look", "studies.averages", argv)]], JobFlags(jobs=1))
         return capsys.readouterr().out
 
     run = copied("train_lm")
@@ -152,16 +153,24 @@ def test_a_look_at_other_or_newer_runs_is_made_again(tmp_path, copied, jobs_in_p
     assert "finished before" not in look(run, "--blocks", 30)
     assert "finished before" in look(run, "--blocks", 30)
 
+    write_json(tmp_path / "maps.json", {})
+    assert is_finished(tmp_path, [str(run)])
+    os.utime(tmp_path / "maps.json", (0, 0))
+    assert not is_finished(tmp_path, [str(run)])
+
 
 def test_a_classifier_whose_encoder_was_trained_again_is_refused(tmp_path, finished):
+    def is_done(encoder, known):
+        config = {"flags": {"encoder": str(encoder)}, "encoder_sha256": known}
+        write_json(tmp_path / "config.json", config)
+        return is_finished(tmp_path, ["--encoder", str(encoder)])
+
     encoder = finished("train_mlm")
-    config = {"flags": {"encoder": str(encoder)}, "encoder_sha256": sha256(encoder / "best.pt")}
-    write_json(tmp_path / "config.json", config)
     write_json(tmp_path / "result.json", {})
-    assert is_finished(tmp_path, ["--encoder", str(encoder)])
-    write_json(tmp_path / "config.json", config | {"encoder_sha256": "of earlier weights"})
+    assert is_done(encoder, sha256(encoder / "best.pt")) and is_done("deleted", "of its weights")
+    assert is_done(encoder, "")  # with --untrained
     with pytest.raises(UserError, match=f"{encoder} was trained again"):
-        is_finished(tmp_path, ["--encoder", str(encoder)])
+        is_done(encoder, "of earlier weights")
 
 
 def test_the_time_left_counts_unfinished_trainings(tmp_path):
