@@ -115,6 +115,9 @@ def test_seeds_are_one_row_and_an_encoder_can_be_probed_too(corpus, finished, tm
         call("probe_position", finished("train_mlm"), *tiny, out=tmp_path / "encoder")
     )
     assert "layer 1" in encoder.out
+    (measured,) = result_of(tmp_path / "encoder")["runs"].values()
+    uniform = math.log(measured["block_size"])  # if all sentences were as long as a block
+    assert measured["nothing"][0]["nats"] < uniform - 0.001
 
 
 def test_results_are_not_written_into_a_run(finished):

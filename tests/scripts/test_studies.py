@@ -45,6 +45,15 @@ def test_study_nope(corpus, tmp_path, monkeypatch, jobs_in_process):
     for figure in (*(f"{name}/{name}.png" for name in looks), "compare/train-short-test-long.png"):
         assert figure in report and (study / figure).stat().st_size > 5000
     assert (study / "encodings.tex").exists() and "| learned" in done.out
+    for table, row, *models in (
+        ("encodings", "learned", "learned-1-8", "learned-1-8-anchor"),
+        ("depths", "2 layers", "nope-2-8", "nope-2-8-anchor"),
+        ("lengths", "NoPE", "nope-1-8-anchor", "nope-1-4-anchor"),
+    ):
+        first, second = (f"{result[f'perplexity/lm-{model}-SEED'][0]:.2f}" for model in models)
+        rows = (study / f"{table}.md").read_text(encoding="utf-8").splitlines()
+        expected = f"| {row} | {first} | {second} |".split()
+        assert expected in [line.split() for line in rows], table
     emerged = result_of(study / "emergence")["runs"]["NoPE + anchor"]
     assert emerged["kept"] == [[0, 4, 8]] and len(emerged["median"][0][2]) == 2
     assert emerged["loss"][0][2] < emerged["loss"][0][0]
