@@ -91,9 +91,11 @@ def check_flags(flags):
     """Raise UserError or DataError for flags that are out of range or exclude each other."""
     asked = given(flags, "tokenizer", "vocab_size", "sample_mb") if flags.vocab_from else ""
     own = f"--vocab-from {flags.vocab_from}: has its own vocabulary; leave {asked} out"
+    is_out = flags.vocab_from and Path(flags.vocab_from).resolve() == Path(flags.out).resolve()
     require(
         (flags.out or flags.check, "--out is missing; give the folder for the tokens"),
         (not asked, own),
+        (not is_out, f"--vocab-from {flags.vocab_from}: is also --out; give another --out"),
     )
     check_vocab_size(flags.tokenizer, flags.vocab_size)
 

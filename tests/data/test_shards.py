@@ -484,6 +484,7 @@ def test_a_line_too_long_for_memory_is_refused(tmp_path, monkeypatch):
         (("--vocab-from", "nowhere"), ["--vocab-from nowhere", "no such tokenizer.json"]),
         (("--vocab-from", "nowhere", "--vocab-size", 500), ["leave --vocab-size 500 out"]),
         (("--vocab-from", "nowhere", "--sample-mb", 3), ["leave --sample-mb 3.0 out"]),
+        (("--vocab-from", "out", "--overwrite"), ["--vocab-from out: is also --out"]),
         (("--threads", 5000), ["--threads", "at most 4,096"]),
         (("--shard-mb", 2000), ["--shard-mb", "at most 1,024"]),
         (("--test", "nowhere.txt"), ["nowhere.txt: no such file"]),
