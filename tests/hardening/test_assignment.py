@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 import statistics
-import subprocess
 import types
 from html.parser import HTMLParser
 from itertools import combinations
@@ -40,15 +39,16 @@ def compare_two(patch):
 def assign(corpus, out, *argv):
     """Run the assignment on a corpus: two encodings, every job tiny and in this process."""
 
-    def run(words, **_):
+    def start(words, **_):
         script = words[2]  # python -m SCRIPT ...
         small = SMALL["frozen" if "--encoder" in words else script]
         done = call(*words[2:], *small)
-        return subprocess.CompletedProcess(words, done.code, done.out, done.err)
+        outputs = done.out, done.err
+        return types.SimpleNamespace(returncode=done.code, communicate=lambda: outputs)
 
     with pytest.MonkeyPatch.context() as patch:
         compare_two(patch)
-        patch.setattr(jobs, "subprocess", types.SimpleNamespace(run=run))
+        patch.setattr(jobs, "subprocess", types.SimpleNamespace(Popen=start, PIPE=None))
         flags = "--data", corpus, "--out", out, "--jobs", 1, *argv
         return call("assignment", *flags)
 
