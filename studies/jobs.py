@@ -93,12 +93,12 @@ def run_job(out, folder, module, arguments, progress, places):
         return
     resume = ["--resume"] if can_resume(path) else []
     command = [sys.executable, "-m", module, *arguments, *resume]
-    place = places.get()
-    progress.begin(folder, typed_flags(arguments).get("steps"))
     own = {"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"}  # Windows has another
-    environment = os.environ | own | place
-    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8")
+    place = places.get()
     try:
+        progress.begin(folder, typed_flags(arguments).get("steps"))
+        environment = os.environ | own | place
+        pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8")
         job = subprocess.Popen(command, env=environment, **pipes)
         progress.jobs.append(job)
         stdout, stderr = job.communicate()

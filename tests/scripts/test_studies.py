@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import queue
 import signal
 import sys
 import threading
@@ -18,7 +19,7 @@ from lab.records import read_record
 from lab.resume import can_resume
 from lab.signals import Interrupted, own_signals
 from studies import clap, nope
-from studies.jobs import JobFlags, Progress, is_finished, list_places, run_all
+from studies.jobs import JobFlags, Progress, is_finished, list_places, run_all, run_job
 
 
 def test_study_nope(corpus, tmp_path, monkeypatch, jobs_in_process):
@@ -121,6 +122,14 @@ def test_notes_of_a_job_follow_its_last_line(corpus, tmp_path, jobs_in_process, 
     argv = [*SHORT["train_classifier"], "--data", corpus, "--vocab-size", 15]
     run_all(tmp_path, [[("run", "train_classifier", argv)]], JobFlags(jobs=1))
     assert capsys.readouterr().out.count("% of the test words are unknown to the vocabulary") == 1
+
+
+def test_a_job_that_cannot_start_frees_its_place(tmp_path):
+    places = queue.SimpleQueue()
+    places.put({})
+    with pytest.raises(AttributeError):
+        run_job(tmp_path, "run", "train_lm", [], progress=None, places=places)
+    assert not places.empty()  # else the next job would wait forever
 
 
 def test_ctrl_c_says_how_to_continue(corpus, tmp_path, monkeypatch):
