@@ -43,8 +43,9 @@ class SameShape(doctest.OutputChecker):
 
 
 def shape(output):
-    """Return a printed value with # for numbers and w for words: "0.17 pay" becomes "# w"."""
-    numbers = re.sub(r"-?\d+(\.\d*)?(e-?\d+)?|-?\binf\b", "#", output)
+    """Return a printed value with # for numbers, without the spaces that pad them, and w for words:
+    "0.7 , the pay" becomes "#, w"."""
+    numbers = re.sub(r" *-?\d+(\.\d*)?(e-?\d+)? *|-?\binf\b", "#", output)
     words = re.sub(r"[^\W\d_#]+(['’-][^\W\d_]+)*", "w", numbers)
     return re.sub(r"w([\s,.;:?!'’\"-]+w)+[,.;:?!]*", "w", re.sub(r"\s+", " ", words))
 
