@@ -163,7 +163,10 @@ def diagnose(found, task, wrong):
 
 @contextlib.contextmanager
 def time_limit(seconds):
-    """Raise TimeUp in the block after this many seconds, except on Windows."""
+    """Raise TimeUp in the block after this many seconds, except on Windows.
+
+    In Python 3.10 no signal, nor Ctrl-C, ends a loop whose body is a `try` without a call.
+    """
     if not hasattr(signal, "setitimer"):
         yield
         return

@@ -241,7 +241,7 @@ WRONG = [
     ("return (", "line 14 is not valid Python"),
     ("while True:\n        pass", "not finished after 1 seconds. Does a loop never end?"),
     (
-        "while True:\n        try:\n            1\n        except Exception:\n            1",
+        "while True:\n        try:\n            print()\n        except Exception:\n            1",
         "a loop",
     ),
 ]
