@@ -161,7 +161,7 @@ def parse(flags_class, description="", argv=None, saved=None):
     ]
     for word in words:
         if any("\udc80" <= c <= "\udcff" for c in word):  # config.json could not hold it
-            parser.error(f"{word}: is not UTF-8; rename it, or set LC_ALL=C.UTF-8")
+            parser.error(f"{word}: is not UTF-8; rename it, or use a UTF-8 terminal")
         if re.fullmatch(r"--[\w-]+=--", word):  # which argparse reads as an empty list
             parser.error(f"argument {word[:-3]}: expected a value, not --")
     given = vars(parser.parse_args(words))

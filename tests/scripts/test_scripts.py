@@ -408,7 +408,7 @@ EVERY = [
 SINUSOIDAL = "--ancestor-positions sinusoidal"
 SOME = [  # the same with the script
     ("train_lm --n-head 3 --window -1 --dropout 2", "--n-head", "window", "dropout"),  # at once
-    ("train_lm --out a\udcff", r"a\udcff: is not UTF-8", "rename it, or set LC_ALL"),
+    ("train_lm --out a\udcff", r"a\udcff: is not UTF-8", "rename it, or use a UTF-8 terminal"),
     ("train_lm --position alibi", "--position alibi; did you mean --pos?"),
     ("train_lm --heads 1", "--heads 1; did you mean --n-head?"),
     ("train_lm pos alibi", "pos alibi; a flag is --NAME and one value, in quotes"),
