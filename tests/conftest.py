@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-import types
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from helpers import (
     call,
     command_line,
     script_of,
+    subprocess_here,
     succeed,
     write_corpus,
     write_pairs,
@@ -70,17 +70,7 @@ def kept_figures(monkeypatch):
 @pytest.fixture
 def jobs_in_process(monkeypatch):
     """Let studies/jobs.py call its scripts in this process, which saves their start-ups."""
-
-    class Popen:
-        def __init__(self, argv, **_):
-            self.argv = argv
-
-        def communicate(self):
-            done = call(*self.argv[2:])  # python -m MODULE ...
-            self.returncode = done.code
-            return done.out, done.err
-
-    monkeypatch.setattr(jobs, "subprocess", types.SimpleNamespace(Popen=Popen, PIPE=None))
+    monkeypatch.setattr(jobs, "subprocess", subprocess_here())
 
 
 @pytest.fixture(scope="session")

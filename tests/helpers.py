@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import types
 from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
@@ -443,6 +444,21 @@ def assert_same_run(folder, other, names=("checkpoint.pt", "best.pt")):
     for name in names:
         a, b = (torch.load(path / name, weights_only=True) for path in (folder, other))
         assert same(a | {"seconds": 0}, b | {"seconds": 0}), name
+
+
+def subprocess_here(more=lambda script, *argv: ()):
+    """Return what studies/jobs.py needs of the module subprocess: jobs run in this process.
+
+    more: takes the words of a job, from its script on, and returns words to add.
+    """
+
+    def start(words, **_):
+        script, *argv = words[2:]  # python -m SCRIPT ...
+        done = call(script, *argv, *more(script, *argv))
+        outputs = done.out, done.err
+        return types.SimpleNamespace(returncode=done.code, communicate=lambda: outputs)
+
+    return types.SimpleNamespace(Popen=start, PIPE=None)
 
 
 def succeed(outcome):

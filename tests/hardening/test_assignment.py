@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 from itertools import combinations
 
 import pytest
-from helpers import STEPS, TINY, call, succeed
+from helpers import STEPS, TINY, call, subprocess_here, succeed
 
 import data
 from studies import assignment, assignment_appendix, assignment_report, jobs
@@ -39,16 +39,12 @@ def compare_two(patch):
 def assign(corpus, out, *argv):
     """Run the assignment on a corpus: two encodings, every job tiny and in this process."""
 
-    def start(words, **_):
-        script = words[2]  # python -m SCRIPT ...
-        small = SMALL["frozen" if "--encoder" in words else script]
-        done = call(*words[2:], *small)
-        outputs = done.out, done.err
-        return types.SimpleNamespace(returncode=done.code, communicate=lambda: outputs)
+    def small(script, *argv):
+        return SMALL["frozen" if "--encoder" in argv else script]
 
     with pytest.MonkeyPatch.context() as patch:
         compare_two(patch)
-        patch.setattr(jobs, "subprocess", types.SimpleNamespace(Popen=start, PIPE=None))
+        patch.setattr(jobs, "subprocess", subprocess_here(small))
         flags = "--data", corpus, "--out", out, "--jobs", 1, *argv
         return call("assignment", *flags)
 
