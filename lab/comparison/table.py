@@ -35,7 +35,7 @@ def heading(name):
 def column(name, entries, summaries):
     """Return the cells of a number, all that read like the best in bold.
 
-    A column of training data has no best: whoever memorises most is not the best model.
+    A column of training data has no best, since a low training loss can be memorisation.
     """
     metric, _, part = name.partition("/")
     factor = 100 if metric in SHARES else 1
