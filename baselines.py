@@ -136,7 +136,7 @@ def measure_ngrams(corpus, larger, parts, flags):
     floor = {name: value for name, value in corpus.floor.items() if name in result}
     if floor and flags.tokenizer == "word" and not flags.vocab_size:
         result |= named("floor/", floor)
-        print_row("  floor", [f"{value:,.1f}" for value in floor.values()])
+        print_row("  best possible", [f"{value:,.1f}" for value in floor.values()])
     print_row("tokens", [f"{n:,}" for n in n_tokens.values()])
     print_row("out of vocabulary", [f"{share:.1%}" for share in unknown.values()])
     return result

@@ -168,9 +168,9 @@ def train(flags):
     result |= {f"floor/{key}": value for key, value in text.floor.items() if key in result}
     run.finish(result, model)
     keys = {name: f"perplexity/{name}" for name in streams}
-    floors = {f"floor {name}": text.floor[key] for name, key in keys.items() if key in text.floor}
+    best_of = {f"best possible, {n}": text.floor[k] for n, k in keys.items() if k in text.floor}
     title = f"Causal LM on {text.name}, {name_positions(config.pos)}"
-    draw_curve(run, [Curves(title, "perplexity (log scale)", keys, floors, log=True)])
+    draw_curve(run, [Curves(title, "perplexity (log scale)", keys, best_of, log=True)])
     words = [f"{name} {result[key]:.1f}{above_floor(result, key)}" for name, key in keys.items()]
     run.say_end(f"perplexity at step {best['step']}: {', '.join(words)}")
 

@@ -193,12 +193,13 @@ def gain(result, prefix):
 
 
 def in_words(numbers, name, ending=""):
-    """Return the perplexities of a set in each view, with their floors if these are known."""
+    """Return the perplexities of a set in each view, with the best possible if it is known."""
     found = []
     for view, words in VIEWS.items():
         key = f"perplexity/{name}-{view}{ending}"
-        floor = f" (floor {numbers[f'floor/{key}']:.2f})" if f"floor/{key}" in numbers else ""
-        found.append(f"{numbers[key]:,.2f} {words}{floor}")
+        floor = numbers.get(f"floor/{key}")
+        best = f" (best possible: {floor:.2f})" if floor else ""
+        found.append(f"{numbers[key]:,.2f} {words}{best}")
     return ", ".join(found)
 
 
@@ -219,15 +220,16 @@ def draw(run, name, result):
     """Draw curve.png, the validation trees over steps, and depth.png, the test trees by depth."""
     label, pos = "perplexity of masked words (log scale)", figures.name_positions(run.flags.pos)
     keys = {words: f"perplexity/valid-{view}" for view, words in VIEWS.items()}
-    floors = {f"floor {w}": result[f"floor/{k}"] for w, k in keys.items() if f"floor/{k}" in result}
-    draw_curve(run, [Curves(f"Held-out trees, {name}, {pos}", label, keys, floors, log=True)])
+    known = {w: result[f"floor/{k}"] for w, k in keys.items() if f"floor/{k}" in result}
+    best = {f"best possible, {words}": perplexity for words, perplexity in known.items()}
+    draw_curve(run, [Curves(f"Held-out trees, {name}, {pos}", label, keys, best, log=True)])
     depths = [d for d in range(1, DEEPEST + 1) if f"tokens/test-depth-{d}" in result]
     lines = {}
     for kind in ("", "floor/"):
         for view, words in VIEWS.items():
             found = [result.get(f"{kind}perplexity/test-{view}-depth-{d}") for d in depths]
             if None not in found:
-                lines[f"floor {words}" if kind else words] = depths, found
+                lines[f"best possible, {words}" if kind else words] = depths, found
     panel = (f"Test trees, {name}, {pos}", label, lines, {}, True)
     figures.save(figures.curves([panel], "number of ancestors"), run.folder / "depth.png")
 

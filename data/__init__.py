@@ -56,6 +56,13 @@ def load(name, flag_name="--data"):
     raise DataError(f"{flag_name} {name}: no such corpus, folder or file; {remedy}")
 
 
+def name_of(corpus):
+    """Return the name of a corpus for folders and titles: that in NAMES, or of the file or folder.
+    `speeches` and a folder of that name have the same."""
+    path = Path(corpus).resolve()
+    return path.name if path.is_dir() else path.stem
+
+
 def note_test_sets(path):
     """Print a note on stderr if a single file is the training part of a folder with test sets."""
     if path.stem.startswith("train_") and any(path.parent.glob("test_*")):

@@ -137,26 +137,29 @@ def without_untrained(lines):
     return {label: tuple(part[1:] for part in line) for label, line in lines.items()}
 
 
+BEST = "best possible, "
+
+
 @styled()
 def curves(panels, xlabel):
     """Return a figure of one line chart per panel.
 
-    panels: [(title, ylabel, {label: (xs, ys)}, {label: y of a dashed line}, log), ...]. "floor X"
-    has the color of X and is dashed.
+    panels: [(title, ylabel, {label: (xs, ys)}, {label: y of a dashed line}, log), ...]. "best
+    possible, X" has the color of X and is dashed.
     """
     figure, axes = new_figure(1, len(panels), figsize=(4.2 * len(panels), 3.2), squeeze=False)
     for axis, (title, ylabel, whole, dashed, log) in zip(axes[0], panels):
         lines = without_untrained(whole) if log else whole
-        floors = {f"floor {label}" for label in lines}
+        floors = {BEST + label for label in lines}
         colors = line_colors([label for label in lines if label not in floors])
         dash = dict(linestyle="--", linewidth=0.9)
         for label, (xs, ys) in lines.items():
             solid = dict(marker="o" if len(xs) < 25 else None, markersize=3, linewidth=1.4)
             style = dash if label in floors else solid
-            color = colors.get(label) or colors[label.removeprefix("floor ")]
+            color = colors.get(label) or colors[label.removeprefix(BEST)]
             axis.plot(xs, ys, label=label, color=color, **style)
         for label, y in dashed.items():
-            color = colors.get(label.removeprefix("floor "), "0.35")
+            color = colors.get(label.removeprefix(BEST), "0.35")
             axis.axhline(y, color=color, label=label, **dash)
         if log:
             axis.set_yscale("log")

@@ -3,7 +3,7 @@
 import shutil
 from pathlib import Path
 
-from data import NAMES, locks
+from data import locks, name_of
 from lab.errors import UserError, require
 from lab.flags import spelled
 from lab.records import read_record
@@ -17,10 +17,9 @@ EARLY = ("config.json", "tokenizer.json", "metrics.jsonl", "best.pt")  # before 
 
 def name_folder(flags, kind, *more):
     """Return --out, or out/KIND-DATA-MORE with the split if it is not full."""
-    data = flags.data if flags.data in NAMES else Path(flags.data).resolve().stem
     split = getattr(flags, "split", "full").replace("/", "-of-")
-    name = "-".join(map(str, (kind, data, *more))) + (f"-{split}" if split != "full" else "")
-    return Path(flags.out or f"out/{name}")
+    parts = [kind, name_of(flags.data), *more, *([split] if split != "full" else [])]
+    return Path(flags.out or f"out/{'-'.join(map(str, parts))}")
 
 
 def open_folder(folder, flags):

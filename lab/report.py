@@ -63,9 +63,9 @@ def report_predictions(run, corpus, title, logits, seen, result, model):
 
 
 def above_floor(result, key):
-    """Return in words how far a perplexity is above its floor, "" if that is unknown."""
+    """Return in words how far a perplexity is above the best possible, "" if that is unknown."""
     if (floor := result.get(f"floor/{key}")) is None:
         return ""
     times = result[key] / floor
-    far = f"{times - 1:.0%} above the" if times < 10 else f"{times:.0f} times the"
-    return f" ({far} floor of {floor:.2f})"
+    far = f"{times - 1:.0%} above" if times < 10 else f"{times:.0f} times"
+    return f" ({far} the best possible, {floor:.2f})"

@@ -14,6 +14,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from data import name_of
 from lab import tables
 from lab.command import main
 from lab.figures import (
@@ -129,8 +130,8 @@ def study(flags):
     results = {
         name: [read_result(out / folder(name, seed)) for seed in seeds[name]] for name in names
     }
-    draw(out, Path(flags.data).stem, seeds)
-    print(write_table(out, Path(flags.data).stem, results, rates))
+    draw(out, name_of(flags.data), seeds)
+    print(write_table(out, name_of(flags.data), results, rates))
     numbers = {
         name: {"perplexity": [r["perplexity/valid"] for r in each], "lr": rates[name]}
         for name, each in results.items()

@@ -17,6 +17,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
+from data import name_of
 from data.labelled import load_labelled
 from lab import tables
 from lab.command import main
@@ -69,7 +70,7 @@ def crossvalidate(flags):
     require((flags.folds <= n_distinct, f"{problem}; give fewer"))
     mlm = in_quotes("--mlm", flags.mlm)
     kinds = [in_quotes("--likelihood", text) for text in flags.likelihood or [""]]
-    out = Path(flags.out or f"out/crossvalidate-{Path(flags.data).resolve().stem}")
+    out = Path(flags.out or f"out/crossvalidate-{name_of(flags.data)}")
     seeds, folds = range(flags.seeds), range(1, flags.folds + 1)
 
     # Jobs: first the encoders, then the classifiers that use them

@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from data import name_of
 from lab import tables
 from lab.command import main
 from lab.comparison.configurations import mean_and_deviation, with_values
@@ -65,7 +66,7 @@ def probe(flags):
         for layer in layers
         for part in parts
     }
-    title = f"{source.folder.name}, data {Path(corpus).stem}"
+    title = f"{source.folder.name}, data {name_of(corpus)}"
     color = POSITION_COLORS[source.model.body.config.pos]
     draw(out, title, color, layers, values, parts[-1])
     print(write_table(out, source.folder.name, flags, layers, values, parts))

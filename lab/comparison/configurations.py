@@ -90,7 +90,7 @@ class Reference:
 
 
 def references(runs):
-    """Return a Reference for every baseline, and one for the floor if the corpus knows it."""
+    """Return a Reference for every baseline, and for the best possible if the corpus knows it."""
     trained = [run for run in runs if run.kind != "baselines"]
     kind, found = trained[0].kind, {}
     option, default = ("rare_unknown", 0.0) if kind == "lm" else ("split", "full")
@@ -104,8 +104,8 @@ def references(runs):
             style = ("--", "-.", (0, (6, 2)))[len(found) % 3]
             found[name] = Reference(name, run.numbers, style, folders={"": run.folder})
     floor = {name: value for run in runs for name, value in run.floor.items()}
-    best = "floor (best possible)" if kind == "lm" else "best possible"
-    return [*found.values(), *([Reference(best, floor, ":", ranked=False)] if floor else [])]
+    best = [Reference("best possible", floor, ":", ranked=False)] if floor else []
+    return [*found.values(), *best]
 
 
 def mean_and_deviation(values):

@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
+from data import name_of
 from lab.comparison.table import METRICS
 from lab.errors import UserError, require
 from lab.flags import ModelFlags
@@ -60,7 +61,7 @@ def read_finished(folder):
     return Finished(
         folder,
         kind,
-        data=corpus_name(flags),
+        data=name_of(flags.get("data", "")),
         vocabulary=f"{flags.get('tokenizer')} vocabulary of {size:,}",
         flags=flags,
         given=tuple(config.get("given", ())),
@@ -93,11 +94,6 @@ def matching(result, pattern):
     return found
 
 
-def corpus_name(flags):
-    """Return the name of --data, which is the same for `speeches` and a folder of that name."""
-    return Path(flags.get("data", "")).resolve().stem
-
-
 def configuration_of(config, depth=0):
     """Return the settings that make a run's configuration, and its seed as text.
 
@@ -116,7 +112,7 @@ def configuration_of(config, depth=0):
     # A flag of the architecture that is newer than the run had the default of Config
     newer = [field.name for field in fields(ModelFlags) if field.name not in flags]
     settings |= {name: model.get(name, getattr(Config, name)) for name in newer}
-    settings["data"] = corpus_name(flags)
+    settings["data"] = name_of(flags.get("data", ""))
     if flags.get("encoder") or flags.get("init"):
         replaced = {*model, *newer, "tokenizer"}
         settings = {name: value for name, value in settings.items() if name not in replaced}

@@ -70,8 +70,9 @@ def draw_over_lengths(title, panels, trained, undefined):
         plot_lines(axis, panel, colors, handles)
         for label in undefined:
             xs, means, _ = panel.lines[label]
-            style = dict(color="0.2", marker="x", linestyle="none")
-            (handles["learned positions end here"],) = axis.plot(xs[-1:], means[-1:], **style)
+            cross = dict(marker="x", markersize=6, linestyle="none")
+            axis.plot(xs[-1:], means[-1:], color=colors[label], **cross)
+            handles["learned positions end here"] = legend_line(color="0.2", **cross)
         for x in trained:
             line = axis.axvline(x, color="0.6", linewidth=3, alpha=0.5, zorder=0)
             handles["length in training"] = line

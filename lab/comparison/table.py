@@ -13,7 +13,7 @@ SHARES = ("accuracy", "macro_f1", "exact")  # metrics from 0 to 1, shown in perc
 
 
 def make_table(configurations, others):
-    """Return (header, rows) for lab.tables: configurations, a line, baselines and the floor."""
+    """Return (header, rows) for lab.tables: configurations, a line, then what to compare with."""
     entries = configurations + others
     summaries = [entry.summary() for entry in entries]
     found = dict.fromkeys(name for c in configurations for name in c.summary() if "@" not in name)

@@ -58,6 +58,12 @@ def test_either_part_of_the_folder_may_be_missing(own_corpus):
     assert not got.lines and got.classes == ["0", "1", "2"] and len(got.rows) == 60
 
 
+def test_a_corpus_is_named_after_its_file_or_folder(tmp_path):
+    (tmp_path / "speeches.v2").mkdir()
+    names = {"toy": "toy", tmp_path / "my.txt": "my", tmp_path / "speeches.v2": "speeches.v2"}
+    assert [data.name_of(str(path)) for path in names] == list(names.values())
+
+
 def test_the_end_of_a_text_file_is_its_test_set(tmp_path):
     lines = [f"line {number}" for number in range(40)]
     (tmp_path / "mine.txt").write_text("\n\n".join(lines), encoding="utf-8")

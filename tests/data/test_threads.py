@@ -1,4 +1,4 @@
-"""Posts with nested comments: reading, cleaning, splitting; and the floor of generated threads."""
+"""Posts with nested comments: reading, cleaning, splitting; the best possible on generated ones."""
 
 import json
 import math

@@ -75,9 +75,10 @@ def test_accuracies_are_in_percent_and_losses_are_not():
 
 
 def test_an_untrained_model_does_not_flatten_the_curve():
-    lines = {"train": ([0, 50, 100], [540, 6, 5]), "floor train": ([0, 50, 100], [3, 3, 3])}
+    steps = [0, 50, 100]
+    lines = {"train": (steps, [540, 6, 5]), "best possible, train": (steps, [3, 3, 3])}
     panels = [("spike", "y", lines, {}, True), ("share", "y", lines, {}, False)]
-    slow = {"train": ([0, 50, 100], [540, 300, 20])}
+    slow = {"train": (steps, [540, 300, 20])}
     spike, share, slow = figures.curves([*panels, ("slow", "y", slow, {}, True)], "step").axes
     assert list(spike.lines[0].get_xdata()) == [50, 100] and spike.get_ylim()[1] < 50
     assert spike.get_xlabel() == "step (not shown: untrained model at step 0)"

@@ -252,14 +252,14 @@ def test_the_perplexities_are_those_by_hand(echoes, tmp_path):
     assert last["loss/valid"] == pytest.approx(expected, rel=1e-9)
 
 
-def test_toy_prints_the_distance_to_the_floor(tmp_path, monkeypatch):
+def test_toy_prints_the_best_possible(tmp_path, monkeypatch):
     monkeypatch.setattr(
         toy_threads, "generate", lambda n=0, generate=toy_threads.generate: generate(40)
     )
     size = "--block-size 32 --ancestors 5 --max-tree-size 20 --steps 0".split()
     argv = (*SHORT["train_thread"], *size)
     done = succeed(call("train_thread", *argv, out=tmp_path / "run"))
-    assert "(floor 1." in done.out.splitlines()[-1]
+    assert "(best possible: 1." in done.out.splitlines()[-1]
     result = result_of(tmp_path / "run")
     # At the floor, a hidden word of a slot costs the entropy of its kind, or less if it is not
     # replaced by [MASK]. Other words cost nothing.
