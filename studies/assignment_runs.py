@@ -71,14 +71,14 @@ class Runs:
 def write_table(runs, name, header, rows, caption):
     """Write tables/NAME.md and .tex; return the Markdown.
 
-    rows, caption: plain text, without the marks of Markdown.
+    header, rows, caption: plain text, without the marks of Markdown.
     """
     folder = runs.out / "tables"
     folder.mkdir(exist_ok=True)
     tables.write(folder / name, header, rows, caption)
     link = f"LaTeX: [tables/{name}.tex](tables/{name}.tex)"
-    cells = [row and list(map(literal, row)) for row in rows]
-    return f"{tables.markdown(header, cells)}\n*{literal(caption, 1000)} {link}*"
+    heads, *cells = [row and list(map(literal, row)) for row in (header, *rows)]
+    return f"{tables.markdown(heads, cells)}\n*{literal(caption, 1000)} {link}*"
 
 
 def conclude(values, best, what, unit=""):

@@ -17,6 +17,7 @@ from pathlib import Path
 from data import name_of
 from lab import tables
 from lab.command import main
+from lab.errors import require
 from lab.figures import (
     POSITION_COLORS,
     legend_below,
@@ -149,16 +150,26 @@ def training(name, seed, where, flags, steps, lr):
 
 
 def choose_rates(out, names, flags):
-    """Return {name: learning rate}: the best of three on held-out lines, after --size's steps."""
+    """Return {name: learning rate}: the best of three on held-out lines, after --size's steps.
+
+    Raises UserError if training diverges with all three.
+    """
     size = SIZES[flags.size]
     trials = {(name, f): f"lr-{f:g}-{folder(name, 0)}" for name in names for f in FACTORS}
     jobs = [
         training(name, 0, trial, flags, size["steps"], f * size["lr"])
         for (name, f), trial in trials.items()
     ]
-    run_all(out, (jobs,), flags)
-    found = {key: read_result(out / trial)["perplexity/valid"] for key, trial in trials.items()}
-    return {name: size["lr"] * min(FACTORS, key=lambda f: found[name, f]) for name in names}
+    run_all(out, (jobs,), flags, may_diverge=True)
+    rates = {}
+    for name in names:
+        where = {f: out / trials[name, f] for f in FACTORS}
+        ended = [f for f in FACTORS if (where[f] / "result.json").exists()]
+        problem = f"--choose-lr: {name} diverges with each learning rate"
+        require((ended, f"{problem}; leave it out with --only"))
+        found = {f: read_result(where[f])["perplexity/valid"] for f in ended}
+        rates[name] = size["lr"] * min(found, key=found.get)
+    return rates
 
 
 def slug(name):

@@ -51,12 +51,13 @@ def options(**values):
     return [word for name, value in values.items() for word in (spelled(name), str(value))]
 
 
-def run_all(out, stages, flags, cost=lambda arguments: 1.0):
+def run_all(out, stages, flags, cost=lambda arguments: 1.0, may_diverge=False):
     """Run all jobs of a stage before the next stage begins.
 
     A job is (folder, module, arguments) and writes into out/folder. A finished job is skipped, an
     interrupted training is resumed. flags: JobFlags. cost: the cost of a job by its arguments, in
-    any unit, from which the time left is estimated.
+    any unit, from which the time left is estimated. may_diverge: whether a training that diverges
+    is left out.
 
     Raises UserError with the last line of a script that fails.
     """
@@ -73,7 +74,7 @@ def run_all(out, stages, flags, cost=lambda arguments: 1.0):
         set_handlers({number: progress.stop for number in SIGNALS})
         for stage in stages:
             with ThreadPoolExecutor(len(environments)) as pool:
-                list(pool.map(lambda job: run_job(out, *job, progress, places), stage))
+                list(pool.map(lambda job: run_job(out, *job, progress, places, may_diverge), stage))
 
 
 def list_places(flags, n_gpus):
@@ -85,7 +86,7 @@ def list_places(flags, n_gpus):
     return [{"CUDA_VISIBLE_DEVICES": gpus[i % n_gpus]} for i in range(flags.jobs or n_gpus)]
 
 
-def run_job(out, folder, module, arguments, progress, places):
+def run_job(out, folder, module, arguments, progress, places, may_diverge=False):
     """Run one job in a process of its own, in a free place, unless it is finished."""
     path, arguments = out / folder, [*map(str, arguments), "--out", str(out / folder)]
     if is_finished(path, arguments):
@@ -106,6 +107,9 @@ def run_job(out, folder, module, arguments, progress, places):
         places.put(place)
     if job.returncode:
         lines = (stderr or stdout).strip().splitlines() or ["no output"]
+        if may_diverge and "training diverged" in lines[-1]:
+            progress.end(folder, lines[-1])
+            return
         what = f"in the job {path}, exit code {job.returncode}; its command: {shlex.join(command)}"
         raise UserError(f"{lines[-1]} ({what})")
     *lines, last = stdout.strip().splitlines()

@@ -94,9 +94,10 @@ def test_study_clap(corpus, tmp_path, monkeypatch, jobs_in_process):
 
     argv = ("--data", corpus, "--size", "quick", "--seeds", 2, "--jobs", 1)
     longer, name = tmp_path / "longer", "alibi-no-dropout"
+    monkeypatch.setattr(clap, "FACTORS", (0.5, 1, 1e30))  # the last diverges
     more = ("--only", name, "--choose-lr", "--steps", 15, "--out", longer)
     assert "clap.tex and result.json" in succeed(call("clap", *argv, *more)).out  # no comparison
-    tried = {lr: result_of(longer / f"lr-{lr / 1e-3:g}-{name}-0") for lr in (5e-4, 1e-3, 2e-3)}
+    tried = {lr: result_of(longer / f"lr-{lr / 1e-3:g}-{name}-0") for lr in (5e-4, 1e-3)}
     assert {found["step"] for found in tried.values()} == {10}
     best = min(tried, key=lambda lr: tried[lr]["perplexity/valid"])
     for seed in (0, 1):  # a configuration that --only names has all seeds
