@@ -30,14 +30,6 @@ from lab.folder import figures_folder
 from lab.predictions import label_of_seen
 
 LENGTHS = "train-short-test-long"
-NOTES = {
-    "lm": "Perplexity per token; lower is better.",
-    "mlm": "A masked LM sees the words on both sides, so its perplexity is not comparable with a "
-    "causal LM's.",
-    "seq2seq": "Perplexity of the decoder's text given the source.",
-    "classifier": "`valid` is the accuracy on held-out rows at the best epoch of the search; all "
-    "other numbers are of the final model.",
-}
 SETS = {"train": "training data", "valid": "held-out lines", "unseen": "test, unseen"}
 
 
@@ -65,7 +57,7 @@ def compare(flags):
     set_labels(configurations, flags.labels)
     others = references(runs)
     is_classifier = trained[0].kind == "classifier"
-    problem = f"--together: {KINDS[trained[0].kind]} runs give no answers to average"
+    problem = f"--together: {KINDS[trained[0].kind].name} runs give no answers to average"
     require((is_classifier or not flags.together, f"{problem}; leave it out"))
     if flags.together:
         others.insert(0, answer_together(configurations, out))
@@ -114,9 +106,8 @@ def caption(configurations, others):
         fate = "were removed from training" if all(clean) else "are partly memorised"
         unless = " without --split clean" * (any(clean) and not all(clean))
         seen = f" Seen test sentences also appear in the training files and {fate}{unless}."
-    return (
-        f"{KINDS[first.kind]} on {first.data}: {spread}. {NOTES[first.kind]}{seen}{best}{unequal}"
-    )
+    kind = KINDS[first.kind]
+    return f"{kind.name} on {first.data}: {spread}. {kind.note}{seen}{best}{unequal}"
 
 
 # ---------------------------------------------------------------------------- the figures
@@ -125,7 +116,7 @@ def caption(configurations, others):
 def draw(out, configurations, others):
     """Draw compare.png and, with several evaluation lengths, the other; return their names."""
     first = configurations[0].runs[0]
-    title = f"{KINDS[first.kind]} on {first.data}"
+    title = f"{KINDS[first.kind].name} on {first.data}"
     names = [
         name
         for name in configurations[0].summary()

@@ -42,7 +42,8 @@ STYLE = {
 
 def name_positions(pos):
     """Return the name of a position encoding for headings: "learned positions", "ALiBi"."""
-    return POSITION_NAMES.get(pos, pos) + " positions" * (pos not in ("alibi", "nope"))
+    name = POSITION_NAMES.get(pos, pos)
+    return name + " positions" * name.islower()
 
 
 @contextlib.contextmanager
@@ -97,7 +98,8 @@ def line_colors(labels):
     color of that encoding. If several labels name the same one, only the first gets it. The other
     labels share the remaining colors.
     """
-    known = POSITION_COLORS | {"rotary": POSITION_COLORS["rope"]}
+    names = {name.lower().split()[0]: pos for pos, name in POSITION_NAMES.items()}
+    known = POSITION_COLORS | {word: POSITION_COLORS[pos] for word, pos in names.items()}
     colors = {}
     for label in labels:
         words = re.split("[ ,=]+", label.lower())

@@ -22,6 +22,6 @@ def count_parameters(model):
     for name, parameter in model.named_parameters():
         parts = [part for word, part in PART_OF.items() if word in f".{name}"]
         if not parts:
-            raise ValueError(f"{name}: belongs to no part; add it to PART_OF")
+            raise ValueError(f"{name}: belongs to no part; add it to PART_OF in lab/parameters.py")
         counts[parts[0]] += parameter.numel()
     return {**counts, "total": sum(counts.values())}

@@ -32,7 +32,7 @@ LOOK_EVERY = 100  # steps between looks at losses on a GPU, since each look wait
 class Run:
     """A run folder being written.
 
-    kind: lm | mlm | classifier | seq2seq | thread. name: start of the folder's name, if it is not
+    kind: one of SCRIPTS in lab/load.py. name: start of the folder's name, if it is not
     the kind. `described` goes into config.json. Raises UserError if --out holds something and
     neither --resume nor --overwrite is given, or if --resume finds a run with other flags.
     """

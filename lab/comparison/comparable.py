@@ -17,7 +17,7 @@ def check_comparable(trained, baselines):
         raise UserError(f"{baselines[0].folder}: is a baseline; {remedy}")
     kind, runs = trained[0].kind, trained + baselines
     problem = "numbers of different kinds are not comparable, since each predicts something else"
-    agree(trained, lambda run: KINDS[run.kind], f"{problem}; compare each kind on its own")
+    agree(trained, lambda run: KINDS[run.kind].name, f"{problem}; compare each kind on its own")
     if baselines and kind in ("mlm", "seq2seq"):
         sees = "the source" if kind == "seq2seq" else "the words on both sides"
         problem = f"not comparable, since n-grams do not see {sees}"
@@ -32,16 +32,11 @@ def check_comparable(trained, baselines):
         problem = "perplexities of different texts are not comparable"
         remedy = "give runs of one script on the same text"
         agree(trained, test_sets, f"{problem} (train_mlm.py --causal has no test sets); {remedy}")
-    if kind in ("mlm", "seq2seq") or kind == "lm" and not measured_sets(trained[0]):
-        decide = {
-            "mlm": ("mask_rate", "mask_unit", "split", "valid", "block_size"),
-            "lm": ("split", "valid", "block_size"),
-            "seq2seq": ("task", "languages", "mask_rate", "mean_span", "block_size"),
-        }[kind]
+    if kind != "lm" or not measured_sets(trained[0]):
         problem = "these flags decide what is predicted, so the numbers are not comparable"
 
         def values(run):
-            return ", ".join(f"{name}={run.flags.get(name)}" for name in decide)
+            return ", ".join(f"{name}={run.flags.get(name)}" for name in KINDS[kind].decide)
 
         agree(trained, values, f"{problem}; give runs with the same")
     if kind == "classifier":

@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import NamedTuple
 
 from data import name_of
 from lab.comparison.table import METRICS
@@ -12,12 +13,36 @@ from lab.records import check_entries, read_config, read_metrics, read_result
 from lab.resume import MAY_CHANGE, resume_command, script_of_run
 from model import Config
 
+
+class Kind(NamedTuple):
+    """What compare.py says of the runs of a kind."""
+
+    name: str
+    note: str  # on its numbers
+    decide: tuple  # flags that decide what is predicted; runs with other values are refused
+
+
+SENTENCES = ("split", "valid", "block_size")
 KINDS = {
-    "lm": "Causal LM",
-    "mlm": "Masked LM",
-    "classifier": "Classification",
-    "seq2seq": "Encoder-decoder",
-    "baselines": "Baselines",
+    "lm": Kind("Causal LM", "Perplexity per token; lower is better.", SENTENCES),
+    "mlm": Kind(
+        "Masked LM",
+        "A masked LM sees the words on both sides, so its perplexity is not comparable with a "
+        "causal LM's.",
+        ("mask_rate", "mask_unit", *SENTENCES),
+    ),
+    "classifier": Kind(
+        "Classification",
+        "`valid` is the accuracy on held-out rows at the best epoch of the search; all other "
+        "numbers are of the final model.",
+        (),
+    ),
+    "seq2seq": Kind(
+        "Encoder-decoder",
+        "Perplexity of the decoder's text given the source.",
+        ("task", "languages", "mask_rate", "mean_span", "block_size"),
+    ),
+    "baselines": Kind("Baselines", "", ()),
 }
 NUMBERS = rf"((?:{'|'.join(METRICS)}|bits_per_byte)/[^@]+(?:@\d+)?|parameters|seconds)"
 # The seed, and flags that never change the trained model. All other flags make a configuration.

@@ -15,7 +15,8 @@ from lab.inside import lens
 from lab.inside.ablation import ablate
 from lab.inside.attention import readings_of
 from lab.inside.lens import ask, final_logits, read_layers
-from lab.inside.page import page
+from lab.inside.page import ASKED, page
+from lab.load import SCRIPTS
 
 TEXT = "this is a small sentence and we"
 THREAD = ["this is a small sentence", "we will read", "this [MASK] is small"]
@@ -56,6 +57,10 @@ KINDS = [
     ("seq2seq", {}),
     ("thread", {"pos": "alibi"}),
 ]
+
+
+def test_every_kind_of_run_is_asked():
+    assert {kind for kind, _ in KINDS} == set(ASKED) == set(SCRIPTS)
 
 
 @pytest.mark.parametrize("kind, config", KINDS)

@@ -46,6 +46,8 @@ def test_a_confusion_matrix_of_many_classes_fits_on_a_page():
 def test_every_encoding_has_a_name_and_a_color_of_its_own():
     assert set(figures.POSITION_NAMES) == set(figures.POSITION_COLORS) == set(POSITIONS)
     assert len(set(figures.POSITION_COLORS.values())) == len(POSITIONS)
+    for pos, name in figures.POSITION_NAMES.items():
+        assert figures.line_colors([name]) == {name: figures.POSITION_COLORS[pos]}
 
 
 def test_lines_of_encodings_have_their_color_in_any_order():
