@@ -30,6 +30,7 @@ from lab.folder import figures_folder
 from lab.predictions import label_of_seen
 
 LENGTHS = "train-short-test-long"
+TRAINING = ("block_size", "batch_size", "steps", "epochs")
 SETS = {"train": "training data", "valid": "held-out lines", "unseen": "test, unseen"}
 
 
@@ -93,13 +94,14 @@ def caption(configurations, others):
         spread = "single runs, so differences may come from the seed"
     if any(len(c.runs) > 1 for c in configurations):
         spread = "mean ± sample standard deviation over the seeds given"
-    unequal = ""
+    equal, unequal = [], ""
     flags = [c.runs[0].flags for c in configurations]
-    for name in ("steps", "epochs", "batch_size", "block_size"):
-        values = {str(each[name]) for each in flags if name in each}
-        if len(values) > 1:
-            values = sorted(values, key=lambda value: (len(value), value))
-            unequal += f" Not trained alike: {name.replace('_', ' ')} {', '.join(values)}."
+    for name in ("n_layer", "n_head", "n_embd", *TRAINING):
+        values = sorted({each[name] for each in flags if name in each})
+        if len(values) == 1:
+            equal.append(f"{name} {values[0]}")
+        elif values and name in TRAINING:
+            unequal += f" Not trained alike: {name} {', '.join(map(str, values))}."
     seen = ""
     if any("accuracy/seen" in c.summary() for c in configurations):
         clean = [each.get("split") == "clean" for each in flags]
@@ -107,7 +109,8 @@ def caption(configurations, others):
         unless = " without --split clean" * (any(clean) and not all(clean))
         seen = f" Seen test sentences also appear in the training files and {fate}{unless}."
     kind = KINDS[first.kind]
-    return f"{kind.name} on {first.data}: {spread}. {kind.note}{seen}{best}{unequal}"
+    shared = f" All models: {', '.join(equal)}." if equal else ""
+    return f"{kind.name} on {first.data}: {spread}. {kind.note}{seen}{best}{shared}{unequal}"
 
 
 # ---------------------------------------------------------------------------- the figures

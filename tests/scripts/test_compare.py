@@ -208,9 +208,10 @@ def test_labels_are_the_flags_that_differ_spelled_as_flags(make, table):
 
 def test_runs_that_were_not_trained_alike_are_told(make):
     names = [make("a", steps=200, batch_size=16), make("b", pos="alibi", steps=1000, batch_size=16)]
-    assert "Not trained alike: steps 200, 1000." in call("compare", *names).out
-    alike = make("c", pos="alibi", steps=200, batch_size=16)
-    assert "Not trained alike" not in call("compare", names[0], alike).out
+    different = call("compare", *names).out
+    assert "batch_size 16. Not trained alike: steps 200, 1000." in different
+    equal = call("compare", names[0], make("c", pos="alibi", steps=200, batch_size=16)).out
+    assert "batch_size 16, steps 200." in equal and "Not trained alike" not in equal
 
 
 def test_a_single_configuration_is_not_told_of_differences(make, baseline):
