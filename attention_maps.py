@@ -98,7 +98,7 @@ def show(flags):
     folder.mkdir(parents=True, exist_ok=True)
     layer = f"layer-{flags.layer}" if flags.layer else ""
     head = f"head-{flags.head}" if flags.head else ""
-    beside = {run: name if len(loaded) > 1 else "" for run, name in names.items()}
+    beside = {run: name.replace(" ", "-") * (len(loaded) > 1) for run, name in names.items()}
     drawn, pages = {}, []
     for number, text in enumerate(texts):
         shown = [view for reading in readings for view in reading.views if view.number == number]
@@ -213,11 +213,11 @@ def print_report(reading):
         verdict = "ok  " if holds(check) else "FAIL"
         worst, limit = f"worst {check['worst']:.1e}", f"limit {check['limit']:.0e}"
         print(f"  {verdict}  {check['check']:<38} {worst}, {limit}")
-    formats = {"distance": "8.2f", "first": "8.1%", "itself": "8.1%", "entropy": "8.2f"}
+    formats = dict(distance="8.2f", first="8.1%", previous="8.1%", itself="8.1%", entropy="8.2f")
     formats = {name: form for name, form in formats.items() if name in reading.means[0]}
     columns = "weight on the first key, entropy in nats"
     if "distance" in formats:
-        columns = "distance in tokens, weight on the first token and on itself, entropy in nats"
+        columns = "distance in tokens, weight on first, previous and own token, entropy in nats"
     print(f"  means over {reading.n_token} tokens: {columns} (last row: equal weights)")
     print("  layer  head  " + "  ".join(f"{name:>8}" for name in formats))
     for row in reading.means:

@@ -11,6 +11,7 @@ differences could be chance.
 
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 from data.files import printable, write_json
 from lab import tables
@@ -24,20 +25,20 @@ from lab.comparison.panels import Panel
 from lab.comparison.table import SHARES, heading, make_table
 from lab.comparison.together import answer_together
 from lab.errors import UserError, require
-from lab.figures import save
+from lab.figures import name_positions, save
 from lab.flags import flag
 from lab.folder import figures_folder
 from lab.predictions import label_of_seen
 
 LENGTHS = "train-short-test-long"
-TRAINING = ("block_size", "batch_size", "steps", "epochs")
+TRAINING = ("block_size", "batch_size", "lr", "steps", "epochs")
 SETS = {"train": "training data", "valid": "held-out lines", "unseen": "test, unseen"}
 
 
 @dataclass
 class Flags:
     runs: list[str] = flag(
-        None, "folders of finished runs of one kind, and of baselines.py", positional=True
+        None, "finished runs of one kind, in the order of the rows; and baselines", positional=True
     )
     out: str = flag("out/compare", "folder of the figures and tables; older ones are replaced")
     labels: str = flag(
@@ -108,9 +109,20 @@ def caption(configurations, others):
         fate = "were removed from training" if all(clean) else "are partly memorised"
         unless = " without --split clean" * (any(clean) and not all(clean))
         seen = f" Seen test sentences also appear in the training files and {fate}{unless}."
-    kind = KINDS[first.kind]
+    kind, n_row = KINDS[first.kind], f"{first.n_row:,} test rows. " if first.n_row else ""
     shared = f" All models: {', '.join(equal)}." if equal else ""
-    return f"{kind.name} on {first.data}: {spread}. {kind.note}{seen}{best}{shared}{unequal}"
+    return f"{subject(configurations)}: {spread}. {n_row}{kind.note}{seen}{best}{shared}{unequal}"
+
+
+def subject(configurations):
+    """Return what was trained on what, with the position encoding and window that all share."""
+    first = configurations[0].runs[0]
+    text = f"{KINDS[first.kind].name} on {first.data}"
+    each = ({c.runs[0].flags.get(name) for c in configurations} for name in ("pos", "window"))
+    pos, window = (values.pop() if len(values) == 1 else None for values in each)
+    if pos:
+        return f"{text}, {name_positions(SimpleNamespace(pos=pos, window=window))}"
+    return f"{text}, window {window}" if window else text
 
 
 # ---------------------------------------------------------------------------- the figures
@@ -118,8 +130,7 @@ def caption(configurations, others):
 
 def draw(out, configurations, others):
     """Draw compare.png and, with several evaluation lengths, the other; return their names."""
-    first = configurations[0].runs[0]
-    title = f"{KINDS[first.kind].name} on {first.data}"
+    first, title = configurations[0].runs[0], subject(configurations)
     names = [
         name
         for name in configurations[0].summary()

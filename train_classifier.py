@@ -135,7 +135,7 @@ def train(flags):
     seen = torch.tensor(seen) if flags.refit else seen_in_search
     result = {"epoch": epoch, "unknown/test": sets["test"].unknown()}
     result |= accuracies(logits, sets, seen) | {"accuracy/valid": valid}
-    title = f"Classification of {corpus.name}, {name_positions(config.pos)}"
+    title = f"Classification of {corpus.name}, {name_positions(config)}"
     report_predictions(run, corpus, title, logits["test"], seen, result, model)
     floor = corpus.floor.get("accuracy/test")
     draw(run, title, floor)

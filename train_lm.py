@@ -169,7 +169,7 @@ def train(flags):
     run.finish(result, model)
     keys = {name: f"perplexity/{name}" for name in streams}
     best_of = {f"best possible, {n}": text.floor[k] for n, k in keys.items() if k in text.floor}
-    title = f"Causal LM on {text.name}, {name_positions(config.pos)}"
+    title = f"Causal LM on {text.name}, {name_positions(config)}"
     draw_curve(run, [Curves(title, "perplexity (log scale)", keys, best_of, log=True)])
     words = [f"{name} {result[key]:.1f}{above_floor(result, key)}" for name, key in keys.items()]
     run.say_end(f"perplexity at step {best['step']}: {', '.join(words)}")

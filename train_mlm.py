@@ -153,7 +153,7 @@ def train(flags):
     names = ("loss/valid", "perplexity/valid", "accuracy/valid")
     run.finish({name: best[name] for name in names}, model)
     title = f"{'Causal' if flags.causal else 'Masked'} LM on {text.name}, "
-    title += name_positions(config.pos)
+    title += name_positions(config)
     panels = [
         Curves(title, "perplexity (log scale)", {"held-out lines": "perplexity/valid"}, log=True),
         Curves("", "accuracy", {"held-out lines": "accuracy/valid"}),

@@ -176,7 +176,7 @@ def train(flags):
     run.load_best(model)  # the weights of the last step
     logits = logits or answer()
     result = accuracies(logits, sets, seen)
-    title = f"Classification of {corpus.name} by likelihood, {name_positions(config.pos)}"
+    title = f"Classification of {corpus.name} by likelihood, {name_positions(config)}"
     report_predictions(run, corpus, title, logits["test"], seen, result, model)
     lines = {name: f"accuracy/{name}" for name in (*sets, "seen", "unseen")}
     draw_curve(run, [Curves(title, "accuracy", lines)])

@@ -171,7 +171,7 @@ def train(flags):
             scores = score(outputs, targets[n], tokenizer)
             result |= {f"{metric}/{n}": value for metric, value in scores.items()}
     run.finish(result, model)
-    title = f"{'Gaps' if infill else 'Translation'}, {name}, {name_positions(config.pos)}"
+    title = f"{'Gaps' if infill else 'Translation'}, {name}, {name_positions(config)}"
     keys = {n: f"perplexity/{n}" for n in fixed}
     draw_curve(run, [Curves(title, "perplexity of targets (log scale)", keys, log=True)])
     width = max(map(len, fixed)) + 2

@@ -40,10 +40,11 @@ STYLE = {
 }
 
 
-def name_positions(pos):
-    """Return the name of a position encoding for headings: "learned positions", "ALiBi"."""
-    name = POSITION_NAMES.get(pos, pos)
-    return name + " positions" * name.islower()
+def name_positions(config):
+    """Return the positions of a Config or of flags: "learned positions", "ALiBi, window 8"."""
+    name = POSITION_NAMES.get(config.pos, config.pos)
+    window = f", window {config.window}" if config.window else ""
+    return name + " positions" * name.islower() + window
 
 
 @contextlib.contextmanager
@@ -239,11 +240,12 @@ def confusion(counts, classes, title):
         for j, n in enumerate(row):
             color = "white" if shares[i][j] > 0.5 else "black"
             axis.text(j, i, n, ha="center", va="center", color=color)
-    right = sum(row[i] for i, row in enumerate(counts)) / sum(map(sum, counts))
+    n_row = sum(map(sum, counts))
+    right = sum(row[i] for i, row in enumerate(counts)) / n_row
     slanted = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"}  # long names would overlap
     slant = slanted if max(map(len, classes)) > 13 * cell else {}
     axis.set_xticks(range(len(classes)), classes, parse_math=False, **slant)
     axis.set_yticks(range(len(classes)), classes, parse_math=False)
-    axis.set(xlabel="predicted class", ylabel="true class")
-    axis.set_title(f"{title}\ntest rows: {right:.1%} correct", parse_math=False)
+    axis.set(xlabel="predicted class", ylabel="true class (color: share of the row)")
+    axis.set_title(f"{title}\n{n_row:,} test rows: {right:.1%} correct", parse_math=False)
     return figure

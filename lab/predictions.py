@@ -139,7 +139,9 @@ class Predictions:
                 shares = [f"{scores[f'{s}/{name}']:.1%}" for s in ("precision", "recall", "f1")]
                 lines.append((printable(name, 40), *shares, f"{sum(row):,}"))
         lines.append(("macro-F1", "", "", f"{scores['macro_f1/test']:.1%}", f"{len(self.rows):,}"))
-        return ["  ".join(cells) for cells in align(lines)]
+        absent = ", ".join(name for name, row in zip(self.classes, self.confusion) if not any(row))
+        note = f"note: no test rows of {printable(absent, 80)}: the scores say nothing of them"
+        return ["  ".join(cells) for cells in align(lines)] + [note] * bool(absent)
 
     def describe_errors(self, most=5):
         """Return the errors with the highest probabilities as lines of a table."""

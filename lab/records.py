@@ -73,7 +73,7 @@ def read_config(folder, where=""):
     if not path.parent.is_dir():
         near = "".join(f"; did you mean {run}?" for run in near_runs(path.parent))
         raise UserError(f"{where}: no such run folder; train one first or check the path{near}")
-    remedy = "give one that train_*.py or baselines.py wrote"
+    remedy = "give the folder of a run"
     require((path.exists(), f"{where}: no config.json, so this is not a run folder; {remedy}"))
     config = without_null(read_record(path))
     check_entries(path, config, ENTRIES)

@@ -49,7 +49,7 @@ def report_predictions(run, corpus, title, logits, seen, result, model):
     rows."""
     test = Predictions(corpus.test_rows, corpus.classes, logits, seen)
     test.write(run.folder)
-    about = {"classes": corpus.classes, "confusion": test.confusion}
+    about = {"rows/test": len(test.rows), "classes": corpus.classes, "confusion": test.confusion}
     floor = {f"floor/{name}": value for name, value in corpus.floor.items() if name in result}
     run.finish(about | result | test.scores() | floor, model)
     drawn = figures.confusion(test.confusion, corpus.classes, title)

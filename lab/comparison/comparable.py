@@ -46,7 +46,8 @@ def check_comparable(trained, baselines):
         problem = "perplexities of different vocabularies are not comparable"
         remedy = "compare the bits_per_byte in their result.json (train without --eval-test)"
         agree(runs, lambda run: run.vocabulary, f"{problem}; {remedy}")
-        agree(runs, test_sizes, "the data has changed; train them again on the same files")
+        problem = "the data or --eval-test differs; train them again with the same"
+        agree(runs, test_sizes, problem)
 
 
 def measured_sets(run):

@@ -65,6 +65,7 @@ class Finished:
     floor: dict = field(default_factory=dict)  # {"perplexity/ada": 2.5}
     tokens: dict = field(default_factory=dict)  # {"obama": 3711}
     metrics: list = field(default_factory=list)  # the lines of metrics.jsonl
+    n_row: int = 0  # test rows of a classifier
 
 
 def read_finished(folder):
@@ -96,6 +97,7 @@ def read_finished(folder):
         floor=matching(result, "floor/(.+)"),
         tokens=matching(result, "tokens/(.+)"),
         metrics=read_metrics(folder),
+        n_row=int(result.get("rows/test", 0)),
     )
 
 
@@ -138,6 +140,8 @@ def configuration_of(config, depth=0):
     newer = [field.name for field in fields(ModelFlags) if field.name not in flags]
     settings |= {name: model.get(name, getattr(Config, name)) for name in newer}
     settings["data"] = name_of(flags.get("data", ""))
+    if not flags.get("valid"):
+        settings.pop("eval_every", None)  # it only chooses among weights
     if flags.get("encoder") or flags.get("init"):
         replaced = {*model, *newer, "tokenizer"}
         settings = {name: value for name, value in settings.items() if name not in replaced}

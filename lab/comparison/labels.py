@@ -32,7 +32,9 @@ def set_labels(configurations, labels):
         )
         require((all(chosen) and len(chosen) == len(configurations) == len(set(chosen)), problem))
         for configuration, text in zip(configurations, chosen):
+            flags = configuration.label
             configuration.label = text
+            print(f"label {text}: {flags}")
 
 
 def folder_names(configurations):

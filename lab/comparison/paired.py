@@ -76,8 +76,10 @@ def describe(tests):
         return ""
     lines = [
         "Paired t-test over seeds, each configuration against the next worse one. It compares the "
-        "log perplexity, averaged over the test sets (without any, that of the held-out lines). "
-        f"p < {LEVEL} is significant.\n"
+        "log perplexity, averaged over the test sets (without any, that of the held-out lines), of "
+        "runs of the same seed, so it can find a difference though bands in the figure overlap. "
+        f"p < {LEVEL} is significant, without a correction for the number of tests. Other pairs "
+        "are tested when compared alone.\n"
     ]
     for test in tests:
         verdict = "significant" if test["p"] < LEVEL else "not significant"

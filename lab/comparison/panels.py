@@ -97,7 +97,9 @@ def plot_lines(axis, panel, colors, handles):
     for label, (xs, means, deviations) in panel.lines.items():
         color, marker = colors[label], MARKERS[order.index(label) % len(MARKERS)]
         marker = marker if len(xs) <= 25 else None
-        style = dict(color=color, marker=marker, markersize=2.5, linewidth=1.1)
+        alike = [other for other in order if colors[other] == color]  # more lines than colors
+        dash = ("-", (0, (4, 1)), (0, (1, 1)))[alike.index(label) % 3]
+        style = dict(color=color, marker=marker, markersize=2.5, linewidth=1.1, linestyle=dash)
         (handles[label],) = axis.plot(xs, means, **style)
         most = 100 if panel.is_share else math.inf
         low = [m - d for m, d in zip(means, deviations)]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 
 from lab.inside.checks import allowed, examine, examine_cross, steps_ahead
 from lab.inside.scores import take_apart
@@ -143,14 +144,15 @@ def measure(run, part, inputs, queries, keys, alone):
 def summary(weights, mask, cross=False):
     """Summarize weights (L, B, H, T, S): per head, means over the queries in mask (B, T).
 
-    distance: tokens to the key. first, itself: weight of the first key and of the query's own.
-    entropy: in nats. Cross-attention has no distance and no itself.
+    distance: tokens to the key. first, previous, itself: weight of the first key, of the one before
+    the query's own, and of that. entropy: in nats. Cross-attention has only first and entropy.
     """
     values = {}  # each (L, B, H, T)
     if not cross:
         values["distance"] = (weights * steps_ahead(mask.size(1)).abs()).sum(-1)
     values["first"] = weights[..., 0]
     if not cross:
+        values["previous"] = F.pad(weights.diagonal(-1, dim1=-2, dim2=-1), (1, 0))
         values["itself"] = weights.diagonal(dim1=-2, dim2=-1)
     values["entropy"] = torch.special.entr(weights).sum(-1)
     means = {}  # each (L, H)

@@ -28,9 +28,8 @@ def describe(run):
     config, flags = run.model.body.config, run.config["flags"]
     causal = getattr(run.model.body, "causal", False)
     words = KINDS[run.kind] + " on a decoder" * (run.kind == "classifier" and causal)
-    words += f", {name_positions(config.pos)}"
+    words += f", {name_positions(config)}"
     words += f" ({config.alibi})" if config.pos == "alibi" and not causal else ""
-    words += f", window {config.window}" if config.window else ""
     if run.config.get("body") == "generative":
         words += f", model of {run.config['classes'][0]}"
     if members := getattr(run.model, "members", ()):

@@ -153,11 +153,11 @@ def test_summary_of_known_weights():
     weights[:, :, 2, :, 0] = 1.0
     weights[..., T:, :] = 0.3  # the padding of a shorter text
     heads = summary(weights, mask)
-    assert list(heads[0]) == ["layer", "head", "distance", "first", "itself", "entropy"]
+    assert list(heads[0]) == ["layer", "head", *"distance first previous itself entropy".split()]
     assert [tuple(head.values()) for head in heads] == [
-        (1, 1, 0, 0.25, 1, 0),  # each token sees itself
-        (1, 2, 1.25, 0.25, 0.25, round(math.log(4), 4)),  # all tokens alike
-        (1, 3, 1.5, 1, 0.25, 0),  # the first token
+        (1, 1, 0, 0.25, 0, 1, 0),  # each token sees itself
+        (1, 2, 1.25, 0.25, 0.1875, 0.25, round(math.log(4), 4)),  # all tokens alike
+        (1, 3, 1.5, 1, 0.25, 0.25, 0),  # the first token
     ]
 
 

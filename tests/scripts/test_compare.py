@@ -158,7 +158,9 @@ def test_macro_f1_has_a_column(make, table):
 def test_runs_differing_in_seed_and_folder_are_one_configuration(make, table):
     names = [
         make("a", seed=0, result={"perplexity/ada@64": 9.0}),  # which b lacks
-        make("b", seed=1, device="cpu", threads=2, overwrite=True, eval_block="32,64"),
+        make(
+            "b", seed=1, device="cpu", threads=2, overwrite=True, eval_block="32,64", eval_every=9
+        ),
         make("c", seed=2, dropout=0.1),
     ]
     assert [cells["seeds"] for cells in table(*names).values()] == ["0, 1", "2"]
@@ -212,6 +214,8 @@ def test_runs_that_were_not_trained_alike_are_told(make):
     assert "batch_size 16. Not trained alike: steps 200, 1000." in different
     equal = call("compare", names[0], make("c", pos="alibi", steps=200, batch_size=16)).out
     assert "batch_size 16, steps 200." in equal and "Not trained alike" not in equal
+    local = [make(f"w{n}", pos="alibi", window=4, n_layer=n) for n in (1, 2)]
+    assert "Causal LM on toy, ALiBi, window 4: single runs" in call("compare", *local).out
 
 
 def test_a_single_configuration_is_not_told_of_differences(make, baseline):
@@ -264,6 +268,7 @@ def test_labels_can_be_chosen_in_the_order_of_the_folders(make, table):
     names = [make("b", pos="rope"), make("a", pos="alibi")]
     assert list(table(*names, "--labels", "RoPE, A_L & B")) == ["RoPE", "A_L & B"]
     assert r"A\_L \& B" in Path("out/compare/compare.tex").read_text(encoding="utf-8")
+    assert "label RoPE: rotary\n" in call("compare", *names, "--labels", "RoPE,A").out
     wrong = call("compare", *names, "--labels", "RoPE")
     assert_complains(wrong, "one name for each configuration, all different: rotary; ALiBi")
 
@@ -591,7 +596,7 @@ MISTAKES = {  # what is compared, and what the message says
     "corpora": ([A, run("b", data="c")], ["a (--data toy) and b (--data c)", "same data"]),
     "changed corpus": (
         [run("a", result={"tokens/ada": 50}), run("b", seed=1, result={"tokens/ada": 60})],
-        ["50", "60", "same files"],
+        ["50", "60", "the data or --eval-test differs"],
     ),
     "test parts": (
         [run("a", "classifier", split="1/5"), run("b", "classifier", split="2/5")],

@@ -1,5 +1,7 @@
 """Figures: importing changes no setting, one color per encoding, ticks at steps, no spike at 0."""
 
+from types import SimpleNamespace
+
 import matplotlib
 import pytest
 
@@ -26,7 +28,7 @@ def test_drawing_changes_no_setting_of_matplotlib(tmp_path, monkeypatch):
 
 
 def test_a_new_position_encoding_without_a_name_does_not_end_a_training():
-    assert figures.name_positions("random") == "random positions"
+    assert figures.name_positions(SimpleNamespace(pos="random", window=0)) == "random positions"
 
 
 def test_a_second_font_has_letters_that_the_first_lacks(tmp_path, capsys):
@@ -41,6 +43,13 @@ def test_a_confusion_matrix_of_many_classes_fits_on_a_page():
     assert few.get_figwidth() == pytest.approx(4.0) and many.get_figwidth() < 8
     cell = figures.confusion([[1234] * 30] * 30, ["class"] * 30, "t").get_figwidth() / 30
     assert cell > 0.4  # room for four digits
+
+
+def test_lines_that_share_a_color_differ_in_style():
+    lines = {f"line {i}": ([0, 1], [i, i], [0, 0]) for i in range(1, 13)}
+    (axis,) = panels.draw_over_steps("t", [Panel("p", "y", lines)], "step").axes
+    drawn = [(line.get_color(), line.get_linestyle()) for line in axis.lines]
+    assert len({color for color, _ in drawn}) == 7 and len(set(drawn)) == 12
 
 
 def test_every_encoding_has_a_name_and_a_color_of_its_own():
