@@ -114,11 +114,11 @@ def line_colors(labels):
 
 
 def step_ticks(xs, most=6):
-    """Return at most `most` of the evaluation steps xs: multiples of the distance between two."""
+    """Return at most `most` of the evaluation steps xs, equally far apart, the last among them."""
     xs = sorted(set(xs))
     gap = min((b - a for a, b in zip(xs, xs[1:])), default=1)
     for factor in (digit * 10**power for power in range(9) for digit in (1, 2, 5)):
-        ticks = [x for x in xs if x % (factor * gap) == 0]
+        ticks = [x for x in xs if (xs[-1] - x) % (factor * gap) == 0]
         room = (xs[-1] - xs[0]) / most / 2  # labels that are closer would overlap
         if len(ticks) <= most and all(b - a >= room for a, b in zip(ticks, ticks[1:])):
             break

@@ -43,9 +43,12 @@ def draw_over_steps(title, panels, xlabel, lines_are="", finals_are=""):
     lines_are, finals_are: what the legend says of the lines and of the marked points.
     """
     figure, axes, colors, handles = begin(title, panels)
+    hides_0 = False
     for axis, panel in zip(axes.flat, panels):
         if panel.log:
-            panel = replace(panel, lines=without_untrained(panel.lines))
+            shown = without_untrained(panel.lines)
+            hides_0 |= shown is not panel.lines
+            panel = replace(panel, lines=shown)
         plot_lines(axis, panel, colors, handles)
         plot_finals(axis, panel, colors)
         if panel.log:
@@ -56,7 +59,7 @@ def draw_over_steps(title, panels, xlabel, lines_are="", finals_are=""):
         handles[lines_are] = legend_line(color="0.4", linewidth=1.1)
     if any(panel.finals for panel in panels):
         handles[finals_are] = legend_line(color="0.4", marker="*", markersize=7, linestyle="none")
-    return finish(figure, axes, panels, xlabel, handles)
+    return finish(figure, axes, panels, xlabel + " (0 not shown)" * hides_0, handles)
 
 
 @styled()

@@ -52,6 +52,12 @@ def test_lines_that_share_a_color_differ_in_style():
     assert len({color for color, _ in drawn}) == 7 and len(set(drawn)) == 12
 
 
+def test_a_comparison_says_that_it_hides_the_untrained_model():
+    for steps, shown in (([0, 50, 100], "step (0 not shown)"), ([50, 75, 100], "step")):
+        panel = Panel("p", "y", {"a": (steps, [540, 6, 5], [0, 0, 0])}, log=True)
+        assert panels.draw_over_steps("t", [panel], "step").axes[0].get_xlabel() == shown
+
+
 def test_every_encoding_has_a_name_and_a_color_of_its_own():
     assert set(figures.POSITION_NAMES) == set(figures.POSITION_COLORS) == set(POSITIONS)
     assert len(set(figures.POSITION_COLORS.values())) == len(POSITIONS)
