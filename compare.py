@@ -38,7 +38,9 @@ SETS = {"train": "training data", "valid": "held-out lines", "unseen": "test, un
 @dataclass
 class Flags:
     runs: list[str] = flag(
-        None, "finished runs of one kind, in the order of the rows; and baselines", positional=True
+        None,
+        "run folders of one kind, in the order of the table; also of baselines.py",
+        positional=True,
     )
     out: str = flag("out/compare", "folder of the figures and tables; older ones are replaced")
     labels: str = flag(
@@ -95,23 +97,27 @@ def caption(configurations, others):
         spread = "single runs, so differences may come from the seed"
     if any(len(c.runs) > 1 for c in configurations):
         spread = "mean ± sample standard deviation over the seeds given"
-    equal, unequal = [], ""
+    equal, unequal = [], []
     flags = [c.runs[0].flags for c in configurations]
     for name in ("n_layer", "n_head", "n_embd", *TRAINING):
         values = sorted({each[name] for each in flags if name in each})
-        if len(values) == 1:
-            equal.append(f"{name} {values[0]}")
-        elif values and name in TRAINING:
-            unequal += f" Not trained alike: {name} {', '.join(map(str, values))}."
+        found = f"{name.replace('_', '-')} {', '.join(map(str, values))}"
+        if len(values) == 1 and all(name in each for each in flags):
+            equal.append(found)
+        elif len(values) > 1 and name in TRAINING:
+            unequal.append(found)
     seen = ""
     if any("accuracy/seen" in c.summary() for c in configurations):
         clean = [each.get("split") == "clean" for each in flags]
         fate = "were removed from training" if all(clean) else "are partly memorised"
         unless = " without --split clean" * (any(clean) and not all(clean))
         seen = f" Seen test sentences also appear in the training files and {fate}{unless}."
-    kind, n_row = KINDS[first.kind], f"{first.n_row:,} test rows. " if first.n_row else ""
-    shared = f" All models: {', '.join(equal)}." if equal else ""
-    return f"{subject(configurations)}: {spread}. {n_row}{kind.note}{seen}{best}{shared}{unequal}"
+    rows = {run.n_row for c in configurations for run in c.runs}
+    n_row = f" Test rows: {first.n_row:,}." if len(rows) == 1 and first.n_row else ""
+    alike = f" Settings: {', '.join(equal)}." if equal else ""
+    alike += f" Not trained alike: {'; '.join(unequal)}." if unequal else ""
+    note = KINDS[first.kind].note
+    return f"{subject(configurations)}: {spread}. {note}{seen}{best}{n_row}{alike}"
 
 
 def subject(configurations):

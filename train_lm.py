@@ -21,7 +21,7 @@ from data.tokenizer import BOS
 from lab import processes
 from lab.command import main
 from lab.errors import UserError, require
-from lab.figures import name_positions
+from lab.figures import BEST, name_positions
 from lab.flags import (
     ContinueFlags,
     NoiseFlags,
@@ -168,7 +168,7 @@ def train(flags):
     result |= {f"floor/{key}": value for key, value in text.floor.items() if key in result}
     run.finish(result, model)
     keys = {name: f"perplexity/{name}" for name in streams}
-    best_of = {f"best possible, {n}": text.floor[k] for n, k in keys.items() if k in text.floor}
+    best_of = {BEST + n: text.floor[k] for n, k in keys.items() if k in text.floor}
     title = f"Causal LM on {text.name}, {name_positions(config)}"
     draw_curve(run, [Curves(title, "perplexity (log scale)", keys, best_of, log=True)])
     words = [f"{name} {result[key]:.1f}{above_floor(result, key)}" for name, key in keys.items()]

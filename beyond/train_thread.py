@@ -221,7 +221,7 @@ def draw(run, name, result):
     label, pos = "perplexity of masked words (log scale)", figures.name_positions(run.flags)
     keys = {words: f"perplexity/valid-{view}" for view, words in VIEWS.items()}
     known = {w: result[f"floor/{k}"] for w, k in keys.items() if f"floor/{k}" in result}
-    best = {f"best possible, {words}": perplexity for words, perplexity in known.items()}
+    best = {figures.BEST + words: perplexity for words, perplexity in known.items()}
     draw_curve(run, [Curves(f"Held-out trees, {name}, {pos}", label, keys, best, log=True)])
     depths = [d for d in range(1, DEEPEST + 1) if f"tokens/test-depth-{d}" in result]
     lines = {}
@@ -229,7 +229,7 @@ def draw(run, name, result):
         for view, words in VIEWS.items():
             found = [result.get(f"{kind}perplexity/test-{view}-depth-{d}") for d in depths]
             if None not in found:
-                lines[f"best possible, {words}" if kind else words] = depths, found
+                lines[figures.BEST * bool(kind) + words] = depths, found
     panel = (f"Test trees, {name}, {pos}", label, lines, {}, True)
     figures.save(figures.curves([panel], "number of ancestors"), run.folder / "depth.png")
 

@@ -162,7 +162,7 @@ def train(flags):
     run.finish(result, model)
     panels = []
     for language in languages:
-        title = f"Masked words of {language}, {pairs.name}, {name_positions(config)}"
+        title = f"Masked words of {language}, {pairs.name}\n{name_positions(config)}"
         keys = {words: f"perplexity/valid-{language}-{view}" for view, words in VIEWS.items()}
         panels.append(Curves(title, "perplexity (log scale)", keys, log=True))
     draw_curve(run, panels)

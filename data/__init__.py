@@ -60,7 +60,7 @@ def name_of(corpus):
     """Return the name of a corpus for folders and titles: that in NAMES, or of the file or folder.
     `speeches` and a folder of that name have the same."""
     path = Path(corpus).resolve()
-    return path.name if path.is_dir() else path.stem
+    return path.stem if path.suffix.lower() in (*READERS, ".jsonl") else path.name
 
 
 def note_test_sets(path):

@@ -27,7 +27,7 @@ class Text:
     streams: dict[str, torch.Tensor]
     # The same -> bytes of its text in UTF-8
     sizes: dict[str, int]
-    # The lowest possible values of metrics, if they are known
+    # The best possible values of metrics, if they are known
     floor: dict[str, float]
     note: str  # what --split removed
 

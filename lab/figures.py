@@ -27,6 +27,7 @@ POSITION_NAMES = {
     "rope": "rotary",
     "nope": "NoPE",
 }
+BEST = "best possible, "  # followed by the label of a line, whose color it takes
 STYLE = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -114,12 +115,13 @@ def line_colors(labels):
 
 
 def step_ticks(xs, most=6):
-    """Return at most `most` of the evaluation steps xs, equally far apart, the last among them."""
+    """Return at most `most` of the evaluation steps xs: multiples of the distance between two, and
+    the last."""
     xs = sorted(set(xs))
-    gap = min((b - a for a, b in zip(xs, xs[1:])), default=1)
+    gap = min((b - a for a, b in zip(xs, xs[1:-1])), default=1)
+    room = (xs[-1] - xs[0]) / most / 2  # labels that are closer would overlap
     for factor in (digit * 10**power for power in range(9) for digit in (1, 2, 5)):
-        ticks = [x for x in xs if (xs[-1] - x) % (factor * gap) == 0]
-        room = (xs[-1] - xs[0]) / most / 2  # labels that are closer would overlap
+        ticks = [x for x in xs if x % (factor * gap) == 0 and xs[-1] - x >= room] + xs[-1:]
         if len(ticks) <= most and all(b - a >= room for a, b in zip(ticks, ticks[1:])):
             break
     return ticks if len(ticks) > 1 else [xs[0], xs[-1]]
@@ -140,15 +142,12 @@ def without_untrained(lines):
     return {label: tuple(part[1:] for part in line) for label, line in lines.items()}
 
 
-BEST = "best possible, "
-
-
 @styled()
 def curves(panels, xlabel):
     """Return a figure of one line chart per panel.
 
-    panels: [(title, ylabel, {label: (xs, ys)}, {label: y of a dashed line}, log), ...]. "best
-    possible, X" has the color of X and is dashed.
+    panels: [(title, ylabel, {label: (xs, ys)}, {label: y of a dashed line}, log), ...]. BEST
+    and the label of a line has its color, dashed.
     """
     figure, axes = new_figure(1, len(panels), figsize=(4.2 * len(panels), 3.2), squeeze=False)
     for axis, (title, ylabel, whole, dashed, log) in zip(axes[0], panels):
@@ -246,6 +245,6 @@ def confusion(counts, classes, title):
     slant = slanted if max(map(len, classes)) > 13 * cell else {}
     axis.set_xticks(range(len(classes)), classes, parse_math=False, **slant)
     axis.set_yticks(range(len(classes)), classes, parse_math=False)
-    axis.set(xlabel="predicted class", ylabel="true class (color: share of the row)")
+    axis.set(xlabel="predicted class", ylabel="true class\n(color: share of class)")
     axis.set_title(f"{title}\n{n_row:,} test rows: {right:.1%} correct", parse_math=False)
     return figure

@@ -132,7 +132,7 @@ class Predictions:
         return {"macro_f1/test": sum(f1) / len(f1)} | scores
 
     def describe_scores(self):
-        """Return the scores of each class as lines of a table."""
+        """Return the scores of each class as lines of a table, and a note on absent classes."""
         scores, lines = self.scores(), [("class", "precision", "recall", "F1", "rows")]
         for name, row in zip(self.classes, self.confusion):
             if f"f1/{name}" in scores:
@@ -140,7 +140,7 @@ class Predictions:
                 lines.append((printable(name, 40), *shares, f"{sum(row):,}"))
         lines.append(("macro-F1", "", "", f"{scores['macro_f1/test']:.1%}", f"{len(self.rows):,}"))
         absent = ", ".join(name for name, row in zip(self.classes, self.confusion) if not any(row))
-        note = f"note: no test rows of {printable(absent, 80)}: the scores say nothing of them"
+        note = f"note: no test rows, so no measured recall: {printable(absent, 80)}"
         return ["  ".join(cells) for cells in align(lines)] + [note] * bool(absent)
 
     def describe_errors(self, most=5):

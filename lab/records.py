@@ -30,7 +30,7 @@ ENTRIES = {
 GROUPS = (RunFlags, ModelFlags, LoopFlags, TokenizerFlags, ContinueFlags, MachineFlags)
 FLAGS = {field.name: field.type for group in GROUPS for field in dataclasses.fields(group)}
 FLAGS |= {"encoder": str, "init": str, "split": str, "valid": float}
-FLAGS |= {"mask_rate": float, "mean_span": float, "eval_stride": int}
+FLAGS |= {"epochs": int, "mask_rate": float, "mean_span": float, "eval_stride": int}
 
 
 class Record(dict):

@@ -165,8 +165,8 @@ def choose_rates(out, names, flags):
     for name in names:
         where = {f: out / trials[name, f] for f in FACTORS}
         ended = [f for f in FACTORS if (where[f] / "result.json").exists()]
-        problem = f"--choose-lr: {name} diverges with each learning rate"
-        require((ended, f"{problem}; leave it out with --only"))
+        problem = f"--choose-lr: {slug(name)} diverges with each learning rate"
+        require((ended, f"{problem}; name the others in --only"))
         found = {f: read_result(where[f])["perplexity/valid"] for f in ended}
         rates[name] = size["lr"] * min(found, key=found.get)
     return rates

@@ -19,7 +19,7 @@ class Kind(NamedTuple):
 
     name: str
     note: str  # on its numbers
-    decide: tuple  # flags that decide what is predicted; runs with other values are refused
+    decide: tuple  # flags that decide what is predicted, which must agree (lm: without test sets)
 
 
 SENTENCES = ("split", "valid", "block_size")
@@ -141,7 +141,7 @@ def configuration_of(config, depth=0):
     settings |= {name: model.get(name, getattr(Config, name)) for name in newer}
     settings["data"] = name_of(flags.get("data", ""))
     if not flags.get("valid"):
-        settings.pop("eval_every", None)  # it only chooses among weights
+        settings.pop("eval_every", None)  # without held-out text it chooses no weights
     if flags.get("encoder") or flags.get("init"):
         replaced = {*model, *newer, "tokenizer"}
         settings = {name: value for name, value in settings.items() if name not in replaced}

@@ -2,6 +2,7 @@
 
 import json
 
+from data.files import printable
 from lab.errors import require
 from lab.figures import POSITION_NAMES
 
@@ -34,7 +35,7 @@ def set_labels(configurations, labels):
         for configuration, text in zip(configurations, chosen):
             flags = configuration.label
             configuration.label = text
-            print(f"label {text}: {flags}")
+            print(printable(f"label {text}: {flags}"))
 
 
 def folder_names(configurations):

@@ -77,9 +77,9 @@ def describe(tests):
     lines = [
         "Paired t-test over seeds, each configuration against the next worse one. It compares the "
         "log perplexity, averaged over the test sets (without any, that of the held-out lines), of "
-        "runs of the same seed, so it can find a difference though bands in the figure overlap. "
-        f"p < {LEVEL} is significant, without a correction for the number of tests. Other pairs "
-        "are tested when compared alone.\n"
+        "runs of the same seed, so it can find a difference even if the bands in the figure "
+        f"overlap. p < {LEVEL} is significant, without a correction for the number of tests. To "
+        "test another pair, compare the two alone.\n"
     ]
     for test in tests:
         verdict = "significant" if test["p"] < LEVEL else "not significant"

@@ -43,12 +43,8 @@ def draw_over_steps(title, panels, xlabel, lines_are="", finals_are=""):
     lines_are, finals_are: what the legend says of the lines and of the marked points.
     """
     figure, axes, colors, handles = begin(title, panels)
-    hides_0 = False
-    for axis, panel in zip(axes.flat, panels):
-        if panel.log:
-            shown = without_untrained(panel.lines)
-            hides_0 |= shown is not panel.lines
-            panel = replace(panel, lines=shown)
+    shown = [replace(p, lines=without_untrained(p.lines)) if p.log else p for p in panels]
+    for axis, panel in zip(axes.flat, shown):
         plot_lines(axis, panel, colors, handles)
         plot_finals(axis, panel, colors)
         if panel.log:
@@ -59,7 +55,9 @@ def draw_over_steps(title, panels, xlabel, lines_are="", finals_are=""):
         handles[lines_are] = legend_line(color="0.4", linewidth=1.1)
     if any(panel.finals for panel in panels):
         handles[finals_are] = legend_line(color="0.4", marker="*", markersize=7, linestyle="none")
-    return finish(figure, axes, panels, xlabel + " (0 not shown)" * hides_0, handles)
+    hidden = [after.lines is not before.lines for after, before in zip(shown, panels)]
+    xlabels = [xlabel + " (0 not shown)" * hides_0 for hides_0 in hidden]
+    return finish(figure, axes, panels, xlabels, handles)
 
 
 @styled()
@@ -83,7 +81,7 @@ def draw_over_lengths(title, panels, trained, undefined):
         axis.set_xscale("log", base=2)
         axis.set_xticks(sorted({x for xs, *_ in panel.lines.values() for x in xs}))
         axis.xaxis.set_major_formatter("{x:g}")
-    return finish(figure, axes, panels, "evaluation length (tokens)", handles)
+    return finish(figure, axes, panels, ["evaluation length (tokens)"] * len(panels), handles)
 
 
 def begin(title, panels):
@@ -158,12 +156,12 @@ def legend_line(**style):
     return Line2D([], [], **style)
 
 
-def finish(figure, axes, panels, xlabel, handles):
+def finish(figure, axes, panels, xlabels, handles):
     """Label the axes, add the legend, and return the figure."""
     rows, columns = axes.shape
     for i, (axis, panel) in enumerate(zip(axes.flat, panels)):
         axis.set_title(panel.title, fontsize=9, parse_math=False)
-        axis.set_xlabel(xlabel if i + columns >= len(panels) else "", fontsize=8)
+        axis.set_xlabel(xlabels[i] if i + columns >= len(panels) else "", fontsize=8)
         repeated = i % columns and panel.ylabel == panels[i - 1].ylabel
         axis.set_ylabel("" if repeated else panel.ylabel, fontsize=8)
         axis.tick_params(labelsize=7.5)

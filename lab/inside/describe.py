@@ -28,8 +28,8 @@ def describe(run):
     config, flags = run.model.body.config, run.config["flags"]
     causal = getattr(run.model.body, "causal", False)
     words = KINDS[run.kind] + " on a decoder" * (run.kind == "classifier" and causal)
-    words += f", {name_positions(config)}"
-    words += f" ({config.alibi})" if config.pos == "alibi" and not causal else ""
+    form = f"ALiBi ({config.alibi})" if config.pos == "alibi" and not causal else "ALiBi"
+    words += f", {name_positions(config).replace('ALiBi', form)}"
     if run.config.get("body") == "generative":
         words += f", model of {run.config['classes'][0]}"
     if members := getattr(run.model, "members", ()):

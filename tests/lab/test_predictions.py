@@ -113,7 +113,7 @@ def test_scores_are_described_in_aligned_columns():
     assert lines[1].split() == ["a", "100.0%", "75.0%", "85.7%", "4"]
     assert lines[-1].split() == ["macro-F1", "41.9%", "7"]
     assert len(set(map(len, lines))) == 1 and len(lines) == 5
-    assert note == "note: no test rows of d: the scores say nothing of them"
+    assert note == "note: no test rows, so no measured recall: d"
 
 
 def test_the_most_confident_errors_come_first():

@@ -73,6 +73,8 @@ def test_kept_weights_are_those_of_their_step(kept, corpus, tmp_path):
     assert same(last.model.state_dict(), whole.model.state_dict())
     with pytest.raises(UserError, match="no step-5.pt; it has step-0.pt, step-3.pt, step-8.pt; "):
         read_run(kept[0], step=5)
+    with pytest.raises(UserError, match="no step-3.pt; it kept none; train with --keep 3"):
+        read_run(tmp_path / "short", step=3)
 
 
 def test_seeds_that_kept_other_steps_are_refused(kept, corpus, tmp_path):

@@ -421,10 +421,10 @@ def test_a_page_and_the_weights_of_each_text(tmp_path, figures):
 def test_titles_labels_and_means(tmp_path, figures):
     runs = [make_run(tmp_path / name, pos="rope") for name in "ab"]
     argv = ("--text", SHORT, "--mean", "--no-bos", "--scale", "linear", "--numbers")
-    assert call("attention_maps", *runs, *argv, "--labels", "first, second")[0] == 0
+    assert call("attention_maps", *runs, *argv, "--labels", "first run, second")[0] == 0
     ((name, figure),) = figures
-    assert name == "map-1-this-is-a-small-sentence-mean-first-second.png"
-    assert {"first", "second"} <= {text.get_text().split("\n")[0] for text in figure.texts}
+    assert name == "map-1-this-is-a-small-sentence-mean-first-run-second.png"
+    assert {"first run", "second"} <= {text.get_text().split("\n")[0] for text in figure.texts}
     titles = [axis.get_title() for axis in figure.axes if axis.get_title()]
     assert titles == ["layer 1, mean of heads", "layer 2, mean of heads"] * 2
     done = call("attention_maps", *runs, labels="one", text=SHORT)

@@ -211,11 +211,18 @@ def test_labels_are_the_flags_that_differ_spelled_as_flags(make, table):
 def test_runs_that_were_not_trained_alike_are_told(make):
     names = [make("a", steps=200, batch_size=16), make("b", pos="alibi", steps=1000, batch_size=16)]
     different = call("compare", *names).out
-    assert "batch_size 16. Not trained alike: steps 200, 1000." in different
+    assert "batch-size 16. Not trained alike: steps 200, 1000." in different
     equal = call("compare", names[0], make("c", pos="alibi", steps=200, batch_size=16)).out
-    assert "batch_size 16, steps 200." in equal and "Not trained alike" not in equal
+    assert "batch-size 16, steps 200." in equal and "Not trained alike" not in equal
     local = [make(f"w{n}", pos="alibi", window=4, n_layer=n) for n in (1, 2)]
     assert "Causal LM on toy, ALiBi, window 4: single runs" in call("compare", *local).out
+    local[1] = make("w3", pos="rope", window=4)
+    assert "Causal LM on toy, window 4: single runs" in call("compare", *local).out
+    rows = {"accuracy/test": 0.8, "rows/test": 1600}
+    pair = [make(f"c{pos}", "classifier", pos=pos, result=rows) for pos in ("alibi", "rope")]
+    assert " Test rows: 1,600. Settings: " in call("compare", *pair).out
+    other = call("compare", pair[0], make("e", "classifier", epochs=2)).out
+    assert "block-size 32" in other and "epochs 2" not in other and "Test rows" not in other
 
 
 def test_a_single_configuration_is_not_told_of_differences(make, baseline):

@@ -41,6 +41,7 @@ def test_a_second_font_has_letters_that_the_first_lacks(tmp_path, capsys):
 def test_a_confusion_matrix_of_many_classes_fits_on_a_page():
     few, many = (figures.confusion([[9] * n] * n, ["class"] * n, "t") for n in (3, 30))
     assert few.get_figwidth() == pytest.approx(4.0) and many.get_figwidth() < 8
+    assert few.axes[0].get_title() == "t\n81 test rows: 33.3% correct"
     cell = figures.confusion([[1234] * 30] * 30, ["class"] * 30, "t").get_figwidth() / 30
     assert cell > 0.4  # room for four digits
 
@@ -54,8 +55,10 @@ def test_lines_that_share_a_color_differ_in_style():
 
 def test_a_comparison_says_that_it_hides_the_untrained_model():
     for steps, shown in (([0, 50, 100], "step (0 not shown)"), ([50, 75, 100], "step")):
-        panel = Panel("p", "y", {"a": (steps, [540, 6, 5], [0, 0, 0])}, log=True)
-        assert panels.draw_over_steps("t", [panel], "step").axes[0].get_xlabel() == shown
+        lines = {"a": (steps, [540, 6, 5], [0, 0, 0])}
+        both = [Panel("p", "y", lines, log=log) for log in (True, False)]
+        axes = panels.draw_over_steps("t", both, "step").axes
+        assert [axis.get_xlabel() for axis in axes] == [shown, "step"]
 
 
 def test_every_encoding_has_a_name_and_a_color_of_its_own():
@@ -79,6 +82,8 @@ def test_ticks_are_evaluation_steps():
         assert figures.step_ticks(steps) == steps
     assert figures.step_ticks(range(0, 1501, 150)) == [0, 300, 600, 900, 1200, 1500]
     assert figures.step_ticks(range(1, 21)) == [5, 10, 15, 20]
+    assert figures.step_ticks([*range(0, 4001, 200), 4001]) == [0, 1000, 2000, 3000, 4001]
+    assert figures.step_ticks(range(0, 501, 100), most=4) == [0, 200, 400, 500]
     assert figures.step_ticks([7]) == [7, 7]
 
 

@@ -125,6 +125,12 @@ def test_notes_of_a_job_follow_its_last_line(corpus, tmp_path, jobs_in_process, 
     assert capsys.readouterr().out.count("% of the test words are unknown to the vocabulary") == 1
 
 
+def test_a_training_that_diverges_ends_a_study(corpus, tmp_path, jobs_in_process):
+    argv = [*SHORT["train_lm"], "--data", corpus, "--lr", 1e30]
+    with pytest.raises(UserError, match="training diverged"):
+        run_all(tmp_path, [[("run", "train_lm", argv)]], JobFlags(jobs=1))
+
+
 def test_a_job_that_cannot_start_frees_its_place(tmp_path):
     places = queue.SimpleQueue()
     places.put({})
