@@ -38,6 +38,28 @@ class Picture(NamedTuple):
         return Picture(heading, queries, keys, weights)
 
 
+class Look(NamedTuple):
+    """What all maps of a figure have in common."""
+
+    pitch: float  # inches a token
+    every: int  # of so many tokens one is named: not each can be
+    size: float  # of these names, in points
+    colors: object  # a colormap
+    linear: bool  # colors follow the weights, not their square roots
+    numbers: bool  # write each weight into its cell
+    mean: bool  # the maps are means of heads
+
+    def norm(self):
+        """Return what maps a weight from 0 to 1 to a color."""
+        from matplotlib.colors import PowerNorm
+
+        return PowerNorm(1.0 if self.linear else 0.5, 0, 1)
+
+    def room(self, words):
+        """Return the inches that the names of tokens and the label of their axis take."""
+        return max(map(width_of, map(shorten, words))) * self.size * 0.6 / 72 + 0.3
+
+
 @styled(grid=False)
 def draw_maps(columns, layer=None, head=None, bos=True, mean=False, scale="sqrt", numbers=False):
     """Return a figure of one map per layer (row) and head (column), see `grid_of`.
@@ -50,12 +72,9 @@ def draw_maps(columns, layer=None, head=None, bos=True, mean=False, scale="sqrt"
     The figure is 1 x 1 inch, so that positions on it are inches; saving grows it to its content.
     """
     from matplotlib import colormaps
-    from matplotlib.colors import PowerNorm
-    from matplotlib.patches import Patch
 
     columns = [[picture.adapted(bos, mean) for picture in column] for column in columns]
-    shown = [picture for column in columns for picture in column]
-    axes = [words for picture in shown for words in (picture.queries, picture.keys)]
+    axes = [words for column in columns for p in column for words in (p.queries, p.keys)]
     longest = max(map(len, axes))
     many = f"numbers: the text has {longest} tokens; numbers fit into maps of {MOST_NUMBERS}"
     require(
@@ -63,65 +82,85 @@ def draw_maps(columns, layer=None, head=None, bos=True, mean=False, scale="sqrt"
         (scale in ("sqrt", "linear"), f"scale {scale!r}: must be sqrt or linear"),
         (not (mean and head), f"mean and head {head}: give one of them"),
     )
-    linear = scale == "linear"
     side = WIDEST / sum(len(grid_of(column[0].weights, layer, head)[0]) for column in columns)
-    pitch = max(0.13, min(0.3, 2.0 / longest))  # inches a token
+    pitch = max(0.13, min(0.3, 2.0 / longest))
     pitch = 0.3 if numbers else min(pitch, max(3.0, min(8.0, side)) / longest)
-    every = math.ceil(0.125 / pitch)  # of many tokens, not each can be named
+    every = math.ceil(0.125 / pitch)
     size = min(8.0, 54 * pitch * every)
     colors = colormaps["Blues"].with_extremes(bad=GREY)
+    look = Look(pitch, every, size, colors, scale == "linear", numbers, mean)
+
     figure, right, bottom = make_figure(figsize=(1, 1)), 0.0, 0.0
-
-    def room(words):  # inches for the names of tokens and the label of the axis
-        return max(map(width_of, map(shorten, words))) * size * 0.6 / 72 + 0.3
-
     for column in columns:
-        left, top = right + GAP + max(room(picture.queries) for picture in column), 0.0
-        for place, (heading, queries, keys, weights) in enumerate(column):
-            rows = grid_of(weights, layer, head)
-            height = max(0.5 if len(column) > 1 else 1.0, pitch * len(queries))
-            breadth = max(1.0, pitch * len(keys))
-            width = len(rows[0]) * (breadth + GAP) - GAP
-            letters = max(24, int(width / 0.075))  # in a line
-            text = "\n".join(textwrap.fill(line, letters) for line in heading)
+        left, top = right + GAP + max(look.room(picture.queries) for picture in column), 0.0
+        for place, picture in enumerate(column):
             if place:  # below the names of the keys above
-                top -= room(column[place - 1].keys) + 0.3 + 0.15 * text.count("\n")
-            style = dict(ha="center", va="bottom", fontsize=9, parse_math=False)
-            figure.text(left + width / 2, top - 0.08, text, **style)
-            for row, row_below in zip(rows, [*rows[1:], []]):
-                top -= height + TITLE
-                for j, (i, h) in enumerate(row):
-                    axis = figure.add_axes([left + j * (breadth + GAP), top, breadth, height])
-                    style = dict(cmap=colors, interpolation="nearest", aspect="auto")
-                    style["norm"] = PowerNorm(1.0 if linear else 0.5, 0, 1)
-                    image = axis.imshow(weights[i, h].numpy(), **style)
-                    which = "mean of heads" if mean else f"head {h + 1}"
-                    axis.set_title(f"layer {i + 1}, {which}", fontsize=8, pad=3)
-                    if numbers:
-                        write_numbers(axis, weights[i, h], image.norm)
-                    lowest = j >= len(row_below)
-                    name_tokens(axis.xaxis, keys, every, size, lowest, "key", rotation=90)
-                    name_tokens(axis.yaxis, queries, every, size, j == 0, "query")
-                    axis.tick_params(length=0, pad=2)
-            right, bottom = max(right, left + width), min(bottom, top)
+                top -= look.room(column[place - 1].keys) + 0.3
+            least = 0.5 if len(column) > 1 else 1.0  # inches of a map's height
+            rows = grid_of(picture.weights, layer, head)
+            top, width = draw_picture(figure, left, top, picture, rows, least, look)
+            right = max(right, left + width)
+        bottom = min(bottom, top)
     bottom = max(-2.6, min(bottom, -1.6))  # long enough for the label of the color bar
-    bar = figure.add_axes([right + 0.25, bottom, 0.12, -bottom - TITLE])
-    figure.colorbar(image, cax=bar, ticks=[0, 0.5, 1] if linear else [0, 0.05, 0.2, 0.5, 1])
-    bar.set_ylabel("attention weight" + "\n(square-root scale)" * (not linear), fontsize=8)
+    draw_scale(figure, right + 0.25, bottom, look)
+    grey = any(picture.weights.isnan().any() for column in columns for picture in column)
+    explain_signs(figure, (right + 0.15, bottom - 0.05), grey, [w for words in axes for w in words])
+    return figure
+
+
+def draw_picture(figure, left, top, picture, rows, least, look):
+    """Draw the maps of one attention below its heading; return the lowest place and the width.
+
+    left, top: the corner of the first map, and least: the height of the smallest, in inches. rows:
+    of `grid_of`. The second picture of a column, below 0, needs room for more lines of a heading.
+    """
+    heading, queries, keys, weights = picture
+    height, breadth = max(least, look.pitch * len(queries)), max(1.0, look.pitch * len(keys))
+    width = len(rows[0]) * (breadth + GAP) - GAP
+    letters = max(24, int(width / 0.075))  # in a line
+    text = "\n".join(textwrap.fill(line, letters) for line in heading)
+    top -= 0.15 * text.count("\n") if top else 0
+    style = dict(ha="center", va="bottom", fontsize=9, parse_math=False)
+    figure.text(left + width / 2, top - 0.08, text, **style)
+    for row, row_below in zip(rows, [*rows[1:], []]):
+        top -= height + TITLE
+        for j, (i, h) in enumerate(row):
+            axis = figure.add_axes([left + j * (breadth + GAP), top, breadth, height])
+            style = dict(cmap=look.colors, norm=look.norm(), interpolation="nearest", aspect="auto")
+            axis.imshow(weights[i, h].numpy(), **style)
+            which = "mean of heads" if look.mean else f"head {h + 1}"
+            axis.set_title(f"layer {i + 1}, {which}", fontsize=8, pad=3)
+            if look.numbers:
+                write_numbers(axis, weights[i, h], look.norm())
+            name_tokens(axis.xaxis, keys, look, j >= len(row_below), "key", rotation=90)
+            name_tokens(axis.yaxis, queries, look, j == 0, "query")
+            axis.tick_params(length=0, pad=2)
+    return top, width
+
+
+def draw_scale(figure, left, bottom, look):
+    """Draw the color bar, from `bottom` to the first row of maps."""
+    from matplotlib.cm import ScalarMappable
+
+    bar = figure.add_axes([left, bottom, 0.12, -bottom - TITLE])
+    ticks = [0, 0.5, 1] if look.linear else [0, 0.05, 0.2, 0.5, 1]
+    figure.colorbar(ScalarMappable(look.norm(), look.colors), cax=bar, ticks=ticks)
+    bar.set_ylabel("attention weight" + "\n(square-root scale)" * (not look.linear), fontsize=8)
     bar.tick_params(labelsize=7)
-    tokens = [word for words in axes for word in words]
+
+
+def explain_signs(figure, corner, grey, tokens):
+    """Say in a legend what grey, a star and … mean, where they occur."""
+    from matplotlib.patches import Patch
+
     starred = any(word.removesuffix(" …").endswith("*") for word in tokens)
     truncated = any(word.endswith(" …") for word in tokens)
-    grey = any(picture.weights.isnan().any() for picture in shown)
     key = [Patch(color=GREY, label="not allowed")] * grey
     key += [Patch(alpha=0, label="* unknown word")] * starred
     key += [Patch(alpha=0, label="… text truncated")] * truncated
     if key:
-        corner = (right + 0.15, bottom - 0.05)
-        figure.legend(
-            handles=key, loc="upper left", fontsize=7, handlelength=1, bbox_to_anchor=corner
-        )
-    return figure
+        style = dict(loc="upper left", fontsize=7, handlelength=1)
+        figure.legend(handles=key, bbox_to_anchor=corner, **style)
 
 
 def grid_of(weights, layer, head):
@@ -156,10 +195,11 @@ def width_of(word):
     return sum(1.7 if east_asian_width(letter) in "WF" else 1 for letter in word)
 
 
-def name_tokens(axis, words, every, size, wanted, label, **more):
+def name_tokens(axis, words, look, wanted, label, **more):
     """Name the tokens along an axis, and label it, if wanted."""
-    names = [shorten(word) if wanted else "" for word in words[::every]]
-    axis.set_ticks(range(0, len(words), every), names, fontsize=size, parse_math=False, **more)
+    names = [shorten(word) if wanted else "" for word in words[:: look.every]]
+    style = dict(fontsize=look.size, parse_math=False, **more)
+    axis.set_ticks(range(0, len(words), look.every), names, **style)
     axis.set_label_text(label if wanted else "", fontsize=8)
 
 
