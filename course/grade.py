@@ -55,6 +55,8 @@ def grade(flags):
             for folder, running in tests.items():
                 grades[folder.name] = found = [test.result() for test in running]
                 points = f"{total(found):g} of {len(names)} points"
+                missing = sum("was not handed in" in test["output"] for test in found)
+                points += f"; {missing} of the files missing" if missing else ""
                 print(f"{printable(folder.name):<30} {points}", flush=True)
         finally:
             pool.shutdown(cancel_futures=True)
@@ -121,7 +123,7 @@ def grade_file(folder, name, tools, flags):
         near = sorted(folder.rglob(f"{Path(file).stem}*")) or sorted(folder.rglob("*.zip"))
         lines = [f"{file} was not handed in"]
         if near:
-            remedies = {".ipynb": "export", ".zip": "unpack"}
+            remedies = {".ipynb": "export", ".zip": "look into"}
             lines[0] += f"; {remedies.get(near[0].suffix, 'rename')} {near[0].name}"
     else:
         n_right, lines = judge_isolated(path, len(EXERCISES[name]), tools, flags)

@@ -12,6 +12,7 @@ A sheet holds words and tensors only; `make_sheet` in course/exercises makes it:
 import contextlib
 import io
 import signal
+import sys
 import types
 from dataclasses import dataclass, field
 
@@ -54,18 +55,25 @@ def judge(path, sheet, seconds=20):
         verdict = Verdict("begun", f"right so far; {', '.join(left)} not begun")
     else:
         verdict = Verdict("not begun" if left else "done")
-    lines = [each.message or f"{name}: not begun" for name, each in left.items()]
+    lines = [fault(name, each) for name, each in left.items()]
     verdict.faults = list(dict.fromkeys(lines))  # one line of a file that does not load
     verdict.n_right, verdict.printed = n_right, printed.tell() > 0
     return verdict
 
 
+def fault(name, verdict):
+    """Return a line for the grades, with the call where the message does not name a mistake."""
+    call = verdict.detail.partition("\n")[0]
+    told = verdict.status != "mistake" and call.startswith(f"{name} was called")
+    return (verdict.message or f"{name}: not begun") + (f" ({call})" if told else "")
+
+
 def tell_callers(left, answers):
-    """Add to the message of a function that is not done which other such function it calls."""
+    """Add to the message of a wrong result which other function that is not done was called."""
     for name, verdict in left.items():
         used = names_in(getattr(getattr(answers, name, None), "__code__", None)) - {name}
         wrong = [other for other in left if other in used]
-        if verdict.message and wrong:
+        if verdict.status in ("mistake", "difference") and wrong:
             said = verdict.message.rstrip(".")
             verdict.message = f"{said}. It calls {wrong[0]}: correct that first."
 
@@ -81,13 +89,15 @@ def load(path, seconds=20):
     """Run a student's file. Return its module and None, or None and a Verdict."""
     if not path.exists():
         return None, Verdict("error", f"{path.name} is missing")
-    module = types.ModuleType(path.stem)
+    module = sys.modules[path.stem] = types.ModuleType(path.stem)  # where dataclasses look
     try:
         with time_limit(seconds):
             exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
         return module, None
     except (Exception, SystemExit, TimeUp) as error:
         return None, Verdict("error", explain(error, path, seconds))
+    finally:
+        sys.modules.pop(path.stem, None)  # no other file can import it
 
 
 def judge_function(path, function, name, task, seconds=20):

@@ -60,6 +60,9 @@ def assignment(flags):
                 trainings.append((encoder, "train_mlm", [*common, *split, *steps]))
                 arguments = [*common, *split, *options(encoder=out / encoder)]
                 frozen.append((f"frozen-{pos}-{seed}", "train_classifier", arguments))
+                if pos == "alibi":  # the same encoder with random weights, for comparison
+                    control = [*arguments, "--untrained"]
+                    frozen.append((f"untrained-{pos}-{seed}", "train_classifier", control))
             if "lm" in parts:
                 longer = options(eval_block=",".join(map(str, LENGTHS))) if pos != "learned" else []
                 trainings.append((f"lm-{pos}-{seed}", "train_lm", [*common, *longer]))

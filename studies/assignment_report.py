@@ -29,6 +29,7 @@ from studies.assignment_runs import (
 from studies.report import joint_perplexity, literal, picture
 
 LIKELIHOOD = "ALiBi, a decoder per class"
+UNTRAINED = "ALiBi, encoder with random weights"
 ABSENT = {
     "classifier": "Part 1, classification, is left out: the data have no labelled rows.",
     "lm": "Part 2, language modelling, is left out: the data have no texts to test on.",
@@ -39,8 +40,8 @@ def report_parts(runs):
     """Return the report, without its title, as pieces of Markdown."""
     rest = " Pictures of single models show seed 0." if runs.seeds > 1 else ""
     return [
-        f"{runs.numbers}{rest} Every folder beside this file is a run, with its settings in "
-        "`config.json` and its command and results in `result.json`.",
+        f"{runs.numbers}{rest} Folders with a `config.json` are runs: it holds the "
+        "settings, and `result.json` the command and the results.",
         *(said for part, said in ABSENT.items() if part not in runs.parts),
         *(classification(runs) if "classifier" in runs.parts else []),
         *(frozen_encoder(runs) if "frozen" in runs.parts else []),
@@ -93,9 +94,10 @@ def accuracy(runs, part, name, what):
         return [label, *(percent(runs.values(name, f"accuracy/{share}")) for share in shares)]
 
     rows = [row(POSITION_NAMES[pos], f"{part}-{pos}") for pos in COMPARED]
-    rows += [None, row(LIKELIHOOD, "likelihood-alibi")]
+    rows += [None, *([row(UNTRAINED, "untrained-alibi")] if part == "frozen" else [])]
+    rows += [row(LIKELIHOOD, "likelihood-alibi")]
     rows += [["naive Bayes", *(percent([bayes[f"accuracy/{share}"]]) for share in shares)]]
-    header = ["positions", *shares]
+    header = ["model", *shares]
     caption = f"Accuracy (%) of {what} on the test rows of {runs.name}. {runs.numbers}"
 
     shown, rows_are, n = runs.rows_that_count(), "test rows", len(runs.seen)
@@ -128,10 +130,11 @@ def compare_rows(runs, part):
     ]
     if not pairs:
         return ""
-    what, how = ("encodings", " with every seed") if runs.seeds > 1 else ("these models", "")
+    seen = f" ({sum(runs.seen):,} of them seen)" if runs.rows_that_count() == "unseen" else ""
+    how = " with every seed" if runs.seeds > 1 else ""
     return (
-        f" By McNemar's test on all test rows, {sum(differ)} of {len(pairs)} pairs of {what} "
-        f"differ significantly{how} (p < {LEVEL}; see the appendix)."
+        f" By McNemar's test on all test rows{seen}, {sum(differ)} of {len(pairs)} pairs of "
+        f"encodings differ significantly{how} (p < {LEVEL}; see the appendix)."
     )
 
 
@@ -170,11 +173,13 @@ def worst_errors(runs):
 def frozen_encoder(runs):
     what = "classifiers on frozen pretrained encoders"
     table, conclusion = accuracy(runs, "frozen", "accuracy-frozen", what)
+    read = " Pretraining may have read some unseen sentences, without labels."
     return [
         "### A frozen encoder, pretrained as a masked language model",
         "How much of this does an encoder know that has only filled in masked words? It is "
         f"pretrained for {runs.settings('mlm-alibi')['steps']:,} steps on the text without labels, "
-        "and then frozen. Only a classifier on its features is trained.",
+        "and then frozen. Only a classifier on its features is trained. For comparison, one "
+        f"encoder keeps its random weights.{read if runs.split == 'full' else ''}",
         table,
         conclusion,
         picture(
@@ -197,7 +202,7 @@ def language_model(runs):
         for pos in COMPARED
     ]
     rows += [None, [label, *(tables.spread([ngrams[f"perplexity/{t}"]]) for t in tests)]]
-    header = ["positions", *tests]
+    header = ["model", *tests]
     caption = f"Perplexity per token of the test sets of {runs.name}. {runs.numbers}"
     values = {POSITION_NAMES[pos]: runs.perplexities(pos) for pos in COMPARED}
     return [
@@ -299,7 +304,8 @@ def longer_blocks(runs):
     return [
         "### Train short, test long",
         f"Can a decoder read longer texts than the {T} tokens it was trained with? In a longer "
-        "block a word has more context, but also stands at positions that training never reached.",
+        "block more words stand before a word, which helps if they belong to the same text. But it "
+        "also stands at positions that training never reached.",
         write_table(runs, "lengths", header, rows, caption),
         f"From {T} to {longest} tokens the perplexity changes by {join(changes)}. Learned "
         f"positions have no vector beyond the {T} of training.",
@@ -326,12 +332,13 @@ def three_forms(runs):
     )
     return [
         "### Three forms in an encoder",
-        "An encoder also sees the words after a query, and the paper does not say how to count the "
-        "distance to them. The *symmetric* form counts both directions alike. In the *offset* form "
-        "the future is half a token nearer. In the *one-sided* form half of the heads see only the "
-        "past, and the others, with the same slopes, only the future. The encoders have "
-        f"{settings['n_layer']} layers, {settings['n_head']} heads and {settings['n_embd']} "
-        f"dimensions. They learn to fill in masked words, in {settings['steps']:,} steps.",
+        "An encoder also sees the words after a query, and Press et al. (2022) do not say how "
+        "to count the distance to them. The *symmetric* form counts both directions alike. In "
+        "the *offset* form the future is half a token nearer. In the *one-sided* form half of "
+        "the heads see only the past, and the others, with the same slopes, only the future. "
+        f"The encoders have {settings['n_layer']} layers, {settings['n_head']} heads and "
+        f"{settings['n_embd']} dimensions. They learn to fill in masked words, in "
+        f"{settings['steps']:,} steps.",
         write_table(runs, "forms", header, rows, caption),
         conclude(perplexities, min, "masked-LM perplexity"),
         draw_forms(runs.out),

@@ -124,7 +124,7 @@ def percent(shares):
 
 def signed(values):
     """Return "+1.2" or "−1.2 ± 0.4"."""
-    mean = f"{statistics.fmean(values):+,.1f}".replace("-", "−")
+    mean = f"{round(statistics.fmean(values), 1) or 0:+,.1f}".replace("-", "−")
     return f"{mean} ± {statistics.stdev(values):,.1f}" if len(values) > 1 else mean
 
 

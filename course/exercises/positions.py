@@ -128,9 +128,9 @@ ENCODER = (
     lambda n, T, offset: encoder_bias(n, T, False) + half(T, offset, lambda d: d < 0),
 )
 SINUSOIDS = {"sinusoids": (sinusoids, lambda gen: [(5, 8), (20, 6), (3, 2)], ("table",), WAVES)}
-LENGTHS = [(2, 5, False), (4, 6, True), (3, 4, False), (2, 7, True)]
+LENGTHS = [(2, 5, False), (4, 6, True), (8, 4, False), (2, 7, True)]
 ALIBI = {
     "slopes": (alibi_slopes, lambda gen: [(n,) for n in (8, 2, 1, 6, 12)], ("slopes",), SLOPES),
-    "causal_bias": (causal_bias, lambda gen: [(2, 5), (4, 7), (3, 4)], ("bias",), CAUSAL),
+    "causal_bias": (causal_bias, lambda gen: [(2, 5), (4, 7), (8, 4)], ("bias",), CAUSAL),
     "encoder_bias": (encoder_bias, lambda gen: LENGTHS, ("bias",), ENCODER),
 }

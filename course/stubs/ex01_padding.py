@@ -1,4 +1,4 @@
-"""Exercise 1: sentences of different lengths in one batch (docs/data.md).
+"""Exercise 1: sentences of different lengths in one batch.
 
 T is the length of the longest. The tokens come first, then padding with the id PAD.
 """

@@ -30,4 +30,4 @@ def encoder_bias(n_head: int, T: int, offset: bool) -> Tensor:
 
 if __name__ == "__main__":
     torch.set_printoptions(precision=3)
-    print(slopes(8), slopes(6), causal_bias(2, 4), sep="\n")
+    print(slopes(8), slopes(6), causal_bias(2, 4), encoder_bias(2, 4, True), sep="\n")

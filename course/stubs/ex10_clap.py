@@ -1,4 +1,4 @@
-"""Exercise 10: CLAP's word vectors and head (docs/studies.md), which learn no scale of their own.
+"""Exercise 10: CLAP's word vectors and head, which learn no scale of their own.
 
     vector = e / |e|, but the zero vector for the mask token
     logits = beta * h (e / |e|)^T

@@ -84,6 +84,8 @@ def test_a_handout_works_alone(tmp_path):
     assert lines[1].endswith("ex07_perplexity.py is missing; take it from the handout again")
     assert "[--] 0 of 2 done" in told.stdout
     assert "alibi: no such exercise" in check_alone(folder, "alibi").stderr
+    (folder / "ex07_perplexity.py").write_text("import ex03_heads\n", encoding="utf-8")
+    assert "No module named 'ex03_heads'" in check_alone(folder).stdout  # as when graded
 
 
 def test_a_handout_overwrites_nothing(handout, tmp_path):

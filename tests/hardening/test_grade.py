@@ -79,8 +79,8 @@ def test_points_and_feedback(graded):
     missing = "heads: ex03_heads.py was not handed in"
     assert rows["late"]["feedback"] == f"{missing}; rename ex03_heads (1).py"
     assert rows["notebook"]["feedback"] == f"{missing}; export ex03_heads.ipynb"
-    assert rows["moodle"]["feedback"] == f"{missing}; unpack answers.zip"
-    assert len(rows) == len(BAD) + 4 == told.count(" of 1 points\n")
+    assert rows["moodle"]["feedback"] == f"{missing}; look into answers.zip"
+    assert len(rows) == len(BAD) + 4 == told.count(" of 1 points")
 
 
 def test_three_thirds_are_a_point():
