@@ -109,10 +109,13 @@ def accuracy(runs, part, name, what):
     }
     best = max(statistics.fmean(shares) for shares in values.values()) / 100
     error = 100 * math.sqrt(best * (1 - best) / n)
+    said = conclude(values, max, f"accuracy on {rows_are}", "%")
+    if part == "frozen":
+        control = percent(runs.values("untrained-alibi", f"accuracy/{shown}"))
+        said += f" With random weights in the encoder it is {control}% (ALiBi)."
     conclusion = (
-        f"{conclude(values, max, f'accuracy on {rows_are}', '%')} With {n:,} {rows_are}, an "
-        f"accuracy of {best:.0%} also has a standard error of {error:.1f} points from the choice "
-        f"of the rows. Two models take the class under which a sentence is likeliest: a decoder "
+        f"{said} With {n:,} {rows_are}, an accuracy of {best:.0%} also has a standard error of "
+        f"{error:.1f} points from the choice of the rows. Two models take the class under which a sentence is likeliest: a decoder "
         f"per class has {percent(runs.values('likelihood-alibi', f'accuracy/{shown}'))}%, naive "
         f"Bayes, which counts words, {bayes[f'accuracy/{shown}']:.1%}.{compare_rows(runs, part)}"
     )
