@@ -113,11 +113,12 @@ def accuracy(runs, part, name, what):
     if part == "frozen":
         control = percent(runs.values("untrained-alibi", f"accuracy/{shown}"))
         said += f" With random weights in the encoder it is {control}% (ALiBi)."
+    likelihood = percent(runs.values("likelihood-alibi", f"accuracy/{shown}"))
     conclusion = (
         f"{said} With {n:,} {rows_are}, an accuracy of {best:.0%} also has a standard error of "
-        f"{error:.1f} points from the choice of the rows. Two models take the class under which a sentence is likeliest: a decoder "
-        f"per class has {percent(runs.values('likelihood-alibi', f'accuracy/{shown}'))}%, naive "
-        f"Bayes, which counts words, {bayes[f'accuracy/{shown}']:.1%}.{compare_rows(runs, part)}"
+        f"{error:.1f} points from the choice of the rows. Two models take the class under which a "
+        f"sentence is likeliest: a decoder per class has {likelihood}%, naive Bayes, which counts "
+        f"words, {bayes[f'accuracy/{shown}']:.1%}.{compare_rows(runs, part)}"
     )
     return write_table(runs, name, header, rows, caption), conclusion
 
