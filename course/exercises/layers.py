@@ -113,6 +113,10 @@ POOL = (
     lambda h, mask: mean_pool(h, ~mask),
     "the real tokens are summed and not divided by their number.",
     lambda h, mask: (h * mask[..., None]).sum(1),
+    "the sum is divided by the real tokens of the whole batch. Divide by those of each text.",
+    lambda h, mask: (h * mask[..., None]).sum(1) / mask.sum(),
+    "padding is in the sum, though not in the number that it is divided by. Mask h first.",
+    lambda h, mask: h.sum(1) / mask.sum(1, keepdim=True),
 )
 CLASSIFY = (
     "the ReLU is missing, and two linear layers in a row are only one.",
