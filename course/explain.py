@@ -21,7 +21,7 @@ PLAIN = {  # a pattern of a message of Python or PyTorch: what a student reads i
         r"(..., \2) @ (..., \3, ...): the inner sizes \2 and \3 must be equal. Transpose with .mT?"
     ),
     r"shape '(\[.*\])' is invalid for input of size (\d+)": (
-        r"there are \2 numbers, and the shape \1 holds another number."
+        r"a tensor of \2 numbers does not fit into the shape \1."
     ),
     r"view size is not compatible": (
         r"view needs the numbers in the order of memory, unlike after transpose. Use reshape."
@@ -71,7 +71,7 @@ PLAIN = {  # a pattern of a message of Python or PyTorch: what a student reads i
     ),
     r"-100 is out of bounds|Class values must be non-negative": (
         r"a target of -100 stands for no word. Leave it out before you look up its probability; "
-        r"F.cross_entropy does so by itself, if its ignore_index is not changed."
+        r"F.cross_entropy does so by itself, unless ignore_index is changed."
     ),
     r"index out of range in self": (
         r"an id is negative or too large: ids go from 0 to the number of rows - 1."

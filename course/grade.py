@@ -55,8 +55,9 @@ def grade(flags):
             for folder, running in tests.items():
                 grades[folder.name] = found = [test.result() for test in running]
                 points = f"{total(found):g} of {len(names)} points"
-                missing = sum("was not handed in" in test["output"] for test in found)
-                points += f"; {missing} of the files missing" if missing else ""
+                absent = [f"{file_name(test['name'])} was not handed in" for test in found]
+                missing = sum(t["output"].startswith(said) for t, said in zip(found, absent))
+                points += f"; {missing} not handed in" if missing else ""
                 print(f"{printable(folder.name):<30} {points}", flush=True)
         finally:
             pool.shutdown(cancel_futures=True)

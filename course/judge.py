@@ -46,6 +46,7 @@ def judge(path, sheet, seconds=20):
             name: trouble or judge_function(path, getattr(answers, name, None), name, task, seconds)
             for name, task in sheet.items()
         }
+    sys.modules.pop(path.stem, None)  # no other file can import it
     left = {name: each for name, each in verdicts.items() if each.status != "done"}
     n_right = len(verdicts) - len(left)
     tell_callers(left, answers)
@@ -62,14 +63,15 @@ def judge(path, sheet, seconds=20):
 
 
 def fault(name, verdict):
-    """Return a line for the grades, with the call where the message does not name a mistake."""
+    """Return a line for the grades, with the call unless it is a known mistake."""
     call = verdict.detail.partition("\n")[0]
     told = verdict.status != "mistake" and call.startswith(f"{name} was called")
-    return (verdict.message or f"{name}: not begun") + (f" ({call})" if told else "")
+    said = verdict.message or f"{name}: not begun"
+    return f"{said.rstrip('.')}. {call}." if told else said
 
 
 def tell_callers(left, answers):
-    """Add to the message of a wrong result which other function that is not done was called."""
+    """Add to the message of a wrong result which unfinished function it calls."""
     for name, verdict in left.items():
         used = names_in(getattr(getattr(answers, name, None), "__code__", None)) - {name}
         wrong = [other for other in left if other in used]
@@ -96,8 +98,6 @@ def load(path, seconds=20):
         return module, None
     except (Exception, SystemExit, TimeUp) as error:
         return None, Verdict("error", explain(error, path, seconds))
-    finally:
-        sys.modules.pop(path.stem, None)  # no other file can import it
 
 
 def judge_function(path, function, name, task, seconds=20):

@@ -40,8 +40,8 @@ def report_parts(runs):
     """Return the report, without its title, as pieces of Markdown."""
     rest = " Pictures of single models show seed 0." if runs.seeds > 1 else ""
     return [
-        f"{runs.numbers}{rest} Folders with a `config.json` are runs: it holds the "
-        "settings, and `result.json` the command and the results.",
+        f"{runs.numbers}{rest} Each run has a folder: `config.json` holds its "
+        "settings, `result.json` its command and results.",
         *(said for part, said in ABSENT.items() if part not in runs.parts),
         *(classification(runs) if "classifier" in runs.parts else []),
         *(frozen_encoder(runs) if "frozen" in runs.parts else []),
@@ -94,8 +94,9 @@ def accuracy(runs, part, name, what):
         return [label, *(percent(runs.values(name, f"accuracy/{share}")) for share in shares)]
 
     rows = [row(POSITION_NAMES[pos], f"{part}-{pos}") for pos in COMPARED]
-    rows += [None, *([row(UNTRAINED, "untrained-alibi")] if part == "frozen" else [])]
-    rows += [row(LIKELIHOOD, "likelihood-alibi")]
+    others = {"untrained-alibi": UNTRAINED} if part == "frozen" else {}
+    others |= {"likelihood-alibi": LIKELIHOOD}
+    rows += [None, *(row(label, name) for name, label in others.items())]
     rows += [["naive Bayes", *(percent([bayes[f"accuracy/{share}"]]) for share in shares)]]
     header = ["model", *shares]
     caption = f"Accuracy (%) of {what} on the test rows of {runs.name}. {runs.numbers}"
@@ -109,16 +110,18 @@ def accuracy(runs, part, name, what):
     }
     best = max(statistics.fmean(shares) for shares in values.values()) / 100
     error = 100 * math.sqrt(best * (1 - best) / n)
+
+    def score(run):
+        return percent(runs.values(f"{run}-alibi", f"accuracy/{shown}"))
+
     said = conclude(values, max, f"accuracy on {rows_are}", "%")
     if part == "frozen":
-        control = percent(runs.values("untrained-alibi", f"accuracy/{shown}"))
-        said += f" With random weights in the encoder it is {control}% (ALiBi)."
-    likelihood = percent(runs.values("likelihood-alibi", f"accuracy/{shown}"))
+        said += f" ALiBi has {score('frozen')}%, with random weights {score('untrained')}%."
     conclusion = (
         f"{said} With {n:,} {rows_are}, an accuracy of {best:.0%} also has a standard error of "
         f"{error:.1f} points from the choice of the rows. Two models take the class under which a "
-        f"sentence is likeliest: a decoder per class has {likelihood}%, naive Bayes, which counts "
-        f"words, {bayes[f'accuracy/{shown}']:.1%}.{compare_rows(runs, part)}"
+        f"sentence is likeliest: a decoder per class has {score('likelihood')}%, naive Bayes, "
+        f"which counts words, {bayes[f'accuracy/{shown}']:.1%}.{compare_rows(runs, part)}"
     )
     return write_table(runs, name, header, rows, caption), conclusion
 
@@ -175,15 +178,15 @@ def worst_errors(runs):
 
 
 def frozen_encoder(runs):
-    what = "classifiers on frozen pretrained encoders"
+    what = "classifiers on frozen encoders"
     table, conclusion = accuracy(runs, "frozen", "accuracy-frozen", what)
-    read = " Pretraining may have read some unseen sentences, without labels."
+    read = " Pretraining may have read some test sentences, without labels."
     return [
         "### A frozen encoder, pretrained as a masked language model",
         "How much of this does an encoder know that has only filled in masked words? It is "
         f"pretrained for {runs.settings('mlm-alibi')['steps']:,} steps on the text without labels, "
         "and then frozen. Only a classifier on its features is trained. For comparison, one "
-        f"encoder keeps its random weights.{read if runs.split == 'full' else ''}",
+        f"with ALiBi keeps its random weights.{read if runs.split == 'full' else ''}",
         table,
         conclusion,
         picture(
@@ -307,9 +310,9 @@ def longer_blocks(runs):
     )
     return [
         "### Train short, test long",
-        f"Can a decoder read longer texts than the {T} tokens it was trained with? In a longer "
-        "block more words stand before a word, which helps if they belong to the same text. But it "
-        "also stands at positions that training never reached.",
+        f"Can a decoder read longer texts than the {T} tokens it was trained with? A longer "
+        "block gives a word more context, which helps if the text continues. But words also stand "
+        "at positions that training never reached.",
         write_table(runs, "lengths", header, rows, caption),
         f"From {T} to {longest} tokens the perplexity changes by {join(changes)}. Learned "
         f"positions have no vector beyond the {T} of training.",

@@ -115,7 +115,7 @@ POOL = (
     lambda h, mask: (h * mask[..., None]).sum(1),
     "the sum is divided by the real tokens of the whole batch. Divide by those of each text.",
     lambda h, mask: (h * mask[..., None]).sum(1) / mask.sum(),
-    "padding is in the sum, though not in the number that it is divided by. Mask h first.",
+    "padding is summed, though not counted. Set it to zero before the sum.",
     lambda h, mask: h.sum(1) / mask.sum(1, keepdim=True),
 )
 CLASSIFY = (

@@ -194,7 +194,7 @@ def test_a_function_that_calls_another_one_says_so(answers):
     answer(answers, "perplexity", "loss", "return logits.mean()")
     lines = judge(path, sheet).faults
     assert lines[2].startswith("perplexity is ") and "calls" not in lines[1]
-    assert ". It calls loss: correct that first. (perplexity was called with " in lines[2]
+    assert ". It calls loss: correct that first. perplexity was called with " in lines[2]
 
 
 @pytest.mark.parametrize("dropped", ["weights", "F.dropout(weights, dropout)"])

@@ -9,12 +9,12 @@ from html.parser import HTMLParser
 from itertools import combinations
 
 import pytest
-from helpers import STEPS, TINY, call, subprocess_here, succeed
+from helpers import STEPS, TINY, call, result_of, subprocess_here, succeed
 
 import data
 from studies import assignment, assignment_appendix, assignment_report, jobs
 from studies.assignment_report import report_parts
-from studies.assignment_runs import Runs, conclude, write_table
+from studies.assignment_runs import Runs, conclude, signed, write_table
 from studies.page import make_page
 from studies.report import literal, picture
 
@@ -116,6 +116,11 @@ def test_tables_hold_the_numbers_of_the_runs(done):
     assert row("accuracy", "ALiBi") == [mean("classifier-alibi", name, 100) for name in shares]
     frozen = [mean("frozen-learned", name, 100) for name in shares]
     assert row("accuracy-frozen", "learned") == frozen
+    control = [mean("untrained-alibi", name, 100) for name in shares]
+    assert row("accuracy-frozen", "random weights") == control
+    assert f"with random weights {control[-1]}%" in read(done / "report.md")
+    assert "--untrained" in result_of(done / "untrained-alibi-0")["command"]
+    assert signed([-0.04]) == "+0.0"
     for table in ("accuracy", "accuracy-frozen"):
         means = [mean("likelihood-alibi", name, 100) for name in shares]
         assert row(table, "a decoder per class") == means

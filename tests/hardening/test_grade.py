@@ -81,6 +81,8 @@ def test_points_and_feedback(graded):
     assert rows["notebook"]["feedback"] == f"{missing}; export ex03_heads.ipynb"
     assert rows["moodle"]["feedback"] == f"{missing}; look into answers.zip"
     assert len(rows) == len(BAD) + 4 == told.count(" of 1 points")
+    ends = {line.split()[0]: line.partition(" of 1 ")[2] for line in told.splitlines()}
+    assert (ends["ada"], ends["late"]) == ("points", "points; 1 not handed in")
 
 
 def test_three_thirds_are_a_point():
