@@ -185,8 +185,8 @@ def frozen_encoder(runs):
         "### A frozen encoder, pretrained as a masked language model",
         "How much of this does an encoder know that has only filled in masked words? It is "
         f"pretrained for {runs.settings('mlm-alibi')['steps']:,} steps on the text without labels, "
-        "and then frozen. Only a classifier on its features is trained. For comparison, one "
-        f"with ALiBi keeps its random weights.{read if runs.split == 'full' else ''}",
+        "and then frozen. Only a classifier on its features is trained. For comparison, an "
+        f"encoder with ALiBi keeps its random weights.{read if runs.split == 'full' else ''}",
         table,
         conclusion,
         picture(
