@@ -225,11 +225,11 @@ def draw(run, name, result):
     draw_curve(run, [Curves(f"Held-out trees, {name}, {pos}", label, keys, best, log=True)])
     depths = [d for d in range(1, DEEPEST + 1) if f"tokens/test-depth-{d}" in result]
     lines = {}
-    for kind in ("", "floor/"):
+    for kind, start in {"": "", "floor/": figures.BEST}.items():
         for view, words in VIEWS.items():
             found = [result.get(f"{kind}perplexity/test-{view}-depth-{d}") for d in depths]
             if None not in found:
-                lines[figures.BEST * bool(kind) + words] = depths, found
+                lines[start + words] = depths, found
     panel = (f"Test trees, {name}, {pos}", label, lines, {}, True)
     figures.save(figures.curves([panel], "number of ancestors"), run.folder / "depth.png")
 

@@ -55,8 +55,7 @@ def grade(flags):
             for folder, running in tests.items():
                 grades[folder.name] = found = [test.result() for test in running]
                 points = f"{total(found):g} of {len(names)} points"
-                absent = [f"{file_name(test['name'])} was not handed in" for test in found]
-                missing = sum(t["output"].startswith(said) for t, said in zip(found, absent))
+                missing = sum(t["output"].startswith(absent(t["name"])) for t in found)
                 points += f"; {missing} not handed in" if missing else ""
                 print(f"{printable(folder.name):<30} {points}", flush=True)
         finally:
@@ -65,6 +64,11 @@ def grade(flags):
         write_text(flags.out, table(grades, names))
     if flags.gradescope:
         write_json(flags.gradescope, {"score": total(found), "tests": found})
+
+
+def absent(name):
+    """Return how the feedback on an exercise begins if there is no file of it."""
+    return f"{file_name(name)} was not handed in"
 
 
 def total(tests):
@@ -122,7 +126,7 @@ def grade_file(folder, name, tools, flags):
         lines = [f"{(path or folder).name} cannot be read: permission denied"]
     elif path is None:
         near = sorted(folder.rglob(f"{Path(file).stem}*")) or sorted(folder.rglob("*.zip"))
-        lines = [f"{file} was not handed in"]
+        lines = [absent(name)]
         if near:
             remedies = {".ipynb": "export", ".zip": "look into"}
             lines[0] += f"; {remedies.get(near[0].suffix, 'rename')} {near[0].name}"

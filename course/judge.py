@@ -46,7 +46,6 @@ def judge(path, sheet, seconds=20):
             name: trouble or judge_function(path, getattr(answers, name, None), name, task, seconds)
             for name, task in sheet.items()
         }
-    sys.modules.pop(path.stem, None)  # no other file can import it
     left = {name: each for name, each in verdicts.items() if each.status != "done"}
     n_right = len(verdicts) - len(left)
     tell_callers(left, answers)
@@ -91,7 +90,8 @@ def load(path, seconds=20):
     """Run a student's file. Return its module and None, or None and a Verdict."""
     if not path.exists():
         return None, Verdict("error", f"{path.name} is missing")
-    module = sys.modules[path.stem] = types.ModuleType(path.stem)  # where dataclasses look
+    # Dataclasses look their module up; under this name, no other file can import it
+    module = sys.modules[str(path)] = types.ModuleType(str(path))
     try:
         with time_limit(seconds):
             exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)

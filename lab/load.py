@@ -70,7 +70,8 @@ def read_run(folder, kinds=tuple(SCRIPTS), device="cpu", flag_name="", step=None
         remedy = "finish the run with --resume"
         if step is not None:
             kept = ", ".join(f"step-{kept}.pt" for kept in kept_steps(folder))
-            remedy = f"it {f'has {kept}' if kept else 'kept none'}; train with --keep {step}"
+            it = f"it has {kept}" if kept else "it kept none"
+            remedy = f"{it}; train with --keep {step}"
         raise UserError(f"{where}: no {weights.name}; {remedy}")
     checkpoint = read_checkpoint(weights)
     model = build_model(folder, kind, config, tokenizer, weights, checkpoint["model"])

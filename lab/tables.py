@@ -27,12 +27,17 @@ def write(stem, header, rows, caption, left=1, label="", more=""):
 
 def markdown(header, rows, left=1):
     """Return a Markdown table whose columns are also aligned as plain text."""
-    header = [cell if isinstance(cell, str) else " ".join(cell) for cell in header]
+    header = flat(header)
     cells = [[cell.replace("|", r"\|") for cell in row] for row in [header, *rows] if row]
     lines = align(cells, left)
     rule = ["-" * len(cell) for cell in lines[0][:left]]
     rule += ["-" * (len(cell) - 1) + ":" for cell in lines[0][left:]]
     return "".join(f"| {' | '.join(line)} |\n" for line in [lines[0], rule, *lines[1:]])
+
+
+def flat(header):
+    """Return a header with each pair as one string: "perplexity obama"."""
+    return [cell if isinstance(cell, str) else " ".join(cell) for cell in header]
 
 
 def align(lines, left=1):

@@ -77,8 +77,7 @@ def write_table(runs, name, header, rows, caption):
     folder.mkdir(exist_ok=True)
     tables.write(folder / name, header, rows, caption)
     link = f"LaTeX: [tables/{name}.tex](tables/{name}.tex)"
-    heads = [literal(cell if isinstance(cell, str) else " ".join(cell)) for cell in header]
-    cells = [row and list(map(literal, row)) for row in rows]
+    heads, *cells = [row and list(map(literal, row)) for row in (tables.flat(header), *rows)]
     return f"{tables.markdown(heads, cells)}\n*{literal(caption, 1000)} {link}*"
 
 

@@ -28,8 +28,10 @@ def describe(run):
     config, flags = run.model.body.config, run.config["flags"]
     causal = getattr(run.model.body, "causal", False)
     words = KINDS[run.kind] + " on a decoder" * (run.kind == "classifier" and causal)
-    form = f"ALiBi ({config.alibi})" if config.pos == "alibi" and not causal else "ALiBi"
-    words += f", {name_positions(config).replace('ALiBi', form)}"
+    positions = name_positions(config)
+    if config.pos == "alibi" and not causal:
+        positions = positions.replace("ALiBi", f"ALiBi ({config.alibi})")
+    words += f", {positions}"
     if run.config.get("body") == "generative":
         words += f", model of {run.config['classes'][0]}"
     if members := getattr(run.model, "members", ()):
