@@ -36,7 +36,7 @@ CPU and return tensors. Loops, `einsum` and float64 are all right. Inputs must n
 place. Hand in the files above. The checker is `check.py` with the folder `course`.
 
 An exercise is worth one point, shared equally among its functions. They are graded with other
-inputs (in 4 and 5 the same), and each may take 20 seconds.
+inputs, except in 4 and 5, and each may take 20 seconds.
 """
 
 
