@@ -14,10 +14,11 @@ from bench.work import make_batches, n_predicted
 
 
 class Turn(NamedTuple):
-    """Seconds per step, and the FLOP/s of matrix products just before. Both are (wall, CPU)."""
+    """Seconds per step, and the FLOP/s of matrix products just before. All are (wall, CPU)."""
 
     seconds: tuple[float, float]
     peak: tuple[float, float]
+    ours: tuple[float, float] | None = None  # seconds of poslab's turn just before this one
 
 
 def compare(others, positions, size, task, flags, peak, by_cpu):
@@ -58,16 +59,15 @@ def compare(others, positions, size, task, flags, peak, by_cpu):
             else:
                 contestant = Graphed if name == recorded else Contestant
                 theirs = contestant(build, batches, size, flags, peak.device)
-            pairs = {phase: [] for phase in steps}
+            turns = {phase: [] for phase in steps}
             for _ in range(flags.repeats):
                 for phase, n_steps in steps.items():
                     rate = peak.rate()
-                    mine = Turn(ours.turn(phase, n_steps), rate)
-                    our_turns[phase].append(mine)
-                    pairs[phase].append((mine, Turn(theirs.turn(phase, n_steps), rate)))
-            turns = {phase: [b for _, b in both] for phase, both in pairs.items()}
+                    mine = ours.turn(phase, n_steps)
+                    our_turns[phase].append(Turn(mine, rate))
+                    turns[phase].append(Turn(theirs.turn(phase, n_steps), rate, mine))
             work = work_of(flags.window if name == windowed else 0)
-            yield {"name": name, **summary(theirs, turns, work, by_cpu, pairs)}
+            yield {"name": name, **summary(theirs, turns, work, by_cpu)}
         except torch.OutOfMemoryError:
             yield {"name": name, "error": "out of memory"}
         except GONE:
@@ -80,11 +80,8 @@ def compare(others, positions, size, task, flags, peak, by_cpu):
     yield {"name": first, **summary(ours, our_turns, work_of(window=0), by_cpu)}
 
 
-def summary(contestant, turns, work, by_cpu, pairs=None):
-    """Return the medians over the turns, {phase: [Turn, ...]}, and the facts of a contestant.
-
-    pairs: {phase: [(our turn, their turn), ...]}, from which the ratios of times are.
-    """
+def summary(contestant, turns, work, by_cpu):
+    """Return the medians over the turns, {phase: [Turn, ...]}, and the facts of a contestant."""
     rates = [turn.peak[by_cpu] for phase in turns for turn in turns[phase]]
     out = contestant.facts | {"matmul_gflops": statistics.median(rates) / 1e9}
     for phase, taken in turns.items():
@@ -97,8 +94,8 @@ def summary(contestant, turns, work, by_cpu, pairs=None):
                 flops / turn.seconds[by_cpu] / turn.peak[by_cpu] for turn in taken
             ),
         }
-        for i, name in enumerate(("ratio", "cpu_ratio") if pairs else ()):
+        for i, name in enumerate(("ratio", "cpu_ratio") if taken[0].ours else ()):
             out[phase][name] = statistics.median(
-                b.seconds[i] / max(a.seconds[i], 1e-9) for a, b in pairs[phase]
+                turn.seconds[i] / max(turn.ours[i], 1e-9) for turn in taken
             )
     return out
