@@ -163,31 +163,25 @@ clean-runs:  ## delete every run in out/, after asking
 # An environment whose Python no longer starts, or that has lost a package, is rebuilt as well.
 
 INSTALL = bin/pip install -qq --disable-pip-version-check -c requirements.lock
-PACKAGES = "matplotlib", "numpy", "tokenizers", "torch"
-FIND = from importlib.util import find_spec; assert all(map(find_spec, [$(PACKAGES)]))
-works = $(1)/bin/python -c '$(FIND)'
+FIND = from importlib.util import find_spec; \
+	assert all(map(find_spec, ["matplotlib", "numpy", "tokenizers", "torch"]))
 check-python = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 	{ echo "make: $(PYTHON) is not Python 3.10 or newer;" \
 		"name one that is, for example PYTHON=python3.12" >&2; exit 2; }
-unless-it-works = $(shell $(works) >/dev/null 2>&1 || echo rebuild)
+unless-it-works = $(shell $(1)/bin/python -c '$(FIND)' >/dev/null 2>&1 || echo rebuild)
 
-.venv/ready: requirements.txt requirements.lock $(call unless-it-works,.venv)
+.venv/ready: requirements.txt $(call unless-it-works,.venv)
+.venv-bench/ready: requirements-bench.txt $(call unless-it-works,.venv-bench)
+.venv/ready .venv-bench/ready: requirements.lock
 	@$(check-python)
-	@echo "Installing into .venv takes a few minutes."
-	$(PYTHON) -m venv --clear .venv
-	.venv/$(INSTALL) -r requirements.txt
+	@echo "Installing into $(@D) takes a few minutes."
+	$(PYTHON) -m venv --clear $(@D)
+	$(@D)/$(INSTALL) -r $(filter %.txt,$^)
 	touch $@
 
 .venv/ready-to-test: .venv/ready requirements-test.txt requirements-beyond.txt
 	rm .venv/ready
 	.venv/$(INSTALL) -r requirements-test.txt
 	touch .venv/ready $@
-
-.venv-bench/ready: requirements-bench.txt requirements.lock $(call unless-it-works,.venv-bench)
-	@$(check-python)
-	@echo "Installing into .venv-bench takes a few minutes."
-	$(PYTHON) -m venv --clear .venv-bench
-	.venv-bench/$(INSTALL) -r requirements-bench.txt
-	touch $@
 
 rebuild:
