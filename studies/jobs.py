@@ -65,11 +65,7 @@ def run_all(out, stages, flags, cost=lambda arguments: 1.0, may_diverge=False):
     environments = list_places(flags, torch.cuda.device_count())
     for environment in environments:
         places.put(environment)
-    costs = {
-        folder: cost(list(map(str, arguments)))
-        for stage in stages
-        for folder, _, arguments in stage
-    }
+    costs = {folder: cost(arguments) for stage in stages for folder, _, arguments in stage}
     with Progress(out, costs) as progress:
         set_handlers({number: progress.stop for number in SIGNALS})
         for stage in stages:
