@@ -19,6 +19,7 @@ MARKS = re.compile(
     r"|\*\*(?P<bold>(?:\\.|[^*\\])+)\*\*"
     r"|\*(?P<italic>(?! )(?:\\.|[^*\\])+)(?<! )\*"
     r"|\[(?P<label>(?:\\.|[^\]\\])+)\]\((?P<url>[^()\s]+)\)"
+    r"|(?P<plain>[\s\S])"
 )
 PAGE = """<!doctype html>
 <html lang="en">
@@ -99,10 +100,8 @@ def element(block, folder):
     if block.startswith("| "):
         return f'<figure><div class="scroll">{table(block)}</div></figure>'
     if block.startswith("- "):
-        items = "".join(
-            f"<li>{inline(item)}</li>" for item in re.split(r"\n?^- ", block, flags=re.M)[1:]
-        )
-        return f"<ul>{items}</ul>"
+        items = (f"<li>{inline(item)}</li>" for item in block[2:].split("\n- "))
+        return f"<ul>{''.join(items)}</ul>"
     return f"<p>{inline(block)}</p>"
 
 
@@ -139,19 +138,16 @@ def split_row(line):
 
 def inline(text):
     """Return a text as HTML: its marks as elements, everything else escaped."""
-    parts, end = [], 0
-    for mark in MARKS.finditer(text):
-        parts += [html.escape(text[end : mark.start()]), marked(mark)]
-        end = mark.end()
-    return "".join(parts) + html.escape(text[end:])
+    return "".join(map(marked, MARKS.finditer(text)))
 
 
 def marked(mark):
     kind, content = mark.lastgroup, mark[mark.lastgroup]
     if kind == "url":
         return f'<a href="{html.escape(content)}">{inline(mark["label"])}</a>'
-    if kind in ("character", "code"):
-        shown = html.escape(content)
-        return shown if kind == "character" else f"<code>{shown}</code>"
+    if kind == "code":
+        return f"<code>{html.escape(content)}</code>"
+    if kind in ("character", "plain"):
+        return html.escape(content)
     tag = {"bold": "strong", "italic": "em"}[kind]
     return f"<{tag}>{inline(content)}</{tag}>"
