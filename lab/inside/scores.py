@@ -28,8 +28,9 @@ def scores_of(body, inputs, cross=False):
     """Return q k^T / sqrt(D) of all layers, without and with the rotation, both (L, B, H, T, S)."""
     found = []  # a pair for each layer
 
-    def look(module, args, more):
-        found.append(split_scores(module, *args, more.get("memory"), more.get("angles")))
+    def look(attention, args, more):
+        plain = scores_in(attention, *args, **more | {"angles": None})
+        found.append((plain, scores_in(attention, *args, **more)))
 
     modules = [block.cross_attention if cross else block.attention for block in body.blocks]
     hooks = [module.register_forward_pre_hook(look, with_kwargs=True) for module in modules]
@@ -37,13 +38,6 @@ def scores_of(body, inputs, cross=False):
     for hook in hooks:
         hook.remove()
     return [torch.stack(layers) for layers in zip(*found)]
-
-
-def split_scores(attention, x, memory=None, angles=None):
-    """Return q k^T / sqrt(D) without and with the rotation, both (B, H, T, S).
-    x, memory, angles: as in `Attention.forward`."""
-    plain = scores_in(attention, x, memory=memory)
-    return plain, plain if angles is None else scores_in(attention, x, memory=memory, angles=angles)
 
 
 def scores_in(attention, *args, **more):
@@ -54,5 +48,6 @@ def scores_in(attention, *args, **more):
         found.append(q @ k.transpose(-2, -1) / math.sqrt(q.size(-1)))
         return q  # of the right shape; nothing reads the output
 
-    attention.forward(*args, kernel=look, **more)  # not attention(), which would call the hook
+    # Not attention(), which would call the hook
+    attention.forward(*args, **more | {"kernel": look, "need_weights": False})
     return found[0]
