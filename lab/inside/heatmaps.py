@@ -93,12 +93,10 @@ def draw_maps(columns, layer=None, head=None, bos=True, mean=False, scale="sqrt"
     figure, right, bottom = make_figure(figsize=(1, 1)), 0.0, 0.0
     for column in columns:
         left, top = right + GAP + max(look.room(picture.queries) for picture in column), 0.0
-        for place, picture in enumerate(column):
-            if place:  # below the names of the keys above
-                top -= look.room(column[place - 1].keys) + 0.3
+        for above, picture in zip([None, *column], column):
             least = 0.5 if len(column) > 1 else 1.0  # inches of a map's height
             rows = grid_of(picture.weights, layer, head)
-            top, width = draw_picture(figure, left, top, picture, rows, least, look)
+            top, width = draw_picture(figure, left, top, picture, above, rows, least, look)
             right = max(right, left + width)
         bottom = min(bottom, top)
     bottom = max(-2.6, min(bottom, -1.6))  # long enough for the label of the color bar
@@ -108,18 +106,19 @@ def draw_maps(columns, layer=None, head=None, bos=True, mean=False, scale="sqrt"
     return figure
 
 
-def draw_picture(figure, left, top, picture, rows, least, look):
+def draw_picture(figure, left, top, picture, above, rows, least, look):
     """Draw the maps of one attention below its heading; return the lowest place and the width.
 
-    left, top: the corner of the first map, and least: the height of the smallest, in inches. rows:
-    of `grid_of`. The second picture of a column, below 0, needs room for more lines of a heading.
+    left, top: the corner of the first map, or where the picture above it ends, if it is not None.
+    least: height of the smallest map. All are in inches. rows: of `grid_of`.
     """
     heading, queries, keys, weights = picture
     height, breadth = max(least, look.pitch * len(queries)), max(1.0, look.pitch * len(keys))
     width = len(rows[0]) * (breadth + GAP) - GAP
     letters = max(24, int(width / 0.075))  # in a line
     text = "\n".join(textwrap.fill(line, letters) for line in heading)
-    top -= 0.15 * text.count("\n") if top else 0
+    if above:  # leave room for the names of its keys, and for the lines of the heading
+        top -= look.room(above.keys) + 0.3 + 0.15 * text.count("\n")
     style = dict(ha="center", va="bottom", fontsize=9, parse_math=False)
     figure.text(left + width / 2, top - 0.08, text, **style)
     for row, row_below in zip(rows, [*rows[1:], []]):
