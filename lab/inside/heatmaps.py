@@ -45,15 +45,10 @@ class Look(NamedTuple):
     every: int  # of so many tokens one is named: not each can be
     size: float  # of these names, in points
     colors: object  # a colormap
+    norm: object  # from weights to the range of the colormap
     linear: bool  # colors follow the weights, not their square roots
     numbers: bool  # write each weight into its cell
     mean: bool  # the maps are means of heads
-
-    def norm(self):
-        """Return what maps a weight from 0 to 1 to a color."""
-        from matplotlib.colors import PowerNorm
-
-        return PowerNorm(1.0 if self.linear else 0.5, 0, 1)
 
     def room(self, words):
         """Return the inches that the names of tokens and the label of their axis take."""
@@ -72,6 +67,7 @@ def draw_maps(columns, layer=None, head=None, bos=True, mean=False, scale="sqrt"
     The figure is 1 x 1 inch, so that positions on it are inches; saving grows it to its content.
     """
     from matplotlib import colormaps
+    from matplotlib.colors import PowerNorm
 
     columns = [[picture.adapted(bos, mean) for picture in column] for column in columns]
     axes = [words for column in columns for p in column for words in (p.queries, p.keys)]
@@ -88,7 +84,9 @@ def draw_maps(columns, layer=None, head=None, bos=True, mean=False, scale="sqrt"
     every = math.ceil(0.125 / pitch)
     size = min(8.0, 54 * pitch * every)
     colors = colormaps["Blues"].with_extremes(bad=GREY)
-    look = Look(pitch, every, size, colors, scale == "linear", numbers, mean)
+    linear = scale == "linear"
+    norm = PowerNorm(1.0 if linear else 0.5, 0, 1)
+    look = Look(pitch, every, size, colors, norm, linear, numbers, mean)
 
     figure, right, bottom = make_figure(figsize=(1, 1)), 0.0, 0.0
     for column in columns:
@@ -125,12 +123,12 @@ def draw_picture(figure, left, top, picture, above, rows, least, look):
         top -= height + TITLE
         for j, (i, h) in enumerate(row):
             axis = figure.add_axes([left + j * (breadth + GAP), top, breadth, height])
-            style = dict(cmap=look.colors, norm=look.norm(), interpolation="nearest", aspect="auto")
+            style = dict(cmap=look.colors, norm=look.norm, interpolation="nearest", aspect="auto")
             axis.imshow(weights[i, h].numpy(), **style)
             which = "mean of heads" if look.mean else f"head {h + 1}"
             axis.set_title(f"layer {i + 1}, {which}", fontsize=8, pad=3)
             if look.numbers:
-                write_numbers(axis, weights[i, h], look.norm())
+                write_numbers(axis, weights[i, h], look.norm)
             name_tokens(axis.xaxis, keys, look, j >= len(row_below), "key", rotation=90)
             name_tokens(axis.yaxis, queries, look, j == 0, "query")
             axis.tick_params(length=0, pad=2)
@@ -143,7 +141,7 @@ def draw_scale(figure, left, bottom, look):
 
     bar = figure.add_axes([left, bottom, 0.12, -bottom - TITLE])
     ticks = [0, 0.5, 1] if look.linear else [0, 0.05, 0.2, 0.5, 1]
-    figure.colorbar(ScalarMappable(look.norm(), look.colors), cax=bar, ticks=ticks)
+    figure.colorbar(ScalarMappable(look.norm, look.colors), cax=bar, ticks=ticks)
     bar.set_ylabel("attention weight" + "\n(square-root scale)" * (not look.linear), fontsize=8)
     bar.tick_params(labelsize=7)
 
