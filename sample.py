@@ -75,7 +75,8 @@ def sample(flags):
         if run.kind in ("lm", "seq2seq"):
             answers.append(show_written(run, text, flags))
         elif run.kind == "classifier":
-            show_classes(run, text)
+            for label, share in run.classify(text)[0].items():
+                print(f"{share:6.1%}  {label}")
         else:
             answers.append(show_fillings(run, [*above, text], flags.top_k or 10))
     if table:
@@ -115,12 +116,6 @@ def classify_all(run, texts, labels, table):
         share = f"accuracy {right / len(texts):.1%} on {len(texts):,} labelled rows"
         print(f"{share}, including any that the run was trained on")
     print(f"table of the answers: {table}")
-
-
-def show_classes(run, text):
-    """Print the probability of each class, the most likely first."""
-    for label, share in run.classify(text)[0].items():
-        print(f"{share:6.1%}  {label}")
 
 
 def show_written(run, text, flags):
