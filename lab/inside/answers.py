@@ -23,16 +23,14 @@ def no_specials(logits):
 
 
 @torch.no_grad()
-def fill(model, ids, top_k, **more):
-    """Return the most likely words at each of the M masks of ids (T,), and their probabilities.
+def fill(model, ids, **more):
+    """Return the words for each mask of ids (T,) as `next_words` does, one pair per mask.
 
-    Both are (M, k), with k = top_k or fewer in a small vocabulary. Each mask is filled as if the
-    others stayed masked. more: what else the body reads, such as a thread's ancestors.
+    Each mask is filled as if the others stayed masked. more: what else the body reads, such as a
+    thread's ancestors.
     """
     h = model.body(ids[None], **more)[0, ids == MASK]  # (M, C)
-    probabilities = no_specials(model.head(h)).softmax(-1)  # (M, V)
-    values, words = probabilities.topk(min(top_k, probabilities.size(-1) - len(SPECIAL)))
-    return words, values
+    return [top_words(logits) for logits in no_specials(model.head(h))]
 
 
 # ---------------------------------------------------------------------------- continuations
@@ -51,7 +49,7 @@ def next_words(model, ids, temperature=1.0, top_k=None, anchor=False):
     return top_words(no_specials(model(context[None])[0, -1]), temperature, top_k)
 
 
-def top_words(logits, temperature, top_k):
+def top_words(logits, temperature=1.0, top_k=None):
     """Return the k best words of logits (V,), without those at -inf, and their probabilities."""
     n_word = int(logits.isfinite().sum())
     values, words = logits.topk(min(top_k or n_word, n_word) if temperature else 1)

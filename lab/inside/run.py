@@ -99,8 +99,8 @@ class OpenRun(LoadedRun):
         *above, text = texts
         _, ids = self.read(text, above)
         more = self.ancestors(above) if above else {}
-        found = zip(*answers.fill(self.model, ids, n, **more))
-        return [self.named(words, probabilities) for words, probabilities in found]
+        found = answers.fill(self.model, ids, **more)
+        return [self.named(words[:n], probabilities[:n]) for words, probabilities in found]
 
     def sample(self, text="", n=3, tokens=40, temperature=0.8, top_k=50, seed=0):
         """Return the text continued, filled or translated n times. For lm and seq2seq runs.
