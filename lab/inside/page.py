@@ -110,12 +110,7 @@ def part_data(view):
 
 
 def pack(weights, unit):
-    """Return weights (L, H, T, S) as text: compressed 16-bit codes, `unit` of them to 1.
-
-    If all layers are equal, as for ALiBi's bias, only one is kept.
-    """
-    if (weights == weights[:1]).logical_or(weights.isnan()).all():
-        weights = weights[:1]
+    """Return weights (L, H, T, S) as text: compressed 16-bit codes, `unit` of them to 1."""
     codes = (weights.double() * unit).round().nan_to_num(NOT_ALLOWED).numpy().astype("<u2")
     planes = codes.reshape(-1, 1).view(np.uint8).T.tobytes()  # all low bytes, then all high bytes
     data = base64.b64encode(zlib.compress(planes, 9)).decode()
