@@ -6,10 +6,11 @@
     python attention_maps.py out/lm-speeches-alibi-0 --html            also a page to explore heads
     python attention_maps.py out/thread --text POST --text REPLY --text COMMENT      one thread
 
-Each text becomes one figure, named after its first words; maps.json describes every figure. The
-exit code is 1 if a check fails. A run of beyond.train_seq2seq has three attentions: encoder,
-decoder, and cross-attention to the source. For a run of beyond.train_thread the texts are one
-thread: the post, its replies, and last the comment, which attends to one vector per ancestor.
+Each text becomes one figure, named after its first words (with several runs, or --out, also after
+the runs); maps.json describes every figure. The exit code is 1 if a check fails. A run of
+beyond.train_seq2seq has three attentions: encoder, decoder, and cross-attention to the source. For
+a run of beyond.train_thread the texts are one thread: the post, its replies, and last the comment,
+which attends to one vector per ancestor.
 Attention weights show which vectors a head mixed, not why the model answered as it did.
 """
 
@@ -98,7 +99,8 @@ def show(flags):
     folder.mkdir(parents=True, exist_ok=True)
     layer = f"layer-{flags.layer}" if flags.layer else ""
     head = f"head-{flags.head}" if flags.head else ""
-    beside = {run: name.replace(" ", "-") * (len(loaded) > 1) for run, name in names.items()}
+    shared = len(loaded) > 1 or flags.out  # the folder may hold figures of other runs
+    beside = {run: name.replace(" ", "-") if shared else "" for run, name in names.items()}
     drawn, pages = {}, []
     for number, text in enumerate(texts):
         shown = [view for reading in readings for view in reading.views if view.number == number]
@@ -109,9 +111,8 @@ def show(flags):
         save(draw(shown, names, flags), folder / f"{file}.{flags.format}")
         runs = [view.entry() for view in shown]
         drawn[f"{file}.{flags.format}"] = {"text": text, "runs": runs}
-        is_last = number == len(texts) - 1  # a thread has one page
-        explored = [view for view in shown if view.run.kind != "thread" or is_last]
-        if flags.html and explored:
+        explored = [v for v in shown if v.run.kind != "thread" or number == len(texts) - 1]
+        if flags.html and explored:  # a thread has one page, with its last text
             file = joined(f"attention-{which}", *beside.values())
             pages.append(folder / f"{file}.html")
             write_text(pages[-1], page(explored, flags.title or text))
@@ -228,8 +229,7 @@ def print_report(reading):
 def draw_encoding(path, reading, name):
     """Draw the position encoding of a reading's model, for all positions it was trained with."""
     title = f"{name}: {describe(reading.run)}" + f", {reading.part}" * bool(reading.part)
-    figure = draw_positions(body_of(reading.run, reading.part), title)
-    if figure:
+    if figure := draw_positions(body_of(reading.run, reading.part), title):
         save(figure, path)
         print(f"{path}: the position encoding")
     else:

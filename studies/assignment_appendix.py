@@ -97,7 +97,7 @@ def position_pictures(runs):
     """Return figures of the position encodings of seed 0 that part 3 does not show."""
     pictures = []
     for part, pos in drawn(runs):
-        path = f"maps-{part}-{pos}-0/positions.png"
+        path = f"maps-{part}-{pos}-0/positions-{part}-{pos}-0.png"
         if (runs.out / path).exists() and (part, pos) != ("lm", "alibi"):
             what = f"Position encoding of the {model_name(part, pos)}, after training on"
             pictures.append(picture(path, f"{what} {runs.data}."))

@@ -233,7 +233,7 @@ def language_model(runs):
 
 def alibi(runs):
     bias = picture(
-        "maps-lm-alibi-0/positions.png",
+        "maps-lm-alibi-0/positions-lm-alibi-0.png",
         "What ALiBi adds to the attention scores of the decoder, for each head. It is fixed, so it "
         "is the same with every seed.",
     )

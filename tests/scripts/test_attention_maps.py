@@ -408,14 +408,22 @@ def test_a_page_and_the_weights_of_each_text(tmp_path, figures):
     with unchanged(run):
         told = succeed(call("attention_maps", run, *argv)).out
     for number, text in enumerate((SHORT, "we will read"), 1):
-        path = out / f"attention-{number}-{text.replace(' ', '-')}.html"
+        path = out / f"attention-{number}-{text.replace(' ', '-')}-run.html"
         assert f"open {path} in a browser" in told
         assert f"<title>{text}" in path.read_text(encoding="utf-8")
     view = load_run(run).attention("we will read")
-    with np.load(out / "map-2-we-will-read.npz") as arrays:
+    with np.load(out / "map-2-we-will-read-run.npz") as arrays:
         assert arrays["queries"].tolist() == arrays["keys"].tolist() == view.words
         for name in ("weights", "content", "position"):
             assert np.allclose(arrays[name], getattr(view, name), atol=1e-5), name
+
+
+def test_figures_of_two_runs_in_one_folder_do_not_replace_each_other(tmp_path, figures):
+    for name in "ab":
+        argv = ("--text", SHORT, "--positions", "--out", tmp_path / "maps")
+        succeed(call("attention_maps", make_run(tmp_path / name, pos="alibi"), *argv))
+    names = [f"{figure}-{run}.png" for run in "ab" for figure in (SHORT_MAP[:-4], "positions")]
+    assert [name for name, _ in figures] == names
 
 
 def test_titles_labels_and_means(tmp_path, figures):

@@ -270,9 +270,10 @@ TWO_MAPS = ("1-hope-and-mask", "2-hope-and-change")
 
 def test_gaps_of_a_map_are_those_typed_or_drawn(finished, tmp_path, figures):
     texts = ["hope and [MASK] matter", "hope and change matter"]
-    call("attention_maps", finished("train_seq2seq"), text=texts, out=tmp_path)
+    run = finished("train_seq2seq")
+    call("attention_maps", run, text=texts, out=tmp_path)
     report = json.loads((tmp_path / "maps.json").read_text())
-    typed, gaps = (report[f"map-{name}-matter.png"]["runs"] for name in TWO_MAPS)
+    typed, gaps = (report[f"map-{name}-matter-{run.name}.png"]["runs"] for name in TWO_MAPS)
     assert typed[0]["queries"] == ["[BOS]", "hope", "and", "[S0]", "matter"]
     encoder, decoder, cross = gaps
     drawn, written = encoder["queries"], decoder["queries"]
