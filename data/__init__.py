@@ -6,13 +6,14 @@ from pathlib import Path
 
 from data import shards
 from data.corpora import pairs, pydocs, rows, speeches, text, toy, wikitext
+from data.download import download_files
 from data.files import DataError, printable
 
 NAMED = {
     "toy": toy.load,
     "pydocs": pydocs.load,
-    "speeches": lambda: speeches.load(speeches.download()),
-    "wikitext2": lambda: wikitext.load(wikitext.download()),
+    "speeches": lambda: load_downloaded("speeches", speeches),
+    "wikitext2": lambda: load_downloaded("wikitext2", wikitext),
     "toy-pairs": lambda: pairs.load_pairs("toy").corpus(),
 }
 NAMES = tuple(NAMED)
@@ -54,6 +55,11 @@ def load(name, flag_name="--data"):
     near = get_close_matches(str(name), NAMES, 1)
     remedy = f"did you mean {near[0]}?" if near else f"the names are {', '.join(NAMES)}"
     raise DataError(f"{flag_name} {name}: no such corpus, folder or file; {remedy}")
+
+
+def load_downloaded(name, corpus):
+    """Return the Corpus of a module, whose missing files are downloaded into data/NAME first."""
+    return corpus.load(download_files(Path(__file__).parent / name, corpus.FILES, corpus.MIRRORS))
 
 
 def name_of(corpus):

@@ -5,11 +5,8 @@ downloaded from pinned commits, checked by sha256, and kept in data/speeches/. T
 licence, so it is not part of this project.
 """
 
-from pathlib import Path
-
 from data.corpora.rows import read_rows
 from data.corpus import Corpus, check_set_name
-from data.download import download_files
 from data.files import DataError, read_non_empty_lines
 
 SPEAKERS = {"0": "obama", "1": "wbush", "2": "hbush"}  # the assignment's labels
@@ -70,8 +67,3 @@ def load(folder):
         corpus.test_rows = [(labels.index(label), text) for label, text in test_rows]
         corpus.classes = [SPEAKERS[label] for label in labels] if assignment else labels
     return corpus
-
-
-def download(folder=Path(__file__).parents[1] / "speeches"):
-    """Download the files that are missing and return the folder. Raises DataError."""
-    return download_files(folder, FILES, MIRRORS)

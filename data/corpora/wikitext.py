@@ -5,10 +5,7 @@ WikiText-2 is downloaded from a pinned commit of PyTorch's examples and kept in 
 text is Wikipedia's, under CC BY-SA.
 """
 
-from pathlib import Path
-
 from data.corpus import Corpus
-from data.download import download_files
 from data.files import read_non_empty_lines
 
 MIRRORS = (
@@ -31,11 +28,6 @@ def load(folder):
     )
     name = folder.resolve().name
     return Corpus(name, train, {"wiki-valid": valid, "wiki-test": test})
-
-
-def download(folder=Path(__file__).parents[1] / "wikitext2"):
-    """Download the files of WikiText-2 that are missing and return the folder. Raises DataError."""
-    return download_files(folder, FILES, MIRRORS)
 
 
 def repair(line):
