@@ -1,7 +1,6 @@
 """Rules of the repository, checked on the syntax trees of all its Python files.
 
-Each rule is a function that takes a Repository and returns its complaints, one line each. The end
-of this file breaks every rule in a tiny made-up repository.
+Each rule is a function that takes a Repository and returns its complaints, one line each.
 """
 
 import ast
@@ -15,7 +14,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
-from helpers import ROOT, TABLE
+from helpers import ROOT
 
 from data import NAMES
 from model import POSITIONS
@@ -353,92 +352,7 @@ def test_the_repository_follows_the_rule(rule, repo):
     assert not complaints, "\n".join(["", *complaints])  # one line for each
 
 
-def test_every_script_is_tested(repo):
-    scripts = {module_of(path) for path in repo.sources if "\nif __name__ == " in repo.texts[path]}
-    scripts -= {script.module for script in TABLE}
-    in_handouts = ("course.stubs.", "course.handout_check")
-    missing = [script for script in scripts if not script.startswith(in_handouts)]
-    assert not missing, "add them to TABLE in tests/helpers.py"
-
-
 @pytest.mark.parametrize("page, names", [("positions.md", POSITIONS), ("data.md", NAMES)])
 def test_every_name_is_described(page, names):
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     assert not [name for name in names if f"`{name}`" not in text], f"describe them in docs/{page}"
-
-
-# ----------------------------------------------------------------------------- a made-up repository
-
-FINE = {
-    **{f"{name}.py": "" for name in TOP},
-    **{f"{group}/__init__.py": "" for group in GROUPS},
-    "lab/errors.py": "class UserError(Exception):\n    pass\n",
-    "lab/flags.py": "from lab.errors import UserError\n",
-    "lab/run.py": "from lab import flags\n",
-    "docs/guarantees.md": "",
-}
-SCRIPT = "x = 1\n\nif __name__ == '__main__':\n    print(x)\n"
-PASSAGE = "".join(f"x{number} = {number}\n" for number in range(LONGEST_COPY + 1))
-
-
-def build(root, **changed):
-    """A made-up repository of these files."""
-    for path, content in (FINE | changed).items():
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_text(content, encoding="utf-8")
-    return Repository(root)
-
-
-BROKEN = [
-    (import_order, {"data/a.py": "import lab.errors\n"}, "data/a.py:1: may not import lab.errors"),
-    (import_order, {"model.py": "import nets\n"}, "model.py:1: may not import nets"),
-    (import_order, {"lab/a.py": "import lab.b\n", "lab/b.py": SCRIPT}, "imports the script lab.b"),
-    (foreign_packages, {"model.py": "import numpy\n"}, "model.py:1: may not import numpy"),
-    (foreign_packages, {"lab/a.py": "from . import run\n"}, "lab/a.py:1: may not import ."),
-    (import_cycles, {"lab/errors.py": "import lab.run\n"}, "import cycle: "),
-    (imports_in_functions, {"sample.py": "def f():\n    import model\n"}, "sample.py:2: imports"),
-    (imports_in_functions, {"tests/a.py": "def f():\n    import model\n"}, "tests/a.py:2: imports"),
-    (reexports, {"lab/run.py": "from lab import flags\nx = flags.UserError\n"}, "run.py:2: takes"),
-    (reexports, {"sample.py": "from lab.flags import UserError\n"}, "sample.py:1: takes UserError"),
-    (renamed_modules, {"sample.py": "import model as models\n"}, "imports model as models"),
-    (top_level_files, {"probe.py": ""}, "probe.py: "),
-    (too_many_lines, {"sample.py": "x = 1\n" * 221}, "sample.py: 221 lines, at most 220"),
-    (
-        copied_passages,
-        {"sample.py": PASSAGE, "nets/a.py": "\n" + PASSAGE},
-        "nets/a.py:2 and sample",
-    ),
-    (imports_between_tests, {"tests/a.py": "import test_b\n", "tests/test_b.py": ""}, "test_b"),
-    (unknown_guarantees, {"docs/guarantees.md": "`tests/test_x.py`"}, "names tests/test_x.py"),
-    (unknown_guarantees, {"docs/guarantees.md": "`tests/a.py::t`", "tests/a.py": "\n"}, "a.py::t,"),
-]
-
-
-@pytest.mark.parametrize(
-    "rule, changed, complaint", BROKEN, ids=lambda value: getattr(value, "__name__", None)
-)
-def test_a_broken_rule_is_reported(rule, changed, complaint, tmp_path):
-    found = rule(build(tmp_path, **changed))
-    assert found and any(complaint in line for line in found), found
-
-
-def test_an_import_with_side_effects_is_reported(tmp_path):
-    loud = {
-        "sample.py": "print('hello')\n",
-        "compare.py": "import matplotlib\n\nmatplotlib.rcParams['font.size'] = 3\n",
-        "baselines.py": "import torch\n\ntorch.set_default_dtype(torch.float64)\n",
-        "attention_maps.py": "import signal\n\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n",
-        "train_mlm.py": "import random\n\nrandom.seed(0)\n",
-        "data/files.py": "import os\n\nos.environ['TOKENIZERS_PARALLELISM'] = '0'\n",
-        "beyond/export.py": "import safetensors\n",
-    }
-    hidden = "cannot be imported: import of safetensors halted; None in sys.modules"
-    assert noisy_imports(build(tmp_path, **loud)) == [
-        "attention_maps: changes signals",
-        "baselines: changes torch",
-        f"beyond.export: prints '{hidden}'",
-        "compare: changes rcparams",
-        "data.files: changes environment",
-        "sample: prints 'hello'",
-        "train_mlm: changes random",
-    ]
