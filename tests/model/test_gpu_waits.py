@@ -2,7 +2,6 @@
 
 import contextlib
 import copy
-import os
 from itertools import product
 
 import pytest
@@ -177,12 +176,3 @@ def test_the_pretended_gpu_notices_waits_and_mixed_devices():
         assert len(gpu.waits) >= 4
         with pytest.raises(RuntimeError, match="mixed"):
             x + torch.ones(3)
-
-
-@pytest.fixture(scope="module")
-def visible():
-    return torch.cuda.is_available(), os.environ.get("CUDA_VISIBLE_DEVICES")
-
-
-def test_without_the_marker_fixtures_of_modules_see_no_gpu(visible):
-    assert visible == (False, "")

@@ -1,7 +1,7 @@
 """probe_layers.py: layers of an encoder beside an untrained one, and the table of their runs."""
 
 import pytest
-from helpers import assert_complains, call, result_of, succeed, train
+from helpers import call, result_of, succeed, train
 
 from lab.records import read_record
 
@@ -26,9 +26,3 @@ def test_layers_of_an_encoder_and_of_its_untrained_double(corpus, tmp_path, jobs
     assert described["classifier"]["layers"] == "0"
     assert "| embeddings |" in done.out
     assert (layers / "layers.png").stat().st_size > 5000
-
-
-def test_a_layer_the_encoder_does_not_have(corpus, finished, tmp_path):
-    given = dict(encoder=finished("train_mlm"), data=corpus, out=tmp_path / "run")
-    done = call("train_classifier", **given, layers=2)
-    assert_complains(done, "--layers 2", "one of last, all, 0, 1")

@@ -431,7 +431,7 @@ SOME = [  # the same with the script
     ("train_mlm --unscaled", "--unscaled", "--pos sinusoidal"),
     ("train_classifier --pool mean+median", "--pool mean+median", "mean", "last"),
     ("train_classifier --tune all", "--tune all", "--encoder"),
-    ("train_classifier --layers first", "--layers"),
+    ("train_classifier --layers 2", "--layers 2", "one of last, all, 0, 1"),
     ("train_seq2seq --mask-rate 0.5 --mean-span 1", "--mask-rate 0.5", "size 12", "--mean-span"),
     ("train_seq2seq --task translate --mask-rate 0.3", "has no gaps; leave --mask-rate 0.3 out"),
     ("train_seq2seq --languages en-fr", "--languages en-fr", "--task translate"),
