@@ -271,12 +271,6 @@ def test_detokenized_words_are_spaced_as_in_english():
 # ---------------------------------------------------------------------------- streams and blocks
 
 
-def test_a_stream_is_the_lines_one_after_the_other():
-    tokenizer = train_tokenizer("word", TEXTS)
-    ids = batching.stream(tokenizer, TEXTS)
-    assert ids.tolist() == [BOS] + [i for text in TEXTS for i in encode(tokenizer, [text])[0]]
-
-
 def test_anchored_blocks_begin_with_bos_and_predict_the_same():
     ids = torch.arange(5, 40)
     for stride in (0, 3):

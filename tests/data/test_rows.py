@@ -56,11 +56,6 @@ def test_a_row_that_is_no_header_is_kept(rows, tmp_path, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_a_header_orders_the_columns_of_a_tsv(tmp_path):
-    path = write(tmp_path / "mine.tsv", "id\ttext\tlabel\n", line="7\t{1}\t{0}\n")
-    assert read_rows(path) == SENTENCES
-
-
 def test_a_header_in_the_assignments_folder(own_corpus, capsys):
     expected = data.load(own_corpus)
     for n, name in enumerate(("train", "test"), start=1):

@@ -4,7 +4,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from helpers import sentence
 
 import data
 from data import batching
@@ -19,17 +18,6 @@ def asked(data, **more):
     """Flags as the scripts have them."""
     flags = dict(tokenizer="word", vocab_size=0, vocab_from="", valid=0.0, split="full")
     return SimpleNamespace(**{"data": data, "block_size": 99} | flags | more)
-
-
-def test_a_text_is_its_corpus_as_streams():
-    text, corpus = read_text(asked("toy")), data.load("toy")
-    assert text.name == "toy" and text.floor == corpus.floor
-    assert list(text.streams) == ["train", *corpus.tests]
-    for name, lines in {"train": corpus.lines, **corpus.tests}.items():
-        assert torch.equal(text.streams[name], batching.stream(text.tokenizer, lines))
-        assert text.sizes[name] == len(("\n".join(lines) + "\n").encode())
-    words = train_tokenizer("word", corpus.texts())
-    assert text.tokenizer.to_str() == words.to_str()
 
 
 def test_held_out_lines_are_unknown_to_the_vocabulary(tmp_path):
@@ -100,15 +88,6 @@ def test_every_step_has_its_batch_wherever_training_begins():
         idx, mask = again(step)
         assert torch.equal(idx, batching.pad([text.train[i] for i in rows])[0])
         assert torch.equal(mask, batch(step)[1])
-
-
-def test_too_few_lines_to_hold_some_out(tmp_path):
-    lines = [sentence("obama", 0), sentence("obama", 1)]
-    (tmp_path / "mine.txt").write_text("\n".join(lines), encoding="utf-8")
-    with pytest.raises(DataError, match="too little text to hold out --valid 0.05"):
-        read_sentences(asked(tmp_path / "mine.txt", valid=0.05))
-    with pytest.raises(DataError, match="too little text to hold out --valid 0.1"):
-        read_text(asked(tmp_path / "mine.txt", valid=0.1))
 
 
 def test_tokens_are_counted_only_for_noise_that_needs_it():

@@ -185,13 +185,6 @@ def test_files_without_threads_are_refused(tmp_path):
             load_threads(name)
 
 
-def test_depths_and_ancestors():
-    tree = Tree(list("p01234"), [-1, 0, 1, 1, 3, 0])
-    assert tree.depths() == [0, 1, 2, 2, 3, 1]
-    assert tree.ancestors(9) == [[], [0], [1, 0], [1, 0], [3, 1, 0], [0]]
-    assert tree.ancestors(2) == [[], [0], [1, 0], [1, 0], [3, 1], [0]]
-
-
 # ---------------------------------------------------------------------------- splitting
 
 
