@@ -82,15 +82,6 @@ def test_clap_head_is_beta_times_h_times_unit_word_vectors():
     torch.testing.assert_close(head(h), 2.5 * h @ unit.T)
 
 
-@pytest.mark.parametrize("kind", ["linear", "roberta", "clap"])
-def test_a_tied_head_trains_the_embedding(kind):
-    model = tiny_model(head=kind)
-    idx = torch.tensor([[5, 6]])
-    model.loss(idx, torch.tensor([[-100, 9]])).backward()
-    # also a word that is neither input nor target
-    assert model.body.embedding.weight.grad[20].abs().sum() > 0
-
-
 def test_classifier_head_has_one_hidden_layer_with_relu():
     head, x = ClassifierHead(64, 3), torch.randn(2, 64)
     first, last = (layer for layer in head.layers if isinstance(layer, nn.Linear))
@@ -247,12 +238,6 @@ def test_parameters_counted_by_part_are_those_of_the_formula(pos, head, in_head)
         "head": in_head,
         "total": sum(p.numel() for p in model.parameters()),
     }
-
-
-def test_the_members_of_an_ensemble_are_counted_by_part():
-    members = three_decoders()
-    one, three = count_parameters(members[0]), count_parameters(Ensemble(members))
-    assert three == {part: 3 * number for part, number in one.items()} and three["head"] == 3 * 30
 
 
 # ---------------------------------------------------------------------------- initial weights

@@ -69,20 +69,6 @@ def test_every_entry_of_the_bias_is_the_formula(variant, n_head):
     torch.testing.assert_close(alibi_bias(n_head, T, variant), torch.tensor(expected))
 
 
-@pytest.mark.parametrize(
-    "body, variant",
-    [(Decoder, "causal"), (Encoder, "offset"), (Encoder, "symmetric"), (Encoder, "one-sided")],
-)
-def test_alibi_enters_every_layer_unscaled_before_the_softmax(body, variant):
-    # With q and k zero, the scores are the bias alone.
-    model = tiny("alibi", body, alibi="offset" if variant == "causal" else variant)
-    for block in model.blocks:
-        torch.nn.init.zeros_(block.attention.qkv.weight)
-    _, maps = model(torch.randint(5, 30, (1, 9)), need_weights=True)
-    for weights in maps:
-        torch.testing.assert_close(weights[0], alibi_bias(4, 9, variant).softmax(-1))
-
-
 # ---------------------------------------------------------------------------- rotary
 
 
@@ -126,16 +112,6 @@ def test_only_learned_positions_end_at_the_block_size(pos):
             model(idx)
     else:
         assert model(idx).isfinite().all()
-
-
-@pytest.mark.parametrize("pos", POSITIONS)
-def test_positions_enter_the_embedding_or_the_attention(pos):
-    model = tiny(pos)
-    assert ("positions.weight" in model.state_dict()) == (pos == "learned")
-    # Where positions enter attention, the same token has the same embedding everywhere.
-    _, (x, *_) = model(torch.full((1, 6), 9), need_states=True)
-    alike = torch.equal(x, x[:, :1].expand_as(x))
-    assert alike == (model.position_vectors(6) is None)
 
 
 # ---------------------------------------------------------------------------- cached tables
