@@ -44,36 +44,6 @@ def distribution(model, context):
     return np.exp([model.log_probabilities(text)[-1] for text in texts])
 
 
-def test_bigrams_by_hand():
-    # Text: a a a a b a b, 8 ids in the vocabulary.
-    # Bigrams: [BOS] a 1, a a 3, a b 2, b a 1.
-    #   n1 = 2, n2 = 1, n3 = 1, n4 = 0 and Y = 2 / (2 + 2*1) = 1/2
-    #   D1 = 1 - 2 * 1/2 * 1/2 = 0.5;  D2 = 2 - 3 * 1/2 * 1/1 = 0.5
-    #   D3 = 3 - 0 would take everything: 1.5 instead
-    # Single tokens count what they follow: a follows [BOS], a and b, b follows a: 3 and 1.
-    #   n1 = 1, n2 = 0, n3 = 1, n4 = 0: D1 and D3 would take everything: 0.5 and 1.5 instead
-    #   rest = (1.5 + 0.5) / 4 = 0.5, and the uniform distribution gives 1/8 of it to each id
-    #   p(a) = (3 - 1.5)/4 + 0.5/8 = 0.4375;  p(b) = (1 - 0.5)/4 + 0.5/8 = 0.1875;  any other 0.0625
-    # After a (counts a 3, b 2): rest = (1.5 + 0.5) / 5 = 0.4
-    #   p(a|a) = 1.5/5 + 0.4 * 0.4375 = 0.475;  p(b|a) = 1.5/5 + 0.4 * 0.1875 = 0.375
-    #   any other 0.4 * 0.0625 = 0.025
-    # After b, and after [BOS] (count a 1): rest = 0.5
-    #   p(a|b) = 0.5 + 0.5 * 0.4375 = 0.71875;  p(b|b) = 0.5 * 0.1875 = 0.09375;  any other 0.03125
-    model = KneserNey([BOS, A, A, A, A, B, A, B], vocab_size=8, order=2)
-
-    def spread(a, b, other):
-        return pytest.approx([other] * 5 + [a, b, other])
-
-    assert distribution(model, [A]) == spread(0.475, 0.375, 0.025)
-    assert distribution(model, [C, A]) == spread(0.475, 0.375, 0.025)
-    assert distribution(model, [B]) == spread(0.71875, 0.09375, 0.03125)
-    assert distribution(model, [BOS]) == spread(0.71875, 0.09375, 0.03125)
-    # never seen: as without a context
-    assert distribution(model, [C]) == spread(0.4375, 0.1875, 0.0625)
-    logs = np.log([0.71875, 0.375, 0.03125, 0.4375])
-    assert model.log_probabilities([BOS, A, B, C, A]) == pytest.approx(logs)
-
-
 def plain_kneser_ney(ids, vocab_size, order, word, history):
     """The same probability by the definition, with tuples and dictionaries and nothing shared."""
     padded = (BOS,) * (order - 2) + tuple(ids)

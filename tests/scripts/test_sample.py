@@ -10,8 +10,7 @@ from helpers import assert_complains, call, make_run, succeed
 from data import batching
 from data.tokenizer import BOS, MASK, SPECIAL
 from lab import load_run
-from lab.inside import answers
-from lab.inside.answers import fill, next_words, write
+from lab.inside.answers import next_words
 from lab.load import read_run
 
 N_SPECIAL = len(SPECIAL)
@@ -43,15 +42,6 @@ def test_masks_from_the_command_line(tmp_path, tokenizer):
         assert lines[-1] == f"this{first} small{second} qwx".replace("␣", " ")
 
 
-def test_a_byte_level_mask_has_no_space_of_its_own(tmp_path, monkeypatch):
-    folder, seen = make_run(tmp_path / "run", "mlm", "bpe", block_size=20), []
-    monkeypatch.setattr(answers, "fill", lambda model, ids: seen.append(ids) or fill(model, ids))
-    call("sample", folder, "--text", "this [MASK] is")
-    tokenizer = read_run(folder).tokenizer
-    assert seen[0].tolist() == ids_of(read_run(folder), "this[MASK] is").tolist()
-    assert tokenizer.decode([seen[0][-1].item()]) == " is"
-
-
 def test_byte_level_words_show_their_space(tmp_path):
     run = load_run(make_run(tmp_path / "run", "mlm", "bpe", block_size=20))
     words = [word for word, _ in run.fill("this [MASK] is", n=10**6)[0]]
@@ -79,18 +69,6 @@ def test_a_temperature_of_next_to_nothing_is_greedy(temperature, tmp_path):
     _, probabilities = next_words(run.model, ids_of(run, TEXT), temperature, 7)
     # where a processor flushes such a number to 0, there is only the one
     assert probabilities[0] == 1 and probabilities.sum() == 1
-
-
-def test_specials_are_never_written(tmp_path):
-    run = read_run(make_run(tmp_path / "run"))
-    with torch.no_grad():
-        run.model.head.bias[:N_SPECIAL] = 50.0  # all that the model wants to say
-    for temperature in (0, 1.0, 1e6):
-        gen = batching.generator(1)
-        written = write(run.model, torch.tensor([BOS]), 40, temperature, 10**6, gen)
-        assert written[1:].min() >= N_SPECIAL
-    ((words, _),) = fill(run.model, torch.tensor([BOS, MASK]))
-    assert words.min() >= N_SPECIAL
 
 
 def test_learned_positions_see_the_last_block_only(tmp_path):
