@@ -51,17 +51,6 @@ def test_an_encoder_is_asked_for_every_fourth_word_given_the_others():
     assert scores[1].tolist() == [0, 0, 0]  # no word to score
 
 
-def test_classes_begin_alike_and_may_train_only_vectors():
-    model = make()
-    idx = torch.randint(5, 30, (4, 6))
-    assert model(idx).std(dim=1).min() > 0
-    model.copy_to_classes()
-    torch.testing.assert_close(model(idx).std(dim=1), torch.zeros(4), atol=1e-5, rtol=0)
-    model.train_only_biases()
-    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    assert 0 < trained < 0.2 * sum(p.numel() for p in model.parameters())
-
-
 @pytest.fixture(scope="module")
 def run(corpus, tmp_path_factory):
     folder = tmp_path_factory.mktemp("generative") / "run"

@@ -5,7 +5,6 @@ import shutil
 
 import pytest
 import torch
-import torch.nn.functional as F
 from helpers import SHORT, assert_complains, call, result_of, same, succeed, train, weights
 
 import data
@@ -13,7 +12,6 @@ import train_mlm
 from data.corpus import hold_out
 from data.tokenizer import BOS, encode, load_tokenizer
 from lab import figures
-from lab.evaluation import measure_masked
 from lab.load import read_run
 from lab.records import read_metrics
 
@@ -55,24 +53,6 @@ def test_masks_of_the_validation_set_are_always_the_same():
         train_mlm.fixed_batches(sequences, train_mlm.Flags(seed=seed), 90, None) for seed in (0, 1)
     )
     assert all(torch.equal(a, b) for x, y in zip(one, two) for a, b in zip(x[:3], y))
-
-
-def test_masked_perplexity_is_a_mean_over_hidden_tokens(finished):
-    loaded, flags = read_run(finished("train_mlm")), train_mlm.Flags()
-    V = loaded.tokenizer.get_vocab_size()
-    words = [torch.randint(5, V, (n,)).tolist() for n in (2, 3, 11, 11, 11)]
-    sequences = [torch.tensor([BOS, *ids]) for ids in words]
-    batches = train_mlm.fixed_batches(sequences, flags, V, None)
-    nats, hits, count = measure_masked(loaded.model, batches, torch.device("cpu"), flags)
-    expected = right = hidden = 0
-    loaded.model.eval()
-    for inputs, mask, labels, _ in batches:
-        for row, real, label in zip(inputs, mask, labels):
-            logits = loaded.model(row[real][None])[0].detach()  # one sentence without padding
-            expected += F.cross_entropy(logits, label[real], reduction="sum").item()
-            right += (logits.argmax(-1) == label[real]).sum().item()
-            hidden += (label != -100).sum().item()
-    assert (hits, count) == (right, hidden) and nats == pytest.approx(expected, rel=1e-4)
 
 
 def test_training_on_keeps_the_kind_of_the_tokenizer(corpus, tmp_path):
