@@ -328,15 +328,6 @@ def test_long_sentences_are_cut_or_split_and_counted(split, expected):
     assert all(s[0] == BOS and len(s) <= 4 for s in found)
 
 
-@pytest.mark.parametrize("gen", [None, 7])
-@pytest.mark.parametrize("n", [1, 16, 45])
-def test_length_batches_cover_every_row_once(n, gen):
-    lengths = torch.randint(1, 40, (n,))
-    batches = batching.length_batches(lengths, 16, gen and batching.generator(gen))
-    assert sorted(torch.cat(batches).tolist()) == list(range(n))
-    assert sorted(map(len, batches)) == sorted([16] * (n // 16) + ([n % 16] if n % 16 else []))
-
-
 def test_length_batches_have_similar_lengths_in_random_order():
     lengths = torch.randint(1, 60, (320,))
     one, two = (

@@ -260,9 +260,3 @@ def test_what_a_run_cannot_do_is_refused(kind, ask, told, tmp_path):
 def test_a_device_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(UserError, match="device tpu: cannot be used"):
         load_run(make_run(tmp_path / "run"), device="tpu")
-
-
-def test_a_run_is_opened_without_gradients(finished):
-    run = load_run(finished("train_lm"))
-    assert not run.model.training and not any(p.requires_grad for p in run.model.parameters())
-    assert "causal LM" in repr(run) and run.metrics[-1]["step"] == 8
