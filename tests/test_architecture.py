@@ -14,7 +14,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
-from helpers import ROOT
+from helpers import ROOT, TABLE
 
 from data import NAMES
 from model import POSITIONS
@@ -324,7 +324,8 @@ for module in {modules!r}:
 def noisy_imports(repo):
     """Importing a module prints nothing and changes no setting of this process."""
     code = WATCH.format(modules=sorted(repo.modules), hidden=f"{EXTRAS} {RIVALS}".split())
-    env = os.environ | {"PYTHONPATH": str(repo.root)}
+    # Not pytest's environment: the modules that it has imported may have changed that one
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(repo.root)}
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=repo.root, env=env, capture_output=True, encoding="utf-8"
     )
@@ -350,6 +351,14 @@ RULES = (
 def test_the_repository_follows_the_rule(rule, repo):
     complaints = rule(repo)
     assert not complaints, "\n".join(["", *complaints])  # one line for each
+
+
+def test_every_script_is_tested(repo):
+    scripts = {module_of(path) for path in repo.sources if "\nif __name__ == " in repo.texts[path]}
+    scripts -= {script.module for script in TABLE}
+    in_handouts = ("course.stubs.", "course.handout_check")
+    missing = [script for script in scripts if not script.startswith(in_handouts)]
+    assert not missing, "add them to TABLE in tests/helpers.py"
 
 
 @pytest.mark.parametrize("page, names", [("positions.md", POSITIONS), ("data.md", NAMES)])

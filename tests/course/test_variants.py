@@ -44,6 +44,15 @@ def test_the_judge_and_the_stub_know_the_ids_of_the_tokenizer():
     assert "MASK, N_SPECIAL = 2, 5" in (STUBS / "ex08_masking.py").read_text(encoding="utf-8")
 
 
+def test_more_than_a_hundred_mistakes_have_a_sentence():
+    found = [
+        diagnosis for tasks in EXERCISES.values() for t in tasks.values() for diagnosis in t[3]
+    ]
+    diagnoses = [text for text in found if isinstance(text, str)]
+    assert len(diagnoses) == len(found) / 2 > 100
+    assert all(text.endswith(".") and len(text) < 170 for text in diagnoses)
+
+
 # --------------------------------------------------------------------------------- 1. padding
 
 

@@ -179,6 +179,24 @@ def test_formulas_are_exact_on_a_language_that_can_be_enumerated(thinned):
 # The formulas on the whole grammar, against samples
 
 
+def assert_mean(values, expected):
+    """Assert that the mean of the values is within three standard errors of the expected one."""
+    error = statistics.stdev(values) / math.sqrt(len(values))
+    assert error < 0.02 * abs(expected), "too few samples to tell"
+    assert abs(statistics.fmean(values) - expected) < 3 * error
+
+
+@pytest.mark.parametrize("speaker", toy.SPEAKERS)
+def test_entropy_and_length_agree_with_samples(speaker, drawn, spoken):
+    assert_mean(
+        [-toy.log_probability(text, speaker) for text in spoken[speaker]], toy.entropy(speaker)
+    )
+    assert_mean([len(tokens) for tokens in drawn[speaker]], toy.mean_length(speaker))
+    assert toy.perplexity_floor(speaker) == math.exp(
+        toy.entropy(speaker) / toy.mean_length(speaker)
+    )
+
+
 def test_best_accuracy_agrees_with_the_posterior(spoken):
     rows = [(label, text) for label, speaker in enumerate(toy.SPEAKERS) for text in spoken[speaker]]
     accuracy = toy.best_accuracy(rows)

@@ -69,6 +69,20 @@ def test_every_entry_of_the_bias_is_the_formula(variant, n_head):
     torch.testing.assert_close(alibi_bias(n_head, T, variant), torch.tensor(expected))
 
 
+@pytest.mark.parametrize(
+    "body, variant",
+    [(Decoder, "causal"), (Encoder, "offset"), (Encoder, "symmetric"), (Encoder, "one-sided")],
+)
+def test_alibi_enters_every_layer_unscaled_before_the_softmax(body, variant):
+    # With q and k zero, the scores are the bias alone.
+    model = tiny("alibi", body, alibi="offset" if variant == "causal" else variant)
+    for block in model.blocks:
+        torch.nn.init.zeros_(block.attention.qkv.weight)
+    _, maps = model(torch.randint(5, 30, (1, 9)), need_weights=True)
+    for weights in maps:
+        torch.testing.assert_close(weights[0], alibi_bias(4, 9, variant).softmax(-1))
+
+
 # ---------------------------------------------------------------------------- rotary
 
 
