@@ -67,7 +67,7 @@ def grade(flags):
 
 
 def absent(name):
-    """Return how the feedback on an exercise begins if there is no file of it."""
+    """Return the beginning of the feedback on an exercise whose file is missing."""
     return f"{file_name(name)} was not handed in"
 
 

@@ -118,7 +118,7 @@ def load_tokenizer(path):
 
 
 def is_word_level(tokenizer):
-    """Return whether each token is a whole word, which can be shown as it is."""
+    """Return whether every token is a whole word."""
     return isinstance(tokenizer.model, models.WordLevel)
 
 

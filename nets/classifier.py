@@ -40,7 +40,7 @@ class Classifier(nn.Module):
             self.shift = nn.Buffer(torch.zeros(n_features))
             self.projection = nn.Buffer(torch.eye(n_features, self.n_component))
         init_weights(self, body.config)
-        if not n_hidden:  # random weights on so many features would make confident guesses
+        if not n_hidden:  # random weights on many features would make confident guesses
             nn.init.zeros_(self.head.layers[-1].weight)
 
     def features(self, idx, mask=None):

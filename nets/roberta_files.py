@@ -157,7 +157,7 @@ class Tensors:
         return words.dtype == output.dtype and torch.equal(words, output)
 
     def check_layers(self, n_layer):
-        """Raise DataError if the file cannot hold so many layers."""
+        """Raise DataError if the file has fewer tensors than layers."""
         if n_layer > len(self.left):
             problem = f"holds {len(self.left)} tensors, too few for the {n_layer:,} layers"
             raise DataError(f"{self.path}: {problem} of config.json; restore the right one")

@@ -15,7 +15,7 @@ from model import Config
 
 
 class Kind(NamedTuple):
-    """What compare.py says of the runs of a kind."""
+    """How compare.py describes and checks the runs of one kind."""
 
     name: str
     note: str  # on its numbers

@@ -39,10 +39,10 @@ class Picture(NamedTuple):
 
 
 class Look(NamedTuple):
-    """What all maps of a figure have in common."""
+    """Settings shared by all maps of a figure."""
 
     pitch: float  # inches a token
-    every: int  # of so many tokens one is named: not each can be
+    every: int  # name one of this many tokens; there is no room for more
     size: float  # of these names, in points
     colors: object  # a colormap
     norm: object  # from weights to the range of the colormap
