@@ -31,19 +31,19 @@ def mask_tokens(idx, vocab_size, gen, rate=0.15, unit="token", starts=None):
     unit_of = begins.cumsum(1)  # (B, T) each token's unit, numbered from 0 to T
     wanted = (rate * usable.sum(1) + torch.rand(B, generator=gen)).floor()  # (B,) tokens to choose
 
-    order = torch.rand(B, T + 1, generator=gen).argsort(dim=1, stable=True)  # shuffled units
+    ranks = torch.rand(B, T + 1, generator=gen).argsort(dim=1, stable=True).argsort(dim=1)
+    place = ranks.gather(1, unit_of)  # (B, T) each token's: that of its unit, in random order
     dice = torch.rand(B, T, generator=gen)
     vocab_size = max(vocab_size, len(SPECIAL) + 1)  # randint raises if there is no word
     random_words = torch.randint(len(SPECIAL), vocab_size, (B, T), generator=gen)
     luck = torch.rand(B, 1, generator=gen)
 
-    # Choose units from the front of `order` while they fit into `wanted`, but always the first.
-    # Choose the one that crosses this limit with probability (wanted - before) / size, so that the
-    # expected number of tokens is `wanted`.
-    size = torch.zeros_like(order).scatter_add(1, unit_of, usable.long()).gather(1, order)
+    # Choose the first unit, and those after it while they fit into `wanted`. The one that crosses
+    # this limit has probability (wanted - before) / size, so `wanted` tokens are expected.
+    size = torch.zeros_like(ranks).scatter_add(1, place, usable.long())  # of the unit at each place
     before = size.cumsum(1) - size  # tokens in the units before, (B, T + 1)
     take = (before + luck * size < wanted[:, None]) | (before == 0)
-    chosen = usable & torch.zeros_like(take).scatter(1, order, take).gather(1, unit_of)
+    chosen = usable & take.gather(1, place)
 
     labels = idx.masked_fill(~chosen, -100)
     inputs = torch.where(chosen & (dice < 0.9), random_words, idx)
