@@ -169,7 +169,7 @@ class Attention(nn.Module):
         if angles is not None:
             q, k = rotate(q, angles), rotate(k, angles)
         dropout = self.attn_dropout if self.training else 0.0
-        if need_weights or (dropout and not x.is_cuda):  # the CPU's kernel has no dropout
+        if need_weights:
             if self.causal and bias is None:
                 bias = torch.full((T, T), -math.inf, dtype=x.dtype, device=x.device).triu(1)
             y, weights = attend(q, k, v, bias, dropout)
