@@ -1,7 +1,7 @@
 """The transformer, to be read from top to bottom.
 
 Attention alone does not know the order of the tokens. Positions enter in exactly three places,
-which `Transformer.forward` brings together. NoPE uses none of them.
+which `Transformer.forward` brings together. NoPE uses none: a decoder has only its causal mask.
 
     Place 1: vectors added to the tokens     learned, sinusoidal
     Place 2: a bias added to the scores      ALiBi, windows
