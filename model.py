@@ -378,7 +378,7 @@ class LanguageModel(nn.Module):
 
         smoothing: share of each target spread over all words (Szegedy et al. 2016, section 7).
         """
-        picked = (targets.flatten() >= 0).nonzero().squeeze(1)  # (N,); on a GPU this would wait
+        picked = (targets.flatten() >= 0).nonzero().squeeze(1)  # (N,), on the CPU: a GPU would wait
         targets, picked = send(targets.flatten()[picked], idx.device), send(picked, idx.device)
         h = self.body(idx, mask, picked=picked, **more)  # (N, C): no logits of other tokens
         return compute(*self.head.project(h), targets, smoothing)
