@@ -19,7 +19,7 @@ def generator(*numbers):
     The same numbers always give the same stream; neighbouring numbers give unrelated streams.
     """
     digest = hashlib.sha256(repr(numbers).encode()).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))  # at most 64 bits fit
+    return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))  # CPUs use 32 bits
 
 
 # ---------------------------------------------------------------------------- streams
