@@ -6,7 +6,7 @@
     python train_classifier.py --encoder out/lm-...                   on a frozen causal decoder
     python train_classifier.py --init PATH --tune all --lr 2e-5       fine-tuning RoBERTa
 
-The features of a frozen body are computed once and kept, so an epoch takes a fraction of a second.
+The features of a frozen body are computed before the first epoch, which makes epochs fast.
 """
 
 from dataclasses import dataclass
@@ -148,7 +148,7 @@ def train(flags):
 
 
 def start(config, head, source, sets, flags, device):
-    """Return a new model, {set: features} if its body is frozen, the optimizer, and the balance."""
+    """Return a new model, {set: projected features} if its body is frozen, optimizer, balance."""
     model = Classifier((Decoder if flags.causal else make_encoder)(config), **head).to(device)
     if flags.compile:
         compile_blocks(model)

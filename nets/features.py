@@ -16,8 +16,8 @@ def compute_features(model, rows, device):
 
 @torch.no_grad()
 def compute_logits(model, rows, device, features=None):
-    """Return the logits (N, n_class) of all rows on the CPU, from features (N, n_features) if they
-    are given."""
+    """Return the logits (N, n_class) of all rows on the CPU, from their projected features (N,
+    n_component or n_features) if they are given."""
     model.eval()
     logits = over_rows(model, rows, device) if features is None else model.head(features)
     model.train()
