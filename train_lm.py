@@ -56,7 +56,7 @@ class Flags(TrainFlags, NoiseFlags, ContinueFlags, ProcessFlags):
         0, "tokens from one evaluation block to the next; 0: no overlap", at_least=0
     )
     eval_train: int = flag(200_000, "training tokens to evaluate on, at most", at_least=1)
-    eval_test: int = flag(0, "tokens of each test set to evaluate on, at most; 0: all", at_least=0)
+    eval_test: int = flag(0, "tokens of each other set to evaluate on, at most; 0: all", at_least=0)
 
 
 @torch.no_grad()
