@@ -83,7 +83,7 @@ def evaluate(model, ids, block_size, device, flags, batch_size=64):
 def train(flags):
     # Data: each set is one long stream of ids that begins with [BOS]
     source = load_init_from(flags, "lm")
-    check(flags, source)
+    resolve(flags, source)
     prepared = open_prepared(flags, source)
     check_rows(flags, source, prepared)
     text = prepared or read_text(flags, source and source.tokenizer)
@@ -175,7 +175,7 @@ def train(flags):
     run.say_end(f"perplexity at step {best['step']}: {', '.join(words)}")
 
 
-def check(flags, source):
+def resolve(flags, source):
     """Give --members its value in the run to start from. Raises UserError."""
     members = source.config.get("members", 1) if source else flags.members
     if was_given(flags, "members") and members != flags.members:
