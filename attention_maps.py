@@ -159,10 +159,10 @@ def draw(shown, names, flags):
     columns = {}
     for view in shown:
         column = columns.setdefault(view.run, [])
-        named = [names[view.run]] * (len(names) > 1 or not flags.title)
-        title = [] if column else [*named, flags.title or describe(view.run)]
-        title += [name_part(view.run, view.part)] if view.part else []
-        column.append(view.picture(title))
+        name = "" if flags.title and len(names) == 1 else names[view.run]
+        heading = [] if column else [name, flags.title or describe(view.run)]
+        heading.append(name_part(view.run, view.part))
+        column.append(view.picture(list(filter(None, heading))))
     how = flags.layer, flags.head, flags.bos, flags.mean, flags.scale, flags.numbers
     return draw_maps(list(columns.values()), *how)
 
@@ -228,7 +228,7 @@ def print_report(reading):
 
 def draw_encoding(path, reading, name):
     """Draw the position encoding of a reading's model, for all positions it was trained with."""
-    title = f"{name}: {describe(reading.run)}" + f", {reading.part}" * bool(reading.part)
+    title = f"{name}: " + ", ".join(filter(None, (describe(reading.run), reading.part)))
     if figure := draw_positions(body_of(reading.run, reading.part), title):
         save(figure, path)
         print(f"{path}: the position encoding")
