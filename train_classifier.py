@@ -89,15 +89,15 @@ def train(flags):
     device = set_up_device(flags, config)
     frozen = bool(source) and flags.tune == "frozen"
     resolve(flags, frozen, config.n_layer)
-    head = {"n_class": len(corpus.classes), "pool": flags.pool, "layers": flags.layers}
-    head |= {"n_hidden": flags.n_hidden, "dropout": flags.head_dropout}
-    head |= {"n_component": min(flags.n_component, len(kept))}
-    about = {"classifier": head, "classes": corpus.classes}
+    options = {"n_class": len(corpus.classes), "pool": flags.pool, "layers": flags.layers}
+    options |= {"n_hidden": flags.n_hidden, "dropout": flags.head_dropout}
+    options |= {"n_component": min(flags.n_component, len(kept))}
+    about = {"classifier": options, "classes": corpus.classes}
     about |= {"body": "decoder" if flags.causal else "encoder"}
     about |= {"encoder_sha256": "" if flags.untrained else sha256_of(source)}
     name = "frozen" if frozen else "tuned" if source else ""
     run = Run("classifier", flags, config, tokenizer, device, name, **about)
-    model, features, optimizer, balance = start(config, head, source, sets, flags, device)
+    model, features, optimizer, balance = start(config, options, source, sets, flags, device)
     say_data(run, corpus, note, sets, seen_in_search, model, source)
 
     def logits_of_sets():  # of the model at the time: retraining replaces it
@@ -123,7 +123,7 @@ def train(flags):
         run.say(f"best epoch on the validation rows: {epoch}; {next_part}")
         torch.manual_seed(flags.seed)
         sets["train"] = Rows(corpus.rows, tokenizer, config.block_size)
-        model, features, optimizer, balance = start(config, head, source, sets, flags, device)
+        model, features, optimizer, balance = start(config, options, source, sets, flags, device)
         steps = run.retrain(optimizer, sets["train"].n_batches(flags.batch_size), measure)
         fit(steps, model, sets["train"], features, optimizer, balance, flags, run)
         run.save("best.pt", model=model.state_dict(), step=epoch)
@@ -147,9 +147,9 @@ def train(flags):
     run.say_end(words)
 
 
-def start(config, head, source, sets, flags, device):
+def start(config, options, source, sets, flags, device):
     """Return a new model, {set: projected features} if its body is frozen, optimizer, balance."""
-    model = Classifier((Decoder if flags.causal else make_encoder)(config), **head).to(device)
+    model = Classifier((Decoder if flags.causal else make_encoder)(config), **options).to(device)
     if flags.compile:
         compile_blocks(model)
     if source and not flags.untrained:
@@ -161,7 +161,7 @@ def start(config, head, source, sets, flags, device):
         if model.n_component:
             model.fit_projection(features["train"])
         features = {name: model.project(part) for name, part in features.items()}
-    balance = [part.to(device) for part in sets["train"].balance(head["n_class"], flags.balance)]
+    balance = [part.to(device) for part in sets["train"].balance(options["n_class"], flags.balance)]
     return model, features, make_adamw(model, flags.lr, flags.weight_decay), balance
 
 
