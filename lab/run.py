@@ -45,7 +45,7 @@ class Run:
         self.first_step = self.tokens = 0
         self.recent = []  # losses since the last evaluation
         self.unchecked = []  # (step, learning rate, loss) since the last look at losses
-        self.best = None  # (step or epoch, number) of the best evaluation so far
+        self.best = None  # (step or epoch, value of the monitor) of the best evaluation so far
         self.saved = None  # step of the last checkpoint
         self.keeps_best = not getattr(flags, "refit", False)  # else the script does, in the end
         self.damaged = False  # whether checkpoint.pt is corrupt
@@ -182,13 +182,13 @@ class Run:
         numbers, words = measure()
         if self.recent:
             numbers["loss/train"] = torch.stack(self.recent).mean().item()
-        self.recent, number = [], step // self.per_epoch
-        self.log(number, tokens=self.tokens, **numbers)
-        self.say(f"{self.unit} {number:>5}  {words}")
+        self.recent, count = [], step // self.per_epoch
+        self.log(count, tokens=self.tokens, **numbers)
+        self.say(f"{self.unit} {count:>5}  {words}")
         if self.improves(numbers, monitor):
-            self.best = number, numbers.get(monitor)
+            self.best = count, numbers.get(monitor)
             if self.keeps_best:
-                self.save("best.pt", model=model.state_dict(), step=number, **numbers)
+                self.save("best.pt", model=model.state_dict(), step=count, **numbers)
 
     def improves(self, numbers, monitor):
         """Return whether a number is better than the best: an accuracy higher, others lower."""
@@ -211,8 +211,8 @@ class Run:
         """Return what was saved before a signal, and the command to resume from there."""
         if self.saved is None:
             return "nothing new was saved; the same command starts again"
-        number, rest = divmod(self.saved, self.per_epoch)
-        saved = f"{self.unit} {number}{' and the start of the next' if rest else ''} is saved"
+        count, rest = divmod(self.saved, self.per_epoch)
+        saved = f"{self.unit} {count}{' and the start of the next' if rest else ''} is saved"
         saved += "; the final training is not, and starts again" if self.retraining else ""
         command = resume.resume_command(script_of(self.flags), self.folder, processes.launcher())
         return f"{saved}; to resume: {command}"
@@ -230,8 +230,8 @@ class Run:
         """Return the UserError that names the last good checkpoint."""
         kept = "no checkpoint was written before"
         if self.saved is not None:
-            number = self.saved // self.per_epoch
-            kept = f"the last good checkpoint is that of {self.unit} {number} in {self.folder}"
+            count = self.saved // self.per_epoch
+            kept = f"the last good checkpoint is that of {self.unit} {count} in {self.folder}"
         rates = "--lr or --class-lr" if hasattr(self.flags, "class_lr") else "--lr"
         problem = f"--lr {self.flags.lr:g}: training diverged, {problem}"
         return UserError(f"{problem}; {kept}; start again with a smaller {rates}")
@@ -247,16 +247,16 @@ class Run:
         """Print the last line: the result in words, the time, and the folder."""
         self.live.say(f"{words}; {self.seconds():.0f} s, {self.folder}")
 
-    def log(self, number, **metrics):
+    def log(self, count, **metrics):
         """Append a line to metrics.jsonl, without times: a repeated run gives the same file.
         Raises UserError for NaN and infinite numbers."""
         self.check_losses()
         for name, value in metrics.items():
             if not math.isfinite(value):
-                raise self.diverged(f"at {self.unit} {number} {name} is {value}")
+                raise self.diverged(f"at {self.unit} {count} {name} is {value}")
         if processes.is_rank_0():
             with open(self.folder / "metrics.jsonl", "a", encoding="utf-8") as file:
-                file.write(json.dumps({"step": number, **metrics}) + "\n")
+                file.write(json.dumps({"step": count, **metrics}) + "\n")
                 file.flush()
                 os.fsync(file.fileno())  # so that it is never behind a checkpoint
 
@@ -342,8 +342,8 @@ class Run:
         self.first_step = self.saved = step
         self.tokens = more.get("tokens", 0)
         self.recent = [torch.tensor(float(x), device=self.device) for x in more.get("losses", [])]
-        number = step // self.per_epoch
-        lines = processes.from_rank_0(lambda: resume.read_log(self.folder, number, self.unit))
+        count = step // self.per_epoch
+        lines = processes.from_rank_0(lambda: resume.read_log(self.folder, count, self.unit))
         for line in lines if monitor else []:
             if self.improves(line, monitor):
                 self.best = line["step"], line[monitor]
@@ -352,4 +352,4 @@ class Run:
         note = ", the last; the results are computed again" if step == self.total else ""
         if note and isinstance(self.flags, ContinueFlags):
             note += " (to train longer: --init-from)"
-        self.say(f"resuming from {self.unit} {number}{note}")
+        self.say(f"resuming from {self.unit} {count}{note}")
