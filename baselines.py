@@ -23,7 +23,7 @@ from data.noise import noise_tokens
 from data.tokenizer import BOS, check_vocab_size, encode, train_tokenizer
 from lab.command import main, typed_command
 from lab.errors import require
-from lab.flags import TokenizerFlags, flag, given, script_of
+from lab.flags import TokenizerFlags, flag, script_of, typed
 from lab.folder import name_folder, open_folder
 from lab.machine import git_revision, versions
 from lab.optim import perplexity
@@ -56,7 +56,7 @@ def count(flags):
     parse_fold(flags.split)
     corpus = data.load(flags.data)
     running = bool(corpus.lines and corpus.tests)
-    asked = given(flags, "text", "rare_unknown")
+    asked = typed(flags, "text", "rare_unknown")
     problem = f"{asked}: for n-grams, but --data {flags.data} has no test text"
     require((running or not asked, f"{problem}; leave it out"))
     larger = data.load(flags.text, "--text").lines if flags.text else []

@@ -23,7 +23,7 @@ from data.corpus import normalize
 from lab import load_run
 from lab.command import main
 from lab.errors import require
-from lab.flags import flag, given
+from lab.flags import flag, typed
 from lab.inside.texts import encode, read_file
 from lab.machine import set_up_device
 from lab.predictions import write_predictions, write_rows
@@ -63,7 +63,7 @@ def sample(flags):
     require((fits, f"--table {table}: give a file, in a folder that exists"))
     unused = [] if run.kind in ("lm", "seq2seq") else ["tokens", "samples", "temperature"]
     unused += ["top_k"] if run.kind == "classifier" else []
-    asked = given(flags, *unused)
+    asked = typed(flags, *unused)
     require((not asked, f"{asked}: {run.folder} writes no text; leave that out"))
     if run.kind == "classifier" and table:
         classify_all(run, texts, labels, table)

@@ -23,7 +23,7 @@ from lab.command import main
 from lab.errors import require
 from lab.evaluation import measure_masked, require_targets
 from lab.figures import name_positions
-from lab.flags import ContinueFlags, MaskFlags, ProcessFlags, TrainFlags, flag, given, model_config
+from lab.flags import ContinueFlags, MaskFlags, ProcessFlags, TrainFlags, flag, model_config, typed
 from lab.machine import autocast, compile_blocks, set_up_device
 from lab.optim import learning_rate, make_adamw, perplexity
 from lab.report import Curves, draw_curve, say_start
@@ -172,8 +172,8 @@ def in_words(task, numbers):
 
 def check(flags, source):
     """Raise UserError for flags that contradict each other or the run to start from."""
-    with_causal = given(flags, "mask_rate", "mask_unit", "zero_mask") if flags.causal else ""
-    with_init = given(flags, "init_from", "causal") if flags.init else ""
+    with_causal = typed(flags, "mask_rate", "mask_unit", "zero_mask") if flags.causal else ""
+    with_init = typed(flags, "init_from", "causal") if flags.init else ""
     ensemble = source and source.config.get("members", 1) > 1
     unused = flags.unscaled and flags.pos != "sinusoidal" and not source
     remedy = "add that, or leave --unscaled out"

@@ -23,7 +23,7 @@ from data.locks import wait_for_lock
 from data.tokenizer import check_vocab_size, load_tokenizer, train_tokenizer
 from lab.command import main
 from lab.errors import require
-from lab.flags import flag, given
+from lab.flags import flag, typed
 from lab.live import LiveLine, clock
 
 
@@ -89,7 +89,7 @@ def prepare(flags):
 
 def check_flags(flags):
     """Raise UserError or DataError for flags that are out of range or exclude each other."""
-    asked = given(flags, "tokenizer", "vocab_size", "sample_mb") if flags.vocab_from else ""
+    asked = typed(flags, "tokenizer", "vocab_size", "sample_mb") if flags.vocab_from else ""
     own = f"--vocab-from {flags.vocab_from}: has its own vocabulary; leave {asked} out"
     is_out = flags.vocab_from and Path(flags.vocab_from).resolve() == Path(flags.out).resolve()
     require(

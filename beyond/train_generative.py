@@ -28,7 +28,7 @@ from data.tokenizer import train_tokenizer
 from lab.command import main
 from lab.errors import require
 from lab.figures import name_positions
-from lab.flags import NoiseFlags, TrainFlags, flag, given, model_config, resolve_pairs, share
+from lab.flags import NoiseFlags, TrainFlags, flag, model_config, resolve_pairs, share, typed
 from lab.machine import autocast, compile_blocks, set_up_device
 from lab.optim import learning_rate, make_adamw
 from lab.report import Curves, draw_curve, report_predictions, say_start
@@ -190,7 +190,7 @@ def complete(flags, masked):
     if masked:
         noise = [field.name for field in fields(NoiseFlags)]
         where = f"--init-from {flags.init_from} is an encoder, which is trained by masking"
-        asked = given(flags, *noise)
+        asked = typed(flags, *noise)
         require((not asked, f"{asked}: {where}; leave that out"))
         for name in noise:
             setattr(flags, name, 0.0)

@@ -30,7 +30,7 @@ from lab import processes
 from lab.command import main
 from lab.errors import require
 from lab.figures import name_positions
-from lab.flags import ProcessFlags, TrainFlags, flag, given, model_config
+from lab.flags import ProcessFlags, TrainFlags, flag, model_config, typed
 from lab.machine import autocast, compile_blocks, set_up_device
 from lab.optim import learning_rate, make_adamw, perplexity
 from lab.report import Curves, draw_curve, say_start
@@ -188,7 +188,7 @@ def train(flags):
 def check(flags):
     """Raise UserError for flags that contradict each other."""
     if flags.task == "translate":
-        gaps = given(flags, "mask_rate", "mean_span")
+        gaps = typed(flags, "mask_rate", "mean_span")
         problem = "--task translate: BLEU needs sacrebleu"
         require(
             (not gaps, f"--task translate has no gaps; leave {gaps} out"),

@@ -215,10 +215,10 @@ def was_given(flags, name):
     return name in getattr(flags, "given", ())
 
 
-def given(flags, *names):
+def typed(flags, *names):
     """Return those of the flags that were on the command line, as typed, joined by "and"."""
-    typed = [spelled(name, getattr(flags, name)) for name in names if was_given(flags, name)]
-    return " and ".join(typed)
+    words = [spelled(name, getattr(flags, name)) for name in names if was_given(flags, name)]
+    return " and ".join(words)
 
 
 def whole_numbers(flags, name):

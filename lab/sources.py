@@ -7,7 +7,7 @@ from data import NAMES, shards
 from data.download import sha256
 from data.tokenizer import is_word_level
 from lab.errors import UserError, require
-from lab.flags import adopt, given
+from lab.flags import adopt, typed
 from lab.load import LoadedRun, read_run
 from lab.records import read_config
 from nets.ensemble import Ensemble
@@ -72,7 +72,7 @@ def sha256_of(source):
 def take_over(flags, source, where):
     """Give the flags the architecture and the kind of tokenizer of a LoadedRun to start from.
     Raises UserError for flags that ask for others."""
-    asked = given(flags, "tokenizer", "vocab_size", "vocab_from")
+    asked = typed(flags, "tokenizer", "vocab_size", "vocab_from")
     require((not asked, f"{asked}: {where} brings its vocabulary along; leave that out"))
     adopt(flags, source.model.body.config, where)
     flags.tokenizer = tokenizer_kind(source.tokenizer)
@@ -140,7 +140,7 @@ def open_prepared(flags, source):
         "valid": prepared.settings["valid"],
         "split": "full",
     }
-    asked = given(flags, *(name for name in decided if getattr(flags, name, "") != decided[name]))
+    asked = typed(flags, *(name for name in decided if getattr(flags, name, "") != decided[name]))
     problem = f"--data {flags.data} is prepared, with its own tokenizer and sets"
     remedy = "leave that out, or prepare the text again with it"
     require((not asked, f"{asked}: {problem}; {remedy}"))
