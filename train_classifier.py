@@ -137,10 +137,10 @@ def train(flags):
     result |= accuracies(logits, sets, seen) | {"accuracy/valid": valid}
     title = f"Classification of {corpus.name}, {name_positions(config)}"
     report_predictions(run, corpus, title, logits["test"], seen, result, model)
-    floor = corpus.floor.get("accuracy/test")
-    draw(run, title, floor)
+    possible = corpus.floor.get("accuracy/test")
+    draw(run, title, possible)
     words = f"test accuracy {result['accuracy/test']:.1%}{by_seen(result)}"
-    words += f", the best possible is {floor:.1%}" if floor else ""
+    words += f", the best possible is {possible:.1%}" if possible else ""
     epochs = run.retrained or epoch
     words += f", after {epochs} epoch" + ("s" if epochs > 1 else "")
     words += " on all training rows" if flags.refit else ""
@@ -225,13 +225,13 @@ def say_data(run, corpus, note, sets, seen, model, source):
             run.say(f"  note: {unknown:.0%} of the {name} words are unknown to {vocabulary}")
 
 
-def draw(run, title, floor):
+def draw(run, title, possible):
     """Draw accuracy and loss over epochs as curve.png."""
     names = {"train": "train", "valid": "validation", "test": "test"}
     seen = label_of_seen(run.flags.split == "clean")
     names |= {"seen": f"test, {seen}", "unseen": "test, unseen"}
     lines = {label: f"accuracy/{name}" for name, label in names.items()}
-    left = Curves(title, "accuracy", lines, {"best possible": floor} if floor else {})
+    left = Curves(title, "accuracy", lines, {"best possible": possible} if possible else {})
     right = Curves("", "loss", {label: f"loss/{name}" for name, label in names.items()})
     draw_curve(run, [left, right], "epoch of the search")
 
