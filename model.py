@@ -31,7 +31,7 @@ CHOICES = dict(pos=POSITIONS, alibi=ALIBI_VARIANTS, head=HEADS, activation=("gel
 
 @dataclass
 class Config:
-    """All architecture options. Values from flags and files are checked in lab/limits.py."""
+    """All architecture options. The scripts have other defaults; lab/limits.py checks values."""
 
     # fmt: off
     vocab_size: int = 5000
