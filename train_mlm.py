@@ -60,12 +60,12 @@ class Flags(MaskFlags, TrainFlags, ContinueFlags, ProcessFlags):
     init: str = flag("", "folder of a Hugging Face RoBERTa to start from")
 
 
-def make_task(idx, mask, gen, flags, vocab_size, starts):
-    """Return inputs and labels (B, T) of idx, mask (B, T): masked words to predict, or with
-    --causal every next word. starts: see `word_starts`."""
+def make_task(idx, real, gen, flags, vocab_size, starts):
+    """Return inputs and labels (B, T) of idx, real (B, T): masked words to predict, or with
+    --causal every next word. real: True on tokens, not on padding. starts: see `word_starts`."""
     if not flags.causal:
         return mask_tokens(idx, vocab_size, gen, flags.mask_rate, flags.mask_unit, starts)
-    labels = idx.masked_fill(~mask, -100).roll(-1, dims=1)
+    labels = idx.masked_fill(~real, -100).roll(-1, dims=1)
     labels[:, -1] = -100
     return idx, labels
 
@@ -75,10 +75,10 @@ def fixed_batches(sequences, flags, vocab_size, starts):
     runs are measured on the same masked words."""
     batches = []
     for rows in length_batches([len(sequence) for sequence in sequences], 64):
-        idx, mask = pad([sequences[i] for i in rows])  # (B, T)
+        idx, real = pad([sequences[i] for i in rows])  # (B, T)
         gen = generator("validation masks", *rows.tolist())
-        inputs, labels = make_task(idx, mask, gen, flags, vocab_size, starts)
-        batches.append((inputs, mask, labels, {}))  # {}: no other inputs of the model
+        inputs, labels = make_task(idx, real, gen, flags, vocab_size, starts)
+        batches.append((inputs, real, labels, {}))  # {}: no other inputs of the model
     return batches
 
 
@@ -128,9 +128,9 @@ def train(flags):
 
     batch_of = text.batches(flags.batch_size, flags.seed)
     for step in run.steps(model, optimizer, measure, monitor="loss/valid"):
-        idx, mask = batch_of(step)  # (B, T)
+        idx, real = batch_of(step)  # (B, T)
         gen = generator(flags.seed, "masks", step)  # masks depend on seed and step alone
-        inputs, labels = make_task(idx, mask, gen, flags, vocab_size, starts)
+        inputs, labels = make_task(idx, real, gen, flags, vocab_size, starts)
         count = max(1, (labels != -100).sum().item())
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, flags.steps, flags.lr, flags.warmup, flags.decay)
@@ -139,14 +139,14 @@ def train(flags):
         # All rows at once, unless several processes or --accumulate split them
         for rows, targets in processes.micro_batches(flags, step, labels):
             with autocast(flags, device):
-                real = send_mask(mask[rows], device)
-                loss = model.loss(send(inputs[rows], device), targets, real) / count
+                mask = send_mask(real[rows], device)
+                loss = model.loss(send(inputs[rows], device), targets, mask) / count
             loss.backward()
             total += loss.detach()
         processes.sum_gradients(model)
         clip_grad_norm_(model.parameters(), flags.clip or math.inf)
         optimizer.step()
-        run.record_step(step, total, int(mask.sum()))
+        run.record_step(step, total, int(real.sum()))
 
     # Results
     best = run.load_best(model)
