@@ -59,7 +59,7 @@ class Flags(CommonFlags):
     pool: str = either("mean", "mean+max+min", "pooling: mean, max, min, first, last, joined by +")
     layers: str = either("last", "all", "states to pool: last, all, or the number of a layer")
     n_hidden: int = either(100, 300, "width of the hidden layer; 0: linear", at_least=0)
-    n_component: int = either(0, 1000, "principal components of the features; 0: all", at_least=0)
+    n_component: int = either(0, 1000, "principal components; 0: features as they are", at_least=0)
     head_dropout: float = either(0.5, 0.0, "dropout before the last layer", at_least=0, below=1)
     balance: str = either("weights", "prior", "correction for classes of unequal size", BALANCE)
     block_size: int = flag(32, "longest sentence, in tokens, with [BOS]", at_least=2)
