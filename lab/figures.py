@@ -170,7 +170,8 @@ def curves(panels, xlabel):
             axis.yaxis.set_major_formatter(lambda share, _: f"{100 * share:g}%")
         axis.set_xticks(step_ticks([x for xs, *_ in lines.values() for x in xs]))
         note = f" (not shown: untrained model at {xlabel} 0)" if lines is not whole else ""
-        axis.set(title=title, xlabel=xlabel + note, ylabel=ylabel)
+        axis.set(xlabel=xlabel + note, ylabel=ylabel)
+        axis.set_title(title, parse_math=False)  # a folder's name may contain $
         below = dict(loc="upper center", bbox_to_anchor=(0.5, -0.19), ncols=2)
         axis.legend(fontsize=8, **below if len(lines) + len(dashed) > 3 else {})
     return figure
@@ -196,7 +197,7 @@ def legend_below(figure, handles, labels):
     style = dict(loc="outside lower center", fontsize=8, ncols=columns)
     legend = figure.legend(handles, labels, **style)
     for text in legend.get_texts():
-        text.set_parse_math(False)  # a folder's name may contain $
+        text.set_parse_math(False)
     return math.ceil(len(labels) / columns)
 
 

@@ -39,20 +39,22 @@ def draw_curve(run, panels, xlabel="step"):
             found = [line for line in lines if name in line]
             if found:
                 shown[label] = [line["step"] for line in found], [line[name] for line in found]
-        drawn.append((title, ylabel, shown, floors, log))
+        heading = title if drawn else f"{run.folder.name}\n{title}"  # above the first panel
+        drawn.append((heading, ylabel, shown, floors, log))
     figures.save(figures.curves(drawn, xlabel), run.folder / "curve.png")
 
 
 def report_predictions(run, corpus, title, logits, seen, result, model):
     """Write predictions.tsv, result.json and confusion.png, and print the scores of each class and
-    the most confident errors. title: of the figure. logits (N, n_class), seen (N,): of the test
-    rows."""
+    the most confident errors. title: of the figure, below the run's name. logits (N, n_class),
+    seen (N,): of the test rows."""
     test = Predictions(corpus.test_rows, corpus.classes, logits, seen)
     test.write(run.folder)
     about = {"rows/test": len(test.rows), "classes": corpus.classes, "confusion": test.confusion}
     floor = {f"floor/{name}": value for name, value in corpus.floor.items() if name in result}
     run.finish(about | result | test.scores() | floor, model)
-    drawn = figures.confusion(test.confusion, corpus.classes, title)
+    heading = f"{run.folder.name}\n{title}"
+    drawn = figures.confusion(test.confusion, corpus.classes, heading)
     figures.save(drawn, run.folder / "confusion.png")
     for line in test.describe_scores() + test.describe_errors():
         run.say(line)
