@@ -282,7 +282,7 @@ def four_positions(runs):
         f"seed. {which}{runs.numbers}"
     )
     return [
-        "### Four position encodings",
+        "### ALiBi and the other encodings",
         "Is ALiBi better than the other encodings, everything else being equal? Two runs with the "
         "same seed read the same batches, so they are compared seed by seed.",
         write_table(runs, "alibi", ["ALiBi minus", *(h for h, *_ in columns)], rows, caption),

@@ -9,9 +9,10 @@ from pathlib import Path
 from data.corpus import Corpus
 from lab import tables
 from lab.records import read_config, read_result
+from model import POSITIONS
 from studies.report import joint_perplexity, literal
 
-COMPARED = ("learned", "sinusoidal", "alibi", "nope")
+COMPARED = POSITIONS
 LENGTHS = (32, 64, 128, 256)  # of evaluation: 1, 2, 4 and 8 times the blocks of training
 FORMS = ("offset", "symmetric", "one-sided", "nope")  # of ALiBi in an encoder, and without it
 

@@ -31,7 +31,7 @@ SMALL = {  # flags that make each script of the assignment tiny
 
 
 def compare_two(patch):
-    """Let the assignment compare two position encodings instead of four."""
+    """Let the assignment compare two position encodings instead of all."""
     for module in (assignment, assignment_report, assignment_appendix):
         patch.setattr(module, "COMPARED", ("learned", "alibi"))
 
