@@ -44,7 +44,7 @@ def check_comparable(trained, baselines):
         agree(runs, test_rows, problem)
     else:
         problem = "perplexities of different vocabularies are not comparable"
-        remedy = "compare the bits_per_byte in their result.json (train without --eval-test)"
+        remedy = "give runs with the same --valid and tokenizer, or compare their bits_per_byte"
         agree(runs, lambda run: run.vocabulary, f"{problem}; {remedy}")
         problem = "the data or --eval-test differs; train them again with the same"
         agree(runs, test_sizes, problem)
