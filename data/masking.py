@@ -32,7 +32,7 @@ def mask_tokens(idx, vocab_size, gen, rate=0.15, unit="token", starts=None):
     wanted = (rate * usable.sum(1) + torch.rand(B, generator=gen)).floor()  # (B,) tokens to choose
 
     ranks = torch.rand(B, T + 1, generator=gen).argsort(dim=1, stable=True).argsort(dim=1)
-    place = ranks.gather(1, unit_of)  # (B, T) each token's: that of its unit, in random order
+    place = ranks.gather(1, unit_of)  # (B, T) of each token's unit in the random order
     dice = torch.rand(B, T, generator=gen)
     vocab_size = max(vocab_size, len(SPECIAL) + 1)  # randint raises if there is no word
     random_words = torch.randint(len(SPECIAL), vocab_size, (B, T), generator=gen)
