@@ -40,7 +40,8 @@ def test_the_figure_names_the_run_once(corpus, tmp_path, monkeypatch):
     blank = figures.make_figure(figsize=(1, 1))
     monkeypatch.setattr(figures, "curves", lambda panels, _: drawn.extend(panels) or blank)
     train("train_mlm", data=corpus, pos="rope", out=tmp_path / "run")
-    assert [title for title, *_ in drawn] == [f"Masked LM on {corpus.name}, rotary positions", ""]
+    title = f"run\nMasked LM on {corpus.name}, rotary positions"
+    assert [heading for heading, *_ in drawn] == [title, ""]
     assert [(y, list(lines)) for _, y, lines, *_ in drawn] == [
         ("perplexity (log scale)", ["held-out lines"]),
         ("accuracy", ["held-out lines"]),
