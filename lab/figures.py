@@ -173,7 +173,7 @@ def curves(panels, xlabel):
         axis.set(xlabel=xlabel + note, ylabel=ylabel)
         axis.set_title(title, parse_math=False)  # a folder's name may contain $
         below = dict(loc="upper center", bbox_to_anchor=(0.5, -0.19), ncols=2)
-        axis.legend(fontsize=8, **below if len(lines) + len(dashed) > 3 else {})
+        show_dollars(axis.legend(fontsize=8, **below if len(lines) + len(dashed) > 3 else {}))
     return figure
 
 
@@ -195,10 +195,14 @@ def legend_below(figure, handles, labels):
     width = 0.056 * max(map(len, labels)) + 0.6  # of an entry, in inches
     columns = max(1, int(figure.get_figwidth() / width))
     style = dict(loc="outside lower center", fontsize=8, ncols=columns)
-    legend = figure.legend(handles, labels, **style)
+    show_dollars(figure.legend(handles, labels, **style))
+    return math.ceil(len(labels) / columns)
+
+
+def show_dollars(legend):
+    """Show the labels of a legend as they are: what is between two $ is no formula."""
     for text in legend.get_texts():
         text.set_parse_math(False)
-    return math.ceil(len(labels) / columns)
 
 
 def plain_log_ticks(axis):

@@ -27,12 +27,11 @@ def test_drawing_changes_no_setting_of_matplotlib(tmp_path, monkeypatch):
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_folders_name_is_not_read_as_a_formula(tmp_path):
+def test_names_are_not_read_as_formulas(tmp_path):
     name = r"lm-$\frac$-0"
-    figures.save(
-        figures.curves([(name, "y", {"a": ([1], [2])}, {}, True)], "step"), tmp_path / "x.png"
-    )
-    figures.save(figures.confusion([[1, 2], [3, 4]], ["a", "b"], name), tmp_path / "y")
+    curve = (name, "y", {name: ([1], [2])}, {}, True)
+    figures.save(figures.curves([curve], "step"), tmp_path / "curve.png")
+    figures.save(figures.confusion([[1, 2], [3, 4]], [name, "b"], name), tmp_path / "confusion.png")
 
 
 def test_a_new_position_encoding_without_a_name_does_not_end_a_training():
