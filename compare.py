@@ -66,7 +66,7 @@ def compare(flags):
     if flags.together:
         others.insert(0, answer_together(configurations, out))
     tests, notes = mcnemar.compare_pairs(configurations + others) if is_classifier else ([], [])
-    orders, more_notes = paired.compare_neighbours(configurations)
+    orders, more_notes = paired.compare_pairs(configurations)
     tested = mcnemar.describe(tests) or paired.describe(orders)
 
     older_exists = (out / "compare.json").exists()

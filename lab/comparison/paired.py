@@ -5,6 +5,7 @@ Runs of the same seed are compared with each other, which removes what the seed 
 
 import math
 import statistics
+from itertools import combinations
 
 from lab.comparison.mcnemar import LEVEL, spell_p
 
@@ -25,9 +26,8 @@ def p_value(t, n):
     return max(0.0, 1 - inside)
 
 
-def compare_neighbours(configurations):
-    """Test each configuration of several seeds against the next worse one, on its mean log
-    perplexity.
+def compare_pairs(configurations):
+    """Test every two configurations of several seeds on their mean log perplexity, the best first.
 
     Perplexities of test sets are compared, without test sets those of the held-out sentences.
     Returns (tests, notes). A test is {"better", "worse": labels, "seeds": number, "percent": by how
@@ -38,14 +38,13 @@ def compare_neighbours(configurations):
     several = [(values, label) for values, label in scored if len(values) > 1]
     lone = [label for values, label in scored if len(values) == 1]
     ranked = sorted(several, key=lambda pair: statistics.fmean(pair[0].values()))
-    tests, notes = [], []
+    tests, notes, apart = [], [], []
     if lone and len(scored) > 1:
         notes.append(f"not tested, a single seed: {'; '.join(lone)}; train with more seeds")
-    for (low, better), (high, worse) in zip(ranked, ranked[1:]):
+    for (low, better), (high, worse) in combinations(ranked, 2):
         differences = [high[seed] - low[seed] for seed in low if seed in high]
         if len(differences) < 2:
-            problem = "not tested, fewer than two seeds in common"
-            notes.append(f"{problem}: {better} and {worse}; train with the same seeds")
+            apart.append(f"{better} and {worse}")
             continue
         if statistics.fmean(differences) < 0:  # over the shared seeds it is the other way round
             better, worse, differences = worse, better, [-d for d in differences]
@@ -55,6 +54,9 @@ def compare_neighbours(configurations):
         test = {"better": better, "worse": worse, "seeds": len(differences)}
         test |= {"percent": 100 * math.expm1(mean), "deviation": 100 * spread}
         tests.append(test | {"p": p_value(t, len(differences) - 1)})
+    if apart:
+        problem = "not tested, fewer than two seeds in common"
+        notes.append(f"{problem}: {'; '.join(apart)}; train with the same seeds")
     return tests, notes
 
 
@@ -75,11 +77,10 @@ def describe(tests):
     if not tests:
         return ""
     lines = [
-        "Paired t-test over seeds, each configuration against the next worse one. It compares the "
-        "log perplexity, averaged over the test sets (without any, that of the held-out lines), of "
-        "runs of the same seed, so it can find a difference even if the bands in the figure "
-        f"overlap. p < {LEVEL} is significant, without a correction for the number of tests. To "
-        "test another pair, compare the two alone.\n"
+        "Paired t-test over seeds. It compares the log perplexity, averaged over the test sets "
+        "(without any, that of the held-out lines), of runs of the same seed, so it can find a "
+        f"difference even if the bands in the figure overlap. p < {LEVEL} is significant, without "
+        "a correction for the number of pairs.\n"
     ]
     for test in tests:
         verdict = "significant" if test["p"] < LEVEL else "not significant"
