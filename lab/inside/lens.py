@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from data.tokenizer import BOS, EOS, MASK
+from data.tokenizer import BOS, EOS, MASK, UNK
 from model import LanguageModel
 from nets.classifier import pool_tokens
 from nets.ensemble import members_of
@@ -53,7 +53,7 @@ def ask(view, n_pass=1):
     (ids,) = inputs["idx"]
     if kind in ("lm", "seq2seq"):
         places = torch.arange(len(ids), device=ids.device)
-        targets = torch.cat([ids[1:], ids.new_full((1,), -100)])
+        targets = torch.cat([true_words(ids[1:]), ids.new_full((1,), -100)])
         return Questions(inputs, torch.zeros_like(ids), places, targets)
     if kind == "classifier":
         # One question, in row 0, about the text as a whole, whose class is unknown
@@ -72,7 +72,12 @@ def ask(view, n_pass=1):
     }
     rows = torch.arange(n, device=ids.device)
     inputs["idx"][rows, places] = MASK
-    return Questions(inputs, rows, places, ids[places].masked_fill(ids[places] == MASK, -100))
+    return Questions(inputs, rows, places, true_words(ids[places]))
+
+
+def true_words(ids):
+    """Return ids with -100 for [MASK] and [UNK], which stand for words that are not known."""
+    return ids.masked_fill((ids == MASK) | (ids == UNK), -100)
 
 
 def writer(body):

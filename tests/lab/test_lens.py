@@ -107,6 +107,12 @@ def test_a_mask_in_the_text_stays_and_has_no_true_word(opened):
     assert (asked.inputs["idx"] == MASK).sum(1).tolist() == [2, 1, 2, 2]
 
 
+@pytest.mark.parametrize("kind, after", [("lm", [False]), ("mlm", [])])  # nothing follows in lm
+def test_an_unknown_word_is_no_true_word(opened, kind, after):
+    run, _ = opened(kind)
+    assert (ask(run.attention("we qwx work")).targets >= 0).tolist() == [True, False, True, *after]
+
+
 def test_an_ensemble_adds_the_answers_of_all_members(corpus, tmp_path):
     sizes = "--n-layer 1 --n-embd 16 --block-size 12 --batch-size 4 --steps 2 --members 2".split()
     assert call("train_lm", "--data", corpus, "--out", tmp_path / "run", *sizes).code == 0
