@@ -92,6 +92,8 @@ def read_texts(flags, run):
     Raises DataError for labels that are no classes of the run. The assignment's labels 0, 1 and 2
     stand for the speakers.
     """
+    empty = run.kind != "lm" and not flags.text and not flags.file  # a decoder starts from nothing
+    require((not empty, "--text: give a text, or a file of texts with --file"))
     if Path(flags.file).suffix.lower() not in (".tsv", ".csv"):
         return [*flags.text, *(read_file(flags.file) if flags.file else [])] or [""], None
     classes = run.config["classes"] if run.kind == "classifier" else []

@@ -194,10 +194,10 @@ FILES = {  # each is a mistake, which is found before any answer is printed
     "kind, argv, message",
     [
         ("mlm", ("--text", TEXT), "no [MASK] found"),
-        ("mlm", (), "no [MASK] found"),
         ("thread", ask(THREAD[::-1]), f"text {THREAD[0]!r}: no [MASK] found"),
         ("lm", ("--text", "this [MASK]"), "run of train_mlm.py"),
         ("classifier", ("--text", " "), "contains no words"),
+        ("classifier", (), "--text: give a text, or a file of texts"),
         ("mlm", ("--text", "[MASK] " * 40), "learned positions end at 32; shorten it"),
         ("mlm", ("--text", "[MASK]", "--tokens", "3"), "--tokens 3: "),
         ("classifier", ("--text", TEXT, "--top-k", "3"), "writes no text; leave that out"),
