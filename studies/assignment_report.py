@@ -242,13 +242,13 @@ def alibi(runs):
         "ALiBi adds no position vectors to the words. Each head subtracts its slope times the "
         "distance between query and key from the attention scores.",
         *([bias] if "lm" in runs.parts else []),
-        *four_positions(runs),
+        *other_encodings(runs),
         *(longer_blocks(runs) if "lm" in runs.parts else []),
         *three_forms(runs),
     ]
 
 
-def four_positions(runs):
+def other_encodings(runs):
     """Compare ALiBi with each other encoding, seed by seed."""
     columns = []  # (heading, {pos: a value for each seed}, difference, 1 if higher is better)
     if "classifier" in runs.parts:
