@@ -31,7 +31,7 @@ CHOICES = dict(pos=POSITIONS, alibi=ALIBI_VARIANTS, head=HEADS, activation=("gel
 
 @dataclass
 class Config:
-    """All architecture options. The scripts have other defaults; lab/limits.py checks values."""
+    """All architecture options; make_config in lab/limits.py checks all values, also together."""
 
     # fmt: off
     vocab_size: int = 5000
@@ -108,17 +108,16 @@ def alibi_bias(n_head, T, variant):
         bias[: n_head // 2].masked_fill_(distance < 0, -math.inf)
         bias[n_head // 2 :].masked_fill_(distance > 0, -math.inf)
         return bias
-    penalty = distance.abs() - (0.5 * (distance < 0) if variant == "offset" else 0)
-    bias = -alibi_slopes(n_head)[:, None, None] * penalty  # (H, T, T)
+    nearer = {"offset": 0.5, "symmetric": 0, "causal": 0}[variant]  # how much a later key is
+    bias = -alibi_slopes(n_head)[:, None, None] * (distance.abs() - nearer * (distance < 0))
     return bias.masked_fill_(distance < 0, -math.inf) if variant == "causal" else bias
 
 
-def score_bias(T, config, causal):
+def score_bias(T, pos, n_head, variant, window):
     """Return the (1, H or 1, T, T) bias of ALiBi, the window and the causal mask together."""
-    variant = "causal" if causal else config.alibi
-    bias = alibi_bias(config.n_head, T, variant) if config.pos == "alibi" else torch.zeros(1, T, T)
-    W = config.window or T  # query i sees keys i - W + 1 to i (causal), or to i + W - 1
-    seen = torch.ones(T, T, dtype=torch.bool).triu(1 - W).tril(0 if causal else W - 1)  # (T, T)
+    bias = alibi_bias(n_head, T, variant) if pos == "alibi" else torch.zeros(1, T, T)
+    W = window or T  # query i sees keys i - W + 1 to i (causal), or to i + W - 1
+    seen = torch.ones(T, T, dtype=torch.bool).triu(1 - W).tril(0 if variant == "causal" else W - 1)
     return bias.masked_fill_(~seen, -math.inf)[None]
 
 
@@ -240,8 +239,7 @@ class Transformer(nn.Module):
 
         need_weights: return (h, maps), n_layer maps (B, H, T, T). more: see `run_blocks`.
         """
-        T = idx.size(1)
-        x = self.token_vectors(idx)
+        T, x = idx.size(1), self.token_vectors(idx)
         if (vectors := self.position_vectors(T)) is not None:  # Place 1
             x = x + vectors
         kernel, bias = self.choose_kernel(T, mask, need_weights)  # Place 2
@@ -297,9 +295,10 @@ class Transformer(nn.Module):
 
     def attention_bias(self, T, mask=None):
         """Place 2: return a bias (1 or B, 1 or H, T, T) to add to the scores, or None."""
-        if mask is None and self.config.pos != "alibi" and not self.config.window:
+        c, variant = self.config, "causal" if self.causal else self.config.alibi
+        if mask is None and c.pos != "alibi" and not c.window:
             return None
-        bias = self.table(score_bias, T, self.config, self.causal)[:, :, :T, :T]
+        bias = self.table(score_bias, T, c.pos, c.n_head, variant, c.window)[:, :, :T, :T]
         bias = bias.to(self.embedding.weight.dtype)
         return bias if mask is None else bias.masked_fill(~self.visible(mask), -math.inf)
 
@@ -315,9 +314,9 @@ class Transformer(nn.Module):
     @torch.inference_mode(False)  # a table made in inference mode could not be trained with
     def table(self, make, T, *args):
         """Return make(T, *args), or one made before for more tokens, which must begin with it."""
-        table, device = self.tables.get(make), self.embedding.weight.device
+        table, device = self.tables.get((make, args)), self.embedding.weight.device
         if table is None or table.size(-2) < T or table.device != device:
-            table = self.tables[make] = make(T, *args).to(device)
+            table = self.tables[make, args] = make(T, *args).to(device)
         return table
 
 
@@ -362,7 +361,7 @@ class LMHead(nn.Module):
 
 # ----------------------------------------------------------------------------- 6. LanguageModel
 class LanguageModel(nn.Module):
-    """A body and a head: a masked LM with an Encoder, a causal LM with a Decoder."""
+    """A head on an Encoder (masked LM) or a Decoder (causal LM). Draws new weights for both."""
 
     def __init__(self, body):
         super().__init__()
@@ -378,8 +377,9 @@ class LanguageModel(nn.Module):
 
         smoothing: share of each target spread over all words (Szegedy et al. 2016, section 7).
         """
-        picked = (targets.flatten() >= 0).nonzero().squeeze(1)  # (N,), on the CPU: a GPU would wait
-        targets, picked = send(targets.flatten()[picked], idx.device), send(picked, idx.device)
+        targets = targets.view_as(idx).flatten()
+        picked = (targets >= 0).nonzero().squeeze(1)  # (N,), on the CPU: a GPU would wait
+        targets, picked = send(targets[picked], idx.device), send(picked, idx.device)
         h = self.body(idx, mask, picked=picked, **more)  # (N, C): no logits of other tokens
         return compute(*self.head.project(h), targets, smoothing)
 

@@ -146,6 +146,19 @@ def test_one_table_per_name_serves_all_lengths(pos, alibi, body, window):
     assert lengths == [9] * len(lengths)
 
 
+@pytest.mark.parametrize("change", [{"window": 2}, {"alibi": "symmetric"}])
+def test_a_changed_config_counts_after_the_first_use(change):
+    model, idx = tiny("alibi"), torch.randint(5, 30, (2, 9))
+    before = model(idx)
+    vars(model.config).update(change)
+    assert torch.equal(model(idx), tiny("alibi", **change)(idx)) and not model(idx).equal(before)
+
+
+def test_an_unknown_variant_has_no_bias():
+    with pytest.raises(KeyError, match="one_sided"):
+        alibi_bias(2, 3, "one_sided")
+
+
 @pytest.mark.parametrize("pos", POSITIONS)
 def test_a_model_can_be_trained_after_its_first_use_in_inference_mode(pos):
     model, idx = tiny_model(Decoder, pos=pos, window=3), torch.randint(5, 30, (2, 8))

@@ -103,12 +103,9 @@ def unscaled(q, k, v, bias=None, dropout=0.0):
     return attend(q * 2, k, v, bias, dropout)
 
 
-def wide(body, *args):
-    body.config.window += 1
-    try:
-        return table(body, *args)
-    finally:
-        body.config.window -= 1
+def wide(*args):
+    *before, window = args
+    return table(*before, window + 1)
 
 
 def unmasked(body, T, mask=None):
