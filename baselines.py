@@ -47,7 +47,7 @@ class Flags(TokenizerFlags):
     order: int = flag(5, "longest n-gram; 5 predicts from four tokens", at_least=1, at_most=10)
     split: str = flag("full", "test rows, as in train_classifier.py; n-grams are not affected")
     overwrite: bool = flag(False, "delete the run in --out and start again")
-    resume = False  # without a type, so it is no flag
+    resume = False  # without a type, so it is not a flag
 
 
 def count(flags):
