@@ -173,7 +173,7 @@ class MachineFlags:
         at_least=0,
         at_most=4096,
     )
-    compile: bool = flag(False, "compile the blocks: takes half a minute, speeds up a GPU")
+    compile: bool = flag(False, "compile the blocks: takes half a minute, speeds up steps on a GPU")
 
 
 @dataclass

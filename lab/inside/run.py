@@ -2,7 +2,7 @@
 
 Each method takes texts as they are typed. It reads them as training did: [BOS] in front, cut to
 --block-size where the model cannot read more, unknown words as [UNK]. Most methods print a note on
-unknown or truncated words.
+unknown words and on truncated texts.
 """
 
 from dataclasses import dataclass
