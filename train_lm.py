@@ -56,7 +56,7 @@ class Flags(TrainFlags, NoiseFlags, ContinueFlags, ProcessFlags):
         0, "tokens from one evaluation block to the next; 0: no overlap", at_least=0
     )
     eval_train: int = flag(200_000, "evaluate on at most this many training tokens", at_least=1)
-    eval_test: int = flag(0, "at most this many of each other set; 0: all", at_least=0)
+    eval_test: int = flag(0, "at most this many tokens of each other set; 0: all", at_least=0)
 
 
 @torch.no_grad()

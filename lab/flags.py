@@ -70,7 +70,7 @@ class ModelFlags:
     pos: str = flag("learned", "position encoding; rope: rotary, nope: none", POSITIONS)
     n_layer: int = flag(4, "number of blocks")
     n_head: int = flag(2, "attention heads per block")
-    n_embd: int = flag(64, "width")
+    n_embd: int = flag(64, "width of the hidden states")
     n_ffn: int = flag(100, "width of the feed-forward layer; 0: four times --n-embd")
     block_size: int = flag(32, "longest sequence, in tokens", at_least=2)
     dropout: float = flag(0.0, "dropout of embeddings and sublayer outputs")
@@ -84,7 +84,7 @@ class ModelFlags:
 
 @dataclass
 class LoopFlags:
-    """the length of the training"""
+    """the training"""
 
     steps: int = flag(500, "number of updates", at_least=0)
     batch_size: int = flag(16, "sequences per update", at_least=1, at_most=LARGEST)
@@ -97,7 +97,7 @@ class LoopFlags:
         at_most=1,
     )
     weight_decay: float = flag(0.01, "weight decay of matrices", at_least=0)
-    clip: float = flag(1.0, "largest gradient norm; 0: no limit", at_least=0)
+    clip: float = flag(1.0, "clip the gradient norm to this; 0: no limit", at_least=0)
     eval_every: int = flag(100, "steps between evaluations", at_least=1)
     keep: str = flag("", "also keep the weights of these steps, as step-N.pt, for example 0,100")
 
