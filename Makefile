@@ -75,7 +75,7 @@ recipe-frozen: .venv/ready  ## a frozen encoder with two classifiers (SPLIT=clea
 	$(PY) compare.py $(FROZEN_HEAD) $(FROZEN_BIASES) --together --labels "head,biases" \
 		--out out/recipe-frozen-$(SEED)$(CLEAN)
 
-recipe-frozen-pretrained: .venv/ready need-text  ## its first classifier, on an encoder pretrained on TEXT=path first
+recipe-frozen-pretrained: .venv/ready need-text  ## a frozen encoder with one classifier, pretrained on TEXT=path first
 	$(PY) train_mlm.py --pos alibi --data $(TEXT) --vocab-from $(DATA) $(FROZEN) --steps 500 \
 		--out out/recipe-frozen-wide-$(SEED)-$(SPLIT)
 	$(PY) train_mlm.py --init-from out/recipe-frozen-wide-$(SEED)-$(SPLIT) --data $(DATA) $(FROZEN) \
@@ -127,10 +127,10 @@ numbers: .venv/ready  ## repeat the quick numbers of README and docs, and name t
 
 ## Speed
 
-bench: .venv-bench/ready  ## tokens per second beside other libraries: BENCH="--sizes small"
+bench: .venv-bench/ready  ## tokens per second compared with other libraries: BENCH="--sizes small"
 	.venv-bench/bin/python -m bench.speed --out bench.json $(BENCH)
 
-bench-assignment: .venv/ready  ## CPU seconds of the assignment beside a plain implementation
+bench-assignment: .venv/ready  ## CPU seconds of the assignment compared with a plain implementation
 	$(PY) -m bench.assignment --data $(DATA)
 
 ## Development

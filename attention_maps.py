@@ -63,10 +63,10 @@ class Flags:
     head: int = flag(None, "draw only this head, counted from 1", shown="all", at_least=1)
     positions: bool = flag(False, "also draw the position encoding: bias, table or angles")
     html: bool = flag(False, "also write a page per text or thread to explore heads in a browser")
-    save_weights: bool = flag(False, "also write words and weights as .npz, a file per attention")
+    save_weights: bool = flag(False, "also write words and weights as .npz, one file per attention")
     mean: bool = flag(False, "draw the mean of each layer's heads")
     bos: bool = flag(True, "draw the row and the column of [BOS]")
-    numbers: bool = flag(False, "write the weights into the cells, of at most 12 tokens")
+    numbers: bool = flag(False, "write the weights into the cells (texts of up to 12 tokens)")
     scale: str = flag("sqrt", "colors follow the weights or their square roots", ("sqrt", "linear"))
     title: str = flag("", "title of the figures (default: run, kind and data)")
     labels: str = flag("", "a name for each run, joined by commas (default: folders)")
@@ -139,7 +139,7 @@ def joined(*parts):
 
 
 def name_runs(loaded, labels):
-    """Return {run: its name}: of --labels, else of its folder."""
+    """Return {run: its name}, from --labels or else from its folder."""
     given = [label.strip() for label in labels.split(",")] if labels else []
     wrong = f"--labels {labels}: gives {len(given)} names, for {len(loaded)} runs; give each a name"
     names = given or [short_name(run, loaded) for run in loaded]
@@ -155,7 +155,7 @@ def name_runs(loaded, labels):
 
 
 def draw(shown, names, flags):
-    """Return the figure of one text: a column for each run, its attentions below each other."""
+    """Return the figure of one text: a column for each run, its attentions stacked."""
     columns = {}
     for view in shown:
         column = columns.setdefault(view.run, [])

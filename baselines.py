@@ -37,17 +37,17 @@ class Flags(TokenizerFlags):
     data: str = flag("toy", f"corpus: {', '.join(NAMES)}, or a path, as in train_classifier.py")
     out: str = flag("", "run folder (default: out/baselines-DATA, and the split if it is not full)")
     rare_unknown: float = flag(
-        0.0, "share of the words found once that n-grams read as [UNK]", at_least=0, at_most=1
+        0.0, "n-grams: share of the words seen once that become [UNK]", at_least=0, at_most=1
     )
     text: str = flag(
         "",
         "a larger text, as in --data; its n-grams are mixed with those of --data, "
         "weighted by their fit to held-out lines",
     )
-    order: int = flag(5, "longest n-gram; 5 sees four tokens back", at_least=1, at_most=10)
+    order: int = flag(5, "longest n-gram; 5 predicts from four tokens", at_least=1, at_most=10)
     split: str = flag("full", "test rows, as in train_classifier.py; n-grams are not affected")
     overwrite: bool = flag(False, "delete the run in --out and start again")
-    resume = False  # without a type, so it is no flag
+    resume = False  # without a type, so it is not a flag
 
 
 def count(flags):
@@ -98,7 +98,7 @@ def count(flags):
 def measure_ngrams(corpus, larger, parts, flags):
     """Return the entries of result.json on n-grams up to --order.
 
-    larger: the lines of --text. parts: lines of --data, kept and held out to weigh them by.
+    larger: the lines of --text. parts: the lines of --data, kept and held out to choose the weight.
     """
     tokenizer = train_tokenizer(flags.tokenizer, corpus.texts(), flags.vocab_size)
     vocab_size = tokenizer.get_vocab_size()

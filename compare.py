@@ -1,4 +1,4 @@
-"""Compare runs in one figure and one table: means over seeds, beside baselines.
+"""Compare runs in one figure and one table: means over seeds, with baselines.
 
     python compare.py out/lm-speeches-*
 
@@ -115,13 +115,13 @@ def caption(configurations, others):
     rows = {run.n_row for c in configurations for run in c.runs}
     n_row = f" Test rows: {first.n_row:,}." if len(rows) == 1 and first.n_row else ""
     alike = f" Settings: {', '.join(equal)}." if equal else ""
-    alike += f" Not trained alike: {'; '.join(unequal)}." if unequal else ""
+    alike += f" Trained differently: {'; '.join(unequal)}." if unequal else ""
     note = KINDS[first.kind].note
     return f"{subject(configurations)}: {spread}. {note}{seen}{best}{n_row}{alike}"
 
 
 def subject(configurations):
-    """Return what was trained on what, with the position encoding and window that all share."""
+    """Return the kind of model and its data, with the position encoding and window all share."""
     first = configurations[0].runs[0]
     text = f"{KINDS[first.kind].name} on {first.data}"
     each = ({c.runs[0].flags.get(name) for c in configurations} for name in ("pos", "window"))

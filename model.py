@@ -1,7 +1,7 @@
 """The transformer, to be read from top to bottom.
 
 Attention alone does not know the order of the tokens. Positions enter in exactly three places,
-which `Transformer.forward` brings together. NoPE uses none: a decoder has only its causal mask.
+which `Transformer.forward` combines. NoPE uses none; a decoder then has only its causal mask.
 
     Place 1: vectors added to the tokens     learned, sinusoidal
     Place 2: a bias added to the scores      ALiBi, windows
@@ -42,7 +42,7 @@ class Config:
     n_ffn: int = 0             # width of the feed-forward layer; 0: 4 * n_embd
     pos: str = "learned"       # one of POSITIONS
     alibi: str = "offset"      # one of ALIBI_VARIANTS, for encoders; a decoder's ALiBi is causal
-    window: int = 0            # attend only to tokens less than this far away; 0: to all
+    window: int = 0            # attend only to tokens fewer than this many positions away; 0: all
     n_language: int = 0        # languages with their own vector (nets/two_languages.py); 0: none
     norm_first: bool = True    # pre-norm (GPT-2); False: post-norm (Vaswani, BERT, RoBERTa)
     activation: str = "gelu"   # gelu or relu
@@ -55,7 +55,7 @@ class Config:
     scale_embd: bool = False   # multiply token vectors by sqrt(n_embd), as sinusoidal does
     unscaled: bool = False     # sinusoidal: do not multiply them
     zero_mask: bool = False    # the mask token enters as the zero vector (zero-CLAP)
-    omit_mask: bool = False    # the mask token is no output word, and output words have no bias
+    omit_mask: bool = False    # the mask token is not an output word; output words have no bias
     mask_id: int = 2           # id of the mask token
     init_std: float = 0.05     # standard deviation of the initial weights
     # fmt: on
@@ -100,7 +100,7 @@ def alibi_bias(n_head, T, variant):
     causal      -m (i - j), and -inf for j > i  (Press et al. 2022)
     symmetric   -m |i - j|
     offset      -m (|i - j| - 0.5 [j > i]), so a later key counts as half a token nearer
-    one-sided   half of the heads see only j <= i, the others only j >= i, with n_head / 2 slopes
+    one-sided   half of the heads see only j <= i, half only j >= i; slopes of n_head / 2 heads
     """
     distance = torch.arange(T)[:, None] - torch.arange(T)  # (T, T): i - j, positive for the past
     if variant == "one-sided":
@@ -181,7 +181,7 @@ class Attention(nn.Module):
 
 # ------------------------------------------------------------------------------- 4. Transformer
 class Block(nn.Module):
-    """Attention moves information between tokens, the feed-forward layer works on each alone."""
+    """Attention moves information between tokens; the feed-forward layer works on each alone."""
 
     def __init__(self, config, cross, causal):
         super().__init__()
@@ -252,7 +252,7 @@ class Transformer(nn.Module):
 
         need_states: return (h, states), the n_layer + 1 states before, between and after blocks.
         memory (B, S, C), memory_mask (B, S): what the cross-attention reads, without positions.
-        Each row of the mask needs one True. The maps are then pairs (B, H, T, T), (B, H, T, S).
+        Each row of the mask needs a True. The maps are then pairs (B, H, T, T), (B, H, T, S).
         """
         cross = {} if memory is None else dict(memory=memory, need_weights=args["need_weights"])
         if memory_mask is not None:
@@ -260,7 +260,7 @@ class Transformer(nn.Module):
             cross["bias"] = zeros.masked_fill(~memory_mask[:, None, None], -math.inf)
         x = self.dropout(self.embedding_norm(x))
         maps, states = [], [x]
-        for block in self.blocks:  # only the last can skip tokens: later attention reads them all
+        for block in self.blocks:  # only the last may skip tokens: later attention would read them
             x, weights = block(x, cross, picked if block is self.blocks[-1] else None, **args)
             maps.append(weights)
             states.append(x)
@@ -303,7 +303,7 @@ class Transformer(nn.Module):
         return bias if mask is None else bias.masked_fill(~self.visible(mask), -math.inf)
 
     def visible(self, mask):
-        """Return (B, 1, T, T): which keys a token sees. Itself always: an empty softmax is NaN."""
+        """Return (B, 1, T, T): which keys a token sees. Always itself: an empty softmax is NaN."""
         return mask[:, None, None] | torch.eye(mask.size(1), dtype=torch.bool, device=mask.device)
 
     def angles(self, T):
@@ -311,9 +311,9 @@ class Transformer(nn.Module):
         if self.config.pos == "rope":
             return self.table(position_angles, T, self.config.n_embd // self.config.n_head)[:T]
 
-    @torch.inference_mode(False)  # a table made in inference mode could not be trained with
+    @torch.inference_mode(False)  # training cannot use a table made in inference mode
     def table(self, make, T, *args):
-        """Return make(T, *args), or one made before for more tokens, which must begin with it."""
+        """Return make(T, *args), or a cached table of more tokens, which must begin with it."""
         table, device = self.tables.get((make, args)), self.embedding.weight.device
         if table is None or table.size(-2) < T or table.device != device:
             table = self.tables[make, args] = make(T, *args).to(device)
@@ -378,7 +378,7 @@ class LanguageModel(nn.Module):
         smoothing: share of each target spread over all words (Szegedy et al. 2016, section 7).
         """
         targets = targets.view_as(idx).flatten()
-        picked = (targets >= 0).nonzero().squeeze(1)  # (N,), on the CPU: a GPU would wait
+        picked = (targets >= 0).nonzero().squeeze(1)  # (N,), on the CPU: no GPU sync
         targets, picked = send(targets[picked], idx.device), send(picked, idx.device)
         h = self.body(idx, mask, picked=picked, **more)  # (N, C): no logits of other tokens
         return compute(*self.head.project(h), targets, smoothing)
@@ -386,7 +386,7 @@ class LanguageModel(nn.Module):
     def loss(self, *args, **more):
         """Return the sum of `losses`; compute its gradient without storing all logits."""
         compute = LinearCrossEntropySum.apply if torch.is_grad_enabled() else linear_cross_entropy
-        return self.losses(*args, compute=compute, **more).sum()  # in training a sum already
+        return self.losses(*args, compute=compute, **more).sum()  # in training, already a sum
 
 
 def init_weights(model, config):

@@ -89,10 +89,10 @@ def sample(flags):
 def read_texts(flags, run):
     """Return the texts of --text and --file, and the classes of labelled rows, else None.
 
-    Raises DataError for labels that are no classes of the run. The assignment's labels 0, 1 and 2
+    Raises DataError for labels that are not classes of the run. The assignment's labels 0, 1 and 2
     stand for the speakers.
     """
-    empty = run.kind != "lm" and not flags.text and not flags.file  # a decoder starts from nothing
+    empty = run.kind != "lm" and not flags.text and not flags.file  # a decoder needs none
     require((not empty, "--text: give a text, or a file of texts with --file"))
     if Path(flags.file).suffix.lower() not in (".tsv", ".csv"):
         return [*flags.text, *(read_file(flags.file) if flags.file else [])] or [""], None

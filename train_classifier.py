@@ -100,7 +100,7 @@ def train(flags):
     model, features, optimizer, balance = start(config, options, source, sets, flags, device)
     say_data(run, corpus, note, sets, seen_in_search, model, source)
 
-    def logits_of_sets():  # of the model at the time: retraining replaces it
+    def logits_of_sets():  # of the current model: retraining replaces it
         return {n: compute_logits(model, rows, device, features.get(n)) for n, rows in sets.items()}
 
     # Search: accuracy on all sets after every epoch, the best epoch by the validation rows alone
@@ -204,7 +204,7 @@ def resolve(flags, frozen, n_layer):
 
 
 def say_data(run, corpus, note, sets, seen, model, source):
-    """Print what is trained on what."""
+    """Print the sizes of data and model, and how much was truncated or is unknown."""
     if note:
         run.say(note)
     n = {name: f"{len(rows):,}" for name, rows in sets.items()}

@@ -50,13 +50,13 @@ class Flags(TrainFlags, NoiseFlags, ContinueFlags, ProcessFlags):
     tie: bool = flag(True, "the output layer shares the word embeddings")
     anchor: bool = flag(False, "begin every block with [BOS], in training and evaluation")
     valid: float = share(0.0, "share of the lines held out to choose the best step")
-    split: str = flag("full", "clean: leave out sentences of the test rows; i/n: those of part i")
+    split: str = flag("full", "clean: remove all sentences of the test rows; i/n: those of part i")
     eval_block: str = flag("", "also evaluate in blocks of these lengths, for example 32,64,128")
     eval_stride: int = flag(
         0, "tokens from one evaluation block to the next; 0: no overlap", at_least=0
     )
-    eval_train: int = flag(200_000, "training tokens to evaluate on, at most", at_least=1)
-    eval_test: int = flag(0, "tokens of each other set to evaluate on, at most; 0: all", at_least=0)
+    eval_train: int = flag(200_000, "evaluate on at most this many training tokens", at_least=1)
+    eval_test: int = flag(0, "at most this many tokens of each other set; 0: all", at_least=0)
 
 
 @torch.no_grad()
@@ -71,7 +71,7 @@ def evaluate(model, ids, block_size, device, flags, batch_size=64):
     stride = min(flags.eval_stride, block_size)
     inputs, targets = consecutive_blocks(ids, block_size, stride, flags.anchor)  # (n, T)
     batches = list(zip(inputs.split(batch_size), targets.split(batch_size)))
-    losses = [torch.zeros(())]  # the sum of a process without batches
+    losses = [torch.zeros(())]  # so that a process without batches has a sum
     for x, y in processes.my_share(batches):
         with autocast(flags, device):
             losses.append(model.loss(send(x, device), y))

@@ -4,8 +4,8 @@
     python train_mlm.py --data my.txt --n-layer 4 --n-embd 128 --lr 1e-3
     python train_mlm.py --init-from out/mlm-wikitext2-alibi-0 --data speeches
 
-Its perplexity is that of masked words with both sides visible. With --causal the same stack
-predicts every next word of single sentences instead, while train_lm.py reads one long stream.
+The perplexity is measured on masked words, with both sides visible. With --causal, the same stack
+predicts every next word of single sentences; train_lm.py reads one long stream instead.
 Neither perplexity is comparable with that of train_lm.py.
 """
 
@@ -54,9 +54,9 @@ class Flags(MaskFlags, TrainFlags, ContinueFlags, ProcessFlags):
     unscaled: bool = flag(False, "with --pos sinusoidal: do not multiply by sqrt(n_embd)")
     zero_mask: bool = flag(False, "the input vector of [MASK] is zero (zero-CLAP)")
     omit_mask: bool = flag(False, "[MASK] cannot be predicted, and output words have no bias")
-    causal: bool = flag(False, "predict every next word of each sentence instead")
+    causal: bool = flag(False, "instead of masking, predict every next word of a sentence")
     valid: float = flag(0.05, "share of lines held out to choose the best step", above=0, below=1)
-    split: str = flag("full", "clean: leave out sentences of the test rows; i/n: those of part i")
+    split: str = flag("full", "clean: remove all sentences of the test rows; i/n: those of part i")
     init: str = flag("", "folder of a Hugging Face RoBERTa to start from")
 
 

@@ -43,7 +43,7 @@ class Flags:
         at_least=0,
         below=1,
     )
-    test: list[str] = flag((), "text file that becomes a test set of its name")
+    test: list[str] = flag((), "text file to use as a test set, named after the file")
     sample_mb: float = flag(64, "megabytes of text to make the tokenizer from", above=0)
     shard_mb: float = flag(
         64,
@@ -102,7 +102,7 @@ def check_flags(flags):
 
 def open_sources(flags):
     """Return the Sources, the training text first. Raises DataError for an unusable file and
-    UserError for sets of one name."""
+    UserError for two sets of the same name."""
     sources = []
     for path in map(Path, flags.text):
         if path.is_dir():  # with the names of data/corpora/wikitext.py

@@ -55,7 +55,7 @@ class Flags(TrainFlags, NoiseFlags):
     class_lr: float = either(
         5e-4, 0.03, "peak learning rate of the classes; it falls to zero", above=0
     )
-    tune: str = either("all", "biases", "what each class trains of its own", ("all", "biases"))
+    tune: str = either("all", "biases", "what each class trains separately", ("all", "biases"))
     split: str = flag("full", "clean: no test sentence in training; i/n: test on part i of n")
     valid: float = share(0.0, "share of rows held out, to try settings on")
     pos: str = "alibi"

@@ -1,4 +1,4 @@
-"""An encoder-decoder: fill gaps of a text (span corruption), or translate sentence pairs.
+"""An encoder-decoder: fill gaps in a text (span corruption), or translate sentence pairs.
 
     python -m beyond.train_seq2seq --data speeches
         text      Thank you for inviting me to your party last week .

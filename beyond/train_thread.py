@@ -1,4 +1,4 @@
-"""Predict masked words of a comment from the comment and from what it answers.
+"""Predict masked words of a comment from the comment and from its ancestors in the thread.
 
     python -m beyond.train_thread --data toy
     python -m beyond.train_thread --data threads.jsonl --max-tree-size 32
@@ -49,7 +49,7 @@ from nets.thread_reader import ThreadReader
 class Flags(MaskFlags, TrainFlags, ProcessFlags):
     data: str = flag("toy", "toy, or a .jsonl with a post and its comments per line")
     init_from: str = flag("", "run folder of train_mlm.py to start both encoders from")
-    ancestors: int = flag(8, "nearest ancestors of a comment to read, at most", at_least=1)
+    ancestors: int = flag(8, "read at most this many nearest ancestors of a comment", at_least=1)
     ancestor_positions: str = flag("learned", "their positions", ThreadReader.ANCESTOR_POSITIONS)
     alone_rate: float = flag(0.2, "share of the updates without ancestors", at_least=0, at_most=1)
     max_tree_size: int = flag(64, "comments in a tree; larger trees are split")

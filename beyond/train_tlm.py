@@ -41,7 +41,7 @@ from nets.two_languages import make_encoder
 class Flags(MaskFlags, TrainFlags):
     data: str = flag("toy", "toy, a folder of sentence pairs, or a .tsv of them: see docs/data.md")
     init_from: str = flag(
-        "", "run of train_mlm.py or this script to start from; its vocabulary covers both"
+        "", "run of train_mlm.py or this script to start from, with both languages' vocabulary"
     )
     languages: str = flag("", "endings of the folder's files, as in en-fr")
     pair_rate: float = flag(

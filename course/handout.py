@@ -32,7 +32,7 @@ python check.py {name:<14} # one exercise, with the first difference
 ```
 
 Each file stands alone: it cannot import another one of this folder. Functions get tensors on the
-CPU and return tensors. Loops, `einsum` and float64 are all right. Inputs must not be changed in
+CPU and return tensors. Loops, `einsum` and float64 are allowed. Inputs must not be changed in
 place. Hand in the files above. The checker is `check.py` with the folder `course`.
 
 An exercise is worth one point, shared equally among its functions. They are graded with other

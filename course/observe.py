@@ -7,7 +7,7 @@ from course import watch
 
 def observe(function, task, args):
     """Return {output: tensor}: what a function gives in a case. Raises watch.Wrong for a result
-    that is no tensor, and for inputs changed in place."""
+    that is not a tensor, and for inputs changed in place."""
 
     def ask(*args):
         given = copied(args)

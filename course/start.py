@@ -29,7 +29,7 @@ def start(flags):
         shutil.copyfile(STUBS / name, folder / name)
         print(f"  {folder / name}")
     if len(missing) < len(EXERCISES):
-        print("Files that were there are unchanged; delete or rename one to begin it again.")
+        print("Files that were there are unchanged; delete or rename one to start it over.")
     print(f"Write the functions in these files, then: python -m course.check {folder}")
 
 

@@ -2,8 +2,8 @@
 
     python -m course.train answers/ --pos alibi --data speeches
 
-Exercises 2, 3, 6 and 7 are used, with sinusoids also 4 and with ALiBi 5. Functions that are not
-written yet, or fail, are the reference's. Both models start from the same weights and read the same
+Exercises 2, 3, 6 and 7 are used, with sinusoids also 4 and with ALiBi 5. Functions that are
+missing, or fail, come from the reference. Both models start from the same weights and read the same
 batches, so their gradients and losses should agree. A figure shows the attention of both.
 """
 
@@ -41,7 +41,7 @@ class Flags:
     pos: str = flag("alibi", "position encoding", ("alibi", "sinusoidal", "learned", "nope"))
     data: str = flag("toy", "a corpus, as in train_lm.py, for example speeches")
     steps: int = flag(100, "number of updates", at_least=1, at_most=200)
-    device, seed = "cpu", 0  # without a type, so these are no flags
+    device, seed = "cpu", 0  # without a type, so these are not flags
     tokenizer, vocab_size, vocab_from, valid, split = "word", 0, "", 0.0, "full"  # for read_text
 
 

@@ -11,7 +11,7 @@ MASK, N_SPECIAL = 2, 5  # as in the exercise; this file has to work without data
 
 
 class Wrong(Exception):
-    """A result that cannot be compared; the message goes on after the function's name."""
+    """A result that cannot be compared; the message continues after the function's name."""
 
 
 def require_shapes(found, **shapes):

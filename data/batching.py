@@ -1,7 +1,7 @@
 """Turn ids into tensors: one long stream for causal models, padded sentences for encoders.
 
 The order of the data depends only on the seed and the step (see `generator`). So a resumed run
-reads what it would have read, and evaluating more often changes nothing.
+reads what an uninterrupted one reads, and evaluating more often changes nothing.
 """
 
 import functools
@@ -136,7 +136,7 @@ def by_epoch(n_items, batch_size, seed, make, first=0):
     one epoch, which hold each of the n_items once. first: number of the first epoch."""
     n = math.ceil(n_items / batch_size)
 
-    @functools.lru_cache(maxsize=1)  # the batches of the present epoch are kept
+    @functools.lru_cache(maxsize=1)  # the batches of the current epoch are kept
     def batches(epoch):
         return make(batch_size, generator(seed, "epoch", first + epoch))
 

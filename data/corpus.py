@@ -41,7 +41,7 @@ class Corpus:
     def split(self, how):
         """Return (corpus, seen, note) for a value of --split.
 
-        full: the corpus as it is. clean: without its test sentences in the training data (see
+        full: the corpus as it is. clean: its test sentences removed from the training data (see
         `clean`). i/n: part i of a cross-validation (see `fold`), also clean. seen: for each test
         row, whether it was in the training rows before any were removed. note: what was removed.
         Raises DataError for another value, and if no rows are left to train or test on.
@@ -71,7 +71,7 @@ class Corpus:
         return replace(self, rows=rows, test_rows=distinct[i - 1 :: n], floor={})
 
     def clean(self):
-        """Return the corpus without the test rows' sentences in its training rows and text.
+        """Return the corpus with the test rows' sentences removed from its training rows and text.
 
         A row or line is removed if it is a test sentence, or contains one of at least five words.
         Case, spaces and punctuation do not count.

@@ -1,4 +1,4 @@
-"""Comment trees as a model reads them: every text once, and for each text the ones above it."""
+"""Comment trees as a model reads them: every text once, and the ancestors of each text."""
 
 import torch
 
@@ -19,7 +19,7 @@ class Forest:
         self.sequences, self.n_long = batching.sentences(tokenizer, self.texts, block_size)
         self.depths = torch.tensor([depth for tree in trees for depth in tree.depths()])
         self.chains, self.others, self.pieces = [], [], []
-        by_depth = [{} for _ in trees]  # of each tree {depth: chains of its texts}
+        by_depth = [{} for _ in trees]  # for each tree, {depth: chains of its texts}
         for tree, chains_at in zip(trees, by_depth):
             root = len(self.chains)
             for chain, depth in zip(tree.ancestors(n_ancestors), tree.depths()):
@@ -27,7 +27,7 @@ class Forest:
                 chains_at.setdefault(depth, []).append(self.chains[-1])
             pieces = split_tree(tree, max_tree_size, n_ancestors)
             self.pieces += [[root + i for i in piece] for piece in pieces]
-        # The other tree is the next deeper one.
+        # The other tree is the next one when sorted by depth.
         order = sorted(range(len(trees)), key=lambda k: max(by_depth[k]))
         other_of = dict(zip(order, order[1:] + order[:1]))
         for k, tree in enumerate(trees):
@@ -58,7 +58,7 @@ class Forest:
         """Return what the model reads of the ancestors `chains` of these comments.
 
         texts, texts_mask (N, T): each ancestor once. ancestors, ancestors_mask (B, A): which of
-        them are above each comment; padding is row 0.
+        them each comment has; padding is row 0.
         """
         used = sorted({a for row in rows for a in chains[row]})
         place = {a: i for i, a in enumerate(used)}

@@ -1,4 +1,4 @@
-"""Add noise to the training text: a causal model then memorises a small text less.
+"""Add noise to the training text, so that a causal model memorises a small text less.
 
 Xie et al. 2017, section 3.
 """

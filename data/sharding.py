@@ -37,7 +37,7 @@ def find_shards(folder, index, number, part):
             found = [shards.parse_shard(shard) for shard in read_json(path, "")["shards"]]
         except (KeyError, TypeError, ValueError):  # DataError is a ValueError
             return None
-    elif index.shards:  # a finished folder of which a file may be lost
+    elif index.shards:  # a finished folder that may have lost a file
         found = [shard for shard in index.shards if (shard.source, *shard.range) == part]
     else:
         return None

@@ -14,7 +14,7 @@ from data.corpus import hold_out_valid
 from data.files import DataError
 from data.tokenizer import BOS, EOS, add_sentinels, encode, train_tokenizer
 
-DRAWS = 5  # times each text of a test set is corrupted: more masked words, less chance
+DRAWS = 5  # corruptions of each text of a test set: more masked words, less noise
 
 
 def read_examples(flags):

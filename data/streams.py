@@ -64,7 +64,7 @@ def read_text(flags, tokenizer=None):
 
 
 def load_parts(flags):
-    """Return (the corpus to train on, the one to make the vocabulary of, what --split removed).
+    """Return (the corpus to train on, the one to make the vocabulary from, what --split removed).
 
     Without --vocab-from, the two are the same. --split is applied to each that has test rows.
     """

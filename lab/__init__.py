@@ -15,7 +15,7 @@ def load_run(folder, device="cpu", step=None):
 
     folder: that of any training script. device: where to compute, such as "cuda". step: take the
     weights of this step, which --keep kept. Raises UserError or DataError if the folder is not a
-    run, or has no such weights, and if the device is not there.
+    run, or has no such weights, and if the device is not available.
     """
     try:
         torch.empty(0, device=device)

@@ -13,7 +13,7 @@ CHECKSUM = "a checksum is wrong"
 
 
 class Corrupt(DataError):
-    """Some bytes of a checkpoint are not as they were written; `problem` says where."""
+    """Some bytes of a checkpoint have changed since it was written; `problem` says where."""
 
     def __init__(self, problem):
         super().__init__(f"{problem}; restore it or train the run again")
@@ -78,8 +78,8 @@ def check_archive(path):
 
 
 def load_optimizer(optimizer, state, path):
-    """Load the averages of an optimizer; its own rates and decays stay. Raises DataError if they do
-    not belong to its parameters."""
+    """Load the moment estimates of an optimizer; its rates and decays stay. Raises DataError if
+    they do not belong to its parameters."""
     own = [dict(group) for group in optimizer.param_groups]
     try:
         optimizer.load_state_dict(state)

@@ -1,4 +1,4 @@
-"""The command line of every script: a dataclass of flags becomes a parser, a mistake becomes one
+"""The command line of every script: a dataclass of flags becomes a parser, an error becomes one
 line on stderr and exit code 2."""
 
 import argparse
@@ -43,8 +43,8 @@ OTHER_NAMES = {  # of flags, as other codebases call them
 def main(run_script, flags_class, description):
     """Parse the flags and run a script: `run_script(flags)`.
 
-    A UserError or DataError, a full disk and a lack of memory end in one line on stderr and exit
-    code 2, a signal in exit code 128 + its number.
+    A UserError or DataError, a full disk and running out of memory end in one line on stderr and
+    exit code 2, a signal in exit code 128 + its number.
     """
     flags = None
     prog = Path(sys.modules[flags_class.__module__].__file__).name
@@ -170,7 +170,7 @@ def parse(flags_class, description="", argv=None, saved=None):
     require(*(check_limits(name, getattr(flags, name), about[name]) for name in about))
     for group in type(flags).__mro__:
         if "check_together" in vars(group):
-            group.check_together(flags)  # what relates two flags of a group
+            group.check_together(flags)  # rules that relate two flags of a group
     return flags
 
 
@@ -253,7 +253,7 @@ def finite_number(word):
 
 
 class LineParser(argparse.ArgumentParser):
-    """argparse, but a mistake raises UserError instead of printing a page."""
+    """argparse, but a mistake raises UserError instead of printing the usage."""
 
     def error(self, message):
         message = message.replace("ignored explicit argument", "takes no value, got")

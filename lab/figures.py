@@ -200,7 +200,7 @@ def legend_below(figure, handles, labels):
 
 
 def show_dollars(legend):
-    """Show the labels of a legend as they are: what is between two $ is no formula."""
+    """Show the labels of a legend as they are: text between two $ is not a formula."""
     for text in legend.get_texts():
         text.set_parse_math(False)
 

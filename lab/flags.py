@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[1]
 def flag(default, help, choices=None, *, shown=None, positional=False, pair=None, **limits):
     """Return a dataclass field with what the command line needs to know about a flag.
 
-    shown: how --help describes the default, where the value itself would not say it. pair: two
+    shown: how --help describes the default, if the value alone would be unclear. pair: two
     defaults of which the script chooses one.
     limits: above, at_least, below, at_most. A flag of type list[str] can be given several times.
     """
@@ -70,21 +70,21 @@ class ModelFlags:
     pos: str = flag("learned", "position encoding; rope: rotary, nope: none", POSITIONS)
     n_layer: int = flag(4, "number of blocks")
     n_head: int = flag(2, "attention heads per block")
-    n_embd: int = flag(64, "width")
+    n_embd: int = flag(64, "width of the hidden states")
     n_ffn: int = flag(100, "width of the feed-forward layer; 0: four times --n-embd")
     block_size: int = flag(32, "longest sequence, in tokens", at_least=2)
     dropout: float = flag(0.0, "dropout of embeddings and sublayer outputs")
     attn_dropout: float = flag(0.0, "dropout of attention weights")
     norm_first: bool = flag(True, "layer norm before each sublayer (GPT-2), not after (RoBERTa)")
     activation: str = flag("relu", "activation of the feed-forward layer", CHOICES["activation"])
-    window: int = flag(0, "attend only to tokens less than this far away; 0: to all")
+    window: int = flag(0, "attend only to tokens fewer than this many positions away; 0: all")
     alibi: str = flag("offset", "form of ALiBi in an encoder", ALIBI_VARIANTS)
     init_std: float = flag(0.05, "standard deviation of the initial weights")
 
 
 @dataclass
 class LoopFlags:
-    """the length of the training"""
+    """the training"""
 
     steps: int = flag(500, "number of updates", at_least=0)
     batch_size: int = flag(16, "sequences per update", at_least=1, at_most=LARGEST)
@@ -92,12 +92,12 @@ class LoopFlags:
     warmup: int = flag(0, "steps over which the learning rate rises", at_least=0)
     decay: float = flag(
         0.5,
-        "share of the steps, at the end, over which the learning rate falls to zero",
+        "the learning rate falls to zero over this last share of the steps",
         at_least=0,
         at_most=1,
     )
     weight_decay: float = flag(0.01, "weight decay of matrices", at_least=0)
-    clip: float = flag(1.0, "largest gradient norm; 0: no limit", at_least=0)
+    clip: float = flag(1.0, "clip the gradient norm to this; 0: no limit", at_least=0)
     eval_every: int = flag(100, "steps between evaluations", at_least=1)
     keep: str = flag("", "also keep the weights of these steps, as step-N.pt, for example 0,100")
 
@@ -164,7 +164,7 @@ class MachineFlags:
         "auto", "where to compute; auto: CUDA if present", ("auto", "cpu", "cuda", "mps")
     )
     dtype: str = flag(
-        "auto", "precision; auto: bfloat16 on GPUs that compute it", ("auto", "float32", "bfloat16")
+        "auto", "precision; auto: bfloat16 on GPUs that support it", ("auto", "float32", "bfloat16")
     )
     threads: int = flag(
         0,
@@ -173,9 +173,7 @@ class MachineFlags:
         at_least=0,
         at_most=4096,
     )
-    compile: bool = flag(
-        False, "compile the blocks: takes half a minute, makes a GPU's steps faster"
-    )
+    compile: bool = flag(False, "compile the blocks: takes half a minute, speeds up steps on a GPU")
 
 
 @dataclass
@@ -248,7 +246,7 @@ def spelled(name, value=None):
 
 
 def script_of(flags):
-    """Return what python is given to run the script of these flags: "train_lm.py", or
+    """Return the arguments of python that run the script of these flags: "train_lm.py", or
     "-m beyond.train_tlm"."""
     flags_class = flags if isinstance(flags, type) else type(flags)
     path = Path(sys.modules[flags_class.__module__].__file__).resolve()

@@ -12,7 +12,7 @@ SECONDS = 0.2  # between two texts
 
 
 class LiveLine:
-    """A line on stderr for what is going on now. Where stderr is no terminal, nothing is shown."""
+    """A progress line on stderr. If stderr is not a terminal, nothing is shown."""
 
     shown, on_screen = 0.0, False  # on_screen: of the class, since all lines share a terminal
 
@@ -33,13 +33,13 @@ class LiveLine:
             LiveLine.on_screen = False
 
     def say(self, text):
-        """Print a plain line on stdout. If stdout cannot be written, go on without it."""
+        """Print a plain line on stdout. If stdout cannot be written, continue without it."""
         self.clear()
         try:
             print(printable(text), flush=True)
         except OSError:  # `| head` has ended, the terminal was closed, or the disk is full
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            write_stderr("note: the output can no longer be written; going on without it\n")
+            write_stderr("note: the output can no longer be written; continuing without it\n")
 
 
 def width():

@@ -25,7 +25,7 @@ def set_up_device(flags, config=None):
     """Seed the random numbers, choose the number of threads, and return the torch device.
 
     On the CPU, denormal floats become zeros and freed memory is kept. On a GPU, attention uses
-    cuDNN only where nets/long_attention.py says so. Raises UserError if the device is not there.
+    cuDNN only where nets/long_attention.py says so. Raises UserError if the device is missing.
     """
     device = flags.device
     if device == "auto":
@@ -79,7 +79,7 @@ def keep_freed_memory():
 
 
 def autocast(flags, device):
-    """Return the context of the forward pass: bfloat16 on GPUs that compute it without emulation,
+    """Return the context of the forward pass: bfloat16 on GPUs that support it without emulation,
     unless --dtype says otherwise."""
     bfloat16 = flags.dtype == "bfloat16"
     if flags.dtype == "auto" and device.type == "cuda":
@@ -124,7 +124,7 @@ def git_revision():
 
 
 def versions():
-    """Return the versions of what computes, and today's date."""
+    """Return the versions of Python and its libraries, the platform, and today's date."""
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,

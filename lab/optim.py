@@ -20,7 +20,7 @@ def learning_rate(step, steps, peak, warmup, decay):
 
 
 def make_adamw(model, lr, weight_decay, beta2=0.999):
-    """Return AdamW that decays matrices and spares biases, norms and scalars."""
+    """Return AdamW with weight decay of matrices, but not of biases, norms and scalars."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     matrices = dict(params=[p for p in parameters if p.dim() >= 2], weight_decay=weight_decay)
     others = dict(params=[p for p in parameters if p.dim() < 2], weight_decay=0.0)

@@ -104,7 +104,7 @@ class Predictions:
 
     def accuracies(self):
         """Return {"accuracy/test": share of all rows}, and with "accuracy/seen" and
-        "accuracy/unseen" if any row is seen, without those of no rows."""
+        "accuracy/unseen" if any row is seen; a part without rows has none."""
         return accuracies({"test": self.logits}, {"test": self}, self.seen)
 
     def write(self, folder):
@@ -169,7 +169,7 @@ def average_predictions(folders):
         raise DataError(f"{folders[0]}/{FILE}: a gold label is not among its classes; {REMEDY}")
     for folder, table in zip(folders, tables):
         if table[:3] != (classes, texts, gold):
-            raise DataError(f"{folder}: has other test rows than {folders[0]}; leave it out")
+            raise DataError(f"{folder}: has different test rows from {folders[0]}; leave it out")
     shares = torch.tensor([probabilities for *_, probabilities, _ in tables]).double()
     logits = shares.clamp(min=1e-9).log().mean(0)  # (M, N, n_class) -> (N, n_class)
     rows = list(zip(map(classes.index, gold), texts))

@@ -69,7 +69,7 @@ def meet(timeout):
 
 def start(timeout):
     """Join the other processes; afterwards none waits longer than `timeout` seconds for another.
-    Raises RuntimeError if they do not come."""
+    Raises RuntimeError if they do not join."""
     own_gpu = torch.cuda.device_count() >= local_size()  # nccl refuses to share one
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if own_gpu else "gloo",
@@ -92,7 +92,7 @@ def end():
 
 
 def keep_rank_0():
-    """End all processes but rank 0, which goes on alone to draw and to print."""
+    """End all processes but rank 0, which continues alone to draw and print."""
     end()
     if not is_rank_0():
         raise SystemExit(0)
@@ -140,7 +140,7 @@ def micro_batches(flags, step, labels, members=1):
 
     labels (M * B, T) hold B rows for each of the M members of an ensemble. Each micro-batch holds
     equally many rows of every member. One process and one part: all rows at once. A process
-    without a row gets one without targets, so that it has gradients to sum. With several
+    without rows gets one without targets, so that it has gradients to sum. With several
     processes, dropout depends on seed, step and rank.
     """
     n = size() * flags.accumulate

@@ -9,7 +9,7 @@ from lab.records import read_metrics
 
 
 def say_start(run, what, model):
-    """Print what is trained on what: the data in the script's words, vocabulary, size, device."""
+    """Print the data (in the script's words), and the vocabulary, size and device of the model."""
     config, total = model.body.config, count_parameters(model)["total"]
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     of_them = f", {trained:,} of them trained" if trained < total else ""

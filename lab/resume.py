@@ -90,18 +90,18 @@ def changed_flags(folder, flags):
 
 
 def check_tokenizer(folder, tokenizer, data):
-    """Raise UserError if the data now gives another vocabulary than the run has."""
+    """Raise UserError if the data now gives a vocabulary that differs from the run's."""
     path = folder / "tokenizer.json"
     if load_tokenizer(path).get_vocab() != tokenizer.get_vocab():
         raise UserError(
-            f"--resume: --data {data} gives another vocabulary than {path}: the data has changed; "
+            f"--resume: --data {data} gives a different vocabulary from {path}: the data changed; "
             "restore the data, or start again with another --out"
         )
 
 
 def check_encoder(folder, sha256, flags):
-    """Raise UserError if --encoder has other weights than when the run was started: a checkpoint on
-    a frozen encoder holds only the head."""
+    """Raise UserError if the weights of --encoder changed after the run was started: a checkpoint
+    on a frozen encoder holds only the head."""
     if read_config(folder).get("encoder_sha256", sha256) != sha256:
         problem = f"--resume: --encoder {flags.encoder} has changed since {folder} was started"
         raise UserError(f"{problem}; restore it, or start again with another --out")

@@ -26,7 +26,7 @@ from lab.parameters import count_parameters
 from lab.records import read_config, read_metrics
 from lab.signals import Interrupted, Signals
 
-LOOK_EVERY = 100  # steps between looks at losses on a GPU, since each look waits for the GPU
+LOOK_EVERY = 100  # steps between checks of the losses on a GPU, since each check waits for it
 
 
 class Run:
@@ -44,7 +44,7 @@ class Run:
         self.earlier = [0.0, 0.0]  # seconds before a resume: wall time, CPU time
         self.first_step = self.tokens = 0
         self.recent = []  # losses since the last evaluation
-        self.unchecked = []  # (step, learning rate, loss) since the last look at losses
+        self.unchecked = []  # (step, learning rate, loss) since the last check of losses
         self.best = None  # (step or epoch, value of the monitor) of the best evaluation so far
         self.saved = None  # step of the last checkpoint
         self.keeps_best = not getattr(flags, "refit", False)  # else the script does, in the end
@@ -62,7 +62,7 @@ class Run:
         described |= {"kind": kind, "model": dataclasses.asdict(config)}
         processes.from_rank_0(lambda: self.begin(described, tokenizer))
         same = processes.from_rank_0(tokenizer.to_str) == tokenizer.to_str()
-        problem = f"--data {flags.data}: process {processes.rank()} reads another text than rank 0"
+        problem = f"--data {flags.data}: rank {processes.rank()} reads a different text from rank 0"
         require((same, f"{problem}; give all machines the same files"))
 
     def begin(self, described, tokenizer):
@@ -198,7 +198,7 @@ class Run:
         return new > old if monitor.startswith("accuracy") else new < old
 
     def stop_if_asked(self, model, optimizer, step):
-        """Save and raise Interrupted if a signal has come. After the last step, a signal ends the
+        """Save and raise Interrupted if a signal arrived. After the last step, a signal ends the
         script at once."""
         self.signals.waiting = step != self.total
         if processes.all_sum(torch.tensor(self.signals.asked)):  # in any process

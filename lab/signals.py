@@ -1,4 +1,4 @@
-"""End a training early, at a signal."""
+"""End training early when a signal arrives."""
 
 import contextlib
 import signal

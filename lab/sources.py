@@ -146,7 +146,7 @@ def open_prepared(flags, source):
     require((not asked, f"{asked}: {problem}; {remedy}"))
     if source and source.tokenizer.to_str() != prepared.tokenizer.to_str():
         raise UserError(
-            f"--data {flags.data}: was prepared with another vocabulary than that of "
+            f"--data {flags.data}: was prepared with a different vocabulary from that of "
             f"{source.folder}; prepare it with --vocab-from {source.folder}"
         )
     flags.tokenizer, flags.valid = decided["tokenizer"], decided["valid"]

@@ -46,7 +46,7 @@ class Classifier(nn.Module):
     def features(self, idx, mask=None):
         """idx, mask (B, T) -> (B, n_features), the pooled states of each sentence.
 
-        With a frozen body they are computed only once, so put weights to train into the head.
+        With a frozen body they are computed only once, so trainable weights belong in the head.
         """
         if mask is None:
             mask = torch.ones_like(idx, dtype=torch.bool)

@@ -2,7 +2,7 @@
 
 import torch
 
-GPUS = ("cuda",)  # they work on while the host prepares the next batch
+GPUS = ("cuda",)  # they keep computing while the host prepares the next batch
 
 
 def device_of(model):

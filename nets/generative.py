@@ -45,7 +45,7 @@ class GenerativeClassifier(nn.Module):
         mask = torch.ones_like(idx, dtype=torch.bool) if mask is None else mask
         scores = torch.zeros(len(idx), len(self.members_of_class), device=idx.device)
         for inputs, targets, real in self.questions(idx, mask):
-            targets = targets.cpu()  # losses look at them: one wait for a GPU, not one per model
+            targets = targets.cpu()  # losses reads them there: wait for a GPU once, not per model
             text = send((targets != -100).nonzero()[:, 0], idx.device)  # (N,): of each target
             for c, members in enumerate(self.members_of_class):
                 losses = [member.losses(inputs, targets, real) for member in members]  # M of (N,)
@@ -53,7 +53,7 @@ class GenerativeClassifier(nn.Module):
         return scores
 
     def questions(self, idx, mask):
-        """Yield inputs and targets (B, T), and a mask (B, T) or None. Together they ask for every
+        """Yield inputs and targets (B, T), and a mask (B, T) or None. Together they cover every
         word of texts idx, mask (B, T)."""
         if not self.masked:
             yield idx, following(idx, mask), None  # in a decoder no word sees the padding after it

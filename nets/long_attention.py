@@ -24,7 +24,7 @@ from torch.utils._triton import has_triton
 from model import Transformer, alibi_slopes
 from nets.device import is_gpu
 
-LONG = 256  # tokens, from which a GPU uses these kernels
+LONG = 256  # tokens; a GPU uses these kernels from here on
 FLEX_WIDTHS = range(16, 257)  # of heads; for others it cannot be compiled
 CUDNN_FIRST = [
     SDPBackend.CUDNN_ATTENTION,
@@ -32,7 +32,7 @@ CUDNN_FIRST = [
     SDPBackend.EFFICIENT_ATTENTION,
     SDPBackend.MATH,
 ]
-ROWS = 256  # scores that a decoder computes at a time on a CPU
+ROWS = 256  # rows of scores that a decoder computes at a time on a CPU
 
 
 def install():
@@ -67,7 +67,7 @@ def choose_kernel(body, T, mask, need_weights):
 def attend_with_cudnn(q, k, v, *_, is_causal):
     """Compute attention with cuDNN, or where it cannot with the next kernel. Shapes as above.
 
-    Only without a bias, since cuDNN makes NaN of some (pytorch#196678).
+    Only without a bias, since cuDNN returns NaN for some (pytorch#196678).
     """
     with sdpa_kernel(CUDNN_FIRST, set_priority=True):
         return F.scaled_dot_product_attention(q, k, v, is_causal=is_causal)
@@ -88,7 +88,7 @@ def attend_in_rows(q, k, v, bias, *_, **__):
 
 @functools.cache
 def compiled(function, device):
-    """Return a function compiled for a GPU, or as it is for a CPU."""
+    """Return a function compiled for a GPU, or unchanged for a CPU."""
     if device.type != "cuda":
         return function
     torch._dynamo.config.recompile_limit = 64  # else a ninth kind of batch is not compiled
@@ -104,7 +104,7 @@ def has_flex(device):
 
 
 def flex_kernel(n_head, T, alibi, variant, window, device, mask=None):
-    """Return a kernel that attends as with the bias of `Transformer.attention_bias`, without it.
+    """Return a kernel with the effect of `Transformer.attention_bias`, but without its table.
 
     alibi: whether distances are penalised. variant: which of alibi_bias; without ALiBi causal or
     symmetric. window: as in Config. mask (B, T): True for real tokens.
@@ -129,7 +129,7 @@ def flex_kernel(n_head, T, alibi, variant, window, device, mask=None):
 def prepare(n_head, T, variant, window, device):
     """Return the slopes of ALiBi, and the blocks of scores that are not all hidden, or None.
 
-    The padding of a batch is left to the scores, so that the blocks are computed once for a length.
+    The padding of a batch is left to the scores, so that the blocks are computed once per length.
     """
     half = n_head // 2
     slopes = alibi_slopes(half if variant == "one-sided" else n_head).to(device)

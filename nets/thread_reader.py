@@ -70,7 +70,7 @@ class ThreadReader(nn.Module):
 
 
 def ancestor_inputs(texts, texts_mask):
-    """Return what a ThreadReader takes for one comment beside its tokens, as keyword arguments.
+    """Return the keyword arguments of a ThreadReader for one comment, except its tokens.
 
     texts, texts_mask (A, U): all ancestors, the post first and the parent last.
     """

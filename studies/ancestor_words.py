@@ -1,4 +1,4 @@
-"""Measure what the words of a comment's ancestors tell without a network that reads them.
+"""Measure how much the words of a comment's ancestors help, without a network that reads them.
 
     python -m studies.ancestor_words out/thread-cmv-learned-0 out/thread-cmv-learned-1
 
@@ -73,7 +73,7 @@ def measure(run):
     _, _, forests, _ = read_forests(Namespace(**run.config["flags"]), run.tokenizer)
     nats, again, caches = losses_of(run, forests["test"])
     valid, _, known = losses_of(run, forests["valid"])
-    problem = f"{run.folder}: no masked word of the test trees also stands in an ancestor"
+    problem = f"{run.folder}: no masked word of the test trees also occurs in an ancestor"
     require((again.any(), f"{problem}; train on more trees, or with a larger --test"))
     found = {"count": [len(again), int(again.sum())]}
     for view, words in VIEWS.items():

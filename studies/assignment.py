@@ -3,7 +3,7 @@
     python -m studies.assignment --data speeches
 
 Part 1 trains encoder and classifier jointly, part 2 measures the perplexity of a causal decoder,
-part 3 explores ALiBi: beside other position encodings, on longer texts, in its three forms for an
+part 3 explores ALiBi: against other position encodings, on longer texts, in its three forms for an
 encoder. A frozen pretrained encoder, a decoder per class and the baselines are added for
 comparison. Each run is a folder of its own. The same command resumes an interrupted assignment. The
 report, report.md and report.html, comes last.

@@ -119,9 +119,9 @@ def accuracy(runs, part, name, what):
         said += f" ALiBi has {score('frozen')}%, with random weights {score('untrained')}%."
     conclusion = (
         f"{said} With {n:,} {rows_are}, an accuracy of {best:.0%} also has a standard error of "
-        f"{error:.1f} points from the choice of the rows. Two models take the class under which a "
-        f"sentence is likeliest: a decoder per class has {score('likelihood')}%, naive Bayes, "
-        f"which counts words, {bayes[f'accuracy/{shown}']:.1%}.{compare_rows(runs, part)}"
+        f"{error:.1f} points from the choice of the rows. Two models choose the class that makes "
+        f"a sentence likeliest: a decoder per class has {score('likelihood')}%, and naive Bayes, "
+        f"which counts words, has {bayes[f'accuracy/{shown}']:.1%}.{compare_rows(runs, part)}"
     )
     return write_table(runs, name, header, rows, caption), conclusion
 
@@ -183,7 +183,7 @@ def frozen_encoder(runs):
     read = " Pretraining may have read some test sentences, without labels."
     return [
         "### A frozen encoder, pretrained as a masked language model",
-        "How much of this does an encoder know that has only filled in masked words? It is "
+        "How much of this does an encoder know after only filling in masked words? It is "
         f"pretrained for {runs.settings('mlm-alibi')['steps']:,} steps on the text without labels, "
         "and then frozen. Only a classifier on its features is trained. For comparison, an "
         f"encoder with ALiBi keeps its random weights.{read if runs.split == 'full' else ''}",
@@ -269,7 +269,7 @@ def other_encodings(runs):
     n_better = sum(statistics.fmean(gain) > 0 for gain in gains)
     conclusion = f"ALiBi is better in {n_better} of these {len(gains)} comparisons. "
     if runs.seeds == 1:
-        conclusion += "With one seed, any of them may come from the seed."
+        conclusion += "With one seed, any of these differences may be due to the seed."
     else:
         always, never = sum(min(g) > 0 for g in gains), sum(max(g) < 0 for g in gains)
         conclusion += (

@@ -108,9 +108,9 @@ def conclude(values, best, what, unit=""):
     if apart:
         n = len(values[first])
         text += (
-            f" Each seed of {first} is better than every seed of {join(apart)}. Of two equal "
-            "encodings, chosen beforehand, the seeds would be apart like this in 1 of "
-            f"{math.comb(2 * n, n) // 2} cases; the best of several is apart more often."
+            f" Each seed of {first} is better than every seed of {join(apart)}. With two equal "
+            "encodings, chosen beforehand, the seeds would separate like this in 1 of "
+            f"{math.comb(2 * n, n) // 2} cases; for the best of several, more often."
         )
     if near:
         text += f" The seeds of {first} overlap with those of {join(near)}: no difference is shown."

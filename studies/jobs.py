@@ -134,7 +134,7 @@ def is_up_to_date(file, arguments):
 
 
 def check_flags(path, arguments):
-    """Raise UserError if the finished run in a folder was given other flags than these, or if its
+    """Raise UserError if the finished run in a folder has different flags from these, or if its
     --encoder has been trained again."""
     config, now = read_config(path), typed_flags(arguments)
     for name in dict.fromkeys([*now, *config.get("given", ())]):

@@ -4,8 +4,8 @@
     python -m studies.nope --data path/to/wikitext-2 --size laptop
 
 Causal models with each position encoding, with and without an anchor (every block begins with
-[BOS]), of several depths and lengths; and masked models. Then, with studies.probe_position and its
-neighbours: which layers know positions, when they learn them, which head does it, and why.
+[BOS]), of several depths and lengths; and masked models. Then, with studies.probe_position and
+other probes: which layers know positions, when they learn them, which head does it, and why.
 
 Each run is a folder of its own. Finished runs are not repeated.
 """

@@ -55,7 +55,7 @@ WAVES = (
     lambda T, C: waves(T, C, double=4),
     "the sign of the exponent is wrong: t is divided by 10000^(2i / C).",
     lambda T, C: waves(T, C, double=-2),
-    "the cosines have other frequencies than the sines. A pair shares one: the exponent is 2i / C.",
+    "the cosines and sines differ in frequency. A pair shares one: the exponent is 2i / C.",
     lambda T, C: torch.where(torch.arange(C) % 2 == 0, waves(T, C), waves(T, 2 * C)[:, 1::2]),
     "the positions are counted from 1. The first row is t = 0: sin 0 = 0, cos 0 = 1.",
     lambda T, C: waves(T + 1, C)[1:],
@@ -63,13 +63,13 @@ WAVES = (
 SLOPES = (
     "the first slope is 1. The exponents are counted from k = 1, so it is 2^(-8/n).",
     lambda n: alibi_slopes(n) * 2 ** (8 / 2 ** int(math.log2(n))),
-    "for n that is no power of two, the further slopes are the second, fourth, ... of the next "
+    "if n is not a power of two, the further slopes are the second, fourth, ... of the next "
     "power, which are those you have already. Take its first, third, ...",
     lambda n: further_slopes(n, slice(1, None, 2)),
-    "for n that is no power of two, the further slopes are the first ones of the next power. Take "
+    "if n is not a power of two, the further slopes are the first ones of the next power. Take "
     "every second one: its first, third, ...",
     lambda n: further_slopes(n, slice(None)),
-    "for n that is no power of two, the slopes are the first n of the next power. Take all of the "
+    "if n is not a power of two, the slopes are the first n of the next power. Take all of the "
     "power below, then every second one of the next.",
     lambda n: alibi_slopes(1 << (n - 1).bit_length())[:n],
     "the slopes grow: the exponents need a minus, 2^(-8k/n).",

@@ -205,7 +205,7 @@ DISGUISES = (
     lambda idx, V, rate, gen: disguised(idx, V, choose(idx, rate, gen, 0), gen),
     "random words can be special tokens. Draw ids from 5 to vocab_size - 1.",
     lambda idx, V, rate, gen: disguised(idx, V, choose(idx, rate, gen), gen, lowest=0),
-    "random words go up to vocab_size, which is no id. Draw ids from 5 to vocab_size - 1.",
+    "random words go up to vocab_size, which is not an id. Draw ids from 5 to vocab_size - 1.",
     lambda idx, V, rate, gen: disguised(idx, V + 1, choose(idx, rate, gen), gen),
     "20% become random words and none stays. It is 80% [MASK], 10% random, 10% as they are.",
     lambda idx, V, rate, gen: disguised(idx, V, choose(idx, rate, gen), gen, other=1.0),

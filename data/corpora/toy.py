@@ -4,7 +4,7 @@ Three invented speakers, ada the mayor, bruno the captain and clio the gardener,
 small grammar. They share its rules but use them with different frequencies, so each can say
 whatever the others can.
 
-Nobody knows how well a model could do at best on natural text. Here it is known:
+On natural text, nobody knows the best possible scores. Here they are known:
 
 - Every sentence has exactly one derivation, so P(sentence | speaker) is the product of the
   probabilities of its rules.
@@ -16,7 +16,7 @@ Nobody knows how well a model could do at best on natural text. Here it is known
 
 Two notes on reading results against these floors. A test set is a sample: on 200 sentences even the
 grammar itself varies by a few percent around exp(H / L). And a model trained on all speakers is not
-told who speaks. Meeting each sentence by itself, the best it can do is the average of the three
+told who speaks. For a single sentence, the best it can do is to average the three
 grammars, about 5% above exp(H / L).
 """
 
@@ -232,7 +232,7 @@ def load(seed=0):
     """Return the Corpus of a seed, the same in every process.
 
     Test sentences are drawn like the training ones. The few that repeat one (under 3%) stay:
-    without them, the test set would be off the floor.
+    without them, the floor would not hold.
     """
 
     def draw_rows(part, n):

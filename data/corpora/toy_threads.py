@@ -1,4 +1,4 @@
-"""Generate threads in which it is known exactly what a comment's ancestors tell about its words.
+"""Generate threads for which it is known how much ancestors reveal about a comment's words.
 
     The widows would mend the orchard before the tide with loyalty.
     ├── No orchard, no tide without carters and loyalty.

@@ -75,7 +75,7 @@ def read_finished(folder):
     check_entries(folder / "config.json", model, {"vocab_size": int, "pos": str})
     if kind not in KINDS or not flags:
         raise UserError(
-            f"{folder}: its config.json describes no run of a kind that is compared; "
+            f"{folder}: its config.json is not that of a run that can be compared; "
             f"give runs of {', '.join(KINDS)}"
         )
     check_finished(folder, config)

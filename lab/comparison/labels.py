@@ -14,7 +14,7 @@ LONGEST = 60  # characters of a label made of flags
 def set_labels(configurations, labels):
     """Label each configuration by the flags that differ, or by --labels, names joined by commas.
 
-    A position encoding is written as its name alone. A configuration that the flags do not tell
+    A position encoding is written as its name alone. A configuration that its flags do not tell
     from the others is labelled by its folder, and so are all of them if the flags of one would take
     more than LONGEST characters. Raises UserError for a wrong number of labels.
     """
@@ -22,7 +22,7 @@ def set_labels(configurations, labels):
     if max(map(len, named)) > LONGEST and len(set(folders)) == len(folders):
         named = folders
         if not labels:
-            print("note: rows have the names of folders, since many flags differ; see --labels")
+            print("note: rows are named after folders, since many flags differ; see --labels")
     for configuration, name, folder in zip(configurations, named, folders):
         configuration.label = name if name and named.count(name) == 1 else folder
     if labels:

@@ -78,7 +78,7 @@ def describe(tests):
         return ""
     lines = [
         "McNemar's exact test. It counts the test rows that only one of two models gets right (in "
-        f"brackets: those of the first to those of the second). p < {LEVEL} is significant, "
+        f"brackets: the first one's to the second one's). p < {LEVEL} is significant, "
         "without a correction for the number of pairs.\n"
     ]
     for test in tests:

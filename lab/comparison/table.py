@@ -33,7 +33,7 @@ def heading(name):
 
 
 def column(name, entries, summaries):
-    """Return the cells of a number, all that read like the best in bold.
+    """Return the cells of a number, in bold every one that reads like the best.
 
     A column of training data has no best, since a low training loss can be memorisation.
     """

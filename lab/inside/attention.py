@@ -114,7 +114,7 @@ def measure(run, part, inputs, queries, keys, alone):
     body, cross = body_of(run, part), part == "cross"
     weights, checks = (examine_cross if cross else examine)(body, inputs)  # (L, B, H, T, S)
     H, T = weights.shape[2:4]
-    may = keys.mask[:, None, None, :].expand(-1, H, T, -1)  # attend, (B, H, T, S)
+    may = keys.mask[:, None, None, :].expand(-1, H, T, -1)  # (B, H, T, S): allowed
     if not cross:
         may = may & allowed(body, T)
     content, position = take_apart(body, inputs, cross, may)
@@ -167,7 +167,7 @@ def summary(weights, mask, cross=False):
 
 
 def equal_weights(may, mask, cross):
-    """Return the mean `summary` of heads with equal weights wherever they may (B, H, T, S) be."""
+    """Return the mean `summary` of heads with equal weights where `may` (B, H, T, S) is True."""
     weights = may.float() / may.sum(-1, keepdim=True).clamp(min=1)
     heads = summary(weights[None], mask, cross)
     means = {name: sum(head[name] for head in heads) / len(heads) for name in heads[0]}

@@ -10,7 +10,7 @@ import torch
 from lab.errors import require
 from lab.figures import make_figure, new_figure, styled
 
-GREY = "0.88"  # attention not allowed; no color of the maps
+GREY = "0.88"  # attention not allowed; a color that no map uses
 GAP, TITLE = 0.15, 0.3  # inches between two maps side by side, and above each
 WIDEST = 50.0  # inches of a figure, if maps of 3 inches fit
 ACROSS = 4  # heads per row, if the figure would be over six times as wide as high

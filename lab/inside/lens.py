@@ -15,7 +15,7 @@ from nets.classifier import pool_tokens
 from nets.ensemble import members_of
 
 MOST_WORK = 6 * 10**11  # multiplications, about half a minute of a CPU
-GPU = 100  # times as fast, at least
+GPU = 100  # a GPU is at least this many times as fast
 FEWEST_WORDS = 4  # that are masked in turn, whatever that costs
 
 
@@ -46,7 +46,7 @@ class Answers:
 def ask(view, n_pass=1):
     """Return the Questions of the text of an AttentionView, for n_pass passes through the model.
 
-    Words are masked in turn, also if some are [MASK] already. If all would be too much work, only
+    Words are masked in turn, even if some are [MASK] already. If all would be too much work, only
     some are, evenly spread.
     """
     inputs, kind = view.inputs, view.run.kind

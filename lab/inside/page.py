@@ -189,7 +189,7 @@ def rows_data(run, words, asked, n):
 
 
 def notes(run, words, asked):
-    """Return what else a reader of the answers has to know, "" if nothing."""
+    """Return what else a reader of the answers needs to know, "" if nothing."""
     text, n = "", len(asked.places)
     n_word = len(words) - words.count("[BOS]") - words.count("[EOS]")
     if run.kind in ("mlm", "thread") and n < n_word:

@@ -2,7 +2,7 @@
 
 Each method takes texts as they are typed. It reads them as training did: [BOS] in front, cut to
 --block-size where the model cannot read more, unknown words as [UNK]. Most methods print a note on
-what is unknown or cut.
+unknown words and on truncated texts.
 """
 
 from dataclasses import dataclass
@@ -216,7 +216,7 @@ class OpenRun(LoadedRun):
     # ------------------------------------------------------------------------ reading texts
 
     def can(self, what, *kinds):
-        """Raise UserError if this run is of none of the kinds that can do `what`."""
+        """Raise UserError unless a run of this kind can do `what`."""
         if self.kind not in kinds:
             raise self.cannot(what, " or ".join(SCRIPTS[kind] for kind in kinds))
 

@@ -11,8 +11,8 @@ def take_apart(body, inputs, cross, may):
     weights of a transformer's self-attention, or with cross of its cross-attention.
 
     content is q k^T / sqrt(D). position is the bias, as of ALiBi, and what a rotation changes; None
-    where position is no part of the score: learned, sinusoidal, NoPE and cross-attention. inputs:
-    what the body reads. Entries that may (B, H, T, S) not be attended to are -inf in both.
+    where position is not part of the score: learned, sinusoidal, NoPE and cross-attention. inputs:
+    what the body reads. Both are -inf where `may` (B, H, T, S) forbids attention.
     """
     content, turned = (scores.cpu() for scores in scores_of(body, inputs, cross))
     position = turned - content

@@ -62,7 +62,7 @@ class AttentionView:
         return Picture(heading, self.words, self.keys, self.shown())
 
     def entry(self):
-        """Return what maps.json tells of this view."""
+        """Return the entry of this view in maps.json."""
         return {
             "run": str(self.run.folder),
             "model": describe(self.run),

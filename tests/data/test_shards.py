@@ -245,7 +245,7 @@ def test_continuing_from_a_run_of_another_vocabulary(finished, text, tmp_path):
     prepared(tmp_path / "other", text, *SMALL)
     source = finished("train_lm")
     argv = ("train_lm", *SHORT["train_lm"], "--init-from", source, "--out", tmp_path / "run")
-    told = ("another vocabulary", f"--vocab-from {source}")
+    told = ("a different vocabulary", f"--vocab-from {source}")
     assert_complains(call(*argv, data=tmp_path / "other"), tmp_path / "other", *told)
     prepared(tmp_path / "same", text, "--vocab-from", source)
     succeed(call(*argv, data=tmp_path / "same"))

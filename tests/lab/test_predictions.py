@@ -74,7 +74,7 @@ def test_the_average_of_runs_is_that_of_log_probabilities(tmp_path):
     assert two.predicted.tolist() == [0]
     assert two.accuracies() == {"accuracy/test": 1.0, "accuracy/seen": 1.0}
     write_predictions(tmp_path / "b" / FILE, ["y"], [[0.6, 0.4]], ["one", "two"], [0], [True])
-    with pytest.raises(DataError, match="b: has other test rows than .*a; leave it out"):
+    with pytest.raises(DataError, match="b: has different test rows from .*a; leave it out"):
         average_predictions(folders)
     table = tmp_path / "a" / FILE
     table.write_text(table.read_text().replace("\tone\tone\t", "\tthree\tone\t"))

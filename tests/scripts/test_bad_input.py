@@ -320,7 +320,7 @@ def test_resume_with_data_that_has_changed(own_corpus, tmp_path):
     text = (own_corpus / "train_LM.txt").read_text(encoding="utf-8")
     (own_corpus / "train_LM.txt").write_text(text.replace("ranch", "farm"), encoding="utf-8")
     with unchanged(tmp_path):
-        told = (tmp_path / "run" / "tokenizer.json", "another vocabulary", "restore the data")
+        told = (tmp_path / "run" / "tokenizer.json", "a different vocabulary", "restore the data")
         assert_complains(call("train_lm", *argv, resume=True), own_corpus, *told)
 
 

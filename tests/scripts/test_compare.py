@@ -211,9 +211,9 @@ def test_labels_are_the_flags_that_differ_spelled_as_flags(make, table):
 def test_runs_that_were_not_trained_alike_are_told(make):
     names = [make("a", steps=200, batch_size=16), make("b", pos="alibi", steps=1000, batch_size=16)]
     different = call("compare", *names).out
-    assert "batch-size 16. Not trained alike: steps 200, 1000." in different
+    assert "batch-size 16. Trained differently: steps 200, 1000." in different
     equal = call("compare", names[0], make("c", pos="alibi", steps=200, batch_size=16)).out
-    assert "batch-size 16, steps 200." in equal and "Not trained alike" not in equal
+    assert "batch-size 16, steps 200." in equal and "Trained differently" not in equal
     local = [make(f"w{n}", pos="alibi", window=4, n_layer=n) for n in (1, 2)]
     assert "Causal LM on toy, ALiBi, window 4: single runs" in call("compare", *local).out
     local[1] = make("w3", pos="rope", window=4)
@@ -593,8 +593,8 @@ MISTAKES = {  # what is compared, and what the message says
     "no run": (["."], ["no config.json"]),
     "unfinished": ([damaged(A, "result.json")], ["a: ", "not finished", "train_KIND.py --resume"]),
     "n-grams": ([damaged(TRIGRAMS, "result.json")], ["base: ", "not finished", "repeat its com"]),
-    "no kind": ([damaged(A, "config.json", "{}")], ["a:", "describes no run"]),
-    "no flags": ([damaged(A, "config.json", '{"kind": "lm"}')], ["a:", "describes no run"]),
+    "no kind": ([damaged(A, "config.json", "{}")], ["a:", "is not that of a run"]),
+    "no flags": ([damaged(A, "config.json", '{"kind": "lm"}')], ["a:", "is not that of a run"]),
     "no metrics": ([damaged(A, "metrics.jsonl", "")], ["a:", "metrics.jsonl"]),
     "kinds": ([A, run("b", "mlm")], ["a (Causal LM) and b (Masked LM)", "each kind on its own"]),
     "masked LM and n-grams": ([run("a", "mlm"), TRIGRAMS], ["base", "not comparable"]),

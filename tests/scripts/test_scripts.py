@@ -78,7 +78,7 @@ def test_help_shows_usage_and_every_flag(name):
 
 def test_help_has_the_flags_in_groups():
     text = call("train_lm", "--help").out
-    titles = ["the run:", "the model:", "the length of the training:", "this script:"]
+    titles = ["the run:", "the model:", "the training:", "this script:"]
     places = [text.index(title) for title in [*titles, "the vocabulary:", "the machine:"]]
     assert places == sorted(places)
     assert places[0] < text.index("--seed ") < places[1] < text.index("--pos {") < places[2]

@@ -287,6 +287,6 @@ def test_toy_prints_the_best_possible(tmp_path, monkeypatch):
 
 def test_runs_of_threads_are_neither_compared_nor_encoders(finished, corpus, tmp_path):
     run = finished("train_thread")
-    assert_complains(call("compare", run), run, "no run of a kind that is compared")
+    assert_complains(call("compare", run), run, "is not that of a run that can be compared")
     outcome = call("train_classifier", encoder=run, data=corpus, out=tmp_path / "x")
     assert_complains(outcome, "of kind 'thread'")
