@@ -41,7 +41,8 @@ class Record(dict):
         self.path = path
 
     def __missing__(self, name):
-        raise UserError(f"{self.path}: holds no {name}; {REMEDY}")
+        held = f" (it has {', '.join(self)})"[:500] if self else ""
+        raise UserError(f"{self.path}: holds no {name}{held}; {REMEDY}")
 
 
 def read_record(path):

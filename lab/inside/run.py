@@ -1,8 +1,8 @@
 """A trained run in Python: `run = lab.load_run("out/lm-toy-alibi-0")`.
 
 Each method takes texts as they are typed. It reads them as training did: [BOS] in front, cut to
---block-size where the model cannot read more, unknown words as [UNK]. Most methods print a note on
-unknown words and on truncated texts.
+--block-size where the model cannot read more, unknown words as [UNK]. Notes on stdout name what is
+unknown and what is truncated.
 """
 
 from dataclasses import dataclass
@@ -156,6 +156,9 @@ class OpenRun(LoadedRun):
         require_text(text)
         lines = non_empty_lines(text)
         require((lines, "losses: the text contains no words"))
+        problem = "losses: the text contains [MASK], for which no word is right; leave it out"
+        require((MASK not in self.tokenizer.encode(text).ids, problem))
+        self.note_unknown(text)
         if self.kind == "lm":
             ids = batching.stream(self.tokenizer, lines)
             stride = min(self.config["flags"].get("eval_stride", 0), block_size)
@@ -200,8 +203,8 @@ class OpenRun(LoadedRun):
 
     def embed(self, *texts):
         """Return one vector per text, a numpy array (N, C): the final hidden states, averaged over
-        the tokens. A classifier's are the features that its head reads, (N, n_features), or the
-        log-likelihood of each class."""
+        the tokens with [BOS]. A classifier's are the features that its head reads, (N, n_features),
+        or the log-likelihood of each class."""
         require((texts, "embed: no text; give one or more"))
         return torch.cat([self.vectors(*batch) for batch in self.batches(texts)]).cpu().numpy()
 

@@ -31,7 +31,7 @@ class AttentionView:
     words: list
     keys: list
     checks: list  # of all texts of a call: {"check", "worst", "limit"}
-    heads: list  # the `summary` of this text: see lab/inside/attention.py
+    heads: list  # of each head: distance, entropy, ... (`summary` in lab/inside/attention.py)
     inputs: dict  # what run.model.body reads: this text, or its whole thread
     weights: np.ndarray
     content: np.ndarray  # q k^T / sqrt(D), without positions; -inf if not allowed
