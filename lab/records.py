@@ -41,8 +41,7 @@ class Record(dict):
         self.path = path
 
     def __missing__(self, name):
-        held = f" (it has {', '.join(self)})"[:500] if self else ""
-        raise UserError(f"{self.path}: holds no {name}{held}; {REMEDY}")
+        raise UserError(f"{self.path}: holds no {name}; {REMEDY}")
 
 
 def read_record(path):

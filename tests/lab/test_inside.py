@@ -234,7 +234,6 @@ REFUSED = [  # a kind of run, what it is asked, and the message
     ("mlm", lambda run: run.losses(""), "contains no words"),
     ("mlm", lambda run: run.losses("\n \n"), "contains no words"),
     ("mlm", lambda run: run.losses("we [MASK]"), "contains .MASK.,"),
-    ("lm", lambda run: run.config["pos"], "holds no pos .it has "),
     ("classifier", lambda run: run.classify("a", ""), "contains no words"),
     ("mlm", lambda run: run.fill("a [MASK]", "another [MASK]"), "give one text"),
     ("thread", lambda run: run.fill(), "^fill: "),
