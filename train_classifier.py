@@ -25,7 +25,7 @@ from lab.limits import LARGEST
 from lab.machine import autocast, compile_blocks, set_up_device
 from lab.optim import learning_rate, make_adamw
 from lab.predictions import label_of_seen
-from lab.report import Curves, draw_curve, report_predictions, say_start
+from lab.report import Curves, draw_curve, report_predictions, say_start, say_unknown
 from lab.run import Run
 from lab.sources import load_encoder, sha256_of
 from model import Decoder
@@ -216,13 +216,8 @@ def say_data(run, corpus, note, sets, seen, model, source):
         if rows.n_long:
             long = f"{rows.n_long} of {n[name]} {name} sentences are longer than --block-size"
             run.say(f"  {long} {model.body.config.block_size} and were truncated")
-    vocabulary = "the vocabulary; try --tokenizer bpe"
-    if source:
-        vocabulary = f"{source.folder}; pretrain it on text of the same kind"
     for name in ("train", "test"):
-        unknown = sets[name].unknown()
-        if unknown > 0.1:
-            run.say(f"  note: {unknown:.0%} of the {name} words are unknown to {vocabulary}")
+        say_unknown(run, name, sets[name].unknown(), source)
 
 
 def draw(run, title, possible):

@@ -12,9 +12,10 @@ Neither perplexity is comparable with that of train_lm.py.
 import math
 from dataclasses import dataclass
 
+import torch
 from torch.nn.utils import clip_grad_norm_
 
-from data.batching import generator, length_batches, pad
+from data.batching import fraction_unknown, generator, length_batches, pad
 from data.masking import mask_tokens
 from data.streams import read_blocks, read_sentences
 from data.tokenizer import word_starts
@@ -26,7 +27,7 @@ from lab.figures import name_positions
 from lab.flags import ContinueFlags, MaskFlags, ProcessFlags, TrainFlags, flag, model_config, typed
 from lab.machine import autocast, compile_blocks, set_up_device
 from lab.optim import learning_rate, make_adamw, perplexity
-from lab.report import Curves, draw_curve, say_start
+from lab.report import Curves, draw_curve, say_start, say_unknown
 from lab.run import Run
 from lab.sources import load_init, load_init_from, open_prepared
 from model import Decoder, LanguageModel
@@ -114,6 +115,8 @@ def train(flags):
     say_start(run, f"{text.name}: {sizes}, {len(text.valid):,} for validation", model)
     if text.n_long:
         run.say(f"  {text.n_long} lines are longer than --block-size {T} and were split")
+    words = torch.cat([ids[1:] for ids in text.valid])  # without [BOS]
+    say_unknown(run, "held-out", fraction_unknown(words), source)
 
     # Loop
     task = "next-word" if flags.causal else "masked-LM"

@@ -31,7 +31,7 @@ from lab.figures import name_positions
 from lab.flags import NoiseFlags, TrainFlags, flag, model_config, resolve_pairs, share, typed
 from lab.machine import autocast, compile_blocks, set_up_device
 from lab.optim import learning_rate, make_adamw
-from lab.report import Curves, draw_curve, report_predictions, say_start
+from lab.report import Curves, draw_curve, report_predictions, say_start, say_unknown
 from lab.run import Run
 from lab.sources import load_init_from
 from nets.device import send, send_mask
@@ -121,6 +121,8 @@ def train(flags):
     also = f"{int(seen.sum()):,} of them {stood} among the training rows"
     n = f"{len(rows):,} training rows and {len(texts):,} texts, {len(corpus.test_rows):,} test rows"
     say_start(run, f"{corpus.name}: {n} ({also})", model)
+    for name in ("train", "test"):
+        say_unknown(run, name, sets[name].unknown(), source)
 
     # Loop
     step, logits = -1, {}  # the step last begun, and the latest answers: used by measure()

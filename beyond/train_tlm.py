@@ -88,12 +88,14 @@ def train(flags):
         found = [sentences(tokenizer, side, flags.block_size) for side in zip(*part)]
         return [side for side, _ in found], sum(long for _, long in found)
 
+    def shares_unknown(sides):
+        return [fraction_unknown(torch.cat([ids[1:] for ids in side])) for side in sides]
+
     sides, n_long = encode(kept)
     lengths = [len(a) + len(b) for a, b in zip(*sides)]
-    unknown = [fraction_unknown(torch.cat([ids[1:] for ids in side])) for side in sides]
     foreign = f"--init-from {flags.init_from}: does not know most words of"
     remedy = f"pretrain it with --vocab-from {flags.data} or --tokenizer bpe"
-    for language, share in zip(languages, unknown):
+    for language, share in zip(languages, shares_unknown(sides)):
         require((not source or share < 0.5, f"{foreign} {language}; {remedy}"))
     sets = {}  # {set: {language: {view: batches}}}
     for name, part in ({"valid": held_out} | pairs.tests).items():
@@ -120,8 +122,8 @@ def train(flags):
     optimizer = make_adamw(model, flags.lr, flags.weight_decay)
     what = f"{pairs.name}: {len(kept):,} training pairs ({sum(lengths):,} tokens)"
     say_start(run, f"{what}, {len(held_out):,} for validation", model)
-    for language, share in zip(languages, unknown):
-        run.say(f"  {language:<9}{share:6.1%} of the training words out of vocabulary")
+    for language, share in zip(languages, shares_unknown(encode(held_out)[0])):
+        run.say(f"  {language:<9}{share:6.1%} of the held-out words out of vocabulary")
     if n_long:
         run.say(f"  sentences truncated to --block-size {flags.block_size}: {n_long}")
 

@@ -28,9 +28,9 @@ class Corpus:
 
     def texts(self, without=()):
         """Return all training text, the lines and then the rows' texts, but none of `without`. It
-        makes the vocabulary."""
-        left_out = {normalize(text) for text in without}
-        texts = self.lines + [text for _, text in self.rows]
+        makes the vocabulary. The lines of a file of rows are these rows, which count once."""
+        left_out, rows = {normalize(text) for text in without}, [text for _, text in self.rows]
+        texts = self.lines if set(rows) <= set(self.lines) else self.lines + rows
         return [text for text in texts if normalize(text) not in left_out]
 
     def seen(self):

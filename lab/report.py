@@ -19,6 +19,15 @@ def say_start(run, what, model):
     )
 
 
+def say_unknown(run, name, share, source=None):
+    """Print a note if the vocabulary lacks over a tenth of the words of a set. source: its run."""
+    vocabulary = "the vocabulary; try --tokenizer bpe"
+    if source:
+        vocabulary = f"{source.folder}; pretrain it on text of the same kind"
+    if share > 0.1:
+        run.say(f"  note: {share:.0%} of the {name} words are unknown to {vocabulary}")
+
+
 class Curves(NamedTuple):
     """A panel of curve.png."""
 

@@ -71,7 +71,7 @@ def load_threads(name):
         return Threads("toy", [Tree(*tree) for tree in toy_threads.generate()])
     if path.suffix != ".jsonl" and path.exists():
         raise DataError(
-            f"--data {name}: threads are read from .jsonl files; rename or convert the file"
+            f"--data {name}: threads are read from .jsonl files, a post per line; convert the file"
         )
     if path.suffix != ".jsonl":
         raise DataError(
@@ -96,7 +96,7 @@ def load_threads(name):
             left_out["posts without a comment that has text"] += 1
     if not trees:
         raise DataError(
-            f"{path}: no post has a comment with text; give a file of posts with comments"
+            f'{path}: no post has a comment with text in its "body"; give a file of such posts'
         )
     return Threads(path.stem, trees, left_out)
 
@@ -112,7 +112,7 @@ def parse_post(line):
         problem = f"not JSON ({str(error)[:60]})"
         raise DataError(f"{problem}; each line must be one post as a JSON object") from None
     if not isinstance(post, dict) or not isinstance(post.get("id"), str):
-        parts = 'an "id", a "title" or "selftext", and "comments"'
+        parts = 'an "id" (text, not a number), a "title" or "selftext", and "comments"'
         raise DataError(f"not a post; each line must be a JSON object with {parts}")
     return post
 

@@ -40,6 +40,8 @@ def describe(run):
         words += ", untrained"
     elif "data" in flags:
         words += f", trained on {Path(flags['data']).name}"
+    if run.kind == "mlm" and "languages" in run.config:
+        words += f", reads {run.config['languages'][0]}"
     return words + (f", {run.weights_of}" if run.weights_of else "")
 
 

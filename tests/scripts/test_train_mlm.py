@@ -35,6 +35,14 @@ def test_every_option_of_pretraining_learns(options, corpus, tmp_path):
     assert 0 <= result["accuracy/valid"] <= 1
 
 
+def test_a_vocabulary_of_another_language_is_noted(finished, tmp_path):
+    text, out = tmp_path / "other.txt", tmp_path / "run"
+    text.write_text("".join(f"we qb{n} we qc\n" for n in range(60)), encoding="utf-8")
+    source = finished("train_mlm")
+    done = succeed(call("train_mlm", data=text, init_from=source, steps=0, out=out))
+    assert f"50% of the held-out words are unknown to {source}; pretrain it on" in done.out
+
+
 def test_the_figure_names_the_run_once(corpus, tmp_path, monkeypatch):
     drawn = []
     blank = figures.make_figure(figsize=(1, 1))
