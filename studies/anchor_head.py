@@ -115,7 +115,8 @@ def write_table(measured):
             rows.append([name, loss, *layer_cells([seed["median"] for seed in r[kind]], columns)])
     caption = (
         "Loss on test text in nats per token, and mean distance in tokens from the probe's median "
-        f"position, with all heads and without one (layer.head, one per seed){measured.spread}."
+        f"position, with all heads and without one (layer.head, one per seed){measured.spread}. "
+        f"{measured.flags.budget}"
     )
     header = ["model", "loss", *map(layer_name, range(columns))]
     return tables.write(measured.out / "anchor", header, rows, caption)

@@ -130,7 +130,8 @@ def write_table(measured):
     caption = (
         "Mean difference of the squared length of the first attention's output from the prediction "
         "|m|² + s²/t, and mean distance in tokens of the position that is guessed from the length "
-        f"of each layer's output alone, on test text{measured.spread}. {middles(measured.results)}"
+        f"of each layer's attention output alone, on test text{measured.spread}. "
+        f"{middles(measured.results)}"
     )
     header = ["model", "difference (%)", *(f"layer {i + 1}" for i in range(columns))]
     return tables.write(measured.out / "averages", header, rows, caption)
@@ -154,7 +155,7 @@ def draw(measured):
         axis.set_title(style["label"], fontsize=9)
     axes[0][0].set_ylabel("squared length of the first attention's output")
     axes[0][0].legend(fontsize=7)
-    figure.suptitle(f"Averages over more tokens are shorter: test text of {measured.corpora}")
+    figure.suptitle(f"Averages over t tokens: test text of {measured.corpora}")
     save(figure, measured.out / "averages.png")
 
 

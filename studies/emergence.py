@@ -81,7 +81,8 @@ def write_table(measured):
             rows.append([label, f"{step:,}", loss, *cells])
     caption = (
         "Loss on test text in nats per token, and mean distance in tokens from the probe's median "
-        f"position, by step of the training{measured.spread}. {middles(measured.results)}"
+        f"position, by step of the training{measured.spread}. {middles(measured.results)} "
+        f"{measured.flags.budget}"
     )
     header = ["positions", "step", "loss", *map(layer_name, range(columns))]
     return tables.write(measured.out / "emergence", header, rows, caption)

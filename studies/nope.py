@@ -108,11 +108,10 @@ def study(flags):
     # What is looked at: the main models, those with the anchor beside NoPE, NoPE alone, its depths
     nope = [model for model in main_models if model.pos == "nope"]
     probed = [nope[0], *(model for model in main_models if model.anchor)]
-    few_steps = size["probe"] | {"steps": size["probe"]["steps"] // 5}
     looks = [
         ("probe", "studies.probe_position", [*runs(out, probed), *options(**size["probe"])]),
         ("depth", "studies.probe_position", [*runs(out, depths), *options(**size["probe"])]),
-        ("emergence", "studies.emergence", [*runs(out, nope), *options(**few_steps)]),
+        ("emergence", "studies.emergence", [*runs(out, nope), *options(**size["probe"])]),
         ("anchor", "studies.anchor_head", [*runs(out, nope), *options(**size["probe"])]),
         ("averages", "studies.averages", runs(out, nope)),
         ("order", "studies.probe_order", runs(out, probed)),

@@ -27,6 +27,11 @@ class FitFlags(ProbeFlags):
     lr: float = flag(2e-3, "peak learning rate of the probes; it falls to zero", above=0)
     seed: int = flag(0, "seed of the probes, the blocks and the untrained model")
 
+    @property
+    def budget(self):
+        """What a caption says of the training of the probes, on which their errors depend."""
+        return f"Probes: {self.steps:,} steps on {self.blocks:,} blocks."
+
 
 class Probe(nn.Module):
     """Linear, ReLU, linear, without biases and with Xavier's initial weights.

@@ -100,7 +100,8 @@ def write_table(measured, score, words, nothing):
         for kind, name in (("trained", label), ("untrained", f"{label}, untrained")):
             rows.append([name, *layer_cells([seed[score] for seed in r[kind]], columns), level])
     header = ["positions", *map(layer_name, range(columns)), nothing]
-    caption = f"{words}, on test text{measured.spread}. The lower, the more the layer knows."
+    caption = f"{words}, on test text{measured.spread}. The lower, the more the layer knows. "
+    caption += measured.flags.budget
     return tables.write(measured.out / score, header, rows, caption)
 
 

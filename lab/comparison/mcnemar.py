@@ -77,7 +77,8 @@ def describe(tests):
     if not tests:
         return ""
     lines = [
-        "McNemar's exact test. It counts the test rows that only one of two models gets right (in "
+        "McNemar's exact test. It counts the test rows, seen ones included, that only one of two "
+        "models gets right (in "
         f"brackets: the first one's to the second one's). p < {LEVEL} is significant, "
         "without a correction for the number of pairs.\n"
     ]

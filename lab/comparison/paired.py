@@ -77,10 +77,10 @@ def describe(tests):
     if not tests:
         return ""
     lines = [
-        "Paired t-test over seeds. It compares the log perplexity, averaged over the test sets "
-        "(without any, that of the held-out lines), of runs of the same seed, so it can find a "
-        f"difference even if the bands in the figure overlap. p < {LEVEL} is significant, without "
-        "a correction for the number of pairs.\n"
+        "Paired t-test over seeds. It compares the log perplexity of the table (not that in longer "
+        "blocks), averaged over the test sets (without any, that of the held-out lines), of runs "
+        "of the same seed, so it can find a difference even if the bands in the figure overlap. "
+        f"p < {LEVEL} is significant, without a correction for the number of pairs.\n"
     ]
     for test in tests:
         verdict = "significant" if test["p"] < LEVEL else "not significant"

@@ -34,7 +34,7 @@ def answer_together(configurations, out):
         numbers.append(predictions.accuracies() | macro_f1)
     spread = {name: mean_and_deviation([each[name] for each in numbers]) for name in numbers[0]}
     return Reference(
-        "together",
+        "together" if others else f"together ({len(first.runs)} runs)",
         {name: mean for name, (mean, _) in spread.items()},
         style=(0, (3, 1, 1, 1)),
         folders=folders,

@@ -407,7 +407,7 @@ def test_classifiers_answer_together(make, baseline, table):
     assert (folder / "predictions.tsv").exists() and (other / "predictions.tsv").exists()
 
     alone = table("b0", "b1", "--together")  # all seeds of one configuration
-    assert alone["together"]["accuracy (%) unseen"] == "**100.0**"
+    assert alone["together (2 runs)"]["accuracy (%) unseen"] == "**100.0**"
 
 
 def test_runs_that_cannot_answer_together_are_named(make):

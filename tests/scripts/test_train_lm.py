@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 import torch
-from helpers import SAID, call, result_of, train
+from helpers import SAID, call, result_of, succeed, train
 
 import data
 import train_lm
@@ -115,6 +115,14 @@ def test_split_keeps_test_sentences_out_of_the_vocabulary(own_corpus, tmp_path):
         train("train_lm", *argv, out=run)
         words[split] = load_tokenizer(run / "tokenizer.json").get_vocab()
     assert "Zeppelin" in words["full"] and "Zeppelin" not in words["clean"]
+
+
+def test_a_run_with_the_anchor_is_continued_with_it(corpus, tmp_path):
+    train("train_lm", "--anchor", data=corpus, out=tmp_path / "run")
+    given = dict(data=corpus, init_from=tmp_path / "run", steps=0, out=tmp_path / "on")
+    succeed(call("train_lm", **given))
+    before, after = (result_of(tmp_path / name) for name in ("run", "on"))
+    assert after["perplexity/train"] == before["perplexity/train"]
 
 
 def test_anchored_blocks_are_trained_measured_and_read_alike(corpus, tmp_path, monkeypatch):
