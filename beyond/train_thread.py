@@ -37,7 +37,7 @@ from lab.flags import MaskFlags, ProcessFlags, TrainFlags, flag, model_config
 from lab.limits import LARGEST
 from lab.machine import autocast, compile_blocks, set_up_device
 from lab.optim import learning_rate, make_adamw, perplexity
-from lab.report import Curves, draw_curve, say_start
+from lab.report import Curves, draw_curve, heading, say_start
 from lab.run import Run
 from lab.sources import load_init_from
 from model import LanguageModel
@@ -217,20 +217,22 @@ def check(flags, source):
 
 
 def draw(run, name, result):
-    """Draw curve.png, the validation trees over steps, and depth.png, the test trees by depth."""
+    """Draw curve.png, the validation trees over steps, and depth.png, the test trees by depth,
+    without depths that have less than a twentieth of the words."""
     label, pos = "perplexity of masked words (log scale)", figures.name_positions(run.flags)
     keys = {words: f"perplexity/valid-{view}" for view, words in VIEWS.items()}
     known = {w: result[f"floor/{k}"] for w, k in keys.items() if f"floor/{k}" in result}
     best = {figures.BEST + words: perplexity for words, perplexity in known.items()}
     draw_curve(run, [Curves(f"Held-out trees, {name}, {pos}", label, keys, best, log=True)])
-    depths = [d for d in range(1, DEEPEST + 1) if f"tokens/test-depth-{d}" in result]
+    words = {d: result.get(f"tokens/test-depth-{d}", 0) for d in range(1, DEEPEST + 1)}
+    depths = [d for d in words if words[d] >= result["tokens/test"] / 20]
     lines = {}
     for kind, start in {"": "", "floor/": figures.BEST}.items():
         for view, words in VIEWS.items():
             found = [result.get(f"{kind}perplexity/test-{view}-depth-{d}") for d in depths]
             if None not in found:
                 lines[start + words] = depths, found
-    panel = (f"Test trees, {name}, {pos}", label, lines, {}, True)
+    panel = (heading(run, f"Test trees, {name}, {pos}"), label, lines, {}, True)
     figures.save(figures.curves([panel], "number of ancestors"), run.folder / "depth.png")
 
 

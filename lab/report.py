@@ -28,6 +28,11 @@ def say_unknown(run, name, share, source=None):
         run.say(f"  note: {share:.0%} of the {name} words are unknown to {vocabulary}")
 
 
+def heading(run, title):
+    """Return a title below the run's name, for the first panel of a figure."""
+    return f"{run.folder.name}\n{title}"
+
+
 class Curves(NamedTuple):
     """A panel of curve.png."""
 
@@ -48,8 +53,8 @@ def draw_curve(run, panels, xlabel="step"):
             found = [line for line in lines if name in line]
             if found:
                 shown[label] = [line["step"] for line in found], [line[name] for line in found]
-        heading = title if drawn else f"{run.folder.name}\n{title}"  # above the first panel
-        drawn.append((heading, ylabel, shown, floors, log))
+        above = title if drawn else heading(run, title)
+        drawn.append((above, ylabel, shown, floors, log))
     figures.save(figures.curves(drawn, xlabel), run.folder / "curve.png")
 
 
@@ -62,8 +67,7 @@ def report_predictions(run, corpus, title, logits, seen, result, model):
     about = {"rows/test": len(test.rows), "classes": corpus.classes, "confusion": test.confusion}
     floor = {f"floor/{name}": value for name, value in corpus.floor.items() if name in result}
     run.finish(about | result | test.scores() | floor, model)
-    heading = f"{run.folder.name}\n{title}"
-    drawn = figures.confusion(test.confusion, corpus.classes, heading)
+    drawn = figures.confusion(test.confusion, corpus.classes, heading(run, title))
     figures.save(drawn, run.folder / "confusion.png")
     for line in test.describe_scores() + test.describe_errors():
         run.say(line)
