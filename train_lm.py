@@ -50,13 +50,13 @@ class Flags(TrainFlags, NoiseFlags, ContinueFlags, ProcessFlags):
     tie: bool = flag(True, "the output layer shares the word embeddings")
     anchor: bool = flag(False, "begin every block with [BOS], in training and evaluation")
     valid: float = share(0.0, "share of the lines held out to choose the best step")
-    split: str = flag("full", "clean: remove all sentences of the test rows; i/n: those of part i")
+    split: str = flag("full", "clean: train without the test rows' sentences; i/n: without part i")
     eval_block: str = flag("", "also evaluate in blocks of these lengths, for example 32,64,128")
     eval_stride: int = flag(
         0, "tokens from one evaluation block to the next; 0: no overlap", at_least=0
     )
     eval_train: int = flag(200_000, "evaluate on at most this many training tokens", at_least=1)
-    eval_test: int = flag(0, "at most this many tokens of each other set; 0: all", at_least=0)
+    eval_test: int = flag(0, "evaluate at most this many of each other set; 0: all", at_least=0)
 
 
 @torch.no_grad()

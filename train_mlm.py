@@ -57,7 +57,7 @@ class Flags(MaskFlags, TrainFlags, ContinueFlags, ProcessFlags):
     omit_mask: bool = flag(False, "[MASK] cannot be predicted, and output words have no bias")
     causal: bool = flag(False, "instead of masking, predict every next word of a sentence")
     valid: float = flag(0.05, "share of lines held out to choose the best step", above=0, below=1)
-    split: str = flag("full", "clean: remove all sentences of the test rows; i/n: those of part i")
+    split: str = flag("full", "clean: train without the test rows' sentences; i/n: without part i")
     init: str = flag("", "folder of a Hugging Face RoBERTa to start from")
 
 
@@ -115,8 +115,9 @@ def train(flags):
     say_start(run, f"{text.name}: {sizes}, {len(text.valid):,} for validation", model)
     if text.n_long:
         run.say(f"  {text.n_long} lines are longer than --block-size {T} and were split")
-    words = torch.cat([ids[1:] for ids in text.valid])  # without [BOS]
-    say_unknown(run, "held-out", fraction_unknown(words), source)
+    if source:
+        words = torch.cat([ids[1:] for ids in text.valid])  # without [BOS]
+        say_unknown(run, "held-out", fraction_unknown(words), source)
 
     # Loop
     task = "next-word" if flags.causal else "masked-LM"

@@ -218,7 +218,7 @@ def check(flags, source):
 
 def draw(run, name, result):
     """Draw curve.png, the validation trees over steps, and depth.png, the test trees by depth,
-    without depths that have less than a twentieth of the words."""
+    without depths that have fewer than a twentieth of the words."""
     label, pos = "perplexity of masked words (log scale)", figures.name_positions(run.flags)
     keys = {words: f"perplexity/valid-{view}" for view, words in VIEWS.items()}
     known = {w: result[f"floor/{k}"] for w, k in keys.items() if f"floor/{k}" in result}

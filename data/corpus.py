@@ -29,9 +29,13 @@ class Corpus:
     def texts(self, without=()):
         """Return all training text, the lines and then the rows' texts, but none of `without`. It
         makes the vocabulary. The lines of a file of rows are these rows, which count once."""
-        left_out, rows = {normalize(text) for text in without}, [text for _, text in self.rows]
-        texts = self.lines if set(rows) <= set(self.lines) else self.lines + rows
+        left_out = {normalize(text) for text in without}
+        texts = self.lines if self.is_rows() else self.lines + [text for _, text in self.rows]
         return [text for text in texts if normalize(text) not in left_out]
+
+    def is_rows(self):
+        """Return whether the lines are the texts of the rows, as those of a file of rows are."""
+        return self.lines == [text for _, text in self.rows]
 
     def seen(self):
         """Return for each test row whether its text also appears in a training row."""
@@ -68,7 +72,8 @@ class Corpus:
         distinct = sorted(distinct.values(), key=lambda row: row[1])
         random.Random(0).shuffle(distinct)
         rows = [row for j, row in enumerate(distinct) if j % n != i - 1]
-        return replace(self, rows=rows, test_rows=distinct[i - 1 :: n], floor={})
+        lines = [text for _, text in rows] if self.is_rows() else self.lines
+        return replace(self, rows=rows, lines=lines, test_rows=distinct[i - 1 :: n], floor={})
 
     def clean(self):
         """Return the corpus with the test rows' sentences removed from its training rows and text.

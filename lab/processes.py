@@ -140,7 +140,7 @@ def micro_batches(flags, step, labels, members=1):
 
     labels (M * B, T) hold B rows for each of the M members of an ensemble. Each micro-batch holds
     equally many rows of every member. One process and one part: all rows at once. A process
-    without rows gets one without targets, so that it has gradients to sum. With several
+    without rows gets a row without targets, so that it has gradients to sum. With several
     processes, dropout depends on seed, step and rank.
     """
     n = size() * flags.accumulate

@@ -7,7 +7,7 @@ from data import NAMES, shards
 from data.download import sha256
 from data.tokenizer import is_word_level
 from lab.errors import UserError, require
-from lab.flags import adopt, typed, was_given
+from lab.flags import adopt, typed
 from lab.load import LoadedRun, read_run
 from lab.records import read_config
 from nets.ensemble import Ensemble
@@ -75,9 +75,8 @@ def take_over(flags, source, where):
     asked = typed(flags, "tokenizer", "vocab_size", "vocab_from")
     require((not asked, f"{asked}: {where} brings its vocabulary along; leave that out"))
     adopt(flags, source.model.body.config, where)
-    anchor = source.config["flags"].get("anchor", False)  # its blocks begin with [BOS]
-    if hasattr(flags, "anchor") and not was_given(flags, "anchor"):
-        flags.anchor = anchor
+    if hasattr(flags, "anchor") and not flags.resume:  # resumed runs have their own value
+        flags.anchor = flags.anchor or bool(source.config["flags"].get("anchor"))
     flags.tokenizer = tokenizer_kind(source.tokenizer)
 
 

@@ -78,9 +78,8 @@ def describe(tests):
         return ""
     lines = [
         "McNemar's exact test. It counts the test rows, seen ones included, that only one of two "
-        "models gets right (in "
-        f"brackets: the first one's to the second one's). p < {LEVEL} is significant, "
-        "without a correction for the number of pairs.\n"
+        f"models gets right (in brackets: first to second). p < {LEVEL} is significant, without a "
+        "correction for the number of pairs.\n"
     ]
     for test in tests:
         counts = "; ".join(map(spell, test["results"]))

@@ -92,7 +92,8 @@ def test_quoted_fields_hold_commas_quotes_and_line_ends(tmp_path):
 def test_a_csv_file_is_a_corpus(tmp_path):
     tsv = data.load(write(tmp_path / "mine.tsv", ""))
     assert data.load(write(tmp_path / "mine.csv", "label,text\n", line="{},{}\n")) == tsv
-    assert tsv.texts() == [text for _, text in tsv.rows]  # which are also its lines: each once
+    for corpus in (tsv, tsv.split("clean")[0], tsv.split("1/3")[0]):
+        assert corpus.texts() == [text for _, text in corpus.rows]  # also its lines: each once
 
 
 # ---------------------------------------------------------------------------- mistakes

@@ -114,7 +114,7 @@ def test_loss_sums_over_all_targets_that_are_not_ignored(body, norm_first, kind)
     torch.testing.assert_close(model.loss(idx, other, mask), expected)
 
 
-def test_targets_of_another_shape_are_refused():
+def test_too_few_targets_are_refused():
     model, idx = tiny_model(Decoder), torch.randint(5, 30, (3, 8))
     with pytest.raises(RuntimeError, match=r"\[3, 8\].*size 21"):
         model.loss(idx, idx[:, 1:])

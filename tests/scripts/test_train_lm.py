@@ -125,6 +125,14 @@ def test_a_run_with_the_anchor_is_continued_with_it(corpus, tmp_path):
     assert after["perplexity/train"] == before["perplexity/train"]
 
 
+def test_the_anchor_can_be_added_to_a_run_without_it(corpus, tmp_path):
+    train("train_lm", data=corpus, out=tmp_path / "run")
+    given = dict(data=corpus, init_from=tmp_path / "run", steps=0, out=tmp_path / "on")
+    succeed(call("train_lm", "--anchor", **given))
+    resumed = call("train_lm", "--resume", out=tmp_path / "on")
+    assert "--anchor" not in succeed(resumed).out and load_run(tmp_path / "on").anchor
+
+
 def test_anchored_blocks_are_trained_measured_and_read_alike(corpus, tmp_path, monkeypatch):
     seen, loss = [], LanguageModel.loss
 
