@@ -150,8 +150,9 @@ def middles(results):
 def mark_middle(axis, distance):
     """Draw the distance of a guess that is always the middle as a line with its name."""
     axis.axhline(distance, color="0.6", linewidth=0.9)
-    how = dict(transform=axis.get_yaxis_transform(), fontsize=7, color="0.4", ha="right")
-    axis.text(0.98, distance, "always the middle", va="bottom", **how)
+    how = dict(xycoords=axis.get_yaxis_transform(), fontsize=7, color="0.4", ha="right")
+    above = dict(xytext=(0, 3), textcoords="offset points")  # of the markers on the line
+    axis.annotate("always the middle", (0.98, distance), **above, **how)
 
 
 def count_ticks(axis, most):
