@@ -12,10 +12,9 @@ Neither perplexity is comparable with that of train_lm.py.
 import math
 from dataclasses import dataclass
 
-import torch
 from torch.nn.utils import clip_grad_norm_
 
-from data.batching import fraction_unknown, generator, length_batches, pad
+from data.batching import generator, length_batches, pad, share_unknown
 from data.masking import mask_tokens
 from data.streams import read_blocks, read_sentences
 from data.tokenizer import word_starts
@@ -116,8 +115,7 @@ def train(flags):
     if text.n_long:
         run.say(f"  {text.n_long} lines are longer than --block-size {T} and were split")
     if source:
-        words = torch.cat([ids[1:] for ids in text.valid])  # without [BOS]
-        say_unknown(run, "held-out", fraction_unknown(words), source)
+        say_unknown(run, "held-out", share_unknown(text.valid), source)
 
     # Loop
     task = "next-word" if flags.causal else "masked-LM"

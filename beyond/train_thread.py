@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn.utils import clip_grad_norm_
 
-from data.batching import by_epoch, fraction_unknown, generator
+from data.batching import by_epoch, generator, share_unknown
 from data.masked_comments import (
     DEEPEST,
     GROUPS,
@@ -124,8 +124,8 @@ def train(flags):
     what = f"{len(forest.texts) - trees['train']:,} comments, {n_tokens:,} tokens"
     sizes = f"{trees['valid']:,} for validation, {trees['test']:,} for the test"
     say_start(run, f"{name}: {trees['train']:,} training trees ({what}), {sizes}", model)
-    words = torch.cat([sequence[1:] for sequence in forests["test"].sequences])
-    run.say(f"  {fraction_unknown(words):.1%} of the test words out of vocabulary")
+    unknown = share_unknown(forests["test"].sequences)
+    run.say(f"  {unknown:.1%} of the test words out of vocabulary")
     for what, n in notes.items():
         run.say(f"  {n:,} {what}")
 

@@ -17,7 +17,7 @@ import torch
 from torch.nn.utils import clip_grad_norm_
 
 from data import batching
-from data.batching import by_epoch, fraction_unknown, generator, length_batches, sentences
+from data.batching import by_epoch, generator, length_batches, sentences, share_unknown
 from data.corpora.pairs import load_pairs
 from data.masked_pairs import VIEWS, masked_test_set
 from data.masking import mask_tokens
@@ -88,15 +88,12 @@ def train(flags):
         found = [sentences(tokenizer, side, flags.block_size) for side in zip(*part)]
         return [side for side, _ in found], sum(long for _, long in found)
 
-    def shares_unknown(sides):
-        return [fraction_unknown(torch.cat([ids[1:] for ids in side])) for side in sides]
-
     sides, n_long = encode(kept)
     lengths = [len(a) + len(b) for a, b in zip(*sides)]
     foreign = f"--init-from {flags.init_from}: does not know most words of"
     remedy = f"pretrain it with --vocab-from {flags.data} or --tokenizer bpe"
-    for language, share in zip(languages, shares_unknown(sides)):
-        require((not source or share < 0.5, f"{foreign} {language}; {remedy}"))
+    for language, side in zip(languages, sides):
+        require((not source or share_unknown(side) < 0.5, f"{foreign} {language}; {remedy}"))
     sets = {}  # {set: {language: {view: batches}}}
     for name, part in ({"valid": held_out} | pairs.tests).items():
         require((len(part) > 1, f"{where}: {name} has a single pair; give at least two"))
@@ -122,8 +119,10 @@ def train(flags):
     optimizer = make_adamw(model, flags.lr, flags.weight_decay)
     what = f"{pairs.name}: {len(kept):,} training pairs ({sum(lengths):,} tokens)"
     say_start(run, f"{what}, {len(held_out):,} for validation", model)
-    for language, share in zip(languages, shares_unknown(encode(held_out)[0])):
-        run.say(f"  {language:<9}{share:6.1%} of the held-out words out of vocabulary")
+    for language, side in zip(languages, encode(held_out)[0]):
+        run.say(
+            f"  {language:<9}{share_unknown(side):6.1%} of the held-out words out of vocabulary"
+        )
     if n_long:
         run.say(f"  sentences truncated to --block-size {flags.block_size}: {n_long}")
 

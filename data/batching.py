@@ -146,3 +146,8 @@ def by_epoch(n_items, batch_size, seed, make, first=0):
 def fraction_unknown(ids):
     """Return the share of ids that are unknown to the vocabulary."""
     return (ids == UNK).float().mean().item()
+
+
+def share_unknown(sequences):
+    """Return the share of unknown words in sequences, without the [BOS] that begins each."""
+    return fraction_unknown(torch.cat([ids[1:] for ids in sequences]))

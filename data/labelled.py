@@ -38,8 +38,7 @@ class Rows:
 
     def unknown(self):
         """Return the share of the words that are unknown to the vocabulary."""
-        words = torch.cat([sequence[1:] for sequence in self.sequences])  # without [BOS]
-        return batching.fraction_unknown(words)
+        return batching.share_unknown(self.sequences)
 
     def batch(self, rows):
         """Return idx and mask (B, T) of some rows."""

@@ -9,7 +9,7 @@ from model import init_weights
 
 
 class Classifier(nn.Module):
-    """A body, its states pooled into one vector per sentence, and a head. Draws all weights anew.
+    """A body, its states pooled into one vector per sentence, and a head; all get new weights.
 
     pool: mean, max, min (over real tokens), first or last (token), or several joined by +.
     layers: "last" pools the body's output, "all" also every state below it; a number pools that

@@ -29,7 +29,7 @@ class FitFlags(ProbeFlags):
 
     @property
     def budget(self):
-        """What a caption says of the training of the probes, on which their errors depend."""
+        """The training of the probes in words, for captions: their errors depend on it."""
         return f"Probes: {self.steps:,} steps on {self.blocks:,} blocks."
 
 
