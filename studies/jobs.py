@@ -29,8 +29,12 @@ from lab.signals import SIGNALS, Interrupted, set_handlers
 class JobFlags:
     """the runs"""
 
-    jobs: int = flag(0, "runs at a time; 0: one per GPU, or without one per core", at_least=0)
+    jobs: int = flag(0, "runs at a time; 0: one per core, but at most 4 per GPU", at_least=0)
     device: str = flag("auto", "where to compute; auto: CUDA if present", ("auto", "cpu", "cuda"))
+
+    @property
+    def at_most_per_gpu(self):
+        return 4  # a small model leaves most of a GPU unused
 
 
 @dataclass
@@ -40,10 +44,14 @@ class StudyFlags(JobFlags):
     data: str = flag("toy", "corpus, as in the training scripts")
     size: str = flag(
         "laptop",
-        "models and budget: minutes; about an hour with WikiText-2; a night, or a GPU",
+        "models and budget: minutes; about an hour with WikiText-2; a night, or a GPU per run",
         ("quick", "laptop", "full"),
     )
     seeds: int = flag(3, "seeds of the main models", at_least=1, at_most=1000)
+
+    @property
+    def at_most_per_gpu(self):
+        return 1 if self.size == "full" else 4
 
 
 def options(**values):
@@ -74,12 +82,13 @@ def run_all(out, stages, flags, cost=lambda arguments: 1.0, may_diverge=False):
 
 
 def list_places(flags, n_gpus):
-    """Return the environment variables of each job that runs at a time: a GPU each, or none."""
+    """Return the environment variables, such as the GPU, of each of the jobs that run at a time."""
     gpus = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(n_gpus)))).split(",")
     if flags.device == "cpu" or not n_gpus:
         require((flags.device != "cuda", "--device cuda: no GPU was found; use --device cpu"))
         return [{"CUDA_VISIBLE_DEVICES": ""}] * (flags.jobs or cores())
-    return [{"CUDA_VISIBLE_DEVICES": gpus[i % n_gpus]} for i in range(flags.jobs or n_gpus)]
+    n_jobs = flags.jobs or max(n_gpus, min(cores(), n_gpus * flags.at_most_per_gpu))
+    return [{"CUDA_VISIBLE_DEVICES": gpus[i % n_gpus]} for i in range(n_jobs)]
 
 
 def run_job(out, folder, module, arguments, progress, places, may_diverge=False):

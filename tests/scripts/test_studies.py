@@ -19,7 +19,7 @@ from lab.records import read_record
 from lab.resume import can_resume
 from lab.signals import Interrupted, own_signals
 from studies import clap, nope
-from studies.jobs import JobFlags, Progress, is_finished, list_places, run_all, run_job
+from studies.jobs import JobFlags, Progress, StudyFlags, is_finished, list_places, run_all, run_job
 
 
 def test_study_nope(corpus, tmp_path, monkeypatch, jobs_in_process):
@@ -225,14 +225,17 @@ def test_the_time_left_is_estimated_from_the_steps_of_this_call(tmp_path, monkey
 
 
 def test_jobs_share_the_gpus_or_leave_them_alone(monkeypatch):
-    def gpus(n, visible=None, **flags):
+    def gpus(n, visible=None, kind=JobFlags, **flags):
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         if visible:
             monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-        return [place["CUDA_VISIBLE_DEVICES"] for place in list_places(JobFlags(**flags), n)]
+        return [place["CUDA_VISIBLE_DEVICES"] for place in list_places(kind(**flags), n)]
 
-    assert gpus(2) == ["0", "1"] and gpus(2, jobs=3) == ["0", "1", "0"]
-    assert gpus(2, "5,7") == ["5", "7"] and gpus(1, jobs=2, device="cuda") == ["0", "0"]
+    monkeypatch.setattr("studies.jobs.cores", lambda: 6)
+    assert gpus(1) == ["0"] * 4 and gpus(2) == ["0", "1"] * 3 and gpus(8) == [*"01234567"]
+    assert gpus(2, kind=StudyFlags, size="full") == ["0", "1"] and gpus(2, jobs=3) == [*"010"]
+    assert gpus(1, kind=StudyFlags) == ["0"] * 4
+    assert gpus(2, "5,7", jobs=2) == ["5", "7"] and gpus(1, jobs=2, device="cuda") == ["0", "0"]
     assert gpus(2, jobs=2, device="cpu") == gpus(0, jobs=2) == ["", ""]
     with pytest.raises(UserError, match="--device cuda: no GPU was found"):
         gpus(0, device="cuda")
