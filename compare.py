@@ -3,9 +3,9 @@
     python compare.py out/lm-speeches-*
 
 Runs that differ only in the seed are one configuration, named by the flags that differ from the
-others. In --out: compare.png over training, train-short-test-long.png over lengths (figures also
-as .pdf), the table as compare.md and compare.tex, and all numbers as compare.json. McNemar's test
-on the same test rows (classifiers) and a paired t-test over seeds (perplexities) say which
+others. In --out: a figure over training and a table (compare.png, .pdf, .md, .tex), for runs with
+--eval-block also over lengths (train-short-test-long), and all numbers as compare.json. McNemar's
+test on the same test rows (classifiers) and a paired t-test over seeds (perplexities) say which
 differences could be chance.
 """
 
@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from data.files import printable, write_json
 from lab import tables
 from lab.command import main
-from lab.comparison import mcnemar, paired, panels
+from lab.comparison import lengths, mcnemar, paired, panels
 from lab.comparison.comparable import check_comparable
 from lab.comparison.configurations import make_configurations, references
 from lab.comparison.finished import KINDS, read_finished
@@ -30,7 +30,6 @@ from lab.flags import flag
 from lab.folder import figures_folder
 from lab.predictions import label_of_seen
 
-LENGTHS = "train-short-test-long"
 TRAINING = ("block_size", "batch_size", "lr", "steps", "epochs")
 SETS = {"train": "training data", "valid": "held-out lines", "unseen": "test, unseen"}
 
@@ -71,10 +70,17 @@ def compare(flags):
 
     older_exists = (out / "compare.json").exists()
     out.mkdir(parents=True, exist_ok=True)
-    drawn = draw(out, configurations, others)
+    for ending in (".png", ".pdf", ".md", ".tex"):
+        (out / (lengths.NAME + ending)).unlink(missing_ok=True)  # of an earlier comparison
+    has_lengths = trained[0].kind == "lm" and bool(lengths.longer_blocks(configurations))
+    draw(out, configurations, others, has_lengths)
     header, rows = make_table(configurations, others)
     words = caption(configurations, others)
     text = tables.write(out / "compare", header, rows, words, left=2, label=out.name, more=tested)
+    longest = []
+    if has_lengths:
+        below, longest = lengths.write_table(configurations, subject(configurations), out)
+        text += "\n" + below
     numbers = {
         "kind": trained[0].kind,
         "data": trained[0].data,
@@ -82,10 +88,12 @@ def compare(flags):
         "others": {reference.label: reference.numbers for reference in others},
         "mcnemar": tests,
         "paired": orders,
+        "paired at the longest": longest,
     }
     write_json(out / "compare.json", numbers)
     print(text, *(printable(f"note: {note}") + "\n" for note in notes + more_notes), sep="\n")
-    files = ", ".join([*drawn, "compare.md", "compare.tex", "compare.json"])
+    names = " and ".join(["compare", lengths.NAME][: 1 + has_lengths])
+    files = f"{names} (.png, .pdf, .md, .tex), compare.json"
     older = "; replaced an older comparison (--out NAME keeps both)" if older_exists else ""
     print(f"configurations: {len(configurations)}, runs: {len(trained)}; {out}: {files}{older}")
 
@@ -134,8 +142,8 @@ def subject(configurations):
 # ---------------------------------------------------------------------------- the figures
 
 
-def draw(out, configurations, others):
-    """Draw compare.png and, with several evaluation lengths, the other; return their names."""
+def draw(out, configurations, others, has_lengths):
+    """Draw the figure over training and, with several evaluation lengths, that over lengths."""
     first, title = configurations[0].runs[0], subject(configurations)
     names = [
         name
@@ -162,16 +170,13 @@ def draw(out, configurations, others):
         Panel(p.title, p.ylabel, {c.legend: c.by_length(name) for c in configurations})
         for name, p in zip(names, over_steps)
     ]
-    longer = any(len(xs) > 1 for panel in over_lengths for xs, *_ in panel.lines.values())
-    if first.kind == "lm" and longer:
+    if has_lengths:
         trained = {c.runs[0].flags.get("block_size", 0) for c in configurations}
         undefined = [c.legend for c in configurations if c.runs[0].flags.get("pos") == "learned"]
-        figures[LENGTHS] = panels.draw_over_lengths(title, over_lengths, trained, undefined)
+        figures[lengths.NAME] = panels.draw_over_lengths(title, over_lengths, trained, undefined)
     for ending in (".png", ".pdf"):
-        (out / (LENGTHS + ending)).unlink(missing_ok=True)  # of an earlier comparison
         for name, figure in figures.items():
             save(figure, out / (name + ending))
-    return [name + ending for name in figures for ending in (".png", ".pdf")]
 
 
 def panel(name, configurations, others, in_epochs):

@@ -272,6 +272,7 @@ def report_parts(out, written):
         lengths,
         picture("compare/compare.png", "Perplexity over steps"),
         "## Train short, test long",
+        read_table(out / "compare" / "train-short-test-long.md"),
         picture("compare/train-short-test-long.png", "Perplexity at longer blocks"),
         "## Does the order of the words matter?",
         read_table(out / "order" / "order.md"),

@@ -13,9 +13,9 @@ from data.corpus import hold_out
 from lab import tables
 from lab.comparison.configurations import make_configurations
 from lab.comparison.finished import read_finished
-from lab.comparison.labels import set_labels
+from lab.comparison.labels import in_label, set_labels
 from lab.errors import require
-from lab.figures import COLORS, POSITION_COLORS, POSITION_NAMES
+from lab.figures import COLORS, POSITION_COLORS
 from lab.flags import flag
 from lab.folder import figures_folder
 from lab.inside.answers import losses_of_blocks
@@ -123,7 +123,7 @@ def labelled(folders, labels=""):
     enough all that differs, or the names of --labels."""
     found = make_configurations([read_finished(folder) for folder in folders])
     set_labels(found, labels)
-    positions = [POSITION_NAMES[c.runs[0].settings["pos"]] for c in found]
+    positions = [in_label("pos", c.runs[0].settings["pos"]) for c in found]
     if len(set(positions)) == len(found) and not labels:
         return dict(zip(positions, found))
     return {configuration.label: configuration for configuration in found}

@@ -4,6 +4,7 @@ Runs of the same seed are compared with each other, which removes what the seed 
 """
 
 import math
+import re
 import statistics
 from itertools import combinations
 
@@ -26,15 +27,17 @@ def p_value(t, n):
     return max(0.0, 1 - inside)
 
 
-def compare_pairs(configurations):
+def compare_pairs(configurations, length=None):
     """Test every two configurations of several seeds on their mean log perplexity, the best first.
 
     Perplexities of test sets are compared, without test sets those of the held-out sentences.
+    length: of the blocks in evaluation, in tokens (default: as in training).
+
     Returns (tests, notes). A test is {"better", "worse": labels, "seeds": number, "percent": by how
     much the perplexity is higher, "deviation": of that over the seeds, "p"}. A note says which
     configurations are not tested, since they share fewer than two seeds.
     """
-    scored = [(scores(c), c.label) for c in configurations]
+    scored = [(scores(c, length), c.label) for c in configurations]
     several = [(values, label) for values, label in scored if len(values) > 1]
     lone = [label for values, label in scored if len(values) == 1]
     ranked = sorted(several, key=lambda pair: statistics.fmean(pair[0].values()))
@@ -60,26 +63,31 @@ def compare_pairs(configurations):
     return tests, notes
 
 
-def scores(configuration):
-    """Return {seed: mean log perplexity} of a configuration, {} without perplexities."""
+def scores(configuration, length=None):
+    """Return {seed: mean log perplexity} of a configuration, {} without perplexities.
+
+    length: of the blocks in evaluation, in tokens (default: as in training).
+    """
     found = {}
     for run in configuration.runs:
-        names = {n for n in run.numbers if n.startswith("perplexity/") and "@" not in n}
-        names -= {"perplexity/train"}
-        names = names - {"perplexity/valid"} or names
+        longer = length and length != run.flags.get("block_size")
+        at = f"@{length}" if longer else ""
+        names = {n for n in run.numbers if re.fullmatch(rf"perplexity/[^@]+{at}", n)}
+        names -= {f"perplexity/train{at}"}
+        names = names - {f"perplexity/valid{at}"} or names
         if names:
             found[run.seed] = statistics.fmean(math.log(run.numbers[name]) for name in names)
     return found
 
 
-def describe(tests):
+def describe(tests, where="of the table"):
     """Return the tests as text, one line each; "" without any."""
     if not tests:
         return ""
     lines = [
-        "Paired t-test over seeds. It compares the log perplexity of the table (not that in longer "
-        "blocks), averaged over the test sets (without any, that of the held-out lines), of runs "
-        "of the same seed, so it can find a difference even if the bands in the figure overlap. "
+        f"Paired t-test over seeds. It compares the log perplexity {where}, averaged over the test "
+        "sets (without any, that of the held-out lines), of runs of the same seed, so it can find "
+        "a difference even if the bands in the figure overlap. "
         f"p < {LEVEL} is significant, without a correction for the number of pairs.\n"
     ]
     for test in tests:

@@ -12,11 +12,15 @@ METRICS = {  # columns in this order: (heading, the best value of a column, digi
 SHARES = ("accuracy", "macro_f1", "exact")  # metrics from 0 to 1, shown in percent
 
 
-def make_table(configurations, others):
-    """Return (header, rows) for lab.tables: configurations, a line, then what to compare with."""
+def make_table(configurations, others, summaries=()):
+    """Return (header, rows) for lab.tables: configurations, a line, then what to compare with.
+
+    summaries: the numbers of each row (default: all but those in longer blocks).
+    """
     entries = configurations + others
-    summaries = [entry.summary() for entry in entries]
-    found = dict.fromkeys(name for c in configurations for name in c.summary() if "@" not in name)
+    summaries = summaries or [entry.summary() for entry in entries]
+    ours = summaries[: len(configurations)]
+    found = dict.fromkeys(name for numbers in ours for name in numbers if "@" not in name)
     names = [name for m in METRICS for name in found if name.partition("/")[0] == m]
     columns = [column(name, entries, summaries) for name in names]
     rows = [[entry.label, entry.seeds or "–", *cells] for entry, *cells in zip(entries, *columns)]

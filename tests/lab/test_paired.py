@@ -21,7 +21,7 @@ def test_p_at_the_points_of_the_table(n):
 def configuration(label, perplexities):
     others = {"perplexity/a@64": 1.0, "perplexity/train": 1.0}  # which do not count
     runs = [
-        SimpleNamespace(seed=seed, numbers={"perplexity/a": p} | others)
+        SimpleNamespace(seed=seed, numbers={"perplexity/a": p} | others, flags={})
         for seed, p in perplexities.items()
     ]
     return SimpleNamespace(label=label, runs=runs)

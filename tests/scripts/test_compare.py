@@ -475,15 +475,41 @@ def test_figures_are_written_and_a_stale_one_goes(make, baseline):
     out, folder = succeed(call("compare", *names)).out, Path("out/compare")
     assert is_picture(folder / "compare.png")
     assert is_picture(folder / "train-short-test-long.png")
-    figures = "compare.png, compare.pdf, train-short-test-long.png, train-short-test-long.pdf"
-    expected = f"configurations: 2, runs: 3; out/compare: {figures}, compare.md, "
-    assert out.splitlines()[-1].startswith(expected)
+    files = "compare and train-short-test-long (.png, .pdf, .md, .tex), compare.json"
+    assert out.splitlines()[-1] == f"configurations: 2, runs: 3; out/compare: {files}"
     again = succeed(call("compare", "c", make("d", seed=1, result=test))).out
     assert "replaced" not in out and again.endswith(
         "replaced an older comparison (--out NAME keeps both)\n"
     )
-    assert is_picture(folder / "compare.png")
-    assert not (folder / "train-short-test-long.png").exists()
+    assert is_picture(folder / "compare.png") and not [*folder.glob("train-short-test-long*")]
+
+
+def test_longer_blocks_have_a_table_and_a_test(make):
+    def result(*perplexities):
+        names = ("ada", "bruno", "ada@64", "bruno@64", "train@64", "ada@128", "bruno@128")
+        found = {f"perplexity/{name}": p for name, p in zip(names, perplexities)}
+        return {"tokens/ada": 50, "tokens/bruno": 50} | found
+
+    names = [
+        make("a0", pos="alibi", result=result(10, 40, 10, 40, 1, 20, 80)),
+        make("a1", pos="alibi", seed=1, result=result(20, 80, 10, 40, 1, 20, 80)),
+        make("b0", pos="nope", result=result(40, 40, 20, 20, 1, 30, 120)),
+        make("b1", pos="nope", seed=1, result=result(40, 40, 30, 30, 1, 30, 120)),
+        make("c", block_size=64, result=result(5, 5)),
+    ]
+    out = succeed(call("compare", *names)).out
+    text = Path("out/compare/train-short-test-long.md").read_text(encoding="utf-8")
+    assert text in out
+    rows = [[c.strip() for c in line.split("|")[1:-1]] for line in text.splitlines()[:5]]
+    assert rows[0][2:] == [f"perplexity {n} tokens" for n in (32, 64, 128)]
+    # Geometric means over the two test sets: of 10 and 40, 20; of 20 and 80, 40
+    label, seeds, *cells = rows[2]
+    assert "ALiBi" in label and cells == ["**30.0** ± 14.1", "20.00 ± 0.00", "**40.0** ± 0.0"]
+    assert rows[3][2:] == ["40.0 ± 0.0", "25.00 ± 7.07", "60.0 ± 0.0"]
+    assert rows[4][2:] == ["–", "**5.00**", "–"]  # trained with 64 tokens, and measured there
+    assert "Trained with 32 or 64 tokens." in text and "in blocks of 128 tokens" in text
+    (test,) = outputs()["paired at the longest"]
+    assert test["percent"] == pytest.approx(50) and test["seeds"] == 2
 
 
 @pytest.mark.parametrize(
