@@ -106,12 +106,12 @@ class OpenRun(LoadedRun):
         """Return the text continued, filled or translated n times. For lm and seq2seq runs.
 
         tokens: most tokens to write. temperature: below 1, likelier words; 0: the likeliest, once.
-        top_k: words to choose from. Each sample has random numbers of its own.
+        top_k: words to choose from, None: all. Each sample has random numbers of its own.
         """
         self.can("write text", "lm", "seq2seq")
         require(
             (temperature >= 0, f"temperature {temperature}: must be at least 0"),
-            (top_k >= 1, f"top_k {top_k}: must be at least 1"),
+            (top_k is None or top_k >= 1, f"top_k {top_k}: must be at least 1"),
         )
         shown, ids = self.read(text)
         write = self.continued if self.kind == "lm" else self.rewritten
