@@ -79,7 +79,8 @@ def compare(flags):
     text = tables.write(out / "compare", header, rows, words, left=2, label=out.name, more=tested)
     longest = []
     if has_lengths:
-        below, longest = lengths.write_table(configurations, subject(configurations), out)
+        about = spread_and_best(configurations, configurations)
+        below, longest = lengths.write_table(configurations, out, subject(configurations), about)
         text += "\n" + below
     numbers = {
         "kind": trained[0].kind,
@@ -98,13 +99,20 @@ def compare(flags):
     print(f"configurations: {len(configurations)}, runs: {len(trained)}; {out}: {files}{older}")
 
 
-def caption(configurations, others):
-    first, best, spread = configurations[0].runs[0], "", "a single run"
-    if sum(entry.ranked for entry in configurations + others) > 1:
+def spread_and_best(configurations, entries):
+    """Return what a caption says of ± and of the bold cells among the entries of a table."""
+    best, spread = "", "a single run"
+    if sum(entry.ranked for entry in entries) > 1:
         best = " The best on held-out and test data is bold, even if the difference may be chance."
         spread = "single runs, so differences may come from the seed"
     if any(len(c.runs) > 1 for c in configurations):
         spread = "mean ± sample standard deviation over the seeds given"
+    return f"{spread}.{best}"
+
+
+def caption(configurations, others):
+    first = configurations[0].runs[0]
+    about = spread_and_best(configurations, configurations + others)
     equal, unequal = [], []
     flags = [c.runs[0].flags for c in configurations]
     for name in ("n_layer", "n_head", "n_embd", *TRAINING):
@@ -125,14 +133,16 @@ def caption(configurations, others):
     alike = f" Settings: {', '.join(equal)}." if equal else ""
     alike += f" Trained differently: {'; '.join(unequal)}." if unequal else ""
     note = KINDS[first.kind].note
-    return f"{subject(configurations)}: {spread}. {note}{seen}{best}{n_row}{alike}"
+    return f"{subject(configurations)}: {about} {note}{seen}{n_row}{alike}"
 
 
 def subject(configurations):
     """Return the kind of model and its data, with the position encoding and window all share."""
     first = configurations[0].runs[0]
-    text = f"{KINDS[first.kind].name} on {first.data}"
-    each = ({c.runs[0].flags.get(name) for c in configurations} for name in ("pos", "window"))
+    flags = [c.runs[0].flags for c in configurations]
+    frozen = all(f.get("tune") == "frozen" and (f.get("encoder") or f.get("init")) for f in flags)
+    text = KINDS[first.kind].name + " with frozen features" * bool(frozen) + f" on {first.data}"
+    each = ({f.get(name) for f in flags} for name in ("pos", "window"))
     pos, window = (values.pop() if len(values) == 1 else None for values in each)
     if pos:
         return f"{text}, {name_positions(SimpleNamespace(pos=pos, window=window))}"

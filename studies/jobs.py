@@ -59,11 +59,11 @@ def options(**values):
     return [word for name, value in values.items() for word in (spelled(name), str(value))]
 
 
-def run_all(out, stages, flags, cost=lambda arguments: 1.0, may_diverge=False):
+def run_all(out, stages, flags, cost=lambda module, arguments: 1.0, may_diverge=False):
     """Run all jobs of a stage before the next stage begins.
 
     A job is (folder, module, arguments) and writes into out/folder. A finished job is skipped, an
-    interrupted training is resumed. flags: JobFlags. cost: the cost of a job by its arguments, in
+    interrupted training is resumed. flags: JobFlags. cost: the cost of a job, in
     any unit, from which the time left is estimated. may_diverge: whether a training that diverges
     is left out.
 
@@ -73,7 +73,7 @@ def run_all(out, stages, flags, cost=lambda arguments: 1.0, may_diverge=False):
     environments = list_places(flags, torch.cuda.device_count())
     for environment in environments:
         places.put(environment)
-    costs = {folder: cost(arguments) for stage in stages for folder, _, arguments in stage}
+    costs = {folder: cost(*job) for stage in stages for folder, *job in stage}
     with Progress(out, costs) as progress:
         set_handlers({number: progress.stop for number in SIGNALS})
         for stage in stages:

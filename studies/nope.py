@@ -18,12 +18,13 @@ from pathlib import Path
 import data
 from lab import tables
 from lab.command import main
+from lab.comparison.lengths import joint_perplexity
 from lab.errors import require
 from lab.figures import POSITION_NAMES
 from lab.flags import flag
 from lab.records import read_result
 from studies.jobs import StudyFlags, options, run_all, typed_flags
-from studies.report import finish, joint_perplexity, picture, read_table, write_report
+from studies.report import finish, picture, read_table, write_report
 
 COMPARED = ("nope", "learned", "sinusoidal", "alibi", "rope")
 PAIR = ("nope", "learned")  # have --seeds seeds, and are compared in every respect
@@ -117,7 +118,7 @@ def study(flags):
         ("order", "studies.probe_order", runs(out, probed)),
         ("compare", "compare", runs(out, main_models)),
     ]
-    run_all(out, (jobs, looks), flags, lambda arguments: cost(arguments, jobs[0][-1]))
+    run_all(out, (jobs, looks), flags, lambda _, arguments: cost(arguments, jobs[0][-1]))
 
     # Results: the perplexity of all test sets together, of every seed of every model
     result = {

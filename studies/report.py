@@ -1,6 +1,5 @@
 """Write what every study leaves: result.json, a report as Markdown and as a page, the last line."""
 
-import math
 import re
 import time
 
@@ -39,11 +38,3 @@ def read_table(path):
 def literal(text, most=200):
     """Return one line of Markdown that shows any text as it is; lab/tables.py escapes its `|`."""
     return re.sub(r"([\\`*_\[\]<>&~$!])", r"\\\1", printable(text, most))
-
-
-def joint_perplexity(result, tests, at=""):
-    """Return the perplexity of all test sets together. at: "@64" for that of longer blocks."""
-    nats = sum(
-        result[f"tokens/{name}"] * math.log(result[f"perplexity/{name}{at}"]) for name in tests
-    )
-    return math.exp(nats / sum(result[f"tokens/{name}"] for name in tests))

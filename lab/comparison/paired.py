@@ -10,6 +10,13 @@ from itertools import combinations
 
 from lab.comparison.mcnemar import LEVEL, spell_p
 
+INTRO = (
+    "Paired t-test over seeds. It compares the log perplexity of the table, averaged over the test "
+    "sets (without any, that of the held-out lines), of runs of the same seed, so it can find a "
+    f"difference even if the bands in the figure overlap. p < {LEVEL} is significant, without a "
+    "correction for the number of pairs."
+)
+
 
 def p_value(t, n):
     """Return the two-sided p of Student's t with n degrees of freedom, n a whole number.
@@ -80,16 +87,11 @@ def scores(configuration, length=None):
     return found
 
 
-def describe(tests, where="of the table"):
-    """Return the tests as text, one line each; "" without any."""
+def describe(tests, intro=INTRO):
+    """Return the tests as text, one line each below an introduction; "" without any."""
     if not tests:
         return ""
-    lines = [
-        f"Paired t-test over seeds. It compares the log perplexity {where}, averaged over the test "
-        "sets (without any, that of the held-out lines), of runs of the same seed, so it can find "
-        "a difference even if the bands in the figure overlap. "
-        f"p < {LEVEL} is significant, without a correction for the number of pairs.\n"
-    ]
+    lines = [intro + "\n"]
     for test in tests:
         verdict = "significant" if test["p"] < LEVEL else "not significant"
         lines.append(

@@ -147,7 +147,7 @@ def share_one_scale(axes, panels):
     shares = [axis for axis, panel in zip(axes.flat, panels) if panel.is_share]
     ends = [end for axis in shares for end in axis.get_ylim()]
     for axis in shares:
-        axis.set_ylim(max(min(ends), 0), min(max(ends), 102))
+        axis.set_ylim(max(min(ends) - 2, 0), min(max(ends), 102))  # room for the lowest point
 
 
 def legend_line(**style):
