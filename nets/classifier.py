@@ -44,10 +44,7 @@ class Classifier(nn.Module):
             nn.init.zeros_(self.head.layers[-1].weight)
 
     def features(self, idx, mask=None):
-        """idx, mask (B, T) -> (B, n_features), the pooled states of each sentence.
-
-        With a frozen body they are computed only once, so trainable weights belong in the head.
-        """
+        """idx, mask (B, T) -> (B, n_features), the pooled states of each sentence."""
         if mask is None:
             mask = torch.ones_like(idx, dtype=torch.bool)
         h, states = self.body(idx, mask, need_states=True)

@@ -152,8 +152,8 @@ def test_a_class_does_not_depend_on_padding(pos, layers):
 
 
 def test_an_unknown_pooling_is_refused():
-    with pytest.raises(ValueError, match="'attention'"):  # not taken for "last"
-        pool_tokens(torch.ones(1, 2, 4), torch.ones(1, 2, dtype=torch.bool), "attention")
+    with pytest.raises(ValueError, match="'middle'"):  # not taken for "last"
+        pool_tokens(torch.ones(1, 2, 4), torch.ones(1, 2, dtype=torch.bool), "middle")
 
 
 def test_features_of_all_layers_pool_embedding_to_output():

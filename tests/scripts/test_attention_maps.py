@@ -81,8 +81,8 @@ def test_a_healthy_run_of_any_kind_passes(tmp_path, figures, kind, more):
 # ---------------------------------------------------------------------------- broken models
 
 
-attend, alibi_bias = model.attend, model.alibi_bias
-table, attention_bias = model.Transformer.table, model.Transformer.attention_bias
+attend, alibi_bias, score_bias = model.attend, model.alibi_bias, model.score_bias
+attention_bias = model.Transformer.attention_bias
 
 
 def leaking(q, k, v, bias=None, dropout=0.0):
@@ -103,9 +103,8 @@ def unscaled(q, k, v, bias=None, dropout=0.0):
     return attend(q * 2, k, v, bias, dropout)
 
 
-def wide(*args):
-    *before, window = args
-    return table(*before, window + 1)
+def wide(T, pos, n_head, variant, window, *more):
+    return score_bias(T, pos, n_head, variant, window + 1, *more)
 
 
 def unmasked(body, T, mask=None):
@@ -122,7 +121,7 @@ BROKEN = [  # what is replaced, by what, in which run, and the checks that fail
     (model, "attend", unscaled, ALIBI, "fused, ALiBi's bias"),
     (model, "alibi_bias", lambda *of: alibi_bias(*of) / 2, ALIBI | {"kind": "mlm"}, "ALiBi's bias"),
     (model, "alibi_bias", lambda *of: alibi_bias(*of) * 0, FLAT, "ALiBi's bias"),
-    (BODY, "table", wide, WINDOW, "nothing 3 or more tokens away"),
+    (model, "score_bias", wide, WINDOW, "nothing 3 or more tokens away"),
     (BODY, "attention_bias", unmasked, {"kind": "mlm"}, "no weight on padding, each text alone"),
 ]
 
