@@ -21,7 +21,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from data.batching import generator, pad, sentences
 from data.corpus import hold_out
-from data.labelled import Rows, accuracies, by_seen, load_labelled, seen_in_training
+from data.labelled import Rows, accuracies, by_seen, load_labelled
 from data.masking import mask_tokens
 from data.noise import count_tokens, noise_tokens
 from data.tokenizer import train_tokenizer
@@ -31,7 +31,7 @@ from lab.figures import name_positions
 from lab.flags import NoiseFlags, TrainFlags, flag, model_config, resolve_pairs, share, typed
 from lab.machine import autocast, compile_blocks, set_up_device
 from lab.optim import learning_rate, make_adamw
-from lab.report import Curves, draw_curve, report_predictions, say_start, say_unknown
+from lab.report import report_predictions, say_start, say_unknown
 from lab.run import Run
 from lab.sources import load_init_from
 from nets.device import send, send_mask
@@ -91,7 +91,7 @@ def train(flags):
     config = model_config(flags, source, not masked, vocab_size=vocab_size)
     parts = {"train": rows, "valid": held_out, "test": corpus.test_rows}
     sets = {name: Rows(part, tokenizer, config.block_size) for name, part in parts.items() if part}
-    seen = seen_in_training(corpus, seen, held_out)
+    seen = torch.tensor(seen)
     texts = corpus.texts([text for _, text in held_out])
     texts, _ = sentences(tokenizer, texts, config.block_size, split=True)
     counts = count_tokens(torch.cat(texts), vocab_size, flags.swap_words, flags.rare_unknown)
@@ -117,7 +117,7 @@ def train(flags):
     optimizer = make_adamw(model, flags.lr, flags.weight_decay)
     if note:
         run.say(note)
-    stood = "were" if note else "also"  # before --split removed them
+    stood = "were" if note else "are"  # before --split removed them
     also = f"{int(seen.sum()):,} of them {stood} among the training rows"
     n = f"{len(rows):,} training rows and {len(texts):,} texts, {len(corpus.test_rows):,} test rows"
     say_start(run, f"{corpus.name}: {n} ({also})", model)
@@ -180,8 +180,6 @@ def train(flags):
     result = accuracies(logits, sets, seen)
     title = f"Classification of {corpus.name} by likelihood, {name_positions(config)}"
     report_predictions(run, corpus, title, logits["test"], seen, result, model)
-    lines = {name: f"accuracy/{name}" for name in (*sets, "seen", "unseen")}
-    draw_curve(run, [Curves(title, "accuracy", lines)])
     run.say_end(f"test accuracy {result['accuracy/test']:.1%}{by_seen(result)}")
 
 

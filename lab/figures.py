@@ -215,12 +215,13 @@ def plain_log_ticks(axis):
         return [tick for tick in ticks if low <= tick <= high]
 
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    for digits in ((1, 1.5, 2, 3, 4, 5, 6, 8), (1, 2, 5), (1, 3), (1,)):
+    many = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)
+    for digits in (many, (1, 1.5, 2, 3, 5), (1, 2, 5), (1, 3), (1,)):
         ticks = inside(digit * 10.0**power for power in powers for digit in digits)
         if len(ticks) <= 6:
             break
     if len(ticks) < 3:
-        ticks = inside(MaxNLocator(4, steps=[1, 2, 5, 10]).tick_values(low, high))
+        ticks = inside(MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(low, high))
     axis.set_yticks(ticks)
     axis.yaxis.set_minor_locator(NullLocator())
     axis.yaxis.set_major_formatter(

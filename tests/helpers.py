@@ -81,6 +81,7 @@ GENERATIVE = f"{SIZE} --eval-every 4 --steps 4 --class-steps 4"
 RUN = "config.json tokenizer.json metrics.jsonl result.json curve.png"
 RUN += " checkpoint.pt previous.pt best.pt"
 ANSWERS = f"{RUN} confusion.png predictions.tsv"
+NO_CURVE = ANSWERS.replace(" curve.png", "")
 DEPTH, TOKENS = f"{RUN} depth.png", "tokenizer.json *.bin"
 PROBE, FOLDS = "--steps 2 --blocks 4", "--folds 2 --recipes bayes --jobs 1"
 TABLE = (
@@ -90,7 +91,7 @@ TABLE = (
     script("beyond.train_seq2seq", "train", CORPUS, HELD_OUT, RUN, "seq2seq", "perplexity/valid"),
     script("beyond.train_tlm", "train", PAIRS, LENGTH, RUN, "tlm", "loss/valid"),
     script("beyond.train_thread", "train", POSTS, THREAD, DEPTH, "thread", "loss/valid"),
-    script("beyond.train_generative", "train", CORPUS, GENERATIVE, ANSWERS, "generative"),
+    script("beyond.train_generative", "train", CORPUS, GENERATIVE, NO_CURVE, "generative"),
     script("baselines", "count", CORPUS, "--order 3", "result.json"),
     script("attention_maps", "show", LM, "--text hope", "maps*.json *.png"),
     script("sample", "sample", LM, "--text hope --tokens 3"),
