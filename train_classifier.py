@@ -15,7 +15,7 @@ import torch
 
 from data.batching import by_epoch
 from data.corpus import hold_out_valid
-from data.labelled import Rows, accuracies, balanced_loss, by_seen, load_labelled, seen_in_training
+from data.labelled import Rows, accuracies, balanced_loss, by_seen, load_labelled
 from data.tokenizer import train_tokenizer
 from lab.command import main
 from lab.errors import require
@@ -83,7 +83,7 @@ def train(flags):
     config = model_config(flags, source, flags.causal, vocab_size=tokenizer.get_vocab_size())
     parts = {"train": kept, "valid": held_out, "test": corpus.test_rows}
     sets = {name: Rows(rows, tokenizer, config.block_size) for name, rows in parts.items()}
-    seen_in_search = seen_in_training(corpus, seen, held_out)
+    seen = torch.tensor(seen)  # (N,) bool: whether a test row is also a training row
 
     # Model
     device = set_up_device(flags, config)
@@ -93,12 +93,13 @@ def train(flags):
     options |= {"n_hidden": flags.n_hidden, "dropout": flags.head_dropout}
     options |= {"n_component": min(flags.n_component, len(kept))}
     about = {"classifier": options, "classes": corpus.classes}
-    about |= {"body": "decoder" if flags.causal else "encoder"}
+    body = "decoder" if flags.causal else "encoder"
+    about["body"] = body
     about |= {"encoder_sha256": "" if flags.untrained else sha256_of(source)}
     name = "frozen" if frozen else "tuned" if source else ""
     run = Run("classifier", flags, config, tokenizer, device, name, **about)
     model, features, optimizer, balance = start(config, options, source, sets, flags, device)
-    say_data(run, corpus, note, sets, seen_in_search, model, source)
+    say_data(run, corpus, note, sets, seen, model, source)
 
     def logits_of_sets():  # of the current model: retraining replaces it
         return {n: compute_logits(model, rows, device, features.get(n)) for n, rows in sets.items()}
@@ -107,7 +108,7 @@ def train(flags):
     def measure():
         logits = logits_of_sets()
         loss = balanced_loss(logits["valid"], sets["valid"].labels, balance)
-        numbers = accuracies(logits, sets, seen_in_search) | {"loss/valid": loss.item()}
+        numbers = accuracies(logits, sets, seen) | {"loss/valid": loss.item()}
         words = "  ".join(f"{n} {numbers[f'accuracy/{n}']:6.1%}" for n in sets)
         return numbers, f"accuracy  {words}{by_seen(numbers)}"
 
@@ -132,10 +133,11 @@ def train(flags):
 
     # Results
     logits = logits_of_sets()
-    seen = torch.tensor(seen) if flags.refit else seen_in_search
     result = {"epoch": epoch, "unknown/test": sets["test"].unknown()}
     result |= accuracies(logits, sets, seen) | {"accuracy/valid": valid}
-    title = f"Classification of {corpus.name}, {name_positions(config)}"
+    kind = f"{'random ' * flags.untrained}{body}, {name_positions(config)}"
+    how = {"frozen": "frozen ", "tuned": "fine-tuned ", "": ""}[name]
+    title = f"Classification of {corpus.name}, {how}{kind}"
     report_predictions(run, corpus, title, logits["test"], seen, result, model)
     possible = corpus.floor.get("accuracy/test")
     draw(run, title, possible)
@@ -209,8 +211,8 @@ def say_data(run, corpus, note, sets, seen, model, source):
         run.say(note)
     n = {name: f"{len(rows):,}" for name, rows in sets.items()}
     sizes = f"{n['train']} training rows, {n['valid']} for validation, {n['test']} test rows"
-    among = "were among the training rows" if note else f"also among these {n['train']}"
-    seen_rows = f"{int(seen.sum()):,} of them {among}"  # "were": before --split removed them
+    among = "were" if note else "are"  # before --split removed them
+    seen_rows = f"{int(seen.sum()):,} of them {among} among the training rows"
     say_start(run, f"{corpus.name}: {sizes} ({seen_rows})", model)
     for name, rows in sets.items():
         if rows.n_long:

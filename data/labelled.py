@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 import data
 from data import batching
-from data.corpus import Corpus, normalize
+from data.corpus import Corpus
 from data.files import DataError
 
 
@@ -68,21 +68,11 @@ class Rows:
         return weights, prior
 
 
-def seen_in_training(corpus, seen, held_out):
-    """Return (N,) bool: whether each test row is also among the training rows not held out.
-
-    seen: whether it is among all training rows.
-    """
-    held = {normalize(text) for _, text in held_out}
-    kept = [normalize(text) not in held for _, text in corpus.test_rows]
-    return torch.tensor(seen) & torch.tensor(kept)
-
-
 def accuracies(logits, sets, seen):
     """Return {"accuracy/train": share, ...} of logits {set: (N, n_class)}, with "accuracy/seen" and
     "accuracy/unseen" of the test rows if any is seen.
 
-    seen (N,) bool: whether a test row is also among the rows trained on.
+    seen (N,) bool: whether a test row is also among the training rows, held-out ones included.
     """
     right = {name: (logits[name].argmax(-1) == rows.labels).double() for name, rows in sets.items()}
     if seen.any():
