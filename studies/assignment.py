@@ -24,6 +24,7 @@ from studies.report import literal, write_report
 # The encoders that compare the forms of ALiBi: of the assignment's size, trained for 20 s each
 ENCODER = options(n_layer=4, n_head=2, n_embd=64, n_ffn=100, activation="relu", head="linear")
 ENCODER += options(init_std=0.05, dropout=0, lr=2e-3, warmup=40, steps=400)
+SECONDS = {"train_mlm": 280, "beyond.train_generative": 130, "train_classifier": 35, "train_lm": 25}
 
 
 @dataclass
@@ -35,6 +36,11 @@ class Flags(JobFlags):
     split: str = flag(
         "full", "clean: train the classifiers on no sentence of the test set", ("full", "clean")
     )
+
+
+def seconds(module, arguments):
+    """Estimate how long a job takes; a figure about 8 s."""
+    return 20 if "--n-layer" in arguments else SECONDS.get(module, 8)
 
 
 def assignment(flags):
@@ -82,7 +88,7 @@ def assignment(flags):
     for part in parts:
         runs = [out / f"{part}-{pos}-{seed}" for pos in COMPARED for seed in range(flags.seeds)]
         figures.append((f"compare-{part}", "compare", [*runs, out / "baselines"]))
-    run_all(out, (trainings, frozen, figures), flags)
+    run_all(out, (trainings, frozen, figures), flags, seconds)
 
     # Report
     if "classifier" in parts:
@@ -91,14 +97,14 @@ def assignment(flags):
     written = report_parts(runs)
     write_report(flags, out, f"The assignment on {literal(corpus.name)}", written)
     n_figures = sum(part.startswith("![") for part in written)
-    seconds = time.perf_counter() - started
     more = f"{n_figures} figures; as report.md too, tables as LaTeX in tables/"
-    print(f"{out / 'report.html'}: report with {more}; {seconds:.0f} s")
+    print(f"{out / 'report.html'}: report with {more}; {time.perf_counter() - started:.0f} s")
 
 
 def example(corpus):
-    """Return --text and a short test sentence, or [] where attention_maps.py has to choose."""
-    rows = [text for _, text in corpus.test_rows]
+    """Return --text and a short test sentence that no row of the training data has, or [] where
+    attention_maps.py has to choose."""
+    rows = [text for (_, text), seen in zip(corpus.test_rows, corpus.seen()) if not seen]
     lines = rows or [line for part in corpus.tests.values() for line in part]
     short = next((line for line in lines if 5 <= len(line.split()) <= 16), "")
     return [f"--text={short}"] if short else []

@@ -94,13 +94,17 @@ def decoder_appendix(runs):
 
 
 def position_pictures(runs):
-    """Return figures of the position encodings of seed 0 that part 3 does not show."""
-    pictures = []
+    """Return figures of the position encodings of seed 0 that part 3 does not show, those that are
+    fixed and alike in encoder and decoder only once."""
+    pictures, shown = [], {("lm", "alibi")}
     for part, pos in drawn(runs):
         path = f"maps-{part}-{pos}-0/positions-{part}-{pos}-0.png"
-        if (runs.out / path).exists() and (part, pos) != ("lm", "alibi"):
-            what = f"Position encoding of the {model_name(part, pos)}, after training on"
-            pictures.append(picture(path, f"{what} {runs.data}."))
+        model, alike = (part, pos), pos in ("sinusoidal", "rope")
+        if (runs.out / path).exists() and (pos if alike else model) not in shown:
+            what = f"Position encoding of the {model_name(part, pos)}"
+            trained = f", after training on {runs.data}" if pos == "learned" else ", which is fixed"
+            pictures.append(picture(path, f"{what}{trained}."))
+        shown |= {pos, model}
     return pictures
 
 

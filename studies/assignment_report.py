@@ -8,6 +8,7 @@ import math
 import statistics
 
 from lab import tables
+from lab.comparison.lengths import joint_perplexity
 from lab.comparison.mcnemar import LEVEL
 from lab.figures import POSITION_NAMES, save
 from lab.inside.heatmaps import draw_tables
@@ -23,10 +24,9 @@ from studies.assignment_runs import (
     join,
     percent,
     signed,
-    three_digits,
     write_table,
 )
-from studies.report import joint_perplexity, literal, picture
+from studies.report import literal, picture, read_table
 
 LIKELIHOOD = "ALiBi, a decoder per class"
 UNTRAINED = "ALiBi, encoder with random weights"
@@ -99,7 +99,9 @@ def accuracy(runs, part, name, what):
     rows += [None, *(row(label, name) for name, label in others.items())]
     rows += [["naive Bayes", *(percent([bayes[f"accuracy/{share}"]]) for share in shares)]]
     header = ["model", *shares]
-    caption = f"Accuracy (%) of {what} on the test rows of {runs.name}. {runs.numbers}"
+    seen = " Seen: also in the training files." if len(shares) > 1 else ""
+    below = " Below the line: others, for comparison."
+    caption = f"Accuracy (%) of {what} on the test rows of {runs.name}.{below}{seen} {runs.numbers}"
 
     shown, rows_are, n = runs.rows_that_count(), "test rows", len(runs.seen)
     if shown == "unseen":
@@ -114,7 +116,7 @@ def accuracy(runs, part, name, what):
     def score(run):
         return percent(runs.values(f"{run}-alibi", f"accuracy/{shown}"))
 
-    said = conclude(values, max, f"accuracy on {rows_are}", "%")
+    said = conclude(values, max, f"accuracy of the encodings on {rows_are}", "%")
     if part == "frozen":
         said += f" ALiBi has {score('frozen')}%, with random weights {score('untrained')}%."
     conclusion = (
@@ -135,13 +137,12 @@ def compare_rows(runs, part):
         and len({result["only_first"] > result["only_second"] for result in results}) == 1
         for results in pairs
     ]
-    if not pairs:
+    if not pairs or runs.seeds == 1:  # one seed cannot tell encodings apart
         return ""
     seen = f" ({sum(runs.seen):,} of them seen)" if runs.rows_that_count() == "unseen" else ""
-    how = " with every seed" if runs.seeds > 1 else ""
     return (
         f" By McNemar's test on all test rows{seen}, {sum(differ)} of {len(pairs)} pairs of "
-        f"encodings differ significantly{how} (p < {LEVEL}; see the appendix)."
+        f"encodings differ significantly with every seed (p < {LEVEL}; see the appendix)."
     )
 
 
@@ -218,8 +219,9 @@ def language_model(runs):
         f"{settings['steps']:,} steps of {settings['batch_size']} blocks of "
         f"{settings['block_size']} tokens. Every token of a test set is predicted exactly once.",
         write_table(runs, "perplexity", header, rows, caption),
-        f"{conclude(values, min, 'perplexity of all test sets together')} A {label} model "
-        f"(modified Kneser-Ney), which counts words, has {joint_perplexity(ngrams, tests):,.1f}.",
+        f"{conclude(values, min, 'perplexity of the encodings (all test sets together)')} A "
+        f"{label} model (modified Kneser-Ney), which counts words, has "
+        f"{joint_perplexity(ngrams, tests):,.1f}.",
         picture(
             "compare-lm/compare.png",
             f"Perplexity of the training text and the test sets of {runs.data} during training. "
@@ -293,27 +295,17 @@ def other_encodings(runs):
 def longer_blocks(runs):
     """Compare perplexities in longer blocks than those of training."""
     T, longest = runs.settings("lm-alibi")["block_size"], LENGTHS[-1]
-    longer = [f"@{length}" for length in LENGTHS if length != T]
-    rows, changes = [], []
-    for pos in COMPARED:
-        values = [runs.perplexities(pos)]
-        if pos != "learned":
-            values += [runs.perplexities(pos, at) for at in longer]
-            change = signed([100 * (b / a - 1) for a, b in zip(values[0], values[-1])])
-            changes.append(f"{change}% with {POSITION_NAMES[pos]}")
-        cells = [three_digits(each) for each in values]
-        rows.append([POSITION_NAMES[pos], *cells, *["–"] * (len(longer) + 1 - len(cells))])
-    header = ["positions", f"{T} tokens", *(f"{at[1:]} tokens" for at in longer)]
-    caption = (
-        f"Perplexity of all test sets of {runs.name} together, evaluated in blocks of different "
-        f"lengths. All models were trained with {T} tokens. {runs.numbers}"
-    )
+    changes = []
+    for pos in (pos for pos in COMPARED if pos != "learned"):
+        pairs = zip(runs.perplexities(pos), runs.perplexities(pos, f"@{longest}"))
+        change = signed([100 * (long / short - 1) for short, long in pairs])
+        changes.append(f"{change}% with {POSITION_NAMES[pos]}")
     return [
         "### Train short, test long",
         f"Can a decoder read longer texts than the {T} tokens it was trained with? A longer "
         "block gives a word more context, which helps if the text continues. But words also stand "
         "at positions that training never reached.",
-        write_table(runs, "lengths", header, rows, caption),
+        read_table(runs.out / "compare-lm" / "train-short-test-long.md"),
         f"From {T} to {longest} tokens the perplexity changes by {join(changes)}. Learned "
         f"positions have no vector beyond the {T} of training.",
         picture(

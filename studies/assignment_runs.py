@@ -8,9 +8,10 @@ from pathlib import Path
 
 from data.corpus import Corpus
 from lab import tables
+from lab.comparison.lengths import joint_perplexity
 from lab.records import read_config, read_result
 from model import POSITIONS
-from studies.report import joint_perplexity, literal
+from studies.report import literal
 
 COMPARED = POSITIONS
 LENGTHS = (32, 64, 128, 256)  # of evaluation: 1, 2, 4 and 8 times the blocks of training
@@ -99,7 +100,7 @@ def conclude(values, best, what, unit=""):
         return (
             f"The {extreme} {what} is {means[first]:,.1f}{unit} ({of_first}), the {other} "
             f"{means[last]:,.1f}{unit} ({of_last}). One seed cannot tell how much of this "
-            "difference comes from the seed: repeat it with `--seeds 3`."
+            "difference comes from the seed: repeat it with `--seeds 3` (make: `SEEDS=3`)."
         )
     edge, others = worst(values[first]), [label for label in values if label != first]
     apart = [label for label in others if better(edge, best(values[label]))]
@@ -126,12 +127,6 @@ def signed(values):
     """Return "+1.2" or "−1.2 ± 0.4"."""
     mean = f"{round(statistics.fmean(values), 1) or 0:+,.1f}".replace("-", "−")
     return f"{mean} ± {statistics.stdev(values):,.1f}" if len(values) > 1 else mean
-
-
-def three_digits(values):
-    """Return the mean, and its deviation, with three digits or all before the decimal point."""
-    mean = statistics.fmean(values)
-    return tables.spread(values, max(0, 2 - math.floor(math.log10(mean))))
 
 
 def join(words, conjunction="and"):
