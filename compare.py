@@ -70,10 +70,10 @@ def compare(flags):
 
     older_exists = (out / "compare.json").exists()
     out.mkdir(parents=True, exist_ok=True)
-    for ending in (".png", ".pdf", ".md", ".tex"):
-        (out / (lengths.NAME + ending)).unlink(missing_ok=True)  # of an earlier comparison
-    has_lengths = trained[0].kind == "lm" and bool(lengths.longer_blocks(configurations))
+    has_lengths = bool(trained[0].tokens) and bool(lengths.other_lengths(configurations))
     draw(out, configurations, others, has_lengths)
+    for ending in () if has_lengths else (".png", ".pdf", ".md", ".tex"):
+        (out / (lengths.NAME + ending)).unlink(missing_ok=True)  # of an earlier comparison
     header, rows = make_table(configurations, others)
     words = caption(configurations, others)
     text = tables.write(out / "compare", header, rows, words, left=2, label=out.name, more=tested)

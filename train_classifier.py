@@ -83,7 +83,7 @@ def train(flags):
     config = model_config(flags, source, flags.causal, vocab_size=tokenizer.get_vocab_size())
     parts = {"train": kept, "valid": held_out, "test": corpus.test_rows}
     sets = {name: Rows(rows, tokenizer, config.block_size) for name, rows in parts.items()}
-    seen = torch.tensor(seen)  # (N,) bool: whether a test row is also a training row
+    seen = torch.tensor(seen)  # (N,)
 
     # Model
     device = set_up_device(flags, config)
@@ -137,7 +137,7 @@ def train(flags):
     result |= accuracies(logits, sets, seen) | {"accuracy/valid": valid}
     kind = f"{'random ' * flags.untrained}{body}, {name_positions(config)}"
     how = {"frozen": "frozen ", "tuned": "fine-tuned ", "": ""}[name]
-    title = f"Classification of {corpus.name}, {how}{kind}"
+    title = f"Classification of {corpus.name}" + ("\n" if source else ", ") + how + kind
     report_predictions(run, corpus, title, logits["test"], seen, result, model)
     possible = corpus.floor.get("accuracy/test")
     draw(run, title, possible)
@@ -212,7 +212,7 @@ def say_data(run, corpus, note, sets, seen, model, source):
     n = {name: f"{len(rows):,}" for name, rows in sets.items()}
     sizes = f"{n['train']} training rows, {n['valid']} for validation, {n['test']} test rows"
     among = "were" if note else "are"  # before --split removed them
-    seen_rows = f"{int(seen.sum()):,} of them {among} among the training rows"
+    seen_rows = f"{int(seen.sum()):,} of them {among} also in the training files"
     say_start(run, f"{corpus.name}: {sizes} ({seen_rows})", model)
     for name, rows in sets.items():
         if rows.n_long:

@@ -118,7 +118,7 @@ def train(flags):
     if note:
         run.say(note)
     stood = "were" if note else "are"  # before --split removed them
-    also = f"{int(seen.sum()):,} of them {stood} among the training rows"
+    also = f"{int(seen.sum()):,} of them {stood} also in the training files"
     n = f"{len(rows):,} training rows and {len(texts):,} texts, {len(corpus.test_rows):,} test rows"
     say_start(run, f"{corpus.name}: {n} ({also})", model)
     for name in ("train", "test"):

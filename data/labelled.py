@@ -72,7 +72,7 @@ def accuracies(logits, sets, seen):
     """Return {"accuracy/train": share, ...} of logits {set: (N, n_class)}, with "accuracy/seen" and
     "accuracy/unseen" of the test rows if any is seen.
 
-    seen (N,) bool: whether a test row is also among the training rows, held-out ones included.
+    seen (N,) bool: whether a test row is also in the training files.
     """
     right = {name: (logits[name].argmax(-1) == rows.labels).double() for name, rows in sets.items()}
     if seen.any():

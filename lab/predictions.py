@@ -86,7 +86,7 @@ class Predictions:
     """The answers of a classifier to labelled rows.
 
     rows: [(index in `classes`, text), ...]; logits (N, n_class): unnormalised log probabilities;
-    seen (N,) bool: whether a row is also among the training rows.
+    seen (N,) bool: whether a row is also in the training files.
     """
 
     rows: list

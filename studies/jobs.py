@@ -44,7 +44,7 @@ class StudyFlags(JobFlags):
     data: str = flag("toy", "corpus, as in the training scripts")
     size: str = flag(
         "laptop",
-        "models and budget: minutes; about an hour with WikiText-2; a night, or a GPU per run",
+        "models and budget: minutes; about an hour with WikiText-2; a night, or a GPU",
         ("quick", "laptop", "full"),
     )
     seeds: int = flag(3, "seeds of the main models", at_least=1, at_most=1000)
@@ -63,9 +63,8 @@ def run_all(out, stages, flags, cost=lambda module, arguments: 1.0, may_diverge=
     """Run all jobs of a stage before the next stage begins.
 
     A job is (folder, module, arguments) and writes into out/folder. A finished job is skipped, an
-    interrupted training is resumed. flags: JobFlags. cost: the cost of a job, in
-    any unit, from which the time left is estimated. may_diverge: whether a training that diverges
-    is left out.
+    interrupted training is resumed. flags: JobFlags. cost: the cost of a job, in any unit, from
+    which the time left is estimated. may_diverge: whether a training that diverges is left out.
 
     Raises UserError with the last line of a script that fails.
     """

@@ -6,6 +6,7 @@ from lab import tables
 from lab.comparison import paired
 from lab.comparison.comparable import measured_sets
 from lab.comparison.configurations import mean_and_deviation
+from lab.comparison.mcnemar import LEVEL
 from lab.comparison.table import make_table
 
 NAME = "train-short-test-long"  # of the table and of the figure
@@ -19,8 +20,8 @@ def joint_perplexity(result, tests, at=""):
     return math.exp(nats / sum(result[f"tokens/{name}"] for name in tests))
 
 
-def longer_blocks(configurations):
-    """Return the lengths, in tokens, at which runs were evaluated beyond that of training."""
+def other_lengths(configurations):
+    """Return the lengths, in tokens, at which runs were evaluated, other than that of training."""
     suffixes = {
         name.partition("@")[2] for c in configurations for run in c.runs for name in run.numbers
     }
@@ -29,37 +30,45 @@ def longer_blocks(configurations):
 
 def write_table(configurations, out, subject, about):
     """Write the table into the folder out, as .md and .tex. about: what the caption says of its
-    numbers. Return (its text, the tests at the longest length)."""
-    lengths = longer_blocks(configurations)
+    numbers. Return (its text, the tests at the longest length that two configurations have)."""
     trained = {c.runs[0].flags.get("block_size", 0) for c in configurations}
-    summaries = [summary(c, sorted({*lengths, *trained})) for c in configurations]
+    lengths = sorted({*other_lengths(configurations), *trained})
+    logs = {n: {c.label: logs_at(c, n) for c in configurations} for n in lengths}
+    summaries = [
+        {
+            f"perplexity/{n} tokens": mean_and_deviation(list(map(math.exp, found.values())))
+            for n in lengths
+            if (found := logs[n][c.label])
+        }
+        for c in configurations
+    ]
     header, rows = make_table(configurations, [], summaries)
-    absent = " –: not measured." if any("–" in row[2:] for row in rows) else ""
+    absent = " –: not measured with every seed." if any("–" in row[2:] for row in rows) else ""
     caption = (
         f"{subject}, perplexity of all test sets together by the length of the blocks in "
         f"evaluation: {about} Lower is better. Trained with "
         f"{' or '.join(map(str, sorted(trained)))} tokens.{absent}"
     )
-    tests, _ = paired.compare_pairs(configurations, lengths[-1])
-    intro = f"Paired t-test as in compare.md, in blocks of {lengths[-1]} tokens:"
-    more, label = paired.describe(tests, intro), f"{out.name}-lengths"
+    shared = [n for n in lengths if sum(map(bool, logs[n].values())) > 1]
+    longest = shared[-1] if shared else lengths[-1]
+    tests, _ = paired.compare_pairs(configurations, lambda c: logs[longest][c.label])
+    intro = (
+        f"Paired t-test over seeds on the perplexities at {longest} tokens. p < {LEVEL} is "
+        "significant, without a correction for the number of pairs."
+    )
+    more, label = paired.describe(tests, intro), f"{out.name or 'compare'}-lengths"
+    tests = [test | {"tokens": longest} for test in tests]
     return tables.write(out / NAME, header, rows, caption, 2, label, more), tests
 
 
-def summary(configuration, lengths):
-    """Return {name: (mean, deviation)} of the perplexities at these lengths, where measured."""
+def logs_at(configuration, length):
+    """Return {seed: log perplexity of the test sets together}, {} unless all seeds have it."""
     found = {}
-    for length in lengths:
-        perplexities = [at_length(run, length) for run in configuration.runs]
-        if None not in perplexities:
-            found[f"perplexity/{length} tokens"] = mean_and_deviation(perplexities)
+    for run in configuration.runs:
+        at = "" if length == run.flags.get("block_size") else f"@{length}"
+        result = run.numbers | {f"tokens/{name}": n for name, n in run.tokens.items()}
+        tests = measured_sets(run)
+        if not all(f"perplexity/{name}{at}" in result for name in tests):
+            return {}
+        found[run.seed] = math.log(joint_perplexity(result, tests, at))
     return found
-
-
-def at_length(run, length):
-    """Return the perplexity of a run's test sets together, None if not measured at this length."""
-    at = "" if length == run.flags.get("block_size") else f"@{length}"
-    result = run.numbers | {f"tokens/{name}": n for name, n in run.tokens.items()}
-    tests = measured_sets(run)
-    known = tests and all(f"perplexity/{name}{at}" in result for name in tests)
-    return joint_perplexity(result, tests, at) if known else None

@@ -4,7 +4,6 @@ Runs of the same seed are compared with each other, which removes what the seed 
 """
 
 import math
-import re
 import statistics
 from itertools import combinations
 
@@ -34,17 +33,29 @@ def p_value(t, n):
     return max(0.0, 1 - inside)
 
 
-def compare_pairs(configurations, length=None):
-    """Test every two configurations of several seeds on their mean log perplexity, the best first.
+def mean_logs(configuration):
+    """Return {seed: mean log perplexity} of the test sets, or without any of the held-out lines;
+    {} without perplexities."""
+    found = {}
+    for run in configuration.runs:
+        names = {n for n in run.numbers if n.startswith("perplexity/") and "@" not in n}
+        names -= {"perplexity/train"}
+        names = names - {"perplexity/valid"} or names
+        if names:
+            found[run.seed] = statistics.fmean(math.log(run.numbers[name]) for name in names)
+    return found
 
-    Perplexities of test sets are compared, without test sets those of the held-out sentences.
-    length: of the blocks in evaluation, in tokens (default: as in training).
+
+def compare_pairs(configurations, scores=mean_logs):
+    """Test every two configurations of several seeds on their log perplexity, the best first.
+
+    scores: returns {seed: log perplexity} of a configuration.
 
     Returns (tests, notes). A test is {"better", "worse": labels, "seeds": number, "percent": by how
     much the perplexity is higher, "deviation": of that over the seeds, "p"}. A note says which
     configurations are not tested, since they share fewer than two seeds.
     """
-    scored = [(scores(c, length), c.label) for c in configurations]
+    scored = [(scores(c), c.label) for c in configurations]
     several = [(values, label) for values, label in scored if len(values) > 1]
     lone = [label for values, label in scored if len(values) == 1]
     ranked = sorted(several, key=lambda pair: statistics.fmean(pair[0].values()))
@@ -68,23 +79,6 @@ def compare_pairs(configurations, length=None):
         problem = "not tested, fewer than two seeds in common"
         notes.append(f"{problem}: {'; '.join(apart)}; train with the same seeds")
     return tests, notes
-
-
-def scores(configuration, length=None):
-    """Return {seed: mean log perplexity} of a configuration, {} without perplexities.
-
-    length: of the blocks in evaluation, in tokens (default: as in training).
-    """
-    found = {}
-    for run in configuration.runs:
-        longer = length and length != run.flags.get("block_size")
-        at = f"@{length}" if longer else ""
-        names = {n for n in run.numbers if re.fullmatch(rf"perplexity/[^@]+{at}", n)}
-        names -= {f"perplexity/train{at}"}
-        names = names - {f"perplexity/valid{at}"} or names
-        if names:
-            found[run.seed] = statistics.fmean(math.log(run.numbers[name]) for name in names)
-    return found
 
 
 def describe(tests, intro=INTRO):

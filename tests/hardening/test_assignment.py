@@ -131,6 +131,7 @@ def test_tables_hold_the_numbers_of_the_runs(done):
     longer = read(done / "compare-lm" / "train-short-test-long.md")
     assert longer.strip() in read(done / "report.md")
     assert row("../compare-lm/train-short-test-long", "learned")[2:] == ["–"] * 4
+    assert "–" not in row("../compare-lm/train-short-test-long", "ALiBi")
 
 
 def test_latex_tables_fit_one_column(done):

@@ -488,13 +488,13 @@ def test_longer_blocks_have_a_table_and_a_test(make):
     def result(*perplexities):
         names = ("ada", "bruno", "ada@64", "bruno@64", "train@64", "ada@128", "bruno@128")
         found = {f"perplexity/{name}": p for name, p in zip(names, perplexities)}
-        return {"tokens/ada": 50, "tokens/bruno": 50} | found
+        return {"tokens/ada": 50, "tokens/bruno": 100} | found
 
     names = [
-        make("a0", pos="alibi", result=result(10, 40, 10, 40, 1, 20, 80)),
-        make("a1", pos="alibi", seed=1, result=result(20, 80, 10, 40, 1, 20, 80)),
-        make("b0", pos="nope", result=result(40, 40, 20, 20, 1, 30, 120)),
-        make("b1", pos="nope", seed=1, result=result(40, 40, 30, 30, 1, 30, 120)),
+        make("a0", pos="alibi", result=result(80, 10, 80, 10, 1, 160, 20)),
+        make("a1", pos="alibi", seed=1, result=result(160, 20, 80, 10, 1, 160, 20)),
+        make("b0", pos="nope", result=result(40, 40, 20, 20, 1, 60, 60)),
+        make("b1", pos="nope", seed=1, result=result(40, 40, 30, 30, 1, 60, 60)),
         make("c", block_size=64, result=result(5, 5)),
     ]
     out = succeed(call("compare", *names)).out
@@ -502,14 +502,16 @@ def test_longer_blocks_have_a_table_and_a_test(make):
     assert text in out
     rows = [[c.strip() for c in line.split("|")[1:-1]] for line in text.splitlines()[:5]]
     assert rows[0][2:] == [f"perplexity {n} tokens" for n in (32, 64, 128)]
-    # Geometric means over the two test sets: of 10 and 40, 20; of 20 and 80, 40
+    # Of 80 on 50 tokens and 10 on 100 tokens: (80 * 10 * 10) ** (1 / 3) = 20
     label, seeds, *cells = rows[2]
     assert "ALiBi" in label and cells == ["**30.0** ± 14.1", "20.00 ± 0.00", "**40.0** ± 0.0"]
     assert rows[3][2:] == ["40.0 ± 0.0", "25.00 ± 7.07", "60.0 ± 0.0"]
     assert rows[4][2:] == ["–", "**5.00**", "–"]  # trained with 64 tokens, and measured there
-    assert "Trained with 32 or 64 tokens." in text and "in blocks of 128 tokens" in text
+    assert "Trained with 32 or 64 tokens. –: not measured with every seed." in text
     (test,) = outputs()["paired at the longest"]
-    assert test["percent"] == pytest.approx(50) and test["seeds"] == 2
+    assert test["percent"] == pytest.approx(50) and test["tokens"] == 128 and test["seeds"] == 2
+    line = "NoPE, block-size=32 is 50.0 ± 0.0% above ALiBi, block-size=32 over 2 seeds"
+    assert "perplexities at 128 tokens" in text and line in text
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def test_the_classifier_learns_and_its_result_adds_up(corpus, tmp_path):
     assert (6 * result["accuracy/seen"] + 9 * result["accuracy/unseen"]) / 15 == accuracy
     assert "macro-F1" in done.out and "most confident errors" in done.out
     n = len(data.load(corpus).rows)
-    assert re.search(r"15 test rows \(6 of them are among the training rows\)", done.out)
+    assert re.search(r"15 test rows \(6 of them are also in the training files\)", done.out)
     assert re.search(rf"on all {n} rows, at least as long", done.out)
     for line in read_metrics(tmp_path / "run"):
         assert line["accuracy/seen"] * 6 == pytest.approx(round(line["accuracy/seen"] * 6))
