@@ -11,12 +11,12 @@ differences could be chance.
 
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 
 from data.files import printable, write_json
 from lab import tables
 from lab.command import main
 from lab.comparison import lengths, mcnemar, paired, panels
+from lab.comparison.captions import caption, spread_and_best, subject
 from lab.comparison.comparable import check_comparable
 from lab.comparison.configurations import make_configurations, references
 from lab.comparison.finished import KINDS, read_finished
@@ -25,12 +25,11 @@ from lab.comparison.panels import Panel
 from lab.comparison.table import SHARES, heading, make_table
 from lab.comparison.together import answer_together
 from lab.errors import UserError, require
-from lab.figures import name_positions, save
+from lab.figures import save
 from lab.flags import flag
 from lab.folder import figures_folder
 from lab.predictions import label_of_seen
 
-TRAINING = ("block_size", "batch_size", "lr", "steps", "epochs")
 SETS = {"train": "training data", "valid": "held-out lines", "unseen": "test, unseen"}
 
 
@@ -97,59 +96,6 @@ def compare(flags):
     files = f"{names} (.png, .pdf, .md, .tex), compare.json"
     older = "; replaced an older comparison (--out NAME keeps both)" if older_exists else ""
     print(f"configurations: {len(configurations)}, runs: {len(trained)}; {out}: {files}{older}")
-
-
-def spread_and_best(configurations, entries):
-    """Return what a caption says of ± and of the bold cells among the entries of a table."""
-    best, spread = "", "a single run"
-    if sum(entry.ranked for entry in entries) > 1:
-        best = " The best on held-out and test data is bold, even if the difference may be chance."
-        spread = "single runs, so differences may come from the seed"
-    if any(len(c.runs) > 1 for c in configurations):
-        spread = "mean ± sample standard deviation over the seeds given"
-    return f"{spread}.{best}"
-
-
-def caption(configurations, others):
-    first = configurations[0].runs[0]
-    about = spread_and_best(configurations, configurations + others)
-    equal, unequal = [], []
-    flags = [c.runs[0].flags for c in configurations]
-    for name in ("n_layer", "n_head", "n_embd", *TRAINING):
-        values = sorted({each[name] for each in flags if name in each})
-        found = f"{name.replace('_', '-')} {', '.join(map(str, values))}"
-        if len(values) == 1 and all(name in each for each in flags):
-            equal.append(found)
-        elif len(values) > 1 and name in TRAINING:
-            unequal.append(found)
-    seen = ""
-    if any("accuracy/seen" in c.summary() for c in configurations):
-        clean = [each.get("split") == "clean" for each in flags]
-        fate = "were removed from training" if all(clean) else "are partly memorised"
-        unless = " without --split clean" * (any(clean) and not all(clean))
-        seen = f" Seen test sentences also appear in the training files and {fate}{unless}."
-    rows = {run.n_row for c in configurations for run in c.runs}
-    n_row = f" Test rows: {first.n_row:,}." if len(rows) == 1 and first.n_row else ""
-    alike = f" Settings: {', '.join(equal)}." if equal else ""
-    alike += f" Trained differently: {'; '.join(unequal)}." if unequal else ""
-    note = KINDS[first.kind].note
-    return f"{subject(configurations)}: {about} {note}{seen}{n_row}{alike}"
-
-
-def subject(configurations):
-    """Return the kind of model and its data, with the position encoding and window all share."""
-    first = configurations[0].runs[0]
-    flags = [c.runs[0].flags for c in configurations]
-    frozen = all(f.get("tune") == "frozen" and (f.get("encoder") or f.get("init")) for f in flags)
-    text = KINDS[first.kind].name + " with frozen features" * bool(frozen) + f" on {first.data}"
-    each = ({f.get(name) for f in flags} for name in ("pos", "window"))
-    pos, window = (values.pop() if len(values) == 1 else None for values in each)
-    if pos:
-        return f"{text}, {name_positions(SimpleNamespace(pos=pos, window=window))}"
-    return f"{text}, window {window}" if window else text
-
-
-# ---------------------------------------------------------------------------- the figures
 
 
 def draw(out, configurations, others, has_lengths):
