@@ -43,7 +43,8 @@ def write_table(configurations, out, subject, about):
         for c in configurations
     ]
     header, rows = make_table(configurations, [], summaries)
-    absent = " –: not measured with every seed." if any("–" in row[2:] for row in rows) else ""
+    every = " with every seed" * any(len(c.runs) > 1 for c in configurations)
+    absent = f" –: not measured{every}." if any("–" in row[2:] for row in rows) else ""
     caption = (
         f"{subject}, perplexity of all test sets together by the length of the blocks in "
         f"evaluation: {about} Lower is better. Trained with "
