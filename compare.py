@@ -71,8 +71,8 @@ def compare(flags):
     out.mkdir(parents=True, exist_ok=True)
     has_lengths = bool(trained[0].tokens) and bool(lengths.other_lengths(configurations))
     draw(out, configurations, others, has_lengths)
-    for ending in () if has_lengths else (".png", ".pdf", ".md", ".tex"):
-        (out / (lengths.NAME + ending)).unlink(missing_ok=True)  # of an earlier comparison
+    if not has_lengths:
+        lengths.remove(out)  # those of an earlier comparison
     header, rows = make_table(configurations, others)
     words = caption(configurations, others)
     text = tables.write(out / "compare", header, rows, words, left=2, label=out.name, more=tested)

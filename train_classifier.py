@@ -15,7 +15,7 @@ import torch
 
 from data.batching import by_epoch
 from data.corpus import hold_out_valid
-from data.labelled import Rows, accuracies, balanced_loss, by_seen, load_labelled
+from data.labelled import Rows, accuracies, balanced_loss, by_seen, describe_seen, load_labelled
 from data.tokenizer import train_tokenizer
 from lab.command import main
 from lab.errors import require
@@ -92,9 +92,8 @@ def train(flags):
     options = {"n_class": len(corpus.classes), "pool": flags.pool, "layers": flags.layers}
     options |= {"n_hidden": flags.n_hidden, "dropout": flags.head_dropout}
     options |= {"n_component": min(flags.n_component, len(kept))}
-    about = {"classifier": options, "classes": corpus.classes}
     body = "decoder" if flags.causal else "encoder"
-    about["body"] = body
+    about = {"classifier": options, "classes": corpus.classes, "body": body}
     about |= {"encoder_sha256": "" if flags.untrained else sha256_of(source)}
     name = "frozen" if frozen else "tuned" if source else ""
     run = Run("classifier", flags, config, tokenizer, device, name, **about)
@@ -135,9 +134,9 @@ def train(flags):
     logits = logits_of_sets()
     result = {"epoch": epoch, "unknown/test": sets["test"].unknown()}
     result |= accuracies(logits, sets, seen) | {"accuracy/valid": valid}
-    kind = f"{'random ' * flags.untrained}{body}, {name_positions(config)}"
     how = {"frozen": "frozen ", "tuned": "fine-tuned ", "": ""}[name]
-    title = f"Classification of {corpus.name}" + ("\n" if source else ", ") + how + kind
+    how += "random " * flags.untrained
+    title = f"Classification of {corpus.name}\n{how}{body}, {name_positions(config)}"
     report_predictions(run, corpus, title, logits["test"], seen, result, model)
     possible = corpus.floor.get("accuracy/test")
     draw(run, title, possible)
@@ -211,9 +210,7 @@ def say_data(run, corpus, note, sets, seen, model, source):
         run.say(note)
     n = {name: f"{len(rows):,}" for name, rows in sets.items()}
     sizes = f"{n['train']} training rows, {n['valid']} for validation, {n['test']} test rows"
-    among = "were" if note else "are"  # before --split removed them
-    seen_rows = f"{int(seen.sum()):,} of them {among} also in the training files"
-    say_start(run, f"{corpus.name}: {sizes} ({seen_rows})", model)
+    say_start(run, f"{corpus.name}: {sizes} ({describe_seen(seen, note)})", model)
     for name, rows in sets.items():
         if rows.n_long:
             long = f"{rows.n_long} of {n[name]} {name} sentences are longer than --block-size"

@@ -21,7 +21,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from data.batching import generator, pad, sentences
 from data.corpus import hold_out
-from data.labelled import Rows, accuracies, by_seen, load_labelled
+from data.labelled import Rows, accuracies, by_seen, describe_seen, load_labelled
 from data.masking import mask_tokens
 from data.noise import count_tokens, noise_tokens
 from data.tokenizer import train_tokenizer
@@ -117,10 +117,8 @@ def train(flags):
     optimizer = make_adamw(model, flags.lr, flags.weight_decay)
     if note:
         run.say(note)
-    stood = "were" if note else "are"  # before --split removed them
-    also = f"{int(seen.sum()):,} of them {stood} also in the training files"
     n = f"{len(rows):,} training rows and {len(texts):,} texts, {len(corpus.test_rows):,} test rows"
-    say_start(run, f"{corpus.name}: {n} ({also})", model)
+    say_start(run, f"{corpus.name}: {n} ({describe_seen(seen, note)})", model)
     for name in ("train", "test"):
         say_unknown(run, name, sets[name].unknown(), source)
 

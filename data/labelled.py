@@ -68,6 +68,13 @@ class Rows:
         return weights, prior
 
 
+def describe_seen(seen, removed):
+    """Return "551 of them are also in the training files". removed: whether --split removed them,
+    which makes it "were"."""
+    are = "were" if removed else "are"
+    return f"{int(seen.sum()):,} of them {are} also in the training files"
+
+
 def accuracies(logits, sets, seen):
     """Return {"accuracy/train": share, ...} of logits {set: (N, n_class)}, with "accuracy/seen" and
     "accuracy/unseen" of the test rows if any is seen.

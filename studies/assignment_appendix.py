@@ -99,12 +99,12 @@ def position_pictures(runs):
     pictures, shown = [], {("lm", "alibi")}
     for part, pos in drawn(runs):
         path = f"maps-{part}-{pos}-0/positions-{part}-{pos}-0.png"
-        model, alike = (part, pos), pos in ("sinusoidal", "rope")
-        if (runs.out / path).exists() and (pos if alike else model) not in shown:
-            what = f"Position encoding of the {model_name(part, pos)}"
-            trained = f", after training on {runs.data}" if pos == "learned" else ", which is fixed"
-            pictures.append(picture(path, f"{what}{trained}."))
-        shown |= {pos, model}
+        what = pos if pos in ("sinusoidal", "rope") else (part, pos)
+        if (runs.out / path).exists() and what not in shown:
+            trained = f"after training on {runs.data}" if pos == "learned" else "which is fixed"
+            caption = f"Position encoding of the {model_name(part, pos)}, {trained}."
+            pictures.append(picture(path, caption))
+            shown.add(what)
     return pictures
 
 

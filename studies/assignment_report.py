@@ -8,7 +8,7 @@ import math
 import statistics
 
 from lab import tables
-from lab.comparison.lengths import NAME, joint_perplexity
+from lab.comparison import lengths
 from lab.comparison.mcnemar import LEVEL
 from lab.figures import POSITION_NAMES, save
 from lab.inside.heatmaps import draw_tables
@@ -221,7 +221,7 @@ def language_model(runs):
         write_table(runs, "perplexity", header, rows, caption),
         f"{conclude(values, min, 'perplexity of the encodings (all test sets together)')} A "
         f"{label} model (modified Kneser-Ney), which counts words, has "
-        f"{joint_perplexity(ngrams, tests):,.1f}.",
+        f"{lengths.joint_perplexity(ngrams, tests):,.1f}.",
         picture(
             "compare-lm/compare.png",
             f"Perplexity of the training text and the test sets of {runs.data} during training. "
@@ -295,7 +295,7 @@ def other_encodings(runs):
 def longer_blocks(runs):
     """Compare perplexities in longer blocks than those of training."""
     T, longest = runs.settings("lm-alibi")["block_size"], LENGTHS[-1]
-    longer, changes = read_table(runs.out / "compare-lm" / f"{NAME}.md"), []
+    stem, changes = f"compare-lm/{lengths.NAME}", []
     for pos in (pos for pos in COMPARED if pos != "learned"):
         pairs = zip(runs.perplexities(pos), runs.perplexities(pos, f"@{longest}"))
         change = signed([100 * (long / short - 1) for short, long in pairs])
@@ -305,11 +305,11 @@ def longer_blocks(runs):
         f"Can a decoder read longer texts than the {T} tokens it was trained with? A longer "
         "block gives a word more context, which helps if the text continues. But words also stand "
         "at positions that training never reached.",
-        f"{longer.strip()} LaTeX: [{NAME}.tex](compare-lm/{NAME}.tex)",
+        f"{read_table(runs.out / f'{stem}.md').strip()} LaTeX: [{stem}.tex]({stem}.tex)",
         f"From {T} to {longest} tokens the perplexity changes by {join(changes)}. Learned "
         f"positions have no vector beyond the {T} of training.",
         picture(
-            f"compare-lm/{NAME}.png",
+            f"{stem}.png",
             f"Perplexity of each text of {runs.data} by the length of the blocks it is evaluated "
             f"in. {runs.lines}",
         ),

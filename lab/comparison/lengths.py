@@ -28,17 +28,23 @@ def other_lengths(configurations):
     return sorted(map(int, suffixes - {""}))
 
 
+def remove(out):
+    """Remove figure and table from the folder out."""
+    for ending in (".png", ".pdf", ".md", ".tex"):
+        (out / (NAME + ending)).unlink(missing_ok=True)
+
+
 def write_table(configurations, out, subject, about):
     """Write the table into the folder out, as .md and .tex. about: what the caption says of its
     numbers. Return (its text, the tests at the longest length that two configurations have)."""
     trained = {c.runs[0].flags.get("block_size", 0) for c in configurations}
     lengths = sorted({*other_lengths(configurations), *trained})
-    logs = {n: {c.label: logs_at(c, n) for c in configurations} for n in lengths}
+    found = {n: {c.label: at_length(c, n) for c in configurations} for n in lengths}
     summaries = [
         {
-            f"perplexity/{n} tokens": mean_and_deviation(list(map(math.exp, found.values())))
+            f"perplexity/{n} tokens": mean_and_deviation(list(found[n][c.label].values()))
             for n in lengths
-            if (found := logs[n][c.label])
+            if found[n][c.label]
         }
         for c in configurations
     ]
@@ -50,9 +56,13 @@ def write_table(configurations, out, subject, about):
         f"evaluation: {about} Lower is better. Trained with "
         f"{' or '.join(map(str, sorted(trained)))} tokens.{absent}"
     )
-    shared = [n for n in lengths if sum(map(bool, logs[n].values())) > 1]
+    shared = [n for n in lengths if sum(map(bool, found[n].values())) > 1]
     longest = shared[-1] if shared else lengths[-1]
-    tests, _ = paired.compare_pairs(configurations, lambda c: logs[longest][c.label])
+
+    def logs(configuration):
+        return {seed: math.log(p) for seed, p in found[longest][configuration.label].items()}
+
+    tests, _ = paired.compare_pairs(configurations, logs)
     intro = (
         f"Paired t-test over seeds on the perplexities at {longest} tokens. p < {LEVEL} is "
         "significant, without a correction for the number of pairs."
@@ -62,8 +72,8 @@ def write_table(configurations, out, subject, about):
     return tables.write(out / NAME, header, rows, caption, 2, label, more), tests
 
 
-def logs_at(configuration, length):
-    """Return {seed: log perplexity of the test sets together}, {} unless all seeds have it."""
+def at_length(configuration, length):
+    """Return {seed: perplexity of the test sets together}, {} unless all seeds have it."""
     found = {}
     for run in configuration.runs:
         at = "" if length == run.flags.get("block_size") else f"@{length}"
@@ -71,5 +81,5 @@ def logs_at(configuration, length):
         tests = measured_sets(run)
         if not all(f"perplexity/{name}{at}" in result for name in tests):
             return {}
-        found[run.seed] = math.log(joint_perplexity(result, tests, at))
+        found[run.seed] = joint_perplexity(result, tests, at)
     return found
