@@ -1,14 +1,10 @@
 """The transformer, to be read from top to bottom.
 
-Attention alone does not know the order of the tokens. Positions enter in exactly three places,
-which `Transformer.forward` combines. NoPE uses none; a decoder then has only its causal mask.
+Attention alone does not know the order of the tokens. Positions enter in exactly three places, the
+three methods of a position encoding. NoPE uses none; a decoder then has only its causal mask.
 
-    Place 1: vectors added to the tokens     learned, sinusoidal
-    Place 2: a bias added to the scores      ALiBi, windows
-    Place 3: angles that rotate q and k      rotary ("rope")
-
-Shapes: B sequences of T tokens, C = n_embd channels, H heads of D = C / H channels, V words.
-Masks are boolean, True = may attend. Negative targets, such as -100, are ignored.
+Shapes: B sequences of T tokens, C = n_embd channels, H heads of D = C / H channels, V words;
+queries attend to S keys. Masks are boolean, True = may attend. Negative targets are ignored.
 """
 
 import math
@@ -19,19 +15,15 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from nets.cross_entropy import LinearCrossEntropySum, linear_cross_entropy
-from nets.device import send
+from data.batching import send
+from nets.attention import Attention, choose_flex, shared_bias
+from nets.loss import LinearCrossEntropySum, linear_cross_entropy
+
 
 # ------------------------------------------------------------------------------------ 1. Config
-POSITIONS = ("learned", "sinusoidal", "alibi", "rope", "nope")
-ALIBI_VARIANTS = ("offset", "symmetric", "one-sided")
-HEADS = ("linear", "roberta", "clap", "plain-clap")
-CHOICES = dict(pos=POSITIONS, alibi=ALIBI_VARIANTS, head=HEADS, activation=("gelu", "relu"))
-
-
 @dataclass
 class Config:
-    """All architecture options; make_config in lab/limits.py checks all values, also together."""
+    """All architecture options. Raises ValueError for values that do not fit together."""
 
     # fmt: off
     vocab_size: int = 5000
@@ -41,19 +33,15 @@ class Config:
     n_embd: int = 64           # width of the hidden states
     n_ffn: int = 0             # width of the feed-forward layer; 0: 4 * n_embd
     pos: str = "learned"       # one of POSITIONS
-    alibi: str = "offset"      # one of ALIBI_VARIANTS, for encoders; a decoder's ALiBi is causal
+    alibi: str = "offset"      # one of ALiBi.FORMS, for encoders; a decoder's ALiBi is causal
     window: int = 0            # attend only to tokens fewer than this many positions away; 0: all
-    n_language: int = 0        # languages with their own vector (nets/two_languages.py); 0: none
     norm_first: bool = True    # pre-norm (GPT-2); False: post-norm (Vaswani, BERT, RoBERTa)
-    activation: str = "gelu"   # gelu or relu
+    activation: str = "gelu"   # one of ACTIVATIONS
     norm_eps: float = 1e-5     # added to the variance in every layer norm
     dropout: float = 0.0       # on the embedding and on the output of each sublayer
     attn_dropout: float = 0.0  # on the attention weights
     head: str = "linear"       # one of HEADS
     tie: bool = True           # the head uses the embedding's word vectors
-    unit_embd: bool = False    # normalise token vectors to length 1 (CLAP)
-    scale_embd: bool = False   # multiply token vectors by sqrt(n_embd), as sinusoidal does
-    unscaled: bool = False     # sinusoidal: do not multiply them
     zero_mask: bool = False    # the mask token enters as the zero vector (zero-CLAP)
     omit_mask: bool = False    # the mask token is not an output word; output words have no bias
     mask_id: int = 2           # id of the mask token
@@ -62,25 +50,136 @@ class Config:
 
     def __post_init__(self):
         self.n_ffn = self.n_ffn or 4 * self.n_embd
-        for name, allowed in CHOICES.items():
+        options = dict(pos=POSITIONS, alibi=ALiBi.FORMS, head=HEADS, activation=ACTIVATIONS)
+        for name, allowed in options.items():
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}")
-        if self.n_embd % self.n_head:
+        if self.n_head < 1 or self.n_embd < 1 or self.n_embd % self.n_head:
             raise ValueError(f"n_head must divide n_embd, got {self.n_head} and {self.n_embd}")
-        if self.pos == "rope" and self.n_embd // self.n_head % 2:
-            raise ValueError("n_embd / n_head must be even: pos=rope rotates pairs of channels")
+        if self.head == "clap" and not self.tie:
+            raise ValueError("head=clap compares with the token embeddings: it needs tie")
+
+
+HEADS = ("linear", "roberta", "clap")
+ACTIVATIONS = dict(gelu=nn.GELU, relu=nn.ReLU)
 
 
 # --------------------------------------------------------------------------------- 2. Positions
-def position_angles(T, D):
-    """Return the (T, D/2) angles t / 10000^(2i / D) of token t. A larger i turns more slowly."""
-    return torch.arange(T)[:, None] * 10000.0 ** (-torch.arange(0, D, 2) / D)
+class NoPE(nn.Module):
+    """No position encoding, and the base of all others, which override the places where they act.
+    i (T,) or (B, T) are the positions of the queries, j (S,) or (B, S) those of the keys."""
+
+    label, color = "NoPE", "#777777"  # in figures
+    ends = False  # whether it cannot go beyond block_size
+    reads_content = False  # whether `bias` reads q and k; else all blocks share one
+
+    def __init__(self, config, causal):
+        """Raise ValueError for a Config that the encoding cannot use."""
+        super().__init__()
+
+    def embed(self, x, i):
+        """Place 1: token vectors x (B, T, C) -> (B, T, C), with vectors added."""
+        return x
+
+    def turn(self, q, k, i, j):
+        """Place 2: q (B, H, T, D) and k (B, H, S, D) -> the same, rotated or scaled."""
+        return q, k
+
+    def bias(self, q, k, i, j):
+        """Place 3: return a float (1 or B, 1 or H, T, S) to add to the scores, or None. Unless
+        `reads_content`, q and k are None."""
+
+    def flex(self):
+        """Return f(score, b, h, i, j) -> score with the bias, for a GPU (see nets/attention.py), or
+        None if only a table of biases will do."""
+        return lambda score, b, h, i, j: score
 
 
-def sinusoids(T, n_embd):
-    """Return the (T, n_embd) table of Vaswani et al. 2017, 3.5: sines and cosines of the angles."""
-    angles = position_angles(T, n_embd)
-    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)  # (T, C/2, 2) -> (T, C)
+class Learned(NoPE):
+    """A trained vector per position."""
+
+    label, color, ends = "learned", "#4477AA", True
+
+    def __init__(self, config, causal):
+        super().__init__(config, causal)
+        self.vectors = nn.Embedding(config.block_size, config.n_embd)
+
+    def embed(self, x, i):
+        if i.dim() == 1 and len(i) > (n := len(self.vectors.weight)):
+            raise ValueError(f"learned positions end at block_size={n}, got {len(i)} tokens")
+        return x + self.vectors(i)
+
+
+class Sinusoidal(NoPE):
+    """Sines and cosines of the position (Vaswani et al. 2017, section 3.5)."""
+
+    label, color = "sinusoidal", "#66CCEE"
+
+    def __init__(self, config, causal):
+        super().__init__(config, causal)
+        if config.n_embd % 2:
+            raise ValueError(f"n_embd must be even with pos=sinusoidal, got {config.n_embd}")
+
+    def embed(self, x, i):
+        C = x.size(-1)  # token vectors must be as large as the sinusoids (section 3.4)
+        return x * math.sqrt(C) + sinusoids(i, C).to(x.dtype)
+
+
+class ALiBi(NoPE):
+    """A penalty on the distance of query i and key j, with a slope m per head (Press et al. 2022).
+
+    causal      -m (i - j)
+    symmetric   -m |i - j|
+    offset      -m (|i - j| - 0.5 [j > i]), so a later key counts as half a token nearer
+    one-sided   half of the heads see only j <= i, half only j >= i; slopes of H / 2 heads
+    """
+
+    label, color = "ALiBi", "#EE6677"
+    FORMS = ("offset", "symmetric", "one-sided")  # of an encoder
+
+    def __init__(self, config, causal):
+        super().__init__(config, causal)
+        self.form, half = "causal" if causal else config.alibi, config.n_head // 2
+        slopes = alibi_slopes(config.n_head)
+        if self.form == "one-sided":
+            if config.n_head % 2:
+                raise ValueError(f"n_head must be even: alibi=one-sided, got {config.n_head}")
+            slopes = alibi_slopes(half).repeat(2)
+        self.slopes = nn.Buffer(slopes, persistent=False)  # (H,)
+        past = torch.arange(config.n_head) < half  # the heads that see the past
+        self.sides = nn.Buffer(2 * past.int() - 1, persistent=False)  # (H,), 1 or -1
+
+    def bias(self, q, k, i, j):
+        d = (i[..., :, None] - j[..., None, :]).unsqueeze(-3)  # (1, T, S) or (B, 1, T, S)
+        bias = self.penalize(0.0, self.slopes[:, None, None], self.sides[:, None, None], d)
+        return bias.view(-1, *bias.shape[-3:])
+
+    def flex(self):
+        slopes, sides = self.slopes, self.sides
+        return lambda score, b, h, i, j: self.penalize(score, slopes[h], sides[h], i - j)
+
+    def penalize(self, score, slope, side, d):
+        """Return the score minus slope times distance; d = i - j is positive for the past."""
+        far = d.abs() - 0.5 * (d < 0) if self.form == "offset" else d.abs()
+        score = score - slope * far
+        return torch.where(side * d < 0, -math.inf, score) if self.form == "one-sided" else score
+
+
+# Options of --pos. nets/positions.py adds rotary positions, and is the place to add others.
+POSITIONS = dict(learned=Learned, sinusoidal=Sinusoidal, alibi=ALiBi, nope=NoPE)
+
+
+def position_angles(i, D):
+    """Return (..., D/2) angles i / 10000^(2n / D) of positions i. A larger n turns more slowly."""
+    return i[..., None] * 10000.0 ** (-torch.arange(0, D, 2, device=i.device) / D)
+
+
+def sinusoids(i, C):
+    """Return (..., C) sines and cosines of the angles of positions i."""
+    angles = position_angles(i, C)
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(
+        -2
+    )  # (..., C/2, 2) -> (..., C)
 
 
 def alibi_slopes(n_head):
@@ -94,92 +193,7 @@ def alibi_slopes(n_head):
     return torch.tensor([2 ** (-8 * step / n) for step in steps])
 
 
-def alibi_bias(n_head, T, variant):
-    """Return the (n_head, T, T) bias on the scores of query i and key j, minus slope * distance.
-
-    causal      -m (i - j), and -inf for j > i  (Press et al. 2022)
-    symmetric   -m |i - j|
-    offset      -m (|i - j| - 0.5 [j > i]), so a later key counts as half a token nearer
-    one-sided   half of the heads see only j <= i, half only j >= i; slopes of n_head / 2 heads
-    """
-    distance = torch.arange(T)[:, None] - torch.arange(T)  # (T, T): i - j, positive for the past
-    if variant == "one-sided":
-        bias = -alibi_slopes(n_head // 2).repeat(2)[:, None, None] * distance.abs()  # (H, T, T)
-        bias[: n_head // 2].masked_fill_(distance < 0, -math.inf)
-        bias[n_head // 2 :].masked_fill_(distance > 0, -math.inf)
-        return bias
-    nearer = {"offset": 0.5, "symmetric": 0, "causal": 0}[variant]  # how much a later key is
-    bias = -alibi_slopes(n_head)[:, None, None] * (distance.abs() - nearer * (distance < 0))
-    return bias.masked_fill_(distance < 0, -math.inf) if variant == "causal" else bias
-
-
-def score_bias(T, pos, n_head, variant, window):
-    """Return the (1, H or 1, T, T) bias of ALiBi, the window and the causal mask together."""
-    bias = alibi_bias(n_head, T, variant) if pos == "alibi" else torch.zeros(1, T, T)
-    W = window or T  # query i sees keys i - W + 1 to i (causal), or to i + W - 1
-    seen = torch.ones(T, T, dtype=torch.bool).triu(1 - W).tril(0 if variant == "causal" else W - 1)
-    return bias.masked_fill_(~seen, -math.inf)[None]
-
-
-def rotate(x, angles):
-    """Rotate channels (i, i + D/2) of x (B, H, T, D) by angles (T, D/2): Su et al. 2021, eq. 34."""
-    cos, sin = torch.cos(angles).to(x.dtype), torch.sin(angles).to(x.dtype)
-    a, b = x.chunk(2, dim=-1)  # 2 of (B, H, T, D/2); the paper pairs channels 2i and 2i + 1
-    return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)
-
-
-# --------------------------------------------------------------------------------- 3. Attention
-def attend(q, k, v, bias=None, dropout=0.0):
-    """Compute softmax(q k^T / sqrt(D) + bias) v (Vaswani et al. 2017, equation 1).
-
-    q (B, H, T, D); k, v (B, H, S, D); bias broadcastable to (B, H, T, S), -inf hides a key.
-    Returns the output (B, H, T, D) and the weights (B, H, T, S), whose rows sum to 1.
-    """
-    scores = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))  # (B, H, T, S)
-    if bias is not None:
-        scores = scores + bias
-    weights = scores.softmax(dim=-1)
-    return F.dropout(weights, dropout) @ v, weights
-
-
-class Attention(nn.Module):
-    """Multi-head attention of a sequence to itself, or to a memory (cross-attention)."""
-
-    def __init__(self, config, causal=False):
-        super().__init__()
-        self.n_head, self.attn_dropout, self.causal = config.n_head, config.attn_dropout, causal
-        self.qkv = nn.Linear(config.n_embd, 3 * config.n_embd)  # q, k and v of all heads at once
-        self.out = nn.Linear(config.n_embd, config.n_embd)
-
-    def forward(self, x, bias=None, angles=None, need_weights=False, memory=None, kernel=None):
-        """x (B, T, C) -> the output (B, T, C), and the weights (B, H, T, S) or None.
-
-        Queries come from x; keys and values come from x too, or from memory (B, S, C).
-        In a causal layer, a bias must also hide the future. kernel: see nets/long_attention.py.
-        """
-        (B, T, C), H = x.shape, self.n_head
-        if memory is None:
-            q, k, v = self.qkv(x).split(C, dim=-1)  # 3 of (B, T, C)
-        else:
-            q = F.linear(x, self.qkv.weight[:C], self.qkv.bias[:C])  # (B, T, C)
-            kv = F.linear(memory, self.qkv.weight[C:], self.qkv.bias[C:])  # (B, S, 2C)
-            k, v = kv.split(C, dim=-1)  # 2 of (B, S, C)
-        q, k, v = (t.view(B, -1, H, C // H).transpose(1, 2) for t in (q, k, v))  # (B, H, T or S, D)
-        if angles is not None:
-            q, k = rotate(q, angles), rotate(k, angles)
-        dropout = self.attn_dropout if self.training else 0.0
-        if need_weights:
-            if self.causal and bias is None:
-                bias = torch.full((T, T), -math.inf, dtype=x.dtype, device=x.device).triu(1)
-            y, weights = attend(q, k, v, bias, dropout)
-        else:  # PyTorch's kernel takes a bias or is_causal, not both
-            kernel = kernel or F.scaled_dot_product_attention
-            y = kernel(q, k, v, bias, dropout, is_causal=self.causal and bias is None)
-            weights = None
-        return self.out(y.transpose(1, 2).reshape(B, T, C)), weights  # (B, H, T, D) -> (B, T, C)
-
-
-# ------------------------------------------------------------------------------- 4. Transformer
+# ------------------------------------------------------------------------------- 3. Transformer
 class Block(nn.Module):
     """Attention moves information between tokens; the feed-forward layer works on each alone."""
 
@@ -191,8 +205,8 @@ class Block(nn.Module):
             self.cross_norm = nn.LayerNorm(C, config.norm_eps)
             self.cross_attention = Attention(config)
         self.norm2 = nn.LayerNorm(C, config.norm_eps)
-        act = nn.ReLU() if config.activation == "relu" else nn.GELU()
         up, down = nn.Linear(C, config.n_ffn), nn.Linear(config.n_ffn, C)
+        act = ACTIVATIONS[config.activation]()
         self.feed_forward = nn.Sequential(OrderedDict(up=up, act=act, down=down))
         self.dropout = nn.Dropout(config.dropout)
 
@@ -208,11 +222,12 @@ class Block(nn.Module):
         if cross:
             a, cross_weights = self.cross_attention(self.cross_norm(x) if pre else x, **cross)
             x = x + self.dropout(a) if pre else self.cross_norm(x + self.dropout(a))
+            weights = weights, cross_weights
         if picked is not None:
             x = x.flatten(0, 1).index_select(0, picked)  # (B, T, C) -> (N, C)
         a = self.feed_forward(self.norm2(x) if pre else x)
         x = x + self.dropout(a) if pre else self.norm2(x + self.dropout(a))
-        return x, ((weights, cross_weights) if cross else weights)
+        return x, weights
 
 
 class Transformer(nn.Module):
@@ -222,102 +237,69 @@ class Transformer(nn.Module):
 
     def __init__(self, config, cross=False):
         super().__init__()
-        C, self.config, self.tables = config.n_embd, config, {}  # tables: see `table`
+        C, self.config = config.n_embd, config
         self.embedding = nn.Embedding(config.vocab_size, C)
-        if config.pos == "learned":
-            self.positions = nn.Embedding(config.block_size, C)
+        self.positions = POSITIONS[config.pos](config, self.causal)
         # Post-norm starts from a normalised embedding (BERT), but CLAP from the vectors themselves
-        plain = config.norm_first or config.unit_embd or config.head == "plain-clap"
+        plain = config.norm_first or config.head == "clap"
         self.embedding_norm = nn.Identity() if plain else nn.LayerNorm(C, config.norm_eps)
         self.dropout = nn.Dropout(config.dropout)
         blocks = (Block(config, cross, self.causal) for _ in range(config.n_layer))
         self.blocks = nn.ModuleList(blocks)
         self.norm = nn.LayerNorm(C, config.norm_eps) if config.norm_first else nn.Identity()
 
-    def forward(self, idx, mask=None, need_weights=False, **more):
-        """idx (B, T) long -> h (B, T, C). mask (B, T): True on tokens, False on padding after them.
+    def forward(self, idx, mask=None, need_weights=False, need_states=False, picked=None, **more):
+        """idx (B, T) long -> h (B, T, C), or with picked (N,) these of the B * T tokens, (N, C).
 
-        need_weights: return (h, maps), n_layer maps (B, H, T, T). more: see `run_blocks`.
-        """
-        T, x = idx.size(1), self.token_vectors(idx)
-        if (vectors := self.position_vectors(T)) is not None:  # Place 1
-            x = x + vectors
-        kernel, bias = self.choose_kernel(T, mask, need_weights)  # Place 2
-        angles = self.angles(T)  # Place 3
-        args = dict(bias=bias, angles=angles, need_weights=need_weights, kernel=kernel)
-        return self.run_blocks(x, args, **more)
-
-    def run_blocks(self, x, args, need_states=False, memory=None, memory_mask=None, picked=None):
-        """x (B, T, C) -> h (B, T, C), or with picked (N,) only these of the B * T tokens, (N, C).
-
+        mask (B, T): True on tokens, False on padding after them. more: see `inputs_of_blocks`.
+        need_weights: return (h, maps), n_layer maps (B, H, T, T), with a memory pairs of maps.
         need_states: return (h, states), the n_layer + 1 states before, between and after blocks.
-        memory (B, S, C), memory_mask (B, S): what the cross-attention reads, without positions.
-        Each row of the mask needs a True. The maps are then pairs (B, H, T, T), (B, H, T, S).
         """
-        cross = {} if memory is None else dict(memory=memory, need_weights=args["need_weights"])
-        if memory_mask is not None:
-            zeros = x.new_zeros(len(x), 1, 1, memory.size(1))  # (B, 1, 1, S)
-            cross["bias"] = zeros.masked_fill(~memory_mask[:, None, None], -math.inf)
-        x = self.dropout(self.embedding_norm(x))
+        x, args, cross, past = self.inputs_of_blocks(idx, mask, need_weights, **more)
         maps, states = [], [x]
-        for block in self.blocks:  # only the last may skip tokens: later attention would read them
-            x, weights = block(x, cross, picked if block is self.blocks[-1] else None, **args)
+        for block, kept in zip(self.blocks, past):
+            last = block is self.blocks[-1]  # only here tokens may be left out: none reads them
+            x, weights = block(x, cross, picked if last else None, past=kept, **args)
             maps.append(weights)
             states.append(x)
         h = self.norm(x)
-        if args["need_weights"]:
+        if need_weights:
             return h, maps
         return (h, states) if need_states else h
+
+    def inputs_of_blocks(
+        self, idx, mask, need_weights, at=None, extra=None, memory=None, memory_mask=None, past=None
+    ):
+        """Return the embeddings (B, T, C) and what blocks and attentions read beside them.
+
+        at (T,) or (B, T): positions; None: 0, 1, 2, ... extra (B, T, C): added to the token
+        vectors. memory (B, S, C), memory_mask (B, S): what the cross-attention reads, without
+        positions; each row of the mask needs a True. past: n_layer dictionaries that keep keys and
+        values: idx continues what they hold, and at has the positions of all S tokens.
+        """
+        T, x = idx.size(1), self.token_vectors(idx)
+        x = x if extra is None else x + extra
+        j = torch.arange(T, device=idx.device) if at is None else at  # of keys
+        i = j[..., -T:]  # of queries
+        x = self.dropout(self.embedding_norm(self.positions.embed(x, i)))  # Place 1
+        kernel = choose_flex(self, T, mask) if at is None and not need_weights else None
+        bias = None if kernel else shared_bias(self, i, j, mask)  # Place 3, and what is hidden
+        where = self.positions, i, j  # Place 2
+        args = dict(where=where, bias=bias, need_weights=need_weights, kernel=kernel)
+        cross = {} if memory is None else dict(memory=memory, need_weights=need_weights)
+        if memory_mask is not None:
+            zeros = x.new_zeros(len(x), 1, 1, memory.size(1))  # (B, 1, 1, S)
+            cross["bias"] = zeros.masked_fill(~memory_mask[:, None, None], -math.inf)
+        return x, args, cross, past or [None] * len(self.blocks)
 
     def token_vectors(self, idx):
         """idx (B, T) -> (B, T, C), without positions."""
         x = self.embedding(idx)  # (B, T, C)
-        if self.config.unit_embd:
+        if self.config.head == "clap":
             x = F.normalize(x, dim=-1)
-        if self.config.scale_embd or (self.config.pos == "sinusoidal" and not self.config.unscaled):
-            x = x * math.sqrt(self.config.n_embd)  # as large as the sinusoids (Vaswani, 3.4)
         if self.config.zero_mask:
             x = x * (idx != self.config.mask_id)[:, :, None]
         return x
-
-    def position_vectors(self, T):
-        """Place 1: return vectors (T, C) to add to the tokens, or None."""
-        if self.config.pos == "sinusoidal":
-            return self.table(sinusoids, T, self.config.n_embd)[:T].to(self.embedding.weight.dtype)
-        if self.config.pos == "learned":
-            if T > (n := self.config.block_size):
-                raise ValueError(f"learned positions end at block_size={n}, got {T} tokens")
-            return self.positions.weight[:T]
-
-    def choose_kernel(self, T, mask, need_weights):
-        """Return (kernel, bias); None is PyTorch's kernel. nets/long_attention.py replaces this."""
-        return None, self.attention_bias(T, mask)
-
-    def attention_bias(self, T, mask=None):
-        """Place 2: return a bias (1 or B, 1 or H, T, T) to add to the scores, or None."""
-        c, variant = self.config, "causal" if self.causal else self.config.alibi
-        if mask is None and c.pos != "alibi" and not c.window:
-            return None
-        bias = self.table(score_bias, T, c.pos, c.n_head, variant, c.window)[:, :, :T, :T]
-        bias = bias.to(self.embedding.weight.dtype)
-        return bias if mask is None else bias.masked_fill(~self.visible(mask), -math.inf)
-
-    def visible(self, mask):
-        """Return (B, 1, T, T): which keys a token sees. Always itself: an empty softmax is NaN."""
-        return mask[:, None, None] | torch.eye(mask.size(1), dtype=torch.bool, device=mask.device)
-
-    def angles(self, T):
-        """Place 3: return angles (T, D/2) that rotate q and k, or None."""
-        if self.config.pos == "rope":
-            return self.table(position_angles, T, self.config.n_embd // self.config.n_head)[:T]
-
-    @torch.inference_mode(False)  # training cannot use a table made in inference mode
-    def table(self, make, T, *args):
-        """Return make(T, *args), or a cached table of more tokens, which must begin with it."""
-        table, device = self.tables.get((make, args)), self.embedding.weight.device
-        if table is None or table.size(-2) < T or table.device != device:
-            table = self.tables[make, args] = make(T, *args).to(device)
-        return table
 
 
 class Encoder(Transformer):
@@ -330,36 +312,35 @@ class Decoder(Transformer):
     causal = True
 
 
-# ------------------------------------------------------------------------------------- 5. Heads
+# ------------------------------------------------------------------------------------- 4. Heads
 class LMHead(nn.Module):
     """Hidden states to words: h W^T + b. RoBERTa transforms h first; CLAP learns only a scalar."""
 
     def __init__(self, config, embedding):
         super().__init__()
-        C, V, clap = config.n_embd, config.vocab_size, config.head.endswith("clap")
+        C, V = config.n_embd, config.vocab_size
         self.transform = nn.Sequential()  # empty: h stays as it is
         if config.head == "roberta":
             self.transform.extend([nn.Linear(C, C), nn.GELU(), nn.LayerNorm(C, config.norm_eps)])
         self.words = embedding if config.tie else nn.Embedding(V, C)
-        self.beta = nn.Parameter(torch.ones(())) if clap else None
-        self.unit = config.head == "clap"  # plain-clap leaves the word vectors as they are
+        self.beta = nn.Parameter(torch.ones(())) if config.head == "clap" else None
         if config.omit_mask:  # exp(-1e4) = 0: the mask token is never predicted
             self.bias = nn.Buffer(-1e4 * (torch.arange(V) == config.mask_id), persistent=False)
         else:
-            self.bias = None if clap else nn.Parameter(torch.zeros(V))
+            self.bias = None if config.head == "clap" else nn.Parameter(torch.zeros(V))
 
     def project(self, h):
         """h (..., C) -> what F.linear reads: features (..., C), weight (V, C), bias (V,)."""
-        weight = F.normalize(self.words.weight, dim=-1) if self.unit else self.words.weight
-        h = self.transform(h) if self.beta is None else self.beta * h
-        return h, weight, self.bias
+        if self.beta is not None:  # CLAP
+            return self.beta * h, F.normalize(self.words.weight, dim=-1), self.bias
+        return self.transform(h), self.words.weight, self.bias
 
     def forward(self, h):
         """h (..., C) -> logits (..., V)."""
         return F.linear(*self.project(h))
 
 
-# ----------------------------------------------------------------------------- 6. LanguageModel
+# ----------------------------------------------------------------------------- 5. LanguageModel
 class LanguageModel(nn.Module):
     """A head on an Encoder (masked LM) or a Decoder (causal LM). Draws new weights for both."""
 
@@ -396,5 +377,8 @@ def init_weights(model, config):
             adds = name.endswith(("attention.out", ".feed_forward.down"))  # cross_attention too
             std = config.init_std / (math.sqrt(2 * config.n_layer) if adds else 1)
             nn.init.normal_(module.weight, std=std)
-        if isinstance(module, nn.Linear):
+        if isinstance(module, nn.Linear) and module.bias is not None:
             nn.init.zeros_(module.bias)
+
+
+import nets.positions  # noqa: E402, F401  adds to POSITIONS

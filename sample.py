@@ -2,150 +2,124 @@
 
     python sample.py out/lm-speeches-alibi-0 --text "My fellow" --tokens 40
     python sample.py out/mlm-speeches-alibi-0 --text "We will [MASK] the American people."
-    python sample.py out/classifier-speeches-alibi-0 --text "Yes we can." --text "God bless."
     python sample.py out/classifier-speeches-alibi-0 --file rows.tsv      a .tsv of label and text
-    python sample.py out/seq2seq-toy-rope-0 --text "We will [MASK] the people."
-    python sample.py out/translate-toy-rope-0 --file sentences.txt
     python sample.py out/thread-toy-learned-0 --text POST --text REPLY --text "A [MASK] comment."
 
---text may be repeated. --file reads one text per line, or labelled rows from a .tsv or .csv, and
-writes all answers into a table. "-" is standard input. For a run of beyond.train_thread the texts
-are one thread: the post, its replies, and last the comment to fill.
+--text may be repeated. --file reads one text per line ("-": from standard input), or labelled rows
+from a .tsv or .csv, and writes all answers into a table. For a run of comment threads the texts are
+one thread: the post, its replies, and last the comment to fill.
 """
 
 import re
-from dataclasses import dataclass
+import sys
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
-from data.corpora.rows import read_rows
+from tyro.conf import Positional, UseAppendAction
+
 from data.corpora.speeches import SPEAKERS
-from data.corpus import normalize
+from data.files import read_non_empty_lines
+from data.labelled import read_rows
+from data.tokenizer import is_word_level
 from lab import load_run
-from lab.command import main
-from lab.errors import require
-from lab.flags import flag, typed
-from lab.inside.texts import encode, read_file
+from lab.flags import main, require
+from lab.load import read_config
 from lab.machine import set_up_device
 from lab.predictions import write_predictions, write_rows
 
 
 @dataclass
 class Flags:
-    run: str = flag("", "run folder of a train_*.py script", positional=True)
-    text: list[str] = flag(
-        (),
-        "the text to continue, fill, classify or translate; may be repeated (thread runs: "
-        "the post, replies, last the comment to fill)",
-    )
-    file: str = flag(
-        "", "file of more texts, one per line, or of labelled rows (.tsv, .csv); -: standard input"
-    )
-    table: str = flag(
-        "", "file for all answers", shown="answers.tsv in the run folder, with --file"
-    )
-    tokens: int = flag(40, "decoders: write at most this many tokens", at_least=1, at_most=100_000)
-    samples: int = flag(3, "continuations or translations to draw", at_least=1, at_most=10_000)
-    temperature: float = flag(0.8, "below 1: more likely words; 0: the most likely", at_least=0)
-    top_k: int = flag(None, "words to choose from", shown="10 for a mask, otherwise 50", at_least=1)
-    seed: int = flag(0, "seed of the sampling")
-    device: str = flag("auto", "where to compute", ("auto", "cpu", "cuda", "mps"))
+    run: Positional[str]  # run folder of a training script
+    text: UseAppendAction[list[str]] = field(default_factory=list)  # to answer; may be repeated
+    file: str = ""  # more texts, one per line, or labelled rows (.tsv, .csv); -: standard input
+    table: str = ""  # file for all answers (default with --file: answers.tsv in the run folder)
+    tokens: int = 40  # write at most this many tokens
+    samples: int = 3  # continuations or translations to draw
+    temperature: float = 0.8  # below 1: more likely words; 0: the most likely
+    top_k: int = 0  # words to choose from; 0: 10 for a mask, otherwise 50
+    seed: int = 0  # seed of the sampling
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"  # where to compute
+    threads: int = 0  # CPU threads; 0: 1 for models up to 128 wide, else all cores
 
 
 def sample(flags):
-    run = load_run(flags.run, device=set_up_device(flags))
+    require(flags.temperature >= 0, f"--temperature {flags.temperature}: must be at least 0")
+    width = read_config(flags.run)["model"]["n_embd"]
+    device = set_up_device(flags.device, flags.threads, flags.seed, width)
+    run = load_run(flags.run, device=device)
     texts, labels = read_texts(flags, run)
     above = texts[:-1] if run.kind == "thread" else []  # ancestors of the text to fill
-    texts = texts[len(above) :]
-    for text in texts:
-        encode(run, text)  # raises UserError before the first answer
-    table = Path(flags.table or run.folder / "answers.tsv") if flags.file or flags.table else None
-    fits = not table or table.parent.is_dir() and not table.is_dir()
-    require((fits, f"--table {table}: give a file, in a folder that exists"))
-    unused = [] if run.kind in ("lm", "seq2seq") else ["tokens", "samples", "temperature"]
-    unused += ["top_k"] if run.kind == "classifier" else []
-    asked = typed(flags, *unused)
-    require((not asked, f"{asked}: {run.folder} writes no text; leave that out"))
-    if run.kind == "classifier" and table:
-        classify_all(run, texts, labels, table)
-        return
+    texts, classes = texts[len(above) :], run.config.get("classes", [])
+    found = run.classify(*texts) if run.kind == "classifier" else []
     answers = []
     for number, text in enumerate(texts, 1):
-        if len(texts) > 1:
-            print("\n" * (number > 1) + f"text {number}: {text}")
-        if run.kind in ("lm", "seq2seq"):
-            answers.append(show_written(run, text, flags))
-        elif run.kind == "classifier":
-            for label, share in run.classify(text)[0].items():
-                print(f"{share:6.1%}  {label}")
+        if found:
+            shown = list(found[number - 1].items())[: 1 if len(texts) > 1 else None]
+            for name, share in shown:  # of several texts only the likeliest class
+                print(f"{share:6.1%}  {name}" + f"  {text}" * (len(texts) > 1))
+            continue
+        print(f"\ntext {number}: {text}\n" * (len(texts) > 1), end="")
+        filled = run.kind not in ("lm", "seq2seq")
+        answers.append(fill(run, [*above, text], flags) if filled else write(run, text, flags))
+    if labels:
+        right = sum(next(iter(f)) == classes[label] for f, label in zip(found, labels))
+        rows = f"{len(texts):,} labelled rows, including any that the run was trained on"
+        print(f"accuracy {right / len(texts):.1%} on {rows}")
+    if flags.table or flags.file:
+        table = Path(flags.table or run.folder / "answers.tsv").expanduser()
+        if found:
+            shares = [[answer[name] for name in classes] for answer in found]
+            write_predictions(table, texts, shares, classes, labels)
         else:
-            answers.append(show_fillings(run, [*above, text], flags.top_k or 10))
-    if table:
-        header = "text", *(f"answer {i + 1}" for i in range(len(answers[0])))
-        rows = [map(normalize, (text, *written)) for text, written in zip(texts, answers)]
-        write_rows(table, header, rows)
+            header = ["text", *(f"answer {i + 1}" for i in range(len(answers[0])))]
+            write_rows(table, header, [[text, *written] for text, written in zip(texts, answers)])
         print(f"table of the answers: {table}")
 
 
 def read_texts(flags, run):
-    """Return the texts of --text and --file, and the classes of labelled rows, else None.
-
-    Raises DataError for labels that are not classes of the run. The assignment's labels 0, 1 and 2
-    stand for the speakers.
-    """
-    empty = run.kind != "lm" and not flags.text and not flags.file  # a decoder needs none
-    require((not empty, "--text: give a text, or a file of texts with --file"))
-    if Path(flags.file).suffix.lower() not in (".tsv", ".csv"):
-        return [*flags.text, *(read_file(flags.file) if flags.file else [])] or [""], None
-    classes = run.config["classes"] if run.kind == "classifier" else []
-    names = {label: name for label, name in SPEAKERS.items() if name in classes}
-    names |= {name: name for name in classes}
-    rows = read_rows(flags.file, set(names) if names else None)
-    texts = [*flags.text, *(text for _, text in rows)]
-    return texts, [names[label] for label, _ in rows] if names and not flags.text else None
-
-
-def classify_all(run, texts, labels, table):
-    """Print the likeliest class of each text and write all probabilities into a table."""
-    answers, classes = run.classify(*texts), run.config["classes"]
-    width = max(map(len, classes))
-    for text, answer in zip(texts, answers):
-        label, share = next(iter(answer.items()))
-        print(f"{label:<{width}}  {share:6.1%}  {text}")
-    gold = labels and [classes.index(label) for label in labels]
-    write_predictions(table, texts, [[a[name] for name in classes] for a in answers], classes, gold)
-    if labels:
-        right = sum(next(iter(answer)) == label for answer, label in zip(answers, labels))
-        share = f"accuracy {right / len(texts):.1%} on {len(texts):,} labelled rows"
-        print(f"{share}, including any that the run was trained on")
-    print(f"table of the answers: {table}")
+    """Return the texts of --text and --file, and the classes of labelled rows or None. The labels
+    0, 1 and 2 stand for the assignment's speakers."""
+    texts, classes = list(flags.text), run.config.get("classes", [])
+    require(texts or flags.file or run.kind == "lm", "--text: give a text, or a --file of texts")
+    if Path(flags.file).suffix.lower() in (".tsv", ".csv"):
+        names = {label: name for label, name in SPEAKERS.items() if name in classes}
+        names |= {name: name for name in classes}
+        rows = read_rows(flags.file, set(names) or None)
+        labels = [classes.index(names[label]) for label, _ in rows] if names else None
+        return texts + [text for _, text in rows], None if texts else labels
+    if flags.file == "-":
+        texts += [line for line in sys.stdin.read().splitlines() if line.strip()]
+    elif flags.file:
+        texts += read_non_empty_lines(flags.file)
+    return texts or [""], None
 
 
-def show_written(run, text, flags):
-    """Print the text continued, filled or translated, and return all answers: first the likeliest
-    (of a decoder only at temperature 0), then the samples."""
-    how = flags.samples, flags.tokens, flags.temperature, flags.top_k or 50, flags.seed
-    likeliest = run.kind == "seq2seq" or not flags.temperature
-    first = run.sample(text, tokens=flags.tokens, temperature=0) if likeliest else []
-    samples = run.sample(text, *how) if flags.temperature else []
-    names = ["most likely words"] * len(first) + [f"sample {i + 1}" for i in range(len(samples))]
-    for name, answer in zip(names, first + samples):
-        print(f"--- {name}\n{answer}")
-    return first + samples
+def write(run, text, flags):
+    """Print and return a text continued, filled or translated: the likeliest way (by a decoder only
+    at temperature 0), and samples."""
+    how, answers = dict(tokens=flags.tokens, top_k=flags.top_k or 50, seed=flags.seed), {}
+    if run.kind == "seq2seq" or not flags.temperature:
+        answers["most likely words"] = run.sample(text, temperature=0, **how)[0]
+    if flags.temperature:
+        drawn = run.sample(text, flags.samples, temperature=flags.temperature, **how)
+        answers |= {f"sample {i}": answer for i, answer in enumerate(drawn, 1)}
+    print("\n".join(f"--- {name}\n{answer}" for name, answer in answers.items()))
+    return list(answers.values())
 
 
-def show_fillings(run, texts, n):
-    """Print a table of words for each mask, then the last text with the best ones. Return it."""
-    fillings = run.fill(*texts, n=n)
-    for number, candidates in enumerate(fillings, 1):
-        print(f"mask {number}")
-        for word, share in candidates:
-            print(f"  {share:6.1%}  {word}")
-    best = iter(candidates[0][0].replace("␣", " ") for candidates in fillings)
-    shown, _ = encode(run, texts[-1])  # without the spaces that BPE pieces bring
-    filled = re.sub(r"\[MASK\]", lambda _: next(best), shown).strip()
+def fill(run, texts, flags):
+    """Print a table of words for each mask. Print and return the last text with the best ones."""
+    found = run.fill(*texts, n=flags.top_k or 10)
+    for number, words in enumerate(found, 1):
+        print("\n".join([f"mask {number}", *(f"  {share:6.1%}  {word}" for word, share in words)]))
+    best = iter(words[0][0].replace("␣", " ") for words in found)
+    mask = r"\[MASK\]" if is_word_level(run.tokenizer) else r" *\[MASK\]"  # pieces bring spaces
+    filled = re.sub(mask, lambda _: next(best), texts[-1]).strip()
     print(filled)
     return [filled]
 
 
 if __name__ == "__main__":
-    main(sample, Flags, __doc__)
+    main(sample, Flags)

@@ -3,232 +3,238 @@
     python train_classifier.py --pos alibi --data speeches            jointly from scratch
     python train_classifier.py --encoder out/mlm-... --data speeches  on a frozen pretrained encoder
     python train_classifier.py --encoder out/mlm-... --tune all --lr 1e-4     fine-tuning it
-    python train_classifier.py --encoder out/lm-...                   on a frozen causal decoder
     python train_classifier.py --init PATH --tune all --lr 2e-5       fine-tuning RoBERTa
 
 The features of a frozen body are computed before the first epoch, which makes epochs fast.
 """
 
+import lab  # noqa: F401, names a missing package  # isort: skip
+import sys
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
-from data.batching import by_epoch
+from data.batching import by_epoch, send, share_unknown
 from data.corpus import hold_out_valid
-from data.labelled import Rows, accuracies, balanced_loss, by_seen, describe_seen, load_labelled
+from data.files import UserError, hash_of, sha256
+from data.labelled import Rows, accuracies, balanced_loss, by_seen, load_labelled
 from data.tokenizer import train_tokenizer
-from lab.command import main
-from lab.errors import require
-from lab.figures import name_positions
-from lab.flags import CommonFlags, flag, model_config, resolve_pairs
-from lab.limits import LARGEST
+from lab import dist
+from lab.evaluation import in_words, report_predictions, say_rows
+from lab.figures import curves, name_positions, save
+from lab.flags import (
+    MachineFlags,
+    ModelFlags,
+    RunFlags,
+    TokenizerFlags,
+    at_least,
+    main,
+    model_config,
+    require,
+)
 from lab.machine import autocast, compile_blocks, set_up_device
 from lab.optim import learning_rate, make_adamw
-from lab.predictions import label_of_seen
-from lab.report import Curves, draw_curve, report_predictions, say_start, say_unknown
-from lab.run import Run
-from lab.sources import load_encoder, sha256_of
-from model import Decoder
-from nets.classifier import Classifier
-from nets.device import send
-from nets.features import compute_features, compute_logits
-from nets.two_languages import make_encoder
-
-BALANCE = ("none", "weights", "prior")
-
-
-def either(joint, frozen, help, choices=None, **limits):
-    """Return a flag whose default depends on whether the body is frozen."""
-    shown = f"{joint} jointly, {frozen} frozen"
-    return flag(None, help, choices, shown=shown, pair=(joint, frozen), **limits)
+from lab.run import Run, load_weights
+from lab.sources import open_source, without_flag
+from model import Decoder, Encoder
+from nets.classifier import Classifier, compute_features, compute_logits, pool_tokens
 
 
 @dataclass
-class Flags(CommonFlags):
-    encoder: str = flag("", "run folder of train_mlm.py or train_lm.py to start from")
-    init: str = flag("", "folder of a Hugging Face RoBERTa to start from")
-    tune: str = flag("frozen", "frozen: train the head only; all: fine-tune", ("frozen", "all"))
-    untrained: bool = flag(False, "take only the architecture of --encoder or --init")
-    epochs: int = flag(15, "passes over the training rows", at_least=1)
-    batch_size: int = flag(16, "sentences per update", at_least=1, at_most=LARGEST)
-    lr: float = either(0.001, 0.0003, "peak learning rate", above=0)
-    decay: float = either(
-        0.0, 1.0, "share of the epochs, at the end, over which --lr falls", at_least=0, at_most=1
-    )
-    weight_decay: float = either(0.01, 1.0, "weight decay of matrices", at_least=0)
-    pool: str = either("mean", "mean+max+min", "pooling: mean, max, min, first, last, joined by +")
-    layers: str = either("last", "all", "states to pool: last, all, or the number of a layer")
-    n_hidden: int = either(100, 300, "width of the hidden layer; 0: linear", at_least=0)
-    n_component: int = either(0, 1000, "principal components; 0: features as they are", at_least=0)
-    head_dropout: float = either(0.5, 0.0, "dropout before the last layer", at_least=0, below=1)
-    balance: str = either("weights", "prior", "correction for classes of unequal size", BALANCE)
-    block_size: int = flag(32, "longest sentence, in tokens, with [BOS]", at_least=2)
-    init_std: float = 0.1
-    causal: bool = flag(False, "a decoder instead of an encoder, pooled at the last token")
-    split: str = flag("full", "clean: no test sentence in training; i/n: test on part i of n")
-    valid: float = flag(0.1, "share of rows held out to choose the best epoch", above=0, below=1)
-    refit: bool = flag(True, "retrain from scratch on all rows, for the best number of epochs")
+class Flags(MachineFlags, TokenizerFlags, ModelFlags, RunFlags):
+    encoder: str = ""  # run folder of train_mlm.py or train_lm.py to start from
+    init: str = ""  # RoBERTa to start from: a folder of transformers, or a name on the hub
+    tune: Literal["frozen", "all"] = "frozen"  # frozen: train the head only; all: fine-tune
+    untrained: bool = False  # take only the architecture of --encoder or --init
+    epochs: int = 15  # passes over the training rows
+    batch_size: int = 16  # sentences per update
+    lr: float | None = None  # peak learning rate; default: 0.001, frozen 0.0003
+    decay: float | None = None  # --lr falls over the last part of the epochs; default: 0, frozen 1
+    weight_decay: float | None = None  # weight decay of matrices; default: 0.01, frozen 1
+    pool: str | None = None  # mean, max, min, first, last, or several: mean+max+min if frozen
+    layers: str | None = None  # last, all, or a layer's number to pool; default: last, frozen all
+    n_hidden: int | None = None  # width of the hidden layer; 0: linear; default: 100, frozen 300
+    n_component: int | None = None  # principal components; 0: plain features; 0, frozen 1000
+    head_dropout: float | None = None  # dropout before the last layer; default: 0.5, frozen 0
+    balance: Literal["none", "weights", "prior"] | None = None  # of classes; weights, frozen prior
+    init_std: float = 0.1  # standard deviation of the initial weights
+    causal: bool = False  # a decoder instead of an encoder, pooled at the last token
+    split: str = "full"  # clean: no test sentence in training; i/n: test on part i of n
+    valid: float = 0.1  # share of the rows held out to choose the best epoch
+    refit: bool = True  # retrain from scratch on all rows, for the best number of epochs
+    INHERITED = ()  # --encoder passes on only its architecture
+
+    def __post_init__(self):
+        super().__post_init__()
+        at_least(self, 1, "epochs", "batch_size")
+        require(self.accumulate * dist.size() == 1, "--accumulate, torchrun: not for classifiers")
+        start = self.encoder or self.init or not (self.untrained or self.tune == "all")
+        require(start, "--tune all, --untrained: need --encoder or --init")
+
+    def resolve(self, frozen, n_layer):
+        """Give the flags that are None their defaults, and check them. Raises UserError."""
+        pairs = dict(lr=(1e-3, 3e-4), decay=(0.0, 1.0), weight_decay=(0.01, 1.0))  # jointly, frozen
+        pools = ("last", "last") if self.causal else ("mean", "mean+max+min")
+        pairs |= dict(pool=pools, layers=("last", "all"), n_hidden=(100, 300))
+        pairs |= dict(n_component=(0, 1000), head_dropout=(0.5, 0.0), balance=("weights", "prior"))
+        given = {name: value for name, value in vars(self).items() if value is not None}
+        vars(self).update({name: pair[frozen] for name, pair in pairs.items()} | given)
+        at_least(self, 0, "valid", "decay", "weight_decay")
+        at_least(self, 0, "n_hidden", "n_component", "head_dropout")
+        known = ("last", "all", *map(str, range(n_layer + 1)))
+        require(self.layers in known, f"--layers {self.layers}: must be one of {', '.join(known)}")
+        require(frozen or not self.n_component, "--n-component: needs a frozen body; leave it out")
+        try:
+            for how in self.pool.split("+"):
+                pool_tokens(torch.zeros(1, 1, 1), torch.ones(1, 1, dtype=torch.bool), how)
+        except ValueError as error:
+            raise UserError(f"--pool {self.pool}: {error}") from None
+
+
+def build(config, causal=False, **options):
+    """Return the untrained model of a run. options: arguments of `Classifier`."""
+    return Classifier((Decoder if causal else Encoder)(config), **options)
+
+
+class Learner:
+    """A new model and its training on the rows of sets["train"]."""
+
+    def __init__(self, config, options, source, sets, flags, device):
+        self.flags, self.device, self.sets = flags, device, sets
+        self.rows = rows = sets["train"]
+        self.model = model = build(config, **options).to(device)
+        if flags.compile:
+            compile_blocks(model)
+        if source and not flags.untrained:
+            load_weights(model.body, source.model.body.state_dict(), source.folder)
+        frozen = source and flags.tune == "frozen"
+        self.trained = model.head if frozen else model
+        model.body.requires_grad_(not frozen)
+        of = {name: compute_features(model, rows, device) for name, rows in sets.items() if frozen}
+        if model.n_component:
+            model.fit_projection(of["train"])
+        self.features = {name: model.project(features) for name, features in of.items()}
+        self.balance = [x.to(device) for x in rows.balance(options["n_class"], flags.balance)]
+        self.optimizer = make_adamw(model, flags.lr, flags.weight_decay)
+        self.per_epoch = -(-len(rows) // flags.batch_size)
+        self.last = flags.epochs * self.per_epoch  # --lr falls until this step
+        self.order = by_epoch(len(rows), flags.batch_size, flags.seed, rows.batches, first=1)
+
+    def answer(self):
+        """Return the logits {set: (N, n_class)} of all rows."""
+        model, device, features = self.model, self.device, self.features
+        return {n: compute_logits(model, r, device, features.get(n)) for n, r in self.sets.items()}
+
+    def update(self, step):
+        """Train on one batch. Return its loss and the number of tokens."""
+        flags, device, chosen = self.flags, self.device, self.order(step)  # (B,)
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(step, self.last, flags.lr, 0, flags.decay)
+        with autocast(flags.dtype, device):
+            if self.features:
+                logits = self.model.head(self.features["train"][send(chosen, device)])
+            else:
+                idx, mask = self.rows.batch(chosen)  # (B, T)
+                logits = self.model(send(idx, device), send(mask, device))  # (B, n_class)
+            loss = balanced_loss(logits, send(self.rows.labels[chosen], device), self.balance)
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        return loss, sum(self.rows.lengths[i] for i in chosen.tolist())
 
 
 def train(flags):
     # Data
-    source = load_encoder(flags)
-    corpus = load_labelled(flags.data)
-    corpus, seen, note = corpus.split(flags.split)
-    kept, held_out = hold_out_valid(corpus.rows, flags, key=lambda row: row[1])
-    if source:
-        tokenizer = source.tokenizer
-    else:
-        tokenizer = train_tokenizer(flags.tokenizer, corpus.texts(), flags.vocab_size)
-    config = model_config(flags, source, flags.causal, vocab_size=tokenizer.get_vocab_size())
+    source = open_source(flags, ["mlm", "lm"], head=False)
+    flags.causal = source.model.body.causal if source else flags.causal
+    corpus, seen, note = load_labelled(flags.data).split(flags.split)
+    kept, held_out = hold_out_valid(corpus.rows, flags.valid, flags.data, key=lambda row: row[1])
+    tokenizer = source and source.tokenizer
+    tokenizer = tokenizer or train_tokenizer(flags.tokenizer, corpus.texts(), flags.vocab_size)
+    same = without_flag(source, flags)
+    config = model_config(flags, **same, vocab_size=tokenizer.get_vocab_size())
     parts = {"train": kept, "valid": held_out, "test": corpus.test_rows}
     sets = {name: Rows(rows, tokenizer, config.block_size) for name, rows in parts.items()}
     seen = torch.tensor(seen)  # (N,)
 
     # Model
-    device = set_up_device(flags, config)
-    frozen = bool(source) and flags.tune == "frozen"
-    resolve(flags, frozen, config.n_layer)
-    options = {"n_class": len(corpus.classes), "pool": flags.pool, "layers": flags.layers}
-    options |= {"n_hidden": flags.n_hidden, "dropout": flags.head_dropout}
-    options |= {"n_component": min(flags.n_component, len(kept))}
-    body = "decoder" if flags.causal else "encoder"
-    about = {"classifier": options, "classes": corpus.classes, "body": body}
-    about |= {"encoder_sha256": "" if flags.untrained else sha256_of(source)}
-    name = "frozen" if frozen else "tuned" if source else ""
-    run = Run("classifier", flags, config, tokenizer, device, name, **about)
-    model, features, optimizer, balance = start(config, options, source, sets, flags, device)
-    say_data(run, corpus, note, sets, seen, model, source)
-
-    def logits_of_sets():  # of the current model: retraining replaces it
-        return {n: compute_logits(model, rows, device, features.get(n)) for n, rows in sets.items()}
+    device = set_up_device(flags.device, flags.threads, flags.seed, config.n_embd)
+    name = "" if not source else "tuned" if flags.tune == "all" else "frozen"
+    flags.resolve(name == "frozen", config.n_layer)
+    options = {name: getattr(flags, name) for name in ("causal", "pool", "layers", "n_hidden")}
+    options |= dict(n_class=len(corpus.classes), dropout=flags.head_dropout)
+    options |= dict(n_component=min(flags.n_component, len(kept)))
+    encoder = sha256(source.folder / "best.pt") if flags.encoder else ""  # frozen, it is data too
+    digest = hash_of((corpus.rows, corpus.test_rows, tokenizer.to_str(), encoder))
+    about = dict(name=name, classes=corpus.classes)
+    run = Run(__file__, flags, "classifier", config, tokenizer, device, digest, options, **about)
+    learner = Learner(config, options, source, sets, flags, device)
+    say_rows(run, corpus, sets, seen, note, learner.model, source)
 
     # Search: accuracy on all sets after every epoch, the best epoch by the validation rows alone
-    def measure():
-        logits = logits_of_sets()
-        loss = balanced_loss(logits["valid"], sets["valid"].labels, balance)
-        numbers = accuracies(logits, sets, seen) | {"loss/valid": loss.item()}
-        words = "  ".join(f"{n} {numbers[f'accuracy/{n}']:6.1%}" for n in sets)
-        return numbers, f"accuracy  {words}{by_seen(numbers)}"
+    run.load_checkpoint(learner.trained, learner.optimizer)  # with --resume
+    for step in range(run.first_step, learner.last + 1):
+        epoch, rest = divmod(step, learner.per_epoch)
+        if epoch and not rest:
+            logits = learner.answer()
+            loss = balanced_loss(logits["valid"], sets["valid"].labels, learner.balance)
+            numbers = accuracies(logits, sets, seen) | {"loss/valid": loss.item()}
+            words = f"epoch {epoch:>5}  {in_words(numbers, sets)}"
+            run.log(epoch, numbers, words, learner.model, "accuracy/valid")
+            run.save(learner.trained, learner.optimizer, step)
+        if step == learner.last:
+            break
+        run.exit_if_stopped(learner.trained, learner.optimizer, step)  # Ctrl-C: saves first
+        run.progress(step, learner.last, *learner.update(step))
+    best = next(line for line in run.lines if line["step"] == run.best[0])
+    epoch, enough = best["step"], best["accuracy/train"] - 0.05
 
-    run.count_in_epochs(flags.epochs, sets["train"].n_batches(flags.batch_size))
-    trained = model.head if frozen else model
-    steps = run.steps(trained, optimizer, measure, "accuracy/valid", model)
-    fit(steps, model, sets["train"], features, optimizer, balance, flags, run)
-    epoch, valid = run.best
-
-    # Retrain: with the number of epochs known, the held-out rows can be trained on too
+    # Retrain on all rows: as long, and longer while far fewer training rows are right
+    epochs, behind = 0, False
     if flags.refit:
-        next_part = f"retraining from scratch on all {len(corpus.rows):,} rows, at least as long"
-        run.say(f"best epoch on the validation rows: {epoch}; {next_part}")
+        words = f"retraining from scratch on all {len(corpus.rows):,} rows, at least as long"
+        run.say(f"best epoch on the validation rows: {epoch}; {words}")
         torch.manual_seed(flags.seed)
         sets["train"] = Rows(corpus.rows, tokenizer, config.block_size)
-        model, features, optimizer, balance = start(config, options, source, sets, flags, device)
-        steps = run.retrain(optimizer, sets["train"].n_batches(flags.batch_size), measure)
-        fit(steps, model, sets["train"], features, optimizer, balance, flags, run)
-        run.save("best.pt", model=model.state_dict(), step=epoch)
+        learner = Learner(config, options, source, sets, flags, device)
+        n, run.bar = learner.per_epoch, None  # a new progress bar
+        while epochs < epoch or (behind and epochs < flags.epochs):
+            for step in range(epochs * n, (epochs + 1) * n):
+                if run.asked:
+                    run.say("stopped; the search is saved: --resume retrains again", sys.stderr)
+                    raise SystemExit(128 + run.asked)
+                run.progress(step, epoch * n, *learner.update(step))
+            epochs += 1
+            now = accuracies(learner.answer(), sets, seen) if epochs >= epoch else best
+            behind = now["accuracy/train"] < enough
+        run.save_weights("best.pt", learner.model, step=epoch)
     else:
-        run.load_best(model)
+        run.load_best(learner.model)
 
     # Results
-    logits = logits_of_sets()
-    result = {"epoch": epoch, "unknown/test": sets["test"].unknown()}
-    result |= accuracies(logits, sets, seen) | {"accuracy/valid": valid}
-    how = {"frozen": "frozen ", "tuned": "fine-tuned ", "": ""}[name]
-    how += "random " * flags.untrained
-    title = f"Classification of {corpus.name}\n{how}{body}, {name_positions(config)}"
-    report_predictions(run, corpus, title, logits["test"], seen, result, model)
-    possible = corpus.floor.get("accuracy/test")
-    draw(run, title, possible)
+    logits = learner.answer()
+    result = {"epoch": epoch, "unknown/test": share_unknown(sets["test"].sequences)}
+    result |= accuracies(logits, sets, seen) | {"accuracy/valid": best["accuracy/valid"]}
+    title = f"Classification of {corpus.name} ({name or 'jointly'}), {name_positions(config)}"
+    report_predictions(run, corpus, title, logits["test"], seen, result, learner.model)
+    possible, names = corpus.floor.get("accuracy/test"), ("train", "valid", "test")
+    marks = {"final model, test": result["accuracy/test"]} if flags.refit else {}
+    marks |= {"best possible": possible} if possible else {}
+    left = run.logged({name: f"accuracy/{name}" for name in (*names, "seen", "unseen")})
+    right = run.logged({name: f"loss/{name}" for name in names})
+    panels = [(f"{run.folder.name}\n{title}", "accuracy", left, marks, False)]
+    panels += [("", "loss", right, {}, False)]
+    save(curves(panels, "epoch of the search"), run.folder / "curve.png")
+    if behind:
+        shares = f"{result['accuracy/train']:.1%} of the training rows right, that of the search "
+        shares += f"{best['accuracy/train']:.1%}"
+        run.say(f"note: the final model gets only {shares}; to keep the latter, add --no-refit")
     words = f"test accuracy {result['accuracy/test']:.1%}{by_seen(result)}"
     words += f", the best possible is {possible:.1%}" if possible else ""
-    epochs = run.retrained or epoch
-    words += f", after {epochs} epoch" + ("s" if epochs > 1 else "")
-    words += " on all training rows" if flags.refit else ""
-    run.say_end(words)
-
-
-def start(config, options, source, sets, flags, device):
-    """Return a new model, {set: projected features} if its body is frozen, optimizer, balance."""
-    model = Classifier((Decoder if flags.causal else make_encoder)(config), **options).to(device)
-    if flags.compile:
-        compile_blocks(model)
-    if source and not flags.untrained:
-        model.body.load_state_dict(source.model.body.state_dict())
-    features = {}
-    if source and flags.tune == "frozen":
-        model.body.requires_grad_(False)
-        features = {name: compute_features(model, rows, device) for name, rows in sets.items()}
-        if model.n_component:
-            model.fit_projection(features["train"])
-        features = {name: model.project(part) for name, part in features.items()}
-    balance = [part.to(device) for part in sets["train"].balance(options["n_class"], flags.balance)]
-    return model, features, make_adamw(model, flags.lr, flags.weight_decay), balance
-
-
-def fit(steps, model, rows, features, optimizer, balance, flags, run):
-    """Train for the given steps: every row once per epoch, in an order that depends on seed and
-    epoch alone. The learning rate falls over all --epochs, even if there are fewer steps."""
-    n = rows.n_batches(flags.batch_size)
-    rows_of = by_epoch(len(rows), flags.batch_size, flags.seed, rows.batches, first=1)
-    for step in steps:
-        chosen = rows_of(step)  # (B,)
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step, flags.epochs * n, flags.lr, 0, flags.decay)
-        with autocast(flags, run.device):
-            if features:
-                logits = model.head(features["train"][send(chosen, run.device)])  # (B, n_class)
-            else:
-                idx, mask = rows.batch(chosen)  # (B, T)
-                logits = model(send(idx, run.device), send(mask, run.device))
-            loss = balanced_loss(logits, send(rows.labels[chosen], run.device), balance)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        run.record_step(step, loss, sum(rows.lengths[i] for i in chosen.tolist()))
-
-
-def resolve(flags, frozen, n_layer):
-    """Give the flags made by `either` their defaults. Raises UserError."""
-    if flags.causal and flags.pool is None:
-        flags.pool = "last"  # the only state that has seen every word
-    resolve_pairs(flags, frozen)
-    layers, pools = ["last", "all", *map(str, range(n_layer + 1))], Classifier.POOLS
-    allowed = all(part in pools for part in flags.pool.split("+"))
-    problem = f"--n-component {flags.n_component}: needs a frozen body"
-    remedy = "leave it out, or give --encoder without --tune all"
-    require(
-        (flags.layers in layers, f"--layers {flags.layers}: must be one of {', '.join(layers)}"),
-        (allowed, f"--pool {flags.pool}: must be one or more of {', '.join(pools)}, joined by +"),
-        (frozen or not flags.n_component, f"{problem}; {remedy}"),
-    )
-
-
-def say_data(run, corpus, note, sets, seen, model, source):
-    """Print the sizes of data and model, and how much was truncated or is unknown."""
-    if note:
-        run.say(note)
-    n = {name: f"{len(rows):,}" for name, rows in sets.items()}
-    sizes = f"{n['train']} training rows, {n['valid']} for validation, {n['test']} test rows"
-    say_start(run, f"{corpus.name}: {sizes} ({describe_seen(seen, note)})", model)
-    for name, rows in sets.items():
-        if rows.n_long:
-            long = f"{rows.n_long} of {n[name]} {name} sentences are longer than --block-size"
-            run.say(f"  {long} {model.body.config.block_size} and were truncated")
-    for name in ("train", "test"):
-        say_unknown(run, name, sets[name].unknown(), source)
-
-
-def draw(run, title, possible):
-    """Draw accuracy and loss over epochs as curve.png."""
-    names = {"train": "train", "valid": "validation", "test": "test"}
-    seen = label_of_seen(run.flags.split == "clean")
-    names |= {"seen": f"test, {seen}", "unseen": "test, unseen"}
-    lines = {label: f"accuracy/{name}" for name, label in names.items()}
-    left = Curves(title, "accuracy", lines, {"best possible": possible} if possible else {})
-    right = Curves("", "loss", {label: f"loss/{name}" for name, label in names.items()})
-    draw_curve(run, [left, right], "epoch of the search")
+    words += f", after {epochs or epoch} epoch" + "s" * ((epochs or epoch) > 1)
+    run.say_end(words + " on all training rows" * flags.refit)
 
 
 if __name__ == "__main__":
-    main(train, Flags, __doc__)
+    main(train, Flags)

@@ -8,61 +8,76 @@ Measures the perplexity of every test set. The defaults are the assignment's bas
 of 16 blocks of 32 tokens.
 """
 
+import lab  # noqa: F401, names a missing package  # isort: skip
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch.nn.utils import clip_grad_norm_
 
-from data.batching import consecutive_blocks, fraction_unknown, generator, random_blocks
-from data.noise import count_tokens, noise_tokens
-from data.streams import read_text
-from data.tokenizer import BOS
-from lab import processes
-from lab.command import main
-from lab.errors import UserError, require
-from lab.figures import BEST, name_positions
-from lab.flags import (
-    ContinueFlags,
-    NoiseFlags,
-    ProcessFlags,
-    TrainFlags,
-    flag,
-    model_config,
-    share,
-    was_given,
-    whole_numbers,
+from data.batching import (
+    consecutive_blocks,
+    count_tokens,
+    fraction_unknown,
+    generator,
+    noise_tokens,
+    random_blocks,
+    send,
 )
-from lab.limits import LARGEST
+from data.text import read_text
+from data.tokenizer import BOS
+from lab import dist
+from lab.figures import BEST, curves, name_positions, save
+from lab.flags import TrainFlags, at_least, main, model_config, require, whole_numbers
+from lab.load import read_run
 from lab.machine import autocast, compile_blocks, set_up_device
 from lab.optim import learning_rate, make_adamw, perplexity
-from lab.report import Curves, above_floor, draw_curve, say_start
-from lab.run import Run
-from lab.sources import check_rows, load_init_from, open_prepared
-from model import Decoder, LanguageModel
-from nets.device import send
-from nets.ensemble import Ensemble
+from lab.run import Run, load_weights
+from model import POSITIONS, Decoder, LanguageModel
 
 
 @dataclass
-class Flags(TrainFlags, NoiseFlags, ContinueFlags, ProcessFlags):
-    members: int = flag(1, "models trained independently and averaged", at_least=1, at_most=1000)
-    tie: bool = flag(True, "the output layer shares the word embeddings")
-    anchor: bool = flag(False, "begin every block with [BOS], in training and evaluation")
-    valid: float = share(0.0, "share of the lines held out to choose the best step")
-    split: str = flag("full", "clean: train without the test rows' sentences; i/n: without part i")
-    eval_block: str = flag("", "also evaluate in blocks of these lengths, for example 32,64,128")
-    eval_stride: int = flag(
-        0, "tokens from one evaluation block to the next; 0: no overlap", at_least=0
-    )
-    eval_train: int = flag(200_000, "evaluate on at most this many training tokens", at_least=1)
-    eval_test: int = flag(0, "evaluate at most this many of each other set; 0: all", at_least=0)
+class Flags(TrainFlags):
+    members: int = 1  # models trained independently and averaged
+    tie: bool = True  # the output layer shares the word embeddings
+    anchor: bool = False  # begin every block with [BOS], in training and evaluation
+    valid: float = 0.0  # share of the lines held out to choose the best step
+    split: str = "full"  # clean: train without the test rows' sentences; i/n: without part i
+    eval_block: str = ""  # also evaluate in blocks of these lengths, for example 32,64,128
+    eval_stride: int = 0  # tokens from one evaluation block to the next; 0: no overlap
+    eval_train: int = 200_000  # evaluate on at most this many training tokens
+    eval_test: int = 0  # evaluate at most this many of each other set; 0: all
+    drop_words: float = 0.0  # share of the input words replaced by [UNK]
+    swap_words: float = 0.0  # share of the input words replaced by other words
+    rare_unknown: float = 0.0  # share of rare targets (words seen once) replaced by [UNK]
+    label_smoothing: float = 0.0  # share of each target spread over all words
+
+    INHERITED: ClassVar = ("members", "anchor")  # what --init-from keeps, beside the architecture
+
+    def __post_init__(self):
+        super().__post_init__()
+        at_least(self, 0, "eval_stride", "drop_words", "swap_words", "rare_unknown")
+        at_least(self, 1, "members")
+        require(self.eval_stride <= self.block_size, "--eval-stride: at most --block-size")
+        require(self.drop_words + self.swap_words < 1, "--drop-words, --swap-words: sum below 1")
+        longest = max([0, *whole_numbers(self.eval_block, "--eval-block")])
+        ends = POSITIONS[self.pos].ends and longest > self.block_size
+        require(not ends, f"--eval-block {longest}: {self.pos} positions end at --block-size")
+
+
+def build(config, members=1):
+    """Return the untrained model of a run: a decoder, or an ensemble of them."""
+    if members == 1:
+        return LanguageModel(Decoder(config))
+    from nets.ensemble import Ensemble
+
+    return Ensemble([LanguageModel(Decoder(config)) for _ in range(members)])
 
 
 @torch.no_grad()
-def evaluate(model, ids, block_size, device, flags, batch_size=64):
-    """Return the loss in nats, summed over the stream ids (N + 1,): each of its N tokens is
-    predicted exactly once.
+def evaluate(model, ids, block_size, device, flags):
+    """Return the perplexity of the stream ids (N + 1,): each of its N tokens is predicted once.
 
     The stream is cut into consecutive blocks. As in training, the first prediction of a block sees
     only one token, unless --eval-stride lets the blocks overlap.
@@ -70,67 +85,78 @@ def evaluate(model, ids, block_size, device, flags, batch_size=64):
     model.eval()
     stride = min(flags.eval_stride, block_size)
     inputs, targets = consecutive_blocks(ids, block_size, stride, flags.anchor)  # (n, T)
-    batches = list(zip(inputs.split(batch_size), targets.split(batch_size)))
     losses = [torch.zeros(())]  # so that a process without batches has a sum
-    for x, y in processes.my_share(batches):
-        with autocast(flags, device):
+    for x, y in dist.my_share(list(zip(inputs.split(64), targets.split(64)))):
+        with autocast(flags.dtype, device):
             losses.append(model.loss(send(x, device), y))
     model.train()
     nats = sum(loss.cpu().double() for loss in losses)  # only here the CPU waits for a GPU
-    return processes.all_sum(nats).item()
+    return perplexity(dist.all_sum(nats).item(), len(ids) - 1)
 
 
 def train(flags):
     # Data: each set is one long stream of ids that begins with [BOS]
-    source = load_init_from(flags, "lm")
-    resolve(flags, source)
-    prepared = open_prepared(flags, source)
-    check_rows(flags, source, prepared)
-    text = prepared or read_text(flags, source and source.tokenizer)
+    source = read_run(flags.init_from, ["lm"]) if flags.init_from else None
+    text = read_text(
+        flags.data,
+        source and source.tokenizer,
+        kind=flags.tokenizer,
+        vocab_size=flags.vocab_size,
+        vocab_from=flags.vocab_from,
+        valid=flags.valid,
+        split=flags.split,
+    )
     ids, vocab_size = text.streams["train"], text.tokenizer.get_vocab_size()
     problem = f"--block-size {flags.block_size}: the training text has only {len(ids) - 1} tokens"
-    require((len(ids) > flags.block_size, f"{problem}; use a smaller block"))
+    require(len(ids) > flags.block_size, f"{problem}; use a smaller block")
     counts = count_tokens(ids, vocab_size, flags.swap_words, flags.rare_unknown)
-    n_eval = {name: flags.eval_test or len(stream) for name, stream in text.streams.items()}
-    n_eval["train"] = flags.eval_train
-    streams = {name: stream[: n_eval[name] + 1] for name, stream in text.streams.items()}
+    most = {name: flags.eval_test or len(stream) for name, stream in text.streams.items()}
+    most["train"] = flags.eval_train
+    streams = {name: stream[: most[name] + 1] for name, stream in text.streams.items()}
 
     # Model
-    config = model_config(flags, source, causal=True, vocab_size=vocab_size)
-    device = set_up_device(flags, config)
-    run = Run("lm", flags, config, text.tokenizer, device, members=flags.members)
-    members = [LanguageModel(Decoder(config)) for _ in range(flags.members)]
-    model = (Ensemble(members) if flags.members > 1 else members[0]).to(device)
+    config = model_config(flags, vocab_size=vocab_size)
+    device = set_up_device(flags.device, flags.threads, flags.seed, config.n_embd)
+    options = {"members": flags.members}
+    run = Run(__file__, flags, "lm", config, text.tokenizer, device, text.hash, options)
+    model = build(config, **options).to(device)
+    if source:
+        load_weights(model, source.model.state_dict(), f"--init-from {flags.init_from}")
     if flags.compile:
         compile_blocks(model)
-    if source:
-        model.load_state_dict(source.model.state_dict())
     optimizer = make_adamw(model, flags.lr, flags.weight_decay)
-    say_start(run, f"{text.name}: {len(ids) - 1:,} training tokens", model)
+    run.say_start(f"{text.name}: {len(ids) - 1:,} training tokens", model)
     for name, stream in streams.items():
         unknown = f"{fraction_unknown(stream[1:]):6.1%} out of vocabulary"
         run.say(f"  {name:<9}{len(stream) - 1:>8,} tokens {unknown}")
     if text.note:
         run.say(f"  {text.note}")
     if len(streams) == 1:
-        remedy = f"{'prepare it' if prepared else 'try'} with --valid 0.1"
-        run.say(f"  note: no test set: perplexity is measured on the training text; {remedy}")
+        run.say("  note: no test set: perplexity is of the training text; try --valid 0.1")
 
     # Loop
-    def measure():
-        numbers = {}
-        for name, stream in streams.items():
-            nats = evaluate(model, stream, flags.block_size, device, flags)
-            numbers[f"perplexity/{name}"] = perplexity(nats, len(stream) - 1)
-        words = "  ".join(f"{name} {numbers[f'perplexity/{name}']:,.1f}" for name in streams)
-        return numbers, f"perplexity  {words}"
-
     monitor = "perplexity/valid" if "valid" in streams else ""
     n_rows, n_tokens = flags.members * flags.batch_size, flags.batch_size * flags.block_size
-    for step in run.steps(model, optimizer, measure, monitor):
+    run.load_checkpoint(model, optimizer)  # with --resume
+    for step in range(run.first_step, flags.steps + 1):
+        if step % flags.eval_every == 0 or step == flags.steps:
+            ppl = {
+                n: evaluate(model, s, flags.block_size, device, flags) for n, s in streams.items()
+            }
+            words = "  ".join(f"{name} {value:,.1f}" for name, value in ppl.items())
+            numbers = {f"perplexity/{name}": value for name, value in ppl.items()}
+            run.log(step, numbers, f"step {step:>5}  perplexity  {words}", model, monitor)
+            run.save(model, optimizer, step)
+        if step in whole_numbers(flags.keep, "--keep"):
+            run.save_weights(f"step-{step}.pt", model, step=step)
+        if step == flags.steps:
+            break
+        run.exit_if_stopped(model, optimizer, step)  # Ctrl-C: saves a checkpoint first
+
         gen = generator(flags.seed, step)  # the batch depends on seed and step alone
         x, y = random_blocks(ids, flags.block_size, n_rows, gen)  # (n_rows, T)
-        x, y = noise_tokens(x, y, counts, gen, *flags.noise)
+        noise = flags.drop_words, flags.swap_words, flags.rare_unknown
+        x, y = noise_tokens(x, y, counts, gen, *noise)
         every = 1 if flags.anchor else flags.batch_size  # without --anchor, one block per member
         x[::every, 0] = BOS  # so that the model learns how a prompt begins
         for group in optimizer.param_groups:
@@ -138,28 +164,30 @@ def train(flags):
         optimizer.zero_grad()
         total = 0.0
         # All rows at once, unless several processes or --accumulate split them
-        for rows, targets in processes.micro_batches(flags, step, y, flags.members):
-            with autocast(flags, device):
+        parts = dist.micro_batches(y, flags.accumulate, flags.seed, step, flags.members)
+        for rows, targets in parts:
+            with autocast(flags.dtype, device):
                 nats = model.loss(send(x[rows], device), targets, smoothing=flags.label_smoothing)
                 loss = nats / n_tokens
             loss.backward()
             total += loss.detach()
-        processes.sum_gradients(model)
-        for member in members:
+        dist.sum_gradients(model)
+        for member in getattr(model, "members", [model]):
             clip_grad_norm_(member.parameters(), flags.clip or math.inf)
         optimizer.step()
-        run.record_step(step, total / flags.members, n_tokens)
+        run.progress(step, flags.steps, total / flags.members, n_tokens)
 
-    # Results
-    best, result = run.load_best(model), {}
-    for length in sorted({flags.block_size, *whole_numbers(flags, "eval_block")}):
+    # Results: of the best step with --valid, else of the last
+    best = run.load_best(model)
+    result = {"step": best["step"]}
+    for length in sorted({flags.block_size, *whole_numbers(flags.eval_block, "--eval-block")}):
         for name, stream in streams.items():
             key = name if length == flags.block_size else f"{name}@{length}"
-            nats = evaluate(model, stream, length, device, flags)
-            result[f"perplexity/{key}"] = ppl = perplexity(nats, len(stream) - 1)
+            result[f"perplexity/{key}"] = ppl = evaluate(model, stream, length, device, flags)
             words = f"  {key:<14} perplexity {ppl:>9,.1f}"
             if len(stream) == len(text.streams[name]):  # the size in bytes is of the whole text
-                result[f"bits_per_byte/{key}"] = bits = nats / math.log(2) / text.sizes[name]
+                bits = math.log2(ppl) * (len(stream) - 1) / text.sizes[name]
+                result[f"bits_per_byte/{key}"] = bits
                 words += f"  {bits:.3f} bits per byte"
             run.say(words)
     for name, stream in streams.items():
@@ -168,30 +196,19 @@ def train(flags):
     result |= {f"floor/{key}": value for key, value in text.floor.items() if key in result}
     run.finish(result, model)
     keys = {name: f"perplexity/{name}" for name in streams}
-    best_of = {BEST + n: text.floor[k] for n, k in keys.items() if k in text.floor}
-    title = f"Causal LM on {text.name}, {name_positions(config)}"
-    draw_curve(run, [Curves(title, "perplexity (log scale)", keys, best_of, log=True)])
+    floors = {BEST + name: text.floor[key] for name, key in keys.items() if key in text.floor}
+    title = f"{run.folder.name}\nCausal LM on {text.name}, {name_positions(config)}"
+    panel = (title, "perplexity (log scale)", run.logged(keys), floors, True)
+    save(curves([panel], "step"), run.folder / "curve.png")
     words = [f"{name} {result[key]:.1f}{above_floor(result, key)}" for name, key in keys.items()]
     run.say_end(f"perplexity at step {best['step']}: {', '.join(words)}")
 
 
-def resolve(flags, source):
-    """Give --members its value in the run to start from. Raises UserError."""
-    members = source.config.get("members", 1) if source else flags.members
-    if was_given(flags, "members") and members != flags.members:
-        problem = f"--init-from {flags.init_from} has {members}"
-        raise UserError(f"--members {flags.members}: {problem}; leave --members out")
-    flags.members = members
-    T, stride, where = flags.block_size, flags.eval_stride, f"--eval-block {flags.eval_block}"
-    lengths = whole_numbers(flags, "eval_block")
-    problem = f"{where}: learned positions end at --block-size {T}"
-    within = flags.pos != "learned" or all(length <= T for length in lengths)
-    require(
-        (stride <= T, f"--eval-stride {stride}: must be at most --block-size {T}"),
-        (all(0 < n <= LARGEST for n in lengths), f"{where}: must be from 1 to {LARGEST:,}"),
-        (within, f"{problem}; use another --pos to go beyond"),
-    )
+def above_floor(result, key):
+    """Return in words how far a perplexity is above the best possible, "" if that is unknown."""
+    floor = result.get(f"floor/{key}")
+    return f" ({result[key] / floor - 1:.0%} above the best possible, {floor:.2f})" if floor else ""
 
 
 if __name__ == "__main__":
-    main(train, Flags, __doc__)
+    main(train, Flags)

@@ -9,55 +9,77 @@ predicts every next word of single sentences; train_lm.py reads one long stream 
 Neither perplexity is comparable with that of train_lm.py.
 """
 
+import lab  # noqa: F401, names a missing package  # isort: skip
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 from torch.nn.utils import clip_grad_norm_
 
-from data.batching import generator, length_batches, pad, share_unknown
+from data.batching import generator, length_batches, pad, send, send_mask, share_unknown
 from data.masking import mask_tokens
-from data.streams import read_blocks, read_sentences
+from data.text import read_sentences
 from data.tokenizer import word_starts
-from lab import processes
-from lab.command import main
-from lab.errors import require
+from lab import dist
 from lab.evaluation import measure_masked, require_targets
-from lab.figures import name_positions
-from lab.flags import ContinueFlags, MaskFlags, ProcessFlags, TrainFlags, flag, model_config, typed
+from lab.figures import curves, name_positions, save
+from lab.flags import (
+    ContinueFlags,
+    LoopFlags,
+    MachineFlags,
+    MaskFlags,
+    ModelFlags,
+    RunFlags,
+    TokenizerFlags,
+    main,
+    model_config,
+    require,
+    whole_numbers,
+)
 from lab.machine import autocast, compile_blocks, set_up_device
 from lab.optim import learning_rate, make_adamw, perplexity
-from lab.report import Curves, draw_curve, say_start, say_unknown
-from lab.run import Run
-from lab.sources import load_init, load_init_from, open_prepared
-from model import Decoder, LanguageModel
-from nets.device import send, send_mask
-from nets.two_languages import make_encoder
+from lab.run import Run, load_weights
+from lab.sources import open_source, say_unknown, without_flag
+from model import ACTIVATIONS, HEADS, Decoder, Encoder, LanguageModel
 
 
 @dataclass
-class Flags(MaskFlags, TrainFlags, ContinueFlags, ProcessFlags):
-    n_layer: int = 1
-    n_embd: int = 1024
-    n_head: int = 8
-    n_ffn: int = 256
-    init_std: float = 0.01
-    activation: str = "gelu"
-    dropout: float = 0.2
-    steps: int = 800
-    batch_size: int = 32
-    lr: float = 1.5e-4
-    warmup: int = 100
-    decay: float = 1.0
-    head: str = "roberta"
-    beta2: float = flag(0.98, "decay of Adam's second moment", at_least=0, below=1)
-    scale_embd: bool = flag(False, "multiply word vectors by sqrt(n_embd)")
-    unscaled: bool = flag(False, "with --pos sinusoidal: do not multiply by sqrt(n_embd)")
-    zero_mask: bool = flag(False, "the input vector of [MASK] is zero (zero-CLAP)")
-    omit_mask: bool = flag(False, "[MASK] cannot be predicted, and output words have no bias")
-    causal: bool = flag(False, "instead of masking, predict every next word of a sentence")
-    valid: float = flag(0.05, "share of lines held out to choose the best step", above=0, below=1)
-    split: str = flag("full", "clean: train without the test rows' sentences; i/n: without part i")
-    init: str = flag("", "folder of a Hugging Face RoBERTa to start from")
+class Flags(
+    MachineFlags, ContinueFlags, TokenizerFlags, MaskFlags, LoopFlags, ModelFlags, RunFlags
+):
+    n_layer: int = 1  # number of blocks
+    n_embd: int = 1024  # width of the hidden states
+    n_head: int = 8  # attention heads per block
+    n_ffn: int = 256  # width of the feed-forward layer; 0: four times --n-embd
+    init_std: float = 0.01  # standard deviation of the initial weights
+    activation: Literal[tuple(ACTIVATIONS)] = "gelu"  # of the feed-forward layer
+    dropout: float = 0.2  # dropout of embeddings and sublayer outputs
+    steps: int = 800  # number of updates
+    batch_size: int = 32  # sequences per update
+    lr: float = 1.5e-4  # peak learning rate
+    warmup: int = 100  # steps over which the learning rate rises
+    decay: float = 1.0  # the learning rate falls to zero over this last share of the steps
+    head: Literal[HEADS] = "roberta"  # output head, from hidden states to words
+    beta2: float = 0.98  # decay of Adam's second moment
+    zero_mask: bool = False  # the input vector of [MASK] is zero (zero-CLAP)
+    omit_mask: bool = False  # [MASK] cannot be predicted, and output words have no bias
+    causal: bool = False  # instead of masking, predict every next word of a sentence
+    valid: float = 0.05  # share of the lines held out to choose the best step
+    split: str = "full"  # clean: train without the test rows' sentences; i/n: without part i
+    init: str = ""  # RoBERTa to start from: a folder of transformers, or a name on the hub
+
+    def __post_init__(self):
+        super().__post_init__()
+        require(0 < self.valid < 1, "--valid: must be above 0 and below 1")
+        require(0 <= self.beta2 < 1, "--beta2: must be at least 0 and below 1")
+        masks = (self.mask_rate, self.mask_unit) != (Flags.mask_rate, Flags.mask_unit)
+        problem = "--causal: masks no words; leave --mask-rate, --mask-unit and --zero-mask out"
+        require(not (self.causal and (masks or self.zero_mask)), problem)
+
+
+def build(config, causal=False):
+    """Return the untrained model of a run."""
+    return LanguageModel((Decoder if causal else Encoder)(config))
 
 
 def make_task(idx, real, gen, flags, vocab_size, starts):
@@ -71,65 +93,69 @@ def make_task(idx, real, gen, flags, vocab_size, starts):
 
 
 def fixed_batches(sequences, flags, vocab_size, starts):
-    """Return batches for `measure_masked`. Their masks depend on neither the seed nor the step, so
-    runs are measured on the same masked words."""
+    """Return batches to measure on. Their masks depend on neither seed nor step."""
     batches = []
     for rows in length_batches([len(sequence) for sequence in sequences], 64):
         idx, real = pad([sequences[i] for i in rows])  # (B, T)
         gen = generator("validation masks", *rows.tolist())
         inputs, labels = make_task(idx, real, gen, flags, vocab_size, starts)
-        batches.append((inputs, real, labels, {}))  # {}: no other inputs of the model
+        batches.append((inputs, real, labels, {}))
     return batches
+
+
+def evaluate(model, batches, device, dtype):
+    """Return the numbers of metrics.jsonl, measured on fixed batches."""
+    nats, hits, count = measure_masked(model, batches, device, dtype)
+    numbers = {"loss/valid": nats / count, "accuracy/valid": hits / count}
+    numbers["perplexity/valid"] = perplexity(nats, count)
+    beta = model.head.beta  # of CLAP
+    return numbers if beta is None else numbers | {"beta": beta.item()}
 
 
 def train(flags):
     # Data: sentences, or the blocks of a prepared folder
-    kind = "lm" if flags.causal else "mlm"
-    source = load_init(flags) if flags.init else load_init_from(flags, kind)
-    check(flags, source)
-    prepared, T = open_prepared(flags, source), flags.block_size
-    if prepared:
-        text = read_blocks(prepared, T)
-    else:
-        text = read_sentences(flags, source and source.tokenizer)
+    kind, options = "lm" if flags.causal else "mlm", {"causal": flags.causal}
+    source = open_source(flags, [kind])
+    vocabulary = source and source.tokenizer, flags.tokenizer, flags.vocab_size, flags.vocab_from
+    text = read_sentences(flags.data, flags.block_size, *vocabulary, flags.valid, flags.split)
     vocab_size, starts = text.tokenizer.get_vocab_size(), word_starts(text.tokenizer)
     valid = fixed_batches(text.valid, flags, vocab_size, starts)
-    all_labels = (labels for _, _, labels, _ in valid)
-    require_targets(all_labels, f"--data {flags.data}: no word of the held-out lines")
+    require_targets(valid, f"--data {flags.data}: no word of the held-out lines")
 
     # Model
-    unit_embd = flags.head == "clap"  # word vectors of length 1
-    config = model_config(flags, source, flags.causal, vocab_size=vocab_size, unit_embd=unit_embd)
-    device = set_up_device(flags, config)
-    run = Run(kind, flags, config, text.tokenizer, device, name="clm" if flags.causal else "")
-    model = LanguageModel((Decoder if flags.causal else make_encoder)(config)).to(device)
+    config = model_config(flags, **without_flag(source, flags), vocab_size=vocab_size)
+    device = set_up_device(flags.device, flags.threads, flags.seed, config.n_embd)
+    name = "clm" if flags.causal else ""
+    run = Run(__file__, flags, kind, config, text.tokenizer, device, text.hash, options, name)
+    model = build(config, **options).to(device)
+    if source:
+        load_weights(model, source.model.state_dict(), source.folder)
     if flags.compile:
         compile_blocks(model)
-    if source:
-        model.load_state_dict(source.model.state_dict())
     optimizer = make_adamw(model, flags.lr, flags.weight_decay, flags.beta2)
     if text.note:
         run.say(text.note)
     sizes = f"{len(text.train):,} training sequences ({text.n_tokens:,} tokens)"
-    say_start(run, f"{text.name}: {sizes}, {len(text.valid):,} for validation", model)
+    run.say_start(f"{text.name}: {sizes}, {len(text.valid):,} for validation", model)
     if text.n_long:
-        run.say(f"  {text.n_long} lines are longer than --block-size {T} and were split")
-    if source:
-        say_unknown(run, "held-out", share_unknown(text.valid), source)
+        run.say(f"  {text.n_long} lines are longer than --block-size and were split")
+    say_unknown(run, "held-out", share_unknown(text.valid), source)
 
     # Loop
-    task = "next-word" if flags.causal else "masked-LM"
-
-    def measure():
-        nats, hits, count = measure_masked(model, valid, device, flags)
-        numbers = {"loss/valid": nats / count, "accuracy/valid": hits / count}
-        numbers["perplexity/valid"] = perplexity(nats, count)
-        if flags.head.endswith("clap"):
-            numbers["beta"] = model.head.beta.item()
-        return numbers, in_words(task, numbers)
-
     batch_of = text.batches(flags.batch_size, flags.seed)
-    for step in run.steps(model, optimizer, measure, monitor="loss/valid"):
+    run.load_checkpoint(model, optimizer)  # with --resume
+    for step in range(run.first_step, flags.steps + 1):
+        if step % flags.eval_every == 0 or step == flags.steps:
+            numbers = evaluate(model, valid, device, flags.dtype)
+            words = f"step {step:>5}  {in_words(numbers, flags)}"
+            run.log(step, numbers, words, model, "loss/valid")
+            run.save(model, optimizer, step)
+        if step in whole_numbers(flags.keep, "--keep"):
+            run.save_weights(f"step-{step}.pt", model, step=step)
+        if step == flags.steps:
+            break
+        run.exit_if_stopped(model, optimizer, step)  # Ctrl-C: saves a checkpoint first
+
         idx, real = batch_of(step)  # (B, T)
         gen = generator(flags.seed, "masks", step)  # masks depend on seed and step alone
         inputs, labels = make_task(idx, real, gen, flags, vocab_size, starts)
@@ -139,53 +165,36 @@ def train(flags):
         optimizer.zero_grad()
         total = 0.0
         # All rows at once, unless several processes or --accumulate split them
-        for rows, targets in processes.micro_batches(flags, step, labels):
-            with autocast(flags, device):
+        for rows, targets in dist.micro_batches(labels, flags.accumulate, flags.seed, step):
+            with autocast(flags.dtype, device):
                 mask = send_mask(real[rows], device)
                 loss = model.loss(send(inputs[rows], device), targets, mask) / count
             loss.backward()
             total += loss.detach()
-        processes.sum_gradients(model)
+        dist.sum_gradients(model)
         clip_grad_norm_(model.parameters(), flags.clip or math.inf)
         optimizer.step()
-        run.record_step(step, total, int(real.sum()))
+        run.progress(step, flags.steps, total, int(real.sum()))
 
     # Results
     best = run.load_best(model)
-    names = ("loss/valid", "perplexity/valid", "accuracy/valid")
-    run.finish({name: best[name] for name in names}, model)
-    title = f"{'Causal' if flags.causal else 'Masked'} LM on {text.name}, "
-    title += name_positions(config)
-    panels = [
-        Curves(title, "perplexity (log scale)", {"held-out lines": "perplexity/valid"}, log=True),
-        Curves("", "accuracy", {"held-out lines": "accuracy/valid"}),
-    ]
-    if flags.head.endswith("clap"):
-        panels += [Curves("CLAP head", "beta", {"beta": "beta"})]
-    draw_curve(run, panels)
-    run.say_end(f"{in_words(task, best)} on held-out lines at step {best['step']}")
+    run.finish({"step": best["step"]} | {name: best[name] for name in numbers}, model)
+    title = f"{'Causal' if flags.causal else 'Masked'} LM on {text.name}, {name_positions(config)}"
+    ppl, accuracy = ({"held-out lines": f"{name}/valid"} for name in ("perplexity", "accuracy"))
+    panels = [(f"{run.folder.name}\n{title}", "perplexity (log scale)", run.logged(ppl), {}, True)]
+    panels += [("", "accuracy", run.logged(accuracy), {}, False)]
+    if "beta" in best:
+        panels += [("CLAP head", "beta", run.logged({"beta": "beta"}), {}, False)]
+    save(curves(panels, "step"), run.folder / "curve.png")
+    run.say_end(f"{in_words(best, flags)} on held-out lines at step {best['step']}")
 
 
-def in_words(task, numbers):
+def in_words(numbers, flags):
     """Return the numbers of an evaluation in words."""
+    task = "next-word" if flags.causal else "masked-LM"
     ppl, accuracy = numbers["perplexity/valid"], numbers["accuracy/valid"]
     return f"{task} perplexity {ppl:,.1f}, accuracy {accuracy:.1%}"
 
 
-def check(flags, source):
-    """Raise UserError for flags that contradict each other or the run to start from."""
-    with_causal = typed(flags, "mask_rate", "mask_unit", "zero_mask") if flags.causal else ""
-    with_init = typed(flags, "init_from", "causal") if flags.init else ""
-    ensemble = source and source.config.get("members", 1) > 1
-    unused = flags.unscaled and flags.pos != "sinusoidal" and not source
-    remedy = "add that, or leave --unscaled out"
-    require(
-        (not ensemble, f"--init-from {flags.init_from}: is an ensemble; give a run of one model"),
-        (not with_causal, f"--causal masks no words; leave {with_causal} out"),
-        (not unused, f"--unscaled: has no effect without --pos sinusoidal; {remedy}"),
-        (not with_init, f"--init {flags.init}: brings an encoder; leave {with_init} out"),
-    )
-
-
 if __name__ == "__main__":
-    main(train, Flags, __doc__)
+    main(train, Flags)

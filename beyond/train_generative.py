@@ -10,189 +10,186 @@ priors.
 
 An encoder of train_mlm.py skips the first stage and gets no noise, and each class trains only its
 biases and layer norms. It reads a text four times, each time with every fourth word hidden; the
-score is the sum over all hidden words.
+score is the sum over all hidden words (nets/generative.py).
 """
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
+import tyro
 from torch.nn.utils import clip_grad_norm_
 
-from data.batching import generator, pad, sentences
+from data.batching import count_tokens, generator, noise_tokens, pad, send, send_mask, sentences
 from data.corpus import hold_out
-from data.labelled import Rows, accuracies, by_seen, describe_seen, load_labelled
+from data.files import hash_of
+from data.labelled import Rows, accuracies, by_seen, load_labelled
 from data.masking import mask_tokens
-from data.noise import count_tokens, noise_tokens
 from data.tokenizer import train_tokenizer
-from lab.command import main
-from lab.errors import require
+from lab import dist
+from lab.evaluation import in_words, report_predictions, say_rows
 from lab.figures import name_positions
-from lab.flags import NoiseFlags, TrainFlags, flag, model_config, resolve_pairs, share, typed
+from lab.flags import TrainFlags, main, model_config, require, whole_numbers
+from lab.load import read_run
 from lab.machine import autocast, compile_blocks, set_up_device
 from lab.optim import learning_rate, make_adamw
-from lab.report import report_predictions, say_start, say_unknown
-from lab.run import Run
-from lab.sources import load_init_from
-from nets.device import send, send_mask
-from nets.ensemble import members_of
-from nets.features import compute_logits
+from lab.run import Run, load_weights
+from lab.sources import without_flag
+from model import ACTIVATIONS, POSITIONS
+from nets.classifier import compute_logits
 from nets.generative import GenerativeClassifier, following
 
 
-def either(decoder, encoder, help, choices=None, **limits):
-    """Return a flag with one default for decoders and another for encoders."""
-    shown = f"{decoder} for decoders, {encoder} for encoders"
-    return flag(None, help, choices, shown=shown, pair=(decoder, encoder), **limits)
-
-
 @dataclass
-class Flags(TrainFlags, NoiseFlags):
-    init_from: str = flag("", "run folder of train_lm.py or train_mlm.py to start from")
-    members: int = flag(1, "models per class, trained independently and averaged", at_least=1)
-    steps: int = either(1500, 0, "updates of one model on all texts", at_least=0)
-    class_steps: int = flag(300, "updates of each class, after the --steps shared ones", at_least=1)
-    class_lr: float = either(
-        5e-4, 0.03, "peak learning rate of the classes; it falls to zero", above=0
-    )
-    tune: str = either("all", "biases", "what each class trains separately", ("all", "biases"))
-    split: str = flag("full", "clean: no test sentence in training; i/n: test on part i of n")
-    valid: float = share(0.0, "share of rows held out, to try settings on")
-    pos: str = "alibi"
-    n_head: int = 4
-    n_ffn: int = 256
-    activation: str = "gelu"
-    lr: float = 2e-3
-    decay: float = 1.0
-    eval_every: int = 300
-    drop_words: float = 0.1
-    swap_words: float = 0.3
-    rare_unknown: float = 0.3
-    label_smoothing: float = 0.05
+class Flags(TrainFlags):
+    init_from: str = ""  # run folder of train_lm.py or train_mlm.py to start from
+    members: int = 1  # models per class, trained independently and averaged
+    vocab_from: tyro.conf.Suppress[str] = ""  # not used here
+    steps: int = 1500  # updates of one decoder on all texts; an encoder has learned before
+    class_steps: int = 300  # updates of each class, after the --steps shared ones
+    class_lr: float | None = None  # peak learning rate of the classes: 0.0005, encoders 0.03
+    tune: Literal["all", "biases"] | None = None  # what each class trains: all, encoders biases
+    split: str = "full"  # clean: no test sentence in training; i/n: test on part i of n
+    valid: float = 0.0  # share of the rows held out, to try settings on
+    pos: Literal[tuple(POSITIONS)] = "alibi"  # position encoding
+    n_head: int = 4  # attention heads per block
+    n_ffn: int = 256  # width of the feed-forward layer; 0: four times --n-embd
+    activation: Literal[tuple(ACTIVATIONS)] = "gelu"  # of the feed-forward layer
+    lr: float = 2e-3  # peak learning rate of the shared steps
+    decay: float = 1.0  # the learning rate falls to zero over this last share of the steps
+    eval_every: int = 300  # steps between evaluations
+    drop_words: float = 0.1  # decoders: share of the input words replaced by [UNK]
+    swap_words: float = 0.3  # decoders: share of the input words replaced by other words
+    rare_unknown: float = 0.3  # decoders: share of rare targets replaced by [UNK]
+    label_smoothing: float = 0.05  # decoders: share of each target spread over all words
+
+    INHERITED = ("members",)
+
+    def __post_init__(self):
+        super().__post_init__()
+        require(self.accumulate * dist.size() == 1, "--accumulate, torchrun: not for classifiers")
+        require(not self.vocab_from, "--vocab-from: the vocabulary is that of --data")
+
+
+def build(config, **options):
+    """Return the untrained model of a run. options: arguments of `GenerativeClassifier`."""
+    return GenerativeClassifier(config, **options)
 
 
 def train(flags):
-    # Data
-    source = load_init_from(flags, "lm", "mlm")
+    # Data: the texts of all classes, and of each
+    source = read_run(flags.init_from, ["lm", "mlm"]) if flags.init_from else None
     masked = bool(source) and not source.model.body.causal
-    complete(flags, masked)
-    corpus = load_labelled(flags.data)
-    corpus, seen, note = corpus.split(flags.split)
-    rows, held_out = hold_out(corpus.rows, flags.valid, 0, key=lambda row: row[1])
-    labels = {label for label, _ in rows}
-    empty = [name for c, name in enumerate(corpus.classes) if c not in labels]
-    problem = f"--split {flags.split}, --valid {flags.valid}: leave no training rows of"
-    require((not empty, f"{problem} {', '.join(empty)}; choose others"))
-    if source:
-        tokenizer = source.tokenizer
-    else:
-        tokenizer = train_tokenizer(flags.tokenizer, corpus.texts(), flags.vocab_size)
-    vocab_size = tokenizer.get_vocab_size()
-    config = model_config(flags, source, not masked, vocab_size=vocab_size)
+    n_shared = 0 if masked else flags.steps
+    class_lr = flags.class_lr or (0.03 if masked else 5e-4)
+    tune = flags.tune or ("biases" if masked else "all")
+    corpus, seen, note = load_labelled(flags.data).split(flags.split)
+    rows, held_out = hold_out(corpus.rows, flags.valid, key=lambda row: row[1])
+    all_there = len({label for label, _ in rows}) == len(corpus.classes)
+    require(all_there, f"--split {flags.split}, --valid {flags.valid}: a class has no rows left")
+    tokenizer = source and source.tokenizer
+    tokenizer = tokenizer or train_tokenizer(flags.tokenizer, corpus.texts(), flags.vocab_size)
+    vocab_size, T, seen = tokenizer.get_vocab_size(), flags.block_size, torch.tensor(seen)
     parts = {"train": rows, "valid": held_out, "test": corpus.test_rows}
-    sets = {name: Rows(part, tokenizer, config.block_size) for name, part in parts.items() if part}
-    seen = torch.tensor(seen)
+    sets = {name: Rows(part, tokenizer, T) for name, part in parts.items() if part}
     texts = corpus.texts([text for _, text in held_out])
-    texts, _ = sentences(tokenizer, texts, config.block_size, split=True)
-    counts = count_tokens(torch.cat(texts), vocab_size, flags.swap_words, flags.rare_unknown)
+    texts, _ = sentences(tokenizer, texts, T, split=True)
     of_class = [[] for _ in corpus.classes]
     for (label, _), sequence in zip(rows, sets["train"].sequences):
         of_class[label].append(sequence)
+    counts = count_tokens(torch.cat(texts), vocab_size, flags.swap_words, flags.rare_unknown)
 
     # Model
-    device = set_up_device(flags, config)
-    head = {"n_class": len(corpus.classes), "members": flags.members, "masked": masked}
-    described = {"classifier": head, "classes": corpus.classes, "body": "generative"}
-    run = Run("classifier", flags, config, tokenizer, device, "generative", **described)
-    model = GenerativeClassifier(config, **head).to(device)
+    config = model_config(flags, **without_flag(source, flags), vocab_size=vocab_size)
+    device = set_up_device(flags.device, flags.threads, flags.seed, config.n_embd)
+    options = {"n_class": len(of_class), "members": flags.members, "masked": masked}
+    about = {"name": "generative", "classes": corpus.classes}
+    data_hash = hash_of((texts, corpus.rows, corpus.test_rows))
+    run = Run(__file__, flags, "classifier", config, tokenizer, device, data_hash, options, **about)
+    model = build(config, **options).to(device)
     if flags.compile:
         compile_blocks(model)
-    shared = model.members_of_class[0]
+    shared = model.members_of_class[0]  # learn all texts
     if source:
-        weights = members_of(source.model)
+        pretrained = getattr(source.model, "members", [source.model])
         for i, member in enumerate(shared):
-            member.load_state_dict(weights[i % len(weights)].state_dict())
-    if flags.tune == "biases" and not flags.steps:
-        model.train_only_biases()
+            weights = pretrained[i % len(pretrained)].state_dict()
+            load_weights(member, weights, source.folder)
+    if tune == "biases" and not n_shared:
+        train_only_biases(model)
     optimizer = make_adamw(model, flags.lr, flags.weight_decay)
-    if note:
-        run.say(note)
-    n = f"{len(rows):,} training rows and {len(texts):,} texts, {len(corpus.test_rows):,} test rows"
-    say_start(run, f"{corpus.name}: {n} ({describe_seen(seen, note)})", model)
-    for name in ("train", "test"):
-        say_unknown(run, name, sets[name].unknown(), source)
+    say_rows(run, corpus, sets, seen, note, model, source)
 
     # Loop
-    step, logits = -1, {}  # the step last begun, and the latest answers: used by measure()
+    total = n_shared + flags.class_steps
+    run.load_checkpoint(model, optimizer)  # with --resume
+    for step in range(run.first_step, total + 1):
+        if step % flags.eval_every == 0 or step == total:
+            numbers, words = {}, "one model for all classes"
+            if step >= n_shared:
+                logits = {n: compute_logits(model, part, device) for n, part in sets.items()}
+                numbers = accuracies(logits, sets, seen)
+                words = in_words(numbers, sets)
+            run.log(step, numbers, f"step {step:>5}  {words}", model)
+            run.save(model, optimizer, step)
+        if step in whole_numbers(flags.keep, "--keep"):
+            run.save_weights(f"step-{step}.pt", model, step=step)
+        if step == total:
+            break
+        run.exit_if_stopped(model, optimizer, step)  # Ctrl-C: saves a checkpoint first
 
-    def answer():
-        return {name: compute_logits(model, part, device) for name, part in sets.items()}
-
-    def measure():
-        if step < flags.steps:
-            return {}, "one model for all classes"
-        logits.update(answer())
-        numbers = accuracies(logits, sets, seen)
-        words = "  ".join(f"{name} {numbers[f'accuracy/{name}']:6.1%}" for name in sets)
-        return numbers, f"accuracy  {words}{by_seen(numbers)}"
-
-    for step in run.steps(model, optimizer, measure):
         gen = generator(flags.seed, step)
-        if step < flags.steps:  # the models of the first class learn all texts
+        if step < n_shared:  # the models of the first class learn all texts
             trained = [(member, texts) for member in shared]
-            lr = learning_rate(step, flags.steps, flags.lr, flags.warmup, flags.decay)
+            lr = learning_rate(step, n_shared, flags.lr, flags.warmup, flags.decay)
         else:  # the models of every class learn its rows
             pairs = zip(model.members_of_class, of_class)
             trained = [(member, part) for members, part in pairs for member in members]
-            lr = learning_rate(step - flags.steps, flags.class_steps, flags.class_lr, 0, 1)
-            if step == flags.steps:
-                model.copy_to_classes()
+            lr = learning_rate(step - n_shared, flags.class_steps, class_lr, 0, 1)
+            if step == n_shared:
+                for members in model.members_of_class:
+                    members.load_state_dict(shared.state_dict())
                 optimizer.state.clear()
-            if flags.tune == "biases":
-                model.train_only_biases()
+            if tune == "biases":
+                train_only_biases(model)
         for group in optimizer.param_groups:
             group["lr"] = lr
         optimizer.zero_grad()
-        total, n_tokens = 0.0, 0
+        losses, n_tokens = 0.0, 0
         for member, part in trained:
             chosen = torch.randint(len(part), (flags.batch_size,), generator=gen)
             idx, mask = pad([part[i] for i in chosen])  # (B, T)
+            real, smoothing = None, flags.label_smoothing
             if masked:  # single tokens, as they are hidden when a text is scored
                 x, y = mask_tokens(idx, vocab_size, gen, source.config["flags"]["mask_rate"])
-                real = send_mask(mask, device)
+                real, smoothing = send_mask(mask, device), 0.0
             else:
-                x, y = noise_tokens(idx, following(idx, mask), counts, gen, *flags.noise)
-                real = None
-            with autocast(flags, device):
-                nats = member.loss(send(x, device), y, real, flags.label_smoothing)
+                noise = flags.drop_words, flags.swap_words, flags.rare_unknown
+                x, y = noise_tokens(idx, following(idx, mask), counts, gen, *noise)
+            with autocast(flags.dtype, device):
+                nats = member.loss(send(x, device), y, real, smoothing)
                 loss = nats / max(1, int((y != -100).sum()))
             loss.backward()
             clip_grad_norm_(member.parameters(), flags.clip or math.inf)
-            total, n_tokens = total + loss.detach(), n_tokens + int(mask.sum())
+            losses, n_tokens = losses + loss.detach(), n_tokens + int(mask.sum())
         optimizer.step()
-        run.record_step(step, total / len(trained), n_tokens)
+        run.progress(step, total, losses / len(trained), n_tokens)
 
-    # Results
-    run.load_best(model)  # the weights of the last step
-    logits = logits or answer()
-    result = accuracies(logits, sets, seen)
+    # Results: of the last step
+    best = run.load_best(model)
+    logits = {n: compute_logits(model, part, device) for n, part in sets.items()}
+    result = {"step": best["step"]} | accuracies(logits, sets, seen)
     title = f"Classification of {corpus.name} by likelihood, {name_positions(config)}"
     report_predictions(run, corpus, title, logits["test"], seen, result, model)
     run.say_end(f"test accuracy {result['accuracy/test']:.1%}{by_seen(result)}")
 
 
-def complete(flags, masked):
-    """Set the defaults of the flags made by `either`. For an encoder, set all noise to 0. Raises
-    UserError if a noise flag was given."""
-    resolve_pairs(flags, masked)
-    if masked:
-        noise = [field.name for field in fields(NoiseFlags)]
-        where = f"--init-from {flags.init_from} is an encoder, which is trained by masking"
-        asked = typed(flags, *noise)
-        require((not asked, f"{asked}: {where}; leave that out"))
-        for name in noise:
-            setattr(flags, name, 0.0)
+def train_only_biases(model):
+    """Freeze all weights except vectors: the biases and the scales of layer norms."""
+    for weight in model.parameters():
+        weight.requires_grad_(weight.dim() == 1)
 
 
 if __name__ == "__main__":
-    main(train, Flags, __doc__)
+    main(train, Flags)

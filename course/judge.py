@@ -1,193 +1,204 @@
-"""Judge a student's file by a sheet. Nothing is printed here, and no solution is needed.
+"""Judge a student's function: right, a known mistake, or the first number that differs."""
 
-A sheet holds words and tensors only; `make_sheet` in course/exercises makes it:
+import traceback
+from textwrap import shorten
+from typing import NamedTuple
 
-    {function: {"arguments": names, "outputs": names, "watcher": one of course/watch.py,
-                "cases": [[argument, ...], ...],
-                "gradients": [{argument: tensor} of the first cases],
-                "right": [{output: tensor} of each case],
-                "wrong": {diagnosis: [{output: tensor} of each case]}}}
-"""
+import torch
 
-import contextlib
-import io
-import signal
-import sys
-import types
-from dataclasses import dataclass, field
+from course.exercises import read_mistakes
 
-from course.differences import first_difference
-from course.explain import TimeUp, called, explain, unwritten
-from course.observe import get_gradients, observe
-from course.watch import Wrong
+EXACT, RANDOM = 1e-4, 0.03  # tolerances; random is what a measure returns, "the share of ..."
+HIDDEN = -1e4  # a score below this hides a key as -inf does
 
 
-@dataclass
-class Verdict:
-    """status: "done", "not begun", "begun" (a function is missing, the others are right), "mistake"
-    (a known one), "difference" (an unknown one) or "error" (the code fails, or what it returns
-    cannot be compared). message: one line. detail: several. The others are those of a file:
-    printed: whether the code printed. faults: a line for each function that is not done."""
-
-    status: str
-    message: str = ""
-    detail: str = ""
-    n_right: int = 0
-    printed: bool = False
-    faults: list = field(default_factory=list)
+class Wrong(Exception):
+    """A result that cannot be compared; the message continues after the function's name."""
 
 
-def judge(path, sheet, seconds=20):
-    """Return the Verdict on the answers in a file. seconds: time limit of each function."""
-    printed, warnings = io.StringIO(), io.StringIO()  # PyTorch's warnings are not shown
-    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(warnings):
-        answers, trouble = load(path, seconds)
-        verdicts = {
-            name: trouble or judge_function(path, getattr(answers, name, None), name, task, seconds)
-            for name, task in sheet.items()
-        }
-    left = {name: each for name, each in verdicts.items() if each.status != "done"}
-    n_right = len(verdicts) - len(left)
-    tell_callers(left, answers)
-    if faults := [each for each in left.values() if each.message]:
-        verdict = faults[0]
-    elif left and n_right:
-        verdict = Verdict("begun", f"right so far; {', '.join(left)} not begun")
-    else:
-        verdict = Verdict("not begun" if left else "done")
-    lines = [fault(name, each) for name, each in left.items()]
-    verdict.faults = list(dict.fromkeys(lines))  # one line of a file that does not load
-    verdict.n_right, verdict.printed = n_right, printed.tell() > 0
-    return verdict
+class Verdict(NamedTuple):
+    status: str  # "done", "not begun", "mistake" (a known one), "difference" or "error"
+    message: str = ""  # one line
+    detail: str = ""  # the traceback, or the call and the numbers
 
 
-def fault(name, verdict):
-    """Return a line for the grades, with the call unless it is a known mistake."""
-    call = verdict.detail.partition("\n")[0]
-    told = verdict.status != "mistake" and call.startswith(f"{name} was called")
-    said = verdict.message or f"{name}: not begun"
-    return f"{said.rstrip('.')}. {call}." if told else said
+class Task:
+    """A function to write: a solution, cases to call it with, and names of what it returns.
 
-
-def tell_callers(left, answers):
-    """Add to the message of a wrong result which unfinished function it calls."""
-    for name, verdict in left.items():
-        used = names_in(getattr(getattr(answers, name, None), "__code__", None)) - {name}
-        wrong = [other for other in left if other in used]
-        if verdict.status in ("mistake", "difference") and wrong:
-            said = verdict.message.rstrip(".")
-            verdict.message = f"{said}. It calls {wrong[0]}: correct that first."
-
-
-def names_in(code):
-    """Return the set of names that a function's code, and what is nested in it, looks up."""
-    if not isinstance(code, types.CodeType):
-        return set()
-    return set(code.co_names).union(*map(names_in, code.co_consts))
-
-
-def load(path, seconds=20):
-    """Run a student's file. Return its module and None, or None and a Verdict."""
-    if not path.exists():
-        return None, Verdict("error", f"{path.name} is missing")
-    # Dataclasses look their module up; under this name, no other file can import it
-    module = sys.modules[str(path)] = types.ModuleType(str(path))
-    try:
-        with time_limit(seconds):
-            exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
-        return module, None
-    except (Exception, SystemExit, TimeUp) as error:
-        return None, Verdict("error", explain(error, path, seconds))
-
-
-def judge_function(path, function, name, task, seconds=20):
-    """Return the Verdict on one function.
-
-    If it fails, its outputs until then come first: a known mistake in them may explain the error.
+    cases: torch.Generator -> tuples of arguments; the first two are without dropout.
+    measure: for results that are random, and arguments that are functions. (ask, *case) -> a dict
+    of tensors that are fixed, for example of "the share of ..."; ask(*args, shapes=...) calls the
+    function, checks the shapes of what it returns, and returns {name: tensor}.
     """
-    if not callable(function):
-        return Verdict("error", f"{path.name} has no function {name}")
-    found, trouble, call = [], None, ""
-    try:
-        with time_limit(seconds):
-            for args in task["cases"]:
-                call = called(name, task, args)
-                found.append(observe(function, task, args))
-            trouble = compare_gradients(function, name, task)
-    except Wrong as wrong:
-        trouble = Verdict("error", f"{name} {wrong}", call)
-    except (Exception, SystemExit, TimeUp) as error:
-        if unwritten(error) == name:
-            return Verdict("not begun")
-        said = explain(error, path, seconds)
-        if "positional argument" in said and not said.startswith("line"):
-            said += f". It is called as {name}({', '.join(task['arguments'])})"
-        trouble = Verdict("error", f"{name}: {said}", call)
-    return compare(name, task, found) or trouble or Verdict("done")
+
+    def __init__(self, right, cases, *outputs, measure=lambda ask, *case: ask(*case)):
+        self.right, self.make_cases, self.outputs, self.measure = right, cases, outputs, measure
+        self.name = right.__name__
+        self.arguments = right.__code__.co_varnames[: right.__code__.co_argcount]
+
+    def prepare(self, seed):
+        """Draw the cases, and call the solution and the known mistakes with them."""
+        self.cases = list(self.make_cases(torch.Generator().manual_seed(seed)))
+        self.expected, _ = self.observe_all(self.right)
+        self.gradients = [self.differentiate(self.right, case) for case in self.cases[:2]]
+        mistakes = read_mistakes(self.right).items()
+        self.mistakes = {said: self.observe_all(function)[0] for said, function in mistakes}
+
+    def observe_all(self, function):
+        """Return what a function gives in the cases until it fails, and the error or None."""
+        found = []
+        try:
+            for case in self.cases:
+                found.append(self.observe(function, case))
+        except BaseException as error:  # also SystemExit
+            return found, error
+        return found, None
+
+    def observe(self, function, case):
+        """Return {name: tensor} of a case. Random numbers are the same each time."""
+
+        def ask(*args, shapes=()):
+            given = copied(args)
+            found = named(function(*given), self.outputs)
+            for name, before, after in zip(self.arguments, args, given):
+                if not equal(before, after):
+                    raise Wrong(f"changes its input {name} in place. Work on a copy: x.clone().")
+            for (name, part), shape in zip(found.items(), map(tuple, shapes)):
+                if part.shape != shape:
+                    raise Wrong(f"returns {name} of shape {tuple(part.shape)}, expected {shape}")
+            return found
+
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            return self.measure(ask, *case)
+
+    def differentiate(self, function, case):
+        """Return {argument: gradient} of the sum of the first output in a case."""
+        leaves = [x.clone().requires_grad_() if kind(x) == "float" else x for x in case]
+        inputs = {name: x for name, x in zip(self.arguments, leaves) if kind(x) == "float"}
+        output = self.observe(function, leaves).get(self.outputs[0])
+        if not inputs or not output.requires_grad:
+            return {name: torch.zeros_like(x) for name, x in inputs.items()}
+        grads = torch.autograd.grad(output.sum(), inputs.values(), materialize_grads=True)
+        return dict(zip(inputs, grads))
+
+    def judge(self, answers, path):
+        """Return the Verdict on this function in the module of a student's file.
+
+        If it fails, its outputs until then come first: a known mistake in them may explain why.
+        """
+        function = getattr(answers, self.name, None)
+        if not callable(function):
+            return Verdict("error", f"{path} has no function {self.name}")
+        found, error = self.observe_all(function)
+        if verdict := self.compare(found):
+            return verdict
+        try:
+            if error:
+                raise error
+            for case, right in zip(self.cases, self.gradients):
+                if difference := first_difference(self.differentiate(function, case), right):
+                    said = f"the numbers are right, but the gradient of {difference[0]}. Is it cut"
+                    said = f"{self.name}: {said} by .detach(), .data, .item() or no_grad?"
+                    return Verdict("mistake", said, difference[1])
+        except Wrong as wrong:
+            return Verdict("error", f"{self.name} {wrong}")
+        except BaseException as error:
+            return explain(error, path, self.name)
+        return Verdict("done")
+
+    def compare(self, found):
+        """Return the Verdict on what a function gave in the first cases, None if all is right.
+
+        A known mistake must explain the first wrong case, and a second one with the same outputs.
+        The one that explains most cases is named.
+        """
+        differences = [first_difference(*pair) for pair in zip(found, self.expected)]
+        wrong = {i: difference for i, difference in enumerate(differences) if difference}
+        if not wrong:
+            return None
+        first = min(wrong)
+        alike = {i for i in wrong if self.expected[i].keys() == self.expected[first].keys()}
+        explained = {}
+        for said, cases in self.mistakes.items():
+            same = {i for i, pair in enumerate(zip(found, cases)) if not first_difference(*pair)}
+            if first in same and len(same & alike) >= min(2, len(alike)):
+                explained[said] = len(same)
+        sentence, numbers = wrong[first]
+        best = max(explained, key=explained.get, default=None)
+        status, said = ("mistake", best) if best else ("difference", sentence)
+        shown = [tuple(x.shape) if isinstance(x, torch.Tensor) else x for x in self.cases[first]]
+        call = ", ".join(shorten(str(x), 80) for x in shown)
+        detail = f"{self.name}({call})\n{sentence}\n{numbers}"
+        return Verdict(status, f"{self.name}: {said}", detail)
 
 
-def compare(name, task, found):
-    """Return the Verdict on what a function gave in the first cases, None if all is right."""
-    differences = [first_difference(*pair) for pair in zip(found, task["right"])]
-    wrong = [i for i, difference in enumerate(differences) if difference]
-    if not wrong:
-        return None
-    sentence, drawn = differences[wrong[0]]
-    call = called(name, task, task["cases"][wrong[0]])
-    if diagnosis := diagnose(found, task, wrong):
-        return Verdict("mistake", f"{name}: {diagnosis}", detail(call, sentence, drawn))
-    prefix = "" if sentence.startswith(name) else f"{name}: "  # loss returns the loss
-    return Verdict("difference", prefix + sentence, detail(call, drawn))
+def named(result, names):
+    """Return {name: tensor} of what a function returned. Raises Wrong."""
+    parts = result if isinstance(result, (list, tuple)) else [result]
+    if result is None:
+        raise Wrong("returns None. Does it end with `return`?")
+    if len(parts) != len(names) or (isinstance(result, list) and len(names) == 1):
+        raise Wrong(f"returns {len(parts)} values, expected {len(names)} ({', '.join(names)})")
+    parts = [torch.tensor(p) if isinstance(p, (bool, int, float)) else p for p in parts]
+    for name, part in zip(names, parts):
+        if kind(part) not in ("bool", "int", "float"):
+            raise Wrong(f"returns {name} as {kind(part)}, expected a torch.Tensor of real numbers")
+    return {name: part.cpu().to_dense() for name, part in zip(names, parts)}
 
 
-def detail(*parts):
-    return "\n".join(filter(None, parts))
+def kind(value):
+    """Return "bool", "int", "float" or "complex" for a tensor, else the name of its type."""
+    if not isinstance(value, torch.Tensor):
+        return type(value).__name__ + " of Python"
+    if value.dtype == torch.bool:
+        return "bool"
+    return "float" if value.is_floating_point() else "complex" if value.is_complex() else "int"
 
 
-def compare_gradients(function, name, task):
-    """Return the Verdict on the gradients of a function whose numbers are right, None if right."""
-    for args, right in zip(task["cases"], task["gradients"]):
-        if difference := first_difference(get_gradients(function, task, args), right):
-            sentence, drawn = difference
-            cut = "Is it cut by .detach(), .data, .item() or no_grad?"
-            said = f"{name}: the numbers are right, but the gradient of {sentence}. {cut}"
-            return Verdict("mistake", said, detail(called(name, task, args), drawn))
+def copied(value):
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(copied, value))
+    return value.clone() if isinstance(value, torch.Tensor) else value
+
+
+def equal(before, after):
+    if isinstance(before, (list, tuple)):
+        return len(before) == len(after) and all(map(equal, before, after))
+    return not isinstance(before, torch.Tensor) or torch.equal(before, after)
+
+
+def first_difference(found, right):
+    """Compare {name: tensor} with the right one. Return None, or a sentence and the numbers."""
+    for name in sorted(right, key=lambda name: name != "weights"):  # a wrong output follows
+        pair = mine, expected = found[name].detach(), right[name].detach()
+        if mine.shape != expected.shape:
+            return f"{name} has shape {tuple(mine.shape)}, expected {tuple(expected.shape)}", ""
+        if kind(mine) != kind(expected):
+            return f"{name} has dtype {mine.dtype}, expected {expected.dtype}", ""
+        a, b = (t.double().masked_fill(t.double() <= HIDDEN, -torch.inf) for t in pair)
+        tolerance = RANDOM if " " in name else EXACT
+        close = torch.isclose(a, b, tolerance, tolerance, equal_nan=True)
+        if not close.all():
+            index = tuple((~close).nonzero()[0].tolist())
+            values = [f"{t[index].item() + 0.0:.5g}" for t in pair]  # + 0.0: not -0
+            said = f"{name}{list(index) or ''} is {values[0]}, expected {values[1]}"
+            said += f" ({(~close).sum()} of {close.numel()} numbers differ)" if index else ""
+            if mine[index].isnan():
+                said += ". NaN comes from 0 / 0, 0 * inf or a softmax over nothing but -inf"
+            return said, f"expected\n{expected[index[:-2]]}\nyours\n{mine[index[:-2]]}"
     return None
 
 
-def diagnose(found, task, wrong):
-    """Return the diagnosis of the known mistake that explains the wrong cases, or None.
-
-    It must explain the first one, and another one with the same outputs if there is one. The others
-    may have a mistake of their own, so the one that explains most cases is taken.
-    """
-    outputs = [case.keys() for case in task["right"]]
-    alike = {i for i in wrong if outputs[i] == outputs[wrong[0]]}
-    n_explained = {}
-    for diagnosis, cases in task["wrong"].items():
-        same = {i for i, pair in enumerate(zip(found, cases)) if first_difference(*pair) is None}
-        if wrong[0] in same and len(same & alike) >= min(2, len(alike)):
-            n_explained[diagnosis] = len(same)
-    return max(n_explained, key=n_explained.get, default=None)
-
-
-@contextlib.contextmanager
-def time_limit(seconds):
-    """Raise TimeUp in the block after this many seconds, except on Windows.
-
-    In Python 3.10 no signal, nor Ctrl-C, ends a loop whose body is a `try` without a call.
-    """
-    if not hasattr(signal, "setitimer"):
-        yield
-        return
-
-    def stop(number, frame):
-        raise TimeUp
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+def explain(error, path, name=""):
+    """Return the Verdict on an error, with the traceback in the student's file."""
+    report = traceback.TracebackException.from_exception(error)
+    frames = [frame for frame in report.stack if frame.filename == str(path)]
+    report.stack = traceback.StackSummary.from_list(frames)
+    if isinstance(error, NotImplementedError) and frames and not str(error):
+        if frames[-1].name == name:
+            return Verdict("not begun")
+        return Verdict("error", f"{name}: {frames[-1].name} is not begun")
+    line = frames[-1].lineno if frames else getattr(error, "lineno", None)
+    said = [name, f"line {line}" if line else "", list(report.format_exception_only())[-1].strip()]
+    return Verdict("error", ": ".join(filter(None, said)), "".join(report.format(chain=False)))

@@ -1,37 +1,38 @@
-"""Write the exercises of the course into a folder, one small file each.
+"""Write exercises into a folder, for yourself or to hand out: a small file each, no solutions.
 
     python -m course.start answers/
+    python -m course.start handout/ --exercises 2,5,7
 
-Existing files are not changed.
+Files that are there stay as they are.
 """
 
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from course.exercises import EXERCISES, STUBS, file_name
-from lab.command import main
-from lab.errors import require
-from lab.flags import flag
+from tyro.conf import Positional
+
+from course.exercises import EXERCISES, chosen, stub
+from lab.flags import main, require
 
 
 @dataclass
 class Flags:
-    folder: str = flag(None, "folder for your answers", positional=True)
+    folder: Positional[Path]  # for the answers
+    exercises: str = ""  # numbers or names, separated by commas; default: all
 
 
 def start(flags):
-    folder = Path(flags.folder)
-    require((not folder.is_file(), f"{folder}: is a file; give a folder for your answers"))
+    names, folder = chosen(flags.exercises.split(",")), flags.folder.expanduser()
+    require(not folder.is_file(), f"{folder}: is a file; give a folder for the answers")
     folder.mkdir(parents=True, exist_ok=True)
-    missing = [name for name in map(file_name, EXERCISES) if not (folder / name).exists()]
-    for name in missing:
-        shutil.copyfile(STUBS / name, folder / name)
-        print(f"  {folder / name}")
-    if len(missing) < len(EXERCISES):
-        print("Files that were there are unchanged; delete or rename one to start it over.")
+    texts = {folder / EXERCISES[name].name: stub(name) for name in names}
+    texts[folder / "README.md"] = Path(__file__).with_name("handout.md").read_text("utf-8")
+    for path, text in texts.items():
+        print(f"  {path}{' is there and stays; to start over, rename it' * path.exists()}")
+        if not path.exists():
+            path.write_text(text, encoding="utf-8")
     print(f"Write the functions in these files, then: python -m course.check {folder}")
 
 
 if __name__ == "__main__":
-    main(start, Flags, __doc__)
+    main(start, Flags)

@@ -1,7 +1,7 @@
 """Turn ids into tensors: one long stream for causal models, padded sentences for encoders.
 
-The order of the data depends only on the seed and the step (see `generator`). So a resumed run
-reads what an uninterrupted one reads, and evaluating more often changes nothing.
+The order of the data depends only on the seed and the step, so a resumed run reads what an
+uninterrupted one reads.
 """
 
 import functools
@@ -10,19 +10,14 @@ import math
 
 import torch
 
-from data.tokenizer import BOS, PAD, UNK, encode, frame
+from data.tokenizer import BOS, PAD, SPECIAL, UNK, encode, frame
 
 
 def generator(*numbers):
-    """Return a torch.Generator for these numbers, e.g. generator(seed, step).
-
-    The same numbers always give the same stream; neighbouring numbers give unrelated streams.
-    """
+    """Return a torch.Generator for these numbers, e.g. generator(seed, step): for the same ones the
+    same stream, for neighbouring ones unrelated streams."""
     digest = hashlib.sha256(repr(numbers).encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))  # CPUs use 32 bits
-
-
-# ---------------------------------------------------------------------------- streams
 
 
 def stream(tokenizer, lines):
@@ -34,48 +29,34 @@ def stream(tokenizer, lines):
 def random_blocks(ids, block_size, batch_size, gen):
     """Draw blocks from anywhere in ids: inputs and targets (B, T), targets one token later."""
     starts = torch.randint(len(ids) - block_size, (batch_size, 1), generator=gen)
-    blocks = ids[starts + torch.arange(block_size + 1)]  # (B, T + 1)
+    blocks = ids[starts + torch.arange(block_size + 1)].long()  # (B, T + 1); on disk, ids are short
     return blocks[:, :-1], blocks[:, 1:]
 
 
 def consecutive_blocks(ids, block_size, stride=0, anchor=False):
     """Cut ids (N + 1,) into inputs and targets (n, T), each of the N tokens a target exactly once.
 
-    Each block begins `stride` tokens after the one before. 0 means block_size: blocks do not
-    overlap. If they do, only the last `stride` tokens of each later block are targets, the others
-    are -100. So the model sees at least block_size - stride tokens before each of these targets.
-    anchor: every block begins with [BOS], in place of its first token.
-    """
+    Each block begins `stride` tokens after the one before (0: block_size). If blocks overlap, only
+    the last `stride` tokens of each later one are targets, the others are -100, so the model sees
+    at least block_size - stride tokens before them. anchor: every block begins with [BOS], in place
+    of its first token, which is still a target."""
     stride, count = stride or block_size, len(ids) - 1
     n = 1 + max(0, math.ceil((count - block_size) / stride))
     length = (n - 1) * stride + block_size
     inputs, targets = torch.full((length,), PAD), torch.full((length,), -100)
     inputs[:count], targets[:count] = ids[:-1], ids[1:]
-    inputs = inputs.unfold(0, block_size, stride)  # (n, T)
+    inputs = inputs.unfold(0, block_size, stride).clone()  # (n, T)
     targets = targets.unfold(0, block_size, stride).clone()
     targets[1:, : block_size - stride] = -100
-    return anchored(inputs) if anchor else inputs, targets
-
-
-def anchored(inputs):
-    """Return inputs (B, T) with [BOS] in place of the first token of each row.
-
-    The token is still a target where it was one, and the model can count from [BOS].
-    """
-    inputs = inputs.clone()
-    inputs[:, 0] = BOS
-    return inputs
-
-
-# ---------------------------------------------------------------------------- sentences
+    if anchor:
+        inputs[:, 0] = BOS
+    return inputs, targets
 
 
 def sentences(tokenizer, texts, block_size, split=False):
     """Encode each text as a tensor of at most block_size ids that begins with [BOS] (see `frame`).
-
-    A longer text is cut or, with `split`, becomes several sequences, so that nothing is lost.
-    Returns (list of tensors, number of longer texts).
-    """
+    A longer text is cut or, with `split`, becomes several sequences. Returns (list of tensors,
+    number of longer texts)."""
     room = block_size - len(frame(tokenizer, []))
     out, n_long = [], 0
     for ids in encode(tokenizer, texts):
@@ -92,37 +73,9 @@ def pad(sequences):
     return idx, torch.arange(idx.size(1)) < lengths[:, None]
 
 
-def join(firsts, seconds):
-    """Join pairs of sentences, two lists of tensors, into one sequence per pair.
-
-    Returns idx, mask (B, T) as `pad` does, and {"languages": 0 or 1, "positions": counted from 0 in
-    each sentence}, both (B, T).
-    """
-    idx, mask = pad([torch.cat(pair) for pair in zip(firsts, seconds)])
-    begins = torch.tensor([len(first) for first in firsts])[:, None]
-    t = torch.arange(idx.size(1))
-    languages = (t >= begins).long()
-    # Positions of padding could exceed a learned table.
-    positions = (t - begins * languages).masked_fill(~mask, 0)
-    return idx, mask, {"languages": languages, "positions": positions}
-
-
-def separate(firsts, seconds):
-    """Return the same sentences one by one, all of the first language before those of the second.
-
-    Returns idx, mask (2B, T) and {"languages": (2B, T)}.
-    """
-    idx, mask = pad([*firsts, *seconds])
-    languages = (torch.arange(len(idx)) >= len(firsts)).long()[:, None].expand_as(idx)
-    return idx, mask, {"languages": languages}
-
-
 def length_batches(lengths, batch_size, gen=None):
-    """Return the indices 0..n-1, each once, as batches of similar length.
-
-    Without a generator, sequences and batches are sorted by length. With one, sequences of nearly
-    equal length are mixed, and the batches are shuffled.
-    """
+    """Return the indices 0..n-1, each once, as batches of similar length: sorted by it or, with a
+    generator, sequences of nearly equal length mixed and the batches shuffled."""
     lengths = torch.as_tensor(lengths, dtype=torch.float)
     noise = 0 if gen is None else 2 * torch.rand(len(lengths), generator=gen)
     batches = list(torch.argsort(lengths + noise, stable=True).split(batch_size))
@@ -133,7 +86,7 @@ def length_batches(lengths, batch_size, gen=None):
 
 def by_epoch(n_items, batch_size, seed, make, first=0):
     """Return a function that maps a step to its batch. make(batch_size, gen) returns the batches of
-    one epoch, which hold each of the n_items once. first: number of the first epoch."""
+    an epoch, which hold each of the n_items once. first: number of the first epoch."""
     n = math.ceil(n_items / batch_size)
 
     @functools.lru_cache(maxsize=1)  # the batches of the current epoch are kept
@@ -151,3 +104,57 @@ def fraction_unknown(ids):
 def share_unknown(sequences):
     """Return the share of unknown words in sequences, without the [BOS] that begins each."""
     return fraction_unknown(torch.cat([ids[1:] for ids in sequences]))
+
+
+def noise_tokens(idx, targets, counts, gen, drop=0.0, swap=0.0, rare=0.0):
+    """Return idx and targets, both (B, T), with noise against memorising a small text (Xie et al.
+    2017, section 3); special tokens stay. drop: the share of the words in idx that becomes [UNK].
+    swap: the share that becomes another token, drawn by its frequency, counts (V,). rare: the share
+    of targets that occur once in the training text that becomes [UNK], so that the model learns
+    where a new text has unknown words."""
+    words = idx >= len(SPECIAL)
+    dice = torch.rand(idx.shape, generator=gen)
+    idx = torch.where(words & (dice < drop), UNK, idx)
+    swapped = words & (dice >= drop) & (dice < drop + swap)
+    if swap:
+        draws = torch.multinomial(counts.double(), idx.numel(), replacement=True, generator=gen)
+        idx = idx.masked_scatter(swapped, draws)
+    once = (targets >= len(SPECIAL)) & (counts[targets.clamp(min=0)] == 1)
+    targets = torch.where(once & (torch.rand(targets.shape, generator=gen) < rare), UNK, targets)
+    return idx, targets
+
+
+def count_tokens(ids, vocab_size, swap=1.0, rare=1.0):
+    """Return how often each token occurs in ids, a stream: (V,); zeros if nothing needs that."""
+    if not (swap or rare):
+        return torch.zeros(vocab_size)
+    return sum(part.long().bincount(minlength=vocab_size) for part in ids.split(2**22))
+
+
+GPUS = ("cuda",)  # they keep computing while the host prepares the next batch
+
+
+def device_of(model):
+    """Return the device of a model's weights."""
+    return next(model.parameters()).device
+
+
+def is_gpu(device):
+    return torch.device(device).type in GPUS
+
+
+def send(tensor, device):
+    """Copy a tensor to a device. For a GPU it is pinned first, so the CPU does not have to wait."""
+    if is_gpu(device) and tensor.device.type == "cpu":
+        tensor = tensor.contiguous().pin_memory()  # strides of 0 cannot be pinned
+    return tensor.to(device, non_blocking=True)
+
+
+def send_all(tensors, device):
+    """Copy the tensors of a dictionary."""
+    return {name: send(tensor, device) for name, tensor in tensors.items()}
+
+
+def send_mask(mask, device):
+    """Copy a mask (B, T); None for a GPU if it hides nothing, as flash attention takes no mask."""
+    return None if is_gpu(device) and mask.all() else send(mask, device)

@@ -11,15 +11,11 @@ MEAN_SPAN = 3  # tokens
 def mask_tokens(idx, vocab_size, gen, rate=0.15, unit="token", starts=None):
     """Choose tokens to predict and disguise them: 80% become [MASK], 10% a random word, 10% stay.
 
-    idx (B, T) long -> inputs (B, T), labels (B, T). Labels hold the original id at every chosen
-    token, disguised or not, and -100 elsewhere. In each row a share `rate` of the tokens is chosen,
-    rounded at random, and at least one. Special tokens and padding are neither chosen nor drawn.
-
-    unit: what is chosen together. "token": each by itself. "word": all pieces of a word; starts
-    (V,) marks the tokens that begin one. "span": runs of geometric length with mean MEAN_SPAN, as
-    in SpanBERT. Each token is disguised by itself. In short rows, where a word or span exceeds the
-    share, somewhat more than `rate` is masked.
-    """
+    idx (B, T) long -> inputs (B, T), labels (B, T): the original id at every chosen token, and -100
+    elsewhere. In each row a share `rate` of the tokens is chosen, rounded at random, and at least
+    one; special tokens and padding never are. unit: what is chosen together. "token": each by
+    itself. "word": all pieces of a word; starts (V,) marks the tokens that begin one. "span": runs
+    of geometric length with mean MEAN_SPAN, as in SpanBERT."""
     B, T = idx.shape
     usable = idx >= len(SPECIAL)
     if unit == "token":

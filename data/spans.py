@@ -4,8 +4,7 @@
     source    Thank you [S0] me to your party [S1] week .
     target    [S0] for inviting [S1] last [EOS]
 
-Each gap has a sentinel, numbered from the left. After each sentinel, the target has the tokens of
-that gap, so it also tells how long the gap was.
+Each gap has a sentinel, numbered from the left. The target has after each the tokens of that gap.
 """
 
 import math
@@ -18,13 +17,10 @@ from data.tokenizer import EOS, PAD
 def corrupt(idx, mask, first, gen, rate=0.15, mean_span=3):
     """Return source, source_mask (B, S), target, target_mask (B, U) of sequences idx, mask (B, T).
 
-    Each sequence is [BOS], never corrupted, and a text. A share `rate` of its tokens is corrupted,
-    in spans of `mean_span` tokens on average. Both numbers are rounded at random, and each is at
-    least one, so short texts lose more than `rate`. All ways to cut the corrupted tokens into so
-    many spans, and to place these without two being adjacent, are equally likely. (T5's own code
-    begins every text with a token that stays and ends it with a corrupted one, so with one span it
-    would always take the end of a sentence.) first: the id of [S0]. Targets end with [EOS].
-    """
+    Each is [BOS] and a text, of which a share `rate` is corrupted, in spans of `mean_span` tokens
+    on average, at least one. All ways to cut the corrupted tokens into so many spans, and to place
+    these without two being adjacent, are equally likely. (T5's own code with one span would always
+    take the end of a sentence.) first: the id of [S0]."""
     B, T = idx.shape
     corrupted = torch.zeros_like(mask)
     corrupted[:, 1:] = choose_spans(mask.sum(1) - 1, T - 1, gen, rate, mean_span)
@@ -32,7 +28,7 @@ def corrupt(idx, mask, first, gen, rate=0.15, mean_span=3):
     begins[:, 1:] &= ~corrupted[:, :-1]
     sentinels = first + begins.cumsum(1) - 1  # (B, T)
     source, source_mask = squeeze(torch.where(begins, sentinels, idx), mask & (begins | ~corrupted))
-    # The target has a place for a sentinel before each token, and one for [EOS] at the end.
+    # The target has a place for a sentinel before each token, and one for [EOS] at the end
     target = torch.stack([sentinels, idx], dim=2).view(B, 2 * T)
     keep = torch.stack([begins, corrupted], dim=2).view(B, 2 * T)
     ends = torch.full((B, 1), EOS)
@@ -48,13 +44,13 @@ def choose_spans(counts, T, gen, rate, mean_span):
     n_kept = counts - n_corrupted
     n_spans = (n_corrupted / mean_span + luck[1]).floor().long().clamp(min=1)
     n_spans = n_spans.minimum(n_corrupted).minimum(n_kept + 1)
-    # Cut the corrupted tokens 0, 1, ... into spans: all but the first begin at chosen tokens.
+    # Cut the corrupted tokens 0, 1, ... into spans: all but the first begin at chosen tokens
     corrupted = place < n_corrupted[:, None]  # (B, T + 1)
     span_of_token = draw(corrupted & (place > 0), n_spans - 1, gen).cumsum(1)
-    # Each span has a gap of its own: gap i comes after i kept tokens. The chosen gaps go first.
+    # Each span has a gap of its own: gap i comes after i kept tokens. The chosen gaps go first
     chosen = draw(place <= n_kept[:, None], n_spans, gen)  # (B, T + 1)
     gap_of_span = (~chosen).long().argsort(dim=1, stable=True)
-    # Before a corrupted token are the corrupted ones with smaller numbers, and the kept ones.
+    # Before a corrupted token are the corrupted ones with smaller numbers, and the kept ones
     places = (place + gap_of_span.gather(1, span_of_token)).masked_fill(~corrupted, T)
     return torch.zeros(B, T + 1, dtype=torch.bool).scatter(1, places, True)[:, :T]
 
@@ -79,10 +75,7 @@ def most(n_tokens, rate, mean_span):
 
 
 def restore(source, target, first):
-    """Return the text of a source and a target, all lists of ids.
-
-    A gap for which the target has no words keeps its sentinel.
-    """
+    """Return the text of a source and a target, lists of ids. A gap without words stays one."""
     gaps, words = {}, []
     for i in target[: target.index(EOS)] if EOS in target else target:
         if i >= first:

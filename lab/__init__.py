@@ -1,25 +1,28 @@
-"""The plumbing of a run: command line, run folder, checkpoints, several processes, figures.
+"""The plumbing of a run: flags, run folder, several processes, figures.
 
-In Python or a notebook, `from lab import load_run` opens a trained run (docs/python.md).
+In Python or a notebook, `from lab import load_run` opens a trained run (docs/tour.ipynb). Scripts
+import lab first, so that a missing package is named.
 """
 
-import torch
+import importlib.util
+import sys
 
-from lab.errors import UserError
-from lab.inside.run import OpenRun
-from lab.load import read_run
+NEEDED = ("torch", "tokenizers", "matplotlib", "numpy", "scipy", "tyro")
+missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+if missing:
+    remedy = "activate the environment (source .venv/bin/activate), or install: pip install -e ."
+    print(f"{sys.executable} lacks {', '.join(missing)}; {remedy}", file=sys.stderr)
+    raise SystemExit(2)
 
 
 def load_run(folder, device="cpu", step=None):
     """Return a trained run to look inside, as an `OpenRun`, with its best weights.
 
     folder: that of any training script. device: where to compute, such as "cuda". step: take the
-    weights of this step, which --keep kept. Raises UserError or DataError if the folder is not a
-    run, or has no such weights, and if the device is not available.
+    weights of this step, which --keep kept. Raises UserError if the folder is not a run, or has no
+    such weights.
     """
-    try:
-        torch.empty(0, device=device)
-    except (AssertionError, RuntimeError) as error:
-        why = str(error).splitlines()[0]
-        raise UserError(f"device {device}: cannot be used ({why}); give cpu") from None
+    from lab.inside.run import OpenRun  # not loaded by the training scripts
+    from lab.load import read_run
+
     return OpenRun(**vars(read_run(folder, device=device, step=step)))

@@ -1,37 +1,34 @@
-"""Measure a masked language model on batches whose masks never change."""
+"""Measure masked words on batches whose masks never change, and report a classifier's answers."""
 
 import torch
 import torch.nn.functional as F
 
-from lab import processes
-from lab.errors import require
+from data.batching import send, send_all, send_mask, share_unknown
+from data.labelled import by_seen
+from lab import dist
+from lab.figures import confusion, save
+from lab.flags import require
 from lab.machine import autocast
-from nets.device import send, send_all, send_mask
+from lab.predictions import Predictions
+from lab.sources import say_unknown
 
 ROWS = 4096  # tokens whose logits are in memory at once
 
 
-def require_targets(labels, what):
-    """Raise UserError, beginning with `what`, if none of the labels [(B, T), ...] is a target."""
-    remedy = "give a larger --vocab-size or other data"
-    found = any((part != -100).any() for part in labels)
-    require((found, f"{what} is in the vocabulary; {remedy}"))
-
-
 @torch.no_grad()
-def measure_masked(model, batches, device, flags):
+def measure_masked(model, batches, device, dtype):
     """Return (nats, hits, count), summed over all tokens to predict.
 
-    batches: of inputs, mask, labels (B, T), and what else the body reads {name: (B, T)}. Several
-    processes share them.
+    batches: of inputs, mask, labels (B, T), and what else the body reads {name: (B, ...)}. dtype:
+    the value of --dtype. Several processes share the batches.
     """
     model.eval()
     sums, count = [torch.zeros(2)], 0  # nats and hits of each batch
-    for inputs, mask, labels, more in processes.my_share(batches):
-        picked = (labels.flatten() != -100).nonzero().squeeze(1)  # (N,), without waiting for a GPU
+    for inputs, mask, labels, more in dist.my_share(batches):
+        picked = (labels.flatten() != -100).nonzero().squeeze(1)  # (N,), on the CPU: no GPU sync
         targets = send(labels.flatten()[picked], device)
         read = send_all({"idx": inputs, "picked": picked, **more}, device)
-        with autocast(flags, device):
+        with autocast(dtype, device):
             h = model.body(mask=send_mask(mask, device), **read)  # (N, C)
             for part, target in zip(h.split(ROWS), targets.split(ROWS)):
                 logits = model.head(part).float()  # (n, V)
@@ -40,4 +37,48 @@ def measure_masked(model, batches, device, flags):
         count += len(picked)
     model.train()
     nats, hits = sum(part.cpu().double() for part in sums)  # only here the CPU waits for a GPU
-    return processes.all_sum(torch.stack([nats, hits, nats.new_tensor(count)])).tolist()
+    return dist.all_sum(torch.stack([nats, hits, nats.new_tensor(count)])).tolist()
+
+
+def require_targets(batches, what):
+    """Raise UserError, beginning with `what`, if the batches have no token to predict."""
+    found = any((labels != -100).any() for _, _, labels, _ in batches)
+    require(found, f"{what} is in the vocabulary; give a larger --vocab-size or other data")
+
+
+def say_rows(run, corpus, sets, seen, note, model, source):
+    """Print what a classifier reads: the number of Rows {set: ...}, and how much of them was
+    truncated or is unknown. seen, note: see `Corpus.split`."""
+    if note:
+        run.say(note)
+    named = {"train": "training rows", "valid": "for validation", "test": "test rows"}
+    sizes = ", ".join(f"{len(rows):,} {named[name]}" for name, rows in sets.items())
+    were = f"{int(seen.sum()):,} of them {'were' if note else 'are'} also in the training files"
+    run.say_start(f"{corpus.name}: {sizes} ({were})", model)
+    for name, rows in sets.items():
+        if rows.n_long:
+            long = f"{rows.n_long} of {len(rows):,} {name} sentences are longer than --block-size"
+            run.say(f"  {long} {model.body.config.block_size} and were truncated")
+    for name in ("train", "test"):
+        say_unknown(run, name, share_unknown(sets[name].sequences), source)
+
+
+def in_words(numbers, sets):
+    """Return the accuracies on all sets in words."""
+    shares = "  ".join(f"{name} {numbers[f'accuracy/{name}']:6.1%}" for name in sets)
+    return f"accuracy  {shares}{by_seen(numbers)}"
+
+
+def report_predictions(run, corpus, title, logits, seen, result, model):
+    """Write predictions.tsv, result.json and confusion.png, and print the scores of each class and
+    the most confident errors. title: of the figure, below the run's name. logits (N, n_class), seen
+    (N,): of the test rows. Only rank 0 returns."""
+    test = Predictions(corpus.test_rows, corpus.classes, logits, seen)
+    test.write(run.folder)
+    about = {"rows/test": len(seen), "classes": corpus.classes, "confusion": test.confusion}
+    floor = {f"floor/{name}": value for name, value in corpus.floor.items() if name in result}
+    run.finish(about | result | test.scores() | floor, model)
+    drawn = confusion(test.confusion, corpus.classes, f"{run.folder.name}\n{title}")
+    save(drawn, run.folder / "confusion.png")
+    for line in test.describe():
+        run.say(line)

@@ -5,6 +5,7 @@ import math
 import torch
 import torch.nn as nn
 
+from data.batching import send
 from model import init_weights
 
 
@@ -14,25 +15,15 @@ class Classifier(nn.Module):
     pool: mean, max, min (over real tokens), first or last (token), or several joined by +.
     layers: "last" pools the body's output, "all" also every state below it; a number pools that
     state alone: "0" the embeddings, "1" the output of the first block.
-    n_component: above 0, standardise the features, because the layers of a frozen body differ in
-    scale, and project them onto that many principal axes (`fit_projection`).
-    Raises ValueError for an unknown pool or layers.
+    n_component: above 0, project the features onto that many principal axes (`fit_projection`).
     """
-
-    POOLS = ("mean", "max", "min", "first", "last")
 
     def __init__(
         self, body, n_class, pool="mean", layers="last", n_hidden=100, dropout=0.0, n_component=0
     ):
         super().__init__()
-        n_layer = body.config.n_layer
-        known = layers in ("last", "all") or layers.isdecimal() and int(layers) <= n_layer
-        if not set(pool.split("+")) <= set(self.POOLS) or not known:
-            raise ValueError(
-                f"pool={pool}, layers={layers}: cannot pool {n_layer} blocks like this"
-            )
         self.body, self.pool, self.layers = body, pool.split("+"), layers
-        n_states = n_layer + 1 if layers == "all" else 1
+        n_states = body.config.n_layer + 1 if layers == "all" else 1
         n_features = body.config.n_embd * len(self.pool) * n_states
         self.n_component = min(n_component, n_features)
         self.head = ClassifierHead(self.n_component or n_features, n_class, n_hidden, dropout)
@@ -45,8 +36,7 @@ class Classifier(nn.Module):
 
     def features(self, idx, mask=None):
         """idx, mask (B, T) -> (B, n_features), the pooled states of each sentence."""
-        if mask is None:
-            mask = torch.ones_like(idx, dtype=torch.bool)
+        mask = torch.ones_like(idx, dtype=torch.bool) if mask is None else mask
         h, states = self.body(idx, mask, need_states=True)
         states = [*states[:-1], h]  # h: the last state after the final norm
         if self.layers != "all":
@@ -54,7 +44,7 @@ class Classifier(nn.Module):
         return torch.cat([pool_tokens(h, mask, how) for h in states for how in self.pool], dim=-1)
 
     def project(self, features):
-        """(B, n_features) -> (B, n_component), or the features unchanged if n_component is 0."""
+        """(B, n_features) -> (B, n_component); unchanged if n_component is 0."""
         return (features - self.shift) @ self.projection if self.n_component else features
 
     def forward(self, idx, mask=None):
@@ -64,8 +54,7 @@ class Classifier(nn.Module):
     def fit_projection(self, features):
         """Fit the projection to features (N, n_features) of N >= n_component rows.
 
-        Each column gets mean 0 and deviation 1, then the features are projected onto the principal
-        axes. N rows differ in fewer than N directions, so few weights suffice.
+        Each column gets deviation 1 first, because the layers of a frozen body differ in scale.
         """
         self.shift.copy_(features.mean(0))
         scale = 1 / features.std(0).clamp(min=1e-5)
@@ -74,8 +63,22 @@ class Classifier(nn.Module):
         self.projection.copy_(scale[:, None] * axes)  # (n_features, n_component)
 
 
+class ClassifierHead(nn.Module):
+    """n_input -> n_hidden with ReLU -> n_class. n_hidden = 0: a linear classifier."""
+
+    def __init__(self, n_input, n_class, n_hidden=100, dropout=0.0):
+        super().__init__()
+        hidden = [nn.Linear(n_input, n_hidden), nn.ReLU()] if n_hidden else []
+        last = nn.Linear(n_hidden or n_input, n_class)
+        self.layers = nn.Sequential(*hidden, nn.Dropout(dropout), last)
+
+    def forward(self, x):
+        """x (..., n_input) -> logits (..., n_class)."""
+        return self.layers(x)
+
+
 def pool_tokens(h, mask, how):
-    """h (B, T, C), mask (B, T) -> (B, C), without padding."""
+    """h (B, T, C), mask (B, T) -> (B, C), without padding. Raises ValueError for an unknown how."""
     real = mask[:, :, None]  # (B, T, 1)
     if how == "mean":
         return (h * real).sum(1) / real.sum(1)
@@ -87,19 +90,32 @@ def pool_tokens(h, mask, how):
         return h[:, 0]
     if how == "last":
         return h[torch.arange(len(h), device=h.device), mask.sum(1) - 1]
-    raise ValueError(f"no pooling {how!r} yet; add it here")
+    raise ValueError(f"pool must be mean, max, min, first or last, not {how!r}")
 
 
-class ClassifierHead(nn.Module):
-    """n_input -> n_hidden with ReLU -> n_class. n_hidden = 0: a linear classifier."""
+@torch.no_grad()
+def compute_logits(model, rows, device, features=None):
+    """Return the logits (N, n_class) of `data.labelled.Rows` on the CPU, in order.
 
-    def __init__(self, n_input, n_class, n_hidden=100, dropout=0.0):
-        super().__init__()
-        hidden = [nn.Linear(n_input, n_hidden), nn.ReLU()] if n_hidden else []
-        self.layers = nn.Sequential(
-            *hidden, nn.Dropout(dropout), nn.Linear(n_hidden or n_input, n_class)
-        )
+    features (N, n_component or n_features): their projected features, if they are known.
+    """
+    model.eval()
+    logits = over_rows(model, rows, device) if features is None else model.head(features)
+    model.train()
+    return logits.cpu()
 
-    def forward(self, x):
-        """x (..., n_input) -> logits (..., n_class)."""
-        return self.layers(x)
+
+@torch.no_grad()
+def compute_features(model, rows, device):
+    """Return the pooled states (N, n_features) of all rows, in order, on the device."""
+    model.eval()
+    features = over_rows(model.features, rows, device)
+    model.train()
+    return features
+
+
+def over_rows(compute, rows, device):
+    """Return compute(idx, mask) of all rows. Each batch has rows of similar length."""
+    batches = rows.batches(256)
+    parts = [compute(*(send(x, device) for x in rows.batch(chosen))) for chosen in batches]
+    return torch.cat(parts)[torch.cat(batches).argsort()]  # back into the order of rows

@@ -8,10 +8,9 @@ Classification with Recurrent Neural Networks").
 import torch
 import torch.nn as nn
 
+from data.batching import send
 from data.tokenizer import EOS, MASK, SPECIAL
-from model import Decoder, LanguageModel
-from nets.device import send
-from nets.two_languages import make_encoder
+from model import Decoder, Encoder, LanguageModel
 
 HIDDEN = 4  # an encoder reads a text four times, each time with every fourth word hidden
 
@@ -29,11 +28,9 @@ class GenerativeClassifier(nn.Module):
 
     def __init__(self, config, n_class, members=1, masked=False):
         super().__init__()
-        self.masked, body = masked, make_encoder if masked else Decoder
-        self.members_of_class = nn.ModuleList(
-            nn.ModuleList(LanguageModel(body(config)) for _ in range(members))
-            for _ in range(n_class)
-        )
+        self.masked, body = masked, Encoder if masked else Decoder
+        classes = ([LanguageModel(body(config)) for _ in range(members)] for _ in range(n_class))
+        self.members_of_class = nn.ModuleList(map(nn.ModuleList, classes))
 
     @property
     def body(self):
@@ -52,6 +49,11 @@ class GenerativeClassifier(nn.Module):
                 scores[:, c].index_add_(0, text, -torch.stack(losses).mean(0))
         return scores
 
+    features = forward  # what `embed` of an opened run returns
+
+    def project(self, features):
+        return features
+
     def questions(self, idx, mask):
         """Yield inputs and targets (B, T), and a mask (B, T) or None. Together they cover every
         word of texts idx, mask (B, T)."""
@@ -62,22 +64,6 @@ class GenerativeClassifier(nn.Module):
         for i in range(HIDDEN):
             hidden = words & (words.cumsum(1) % HIDDEN == i)
             yield idx.masked_fill(hidden, MASK), idx.masked_fill(~hidden, -100), mask
-
-    def project(self, features):
-        return features
-
-    features = forward  # what OpenRun.embed returns
-
-    def copy_to_classes(self):
-        """Give the models of every class the weights of those of the first class."""
-        first, *others = self.members_of_class
-        for members in others:
-            members.load_state_dict(first.state_dict())
-
-    def train_only_biases(self):
-        """Freeze all weights except vectors: the biases and the scales of layer norms."""
-        for weight in self.parameters():
-            weight.requires_grad_(weight.dim() == 1)
 
 
 def following(idx, mask):

@@ -1,8 +1,4 @@
-"""Modified Kneser-Ney n-grams: a language model that only counts (Chen & Goodman 1999, section 3).
-
-model = KneserNey(ids, vocab_size, order=5)
-nats = -model.log_probabilities(test_ids).sum()
-"""
+"""Models that only count, in numpy: Kneser-Ney n-grams and a naive-Bayes classifier."""
 
 import numpy as np
 
@@ -14,39 +10,13 @@ def discounts(counts):
 
         D_j = j - (j + 1) Y n_{j+1} / n_j,    Y = n_1 / (n_1 + 2 n_2)
 
-    n_j is the number of n-grams counted j times. In a small corpus an n_j can be zero. The formula
-    is then undefined or gives a discount outside (0, j), and j / 2 takes its place.
+    n_j is the number of n-grams counted j times. Where a small corpus leaves the formula undefined
+    or outside (0, j), D_j is j / 2.
     """
-    n = [(counts == j).sum() for j in range(5)]
-    Y = n[1] / (n[1] + 2 * n[2]) if n[1] else 0.0
-    D = np.zeros(4)
-    for j in (1, 2, 3):
-        estimate = j - (j + 1) * Y * n[j + 1] / n[j] if n[j] else 0.0
-        D[j] = estimate if 0 < estimate < j else j / 2
-    return D
-
-
-class Level:
-    """The n-grams of one length k, numbered by their sorted keys.
-
-    The key of an n-gram is (number of its context, the first k - 1 tokens) * vocab_size + its last
-    token.
-    """
-
-    def __init__(self, keys, counts, vocab_size, n_context):
-        """Compute `kept`, the discounted share of each n-gram, and `rest` of each context."""
-        D, context = discounts(counts)[np.minimum(counts, 3)], keys // vocab_size
-        total, spared = (np.bincount(context, part, n_context) for part in (counts, D))
-        # Number -1, an unseen n-gram or context, reads the additional last entry: it leaves
-        # everything to the lower order. So does a context that nothing follows.
-        self.keys, self.kept, self.rest = keys, np.zeros(len(keys) + 1), np.ones(n_context + 1)
-        self.kept[:-1] = (counts - D) / total[context]
-        np.divide(spared, total, out=self.rest[:-1], where=total > 0)
-
-    def find(self, keys):
-        """Return the numbers of these n-grams, -1 for an n-gram not in the text."""
-        at = np.searchsorted(self.keys, keys).clip(max=len(self.keys) - 1)
-        return np.where(self.keys[at] == keys, at, -1)
+    n, j = np.bincount(counts.clip(max=5), minlength=5), np.arange(1, 4)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        D = j - (j + 1) * (n[1] / (n[1] + 2 * n[2])) * n[2:5] / n[1:4]
+    return np.array([0, *np.where((D > 0) & (D < j), D, j / 2)])
 
 
 class KneserNey:
@@ -56,12 +26,8 @@ class KneserNey:
         rest(h) = sum_v D(c(h v)) / sum_v c(h v), which makes p_k sum to 1
         h' = h without its first token,    p_0(w) = 1 / V
 
-    h are the k - 1 tokens before w. For the longest n-grams, c counts occurrences. For shorter
-    ones, c counts the different tokens seen before h w: "Francisco" is frequent but follows only
-    "San", so it is unlikely elsewhere.
-
-    p_0 is uniform over all V ids, special tokens included, so every id has a positive probability.
-    A word that is not in the training text is [UNK] and gets little more than p_0's share.
+    h are the k - 1 tokens before w. For the longest n-grams, c counts occurrences; for shorter
+    ones, the different tokens seen before h w: "Francisco" is frequent, but follows only "San".
     """
 
     def __init__(self, ids, vocab_size, order=5):
@@ -70,52 +36,90 @@ class KneserNey:
         tokens = self.padded(ids)
 
         # nodes[k][i] is the number of the k-gram tokens[i : i + k]; there is one empty 0-gram.
+        # keys[k], sorted, are those of the (k+1)-grams: number of the context * V + last token.
         nodes, keys = [np.zeros(len(tokens) + 1, dtype=np.int64)], []
         for k in range(order):
-            longer = nodes[k][:-1] * vocab_size + tokens[k:]
-            found, node = np.unique(longer, return_inverse=True)
-            keys.append(found)
-            nodes.append(node)
+            found = np.unique(nodes[k][:-1] * vocab_size + tokens[k:], return_inverse=True)
+            keys, nodes = [*keys, found[0]], [*nodes, found[1]]
 
         counts = np.bincount(nodes[order])
         for k in reversed(range(order)):
-            n_context = nodes[k].max() + 1
-            self.levels.insert(0, Level(keys[k], counts, vocab_size, n_context))
+            n_context, context = nodes[k].max() + 1, keys[k] // vocab_size
+            D = discounts(counts)[counts.clip(max=3)]
+            total, spared = (np.bincount(context, part, n_context) for part in (counts, D))
+            # Number -1, an unseen n-gram or context, reads the additional last entry: it leaves
+            # everything to the lower order. So does a context that nothing follows.
+            kept, rest = np.append((counts - D) / total[context], 0), np.ones(n_context + 1)
+            np.divide(spared, total, out=rest[:-1], where=total > 0)
+            self.levels.insert(0, (keys[k], kept, rest))
             suffix = np.empty_like(counts)
             suffix[nodes[k + 1]] = nodes[k][1:]  # each n-gram without its first token
             counts = np.bincount(suffix[counts > 0], minlength=n_context)
 
     def padded(self, ids):
-        """Return the tokens ids[1:] after enough [BOS] to give the first one a full context."""
-        return np.array([BOS] * (self.order - 1) + list(map(int, ids[1:])), dtype=np.int64)
+        """Return ids[1:] after enough [BOS] to give the first one a full context."""
+        return np.concatenate([np.full(self.order - 1, BOS), np.asarray(ids, dtype=np.int64)[1:]])
 
     def log_probabilities(self, ids):
         """Return (N,): the natural log of the probability of ids[1:], for ids (N + 1,)."""
         tokens = self.padded(ids)
         node = np.zeros(len(tokens) + 1, dtype=np.int64)  # as nodes[0] in __init__
         p = np.full(len(tokens) + 1, 1 / self.vocab_size)
-        for k, level in enumerate(self.levels):
-            context = node[:-1]
+        for k, (keys, kept, rest) in enumerate(self.levels):
             # The key of an unseen context is negative, so no longer n-gram is found in it either.
-            node = level.find(context * self.vocab_size + tokens[k:])
-            p = level.kept[node] + level.rest[context] * p[1:]
+            context, wanted = node[:-1], node[:-1] * self.vocab_size + tokens[k:]
+            at = np.searchsorted(keys, wanted).clip(max=len(keys) - 1)
+            node = np.where(keys[at] == wanted, at, -1)
+            p = kept[node] + rest[context] * p[1:]
         return np.log(p)
 
 
-class Mixture:
-    """Two language models: p = weight p_first + (1 - weight) p_second (Jelinek & Mercer 1980)."""
+class NaiveBayes:
+    """Multinomial naive Bayes on tokens and pairs of neighbouring tokens (McCallum & Nigam 1998).
 
-    def __init__(self, models, weight):
-        self.models, self.weight = models, weight
+        P(class, sentence) = P(class) prod_f P(f | class)
+        P(f | class) = (c(f, class) + a) / (sum_g c(g, class) + a F)
 
-    def log_probabilities(self, ids):
-        """Return (N,), as KneserNey does."""
-        first, second = (np.exp(model.log_probabilities(ids)) for model in self.models)
-        return np.log(self.weight * first + (1 - self.weight) * second)
+    f runs over the features of the sentence that occur in training, F is the number of different
+    ones there, a is the smoothing, and P(class) is the share of training rows.
+    """
+
+    def __init__(self, sentences, labels, n_class, smoothing):
+        """Count the features of `sentences`, lists of ids; `labels` are their classes, from 0."""
+        row, features = self.features(sentences)
+        self.known, column = np.unique(features, return_inverse=True)
+        counts = np.full((n_class, len(self.known)), smoothing)  # (n_class, F)
+        np.add.at(counts, (np.array(labels)[row], column), 1)
+        self.weights = np.log(counts / counts.sum(1, keepdims=True))
+        with np.errstate(divide="ignore"):  # a class without rows has probability 0
+            self.prior = np.log(np.bincount(labels, minlength=n_class) / len(labels))
+
+    @staticmethod
+    def features(sentences):
+        """Return two arrays: for each feature its sentence's index, and the feature's number."""
+        tokens = np.array([token for sentence in sentences for token in sentence], dtype=np.int64)
+        row = np.repeat(np.arange(len(sentences)), [len(sentence) for sentence in sentences])
+        inside = row[1:] == row[:-1]  # no pair reaches into the next sentence
+        pairs = ((tokens[:-1] + 1) << 32) + tokens[1:]  # larger than any single token
+        return np.append(row, row[1:][inside]), np.append(tokens, pairs[inside])
+
+    def scores(self, sentences):
+        """Return (N, n_class): the natural log of P(class, sentence)."""
+        row, features = self.features(sentences)
+        known = np.isin(features, self.known)
+        row, column = row[known], np.searchsorted(self.known, features[known])
+        scores = [np.bincount(row, weights[column], len(sentences)) for weights in self.weights]
+        return self.prior + np.stack(scores, axis=1)
 
 
-def mixing_weight(models, ids):
-    """Return the weight in steps of 0.02 under which the ids are most probable."""
-    first, second = (np.exp(model.log_probabilities(ids)) for model in models)
-    weights = np.arange(0.02, 1, 0.02)
-    return float(max(weights, key=lambda w: np.log(w * first + (1 - w) * second).sum()))
+def choose_smoothing(sentences, labels, n_class, grid=(0.03, 0.1, 0.3, 1.0, 3.0)):
+    """Return the smoothing that is best in 10-fold cross-validation on the training rows. All
+    copies of a sentence go into one fold; else the smallest would win by memorising."""
+    numbers, labels, right = {}, np.array(labels), np.zeros(len(grid))
+    fold = np.array([numbers.setdefault(tuple(s), len(numbers)) % 10 for s in sentences])
+    for k in set(fold) if len(numbers) > 1 else ():
+        kept, held = ([sentences[i] for i in np.flatnonzero(of)] for of in (fold != k, fold == k))
+        for i, smoothing in enumerate(grid):
+            scores = NaiveBayes(kept, labels[fold != k], n_class, smoothing).scores(held)
+            right[i] += (scores.argmax(1) == labels[fold == k]).sum()
+    return grid[right.argmax()]

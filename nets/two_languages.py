@@ -1,62 +1,30 @@
 """An encoder for two sentences in one sequence (TLM: Lample & Conneau 2019, section 3).
 
-Every token also gets a vector of its language, and positions restart with the second sentence. The
-position vectors, the angles and the distances of ALiBi and windows all follow the restarted
-positions. The n-th words of both sentences have distance 0; only their language differs.
+Every token also gets a vector of its language, and positions restart with the second sentence: `at`
+holds 0, 1, 2, 0, 1, ... So the n-th words of both sentences have distance 0, and only their
+language differs.
 """
 
-import math
-
 import torch.nn as nn
-import torch.nn.functional as F
 
 from model import Encoder
 
 
-def make_encoder(config):
-    """Return the encoder of a config: with language vectors if n_language is above 0."""
-    return TwoLanguageEncoder(config) if config.n_language else Encoder(config)
-
-
 class TwoLanguageEncoder(Encoder):
-    """An Encoder that also reads the language and the position of each token."""
+    """An Encoder that also reads the language of each token."""
 
     def __init__(self, config):
         super().__init__(config)
-        self.languages = nn.Embedding(config.n_language, config.n_embd)
-        # Keep the order of the weights: the optimizer state in checkpoints depends on it
+        self.languages = nn.Embedding(2, config.n_embd)
+        # LanguageModel draws new weights in the order of the modules: keep the embeddings together
         for name in ("embedding_norm", "dropout", "blocks", "norm"):
             self.add_module(name, self._modules.pop(name))
 
-    def forward(
-        self, idx, mask=None, need_weights=False, *, languages=None, positions=None, **more
-    ):
-        """idx (B, T) long -> h (B, T, C), as `Transformer.forward`.
+    def forward(self, idx, mask=None, *, languages=None, **more):
+        """idx (B, T) long -> h (B, T, C). more: see `Transformer.forward`.
 
-        languages (B, T) long; None: all tokens are of the first language.
-        positions (B, T) long, below T, learned ones below block_size; None: 0, 1, 2, ...
+        languages (B, T) long, 0 or 1; None: all tokens are of the first language.
         """
-        T = idx.size(1)
-        first = self.languages.weight[0]
-        x = self.token_vectors(idx) + (first if languages is None else self.languages(languages))
-        restarted = positions is not None and self.config.pos == "learned"
-        vectors = self.position_vectors(self.config.block_size if restarted else T)
-        angles = self.angles(T)
-        if positions is None:
-            bias = self.attention_bias(T, mask)
-        else:
-            bias = self.restarted_bias(T, mask, positions)
-            vectors = None if vectors is None else F.embedding(positions, vectors)  # (B, T, C)
-            angles = None if angles is None else angles[positions][:, None]  # (B, 1, T, D/2)
-        if vectors is not None:
-            x = x + vectors
-        return self.run_blocks(x, dict(bias=bias, angles=angles, need_weights=need_weights), **more)
-
-    def restarted_bias(self, T, mask, positions):
-        """Return the bias (B, 1 or H, T, T) for distances between positions (B, T), or None."""
-        bias = self.attention_bias(T)  # (1, 1 or H, T, T), None if it does not depend on positions
-        if bias is None:
-            return self.attention_bias(T, mask)
-        i, j = positions[:, :, None], positions[:, None, :]  # of query and key
-        bias = bias[0][:, i, j].transpose(0, 1)  # (H, T, T) -> (H, B, T, T) -> (B, H, T, T)
-        return bias if mask is None else bias.masked_fill(~self.visible(mask), -math.inf)
+        first = self.languages.weight[0].expand(*idx.shape, -1)
+        extra = first if languages is None else self.languages(languages)  # (B, T, C)
+        return super().forward(idx, mask, extra=extra, **more)

@@ -1,1 +1,3 @@
-"""Many runs and their comparison, run as modules: python -m studies.nope."""
+"""Many runs and their comparison: python -m studies.NAME."""
+
+import lab  # noqa: F401  names a missing package

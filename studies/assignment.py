@@ -5,57 +5,56 @@
 Part 1 trains encoder and classifier jointly, part 2 measures the perplexity of a causal decoder,
 part 3 explores ALiBi: against other position encodings, on longer texts, in its three forms for an
 encoder. A frozen pretrained encoder, a decoder per class and the baselines are added for
-comparison. Each run is a folder of its own. The same command resumes an interrupted assignment. The
-report, report.md and report.html, comes last.
+comparison. The same command resumes an interrupted assignment. report.html comes last: the
+template report.html.j2 with the tables of this file and the figures of the other scripts.
 """
 
-import time
+import base64
+import struct
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
+
+import jinja2
 
 import data
-from lab.command import main
-from lab.flags import flag
-from studies.assignment_report import report_parts
-from studies.assignment_runs import COMPARED, FORMS, LENGTHS, Runs
-from studies.jobs import JobFlags, options, run_all, typed_flags
-from studies.report import literal, write_report
+from data.files import printable, write_text
+from lab import tables
+from lab.flags import main
+from lab.load import read_result
+from lab.predictions import read_predictions
+from model import POSITIONS
+from studies.sweep import SweepFlags, options, run_all
 
+COMPARED = ("learned", "sinusoidal", "alibi", "rope", "nope")
+LENGTHS = "32,64,128,256"  # of evaluation: 1, 2, 4 and 8 times the blocks of training
+FORMS = ("offset", "symmetric", "one-sided", "nope")  # of ALiBi in an encoder, and without it
 # The encoders that compare the forms of ALiBi: of the assignment's size, trained for 20 s each
 ENCODER = options(n_layer=4, n_head=2, n_embd=64, n_ffn=100, activation="relu", head="linear")
 ENCODER += options(init_std=0.05, dropout=0, lr=2e-3, warmup=40, steps=400)
-SECONDS = {"beyond.train_generative": 130, "train_classifier": 35, "train_lm": 25}  # of one core
 
 
 @dataclass
-class Flags(JobFlags):
-    data: str = flag("speeches", "corpus, as in the training scripts")
-    out: str = flag("out/assignment", "folder of all runs, figures and the report")
-    seeds: int = flag(1, "seeds of each run", at_least=1, at_most=1000)
-    mlm_steps: int = flag(500, "steps of pretraining, 0.5 s each; 0: none", at_least=0)
-    split: str = flag(
-        "full", "clean: train the classifiers on no sentence of the test set", ("full", "clean")
-    )
-
-
-def seconds(module, arguments):
-    """Estimate how long a job takes; a figure about 8 s."""
-    if module == "train_mlm":
-        each = 0.05 if "--n-layer" in arguments else 0.5
-        return each * int(typed_flags(arguments)["steps"])
-    return SECONDS.get(module, 8)
+class Flags(SweepFlags):
+    data: str = "speeches"  # corpus, as in the training scripts
+    out: str = "out/assignment"  # folder of all runs, figures and the report
+    seeds: int = 1  # seeds of each run
+    mlm_steps: int = 500  # steps of pretraining, 0.5 s each; 0: no frozen encoders
+    split: Literal["full", "clean"] = "full"  # clean: train classifiers on no test sentence
 
 
 def assignment(flags):
-    started, out = time.perf_counter(), Path(flags.out)
-    corpus, seen = data.load(flags.data), []
-    parts = ["classifier", "frozen"] if corpus.test_rows else []
-    if not flags.mlm_steps:
-        parts = parts[:1]
-    if corpus.tests:
-        parts.append("lm")
+    out, corpus = Path(flags.out).expanduser(), data.load(flags.data)
+    parts = ["classifier"] if corpus.test_rows else []
+    parts += ["frozen"] if parts and flags.mlm_steps else []
+    parts += ["lm"] if corpus.tests else []
+    run_all(out, stages(flags, out, parts), flags)
+    write_report(flags, out, corpus, parts)
+    print(f"{out / 'report.html'}; its tables as LaTeX and Markdown in tables/")
 
-    # Jobs: trainings, classifiers on pretrained encoders, figures
+
+def stages(flags, out, parts):
+    """Return the jobs: trainings, classifiers on pretrained encoders, figures."""
     split = options(split=flags.split)
     trainings = [("baselines", "baselines", [*options(data=flags.data), *split])]
     frozen = []
@@ -67,51 +66,101 @@ def assignment(flags):
             if "frozen" in parts:
                 steps = options(steps=flags.mlm_steps)
                 trainings.append((encoder, "train_mlm", [*common, *split, *steps]))
-                arguments = [*common, *split, *options(encoder=out / encoder)]
-                frozen.append((f"frozen-{pos}-{seed}", "train_classifier", arguments))
+                words = [*common, *split, *options(encoder=out / encoder)]
+                frozen.append((f"frozen-{pos}-{seed}", "train_classifier", words))
                 if pos == "alibi":  # the same encoder with random weights, for comparison
-                    control = [*arguments, "--untrained"]
-                    frozen.append((f"untrained-{pos}-{seed}", "train_classifier", control))
+                    untrained = [*words, "--untrained"]
+                    frozen.append((f"untrained-{pos}-{seed}", "train_classifier", untrained))
             if "lm" in parts:
-                longer = options(eval_block=",".join(map(str, LENGTHS))) if pos != "learned" else []
+                longer = [] if POSITIONS[pos].ends else options(eval_block=LENGTHS)
                 trainings.append((f"lm-{pos}-{seed}", "train_lm", [*common, *longer]))
             if "classifier" in parts:
                 job = (f"classifier-{pos}-{seed}", "train_classifier", [*common, *split])
                 trainings.append(job)
         if "classifier" in parts:
-            how = [*same, *options(pos="alibi"), *split]
-            trainings.append((f"likelihood-alibi-{seed}", "beyond.train_generative", how))
+            words = [*same, *options(pos="alibi"), *split]
+            trainings.append((f"likelihood-alibi-{seed}", "beyond.train_generative", words))
         for form in FORMS:
             how = options(pos="nope") if form == "nope" else options(pos="alibi", alibi=form)
             how += split if "classifier" in parts else []
             trainings.append((f"form-{form}-{seed}", "train_mlm", [*same, *how, *ENCODER]))
     drawn = [f"{part}-{pos}-0" for part in parts if part != "frozen" for pos in COMPARED]
-    maps = ["--positions", "--html", *example(corpus)]
+    maps = ["--positions", "--html"]
     figures = [(f"maps-{name}", "attention_maps", [out / name, *maps]) for name in drawn]
     for part in parts:
         runs = [out / f"{part}-{pos}-{seed}" for pos in COMPARED for seed in range(flags.seeds)]
         figures.append((f"compare-{part}", "compare", [*runs, out / "baselines"]))
-    run_all(out, (trainings, frozen, figures), flags, seconds)
+    return trainings, frozen, figures
 
-    # Report
+
+# ---------------------------------------------------------------------------- the report
+
+
+def write_report(flags, out, corpus, parts):
+    """Write report.html, which needs no other file and no network, and its tables into tables/."""
+    found = collect_tables(flags, out, corpus, parts)
+    (out / "tables").mkdir(exist_ok=True)
+
+    def table(name, caption):
+        tables.write(out / "tables" / name, *found[name], caption)
+        return found[name]
+
+    def picture(pattern):
+        """Return the first PNG of a pattern as base64, and its width on paper in CSS pixels."""
+        content = min(out.glob(pattern)).read_bytes()
+        width = struct.unpack(">I", content[16:20])[0] * 96 // 150  # figures have 150 dpi
+        return base64.b64encode(content).decode(), width
+
+    def links(pattern):
+        return sorted(path.relative_to(out).as_posix() for path in out.glob(pattern))
+
+    loader = jinja2.FileSystemLoader(Path(__file__).parent)
+    template = jinja2.Environment(loader=loader, autoescape=True).get_template("report.html.j2")
+    how = dict(table=table, picture=picture, links=links, parts=parts, flags=flags, corpus=corpus)
+    write_text(out / "report.html", template.render(out=out, **how))
+
+
+def collect_tables(flags, out, corpus, parts):
+    """Return {name: (header, rows)} of the report's tables, means and deviations over the seeds."""
+
+    def row(label, run, entries, factor=1):
+        """Return a label and "mean ± deviation" of entries of a run's result.json."""
+        names = [run] if run == "baselines" else [f"{run}-{seed}" for seed in range(flags.seeds)]
+        results = [read_result(out / name) for name in names]
+        values = ([factor * r[entry] for r in results if entry in r] for entry in entries)
+        return [label, *(tables.spread(each) if each else "–" for each in values)]
+
+    found, labels = {}, {pos: POSITIONS[pos].label for pos in COMPARED}
+    known = read_result(out / "baselines")
+    shares = [name for name in ("test", "seen", "unseen") if f"accuracy/{name}" in known]
+    for part in [part for part in parts if part != "lm"]:
+        runs = {f"{part}-{pos}": label for pos, label in labels.items()}
+        runs |= {"untrained-alibi": "ALiBi, random weights"} if part == "frozen" else {}
+        runs |= {"likelihood-alibi": "ALiBi, a decoder per class", "baselines": "naive Bayes"}
+        entries = [f"accuracy/{name}" for name in shares]
+        rows = [row(label, run, entries, 100) for run, label in runs.items()]
+        found[part] = ["model", *(f"{name} (%)" for name in shares)], rows
     if "classifier" in parts:
-        corpus, seen, _ = corpus.split(flags.split)
-    runs = Runs(out, corpus, seen, flags.split, flags.seeds, parts)
-    written = report_parts(runs)
-    write_report(flags, out, f"The assignment on {literal(corpus.name)}", written)
-    n_figures = sum(part.startswith("![") for part in written)
-    more = f"{n_figures} figures; as report.md too, tables as LaTeX in tables/"
-    print(f"{out / 'report.html'}: report with {more}; {time.perf_counter() - started:.0f} s")
-
-
-def example(corpus):
-    """Return --text and a short test sentence that no row of the training data has, or [] where
-    attention_maps.py has to choose."""
-    rows = [text for (_, text), seen in zip(corpus.test_rows, corpus.seen()) if not seen]
-    lines = rows or [line for part in corpus.tests.values() for line in part]
-    short = next((line for line in lines if 5 <= len(line.split()) <= 16), "")
-    return [f"--text={short}"] if short else []
+        header = ["class", "precision (%)", "recall (%)", "F1 (%)"]
+        entries = {
+            name: [f"{s}/{name}" for s in ("precision", "recall", "f1")] for name in corpus.classes
+        }
+        rows = [row(name, "classifier-alibi", of, 100) for name, of in entries.items()]
+        found["classes"] = header, rows
+        answers = read_predictions(out / "classifier-alibi-0")
+        wrong = sorted((a for a in answers if a[1] != a[2]), key=lambda answer: -answer[3])[:5]
+        rows = [[printable(a[0], 150), a[1], a[2], f"{a[3]:.1%}"] for a in wrong]
+        found["errors"] = ["text", "true", "predicted", "probability"], rows
+    if "lm" in parts:
+        entries = [f"perplexity/{name}" for name in corpus.tests]
+        rows = [row(label, f"lm-{pos}", entries) for pos, label in labels.items()]
+        rows.append(row("n-grams, Kneser-Ney", "baselines", entries))
+        found["perplexity"] = ["model", *corpus.tests], rows
+    entries = ["perplexity/valid", "accuracy/valid"]
+    rows = [row("no bias" if f == "nope" else f, f"form-{f}", entries) for f in FORMS]
+    found["forms"] = ["form of ALiBi", "perplexity", "share found"], rows
+    return found
 
 
 if __name__ == "__main__":
-    main(assignment, Flags, __doc__)
+    main(assignment, Flags)

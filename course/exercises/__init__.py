@@ -1,77 +1,62 @@
-"""The ten exercises, in the order in which students do them, and their sheets (course/judge.py)."""
+"""Ten exercises, a file each: what students get, with a solution, and below it how it is checked.
 
+mistakes.md holds the known mistakes, as changes of these solutions.
+"""
+
+import ast
+import importlib
 import inspect
+import re
 from pathlib import Path
 
-from course.exercises import attention, layers, positions, text
-from course.observe import get_gradients, observe
-from data.batching import generator
-from lab.errors import require
+from data.files import UserError
 
-STUBS = Path(__file__).parents[1] / "stubs"
-# Of each exercise {function: (reference, cases, names of the outputs, known mistakes, watcher)}.
-# Mistakes are a diagnosis, then a function that makes it, and so on. Without a watcher: "call".
-EXERCISES = {
-    "padding": text.PADDING,
-    "attention": attention.ATTENTION,
-    "heads": attention.HEADS,
-    "sinusoids": positions.SINUSOIDS,
-    "alibi": positions.ALIBI,
-    "block": layers.BLOCK,
-    "perplexity": text.PERPLEXITY,
-    "masking": text.MASKING,
-    "classifier": layers.CLASSIFIER,
-    "clap": layers.CLAP,
-}
-
-
-def file_name(name):
-    """Return the name of a student's file, such as "ex05_alibi.py"."""
-    return f"ex{list(EXERCISES).index(name) + 1:02}_{name}.py"
-
-
-def answers_in(folder):
-    """Return a student's folder as a path. Raises UserError if it has no file of the course."""
-    folder = Path(folder)
-    begun = any((folder / file_name(name)).exists() for name in EXERCISES)
-    require((not folder.is_file(), f"{folder}: is a file; give its folder, {folder.parent}"))
-    require((begun, f"{folder}: has no exercises; python -m course.start {folder} writes them"))
-    return folder
+EXERCISES = {path.stem[5:]: path for path in sorted(Path(__file__).parent.glob("ex*.py"))}
+MISTAKES = Path(__file__).parents[1] / "mistakes.md"
 
 
 def chosen(wanted):
     """Return the exercises given by name or number, in order, or all. Raises UserError."""
     numbered = {str(number): name for number, name in enumerate(EXERCISES, start=1)}
-    wanted, known = [word.strip() for word in wanted if word.strip()], ", ".join(EXERCISES)
-    names = [numbered.get(word, word) for word in wanted]
-    unknown = ", ".join(name for name in names if name not in EXERCISES)
-    require((not unknown, f"{unknown}: no such exercise; there are 1 to {len(EXERCISES)}: {known}"))
+    names = [numbered.get(word.strip(), word.strip()) for word in wanted if word.strip()]
+    for name in names:
+        if name not in EXERCISES:
+            raise UserError(f"{name}: no such exercise; there are 1 to 10: {', '.join(EXERCISES)}")
     return [name for name in EXERCISES if name in names or not names]
 
 
-def make_sheets(names, seed=0):
-    """Return {file name: sheet} of some exercises."""
-    return {file_name(name): make_sheet(name, seed) for name in names}
+def stub(name):
+    """Return the text of an exercise without solutions, and without what only the check needs."""
+    text = EXERCISES[name].read_text(encoding="utf-8").partition("\n# ---- only for")[0]
+    lines = text.splitlines()
+    for node in reversed(ast.parse(text).body):
+        if isinstance(node, ast.FunctionDef):
+            first = node.body[1].lineno - 1  # body[0] is the docstring
+            lines[first : node.end_lineno] = ["    raise NotImplementedError"]
+    return re.sub(r"\nfrom course.*\n", "", "\n".join(lines)) + "\n"
 
 
-def make_sheet(name, seed=0):
-    """Return the sheet of an exercise, with inputs drawn from a seed."""
-    gen = generator("course", name, seed)
-    return {task: fill(*parts, gen=gen) for task, parts in EXERCISES[name].items()}
+def read_tasks(name):
+    """Return the Tasks of an exercise (course/judge.py)."""
+    return importlib.import_module(f"course.exercises.{EXERCISES[name].stem}").TASKS
 
 
-def fill(reference, cases, outputs, mistakes, watcher="call", *, gen):
-    task = {
-        "arguments": list(inspect.signature(reference).parameters),
-        "outputs": outputs,
-        "watcher": watcher,
-        "cases": list(cases(gen)),
-    }
-    # The first two cases of an exercise have no dropout, so their gradients can be compared.
-    task["gradients"] = [get_gradients(reference, task, case) for case in task["cases"][:2]]
-    task["right"] = [observe(reference, task, case) for case in task["cases"]]
-    task["wrong"] = {
-        diagnosis: [observe(function, task, case) for case in task["cases"]]
-        for diagnosis, function in zip(mistakes[::2], mistakes[1::2])
-    }
-    return task
+def read_mistakes(right):
+    """Return {diagnosis: function that makes the mistake} of a solution, from mistakes.md."""
+    text = MISTAKES.read_text(encoding="utf-8")
+    section = text.partition(f"\n## {right.__name__}\n")[2].partition("\n## ")[0]
+    entries = re.findall(r"^- (.+\n(?:  [^`].*\n)*)((?:  `.*\n?)+)", section, re.MULTILINE)
+    return {" ".join(said.split()): mutate(right, edits) for said, edits in entries}
+
+
+def mutate(right, edits):
+    """Return a solution with edits "`old` => `new`", or a function that returns "`expression`"."""
+    source, name, found = inspect.getsource(right), right.__name__, {}
+    for old, arrow, new in re.findall(r"^  `(.+?)`( =>)?(?: `(.+)`)?$", edits, re.MULTILINE):
+        if arrow and old not in source:
+            raise ValueError(f"mistakes.md, {name}: the solution has no {old}")
+        arguments = ", ".join(inspect.signature(right).parameters)
+        whole = f"def {name}({arguments}):\n    return {old}"
+        source = source.replace(old, new) if arrow else whole
+    exec(source, dict(right.__globals__), found)  # an expression may call the solution
+    return found[name]

@@ -1,66 +1,56 @@
 """The assignment's data: sentences of three US presidents, to classify and to model.
 
-The original ships with a course; students' public repositories hold the same rows. The files are
-downloaded from pinned commits, checked by sha256, and kept in data/speeches/. The data states no
-licence, so it is not part of this project.
+Students' public repositories hold the same rows as the course. The files are downloaded from pinned
+commits into data/speeches/; the data states no licence, so it is not part of this project.
 """
 
-from data.corpora.rows import read_rows
-from data.corpus import Corpus, check_set_name
-from data.files import DataError, read_non_empty_lines
+from data.corpora import check_set_name, download
+from data.corpus import Corpus
+from data.files import UserError, read_non_empty_lines
+from data.labelled import read_rows
 
 SPEAKERS = {"0": "obama", "1": "wbush", "2": "hbush"}  # the assignment's labels
-
 MIRRORS = (
     "https://raw.githubusercontent.com/yasho191/ScratchLLM/"
     "85b6308efcbf4f6ce0481c0120d3f4eedeb9a73f/speechesdataset/",
     "https://raw.githubusercontent.com/RunpengJ/UCSD_CSE256/"
     "8bd597b225b6de931cd6fd7d1f28a15494f80ff8/CSE256_PA2_FA24/PA2_code/speechesdataset/",
 )
-FILES = {  # size, sha256
-    "test_CLS.tsv": (71003, "31277b7d67cff8ad717c9f43c05810c6b78feb67f04472bd7aa20e71eb2e0da8"),
-    "test_LM_hbush.txt": (
-        23627,
-        "a0592374b7cd47a6417a311892a4b8a59f35cbe054cbaf96c06e50e904c8451f",
-    ),
-    "test_LM_obama.txt": (
-        27739,
-        "6cb3bb657ae40cab1cb8f3f38f391dbdcc80a9b21b577d5fc1ea4ba86901bed2",
-    ),
-    "test_LM_wbush.txt": (
-        24657,
-        "1281773860075b12727f9f581940c028074d05f3efbf99bbfcc9c7c472d4dbd5",
-    ),
-    "train_CLS.tsv": (198912, "7dbd7cadc6efe746d0c0a7e5fe81f0ac2431bd2a3b86b51f4cb23f373466c88e"),
-    "train_LM.txt": (159648, "aff1d88fad90db8cedfe8918a9099ffdfe622641a2a8c6e25dac1f7eda199b1a"),
+SHA256 = {
+    "test_CLS.tsv": "31277b7d67cff8ad717c9f43c05810c6b78feb67f04472bd7aa20e71eb2e0da8",
+    "test_LM_hbush.txt": "a0592374b7cd47a6417a311892a4b8a59f35cbe054cbaf96c06e50e904c8451f",
+    "test_LM_obama.txt": "6cb3bb657ae40cab1cb8f3f38f391dbdcc80a9b21b577d5fc1ea4ba86901bed2",
+    "test_LM_wbush.txt": "1281773860075b12727f9f581940c028074d05f3efbf99bbfcc9c7c472d4dbd5",
+    "train_CLS.tsv": "7dbd7cadc6efe746d0c0a7e5fe81f0ac2431bd2a3b86b51f4cb23f373466c88e",
+    "train_LM.txt": "aff1d88fad90db8cedfe8918a9099ffdfe622641a2a8c6e25dac1f7eda199b1a",
 }
 
 
-def load(folder):
-    """Return the Corpus in a folder of the assignment's form; its rows or its text may be missing.
+def load():
+    """Return the Corpus of the speeches, downloaded if they are not there."""
+    return read(download("speeches", SHA256, MIRRORS))
 
-    Labels 0, 1 and 2 get names if the test sets are the assignment's. Raises DataError as the
-    readers do, and if files are missing.
-    """
+
+def read(folder):
+    """Return the Corpus in a folder of the assignment's form; its rows or its text may be missing.
+    Labels 0, 1 and 2 get names if the test sets are the assignment's. Raises UserError."""
     corpus = Corpus(folder.resolve().name)
-    has_rows, has_text = (folder / "train_CLS.tsv").exists(), (folder / "train_LM.txt").exists()
-    if not has_rows and not has_text:
-        below = [*folder.glob("*/train_CLS.tsv"), *folder.glob("*/train_LM.txt")]
-        place = f"its folder {below[0].parent.name}" if below else "a file in it or another folder"
-        raise DataError(f"{folder}: holds neither train_CLS.tsv nor train_LM.txt; give {place}")
-    if has_text:
-        corpus.lines = read_non_empty_lines(folder / "train_LM.txt")
+    text, table = folder / "train_LM.txt", folder / "train_CLS.tsv"
+    if not (text.exists() or table.exists()):
+        below = [f"its folder {path.parent.name}" for path in folder.glob("*/train_*.t*")]
+        place = (below or ["a file in it or another folder"])[0]
+        raise UserError(f"{folder}: holds neither {text.name} nor {table.name}; give {place}")
+    if text.exists():
+        corpus.lines = read_non_empty_lines(text)
         for path in sorted(folder.glob("test_LM_*.txt")):
             name = path.stem.removeprefix("test_LM_")
             check_set_name(name, path)
             corpus.tests[name] = read_non_empty_lines(path)
         if not corpus.tests:
-            raise DataError(
-                f"{folder}: train_LM.txt without a test_LM_*.txt; add at least one test set"
-            )
-    if has_rows:
+            raise UserError(f"{folder}: no test_LM_*.txt beside {text.name}; add a test set")
+    if table.exists():
         assignment = set(corpus.tests) == set(SPEAKERS.values())
-        rows = read_rows(folder / "train_CLS.tsv", set(SPEAKERS) if assignment else None)
+        rows = read_rows(table, set(SPEAKERS) if assignment else None)
         labels = sorted({label for label, _ in rows})
         test_rows = read_rows(folder / "test_CLS.tsv", set(labels))
         corpus.rows = [(labels.index(label), text) for label, text in rows]

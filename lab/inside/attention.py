@@ -1,174 +1,237 @@
-"""Measure the attention of a run on some texts.
+"""Record what the attentions of a run do on texts: weights, scores, checks, answers, effects.
 
-`readings_of` gives one `Reading` for each attention of a run. It holds what was checked, means of
-every head, and one `AttentionView` (view.py) for each text. The texts are computed as one padded
-batch. Nothing outside this file and checks.py, scores.py and texts.py knows about the batch.
+`record` reads texts as one padded batch and returns an `AttentionView` for each text and attention.
+Whatever looks inside a run (Python, heatmaps, the page) reads these views.
 """
 
+import math
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cached_property, partial
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
-from lab.inside.checks import allowed, examine, examine_cross, steps_ahead
-from lab.inside.scores import take_apart
-from lab.inside.texts import Texts, read, read_both
-from lab.inside.view import AttentionView
-from lab.load import LoadedRun
-from nets.device import send_all
-from nets.thread_reader import ancestor_inputs
+from data.batching import pad, send_all
+from data.files import write_text
+from data.tokenizer import BOS, MASK, token_strings
+from lab.inside.answers import rewrite
+from lab.inside.lens import ask, attentions, read_layers, switch_off_each
+from lab.inside.maps import Picture, draw_maps
+from lab.inside.page import PARTS, Page
+from nets.seq2seq import ancestor_inputs
+
+MEANS = ("distance", "first", "previous", "itself", "entropy")
 
 
-@dataclass
-class Reading:
-    """One attention of a run, measured on texts."""
+@dataclass(repr=False, eq=False)
+class AttentionView:
+    """One attention of a run on one text.
 
-    run: LoadedRun
+    words, keys: the tokens of queries and keys, as they are shown: a star marks unknown words, …
+    the end of a truncated text. They differ only in cross-attention. The arrays have the shape
+    (n_layer, n_head, T, S). The weights are softmax(content + position) over the keys.
+    """
+
+    run: object  # an OpenRun
     part: str  # encoder, decoder or cross; "" if the run has only one attention
-    checks: list  # {"check": what must hold, "worst": value seen, "limit": largest value allowed}
-    n_token: int  # queries of all texts
-    means: list  # the `summary` of all texts; last, what it would be if all weights were equal
-    views: list  # one AttentionView per text
+    number: int  # which of the texts given, counted from 0
+    title: str  # the text, or the comment of a thread
+    inputs: dict  # what run.model.body reads: this text, or its whole thread
+    words: list
+    keys: list
+    checks: list  # of all texts of a call: {"check", "worst", "limit"}
+    weights: np.ndarray
+    content: np.ndarray  # q k^T / sqrt(D), without positions; -inf if not allowed
+    # What positions add to the scores: ALiBi's bias, or what a rotation changes. None if nothing:
+    # learned and sinusoidal positions are part of the content.
+    position: np.ndarray | None
+    together: list = ()  # the views that share a page: of a text, or of all texts of a thread
+
+    def __repr__(self):
+        L, H, T, S = self.weights.shape
+        return f"<{self.name}: {L} layers, {H} heads, {T} x {S} tokens>"
+
+    @property
+    def name(self):
+        return self.run.describe() + (f", {PARTS[self.part]}" if self.part else "")
+
+    @property
+    def heads(self):
+        """The means of each head, [{"layer", "head", "distance", ...}], see `head_means`."""
+        return head_means([self])[:-1]
+
+    @cached_property
+    def asked(self):
+        """The `Questions` about the text, the answers of each layer (`read_layers`) and the effect
+        of each head (`switch_off_each` in lab/inside/lens.py)."""
+        asked = ask(self.run, self.inputs)
+        return asked, read_layers(self.run, asked), switch_off_each(self.run, asked)
+
+    def shown(self):
+        """Return the weights, NaN where attention is not allowed and there is none."""
+        return np.where((self.content == -math.inf) & (self.weights == 0), np.nan, self.weights)
+
+    def plot(self, layer=None, head=None, beside=None, title="", **how):
+        """Return a matplotlib figure, see `draw_maps`. Layers and heads count from 1; None: all.
+
+        beside: another AttentionView to draw to the right. title: instead of the run's description.
+        """
+        views = [self] if beside is None else [self, beside]
+        columns = [[Picture([title or v.name], v.words, v.keys, v.shown())] for v in views]
+        return draw_maps(columns, layer, head, **how)
+
+    def html(self, path=None, beside=None):
+        """Return the page of this text with all attentions of the run, which a notebook shows.
+
+        path: also write it to this file. beside: a view of another run to compare with.
+        """
+        shown = Page([self] if beside is None else [self, beside])
+        if path:
+            write_text(path, shown.text)
+        return shown
 
 
-def readings_of(run, texts):
-    """Measure a run's attention on texts: one Reading, or one per part of several.
-
-    A thread reader takes all texts as one thread: the post, replies, and last the comment.
-    """
-    if run.kind == "seq2seq":
-        readings = readings_of_seq2seq(run, texts)
-    elif run.kind == "thread":
-        readings = readings_of_thread(run, texts)
-    else:
-        queries = read(run, texts)
-        alone = [{"idx": ids} for ids in queries.rows(run.device)]
-        readings = [measure(run, "", queries.inputs(run.device), queries, queries, alone)]
-    views = [view for reading in readings for view in reading.views]
-    thread = run.kind == "thread"  # all of its texts share a page
-    for view in views:
-        view.together = [other for other in views if thread or other.number == view.number]
-        view.title = texts[-1 if thread else view.number]
-    return readings
-
-
-def readings_of_seq2seq(run, texts):
-    """Return the readings of encoder, decoder and cross-attention."""
-    source, target = read_both(run, texts)
-    for_encoder, for_decoder = source.inputs(run.device), target.inputs(run.device)
-    memory = run.model.body.encoder(**for_encoder)
-    for_decoder |= {"memory": memory, "memory_mask": for_encoder["mask"]}
-    rows = zip(target.rows(run.device), source.rows(run.device))
-    alone = [{"idx": written, "source": given} for written, given in rows]
-    return [
-        measure(run, "encoder", for_encoder, source, source, alone),
-        measure(run, "decoder", for_decoder, target, target, alone),
-        measure(run, "cross", for_decoder, target, source, alone),
-    ]
-
-
-def readings_of_thread(run, texts):
-    """Return the readings of the ancestors, the comment, and of its attention to the ancestors.
-
-    With a single text there are no ancestors.
-    """
-    body, last = run.model.body, len(texts) - 1
-    n_above = min(last, run.config["reader"]["n_ancestors"])
-    if n_above < last:
-        print(f"  note: only the nearest {n_above} of {last} ancestors are read")
-    above = read(run, texts[last - n_above : last], last - n_above) if n_above else None
-    comment = read(run, texts[last:], last)
-    for_decoder = comment.inputs(run.device)
-    alone = {"idx": for_decoder["idx"]}
-    if not above:
-        return [measure(run, "decoder", for_decoder, comment, comment, [alone])]
-    thread = send_all(ancestor_inputs(above.idx, above.mask), run.device)
-    alone |= thread
-    memory = body.read_ancestors(thread["texts"], thread["texts_mask"], thread["ancestors"])
-    for_decoder |= {"memory": memory, "memory_mask": thread["ancestors_mask"]}
-    names = [f"{i} {' '.join(words[1:])}" for i, words in enumerate(above.words, above.first + 1)]
-    ancestors = Texts(None, torch.ones(1, n_above, dtype=torch.bool), [names])
-    return [
-        measure(run, "encoder", above.inputs(run.device), above, above, [alone] * n_above),
-        measure(run, "decoder", for_decoder, comment, comment, [alone]),
-        measure(run, "cross", for_decoder, comment, ancestors, [alone]),
-    ]
-
-
-def body_of(run, part):
-    """Return the transformer of a run that has this attention."""
-    name = "decoder" if part == "cross" else part
-    return getattr(run.model.body, name) if name else run.model.body
-
-
-# ---------------------------------------------------------------------------- the batch
-
-
-def measure(run, part, inputs, queries, keys, alone):
-    """Return the Reading of one attention.
-
-    inputs: the batch that its transformer reads. queries, keys: the Texts in it. alone: for each
-    text, what run.model.body reads of it.
-    """
-    body, cross = body_of(run, part), part == "cross"
-    weights, checks = (examine_cross if cross else examine)(body, inputs)  # (L, B, H, T, S)
-    H, T = weights.shape[2:4]
-    may = keys.mask[:, None, None, :].expand(-1, H, T, -1)  # (B, H, T, S): allowed
-    if not cross:
-        may = may & allowed(body, T)
-    content, position = take_apart(body, inputs, cross, may)
-    if cross and run.kind == "thread":  # reads the parent first; the post is shown first
-        weights, content = weights.flip(-1), content.flip(-1)
-    views = []
-    for b, (words, key_words) in enumerate(zip(queries.words, keys.words)):
-        here = np.s_[:, b, :, : len(words), : len(key_words)]  # without padding
-        view = AttentionView(
-            run,
-            part,
-            number=queries.first + b,
-            words=words,
-            keys=key_words,
-            weights=weights[here].numpy(),
-            content=content[here].numpy(),
-            position=None if position is None else position[here].numpy(),
-            checks=checks,
-            heads=summary(weights[:, b : b + 1], queries.mask[b : b + 1], cross),
-            inputs=alone[b],
-        )
-        views.append(view)
-    means = [*summary(weights, queries.mask, cross), equal_weights(may, queries.mask, cross)]
-    return Reading(run, part, checks, int(queries.mask.sum()), means, views)
-
-
-def summary(weights, mask, cross=False):
-    """Summarize weights (L, B, H, T, S): per head, means over the queries in mask (B, T).
+def head_means(views):
+    """Return means over all queries of some views: for each head, and last if weights were equal.
 
     distance: tokens to the key. first, previous, itself: weight of the first key, of the one before
     the query's own, and of that. entropy: in nats. Cross-attention has only first and entropy.
     """
-    values = {}  # each (L, B, H, T)
-    if not cross:
-        values["distance"] = (weights * steps_ahead(mask.size(1)).abs()).sum(-1)
-    values["first"] = weights[..., 0]
-    if not cross:
-        values["previous"] = F.pad(weights.diagonal(-1, dim1=-2, dim2=-1), (1, 0))
-        values["itself"] = weights.diagonal(dim1=-2, dim2=-1)
-    values["entropy"] = torch.special.entr(weights).sum(-1)
-    means = {}  # each (L, H)
-    for name, value in values.items():
-        means[name] = (value * mask[:, None, :]).sum((1, 3)) / mask.sum()
-    return [
-        {"layer": layer + 1, "head": head + 1}
-        | {name: round(mean[layer, head].item(), 4) for name, mean in means.items()}
-        for layer in range(weights.size(0))
-        for head in range(weights.size(2))
-    ]
+
+    def means(arrays):  # each (L, H, T, S) -> (5, L, H)
+        found = []  # each (5, L, H, T)
+        for w in arrays:
+            back = np.subtract.outer(*map(np.arange, w.shape[2:]))  # (T, S): i - j
+            parts = w * abs(back), w * (back == 1), w * (back == 0), -w * np.log(w + (w == 0))
+            distance, previous, itself, entropy = (part.sum(-1) for part in parts)
+            found.append(np.stack([distance, w[..., 0], previous, itself, entropy]))
+        return np.concatenate(found, -1).mean(-1).round(4)
+
+    def named(values):
+        names = ("first", "entropy") if views[0].part == "cross" else MEANS
+        return {name: x.item() for name, x in zip(MEANS, values) if name in names}
+
+    of_heads = means([view.weights for view in views])
+    may = [np.isfinite(view.content).astype(float) for view in views]
+    equal = means([m / m.sum(-1, keepdims=True).clip(min=1) for m in may]).mean((1, 2))
+    places = np.ndindex(of_heads.shape[1:])
+    rows = [{"layer": i + 1, "head": h + 1} | named(of_heads[:, i, h]) for i, h in places]
+    return [*rows, {"layer": "equal", "head": ""} | named(equal)]
 
 
-def equal_weights(may, mask, cross):
-    """Return the mean `summary` of heads with equal weights where `may` (B, H, T, S) is True."""
-    weights = may.float() / may.sum(-1, keepdim=True).clamp(min=1)
-    heads = summary(weights[None], mask, cross)
-    means = {name: sum(head[name] for head in heads) / len(heads) for name in heads[0]}
-    return means | {"layer": "equal", "head": ""}
+# ---------------------------------------------------------------------------- the forward pass
+
+
+@torch.no_grad()
+def record(run, texts):
+    """Return the AttentionViews of a run on texts, part by part, from one padded batch.
+
+    A thread reader takes all texts as one thread: the post, replies, and last the comment.
+    """
+    body, thread, views = run.model.body, run.kind == "thread", []
+    inputs, alone, parts = read_batch(run, texts)
+    h, found = measure(body, inputs)
+    differs = (body(**inputs) - h)[inputs["mask"]].cpu()  # from the kernel that training uses
+    for part, (queries, keys, first) in parts.items():
+        arrays = [torch.stack(layers).cpu() for layers in zip(*found[part])]  # (L, B, H, T, S)
+        if thread and part == "cross":  # the model reads the parent first; the post is shown first
+            arrays = [x.flip(-1) for x in arrays]
+        causal = part != "cross" and getattr(body, part, body).causal  # body.decoder or the body
+        checks = check(arrays[0], queries, keys, causal, differs)
+        for b, (words, of_keys) in enumerate(zip(queries, keys)):
+            here = np.s_[:, b, :, : len(words), : len(of_keys)]  # without padding
+            weights, content, position = (x[here].numpy() for x in arrays)
+            position = position if np.nan_to_num(position, neginf=0).any() else None
+            about = run, part, first + b, texts[-1 if thread else b], alone[first + b]
+            views.append(AttentionView(*about, words, of_keys, checks, weights, content, position))
+    for view in views:
+        view.together = [other for other in views if thread or other.number == view.number]
+    return views
+
+
+def measure(body, inputs):
+    """Return h (B, T, C), and {part: [(weights, content, position), ...]} with arrays (B, H, T, S)
+    of each layer. Both scores are -inf where attention is not allowed."""
+    found = {}
+
+    def look(part, attention, args, more, output):
+        q, k, _ = attention.heads(*args, more.get("memory"))
+        content, bias = q @ k.mT / math.sqrt(q.size(-1)), [more.get("bias")]
+        if where := more.get("where"):
+            encoding, i, j = where
+            q, k = encoding.turn(q, k, i, j)
+            bias += [encoding.bias(q, k, i, j)] * encoding.reads_content
+        position = q @ k.mT / math.sqrt(q.size(-1)) - content
+        for each in bias:
+            position = position if each is None else position + each
+        if attention.causal:
+            position = position.masked_fill(torch.ones_like(position).triu(1) > 0, -math.inf)
+        content = content.masked_fill(position == -math.inf, -math.inf)
+        found.setdefault(part, []).append((output[1], content, position))
+
+    def with_weights(module, args, more):
+        return args, more | {"need_weights": True}
+
+    with ExitStack() as hooks:
+        for half in [body.encoder, body.decoder] if hasattr(body, "decoder") else [body]:
+            hooks.enter_context(half.register_forward_pre_hook(with_weights, with_kwargs=True))
+            hooks.enter_context(half.register_forward_hook(lambda module, args, output: output[0]))
+        for part, _, attention in attentions(body):
+            hook = attention.register_forward_hook(partial(look, part), with_kwargs=True)
+            hooks.enter_context(hook)
+        return body(**inputs), found
+
+
+def check(weights, queries, keys, causal, differs):
+    """Return [{"check": what must hold, "worst": value seen, "limit": largest value allowed}].
+
+    weights (L, B, H, T, S); queries, keys: the words of each text, without padding; differs: the
+    output minus that of the fused attention.
+    """
+    T, S = weights.shape[3:]
+    real = (torch.arange(T) < torch.tensor([[len(words)] for words in queries]))[:, None, :, None]
+    padding = (torch.arange(S) >= torch.tensor([[len(words)] for words in keys]))[:, None, None]
+    found = [("rows sum to 1", (weights.sum(-1, keepdim=True) - 1) * real, 1e-5)]
+    if padding.any():
+        found.append(("no weight on padding", weights.where(real & padding, 0), 0.0))
+    if causal:
+        found.append(("nothing above the diagonal", weights.where(real, 0).triu(1), 0.0))
+    found.append(("fused attention gives the same output", differs, 1e-4))
+    return [{"check": n, "worst": x.abs().max().item(), "limit": limit} for n, x, limit in found]
+
+
+def read_batch(run, texts):
+    """Return what the body reads of a batch of texts, what it reads of each text alone, and {part:
+    (words of its queries, words of its keys, number of its first text)}."""
+    if run.kind == "thread":
+        *above, comment = texts
+        last, first = len(above), max(0, len(above) - run.config["build"]["n_ancestors"])
+        (idx,), words = run.read(comment, cut=True)
+        inputs, parts = {"idx": idx[None]}, {"decoder": (words, words, last)}
+        if above:
+            ids, shown = run.read(*above[first:], cut=True)
+            inputs |= ancestor_inputs(*pad(ids))
+            names = [f"{i} {' '.join(of_text[1:])}" for i, of_text in enumerate(shown, first + 1)]
+            parts = {"encoder": (shown, shown, first), **parts, "cross": (words, [names], last)}
+        inputs = send_all(inputs, run.device)
+        mask = {"mask": torch.ones_like(inputs["idx"]).bool()}
+        return inputs | mask, [inputs] * (last + 1), parts
+    if run.kind != "seq2seq":
+        ids, words = run.read(*texts, cut=True)
+        alone, parts = [{"idx": one[None]} for one in ids], {"": (words, words, 0)}
+        return send_all(dict(zip(("idx", "mask"), pad(ids))), run.device), alone, parts
+    # An encoder-decoder: the target is what the run writes, the likeliest filling or translation
+    first, room = run.first_gap, run.model.body.config.block_size - 1
+    sources, words = run.read(*texts, cut=True, masked=first is not None)
+    for n, ids in enumerate(sources):
+        sources[n] = run.number_gaps(ids)
+        gaps = zip(words[n], token_strings(run.tokenizer, sources[n]), ids == MASK)
+        words[n] = [name if gap else word for word, name, gap in gaps]
+    targets = [[BOS, *rewrite(run.model, source, first, room)] for source in sources]
+    targets = [torch.tensor(target, device=run.device) for target in targets]
+    written = [token_strings(run.tokenizer, target) for target in targets]
+    alone = [{"idx": t[None], "source": s[None]} for t, s in zip(targets, sources)]
+    inputs = dict(zip(("idx", "mask", "source", "source_mask"), (*pad(targets), *pad(sources))))
+    parts = {"encoder": (words, words, 0), "decoder": (written, written, 0)}
+    return send_all(inputs, run.device), alone, parts | {"cross": (written, words, 0)}

@@ -1,124 +1,192 @@
-"""The learning-rate schedule, the optimizer's groups, and what a run keeps."""
+"""Run folders: exact resume, damage, and what is refused."""
 
-import math
+import errno
+import json
+import os
+import signal
+import subprocess
 import sys
 import time
 
+import filelock
 import pytest
 import torch
+from helpers import ROOT, TINY, call, fails, start, succeed
 
-import train_lm
-from data.tokenizer import train_tokenizer
-from lab import processes
-from lab.command import fail
-from lab.live import LiveLine
-from lab.optim import learning_rate, make_adamw, perplexity
-from lab.resume import restore_random, script_of_run
-from lab.run import Run
-from lab.signals import own_signals
-from model import Config, Encoder, LanguageModel
+import data.files
+from lab.load import read_run
 
-# --------------------------------------------------------------------------- schedule and optimizer
+LONG = ["--steps", 60, "--eval-every", 20, "--dropout", 0.1, "--threads", 1]
 
 
-@pytest.mark.parametrize(
-    "warmup, decay, expected",
-    [
-        (0, 0.0, [1] * 10),
-        (2, 0.0, [0.5] + [1] * 9),
-        (2, 0.5, [0.5, 1, 1, 1, 1, 1, 0.8, 0.6, 0.4, 0.2]),
-        (0, 1.0, [1, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1]),
-        (4, 1.0, [0.25, 0.5, 0.75, 1, 1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6]),
-        (20, 0.5, [k / 20 for k in range(1, 11)]),
-    ],
-)
-def test_the_schedule_rises_stays_and_falls_linearly(warmup, decay, expected):
-    got = [learning_rate(step, 10, 3e-4, warmup, decay) for step in range(10)]
-    assert got == pytest.approx([3e-4 * share for share in expected])
+def train(corpus, out, *argv, **flags):
+    return call("train_lm", "--data", corpus, *TINY, *LONG, *argv, out=out, **flags)
 
 
-@pytest.mark.parametrize("head", ["linear", "roberta", "clap"])
-def test_only_matrices_decay_and_each_parameter_has_one_group(head):
-    model = LanguageModel(Encoder(Config(vocab_size=30, n_embd=16, head=head)))
-    groups = make_adamw(model, 1e-3, 0.1).param_groups
-    decay = {id(p): group["weight_decay"] for group in groups for p in group["params"]}
-    assert sum(len(group["params"]) for group in groups) == len(decay)
-    assert len(decay) == len(list(model.parameters()))
-    for name, p in model.named_parameters():
-        spared = name.endswith(("bias", "beta")) or "norm" in name or ".transform.2." in name
-        assert decay[id(p)] == (0.0 if spared else 0.1), name
+@pytest.fixture(scope="module")
+def whole(corpus, tmp_path_factory):
+    """The folder of a run that was never stopped."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    succeed(train(corpus, folder))
+    return folder
 
 
-def test_frozen_parameters_are_left_out_of_the_optimizer():
-    model = LanguageModel(Encoder(Config(vocab_size=30, n_embd=16)))
-    model.body.requires_grad_(False)
-    trained = [p for group in make_adamw(model, 1e-3, 0.1).param_groups for p in group["params"]]
-    assert [id(p) for p in trained] == [id(model.head.bias)]
+def assert_same(folder, whole):
+    assert (folder / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
+    states = [torch.load(f / "best.pt", weights_only=True)["model"] for f in (folder, whole)]
+    assert all(torch.equal(a, b) for a, b in zip(*(state.values() for state in states)))
 
 
-def test_perplexity_is_the_exponential_of_the_mean_over_tokens():
-    assert perplexity(10 * math.log(7), 10) == pytest.approx(7)
-    assert perplexity(0.0, 5) == 1 and perplexity(1e9, 2) > 1e300  # no OverflowError
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_killed_run_resumes_exactly(corpus, tmp_path, whole, number):
+    folder = tmp_path / "run"
+    process = start("train_lm", "--data", corpus, *TINY, *LONG, out=folder)
+    while not (folder / "checkpoint.pt").exists() and process.poll() is None:
+        time.sleep(0.002)
+    process.send_signal(number)
+    printed, _ = process.communicate(timeout=60)
+    if number != signal.SIGKILL and not (folder / "result.json").exists():
+        assert process.returncode == 128 + number
+        assert f"--resume --out {folder}" in printed
+    succeed(call("train_lm", "--resume", out=folder))
+    assert_same(folder, whole)
 
 
-# ----------------------------------------------------------------------------------- the run folder
+def test_a_damaged_checkpoint_falls_back_on_the_one_before(copied, corpus, tmp_path):
+    folder = tmp_path / "run"
+    succeed(train(corpus, folder))
+    before = (folder / "metrics.jsonl").read_bytes()
+    (folder / "checkpoint.pt").write_bytes(b"damaged")
+    done = succeed(call("train_lm", "--resume", out=folder))
+    assert "cannot be read" in done.err and (folder / "metrics.jsonl").read_bytes() == before
+    (folder / "checkpoint.pt").write_bytes(b"damaged")
+    (folder / "previous.pt").write_bytes(b"damaged")
+    fails(call("train_lm", "--resume", out=folder), "previous.pt", "train the run again")
 
 
-def test_the_script_of_a_run_can_be_started_again():
-    for script in ("train_lm.py", "-m beyond.train_tlm", "-m beyond.train_new"):
-        assert script_of_run({"script": script}) == script
-    for config in ({"command": "train_lm.py --steps 3"}, {"script": "rm -r out"}):
-        assert script_of_run(config) == ""
+def test_nan_ends_the_run_and_keeps_the_checkpoint(corpus, tmp_path):
+    fails(train(corpus, tmp_path / "run", lr=1e30, clip=0), "training diverged", "smaller --lr")
+    state = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)
+    assert all(weight.isfinite().all() for weight in state["model"].values())
 
 
-def test_only_the_state_of_the_gpu_in_use_is_restored(monkeypatch, tmp_path):
-    restored = []
-    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda *args: restored.append(args))
-    state = {"rng": torch.get_rng_state(), "cuda_rng": torch.tensor([1])}
-    restore_random(tmp_path, state, torch.device("cuda", 0))
-    assert [(int(kept), str(device)) for kept, device in restored] == [(1, "cuda:0")]
+def test_a_full_disk_loses_nothing(corpus, tmp_path, monkeypatch):
+    folder, saves, save = tmp_path / "run", [], torch.save
+
+    def fill(state, file):
+        saves.append(1)
+        if len(saves) == 5:
+            file.write(b"half")
+            raise OSError(errno.ENOSPC, "No space left on device")
+        save(state, file)
+
+    monkeypatch.setattr(torch, "save", fill)
+    fails(train(corpus, folder), "disk is full")
+    assert not list(folder.glob("*.partial"))
+    monkeypatch.undo()
+    succeed(call("train_lm", "--resume", out=folder))
 
 
-def test_the_live_line_is_gone_before_a_plain_line_and_before_an_error(monkeypatch, capsys):
-    live, blank = LiveLine(), "\r" + " " * 9 + "\r"
-    live.show("no terminal")
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    monkeypatch.setenv("COLUMNS", "10")  # the last column stays free, so that no line wraps
-    live.show("first")
-    live.show("too soon")
-    live.say("plain")
-    assert capsys.readouterr() == ("plain\n", f"\rfirst    {blank}")
-    live.shown = 0.0
-    live.show("second, but too long")
-    with pytest.raises(SystemExit):
-        fail("train_lm.py", "wrong")
-    assert capsys.readouterr() == ("", f"\rsecond, b{blank}train_lm.py: wrong\n")
+def test_a_folder_that_holds_a_run_is_replaced_only_with_overwrite(copied, corpus):
+    folder = copied("train_lm")
+    fails(train(corpus, folder), "already holds a run", "--resume", "--overwrite")
+    (folder / "maps").mkdir()
+    succeed(train(corpus, folder, overwrite=True))
+    assert not (folder / "maps").exists()
 
 
-def test_the_time_left_is_estimated_without_the_first_evaluation(tmp_path, monkeypatch, capsys):
-    now = [0.0]
-    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-
-    def measure():
-        now[0] += 1000
-        return {"perplexity/train": 8.0}, "perplexity"
-
-    flags = train_lm.Flags(out=str(tmp_path / "run"), steps=200)
-    tokenizer, model = train_tokenizer("word", ["a few words"]), torch.nn.Linear(2, 2)
-    with own_signals():
-        run = Run("lm", flags, Config(vocab_size=8), tokenizer, torch.device("cpu"))
-        run.first_step = 100  # as after --resume
-        step = next(run.steps(model, torch.optim.SGD(model.parameters()), measure))
-        now[0] += 1
-        run.record_step(step, torch.tensor(1.0), tokens=16)
-    assert "16 tokens/s  1:39 left" in capsys.readouterr().err
-    run.live.clear()  # all lines share a terminal, also those of later tests
+def test_a_folder_of_other_files_is_never_emptied(corpus, tmp_path):
+    (tmp_path / "thesis.doc").write_text("two years of work")
+    fails(train(corpus, tmp_path, overwrite=True), "holds no run")
+    assert (tmp_path / "thesis.doc").exists()
 
 
-def test_the_command_to_resume_starts_as_many_processes(monkeypatch):
-    starts = {1: "python", 4: "torchrun --nproc_per_node=4"}
-    for size, expected in (starts | {8: "torchrun --nnodes=2 --nproc_per_node=4"}).items():
-        monkeypatch.setenv("WORLD_SIZE", str(size))
-        monkeypatch.setenv("LOCAL_WORLD_SIZE", str(min(size, 4)))  # four on each machine
-        assert processes.launcher() == expected.split()
+def test_two_processes_never_train_in_one_folder(copied, corpus):
+    folder = copied("train_lm")
+    with filelock.FileLock(folder / ".lock"):
+        fails(train(corpus, folder, overwrite=True), "another process is training there")
+
+
+def test_a_run_is_not_replaced_by_the_one_that_starts_from_it(copied, corpus):
+    folder = copied("train_lm")
+    fails(train(corpus, folder, overwrite=True, init_from=folder), "the run that --init-from reads")
+
+
+# ---------------------------------------------------------------------------- what resume refuses
+
+
+def test_resume_keeps_the_flags_and_refuses_others(copied, tmp_path):
+    folder = copied("train_lm")
+    fails(call("train_lm", "--resume", n_layer=2, out=folder), "--n-layer 1, not 2")
+    fails(call("train_lm", "--resume"), "--out RUN")
+    fails(call("train_lm", "--resume", out=tmp_path), "config.json")
+    other = call("train_mlm", "--resume", out=folder)
+    fails(other, "a run of train_lm, not train_mlm")
+    succeed(call("train_lm", "--resume", eval_every=3, threads=1, out=folder))
+
+
+def test_resume_refuses_changed_data(tmp_path):
+    lines = [f"line {i} of a text\n" for i in range(30)]
+    (tmp_path / "own.txt").write_text("".join(lines))
+    flags = dict(data=tmp_path / "own.txt", out=tmp_path / "run")
+    succeed(call("train_lm", *TINY, **flags))
+    (tmp_path / "own.txt").write_text("".join(lines[1:] + lines[:1]))
+    fails(call("train_lm", "--resume", out=flags["out"]), "has changed since")
+
+
+def test_a_run_of_other_code_is_said_to_be_so(copied):
+    folder = copied("train_lm")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"code": "x", "revision": "abc"}))
+    assert "made at abc; the code differs" in succeed(call("train_lm", "--resume", out=folder)).out
+    model = config["model"] | {"n_embd": 32}
+    (folder / "config.json").write_text(json.dumps(config | {"model": model, "code": "x"}))
+    with pytest.raises(data.files.UserError, match="code differs: its weights do not fit"):
+        read_run(folder)
+
+
+def test_an_old_run_folder_is_named(tmp_path):
+    (tmp_path / "config.json").write_text('{"kind": "lm", "flags": {}}')
+    with pytest.raises(data.files.UserError, match="train it again"):
+        read_run(tmp_path)
+
+
+# ---------------------------------------------------------------------------- where it runs
+
+
+def test_home_terminals_and_notebooks(corpus, tmp_path):
+    """~ is the home folder; an ASCII terminal and a notebook's backend are no obstacles."""
+    env = {
+        "HOME": str(tmp_path),
+        "PYTHONIOENCODING": "ascii",
+        "MPLBACKEND": "module://matplotlib_inline.backend_inline",
+    }
+    process = start("train_lm", "--data", corpus, *TINY, "--out=~/run", env=env)
+    printed, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, printed
+    assert (tmp_path / "run" / "curve.png").stat().st_size > 5000
+    for words in (["--help"], ["--pos", "é"]):
+        process = start("train_lm", *words, env=env)
+        printed, _ = process.communicate(timeout=60)
+        assert "Traceback" not in printed and "--pos" in printed
+
+
+def test_missing_packages_are_named_without_a_traceback(tmp_path):
+    empty = {"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]}
+    done = subprocess.run(
+        [sys.executable, "-S", "-E", ROOT / "train_lm.py"],
+        env=empty,
+        text=True,
+        capture_output=True,
+    )
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "torch" in done.stderr and "pip install" in done.stderr
+
+
+def test_an_error_in_edited_code_keeps_its_traceback(corpus, tmp_path, monkeypatch):
+    def broken(self, idx, *args, **more):
+        raise ValueError("my own mistake")
+
+    monkeypatch.setattr("model.Decoder.forward", broken)
+    with pytest.raises(ValueError, match="my own mistake"):
+        train(corpus, tmp_path / "run")

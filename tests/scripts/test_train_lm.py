@@ -1,165 +1,163 @@
-"""train_lm.py: perplexities counted by hand, and what helps on a small text."""
+"""train_lm.py: its numbers, and what its flags do."""
 
+import json
 import math
-import re
-import shutil
 
 import pytest
 import torch
-from helpers import SAID, call, result_of, succeed, train
+import torch.nn.functional as F
+from helpers import TINY, call, fails, start, succeed
 
-import data
-import train_lm
-from data import batching
-from data.tokenizer import BOS, UNK, encode, load_tokenizer
-from lab import load_run
-from lab.load import read_run
-from lab.records import read_metrics
-from model import LanguageModel
+from data.batching import stream
+from data.tokenizer import BOS, load_tokenizer
+from lab.load import read_metrics, read_result, read_run
+from train_lm import Flags, evaluate
 
 
-def nats_by_hand(model, ids, block):
-    """Minus the log probability of each token after [BOS], given those before it in its block."""
-    nats = 0.0
-    with torch.no_grad():
-        for t in range(1, len(ids)):
-            start = (t - 1) // block * block
-            logits = model(torch.tensor([ids[start:t]]))[0, -1]
-            nats -= logits.log_softmax(-1)[ids[t]].item()
-    return nats
+def run(corpus, out, *argv, **flags):
+    succeed(call("train_lm", "--data", corpus, *TINY, *argv, out=out, **flags))
+    return read_result(out)
 
 
-def test_perplexity_and_bits_per_byte_are_those_by_hand(corpus, tmp_path):
-    flags = dict(pos="alibi", lr=0.01, eval_block="5,40")
-    done = train("train_lm", **flags, data=corpus, out=tmp_path / "run")
-    loaded, result = read_run(tmp_path / "run"), result_of(tmp_path / "run")
-    for name in SAID:
-        text = (corpus / f"test_LM_{name}.txt").read_text(encoding="utf-8")
-        ids = [BOS] + [i for line in text.splitlines() for i in encode(loaded.tokenizer, [line])[0]]
-        count = len(ids) - 1
-        assert result[f"tokens/{name}"] == count
-        assert UNK in ids
-        assert result[f"unknown/{name}"] == pytest.approx(ids.count(UNK) / count)
-        assert count % 12  # the last block is shorter, so a mean over blocks would differ
-        for block, at in ((12, ""), (5, "@5"), (40, "@40")):
-            nats = nats_by_hand(loaded.model, ids, block)
-            bits = nats / math.log(2) / len(text.encode())
-            expected = pytest.approx((math.exp(nats / count), bits), rel=1e-4)
-            found = (result[f"{metric}/{name}{at}"] for metric in ("perplexity", "bits_per_byte"))
-            assert tuple(found) == expected
-    last = read_metrics(tmp_path / "run")[-1]
-    assert result["perplexity/obama"] == pytest.approx(last["perplexity/obama"])
-    printed = re.findall(r"^  (\S+) +perplexity ", done.out, re.MULTILINE)
-    assert {f"perplexity/{name}" for name in printed} == {n for n in result if "perplexity" in n}
+def weights(folder, name="best.pt"):
+    return torch.load(folder / name, weights_only=True)["model"]
 
 
-@pytest.mark.parametrize("batch_size", [1, 3, 64])
-def test_evaluation_does_not_depend_on_the_batch_size(batch_size, finished, corpus):
-    loaded = read_run(finished("train_lm"))
-    ids = batching.stream(loaded.tokenizer, data.load(corpus).tests["obama"])
-    given = (loaded.model, ids, 12, torch.device("cpu"), train_lm.Flags())
-    once = train_lm.evaluate(*given, batch_size=len(ids))
-    assert train_lm.evaluate(*given, batch_size) == pytest.approx(once, rel=1e-5)
+def same_weights(one, two):
+    return all(torch.equal(a, b) for a, b in zip(weights(one).values(), weights(two).values()))
 
 
-def test_training_text_is_evaluated_whole_or_from_its_start(corpus, finished, tmp_path):
-    train("train_lm", "--data", corpus, eval_train=50, out=tmp_path / "part")
-    whole, part = result_of(finished("train_lm")), result_of(tmp_path / "part")
-    ids = encode(read_run(tmp_path / "part").tokenizer, data.load(corpus).lines)
-    assert whole["tokens/train"] == sum(map(len, ids)) and part["tokens/train"] == 50
-    assert part["perplexity/obama"] == whole["perplexity/obama"]
-    assert part["perplexity/train"] != whole["perplexity/train"]
+def test_training_lowers_the_perplexity_and_writes_a_run(corpus, tmp_path):
+    done = succeed(call("train_lm", "--data", corpus, *TINY, lr=0.03, steps=30, out=tmp_path / "a"))
+    first, *_, last = read_metrics(tmp_path / "a")
+    assert last["perplexity/one"] < 0.7 * first["perplexity/one"]
+    names = "config.json tokenizer.json metrics.jsonl result.json curve.png checkpoint.pt best.pt"
+    assert set(names.split()) <= {path.name for path in (tmp_path / "a").iterdir()}
+    assert f"one {read_result(tmp_path / 'a')['perplexity/one']:.1f}" in done.out.split("\n")[-2]
 
 
-RECIPE = (
-    *"--drop-words 0.1 --swap-words 0.2 --rare-unknown 0.3 --label-smoothing 0.05".split(),
-    *"--members 2 --eval-stride 5 --pos alibi".split(),
-)
+@pytest.mark.parametrize("anchor", [False, True])
+@pytest.mark.parametrize("stride", [0, 3])
+def test_perplexity_predicts_each_token_of_the_stream_once(finished, stride, anchor):
+    source = read_run(finished("train_lm", "--pos", "alibi"))
+    ids = stream(source.tokenizer, ["we want peace and hope today ."] * 9)
+    flags, T = Flags(eval_stride=stride, anchor=anchor), 12
+    got = evaluate(source.model, ids, T, torch.device("cpu"), flags)
+    losses, step = [], stride or T
+    for t in range(len(ids) - 1):  # token t + 1, from the block that predicts it
+        block = 0 if t < T else math.ceil((t + 1 - T) / step)
+        context = ids[block * step : t + 1].clone()
+        if anchor:
+            context[0] = BOS
+        losses.append(F.cross_entropy(source.model(context[None])[0, -1], ids[t + 1]))
+    assert got == pytest.approx(torch.stack(losses).mean().exp().item(), rel=1e-4)
 
 
-def test_all_options_for_small_texts_together(corpus, tmp_path):
-    learn = "--steps 60 --lr 0.02 --eval-every 30 --valid 0.2".split()
-    argv = ("--data", corpus, *learn)
-    train("train_lm", *argv, *RECIPE, out=tmp_path / "run")
-    first, *_, last = read_metrics(tmp_path / "run")
-    assert last["perplexity/valid"] < 0.5 * first["perplexity/valid"]
-    result = result_of(tmp_path / "run")
-    assert result["perplexity/obama"] == pytest.approx(last["perplexity/obama"])
-    # The members are averaged, and each prediction has at least 12 - 5 words of context.
-    loaded = read_run(tmp_path / "run")
-    ids = batching.stream(loaded.tokenizer, data.load(corpus).tests["obama"])
-    nats = 0.0
-    for i in range(1, len(ids)):
-        begin = 0 if i <= 12 else -(-(i - 12) // 5) * 5
-        logits = [member(ids[None, begin:i])[0, -1] for member in loaded.model.members]
-        nats -= math.log(sum(each.softmax(-1)[ids[i]] for each in logits).item() / 2)
-    assert result["perplexity/obama"] == pytest.approx(math.exp(nats / (len(ids) - 1)), rel=1e-4)
-    # The model expects more unknown words than without these options.
-    train("train_lm", *argv, out=tmp_path / "plain")
-    models = (loaded.model, read_run(tmp_path / "plain").model)
-    unknown, plain = (model(ids[None, :12]).softmax(-1)[..., UNK].mean() for model in models)
-    assert unknown > 3 * plain
-    # The other scripts read such a run too.
-    assert call("attention_maps", tmp_path / "run", text="hope and change matter").code == 0
-    assert call("sample", tmp_path / "run", text="hope and").code == 0
+def test_accumulated_parts_and_two_processes_are_the_whole_batch(corpus, tmp_path):
+    whole = run(corpus, tmp_path / "whole", "--threads", 1, pos="alibi")
+    parts = run(corpus, tmp_path / "parts", "--threads", 1, pos="alibi", accumulate=3)
+    two = start(
+        "torch.distributed.run", "--nproc_per_node", 2, "train_lm.py", "--data", corpus, *TINY,
+        "--threads", 1, pos="alibi", out=tmp_path / "two",
+    )  # fmt: skip
+    assert two.wait(120) == 0, two.stdout.read()
+    for other in (parts, read_result(tmp_path / "two")):
+        assert other["perplexity/one"] == pytest.approx(whole["perplexity/one"], rel=1e-5)
 
 
-def test_split_keeps_test_sentences_out_of_the_vocabulary(own_corpus, tmp_path):
-    for name in ("train_CLS.tsv", "test_CLS.tsv"):
-        with open(own_corpus / name, "a", encoding="utf-8") as file:
-            file.write("0\tOnly the word Zeppelin is new here .\n")
-    words, lines = {}, shutil.copy(own_corpus / "train_LM.txt", tmp_path)
-    for split in ("full", "clean"):
-        run = tmp_path / split
-        argv = ("--vocab-from", own_corpus, "--split", split, "--data", lines)
-        train("train_lm", *argv, out=run)
-        words[split] = load_tokenizer(run / "tokenizer.json").get_vocab()
-    assert "Zeppelin" in words["full"] and "Zeppelin" not in words["clean"]
+def test_members_are_trained_separately_and_averaged(corpus, tmp_path):
+    ensemble = run(corpus, tmp_path / "a", members=2, steps=20, lr=0.01)
+    state = weights(tmp_path / "a")
+    first, second = (state[f"members.{m}.body.embedding.weight"] for m in (0, 1))
+    assert not torch.equal(first, second)
+    model = read_run(tmp_path / "a").model
+    assert len(model.members) == 2 and ensemble["perplexity/one"] > 1
 
 
-def test_a_run_with_the_anchor_is_continued_with_it(corpus, tmp_path):
-    train("train_lm", "--anchor", data=corpus, out=tmp_path / "run")
-    given = dict(data=corpus, init_from=tmp_path / "run", steps=0, out=tmp_path / "on")
-    succeed(call("train_lm", **given))
-    before, after = (result_of(tmp_path / name) for name in ("run", "on"))
-    assert after["perplexity/train"] == before["perplexity/train"]
+def test_noise_changes_training_but_not_evaluation(corpus, tmp_path):
+    noisy = dict(drop_words=0.1, swap_words=0.2, rare_unknown=0.3, label_smoothing=0.1)
+    run(corpus, tmp_path / "noise", **noisy)
+    run(corpus, tmp_path / "plain")
+    a, b = read_metrics(tmp_path / "noise"), read_metrics(tmp_path / "plain")
+    assert a[0]["perplexity/one"] == b[0]["perplexity/one"]
+    assert a[1]["perplexity/one"] != b[1]["perplexity/one"]
 
 
-def test_the_anchor_can_be_added_to_a_run_without_it(corpus, tmp_path):
-    train("train_lm", data=corpus, out=tmp_path / "run")
-    given = dict(data=corpus, init_from=tmp_path / "run", steps=0, out=tmp_path / "on")
-    succeed(call("train_lm", "--anchor", **given))
-    resumed = call("train_lm", "--resume", out=tmp_path / "on")
-    assert "--anchor" not in succeed(resumed).out and load_run(tmp_path / "on").anchor
+def test_longer_blocks_bits_per_byte_and_kept_steps(corpus, tmp_path):
+    bpe = ["--tokenizer", "bpe", "--vocab-size", 300, "--pos", "alibi"]
+    result = run(corpus, tmp_path / "a", *bpe, eval_block="6,24", keep="0,4")
+    assert {"perplexity/one@6", "perplexity/one@24", "bits_per_byte/one"} <= result.keys()
+    nats = math.log(result["perplexity/one"]) * result["tokens/one"]
+    size = (corpus / "test_LM_one.txt").stat().st_size
+    assert result["bits_per_byte/one"] == pytest.approx(nats / math.log(2) / size)
+    for step in (0, 4):
+        assert read_run(tmp_path / "a", step=step).weights_of == f"step {step}"
 
 
-def test_anchored_blocks_are_trained_measured_and_read_alike(corpus, tmp_path, monkeypatch):
-    seen, loss = [], LanguageModel.loss
-
-    def watched(self, idx, *more, **how):
-        seen.append(idx)
-        return loss(self, idx, *more, **how)
-
-    monkeypatch.setattr(LanguageModel, "loss", watched)
-    train("train_lm", "--anchor", data=corpus, out=tmp_path / "run")
-    assert all((idx[:, 0] == BOS).all() for idx in seen)
-    run = load_run(tmp_path / "run")
-    for name, lines in data.load(corpus).tests.items():
-        expected = run.result[f"perplexity/{name}"]
-        assert run.perplexity("\n".join(lines)) == pytest.approx(expected, rel=1e-5)
-    run.anchor = False
-    assert run.perplexity("\n".join(lines)) != pytest.approx(expected, rel=1e-5)
+def test_valid_chooses_the_best_step(corpus, tmp_path):
+    result = run(corpus, tmp_path / "a", valid=0.2, lr=0.5, steps=16)
+    lines = read_metrics(tmp_path / "a")
+    best = min(lines, key=lambda line: line["perplexity/valid"])
+    assert result["step"] == best["step"]
+    assert result["perplexity/valid"] == pytest.approx(best["perplexity/valid"], rel=1e-6)
 
 
-def test_each_member_is_clipped_as_if_trained_alone(corpus, tmp_path, monkeypatch):
-    norms = []
+def test_generated_text_has_a_floor(tmp_path):
+    succeed(call("train_lm", *TINY, steps=2, eval_train=200, out=tmp_path / "a"))
+    result = read_result(tmp_path / "a")
+    floors = {name: value for name, value in result.items() if name.startswith("floor/")}
+    assert floors and all(result[name[6:]] > value > 1 for name, value in floors.items())
 
-    def clip(parameters, most):
-        gradients = [p.grad for p in parameters]
-        norms.append(torch.stack([gradient.norm() for gradient in gradients]).norm().item())
 
-    monkeypatch.setattr(train_lm, "clip_grad_norm_", clip)
-    for members in (1, 3):
-        train("train_lm", data=corpus, steps=1, members=members, out=tmp_path / str(members))
-    alone, *together = norms
-    assert len(together) == 3 and together == pytest.approx([alone] * 3, rel=0.4)  # not a third
+# ---------------------------------------------------------------------------- starting from a run
+
+
+def test_init_from_continues_with_weights_architecture_and_vocabulary(finished, corpus, tmp_path):
+    source = finished("train_lm", "--pos", "alibi", "--anchor")
+    run(corpus, tmp_path / "a", init_from=source, steps=0)
+    assert same_weights(tmp_path / "a", source)
+    config = json.loads((tmp_path / "a" / "config.json").read_text())
+    assert config["model"]["pos"] == "alibi" and config["flags"]["anchor"]
+    assert load_tokenizer(tmp_path / "a" / "tokenizer.json").get_vocab_size() > 10
+
+
+@pytest.mark.parametrize("pos, changed", [
+    ("alibi", ["--block-size", 20]), ("rope", ["--pos", "nope"]), ("learned", ["--dropout", 0.1])
+])  # fmt: skip
+def test_init_from_accepts_what_has_no_weights(finished, corpus, tmp_path, pos, changed):
+    source = finished("train_lm", "--pos", pos)
+    small = ["--data", corpus, "--steps", 0]
+    succeed(call("train_lm", *small, *changed, init_from=source, out=tmp_path / "a"))
+    config = json.loads((tmp_path / "a" / "config.json").read_text())
+    assert config["model"][changed[0][2:].replace("-", "_")] == changed[1]
+    assert same_weights(tmp_path / "a", source)
+
+
+@pytest.mark.parametrize("changed", [["--n-embd", 32], ["--n-layer", 3], ["--block-size", 20]])
+def test_init_from_refuses_weights_that_do_not_fit(finished, corpus, tmp_path, changed):
+    source = finished("train_lm")
+    outcome = call("train_lm", "--data", corpus, *changed, init_from=source, out=tmp_path / "a")
+    fails(outcome, "--init-from", "weights do not fit")
+
+
+def test_vocab_from_another_corpus(corpus, tmp_path):
+    (tmp_path / "own.txt").write_text("a text of other words\n" * 3 + "and a last line\n")
+    result = run(tmp_path / "own.txt", tmp_path / "a", vocab_from=corpus, block_size=4)
+    assert result["unknown/test"] > 0.4
+
+
+@pytest.mark.parametrize("flags, words", [
+    (dict(n_head=3), "n_head must divide n_embd"),
+    (dict(pos="rope", n_embd=6, n_head=2), "even"),
+    (dict(eval_block="40"), "positions end at --block-size"),
+    (dict(eval_stride=13), "--eval-stride"),
+    (dict(block_size=5000), "use a smaller block"),
+    (dict(steps=-1), "must be at least 0"),
+    (dict(keep="9"), "--keep 9"),
+    (dict(keep="x"), "give whole numbers"),
+    (dict(data="speches"), "did you mean speeches"),
+    (dict(pos="alibo"), "alibo"),
+    (dict(nlayer=3), "nlayer"),
+])  # fmt: skip
+def test_a_wrong_flag_is_one_message(corpus, tmp_path, flags, words):
+    fails(call("train_lm", "--data", corpus, *TINY, **flags, out=tmp_path / "a"), words)

@@ -1,1 +1,0 @@
-"""Measure speed and memory, as modules from the repository root: python -m bench.speed."""

@@ -1,0 +1,47 @@
+"""Exercise 5: ALiBi, a penalty on distance that is added to the scores (Press et al. 2022).
+
+n heads have the slopes m = 2^(-8k/n), k = 1, ..., n, if n is a power of two. For another n: the
+slopes of the largest power of two below n, then every second slope of the next power (the first,
+the third, ...) until there are n. The bias of query i (row) and key j (column):
+
+    causal       -m (i - j) for j <= i, and -inf for j > i
+    symmetric    -m |i - j|, for encoders
+    offset       -m (|i - j| - 0.5) for j > i, else -m |i - j|: left and right differ
+"""
+
+import torch
+
+from course.judge import Task
+
+
+def slopes(n_head: int) -> torch.Tensor:
+    """Return the (n_head,) slopes."""
+    power = 2 ** (n_head.bit_length() - 1)
+    first = 2.0 ** (-8 * torch.arange(1, power + 1) / power)
+    further = 2.0 ** (-8 * torch.arange(1, 2 * power + 1) / (2 * power))
+    return torch.cat([first, further[0::2]])[:n_head]
+
+
+def causal_bias(n_head: int, T: int) -> torch.Tensor:
+    """Return the causal bias (n_head, T, T)."""
+    m, distance = slopes(n_head)[:, None, None], torch.arange(T)[:, None] - torch.arange(T)
+    return (-m * distance).masked_fill(distance < 0, -torch.inf)
+
+
+def encoder_bias(n_head: int, T: int, offset: bool) -> torch.Tensor:
+    """Return the bias (n_head, T, T) of an encoder, symmetric or with the offset."""
+    m, distance = slopes(n_head)[:, None, None], torch.arange(T)[:, None] - torch.arange(T)
+    return -m * (distance.abs() - 0.5 * offset * (distance < 0))
+
+
+if __name__ == "__main__":
+    print(slopes(8), slopes(6), causal_bias(2, 4), encoder_bias(2, 4, True), sep="\n")
+
+# ---- only for the check
+
+ENCODERS = [(2, 5, False), (4, 6, True), (8, 4, False), (2, 7, True)]
+TASKS = [
+    Task(slopes, lambda gen: [(n,) for n in (8, 2, 1, 6, 12)], "slopes"),
+    Task(causal_bias, lambda gen: [(2, 5), (4, 7), (8, 4)], "bias"),
+    Task(encoder_bias, lambda gen: ENCODERS, "bias"),
+]

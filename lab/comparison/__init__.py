@@ -1,1 +1,0 @@
-"""Compare finished runs: configurations, tests of their differences, table and figures."""

@@ -1,0 +1,159 @@
+"""Draw heatmaps: attention maps of a text, and what a position encoding does."""
+
+import math
+import textwrap
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from matplotlib import colormaps
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import PowerNorm
+
+from data.files import UserError
+from lab.figures import new_figure, styled
+from nets.attention import shared_bias
+
+GREY = "0.88"  # attention not allowed; a color that no map uses
+CELLS = dict(aspect="auto", interpolation="nearest")
+
+
+class Picture(NamedTuple):
+    """One attention on one text, as it is drawn."""
+
+    heading: list  # lines
+    queries: list  # T words
+    keys: list  # S words
+    weights: np.ndarray  # (L, H, T, S), NaN where attention is not allowed: grey
+
+    def adapted(self, bos, mean):
+        """Return a picture without the row and column of [BOS], or with the mean of the heads."""
+        heading, queries, keys, weights = self
+        if mean:  # of all heads: a key that a head may not see has the weight 0 there
+            hidden = np.isnan(weights).all(1, keepdims=True)
+            weights = np.where(hidden, np.nan, np.nan_to_num(weights).mean(1, keepdims=True))
+        i, j = (not bos and words[0] == "[BOS]" and len(words) > 1 for words in (queries, keys))
+        return Picture(heading, queries[i:], keys[j:], weights[:, :, i:, j:])
+
+
+@styled(grid=False)
+def draw_maps(columns, layer=None, head=None, bos=True, mean=False, scale="sqrt", numbers=False):
+    """Return a figure of one map per layer (row) and head (column).
+
+    columns: for each run a list of Pictures, drawn below each other. layer, head: which to draw,
+    counted from 1; None: all. bos: keep the row and column of [BOS]. mean: draw the mean of a
+    layer's heads. scale: colors follow the weights (linear) or their square roots (sqrt). numbers:
+    write each weight into its cell. Raises UserError for numbers in maps of more than 12 tokens.
+    """
+    columns = [[picture.adapted(bos, mean) for picture in column] for column in columns]
+    longest = max(max(map(len, picture[1:3])) for column in columns for picture in column)
+    if numbers and longest > 12:
+        raise UserError(f"numbers: fit into maps of 12 tokens, the text has {longest}; shorten it")
+    n_map = sum(1 if head else column[0].weights.shape[1] for column in columns)
+    pitch = min(max(0.13, min(0.3, 2 / longest)), max(3, min(8, 50 / n_map)) / longest)
+    pitch = 0.3 if numbers else pitch  # inches a token
+    blues = colormaps["Blues"].with_extremes(bad=GREY)
+    norm = PowerNorm(0.5 if scale == "sqrt" else 1, 0, 1)
+    # The figure is 1 x 1 inch, so that positions are inches; saving grows it to its content
+    figure, axis = new_figure(figsize=(1, 1))
+    axis.remove()
+    figure.set_layout_engine("none")
+    figure.savefig = partial(figure.savefig, bbox_inches="tight")
+    right, bottom = 0.0, -1.6
+    for column in columns:
+        left, top = right + 0.15 + max(room(picture.queries) for picture in column), 0.0
+        for n, (heading, queries, keys, weights) in enumerate(column):
+            layers = [layer - 1] if layer else range(len(weights))
+            heads = [head - 1] if head else range(weights.shape[1])
+            across = len(heads) if len(heads) <= 6 * len(layers) else 4  # maps in a row
+            starts = range(0, len(heads), across)
+            rows = [[(i, h) for h in heads[k:][:across]] for i in layers for k in starts]
+            height, width = (max(0.8, pitch * len(words)) for words in (queries, keys))
+            right = max(right, left + len(rows[0]) * (width + 0.15))
+            if n:  # below the names of the keys above
+                top -= room(column[n - 1].keys) + 0.3
+            lines = [textwrap.fill(line, max(24, int(13 * (right - left)))) for line in heading]
+            figure.text(left, top - 0.08, "\n".join(lines), va="bottom", fontsize=9)
+            for row, below in zip(rows, [*rows[1:], []]):
+                top -= height + 0.3
+                for k, (i, h) in enumerate(row):
+                    axis = figure.add_axes([left + k * (width + 0.15), top, width, height])
+                    axis.imshow(weights[i, h], cmap=blues, norm=norm, **CELLS)
+                    which = "mean of heads" if mean else f"head {h + 1}"
+                    axis.set_title(f"layer {i + 1}, {which}", fontsize=8, pad=3)
+                    name_tokens(axis.xaxis, keys, pitch, k >= len(below), "key", rotation=90)
+                    name_tokens(axis.yaxis, queries, pitch, k == 0, "query")
+                    for (t, s), w in np.ndenumerate(weights[i, h]) if numbers else ():
+                        text = "" if np.isnan(w) else f"{w:.2f}".removeprefix("0")
+                        style = dict(color="white" if norm(w) > 0.63 else "black", fontsize=5.5)
+                        axis.text(s, t, text, ha="center", va="center", **style)
+        bottom = min(bottom, top)
+    height = min(2.6, -bottom)
+    bar = figure.add_axes([right + 0.1, -height, 0.12, height - 0.3])
+    ticks = [0, 0.05, 0.2, 0.5, 1] if scale == "sqrt" else [0, 0.5, 1]
+    figure.colorbar(ScalarMappable(norm, blues), cax=bar, ticks=ticks)
+    label = f"attention weight ({scale} scale)\ngrey: not allowed, *: unknown word"
+    bar.set_ylabel(label, fontsize=7)
+    bar.tick_params(labelsize=7)
+    return figure
+
+
+def room(words):
+    """Return the inches that the names of tokens and the label of their axis take."""
+    return max(sum(1 + 0.7 * (c > "\u1100") for c in word[:16]) for word in words) / 15 + 0.3
+
+
+def name_tokens(axis, words, pitch, wanted, label, **style):
+    """Name the tokens along an axis, pitch inches apart, and label it, if wanted."""
+    every = math.ceil(0.125 / pitch)  # there is no room for more names
+    names = [w if len(w) <= 16 else f"{w[:15]}…" for w in words[::every] if wanted]
+    size = min(8, 54 * pitch * every)
+    axis.set_ticks(range(0, every * len(names), every), names, fontsize=size, **style)
+    axis.set_tick_params(length=0, pad=2)
+    axis.set_label_text(label * wanted, fontsize=8)
+
+
+@torch.no_grad()
+def position_tables(body):
+    """Return what the encoding of a Transformer does at its three places, to `draw_tables`."""
+    config, encoding, w, tables = body.config, body.positions, body.embedding.weight, []
+    T, i = config.block_size, torch.arange(config.block_size, device=w.device)
+    vectors = encoding.embed(w.new_zeros(1, T, config.n_embd), i)[0]
+    if vectors.any():
+        tables = [("vectors", vectors), ("their dot products", vectors @ vectors.mT)]
+    ones = w.new_ones(1, config.n_head, T, config.n_embd // config.n_head)
+    q, k = encoding.turn(ones, ones, i, i)
+    if (q != ones).any():
+        product = (q @ k.mT)[0, 0] / q.size(-1)
+        tables += [("a vector of ones, turned", q[0, 0]), ("q · k of two such vectors", product)]
+    if not encoding.reads_content and encoding.bias(None, None, i, i) is not None:
+        biases = shared_bias(body, i, i)[0]
+        tables += [(f"bias of head {h}", bias) for h, bias in enumerate(biases, 1)]
+    return [
+        (name, table.cpu().masked_fill(table.isinf(), math.nan).numpy()) for name, table in tables
+    ]
+
+
+@styled(grid=False)
+def draw_tables(tables, title):
+    """Return a figure of [(name, array)], (positions, channels) or (queries, keys), side by side.
+
+    Infinite entries are grey, zeros white. Tables whose names begin alike share their colors.
+    """
+    columns, rows = min(4, len(tables)), math.ceil(len(tables) / 4)
+    size = (3 * columns + 0.8, 2.8 * rows + 0.4)
+    figure, axes = new_figure(rows, columns, squeeze=False, figsize=size)
+    colors = colormaps["RdBu_r"].with_extremes(bad=GREY)
+    for axis in axes.flat[len(tables) :]:
+        axis.set_axis_off()
+    for axis, (name, table) in zip(axes.flat, tables):
+        alike = [other for text, other in tables if text.split()[0] == name.split()[0]]
+        most = abs(np.ma.masked_invalid(alike)).max()
+        image = axis.imshow(table, cmap=colors, vmin=-most, vmax=most, **CELLS)
+        figure.colorbar(image, ax=axis)
+        axis.set_title(name, fontsize=9)
+        names = ("query", "key") if len(table) == table.shape[1] else ("position", "channel")
+        axis.set(ylabel=names[0], xlabel=names[1])
+    figure.suptitle(title, fontsize=10)
+    return figure

@@ -1,0 +1,205 @@
+"""Attention: every token gets a weighted mean of what the tokens it may attend to offer.
+
+In this file: the formula, the module, the fused kernels, the masks, and a GPU's kernel for long
+sequences. Shapes: B sequences, H heads of width D = C / H, T queries, S keys.
+"""
+
+import functools
+import math
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.utils._triton import has_triton
+
+from data.batching import is_gpu
+
+LONG = 256  # tokens: below, all kernels are equally fast
+CUDNN_FIRST = [
+    SDPBackend.CUDNN_ATTENTION,
+    SDPBackend.FLASH_ATTENTION,
+    SDPBackend.EFFICIENT_ATTENTION,
+    SDPBackend.MATH,
+]
+
+
+def attend(q, k, v, bias=None, dropout=0.0):
+    """Compute softmax(q k^T / sqrt(D) + bias) v (Vaswani et al. 2017, equation 1).
+
+    q (B, H, T, D); k, v (B, H, S, D); bias broadcastable to (B, H, T, S), -inf hides a key.
+    Returns the output (B, H, T, D) and the weights (B, H, T, S), whose rows sum to 1.
+    """
+    scores = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))  # (B, H, T, S)
+    if bias is not None:
+        scores = scores + bias
+    weights = scores.softmax(dim=-1)
+    return F.dropout(weights, dropout) @ v, weights
+
+
+class Attention(nn.Module):
+    """Multi-head attention of a sequence to itself, or to a memory (cross-attention)."""
+
+    def __init__(self, config, causal=False):
+        super().__init__()
+        self.n_head, self.attn_dropout, self.causal = config.n_head, config.attn_dropout, causal
+        self.qkv = nn.Linear(config.n_embd, 3 * config.n_embd)  # q, k and v of all heads at once
+        self.out = nn.Linear(config.n_embd, config.n_embd)
+
+    def heads(self, x, memory=None):
+        """x (B, T, C) -> q (B, H, T, D), and k, v (B, H, S, D) of x or of memory (B, S, C)."""
+        (B, _, C), H = x.shape, self.n_head
+        if memory is None:
+            q, k, v = self.qkv(x).split(C, dim=-1)  # 3 of (B, T, C)
+        else:
+            q = F.linear(x, self.qkv.weight[:C], self.qkv.bias[:C])  # (B, T, C)
+            kv = F.linear(memory, self.qkv.weight[C:], self.qkv.bias[C:])  # (B, S, 2C)
+            k, v = kv.split(C, dim=-1)  # 2 of (B, S, C)
+        return tuple(t.view(B, -1, H, C // H).transpose(1, 2) for t in (q, k, v))
+
+    def forward(
+        self, x, where=None, bias=None, need_weights=False, memory=None, past=None, kernel=None
+    ):
+        """x (B, T, C) -> the output (B, T, C), and the weights (B, H, T, S) or None.
+
+        where: the encoding and the positions i, j of queries and keys. bias (1 or B, 1 or H, T, S):
+        what all blocks add to their scores; without one, a causal layer hides the future. memory
+        (B, S, C): what keys and values come from, else x. past: a dictionary of the keys and values
+        read before, which is extended. kernel: replaces bias (see `choose_flex`).
+        """
+        q, k, v = self.heads(x, memory)
+        if past is not None:
+            k, v = (torch.cat([past[n], t], dim=2) if past else t for n, t in (("k", k), ("v", v)))
+            past.update(k=k, v=v)
+        if where is not None:
+            positions, i, j = where
+            q, k = positions.turn(q, k, i, j)
+            if positions.reads_content:
+                own = positions.bias(q, k, i, j)
+                bias = own if bias is None else own + bias
+        dropout, weights = self.attn_dropout if self.training else 0.0, None
+        if need_weights:
+            if self.causal and bias is None:
+                bias = q.new_full((q.size(2), k.size(2)), -math.inf).triu(1)
+            y, weights = attend(q, k, v, bias, dropout)
+        else:
+            y = (kernel or fused)(q, k, v, bias, dropout, self.causal)
+        return self.out(y.transpose(1, 2).reshape(x.shape)), weights  # (B, H, T, D) -> (B, T, C)
+
+
+def fused(q, k, v, bias, dropout, causal):
+    """Return softmax(q k^T / sqrt(D) + bias) v as `attend`, without the weights.
+
+    bias (1 or B, 1 or H, T, S) also hides the future of a causal layer; None: the kernel does.
+    """
+    T, device = q.size(2), q.device
+    if bias is None and is_gpu(device) and T >= LONG and not dropout:
+        # cuDNN's kernel is faster than FlashAttention 2 on an H100. It returns NaN for some biases
+        # (pytorch#196678) and rounds dropout (pytorch#174245).
+        with sdpa_kernel(CUDNN_FIRST, set_priority=True):
+            return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+    if bias is not None and causal and device.type == "cpu" and T > LONG and not dropout:
+        # The kernel would compute all scores, even hidden ones. Slices of rows skip most of them.
+        parts = []
+        for t in range(0, T, LONG):
+            rows, seen = slice(t, t + LONG), slice(k.size(2) - T + t + LONG)
+            part = q[:, :, rows], k[:, :, seen], v[:, :, seen], bias[:, :, rows, seen]
+            parts.append(F.scaled_dot_product_attention(*part))
+        return torch.cat(parts, dim=2)
+    is_causal = causal and bias is None
+    return F.scaled_dot_product_attention(q, k, v, bias, dropout, is_causal=is_causal)
+
+
+# ----------------------------------------------------------- who may attend to whom
+
+
+def may_attend(i, j, causal=False, window=0, mask=None):
+    """Return (1 or B, 1, T, S) bool: which keys each query may attend to, True = may.
+
+    i (T,) or (B, T), j (S,) or (B, S): positions of the queries and of the keys; the last T keys
+    are the queries' own tokens. window: only keys fewer than this many positions away; 0: all.
+    mask (B, S): True on tokens, False on padding. A token always sees itself, since the softmax of
+    nothing is NaN.
+    """
+    d = (i[..., :, None] - j[..., None, :]).view(-1, 1, i.size(-1), j.size(-1))
+    may = d >= 0 if causal else torch.ones_like(d, dtype=torch.bool)
+    if window:
+        may = may & (d.abs() < window)
+    if mask is not None:
+        T, S = d.shape[-2:]
+        itself = torch.eye(S, dtype=torch.bool, device=d.device)[S - T :]
+        may = may & (mask[:, None, None] | itself)
+    return may
+
+
+def shared_bias(body, i, j, mask=None):
+    """Return the bias (1 or B, 1 or H, T, S) that all blocks of a Transformer add to their scores:
+    that of its positions, and -inf where a query may not attend.
+
+    None: nothing but the future is hidden, which the kernel of a causal layer does by itself.
+    """
+    positions, config, dtype = body.positions, body.config, body.embedding.weight.dtype
+    bias = None if positions.reads_content else positions.bias(None, None, i, j)
+    own_future = bias is None and not positions.reads_content and i.size(-1) == j.size(-1)
+    if mask is None and not config.window and (own_future or not body.causal):
+        return None if bias is None else bias.to(dtype)
+    may = may_attend(i, j, body.causal, config.window, mask)
+    bias = torch.zeros_like(may, dtype=dtype) if bias is None else bias.to(dtype)
+    return bias.masked_fill(~may, -math.inf)
+
+
+# ------------------------------------------------------------------------- FlexAttention, on a GPU
+# ALiBi and windows do without a T x T table. With 12 heads and 8,192 tokens, ALiBi's would take 3
+# GB, and every layer would read it. FlexAttention (Dong et al. 2024) compiles a kernel that
+# computes the penalty from the two positions and skips blocks of scores that are all hidden.
+
+
+def choose_flex(body, T, mask):
+    """Return a kernel with the effect of `shared_bias`, without its table, or None where the table
+    is as good. body: a Transformer of T tokens; mask (B, T) as in its forward."""
+    config, positions, device = body.config, body.positions, body.embedding.weight.device
+    dropout = body.training and config.attn_dropout  # which FlexAttention does not have
+    width = config.n_embd // config.n_head  # others cannot be compiled
+    if T < LONG or dropout or not 16 <= width <= 256 or not flex(device):
+        return None
+    score = None if positions.reads_content else positions.flex()
+    here = torch.zeros(1, device=device)
+    biased = config.window or score and positions.bias(None, None, here, here) is not None
+    if score is None or not biased:
+        return None
+
+    def hide_padding(s, b, h, i, j):
+        s = score(s, b, h, i, j)
+        return s if mask is None else torch.where(mask[b, j] | (i == j), s, -math.inf)
+
+    blocks = blocks_to_compute(T, body.causal, config.window, device)
+    attend = flex(device)[0]
+    return lambda q, k, v, *_: attend(q, k, v, score_mod=hide_padding, block_mask=blocks)
+
+
+@functools.cache
+def flex(device):
+    """Return flex_attention and create_block_mask, compiled: for CUDA, with Triton and an Ampere
+    GPU; else None."""
+    if device.type != "cuda" or not has_triton():
+        return None
+    if torch.cuda.get_device_capability(device) < (8, 0):
+        return None
+    torch._dynamo.config.recompile_limit = 64  # else a ninth kind of batch is not compiled
+    # Not compiled, create_block_mask would make a table of all T x T pairs
+    return torch.compile(flex_attention), torch.compile(create_block_mask)
+
+
+@functools.lru_cache(maxsize=64)
+def blocks_to_compute(T, causal, window, device):
+    """Return the blocks of scores that are not all hidden, or None: all. The padding of a batch is
+    left to the scores, so that the blocks are computed once per length."""
+
+    def allowed(b, h, i, j):
+        seen = j <= i if causal else j >= 0
+        return seen & ((i - j).abs() < window) if window else seen
+
+    if not causal and not window:
+        return None
+    return flex(device)[1](allowed, None, None, T, T, device=device)

@@ -1,0 +1,140 @@
+"""Run scripts many times, several at once, none twice; or print their commands for a cluster.
+
+A job is (folder, module, arguments): `python -m module arguments --out OUT/folder` in a process of
+its own, with its output in OUT/logs/folder.log. A stage begins when the one before has ended.
+"""
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from tqdm import tqdm
+
+from data.files import UserError, read_json, write_json
+from lab.machine import ROOT, code_hash, cores
+
+
+@dataclass
+class SweepFlags:
+    jobs: int = 0  # runs at a time; 0: one per core, but at most 4 per GPU
+    device: Literal["auto", "cpu", "cuda"] = "auto"  # where to compute; auto: CUDA if present
+    commands: bool = False  # only print the commands of the next stage, for GNU parallel or Slurm
+
+    def places(self):
+        """Return CUDA_VISIBLE_DEVICES for each of the jobs that run at a time."""
+        n = 0 if self.device == "cpu" else torch.cuda.device_count()
+        if self.device == "cuda" and not n:
+            raise UserError("--device cuda: no GPU was found; use --device cpu")
+        if not n:
+            return [""] * (self.jobs or cores())
+        gpus = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(n)))).split(",")
+        return [gpus[i % n] for i in range(self.jobs or max(n, min(cores(), 4 * n)))]
+
+
+def options(**values):
+    """Return flags as they are typed: options(n_layer=4) is ["--n-layer", "4"]."""
+    pairs = ((f"--{name.replace('_', '-')}", str(value)) for name, value in values.items())
+    return [word for pair in pairs for word in pair]
+
+
+def run_all(out, stages, flags):
+    """Run the jobs of all stages that are not finished. flags: SweepFlags.
+
+    The first job that fails ends the others and raises UserError with its last line and command.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the jobs too, see `run_stage`
+    (out / "logs").mkdir(parents=True, exist_ok=True)
+    for stage in stages:
+        jobs = {name: [m, *map(str, words), "--out", str(out / name)] for name, m, words in stage}
+        left = {name: words for name, words in jobs.items() if not is_finished(out / name, words)}
+        if flags.commands and left:
+            print("\n".join(f"python -m {shlex.join(words)}" for words in left.values()))
+            sys.exit(0)
+        run_stage(out, left, flags.places())
+
+
+def is_finished(path, words):
+    """Return whether a job need not run again. Raises UserError for a run of another command."""
+    if (path / "config.json").exists():
+        config = read_json(path / "config.json")
+        if typed(words) not in config["command"]:
+            remedy = "choose another --out, or delete that folder"
+            raise UserError(f"{path}: made by another command, {config['command']}; {remedy}")
+        finished = (path / "result.json").exists()
+        if finished and config["code"] != code_hash(ROOT / f"{words[0].replace('.', '/')}.py"):
+            print(f"note: {path} was made at {config['revision']}, the code differs")
+        return finished
+    # Figures and measurements are made again after their runs, or of other runs
+    log, runs = log_of(path), [Path(word) / "result.json" for word in words]
+    newest = max((run.stat().st_mtime for run in runs if run.exists()), default=0)
+    text = log.read_text(encoding="utf-8") if log.exists() else ""
+    made = text.startswith(f"{typed(words)}\n") and text.endswith("exit code 0\n")
+    return made and log.stat().st_mtime > newest
+
+
+def typed(words):
+    return shlex.join(words[1:])
+
+
+def log_of(path):
+    return path.parent / "logs" / f"{path.name}.log"
+
+
+def run_stage(out, waiting, places):
+    """Run jobs {folder: words}, one in each place at a time."""
+    running, waiting = {}, list(waiting.items())  # running: {process: (folder, words, its place)}
+    bar = tqdm(total=len(waiting), unit="run", disable=None)
+    try:
+        while waiting or running:
+            while waiting and places:
+                (folder, words), place = waiting.pop(0), places.pop()
+                running[start(out / folder, words, place)] = folder, words, place
+            for process in [process for process in running if process.poll() is not None]:
+                folder, words, place = running.pop(process)
+                places.append(place)
+                end(out / folder, words, process.returncode)
+                bar.update()
+            time.sleep(0.05)
+    finally:  # after an error or a signal: runs save a checkpoint
+        for process in running:
+            process.terminate()
+        for process in running:
+            process.wait()
+        bar.close()
+
+
+def start(path, words, place):
+    """Return the process of a job, which continues an interrupted run, and writes into its log."""
+    resume = ["--resume"] if (path / "checkpoint.pt").exists() else []
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": place}
+    environment["PYTHONIOENCODING"] = "utf-8"  # Windows has another
+    log_of(path).write_text(f"{typed(words)}\n", encoding="utf-8")
+    with open(log_of(path), "a") as log:
+        # In a session of its own: Ctrl-C reaches only the sweep, which then ends its jobs
+        how = dict(env=environment, stdout=log, stderr=log, start_new_session=True)
+        return subprocess.Popen([sys.executable, "-m", *words, *resume], **how)
+
+
+def end(path, words, code):
+    """Print the last line of a job. Raises UserError if it failed."""
+    last = log_of(path).read_text("utf-8").strip().splitlines()[-1]
+    if code:
+        command = f"python -m {shlex.join(words)}"
+        raise UserError(f"{last} (exit code {code}; log: {log_of(path)}; command: {command})")
+    tqdm.write(f"{path.name}: {last}")
+    with open(log_of(path), "a") as log:
+        log.write("exit code 0\n")
+
+
+def finish(out, result):
+    """Write the result.json of a study, with its command."""
+    command = f"python -m studies.{Path(sys.argv[0]).stem} {shlex.join(sys.argv[1:])}"
+    write_json(out / "result.json", {"command": command} | result)
+    print(f"{out}: tables (.md, .tex), figures and result.json")

@@ -1,0 +1,143 @@
+"""beyond.train_context: what a context tells, and perplexities by hand, for both tasks."""
+
+import json
+import math
+import random
+
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers import TINY, call, fails, succeed
+
+from beyond import train_context
+from data.pairs import PAIR_VIEWS
+from data.threads import THREAD_VIEWS
+from data.tokenizer import BOS
+from lab.load import read_metrics, read_result, read_run
+
+SCRIPT, WORDS = "beyond.train_context", 8
+ANIMALS = ["cat", "dog", "hen", "cow", "owl", "fox", "bee", "ant"]
+LEARN = "--n-layer 1 --n-embd 32 --n-head 2 --n-ffn 64 --lr 0.01 --warmup 20".split()
+
+
+@pytest.fixture(scope="module")
+def ciphers(tmp_path_factory):
+    """Random words and the same words in cipher.
+
+    One language alone gives a perplexity of WORDS at best, and with the other one of 1.
+    """
+    folder, rng = tmp_path_factory.mktemp("pairs") / "ciphers", random.Random(0)
+    folder.mkdir()
+    for name, count in (("train", 600), ("val", 40), ("test", 40)):
+        rows = [[rng.randrange(WORDS) for _ in range(rng.randint(4, 6))] for _ in range(count)]
+        for ending, letter in (("en", "e"), ("xx", "x")):
+            lines = (" ".join(f"{letter}{word}" for word in row) + "\n" for row in rows)
+            (folder / f"{name}.{ending}").write_text("".join(lines), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def echoes(tmp_path_factory):
+    """240 posts with a comment and an answer, each the same animal as the post."""
+    path, rng, lines = tmp_path_factory.mktemp("threads") / "same.jsonl", random.Random(0), []
+    for n in range(240):
+        animal = rng.choice(ANIMALS)
+        said = [
+            {"id": i, "parent_id": above, "body": animal}
+            for i, above in (("a", None), ("b", "t1_a"))
+        ]
+        title = f"{animal} {n % 9} {n // 9 % 9} {n // 81}"
+        lines.append(json.dumps({"id": str(n), "title": title, "comments": said}))
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+def test_a_translation_tells_the_word_and_another_does_not(ciphers, tmp_path):
+    steps = "--pos rope --pair-rate 0.7 --steps 150 --eval-every 150".split()
+    argv = [*LEARN, *steps, "--task", "tlm", "--data", ciphers]
+    done = succeed(call(SCRIPT, *argv, out=tmp_path / "run"))
+    assert "beside its translation" in done.out
+    result = read_result(tmp_path / "run")
+    for language in ("en", "xx"):
+        alone, paired, mispaired = (
+            result[f"perplexity/test-{language}-{view}"] for view in PAIR_VIEWS
+        )
+        assert paired < 1.5 and 0.8 * WORDS < alone < 1.3 * WORDS and mispaired > alone, result
+        assert result[f"gain/test-{language}"] == pytest.approx(math.log(alone / paired))
+
+
+def test_ancestors_tell_the_word_and_another_trees_do_not(echoes, tmp_path):
+    argv = [*LEARN, *"--steps 150 --eval-every 150 --task threads".split(), "--data", echoes]
+    succeed(call(SCRIPT, *argv, out=tmp_path / "run"))
+    result = read_result(tmp_path / "run")
+    ancestors, alone, shuffled = (result[f"perplexity/test-{view}"] for view in THREAD_VIEWS)
+    assert ancestors < 0.6 * alone and alone < 8 and shuffled > 1.5 * alone, result
+
+
+@pytest.mark.parametrize("task, set_name", [("tlm", "test-xx"), ("threads", "test")])
+def test_the_numbers_are_those_by_hand(task, set_name, finished):
+    folder = finished(SCRIPT, "--task", task, "--lr", "0.02")
+    loaded, result = read_run(folder), read_result(folder)
+    flags = train_context.Flags(**loaded.config["flags"])
+    read = train_context.read_translations if task == "tlm" else train_context.read_threads
+    _, _, _, sets, *_ = read(flags, loaded.tokenizer)
+    for view, batches in sets[set_name].items():
+        nats = right = count = 0
+        for inputs, mask, labels, more in batches:
+            logits = loaded.model(inputs, mask, **more).detach()
+            chosen = labels != -100
+            nats += F.cross_entropy(logits[chosen], labels[chosen], reduction="sum").item()
+            right += (logits.argmax(-1)[chosen] == labels[chosen]).sum().item()
+            count += chosen.sum().item()
+        key = f"{set_name}-{view}"
+        assert result[f"perplexity/{key}"] == pytest.approx(math.exp(nats / count), rel=1e-4)
+        assert result[f"accuracy/{key}"] == pytest.approx(right / count)
+        assert result[f"tokens/{set_name}"] == count
+    last = read_metrics(folder)[-1]
+    valid = ("valid-en", "valid-xx") if task == "tlm" else ("valid",)
+    alone, context = (
+        sum(math.log(last[f"perplexity/{n}-{view}"]) / len(valid) for n in valid)
+        for view in ("alone", "paired" if task == "tlm" else "ancestors")
+    )
+    # as often as each is trained
+    assert last["loss/valid"] == pytest.approx(0.8 * context + 0.2 * alone, rel=1e-9)
+
+
+def test_translations_start_from_an_mlm_run(pairs, tmp_path):
+    # train_mlm.py reads both languages as one text
+    succeed(call("train_mlm", *TINY, data=pairs, valid=0.2, out=tmp_path / "mlm"))
+    for source, out in (("mlm", "tlm"), ("tlm", "again")):
+        given = dict(init_from=tmp_path / source, data=pairs, out=tmp_path / out)
+        succeed(call(SCRIPT, "--task", "tlm", **given, steps=0))
+    mlm, tlm, again = (read_run(tmp_path / name).model for name in ("mlm", "tlm", "again"))
+    idx = torch.tensor([[BOS, 5, 6, 7]])
+    assert torch.equal(tlm(idx, languages=torch.ones_like(idx)), mlm(idx))
+    assert torch.equal(again(idx), mlm(idx))
+    assert not tlm.body.languages.weight.any()
+    given = dict(init_from=tmp_path / "tlm", data="toy", steps=0, out=tmp_path / "threads")
+    fails(call(SCRIPT, "--task", "threads", **given), "reads two languages")
+
+
+def test_threads_start_from_an_mlm_run(threads, finished, tmp_path):
+    mlm, out = finished("train_mlm"), tmp_path / "run"
+    argv = [SCRIPT, "--task", "threads", "--data", threads, "--init-from"]
+    succeed(call(*argv, mlm, steps=0, out=out))
+    loaded, pretrained = read_run(out), read_run(mlm)
+    assert loaded.kind == "thread" and loaded.tokenizer.to_str() == pretrained.tokenizer.to_str()
+    idx = torch.randint(4, 20, (3, 9))
+    expected = pretrained.model.body(idx)
+    torch.testing.assert_close(loaded.model.body.encoder(idx), expected)
+    torch.testing.assert_close(loaded.model(idx), pretrained.model.head(expected))
+    fails(call(*argv, finished("train_lm"), out=tmp_path / "lm"), "kind lm")
+
+
+def test_sets_that_cannot_be_measured_are_refused(ciphers, tmp_path):
+    for name in ("train.en", "train.xx", "val.en", "val.xx"):
+        (tmp_path / name).write_text((ciphers / name).read_text())
+    argv = [SCRIPT, *TINY, "--task", "tlm", "--data", tmp_path, "--out", tmp_path / "run"]
+    for (en, xx), *more, told in (
+        (("four\n", "quatre\n"), "test has a single pair"),
+        (("a b\nc\n", "x\ny\n"), "--vocab-size", 15, "no word of test-en"),
+    ):
+        (tmp_path / "test.en").write_text(en), (tmp_path / "test.xx").write_text(xx)
+        fails(call(*argv, *more), told)

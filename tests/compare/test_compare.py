@@ -1,0 +1,296 @@
+"""compare.py on run folders made by hand, whose means, spreads and best values are known."""
+
+import json
+import math
+import statistics
+from pathlib import Path
+
+import pytest
+from helpers import call, fails, succeed
+from scipy import stats
+
+from compare import compare_answers, compare_seeds, group, read
+from data.files import write_json
+from lab import figures, tables
+from lab.predictions import FILE, write_predictions
+from model import POSITIONS
+
+FLAGS = dict(data="toy", tokenizer="word", pos="learned", norm_first=True, dropout=0.0, out="")
+FLAGS |= dict(block_size=32, device="auto", threads=0, eval_block="", encoder="", valid=0.0)
+SAVE = figures.save
+LOGGED = {
+    "lm": ("perplexity/train", "perplexity/ada", "perplexity/bruno"),
+    "mlm": ("perplexity/valid", "accuracy/valid"),
+    "classifier": tuple(f"accuracy/{part}" for part in "train valid test seen unseen".split()),
+}
+
+
+@pytest.fixture
+def make(tmp_path, monkeypatch):
+    """Write a finished run: make("a", pos="alibi", result={"perplexity/ada": 12.5})."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(figures, "save", lambda figure, path: None)  # slower than all the rest
+
+    def make(name, kind="lm", result=(), seed=0, code="c0", revision="r0", **flags):
+        (tmp_path / name).mkdir()
+        flags = FLAGS | {"seed": seed, "out": name} | flags
+        about = {"kind": kind, "flags": flags, "seed": seed, "code": code, "revision": revision}
+        write_json(tmp_path / name / "config.json", about | {"build": {}})
+        names = LOGGED.get(kind, ())
+        numbers = {key: 0.5 if key.startswith("accuracy") else 20.0 for key in names}
+        result = numbers | {"parameters": 154798, "vocab_size": 542} | dict(result)
+        write_json(tmp_path / name / "result.json", result)
+        scales = {0: 30, 100: 2, 200: 1}
+        lines = ({"step": n} | {key: result[key] * s for key in names} for n, s in scales.items())
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (tmp_path / name / "metrics.jsonl").write_text(text)
+        return name
+
+    return make
+
+
+@pytest.fixture
+def baseline(make):
+    return lambda name, result: make(name, "baselines", result, order=5)
+
+
+def compared(*argv):
+    """Run compare.py; return {first cell: {heading: cell}} of compare.md."""
+    out = succeed(call("compare", *argv)).out
+    written = Path("out/compare/compare.md").read_text(encoding="utf-8")
+    assert written in out
+    lines = [line for line in written.split("\n\n")[0].splitlines() if line.startswith("|")]
+    header, _, *body = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
+    return {cells[0]: dict(zip(header, cells)) for cells in body}
+
+
+def answers(folder, right):
+    """Write predictions.tsv: right on the rows marked by 1."""
+    shares = [[0.1, 0.9] if mark == "1" else [0.6, 0.4] for mark in right]
+    texts = [f"row {number}" for number in range(len(right))]
+    gold = [1] * len(right)
+    write_predictions(Path(folder, FILE), texts, shares, ["no", "yes"], gold, gold)
+
+
+# ---------------------------------------------------------------------------- rows and numbers
+
+
+def test_mean_and_sample_deviation_over_seeds(make, baseline):
+    # 10, 12, 17: mean 13, squared distances 9 + 1 + 16 = 26, over n - 1 = 2: 13.
+    names = [
+        make(f"a-{seed}", pos="alibi", seed=seed, result={"perplexity/ada": value}, threads=seed)
+        for seed, value in enumerate((10.0, 12.0, 17.0))
+    ]
+    floor = {"perplexity/ada": 30.0, "floor/perplexity/ada": 2.5}
+    rows = compared(*names, make("b", result=floor), baseline("base", {"perplexity/ada": 15.0}))
+    assert list(rows) == ["ALiBi", "learned", "5-gram", "best possible"]
+    assert rows["ALiBi"]["perplexity ada"] == "**13.0** ± 3.6"
+    assert rows["ALiBi"]["seeds"] == "0, 1, 2" and rows["ALiBi"]["parameters"] == "154,798"
+    assert rows["learned"]["perplexity ada"] == "30.0"  # one seed has no spread
+    assert rows["5-gram"]["perplexity ada"] == "15.0"
+    assert rows["best possible"]["perplexity ada"] == "2.5"
+    found = json.loads(Path("out/compare/compare.json").read_text())["rows"]
+    assert found["ALiBi"]["perplexity/ada"] == {"0": 10.0, "1": 12.0, "2": 17.0}
+
+
+@pytest.mark.parametrize(
+    "kind, heading, values, cells",
+    [
+        ("lm", "perplexity ada", (12.04, 11.96, 20.0), ["**12.0**", "**12.0**", "20.0"]),
+        ("lm", "perplexity ada", (4.378, 20.0), ["**4.38**", "20.00"]),
+        ("classifier", "accuracy (%) test", (0.8566, 0.5), ["**85.7**", "50.0"]),
+        ("lm", "perplexity train", (4.378, 20.0), ["4.38", "20.00"]),  # memorising is no aim
+    ],
+)
+def test_the_best_of_a_column_is_bold_and_so_are_ties(kind, heading, values, cells, make):
+    entry = heading.replace(" (%)", "").replace(" ", "/")
+    names = [make(p, kind, pos=p, result={entry: v}) for p, v in zip(POSITIONS, values)]
+    assert [row[heading] for row in compared(*names).values()] == cells
+
+
+def labels_of(*names, labels=""):
+    return [row.label for row in group([read(Path(name)) for name in names], labels)]
+
+
+def test_rows_are_named_by_the_flags_that_differ_or_by_folders(make):
+    assert labels_of(make("a", pos="alibi"), make("b", pos="rope")) == ["ALiBi", "rotary"]
+    two = labels_of("a", make("c", pos="alibi", dropout=0.1, norm_first=False))
+    assert two == ["norm-first=True, dropout=0.0", "norm-first=False, dropout=0.1"]
+    assert labels_of(make("alone-3", seed=3)) == ["alone"]
+    long = make("long-0", tokenizer="t" * 60)
+    assert labels_of("a", long) == ["a", "long"]
+    assert labels_of("a", "b", labels="x, y") == ["x", "y"]
+    fails(call("compare", "a", "b", labels="x"), "--labels x", "ALiBi; rotary")
+    same = [make("speeches", data="speeches"), make("other", data="/at/speeches", seed=1)]
+    assert len(labels_of(*same)) == 1
+
+
+def test_runs_that_differ_in_code_are_compared(make):
+    make("base-0"), make("base-1", seed=1, revision="r1")  # another commit, but the same code
+    make("gate-0", code="c1", result={"parameters": 154862})
+    labels = ["parameters=154798", "parameters=154862"]
+    assert labels_of("base-0", "base-1", "gate-0") == labels
+    assert labels_of("base-0", make("relu-0", code="c2", revision="r2"))[1] == "revision=r2"
+    assert labels_of("base-0", make("dirty-0", code="c3"))[1] == "code=c3"
+    assert labels_of("base-0", make("again-0"), labels="one,two") == ["one", "two"]
+    assert labels_of("base-0", "again-0") == ["base", "again"]
+
+
+def test_seeds_of_pretraining_do_not_make_rows(make):
+    for seed in (0, 1):
+        make(f"text-{seed}", "mlm", seed=seed, dropout=0.3)
+        make(f"then-{seed}", "classifier", seed=seed, encoder=f"text-{seed}")
+    make("cross", "classifier", encoder="text-0", seed=1)
+    rows = group([read(Path(name)) for name in ("then-0", "then-1", "cross")], "")
+    assert [[run.seed for run in row.runs] for row in rows] == [["0", "1", "1 (encoder 0)"]]
+    assert labels_of("then-0", make("joint", "classifier"))[0] == "encoder=pretrained"
+
+
+# ---------------------------------------------------------------------------- tests
+
+
+def test_seeds_are_paired(make):
+    pairs = {"a": (100.0, 200.0, 300.0), "b": (101.0, 203.0, 306.0)}
+    for name, values in pairs.items():
+        for seed, value in enumerate(values):
+            more = {"perplexity/ada": value, "perplexity/bruno": 1.0, "perplexity/train": seed + 2}
+            make(f"{name}-{seed}", seed=seed, dropout=0.1 * (name == "b"), result=more)
+    make("alone", seed=7, pos="nope")
+    runs = [read(Path(f"{name}-{seed}")) for name in pairs for seed in (0, 2, 1)]
+    (test,) = compare_seeds(
+        group([*runs, read(Path("alone"))], "a,b,c"), ["perplexity/ada", "perplexity/bruno"]
+    )
+    logs = [[math.log(p) / 2 for p in values] for values in pairs.values()]
+    assert test[:4] == ["paired t", "a", "b", "0, 1, 2"]
+    assert test[4] == "-0.7 ± 0.2%"  # half of -1.0, -1.5 and -2.0%, as logs
+    assert test[5] == pytest.approx(stats.ttest_rel(*logs).pvalue)
+    differences = [a - b for a, b in zip(*logs)]
+    t = statistics.fmean(differences) / (statistics.stdev(differences) / math.sqrt(3))
+    assert test[5] == pytest.approx(2 * stats.t.sf(abs(t), 2))  # by the definition
+
+
+def test_other_seeds_are_tested_by_welch_and_equal_differences_are_no_error(make):
+    for seed, value in enumerate((10.0, 11.0, 20.0, 23.0, 21.0)):
+        make(f"{seed}", seed=seed, dropout=0.1 * (seed > 1), result={"perplexity/ada": value})
+    rows = group([read(Path(f"{seed}")) for seed in range(5)], "")
+    (test,) = compare_seeds(rows, ["perplexity/ada"])
+    logs = [[math.log(v) for v in values] for values in ((10, 11), (20, 23, 21))]
+    assert test[0] == "Welch's t" and test[3] == "2 and 3" and test[4].startswith("-5")
+    assert test[5] == pytest.approx(stats.ttest_ind(*logs, equal_var=False).pvalue)
+    make("5", pos="nope"), make("6", seed=1, pos="nope")  # 20.0 each
+    make("7", pos="rope"), make("8", seed=1, pos="rope")
+    (test,) = compare_seeds(group([read(Path(name)) for name in "5678"], ""), ["perplexity/ada"])
+    assert test[4:] == ["+0.0 ± 0.0%", 1.0]
+
+
+def test_classifiers_are_tested_on_the_same_rows(make, baseline):
+    names = [make(p, "classifier", pos=p, result={"macro_f1/test": 0.5}) for p in ("alibi", "nope")]
+    names.append(baseline("base", {"accuracy/test": 0.5}))
+    for name, right in zip(names, ("111111111111", "000000000011", "111100001111")):
+        answers(name, right)
+    rows = compared(*names)
+    assert rows["ALiBi"]["macro-F1 (%) test"] == "**50.0**" and "naive Bayes" in rows
+    text = Path("out/compare/compare.md").read_text(encoding="utf-8")
+    assert "| McNemar | ALiBi | NoPE        | 0     | 10 to 0 rows         | 0.002 |" in text
+    tests = json.loads(Path("out/compare/compare.json").read_text())["tests"]
+    assert [test[1:3] for test in tests][1:] == [["ALiBi", "naive Bayes"], ["NoPE", "naive Bayes"]]
+    assert tests[0][5] == pytest.approx(2 / 2**10) and tests[1][5] == pytest.approx(2 / 2**4)
+    answers("nope", "000")  # other rows
+    runs = [read(Path(name)) for name in names[:2]]
+    assert compare_answers(group(runs, "")) == []
+
+
+def test_classifiers_answer_together(make, baseline):
+    """Each is wrong on two rows but unsure there, so together they are right on all four."""
+    for name, pos, shares in ("a", "alibi", [0.9, 0.45, 0.9, 0.3]), ("b", "nope", [0.45, 0.9] * 2):
+        for seed in (0, 1):
+            folder = make(f"{name}{seed}", "classifier", pos=pos, seed=seed)
+            rows = [[1 - share, share] for share in shares]
+            more = (["no", "yes"], [1] * 4, [True, False] * 2)
+            write_predictions(Path(folder, FILE), ["r", "s", "t", "u"], rows, *more)
+    rows = compared("a0", "a1", "b0", "b1", "--together")
+    assert list(rows) == ["ALiBi", "NoPE", "together"]
+    assert rows["together"]["accuracy (%) test"] == "**100.0** ± 0.0"
+    assert Path("out/compare/together-1", FILE).exists()
+    alone = compared("b0", "b1", "--together")  # all seeds of one row
+    assert alone["together"]["accuracy (%) unseen"] == "**100.0**"
+    fails(call("compare", "a0", "b1", "--together"), "--together", "same seeds")
+    fails(call("compare", "a0", "--together"), "--together", "several seeds")
+
+
+# ---------------------------------------------------------------------------- files and mistakes
+
+
+def is_picture(path):
+    pdf = path.with_suffix(".pdf").read_bytes()
+    return path.read_bytes().startswith(b"\x89PNG") and len(pdf) > 1000 and b"/Type3" not in pdf
+
+
+def test_longer_blocks_have_a_table_a_test_and_a_figure(make, monkeypatch):
+    monkeypatch.setattr(figures, "save", SAVE)
+    names = ("ada", "bruno", "ada@64", "bruno@64", "train@64", "ada@128", "bruno@128")
+    for folder, *values in (
+        ("alibi-0", 80, 10, 80, 10, 1, 160, 20),
+        ("alibi-1", 160, 20, 80, 10, 1, 160, 20),
+        ("nope-0", 40, 40, 20, 20, 1, 60, 60),
+        ("nope-1", 40, 40, 30, 30, 1, 60, 60),
+    ):
+        result = {f"perplexity/{name}": value for name, value in zip(names, values)}
+        pos, seed = folder.split("-")
+        result |= {"tokens/ada": 50, "tokens/bruno": 100, "tokens/train": 9}
+        make(folder, pos=pos, seed=int(seed), result=result)
+    result = {"perplexity/ada": 5, "perplexity/bruno": 5, "tokens/ada": 50, "tokens/bruno": 100}
+    make("c", block_size=64, result=result)
+    succeed(call("compare", "alibi-0", "alibi-1", "nope-0", "nope-1", "c"))
+    folder = Path("out/compare")
+    text = (folder / "train-short-test-long.md").read_text(encoding="utf-8")
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()[:5]]
+    assert rows[0][2:] == [f"perplexity at {n}" for n in (32, 64, 128)]
+    # Of 80 on 50 tokens and 10 on 100 tokens: (80 * 10 * 10) ** (1 / 3) = 20
+    assert rows[2][2:] == ["**30.0** ± 14.1", "20.00 ± 0.00", "**40.0** ± 0.0"]
+    assert rows[3][2:] == ["40.0 ± 0.0", "25.00 ± 7.07", "60.0 ± 0.0"]
+    assert rows[4][2:] == ["–", "**5.00**", "–"]  # trained with 64 tokens, and measured there
+    assert "-33.3 ± 0.0%" in text and "<0.001" in text  # at 128 tokens, which both have
+    assert is_picture(folder / "compare.png") and is_picture(folder / "train-short-test-long.png")
+    succeed(call("compare", "c"))
+    assert not list(folder.glob("train-short-test-long*"))  # of the comparison before
+
+
+def test_latex_is_escaped_and_its_rows_are_of_one_length(make):
+    special = r"a\_b \& 5\% \$x\textasciicircum{}2 \#\{\textbackslash{}\} $<$ \texttt{c} $\pm$"
+    assert tables.escaped("a_b & 5% $x^2 #{\\} < `c` ±") == special
+    better = make("b_0", "mlm", pos="alibi", result={"perplexity/valid": 7.0})
+    succeed(call("compare", make("a_0", "mlm"), better))
+    lines = Path("out/compare/compare.tex").read_text(encoding="utf-8").splitlines()
+    rows = [line for line in lines if line.endswith(r"\\")]
+    assert rows[0] == r"row & seeds & perplexity valid & accuracy (\%) valid & parameters \\"
+    assert rows[2] == r"ALiBi & 0 & \textbf{7.00} & \textbf{50.0} & 154,798 \\"
+    assert r"\toprule" in lines and lines.count(r"\midrule") == 1
+    markdown = tables.markdown(["a", "b"], [["x|y", "1"], None, ["z", "22"]])
+    assert markdown == "| a    |   b |\n| ---  | --: |\n| x\\|y |   1 |\n| z    |  22 |\n"
+
+
+def test_a_mistake_costs_one_line_that_says_what_to_do(make, baseline):
+    make("a", result={"tokens/ada": 50})
+    baseline("base", {"perplexity/ada": 3.0, "tokens/ada": 50})
+    make("mlm", "mlm"), make("other", data="c", result={"tokens/ada": 50})
+    make("changed", result={"tokens/ada": 60}), make("words", result={"vocab_size": 9})
+    make("rate", "mlm", mask_rate=0.15), make("unfinished")
+    make("fold-1", "classifier", split="1/5"), make("fold-2", "classifier", split="2/5")
+    Path("unfinished/result.json").unlink()
+    for names, *parts in (
+        ([], "at least one run"),
+        (["base"], "at least one run"),
+        (["."], "no config.json"),
+        (["unfinished"], "unfinished/result.json"),
+        (["a", "mlm"], "a (kind lm) and mlm (kind mlm)", "not comparable"),
+        (["mlm", "base"], "base (kind baselines)", "not comparable"),
+        (["mlm", "rate"], "mask_rate None", "mask_rate 0.15"),
+        (["fold-1", "fold-2"], "split 1/5", "split 2/5"),
+        (["a", "other"], "a (data toy) and other (data c)"),
+        (["a", "changed"], "(ada 50)", "(ada 60)"),
+        (["a", "words"], "vocab_size 542", "vocab_size 9"),
+        (["a", "--out", "a"], "--out a: is a run"),
+    ):
+        fails(call("compare", *names), *parts)
+    assert not Path("out").exists()

@@ -1,0 +1,115 @@
+"""Figures: no display backend, no setting changed, names stay text, colors from the classes."""
+
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import matplotlib
+import pytest
+from helpers import ROOT
+
+from lab import figures
+from model import POSITIONS
+
+CURVE = ("t", "y", {"ALiBi": ([1, 2], [3, 4])}, {}, True)
+
+
+@pytest.mark.parametrize("backend", ["module://matplotlib_inline.backend_inline", "module://none"])
+def test_no_display_backend_is_loaded(backend, tmp_path):
+    code = """
+import sys
+from lab.figures import confusion, curves, save
+save(curves([("t", "y", {"a": ([1, 2], [3, 4])}, {}, True)], "step"), sys.argv[1] + "/a.png")
+save(confusion([[1, 2], [3, 4]], ["a", "b"], "t"), sys.argv[1] + "/b.pdf")
+displays = ("matplotlib.pyplot", "matplotlib_inline", "matplotlib.backends.backend_tk")
+assert not [name for name in sys.modules if name.startswith(displays)]
+"""
+    env = os.environ | {"MPLBACKEND": backend}
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, env=env, check=True)
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    assert b"/Type3" not in (tmp_path / "b.pdf").read_bytes()
+
+
+def test_drawing_changes_no_setting(tmp_path, monkeypatch):
+    monkeypatch.setitem(matplotlib.rcParams, "text.usetex", True)  # as a user may have set
+    before = {name: matplotlib.rcParams[name] for name in matplotlib.rcParams}
+    figures.save(figures.curves([CURVE], "step"), tmp_path / "x.png")
+    assert {name: matplotlib.rcParams[name] for name in matplotlib.rcParams} == before
+    assert figures.curves([CURVE], "step")._repr_png_().startswith(b"\x89PNG")  # in a notebook
+
+
+def test_names_with_dollars_stay_text(tmp_path):
+    name = r"lm-$\frac$-0"  # no formula that matplotlib could draw
+    curve = (name, "y", {name: ([1], [2])}, {"$\\a$": 1}, True)
+    figures.save(figures.curves([curve], "step"), tmp_path / "curve.png")
+    figures.save(figures.confusion([[1, 2], [3, 4]], [name, "b"], name), tmp_path / "confusion.png")
+
+
+def test_a_font_without_some_letters_gives_one_note(tmp_path, capsys):
+    for fonts, notes in (["STIXSizeOneSym"], 1), (["STIXSizeOneSym", "DejaVu Sans"], 0):
+        with matplotlib.rc_context({"font.family": fonts}):  # as a file matplotlibrc sets it
+            figures.save(figures.confusion([[1, 2], [3, 4]], ["я", "б"], "t"), tmp_path / "x.png")
+        assert capsys.readouterr().out.count("note: the font lacks") == notes
+
+
+def test_encodings_have_the_color_of_their_class_in_any_order():
+    labels = ["NoPE, x", "steps=9, rotary", "alibi", "pos=learned", "ALiBi, window=8", "else", "b"]
+    colors = figures.line_colors(labels)
+    expected = [POSITIONS[pos].color for pos in ("nope", "rope", "alibi", "learned")]
+    assert [colors[label] for label in labels[:4]] == expected
+    assert len(set(colors.values())) == len(labels) == 7
+    assert len({p.color for p in POSITIONS.values()}) == len(POSITIONS)
+    many = figures.line_colors([f"run {i}" for i in range(20)])
+    assert len(many) == 20 and set(many.values()) == set(figures.COLORS)
+
+
+def test_a_new_encoding_is_named_and_colored_by_its_class(monkeypatch):
+    new = type("New", (), {"label": "T5's (new)", "color": "#123456"})
+    monkeypatch.setitem(POSITIONS, "t5", new)
+    assert figures.line_colors(["a", "T5's (new), window=8"])["T5's (new), window=8"] == "#123456"
+    names = {("t5", 0): "T5's (new)", ("alibi", 3): "ALiBi, window 3"}
+    names["learned", 0] = "learned positions"
+    for (pos, window), name in names.items():
+        assert figures.name_positions(SimpleNamespace(pos=pos, window=window)) == name
+
+
+def test_the_band_is_one_sample_deviation_around_the_mean():
+    _, axis = figures.new_figure()
+    assert figures.over_seeds(axis, [1, 2], [[1.0, 4.0], [3.0, 4.0]], color="k") == [2.0, 4.0]
+    band = axis.collections[0].get_paths()[0].vertices
+    assert sorted({round(y, 6) for x, y in band if x == 1}) == pytest.approx([0.585786, 3.414214])
+    assert {y for x, y in band if x == 2} == {4}
+    assert figures.over_seeds(axis, [1], [[5.0]]) == [5.0] and len(axis.collections) == 1
+
+
+def test_an_untrained_model_does_not_flatten_a_log_axis():
+    lines = {"train": ([0, 50, 100], [540, 6, 5]), figures.BEST + "train": ([0, 50, 100], [3] * 3)}
+    log, plain = figures.curves([("", "y", lines, {}, log) for log in (True, False)], "step").axes
+    assert list(log.lines[0].get_xdata()) == [50, 100] and log.get_ylim()[1] < 50
+    assert log.get_xlabel() == "step (step 0 not shown)" and plain.get_xlabel() == "step"
+    assert list(plain.lines[0].get_xdata()) == [0, 50, 100]
+    assert log.lines[1].get_color() == log.lines[0].get_color()
+    (short,) = figures.curves([("", "y", {"a": ([0, 9], [540, 6])}, {}, True)], "step").axes
+    assert list(short.lines[0].get_xdata()) == [0, 9]
+
+
+@pytest.mark.parametrize(
+    "low, high", [(4.1, 12.3), (2.3, 65), (100, 7000), (310, 330), (0.9, 3e9), (16.1, 16.4)]
+)
+def test_log_axes_have_a_few_plain_numbers(low, high):
+    _, axis = figures.new_figure()
+    axis.plot([0, 1], [low, high])
+    figures.plain_log_ticks(axis)
+    bottom, top = axis.get_ylim()
+    ticks = [tick for tick in axis.get_yticks() if bottom <= tick <= top]
+    texts = [axis.yaxis.get_major_formatter()(tick, 0) for tick in ticks]
+    assert 2 <= len(ticks) <= 12 and len(set(texts)) == len(texts)
+    assert [float(text.replace(",", "")) for text in texts] == pytest.approx(ticks)
+
+
+def test_a_confusion_matrix_counts_the_right_rows_and_fits_on_a_page():
+    few, many = (figures.confusion([[9] * n] * n, ["class"] * n, "t") for n in (3, 20))
+    assert few.get_figwidth() == pytest.approx(4.0) and many.get_figwidth() < 8
+    assert few.axes[0].get_title() == "t\n81 test rows: 33.3% correct"
+    assert [text.get_text() for text in few.axes[0].texts] == ["9"] * 9

@@ -1,0 +1,106 @@
+"""Predictions of a classifier: the table read back, scores counted by hand, the worst errors."""
+
+import csv
+
+import pytest
+import torch
+
+from data.files import UserError
+from lab.predictions import (
+    FILE,
+    Predictions,
+    average_predictions,
+    read_predictions,
+    read_table,
+    write_predictions,
+)
+
+# True classes a a a a b b c, predicted a a a b b c b; d is neither
+ROWS = [(0, "one"), (0, "two"), (0, "three"), (0, "four"), (1, "five"), (1, "six"), (2, "seven")]
+GIVEN = [0, 0, 0, 1, 1, 2, 1]
+SURE = [0.9, 0.8, 0.7, 0.6, 0.9, 0.95, 0.7]
+
+
+def predictions(rows=ROWS, given=GIVEN, sure=SURE, classes="abcd"):
+    n = len(classes)
+    shares = [[p if i == k else (1 - p) / (n - 1) for i in range(n)] for k, p in zip(given, sure)]
+    seen = torch.arange(len(rows)) % 2 == 0
+    return Predictions(rows, list(classes), torch.tensor(shares).log(), seen)
+
+
+def test_the_table_has_a_line_per_row_in_order(tmp_path):
+    predictions().write(tmp_path)
+    with open(tmp_path / FILE, encoding="utf-8", newline="") as file:
+        table = list(csv.DictReader(file, dialect="excel-tab"))
+    assert list(table[0]) == ["text", "gold", "predicted", "a", "b", "c", "d", "seen"]
+    assert [row["text"] for row in table] == [text for _, text in ROWS]
+    assert "".join(row["gold"] for row in table) == "aaaabbc"
+    assert "".join(row["predicted"] for row in table) == "aaabbcb"
+    assert [float(row[row["predicted"]]) for row in table] == pytest.approx(SURE, abs=1e-6)
+    assert [row["seen"] for row in table] == ["yes", "no"] * 3 + ["yes"]
+    assert read_predictions(tmp_path)[3] == ("four", "a", "b", 0.6, False)
+
+
+def test_any_text_stays_in_its_cell(tmp_path):
+    plain = ['"Yes", he said', 'a "quoted" word', "é", "x" * 200_000]
+    texts = [*plain, "two\tcells", "two\nlines\r\nthree\u2028four"]
+    classes = ['the "first"', "second\tclass"]
+    shares = torch.full((6, 2), 0.5)
+    write_predictions(tmp_path / FILE, texts, shares, classes, [0] * 6, [True] * 6)
+    found, read, gold, *_ = read_table(tmp_path)
+    assert list(read) == [*plain, "two cells", "two lines three four"]
+    assert found == ['the "first"', "second class"] and set(gold) == {classes[0]}
+    assert len((tmp_path / FILE).read_text(encoding="utf-8").splitlines()) == 7
+
+
+def test_texts_without_labels_have_no_gold_and_no_seen(tmp_path):
+    write_predictions(tmp_path / "own.tsv", ["mine"], [[0.25, 0.75]], ["gold", "text"])
+    written = (tmp_path / "own.tsv").read_text(encoding="utf-8")
+    assert written == "text\tpredicted\tgold\ttext\nmine\ttext\t0.250000\t0.750000\n"
+
+
+def test_the_average_of_runs_is_that_of_log_probabilities(tmp_path):
+    """Two are unsure, one is sure of the other class: it wins by 0.6^2 * 0.01 < 0.4^2 * 0.99."""
+    folders = [tmp_path / name for name in "abc"]
+    for folder, shares in zip(folders, ([0.6, 0.4], [0.6, 0.4], [0.01, 0.99])):
+        folder.mkdir()
+        write_predictions(folder / FILE, ["x"], [shares], ["one", "two"], [0], [True])
+    assert average_predictions(folders).predicted.tolist() == [1]
+    two = average_predictions(folders[:2])
+    assert two.predicted.tolist() == [0]
+    assert two.accuracies() == {"accuracy/test": 1.0, "accuracy/seen": 1.0}
+    write_predictions(tmp_path / "b" / FILE, ["y"], [[0.6, 0.4]], ["one", "two"], [0], [True])
+    with pytest.raises(UserError, match="b: has different test rows from .*a; leave it out"):
+        average_predictions(folders)
+
+
+def test_scores_are_those_by_hand():
+    found = predictions()
+    assert found.confusion == [[3, 1, 0, 0], [0, 1, 1, 0], [0, 1, 0, 0], [0, 0, 0, 0]]
+    # a: 3 of 3 predicted, 3 of 4 true. b: 1 of 3 and 1 of 2. c: none. d does not occur.
+    assert found.scores() == {
+        "macro_f1/test": pytest.approx((6 / 7 + 2 / 5 + 0) / 3),
+        **{"precision/a": 1.0, "recall/a": 0.75, "f1/a": pytest.approx(6 / 7)},
+        **{"precision/b": pytest.approx(1 / 3), "recall/b": 0.5, "f1/b": pytest.approx(2 / 5)},
+        **{"precision/c": 0.0, "recall/c": 0.0, "f1/c": 0.0},
+    }
+    shares = found.accuracies()  # seen: one, three, five, seven, of which seven is wrong
+    assert shares == {"accuracy/test": 4 / 7, "accuracy/seen": 3 / 4, "accuracy/unseen": 1 / 3}
+
+
+def test_scores_and_the_most_confident_errors_are_described():
+    header, *lines = [line.split() for line in predictions().describe(2)]
+    assert header == ["class", "precision", "recall", "f1", "rows"]
+    assert lines[0] == ["a", "100.0%", "75.0%", "85.7%", "4"]
+    assert ["macro-F1", "41.9%", "7"] in lines
+    assert "(2 of 3;" in " ".join(lines[-4])
+    assert lines[-2:] == [["c", "95.0%", "b", "six"], ["b", "70.0%", "c", "seven"]]
+    long = predictions([(1, "word\n" * 100), (0, "fine")], [0, 0], [0.8, 0.8], "ab").describe()[-1]
+    assert long.endswith(" ...") and len(long) < 100 and long.isprintable()
+
+
+@pytest.mark.parametrize("content", ["", "text\tgold\n", "text\tgold\tpredicted\ta\tseen\n"])
+def test_another_table_is_named(content, tmp_path):
+    (tmp_path / FILE).write_text(content)
+    with pytest.raises(UserError, match=FILE):
+        read_predictions(tmp_path)

@@ -1,0 +1,307 @@
+"""The course's verdicts: right answers of many kinds pass, and each mistake is told apart."""
+
+import copy
+import functools
+import math
+import re
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import einsum
+
+import model
+from course.exercises import EXERCISES, read_mistakes, read_tasks
+from data import batching, tokenizer
+from nets.attention import attend
+
+TASKS = {task.name: task for name in EXERCISES for task in read_tasks(name)}
+
+
+@functools.cache
+def prepared(name, seed):
+    task = copy.copy(TASKS[name])
+    task.prepare(seed)
+    return task
+
+
+def verdict_on(function, name, seed=0):
+    """The Verdict on a function in place of the one with this name."""
+    return prepared(name, seed).judge(SimpleNamespace(**{name: function}), "ex.py")
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_known_mistake_gets_its_own_diagnosis(name):
+    for seed in (0, 1):
+        assert verdict_on(TASKS[name].right, name, seed).status == "done"
+        for diagnosis, function in read_mistakes(TASKS[name].right).items():
+            verdict = verdict_on(function, name, seed)
+            assert (verdict.status, verdict.message) == ("mistake", f"{name}: {diagnosis}")
+
+
+def test_every_function_has_mistakes_and_together_more_than_a_hundred():
+    found = {name: list(read_mistakes(task.right)) for name, task in TASKS.items()}
+    assert len(TASKS) == 17 and all(found.values())
+    diagnoses = sum(found.values(), [])
+    assert len(diagnoses) > 100 and all(said.endswith(".") for said in diagnoses)
+    text = (EXERCISES["padding"].parents[1] / "mistakes.md").read_text(encoding="utf-8")
+    assert re.findall(r"^## (\w+)$", text, re.MULTILINE) == list(TASKS)
+    assert text.count("\n- ") == len(diagnoses)
+
+
+def test_solutions_agree_with_the_library():
+    right = {name: task.right for name, task in TASKS.items()}
+    q, k, v, bias = torch.randn(4, 2, 3, 5, 5)
+    torch.testing.assert_close(right["attend"](q, k, v, None, bias), attend(q, k, v, bias))
+    for n in range(1, 17):
+        torch.testing.assert_close(right["slopes"](n), model.alibi_slopes(n))
+    torch.testing.assert_close(right["sinusoids"](9, 6), model.sinusoids(torch.arange(9), 6))
+    ids = torch.randint(9, (14,))
+    for mine, theirs in zip(right["next_words"](ids, 4), batching.consecutive_blocks(ids, 4)):
+        assert torch.equal(mine, theirs)
+    names = right["mask_words"].__globals__
+    assert (names["MASK"], names["N_SPECIAL"]) == (tokenizer.MASK, len(tokenizer.SPECIAL))
+
+
+# ------------------------------------------------------------------------- right, in other ways
+
+
+def pad_as_list(sequences):
+    T = max(map(len, sequences))
+    rows = [s.tolist() + [0] * (T - len(s)) for s in sequences]
+    return [torch.tensor(rows), torch.tensor(rows).bool()]
+
+
+def attend_by_einsum(q, k, v, mask=None, bias=None, dropout=0.0):
+    scores = einsum("bhtd,bhsd->bhts", q, k) * q.shape[-1] ** -0.5
+    if bias is not None:
+        scores = scores + bias.to(scores.dtype)
+    if mask is not None:
+        scores = scores.masked_fill(~mask[:, None, None, :], torch.finfo(scores.dtype).min)
+    weights = torch.softmax(scores, -1)
+    return einsum("bhts,bhsd->bhtd", F.dropout(weights, dropout), v), weights
+
+
+def attend_in_float64(q, k, v, mask=None, bias=None, dropout=0.0):
+    return attend_by_einsum(q.double(), k.double(), v.double(), mask, bias, dropout)
+
+
+def split_by_loop(x, n_head):
+    D = x.size(-1) // n_head
+    out = x.new_empty(len(x), n_head, x.size(1), D).double()
+    for h in range(n_head):
+        out[:, h] = x[:, :, h * D : (h + 1) * D]
+    return out
+
+
+def sinusoids_by_phase(T, n_embd):
+    c = torch.arange(n_embd)
+    angles = torch.outer(torch.arange(T), 10000.0 ** -((c // 2 * 2) / n_embd))
+    return torch.sin(angles + (c % 2) * math.pi / 2)
+
+
+def slopes_in_float64(n_head):
+    power = 1
+    while power * 2 <= n_head:
+        power *= 2
+    first = torch.arange(1, power + 1, dtype=torch.float64) * 8 / power
+    second = torch.arange(1, 2 * power, 2, dtype=torch.float64) * 4 / power
+    return 2.0 ** -torch.cat([first, second])[:n_head]
+
+
+def causal_by_triangle(n_head, T):
+    t = torch.arange(T)
+    future = torch.ones(T, T).triu(1).bool()
+    return (slopes_in_float64(n_head).view(-1, 1, 1) * (t - t[:, None])).masked_fill(future, -1e9)
+
+
+def encoder_by_loop(n_head, T, offset):
+    rows = [
+        [[-m * (abs(i - j) - 0.5 * (offset and j > i)) for j in range(T)] for i in range(T)]
+        for m in slopes_in_float64(n_head).tolist()
+    ]
+    return torch.tensor(rows)
+
+
+def block_in_float64(x, norm1, attention, norm2, feed_forward, dropout):
+    y = dropout(attention(norm1(x))).double()
+    y += x
+    return y + dropout(feed_forward(norm2(y.float())))
+
+
+def next_by_padding(ids, T):
+    n = math.ceil((len(ids) - 1) / T)
+    missing = n * T - (len(ids) - 1)
+    x = F.pad(ids[:-1], (0, missing), value=0).view(n, T)
+    return x, F.pad(ids[1:], (0, missing), value=-100).view(n, T)
+
+
+def loss_by_cross_entropy(logits, targets):
+    return F.cross_entropy(logits.double().flatten(0, 1), targets.flatten())
+
+
+def perplexity_at_once(batches):
+    logits = torch.cat([x.flatten(0, 1) for x, _ in batches])
+    return F.cross_entropy(logits, torch.cat([y.flatten() for _, y in batches])).exp()
+
+
+def mask_an_exact_share(idx, vocab_size, rate, gen):
+    inputs, labels = idx.clone(), torch.full_like(idx, -100)
+    for b, row in enumerate(idx):
+        words = (row >= 5).nonzero().squeeze(1)
+        order = words[torch.randperm(len(words), generator=gen)][: round(rate * len(words))]
+        labels[b, order] = row[order]
+        n = len(order)
+        inputs[b, order[: round(0.8 * n)]] = 2
+        others = order[round(0.8 * n) : round(0.9 * n)]
+        inputs[b, others] = torch.randint(5, vocab_size, (len(others),), generator=gen)
+    return inputs, labels
+
+
+def classify_by_matmul(x, w1, b1, w2, b2, dropout, training):
+    return F.dropout((x @ w1.T + b1).clamp(min=0), dropout, training) @ w2.T + b2
+
+
+def classify_by_hand(x, w1, b1, w2, b2, dropout, training):
+    hidden = torch.addmm(b1, x, w1.t()).relu()
+    if training:
+        hidden = hidden * (torch.rand_like(hidden) > dropout) / (1 - dropout)
+    return F.linear(hidden, w2, b2)
+
+
+def logits_by_division(h, table, beta):
+    return (beta * h).double() @ table.double().t() / table.double().norm(dim=1)
+
+
+VARIANTS = [
+    ("pad", pad_as_list),
+    ("attend", attend_by_einsum),
+    ("attend", attend_in_float64),
+    ("split_heads", split_by_loop),
+    ("sinusoids", sinusoids_by_phase),
+    ("slopes", slopes_in_float64),
+    ("causal_bias", causal_by_triangle),
+    ("encoder_bias", encoder_by_loop),
+    ("block", block_in_float64),
+    ("next_words", next_by_padding),
+    ("loss", loss_by_cross_entropy),
+    ("perplexity", perplexity_at_once),
+    ("mask_words", mask_an_exact_share),
+    ("classify", classify_by_matmul),
+    ("classify", classify_by_hand),
+    ("logits", logits_by_division),
+]
+
+
+@pytest.mark.parametrize("name, function", VARIANTS)
+def test_right_answers_of_other_kinds_pass(name, function):
+    for seed in (0, 1):
+        assert verdict_on(function, name, seed).status == "done", verdict_on(function, name, seed)
+
+
+# --------------------------------------------------------------------------------------- wrong
+
+
+def cut_block(x, norm1, attention, norm2, feed_forward, dropout):
+    x = x + dropout(attention(norm1(x))).detach()
+    return x + dropout(feed_forward(norm2(x)))
+
+
+CUT = [
+    ("block", "x[0, 0, 0]", cut_block),
+    ("classify", "w1[0, 0]", lambda x, w1, *rest: classify_by_matmul(x, w1.data, *rest)),
+    ("logits", "beta", lambda h, table, beta: logits_by_division(h, table, beta.item())),
+]
+
+
+@pytest.mark.parametrize("name, place, function", CUT)
+def test_a_gradient_that_is_cut_is_found(name, place, function):
+    said = f"{name}: the numbers are right, but the gradient of {place} is "
+    assert verdict_on(function, name).message.startswith(said)
+
+
+def block_in_place(x, norm1, attention, norm2, feed_forward, dropout):
+    x = x.clone()
+    x += dropout(attention(norm1(x)))
+    x += dropout(feed_forward(norm2(x)))
+    return x
+
+
+def test_a_change_in_place_that_stops_the_backward_pass_is_found():
+    verdict = verdict_on(block_in_place, "block")
+    assert verdict.status == "error" and "modified by an inplace operation" in verdict.message
+
+
+WRONG = [  # without a diagnosis of their own
+    ("classify", lambda x, w1, *rest: classify_by_hand(x, w1, *rest[:3], 0.5, rest[-1])),
+    ("embed", lambda idx, table, mask_id: F.normalize(table[idx], dim=-1) * (idx != 2)[..., None]),
+    ("mask_words", lambda idx, V, rate, gen: (idx, idx.masked_fill(idx < 9, -100))),
+    ("pad", lambda sequences: (pad_as_list(sequences)[0], torch.ones(3, 5))),
+]
+
+
+@pytest.mark.parametrize("name, function", WRONG)
+def test_other_wrong_answers_are_found(name, function):
+    assert verdict_on(function, name).status in ("mistake", "difference", "error")
+
+
+def next_zero(ids, T):
+    inputs, targets = next_by_padding(ids, T)
+    return inputs, targets.masked_fill(targets == 0, -100)
+
+
+def attending(scale=None, dim=-1, mask_with_bias=False, bias_with_mask=False, dropped="weights"):
+    """An attention with mistakes in some of the cases."""
+
+    def attend(q, k, v, mask, bias, p):
+        size = q.size(-1) * (q.size(1) if scale and (scale == "always" or bias is None) else 1)
+        m = None if mask_with_bias and bias is None else mask
+        b = None if bias_with_mask and mask is None else bias
+        q = F.dropout(q, p) if dropped == "q" else q
+        scores = q @ k.mT / size**0.5 + (0 if b is None else b)
+        if m is not None:
+            scores = scores.masked_fill(~m[:, None, None], -torch.inf)
+        weights = scores.softmax(dim).nan_to_num()
+        p = {"never": 0.0, "few": 1 - p if p else 0.0}.get(dropped, p)
+        if dropped == "v":
+            return weights @ F.dropout(v, p), weights
+        return F.dropout(weights, p) @ v, weights
+
+    return attend
+
+
+WRONG_IN_SOME_CASES = [
+    ("next_words", next_zero, "is -100, expected 0"),
+    ("attend", attending(mask_with_bias=True), "padding is attended to"),
+    ("attend", attending(bias_with_mask=True), "the bias is ignored"),
+    ("attend", attending("sometimes", dropped="never"), "sqrt(n_embd)"),
+    ("attend", attending("always", dropped="never"), "sqrt(n_embd)"),
+    ("attend", attending(dim=-2, dropped="never"), "over the queries"),
+    ("attend", attending(dim=-2), "over the queries"),
+    ("attend", attending(dropped="never"), "dropout is never applied"),
+    ("attend", attending(dropped="few"), "share of weights that become 0"),
+    ("attend", attending(dropped="v"), "share of keys that no query sees"),
+    ("attend", attending(dropped="q"), "mean square"),
+]
+
+
+@pytest.mark.parametrize("name, function, said", WRONG_IN_SOME_CASES)
+def test_answers_that_are_wrong_in_some_cases(name, function, said):
+    assert said in verdict_on(function, name).message
+
+
+@pytest.mark.parametrize("seed, said", [(None, "without gen"), (3, "the same words whatever gen")])
+def test_every_random_number_comes_from_the_generator(seed, said):
+    def mask_words(idx, vocab_size, rate, gen):
+        if seed:
+            torch.manual_seed(seed)
+        chosen = (torch.rand(idx.shape) < rate) & (idx >= 5)
+        return idx.masked_fill(chosen, 2), idx.masked_fill(~chosen, -100)
+
+    assert said in verdict_on(mask_words, "mask_words").message
+
+
+def test_random_results_of_another_shape():
+    said = verdict_on(lambda idx, *_: (idx[0], idx), "mask_words").message
+    assert said == "mask_words returns inputs of shape (256,), expected (64, 256)"

@@ -1,0 +1,49 @@
+"""The pages: their commands have flags that exist, their code runs, and so does the notebook."""
+
+import dataclasses
+import importlib
+import os
+import re
+
+import pytest
+from helpers import ROOT
+
+import model
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+COMMAND = re.compile(r"(?:python|torchrun \S+ \d+) (?:-m ([\w.]+)|(\w+)\.py)\b([^\n`#]*)")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_flag_of_a_command_exists(page):
+    text = page.read_text("utf-8").replace("\\\n", " ")
+    for module, script, words in COMMAND.findall(text):
+        if not hasattr(module := importlib.import_module(module or script), "Flags"):
+            continue  # of the course, with positional arguments only
+        names = {field.name for field in dataclasses.fields(module.Flags)}
+        words = re.sub(r'"[^"]*"', "", words)  # flags that a study passes on
+        for flag in re.findall(r" --([a-z][\w-]*)", words):
+            name = flag.replace("-", "_")
+            assert {name, name.removeprefix("no_")} & names, f"{module.__name__} --{flag}"
+
+
+def test_the_example_of_a_position_encoding_works(monkeypatch):
+    text = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    monkeypatch.setattr(model, "POSITIONS", dict(model.POSITIONS))  # to be forgotten afterwards
+    space = {}
+    exec("import itertools, math\nimport torch.nn as nn\nimport torch.nn.functional as F", space)
+    exec("import torch\nfrom model import POSITIONS, Config, Encoder, NoPE", space)
+    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        exec(block, space)
+    space["test_every_entry_of_kerples_bias_is_the_formula"]()
+
+
+@pytest.mark.slow
+def test_the_notebook_runs(tmp_path, monkeypatch):
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    notebook = nbformat.read(ROOT / "docs" / "tour.ipynb", as_version=4)
+    for cell in notebook.cells:
+        cell.source = cell.source.replace("out/tour", str(tmp_path))
+    monkeypatch.setenv("OMP_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", "1"))
+    where = {"metadata": {"path": str(ROOT / "docs")}}
+    nbclient.NotebookClient(notebook, timeout=600, kernel_name="python3", resources=where).execute()

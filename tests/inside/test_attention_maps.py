@@ -1,0 +1,291 @@
+"""Attention maps: files, reports, and checks that fail when the attention is wrong."""
+
+import json
+import math
+import re
+
+import numpy as np
+import pytest
+import torch
+from helpers import call, fails, succeed
+
+import attention_maps
+import data
+from data.tokenizer import UNK, train_tokenizer
+from lab import load_run
+from lab.inside.attention import head_means, record
+from nets import attention
+
+SHORT = "this is a small sentence"
+LONG = "we will work with the people of the world , and the world will work with us today ."
+SHORT_MAP = "map-1-this-is-a-small-sentence.png"
+LONG_MAP = "map-2-we-will-work-with-the-people-of-the.png"
+POST, REPLY, COMMENT = "the people of the world", "we will work with us", "this [MASK] is a world"
+
+
+def entry(folder, figure):
+    """The entry of a figure in maps.json: one dictionary per attention of each run."""
+    return json.loads((folder / "maps.json").read_text(encoding="utf-8"))[figure]["runs"]
+
+
+# ---------------------------------------------------------------------------- healthy runs
+
+
+def test_files_and_report(make):
+    folder = make(pos="alibi")
+    out = succeed(call("attention_maps", folder, "--positions")).out
+    second = "when-the-members-of-the-senate-return-to"
+    names = {"map-1-this-is-a-test-sentence.png", f"map-2-{second}.png"}
+    names |= {"maps.json", "positions.png"}
+    assert {path.name for path in (folder / "maps").iterdir()} == names
+    for path in (folder / "maps").glob("*.png"):
+        assert path.read_bytes().startswith(b"\x89PNG")
+    assert "FAIL" not in out and out.count("  ok    ") == 4
+    assert "  ok    rows sum to 1   " in out and "nothing above the diagonal" in out
+
+
+@pytest.mark.parametrize(
+    "kind, more",
+    [
+        ("lm", {"pos": "nope", "window": 3}),
+        ("lm", {"pos": "rope", "norm_first": False}),
+        ("mlm", {"pos": "alibi", "alibi": "one-sided", "n_head": 4, "head": "roberta"}),
+        ("classifier", {"pos": "sinusoidal", "window": 5}),
+    ],
+)
+def test_a_healthy_run_of_any_kind_passes(make, figures_drawn, kind, more):
+    run = make(kind, **more)
+    out = succeed(call("attention_maps", run, text=[SHORT, LONG], positions=True)).out
+    assert "FAIL" not in out
+    assert ("nothing above the diagonal" in out) == (kind == "lm")
+    assert ("no position encoding" in out) == (more["pos"] == "nope")
+    names = [name for name, _ in figures_drawn]
+    assert names == [SHORT_MAP, LONG_MAP] + ["positions.png"] * (more["pos"] != "nope")
+    (report,) = entry(run / "maps", LONG_MAP)
+    assert all(check["worst"] <= check["limit"] for check in report["checks"])
+    heads = [(i, j) for i in (1, 2) for j in range(1, more.get("n_head", 2) + 1)]
+    assert [(head["layer"], head["head"]) for head in report["heads"]] == heads
+
+
+# ---------------------------------------------------------------------------- broken models
+
+attend, fused = attention.attend, attention.fused
+
+
+def not_a_number(*args):
+    y, weights = attend(*args)
+    return y * math.nan, weights * math.nan
+
+
+BROKEN = [  # what is replaced, by what, and the checks that fail
+    (
+        "attend",
+        lambda q, k, v, *_: attend(q, k, v),  # without the bias
+        ["no weight on padding", "nothing above the diagonal", "fused"],
+    ),
+    ("attend", not_a_number, ["rows sum to 1", "no weight", "nothing above", "fused"]),
+    ("fused", lambda q, *more: fused(2 * q, *more), ["fused attention gives the same output"]),
+]
+
+
+@pytest.mark.parametrize("name, broken, failing", BROKEN)
+def test_a_broken_model_fails(name, broken, failing, make, figures_drawn, monkeypatch):
+    monkeypatch.setattr(attention, name, broken)
+    folder = make(pos="alibi")
+    code, out, _ = call("attention_maps", folder, text=[SHORT, LONG])
+    assert code == 1
+    failed = [line for line in out.splitlines() if line.startswith("  FAIL")]
+    assert len(failed) == len(failing) and all(c in line for c, line in zip(failing, failed)), out
+    assert len(figures_drawn) == 2  # what is wrong can be looked at
+    report = (folder / "maps" / "maps.json").read_text()
+    json.loads(report, parse_constant=pytest.fail)  # NaN is not JSON
+
+
+# ---------------------------------------------------------------------------- numbers
+
+
+def test_means_of_known_weights(make):
+    (view,) = record(load_run(make("mlm", n_head=3, n_embd=18, n_layer=1)), ["this is a"])
+    T = 4
+    heads = [np.eye(T), np.full((T, T), 1 / T), np.eye(T)[np.zeros(T, dtype=int)]]
+    view.weights = np.stack(heads)[None]  # each token sees itself, all alike, or the first
+    *rows, equal = head_means([view])
+    assert list(rows[0]) == ["layer", "head", *"distance first previous itself entropy".split()]
+    alike = (1.25, 0.25, 0.1875, 0.25, round(math.log(4), 4))
+    assert [tuple(row.values()) for row in rows] == [
+        (1, 1, 0, 0.25, 0, 1, 0),
+        (1, 2, *alike),
+        (1, 3, 1.5, 1, 0.25, 0.25, 0),
+    ]
+    assert tuple(equal.values()) == ("equal", "", *map(pytest.approx, alike))
+
+
+# ---------------------------------------------------------------------------- drawing
+
+
+def test_only_words_are_drawn_never_padding(make, figures_drawn, maps_of):
+    call("attention_maps", make("mlm"), text=[SHORT, LONG])
+    for text, (_, figure) in zip((SHORT, LONG), figures_drawn):
+        words = ["[BOS]", *text.replace("us", "us*").split()]
+        assert all(array.shape == (len(words), len(words)) for array in maps_of(figure).values())
+        axis = next(axis for axis in figure.axes if axis.get_title() == "layer 2, head 1")
+        for labels in (axis.get_xticklabels(), axis.get_yticklabels()):
+            assert [label.get_text() for label in labels] == words
+
+
+def test_one_layer_or_head(make, figures_drawn, maps_of):
+    folder = make(n_layer=3, n_head=4)
+    call("attention_maps", folder, "--text", SHORT, "--layer", 3, "--head", 2, "--format", "svg")
+    call("attention_maps", folder, "--text", SHORT, "--head", 4)
+    assert [name for name, _ in figures_drawn] == [
+        "map-1-this-is-a-small-sentence-layer-3-head-2.svg",
+        "map-1-this-is-a-small-sentence-head-4.png",
+    ]
+    first, second = (list(maps_of(figure)) for _, figure in figures_drawn)
+    assert first == ["layer 3, head 2"]
+    assert second == ["layer 1, head 4", "layer 2, head 4", "layer 3, head 4"]
+
+
+def test_two_runs_side_by_side(make, figures_drawn):
+    a = make(name="a", pos="alibi")
+    b = make("mlm", "bpe", name="b", pos="rope", n_layer=3, block_size=64)
+    succeed(call("attention_maps", a, b, "--text", SHORT, "--positions"))
+    side_by_side = "map-1-this-is-a-small-sentence-a-b.png"
+    assert [name for name, _ in figures_drawn] == [
+        side_by_side,
+        "positions-a.png",
+        "positions-b.png",
+    ]
+    figure = figures_drawn[0][1]
+    assert {text.get_text().split("\n")[0] for text in figure.texts} == {"a", "b"}
+    lefts = [axis.get_position().x0 for axis in figure.axes if axis.get_title()]
+    assert len(lefts) == 2 * 2 + 3 * 2 and max(lefts[:4]) < min(lefts[4:])
+    assert (a / "maps" / "maps.json").exists() and not (b / "maps").exists()
+
+
+@pytest.mark.parametrize("ending, magic", [("pdf", b"%PDF"), ("svg", b"<?xml")])
+def test_pdf_and_svg_are_drawn_with_any_letters(make, ending, magic):
+    run, text = make(n_layer=1), "\N{CJK UNIFIED IDEOGRAPH-65E5} $is$ a"
+    succeed(call("attention_maps", run, text=text, format=ending))
+    drawn = run / "maps" / f"map-1-\N{CJK UNIFIED IDEOGRAPH-65E5}-is-a.{ending}"
+    assert drawn.read_bytes().startswith(magic)
+
+
+# ---------------------------------------------------------------------------- several calls
+
+
+def test_a_report_describes_only_the_figures_there_are(make):
+    folder = make(n_layer=1, n_head=1)
+    call("attention_maps", folder, "--text", SHORT)
+    maps = folder / "maps"
+    first, before = (maps / SHORT_MAP).read_bytes(), entry(maps, SHORT_MAP)
+    call("attention_maps", folder, "--text", "the world")
+    assert (maps / SHORT_MAP).read_bytes() == first and entry(maps, SHORT_MAP) == before
+    assert entry(maps, "map-1-the-world.png")[0]["queries"] == ["[BOS]", "the", "world"]
+    (maps / SHORT_MAP).unlink()
+    call("attention_maps", folder, "--text", "the world")
+    assert list(json.loads((maps / "maps.json").read_text())) == ["map-1-the-world.png"]
+
+
+# ---------------------------------------------------------------------------- threads
+
+
+def test_a_thread_has_maps_of_ancestors_comment_and_between(make, figures_drawn):
+    folder = make("thread", pos="alibi")
+    out = succeed(call("attention_maps", folder, text=[POST, REPLY, COMMENT], html=True)).out
+    assert "FAIL" not in out
+    (page,) = (folder / "maps").glob("*.html")  # all attentions of the thread
+    parts = re.findall(r'"part":"\w+","name":"([^"]+)"', page.read_text(encoding="utf-8"))
+    assert page.stem == "attention-3-this-mask-is-a-world"
+    assert parts == [
+        *("encoder self-attention of text 1", "encoder self-attention of text 2"),
+        *("decoder self-attention", "cross-attention"),
+    ]
+    names = [name for name, _ in figures_drawn]
+    slugs = "the-people-of-the-world", "we-will-work-with-us", "this-mask-is-a-world"
+    assert names == [f"map-{number}-{text}.png" for number, text in enumerate(slugs, 1)]
+    (post,), (reply,) = (entry(folder / "maps", name) for name in names[:2])
+    assert post["attention"] == "encoder" and post["queries"] == ["[BOS]", *POST.split()]
+    assert reply["queries"] == ["[BOS]", *REPLY.replace("us", "us*").split()]
+    comment, cross = entry(folder / "maps", names[2])
+    assert comment["attention"] == "decoder" and cross["attention"] == "cross"
+    assert comment["keys"] == cross["queries"] == ["[BOS]", *COMMENT.split()]
+    assert [key[0] for key in cross["keys"]] == ["1", "2"]  # one column per ancestor, post first
+
+
+def test_cross_attention_to_ancestors_is_that_of_the_model(make):
+    run = load_run(make("thread", build={"ancestor_positions": "sinusoidal"}))
+    *_, cross = record(run, [POST, REPLY, COMMENT])
+    (idx,), _ = run.read(COMMENT)
+    body = run.model.body
+    states = [body.encoder(ids[None])[0].mean(0) for ids in run.read(REPLY, POST)[0]]
+    memory = (torch.stack(states) + body.table[:2])[None]  # the parent first
+    _, maps = body.decoder(idx[None], need_weights=True, memory=memory)
+    expected = torch.stack([weights.flip(-1) for _, weights in maps])[:, 0]
+    assert np.allclose(cross.weights, expected, atol=1e-5)
+
+
+# ---------------------------------------------------------------------------- what the user is told
+
+
+def test_unknown_words_and_cuts_are_told(make, figures_drawn):
+    folder = make(block_size=6)
+    out = succeed(call("attention_maps", folder, text=["this zorg is a qwx", LONG])).out
+    assert "note: unknown words, read as [UNK]: zorg qwx us" in out
+    assert "note: 1 of 2 texts are cut to 6 tokens" in out
+    assert load_run(folder).attention(LONG).words[-1].endswith(" …")
+
+
+@pytest.mark.parametrize(
+    "argv, message",
+    [
+        (("RUN", "nowhere"), "nowhere"),
+        (("RUN", "--layer", "3"), "--layer 3: the runs have layers 1 to 2"),
+        (("RUN", "--head", "9"), "--head 9: the runs have heads 1 to 2"),
+        (("RUN", "--head", "1", "--mean"), "--mean: is of all heads"),
+        (("RUN", "--text", "[EOS]"), "contains no words"),
+        (("RUN", "RUN", "RUN", "--html"), "--html: compares at most two runs"),
+        (("RUN", "RUN"), "give 2 different names"),
+        (("RUN", "--labels", "a,b"), "--labels a,b: give 1 different names"),
+        ((), "give the folder of a run"),
+    ],
+)
+def test_mistakes_are_told(make, figures_drawn, argv, message):
+    folder = make("mlm")
+    fails(call("attention_maps", *(arg.replace("RUN", str(folder)) for arg in argv)), message)
+    assert not figures_drawn
+
+
+def test_the_texts_shown_for_toy_have_no_unknown_word():
+    known = train_tokenizer("word", data.load("toy").texts())
+    assert all(UNK not in known.encode(text).ids for text in attention_maps.TOY_TEXTS)
+    assert any(UNK in known.encode(text).ids for text in attention_maps.TEXTS)
+
+
+# ---------------------------------------------------------------------------- pages and options
+
+
+def test_a_page_and_the_weights_of_each_text(make, figures_drawn, tmp_path):
+    run, out = make(pos="alibi"), tmp_path / "maps"
+    argv = ("--text", SHORT, "--text", "we will read", "--html", "--save-weights", "--out", out)
+    told = succeed(call("attention_maps", run, *argv)).out
+    for number, text in enumerate((SHORT, "we will read"), 1):
+        path = out / f"attention-{number}-{text.replace(' ', '-')}-run.html"
+        assert f"open {path} in a browser" in told
+        assert f"<title>{text}" in path.read_text(encoding="utf-8")
+    view = load_run(run).attention("we will read")
+    with np.load(out / "map-2-we-will-read-run.npz") as arrays:
+        assert arrays["queries"].tolist() == arrays["keys"].tolist() == view.words
+        for name in ("weights", "content", "position"):
+            assert np.allclose(arrays[name], getattr(view, name), atol=1e-5), name
+
+
+def test_titles_labels_and_means(make, figures_drawn):
+    runs = [make(name=name, pos="rope") for name in "ab"]
+    argv = ("--text", SHORT, "--mean", "--no-bos", "--scale", "linear", "--numbers")
+    succeed(call("attention_maps", *runs, *argv, "--labels", "first run, second"))
+    ((name, figure),) = figures_drawn
+    assert name == "map-1-this-is-a-small-sentence-mean-first-run-second.png"
+    assert {"first run", "second"} == {text.get_text().split("\n")[0] for text in figure.texts}
+    titles = [axis.get_title() for axis in figure.axes if axis.get_title()]
+    assert titles == ["layer 1, mean of heads", "layer 2, mean of heads"] * 2

@@ -1,0 +1,261 @@
+"""lab.load_run: what a trained run tells in Python, against the model called by hand."""
+
+import html
+import math
+
+import matplotlib
+import matplotlib.image
+import numpy as np
+import pytest
+import torch
+
+import data
+from data.files import UserError
+from data.tokenizer import BOS, MASK, SPECIAL
+from lab import load_run
+from model import POSITIONS
+
+N_SPECIAL = len(SPECIAL)
+TEXT = "this is a small sentence"
+THREAD = ("this is a small sentence", "we will read", "this [MASK] is small")
+
+
+def ids_of(run, text):
+    return torch.tensor([[BOS, *run.tokenizer.encode(text, add_special_tokens=False).ids]])
+
+
+def softmax(scores):
+    scores = np.exp(scores - scores.max(-1, keepdims=True))
+    return scores / scores.sum(-1, keepdims=True)
+
+
+def test_a_run_is_described(make):
+    run = load_run(make("mlm", pos="alibi", alibi="one-sided", window=4))
+    run.config["flags"]["data"] = "a/b"
+    told = "masked LM, ALiBi (one-sided), window 4, trained on b"
+    assert repr(run) == f"<{run.folder}: {told}>"
+    run.weights_of = "step 3"
+    assert run.describe() == f"{told}, step 3"
+
+
+# ---------------------------------------------------------------------------- attention
+
+
+@pytest.mark.parametrize("kind", ["lm", "mlm", "classifier"])
+@pytest.mark.parametrize("pos", POSITIONS)
+def test_content_and_position_make_the_weights(make, kind, pos):
+    run = load_run(make(kind, pos=pos, window=4))
+    attention = run.attention(TEXT)
+    assert attention.words == ["[BOS]", *TEXT.split()] == attention.keys
+    assert attention.weights.shape == (2, 2, 6, 6)
+    position = 0 if attention.position is None else attention.position
+    assert np.allclose(softmax(attention.content + position), attention.weights, atol=1e-6)
+    _, maps = run.model.body(ids_of(run, TEXT), need_weights=True)
+    assert np.allclose(attention.weights, torch.stack(maps)[:, 0].numpy(), atol=1e-6)
+    i, j = np.indices((6, 6))
+    seen = (abs(i - j) < 4) & ((j <= i) | (kind != "lm"))
+    assert np.array_equal(np.isfinite(attention.content[0, 0]), seen)
+    assert np.array_equal(np.isnan(attention.shown()[0, 0]), ~seen)
+
+
+def test_what_alibi_adds_is_its_bias(make):
+    attention = load_run(make(pos="alibi")).attention(TEXT)
+    for slope, bias in zip([2**-4, 2**-8], attention.position[0]):  # of two heads
+        for (i, j), found in np.ndenumerate(bias):
+            assert found == pytest.approx(-slope * (i - j) if j <= i else -math.inf)
+
+
+def test_what_rotation_adds_vanishes_at_distance_0(make):
+    position = load_run(make("mlm", pos="rope")).attention(TEXT).position
+    assert np.abs(np.diagonal(position, axis1=2, axis2=3)).max() < 1e-5 < np.abs(position).max()
+
+
+def test_an_encoding_of_ones_own_is_taken_apart_and_drawn(make, monkeypatch):
+    class Shift(POSITIONS["nope"]):
+        """A bias that reads the content."""
+
+        label, reads_content = "shift", True
+
+        def bias(self, q, k, i, j):
+            return q.mean(-1, keepdim=True) * (i[:, None] - j)
+
+    monkeypatch.setitem(POSITIONS, "shift", Shift)
+    attention = load_run(make("mlm", pos="shift")).attention(TEXT)
+    scores = attention.content + attention.position
+    assert np.allclose(softmax(scores), attention.weights, atol=1e-5)
+    assert np.abs(np.diagonal(attention.position, axis1=2, axis2=3)).max() < 1e-6
+
+
+@pytest.mark.parametrize("script, texts", [("train_seq2seq", ["we [MASK] work"]), (None, THREAD)])
+def test_some_runs_have_three_attentions(make, finished, script, texts):
+    folder = finished(f"beyond.{script}") if script else make("thread", pos="alibi")
+    parts = load_run(folder).attention(*texts)
+    assert list(parts) == ["encoder", "decoder", "cross"]
+    assert parts["cross"].words == parts["decoder"].words != parts["cross"].keys
+    assert parts["cross"].position is None
+    for attention in parts.values():
+        assert attention.title == texts[-1]
+        position = 0 if attention.position is None else attention.position
+        assert np.allclose(softmax(attention.content + position), attention.weights, atol=1e-5)
+
+
+def test_pictures_of_positions_show_what_the_model_adds(make, maps_of):
+    bias = maps_of(load_run(make(pos="alibi")).positions())["bias of head 1"]
+    assert bias[2, 0] == -(2**-4) * 2 and bias.mask[0, 1]
+    run = load_run(make(name="learned"))
+    vectors, (shown, products) = (
+        run.half.positions.vectors.weight,
+        maps_of(run.positions()).values(),
+    )
+    assert np.array_equal(shown, vectors) and np.allclose(products, vectors @ vectors.T, atol=1e-6)
+    _, products = maps_of(load_run(make(name="rope", pos="rope")).positions()).values()
+    assert np.allclose(products.diagonal(), 1, atol=1e-5) and products[0, 5] < 0.99
+    assert np.allclose(products[:-1, :-1], products[1:, 1:], atol=1e-5)  # only distances count
+
+
+def test_heatmaps_of_one_head_and_of_the_mean(make, maps_of, tmp_path):
+    before = matplotlib.rcParams.copy()
+    attention = load_run(make(pos="rope")).attention(TEXT)
+    figure = attention.plot(layer=2, head=1, numbers=True, scale="linear", title="Mine")
+    drawn = maps_of(figure)["layer 2, head 1"]
+    assert np.allclose(drawn.filled(0), attention.weights[1, 0])
+    shown = [text.get_text() for axis in figure.axes for text in axis.texts if text.get_text()]
+    assert len(shown) == 21 and f"{attention.weights[1, 0, 5, 0]:.2f}".lstrip("0") in shown
+    assert figure.texts[0].get_text() == "Mine"
+    figure.savefig(tmp_path / "head.png")
+    height, width, _ = matplotlib.image.imread(tmp_path / "head.png").shape
+    assert height > 200 and width > 200  # of the whole figure, whose canvas is one inch
+    assert figure._repr_png_()[1:4] == b"PNG"
+    mean = maps_of(attention.plot(layer=1, mean=True, bos=False))["layer 1, mean of heads"]
+    assert np.allclose(mean.filled(0), attention.weights[0].mean(0)[1:, 1:])
+    assert matplotlib.rcParams.copy() == before
+
+
+def test_the_mean_of_heads_counts_keys_that_a_head_may_not_see(make, maps_of):
+    run = load_run(make("mlm", pos="alibi", alibi="one-sided"))
+    shown = maps_of(run.attention(TEXT).plot(layer=1, mean=True))["layer 1, mean of heads"]
+    assert np.allclose(shown.filled(0).sum(-1), 1, atol=1e-5)
+
+
+def test_a_page_is_shown_in_a_notebook_and_written(make, tmp_path):
+    attention = load_run(make(pos="alibi")).attention('this is "small" & <b>')
+    page = attention.html(tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    frame = page._repr_html_()
+    assert frame.startswith("<iframe srcdoc=") and frame.count("<") == 2  # the rest is escaped
+    assert html.unescape(frame.split('"')[1]) == text
+
+
+# ---------------------------------------------------------------------------- without a head
+
+
+def test_without_a_head_nothing_reads_its_output(make):
+    run = load_run(make("mlm"))
+    whole = run.losses(TEXT)
+    with run.without_head(2, 1) as off:
+        found = off.losses(TEXT)
+        with run.without_head(1, 2):
+            assert run.losses(TEXT) != found
+        assert run.losses(TEXT) == found != whole
+    assert run.losses(TEXT) == whole
+    run.model.body.blocks[1].attention.out.weight[:, :8] = 0
+    expected = [loss for _, loss in run.losses(TEXT)]
+    assert [loss for _, loss in found] == pytest.approx(expected, abs=1e-5)
+
+
+def test_heads_of_a_part_are_switched_off(make):
+    run = load_run(make("thread"))
+    whole = run.fill(*THREAD)
+    for part in ("encoder", "decoder", "cross"):
+        with run.without_head(1, 1, part):
+            assert run.fill(*THREAD) != whole
+
+
+# ---------------------------------------------------------------------------- words and numbers
+
+
+def test_perplexity_is_that_of_the_training_script(finished, corpus):
+    run, sets = load_run(finished("train_lm")), data.load(str(corpus)).tests
+    for name, lines in sets.items():
+        text = "\n".join(lines)
+        assert run.perplexity(text) == pytest.approx(run.result[f"perplexity/{name}"], rel=1e-5)
+    words, losses = zip(*run.losses(text))
+    assert math.exp(sum(losses) / len(losses)) == pytest.approx(run.perplexity(text))
+    assert run.metrics[-1]["step"] == 8
+
+
+def test_masked_losses_are_those_of_one_mask_at_a_time(make):
+    run = load_run(make("mlm", pos="alibi"))
+    ids = ids_of(run, TEXT)
+    for place, (word, loss) in enumerate(run.losses(TEXT), 1):
+        masked = ids.clone()
+        masked[0, place] = MASK
+        expected = -run.model(masked)[0, place].log_softmax(-1)[ids[0, place]]
+        assert word == TEXT.split()[place - 1] and loss == pytest.approx(expected.item(), rel=1e-4)
+    assert len(run.losses(f"{20 * TEXT} \n\n {TEXT}")) == 86  # more than a block, and two lines
+
+
+def test_next_words_are_the_models(make):
+    run = load_run(make(pos="rope"))
+    shares = run.model(ids_of(run, TEXT))[0, -1, N_SPECIAL:].softmax(-1)
+    found = run.next_words(TEXT, n=4)
+    for (word, share), expected in zip(found, shares.sort(descending=True).values[:4]):
+        assert share == pytest.approx(expected.item(), rel=1e-4)
+        assert run.tokenizer.id_to_token(N_SPECIAL + int((shares - share).abs().argmin())) == word
+    assert sum(share for _, share in run.next_words(TEXT, n=10**6)) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("n", [4, 10**6])
+def test_masks_are_filled_as_by_hand(make, n):
+    run, text = load_run(make("mlm")), "this [MASK] a small [MASK] ."
+    ids = ids_of(run, text)
+    for found, logits in zip(run.fill(text, n=n), run.model(ids)[ids == MASK], strict=True):
+        shares, order = logits[N_SPECIAL:].softmax(-1).sort(descending=True)
+        words = [run.tokenizer.id_to_token(N_SPECIAL + int(i)) for i in order[:n]]
+        assert found == list(zip(words, map(pytest.approx, shares.tolist())))
+
+
+def test_classes_and_features_are_the_models(make, capsys):
+    run = load_run(make("classifier", block_size=4))
+    ids = ids_of(run, TEXT)[:, :4]
+    shares = run.model(ids)[0].softmax(-1).tolist()
+    for classes in ("ba", "ab"):  # in one of them the first is not the likeliest
+        run.config["classes"] = list(classes)
+        (found,) = run.classify(TEXT)
+        assert found == pytest.approx(dict(zip(classes, shares)))
+        assert list(found.values()) == sorted(shares, reverse=True)
+    assert "1 of 1 texts are cut to 4 tokens" in capsys.readouterr().out
+    run.model.pool = ["max"]
+    assert np.allclose(run.embed(TEXT), run.model.features(ids).numpy(), atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["lm", "mlm"])
+def test_vectors_of_texts_are_means_without_padding(make, kind):
+    run = load_run(make(kind))
+    for vector, text in zip(run.embed("this is", TEXT), ("this is", TEXT)):
+        assert np.allclose(vector, run.model.body(ids_of(run, text))[0].mean(0), atol=1e-5)
+
+
+REFUSED = [  # a kind of run, what it is asked, and the message
+    ("mlm", lambda run: run.next_words(TEXT), "a masked LM cannot .*train_lm.py"),
+    ("lm", lambda run: run.fill(TEXT), "a causal LM cannot .*train_mlm.py"),
+    ("mlm", lambda run: run.translate(TEXT), "cannot .*beyond.train_seq2seq --task translate"),
+    ("mlm", lambda run: run.losses("we [MASK]"), "without .MASK."),
+    ("classifier", lambda run: run.classify("a", ""), "contains no words"),
+    ("mlm", lambda run: run.fill("a [MASK]", "another [MASK]"), "give one text"),
+    ("lm", lambda run: run.positions(), "has no position encoding"),
+    ("lm", lambda run: run.attention(TEXT * 6).plot(numbers=True), "maps of 12 tokens, .* 26"),
+]
+
+
+@pytest.mark.parametrize("kind, ask, told", REFUSED)
+def test_what_a_run_cannot_do_is_refused(kind, ask, told, make):
+    run = load_run(make(kind, pos="nope"))
+    with pytest.raises(UserError, match=told):
+        ask(run)
+
+
+def test_a_tilde_is_the_home_folder(make, monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    make(name="mine")
+    assert load_run("~/mine").folder == tmp_path / "mine"

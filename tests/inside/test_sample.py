@@ -1,0 +1,155 @@
+"""Sampling: filled masks, continuations, classes, several texts, and threads."""
+
+import io
+import re
+
+import pytest
+import torch
+from helpers import call, fails, succeed
+
+from data.tokenizer import SPECIAL
+from lab import load_run
+from lab.inside.answers import next_words, write
+
+N_SPECIAL = len(SPECIAL)
+TEXT = "this is a small sentence"
+THREAD = ["the people of the world", "we will work with us", "this [MASK] is a world"]
+
+
+@pytest.mark.parametrize("words", ["word", "bpe"])
+def test_masks_from_the_command_line(make, words):
+    folder = make("mlm", words, block_size=20)
+    ask = ("--text", "this [MASK] small [MASK] qwx", "--top-k", 3)
+    out = succeed(call("sample", folder, *ask)).out
+    lines = out.splitlines()
+    tables = lines[:-1] if words == "bpe" else lines[1:-1]
+    assert ("note: unknown words, read as [UNK]: qwx" in out) == (words == "word")
+    assert tables[0] == "mask 1" and tables[4] == "mask 2" and len(tables) == 8
+    assert all(re.match(r"  +\d+\.\d%  ", line) for line in tables[1:4] + tables[5:])
+    first, second = (tables[i].split("%  ")[1] for i in (1, 5))
+    if words == "word":
+        assert lines[-1] == f"this {first} small {second} qwx"
+    else:
+        assert lines[-1] == f"this{first} small{second} qwx".replace("␣", " ")
+
+
+# ---------------------------------------------------------------------------- continuations
+
+
+@pytest.mark.parametrize("build", [{}, {"members": 2}])
+def test_a_text_is_written_word_by_word(make, build):
+    run = load_run(make(pos="alibi", build=build))
+    ((ids,), _) = run.read(TEXT)
+    expected = ids
+    for _ in range(6):
+        word, _ = next_words(run.model, expected, temperature=0)
+        expected = torch.cat([expected, word])
+    assert write(run.model, ids, 6, 0, None, None).tolist() == expected.tolist()
+
+
+def test_learned_positions_see_the_last_block_only(make):
+    for pos in ("learned", "nope"):
+        run = load_run(make(name=pos, pos=pos, block_size=5))
+        V = run.tokenizer.get_vocab_size()
+        ids = torch.randint(N_SPECIAL, V, (12,))
+        changed = ids.clone()
+        changed[0] = ids[0] % (V - N_SPECIAL) + N_SPECIAL  # another word
+        shares = [next_words(run.model, text, 1.0, 9)[1] for text in (ids, changed)]
+        assert torch.equal(*shares) == (pos == "learned")
+
+
+def test_the_same_seed_writes_the_same_text(make):
+    ask = (make(), "--text", "this is ", "--tokens", 15, "--temperature", 1.5)
+    first = succeed(call("sample", *ask)).out
+    assert first == call("sample", *ask).out != call("sample", *ask, "--seed", 1).out
+    texts = re.split(r"--- sample \d\n", first)[1:]
+    assert len(texts) == 3 == len(set(texts)) and all(text.startswith("this is") for text in texts)
+    one = call("sample", *ask, samples=1).out
+    assert first.startswith(one)  # more samples do not change the first
+
+
+def test_gaps_are_filled_and_sentences_translated(finished):
+    run = load_run(finished("beyond.train_seq2seq"))
+    for filled in run.sample("we want [MASK] today .", n=2):
+        assert filled.startswith("we want ") and filled.endswith("today .".replace(" .", "."))
+        assert "[MASK]" not in filled
+    folder = finished("beyond.train_seq2seq", "--task", "translate")
+    out = succeed(call("sample", folder, text="we want peace today .", samples=1)).out
+    assert out.startswith("--- most likely words\n") and out.count("---") == 2
+
+
+# ---------------------------------------------------------------------------- several texts
+
+
+def test_every_text_has_an_answer_that_says_which(make, tmp_path):
+    folder = make("mlm", block_size=20)
+    texts = ["this [MASK] a", "we [MASK] work", "the [MASK]"]
+    path = tmp_path / "texts.txt"
+    path.write_text("\n" + texts[2] + "\n\n", encoding="utf-8")
+    told = call("sample", folder, "--text", texts[0], "--text", texts[1], "--file", path).out
+    alone = [call("sample", folder, "--text", text).out for text in texts]
+    answers = [f"\ntext {i}: {text}\n{out}" for i, (text, out) in enumerate(zip(texts, alone), 1)]
+    table = folder / "answers.tsv"
+    assert told == "".join(answers) + f"table of the answers: {table}\n"
+    header, *rows = [line.split("\t") for line in table.read_text(encoding="utf-8").splitlines()]
+    assert header == ["text", "answer 1"]
+    assert rows == [[text, out.splitlines()[-1]] for text, out in zip(texts, alone)]
+
+
+def test_texts_from_standard_input(make, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("this is\n\nthe world\n"))
+    done = succeed(call("sample", make("classifier"), "--file", "-"))
+    assert re.findall(r"%  [ab]  (.*)", done.out) == ["this is", "the world"]
+
+
+def test_labelled_rows_are_scored(make, tmp_path):
+    folder, path = make("classifier"), tmp_path / "rows.tsv"
+    rows = [("a", "this is"), ("b", "the world"), ("b", "we will work")]
+    path.write_text("".join(f"{label}\t{text}\n" for label, text in rows), encoding="utf-8")
+    out = succeed(call("sample", folder, "--file", path, "--table", tmp_path / "table.tsv")).out
+    answers = load_run(folder).classify(*(text for _, text in rows))
+    right = sum(next(iter(answer)) == label for answer, (label, _) in zip(answers, rows))
+    assert f"accuracy {right / 3:.1%} on 3 labelled rows" in out
+    header, *lines = (tmp_path / "table.tsv").read_text(encoding="utf-8").splitlines()
+    assert header.split("\t") == ["text", "gold", "predicted", "a", "b"]
+    for line, (label, text), answer in zip(lines, rows, answers):
+        cells = line.split("\t")
+        assert cells[:3] == [text, label, next(iter(answer))]
+        assert list(map(float, cells[3:])) == pytest.approx([answer["a"], answer["b"]], abs=1e-6)
+    path.write_text("c\tthis is\n", encoding="utf-8")
+    fails(call("sample", folder, "--file", path), "unknown label 'c'")
+
+
+def test_the_comment_of_a_thread_is_filled_given_its_ancestors(make):
+    folder = make("thread", build={"n_ancestors": 1})
+    out = succeed(call("sample", folder, text=THREAD, top_k=3)).out
+    words = [line.split()[-1] for line in out.splitlines() if "%" in line]
+    assert len(words) == 3
+    assert out.splitlines()[-1] == THREAD[2].replace("[MASK]", words[0])
+    alone, given = (load_run(folder).fill(*texts) for texts in (THREAD[2:], THREAD[1:]))
+    assert alone != given == load_run(folder).fill(*THREAD)  # only the nearest ancestor is read
+
+
+FILES = {"blank.txt": b" \n\n", "latin.txt": b"one\ncaf\xe9\n", "late.txt": b"this [MASK]\nthis\n"}
+
+
+@pytest.mark.parametrize(
+    "kind, argv, message",
+    [
+        ("mlm", ("--text", TEXT), "no [MASK] found"),
+        ("lm", ("--text", "this [MASK]"), "runs of train_mlm.py"),
+        ("classifier", ("--text", " "), "contains no words"),
+        ("classifier", (), "--text: give a text"),
+        ("mlm", ("--text", "[MASK] " * 40), "learned positions end at 31; shorten it"),
+        ("lm", ("--text", TEXT, "--temperature", "-1"), "--temperature -1.0: must be at least 0"),
+        ("mlm", ("--file", "blank.txt"), "blank.txt"),
+        ("mlm", ("--file", "latin.txt"), "latin.txt:2: not UTF-8 (byte 0xe9); save the file as"),
+        ("mlm", ("--file", "late.txt"), "text 'this': no [MASK] found"),
+        ("mlm", ("--file", "no.txt"), "no.txt"),
+    ],
+)
+def test_mistakes_are_told(kind, argv, message, make, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, content in FILES.items():
+        (tmp_path / name).write_bytes(content)
+    fails(call("sample", make(kind), *argv), message)

@@ -1,0 +1,40 @@
+"""Reading token by token: the same states and the same words as reading the whole text anew."""
+
+from itertools import product
+
+import pytest
+import torch
+
+from model import POSITIONS, Config, Decoder, LanguageModel
+from nets.cached import CachedReader
+from nets.seq2seq import EncoderDecoder, generate
+
+SIZES = dict(vocab_size=40, block_size=12, n_layer=2, n_head=4, n_embd=32, init_std=0.4)
+
+
+def make(body, **more):
+    torch.manual_seed(0)
+    return LanguageModel(body(Config(**SIZES | more))).eval()
+
+
+@pytest.mark.parametrize("pos, window, norm_first", list(product(POSITIONS, (0, 3), (True, False))))
+def test_states_are_those_of_the_whole_text(pos, window, norm_first):
+    body = make(Decoder, pos=pos, window=window, norm_first=norm_first).body
+    idx = torch.randint(5, 40, (3, 12))
+    reader, expected = CachedReader(body), body(idx)
+    parts = [reader.read(part) for part in idx.split((4, 1, 1, 5, 1), dim=1)]
+    torch.testing.assert_close(torch.cat(parts, dim=1), expected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("pos", POSITIONS)
+def test_translations_are_those_written_without_a_cache(pos):
+    model = make(EncoderDecoder, pos=pos)
+    source = torch.randint(5, 40, (3, 7))
+    mask = torch.arange(7) < torch.tensor([[7], [4], [5]])
+    found = generate(model, source, mask, 10)
+    idx = torch.full((3, 1), 3)
+    for _ in range(found.size(1)):
+        logits = model(idx, source=source, source_mask=mask)[:, -1].clone()
+        logits[:, :4] = -torch.inf
+        idx = torch.cat([idx, logits.argmax(-1, keepdim=True)], dim=1)
+    assert found.tolist() == idx[:, 1:].tolist()

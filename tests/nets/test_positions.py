@@ -1,0 +1,199 @@
+"""Position encodings against their formulas, and their effect on a model."""
+
+import math
+
+import pytest
+import torch
+from helpers import tiny_model
+from torch import nn
+
+from model import POSITIONS, ALiBi, Config, Decoder, Encoder, NoPE, alibi_slopes, sinusoids
+from nets.positions import rotate
+
+FORMS = ("causal", *ALiBi.FORMS)
+LOG2_SLOPES = {  # exponents of two, as the authors' code gives them
+    1: [-8],
+    2: [-4, -8],
+    4: [-2, -4, -6, -8],
+    6: [-2, -4, -6, -8, -1, -3],
+    8: [-1, -2, -3, -4, -5, -6, -7, -8],
+    12: [-1, -2, -3, -4, -5, -6, -7, -8, -0.5, -1.5, -2.5, -3.5],
+}
+
+
+def tiny(pos, body=Encoder, **more):
+    return tiny_model(body, pos=pos, n_ffn=0, init_std=0.5, n_head=4, **more).body
+
+
+def alibi(form, n_head, T):
+    config = Config(n_head=n_head, n_embd=24, alibi="offset" if form == "causal" else form)
+    t = torch.arange(T)
+    return ALiBi(config, causal=form == "causal").bias(None, None, t, t)[0]
+
+
+@pytest.mark.parametrize("C", [2, 6, 16])
+def test_every_entry_of_the_sinusoids_is_the_formula(C):
+    table = sinusoids(torch.arange(40), C)
+    for t in range(40):
+        for i in range(0, C, 2):
+            angle = t / 10000 ** (i / C)
+            assert table[t, i].item() == pytest.approx(math.sin(angle), abs=1e-5)
+            assert table[t, i + 1].item() == pytest.approx(math.cos(angle), abs=1e-5)
+
+
+def test_sinusoids_meet_words_scaled_by_the_root_of_the_width():
+    model, idx = tiny("sinusoidal"), torch.tensor([[9, 4, 11]])
+    _, (x, *_) = model(idx, need_states=True)
+    expected = 4.0 * model.embedding.weight[idx] + sinusoids(torch.arange(3), 16)
+    torch.testing.assert_close(x, expected)
+
+
+@pytest.mark.parametrize("n_head", LOG2_SLOPES)
+def test_slopes_are_those_of_the_authors(n_head):
+    assert alibi_slopes(n_head).log2().tolist() == pytest.approx(LOG2_SLOPES[n_head])
+
+
+def bias_by_entry(form, h, n_head, i, j):
+    """Return what head h adds to the score of query i and key j, without the causal mask."""
+    if form == "one-sided":
+        sees = j <= i if h < n_head // 2 else j >= i
+        m = 2 ** LOG2_SLOPES[n_head // 2][h % (n_head // 2)]
+        return -m * abs(i - j) if sees else -math.inf
+    m = 2 ** LOG2_SLOPES[n_head][h]
+    return -m * (abs(i - j) - (0.5 if form == "offset" and j > i else 0))
+
+
+@pytest.mark.parametrize("n_head", [2, 4, 8, 12])
+@pytest.mark.parametrize("form", FORMS)
+def test_every_entry_of_the_bias_is_the_formula(form, n_head):
+    T = 6
+    expected = [
+        [[bias_by_entry(form, h, n_head, i, j) for j in range(T)] for i in range(T)]
+        for h in range(n_head)
+    ]
+    torch.testing.assert_close(alibi(form, n_head, T), torch.tensor(expected))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_alibi_enters_every_layer_unscaled_before_the_softmax(form):
+    body, T = Decoder if form == "causal" else Encoder, 9
+    model = tiny("alibi", body, alibi="offset" if form == "causal" else form)
+    for block in model.blocks:  # with q and k zero, the scores are the bias alone
+        nn.init.zeros_(block.attention.qkv.weight)
+    _, maps = model(torch.randint(5, 30, (1, T)), need_weights=True)
+    scores = alibi(form, 4, T)
+    if form == "causal":
+        scores = scores + torch.full((T, T), -math.inf).triu(1)
+    for weights in maps:
+        torch.testing.assert_close(weights[0], scores.softmax(-1))
+
+
+def angles(T, D):
+    return torch.tensor([[t * 10000 ** (-2 * i / D) for i in range(D // 2)] for t in range(T)])
+
+
+def test_rotary_multiplies_by_complex_numbers_of_length_one():
+    x, phi = torch.randn(2, 3, 5, 8), angles(5, 8)
+    turned = torch.complex(x[..., :4], x[..., 4:]) * torch.polar(torch.ones_like(phi), phi)
+    torch.testing.assert_close(rotate(x, phi), torch.cat([turned.real, turned.imag], -1))
+
+
+def test_the_model_rotates_q_and_k_by_these_angles():
+    model, idx = tiny("rope", n_layer=1), torch.randint(5, 30, (1, 7))
+    _, (weights,) = model(idx, need_weights=True)
+    block = model.blocks[0]
+    qkv = block.attention.qkv(block.norm1(model.embedding(idx)))
+    q, k, _ = qkv.view(7, 3, 4, 4).permute(1, 2, 0, 3)  # (H, T, D)
+    q, k = rotate(q[None], angles(7, 4))[0], rotate(k[None], angles(7, 4))[0]
+    scores = q @ k.transpose(1, 2) / 2  # sqrt(D) = 2
+    torch.testing.assert_close(weights[0], scores.softmax(-1))
+
+
+# ---------------------------------------------------------------------------- every encoding
+
+
+@pytest.mark.parametrize("pos", POSITIONS)
+def test_only_nope_ignores_the_order_of_an_encoders_input(pos):
+    model, idx = tiny(pos), torch.randperm(25)[None, :9] + 5
+    order = torch.randperm(9, generator=torch.Generator().manual_seed(1))
+    difference = (model(idx)[:, order] - model(idx[:, order])).abs().max().item()
+    assert difference < 1e-5 if pos == "nope" else difference > 1e-2
+
+
+@pytest.mark.parametrize("pos", POSITIONS)
+def test_an_encoding_that_ends_does_so_at_the_block_size(pos):
+    model, idx = tiny(pos), torch.randint(5, 30, (1, 13))  # one more than block_size
+    assert model(idx[:, :12]).shape == (1, 12, 16)
+    if POSITIONS[pos].ends:
+        with pytest.raises(ValueError, match="block_size=12, got 13"):
+            model(idx)
+    else:
+        assert model(idx).isfinite().all()
+
+
+@pytest.mark.parametrize("body", [Encoder, Decoder])
+@pytest.mark.parametrize("pos", POSITIONS)
+def test_given_positions_are_those_that_count(pos, body):
+    model, idx = tiny(pos, body), torch.randint(5, 30, (2, 9))
+    t = torch.arange(9)
+    torch.testing.assert_close(model(idx, at=t), model(idx))
+    torch.testing.assert_close(model(idx, at=t.expand(2, -1)), model(idx))
+    gaps = torch.tensor([0, 1, 2, 3, 5, 6, 8, 10, 11])
+    assert (model(idx, at=gaps) - model(idx)).abs().max() > 1e-3 or pos == "nope"
+
+
+@pytest.mark.parametrize(
+    "wrong, message",
+    [
+        (dict(pos="rope", n_embd=18, n_head=2), "even"),
+        (dict(pos="sinusoidal", n_embd=15, n_head=3), "even"),
+        (dict(pos="alibi", alibi="one-sided", n_embd=15, n_head=3), "even"),
+        (dict(n_embd=10, n_head=3), "n_head must divide"),
+        (dict(pos="rotary"), "pos must be one of"),
+    ],
+)
+def test_a_config_that_an_encoding_cannot_use_is_refused(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        tiny_model(**wrong)
+
+
+def test_a_new_encoding_is_one_class(monkeypatch):
+    """The example of nets/positions.py: a trained bias per head and distance."""
+
+    class Distances(NoPE):
+        label, color = "bias per distance", "#AA3377"
+
+        def __init__(self, config, causal):
+            super().__init__(config, causal)
+            self.table = nn.Embedding(2 * 32 + 1, config.n_head)
+
+        def bias(self, q, k, i, j):
+            d = (i[..., :, None] - j[..., None, :]).clamp(-32, 32)
+            bias = self.table(d + 32).movedim(-1, -3)
+            return bias.view(-1, *bias.shape[-3:])
+
+        def flex(self):
+            return None
+
+    monkeypatch.setitem(POSITIONS, "distances", Distances)
+    model, idx = tiny_model(Decoder, pos="distances", init_std=0.5), torch.randint(5, 30, (2, 9))
+    model.loss(idx, idx).backward()
+    assert model.body.positions.table.weight.grad.abs().sum() > 0
+    h, maps = model.body(idx, need_weights=True)
+    torch.testing.assert_close(model.body(idx), h)
+    assert maps[0].triu(1).abs().max() == 0
+
+
+def test_a_bias_may_read_the_content(monkeypatch):
+    class Keys(NoPE):
+        reads_content = True
+
+        def bias(self, q, k, i, j):
+            return k.sum(-1)[:, :, None].expand(-1, -1, q.size(2), -1)  # (B, H, T, S)
+
+    monkeypatch.setitem(POSITIONS, "keys", Keys)
+    model, plain = (tiny_model(Decoder, pos=pos, init_std=0.5).body for pos in ("keys", "nope"))
+    idx = torch.randint(5, 30, (2, 9))
+    h, maps = model(idx, need_weights=True)
+    torch.testing.assert_close(model(idx), h)
+    assert (h - plain(idx)).abs().max() > 1e-2 and maps[0].triu(1).abs().max() == 0

@@ -1,0 +1,220 @@
+"""RoBERTa against transformers: equal states and logits of random tiny models, in and out."""
+
+import os
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported: nothing may ask a network
+
+from helpers import call, succeed
+from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers, processors, trainers
+from tokenizers.models import BPE
+
+from beyond.export import export_roberta
+from data.batching import pad, sentences
+from data.files import UserError, write_json
+from data.tokenizer import BOS, EOS, MASK, SPECIAL, train_tokenizer
+from lab.load import read_metrics, read_result, read_run
+from model import Config, Encoder, LanguageModel
+from nets.roberta import OURS, load_roberta
+
+transformers = pytest.importorskip("transformers", reason="the extra beyond is not installed")
+transformers.utils.logging.set_verbosity_error()
+transformers.utils.logging.disable_progress_bar()
+
+WORDS = ["hope and change matter, my friends", "a thousand points of light, a prudent gulf"]
+TEXTS = ["hope and <mask> matter", "the ranch", "a thousand points of light <mask> a gulf."]
+
+
+def trained_tokenizer():
+    """Train a byte-level BPE tokenizer with special tokens where RoBERTa has them."""
+    tokenizer = Tokenizer(BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    special, letters = ["<s>", "<pad>", "</s>", "<unk>"], pre_tokenizers.ByteLevel.alphabet()
+    how = dict(special_tokens=special, initial_alphabet=letters, show_progress=False)
+    tokenizer.train_from_iterator(WORDS, trainers.BpeTrainer(vocab_size=300, **how))
+    tokenizer.add_special_tokens([AddedToken("<mask>", special=True, lstrip=True)])
+    ends = ("</s>", 2), ("<s>", 0)
+    tokenizer.post_processor = processors.RobertaProcessing(*ends, add_prefix_space=False)
+    return tokenizer
+
+
+def write_folder(folder, cls="RobertaForMaskedLM", more_rows=0, **config):
+    """Write a folder with save_pretrained; return its model, whose weights are all random."""
+    tokenizer = trained_tokenizer()
+    shape = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=20)
+    shape |= dict(max_position_embeddings=50, layer_norm_eps=1e-5) | config
+    shape = transformers.RobertaConfig(vocab_size=tokenizer.get_vocab_size() + more_rows, **shape)
+    model = getattr(transformers, cls)(shape).eval()
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(std=0.3)
+    model.save_pretrained(folder)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return model
+
+
+def read_here(tokenizer, texts):
+    """Read texts as the scripts do: idx, mask (B, T)."""
+    texts = [text.replace("<mask>", "[MASK]") for text in texts]
+    return pad(sentences(tokenizer, texts, 99)[0])
+
+
+@torch.no_grad()
+def compare_models(model, tokenizer, there, folder):
+    """Check equal ids and logits of one padded batch; each side uses its own tokenizer."""
+    theirs = transformers.PreTrainedTokenizerFast(
+        tokenizer_file=str(folder / "tokenizer.json"), pad_token="<pad>", mask_token="<mask>"
+    )
+    batch = theirs(TEXTS, padding=True, return_tensors="pt", return_token_type_ids=False)
+    idx, mask = read_here(tokenizer, TEXTS)
+    names = dict(zip(OURS.values(), OURS))
+    tokens = (tokenizer.id_to_token(i) for i in range(tokenizer.get_vocab_size()))
+    to = torch.tensor([theirs.convert_tokens_to_ids(names.get(token, token)) for token in tokens])
+    assert torch.equal(mask, batch["attention_mask"].bool()) and not mask.all()
+    assert torch.equal(to[idx], batch["input_ids"])
+    expected = there(**batch).logits[..., to]
+    assert expected[mask].std() > 0.1  # else anything would be near it
+    torch.testing.assert_close(model(idx, mask)[mask], expected[mask], atol=1e-5, rtol=1e-5)
+
+
+# ---------------------------------------------------------------------------- in
+
+SHAPES = {
+    "as RoBERTa": {},
+    "four heads, two token types": {"num_attention_heads": 4, "type_vocab_size": 2},
+    "relu, a large epsilon": {"hidden_act": "relu", "layer_norm_eps": 0.1},
+    "an output of its own": {"tie_word_embeddings": False},
+    "rows that no token has": {"more_rows": 7},
+}
+
+
+@pytest.mark.parametrize("config", SHAPES.values(), ids=SHAPES)
+def test_logits_are_those_of_transformers(config, tmp_path):
+    there = write_folder(tmp_path, **config)
+    model, tokenizer = load_roberta(tmp_path)
+    assert not model.training
+    V = there.config.vocab_size - config.get("more_rows", 0)
+    assert tokenizer.get_vocab_size() == model.body.config.vocab_size == V
+    assert model.body.config.block_size == there.config.max_position_embeddings - 2
+    compare_models(model, tokenizer, there, tmp_path)
+
+
+def test_special_tokens_get_our_ids_and_others_keep_their_order(tmp_path):
+    write_folder(tmp_path)
+    _, tokenizer = load_roberta(tmp_path)
+    there = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    words = sorted(there.get_vocab().keys() - OURS.keys(), key=there.token_to_id)
+    names = [tokenizer.id_to_token(i) for i in range(tokenizer.get_vocab_size())]
+    assert names == [*SPECIAL, *words]
+    assert MASK in tokenizer.encode("hope and [MASK] matter", add_special_tokens=False).ids
+    hope = tokenizer.encode("hope", add_special_tokens=False).ids
+    assert read_here(tokenizer, ["hope"])[0][0].tolist() == [BOS, *hope, EOS]
+
+
+def test_a_folder_without_an_lm_head_has_a_body(tmp_path):
+    there = write_folder(tmp_path, cls="RobertaForSequenceClassification").roberta
+    model, tokenizer = load_roberta(tmp_path, head=False)
+    idx, mask = read_here(tokenizer, TEXTS)
+    ids = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    for row, text in enumerate(TEXTS):
+        theirs = torch.tensor([ids.encode(text).ids])
+        expected, found = there(theirs).last_hidden_state[0], model.body(idx, mask)[row, mask[row]]
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    with pytest.raises(UserError, match="no weights lm_head.*RobertaForMaskedLM"):
+        load_roberta(tmp_path)
+
+
+def test_what_cannot_be_read_is_named(tmp_path):
+    write_folder(tmp_path)
+    write_json(tmp_path / "config.json", {"kind": "mlm"})
+    with pytest.raises(UserError, match="is not a RoBERTa encoder.*--init-from"):
+        load_roberta(tmp_path)
+    with pytest.raises(UserError, match="nowhere: neither a folder nor on the hub"):
+        load_roberta(str(tmp_path / "nowhere"))
+    with pytest.raises(UserError, match="no-such-model: neither a folder nor on the hub"):
+        load_roberta("no-such-model")  # the hub is not asked here: HF_HUB_OFFLINE
+
+
+def test_a_name_is_looked_up_on_the_hub(tmp_path, monkeypatch):
+    there = write_folder(tmp_path)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda name, **_: tmp_path / name[:0])
+    model, tokenizer = load_roberta("roberta-tiny")
+    compare_models(model, tokenizer, there, tmp_path)
+
+
+def test_without_transformers_one_line_names_the_extra(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(UserError, match=r"package transformers; install .*\[beyond\]"):
+        load_roberta(tmp_path)
+
+
+# ---------------------------------------------------------------------------- out
+
+
+def random_run(tmp_path, kind="bpe", **config):
+    """Return a model with random weights and its tokenizer, as read_run would."""
+    tokenizer = train_tokenizer(kind, WORDS, 290 if kind == "bpe" else 0)
+    sizes = dict(n_layer=2, n_head=2, n_embd=16, n_ffn=20, block_size=48)
+    config = sizes | dict(norm_first=False, head="roberta") | config
+    model = LanguageModel(Encoder(Config(vocab_size=tokenizer.get_vocab_size(), **config))).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(std=0.3)
+    return SimpleNamespace(model=model, tokenizer=tokenizer, folder=tmp_path / "run")
+
+
+RELU = {"activation": "relu", "tie": False, "norm_eps": 0.1}
+
+
+@pytest.mark.parametrize("kind, config", [("word", RELU), ("bpe", {"n_head": 4, "dropout": 0.3})])
+def test_transformers_reads_what_is_written(kind, config, tmp_path):
+    run, out = random_run(tmp_path, kind, **config), tmp_path / "out"
+    export_roberta(run, out)
+    there, told = transformers.RobertaForMaskedLM.from_pretrained(out, output_loading_info=True)
+    assert not any(told.values()), told
+    compare_models(run.model, run.tokenizer, there.eval(), out)
+    theirs = transformers.AutoTokenizer.from_pretrained(out)
+    assert (theirs.pad_token, theirs.mask_token) == ("<pad>", "<mask>")
+    assert theirs.model_max_length == run.model.body.config.block_size
+    # And back: the same model, with the same ids.
+    model, tokenizer = load_roberta(out)
+    assert tokenizer.get_vocab() == run.tokenizer.get_vocab()
+    assert vars(model.body.config) == vars(run.model.body.config)
+    for (name, a), b in zip(model.named_parameters(), run.model.parameters()):
+        assert torch.equal(a, b), name
+    # without [EOS], as it was trained
+    assert torch.equal(read_here(tokenizer, TEXTS)[0], read_here(run.tokenizer, TEXTS)[0])
+    with pytest.raises(UserError, match="is not empty"):
+        export_roberta(run, out)
+
+
+NO_ROBERTA = [{"pos": "alibi"}, {"norm_first": True}, {"head": "linear"}, {"window": 3}]
+
+
+@pytest.mark.parametrize("config", [*NO_ROBERTA, {"head": "clap"}, {"zero_mask": True}])
+def test_a_run_that_is_no_roberta_is_not_written(config, tmp_path):
+    told = ", ".join(f"{name}={value}" for name, value in config.items())
+    with pytest.raises(UserError, match=rf"{told}.*--pos learned --no-norm-first --head roberta"):
+        export_roberta(random_run(tmp_path, **config), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_run_goes_out_and_in_again(finished, corpus, tmp_path):
+    argv = "--pos learned --no-norm-first --head roberta --lr 0.01".split()
+    run = finished("train_mlm", *argv)
+    done = succeed(call("beyond.export", run, out=tmp_path / "roberta"))
+    assert "AutoModelForMaskedLM.from_pretrained" in done.out
+    given = dict(init=tmp_path / "roberta", data=corpus, valid=0.2)
+    succeed(call("train_mlm", **given, steps=0, out=tmp_path / "on"))
+    expected = read_result(run)["perplexity/valid"]
+    assert read_metrics(tmp_path / "on")[0]["perplexity/valid"] == pytest.approx(expected, rel=1e-5)
+    succeed(call("train_classifier", **given, epochs=1, out=tmp_path / "frozen"))
+    frozen, encoder = read_run(tmp_path / "frozen").model.body, read_run(run).model.body
+    for a, b in zip(frozen.parameters(), encoder.parameters()):
+        torch.testing.assert_close(a, b)

@@ -1,0 +1,127 @@
+"""probe.py: what untrained models know of positions, known distributions, and its tables."""
+
+import json
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+from helpers import call, fails, succeed
+
+from model import Config, Decoder, Encoder, LanguageModel
+from studies import probe
+
+FLAGS = SimpleNamespace(steps=250, batch_size=256, lr=5e-3, seed=0)
+TINY = ("--steps", 20, "--blocks", 20, "--order-blocks", 20)
+
+
+def body(pos, kind=Decoder, init_std=0.05):
+    shape = dict(vocab_size=30, block_size=12, n_layer=2, n_head=2, n_embd=32)
+    model = LanguageModel(kind(Config(**shape, pos=pos, init_std=init_std))).body
+    return model.eval().requires_grad_(False)
+
+
+def text(n):
+    return torch.randint(5, 30, (n, 12)), torch.ones(n, 12, dtype=torch.bool)
+
+
+def scores_of_layer(model, layer, learn, judge):
+    """Return the scores of a probe trained on one text and tested on another."""
+    truth = [torch.arange(12).expand(len(idx), 12).flatten() for idx, _ in (learn, judge)]
+    states = [probe.states_of_tokens(model, *texts, [layer])[0] for texts in (learn, judge)]
+    return probe.scores(probe.fit(states[0], truth[0], 12, FLAGS), states[1], truth[1])
+
+
+@pytest.mark.parametrize(
+    "pos, knows",
+    [("learned", True), ("sinusoidal", True), ("alibi", False), ("rope", False), ("nope", False)],
+)
+def test_only_absolute_positions_are_in_the_embeddings(pos, knows):
+    scores = scores_of_layer(body(pos), 0, text(100), text(40))
+    assert scores["argmax"] < 0.5 if knows else scores["argmax"] > 3  # a random guess: 4
+    assert scores["median"] < 0.5 if knows else scores["median"] > 2.7  # the middle: 3
+    assert scores["nats"] < 0.5 if knows else scores["nats"] > 2.4  # log of 12: 2.5
+
+
+def test_without_positions_a_decoder_learns_some_an_encoder_none():
+    # With uniform attention over t tokens the first has a weight of 1/t, which tells t even in an
+    # untrained layer. In an encoder its weight is always 1/12.
+    after = {}
+    for kind in (Decoder, Encoder):
+        learn, judge = text(300), text(50)
+        learn[0][:, 0], judge[0][:, 0] = 3, 3
+        scores = scores_of_layer(body("nope", kind, 0.1), 1, learn, judge)
+        after[kind] = scores["argmax"]
+    assert after[Decoder] < 2.3 < 2.7 < after[Encoder]
+
+
+def test_the_scores_of_a_known_distribution():
+    # Position 0 has 0.4, position 1 has 0.3, position 3 has 0.3: the median is 1.
+    p = torch.tensor([0.4, 0.3, 1e-30, 0.3] + [1e-30] * 8)
+    truth = torch.arange(12)
+    scores = probe.scores(lambda states: p.log().expand(12, 12), None, truth)
+    assert scores["argmax"] == pytest.approx(sum(range(12)) / 12)
+    assert scores["median"] == pytest.approx((1 + sum(range(11))) / 12)
+    first = probe.scores(lambda states: p.log().expand(2, 12), None, truth[:2])
+    assert first["nats"] == pytest.approx(-(math.log(0.4) + math.log(0.3)) / 2)
+
+
+def test_the_scores_of_a_layer_that_knows_nothing():
+    blocks = probe.scores_of_nothing(torch.arange(12).repeat(5), 12)
+    assert blocks["nats"] == pytest.approx(math.log(12)) and blocks["median"] == 3
+    assert blocks["argmax"] == pytest.approx((12 * 12 - 1) / 36)
+    sentences = torch.tensor([0, 0, 1, 2])  # the first position is in every sentence
+    assert probe.scores_of_nothing(sentences, 12)["nats"] == pytest.approx(1.5 * math.log(2))
+
+
+def test_states_are_those_of_the_real_tokens():
+    model = body("alibi", Encoder)
+    idx, _ = text(5)
+    mask = torch.arange(12) < torch.tensor([12, 3, 7, 1, 9])[:, None]
+    states = probe.states_of_tokens(model, idx, mask, [0, 2])
+    assert states.shape == (2, int(mask.sum()), 32)
+    # whatever stands in the padding
+    other = probe.states_of_tokens(model, idx.masked_fill(~mask, 0), mask, [0, 2])
+    assert torch.equal(states, other)
+    _, alone = model(idx[1:2, :3], need_states=True)
+    torch.testing.assert_close(states[1, 12:15], alone[2][0], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("k", [0, 1, 4, 9])
+def test_shuffling_keeps_all_tokens_and_the_last_k_in_place(k):
+    x = torch.arange(9).expand(50, 9)
+    shuffled = probe.shuffle_all_but_last(x, torch.rand(50, 9), k)
+    assert torch.equal(shuffled[:, 9 - k :], x[:, 9 - k :])
+    assert torch.equal(shuffled.sort(1).values, x)
+    assert (shuffled != x).any() == (k < 8)
+
+
+def test_seeds_are_one_row(finished, tmp_path):
+    runs = [finished("train_lm", "--pos", "nope", "--seed", seed) for seed in ("1", "2")]
+    runs, out = [*runs, finished("train_lm")], tmp_path / "probe"
+    done = succeed(call("studies.probe", *runs, *TINY, "--order", out=out))
+    results = json.loads((out / "result.json").read_text("utf-8"))["runs"]
+    assert list(results) == ["NoPE", "learned"] and [len(r) for r in results.values()] == [2, 1]
+    order = results["NoPE"][1]["order"]
+    assert order["kept"] == [0, 1, 2, 4, 8, 12] and len(order["segments"]) == 8
+    # The last segment is the last token, and with k = 12 nothing is shuffled
+    assert order["shuffled"][-1] == pytest.approx(order["segments"][-1])
+    assert "±" in done.out and "| NoPE      | untrained |" in done.out and "last 8" in done.out
+    assert (out / "probe.png").exists() and (out / "median.tex").exists()
+
+
+def test_chosen_layers_and_kept_steps(finished, tmp_path):
+    run, out = finished("train_lm", "--keep", "0,4"), tmp_path / "probe"
+    succeed(call("studies.probe", run, *TINY, "--layers", "1", "--kept", "all", out=out))
+    ((measured,),) = json.loads((out / "result.json").read_text("utf-8"))["runs"].values()
+    assert measured["layers"] == [1]
+    assert list(measured["probe"]) == ["untrained", "step 0", "step 4", "trained"]
+    # At step 0 the model is the untrained one, drawn with the same seed
+    assert measured["probe"]["step 0"] == measured["probe"]["untrained"]
+    fails(call("studies.probe", run, *TINY, kept="7", out=out), "--kept 7", "[0, 4]", "--keep")
+
+
+def test_an_encoder_is_probed_on_sentences_and_a_translator_refused(finished, tmp_path):
+    done = succeed(call("studies.probe", finished("train_mlm"), *TINY, out=tmp_path))
+    assert "layer 1" in done.out and "last 8" not in done.out
+    fails(call("studies.probe", finished("beyond.train_seq2seq"), *TINY), "seq2seq", "lm or mlm")

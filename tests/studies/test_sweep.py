@@ -1,0 +1,110 @@
+"""sweep.py: jobs run once, resume, stop at the first failure, and print as commands."""
+
+import json
+import os
+import signal
+import threading
+import time
+
+import pytest
+from helpers import TINY, call, succeed
+
+from data.files import UserError
+from studies import sweep
+from studies.sweep import SweepFlags, options, run_all
+
+
+def jobs(corpus, *names, **more):
+    words = [*TINY, *options(data=corpus, threads=1, **more)]
+    return [[(name, "train_lm", words) for name in names]]
+
+
+def test_a_finished_run_is_skipped_and_told_if_the_code_differs(corpus, tmp_path, capsys):
+    run_all(tmp_path, jobs(corpus, "run"), SweepFlags(jobs=1))
+    assert "run: perplexity at step 8" in capsys.readouterr().out
+    made = (tmp_path / "run" / "result.json").stat().st_mtime_ns
+    run_all(tmp_path, jobs(corpus, "run"), SweepFlags(jobs=1))
+    assert capsys.readouterr().out == ""
+    config = json.loads((tmp_path / "run" / "config.json").read_text("utf-8"))
+    (tmp_path / "run" / "config.json").write_text(json.dumps(config | {"code": "other"}), "utf-8")
+    run_all(tmp_path, jobs(corpus, "run"), SweepFlags(jobs=1))
+    assert "the code differs" in capsys.readouterr().out
+    assert made == (tmp_path / "run" / "result.json").stat().st_mtime_ns
+    with pytest.raises(UserError, match="run: made by another command.*delete that folder"):
+        run_all(tmp_path, jobs(corpus, "run", lr=1.0), SweepFlags(jobs=1))
+
+
+def test_the_first_failure_ends_the_sweep_and_names_its_command(corpus, tmp_path):
+    """The other job, which would take minutes, saves a checkpoint, and no further one starts."""
+    stage = jobs(corpus, "long", steps=10**6)[0]
+    stage += [("bad", "train_lm", ["--data", "nowhere", "--pos", "nope"]), *jobs(corpus, "next")[0]]
+    with pytest.raises(UserError, match="nowhere.*command: python -m train_lm --data nowhere"):
+        run_all(tmp_path, [stage], SweepFlags(jobs=2))
+    assert not (tmp_path / "next").exists()
+    assert not (tmp_path / "long" / "result.json").exists()
+
+
+def test_a_signal_ends_the_jobs_which_then_resume(corpus, tmp_path):
+    def stop():
+        while not (tmp_path / "run" / "metrics.jsonl").exists():
+            time.sleep(0.1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.getsignal(signal.SIGTERM)
+    stages = jobs(corpus, "run", "next", steps=10**6)
+    threading.Thread(target=stop, daemon=True).start()
+    try:
+        with pytest.raises(SystemExit) as stopped:
+            run_all(tmp_path, stages, SweepFlags(jobs=1))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert stopped.value.code == 143
+    assert (tmp_path / "run" / "checkpoint.pt").exists() and not (tmp_path / "next").exists()
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    before = metrics.read_text("utf-8").splitlines()
+    process = sweep.start(
+        tmp_path / "run", ["train_lm", *stages[0][0][2], "--out", str(metrics.parent)], ""
+    )
+    while len(now := metrics.read_text("utf-8").splitlines()) <= len(before):
+        assert process.poll() is None
+        time.sleep(0.1)
+    process.kill()
+    assert now[: len(before)] == before
+
+
+def test_the_commands_of_the_next_stage_are_printed(corpus, tmp_path, capsys):
+    for stage in ["ab", "c"]:  # after the commands of a and b have run, that of c
+        with pytest.raises(SystemExit) as stopped:
+            run_all(tmp_path, jobs(corpus, "a", "b") + jobs(corpus, "c"), SweepFlags(commands=True))
+        lines = capsys.readouterr().out.splitlines()
+        assert stopped.value.code == 0 and len(lines) == len(stage)
+        for name, line in zip(stage, lines):
+            assert line.startswith("python -m train_lm ") and not (tmp_path / name).exists()
+            succeed(call(*line.split()[2:]))
+            assert (tmp_path / name / "result.json").exists()
+
+
+def test_a_look_is_repeated_after_its_runs(finished, tmp_path, jobs_here):
+    started, run = jobs_here({}), finished("train_lm")
+
+    def look(*words):
+        run_all(tmp_path, [[("look", "compare", [run, *words])]], SweepFlags(jobs=1))
+        return len(started)
+
+    assert look() == 1 and look() == 1
+    assert look("--labels", "x") == 2
+    os.utime(sweep.log_of(tmp_path / "look"), (0, 0))  # as if the run had been trained since
+    assert look("--labels", "x") == 3
+
+
+def test_jobs_share_the_gpus_or_leave_them_alone(monkeypatch):
+    def places(n, **flags):
+        monkeypatch.setattr(sweep.torch.cuda, "device_count", lambda: n)
+        return SweepFlags(**flags).places()
+
+    monkeypatch.setattr(sweep, "cores", lambda: 6)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")
+    assert places(2) == ["5", "7"] * 3 and places(2, jobs=3) == ["5", "7", "5"]
+    assert places(2, jobs=2, device="cpu") == places(0, jobs=2) == ["", ""]
+    with pytest.raises(UserError, match="--device cuda: no GPU was found"):
+        places(0, device="cuda")
