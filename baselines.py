@@ -57,7 +57,8 @@ def count(flags):
         words.append(f"{flags.order}-gram perplexity {', '.join(values)}")
     if corpus.rows and corpus.test_rows:
         result |= measure_classifier(*corpus.split(flags.split), flags, folder)
-        words.append(f"naive Bayes accuracy {result['accuracy/test']:.1%}{by_seen(result)}")
+        words.append(f"majority class {result['accuracy/test@majority']:.1%}")
+        words.append(f"naive Bayes {result['accuracy/test']:.1%}{by_seen(result)}")
     if not result:
         raise UserError(f"--data {flags.data}: no test text or test rows found; give more")
     command = f"python baselines.py {shlex.join(sys.argv[1:])}".strip()
@@ -80,7 +81,7 @@ def measure_ngrams(text, longest):
     for name, stream in text.streams.items():
         if name == "train":
             continue
-        n, unknown = len(stream) - 1, batching.fraction_unknown(stream[1:])
+        n, unknown = len(stream) - 1, batching.share_unknown([stream])
         nats = [-model.log_probabilities(stream).sum() for model in models.values()]
         found = [perplexity(each, n) for each in nats]
         result |= {f"perplexity/{name}@{order}": value for order, value in zip(models, found)}
@@ -112,14 +113,10 @@ def measure_classifier(corpus, seen, note, flags, folder):
         for scores in map(model.scores, (test, [[]] * len(test)))  # no words: shares of classes
     )
     result = {"smoothing": smoothing, "rows/test": len(test)} | answers.scores()
-    rows = [("accuracy", "majority class", "naive Bayes", "best possible")]
-    for name, share in answers.accuracies().items():
-        found = {f"{name}@majority": majority.accuracies()[name], name: share}
-        found |= {f"floor/{name}": corpus.floor[name]} if name in corpus.floor else {}
-        result |= found
-        rows.append([f"  {name[9:]}", *map("{:.1%}".format, found.values()), "–"][:4])
-    rows.append(("macro-F1", "", f"{result['macro_f1/test']:.1%}", ""))
-    print(*([note] if note else []), *align(rows), sep="\n")
+    result |= {f"{name}@majority": share for name, share in majority.accuracies().items()}
+    result |= answers.accuracies()
+    result |= {f"floor/{name}": best for name, best in corpus.floor.items() if name in result}
+    print(*([note] if note else []), *answers.describe(), sep="\n")
     answers.write(folder)
     return result
 

@@ -1,8 +1,6 @@
-"""Compare speed and memory: of position encodings, of other implementations, over length.
+"""Compare speed and memory of position encodings and other implementations, also over length.
 
-    python bench.py --sizes small                       # `make bench` installs transformers too
-    python bench.py --lengths 128 512 2048 --no-rivals
-    python bench.py --device cuda --compile --sizes roberta-base gpt2-small
+    python bench.py --sizes base --lengths 128 512 2048  # `make bench` installs transformers too
 
 Each model takes turns with poslab's learned positions on the same batches, so that other work on
 the machine slows both: "x ours" is the median ratio of two turns (of CPU time on one thread).
@@ -10,14 +8,13 @@ Memory: the peak while it is built and trained for two steps, on a CPU only unde
 """
 
 import ctypes
-import importlib.util
-import math
 import re
 import statistics
 import sys
 import time
 from collections import namedtuple
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Literal
@@ -28,9 +25,14 @@ import torch.nn.functional as F
 
 from data.files import write_json
 from lab.flags import main
-from lab.machine import autocast, compile_blocks, set_up_device
+from lab.machine import autocast, set_up_device
 from lab.optim import make_adamw
 from model import POSITIONS, Config, Decoder, Encoder, LanguageModel
+
+try:
+    from transformers import GPT2Config, GPT2LMHeadModel, RobertaConfig, RobertaForMaskedLM
+except ImportError:
+    GPT2Config = None
 
 Size = namedtuple("Size", "n_layer n_embd n_head n_ffn activation vocab_size batch_size block_size")
 SIZES = {
@@ -41,90 +43,74 @@ SIZES = {
     "roberta-base": Size(12, 768, 12, 3072, "gelu", 50_265, 32, 512),
     "gpt2-small": Size(12, 768, 12, 3072, "gelu", 50_257, 16, 1024),
 }
-HEADER = f"{'':20} training tokens/s  x ours  evaluation  x ours     memory      weights"
-LINE = "{:20}{train:18,.0f}{train_ratio:8.2f}{eval:12,.0f}{eval_ratio:8.2f}{memory:8,.0f} MB{n:13,}"
 
 
 @dataclass
 class Flags:
     sizes: tuple[Literal[tuple(SIZES)], ...] = ("assignment", "small", "base")  # models and batches
-    tasks: tuple[Literal["masked", "causal"], ...] = ("masked", "causal")  # LMs
-    positions: tuple[Literal[tuple(POSITIONS)], ...] = tuple(POSITIONS)  # poslab's
     lengths: tuple[int, ...] = ()  # of blocks, with as many tokens per step
-    rivals: bool = True  # also measure the other implementations
-    repeats: int = 5  # turns per pair, of at least 0.3 s
+    turns: int = 5  # turns per pair, of at least 0.3 s
     threads: int = 1  # CPU threads; 0: all cores
-    device: Literal["cpu", "cuda"] = "cpu"  # where to compute
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"  # as in the training scripts
-    compile: bool = False  # torch.compile every implementation
+    device: Literal["cpu", "cuda"] = "cpu"  # where to compute; on a GPU in bfloat16
     out: str = ""  # JSON file to write all numbers to
 
 
 def bench(flags):
     device, rows = set_up_device(flags.device, flags.threads, 0, 768), []
-    for name, task in product(flags.sizes, flags.tasks):
-        tokens = SIZES[name].batch_size * SIZES[name].block_size
+    for name, task in product(flags.sizes, ("masked", "causal")):
+        n_tokens = SIZES[name].batch_size * SIZES[name].block_size
         for T in flags.lengths or [SIZES[name].block_size]:
-            size = SIZES[name]._replace(block_size=T, batch_size=max(1, tokens // T))
-            print(f"\n{name}, {task} LM: {size.batch_size} x {T} tokens\n{HEADER}", flush=True)
-            for row in compare(size, task, flags, device):
+            size = SIZES[name]._replace(block_size=T, batch_size=max(1, n_tokens // T))
+            print(f"\n{name}, {task} LM: {size.batch_size} x {T} tokens")
+            print(f"{'tokens/s':>32}  x ours     memory      weights")
+            for row in compare(size, task, flags.turns, device):
                 rows.append({"size": name, "length": T, "task": task} | row)
-                print(LINE.format(row["model"], **row), flush=True)
-                if flags.out:  # after each row, so that an interrupted table is kept
-                    write_json(flags.out, rows)
+                line = "{model:20}{speed:12,.0f}{ratio:8.2f}{memory:8,.0f} MB{weights:13,}"
+                print(line.format(**row), flush=True)
+    if flags.out:
+        write_json(flags.out, rows)
 
 
-def compare(size, task, flags, device):
-    """Yield {"model", "n": weights, "memory": MB, "train": tokens/s, "train_ratio", ...}."""
-    builders = {f"poslab {pos}": (poslab, pos) for pos in flags.positions}
-    if flags.rivals and task == "causal":
-        builders["plain GPT"] = (plain_gpt,)
-    if flags.rivals and importlib.util.find_spec("transformers"):
-        builders["GPT-2" if task == "causal" else "RoBERTa"] = (hugging_face,)
-        hugging_face(SIZES["tiny"], task)  # imports what would count as memory
-    ours, _ = contestant(size, task, (poslab, "learned"), flags, device)
-    steps = {phase: math.ceil(0.3 / max(1e-4, ours(phase, 2))) for phase in ("train", "eval")}
+def compare(size, task, n_turns, device):
+    """Yield {"model", "speed": tokens/s in training, "ratio", "memory": MB, "weights"}."""
+    builders = {f"poslab {pos}": partial(poslab, pos=pos) for pos in POSITIONS}
+    builders |= {"plain GPT": plain_gpt} if task == "causal" else {}
+    builders |= {"GPT-2" if task == "causal" else "RoBERTa": hugging_face} if GPT2Config else {}
+    ours, *_ = contestant(poslab, size, task, device)
+    n_steps = 1 + int(0.3 / ours(2))
     for name, builder in builders.items():
-        theirs, row = contestant(size, task, builder, flags, device)
-        for phase, n in steps.items():
-            turns = [(ours(phase, n), theirs(phase, n)) for _ in range(flags.repeats)]
-            row[phase] = size.batch_size * size.block_size / statistics.median(b for _, b in turns)
-            row[f"{phase}_ratio"] = statistics.median(b / a for a, b in turns)
-        yield {"model": name} | row
+        theirs, weights, peak = contestant(builder, size, task, device)
+        turns = [(ours(n_steps), theirs(n_steps)) for _ in range(n_turns)]
+        speed = size.batch_size * size.block_size / statistics.median(b for _, b in turns)
+        ratio = statistics.median(b / a for a, b in turns)
+        yield dict(model=name, speed=speed, ratio=ratio, memory=peak, weights=weights)
 
 
-def contestant(size, task, builder, flags, device):
-    """Return a function of phase and n, to the seconds per step of n steps, and {"n", "memory"}."""
+def contestant(builder, size, task, device):
+    """Return a function from n to the seconds per step of n steps, and the weights and memory."""
     torch.manual_seed(0)
-    before, on_gpu = memory(device, reset=True), device.type == "cuda"
-    model, loss_of = builder[0](size, task, *builder[1:])
-    model.to(device)
-    if flags.compile and builder[0] is poslab:
-        compile_blocks(model)
-    elif flags.compile:
-        loss_of = torch.compile(loss_of)
+    before = memory(device, reset=True)
+    model, loss_of = builder(size, task)
     batches = [[part.to(device) for part in batch] for batch in make_batches(size, task)]
-    optimizer = make_adamw(model, 1e-4, 0.01)
-    clock = time.perf_counter if on_gpu or torch.get_num_threads() > 1 else time.process_time
+    optimizer = make_adamw(model.to(device), 1e-4, 0.01)
+    one_thread = device.type == "cpu" and torch.get_num_threads() == 1
+    clock = time.process_time if one_thread else time.perf_counter
 
-    def seconds(phase, n):
-        # poslab chooses its kernel itself (nets/kernels.py); the others may have cuDNN's
-        torch.backends.cuda.enable_cudnn_sdp(builder[0] is not poslab)
-        model.train(phase == "train")
+    def seconds(n):
+        # poslab chooses its kernel itself (nets/attention.py); the others may have cuDNN's
+        torch.backends.cuda.enable_cudnn_sdp(not isinstance(model, LanguageModel))
         started = clock()
         for i in range(n):
-            with autocast(flags.dtype, device), torch.set_grad_enabled(phase == "train"):
+            with autocast("auto", device):
                 loss = loss_of(*batches[i % 4])
-            if phase == "train":
-                loss.backward()
-                optimizer.step()
-                optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
         loss.item()  # waits for the GPU
         return (clock() - started) / n
 
-    seconds("train", 2)
-    n = sum(parameter.numel() for parameter in model.parameters())
-    return seconds, {"n": n, "memory": memory(device) - before}
+    seconds(2)
+    return seconds, sum(p.numel() for p in model.parameters()), memory(device) - before
 
 
 def memory(device, reset=False):
@@ -142,27 +128,23 @@ def memory(device, reset=False):
 
 def make_batches(size, task):
     """Return four pairs of ids and targets (B, T); -100 where nothing is predicted."""
-    gen, B, T = torch.Generator().manual_seed(0), size.batch_size, size.block_size
-    blocks = torch.randint(5, size.vocab_size, (4, B, T + 1), generator=gen)  # below 5: special ids
+    B, T = size.batch_size, size.block_size
+    blocks = torch.randint(5, size.vocab_size, (4, B, T + 1))  # below 5: special ids
     idx, targets = blocks[..., :-1], blocks[..., 1:]
     if task == "masked":
-        order = torch.rand(4, B * T, generator=gen).argsort(1).view(4, B, T)
-        masked = order < max(1, round(0.15 * B * T))
+        masked = torch.rand(4, B * T).argsort(1).view(4, B, T) < max(1, round(0.15 * B * T))
         targets, idx = idx.masked_fill(~masked, -100), idx.masked_fill(masked, 2)  # [MASK]
     return list(zip(idx.contiguous(), targets.contiguous()))
 
 
-# ------------------------------------------- implementations: a model and a function to its loss
-
-
-def poslab(size, task, pos):
-    """An encoder of RoBERTa's shape (post-norm, its head), or a decoder of GPT-2's."""
+def poslab(size, task, pos="learned"):
+    """An encoder of RoBERTa's shape (post-norm, its head), or a decoder of GPT-2's. As the others,
+    returns a model and a function from ids and targets to its loss."""
     shape = size._asdict() | dict(pos=pos, init_std=0.02)
     del shape["batch_size"]
-    if task == "causal":
-        model = LanguageModel(Decoder(Config(**shape)))
-    else:
-        model = LanguageModel(Encoder(Config(**shape, head="roberta", norm_first=False)))
+    encoder = dict(head="roberta", norm_first=False)
+    body = Decoder(Config(**shape)) if task == "causal" else Encoder(Config(**shape, **encoder))
+    model = LanguageModel(body)
     return model, lambda idx, targets: model.loss(idx, targets) / (targets != -100).sum()
 
 
@@ -173,7 +155,6 @@ def plain_gpt(size, task):
     blocks = nn.TransformerEncoder(layer, size.n_layer, nn.LayerNorm(C), enable_nested_tensor=False)
     words, places = nn.Embedding(size.vocab_size, C), nn.Embedding(size.block_size, C)
     nn.init.normal_(words.weight, std=0.02)
-    torch.backends.mha.set_fastpath_enabled(False)  # in evaluation, it holds all T x T scores
 
     def loss(idx, targets):
         future = nn.Transformer.generate_square_subsequent_mask(idx.size(1), idx.device)
@@ -185,20 +166,18 @@ def plain_gpt(size, task):
 
 def hugging_face(size, task):
     """transformers' RoBERTa or GPT-2 without dropout. Both compute the logits of all tokens."""
-    import transformers as hf
-
     shape = dict(num_hidden_layers=size.n_layer, num_attention_heads=size.n_head)
     shape |= dict(vocab_size=size.vocab_size, hidden_size=size.n_embd)
     T, width, act = size.block_size, size.n_ffn, size.activation
     if task == "causal":
         shape |= dict(n_inner=width, activation_function=act, max_position_embeddings=T)
         off = dict(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=3, eos_token_id=4)
-        model = hf.GPT2LMHeadModel(hf.GPT2Config(**shape, **off))
+        model = GPT2LMHeadModel(GPT2Config(**shape, **off))
         # As `labels` alone, GPT-2 would shift targets that are shifted already
         return model, lambda idx, y: model(idx, labels=y, shift_labels=y).loss
     shape |= dict(intermediate_size=width, hidden_act=act, max_position_embeddings=T + 2)
     off = dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    model = hf.RobertaForMaskedLM(hf.RobertaConfig(**shape, **off))
+    model = RobertaForMaskedLM(RobertaConfig(**shape, **off))
     return model, lambda idx, y: model(idx, labels=y).loss
 
 

@@ -94,8 +94,7 @@ def compare(flags):
     if max(map(len, lengths)) > 1:
         lengths = sorted(set.union(*lengths))
         joint = [f"joint@{n}" for n in lengths]
-        shared = [n for n in joint if sum(bool(row.values(n)) for row in rows) > 1]
-        write(stem, joint, rows, [], compare_seeds(rows, shared[-1:]))
+        write(stem, joint, rows, [], compare_seeds(rows, joint[-1:]))
         draw(stem, perplexities, rows, [], lengths)
     print(f"{len(rows)} rows of {len(trained)} runs in {out}: tables and figures")
 
@@ -115,10 +114,8 @@ def read(folder):
             if found and all(found):
                 mean = np.average(np.log(found), weights=list(sizes.values()))
                 result[f"joint@{at}"] = math.exp(mean)
-    folder = Path(folder).expanduser()
-    return SimpleNamespace(
-        folder=folder, result=result, seed=seed, config=config, settings=settings
-    )
+    about = dict(folder=Path(folder).expanduser(), config=config, settings=settings)
+    return SimpleNamespace(**about, result=result, seed=seed)
 
 
 def test_sizes(result):
@@ -171,14 +168,12 @@ def group(runs, labels):
     rows = [sorted(row, key=lambda run: int(run.seed.split()[0])) for row in found.values()]
     first = [row[0] for row in rows]
     code = [{n: (r.config | r.result).get(n) for n in ("parameters", "revision")} for r in first]
-    folders = [run.folder.resolve().name.removesuffix(f"-{run.seed}") for run in first]
-    for names in (
-        differences([run.settings for run in first]),
-        differences([run.settings | more for run, more in zip(first, code)]),
-        folders,
-    ):
-        if len(set(names)) == len(names) and "" not in names and max(map(len, names)) <= 60:
+    for more in [{}] * len(first), code:
+        names = differences([run.settings | each for run, each in zip(first, more)])
+        if len(set(names)) == len(names):
             break
+    if len(set(names)) < len(names) or "" in names or max(map(len, names)) > 60:
+        names = [run.folder.resolve().name.removesuffix(f"-{run.seed}") for run in first]
     chosen = [text.strip() for text in labels.split(",")] if labels else names
     if not len(set(chosen)) == len(chosen) == len(rows):
         raise UserError(f"--labels {labels}: expected a name for each of: {'; '.join(names)}")
@@ -240,17 +235,16 @@ def compare_seeds(rows, names):
     tests = []
     for a, b in combinations(rows, 2):
         found = [[row.values(name) for name in names] for row in (a, b)]
-        if not (names and all(map(all, found))):
-            continue
-        seeds = [seed for seed in found[0][0] if seed in found[1][0]]
-        logs = [np.mean([[math.log(n[s]) for s in seeds] for n in of], axis=0) for of in found]
-        if len(seeds) > 1:
-            change = 100 * np.expm1(logs[0] - logs[1])
-            mean = 100 * np.expm1(np.mean(logs[0] - logs[1]))
+        seeds = [seed for seed in found[0][0] if seed in found[1][0]] if names else []
+        if len(seeds) > 1 and all(map(all, found)):
+            logs = [np.mean([[math.log(n[s]) for s in seeds] for n in of], axis=0) for of in found]
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of differences that are all alike
                 p = np.nan_to_num(stats.ttest_rel(*logs).pvalue, nan=1.0)
-            words = f"{mean:+.1f} ± {change.std(ddof=1):.1f}%"
+            mean, each = (
+                100 * np.expm1(d) for d in (np.mean(logs[0] - logs[1]), logs[0] - logs[1])
+            )
+            words = f"{mean:+.1f} ± {each.std(ddof=1):.1f}%"
             tests.append(["paired t", a.label, b.label, ", ".join(seeds), words, p])
     return tests
 
@@ -262,10 +256,8 @@ def compare_answers(rows):
         for run in row.runs:
             if run.folder and (run.folder / FILE).exists():
                 texts, gold, predicted, *_ = zip(*read_predictions(run.folder))
-                answers.setdefault(row.label, {})[run.seed] = (
-                    (texts, gold),
-                    np.equal(gold, predicted),
-                )
+                found = (texts, gold), np.equal(gold, predicted)
+                answers.setdefault(row.label, {})[run.seed] = found
     tests = []
     for a, b in combinations(answers, 2):
         for s, t in product(answers[a], answers[b]):

@@ -90,9 +90,8 @@ class NoPE(nn.Module):
         `reads_content`, q and k are None."""
 
     def flex(self):
-        """Return f(score, b, h, i, j) -> score with the bias, for a GPU (see nets/attention.py), or
-        None if only a table of biases will do."""
-        return lambda score, b, h, i, j: score
+        """Return f(score, b, h, i, j) -> score with the bias, with which a GPU does without a table
+        (see nets/attention.py); None: it needs the table."""
 
 
 class Learned(NoPE):
@@ -277,11 +276,12 @@ class Transformer(nn.Module):
         positions; each row of the mask needs a True. past: n_layer dictionaries that keep keys and
         values: idx continues what they hold, and at has the positions of all S tokens.
         """
-        T, x = idx.size(1), self.token_vectors(idx)
-        x = x if extra is None else x + extra
+        T = idx.size(1)
         j = torch.arange(T, device=idx.device) if at is None else at  # of keys
         i = j[..., -T:]  # of queries
-        x = self.dropout(self.embedding_norm(self.positions.embed(x, i)))  # Place 1
+        x = self.positions.embed(self.token_vectors(idx), i)  # Place 1
+        x = x if extra is None else x + extra
+        x = self.dropout(self.embedding_norm(x))
         kernel = choose_flex(self, T, mask) if at is None and not need_weights else None
         bias = None if kernel else shared_bias(self, i, j, mask)  # Place 3, and what is hidden
         where = self.positions, i, j  # Place 2

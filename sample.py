@@ -6,8 +6,8 @@
     python sample.py out/thread-toy-learned-0 --text POST --text REPLY --text "A [MASK] comment."
 
 --text may be repeated. --file reads one text per line ("-": from standard input), or labelled rows
-from a .tsv or .csv, and writes all answers into a table. For a run of comment threads the texts are
-one thread: the post, its replies, and last the comment to fill.
+from a .tsv or .csv, and writes all answers into the run's answers.tsv. For a run of comment threads
+the texts are one thread: the post, its replies, and last the comment to fill.
 """
 
 import re
@@ -34,7 +34,6 @@ class Flags:
     run: Positional[str]  # run folder of a training script
     text: UseAppendAction[list[str]] = field(default_factory=list)  # to answer; may be repeated
     file: str = ""  # more texts, one per line, or labelled rows (.tsv, .csv); -: standard input
-    table: str = ""  # file for all answers (default with --file: answers.tsv in the run folder)
     tokens: int = 40  # write at most this many tokens
     samples: int = 3  # continuations or translations to draw
     temperature: float = 0.8  # below 1: more likely words; 0: the most likely
@@ -49,61 +48,50 @@ def sample(flags):
     width = read_config(flags.run)["model"]["n_embd"]
     device = set_up_device(flags.device, flags.threads, flags.seed, width)
     run = load_run(flags.run, device=device)
-    texts, labels = read_texts(flags, run)
-    above = texts[:-1] if run.kind == "thread" else []  # ancestors of the text to fill
-    texts, classes = texts[len(above) :], run.config.get("classes", [])
-    found = run.classify(*texts) if run.kind == "classifier" else []
-    answers = []
-    for number, text in enumerate(texts, 1):
-        if found:
-            shown = list(found[number - 1].items())[: 1 if len(texts) > 1 else None]
-            for name, share in shown:  # of several texts only the likeliest class
-                print(f"{share:6.1%}  {name}" + f"  {text}" * (len(texts) > 1))
-            continue
-        print(f"\ntext {number}: {text}\n" * (len(texts) > 1), end="")
-        filled = run.kind not in ("lm", "seq2seq")
-        answers.append(fill(run, [*above, text], flags) if filled else write(run, text, flags))
-    if labels:
-        right = sum(next(iter(f)) == classes[label] for f, label in zip(found, labels))
-        rows = f"{len(texts):,} labelled rows, including any that the run was trained on"
-        print(f"accuracy {right / len(texts):.1%} on {rows}")
-    if flags.table or flags.file:
-        table = Path(flags.table or run.folder / "answers.tsv").expanduser()
-        if found:
-            shares = [[answer[name] for name in classes] for answer in found]
-            write_predictions(table, texts, shares, classes, labels)
-        else:
-            header = ["text", *(f"answer {i + 1}" for i in range(len(answers[0])))]
-            write_rows(table, header, [[text, *written] for text, written in zip(texts, answers)])
-        print(f"table of the answers: {table}")
-
-
-def read_texts(flags, run):
-    """Return the texts of --text and --file, and the classes of labelled rows or None. The labels
-    0, 1 and 2 stand for the assignment's speakers."""
-    texts, classes = list(flags.text), run.config.get("classes", [])
+    texts, labels, classes = list(flags.text), None, run.config.get("classes", [])
     require(texts or flags.file or run.kind == "lm", "--text: give a text, or a --file of texts")
-    if Path(flags.file).suffix.lower() in (".tsv", ".csv"):
+    if Path(flags.file).suffix.lower() in (".tsv", ".csv"):  # 0, 1 and 2: the assignment's speakers
         names = {label: name for label, name in SPEAKERS.items() if name in classes}
         names |= {name: name for name in classes}
-        rows = read_rows(flags.file, set(names) or None)
-        labels = [classes.index(names[label]) for label, _ in rows] if names else None
-        return texts + [text for _, text in rows], None if texts else labels
-    if flags.file == "-":
+        labels, rows = zip(*read_rows(flags.file, set(names) or None))
+        labels = None if texts or not names else [classes.index(names[label]) for label in labels]
+        texts += rows
+    elif flags.file == "-":
         texts += [line for line in sys.stdin.read().splitlines() if line.strip()]
     elif flags.file:
         texts += read_non_empty_lines(flags.file)
-    return texts or [""], None
+    table = run.folder / "answers.tsv"
+    if run.kind == "classifier":
+        found = run.classify(*texts)
+        for text, shares in zip(texts, found):  # of several texts only the likeliest class
+            for name, share in list(shares.items())[: 1 if len(texts) > 1 else None]:
+                print(f"{share:6.1%}  {name}" + f"  {text}" * (len(texts) > 1))
+        if labels:
+            right = sum(next(iter(f)) == classes[label] for f, label in zip(found, labels))
+            print(f"accuracy {right / len(texts):.1%} on {len(texts):,} rows, seen ones included")
+        if flags.file:
+            shares = [[answer[name] for name in classes] for answer in found]
+            write_predictions(table, texts, shares, classes, labels)
+    else:
+        n = len(texts) - 1 if run.kind == "thread" else 0  # ancestors of the text to fill
+        above, texts, rows = texts[:n], texts[n:] or [""], []
+        for number, text in enumerate(texts, 1):
+            print(f"\ntext {number}: {text}\n" * (len(texts) > 1), end="")
+            answer = write if run.kind in ("lm", "seq2seq") else fill
+            rows.append([text, *answer(run, [*above, text], flags)])
+        if flags.file:
+            write_rows(table, ["text", *(f"answer {i}" for i in range(1, len(rows[0])))], rows)
+    if flags.file:
+        print(f"table of the answers: {table}")
 
 
-def write(run, text, flags):
-    """Print and return a text continued, filled or translated: the likeliest way (by a decoder only
-    at temperature 0), and samples."""
+def write(run, texts, flags):
+    """Print and return a text continued, filled or translated: the likeliest way, and samples."""
     how, answers = dict(tokens=flags.tokens, top_k=flags.top_k or 50, seed=flags.seed), {}
     if run.kind == "seq2seq" or not flags.temperature:
-        answers["most likely words"] = run.sample(text, temperature=0, **how)[0]
+        answers["most likely words"] = run.sample(*texts, temperature=0, **how)[0]
     if flags.temperature:
-        drawn = run.sample(text, flags.samples, temperature=flags.temperature, **how)
+        drawn = run.sample(*texts, flags.samples, temperature=flags.temperature, **how)
         answers |= {f"sample {i}": answer for i, answer in enumerate(drawn, 1)}
     print("\n".join(f"--- {name}\n{answer}" for name, answer in answers.items()))
     return list(answers.values())

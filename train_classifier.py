@@ -16,33 +16,24 @@ from typing import Literal
 import torch
 
 from data.batching import by_epoch, send, share_unknown
-from data.corpus import hold_out_valid
+from data.corpus import hold_out
 from data.files import UserError, hash_of, sha256
 from data.labelled import Rows, accuracies, balanced_loss, by_seen, load_labelled
 from data.tokenizer import train_tokenizer
 from lab import dist
 from lab.evaluation import in_words, report_predictions, say_rows
 from lab.figures import curves, name_positions, save
-from lab.flags import (
-    MachineFlags,
-    ModelFlags,
-    RunFlags,
-    TokenizerFlags,
-    at_least,
-    main,
-    model_config,
-    require,
-)
+from lab.flags import CommonFlags, at_least, main, model_config, require
 from lab.machine import autocast, compile_blocks, set_up_device
 from lab.optim import learning_rate, make_adamw
 from lab.run import Run, load_weights
-from lab.sources import open_source, without_flag
+from lab.sources import open_encoder, without_flag
 from model import Decoder, Encoder
 from nets.classifier import Classifier, compute_features, compute_logits, pool_tokens
 
 
 @dataclass
-class Flags(MachineFlags, TokenizerFlags, ModelFlags, RunFlags):
+class Flags(CommonFlags):
     encoder: str = ""  # run folder of train_mlm.py or train_lm.py to start from
     init: str = ""  # RoBERTa to start from: a folder of transformers, or a name on the hub
     tune: Literal["frozen", "all"] = "frozen"  # frozen: train the head only; all: fine-tune
@@ -63,7 +54,6 @@ class Flags(MachineFlags, TokenizerFlags, ModelFlags, RunFlags):
     split: str = "full"  # clean: no test sentence in training; i/n: test on part i of n
     valid: float = 0.1  # share of the rows held out to choose the best epoch
     refit: bool = True  # retrain from scratch on all rows, for the best number of epochs
-    INHERITED = ()  # --encoder passes on only its architecture
 
     def __post_init__(self):
         super().__post_init__()
@@ -146,10 +136,10 @@ class Learner:
 
 def train(flags):
     # Data
-    source = open_source(flags, ["mlm", "lm"], head=False)
+    source = open_encoder(flags, ["mlm", "lm"], head=False)
     flags.causal = source.model.body.causal if source else flags.causal
     corpus, seen, note = load_labelled(flags.data).split(flags.split)
-    kept, held_out = hold_out_valid(corpus.rows, flags.valid, flags.data, key=lambda row: row[1])
+    kept, held_out = hold_out(corpus.rows, flags.valid, key=lambda row: row[1], name=flags.data)
     tokenizer = source and source.tokenizer
     tokenizer = tokenizer or train_tokenizer(flags.tokenizer, corpus.texts(), flags.vocab_size)
     same = without_flag(source, flags)

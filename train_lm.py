@@ -19,18 +19,18 @@ from torch.nn.utils import clip_grad_norm_
 from data.batching import (
     consecutive_blocks,
     count_tokens,
-    fraction_unknown,
     generator,
     noise_tokens,
     random_blocks,
     send,
+    share_unknown,
 )
 from data.text import read_text
 from data.tokenizer import BOS
 from lab import dist
 from lab.figures import BEST, curves, name_positions, save
 from lab.flags import TrainFlags, at_least, main, model_config, require, whole_numbers
-from lab.load import read_run
+from lab.load import open_source
 from lab.machine import autocast, compile_blocks, set_up_device
 from lab.optim import learning_rate, make_adamw, perplexity
 from lab.run import Run, load_weights
@@ -96,7 +96,7 @@ def evaluate(model, ids, block_size, device, flags):
 
 def train(flags):
     # Data: each set is one long stream of ids that begins with [BOS]
-    source = read_run(flags.init_from, ["lm"]) if flags.init_from else None
+    source = open_source(flags, "init_from", ["lm"])
     text = read_text(
         flags.data,
         source and source.tokenizer,
@@ -127,7 +127,7 @@ def train(flags):
     optimizer = make_adamw(model, flags.lr, flags.weight_decay)
     run.say_start(f"{text.name}: {len(ids) - 1:,} training tokens", model)
     for name, stream in streams.items():
-        unknown = f"{fraction_unknown(stream[1:]):6.1%} out of vocabulary"
+        unknown = f"{share_unknown([stream]):6.1%} out of vocabulary"
         run.say(f"  {name:<9}{len(stream) - 1:>8,} tokens {unknown}")
     if text.note:
         run.say(f"  {text.note}")
@@ -192,7 +192,7 @@ def train(flags):
             run.say(words)
     for name, stream in streams.items():
         result[f"tokens/{name}"] = len(stream) - 1
-        result[f"unknown/{name}"] = fraction_unknown(stream[1:])
+        result[f"unknown/{name}"] = share_unknown([stream])
     result |= {f"floor/{key}": value for key, value in text.floor.items() if key in result}
     run.finish(result, model)
     keys = {name: f"perplexity/{name}" for name in streams}

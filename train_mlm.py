@@ -4,9 +4,8 @@
     python train_mlm.py --data my.txt --n-layer 4 --n-embd 128 --lr 1e-3
     python train_mlm.py --init-from out/mlm-wikitext2-alibi-0 --data speeches
 
-The perplexity is measured on masked words, with both sides visible. With --causal, the same stack
-predicts every next word of single sentences; train_lm.py reads one long stream instead.
-Neither perplexity is comparable with that of train_lm.py.
+The perplexity is measured on masked words, with both sides visible, so it is not comparable with
+that of train_lm.py.
 """
 
 import lab  # noqa: F401, names a missing package  # isort: skip
@@ -23,30 +22,16 @@ from data.tokenizer import word_starts
 from lab import dist
 from lab.evaluation import measure_masked, require_targets
 from lab.figures import curves, name_positions, save
-from lab.flags import (
-    ContinueFlags,
-    LoopFlags,
-    MachineFlags,
-    MaskFlags,
-    ModelFlags,
-    RunFlags,
-    TokenizerFlags,
-    main,
-    model_config,
-    require,
-    whole_numbers,
-)
+from lab.flags import MaskFlags, TrainFlags, main, model_config, require, whole_numbers
 from lab.machine import autocast, compile_blocks, set_up_device
 from lab.optim import learning_rate, make_adamw, perplexity
 from lab.run import Run, load_weights
-from lab.sources import open_source, say_unknown, without_flag
-from model import ACTIVATIONS, HEADS, Decoder, Encoder, LanguageModel
+from lab.sources import open_encoder, say_unknown, without_flag
+from model import ACTIVATIONS, HEADS, Encoder, LanguageModel
 
 
 @dataclass
-class Flags(
-    MachineFlags, ContinueFlags, TokenizerFlags, MaskFlags, LoopFlags, ModelFlags, RunFlags
-):
+class Flags(MaskFlags, TrainFlags):
     n_layer: int = 1  # number of blocks
     n_embd: int = 1024  # width of the hidden states
     n_head: int = 8  # attention heads per block
@@ -63,7 +48,6 @@ class Flags(
     beta2: float = 0.98  # decay of Adam's second moment
     zero_mask: bool = False  # the input vector of [MASK] is zero (zero-CLAP)
     omit_mask: bool = False  # [MASK] cannot be predicted, and output words have no bias
-    causal: bool = False  # instead of masking, predict every next word of a sentence
     valid: float = 0.05  # share of the lines held out to choose the best step
     split: str = "full"  # clean: train without the test rows' sentences; i/n: without part i
     init: str = ""  # RoBERTa to start from: a folder of transformers, or a name on the hub
@@ -72,33 +56,21 @@ class Flags(
         super().__post_init__()
         require(0 < self.valid < 1, "--valid: must be above 0 and below 1")
         require(0 <= self.beta2 < 1, "--beta2: must be at least 0 and below 1")
-        masks = (self.mask_rate, self.mask_unit) != (Flags.mask_rate, Flags.mask_unit)
-        problem = "--causal: masks no words; leave --mask-rate, --mask-unit and --zero-mask out"
-        require(not (self.causal and (masks or self.zero_mask)), problem)
 
 
-def build(config, causal=False):
+def build(config):
     """Return the untrained model of a run."""
-    return LanguageModel((Decoder if causal else Encoder)(config))
+    return LanguageModel(Encoder(config))
 
 
-def make_task(idx, real, gen, flags, vocab_size, starts):
-    """Return inputs and labels (B, T) of idx, real (B, T): masked words to predict, or with
-    --causal every next word. real: True on tokens, not on padding. starts: see `word_starts`."""
-    if not flags.causal:
-        return mask_tokens(idx, vocab_size, gen, flags.mask_rate, flags.mask_unit, starts)
-    labels = idx.masked_fill(~real, -100).roll(-1, dims=1)
-    labels[:, -1] = -100
-    return idx, labels
-
-
-def fixed_batches(sequences, flags, vocab_size, starts):
-    """Return batches to measure on. Their masks depend on neither seed nor step."""
+def fixed_batches(sequences, vocab_size, masking):
+    """Return batches to measure on. Their masks depend on neither seed nor step. masking: the last
+    arguments of `mask_tokens`."""
     batches = []
     for rows in length_batches([len(sequence) for sequence in sequences], 64):
         idx, real = pad([sequences[i] for i in rows])  # (B, T)
         gen = generator("validation masks", *rows.tolist())
-        inputs, labels = make_task(idx, real, gen, flags, vocab_size, starts)
+        inputs, labels = mask_tokens(idx, vocab_size, gen, *masking)
         batches.append((inputs, real, labels, {}))
     return batches
 
@@ -114,20 +86,19 @@ def evaluate(model, batches, device, dtype):
 
 def train(flags):
     # Data: sentences, or the blocks of a prepared folder
-    kind, options = "lm" if flags.causal else "mlm", {"causal": flags.causal}
-    source = open_source(flags, [kind])
+    source = open_encoder(flags, ["mlm"])
     vocabulary = source and source.tokenizer, flags.tokenizer, flags.vocab_size, flags.vocab_from
     text = read_sentences(flags.data, flags.block_size, *vocabulary, flags.valid, flags.split)
-    vocab_size, starts = text.tokenizer.get_vocab_size(), word_starts(text.tokenizer)
-    valid = fixed_batches(text.valid, flags, vocab_size, starts)
+    vocab_size = text.tokenizer.get_vocab_size()
+    masking = flags.mask_rate, flags.mask_unit, word_starts(text.tokenizer)
+    valid = fixed_batches(text.valid, vocab_size, masking)
     require_targets(valid, f"--data {flags.data}: no word of the held-out lines")
 
     # Model
     config = model_config(flags, **without_flag(source, flags), vocab_size=vocab_size)
     device = set_up_device(flags.device, flags.threads, flags.seed, config.n_embd)
-    name = "clm" if flags.causal else ""
-    run = Run(__file__, flags, kind, config, text.tokenizer, device, text.hash, options, name)
-    model = build(config, **options).to(device)
+    run = Run(__file__, flags, "mlm", config, text.tokenizer, device, text.hash, build={})
+    model = build(config).to(device)
     if source:
         load_weights(model, source.model.state_dict(), source.folder)
     if flags.compile:
@@ -147,8 +118,7 @@ def train(flags):
     for step in range(run.first_step, flags.steps + 1):
         if step % flags.eval_every == 0 or step == flags.steps:
             numbers = evaluate(model, valid, device, flags.dtype)
-            words = f"step {step:>5}  {in_words(numbers, flags)}"
-            run.log(step, numbers, words, model, "loss/valid")
+            run.log(step, numbers, f"step {step:>5}  {in_words(numbers)}", model, "loss/valid")
             run.save(model, optimizer, step)
         if step in whole_numbers(flags.keep, "--keep"):
             run.save_weights(f"step-{step}.pt", model, step=step)
@@ -158,7 +128,7 @@ def train(flags):
 
         idx, real = batch_of(step)  # (B, T)
         gen = generator(flags.seed, "masks", step)  # masks depend on seed and step alone
-        inputs, labels = make_task(idx, real, gen, flags, vocab_size, starts)
+        inputs, labels = mask_tokens(idx, vocab_size, gen, *masking)  # (B, T)
         count = max(1, (labels != -100).sum().item())
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, flags.steps, flags.lr, flags.warmup, flags.decay)
@@ -179,21 +149,20 @@ def train(flags):
     # Results
     best = run.load_best(model)
     run.finish({"step": best["step"]} | {name: best[name] for name in numbers}, model)
-    title = f"{'Causal' if flags.causal else 'Masked'} LM on {text.name}, {name_positions(config)}"
+    title = f"Masked LM on {text.name}, {name_positions(config)}"
     ppl, accuracy = ({"held-out lines": f"{name}/valid"} for name in ("perplexity", "accuracy"))
     panels = [(f"{run.folder.name}\n{title}", "perplexity (log scale)", run.logged(ppl), {}, True)]
     panels += [("", "accuracy", run.logged(accuracy), {}, False)]
     if "beta" in best:
         panels += [("CLAP head", "beta", run.logged({"beta": "beta"}), {}, False)]
     save(curves(panels, "step"), run.folder / "curve.png")
-    run.say_end(f"{in_words(best, flags)} on held-out lines at step {best['step']}")
+    run.say_end(f"{in_words(best)} on held-out lines at step {best['step']}")
 
 
-def in_words(numbers, flags):
+def in_words(numbers):
     """Return the numbers of an evaluation in words."""
-    task = "next-word" if flags.causal else "masked-LM"
     ppl, accuracy = numbers["perplexity/valid"], numbers["accuracy/valid"]
-    return f"{task} perplexity {ppl:,.1f}, accuracy {accuracy:.1%}"
+    return f"masked-LM perplexity {ppl:,.1f}, accuracy {accuracy:.1%}"
 
 
 if __name__ == "__main__":

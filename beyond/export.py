@@ -7,6 +7,7 @@ Only RoBERTa's architecture can be exported, so the run needs the flags of the f
 nets/roberta.py for what is stored differently there.
 """
 
+import lab  # noqa: F401, names a missing package  # isort: skip
 from dataclasses import asdict, dataclass
 from pathlib import Path
 

@@ -1,7 +1,7 @@
 """Predict masked words with their context: a translation, or the comments above in a thread.
 
     python -m beyond.train_context --task tlm --pos rope
-    python -m beyond.train_context --task tlm --data pairs.tsv --steps 3000
+    python -m beyond.train_context --task tlm --data pairs/ --steps 3000
     python -m beyond.train_context --task threads --data threads.jsonl --ancestors 4
 
 tlm: translation language modelling (Lample & Conneau 2019, section 3). A pair is one sequence,
@@ -14,16 +14,18 @@ Afterwards the same masked words are predicted three times: with their context, 
 context of another sentence.
 """
 
+import lab  # noqa: F401, names a missing package  # isort: skip
 import math
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
 import torch
-import tyro
 from torch.nn.utils import clip_grad_norm_
 
-from data.batching import by_epoch, generator, length_batches, send_all, sentences, share_unknown
+from data import batching
+from data.batching import by_epoch, generator, length_batches, send_all, share_unknown
+from data.files import hash_of
 from data.masking import mask_tokens
 from data.pairs import PAIR_VIEWS, join, load_pairs, mask_pairs, separate
 from data.threads import THREAD_VIEWS, read_forests
@@ -31,7 +33,7 @@ from data.tokenizer import train_tokenizer, word_starts
 from lab import dist
 from lab.evaluation import measure_masked, require_targets
 from lab.figures import curves, name_positions, save
-from lab.flags import MaskFlags, TrainFlags, main, model_config, require, whole_numbers
+from lab.flags import CommonFlags, LoopFlags, MaskFlags, main, model_config, require, whole_numbers
 from lab.load import read_run
 from lab.machine import autocast, compile_blocks, set_up_device
 from lab.optim import learning_rate, make_adamw, perplexity
@@ -49,12 +51,10 @@ DEFAULTS = {  # of the flags that are None
 
 
 @dataclass
-class Flags(MaskFlags, TrainFlags):
-    data: str = "toy"  # toy, pairs (a folder or a .tsv), or threads (a .jsonl of posts)
+class Flags(MaskFlags, LoopFlags, CommonFlags):
+    data: str = "toy"  # toy, pairs (a folder), or threads (a .jsonl of posts)
     task: Literal["tlm", "threads"] | None = None  # the context: a translation, or ancestors
     init_from: str = ""  # run of train_mlm.py to start from, or with tlm one of this script
-    vocab_from: tyro.conf.Suppress[str] = ""  # not used here
-    languages: str = ""  # endings of the folder's files, as in en-fr
     pair_rate: float = 0.8  # tlm: share of the updates that read pairs, not single sentences
     alone_rate: float = 0.2  # threads: share of the updates without ancestors
     ancestors: int = 8  # read at most this many nearest ancestors of a comment
@@ -79,7 +79,6 @@ class Flags(MaskFlags, TrainFlags):
             super().__post_init__()
             shares = 0 < self.valid < 1 and 0 < self.test < 1
             require(shares, "--valid, --test: must be above 0 and below 1")
-            require(not self.vocab_from, "--vocab-from: the vocabulary is that of --data")
 
 
 def build(config, task, n_ancestors=0, ancestor_positions="none"):
@@ -95,14 +94,14 @@ def read_translations(flags, tokenizer):
     A set is one language of the validation or test pairs. draw: function of step and generator ->
     idx, mask (B, T), the number of tokens that are read, and a function of rows -> their context.
     """
-    pairs = load_pairs(flags.data, flags.languages, flags.valid)
+    pairs = load_pairs(flags.data, flags.valid)
     kept, sets = list(dict.fromkeys(pairs.train)), {}
     texts = [text for pair in kept for text in pair]
     tokenizer = tokenizer or train_tokenizer(flags.tokenizer, texts, flags.vocab_size)
     how = tokenizer.get_vocab_size(), word_starts(tokenizer), flags.mask_rate, flags.mask_unit
 
     def encode(part):
-        return [sentences(tokenizer, side, flags.block_size)[0] for side in zip(*part)]
+        return [batching.sentences(tokenizer, side, flags.block_size)[0] for side in zip(*part)]
 
     for part, found in ({"valid": pairs.valid} | pairs.tests).items():
         require(len(found) > 1, f"--data {flags.data}: {part} has a single pair; give two or more")
@@ -119,7 +118,7 @@ def read_translations(flags, tokenizer):
         n_tokens = int(mask.sum())
         return idx, mask, n_tokens, lambda rows: {name: x[rows] for name, x in more.items()}
 
-    return pairs.name, tokenizer, pairs.hash(), sets, unknown, draw
+    return pairs.name, tokenizer, hash_of(pairs), sets, unknown, draw
 
 
 def read_threads(flags, tokenizer):

@@ -13,12 +13,12 @@ biases and layer norms. It reads a text four times, each time with every fourth 
 score is the sum over all hidden words (nets/generative.py).
 """
 
+import lab  # noqa: F401, names a missing package  # isort: skip
 import math
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
-import tyro
 from torch.nn.utils import clip_grad_norm_
 
 from data.batching import count_tokens, generator, noise_tokens, pad, send, send_mask, sentences
@@ -30,8 +30,8 @@ from data.tokenizer import train_tokenizer
 from lab import dist
 from lab.evaluation import in_words, report_predictions, say_rows
 from lab.figures import name_positions
-from lab.flags import TrainFlags, main, model_config, require, whole_numbers
-from lab.load import read_run
+from lab.flags import CommonFlags, LoopFlags, main, model_config, require, whole_numbers
+from lab.load import open_source
 from lab.machine import autocast, compile_blocks, set_up_device
 from lab.optim import learning_rate, make_adamw
 from lab.run import Run, load_weights
@@ -42,10 +42,9 @@ from nets.generative import GenerativeClassifier, following
 
 
 @dataclass
-class Flags(TrainFlags):
+class Flags(LoopFlags, CommonFlags):
     init_from: str = ""  # run folder of train_lm.py or train_mlm.py to start from
     members: int = 1  # models per class, trained independently and averaged
-    vocab_from: tyro.conf.Suppress[str] = ""  # not used here
     steps: int = 1500  # updates of one decoder on all texts; an encoder has learned before
     class_steps: int = 300  # updates of each class, after the --steps shared ones
     class_lr: float | None = None  # peak learning rate of the classes: 0.0005, encoders 0.03
@@ -69,7 +68,6 @@ class Flags(TrainFlags):
     def __post_init__(self):
         super().__post_init__()
         require(self.accumulate * dist.size() == 1, "--accumulate, torchrun: not for classifiers")
-        require(not self.vocab_from, "--vocab-from: the vocabulary is that of --data")
 
 
 def build(config, **options):
@@ -79,7 +77,7 @@ def build(config, **options):
 
 def train(flags):
     # Data: the texts of all classes, and of each
-    source = read_run(flags.init_from, ["lm", "mlm"]) if flags.init_from else None
+    source = open_source(flags, "init_from", ["lm", "mlm"])
     masked = bool(source) and not source.model.body.causal
     n_shared = 0 if masked else flags.steps
     class_lr = flags.class_lr or (0.03 if masked else 5e-4)

@@ -5,7 +5,7 @@
         source    [BOS] Thank you [S0] me to your party [S1] week .      read by the encoder
         target    [S0] for inviting [S1] last [EOS]                      written by the decoder
 
-    python -m beyond.train_seq2seq --task translate --data pairs.tsv
+    python -m beyond.train_seq2seq --task translate --data pairs/
         source    [BOS] We choose hope .
         target    Nous choisissons l'espoir . [EOS]
 
@@ -14,6 +14,7 @@ perplexity is that of all tokens of the target. `perplexity_words` leaves out th
 and [EOS], which are nearly certain. Compare neither with that of train_lm.py or train_mlm.py.
 """
 
+import lab  # noqa: F401, names a missing package  # isort: skip
 import math
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +22,6 @@ from importlib.util import find_spec
 from typing import Literal
 
 import torch
-import tyro
 from torch.nn.utils import clip_grad_norm_
 
 from data import corpus, spans
@@ -31,7 +31,7 @@ from data.pairs import load_pairs
 from data.tokenizer import BOS, EOS, add_sentinels, detokenize, encode, train_tokenizer
 from lab import dist
 from lab.figures import curves, name_positions, save
-from lab.flags import TrainFlags, main, model_config, require, whole_numbers
+from lab.flags import CommonFlags, LoopFlags, main, model_config, require, whole_numbers
 from lab.machine import autocast, compile_blocks, set_up_device
 from lab.optim import learning_rate, make_adamw, perplexity
 from lab.run import Run
@@ -42,11 +42,8 @@ DRAWS = 5  # corruptions of each text of a test set: more masked words, less noi
 
 
 @dataclass
-class Flags(TrainFlags):
+class Flags(LoopFlags, CommonFlags):
     task: Literal["infill", "translate"] = "infill"  # span corruption, or sentence pairs
-    init_from: tyro.conf.Suppress[str] = ""  # not used here
-    vocab_from: tyro.conf.Suppress[str] = ""  # not used here
-    languages: str = ""  # source and target of a folder of pairs, as in fr-en
     mask_rate: float = 0.15  # share of tokens to corrupt
     mean_span: float = 3.0  # mean length of a gap, in tokens
     valid: float = 0.05  # share held out to choose the best step
@@ -64,8 +61,6 @@ class Flags(TrainFlags):
 
     def __post_init__(self):
         super().__post_init__()
-        problem = "--init-from, --vocab-from: this script trains from scratch on its own vocabulary"
-        require(not (self.init_from or self.vocab_from), problem)
         shares = 0 < self.valid < 1 and 0 < self.mask_rate < 1
         require(shares, "--valid, --mask-rate: must be above 0 and below 1")
         n_tokens, n_spans = spans.most(self.block_size - 1, self.mask_rate, self.mean_span)
@@ -91,10 +86,10 @@ def read_examples(flags):
     if infill:
         found = corpus.load(flags.data)
         require(found.lines, f"--data {flags.data}: holds no running text; see --task translate")
-        train, valid = corpus.hold_out_valid(found.lines, flags.valid, flags.data)
+        train, valid = corpus.hold_out(found.lines, flags.valid, name=flags.data)
         name, texts = found.name, found.texts(valid)
     else:
-        found = load_pairs(flags.data, flags.languages, flags.valid)
+        found = load_pairs(flags.data, flags.valid)
         train, valid = found.train, found.valid
         name, texts = " to ".join(found.languages), found.texts()
     tokenizer = train_tokenizer(flags.tokenizer, texts, flags.vocab_size)

@@ -5,13 +5,12 @@ python -m course.check answers/ alibi     # one exercise (or its number: 5), wit
 """
 
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 
 from tyro.conf import Positional
 
-from course.exercises import EXERCISES, chosen
-from course.process import judge
+from course.cases import EXERCISES, chosen
+from course.judge import judge
 from lab.flags import main, require
 
 
@@ -27,12 +26,11 @@ def check(flags):
         paths = {name: path for name, path in paths.items() if path.exists()}
     require(paths, f"{flags.folder}: has no exercises; python -m course.start writes them")
     left = []
-    for name, group in groupby(judge(paths), key=lambda found: found[0]):
-        verdicts = {function: verdict for _, function, verdict in group}
+    for name, verdicts in judge(paths).items():
         missing = [f for f, verdict in verdicts.items() if verdict.status == "not begun"]
         wrong = next((verdict for verdict in verdicts.values() if verdict.message), None)
         said = wrong.message if wrong else f"{', '.join(missing)} not begun" if missing else "done"
-        print(f"{int(paths[name].name[2:4]):>3} {name:<11} {said}", flush=True)
+        print(f"{int(paths[name].name[2:4]):>3} {name:<11} {said}")
         if wrong and wrong.detail and (flags.names or wrong.status == "error"):
             print(f"\n{wrong.detail.rstrip()}\n")
         left += [paths[name]] * (said != "done")

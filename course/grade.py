@@ -14,8 +14,8 @@ from pathlib import Path
 
 from tyro.conf import Positional
 
-from course.exercises import EXERCISES, chosen
-from course.process import judge
+from course.cases import EXERCISES, chosen
+from course.judge import judge
 from data.files import printable, write_json
 from lab.flags import main, require
 
@@ -54,17 +54,17 @@ def grade(flags):
 def test(folder, name, flags):
     """Judge a copy of a submitted file; return Gradescope's {name, score, max_score, output}."""
     file = EXERCISES[name].name
+    result = {"name": name, "score": 0, "max_score": 1, "output": f"{file} was not handed in"}
     paths = sorted(folder.rglob(file), key=lambda path: len(path.parts))  # the outermost first
-    score, lines = 0, [f"{file} was not handed in"]
     if paths:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as room:
             shutil.copyfile(paths[0], Path(room, file))
-            found = list(judge({name: file}, flags.seed, flags.seconds, room))
-        left = [(f, verdict) for _, f, verdict in found if verdict.status != "done"]
-        lines = [verdict.message or f"{function}: not begun" for function, verdict in left]
-        score = round(1 - len(left) / len(found), 4)
-    output = "\n".join(printable(line, 500) for line in dict.fromkeys(lines)) or "done"
-    return {"name": name, "score": score, "max_score": 1, "output": output}
+            found = judge({name: file}, flags.seed, flags.seconds, room)[name]
+        left = {f: said.message for f, said in found.items() if said.status != "done"}
+        lines = [printable(said or f"{f}: not begun", 500) for f, said in left.items()]
+        result["score"] = round(1 - len(left) / len(found), 4)
+        result["output"] = "\n".join(dict.fromkeys(lines)) or "done"
+    return result
 
 
 if __name__ == "__main__":

@@ -1,19 +1,29 @@
-"""Judge a student's function: right, a known mistake, or the first number that differs."""
+"""Judge students' functions: right, a known mistake, or the first number that differs.
 
+`judge` does so in a process of its own, which their code can crash or keep busy for ever.
+"""
+
+import faulthandler
+import inspect
+import json
+import os
+import re
+import subprocess
+import sys
 import traceback
+import types
+from pathlib import Path
 from textwrap import shorten
 from typing import NamedTuple
 
 import torch
+from torch.utils._pytree import tree_leaves, tree_map_only  # of lists and tuples of tensors
 
-from course.exercises import read_mistakes
+from course.cases import CHECKS, Wrong, solutions
 
+ROOT = Path(__file__).parents[1]
 EXACT, RANDOM = 1e-4, 0.03  # tolerances; random is what a measure returns, "the share of ..."
 HIDDEN = -1e4  # a score below this hides a key as -inf does
-
-
-class Wrong(Exception):
-    """A result that cannot be compared; the message continues after the function's name."""
 
 
 class Verdict(NamedTuple):
@@ -22,26 +32,80 @@ class Verdict(NamedTuple):
     detail: str = ""  # the traceback, or the call and the numbers
 
 
-class Task:
-    """A function to write: a solution, cases to call it with, and names of what it returns.
+def judge(files, seed=0, seconds=20, folder=None):
+    """Return {exercise: {function: Verdict}} of the files, {exercise: path}.
 
-    cases: torch.Generator -> tuples of arguments; the first two are without dropout.
-    measure: for results that are random, and arguments that are functions. (ask, *case) -> a dict
-    of tensors that are fixed, for example of "the share of ..."; ask(*args, shapes=...) calls the
-    function, checks the shapes of what it returns, and returns {name: tensor}.
+    seconds: for each function; after a crash another process goes on. folder: where it works.
     """
+    left = [(name, function) for name in files for function in solutions(name)]
+    files, found = {name: str(path) for name, path in files.items()}, {name: {} for name in files}
+    paths = f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    how = dict(cwd=folder, env=os.environ | {"PYTHONPATH": paths}, stdin=subprocess.DEVNULL)
+    while left:
+        job = [sys.executable, "-m", "course.judge", json.dumps([files, left, seed, seconds])]
+        done = subprocess.run(job, capture_output=True, text=True, **how)
+        if not done.stdout:
+            raise RuntimeError(f"the check does not work here:\n{done.stderr}")
+        for line in done.stdout.splitlines()[1:]:
+            name, function = left.pop(0)
+            found[name][function] = Verdict(*json.loads(line))
+        if left:  # the process ended during the first of them
+            name, function = left.pop(0)
+            place = re.search(rf'File "{re.escape(files[name])}", (line \d+ in \S+)', done.stderr)
+            said = f"ends Python (exit code {done.returncode}) before its results can be compared"
+            if "Timeout (" in done.stderr:
+                said = f"not finished after {seconds} seconds. Does a loop never end?"
+            found[name][function] = Verdict("error", f"{place[1]}: {said}" if place else said)
+    return found
 
-    def __init__(self, right, cases, *outputs, measure=lambda ask, *case: ask(*case)):
-        self.right, self.make_cases, self.outputs, self.measure = right, cases, outputs, measure
-        self.name = right.__name__
-        self.arguments = right.__code__.co_varnames[: right.__code__.co_argcount]
 
-    def prepare(self, seed):
-        """Draw the cases, and call the solution and the known mistakes with them."""
-        self.cases = list(self.make_cases(torch.Generator().manual_seed(seed)))
-        self.expected, _ = self.observe_all(self.right)
-        self.gradients = [self.differentiate(self.right, case) for case in self.cases[:2]]
-        mistakes = read_mistakes(self.right).items()
+def work(files, left, seed, seconds):
+    """Print a line for each function that is left; what students' code prints is not shown."""
+    torch.set_num_threads(1)  # for tiny tensors
+    tasks = [Task(solutions(name)[function], seed) for name, function in left]
+    if (ROOT / "pyproject.toml").exists():  # a checkout: its solutions cannot be imported
+        own = {path.stem for path in ROOT.iterdir()}
+        for name in [name for name in sys.modules if name.partition(".")[0] in own]:
+            del sys.modules[name]
+        sys.path = [folder for folder in sys.path if Path(folder).resolve() != ROOT]
+    results, trace = (os.fdopen(os.dup(number), "w", buffering=1) for number in (1, 2))
+    for number in (1, 2):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+    faulthandler.enable(trace)
+    results.write("ready\n")
+    loaded = {}
+    for (name, _), task in zip(left, tasks):
+        faulthandler.dump_traceback_later(seconds, exit=True, file=trace)
+        if name not in loaded:
+            loaded[name] = load(Path(files[name]))
+        answers, verdict = loaded[name]
+        verdict = verdict or task.judge(answers, files[name])
+        faulthandler.cancel_dump_traceback_later()
+        results.write(json.dumps(verdict) + "\n")
+
+
+def load(path):
+    """Run a student's file. Return its module and None, or None and a Verdict."""
+    # Dataclasses look their module up; under this name, no other file can import it
+    module = sys.modules[str(path)] = types.ModuleType(str(path))
+    try:
+        exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
+        return module, None
+    except BaseException as error:
+        return None, explain(error, path)
+
+
+class Task:
+    """A function to write: cases, and what the solution `right` and its known mistakes give."""
+
+    def __init__(self, right, seed):
+        self.name, self.arguments = right.__name__, list(inspect.signature(right).parameters)
+        outputs, make_cases, *measure = CHECKS[self.name]
+        self.outputs, self.measure = outputs.split(), measure
+        self.cases = list(make_cases(torch.Generator().manual_seed(seed)))
+        self.expected, _ = self.observe_all(right)
+        self.gradients = [self.differentiate(right, case) for case in self.cases[:2]]
+        mistakes = read_mistakes(right).items()
         self.mistakes = {said: self.observe_all(function)[0] for said, function in mistakes}
 
     def observe_all(self, function):
@@ -58,10 +122,11 @@ class Task:
         """Return {name: tensor} of a case. Random numbers are the same each time."""
 
         def ask(*args, shapes=()):
-            given = copied(args)
+            given = tree_map_only(torch.Tensor, torch.clone, args)
             found = named(function(*given), self.outputs)
-            for name, before, after in zip(self.arguments, args, given):
-                if not equal(before, after):
+            for name, *pair in zip(self.arguments, args, given):
+                before, after = (list(filter(torch.is_tensor, tree_leaves(each))) for each in pair)
+                if len(before) != len(after) or not all(map(torch.equal, before, after)):
                     raise Wrong(f"changes its input {name} in place. Work on a copy: x.clone().")
             for (name, part), shape in zip(found.items(), map(tuple, shapes)):
                 if part.shape != shape:
@@ -70,12 +135,13 @@ class Task:
 
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            return self.measure(ask, *case)
+            return self.measure[0](ask, *case) if self.measure else ask(*case)
 
     def differentiate(self, function, case):
         """Return {argument: gradient} of the sum of the first output in a case."""
-        leaves = [x.clone().requires_grad_() if kind(x) == "float" else x for x in case]
-        inputs = {name: x for name, x in zip(self.arguments, leaves) if kind(x) == "float"}
+        tensors = [i for i, x in enumerate(case) if torch.is_tensor(x) and x.is_floating_point()]
+        leaves = [x.clone().requires_grad_() if i in tensors else x for i, x in enumerate(case)]
+        inputs = {self.arguments[i]: leaves[i] for i in tensors}
         output = self.observe(function, leaves).get(self.outputs[0])
         if not inputs or not output.requires_grad:
             return {name: torch.zeros_like(x) for name, x in inputs.items()}
@@ -101,8 +167,6 @@ class Task:
                     said = f"the numbers are right, but the gradient of {difference[0]}. Is it cut"
                     said = f"{self.name}: {said} by .detach(), .data, .item() or no_grad?"
                     return Verdict("mistake", said, difference[1])
-        except Wrong as wrong:
-            return Verdict("error", f"{self.name} {wrong}")
         except BaseException as error:
             return explain(error, path, self.name)
         return Verdict("done")
@@ -114,23 +178,41 @@ class Task:
         The one that explains most cases is named.
         """
         differences = [first_difference(*pair) for pair in zip(found, self.expected)]
-        wrong = {i: difference for i, difference in enumerate(differences) if difference}
+        wrong = [i for i, difference in enumerate(differences) if difference]
         if not wrong:
             return None
-        first = min(wrong)
+        first, explained = wrong[0], {}
         alike = {i for i in wrong if self.expected[i].keys() == self.expected[first].keys()}
-        explained = {}
         for said, cases in self.mistakes.items():
-            same = {i for i, pair in enumerate(zip(found, cases)) if not first_difference(*pair)}
-            if first in same and len(same & alike) >= min(2, len(alike)):
-                explained[said] = len(same)
-        sentence, numbers = wrong[first]
-        best = max(explained, key=explained.get, default=None)
-        status, said = ("mistake", best) if best else ("difference", sentence)
-        shown = [tuple(x.shape) if isinstance(x, torch.Tensor) else x for x in self.cases[first]]
-        call = ", ".join(shorten(str(x), 80) for x in shown)
+            if len(cases) > first and not first_difference(found[first], cases[first]):
+                pairs = enumerate(zip(found, cases))
+                same = {i for i, pair in pairs if not first_difference(*pair)}
+                if len(same & alike) >= min(2, len(alike)):
+                    explained[said] = len(same)
+        sentence, numbers = differences[first]
+        said = max(explained, key=explained.get, default=sentence)
+        shown = [tuple(x.shape) if torch.is_tensor(x) else x for x in self.cases[first]]
+        call = ", ".join(shorten(str(getattr(x, "__name__", x)), 80) for x in shown)
         detail = f"{self.name}({call})\n{sentence}\n{numbers}"
+        status = "mistake" if explained else "difference"
         return Verdict(status, f"{self.name}: {said}", detail)
+
+
+def read_mistakes(right):
+    """Return {diagnosis: function that makes the mistake} of a solution, from mistakes.md."""
+    name, mistakes, arguments = right.__name__, {}, ", ".join(inspect.signature(right).parameters)
+    text = (ROOT / "course" / "mistakes.md").read_text(encoding="utf-8")
+    entry = re.compile(r"^- (.+\n(?:  [^`].*\n)*)((?:  `.*\n?)+)", re.MULTILINE)
+    for said, edits in entry.findall(text.partition(f"\n## {name}\n")[2].partition("\n## ")[0]):
+        source, found = inspect.getsource(right), {}
+        for old, arrow, new in re.findall(r"^  `(.+?)`( =>)?(?: `(.+)`)?$", edits, re.MULTILINE):
+            if arrow and old not in source:
+                raise ValueError(f"mistakes.md, {name}: the solution has no {old}")
+            whole = f"def {name}({arguments}):\n    return {old}"
+            source = source.replace(old, new) if arrow else whole
+        exec(source, dict(right.__globals__), found)  # an expression may call the solution
+        mistakes[" ".join(said.split())] = found[name]
+    return mistakes
 
 
 def named(result, names):
@@ -142,30 +224,10 @@ def named(result, names):
         raise Wrong(f"returns {len(parts)} values, expected {len(names)} ({', '.join(names)})")
     parts = [torch.tensor(p) if isinstance(p, (bool, int, float)) else p for p in parts]
     for name, part in zip(names, parts):
-        if kind(part) not in ("bool", "int", "float"):
-            raise Wrong(f"returns {name} as {kind(part)}, expected a torch.Tensor of real numbers")
+        if not isinstance(part, torch.Tensor) or part.is_complex():
+            found = part.dtype if torch.is_tensor(part) else type(part).__name__
+            raise Wrong(f"returns {name} as {found}, expected a torch.Tensor of real numbers")
     return {name: part.cpu().to_dense() for name, part in zip(names, parts)}
-
-
-def kind(value):
-    """Return "bool", "int", "float" or "complex" for a tensor, else the name of its type."""
-    if not isinstance(value, torch.Tensor):
-        return type(value).__name__ + " of Python"
-    if value.dtype == torch.bool:
-        return "bool"
-    return "float" if value.is_floating_point() else "complex" if value.is_complex() else "int"
-
-
-def copied(value):
-    if isinstance(value, (list, tuple)):
-        return type(value)(map(copied, value))
-    return value.clone() if isinstance(value, torch.Tensor) else value
-
-
-def equal(before, after):
-    if isinstance(before, (list, tuple)):
-        return len(before) == len(after) and all(map(equal, before, after))
-    return not isinstance(before, torch.Tensor) or torch.equal(before, after)
 
 
 def first_difference(found, right):
@@ -174,7 +236,7 @@ def first_difference(found, right):
         pair = mine, expected = found[name].detach(), right[name].detach()
         if mine.shape != expected.shape:
             return f"{name} has shape {tuple(mine.shape)}, expected {tuple(expected.shape)}", ""
-        if kind(mine) != kind(expected):
+        if len({(t.dtype == torch.bool, t.is_floating_point()) for t in pair}) > 1:
             return f"{name} has dtype {mine.dtype}, expected {expected.dtype}", ""
         a, b = (t.double().masked_fill(t.double() <= HIDDEN, -torch.inf) for t in pair)
         tolerance = RANDOM if " " in name else EXACT
@@ -192,6 +254,8 @@ def first_difference(found, right):
 
 def explain(error, path, name=""):
     """Return the Verdict on an error, with the traceback in the student's file."""
+    if isinstance(error, Wrong):
+        return Verdict("error", f"{name} {error}")
     report = traceback.TracebackException.from_exception(error)
     frames = [frame for frame in report.stack if frame.filename == str(path)]
     report.stack = traceback.StackSummary.from_list(frames)
@@ -202,3 +266,7 @@ def explain(error, path, name=""):
     line = frames[-1].lineno if frames else getattr(error, "lineno", None)
     said = [name, f"line {line}" if line else "", list(report.format_exception_only())[-1].strip()]
     return Verdict("error", ": ".join(filter(None, said)), "".join(report.format(chain=False)))
+
+
+if __name__ == "__main__":
+    work(*json.loads(sys.argv[1]))

@@ -6,12 +6,13 @@
 Files that are there stay as they are.
 """
 
+import ast
 from dataclasses import dataclass
 from pathlib import Path
 
 from tyro.conf import Positional
 
-from course.exercises import EXERCISES, chosen, stub
+from course.cases import EXERCISES, chosen
 from lab.flags import main, require
 
 
@@ -32,6 +33,17 @@ def start(flags):
         if not path.exists():
             path.write_text(text, encoding="utf-8")
     print(f"Write the functions in these files, then: python -m course.check {folder}")
+
+
+def stub(name):
+    """Return the text of an exercise without its solutions."""
+    text = EXERCISES[name].read_text(encoding="utf-8")
+    lines = text.splitlines(keepends=True)
+    for node in reversed(ast.parse(text).body):
+        if isinstance(node, ast.FunctionDef):
+            first = node.body[1].lineno - 1  # body[0] is the docstring
+            lines[first : node.end_lineno] = ["    raise NotImplementedError\n"]
+    return "".join(lines)
 
 
 if __name__ == "__main__":

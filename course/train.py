@@ -16,21 +16,21 @@ import model
 import nets.attention
 import train_lm
 import train_mlm
-from course.exercises import EXERCISES, read_tasks
-from course.process import judge, load
+from course.cases import EXERCISES, solutions
+from course.judge import judge, load
 from lab.flags import main, require
 
 
 def train(folder, script, flags):
-    paths = {name: folder / path.name for name, path in EXERCISES.items()}
-    found = judge({name: path for name, path in paths.items() if path.exists()})
-    yours = [each for each in found if each[-1].status in ("done", "mistake", "difference")]
+    paths, yours = {name: folder / path.name for name, path in EXERCISES.items()}, {}
+    for name, verdicts in judge({n: path for n, path in paths.items() if path.exists()}).items():
+        for function, verdict in verdicts.items():
+            if verdict.status in ("done", "mistake", "difference"):
+                yours[function] = getattr(load(paths[name])[0], function)
+                print(f"  {function:<12} yours: {verdict.message or 'done'}")
     require(yours, f"{folder}: no function here runs yet; write one (python -m course.start)")
-    functions = {task.name: task.right for name in EXERCISES for task in read_tasks(name)}
-    for name, function, verdict in yours:
-        functions[function] = getattr(load(paths[name])[0], function)
-        print(f"  {function:<12} yours: {verdict.message or 'done'}")
-    put_in(SimpleNamespace(**functions))
+    right = {function: f for name in EXERCISES for function, f in solutions(name).items()}
+    put_in(SimpleNamespace(**right | yours))
     flags.out = flags.out or str(folder / f"{script.__name__}-{flags.pos}-{flags.seed}")
     script.train(flags)
 

@@ -1,7 +1,6 @@
 """Turn ids into tensors: one long stream for causal models, padded sentences for encoders.
 
-The order of the data depends only on the seed and the step, so a resumed run reads what an
-uninterrupted one reads.
+The order of the data depends on seed and step alone, so a resumed run reads the same.
 """
 
 import functools
@@ -14,8 +13,7 @@ from data.tokenizer import BOS, PAD, SPECIAL, UNK, encode, frame
 
 
 def generator(*numbers):
-    """Return a torch.Generator for these numbers, e.g. generator(seed, step): for the same ones the
-    same stream, for neighbouring ones unrelated streams."""
+    """Return a torch.Generator for these numbers, e.g. (seed, step); neighbours are unrelated."""
     digest = hashlib.sha256(repr(numbers).encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))  # CPUs use 32 bits
 
@@ -37,9 +35,8 @@ def consecutive_blocks(ids, block_size, stride=0, anchor=False):
     """Cut ids (N + 1,) into inputs and targets (n, T), each of the N tokens a target exactly once.
 
     Each block begins `stride` tokens after the one before (0: block_size). If blocks overlap, only
-    the last `stride` tokens of each later one are targets, the others are -100, so the model sees
-    at least block_size - stride tokens before them. anchor: every block begins with [BOS], in place
-    of its first token, which is still a target."""
+    the last `stride` tokens of each later one are targets, the others are -100. anchor: [BOS]
+    takes the place of each block's first token, which is still a target."""
     stride, count = stride or block_size, len(ids) - 1
     n = 1 + max(0, math.ceil((count - block_size) / stride))
     length = (n - 1) * stride + block_size
@@ -54,9 +51,8 @@ def consecutive_blocks(ids, block_size, stride=0, anchor=False):
 
 
 def sentences(tokenizer, texts, block_size, split=False):
-    """Encode each text as a tensor of at most block_size ids that begins with [BOS] (see `frame`).
-    A longer text is cut or, with `split`, becomes several sequences. Returns (list of tensors,
-    number of longer texts)."""
+    """Return (each text as a tensor of at most block_size ids, see `frame`, number of longer ones);
+    these are cut or, with `split`, become several tensors."""
     room = block_size - len(frame(tokenizer, []))
     out, n_long = [], 0
     for ids in encode(tokenizer, texts):
@@ -85,8 +81,8 @@ def length_batches(lengths, batch_size, gen=None):
 
 
 def by_epoch(n_items, batch_size, seed, make, first=0):
-    """Return a function that maps a step to its batch. make(batch_size, gen) returns the batches of
-    an epoch, which hold each of the n_items once. first: number of the first epoch."""
+    """Return a function of step -> batch. make(batch_size, gen) returns the batches of an epoch, in
+    which each of the n_items is once. first: number of the first epoch."""
     n = math.ceil(n_items / batch_size)
 
     @functools.lru_cache(maxsize=1)  # the batches of the current epoch are kept
@@ -96,22 +92,16 @@ def by_epoch(n_items, batch_size, seed, make, first=0):
     return lambda step: batches(step // n)[step % n]
 
 
-def fraction_unknown(ids):
-    """Return the share of ids that are unknown to the vocabulary."""
-    return (ids == UNK).float().mean().item()
-
-
 def share_unknown(sequences):
     """Return the share of unknown words in sequences, without the [BOS] that begins each."""
-    return fraction_unknown(torch.cat([ids[1:] for ids in sequences]))
+    return (torch.cat([ids[1:] for ids in sequences]) == UNK).float().mean().item()
 
 
 def noise_tokens(idx, targets, counts, gen, drop=0.0, swap=0.0, rare=0.0):
     """Return idx and targets, both (B, T), with noise against memorising a small text (Xie et al.
     2017, section 3); special tokens stay. drop: the share of the words in idx that becomes [UNK].
     swap: the share that becomes another token, drawn by its frequency, counts (V,). rare: the share
-    of targets that occur once in the training text that becomes [UNK], so that the model learns
-    where a new text has unknown words."""
+    of targets that occur once in training and become [UNK], to learn where unknown words are."""
     words = idx >= len(SPECIAL)
     dice = torch.rand(idx.shape, generator=gen)
     idx = torch.where(words & (dice < drop), UNK, idx)

@@ -24,18 +24,13 @@ class Corpus:
     rows: list[tuple[int, str]] = field(default_factory=list)  # (index in classes, text)
     test_rows: list[tuple[int, str]] = field(default_factory=list)
     classes: list[str] = field(default_factory=list)
-    # Best possible values of metrics, named as in result.json; a generated corpus knows them
-    floor: dict[str, float] = field(default_factory=dict)
-
-    def is_rows(self):
-        """Return whether the lines are the texts of the rows, as those of a file of rows are."""
-        return self.lines == [text for _, text in self.rows]
+    floor: dict[str, float] = field(default_factory=dict)  # best possible metrics, if known
 
     def texts(self, without=()):
-        """Return the training text that makes the vocabulary, but not the texts `without`: the
-        lines, and the texts of the rows unless these are the lines."""
+        """Return the training text, which makes the vocabulary, but not the texts `without`."""
         left_out = {normalize(text) for text in without}
-        texts = self.lines if self.is_rows() else self.lines + [text for _, text in self.rows]
+        texts = [text for _, text in self.rows]
+        texts = self.lines if self.lines == texts else self.lines + texts  # a file of rows has one
         return [text for text in texts if normalize(text) not in left_out]
 
     def seen(self):
@@ -44,16 +39,16 @@ class Corpus:
         return [normalize(text) in training for _, text in self.test_rows]
 
     def split(self, how):
-        """Return (corpus, seen, note) for a value of --split: full, clean or i/n (`clean`, `fold`).
-        seen: for each test row, whether it was in the training rows before any were removed. note:
-        what was removed. Raises UserError for another value, and if no rows are left."""
+        """Return (corpus, for each test row whether it was a training row, what was removed) for a
+        --split: full, clean or i/n. Raises UserError for another one, and if no rows are left."""
         if how == "full":
             return self, self.seen(), ""
-        i, _, n = how.partition("/")
-        is_part = i.isdecimal() and n.isdecimal() and 1 <= int(i) <= int(n) > 1
-        if not (is_part or how == "clean"):
-            raise UserError(f"--split {how}: expected full, clean, or a part like 1/5")
-        whole = self.fold(int(i), int(n)) if is_part else self
+        whole = self
+        if how != "clean":
+            i, _, n = how.partition("/")
+            if not (i.isdecimal() and n.isdecimal() and 1 <= int(i) <= int(n) > 1):
+                raise UserError(f"--split {how}: expected full, clean, or a part like 1/5")
+            whole = self.fold(int(i), int(n))
         cleaned = whole.clean()
         if not (cleaned.rows and cleaned.test_rows):
             raise UserError(f"--split {how}: leaves no rows to train or test on; use --split full")
@@ -70,36 +65,36 @@ class Corpus:
         distinct = sorted(distinct.values(), key=lambda row: row[1])
         random.Random(0).shuffle(distinct)
         rows = [row for j, row in enumerate(distinct) if j % n != i - 1]
-        lines = [text for _, text in rows] if self.is_rows() else self.lines
+        is_rows = self.lines == [text for _, text in self.rows]  # as in a file of rows
+        lines = [text for _, text in rows] if is_rows else self.lines
         return replace(self, rows=rows, lines=lines, test_rows=distinct[i - 1 :: n], floor={})
 
     def clean(self):
         """Remove training rows and lines that are the sentence of a test row or contain one of at
         least five words. Case, spaces and punctuation do not count."""
         tests = {tuple(words_of(text)) for _, text in self.test_rows}
-        long_tests = {}  # first five words -> the sentences that begin so
-        for words in tests:
-            if len(words) >= 5:
-                long_tests.setdefault(words[:5], []).append(words)
+        lengths = {len(words) for words in tests if len(words) >= 5}
 
         def contains_test(text):
             words = tuple(words_of(text))
-            return words in tests or any(
-                words[i : i + len(sentence)] == sentence
-                for i in range(len(words) - 4)
-                for sentence in long_tests.get(words[i : i + 5], ())
-            )
+            parts = (words[i : i + n] for n in lengths for i in range(len(words) - n + 1))
+            return words in tests or any(part in tests for part in parts)
 
         rows = [(label, text) for label, text in self.rows if not contains_test(text)]
         return replace(self, rows=rows, lines=[x for x in self.lines if not contains_test(x)])
 
 
 def load(name, flag="--data"):
-    """Return the Corpus of a name in NAMES, or in a file or folder (see `corpora.read`). Raises
-    UserError naming the flag or the file, the line and the remedy."""
+    """Return the Corpus of a name in NAMES or at a path, see `corpora.read`. Raises UserError."""
     if name in NAMES:
         return importlib.import_module(f"data.corpora.{name.replace('-', '_')}").load()
-    return importlib.import_module("data.corpora").read(name, flag)
+    found = importlib.import_module("data.corpora").read(name, flag)
+    for (
+        test
+    ) in found.tests:  # results have perplexity/valid, and perplexity/NAME@64 for blocks of 64
+        if test in ("train", "valid") or "@" in test:
+            raise UserError(f"{flag} {name}: no test set may be {test} or have @; rename its file")
+    return found
 
 
 def name_of(path):
@@ -121,20 +116,13 @@ def words_of(text):
     return plain.split() or text.split()
 
 
-def hold_out(items, share, seed=0, key=lambda item: item):
-    """Split items into (kept, held out), about `share` of the distinct texts held out, in order.
-    key: the text of an item. All copies of a text go to the same side."""
+def hold_out(items, share, seed=0, key=lambda item: item, name=""):
+    """Split items into (kept, held out), about `share` of the distinct texts, with all copies.
+    key: the text of an item. name: the value of --data, to raise UserError if a side is empty."""
     texts = sorted({normalize(key(item)) for item in items})
     random.Random(seed).shuffle(texts)
     held = set(texts[: round(share * len(texts))])
+    if name and not 0 < len(held) < len(texts):
+        raise UserError(f"--data {name}: too little text to hold out --valid {share}; give more")
     kept = [item for item in items if normalize(key(item)) not in held]
     return kept, [item for item in items if normalize(key(item)) in held]
-
-
-def hold_out_valid(items, share, name, key=lambda item: item):
-    """Hold out --valid SHARE of --data NAME. Raises UserError if a side is empty."""
-    parts = hold_out(items, share, key=key)
-    if not all(parts):
-        problem = f"too little text to hold out --valid {share} of it and train on the rest"
-        raise UserError(f"--data {name}: {problem}; give more text, or another --valid")
-    return parts

@@ -28,24 +28,19 @@ def read_bytes(path, remedy="check the path"):
 def decode(path, raw, line=1):
     """Return the text of bytes that begin at a line of a file. Raises UserError if not UTF-8."""
     try:
-        text, at = raw.decode().removeprefix("\ufeff"), raw.find(0)  # no text has the character NUL
+        return raw.decode().removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         at = error.start
-    if at < 0:
-        return text
-    if raw.startswith((b"%PDF", b"PK\x03\x04", b"\xd0\xcf\x11\xe0")):  # .docx and .xlsx, .doc
-        remedy = "it is a PDF, Word, Excel or zip file; open it and save its text as UTF-8"
-    else:
-        now = "UTF-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "WINDOWS-1252"
-        command = f'iconv -f {now} -t UTF-8 "{path}" > new.txt'
-        remedy = f"save the file as UTF-8 (in Excel: CSV UTF-8), or convert it: {command}"
+    now = "UTF-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "WINDOWS-1252"
+    command = f'iconv -f {now} -t UTF-8 "{path}" > new.txt'
+    remedy = f"save it as UTF-8 text (in Excel: CSV UTF-8), or convert it: {command}"
     where = f"{path}:{line + raw.count(10, 0, at)}"
     raise UserError(f"{where}: not UTF-8 (byte 0x{raw[at]:02x}); {remedy}")
 
 
 def read_lines(path):
     """Return the lines of a UTF-8 text file, without line ends and without empty lines at the end.
-    Raises UserError as `decode`, and for a file that is missing, unreadable or empty."""
+    Raises UserError if it is empty, unreadable or not UTF-8."""
     lines = decode(path, read_bytes(path)).replace("\r\n", "\n").split("\n")
     while lines and not lines[-1].strip():
         lines.pop()
@@ -95,11 +90,7 @@ def write_json(path, value):
 
 def sha256(path):
     """Return the sha256 of a file in hexadecimal."""
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while chunk := file.read(2**20):
-            digest.update(chunk)
-    return digest.hexdigest()
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
 def hash_of(value):

@@ -13,9 +13,8 @@ def mask_tokens(idx, vocab_size, gen, rate=0.15, unit="token", starts=None):
 
     idx (B, T) long -> inputs (B, T), labels (B, T): the original id at every chosen token, and -100
     elsewhere. In each row a share `rate` of the tokens is chosen, rounded at random, and at least
-    one; special tokens and padding never are. unit: what is chosen together. "token": each by
-    itself. "word": all pieces of a word; starts (V,) marks the tokens that begin one. "span": runs
-    of geometric length with mean MEAN_SPAN, as in SpanBERT."""
+    one, but no special tokens. unit: what is chosen together: "token", each by itself; "word", its
+    pieces, starts (V,) marks the first ones; "span", runs of geometric length as in SpanBERT."""
     B, T = idx.shape
     usable = idx >= len(SPECIAL)
     if unit == "token":

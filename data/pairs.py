@@ -6,9 +6,9 @@ from pathlib import Path
 import torch
 
 from data.batching import generator, pad
-from data.corpora import check_set_name
-from data.corpus import Corpus, hold_out, hold_out_valid
-from data.files import UserError, hash_of, read_lines
+from data.corpora import toy, toy_pairs
+from data.corpus import Corpus, hold_out, name_of
+from data.files import UserError, read_lines
 from data.masking import mask_tokens
 
 # View -> its name in words
@@ -31,80 +31,38 @@ class Pairs:
 
     def corpus(self):
         """Return the text as a Corpus, in which the sentences are no longer paired."""
-        tests = {
-            f"{name}-{language}": list(side)
-            for name, part in self.tests.items()
-            for language, side in zip(self.languages, zip(*part))
-        }
+        sides = ((*each, i) for each in self.tests.items() for i in (0, 1))
+        tests = {f"{n}-{self.languages[i]}": [pair[i] for pair in part] for n, part, i in sides}
         return Corpus(self.name, self.texts(), tests)
 
-    def hash(self):
-        """Return the sha256 of all pairs."""
-        return hash_of([self.languages, self.train, self.valid, self.tests])
 
-
-def load_pairs(name, languages="", valid=0.0):
-    """Return the Pairs of a name or at a path. Raises UserError naming file, line and remedy.
-
-    It is toy, English and Lami (see corpora/toy_pairs.py); or a folder in which the n-th lines of
-    train.en and train.fr are translations of each other, and those of val (or valid, dev) and of
-    test sets of any other name; or a .tsv of `source<TAB>target` rows, of which a tenth of the
-    distinct sources becomes the test set. languages: "fr-en" names two endings, source first.
-    valid: the share of the training pairs to hold out if there are none for validation."""
-    path, pair = Path(name).expanduser(), tuple(languages.split("-")) if languages else ()
-    if pair and (len(pair) != 2 or not all(pair)):
-        raise UserError(f"--languages {languages}: expected two names joined by a hyphen: en-fr")
+def load_pairs(name, valid=0.0):
+    """Return the Pairs called toy, English and Lami, or in a folder of two languages: line by line,
+    train.en and train.fr are translations, as are val (or valid, dev) and test sets of any name.
+    valid: the share of training pairs to hold out without val. Raises UserError naming the line."""
     if name == "toy":
-        from data.corpora import toy, toy_pairs
-
-        sides, pair = {"english": str, "lami": toy_pairs.translate}, pair or ("english", "lami")
-        if set(pair) != set(sides):
-            raise UserError(f"--languages {languages}: toy has english-lami and lami-english")
-        texts = toy.load().texts(), sum(toy.load().tests.values(), [])
-        train, test = ([tuple(sides[end](text) for end in pair) for text in x] for x in texts)
-        pairs = Pairs("toy", pair, train, [], {"test": test})
-    elif path.is_dir():
-        pairs = read_folder(path, pair)
-    elif path.suffix.lower() == ".tsv" and path.exists():
-        rows = [tuple(map(str.strip, line.split("\t"))) for line in read_lines(path)]
-        if bad := [n for n, row in enumerate(rows, 1) if len(row) != 2 or not all(row)]:
-            raise UserError(f"{path}:{bad[0]}: expected a sentence, a tab and its translation")
-        train, test = hold_out(rows, 0.1, key=lambda row: row[0])
-        if not (train and test):
-            raise UserError(f"{path}: too few pairs to hold out a tenth for testing; give more")
-        pairs = Pairs(path.stem, pair or ("source", "target"), train, [], {"test": test})
+        corpus, languages = toy.load(), ("english", "lami")
+        parts = {"train": corpus.texts(), "test": sum(corpus.tests.values(), [])}
+        parts = {n: [(x, toy_pairs.translate(x)) for x in part] for n, part in parts.items()}
     else:
-        expected = "toy, a folder of train.en and train.fr, or a .tsv of source<TAB>target"
-        raise UserError(f"--data {name}: no such pairs; give {expected}")
-    if valid and not pairs.valid:
-        pairs.train, pairs.valid = hold_out_valid(pairs.train, valid, name, lambda pair: pair[0])
-    return pairs
+        path = Path(name).expanduser()
+        languages = find_languages(path)
+        if len(languages) != 2:
+            found = ", ".join(f"train.{end}" for end in languages) or "no train.LANGUAGE"
+            raise UserError(f"--data {name}: holds {found}; give toy, or train.en and train.fr")
+        first, second = ({p.stem for p in path.glob(f"*.{end}")} for end in languages)
+        files = {n: [path / f"{n}.{end}" for end in languages] for n in sorted(first & second)}
+        parts = {n: read_parallel(*both) for n, both in files.items()}
+    train = parts.pop("train")
+    held = [pair for part in ("val", "valid", "dev") for pair in parts.pop(part, [])]
+    if valid and not held:
+        train, held = hold_out(train, valid, key=lambda pair: pair[0], name=name)
+    return Pairs(name_of(name), languages, train, held, parts)
 
 
 def find_languages(folder):
     """Return the endings of the files train.LANGUAGE."""
     return tuple(sorted(p.suffix[1:] for p in folder.glob("train.*") if p.stem == "train"))
-
-
-def read_folder(folder, languages):
-    """Return the Pairs of train.LANGUAGE and of every other name that exists in both languages."""
-    found = find_languages(folder)
-    if not languages and len(found) != 2:
-        remedy = "choose two, as in --languages en-fr" if found[2:] else "add train.en and train.fr"
-        problem = f"has train in {', '.join(found) or 'no language'}, expected two"
-        raise UserError(f"{folder}: {problem}; {remedy}")
-    languages = languages or found
-    first, second = ({p.stem for p in folder.glob(f"*.{ending}")} for ending in languages)
-    # train.lc.en is the training text in another version
-    names = {name for name in first & second if name.split(".")[0] != "train"}
-    parts = {}
-    for name in ("train", *sorted(names)):
-        parts[name] = read_parallel(*(folder / f"{name}.{ending}" for ending in languages))
-    train = parts.pop("train")
-    valid = [pair for name in ("val", "valid", "dev") for pair in parts.pop(name, [])]
-    for name in parts:
-        check_set_name(name, folder / f"{name}.{languages[0]}")
-    return Pairs(folder.resolve().name, languages, train, valid, parts)
 
 
 def read_parallel(first, second):
@@ -114,15 +72,14 @@ def read_parallel(first, second):
         raise UserError(f"{second}: {m:,} lines, but {first} has {n:,}; they must be translations")
     for number, (a, b) in enumerate(zip(ours, theirs), start=1):
         if bool(a) != bool(b):
-            empty = second if a else first
-            raise UserError(f"{empty}:{number}: empty, but not the other file; complete the line")
+            empty = f"{second if a else first}:{number}"
+            raise UserError(f"{empty}: empty, but not in the other file; complete the line")
     return [pair for pair in zip(ours, theirs) if pair[0]]
 
 
 def join(firsts, seconds):
-    """Join pairs of sentences, two lists of tensors, into one sequence per pair. Returns idx, mask
-    (B, T) as `pad` does, and {"languages": 0 or 1, "at": the position, counted from 0 in each
-    sentence}, both (B, T)."""
+    """Join pairs of sentences, two lists of tensors, into one sequence per pair: idx, mask (B, T),
+    and {"languages": 0 or 1, "at": the position, from 0 in each sentence}, both (B, T)."""
     idx, mask = pad([torch.cat(pair) for pair in zip(firsts, seconds)])
     begins = torch.tensor([len(first) for first in firsts])[:, None]
     t = torch.arange(idx.size(1))
@@ -132,8 +89,7 @@ def join(firsts, seconds):
 
 
 def separate(firsts, seconds):
-    """Return the same sentences one by one, all of the first language before those of the second:
-    idx, mask (2B, T) and {"languages": (2B, T)}."""
+    """Return the sentences one by one, the first language first: idx, mask, languages (2B, T)."""
     idx, mask = pad([*firsts, *seconds])
     languages = (torch.arange(len(idx)) >= len(firsts)).long()[:, None].expand_as(idx)
     return idx, mask, {"languages": languages}
@@ -141,9 +97,8 @@ def separate(firsts, seconds):
 
 def mask_pairs(sides, side, vocab_size, starts, rate, unit):
     """Return {view: batches} in which the same words of one of two sides, lists of sequences, are
-    masked, whatever the seed: alone, beside the whole translation, and beside that of another
-    sentence of about its length. A batch is (inputs, mask, labels, more): the first three (B, T),
-    and `more` what else the model reads, by the names of its arguments."""
+    masked: alone, beside the translation, and beside that of a sentence of about its length. A
+    batch is (inputs, mask, labels, more): three (B, T), and by name what else the model reads."""
     order = torch.argsort(torch.tensor([len(sequence) for sequence in sides[0]]), stable=True)
     partner = torch.empty_like(order)
     partner[order] = order.roll(1)

@@ -19,8 +19,7 @@ def corrupt(idx, mask, first, gen, rate=0.15, mean_span=3):
 
     Each is [BOS] and a text, of which a share `rate` is corrupted, in spans of `mean_span` tokens
     on average, at least one. All ways to cut the corrupted tokens into so many spans, and to place
-    these without two being adjacent, are equally likely. (T5's own code with one span would always
-    take the end of a sentence.) first: the id of [S0]."""
+    these without two being adjacent, are equally likely. first: the id of [S0]."""
     B, T = idx.shape
     corrupted = torch.zeros_like(mask)
     corrupted[:, 1:] = choose_spans(mask.sum(1) - 1, T - 1, gen, rate, mean_span)

@@ -1,7 +1,7 @@
 """Read a corpus for language models: token streams for train_lm.py, sentences for train_mlm.py.
 
 `data` is the value of --data: a text (see corpus.load) or a folder of `python -m data.prepare`. The
-other arguments are flags too: kind is --tokenizer. Validation lines depend on the text alone.
+other arguments are flags too: kind is --tokenizer.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ import torch
 from tokenizers import Tokenizer
 
 from data import batching, corpus
-from data.corpus import hold_out_valid
+from data.corpus import hold_out
 from data.files import UserError, read_json, sha256
 from data.tokenizer import frame, load_tokenizer, train_tokenizer
 
@@ -37,13 +37,12 @@ def read_text(
 ):
     """Return the Text of --data. tokenizer: one to use instead of training one, on the training
     lines alone. Raises UserError as `corpus.load` and `read_prepared`, and without running text."""
-    if is_prepared(data):
-        return read_prepared(data, tokenizer, vocab_size, vocab_from, valid, split != "full")
+    if prepared := read_prepared(data, tokenizer, vocab_size, vocab_from, valid, split != "full"):
+        return prepared
     found, vocabulary, note = load_parts(data, vocab_from, split)
     if not found.lines:
-        remedy = "give a folder with train_LM.txt or a .txt"
-        raise UserError(f"--data {data}: no running text; {remedy}")
-    lines, held_out = hold_out_valid(found.lines, valid, data) if valid else (found.lines, [])
+        raise UserError(f"--data {data}: no running text; give a .txt or one in train_LM.txt")
+    lines, held_out = hold_out(found.lines, valid, name=data) if valid else (found.lines, [])
     # The floor is per word: it holds if the vocabulary has every word of this corpus
     all_words = kind == "word" and not (vocab_size or vocab_from or tokenizer)
     tokenizer = tokenizer or train_tokenizer(kind, vocabulary.texts(held_out), vocab_size)
@@ -55,8 +54,7 @@ def read_text(
 
 
 def load_parts(data, vocab_from, split):
-    """Return (the corpus to train on, the one to make the vocabulary from, what --split removed).
-    Without --vocab-from, the two are the same. --split is applied to each that has test rows."""
+    """Return (the corpus to train on, the one of the vocabulary, what --split removed)."""
     corpora, notes = [corpus.load(data)], []
     if vocab_from:
         corpora.append(corpus.load(vocab_from, "--vocab-from"))
@@ -75,39 +73,31 @@ def hash_ids(parts):
     return digest.hexdigest()
 
 
-def is_prepared(data):
-    """Return whether --data is a folder that data/prepare.py wrote."""
-    return (Path(data).expanduser() / "meta.json").is_file()
-
-
 def read_prepared(data, tokenizer, *others):
-    """Return a prepared folder as Text, whose streams are on disk, as uint16 or uint32. Raises
-    UserError for `others`, flags that must be empty, another tokenizer, and damaged files."""
-    folder, again = Path(data).expanduser(), "prepare the text again"
+    """Return a folder of data/prepare.py as Text with streams on disk; None for other data. Raises
+    UserError for `others`, flags that must be empty, and another tokenizer."""
+    folder = Path(data).expanduser()
+    if not (folder / "meta.json").is_file():
+        return None
     if any(others):
         remedy = "leave --vocab-size, --vocab-from, --valid and --split out"
         raise UserError(f"--data {data}: has its own vocabulary and sets; {remedy}")
-    meta, own = read_json(folder / "meta.json", again), load_tokenizer(folder / "tokenizer.json")
+    meta, own = read_json(folder / "meta.json"), load_tokenizer(folder / "tokenizer.json")
     if tokenizer and tokenizer.to_str() != own.to_str():
-        remedy = f"{again} with --vocab-from that run"
-        raise UserError(f"--data {data}: its vocabulary is not that of the run; {remedy}")
+        raise UserError(f"--data {data}: not the vocabulary of the run; use --vocab-from RUN")
     streams = {}
     for name, count in meta["tokens"].items():
         path = folder / f"{name}.bin"
-        try:  # mode c, copy on write: torch warns about arrays that cannot be written
-            ids = np.memmap(path, meta["dtype"], "c", shape=(count,))
-        except (OSError, ValueError) as error:
-            raise UserError(f"{path}: is missing or truncated ({error}); {again}") from None
-        streams[name] = torch.from_numpy(ids)
+        # Mode c, copy on write: torch warns about arrays that cannot be written
+        streams[name] = torch.from_numpy(np.memmap(path, meta["dtype"], "c", shape=(count,)))
     digest = sha256(folder / "meta.json")
     return Text(folder.resolve().name, own, streams, meta["bytes"], {}, "", digest)
 
 
 @dataclass
 class Sentences:
-    """Sentences as tensors of ids that begin with [BOS]. The training text of a prepared folder is
-    on disk: full blocks (n, T) without [BOS], in which lines run on from one to the next (RoBERTa's
-    full sentences, Liu et al. 2019, section 4.2)."""
+    """Sentences as tensors of ids that begin with [BOS]; or, on disk, full blocks (n, T) of running
+    text without it (RoBERTa's full sentences, Liu et al. 2019, section 4.2)."""
 
     name: str
     tokenizer: Tokenizer
@@ -119,8 +109,7 @@ class Sentences:
     hash: str  # as in Text
 
     def batches(self, batch_size, seed):
-        """Return a function of the step that returns idx, mask (B, T): sentences of similar length,
-        each once per epoch."""
+        """Return a function of step -> idx, mask (B, T): of similar length, each once per epoch."""
         on_disk = torch.is_tensor(self.train)  # all of one length
         lengths = [0] * len(self.train) if on_disk else [len(ids) for ids in self.train]
         make = partial(batching.length_batches, lengths)
@@ -128,41 +117,31 @@ class Sentences:
 
         def batch(step):
             found = [self.train[i] for i in rows_of(step)]
-            return batching.pad(framed(self.tokenizer, found) if on_disk else found)
+            if on_disk:
+                found = [torch.tensor(frame(self.tokenizer, ids.tolist())) for ids in found]
+            return batching.pad(found)
 
         return batch
 
 
-def framed(tokenizer, blocks):
-    """Return blocks of ids as sequences that begin with [BOS], see `tokenizer.frame`."""
-    return [torch.tensor(frame(tokenizer, block.tolist())) for block in blocks]
-
-
 def read_sentences(
-    data,
-    block_size,
-    tokenizer=None,
-    kind="word",
-    vocab_size=0,
-    vocab_from="",
-    valid=0,
-    split="full",
+    data, T, tokenizer=None, kind="word", vocab_size=0, vocab_from="", valid=0, split="full"
 ):
-    """Return --data as Sentences of at most block_size tokens, or a prepared folder as full blocks,
+    """Return --data as Sentences of at most T tokens, or a prepared folder as full blocks of T,
     with its own validation set. Raises UserError as `read_text` does, and for too few lines."""
-    if is_prepared(data):
-        text = read_prepared(data, tokenizer, vocab_size, vocab_from, split != "full")
+    if text := read_prepared(data, tokenizer, vocab_size, vocab_from, split != "full"):
         if "valid" not in text.streams:
             raise UserError(f"--data {data}: no validation set; prepare it with --valid 0.01")
-        own, room = text.tokenizer, block_size - len(frame(text.tokenizer, []))
+        own, room = text.tokenizer, T - len(frame(text.tokenizer, []))
         train = text.streams["train"][1:].unfold(0, room, room)  # (n, T), without the rest
-        held = framed(own, text.streams["valid"][1:].split(room))
+        held = text.streams["valid"][1:].split(room)
+        held = [torch.tensor(frame(own, ids.tolist())) for ids in held]
         return Sentences(text.name, own, train, held, train.numel(), 0, "", text.hash)
     found, vocabulary, note = load_parts(data, vocab_from, split)
     texts = list(dict.fromkeys(found.texts()))  # a line of both files is read once per epoch
-    kept, held_out = hold_out_valid(texts, valid, data)
+    kept, held_out = hold_out(texts, valid, name=data)
     tokenizer = tokenizer or train_tokenizer(kind, vocabulary.texts(), vocab_size)
-    train, n_long = batching.sentences(tokenizer, kept, block_size, split=True)
-    held, _ = batching.sentences(tokenizer, held_out, block_size, split=True)
+    train, n_long = batching.sentences(tokenizer, kept, T, split=True)
+    held, _ = batching.sentences(tokenizer, held_out, T, split=True)
     n_tokens, digest = sum(map(len, train)), hash_ids(train + held)
     return Sentences(found.name, tokenizer, train, held, n_tokens, n_long, note, digest)

@@ -8,9 +8,9 @@ move up. So are quotes (lines that begin with >), which repeat an ancestor's wor
 The toy threads are generated. A text is a frame around one word of each of four kinds: "No orchard,
 no tide without carters and loyalty." With probability TAKEN a reply takes the word of an ancestor:
 of the one at distance d of n with v_d = 2^-d / (2^-1 + ... + 2^-n). Otherwise it draws one of the K
-words of the kind. So to a reader of the ancestors, whose words are a_1 (the parent's), ..., a_n, it
-is w with TAKEN * (sum of v_d over the d with a_d = w) + (1 - TAKEN) / K, to others with 1/K. No two
-frames of a reply have the same number of tokens, so their words cost nothing.
+words of the kind. So who reads the ancestors' words a_1 (the parent's), ..., a_n expects w with
+TAKEN * (sum of v_d over the d with a_d = w) + (1 - TAKEN) / K, and others with 1/K. The frames of
+replies differ in their number of tokens, so their words cost nothing.
 """
 
 import html
@@ -18,7 +18,6 @@ import json
 import random
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
@@ -51,69 +50,47 @@ REPLIES = (
 
 @dataclass
 class Tree:
-    """A post and its comments, parents before their replies. Text 0 is the post, its parent -1."""
+    """A post, text 0, and its comments, parents before their replies."""
 
     texts: list[str]
-    parents: list[int]
-
-    def ancestors(self):
-        """Return for each text the indices of its ancestors, its parent first and the post last."""
-        found = [[]]
-        for parent in self.parents[1:]:
-            found.append([parent, *found[parent]])
-        return found
+    chains: list[list[int]]  # of each text its ancestors, its parent first and the post last
 
 
 def load_threads(name):
-    """Return the Trees called toy, or in a .jsonl of one post per line, without posts that have no
-    comment with text. Raises UserError naming file, line, remedy."""
+    """Return the Trees called toy, or in a .jsonl of posts. Raises UserError naming the line."""
     if name == "toy":
         return generate()
-    path = Path(name).expanduser()
-    if path.suffix != ".jsonl":
-        raise UserError(f"--data {name}: no threads; give toy or a .jsonl of one post per line")
     trees = []
-    for number, line in enumerate(read_lines(path), start=1):
-        if not line.strip():
-            continue
+    for number, line in enumerate(read_lines(name), start=1):
         try:
-            trees.append(read_tree(json.loads(line)))
-        except UserError as error:
-            raise UserError(f"{path}:{number}: {error}") from None
+            trees += [read_tree(json.loads(line))] if line.strip() else []
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            problem = f'not a post ({error!r:.60}); expected {{"id", "title", "comments": [...]}}'
-            raise UserError(f"{path}:{number}: {problem}, see data/threads.py") from None
-    trees = [tree for tree in trees if len(tree.texts) > 1]
-    if not trees:
-        raise UserError(f'{path}: no post has a comment with text in its "body"; give such posts')
-    return trees
+            problem = f"not a post ({error!r:.90}); correct it, see data/threads.py"
+            raise UserError(f"{name}:{number}: {problem}") from None
+    return [tree for tree in trees if len(tree.texts) > 1]
 
 
 def read_tree(post):
-    """Return a post, parsed from JSON, as a Tree. Raises UserError for comments of one id, and for
-    one that does not lead up to the post."""
+    """Return a post, parsed from JSON, as a Tree. Of comments with one id, the last one counts."""
     root, comments, replies = "t3_" + post["id"], {}, {}
     for comment in post["comments"]:
-        name = "t1_" + comment["id"]
-        if name in comments:
-            raise UserError(f"two comments have the id {name[3:]}; remove one of them")
-        comments[name] = comment.get("parent_id") or root, clean(comment["body"] or "")
-        replies.setdefault(comments[name][0], []).append(name)
+        parent, text = comment.get("parent_id") or root, clean(comment["body"] or "")
+        comments["t1_" + comment["id"]] = parent, text
+    for name, (parent, _) in comments.items():
+        replies.setdefault(parent, []).append(name)
     order = [root]
     for name in order:  # the list grows: parents before their replies
         order += replies.get(name, [])
     for name in comments.keys() - set(order):
-        parent = comments[name][0]
-        raise UserError(f"comment {name[3:]} does not lead up to {root}; correct {parent:.40}")
-
+        raise ValueError(f"{name}, a comment on {comments[name][0]}, does not lead up to {root}")
     title = " ".join(clean(str(post.get(part) or "")) for part in ("title", "selftext")).strip()
-    tree, index = Tree([title], [-1]), {root: 0}
+    tree, index = Tree([title], [[]]), {root: 0}
     for name in order[1:]:
-        parent, text = comments[name]
-        index[name] = len(tree.texts) if text else index[parent]
+        parent, text = index[comments[name][0]], comments[name][1]
+        index[name] = len(tree.texts) if text else parent
         if text:
             tree.texts.append(text)
-            tree.parents.append(index[parent])
+            tree.chains.append([parent, *tree.chains[parent]])
     return tree
 
 
@@ -127,54 +104,48 @@ def clean(text):
 
 
 def generate(n_trees=1200, seed=0):
-    """Return n_trees toy Trees, the same in every process: a post and 4 to 12 comments, each a
-    reply to a text that is not too deep."""
+    """Return n_trees toy Trees: a post and 4 to 12 comments, each a reply to any text above."""
     rng, trees = random.Random(f"toy threads {seed}"), []
     for _ in range(n_trees):
         words = [{kind: rng.choice(words) for kind, words in WORDS.items()}]
-        tree, chains = Tree([rng.choice(POSTS).format(**words[0])], [-1]), [[]]
+        tree = Tree([rng.choice(POSTS).format(**words[0])], [[]])
         for _ in range(rng.randint(4, 12)):
-            parent = rng.choice([i for i, chain in enumerate(chains) if len(chain) < DEEPEST])
-            chain, said = [parent, *chains[parent]], {}
-            n = len(chain)
+            parent = rng.choice([i for i, up in enumerate(tree.chains) if len(up) < DEEPEST])
+            chain, said = [parent, *tree.chains[parent]], {}
             for kind, choices in WORDS.items():
-                shares = [2.0 ** (n - d) / (2**n - 1) for d in range(1, n + 1)]
-                source = rng.choices(chain, shares)[0]
+                source = rng.choices(chain, [0.5**d for d in range(len(chain))])[0]
                 said[kind] = words[source][kind] if rng.random() < TAKEN else rng.choice(choices)
             words.append(said)
             tree.texts.append(rng.choice(REPLIES).format(**said))
-            tree.parents.append(parent)
-            chains.append(chain)
+            tree.chains.append(chain)
         trees.append(tree)
     return trees
 
 
 class Forest:
-    """The texts of many trees in one list. sequences, depths, chains: of each text its ids (at most
-    block_size), its depth, and the rows of its n_ancestors nearest ancestors, parent first. others:
-    a control, the ancestors of a text in another tree, of the same depth if there is one. pieces:
-    rows of comments that are targets together, at most max_tree_size of a tree, parents first."""
+    """The texts of many trees in one list. sequences, chains: of each text its ids (at most
+    block_size), and the rows of its n_ancestors nearest ancestors, parent first. others: a control,
+    the ancestors of a text in another tree, of the same depth if there is one. pieces: rows of
+    comments that are targets together, at most max_tree_size of a tree, parents first."""
 
     def __init__(self, trees, tokenizer, block_size, n_ancestors, max_tree_size):
         self.texts = [text for tree in trees for text in tree.texts]
         self.sequences, self.n_long = sentences(tokenizer, self.texts, block_size)
-        self.chains, self.others, self.pieces, depths = [], [], [], []
+        self.chains, self.others, self.pieces = [], [], []
         by_depth = [{} for _ in trees]  # for each tree, {depth: chains of its texts}
         for tree, chains_at in zip(trees, by_depth):
-            root = len(depths)
-            for chain in tree.ancestors():
-                depths.append(len(chain))
+            root = len(self.chains)
+            for chain in tree.chains:
                 self.chains.append([root + a for a in chain[:n_ancestors]])
                 chains_at.setdefault(len(chain), []).append(self.chains[-1])
-            rows = range(root + 1, len(depths))
+            rows = range(root + 1, len(self.chains))
             self.pieces += [rows[i : i + max_tree_size] for i in range(0, len(rows), max_tree_size)]
-        self.depths = torch.tensor(depths)
         # The other tree is the next one when sorted by depth
         order = sorted(range(len(trees)), key=lambda k: max(by_depth[k]))
         other_of = dict(zip(order, order[1:] + order[:1]))
         for k, tree in enumerate(trees):
             chains_at = by_depth[other_of[k]]
-            for i, chain in enumerate(tree.ancestors()):
+            for i, chain in enumerate(tree.chains):
                 chains = chains_at[min(len(chain), max(chains_at))]
                 self.others.append(chains[i % len(chains)])
 
@@ -188,19 +159,17 @@ class Forest:
         return pad([self.sequences[row] for row in rows])
 
     def above(self, rows, chains):
-        """Return what the model reads of the ancestors `chains` of these comments: each ancestor
-        once, texts, texts_mask (N, T), and which of them each comment has, ancestors,
-        ancestors_mask (B, A), padded with row 0."""
+        """Return what the model reads of the ancestors `chains` of these comments: each once, as
+        texts, texts_mask (N, T), and whose they are, as ancestors, ancestors_mask (B, A)."""
         used = sorted({a for row in rows for a in chains[row]})
         place = {a: i for i, a in enumerate(used)}
-        texts, texts_mask = pad([self.sequences[a] for a in used])
-        ancestors, ancestors_mask = pad([torch.tensor([*map(place.get, chains[r])]) for r in rows])
-        above = {"texts": texts, "texts_mask": texts_mask}
-        return above | {"ancestors": ancestors, "ancestors_mask": ancestors_mask}
+        texts = pad([self.sequences[a] for a in used])
+        ancestors = pad([torch.tensor([place[a] for a in chains[row]]) for row in rows])
+        names = "texts", "texts_mask", "ancestors", "ancestors_mask"
+        return dict(zip(names, (*texts, *ancestors)))
 
     def mask_comments(self, vocab_size, starts, rate, unit):
-        """Return {view: batches} in which the same words of all comments are masked: with their
-        ancestors, alone, and with another tree's. Masks and batches are as in pairs.mask_pairs."""
+        """Return {view: batches}, as `pairs.mask_pairs` does for the views of a pair."""
         batches = {view: [] for view in THREAD_VIEWS}
         rows = torch.tensor([row for piece in self.pieces for row in piece])
         for found in length_batches([len(self.sequences[row]) for row in rows], 64):
@@ -215,15 +184,14 @@ class Forest:
 
 
 def read_forests(data, tokenizer, kind, vocab_size, valid, test, **how):
-    """Return (name, tokenizer, {set: Forest}, sha256 of all trees), with the shares `valid` and
-    `test` of the trees held out. tokenizer: None makes one of the training trees. how: see Forest.
-    Raises UserError if there are too few trees."""
+    """Return (name, tokenizer, {set: Forest}, sha256 of all trees), with shares of the trees held
+    out. tokenizer: None makes one. how: see Forest. Raises UserError for too few trees."""
     trees = load_threads(data)
     rest, tested = hold_out(trees, test, seed=0, key=lambda tree: "\n".join(tree.texts))
     kept, held = hold_out(rest, valid, seed=1, key=lambda tree: "\n".join(tree.texts))
     if not kept or min(len(held), len(tested)) < 2:
-        shares = f"--valid {valid} and --test {test}"
-        raise UserError(f"--data {data}: {len(trees)} trees are too few for {shares}; give more")
+        problem = f"{len(trees)} trees are too few for --valid {valid} and --test {test}"
+        raise UserError(f"--data {data}: {problem}; give more posts with comments")
     texts = [text for tree in kept for text in tree.texts]
     tokenizer = tokenizer or train_tokenizer(kind, texts, vocab_size)
     parts = {"train": kept, "valid": held, "test": tested}

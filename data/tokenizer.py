@@ -1,7 +1,6 @@
 """Turn text into ids and back: word level (the assignment's) or byte-level BPE.
 
-Both are plain `tokenizers` files. Every sequence begins with [BOS], in encoders too, where BERT
-has [CLS]. Sentences end with [EOS] only with RoBERTa's own tokenizer, see `frame`.
+Every sequence begins with [BOS], in encoders too, where BERT has [CLS].
 """
 
 from unicodedata import category, name
@@ -26,11 +25,9 @@ WORD = (
 
 
 def train_tokenizer(kind, texts, vocab_size=0):
-    """Return a `tokenizers.Tokenizer` whose vocabulary is made of `texts` alone. kind "word": all
-    words of the texts, or the vocab_size most frequent ones; others are [UNK]. Ids follow
-    frequency, then spelling. kind "bpe": byte-level BPE with vocab_size entries (0: 4,000), to
-    which no text is unknown. Raises UserError for a vocabulary without room for the special tokens
-    and, in BPE, all bytes."""
+    """Return a `tokenizers.Tokenizer` made of `texts` alone. kind "word": the vocab_size (0: all)
+    most frequent words, by frequency, then spelling; others are [UNK]. kind "bpe": byte-level BPE
+    with vocab_size entries (0: 4,000). Raises UserError for too small a vocabulary."""
     smallest = len(SPECIAL) + (256 if kind == "bpe" else 1)
     if vocab_size and vocab_size < smallest:
         problem = f"a {kind} vocabulary needs at least {smallest} entries"
@@ -45,13 +42,10 @@ def train_tokenizer(kind, texts, vocab_size=0):
         tokenizer = Tokenizer(BPE())
         tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
         tokenizer.decoder = decoders.ByteLevel()
-        how["initial_alphabet"] = ByteLevel.alphabet()
-        trainer = BpeTrainer(vocab_size=vocab_size or 4000, **how)
-    else:
-        raise ValueError(f"no tokenizer {kind!r} yet; add it here")
+        alphabet = ByteLevel.alphabet()
+        trainer = BpeTrainer(vocab_size=vocab_size or 4000, initial_alphabet=alphabet, **how)
     tokenizer.train_from_iterator(texts, trainer)
-    # As a special token, "[MASK]" typed in a sentence is the mask, not punctuation around a word.
-    # It includes the space before it, which byte-level BPE would otherwise make a token of.
+    # "[MASK]" in a sentence is one token, with the space before it, not punctuation around a word
     added = [AddedToken(token, special=True, lstrip=token == "[MASK]") for token in SPECIAL]
     tokenizer.add_special_tokens(added)
     return tokenizer
@@ -92,10 +86,9 @@ def frame(tokenizer, ids):
 
 def token_strings(tokenizer, ids):
     """Return tokens for a figure's axis: words as they are, BPE pieces with a visible space."""
-    ids = [int(i) for i in ids]
     if is_word_level(tokenizer):
-        return [tokenizer.id_to_token(i) for i in ids]
-    pieces = (tokenizer.decode([i], skip_special_tokens=False) for i in ids)
+        return [tokenizer.id_to_token(int(i)) for i in ids]
+    pieces = (tokenizer.decode([int(i)], skip_special_tokens=False) for i in ids)
     return [piece.replace(" ", "␣").replace("\n", "⏎") for piece in pieces]
 
 

@@ -13,7 +13,7 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 import tyro
@@ -105,7 +105,6 @@ class TokenizerFlags(Group):
 class ContinueFlags(Group):
     vocab_from: str = ""  # corpus to take the vocabulary from, instead of --data
     init_from: str = ""  # run folder to start from: its weights, architecture and vocabulary
-    INHERITED: ClassVar[tuple] = ()  # further flags that keep their values in that run
 
 
 @dataclass
@@ -118,8 +117,13 @@ class MachineFlags(Group):
 
 
 @dataclass
-class TrainFlags(MachineFlags, ContinueFlags, TokenizerFlags, LoopFlags, ModelFlags, RunFlags):
-    """The flags of a script that counts steps, in the order of --help from the right."""
+class CommonFlags(MachineFlags, TokenizerFlags, ModelFlags, RunFlags):
+    """The flags of every training script; --help has the groups in reverse order."""
+
+
+@dataclass
+class TrainFlags(ContinueFlags, LoopFlags, CommonFlags):
+    """The flags of a training script that counts steps."""
 
 
 # Flags that may change on --resume: they do not change what is trained
@@ -181,7 +185,7 @@ def parse(flags_class, script, **how):
     elif source:
         saved = read_json(Path(source).expanduser() / "config.json", "give the folder of a run")
         same = {name: saved["model"][name] for name in names & saved["model"].keys()}
-        kept = {"tokenizer", *flags_class.INHERITED} & saved["flags"].keys()
+        kept = {"tokenizer", *getattr(flags_class, "INHERITED", ())} & saved["flags"].keys()
         same |= {name: saved["flags"][name] for name in kept}
         same.pop("vocab_size", None)  # the flag is an upper limit
     else:

@@ -12,6 +12,7 @@ import torch
 from data.batching import device_of
 from data.files import UserError, printable, read_json
 from data.tokenizer import load_tokenizer
+from lab.flags import require, spelled
 from lab.machine import ROOT, code_hash
 from lab.run import load_weights, read_weights
 from model import Config
@@ -58,6 +59,24 @@ class LoadedRun:
     @property
     def device(self):
         return device_of(self.model)
+
+
+def open_source(flags, flag, kinds):
+    """Return the run of --init-from or --encoder (flag) as a LoadedRun, or None. Raises UserError
+    for flags that ask for another vocabulary, and if it has read the test sentences that --split
+    removes."""
+    folder = getattr(flags, flag)
+    if not folder:
+        return None
+    where, source = f"{spelled(flag)} {folder}", read_run(folder, kinds)
+    asked = flags.vocab_size or getattr(flags, "vocab_from", "")
+    require(not asked, f"{where}: brings its vocabulary; leave --vocab-size and --vocab-from out")
+    then, data = source.config["flags"], Path(flags.data).expanduser().resolve()
+    same = Path(then["data"]).expanduser().resolve() == data
+    clean = flags.split in ("full", then.get("split", "full")) or not same
+    problem = f"--split {flags.split}: {where} was pretrained on test sentences"
+    require(clean, f"{problem}; pretrain it with --split {flags.split} too")
+    return source
 
 
 def read_run(folder, kinds=None, device="cpu", step=None):

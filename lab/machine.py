@@ -2,10 +2,8 @@
 
 import contextlib
 import ctypes
-import datetime
 import hashlib
 import os
-import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -34,28 +32,21 @@ def set_up_device(device="auto", threads=0, seed=0, n_embd=0):
     if device == "mps" and torch.__version__ < (2, 13):
         # Some of its attention lets tokens see the future (pytorch#195910, #184180)
         raise UserError("--device mps: torch before 2.13 computes attention wrongly there")
-    processes = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
-    torch.set_num_threads(threads or (1 if n_embd <= 128 else max(1, cores() // processes)))
+    # On a cluster, a process may use fewer cores than the machine has
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    cores = max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
+    torch.set_num_threads(threads or (1 if n_embd <= 128 else cores))
     torch.set_flush_denormal(True)  # far-away tokens get weights too small for normal floats
     torch.manual_seed(seed)
     torch.backends.cuda.enable_cudnn_sdp(False)  # see nets/attention.py, which uses it where right
     if device == "cpu":
-        keep_freed_memory()
+        # glibc would return tensors of some megabytes to the system after every step, and getting
+        # them back takes a tenth of a small model's step
+        with contextlib.suppress(AttributeError, TypeError):  # another C library
+            mallopt = ctypes.CDLL(None).mallopt
+            mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
+            mallopt(-3, 2**25)  # M_MMAP_THRESHOLD, the largest there is
     return torch.device(device)
-
-
-def cores():
-    """Return how many cores this process may use; on a cluster, fewer than the machine has."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-
-
-def keep_freed_memory():
-    """Make glibc keep freed memory. It would return tensors of some megabytes to the system after
-    every step, and getting them back takes a tenth of a small model's step."""
-    with contextlib.suppress(AttributeError, TypeError):  # another C library
-        mallopt = ctypes.CDLL(None).mallopt
-        mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
-        mallopt(-3, 2**25)  # M_MMAP_THRESHOLD, the largest there is
 
 
 def autocast(dtype, device):
@@ -89,12 +80,13 @@ def peak_memory(device):
 
 
 def git_revision():
-    """Return the commit of the code, with a + if files changed; "unknown" outside a checkout."""
+    """Return the commit of the code, with a + if files changed; "" outside a checkout."""
     command = f"git -c safe.directory={ROOT.as_posix()} describe --always --dirty=+ --exclude=*"
-    with contextlib.suppress(OSError):
-        done = subprocess.run(command.split(), cwd=ROOT, capture_output=True, text=True)
-        return done.stdout.strip() or "unknown"
-    return "unknown"
+    try:
+        run = subprocess.run(command.split(), cwd=ROOT, capture_output=True, text=True)
+    except OSError:  # no git
+        return ""
+    return run.stdout.strip()
 
 
 def module_of(script):
@@ -108,10 +100,3 @@ def code_hash(script):
     for path in (ROOT / "model.py", *sorted((ROOT / "nets").glob("*.py")), Path(script)):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
-
-
-def versions():
-    """Return the versions of Python and torch, the platform, and today's date."""
-    date = datetime.date.today().isoformat()
-    python, system = platform.python_version(), platform.platform()
-    return {"python": python, "torch": torch.__version__, "platform": system, "date": date}

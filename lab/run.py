@@ -7,6 +7,7 @@ A run is a folder: config.json, tokenizer.json, metrics.jsonl, checkpoint.pt (to
 import dataclasses
 import json
 import math
+import platform
 import shlex
 import shutil
 import signal
@@ -22,7 +23,7 @@ from data.corpus import name_of
 from data.files import UserError, printable, read_json, whole_file, write_json, write_text
 from lab import dist
 from lab.flags import MAY_CHANGE, require, spelled
-from lab.machine import ROOT, code_hash, git_revision, module_of, peak_memory, versions
+from lab.machine import ROOT, code_hash, git_revision, module_of, peak_memory
 
 LOOK_EVERY = 100  # steps between checks of the losses on a GPU, since each check waits for it
 
@@ -61,7 +62,9 @@ class Run:
             "revision": git_revision(),
             "code": code_hash(script),
             "data_hash": data_hash,
-            "versions": versions(),
+            "torch": torch.__version__,
+            "platform": platform.platform(),
+            "date": time.strftime("%Y-%m-%d"),
             **described,
         }
         dist.from_rank_0(lambda: self.open(described, tokenizer))

@@ -2,42 +2,29 @@
 
 from pathlib import Path
 
+import lab.load
 from lab.flags import require, spelled
-from lab.load import LoadedRun, read_run
 from nets.roberta import load_roberta
 
 
-def open_source(flags, kinds, head=True):
-    """Return the run of --init-from or --encoder as a LoadedRun, or the RoBERTa of --init as if it
-    were one; None without these flags.
-
-    kinds: of runs that are accepted. head: whether RoBERTa's head is needed. Raises UserError for
-    flags that ask for another vocabulary, for an ensemble, and for a run that has read the test
-    sentences that --split removes.
-    """
+def open_encoder(flags, kinds, head=True):
+    """Return what to start from as a LoadedRun: the run of --init-from or --encoder, which must be
+    one model of one of the kinds, or the RoBERTa of --init; None without these flags. head:
+    whether RoBERTa's head is needed. Raises UserError for flags that contradict it."""
     flag = "encoder" if hasattr(flags, "encoder") else "init_from"
-    folder = getattr(flags, flag)
-    problem = f"--init {flags.init}: brings an encoder; leave {spelled(flag)} and --causal out"
-    require(not (flags.init and (folder or flags.causal)), problem)
-    if not (flags.init or folder):
-        return None
-    problem = f"{flags.init or folder}: brings its vocabulary; leave --vocab-size"
-    given = flags.vocab_size or getattr(flags, "vocab_from", "")
-    require(not given, f"{problem} and --vocab-from out")
+    source, causal = lab.load.open_source(flags, flag, kinds), getattr(flags, "causal", False)
     if flags.init:
+        asked = source or causal or flags.vocab_size or getattr(flags, "vocab_from", "")
+        problem = f"--init {flags.init}: brings an encoder and its vocabulary"
+        require(not asked, f"{problem}; leave {spelled(flag)}, --causal and --vocab-... out")
         model, tokenizer = load_roberta(flags.init, head)
         adopt(flags, model.body.config)
-        return LoadedRun(Path(flags.init), "roberta", {}, model, tokenizer)
-    source = read_run(folder, kinds)
-    members = source.config["build"].get("members", 1)
-    require(members == 1, f"{spelled(flag)} {folder}: is an ensemble; give a run of one model")
-    decoder = source.model.body.causal or not flags.causal
-    require(decoder, f"--causal: {spelled(flag)} {folder} is an encoder; leave --causal out")
-    then, data = source.config["flags"], Path(flags.data).expanduser().resolve()
-    clean = flags.split in ("full", then.get("split", "full"))
-    clean = clean or Path(then["data"]).expanduser().resolve() != data
-    problem = f"--split {flags.split}: {folder} was pretrained on test sentences"
-    require(clean, f"{problem}; pretrain it with --split {flags.split} too")
+        return lab.load.LoadedRun(Path(flags.init), "roberta", {}, model, tokenizer)
+    if source:
+        one = source.config["build"].get("members", 1) == 1
+        require(one, f"{source.folder}: is an ensemble; give a run of one model")
+        fits = source.model.body.causal or not causal
+        require(fits, f"--causal: {source.folder} is an encoder; leave --causal out")
     return source
 
 

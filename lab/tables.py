@@ -44,9 +44,11 @@ def latex(header, rows, caption, label, left=1):
         r"\begin{table}",
         rf"\centering\caption{{{escaped(caption)}}}\label{{tab:{label}}}",
         r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
-        rf"\begin{{tabular}}{{@{{}}{columns}@{{}}}} \toprule",
+        rf"\begin{{tabular}}{{@{{}}{columns}@{{}}}}",
+        r"\toprule",
         *(" & ".join(map(escaped, row)) + r" \\" if row else r"\midrule" for row in table),
-        r"\bottomrule \end{tabular}}",
+        r"\bottomrule",
+        r"\end{tabular}}",
         r"\end{table}",
     ]
     return "\n".join(lines) + "\n"

@@ -111,16 +111,12 @@ def fused(q, k, v, bias, dropout, causal):
     return F.scaled_dot_product_attention(q, k, v, bias, dropout, is_causal=is_causal)
 
 
-# ----------------------------------------------------------- who may attend to whom
-
-
 def may_attend(i, j, causal=False, window=0, mask=None):
     """Return (1 or B, 1, T, S) bool: which keys each query may attend to, True = may.
 
-    i (T,) or (B, T), j (S,) or (B, S): positions of the queries and of the keys; the last T keys
-    are the queries' own tokens. window: only keys fewer than this many positions away; 0: all.
-    mask (B, S): True on tokens, False on padding. A token always sees itself, since the softmax of
-    nothing is NaN.
+    i, j: positions of queries and keys as in NoPE; the last T keys are the queries' own tokens.
+    window: only keys fewer than this many positions away; 0: all. mask (B, S): True on tokens. A
+    token always sees itself, since the softmax of nothing is NaN.
     """
     d = (i[..., :, None] - j[..., None, :]).view(-1, 1, i.size(-1), j.size(-1))
     may = d >= 0 if causal else torch.ones_like(d, dtype=torch.bool)
@@ -135,10 +131,8 @@ def may_attend(i, j, causal=False, window=0, mask=None):
 
 def shared_bias(body, i, j, mask=None):
     """Return the bias (1 or B, 1 or H, T, S) that all blocks of a Transformer add to their scores:
-    that of its positions, and -inf where a query may not attend.
-
-    None: nothing but the future is hidden, which the kernel of a causal layer does by itself.
-    """
+    that of its positions, and -inf where a query may not attend. None: a kernel hides the future
+    of a causal layer by itself, and nothing else is hidden."""
     positions, config, dtype = body.positions, body.config, body.embedding.weight.dtype
     bias = None if positions.reads_content else positions.bias(None, None, i, j)
     own_future = bias is None and not positions.reads_content and i.size(-1) == j.size(-1)
@@ -149,28 +143,27 @@ def shared_bias(body, i, j, mask=None):
     return bias.masked_fill(~may, -math.inf)
 
 
-# ------------------------------------------------------------------------- FlexAttention, on a GPU
-# ALiBi and windows do without a T x T table. With 12 heads and 8,192 tokens, ALiBi's would take 3
-# GB, and every layer would read it. FlexAttention (Dong et al. 2024) compiles a kernel that
-# computes the penalty from the two positions and skips blocks of scores that are all hidden.
-
-
 def choose_flex(body, T, mask):
-    """Return a kernel with the effect of `shared_bias`, without its table, or None where the table
-    is as good. body: a Transformer of T tokens; mask (B, T) as in its forward."""
+    """Return a kernel with the effect of `shared_bias`, or None where a table is as good.
+
+    With 12 heads and 8,192 tokens, ALiBi's table would take 3 GB, and every layer would read it. On
+    a GPU, FlexAttention (Dong et al. 2024) compiles a kernel that computes the penalty from the two
+    positions and skips blocks of scores that are all hidden. body: a Transformer of T tokens; mask
+    (B, T) as in its forward.
+    """
     config, positions, device = body.config, body.positions, body.embedding.weight.device
     dropout = body.training and config.attn_dropout  # which FlexAttention does not have
     width = config.n_embd // config.n_head  # others cannot be compiled
     if T < LONG or dropout or not 16 <= width <= 256 or not flex(device):
         return None
-    score = None if positions.reads_content else positions.flex()
-    here = torch.zeros(1, device=device)
-    biased = config.window or score and positions.bias(None, None, here, here) is not None
-    if score is None or not biased:
-        return None
+    score, here = positions.flex(), torch.zeros(1, device=device)
+    if score is None:
+        biased = positions.reads_content or positions.bias(None, None, here, here) is not None
+        if biased or not config.window:
+            return None
 
     def hide_padding(s, b, h, i, j):
-        s = score(s, b, h, i, j)
+        s = score(s, b, h, i, j) if score else s
         return s if mask is None else torch.where(mask[b, j] | (i == j), s, -math.inf)
 
     blocks = blocks_to_compute(T, body.causal, config.window, device)

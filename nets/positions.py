@@ -16,9 +16,6 @@ POSITIONS. For example a trained bias per head and distance, as T5 has (Raffel e
             bias = self.table(d + 32).movedim(-1, -3)  # (H, T, S) or (B, H, T, S)
             return bias.view(-1, *bias.shape[-3:])
 
-        def flex(self):
-            return None  # a GPU's kernel needs a formula, not a table
-
     POSITIONS["distances"] = Distances
 """
 

@@ -77,15 +77,14 @@ def load_roberta(name, head=True):
     if described.get("model_type") != "roberta" or described.get("is_decoder"):
         remedy = "continue a run of this project with --init-from or --encoder"
         raise UserError(f"--init {name}: is not a RoBERTa encoder; {remedy}")
-    there, told = transformers.RobertaForMaskedLM.from_pretrained(
-        folder, dtype=torch.float32, output_loading_info=True
-    )
+    masked_lm = transformers.RobertaForMaskedLM
+    there, told = masked_lm.from_pretrained(folder, output_loading_info=True)
     missing = [key for key in told["missing_keys"] if head or not key.startswith("lm_head.")]
     if missing:
         remedy = "give a folder saved from RobertaForMaskedLM, or only classify with it"
         raise UserError(f"--init {name}: has no weights {min(missing)}; {remedy}")
     tokenizer, rows = read_tokenizer(folder, there.config.vocab_size)
-    c = there.config
+    c, there = there.config, there.float()
     block_size = c.max_position_embeddings - c.pad_token_id - 1
     same = {ours: getattr(c, theirs) for ours, theirs in NAMES.items()}
     config = Config(vocab_size=len(rows), block_size=block_size, **same, **FIXED)

@@ -48,12 +48,12 @@ def assignment(flags):
     parts = ["classifier"] if corpus.test_rows else []
     parts += ["frozen"] if parts and flags.mlm_steps else []
     parts += ["lm"] if corpus.tests else []
-    run_all(out, stages(flags, out, parts), flags)
+    run_all(out, stages(flags, out, corpus, parts), flags)
     write_report(flags, out, corpus, parts)
     print(f"{out / 'report.html'}; its tables as LaTeX and Markdown in tables/")
 
 
-def stages(flags, out, parts):
+def stages(flags, out, corpus, parts):
     """Return the jobs: trainings, classifiers on pretrained encoders, figures."""
     split = options(split=flags.split)
     trainings = [("baselines", "baselines", [*options(data=flags.data), *split])]
@@ -85,7 +85,9 @@ def stages(flags, out, parts):
             how += split if "classifier" in parts else []
             trainings.append((f"form-{form}-{seed}", "train_mlm", [*same, *how, *ENCODER]))
     drawn = [f"{part}-{pos}-0" for part in parts if part != "frozen" for pos in COMPARED]
-    maps = ["--positions", "--html"]
+    lines = [line for part in corpus.tests.values() for line in part] or corpus.texts()
+    short = [f"--text={line}" for line in lines if 5 <= len(line.split()) <= 16]
+    maps = ["--positions", "--html", *short[:1]]
     figures = [(f"maps-{name}", "attention_maps", [out / name, *maps]) for name in drawn]
     for part in parts:
         runs = [out / f"{part}-{pos}-{seed}" for pos in COMPARED for seed in range(flags.seeds)]
@@ -156,9 +158,13 @@ def collect_tables(flags, out, corpus, parts):
         rows = [row(label, f"lm-{pos}", entries) for pos, label in labels.items()]
         rows.append(row("n-grams, Kneser-Ney", "baselines", entries))
         found["perplexity"] = ["model", *corpus.tests], rows
-    entries = ["perplexity/valid", "accuracy/valid"]
-    rows = [row("no bias" if f == "nope" else f, f"form-{f}", entries) for f in FORMS]
-    found["forms"] = ["form of ALiBi", "perplexity", "share found"], rows
+    header, rows = ["form of ALiBi", "perplexity", "words found (%)"], []
+    for form in FORMS:
+        rows.append(
+            row("no bias" if form == "nope" else form, f"form-{form}", ["perplexity/valid"])
+        )
+        rows[-1] += row("", f"form-{form}", ["accuracy/valid"], 100)[1:]
+    found["forms"] = header, rows
     return found
 
 

@@ -12,30 +12,17 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import torch
-from tqdm import tqdm
 
 from data.files import UserError, read_json, write_json
-from lab.machine import ROOT, code_hash, cores
+from lab.machine import ROOT, code_hash
 
 
 @dataclass
 class SweepFlags:
     jobs: int = 0  # runs at a time; 0: one per core, but at most 4 per GPU
-    device: Literal["auto", "cpu", "cuda"] = "auto"  # where to compute; auto: CUDA if present
     commands: bool = False  # only print the commands of the next stage, for GNU parallel or Slurm
-
-    def places(self):
-        """Return CUDA_VISIBLE_DEVICES for each of the jobs that run at a time."""
-        n = 0 if self.device == "cpu" else torch.cuda.device_count()
-        if self.device == "cuda" and not n:
-            raise UserError("--device cuda: no GPU was found; use --device cpu")
-        if not n:
-            return [""] * (self.jobs or cores())
-        gpus = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(n)))).split(",")
-        return [gpus[i % n] for i in range(self.jobs or max(n, min(cores(), 4 * n)))]
 
 
 def options(**values):
@@ -52,12 +39,23 @@ def run_all(out, stages, flags):
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the jobs too, see `run_stage`
     (out / "logs").mkdir(parents=True, exist_ok=True)
     for stage in stages:
-        jobs = {name: [m, *map(str, words), "--out", str(out / name)] for name, m, words in stage}
-        left = {name: words for name, words in jobs.items() if not is_finished(out / name, words)}
+        jobs = {
+            out / name: [m, *map(str, words), "--out", f"{out / name}"] for name, m, words in stage
+        }
+        left = {path: words for path, words in jobs.items() if not is_finished(path, words)}
         if flags.commands and left:
             print("\n".join(f"python -m {shlex.join(words)}" for words in left.values()))
             sys.exit(0)
-        run_stage(out, left, flags.places())
+        run_stage(list(left.items()), places(flags.jobs))
+
+
+def places(jobs):
+    """Return CUDA_VISIBLE_DEVICES for each of the jobs that run at a time."""
+    n = torch.cuda.device_count()
+    gpus = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(n)))).split(",")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    jobs = jobs or (max(n, min(cores, 4 * n)) if n else cores)
+    return [gpus[i % n] if n else "" for i in range(jobs)]
 
 
 def is_finished(path, words):
@@ -80,34 +78,38 @@ def is_finished(path, words):
 
 
 def typed(words):
-    return shlex.join(words[1:])
+    """Return the flags of a job up to --out, whose folder may be named in other ways."""
+    return shlex.join(words[1:-1])
 
 
 def log_of(path):
     return path.parent / "logs" / f"{path.name}.log"
 
 
-def run_stage(out, waiting, places):
-    """Run jobs {folder: words}, one in each place at a time."""
-    running, waiting = {}, list(waiting.items())  # running: {process: (folder, words, its place)}
-    bar = tqdm(total=len(waiting), unit="run", disable=None)
+def run_stage(waiting, places):
+    """Run jobs [(folder, words), ...], one in each place at a time."""
+    running, n = {}, len(waiting)  # running: {process: (folder, words, its place)}
     try:
         while waiting or running:
             while waiting and places:
-                (folder, words), place = waiting.pop(0), places.pop()
-                running[start(out / folder, words, place)] = folder, words, place
+                job, place = waiting.pop(0), places.pop()
+                running[start(*job, place)] = *job, place
             for process in [process for process in running if process.poll() is not None]:
-                folder, words, place = running.pop(process)
+                path, words, place = running.pop(process)
                 places.append(place)
-                end(out / folder, words, process.returncode)
-                bar.update()
+                last = log_of(path).read_text("utf-8").strip().splitlines()[-1]
+                if code := process.returncode:
+                    where = f"log: {log_of(path)}; command: python -m {shlex.join(words)}"
+                    raise UserError(f"{last} (exit code {code}; {where})")
+                with open(log_of(path), "a") as log:
+                    log.write("exit code 0\n")
+                print(f"[{n - len(waiting) - len(running)}/{n}] {path.name}: {last}", flush=True)
             time.sleep(0.05)
     finally:  # after an error or a signal: runs save a checkpoint
         for process in running:
             process.terminate()
         for process in running:
             process.wait()
-        bar.close()
 
 
 def start(path, words, place):
@@ -120,17 +122,6 @@ def start(path, words, place):
         # In a session of its own: Ctrl-C reaches only the sweep, which then ends its jobs
         how = dict(env=environment, stdout=log, stderr=log, start_new_session=True)
         return subprocess.Popen([sys.executable, "-m", *words, *resume], **how)
-
-
-def end(path, words, code):
-    """Print the last line of a job. Raises UserError if it failed."""
-    last = log_of(path).read_text("utf-8").strip().splitlines()[-1]
-    if code:
-        command = f"python -m {shlex.join(words)}"
-        raise UserError(f"{last} (exit code {code}; log: {log_of(path)}; command: {command})")
-    tqdm.write(f"{path.name}: {last}")
-    with open(log_of(path), "a") as log:
-        log.write("exit code 0\n")
 
 
 def finish(out, result):

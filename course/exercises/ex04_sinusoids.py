@@ -7,19 +7,9 @@ for the positions t = 0, ..., T - 1 and i = 0, ..., C / 2 - 1.
 
 import torch
 
-from course.judge import Task
-
 
 def sinusoids(T: int, n_embd: int) -> torch.Tensor:
     """Return the (T, C) table; C = n_embd is even."""
     i = torch.arange(n_embd // 2)
     angles = torch.arange(T)[:, None] * 10000.0 ** (-2 * i / n_embd)
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
-
-
-if __name__ == "__main__":
-    print(sinusoids(4, 6).round(decimals=3))
-
-# ---- only for the check
-
-TASKS = [Task(sinusoids, lambda gen: [(5, 8), (20, 6), (3, 2)], "table")]

@@ -2,7 +2,8 @@
 
 n heads have the slopes m = 2^(-8k/n), k = 1, ..., n, if n is a power of two. For another n: the
 slopes of the largest power of two below n, then every second slope of the next power (the first,
-the third, ...) until there are n. The bias of query i (row) and key j (column):
+the third, ...) until there are n: three heads have 1/16, 1/256, 1/4. The bias of query i (row) and
+key j (column):
 
     causal       -m (i - j) for j <= i, and -inf for j > i
     symmetric    -m |i - j|, for encoders
@@ -10,8 +11,6 @@ the third, ...) until there are n. The bias of query i (row) and key j (column):
 """
 
 import torch
-
-from course.judge import Task
 
 
 def slopes(n_head: int) -> torch.Tensor:
@@ -32,16 +31,3 @@ def encoder_bias(n_head: int, T: int, offset: bool) -> torch.Tensor:
     """Return the bias (n_head, T, T) of an encoder, symmetric or with the offset."""
     m, distance = slopes(n_head)[:, None, None], torch.arange(T)[:, None] - torch.arange(T)
     return -m * (distance.abs() - 0.5 * offset * (distance < 0))
-
-
-if __name__ == "__main__":
-    print(slopes(8), slopes(6), causal_bias(2, 4), encoder_bias(2, 4, True), sep="\n")
-
-# ---- only for the check
-
-ENCODERS = [(2, 5, False), (4, 6, True), (8, 4, False), (2, 7, True)]
-TASKS = [
-    Task(slopes, lambda gen: [(n,) for n in (8, 2, 1, 6, 12)], "slopes"),
-    Task(causal_bias, lambda gen: [(2, 5), (4, 7), (8, 4)], "bias"),
-    Task(encoder_bias, lambda gen: ENCODERS, "bias"),
-]

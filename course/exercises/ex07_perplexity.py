@@ -8,14 +8,13 @@ A target of -100 is not predicted: it counts neither in the sum nor in the numbe
 import torch
 import torch.nn.functional as F
 
-from course.judge import Task
-
 
 def next_words(ids: torch.Tensor, T: int) -> tuple[torch.Tensor, torch.Tensor]:
     """ids (N + 1,) -> inputs (n, T), targets (n, T): consecutive blocks, n = N / T rounded up.
 
     The target of each token is the next one, so each of the N tokens after the first is a target
-    exactly once. The end of the last block is filled: inputs with 0, targets with -100.
+    exactly once. The end of the last block is filled, inputs with 0, targets with -100: for T = 2,
+    [5, 6, 7, 8] gives inputs [[5, 6], [7, 0]] and targets [[6, 7], [8, -100]].
     """
     x, y = ids[:-1], ids[1:]
     rest = -len(y) % T
@@ -34,32 +33,3 @@ def perplexity(batches: list[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor
     n_tokens = [(targets != -100).sum() for _, targets in batches]
     nats = sum(loss(*batch) * n for batch, n in zip(batches, n_tokens))
     return torch.exp(nats / sum(n_tokens))
-
-
-if __name__ == "__main__":
-    inputs, targets = next_words(torch.arange(10, 18), T=4)
-    print(inputs, targets, sep="\n")
-    print(loss(torch.zeros(2, 4, 20), targets), perplexity([(torch.zeros(2, 4, 20), targets)]))
-
-# ---- only for the check
-
-
-def next_cases(gen):
-    for n in (11, 14, 8, 3):  # tokens to predict in blocks of 4
-        ids = torch.randint(5, 99, (n + 1,), generator=gen)
-        ids[n // 2] = 0  # an id like any other
-        yield ids, 4
-
-
-def loss_cases(gen, n=2):
-    for B, T in ((5, 8), (3, 6), (7, 4))[:n]:
-        targets = torch.randint(9, (B, T), generator=gen)
-        targets[0, T // 2 :] = -100
-        yield 2 * torch.randn(B, T, 9, generator=gen), targets
-
-
-TASKS = [
-    Task(next_words, next_cases, "inputs", "targets"),
-    Task(loss, loss_cases, "loss"),
-    Task(perplexity, lambda gen: [(list(loss_cases(gen, n)),) for n in (3, 2)], "perplexity"),
-]

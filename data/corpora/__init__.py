@@ -1,7 +1,6 @@
 """The named corpora: a module here with `load()`, which returns a Corpus, is a name for --data.
-Also what they share: reading files and folders of any form, and downloads checked by sha256."""
+Also reading files and folders of any form, and downloads checked by sha256."""
 
-from difflib import get_close_matches
 from pathlib import Path
 
 import torch
@@ -11,36 +10,29 @@ from data.files import UserError, read_non_empty_lines, sha256
 
 
 def read(name, flag="--data"):
-    """Return the Corpus at a path. Raises UserError naming file, line and remedy. It is one of:
-
-    a folder in the assignment's form: train_CLS.tsv, test_CLS.tsv, train_LM.txt, test_LM_*.txt
-    a folder in WikiText's form: train.txt, valid.txt, test.txt
-    a folder of two languages: train.en and train.fr (unpaired here; see data/pairs.py)
-    a .txt, or a .tsv or .csv of labels and texts (see data/labelled.py)
-    """
+    """Return the Corpus at a path: a folder in the assignment's form (train_CLS.tsv, test_CLS.tsv,
+    train_LM.txt, test_LM_*.txt), WikiText's (train.txt, valid.txt, test.txt) or of two languages
+    (train.en, train.fr); a .txt; a .tsv or .csv of labels and texts. Raises UserError."""
     from data.corpora import speeches, wikitext2  # these need this module
     from data.labelled import read_table
     from data.pairs import find_languages, load_pairs
 
     path = Path(name).expanduser()
-    reader = {".txt": read_txt, ".tsv": read_table, ".csv": read_table}.get(path.suffix.lower())
     if (path / "meta.json").exists():
-        problem = "holds prepared tokens, for train_lm.py and train_mlm.py; give the text itself"
-    elif path.is_dir() and (path / "train.txt").exists():
+        raise UserError(f"{flag} {name}: holds prepared tokens, for train_lm.py; give the text")
+    if (path / "train.txt").exists():
         return wikitext2.read(path)
-    elif path.is_dir() and len(find_languages(path)) == 2:
+    if len(find_languages(path)) == 2:
         return load_pairs(path).corpus()
-    elif path.is_dir():
+    if path.is_dir():
         return speeches.read(path)
-    elif path.exists() and reader:
-        return reader(path)
-    elif path.exists():
-        problem = "only folders, .txt, .tsv and .csv files can be read; rename or convert the file"
-    else:
-        near = get_close_matches(str(name), NAMES, 1)
-        remedy = f"did you mean {near[0]}?" if near else f"the names are {', '.join(NAMES)}"
-        problem = f"no such corpus, folder or file; {remedy}"
-    raise UserError(f"{flag} {name}: {problem}")
+    reader = {".txt": read_txt, ".tsv": read_table, ".csv": read_table}.get(path.suffix.lower())
+    if not (reader and path.exists()):
+        names = ", ".join(NAMES)
+        raise UserError(
+            f"{flag} {name}: no folder, .txt, .tsv or .csv; give one, or a name: {names}"
+        )
+    return reader(path)
 
 
 def read_txt(path):
@@ -51,15 +43,13 @@ def read_txt(path):
     training = {normalize(line) for line in lines[:cut]}
     test = [line for line in lines[cut:] if normalize(line) not in training]
     if not (training and test):
-        problem = "no line of the last tenth is new" if training else "a single line"
-        raise UserError(f"{path}: {problem}, so there is no test text; give more lines")
+        raise UserError(f"{path}: no line of the last tenth is new, to test on; give more lines")
     return Corpus(path.stem, lines[:cut], {"test": test})
 
 
 def download(name, files, mirrors):
-    """Return the folder data/NAME, with its missing files {name: sha256} downloaded, each from the
-    first mirror, an address that ends with /, that delivers it. Raises UserError if none does, and
-    for an existing file with another sha256."""
+    """Return the folder data/NAME with files {name: sha256}, each downloaded from the first mirror
+    that delivers it. Raises UserError if none does, and for a file with another sha256."""
     folder = Path(__file__).parents[1] / name
     folder.mkdir(exist_ok=True)
     for file, digest in files.items():
@@ -77,10 +67,3 @@ def download(name, files, mirrors):
         if sha256(path) != digest:
             raise UserError(f"{path}: its sha256 is not the pinned one; delete the file")
     return folder
-
-
-def check_set_name(name, path):
-    """Raise UserError if results could not name a test set: in blocks of 64 tokens, its perplexity
-    is perplexity/NAME@64."""
-    if name in ("train", "valid") or "@" in name:
-        raise UserError(f"{path}: a test set may not be {name} or contain @; rename the file")

@@ -6,9 +6,9 @@ one small grammar (toy.txt), but use them with different frequencies.
 Every sentence has exactly one derivation, so P(sentence | speaker) is the product of the
 probabilities of its rules, and the best classifier chooses the speaker for whom it is largest. H, a
 sentence's entropy in nats, and L, its mean length in word tokens, follow from the rules. Sentences
-are independent, and each ends with a mark (. ? !) that occurs nowhere else. So the stream carries
-H / L nats per token, and in the long run no perplexity is below exp(H / L): 200 sentences vary by a
-few percent around it, and a model that is not told who speaks is about 5% above it.
+are independent, and each ends with a mark (. ? !) that occurs nowhere else. So in the long run no
+perplexity is below exp(H / L): 200 sentences vary by a few percent around it, and a model that is
+not told who speaks is about 5% above it.
 """
 
 import math
@@ -20,14 +20,10 @@ from pathlib import Path
 from data.corpus import Corpus
 
 SPEAKERS = ("ada", "bruno", "clio")
-FAVOUR = 4.5  # chosen so that the best possible accuracy is near 90%
+# Weights of what belongs to a speaker: 4.5, so that the best possible accuracy is near 90%
+WEIGHTS = {owner: [4.5 if owner == s else 1 for s in SPEAKERS] for owner in (*SPEAKERS, "all")}
 LINES = Path(__file__).with_suffix(".txt").read_text(encoding="utf-8").splitlines()
 RULES, WORDS, TOPICS = "\n".join(x for x in LINES if not x.startswith("#")).strip().split("\n\n")
-
-
-def favour(owner):
-    """Return a weight per speaker: FAVOUR for the owner, 1 for the others."""
-    return [FAVOUR if speaker == owner else 1 for speaker in SPEAKERS]
 
 
 def alternatives():
@@ -40,8 +36,8 @@ def alternatives():
         yield from ((symbol, [*map(int, weights)], body) for body in bodies.split("|"))
     for entry in re.split(r"\n(?=\S)", WORDS):
         symbol, lists = entry.split(":")
-        for owner, words in zip(SPEAKERS + ("all",), lists.split(";")):
-            yield from ((symbol, favour(owner), word) for word in words.split(","))
+        for weights, words in zip(WEIGHTS.values(), lists.split(";")):
+            yield from ((symbol, weights, word) for word in words.split(","))
 
 
 def variants(text):
@@ -49,13 +45,12 @@ def variants(text):
     topics, with # for a singular and a plural. parts / wholes: the shares of its weight."""
     if "{" in text:
         topics = [line.split("; ") for line in TOPICS.splitlines()]
-        wholes = [sum(each) for each in zip(*(favour(topic[0]) for topic in topics))]
+        wholes = [sum(each) for each in zip(*(WEIGHTS[owner] for owner, *_ in topics))]
         for owner, number, *words in topics:
-            yield number, favour(owner), wholes, dict(zip(("thing", "people", "need"), words))
+            yield number, WEIGHTS[owner], wholes, dict(zip(("thing", "people", "need"), words))
     else:
         numbers = ("singular", "plural") if "#" in text else ("singular",)
-        for number in numbers:
-            yield number, (1, 1, 1), [len(numbers)] * 3, {}
+        yield from ((number, (1, 1, 1), [len(numbers)] * 3, {}) for number in numbers)
 
 
 def build_grammar():
@@ -73,11 +68,9 @@ def build_grammar():
             bodies.setdefault(symbol, []).append(tuple(re.findall(r"[\w.]*\w|[^\w\s]", text)))
             for speaker, w, part, whole in zip(SPEAKERS, weight, parts, wholes):
                 weights[speaker].setdefault(symbol, []).append(w * part / whole)
-    probability = {
-        speaker: {symbol: [w / sum(ws) for w in ws] for symbol, ws in table.items()}
-        for speaker, table in weights.items()
-    }
-    return bodies, probability
+    for table in weights.values():
+        table.update({symbol: [w / sum(ws) for w in ws] for symbol, ws in table.items()})
+    return bodies, weights
 
 
 BODIES, PROBABILITY = build_grammar()
@@ -95,12 +88,7 @@ def draw_sentence(speaker, rng):
         else:
             tokens.append(top)
     tokens[0] = tokens[0].capitalize()
-    return join_tokens(tokens), derivation
-
-
-def join_tokens(tokens):
-    """Return the text of word tokens: a space before each, except before a mark."""
-    return re.sub(r" (?=[^\w\s])", "", " ".join(tokens))
+    return re.sub(r" (?=[^\w\s])", "", " ".join(tokens)), derivation  # no space before a mark
 
 
 def best_accuracy(labels, derivations):
@@ -119,8 +107,7 @@ def perplexity_floor(speaker):
     """Return exp(H / L), the lowest perplexity per word token possible in the long run."""
 
     @cache
-    def expected(part):
-        """Return the mean (nats, tokens) of all that a symbol, or a word, becomes."""
+    def expected(part):  # the mean nats and tokens of all that a symbol, or a word, becomes
         if part not in BODIES:
             return 0.0, 1.0
         nats = tokens = 0.0
@@ -137,20 +124,19 @@ def load(seed=0):
     """Return the Corpus of a seed. Test sentences that repeat a training sentence (under 3%) stay:
     without them, the floor would not hold."""
 
-    def draw_rows(part, n):
-        # Each part has its own random numbers, so its size does not change the others
-        rng, rows = random.Random(f"toy {seed} {part}"), []
+    def draw(part, n):  # from random numbers of its own, so its size does not change other parts
+        rng, drawn = random.Random(f"toy {seed} {part}"), []
         for label, speaker in enumerate(SPEAKERS):
-            rows += [(label, *draw_sentence(speaker, rng)) for _ in range(n)]
-        rng.shuffle(rows)
-        return [(label, text) for label, text, _ in rows], [derivation for *_, derivation in rows]
+            drawn += [(label, *draw_sentence(speaker, rng)) for _ in range(n)]
+        rng.shuffle(drawn)
+        labels, texts, derivations = zip(*drawn)
+        return [*zip(labels, texts)], labels, derivations
 
-    tests = {speaker: [] for speaker in SPEAKERS}
-    for label, text in draw_rows("tests", 200)[0]:
-        tests[SPEAKERS[label]].append(text)
-    test_rows, derivations = draw_rows("test rows", 200)
+    sizes = {"lines": 800, "rows": 667, "tests": 200}
+    parts = {part: draw(part, n)[0] for part, n in sizes.items()}
+    lines = [text for _, text in parts["lines"]]
+    tests = {s: [x for i, x in parts["tests"] if SPEAKERS[i] == s] for s in SPEAKERS}
+    test_rows, *drawn = draw("test rows", 200)
     floor = {f"perplexity/{speaker}": perplexity_floor(speaker) for speaker in SPEAKERS}
-    floor["accuracy/test"] = best_accuracy([label for label, _ in test_rows], derivations)
-    lines = [text for _, text in draw_rows("lines", 800)[0]]
-    rows = draw_rows("rows", 667)[0]
-    return Corpus("toy", lines, tests, rows, test_rows, list(SPEAKERS), floor)
+    floor["accuracy/test"] = best_accuracy(*drawn)
+    return Corpus("toy", lines, tests, parts["rows"], test_rows, list(SPEAKERS), floor)

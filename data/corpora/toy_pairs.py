@@ -48,16 +48,15 @@ def translate(sentence):
     words = re.findall(r"\w+|[^\w\s]", sentence)
     if words[0] != "I":
         words[0] = words[0].lower()
-    # Words and marks in turn
     clauses = [list(clause) for _, clause in itertools.groupby(words, str.isalpha)]
     lami = [translate_clause(clause) if clause[0].isalpha() else clause for clause in clauses]
-    text = toy.join_tokens(itertools.chain(*lami))
+    text = re.sub(r" (?=[^\w\s])", "", " ".join(itertools.chain(*lami)))
     return text[0].upper() + text[1:]
 
 
 def translate_clause(words):
-    """Translate the words of one clause, which holds no marks."""
-    words, i = list(words), 0
+    """Translate the words, a list, of one clause, which holds no marks."""
+    i = 0
     while i < len(words) - 1:
         if words[i] in ADJECTIVES:
             words[i : i + 2] = words[i + 1], words[i]

@@ -15,37 +15,28 @@ import torch
 from data.batching import pad, send_all
 from data.files import write_text
 from data.tokenizer import BOS, MASK, token_strings
-from lab.inside.answers import rewrite
-from lab.inside.lens import ask, attentions, read_layers, switch_off_each
-from lab.inside.maps import Picture, draw_maps
-from lab.inside.page import PARTS, Page
+from lab.inside.lens import Questions, attentions
+from lab.inside.maps import draw_maps
+from lab.inside.page import PARTS, page
 from nets.seq2seq import ancestor_inputs
-
-MEANS = ("distance", "first", "previous", "itself", "entropy")
 
 
 @dataclass(repr=False, eq=False)
 class AttentionView:
-    """One attention of a run on one text.
-
-    words, keys: the tokens of queries and keys, as they are shown: a star marks unknown words, …
-    the end of a truncated text. They differ only in cross-attention. The arrays have the shape
-    (n_layer, n_head, T, S). The weights are softmax(content + position) over the keys.
-    """
+    """One attention of a run on one text. The arrays have the shape (n_layer, n_head, T, S); the
+    weights are softmax(content + position) over the keys."""
 
     run: object  # an OpenRun
     part: str  # encoder, decoder or cross; "" if the run has only one attention
     number: int  # which of the texts given, counted from 0
     title: str  # the text, or the comment of a thread
     inputs: dict  # what run.model.body reads: this text, or its whole thread
-    words: list
-    keys: list
-    checks: list  # of all texts of a call: {"check", "worst", "limit"}
+    words: list  # queries as they are shown: * after unknown ones, … at the end of a cut text
+    keys: list  # others than the words only in cross-attention
+    checks: list  # of all texts of a call: {"check", "worst", "limit", "ok"}
     weights: np.ndarray
     content: np.ndarray  # q k^T / sqrt(D), without positions; -inf if not allowed
-    # What positions add to the scores: ALiBi's bias, or what a rotation changes. None if nothing:
-    # learned and sinusoidal positions are part of the content.
-    position: np.ndarray | None
+    position: np.ndarray | None  # what positions add to it: ALiBi's bias, what a rotation changes
     together: list = ()  # the views that share a page: of a text, or of all texts of a thread
 
     def __repr__(self):
@@ -56,39 +47,28 @@ class AttentionView:
     def name(self):
         return self.run.describe() + (f", {PARTS[self.part]}" if self.part else "")
 
-    @property
-    def heads(self):
-        """The means of each head, [{"layer", "head", "distance", ...}], see `head_means`."""
-        return head_means([self])[:-1]
-
     @cached_property
     def asked(self):
-        """The `Questions` about the text, the answers of each layer (`read_layers`) and the effect
-        of each head (`switch_off_each` in lab/inside/lens.py)."""
-        asked = ask(self.run, self.inputs)
-        return asked, read_layers(self.run, asked), switch_off_each(self.run, asked)
+        """`Questions` (lab/inside/lens.py) about the text: asked.layers, the answers after each
+        layer, and asked.heads, the losses without each head."""
+        return Questions(self.run, self.inputs)
 
     def shown(self):
         """Return the weights, NaN where attention is not allowed and there is none."""
         return np.where((self.content == -math.inf) & (self.weights == 0), np.nan, self.weights)
 
     def plot(self, layer=None, head=None, beside=None, title="", **how):
-        """Return a matplotlib figure, see `draw_maps`. Layers and heads count from 1; None: all.
-
-        beside: another AttentionView to draw to the right. title: instead of the run's description.
-        """
-        views = [self] if beside is None else [self, beside]
-        columns = [[Picture([title or v.name], v.words, v.keys, v.shown())] for v in views]
-        return draw_maps(columns, layer, head, **how)
+        """Return a matplotlib figure, see `draw_maps`. beside: another AttentionView to draw to the
+        right. title: instead of the run's description."""
+        views = filter(None, [self, beside])
+        return draw_maps([[([title or view.name], view)] for view in views], layer, head, **how)
 
     def html(self, path=None, beside=None):
-        """Return the page of this text with all attentions of the run, which a notebook shows.
-
-        path: also write it to this file. beside: a view of another run to compare with.
-        """
-        shown = Page([self] if beside is None else [self, beside])
+        """Return the page of this text with all attentions of the run, which a notebook shows;
+        path: a file to write it to. beside: a view of another run to compare with."""
+        shown = page([*filter(None, [self, beside])])
         if path:
-            write_text(path, shown.text)
+            write_text(path, shown)
         return shown
 
 
@@ -96,8 +76,7 @@ def head_means(views):
     """Return means over all queries of some views: for each head, and last if weights were equal.
 
     distance: tokens to the key. first, previous, itself: weight of the first key, of the one before
-    the query's own, and of that. entropy: in nats. Cross-attention has only first and entropy.
-    """
+    the query's own, and of that. entropy: in nats. Cross-attention has only first and entropy."""
 
     def means(arrays):  # each (L, H, T, S) -> (5, L, H)
         found = []  # each (5, L, H, T)
@@ -108,27 +87,23 @@ def head_means(views):
             found.append(np.stack([distance, w[..., 0], previous, itself, entropy]))
         return np.concatenate(found, -1).mean(-1).round(4)
 
-    def named(values):
-        names = ("first", "entropy") if views[0].part == "cross" else MEANS
-        return {name: x.item() for name, x in zip(MEANS, values) if name in names}
+    def row(values):
+        named = dict(zip(("distance", "first", "previous", "itself", "entropy"), values.tolist()))
+        cross = views[0].part == "cross"
+        return {name: named[name] for name in ("first", "entropy")} if cross else named
 
     of_heads = means([view.weights for view in views])
     may = [np.isfinite(view.content).astype(float) for view in views]
     equal = means([m / m.sum(-1, keepdims=True).clip(min=1) for m in may]).mean((1, 2))
     places = np.ndindex(of_heads.shape[1:])
-    rows = [{"layer": i + 1, "head": h + 1} | named(of_heads[:, i, h]) for i, h in places]
-    return [*rows, {"layer": "equal", "head": ""} | named(equal)]
-
-
-# ---------------------------------------------------------------------------- the forward pass
+    rows = [{"layer": i + 1, "head": h + 1} | row(of_heads[:, i, h]) for i, h in places]
+    return [*rows, {"layer": "equal", "head": ""} | row(equal)]
 
 
 @torch.no_grad()
 def record(run, texts):
-    """Return the AttentionViews of a run on texts, part by part, from one padded batch.
-
-    A thread reader takes all texts as one thread: the post, replies, and last the comment.
-    """
+    """Return the AttentionViews of a run on texts, part by part, from one padded batch. A thread
+    reader takes all texts as one thread: the post, replies, and last the comment."""
     body, thread, views = run.model.body, run.kind == "thread", []
     inputs, alone, parts = read_batch(run, texts)
     h, found = measure(body, inputs)
@@ -170,25 +145,22 @@ def measure(body, inputs):
         content = content.masked_fill(position == -math.inf, -math.inf)
         found.setdefault(part, []).append((output[1], content, position))
 
-    def with_weights(module, args, more):
+    def ask(half, args, more):
         return args, more | {"need_weights": True}
 
-    with ExitStack() as hooks:
+    with ExitStack() as stack:
         for half in [body.encoder, body.decoder] if hasattr(body, "decoder") else [body]:
-            hooks.enter_context(half.register_forward_pre_hook(with_weights, with_kwargs=True))
-            hooks.enter_context(half.register_forward_hook(lambda module, args, output: output[0]))
+            stack.enter_context(half.register_forward_pre_hook(ask, with_kwargs=True))
+            stack.enter_context(half.register_forward_hook(lambda half, args, output: output[0]))
         for part, _, attention in attentions(body):
-            hook = attention.register_forward_hook(partial(look, part), with_kwargs=True)
-            hooks.enter_context(hook)
+            see = partial(look, part)
+            stack.enter_context(attention.register_forward_hook(see, with_kwargs=True))
         return body(**inputs), found
 
 
 def check(weights, queries, keys, causal, differs):
-    """Return [{"check": what must hold, "worst": value seen, "limit": largest value allowed}].
-
-    weights (L, B, H, T, S); queries, keys: the words of each text, without padding; differs: the
-    output minus that of the fused attention.
-    """
+    """Return what must hold of weights (L, B, H, T, S), and the worst value seen; NaN is not ok.
+    differs: the output minus that of the fused attention."""
     T, S = weights.shape[3:]
     real = (torch.arange(T) < torch.tensor([[len(words)] for words in queries]))[:, None, :, None]
     padding = (torch.arange(S) >= torch.tensor([[len(words)] for words in keys]))[:, None, None]
@@ -198,7 +170,8 @@ def check(weights, queries, keys, causal, differs):
     if causal:
         found.append(("nothing above the diagonal", weights.where(real, 0).triu(1), 0.0))
     found.append(("fused attention gives the same output", differs, 1e-4))
-    return [{"check": n, "worst": x.abs().max().item(), "limit": limit} for n, x, limit in found]
+    found = [(name, x.abs().max().item(), limit) for name, x, limit in found]
+    return [dict(check=name, worst=x, limit=limit, ok=x <= limit) for name, x, limit in found]
 
 
 def read_batch(run, texts):
@@ -208,27 +181,25 @@ def read_batch(run, texts):
         *above, comment = texts
         last, first = len(above), max(0, len(above) - run.config["build"]["n_ancestors"])
         (idx,), words = run.read(comment, cut=True)
-        inputs, parts = {"idx": idx[None]}, {"decoder": (words, words, last)}
+        inputs = dict(idx=idx[None], mask=torch.ones_like(idx[None], dtype=torch.bool))
+        parts = {"decoder": (words, words, last)}
         if above:
             ids, shown = run.read(*above[first:], cut=True)
-            inputs |= ancestor_inputs(*pad(ids))
+            inputs |= send_all(ancestor_inputs(*pad(ids)), run.device)
             names = [f"{i} {' '.join(of_text[1:])}" for i, of_text in enumerate(shown, first + 1)]
             parts = {"encoder": (shown, shown, first), **parts, "cross": (words, [names], last)}
-        inputs = send_all(inputs, run.device)
-        mask = {"mask": torch.ones_like(inputs["idx"]).bool()}
-        return inputs | mask, [inputs] * (last + 1), parts
+        return inputs, [inputs] * len(texts), parts
     if run.kind != "seq2seq":
         ids, words = run.read(*texts, cut=True)
         alone, parts = [{"idx": one[None]} for one in ids], {"": (words, words, 0)}
         return send_all(dict(zip(("idx", "mask"), pad(ids))), run.device), alone, parts
     # An encoder-decoder: the target is what the run writes, the likeliest filling or translation
-    first, room = run.first_gap, run.model.body.config.block_size - 1
-    sources, words = run.read(*texts, cut=True, masked=first is not None)
+    sources, words = run.read(*texts, cut=True, masked=run.first_gap is not None)
     for n, ids in enumerate(sources):
         sources[n] = run.number_gaps(ids)
         gaps = zip(words[n], token_strings(run.tokenizer, sources[n]), ids == MASK)
         words[n] = [name if gap else word for word, name, gap in gaps]
-    targets = [[BOS, *rewrite(run.model, source, first, room)] for source in sources]
+    targets = [[BOS, *run.rewrite(source, run.block_size - 1)] for source in sources]
     targets = [torch.tensor(target, device=run.device) for target in targets]
     written = [token_strings(run.tokenizer, target) for target in targets]
     alone = [{"idx": t[None], "source": s[None]} for t, s in zip(targets, sources)]

@@ -3,7 +3,6 @@
 import math
 import textwrap
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,42 +18,21 @@ GREY = "0.88"  # attention not allowed; a color that no map uses
 CELLS = dict(aspect="auto", interpolation="nearest")
 
 
-class Picture(NamedTuple):
-    """One attention on one text, as it is drawn."""
-
-    heading: list  # lines
-    queries: list  # T words
-    keys: list  # S words
-    weights: np.ndarray  # (L, H, T, S), NaN where attention is not allowed: grey
-
-    def adapted(self, bos, mean):
-        """Return a picture without the row and column of [BOS], or with the mean of the heads."""
-        heading, queries, keys, weights = self
-        if mean:  # of all heads: a key that a head may not see has the weight 0 there
-            hidden = np.isnan(weights).all(1, keepdims=True)
-            weights = np.where(hidden, np.nan, np.nan_to_num(weights).mean(1, keepdims=True))
-        i, j = (not bos and words[0] == "[BOS]" and len(words) > 1 for words in (queries, keys))
-        return Picture(heading, queries[i:], keys[j:], weights[:, :, i:, j:])
-
-
 @styled(grid=False)
-def draw_maps(columns, layer=None, head=None, bos=True, mean=False, scale="sqrt", numbers=False):
+def draw_maps(columns, layer=None, head=None, mean=False, numbers=False):
     """Return a figure of one map per layer (row) and head (column).
 
-    columns: for each run a list of Pictures, drawn below each other. layer, head: which to draw,
-    counted from 1; None: all. bos: keep the row and column of [BOS]. mean: draw the mean of a
-    layer's heads. scale: colors follow the weights (linear) or their square roots (sqrt). numbers:
-    write each weight into its cell. Raises UserError for numbers in maps of more than 12 tokens.
-    """
-    columns = [[picture.adapted(bos, mean) for picture in column] for column in columns]
-    longest = max(max(map(len, picture[1:3])) for column in columns for picture in column)
+    columns: for each run a list of (lines of a heading, AttentionView), drawn below each other.
+    layer, head: which to draw, counted from 1; None: all. mean: draw the mean of a layer's heads.
+    numbers: write weights into the cells. Raises UserError for these with more than 12 tokens."""
+    views = [view for column in columns for _, view in column]
+    longest = max(len(words) for view in views for words in (view.words, view.keys))
     if numbers and longest > 12:
         raise UserError(f"numbers: fit into maps of 12 tokens, the text has {longest}; shorten it")
-    n_map = sum(1 if head else column[0].weights.shape[1] for column in columns)
+    n_map = sum(1 if mean or head else column[0][1].weights.shape[1] for column in columns)
     pitch = min(max(0.13, min(0.3, 2 / longest)), max(3, min(8, 50 / n_map)) / longest)
     pitch = 0.3 if numbers else pitch  # inches a token
-    blues = colormaps["Blues"].with_extremes(bad=GREY)
-    norm = PowerNorm(0.5 if scale == "sqrt" else 1, 0, 1)
+    blues, norm = colormaps["Blues"].with_extremes(bad=GREY), PowerNorm(0.5, 0, 1)
     # The figure is 1 x 1 inch, so that positions are inches; saving grows it to its content
     figure, axis = new_figure(figsize=(1, 1))
     axis.remove()
@@ -62,17 +40,21 @@ def draw_maps(columns, layer=None, head=None, bos=True, mean=False, scale="sqrt"
     figure.savefig = partial(figure.savefig, bbox_inches="tight")
     right, bottom = 0.0, -1.6
     for column in columns:
-        left, top = right + 0.15 + max(room(picture.queries) for picture in column), 0.0
-        for n, (heading, queries, keys, weights) in enumerate(column):
+        left, top = right + 0.15 + max(room(view.words) for _, view in column), 0.0
+        for n, (heading, view) in enumerate(column):
+            weights = view.shown()
+            if mean:  # of all heads: a key that a head may not see has the weight 0 there
+                hidden = np.isnan(weights).all(1, keepdims=True)
+                weights = np.where(hidden, np.nan, np.nan_to_num(weights).mean(1, keepdims=True))
             layers = [layer - 1] if layer else range(len(weights))
-            heads = [head - 1] if head else range(weights.shape[1])
+            heads = [head - 1] if head and not mean else range(weights.shape[1])
             across = len(heads) if len(heads) <= 6 * len(layers) else 4  # maps in a row
             starts = range(0, len(heads), across)
             rows = [[(i, h) for h in heads[k:][:across]] for i in layers for k in starts]
-            height, width = (max(0.8, pitch * len(words)) for words in (queries, keys))
+            height, width = (max(0.8, pitch * len(words)) for words in (view.words, view.keys))
             right = max(right, left + len(rows[0]) * (width + 0.15))
             if n:  # below the names of the keys above
-                top -= room(column[n - 1].keys) + 0.3
+                top -= room(column[n - 1][1].keys) + 0.3
             lines = [textwrap.fill(line, max(24, int(13 * (right - left)))) for line in heading]
             figure.text(left, top - 0.08, "\n".join(lines), va="bottom", fontsize=9)
             for row, below in zip(rows, [*rows[1:], []]):
@@ -82,8 +64,8 @@ def draw_maps(columns, layer=None, head=None, bos=True, mean=False, scale="sqrt"
                     axis.imshow(weights[i, h], cmap=blues, norm=norm, **CELLS)
                     which = "mean of heads" if mean else f"head {h + 1}"
                     axis.set_title(f"layer {i + 1}, {which}", fontsize=8, pad=3)
-                    name_tokens(axis.xaxis, keys, pitch, k >= len(below), "key", rotation=90)
-                    name_tokens(axis.yaxis, queries, pitch, k == 0, "query")
+                    name_tokens(axis.xaxis, view.keys, pitch, k >= len(below), "key", rotation=90)
+                    name_tokens(axis.yaxis, view.words, pitch, k == 0, "query")
                     for (t, s), w in np.ndenumerate(weights[i, h]) if numbers else ():
                         text = "" if np.isnan(w) else f"{w:.2f}".removeprefix("0")
                         style = dict(color="white" if norm(w) > 0.63 else "black", fontsize=5.5)
@@ -91,10 +73,8 @@ def draw_maps(columns, layer=None, head=None, bos=True, mean=False, scale="sqrt"
         bottom = min(bottom, top)
     height = min(2.6, -bottom)
     bar = figure.add_axes([right + 0.1, -height, 0.12, height - 0.3])
-    ticks = [0, 0.05, 0.2, 0.5, 1] if scale == "sqrt" else [0, 0.5, 1]
-    figure.colorbar(ScalarMappable(norm, blues), cax=bar, ticks=ticks)
-    label = f"attention weight ({scale} scale)\ngrey: not allowed, *: unknown word"
-    bar.set_ylabel(label, fontsize=7)
+    figure.colorbar(ScalarMappable(norm, blues), cax=bar, ticks=[0, 0.05, 0.2, 0.5, 1])
+    bar.set_ylabel("attention weight (sqrt scale)\ngrey: not allowed, *: unknown word", fontsize=7)
     bar.tick_params(labelsize=7)
     return figure
 
@@ -115,41 +95,36 @@ def name_tokens(axis, words, pitch, wanted, label, **style):
 
 
 @torch.no_grad()
-def position_tables(body):
-    """Return what the encoding of a Transformer does at its three places, to `draw_tables`."""
-    config, encoding, w, tables = body.config, body.positions, body.embedding.weight, []
+@styled(grid=False)
+def draw_positions(body, title):
+    """Return a figure of what the encoding of a Transformer does at its three places, or None.
+
+    Infinite entries are grey, zeros white. Tables whose names begin alike share their colors."""
+    config, encoding, w, tables = body.config, body.positions, body.embedding.weight, {}
     T, i = config.block_size, torch.arange(config.block_size, device=w.device)
     vectors = encoding.embed(w.new_zeros(1, T, config.n_embd), i)[0]
     if vectors.any():
-        tables = [("vectors", vectors), ("their dot products", vectors @ vectors.mT)]
+        tables = {"vectors": vectors, "their dot products": vectors @ vectors.mT}
     ones = w.new_ones(1, config.n_head, T, config.n_embd // config.n_head)
     q, k = encoding.turn(ones, ones, i, i)
     if (q != ones).any():
-        product = (q @ k.mT)[0, 0] / q.size(-1)
-        tables += [("a vector of ones, turned", q[0, 0]), ("q · k of two such vectors", product)]
+        tables["a vector of ones, turned"] = q[0, 0]
+        tables["q · k of two such vectors"] = (q @ k.mT)[0, 0] / q.size(-1)
     if not encoding.reads_content and encoding.bias(None, None, i, i) is not None:
         biases = shared_bias(body, i, i)[0]
-        tables += [(f"bias of head {h}", bias) for h, bias in enumerate(biases, 1)]
-    return [
-        (name, table.cpu().masked_fill(table.isinf(), math.nan).numpy()) for name, table in tables
-    ]
-
-
-@styled(grid=False)
-def draw_tables(tables, title):
-    """Return a figure of [(name, array)], (positions, channels) or (queries, keys), side by side.
-
-    Infinite entries are grey, zeros white. Tables whose names begin alike share their colors.
-    """
+        tables |= {f"bias of head {h}": bias for h, bias in enumerate(biases, 1)}
+    if not tables:
+        return None
     columns, rows = min(4, len(tables)), math.ceil(len(tables) / 4)
     size = (3 * columns + 0.8, 2.8 * rows + 0.4)
     figure, axes = new_figure(rows, columns, squeeze=False, figsize=size)
     colors = colormaps["RdBu_r"].with_extremes(bad=GREY)
+    tables = {name: np.ma.masked_invalid(table.cpu()) for name, table in tables.items()}
     for axis in axes.flat[len(tables) :]:
         axis.set_axis_off()
-    for axis, (name, table) in zip(axes.flat, tables):
-        alike = [other for text, other in tables if text.split()[0] == name.split()[0]]
-        most = abs(np.ma.masked_invalid(alike)).max()
+    for axis, (name, table) in zip(axes.flat, tables.items()):
+        alike = [other for text, other in tables.items() if text.split()[0] == name.split()[0]]
+        most = max(abs(other).max() for other in alike)
         image = axis.imshow(table, cmap=colors, vmin=-most, vmax=most, **CELLS)
         figure.colorbar(image, ax=axis)
         axis.set_title(name, fontsize=9)

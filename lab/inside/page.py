@@ -1,7 +1,7 @@
 """The attention page: one HTML file to explore the attention of one or two runs on a text.
 
-`page` collects what lab/inside/page.html shows: weights, scores taken apart, answers by layer, and
-the effect of every head. All of it is in the file, which loads nothing and runs without a server.
+It is lab/inside/page.html with all its data, loads nothing and runs without a server. Text of a
+user enters it escaped, or as JSON without markup.
 """
 
 import base64
@@ -15,100 +15,69 @@ import torch
 from data.tokenizer import token_strings
 from model import NoPE
 
-TEMPLATE = Path(__file__).with_name("page.html")
 PARTS = {"": "", "cross": "cross-attention"}
 PARTS |= {half: f"{half} self-attention" for half in ("encoder", "decoder")}
-ASKED = dict(  # what the rows of the answers are, and what they mean
-    lm=("word", "After each word, the likeliest next words."),
-    seq2seq=("target", "After each word of what the model itself wrote, the likeliest next words."),
-    mlm=("masked word", "Each word was masked in turn: the likeliest words in its place."),
-    thread=("masked word", "Each word of the comment was masked in turn: the likeliest words."),
-    classifier=("text", "The classes of the text."),
-)
 
 
-class Page:
-    """The HTML page of AttentionViews of one or two runs, shown by a notebook in a frame.
-
-    Text of a user enters the page escaped, or as JSON without markup.
-    """
-
-    def __init__(self, views):
-        names = ["A: ", "B: "] if len(views) > 1 else [""]
-        runs = [run_data(view.together, name) for view, name in zip(views, names)]
-        environment = jinja2.Environment(autoescape=True)
-        compact = dict(separators=(",", ":"), allow_nan=False)
-        environment.policies["json.dumps_kwargs"] = compact
-        template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
-        self.text = template.render(title=views[0].title, runs=runs)
+class Page(str):
+    """An HTML page, which a notebook shows in a frame."""
 
     def _repr_html_(self):
         style = "width: 100%; height: 800px; border: 0"
-        return f'<iframe srcdoc="{escape(self.text)}" style="{style}"></iframe>'
+        return f'<iframe srcdoc="{escape(self)}" style="{style}"></iframe>'
 
 
-def run_data(views, name):
-    """Return all that the page shows of one run. views: all of its text or thread."""
-    run, asked, answers, effects = views[0].run, *views[0].asked
-    text = next(view.words for view in views if view.part != "encoder")  # what is asked about
+def page(views):
+    """Return the Page of AttentionViews of one or two runs."""
+    environment = jinja2.Environment(autoescape=True)
+    environment.policies["json.dumps_kwargs"] = dict(separators=(",", ":"), allow_nan=False)
+    template = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
+    runs = [run_data(view) for view in views]
+    return Page(environment.from_string(template).render(title=views[0].title, runs=runs))
+
+
+def run_data(view):
+    """Return all that the page shows of the run of a view: its text or thread, in all parts."""
+    run, asked, encoding = view.run, view.asked, view.run.half.positions
+    text = next(one.words for one in view.together if one.part != "encoder")  # what is asked about
     step = int(run.kind in ("lm", "seq2seq"))  # whether the next word is asked for
     places, known = asked.places.tolist(), (asked.targets >= 0).tolist()
-    row, meaning = ASKED[run.kind]
-    if run.kind in ("mlm", "thread") and len(places) < len(text) - 1:
-        meaning += f" To save time, only {len(places)} words were masked, evenly spread."
-    if members := getattr(run.model, "members", ()):
-        meaning += f" Attention, layers and heads are those of the first of {len(members)} members."
-    ids = range(run.config["model"]["vocab_size"])
-    is_class = run.kind == "classifier"
-    names = run.config["classes"] if is_class else token_strings(run.tokenizer, ids)
-    names = np.array(names, dtype=object)  # of all words or classes
+    names = token_strings(run.tokenizer, range(run.config["model"]["vocab_size"]))
+    names = np.array(run.config["classes"] if run.kind == "classifier" else names, dtype=object)
+
+    def plain(found):  # words as text, other numbers to four digits
+        digits = {k: x.double().round(decimals=4) for k, x in found.items() if torch.is_tensor(x)}
+        lists = {k: x.nan_to_num(0).tolist() for k, x in digits.items()}
+        return found | lists | {"words": names[found["words"]].tolist()}
+
     return {
-        "name": name,
         "folder": run.folder.resolve().name,
         "model": run.describe(),
-        "color": run.half.positions.color,
-        "parts": [part_data(view) for view in views],
-        "asked": row,
-        "help": meaning,
-        "next": bool(step),
+        "kind": run.kind,
+        "members": len(getattr(run.model, "members", ())),
+        "positions": encoding.label,
+        "added": type(encoding).embed is not NoPE.embed,  # to the words, not to the scores
+        "color": encoding.color,
+        "parts": [part_data(one) for one in view.together],
         "rows": ["(the whole text)" if place < 0 else text[place] for place in places],
         "truth": [text[place + step] if yes else None for place, yes in zip(places, known)],
-        "answers": plain(answers, names),
-        "effects": plain(effects, names),
+        "answers": plain(asked.layers),
+        "effects": plain(asked.heads),
     }
 
 
-def plain(found, names):
-    """Return a dictionary of tensors as nested lists: ids as names, numbers to four digits."""
-    lists = dict(found)
-    for key, x in found.items():
-        if key == "words":
-            lists[key] = names[x].tolist()
-        elif torch.is_tensor(x):
-            lists[key] = x.double().round(decimals=4).nan_to_num(0).tolist()
-    return lists
-
-
 def part_data(view):
-    """Return one attention of a run."""
-    weights, encoding = view.shown(), view.run.half.positions
-    maps, why = {"both": pack(weights, 10_000)}, f"{encoding.label}: the score is all content."
+    """Return one attention of a run. Its maps are text: 16-bit codes, `unit` to 1; 65535: NaN."""
+    shown = view.shown()
+    maps = {"both": (shown, 10_000)}
     if view.position is not None:
         for name, scores in (("content", view.content), ("position", view.position)):
             alone = torch.from_numpy(scores).softmax(-1).numpy()
-            maps[name] = pack(np.where(np.isnan(weights), np.nan, alone), 1000)
-    if view.part == "cross":
-        why = "Cross-attention has no positions. The score is all content."
-    elif type(encoding).embed is not NoPE.embed:
-        why = f"{encoding.label} positions are added to the words, not a term of the score."
+            maps[name] = np.where(np.isnan(shown), np.nan, alone), 1000
+    for name, (weights, unit) in maps.items():
+        codes = np.where(np.isnan(weights), 65535, (weights * unit).round()).astype("<u2")
+        data = base64.b64encode(codes.tobytes()).decode()
+        maps[name] = dict(unit=unit, shape=weights.shape, data=data)
     several = view.part == "encoder" and view.run.kind == "thread"
     name = PARTS[view.part] + f" of text {view.number + 1}" * several
-    found = dict(part=view.part, name=name, queries=view.words, keys=view.keys)
-    return found | dict(maps=maps, why=why)
-
-
-def pack(weights, unit):
-    """Return weights (L, H, T, S) as text: 16-bit codes, `unit` of them to 1; 65535 if NaN."""
-    codes = np.where(np.isnan(weights), 65535, (weights * unit).round()).astype("<u2")
-    data = base64.b64encode(codes.tobytes()).decode()
-    return {"unit": unit, "shape": list(weights.shape), "data": data}
+    return dict(part=view.part, name=name, queries=view.words, keys=view.keys, maps=maps)

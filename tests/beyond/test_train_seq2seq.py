@@ -2,6 +2,7 @@
 
 import json
 import math
+import random
 import sys
 
 import pytest
@@ -11,7 +12,6 @@ from helpers import call, fails, succeed
 
 from beyond import train_seq2seq
 from data import spans
-from data.corpus import hold_out
 from data.files import read_lines
 from data.tokenizer import BOS, EOS, PAD, encode
 from lab.load import read_metrics, read_result, read_run
@@ -35,15 +35,25 @@ def pair(number):
     )
 
 
+NUMBERS = random.Random(0).sample(range(192), 192)
+PARTS = {"train": NUMBERS[40:], "val": NUMBERS[20:40], "test": NUMBERS[:20]}
+
+
+def write_parts(folder, parts, more=()):
+    """Write the phrases of these numbers, and more lines, in en and in fr; return the folder."""
+    for name, numbers in parts.items():
+        for side, ending in enumerate(("en", "fr")):
+            lines = [*(pair(number)[side] for number in numbers), *more]
+            (folder / f"{name}.{ending}").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder
+
+
 @pytest.fixture(scope="module")
 def translator(tmp_path_factory):
     """The folder of a run that has learned to translate."""
-    folder = tmp_path_factory.mktemp("translator")
-    path = folder / "pairs.tsv"
-    lines = ("\t".join(pair(number)) + "\n" for number in range(192))
-    path.write_text("".join(lines), encoding="utf-8")
-    learn = "--steps 200 --eval-every 200 --lr 0.01 --warmup 10 --dropout 0 --valid 0.1".split()
-    argv = ["--task", "translate", "--data", path, "--pos", "rope", *SIZE, *learn]
+    folder = write_parts(tmp_path_factory.mktemp("translator"), PARTS)
+    learn = "--steps 300 --eval-every 300 --lr 0.01 --warmup 10 --dropout 0".split()
+    argv = ["--task", "translate", "--data", folder, "--pos", "rope", *SIZE, *learn]
     succeed(call("beyond.train_seq2seq", *argv, out=folder / "run"))
     return folder / "run"
 
@@ -87,7 +97,7 @@ def test_perplexity_of_infilling_is_that_by_hand(finished, corpus):
 
 def test_translation_learns_and_its_numbers_are_those_by_hand(translator):
     loaded, result = read_run(translator), read_result(translator)
-    _, heldout = hold_out([pair(number) for number in range(192)], 0.1, 0, key=lambda row: row[0])
+    heldout = [pair(number) for number in PARTS["test"]]
     nats, outputs = [], []
     for source, target in heldout:
         ids, wanted = encode(loaded.tokenizer, [source, target])
@@ -98,21 +108,18 @@ def test_translation_learns_and_its_numbers_are_those_by_hand(translator):
     assert result["tokens/test"] == len(nats)
     targets = [target for _, target in heldout]
     exact = [output == target.replace(" .", ".") for output, target in zip(outputs, targets)]
-    assert result["exact/test"] == sum(exact) / len(exact) > 0.8
+    assert result["exact/test"] == sum(exact) / len(exact) > 0.7
     for name, metric in (("bleu", sacrebleu.BLEU()), ("chrf", sacrebleu.CHRF())):
         score = metric.corpus_score(outputs, [targets]).score
         assert result[f"{name}/test"] == pytest.approx(score)
     assert "[S0]" not in loaded.tokenizer.get_vocab()
 
 
-def test_a_folder_of_pairs_with_some_too_long(tmp_path):
-    for name, numbers in {"train": range(40), "val": range(40, 50), "test_2016": range(9)}.items():
-        for side, ending in enumerate(("en", "fr")):
-            lines = [*(pair(number)[side] for number in numbers), "mice " * 60]
-            (tmp_path / f"{name}.{ending}").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    argv = ["--task", "translate", *SIZE, "--languages", "fr-en", "--data", tmp_path]
+def test_pairs_longer_than_a_block(tmp_path):
+    parts = {"train": range(40), "val": range(40, 50), "test_2016": range(9)}
+    argv = ["--task", "translate", *SIZE, "--data", write_parts(tmp_path, parts, ["mice " * 60])]
     done = succeed(call("beyond.train_seq2seq", *argv, steps=1, out=tmp_path / "run"))
-    assert "fr to en: 40 of 41 pairs" in done.out
+    assert "en to fr: 40 of 41 pairs" in done.out
     metrics = ("perplexity", "exact", "bleu", "chrf")
     measured = {f"{metric}/{part}" for metric in metrics for part in ("valid", "test_2016")}
     assert measured <= read_result(tmp_path / "run").keys()
@@ -120,9 +127,7 @@ def test_a_folder_of_pairs_with_some_too_long(tmp_path):
     fails(short, "--block-size 4: every training pair is longer")
 
 
-def test_what_cannot_be_trained_is_refused(tmp_path, monkeypatch):
-    pairs = tmp_path / "pairs.tsv"
-    pairs.write_text("".join(f"a cat {n}\tun chat {n}\n" for n in range(40)))
+def test_what_cannot_be_trained_is_refused(pairs, tmp_path, monkeypatch):
     argv = ("beyond.train_seq2seq", "--data", pairs, "--out", tmp_path / "run")
     fails(call(*argv, mask_rate=0.9, mean_span=1), "--mask-rate 0.9", "--block-size")
     monkeypatch.setitem(sys.modules, "sacrebleu", None)

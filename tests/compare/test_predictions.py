@@ -89,12 +89,12 @@ def test_scores_are_those_by_hand():
 
 
 def test_scores_and_the_most_confident_errors_are_described():
-    header, *lines = [line.split() for line in predictions().describe(2)]
+    header, *lines = [line.split() for line in predictions().describe()]
     assert header == ["class", "precision", "recall", "f1", "rows"]
     assert lines[0] == ["a", "100.0%", "75.0%", "85.7%", "4"]
     assert ["macro-F1", "41.9%", "7"] in lines
-    assert "(2 of 3;" in " ".join(lines[-4])
-    assert lines[-2:] == [["c", "95.0%", "b", "six"], ["b", "70.0%", "c", "seven"]]
+    assert "(3 of 3;" in " ".join(lines[-5])
+    assert lines[-3:-1] == [["c", "95.0%", "b", "six"], ["b", "70.0%", "c", "seven"]]
     long = predictions([(1, "word\n" * 100), (0, "fine")], [0, 0], [0.8, 0.8], "ab").describe()[-1]
     assert long.endswith(" ...") and len(long) < 100 and long.isprintable()
 

@@ -1,6 +1,5 @@
 """The course's verdicts: right answers of many kinds pass, and each mistake is told apart."""
 
-import copy
 import functools
 import math
 import re
@@ -12,59 +11,48 @@ import torch.nn.functional as F
 from torch import einsum
 
 import model
-from course.exercises import EXERCISES, read_mistakes, read_tasks
-from data import batching, tokenizer
+from course.cases import EXERCISES, solutions
+from course.judge import Task, read_mistakes
+from data import batching
 from nets.attention import attend
 
-TASKS = {task.name: task for name in EXERCISES for task in read_tasks(name)}
-
-
-@functools.cache
-def prepared(name, seed):
-    task = copy.copy(TASKS[name])
-    task.prepare(seed)
-    return task
+RIGHT = {function: right for name in EXERCISES for function, right in solutions(name).items()}
+task = functools.cache(lambda name, seed=0: Task(RIGHT[name], seed))
 
 
 def verdict_on(function, name, seed=0):
     """The Verdict on a function in place of the one with this name."""
-    return prepared(name, seed).judge(SimpleNamespace(**{name: function}), "ex.py")
+    return task(name, seed).judge(SimpleNamespace(**{name: function}), "ex.py")
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", RIGHT)
 def test_a_known_mistake_gets_its_own_diagnosis(name):
     for seed in (0, 1):
-        assert verdict_on(TASKS[name].right, name, seed).status == "done"
-        for diagnosis, function in read_mistakes(TASKS[name].right).items():
+        assert verdict_on(RIGHT[name], name, seed).status == "done"
+        for diagnosis, function in read_mistakes(RIGHT[name]).items():
             verdict = verdict_on(function, name, seed)
             assert (verdict.status, verdict.message) == ("mistake", f"{name}: {diagnosis}")
 
 
 def test_every_function_has_mistakes_and_together_more_than_a_hundred():
-    found = {name: list(read_mistakes(task.right)) for name, task in TASKS.items()}
-    assert len(TASKS) == 17 and all(found.values())
+    found = {name: list(read_mistakes(right)) for name, right in RIGHT.items()}
+    assert len(RIGHT) == 17 and all(found.values())
     diagnoses = sum(found.values(), [])
     assert len(diagnoses) > 100 and all(said.endswith(".") for said in diagnoses)
     text = (EXERCISES["padding"].parents[1] / "mistakes.md").read_text(encoding="utf-8")
-    assert re.findall(r"^## (\w+)$", text, re.MULTILINE) == list(TASKS)
+    assert re.findall(r"^## (\w+)$", text, re.MULTILINE) == list(RIGHT)
     assert text.count("\n- ") == len(diagnoses)
 
 
 def test_solutions_agree_with_the_library():
-    right = {name: task.right for name, task in TASKS.items()}
     q, k, v, bias = torch.randn(4, 2, 3, 5, 5)
-    torch.testing.assert_close(right["attend"](q, k, v, None, bias), attend(q, k, v, bias))
+    torch.testing.assert_close(RIGHT["attend"](q, k, v, None, bias), attend(q, k, v, bias))
     for n in range(1, 17):
-        torch.testing.assert_close(right["slopes"](n), model.alibi_slopes(n))
-    torch.testing.assert_close(right["sinusoids"](9, 6), model.sinusoids(torch.arange(9), 6))
+        torch.testing.assert_close(RIGHT["slopes"](n), model.alibi_slopes(n))
+    torch.testing.assert_close(RIGHT["sinusoids"](9, 6), model.sinusoids(torch.arange(9), 6))
     ids = torch.randint(9, (14,))
-    for mine, theirs in zip(right["next_words"](ids, 4), batching.consecutive_blocks(ids, 4)):
+    for mine, theirs in zip(RIGHT["next_words"](ids, 4), batching.consecutive_blocks(ids, 4)):
         assert torch.equal(mine, theirs)
-    names = right["mask_words"].__globals__
-    assert (names["MASK"], names["N_SPECIAL"]) == (tokenizer.MASK, len(tokenizer.SPECIAL))
-
-
-# ------------------------------------------------------------------------- right, in other ways
 
 
 def pad_as_list(sequences):
@@ -81,18 +69,6 @@ def attend_by_einsum(q, k, v, mask=None, bias=None, dropout=0.0):
         scores = scores.masked_fill(~mask[:, None, None, :], torch.finfo(scores.dtype).min)
     weights = torch.softmax(scores, -1)
     return einsum("bhts,bhsd->bhtd", F.dropout(weights, dropout), v), weights
-
-
-def attend_in_float64(q, k, v, mask=None, bias=None, dropout=0.0):
-    return attend_by_einsum(q.double(), k.double(), v.double(), mask, bias, dropout)
-
-
-def split_by_loop(x, n_head):
-    D = x.size(-1) // n_head
-    out = x.new_empty(len(x), n_head, x.size(1), D).double()
-    for h in range(n_head):
-        out[:, h] = x[:, :, h * D : (h + 1) * D]
-    return out
 
 
 def sinusoids_by_phase(T, n_embd):
@@ -116,36 +92,6 @@ def causal_by_triangle(n_head, T):
     return (slopes_in_float64(n_head).view(-1, 1, 1) * (t - t[:, None])).masked_fill(future, -1e9)
 
 
-def encoder_by_loop(n_head, T, offset):
-    rows = [
-        [[-m * (abs(i - j) - 0.5 * (offset and j > i)) for j in range(T)] for i in range(T)]
-        for m in slopes_in_float64(n_head).tolist()
-    ]
-    return torch.tensor(rows)
-
-
-def block_in_float64(x, norm1, attention, norm2, feed_forward, dropout):
-    y = dropout(attention(norm1(x))).double()
-    y += x
-    return y + dropout(feed_forward(norm2(y.float())))
-
-
-def next_by_padding(ids, T):
-    n = math.ceil((len(ids) - 1) / T)
-    missing = n * T - (len(ids) - 1)
-    x = F.pad(ids[:-1], (0, missing), value=0).view(n, T)
-    return x, F.pad(ids[1:], (0, missing), value=-100).view(n, T)
-
-
-def loss_by_cross_entropy(logits, targets):
-    return F.cross_entropy(logits.double().flatten(0, 1), targets.flatten())
-
-
-def perplexity_at_once(batches):
-    logits = torch.cat([x.flatten(0, 1) for x, _ in batches])
-    return F.cross_entropy(logits, torch.cat([y.flatten() for _, y in batches])).exp()
-
-
 def mask_an_exact_share(idx, vocab_size, rate, gen):
     inputs, labels = idx.clone(), torch.full_like(idx, -100)
     for b, row in enumerate(idx):
@@ -157,10 +103,6 @@ def mask_an_exact_share(idx, vocab_size, rate, gen):
         others = order[round(0.8 * n) : round(0.9 * n)]
         inputs[b, others] = torch.randint(5, vocab_size, (len(others),), generator=gen)
     return inputs, labels
-
-
-def classify_by_matmul(x, w1, b1, w2, b2, dropout, training):
-    return F.dropout((x @ w1.T + b1).clamp(min=0), dropout, training) @ w2.T + b2
 
 
 def classify_by_hand(x, w1, b1, w2, b2, dropout, training):
@@ -177,18 +119,14 @@ def logits_by_division(h, table, beta):
 VARIANTS = [
     ("pad", pad_as_list),
     ("attend", attend_by_einsum),
-    ("attend", attend_in_float64),
-    ("split_heads", split_by_loop),
+    ("attend", lambda q, k, v, *more: attend_by_einsum(q.double(), k.double(), v.double(), *more)),
+    ("split_heads", lambda x, n: torch.stack([part.double() for part in x.chunk(n, -1)], 1)),
     ("sinusoids", sinusoids_by_phase),
     ("slopes", slopes_in_float64),
     ("causal_bias", causal_by_triangle),
-    ("encoder_bias", encoder_by_loop),
-    ("block", block_in_float64),
-    ("next_words", next_by_padding),
-    ("loss", loss_by_cross_entropy),
-    ("perplexity", perplexity_at_once),
+    ("next_words", batching.consecutive_blocks),
+    ("loss", lambda x, y: F.cross_entropy(x.double().flatten(0, 1), y.flatten())),
     ("mask_words", mask_an_exact_share),
-    ("classify", classify_by_matmul),
     ("classify", classify_by_hand),
     ("logits", logits_by_division),
 ]
@@ -200,9 +138,6 @@ def test_right_answers_of_other_kinds_pass(name, function):
         assert verdict_on(function, name, seed).status == "done", verdict_on(function, name, seed)
 
 
-# --------------------------------------------------------------------------------------- wrong
-
-
 def cut_block(x, norm1, attention, norm2, feed_forward, dropout):
     x = x + dropout(attention(norm1(x))).detach()
     return x + dropout(feed_forward(norm2(x)))
@@ -210,7 +145,7 @@ def cut_block(x, norm1, attention, norm2, feed_forward, dropout):
 
 CUT = [
     ("block", "x[0, 0, 0]", cut_block),
-    ("classify", "w1[0, 0]", lambda x, w1, *rest: classify_by_matmul(x, w1.data, *rest)),
+    ("classify", "w1[0, 0]", lambda x, w1, *rest: classify_by_hand(x, w1.data, *rest)),
     ("logits", "beta", lambda h, table, beta: logits_by_division(h, table, beta.item())),
 ]
 
@@ -221,33 +156,8 @@ def test_a_gradient_that_is_cut_is_found(name, place, function):
     assert verdict_on(function, name).message.startswith(said)
 
 
-def block_in_place(x, norm1, attention, norm2, feed_forward, dropout):
-    x = x.clone()
-    x += dropout(attention(norm1(x)))
-    x += dropout(feed_forward(norm2(x)))
-    return x
-
-
-def test_a_change_in_place_that_stops_the_backward_pass_is_found():
-    verdict = verdict_on(block_in_place, "block")
-    assert verdict.status == "error" and "modified by an inplace operation" in verdict.message
-
-
-WRONG = [  # without a diagnosis of their own
-    ("classify", lambda x, w1, *rest: classify_by_hand(x, w1, *rest[:3], 0.5, rest[-1])),
-    ("embed", lambda idx, table, mask_id: F.normalize(table[idx], dim=-1) * (idx != 2)[..., None]),
-    ("mask_words", lambda idx, V, rate, gen: (idx, idx.masked_fill(idx < 9, -100))),
-    ("pad", lambda sequences: (pad_as_list(sequences)[0], torch.ones(3, 5))),
-]
-
-
-@pytest.mark.parametrize("name, function", WRONG)
-def test_other_wrong_answers_are_found(name, function):
-    assert verdict_on(function, name).status in ("mistake", "difference", "error")
-
-
 def next_zero(ids, T):
-    inputs, targets = next_by_padding(ids, T)
+    inputs, targets = batching.consecutive_blocks(ids, T)
     return inputs, targets.masked_fill(targets == 0, -100)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import data
 from data import batching, corpora
-from data.corpus import Corpus, hold_out, hold_out_valid, words_of
+from data.corpus import Corpus, hold_out, words_of
 from data.files import UserError
 from data.labelled import load_labelled
 from data.tokenizer import train_tokenizer
@@ -43,7 +43,7 @@ def test_either_part_of_the_folder_may_be_missing(corpus, tmp_path):
     (folder / "test_CLS.tsv").unlink()
     with pytest.raises(UserError, match="test_CLS.tsv: cannot be read"):
         data.load(folder)
-    with pytest.raises(UserError, match="neither train_LM.txt nor train_CLS.tsv; .*folder mine"):
+    with pytest.raises(UserError, match="neither train_LM.txt nor train_CLS.tsv; check"):
         data.load(tmp_path)
 
 
@@ -61,11 +61,10 @@ def test_names_paths_and_the_home_folder(tmp_path, monkeypatch):
     for name, text in (("a.docx", "x"), ("one.txt", "one"), ("same.txt", "one\n" * 30)):
         (tmp_path / name).write_text(text)
     for path, message in (
-        ("toi", "--vocab-from toi: no such corpus, folder or file; did you mean toy"),
-        ("nowhere", "the names are speeches, toy, toy-pairs, wikitext2"),
-        ("~/a.docx", "only folders, .txt, .tsv and .csv files can be read"),
-        ("~/one.txt", "one.txt: a single line"),
-        ("~/same.txt", "no line of the last tenth is new"),
+        ("nowhere", "--vocab-from nowhere: .*or a name: speeches, toy, toy-pairs, wikitext2"),
+        ("~/a.docx", "a.docx: no folder, .txt, .tsv or .csv"),
+        ("~/one.txt", "one.txt: no line of the last tenth is new"),
+        ("~/same.txt", "same.txt: no line of the last tenth is new"),
     ):
         with pytest.raises(UserError, match=message):
             data.load(path, "--vocab-from")
@@ -104,7 +103,7 @@ def test_hold_out_keeps_copies_together_and_the_order():
     assert kept == [item for item in items if item in set(kept)]
     assert hold_out(items, 0.2, seed=3) == (kept, held) != hold_out(items, 0.2, seed=4)
     with pytest.raises(UserError, match="--data my.txt: too little text to hold out --valid 0.1"):
-        hold_out_valid(["one", "two"], 0.1, "my.txt")
+        hold_out(["one", "two"], 0.1, name="my.txt")
 
 
 def test_clean_ignores_marks_and_case_and_keeps_short_overlaps():
@@ -142,7 +141,7 @@ def test_cross_validation_tests_every_sentence_exactly_once():
 
 
 def test_a_corpus_without_labelled_rows_is_no_classifiers():
-    with pytest.raises(UserError, match="--data toy-pairs: holds no labelled rows; give a .tsv"):
+    with pytest.raises(UserError, match="--data toy-pairs: no labelled rows .*; give a .tsv"):
         load_labelled("toy-pairs")
     with pytest.raises(UserError, match="--split clean: leaves no rows to train or test on"):
         data.load("toy-pairs").split("clean")

@@ -12,19 +12,12 @@ def test_lines_are_read_without_line_ends_mark_and_empty_end(tmp_path):
     assert read_lines(tmp_path / "a.txt") == ["one", "", "  two – é"]
 
 
-@pytest.mark.parametrize(
-    "content, message",
-    [
-        (None, "a.txt: cannot be read .No such file or directory.; check the path"),
-        (b"", "a.txt: the file is empty; give a file with text"),
-        (b" \n\n", "a.txt: the file is empty"),
-        (b"one\ntwo\nna\xefve\n", "a.txt:3: not UTF-8 .byte 0xef.; .*iconv -f WINDOWS-1252"),
-        ("one\ntwo".encode("utf-16"), "a.txt:1: not UTF-8 .byte 0xff.; .*iconv -f UTF-16"),
-        (b"one\ntwo\0\n", "a.txt:2: not UTF-8 .byte 0x00."),
-        (b"PK\x03\x04\xff\xff", "a.txt:1: .*PDF, Word, Excel or zip file; open it and save"),
-        (b"%PDF-1.4\n\xe2\xe3", "a.txt:2: .*PDF, Word"),
-    ],
-)
+@pytest.mark.parametrize("content, message", [
+    (None, "a.txt: cannot be read .No such file or directory.; check the path"),
+    (b" \n\n", "a.txt: the file is empty; give a file with text"),
+    (b"one\ntwo\nna\xefve\n", "a.txt:3: not UTF-8 .byte 0xef.; .*iconv -f WINDOWS-1252"),
+    ("one\ntwo".encode("utf-16"), "a.txt:1: not UTF-8 .byte 0xff.; .*iconv -f UTF-16"),
+])  # fmt: skip
 def test_a_file_that_is_no_text_names_line_and_remedy(content, message, tmp_path):
     if content is not None:
         (tmp_path / "a.txt").write_bytes(content)

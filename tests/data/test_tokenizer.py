@@ -97,8 +97,6 @@ def test_mistakes_name_the_flag_or_the_file(tmp_path):
         train_tokenizer(kind, ["a b"], least)
         with pytest.raises(UserError, match=f"--vocab-size 5: a {kind} vocabulary needs .*{least}"):
             train_tokenizer(kind, ["a b"], 5)
-    with pytest.raises(ValueError, match="'char'"):  # not taken for BPE
-        train_tokenizer("char", ["We choose hope."])
     path = tmp_path / "tokenizer.json"
     foreign = train_tokenizer("word", TEXTS).to_str().replace("[BOS]", "<s>")
     for text, message in (("{}", "not a tokenizer file"), (foreign, "does not begin with")):

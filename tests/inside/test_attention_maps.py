@@ -1,6 +1,5 @@
 """Attention maps: files, reports, and checks that fail when the attention is wrong."""
 
-import json
 import math
 import re
 
@@ -18,14 +17,9 @@ from nets import attention
 
 SHORT = "this is a small sentence"
 LONG = "we will work with the people of the world , and the world will work with us today ."
-SHORT_MAP = "map-1-this-is-a-small-sentence.png"
-LONG_MAP = "map-2-we-will-work-with-the-people-of-the.png"
+SHORT_MAP = "map-1-this-is-a-small-sentence-run.png"
+LONG_MAP = "map-2-we-will-work-with-the-people-of-the-run.png"
 POST, REPLY, COMMENT = "the people of the world", "we will work with us", "this [MASK] is a world"
-
-
-def entry(folder, figure):
-    """The entry of a figure in maps.json: one dictionary per attention of each run."""
-    return json.loads((folder / "maps.json").read_text(encoding="utf-8"))[figure]["runs"]
 
 
 # ---------------------------------------------------------------------------- healthy runs
@@ -35,8 +29,8 @@ def test_files_and_report(make):
     folder = make(pos="alibi")
     out = succeed(call("attention_maps", folder, "--positions")).out
     second = "when-the-members-of-the-senate-return-to"
-    names = {"map-1-this-is-a-test-sentence.png", f"map-2-{second}.png"}
-    names |= {"maps.json", "positions.png"}
+    names = {"map-1-this-is-a-test-sentence-run.png", f"map-2-{second}-run.png"}
+    names |= {"positions-run.png"}
     assert {path.name for path in (folder / "maps").iterdir()} == names
     for path in (folder / "maps").glob("*.png"):
         assert path.read_bytes().startswith(b"\x89PNG")
@@ -60,11 +54,10 @@ def test_a_healthy_run_of_any_kind_passes(make, figures_drawn, kind, more):
     assert ("nothing above the diagonal" in out) == (kind == "lm")
     assert ("no position encoding" in out) == (more["pos"] == "nope")
     names = [name for name, _ in figures_drawn]
-    assert names == [SHORT_MAP, LONG_MAP] + ["positions.png"] * (more["pos"] != "nope")
-    (report,) = entry(run / "maps", LONG_MAP)
-    assert all(check["worst"] <= check["limit"] for check in report["checks"])
-    heads = [(i, j) for i in (1, 2) for j in range(1, more.get("n_head", 2) + 1)]
-    assert [(head["layer"], head["head"]) for head in report["heads"]] == heads
+    assert names == [SHORT_MAP, LONG_MAP] + ["positions-run.png"] * (more["pos"] != "nope")
+    heads = [f"{i} {j}" for i in (1, 2) for j in range(1, more.get("n_head", 2) + 1)]
+    rows = [" ".join(line.split()[:2]) for line in out.split("layer  head")[1].splitlines()[1:]]
+    assert rows[: len(heads)] == heads and rows[len(heads)].startswith("equal")
 
 
 # ---------------------------------------------------------------------------- broken models
@@ -97,8 +90,6 @@ def test_a_broken_model_fails(name, broken, failing, make, figures_drawn, monkey
     failed = [line for line in out.splitlines() if line.startswith("  FAIL")]
     assert len(failed) == len(failing) and all(c in line for c, line in zip(failing, failed)), out
     assert len(figures_drawn) == 2  # what is wrong can be looked at
-    report = (folder / "maps" / "maps.json").read_text()
-    json.loads(report, parse_constant=pytest.fail)  # NaN is not JSON
 
 
 # ---------------------------------------------------------------------------- numbers
@@ -138,8 +129,8 @@ def test_one_layer_or_head(make, figures_drawn, maps_of):
     call("attention_maps", folder, "--text", SHORT, "--layer", 3, "--head", 2, "--format", "svg")
     call("attention_maps", folder, "--text", SHORT, "--head", 4)
     assert [name for name, _ in figures_drawn] == [
-        "map-1-this-is-a-small-sentence-layer-3-head-2.svg",
-        "map-1-this-is-a-small-sentence-head-4.png",
+        "map-1-this-is-a-small-sentence-layer-3-head-2-run.svg",
+        "map-1-this-is-a-small-sentence-head-4-run.png",
     ]
     first, second = (list(maps_of(figure)) for _, figure in figures_drawn)
     assert first == ["layer 3, head 2"]
@@ -151,40 +142,21 @@ def test_two_runs_side_by_side(make, figures_drawn):
     b = make("mlm", "bpe", name="b", pos="rope", n_layer=3, block_size=64)
     succeed(call("attention_maps", a, b, "--text", SHORT, "--positions"))
     side_by_side = "map-1-this-is-a-small-sentence-a-b.png"
-    assert [name for name, _ in figures_drawn] == [
-        side_by_side,
-        "positions-a.png",
-        "positions-b.png",
-    ]
+    names = [side_by_side, "positions-a.png", "positions-b.png"]
+    assert [name for name, _ in figures_drawn] == names
     figure = figures_drawn[0][1]
     assert {text.get_text().split("\n")[0] for text in figure.texts} == {"a", "b"}
     lefts = [axis.get_position().x0 for axis in figure.axes if axis.get_title()]
     assert len(lefts) == 2 * 2 + 3 * 2 and max(lefts[:4]) < min(lefts[4:])
-    assert (a / "maps" / "maps.json").exists() and not (b / "maps").exists()
+    assert (a / "maps").exists() and not (b / "maps").exists()
 
 
 @pytest.mark.parametrize("ending, magic", [("pdf", b"%PDF"), ("svg", b"<?xml")])
 def test_pdf_and_svg_are_drawn_with_any_letters(make, ending, magic):
     run, text = make(n_layer=1), "\N{CJK UNIFIED IDEOGRAPH-65E5} $is$ a"
     succeed(call("attention_maps", run, text=text, format=ending))
-    drawn = run / "maps" / f"map-1-\N{CJK UNIFIED IDEOGRAPH-65E5}-is-a.{ending}"
+    drawn = run / "maps" / f"map-1-\N{CJK UNIFIED IDEOGRAPH-65E5}-is-a-run.{ending}"
     assert drawn.read_bytes().startswith(magic)
-
-
-# ---------------------------------------------------------------------------- several calls
-
-
-def test_a_report_describes_only_the_figures_there_are(make):
-    folder = make(n_layer=1, n_head=1)
-    call("attention_maps", folder, "--text", SHORT)
-    maps = folder / "maps"
-    first, before = (maps / SHORT_MAP).read_bytes(), entry(maps, SHORT_MAP)
-    call("attention_maps", folder, "--text", "the world")
-    assert (maps / SHORT_MAP).read_bytes() == first and entry(maps, SHORT_MAP) == before
-    assert entry(maps, "map-1-the-world.png")[0]["queries"] == ["[BOS]", "the", "world"]
-    (maps / SHORT_MAP).unlink()
-    call("attention_maps", folder, "--text", "the world")
-    assert list(json.loads((maps / "maps.json").read_text())) == ["map-1-the-world.png"]
 
 
 # ---------------------------------------------------------------------------- threads
@@ -196,21 +168,22 @@ def test_a_thread_has_maps_of_ancestors_comment_and_between(make, figures_drawn)
     assert "FAIL" not in out
     (page,) = (folder / "maps").glob("*.html")  # all attentions of the thread
     parts = re.findall(r'"part":"\w+","name":"([^"]+)"', page.read_text(encoding="utf-8"))
-    assert page.stem == "attention-3-this-mask-is-a-world"
+    assert page.stem == "attention-3-this-mask-is-a-world-run"
     assert parts == [
         *("encoder self-attention of text 1", "encoder self-attention of text 2"),
         *("decoder self-attention", "cross-attention"),
     ]
-    names = [name for name, _ in figures_drawn]
     slugs = "the-people-of-the-world", "we-will-work-with-us", "this-mask-is-a-world"
-    assert names == [f"map-{number}-{text}.png" for number, text in enumerate(slugs, 1)]
-    (post,), (reply,) = (entry(folder / "maps", name) for name in names[:2])
-    assert post["attention"] == "encoder" and post["queries"] == ["[BOS]", *POST.split()]
-    assert reply["queries"] == ["[BOS]", *REPLY.replace("us", "us*").split()]
-    comment, cross = entry(folder / "maps", names[2])
-    assert comment["attention"] == "decoder" and cross["attention"] == "cross"
-    assert comment["keys"] == cross["queries"] == ["[BOS]", *COMMENT.split()]
-    assert [key[0] for key in cross["keys"]] == ["1", "2"]  # one column per ancestor, post first
+    names = [f"map-{number}-{text}-run.png" for number, text in enumerate(slugs, 1)]
+    assert [name for name, _ in figures_drawn] == names
+    post, reply, comment, cross = record(load_run(folder), [POST, REPLY, COMMENT])
+    assert [view.part for view in (post, reply, comment, cross)] == [
+        *("encoder", "encoder", "decoder", "cross")
+    ]
+    assert post.words == ["[BOS]", *POST.split()]
+    assert reply.words == ["[BOS]", *REPLY.replace("us", "us*").split()]
+    assert comment.keys == cross.words == ["[BOS]", *COMMENT.split()]
+    assert [key[0] for key in cross.keys] == ["1", "2"]  # one column per ancestor, post first
 
 
 def test_cross_attention_to_ancestors_is_that_of_the_model(make):
@@ -242,11 +215,9 @@ def test_unknown_words_and_cuts_are_told(make, figures_drawn):
         (("RUN", "nowhere"), "nowhere"),
         (("RUN", "--layer", "3"), "--layer 3: the runs have layers 1 to 2"),
         (("RUN", "--head", "9"), "--head 9: the runs have heads 1 to 2"),
-        (("RUN", "--head", "1", "--mean"), "--mean: is of all heads"),
         (("RUN", "--text", "[EOS]"), "contains no words"),
         (("RUN", "RUN", "RUN", "--html"), "--html: compares at most two runs"),
-        (("RUN", "RUN"), "give 2 different names"),
-        (("RUN", "--labels", "a,b"), "--labels a,b: give 1 different names"),
+        (("RUN", "RUN"), "two runs have the same name"),
         ((), "give the folder of a run"),
     ],
 )
@@ -280,12 +251,10 @@ def test_a_page_and_the_weights_of_each_text(make, figures_drawn, tmp_path):
             assert np.allclose(arrays[name], getattr(view, name), atol=1e-5), name
 
 
-def test_titles_labels_and_means(make, figures_drawn):
-    runs = [make(name=name, pos="rope") for name in "ab"]
-    argv = ("--text", SHORT, "--mean", "--no-bos", "--scale", "linear", "--numbers")
-    succeed(call("attention_maps", *runs, *argv, "--labels", "first run, second"))
+def test_means_of_two_runs(make, figures_drawn):
+    runs = [make(name=name, pos="rope") for name in ("first", "other")]
+    succeed(call("attention_maps", *runs, "--text", SHORT, "--mean", "--numbers"))
     ((name, figure),) = figures_drawn
-    assert name == "map-1-this-is-a-small-sentence-mean-first-run-second.png"
-    assert {"first run", "second"} == {text.get_text().split("\n")[0] for text in figure.texts}
+    assert name == "map-1-this-is-a-small-sentence-mean-first-other.png"
     titles = [axis.get_title() for axis in figure.axes if axis.get_title()]
     assert titles == ["layer 1, mean of heads", "layer 2, mean of heads"] * 2

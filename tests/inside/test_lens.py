@@ -16,8 +16,8 @@ from data.tokenizer import MASK
 from lab import load_run
 from lab.inside import lens
 from lab.inside.attention import record
-from lab.inside.lens import answer, ask, read_layers, switch_off_each
-from lab.inside.page import Page
+from lab.inside.lens import Questions
+from lab.inside.page import page
 
 TEXT = "this is a small sentence and we"
 THREAD = ["this is a small sentence", "we will read", "this [MASK] is small"]
@@ -62,9 +62,9 @@ KINDS = [
 @pytest.mark.parametrize("kind, config", KINDS)
 def test_each_layer_answers_as_a_model_that_ends_there(opened, kind, config):
     run, inputs = opened(kind, **config)
-    found = read_layers(run, ask(run, inputs))
-    assert len(found["layers"]) == len(run.half.blocks) + 1
-    for layer in range(len(found["layers"])):
+    found = Questions(run, inputs).layers
+    assert len(found["names"]) == len(run.half.blocks) + 1
+    for layer in range(len(found["names"])):
         shorter = copy.deepcopy(run.model)
         half = getattr(shorter.body, "decoder", shorter.body)
         half.blocks = nn.ModuleList(half.blocks[:layer])
@@ -77,7 +77,7 @@ def test_each_layer_answers_as_a_model_that_ends_there(opened, kind, config):
 
 def test_the_true_word_has_its_probability_and_rank(opened):
     run, inputs = opened("lm", pos="rope")
-    found, ids = read_layers(run, ask(run, inputs)), inputs["idx"]
+    found, ids = Questions(run, inputs).layers, inputs["idx"]
     probabilities = run.model(ids)[0].softmax(-1)
     for place, true in enumerate(ids[0, 1:]):
         p = probabilities[place, true]
@@ -88,50 +88,49 @@ def test_the_true_word_has_its_probability_and_rank(opened):
 
 def test_a_mask_in_the_text_stays_and_has_no_true_word(opened):
     run, inputs = opened("thread")
-    asked = ask(run, inputs)
+    asked = Questions(run, inputs)
     assert asked.targets.tolist()[1] == -100 and (asked.targets >= 0).sum() == 3
     assert (asked.inputs["idx"] == MASK).sum(1).tolist() == [2, 1, 2, 2]
 
 
 @pytest.mark.parametrize("kind, after", [("lm", [False]), ("mlm", [])])  # nothing follows in lm
 def test_an_unknown_word_is_no_true_word(make, kind, after):
-    asked, *_ = load_run(make(kind)).attention("we qwx work").asked
+    asked = load_run(make(kind)).attention("we qwx work").asked
     assert (asked.targets >= 0).tolist() == [True, False, True, *after]
 
 
 def test_an_ensemble_adds_the_answers_of_all_members(make):
     run = load_run(make(build={"members": 2}, n_layer=1))
     view = run.attention("we will work")
-    _, found, effects = view.asked
-    assert found["layers"] == ["embedding", "layer 1", "all 2 members"]
+    found = view.asked.layers
+    assert found["names"] == ["embedding", "layer 1", "all 2 members"]
     members = [member(view.inputs["idx"])[0].softmax(-1) for member in run.model.members]
     for layer, probabilities in ((1, members[0]), (2, sum(members) / 2)):
         expected = probabilities.topk(5).values
         assert torch.allclose(found["probabilities"][layer], expected, atol=1e-6)
-    assert effects["heads"] == [("", 1, 1), ("", 1, 2)]
+    assert view.asked.heads["heads"] == [("", 1, 1), ("", 1, 2)]
 
 
 def test_too_long_a_text_is_asked_in_part(opened, monkeypatch):
     monkeypatch.setattr(lens, "MOST_WORK", 1)
     run, inputs = opened("mlm")
-    assert ask(run, inputs).places.tolist() == [1, 3, 5, 7]
+    assert Questions(run, inputs).places.tolist() == [1, 3, 5, 7]
 
 
 @pytest.mark.parametrize("kind, config", KINDS)
 def test_a_head_that_is_off_has_no_output_weights(opened, kind, config):
     run, inputs = opened(kind, **config)
-    asked = ask(run, inputs)
-    before = copy.deepcopy(run.model.state_dict())
-    found = switch_off_each(run, asked)
+    before, asked = copy.deepcopy(run.model.state_dict()), Questions(run, inputs)
+    found = asked.heads
     parts = ["encoder", "decoder", "cross"] if kind in ("seq2seq", "thread") else [""]
     size = run.model.body.config
     heads = product(parts, range(1, size.n_layer + 1), range(1, size.n_head + 1))
     assert found["heads"] == list(heads)
-    whole = answer(run, run.model, asked)
+    whole = asked.answer()
     targets = torch.where(asked.targets >= 0, asked.targets, whole.argmax(-1))
     for n, head in enumerate([None, *found["heads"]]):
-        model = without_head(run.model, *head) if head else run.model
-        logits = answer(run, model, asked)
+        asked.model = without_head(run.model, *head) if head else run.model
+        logits = asked.answer()
         losses = F.cross_entropy(logits, targets, reduction="none")
         assert torch.allclose(found["losses"][n], losses, atol=1e-4)
         assert torch.equal(found["words"][n], logits.argmax(-1))
@@ -163,7 +162,7 @@ HOSTILE = [
 
 
 def data_of(page):
-    (text,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page.text)
+    (text,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page)
     return json.loads(text)
 
 
@@ -174,10 +173,11 @@ def test_the_data_of_a_page_are_those_of_the_views(make, kind):
     (data,) = data_of(view.html())
     parts = [(part["part"], part["queries"]) for part in data["parts"]]
     assert parts == [(other.part, other.words) for other in view.together]
-    asked, answers, effects = view.asked
+    asked = view.asked
     assert len(data["rows"]) == len(data["truth"]) == len(asked.places)
-    assert len(data["answers"]["words"]) == len(answers["layers"])
-    assert data["effects"]["losses"][0] == pytest.approx(effects["losses"][0].tolist(), abs=1e-4)
+    assert len(data["answers"]["words"]) == len(asked.layers["names"])
+    losses = asked.heads["losses"][0].tolist()
+    assert data["effects"]["losses"][0] == pytest.approx(losses, abs=1e-4)
     if kind == "lm":
         assert data["rows"][1:3] == ["this", "is"] and data["truth"][1:3] == ["is", "a"]
 
@@ -186,18 +186,18 @@ def test_texts_that_are_markup_are_text(make):
     view = load_run(make("mlm", name="<b>&{{ data }}")).attention("work " * (len(HOSTILE) - 1))
     view.words = view.keys = HOSTILE
     view.title = HOSTILE[0]
-    page = Page([view])
-    assert page.text.count("<script") == 2 and "<img" not in page.text and "<b>&" not in page.text
-    (data,) = data_of(page)
+    text = page([view])
+    assert text.count("<script") == 2 and "<img" not in text and "<b>&" not in text
+    (data,) = data_of(text)
     assert data["parts"][0]["queries"] == HOSTILE and data["folder"] == "<b>&{{ data }}"
-    assert "<title>&lt;/script&gt;&lt;script&gt;" in page.text
+    assert "<title>&lt;/script&gt;&lt;script&gt;" in text
 
 
 @pytest.mark.skipif(not shutil.which("node"), reason="no node to run the page's script with")
 def test_the_script_of_a_page_reads_weights_and_sorts_heads(make):
     run = load_run(make("lm", pos="rope"))
     view = run.attention(TEXT)
-    page, (_, _, effects) = view.html().text, view.asked
+    page, effects = view.html(), view.asked.heads
     script = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)[0]
     data = re.findall(r'id="data">(.*?)</script>', page)[0]
     functions = [

@@ -9,7 +9,6 @@ from helpers import call, fails, succeed
 
 from data.tokenizer import SPECIAL
 from lab import load_run
-from lab.inside.answers import next_words, write
 
 N_SPECIAL = len(SPECIAL)
 TEXT = "this is a small sentence"
@@ -42,9 +41,9 @@ def test_a_text_is_written_word_by_word(make, build):
     ((ids,), _) = run.read(TEXT)
     expected = ids
     for _ in range(6):
-        word, _ = next_words(run.model, expected, temperature=0)
+        word = N_SPECIAL + run.next_logits(expected)[N_SPECIAL:].argmax(-1, keepdim=True)
         expected = torch.cat([expected, word])
-    assert write(run.model, ids, 6, 0, None, None).tolist() == expected.tolist()
+    assert run.write(ids, 6, 0, None, None).tolist() == expected.tolist()
 
 
 def test_learned_positions_see_the_last_block_only(make):
@@ -54,8 +53,8 @@ def test_learned_positions_see_the_last_block_only(make):
         ids = torch.randint(N_SPECIAL, V, (12,))
         changed = ids.clone()
         changed[0] = ids[0] % (V - N_SPECIAL) + N_SPECIAL  # another word
-        shares = [next_words(run.model, text, 1.0, 9)[1] for text in (ids, changed)]
-        assert torch.equal(*shares) == (pos == "learned")
+        logits = [run.next_logits(text) for text in (ids, changed)]
+        assert torch.equal(*logits) == (pos == "learned")
 
 
 def test_the_same_seed_writes_the_same_text(make):
@@ -106,11 +105,11 @@ def test_labelled_rows_are_scored(make, tmp_path):
     folder, path = make("classifier"), tmp_path / "rows.tsv"
     rows = [("a", "this is"), ("b", "the world"), ("b", "we will work")]
     path.write_text("".join(f"{label}\t{text}\n" for label, text in rows), encoding="utf-8")
-    out = succeed(call("sample", folder, "--file", path, "--table", tmp_path / "table.tsv")).out
+    out = succeed(call("sample", folder, "--file", path)).out
     answers = load_run(folder).classify(*(text for _, text in rows))
     right = sum(next(iter(answer)) == label for answer, (label, _) in zip(answers, rows))
-    assert f"accuracy {right / 3:.1%} on 3 labelled rows" in out
-    header, *lines = (tmp_path / "table.tsv").read_text(encoding="utf-8").splitlines()
+    assert f"accuracy {right / 3:.1%} on 3 rows" in out
+    header, *lines = (folder / "answers.tsv").read_text(encoding="utf-8").splitlines()
     assert header.split("\t") == ["text", "gold", "predicted", "a", "b"]
     for line, (label, text), answer in zip(lines, rows, answers):
         cells = line.split("\t")

@@ -172,9 +172,6 @@ def test_a_new_encoding_is_one_class(monkeypatch):
             bias = self.table(d + 32).movedim(-1, -3)
             return bias.view(-1, *bias.shape[-3:])
 
-        def flex(self):
-            return None
-
     monkeypatch.setitem(POSITIONS, "distances", Distances)
     model, idx = tiny_model(Decoder, pos="distances", init_std=0.5), torch.randint(5, 30, (2, 9))
     model.loss(idx, idx).backward()

@@ -78,7 +78,8 @@ def test_the_perplexity_is_that_of_the_masked_words_one_by_one(finished, corpus)
     held = [torch.tensor([BOS, *ids]) for ids in held_out(corpus, loaded.tokenizer)]
     size, starts = loaded.tokenizer.get_vocab_size(), word_starts(loaded.tokenizer)
     nats = hits = count = 0
-    for inputs, real, labels, _ in train_mlm.fixed_batches(held, flags, size, starts):
+    masking = flags.mask_rate, flags.mask_unit, starts
+    for inputs, real, labels, _ in train_mlm.fixed_batches(held, size, masking):
         for row, mask, label in zip(inputs, real, labels):
             logits = loaded.model(row[mask][None])[0]  # without others and without padding
             for t in (label != -100).nonzero().flatten().tolist():
@@ -90,17 +91,6 @@ def test_the_perplexity_is_that_of_the_masked_words_one_by_one(finished, corpus)
         assert read_result(folder)[f"{name}/valid"] == pytest.approx(value, rel=1e-4)
 
 
-def test_a_causal_run_predicts_every_next_word(corpus, tmp_path):
-    result = run(corpus, tmp_path / "run", "--causal", pos="alibi", lr=0.02)
-    loaded = read_run(tmp_path / "run", ["lm"])
-    nats = count = 0
-    for ids in held_out(corpus, loaded.tokenizer):
-        for t, target in enumerate(ids):
-            logits = loaded.model(torch.tensor([[BOS, *ids[:t]]]))[0, -1]
-            nats, count = nats - logits.log_softmax(-1)[target].item(), count + 1
-    assert result["perplexity/valid"] == pytest.approx(math.exp(nats / count), rel=1e-4)
-
-
 def test_an_interrupted_run_resumes_exactly(corpus, tmp_path, monkeypatch):
     how = (*TINY, *VALID, "--dropout", 0.1, "--head", "clap", "--mask-unit", "span")
     run(corpus, tmp_path / "whole", *how)
@@ -110,7 +100,7 @@ def test_an_interrupted_run_resumes_exactly(corpus, tmp_path, monkeypatch):
     assert same_runs(tmp_path / "whole", tmp_path / "parts")
 
 
-def test_training_on_from_a_run_with_another_text(corpus, tmp_path):
+def test_training_on_from_a_run_with_another_text(corpus, finished, tmp_path):
     own = tmp_path / "own.txt"
     own.write_text("".join(f"we qb{n} we qc\n" for n in range(60)))
     run(own, tmp_path / "begun", vocab_from=corpus, dropout=0)
@@ -123,14 +113,8 @@ def test_training_on_from_a_run_with_another_text(corpus, tmp_path):
     assert read_config(tmp_path / "other")["model"]["dropout"] == 0.3
     fails(call("train_mlm", *argv, vocab_from=corpus, out=tmp_path / "no"), "brings its vocab")
     fails(call("train_mlm", *argv, n_embd=48, out=tmp_path / "no"), "weights do not fit")
-    fails(call("train_mlm", *argv, "--causal", out=tmp_path / "no"), "a run of kind mlm")
-
-
-def test_a_causal_run_starts_from_a_language_model(corpus, finished, tmp_path):
-    argv = ("train_mlm", "--causal", "--data", corpus, *VALID, "--steps", 0, "--init-from")
-    succeed(call(*argv, finished("train_lm"), out=tmp_path / "on"))
-    assert same_weights(finished("train_lm"), tmp_path / "on")
-    fails(call(*argv, finished("train_lm", "--members", 2), out=tmp_path / "no"), "is an ensemble")
+    argv = (*argv, "--init-from", finished("train_lm"))
+    fails(call("train_mlm", *argv, out=tmp_path / "no"), "a run of kind lm")
 
 
 def test_a_prepared_text_is_read_in_full_blocks(corpus, tmp_path):
@@ -158,8 +142,7 @@ def test_it_starts_from_roberta(corpus, finished, tmp_path):
 
 
 @pytest.mark.parametrize("flags, words", [
-    (dict(causal=True, mask_rate=0.2), "masks no words"),
-    (dict(init="roberta", causal=True), "brings an encoder"),
+    (dict(init="roberta", vocab_from="toy"), "brings an encoder"),
     (dict(vocab_size=6), "no word of the held-out lines"),
     (dict(head="clap", n_head=3), "n_head must divide n_embd"),
     (dict(valid=1.5), "--valid"),

@@ -1,7 +1,7 @@
 """Fixtures of the tests of studies/."""
 
 from pathlib import Path
-from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from helpers import call
@@ -25,7 +25,7 @@ def jobs_here(monkeypatch, tmp_path):
             started.append(words)
             text = f"{sweep.typed(words)}\n{outcome.out}{outcome.err}"
             sweep.log_of(path).write_text(text, encoding="utf-8")
-            return SimpleNamespace(returncode=outcome.code, poll=lambda: outcome.code)
+            return Mock(returncode=outcome.code, poll=lambda: outcome.code)
 
         monkeypatch.setattr(sweep, "start", start)
         monkeypatch.setattr(figures, "save", lambda figure, path: Path(path).write_bytes(png))

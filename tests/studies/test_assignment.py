@@ -1,8 +1,9 @@
 """assignment.py, tiny: its runs, its tables, and a report that needs no other file."""
 
+import html
 import json
+import re
 import statistics
-from html.parser import HTMLParser
 from types import SimpleNamespace
 
 import pytest
@@ -27,33 +28,15 @@ def assign(jobs_here, monkeypatch, data, out, **flags):
     return jobs
 
 
-class Page(HTMLParser):
-    """The text of a page, its table rows, and the files it loads or links."""
-
-    def __init__(self, path):
-        super().__init__()
-        self.text, self.tags, self.sources, self.links, self.rows = "", [], [], [], []
-        self.feed(path.read_text(encoding="utf-8").partition("<body>")[2])
-
-    def handle_data(self, data):
-        self.text += data
-        if self.tags and self.tags[-1] in ("td", "th"):
-            self.rows[-1].append(data)
-
-    def handle_starttag(self, tag, attributes):
-        self.tags.append(tag)
-        self.sources += [value for name, value in attributes if name == "src"]
-        self.links += [value for name, value in attributes if name == "href"]
-        self.rows += [[]] if tag == "tr" else []
-
-    def handle_endtag(self, tag):
-        self.tags.append(f"/{tag}")
+def read(path):
+    return path.read_text(encoding="utf-8")
 
 
 def test_the_assignment_with_two_seeds(corpus, tmp_path, monkeypatch, jobs_here):
     jobs = assign(jobs_here, monkeypatch, corpus, tmp_path, seeds=2, mlm_steps=8)
     assert len(jobs) == 1 + 2 * (3 * 2 + 1 + 4) + 2 * 3 + 4 + 3
-    page = Page(tmp_path / "report.html")
+    page = read(tmp_path / "report.html")
+    rows = [re.findall("<t[dh]>(.*?)</t[dh]>", row) for row in page.split("<tr>")]
 
     def mean(run, entry, factor=1):
         of = [
@@ -70,13 +53,12 @@ def test_the_assignment_with_two_seeds(corpus, tmp_path, monkeypatch, jobs_here)
         ("ALiBi, random weights", "untrained-alibi", shares, 100),
         ("ALiBi, a decoder per class", "likelihood-alibi", shares, 100),
         ("learned", "lm-learned", tests, 1),
-        ("one-sided", "form-one-sided", ("perplexity/valid", "accuracy/valid"), 1),
     ):
-        assert [label, *(mean(run, entry, factor) for entry in entries)] in page.rows, label
+        assert [label, *(mean(run, entry, factor) for entry in entries)] in rows, label
     # The page needs nothing else, and its appendix is there
-    assert len(page.sources) >= 8 and "script" not in page.tags
-    assert all(source.startswith("data:image/png;base64,") for source in page.sources)
-    assert len(page.links) > 20 and all((tmp_path / link).exists() for link in page.links)
+    sources, links = re.findall('src="(.{22})', page), re.findall('href="(.*?)"', page)
+    assert len(sources) >= 8 and set(sources) == {"data:image/png;base64,"}
+    assert len(links) > 20 and all((tmp_path / link).exists() for link in links)
     tables = {path.stem for path in (tmp_path / "tables").glob("*.tex")}
     assert tables == {"classifier", "frozen", "classes", "errors", "perplexity", "forms"}
 
@@ -88,7 +70,7 @@ def test_a_corpus_without_rows_or_without_text(missing, tmp_path, monkeypatch, j
         path.unlink()
     out = tmp_path / "out"
     jobs = assign(jobs_here, monkeypatch, data, out, split="clean", mlm_steps=0)
-    text, scripts = Page(out / "report.html").text, {words[0] for words in jobs}
+    text, scripts = read(out / "report.html"), {words[0] for words in jobs}
     assert ("train_classifier" in scripts) == ("Part 1" in text) == (missing == "*_LM*")
     assert ("train_lm" in scripts) == ("Part 2" in text) == (missing == "*_CLS*")
     assert "Part 3" in text and "Three forms" in text and "frozen" not in text
@@ -100,5 +82,7 @@ def test_foreign_text_is_shown_as_it_is(tmp_path, monkeypatch):
     monkeypatch.setattr(assignment, "collect_tables", lambda *_: tables)
     corpus, flags = SimpleNamespace(name=hostile, classes=[]), assignment.Flags()
     assignment.write_report(flags, tmp_path, corpus, [])
-    page = Page(tmp_path / "report.html")
-    assert page.text.count(hostile) == 4 and "script" not in page.tags  # heading, table, caption
+    page = read(tmp_path / "report.html")
+    assert (
+        page.count(html.escape(hostile).replace("&#x27;", "&#39;")) >= 4 and "<script" not in page
+    )

@@ -25,6 +25,7 @@ def test_a_finished_run_is_skipped_and_told_if_the_code_differs(corpus, tmp_path
     made = (tmp_path / "run" / "result.json").stat().st_mtime_ns
     run_all(tmp_path, jobs(corpus, "run"), SweepFlags(jobs=1))
     assert capsys.readouterr().out == ""
+    run_all(tmp_path / "run" / "..", jobs(corpus, "run"), SweepFlags(jobs=1))  # named differently
     config = json.loads((tmp_path / "run" / "config.json").read_text("utf-8"))
     (tmp_path / "run" / "config.json").write_text(json.dumps(config | {"code": "other"}), "utf-8")
     run_all(tmp_path, jobs(corpus, "run"), SweepFlags(jobs=1))
