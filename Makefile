@@ -38,7 +38,7 @@ study-clap: .venv/ready  ## RoBERTa, ALiBi and CLAP compared by masked-LM perple
 	$(PY) -m studies.clap $(STUDY)
 
 bench: .venv/ready-bench  ## speed and memory compared with other libraries: BENCH="--sizes small"
-	$(PY) bench.py --out bench.json $(BENCH)
+	$(PY) bench.py $(BENCH)
 
 test: .venv/ready-test  ## the tests: three minutes on two cores
 	$(PY) -m pytest -q -n 2 --dist loadfile -rs -m "not slow"

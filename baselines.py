@@ -6,99 +6,78 @@ Text, tokens and test sets are those of train_lm.py and train_classifier.py.
 """
 
 import math
-import shlex
-import sys
-import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 
 from data import batching, load, name_of
-from data.files import UserError, read_json, write_json
+from data.files import read_json, write_json
 from data.labelled import by_seen
 from data.text import read_text
 from data.tokenizer import BOS, encode, train_tokenizer
-from lab.flags import TokenizerFlags, at_least, main
-from lab.machine import code_hash, git_revision, versions
+from lab.flags import main, require
+from lab.machine import git_revision
 from lab.optim import perplexity
 from lab.predictions import Predictions
-from lab.tables import align
 from nets.ngrams import KneserNey, NaiveBayes, choose_smoothing
 
 
 @dataclass
-class Flags(TokenizerFlags):
+class Flags:
     data: str = "toy"  # a named corpus, a .txt, a .tsv or .csv of labelled rows, or a folder
-    out: str = ""  # run folder; default: out/baselines-DATA, and the split if it is not full
+    out: str = ""  # folder; default: out/baselines-DATA, and the split if it is not full
     order: int = 5  # longest n-gram; 5 predicts from four tokens
     split: str = "full"  # test rows, as in train_classifier.py; n-grams are not affected
-    overwrite: bool = False  # replace older baselines in --out
-
-    def __post_init__(self):
-        at_least(self, 1, "order")
-        super().__post_init__()
+    tokenizer: Literal["word", "bpe"] = "word"  # word level, or byte-level BPE
+    vocab_size: int = 0  # 0: every word of the training text, or 4000 BPE pieces
 
 
 def count(flags):
-    started, corpus, result, words = time.perf_counter(), load(flags.data), {}, []
+    corpus, result = load(flags.data), {}
+    require(flags.order > 0, f"--order {flags.order}: must be at least 1")
     split = "" if flags.split == "full" else "-" + flags.split.replace("/", "-of-")
     folder = Path(flags.out or f"out/baselines-{name_of(flags.data)}{split}").expanduser()
     path = folder / "config.json"
-    replaces = flags.overwrite and path.exists() and read_json(path).get("kind") == "baselines"
-    if folder.is_file() or (folder.exists() and any(folder.iterdir()) and not replaces):
-        remedy = "choose another folder, or replace older baselines with --overwrite"
-        raise UserError(f"--out {folder}: is not empty; {remedy}")
+    replaces = not path.exists() or read_json(path).get("kind") == "baselines"
+    require(replaces, f"--out {folder}: holds another run; choose another folder")
     folder.mkdir(parents=True, exist_ok=True)
     if corpus.lines and corpus.tests:
         text = read_text(flags.data, None, flags.tokenizer, flags.vocab_size)
         result |= measure_ngrams(text, flags.order)
-        values = (f"{name} {result[f'perplexity/{name}']:.1f}" for name in corpus.tests)
-        words.append(f"{flags.order}-gram perplexity {', '.join(values)}")
     if corpus.rows and corpus.test_rows:
         result |= measure_classifier(*corpus.split(flags.split), flags, folder)
-        words.append(f"majority class {result['accuracy/test@majority']:.1%}")
-        words.append(f"naive Bayes {result['accuracy/test']:.1%}{by_seen(result)}")
-    if not result:
-        raise UserError(f"--data {flags.data}: no test text or test rows found; give more")
-    command = f"python baselines.py {shlex.join(sys.argv[1:])}".strip()
-    config = {"kind": "baselines", "script": "baselines", "flags": asdict(flags), "build": {}}
-    config |= {"command": command, "revision": git_revision(), "code": code_hash(__file__)}
-    write_json(path, config | {"versions": versions()})
-    seconds = round(time.perf_counter() - started, 2)
-    write_json(folder / "result.json", result | {"seconds": seconds, "command": command})
-    print(f"{'; '.join(words)}; {seconds:.1f} s, {folder}")
+    require(result, f"--data {flags.data}: no test text or test rows found; give more")
+    write_json(path, dict(kind="baselines", flags=vars(flags), build={}, revision=git_revision()))
+    write_json(folder / "result.json", result)
+    print(f"written to {folder}")
 
 
 def measure_ngrams(text, longest):
     """Return the entries of result.json on n-grams of a Text, and print them."""
     V, ids = text.tokenizer.get_vocab_size(), text.streams["train"]
-    models = {f"{order}-gram": KneserNey(ids, V, order) for order in range(1, longest + 1)}
-    result, rows = (
-        {"vocab_size": V},
-        [("perplexity", *models, "best possible", "tokens", "unknown")],
-    )
-    for name, stream in text.streams.items():
-        if name == "train":
-            continue
-        n, unknown = len(stream) - 1, batching.share_unknown([stream])
-        nats = [-model.log_probabilities(stream).sum() for model in models.values()]
-        found = [perplexity(each, n) for each in nats]
-        result |= {f"perplexity/{name}@{order}": value for order, value in zip(models, found)}
-        result |= {f"perplexity/{name}": found[-1], f"tokens/{name}": n, f"unknown/{name}": unknown}
-        result[f"bits_per_byte/{name}"] = nats[-1] / math.log(2) / text.sizes[name]
-        if best := text.floor.get(f"perplexity/{name}"):
-            result[f"floor/perplexity/{name}"] = best
-        cells = (f"{value:,.1f}" if value else "–" for value in (*found, best))
-        rows.append((f"  {name}", *cells, f"{n:,}", f"{unknown:.1%}"))
+    models, result = [KneserNey(ids, V, k) for k in range(1, longest + 1)], {"vocab_size": V}
     print(f"{text.name}: {len(ids) - 1:,} training tokens, a vocabulary of {V:,}")
-    print(*align(rows), sep="\n")
+    for name in [name for name in text.streams if name != "train"]:
+        stream, n = text.streams[name], len(text.streams[name]) - 1
+        nats = [-model.log_probabilities(stream).sum() for model in models]
+        values, unknown = [perplexity(each, n) for each in nats], batching.share_unknown([stream])
+        result |= {f"perplexity/{name}@{k}-gram": value for k, value in enumerate(values, 1)}
+        result |= {
+            f"perplexity/{name}": values[-1],
+            f"tokens/{name}": n,
+            f"unknown/{name}": unknown,
+        }
+        result[f"bits_per_byte/{name}"] = nats[-1] / math.log(2) / text.sizes[name]
+        words = ", ".join(f"{k}-gram {value:,.1f}" for k, value in enumerate(values, 1))
+        print(f"perplexity {name}: {words} ({n:,} tokens, {unknown:.1%} unknown)")
+    result |= {f"floor/{name}": best for name, best in text.floor.items() if name in result}
     return result
 
 
 def measure_classifier(corpus, seen, note, flags, folder):
-    """Return the entries of result.json on naive Bayes and the majority class, print them, and
-    write predictions.tsv. corpus, seen, note: what `Corpus.split` returns."""
+    """Return the entries of result.json on rows; write predictions.tsv. See `Corpus.split`."""
     tokenizer = train_tokenizer(flags.tokenizer, corpus.texts(), flags.vocab_size)
     # With [BOS], as in the encoder: its pair with the first word tells how sentences begin
     train, test = (
@@ -112,11 +91,12 @@ def measure_classifier(corpus, seen, note, flags, folder):
         Predictions(corpus.test_rows, corpus.classes, torch.from_numpy(scores), torch.tensor(seen))
         for scores in map(model.scores, (test, [[]] * len(test)))  # no words: shares of classes
     )
-    result = {"smoothing": smoothing, "rows/test": len(test)} | answers.scores()
+    result = {"smoothing": smoothing} | answers.scores() | answers.accuracies()
     result |= {f"{name}@majority": share for name, share in majority.accuracies().items()}
-    result |= answers.accuracies()
     result |= {f"floor/{name}": best for name, best in corpus.floor.items() if name in result}
     print(*([note] if note else []), *answers.describe(), sep="\n")
+    known = f"{result['accuracy/test']:.1%}{by_seen(result)}"
+    print(f"majority class {result['accuracy/test@majority']:.1%}; naive Bayes {known}")
     answers.write(folder)
     return result
 

@@ -2,30 +2,27 @@
 
     python bench.py --sizes base --lengths 128 512 2048  # `make bench` installs transformers too
 
-Each model takes turns with poslab's learned positions on the same batches, so that other work on
-the machine slows both: "x ours" is the median ratio of two turns (of CPU time on one thread).
-Memory: the peak while it is built and trained for two steps, on a CPU only under Linux.
+Each model trains in turns with poslab's learned positions on the same batches, so that other work
+on the machine slows both: "x ours" is the median ratio of two turns; on a GPU in bfloat16, else of
+CPU time on one thread. Memory: the peak while a model is built and trained for two steps. On a CPU,
+this needs Linux.
 """
 
 import ctypes
-import re
-import statistics
-import sys
 import time
 from collections import namedtuple
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
+from statistics import median
 from typing import Literal
 
 import torch
 import torch.nn as nn
-import torch.nn.functional as F
 
-from data.files import write_json
 from lab.flags import main
-from lab.machine import autocast, set_up_device
+from lab.machine import autocast, peak_memory, set_up_device
 from lab.optim import make_adamw
 from model import POSITIONS, Config, Decoder, Encoder, LanguageModel
 
@@ -36,65 +33,54 @@ except ImportError:
 
 Size = namedtuple("Size", "n_layer n_embd n_head n_ffn activation vocab_size batch_size block_size")
 SIZES = {
-    "tiny": Size(1, 16, 2, 64, "gelu", 50, 2, 8),
     "assignment": Size(4, 64, 2, 100, "relu", 6000, 16, 32),
     "small": Size(6, 384, 6, 1536, "gelu", 8000, 8, 256),
     "base": Size(12, 768, 12, 3072, "gelu", 30_000, 4, 128),
-    "roberta-base": Size(12, 768, 12, 3072, "gelu", 50_265, 32, 512),
-    "gpt2-small": Size(12, 768, 12, 3072, "gelu", 50_257, 16, 1024),
+    "gpu": Size(12, 768, 12, 3072, "gelu", 50_257, 32, 512),
 }
+TURNS = 5  # per model, of at least 0.3 s
 
 
 @dataclass
 class Flags:
     sizes: tuple[Literal[tuple(SIZES)], ...] = ("assignment", "small", "base")  # models and batches
     lengths: tuple[int, ...] = ()  # of blocks, with as many tokens per step
-    turns: int = 5  # turns per pair, of at least 0.3 s
-    threads: int = 1  # CPU threads; 0: all cores
-    device: Literal["cpu", "cuda"] = "cpu"  # where to compute; on a GPU in bfloat16
-    out: str = ""  # JSON file to write all numbers to
 
 
 def bench(flags):
-    device, rows = set_up_device(flags.device, flags.threads, 0, 768), []
+    device = set_up_device("auto", threads=1)
     for name, task in product(flags.sizes, ("masked", "causal")):
+        models = {f"poslab {pos}": partial(poslab, pos=pos) for pos in POSITIONS}
+        models |= {"plain GPT": plain_gpt} if task == "causal" else {}
+        models |= {"GPT-2" if task == "causal" else "RoBERTa": hugging_face} if GPT2Config else {}
         n_tokens = SIZES[name].batch_size * SIZES[name].block_size
         for T in flags.lengths or [SIZES[name].block_size]:
             size = SIZES[name]._replace(block_size=T, batch_size=max(1, n_tokens // T))
             print(f"\n{name}, {task} LM: {size.batch_size} x {T} tokens")
-            print(f"{'tokens/s':>32}  x ours     memory      weights")
-            for row in compare(size, task, flags.turns, device):
-                rows.append({"size": name, "length": T, "task": task} | row)
-                line = "{model:20}{speed:12,.0f}{ratio:8.2f}{memory:8,.0f} MB{weights:13,}"
-                print(line.format(**row), flush=True)
-    if flags.out:
-        write_json(flags.out, rows)
+            print(" " * 22, "  tokens/s  x ours     memory      weights")
+            ours, *_ = contestant(poslab, size, task, device)
+            n = 1 + int(0.3 / ours(2))
+            for label, build in models.items():
+                theirs, memory, n_weights = contestant(build, size, task, device)
+                turns = [(ours(n), theirs(n)) for _ in range(TURNS)]
+                speed = size.batch_size * T / median(b for _, b in turns)
+                ratio = median(b / a for a, b in turns)
+                print(f"{label:20}{speed:12,.0f}{ratio:8.2f}{memory:8,.0f} MB{n_weights:13,}")
 
 
-def compare(size, task, n_turns, device):
-    """Yield {"model", "speed": tokens/s in training, "ratio", "memory": MB, "weights"}."""
-    builders = {f"poslab {pos}": partial(poslab, pos=pos) for pos in POSITIONS}
-    builders |= {"plain GPT": plain_gpt} if task == "causal" else {}
-    builders |= {"GPT-2" if task == "causal" else "RoBERTa": hugging_face} if GPT2Config else {}
-    ours, *_ = contestant(poslab, size, task, device)
-    n_steps = 1 + int(0.3 / ours(2))
-    for name, builder in builders.items():
-        theirs, weights, peak = contestant(builder, size, task, device)
-        turns = [(ours(n_steps), theirs(n_steps)) for _ in range(n_turns)]
-        speed = size.batch_size * size.block_size / statistics.median(b for _, b in turns)
-        ratio = statistics.median(b / a for a, b in turns)
-        yield dict(model=name, speed=speed, ratio=ratio, memory=peak, weights=weights)
-
-
-def contestant(builder, size, task, device):
-    """Return a function from n to the seconds per step of n steps, and the weights and memory."""
+def contestant(build, size, task, device):
+    """Return a function from n to the seconds per step of n steps; the memory; the weights."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    else:
+        ctypes.CDLL(None).malloc_trim(0)  # using freed memory again would raise no peak
+        Path("/proc/self/clear_refs").write_text("5")  # forgets the peak
+    before = peak_memory(device)
     torch.manual_seed(0)
-    before = memory(device, reset=True)
-    model, loss_of = builder(size, task)
     batches = [[part.to(device) for part in batch] for batch in make_batches(size, task)]
+    model, loss_of = build(size, task)
     optimizer = make_adamw(model.to(device), 1e-4, 0.01)
-    one_thread = device.type == "cpu" and torch.get_num_threads() == 1
-    clock = time.process_time if one_thread else time.perf_counter
+    clock = time.process_time if device.type == "cpu" else time.perf_counter
 
     def seconds(n):
         # poslab chooses its kernel itself (nets/attention.py); the others may have cuDNN's
@@ -110,20 +96,7 @@ def contestant(builder, size, task, device):
         return (clock() - started) / n
 
     seconds(2)
-    return seconds, sum(p.numel() for p in model.parameters()), memory(device) - before
-
-
-def memory(device, reset=False):
-    """Return the peak of memory in MB since the last reset, or 0 where it is not known."""
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats() if reset else None
-        return torch.cuda.max_memory_allocated() / 2**20
-    if sys.platform != "linux":
-        return 0
-    if reset:
-        ctypes.CDLL(None).malloc_trim(0)  # using freed memory again would raise no peak
-        Path("/proc/self/clear_refs").write_text("5")  # 5: the peak
-    return int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1]) / 1024
+    return seconds, peak_memory(device) - before, sum(p.numel() for p in model.parameters())
 
 
 def make_batches(size, task):
@@ -138,13 +111,12 @@ def make_batches(size, task):
 
 
 def poslab(size, task, pos="learned"):
-    """An encoder of RoBERTa's shape (post-norm, its head), or a decoder of GPT-2's. As the others,
-    returns a model and a function from ids and targets to its loss."""
+    """Return an encoder of RoBERTa's shape (post-norm, its head), or a decoder of GPT-2's, and a
+    function from ids and targets to its loss; so do the others."""
     shape = size._asdict() | dict(pos=pos, init_std=0.02)
+    shape |= dict(head="roberta", norm_first=False) if task == "masked" else {}
     del shape["batch_size"]
-    encoder = dict(head="roberta", norm_first=False)
-    body = Decoder(Config(**shape)) if task == "causal" else Encoder(Config(**shape, **encoder))
-    model = LanguageModel(body)
+    model = LanguageModel((Encoder if task == "masked" else Decoder)(Config(**shape)))
     return model, lambda idx, targets: model.loss(idx, targets) / (targets != -100).sum()
 
 
@@ -159,7 +131,7 @@ def plain_gpt(size, task):
     def loss(idx, targets):
         future = nn.Transformer.generate_square_subsequent_mask(idx.size(1), idx.device)
         h = blocks(words(idx) + places.weight, future, is_causal=True)  # (B, T, C)
-        return F.cross_entropy((h @ words.weight.T).flatten(0, 1), targets.flatten())
+        return nn.functional.cross_entropy((h @ words.weight.T).flatten(0, 1), targets.flatten())
 
     return nn.ModuleList([words, places, blocks]), loss
 
@@ -168,14 +140,14 @@ def hugging_face(size, task):
     """transformers' RoBERTa or GPT-2 without dropout. Both compute the logits of all tokens."""
     shape = dict(num_hidden_layers=size.n_layer, num_attention_heads=size.n_head)
     shape |= dict(vocab_size=size.vocab_size, hidden_size=size.n_embd)
-    T, width, act = size.block_size, size.n_ffn, size.activation
+    shape |= dict(max_position_embeddings=size.block_size + 2)  # RoBERTa counts from 2
     if task == "causal":
-        shape |= dict(n_inner=width, activation_function=act, max_position_embeddings=T)
+        shape |= dict(n_inner=size.n_ffn, activation_function=size.activation)
         off = dict(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=3, eos_token_id=4)
         model = GPT2LMHeadModel(GPT2Config(**shape, **off))
         # As `labels` alone, GPT-2 would shift targets that are shifted already
         return model, lambda idx, y: model(idx, labels=y, shift_labels=y).loss
-    shape |= dict(intermediate_size=width, hidden_act=act, max_position_embeddings=T + 2)
+    shape |= dict(intermediate_size=size.n_ffn, hidden_act=size.activation)
     off = dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     model = RobertaForMaskedLM(RobertaConfig(**shape, **off))
     return model, lambda idx, y: model(idx, labels=y).loss

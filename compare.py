@@ -2,14 +2,11 @@
 
     python compare.py out/lm-speeches-* out/baselines-speeches
 
-Runs that differ only in the seed are one row. --out gets compare.md, .tex, .png and .pdf, and the
-same over longer blocks (train-short-test-long) for runs with --eval-block.
+Runs that differ only in the seed are one row. --out gets compare.md, .tex, .png and .pdf, and a
+table of longer blocks (train-short-test-long) for runs with --eval-block.
 """
 
-import json
-import math
 import re
-import warnings
 from dataclasses import dataclass
 from itertools import combinations, product
 from pathlib import Path
@@ -20,26 +17,23 @@ import tyro
 from scipy import stats
 
 from data import name_of
-from data.files import UserError
 from lab import tables
 from lab.figures import curves, save
-from lab.flags import MAY_CHANGE, main
+from lab.flags import MAY_CHANGE, main, require
 from lab.load import read_config, read_metrics, read_result
-from lab.predictions import FILE, average_predictions, read_predictions
+from lab.predictions import FILE, average_predictions, read_table
 from model import POSITIONS
 
 # Columns in this order, and their headings. joint: all test sets together, by length of the blocks
 METRICS = dict(perplexity="perplexity", joint="perplexity at", accuracy="accuracy (%)")
 METRICS |= dict(macro_f1="macro-F1 (%)", exact="exact (%)", bleu="BLEU", chrf="chrF")
 METRICS |= dict(parameters="parameters")
-# Flags that decide what is predicted, where that is not the test sets or all test rows
-DECIDE = "task languages mask_rate mask_unit mean_span split valid block_size".split()
+PERCENT = "accuracy", "macro_f1", "exact"
 CAPTION = """Mean ± sample standard deviation over seeds. The best of a column is bold, even if it
-may be chance. Perplexities of masked and causal LMs are not comparable. Classifiers: valid is the
+may be chance. Perplexities of different vocabularies are not comparable. Classifiers: valid is the
 best epoch of the search, the rest the final model; seen rows are also in the training files."""
-TESTS = """p < 0.05 is significant, without a correction for the number of pairs. Perplexities:
-paired t-test over seeds on the mean log perplexity of the test sets. Classifiers: McNemar's exact
-test on the test rows that only one of the two gets right."""
+TESTS = """p is not corrected for the number of pairs. Perplexities: paired t-test over seeds of the
+mean log of all test sets. Classifiers: McNemar's test on rows that one of the two has right."""
 
 
 @dataclass
@@ -52,83 +46,73 @@ class Flags:
 
 @dataclass
 class Row:
-    """Runs that differ in nothing but the seed; or a reference, drawn as a horizontal line."""
+    """Runs that differ in nothing but the seed, or a baseline, drawn as a horizontal line."""
 
     label: str
-    runs: list  # with folder, result, seed, config, settings: see `read`
-    ranked: bool = True  # can be the best of a column
+    runs: list  # as `read` returns them
 
     def values(self, name):
-        """Return {seed: number}, in percent if it is shown so, {} unless all seeds have it."""
-        found = {r.seed: factor(name) * r.result[name] for r in self.runs if name in r.result}
-        return found if len(found) == len(self.runs) else {}
+        """Return the number of each run, in percent if it is shown so; [] unless all have it."""
+        factor = 100 if name.startswith(PERCENT) else 1
+        found = [factor * run.result[name] for run in self.runs if name in run.result]
+        return found if len(found) == len(self.runs) else []
 
 
 def compare(flags):
     out = Path(flags.out).expanduser()
     runs = [read(folder) for folder in dict.fromkeys(flags.runs)]
     trained = [run for run in runs if run.config["kind"] != "baselines"]
-    if not trained:
-        raise UserError("give the folder of at least one run of a train_*.py script")
-    if (out / "config.json").exists():
-        raise UserError(f"--out {out}: is a run; choose another folder")
-    for run in runs:
-        check_comparable(trained[0], run)
-    rows = group(trained, flags.labels)
-    others = references(runs, trained[0].config)
+    require(trained, "give the folder of at least one run of a train_*.py script")
+    kind = trained[0].config["kind"]
+    alike = trained if kind in ("lm", "classifier") else runs  # others have no baselines
+    kinds, data = {run.config["kind"] for run in alike}, {run.settings["data"] for run in runs}
+    for name, found in ("kind", kinds), ("data", data):
+        problem = f"runs of {name} {' and '.join(sorted(found))} are not comparable"
+        require(len(found) == 1, f"{problem}; give runs of one {name}")
+    rows, others = group(trained, flags.labels), []
+    for run in [run for run in runs if run not in trained]:
+        name = f"naive Bayes, split={run.settings['split']}".removesuffix(", split=full")
+        others.append(Row(f"{run.settings['order']}-gram" if kind == "lm" else name, [run]))
     out.mkdir(parents=True, exist_ok=True)
     if flags.together:
         others.insert(0, answer_together(rows, out))
     found = dict.fromkeys(n for row in rows for n in row.runs[0].result if row.values(n))
     names = [n for m in METRICS for n in found if n.partition("/")[0] == m and "@" not in n]
-    perplexities = [n for n in names if n.startswith("perplexity/") and n != "perplexity/train"]
-    measured = [n for n in perplexities if n != "perplexity/valid"] or perplexities
+    measured = [n for n in names if n.startswith("perplexity/") and n != "perplexity/train"]
+    measured = [n for n in measured if n != "perplexity/valid"] or measured
     tests = compare_seeds(rows, measured) + compare_answers(rows + others)
     write(out / "compare", names, rows, others, tests)
     draw(out / "compare", names, rows, others)
 
-    stem = out / "train-short-test-long"
-    for path in out.glob(f"{stem.name}.*"):  # of an earlier comparison
+    for path in out.glob("train-short-test-long.*"):  # of an earlier comparison
         path.unlink()
-    lengths = [{int(n[6:]) for n in run.result if n.startswith("joint@")} for run in trained]
-    if max(map(len, lengths)) > 1:
-        lengths = sorted(set.union(*lengths))
-        joint = [f"joint@{n}" for n in lengths]
-        write(stem, joint, rows, [], compare_seeds(rows, joint[-1:]))
-        draw(stem, perplexities, rows, [], lengths)
+    joint = {n for run in trained for n in run.result if n.startswith("joint@")}
+    if len(joint) > 1:
+        joint = sorted(joint, key=lambda name: int(name[6:]))
+        write(out / "train-short-test-long", joint, rows, [], compare_seeds(rows, joint[-1:]))
     print(f"{len(rows)} rows of {len(trained)} runs in {out}: tables and figures")
 
 
 def read(folder):
-    """Return a finished run, with perplexities named NAME@LENGTH also for its own block size, and
-    joint@LENGTH of all test sets together. Raises UserError if it is not finished."""
-    config, result = read_config(folder), read_result(folder)
-    settings, seed = configuration(config)
-    result = {name: value for name, value in result.items() if isinstance(value, int | float)}
-    if size := config["flags"].get("block_size"):
-        own = [name for name in result if re.fullmatch("perplexity/[^@]+", name)]
-        result |= {f"{name}@{size}": result[name] for name in own}
-        sizes = test_sizes(result)
-        for at in {name.partition("@")[2] for name in result if "@" in name}:
-            found = [result.get(f"perplexity/{name[7:]}@{at}") for name in sizes]
-            if found and all(found):
-                mean = np.average(np.log(found), weights=list(sizes.values()))
-                result[f"joint@{at}"] = math.exp(mean)
-    about = dict(folder=Path(folder).expanduser(), config=config, settings=settings)
-    return SimpleNamespace(**about, result=result, seed=seed)
-
-
-def test_sizes(result):
-    """Return the entries of a result that count the tokens of its test sets."""
-    valid = "tokens/train", "tokens/valid"
-    return {n: v for n, v in result.items() if n.startswith("tokens/") and n not in valid}
+    """Return a finished run: folder, config, settings, seed and the numbers of its result, also
+    joint@LENGTH, the perplexity of all test sets together. Raises UserError if not finished."""
+    run = SimpleNamespace(folder=Path(folder).expanduser(), config=read_config(folder))
+    run.settings, run.seed = configuration(run.config)
+    run.result = {n: v for n, v in read_result(folder).items() if isinstance(v, int | float)}
+    tests = {n: v for n, v in run.result.items() if re.match("tokens/(?!(train|valid)$)", n)}
+    own = run.config["flags"].get("block_size")
+    for at in {name.partition("@")[2] for name in run.result} if own and tests else ():
+        found = [run.result.get(f"perplexity/{name[7:]}@{at}".strip("@")) for name in tests]
+        if all(found):
+            mean = np.average(np.log(found), weights=list(tests.values()))
+            run.result[f"joint@{at or own}"] = np.exp(mean)
+    return run
 
 
 def configuration(config):
-    """Return the settings that make a row, and the seed as text. A run of --encoder or --init-from
-    counts by its own settings, so that pretraining with several seeds is one row."""
-    flags, seed = config["flags"], str(config["flags"].get("seed", 0))
-    ignored = MAY_CHANGE - {"dtype"} | {"seed", "eval_block"}
+    """Return the settings that make a row, with those of the run it began from, and the seed."""
+    flags, seed = config["flags"], str(config["flags"].get("seed", ""))  # "": a baseline
+    ignored = MAY_CHANGE | {"seed", "eval_block"}
     settings = {name: value for name, value in flags.items() if name not in ignored}
     settings["data"] = name_of(flags["data"])
     for name in ("encoder", "init_from"):
@@ -140,45 +124,26 @@ def configuration(config):
     return settings, seed
 
 
-def check_comparable(first, run):
-    """Raise UserError if two runs measure different things."""
-    kind, own = first.config["kind"], run.config["kind"]
-    counted = kind in ("lm", "classifier")  # by baselines.py
-    pairs = {"kind": (kind, kind if counted and own == "baselines" else own)}
-    flags = ["data"] if counted else ["data", *DECIDE]
-    pairs |= {n: (first.settings.get(n), run.settings.get(n)) for n in flags}
-    numbers = [] if kind == "classifier" else ["vocab_size", *test_sizes(first.result)]
-    pairs |= {n: (first.result.get(n), run.result.get(n)) for n in numbers}
-    for name, (a, b) in pairs.items():
-        if a != b:
-            both = f"{first.folder} ({name} {a}) and {run.folder} ({name} {b})"
-            raise UserError(f"{both}: not comparable; give runs that agree in it")
-
-
 def group(runs, labels):
-    """Return the rows of runs by settings and code, a repeated seed in a further row. They are
-    named by --labels, by the settings that differ, else also by parameters and revision, or by
-    folders."""
+    """Return the rows of runs by settings and code, a repeated seed in a further row: named by
+    --labels or by what differs, settings, then parameters and revision, then folders."""
     found = {}
     for run in runs:
-        key = json.dumps([run.settings, run.result.get("parameters"), run.config.get("code")])
+        key = str([run.settings, run.result.get("parameters"), run.config.get("code")])
         while run.seed in [other.seed for other in found.setdefault(key, [])]:
             key += "+"
         found[key].append(run)
     rows = [sorted(row, key=lambda run: int(run.seed.split()[0])) for row in found.values()]
     first = [row[0] for row in rows]
-    code = [{n: (r.config | r.result).get(n) for n in ("parameters", "revision")} for r in first]
-    for more in [{}] * len(first), code:
-        names = differences([run.settings | each for run, each in zip(first, more)])
-        if len(set(names)) == len(names):
-            break
+    names = differences([run.settings for run in first])
+    if len(set(names)) < len(names):
+        code = [{n: (r.config | r.result)[n] for n in ("parameters", "revision")} for r in first]
+        names = differences([run.settings | more for run, more in zip(first, code)])
     if len(set(names)) < len(names) or "" in names or max(map(len, names)) > 60:
         names = [run.folder.resolve().name.removesuffix(f"-{run.seed}") for run in first]
     chosen = [text.strip() for text in labels.split(",")] if labels else names
-    if not len(set(chosen)) == len(chosen) == len(rows):
-        raise UserError(f"--labels {labels}: expected a name for each of: {'; '.join(names)}")
-    for label, name in zip(chosen, names) if labels else ():
-        print(f"label {label}: {name}")
+    fits = len(set(chosen)) == len(chosen) == len(rows)
+    require(fits, f"--labels {labels}: expected a name for each of: {'; '.join(names)}")
     return [Row(label, row) for label, row in zip(chosen, rows)]
 
 
@@ -194,84 +159,55 @@ def differences(settings):
     return [", ".join(spell(n, each[n]) for n in names if n in each) for each in settings]
 
 
-def references(runs, config):
-    """Return a Row for each baseline, and for the best possible if the corpus knows it."""
-    found, floor = {}, {}
-    for run in runs:
-        floor |= {n[6:]: value for n, value in run.result.items() if n.startswith("floor/")}
-        if run.config["kind"] == "baselines":
-            flags = run.config["flags"]
-            name = f"{flags['order']}-gram" if config["kind"] == "lm" else "naive Bayes"
-            if config["kind"] != "lm" and flags.get("split") != config["flags"].get("split"):
-                name += f", split={flags['split']}"
-            name += f", {run.folder.name}" * (name in found)
-            found[name] = Row(name, [SimpleNamespace(**vars(run) | {"seed": ""})])
-    best = SimpleNamespace(folder=None, result=floor, seed="")
-    return [*found.values(), *([Row("best possible", [best], ranked=False)] if floor else [])]
-
-
 def answer_together(rows, out):
-    """Return a Row of what all rows answer together with each seed, or a single row with all its
-    seeds. The answers are written to OUT/together-SEED/predictions.tsv."""
-    members, runs = {}, []  # {seed: folders}
-    for run in [run for row in rows for run in row.runs]:
-        members.setdefault(run.seed if len(rows) > 1 else "", []).append(run.folder)
-    for seed, folders in members.items():
+    """Return a Row of what all rows answer together by seed, or a single row with all its seeds."""
+    trained, found = [run for row in rows for run in row.runs], []
+    for seed in dict.fromkeys(run.seed if len(rows) > 1 else "" for run in trained):
+        folders = [run.folder for run in trained if seed in ("", run.seed)]
         if len(folders) >= max(2, len(rows)):
             folder = out / re.sub(r"\W+", "-", f"together-{seed}").strip("-")
             folder.mkdir(parents=True, exist_ok=True)
             answers = average_predictions(folders)
             answers.write(folder)
             scores = answers.scores() | answers.accuracies()
-            runs.append(SimpleNamespace(folder=folder, result=scores, seed=seed))
-    if not runs:
-        raise UserError("--together: give runs with the same seeds, or several seeds of one")
-    return Row("together", runs)
+            found.append(SimpleNamespace(folder=folder, result=scores, seed=seed))
+    require(found, "--together: give runs with the same seeds, or several seeds of one")
+    return Row("together", found)
 
 
 def compare_seeds(rows, names):
-    """Test every two rows on the mean log of the perplexities of these names, over the seeds that
-    both have."""
+    """Return paired t-tests of every two rows, over seeds: mean logs of these perplexities."""
+    logs = []  # of each row {seed: mean log}
+    for row in rows if names else ():
+        numbers = {run.seed: [run.result.get(n, np.nan) for n in names] for run in row.runs}
+        logs.append({seed: np.log(found).mean() for seed, found in numbers.items()})
     tests = []
-    for a, b in combinations(rows, 2):
-        found = [[row.values(name) for name in names] for row in (a, b)]
-        seeds = [seed for seed in found[0][0] if seed in found[1][0]] if names else []
-        if len(seeds) > 1 and all(map(all, found)):
-            logs = [np.mean([[math.log(n[s]) for s in seeds] for n in of], axis=0) for of in found]
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of differences that are all alike
-                p = np.nan_to_num(stats.ttest_rel(*logs).pvalue, nan=1.0)
-            mean, each = (
-                100 * np.expm1(d) for d in (np.mean(logs[0] - logs[1]), logs[0] - logs[1])
-            )
-            words = f"{mean:+.1f} ± {each.std(ddof=1):.1f}%"
+    for (a, first), (b, second) in combinations(zip(rows, logs), 2):
+        seeds = [seed for seed in first if seed in second]
+        d = np.array([first[seed] - second[seed] for seed in seeds])
+        if len(d) > 1 and np.isfinite(d).all():
+            t = d.mean() * np.sqrt(len(d)) / max(d.std(ddof=1), 1e-99)  # all can be alike
+            words = f"{100 * np.expm1(d.mean()):+.1f} ± {100 * np.expm1(d).std(ddof=1):.1f}%"
+            p = 2 * stats.t.sf(abs(t), len(d) - 1)
             tests.append(["paired t", a.label, b.label, ", ".join(seeds), words, p])
     return tests
 
 
 def compare_answers(rows):
-    """Test every two rows on their answers to the same test rows, seed by seed."""
-    answers = {}  # {label: {seed: (texts and classes, whether right)}}
+    """Return McNemar's tests of every two rows on the same test rows, seed by seed."""
+    answers, tests = [], []
     for row in rows:
-        for run in row.runs:
-            if run.folder and (run.folder / FILE).exists():
-                texts, gold, predicted, *_ = zip(*read_predictions(run.folder))
-                found = (texts, gold), np.equal(gold, predicted)
-                answers.setdefault(row.label, {})[run.seed] = found
-    tests = []
-    for a, b in combinations(answers, 2):
-        for s, t in product(answers[a], answers[b]):
-            (rows, first), (same, second) = answers[a][s], answers[b][t]
-            if (s == t or "" in (s, t)) and rows == same:
-                n, m = (first & ~second).sum(), (second & ~first).sum()  # only one is right
+        found = [run for run in row.runs if (run.folder / FILE).exists()]
+        answers.append({run.seed: read_table(run.folder)[1:4] for run in found})
+    for (a, first), (b, second) in combinations(zip(rows, answers), 2):
+        for s, t in product(first, second):
+            (*given, x), (*same, y) = first[s], second[t]  # texts, classes and predictions
+            if given == same and (s == t or "" in (s, t)):
+                x, y = np.equal(given[1], x), np.equal(given[1], y)
+                n, m = (x & ~y).sum(), (y & ~x).sum()  # only one is right
                 p = stats.binomtest(n, n + m).pvalue if n + m else 1.0
-                tests.append(["McNemar", a, b, s or t, f"{n} to {m} rows", p])
+                tests.append(["McNemar", a.label, b.label, s or t, f"{n} to {m} rows", p])
     return tests
-
-
-def factor(name):
-    """Return what a number is multiplied with to be shown: 100 for percent."""
-    return 100 if "%" in METRICS.get(re.split("[/@]", name)[0], "") else 1
 
 
 def write(stem, names, rows, others, tests):
@@ -289,46 +225,36 @@ def write(stem, names, rows, others, tests):
 
 
 def column(name, rows):
-    """Return the cells of a number, in bold every one that reads like the best. Training data has
-    no best, since a low training loss can be memorisation."""
+    """Return the cells of a number, in bold every one that reads like the best."""
     lower, counted = name.startswith(("perplexity", "joint")), name == "parameters"
-    values = [list(row.values(name).values()) for row in rows]
-    means = [np.mean(v) for v, row in zip(values, rows) if v and row.ranked]
+    values = [row.values(name) for row in rows]
+    means = [np.mean(v) for v in values if v]
     digits = 0 if counted else 2 if lower and min(means, default=0) < 10 else 1
     texts = [tables.spread(v[: 1 if counted else None], digits) if v else "–" for v in values]
-    if len(means) < 2 or counted or name.endswith("/train"):
+    if len(means) < 2 or counted or name.endswith("/train"):  # which may be memorised
         return texts
     best = f"{min(means) if lower else max(means):,.{digits}f}"
-    is_best = [row.ranked and text.split()[0] == best for row, text in zip(rows, texts)]
-    return [t.replace(best, f"**{best}**", 1) if bold else t for t, bold in zip(texts, is_best)]
+    return [t.replace(best, f"**{best}**", 1) if t.split()[0] == best else t for t in texts]
 
 
-def draw(stem, names, rows, others, lengths=()):
-    """Draw the numbers that all rows have, over steps or over lengths, as .png and .pdf."""
-    panels = []
+def draw(stem, names, rows, others):
+    """Draw the numbers that all rows have over steps, as .png and .pdf; others are levels."""
+    panels, first = [], rows[0].runs[0]
     for name in names:
-        metric, _, part = name.partition("/")
-        lines = {row.label: points(row, name, lengths) for row in rows}
-        found = {row.label: list(row.values(name).values()) for row in others}
-        levels = {label: np.mean(values) for label, values in found.items() if values}
+        (metric, _, part), lines = name.partition("/"), {}
+        factor = 100 if metric in PERCENT else 1
+        for row in rows:  # over the steps that all seeds have
+            logs = [{m["step"]: m.get(name) for m in read_metrics(r.folder)} for r in row.runs]
+            xs = [x for x in logs[0] if None not in [log.get(x) for log in logs]]
+            lines[row.label] = xs, [[factor * log[x] for x in xs] for log in logs]
+        levels = {row.label: np.mean(row.values(name)) for row in others if row.values(name)}
+        if f"floor/{name}" in first.result:
+            levels["best possible"] = factor * first.result[f"floor/{name}"]
         if all(xs for xs, _ in lines.values()):
             panels.append((part, METRICS[metric], lines, levels, metric == "perplexity"))
-    epochs = "epochs" in rows[0].runs[0].config["flags"]
-    figure = curves(panels, "tokens" if lengths else "epoch" if epochs else "step")
-    for axis in figure.axes if lengths else ():
-        axis.set_xscale("log", base=2)
-        axis.set_xticks(lengths, lengths)
+    figure = curves(panels, "epoch" if "epochs" in first.config["flags"] else "step")
     for ending in (".png", ".pdf"):
         save(figure, stem.with_suffix(ending))
-
-
-def points(row, name, lengths):
-    """Return (xs, [ys of each seed]) of a number, over the steps or the lengths all seeds have."""
-    logs = [{m["step"]: m.get(name) for m in read_metrics(run.folder)} for run in row.runs]
-    if lengths:
-        logs = [{n: run.result.get(f"{name}@{n}") for n in lengths} for run in row.runs]
-    xs = [x for x in logs[0] if all(log.get(x) is not None for log in logs)]
-    return xs, [[factor(name) * log[x] for x in xs] for log in logs]
 
 
 if __name__ == "__main__":

@@ -33,19 +33,6 @@ class Flags:
 def export(flags):
     run = read_run(flags.run, ["mlm"])
     folder = Path(flags.out).expanduser() if flags.out else run.folder / "roberta"
-    export_roberta(run, folder)
-    config, total = run.model.body.config, sum(p.numel() for p in run.model.parameters())
-    print(f"{folder}: {', '.join(sorted(path.name for path in folder.iterdir()))}")
-    print(f"{config.n_layer} layers, width {config.n_embd}, {total:,} parameters; in Python:")
-    print(f"  transformers.AutoModelForMaskedLM.from_pretrained({str(folder)!r})")
-    print(f"  transformers.AutoTokenizer.from_pretrained({str(folder)!r})")
-
-
-def export_roberta(run, folder):
-    """Write a LoadedRun of train_mlm.py as a folder that transformers reads.
-
-    Raises UserError for a run that RoBERTa cannot represent, and for a folder that is not empty.
-    """
     transformers, model, config = import_transformers(), run.model, run.model.body.config
     nearest = asdict(Config(**{name: getattr(config, name) for name in FREE}, **FIXED))
     differing = [f"{name}={v}" for name, v in asdict(config).items() if v != nearest[name]]
@@ -61,23 +48,21 @@ def export_roberta(run, folder):
     words = sorted(ids.keys() - theirs.keys(), key=ids.get)
     tokens = ["[BOS]", "[PAD]", "[EOS]", "[UNK]", *words, "[MASK]"]  # in their order
     rows = torch.tensor([ids[token] for token in tokens])
-    there = transformers.RobertaForMaskedLM(
-        transformers.RobertaConfig(
-            vocab_size=config.vocab_size,
-            max_position_embeddings=config.block_size + 2,  # the first two rows are never read
-            type_vocab_size=1,
-            **{name: getattr(config, ours) for ours, name in NAMES.items()},
-        )
+    described = transformers.RobertaConfig(
+        vocab_size=config.vocab_size,
+        max_position_embeddings=config.block_size + 2,  # the first two rows are never read
+        type_vocab_size=1,
+        **{name: getattr(config, ours) for ours, name in NAMES.items()},
     )
+    there = transformers.RobertaForMaskedLM(described)
     embeddings = there.roberta.embeddings
     with torch.no_grad():
         embeddings.word_embeddings.weight.copy_(model.body.embedding.weight[rows])
-        embeddings.position_embeddings.weight[:2] = 0
         embeddings.position_embeddings.weight[2:] = model.body.positions.vectors.weight
         embeddings.token_type_embeddings.weight.zero_()
         there.lm_head.decoder.weight.copy_(model.head.words.weight[rows])
         there.lm_head.bias.copy_(model.head.bias[rows])
-        there.lm_head.decoder.bias.copy_(model.head.bias[rows])
+        there.lm_head.decoder.bias.copy_(model.head.bias[rows])  # another one without --tie
         for ours, parts in paired_layers(model, there):
             for kind in ("weight", "bias"):
                 for part, values in zip(parts, getattr(ours, kind).chunk(len(parts))):
@@ -90,10 +75,12 @@ def export_roberta(run, folder):
     transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         model_max_length=config.block_size,
-        model_input_names=["input_ids", "attention_mask"],
         mask_token="<mask>",
         **{f"{name}_token": token for name, token in special.items()},
     ).save_pretrained(folder)
+    print(f"{folder}: {', '.join(sorted(path.name for path in folder.iterdir()))}; in Python:")
+    for kind in ("ModelForMaskedLM", "Tokenizer"):
+        print(f"  transformers.Auto{kind}.from_pretrained({str(folder)!r})")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """Predict masked words with their context: a translation, or the comments above in a thread.
 
-    python -m beyond.train_context --task tlm --pos rope
-    python -m beyond.train_context --task tlm --data pairs/ --steps 3000
+    python -m beyond.train_context --task tlm --data pairs/ --pos rope
     python -m beyond.train_context --task threads --data threads.jsonl --ancestors 4
 
 tlm: translation language modelling (Lample & Conneau 2019, section 3). A pair is one sequence,
@@ -23,8 +22,7 @@ from typing import Literal
 import torch
 from torch.nn.utils import clip_grad_norm_
 
-from data import batching
-from data.batching import by_epoch, generator, length_batches, send_all, share_unknown
+from data.batching import by_epoch, generator, length_batches, send_all, sentences
 from data.files import hash_of
 from data.masking import mask_tokens
 from data.pairs import PAIR_VIEWS, join, load_pairs, mask_pairs, separate
@@ -38,7 +36,7 @@ from lab.load import read_run
 from lab.machine import autocast, compile_blocks, set_up_device
 from lab.optim import learning_rate, make_adamw, perplexity
 from lab.run import Run, load_weights
-from lab.sources import say_unknown, without_flag
+from lab.sources import without_flag
 from model import ACTIVATIONS, LanguageModel
 from nets.seq2seq import ThreadReader
 from nets.two_languages import TwoLanguageEncoder
@@ -55,12 +53,9 @@ class Flags(MaskFlags, LoopFlags, CommonFlags):
     data: str = "toy"  # toy, pairs (a folder), or threads (a .jsonl of posts)
     task: Literal["tlm", "threads"] | None = None  # the context: a translation, or ancestors
     init_from: str = ""  # run of train_mlm.py to start from, or with tlm one of this script
-    pair_rate: float = 0.8  # tlm: share of the updates that read pairs, not single sentences
-    alone_rate: float = 0.2  # threads: share of the updates without ancestors
+    pair_rate: float = 0.8  # share of the updates that read the context
     ancestors: int = 8  # read at most this many nearest ancestors of a comment
     ancestor_positions: Literal["none", "learned", "sinusoidal"] = "learned"  # their distances
-    max_tree_size: int = 64  # comments of a tree in one batch; larger trees are split
-    test: float = 0.1  # share of trees held out to measure on
     valid: float | None = None  # share held out to choose the best step: 0.05, threads 0.1
     batch_size: int | None = None  # pairs or trees per update: 32, threads 8
     lr: float | None = None  # peak learning rate: 0.003, threads 0.004
@@ -77,8 +72,6 @@ class Flags(MaskFlags, LoopFlags, CommonFlags):
             for name, default in DEFAULTS[self.task].items():
                 setattr(self, name, default if getattr(self, name) is None else getattr(self, name))
             super().__post_init__()
-            shares = 0 < self.valid < 1 and 0 < self.test < 1
-            require(shares, "--valid, --test: must be above 0 and below 1")
 
 
 def build(config, task, n_ancestors=0, ancestor_positions="none"):
@@ -89,7 +82,7 @@ def build(config, task, n_ancestors=0, ancestor_positions="none"):
 
 
 def read_translations(flags, tokenizer):
-    """Return (name, tokenizer, hash, {set: {view: batches}}, share of unknown words, draw).
+    """Return (name, tokenizer, hash, {set: {view: batches}}, draw).
 
     A set is one language of the validation or test pairs. draw: function of step and generator ->
     idx, mask (B, T), the number of tokens that are read, and a function of rows -> their context.
@@ -101,13 +94,12 @@ def read_translations(flags, tokenizer):
     how = tokenizer.get_vocab_size(), word_starts(tokenizer), flags.mask_rate, flags.mask_unit
 
     def encode(part):
-        return [batching.sentences(tokenizer, side, flags.block_size)[0] for side in zip(*part)]
+        return [sentences(tokenizer, side, flags.block_size)[0] for side in zip(*part)]
 
     for part, found in ({"valid": pairs.valid} | pairs.tests).items():
-        require(len(found) > 1, f"--data {flags.data}: {part} has a single pair; give two or more")
         for side, language in enumerate(pairs.languages):
             sets[f"{part}-{language}"] = mask_pairs(encode(found), side, *how)
-    sides, unknown = encode(kept), share_unknown(sum(encode(pairs.valid), []))
+    sides = encode(kept)
     lengths = [len(a) + len(b) for a, b in zip(*sides)]
     rows_of = by_epoch(len(kept), flags.batch_size, flags.seed, partial(length_batches, lengths))
 
@@ -118,33 +110,32 @@ def read_translations(flags, tokenizer):
         n_tokens = int(mask.sum())
         return idx, mask, n_tokens, lambda rows: {name: x[rows] for name, x in more.items()}
 
-    return pairs.name, tokenizer, hash_of(pairs), sets, unknown, draw
+    return pairs.name, tokenizer, hash_of(pairs), sets, draw
 
 
 def read_threads(flags, tokenizer):
     """Return the same of comment trees."""
+    how = dict(valid=flags.valid, test=0.1, block_size=flags.block_size)
+    how |= dict(n_ancestors=flags.ancestors, max_tree_size=64)
     vocabulary = tokenizer, flags.tokenizer, flags.vocab_size
-    how = dict(valid=flags.valid, test=flags.test, block_size=flags.block_size)
-    how |= dict(n_ancestors=flags.ancestors, max_tree_size=flags.max_tree_size)
     name, tokenizer, forests, data_hash = read_forests(flags.data, *vocabulary, **how)
     how = tokenizer.get_vocab_size(), word_starts(tokenizer), flags.mask_rate, flags.mask_unit
     sets = {part: forests[part].mask_comments(*how) for part in ("valid", "test")}
-    forest, unknown = forests["train"], share_unknown(forests["valid"].sequences)
+    forest = forests["train"]
     rows_of = by_epoch(len(forest.pieces), flags.batch_size, flags.seed, forest.batches)
 
     def draw(step, gen):
-        comments = rows_of(step)
-        alone = torch.rand((), generator=gen) < flags.alone_rate
+        comments, alone = rows_of(step), torch.rand((), generator=gen) < 1 - flags.pair_rate
+        idx, mask = forest.comments(comments.tolist())
         above = set() if alone else {a for row in comments.tolist() for a in forest.chains[row]}
+        n_tokens = int(mask.sum()) + sum(len(forest.sequences[a]) for a in above)
 
         def context(rows):
             return {} if alone else forest.above(comments[rows].tolist(), forest.chains)
 
-        idx, mask = forest.comments(comments.tolist())
-        n_tokens = int(mask.sum()) + sum(len(forest.sequences[a]) for a in above)
         return idx, mask, n_tokens, context
 
-    return name, tokenizer, data_hash, sets, unknown, draw
+    return name, tokenizer, data_hash, sets, draw
 
 
 def evaluate(model, name, views, device, flags):
@@ -163,7 +154,7 @@ def train(flags):
     source = read_run(flags.init_from, ["mlm"]) if flags.init_from else None
     tlm = flags.task == "tlm"
     read = read_translations if tlm else read_threads
-    name, tokenizer, data_hash, sets, unknown, draw = read(flags, source and source.tokenizer)
+    name, tokenizer, data_hash, sets, draw = read(flags, source and source.tokenizer)
     words_of, helped = (PAIR_VIEWS, "paired") if tlm else (THREAD_VIEWS, "ancestors")
     vocab_size, starts = tokenizer.get_vocab_size(), word_starts(tokenizer)
     for n, views in sets.items():
@@ -173,36 +164,31 @@ def train(flags):
     # Model
     config = model_config(flags, **without_flag(source, flags), vocab_size=vocab_size)
     device = set_up_device(flags.device, flags.threads, flags.seed, config.n_embd)
-    options, kinds = {"task": flags.task}, ("mlm", "tlm") if tlm else ("thread", "")
-    if not tlm:
-        options |= {"n_ancestors": flags.ancestors, "ancestor_positions": flags.ancestor_positions}
-    kind, run_name = kinds
+    options = {"task": flags.task, "n_ancestors": flags.ancestors}
+    options |= {"ancestor_positions": flags.ancestor_positions}
+    kind, run_name = ("mlm", "tlm") if tlm else ("thread", "thread")
     run = Run(__file__, flags, kind, config, tokenizer, device, data_hash, options, run_name)
     model = build(config, **options).to(device)
     if source and tlm:
         torch.nn.init.zeros_(model.body.languages.weight)  # if the source has no languages
         load_weights(model, model.state_dict() | source.model.state_dict(), source.folder)
     elif source:
-        one = source.config["build"].get("task") != "tlm"
-        require(one, f"--init-from {source.folder}: reads two languages; give one of train_mlm.py")
         model.body.start_from(source.model.body)
         model.head.load_state_dict(source.model.head.state_dict())
     if flags.compile:
         compile_blocks(model)
     optimizer = make_adamw(model, flags.lr, flags.weight_decay)
     run.say_start(name, model)
-    say_unknown(run, "held-out", unknown, source)
 
     # Loop
     run.load_checkpoint(model, optimizer)  # with --resume
     for step in range(run.first_step, flags.steps + 1):
         if step % flags.eval_every == 0 or step == flags.steps:
             numbers, loss = {}, 0.0
-            share = flags.pair_rate if tlm else 1 - flags.alone_rate
             for n in valid:
                 numbers |= evaluate(model, n, sets[n], device, flags)
                 # Weight both losses by how often each is trained
-                for view, weight in ((helped, share), ("alone", 1 - share)):
+                for view, weight in ((helped, flags.pair_rate), ("alone", 1 - flags.pair_rate)):
                     loss += weight * math.log(numbers[f"perplexity/{n}-{view}"]) / len(valid)
             words = "   ".join(in_words(numbers, n, words_of) for n in valid)
             numbers["loss/valid"] = loss
@@ -242,11 +228,10 @@ def train(flags):
         alone, with_context = (result[f"perplexity/{n}-{view}"] for view in ("alone", helped))
         result[f"gain/{n}"] = math.log(alone / with_context)  # nats saved per word
     run.finish(result, model)
-    title, label = f"{name}, {name_positions(config)}", "perplexity of masked words (log scale)"
-    panels = []
+    title, panels = f"{run.folder.name}\n{name}, {name_positions(config)}", []
     for n in valid:
         keys = {words: f"perplexity/{n}-{view}" for view, words in words_of.items()}
-        panels.append((f"{run.folder.name}\n{n}, {title}", label, run.logged(keys), {}, True))
+        panels.append((title, f"perplexity, {n} (log scale)", run.logged(keys), {}, True))
     save(curves(panels, "step"), run.folder / "curve.png")
     for n in sets:
         saved = f"the context saves {result[f'gain/{n}']:.3f} nats per word"

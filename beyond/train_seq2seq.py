@@ -1,17 +1,15 @@
 """An encoder-decoder: fill gaps in a text (span corruption), or translate sentence pairs.
 
     python -m beyond.train_seq2seq --data speeches
-        text      Thank you for inviting me to your party last week .
-        source    [BOS] Thank you [S0] me to your party [S1] week .      read by the encoder
-        target    [S0] for inviting [S1] last [EOS]                      written by the decoder
-
     python -m beyond.train_seq2seq --task translate --data pairs/
-        source    [BOS] We choose hope .
-        target    Nous choisissons l'espoir . [EOS]
 
-As in T5, gaps hide 15% of the tokens, three at a time, new at every step (data/spans.py). The
-perplexity is that of all tokens of the target. `perplexity_words` leaves out the markers [S0], ...
-and [EOS], which are nearly certain. Compare neither with that of train_lm.py or train_mlm.py.
+    text      Thank you for inviting me to your party last week .
+    source    [BOS] Thank you [S0] me to your party [S1] week .      read by the encoder
+    target    [S0] for inviting [S1] last [EOS]                      written by the decoder
+
+Gaps are new at every step (data/spans.py). The perplexity is that of all tokens of the target.
+`perplexity_words` leaves out the markers [S0], ... and [EOS], which are nearly certain. Compare
+neither with that of train_lm.py or train_mlm.py.
 """
 
 import lab  # noqa: F401, names a missing package  # isort: skip
@@ -38,14 +36,13 @@ from lab.run import Run
 from model import LanguageModel
 from nets.seq2seq import EncoderDecoder, generate
 
+GAPS = 0.15, 3.0  # share of the tokens that they hide, and their mean length, as in T5
 DRAWS = 5  # corruptions of each text of a test set: more masked words, less noise
 
 
 @dataclass
 class Flags(LoopFlags, CommonFlags):
     task: Literal["infill", "translate"] = "infill"  # span corruption, or sentence pairs
-    mask_rate: float = 0.15  # share of tokens to corrupt
-    mean_span: float = 3.0  # mean length of a gap, in tokens
     valid: float = 0.05  # share held out to choose the best step
     block_size: int = 64  # longest source and longest target, in tokens
     n_layer: int = 2  # number of blocks
@@ -59,17 +56,6 @@ class Flags(LoopFlags, CommonFlags):
     decay: float = 0.9  # the learning rate falls to zero over this last share of the steps
     eval_every: int = 250  # steps between evaluations
 
-    def __post_init__(self):
-        super().__post_init__()
-        shares = 0 < self.valid < 1 and 0 < self.mask_rate < 1
-        require(shares, "--valid, --mask-rate: must be above 0 and below 1")
-        n_tokens, n_spans = spans.most(self.block_size - 1, self.mask_rate, self.mean_span)
-        problem = f"--mask-rate {self.mask_rate}: its gaps do not fit into --block-size"
-        require(n_tokens + n_spans < self.block_size, f"{problem}; corrupt less")
-        if self.task == "translate":
-            remedy = 'install the extra "beyond": pip install -e ".[beyond]"'
-            require(find_spec("sacrebleu"), f"--task translate: BLEU needs sacrebleu; {remedy}")
-
 
 def build(config):
     """Return the untrained model of a run."""
@@ -77,10 +63,10 @@ def build(config):
 
 
 def read_examples(flags):
-    """Return (name, tokenizer, id of [S0], {set: examples}, {set: what they were}, hash).
+    """Return (name, tokenizer, id of [S0], {set: examples}, {set: what they were}).
 
-    An example is a text that begins with [BOS], or a pair of [BOS] source and target [EOS].
-    Training pairs longer than --block-size are left out; other pairs are truncated.
+    An example is (text,), which begins with [BOS], or a pair ([BOS] source, target [EOS]). Training
+    pairs longer than --block-size are left out; other pairs are truncated.
     """
     infill, T, sets = flags.task == "infill", flags.block_size, {}
     if infill:
@@ -95,9 +81,10 @@ def read_examples(flags):
     tokenizer = train_tokenizer(flags.tokenizer, texts, flags.vocab_size)
     first, given = tokenizer.get_vocab_size(), {"train": train, "valid": valid} | found.tests
     if infill:
-        add_sentinels(tokenizer, spans.most(T - 1, flags.mask_rate, flags.mean_span)[1])
-        sets = {n: sentences(tokenizer, part, T, split=True)[0] for n, part in given.items()}
-        return name, tokenizer, first, sets, given, hash_of(given)
+        add_sentinels(tokenizer, spans.most(T - 1, *GAPS)[1])
+        for n, part in given.items():
+            sets[n] = [(text,) for text in sentences(tokenizer, part, T, split=True)[0]]
+        return name, tokenizer, first, sets, given
     for n, part in given.items():
         both = zip(*(encode(tokenizer, side) for side in zip(*part)))
         pairs = [(torch.tensor([BOS, *a]), torch.tensor([*b, EOS])) for a, b in both]
@@ -105,34 +92,27 @@ def read_examples(flags):
             pairs = [pair for pair in pairs if max(map(len, pair)) <= T]
         sets[n] = [(a[:T], b[:T]) for a, b in pairs]
     require(sets["train"], f"--block-size {T}: every training pair is longer; use a larger one")
-    return name, tokenizer, first, sets, given, hash_of(given)
+    return name, tokenizer, first, sets, given
 
 
-def length(example):
-    """Return the tokens of a text, or of both sides of a pair."""
-    return len(example) if torch.is_tensor(example) else sum(map(len, example))
-
-
-def make_batch(examples, gen, *gaps):
+def make_batch(examples, gen, first):
     """Return {"idx": (B, U), what the decoder reads, "source", "source_mask": (B, S)} and labels
-    (B, U), -100 on padding. gaps: first, rate and mean_span of `spans.corrupt`, for texts."""
-    if torch.is_tensor(examples[0]):
-        first, rate, mean_span = gaps
-        found = spans.corrupt(*pad(examples), first, gen, rate, mean_span)
-    else:
-        found = [tensor for side in zip(*examples) for tensor in pad(side)]
+    (B, U), -100 on padding. first: the id of [S0]."""
+    found = [tensor for side in zip(*examples) for tensor in pad(side)]
+    if len(found) == 2:  # texts and their mask
+        found = spans.corrupt(*found, first, gen, *GAPS)
     source, source_mask, target, target_mask = found
     inputs = torch.cat([torch.full_like(target[:, :1], BOS), target[:, :-1]], dim=1)
     labels = target.masked_fill(~target_mask, -100)
     return {"idx": inputs, "source": source, "source_mask": source_mask}, labels
 
 
-def fixed_batches(examples, *gaps):
+def fixed_batches(examples, first):
     """Return batches whose gaps depend on neither the seed nor the step."""
     return [
-        make_batch([examples[i] for i in rows], generator("gaps", draw, *rows.tolist()), *gaps)
-        for draw in range(DRAWS if torch.is_tensor(examples[0]) else 1)
-        for rows in length_batches(list(map(length, examples)), 64)
+        make_batch([examples[i] for i in rows], generator("gaps", draw, *rows.tolist()), first)
+        for draw in range(DRAWS if len(examples[0]) == 1 else 1)
+        for rows in length_batches([sum(map(len, example)) for example in examples], 64)
     ]
 
 
@@ -147,17 +127,19 @@ def evaluate(model, name, batches, device, flags, first):
             losses = model.losses(targets=labels, **send_all(read, device)).cpu().double()
         targets = labels[labels != -100]
         words = (targets < first) & (targets != EOS)
-        found = [losses.sum(), len(losses), losses[words].sum(), words.sum()]
+        found = losses.sum(), len(losses), losses[words].sum(), words.sum()
         sums += torch.tensor(found, dtype=torch.float64)
     model.train()
-    nats, n, nats_of_words, n_words = dist.all_sum(sums).tolist()
-    of_words = {f"perplexity_words/{name}": perplexity(nats_of_words, n_words)}
-    return {f"perplexity/{name}": perplexity(nats, n), f"tokens/{name}": int(n)} | of_words
+    nats, n, *of_words = dist.all_sum(sums).tolist()
+    numbers = {f"perplexity/{name}": perplexity(nats, n), f"tokens/{name}": int(n)}
+    return numbers | {f"perplexity_words/{name}": perplexity(*of_words)}
 
 
 @torch.no_grad()
-def translate(model, examples, tokenizer, device, flags):
-    """Return the greedy translation of each source as text: the likeliest word at each step."""
+def measure_translations(model, examples, targets, tokenizer, device, flags):
+    """Return the share of exact greedy translations, BLEU and chrF (sacrebleu's, 0 to 100)."""
+    import sacrebleu  # of the extra beyond
+
     model.eval()
     written = torch.zeros(len(examples), flags.block_size, dtype=torch.long)
     for rows in dist.my_share(length_batches([len(source) for source, _ in examples], 64)):
@@ -165,14 +147,8 @@ def translate(model, examples, tokenizer, device, flags):
         with autocast(flags.dtype, device):
             ids = generate(model, source, mask, flags.block_size).cpu()
         written[rows, : ids.size(1)] = ids
-    found = dist.all_sum(written).tolist()
-    return [detokenize(tokenizer, ids[: ids.index(EOS)] if EOS in ids else ids) for ids in found]
-
-
-def score(outputs, targets, tokenizer):
-    """Return the share of exact outputs, BLEU and chrF (sacrebleu's, 0 to 100)."""
-    import sacrebleu  # of the extra beyond
-
+    found = (ids[: ids.index(EOS)] if EOS in ids else ids for ids in dist.all_sum(written).tolist())
+    outputs = [detokenize(tokenizer, ids) for ids in found]
     spaced = [detokenize(tokenizer, ids) for ids in encode(tokenizer, targets)]  # like the outputs
     exact = sum(output == target for output, target in zip(outputs, spaced)) / len(outputs)
     bleu = sacrebleu.corpus_bleu(outputs, [targets]).score
@@ -181,24 +157,25 @@ def score(outputs, targets, tokenizer):
 
 def train(flags):
     # Data: texts that get other gaps at every step, or pairs
-    name, tokenizer, first, sets, given, data_hash = read_examples(flags)
-    gaps, examples = (first, flags.mask_rate, flags.mean_span), sets["train"]
-    fixed = {n: fixed_batches(part, *gaps) for n, part in sets.items() if n != "train"}
-    lengths = list(map(length, examples))
+    infill, remedy = flags.task == "infill", 'pip install -e ".[beyond]"'
+    require(infill or find_spec("sacrebleu"), f"--task translate: BLEU needs sacrebleu; {remedy}")
+    name, tokenizer, first, sets, given = read_examples(flags)
+    examples = sets["train"]
+    fixed = {n: fixed_batches(part, first) for n, part in sets.items() if n != "train"}
+    lengths = [sum(map(len, example)) for example in examples]
     rows_of = by_epoch(len(lengths), flags.batch_size, flags.seed, partial(length_batches, lengths))
 
     # Model
     config = model_config(flags, vocab_size=tokenizer.get_vocab_size())
     device = set_up_device(flags.device, flags.threads, flags.seed, config.n_embd)
-    infill = flags.task == "infill"
-    run_name = "" if infill else "translate"
+    run_name, data_hash = "" if infill else "translate", hash_of(given)
     run = Run(__file__, flags, "seq2seq", config, tokenizer, device, data_hash, {}, run_name)
     model = build(config).to(device)
     if flags.compile:
         compile_blocks(model)
     optimizer = make_adamw(model, flags.lr, flags.weight_decay)
-    things = "sequences" if infill else f"of {len(given['train']):,} pairs fit"
-    run.say_start(f"{name}: {len(lengths):,} {things} ({sum(lengths):,} tokens)", model)
+    found = f"{name}: {len(lengths):,} sequences of {len(given['train']):,} lines or pairs"
+    run.say_start(f"{found} ({sum(lengths):,} tokens)", model)
 
     # Loop
     run.load_checkpoint(model, optimizer)  # with --resume
@@ -208,8 +185,7 @@ def train(flags):
             for n, part in fixed.items():
                 numbers |= evaluate(model, n, part, device, flags, first)
             words = "  ".join(f"{n} {numbers[f'perplexity/{n}']:,.2f}" for n in fixed)
-            words = f"step {step:>5}  perplexity  {words}"
-            run.log(step, numbers, words, model, "perplexity/valid")
+            run.log(step, numbers, f"step {step:>5}  {words}", model, "perplexity/valid")
             run.save(model, optimizer, step)
         if step in whole_numbers(flags.keep, "--keep"):
             run.save_weights(f"step-{step}.pt", model, step=step)
@@ -218,7 +194,7 @@ def train(flags):
         run.exit_if_stopped(model, optimizer, step)  # Ctrl-C: saves a checkpoint first
 
         gen = generator(flags.seed, "gaps", step)
-        inputs, labels = make_batch([examples[i] for i in rows_of(step)], gen, *gaps)
+        inputs, labels = make_batch([examples[i] for i in rows_of(step)], gen, first)
         count = (labels != -100).sum().item()
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, flags.steps, flags.lr, flags.warmup, flags.decay)
@@ -242,8 +218,8 @@ def train(flags):
     for n, part in fixed.items():
         result |= evaluate(model, n, part, device, flags, first)
         if not infill:
-            outputs = translate(model, sets[n], tokenizer, device, flags)
-            scores = score(outputs, [target for _, target in given[n]], tokenizer)
+            targets = [target for _, target in given[n]]
+            scores = measure_translations(model, sets[n], targets, tokenizer, device, flags)
             result |= {f"{metric}/{n}": value for metric, value in scores.items()}
     run.finish(result, model)
     title = f"{run.folder.name}\n{flags.task}, {name}, {name_positions(config)}"
@@ -251,8 +227,8 @@ def train(flags):
     panel = (title, "perplexity of targets (log scale)", lines, {}, True)
     save(curves([panel], "step"), run.folder / "curve.png")
     for n in fixed:
-        found = {key: value for key, value in result.items() if key.endswith(f"/{n}")}
-        run.say("  " + "  ".join(f"{key} {value:,.2f}" for key, value in found.items()))
+        found = (f"{key} {value:,.2f}" for key, value in result.items() if key.endswith(f"/{n}"))
+        run.say("  " + "  ".join(found))
     run.say_end(f"{name}, step {best['step']}")
 
 

@@ -105,8 +105,7 @@ class Task:
         self.cases = list(make_cases(torch.Generator().manual_seed(seed)))
         self.expected, _ = self.observe_all(right)
         self.gradients = [self.differentiate(right, case) for case in self.cases[:2]]
-        mistakes = read_mistakes(right).items()
-        self.mistakes = {said: self.observe_all(function)[0] for said, function in mistakes}
+        self.mistakes = {said: self.observe_all(f)[0] for said, f in read_mistakes(right).items()}
 
     def observe_all(self, function):
         """Return what a function gives in the cases until it fails, and the error or None."""
@@ -125,8 +124,9 @@ class Task:
             given = tree_map_only(torch.Tensor, torch.clone, args)
             found = named(function(*given), self.outputs)
             for name, *pair in zip(self.arguments, args, given):
-                before, after = (list(filter(torch.is_tensor, tree_leaves(each))) for each in pair)
-                if len(before) != len(after) or not all(map(torch.equal, before, after)):
+                before, after = map(tree_leaves, pair)
+                same = (not torch.is_tensor(a) or torch.equal(a, b) for a, b in zip(before, after))
+                if len(before) != len(after) or not all(same):
                     raise Wrong(f"changes its input {name} in place. Work on a copy: x.clone().")
             for (name, part), shape in zip(found.items(), map(tuple, shapes)):
                 if part.shape != shape:

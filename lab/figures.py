@@ -1,12 +1,12 @@
 """Draw figures as files, in one style: curves, confusion matrices, bands over seeds.
 
-Figures are made without pyplot, so no backend for a display is loaded. The style is active in
-functions decorated with `styled`: importing this module changes no setting.
+Figures are made without pyplot, so no backend for a display is loaded. `styled` functions have the
+style: importing this module changes no setting.
 """
 
 import io
 import re
-from itertools import cycle, product
+from itertools import cycle
 
 import matplotlib
 import numpy as np
@@ -51,22 +51,18 @@ def save(figure, path):
 
 def name_positions(config):
     """Return the positions of a Config or of flags: "learned positions", "ALiBi, window 8"."""
-    label = POSITIONS[config.pos].label
-    window = f", window {config.window}" if config.window else ""
-    return label + " positions" * label.islower() + window
+    label, window = POSITIONS[config.pos].label, config.window
+    return label + " positions" * label.islower() + f", window {window}" * (window > 0)
 
 
 def line_colors(labels):
-    """Return {label: color}. The first label that names an encoding ("lr=0.1, rotary") gets the
-    color of its class; the others share the rest of COLORS."""
-    known = {name: p.color for pos, p in POSITIONS.items() for name in (pos, p.label)}
+    """Return {label: color}: "lr=0.1, rotary" has that of its class, others the rest of COLORS."""
     colors = {}
-    for label, (name, color) in product(labels, known.items()):
-        named = re.search(rf"(?<!\w){re.escape(name)}(?!\w)", label, re.I)
-        if named and label not in colors and color not in colors.values():
-            colors[label] = color
-    free = [color for color in COLORS if color not in colors.values()] or COLORS
-    free = cycle(sorted(free, key=lambda color: color in known.values()))  # those of encodings last
+    for pos, positions in POSITIONS.items():
+        name = rf"(?<!\w)({pos}|{re.escape(positions.label)})(?!\w)"
+        named = [label for label in labels if re.search(name, label, re.I) and label not in colors]
+        colors |= dict.fromkeys(named[:1], positions.color)
+    free = cycle([color for color in COLORS if color not in colors.values()] or COLORS)
     return {label: colors.get(label) or next(free) for label in labels}
 
 
@@ -91,12 +87,10 @@ def curves(panels, xlabel):
         if log:  # with a few plain numbers as ticks
             axis.set_yscale("log")
             low, high = axis.get_ylim()
-            some = LogLocator(subs=(1, 2, 5) if high / low < 200 else (1,))
-            axis.yaxis.set_major_locator(some if high / low > 8 else MaxNLocator(5))
+            some = LogLocator(subs=(1, 2, 5)) if high / low > 8 else MaxNLocator(5)
+            axis.yaxis.set_major_locator(some)
             axis.yaxis.set_minor_locator(NullLocator())
-            axis.yaxis.set_major_formatter(
-                lambda y, _: f"{y:,.0f}" if 1000 <= y < 1e6 else f"{y:.4g}"
-            )
+            axis.yaxis.set_major_formatter("{x:,.6g}")
         elif ylabel == "accuracy":
             axis.yaxis.set_major_formatter(lambda share, _: f"{100 * share:g}%")
         axis.xaxis.get_major_locator().set_params(integer=True)
@@ -126,12 +120,11 @@ def confusion(counts, classes, title):
     shares = counts / counts.sum(1, keepdims=True).clip(min=1)
     axis.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     for i, j in np.ndindex(n, n):
-        dark = shares[i, j] > 0.5
-        axis.text(j, i, counts[i, j], ha="center", va="center", color="w" if dark else "k")
-    how = dict(rotation=40, ha="right") if max(map(len, classes)) > 13 * cell else {}
-    axis.set_xticks(range(n), classes, **how)
+        color = "w" if shares[i, j] > 0.5 else "k"
+        axis.text(j, i, counts[i, j], ha="center", va="center", color=color)
+    axis.set_xticks(range(n), classes, rotation=40, ha="right")
     axis.set_yticks(range(n), classes)
     axis.set(xlabel="predicted class", ylabel="true class\n(color: share of class)")
-    correct = f"{counts.sum():,} test rows: {counts.trace() / counts.sum():.1%} correct"
-    axis.set_title(f"{title}\n{correct}")
+    correct = f"{counts.trace() / counts.sum():.1%} correct"
+    axis.set_title(f"{title}\n{counts.sum():,} test rows: {correct}")
     return figure

@@ -1,7 +1,7 @@
 """Flags: one dataclass per script, put together from the groups below.
 
     @dataclass
-    class Flags(RunFlags, ModelFlags, LoopFlags):
+    class Flags(TrainFlags):
         lr: float = 3e-3  # peak learning rate
 
 tyro makes the command line: a field is a flag, its comment the help.
@@ -36,21 +36,15 @@ class Group:
 
 
 @dataclass
-class RunFlags(Group):
+class CommonFlags(Group):
+    """The flags of every training script: the run, the model, the vocabulary, the machine."""
+
     data: str = "toy"  # a named corpus, a .txt, a .tsv or .csv of labelled rows, or a folder
     out: str = ""  # run folder; default: named by kind, data, position encoding and seed
     seed: int = 0  # seed of the initial weights, data order, masks and dropout
     resume: bool = False  # continue the run in --out, with its flags
     overwrite: bool = False  # delete the run in --out and start again
 
-    def __post_init__(self):
-        require(not (self.resume and not self.out), "--resume: name the run with --out RUN")
-        require(not (self.resume and self.overwrite), "--resume and --overwrite: give one of them")
-        super().__post_init__()
-
-
-@dataclass
-class ModelFlags(Group):
     pos: Literal[tuple(POSITIONS)] = "learned"  # position encoding; rope: rotary, nope: none
     n_layer: int = 4  # number of blocks
     n_head: int = 2  # attention heads per block
@@ -65,9 +59,25 @@ class ModelFlags(Group):
     alibi: Literal[ALiBi.FORMS] = "offset"  # form of ALiBi in an encoder
     init_std: float = 0.05  # standard deviation of the initial weights
 
+    tokenizer: Literal["word", "bpe"] = "word"  # word level, or byte-level BPE
+    vocab_size: int = 0  # 0: every word of the training text, or 4000 BPE pieces
+
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"  # auto: CUDA if present
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"  # auto: bfloat16 on GPUs
+    threads: int = 0  # CPU threads; 0: 1 for models up to 128 wide, else all cores
+    compile: bool = False  # compile the blocks: takes half a minute, speeds up steps on a GPU
+    accumulate: int = 1  # parts into which a batch is split, to save memory
+
+    def __post_init__(self):
+        require(not (self.resume and not self.out), "--resume: name the run with --out RUN")
+        require(not (self.resume and self.overwrite), "--resume and --overwrite: give one of them")
+        super().__post_init__()
+
 
 @dataclass
 class LoopFlags(Group):
+    """The flags of scripts that count steps."""
+
     steps: int = 500  # number of updates
     batch_size: int = 16  # sequences per update
     lr: float = 1e-3  # peak learning rate
@@ -85,6 +95,14 @@ class LoopFlags(Group):
 
 
 @dataclass
+class TrainFlags(LoopFlags, CommonFlags):
+    """The flags of scripts that train on one text after another."""
+
+    vocab_from: str = ""  # corpus to take the vocabulary from, instead of --data
+    init_from: str = ""  # run folder to start from: its weights, architecture and vocabulary
+
+
+@dataclass
 class MaskFlags(Group):
     head: Literal[HEADS] = "linear"  # output head, from hidden states to words
     mask_rate: float = 0.3  # share of tokens to predict
@@ -95,40 +113,9 @@ class MaskFlags(Group):
         super().__post_init__()
 
 
-@dataclass
-class TokenizerFlags(Group):
-    tokenizer: Literal["word", "bpe"] = "word"  # word level, or byte-level BPE
-    vocab_size: int = 0  # 0: every word of the training text, or 4000 BPE pieces
-
-
-@dataclass
-class ContinueFlags(Group):
-    vocab_from: str = ""  # corpus to take the vocabulary from, instead of --data
-    init_from: str = ""  # run folder to start from: its weights, architecture and vocabulary
-
-
-@dataclass
-class MachineFlags(Group):
-    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"  # auto: CUDA if present
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"  # auto: bfloat16 on GPUs
-    threads: int = 0  # CPU threads; 0: 1 for models up to 128 wide, else all cores
-    compile: bool = False  # compile the blocks: takes half a minute, speeds up steps on a GPU
-    accumulate: int = 1  # parts into which a batch is split, to save memory
-
-
-@dataclass
-class CommonFlags(MachineFlags, TokenizerFlags, ModelFlags, RunFlags):
-    """The flags of every training script; --help has the groups in reverse order."""
-
-
-@dataclass
-class TrainFlags(ContinueFlags, LoopFlags, CommonFlags):
-    """The flags of a training script that counts steps."""
-
-
 # Flags that may change on --resume: they do not change what is trained
-MACHINE = {field.name for field in dataclasses.fields(MachineFlags)}
-MAY_CHANGE = {"resume", "overwrite", "out", "eval_every", "keep", *MACHINE} - {"dtype"}
+MAY_CHANGE = {"resume", "overwrite", "out", "eval_every", "keep", "device", "threads", "compile"}
+MAY_CHANGE |= {"accumulate"}
 
 
 def require(holds, message):

@@ -1,4 +1,4 @@
-"""The answers of a classifier: the table predictions.tsv, scores per class, the worst errors."""
+"""The answers of a classifier: the table predictions.tsv, and scores per class."""
 
 import csv
 import io
@@ -8,8 +8,9 @@ from pathlib import Path
 import torch
 
 from data.corpus import normalize
-from data.files import UserError, printable, read_lines, write_text
+from data.files import printable, read_lines, write_text
 from data.labelled import accuracies
+from lab.flags import require
 from lab.tables import align
 
 FILE = "predictions.tsv"  # in a run folder
@@ -36,13 +37,9 @@ def write_predictions(path, texts, probabilities, classes, gold=None, seen=None)
 
 
 def read_table(folder):
-    """Return of a run folder's table the classes, and of all rows the texts, gold, predicted,
-    probabilities and seen. Raises UserError if the file is missing or another table."""
-    path = Path(folder) / FILE
+    """Return the classes, and of all rows the texts, gold, predicted, probabilities and seen."""
     csv.field_size_limit(2**30)  # a text may be long
-    header, *table = csv.reader(read_lines(path), "excel-tab")
-    if header[:3] != ["text", "gold", "predicted"] or header[-1] != "seen" or not table:
-        raise UserError(f"{path}: not a table of text, gold and predicted; train the run again")
+    header, *table = csv.reader(read_lines(Path(folder) / FILE), "excel-tab")
     rows = [(*row[:3], list(map(float, row[3:-1])), row[-1] == "yes") for row in table]
     return header[3:-1], *zip(*rows)
 
@@ -59,8 +56,7 @@ def average_predictions(folders):
     tables = [read_table(folder) for folder in folders]
     classes, texts, gold, _, _, seen = tables[0]
     for folder, table in zip(folders, tables):
-        if table[:3] != (classes, texts, gold):
-            raise UserError(f"{folder}: has different test rows from {folders[0]}; leave it out")
+        require(table[:3] == tables[0][:3], f"{folder}: has other test rows; leave it out")
     shares = torch.tensor([probabilities for *_, probabilities, _ in tables]).double()
     logits = shares.clamp(min=1e-9).log().mean(0)  # (M, N, n_class) -> (N, n_class)
     return Predictions([*zip(map(classes.index, gold), texts)], classes, logits, torch.tensor(seen))
@@ -104,18 +100,10 @@ class Predictions:
         return {"macro_f1/test": sum(f1) / len(f1)} | scores
 
     def describe(self):
-        """Return the scores of each class and the five most confident errors as lines."""
-        scores, names = self.scores(), [printable(name, 20) for name in self.classes]
-        lines = [("class", *SCORES, "rows")]
-        for name, short, row in zip(self.classes, names, self.confusion):
+        """Return the scores of each class as lines."""
+        scores, lines = self.scores(), [("class", *SCORES, "rows")]
+        for name, row in zip(self.classes, self.confusion):
             shares = (f"{scores.get(f'{score}/{name}', 0):.1%}" for score in SCORES)
-            lines.append((short, *shares, f"{sum(row):,}"))
+            lines.append((printable(name, 20), *shares, f"{sum(row):,}"))
         lines.append(("macro-F1", "", "", f"{scores['macro_f1/test']:.1%}", f"{len(self.rows):,}"))
-        wrong, p = (self.predicted != self.labels).nonzero().flatten(), self.probabilities.amax(1)
-        errors = [("predicted", "", "true", "text")]
-        for i in wrong[p[wrong].argsort(descending=True, stable=True)][:5].tolist():
-            text = printable(normalize(self.rows[i][1]), 60)
-            given, true = names[self.predicted[i]], names[self.labels[i]]
-            errors.append((given, f"{p[i]:6.1%}", true, text))
-        title = f"most confident errors ({len(errors) - 1} of {len(wrong):,}; all rows: {FILE})"
-        return [*align(lines), title, *align(errors, left=4)]
+        return align(lines)

@@ -23,7 +23,7 @@ from data.corpus import name_of
 from data.files import UserError, printable, read_json, whole_file, write_json, write_text
 from lab import dist
 from lab.flags import MAY_CHANGE, require, spelled
-from lab.machine import ROOT, code_hash, git_revision, module_of, peak_memory
+from lab.machine import code_hash, git_revision, module_of, peak_memory
 
 LOOK_EVERY = 100  # steps between checks of the losses on a GPU, since each check waits for it
 
@@ -41,7 +41,8 @@ class Run:
     def __init__(
         self, script, flags, kind, config, tokenizer, device, data_hash, build, name="", **described
     ):
-        self.flags, self.device, self.script = flags, device, Path(script).resolve()
+        self.flags, self.device, module = flags, device, module_of(script)
+        self.launch = f"python -m {module}" if "." in module else f"python {module}.py"
         split = getattr(flags, "split", "full").replace("/", "-of-")
         parts = [name or kind, name_of(flags.data), config.pos, str(flags.seed)]
         parts += [split] if split != "full" else []
@@ -52,8 +53,8 @@ class Run:
         self.asked, self.bar = 0, None  # the signal that asks to stop; the progress bar
         described = {
             "kind": kind,
-            "script": module_of(script),
-            "command": f"{self.launch()} {shlex.join(sys.argv[1:])}".strip(),
+            "script": module,
+            "command": f"{self.launch} {shlex.join(sys.argv[1:])}".strip(),
             "flags": dataclasses.asdict(flags),
             "model": dataclasses.asdict(config),
             "build": build,
@@ -214,16 +215,9 @@ class Run:
         """Save a checkpoint and exit if a signal arrived in any process."""
         if dist.all_sum(torch.tensor(self.asked)):
             dist.from_rank_0(lambda: self.save(model, optimizer, step))
-            remedy = f"to resume: {self.launch()} --resume --out {shlex.quote(str(self.folder))}"
+            remedy = f"to resume: {self.launch} --resume --out {shlex.quote(str(self.folder))}"
             self.say(f"stopped; step {step} is saved; {remedy}", file=sys.stderr)
             raise SystemExit(128 + (self.asked or signal.SIGTERM))
-
-    def launch(self):
-        """Return the command line of this script without its flags."""
-        top = self.script.parent == ROOT
-        script = self.script.name if top else f"-m {self.script.parent.name}.{self.script.stem}"
-        many = f"torchrun --nproc_per_node {dist.size()}"  # machines are named by their scheduler
-        return f"{many if dist.size() > 1 else 'python'} {script}"
 
     # ------------------------------------------------------------------------ what is written
 

@@ -14,8 +14,7 @@ LATEX |= {"±": r"$\pm$", "–": r"\textendash{}"}
 
 
 def write(stem, header, rows, caption, left=1, more=""):
-    """Write stem.md and stem.tex; return the Markdown. left: number of left-aligned columns. more:
-    a paragraph for the Markdown alone."""
+    """Write stem.md, with a paragraph more, and stem.tex; return the Markdown."""
     text = f"{markdown(header, rows, left)}\n{caption}\n" + (f"\n{more}\n" if more else "")
     write_text(stem.with_suffix(".md"), text)
     write_text(stem.with_suffix(".tex"), latex(header, rows, caption, stem.name, left))

@@ -12,6 +12,7 @@ from model import init_weights
 class Classifier(nn.Module):
     """A body, its states pooled into one vector per sentence, and a head; all get new weights.
 
+    n_hidden: units of the head's hidden layer with ReLU; 0: a linear classifier.
     pool: mean, max, min (over real tokens), first or last (token), or several joined by +.
     layers: "last" pools the body's output, "all" also every state below it; a number pools that
     state alone: "0" the embeddings, "1" the output of the first block.
@@ -26,13 +27,16 @@ class Classifier(nn.Module):
         n_states = body.config.n_layer + 1 if layers == "all" else 1
         n_features = body.config.n_embd * len(self.pool) * n_states
         self.n_component = min(n_component, n_features)
-        self.head = ClassifierHead(self.n_component or n_features, n_class, n_hidden, dropout)
+        n_input = self.n_component or n_features
+        hidden = [nn.Linear(n_input, n_hidden), nn.ReLU()] if n_hidden else []
+        last = nn.Linear(n_hidden or n_input, n_class)
+        self.head = nn.Sequential(*hidden, nn.Dropout(dropout), last)
         if self.n_component:
             self.shift = nn.Buffer(torch.zeros(n_features))
             self.projection = nn.Buffer(torch.eye(n_features, self.n_component))
         init_weights(self, body.config)
         if not n_hidden:  # random weights on many features would make confident guesses
-            nn.init.zeros_(self.head.layers[-1].weight)
+            nn.init.zeros_(last.weight)
 
     def features(self, idx, mask=None):
         """idx, mask (B, T) -> (B, n_features), the pooled states of each sentence."""
@@ -61,20 +65,6 @@ class Classifier(nn.Module):
         standard = (features - self.shift) * scale
         _, _, axes = torch.pca_lowrank(standard, self.n_component, center=False)
         self.projection.copy_(scale[:, None] * axes)  # (n_features, n_component)
-
-
-class ClassifierHead(nn.Module):
-    """n_input -> n_hidden with ReLU -> n_class. n_hidden = 0: a linear classifier."""
-
-    def __init__(self, n_input, n_class, n_hidden=100, dropout=0.0):
-        super().__init__()
-        hidden = [nn.Linear(n_input, n_hidden), nn.ReLU()] if n_hidden else []
-        last = nn.Linear(n_hidden or n_input, n_class)
-        self.layers = nn.Sequential(*hidden, nn.Dropout(dropout), last)
-
-    def forward(self, x):
-        """x (..., n_input) -> logits (..., n_class)."""
-        return self.layers(x)
 
 
 def pool_tokens(h, mask, how):

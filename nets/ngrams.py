@@ -26,14 +26,14 @@ class KneserNey:
         rest(h) = sum_v D(c(h v)) / sum_v c(h v), which makes p_k sum to 1
         h' = h without its first token,    p_0(w) = 1 / V
 
-    h are the k - 1 tokens before w. For the longest n-grams, c counts occurrences; for shorter
-    ones, the different tokens seen before h w: "Francisco" is frequent, but follows only "San".
+    h are the k - 1 tokens before w, or [BOS]. c counts occurrences of the longest n-grams; of others
+    the different tokens seen before h w: "Francisco" is frequent, but follows only "San".
     """
 
     def __init__(self, ids, vocab_size, order=5):
         """Count the n-grams of ids (N + 1,): [BOS], then N > 0 training tokens."""
         self.order, self.vocab_size, self.levels = order, vocab_size, []
-        tokens = self.padded(ids)
+        tokens = np.append([BOS] * (order - 1), ids[1:]).astype(np.int64)
 
         # nodes[k][i] is the number of the k-gram tokens[i : i + k]; there is one empty 0-gram.
         # keys[k], sorted, are those of the (k+1)-grams: number of the context * V + last token.
@@ -56,13 +56,9 @@ class KneserNey:
             suffix[nodes[k + 1]] = nodes[k][1:]  # each n-gram without its first token
             counts = np.bincount(suffix[counts > 0], minlength=n_context)
 
-    def padded(self, ids):
-        """Return ids[1:] after enough [BOS] to give the first one a full context."""
-        return np.concatenate([np.full(self.order - 1, BOS), np.asarray(ids, dtype=np.int64)[1:]])
-
     def log_probabilities(self, ids):
         """Return (N,): the natural log of the probability of ids[1:], for ids (N + 1,)."""
-        tokens = self.padded(ids)
+        tokens = np.append([BOS] * (self.order - 1), ids[1:]).astype(np.int64)
         node = np.zeros(len(tokens) + 1, dtype=np.int64)  # as nodes[0] in __init__
         p = np.full(len(tokens) + 1, 1 / self.vocab_size)
         for k, (keys, kept, rest) in enumerate(self.levels):
@@ -113,8 +109,7 @@ class NaiveBayes:
 
 
 def choose_smoothing(sentences, labels, n_class, grid=(0.03, 0.1, 0.3, 1.0, 3.0)):
-    """Return the smoothing that is best in 10-fold cross-validation on the training rows. All
-    copies of a sentence go into one fold; else the smallest would win by memorising."""
+    """Return the best smoothing in 10-fold cross-validation; copies of a sentence share a fold."""
     numbers, labels, right = {}, np.array(labels), np.zeros(len(grid))
     fold = np.array([numbers.setdefault(tuple(s), len(numbers)) % 10 for s in sentences])
     for k in set(fold) if len(numbers) > 1 else ():

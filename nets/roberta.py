@@ -6,12 +6,10 @@ It is the post-norm encoder of model.py with learned positions and the head "rob
 storage differs ("there" is in transformers, "here" is in model.py):
 
 - There, q, k and v are three matrices. Here they are stacked in one.
-- There, positions count from pad_token_id + 1, and earlier rows are never read. Here they count
-  from 0. Padding must be on the right.
-- There, each token also gets the vector of its token type. RoBERTa uses only the first type, so
-  here each position's row contains it.
-- Special tokens have other names and places. All other tokens keep their order. The rows of the
-  word vectors and of the output bias move along.
+- There, positions count from pad_token_id + 1. Here they count from 0; padding is on the right.
+- There, each token also gets the vector of its type, the first. Here each position's row has it.
+- Special tokens have other names and places; all others keep their order. Word vectors and the
+  output bias move along.
 
       theirs   <s> 0   <pad> 1   </s> 2   <unk> 3   words from 4     <mask> last
       ours    [PAD] 0  [UNK] 1  [MASK] 2  [BOS] 3   [EOS] 4   words from 5
@@ -21,28 +19,20 @@ import json
 from pathlib import Path
 
 import torch
-from tokenizers import AddedToken, Tokenizer, processors
+from tokenizers import Tokenizer, processors
 
-from data.files import UserError, read_json
+from data.files import UserError
 from data.tokenizer import SPECIAL
 from model import Config, Encoder, LanguageModel
 
 # Their special tokens in the order of our ids
 OURS = dict(zip(("<pad>", "<unk>", "<mask>", "<s>", "</s>"), SPECIAL))
-NAMES = {  # our options and theirs
-    "n_layer": "num_hidden_layers",
-    "n_head": "num_attention_heads",
-    "n_embd": "hidden_size",
-    "n_ffn": "intermediate_size",
-    "activation": "hidden_act",
-    "norm_eps": "layer_norm_eps",
-    "dropout": "hidden_dropout_prob",
-    "attn_dropout": "attention_probs_dropout_prob",
-    "init_std": "initializer_range",
-    "tie": "tie_word_embeddings",
-}
+# Our options and theirs
+NAMES = dict(n_layer="num_hidden_layers", n_head="num_attention_heads", n_embd="hidden_size")
+NAMES |= dict(n_ffn="intermediate_size", activation="hidden_act", norm_eps="layer_norm_eps")
+NAMES |= dict(dropout="hidden_dropout_prob", attn_dropout="attention_probs_dropout_prob")
+NAMES |= dict(init_std="initializer_range", tie="tie_word_embeddings")
 FIXED = {"pos": "learned", "norm_first": False, "head": "roberta"}
-FILES = ["config.json", "model.safetensors", "tokenizer.json", "vocab.json", "merges.txt"]
 
 
 def import_transformers():
@@ -64,26 +54,26 @@ def load_roberta(name, head=True):
     vocabulary without a token are left out. head=False: its lm_head is not needed; the head here
     is random if it is missing. Raises UserError if it is no RoBERTa or is not found.
     """
-    transformers, folder = import_transformers(), Path(name).expanduser()
-    if not folder.exists():
-        from huggingface_hub import snapshot_download  # half a second
-
-        try:
-            folder = Path(snapshot_download(name, allow_patterns=FILES))
-        except (OSError, ValueError) as error:  # no such name, or no network
-            why = str(error).strip().split("\n")[0][:100]
-            raise UserError(f"--init {name}: neither a folder nor on the hub ({why})") from None
-    described = read_json(folder / "config.json")
-    if described.get("model_type") != "roberta" or described.get("is_decoder"):
-        remedy = "continue a run of this project with --init-from or --encoder"
-        raise UserError(f"--init {name}: is not a RoBERTa encoder; {remedy}")
-    masked_lm = transformers.RobertaForMaskedLM
-    there, told = masked_lm.from_pretrained(folder, output_loading_info=True)
+    transformers, folder = import_transformers(), str(Path(name).expanduser())  # or a name
+    try:
+        if (kind := transformers.AutoConfig.from_pretrained(folder).model_type) != "roberta":
+            raise ValueError(f"it is a {kind}")
+        open_model = transformers.RobertaForMaskedLM.from_pretrained
+        there, told = open_model(folder, output_loading_info=True)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder).backend_tokenizer
+    except (OSError, ValueError) as error:  # no such name, no such files, or no network
+        why = str(error).strip().split("\n")[0][:100]
+        problem, remedy = f"is no RoBERTa ({why})", "a run goes to --init-from or --encoder"
+        raise UserError(f"--init {name}: {problem}; {remedy}") from None
     missing = [key for key in told["missing_keys"] if head or not key.startswith("lm_head.")]
     if missing:
-        remedy = "give a folder saved from RobertaForMaskedLM, or only classify with it"
+        remedy = "give one saved from RobertaForMaskedLM, or only classify with it"
         raise UserError(f"--init {name}: has no weights {min(missing)}; {remedy}")
-    tokenizer, rows = read_tokenizer(folder, there.config.vocab_size)
+    ids = tokenizer.get_vocab()
+    tokens = [*OURS, *sorted(ids.keys() - OURS.keys(), key=ids.get)]
+    rows = torch.tensor([ids[token] for token in tokens])
+    ends = tokenizer.num_special_tokens_to_add(False) > 1  # beyond.export also writes <s> alone
+    tokenizer = renamed(tokenizer, tokens, OURS, ["[BOS]", "$A", "[EOS]"] if ends else [])
     c, there = there.config, there.float()
     block_size = c.max_position_embeddings - c.pad_token_id - 1
     same = {ours: getattr(c, theirs) for ours, theirs in NAMES.items()}
@@ -117,41 +107,20 @@ def paired_layers(model, there):
     yield model.head.transform[2], [there.lm_head.layer_norm]
 
 
-def read_tokenizer(folder, vocab_size):
-    """Return (tokenizer with our special tokens, (V,) ids of its tokens in the folder)."""
-    if (folder / "tokenizer.json").exists():
-        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    else:  # vocab.json and merges.txt
-        tokenizer = import_transformers().AutoTokenizer.from_pretrained(folder).backend_tokenizer
-    ids = tokenizer.get_vocab()
-    if not OURS.keys() <= ids.keys() or max(ids.values()) >= vocab_size:
-        problem = f"its tokenizer lacks one of {' '.join(OURS)} or does not belong to its weights"
-        raise UserError(f"--init {folder}: {problem}; restore the files of one model")
-    tokens = [*OURS, *sorted(ids.keys() - OURS.keys(), key=ids.get)]
-    ends = tokenizer.num_special_tokens_to_add(False) > 1  # beyond.export also writes <s> alone
-    around = ["[BOS]", "$A", "[EOS]"] if ends else []
-    return renamed(tokenizer, tokens, OURS, around), torch.tensor([ids[token] for token in tokens])
-
-
 def renamed(tokenizer, tokens, names, around):
     """Return the tokenizer with the vocabulary `tokens`, in that order.
 
     names: new names of the special tokens. around: what a sentence becomes, [] for itself.
     """
-    ids = {token: i for i, token in enumerate(tokens)}
-    file = json.loads(tokenizer.to_str())
+    ids, file = {token: i for i, token in enumerate(tokens)}, json.loads(tokenizer.to_str())
     file["model"]["vocab"] = {names.get(token, token): i for token, i in ids.items()}
     file["model"]["unk_token"] = names.get(file["model"]["unk_token"], file["model"]["unk_token"])
-    others = [token for token in file["added_tokens"] if token["content"] not in names]
-    file["added_tokens"] = [token | {"id": ids[token["content"]]} for token in others]
+    for token in file["added_tokens"]:
+        content = token["content"]
+        token |= {"id": ids[content], "content": names.get(content, content)}
     file |= {"truncation": None, "padding": None, "post_processor": None}
     tokenizer = Tokenizer.from_str(json.dumps(file))
-    mask = names.get("<mask>", "<mask>")
-    special = [AddedToken(name, special=True, lstrip=name == mask) for name in names.values()]
-    tokenizer.add_special_tokens(special)
     if around:
         pieces = [(name, tokenizer.token_to_id(name)) for name in around if name != "$A"]
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single=around, pair=[*around, *around[2:], "$B:0", *around[2:]], special_tokens=pieces
-        )
+        tokenizer.post_processor = processors.TemplateProcessing(around, special_tokens=pieces)
     return tokenizer

@@ -18,10 +18,7 @@ from nets.classifier import pool_tokens
 
 
 class EncoderDecoder(nn.Module):
-    """The transformer of Vaswani et al. 2017, figure 1, as the body of a LanguageModel.
-
-    The cross-attention from target to source has no positions.
-    """
+    """The transformer of Vaswani et al. 2017, figure 1. Its cross-attention has no positions."""
 
     def __init__(self, config):
         super().__init__()
@@ -30,10 +27,7 @@ class EncoderDecoder(nn.Module):
         self.embedding = self.decoder.embedding = self.encoder.embedding
 
     def forward(self, idx, mask=None, *, source, source_mask=None, **more):
-        """idx (B, T), the target so far, and source (B, S), with their masks -> h (B, T, C).
-
-        more: see `Transformer.forward`.
-        """
+        """idx (B, T), the target so far, and source (B, S), with their masks -> h (B, T, C)."""
         memory = self.encoder(source, source_mask)
         return self.decoder(idx, mask, memory=memory, memory_mask=source_mask, **more)
 
@@ -43,8 +37,7 @@ def generate(model, source, source_mask, n_tokens, choose=None):
     """Write a target for each row of source (B, S): ids (B, at most n_tokens) after [BOS].
 
     Writing stops when every row has an [EOS]; ignore what follows it. No other special token is
-    chosen.
-    choose: function from the next word's logits (B, V) to ids (B,); None: the most likely word.
+    chosen. choose: function from logits (B, V) to ids (B,); None: the most likely word.
     """
     memory = model.body.encoder(source, source_mask)
     idx, reader = torch.full_like(source[:, :1], BOS), CachedReader(model.body.decoder)
@@ -61,9 +54,7 @@ class ThreadReader(nn.Module):
     """Reads a comment with masked words together with its ancestors, the comments it answers.
 
     The encoder reads each ancestor once; its states are averaged into one vector. Every block of
-    the second encoder, called decoder, attends to these vectors.
-
-    Ancestors come nearest first. ancestor_positions: "learned" or "sinusoidal" adds a vector for
+    the second encoder, called decoder, attends to these vectors. Ancestors come nearest first. ancestor_positions: "learned" or "sinusoidal" adds a vector for
     the distance (parent, grandparent, ...), up to n_ancestors; "none" leaves them unordered.
     """
 
@@ -75,55 +66,33 @@ class ThreadReader(nn.Module):
         self.ancestor_positions = ancestor_positions
         if ancestor_positions == "learned":
             self.distances = nn.Embedding(n_ancestors, config.n_embd)
-        elif ancestor_positions == "sinusoidal":
-            self.table = nn.Buffer(
-                sinusoids(torch.arange(n_ancestors), config.n_embd), persistent=False
-            )
-        elif ancestor_positions != "none":
-            raise ValueError("ancestor_positions must be none, learned or sinusoidal")
 
     def start_from(self, encoder):
         """Give both encoders the weights of a pretrained one. Its cross-attention stays new."""
         self.encoder.load_state_dict(encoder.state_dict())
         self.decoder.load_state_dict(self.decoder.state_dict() | encoder.state_dict())
 
-    def forward(
-        self,
-        idx,
-        mask=None,
-        *,
-        texts=None,
-        texts_mask=None,
-        ancestors=None,
-        ancestors_mask=None,
-        **more,
-    ):
+    def forward(self, idx, mask=None, *, texts=None, texts_mask=None, ancestors=None, **more):
         """idx, mask (B, T): the comments -> h (B, T, C). more: see `Transformer.forward`.
 
         texts, texts_mask (M, U): all ancestors of all comments; None: read the comments alone.
         ancestors (B, A) long: rows of texts that are the ancestors of each comment.
-        ancestors_mask (B, A): True for real ancestors, at least one in each row.
+        ancestors_mask (B, A), in more: True for real ancestors, at least one in each row.
         """
-        if texts is None:
-            return self.decoder(idx, mask, **more)
-        memory = self.read_ancestors(texts, texts_mask, ancestors)
-        return self.decoder(idx, mask, memory=memory, memory_mask=ancestors_mask, **more)
-
-    def read_ancestors(self, texts, texts_mask, ancestors):
-        """Return one vector per ancestor (B, A, C), its distance added. Shapes as in forward."""
-        vectors = pool_tokens(self.encoder(texts, texts_mask), texts_mask, "mean")  # (M, C)
-        memory = vectors[ancestors]  # (B, A, C)
-        if self.ancestor_positions != "none":
-            learned = self.ancestor_positions == "learned"
-            memory = memory + (self.distances.weight if learned else self.table)[: memory.size(1)]
-        return memory
+        if texts is not None:
+            vectors = pool_tokens(self.encoder(texts, texts_mask), texts_mask, "mean")  # (M, C)
+            memory, distances = vectors[ancestors], torch.arange(ancestors.size(1))  # (B, A, C)
+            if self.ancestor_positions == "learned":
+                memory = memory + self.distances.weight[: len(distances)]
+            if self.ancestor_positions == "sinusoidal":
+                memory = memory + sinusoids(distances, memory.size(-1)).to(memory.device)
+            more |= dict(memory=memory, memory_mask=more.pop("ancestors_mask"))
+        return self.decoder(idx, mask, **more)
 
 
 def ancestor_inputs(texts, texts_mask):
-    """Return the keyword arguments of a ThreadReader for one comment, except its tokens.
-
-    texts, texts_mask (A, U): all ancestors, the post first and the parent last.
-    """
+    """Return a ThreadReader's arguments for one comment, except its tokens. texts, texts_mask (A,
+    U): all its ancestors, the post first and the parent last."""
     ancestors = torch.arange(len(texts)).flip(0)[None]  # (1, A), the parent first
     mask = torch.ones_like(ancestors, dtype=torch.bool)
     return dict(texts=texts, texts_mask=texts_mask, ancestors=ancestors, ancestors_mask=mask)

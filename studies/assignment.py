@@ -12,6 +12,7 @@ template report.html.j2 with the tables of this file and the figures of the othe
 import base64
 import struct
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Literal
 
@@ -55,47 +56,40 @@ def assignment(flags):
 
 def stages(flags, out, corpus, parts):
     """Return the jobs: trainings, classifiers on pretrained encoders, figures."""
-    split = options(split=flags.split)
-    trainings = [("baselines", "baselines", [*options(data=flags.data), *split])]
-    frozen = []
-    for seed in range(flags.seeds):
-        same = options(data=flags.data, threads=1, seed=seed)
-        for pos in COMPARED:
-            common = [*same, *options(pos=pos)]
-            encoder = f"mlm-{pos}-{seed}"
-            if "frozen" in parts:
-                steps = options(steps=flags.mlm_steps)
-                trainings.append((encoder, "train_mlm", [*common, *split, *steps]))
-                words = [*common, *split, *options(encoder=out / encoder)]
-                frozen.append((f"frozen-{pos}-{seed}", "train_classifier", words))
-                if pos == "alibi":  # the same encoder with random weights, for comparison
-                    untrained = [*words, "--untrained"]
-                    frozen.append((f"untrained-{pos}-{seed}", "train_classifier", untrained))
-            if "lm" in parts:
-                longer = [] if POSITIONS[pos].ends else options(eval_block=LENGTHS)
-                trainings.append((f"lm-{pos}-{seed}", "train_lm", [*common, *longer]))
-            if "classifier" in parts:
-                job = (f"classifier-{pos}-{seed}", "train_classifier", [*common, *split])
-                trainings.append(job)
+    split, seeds = options(split=flags.split), range(flags.seeds)
+    trainings, frozen = [("baselines", "baselines", options(data=flags.data) + split)], []
+    for seed, pos in product(seeds, COMPARED):
+        common, run = options(data=flags.data, threads=1, seed=seed, pos=pos), f"{pos}-{seed}"
+        if "frozen" in parts:
+            steps = options(steps=flags.mlm_steps)
+            trainings.append((f"mlm-{run}", "train_mlm", common + split + steps))
+            words = common + split + options(encoder=out / f"mlm-{run}")
+            frozen.append((f"frozen-{run}", "train_classifier", words))
+            if pos == "alibi":  # the same encoder with random weights, for comparison
+                frozen.append((f"untrained-{run}", "train_classifier", [*words, "--untrained"]))
+        if "lm" in parts:
+            longer = [] if POSITIONS[pos].ends else options(eval_block=LENGTHS)
+            trainings.append((f"lm-{run}", "train_lm", common + longer))
         if "classifier" in parts:
-            words = [*same, *options(pos="alibi"), *split]
-            trainings.append((f"likelihood-alibi-{seed}", "beyond.train_generative", words))
-        for form in FORMS:
-            how = options(pos="nope") if form == "nope" else options(pos="alibi", alibi=form)
-            how += split if "classifier" in parts else []
-            trainings.append((f"form-{form}-{seed}", "train_mlm", [*same, *how, *ENCODER]))
-    drawn = [f"{part}-{pos}-0" for part in parts if part != "frozen" for pos in COMPARED]
+            trainings.append((f"classifier-{run}", "train_classifier", common + split))
+            if pos == "alibi":
+                trainings.append((f"likelihood-{run}", "beyond.train_generative", common + split))
+    for seed, form in product(seeds, FORMS):
+        how = options(pos="nope") if form == "nope" else options(pos="alibi", alibi=form)
+        how = options(data=flags.data, threads=1, seed=seed) + how
+        how += split if "classifier" in parts else []
+        trainings.append((f"form-{form}-{seed}", "train_mlm", how + ENCODER))
     lines = [line for part in corpus.tests.values() for line in part] or corpus.texts()
     short = [f"--text={line}" for line in lines if 5 <= len(line.split()) <= 16]
-    maps = ["--positions", "--html", *short[:1]]
-    figures = [(f"maps-{name}", "attention_maps", [out / name, *maps]) for name in drawn]
+    figures = []
     for part in parts:
-        runs = [out / f"{part}-{pos}-{seed}" for pos in COMPARED for seed in range(flags.seeds)]
+        if part != "frozen":
+            for run in [f"{part}-{pos}-0" for pos in COMPARED]:
+                words = [out / run, "--positions", "--html", *short[:1]]
+                figures.append((f"maps-{run}", "attention_maps", words))
+        runs = [out / f"{part}-{pos}-{seed}" for pos in COMPARED for seed in seeds]
         figures.append((f"compare-{part}", "compare", [*runs, out / "baselines"]))
     return trainings, frozen, figures
-
-
-# ---------------------------------------------------------------------------- the report
 
 
 def write_report(flags, out, corpus, parts):
@@ -113,42 +107,40 @@ def write_report(flags, out, corpus, parts):
         width = struct.unpack(">I", content[16:20])[0] * 96 // 150  # figures have 150 dpi
         return base64.b64encode(content).decode(), width
 
-    def links(pattern):
-        return sorted(path.relative_to(out).as_posix() for path in out.glob(pattern))
-
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     template = jinja2.Environment(loader=loader, autoescape=True).get_template("report.html.j2")
-    how = dict(table=table, picture=picture, links=links, parts=parts, flags=flags, corpus=corpus)
-    write_text(out / "report.html", template.render(out=out, **how))
+    how = dict(table=table, picture=picture, out=out, parts=parts, flags=flags, corpus=corpus)
+    write_text(out / "report.html", template.render(**how))
 
 
 def collect_tables(flags, out, corpus, parts):
     """Return {name: (header, rows)} of the report's tables, means and deviations over the seeds."""
 
-    def row(label, run, entries, factor=1):
+    def row(label, run, entries):
         """Return a label and "mean ± deviation" of entries of a run's result.json."""
         names = [run] if run == "baselines" else [f"{run}-{seed}" for seed in range(flags.seeds)]
-        results = [read_result(out / name) for name in names]
-        values = ([factor * r[entry] for r in results if entry in r] for entry in entries)
-        return [label, *(tables.spread(each) if each else "–" for each in values)]
+        results, cells = [read_result(out / name) for name in names], []
+        for entry in entries:
+            factor = 1 if entry.startswith("perplexity") else 100
+            values = [factor * result[entry] for result in results if entry in result]
+            cells.append(tables.spread(values) if values else "–")
+        return [label, *cells]
 
-    found, labels = {}, {pos: POSITIONS[pos].label for pos in COMPARED}
-    known = read_result(out / "baselines")
+    labels, known = {pos: POSITIONS[pos].label for pos in COMPARED}, read_result(out / "baselines")
     shares = [name for name in ("test", "seen", "unseen") if f"accuracy/{name}" in known]
+    forms = [("no bias" if form == "nope" else form, f"form-{form}") for form in FORMS]
+    rows = [row(*form, ["perplexity/valid", "accuracy/valid"]) for form in forms]
+    found = {"forms": (["form of ALiBi", "perplexity", "words found (%)"], rows)}
     for part in [part for part in parts if part != "lm"]:
         runs = {f"{part}-{pos}": label for pos, label in labels.items()}
         runs |= {"untrained-alibi": "ALiBi, random weights"} if part == "frozen" else {}
         runs |= {"likelihood-alibi": "ALiBi, a decoder per class", "baselines": "naive Bayes"}
-        entries = [f"accuracy/{name}" for name in shares]
-        rows = [row(label, run, entries, 100) for run, label in runs.items()]
+        rows = [row(label, run, [f"accuracy/{s}" for s in shares]) for run, label in runs.items()]
         found[part] = ["model", *(f"{name} (%)" for name in shares)], rows
     if "classifier" in parts:
-        header = ["class", "precision (%)", "recall (%)", "F1 (%)"]
-        entries = {
-            name: [f"{s}/{name}" for s in ("precision", "recall", "f1")] for name in corpus.classes
-        }
-        rows = [row(name, "classifier-alibi", of, 100) for name, of in entries.items()]
-        found["classes"] = header, rows
+        scores, run = ("precision", "recall", "f1"), "classifier-alibi"
+        rows = [row(name, run, [f"{s}/{name}" for s in scores]) for name in corpus.classes]
+        found["classes"] = ["class", "precision (%)", "recall (%)", "F1 (%)"], rows
         answers = read_predictions(out / "classifier-alibi-0")
         wrong = sorted((a for a in answers if a[1] != a[2]), key=lambda answer: -answer[3])[:5]
         rows = [[printable(a[0], 150), a[1], a[2], f"{a[3]:.1%}"] for a in wrong]
@@ -158,13 +150,6 @@ def collect_tables(flags, out, corpus, parts):
         rows = [row(label, f"lm-{pos}", entries) for pos, label in labels.items()]
         rows.append(row("n-grams, Kneser-Ney", "baselines", entries))
         found["perplexity"] = ["model", *corpus.tests], rows
-    header, rows = ["form of ALiBi", "perplexity", "words found (%)"], []
-    for form in FORMS:
-        rows.append(
-            row("no bias" if form == "nope" else form, f"form-{form}", ["perplexity/valid"])
-        )
-        rows[-1] += row("", f"form-{form}", ["accuracy/valid"], 100)[1:]
-    found["forms"] = header, rows
     return found
 
 

@@ -8,6 +8,7 @@ uses dropout in some configurations only. Finished runs are not repeated.
 """
 
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Literal
 
@@ -66,15 +67,12 @@ class Flags(SweepFlags):
     lr: float = 0.0  # peak learning rate of each run; 0: as --size says
     out: str = "out/study-clap"  # folder of all runs, figures and tables
 
-    def __post_init__(self):
-        for name in self.only.split(",") * bool(self.only):
-            if name not in ALL:
-                raise UserError(f"--only {name}: must be of {', '.join(ALL)}")
-
 
 def study(flags):
     out = Path(flags.out).expanduser()
     names = flags.only.split(",") if flags.only else list(ALL)
+    if not set(names) <= set(ALL):
+        raise UserError(f"--only {flags.only}: choose of {','.join(ALL)}")
     several = names if flags.only else CONFIGURATIONS  # these have all seeds
     size = SIZES[flags.size] | ({"steps": flags.steps} if flags.steps else {})
     size |= {"lr": flags.lr} if flags.lr else {}
@@ -82,17 +80,16 @@ def study(flags):
     schedule = dict(warmup=steps * 8 // 100, eval_every=max(1, steps // 20))
     common = [*COMMON.split(), *options(data=flags.data, threads=1, **schedule, **size)]
     jobs, folders = [], {name: [] for name in names}
-    for seed in range(flags.seeds):  # the first seed of all, then the second
-        for name in names if seed == 0 else [name for name in names if name in several]:
+    for seed, name in product(range(flags.seeds), names):  # the first seed of all, then the second
+        if seed == 0 or name in several:
             words = [*common, *ALL[name].split(), *options(seed=seed)]
             jobs.append((f"{name}-{seed}", "train_mlm", words))
             folders[name].append(out / f"{name}-{seed}")
     chosen = {"compare": [name for name in names if name in CONFIGURATIONS], "compare-all": names}
-    looks = [
-        (look, "compare", [f for name in of for f in folders[name]] + options(labels=",".join(of)))
-        for look, of in chosen.items()
-        if of
-    ]
+    looks = []
+    for look, of in chosen.items():
+        runs = [folder for name in of for folder in folders[name]]
+        looks += [(look, "compare", runs + options(labels=",".join(of)))] if of else []
     run_all(out, [jobs, looks], flags)
     print((out / looks[-1][0] / "compare.md").read_text(encoding="utf-8"))
 

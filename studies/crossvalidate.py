@@ -34,6 +34,11 @@ RECIPES = {  # description, module, the encoder that it needs from train_mlm.py,
     "frozen": ("classifier on a frozen pretrained encoder", "train_classifier", "pretrained", ()),
     "tuned": ("pretrained encoder, fine-tuned", "train_classifier", "pretrained", TUNED),
 }
+CAPTION = (
+    "Cross-validated accuracy on the distinct labelled sentences of {}: mean ± sample standard "
+    "deviation over the folds. All seeds together: by the mean of their log-probabilities. p: "
+    "McNemar's exact test against naive Bayes, for each seed."
+)
 
 
 @dataclass
@@ -48,17 +53,11 @@ class Flags(SweepFlags):
     seeds: int = 1  # seeds of each training; the folds are always the same
     out: str = ""  # folder of all runs (default: out/crossvalidate-DATA)
 
-    def __post_init__(self):
-        for name in self.recipes.split(","):
-            if name not in RECIPES:
-                raise UserError(f"--recipes {name}: must be of {', '.join(RECIPES)}")
-
 
 def crossvalidate(flags):
-    corpus, chosen = load_labelled(flags.data), list(dict.fromkeys(flags.recipes.split(",")))
-    n_distinct = len(corpus.fold(1, 1).test_rows)
-    if not 2 <= flags.folds <= n_distinct:
-        raise UserError(f"--folds {flags.folds}: must be 2 to {n_distinct}, the distinct rows")
+    corpus, chosen = load_labelled(flags.data), flags.recipes.split(",")
+    if not set(chosen) <= set(RECIPES):
+        raise UserError(f"--recipes {flags.recipes}: choose of {','.join(RECIPES)}")
     out = Path(flags.out or f"out/crossvalidate-{name_of(flags.data)}").expanduser()
     seeds, folds = range(flags.seeds), range(1, flags.folds + 1)
 
@@ -87,32 +86,22 @@ def crossvalidate(flags):
     results, rows = {}, []
     for name in chosen:
         values = [fmean(answers[name, i, s].accuracies()[TEST] for s in seeds) for i in folds]
-        distinct = [dict.fromkeys(run for s in seeds for run in runs[name, i, s]) for i in folds]
-        averaged = [average_predictions(list(each)).accuracies()[TEST] for each in distinct]
-        tested = seeds if "bayes" in chosen and name != "bayes" else []
-        p = [mcnemar(answers, name, folds, seed) for seed in tested]
+        together = ([run for s in seeds for run in runs[name, i, s]] for i in folds)
+        averaged = [average_predictions(folders).accuracies()[TEST] for folders in together]
+        p = []  # of McNemar's test on the rows of all folds
+        for seed in seeds if "bayes" in chosen and name != "bayes" else []:
+            both = ([answers[each, i, seed] for i in folds] for each in (name, "bayes"))
+            ours, bayes = (torch.cat([a.predicted == a.labels for a in each]) for each in both)
+            first, second = int((ours & ~bayes).sum()), int((bayes & ~ours).sum())
+            p.append(binomtest(first, first + second).pvalue if first + second else 1.0)
         results[name] = {"values": values, "averaged": averaged, "p": p}
         percent, together = ([100 * value for value in each] for each in (values, averaged))
         cells = [tables.spread(percent), *(f"{v:.1f}" for v in percent), tables.spread(together)]
         rows.append([RECIPES[name][0], *cells, ", ".join(f"{value:.3g}" for value in p)])
     header = ["recipe", "accuracy (%)", *(f"fold {i}" for i in folds), "all seeds together", "p"]
     print(tables.write(out / "crossvalidate", header, rows, CAPTION.format(corpus.name)))
-    finish(out, {"folds": flags.folds, "sentences": n_distinct, "accuracy": results})
-
-
-CAPTION = (
-    "Cross-validated accuracy on the distinct labelled sentences of {}: mean ± sample standard "
-    "deviation over the folds. All seeds together: by the mean of their log-probabilities. p: "
-    "McNemar's exact test against naive Bayes, for each seed."
-)
-
-
-def mcnemar(answers, name, folds, seed):
-    """Return p of McNemar's test of a recipe against naive Bayes, on the rows of all folds."""
-    ours, theirs = ([answers[each, i, seed] for i in folds] for each in (name, "bayes"))
-    ours, theirs = (torch.cat([a.predicted == a.labels for a in each]) for each in (ours, theirs))
-    first, second = int((ours & ~theirs).sum()), int((theirs & ~ours).sum())
-    return binomtest(first, first + second).pvalue if first + second else 1.0
+    n = len(corpus.fold(1, 1).test_rows)  # distinct
+    finish(out, {"folds": flags.folds, "sentences": n, "accuracy": results})
 
 
 if __name__ == "__main__":

@@ -70,44 +70,55 @@ def study(flags):
     out, size, corpus = Path(flags.out).expanduser(), SIZES[flags.size], data.load(flags.data)
     if not (corpus.lines and corpus.tests):
         raise UserError(f"--data {flags.data}: no running text with a test set; choose another")
-    depth, T = size["depths"][1], size["lengths"][0]
+    depth, T, jobs = size["depths"][1], size["lengths"][0], {}
+    bpe = dict(tokenizer="bpe", vocab_size=size["vocab_size"]) if size["vocab_size"] else {}
+    shape = dict(n_embd=size["n_embd"], n_head=size["n_head"], n_ffn=4 * size["n_embd"])
 
-    def models(*axes):
-        """Return (pos, n_layer, length of blocks, anchor, seed) of all combinations."""
-        found = []
+    def words(pos, n_layer, length, seed, more):
+        of = dict(threads=1, pos=pos, seed=seed, **bpe, n_layer=n_layer, **shape)
+        return options(data=flags.data, **of, block_size=length, activation="gelu", **more)
+
+    def train(*axes):
+        """Add a job per (pos, n_layer, length of blocks, anchor) and seed; return the folders."""
+        folders = []
         for pos, n_layer, length, anchor in product(*axes):
-            is_main = pos in PAIR and (n_layer, length) == (depth, T)
-            n = flags.seeds if is_main else flags.seeds_beside
-            found += [(pos, n_layer, length, anchor, seed) for seed in range(n)]
-        return found
+            is_main, steps, test = (n_layer, length) == (depth, T), size["steps"], size["eval_test"]
+            more = dict(batch_size=size["tokens"] // length, lr=size["lr"], steps=steps)
+            more |= dict(warmup=steps // 20, eval_every=steps // 4)
+            more |= dict(eval_train=test or 100_000, eval_test=test)
+            if is_main and pos == "nope":
+                more["keep"] = size["keep"]
+            if is_main and not POSITIONS[pos].ends:
+                more["eval_block"] = f"{2 * length},{4 * length},{8 * length}"
+            for seed in range(flags.seeds if is_main and pos in PAIR else flags.seeds_beside):
+                name = f"lm-{pos}-{n_layer}-{length}{'-anchor' * anchor}-{seed}"
+                flag = ["--anchor"] * anchor
+                jobs[name] = name, "train_lm", words(pos, n_layer, length, seed, more) + flag
+                folders.append(out / name)
+        return folders
 
-    main_models = models(PAIR, [depth], [T], [False]) + models(COMPARED, [depth], [T], [True])
-    nope = models(["nope"], [depth], [T], [False, True])
-    depths = models(["nope"], size["depths"], [T], [False, True])
-    lengths = models(PAIR, [depth], size["lengths"], [True])
-    jobs = {folder_of(m): causal_job(flags, size, *m) for m in main_models + depths + lengths}
-    masked = {
-        f"mlm-{pos}-{seed}": (pos, seed) for pos in PAIR for seed in range(flags.seeds_beside)
-    }
-    jobs |= {folder: masked_job(flags, size, *model) for folder, model in masked.items()}
-
-    def look(name, chosen, *more):
-        """Return the job that measures or compares models."""
-        module = "studies.probe" if name.startswith("probe") else "compare"
-        return name, module, [*(out / folder_of(model) for model in chosen), *more]
-
-    probe = options(**size["probe"])
-    probed = [model for model in main_models if model[3] or model[0] == "nope"]
+    plain = train(PAIR, [depth], [T], [False])
+    anchored = train(COMPARED, [depth], [T], [True])
+    depths = train(["nope"], size["depths"], [T], [False, True])
+    lengths = train(PAIR, [depth], size["lengths"], [True])
+    nope = train(["nope"], [depth], [T], [False])
+    both = nope + train(["nope"], [depth], [T], [True])
+    more = dict(dropout=0, mask_rate=0.15, init_std=0.05) | size["mlm"]
+    more |= dict(warmup=more["steps"] // 20, eval_every=more["steps"] // 8)
+    masked = {f"mlm-{pos}-{n}": (pos, n) for pos in PAIR for n in range(flags.seeds_beside)}
+    for name, (pos, n) in masked.items():
+        jobs[name] = name, "train_mlm", words(pos, depth, T, n, more)
+    how = options(**size["probe"])
     looks = [
-        look("probe", probed, *probe, "--order"),
-        look("probe-depth", [model for model in depths if model[1] != depth], *probe),
-        look("probe-kept", nope, *probe, "--kept", "all"),
-        look("compare", main_models),
-        look("compare-depth", depths),
-        look("compare-length", lengths),
-        ("compare-masked", "compare", [out / folder for folder in masked]),
+        ("probe", "studies.probe", [*nope, *anchored, *how, "--order"]),
+        ("probe-depth", "studies.probe", [*(run for run in depths if run not in both), *how]),
+        ("probe-kept", "studies.probe", [*both, *how, "--kept", "all"]),
+        ("compare", "compare", plain + anchored),
+        ("compare-depth", "compare", depths),
+        ("compare-length", "compare", lengths),
+        ("compare-masked", "compare", [out / name for name in masked]),
     ]
-    run_all(out, [[(name, *job) for name, job in jobs.items()], looks], flags)
+    run_all(out, [jobs.values(), looks], flags)
     report = "# Models without positions still learn positions\n"
     for heading, table in REPORT:
         figure = table.replace("median", "probe")
@@ -115,38 +126,6 @@ def study(flags):
         report += f"\n![{heading}]({figure}.png)\n" if (out / f"{figure}.png").exists() else ""
     write_text(out / "report.md", report)
     print(out / "report.md")
-
-
-def folder_of(model):
-    pos, n_layer, length, anchor, seed = model
-    return f"lm-{pos}-{n_layer}-{length}{'-anchor' * anchor}-{seed}"
-
-
-def causal_job(flags, size, pos, n_layer, length, anchor, seed):
-    steps, is_main = size["steps"], (n_layer, length) == (size["depths"][1], size["lengths"][0])
-    more = dict(batch_size=size["tokens"] // length, lr=size["lr"], steps=steps)
-    more |= dict(warmup=steps // 20, eval_every=steps // 4)
-    more |= dict(eval_train=size["eval_test"] or 100_000, eval_test=size["eval_test"])
-    if is_main and pos == "nope":
-        more["keep"] = size["keep"]
-    if is_main and not POSITIONS[pos].ends:
-        more["eval_block"] = ",".join(str(length * factor) for factor in (2, 4, 8))
-    words = common(flags, size, pos, n_layer, length, seed, **more)
-    return "train_lm", words + ["--anchor"] * anchor
-
-
-def masked_job(flags, size, pos, seed):
-    more = dict(dropout=0, mask_rate=0.15, init_std=0.05) | size["mlm"]
-    more |= dict(warmup=more["steps"] // 20, eval_every=more["steps"] // 8)
-    shape = size["depths"][1], size["lengths"][0]
-    return "train_mlm", common(flags, size, pos, *shape, seed, **more)
-
-
-def common(flags, size, pos, n_layer, length, seed, **more):
-    bpe = dict(tokenizer="bpe", vocab_size=size["vocab_size"]) if size["vocab_size"] else {}
-    shape = dict(n_layer=n_layer, n_embd=size["n_embd"], n_head=size["n_head"])
-    shape |= dict(n_ffn=4 * size["n_embd"], block_size=length, activation="gelu")
-    return options(data=flags.data, threads=1, pos=pos, seed=seed, **bpe, **shape, **more)
 
 
 if __name__ == "__main__":

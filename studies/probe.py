@@ -4,21 +4,16 @@
     python -m studies.probe out/nope --layers 1,2 --kept all
 
 A small network, the probe, learns to predict a token's position from its frozen state in a layer
-(Haviv et al. 2022, section 5). Its error on test text shows how much of the position the layer
-holds, beside an untrained model. Scores:
-
-    argmax   distance from the likeliest position to the true one, as in the source
-    median   distance from the median of the probe's distribution
-    nats     cross-entropy of the true position
-
---order: the last token of a block is predicted while only the last k tokens before it keep their
-order (their appendix). A model that has not learned order would not notice.
+(Haviv et al. 2022, section 5). Its error on test text, the distance from the median of its
+distribution, shows how much of the position the layer holds, beside an untrained model.
+result.json also has the distance from the likeliest position, as in the source, and the
+cross-entropy. --order: the last token of a block is predicted while only the last k tokens before
+it keep their order (their appendix). A model that has not learned order would not notice.
 """
 
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import torch
 import torch.nn as nn
@@ -39,12 +34,11 @@ from model import LanguageModel
 from nets.ensemble import members_of
 from studies.sweep import finish
 
-SCORES = {  # caption; what a layer that knows nothing does
-    "argmax": ("Mean distance in tokens from the probe's likeliest position", "random guess"),
-    "median": ("Mean distance in tokens from the probe's median position", "always the middle"),
-    "nats": ("Cross-entropy of the probe in nats", "entropy of positions"),
-}
 KEPT_IN_ORDER = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+CAPTION = (
+    "Mean distance in tokens from the probe's median position, on test text. Mean ± sample "
+    "standard deviation over seeds. Probes: {flags.steps:,} steps on {flags.blocks:,} blocks."
+)
 
 
 @dataclass
@@ -61,18 +55,26 @@ class Flags:
     batch_size: int = 1024  # tokens per update
     lr: float = 2e-3  # peak learning rate of the probes; it falls to zero
     seed: int = 0  # seed of the probes, the blocks and the shuffling
-    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"  # where to compute
     out: str = ""  # folder of the results (default: probe/ in the first run's folder)
 
 
 def probe(flags):
-    device, results = set_up_device(flags.device), {}
+    device, results = set_up_device(), {}
     out = Path(flags.out or Path(flags.runs[0]) / "probe").expanduser()
     for row in compare.group([compare.read(folder) for folder in flags.runs], flags.labels):
         results[row.label] = [measure(run.folder, flags, device) for run in row.runs]
     out.mkdir(parents=True, exist_ok=True)
     write_tables(out, results, flags)
-    draw(out, results)
+    panels = []
+    for label, runs in results.items():
+        layers, first = runs[0]["layers"], runs[0]["probe"]
+        lines = {w: (layers, [run["probe"][w]["median"] for run in runs]) for w in first}
+        nothing = {"always the middle": runs[0]["nothing"]["median"]}
+        panels.append((label, "distance in tokens", lines, nothing, False))
+    figure = figures.curves(panels, "layer")
+    for axis in figure.axes:
+        axis.set_ylim(0, max(axis.get_ylim()[1] for axis in figure.axes))
+    figures.save(figure, out / "probe.png")
     finish(out, {"runs": results})
 
 
@@ -95,15 +97,15 @@ def measure(folder, flags, device):
     train, _ = blocks_of(run, corpus.lines, n, gen("probe", flags.seed))  # (n, T)
     tests = [line for lines in corpus.tests.values() for line in lines]
     test, _ = blocks_of(run, tests, n // 4, gen("probe test", flags.seed))
+    # A random guess, always the middle, and the entropy of T positions
+    nothing = {"argmax": (T * T - 1) / (3 * T), "median": T * T // 4 / T, "nats": math.log(T)}
     truth = torch.arange(T).repeat(len(test))
     for name, each in bodies.items():
         each.eval().requires_grad_(False)
         to_learn, to_test = (states_of_tokens(each, idx, layers) for idx in (train, test))
         probes = [fit(states, T, flags) for states in to_learn]
         of_layers = [scores(probe, states, truth) for probe, states in zip(probes, to_test)]
-        found[name] = {score: [each[score] for each in of_layers] for score in SCORES}
-    # A random guess, always the middle, and the entropy of T positions
-    nothing = {"argmax": (T * T - 1) / (3 * T), "median": T * T // 4 / T, "nats": math.log(T)}
+        found[name] = {score: [each[score] for each in of_layers] for score in nothing}
     about = {"folder": str(folder), "seed": seed, "data": corpus.name, "layers": layers}
     order = {"order": order_test(run, tests, flags)} if flags.order else {}
     return about | {"probe": found, "nothing": nothing} | order
@@ -174,10 +176,10 @@ def order_test(run, lines, flags):
     order = torch.rand(x.shape, generator=gen)
     if run.config["flags"]["anchor"]:
         order[:, 0] = -1  # shuffled tokens stay behind the anchor
-    y[:, :-1] = -100
+    last = torch.cat([torch.full_like(y[:, 1:], -100), y[:, -1:]], dim=1)
     kept, shuffled = [k for k in KEPT_IN_ORDER if k < T] + [T], []
     for k in kept:
-        parts = zip(shuffle_all_but_last(x, order, k).split(64), y.split(64))
+        parts = zip(shuffle_all_but_last(x, order, k).split(64), last.split(64))
         losses = torch.cat([model.losses(a.to(run.device), b).cpu() for a, b in parts])
         shuffled.append(losses.mean().item())
     return {"kept": kept, "shuffled": shuffled}
@@ -190,48 +192,26 @@ def shuffle_all_but_last(x, order, k):
 
 
 def write_tables(out, results, flags):
-    """Write each score and the order test as .md and .tex, mean and deviation over the seeds."""
+    """Write median and order as .md and .tex, mean and deviation over the seeds."""
     layers = sorted({layer for runs in results.values() for layer in runs[0]["layers"]})
-    for score, (words, nothing) in SCORES.items():
-        header, rows = [f"layer {i}" if i else "embeddings" for i in layers], []
-        for label, runs in results.items():
-            for weights in runs[0]["probe"]:
-                seeds = zip(*(run["probe"][weights][score] for run in runs))  # a tuple per layer
-                cells = dict(zip(runs[0]["layers"], (tables.spread(each, 2) for each in seeds)))
-                last = f"{runs[0]['nothing'][score]:.2f}"
-                rows.append([label, weights, *(cells.get(i, "–") for i in layers), last])
-        caption = f"{words}, on test text. Mean ± sample standard deviation over seeds. "
-        caption += f"Probes: {flags.steps:,} steps on {flags.blocks:,} blocks."
-        header = ["positions", "weights", *header, nothing]
-        print(tables.write(out / score, header, rows, caption, left=2))
+    header, rows = [f"layer {i}" if i else "embeddings" for i in layers], []
+    for label, runs in results.items():
+        for weights in runs[0]["probe"]:
+            seeds = zip(*(run["probe"][weights]["median"] for run in runs))  # a tuple per layer
+            cells = dict(zip(runs[0]["layers"], (tables.spread(each, 2) for each in seeds)))
+            last = f"{runs[0]['nothing']['median']:.2f}"
+            rows.append([label, weights, *(cells.get(i, "–") for i in layers), last])
+    header = ["positions", "weights", *header, "always the middle"]
+    print(tables.write(out / "median", header, rows, CAPTION.format(flags=flags), left=2))
     if flags.order:
-        kept = max((runs[0]["order"]["kept"] for runs in results.values()), key=len)
-        rows = []
+        kept, rows = max((runs[0]["order"]["kept"] for runs in results.values()), key=len), []
         for label, runs in results.items():
             losses = zip(*(run["order"]["shuffled"] for run in runs))
             cells = [tables.spread(each, 2) for each in losses]
             rows.append([label, *cells[:-1], *["–"] * (len(kept) - len(cells)), cells[-1]])
         header = ["positions", *(f"last {k}" for k in kept[:-1]), "all"]
-        caption = "Loss in nats of the last token when only the last tokens keep their order."
+        caption = "Loss in nats of the last token when only the last k keep their order."
         print(tables.write(out / "order", header, rows, caption))
-
-
-@figures.styled()
-def draw(out, results):
-    """Draw probe.png: distance over layers, a panel per configuration."""
-    how = dict(figsize=(2.4 * len(results) + 1.2, 3), squeeze=False, sharey=True)
-    figure, axes = figures.new_figure(1, len(results), **how)
-    for (label, color), axis in zip(figures.line_colors(results).items(), axes[0]):
-        runs = results[label]
-        for i, weights in enumerate(states := list(runs[0]["probe"])):
-            shade = color if weights == "trained" else str(0.85 - 0.6 * i / len(states))
-            seeds, how = [run["probe"][weights]["median"] for run in runs], dict(color=shade)
-            figures.over_seeds(axis, runs[0]["layers"], seeds, label=weights, marker=".", **how)
-        axis.axhline(runs[0]["nothing"]["median"], color="0.6", linewidth=0.9, linestyle="--")
-        axis.set(title=label, xlabel="layer (0: embeddings)", ylim=(0, None))
-    axes[0][0].set_ylabel("distance from the true position\n(tokens; dashed: always the middle)")
-    axes[0][-1].legend(fontsize=7)
-    figures.save(figure, out / "probe.png")
 
 
 if __name__ == "__main__":

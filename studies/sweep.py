@@ -21,7 +21,7 @@ from lab.machine import ROOT, code_hash
 
 @dataclass
 class SweepFlags:
-    jobs: int = 0  # runs at a time; 0: one per core, but at most 4 per GPU
+    jobs: int = 0  # runs at a time; 0: one per core, but at most 4 on a GPU
     commands: bool = False  # only print the commands of the next stage, for GNU parallel or Slurm
 
 
@@ -32,10 +32,8 @@ def options(**values):
 
 
 def run_all(out, stages, flags):
-    """Run the jobs of all stages that are not finished. flags: SweepFlags.
-
-    The first job that fails ends the others and raises UserError with its last line and command.
-    """
+    """Run the jobs of all stages that are not finished. flags: SweepFlags. The first job that fails
+    ends the others and raises UserError with its last line and command."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the jobs too, see `run_stage`
     (out / "logs").mkdir(parents=True, exist_ok=True)
     for stage in stages:
@@ -46,16 +44,9 @@ def run_all(out, stages, flags):
         if flags.commands and left:
             print("\n".join(f"python -m {shlex.join(words)}" for words in left.values()))
             sys.exit(0)
-        run_stage(list(left.items()), places(flags.jobs))
-
-
-def places(jobs):
-    """Return CUDA_VISIBLE_DEVICES for each of the jobs that run at a time."""
-    n = torch.cuda.device_count()
-    gpus = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(n)))).split(",")
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    jobs = jobs or (max(n, min(cores, 4 * n)) if n else cores)
-    return [gpus[i % n] if n else "" for i in range(jobs)]
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        n_jobs = flags.jobs or (min(cores, 4) if torch.cuda.is_available() else cores)
+        run_stage(list(left.items()), n_jobs)
 
 
 def is_finished(path, words):
@@ -86,17 +77,16 @@ def log_of(path):
     return path.parent / "logs" / f"{path.name}.log"
 
 
-def run_stage(waiting, places):
-    """Run jobs [(folder, words), ...], one in each place at a time."""
-    running, n = {}, len(waiting)  # running: {process: (folder, words, its place)}
+def run_stage(waiting, n_jobs):
+    """Run jobs [(folder, words), ...], n_jobs at a time."""
+    running, n = {}, len(waiting)  # running: {process: (folder, words)}
     try:
         while waiting or running:
-            while waiting and places:
-                job, place = waiting.pop(0), places.pop()
-                running[start(*job, place)] = *job, place
+            while waiting and len(running) < n_jobs:
+                job = waiting.pop(0)
+                running[start(*job)] = job
             for process in [process for process in running if process.poll() is not None]:
-                path, words, place = running.pop(process)
-                places.append(place)
+                path, words = running.pop(process)
                 last = log_of(path).read_text("utf-8").strip().splitlines()[-1]
                 if code := process.returncode:
                     where = f"log: {log_of(path)}; command: python -m {shlex.join(words)}"
@@ -112,11 +102,10 @@ def run_stage(waiting, places):
             process.wait()
 
 
-def start(path, words, place):
+def start(path, words):
     """Return the process of a job, which continues an interrupted run, and writes into its log."""
     resume = ["--resume"] if (path / "checkpoint.pt").exists() else []
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": place}
-    environment["PYTHONIOENCODING"] = "utf-8"  # Windows has another
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"}
     log_of(path).write_text(f"{typed(words)}\n", encoding="utf-8")
     with open(log_of(path), "a") as log:
         # In a session of its own: Ctrl-C reaches only the sweep, which then ends its jobs

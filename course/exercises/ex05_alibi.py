@@ -2,8 +2,7 @@
 
 n heads have the slopes m = 2^(-8k/n), k = 1, ..., n, if n is a power of two. For another n: the
 slopes of the largest power of two below n, then every second slope of the next power (the first,
-the third, ...) until there are n: three heads have 1/16, 1/256, 1/4. The bias of query i (row) and
-key j (column):
+the third, ...) until there are n. The bias of query i (row) and key j (column):
 
     causal       -m (i - j) for j <= i, and -inf for j > i
     symmetric    -m |i - j|, for encoders

@@ -184,7 +184,7 @@ def test_a_folder_is_graded_and_a_crash_costs_only_its_function(tmp_path):
     top = "import os, shutil\nshutil.rmtree(os.getcwd())\nprint('x' * 10**6)\n"
     path.write_text(top + path.read_text(encoding="utf-8"), encoding="utf-8")
     answer(ada, "heads", "join_heads", JOIN)
-    answer(ada, "alibi", "slopes", "while True: pass")
+    answer(ada, "alibi", "slopes", "import time\n    while True: time.sleep(1)")
     answer(ada, "alibi", "causal_bias", "import os; os._exit(7)")
     answer(ada, "alibi", "encoder_bias", "import model")
     flags = dict(exercises="3,5", seconds=2, out=tmp_path / "grades.csv")

@@ -6,30 +6,18 @@ import sys
 import pytest
 from helpers import ROOT
 
+from data import tokenizer as tk
 from data.files import UserError
-from data.tokenizer import (
-    SPECIAL,
-    UNK,
-    add_sentinels,
-    detokenize,
-    encode,
-    load_tokenizer,
-    token_strings,
-    train_tokenizer,
-    word_starts,
-)
+from data.tokenizer import SPECIAL, UNK, detokenize, encode, train_tokenizer
 
-TEXTS = [
-    "The ranger doesn't fear the dark .",
-    "Freedom , he said , is worth 1,000 ranches !",
-    "the dark fears the ranger 's light",
-]
+TEXTS = """The ranger doesn't fear the dark .
+Freedom , he said , is worth 1,000 ranches !
+the dark fears the ranger 's light""".split("\n")
 
 
 def test_word_ids_follow_frequency_then_spelling():
     tokenizer = train_tokenizer("word", ["b a c c", "c b a d"])
-    words = [tokenizer.id_to_token(i) for i in range(tokenizer.get_vocab_size())]
-    assert words == [*SPECIAL, "c", "a", "b", "d"]
+    assert tk.token_strings(tokenizer, range(9)) == [*SPECIAL, "c", "a", "b", "d"]
     small = train_tokenizer("word", ["b a c c", "c b a d"], vocab_size=7)
     assert small.get_vocab_size() == 7 and encode(small, ["a b c d"]) == [[6, UNK, 5, UNK]]
 
@@ -47,49 +35,27 @@ def test_ids_and_held_out_texts_are_the_same_in_every_process(capsys):
     assert told == capsys.readouterr().out and len(told) > 1000
 
 
-def test_byte_level_pieces_lose_nothing():
-    tokenizer, text = train_tokenizer("bpe", TEXTS, 300), "Zanzibar’s  café\n— 漢字 🙂"
-    (ids,) = encode(tokenizer, [text])
-    assert tokenizer.get_vocab_size() == 300 and UNK not in ids
-    assert detokenize(tokenizer, ids) == text
-
-
 def test_word_starts_mark_where_words_of_bpe_pieces_begin():
     # Few merges: most words, and the letter é, are several pieces
     tokenizer = train_tokenizer("bpe", [*TEXTS, *["天\n雨\n— 한국"] * 3], 290)
-    starts, text = word_starts(tokenizer), "the rangers doubt, unafraid: café—雨天 한국"
-    words, (ids,) = [], encode(tokenizer, [text])
-    for i in ids:
-        if starts[i] or not words:
-            words.append([])
-        words[-1].append(i)
-    found = [detokenize(tokenizer, word) for word in words]
-    words = ["the", " rangers", " doubt", ",", " unafraid", ":", " café", "—", "雨", "天", " 한국"]
-    assert found == words
+    starts, text = tk.word_starts(tokenizer), "the rangers doubt, unafraid: café—雨天 한국 🙂"
+    (ids,) = encode(tokenizer, [text])
+    begins = [n for n, i in enumerate(ids) if starts[i] or n == 0]
+    found = [detokenize(tokenizer, ids[i:j]) for i, j in zip(begins, [*begins[1:], None])]
+    assert "|".join(found) == "the| rangers| doubt|,| unafraid|:| café|—|雨|天| 한국| 🙂"
+    assert tokenizer.get_vocab_size() == 290 and UNK not in ids
 
 
 def test_detokenized_words_are_spaced_as_in_english():
     tokenizer = train_tokenizer("word", TEXTS)
     text = "Freedom, he said, doesn't fear the ranger's light, 1,000 ranches!"
     (ids,) = encode(tokenizer, [text])
-    assert " ".join(token_strings(tokenizer, ids)) == (  # split as in the Penn Treebank
-        "Freedom , he said , does n't fear the ranger 's light , 1,000 ranches !"
-    )
+    split = "Freedom , he said , does n't fear the ranger 's light , 1,000 ranches !"
+    assert tk.token_strings(tokenizer, ids) == split.split()  # as in the Penn Treebank
     assert detokenize(tokenizer, ids) == text
     for text in "मैच जीता। फिर", "هل جاء؟ نعم، اليوم":
         tokenizer = train_tokenizer("word", [text])
         assert detokenize(tokenizer, encode(tokenizer, [text])[0]) == text
-
-
-def test_sentinels_stand_behind_a_vocabulary_that_stays():
-    lines = ["we will trust the people .", "[S0] is no word"]
-    plain, more = train_tokenizer("bpe", lines), train_tokenizer("bpe", lines)
-    first = plain.get_vocab_size()
-    add_sentinels(more, 3)
-    assert more.token_to_id("[S0]") == first and more.get_vocab_size() == first + 3
-    assert {token: i for token, i in more.get_vocab().items() if i < first} == plain.get_vocab()
-    assert encode(more, lines[:1]) == encode(plain, lines[:1])
-    assert token_strings(more, [first, first + 2]) == ["[S0]", "[S2]"]
 
 
 def test_mistakes_name_the_flag_or_the_file(tmp_path):
@@ -102,4 +68,4 @@ def test_mistakes_name_the_flag_or_the_file(tmp_path):
     for text, message in (("{}", "not a tokenizer file"), (foreign, "does not begin with")):
         path.write_text(text, encoding="utf-8")
         with pytest.raises(UserError, match=f"tokenizer.json: {message}"):
-            load_tokenizer(path)
+            tk.load_tokenizer(path)

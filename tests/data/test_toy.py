@@ -3,15 +3,12 @@
 import math
 import random
 import re
+from collections import Counter
 
 import pytest
 
 from data.corpora import toy
 from data.tokenizer import WORD
-
-
-def log_probability(derivation, speaker):
-    return sum(math.log(toy.PROBABILITY[speaker][symbol][i]) for symbol, i in derivation)
 
 
 @pytest.fixture(scope="module")
@@ -22,20 +19,20 @@ def drawn():
     return [(label, *toy.draw_sentence(name, rng)) for label, name in speakers for rng in dice]
 
 
-def test_the_probabilities_of_every_symbol_sum_to_one():
-    for speaker in toy.SPEAKERS:
-        assert toy.PROBABILITY[speaker].keys() == toy.BODIES.keys()
-        for symbol, p in toy.PROBABILITY[speaker].items():
-            assert len(p) == len(toy.BODIES[symbol]) == len(set(toy.BODIES[symbol])), symbol
-            assert min(p) > 0 and sum(p) == pytest.approx(1, abs=1e-12), symbol
+@pytest.mark.parametrize("table", toy.PROBABILITY.values())
+def test_the_probabilities_of_every_symbol_sum_to_one(table):
+    assert table.keys() == toy.BODIES.keys()
+    for symbol, p in table.items():
+        assert len(p) == len(toy.BODIES[symbol]) == len(set(toy.BODIES[symbol])), symbol
+        assert min(p) > 0 and sum(p) == pytest.approx(1, abs=1e-12), symbol
 
 
 def test_the_floor_is_exact_on_a_language_that_can_be_enumerated(monkeypatch):
     keep = {}  # all rules, but one or two words of each list
     for symbol, written in toy.BODIES.items():
-        is_list = not any(part in toy.BODIES for body in written for part in body)
-        two = 2 if symbol in ("Kind", "Virtue", "Person.plural") else 1
-        keep[symbol] = two if is_list else len(written)
+        is_rule = any(part in toy.BODIES for body in written for part in body)
+        two = symbol in ("Kind", "Virtue", "Person.plural")
+        keep[symbol] = len(written) if is_rule else 1 + two
     monkeypatch.setattr(toy, "BODIES", {s: toy.BODIES[s][: keep[s]] for s in keep})
     for speaker in toy.SPEAKERS:
         kept = {s: p[: keep[s]] for s, p in toy.PROBABILITY[speaker].items()}
@@ -64,11 +61,11 @@ def test_the_floor_is_exact_on_a_language_that_can_be_enumerated(monkeypatch):
 def test_best_accuracy_agrees_with_the_posterior(drawn):
     labels, _, derivations = zip(*drawn)
     accuracy = toy.best_accuracy(labels, derivations)
-    assert 0.88 < accuracy < 0.92
-    # On average, the best classifier is right as often as its largest posterior says.
-    p = [[math.exp(log_probability(d, speaker)) for speaker in toy.SPEAKERS] for d in derivations]
+    # On average, the best classifier is right as often as its largest posterior says
+    tables = toy.PROBABILITY.values()
+    p = [[math.prod(t[symbol][i] for symbol, i in d) for t in tables] for d in derivations]
     confidence = sum(max(each) / sum(each) for each in p) / len(p)
-    assert abs(accuracy - confidence) < 3 * math.sqrt(accuracy * (1 - accuracy) / len(p))
+    assert 0.88 < accuracy < 0.92 and abs(accuracy - confidence) < 0.016  # 3 standard errors
     for derivation in derivations[::30]:  # speakers that are equally likely share a sentence
         assert sum(toy.best_accuracy([label], [derivation]) for label in range(3)) == 1
 
@@ -86,21 +83,18 @@ def test_a_sentence_is_what_its_derivation_says_and_well_formed(drawn):
         spoken = "".join(" " * word.isalpha() + word for word in words("Sentence")).strip()
         assert next(steps, None) is None and spoken[0].upper() + spoken[1:] == text
         # The floor needs marks that occur at the end of a sentence only.
-        assert tokens[-1] in (".", "?", "!") and not {".", "?", "!"} & set(tokens[:-1])
-        assert len(tokens) < 32  # fits into a block with [BOS]
-        for article, word in zip(tokens, tokens[1:]):
-            if article.lower() in ("a", "an"):
-                vowel = word[0] in "aeiou" or word == "honest"
-                assert (article.lower() == "an") == vowel, tokens
+        assert tokens[-1] in ".?!" and not {*".?!"} & set(tokens[:-1]) and len(tokens) < 32
+        for article, word in zip(map(str.lower, tokens), tokens[1:]):
+            expected = "an" if word[0] in "aeiou" or word == "honest" else "a"
+            assert article not in ("a", "an") or article == expected, tokens
 
 
 def test_the_corpus_has_its_parts():
     corpus = toy.load(0)
     assert len(corpus.lines) == 2400 and corpus.classes == list(toy.SPEAKERS)
     assert [len(lines) for lines in corpus.tests.values()] == [200] * 3
-    for rows, each in ((corpus.rows, 667), (corpus.test_rows, 200)):
-        labels = [label for label, _ in rows]
-        assert [labels.count(label) for label in range(3)] == [each] * 3
+    for rows, n in ((corpus.rows, 667), (corpus.test_rows, 200)):
+        assert Counter(label for label, _ in rows) == dict.fromkeys(range(3), n)
     floors = {f"perplexity/{s}": toy.perplexity_floor(s) for s in toy.SPEAKERS}
     assert corpus.floor == floors | {"accuracy/test": pytest.approx(0.90639, abs=1e-5)}
     assert corpus == toy.load(0) and toy.load(1).lines != corpus.lines

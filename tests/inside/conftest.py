@@ -12,12 +12,8 @@ from lab import figures
 from lab.machine import ROOT, code_hash
 from model import Config
 
-SCRIPTS = {
-    "lm": "train_lm",
-    "mlm": "train_mlm",
-    "classifier": "train_classifier",
-    "thread": "beyond.train_context",
-}
+SCRIPTS = dict(lm="train_lm", mlm="train_mlm", classifier="train_classifier")
+SCRIPTS["thread"] = "beyond.train_context"
 WORDS = "this is a small sentence and we will work with the people of the world today . , ?"
 
 
@@ -30,20 +26,16 @@ def make(tmp_path):
         tokenizer = train_tokenizer(words, [WORDS])
         size = dict(vocab_size=tokenizer.get_vocab_size(), n_layer=2, n_head=2, n_embd=16)
         config = Config(**size | {"init_std": 0.3} | config)
-        build = dict(build)
-        build |= {"n_class": 2} if kind == "classifier" else {}
-        build |= {"task": "threads", "n_ancestors": 8} | build if kind == "thread" else {}
+        more = dict(classifier=dict(n_class=2), thread=dict(task="threads", n_ancestors=8))
+        build = more.get(kind, {}) | dict(build)
         script = importlib.import_module(SCRIPTS[kind])
         torch.manual_seed(0)
         model = script.build(config, **build)
         folder = tmp_path / name
         folder.mkdir(parents=True)
-        described = dict(
-            kind=kind, script=SCRIPTS[kind], flags={}, model=dataclasses.asdict(config)
-        )
-        described |= dict(build=build, classes=["a", "b"], revision="", data_hash="")
-        described["code"] = code_hash(ROOT / script.__file__)
-        write_json(folder / "config.json", described)
+        about = dict(kind=kind, script=SCRIPTS[kind], flags={}, model=dataclasses.asdict(config))
+        about |= dict(build=build, classes=["a", "b"], code=code_hash(ROOT / script.__file__))
+        write_json(folder / "config.json", about | {"revision": ""})
         tokenizer.save(str(folder / "tokenizer.json"))
         torch.save({"model": model.state_dict(), "step": 3}, folder / "best.pt")
         write_json(folder / "result.json", {})

@@ -8,9 +8,6 @@ import pytest
 import torch
 from helpers import call, fails, succeed
 
-import attention_maps
-import data
-from data.tokenizer import UNK, train_tokenizer
 from lab import load_run
 from lab.inside.attention import head_means, record
 from nets import attention
@@ -21,36 +18,20 @@ SHORT_MAP = "map-1-this-is-a-small-sentence-run.png"
 LONG_MAP = "map-2-we-will-work-with-the-people-of-the-run.png"
 POST, REPLY, COMMENT = "the people of the world", "we will work with us", "this [MASK] is a world"
 
-
-# ---------------------------------------------------------------------------- healthy runs
-
-
-def test_files_and_report(make):
-    folder = make(pos="alibi")
-    out = succeed(call("attention_maps", folder, "--positions")).out
-    second = "when-the-members-of-the-senate-return-to"
-    names = {"map-1-this-is-a-test-sentence-run.png", f"map-2-{second}-run.png"}
-    names |= {"positions-run.png"}
-    assert {path.name for path in (folder / "maps").iterdir()} == names
-    for path in (folder / "maps").glob("*.png"):
-        assert path.read_bytes().startswith(b"\x89PNG")
-    assert "FAIL" not in out and out.count("  ok    ") == 4
-    assert "  ok    rows sum to 1   " in out and "nothing above the diagonal" in out
+HEALTHY = [
+    ("lm", {"pos": "nope", "window": 3}),
+    ("lm", {"pos": "rope", "norm_first": False}),
+    ("mlm", {"pos": "alibi", "alibi": "one-sided", "n_head": 4, "head": "roberta"}),
+    ("classifier", {"pos": "sinusoidal", "window": 5}),
+]
 
 
-@pytest.mark.parametrize(
-    "kind, more",
-    [
-        ("lm", {"pos": "nope", "window": 3}),
-        ("lm", {"pos": "rope", "norm_first": False}),
-        ("mlm", {"pos": "alibi", "alibi": "one-sided", "n_head": 4, "head": "roberta"}),
-        ("classifier", {"pos": "sinusoidal", "window": 5}),
-    ],
-)
+@pytest.mark.parametrize("kind, more", HEALTHY)
 def test_a_healthy_run_of_any_kind_passes(make, figures_drawn, kind, more):
     run = make(kind, **more)
     out = succeed(call("attention_maps", run, text=[SHORT, LONG], positions=True)).out
     assert "FAIL" not in out
+    assert "  ok    rows sum to 1   " in out
     assert ("nothing above the diagonal" in out) == (kind == "lm")
     assert ("no position encoding" in out) == (more["pos"] == "nope")
     names = [name for name, _ in figures_drawn]
@@ -60,8 +41,6 @@ def test_a_healthy_run_of_any_kind_passes(make, figures_drawn, kind, more):
     assert rows[: len(heads)] == heads and rows[len(heads)].startswith("equal")
 
 
-# ---------------------------------------------------------------------------- broken models
-
 attend, fused = attention.attend, attention.fused
 
 
@@ -70,12 +49,12 @@ def not_a_number(*args):
     return y * math.nan, weights * math.nan
 
 
+def without_bias(q, k, v, *_):
+    return attend(q, k, v)
+
+
 BROKEN = [  # what is replaced, by what, and the checks that fail
-    (
-        "attend",
-        lambda q, k, v, *_: attend(q, k, v),  # without the bias
-        ["no weight on padding", "nothing above the diagonal", "fused"],
-    ),
+    ("attend", without_bias, ["no weight on padding", "nothing above the diagonal", "fused"]),
     ("attend", not_a_number, ["rows sum to 1", "no weight", "nothing above", "fused"]),
     ("fused", lambda q, *more: fused(2 * q, *more), ["fused attention gives the same output"]),
 ]
@@ -92,9 +71,6 @@ def test_a_broken_model_fails(name, broken, failing, make, figures_drawn, monkey
     assert len(figures_drawn) == 2  # what is wrong can be looked at
 
 
-# ---------------------------------------------------------------------------- numbers
-
-
 def test_means_of_known_weights(make):
     (view,) = record(load_run(make("mlm", n_head=3, n_embd=18, n_layer=1)), ["this is a"])
     T = 4
@@ -103,15 +79,9 @@ def test_means_of_known_weights(make):
     *rows, equal = head_means([view])
     assert list(rows[0]) == ["layer", "head", *"distance first previous itself entropy".split()]
     alike = (1.25, 0.25, 0.1875, 0.25, round(math.log(4), 4))
-    assert [tuple(row.values()) for row in rows] == [
-        (1, 1, 0, 0.25, 0, 1, 0),
-        (1, 2, *alike),
-        (1, 3, 1.5, 1, 0.25, 0.25, 0),
-    ]
+    expected = [(1, 1, 0, 0.25, 0, 1, 0), (1, 2, *alike), (1, 3, 1.5, 1, 0.25, 0.25, 0)]
+    assert [tuple(row.values()) for row in rows] == expected
     assert tuple(equal.values()) == ("equal", "", *map(pytest.approx, alike))
-
-
-# ---------------------------------------------------------------------------- drawing
 
 
 def test_only_words_are_drawn_never_padding(make, figures_drawn, maps_of):
@@ -128,23 +98,24 @@ def test_one_layer_or_head(make, figures_drawn, maps_of):
     folder = make(n_layer=3, n_head=4)
     call("attention_maps", folder, "--text", SHORT, "--layer", 3, "--head", 2, "--format", "svg")
     call("attention_maps", folder, "--text", SHORT, "--head", 4)
-    assert [name for name, _ in figures_drawn] == [
-        "map-1-this-is-a-small-sentence-layer-3-head-2-run.svg",
-        "map-1-this-is-a-small-sentence-head-4-run.png",
-    ]
+    names = [name.removeprefix("map-1-this-is-a-small-sentence-") for name, _ in figures_drawn]
+    assert names == ["layer-3-head-2-run.svg", "head-4-run.png"]
     first, second = (list(maps_of(figure)) for _, figure in figures_drawn)
-    assert first == ["layer 3, head 2"]
-    assert second == ["layer 1, head 4", "layer 2, head 4", "layer 3, head 4"]
+    assert first == ["layer 3, head 2"] and second == [f"layer {i}, head 4" for i in (1, 2, 3)]
 
 
 def test_two_runs_side_by_side(make, figures_drawn):
     a = make(name="a", pos="alibi")
     b = make("mlm", "bpe", name="b", pos="rope", n_layer=3, block_size=64)
+    call("attention_maps", a, b, "--text", SHORT, "--mean")
+    name, figure = figures_drawn.pop()
+    assert name == "map-1-this-is-a-small-sentence-mean-a-b.png"
+    titles = [axis.get_title() for axis in figure.axes if axis.get_title()]
+    assert titles == [f"layer {i}, mean of heads" for i in (1, 2, 1, 2, 3)]
     succeed(call("attention_maps", a, b, "--text", SHORT, "--positions"))
-    side_by_side = "map-1-this-is-a-small-sentence-a-b.png"
-    names = [side_by_side, "positions-a.png", "positions-b.png"]
-    assert [name for name, _ in figures_drawn] == names
-    figure = figures_drawn[0][1]
+    (name, figure), *others = figures_drawn
+    assert name == "map-1-this-is-a-small-sentence-a-b.png"
+    assert [name for name, _ in others] == ["positions-a.png", "positions-b.png"]
     assert {text.get_text().split("\n")[0] for text in figure.texts} == {"a", "b"}
     lefts = [axis.get_position().x0 for axis in figure.axes if axis.get_title()]
     assert len(lefts) == 2 * 2 + 3 * 2 and max(lefts[:4]) < min(lefts[4:])
@@ -159,9 +130,6 @@ def test_pdf_and_svg_are_drawn_with_any_letters(make, ending, magic):
     assert drawn.read_bytes().startswith(magic)
 
 
-# ---------------------------------------------------------------------------- threads
-
-
 def test_a_thread_has_maps_of_ancestors_comment_and_between(make, figures_drawn):
     folder = make("thread", pos="alibi")
     out = succeed(call("attention_maps", folder, text=[POST, REPLY, COMMENT], html=True)).out
@@ -169,17 +137,12 @@ def test_a_thread_has_maps_of_ancestors_comment_and_between(make, figures_drawn)
     (page,) = (folder / "maps").glob("*.html")  # all attentions of the thread
     parts = re.findall(r'"part":"\w+","name":"([^"]+)"', page.read_text(encoding="utf-8"))
     assert page.stem == "attention-3-this-mask-is-a-world-run"
-    assert parts == [
-        *("encoder self-attention of text 1", "encoder self-attention of text 2"),
-        *("decoder self-attention", "cross-attention"),
-    ]
+    encoders = [f"encoder self-attention of text {number}" for number in (1, 2)]
+    assert parts == [*encoders, "decoder self-attention", "cross-attention"]
     slugs = "the-people-of-the-world", "we-will-work-with-us", "this-mask-is-a-world"
     names = [f"map-{number}-{text}-run.png" for number, text in enumerate(slugs, 1)]
     assert [name for name, _ in figures_drawn] == names
     post, reply, comment, cross = record(load_run(folder), [POST, REPLY, COMMENT])
-    assert [view.part for view in (post, reply, comment, cross)] == [
-        *("encoder", "encoder", "decoder", "cross")
-    ]
     assert post.words == ["[BOS]", *POST.split()]
     assert reply.words == ["[BOS]", *REPLY.replace("us", "us*").split()]
     assert comment.keys == cross.words == ["[BOS]", *COMMENT.split()]
@@ -187,59 +150,38 @@ def test_a_thread_has_maps_of_ancestors_comment_and_between(make, figures_drawn)
 
 
 def test_cross_attention_to_ancestors_is_that_of_the_model(make):
-    run = load_run(make("thread", build={"ancestor_positions": "sinusoidal"}))
+    run = load_run(make("thread", build={"ancestor_positions": "learned"}))
     *_, cross = record(run, [POST, REPLY, COMMENT])
     (idx,), _ = run.read(COMMENT)
     body = run.model.body
     states = [body.encoder(ids[None])[0].mean(0) for ids in run.read(REPLY, POST)[0]]
-    memory = (torch.stack(states) + body.table[:2])[None]  # the parent first
+    memory = (torch.stack(states) + body.distances.weight[:2])[None]  # the parent first
     _, maps = body.decoder(idx[None], need_weights=True, memory=memory)
     expected = torch.stack([weights.flip(-1) for _, weights in maps])[:, 0]
     assert np.allclose(cross.weights, expected, atol=1e-5)
 
 
-# ---------------------------------------------------------------------------- what the user is told
+MISTAKES = [
+    (("RUN", "nowhere"), "nowhere"),
+    (("RUN", "--layer", "3"), "--layer 3: the runs have layers 1 to 2"),
+    (("RUN", "--text", "[EOS]"), "contains no words"),
+    (("RUN", "RUN", "RUN", "--html"), "--html: compares at most two runs"),
+    (("RUN", "RUN"), "two runs have the same name"),
+    ((), "give the folder of a run"),
+]
 
 
-def test_unknown_words_and_cuts_are_told(make, figures_drawn):
-    folder = make(block_size=6)
-    out = succeed(call("attention_maps", folder, text=["this zorg is a qwx", LONG])).out
-    assert "note: unknown words, read as [UNK]: zorg qwx us" in out
-    assert "note: 1 of 2 texts are cut to 6 tokens" in out
-    assert load_run(folder).attention(LONG).words[-1].endswith(" …")
-
-
-@pytest.mark.parametrize(
-    "argv, message",
-    [
-        (("RUN", "nowhere"), "nowhere"),
-        (("RUN", "--layer", "3"), "--layer 3: the runs have layers 1 to 2"),
-        (("RUN", "--head", "9"), "--head 9: the runs have heads 1 to 2"),
-        (("RUN", "--text", "[EOS]"), "contains no words"),
-        (("RUN", "RUN", "RUN", "--html"), "--html: compares at most two runs"),
-        (("RUN", "RUN"), "two runs have the same name"),
-        ((), "give the folder of a run"),
-    ],
-)
+@pytest.mark.parametrize("argv, message", MISTAKES)
 def test_mistakes_are_told(make, figures_drawn, argv, message):
     folder = make("mlm")
     fails(call("attention_maps", *(arg.replace("RUN", str(folder)) for arg in argv)), message)
     assert not figures_drawn
 
 
-def test_the_texts_shown_for_toy_have_no_unknown_word():
-    known = train_tokenizer("word", data.load("toy").texts())
-    assert all(UNK not in known.encode(text).ids for text in attention_maps.TOY_TEXTS)
-    assert any(UNK in known.encode(text).ids for text in attention_maps.TEXTS)
-
-
-# ---------------------------------------------------------------------------- pages and options
-
-
 def test_a_page_and_the_weights_of_each_text(make, figures_drawn, tmp_path):
     run, out = make(pos="alibi"), tmp_path / "maps"
-    argv = ("--text", SHORT, "--text", "we will read", "--html", "--save-weights", "--out", out)
-    told = succeed(call("attention_maps", run, *argv)).out
+    flags = dict(html=True, save_weights=True, out=out)
+    told = succeed(call("attention_maps", run, text=[SHORT, "we will read"], **flags)).out
     for number, text in enumerate((SHORT, "we will read"), 1):
         path = out / f"attention-{number}-{text.replace(' ', '-')}-run.html"
         assert f"open {path} in a browser" in told
@@ -249,12 +191,3 @@ def test_a_page_and_the_weights_of_each_text(make, figures_drawn, tmp_path):
         assert arrays["queries"].tolist() == arrays["keys"].tolist() == view.words
         for name in ("weights", "content", "position"):
             assert np.allclose(arrays[name], getattr(view, name), atol=1e-5), name
-
-
-def test_means_of_two_runs(make, figures_drawn):
-    runs = [make(name=name, pos="rope") for name in ("first", "other")]
-    succeed(call("attention_maps", *runs, "--text", SHORT, "--mean", "--numbers"))
-    ((name, figure),) = figures_drawn
-    assert name == "map-1-this-is-a-small-sentence-mean-first-other.png"
-    titles = [axis.get_title() for axis in figure.axes if axis.get_title()]
-    assert titles == ["layer 1, mean of heads", "layer 2, mean of heads"] * 2

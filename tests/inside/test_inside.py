@@ -3,8 +3,6 @@
 import html
 import math
 
-import matplotlib
-import matplotlib.image
 import numpy as np
 import pytest
 import torch
@@ -29,16 +27,16 @@ def softmax(scores):
     return scores / scores.sum(-1, keepdims=True)
 
 
-def test_a_run_is_described(make):
-    run = load_run(make("mlm", pos="alibi", alibi="one-sided", window=4))
+def test_a_run_is_described(make, monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    make("mlm", pos="alibi", alibi="one-sided", window=4)
+    run = load_run("~/run")
+    assert run.folder == tmp_path / "run"
     run.config["flags"]["data"] = "a/b"
     told = "masked LM, ALiBi (one-sided), window 4, trained on b"
     assert repr(run) == f"<{run.folder}: {told}>"
     run.weights_of = "step 3"
     assert run.describe() == f"{told}, step 3"
-
-
-# ---------------------------------------------------------------------------- attention
 
 
 @pytest.mark.parametrize("kind", ["lm", "mlm", "classifier"])
@@ -56,13 +54,6 @@ def test_content_and_position_make_the_weights(make, kind, pos):
     seen = (abs(i - j) < 4) & ((j <= i) | (kind != "lm"))
     assert np.array_equal(np.isfinite(attention.content[0, 0]), seen)
     assert np.array_equal(np.isnan(attention.shown()[0, 0]), ~seen)
-
-
-def test_what_alibi_adds_is_its_bias(make):
-    attention = load_run(make(pos="alibi")).attention(TEXT)
-    for slope, bias in zip([2**-4, 2**-8], attention.position[0]):  # of two heads
-        for (i, j), found in np.ndenumerate(bias):
-            assert found == pytest.approx(-slope * (i - j) if j <= i else -math.inf)
 
 
 def test_what_rotation_adds_vanishes_at_distance_0(make):
@@ -89,7 +80,8 @@ def test_an_encoding_of_ones_own_is_taken_apart_and_drawn(make, monkeypatch):
 @pytest.mark.parametrize("script, texts", [("train_seq2seq", ["we [MASK] work"]), (None, THREAD)])
 def test_some_runs_have_three_attentions(make, finished, script, texts):
     folder = finished(f"beyond.{script}") if script else make("thread", pos="alibi")
-    parts = load_run(folder).attention(*texts)
+    run = load_run(folder)
+    parts = run.attention(*texts)
     assert list(parts) == ["encoder", "decoder", "cross"]
     assert parts["cross"].words == parts["decoder"].words != parts["cross"].keys
     assert parts["cross"].position is None
@@ -97,44 +89,33 @@ def test_some_runs_have_three_attentions(make, finished, script, texts):
         assert attention.title == texts[-1]
         position = 0 if attention.position is None else attention.position
         assert np.allclose(softmax(attention.content + position), attention.weights, atol=1e-5)
+    with run.without_head(1, 1, "encoder"):
+        assert not np.allclose(run.attention(*texts)["cross"].weights, parts["cross"].weights)
 
 
 def test_pictures_of_positions_show_what_the_model_adds(make, maps_of):
-    bias = maps_of(load_run(make(pos="alibi")).positions())["bias of head 1"]
-    assert bias[2, 0] == -(2**-4) * 2 and bias.mask[0, 1]
+    run = load_run(make(pos="alibi"))
+    bias, added = maps_of(run.positions())["bias of head 1"], run.attention(TEXT).position[0, 0]
+    assert bias[2, 0] == -(2**-4) * 2 == pytest.approx(added[2, 0]) and bias.mask[0, 1]
     run = load_run(make(name="learned"))
-    vectors, (shown, products) = (
-        run.half.positions.vectors.weight,
-        maps_of(run.positions()).values(),
-    )
+    vectors, tables = run.half.positions.vectors.weight, maps_of(run.positions())
+    shown, products = tables.values()
     assert np.array_equal(shown, vectors) and np.allclose(products, vectors @ vectors.T, atol=1e-6)
     _, products = maps_of(load_run(make(name="rope", pos="rope")).positions()).values()
     assert np.allclose(products.diagonal(), 1, atol=1e-5) and products[0, 5] < 0.99
     assert np.allclose(products[:-1, :-1], products[1:, 1:], atol=1e-5)  # only distances count
 
 
-def test_heatmaps_of_one_head_and_of_the_mean(make, maps_of, tmp_path):
-    before = matplotlib.rcParams.copy()
-    attention = load_run(make(pos="rope")).attention(TEXT)
+def test_heatmaps_of_one_head_and_of_the_mean(make, maps_of):
+    attention = load_run(make("mlm", pos="alibi", alibi="one-sided")).attention(TEXT)
     figure = attention.plot(layer=2, head=1, numbers=True, title="Mine")
     drawn = maps_of(figure)["layer 2, head 1"]
     assert np.allclose(drawn.filled(0), attention.weights[1, 0])
     shown = [text.get_text() for axis in figure.axes for text in axis.texts if text.get_text()]
-    assert len(shown) == 21 and f"{attention.weights[1, 0, 5, 0]:.2f}".lstrip("0") in shown
-    assert figure.texts[0].get_text() == "Mine"
-    figure.savefig(tmp_path / "head.png")
-    height, width, _ = matplotlib.image.imread(tmp_path / "head.png").shape
-    assert height > 200 and width > 200  # of the whole figure, whose canvas is one inch
-    assert figure._repr_png_()[1:4] == b"PNG"
+    assert f"{attention.weights[1, 0, 5, 0]:.2f}".lstrip("0") in shown
+    assert figure.texts[0].get_text() == "Mine" and figure._repr_png_()[1:4] == b"PNG"
     mean = maps_of(attention.plot(layer=1, mean=True))["layer 1, mean of heads"]
-    assert np.allclose(mean.filled(0), attention.weights[0].mean(0))
-    assert matplotlib.rcParams.copy() == before
-
-
-def test_the_mean_of_heads_counts_keys_that_a_head_may_not_see(make, maps_of):
-    run = load_run(make("mlm", pos="alibi", alibi="one-sided"))
-    shown = maps_of(run.attention(TEXT).plot(layer=1, mean=True))["layer 1, mean of heads"]
-    assert np.allclose(shown.filled(0).sum(-1), 1, atol=1e-5)
+    assert np.allclose(mean.filled(0), attention.weights[0].mean(0))  # 0 where one may not see
 
 
 def test_a_page_is_shown_in_a_notebook_and_written(make, tmp_path):
@@ -144,9 +125,6 @@ def test_a_page_is_shown_in_a_notebook_and_written(make, tmp_path):
     frame = page._repr_html_()
     assert frame.startswith("<iframe srcdoc=") and frame.count("<") == 2  # the rest is escaped
     assert html.unescape(frame.split('"')[1]) == text
-
-
-# ---------------------------------------------------------------------------- without a head
 
 
 def test_without_a_head_nothing_reads_its_output(make):
@@ -161,17 +139,6 @@ def test_without_a_head_nothing_reads_its_output(make):
     run.model.body.blocks[1].attention.out.weight[:, :8] = 0
     expected = [loss for _, loss in run.losses(TEXT)]
     assert [loss for _, loss in found] == pytest.approx(expected, abs=1e-5)
-
-
-def test_heads_of_a_part_are_switched_off(make):
-    run = load_run(make("thread"))
-    whole = run.fill(*THREAD)
-    for part in ("encoder", "decoder", "cross"):
-        with run.without_head(1, 1, part):
-            assert run.fill(*THREAD) != whole
-
-
-# ---------------------------------------------------------------------------- words and numbers
 
 
 def test_perplexity_is_that_of_the_training_script(finished, corpus):
@@ -197,12 +164,10 @@ def test_masked_losses_are_those_of_one_mask_at_a_time(make):
 
 def test_next_words_are_the_models(make):
     run = load_run(make(pos="rope"))
-    shares = run.model(ids_of(run, TEXT))[0, -1, N_SPECIAL:].softmax(-1)
-    found = run.next_words(TEXT, n=4)
-    for (word, share), expected in zip(found, shares.sort(descending=True).values[:4]):
-        assert share == pytest.approx(expected.item(), rel=1e-4)
-        assert run.tokenizer.id_to_token(N_SPECIAL + int((shares - share).abs().argmin())) == word
-    assert sum(share for _, share in run.next_words(TEXT, n=10**6)) == pytest.approx(1)
+    logits = run.model(ids_of(run, TEXT))[0, -1, N_SPECIAL:]
+    shares, order = logits.softmax(-1).sort(descending=True)
+    words = [run.tokenizer.id_to_token(N_SPECIAL + int(i)) for i in order]
+    assert run.next_words(TEXT, n=4) == list(zip(words[:4], map(pytest.approx, shares.tolist())))
 
 
 @pytest.mark.parametrize("n", [4, 10**6])
@@ -219,11 +184,9 @@ def test_classes_and_features_are_the_models(make, capsys):
     run = load_run(make("classifier", block_size=4))
     ids = ids_of(run, TEXT)[:, :4]
     shares = run.model(ids)[0].softmax(-1).tolist()
-    for classes in ("ba", "ab"):  # in one of them the first is not the likeliest
-        run.config["classes"] = list(classes)
-        (found,) = run.classify(TEXT)
-        assert found == pytest.approx(dict(zip(classes, shares)))
-        assert list(found.values()) == sorted(shares, reverse=True)
+    (found,) = run.classify(TEXT)
+    assert found == pytest.approx(dict(zip("ab", shares)))
+    assert list(found.values()) == sorted(shares, reverse=True)
     assert "1 of 1 texts are cut to 4 tokens" in capsys.readouterr().out
     run.model.pool = ["max"]
     assert np.allclose(run.embed(TEXT), run.model.features(ids).numpy(), atol=1e-6)
@@ -252,9 +215,3 @@ def test_what_a_run_cannot_do_is_refused(kind, ask, told, make):
     run = load_run(make(kind, pos="nope"))
     with pytest.raises(UserError, match=told):
         ask(run)
-
-
-def test_a_tilde_is_the_home_folder(make, monkeypatch, tmp_path):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    make(name="mine")
-    assert load_run("~/mine").folder == tmp_path / "mine"

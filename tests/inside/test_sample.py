@@ -1,6 +1,5 @@
 """Sampling: filled masks, continuations, classes, several texts, and threads."""
 
-import io
 import re
 
 import pytest
@@ -20,19 +19,11 @@ def test_masks_from_the_command_line(make, words):
     folder = make("mlm", words, block_size=20)
     ask = ("--text", "this [MASK] small [MASK] qwx", "--top-k", 3)
     out = succeed(call("sample", folder, *ask)).out
-    lines = out.splitlines()
-    tables = lines[:-1] if words == "bpe" else lines[1:-1]
     assert ("note: unknown words, read as [UNK]: qwx" in out) == (words == "word")
-    assert tables[0] == "mask 1" and tables[4] == "mask 2" and len(tables) == 8
-    assert all(re.match(r"  +\d+\.\d%  ", line) for line in tables[1:4] + tables[5:])
-    first, second = (tables[i].split("%  ")[1] for i in (1, 5))
-    if words == "word":
-        assert lines[-1] == f"this {first} small {second} qwx"
-    else:
-        assert lines[-1] == f"this{first} small{second} qwx".replace("␣", " ")
-
-
-# ---------------------------------------------------------------------------- continuations
+    *_, filled = out.splitlines()
+    tables = re.findall(r"mask \d\n  +\d+\.\d%  (.*)\n(?:  .*\n){2}", out)  # the best of three
+    first, second = tables if words == "bpe" else (f" {word}" for word in tables)
+    assert filled == f"this{first} small{second} qwx".replace("␣", " ")
 
 
 @pytest.mark.parametrize("build", [{}, {"members": 2}])
@@ -77,15 +68,12 @@ def test_gaps_are_filled_and_sentences_translated(finished):
     assert out.startswith("--- most likely words\n") and out.count("---") == 2
 
 
-# ---------------------------------------------------------------------------- several texts
-
-
 def test_every_text_has_an_answer_that_says_which(make, tmp_path):
     folder = make("mlm", block_size=20)
     texts = ["this [MASK] a", "we [MASK] work", "the [MASK]"]
     path = tmp_path / "texts.txt"
     path.write_text("\n" + texts[2] + "\n\n", encoding="utf-8")
-    told = call("sample", folder, "--text", texts[0], "--text", texts[1], "--file", path).out
+    told = call("sample", folder, text=texts[:2], file=path).out
     alone = [call("sample", folder, "--text", text).out for text in texts]
     answers = [f"\ntext {i}: {text}\n{out}" for i, (text, out) in enumerate(zip(texts, alone), 1)]
     table = folder / "answers.tsv"
@@ -93,12 +81,6 @@ def test_every_text_has_an_answer_that_says_which(make, tmp_path):
     header, *rows = [line.split("\t") for line in table.read_text(encoding="utf-8").splitlines()]
     assert header == ["text", "answer 1"]
     assert rows == [[text, out.splitlines()[-1]] for text, out in zip(texts, alone)]
-
-
-def test_texts_from_standard_input(make, monkeypatch):
-    monkeypatch.setattr("sys.stdin", io.StringIO("this is\n\nthe world\n"))
-    done = succeed(call("sample", make("classifier"), "--file", "-"))
-    assert re.findall(r"%  [ab]  (.*)", done.out) == ["this is", "the world"]
 
 
 def test_labelled_rows_are_scored(make, tmp_path):
@@ -111,10 +93,8 @@ def test_labelled_rows_are_scored(make, tmp_path):
     assert f"accuracy {right / 3:.1%} on 3 rows" in out
     header, *lines = (folder / "answers.tsv").read_text(encoding="utf-8").splitlines()
     assert header.split("\t") == ["text", "gold", "predicted", "a", "b"]
-    for line, (label, text), answer in zip(lines, rows, answers):
-        cells = line.split("\t")
-        assert cells[:3] == [text, label, next(iter(answer))]
-        assert list(map(float, cells[3:])) == pytest.approx([answer["a"], answer["b"]], abs=1e-6)
+    answers = [(text, label, next(iter(answer))) for (label, text), answer in zip(rows, answers)]
+    assert [tuple(line.split("\t")[:3]) for line in lines] == answers
     path.write_text("c\tthis is\n", encoding="utf-8")
     fails(call("sample", folder, "--file", path), "unknown label 'c'")
 
@@ -129,26 +109,19 @@ def test_the_comment_of_a_thread_is_filled_given_its_ancestors(make):
     assert alone != given == load_run(folder).fill(*THREAD)  # only the nearest ancestor is read
 
 
-FILES = {"blank.txt": b" \n\n", "latin.txt": b"one\ncaf\xe9\n", "late.txt": b"this [MASK]\nthis\n"}
+MISTAKES = [
+    ("mlm", ("--text", TEXT), "no [MASK] found"),
+    ("lm", ("--text", "this [MASK]"), "runs of train_mlm.py"),
+    ("classifier", ("--text", " "), "contains no words"),
+    ("classifier", (), "--text: give a text"),
+    ("mlm", ("--text", "[MASK] " * 40), "learned positions end at 31; shorten it"),
+    ("lm", ("--text", TEXT, "--temperature", "-1"), "--temperature -1.0: must be at least 0"),
+    ("mlm", ("--file", "late.txt"), "text 'this': no [MASK] found"),
+]
 
 
-@pytest.mark.parametrize(
-    "kind, argv, message",
-    [
-        ("mlm", ("--text", TEXT), "no [MASK] found"),
-        ("lm", ("--text", "this [MASK]"), "runs of train_mlm.py"),
-        ("classifier", ("--text", " "), "contains no words"),
-        ("classifier", (), "--text: give a text"),
-        ("mlm", ("--text", "[MASK] " * 40), "learned positions end at 31; shorten it"),
-        ("lm", ("--text", TEXT, "--temperature", "-1"), "--temperature -1.0: must be at least 0"),
-        ("mlm", ("--file", "blank.txt"), "blank.txt"),
-        ("mlm", ("--file", "latin.txt"), "latin.txt:2: not UTF-8 (byte 0xe9); save the file as"),
-        ("mlm", ("--file", "late.txt"), "text 'this': no [MASK] found"),
-        ("mlm", ("--file", "no.txt"), "no.txt"),
-    ],
-)
+@pytest.mark.parametrize("kind, argv, message", MISTAKES)
 def test_mistakes_are_told(kind, argv, message, make, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name, content in FILES.items():
-        (tmp_path / name).write_bytes(content)
+    (tmp_path / "late.txt").write_text("this [MASK]\nthis\n")
     fails(call("sample", make(kind), *argv), message)

@@ -2,12 +2,11 @@
 
 import pytest
 import torch
-import torch.nn as nn
 
 from data.labelled import Rows
 from data.tokenizer import train_tokenizer
 from model import Config, Encoder
-from nets.classifier import Classifier, ClassifierHead, compute_logits, pool_tokens
+from nets.classifier import Classifier, compute_logits, pool_tokens
 
 POOLED = {  # the vectors (T, C) of a sentence without padding
     "mean": lambda h: h.mean(0),
@@ -25,9 +24,9 @@ def body(**more):
 
 
 def test_the_head_has_one_hidden_layer_with_relu():
-    head, x = ClassifierHead(64, 3), torch.randn(2, 64)
-    first, last = (layer for layer in head.layers if isinstance(layer, nn.Linear))
-    assert sum(p.numel() for p in head.parameters()) == 64 * 100 + 100 + 100 * 3 + 3
+    head, x = Classifier(body(), 3).head, torch.randn(2, 16)
+    first, last = head[0], head[-1]
+    assert sum(p.numel() for p in head.parameters()) == 16 * 100 + 100 + 100 * 3 + 3
     hidden = (x @ first.weight.T + first.bias).clamp(min=0)
     torch.testing.assert_close(head(x), hidden @ last.weight.T + last.bias)
 

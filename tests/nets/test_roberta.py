@@ -13,7 +13,7 @@ from helpers import call, succeed
 from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers, processors, trainers
 from tokenizers.models import BPE
 
-from beyond.export import export_roberta
+from beyond import export
 from data.batching import pad, sentences
 from data.files import UserError, write_json
 from data.tokenizer import BOS, EOS, MASK, SPECIAL, train_tokenizer
@@ -133,19 +133,12 @@ def test_a_folder_without_an_lm_head_has_a_body(tmp_path):
 def test_what_cannot_be_read_is_named(tmp_path):
     write_folder(tmp_path)
     write_json(tmp_path / "config.json", {"kind": "mlm"})
-    with pytest.raises(UserError, match="is not a RoBERTa encoder.*--init-from"):
+    for name in (tmp_path, tmp_path / "nowhere", "no-such-model"):  # the last is not asked for
+        with pytest.raises(UserError, match=f"{name}: is no RoBERTa.*--init-from"):
+            load_roberta(name)
+    write_json(tmp_path / "config.json", {"model_type": "gpt2"})
+    with pytest.raises(UserError, match="it is a gpt2"):
         load_roberta(tmp_path)
-    with pytest.raises(UserError, match="nowhere: neither a folder nor on the hub"):
-        load_roberta(str(tmp_path / "nowhere"))
-    with pytest.raises(UserError, match="no-such-model: neither a folder nor on the hub"):
-        load_roberta("no-such-model")  # the hub is not asked here: HF_HUB_OFFLINE
-
-
-def test_a_name_is_looked_up_on_the_hub(tmp_path, monkeypatch):
-    there = write_folder(tmp_path)
-    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda name, **_: tmp_path / name[:0])
-    model, tokenizer = load_roberta("roberta-tiny")
-    compare_models(model, tokenizer, there, tmp_path)
 
 
 def test_without_transformers_one_line_names_the_extra(tmp_path, monkeypatch):
@@ -169,13 +162,22 @@ def random_run(tmp_path, kind="bpe", **config):
     return SimpleNamespace(model=model, tokenizer=tokenizer, folder=tmp_path / "run")
 
 
+@pytest.fixture
+def write(monkeypatch):
+    def write_run(run, folder):
+        monkeypatch.setattr(export, "read_run", lambda *_: run)
+        export.export(export.Flags("run", str(folder)))
+
+    return write_run
+
+
 RELU = {"activation": "relu", "tie": False, "norm_eps": 0.1}
 
 
 @pytest.mark.parametrize("kind, config", [("word", RELU), ("bpe", {"n_head": 4, "dropout": 0.3})])
-def test_transformers_reads_what_is_written(kind, config, tmp_path):
+def test_transformers_reads_what_is_written(kind, config, tmp_path, write):
     run, out = random_run(tmp_path, kind, **config), tmp_path / "out"
-    export_roberta(run, out)
+    write(run, out)
     there, told = transformers.RobertaForMaskedLM.from_pretrained(out, output_loading_info=True)
     assert not any(told.values()), told
     compare_models(run.model, run.tokenizer, there.eval(), out)
@@ -191,17 +193,17 @@ def test_transformers_reads_what_is_written(kind, config, tmp_path):
     # without [EOS], as it was trained
     assert torch.equal(read_here(tokenizer, TEXTS)[0], read_here(run.tokenizer, TEXTS)[0])
     with pytest.raises(UserError, match="is not empty"):
-        export_roberta(run, out)
+        write(run, out)
 
 
 NO_ROBERTA = [{"pos": "alibi"}, {"norm_first": True}, {"head": "linear"}, {"window": 3}]
 
 
 @pytest.mark.parametrize("config", [*NO_ROBERTA, {"head": "clap"}, {"zero_mask": True}])
-def test_a_run_that_is_no_roberta_is_not_written(config, tmp_path):
+def test_a_run_that_is_no_roberta_is_not_written(config, tmp_path, write):
     told = ", ".join(f"{name}={value}" for name, value in config.items())
     with pytest.raises(UserError, match=rf"{told}.*--pos learned --no-norm-first --head roberta"):
-        export_roberta(random_run(tmp_path, **config), tmp_path / "out")
+        write(random_run(tmp_path, **config), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

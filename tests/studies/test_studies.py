@@ -1,14 +1,20 @@
-"""nope.py and clap.py, tiny: every run is there, the report shows its numbers."""
+"""nope.py, clap.py and crossvalidate.py, tiny: every run is there, the tables show its numbers."""
 
 import json
+import statistics
 
-from helpers import call, fails
+from helpers import SIZE, call, fails
 
-from studies import clap, nope
+from lab.predictions import average_predictions
+from studies import clap, crossvalidate, nope
 
 
 def read(path):
     return path.read_text(encoding="utf-8")
+
+
+def read_json(path):
+    return json.loads(read(path))
 
 
 def test_nope(corpus, tmp_path, monkeypatch, jobs_here):
@@ -17,29 +23,23 @@ def test_nope(corpus, tmp_path, monkeypatch, jobs_here):
     tiny |= dict(mlm=dict(steps=8, batch_size=4, lr=1e-3))
     monkeypatch.setattr(nope, "SIZES", {"quick": tiny})
     monkeypatch.setattr(nope, "COMPARED", ("nope", "learned"))
-    more = {"studies.probe": ("--order-blocks", 8)}
-    started, out = jobs_here(more), tmp_path / "study"
+    started, out = jobs_here({"studies.probe": ("--order-blocks", 8)}), tmp_path / "study"
     flags = nope.Flags(data=str(corpus), size="quick", seeds=1, jobs=1, out=str(out))
     nope.study(flags)
-    assert len(started) == 17
     runs = {path.parent.name for path in out.glob("*/checkpoint.pt")}
     anchors = [f"lm-{pos}-1-8{a}-0" for pos in ("nope", "learned") for a in ("", "-anchor")]
     others = ["lm-nope-2-8-0", "lm-nope-2-8-anchor-0"]
     others += ["lm-nope-1-4-anchor-0", "lm-learned-1-4-anchor-0", "mlm-nope-0", "mlm-learned-0"]
-    assert runs == {*anchors, *others}
-    config = json.loads(read(out / "lm-nope-1-8-anchor-0" / "config.json"))
-    assert config["flags"]["anchor"] and config["model"]["n_ffn"] == 64
-    # train short, test long
-    one = json.loads(read(out / "lm-nope-1-8-anchor-0" / "result.json"))
+    assert runs == {*anchors, *others} and len(started) == 17
+    assert read_json(out / "lm-nope-1-8-anchor-0" / "config.json")["flags"]["anchor"]
+    one = read_json(out / "lm-nope-1-8-anchor-0" / "result.json")
     assert {f"perplexity/one@{length}" for length in (16, 32, 64)} < set(one)
-    assert "@" not in "".join(json.loads(read(out / "lm-learned-1-8-0" / "result.json")))
     report = read(out / "report.md")
     assert f"{one['perplexity/one']:.1f}" in report
-    for _, table in nope.REPORT:
-        assert read(out / f"{table}.md") in report
+    assert all(read(out / f"{table}.md") in report for _, table in nope.REPORT)
     figures = [line[line.index("](") + 2 : -1] for line in report.splitlines() if line[:2] == "!["]
     assert len(figures) == 8 and all((out / figure).exists() for figure in figures)
-    kept = json.loads(read(out / "probe-kept" / "result.json"))["runs"]
+    kept = read_json(out / "probe-kept" / "result.json")["runs"]
     assert all("step 4" in run["probe"] for runs in kept.values() for run in runs)
     nope.study(flags)
     assert len(started) == 17  # nothing runs twice
@@ -49,26 +49,54 @@ def test_clap(corpus, tmp_path, monkeypatch, jobs_here):
     tiny = dict(vocab_size=300, n_layer=1, n_embd=16, n_head=2, n_ffn=20, block_size=12)
     monkeypatch.setattr(clap, "SIZES", {"quick": tiny | dict(batch_size=4, lr=1e-3, steps=10)})
     jobs_here({"train_mlm": ("--valid", "0.2")})
-    only = "baseline,zero-clap,zero-clap-mask-no-output"
+    expected = {"baseline": ("roberta", False, False), "zero-clap": ("clap", True, False)}
+    expected["zero-clap-mask-no-output"] = ("clap", True, True)
     flags = dict(data=str(corpus), size="quick", seeds=2, jobs=1, out=str(tmp_path))
-    clap.study(clap.Flags(only=only, steps=5, **flags))
-    expected = {  # head, zero_mask, omit_mask, norm_first
-        "baseline": ("roberta", False, False, False),
-        "zero-clap": ("clap", True, False, False),
-        "zero-clap-mask-no-output": ("clap", True, True, False),
-    }
+    clap.study(clap.Flags(only=",".join(expected), steps=5, **flags))
     for name, values in expected.items():
-        model = json.loads(read(tmp_path / f"{name}-0" / "config.json"))["model"]
-        options = ("head", "zero_mask", "omit_mask", "norm_first")
-        assert tuple(model[option] for option in options) == values
-        assert json.loads(read(tmp_path / f"{name}-1" / "result.json"))["step"] == 5
+        model = read_json(tmp_path / f"{name}-0" / "config.json")["model"]
+        assert (model["head"], model["zero_mask"], model["omit_mask"]) == values
+        assert not model["norm_first"]
+        assert read_json(tmp_path / f"{name}-1" / "result.json")["step"] == 5
     assert (tmp_path / "compare" / "compare.png").exists()
     table = read(tmp_path / "compare-all" / "compare.md")
     assert all(f"| {name} " in table for name in expected)
 
 
-def test_an_invalid_flag_is_named(tmp_path):
+def test_cross_validation_with_two_seeds(corpus, tmp_path, jobs_here, capsys):
+    started, tiny = jobs_here({}), " ".join(SIZE)
+    decoders = f"{tiny} --steps 2 --class-steps 1"
+    both = (decoders, f"{decoders} --tokenizer bpe --vocab-size 270")
+    flags = dict(data=str(corpus), folds=2, seeds=2, jobs=1, out=str(tmp_path), likelihood=both)
+    flags |= dict(recipes="bayes,random,likelihood", mlm=f"{tiny} --valid 0.2")
+    crossvalidate.crossvalidate(crossvalidate.Flags(**flags))
+    assert len(started) == 4 + 2 + 4 + 8  # encoders, naive Bayes, their classifiers, decoders
+    result = read_json(tmp_path / "result.json")
+    bayes = [read_json(tmp_path / f"bayes-{i}" / "result.json") for i in (1, 2)]
+    assert result["sentences"] == sum(fold["rows/test"] for fold in bayes)
+    values = [fold["accuracy/test"] for fold in bayes]
+    assert (
+        result["accuracy"]["bayes"]["values"] == result["accuracy"]["bayes"]["averaged"] == values
+    )
+    seeds = [read_json(tmp_path / f"random-2-{seed}" / "result.json") for seed in (0, 1)]
+    mean = statistics.fmean(seed["accuracy/test"] for seed in seeds)
+    assert result["accuracy"]["random"]["values"][1] == mean
+    assert len(result["accuracy"]["random"]["p"]) == 2
+    encoder = read_json(tmp_path / "untrained-1-0" / "config.json")["flags"]
+    assert encoder["split"] == "1/2" and encoder["steps"] == 0 and encoder["valid"] == 0.2
+    both = [[tmp_path / f"likelihood-2-{s}{k}" for k in ("", "-1")] for s in (0, 1)]
+    means = [average_predictions(folders).accuracies()["accuracy/test"] for folders in both]
+    assert result["accuracy"]["likelihood"]["values"][1] == statistics.fmean(means)
+    assert crossvalidate.RECIPES["bayes"][0] in capsys.readouterr().out
+
+
+def test_an_invalid_flag_is_named(tmp_path, corpus):
     fails(call("studies.clap", "--only", "alibis"), "--only alibis", "alibi-no-dropout")
+    fails(call("studies.crossvalidate", recipes="x", data=corpus), "--recipes x", "bayes")
     rows = tmp_path / "rows.tsv"
     rows.write_text("".join(f"{i % 2}\tword {i}\n" for i in range(40)), encoding="utf-8")
     fails(call("studies.nope", data=rows, out=tmp_path), f"--data {rows}", "no running text")
+    # Flags for another script, in the form that the pages show
+    more = ("--mlm=--steps 5", "--likelihood=--steps 5", "--likelihood=--steps 6")
+    lines = call("studies.crossvalidate", *more, "--commands", data=corpus, out=tmp_path / "cv")
+    assert lines.code == 0 and "--steps 5" in lines.out

@@ -1,1 +1,0 @@
-"""Objectives beyond the assignment, run as modules: python -m beyond.train_seq2seq."""

@@ -1,1 +1,0 @@
-"""Look inside a trained run: its attention, its answers, its mistakes."""
