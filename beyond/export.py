@@ -3,8 +3,7 @@
     python train_mlm.py --pos learned --no-norm-first --head roberta --out out/encoder
     python -m beyond.export out/encoder --out my-roberta
 
-Only RoBERTa's architecture can be exported, so the run needs the flags of the first command. See
-nets/roberta.py for what is stored differently there.
+Only RoBERTa's architecture can be exported, so the run needs the flags of the first command.
 """
 
 import lab  # noqa: F401, names a missing package  # isort: skip
@@ -43,8 +42,7 @@ def export(flags):
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"--out {folder}: is not empty; choose another folder")
 
-    theirs = {ours: token for token, ours in OURS.items()}
-    ids = run.tokenizer.get_vocab()
+    theirs, ids = {ours: token for token, ours in OURS.items()}, run.tokenizer.get_vocab()
     words = sorted(ids.keys() - theirs.keys(), key=ids.get)
     tokens = ["[BOS]", "[PAD]", "[EOS]", "[UNK]", *words, "[MASK]"]  # in their order
     rows = torch.tensor([ids[token] for token in tokens])

@@ -87,8 +87,8 @@ def curves(panels, xlabel):
         if log:  # with a few plain numbers as ticks
             axis.set_yscale("log")
             low, high = axis.get_ylim()
-            some = LogLocator(subs=(1, 2, 5)) if high / low > 8 else MaxNLocator(5)
-            axis.yaxis.set_major_locator(some)
+            some = LogLocator(subs=(1, 2, 5) if high / low < 200 else (1,))
+            axis.yaxis.set_major_locator(some if high / low > 8 else MaxNLocator(5))
             axis.yaxis.set_minor_locator(NullLocator())
             axis.yaxis.set_major_formatter("{x:,.6g}")
         elif ylabel == "accuracy":

@@ -10,7 +10,7 @@ import tokenizers
 import torch
 
 from data.batching import device_of
-from data.files import UserError, printable, read_json
+from data.files import printable, read_json
 from data.tokenizer import load_tokenizer
 from lab.flags import require, spelled
 from lab.machine import ROOT, code_hash
@@ -20,15 +20,10 @@ from model import Config
 
 def read_config(folder):
     """Return config.json of a run. Raises UserError if the folder is not one."""
-    folder = Path(folder).expanduser()
-    path, remedy = folder / "config.json", "give the folder of a run"
-    if not path.exists():
-        problem = "no config.json, so this is not a run folder" if folder.exists() else "not found"
-        raise UserError(f"{folder}: {problem}; {remedy}")
+    path, remedy = Path(folder).expanduser() / "config.json", "give the folder of a run"
+    require(path.exists(), f"{folder}: has no config.json, so it is not a run; {remedy}")
     config = read_json(path, remedy)
-    if "build" not in config:
-        problem = "not written by a training script, or by one of before 2026-12"
-        raise UserError(f"{folder}: {problem}; train it again")
+    require("build" in config, f"{folder}: the run of an earlier version; train it again")
     return config
 
 
@@ -87,14 +82,14 @@ def read_run(folder, kinds=None, device="cpu", step=None):
     run. Notes on stderr name a run that has not ended, and one that other code made.
     """
     folder, config = Path(folder).expanduser(), read_config(folder)
-    kind = config["kind"]
-    if kinds and kind not in kinds:
-        raise UserError(f"{folder}: a run of kind {kind}; give one of kind {' or '.join(kinds)}")
+    kind, wanted = config["kind"], " or ".join(kinds or ())
+    require(
+        not kinds or kind in kinds, f"{folder}: a run of kind {kind}; give one of kind {wanted}"
+    )
     weights = folder / ("best.pt" if step is None else f"step-{step}.pt")
-    if not weights.exists():
-        kept = ", ".join(sorted(path.stem for path in folder.glob("step-*.pt"))) or "none"
-        remedy = "finish the run with --resume" if step is None else f"it kept {kept} (see --keep)"
-        raise UserError(f"{folder}: no {weights.name}; {remedy}")
+    kept = ", ".join(sorted(path.stem for path in folder.glob("step-*.pt"))) or "none"
+    remedy = "finish the run with --resume" if step is None else f"it kept {kept} (see --keep)"
+    require(weights.exists(), f"{folder}: no {weights.name}; {remedy}")
     script = importlib.import_module(config["script"])
     differs = config["code"] != code_hash(ROOT / script.__file__)
     made = f"{folder} was made at {config['revision']}; the code differs"

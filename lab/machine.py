@@ -21,8 +21,8 @@ ROOT = Path(__file__).resolve().parents[1]
 def set_up_device(device="auto", threads=0, seed=0, n_embd=0):
     """Seed the random numbers, choose the number of threads, and return the torch device.
 
-    device: auto, cpu, cuda or mps. threads 0: 1 for models up to 128 wide, which gain little from
-    more, else this process's share of the cores. Raises UserError if the device is missing.
+    threads 0: 1 for models up to 128 wide, which gain little from more, else this process's share
+    of the cores. Raises UserError if the device is missing.
     """
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -82,11 +82,11 @@ def peak_memory(device):
 def git_revision():
     """Return the commit of the code, with a + if files changed; "" outside a checkout."""
     command = f"git -c safe.directory={ROOT.as_posix()} describe --always --dirty=+ --exclude=*"
-    try:
-        run = subprocess.run(command.split(), cwd=ROOT, capture_output=True, text=True)
-    except OSError:  # no git
-        return ""
-    return run.stdout.strip()
+    with contextlib.suppress(OSError):  # no git
+        return subprocess.run(
+            command.split(), cwd=ROOT, capture_output=True, text=True
+        ).stdout.strip()
+    return ""
 
 
 def module_of(script):

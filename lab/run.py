@@ -31,11 +31,10 @@ LOOK_EVERY = 100  # steps between checks of the losses on a GPU, since each chec
 class Run:
     """A run folder being written.
 
-    script: the path of the training script. kind: what `lab.load` can do with the run. data_hash:
-    tells whether the data is the same on --resume. build: keyword arguments of the script's
-    `build`, which makes the model. name: start of the folder's name. described: further entries of
-    config.json. Raises UserError if the folder holds something that would be lost, and if --resume
-    finds another run than the flags describe.
+    script: path of the training script. kind: what `lab.inside` can do with the run. data_hash:
+    --resume needs the same data. build: arguments of the script's `build`, which makes the model.
+    name: start of the folder's name. described: further entries of config.json. Raises UserError if
+    something would be lost, and if --resume finds another run than the flags describe.
     """
 
     def __init__(
@@ -48,7 +47,7 @@ class Run:
         parts += [split] if split != "full" else []
         self.folder = Path(flags.out or f"out/{'-'.join(parts)}").expanduser()
         self.started, self.earlier = time.perf_counter(), [0.0, 0.0]  # seconds before a resume
-        self.first_step, self.tokens, self.best, self.saved = 0, 0, None, None
+        self.first_step, self.tokens, self.best = 0, 0, None
         self.lines, self.recent, self.unchecked = [], [], []  # of metrics.jsonl; of losses
         self.asked, self.bar = 0, None  # the signal that asks to stop; the progress bar
         described = {
@@ -88,14 +87,13 @@ class Run:
         path = folder / "config.json"
         is_run = path.exists() and "kind" in read_json(path)
         begun = any((folder / name).exists() for name in ("checkpoint.pt", "result.json"))
-        problem = f"--out {folder}: is not empty and holds no run; choose another"
-        require(is_run or not found, problem)
+        require(is_run or not found, f"--out {folder}: is not empty and no run; choose another")
         remedy = "continue it with --resume, replace it with --overwrite, or choose another folder"
         require(flags.overwrite or not begun, f"--out {folder}: already holds a run; {remedy}")
         for name in ("init_from", "encoder"):
-            source = getattr(flags, name, "")
-            same = source and Path(source).expanduser().resolve() == folder.resolve()
-            require(not same, f"--out {folder}: is the run that {spelled(name)} reads")
+            source = Path(getattr(flags, name, "") or "/").expanduser().resolve()
+            same = f"--out {folder}: is the run that {spelled(name)} reads"
+            require(source != folder.resolve(), same)
         for path in found:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         write_text(folder / "tokenizer.json", tokenizer.to_str(pretty=True))
@@ -129,7 +127,7 @@ class Run:
             torch.set_rng_state(state["rng"])
             if self.device.type == "cuda":
                 torch.cuda.set_rng_state(state["cuda_rng"], self.device)
-            self.first_step = self.saved = state["step"]
+            self.first_step = state["step"]
             self.earlier, self.tokens, self.best = state["seconds"], state["tokens"], state["best"]
             self.recent = [torch.tensor(loss, device=self.device) for loss in state["losses"]]
             self.lines = state["lines"]
@@ -186,12 +184,11 @@ class Run:
         self.tokens += tokens
         if loss.device.type == "cpu" or len(self.unchecked) == LOOK_EVERY:
             self.check_losses()
-        if self.bar is None and dist.rank() == 0:
-            self.bar = tqdm(total=total, initial=step, disable=None, leave=False, file=sys.stderr)
-        if self.bar is not None and not self.bar.disable:
-            if loss.device.type == "cpu" or not step % LOOK_EVERY:
-                self.bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
-            self.bar.update()
+        if self.bar is None:  # shown on a terminal alone
+            self.bar = tqdm(total=total, initial=step, disable=dist.rank() > 0 or None, leave=False)
+        if loss.device.type == "cpu" or not step % LOOK_EVERY:
+            self.bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
+        self.bar.update()
 
     def check_losses(self):
         """Raise UserError naming the first loss that is NaN or infinite since the last check."""
@@ -201,9 +198,9 @@ class Run:
             require(math.isfinite(loss), self.diverged(f"the loss is {loss} at step {step + 1}"))
 
     def diverged(self, problem):
-        """Return the message that training diverged, with the last good checkpoint."""
-        kept = "no checkpoint was written" if self.saved is None else "earlier checkpoints are kept"
-        return f"--lr {self.flags.lr:g}: training diverged, {problem}; {kept}; use a smaller --lr"
+        """Return the message that training diverged."""
+        kept = "earlier checkpoints are kept; use a smaller --lr"
+        return f"--lr {self.flags.lr:g}: training diverged, {problem}; {kept}"
 
     def ask_to_stop(self, number, frame):
         """Note a signal. The second one ends the script at once."""
@@ -231,22 +228,14 @@ class Run:
         """Write all that exact resuming needs to checkpoint.pt; the one before is previous.pt.
         Data order and masks follow from seed and step."""
         self.check_losses()
-        if dist.rank() == 0 and (self.folder / "checkpoint.pt").exists() and self.saved is not None:
+        if dist.rank() == 0 and (self.folder / "checkpoint.pt").exists():
             (self.folder / "checkpoint.pt").replace(self.folder / "previous.pt")
-        self.save_weights(
-            "checkpoint.pt",
-            model,
-            optimizer=optimizer.state_dict(),
-            step=step,
-            rng=torch.get_rng_state(),
-            cuda_rng=torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None,
-            seconds=self.seconds(),
-            tokens=self.tokens,
-            best=self.best,
-            losses=torch.stack(self.recent).tolist() if self.recent else [],
-            lines=self.lines,
-        )
-        self.saved = step
+        state = dict(step=step, optimizer=optimizer.state_dict(), rng=torch.get_rng_state())
+        if self.device.type == "cuda":
+            state["cuda_rng"] = torch.cuda.get_rng_state(self.device)
+        state |= dict(seconds=self.seconds(), tokens=self.tokens, best=self.best, lines=self.lines)
+        state["losses"] = torch.stack(self.recent).tolist() if self.recent else []
+        self.save_weights("checkpoint.pt", model, **state)
 
     def save_weights(self, name, model, **more):
         """Write a file of weights. Raises UserError before it is written if some are not finite."""

@@ -8,9 +8,9 @@ from nets.roberta import load_roberta
 
 
 def open_encoder(flags, kinds, head=True):
-    """Return what to start from as a LoadedRun: the run of --init-from or --encoder, which must be
-    one model of one of the kinds, or the RoBERTa of --init; None without these flags. head:
-    whether RoBERTa's head is needed. Raises UserError for flags that contradict it."""
+    """Return what to start from as a LoadedRun: the run of --init-from or --encoder, a model of one
+    of the kinds, or the RoBERTa of --init (head: whether with its head); None without these flags.
+    Raises UserError for flags that contradict it."""
     flag = "encoder" if hasattr(flags, "encoder") else "init_from"
     source, causal = lab.load.open_source(flags, flag, kinds), getattr(flags, "causal", False)
     if flags.init:

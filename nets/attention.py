@@ -17,12 +17,7 @@ from torch.utils._triton import has_triton
 from data.batching import is_gpu
 
 LONG = 256  # tokens: below, all kernels are equally fast
-CUDNN_FIRST = [
-    SDPBackend.CUDNN_ATTENTION,
-    SDPBackend.FLASH_ATTENTION,
-    SDPBackend.EFFICIENT_ATTENTION,
-    SDPBackend.MATH,
-]
+KERNELS = "CUDNN_ATTENTION FLASH_ATTENTION EFFICIENT_ATTENTION MATH".split()  # the fastest first
 
 
 def attend(q, k, v, bias=None, dropout=0.0):
@@ -63,10 +58,10 @@ class Attention(nn.Module):
     ):
         """x (B, T, C) -> the output (B, T, C), and the weights (B, H, T, S) or None.
 
-        where: the encoding and the positions i, j of queries and keys. bias (1 or B, 1 or H, T, S):
-        what all blocks add to their scores; without one, a causal layer hides the future. memory
-        (B, S, C): what keys and values come from, else x. past: a dictionary of the keys and values
-        read before, which is extended. kernel: replaces bias (see `choose_flex`).
+        where: the encoding, and the positions i, j of queries and keys. bias (1 or B, 1 or H, T,
+        S): that of all blocks (`shared_bias`). memory (B, S, C): what keys and values come from,
+        else x. past: a dictionary of the keys and values read before, which is extended. kernel:
+        replaces the bias (`choose_flex`).
         """
         q, k, v = self.heads(x, memory)
         if past is not None:
@@ -97,7 +92,7 @@ def fused(q, k, v, bias, dropout, causal):
     if bias is None and is_gpu(device) and T >= LONG and not dropout:
         # cuDNN's kernel is faster than FlashAttention 2 on an H100. It returns NaN for some biases
         # (pytorch#196678) and rounds dropout (pytorch#174245).
-        with sdpa_kernel(CUDNN_FIRST, set_priority=True):
+        with sdpa_kernel([getattr(SDPBackend, name) for name in KERNELS], set_priority=True):
             return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
     if bias is not None and causal and device.type == "cpu" and T > LONG and not dropout:
         # The kernel would compute all scores, even hidden ones. Slices of rows skip most of them.

@@ -85,10 +85,8 @@ def pool_tokens(h, mask, how):
 
 @torch.no_grad()
 def compute_logits(model, rows, device, features=None):
-    """Return the logits (N, n_class) of `data.labelled.Rows` on the CPU, in order.
-
-    features (N, n_component or n_features): their projected features, if they are known.
-    """
+    """Return the logits (N, n_class) of `data.labelled.Rows` on the CPU, in order. features (N,
+    n_component or n_features): their projected features, if they are known."""
     model.eval()
     logits = over_rows(model, rows, device) if features is None else model.head(features)
     model.train()

@@ -13,10 +13,8 @@ from model import Decoder, LanguageModel
 
 
 class GenerativeClassifier(nn.Module):
-    """log p(text | class) for each class: the sum over the words and [EOS], no prior.
-
-    Several members, each with a model per class, are averaged in log-likelihood.
-    """
+    """log p(text | class) for each class: the sum over the words and [EOS], no prior. Members, each
+    with a decoder per class, are averaged in log-likelihood."""
 
     layers = "none"  # no states are pooled: there is no answer by layer to look at
 

@@ -14,11 +14,11 @@ from data.batching import is_gpu
 
 
 def linear_cross_entropy(x, weight, bias, targets, smoothing=0.0):
-    """Return the (N,) cross-entropies of logits = x weight^T + bias with the targets.
+    """Return the (N,) cross-entropies of logits = x weight^T + bias with the targets, without
+    gradients: autograd would store the probabilities of all chunks.
 
     x (N, C), weight (V, C), bias (V,) or None, targets (N,) without ignored rows.
     smoothing: share of each target spread over all words (Szegedy et al. 2016, section 7).
-    For evaluation only: with gradients, autograd would store the probabilities of all chunks.
     """
     losses, n, V = [], rows_at_a_time(x, weight), len(weight)
     weight, bias = pad_words(cast(weight, x), bias)
@@ -61,12 +61,9 @@ class LinearCrossEntropySum(torch.autograd.Function):
         return *scaled, None, None
 
 
-# A chunk has logits (n, V), or with padded words more columns of -inf, whose gradient is ignored.
-# Its softmax needs more bits than bfloat16.
-
-
 def chunk_losses(logits, targets, smoothing, V):
-    """Return the (n,) cross-entropies of the logits with the targets (n,)."""
+    """Return the (n,) cross-entropies of logits (n, V), or with padded words more columns of -inf.
+    A softmax needs more bits than bfloat16."""
     logits = logits[:, :V] if smoothing else logits  # with -inf, their mean would be infinite
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return F.cross_entropy(logits, targets, reduction="none", label_smoothing=smoothing)

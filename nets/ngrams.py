@@ -26,8 +26,8 @@ class KneserNey:
         rest(h) = sum_v D(c(h v)) / sum_v c(h v), which makes p_k sum to 1
         h' = h without its first token,    p_0(w) = 1 / V
 
-    h are the k - 1 tokens before w, or [BOS]. c counts occurrences of the longest n-grams; of others
-    the different tokens seen before h w: "Francisco" is frequent, but follows only "San".
+    h are the k - 1 tokens before w, or [BOS]. c counts occurrences of the longest n-grams; of other
+    ones the different tokens seen before h w: "Francisco" is frequent, but follows only "San".
     """
 
     def __init__(self, ids, vocab_size, order=5):

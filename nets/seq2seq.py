@@ -54,8 +54,9 @@ class ThreadReader(nn.Module):
     """Reads a comment with masked words together with its ancestors, the comments it answers.
 
     The encoder reads each ancestor once; its states are averaged into one vector. Every block of
-    the second encoder, called decoder, attends to these vectors. Ancestors come nearest first. ancestor_positions: "learned" or "sinusoidal" adds a vector for
-    the distance (parent, grandparent, ...), up to n_ancestors; "none" leaves them unordered.
+    the second encoder, called decoder, attends to these vectors. They come nearest first.
+    ancestor_positions: "learned" or "sinusoidal" adds a vector for the distance (parent, then
+    grandparent, ...), up to n_ancestors; "none" leaves them unordered.
     """
 
     def __init__(self, config, n_ancestors, ancestor_positions="learned"):

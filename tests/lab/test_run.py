@@ -97,7 +97,7 @@ def test_a_folder_that_holds_a_run_is_replaced_only_with_overwrite(copied, corpu
 
 def test_a_folder_of_other_files_is_never_emptied(corpus, tmp_path):
     (tmp_path / "thesis.doc").write_text("two years of work")
-    fails(train(corpus, tmp_path, overwrite=True), "holds no run")
+    fails(train(corpus, tmp_path, overwrite=True), "is not empty and no run")
     assert (tmp_path / "thesis.doc").exists()
 
 

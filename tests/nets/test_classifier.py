@@ -46,11 +46,6 @@ def test_pooling_leaves_padding_out(how):
     torch.testing.assert_close(pool_tokens(h, mask, how), expected)
 
 
-def test_an_unknown_pooling_is_refused():
-    with pytest.raises(ValueError, match="'middle'"):  # not taken for "last"
-        pool_tokens(torch.ones(1, 2, 4), torch.ones(1, 2, dtype=torch.bool), "middle")
-
-
 def test_features_of_all_layers_pool_embedding_to_output():
     model = Classifier(body(), 3, pool="mean+first", layers="all").eval()
     idx = torch.randint(5, 30, (2, 5))

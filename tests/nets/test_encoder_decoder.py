@@ -20,13 +20,6 @@ def tiny(pos="nope", **more):
     return model
 
 
-def batch():
-    """Return a target (3, 7) and a source (3, 9) with masks; no row has equal lengths."""
-    idx, source = torch.randint(5, 30, (3, 7)), torch.randint(5, 30, (3, 9))
-    mask = torch.arange(7) < torch.tensor([[7], [4], [5]])
-    return idx, mask, source, torch.arange(9) < torch.tensor([[6], [9], [3]])
-
-
 # The parts of torch's own layers: their names there and here
 LAYER = {
     "self_attn.in_proj_": "attention.qkv.",
@@ -77,7 +70,9 @@ def test_it_is_torchs_transformer_forward_and_backward(norm_first, pos, activati
     body = tiny(pos, norm_first=norm_first, activation=activation).body
     twin = copy.deepcopy(body)  # embeds for torch's
     theirs, pairs = torchs_transformer(body)
-    idx, mask, source, source_mask = batch()
+    idx, source = torch.randint(5, 30, (3, 7)), torch.randint(5, 30, (3, 9))
+    mask = torch.arange(7) < torch.tensor([[7], [4], [5]])
+    source_mask = torch.arange(9) < torch.tensor([[6], [9], [3]])
     expected = theirs(
         twin.encoder(source, need_states=True)[1][0],
         twin.decoder(idx, need_states=True)[1][0],

@@ -16,7 +16,7 @@ from tokenizers.models import BPE
 from beyond import export
 from data.batching import pad, sentences
 from data.files import UserError, write_json
-from data.tokenizer import BOS, EOS, MASK, SPECIAL, train_tokenizer
+from data.tokenizer import train_tokenizer
 from lab.load import read_metrics, read_result, read_run
 from model import Config, Encoder, LanguageModel
 from nets.roberta import OURS, load_roberta
@@ -103,18 +103,6 @@ def test_logits_are_those_of_transformers(config, tmp_path):
     assert tokenizer.get_vocab_size() == model.body.config.vocab_size == V
     assert model.body.config.block_size == there.config.max_position_embeddings - 2
     compare_models(model, tokenizer, there, tmp_path)
-
-
-def test_special_tokens_get_our_ids_and_others_keep_their_order(tmp_path):
-    write_folder(tmp_path)
-    _, tokenizer = load_roberta(tmp_path)
-    there = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
-    words = sorted(there.get_vocab().keys() - OURS.keys(), key=there.token_to_id)
-    names = [tokenizer.id_to_token(i) for i in range(tokenizer.get_vocab_size())]
-    assert names == [*SPECIAL, *words]
-    assert MASK in tokenizer.encode("hope and [MASK] matter", add_special_tokens=False).ids
-    hope = tokenizer.encode("hope", add_special_tokens=False).ids
-    assert read_here(tokenizer, ["hope"])[0][0].tolist() == [BOS, *hope, EOS]
 
 
 def test_a_folder_without_an_lm_head_has_a_body(tmp_path):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from data.batching import pad
-from model import POSITIONS, Config, Encoder, LanguageModel, sinusoids
+from model import POSITIONS, Config, LanguageModel, sinusoids
 from nets.seq2seq import ThreadReader
 
 SIZES = dict(vocab_size=40, block_size=9, n_layer=2, n_embd=16, n_ffn=20, init_std=0.4)
@@ -36,11 +36,8 @@ def test_a_batch_gives_the_states_of_its_comments_one_by_one(pos, ancestor_posit
     body, sequences = make(pos, ancestor_positions).body, texts()
     inputs = read(sequences)
     found = body(**inputs)
-    table = torch.zeros(3, 16)
-    if ancestor_positions == "learned":
-        table = body.distances.weight
-    if ancestor_positions == "sinusoidal":
-        table = sinusoids(torch.arange(3), 16)
+    tables = dict(none=torch.zeros(3, 16), sinusoidal=sinusoids(torch.arange(3), 16))
+    table = tables[ancestor_positions] if ancestor_positions in tables else body.distances.weight
     for row, (comment, chain) in enumerate(CHAINS.items()):
         # one text at a time, without padding
         vectors = torch.stack([body.encoder(sequences[a][None])[0].mean(0) for a in chain])
@@ -56,13 +53,3 @@ def test_both_halves_share_embeddings_and_every_part_learns():
     assert model.body.encoder.embedding is model.body.decoder.embedding is model.head.words
     model.loss(targets=inputs["idx"].masked_fill(~inputs["mask"], -100), **inputs).backward()
     assert all(p.grad is not None and p.grad.any() for p in model.parameters())
-
-
-def test_it_starts_from_a_pretrained_encoder():
-    body, idx = make().body, texts()[1][None]
-    torch.manual_seed(2)
-    encoder = LanguageModel(Encoder(Config(**SIZES))).eval().body
-    body.start_from(encoder)
-    torch.testing.assert_close(body.encoder(idx), encoder(idx))
-    torch.testing.assert_close(body(idx), encoder(idx))
-    assert body.decoder.blocks[0].cross_attention.qkv.weight.std() > 0.1

@@ -55,13 +55,3 @@ def test_the_padding_of_a_pair_is_invisible(pos):
     for row, pair in enumerate(zip(firsts, seconds)):
         idx, _, where = join(*([side] for side in pair))
         torch.testing.assert_close(h[row, mask[row]], model(idx, **where)[0], atol=1e-5, rtol=1e-4)
-
-
-def test_padding_far_from_every_word_is_invisible():
-    # With this window it sees no word. If it did not see itself, its weights would be NaN.
-    model, (a, b) = bilingual("nope", window=2), sequences(3, 3)
-    idx, mask, where = join([a, sequences(9)[0]], [b, sequences(1)[0]])
-    where["at"][0, 6:] = 8
-    alone, _, own = join([a], [b])
-    h, _ = model(idx, mask, need_weights=True, **where)
-    torch.testing.assert_close(h[0, :6], model(alone, **own)[0])
