@@ -5,6 +5,7 @@
 Text, tokens and test sets are those of train_lm.py and train_classifier.py.
 """
 
+import lab  # noqa: F401, names a missing package  # isort: skip
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,7 +92,8 @@ def measure_classifier(corpus, seen, note, flags, folder):
         Predictions(corpus.test_rows, corpus.classes, torch.from_numpy(scores), torch.tensor(seen))
         for scores in map(model.scores, (test, [[]] * len(test)))  # no words: shares of classes
     )
-    result = {"smoothing": smoothing} | answers.scores() | answers.accuracies()
+    result = {"smoothing": smoothing, "rows/test": len(test)} | answers.scores()
+    result |= answers.accuracies()
     result |= {f"{name}@majority": share for name, share in majority.accuracies().items()}
     result |= {f"floor/{name}": best for name, best in corpus.floor.items() if name in result}
     print(*([note] if note else []), *answers.describe(), sep="\n")

@@ -2,10 +2,9 @@
 
     python bench.py --sizes base --lengths 128 512 2048  # `make bench` installs transformers too
 
-Each model trains in turns with poslab's learned positions on the same batches, so that other work
-on the machine slows both: "x ours" is the median ratio of two turns; on a GPU in bfloat16, else of
-CPU time on one thread. Memory: the peak while a model is built and trained for two steps. On a CPU,
-this needs Linux.
+Each model trains in turns with poslab's learned positions on the same batches: "x ours" is the
+median ratio of two turns; on a GPU in bfloat16, else of CPU time on one thread. Memory: the peak
+while a model is built and trained for two steps; on a CPU, this needs Linux.
 """
 
 import ctypes
@@ -111,8 +110,7 @@ def make_batches(size, task):
 
 
 def poslab(size, task, pos="learned"):
-    """Return an encoder of RoBERTa's shape (post-norm, its head), or a decoder of GPT-2's, and a
-    function from ids and targets to its loss; so do the others."""
+    """Return a model of RoBERTa's or GPT-2's shape, and a function from ids and targets to loss."""
     shape = size._asdict() | dict(pos=pos, init_std=0.02)
     shape |= dict(head="roberta", norm_first=False) if task == "masked" else {}
     del shape["batch_size"]
@@ -140,7 +138,7 @@ def hugging_face(size, task):
     """transformers' RoBERTa or GPT-2 without dropout. Both compute the logits of all tokens."""
     shape = dict(num_hidden_layers=size.n_layer, num_attention_heads=size.n_head)
     shape |= dict(vocab_size=size.vocab_size, hidden_size=size.n_embd)
-    shape |= dict(max_position_embeddings=size.block_size + 2)  # RoBERTa counts from 2
+    shape["max_position_embeddings"] = size.block_size + 2  # RoBERTa counts from 2
     if task == "causal":
         shape |= dict(n_inner=size.n_ffn, activation_function=size.activation)
         off = dict(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=3, eos_token_id=4)

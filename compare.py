@@ -6,6 +6,7 @@ Runs that differ only in the seed are one row. --out gets compare.md, .tex, .png
 table of longer blocks (train-short-test-long) for runs with --eval-block.
 """
 
+import lab  # noqa: F401, names a missing package  # isort: skip
 import re
 from dataclasses import dataclass
 from itertools import combinations, product
@@ -32,8 +33,8 @@ PERCENT = "accuracy", "macro_f1", "exact"
 CAPTION = """Mean ± sample standard deviation over seeds. The best of a column is bold, even if it
 may be chance. Perplexities of different vocabularies are not comparable. Classifiers: valid is the
 best epoch of the search, the rest the final model; seen rows are also in the training files."""
-TESTS = """p is not corrected for the number of pairs. Perplexities: paired t-test over seeds of the
-mean log of all test sets. Classifiers: McNemar's test on rows that one of the two has right."""
+TESTS = """p is not corrected for the number of pairs. Perplexities: paired t-test over seeds of
+the mean log. Classifiers: McNemar's exact test on the rows that only one of the two gets right."""
 
 
 @dataclass

@@ -211,10 +211,8 @@ class Block(nn.Module):
 
     def forward(self, x, cross=None, picked=None, **args):
         """x (B, T, C) -> (B, T, C) and the attention weights; with cross, those of both attentions.
-
         args, cross: arguments of the self- and the cross-attention. picked (N,): indices into the
-        B * T tokens; the feed-forward layer reads only these, and the result is (N, C).
-        """
+        B * T tokens, the only ones that the feed-forward layer reads, -> (N, C)."""
         pre = self.norm_first  # normalise the input of each sublayer, or the sum after it
         a, weights = self.attention(self.norm1(x) if pre else x, **args)
         x = x + self.dropout(a) if pre else self.norm1(x + self.dropout(a))
@@ -355,9 +353,7 @@ class LanguageModel(nn.Module):
 
     def losses(self, idx, targets, mask=None, smoothing=0.0, compute=linear_cross_entropy, **more):
         """Return the (N,) cross-entropies in nats of the N targets (B, T) that are not negative.
-
-        smoothing: share of each target spread over all words (Szegedy et al. 2016, section 7).
-        """
+        smoothing: share of each target spread over all words (Szegedy et al. 2016, section 7)."""
         targets = targets.view_as(idx).flatten()
         picked = (targets >= 0).nonzero().squeeze(1)  # (N,), on the CPU: no GPU sync
         targets, picked = send(targets[picked], idx.device), send(picked, idx.device)

@@ -10,6 +10,7 @@ from a .tsv or .csv, and writes all answers into the run's answers.tsv. For a ru
 the texts are one thread: the post, its replies, and last the comment to fill.
 """
 
+import lab  # noqa: F401, names a missing package  # isort: skip
 import re
 import sys
 from dataclasses import dataclass, field

@@ -16,15 +16,8 @@ from typing import ClassVar
 import torch
 from torch.nn.utils import clip_grad_norm_
 
-from data.batching import (
-    consecutive_blocks,
-    count_tokens,
-    generator,
-    noise_tokens,
-    random_blocks,
-    send,
-    share_unknown,
-)
+from data import batching
+from data.batching import generator, send, share_unknown
 from data.text import read_text
 from data.tokenizer import BOS
 from lab import dist
@@ -84,7 +77,7 @@ def evaluate(model, ids, block_size, device, flags):
     """
     model.eval()
     stride = min(flags.eval_stride, block_size)
-    inputs, targets = consecutive_blocks(ids, block_size, stride, flags.anchor)  # (n, T)
+    inputs, targets = batching.consecutive_blocks(ids, block_size, stride, flags.anchor)  # (n, T)
     losses = [torch.zeros(())]  # so that a process without batches has a sum
     for x, y in dist.my_share(list(zip(inputs.split(64), targets.split(64)))):
         with autocast(flags.dtype, device):
@@ -109,7 +102,7 @@ def train(flags):
     ids, vocab_size = text.streams["train"], text.tokenizer.get_vocab_size()
     problem = f"--block-size {flags.block_size}: the training text has only {len(ids) - 1} tokens"
     require(len(ids) > flags.block_size, f"{problem}; use a smaller block")
-    counts = count_tokens(ids, vocab_size, flags.swap_words, flags.rare_unknown)
+    counts = batching.count_tokens(ids, vocab_size, flags.swap_words, flags.rare_unknown)
     most = {name: flags.eval_test or len(stream) for name, stream in text.streams.items()}
     most["train"] = flags.eval_train
     streams = {name: stream[: most[name] + 1] for name, stream in text.streams.items()}
@@ -154,9 +147,9 @@ def train(flags):
         run.exit_if_stopped(model, optimizer, step)  # Ctrl-C: saves a checkpoint first
 
         gen = generator(flags.seed, step)  # the batch depends on seed and step alone
-        x, y = random_blocks(ids, flags.block_size, n_rows, gen)  # (n_rows, T)
+        x, y = batching.random_blocks(ids, flags.block_size, n_rows, gen)  # (n_rows, T)
         noise = flags.drop_words, flags.swap_words, flags.rare_unknown
-        x, y = noise_tokens(x, y, counts, gen, *noise)
+        x, y = batching.noise_tokens(x, y, counts, gen, *noise)
         every = 1 if flags.anchor else flags.batch_size  # without --anchor, one block per member
         x[::every, 0] = BOS  # so that the model learns how a prompt begins
         for group in optimizer.param_groups:

@@ -1,9 +1,7 @@
 """The ten exercises, and what the check calls each function with.
 
-exercises/ has a file for each: what students get, with a solution. Cases are drawn from a
-torch.Generator, each the arguments of one call. Where results are random, a measure (ask, *case) ->
-{name: tensor} returns what is fixed, for example "the share of ..."; ask(*args, shapes=...) calls
-the function and checks the shapes of what it returns.
+A case is the arguments of one call. Where results are random, a measure (ask, *case) -> {name:
+tensor} returns what is fixed; ask(*args, shapes=...) calls the function and checks its shapes.
 """
 
 import importlib
@@ -11,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from course.exercises.ex03_heads import split_heads
 from data.files import UserError
 from data.tokenizer import MASK, SPECIAL
 
@@ -84,11 +83,6 @@ def split_cases(gen):
         yield *draw(gen, (B, T, H * D)), H
 
 
-def join_cases(gen):
-    for x, n_head in split_cases(gen):
-        yield (x.unflatten(2, (n_head, -1)).transpose(1, 2),)
-
-
 def block_cases(gen):
     for B, T, C in ((5, 8, 6), (3, 4, 7)):
         x, weights, keep = draw(gen, (B, T, C), (4, C, C), (C,))
@@ -157,8 +151,7 @@ def classify_cases(gen):
 
 
 def measure_classify(ask, *args):
-    """In evaluation call twice, and compare the logits if they agree. In training the hidden
-    channels are 2, and each logit is one of them plus 1: measure what dropout does to them."""
+    """In training, each logit is a hidden channel, which is 2 before dropout, plus 1."""
     logits, again = (ask(*args, shapes=[(len(args[0]), len(args[4]))])["logits"] for _ in "12")
     if args[-1]:
         hidden = (logits - 1) / 2
@@ -167,8 +160,10 @@ def measure_classify(ask, *args):
             "in training, the mean of hidden channels after / before": hidden.mean(),
             "in training, their mean square after / before": hidden.square().mean(),
         }
-    random = {"whether two calls in evaluation differ": (logits != again).any()}
-    return random if (logits != again).any() else random | {"logits": logits}
+    differ = (logits != again).any()
+    return {"whether two calls in evaluation differ": differ} | (
+        {} if differ else {"logits": logits}
+    )
 
 
 def clap_cases(gen):
@@ -187,14 +182,11 @@ CHECKS = {  # function: names of what it returns, its cases (the first two witho
     "pad": ("idx mask", pad_cases),
     "attend": ("output weights", attend_cases, measure_dropout),
     "split_heads": ("output", split_cases),
-    "join_heads": ("output", join_cases),
+    "join_heads": ("output", lambda gen: [(split_heads(*case),) for case in split_cases(gen)]),
     "sinusoids": ("table", lambda gen: [(5, 8), (20, 6), (3, 2)]),
     "slopes": ("slopes", lambda gen: [(n,) for n in (8, 2, 1, 6, 12)]),
     "causal_bias": ("bias", lambda gen: [(2, 5), (4, 7), (8, 4)]),
-    "encoder_bias": (
-        "bias",
-        lambda gen: [(2, 5, False), (4, 6, True), (8, 4, False), (2, 7, True)],
-    ),
+    "encoder_bias": ("bias", lambda gen: zip((2, 4, 8, 2), (5, 6, 4, 7), (False, True) * 2)),
     "block": ("output", block_cases),
     "next_words": ("inputs targets", next_cases),
     "loss": ("loss", loss_cases),

@@ -1,9 +1,7 @@
-"""Judge students' functions: right, a known mistake, or the first number that differs.
-
-`judge` does so in a process of its own, which their code can crash or keep busy for ever.
-"""
+"""Judge students' functions: right, a known mistake, or the first number that differs."""
 
 import faulthandler
+import functools
 import inspect
 import json
 import os
@@ -33,30 +31,26 @@ class Verdict(NamedTuple):
 
 
 def judge(files, seed=0, seconds=20, folder=None):
-    """Return {exercise: {function: Verdict}} of the files, {exercise: path}.
-
-    seconds: for each function; after a crash another process goes on. folder: where it works.
-    """
-    left = [(name, function) for name in files for function in solutions(name)]
-    files, found = {name: str(path) for name, path in files.items()}, {name: {} for name in files}
+    """Return {exercise: {function: Verdict}} of files {exercise: path}, judged in a new process."""
+    tasks = [(name, function) for name in files for function in solutions(name)]
+    files, verdicts = {name: str(path) for name, path in files.items()}, []
     paths = f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     how = dict(cwd=folder, env=os.environ | {"PYTHONPATH": paths}, stdin=subprocess.DEVNULL)
-    while left:
+    while left := tasks[len(verdicts) :]:
         job = [sys.executable, "-m", "course.judge", json.dumps([files, left, seed, seconds])]
         done = subprocess.run(job, capture_output=True, text=True, **how)
         if not done.stdout:
             raise RuntimeError(f"the check does not work here:\n{done.stderr}")
-        for line in done.stdout.splitlines()[1:]:
-            name, function = left.pop(0)
-            found[name][function] = Verdict(*json.loads(line))
-        if left:  # the process ended during the first of them
-            name, function = left.pop(0)
-            place = re.search(rf'File "{re.escape(files[name])}", (line \d+ in \S+)', done.stderr)
+        verdicts += [Verdict(*json.loads(line)) for line in done.stdout.splitlines()[1:]]
+        if len(verdicts) < len(tasks):  # the process ended during the next; another goes on
+            path = re.escape(files[tasks[len(verdicts)][0]])
+            place = re.search(rf'File "{path}", (line \d+ in \S+)', done.stderr)
             said = f"ends Python (exit code {done.returncode}) before its results can be compared"
             if "Timeout (" in done.stderr:
                 said = f"not finished after {seconds} seconds. Does a loop never end?"
-            found[name][function] = Verdict("error", f"{place[1]}: {said}" if place else said)
-    return found
+            verdicts.append(Verdict("error", f"{place[1]}: {said}" if place else said))
+    judged = list(zip(tasks, verdicts))
+    return {name: {f: verdict for (n, f), verdict in judged if n == name} for name in files}
 
 
 def work(files, left, seed, seconds):
@@ -73,12 +67,10 @@ def work(files, left, seed, seconds):
         os.dup2(os.open(os.devnull, os.O_WRONLY), number)
     faulthandler.enable(trace)
     results.write("ready\n")
-    loaded = {}
+    load_once = functools.cache(load)
     for (name, _), task in zip(left, tasks):
         faulthandler.dump_traceback_later(seconds, exit=True, file=trace)
-        if name not in loaded:
-            loaded[name] = load(Path(files[name]))
-        answers, verdict = loaded[name]
+        answers, verdict = load_once(Path(files[name]))
         verdict = verdict or task.judge(answers, files[name])
         faulthandler.cancel_dump_traceback_later()
         results.write(json.dumps(verdict) + "\n")
@@ -100,8 +92,8 @@ class Task:
 
     def __init__(self, right, seed):
         self.name, self.arguments = right.__name__, list(inspect.signature(right).parameters)
-        outputs, make_cases, *measure = CHECKS[self.name]
-        self.outputs, self.measure = outputs.split(), measure
+        outputs, make_cases, *self.measure = CHECKS[self.name]
+        self.outputs = outputs.split()
         self.cases = list(make_cases(torch.Generator().manual_seed(seed)))
         self.expected, _ = self.observe_all(right)
         self.gradients = [self.differentiate(right, case) for case in self.cases[:2]]
@@ -149,16 +141,15 @@ class Task:
         return dict(zip(inputs, grads))
 
     def judge(self, answers, path):
-        """Return the Verdict on this function in the module of a student's file.
-
-        If it fails, its outputs until then come first: a known mistake in them may explain why.
-        """
+        """Return the Verdict on this function in the module of a student's file."""
         function = getattr(answers, self.name, None)
         if not callable(function):
             return Verdict("error", f"{path} has no function {self.name}")
         found, error = self.observe_all(function)
-        if verdict := self.compare(found):
-            return verdict
+        differences = [first_difference(*pair) for pair in zip(found, self.expected)]
+        wrong = [i for i, difference in enumerate(differences) if difference]
+        if wrong:  # before an error, which it may explain
+            return self.name_mistake(found, wrong, *differences[wrong[0]])
         try:
             if error:
                 raise error
@@ -171,31 +162,19 @@ class Task:
             return explain(error, path, self.name)
         return Verdict("done")
 
-    def compare(self, found):
-        """Return the Verdict on what a function gave in the first cases, None if all is right.
-
-        A known mistake must explain the first wrong case, and a second one with the same outputs.
-        The one that explains most cases is named.
-        """
-        differences = [first_difference(*pair) for pair in zip(found, self.expected)]
-        wrong = [i for i, difference in enumerate(differences) if difference]
-        if not wrong:
-            return None
+    def name_mistake(self, found, wrong, sentence, numbers):
+        """Return the Verdict on what a function gave, of which the cases `wrong` are not right."""
         first, explained = wrong[0], {}
         alike = {i for i in wrong if self.expected[i].keys() == self.expected[first].keys()}
-        for said, cases in self.mistakes.items():
-            if len(cases) > first and not first_difference(found[first], cases[first]):
-                pairs = enumerate(zip(found, cases))
-                same = {i for i, pair in pairs if not first_difference(*pair)}
-                if len(same & alike) >= min(2, len(alike)):
-                    explained[said] = len(same)
-        sentence, numbers = differences[first]
+        for said, cases in self.mistakes.items():  # that explain this case, and one more like it
+            same = {i for i, pair in enumerate(zip(found, cases)) if not first_difference(*pair)}
+            if first in same and len(same & alike) >= min(2, len(alike)):
+                explained[said] = len(same)
         said = max(explained, key=explained.get, default=sentence)
         shown = [tuple(x.shape) if torch.is_tensor(x) else x for x in self.cases[first]]
         call = ", ".join(shorten(str(getattr(x, "__name__", x)), 80) for x in shown)
-        detail = f"{self.name}({call})\n{sentence}\n{numbers}"
-        status = "mistake" if explained else "difference"
-        return Verdict(status, f"{self.name}: {said}", detail)
+        status, detail = "mistake" if explained else "difference", f"{sentence}\n{numbers}"
+        return Verdict(status, f"{self.name}: {said}", f"{self.name}({call})\n{detail}")
 
 
 def read_mistakes(right):
@@ -206,8 +185,6 @@ def read_mistakes(right):
     for said, edits in entry.findall(text.partition(f"\n## {name}\n")[2].partition("\n## ")[0]):
         source, found = inspect.getsource(right), {}
         for old, arrow, new in re.findall(r"^  `(.+?)`( =>)?(?: `(.+)`)?$", edits, re.MULTILINE):
-            if arrow and old not in source:
-                raise ValueError(f"mistakes.md, {name}: the solution has no {old}")
             whole = f"def {name}({arguments}):\n    return {old}"
             source = source.replace(old, new) if arrow else whole
         exec(source, dict(right.__globals__), found)  # an expression may call the solution
@@ -246,8 +223,6 @@ def first_difference(found, right):
             values = [f"{t[index].item() + 0.0:.5g}" for t in pair]  # + 0.0: not -0
             said = f"{name}{list(index) or ''} is {values[0]}, expected {values[1]}"
             said += f" ({(~close).sum()} of {close.numel()} numbers differ)" if index else ""
-            if mine[index].isnan():
-                said += ". NaN comes from 0 / 0, 0 * inf or a softmax over nothing but -inf"
             return said, f"expected\n{expected[index[:-2]]}\nyours\n{mine[index[:-2]]}"
     return None
 
@@ -260,9 +235,8 @@ def explain(error, path, name=""):
     frames = [frame for frame in report.stack if frame.filename == str(path)]
     report.stack = traceback.StackSummary.from_list(frames)
     if isinstance(error, NotImplementedError) and frames and not str(error):
-        if frames[-1].name == name:
-            return Verdict("not begun")
-        return Verdict("error", f"{name}: {frames[-1].name} is not begun")
+        verdict = Verdict("error", f"{name}: {frames[-1].name} is not begun")
+        return Verdict("not begun") if frames[-1].name == name else verdict
     line = frames[-1].lineno if frames else getattr(error, "lineno", None)
     said = [name, f"line {line}" if line else "", list(report.format_exception_only())[-1].strip()]
     return Verdict("error", ": ".join(filter(None, said)), "".join(report.format(chain=False)))

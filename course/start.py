@@ -1,9 +1,7 @@
 """Write exercises into a folder, for yourself or to hand out: a small file each, no solutions.
 
-    python -m course.start answers/
-    python -m course.start handout/ --exercises 2,5,7
-
-Files that are there stay as they are.
+python -m course.start answers/
+python -m course.start handout/ --exercises 2,5,7    files that are there stay as they are
 """
 
 import ast

@@ -1,7 +1,6 @@
 """Train with your own functions in place of ours, in a run of train_lm.py or train_mlm.py.
 
-    python -m course.train answers/ --pos alibi --data speeches
-    python -m course.train answers/ train_mlm.py --pos alibi --data speeches
+    python -m course.train answers/ [train_mlm.py] --pos alibi --data speeches
 
 All flags are the script's. Where no function of yours runs, the course's solution does.
 """

@@ -6,11 +6,8 @@ without one, a comment answers the post. Deleted and empty comments are left out
 move up. So are quotes (lines that begin with >), which repeat an ancestor's words.
 
 The toy threads are generated. A text is a frame around one word of each of four kinds: "No orchard,
-no tide without carters and loyalty." With probability TAKEN a reply takes the word of an ancestor:
-of the one at distance d of n with v_d = 2^-d / (2^-1 + ... + 2^-n). Otherwise it draws one of the K
-words of the kind. So who reads the ancestors' words a_1 (the parent's), ..., a_n expects w with
-TAKEN * (sum of v_d over the d with a_d = w) + (1 - TAKEN) / K, and others with 1/K. The frames of
-replies differ in their number of tokens, so their words cost nothing.
+no tide without carters and loyalty." With probability TAKEN a reply takes the word of an ancestor,
+of that at distance d of n with 2^-d / (2^-1 + ... + 2^-n), and else draws one of its kind.
 """
 
 import html

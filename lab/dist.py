@@ -86,11 +86,9 @@ def copy_from_rank_0(model):
 
 
 def micro_batches(labels, accumulate, seed, step, members=1):
-    """Yield this process's `accumulate` parts of a batch: (indices of rows, their labels).
-
-    labels (M * B, T): B rows for each of M members, of which each part has equally many. A process
-    without rows gets one without targets, so that it has gradients to sum.
-    """
+    """Yield this process's `accumulate` parts of a batch: (indices of rows, their labels). labels
+    (M * B, T): B rows for each of M members, of which each part has equally many. A process without
+    rows gets one without targets, so that it has gradients to sum."""
     n = size() * accumulate
     if n == 1:
         yield slice(None), labels

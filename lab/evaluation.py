@@ -17,11 +17,8 @@ ROWS = 4096  # tokens whose logits are in memory at once
 
 @torch.no_grad()
 def measure_masked(model, batches, device, dtype):
-    """Return (nats, hits, count), summed over all tokens to predict.
-
-    batches: of inputs, mask, labels (B, T), and what else the body reads {name: (B, ...)}. dtype:
-    the value of --dtype. Several processes share the batches.
-    """
+    """Return (nats, hits, count), summed over all tokens to predict. Several processes share the
+    batches of inputs, mask, labels (B, T), and what else the body reads {name: (B, ...)}."""
     model.eval()
     sums, count = [torch.zeros(2)], 0  # nats and hits of each batch
     for inputs, mask, labels, more in dist.my_share(batches):

@@ -1,11 +1,5 @@
-"""Flags: one dataclass per script, put together from the groups below.
-
-    @dataclass
-    class Flags(TrainFlags):
-        lr: float = 3e-3  # peak learning rate
-
-tyro makes the command line: a field is a flag, its comment the help.
-"""
+"""Flags: one dataclass per script, put together from the groups below. tyro makes the command line:
+a field is a flag, its comment the help."""
 
 import dataclasses
 import errno
@@ -158,8 +152,7 @@ def model_config(flags, **more):
 
 def parse(flags_class, script, **how):
     """Return the flags on the command line. With --resume the defaults are those of the run, which
-    must be of this script (its path); with --init-from or --encoder its architecture, and what the
-    script's `INHERITED` names."""
+    must be of this script; with --init-from or --encoder its architecture and `INHERITED`."""
     flags = tyro.cli(flags_class, **how)
     names = {field.name for field in dataclasses.fields(flags)}
     source = getattr(flags, "init_from", "") or getattr(flags, "encoder", "")

@@ -13,7 +13,7 @@ from data.batching import device_of
 from data.files import printable, read_json
 from data.tokenizer import load_tokenizer
 from lab.flags import require, spelled
-from lab.machine import ROOT, code_hash
+from lab.machine import code_hash
 from lab.run import load_weights, read_weights
 from model import Config
 
@@ -58,8 +58,7 @@ class LoadedRun:
 
 def open_source(flags, flag, kinds):
     """Return the run of --init-from or --encoder (flag) as a LoadedRun, or None. Raises UserError
-    for flags that ask for another vocabulary, and if it has read the test sentences that --split
-    removes."""
+    if flags ask for another vocabulary, or it has read sentences that --split removes."""
     folder = getattr(flags, flag)
     if not folder:
         return None
@@ -75,12 +74,10 @@ def open_source(flags, flag, kinds):
 
 
 def read_run(folder, kinds=None, device="cpu", step=None):
-    """Load a run: its model in evaluation mode with the best weights, and its tokenizer.
-
-    The training script's `build` makes the model. kinds: which kinds of runs are accepted. step:
-    load the weights of this step, which --keep kept. Raises UserError for a folder that is no such
-    run. Notes on stderr name a run that has not ended, and one that other code made.
-    """
+    """Load a run: its model, which the script's `build` makes, in evaluation mode with the best
+    weights, and its tokenizer. kinds: of runs that are accepted. step: load the weights of this
+    step, which --keep kept. Raises UserError for a folder that is no such run. Notes on stderr name
+    a run that has not ended, and one that other code made."""
     folder, config = Path(folder).expanduser(), read_config(folder)
     kind, wanted = config["kind"], " or ".join(kinds or ())
     require(
@@ -91,7 +88,7 @@ def read_run(folder, kinds=None, device="cpu", step=None):
     remedy = "finish the run with --resume" if step is None else f"it kept {kept} (see --keep)"
     require(weights.exists(), f"{folder}: no {weights.name}; {remedy}")
     script = importlib.import_module(config["script"])
-    differs = config["code"] != code_hash(ROOT / script.__file__)
+    differs = config["code"] != code_hash(script.__file__)
     made = f"{folder} was made at {config['revision']}; the code differs"
     model = script.build(Config(**config["model"]), **config["build"])
     state = read_weights(weights)

@@ -19,11 +19,9 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def set_up_device(device="auto", threads=0, seed=0, n_embd=0):
-    """Seed the random numbers, choose the number of threads, and return the torch device.
-
-    threads 0: 1 for models up to 128 wide, which gain little from more, else this process's share
-    of the cores. Raises UserError if the device is missing.
-    """
+    """Seed the random numbers, choose the number of threads (0: 1 for models up to 128 wide, which
+    gain little from more, else this process's share of the cores), and return the torch device.
+    Raises UserError if it is missing."""
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     gpu = {"cuda": torch.cuda, "mps": torch.backends.mps}.get(device)

@@ -6,11 +6,8 @@ import torch
 
 
 def learning_rate(step, steps, peak, warmup, decay):
-    """Return the learning rate of a step, counted from 0.
-
-    (1) It rises linearly for `warmup` steps, (2) stays at its peak, (3) falls linearly to zero over
-    the last `decay` share of the steps.
-    """
+    """Return the learning rate of a step, counted from 0: it (1) rises linearly for `warmup` steps,
+    (2) stays at its peak, (3) falls linearly to zero over the last `decay` share of the steps."""
     if step < warmup:
         return peak * (step + 1) / warmup
     falling = min(steps - warmup, decay * steps)

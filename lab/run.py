@@ -115,11 +115,8 @@ class Run:
         if then["code"] != now["code"]:
             self.say(f"note: {folder} was made at {then['revision']}; the code differs")
 
-    # ------------------------------------------------------------------------ the training loop
-
     def load_checkpoint(self, model, optimizer):
-        """With --resume, load the newest checkpoint that can be read; then copy the weights of rank
-        0 to all processes."""
+        """With --resume, load the newest checkpoint. Give all processes the weights of rank 0."""
         if self.flags.resume:
             state = dist.from_rank_0(self.read_checkpoint)
             load_weights(model, state["model"], self.folder / "checkpoint.pt")
@@ -174,10 +171,8 @@ class Run:
             self.save_weights("best.pt", model, step=step, **numbers)
 
     def progress(self, step, total, loss, tokens):
-        """Record a finished step: check its loss, and show the progress on a terminal.
-
-        loss: this process's share, a scalar tensor, which a GPU may still be computing.
-        """
+        """Record a finished step: check its loss, and show the progress on a terminal. loss: this
+        process's share, a scalar tensor, which a GPU may still be computing."""
         loss = dist.all_sum(loss.detach())
         self.recent.append(loss)
         self.unchecked.append((step, loss))
@@ -216,8 +211,6 @@ class Run:
             self.say(f"stopped; step {step} is saved; {remedy}", file=sys.stderr)
             raise SystemExit(128 + (self.asked or signal.SIGTERM))
 
-    # ------------------------------------------------------------------------ what is written
-
     def say(self, text, file=None):
         """Print a line, in rank 0 alone, above the progress bar."""
         if dist.rank() == 0:
@@ -225,8 +218,7 @@ class Run:
                 print(printable(text), file=file or sys.stdout, flush=True)
 
     def save(self, model, optimizer, step):
-        """Write all that exact resuming needs to checkpoint.pt; the one before is previous.pt.
-        Data order and masks follow from seed and step."""
+        """Write all that resuming needs to checkpoint.pt. The one before becomes previous.pt."""
         self.check_losses()
         if dist.rank() == 0 and (self.folder / "checkpoint.pt").exists():
             (self.folder / "checkpoint.pt").replace(self.folder / "previous.pt")
@@ -286,7 +278,7 @@ class Run:
         return {n: ([x["step"] for x in f], [x[names[n]] for x in f]) for n, f in found.items()}
 
     def say_end(self, words):
-        """Print the last line: the result in words, the time, and the folder."""
+        """Print the result in words, the time, and the folder."""
         self.say(f"{words}; {self.seconds()[0]:.0f} s, {self.folder}")
 
     def seconds(self):

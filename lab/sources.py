@@ -29,8 +29,7 @@ def open_encoder(flags, kinds, head=True):
 
 
 def adopt(flags, config):
-    """Give the flags the architecture of RoBERTa. Raises UserError for one that asks for another;
-    only dropouts may differ."""
+    """Give the flags the architecture of RoBERTa; only dropouts may differ."""
     for name in sorted(vars(config).keys() & vars(flags).keys() - {"vocab_size"}):
         asked, default, used = (getattr(of, name) for of in (flags, type(flags), config))
         problem = f"{spelled(name)} {asked}: --init {flags.init} has {used}; leave the flag out"

@@ -84,10 +84,8 @@ class Attention(nn.Module):
 
 
 def fused(q, k, v, bias, dropout, causal):
-    """Return softmax(q k^T / sqrt(D) + bias) v as `attend`, without the weights.
-
-    bias (1 or B, 1 or H, T, S) also hides the future of a causal layer; None: the kernel does.
-    """
+    """Return softmax(q k^T / sqrt(D) + bias) v as `attend`, without the weights. bias (1 or B, 1 or
+    H, T, S) also hides the future of a causal layer; None: the kernel does."""
     T, device = q.size(2), q.device
     if bias is None and is_gpu(device) and T >= LONG and not dropout:
         # cuDNN's kernel is faster than FlashAttention 2 on an H100. It returns NaN for some biases

@@ -12,10 +12,8 @@ def members_of(model):
 
 
 class Ensemble(nn.Module):
-    """Language models of one architecture, each trained separately: p(w) = sum_m p_m(w) / M.
-
-    Averaging cancels errors that the members do not share.
-    """
+    """Language models of one architecture, each trained separately: p(w) = sum_m p_m(w) / M. This
+    cancels errors that the members do not share."""
 
     def __init__(self, members):
         super().__init__()
@@ -32,11 +30,8 @@ class Ensemble(nn.Module):
         return torch.stack(logs).logsumexp(0) - math.log(len(self.members))  # (B, T, V)
 
     def loss(self, idx, targets, smoothing=0.0):
-        """Return the summed loss of the targets that are not negative.
-
-        In training, idx (M * B, T) has B rows for each member, and the members' losses are added.
-        In evaluation, it is the loss of the averaged probabilities.
-        """
+        """Return the summed loss of the targets that are not negative. In training, idx (M * B, T)
+        has B rows for each member; in evaluation, it is that of the averaged probabilities."""
         if not self.training:
             return self.losses(idx, targets).sum()
         M = len(self.members)

@@ -32,8 +32,8 @@ class LinearCrossEntropySum(torch.autograd.Function):
     """The sum of `linear_cross_entropy`, for training: apply(x, weight, bias, targets, smoothing).
 
     The gradient of the logits is p - q: p = softmax(logits), q = 1 - smoothing on the right word
-    plus smoothing / V on every word. Each chunk adds its share to the gradients of x, weight and
-    bias. The backward pass multiplies these in place, so it can run only once.
+    plus smoothing / V on every word. The backward pass scales the gradients that the chunks have
+    added up, in place, so it can run only once.
     """
 
     @staticmethod

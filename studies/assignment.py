@@ -4,9 +4,7 @@
 
 Part 1 trains encoder and classifier jointly, part 2 measures the perplexity of a causal decoder,
 part 3 explores ALiBi: against other position encodings, on longer texts, in its three forms for an
-encoder. A frozen pretrained encoder, a decoder per class and the baselines are added for
-comparison. The same command resumes an interrupted assignment. report.html comes last: the
-template report.html.j2 with the tables of this file and the figures of the other scripts.
+encoder. report.html.j2 is the template of the report. The same command resumes an assignment.
 """
 
 import base64
@@ -19,11 +17,10 @@ from typing import Literal
 import jinja2
 
 import data
-from data.files import printable, write_text
+from data.files import write_text
 from lab import tables
 from lab.flags import main
 from lab.load import read_result
-from lab.predictions import read_predictions
 from model import POSITIONS
 from studies.sweep import SweepFlags, options, run_all
 
@@ -81,12 +78,10 @@ def stages(flags, out, corpus, parts):
         trainings.append((f"form-{form}-{seed}", "train_mlm", how + ENCODER))
     lines = [line for part in corpus.tests.values() for line in part] or corpus.texts()
     short = [f"--text={line}" for line in lines if 5 <= len(line.split()) <= 16]
-    figures = []
+    looks, figures = ["--positions", "--html", *short[:1]], []
     for part in parts:
-        if part != "frozen":
-            for run in [f"{part}-{pos}-0" for pos in COMPARED]:
-                words = [out / run, "--positions", "--html", *short[:1]]
-                figures.append((f"maps-{run}", "attention_maps", words))
+        for run in [f"{part}-{pos}-0" for pos in COMPARED if part != "frozen"]:
+            figures.append((f"maps-{run}", "attention_maps", [out / run, *looks]))
         runs = [out / f"{part}-{pos}-{seed}" for pos in COMPARED for seed in seeds]
         figures.append((f"compare-{part}", "compare", [*runs, out / "baselines"]))
     return trainings, frozen, figures
@@ -141,10 +136,6 @@ def collect_tables(flags, out, corpus, parts):
         scores, run = ("precision", "recall", "f1"), "classifier-alibi"
         rows = [row(name, run, [f"{s}/{name}" for s in scores]) for name in corpus.classes]
         found["classes"] = ["class", "precision (%)", "recall (%)", "F1 (%)"], rows
-        answers = read_predictions(out / "classifier-alibi-0")
-        wrong = sorted((a for a in answers if a[1] != a[2]), key=lambda answer: -answer[3])[:5]
-        rows = [[printable(a[0], 150), a[1], a[2], f"{a[3]:.1%}"] for a in wrong]
-        found["errors"] = ["text", "true", "predicted", "probability"], rows
     if "lm" in parts:
         entries = [f"perplexity/{name}" for name in corpus.tests]
         rows = [row(label, f"lm-{pos}", entries) for pos, label in labels.items()]

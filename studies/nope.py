@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Literal
 
 import data
-from data.files import UserError, write_text
-from lab.flags import main
+from data.files import write_text
+from lab.flags import main, require
 from model import POSITIONS
 from studies.sweep import SweepFlags, options, run_all
 
@@ -68,8 +68,7 @@ class Flags(SweepFlags):
 
 def study(flags):
     out, size, corpus = Path(flags.out).expanduser(), SIZES[flags.size], data.load(flags.data)
-    if not (corpus.lines and corpus.tests):
-        raise UserError(f"--data {flags.data}: no running text with a test set; choose another")
+    require(corpus.lines and corpus.tests, f"--data {flags.data}: no running text with a test set")
     depth, T, jobs = size["depths"][1], size["lengths"][0], {}
     bpe = dict(tokenizer="bpe", vocab_size=size["vocab_size"]) if size["vocab_size"] else {}
     shape = dict(n_embd=size["n_embd"], n_head=size["n_head"], n_ffn=4 * size["n_embd"])
@@ -112,7 +111,7 @@ def study(flags):
     looks = [
         ("probe", "studies.probe", [*nope, *anchored, *how, "--order"]),
         ("probe-depth", "studies.probe", [*(run for run in depths if run not in both), *how]),
-        ("probe-kept", "studies.probe", [*both, *how, "--kept", "all"]),
+        ("probe-kept", "studies.probe", [*both, *how, "--kept", size["keep"]]),
         ("compare", "compare", plain + anchored),
         ("compare-depth", "compare", depths),
         ("compare-length", "compare", lengths),

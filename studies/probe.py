@@ -1,14 +1,12 @@
 """Read positions back out of the layers of causal models, and test whether word order matters.
 
     python -m studies.probe out/lm-speeches-nope-0 out/lm-speeches-alibi-0 --order
-    python -m studies.probe out/nope --layers 1,2 --kept all
+    python -m studies.probe out/nope --layers 1,2 --kept 0,100
 
 A small network, the probe, learns to predict a token's position from its frozen state in a layer
 (Haviv et al. 2022, section 5). Its error on test text, the distance from the median of its
-distribution, shows how much of the position the layer holds, beside an untrained model.
-result.json also has the distance from the likeliest position, as in the source, and the
-cross-entropy. --order: the last token of a block is predicted while only the last k tokens before
-it keep their order (their appendix). A model that has not learned order would not notice.
+distribution, shows how much of the position the layer holds. --order: the last token of a block is
+predicted while only the last k tokens before it keep their order (their appendix).
 """
 
 import math
@@ -23,10 +21,9 @@ import tyro
 import compare
 import data
 from data import batching
-from data.files import UserError
 from data.tokenizer import BOS
 from lab import figures, tables
-from lab.flags import main, whole_numbers
+from lab.flags import main, require, whole_numbers
 from lab.load import read_run
 from lab.machine import set_up_device
 from lab.optim import learning_rate
@@ -35,19 +32,14 @@ from nets.ensemble import members_of
 from studies.sweep import finish
 
 KEPT_IN_ORDER = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-CAPTION = (
-    "Mean distance in tokens from the probe's median position, on test text. Mean ± sample "
-    "standard deviation over seeds. Probes: {flags.steps:,} steps on {flags.blocks:,} blocks."
-)
 
 
 @dataclass
 class Flags:
     runs: tyro.conf.Positional[list[str]]  # run folders; those that differ in the seed are averaged
     data: str = ""  # corpus to read (default: each run's own)
-    labels: str = ""  # names of the configurations, joined by commas (default: what differs)
     layers: str = ""  # layers to probe, as 0,2; 0: the embeddings (default: all)
-    kept: str = ""  # steps that --keep kept, to probe too, as 0,100; all: all of them
+    kept: str = ""  # steps that --keep kept, to probe too, as 0,100
     order: bool = False  # also test the use of word order
     blocks: int = 1500  # blocks to train probes on; a quarter as many test them
     order_blocks: int = 1000  # blocks of the order test
@@ -61,16 +53,31 @@ class Flags:
 def probe(flags):
     device, results = set_up_device(), {}
     out = Path(flags.out or Path(flags.runs[0]) / "probe").expanduser()
-    for row in compare.group([compare.read(folder) for folder in flags.runs], flags.labels):
+    for row in compare.group([compare.read(folder) for folder in flags.runs], ""):
         results[row.label] = [measure(run.folder, flags, device) for run in row.runs]
     out.mkdir(parents=True, exist_ok=True)
-    write_tables(out, results, flags)
-    panels = []
+    layers = sorted({layer for runs in results.values() for layer in runs[0]["layers"]})
+    header, rows, panels = [f"layer {i}" if i else "embeddings" for i in layers], [], []
     for label, runs in results.items():
-        layers, first = runs[0]["layers"], runs[0]["probe"]
-        lines = {w: (layers, [run["probe"][w]["median"] for run in runs]) for w in first}
-        nothing = {"always the middle": runs[0]["nothing"]["median"]}
-        panels.append((label, "distance in tokens", lines, nothing, False))
+        own, middle, lines = runs[0]["layers"], runs[0]["nothing"]["median"], {}
+        for weights in runs[0]["probe"]:
+            medians = [run["probe"][weights]["median"] for run in runs]  # per seed, then layer
+            cells = dict(zip(own, (tables.spread(each, 2) for each in zip(*medians))))
+            rows.append([label, weights, *(cells.get(i, "–") for i in layers), f"{middle:.2f}"])
+            lines[weights] = own, medians
+        panels.append((label, "distance in tokens", lines, {"always the middle": middle}, False))
+    header = ["positions", "weights", *header, "always the middle"]
+    caption = "Mean distance in tokens from the probe's median position on test text, ± over seeds."
+    print(tables.write(out / "median", header, rows, caption, left=2))
+    if flags.order:
+        kept, rows = max((runs[0]["order"]["kept"] for runs in results.values()), key=len), []
+        for label, runs in results.items():
+            losses = zip(*(run["order"]["shuffled"] for run in runs))
+            cells = [tables.spread(each, 2) for each in losses]
+            rows.append([label, *cells[:-1], *["–"] * (len(kept) - len(cells)), cells[-1]])
+        header = ["positions", *(f"last {k}" for k in kept[:-1]), "all"]
+        caption = "Loss in nats of the last token when only the last k keep their order."
+        print(tables.write(out / "order", header, rows, caption))
     figure = figures.curves(panels, "layer")
     for axis in figure.axes:
         axis.set_ylim(0, max(axis.get_ylim()[1] for axis in figure.axes))
@@ -89,8 +96,7 @@ def measure(folder, flags, device):
 
     torch.manual_seed(seed)
     bodies = {"untrained": LanguageModel(type(body)(body.config)).body.to(device)}
-    kept = ",".join(path.stem.removeprefix("step-") for path in run.folder.glob("step-*.pt"))
-    for step in whole_numbers(kept if flags.kept == "all" else flags.kept, "--kept"):
+    for step in whole_numbers(flags.kept, "--kept"):
         bodies[f"step {step}"] = read_run(folder, device=device, step=step).model.body
     bodies["trained"] = body
     gen, n, found = batching.generator, flags.blocks, {}
@@ -114,8 +120,7 @@ def measure(folder, flags, device):
 def blocks_of(run, lines, n, gen):
     """Return n blocks of running text, inputs and targets (n, T)."""
     ids, T = batching.stream(run.tokenizer, lines), run.model.body.config.block_size
-    if len(ids) <= T:
-        raise UserError(f"--data: too little training or test text for blocks of {T} tokens")
+    require(len(ids) > T, f"--data: too little training or test text for blocks of {T} tokens")
     x, y = batching.random_blocks(ids, T, n, gen)
     if run.config["flags"]["anchor"]:
         x[:, 0] = BOS
@@ -133,8 +138,7 @@ def states_of_tokens(body, idx, layers):
 
 
 def fit(states, T, flags):
-    """Return a probe, trained on the states (N, C) of blocks of T tokens: linear, ReLU, linear,
-    without biases. It maps states (N, C) to logits (N, T)."""
+    """Return a function from states (N, C) to logits (N, T), trained on states of blocks of T."""
     (N, C), device = states.shape, states.device
     positions = torch.arange(T, device=device).repeat(N // T)
     torch.manual_seed(flags.seed)
@@ -189,29 +193,6 @@ def shuffle_all_but_last(x, order, k):
     """Return x (N, T) with the first T - k tokens of each row sorted by `order` (N, T)."""
     n = x.size(1) - k
     return torch.cat([x[:, :n].gather(1, order[:, :n].argsort(1)), x[:, n:]], dim=1)
-
-
-def write_tables(out, results, flags):
-    """Write median and order as .md and .tex, mean and deviation over the seeds."""
-    layers = sorted({layer for runs in results.values() for layer in runs[0]["layers"]})
-    header, rows = [f"layer {i}" if i else "embeddings" for i in layers], []
-    for label, runs in results.items():
-        for weights in runs[0]["probe"]:
-            seeds = zip(*(run["probe"][weights]["median"] for run in runs))  # a tuple per layer
-            cells = dict(zip(runs[0]["layers"], (tables.spread(each, 2) for each in seeds)))
-            last = f"{runs[0]['nothing']['median']:.2f}"
-            rows.append([label, weights, *(cells.get(i, "–") for i in layers), last])
-    header = ["positions", "weights", *header, "always the middle"]
-    print(tables.write(out / "median", header, rows, CAPTION.format(flags=flags), left=2))
-    if flags.order:
-        kept, rows = max((runs[0]["order"]["kept"] for runs in results.values()), key=len), []
-        for label, runs in results.items():
-            losses = zip(*(run["order"]["shuffled"] for run in runs))
-            cells = [tables.spread(each, 2) for each in losses]
-            rows.append([label, *cells[:-1], *["–"] * (len(kept) - len(cells)), cells[-1]])
-        header = ["positions", *(f"last {k}" for k in kept[:-1]), "all"]
-        caption = "Loss in nats of the last token when only the last k keep their order."
-        print(tables.write(out / "order", header, rows, caption))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Run scripts many times, several at once, none twice; or print their commands for a cluster.
+"""Run scripts many times, several at once, none twice.
 
 A job is (folder, module, arguments): `python -m module arguments --out OUT/folder` in a process of
 its own, with its output in OUT/logs/folder.log. A stage begins when the one before has ended.
@@ -16,13 +16,13 @@ from pathlib import Path
 import torch
 
 from data.files import UserError, read_json, write_json
+from lab.flags import require
 from lab.machine import ROOT, code_hash
 
 
 @dataclass
 class SweepFlags:
     jobs: int = 0  # runs at a time; 0: one per core, but at most 4 on a GPU
-    commands: bool = False  # only print the commands of the next stage, for GNU parallel or Slurm
 
 
 def options(**values):
@@ -32,30 +32,44 @@ def options(**values):
 
 
 def run_all(out, stages, flags):
-    """Run the jobs of all stages that are not finished. flags: SweepFlags. The first job that fails
-    ends the others and raises UserError with its last line and command."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the jobs too, see `run_stage`
+    """Run all jobs that are not finished. Raises UserError at the first that fails."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the jobs too, see below
     (out / "logs").mkdir(parents=True, exist_ok=True)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    n_jobs = flags.jobs or (min(cores, 4) if torch.cuda.is_available() else cores)
     for stage in stages:
-        jobs = {
-            out / name: [m, *map(str, words), "--out", f"{out / name}"] for name, m, words in stage
-        }
-        left = {path: words for path, words in jobs.items() if not is_finished(path, words)}
-        if flags.commands and left:
-            print("\n".join(f"python -m {shlex.join(words)}" for words in left.values()))
-            sys.exit(0)
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        n_jobs = flags.jobs or (min(cores, 4) if torch.cuda.is_available() else cores)
-        run_stage(list(left.items()), n_jobs)
+        jobs = [(out / name, [m, *map(str, w), "--out", f"{out / name}"]) for name, m, w in stage]
+        waiting = [job for job in jobs if not is_finished(*job)]
+        running, n = {}, len(waiting)  # running: {process: (folder, words)}
+        try:
+            while waiting or running:
+                while waiting and len(running) < n_jobs:
+                    job = waiting.pop(0)
+                    running[start(*job)] = job
+                for process in [process for process in running if process.poll() is not None]:
+                    path, words = running.pop(process)
+                    last = log_of(path).read_text("utf-8").strip().splitlines()[-1]
+                    if code := process.returncode:
+                        where = f"log: {log_of(path)}; command: python -m {shlex.join(words)}"
+                        raise UserError(f"{last} (exit code {code}; {where})")
+                    with open(log_of(path), "a") as log:
+                        log.write("exit code 0\n")
+                    n_done = n - len(waiting) - len(running)
+                    print(f"[{n_done}/{n}] {path.name}: {last}", flush=True)
+                time.sleep(0.05)
+        finally:  # after an error or a signal: runs save a checkpoint
+            for process in running:
+                process.terminate()
+            for process in running:
+                process.wait()
 
 
 def is_finished(path, words):
     """Return whether a job need not run again. Raises UserError for a run of another command."""
     if (path / "config.json").exists():
         config = read_json(path / "config.json")
-        if typed(words) not in config["command"]:
-            remedy = "choose another --out, or delete that folder"
-            raise UserError(f"{path}: made by another command, {config['command']}; {remedy}")
+        problem = f"{path}: made by another command, {config['command']}; "
+        require(typed(words) in config["command"], problem + "delete that folder")
         finished = (path / "result.json").exists()
         if finished and config["code"] != code_hash(ROOT / f"{words[0].replace('.', '/')}.py"):
             print(f"note: {path} was made at {config['revision']}, the code differs")
@@ -75,31 +89,6 @@ def typed(words):
 
 def log_of(path):
     return path.parent / "logs" / f"{path.name}.log"
-
-
-def run_stage(waiting, n_jobs):
-    """Run jobs [(folder, words), ...], n_jobs at a time."""
-    running, n = {}, len(waiting)  # running: {process: (folder, words)}
-    try:
-        while waiting or running:
-            while waiting and len(running) < n_jobs:
-                job = waiting.pop(0)
-                running[start(*job)] = job
-            for process in [process for process in running if process.poll() is not None]:
-                path, words = running.pop(process)
-                last = log_of(path).read_text("utf-8").strip().splitlines()[-1]
-                if code := process.returncode:
-                    where = f"log: {log_of(path)}; command: python -m {shlex.join(words)}"
-                    raise UserError(f"{last} (exit code {code}; {where})")
-                with open(log_of(path), "a") as log:
-                    log.write("exit code 0\n")
-                print(f"[{n - len(waiting) - len(running)}/{n}] {path.name}: {last}", flush=True)
-            time.sleep(0.05)
-    finally:  # after an error or a signal: runs save a checkpoint
-        for process in running:
-            process.terminate()
-        for process in running:
-            process.wait()
 
 
 def start(path, words):

@@ -143,7 +143,6 @@ def test_mistakes_cost_one_line_and_lose_nothing(corpus, tmp_path, monkeypatch):
     (out / "config.json").write_text('{"kind": "lm"}')
     fails(call("baselines", data=corpus, out=out), "holds another run")
     assert "perplexity/one@2-gram" in result_of(out)
-    fails(call("baselines", data=corpus, split="dirty"), "--split dirty")
     fails(call("baselines", data=corpus, order=0), "--order 0")
 
 

@@ -68,9 +68,7 @@ def test_an_untrained_model_does_not_flatten_a_log_axis():
     assert log.lines[1].get_color() == log.lines[0].get_color()
 
 
-@pytest.mark.parametrize(
-    "low, high", [(4.1, 12.3), (2.3, 65), (100, 7000), (310, 330), (0.9, 3e9), (16.1, 16.4)]
-)
+@pytest.mark.parametrize("low, high", [(4.1, 12.3), (2.3, 65), (100, 7e3), (310, 330), (1, 3e9)])
 def test_log_axes_have_a_few_plain_numbers(low, high):
     (axis,) = figures.curves([("", "y", {"a": ([0, 1], [low, high])}, {}, True)], "step").axes
     bottom, top = axis.get_ylim()

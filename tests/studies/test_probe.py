@@ -99,7 +99,7 @@ def test_seeds_are_one_row(finished, tmp_path):
 
 def test_chosen_layers_and_kept_steps(finished, tmp_path):
     run, out = finished("train_lm", "--keep", "0,4"), tmp_path / "probe"
-    succeed(call("studies.probe", run, *TINY, "--layers", "1", "--kept", "all", out=out))
+    succeed(call("studies.probe", run, *TINY, "--layers", "1", "--kept", "0,4", out=out))
     ((measured,),) = json.loads((out / "result.json").read_text("utf-8"))["runs"].values()
     assert measured["layers"] == [1]
     assert list(measured["probe"]) == ["untrained", "step 0", "step 4", "trained"]

@@ -1,4 +1,4 @@
-"""sweep.py: jobs run once, resume, stop at the first failure, and print as commands."""
+"""sweep.py: jobs run once, resume, stop at the first failure."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import threading
 import time
 
 import pytest
-from helpers import TINY, call, succeed
+from helpers import TINY
 
 from data.files import UserError
 from studies import sweep
@@ -69,18 +69,6 @@ def test_a_signal_ends_the_jobs_which_then_resume(corpus, tmp_path):
         time.sleep(0.1)
     process.kill()
     assert now.startswith(before)
-
-
-def test_the_commands_of_the_next_stage_are_printed(corpus, tmp_path, capsys):
-    for stage in ["ab", "c"]:  # after the commands of a and b have run, that of c
-        with pytest.raises(SystemExit) as stopped:
-            run_all(tmp_path, jobs(corpus, "a", "b") + jobs(corpus, "c"), SweepFlags(commands=True))
-        lines = capsys.readouterr().out.splitlines()
-        assert stopped.value.code == 0 and len(lines) == len(stage)
-        for name, line in zip(stage, lines):
-            assert line.startswith("python -m train_lm ") and not (tmp_path / name).exists()
-            succeed(call(*line.split()[2:]))
-            assert (tmp_path / name / "result.json").exists()
 
 
 def test_a_look_is_repeated_after_its_runs(finished, tmp_path, jobs_here):
