@@ -8,6 +8,7 @@ while a model is built and trained for two steps; on a CPU, this needs Linux.
 """
 
 import ctypes
+import resource
 import time
 from collections import namedtuple
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ import torch
 import torch.nn as nn
 
 from lab.flags import main
-from lab.machine import autocast, peak_memory, set_up_device
+from lab.machine import autocast, set_up_device
 from lab.optim import make_adamw
 from model import POSITIONS, Config, Decoder, Encoder, LanguageModel
 
@@ -65,6 +66,13 @@ def bench(flags):
                 speed = size.batch_size * T / median(b for _, b in turns)
                 ratio = median(b / a for a, b in turns)
                 print(f"{label:20}{speed:12,.0f}{ratio:8.2f}{memory:8,.0f} MB{n_weights:13,}")
+
+
+def peak_memory(device):
+    """Return the peak memory so far in MB."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated() / 2**20
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
 
 
 def contestant(build, size, task, device):

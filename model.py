@@ -247,11 +247,9 @@ class Transformer(nn.Module):
 
     def forward(self, idx, mask=None, need_weights=False, need_states=False, picked=None, **more):
         """idx (B, T) long -> h (B, T, C), or with picked (N,) these of the B * T tokens, (N, C).
-
         mask (B, T): True on tokens, False on padding after them. more: see `inputs_of_blocks`.
         need_weights: return (h, maps), n_layer maps (B, H, T, T), with a memory pairs of maps.
-        need_states: return (h, states), the n_layer + 1 states before, between and after blocks.
-        """
+        need_states: return (h, states), the n_layer + 1 states before, between and after blocks."""
         x, args, cross, past = self.inputs_of_blocks(idx, mask, need_weights, **more)
         maps, states = [], [x]
         for block, kept in zip(self.blocks, past):
@@ -268,7 +266,6 @@ class Transformer(nn.Module):
         self, idx, mask, need_weights, at=None, extra=None, memory=None, memory_mask=None, past=None
     ):
         """Return the embeddings (B, T, C) and what blocks and attentions read beside them.
-
         at (T,) or (B, T): positions; None: 0, 1, 2, ... extra (B, T, C): added to the token
         vectors. memory (B, S, C), memory_mask (B, S): what the cross-attention reads, without
         positions; each row of the mask needs a True. past: n_layer dictionaries that keep keys and

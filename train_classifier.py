@@ -27,7 +27,7 @@ from lab.flags import CommonFlags, at_least, main, model_config, require
 from lab.machine import autocast, compile_blocks, set_up_device
 from lab.optim import learning_rate, make_adamw
 from lab.run import Run, load_weights
-from lab.sources import open_encoder, without_flag
+from lab.sources import open_encoder
 from model import Decoder, Encoder
 from nets.classifier import Classifier, compute_features, compute_logits, pool_tokens
 
@@ -142,8 +142,7 @@ def train(flags):
     kept, held_out = hold_out(corpus.rows, flags.valid, key=lambda row: row[1], name=flags.data)
     tokenizer = source and source.tokenizer
     tokenizer = tokenizer or train_tokenizer(flags.tokenizer, corpus.texts(), flags.vocab_size)
-    same = without_flag(source, flags)
-    config = model_config(flags, **same, vocab_size=tokenizer.get_vocab_size())
+    config = model_config(flags, source, vocab_size=tokenizer.get_vocab_size())
     parts = {"train": kept, "valid": held_out, "test": corpus.test_rows}
     sets = {name: Rows(rows, tokenizer, config.block_size) for name, rows in parts.items()}
     seen = torch.tensor(seen)  # (N,)

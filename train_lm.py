@@ -108,7 +108,7 @@ def train(flags):
     streams = {name: stream[: most[name] + 1] for name, stream in text.streams.items()}
 
     # Model
-    config = model_config(flags, vocab_size=vocab_size)
+    config = model_config(flags, source, vocab_size=vocab_size)
     device = set_up_device(flags.device, flags.threads, flags.seed, config.n_embd)
     options = {"members": flags.members}
     run = Run(__file__, flags, "lm", config, text.tokenizer, device, text.hash, options)

@@ -26,7 +26,7 @@ from lab.flags import MaskFlags, TrainFlags, main, model_config, require, whole_
 from lab.machine import autocast, compile_blocks, set_up_device
 from lab.optim import learning_rate, make_adamw, perplexity
 from lab.run import Run, load_weights
-from lab.sources import open_encoder, say_unknown, without_flag
+from lab.sources import open_encoder, say_unknown
 from model import ACTIVATIONS, HEADS, Encoder, LanguageModel
 
 
@@ -95,7 +95,7 @@ def train(flags):
     require_targets(valid, f"--data {flags.data}: no word of the held-out lines")
 
     # Model
-    config = model_config(flags, **without_flag(source, flags), vocab_size=vocab_size)
+    config = model_config(flags, source, vocab_size=vocab_size)
     device = set_up_device(flags.device, flags.threads, flags.seed, config.n_embd)
     run = Run(__file__, flags, "mlm", config, text.tokenizer, device, text.hash, build={})
     model = build(config).to(device)

@@ -36,7 +36,6 @@ from lab.load import read_run
 from lab.machine import autocast, compile_blocks, set_up_device
 from lab.optim import learning_rate, make_adamw, perplexity
 from lab.run import Run, load_weights
-from lab.sources import without_flag
 from model import ACTIVATIONS, LanguageModel
 from nets.seq2seq import ThreadReader
 from nets.two_languages import TwoLanguageEncoder
@@ -162,7 +161,7 @@ def train(flags):
     valid = [n for n in sets if n.startswith("valid")]
 
     # Model
-    config = model_config(flags, **without_flag(source, flags), vocab_size=vocab_size)
+    config = model_config(flags, source, vocab_size=vocab_size)
     device = set_up_device(flags.device, flags.threads, flags.seed, config.n_embd)
     options = {"task": flags.task, "n_ancestors": flags.ancestors}
     options |= {"ancestor_positions": flags.ancestor_positions}

@@ -27,7 +27,6 @@ from lab.load import open_source
 from lab.machine import autocast, compile_blocks, set_up_device
 from lab.optim import learning_rate, make_adamw
 from lab.run import Run, load_weights
-from lab.sources import without_flag
 from model import ACTIVATIONS, POSITIONS
 from nets.classifier import compute_logits
 from nets.generative import GenerativeClassifier, following
@@ -76,7 +75,7 @@ def train(flags):
     counts = count_tokens(torch.cat(texts), vocab_size, flags.swap_words, flags.rare_unknown)
 
     # Model
-    config = model_config(flags, **without_flag(source, flags), vocab_size=vocab_size)
+    config = model_config(flags, source, vocab_size=vocab_size)
     device = set_up_device(flags.device, flags.threads, flags.seed, config.n_embd)
     options = {"n_class": len(of_class), "members": flags.members}
     about = {"name": "generative", "classes": corpus.classes}

@@ -1,7 +1,6 @@
 """The plumbing of a run: flags, run folder, several processes, figures.
 
-In Python or a notebook, `from lab import load_run` opens a trained run (docs/tour.ipynb). Scripts
-import lab first, so that a missing package is named.
+In Python or a notebook, `from lab import load_run` opens a trained run (docs/tour.ipynb).
 """
 
 import importlib.util

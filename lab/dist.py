@@ -93,7 +93,7 @@ def micro_batches(labels, accumulate, seed, step, members=1):
     if n == 1:
         yield slice(None), labels
         return
-    if size() > 1:  # dropout depends on seed, step and rank
+    if size() > 1:  # so that ranks differ in their dropout
         torch.manual_seed(generator(seed, "dropout", step, rank()).initial_seed())
     rows = torch.arange(len(labels)).view(members, -1)  # (M, B)
     for part in rows.tensor_split(n, dim=1)[rank() * accumulate : (rank() + 1) * accumulate]:

@@ -125,7 +125,6 @@ def confusion(counts, classes, title):
     axis.set_xticks(range(n), classes, rotation=40, ha="right")
     axis.set_yticks(range(n), classes)
     axis.set(xlabel="predicted class", ylabel="true class\n(color: share of class)")
-    axis.set_title(
-        f"{title}\n{counts.sum():,} test rows: {counts.trace() / counts.sum():.1%} correct"
-    )
+    right = counts.trace() / counts.sum()
+    axis.set_title(f"{title}\n{counts.sum():,} test rows: {right:.1%} correct")
     return figure

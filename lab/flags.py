@@ -137,10 +137,11 @@ def spelled(name):
     return "--" + name.replace("_", "-")
 
 
-def model_config(flags, **more):
-    """Return the Config of the flags and of `more`. Raises UserError for values that do not fit."""
-    names = {field.name for field in dataclasses.fields(Config)}
-    values = {name: value for name, value in vars(flags).items() if name in names} | more
+def model_config(flags, source=None, **more):
+    """Return the Config of the flags and of `more`; what no flag sets is that of `source`, a run to
+    start from. Raises UserError for values that do not fit."""
+    values = dict(vars(source.model.body.config if source else Config()))
+    values |= {name: value for name, value in vars(flags).items() if name in values} | more
     try:
         config = Config(**values)
         with torch.device("meta"):

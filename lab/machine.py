@@ -5,7 +5,6 @@ import ctypes
 import hashlib
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import torch
@@ -63,18 +62,6 @@ def compile_blocks(model, backend="inductor"):
             module.compile(backend=backend)
     if is_gpu(device_of(model)):
         compile_chunks()
-
-
-def peak_memory(device):
-    """Return the largest memory so far in MB, on the device that computes; None if unknown."""
-    if device.type == "cuda":
-        return round(torch.cuda.max_memory_allocated() / 2**20, 1)
-    try:
-        import resource  # not on Windows
-    except ImportError:
-        return None
-    unit = 2**20 if sys.platform == "darwin" else 2**10
-    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit, 1)
 
 
 def git_revision():

@@ -57,8 +57,7 @@ def average_predictions(folders):
     classes, texts, gold, _, _, seen = tables[0]
     for folder, table in zip(folders, tables):
         require(table[:3] == tables[0][:3], f"{folder}: has other test rows; leave it out")
-    shares = torch.tensor([probabilities for *_, probabilities, _ in tables]).double()
-    logits = shares.clamp(min=1e-9).log().mean(0)  # (M, N, n_class) -> (N, n_class)
+    logits = torch.tensor([p for *_, p, _ in tables]).double().clamp(min=1e-9).log().mean(0)
     return Predictions([*zip(map(classes.index, gold), texts)], classes, logits, torch.tensor(seen))
 
 

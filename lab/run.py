@@ -23,7 +23,7 @@ from data.corpus import name_of
 from data.files import UserError, printable, read_json, whole_file, write_json, write_text
 from lab import dist
 from lab.flags import MAY_CHANGE, require, spelled
-from lab.machine import code_hash, git_revision, module_of, peak_memory
+from lab.machine import code_hash, git_revision, module_of
 
 LOOK_EVERY = 100  # steps between checks of the losses on a GPU, since each check waits for it
 
@@ -138,14 +138,13 @@ class Run:
     def read_checkpoint(self):
         """Return the content of checkpoint.pt, or if that cannot be read of previous.pt."""
         newest, before = self.folder / "checkpoint.pt", self.folder / "previous.pt"
-        if not newest.exists():  # killed between two renames
-            return read_weights(before)
         try:
             return read_weights(newest)
         except UserError as error:
             state = read_weights(before)
             self.say(f"note: {error}; resuming from {before}", file=sys.stderr)
-            newest.replace(self.folder / "damaged.pt")  # it must not replace the one before
+            if newest.exists():  # not killed between two renames: it must not replace `before`
+                newest.replace(self.folder / "damaged.pt")
             return state
 
     def log(self, step, numbers, words, model, monitor=""):
@@ -256,19 +255,19 @@ class Run:
             "seconds": round(wall, 2),
             "cpu_seconds": round(cpu, 2),
             "tokens_per_second": round(self.tokens / wall, 1),
-            "peak_memory_mb": peak_memory(self.device),
             "processes": dist.size(),
             "command": read_json(self.folder / "config.json")["command"],
         }
+        if self.device.type == "cuda":
+            cost["peak_memory_mb"] = round(torch.cuda.max_memory_allocated() / 2**20, 1)
         write_json(self.folder / "result.json", result | cost)
-        return result | cost
 
     def say_start(self, what, model):
         """Print the data in the script's words, and the size and device of the model."""
         config, total = model.body.config, sum(p.numel() for p in model.parameters())
         trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-        of_them = f", {trained:,} of them trained" if trained < total else ""
-        sizes = f"{config.vocab_size:,} entries in the vocabulary; {total:,} parameters{of_them}"
+        sizes = f"{config.vocab_size:,} entries in the vocabulary; {total:,} parameters"
+        sizes += f", {trained:,} of them trained" if trained < total else ""
         self.say(f"{what}, {sizes}, pos={config.pos}, on {self.device}")
 
     def logged(self, names):
@@ -283,8 +282,8 @@ class Run:
 
     def seconds(self):
         """Return the wall and CPU seconds of this run, with those before a resume."""
-        now = time.perf_counter() - self.started, time.process_time()
-        return [earlier + seconds for earlier, seconds in zip(self.earlier, now)]
+        wall, cpu = self.earlier
+        return [wall + time.perf_counter() - self.started, cpu + time.process_time()]
 
 
 def read_weights(path):

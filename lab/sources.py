@@ -18,7 +18,12 @@ def open_encoder(flags, kinds, head=True):
         problem = f"--init {flags.init}: brings an encoder and its vocabulary"
         require(not asked, f"{problem}; leave {spelled(flag)}, --causal and --vocab-... out")
         model, tokenizer = load_roberta(flags.init, head)
-        adopt(flags, model.body.config)
+        config = model.body.config
+        for name in sorted(vars(config).keys() & vars(flags).keys() - {"vocab_size"}):
+            asked, default, used = (getattr(of, name) for of in (flags, type(flags), config))
+            problem = f"{spelled(name)} {asked}: --init {flags.init} has {used}; leave it out"
+            require("dropout" in name or asked in (default, used), problem)
+            setattr(flags, name, used if asked == default else asked)
         return lab.load.LoadedRun(Path(flags.init), "roberta", {}, model, tokenizer)
     if source:
         one = source.config["build"].get("members", 1) == 1
@@ -26,21 +31,6 @@ def open_encoder(flags, kinds, head=True):
         fits = source.model.body.causal or not causal
         require(fits, f"--causal: {source.folder} is an encoder; leave --causal out")
     return source
-
-
-def adopt(flags, config):
-    """Give the flags the architecture of RoBERTa; only dropouts may differ."""
-    for name in sorted(vars(config).keys() & vars(flags).keys() - {"vocab_size"}):
-        asked, default, used = (getattr(of, name) for of in (flags, type(flags), config))
-        problem = f"{spelled(name)} {asked}: --init {flags.init} has {used}; leave the flag out"
-        require("dropout" in name or asked in (default, used), problem)
-        setattr(flags, name, used if asked == default else asked)
-
-
-def without_flag(source, flags):
-    """Return the options of a source's Config that no flag sets, such as norm_eps."""
-    config = vars(source.model.body.config) if source else {}
-    return {name: value for name, value in config.items() if not hasattr(flags, name)}
 
 
 def say_unknown(run, name, share, source):

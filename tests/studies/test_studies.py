@@ -38,7 +38,7 @@ def test_nope(corpus, tmp_path, monkeypatch, jobs_here):
     assert f"{one['perplexity/one']:.1f}" in report
     assert all(read(out / f"{table}.md") in report for _, table in nope.REPORT)
     figures = [line[line.index("](") + 2 : -1] for line in report.splitlines() if line[:2] == "!["]
-    assert len(figures) == 8 and all((out / figure).exists() for figure in figures)
+    assert len(figures) == 7 and all((out / figure).exists() for figure in figures)
     kept = read_json(out / "probe-kept" / "result.json")["runs"]
     assert all("step 4" in run["probe"] for runs in kept.values() for run in runs)
     nope.study(flags)
