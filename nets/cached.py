@@ -5,11 +5,8 @@ import torch
 
 class CachedReader:
     """Reads the next tokens of a text with a decoder, and keeps the keys and values of all tokens.
-
-    The states are those of reading the whole text at once. Keys are kept as they are before any
-    position enters, so an encoding acts on them as on those of a text read at once, also if its
-    rotation or bias depends on the length. Memory: 2 n_layer (B, T, C).
-    """
+    Keys are kept as they are before any position enters, so an encoding acts on them as on those of
+    a text read at once. Memory: 2 n_layer (B, T, C)."""
 
     def __init__(self, body):
         self.body, self.n_read = body, 0

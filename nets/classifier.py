@@ -56,10 +56,8 @@ class Classifier(nn.Module):
         return self.head(self.project(self.features(idx, mask)))
 
     def fit_projection(self, features):
-        """Fit the projection to features (N, n_features) of N >= n_component rows.
-
-        Each column gets deviation 1 first, because the layers of a frozen body differ in scale.
-        """
+        """Fit the projection to features (N, n_features) of N >= n_component rows, with deviation
+        1 of each column, because the layers of a frozen body differ in scale."""
         self.shift.copy_(features.mean(0))
         scale = 1 / features.std(0).clamp(min=1e-5)
         standard = (features - self.shift) * scale

@@ -1,8 +1,7 @@
 """Cross-entropy from hidden states, in chunks of rows.
 
-The N x V logits of all tokens would take most of a small model's memory and time. Each chunk is
-used while it is in memory, for its losses and in training for its gradients, as in Liger Kernel
-(Hsu et al. 2024).
+The N x V logits of all tokens would take most of a small model's memory and time. Each chunk gives
+its losses and gradients while it is in memory, as in Liger Kernel (Hsu et al. 2024).
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Run scripts many times, several at once, none twice.
+"""Run scripts many times, several at once, none twice, or print their commands.
 
 A job is (folder, module, arguments): `python -m module arguments --out OUT/folder` in a process of
 its own, with its output in OUT/logs/folder.log. A stage begins when the one before has ended.
@@ -23,6 +23,7 @@ from lab.machine import ROOT, code_hash
 @dataclass
 class SweepFlags:
     jobs: int = 0  # runs at a time; 0: one per core, but at most 4 on a GPU
+    commands: bool = False  # only print the commands of the next stage, for GNU parallel or Slurm
 
 
 def options(**values):
@@ -40,6 +41,9 @@ def run_all(out, stages, flags):
     for stage in stages:
         jobs = [(out / name, [m, *map(str, w), "--out", f"{out / name}"]) for name, m, w in stage]
         waiting = [job for job in jobs if not is_finished(*job)]
+        if flags.commands and waiting:
+            print("\n".join(f"python -m {shlex.join(words)}" for _, words in waiting))
+            sys.exit(0)
         running, n = {}, len(waiting)  # running: {process: (folder, words)}
         try:
             while waiting or running:
