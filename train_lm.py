@@ -50,13 +50,15 @@ class Flags(TrainFlags):
 
     def __post_init__(self):
         super().__post_init__()
-        at_least(self, 0, "eval_stride", "drop_words", "swap_words", "rare_unknown")
-        at_least(self, 1, "members")
+        at_least(self, 0, "eval_stride", "eval_test", "drop_words", "swap_words", "rare_unknown")
+        at_least(self, 1, "members", "eval_train")
+        require(0 <= self.label_smoothing < 1, "--label-smoothing: at least 0 and below 1")
         require(self.eval_stride <= self.block_size, "--eval-stride: at most --block-size")
         require(self.drop_words + self.swap_words < 1, "--drop-words, --swap-words: sum below 1")
-        longest = max([0, *whole_numbers(self.eval_block, "--eval-block")])
-        ends = POSITIONS[self.pos].ends and longest > self.block_size
-        require(not ends, f"--eval-block {longest}: {self.pos} positions end at --block-size")
+        lengths = whole_numbers(self.eval_block, "--eval-block") or [1]
+        ends = lengths[0] < 1 or POSITIONS[self.pos].ends and lengths[-1] > self.block_size
+        problem = f"{self.pos} positions end at --block-size" if lengths[0] else "at least 1"
+        require(not ends, f"--eval-block {self.eval_block}: {problem}")
 
 
 def build(config, members=1):
@@ -71,10 +73,8 @@ def build(config, members=1):
 @torch.no_grad()
 def evaluate(model, ids, block_size, device, flags):
     """Return the perplexity of the stream ids (N + 1,): each of its N tokens is predicted once.
-
     The stream is cut into consecutive blocks. As in training, the first prediction of a block sees
-    only one token, unless --eval-stride lets the blocks overlap.
-    """
+    only one token, unless --eval-stride lets the blocks overlap."""
     model.eval()
     stride = min(flags.eval_stride, block_size)
     inputs, targets = batching.consecutive_blocks(ids, block_size, stride, flags.anchor)  # (n, T)

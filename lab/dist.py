@@ -2,9 +2,8 @@
 
     torchrun --nproc_per_node 2 train_lm.py --data speeches
 
-All processes draw the same batch, each computes its rows, and the gradients are summed: the number
-of processes changes the speed, not the result. Rank 0 prints and writes. With one process,
-everything here is a no-op.
+All processes draw the same batch, each computes its rows, and the gradients are summed: without
+dropout, the number of processes changes the speed alone. Rank 0 prints and writes.
 """
 
 import os

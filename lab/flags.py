@@ -108,8 +108,7 @@ class MaskFlags(Group):
 
 
 # Flags that may change on --resume: they do not change what is trained
-MAY_CHANGE = {"resume", "overwrite", "out", "eval_every", "keep", "device", "threads", "compile"}
-MAY_CHANGE |= {"accumulate"}
+MAY_CHANGE = {*"resume overwrite out eval_every keep device threads compile accumulate".split()}
 
 
 def require(holds, message):
@@ -154,23 +153,28 @@ def model_config(flags, source=None, **more):
 def parse(flags_class, script, **how):
     """Return the flags on the command line. With --resume the defaults are those of the run, which
     must be of this script; with --init-from or --encoder its architecture and `INHERITED`."""
-    flags = tyro.cli(flags_class, **how)
-    names = {field.name for field in dataclasses.fields(flags)}
-    source = getattr(flags, "init_from", "") or getattr(flags, "encoder", "")
-    if getattr(flags, "resume", False):
-        saved = read_json(Path(flags.out).expanduser() / "config.json", "give the folder of a run")
-        other = f"--resume: {flags.out} is a run of {saved.get('script')}, not {module_of(script)}"
+    names, typed = {field.name for field in dataclasses.fields(flags_class)}, {}
+    for word, after in zip(sys.argv[1:], [*sys.argv[2:], ""]):  # before the flags can be checked
+        if word.startswith("--"):
+            name, has_value, value = word[2:].partition("=")
+            typed[name.replace("-", "_")] = value if has_value else after
+    source, remedy = typed.get("init_from") or typed.get("encoder"), "give the folder of a run"
+    if "resume" in typed.keys() & names and "out" in typed:
+        saved = read_json(Path(typed["out"]).expanduser() / "config.json", remedy)
+        other = (
+            f"--resume: {typed['out']} is a run of {saved.get('script')}, not {module_of(script)}"
+        )
         require(saved.get("script") == module_of(script), other)
         kept = names & saved["flags"].keys() - {"overwrite"}
         same = {name: saved["flags"][name] for name in kept}
     elif source:
-        saved = read_json(Path(source).expanduser() / "config.json", "give the folder of a run")
+        saved = read_json(Path(source).expanduser() / "config.json", remedy)
         same = {name: saved["model"][name] for name in names & saved["model"].keys()}
         kept = {"tokenizer", *getattr(flags_class, "INHERITED", ())} & saved["flags"].keys()
         same |= {name: saved["flags"][name] for name in kept}
         same.pop("vocab_size", None)  # the flag is an upper limit
     else:
-        return flags
+        return tyro.cli(flags_class, **how)
     return tyro.cli(flags_class, default=flags_class(**same), **how)
 
 

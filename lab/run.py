@@ -30,12 +30,10 @@ LOOK_EVERY = 100  # steps between checks of the losses on a GPU, since each chec
 
 class Run:
     """A run folder being written.
-
     script: path of the training script. kind: what `lab.inside` can do with the run. data_hash:
     --resume needs the same data. build: arguments of the script's `build`, which makes the model.
     name: start of the folder's name. described: further entries of config.json. Raises UserError if
-    something would be lost, and if --resume finds another run than the flags describe.
-    """
+    something would be lost, and if --resume finds another run than the flags describe."""
 
     def __init__(
         self, script, flags, kind, config, tokenizer, device, data_hash, build, name="", **described
@@ -102,7 +100,8 @@ class Run:
     def check_resume(self, now):
         """Raise UserError unless the folder has a checkpoint of the run that `now` describes."""
         folder, then = self.folder, read_json(self.folder / "config.json")
-        require(list(folder.glob("*.pt")), f"--resume: {folder} holds no checkpoint; start it anew")
+        found = any((folder / name).exists() for name in ("checkpoint.pt", "previous.pt"))
+        require(found, f"--resume: {folder} holds no checkpoint; start it anew")
         changed = [
             f"{spelled(name)} {then['flags'].get(name)}, not {value}"
             for name, value in now["flags"].items()
@@ -140,9 +139,9 @@ class Run:
         newest, before = self.folder / "checkpoint.pt", self.folder / "previous.pt"
         try:
             return read_weights(newest)
-        except UserError as error:
+        except UserError:
             state = read_weights(before)
-            self.say(f"note: {error}; resuming from {before}", file=sys.stderr)
+            self.say(f"note: {newest} cannot be read; resuming from {before}", file=sys.stderr)
             if newest.exists():  # not killed between two renames: it must not replace `before`
                 newest.replace(self.folder / "damaged.pt")
             return state
@@ -197,10 +196,11 @@ class Run:
         return f"--lr {self.flags.lr:g}: training diverged, {problem}; {kept}"
 
     def ask_to_stop(self, number, frame):
-        """Note a signal. The second one ends the script at once."""
+        """Note a signal, until the step has ended. The second one ends the script at once."""
         if self.asked:
             raise KeyboardInterrupt
         self.asked = number
+        self.say("stopping after this step", file=sys.stderr)
 
     def exit_if_stopped(self, model, optimizer, step):
         """Save a checkpoint and exit if a signal arrived in any process."""
@@ -238,7 +238,11 @@ class Run:
                 torch.save({"model": weights, **more}, file)
 
     def load_best(self, model):
-        """Load best.pt into the model; return its step and numbers."""
+        """Load best.pt into the model; return its step and numbers. Signals act as usual again."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.default_int_handler)
+        if self.asked:
+            raise KeyboardInterrupt
         best = dist.from_rank_0(lambda: read_weights(self.folder / "best.pt"))
         model.load_state_dict(best.pop("model"))
         return best

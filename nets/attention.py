@@ -147,7 +147,7 @@ def choose_flex(body, T, mask):
     config, positions, device = body.config, body.positions, body.embedding.weight.device
     dropout = body.training and config.attn_dropout  # which FlexAttention does not have
     width = config.n_embd // config.n_head  # others cannot be compiled
-    if T < LONG or dropout or not 16 <= width <= 256 or not flex(device):
+    if T < LONG or dropout or not 16 <= width <= 256 or not compiled(device):
         return None
     score, here = positions.flex(), torch.zeros(1, device=device)
     if score is None:
@@ -155,17 +155,17 @@ def choose_flex(body, T, mask):
         if biased or not config.window:
             return None
 
-    def hide_padding(s, b, h, i, j):
+    def add_bias(s, b, h, i, j):
         s = score(s, b, h, i, j) if score else s
         return s if mask is None else torch.where(mask[b, j] | (i == j), s, -math.inf)
 
     blocks = blocks_to_compute(T, body.causal, config.window, device)
-    attend = flex(device)[0]
-    return lambda q, k, v, *_: attend(q, k, v, score_mod=hide_padding, block_mask=blocks)
+    run = compiled(device)[0]
+    return lambda q, k, v, *_: run(q, k, v, score_mod=add_bias, block_mask=blocks)
 
 
 @functools.cache
-def flex(device):
+def compiled(device):
     """Return flex_attention and create_block_mask, compiled: for CUDA, with Triton and an Ampere
     GPU; else None."""
     if device.type != "cuda" or not has_triton():
@@ -173,7 +173,6 @@ def flex(device):
     if torch.cuda.get_device_capability(device) < (8, 0):
         return None
     torch._dynamo.config.recompile_limit = 64  # else a ninth kind of batch is not compiled
-    # Not compiled, create_block_mask would make a table of all T x T pairs
     return torch.compile(flex_attention), torch.compile(create_block_mask)
 
 
@@ -188,4 +187,4 @@ def blocks_to_compute(T, causal, window, device):
 
     if not causal and not window:
         return None
-    return flex(device)[1](allowed, None, None, T, T, device=device)
+    return compiled(device)[1](allowed, None, None, T, T, device=device)

@@ -29,11 +29,9 @@ def linear_cross_entropy(x, weight, bias, targets, smoothing=0.0):
 
 class LinearCrossEntropySum(torch.autograd.Function):
     """The sum of `linear_cross_entropy`, for training: apply(x, weight, bias, targets, smoothing).
-
     The gradient of the logits is p - q: p = softmax(logits), q = 1 - smoothing on the right word
     plus smoothing / V on every word. The backward pass scales the gradients that the chunks have
-    added up, in place, so it can run only once.
-    """
+    added up, in place, so it can run only once."""
 
     @staticmethod
     def forward(ctx, x, weight, bias, targets, smoothing):

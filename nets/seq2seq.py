@@ -35,10 +35,8 @@ class EncoderDecoder(nn.Module):
 @torch.no_grad()
 def generate(model, source, source_mask, n_tokens, choose=None):
     """Write a target for each row of source (B, S): ids (B, at most n_tokens) after [BOS].
-
     Writing stops when every row has an [EOS]; ignore what follows it. No other special token is
-    chosen. choose: function from logits (B, V) to ids (B,); None: the most likely word.
-    """
+    chosen. choose: function from logits (B, V) to ids (B,); None: the most likely word."""
     memory = model.body.encoder(source, source_mask)
     idx, reader = torch.full_like(source[:, :1], BOS), CachedReader(model.body.decoder)
     while idx.size(1) <= n_tokens and not (idx == EOS).any(1).all():
@@ -75,11 +73,9 @@ class ThreadReader(nn.Module):
 
     def forward(self, idx, mask=None, *, texts=None, texts_mask=None, ancestors=None, **more):
         """idx, mask (B, T): the comments -> h (B, T, C). more: see `Transformer.forward`.
-
         texts, texts_mask (M, U): all ancestors of all comments; None: read the comments alone.
         ancestors (B, A) long: rows of texts that are the ancestors of each comment.
-        ancestors_mask (B, A), in more: True for real ancestors, at least one in each row.
-        """
+        ancestors_mask (B, A), in more: True for real ancestors, at least one in each row."""
         if texts is not None:
             vectors = pool_tokens(self.encoder(texts, texts_mask), texts_mask, "mean")  # (M, C)
             memory, distances = vectors[ancestors], torch.arange(ancestors.size(1))  # (B, A, C)

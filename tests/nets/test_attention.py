@@ -154,7 +154,7 @@ def test_a_gpus_kernel_gives_the_states_of_the_table(pos, window, body, monkeypa
         (lambda *args, **more: used.append(1) or flex_attention(*args, **more)),
         create_block_mask,
     )
-    monkeypatch.setattr(attention, "flex", lambda device: kernels)
+    monkeypatch.setattr(attention, "compiled", lambda device: kernels)
     monkeypatch.setattr(attention, "LONG", 8)
     attention.blocks_to_compute.cache_clear()
     torch.testing.assert_close([model(idx), model(idx, mask)], expected)
