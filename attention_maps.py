@@ -4,9 +4,8 @@
     python attention_maps.py out/lm-a out/lm-b --layer 1 --head 2      two runs side by side
     python attention_maps.py out/lm-a --positions --html       also the encoding, and a page
 
-Each text becomes one figure. The exit code is 1 if a check fails. A run of comment threads takes
-the texts as one thread: the post, replies, and last the comment, which attends to one vector per
-ancestor. Weights show which vectors a head mixed, not why the model answered as it did.
+Each text becomes a figure; texts of a thread end with the comment. The exit code is 1 if a check
+fails. Weights show which vectors a head mixed, not why the model answered as it did.
 """
 
 import lab  # noqa: F401, names a missing package  # isort: skip

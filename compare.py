@@ -155,7 +155,8 @@ def differences(settings):
 
     def spell(name, value):
         value = "none" if value == "" else value
-        return POSITIONS[value].label if name == "pos" else f"{name.replace('_', '-')}={value}"
+        known = name == "pos" and value in POSITIONS
+        return POSITIONS[value].label if known else f"{name.replace('_', '-')}={value}"
 
     return [", ".join(spell(n, each[n]) for n in names if n in each) for each in settings]
 

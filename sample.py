@@ -5,9 +5,8 @@
     python sample.py out/classifier-speeches-alibi-0 --file rows.tsv      a .tsv of label and text
     python sample.py out/thread-toy-learned-0 --text POST --text REPLY --text "A [MASK] comment."
 
---text may be repeated. --file reads one text per line ("-": from standard input), or labelled rows
-from a .tsv or .csv, and writes all answers into the run's answers.tsv. For a run of comment threads
-the texts are one thread: the post, its replies, and last the comment to fill.
+--file reads one text per line ("-": from standard input), or labelled rows from a .tsv or .csv, and
+writes all answers into the run's answers.tsv. The texts of a thread end with the comment to fill.
 """
 
 import lab  # noqa: F401, names a missing package  # isort: skip

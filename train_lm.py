@@ -52,7 +52,6 @@ class Flags(TrainFlags):
         super().__post_init__()
         at_least(self, 0, "eval_stride", "eval_test", "drop_words", "swap_words", "rare_unknown")
         at_least(self, 1, "members", "eval_train")
-        require(0 <= self.label_smoothing < 1, "--label-smoothing: at least 0 and below 1")
         require(self.eval_stride <= self.block_size, "--eval-stride: at most --block-size")
         require(self.drop_words + self.swap_words < 1, "--drop-words, --swap-words: sum below 1")
         lengths = whole_numbers(self.eval_block, "--eval-block") or [1]

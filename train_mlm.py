@@ -4,8 +4,7 @@
     python train_mlm.py --data my.txt --n-layer 4 --n-embd 128 --lr 1e-3
     python train_mlm.py --init-from out/mlm-wikitext2-alibi-0 --data speeches
 
-The perplexity is measured on masked words, with both sides visible, so it is not comparable with
-that of train_lm.py.
+The perplexity is of masked words, with both sides visible: not comparable with train_lm.py's.
 """
 
 import lab  # noqa: F401, names a missing package  # isort: skip

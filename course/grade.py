@@ -3,7 +3,7 @@
     python -m course.grade submissions/ --exercises 2,5,7 --out grades.csv
     python -m course.grade submission/ --gradescope results.json    one, in Gradescope's autograder
 
-Each file is judged as a copy, in a process of its own. This is not a sandbox: see docs/course.md.
+Each file is judged as a copy, in a process of its own, which is no sandbox: see docs/course.md.
 """
 
 import csv

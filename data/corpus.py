@@ -86,12 +86,11 @@ class Corpus:
 
 def load(name, flag="--data"):
     """Return the Corpus of a name in NAMES or at a path, see `corpora.read`. Raises UserError."""
-    if name in NAMES:
-        return importlib.import_module(f"data.corpora.{name.replace('-', '_')}").load()
-    found = importlib.import_module("data.corpora").read(name, flag)
-    for (
-        test
-    ) in found.tests:  # results have perplexity/valid, and perplexity/NAME@64 for blocks of 64
+    if (named := name.replace("_", "-")) in NAMES:
+        found = importlib.import_module(f"data.corpora.{named.replace('-', '_')}").load()
+    else:
+        found = importlib.import_module("data.corpora").read(name, flag)
+    for test in found.tests:  # results have perplexity/valid, and perplexity/NAME@64
         if test in ("train", "valid") or "@" in test:
             raise UserError(f"{flag} {name}: no test set may be {test} or have @; rename its file")
     return found

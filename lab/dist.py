@@ -2,8 +2,7 @@
 
     torchrun --nproc_per_node 2 train_lm.py --data speeches
 
-All processes draw the same batch, each computes its rows, and the gradients are summed: without
-dropout, the number of processes changes the speed alone. Rank 0 prints and writes.
+All draw the same batch, each computes its rows, and the gradients are summed. Rank 0 writes.
 """
 
 import os

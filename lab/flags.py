@@ -22,11 +22,15 @@ class Group:
     """The base of all groups: checks the limits of their flags."""
 
     AT_LEAST = dict(steps=0, warmup=0, decay=0, weight_decay=0, clip=0, window=0, vocab_size=0)
-    AT_LEAST |= dict(batch_size=1, eval_every=1, accumulate=1, block_size=2)
+    AT_LEAST |= dict(batch_size=1, eval_every=1, accumulate=1, block_size=2, n_layer=1, n_ffn=0)
+    AT_LEAST |= dict(lr=0, init_std=0, dropout=0, attn_dropout=0, valid=0)
+    BELOW_1 = ("dropout", "attn_dropout", "head_dropout", "valid", "label_smoothing")
 
     def __post_init__(self):
         for name, limit in self.AT_LEAST.items():
             at_least(self, limit, *[name] * (getattr(self, name, None) is not None))
+        for name in self.BELOW_1:
+            require((getattr(self, name, 0) or 0) < 1, f"{spelled(name)}: must be below 1")
 
 
 @dataclass

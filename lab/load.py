@@ -90,7 +90,11 @@ def read_run(folder, kinds=None, device="cpu", step=None):
     script = importlib.import_module(config["script"])
     differs = config["code"] != code_hash(script.__file__)
     made = f"{folder} was made at {config['revision']}; the code differs"
-    model = script.build(Config(**config["model"]), **config["build"])
+    try:
+        model = script.build(Config(**config["model"]), **config["build"])
+    except (TypeError, ValueError) as error:
+        require(not differs, f"{made}: {error}")
+        raise
     state = read_weights(weights)
     load_weights(model, state["model"], made if differs else weights)
     weights_of = "" if step is None else f"step {step}"

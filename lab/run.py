@@ -103,9 +103,9 @@ class Run:
         found = any((folder / name).exists() for name in ("checkpoint.pt", "previous.pt"))
         require(found, f"--resume: {folder} holds no checkpoint; start it anew")
         changed = [
-            f"{spelled(name)} {then['flags'].get(name)}, not {value}"
+            f"{spelled(name)} {then['flags'][name]}, not {value}"
             for name, value in now["flags"].items()
-            if name not in MAY_CHANGE and then["flags"].get(name) != value
+            if name not in MAY_CHANGE and then["flags"].get(name, value) != value
         ]
         problem = f"--resume: {folder} was started with {'; '.join(changed)}"
         require(not changed, f"{problem}; leave these out, or train from its weights: --init-from")

