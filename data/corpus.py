@@ -86,7 +86,7 @@ class Corpus:
 
 def load(name, flag="--data"):
     """Return the Corpus of a name in NAMES or at a path, see `corpora.read`. Raises UserError."""
-    if (named := name.replace("_", "-")) in NAMES:
+    if (named := str(name).replace("_", "-")) in NAMES:
         found = importlib.import_module(f"data.corpora.{named.replace('-', '_')}").load()
     else:
         found = importlib.import_module("data.corpora").read(name, flag)
