@@ -68,8 +68,7 @@ def in_words(numbers, sets):
 
 def report_predictions(run, corpus, title, logits, seen, result, model):
     """Write predictions.tsv, result.json and confusion.png, and print the scores of each class.
-    title: of the figure, below the run's name. logits (N, n_class), seen (N,): of the test rows.
-    Only rank 0 returns."""
+    title: of the figure, below the run's name. logits (N, n_class), seen (N,): of the test rows."""
     test = Predictions(corpus.test_rows, corpus.classes, logits, seen)
     test.write(run.folder)
     about = {"rows/test": len(seen), "classes": corpus.classes, "confusion": test.confusion}

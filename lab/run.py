@@ -7,6 +7,7 @@ A run is a folder: config.json, tokenizer.json, metrics.jsonl, checkpoint.pt (to
 import dataclasses
 import json
 import math
+import os
 import platform
 import shlex
 import shutil
@@ -200,7 +201,7 @@ class Run:
         if self.asked:
             raise KeyboardInterrupt
         self.asked = number
-        self.say("stopping after this step", file=sys.stderr)
+        os.write(2, b"stopping after this step\n")  # print fails if the signal came during a print
 
     def exit_if_stopped(self, model, optimizer, step):
         """Save a checkpoint and exit if a signal arrived in any process."""
