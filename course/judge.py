@@ -21,7 +21,6 @@ from course.cases import CHECKS, Wrong, solutions
 
 ROOT = Path(__file__).parents[1]
 EXACT, RANDOM = 1e-4, 0.03  # tolerances; random is what a measure returns, "the share of ..."
-HIDDEN = -1e4  # a score below this hides a key as -inf does
 
 
 class Verdict(NamedTuple):
@@ -62,6 +61,7 @@ def work(files, left, seed, seconds):
         for name in [name for name in sys.modules if name.partition(".")[0] in own]:
             del sys.modules[name]
         sys.path = [folder for folder in sys.path if Path(folder).resolve() != ROOT]
+        sys.meta_path = [f for f in sys.meta_path if "editable" not in str(f)]  # pip install -e
     results, trace = (os.fdopen(os.dup(number), "w", buffering=1) for number in (1, 2))
     for number in (1, 2):
         os.dup2(os.open(os.devnull, os.O_WRONLY), number)
@@ -215,7 +215,7 @@ def first_difference(found, right):
             return f"{name} has shape {tuple(mine.shape)}, expected {tuple(expected.shape)}", ""
         if len({(t.dtype == torch.bool, t.is_floating_point()) for t in pair}) > 1:
             return f"{name} has dtype {mine.dtype}, expected {expected.dtype}", ""
-        a, b = (t.double().masked_fill(t.double() <= HIDDEN, -torch.inf) for t in pair)
+        a, b = (t.double().masked_fill(t <= -1e4, -torch.inf) for t in pair)  # both hide a key
         tolerance = RANDOM if " " in name else EXACT
         close = torch.isclose(a, b, tolerance, tolerance, equal_nan=True)
         if not close.all():
