@@ -41,6 +41,22 @@ def draw(gen, *shapes):
     return [torch.randn(shape, generator=gen) for shape in shapes]
 
 
+def correlations(what, field, among, dims):
+    """Return {sentence: correlation between neighbours along a dimension}, for each of the dims.
+
+    Pairs of which both are `among` count. Below 0.2, or 6 standard errors, correlations become 0.
+    """
+    found = {}
+    for dim, name in enumerate(dims.split()):
+        values, pairs = field.movedim(dim, 0), among.movedim(dim, 0)
+        pairs = pairs[1:] & pairs[:-1]
+        sides = torch.stack([values[1:][pairs], values[:-1][pairs]]).double()
+        r = torch.cosine_similarity(*(sides - sides.mean(1, keepdim=True)), dim=0)
+        said = f"the correlation of {what} between one {name} and the next"
+        found[said] = torch.where(r.abs() > (6 / pairs.sum().sqrt()).clamp(min=0.2), r, 0)
+    return found
+
+
 def pad_cases(gen):
     for lengths in ([3, 5, 2], [4, 1], [2, 6, 6, 3]):
         yield ([torch.randint(5, 50, (n,), generator=gen) for n in lengths],)
@@ -66,14 +82,12 @@ def measure_dropout(ask, q, k, v, mask, bias, p):
     found = ask(q, k, v, mask, bias, p, shapes=[v.shape, (*v.shape[:3], T)])
     after = found["output"][..., :T] / plain["weights"]  # each is 0 or 1 / (1 - p)
     new = (found["weights"] - plain["weights"]).abs() > 1e-4 * plain["weights"].abs()
-    zero, what = after == 0, f"with dropout {p}, the"
-    return {
+    zero, sums, what = after == 0, found["output"][..., T], f"with dropout {p}, the"
+    return correlations("dropout", zero, torch.ones_like(zero), "text head query key") | {
         f"{what} share of weights that become 0": zero.float().mean(),
-        f"{what} mean of weight after / before, F.dropout keeps it": after.mean(),
         f"{what} mean square of weight after / before": after.square().mean(),
-        f"{what} share of outputs that are 0": (found["output"][..., T] == 0).float().mean(),
-        f"{what} share of keys that no query sees": zero.all(-2).float().mean(),
-        f"{what} share of queries that see no key": zero.all(-1).float().mean(),
+        f"{what} mean sum of weights (1 if the size of a weight has no effect)": sums.mean(),
+        f"{what} deviation of the sums of weights": sums.std(),
         f"{what} share of returned weights that the dropout changed": new.float().mean(),
     }
 
@@ -104,9 +118,9 @@ def loss_cases(gen, n=2):
 
 
 def masking_cases(gen):
-    idx = torch.randint(5, 40, (64, 256), generator=gen)
-    idx[:, 0], idx[:, 5:40], idx[::2, 200:] = 3, 1, 0  # [BOS], [UNK], [PAD]
-    yield from ((idx, 40, 0.15), (idx, 40, 0.4))
+    idx = torch.randint(5, 20, (64, 160), generator=gen)  # the vocabulary has more words
+    idx[:, 0], idx[:, 5:10], idx[::2, 140:] = 3, 1, 0  # [BOS], [UNK], [PAD]
+    yield from ((idx, 30, 0.75), (idx, 30, 0.85))  # many random words
 
 
 def measure_masking(ask, idx, vocab_size, rate):
@@ -117,11 +131,13 @@ def measure_masking(ask, idx, vocab_size, rate):
     )
     if not all(torch.equal(found[name], again[name]) for name in found):
         raise Wrong("draws random numbers without gen. Give generator=gen to each torch function.")
-    inputs, labels, special = *found.values(), len(SPECIAL)
+    inputs, labels = (torch.stack([found[name], other[name]]) for name in found)
+    idx, special = idx.expand(inputs.shape), len(SPECIAL)
     words, chosen = idx >= special, labels != -100
-    if torch.equal(labels, other["labels"]) and 0 < chosen[words].sum() < words.sum():
+    if torch.equal(*labels) and 0 < chosen[words].sum() < words.sum():
         raise Wrong("chooses the same words whatever gen is. Use gen as it is, without a seed.")
     drawn = chosen & (inputs != idx) & (inputs != MASK)
+    kind, dims = drawn + 2 * (inputs == idx), "call row column"
     shares = {
         "the share of words with a label": chosen[words],
         "the share of special tokens with a label": chosen[~words],
@@ -132,9 +148,14 @@ def measure_masking(ask, idx, vocab_size, rate):
         "whether words with the id 5 are chosen": (chosen & (idx == special)).any(),
         "whether random words are special tokens": (drawn & (inputs < special)).any(),
         "whether random words are outside the vocabulary": (drawn & (inputs >= vocab_size)).any(),
-        "the deviation between columns of their share of labels": chosen.float().mean(0).std(),
     }
-    return {name: which.float().mean() for name, which in shares.items()}
+    return {
+        **correlations("the choice of words", chosen, words, dims),
+        **correlations("what chosen words become", kind, chosen, dims),
+        **correlations("random words", inputs, drawn, dims),
+        "the number of different random words": torch.tensor(len(inputs[drawn].unique())),
+        **{name: which.float().mean() for name, which in shares.items()},
+    }
 
 
 def pool_cases(gen):
@@ -146,8 +167,8 @@ def pool_cases(gen):
 def classify_cases(gen):
     for N, C, K in ((4, 6, 3), (6, 4, 2)):
         yield *draw(gen, (N, C), (20, C), (20,), (K, 20), (K,)), 0.3, False
-    one, eye = torch.ones(20), torch.eye(20)
-    yield torch.ones(500, 20), eye, one, eye, one, 0.3, True
+    one, eye = torch.ones(5), torch.eye(5)
+    yield torch.ones(4000, 5), eye, one, eye, one, 0.3, True
 
 
 def measure_classify(ask, *args):
@@ -155,8 +176,9 @@ def measure_classify(ask, *args):
     logits, again = (ask(*args, shapes=[(len(args[0]), len(args[4]))])["logits"] for _ in "12")
     if args[-1]:
         hidden = (logits - 1) / 2
-        return {
-            "in training, the share of hidden channels that become 0": (hidden == 0).float().mean(),
+        zero = hidden == 0
+        return correlations("dropout", zero, torch.ones_like(zero), "row channel") | {
+            "in training, the share of hidden channels that become 0": zero.float().mean(),
             "in training, the mean of hidden channels after / before": hidden.mean(),
             "in training, their mean square after / before": hidden.square().mean(),
         }
@@ -168,9 +190,9 @@ def measure_classify(ask, *args):
 
 def clap_cases(gen):
     for B, T, V, C in ((5, 8, 6, 3), (3, 4, 8, 7)):
-        idx = torch.randint(V, (B, T), generator=gen)
-        idx[:, 1] = V - 1
-        yield idx, 3 * torch.randn(V, C, generator=gen), V - 1
+        idx, (table,) = torch.randint(V, (B, T), generator=gen), draw(gen, (V, C))
+        idx[:, 1], idx[:, 2] = V - 2, V - 1
+        yield idx, torch.nn.functional.normalize(table) * torch.linspace(0.3, 5, V)[:, None], V - 2
 
 
 def logit_cases(gen):

@@ -34,9 +34,11 @@ def grade(flags):
     names, root = chosen(flags.exercises.split(",")), flags.submissions
     require(root.is_dir(), f"{root}: no such folder; give the folder of submissions")
     require(flags.out or flags.gradescope, "nothing to write; give --out or --gradescope")
-    folders = sorted(path for path in root.iterdir() if path.is_dir() and path.name[0] not in "._")
-    folders = [root] if flags.gradescope else folders
+    entries = sorted(path for path in root.iterdir() if path.name[0] not in "._")
+    folders = [root] if flags.gradescope else [path for path in entries if path.is_dir()]
     require(folders, f"{root}: has no submissions; give each a folder of its own in it")
+    if loose := [path.name for path in entries if not (flags.gradescope or path.is_dir())]:
+        print(printable(f"note: not graded, since not in a folder: {', '.join(loose)}"))
     rows = []
     for folder in folders:
         tests = [test(folder, name, flags) for name in names]

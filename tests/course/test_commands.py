@@ -21,6 +21,7 @@ from course.train import put_in
 from lab.load import read_metrics
 
 SPLIT = "return x.unflatten(2, (n_head, -1)).transpose(1, 2)"
+SWALLOW = "while True:\n        try: 1 / 0\n        except BaseException: pass"
 JOIN = "return y.transpose(1, 2).flatten(2)"
 
 
@@ -182,18 +183,21 @@ def test_a_folder_is_graded_and_a_crash_costs_only_its_function(tmp_path):
         succeed(call("course.start", tmp_path / "in" / name, exercises="" if name < "b" else "1"))
     ada = tmp_path / "in" / "ada"
     path = ada / "ex03_heads.py"  # deletes what it finds
-    top = "import os, shutil\nshutil.rmtree(os.getcwd())\nprint('x' * 10**6)\n"
+    top = "import os, shutil, threading, time\nshutil.rmtree(os.getcwd())\nprint('x' * 10**6)\n"
+    top += "threading.Thread(target=time.sleep, args=[999]).start()\n"  # outlives its function
     path.write_text(top + path.read_text(encoding="utf-8"), encoding="utf-8")
     answer(ada, "heads", "join_heads", JOIN)
-    answer(ada, "alibi", "slopes", "import time\n    while True: time.sleep(1)")
+    answer(ada, "alibi", "slopes", SWALLOW)
     answer(ada, "alibi", "causal_bias", "import os; os._exit(7)")
     answer(ada, "alibi", "encoder_bias", "import model")
+    (tmp_path / "in" / "ex03_heads.py").touch()
     flags = dict(exercises="3,5", seconds=2, out=tmp_path / "grades.csv")
     said = succeed(call("course.grade", tmp_path / "in", **flags)).out
     with open(flags["out"], encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["submission"] for row in rows] == ["ada", "bob", "late"]
-    assert said.splitlines()[0].split() == ["ada", "0.5", "of", "2", "points"]
+    assert said.startswith("note: not graded, since not in a folder: ex03_heads.py\n")
+    assert said.splitlines()[1].split() == ["ada", "0.5", "of", "2", "points"]
     assert [row["total"] for row in rows] == ["0.5", "0", "0"] and rows[0]["heads"] == "0.5"
     lines = rows[0]["feedback"].splitlines()
     assert lines[0] == "heads: split_heads: not begun"
@@ -203,6 +207,16 @@ def test_a_folder_is_graded_and_a_crash_costs_only_its_function(tmp_path):
     assert lines[2].startswith("alibi: ends Python (exit code 7)")
     assert lines[3].endswith("No module named 'model'")
     assert rows[1]["feedback"].startswith("heads: ex03_heads.py was not handed in")
+
+
+def test_check_goes_on_after_a_function_that_ends_python_or_never_ends(answers, monkeypatch):
+    monkeypatch.setattr("course.judge.judge", functools.partial(judge, seconds=2))
+    answer(answers, "heads", "split_heads", SWALLOW)
+    answer(answers, "alibi", "slopes", "import os; os._exit(0)")
+    lines = succeed(call("course.check", answers, "3", "5", "7")).out.splitlines()
+    assert re.match(r" +3 heads +line \d+ in split_heads: not finished after 2 seconds", lines[0])
+    assert lines[1].startswith("  5 alibi       ends Python (exit code 0) before")
+    assert lines[2].startswith("  7 perplexity  next_words, loss, perplexity not begun")
 
 
 def test_one_submission_for_gradescope(tmp_path, judge_here):
