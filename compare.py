@@ -2,8 +2,8 @@
 
     python compare.py out/lm-speeches-* out/baselines-speeches
 
-Runs that differ only in the seed are one row. --out gets compare.md, .tex, .png and .pdf, and a
-table of longer blocks (train-short-test-long) for runs with --eval-block.
+Runs that differ only in the seed are one row. --out gets compare.md, .tex, .png and .pdf, a table
+of longer blocks (train-short-test-long) for runs with --eval-block, and mcnemar.md for classifiers.
 """
 
 import lab  # noqa: F401, names a missing package  # isort: skip
@@ -18,6 +18,7 @@ import tyro
 from scipy import stats
 
 from data import name_of
+from data.files import write_text
 from lab import tables
 from lab.figures import curves, save
 from lab.flags import MAY_CHANGE, main, require
@@ -33,8 +34,11 @@ PERCENT = "accuracy", "macro_f1", "exact"
 CAPTION = """Mean ± sample standard deviation over seeds. The best of a column is bold, even if it
 may be chance. Perplexities of different vocabularies are not comparable. Classifiers: valid is the
 best epoch of the search, the rest the final model; seen rows are also in the training files."""
-TESTS = """p is not corrected for the number of pairs. Perplexities: paired t-test over seeds of
-the mean log. Classifiers: McNemar's exact test on the rows that only one of the two gets right."""
+TESTS = """t-tests over seeds, of the mean log of perplexities or the accuracy on all test rows. A
+baseline has no seed and counts as a constant. p is about other seeds, not other test data, and is
+not corrected for the number of pairs. Classifiers: mcnemar.md has tests of single seeds."""
+UNTESTED = "No difference is tested: a test needs several seeds, the same in both rows."
+MCNEMAR = "McNemar's exact test: p is about other test rows, not other seeds, and is not corrected."
 
 
 @dataclass
@@ -80,13 +84,14 @@ def compare(flags):
     found = dict.fromkeys(n for row in rows for n in row.runs[0].result if row.values(n))
     names = [n for m in METRICS for n in found if n.partition("/")[0] == m and "@" not in n]
     measured = [n for n in names if n.startswith("perplexity/") and n != "perplexity/train"]
-    measured = [n for n in measured if n != "perplexity/valid"] or measured
-    tests = compare_seeds(rows, measured) + compare_answers(rows + others)
-    write(out / "compare", names, rows, others, tests)
+    measured = [n for n in measured if n != "perplexity/valid"] or measured or ["accuracy/test"]
+    write(out / "compare", names, rows, others, compare_seeds(rows + others, measured))
     draw(out / "compare", names, rows, others)
 
-    for path in out.glob("train-short-test-long.*"):  # of an earlier comparison
-        path.unlink()
+    for path in (*out.glob("train-short-test-long.*"), out / "mcnemar.md"):
+        path.unlink(missing_ok=True)  # of an earlier comparison
+    if tests := compare_answers(rows + others):
+        write_text(out / "mcnemar.md", tabulate(tests, f"{MCNEMAR}\n"))
     joint = {n for run in trained for n in run.result if n.startswith("joint@")}
     if len(joint) > 1:
         joint = sorted(joint, key=lambda name: int(name[6:]))
@@ -120,7 +125,7 @@ def configuration(config):
         if flags.get(name) and Path(flags[name], "config.json").exists():
             source, source_seed = configuration(read_config(flags[name]))
             settings |= {f"{name}-{key}": v for key, v in source.items() if key != "pos"}
-            settings[name] = "pretrained"
+            settings[name] = "random" if settings.pop("untrained", False) else "pretrained"
             seed += f" ({name} {source_seed})" if source_seed != seed else ""
     return settings, seed
 
@@ -165,42 +170,45 @@ def answer_together(rows, out):
     """Return a Row of what all rows answer together by seed, or a single row with all its seeds."""
     trained, found = [run for row in rows for run in row.runs], []
     for seed in dict.fromkeys(run.seed if len(rows) > 1 else "" for run in trained):
-        folders = [run.folder for run in trained if seed in ("", run.seed)]
-        if len(folders) >= max(2, len(rows)):
+        asked = [run for run in trained if seed in ("", run.seed)]
+        if len(asked) >= max(2, len(rows)):
             folder = out / re.sub(r"\W+", "-", f"together-{seed}").strip("-")
             folder.mkdir(parents=True, exist_ok=True)
-            answers = average_predictions(folders)
+            answers = average_predictions([run.folder for run in asked])
             answers.write(folder)
             scores = answers.scores() | answers.accuracies()
+            seed = seed or ", ".join(run.seed for run in asked)
             found.append(SimpleNamespace(folder=folder, result=scores, seed=seed))
     require(found, "--together: give runs with the same seeds, or several seeds of one")
     return Row("together", found)
 
 
 def compare_seeds(rows, names):
-    """Return paired t-tests of every two rows, over seeds: mean logs of these perplexities."""
-    logs = []  # of each row {seed: mean log}
-    for row in rows if names else ():
+    """Return t-tests of every two rows over seeds: of the mean log of these perplexities, if both
+    have the same vocabulary, or of the accuracy."""
+    is_share = names == ["accuracy/test"]
+    scale, back, unit = (np.array, np.array, " points") if is_share else (np.log, np.expm1, "%")
+    means, tests = [], []  # means: of each row {seed: mean}
+    for row in rows:
         numbers = {run.seed: [run.result.get(n, np.nan) for n in names] for run in row.runs}
-        logs.append({seed: np.log(found).mean() for seed, found in numbers.items()})
-    tests = []
-    for (a, first), (b, second) in combinations(zip(rows, logs), 2):
+        means.append({seed: scale(found).mean() for seed, found in numbers.items()})
+    for (a, first), (b, second) in combinations(zip(rows, means), 2):
+        sizes = {row.runs[0].result.get("vocab_size") for row in (a, b)}
+        second = dict.fromkeys(first, second[""]) if "" in second else second  # of a baseline
         seeds = [seed for seed in first if seed in second]
         d = np.array([first[seed] - second[seed] for seed in seeds])
-        if len(d) > 1 and np.isfinite(d).all():
-            t = d.mean() * np.sqrt(len(d)) / max(d.std(ddof=1), 1e-99)  # all can be alike
-            words = f"{100 * np.expm1(d.mean()):+.1f} ± {100 * np.expm1(d).std(ddof=1):.1f}%"
-            p = 2 * stats.t.sf(abs(t), len(d) - 1)
-            tests.append(["paired t", a.label, b.label, ", ".join(seeds), words, p])
+        if (is_share or len(sizes) == 1) and len(d) > 1 and np.ptp(d) > 1e-9:  # d varies
+            words = f"{100 * back(d.mean()):+.1f} ± {100 * back(d).std(ddof=1):.1f}{unit}"
+            test = "one-sample t" if b.runs[0].seed == "" else "paired t"
+            p = stats.ttest_1samp(d, 0).pvalue
+            tests.append([test, a.label, b.label, ", ".join(seeds), words, p])
     return tests
 
 
 def compare_answers(rows):
     """Return McNemar's tests of every two rows on the same test rows, seed by seed."""
-    answers, tests = [], []
-    for row in rows:
-        found = [run for run in row.runs if (run.folder / FILE).exists()]
-        answers.append({run.seed: read_table(run.folder)[1:4] for run in found})
+    found, tests = [[run for run in row.runs if (run.folder / FILE).exists()] for row in rows], []
+    answers = [{run.seed: read_table(run.folder)[1:4] for run in runs} for runs in found]
     for (a, first), (b, second) in combinations(zip(rows, answers), 2):
         for s, t in product(first, second):
             (*given, x), (*same, y) = first[s], second[t]  # texts, classes and predictions
@@ -213,17 +221,22 @@ def compare_answers(rows):
 
 
 def write(stem, names, rows, others, tests):
-    """Write and print the table of rows, a line, and others; the tests follow in Markdown."""
+    """Write and print the table of rows and, below a line in LaTeX, others; then the tests."""
     seeds = [", ".join(run.seed for run in row.runs) or "–" for row in rows + others]
     columns = [column(name, rows + others) for name in names]
     cells = [[row.label, *each] for row, *each in zip(rows + others, seeds, *columns)]
     cells[len(rows) : len(rows)] = [None] * bool(others)
     parts = [re.split("[/@]", name) for name in names]
     heads = [" ".join([METRICS[metric], *part]) for metric, *part in parts]
-    lines = [[*test, f"{p:.3f}" if p >= 0.001 else "<0.001"] for *test, p in tests]
-    more = ["test", "first", "second", "seeds", "first against second", "p"]
-    more = f"{tables.markdown(more, lines, 5)}\n{TESTS}" if tests else ""
+    more = tabulate(tests, TESTS) if tests else UNTESTED
     print(tables.write(stem, ["row", "seeds", *heads], cells, CAPTION, 2, more))
+
+
+def tabulate(tests, about):
+    """Return a Markdown table of tests, followed by a text about them."""
+    lines = [[*test, f"{p:.3f}" if p >= 0.001 else "<0.001"] for *test, p in tests]
+    heads = ["test", "first", "second", "seeds", "first against second", "p"]
+    return f"{tables.markdown(heads, lines, 5)}\n{about}"
 
 
 def column(name, rows):
@@ -254,7 +267,7 @@ def draw(stem, names, rows, others):
             levels["best possible"] = factor * first.result[f"floor/{name}"]
         if all(xs for xs, _ in lines.values()):
             panels.append((part, METRICS[metric], lines, levels, metric == "perplexity"))
-    figure = curves(panels, "epoch" if "epochs" in first.config["flags"] else "step")
+    figure = curves(panels, "epoch of the search" if "epochs" in first.config["flags"] else "step")
     for ending in (".png", ".pdf"):
         save(figure, stem.with_suffix(ending))
 

@@ -82,6 +82,7 @@ def stages(flags, out, corpus, parts):
         for run in [f"{part}-{pos}-0" for pos in COMPARED if part != "frozen"]:
             figures.append((f"maps-{run}", "attention_maps", [out / run, *looks]))
         runs = [out / f"{part}-{pos}-{seed}" for pos in COMPARED for seed in seeds]
+        runs += [out / f"untrained-alibi-{seed}" for seed in seeds if part == "frozen"]
         figures.append((f"compare-{part}", "compare", [*runs, out / "baselines"]))
     return trainings, frozen, figures
 

@@ -34,7 +34,7 @@ ALL = {
     "alibi-no-dropout-zero-mask": f"--pos alibi --zero-mask {WITHOUT}",
     "learned-clap-no-dropout": "--pos learned --head clap --dropout 0 --attn-dropout 0",
 }
-CONFIGURATIONS = list(ALL)[:5]  # of the original comparison
+CONFIGURATIONS = list(ALL)[:5]  # as in the original, but its zero-clap also has --omit-mask
 # As in the original: post-norm, GELU, tied weights, byte-level BPE, 15% masked, Adam (0.9, 0.98),
 # no clipping, a linear warm-up over 8% of the steps and a linear decay.
 COMMON = (

@@ -12,7 +12,7 @@ import torch
 
 from data import batching, spans
 from data.files import UserError
-from data.tokenizer import BOS, EOS, MASK, UNK, detokenize, frame, token_strings
+from data.tokenizer import BOS, EOS, MASK, SPECIAL, UNK, detokenize, frame, token_strings
 from lab.figures import name_positions
 from lab.inside import lens, maps
 from lab.inside.attention import record
@@ -129,12 +129,12 @@ class OpenRun(LoadedRun):
     def losses(self, text):
         """Return the loss of each word in nats, [(word, loss)]. For causal and masked LMs. A causal
         model predicts each word from those before it, in blocks as in training. A masked
-        LM predicts each word with this word masked and all others seen."""
+        LM predicts each known word, as in training, with this word masked and all others seen."""
         self.must_be("lm mlm", "tell the loss of a text", "train_lm.py or train_mlm.py")
         lines = [line for line in text.replace("\r\n", "\n").split("\n") if line.strip()]
         if not lines or any(MASK in ids for ids in self.read(*lines)[0]):
             raise UserError("losses: give a text of words, without [MASK]")
-        words, blocks, losses = [], [], []
+        words, blocks, losses, n_unknown = [], [], [], 0
         if self.kind == "lm":
             ids = batching.stream(self.tokenizer, lines)
             stride = min(self.config["flags"].get("eval_stride", 0), self.block_size)
@@ -142,10 +142,16 @@ class OpenRun(LoadedRun):
             blocks = [batching.consecutive_blocks(ids, self.block_size, stride, self.anchor)]
         else:
             for ids in batching.sentences(self.tokenizer, lines, self.block_size, split=True)[0]:
-                places = ((ids != BOS) & (ids != EOS)).nonzero()  # (N, 1)
-                here = torch.arange(len(ids)) == places  # (N, T), the masked word of each row
-                words.append(ids[places[:, 0]])
-                blocks.append((torch.where(here, MASK, ids), torch.where(here, ids, -100)))
+                places = (ids >= len(SPECIAL)).nonzero()  # (N, 1)
+                n_unknown += int((ids == UNK).sum())
+                if len(places):
+                    here = torch.arange(len(ids)) == places  # (N, T), the masked word of each row
+                    words.append(ids[places[:, 0]])
+                    blocks.append((torch.where(here, MASK, ids), torch.where(here, ids, -100)))
+        if n_unknown:
+            print(f"note: {n_unknown:,} unknown words are not predicted, so they are left out")
+        if not words:
+            raise UserError("losses: no word of the text is known; give other words")
         for inputs, targets in blocks:  # (n, T)
             for x, y in zip(inputs.split(64), targets.split(64)):
                 losses += self.model.losses(x.to(self.device), y).tolist()

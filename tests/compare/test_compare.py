@@ -8,7 +8,7 @@ import pytest
 from helpers import call, fails, succeed
 from scipy import stats
 
-from compare import compare_answers, compare_seeds, group, read
+from compare import Row, compare_answers, compare_seeds, group, read
 from data.files import write_json
 from lab import figures, tables
 from lab.predictions import FILE, write_predictions
@@ -129,7 +129,9 @@ def test_seeds_of_pretraining_do_not_make_rows(make):
     make("cross", "classifier", encoder="text-0", seed=1)
     (row,) = rows_of("then-0", "then-1", "cross")
     assert [run.seed for run in row.runs] == ["0", "1", "1 (encoder 0)"]
-    assert labels_of("then-0", make("joint", "classifier"))[0] == "encoder=pretrained"
+    make("random", "classifier", encoder="text-0", untrained=True)
+    states = labels_of("then-0", make("joint", "classifier", untrained=False), "random")
+    assert states == ["encoder=pretrained", "encoder=none", "encoder=random"]
 
 
 def test_seeds_are_paired(make):
@@ -144,13 +146,31 @@ def test_seeds_are_paired(make):
     assert test[:4] == ["paired t", "a", "b", "0, 1, 2"]
     assert test[4] == "-0.7 ± 0.2%"  # half of -1.0, -1.5 and -2.0%, as logs
     assert test[5] == pytest.approx(stats.ttest_1samp(differences, 0).pvalue)
-    make("0", pos="nope"), make("1", seed=1, pos="nope")  # equal perplexities, 20.0
-    make("2", pos="rope"), make("3", seed=1, pos="rope"), make("4", seed=1)
-    (test,) = compare_seeds(rows_of(*"01234"), ["perplexity/ada"])  # one seed is not tested
-    assert test[1:] == ["NoPE", "rotary", "0, 1", "+0.0 ± 0.0%", 1.0]
+    make("c-0", pos="rope"), make("c-1", pos="rope", seed=1)  # 20.0 with every seed
+    assert compare_seeds(rows_of("c-0", "c-1", "a-0"), ["perplexity/bruno"]) == []  # one seed each
+    make("d-0", pos="nope"), make("d-1", pos="nope", seed=1)
+    assert compare_seeds(rows_of("c-0", "c-1", "d-0", "d-1"), ["perplexity/ada"]) == []
 
 
-def test_classifiers_are_tested_on_the_same_rows(make):
+def test_baselines_are_constants(make):
+    """t by hand: of 90, 92, 97% against 90%, the mean 3 over a standard error of sqrt(13 / 3)."""
+    for seed, right in enumerate((0.90, 0.92, 0.97)):
+        make(f"a-{seed}", "classifier", {"accuracy/test": right}, seed=seed)
+        make(f"b{seed}", result={"perplexity/ada": 10.0 + seed, "vocab_size": 99}, seed=seed)
+    make("base", "baselines", {"accuracy/test": 0.9, "perplexity/ada": 9.0, "vocab_size": 99})
+    compared("a-0", "a-1", "a-2", "base")
+    text = Path("out/compare/compare.md").read_text(encoding="utf-8")
+    p = 2 * stats.t.sf(3 / math.sqrt(13 / 3), 2)
+    found = "| one-sample t | a     | naive Bayes | 0, 1, 2 | +3.0 ± 3.6 points    | {:.3f} |"
+    assert found.format(p) in text and text.count("one-sample t") == 1
+    rows = rows_of("b0", "b1", "b2") + [Row("5-gram", [read("base")])]
+    assert [test[3] for test in compare_seeds(rows, ["perplexity/ada"])] == ["0, 1, 2"]
+    rows[1].runs[0].result["vocab_size"] = 98
+    assert compare_seeds(rows, ["perplexity/ada"]) == []
+
+
+def test_runs_of_one_seed_have_no_verdict(make):
+    """McNemar's tests of their answers are in a file beside."""
     names = [make(p, "classifier", {"macro_f1/test": 0.5}, pos=p) for p in ("alibi", "nope")]
     names += [make("base", "baselines", {"accuracy/test": 0.5})]
     for name, right in zip(names, ("111111111111", "000000000011", "111100001111")):
@@ -158,12 +178,16 @@ def test_classifiers_are_tested_on_the_same_rows(make):
     rows = compared(*names)
     assert rows["ALiBi"]["macro-F1 (%) test"] == "**50.0**" and "naive Bayes" in rows
     text = Path("out/compare/compare.md").read_text(encoding="utf-8")
+    assert "No difference is tested" in text and "McNemar" not in text
+    text = (beside := Path("out/compare/mcnemar.md")).read_text(encoding="utf-8")
     assert "| McNemar | ALiBi | NoPE        | 0     | 10 to 0 rows         | 0.002 |" in text
     assert "| McNemar | ALiBi | naive Bayes | 0     | 4 to 0 rows          | 0.125 |" in text
     rows = rows_of(*names[:2])
     assert compare_answers(rows)[0][5] == pytest.approx(2 / 2**10)
     answers("nope", 0, 0, 0)  # other rows
     assert compare_answers(rows) == []
+    compared(*names[:2])
+    assert not beside.exists()  # of the comparison before
 
 
 def test_classifiers_answer_together(make):
@@ -184,7 +208,7 @@ def test_classifiers_answer_together(make):
 def test_longer_blocks_have_a_table_and_a_test(make):
     names = ("ada", "bruno", "ada@64", "bruno@64", "train@64", "ada@128", "bruno@128")
     tokens = {"tokens/ada": 50, "tokens/bruno": 100, "tokens/train": 9}
-    runs = {"alibi-0": (80, 10, 80, 10, 1, 160, 20), "alibi-1": (160, 20, 80, 10, 1, 160, 20)}
+    runs = {"alibi-0": (80, 10, 80, 10, 1, 160, 20), "alibi-1": (160, 20, 80, 10, 1, 168, 21)}
     runs |= {"nope-0": (40, 40, 20, 20, 1, 60, 60), "nope-1": (40, 40, 30, 30, 1, 60, 60)}
     for folder, values in runs.items():
         result = tokens | {f"perplexity/{name}": value for name, value in zip(names, values)}
@@ -195,10 +219,10 @@ def test_longer_blocks_have_a_table_and_a_test(make):
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()[:5]]
     assert rows[0][2:] == [f"perplexity at {n}" for n in (32, 64, 128)]
     # Of 80 on 50 tokens and 10 on 100 tokens: (80 * 10 * 10) ** (1 / 3) = 20
-    assert rows[2][2:] == ["**30.0** ± 14.1", "20.00 ± 0.00", "**40.0** ± 0.0"]
+    assert rows[2][2:] == ["**30.0** ± 14.1", "20.00 ± 0.00", "**41.0** ± 1.4"]
     assert rows[3][2:] == ["40.0 ± 0.0", "25.00 ± 7.07", "60.0 ± 0.0"]
     assert rows[4][2:] == ["–", "**5.00**", "–"]  # trained with 64 tokens, and measured there
-    assert "-33.3 ± 0.0%" in text and "<0.001" in text  # at 128 tokens, which both have
+    assert "-31.7 ± 2.4%" in text  # at 128 tokens, which both have
     succeed(call("compare", "c"))
     assert not written.exists()  # of the comparison before
 

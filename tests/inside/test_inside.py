@@ -6,12 +6,15 @@ import math
 import numpy as np
 import pytest
 import torch
+from helpers import NO_ENCODER, tiny_model
 
 import data
 from data.files import UserError
 from data.tokenizer import BOS, MASK, SPECIAL
 from lab import load_run
-from model import POSITIONS
+from lab.inside.maps import draw_positions
+from model import POSITIONS, Decoder
+from nets.attention import may_attend
 
 N_SPECIAL = len(SPECIAL)
 TEXT = "this is a small sentence"
@@ -42,7 +45,9 @@ def test_a_run_is_described(make, monkeypatch, tmp_path):
 @pytest.mark.parametrize("kind", ["lm", "mlm", "classifier"])
 @pytest.mark.parametrize("pos", POSITIONS)
 def test_content_and_position_make_the_weights(make, kind, pos):
-    run = load_run(make(kind, pos=pos, window=4))
+    if kind != "lm" and pos in NO_ENCODER:
+        pytest.skip("this encoding needs a decoder")
+    run = load_run(make(kind, pos=pos, window=4, log_scale=True))
     attention = run.attention(TEXT)
     assert attention.words == ["[BOS]", *TEXT.split()] == attention.keys
     assert attention.weights.shape == (2, 2, 6, 6)
@@ -67,7 +72,7 @@ def test_an_encoding_of_ones_own_is_taken_apart_and_drawn(make, monkeypatch):
 
         label, reads_content = "shift", True
 
-        def bias(self, q, k, i, j):
+        def bias(self, q, k, i, j, attention):
             return q.mean(-1, keepdim=True) * (i[:, None] - j)
 
     monkeypatch.setitem(POSITIONS, "shift", Shift)
@@ -104,6 +109,18 @@ def test_pictures_of_positions_show_what_the_model_adds(make, maps_of):
     _, products = maps_of(load_run(make(name="rope", pos="rope")).positions()).values()
     assert np.allclose(products.diagonal(), 1, atol=1e-5) and products[0, 5] < 0.99
     assert np.allclose(products[:-1, :-1], products[1:, 1:], atol=1e-5)  # only distances count
+
+
+@pytest.mark.parametrize("more", [{}, dict(window=3, global_tokens=1), dict(attn_block=5)])
+@pytest.mark.parametrize("pos", POSITIONS)
+def test_every_encoding_and_mask_is_drawn(pos, more, maps_of):
+    body, t = tiny_model(Decoder, pos=pos, **more).body, torch.arange(12)
+    figure = draw_positions(body, "")
+    if pos == "nope" and not more:
+        assert figure is None
+    elif more:  # the last map is of a bias, or of what may be attended to
+        *_, last = maps_of(figure).values()
+        assert np.array_equal(last.mask, ~may_attend(t, t, body.config, causal=True)[0, 0])
 
 
 def test_heatmaps_of_one_head_and_of_the_mean(make, maps_of):
@@ -159,7 +176,22 @@ def test_masked_losses_are_those_of_one_mask_at_a_time(make):
         masked[0, place] = MASK
         expected = -run.model(masked)[0, place].log_softmax(-1)[ids[0, place]]
         assert word == TEXT.split()[place - 1] and loss == pytest.approx(expected.item(), rel=1e-4)
-    assert len(run.losses(f"{20 * TEXT} \n\n {TEXT}")) == 86  # more than a block, and two lines
+    assert (
+        len(run.losses(f"{TEXT} " * 20 + f"\n\n {TEXT}")) == 105
+    )  # more than a block, and two lines
+
+
+def test_unknown_words_are_no_targets_of_masked_losses(make, capsys):
+    """As in training, and in the scores of train_mlm.py."""
+    run, text = load_run(make("mlm", pos="alibi")), "this is a zebra sentence"
+    expected, ids = [], ids_of(run, text)
+    for place in (1, 2, 3, 5):
+        logits = run.model(ids.clone().index_fill_(1, torch.tensor(place), MASK))[0, place]
+        expected.append(-logits.log_softmax(-1)[ids[0, place]].item())
+    words, losses = zip(*run.losses(f"{text}\nzebra zebra"))
+    assert words == ("this", "is", "a", "sentence") and losses == pytest.approx(expected, rel=1e-4)
+    assert "note: 3 unknown words are" in capsys.readouterr().out
+    assert run.perplexity(text) == pytest.approx(math.exp(sum(expected) / 4), rel=1e-4)
 
 
 def test_next_words_are_the_models(make):
@@ -204,6 +236,7 @@ REFUSED = [  # a kind of run, what it is asked, and the message
     ("lm", lambda run: run.fill(TEXT), "a causal LM cannot .*train_mlm.py"),
     ("mlm", lambda run: run.translate(TEXT), "cannot .*beyond.train_seq2seq --task translate"),
     ("mlm", lambda run: run.losses("we [MASK]"), "without .MASK."),
+    ("mlm", lambda run: run.perplexity("zebra"), "no word of the text is known"),
     ("classifier", lambda run: run.classify("a", ""), "contains no words"),
     ("mlm", lambda run: run.fill("a [MASK]", "another [MASK]"), "cannot read a post"),
     ("lm", lambda run: run.attention(TEXT * 6).plot(numbers=True), "maps of 12 tokens, .* 26"),

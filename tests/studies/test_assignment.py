@@ -53,6 +53,7 @@ def test_the_assignment_with_two_seeds(corpus, tmp_path, monkeypatch, jobs_here)
         ("learned", "lm-learned", tests, 1),
     ):
         assert [label, *(mean(run, entry, factor) for entry in entries)] in rows, label
+    assert "| ALiBi, encoder=random " in read(tmp_path / "compare-frozen" / "compare.md")
     # The page needs nothing else, and its appendix is there
     sources, links = re.findall('src="(.{22})', page), re.findall('href="(.*?)"', page)
     assert len(sources) >= 7 and set(sources) == {"data:image/png;base64,"}
