@@ -72,7 +72,8 @@ def measure_ngrams(text, longest):
         }
         result[f"bits_per_byte/{name}"] = nats[-1] / math.log(2) / text.sizes[name]
         words = ", ".join(f"{k}-gram {value:,.1f}" for k, value in enumerate(values, 1))
-        print(f"perplexity {name}: {words} ({n:,} tokens, {unknown:.1%} unknown)")
+        hint = "; try --tokenizer bpe" if unknown > 0.2 else ""
+        print(f"perplexity {name}: {words} ({n:,} tokens, {unknown:.1%} unknown{hint})")
     result |= {f"floor/{name}": best for name, best in text.floor.items() if name in result}
     return result
 

@@ -156,7 +156,7 @@ def train(flags):
     options |= dict(n_component=min(flags.n_component, len(kept)))
     encoder = sha256(source.folder / "best.pt") if flags.encoder else ""  # frozen, it is data too
     digest = hash_of((corpus.rows, corpus.test_rows, tokenizer.to_str(), encoder))
-    about = dict(name=name, classes=corpus.classes)
+    about = dict(read={"data": corpus}, name=name, classes=corpus.classes)
     run = Run(__file__, flags, "classifier", config, tokenizer, device, digest, options, **about)
     learner = Learner(config, options, source, sets, flags, device)
     say_rows(run, corpus, sets, seen, note, learner.model, source)

@@ -16,7 +16,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from data.batching import generator, length_batches, pad, send, send_mask, share_unknown
 from data.masking import mask_tokens
-from data.text import read_sentences
+from data.sentences import read_sentences
 from data.tokenizer import word_starts
 from lab import dist
 from lab.evaluation import measure_masked, require_targets
@@ -96,7 +96,7 @@ def train(flags):
     # Model
     config = model_config(flags, source, vocab_size=vocab_size)
     device = set_up_device(flags.device, flags.threads, flags.seed, config.n_embd)
-    run = Run(__file__, flags, "mlm", config, text.tokenizer, device, text.hash, build={})
+    run = Run(__file__, flags, "mlm", config, text.tokenizer, device, text.hash, {}, text.read)
     model = build(config).to(device)
     if source:
         load_weights(model, source.model.state_dict(), source.folder)

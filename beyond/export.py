@@ -7,12 +7,14 @@ Only RoBERTa's architecture can be exported, so the run needs the flags of the f
 """
 
 import lab  # noqa: F401, names a missing package  # isort: skip
+import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 import tyro
 
+from data.corpus import read_hashes, write_hashes
 from data.files import UserError
 from data.tokenizer import frame
 from lab.flags import main
@@ -76,6 +78,9 @@ def export(flags):
         mask_token="<mask>",
         **{f"{name}_token": token for name, token in special.items()},
     ).save_pretrained(folder)
+    for path in folder.iterdir():  # safetensors lets only the owner read a file
+        shutil.copymode(folder / "config.json", path)
+    write_hashes(folder, [read_hashes(run.folder)])
     print(f"{folder}: {', '.join(sorted(path.name for path in folder.iterdir()))}; in Python:")
     for kind in ("ModelForMaskedLM", "Tokenizer"):
         print(f"  transformers.Auto{kind}.from_pretrained({str(folder)!r})")

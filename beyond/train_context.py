@@ -22,7 +22,8 @@ from typing import Literal
 import torch
 from torch.nn.utils import clip_grad_norm_
 
-from data.batching import by_epoch, generator, length_batches, send_all, sentences
+from data.batching import by_epoch, generator, length_batches, send_all, sentences, share_unknown
+from data.corpus import Corpus
 from data.files import hash_of
 from data.masking import mask_tokens
 from data.pairs import PAIR_VIEWS, join, load_pairs, mask_pairs, separate
@@ -36,6 +37,7 @@ from lab.load import read_run
 from lab.machine import autocast, compile_blocks, set_up_device
 from lab.optim import learning_rate, make_adamw, perplexity
 from lab.run import Run, load_weights
+from lab.sources import say_unknown
 from model import ACTIVATIONS, LanguageModel
 from nets.seq2seq import ThreadReader
 from nets.two_languages import TwoLanguageEncoder
@@ -81,7 +83,7 @@ def build(config, task, n_ancestors=0, ancestor_positions="none"):
 
 
 def read_translations(flags, tokenizer):
-    """Return (name, tokenizer, hash, {set: {view: batches}}, draw).
+    """Return (Corpus of the training texts, tokenizer, hash, {set: {view: batches}}, draw).
 
     A set is one language of the validation or test pairs. draw: function of step and generator ->
     idx, mask (B, T), the number of tokens that are read, and a function of rows -> their context.
@@ -109,7 +111,7 @@ def read_translations(flags, tokenizer):
         n_tokens = int(mask.sum())
         return idx, mask, n_tokens, lambda rows: {name: x[rows] for name, x in more.items()}
 
-    return pairs.name, tokenizer, hash_of(pairs), sets, draw
+    return Corpus(pairs.name, texts), tokenizer, hash_of(pairs), sets, draw
 
 
 def read_threads(flags, tokenizer):
@@ -134,7 +136,7 @@ def read_threads(flags, tokenizer):
 
         return idx, mask, n_tokens, context
 
-    return name, tokenizer, data_hash, sets, draw
+    return Corpus(name, forest.texts), tokenizer, data_hash, sets, draw
 
 
 def evaluate(model, name, views, device, flags):
@@ -153,7 +155,7 @@ def train(flags):
     source = read_run(flags.init_from, ["mlm"]) if flags.init_from else None
     tlm = flags.task == "tlm"
     read = read_translations if tlm else read_threads
-    name, tokenizer, data_hash, sets, draw = read(flags, source and source.tokenizer)
+    corpus, tokenizer, data_hash, sets, draw = read(flags, source and source.tokenizer)
     words_of, helped = (PAIR_VIEWS, "paired") if tlm else (THREAD_VIEWS, "ancestors")
     vocab_size, starts = tokenizer.get_vocab_size(), word_starts(tokenizer)
     for n, views in sets.items():
@@ -165,8 +167,8 @@ def train(flags):
     device = set_up_device(flags.device, flags.threads, flags.seed, config.n_embd)
     options = {"task": flags.task, "n_ancestors": flags.ancestors}
     options |= {"ancestor_positions": flags.ancestor_positions}
-    kind, run_name = ("mlm", "tlm") if tlm else ("thread", "thread")
-    run = Run(__file__, flags, kind, config, tokenizer, device, data_hash, options, run_name)
+    kind, about = "mlm" if tlm else "thread", dict(read={"data": corpus}, name="tlm" * tlm)
+    run = Run(__file__, flags, kind, config, tokenizer, device, data_hash, options, **about)
     model = build(config, **options).to(device)
     if source and tlm:
         torch.nn.init.zeros_(model.body.languages.weight)  # if the source has no languages
@@ -177,7 +179,10 @@ def train(flags):
     if flags.compile:
         compile_blocks(model)
     optimizer = make_adamw(model, flags.lr, flags.weight_decay)
-    run.say_start(name, model)
+    run.say_start(corpus.name, model)
+    for n, views in sets.items():
+        rows = [row for inputs, mask, *_ in views["alone"] for row in zip(inputs, mask)]
+        say_unknown(run, n, share_unknown([ids[real] for ids, real in rows]), source)
 
     # Loop
     run.load_checkpoint(model, optimizer)  # with --resume
@@ -227,7 +232,7 @@ def train(flags):
         alone, with_context = (result[f"perplexity/{n}-{view}"] for view in ("alone", helped))
         result[f"gain/{n}"] = math.log(alone / with_context)  # nats saved per word
     run.finish(result, model)
-    title, panels = f"{run.folder.name}\n{name}, {name_positions(config)}", []
+    title, panels = f"{run.folder.name}\n{corpus.name}, {name_positions(config)}", []
     for n in valid:
         keys = {words: f"perplexity/{n}-{view}" for view, words in words_of.items()}
         panels.append((title, f"perplexity, {n} (log scale)", run.logged(keys), {}, True))

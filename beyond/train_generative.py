@@ -75,10 +75,10 @@ def train(flags):
     counts = count_tokens(torch.cat(texts), vocab_size, flags.swap_words, flags.rare_unknown)
 
     # Model
-    config = model_config(flags, source, vocab_size=vocab_size)
+    config = model_config(flags, source, causal=True, vocab_size=vocab_size)
     device = set_up_device(flags.device, flags.threads, flags.seed, config.n_embd)
     options = {"n_class": len(of_class), "members": flags.members}
-    about = {"name": "generative", "classes": corpus.classes}
+    about = dict(read={"data": corpus}, name="generative", classes=corpus.classes)
     data_hash = hash_of((texts, corpus.rows, corpus.test_rows))
     run = Run(__file__, flags, "classifier", config, tokenizer, device, data_hash, options, **about)
     model = build(config, **options).to(device)

@@ -22,7 +22,7 @@ from typing import Literal
 import torch
 from torch.nn.utils import clip_grad_norm_
 
-from data import corpus, spans
+from data import batching, corpus, spans
 from data.batching import by_epoch, generator, length_batches, pad, send, send_all, sentences
 from data.files import hash_of
 from data.pairs import load_pairs
@@ -33,6 +33,7 @@ from lab.flags import CommonFlags, LoopFlags, main, model_config, require, whole
 from lab.machine import autocast, compile_blocks, set_up_device
 from lab.optim import learning_rate, make_adamw, perplexity
 from lab.run import Run
+from lab.sources import say_unknown
 from model import LanguageModel
 from nets.seq2seq import EncoderDecoder, generate
 
@@ -63,7 +64,7 @@ def build(config):
 
 
 def read_examples(flags):
-    """Return (name, tokenizer, id of [S0], {set: examples}, {set: what they were}).
+    """Return (Corpus of what is read, tokenizer, id of [S0], {set: examples}, {set: its texts}).
 
     An example is (text,), which begins with [BOS], or a pair ([BOS] source, target [EOS]). Training
     pairs longer than --block-size are left out; other pairs are truncated.
@@ -84,7 +85,7 @@ def read_examples(flags):
         add_sentinels(tokenizer, spans.most(T - 1, *GAPS)[1])
         for n, part in given.items():
             sets[n] = [(text,) for text in sentences(tokenizer, part, T, split=True)[0]]
-        return name, tokenizer, first, sets, given
+        return corpus.Corpus(name, texts), tokenizer, first, sets, given
     for n, part in given.items():
         both = zip(*(encode(tokenizer, side) for side in zip(*part)))
         pairs = [(torch.tensor([BOS, *a]), torch.tensor([*b, EOS])) for a, b in both]
@@ -92,7 +93,7 @@ def read_examples(flags):
             pairs = [pair for pair in pairs if max(map(len, pair)) <= T]
         sets[n] = [(a[:T], b[:T]) for a, b in pairs]
     require(sets["train"], f"--block-size {T}: every training pair is longer; use a larger one")
-    return name, tokenizer, first, sets, given
+    return corpus.Corpus(name, texts), tokenizer, first, sets, given
 
 
 def make_batch(examples, gen, first):
@@ -159,8 +160,8 @@ def train(flags):
     # Data: texts that get other gaps at every step, or pairs
     infill, remedy = flags.task == "infill", 'pip install -e ".[beyond]"'
     require(infill or find_spec("sacrebleu"), f"--task translate: BLEU needs sacrebleu; {remedy}")
-    name, tokenizer, first, sets, given = read_examples(flags)
-    examples = sets["train"]
+    read, tokenizer, first, sets, given = read_examples(flags)
+    name, examples = read.name, sets["train"]
     fixed = {n: fixed_batches(part, first) for n, part in sets.items() if n != "train"}
     lengths = [sum(map(len, example)) for example in examples]
     rows_of = by_epoch(len(lengths), flags.batch_size, flags.seed, partial(length_batches, lengths))
@@ -168,14 +169,17 @@ def train(flags):
     # Model
     config = model_config(flags, vocab_size=tokenizer.get_vocab_size())
     device = set_up_device(flags.device, flags.threads, flags.seed, config.n_embd)
-    run_name, data_hash = "" if infill else "translate", hash_of(given)
-    run = Run(__file__, flags, "seq2seq", config, tokenizer, device, data_hash, {}, run_name)
+    about = {"read": {"data": read}, "name": "" if infill else "translate"}
+    run = Run(__file__, flags, "seq2seq", config, tokenizer, device, hash_of(given), {}, **about)
     model = build(config).to(device)
     if flags.compile:
         compile_blocks(model)
     optimizer = make_adamw(model, flags.lr, flags.weight_decay)
     found = f"{name}: {len(lengths):,} sequences of {len(given['train']):,} lines or pairs"
     run.say_start(f"{found} ({sum(lengths):,} tokens)", model)
+    for n in fixed:
+        share = batching.share_unknown([ids for example in sets[n] for ids in example])
+        say_unknown(run, n, share, source=None)
 
     # Loop
     run.load_checkpoint(model, optimizer)  # with --resume

@@ -3,11 +3,15 @@
 import importlib
 import pkgutil
 import random
+import re
 import unicodedata
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from pathlib import Path
 
-from data.files import UserError
+import numpy as np
+
+from data.files import UserError, whole_file
 
 # The named corpora: one module of data/corpora each, imported when it is asked for
 MODULES = pkgutil.iter_modules([str(Path(__file__).parent / "corpora")])
@@ -25,6 +29,7 @@ class Corpus:
     test_rows: list[tuple[int, str]] = field(default_factory=list)
     classes: list[str] = field(default_factory=list)
     floor: dict[str, float] = field(default_factory=dict)  # best possible metrics, if known
+    removed: set[str] = field(default_factory=set)  # by --split, and the texts of the test rows
 
     def texts(self, without=()):
         """Return the training text, which makes the vocabulary, but not the texts `without`."""
@@ -80,8 +85,10 @@ class Corpus:
             parts = (words[i : i + n] for n in lengths for i in range(len(words) - n + 1))
             return words in tests or any(part in tests for part in parts)
 
-        rows = [(label, text) for label, text in self.rows if not contains_test(text)]
-        return replace(self, rows=rows, lines=[x for x in self.lines if not contains_test(x)])
+        leaks = {text for text in self.texts() if contains_test(text)}
+        rows = [row for row in self.rows if row[1] not in leaks]
+        lines = [line for line in self.lines if line not in leaks]
+        return replace(self, rows=rows, lines=lines, removed=leaks | {t for _, t in self.test_rows})
 
 
 def load(name, flag="--data"):
@@ -108,20 +115,46 @@ def normalize(text):
 
 
 def words_of(text):
-    """Return the lower-case words of a text, without punctuation; if it has none, its symbols."""
+    """Return the lower-case words of a text, without punctuation; if it has none, its symbols. In
+    scripts without spaces (Thai, Lao, Burmese, Khmer, Japanese, Chinese) each letter is a word."""
     letters = unicodedata.normalize("NFC", text.lower())
     # P and S: punctuation and symbols of any script. \W would also split words at vowel signs
     plain = "".join(" " if unicodedata.category(c)[0] in "PS" else c for c in letters)
-    return plain.split() or text.split()
+    letter = "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u9fff\U00020000-\U0003ffff]"
+    return re.sub(letter, r" \g<0> ", plain).split() or text.split()
 
 
-def hold_out(items, share, seed=0, key=lambda item: item, name=""):
-    """Split items into (kept, held out), about `share` of the distinct texts, with all copies.
-    key: the text of an item. name: the value of --data, to raise UserError if a side is empty."""
-    texts = sorted({normalize(key(item)) for item in items})
+def hold_out(items, share, seed=0, key=lambda item: item, name="", kind=lambda item: ""):
+    """Split items into (kept, held out), about `share` of the distinct texts of each kind, with all
+    copies. key, kind: the text of an item, and its kind (of copies, the last one's). name: the
+    value of --data, to raise UserError if a side is empty."""
+    kinds = {normalize(key(item)): kind(item) for item in items}
+    texts, groups = sorted(kinds), {}
     random.Random(seed).shuffle(texts)
-    held = set(texts[: round(share * len(texts))])
+    for text in texts:
+        groups.setdefault(kinds[text], []).append(text)
+    held = {text for group in groups.values() for text in group[: round(share * len(group))]}
     if name and not 0 < len(held) < len(texts):
         raise UserError(f"--data {name}: too little text to hold out --valid {share}; give more")
     kept = [item for item in items if normalize(key(item)) not in held]
     return kept, [item for item in items if normalize(key(item)) in held]
+
+
+def hashes(texts):
+    """Return a hash of each text as uint64 (N,), the same for texts that `clean` takes for one."""
+    keys = (" ".join(words_of(text)).encode() for text in texts)
+    return np.frombuffer(b"".join(blake2b(key, digest_size=8).digest() for key in keys), "<u8")
+
+
+def write_hashes(folder, found):
+    """Write sentences.npy: arrays of the hashes of what a run or prepared folder was made with."""
+    with whole_file(Path(folder) / "sentences.npy") as file:
+        np.save(file, np.unique(np.concatenate([hashes([]), *found])))
+
+
+def read_hashes(folder):
+    """Return the hashes of sentences.npy (N,). Raises UserError if a folder has none."""
+    path = Path(folder).expanduser() / "sentences.npy"
+    if not path.exists():
+        raise UserError(f"{path}: is missing; an earlier version made the folder, make it again")
+    return np.load(path)

@@ -4,6 +4,8 @@ import contextlib
 import hashlib
 import json
 import os
+import sys
+import unicodedata
 from pathlib import Path
 
 
@@ -38,10 +40,21 @@ def decode(path, raw, line=1):
     raise UserError(f"{where}: not UTF-8 (byte 0x{raw[at]:02x}); {remedy}")
 
 
-def read_lines(path):
-    """Return the lines of a UTF-8 text file, without line ends and without empty lines at the end.
-    Raises UserError if it is empty, unreadable or not UTF-8."""
-    lines = decode(path, read_bytes(path)).replace("\r\n", "\n").split("\n")
+def clean(text):
+    """Return a text in NFC, without marks that cannot be seen, and with [UNK] for <unk>."""
+    for old, new in ("\ufeff", ""), ("\u200b", ""), ("\xad", ""), ("<unk>", "[UNK]"):
+        text = text.replace(old, new)
+    return unicodedata.normalize("NFC", text)
+
+
+def read_lines(path, as_is=False):
+    """Return the lines of a UTF-8 text file, without line ends and without empty lines at the end;
+    see `clean`, or as_is. Raises UserError if it is empty, unreadable or not UTF-8."""
+    read = decode(path, read_bytes(path)).replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    lines = read if as_is else [clean(line) for line in read]
+    if n := sum(map(str.__ne__, read, lines)):
+        how = "read in NFC, without U+FEFF, U+200B and U+00AD, and with [UNK] for <unk>"
+        print(f"note: {path}: {n:,} lines changed: {how}", file=sys.stderr)
     while lines and not lines[-1].strip():
         lines.pop()
     if not lines:
@@ -49,9 +62,9 @@ def read_lines(path):
     return lines
 
 
-def read_non_empty_lines(path):
+def read_non_empty_lines(path, as_is=False):
     """Return the non-empty lines of a text file. Raises UserError as `read_lines` does."""
-    return [line for line in read_lines(path) if line.strip()]
+    return [line for line in read_lines(path, as_is) if line.strip()]
 
 
 def read_json(path, remedy="restore the file"):

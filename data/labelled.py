@@ -1,6 +1,7 @@
 """Labelled sentences: read from a .tsv or .csv, as tensors, and how well a classifier does."""
 
 import csv
+import re
 import sys
 from pathlib import Path
 
@@ -24,31 +25,36 @@ def load_labelled(name):
 
 
 def read_table(path):
-    """Return the Corpus of a .tsv or .csv, with a fifth of its distinct texts as test rows. Raises
-    UserError as `read_rows`, and without two classes of several rows."""
+    """Return the Corpus of a .tsv or .csv, with a fifth of the distinct texts of each class as test
+    rows. Raises UserError as `read_rows`, and without two classes of several rows."""
     labelled = read_rows(path)
-    classes = sorted({label for label, _ in labelled})
+    classes = sorted({row["label"] for row in labelled})
     if all(map(str.isdecimal, classes)):
         classes.sort(key=len)  # 9 before 10
     if not 2 <= len(classes) <= max(2, len(labelled) // 4):
         remedy = "expected two of several rows each; check which column holds the labels"
         raise UserError(f"{path}: {len(classes)} labels in {len(labelled)} rows, {remedy}")
-    rows = [(classes.index(label), text) for label, text in labelled]
-    rows, test_rows = corpus.hold_out(rows, 0.2, key=lambda row: row[1])
+    rows = [(classes.index(row["label"]), row["text"]) for row in labelled]
+    rows, test_rows = corpus.hold_out(rows, 0.2, key=lambda row: row[1], kind=lambda row: row[0])
     return corpus.Corpus(path.stem, [text for _, text in rows], {}, rows, test_rows, classes)
 
 
-def read_rows(path, labels=None):
-    """Return [(label, text), ...] of a .csv, or of any other file as tab-separated lines: of the
-    columns that a header names, or the first two. In a .csv, cells may be quoted, and a semicolon
-    separates them if the first line has one before any comma. Raises UserError naming a line
-    without label or text, or with a label that is not among `labels`."""
+def read_rows(path, labels=None, labelled=True):
+    """Return [{"label": ..., "text": ..., another name: ...}, ...] of a .csv, or of any other file
+    as tab-separated lines: of the columns that a header names, or the first two. The first comma,
+    semicolon or tab of a .csv separates its cells, which may be quoted; tab-separated cells are
+    only if all in the first line are, as R writes them. Raises UserError naming a line without
+    label or text, or with a label that is not among `labels`, and without labels if labelled."""
     lines, separator, quoting = read_lines(path), "\t", csv.QUOTE_NONE
+    first = next(line.strip() for line in lines if line.strip())
     if Path(path).suffix.lower() == ".csv":
-        first = next(filter(None, lines))
-        separator, quoting = ";" if ";" in first.partition(",")[0] else ",", csv.QUOTE_MINIMAL
-    lines = (line + "\n" for line in lines)
-    reader = csv.reader(lines, delimiter=separator, quoting=quoting, strict=True)
+        bare = re.sub('"[^"]*"?', "", first)  # without quoted cells
+        separator, quoting = next((c for c in bare if c in ",;\t"), ","), csv.QUOTE_MINIMAL
+    if is_from_r := separator == "\t" and all(re.fullmatch('".*"', c) for c in first.split("\t")):
+        lines, quoting = [line.replace('\\"', '""') for line in lines], csv.QUOTE_MINIMAL
+    csv.field_size_limit(2**30)  # a text may be long
+    how = dict(delimiter=separator, quoting=quoting, strict=True, skipinitialspace=True)
+    reader = csv.reader((line + "\n" for line in lines), **how)
     number, records = 1, []
     try:
         for cells in reader:
@@ -58,24 +64,30 @@ def read_rows(path, labels=None):
     except csv.Error as error:
         remedy = "put quotes around texts that hold separators or quotes, and double these quotes"
         raise UserError(f"{path}:{number}: not valid CSV ({error}); {remedy}") from None
-    header = [cell.lower() for cell in records[0][1]]
-    found = [[cell in names for cell in header] for names in (LABEL_NAMES, TEXT_NAMES)]
-    columns, width, rows = (0, 1), 2, []
-    if is_header := all(map(any, found)):
-        columns, width = [each.index(True) for each in found], len(header)
-        where = "column {}, texts column {}".format(*(i + 1 for i in columns))
-        print(f"note: {path}: the first row is a header: labels are {where}", file=sys.stderr)
+    if is_from_r and len(records[0][1]) < len(records[-1][1]):
+        records[0][1].insert(0, "row")  # R's names of rows have no header
+    called = dict.fromkeys(LABEL_NAMES, "label") | dict.fromkeys(TEXT_NAMES, "text")
+    names, header = ["label", "text"], [called.get(cell.lower(), cell) for cell in records[0][1]]
+    if is_header := "text" in header:
+        at = {name: i for i, name in enumerate(header, start=1)}
+        where = [f"{name}s are column {at[name]}" for name in names if name in at]
+        print(f"note: {path}: the first row is a header: {', '.join(where)}", file=sys.stderr)
+        names = header
+    if labelled and "label" not in names:
+        raise UserError(f"{path}: the first row names no labels; call their column label")
+    rows = []
     for number, cells in records[is_header:]:
-        if len(cells) != width:
+        if len(cells) != (n := len(names)):
             remedy = f"complete the line, or remove {separator!r} from its text"
-            raise UserError(f"{path}:{number}: {len(cells)} columns, expected {width}; {remedy}")
-        label, text = (cells[i] for i in columns)
-        if not (label and text):
+            raise UserError(f"{path}:{number}: {len(cells)} columns, expected {n}; {remedy}")
+        row = dict(zip(names, cells))
+        label = row.get("label")
+        if "" in (label, row["text"]):
             raise UserError(f"{path}:{number}: empty label or text; complete the line or remove it")
-        if labels is not None and label not in labels:
+        if labels is not None and label not in (None, *labels):
             expected = f"expected one of {', '.join(sorted(labels))}; correct it"
             raise UserError(f"{path}:{number}: unknown label {label[:40]!r}, {expected}")
-        rows.append((label, text))
+        rows.append(row)
     if not rows:
         raise UserError(f"{path}: a header but no rows; add a label and a text per line")
     return rows

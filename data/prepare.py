@@ -4,7 +4,7 @@
     python train_lm.py --data out/big --pos alibi
 
 Writes train.bin and valid.bin, little-endian integers, [BOS] and then all tokens; tokenizer.json;
-and at the end meta.json, without which a folder is not complete. No text is in memory as a whole.
+sentences.npy; and at the end meta.json: without it, a folder is incomplete. Texts are streamed.
 """
 
 import hashlib
@@ -18,8 +18,8 @@ import numpy as np
 import tyro
 from tqdm import tqdm
 
-from data.corpus import normalize
-from data.files import UserError, decode, whole_file, write_json, write_text
+from data.corpus import hashes, normalize, read_hashes, write_hashes
+from data.files import UserError, clean, decode, whole_file, write_json, write_text
 from data.tokenizer import BOS, encode, load_tokenizer, train_tokenizer
 
 SAMPLE = 64 * 2**20  # bytes of text, about, of which the tokenizer is made
@@ -46,6 +46,7 @@ def prepare(flags):
     if any(folder.iterdir()):
         raise UserError(f"--out {folder}: is not empty; choose another folder")
     valid = min(0.01, 2**20 / size) if flags.valid is None else flags.valid
+    read = [read_hashes(flags.vocab_from)] if flags.vocab_from else []
     if flags.vocab_from:
         tokenizer = load_tokenizer(flags.vocab_from.expanduser() / "tokenizer.json")
     else:
@@ -65,6 +66,7 @@ def prepare(flags):
             while texts := [line + "\n" for line in islice(lines, 10_000)]:
                 ids = np.array([*chain(*encode(tokenizer, texts))], dtype)
                 digest.update(ids)
+                read.append(hashes(texts))
                 file.write(ids.data)
                 n_tokens, n_bytes = n_tokens + len(ids), n_bytes + len("".join(texts).encode())
         if n_tokens == 1:
@@ -72,6 +74,7 @@ def prepare(flags):
         meta["tokens"][name], meta["bytes"][name] = n_tokens, n_bytes
         meta["sha256"][name] = digest.hexdigest()
         print(f"{name}: {n_tokens - 1:,} tokens of {n_bytes:,} bytes")
+    write_hashes(folder, read)
     write_json(folder / "meta.json", meta)
     print(f"{folder}: a vocabulary of {tokenizer.get_vocab_size():,}")
 
@@ -81,7 +84,7 @@ def read_lines(paths, valid, held_out):
     for path in paths:
         with open(path, "rb") as file:
             for number, raw in enumerate(file, start=1):
-                line = decode(path, raw, number).rstrip("\r\n")
+                line = clean(decode(path, raw, number).rstrip("\r\n"))
                 digest = hashlib.blake2b(normalize(line).encode(), digest_size=7).digest()
                 is_held_out = int.from_bytes(digest, "big") < valid * 2**56
                 if line.strip() and is_held_out == held_out:

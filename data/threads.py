@@ -58,7 +58,7 @@ def load_threads(name):
     if name == "toy":
         return generate()
     trees = []
-    for number, line in enumerate(read_lines(name), start=1):
+    for number, line in enumerate(read_lines(name, as_is=True), start=1):
         try:
             trees += [read_tree(json.loads(line))] if line.strip() else []
         except (KeyError, TypeError, ValueError, AttributeError) as error:

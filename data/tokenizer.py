@@ -17,10 +17,10 @@ from data.files import UserError, read_bytes
 SPECIAL = ("[PAD]", "[UNK]", "[MASK]", "[BOS]", "[EOS]")
 PAD, UNK, MASK, BOS, EOS = range(len(SPECIAL))
 
-# Contractions split as in the Penn Treebank (do + n't, it + 's), whole numbers, words, punctuation.
+# As in the Penn Treebank: do + n't, it + 's, whole numbers, words (joiners inside), punctuation.
 WORD = (
     r"\w+(?=n['’]t\b)|n['’]t\b|['’](?:s|re|ve|d|m|ll|S)\b|"
-    r"\d[\d,.]*\d|\w+(?:[-.&]\w+)*|\.\.\.|--+|[^\w\s]"
+    r"\d[\d,.]*\d|\w+(?:[-.&\u200c\u200d]\w+)*|\.\.\.|--+|[^\w\s]"
 )
 
 

@@ -5,6 +5,7 @@ In Python or a notebook, `from lab import load_run` opens a trained run (docs/to
 
 import importlib.util
 import sys
+from pathlib import Path
 
 NEEDED = ("torch", "tokenizers", "matplotlib", "numpy", "scipy", "tyro")
 missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
@@ -12,6 +13,12 @@ if missing:
     remedy = "activate the environment (source .venv/bin/activate), or install: pip install -e ."
     print(f"{sys.executable} lacks {', '.join(missing)}; {remedy}", file=sys.stderr)
     raise SystemExit(2)
+root = Path(__file__).resolve().parents[1]
+for name in ("data", "nets", "model"):  # a folder before this one on sys.path may have others
+    found = Path(importlib.util.find_spec(name).origin or name).resolve()
+    if root / name not in (found.with_suffix(""), found.parent):  # a module, a package
+        print(f"{found}: hides {root / name}; rename it, or run in {root}", file=sys.stderr)
+        raise SystemExit(2)
 
 
 def load_run(folder, device="cpu", step=None):

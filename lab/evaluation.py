@@ -1,12 +1,13 @@
 """Measure masked words on batches whose masks never change, and report a classifier's answers."""
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
 from data.batching import send, send_all, send_mask, share_unknown
 from data.labelled import by_seen
 from lab import dist
-from lab.figures import confusion, save
+from lab.figures import new_figure, save, styled
 from lab.flags import require
 from lab.machine import autocast
 from lab.predictions import Predictions
@@ -78,3 +79,22 @@ def report_predictions(run, corpus, title, logits, seen, result, model):
     save(drawn, run.folder / "confusion.png")
     for line in test.describe():
         run.say(line)
+
+
+@styled(grid=False)
+def confusion(counts, classes, title):
+    """Return a figure of counts[i][j], the rows of class i that were given class j."""
+    counts, n = np.array(counts), len(classes)
+    cell = max(0.3, min(0.8, 6 / n))  # inches; many classes fit on a page
+    figure, axis = new_figure(figsize=(cell * n + 1.6, cell * n + 0.8))
+    shares = counts / counts.sum(1, keepdims=True).clip(min=1)
+    axis.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    for i, j in np.ndindex(n, n):
+        color = "w" if shares[i, j] > 0.5 else "k"
+        axis.text(j, i, counts[i, j], ha="center", va="center", color=color)
+    axis.set_xticks(range(n), classes, rotation=40, ha="right")
+    axis.set_yticks(range(n), classes)
+    axis.set(xlabel="predicted class", ylabel="true class\n(color: share of class)")
+    right = counts.trace() / counts.sum()
+    axis.set_title(f"{title}\n{counts.sum():,} test rows: {right:.1%} correct")
+    return figure

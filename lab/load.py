@@ -58,19 +58,11 @@ class LoadedRun:
 
 def open_source(flags, flag, kinds):
     """Return the run of --init-from or --encoder (flag) as a LoadedRun, or None. Raises UserError
-    if flags ask for another vocabulary, or it has read sentences that --split removes."""
-    folder = getattr(flags, flag)
-    if not folder:
-        return None
-    where, source = f"{spelled(flag)} {folder}", read_run(folder, kinds)
-    asked = flags.vocab_size or getattr(flags, "vocab_from", "")
-    require(not asked, f"{where}: brings its vocabulary; leave --vocab-size and --vocab-from out")
-    then, data = source.config["flags"], Path(flags.data).expanduser().resolve()
-    same = Path(then["data"]).expanduser().resolve() == data
-    clean = flags.split in ("full", then.get("split", "full")) or not same
-    problem = f"--split {flags.split}: {where} was pretrained on test sentences"
-    require(clean, f"{problem}; pretrain it with --split {flags.split} too")
-    return source
+    if flags ask for another vocabulary."""
+    folder, asked = getattr(flags, flag), flags.vocab_size or getattr(flags, "vocab_from", "")
+    problem = "brings its vocabulary; leave --vocab-size and --vocab-from out"
+    require(not (folder and asked), f"{spelled(flag)} {folder}: {problem}")
+    return read_run(folder, kinds) if folder else None
 
 
 def read_run(folder, kinds=None, device="cpu", step=None):

@@ -24,10 +24,10 @@ def write_rows(path, header, rows):
     write_text(path, text.getvalue())
 
 
-def write_predictions(path, texts, probabilities, classes, gold=None, seen=None):
-    """Write the columns text, gold, predicted, a probability per class, seen. probabilities (N,
-    n_class); gold (N,): index of the true class; seen (N,) bool; the last two can be missing."""
-    p, columns = torch.as_tensor(probabilities), [("text", texts)]
+def write_predictions(path, texts, probabilities, classes, gold=None, seen=None, more=()):
+    """Write the columns `more` {name: cells}, text, gold, predicted, a probability per class, seen.
+    probabilities (N, n_class); gold (N,): index of the true class; seen (N,) bool; or None."""
+    p, columns = torch.as_tensor(probabilities), [*dict(more).items(), ("text", texts)]
     columns += [] if gold is None else [("gold", [classes[i] for i in gold])]
     columns += [("predicted", [classes[i] for i in p.argmax(1)])]
     columns += [(name, map("{:.6f}".format, shares)) for name, shares in zip(classes, p.T.tolist())]
@@ -99,10 +99,12 @@ class Predictions:
         return {"macro_f1/test": sum(f1) / len(f1)} | scores
 
     def describe(self):
-        """Return the scores of each class as lines."""
+        """Return the scores of each class as lines, and which of them are of very few rows."""
         scores, lines = self.scores(), [("class", *SCORES, "rows")]
         for name, row in zip(self.classes, self.confusion):
             shares = (f"{scores.get(f'{score}/{name}', 0):.1%}" for score in SCORES)
             lines.append((printable(name, 20), *shares, f"{sum(row):,}"))
         lines.append(("macro-F1", "", "", f"{scores['macro_f1/test']:.1%}", f"{len(self.rows):,}"))
-        return align(lines)
+        few = [printable(n, 20) for n, row in zip(self.classes, self.confusion) if sum(row) < 10]
+        note = f"note: fewer than 10 test rows, so scores are uncertain: {', '.join(few)}"
+        return align(lines) + [note] * bool(few)

@@ -1,7 +1,8 @@
 """A run being trained: its folder, and what surrounds the training loop.
 
-A run is a folder: config.json, tokenizer.json, metrics.jsonl, checkpoint.pt (to resume), best.pt
-(to use), result.json and figures, and with --keep step-N.pt. `Run` writes one, `lab.load` opens it.
+A run is a folder: config.json, tokenizer.json, sentences.npy (hashes of all texts that made it),
+metrics.jsonl, checkpoint.pt (to resume), best.pt (to use), result.json and figures, and with --keep
+step-N.pt. `Run` writes one, `lab.load` opens it.
 """
 
 import dataclasses
@@ -17,27 +18,31 @@ import time
 from pathlib import Path
 
 import filelock
+import numpy as np
 import torch
 from tqdm import tqdm
 
-from data.corpus import name_of
+from data.corpus import hashes, name_of, read_hashes, write_hashes
 from data.files import UserError, printable, read_json, whole_file, write_json, write_text
 from lab import dist
 from lab.flags import MAY_CHANGE, require, spelled
 from lab.machine import code_hash, git_revision, module_of
 
+# Flag -> a file of the folders that have hashes of texts; with --init, those of beyond.export
+SOURCES = dict(data="meta.json", init_from="best.pt", encoder="best.pt", init="sentences.npy")
 LOOK_EVERY = 100  # steps between checks of the losses on a GPU, since each check waits for it
 
 
 class Run:
     """A run folder being written.
-    script: path of the training script. kind: what `lab.inside` can do with the run. data_hash:
+    script: path of the training script. kind: what `lab.inside` can do with the run. digest:
     --resume needs the same data. build: arguments of the script's `build`, which makes the model.
-    name: start of the folder's name. described: further entries of config.json. Raises UserError if
-    something would be lost, and if --resume finds another run than the flags describe."""
+    read: {flag: its Corpus}. name: start of the folder's name. more: entries of config.json. Raises
+    UserError if something would be lost, if --resume finds another run than the flags describe, and
+    if the run starts from what was made with sentences that --split removes."""
 
     def __init__(
-        self, script, flags, kind, config, tokenizer, device, data_hash, build, name="", **described
+        self, script, flags, kind, config, tokenizer, device, digest, build, read, name="", **more
     ):
         self.flags, self.device, module = flags, device, module_of(script)
         self.launch = f"python -m {module}" if "." in module else f"python {module}.py"
@@ -60,17 +65,17 @@ class Run:
             "device": str(device),
             "revision": git_revision(),
             "code": code_hash(script),
-            "data_hash": data_hash,
+            "data_hash": digest,
             "torch": torch.__version__,
             "platform": platform.platform(),
             "date": time.strftime("%Y-%m-%d"),
-            **described,
+            **more,
         }
-        dist.from_rank_0(lambda: self.open(described, tokenizer))
+        dist.from_rank_0(lambda: self.open(described, tokenizer, read))
         for number in (signal.SIGINT, signal.SIGTERM):  # Ctrl-C, and a scheduler that ends a job
             signal.signal(number, self.ask_to_stop)
 
-    def open(self, described, tokenizer):
+    def open(self, described, tokenizer, read):
         """Make the folder, empty it with --overwrite, or check it with --resume."""
         flags, folder = self.flags, self.folder
         require(not folder.is_file(), f"--out {folder}: is a file; choose another folder")
@@ -89,13 +94,23 @@ class Run:
         require(is_run or not found, f"--out {folder}: is not empty and no run; choose another")
         remedy = "continue it with --resume, replace it with --overwrite, or choose another folder"
         require(flags.overwrite or not begun, f"--out {folder}: already holds a run; {remedy}")
-        for name in ("init_from", "encoder"):
-            source = Path(getattr(flags, name, "") or "/").expanduser().resolve()
-            same = f"--out {folder}: is the run that {spelled(name)} reads"
-            require(source != folder.resolve(), same)
+        made_with = {flag: hashes(corpus.texts()) for flag, corpus in read.items()}
+        for flag, file in SOURCES.items():
+            source = Path(getattr(flags, flag, "") or "/").expanduser().resolve()
+            if flag not in read and (source / file).exists():
+                same = f"--out {folder}: is the run that {spelled(flag)} reads"
+                require(source != folder.resolve(), same)
+                made_with[flag] = read_hashes(source)
+        removed = sorted(set().union(*(corpus.removed for corpus in read.values())))
+        for flag, texts in made_with.items():
+            leaks = [removed[i] for i in np.isin(hashes(removed), texts).nonzero()[0]]
+            where = f"{spelled(flag)} {getattr(flags, flag)}: was made with {len(leaks):,} of the"
+            like = f"sentences that --split removes, like {max(leaks, key=len, default='')!r:.60}"
+            require(not leaks, f"{where} {like}; make it with the same --split, or without them")
         for path in found:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         write_text(folder / "tokenizer.json", tokenizer.to_str(pretty=True))
+        write_hashes(folder, made_with.values())
         write_json(folder / "config.json", described)
 
     def check_resume(self, now):

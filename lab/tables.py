@@ -38,6 +38,7 @@ def markdown(header, rows, left=1):
 def latex(header, rows, caption, label, left=1):
     """Return a LaTeX table with the lines of booktabs, no wider than the text."""
     columns, table = "l" * left + "r" * (len(header) - left), [header, None, *rows]
+    label = re.sub(r"[^\w.-]+", "-", label)  # % and braces would not compile
     lines = [
         r"% \usepackage{booktabs, graphicx}",
         r"\begin{table}",

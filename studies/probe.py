@@ -9,7 +9,6 @@ distribution, shows how much of the position the layer holds. --order: the last 
 predicted while only the last k tokens before it keep their order (their appendix).
 """
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,8 +18,9 @@ import torch.nn.functional as F
 import tyro
 
 import compare
-import data
 from data import batching
+from data.corpus import Corpus, hold_out
+from data.text import load_parts
 from data.tokenizer import BOS
 from lab import figures, tables
 from lab.flags import main, require, whole_numbers
@@ -89,30 +89,34 @@ def measure(folder, flags, device):
     """Return {"probe": {weights: {score: a number per layer}}, ...} of a run."""
     print(f"measuring {folder}", flush=True)
     run = read_run(folder, ("lm",), device)
-    body, seed = run.model.body, run.config["flags"]["seed"]
-    corpus = data.load(flags.data or run.config["flags"]["data"])
+    body, then = run.model.body, run.config["flags"]
+    own = () if flags.data else (then["vocab_from"], then["split"])
+    corpus, *_ = load_parts(flags.data or then["data"], *own)
     known, T = range(body.config.n_layer + 1), body.config.block_size
     layers = [i for i in whole_numbers(flags.layers, "--layers") or known if i in known]
 
-    torch.manual_seed(seed)
+    torch.manual_seed(then["seed"])
     bodies = {"untrained": LanguageModel(type(body)(body.config)).body.to(device)}
     for step in whole_numbers(flags.kept, "--kept"):
         bodies[f"step {step}"] = read_run(folder, device=device, step=step).model.body
     bodies["trained"] = body
     gen, n, found = batching.generator, flags.blocks, {}
-    train, _ = blocks_of(run, corpus.lines, n, gen("probe", flags.seed))  # (n, T)
     tests = [line for lines in corpus.tests.values() for line in lines]
+    kept, _ = hold_out(corpus.lines, then["valid"])  # what the run was trained on
+    train, _ = blocks_of(run, Corpus("", kept).texts(tests), n, gen("probe", flags.seed))  # (n, T)
     test, _ = blocks_of(run, tests, n // 4, gen("probe test", flags.seed))
-    # A random guess, always the middle, and the entropy of T positions
-    nothing = {"argmax": (T * T - 1) / (3 * T), "median": T * T // 4 / T, "nats": math.log(T)}
     truth = torch.arange(T).repeat(len(test))
+    # The best constant answers: the middle position, and the shares of the positions
+    middle = (truth - truth.median()).abs().float().mean().item()
+    nats = torch.special.entr(truth.bincount() / len(truth)).sum().item()
+    nothing = {"argmax": middle, "median": middle, "nats": nats}
     for name, each in bodies.items():
         each.eval().requires_grad_(False)
         to_learn, to_test = (states_of_tokens(each, idx, layers) for idx in (train, test))
         probes = [fit(states, T, flags) for states in to_learn]
         of_layers = [scores(probe, states, truth) for probe, states in zip(probes, to_test)]
         found[name] = {score: [each[score] for each in of_layers] for score in nothing}
-    about = {"folder": str(folder), "seed": seed, "data": corpus.name, "layers": layers}
+    about = {"folder": str(folder), "seed": then["seed"], "data": corpus.name, "layers": layers}
     order = {"order": order_test(run, tests, flags)} if flags.order else {}
     return about | {"probe": found, "nothing": nothing} | order
 

@@ -16,8 +16,11 @@ def read(name, flag="--data"):
     from data.corpora import speeches, wikitext2  # these need this module
     from data.labelled import read_table
     from data.pairs import find_languages, load_pairs
+    from data.text import find_task
 
     path = Path(name).expanduser()
+    if find_task(name):
+        raise UserError(f"{flag} {name}: a task, which only train_lm.py reads; give a text")
     if (path / "meta.json").exists():
         raise UserError(f"{flag} {name}: holds prepared tokens, for train_lm.py; give the text")
     if (path / "train.txt").exists():

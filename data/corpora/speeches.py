@@ -47,9 +47,9 @@ def read(folder):
     if table.exists():
         assignment = set(corpus.tests) == set(SPEAKERS.values())
         rows = read_rows(table, set(SPEAKERS) if assignment else None)
-        labels = sorted({label for label, _ in rows})
+        labels = sorted({row["label"] for row in rows})
         test_rows = read_rows(folder / "test_CLS.tsv", set(labels))
-        corpus.rows = [(labels.index(label), text) for label, text in rows]
-        corpus.test_rows = [(labels.index(label), text) for label, text in test_rows]
+        corpus.rows = [(labels.index(row["label"]), row["text"]) for row in rows]
+        corpus.test_rows = [(labels.index(row["label"]), row["text"]) for row in test_rows]
         corpus.classes = [SPEAKERS[label] for label in labels] if assignment else labels
     return corpus

@@ -29,7 +29,7 @@ def read(folder):
     """Return the Corpus of train.txt, with valid.txt and test.txt as test sets."""
     sets = {}
     for name in ("train", "valid", "test"):
-        text = "\n".join(read_non_empty_lines(folder / f"{name}.txt"))
+        text = "\n".join(read_non_empty_lines(folder / f"{name}.txt", as_is=True))
         for old, new in REPAIRS:
             text = text.replace(old, new)
         sets[f"wiki-{name}"] = [line.strip() for line in text.split("\n")]

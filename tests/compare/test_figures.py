@@ -10,13 +10,15 @@ import pytest
 from helpers import ROOT
 
 from lab import figures
+from lab.evaluation import confusion
 from model import POSITIONS
 
 
 def test_no_display_backend_is_loaded(tmp_path):
     code = """
 import sys
-from lab.figures import confusion, curves, save
+from lab.evaluation import confusion
+from lab.figures import curves, save
 save(curves([("t", "y", {"a": ([1, 2], [3, 4])}, {}, True)], "step"), sys.argv[1] + "/a.png")
 save(confusion([[1, 2], [3, 4]], ["a", "b"], "t"), sys.argv[1] + "/b.pdf")
 displays = ("matplotlib.pyplot", "matplotlib_inline", "matplotlib.backends.backend_tk")
@@ -32,7 +34,7 @@ def test_drawing_changes_no_setting_and_names_with_dollars_stay_text(tmp_path, m
     monkeypatch.setitem(matplotlib.rcParams, "text.usetex", True)  # as a user may have set
     before, name = dict(matplotlib.rcParams), r"lm-$\frac$-0"  # no formula that could be drawn
     figure = figures.curves([(name, "y", {name: ([1, 2], [3, 4])}, {"$\\a$": 1}, True)], "step")
-    figures.save(figures.confusion([[1, 2], [3, 4]], [name, "b"], name), tmp_path / "confusion.png")
+    figures.save(confusion([[1, 2], [3, 4]], [name, "b"], name), tmp_path / "confusion.png")
     assert figure._repr_png_().startswith(b"\x89PNG")  # in a notebook
     assert dict(matplotlib.rcParams) == before
 
@@ -79,7 +81,7 @@ def test_log_axes_have_a_few_plain_numbers(low, high):
 
 
 def test_a_confusion_matrix_counts_the_right_rows_and_fits_on_a_page():
-    few, many = (figures.confusion([[9] * n] * n, ["class"] * n, "t") for n in (3, 20))
+    few, many = (confusion([[9] * n] * n, ["class"] * n, "t") for n in (3, 20))
     assert few.get_figwidth() == pytest.approx(4.0) and many.get_figwidth() < 8
     assert few.axes[0].get_title() == "t\n81 test rows: 33.3% correct"
     assert [text.get_text() for text in few.axes[0].texts] == ["9"] * 9

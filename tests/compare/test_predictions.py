@@ -80,3 +80,8 @@ def test_scores_are_those_by_hand():
     assert header == ["class", "precision", "recall", "f1", "rows"]
     assert lines[0] == ["a", "100.0%", "75.0%", "85.7%", "4"]
     assert ["macro-F1", "41.9%", "7"] in lines
+    assert found.describe()[-1].endswith(
+        "fewer than 10 test rows, so scores are uncertain: a, b, c, d"
+    )
+    many = Predictions([(0, "x")] * 10, ["a"], torch.zeros(10, 1), torch.zeros(10).bool())
+    assert "note" not in many.describe()[-1]

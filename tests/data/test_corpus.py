@@ -104,6 +104,13 @@ def test_clean_ignores_marks_and_case_and_keeps_short_overlaps():
     assert words_of("E\u0301te\u0301") == words_of("été") and words_of("...") == ["..."]
 
 
+def test_clean_finds_test_sentences_in_scripts_without_spaces():
+    for sentence, around in ("我们今天去公园。", "他说，{}真好"), ("ฉันรักเมืองไทย", "และ{}มาก"):
+        lines = [around.format(sentence), around.format(sentence[:4])]
+        corpus = Corpus("x", lines, {}, [(0, "kept")], [(1, sentence)], ["a", "b"])
+        assert corpus.clean().lines == lines[1:]
+
+
 def test_cross_validation_tests_every_sentence_exactly_once():
     rows = [(i % 2, f"sentence number {i} of the corpus") for i in range(20)]
     test_rows = [(i % 2, f"test number {i} of all") for i in range(5)] + rows[:2]

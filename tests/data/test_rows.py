@@ -11,6 +11,10 @@ from data.labelled import load_labelled, read_rows
 SENTENCES = [(("ham", "spam")[i % 2], f"message number {i}") for i in range(20)]
 
 
+def read_pairs(path):
+    return [(row["label"], row["text"]) for row in read_rows(path)]
+
+
 def write(path, header, rows=SENTENCES, line="{}\t{}\n"):
     path.write_text(header + "".join(line.format(*row) for row in rows), encoding="utf-8")
     return path
@@ -28,13 +32,15 @@ def test_a_table_is_split_with_all_copies_of_a_text_on_one_side(tmp_path):
 
 @pytest.mark.parametrize("header, line, used", [
     ("", "{},{}\n", ""),
-    ("id,Text,Label\n", '7,"{1}",{0}\n', "labels are column 3, texts column 2"),
-    ("\ufefflabel,text\r\n", "{},{}\r\n", "labels are column 1, texts column 2"),
+    ("id,Text,Label\n", '7,"{1}",{0}\n', "labels are column 3, texts are column 2"),
+    ("\ufefflabel,text\r\n", "{},{}\r\n", "labels are column 1, texts are column 2"),
     ("\nlabel;text\n", "{};{}\n", "mine.csv: the first row is a header"),
+    ("label,text\r", '{}, "{}"\r', ""),  # lines of old Macs, a space before a quote
+    ("label\ttext\n", "{}\t{}\n", ""),  # tab-separated, but named .csv
 ])  # fmt: skip
 def test_csv_columns_are_found_and_named(header, line, used, tmp_path, capsys):
     path = write(tmp_path / "mine.csv", header, line=line)
-    assert read_rows(path) == SENTENCES and used in capsys.readouterr().err
+    assert read_pairs(path) == SENTENCES and used in capsys.readouterr().err
     for how in ("full", "clean", "1/3"):
         each = data.load(path).split(how)[0]
         assert each.texts() == [text for _, text in each.rows]  # also its lines: each once
@@ -43,7 +49,31 @@ def test_csv_columns_are_found_and_named(header, line, used, tmp_path, capsys):
 def test_quoted_fields_hold_separators_quotes_and_line_ends(tmp_path):
     path = tmp_path / "mine.csv"
     path.write_text('text,label\n"One, ""two""\nand three",a\n"four; five",b\n', encoding="utf-8")
-    assert read_rows(path) == [("a", 'One, "two" and three'), ("b", "four; five")]
+    assert read_pairs(path) == [("a", 'One, "two" and three'), ("b", "four; five")]
+    path.write_text(f'"a;b","x, y"\na, " {"long " * 40_000}"\n', encoding="utf-8")
+    assert read_pairs(path) == [("a;b", "x, y"), ("a", ("long " * 40_000).strip())]
+
+
+def test_tab_separated_cells_are_quoted_only_if_the_first_line_is(tmp_path):
+    path = tmp_path / "mine.tsv"
+    path.write_text('0\t"Yes, he said\n1\tno" and "so"\n', encoding="utf-8")
+    assert read_pairs(path) == [("0", '"Yes, he said'), ("1", 'no" and "so"')]
+    table = '"label"\t"text"\n"1"\t"a"\t"he said \\"no\\""\n"2"\t"b"\t"so, so"\n'  # of R
+    path.write_text(table, encoding="utf-8")
+    assert read_pairs(path) == [("a", 'he said "no"'), ("b", "so, so")]
+
+
+def test_one_label_in_several_encodings_is_one_class(tmp_path, capsys):
+    path = write(tmp_path / "a.tsv", "\ufeff", [("café", "x\xady"), ("cafe\u0301", "<unk>")])
+    path.write_text(path.read_text("utf-8") + path.read_text("utf-8"), encoding="utf-8")
+    assert read_pairs(path) == [("café", "xy"), ("café", "[UNK]")] * 2
+    assert "a.tsv: 4 lines changed: read in NFC, without U+FEFF" in capsys.readouterr().err
+
+
+def test_each_class_gives_its_share_of_the_test_rows(tmp_path):
+    rows = [("rare" if i % 25 == 0 else "often", f"text {i}") for i in range(500)]
+    got = data.load(write(tmp_path / "a.tsv", "", rows))
+    assert Counter(got.classes[i] for i, _ in got.test_rows) == {"rare": 4, "often": 96}
 
 
 @pytest.mark.parametrize("name, text, message", [
@@ -53,6 +83,7 @@ def test_quoted_fields_hold_separators_quotes_and_line_ends(tmp_path):
     ("a.tsv", "id\ttext\tlabel\n1\ta b\n", "a.tsv:2: 2 columns, expected 3"),
     ("a.csv", "a;one; two\n", "a.csv:1: 3 columns, expected 2; .* remove ';' from its text"),
     ("a.csv", 'a,one\nb,"two\n', "a.csv:2: not valid CSV .*; put quotes around texts"),
+    ("a.csv", "id,text\n1,one\n", "a.csv: the first row names no labels; call their column label"),
 ])  # fmt: skip
 def test_a_mistake_names_the_line_and_the_remedy(name, text, message, tmp_path):
     (tmp_path / name).write_text(text, encoding="utf-8")

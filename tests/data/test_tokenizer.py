@@ -58,6 +58,12 @@ def test_detokenized_words_are_spaced_as_in_english():
         assert detokenize(tokenizer, encode(tokenizer, [text])[0]) == text
 
 
+def test_joiners_belong_to_the_word_that_they_are_in():
+    words = ["می\u200cخواهم", "क्\u200dष", "x"]
+    tokenizer = train_tokenizer("word", [" ".join(words)])
+    assert set(tokenizer.get_vocab()) == {*SPECIAL, *words}
+
+
 def test_mistakes_name_the_flag_or_the_file(tmp_path):
     for kind, least in (("word", 6), ("bpe", 261)):
         train_tokenizer(kind, ["a b"], least)

@@ -99,6 +99,21 @@ def test_labelled_rows_are_scored(make, tmp_path):
     fails(call("sample", folder, "--file", path), "unknown label 'c'")
 
 
+@pytest.mark.parametrize("kind, n_answers", [("classifier", 3), ("lm", 3)])
+def test_rows_without_labels_keep_their_further_columns(kind, n_answers, make, tmp_path):
+    folder, path = make(kind), tmp_path / "test.csv"
+    path.write_text("id,text,source\n7,this is,web\n8,the world,book\n", encoding="utf-8")
+    out = succeed(call("sample", folder, "--text", "we will", "--file", path, tokens=2)).out
+    assert "accuracy" not in out
+    header, *rows = [x.split("\t") for x in (folder / "answers.tsv").read_text().splitlines()]
+    assert header[:3] == ["id", "source", "text"] and len(header) == 3 + n_answers
+    assert [row[:3] for row in rows] == [
+        ["", "", "we will"],
+        ["7", "web", "this is"],
+        ["8", "book", "the world"],
+    ]
+
+
 def test_the_comment_of_a_thread_is_filled_given_its_ancestors(make):
     folder = make("thread", build={"n_ancestors": 1})
     out = succeed(call("sample", folder, text=THREAD, top_k=3)).out
@@ -117,6 +132,7 @@ MISTAKES = [
     ("mlm", ("--text", "[MASK] " * 40), "learned positions end at 31; shorten it"),
     ("lm", ("--text", TEXT, "--temperature", "-1"), "--temperature -1.0: must be at least 0"),
     ("mlm", ("--file", "late.txt"), "text 'this': no [MASK] found"),
+    ("lm", ("--text", "-Hello you"), "-Hello you: give a value, or write --text='-Hello you'"),
 ]
 
 

@@ -15,6 +15,7 @@ from tokenizers.models import BPE
 
 from beyond import export
 from data.batching import pad, sentences
+from data.corpus import write_hashes
 from data.files import UserError, write_json
 from data.tokenizer import train_tokenizer
 from lab.load import read_metrics, read_result, read_run
@@ -165,6 +166,8 @@ RELU = {"activation": "relu", "tie": False, "norm_eps": 0.1}
 @pytest.mark.parametrize("kind, config", [("word", RELU), ("bpe", {"n_head": 4, "dropout": 0.3})])
 def test_transformers_reads_what_is_written(kind, config, tmp_path, write):
     run, out = random_run(tmp_path, kind, **config), tmp_path / "out"
+    run.folder.mkdir(exist_ok=True)
+    write_hashes(run.folder, [])
     write(run, out)
     there, told = transformers.RobertaForMaskedLM.from_pretrained(out, output_loading_info=True)
     assert not any(told.values()), told
@@ -199,6 +202,8 @@ def test_a_run_goes_out_and_in_again(finished, corpus, tmp_path):
     argv = "--pos learned --no-norm-first --head roberta --lr 0.01".split()
     run = finished("train_mlm", *argv)
     done = succeed(call("beyond.export", run, out=tmp_path / "roberta"))
+    modes = {path.stat().st_mode for path in (tmp_path / "roberta").iterdir()}
+    assert modes == {(run / "config.json").stat().st_mode}  # as the user's umask says
     assert "AutoModelForMaskedLM.from_pretrained" in done.out
     given = dict(init=tmp_path / "roberta", data=corpus, valid=0.2)
     succeed(call("train_mlm", **given, steps=0, out=tmp_path / "on"))

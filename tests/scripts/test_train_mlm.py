@@ -145,10 +145,12 @@ def test_it_starts_from_roberta(corpus, finished, tmp_path):
     (dict(init="roberta", vocab_from="toy"), "brings an encoder"),
     (dict(vocab_size=6), "no word of the held-out lines"),
     (dict(head="clap", n_head=3), "n_head must divide n_embd"),
+    (dict(pos="cope"), "pos=cope: counts the tokens before a query, so it needs a decoder"),
+    (dict(log_scale=True), "log_scale: counts the keys before a query, so it needs a decoder"),
     (dict(valid=1.5), "--valid"),
 ])  # fmt: skip
 def test_a_wrong_flag_is_one_message(tmp_path, flags, words):
-    lines = ["zoo " * 50, *(f"word{i} other{i}" for i in range(40))]  # the first is not held out
+    lines = ["zoo " * 50, *(f"word{i % 5} other{i}" for i in range(40))]  # the first is kept
     (tmp_path / "my.txt").write_text("\n".join(lines))
     argv = ("--data", tmp_path / "my.txt", *TINY, "--out", tmp_path / "a")
     fails(call("train_mlm", *argv, **flags), words)

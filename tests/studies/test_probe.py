@@ -8,6 +8,8 @@ import pytest
 import torch
 from helpers import call, fails, succeed
 
+import data
+from data.corpus import hold_out
 from model import Config, Decoder, Encoder, LanguageModel
 from studies import probe
 
@@ -91,10 +93,18 @@ def test_seeds_are_one_row(finished, tmp_path):
     assert results["NoPE"][1]["order"]["kept"] == [0, 1, 2, 4, 8, 12]
     assert "±" in done.out and "| NoPE      | untrained |" in done.out and "last 8" in done.out
     assert (out / "probe.png").exists() and (out / "median.tex").exists()
-    # What a layer that knows nothing does
-    i = torch.arange(12.0)
-    nothing, guess = results["learned"][0]["nothing"], (i - i[:, None]).abs().mean().item()
-    assert nothing["median"] == 3 and nothing["argmax"] == pytest.approx(guess)
+    i = torch.arange(12.0)  # no constant answer is better than the levels
+    best = (i - i[:, None]).abs().mean(1).min().item()
+    levels = {"argmax": best, "median": best, "nats": math.log(12)}
+    assert results["learned"][0]["nothing"] == pytest.approx(levels)
+
+
+def test_probes_learn_from_no_line_that_is_held_out_or_tested(finished, corpus, monkeypatch):
+    run, blocks_of, given = finished("train_lm", "--valid", "0.2"), probe.blocks_of, []
+    monkeypatch.setattr(probe, "blocks_of", lambda *a: given.append(a[1]) or blocks_of(*a))
+    probe.measure(run, probe.Flags([], steps=2, blocks=8), torch.device("cpu"))
+    (learned, judged), (kept, held) = given, hold_out(data.load(corpus).lines, 0.2)
+    assert held and set(kept) & set(judged) and set(learned) == set(kept) - set(judged)
 
 
 def test_chosen_layers_and_kept_steps(finished, tmp_path):

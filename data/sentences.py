@@ -1,0 +1,67 @@
+"""Read a corpus for masked language models, as sentences. Arguments are those of data/text.py."""
+
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from tokenizers import Tokenizer
+
+from data import batching
+from data.corpus import Corpus, hold_out
+from data.files import UserError
+from data.text import hash_ids, load_parts, read_prepared
+from data.tokenizer import frame, train_tokenizer
+
+
+@dataclass
+class Sentences:
+    """Sentences as tensors of ids that begin with [BOS]; or, on disk, full blocks (n, T) of running
+    text without it (RoBERTa's full sentences, Liu et al. 2019, section 4.2)."""
+
+    name: str
+    tokenizer: Tokenizer
+    train: list[torch.Tensor] | torch.Tensor
+    valid: list[torch.Tensor]
+    n_tokens: int  # of train
+    n_long: int  # lines longer than a block, which were split
+    note: str  # what --split removed
+    hash: str  # as in Text
+    read: dict[str, Corpus]
+
+    def batches(self, batch_size, seed):
+        """Return a function of step -> idx, mask (B, T): of similar length, each once per epoch."""
+        on_disk = torch.is_tensor(self.train)  # all of one length
+        lengths = [0] * len(self.train) if on_disk else [len(ids) for ids in self.train]
+        make = partial(batching.length_batches, lengths)
+        rows_of = batching.by_epoch(len(self.train), batch_size, seed, make)
+
+        def batch(step):
+            found = [self.train[i] for i in rows_of(step)]
+            if on_disk:
+                found = [torch.tensor(frame(self.tokenizer, ids.tolist())) for ids in found]
+            return batching.pad(found)
+
+        return batch
+
+
+def read_sentences(
+    data, T, tokenizer=None, kind="word", vocab_size=0, vocab_from="", valid=0, split="full"
+):
+    """Return --data as Sentences of at most T tokens, or a prepared folder as full blocks of T,
+    with its own validation set. Raises UserError as `read_text` does, and for too few lines."""
+    if text := read_prepared(data, tokenizer, vocab_size, vocab_from, split != "full"):
+        if "valid" not in text.streams:
+            raise UserError(f"--data {data}: no validation set; prepare it with --valid 0.01")
+        own, room = text.tokenizer, T - len(frame(text.tokenizer, []))
+        train = text.streams["train"][1:].unfold(0, room, room)  # (n, T), without the rest
+        held = text.streams["valid"][1:].split(room)
+        held = [torch.tensor(frame(own, ids.tolist())) for ids in held]
+        return Sentences(text.name, own, train, held, train.numel(), 0, "", text.hash, {})
+    found, vocabulary, read, note = load_parts(data, vocab_from, split)
+    texts = list(dict.fromkeys(found.texts()))  # a line of both files is read once per epoch
+    kept, held_out = hold_out(texts, valid, name=data)
+    tokenizer = tokenizer or train_tokenizer(kind, vocabulary.texts(), vocab_size)
+    train, n_long = batching.sentences(tokenizer, kept, T, split=True)
+    held, _ = batching.sentences(tokenizer, held_out, T, split=True)
+    n_tokens, digest = sum(map(len, train)), hash_ids(train + held)
+    return Sentences(found.name, tokenizer, train, held, n_tokens, n_long, note, digest, read)

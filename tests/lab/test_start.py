@@ -1,0 +1,42 @@
+"""What every script says before it begins: of modules, of unknown words; and of LaTeX's labels."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from helpers import ROOT, TINY, call, succeed
+
+from lab import tables
+
+
+@pytest.mark.parametrize("name", ["model", "data"])
+def test_a_module_of_the_users_that_hides_one_of_ours_is_named(name, tmp_path):
+    (tmp_path / f"{name}.py").write_text("")
+    command = [sys.executable, "-c", "from lab import load_run"]
+    how = dict(cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, text=True)
+    done = subprocess.run(command, capture_output=True, **how)
+    told = f"{tmp_path.resolve() / name}.py: hides {ROOT / name}; rename it, or run in {ROOT}\n"
+    assert (done.returncode, done.stderr) == (2, told)
+
+
+SCRIPTS = [
+    ("train_lm", TINY),
+    ("baselines", ()),
+    ("beyond.train_seq2seq", (*TINY, "--task", "infill")),
+    ("beyond.train_context", (*TINY, "--task", "tlm")),
+]
+
+
+@pytest.mark.parametrize("script, argv", SCRIPTS)
+def test_many_unknown_words_hint_at_bpe(script, argv, tmp_path):
+    for name in ("train", "test", "val"):
+        for language in ("en", "xx"):
+            lines = (f"we want {name}{n} and n{language}{name}{n}\n" for n in range(20))
+            (tmp_path / f"{name}.{language}").write_text("".join(lines))
+    done = succeed(call(script, *argv, data=tmp_path, out=tmp_path / "out"))
+    assert "try --tokenizer bpe" in done.out
+
+
+def test_any_name_becomes_a_label_that_latex_can_read():
+    assert r"\label{tab:top-50-of_all}" in tables.latex(["a"], [["b"]], "", "top 50% {of_all")
