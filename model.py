@@ -34,7 +34,17 @@ class Config:
     n_ffn: int = 0             # width of the feed-forward layer; 0: 4 * n_embd
     pos: str = "learned"       # one of POSITIONS
     alibi: str = "offset"      # one of ALiBi.FORMS, for encoders; a decoder's ALiBi is causal
+    rope_share: float = 1.0    # share of each head's channels that rotary positions turn
+    rope_base: float = 10000.0  # the slowest turn takes nearly 2 pi times this many tokens
+    rope_scale: str = "none"   # one of Rotary.SCALES, to read rope_factor times block_size tokens
+    rope_factor: float = 1.0
+    nope_every: int = 0        # every n-th block attends without rotations and biases; 0: none
+    random_positions: int = 0  # train on sorted random positions below this; 0: on 0, 1, 2, ...
+    log_scale: bool = False    # scale queries by s log t, s trained per head (decoders)
     window: int = 0            # attend only to tokens fewer than this many positions away; 0: all
+    attn_block: int = 0        # attend only within blocks of this many positions; 0: everywhere
+    global_tokens: int = 0     # beside these two, the first tokens see all and are seen by all,
+    random_keys: int = 0       # and each query sees about this many of block_size random keys
     norm_first: bool = True    # pre-norm (GPT-2); False: post-norm (Vaswani, BERT, RoBERTa)
     activation: str = "gelu"   # one of ACTIVATIONS
     norm_eps: float = 1e-5     # added to the variance in every layer norm
@@ -85,9 +95,9 @@ class NoPE(nn.Module):
         """Place 2: q (B, H, T, D) and k (B, H, S, D) -> the same, rotated or scaled."""
         return q, k
 
-    def bias(self, q, k, i, j):
-        """Place 3: return a float (1 or B, 1 or H, T, S) to add to the scores, or None. Unless
-        `reads_content`, q and k are None."""
+    def bias(self, q, k, i, j, attention=None):
+        """Place 3: return a float (1 or B, 1 or H, T, S) to add to the scores, or None. Only if
+        `reads_content`, q and k are given, as turned, and the layer's Attention."""
 
     def flex(self):
         """Return f(score, b, h, i, j) -> score with the bias, with which a GPU does without a table
@@ -101,7 +111,7 @@ class Learned(NoPE):
 
     def __init__(self, config, causal):
         super().__init__(config, causal)
-        self.vectors = nn.Embedding(config.block_size, config.n_embd)
+        self.vectors = nn.Embedding(config.random_positions or config.block_size, config.n_embd)
 
     def embed(self, x, i):
         if i.dim() == 1 and len(i) > (n := len(self.vectors.weight)):
@@ -164,29 +174,35 @@ class ALiBi(NoPE):
         return torch.where(side * d < 0, -math.inf, score) if self.form == "one-sided" else score
 
 
+class Options(dict):
+    """Classes by name; None: nets/relative.py adds the class when it is asked for."""
+
+    def __getitem__(self, name):
+        if super().__getitem__(name) is None:
+            import nets.relative  # noqa: F401
+        return super().__getitem__(name)
+
+
 # Options of --pos. nets/positions.py adds rotary positions, and is the place to add others.
-POSITIONS = dict(learned=Learned, sinusoidal=Sinusoidal, alibi=ALiBi, nope=NoPE)
+POSITIONS = Options(learned=Learned, sinusoidal=Sinusoidal, alibi=ALiBi, nope=NoPE)
 
 
-def position_angles(i, D):
-    """Return (..., D/2) angles i / 10000^(2n / D) of positions i. A larger n turns more slowly."""
-    return i[..., None] * 10000.0 ** (-torch.arange(0, D, 2, device=i.device) / D)
+def position_angles(i, D, base=10000.0):
+    """Return (..., D/2) angles i / base^(2n / D) of positions i. A larger n turns more slowly."""
+    return i[..., None] * base ** (-torch.arange(0, D, 2, device=i.device) / D)
 
 
 def sinusoids(i, C):
     """Return (..., C) sines and cosines of the angles of positions i."""
     angles = position_angles(i, C)
-    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(
-        -2
-    )  # (..., C/2, 2) -> (..., C)
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
 
 
 def alibi_slopes(n_head):
     """Return the (n_head,) slopes m of Press et al. 2022, section 3.
 
     For a power of two n: 2^(-8/n), 2^(-16/n), ..., 2^(-8). For other n, as in the authors' code:
-    the slopes of the largest power of two below n, then every second slope of the next power.
-    """
+    the slopes of the largest power of two below n, then every second slope of the next power."""
     n = 2 ** int(math.log2(n_head))  # the other heads have slopes between these
     steps = [k + 1 for k in range(n)] + [k + 0.5 for k in range(n_head - n)]
     return torch.tensor([2 ** (-8 * step / n) for step in steps])
@@ -252,9 +268,9 @@ class Transformer(nn.Module):
         need_states: return (h, states), the n_layer + 1 states before, between and after blocks."""
         x, args, cross, past = self.inputs_of_blocks(idx, mask, need_weights, **more)
         maps, states = [], [x]
-        for block, kept in zip(self.blocks, past):
+        for block, own, kept in zip(self.blocks, args, past):
             last = block is self.blocks[-1]  # only here tokens may be left out: none reads them
-            x, weights = block(x, cross, picked if last else None, past=kept, **args)
+            x, weights = block(x, cross, picked if last else None, past=kept, **own)
             maps.append(weights)
             states.append(x)
         h = self.norm(x)
@@ -265,27 +281,33 @@ class Transformer(nn.Module):
     def inputs_of_blocks(
         self, idx, mask, need_weights, at=None, extra=None, memory=None, memory_mask=None, past=None
     ):
-        """Return the embeddings (B, T, C) and what blocks and attentions read beside them.
+        """Return the embeddings (B, T, C) and what each block and its attentions read beside them.
         at (T,) or (B, T): positions; None: 0, 1, 2, ... extra (B, T, C): added to the token
         vectors. memory (B, S, C), memory_mask (B, S): what the cross-attention reads, without
         positions; each row of the mask needs a True. past: n_layer dictionaries that keep keys and
-        values: idx continues what they hold, and at has the positions of all S tokens.
-        """
-        T = idx.size(1)
+        values: idx continues what they hold, and at has the positions of all S tokens."""
+        T, config, n = idx.size(1), self.config, len(self.blocks)
+        if config.random_positions and at is None:
+            at = nets.positions.spread(idx, mask, config.random_positions, self.training)
         j = torch.arange(T, device=idx.device) if at is None else at  # of keys
         i = j[..., -T:]  # of queries
         x = self.positions.embed(self.token_vectors(idx), i)  # Place 1
         x = x if extra is None else x + extra
         x = self.dropout(self.embedding_norm(x))
-        kernel = choose_flex(self, T, mask) if at is None and not need_weights else None
-        bias = None if kernel else shared_bias(self, i, j, mask)  # Place 3, and what is hidden
-        where = self.positions, i, j  # Place 2
-        args = dict(where=where, bias=bias, need_weights=need_weights, kernel=kernel)
+
+        def read_with(pos):  # Places 2 and 3, and what is hidden
+            kernel = choose_flex(self, pos, T, mask) if at is None and not need_weights else None
+            bias = None if kernel else shared_bias(self, pos, i, j, mask)
+            return dict(where=(pos, i, j), bias=bias, need_weights=need_weights, kernel=kernel)
+
+        args = [read_with(self.positions)] * n
+        if every := config.nope_every:  # Yang et al. 2025, "RNoPE"
+            args[every - 1 :: every] = [read_with(NoPE(config, self.causal))] * (n // every)
         cross = {} if memory is None else dict(memory=memory, need_weights=need_weights)
         if memory_mask is not None:
             zeros = x.new_zeros(len(x), 1, 1, memory.size(1))  # (B, 1, 1, S)
             cross["bias"] = zeros.masked_fill(~memory_mask[:, None, None], -math.inf)
-        return x, args, cross, past or [None] * len(self.blocks)
+        return x, args, cross, past or [None] * n
 
     def token_vectors(self, idx):
         """idx (B, T) -> (B, T, C), without positions."""
@@ -374,4 +396,4 @@ def init_weights(model, config):
             nn.init.zeros_(module.bias)
 
 
-import nets.positions  # noqa: E402, F401  adds to POSITIONS
+import nets.positions  # noqa: E402  adds to POSITIONS

@@ -1,4 +1,4 @@
-"""Draw figures as files, in one style: curves, confusion matrices, bands over seeds.
+"""Draw figures as files, in one style: curves, and bands over seeds.
 
 Figures are made without pyplot, so no backend for a display is loaded. `styled` functions have the
 style: importing this module changes no setting.
@@ -51,14 +51,19 @@ def save(figure, path):
 
 def name_positions(config):
     """Return the positions of a Config or of flags: "learned positions", "ALiBi, window 8"."""
-    label, window = POSITIONS[config.pos].label, config.window
-    return label + " positions" * label.islower() + f", window {window}" * (window > 0)
+    label, told = POSITIONS[config.pos].label, ""
+    options = "rope_scale nope_every random_positions window attn_block global_tokens random_keys"
+    for name in options.split():
+        if (value := getattr(config, name, 0)) not in (0, "none"):
+            told += f", {name.replace('_', ' ')} {value}"
+    return label + " positions" * label.islower() + told
 
 
 def line_colors(labels):
     """Return {label: color}: "lr=0.1, rotary" has that of its class, others the rest of COLORS."""
     colors = {}
-    for pos, positions in POSITIONS.items():
+    for pos in POSITIONS:
+        positions = POSITIONS[pos]
         name = rf"(?<!\w)({pos}|{re.escape(positions.label)})(?!\w)"
         named = [label for label in labels if re.search(name, label, re.I) and label not in colors]
         colors |= dict.fromkeys(named[:1], positions.color)
@@ -109,22 +114,3 @@ def over_seeds(axis, xs, seeds, *style, **more):
     if len(seeds) > 1:
         d = np.std(seeds, axis=0, ddof=1)
         axis.fill_between(xs, means - d, means + d, color=line.get_color(), alpha=0.18, linewidth=0)
-
-
-@styled(grid=False)
-def confusion(counts, classes, title):
-    """Return a figure of counts[i][j], the rows of class i that were given class j."""
-    counts, n = np.array(counts), len(classes)
-    cell = max(0.3, min(0.8, 6 / n))  # inches; many classes fit on a page
-    figure, axis = new_figure(figsize=(cell * n + 1.6, cell * n + 0.8))
-    shares = counts / counts.sum(1, keepdims=True).clip(min=1)
-    axis.imshow(shares, cmap="Blues", vmin=0, vmax=1)
-    for i, j in np.ndindex(n, n):
-        color = "w" if shares[i, j] > 0.5 else "k"
-        axis.text(j, i, counts[i, j], ha="center", va="center", color=color)
-    axis.set_xticks(range(n), classes, rotation=40, ha="right")
-    axis.set_yticks(range(n), classes)
-    axis.set(xlabel="predicted class", ylabel="true class\n(color: share of class)")
-    right = counts.trace() / counts.sum()
-    axis.set_title(f"{title}\n{counts.sum():,} test rows: {right:.1%} correct")
-    return figure

@@ -41,6 +41,10 @@ class Attention(nn.Module):
         self.n_head, self.attn_dropout, self.causal = config.n_head, config.attn_dropout, causal
         self.qkv = nn.Linear(config.n_embd, 3 * config.n_embd)  # q, k and v of all heads at once
         self.out = nn.Linear(config.n_embd, config.n_embd)
+        self.log_scale = None
+        if config.log_scale and causal:
+            start = torch.full((config.n_head,), 1 / math.log(config.block_size))
+            self.log_scale = nn.Parameter(start)
 
     def heads(self, x, memory=None):
         """x (B, T, C) -> q (B, H, T, D), and k, v (B, H, S, D) of x or of memory (B, S, C)."""
@@ -52,6 +56,14 @@ class Attention(nn.Module):
             kv = F.linear(memory, self.qkv.weight[C:], self.qkv.bias[C:])  # (B, S, 2C)
             k, v = kv.split(C, dim=-1)  # 2 of (B, S, C)
         return tuple(t.view(B, -1, H, C // H).transpose(1, 2) for t in (q, k, v))
+
+    def scale(self, q, S):
+        """Multiply q (B, H, T, D), the last T of S tokens, by s log t for the t-th token, s trained
+        per head (scalable softmax, Nakanishi 2025). At first it is 1 for t = block_size."""
+        if self.log_scale is None:
+            return q
+        t = torch.arange(S - q.size(2), S, device=q.device) + 1
+        return q * (self.log_scale[:, None, None] * t.log()[:, None]).to(q.dtype)
 
     def forward(
         self, x, where=None, bias=None, need_weights=False, memory=None, past=None, kernel=None
@@ -67,11 +79,12 @@ class Attention(nn.Module):
         if past is not None:
             k, v = (torch.cat([past[n], t], dim=2) if past else t for n, t in (("k", k), ("v", v)))
             past.update(k=k, v=v)
+        q = self.scale(q, k.size(2))
         if where is not None:
             positions, i, j = where
             q, k = positions.turn(q, k, i, j)
             if positions.reads_content:
-                own = positions.bias(q, k, i, j)
+                own = positions.bias(q, k, i, j, self)
                 bias = own if bias is None else own + bias
         dropout, weights = self.attn_dropout if self.training else 0.0, None
         if need_weights:
@@ -86,7 +99,9 @@ class Attention(nn.Module):
 def fused(q, k, v, bias, dropout, causal):
     """Return softmax(q k^T / sqrt(D) + bias) v as `attend`, without the weights. bias (1 or B, 1 or
     H, T, S) also hides the future of a causal layer; None: the kernel does."""
-    T, device = q.size(2), q.device
+    T, D, device = q.size(2), v.size(-1), q.device
+    if q.size(-1) > D:  # PoPE's; many kernels need one width
+        return fused(q, k, F.pad(v, (0, q.size(-1) - D)), bias, dropout, causal)[..., :D]
     if bias is None and is_gpu(device) and T >= LONG and not dropout:
         # cuDNN's kernel is faster than FlashAttention 2 on an H100. It returns NaN for some biases
         # (pytorch#196678) and rounds dropout (pytorch#174245).
@@ -104,39 +119,57 @@ def fused(q, k, v, bias, dropout, causal):
     return F.scaled_dot_product_attention(q, k, v, bias, dropout, is_causal=is_causal)
 
 
-def may_attend(i, j, causal=False, window=0, mask=None):
+def may_attend(i, j, config, causal=False, mask=None):
     """Return (1 or B, 1, T, S) bool: which keys each query may attend to, True = may.
 
     i, j: positions of queries and keys as in NoPE; the last T keys are the queries' own tokens.
-    window: only keys fewer than this many positions away; 0: all. mask (B, S): True on tokens. A
-    token always sees itself, since the softmax of nothing is NaN.
+    mask (B, S): True on tokens. A token always sees itself, since the softmax of nothing is NaN.
+    Of the Config: window, attn_block (blockwise attention, Qiu et al. 2020), and beside these
+    global_tokens and random_keys (BigBird, Zaheer et al. 2020).
     """
-    d = (i[..., :, None] - j[..., None, :]).view(-1, 1, i.size(-1), j.size(-1))
-    may = d >= 0 if causal else torch.ones_like(d, dtype=torch.bool)
-    if window:
-        may = may & (d.abs() < window)
+    T, S, i, j = i.size(-1), j.size(-1), i[..., :, None], j[..., None, :]
+    may = torch.ones_like(i - j, dtype=torch.bool)  # (T, S) or (B, T, S)
+    if config.window:
+        may = (i - j).abs() < config.window
+    if config.attn_block:
+        may = may & (i // config.attn_block == j // config.attn_block)
+    if config.global_tokens:
+        may = may | (torch.minimum(i, j) < config.global_tokens)
+    if config.random_keys:
+        may = may | (hash_pairs(i, j) % config.block_size < config.random_keys)
+    if causal:
+        may = may & (j <= i)
+    may = may.view(-1, 1, T, S)
     if mask is not None:
-        T, S = d.shape[-2:]
-        itself = torch.eye(S, dtype=torch.bool, device=d.device)[S - T :]
+        itself = torch.eye(S, dtype=torch.bool, device=may.device)[S - T :]
         may = may & (mask[:, None, None] | itself)
     return may
 
 
-def shared_bias(body, i, j, mask=None):
-    """Return the bias (1 or B, 1 or H, T, S) that all blocks of a Transformer add to their scores:
-    that of its positions, and -inf where a query may not attend. None: a kernel hides the future
-    of a causal layer by itself, and nothing else is hidden."""
-    positions, config, dtype = body.positions, body.config, body.embedding.weight.dtype
+def hash_pairs(i, j):
+    """Return a number below 2^31 for each pair of positions, which looks random and never changes,
+    so that a text has the same random keys in training, with a cache and in a longer batch."""
+    h = (i * 73856093 ^ j * 19349663) & 0x7FFFFFFF
+    h = (h ^ h >> 15) * 0x2C1B3C6D & 0x7FFFFFFF
+    return h ^ h >> 15
+
+
+def shared_bias(body, positions, i, j, mask=None):
+    """Return the bias (1 or B, 1 or H, T, S) that the blocks of a Transformer with these positions
+    add to their scores: that of the positions, and -inf where a query may not attend. None: a
+    kernel hides the future of a causal layer by itself, and nothing else is hidden."""
+    config, dtype = body.config, body.embedding.weight.dtype
     bias = None if positions.reads_content else positions.bias(None, None, i, j)
     own_future = bias is None and not positions.reads_content and i.size(-1) == j.size(-1)
-    if mask is None and not config.window and (own_future or not body.causal):
+    sparse = config.window or config.attn_block
+    if mask is None and not sparse and (own_future or not body.causal):
         return None if bias is None else bias.to(dtype)
-    may = may_attend(i, j, body.causal, config.window, mask)
+    may = may_attend(i, j, config, body.causal, mask)
     bias = torch.zeros_like(may, dtype=dtype) if bias is None else bias.to(dtype)
     return bias.masked_fill(~may, -math.inf)
 
 
-def choose_flex(body, T, mask):
+def choose_flex(body, positions, T, mask):
     """Return a kernel with the effect of `shared_bias`, or None where a table is as good.
 
     With 12 heads and 8,192 tokens, ALiBi's table would take 3 GB, and every layer would read it. On
@@ -144,7 +177,9 @@ def choose_flex(body, T, mask):
     positions and skips blocks of scores that are all hidden. body: a Transformer of T tokens; mask
     (B, T) as in its forward.
     """
-    config, positions, device = body.config, body.positions, body.embedding.weight.device
+    config, device = body.config, body.embedding.weight.device
+    if config.attn_block or config.global_tokens or config.random_keys:
+        return None
     dropout = body.training and config.attn_dropout  # which FlexAttention does not have
     width = config.n_embd // config.n_head  # others cannot be compiled
     if T < LONG or dropout or not 16 <= width <= 256 or not compiled(device):

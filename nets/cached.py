@@ -14,6 +14,10 @@ class CachedReader:
 
     def read(self, idx, **more):
         """idx (B, n): the next tokens -> h (B, n, C). more: see `Transformer.forward`."""
+        if self.body.config.random_positions:  # all positions change with the length: read anew
+            self.idx = torch.cat([self.idx, idx], dim=1) if self.n_read else idx
+            self.n_read = self.idx.size(1)
+            return self.body(self.idx, **more)[:, -idx.size(1) :]
         self.n_read += idx.size(1)
         at = torch.arange(self.n_read, device=idx.device)
         return self.body(idx, at=at, past=self.past, **more)

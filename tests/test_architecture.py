@@ -82,11 +82,11 @@ def test_the_house_stays_small():
     assert len(loaded) <= 20, sorted(str(p.relative_to(ROOT)) for p in loaded)
     assert sum(map(lines, loaded)) <= 2800
     assert sum(map(lines, SOURCES)) <= 10_000 and len(SOURCES) <= 95  # 9,000 and 81 at first
-    assert sum(map(lines, TESTS)) <= 7500
+    assert sum(map(lines, TESTS)) <= 8200
     longest = max(SOURCES + TESTS, key=lines)
     assert lines(longest) <= 400, longest
     assert lines(ROOT / "README.md") <= 160
-    assert sum(len(page.read_text("utf-8").split()) for page in PAGES) <= 12_000
+    assert sum(len(page.read_text("utf-8").split()) for page in PAGES) <= 13_500
 
 
 def test_importing_prints_nothing_and_changes_no_setting():

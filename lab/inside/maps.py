@@ -107,12 +107,18 @@ def draw_positions(body, title):
         tables = {"vectors": vectors, "their dot products": vectors @ vectors.mT}
     ones = w.new_ones(1, config.n_head, T, config.n_embd // config.n_head)
     q, k = encoding.turn(ones, ones, i, i)
-    if (q != ones).any():
+    if (q != q[:, :, :1]).any():
         tables["a vector of ones, turned"] = q[0, 0]
         tables["q · k of two such vectors"] = (q @ k.mT)[0, 0] / q.size(-1)
-    if not encoding.reads_content and encoding.bias(None, None, i, i) is not None:
-        biases = shared_bias(body, i, i)[0]
-        tables |= {f"bias of head {h}": bias for h, bias in enumerate(biases, 1)}
+    hidden = shared_bias(body, encoding, i, i)  # with the bias, unless it reads the content
+    if encoding.reads_content:
+        biases = encoding.bias(q, k, i, i, body.blocks[0].attention)
+        biases = biases if hidden is None else biases + hidden
+        tables |= {f"bias of head {h} for ones": bias for h, bias in enumerate(biases[0], 1)}
+    elif hidden is not None and hidden.nan_to_num(neginf=0).any():
+        tables |= {f"bias of head {h}": bias for h, bias in enumerate(hidden[0], 1)}
+    elif config.window or config.attn_block:
+        tables["keys that a query may attend to"] = hidden[0, 0]
     if not tables:
         return None
     columns, rows = min(4, len(tables)), math.ceil(len(tables) / 4)
@@ -124,7 +130,7 @@ def draw_positions(body, title):
         axis.set_axis_off()
     for axis, (name, table) in zip(axes.flat, tables.items()):
         alike = [other for text, other in tables.items() if text.split()[0] == name.split()[0]]
-        most = max(abs(other).max() for other in alike)
+        most = max(abs(other).max() for other in alike) or 1
         image = axis.imshow(table, cmap=colors, vmin=-most, vmax=most, **CELLS)
         figure.colorbar(image, ax=axis)
         axis.set_title(name, fontsize=9)

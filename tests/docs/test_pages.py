@@ -35,7 +35,7 @@ def test_the_example_of_a_position_encoding_works(monkeypatch):
     exec("import torch\nfrom model import POSITIONS, Config, Encoder, NoPE", space)
     for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
         exec(block, space)
-    space["test_every_entry_of_kerples_bias_is_the_formula"]()
+    space["test_every_entry_is_that_of_its_distance"]()
 
 
 @pytest.mark.slow

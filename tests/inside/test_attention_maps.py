@@ -2,6 +2,7 @@
 
 import math
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,7 +10,8 @@ import torch
 from helpers import call, fails, succeed
 
 from lab import load_run
-from lab.inside.attention import head_means, record
+from lab.inside.attention import head_means, induction, record
+from model import Config
 from nets import attention
 
 SHORT = "this is a small sentence"
@@ -19,8 +21,8 @@ LONG_MAP = "map-2-we-will-work-with-the-people-of-the-run.png"
 POST, REPLY, COMMENT = "the people of the world", "we will work with us", "this [MASK] is a world"
 
 HEALTHY = [
-    ("lm", {"pos": "nope", "window": 3}),
-    ("lm", {"pos": "rope", "norm_first": False}),
+    ("lm", {"pos": "nope"}),
+    ("lm", {"pos": "rope", "window": 3, "norm_first": False}),
     ("mlm", {"pos": "alibi", "alibi": "one-sided", "n_head": 4, "head": "roberta"}),
     ("classifier", {"pos": "sinusoidal", "window": 5}),
 ]
@@ -82,6 +84,29 @@ def test_means_of_known_weights(make):
     expected = [(1, 1, 0, 0.25, 0, 1, 0), (1, 2, *alike), (1, 3, 1.5, 1, 0.25, 0.25, 0)]
     assert [tuple(row.values()) for row in rows] == expected
     assert tuple(equal.values()) == ("equal", "", *map(pytest.approx, alike))
+
+
+def test_induction_is_the_weight_after_the_previous_occurrence(make):
+    class Body:
+        config = Config(vocab_size=12)
+
+        def __call__(self, idx, need_weights):
+            weights = torch.zeros(len(idx), 2, *idx.shape[1:], idx.size(1))
+            for of_row, row in zip(weights, idx.tolist()):
+                for i, token in enumerate(row):
+                    earlier = [j for j in range(i) if row[j] == token]
+                    of_row[0, i, earlier[-1] + 1 if earlier else 0] = 1  # an induction head
+                    of_row[1, i, i] = 1
+            return None, [weights]
+
+    stub = SimpleNamespace(model=SimpleNamespace(body=Body()), block_size=64, device="cpu")
+    assert induction(stub)[0].tolist() == [[1, 0]]
+    run = load_run(make(block_size=12))  # with room for 5 tokens twice
+    rows = head_means(record(run, [SHORT]))
+    assert list(rows[0])[2:] == "distance first previous itself induction entropy".split()
+    assert [row["induction"] for row in rows[:-1]] == induction(run)[0].flatten().tolist()
+    equal = sum(1 / (i + 1) for i in range(6, 11)) / 5
+    assert rows[-1]["induction"] == pytest.approx(equal, abs=1e-4)
 
 
 def test_only_words_are_drawn_never_padding(make, figures_drawn, maps_of):

@@ -1,16 +1,19 @@
 """Attention against its formula, and which tokens a token may attend to."""
 
 import math
+from itertools import product
 
 import pytest
 import torch
 from helpers import tiny_model
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from model import POSITIONS, ALiBi, Decoder, Encoder
+from model import POSITIONS, ALiBi, Config, Decoder, Encoder
 from nets import attention
-from nets.attention import LONG, attend, fused, may_attend
+from nets.attention import LONG, attend, fused, hash_pairs, may_attend
 
+MASKS = [dict(attn_block=4), dict(window=3, attn_block=8)]
+MASKS += [dict(window=3, global_tokens=2, random_keys=4), dict(attn_block=4, global_tokens=1)]
 ENCODERS = [(pos, "offset") for pos in POSITIONS] + [("alibi", "symmetric"), ("alibi", "one-sided")]
 
 
@@ -29,11 +32,11 @@ def test_attend_is_the_formula():
     torch.testing.assert_close(y, torch.einsum("bhij, bhjd -> bhid", expected, v))
 
 
-@pytest.mark.parametrize("window", [0, 3])
+@pytest.mark.parametrize("more", [{}, dict(window=3), *MASKS[2:], dict(nope_every=2)])
 @pytest.mark.parametrize("body", [Encoder, Decoder])
 @pytest.mark.parametrize("pos", POSITIONS)
-def test_fused_and_explicit_attention_agree(pos, body, window):
-    model, idx = tiny(body, pos, window=window), torch.randint(5, 30, (2, 9))
+def test_fused_and_explicit_attention_agree(pos, body, more):
+    model, idx = tiny(body, pos, **more), torch.randint(5, 30, (2, 9))
     mask = torch.arange(9) < torch.tensor([[9], [6]])
     for m in (None, mask):
         torch.testing.assert_close(model(idx, m), model(idx, m, need_weights=True)[0])
@@ -65,13 +68,50 @@ def test_a_whole_model_in_bfloat16_attends(pos, alibi, body):
 
 def test_may_attend_by_hand():
     t = torch.arange(4)
-    causal = may_attend(t, t, causal=True, window=2)[0, 0]
+    causal = may_attend(t, t, Config(window=2), causal=True)[0, 0]
     assert causal.int().tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]]
     mask = torch.tensor([[True, True, False, False]])
-    padded = may_attend(t, t, mask=mask)[0, 0]  # padding sees itself: no empty softmax
+    padded = may_attend(t, t, Config(), mask=mask)[0, 0]  # padding sees itself: no empty softmax
     assert padded.int().tolist() == [[1, 1, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 0, 1]]
-    last = may_attend(t[2:], t, causal=True)[0, 0]  # a reader with a cache asks for the last rows
+    last = may_attend(t[2:], t, Config(), causal=True)[0, 0]  # as a reader with a cache asks
     assert last.int().tolist() == [[1, 1, 1, 0], [1, 1, 1, 1]]
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("more", MASKS)
+def test_local_attention_is_that_of_a_loop(more, causal):
+    config, t = Config(block_size=20, **more), torch.arange(20)
+    dice = hash_pairs(t[:, None], t) % 20 < config.random_keys
+    assert abs(dice.float().mean() - config.random_keys / 20) < 0.05
+    for i, j in product(range(20), range(20)):
+        seen = abs(i - j) < (config.window or 20)
+        seen &= not config.attn_block or i // config.attn_block == j // config.attn_block
+        seen |= i < config.global_tokens or j < config.global_tokens or bool(dice[i, j])
+        seen &= j <= i or not causal
+        assert may_attend(t, t, config, causal)[0, 0, i, j] == seen, (i, j)
+
+
+def test_log_scale_multiplies_scores_by_s_log_t():
+    plain, scaled = (tiny(Decoder, "nope", n_layer=1, log_scale=on) for on in (False, True))
+    s = scaled.blocks[0].attention.log_scale
+    torch.testing.assert_close(s * math.log(16), torch.ones(2))  # block_size
+    s.data = torch.tensor([0.5, 2.0])
+    idx = torch.randint(5, 30, (1, 9))
+    (expected, found) = (model(idx, need_weights=True)[1][0][0] for model in (plain, scaled))
+    for h, t in product(range(2), range(1, 10)):
+        scores = s[h].item() * math.log(t) * expected[h, t - 1, :t].log()
+        torch.testing.assert_close(found[h, t - 1, :t], scores.softmax(-1))
+
+
+def test_every_nth_block_attends_without_positions():
+    model = tiny(Decoder, "alibi", n_layer=3, nope_every=2)
+    for block in model.blocks:  # with q and k zero, the scores are the bias alone
+        torch.nn.init.zeros_(block.attention.qkv.weight)
+    _, (first, second, third) = model(torch.randint(5, 30, (1, 9)), need_weights=True)
+    torch.testing.assert_close(first, third)
+    equal = torch.ones(9, 9).tril() / torch.arange(1, 10)[:, None]
+    torch.testing.assert_close(second, equal.expand(1, 2, -1, -1))
+    assert (first - second).abs().max() > 0.01
 
 
 @pytest.mark.parametrize("need_weights", [False, True])
@@ -106,9 +146,10 @@ def test_a_window_hides_exactly_the_tokens_farther_away(pos, alibi, body, window
 
 @pytest.mark.parametrize("norm_first", [True, False])
 @pytest.mark.parametrize("window", [0, 3])
+@pytest.mark.parametrize("body", [Encoder, Decoder])
 @pytest.mark.parametrize("pos, alibi", ENCODERS)
-def test_padding_changes_nothing_and_gives_no_nan(pos, alibi, window, norm_first):
-    model = tiny(Encoder, pos, alibi=alibi, window=window, norm_first=norm_first)
+def test_padding_changes_nothing_and_gives_no_nan(pos, alibi, body, window, norm_first):
+    model = tiny(body, pos, alibi=alibi, window=window, norm_first=norm_first)
     idx = torch.randint(5, 30, (3, 5))
     alone = model(idx)
     for more in (1, 11):

@@ -8,7 +8,7 @@ from helpers import tiny_model
 from torch import nn
 
 from model import POSITIONS, ALiBi, Config, Decoder, Encoder, NoPE, alibi_slopes, sinusoids
-from nets.positions import rotate
+from nets.cached import CachedReader
 
 FORMS = ("causal", *ALiBi.FORMS)
 LOG2_SLOPES = {  # exponents of two, as the authors' code gives them
@@ -88,27 +88,6 @@ def test_alibi_enters_every_layer_unscaled_before_the_softmax(form):
         torch.testing.assert_close(weights[0], scores.softmax(-1))
 
 
-def angles(T, D):
-    return torch.tensor([[t * 10000 ** (-2 * i / D) for i in range(D // 2)] for t in range(T)])
-
-
-def test_rotary_multiplies_by_complex_numbers_of_length_one():
-    x, phi = torch.randn(2, 3, 5, 8), angles(5, 8)
-    turned = torch.complex(x[..., :4], x[..., 4:]) * torch.polar(torch.ones_like(phi), phi)
-    torch.testing.assert_close(rotate(x, phi), torch.cat([turned.real, turned.imag], -1))
-
-
-def test_the_model_rotates_q_and_k_by_these_angles():
-    model, idx = tiny("rope", n_layer=1), torch.randint(5, 30, (1, 7))
-    _, (weights,) = model(idx, need_weights=True)
-    block = model.blocks[0]
-    qkv = block.attention.qkv(block.norm1(model.embedding(idx)))
-    q, k, _ = qkv.view(7, 3, 4, 4).permute(1, 2, 0, 3)  # (H, T, D)
-    q, k = rotate(q[None], angles(7, 4))[0], rotate(k[None], angles(7, 4))[0]
-    scores = q @ k.transpose(1, 2) / 2  # sqrt(D) = 2
-    torch.testing.assert_close(weights[0], scores.softmax(-1))
-
-
 # ---------------------------------------------------------------------------- every encoding
 
 
@@ -122,13 +101,38 @@ def test_only_nope_ignores_the_order_of_an_encoders_input(pos):
 
 @pytest.mark.parametrize("pos", POSITIONS)
 def test_an_encoding_that_ends_does_so_at_the_block_size(pos):
-    model, idx = tiny(pos), torch.randint(5, 30, (1, 13))  # one more than block_size
+    model, idx = tiny(pos, Decoder), torch.randint(5, 30, (1, 13))  # one more than block_size
     assert model(idx[:, :12]).shape == (1, 12, 16)
     if POSITIONS[pos].ends:
         with pytest.raises(ValueError, match="block_size=12, got 13"):
             model(idx)
     else:
         assert model(idx).isfinite().all()
+
+
+@pytest.mark.parametrize("pos", ["rope", "learned", "alibi"])
+@torch.no_grad()
+def test_random_positions_are_sorted_in_training_and_spread_in_evaluation(pos):
+    model, idx = tiny(pos, Decoder, random_positions=40), torch.randint(5, 30, (2, 9))
+    torch.manual_seed(3)
+    found = model.train()(idx)
+    torch.manual_seed(3)
+    torch.testing.assert_close(found, model(idx, at=torch.randperm(40)[:9].sort().values))
+    expected = model.eval()(idx, at=torch.tensor([0, 4, 8, 13, 17, 22, 26, 31, 35]))  # 40 t / 9
+    torch.testing.assert_close(model(idx), expected)
+    padded, mask = torch.cat([idx, idx], dim=1), (torch.arange(18) < 9).expand(2, -1)
+    torch.testing.assert_close(model(padded, mask)[:, :9], expected)
+    reader = CachedReader(model)
+    reader.read(idx[:, :4])
+    torch.testing.assert_close(reader.read(idx[:, 4:]), expected[:, 4:])
+
+
+@pytest.mark.parametrize("pos", POSITIONS)
+def test_every_trained_part_of_an_encoding_learns(pos):
+    model = tiny_model(Decoder, pos=pos, log_scale=True)
+    model.loss(torch.randint(5, 30, (2, 9)), torch.randint(5, 30, (2, 9))).backward()
+    trained = [*model.body.positions.parameters(), model.body.blocks[0].attention.log_scale]
+    assert all(p.grad is not None and p.grad.any() for p in trained)
 
 
 @pytest.mark.parametrize("body", [Encoder, Decoder])
@@ -139,7 +143,8 @@ def test_given_positions_are_those_that_count(pos, body):
     torch.testing.assert_close(model(idx, at=t), model(idx))
     torch.testing.assert_close(model(idx, at=t.expand(2, -1)), model(idx))
     gaps = torch.tensor([0, 1, 2, 3, 5, 6, 8, 10, 11])
-    assert (model(idx, at=gaps) - model(idx)).abs().max() > 1e-3 or pos == "nope"
+    counts_tokens = pos in ("nope", "cope", "forget")
+    assert (model(idx, at=gaps) - model(idx)).abs().max() > 1e-3 or counts_tokens
 
 
 @pytest.mark.parametrize(
@@ -157,35 +162,11 @@ def test_a_config_that_an_encoding_cannot_use_is_refused(wrong, message):
         tiny_model(**wrong)
 
 
-def test_a_new_encoding_is_one_class(monkeypatch):
-    """The example of nets/positions.py: a trained bias per head and distance."""
-
-    class Distances(NoPE):
-        label, color = "bias per distance", "#AA3377"
-
-        def __init__(self, config, causal):
-            super().__init__(config, causal)
-            self.table = nn.Embedding(2 * 32 + 1, config.n_head)
-
-        def bias(self, q, k, i, j):
-            d = (i[..., :, None] - j[..., None, :]).clamp(-32, 32)
-            bias = self.table(d + 32).movedim(-1, -3)
-            return bias.view(-1, *bias.shape[-3:])
-
-    monkeypatch.setitem(POSITIONS, "distances", Distances)
-    model, idx = tiny_model(Decoder, pos="distances", init_std=0.5), torch.randint(5, 30, (2, 9))
-    model.loss(idx, idx).backward()
-    assert model.body.positions.table.weight.grad.abs().sum() > 0
-    h, maps = model.body(idx, need_weights=True)
-    torch.testing.assert_close(model.body(idx), h)
-    assert maps[0].triu(1).abs().max() == 0
-
-
 def test_a_bias_may_read_the_content(monkeypatch):
     class Keys(NoPE):
         reads_content = True
 
-        def bias(self, q, k, i, j):
+        def bias(self, q, k, i, j, attention):
             return k.sum(-1)[:, :, None].expand(-1, -1, q.size(2), -1)  # (B, H, T, S)
 
     monkeypatch.setitem(POSITIONS, "keys", Keys)

@@ -1,0 +1,153 @@
+"""The encodings of nets/relative.py and the options of rotary positions: each score by itself."""
+
+import math
+
+import pytest
+import torch
+from helpers import NO_ENCODER, tiny_model
+from torch import nn
+
+from model import POSITIONS, Config, Decoder, Encoder
+from nets.positions import Rotary
+
+T, BLOCK, H, D = 24, 12, 2, 8  # texts are longer than block_size, and than 16
+ROOT_D = math.sqrt(D)
+
+
+def clip(x, low, high):
+    return max(low, min(high, x))
+
+
+def shaw(p, q, k, i, j, h, layer):
+    a = p.vectors.weight.view(33, H, D)[16 + clip(i - j, -16, 16), h]
+    return q[i] @ (k[j] + a) / ROOT_D
+
+
+def t5_bucket(d, causal):
+    """Return the bucket in whole numbers: n/2 * (128 / (n/2))^(m / (n/2)) begins bucket n/2 + m."""
+    half = 16 if causal else 8
+    far = max(d, 0) if causal else abs(d)
+    begun = [m for m in range(half) if far**half >= half**half * (128 // half) ** m]
+    return (half + begun[-1] if begun else far) + (16 if d < 0 and not causal else 0)
+
+
+def t5(p, q, k, i, j, h, layer):
+    return q[i] @ k[j] / ROOT_D + p.table.weight[t5_bucket(i - j, p.causal), h]
+
+
+def deberta(p, q, k, i, j, h, layer):
+    r, at = p.norm(p.vectors.weight), slice(h * D, (h + 1) * D)
+    (w_q, w_k, _), (b_q, b_k, _) = layer.qkv.weight.chunk(3), layer.qkv.bias.chunk(3)
+    to_key, to_query = (r[BLOCK + clip(d, -BLOCK, BLOCK - 1)] for d in (i - j, j - i))
+    key, query = w_k[at] @ to_key + b_k[at], w_q[at] @ to_query + b_q[at]
+    return (q[i] @ k[j] + q[i] @ key + k[j] @ query) / math.sqrt(3 * D)
+
+
+def kerple(p, q, k, i, j, h, layer):
+    r1, r2 = abs(p.r1[h]), abs(p.r2[h])
+    return q[i] @ k[j] / ROOT_D - r1 * (1 + r2 * abs(i - j)).log()
+
+
+def fire(p, q, k, i, j, h, layer):
+    c, longest = abs(p.c), max(i, abs(p.stretch.item()) * BLOCK / 4)
+    share = (1 + c * (i - j)).log() / (1 + c * longest).log()
+    first, _, last = p.net
+    hidden = (first.weight[:, 0] * share + first.bias).clamp(min=0)
+    return q[i] @ k[j] / ROOT_D + last.weight[h] @ hidden + last.bias[h]
+
+
+def cope(p, q, k, i, j, h, layer):
+    count = (q[i] @ k[j : i + 1].T / ROOT_D).sigmoid().sum().clamp(max=BLOCK - 1).item()
+    low, high = p.vectors.weight[math.floor(count)], p.vectors.weight[math.ceil(count)]
+    part = count - math.floor(count)
+    return q[i] @ (k[j] + (1 - part) * low + part * high) / ROOT_D
+
+
+def forget(p, q, k, i, j, h, layer):
+    gates = [torch.sigmoid(p.w[h] @ k[t] + p.b[h]).log() for t in range(j + 1, i + 1)]
+    return q[i] @ k[j] / ROOT_D + sum(gates)
+
+
+def pope(p, q, k, i, j, h, layer):
+    sizes = (1 + q[i].exp()).log() * (1 + k[j].exp()).log()
+    delta = [clip(x, -2 * math.pi, 0) for x in p.delta[h].tolist()]
+    turns = [math.cos((i - j) / 10000 ** (c / D) - delta[c]) for c in range(D)]
+    return sizes @ torch.tensor(turns) / ROOT_D
+
+
+FORMULAS = dict(shaw=shaw, t5=t5, deberta=deberta, kerple=kerple)
+FORMULAS |= dict(fire=fire, cope=cope, forget=forget, pope=pope)
+
+
+def one_layer(pos, causal, **more):
+    """Return an attention that reads a text, its q and k (H, T, D), and its weights (H, T, T)."""
+    size = dict(n_layer=1, n_head=H, n_embd=H * D, block_size=BLOCK, init_std=0.5)
+    body = tiny_model(Decoder if causal else Encoder, pos=pos, **size | more).body
+    for parameter in body.positions.parameters():
+        nn.init.uniform_(parameter, -7 if pos == "pope" else -1, 1)
+    idx, (block,) = torch.randint(5, 30, (1, T)), body.blocks
+    _, (weights,) = body(idx, need_weights=True)
+    q, k, _ = block.attention.heads(block.norm1(body.embedding(idx)))
+    return body.positions, block.attention, q[0], k[0], weights[0]
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("pos", FORMULAS)
+@torch.no_grad()
+def test_every_score_is_the_formula(pos, causal):
+    p, layer, q, k, weights = one_layer(pos, causal)
+    scores = torch.full((H, T, T), -math.inf)
+    for h in range(H):
+        for i in range(T):
+            for j in range(i + 1 if causal else T):
+                scores[h, i, j] = FORMULAS[pos](p, q[h], k[h], i, j, h, layer)
+    torch.testing.assert_close(weights, scores.softmax(-1), atol=1e-5, rtol=1e-3)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_every_bucket_of_t5_is_that_of_whole_numbers(causal):
+    p = POSITIONS["t5"](Config(), causal)
+    expected = [t5_bucket(d, causal) for d in range(-300, 301)]
+    assert p.buckets(torch.arange(-300, 301)).tolist() == expected
+
+
+@pytest.mark.parametrize("pos", NO_ENCODER)
+def test_an_encoding_for_decoders_is_refused_in_an_encoder(pos):
+    with pytest.raises(ValueError, match=f"pos={pos}: .* needs a decoder"):
+        Encoder(Config(pos=pos))
+
+
+def angle(config, i, c):
+    """Return the angle of pair c at position i."""
+    n = round(config.rope_share * D)
+    base, s = config.rope_base, config.rope_factor
+    if config.rope_scale == "ntk":
+        base *= s ** (n / (n - 2))
+    speed = base ** (-2 * c / n)
+    if config.rope_scale == "linear":
+        speed /= s
+    if config.rope_scale == "yarn":
+        turns = config.block_size * speed / (2 * math.pi)
+        kept = clip((turns - 1) / (32 - 1), 0, 1)
+        speed = kept * speed + (1 - kept) * speed / s
+    return i * speed
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5])
+@pytest.mark.parametrize("scale", Rotary.SCALES)
+@torch.no_grad()
+def test_every_angle_is_that_of_the_options(scale, share):
+    more = dict(rope_scale=scale, rope_share=share, rope_factor=4.0)
+    more |= dict(rope_base=500.0) if share < 1 else {}
+    p, _, q, k, weights = one_layer("rope", True, **more, block_size=300)  # 48 turns and less
+    n = round(share * D)  # channels c and c + n / 2 are the parts of a complex number
+    scores = q[..., n:] @ k[..., n:].mT  # (H, T, T)
+    q, k = (torch.complex(x[..., : n // 2], x[..., n // 2 : n]) for x in (q, k))
+    for i in range(T):
+        for j in range(T):
+            turns = torch.tensor([angle(p.config, i - j, c) for c in range(n // 2)])
+            turned = q[:, i] * torch.polar(torch.ones(n // 2), turns)
+            scores[:, i, j] += (turned * k[:, j].conj()).real.sum(-1)
+    scores *= (0.1 * math.log(4) + 1) ** 2 / ROOT_D if scale == "yarn" else 1 / ROOT_D
+    expected = (scores + torch.full((T, T), -math.inf).triu(1)).softmax(-1)
+    torch.testing.assert_close(weights, expected, atol=1e-5, rtol=1e-3)
