@@ -17,6 +17,7 @@ from typing import Literal
 import numpy as np
 from tyro.conf import Positional, UseAppendAction
 
+from data.text import find_task
 from lab import load_run
 from lab.figures import save
 from lab.flags import main, require
@@ -70,6 +71,8 @@ def show(flags):
     examples = TOY_TEXTS[:2] if toy else TEXTS
     if any(run.kind == "thread" or run.first_gap is not None for run in runs):
         examples = TOY_TEXTS if runs[0].kind == "thread" else TOY_TEXTS[2:]
+    if task := find_task(runs[0].config["flags"].get("data")):
+        examples = [" ".join(task.example(5))]
     texts, views = flags.text or examples[: 1 if flags.numbers else None], []
     for run in runs:
         print(f"{run.folder}: {run.describe()}")
@@ -128,6 +131,7 @@ def report(views):
         print(f"  {'ok  ' if check['ok'] else 'FAIL'}  {check['check']:<38} {worst}")
     rows, n = head_means(views), sum(len(view.words) for view in views)
     print(f"  means over {n} tokens: distance in tokens, entropy in nats (last row: equal weights)")
+    print("  induction: on random tokens that are repeated\n" * ("induction" in rows[0]), end="")
     print("  layer  head" + "".join(f"{name:>10}" for name in list(rows[0])[2:]))
     for row in rows:
         line = f"  {row.pop('layer'):>5}  {row.pop('head'):>4}"

@@ -2,10 +2,12 @@
 
     python train_lm.py --pos alibi --data speeches
     python train_lm.py --pos rope --data my.txt --valid 0.1 --steps 2000
+    python train_lm.py --data copy --pos alibi        a task: copy, reverse, recall, ...
     python train_lm.py --resume --out out/lm-speeches-alibi-0
 
-Measures the perplexity of every test set. The defaults are the assignment's base setting: 500 steps
-of 16 blocks of 32 tokens.
+Measures the perplexity of every test set, and for a task (data/tasks.py) the accuracy of its
+answers by length. The defaults are those of a task, or the assignment's base setting: 500 steps of
+16 blocks of 32 tokens.
 """
 
 import lab  # noqa: F401, names a missing package  # isort: skip
@@ -17,12 +19,12 @@ import torch
 from torch.nn.utils import clip_grad_norm_
 
 from data import batching
-from data.batching import generator, send, share_unknown
-from data.text import read_text
-from data.tokenizer import BOS
+from data.batching import generator, send
+from data.text import find_task, read_text
+from data.tokenizer import BOS, UNK
 from lab import dist
 from lab.figures import BEST, curves, name_positions, save
-from lab.flags import TrainFlags, at_least, main, model_config, require, whole_numbers
+from lab.flags import TrainFlags, at_least, main, model_config, require, spelled, whole_numbers
 from lab.load import open_source
 from lab.machine import autocast, compile_blocks, set_up_device
 from lab.optim import learning_rate, make_adamw, perplexity
@@ -45,17 +47,23 @@ class Flags(TrainFlags):
     swap_words: float = 0.0  # share of the input words replaced by other words
     rare_unknown: float = 0.0  # share of rare targets (words seen once) replaced by [UNK]
     label_smoothing: float = 0.0  # share of each target spread over all words
+    length: int = 16  # tasks: train on prompts of up to this length, test on up to 4 times as much
 
     INHERITED: ClassVar = ("members", "anchor")  # what --init-from keeps, beside the architecture
 
     def __post_init__(self):
         super().__post_init__()
+        task = find_task(self.data, self.length)
+        for name in task.of_texts if task else ["length"]:
+            problem = f"--data {self.data} is {'a task' if task else 'a text'}; leave it out"
+            require(getattr(self, name) == getattr(Flags, name), f"{spelled(name)}: {problem}")
         at_least(self, 0, "eval_stride", "eval_test", "drop_words", "swap_words", "rare_unknown")
-        at_least(self, 1, "members", "eval_train")
+        at_least(self, 1, "members", "eval_train", "length")
         require(self.eval_stride <= self.block_size, "--eval-stride: at most --block-size")
         require(self.drop_words + self.swap_words < 1, "--drop-words, --swap-words: sum below 1")
         lengths = whole_numbers(self.eval_block, "--eval-block") or [1]
-        ends = lengths[0] < 1 or POSITIONS[self.pos].ends and lengths[-1] > self.block_size
+        longest = self.random_positions or self.block_size
+        ends = lengths[0] < 1 or POSITIONS[self.pos].ends and lengths[-1] > longest
         problem = f"{self.pos} positions end at --block-size" if lengths[0] else "at least 1"
         require(not ends, f"--eval-block {self.eval_block}: {problem}")
 
@@ -70,26 +78,30 @@ def build(config, members=1):
 
 
 @torch.no_grad()
-def evaluate(model, ids, block_size, device, flags):
-    """Return the perplexity of the stream ids (N + 1,): each of its N tokens is predicted once.
-    The stream is cut into consecutive blocks. As in training, the first prediction of a block sees
-    only one token, unless --eval-stride lets the blocks overlap."""
+def evaluate(model, inputs, targets, metric, device, flags):
+    """Return {"perplexity": of the targets that are not negative}; if metric is "accuracy" also the
+    share of them that get the highest probability. inputs, targets (n, T)."""
     model.eval()
-    stride = min(flags.eval_stride, block_size)
-    inputs, targets = batching.consecutive_blocks(ids, block_size, stride, flags.anchor)  # (n, T)
-    losses = [torch.zeros(())]  # so that a process without batches has a sum
+    sums = [torch.zeros(2)]  # so that a process without batches has a sum
     for x, y in dist.my_share(list(zip(inputs.split(64), targets.split(64)))):
+        x = send(x, device)
         with autocast(flags.dtype, device):
-            losses.append(model.loss(send(x, device), y))
+            nats, hits = model.loss(x, y), torch.zeros((), device=device)
+            if metric == "accuracy":
+                hits = (model(x).argmax(-1) == send(y, device)).sum()
+        sums.append(torch.stack([nats, hits.float()]))
     model.train()
-    nats = sum(loss.cpu().double() for loss in losses)  # only here the CPU waits for a GPU
-    return perplexity(dist.all_sum(nats).item(), len(ids) - 1)
+    sums = sum(part.cpu().double() for part in sums)  # only here the CPU waits for a GPU
+    nats, hits = dist.all_sum(sums).tolist()
+    n = int((targets >= 0).sum())
+    found = {"perplexity": perplexity(nats, n), "accuracy": hits / n}
+    return found if metric == "accuracy" else {metric: found[metric]}
 
 
 def train(flags):
-    # Data: each set is one long stream of ids that begins with [BOS]
+    # Data: running text, or a task that makes its lines
     source = open_source(flags, "init_from", ["lm"])
-    text = read_text(
+    text = find_task(flags.data, flags.length) or read_text(
         flags.data,
         source and source.tokenizer,
         kind=flags.tokenizer,
@@ -98,46 +110,53 @@ def train(flags):
         valid=flags.valid,
         split=flags.split,
     )
-    ids, vocab_size = text.streams["train"], text.tokenizer.get_vocab_size()
-    problem = f"--block-size {flags.block_size}: the training text has only {len(ids) - 1} tokens"
-    require(len(ids) > flags.block_size, f"{problem}; use a smaller block")
-    counts = batching.count_tokens(ids, vocab_size, flags.swap_words, flags.rare_unknown)
-    most = {name: flags.eval_test or len(stream) for name, stream in text.streams.items()}
-    most["train"] = flags.eval_train
-    streams = {name: stream[: most[name] + 1] for name, stream in text.streams.items()}
+    described, vocab_size = text.describe(flags.block_size), text.tokenizer.get_vocab_size()
+    noise = flags.swap_words, flags.rare_unknown
+    counts = batching.count_tokens(text.streams.get("train"), vocab_size, *noise)
+
+    def blocks(name, length):  # inputs and targets (n, T), to evaluate
+        most = flags.eval_train if name == "train" else flags.eval_test
+        return text.blocks(name, length, most, flags.eval_stride, flags.anchor)
+
+    sets = {name: blocks(name, flags.block_size) for name in text.streams}
 
     # Model
-    config = model_config(flags, source, vocab_size=vocab_size)
+    config = model_config(flags, source, causal=True, vocab_size=vocab_size)
     device = set_up_device(flags.device, flags.threads, flags.seed, config.n_embd)
     options = {"members": flags.members}
-    run = Run(__file__, flags, "lm", config, text.tokenizer, device, text.hash, options)
+    run = Run(__file__, flags, "lm", config, text.tokenizer, device, text.hash, options, text.read)
     model = build(config, **options).to(device)
     if source:
         load_weights(model, source.model.state_dict(), f"--init-from {flags.init_from}")
     if flags.compile:
         compile_blocks(model)
     optimizer = make_adamw(model, flags.lr, flags.weight_decay)
-    run.say_start(f"{text.name}: {len(ids) - 1:,} training tokens", model)
-    for name, stream in streams.items():
-        unknown = f"{share_unknown([stream]):6.1%} out of vocabulary"
-        run.say(f"  {name:<9}{len(stream) - 1:>8,} tokens {unknown}")
+    run.say_start(described, model)
+    about = {}
+    for name, (_, targets) in sets.items():
+        targets = targets[targets >= 0]
+        about[f"tokens/{name}"] = n = len(targets)
+        about[f"unknown/{name}"] = share = (targets == UNK).float().mean().item()
+        hint = "; try --tokenizer bpe" if share > 0.2 and not source else ""
+        run.say(f"  {name:<9}{n:>8,} tokens {share:6.1%} out of vocabulary{hint}")
     if text.note:
         run.say(f"  {text.note}")
-    if len(streams) == 1:
+    if len(sets) == 1:
         run.say("  note: no test set: perplexity is of the training text; try --valid 0.1")
 
     # Loop
-    monitor = "perplexity/valid" if "valid" in streams else ""
-    n_rows, n_tokens = flags.members * flags.batch_size, flags.batch_size * flags.block_size
+    keys = {name: f"{text.metric}/{name}" for name in sets}
+    monitor = "perplexity/valid" if "valid" in sets else ""
+    n_rows = flags.members * flags.batch_size
     run.load_checkpoint(model, optimizer)  # with --resume
     for step in range(run.first_step, flags.steps + 1):
         if step % flags.eval_every == 0 or step == flags.steps:
-            ppl = {
-                n: evaluate(model, s, flags.block_size, device, flags) for n, s in streams.items()
-            }
-            words = "  ".join(f"{name} {value:,.1f}" for name, value in ppl.items())
-            numbers = {f"perplexity/{name}": value for name, value in ppl.items()}
-            run.log(step, numbers, f"step {step:>5}  perplexity  {words}", model, monitor)
+            numbers = {}
+            for name, of_set in sets.items():
+                found = evaluate(model, *of_set, text.metric, device, flags)
+                numbers |= {f"{metric}/{name}": value for metric, value in found.items()}
+            words = "  ".join(f"{name} {in_words(numbers, key)}" for name, key in keys.items())
+            run.log(step, numbers, f"step {step:>5}  {text.metric}  {words}", model, monitor)
             run.save(model, optimizer, step)
         if step in whole_numbers(flags.keep, "--keep"):
             run.save_weights(f"step-{step}.pt", model, step=step)
@@ -146,11 +165,11 @@ def train(flags):
         run.exit_if_stopped(model, optimizer, step)  # Ctrl-C: saves a checkpoint first
 
         gen = generator(flags.seed, step)  # the batch depends on seed and step alone
-        x, y = batching.random_blocks(ids, flags.block_size, n_rows, gen)  # (n_rows, T)
-        noise = flags.drop_words, flags.swap_words, flags.rare_unknown
-        x, y = batching.noise_tokens(x, y, counts, gen, *noise)
+        x, y = text.batch(flags.block_size, n_rows, gen)  # (n_rows, T)
+        x, y = batching.noise_tokens(x, y, counts, gen, flags.drop_words, *noise)
         every = 1 if flags.anchor else flags.batch_size  # without --anchor, one block per member
         x[::every, 0] = BOS  # so that the model learns how a prompt begins
+        n_tokens = int((y >= 0).sum()) // flags.members  # to predict
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, flags.steps, flags.lr, flags.warmup, flags.decay)
         optimizer.zero_grad()
@@ -173,33 +192,42 @@ def train(flags):
     best = run.load_best(model)
     result = {"step": best["step"]}
     for length in sorted({flags.block_size, *whole_numbers(flags.eval_block, "--eval-block")}):
-        for name, stream in streams.items():
+        for name in sets:
             key = name if length == flags.block_size else f"{name}@{length}"
-            result[f"perplexity/{key}"] = ppl = evaluate(model, stream, length, device, flags)
-            words = f"  {key:<14} perplexity {ppl:>9,.1f}"
-            if len(stream) == len(text.streams[name]):  # the size in bytes is of the whole text
-                bits = math.log2(ppl) * (len(stream) - 1) / text.sizes[name]
+            found = evaluate(model, *blocks(name, length), text.metric, device, flags)
+            result |= {f"{metric}/{key}": value for metric, value in found.items()}
+            words = f"  {key:<14} perplexity {found['perplexity']:>9,.1f}"
+            n = about[f"tokens/{name}"]
+            if name in text.sizes and n == len(text.streams[name]) - 1:  # the size of all of it
+                bits = math.log2(found["perplexity"]) * n / text.sizes[name]
                 result[f"bits_per_byte/{key}"] = bits
                 words += f"  {bits:.3f} bits per byte"
+            if "accuracy" in found:
+                words += f"  accuracy {found['accuracy']:6.1%}"
             run.say(words)
-    for name, stream in streams.items():
-        result[f"tokens/{name}"] = len(stream) - 1
-        result[f"unknown/{name}"] = share_unknown([stream])
-    result |= {f"floor/{key}": value for key, value in text.floor.items() if key in result}
+    result |= about | {f"floor/{key}": value for key, value in text.floor.items() if key in result}
     run.finish(result, model)
-    keys = {name: f"perplexity/{name}" for name in streams}
     floors = {BEST + name: text.floor[key] for name, key in keys.items() if key in text.floor}
+    if len(set(floors.values())) == 1:
+        floors = {BEST.strip(", "): floors.popitem()[1]}
     title = f"{run.folder.name}\nCausal LM on {text.name}, {name_positions(config)}"
-    panel = (title, "perplexity (log scale)", run.logged(keys), floors, True)
+    log = text.metric == "perplexity"
+    panel = (title, text.metric + " (log scale)" * log, run.logged(keys), floors, log)
     save(curves([panel], "step"), run.folder / "curve.png")
-    words = [f"{name} {result[key]:.1f}{above_floor(result, key)}" for name, key in keys.items()]
-    run.say_end(f"perplexity at step {best['step']}: {', '.join(words)}")
+    words = [f"{name}{':' * (not log)} {in_words(result, key)}" for name, key in keys.items()]
+    end = f"perplexity at step {best['step']}" if log else "accuracy of the answers"
+    run.say_end(f"{end}: {', '.join(words)}")
 
 
-def above_floor(result, key):
-    """Return in words how far a perplexity is above the best possible, "" if that is unknown."""
-    floor = result.get(f"floor/{key}")
-    return f" ({result[key] / floor - 1:.0%} above the best possible, {floor:.2f})" if floor else ""
+def in_words(numbers, key):
+    """Return an accuracy in percent, or a perplexity and, in a result that has the best possible
+    one, how far it is above."""
+    if key.startswith("accuracy"):
+        return f"{numbers[key]:.1%}"
+    words, floor = f"{numbers[key]:,.1f}", numbers.get(f"floor/{key}")
+    if floor:
+        words += f" ({numbers[key] / floor - 1:.0%} above the best possible, {floor:.2f})"
+    return words
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ a field is a flag, its comment the help."""
 import dataclasses
 import errno
 import os
+import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +14,11 @@ import torch
 import tyro
 
 from data.files import UserError, printable, read_json
+from data.text import find_task
 from lab import dist
 from lab.machine import module_of
 from model import ACTIVATIONS, HEADS, POSITIONS, ALiBi, Config
+from nets.positions import Rotary
 
 
 class Group:
@@ -24,6 +27,8 @@ class Group:
     AT_LEAST = dict(steps=0, warmup=0, decay=0, weight_decay=0, clip=0, window=0, vocab_size=0)
     AT_LEAST |= dict(batch_size=1, eval_every=1, accumulate=1, block_size=2, n_layer=1, n_ffn=0)
     AT_LEAST |= dict(lr=0, init_std=0, dropout=0, attn_dropout=0, valid=0)
+    AT_LEAST |= dict(rope_base=1, rope_factor=1, nope_every=0, random_positions=0)
+    AT_LEAST |= dict(attn_block=0, global_tokens=0, random_keys=0)
     BELOW_1 = ("dropout", "attn_dropout", "head_dropout", "valid", "label_smoothing")
 
     def __post_init__(self):
@@ -53,8 +58,18 @@ class CommonFlags(Group):
     attn_dropout: float = 0.0  # dropout of attention weights
     norm_first: bool = True  # layer norm before each sublayer (GPT-2), not after (RoBERTa)
     activation: Literal[tuple(ACTIVATIONS)] = "relu"  # of the feed-forward layer
-    window: int = 0  # attend only to tokens fewer than this many positions away; 0: all
     alibi: Literal[ALiBi.FORMS] = "offset"  # form of ALiBi in an encoder
+    rope_share: float = 1.0  # share of each head's channels that rotary positions turn
+    rope_base: float = 10000.0  # base of the rotary angles; a larger one turns more slowly
+    rope_scale: Literal[Rotary.SCALES] = "none"  # adapt rotary positions to longer texts, which are
+    rope_factor: float = 1.0  # this many times as long as --block-size
+    nope_every: int = 0  # every n-th block attends without rotations and biases; 0: none
+    random_positions: int = 0  # train on sorted random positions below this; 0: on 0, 1, 2, ...
+    log_scale: bool = False  # scale queries by s log t, s trained per head (scalable softmax)
+    window: int = 0  # attend only to tokens fewer than this many positions away; 0: all
+    attn_block: int = 0  # attend only within blocks of this many positions; 0: everywhere
+    global_tokens: int = 0  # beside --window or --attn-block, these first tokens see and are seen
+    random_keys: int = 0  # beside them, also about this many random keys per --block-size
     init_std: float = 0.05  # standard deviation of the initial weights
 
     tokenizer: Literal["word", "bpe"] = "word"  # word level, or byte-level BPE
@@ -69,6 +84,11 @@ class CommonFlags(Group):
     def __post_init__(self):
         require(not (self.resume and not self.out), "--resume: name the run with --out RUN")
         require(not (self.resume and self.overwrite), "--resume and --overwrite: give one of them")
+        local, n = self.window or self.attn_block, self.random_positions
+        added = self.global_tokens or self.random_keys
+        require(local or not added, "--global-tokens, --random-keys: need --window or --attn-block")
+        problem = f"--random-positions {n}: at least --block-size, without --window or --attn-block"
+        require(not n or n >= self.block_size and not local, problem)
         super().__post_init__()
 
 
@@ -140,15 +160,17 @@ def spelled(name):
     return "--" + name.replace("_", "-")
 
 
-def model_config(flags, source=None, **more):
+def model_config(flags, source=None, causal=False, **more):
     """Return the Config of the flags and of `more`; what no flag sets is that of `source`, a run to
-    start from. Raises UserError for values that do not fit."""
+    start from. causal: of decoders alone. Raises UserError for values that do not fit."""
     values = dict(vars(source.model.body.config if source else Config()))
     values |= {name: value for name, value in vars(flags).items() if name in values} | more
     try:
         config = Config(**values)
         with torch.device("meta"):
-            POSITIONS[config.pos](config, causal=False)  # raises if it cannot use this config
+            POSITIONS[config.pos](config, causal)  # raises if it cannot use this config
+        if config.log_scale and not causal:
+            raise ValueError("log_scale: counts the keys before a query, so it needs a decoder")
     except ValueError as error:
         raise UserError(f"{error}; see --help") from None
     return config
@@ -156,12 +178,20 @@ def model_config(flags, source=None, **more):
 
 def parse(flags_class, script, **how):
     """Return the flags on the command line. With --resume the defaults are those of the run, which
-    must be of this script; with --init-from or --encoder its architecture and `INHERITED`."""
-    names, typed = {field.name for field in dataclasses.fields(flags_class)}, {}
+    must be of this script; with --init-from or --encoder its architecture and `INHERITED`. A
+    task, of scripts with a --length, has defaults too."""
+    types, typed = {field.name: field.type for field in dataclasses.fields(flags_class)}, {}
+    names = types.keys()
     for word, after in zip(sys.argv[1:], [*sys.argv[2:], ""]):  # before the flags can be checked
         if word.startswith("--"):
             name, has_value, value = word[2:].partition("=")
-            typed[name.replace("-", "_")] = value if has_value else after
+            name = name.replace("-", "_")
+            typed[name] = value if has_value else after
+            is_flag = after[:1] == "-" and after.lstrip("-")[:1].isalpha()  # to tyro
+            fits = has_value or not is_flag or types.get(name, bool) is bool
+            require(fits, f"{word} {after}: give a value, or write {word}={shlex.quote(after)}")
+    task = find_task(typed.get("data"), typed.get("length")) if "length" in names else None
+    same = task.defaults() if task else {}
     source, remedy = typed.get("init_from") or typed.get("encoder"), "give the folder of a run"
     if "resume" in typed.keys() & names and "out" in typed:
         saved = read_json(Path(typed["out"]).expanduser() / "config.json", remedy)
@@ -173,11 +203,11 @@ def parse(flags_class, script, **how):
         same = {name: saved["flags"][name] for name in kept}
     elif source:
         saved = read_json(Path(source).expanduser() / "config.json", remedy)
-        same = {name: saved["model"][name] for name in names & saved["model"].keys()}
+        same |= {name: saved["model"][name] for name in names & saved["model"].keys()}
         kept = {"tokenizer", *getattr(flags_class, "INHERITED", ())} & saved["flags"].keys()
         same |= {name: saved["flags"][name] for name in kept}
         same.pop("vocab_size", None)  # the flag is an upper limit
-    else:
+    elif not same:
         return tyro.cli(flags_class, **how)
     return tyro.cli(flags_class, default=flags_class(**same), **how)
 

@@ -11,10 +11,11 @@ from functools import cached_property, partial
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 
-from data.batching import pad, send_all
+from data.batching import generator, pad, send_all
 from data.files import write_text
-from data.tokenizer import BOS, MASK, token_strings
+from data.tokenizer import BOS, MASK, SPECIAL, token_strings
 from lab.inside.lens import Questions, attentions
 from lab.inside.maps import draw_maps
 from lab.inside.page import PARTS, page
@@ -76,7 +77,8 @@ def head_means(views):
     """Return means over all queries of some views: for each head, and last if weights were equal.
 
     distance: tokens to the key. first, previous, itself: weight of the first key, of the one before
-    the query's own, and of that. entropy: in nats. Cross-attention has only first and entropy."""
+    the query's own, and of that. entropy: in nats. Cross-attention has only first and entropy.
+    induction: of causal models, see `induction`."""
 
     def means(arrays):  # each (L, H, T, S) -> (5, L, H)
         found = []  # each (5, L, H, T)
@@ -88,16 +90,38 @@ def head_means(views):
         return np.concatenate(found, -1).mean(-1).round(4)
 
     def row(values):
-        named = dict(zip(("distance", "first", "previous", "itself", "entropy"), values.tolist()))
+        named = dict(zip(names, values.tolist()))
         cross = views[0].part == "cross"
         return {name: named[name] for name in ("first", "entropy")} if cross else named
 
+    names = ["distance", "first", "previous", "itself", "entropy"]
     of_heads = means([view.weights for view in views])
     may = [np.isfinite(view.content).astype(float) for view in views]
     equal = means([m / m.sum(-1, keepdims=True).clip(min=1) for m in may]).mean((1, 2))
+    if not views[0].part and views[0].run.model.body.causal:
+        names.insert(4, "induction")
+        shares = induction(views[0].run)
+        of_heads, equal = (np.insert(x, 4, share, 0) for x, share in zip((of_heads, equal), shares))
     places = np.ndindex(of_heads.shape[1:])
     rows = [{"layer": i + 1, "head": h + 1} | row(of_heads[:, i, h]) for i, h in places]
     return [*rows, {"layer": "equal", "head": ""} | row(equal)]
+
+
+@torch.no_grad()
+def induction(run):
+    """Return the mean weights (n_layer, n_head) on the token after the previous occurrence of the
+    query's own, and the mean if weights were equal: in [BOS], up to 16 random tokens of the
+    vocabulary, and the same again. Induction heads have large ones (Olsson et al. 2022)."""
+    n_words = run.model.body.config.vocab_size - len(SPECIAL)
+    n = min(16, n_words, (run.block_size - 1) // 2)
+    drawn = [torch.randperm(n_words, generator=generator("induction", i))[:n] for i in range(16)]
+    idx = F.pad((len(SPECIAL) + torch.stack(drawn)).repeat(1, 2), (1, 0), value=BOS)  # (16, 1 + 2n)
+    _, maps = run.model.body(idx.to(run.device), need_weights=True)
+    weights = torch.stack(maps).cpu()  # (L, 16, H, T, T)
+    equal, found = (weights > 0) / (weights > 0).sum(-1, keepdim=True), []
+    for w in weights, equal:  # of queries n + 1 to 2n, the weight of the key n - 1 tokens before
+        found.append(w.diagonal(1 - n, -2, -1)[..., 2:].mean((1, 3)).numpy())  # (L, H)
+    return found[0].round(4), found[1].mean().round(4)
 
 
 @torch.no_grad()
@@ -132,11 +156,13 @@ def measure(body, inputs):
 
     def look(part, attention, args, more, output):
         q, k, _ = attention.heads(*args, more.get("memory"))
-        content, bias = q @ k.mT / math.sqrt(q.size(-1)), [more.get("bias")]
+        q, bias = attention.scale(q, k.size(2)), [more.get("bias")]
+        content = q @ k.mT / math.sqrt(q.size(-1))
         if where := more.get("where"):
             encoding, i, j = where
             q, k = encoding.turn(q, k, i, j)
-            bias += [encoding.bias(q, k, i, j)] * encoding.reads_content
+            if encoding.reads_content:
+                bias.append(encoding.bias(q, k, i, j, attention))
         position = q @ k.mT / math.sqrt(q.size(-1)) - content
         for each in bias:
             position = position if each is None else position + each

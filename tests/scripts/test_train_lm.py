@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from helpers import TINY, call, fails, start, succeed
 
-from data.batching import stream
+from data.batching import consecutive_blocks, stream
 from data.tokenizer import BOS, load_tokenizer
 from lab.load import read_metrics, read_result, read_run
 from train_lm import Flags, evaluate
@@ -41,8 +41,8 @@ def test_training_lowers_the_perplexity_and_writes_a_run(corpus, tmp_path):
 def test_perplexity_predicts_each_token_of_the_stream_once(finished, stride, anchor):
     source = read_run(finished("train_lm", "--pos", "alibi"))
     ids = stream(source.tokenizer, ["we want peace and hope today ."] * 9)
-    flags, T = Flags(eval_stride=stride, anchor=anchor), 12
-    got = evaluate(source.model, ids, T, torch.device("cpu"), flags)
+    T, blocks = 12, consecutive_blocks(ids, 12, stride, anchor)
+    got = evaluate(source.model, *blocks, "perplexity", torch.device("cpu"), Flags())["perplexity"]
     losses, step = [], stride or T
     for t in range(len(ids) - 1):  # token t + 1, from the block that predicts it
         block = 0 if t < T else math.ceil((t + 1 - T) / step)
@@ -122,7 +122,8 @@ def test_init_from_continues_with_weights_architecture_and_vocabulary(finished, 
 
 
 @pytest.mark.parametrize("pos, changed", [
-    ("alibi", ["--block-size", 20]), ("rope", ["--pos", "nope"]), ("learned", ["--dropout", 0.1])
+    ("alibi", ["--block-size", 20]), ("rope", ["--pos", "nope"]), ("learned", ["--dropout", 0.1]),
+    ("rope", ["--rope-scale", "yarn", "--rope-factor", 4, "--eval-block", "48"]),
 ])  # fmt: skip
 def test_init_from_accepts_what_has_no_weights(finished, corpus, tmp_path, pos, changed):
     source = finished("train_lm", "--pos", pos)
@@ -151,6 +152,9 @@ def test_vocab_from_another_corpus(corpus, tmp_path):
     (dict(pos="rope", n_embd=6, n_head=2), "even"),
     (dict(eval_block="40"), "positions end at --block-size"),
     (dict(eval_stride=13), "--eval-stride"),
+    (dict(random_keys=2), "--random-keys: need --window or --attn-block"),
+    (dict(random_positions=8), "--random-positions 8: at least --block-size"),
+    (dict(pos="rope", rope_share=0.1), "rope_share must be of 2 to 8 channels"),
     (dict(block_size=5000), "use a smaller block"),
     (dict(steps=-1), "must be at least 0"),
     (dict(keep="9"), "--keep 9"),

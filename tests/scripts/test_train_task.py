@@ -1,0 +1,73 @@
+"""train_lm.py on a task, and what looks at such a run."""
+
+import json
+import re
+
+import pytest
+from helpers import call, fails, succeed
+
+from lab.load import read_metrics, read_result
+from train_lm import Flags, find_task
+
+SMALL = "--data copy --length 2 --n-layer 1 --n-embd 16 --batch-size 8 --threads 1".split()
+SMALL += "--pos alibi --steps 6 --eval-every 2".split()
+
+
+@pytest.fixture(scope="module")
+def copying(tmp_path_factory):
+    """The folder of a tiny run of copy, and what it printed."""
+    folder = tmp_path_factory.mktemp("task") / "run"
+    return folder, succeed(call("train_lm", *SMALL, out=folder)).out
+
+
+def test_a_task_measures_its_answers_by_length(copying):
+    folder, printed = copying
+    result, lines = read_result(folder), read_metrics(folder)
+    for n in (2, 3, 4, 8):
+        assert 0 <= result[f"accuracy/{n}"] == lines[-1][f"accuracy/{n}"] < 0.9
+        assert result[f"perplexity/{n}"] > 1 == result[f"floor/accuracy/{n}"]
+        assert result[f"tokens/{n}"] == 400 * n
+    shares = ", ".join(f"{n}: {result[f'accuracy/{n}']:.1%}" for n in (2, 3, 4, 8))
+    assert printed.splitlines()[-1].startswith(f"accuracy of the answers: {shares}; ")
+    flags = json.loads((folder / "config.json").read_text())["flags"]
+    assert (flags["n_layer"], flags["batch_size"]) == (1, 8)  # given; the task's own defaults:
+    assert (flags["n_head"], flags["block_size"], flags["length"]) == (4, 17, 2)
+
+
+def test_a_task_learns_in_parts_of_a_batch(tmp_path):
+    flags = dict(steps=150, lr=0.01, batch_size=32, eval_every=150, accumulate=2, members=2)
+    succeed(call("train_lm", *SMALL, out=tmp_path / "a", **flags))
+    result = read_result(tmp_path / "a")
+    assert result["accuracy/2"] > 0.4 > result["accuracy/8"]
+
+
+def test_a_task_resumes_exactly(copying, tmp_path):
+    succeed(call("train_lm", *SMALL, out=tmp_path / "a"))
+    (tmp_path / "a" / "previous.pt").replace(tmp_path / "a" / "checkpoint.pt")
+    done = succeed(call("train_lm", "--resume", out=tmp_path / "a"))
+    assert "resuming from step 4" in done.out
+    found, whole = (folder / "metrics.jsonl" for folder in (tmp_path / "a", copying[0]))
+    assert found.read_bytes() == whole.read_bytes()
+
+
+@pytest.mark.parametrize("flags, words", [
+    (dict(valid=0.1), "--valid: --data copy is a task; leave it out"),
+    (dict(block_size=8), "--block-size 8: a test line of copy has 17 tokens"),
+    (dict(length=0), "--length 0: must be at least 1"),
+    (dict(data="toy"), "--length: --data toy is a text"),
+])  # fmt: skip
+def test_what_a_task_has_no_use_for_is_one_message(tmp_path, flags, words):
+    assert all(hasattr(Flags, name) for name in find_task("copy").of_texts)
+    fails(call("train_lm", *SMALL, out=tmp_path / "a", **flags), words)
+    fails(call("train_mlm", data="copy", out=tmp_path / "a"), "a task, which only train_lm.py")
+
+
+def test_sample_answers_and_attention_maps_draw_a_line(copying):
+    out = succeed(call("sample", copying[0], text=["a b c =", "z ="])).out
+    answers = re.findall(r"^--- answer, (.*)\n(.*)$", out, re.M)
+    for (verdict, line), prompt in zip(answers, ("a b c", "z"), strict=True):
+        assert line.startswith(f"{prompt} = ") and len(line) == 2 * len(prompt) + 3
+        assert verdict == ("right" if line.endswith(f"= {prompt}") else f"wrong: {prompt} is right")
+    fails(call("sample", copying[0], text="a b"), "no prompt of copy; give one like")
+    out = succeed(call("attention_maps", copying[0])).out
+    assert "FAIL" not in out and "unknown" not in out and " induction " in out
