@@ -85,7 +85,8 @@ class Task:
     def defaults(self):
         """Return the values of flags that are not given."""
         own = dict(data=self.name, length=self.length, block_size=self.longest)
-        return own | dict(n_head=4, batch_size=64, eval_every=500) | self.flags
+        own |= dict(n_head=4, n_ffn=0, activation="gelu", batch_size=64, eval_every=500)
+        return own | self.flags
 
     def example(self, n=3):
         """Return a prompt and its answer as texts, to show how they look."""
@@ -126,6 +127,8 @@ class Recall(Task):
     length, tests = 8, (1 / 4, 1 / 2, 1, 1.5, 2, 4)
 
     def line(self, n, rng):
+        if n > 32:
+            raise UserError(f"--length {self.length}: recall has 32 keys; give at most 8")
         pairs = [[key, rng.choice(digits)] for key in rng.sample(ascii_letters[:32], n)]
         parts = [[symbol] for pair in rng.choices(pairs, k=8) for symbol in pair]
         return [sum(pairs, []) + ["="] + parts[0], *parts[1:]]
