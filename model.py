@@ -22,41 +22,45 @@ from nets.loss import LinearCrossEntropySum, linear_cross_entropy
 
 # ------------------------------------------------------------------------------------ 1. Config
 @dataclass
-class Config:
+class Architecture:
+    """The options that every training script has as flags (lab/flags.py)."""
+
+    pos: str = "learned"  # one of POSITIONS
+    n_layer: int = 4  # number of blocks
+    n_head: int = 2  # attention heads per block
+    n_embd: int = 64  # width of the hidden states
+    n_ffn: int = 0  # width of the feed-forward layer; 0: four times n_embd
+    block_size: int = 32  # longest sequence, in tokens; the learned position table ends here
+    dropout: float = 0.0  # dropout of embeddings and sublayer outputs
+    attn_dropout: float = 0.0  # dropout of attention weights
+    norm_first: bool = True  # layer norm before each sublayer (GPT-2), not after (BERT, RoBERTa)
+    activation: str = "gelu"  # of the feed-forward layer, one of ACTIVATIONS
+    alibi: str = "offset"  # form of ALiBi in an encoder, one of ALiBi.FORMS
+    rope_share: float = 1.0  # share of each head's channels that rotary positions turn
+    rope_base: float = 10000.0  # base of the rotary angles; a larger one turns more slowly
+    rope_scale: str = "none"  # one of Rotary.SCALES: adapt rotary positions to longer texts, which
+    rope_factor: float = 1.0  # are this many times as long as block_size
+    nope_every: int = 0  # every n-th block attends without rotations and biases; 0: none
+    random_positions: int = 0  # train on sorted random positions below this; 0: on 0, 1, 2, ...
+    log_scale: bool = False  # scale queries by s log t, s trained per head (scalable softmax)
+    window: int = 0  # attend only to tokens fewer than this many positions away; 0: all
+    attn_block: int = 0  # attend only within blocks of this many positions; 0: everywhere
+    global_tokens: int = 0  # beside window or attn_block, these first tokens see and are seen
+    random_keys: int = 0  # beside them, also about this many random keys per block_size
+    init_std: float = 0.05  # standard deviation of the initial weights
+
+
+@dataclass
+class Config(Architecture):
     """All architecture options. Raises ValueError for values that do not fit together."""
 
-    # fmt: off
     vocab_size: int = 5000
-    block_size: int = 32       # longest training sequence; the learned position table ends here
-    n_layer: int = 4           # blocks
-    n_head: int = 2            # attention heads per block
-    n_embd: int = 64           # width of the hidden states
-    n_ffn: int = 0             # width of the feed-forward layer; 0: 4 * n_embd
-    pos: str = "learned"       # one of POSITIONS
-    alibi: str = "offset"      # one of ALiBi.FORMS, for encoders; a decoder's ALiBi is causal
-    rope_share: float = 1.0    # share of each head's channels that rotary positions turn
-    rope_base: float = 10000.0  # the slowest turn takes nearly 2 pi times this many tokens
-    rope_scale: str = "none"   # one of Rotary.SCALES, to read rope_factor times block_size tokens
-    rope_factor: float = 1.0
-    nope_every: int = 0        # every n-th block attends without rotations and biases; 0: none
-    random_positions: int = 0  # train on sorted random positions below this; 0: on 0, 1, 2, ...
-    log_scale: bool = False    # scale queries by s log t, s trained per head (decoders)
-    window: int = 0            # attend only to tokens fewer than this many positions away; 0: all
-    attn_block: int = 0        # attend only within blocks of this many positions; 0: everywhere
-    global_tokens: int = 0     # beside these two, the first tokens see all and are seen by all,
-    random_keys: int = 0       # and each query sees about this many of block_size random keys
-    norm_first: bool = True    # pre-norm (GPT-2); False: post-norm (Vaswani, BERT, RoBERTa)
-    activation: str = "gelu"   # one of ACTIVATIONS
-    norm_eps: float = 1e-5     # added to the variance in every layer norm
-    dropout: float = 0.0       # on the embedding and on the output of each sublayer
-    attn_dropout: float = 0.0  # on the attention weights
-    head: str = "linear"       # one of HEADS
-    tie: bool = True           # the head uses the embedding's word vectors
-    zero_mask: bool = False    # the mask token enters as the zero vector (zero-CLAP)
-    omit_mask: bool = False    # the mask token is not an output word; output words have no bias
-    mask_id: int = 2           # id of the mask token
-    init_std: float = 0.05     # standard deviation of the initial weights
-    # fmt: on
+    norm_eps: float = 1e-5  # added to the variance in every layer norm
+    head: str = "linear"  # one of HEADS
+    tie: bool = True  # the head uses the embedding's word vectors
+    zero_mask: bool = False  # the mask token enters as the zero vector (zero-CLAP)
+    omit_mask: bool = False  # the mask token is not an output word; output words have no bias
+    mask_id: int = 2  # id of the mask token
 
     def __post_init__(self):
         self.n_ffn = self.n_ffn or 4 * self.n_embd
@@ -124,11 +128,6 @@ class Sinusoidal(NoPE):
 
     label, color = "sinusoidal", "#66CCEE"
 
-    def __init__(self, config, causal):
-        super().__init__(config, causal)
-        if config.n_embd % 2:
-            raise ValueError(f"n_embd must be even with pos=sinusoidal, got {config.n_embd}")
-
     def embed(self, x, i):
         C = x.size(-1)  # token vectors must be as large as the sinusoids (section 3.4)
         return x * math.sqrt(C) + sinusoids(i, C).to(x.dtype)
@@ -175,7 +174,8 @@ class ALiBi(NoPE):
 
 
 class Options(dict):
-    """Classes by name; None: nets/relative.py adds the class when it is asked for."""
+    """Classes by name. nets/positions.py, the place for others, adds rotary positions; where the
+    class is None, nets/relative.py adds it when it is asked for."""
 
     def __getitem__(self, name):
         if super().__getitem__(name) is None:
@@ -183,7 +183,6 @@ class Options(dict):
         return super().__getitem__(name)
 
 
-# Options of --pos. nets/positions.py adds rotary positions, and is the place to add others.
 POSITIONS = Options(learned=Learned, sinusoidal=Sinusoidal, alibi=ALiBi, nope=NoPE)
 
 
@@ -195,7 +194,7 @@ def position_angles(i, D, base=10000.0):
 def sinusoids(i, C):
     """Return (..., C) sines and cosines of the angles of positions i."""
     angles = position_angles(i, C)
-    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)[..., :C]  # C may be odd
 
 
 def alibi_slopes(n_head):
@@ -257,8 +256,9 @@ class Transformer(nn.Module):
         plain = config.norm_first or config.head == "clap"
         self.embedding_norm = nn.Identity() if plain else nn.LayerNorm(C, config.norm_eps)
         self.dropout = nn.Dropout(config.dropout)
-        blocks = (Block(config, cross, self.causal) for _ in range(config.n_layer))
-        self.blocks = nn.ModuleList(blocks)
+        self.blocks = nn.ModuleList(
+            Block(config, cross, self.causal) for _ in range(config.n_layer)
+        )
         self.norm = nn.LayerNorm(C, config.norm_eps) if config.norm_first else nn.Identity()
 
     def forward(self, idx, mask=None, need_weights=False, need_states=False, picked=None, **more):
@@ -292,8 +292,7 @@ class Transformer(nn.Module):
         j = torch.arange(T, device=idx.device) if at is None else at  # of keys
         i = j[..., -T:]  # of queries
         x = self.positions.embed(self.token_vectors(idx), i)  # Place 1
-        x = x if extra is None else x + extra
-        x = self.dropout(self.embedding_norm(x))
+        x = self.dropout(self.embedding_norm(x if extra is None else x + extra))
 
         def read_with(pos):  # Places 2 and 3, and what is hidden
             kernel = choose_flex(self, pos, T, mask) if at is None and not need_weights else None

@@ -17,7 +17,7 @@ from data.files import UserError, printable, read_json
 from data.text import find_task
 from lab import dist
 from lab.machine import module_of
-from model import ACTIVATIONS, HEADS, POSITIONS, ALiBi, Config
+from model import ACTIVATIONS, HEADS, POSITIONS, ALiBi, Architecture, Config
 from nets.positions import Rotary
 
 
@@ -39,38 +39,23 @@ class Group:
 
 
 @dataclass
-class CommonFlags(Group):
-    """The flags of every training script: the run, the model, the vocabulary, the machine."""
-
+class RunFlags(Group):
     data: str = "toy"  # a named corpus, a .txt, a .tsv or .csv of labelled rows, or a folder
     out: str = ""  # run folder; default: named by kind, data, position encoding and seed
     seed: int = 0  # seed of the initial weights, data order, masks and dropout
     resume: bool = False  # continue the run in --out, with its flags
     overwrite: bool = False  # delete the run in --out and start again
 
+
+@dataclass
+class CommonFlags(Architecture, RunFlags):
+    """The flags of every training script: the run, the model, the vocabulary, the machine."""
+
     pos: Literal[tuple(POSITIONS)] = "learned"  # position encoding; rope: rotary, nope: none
-    n_layer: int = 4  # number of blocks
-    n_head: int = 2  # attention heads per block
-    n_embd: int = 64  # width of the hidden states
     n_ffn: int = 100  # width of the feed-forward layer; 0: four times --n-embd
-    block_size: int = 32  # longest sequence, in tokens
-    dropout: float = 0.0  # dropout of embeddings and sublayer outputs
-    attn_dropout: float = 0.0  # dropout of attention weights
-    norm_first: bool = True  # layer norm before each sublayer (GPT-2), not after (RoBERTa)
     activation: Literal[tuple(ACTIVATIONS)] = "relu"  # of the feed-forward layer
     alibi: Literal[ALiBi.FORMS] = "offset"  # form of ALiBi in an encoder
-    rope_share: float = 1.0  # share of each head's channels that rotary positions turn
-    rope_base: float = 10000.0  # base of the rotary angles; a larger one turns more slowly
     rope_scale: Literal[Rotary.SCALES] = "none"  # adapt rotary positions to longer texts, which are
-    rope_factor: float = 1.0  # this many times as long as --block-size
-    nope_every: int = 0  # every n-th block attends without rotations and biases; 0: none
-    random_positions: int = 0  # train on sorted random positions below this; 0: on 0, 1, 2, ...
-    log_scale: bool = False  # scale queries by s log t, s trained per head (scalable softmax)
-    window: int = 0  # attend only to tokens fewer than this many positions away; 0: all
-    attn_block: int = 0  # attend only within blocks of this many positions; 0: everywhere
-    global_tokens: int = 0  # beside --window or --attn-block, these first tokens see and are seen
-    random_keys: int = 0  # beside them, also about this many random keys per --block-size
-    init_std: float = 0.05  # standard deviation of the initial weights
 
     tokenizer: Literal["word", "bpe"] = "word"  # word level, or byte-level BPE
     vocab_size: int = 0  # 0: every word of the training text, or 4000 BPE pieces

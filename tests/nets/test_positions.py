@@ -151,7 +151,6 @@ def test_given_positions_are_those_that_count(pos, body):
     "wrong, message",
     [
         (dict(pos="rope", n_embd=18, n_head=2), "even"),
-        (dict(pos="sinusoidal", n_embd=15, n_head=3), "even"),
         (dict(pos="alibi", alibi="one-sided", n_embd=15, n_head=3), "even"),
         (dict(n_embd=10, n_head=3), "n_head must divide"),
         (dict(pos="rotary"), "pos must be one of"),
