@@ -60,7 +60,7 @@ def read_sentences(
     found, vocabulary, read, note = load_parts(data, vocab_from, split)
     texts = list(dict.fromkeys(found.texts()))  # a line of both files is read once per epoch
     kept, held_out = hold_out(texts, valid, name=data)
-    tokenizer = tokenizer or train_tokenizer(kind, vocabulary.texts(), vocab_size)
+    tokenizer = tokenizer or train_tokenizer(kind, vocabulary.texts(held_out), vocab_size)
     train, n_long = batching.sentences(tokenizer, kept, T, split=True)
     held, _ = batching.sentences(tokenizer, held_out, T, split=True)
     n_tokens, digest = sum(map(len, train)), hash_ids(train + held)

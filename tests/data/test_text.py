@@ -25,6 +25,9 @@ def test_held_out_lines_are_unknown_to_the_vocabulary(tmp_path):
     assert (text.streams["valid"] == UNK).sum() == len(held) == 9
     assert not (text.streams["train"] == UNK).any()
     assert text.sizes["valid"] == sum(len(line) + 1 for line in held)
+    masked = read_sentences(tmp_path / "mine.txt", 9, valid=0.25)
+    unknown = [(ids == UNK).sum() for ids in masked.train + masked.valid]
+    assert unknown == [0] * 27 + [1] * 9
     # The floor of a corpus holds if the vocabulary has all its words
     assert read_text("toy").floor.keys() >= {"perplexity/ada", "accuracy/test"}
     assert read_text("toy", text.tokenizer).floor == read_text("toy", vocab_size=99).floor == {}
