@@ -6,10 +6,10 @@ SEEDS ?= 1
 SPLIT ?= full
 PY = .venv/bin/python
 
-.PHONY: help demo assignment study-nope study-clap bench test test-all lint clean clean-runs
+.PHONY: help demo assignment study-positions study-nope study-clap bench test test-all lint clean clean-runs
 
 help:
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s%s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s%s\n", $$1, $$2 }' Makefile
 
 SENTENCE = We will defend the central granary together before the first census.
 
@@ -28,7 +28,7 @@ assignment: .venv/ready  ## all parts, and report.html to hand in: DATA=path SEE
 	$(PY) -m studies.assignment --data $(or $(DATA),speeches) --seeds $(SEEDS) --split $(SPLIT) \
 		--out out/assignment$(if $(filter clean,$(SPLIT)),-clean)
 
-# An hour each. QUICK=1 takes minutes, FULL=1 is for a GPU.
+# An hour each, study-positions two. QUICK=1 takes minutes, FULL=1 is for a GPU.
 STUDY = --size $(if $(QUICK),quick,$(if $(FULL),full,laptop)) $(if $(DATA),--data $(DATA))
 
 study-nope: .venv/ready  ## how a decoder without positions learns the order of words: QUICK=1 DATA=path
@@ -36,6 +36,9 @@ study-nope: .venv/ready  ## how a decoder without positions learns the order of 
 
 study-clap: .venv/ready  ## RoBERTa, ALiBi and CLAP compared by masked-LM perplexity: QUICK=1 DATA=path
 	$(PY) -m studies.clap $(STUDY)
+
+study-positions: .venv/ready  ## all position encodings on tasks and texts, also longer: QUICK=1 DATA=path LONG=path
+	$(PY) -m studies.positions $(STUDY) $(if $(LONG),--long $(LONG))
 
 bench: .venv/ready-bench  ## speed and memory compared with other libraries: BENCH="--sizes small"
 	$(PY) bench.py $(BENCH)

@@ -27,9 +27,9 @@ class SweepFlags:
 
 
 def options(**values):
-    """Return flags as they are typed: options(n_layer=4) is ["--n-layer", "4"]."""
-    pairs = ((f"--{name.replace('_', '-')}", str(value)) for name, value in values.items())
-    return [word for pair in pairs for word in pair]
+    """Return flags as they are typed: options(n_layer=4, tie=True) is "--n-layer 4 --tie"."""
+    flags = ((f"--{name.replace('_', '-')}", value) for name, value in values.items())
+    return [word for flag, v in flags for word in ([flag] if v is True else [flag, str(v)])]
 
 
 def run_all(out, stages, flags):

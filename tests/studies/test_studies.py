@@ -1,12 +1,14 @@
-"""nope.py, clap.py and crossvalidate.py, tiny: every run is there, the tables show its numbers."""
+"""The studies, tiny: every run is there, the tables show its numbers."""
 
 import json
+import math
 import statistics
 
+import pytest
 from helpers import SIZE, call, fails
 
 from lab.predictions import average_predictions
-from studies import clap, crossvalidate, nope
+from studies import clap, crossvalidate, nope, positions
 
 
 def read(path):
@@ -17,6 +19,7 @@ def read_json(path):
     return json.loads(read(path))
 
 
+@pytest.mark.slow
 def test_nope(corpus, tmp_path, monkeypatch, jobs_here):
     tiny = dict(depths=(2, 1), n_embd=16, n_head=2, lengths=(8, 4), tokens=32, steps=8, lr=1e-3)
     tiny |= dict(vocab_size=0, eval_test=0, keep="0,4,8", probe=dict(blocks=8, steps=5))
@@ -63,6 +66,50 @@ def test_clap(corpus, tmp_path, monkeypatch, jobs_here):
     assert all(f"| {name} " in table for name in expected)
 
 
+@pytest.mark.slow
+def test_positions(corpus, tmp_path, monkeypatch, jobs_here):
+    labels = "learned", "rotary", "FIRE", "learned, random"
+    monkeypatch.setattr(positions, "ROWS", {label: positions.ROWS[label] for label in labels})
+    tiny = dict(shape=dict(n_layer=1, n_head=2, n_embd=16, n_ffn=20), more=2)
+    tiny |= dict(tasks=dict(copy=dict(length=2, steps=2)), lm=dict(steps=2), masked=dict(steps=2))
+    tiny |= dict(long=dict(block_size=8, batch_size=4, lr=1e-3, steps=2))
+    monkeypatch.setattr(positions, "SIZES", {"quick": tiny})
+    started = jobs_here({"train_mlm": ("--valid", "0.2"), "studies.probe": ("--batch-size", 8)})
+    flags = dict(data=str(corpus), size="quick", seeds=2, jobs=1, out=str(tmp_path))
+    positions.study(positions.Flags(**flags))
+    assert len(started) == 2 * (4 * 4 - 1 + 5) + 4
+
+    def row(table, label):
+        (line,) = [s for s in read(tmp_path / f"{table}.md").splitlines() if f"| {label} " in s]
+        return [cell.strip() for cell in line.split("|")[2:-1]]
+
+    def cell(run, value):
+        values = [value(read_json(tmp_path / f"{run}-{seed}" / "result.json")) for seed in (0, 1)]
+        digits = 1 if values[0] > 5 else 2
+        return f"{statistics.mean(values):.{digits}f} ± {statistics.stdev(values):.{digits}f}"
+
+    for i, n in enumerate((2, 3, 4, 8)):
+        assert row("tasks", "FIRE")[i] == cell("copy-FIRE", lambda r, n=n: 100 * r[f"accuracy/{n}"])
+
+    def of_both_tests(longer):
+        def value(result):
+            sizes = [result[f"tokens/{name}"] for name in ("one", "two")]
+            values = [result[f"perplexity/{name}{longer}"] for name in ("one", "two")]
+            return math.prod(v ** (n / sum(sizes)) for v, n in zip(values, sizes))
+
+        return value
+
+    assert row("texts", "rotary")[1] == cell("long-rotary", of_both_tests("@16"))
+    assert row("texts", "rotary")[4] == cell("lm-rotary", of_both_tests(""))
+    assert row("texts", "rotary")[5] == cell("masked-rotary", lambda r: r["perplexity/valid"])
+    assert row("texts", "learned")[1:4] == ["–"] * 3 and row("texts", "FIRE")[5] == "–"
+    assert row("texts", "learned")[7].startswith("1.0")
+    assert row("stretched", "stretched, yarn")[2] == cell("long-yarn", of_both_tests("@32"))
+    assert read_json(tmp_path / "long-dropped-0" / "config.json")["model"]["pos"] == "nope"
+    assert (tmp_path / "heatmap.png").stat().st_size > 5000
+
+
+@pytest.mark.slow
 def test_cross_validation_with_two_seeds(corpus, tmp_path, jobs_here, capsys):
     started, tiny = jobs_here({}), " ".join(SIZE)
     decoders = f"{tiny} --steps 2 --class-steps 1"

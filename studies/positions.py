@@ -1,0 +1,227 @@
+"""Compare all position encodings: on tasks and on text, also longer than trained on.
+
+    python -m studies.positions --size quick
+    python -m studies.positions --data path/to/speeches --long path/to/wikitext-2
+
+Every row is an encoding, or an option of one. Columns: the accuracy of every task of data/tasks.py
+by length; the perplexity of --data; that of --long in blocks of 1, 2, 4 and 8 times the trained
+length; how far a probe of the last layer is from a token's position; the perplexity of a masked
+model; the time of a training step. Beside them, positions dropped after training (DroPE, Gelberg et
+al. 2025) and rotary positions stretched. Finished runs are not repeated.
+"""
+
+import math
+import re
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from data.files import read_json
+from data.tasks import TASKS
+from lab import figures, tables
+from lab.flags import main
+from model import POSITIONS, Config
+from studies.sweep import SweepFlags, finish, options, run_all
+
+ROWS = {POSITIONS[pos].label: dict(pos=pos) for pos in POSITIONS} | {
+    "learned, random": dict(pos="learned", random_positions=512),
+    "rotary, a quarter": dict(pos="rope", rope_share=0.25),
+    "rotary and NoPE": dict(pos="rope", nope_every=2),
+    "NoPE, log-scaled": dict(pos="nope", log_scale=True),
+}
+# shape: of all models. tasks, lm, long, masked: flags of their runs. more: steps of the second
+# training of the table of dropped positions
+# fmt: off
+SIZES = {
+    "quick": dict(
+        shape=dict(n_layer=2, n_head=4, n_embd=32, n_ffn=128, activation="gelu"),
+        tasks=dict(copy=dict(length=8, steps=300)),
+        lm=dict(steps=200), masked=dict(steps=200, batch_size=32, lr=2e-3),
+        long=dict(block_size=32, batch_size=16, lr=2e-3, steps=200), more=50),
+    "laptop": dict(
+        shape=dict(n_layer=2, n_head=4, n_embd=64, n_ffn=256, activation="gelu"),
+        tasks=dict(copy=dict(length=16, steps=2000), reverse=dict(length=16, steps=1000),
+                   recall=dict(steps=1500), flipflop=dict(steps=1000)),
+        lm=dict(steps=500), masked=dict(steps=2000, batch_size=32, lr=2e-3),
+        long=dict(tokenizer="bpe", vocab_size=2000, eval_test=40_000, block_size=64,
+                  batch_size=32, lr=3e-3, warmup=50, steps=1000), more=200),
+}
+# fmt: on
+TIMES = 1, 2, 4, 8  # lengths of evaluation over that of training
+STRETCHED = ("linear", "ntk", "yarn")  # values of --rope-scale, of rotary models after training
+
+
+@dataclass
+class Flags(SweepFlags):
+    data: str = "toy"  # corpus of the perplexity and of the masked models
+    long: str = ""  # corpus of the perplexity by length and of the probe (default: --data)
+    size: Literal["quick", "laptop"] = "laptop"  # ten minutes; two hours
+    seeds: int = 3  # seeds of every row
+    out: str = "out/study-positions"  # folder of all runs, tables and the figure
+
+
+def study(flags):
+    out, size, jobs, after, probes = Path(flags.out).expanduser(), SIZES[flags.size], [], [], []
+    T, n_layer = size["long"]["block_size"], size["shape"]["n_layer"]
+    longer = dict(eval_block=",".join(str(n * T) for n in TIMES[1:]))
+    long = dict(data=flags.long or flags.data) | size["long"]
+
+    def train(jobs, name, script, init_from="", **words):
+        for seed in range(flags.seeds):
+            more = dict(init_from=f"{out / init_from}-{seed}") if init_from else size["shape"]
+            jobs.append((f"{name}-{seed}", script, options(threads=1, seed=seed, **words, **more)))
+
+    for label, row in ROWS.items():
+        name = slug(label)
+        for task, how in size["tasks"].items():
+            train(jobs, f"{task}-{name}", "train_lm", data=task, **row, **how)
+        train(jobs, f"lm-{name}", "train_lm", data=flags.data, **row, **size["lm"])
+        ends = POSITIONS[row["pos"]].ends and "random_positions" not in row
+        train(jobs, f"long-{name}", "train_lm", **row, **long, **({} if ends else longer))
+        if is_for_encoders(row):
+            train(jobs, f"masked-{name}", "train_mlm", data=flags.data, **row, **size["masked"])
+        runs = [out / f"long-{name}-{seed}" for seed in range(flags.seeds)]
+        probe = [*runs, *options(layers=n_layer, blocks=600, steps=600)]
+        probes.append((f"probe-{name}", "studies.probe", probe))
+    # What can be done with a trained model, so that it reads longer texts
+    same = {key: long[key] for key in ("data", "batch_size", "eval_test") if key in long}
+    same |= longer | dict(init_from="long-rotary")
+    on = dict(steps=size["more"], lr=long["lr"])
+    for scale in STRETCHED:
+        train(after, f"long-{scale}", "train_lm", **same, steps=0, rope_scale=scale, rope_factor=4)
+    train(after, "long-on", "train_lm", **same, **on)
+    train(after, "long-dropped", "train_lm", **same, **on, pos="nope")
+    run_all(out, [jobs, after + probes], flags)
+    show(out, collect(out, size, flags.seeds))
+
+
+def slug(label):
+    return re.sub(r"\W+", "-", label)
+
+
+def is_for_encoders(row):
+    try:
+        POSITIONS[row["pos"]](Config(**row), causal=False)
+    except ValueError:
+        return False
+    return "log_scale" not in row
+
+
+def perplexity(result, longer=""):
+    """Return the perplexity of all tokens of all test sets; not a number if it is not measured."""
+    sizes = {key[7:]: n for key, n in result.items() if re.match("tokens/(?!train)", key)}
+    of_sets = {name: result.get(f"perplexity/{name}{longer}", math.nan) for name in sizes}
+    nats = sum(n * math.log(of_sets[name]) for name, n in sizes.items())
+    return math.exp(nats / sum(sizes.values()))
+
+
+def collect(out, size, seeds):
+    """Return {group of columns: {heading: {label of a row: [value of each seed]}}}."""
+    names = {label: slug(label) for label in ROWS} | {f"stretched, {s}": s for s in STRETCHED}
+    names |= {"trained on": "on", "without positions, trained on": "dropped"}
+
+    def column(run, value):
+        """Return the values of a row's runs, where they have one. value: of a result.json."""
+        found = {}
+        for label, name in names.items():
+            paths = [out / f"{run}-{name}-{seed}" / "result.json" for seed in range(seeds)]
+            values = [value(read_json(path)) for path in paths if path.exists()]
+            if values and not any(map(math.isnan, values)):
+                found[label] = values
+        return found
+
+    groups, T = {}, size["long"]["block_size"]
+    for task, how in size["tasks"].items():
+        n = how.get("length", TASKS[task].length)
+        lengths = [round(n * times) for times in TASKS[task].tests if times >= 1]
+        groups[task] = {
+            f"{n}": column(task, lambda result, n=n: 100 * result[f"accuracy/{n}"]) for n in lengths
+        }
+    groups["longer text"] = {
+        f"{n} ×": column("long", partial(perplexity, longer=f"@{n * T}" if n > 1 else ""))
+        for n in TIMES
+    }
+    groups["text"] = {"causal": column("lm", perplexity)}
+    groups["text"]["masked"] = column("masked", lambda result: result["perplexity/valid"])
+    probes, base = {}, read_json(out / "lm-learned-0" / "result.json")["cpu_seconds"]
+    for label in ROWS:
+        (runs,) = read_json(out / f"probe-{slug(label)}" / "result.json")["runs"].values()
+        probes[label] = [run["probe"]["trained"]["median"][-1] for run in runs]
+    time = column("lm", lambda result: result["cpu_seconds"] / base)
+    parameters = column("lm", lambda result: result["parameters"] / 1000)
+    groups["beside"] = {"probe": probes, "time": time, "parameters (1,000)": parameters}
+    return groups
+
+
+def show(out, groups):
+    """Write the tables tasks, texts and stretched, and heatmap.png."""
+    tasks = {name: columns for name, columns in groups.items() if name in TASKS}
+    texts = {name: columns for name, columns in groups.items() if name not in TASKS}
+    caption = "Accuracy of the answers (%) by length of the prompt, ± over seeds."
+    write(out / "tasks", tasks, ROWS, caption)
+    caption = (
+        "Perplexity in blocks of 1 to 8 times the trained length, of the other text, and masked; "
+        "error of the last layer's probe in tokens; CPU time over that of learned positions; ± "
+        "over seeds."
+    )
+    write(out / "texts", texts, ROWS, caption)
+    after = [label for label in groups["longer text"]["1 ×"] if label not in ROWS]
+    caption = "Perplexity of rotary models, changed after training, by length of the blocks."
+    rows = ["rotary", *after, *(label for label in ("ALiBi", "NoPE") if label in ROWS)]
+    write(out / "stretched", {"": groups["longer text"]}, rows, caption)
+    del texts["beside"]
+    figures.save(draw(tasks | texts), out / "heatmap.png")
+    finish(out, {"groups": groups})
+
+
+def write(stem, groups, rows, caption):
+    columns = {
+        f"{group} {heading}".strip(): column
+        for group, of_group in groups.items()
+        for heading, column in of_group.items()
+    }
+    table = []
+    for label in rows:
+        values = [column.get(label) for column in columns.values()]
+        digits = [1 if v is None or v[0] > 5 else 2 for v in values]
+        cells = [tables.spread(v, n) if v else "–" for v, n in zip(values, digits)]
+        table.append([label, *cells])
+    print(tables.write(stem, ["positions", *columns], table, caption))
+
+
+@figures.styled(grid=False)
+def draw(groups):
+    """Return a heatmap of all rows. Dark is good: accuracy, or the best perplexity of the column
+    over this one's."""
+    columns = [(g, h, column) for g, of_group in groups.items() for h, column in of_group.items()]
+    size = 0.42 * len(columns) + 2, 0.26 * len(ROWS) + 1
+    figure, axis = figures.new_figure(figsize=size)
+    good = np.full((len(ROWS), len(columns)), np.nan)
+    for x, (group, _, column) in enumerate(columns):
+        means = {label: np.mean(values) for label, values in column.items() if label in ROWS}
+        for y, label in enumerate(ROWS):
+            if label in means:
+                share = means[label] / 100 if group in TASKS else min(means.values()) / means[label]
+                good[y, x] = share if group in TASKS else max(0, 2 * share - 1)
+                style = dict(ha="center", va="center", fontsize=7)
+                style["color"] = "white" if good[y, x] > 0.6 else "black"
+                axis.text(x, y, f"{means[label]:.0f}", **style)
+    axis.imshow(good, cmap="Blues", vmin=0, vmax=1.1, aspect="auto")
+    axis.set_yticks(range(len(ROWS)), ROWS)
+    axis.set_xticks(range(len(columns)), [heading for _, heading, _ in columns])
+    axis.tick_params(length=0, bottom=False, labelbottom=False, labeltop=True)
+    axis.spines[:].set_visible(False)
+    start = 0
+    for group, of_group in groups.items():
+        axis.axvline(start - 0.5, color="white", linewidth=3)
+        middle = start + len(of_group) / 2 - 0.5
+        axis.annotate(group, (middle, -0.5), (0, 16), textcoords="offset points", ha="center")
+        start += len(of_group)
+    return figure
+
+
+if __name__ == "__main__":
+    main(study, Flags)
