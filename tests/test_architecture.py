@@ -89,6 +89,7 @@ def test_the_house_stays_small():
     assert sum(len(page.read_text("utf-8").split()) for page in PAGES) <= 13_500
 
 
+@pytest.mark.slow
 def test_importing_prints_nothing_and_changes_no_setting():
     modules = [".".join(p.relative_to(ROOT).with_suffix("").parts) for p in SOURCES]
     modules = [m.removesuffix(".__init__") for m in modules if not m.startswith("course.stubs")]

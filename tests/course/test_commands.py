@@ -178,6 +178,7 @@ def test_a_check_that_does_not_work_says_so(answers, monkeypatch):
         judge({"heads": answers / "ex03_heads.py"}, folder=answers)
 
 
+@pytest.mark.slow
 def test_a_folder_is_graded_and_a_crash_costs_only_its_function(tmp_path):
     for name in ("ada", "bob", "late", "_old"):
         succeed(call("course.start", tmp_path / "in" / name, exercises="" if name < "b" else "1"))

@@ -37,7 +37,10 @@ def assert_same(folder, whole):
     assert all(torch.equal(a, b) for a, b in zip(*(state.values() for state in states)))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+SIGTERM = pytest.param(signal.SIGTERM, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, SIGTERM, signal.SIGKILL])
 def test_a_killed_run_resumes_exactly(corpus, tmp_path, whole, number):
     folder = tmp_path / "run"
     process = start("train_lm", "--data", corpus, *TINY, *LONG, out=folder)
@@ -154,6 +157,7 @@ def test_an_old_run_folder_is_named(tmp_path):
 # ---------------------------------------------------------------------------- where it runs
 
 
+@pytest.mark.slow
 def test_home_terminals_and_notebooks(corpus, tmp_path):
     """~ is the home folder; an ASCII terminal and a notebook's backend are no obstacles."""
     env = {

@@ -123,6 +123,7 @@ def test_an_untrained_model_guesses_about_uniformly(pos):
 
 
 @pytest.mark.filterwarnings("ignore")  # of the compiler's own
+@pytest.mark.slow
 def test_compiled_blocks_keep_results_and_weight_names():
     model, idx = tiny_model(Decoder, pos="alibi"), torch.randint(5, 30, (3, 8))
     names, expected = list(model.state_dict()), model.loss(idx, idx)

@@ -53,6 +53,7 @@ def test_perplexity_predicts_each_token_of_the_stream_once(finished, stride, anc
     assert got == pytest.approx(torch.stack(losses).mean().exp().item(), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_accumulated_parts_and_two_processes_are_the_whole_batch(corpus, tmp_path):
     whole = run(corpus, tmp_path / "whole", "--threads", 1, pos="alibi")
     parts = run(corpus, tmp_path / "parts", "--threads", 1, pos="alibi", accumulate=3)

@@ -32,6 +32,7 @@ def read(path):
     return path.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_the_assignment_with_two_seeds(corpus, tmp_path, monkeypatch, jobs_here):
     jobs = assign(jobs_here, monkeypatch, corpus, tmp_path, seeds=2, mlm_steps=8)
     assert len(jobs) == 1 + 2 * (3 * 2 + 1 + 4) + 2 * 3 + 4 + 3
@@ -62,7 +63,7 @@ def test_the_assignment_with_two_seeds(corpus, tmp_path, monkeypatch, jobs_here)
     assert tables == {"classifier", "frozen", "classes", "perplexity", "forms"}
 
 
-@pytest.mark.parametrize("missing", ["*_CLS*", "*_LM*"])
+@pytest.mark.parametrize("missing", ["*_CLS*", pytest.param("*_LM*", marks=pytest.mark.slow)])
 def test_a_corpus_without_rows_or_without_text(missing, tmp_path, monkeypatch, jobs_here):
     data, out = write_corpus(tmp_path / "data"), tmp_path / "out"
     for path in data.glob(missing):

@@ -44,6 +44,7 @@ def test_the_plain_gpt_is_causal():
     assert loss_of(idx, targets).item() == pytest.approx(before, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_a_table_over_length(monkeypatch, capsys):
     monkeypatch.setattr(bench, "SIZES", {"tiny": SIZE})
     monkeypatch.setattr(bench, "TURNS", 1)

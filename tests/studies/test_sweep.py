@@ -45,6 +45,7 @@ def test_the_first_failure_ends_the_sweep_and_names_its_command(corpus, tmp_path
     assert not (tmp_path / "long" / "result.json").exists()
 
 
+@pytest.mark.slow
 def test_a_signal_ends_the_jobs_which_then_resume(corpus, tmp_path):
     def stop():
         while not (tmp_path / "run" / "metrics.jsonl").exists():
